@@ -147,6 +147,11 @@ class TargetFacts:
         """Return whether shared tiles are stored in fragment order: block messages then move registers unchanged."""
         return self.block_bytes > 0
 
+    @property
+    def flat_direct(self) -> bool:
+        """Whether direct copies take flat addresses."""
+        return self.flat and bool(self.direct_widths)
+
     def takes(self, kind: type[Stmt]) -> bool:
         """Return whether the target supports the statement: the field that `kind.needs` names is set."""
         return not kind.needs or bool(getattr(self, kind.needs))

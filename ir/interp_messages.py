@@ -23,7 +23,9 @@ def _place(lanes: Lanes, node: Any, size: int) -> tuple[Array, Array, Mask]:
     return _window(lanes, node, size, node.imm)
 
 
-def _flat(lanes: Lanes, node: s.FlatLoad | s.FlatStore | s.FlatPrefetch, size: int) -> tuple[Array, Array, Mask]:
+def _flat(
+    lanes: Lanes, node: s.FlatLoad | s.FlatStore | s.FlatPrefetch | s.FlatDirectLoad, size: int
+) -> tuple[Array, Array, Mask]:
     """Return (buffer, bytes, mask) of an access to flat addresses; all must lie in the message's buffer."""
     buffer = node.buffer
     mask = lanes.ev(node.mask).decided("a mask")
@@ -140,11 +142,11 @@ def _plane_store(lanes: Lanes, node: s.PlaneStore) -> None:
     _put_bytes(lanes, node.value, *_rectangle(lanes, node, node.value.type))
 
 
-def shared_bytes(ev: Evaluator, node: s.SharedRead | s.SharedWrite | s.DirectLoad) -> Array:
+def shared_bytes(ev: Evaluator, node: s.SharedRead | s.SharedWrite | s.DirectLoad | s.FlatDirectLoad) -> Array:
     """Return the bytes of a shared tile that each lane accesses, `[lanes, size]`."""
     lane = np.tile(np.arange(ev.width), len(ev.numbers))[:, None]
-    if isinstance(node, s.DirectLoad):
-        start = ev.uniform(node.address, "the address of a direct load") + node.imm
+    if isinstance(node, (s.DirectLoad, s.FlatDirectLoad)):
+        start = ev.uniform(node.place, "the place of a direct load") + node.imm
         return start[:, None] + lane * node.width + np.arange(node.width)
     start = ev(node.address).decided("a shared address").astype(np.int64) + node.imm
     size = np.arange(node.moved.bits // 8)
@@ -169,8 +171,9 @@ def _shared_write(lanes: Lanes, node: s.SharedWrite) -> None:
     lanes.shared[node.tile].write(shared_bytes(lanes.ev, node), lanes.accessors, raw, poison)
 
 
-def _direct_load(lanes: Lanes, node: s.DirectLoad) -> None:
-    buffer, at, inside = _window(lanes, node, node.width, 0)
+def _direct_load(lanes: Lanes, node: s.DirectLoad | s.FlatDirectLoad) -> None:
+    is_flat = isinstance(node, s.FlatDirectLoad)
+    buffer, at, inside = _flat(lanes, node, node.width) if is_flat else _window(lanes, node, node.width, 0)
     to = shared_bytes(lanes.ev, node)
     lanes.shared[node.tile].write(to, lanes.accessors, np.where(inside, buffer[at], 0).astype(np.uint8), None)
 
@@ -197,6 +200,7 @@ MESSAGES: dict[type[Stmt], Callable[[Lanes, Any], None]] = {
     s.FlatStore: _global_store,
     s.FlatAtomic: _global_atomic,
     s.DirectLoad: _direct_load,
+    s.FlatDirectLoad: _direct_load,
     s.SharedRead: _shared_read,
     s.SharedWrite: _shared_write,
     s.FilledWrite: _shared_write,

@@ -602,17 +602,36 @@ class FilledWrite(SharedWrite):
 class DirectLoad(Stmt):
     """Bring `width` bytes a lane from `varying + uniform` of `surface` into `tile`; outside its extent they are zero.
 
-    Those of lane l go to `address + imm + l * width`, from the start of the tile; the address is uniform.
+    Those of lane l go to `place + imm + l * width`, from the start of the tile; the place is uniform.
     """
 
-    form = "direct {tile}[{address}, {imm}] = {buffer}[{varying}, {uniform}] in {surface}, {width} bytes a lane"
+    form = "direct {tile}[{place}, {imm}] = {buffer}[{varying}, {uniform}] in {surface}, {width} bytes a lane"
     level, needs = "message", "direct_widths"
     buffer: Global = role(Effect.READS)
     surface: Expr = role("surface")
     varying: Expr = role("offset")
     uniform: Expr = role("step")
     tile: Shared = role(Effect.WRITES)
-    address: Expr = role("write_address")
+    place: Expr = role("write_address")
+    imm: int
+    width: int
+    site: Site
+
+
+@node
+class FlatDirectLoad(Stmt):
+    """Copy `width` bytes a lane from its 64-bit `address` into `tile` where `mask` holds; elsewhere write zeros.
+
+    The bytes of lane l go to `place + imm + l * width`, from the start of the tile; the place is uniform.
+    """
+
+    form = "direct {tile}[{place}, {imm}] = flat {buffer}[{address}]{mask: if |true}, {width} bytes a lane"
+    level, needs = "message", "flat_direct"
+    buffer: Global = role(Effect.READS)
+    address: Expr = role("address")
+    mask: Expr = role("exists")
+    tile: Shared = role(Effect.WRITES)
+    place: Expr = role("write_address")
     imm: int
     width: int
     site: Site

@@ -298,7 +298,7 @@ def _direct(c: Checker, n: s.DirectCopy) -> str | None:
     return None
 
 
-def _direct_message(c: Checker, n: s.DirectLoad) -> str | None:
+def _direct_message(c: Checker, n: s.DirectLoad | s.FlatDirectLoad) -> str | None:
     wrong = n.width not in MESSAGE_BYTES or n.imm < 0
     return f"a direct load of {n.width} bytes a lane to {n.imm}" if wrong else None
 
@@ -399,7 +399,8 @@ STATEMENTS: dict[type[Stmt], tuple[Rule, ...]] = {
     s.PlaneLoad: (_plane, _uniform("shift", "x", "y"), _rectangle),
     s.PlaneStore: (_plane, _uniform("shift", "x", "y"), _rectangle),
     s.PlanePrefetch: (_plane, _uniform("shift", "x", "y")),
-    s.DirectLoad: (_surface, _offset("varying"), _uniform("uniform", "address"), _direct_message),
+    s.DirectLoad: (_surface, _offset("varying"), _uniform("uniform", "place"), _direct_message),
+    s.FlatDirectLoad: (_flat, _uniform("place"), _direct_message),
     s.SharedRead: (_offset("address"), _message),
     s.SharedWrite: (_offset("address"), _message),
     s.FilledWrite: (_offset("address"), _masked, _message),

@@ -205,6 +205,9 @@ def _tile(memory: Iterable[object]) -> Shared | None:
     return next((m for m in memory if isinstance(m, Shared)), None)
 
 
+_ADDRESSED = (st.SharedRead, st.SharedWrite, st.DirectLoad, st.FlatDirectLoad)
+
+
 class _Touched(dict[st.Stmt, Mask | None]):
     """The bytes of a workgroup's shared memory that statements touch."""
 
@@ -224,12 +227,12 @@ class _Touched(dict[st.Stmt, Mask | None]):
     def exactly(self, s: st.Stmt) -> Mask | None:
         """Return the bytes that a statement touches in any lane; None if its address depends on more than the lane."""
         if s not in self:
-            self[s] = self._found(s) if isinstance(s, (st.SharedRead, st.SharedWrite, st.DirectLoad)) else None
+            self[s] = self._found(s) if isinstance(s, _ADDRESSED) else None
         return self[s]
 
-    def _found(self, s: st.SharedRead | st.SharedWrite | st.DirectLoad) -> Mask | None:
+    def _found(self, s: st.SharedRead | st.SharedWrite | st.DirectLoad | st.FlatDirectLoad) -> Mask | None:
         try:
-            if not self._is_known(s.address):
+            if not self._is_known(s.address if isinstance(s, (st.SharedRead, st.SharedWrite)) else s.place):
                 return None
             at = shared_bytes(self.ev, s)
         except InterpError:  # in lanes that the kernel may mask off

@@ -76,12 +76,23 @@ class _Legalizer(Mutator):
             def masked(first: int, size: int, v: Expr) -> st.Stmt:
                 return st.FlatLoad(_variable(v), s.buffer, *window.at(first, size), self.cloner.site(s.site))
 
-            return self._load(s, window.widths(s.var.type), masked)
+            return self._load(s, window.widths(s.var.type.bits // 8), masked)
 
         def part(first: int, size: int, v: Expr) -> st.Stmt:
             return evolve(self._further(s, first), var=_variable(v))
 
         return self._load(s, self.facts.global_widths, part)
+
+    def DirectLoad(self, s: st.DirectLoad) -> st.Stmt:
+        """Turn a direct load from a surface into one from masked addresses on targets without surfaces."""
+        if not self.facts.flat:
+            return s
+        window = _Window(s, self)
+        if s.width not in window.widths(s.width):
+            given = f"given a direct load of {s.width} bytes a lane from a surface that may end inside them"
+            raise Unsupported(f"{given}, wanted one whose surface ends between loads, as {self.facts.name} masks lanes")
+        place = s.tile, s.place, s.imm, s.width, self.cloner.site(s.site)
+        return st.FlatDirectLoad(s.buffer, *window.at(0, s.width), *place)
 
     def GlobalStore(self, s: st.GlobalStore) -> st.Stmt:
         return self._global_store(s, self.facts.global_widths, st.FlatStore)
@@ -96,7 +107,7 @@ class _Legalizer(Mutator):
             def masked(first: int, size: int, value: Expr) -> st.Stmt:
                 return flat(s.buffer, *window.at(first, size), value, self.cloner.site(s.site))
 
-            return self._store(s, [w for w in widths if w in window.widths(s.value.type)] or widths, masked)
+            return self._store(s, [w for w in widths if w in window.widths(s.value.type.bits // 8)] or widths, masked)
 
         def part(first: int, size: int, value: Expr) -> st.Stmt:
             return evolve(self._further(s, first), value=value)
@@ -160,18 +171,19 @@ class _Legalizer(Mutator):
 class _Window:
     """A message to a surface as flat addresses: its byte addresses, and the lanes in which they exist."""
 
-    def __init__(self, s: st.GlobalLoad | st.GlobalStore, pass_: _Legalizer) -> None:
+    def __init__(self, s: st.GlobalLoad | st.GlobalStore | st.DirectLoad, pass_: _Legalizer) -> None:
+        self.imm = 0 if isinstance(s, st.DirectLoad) else s.imm  # of a direct load it counts in shared memory
         self.s, self.facts, self.values, self.bounds = s, pass_.facts, pass_.values, pass_.bounds
         found = self.values.get(s.surface) if isinstance(s.surface, Var) else s.surface
         assert isinstance(found, Surface)
         self.surface = found
         ends = zip(self.bounds(s.varying), self.bounds(s.uniform))
-        self.low, self.high = (a + b + s.imm for a, b in ends)
+        self.low, self.high = (a + b + self.imm for a, b in ends)
 
-    def widths(self, type: AnyType) -> Sequence[int]:
+    def widths(self, size: int) -> Sequence[int]:
         """Return the byte widths that a message may have: at most a word if the surface may end inside the value."""
-        size, extent = type.bits // 8, self.surface.extent
-        steps = (*(divisor(e, self.values) for e in (self.s.varying, self.s.uniform)), self.s.imm)
+        extent = self.surface.extent
+        steps = (*(divisor(e, self.values) for e in (self.s.varying, self.s.uniform)), self.imm)
         aligned = isinstance(extent, Const) and not any(n % size for n in (*steps, extent.bits))
         if aligned or self._inside(0, size):
             return self.facts.global_widths
@@ -188,7 +200,7 @@ class _Window:
                 f"given offsets into {self.surface.buffer.name} from {low} to {high}, wanted 32-bit offsets, "
                 f"as {self.facts.name} checks the surface's bounds by comparing them: {self.s}"
             )
-        offset = plus(plus(self.s.varying, self.s.uniform), const(self.s.imm + first) if self.s.imm + first else ZERO)
+        offset = plus(plus(self.s.varying, self.s.uniform), const(self.imm + first) if self.imm + first else ZERO)
         base: Expr = AddressOf(self.surface.buffer)
         shift = self.surface.shift
         if not (isinstance(shift, Const) and shift.bits == 0):

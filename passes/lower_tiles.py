@@ -130,8 +130,11 @@ class _Lowering(Mutator):
                     f"given a direct copy of {s.width} bytes a lane, of which {brings} are contiguous in memory"
                 )
             to = slot * tile.slot_bytes + n * s.width * k.width * k.subgroups
-            at = m.surface.buffer, m.surface, m.varying, m.uniform
-            out.append(st.DirectLoad(*at, tile, address, to, s.width, self._slot_site(s)))
+            place = tile, address, to, s.width, self._slot_site(s)
+            if self.facts.flat:
+                out.append(st.FlatDirectLoad(m.surface.buffer, m.address, m.mask, *place))
+            else:
+                out.append(st.DirectLoad(m.surface.buffer, m.surface, m.varying, m.uniform, *place))
         return st.block(*out)
 
     # ------------------------------------------------------------ views

@@ -23,7 +23,7 @@ from convgen.ir.simplify.sums import LinearForms
 from convgen.ir.simplify.variable_ranges import var_ranges
 from convgen.ir.types import s32, u32, u64
 
-_Flat = st.FlatLoad | st.FlatStore
+_Flat = st.FlatLoad | st.FlatStore | st.FlatDirectLoad
 _OnSurface = st.GlobalLoad | st.GlobalStore
 _Message = _Flat | _OnSurface
 _Placed = tuple[int, _Message]  #: the sum of the constants in a message's offsets, and the message

@@ -217,7 +217,7 @@ class _Selector(Selector):
         Lanes out of range write zeros, which masks rely on (ROCm/rocm-systems pull request 10928, after gfx950).
         """
         out, to = self.out, self.kernel.shared_base(s.tile) + s.imm
-        address = out.salu_from_lane(self.scalars.value(s.address))
+        address = out.salu_from_lane(self.scalars.value(s.place))
         if isinstance(address, Imm):
             out.emit("s_mov_b32", (Flag(M0),), (Imm(address.value + to),))
         elif to:

@@ -10,8 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from convgen.backends.nvidia import element_ops
+from convgen.backends.nvidia.async_copies import waits_of
 from convgen.backends.nvidia.ptx import Writer, braces
-from convgen.backends.nvidia.tables import LANES, ROWS
+from convgen.backends.nvidia.tables import LANES, ROWS, MmaRow
 from convgen.ir import expr as x
 from convgen.ir import stmt as st
 from convgen.ir.error import Unsupported
@@ -61,6 +62,7 @@ class Selector:
         self.pointers: dict[str, str] = {}
         self.exits: list[tuple[list[Words], str]] = []  #: registers of results, and end label, of the loops around
         self.comment = ""
+        self.waits = waits_of(kernel)
         written = (s.buffer for s in statements(kernel.body) if isinstance(s, (st.FlatStore, st.Ticket)))
         self.written = {buffer.name for buffer in written}
 
@@ -90,6 +92,8 @@ class Selector:
                 loaded = out.op(text, f"[{parameter.name}]", kind="rd" if wide else "r", comment=parameter.name)
                 self.env[parameter] = [loaded]
         self.shared = out.op("mov.u32", "shared_memory") if kernel.shared else ""
+        widths = sorted({s.width for s in statements(kernel.body) if isinstance(s, st.FlatDirectLoad)})
+        self.lane_place = {w: out.op("mad.lo.u32", self.lane, str(w), self.shared) for w in widths}
 
     # ------------------------------------------------------------ values
 
@@ -298,17 +302,34 @@ class Selector:
     def _mma(self, e: x.Mma) -> Words:
         op, row = e.op, ROWS[e.op.atom.name]
         sums, a, b = list(self.words(e.acc)), self.words(e.a), self.words(e.b)
-        per = 32 // row.elem.bits
+        per = max(1, 32 // row.elem.bits)
         of_a, of_b, of_d = op.atom.a.registers // per, op.atom.b.registers // per, op.atom.d.registers
+        multiply = self._by_matrix if isinstance(row, MmaRow) else self._by_lanes
         for step in range(op.steps):
             for m in range(op.tiles_m):
                 for n in range(op.tiles_n):
                     at_a, at_b, at_d = op.a_start(n, step) // per, op.b_start(m, step) // per, op.d_start(n, m)
-                    result = [self.out.new() for _ in range(of_d)]
-                    operands = (result, b[at_b : at_b + of_b], a[at_a : at_a + of_a], sums[at_d : at_d + of_d])
-                    self.out.emit(f"{row.mnemonic} {', '.join(map(braces, operands))}")
-                    sums[at_d : at_d + of_d] = result
+                    factors = a[at_a : at_a + of_a], b[at_b : at_b + of_b]
+                    sums[at_d : at_d + of_d] = multiply(row.mnemonic, *factors, sums[at_d : at_d + of_d])
         return sums
+
+    def _by_matrix(self, mnemonic: str, a: Words, b: Words, sums: Words) -> Words:
+        """Multiply by `mma.sync`, each instruction on two words of K of every row: the manual's A is `b` here."""
+        half = len(a)
+        for first in range(0, half, 2):
+            rows = [b[word] for word in (first, half + first, first + 1, half + first + 1)]
+            result = [self.out.new() for _ in sums]
+            operands = result, rows, a[first : first + 2], sums
+            self.out.emit(f"{mnemonic} {', '.join(map(braces, operands))}")
+            sums = result
+        return sums
+
+    def _by_lanes(self, mnemonic: str, a: Words, b: Words, sums: Words) -> Words:
+        """Multiply and add a lane's elements of one row of either factor, in the order of K."""
+        (total,) = sums
+        for left, right in zip(a, b, strict=True):
+            total = self.out.op(mnemonic, left, right, total, kind="rd" if mnemonic.endswith("f64") else "r")
+        return [total]
 
     def _vote(self, e: AllLanes) -> Words:
         return [self.out.op("vote.sync.all.pred", self.scalar(e.a), "-1", kind="p")]
@@ -391,6 +412,11 @@ class Selector:
         out.place(stay)
 
     def _barrier(self, s: st.Barrier) -> None:
+        """End a group of asynchronous copies, wait for those that others read next, and meet."""
+        if self.waits is not None:
+            self.out.emit("cp.async.commit_group")
+            if s in self.waits.at_barriers:
+                self.out.emit(f"cp.async.wait_group {self.waits.at_barriers[s]}")
         self.out.emit("bar.sync 0", s.site.stage)
 
     # ------------------------------------------------------------ memory
@@ -424,7 +450,20 @@ class Selector:
         address, guard, value = self.scalar(s.address), self._guard(s.mask), self.words(s.value)
         self.out.emit(f"{guard}red.global.{name} [{address}], {value[0]}", _remark(s))
 
+    def _direct_load(self, s: st.FlatDirectLoad) -> None:
+        """Copy by `cp.async`, which fills the bytes behind those that it reads with zeros: all of them without mask."""
+        out, address = self.out, self.scalar(s.address)
+        to = out.op("add.u32", self.lane_place[s.width], self.scalar(s.place))
+        whole = isinstance(s.mask, x.Const) and s.mask.bits
+        size = "" if whole else f", {out.op('selp.b32', str(s.width), '0', self.scalar(s.mask))}"
+        cache = "cg" if s.width == 16 else "ca"  # .cg takes 16 bytes only
+        place = f"[{to}+{self.kernel.shared_base(s.tile) + s.imm}], [{address}], {s.width}{size}"
+        out.emit(f"cp.async.{cache}.shared.global {place}", _remark(s))
+
     def _shared_address(self, s: st.SharedRead | st.SharedWrite) -> str:
+        if self.waits is not None and s in self.waits.at_once:
+            self.out.emit("cp.async.wait_all")
+            self.out.emit("bar.warp.sync -1")
         address = self.out.op("add.u32", self.shared, self.scalar(s.address))
         return f"{address}+{self.kernel.shared_base(s.tile) + s.imm}"
 
@@ -484,6 +523,7 @@ _STATEMENTS: Mapping[type[st.Stmt], Callable[[Selector, Any], None]] = {
     **dict.fromkeys((st.FlatLoad, st.PartialLoad), Selector._flat_load),
     st.FlatStore: Selector._flat_store,
     st.FlatAtomic: Selector._flat_atomic,
+    st.FlatDirectLoad: Selector._direct_load,
     st.SharedRead: Selector._shared_read,
     st.SharedWrite: Selector._shared_write,
     st.FilledWrite: Selector._filled_write,

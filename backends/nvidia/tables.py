@@ -12,7 +12,7 @@ from convgen.ir.layout.digits import Digit, Space
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.mma import MmaAtom
 from convgen.ir.record import frozen
-from convgen.ir.types import Type, bf16, f16, f32, s8, s32, u8
+from convgen.ir.types import Type, bf16, f16, f32, f64, s8, s32, u8
 
 LANES = 32
 _R, _L = Space.REGISTER, Space.LANE
@@ -26,48 +26,87 @@ class MmaRow:
     k: int
     elem: Type  #: of both inputs
     acc: Type
-    clocks: int  #: of a sub-core, dense; NVIDIA's white papers of GA100 and GH100
+    count: int = 1  #: instructions of an atom, which take neighbouring words of K from each lane
+    rounds_to: str = ""  #: type to which inputs are cut
 
     @property
     def kinds(self) -> str:
-        """The types of the instruction, as its mnemonic has them: D, A, B, C."""
-        return f"{self.acc.name}.{self.elem.name}.{self.elem.name}.{self.acc.name}"
+        """Return the types of the instruction as its mnemonic has them: D, A, B, C."""
+        elem = "tf32" if self.elem is f32 else self.elem.name
+        return f"{self.acc.name}.{elem}.{elem}.{self.acc.name}"
 
     @property
     def mnemonic(self) -> str:
         return f"mma.sync.aligned.{self.shape}.row.col.{self.kinds}"
 
-    def atom(self) -> MmaAtom:
-        """The instruction's fragments: A of the manual is `b` here, since lanes hold neighbours along N."""
-        packed = 32 // self.elem.bits  # elements of a register
-        inner = (Digit("k", packed, _R, 1), Digit("k", 4, _L, 1))
-        a = Fragment(("n", "k"), (Digit("n", 8, _L, 4), *inner, Digit("k", 2, _R, packed)))
-        rows = (Digit("m", 8, _L, 4), Digit("m", 2, _R, packed))
-        b = Fragment(("m", "k"), (*rows, *inner, Digit("k", 2, _R, 2 * packed)))
+    @property
+    def name(self) -> str:
+        return f"mma.{self.shape}.{self.kinds.split('.')[1]}{f'.x{self.count}' if self.count > 1 else ''}"
+
+    def atom(self, clocks: int) -> MmaAtom:
+        """Return the instruction's fragments: A of the manual is `b` here, since lanes hold neighbours along N.
+
+        The order of K within a sum is free, so a lane holds neighbours along K: words 2i and 2i + 1 of a row are those
+        that the manual numbers k and k + 4 words of instruction i.
+        """
+        run = 2 * self.count * 32 // self.elem.bits  # elements
+        inner = (Digit("k", run, _R, 1), Digit("k", 4, _L, 1))
+        a = Fragment(("n", "k"), (Digit("n", 8, _L, 4), *inner))
+        b = Fragment(("m", "k"), (Digit("m", 8, _L, 4), Digit("m", 2, _R, run), *inner))
         columns = (Digit("n", 2, _R, 1), Digit("n", 4, _L, 1))
         d = Fragment(("n", "m"), (*columns, Digit("m", 8, _L, 4), Digit("m", 2, _R, 2)))
-        return MmaAtom(
-            f"mma.{self.shape}.{self.elem.name}",
-            n=8,
-            m=16,
-            k=self.k,
-            a_elem=self.elem,
-            b_elem=self.elem,
-            acc=self.acc,
-            a=a,
-            b=b,
-            d=d,
-            clocks=self.clocks,
-        )
+        shape = {"n": 8, "m": 16, "k": self.k * self.count}
+        types = {"a_elem": self.elem, "b_elem": self.elem, "acc": self.acc, "rounds_to": self.rounds_to}
+        return MmaAtom(self.name, **shape, **types, a=a, b=b, d=d, clocks=clocks * self.count)
+
+
+@frozen
+class FmaRow:
+    """Products by `fma`: lane (i, j) of 8 x 4 multiplies row i of N with row j of M, `k` elements of each."""
+
+    elem: Type
+    k: int
+
+    @property
+    def mnemonic(self) -> str:
+        return f"fma.rn.{self.elem.name}"
+
+    @property
+    def name(self) -> str:
+        return f"fma.8x4x{self.k}.{self.elem.name}"
+
+    def atom(self, clocks: int) -> MmaAtom:
+        inner = (Digit("k", self.k, _R, 1),)
+        columns, rows = Digit("n", 8, _L, 1), Digit("m", 4, _L, 8)
+        a, b = Fragment(("n", "k"), (columns, *inner)), Fragment(("m", "k"), (rows, *inner))
+        d = Fragment(("n", "m"), (columns, rows))
+        types = {"a_elem": self.elem, "b_elem": self.elem, "acc": self.elem}
+        return MmaAtom(self.name, n=8, m=4, k=self.k, **types, a=a, b=b, d=d, clocks=clocks * self.k)
 
 
 MMA = (
-    MmaRow("m16n8k16", 16, f16, f32, 16),
-    MmaRow("m16n8k16", 16, bf16, f32, 16),
-    MmaRow("m16n8k32", 32, s8, s32, 16),
-    MmaRow("m16n8k32", 32, u8, s32, 16),
+    MmaRow("m16n8k16", 16, f16, f32),
+    MmaRow("m16n8k16", 16, f16, f32, count=2),
+    MmaRow("m16n8k16", 16, bf16, f32),
+    MmaRow("m16n8k16", 16, bf16, f32, count=2),
+    MmaRow("m16n8k8", 8, f32, f32, rounds_to="xf32"),
+    MmaRow("m16n8k8", 8, f32, f32, count=2, rounds_to="xf32"),
+    MmaRow("m16n8k32", 32, s8, s32),
+    MmaRow("m16n8k32", 32, s8, s32, count=2),
+    MmaRow("m16n8k32", 32, u8, s32),
+    MmaRow("m16n8k32", 32, u8, s32, count=2),
 )
-ROWS: dict[str, MmaRow] = {row.atom().name: row for row in MMA}
+FMA = (FmaRow(f32, 4), FmaRow(f64, 2))
+ROWS: dict[str, MmaRow | FmaRow] = {row.name: row for row in (*MMA, *FMA)}
+
+
+@frozen
+class Rates:
+    """Clocks of a sub-core for an instruction, dense."""
+
+    mma: int  #: clocks; of m16n8k16 f16 with sums of f32, and of tf32, s8 and u8 instructions of as many bytes
+    f32: int  #: clocks; of `fma.rn.f32`
+    f64: int  #: clocks; of `fma.rn.f64`
 
 
 def _phases(width: int) -> SharedPhases:
@@ -76,8 +115,9 @@ def _phases(width: int) -> SharedPhases:
     return SharedPhases(32, tuple(tuple(range(lane, lane + together)) for lane in range(0, LANES, together)))
 
 
-def _facts(name: str, *, shared: int, units: int, warps: int, caches: Caches) -> TargetFacts:
-    """`shared` bytes of a workgroup, `units` SMs, `warps` resident on a sub-core."""
+def _facts(name: str, *, shared: int, units: int, warps: int, caches: Caches, rates: Rates) -> TargetFacts:
+    """Return the facts of a target: `shared` bytes of a workgroup, `units` SMs, `warps` resident on a sub-core."""
+    of_lanes = {f32: rates.f32, f64: rates.f64}
     return TargetFacts(
         name=name,
         subgroup_size=LANES,
@@ -95,7 +135,7 @@ def _facts(name: str, *, shared: int, units: int, warps: int, caches: Caches) ->
         shared_half_read=_phases(8),
         shared_write=_phases(16),
         fused=frozenset(),
-        atoms=tuple(row.atom() for row in MMA),
+        atoms=(*(row.atom(rates.mma) for row in MMA), *(row.atom(of_lanes[row.elem]) for row in FMA)),
         core=Core(
             simds=4,
             simd_registers=512,
@@ -109,6 +149,7 @@ def _facts(name: str, *, shared: int, units: int, warps: int, caches: Caches) ->
         tuning=TUNING[name],
         flat=True,
         message_alignment=16,
+        direct_widths=(16, 8, 4),  # PTX ISA, "cp.async"
         permutes=True,
     )
 
@@ -119,15 +160,16 @@ def _caches(l2_mib: int, memory: int) -> Caches:
     )
 
 
-#: SMs and memory: of an A100, an A10, an L40S, an H200 and an RTX 5090 (NVIDIA's data sheets); bytes a clock.
+#: SMs and memory in bytes a clock: those of an A100, an A10, an L40S, an H200 and an RTX 5090 (NVIDIA's data sheets).
+#: Clocks of instructions follow from the peak rates there; that of `mma` on an H200 was measured (639 TFLOP/s).
 FACTS: dict[str, TargetFacts] = {
     facts.name: facts
     for facts in (
-        _facts("sm_80", shared=163 << 10, units=108, warps=16, caches=_caches(40, 1100)),
-        _facts("sm_86", shared=99 << 10, units=72, warps=12, caches=_caches(6, 350)),
-        _facts("sm_89", shared=99 << 10, units=142, warps=12, caches=_caches(96, 350)),
-        _facts("sm_90", shared=227 << 10, units=132, warps=16, caches=_caches(50, 2300)),
-        _facts("sm_120", shared=99 << 10, units=170, warps=12, caches=_caches(96, 750)),
+        _facts("sm_80", shared=163 << 10, units=108, warps=16, caches=_caches(40, 1100), rates=Rates(8, 2, 4)),
+        _facts("sm_86", shared=99 << 10, units=72, warps=12, caches=_caches(6, 350), rates=Rates(16, 1, 64)),
+        _facts("sm_89", shared=99 << 10, units=142, warps=12, caches=_caches(96, 350), rates=Rates(16, 1, 64)),
+        _facts("sm_90", shared=227 << 10, units=132, warps=16, caches=_caches(50, 2300), rates=Rates(7, 1, 2)),
+        _facts("sm_120", shared=99 << 10, units=170, warps=12, caches=_caches(96, 750), rates=Rates(32, 1, 64)),
     )
 }
 

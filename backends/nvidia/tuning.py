@@ -6,7 +6,7 @@ from convgen.backends.tuning import Tuning
 
 _AMPERE = Tuning(
     grids=((2, 2, 1), (2, 4, 1), (4, 2, 1), (1, 4, 1), (4, 1, 1), (1, 2, 1), (2, 1, 1), (1, 1, 1)),
-    fragment_sets=(1, 2),
+    fragment_sets=(0.5, 0.5),
     mask_registers=1,
     other_registers=32,
 )

@@ -47,4 +47,4 @@ def direct_width(view: LinearView, along: int, elem: Type, chunk: int, facts: Ta
     runs = ((w, w // elem.bytes) for w in facts.direct_widths if chunk % w == 0 and w % elem.bytes == 0)
     whole = elem is view.memory.elem and elem.bits >= 8 and view.unit_axis == along
     view = view.whole
-    return next((w for w, run in runs if whole and view.makes_messages(run)), 0)
+    return next((w for w, run in runs if whole and view.makes_messages(run, facts.message_alignment)), 0)

@@ -1,0 +1,76 @@
+"""Accesses to shared memory between barriers: what may lie between a barrier and its neighbours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable, Iterator
+from typing import NamedTuple
+
+from convgen.ir.expr import Const
+from convgen.ir.layout.memory import Shared
+from convgen.ir.mutate import statements
+from convgen.ir.stmt import Barrier, Block, Copy, DirectCopy, ExitIf, For, If, LoadShared, Stmt, StoreShared
+
+
+class Access(NamedTuple):
+    """An access to a shared tile; `slot` is None if it is not a constant."""
+
+    tile: Shared
+    slot: int | None
+    write: bool
+
+    def conflicts(self, other: Access) -> bool:
+        same = self.tile.region == other.tile.region and (self.write or other.write)
+        return same and (self.slot is None or other.slot is None or self.slot == other.slot)
+
+
+class Accesses(dict[Stmt, frozenset[Access]]):
+    """The accesses of statements to tiles that other subgroups may access, too."""
+
+    def __init__(self, private: Container[Shared]) -> None:
+        super().__init__()
+        self.private = private
+
+    def __missing__(self, s: Stmt) -> frozenset[Access]:
+        self[s] = frozenset(self._found(s)) if s.site and not s.site.private else frozenset()
+        return self[s]
+
+    def _found(self, s: Stmt) -> Iterator[Access]:
+        slot = s.site.slot if s.site and s.site.slot >= 0 else None
+        if isinstance(s, (Copy, DirectCopy, LoadShared, StoreShared)):
+            slot = s.slot.bits if isinstance(s.slot, Const) and s.tile.region == s.tile.name else None
+        tiles = (m for m in s.memory() if isinstance(m, Shared) and m not in self.private)
+        return (Access(tile, slot, tile in s.writes) for tile in tiles)
+
+
+class Reach:
+    """The accesses that may lie between a barrier and the next barrier (or the kernel's end), in one direction."""
+
+    def __init__(self, forward: bool, accesses: Accesses) -> None:
+        self.accesses = accesses
+        self.ordered: Callable[[Iterable[Stmt]], Iterable[Stmt]] = iter if forward else lambda s: reversed(tuple(s))
+        self.met: dict[Barrier, frozenset[Access]] = {}
+
+    def walk(self, s: Stmt, seen: frozenset[Access]) -> frozenset[Access]:
+        """Return the accesses since the last barrier behind `s`, given those before `s`; note them at barriers.
+
+        "Behind" and "before" follow the direction of the walk.
+        """
+        match s:
+            case Block(stmts):
+                for x in self.ordered(stmts):
+                    seen = self.walk(x, seen)
+                return seen
+            case Barrier():
+                self.met[s] = self.met.get(s, frozenset()) | seen
+                return frozenset()
+            case If(_, then, other):
+                return self.walk(then, seen) | self.walk(other, seen)
+            case For():
+                once = self.walk(s.body, seen)
+                again = once if once <= seen else self.walk(s.body, seen | once)
+                # The loop may not run at all, or an exit may leave it.
+                inside = list(statements(s.body))
+                if any(isinstance(n, ExitIf) for n in inside):
+                    again = again.union(*(self.accesses[n] for n in inside))
+                return seen | once | again
+        return seen | self.accesses[s]
