@@ -1,6 +1,6 @@
 """Records of a timing model: the clocks of a kernel's loop, of a unit's workgroups, and of whole launches.
 
-A unit is a CU (AMD) or an Xe core (Intel).
+A unit is what a workgroup runs on: a compute unit.
 """
 
 from __future__ import annotations

@@ -25,7 +25,6 @@ EXCEPTIONS = {
     "gen/device/frameworks.py": "names of devices in frameworks",
     "gen/device/given.py": "names of devices in frameworks",
     "gen/run/defaults.py": "names of types in the metadata of others' compilers",
-    "gen/profile/published/": "readers of public tables of measurements",
     "ir/floats.py": "sources of error bounds: manuals by their vendors",
     "backends/toolchain.py": "homes of other projects' programs",
     "backends/machine/steady.py": "the finding behind a tuned number names the targets that it was made on",

@@ -128,6 +128,8 @@ def _from_integer(out: Writer, of: Type, to: Type, element: str) -> str:
         return out.op(f"cvt.rn.{to.name}.{wide}", element, kind="rd" if to.bits == 64 else "r")
     if to is f16:
         return out.op("cvt.u32.u16", out.op(f"cvt.rn.f16.{wide}", element, kind="h"))
+    if to is bf16 and of.bits <= 16:  # which f32 holds
+        return _between_floats(out, f32, bf16, _from_integer(out, of, f32, element), saturate=False)
     raise Unsupported(f"given a conversion from {of} to {to}, wanted one to f16, f32 or f64")
 
 

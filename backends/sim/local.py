@@ -1,4 +1,4 @@
-"""Local memory (LDS, SLM) of the workgroups of a batch, with stamps that show races.
+"""Local memory of the workgroups of a batch, with stamps that show races.
 
 A stamp covers `grain` bytes, at most the narrowest access of the kernel, and packs epoch << 9 | wave << 1 | clean: the
 barrier epoch and wave of the last write (or read), and whether the data is defined. Two accesses of different waves in

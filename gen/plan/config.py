@@ -94,7 +94,7 @@ class Config:
     mma: tuple[int, int, int] | Own  #: elements; n x m x k of the matrix instruction, or each lane's part of the result
     slots: int = 2  #: buffers of the K loop in shared memory; with 0, fragments are loaded from global memory
     taps: str = SPLIT  #: how taps and channels become K: one of `VARIANTS`
-    acc: str = "v"  #: accumulators on AMD: "v" in vector registers, "a" in accumulation registers
+    acc: str = "v"  #: accumulators: "v" in vector registers, "a" in accumulation registers of targets that have them
     slices: int = 1  #: parts of K, each computed by workgroups of its own
     reorder: tuple[str, ...] = ()  #: names of inputs that an earlier kernel reorders into their default layout
     #: Parts of M that a subgroup multiplies in sequence; its registers hold the inputs of one part at a time.

@@ -1,4 +1,4 @@
-"""NestedLayouts derived from other layouts: of an operation's result, of a copy; and when a conversion needs LDS."""
+"""NestedLayouts derived from other layouts: for results, copies, and conversions by shared memory."""
 
 from __future__ import annotations
 

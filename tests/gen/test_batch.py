@@ -17,13 +17,14 @@ from typing import Any
 
 import pytest
 
+from convgen.backends.target import names
 from convgen.commands import batch, cli
 from convgen.run.store import SEAL
 from tests.gen import perilous
 
 KNOBS = "--dir=FWD_D --dt=f16\n"
 GOOD = "mb1ic16ih6oc16kh3ph1"
-NO_TARGET = "given target 'gfx000' (did you mean gfx950?), wanted one of gfx90a, gfx942, gfx950, xehpg, xehpc, xe2"
+NO_TARGET = f"given target 'gfx000' (did you mean gfx950?), wanted one of {', '.join(names())}"
 PERFORM = batch.perform
 PROGRAM = [sys.executable, "-m", "convgen", "batch", "file"]
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from convgen.backends.target import names
 from convgen.commands import cli
 from convgen.compile_steps import steps
 from convgen.ir.build import KernelBuilder
@@ -15,7 +16,8 @@ from convgen.passes import pipeline
 from convgen.plan.config import FIELDS
 from convgen.problem.options import KNOBS_OF
 
-NO_TARGET = "given target 'gfx000' (did you mean gfx950?), wanted one of gfx90a, gfx942, gfx950, xehpg, xehpc, xe2"
+TARGETS = ", ".join(names())
+NO_TARGET = f"given target 'gfx000' (did you mean gfx950?), wanted one of {TARGETS}"
 SHORT = {"DESC": "mb1ic16oc16ih6kh3ph1", "GEMM": "32x16:16x32", "F16": "--dir FWD_D --dt f16"}
 NAMES = {
     "<passes>": ", ".join(p.name for p in pipeline.PASSES),
@@ -282,11 +284,14 @@ MESSAGES = [
     ("run", "given no FILE, wanted one; see convgen run --help"),
     ("run missing.json", "cannot read missing.json: No such file or directory"),
     ("run .", "cannot read .: Is a directory"),
-    ("targets all", "given target 'all', wanted one of gfx90a, gfx942, gfx950, xehpg, xehpc, xe2"),
+    (
+        "targets all",
+        f"given target 'all', wanted one of {TARGETS}",
+    ),
     ("passes all", "given all, wanted what `convgen passes --help` lists"),
     ("analyze", "given no FILE, wanted one; see convgen analyze --help"),
     ("analyze missing.s", "cannot read missing.s: No such file or directory"),
-    ("analyze k.txt", "given k.txt, wanted a file that ends in .s, .hsaco, .asm or .zebin"),
+    ("analyze k.txt", "given k.txt, wanted a file that ends in .s, .hsaco, .asm, .zebin, .ptx or .cubin"),
     ("analyze empty.s", "given no .amdgcn_target, wanted one of gfx90a, gfx942, gfx950, in empty.s"),
     ("analyze wrong.s", "given wrong.s that does not assemble: line 2, column 3: invalid instruction"),
     ("analyze old.s", "given .amdgcn_target of gfx803, wanted one of gfx90a, gfx942, gfx950, in old.s"),

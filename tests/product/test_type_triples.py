@@ -12,6 +12,7 @@ import pytest
 import convgen as cg
 from convgen.backends import target as targets
 from convgen.commands import generate
+from convgen.ir.types import f64
 from convgen.problem.grammar import DATA_TYPES
 from convgen.problem.matmul import parse_problem
 from convgen.run import verdict
@@ -136,7 +137,11 @@ def stated(triple: Triple, target: str) -> bool:
     if factors <= rows["s32"][0]:
         return dst in rows["s32"][1]
     if "f64" in triple or "s32" in factors:
-        return target.startswith("gfx") and dst == "f64" and factors <= any_two | rows["f64"][0]
+        return (
+            any(a.acc is f64 for a in targets.get(target).facts.atoms)
+            and dst == "f64"
+            and factors <= any_two | rows["f64"][0]
+        )
     return factors <= any_two and dst in results
 
 

@@ -10,6 +10,7 @@ import pytest
 
 import convgen as cg
 from convgen import tile
+from convgen.backends.target import names
 from convgen.driver import SlowProduct
 from convgen.tile import Tensor
 
@@ -248,7 +249,7 @@ ELSEWHERE = (
     ("cg.compile(gemm)", "given program of type TileKernel, wanted Build or Kernel or KernelBuilder or TileProgram"),
     (
         "cg.compile(gemm(H, H, T), 'gfx94')",
-        "given target 'gfx94' (did you mean gfx942?), wanted one of gfx90a, gfx942, gfx950, xehpg, xehpc, xe2",
+        f"given target 'gfx94' (did you mean gfx942?), wanted one of {', '.join(names())}",
     ),
     (
         "cg.compile(gemm(H, H, T, bm=512, bn=512), 'gfx942')",

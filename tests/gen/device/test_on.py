@@ -65,7 +65,7 @@ def test_a_wrong_result_is_seen(standin: StandIn, capsys: pytest.CaptureFixture[
     ("words", "wanted"),
     [
         (["--on", "hip"], "given --on hip without --run, wanted --run, or --run-groups to compare a sample"),
-        (["--run", "--on", "cuda"], "given the device 'cuda', wanted one of hip:0, level_zero:0"),
+        (["--run", "--on", "vulkan"], "given the device 'vulkan', wanted one of hip:0, level_zero:0, cuda:0"),
         (["--run", "--on", "hip:9"], "given the device hip:9, wanted hip:0 to hip:1"),
         (
             ["--run", "--on", "hip", "--target", "gfx90a"],

@@ -229,8 +229,8 @@ def test_sizes(given: dict[str, Any], wanted: str, standin: StandIn) -> None:
 @pytest.mark.parametrize(
     ("device", "wanted"),
     [
-        ("cuda:0", "given the device 'cuda:0', wanted one of hip:0, level_zero:0"),
-        ("hpi:0", "given the device 'hpi:0', wanted one of hip:0, level_zero:0"),
+        ("vulkan:0", "given the device 'vulkan:0', wanted one of hip:0, level_zero:0, cuda:0"),
+        ("hpi:0", "given the device 'hpi:0', wanted one of hip:0, level_zero:0, cuda:0"),
         ("hip:first", "given the device 'hip:first', wanted a number behind hip:"),
         ("hip:7", "given the device hip:7, wanted hip:0 to hip:1"),
     ],
