@@ -121,6 +121,8 @@ class TargetFacts:
     direct_widths: tuple[int, ...] = ()
     #: Timing of transposing 8-byte reads (`stmt.TurnedRead`); None if the target has none.
     turned_reads: SharedPhases | None = None
+    #: Timing of reads of four matrices with rows of 16 bytes (`stmt.MatrixRead`); None if the target has none.
+    matrix_reads: SharedPhases | None = None
     #: subgroups (2k and 2k + 1 for two) that share an instruction pointer: a branch condition must have one value in
     #: all of them, and matrix instructions may span them (`MmaAtom.spans`); 0 if each subgroup has its own pointer
     lockstep: int = 0

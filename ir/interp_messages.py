@@ -160,6 +160,8 @@ def _shared_read(lanes: Lanes, node: s.SharedRead) -> None:
     at = shared_bytes(lanes.ev, node)
     if isinstance(node, s.TurnedRead):
         at = _turned(at)
+    elif isinstance(node, s.MatrixRead):
+        at = _of_matrices(at)
     lanes.bind(node.var, from_bytes(*lanes.shared[node.tile].read(at, lanes.accessors), node.var.type))
 
 
@@ -184,6 +186,12 @@ def _turned(at: Array) -> Array:
     return runs.transpose(0, 2, 1, 3).reshape(at.shape)
 
 
+def _of_matrices(at: Array) -> Array:
+    """Return the addresses `[lanes, 16]` of the bytes that each lane receives from a read of matrices."""
+    dwords = at.reshape(-1, 4, 8, 4, 4)  # subgroups, matrices, rows, dwords, bytes of one
+    return dwords.transpose(0, 2, 3, 1, 4).reshape(at.shape)
+
+
 #: Semantics of message-level statements, and of tickets.
 MESSAGES: dict[type[Stmt], Callable[[Lanes, Any], None]] = {
     s.GlobalLoad: _global_load,
@@ -206,5 +214,6 @@ MESSAGES: dict[type[Stmt], Callable[[Lanes, Any], None]] = {
     s.FilledWrite: _shared_write,
     s.BlockRead: _shared_read,
     s.TurnedRead: _shared_read,
+    s.MatrixRead: _shared_read,
     s.BlockWrite: _shared_write,
 }

@@ -662,6 +662,16 @@ class TurnedRead(SharedRead):
 
 
 @node
+class MatrixRead(SharedRead):
+    """Bind `var` to four dwords a lane: lane l gets dword l % 4 of row l / 4 of each of four 8 x 4 matrices of dwords.
+
+    Row r of matrix i is the 16 bytes at lane 8 i + r's `address + imm`.
+    """
+
+    form, needs = "{var} = matrices {tile}[{address}, {imm}]", "matrix_reads"
+
+
+@node
 class BlockWrite(SharedWrite):
     """Store `value` with its dwords side by side across the lanes, as `BlockRead` reads them."""
 

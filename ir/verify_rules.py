@@ -366,6 +366,11 @@ def _masked(c: Checker, n: Any) -> str | None:
     return None if n.mask.type is bool_ else f"mask {show(n.mask)} is {n.mask.type}, wanted bool"
 
 
+def _matrices(c: Checker, n: Any) -> str | None:
+    whole = not n.moved.elem.is_bool and n.moved.bits == 4 * 32 and c.kernel.width == 32
+    return None if whole else f"a read of matrices of {n.moved}, wanted four dwords a lane of 32 lanes"
+
+
 STATEMENTS: dict[type[Stmt], tuple[Rule, ...]] = {
     s.For: (_uniform("begin", "end"), _loop_types),
     s.If: (_uniform("cond"),),
@@ -406,6 +411,7 @@ STATEMENTS: dict[type[Stmt], tuple[Rule, ...]] = {
     s.FilledWrite: (_offset("address"), _masked, _message),
     s.BlockRead: (_uniform("address"), _block),
     s.TurnedRead: (_offset("address"), _turned),
+    s.MatrixRead: (_offset("address"), _matrices),
     s.BlockWrite: (_uniform("address"), _block),
 }
 

@@ -353,7 +353,7 @@ class _Lowering(Mutator):
         return st.block(*out)
 
 
-_READS = {Way.LANE: st.SharedRead, Way.BLOCK: st.BlockRead, Way.TURNED: st.TurnedRead}
+_READS = {Way.LANE: st.SharedRead, Way.BLOCK: st.BlockRead, Way.TURNED: st.TurnedRead, Way.MATRIX: st.MatrixRead}
 
 
 def _in_order(s: st.StoreView, layout: Fragment) -> st.StoreView:

@@ -7,7 +7,8 @@ A value is a list of registers. 32-bit words hold elements of up to 32 bits, low
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from itertools import accumulate
+from typing import Any, TypeGuard
 
 from convgen.backends.nvidia import element_ops
 from convgen.backends.nvidia.async_copies import waits_of
@@ -59,6 +60,8 @@ class Selector:
     def __init__(self, kernel: Kernel) -> None:
         self.kernel, self.out = kernel, Writer()
         self.env: dict[Var, Words] = {}
+        self.pending: dict[Var, st.SharedRead] = {}  #: reads that no instruction has needed yet
+        self.packs: dict[Var, x.Pack] = {}  #: variables of packs that no instruction has needed whole yet
         self.pointers: dict[str, str] = {}
         self.exits: list[tuple[list[Words], str]] = []  #: registers of results, and end label, of the loops around
         self.comment = ""
@@ -107,6 +110,9 @@ class Selector:
     def words(self, e: Expr) -> Words:
         """The registers of a value."""
         if isinstance(e, Var):
+            self._read(e)
+            if (pack := self.packs.pop(e, None)) is not None:
+                self.env[e] = self.words(pack)
             return self.env[e]
         handler = _VALUES.get(type(e))
         if handler is None:
@@ -299,30 +305,41 @@ class Selector:
             result.append(register)
         return result
 
+    def parts(self, e: Expr) -> list[Expr]:
+        """Return expressions, one after the other, of which a value consists; its words are theirs."""
+        e = self.packs.get(e, e) if isinstance(e, Var) else e
+        return [inner for part in e.parts for inner in self.parts(part)] if _is_of_words(e) else [e]
+
     def _mma(self, e: x.Mma) -> Words:
+        """Multiply step by step along K; a step's fragments are read during the step before."""
         op, row = e.op, ROWS[e.op.atom.name]
-        sums, a, b = list(self.words(e.acc)), self.words(e.a), self.words(e.b)
+        sums, a, b = list(self.words(e.acc)), _Factor(self, e.a), _Factor(self, e.b)
         per = max(1, 32 // row.elem.bits)
         of_a, of_b, of_d = op.atom.a.registers // per, op.atom.b.registers // per, op.atom.d.registers
         multiply = self._by_matrix if isinstance(row, MmaRow) else self._by_lanes
+
+        def read(step: int) -> None:
+            for n in range(op.tiles_n):
+                a.words(op.a_start(n, step) // per, of_a)
+            for m in range(op.tiles_m):
+                b.words(op.b_start(m, step) // per, of_b)
+
+        read(0)
         for step in range(op.steps):
+            if step + 1 < op.steps:
+                read(step + 1)
             for m in range(op.tiles_m):
                 for n in range(op.tiles_n):
                     at_a, at_b, at_d = op.a_start(n, step) // per, op.b_start(m, step) // per, op.d_start(n, m)
-                    factors = a[at_a : at_a + of_a], b[at_b : at_b + of_b]
+                    factors = a.words(at_a, of_a), b.words(at_b, of_b)
                     sums[at_d : at_d + of_d] = multiply(row.mnemonic, *factors, sums[at_d : at_d + of_d])
         return sums
 
     def _by_matrix(self, mnemonic: str, a: Words, b: Words, sums: Words) -> Words:
-        """Multiply by `mma.sync`, each instruction on two words of K of every row: the manual's A is `b` here."""
-        half = len(a)
-        for first in range(0, half, 2):
-            rows = [b[word] for word in (first, half + first, first + 1, half + first + 1)]
-            result = [self.out.new() for _ in sums]
-            operands = result, rows, a[first : first + 2], sums
-            self.out.emit(f"{mnemonic} {', '.join(map(braces, operands))}")
-            sums = result
-        return sums
+        """Multiply by `mma.sync`, whose A in the manual is `b` here."""
+        result = [self.out.new() for _ in sums]
+        self.out.emit(f"{mnemonic} {', '.join(map(braces, (result, b, a, sums)))}")
+        return result
 
     def _by_lanes(self, mnemonic: str, a: Words, b: Words, sums: Words) -> Words:
         """Multiply and add a lane's elements of one row of either factor, in the order of K."""
@@ -346,9 +363,12 @@ class Selector:
     # ------------------------------------------------------------ statements
 
     def _statement(self, s: st.Stmt) -> None:
+        """Select a statement; all but those without effect on shared memory come after reads that were put off."""
         handler = _STATEMENTS.get(type(s))
         if handler is None:
             raise Unsupported(f"selection of {type(s).__name__} for {self.kernel.name}")
+        if not isinstance(s, _APART):
+            self._flush()
         handler(self, s)
 
     def _block(self, s: st.Block) -> None:
@@ -356,7 +376,10 @@ class Selector:
             self._statement(inner)
 
     def _let(self, s: st.Let) -> None:
-        self.env[s.var] = self.words(s.value)
+        if _is_of_words(s.value):
+            self.packs[s.var] = s.value
+        else:
+            self.env[s.var] = self.words(s.value)
 
     def _copies(self, to: list[Words], values: Sequence[Expr]) -> None:
         """Move values to registers; all values are computed before any move."""
@@ -458,7 +481,7 @@ class Selector:
         size = "" if whole else f", {out.op('selp.b32', str(s.width), '0', self.scalar(s.mask))}"
         cache = "cg" if s.width == 16 else "ca"  # .cg takes 16 bytes only
         place = f"[{to}+{self.kernel.shared_base(s.tile) + s.imm}], [{address}], {s.width}{size}"
-        out.emit(f"cp.async.{cache}.shared.global {place}", _remark(s))
+        out.emit(f"cp.async.{cache}.shared.global.L2::128B {place}", _remark(s))
 
     def _shared_address(self, s: st.SharedRead | st.SharedWrite) -> str:
         if self.waits is not None and s in self.waits.at_once:
@@ -468,8 +491,23 @@ class Selector:
         return f"{address}+{self.kernel.shared_base(s.tile) + s.imm}"
 
     def _shared_read(self, s: st.SharedRead) -> None:
+        """Put a read off until its value is needed, at the latest to what may change the bytes."""
+        self.pending[s.var] = s
+
+    def _flush(self) -> None:
+        """Emit the reads that were put off."""
+        for v in list(self.pending):
+            self._read(v)
+
+    def _read(self, v: Var) -> None:
+        if (s := self.pending.pop(v, None)) is not None:
+            self._emit_read(s)
+
+    def _emit_read(self, s: st.SharedRead) -> None:
         registers, address = self._fresh(s.var.type), self._shared_address(s)
-        self.out.emit(f"ld.shared.{self._width(s.var.type)} {braces(registers)}, [{address}]", _remark(s))
+        matrices = isinstance(s, st.MatrixRead)
+        name = "ldmatrix.sync.aligned.m8n8.x4.shared.b16" if matrices else f"ld.shared.{self._width(s.var.type)}"
+        self.out.emit(f"{name} {braces(registers)}, [{address}]", _remark(s))
         self.env[s.var] = registers
 
     def _shared_write(self, s: st.SharedWrite) -> None:
@@ -488,10 +526,40 @@ class Selector:
         self.out.emit(f"st.shared.{self._width(s.value.type)} [{address}], {braces(value)}", _remark(s))
 
 
+def _is_of_words(e: Expr) -> TypeGuard[x.Pack]:
+    """Return whether a value is a pack of variables of whole words, which takes no instruction."""
+    return (
+        isinstance(e, x.Pack)
+        and e.type.elem.bits < 64
+        and all(isinstance(p, Var) and p.type.elem.bits < 64 and p.type.bits % 32 == 0 for p in e.parts)
+    )
+
+
+class _Factor:
+    """A factor of a product, of which parts are selected when they are needed."""
+
+    def __init__(self, selector: Selector, e: Expr) -> None:
+        self.selector = selector
+        self.parts = selector.parts(e)
+        self.starts = list(accumulate((count_of(part.type) for part in self.parts), initial=0))
+
+    def words(self, first: int, count: int) -> Words:
+        """Return the words from `first` on."""
+        found: Words = []
+        for start, part in zip(self.starts, self.parts):
+            if start < first + count and first < start + count_of(part.type):
+                words = self.selector.words(part)
+                found += words[max(0, first - start) : first + count - start]
+        return found
+
+
 def _remark(s: Any) -> str:
     """The purpose of a message: its stage, and what it moves."""
     return f"{s.site.comment} {s.site.stage}".strip()
 
+
+#: Statements that change no bytes that a read of the same epoch may read: copies go to slots of later epochs.
+_APART = (st.Block, st.Let, st.SharedRead, st.MatrixRead, st.FlatLoad, st.FlatDirectLoad)
 
 _VALUES: Mapping[type[Expr], Callable[[Selector, Any], Words]] = {
     x.Const: Selector._const,
@@ -524,7 +592,7 @@ _STATEMENTS: Mapping[type[st.Stmt], Callable[[Selector, Any], None]] = {
     st.FlatStore: Selector._flat_store,
     st.FlatAtomic: Selector._flat_atomic,
     st.FlatDirectLoad: Selector._direct_load,
-    st.SharedRead: Selector._shared_read,
+    **dict.fromkeys((st.SharedRead, st.MatrixRead), Selector._shared_read),
     st.SharedWrite: Selector._shared_write,
     st.FilledWrite: Selector._filled_write,
 }

@@ -26,7 +26,6 @@ class MmaRow:
     k: int
     elem: Type  #: of both inputs
     acc: Type
-    count: int = 1  #: instructions of an atom, which take neighbouring words of K from each lane
     rounds_to: str = ""  #: type to which inputs are cut
 
     @property
@@ -41,23 +40,20 @@ class MmaRow:
 
     @property
     def name(self) -> str:
-        return f"mma.{self.shape}.{self.kinds.split('.')[1]}{f'.x{self.count}' if self.count > 1 else ''}"
+        return f"mma.{self.shape}.{self.kinds.split('.')[1]}"
 
     def atom(self, clocks: int) -> MmaAtom:
-        """Return the instruction's fragments: A of the manual is `b` here, since lanes hold neighbours along N.
-
-        The order of K within a sum is free, so a lane holds neighbours along K: words 2i and 2i + 1 of a row are those
-        that the manual numbers k and k + 4 words of instruction i.
-        """
-        run = 2 * self.count * 32 // self.elem.bits  # elements
-        inner = (Digit("k", run, _R, 1), Digit("k", 4, _L, 1))
-        a = Fragment(("n", "k"), (Digit("n", 8, _L, 4), *inner))
-        b = Fragment(("m", "k"), (Digit("m", 8, _L, 4), Digit("m", 2, _R, run), *inner))
+        """Return the instruction's fragments: A of the manual is `b` here, since lanes hold neighbours along N."""
+        packed = 32 // self.elem.bits  # elements of a register
+        inner = (Digit("k", packed, _R, 1), Digit("k", 4, _L, 1))
+        a = Fragment(("n", "k"), (Digit("n", 8, _L, 4), *inner, Digit("k", 2, _R, packed)))
+        rows = Digit("m", 8, _L, 4), Digit("m", 2, _R, packed)
+        b = Fragment(("m", "k"), (*rows, *inner, Digit("k", 2, _R, 2 * packed)))
         columns = (Digit("n", 2, _R, 1), Digit("n", 4, _L, 1))
         d = Fragment(("n", "m"), (*columns, Digit("m", 8, _L, 4), Digit("m", 2, _R, 2)))
-        shape = {"n": 8, "m": 16, "k": self.k * self.count}
+        shape = {"n": 8, "m": 16, "k": self.k}
         types = {"a_elem": self.elem, "b_elem": self.elem, "acc": self.acc, "rounds_to": self.rounds_to}
-        return MmaAtom(self.name, **shape, **types, a=a, b=b, d=d, clocks=clocks * self.count)
+        return MmaAtom(self.name, **shape, **types, a=a, b=b, d=d, clocks=clocks)
 
 
 @frozen
@@ -86,15 +82,10 @@ class FmaRow:
 
 MMA = (
     MmaRow("m16n8k16", 16, f16, f32),
-    MmaRow("m16n8k16", 16, f16, f32, count=2),
     MmaRow("m16n8k16", 16, bf16, f32),
-    MmaRow("m16n8k16", 16, bf16, f32, count=2),
     MmaRow("m16n8k8", 8, f32, f32, rounds_to="xf32"),
-    MmaRow("m16n8k8", 8, f32, f32, count=2, rounds_to="xf32"),
     MmaRow("m16n8k32", 32, s8, s32),
-    MmaRow("m16n8k32", 32, s8, s32, count=2),
     MmaRow("m16n8k32", 32, u8, s32),
-    MmaRow("m16n8k32", 32, u8, s32, count=2),
 )
 FMA = (FmaRow(f32, 4), FmaRow(f64, 2))
 ROWS: dict[str, MmaRow | FmaRow] = {row.name: row for row in (*MMA, *FMA)}
@@ -132,6 +123,7 @@ def _facts(name: str, *, shared: int, units: int, warps: int, caches: Caches, ra
         shared_imm_max=(1 << 20) - 1,
         surface_max=0x7FFFFFFE,
         shared_read=_phases(16),
+        matrix_reads=_phases(16),
         shared_half_read=_phases(8),
         shared_write=_phases(16),
         fused=frozenset(),

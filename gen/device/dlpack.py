@@ -103,7 +103,8 @@ def see(given: Any, stream: int | None) -> Seen:
     Raises BufferError, or what the owner raises, where it is not shared.
     """
     kind, device = map(int, given.__dlpack_device__())
-    wanted: dict[str, Any] = {"stream": stream} if kind in (CUDA, ROCM) else {}
+    usual = 1 if kind == CUDA else 0  # DLPack's number of the default stream
+    wanted: dict[str, Any] = {"stream": stream or usual} if kind in (CUDA, ROCM) and stream is not None else {}
     try:
         capsule = given.__dlpack__(**wanted, max_version=_VERSION)
     except TypeError:  # of before DLPack 1.0

@@ -102,8 +102,11 @@ MOST = 1 << 12  #: most instructions along a side of a tile, or in a sequence al
 def _k_digits(atom: Fragment, pack: int, steps: int) -> tuple[Digit, ...]:
     """Return a subgroup's K digits of `steps` instructions; registers hold `pack` instructions' elements together.
 
-    Any K order serves as long as A and B agree; this one makes a lane's elements of `pack` instructions contiguous.
+    Any K order serves as long as A and B agree. One instruction keeps its own; with several, the order makes a lane's
+    elements contiguous.
     """
+    if pack == 1:
+        return (*atom.of("k"), Digit("k", steps, Space.REGISTER, atom.registers))
     inner = tuple(d for d in atom.digits if d.dim == "k" and d.space is Space.REGISTER)
     lanes = tuple(d for d in atom.digits if d.dim == "k" and d.space is Space.LANE)
     held = atom.registers

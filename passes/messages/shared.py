@@ -21,6 +21,7 @@ from convgen.ir.stmt import TURNED
 from convgen.passes.messages.linear import ZERO
 
 RUN = 4  #: elements a lane reads, and receives, in a transposing read
+MATRIX_ROWS, MATRIX_BYTES = 8, 16  #: rows of a matrix, and bytes of a row, in a read of matrices
 TURNED_BITS = 16  #: bits of an element of a transposing read
 
 
@@ -30,6 +31,7 @@ class Way(Enum):
     LANE = "lane"  #: each lane's elements are contiguous
     BLOCK = "block"  #: all lanes' dwords are contiguous, at a uniform address
     TURNED = "turned"  #: transposing read: elements of neighbouring lanes are contiguous
+    MATRIX = "matrix"  #: read of four matrices: dwords of four neighbouring lanes are contiguous, one of each matrix
 
 
 @frozen
@@ -90,12 +92,17 @@ def shared_messages(
 @lru_cache(maxsize=2**8)
 def _address(tile: Shared, layout: Fragment, subgroup: Expr, way: Way, leader: int) -> Expr:
     """Return the byte address, within any slot, of the message that starts at register `leader`."""
-    row, col = layout.coords(subgroup, *first_of(way, Lane(), leader)).values()
+    row, col = layout.coords(subgroup, *first_of(way, Lane(), leader, DWORD // tile.elem.bytes)).values()
     return lift(tile.address(0, row, col), ZERO)
 
 
-def first_of(way: Way, lane: Any, register: Any) -> tuple[Any, Any]:
-    """Return the lane and register that hold the first element of a lane's part of a message."""
+def first_of(way: Way, lane: Any, register: Any, dword: int = 2) -> tuple[Any, Any]:
+    """Return the lane and register that hold the first element of a lane's part of a message.
+
+    A `dword` holds so many elements.
+    """
+    if way is Way.MATRIX:
+        return lane % MATRIX_ROWS * RUN, lane // MATRIX_ROWS * dword + register
     if way is not Way.TURNED:
         return (lane if way is Way.LANE else ZERO), register
     within = lane % TURNED
@@ -111,7 +118,9 @@ def _plan(tile: Shared, layout: Fragment, subgroups: int, facts: TargetFacts, re
     row, col = layout.coords(subgroup, lane, register).values()
     at = np.broadcast_to(tile.address(0, row, col), subgroup.shape)
     way, run = _way(tile, at, facts, reads)
-    first = at[subgroup, *first_of(way, lane, register - register % RUN)] if way is Way.TURNED else at
+    exchanged = way in (Way.TURNED, Way.MATRIX)
+    begin = register - register % run
+    first = at[subgroup, *first_of(way, lane, begin, DWORD // tile.elem.bytes)] if exchanged else at
     leaders: list[int] = []
     plan = []
     for start in range(0, layout.registers, run):
@@ -131,6 +140,9 @@ def _way(tile: Shared, at: Any, facts: TargetFacts, reads: bool) -> tuple[Way, i
     run = _lane_run(tile, at, facts)
     if run < RUN and reads and facts.turned_reads and tile.elem.bits == TURNED_BITS and are_turned(at):
         return Way.TURNED, RUN
+    matrices = MATRIX_BYTES // tile.elem.bytes
+    if run < matrices and reads and facts.matrix_reads and are_matrices(at, matrices, tile.elem.bytes):
+        return Way.MATRIX, matrices
     return Way.LANE, run
 
 
@@ -151,6 +163,25 @@ def are_turned(at: Any) -> bool:
     fours = at.reshape(at.shape[0], -1, RUN, at.shape[2])
     steps = np.arange(RUN)[:, None] * (TURNED_BITS // 8)
     return bool((fours - fours[:, :, :1] == steps).all() and (fours[:, :, 0] % 8 == 0).all())
+
+
+def are_matrices(at: Any, run: int, elem_bytes: int) -> bool:
+    """Return whether each `run` of registers is four dwords, parts of aligned rows over four neighbouring lanes each."""
+    if elem_bytes > DWORD or at.shape[2] % run or at.shape[1] != MATRIX_ROWS * RUN:
+        return False
+    dwords = at.reshape(at.shape[0], MATRIX_ROWS, RUN, -1, DWORD // elem_bytes)
+    steps = np.arange(RUN)[:, None, None] * DWORD + np.arange(DWORD // elem_bytes) * elem_bytes
+    rows = dwords[:, :, :1, :, :1]
+    return bool((dwords - rows == steps).all() and (rows % MATRIX_BYTES == 0).all())
+
+
+@lru_cache(maxsize=2**10)
+def reads_matrices(fragment: Fragment, elem_bytes: int, lanes: int) -> bool:
+    """Return whether a row-major tile with rows of whole 16 bytes is read as matrices."""
+    lane, register = np.meshgrid(np.arange(lanes), np.arange(fragment.registers), indexing="ij")
+    row, col = fragment.coords(0, lane[None], register[None]).values()
+    at = np.broadcast_to(row * fragment.shape[1] * MATRIX_BYTES + col * elem_bytes, (1, *lane.shape))
+    return are_matrices(at, MATRIX_BYTES // elem_bytes, elem_bytes)
 
 
 def _runs(at: Any, run: int, steps: Any) -> bool:

@@ -16,7 +16,7 @@ from convgen.ir.layout.fragment import DWORD, Fragment
 from convgen.ir.layout.memory import COL, ROW, Swizzle
 from convgen.ir.record import evolve, frozen
 from convgen.ir.types import Type
-from convgen.passes.messages.shared import RUN, Way, first_of
+from convgen.passes.messages.shared import RUN, Way, first_of, reads_matrices
 
 _Ints = npt.NDArray[np.int64]
 
@@ -82,7 +82,7 @@ def _accesses(
     """Return the first messages of subgroup 0's access; the dims of `layout` are across and along chunks."""
     elements = width // elem_bytes
     registers = np.arange(0, min(layout.registers, _ACCESSES * elements), elements)[:, None]
-    at = layout.coords(0, *first_of(way, np.arange(lanes), registers))
+    at = layout.coords(0, *first_of(way, np.arange(lanes), registers, DWORD // elem_bytes if elem_bytes < DWORD else 1))
     row, col = (np.broadcast_to(at[dim], (len(registers), lanes)) for dim in layout.dims)
     return _Accesses(row, col // elements, phases, width)
 
@@ -207,6 +207,8 @@ def widest(run: int, most: int) -> int:
 def _reads(read: Fragment, elem: Type, chunk: int, facts: TargetFacts) -> _Accesses:
     held = widest(read.contiguous(read.dims[1]) * elem.bytes, chunk)
     whole, half = facts.chunk_bytes, facts.chunk_bytes // 2
+    if held < whole and facts.matrix_reads and reads_matrices(read, elem.bytes, facts.subgroup_size):
+        return _accesses(read, facts.matrix_reads, elem.bytes, whole, facts.subgroup_size, Way.MATRIX)
     reading = facts.shared_read if held == whole else facts.shared_half_read.of_less(half // held)
     return _accesses(read, reading, elem.bytes, held, facts.subgroup_size)
 
@@ -232,14 +234,15 @@ def _best(accesses: Sequence[_Accesses], rows: _Rows, *, turned: bool = False, p
     masks = [mask for mask in (1, 3, 7, 15) if mask < rows.chunks and rows.chunks % (mask + 1) == 0]
     wider = [mask for mask in (1, 3, 7, 15) if mask >= rows.chunks]
     simple = [Swizzle(), *(Swizzle(shift, mask) for mask in masks for shift in range(4))]
+    lifted = [Swizzle(-lift, mask & ~((1 << lift) - 1)) for lift in _LIFTS for mask in masks if mask >> lift]
     if turned:  # rows of a transposed block are neighbours of each other
-        simple += [Swizzle(-lift, mask & ~((1 << lift) - 1)) for lift in _LIFTS for mask in masks if mask >> lift]
+        simple += lifted
         simple += [Swizzle(-lift, mask, lift + down) for lift in _LIFTS for down in _LIFTS for mask in masks]
     folded = [Swizzle(shift, mask, fold) for fold in _FOLDS for mask in masks for shift in range(3)]
     beyond = [Swizzle(shift, mask, fold) for fold in (0, *_FOLDS) for mask in wider for shift in range(3)]
     beyond = [each for each in beyond if rows.count and each.suits(rows.chunks, rows.count)]
     best, least = simple[0], cost(simple[0])
-    for candidate in (each for each in (*simple[1:], *folded, *beyond) if period % each.period == 0):
+    for candidate in (each for each in (*simple[1:], *folded, *beyond, *lifted) if period % each.period == 0):
         if least and (now := cost(candidate, least)) < least:
             best, least = candidate, now
     return best, least
