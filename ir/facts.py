@@ -121,6 +121,8 @@ class TargetFacts:
     direct_widths: tuple[int, ...] = ()
     #: Timing of transposing 8-byte reads (`stmt.TurnedRead`); None if the target has none.
     turned_reads: SharedPhases | None = None
+    #: Loops carry the fragments of their next iteration; False where the assembler schedules reads, and registers spill.
+    carried_fragments: bool = True
     #: Timing of reads of four matrices with rows of 16 bytes (`stmt.MatrixRead`); None if the target has none.
     matrix_reads: SharedPhases | None = None
     #: subgroups (2k and 2k + 1 for two) that share an instruction pointer: a branch condition must have one value in

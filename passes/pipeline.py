@@ -72,7 +72,7 @@ def _pass(name: str, level: str, kind: str, run: Callable[[Kernel], Kernel]) -> 
 PASSES: tuple[Pass, ...] = (
     Pass("exchange", "tile", LOWERING, exchange),
     _pass("buffer_shared", "tile", LOWERING, buffer_shared),
-    _pass("rotate_fragments", "tile", OPTIMISING, rotate_fragments),
+    Pass("rotate_fragments", "tile", OPTIMISING, rotate_fragments),
     _pass("drop_barriers", "tile", OPTIMISING, drop_barriers),
     _pass("unroll", "tile", OPTIMISING, unroll),
     Pass("lower_tiles", "tile", LOWERING, lower_tiles),

@@ -8,6 +8,7 @@ the start of an iteration waits for no read of its own; this costs a second set 
 from __future__ import annotations
 
 from convgen.ir.expr import Expr, Var, var
+from convgen.ir.facts import TargetFacts
 from convgen.ir.mutate import rewrite, substitute
 from convgen.ir.program import Kernel
 from convgen.ir.record import evolve
@@ -16,8 +17,10 @@ from convgen.ir.stmt import Barrier, Block, For, LoadPart, LoadShared, Stmt, blo
 from convgen.passes.clone import Cloner
 
 
-def rotate_fragments(kernel: Kernel) -> Kernel:
+def rotate_fragments(kernel: Kernel, facts: TargetFacts) -> Kernel:
     """Rotate every loop that begins with a barrier and shared-memory reads and is followed by the same reads."""
+    if not facts.carried_fragments:
+        return kernel
     cloner = Cloner(kernel)
     return evolve(kernel, body=rewrite(kernel.body, {Block: lambda b: _rotated(b, cloner)}))
 

@@ -124,6 +124,7 @@ def _facts(name: str, *, shared: int, units: int, warps: int, caches: Caches, ra
         surface_max=0x7FFFFFFE,
         shared_read=_phases(16),
         matrix_reads=_phases(16),
+        carried_fragments=False,
         shared_half_read=_phases(8),
         shared_write=_phases(16),
         fused=frozenset(),

@@ -166,7 +166,7 @@ def are_turned(at: Any) -> bool:
 
 
 def are_matrices(at: Any, run: int, elem_bytes: int) -> bool:
-    """Return whether each `run` of registers is four dwords, parts of aligned rows over four neighbouring lanes each."""
+    """Return whether each `run` of registers is four dwords, parts of aligned rows of four neighbouring lanes."""
     if elem_bytes > DWORD or at.shape[2] % run or at.shape[1] != MATRIX_ROWS * RUN:
         return False
     dwords = at.reshape(at.shape[0], MATRIX_ROWS, RUN, -1, DWORD // elem_bytes)

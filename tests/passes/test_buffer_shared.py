@@ -93,7 +93,7 @@ def integer(e: Expr, values: dict[Var, Expr]) -> int:
 
 def pipelined(trips: int, slots: int, waves: int, stages: int = 1) -> Kernel:
     """With the fragments of the next iteration read ahead too."""
-    return rotate_fragments(buffer_shared(kernel(trips, slots, waves, stages)))
+    return rotate_fragments(buffer_shared(kernel(trips, slots, waves, stages)), get("gfx942").facts)
 
 
 def top(k: Kernel) -> tuple[Stmt, ...]:
@@ -203,7 +203,7 @@ def test_fragments_are_read_one_iteration_ahead(trips: int) -> None:
 
 def test_a_loop_on_one_slot_cannot_read_ahead() -> None:
     buffered = buffer_shared(kernel(6, 1, 2))
-    assert rotate_fragments(buffered) is buffered
+    assert rotate_fragments(buffered, get("gfx942").facts) is buffered
 
 
 def test_a_loop_followed_by_reads_of_another_slot_stays() -> None:
@@ -212,8 +212,8 @@ def test_a_loop_followed_by_reads_of_another_slot_stays() -> None:
     after = buffered.body.stmts.index(next(s for s in buffered.body.stmts if isinstance(s, For))) + 1
     other = [evolve(s, slot=1 - s.slot) if isinstance(s, LoadShared) else s for s in buffered.body.stmts[after:]]
     changed = evolve(buffered, body=block(*buffered.body.stmts[:after], *other))
-    assert rotate_fragments(changed) is changed
-    assert rotate_fragments(buffered) is not buffered
+    assert rotate_fragments(changed, get("gfx942").facts) is changed
+    assert rotate_fragments(buffered, get("gfx942").facts) is not buffered
 
 
 @pytest.mark.parametrize("each", [1, 2, 3, 4, 6, 8])
