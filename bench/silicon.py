@@ -116,6 +116,7 @@ def _peer(problem: Any, given: dict[str, Any], torch: Any) -> Callable[[], objec
 
     if not isinstance(problem, Conv):
         return lambda: torch.mm(given["src"], given["wei"], out=given["dst"])
+    given = {name.removeprefix("diff_"): tensor for name, tensor in given.items()}
     spatial = problem.axes[-(problem.ndims - 2) :]
     strides, pads, dilations = ([getattr(axis, f) for axis in spatial] for f in ("s", "p", "d"))
     dilations = [1 + d for d in dilations]

@@ -35,8 +35,8 @@ kernel gemm(a: f16[2048], b: f16[2048], c: f32[1024]):
   instruction mma: 16 x 16 x 16, f16 x f16 to f32, 4 clocks, a n16l1 k4r1 k4l16, b m16l1 k4r1 k4l16, d n4r1 n4l16 m16l1
   product mma: 2 x 2 x 1 of mma
   for kb in [0, 4) carrying (acc.6: f32x16 = 0.0) -> acc.7:
-    fa: f16x8 = load a[0, kb * 16] as n16l1 n2r4 n1s1 k4r1 k1r4 k4l16 k1r4  # 1
-    fb: f16x8 = load b[0, kb * 16] as m16l1 m2r4 m1s1 k4r1 k1r4 k4l16 k1r4  # 2
+    fa: f16x8 = load a[0, kb * 16] as n16l1 n2r4 n1s1 k4r1 k4l16 k1r4  # 1
+    fb: f16x8 = load b[0, kb * 16] as m16l1 m2r4 m1s1 k4r1 k4l16 k1r4  # 2
     product: f32x16 = mma.mma(acc.6, fa, fb)
     yield product
   store c[0, 0] = acc.7 as n4r1 n4l16 n2r4 n1s1 m16l1 m2r8 m1s1  # 3

@@ -121,7 +121,7 @@ class TargetFacts:
     direct_widths: tuple[int, ...] = ()
     #: Timing of transposing 8-byte reads (`stmt.TurnedRead`); None if the target has none.
     turned_reads: SharedPhases | None = None
-    #: Loops carry the fragments of their next iteration; False where the assembler schedules reads, and registers spill.
+    #: Loops carry the fragments of their next iteration; False if the assembler schedules reads by itself.
     carried_fragments: bool = True
     #: Timing of reads of four matrices with rows of 16 bytes (`stmt.MatrixRead`); None if the target has none.
     matrix_reads: SharedPhases | None = None

@@ -89,7 +89,7 @@ def mma_tile(atom: MmaAtom, config: Config, facts: TargetFacts, stored: Type) ->
     tiles_n = divide("tile N over subgroups x the instruction's N", tile_n, teams_n * atom.n)
     tiles_m = divide("tile M over subgroups x the instruction's M x subtiles", tile_m, part_m)
     divide("instructions of a subgroup over subgroups along K", tiles_n, shares(config.waves_k, tiles_m)[0])
-    # Reads of matrices take K as the instruction has it; other reads are wider if a lane's K of several steps is packed.
+    # Reads of matrices take K in the instruction's order; other reads are wider if a lane packs K of several steps.
     most = 1 if facts.matrix_reads else facts.chunk_bytes // (atom.a.registers * atom.elem_bytes)
     pack = max(1, min(steps, most))
     return MmaTile(

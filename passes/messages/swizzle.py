@@ -207,7 +207,7 @@ def widest(run: int, most: int) -> int:
 def _reads(read: Fragment, elem: Type, chunk: int, facts: TargetFacts) -> _Accesses:
     held = widest(read.contiguous(read.dims[1]) * elem.bytes, chunk)
     whole, half = facts.chunk_bytes, facts.chunk_bytes // 2
-    if held < whole and facts.matrix_reads and reads_matrices(read, elem.bytes, facts.subgroup_size):
+    if held < whole <= chunk and facts.matrix_reads and reads_matrices(read, elem.bytes, facts.subgroup_size):
         return _accesses(read, facts.matrix_reads, elem.bytes, whole, facts.subgroup_size, Way.MATRIX)
     reading = facts.shared_read if held == whole else facts.shared_half_read.of_less(half // held)
     return _accesses(read, reading, elem.bytes, held, facts.subgroup_size)
