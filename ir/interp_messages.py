@@ -160,6 +160,8 @@ def _shared_read(lanes: Lanes, node: s.SharedRead) -> None:
     at = shared_bytes(lanes.ev, node)
     if isinstance(node, s.TurnedRead):
         at = _turned(at)
+    elif isinstance(node, s.TurnedMatrixRead):
+        at = _of_turned_matrices(at)
     elif isinstance(node, s.MatrixRead):
         at = _of_matrices(at)
     lanes.bind(node.var, from_bytes(*lanes.shared[node.tile].read(at, lanes.accessors), node.var.type))
@@ -192,6 +194,12 @@ def _of_matrices(at: Array) -> Array:
     return dwords.transpose(0, 2, 3, 1, 4).reshape(at.shape)
 
 
+def _of_turned_matrices(at: Array) -> Array:
+    """Return the addresses `[lanes, 16]` of the bytes that each lane receives from a transposing read of matrices."""
+    elements = at.reshape(-1, 4, 4, 2, 8, 2)  # subgroups, matrices, pairs of rows, rows of a pair, columns, bytes
+    return elements.transpose(0, 4, 2, 1, 3, 5).reshape(at.shape)
+
+
 #: Semantics of message-level statements, and of tickets.
 MESSAGES: dict[type[Stmt], Callable[[Lanes, Any], None]] = {
     s.GlobalLoad: _global_load,
@@ -215,5 +223,6 @@ MESSAGES: dict[type[Stmt], Callable[[Lanes, Any], None]] = {
     s.BlockRead: _shared_read,
     s.TurnedRead: _shared_read,
     s.MatrixRead: _shared_read,
+    s.TurnedMatrixRead: _shared_read,
     s.BlockWrite: _shared_write,
 }

@@ -672,6 +672,16 @@ class MatrixRead(SharedRead):
 
 
 @node
+class TurnedMatrixRead(MatrixRead):
+    """Bind `var` to eight 16-bit elements a lane: lane l gets column l / 4 of two rows of each of four 8 x 8 matrices.
+
+    The rows are 2 (l % 4) and the next one. Row r of matrix i is the 16 bytes at lane 8 i + r's `address + imm`.
+    """
+
+    form = "{var} = turned matrices {tile}[{address}, {imm}]"
+
+
+@node
 class BlockWrite(SharedWrite):
     """Store `value` with its dwords side by side across the lanes, as `BlockRead` reads them."""
 

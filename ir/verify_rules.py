@@ -371,6 +371,11 @@ def _matrices(c: Checker, n: Any) -> str | None:
     return None if whole else f"a read of matrices of {n.moved}, wanted four dwords a lane of 32 lanes"
 
 
+def _of_halves(c: Checker, n: Any) -> str | None:
+    halves = n.moved.elem.bits == 16
+    return None if halves else f"a transposing read of matrices of {n.moved}, wanted elements of 16 bits"
+
+
 STATEMENTS: dict[type[Stmt], tuple[Rule, ...]] = {
     s.For: (_uniform("begin", "end"), _loop_types),
     s.If: (_uniform("cond"),),
@@ -412,6 +417,7 @@ STATEMENTS: dict[type[Stmt], tuple[Rule, ...]] = {
     s.BlockRead: (_uniform("address"), _block),
     s.TurnedRead: (_offset("address"), _turned),
     s.MatrixRead: (_offset("address"), _matrices),
+    s.TurnedMatrixRead: (_offset("address"), _matrices, _of_halves),
     s.BlockWrite: (_uniform("address"), _block),
 }
 

@@ -353,7 +353,13 @@ class _Lowering(Mutator):
         return st.block(*out)
 
 
-_READS = {Way.LANE: st.SharedRead, Way.BLOCK: st.BlockRead, Way.TURNED: st.TurnedRead, Way.MATRIX: st.MatrixRead}
+_READS = {
+    Way.LANE: st.SharedRead,
+    Way.BLOCK: st.BlockRead,
+    Way.TURNED: st.TurnedRead,
+    Way.MATRIX: st.MatrixRead,
+    Way.TURNED_MATRIX: st.TurnedMatrixRead,
+}
 
 
 def _in_order(s: st.StoreView, layout: Fragment) -> st.StoreView:

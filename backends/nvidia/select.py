@@ -30,6 +30,11 @@ Words = list[str]
 #: bytes of a lane -> (type of a load or store, registers)
 _WIDTHS: Mapping[int, str] = {1: "u8", 2: "u16", 4: "b32", 8: "v2.b32", 16: "v4.b32"}
 _WIDE_WIDTHS: Mapping[int, str] = {8: "b64", 16: "v2.b64"}  #: of 64-bit elements
+#: Reads of matrices -> instructions (PTX ISA, "ldmatrix")
+_MATRIX_READS: Mapping[type[st.Stmt], str] = {
+    st.MatrixRead: "ldmatrix.sync.aligned.m8n8.x4.shared.b16",
+    st.TurnedMatrixRead: "ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16",
+}
 _RESULTS = {  # of atomic operations without a result: `red`, PTX ISA
     ("add", "f32"): "add.f32",
     ("add", "f64"): "add.f64",
@@ -505,8 +510,7 @@ class Selector:
 
     def _emit_read(self, s: st.SharedRead) -> None:
         registers, address = self._fresh(s.var.type), self._shared_address(s)
-        matrices = isinstance(s, st.MatrixRead)
-        name = "ldmatrix.sync.aligned.m8n8.x4.shared.b16" if matrices else f"ld.shared.{self._width(s.var.type)}"
+        name = _MATRIX_READS.get(type(s)) or f"ld.shared.{self._width(s.var.type)}"
         self.out.emit(f"{name} {braces(registers)}, [{address}]", _remark(s))
         self.env[s.var] = registers
 
@@ -559,7 +563,7 @@ def _remark(s: Any) -> str:
 
 
 #: Statements that change no bytes that a read of the same epoch may read: copies go to slots of later epochs.
-_APART = (st.Block, st.Let, st.SharedRead, st.MatrixRead, st.FlatLoad, st.FlatDirectLoad)
+_APART = (st.Block, st.Let, st.SharedRead, *_MATRIX_READS, st.FlatLoad, st.FlatDirectLoad)
 
 _VALUES: Mapping[type[Expr], Callable[[Selector, Any], Words]] = {
     x.Const: Selector._const,
@@ -592,7 +596,7 @@ _STATEMENTS: Mapping[type[st.Stmt], Callable[[Selector, Any], None]] = {
     st.FlatStore: Selector._flat_store,
     st.FlatAtomic: Selector._flat_atomic,
     st.FlatDirectLoad: Selector._direct_load,
-    **dict.fromkeys((st.SharedRead, st.MatrixRead), Selector._shared_read),
+    **dict.fromkeys((st.SharedRead, *_MATRIX_READS), Selector._shared_read),
     st.SharedWrite: Selector._shared_write,
     st.FilledWrite: Selector._filled_write,
 }

@@ -104,10 +104,10 @@ def _with_lanes_swapped(layout: Fragment, one: int, other: int) -> Fragment:
 def is_turned(view: View, elem: Type, fragment: Fragment, facts: TargetFacts) -> bool:
     """Whether shared memory keeps a tile contiguous along rows, as memory does, and reads transpose it."""
     linear = linearize(view)
-    if not facts.turned_reads or elem is not view.memory.elem or elem.bits != TURNED_BITS:
+    if elem is not view.memory.elem or elem.bits != TURNED_BITS:
         return False
     runs = linear.unit_axis == ROWS and linear.makes_messages(facts.chunk_bytes // elem.bytes, facts.message_alignment)
-    return runs and can_turn(fragment, facts.subgroup_size)
+    return runs and can_turn(fragment, facts)
 
 
 def message_elems(view: View, chunk_bytes: int, along: int = K, alignment: int = 4) -> int:

@@ -29,6 +29,7 @@ from convgen.plan import epilogues
 from convgen.plan.compensation import Sums, compensation
 from convgen.plan.config import EXACT, MERGED, Config, Own
 from convgen.plan.contraction import Product
+from convgen.plan.copies import is_turned
 from convgen.plan.inputs import Operand
 from convgen.plan.lane_tile import LaneTile
 from convgen.plan.packing import Packing, packed
@@ -178,6 +179,8 @@ def _laid_out(
     def laid_out(unit: MmaTile | LaneTile) -> tuple[Part, ...]:
         return tuple(_part(problem, product, unit, config, facts) for product in products)
 
+    if isinstance(unit, MmaTile) and _turns_columns(products, unit, config, facts):
+        unit = evolve(unit, run=1)
     parts = laid_out(unit)
     if isinstance(unit, MmaTile):
         for side, change in _other_orders(unit, parts, config, facts):
@@ -186,6 +189,17 @@ def _laid_out(
                 tried = laid_out(other)
                 unit, parts = (other, tried) if _conflicts(tried, side) < least else (unit, parts)
     return unit, parts
+
+
+def _turns_columns(products: Sequence[Product], unit: MmaTile, config: Config, facts: TargetFacts) -> bool:
+    """Whether transposing reads bring N's input only if neighbouring lanes of an instruction have neighbouring rows."""
+    ordered, elem = evolve(unit, run=1), unit.atom.a_elem
+    views = [product.of_n for product in products]
+    return (
+        config.slots > 0
+        and facts.matrix_reads is not None
+        and any(is_turned(view, elem, ordered.a, facts) and not is_turned(view, elem, unit.a, facts) for view in views)
+    )
 
 
 def _other_orders(

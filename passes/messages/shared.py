@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from convgen.ir.expr import Const, Expr, Lane, lift
-from convgen.ir.facts import TargetFacts
+from convgen.ir.facts import SharedPhases, TargetFacts
 from convgen.ir.layout.fragment import DWORD, Fragment
 from convgen.ir.layout.memory import Shared
 from convgen.ir.record import frozen
@@ -31,6 +31,7 @@ class Way(Enum):
     LANE = "lane"  #: each lane's elements are contiguous
     BLOCK = "block"  #: all lanes' dwords are contiguous, at a uniform address
     TURNED = "turned"  #: transposing read: elements of neighbouring lanes are contiguous
+    TURNED_MATRIX = "turned matrix"  #: transposing read of four matrices, whose rows are contiguous across lanes
     MATRIX = "matrix"  #: read of four matrices: dwords of four neighbouring lanes are contiguous, one of each matrix
 
 
@@ -103,6 +104,9 @@ def first_of(way: Way, lane: Any, register: Any, dword: int = 2) -> tuple[Any, A
     """
     if way is Way.MATRIX:
         return lane % MATRIX_ROWS * RUN, lane // MATRIX_ROWS * dword + register
+    if way is Way.TURNED_MATRIX:
+        row = lane % MATRIX_ROWS
+        return row // 2, lane // MATRIX_ROWS * dword + row % 2 + register
     if way is not Way.TURNED:
         return (lane if way is Way.LANE else ZERO), register
     within = lane % TURNED
@@ -118,7 +122,7 @@ def _plan(tile: Shared, layout: Fragment, subgroups: int, facts: TargetFacts, re
     row, col = layout.coords(subgroup, lane, register).values()
     at = np.broadcast_to(tile.address(0, row, col), subgroup.shape)
     way, run = _way(tile, at, facts, reads)
-    exchanged = way in (Way.TURNED, Way.MATRIX)
+    exchanged = way in (Way.TURNED, Way.MATRIX, Way.TURNED_MATRIX)
     begin = register - register % run
     first = at[subgroup, *first_of(way, lane, begin, DWORD // tile.elem.bytes)] if exchanged else at
     leaders: list[int] = []
@@ -143,17 +147,50 @@ def _way(tile: Shared, at: Any, facts: TargetFacts, reads: bool) -> tuple[Way, i
     matrices = MATRIX_BYTES // tile.elem.bytes
     if run < matrices and reads and facts.matrix_reads and are_matrices(at, matrices, tile.elem.bytes):
         return Way.MATRIX, matrices
+    if run < matrices and reads and facts.matrix_reads and tile.elem.bits == TURNED_BITS and are_turned_matrices(at):
+        return Way.TURNED_MATRIX, matrices
     return Way.LANE, run
 
 
+@frozen
+class Transposing:
+    """The transposing reads of a target: their arrangement, and the elements that a lane reads."""
+
+    way: Way
+    phases: SharedPhases
+    run: int
+
+
+def transposing(facts: TargetFacts) -> Transposing | None:
+    """Return a target's transposing reads of 16-bit elements; None if it has none."""
+    if facts.turned_reads:
+        return Transposing(Way.TURNED, facts.turned_reads, RUN)
+    if facts.matrix_reads:
+        return Transposing(Way.TURNED_MATRIX, facts.matrix_reads, MATRIX_BYTES * 8 // TURNED_BITS)
+    return None
+
+
 @lru_cache(maxsize=2**10)
-def can_turn(fragment: Fragment, lanes: int) -> bool:
+def can_turn(fragment: Fragment, facts: TargetFacts) -> bool:
     """Return whether a column-major tile of 16-bit elements is read with transposing reads."""
-    lane, register = np.meshgrid(np.arange(lanes), np.arange(fragment.registers), indexing="ij")
+    reads = transposing(facts)
+    if reads is None:
+        return False
+    lane, register = np.meshgrid(np.arange(facts.subgroup_size), np.arange(fragment.registers), indexing="ij")
     row, col = fragment.coords(0, lane[None], register[None]).values()
     height = fragment.shape[0]
     at = (row + col * height) * (TURNED_BITS // 8)
-    return are_turned(np.broadcast_to(at, (1, *lane.shape)))
+    places = np.broadcast_to(at, (1, *lane.shape))
+    return are_turned(places) if reads.way is Way.TURNED else are_turned_matrices(places)
+
+
+def are_turned_matrices(at: Any) -> bool:
+    """Return whether every fourth lane has the next element in memory, in all registers, as `TURNED_MATRIX` needs."""
+    if at.shape[2] % MATRIX_ROWS or at.shape[1] != MATRIX_ROWS * RUN:
+        return False
+    columns = at.reshape(at.shape[0], MATRIX_ROWS, RUN, at.shape[2])
+    steps = np.arange(MATRIX_ROWS)[:, None, None] * (TURNED_BITS // 8)
+    return bool((columns - columns[:, :1] == steps).all() and (columns[:, 0] % MATRIX_BYTES == 0).all())
 
 
 def are_turned(at: Any) -> bool:

@@ -16,7 +16,7 @@ from convgen.ir.layout.fragment import DWORD, Fragment
 from convgen.ir.layout.memory import COL, ROW, Swizzle
 from convgen.ir.record import evolve, frozen
 from convgen.ir.types import Type
-from convgen.passes.messages.shared import RUN, Way, first_of, reads_matrices
+from convgen.passes.messages.shared import Way, first_of, reads_matrices, transposing
 
 _Ints = npt.NDArray[np.int64]
 
@@ -114,9 +114,9 @@ def find_swizzle(
     """
     within, lanes = cols * elem.bytes // chunk, facts.subgroup_size
     count = read.shape[turned] if write and not period else 0
-    if turned and facts.turned_reads:
+    if turned and (reads := transposing(facts)):
         read, write = _across(read), write and _across(write)
-        accesses = [_accesses(read, facts.turned_reads, elem.bytes, RUN * elem.bytes, lanes, Way.TURNED)]
+        accesses = [_accesses(read, reads.phases, elem.bytes, reads.run * elem.bytes, lanes, reads.way)]
     else:
         accesses = [_reads(read, elem, chunk, facts)]
     if write is not None:
