@@ -25,6 +25,7 @@ class Tuning:
     #: split-K slices that are reduced at a time, where the last workgroup to arrive reduces them
     meetings: tuple[int, ...] = ()
     turned_rows: tuple[int, ...] = ()  #: bytes; K extents of tiles whose operands lanes transpose
+    least_row: int = 0  #: bytes; least K extent of tiles worth trying
     byte_rows: tuple[int, ...] = ()  #: bytes; further K extents of tiles of 8-bit elements
     subtiles: tuple[int, ...] = (1,)  #: parts into which a subgroup's tile is cut along M
 
@@ -48,6 +49,7 @@ class Tuning:
     #: factor on the time of writes if there is no space for the padding that avoids bank conflicts
     crowded: float = 1.0
     message: int = 16  #: clocks; issue of a load with its mask and its share of the write to shared memory
+    held_copy: float = 1.0  #: times `message`; a message whose elements pass through registers into shared memory
     trim: float = 4.0  #: times `message`; a message that is trimmed along K, since all SIMDs share the path
     trim_rows: float = 4.0  #: times `message`; a message that is trimmed along rows, whose cuts differ between lanes
     barrier: int = 40  #: clocks; a barrier, without the instructions around it

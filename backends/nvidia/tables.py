@@ -137,6 +137,7 @@ def _facts(name: str, *, shared: int, units: int, warps: int, caches: Caches, ra
             shared_rate=128,
             shared_read_rate=128,
             global_rate=64,
+            global_granule=64,  # sectors of 32 bytes in pairs; runs of 32 bytes take twice the time of longer ones
         ),
         caches=caches,
         tuning=TUNING[name],

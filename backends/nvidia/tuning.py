@@ -10,8 +10,12 @@ from convgen.backends.tuning import Tuning
 
 _AMPERE = Tuning(
     grids=((2, 2, 1), (2, 4, 1), (4, 2, 1), (1, 4, 1), (4, 1, 1), (1, 2, 1), (2, 1, 1), (1, 1, 1)),
-    # Direct copies of blocks of 128 bytes along K take .6 to .9 of the time of copies through registers.
-    pipelines=((3, 0), (4, 0), (2, 0), (2, 1), (3, 1), (1, 1)),
+    pipelines=((4, 0), (3, 0), (2, 0), (2, 1), (3, 1), (1, 1)),
+    least_row=64,  # 1x1 layers of 64 to 256 channels take 2.2 times as long with rows of 32 bytes as with rows of 128
+    # 3x3 layers of 256 channels, tile 192x128x64: a block takes 550 clocks more through registers.
+    held_copy=2.7,
+    barrier=100,  # 3x3 layers of 256 channels, tile 128x128: blocks of 32 take 80 clocks more for each barrier
+    hidden=0.5,  # a second workgroup on an SM saves up to .4 of the time, tile 128x128x64 with 3 slots in place of 4
     fragment_sets=(0.5, 0.5),
     mask_registers=1,
     other_registers=32,

@@ -192,7 +192,8 @@ class _Block:
         nearer = self.read / (self.facts.chunk_bytes * self.lanes) * np.maximum(*self.decodes)
         turned = sum(rows * cols for load, (rows, cols) in self._loads if not load.along_k) * self.elem
         around = tuned.read * self.reads + tuned.turn * turned / (4 * self.lanes)
-        each = (messages + np.where(self.slots > 0, 0, nearer)) * tuned.message
+        copied = np.where((self.slots > 0) & self.has_held, tuned.held_copy, 1.0)
+        each = (messages * copied + np.where(self.slots > 0, 0, nearer)) * tuned.message
         taken: Numbers = (each + np.where(self.slots > 0, around, 0) + tuned.block) * self.subgroups / self.simds
         return taken
 

@@ -101,13 +101,16 @@ def _with_lanes_swapped(layout: Fragment, one: int, other: int) -> Fragment:
     return bits.renumbered(Space.LANE, lambda _, d: place.get(d.stride, d.stride)).merged(Space.LANE)
 
 
-def is_turned(view: View, elem: Type, fragment: Fragment, facts: TargetFacts) -> bool:
-    """Whether shared memory keeps a tile contiguous along rows, as memory does, and reads transpose it."""
+def is_turned(view: View, elem: Type, fragment: Fragment, facts: TargetFacts, *, repeated: bool = False) -> bool:
+    """Whether shared memory keeps a tile contiguous along rows, as memory does, and reads transpose it.
+
+    The fragment is that of the tile, or `repeated` in it.
+    """
     linear = linearize(view)
     if elem is not view.memory.elem or elem.bits != TURNED_BITS:
         return False
     runs = linear.unit_axis == ROWS and linear.makes_messages(facts.chunk_bytes // elem.bytes, facts.message_alignment)
-    return runs and can_turn(fragment, facts)
+    return runs and can_turn(fragment, facts, repeated=repeated)
 
 
 def message_elems(view: View, chunk_bytes: int, along: int = K, alignment: int = 4) -> int:

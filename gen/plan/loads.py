@@ -48,7 +48,7 @@ def fragment_load(view: View, fragment: Fragment, facts: TargetFacts) -> Operand
     linear, chunk = linearize(view), facts.chunk_bytes // view.memory.elem.bytes
     if is_plane(linear, facts.planes) or comes_as_rectangles(linear, fragment, facts):
         return OperandLoad(chunk, True, as_rectangles=True)
-    if is_turned(view, view.memory.elem, fragment, facts):
+    if is_turned(view, view.memory.elem, fragment, facts, repeated=True):
         return OperandLoad(chunk, True, by_reads=True)
     return view_load(view, facts)
 

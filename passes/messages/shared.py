@@ -171,8 +171,11 @@ def transposing(facts: TargetFacts) -> Transposing | None:
 
 
 @lru_cache(maxsize=2**10)
-def can_turn(fragment: Fragment, facts: TargetFacts) -> bool:
-    """Return whether a column-major tile of 16-bit elements is read with transposing reads."""
+def can_turn(fragment: Fragment, facts: TargetFacts, *, repeated: bool = False) -> bool:
+    """Return whether a column-major tile of 16-bit elements is read with transposing reads.
+
+    A fragment that is `repeated` shares reads with its neighbours.
+    """
     reads = transposing(facts)
     if reads is None:
         return False
@@ -181,7 +184,9 @@ def can_turn(fragment: Fragment, facts: TargetFacts) -> bool:
     height = fragment.shape[0]
     at = (row + col * height) * (TURNED_BITS // 8)
     places = np.broadcast_to(at, (1, *lane.shape))
-    return are_turned(places) if reads.way is Way.TURNED else are_turned_matrices(places)
+    if reads.way is Way.TURNED:
+        return are_turned(places)
+    return are_turned_matrices(np.tile(places, reads.run) if repeated else places)
 
 
 def are_turned_matrices(at: Any) -> bool:

@@ -202,7 +202,9 @@ def matrix_unit(problem: Problem, config: Config, facts: TargetFacts) -> MmaTile
 
 def tiles_k(atom: MmaAtom, facts: TargetFacts) -> tuple[int, ...]:
     """Return the blocks of K worth trying, in elements: twice as many for byte types, so that rows have equal bytes."""
-    return tuple(2 * k for k in TILE_K) + tuning(facts).byte_rows if atom.elem_bytes == 1 else TILE_K
+    tuned = tuning(facts)
+    extents = tuple(2 * k for k in TILE_K) + tuned.byte_rows if atom.elem_bytes == 1 else TILE_K
+    return tuple(k for k in extents if k * atom.elem_bytes >= tuned.least_row)
 
 
 def stagings(facts: TargetFacts, *, direct: bool = False) -> tuple[Staging, ...]:
