@@ -7,7 +7,7 @@ from typing import Any
 
 from convgen.ir.layout.mma import BlockAtom, MmaAtom
 from convgen.ir.record import frozen
-from convgen.ir.rows import Stmt
+from convgen.ir.stmt_base import Stmt
 
 
 @frozen(cache_hash=True)
@@ -17,7 +17,7 @@ class SharedPhases:
     banks: int
     phases: tuple[tuple[int, ...], ...]  #: lanes; the groups of each cycle, in order
 
-    def of_less(self, parts: int) -> SharedPhases:
+    def narrower(self, parts: int) -> SharedPhases:
         """Return the phases of an access `parts` times narrower: `parts` consecutive groups go in one cycle."""
         groups = (self.phases[n : n + parts] for n in range(0, len(self.phases), parts))
         return SharedPhases(self.banks, tuple(tuple(chain.from_iterable(group)) for group in groups))
@@ -49,7 +49,7 @@ class Planes:
     least: int  #: bytes; least width of a plane
     most: int  #: bytes; exclusive bound of a plane's pitch, and so its width; in rows, of its height
     row: int  #: bytes; longest row of a rectangle
-    turned: int  #: bytes; longest row of a rectangle loaded transposed, one row a lane
+    transposed_row: int  #: bytes; longest row of a rectangle loaded transposed, one row a lane
     loaded_rows: int  #: rows; greatest height of a rectangle to load
     stored_rows: int  #: rows; greatest height of a rectangle to store
     count: int  #: rectangles; greatest number side by side in one load
@@ -119,8 +119,8 @@ class TargetFacts:
     tickets: bool = False  #: the target can order subgroups of different workgroups (`stmt.Ticket`)
     #: bytes; widths a lane may copy from global to shared memory without registers in one message; empty if it cannot
     direct_widths: tuple[int, ...] = ()
-    #: Timing of transposing 8-byte reads (`stmt.TurnedRead`); None if the target has none.
-    turned_reads: SharedPhases | None = None
+    #: Timing of transposing 8-byte reads (`stmt.TransposedRead`); None if the target has none.
+    transposed_reads: SharedPhases | None = None
     #: subgroups (2k and 2k + 1 for two) that share an instruction pointer: a branch condition must have one value in
     #: all of them, and matrix instructions may span them (`MmaAtom.spans`); 0 if each subgroup has its own pointer
     lockstep: int = 0

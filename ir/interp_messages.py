@@ -156,7 +156,7 @@ def shared_bytes(ev: Evaluator, node: s.SharedRead | s.SharedWrite | s.DirectLoa
 
 def _shared_read(lanes: Lanes, node: s.SharedRead) -> None:
     at = shared_bytes(lanes.ev, node)
-    if isinstance(node, s.TurnedRead):
+    if isinstance(node, s.TransposedRead):
         at = _turned(at)
     lanes.bind(node.var, from_bytes(*lanes.shared[node.tile].read(at, lanes.accessors), node.var.type))
 
@@ -177,7 +177,7 @@ def _direct_load(lanes: Lanes, node: s.DirectLoad) -> None:
 
 def _turned(at: Array) -> Array:
     """Return the addresses `[lanes, 8]` of the bytes that each lane receives from a transposing read."""
-    runs = at.reshape(-1, 4, s.TURNED, 2)  # groups, runs, their elements, bytes of one
+    runs = at.reshape(-1, 4, s.TRANSPOSED_LANES, 2)  # groups, runs, their elements, bytes of one
     return runs.transpose(0, 2, 1, 3).reshape(at.shape)
 
 
@@ -201,6 +201,6 @@ MESSAGES: dict[type[Stmt], Callable[[Lanes, Any], None]] = {
     s.SharedWrite: _shared_write,
     s.FilledWrite: _shared_write,
     s.BlockRead: _shared_read,
-    s.TurnedRead: _shared_read,
+    s.TransposedRead: _shared_read,
     s.BlockWrite: _shared_write,
 }

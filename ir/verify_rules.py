@@ -243,7 +243,7 @@ def _ticket(c: Checker, n: Any) -> str | None:
 def _part(c: Checker, n: s.LoadPart) -> str | None:
     """Check that elements of a part have the strides of a part at (0, 0), and that the swizzle stays within it."""
     tile, swizzle = n.tile, n.tile.swizzle
-    along, line = (n.row, n.col) if tile.is_turned else (n.col, n.row)
+    along, line = (n.row, n.col) if tile.is_transposed else (n.col, n.row)
     leads_out = swizzle.mask and (along % (tile.chunk // tile.elem.bytes * (swizzle.mask + 1)) or line % swizzle.period)
     evenly = all(
         _is_even(tile.digits, dim, first, count)
@@ -287,7 +287,7 @@ def _direct(c: Checker, n: s.DirectCopy) -> str | None:
     if tile.swizzle.mask and tile.chunk & (tile.chunk - 1):
         return f"direct copy into {tile.name}, swizzled by chunks of {tile.chunk} bytes, wanted a power of two"
     if tile.swizzle.mask and tile.swizzle.mask >= tile.chunks:
-        line = "columns" if tile.is_turned else "rows"
+        line = "columns" if tile.is_transposed else "rows"
         given = f"direct copy into {tile.name}, whose swizzle exchanges chunks of different {line}"
         return f"{given}, wanted one within {line}"
     each = n.width * c.kernel.width * c.kernel.subgroups
@@ -404,7 +404,7 @@ STATEMENTS: dict[type[Stmt], tuple[Rule, ...]] = {
     s.SharedWrite: (_offset("address"), _message),
     s.FilledWrite: (_offset("address"), _masked, _message),
     s.BlockRead: (_uniform("address"), _block),
-    s.TurnedRead: (_offset("address"), _turned),
+    s.TransposedRead: (_offset("address"), _turned),
     s.BlockWrite: (_uniform("address"), _block),
 }
 

@@ -49,7 +49,7 @@ from convgen.passes.messages.nibble_pairs import check_pairs, half, halved_fragm
 from convgen.passes.messages.ownership import private_tiles
 from convgen.passes.messages.planes import PlaneMessage, plane_messages, wide_rows
 from convgen.passes.messages.planner import GlobalMessage, global_messages, trims
-from convgen.passes.messages.shared import SharedMessage, Way, shared_messages
+from convgen.passes.messages.shared import Arrangement, SharedMessage, shared_messages
 
 #: operations computed per stored message, unless a branch separates them from the store
 _SLICED = (Cast, Saturate, Splat, Binary, Fma, Shuffle)
@@ -335,7 +335,7 @@ class _Lowering(Mutator):
         parts: list[Expr] = []
         for m in self._shared(s):
             part = var(f"{s.var.name}_{m.start}", vector(s.tile.elem, m.count))
-            out.append(_READS[m.way](part, s.tile, m.address, m.imm, self._slot_site(s)))
+            out.append(_READS[m.arrangement](part, s.tile, m.address, m.imm, self._slot_site(s)))
             parts.append(part)
         return st.block(*out, st.Let(s.var, Pack(s.var.type, tuple(parts))))
 
@@ -345,12 +345,12 @@ class _Lowering(Mutator):
         out: list[st.Stmt] = []
         for m in self._shared(s):
             value = self._slice(s.value, m.start, m.count)
-            write = st.BlockWrite if m.way is Way.BLOCK else st.SharedWrite
+            write = st.BlockWrite if m.arrangement is Arrangement.BLOCK else st.SharedWrite
             out.append(write(s.tile, m.address, m.imm, value, self._slot_site(s)))
         return st.block(*out)
 
 
-_READS = {Way.LANE: st.SharedRead, Way.BLOCK: st.BlockRead, Way.TURNED: st.TurnedRead}
+_READS = {Arrangement.LANE: st.SharedRead, Arrangement.BLOCK: st.BlockRead, Arrangement.TRANSPOSED: st.TransposedRead}
 
 
 def _in_order(s: st.StoreView, layout: Fragment) -> st.StoreView:

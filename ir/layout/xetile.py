@@ -178,10 +178,10 @@ class WgMap:
         at = [blocks.coordinates({Space.SUBGROUP: subgroup, _ROUND: n}) for n in range(count)]
         return [(corner[ROW], corner[COL]) for corner in at]
 
-    def turns_in_place(self, tile: Pair, turned: WgMap) -> bool:
-        """Return whether each subgroup has the same elements here and in the transposed tile mapped by `turned`."""
+    def transposes_in_place(self, tile: Pair, transposed: WgMap) -> bool:
+        """Return whether each subgroup has the same elements here and in the transposed tile mapped by `transposed`."""
 
-        across = turned._blocks((tile[1], tile[0])).renamed({ROW: COL, COL: ROW})
+        across = transposed._blocks((tile[1], tile[0])).renamed({ROW: COL, COL: ROW})
         return self._blocks(tile).owners(Space.SUBGROUP) == across.owners(Space.SUBGROUP)
 
 

@@ -294,10 +294,10 @@ def _shapes(run: int, lanes: int, elem_bytes: int, limits: Planes, *, stores: bo
         return
     while count <= (1 if stores else limits.count) and run * elem_bytes % (count * DWORD) == 0:
         for rows, cols, order in _single(run // count, lanes, elem_bytes, stores=stores):
-            turned = order is RectangleOrder.ROW_A_LANE
-            short = cols * count * elem_bytes <= (limits.turned if turned else limits.row)
+            transposed = order is RectangleOrder.ROW_A_LANE
+            short = cols * count * elem_bytes <= (limits.transposed_row if transposed else limits.row)
             few = rows <= (limits.stored_rows if stores else limits.loaded_rows)
-            if short and few and not (turned and (stores or count > 1)):
+            if short and few and not (transposed and (stores or count > 1)):
                 yield Rectangle(rows, cols, order, count)
         count *= 2
 

@@ -37,9 +37,9 @@ class Positions:
         """
         of_register = self._register_part[register]
         lanes, fixed, places = self._lane_part[name], of_register[name], self.places
-        if places is None or not places.swizzle.mask or name != self.layout.dims[0 if places.is_turned else 1]:
+        if places is None or not places.swizzle.mask or name != self.layout.dims[0 if places.is_transposed else 1]:
             return lanes, fixed
-        line, per_chunk = self.layout.dims[1 if places.is_turned else 0], places.chunk // places.elem.bytes
+        line, per_chunk = self.layout.dims[1 if places.is_transposed else 0], places.chunk // places.elem.bytes
         # higher bits do not change the swizzle
         down, across = places.swizzle.period, 1 << places.swizzle.mask.bit_length()
         near, column = of_register[line] % down, fixed % (across * per_chunk)

@@ -17,19 +17,19 @@ from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.fragment import DWORD, Fragment
 from convgen.ir.layout.memory import Shared
 from convgen.ir.record import frozen
-from convgen.ir.stmt import TURNED
+from convgen.ir.stmt import TRANSPOSED_LANES
 from convgen.passes.messages.linear import ZERO
 
-RUN = 4  #: elements a lane reads, and receives, in a transposing read
-TURNED_BITS = 16  #: bits of an element of a transposing read
+TRANSPOSED_RUN = 4  #: elements a lane reads, and receives, in a transposing read
+TRANSPOSED_BITS = 16  #: bits of an element of a transposing read
 
 
-class Way(Enum):
+class Arrangement(Enum):
     """The arrangement of elements in a message."""
 
     LANE = "lane"  #: each lane's elements are contiguous
     BLOCK = "block"  #: all lanes' dwords are contiguous, at a uniform address
-    TURNED = "turned"  #: transposing read: elements of neighbouring lanes are contiguous
+    TRANSPOSED = "transposed"  #: transposing read: elements of neighbouring lanes are contiguous
 
 
 @frozen
@@ -38,7 +38,7 @@ class SharedMessage:
 
     start: int
     count: int
-    way: Way
+    arrangement: Arrangement
     address: Expr
     imm: int
 
@@ -49,7 +49,7 @@ class _Piece:
 
     start: int
     count: int
-    way: Way
+    arrangement: Arrangement
     leader: int
     gap: int
 
@@ -77,29 +77,29 @@ def shared_messages(
     addresses: dict[int, Expr] = {}  # by leader
     for piece in _plan(tile, layout, subgroups, facts, reads):
         if piece.leader not in addresses:
-            addresses[piece.leader] = _address(tile, layout, subgroup, piece.way, piece.leader)
+            addresses[piece.leader] = _address(tile, layout, subgroup, piece.arrangement, piece.leader)
         address = addresses[piece.leader]
         if not isinstance(slot, Const):
             address = address + slot * tile.slot_bytes
         imm = piece.gap + fixed
         extra = (base + imm) // page * page if page > 1 else imm
         address = address + extra if extra else address
-        yield SharedMessage(piece.start, piece.count, piece.way, address, imm - extra)
+        yield SharedMessage(piece.start, piece.count, piece.arrangement, address, imm - extra)
 
 
 @lru_cache(maxsize=2**8)
-def _address(tile: Shared, layout: Fragment, subgroup: Expr, way: Way, leader: int) -> Expr:
+def _address(tile: Shared, layout: Fragment, subgroup: Expr, arrangement: Arrangement, leader: int) -> Expr:
     """Return the byte address, within any slot, of the message that starts at register `leader`."""
-    row, col = layout.coords(subgroup, *first_of(way, Lane(), leader)).values()
+    row, col = layout.coords(subgroup, *first_owner(arrangement, Lane(), leader)).values()
     return lift(tile.address(0, row, col), ZERO)
 
 
-def first_of(way: Way, lane: Any, register: Any) -> tuple[Any, Any]:
+def first_owner(arrangement: Arrangement, lane: Any, register: Any) -> tuple[Any, Any]:
     """Return the lane and register that hold the first element of a lane's part of a message."""
-    if way is not Way.TURNED:
-        return (lane if way is Way.LANE else ZERO), register
-    within = lane % TURNED
-    return lane - within + within % RUN * RUN, within // RUN + register
+    if arrangement is not Arrangement.TRANSPOSED:
+        return (lane if arrangement is Arrangement.LANE else ZERO), register
+    within = lane % TRANSPOSED_LANES
+    return lane - within + within % TRANSPOSED_RUN * TRANSPOSED_RUN, within // TRANSPOSED_RUN + register
 
 
 @lru_cache(maxsize=2**10)
@@ -110,8 +110,12 @@ def _plan(tile: Shared, layout: Fragment, subgroups: int, facts: TargetFacts, re
     )
     row, col = layout.coords(subgroup, lane, register).values()
     at = np.broadcast_to(tile.address(0, row, col), subgroup.shape)
-    way, run = _way(tile, at, facts, reads)
-    first = at[subgroup, *first_of(way, lane, register - register % RUN)] if way is Way.TURNED else at
+    arrangement, run = _arrangement(tile, at, facts, reads)
+    first = (
+        at[subgroup, *first_owner(arrangement, lane, register - register % TRANSPOSED_RUN)]
+        if arrangement is Arrangement.TRANSPOSED
+        else at
+    )
     leaders: list[int] = []
     plan = []
     for start in range(0, layout.registers, run):
@@ -120,36 +124,42 @@ def _plan(tile: Shared, layout: Fragment, subgroups: int, facts: TargetFacts, re
         leader, gap = next(((n, g) for n, g in constant if g >= 0), (start, 0))
         if leader == start:
             leaders.append(start)
-        plan.append(_Piece(start, run, way, leader, gap))
+        plan.append(_Piece(start, run, arrangement, leader, gap))
     return tuple(plan)
 
 
-def _way(tile: Shared, at: Any, facts: TargetFacts, reads: bool) -> tuple[Way, int]:
+def _arrangement(tile: Shared, at: Any, facts: TargetFacts, reads: bool) -> tuple[Arrangement, int]:
     """Return the arrangement of messages for the addresses [subgroups, lanes, registers], and registers a message."""
     if run := _block_run(tile, at, facts):
-        return Way.BLOCK, run
+        return Arrangement.BLOCK, run
     run = _lane_run(tile, at, facts)
-    if run < RUN and reads and facts.turned_reads and tile.elem.bits == TURNED_BITS and are_turned(at):
-        return Way.TURNED, RUN
-    return Way.LANE, run
+    if (
+        run < TRANSPOSED_RUN
+        and reads
+        and facts.transposed_reads
+        and tile.elem.bits == TRANSPOSED_BITS
+        and are_transposed(at)
+    ):
+        return Arrangement.TRANSPOSED, TRANSPOSED_RUN
+    return Arrangement.LANE, run
 
 
 @lru_cache(maxsize=2**10)
-def can_turn(fragment: Fragment, lanes: int) -> bool:
+def reads_transposed(fragment: Fragment, lanes: int) -> bool:
     """Return whether a column-major tile of 16-bit elements is read with transposing reads."""
     lane, register = np.meshgrid(np.arange(lanes), np.arange(fragment.registers), indexing="ij")
     row, col = fragment.coords(0, lane[None], register[None]).values()
     height = fragment.shape[0]
-    at = (row + col * height) * (TURNED_BITS // 8)
-    return are_turned(np.broadcast_to(at, (1, *lane.shape)))
+    at = (row + col * height) * (TRANSPOSED_BITS // 8)
+    return are_transposed(np.broadcast_to(at, (1, *lane.shape)))
 
 
-def are_turned(at: Any) -> bool:
+def are_transposed(at: Any) -> bool:
     """Return whether in each four registers, four neighbouring lanes hold neighbours, as transposing reads need."""
-    if at.shape[2] % RUN or at.shape[1] % TURNED:
+    if at.shape[2] % TRANSPOSED_RUN or at.shape[1] % TRANSPOSED_LANES:
         return False
-    fours = at.reshape(at.shape[0], -1, RUN, at.shape[2])
-    steps = np.arange(RUN)[:, None] * (TURNED_BITS // 8)
+    fours = at.reshape(at.shape[0], -1, TRANSPOSED_RUN, at.shape[2])
+    steps = np.arange(TRANSPOSED_RUN)[:, None] * (TRANSPOSED_BITS // 8)
     return bool((fours - fours[:, :, :1] == steps).all() and (fours[:, :, 0] % 8 == 0).all())
 
 

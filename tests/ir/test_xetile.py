@@ -216,7 +216,7 @@ def test_shapes_of_results(block: Pair, map_: SgMap, shape: Pair) -> None:
 @pytest.mark.parametrize(("map_", "in_place"), [(WgMap((32, 1), (64, 32)), True), (WgMap((4, 8), (64, 32)), False)])
 def test_transposes_within_subgroups(map_: WgMap, in_place: bool) -> None:
     turned = WgMap((8, 4), (32, 64))
-    assert map_.turns_in_place((256, 32), turned) == in_place
+    assert map_.transposes_in_place((256, 32), turned) == in_place
     mine = [
         {(c + j, r + i) for r, c in map_.blocks_of((256, 32), s) for i in (0, 63) for j in (0, 31)} for s in range(32)
     ]
