@@ -18,7 +18,7 @@ class SharedPhases:
     phases: tuple[tuple[int, ...], ...]  #: lanes; the groups of each cycle, in order
 
     def narrower(self, parts: int) -> SharedPhases:
-        """Return the phases of an access `parts` times narrower: `parts` consecutive groups go in one cycle."""
+        """Return the phases of an access `parts` times narrower: `parts` consecutive groups share one cycle."""
         groups = (self.phases[n : n + parts] for n in range(0, len(self.phases), parts))
         return SharedPhases(self.banks, tuple(tuple(chain.from_iterable(group)) for group in groups))
 
@@ -125,7 +125,7 @@ class TargetFacts:
     #: all of them, and matrix instructions may span them (`MmaAtom.spans`); 0 if each subgroup has its own pointer
     lockstep: int = 0
     lane_words: bool = False  #: an instruction may broadcast the word of one lane to all lanes
-    permutes: bool = False  #: one instruction permutes a register arbitrarily between lanes
+    permutes: bool = False  #: one instruction moves a register between lanes, each reading any lane (`expr.FromLane`)
     split_barriers: bool = False  #: a barrier is two instructions: arrive and wait
     #: bytes; largest block message (a subgroup's registers, unchanged, at one address); 0 if the target has none
     block_bytes: int = 0

@@ -68,7 +68,7 @@ class Lanes:
 
     def integers(self, e: Expr, what: str) -> Array:
         """Return the exact integers of all lanes, for an address."""
-        return self.ev(e).decided(what).astype(np.int64)
+        return self.ev(e).defined(what).astype(np.int64)
 
     def extent(self, e: Extent) -> int:
         """Return the value of an extent in this launch."""

@@ -26,7 +26,7 @@ def _place(lanes: Lanes, node: Any, size: int) -> tuple[Array, Array, Mask]:
 def _flat(lanes: Lanes, node: s.FlatLoad | s.FlatStore | s.FlatPrefetch, size: int) -> tuple[Array, Array, Mask]:
     """Return (buffer, bytes, mask) of an access to flat addresses; all must lie in the message's buffer."""
     buffer = node.buffer
-    mask = lanes.ev(node.mask).decided("a mask")
+    mask = lanes.ev(node.mask).defined("a mask")
     start = lanes.integers(node.address, "an address") - lanes.bases[buffer]
     length = len(lanes.memory[buffer])
     if (bad := start[mask & ((start < 0) | (start + size > length))]).size:
@@ -71,7 +71,7 @@ def _global_store(lanes: Lanes, node: s.GlobalStore | s.FlatStore) -> None:
 def _put_bytes(lanes: Lanes, value: Expr, buffer: Array, at: Array, inside: Mask) -> None:
     """Store each lane's bytes where `inside` holds; two lanes that store to one place must store equal bytes."""
     raw, poison = to_bytes(lanes.ev(value))
-    Value(raw, None if poison is None else poison & inside).decided("a stored value")
+    Value(raw, None if poison is None else poison & inside).defined("a stored value")
     agree(at[inside], raw[inside], "a buffer")
     lanes.put(buffer, at[inside], raw[inside])
 
@@ -83,7 +83,7 @@ def _global_atomic(lanes: Lanes, node: s.GlobalAtomic | s.FlatAtomic) -> None:
     buffer, at, inside = _place(lanes, node, data.shape[1] * elem.bytes)
     first, there = at[:, :: elem.bytes] // elem.bytes, inside[:, :: elem.bytes]
     poison = None if value.poison is None else value.poison.reshape(data.shape)
-    Value(data, None if poison is None else poison & there).decided("an added value")
+    Value(data, None if poison is None else poison & there).defined("an added value")
     whole = len(buffer) // elem.bytes * elem.bytes
     elements = buffer[:whole].view(elem.numpy)
     lanes.put(elements, first[there], data[there], node.op)
@@ -146,7 +146,7 @@ def shared_bytes(ev: Evaluator, node: s.SharedRead | s.SharedWrite | s.DirectLoa
     if isinstance(node, s.DirectLoad):
         start = ev.uniform(node.address, "the address of a direct load") + node.imm
         return start[:, None] + lane * node.width + np.arange(node.width)
-    start = ev(node.address).decided("a shared address").astype(np.int64) + node.imm
+    start = ev(node.address).defined("a shared address").astype(np.int64) + node.imm
     size = np.arange(node.moved.bits // 8)
     if isinstance(node, (s.BlockRead, s.BlockWrite)):
         dword, byte = np.divmod(size, 4)
@@ -164,7 +164,7 @@ def _shared_read(lanes: Lanes, node: s.SharedRead) -> None:
 def _shared_write(lanes: Lanes, node: s.SharedWrite) -> None:
     raw, poison = to_bytes(lanes.ev(node.value))
     if isinstance(node, s.FilledWrite):
-        exists = lanes.ev(node.mask).decided("a mask")[:, None]
+        exists = lanes.ev(node.mask).defined("a mask")[:, None]
         raw, poison = np.where(exists, raw, 0).astype(np.uint8), None if poison is None else poison & exists
     lanes.shared[node.tile].write(shared_bytes(lanes.ev, node), lanes.accessors, raw, poison)
 

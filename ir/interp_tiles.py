@@ -81,9 +81,9 @@ def _store_view(lanes: Lanes, node: s.StoreView) -> None:
 
 def _chosen(lanes: Lanes, node: s.LoadAt | s.StoreAt) -> tuple[Array, Mask]:
     """Return the element number that each (lane, register) accesses, and whether it does."""
-    exists, count = lanes.ev(node.mask).decided("a mask"), len(lanes.elements(node.buffer))
+    exists, count = lanes.ev(node.mask).defined("a mask"), len(lanes.elements(node.buffer))
     offsets = lanes.ev(node.offsets)
-    Value(offsets.data, None if offsets.poison is None else offsets.poison & exists).decided("an offset")
+    Value(offsets.data, None if offsets.poison is None else offsets.poison & exists).defined("an offset")
     if (bad := offsets.data[exists & ((offsets.data < 0) | (offsets.data >= count))]).size:
         raise InterpError(f"element {bad[0]} of buffer {node.buffer.name}, which has {count}")
     return np.where(exists, offsets.data, 0), exists
@@ -108,7 +108,7 @@ def _put_elements(lanes: Lanes, buffer: Global, value: Expr, at: Array, exists: 
     """
     held, memory = lanes.ev(value), lanes.elements(buffer)
     poison = None if held.poison is None else held.poison & exists
-    Value(held.data, poison).decided("an added value" if op else "a stored value")
+    Value(held.data, poison).defined("an added value" if op else "a stored value")
     places, data = at[exists], held.data[exists]
     if not op:
         agree(places, data.view(f"u{memory.itemsize}"), f"buffer {buffer.name}")
@@ -124,7 +124,7 @@ def _copy(lanes: Lanes, node: s.Copy) -> None:
 
 
 def _direct_copy(lanes: Lanes, node: s.DirectCopy) -> None:
-    """Copy the elements at each lane's places of the tile, which are dealt to subgroups, then messages."""
+    """Copy the elements at each lane's places; places are distributed over lanes, then subgroups, then messages."""
     tile, elements = node.tile, node.width // node.tile.elem.bytes
     row, col = (at.ravel() for at in np.indices((tile.rows, tile.cols)))
     by_place = np.argsort(tile.address(0, row, col))

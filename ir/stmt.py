@@ -425,11 +425,11 @@ class Redistribute(Exchange):
 
     @property
     def crosses_subgroups(self) -> bool:
-        return not self.of.places(Space.SUBGROUP) <= self.layout.places(Space.SUBGROUP)
+        return not self.of.prime_digits(Space.SUBGROUP) <= self.layout.prime_digits(Space.SUBGROUP)
 
     def infer(self) -> None:
         of, to = self.of, self.layout
-        if (of.dims, of.shape, of.owners(Space.FIXED)) != (to.dims, to.shape, to.owners(Space.FIXED)):
+        if (of.dims, of.shape, of.canonical(Space.FIXED)) != (to.dims, to.shape, to.canonical(Space.FIXED)):
             raise UserError(f"redistribute: given {of} and {to}, wanted two layouts of one tile")
         super().infer()
 

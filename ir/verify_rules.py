@@ -39,18 +39,18 @@ _MOST_TURNS = 1 << 30  #: turns of a round of tickets: counts are s32
 MESSAGE_BYTES = (1, 2, 4, 8, 12, 16, 32)  #: bytes that one message may move for a lane
 
 
-class Anyhow:
-    """The distribution of a value that is equal in all elements: it suits every layout."""
+class AnyLayout:
+    """The distribution of a value whose elements are all equal: it suits every layout."""
 
 
-ANYHOW: Final = Anyhow()
-Distribution = Fragment | Anyhow | None  #: distribution of a value; None if unknown
+ANY_LAYOUT: Final = AnyLayout()
+KnownLayout = Fragment | AnyLayout | None  #: distribution of a value, as far as known; None if unknown
 
 
-def agreed(distributions: Iterable[Distribution]) -> Distribution:
+def common_layout(distributions: Iterable[KnownLayout]) -> KnownLayout:
     """Return the distribution of an element-wise operation on values with these distributions."""
-    kinds = dict.fromkeys(d for d in distributions if d is not ANYHOW)
-    return next(iter(kinds)) if len(kinds) == 1 else None if kinds else ANYHOW
+    kinds = dict.fromkeys(d for d in distributions if d is not ANY_LAYOUT)
+    return next(iter(kinds)) if len(kinds) == 1 else None if kinds else ANY_LAYOUT
 
 
 Rule = Callable[["Checker", Any], "str | None"]
@@ -80,7 +80,7 @@ def site(c: Checker, n: Stmt) -> str | None:
     return None
 
 
-def halves(c: Checker, n: Stmt) -> str | None:
+def split_barriers(c: Checker, n: Stmt) -> str | None:
     """Check that no shared-memory access and no change of block is between arriving at a barrier and waiting."""
     begun, c.arrived = c.arrived, isinstance(n, s.Arrive) or (c.arrived and not isinstance(n, s.Wait))
     if isinstance(n, s.Wait):
@@ -241,7 +241,7 @@ def _ticket(c: Checker, n: Any) -> str | None:
 
 
 def _part(c: Checker, n: s.LoadPart) -> str | None:
-    """Check that elements of a part have the strides of a part at (0, 0), and that the swizzle stays within it."""
+    """Check that a part has the strides of the part at (0, 0), and that the swizzle moves no chunk out of it."""
     tile, swizzle = n.tile, n.tile.swizzle
     along, line = (n.row, n.col) if tile.is_transposed else (n.col, n.row)
     leads_out = swizzle.mask and (along % (tile.chunk // tile.elem.bytes * (swizzle.mask + 1)) or line % swizzle.period)
@@ -452,7 +452,7 @@ def _condition(c: Checker, e: x.Select) -> str | None:
 
 def _hold_alike(a: Fragment, b: Fragment) -> bool:
     """Return whether two layouts are equal, though perhaps written in other digits."""
-    return a.dims == b.dims and a.owners(*Space) == b.owners(*Space)
+    return a.dims == b.dims and a.canonical(*Space) == b.canonical(*Space)
 
 
 def _operand_layouts(c: Checker, e: x.Mma) -> str | None:
@@ -496,7 +496,7 @@ EXPRESSIONS: dict[type[Expr], tuple[Rule, ...]] = {
 
 
 def refused(e: Expr) -> str | None:
-    """Return a complaint about an element-wise operation or one of its subexpressions; None if all are right."""
+    """Return a complaint about an element-wise operation or one of its subexpressions; None if all are well formed."""
     nowhere: Any = None  # rules of element-wise operations do not ask where they stand
     parts = (each for each in postorder(e) if isinstance(each, Expr))
     complaints = (rule(nowhere, each) for each in parts for rule in EXPRESSIONS.get(type(each), ()))

@@ -175,7 +175,7 @@ class _Lowering:
         if not crosses:
             copies = replicas(of, self.kernel.subgroups)
             stored, loaded = with_copies(stored, copies), with_copies(loaded, copies)
-        tile = self.tile(stored, loaded, None if crosses else stored.owners(Space.SUBGROUP))
+        tile = self.tile(stored, loaded, None if crosses else stored.canonical(Space.SUBGROUP))
         store: st.Stmt = st.StoreShared(tile, _ZERO, _relabelled(self.value), stored, self.site())
         loaded_value = var(self.node.var.name, vector(self.elem, to.registers))
         load = st.LoadShared(loaded_value, tile, _ZERO, loaded, self.site())

@@ -20,7 +20,7 @@ from convgen.ir.layout.digits import Digit, Digits, Space, Straddles
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import COL, ROW, View, column_major, row_major
 from convgen.ir.record import evolve, frozen
-from convgen.ir.simplify.extents import most
+from convgen.ir.simplify.extents import upper_bound
 from convgen.ir.types import Type
 from convgen.passes.messages.linear import LinearView, linearize
 from convgen.passes.messages.planes import is_plane, plane_of, rectangle_of
@@ -120,7 +120,7 @@ def _runs_along(view: LinearView) -> int:
     """Return the axis with the smaller stride in memory: neighbouring lanes go along it."""
     if view.unit_axis is not None:
         return view.unit_axis
-    return min((K, ROWS), key=lambda axis: most(view.axes[axis][-1].stride) or view.memory.bytes)
+    return min((K, ROWS), key=lambda axis: upper_bound(view.axes[axis][-1].stride) or view.memory.bytes)
 
 
 def _message(view: LinearView, most: int, alignment: int) -> int:

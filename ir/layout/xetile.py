@@ -182,7 +182,7 @@ class WgMap:
         """Return whether each subgroup has the same elements here and in the transposed tile mapped by `transposed`."""
 
         across = transposed._blocks((tile[1], tile[0])).renamed({ROW: COL, COL: ROW})
-        return self._blocks(tile).owners(Space.SUBGROUP) == across.owners(Space.SUBGROUP)
+        return self._blocks(tile).canonical(Space.SUBGROUP) == across.canonical(Space.SUBGROUP)
 
 
 #: spaces of data, lanes, units, subgroups and rounds
@@ -209,7 +209,7 @@ def maps_of(fragment: Fragment, subgroups: int) -> tuple[WgMap, SgMap]:
     wg = WgMap((subgroups // wide, wide), tuple(blocks))
     made = wg.fragment((fragment.shape[0], fragment.shape[1]), lanes)
     named = merged.renamed(dict(zip(fragment.dims, _DIMS)))
-    if made.owners(Space.LANE, Space.SUBGROUP) != named.owners(Space.LANE, Space.SUBGROUP):
+    if made.canonical(Space.LANE, Space.SUBGROUP) != named.canonical(Space.LANE, Space.SUBGROUP):
         raise UserError(f"{given}, wanted lanes and subgroups that are numbered row by row, as in {made}")
     return wg, lanes
 

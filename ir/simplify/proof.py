@@ -11,15 +11,15 @@ from functools import reduce
 from math import gcd
 
 from convgen.ir.expr import And, Cast, Comparison, Div, Eq, Expr, Le, Lt, Mod, Ne, Not, Or, Uniform, Var
-from convgen.ir.simplify.bounds import WIDTH, Range, meet
-from convgen.ir.simplify.congruence import ANYTHING, Congruence, Congruences, both, either
+from convgen.ir.simplify.bounds import WIDTH, Range, intersection
+from convgen.ir.simplify.congruence import ANYTHING, Congruence, Congruences, conjunction, disjunction
 from convgen.ir.simplify.rules import number
 from convgen.ir.simplify.sums import NOTHING, Linear, parts, plus
 from convgen.ir.simplify.variable_ranges import Scope
 from convgen.ir.stmt import For
 from convgen.ir.types import bool_
 
-_NARROWINGS = 2  #: how often an inequality narrows the ranges of its own terms, each time with the narrowed ranges
+_NARROWINGS = 2  #: passes over an inequality's terms, each with the ranges that the last pass narrowed; chosen
 
 
 class Knowledge(Scope):
@@ -63,7 +63,7 @@ class Knowledge(Scope):
             self.congruences.pop(var, None)
             self.refresh()
             return
-        found = reduce(either, map(self.congruence, values))
+        found = reduce(disjunction, map(self.congruence, values))
         if found != ANYTHING:
             self.congruences[var] = found
         if len(values) == 1:
@@ -120,12 +120,12 @@ class Knowledge(Scope):
         """Return the exact range of a sum from all facts."""
         extent = self.range(sum)
         if any(t in self.values for t in sum[0]):
-            extent = meet(extent, self.range(self.resolved(sum)))
+            extent = intersection(extent, self.range(self.resolved(sum)))
         for inequality in self.inequalities:
             if not inequality[0].keys().isdisjoint(sum[0]):
                 least = self.range(plus(sum, inequality, -1))[0]  # sum >= sum - inequality
                 most = -self.range(plus(plus(NOTHING, sum, -1), inequality, -1))[0]
-                extent = meet(extent, (least, max(most, least)))
+                extent = intersection(extent, (least, max(most, least)))
         return extent
 
     def difference(self, a: Expr, b: Expr) -> Range:
@@ -227,7 +227,7 @@ class Knowledge(Scope):
         """Learn limits of `e`; they also limit the dividend of a quotient, and the operand of a copy."""
         known = self.bounds(e)
         lo, hi = (known[i] if limit is None else limit for i, limit in enumerate(limits))
-        new = meet(known, (lo, hi)) if lo <= hi else known
+        new = intersection(known, (lo, hi)) if lo <= hi else known
         if new == known:
             return
         self.ranges[e] = new
@@ -241,7 +241,7 @@ class Knowledge(Scope):
         """Learn a congruence of `e`; it also holds for the dividend of a remainder."""
         if congruence[0] == 1:
             return
-        self.congruences[e] = both(self.congruence(e), congruence)
+        self.congruences[e] = conjunction(self.congruence(e), congruence)
         self.refresh()
         if isinstance(e, Mod) and (c := number(e.b) or 0) > 0 and (m := gcd(congruence[0], c)) != 1:
             self._learn(e.a, (m, congruence[1] % m))

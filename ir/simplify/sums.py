@@ -93,7 +93,7 @@ def normal_sum(s: Simplify, linear: LinearForms, e: Add | Sub) -> Expr | None:
         sides = [(x, n) for x, n in ((a, sign_a), (b, sign * sign_b)) if x is not None]
         terms, const = dict(sides), 0
     else:
-        shared = _meeting(linear(a)[0], linear(b)[0])
+        shared = _merging(linear(a)[0], linear(b)[0])
         if not shared and not const_a and not const_b and not _is_negative(b):
             return None
         terms, const = _merged(linear, shared, (a, sign_a), (b, sign * sign_b))
@@ -150,11 +150,11 @@ def _remainder(e: Expr) -> tuple[Expr, int] | None:
     return None
 
 
-def _meeting(a: Terms, b: Terms) -> dict[Expr, int]:
+def _merging(a: Terms, b: Terms) -> dict[Expr, int]:
     """Return the terms of two sums that merge with each other."""
-    met: list[Expr] = [] if a.keys().isdisjoint(b) else [t for t in a if t in b]
-    pairs = _pairs({**a, **b}) if not met else _pairs(plus((a, 0), (b, 0), 1)[0])
-    return dict.fromkeys((*met, *(t for pair in pairs for t in pair[:2])), 1)
+    common: list[Expr] = [] if a.keys().isdisjoint(b) else [t for t in a if t in b]
+    pairs = _pairs({**a, **b}) if not common else _pairs(plus((a, 0), (b, 0), 1)[0])
+    return dict.fromkeys((*common, *(t for pair in pairs for t in pair[:2])), 1)
 
 
 def _merged(
@@ -222,7 +222,10 @@ class Home(NamedTuple):
 
     @property
     def weight(self) -> int:
-        """Return the cost of one operation at this home; a uniform one outside all loops costs 1."""
+        """Return the cost of one operation at this home; a uniform one outside all loops costs 1.
+
+        Chosen: a loop counts as 16 iterations, an operation of all lanes as 4 uniform ones.
+        """
         return (4 if self.varying else 1) << (4 * self.depth)
 
 

@@ -58,7 +58,7 @@ def write_scalar(v: Var) -> str:
             multiple = f" by {v.multiple}" if v.multiple != 1 else ""
             return f"{v.type} in [{v.least}, {v.most}]{multiple}"
         case HostValue():
-            return f"{v.type} = {v.value} from {json.dumps(v.told)}"
+            return f"{v.type} = {v.value} from {json.dumps(v.expr)}"
     return str(v.type)
 
 

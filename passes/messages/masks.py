@@ -11,7 +11,7 @@ from operator import and_, or_
 from convgen.ir.expr import Expr, const, eq, lift, maximum, minimum, select
 from convgen.ir.layout.digits import times
 from convgen.ir.record import frozen
-from convgen.ir.simplify.extents import divisor, least, never_less
+from convgen.ir.simplify.extents import divisor, lower_bound, never_less
 from convgen.ir.sizes import Extent
 from convgen.ir.types import bool_, s32, u32
 from convgen.passes.messages.access import Position, TileAccess, divide, scale
@@ -126,7 +126,7 @@ class Masks:
         if number and d.size == d.padded:
             return False  # the dim is a remainder, always in range
         low, high = self.bounds(at.value)
-        return low < 0 or high >= least(d.extent)
+        return low < 0 or high >= lower_bound(d.extent)
 
     def _shows(self, d: LinearDim, positions: Mapping[str, Position]) -> bool:
         """Return whether an offset past a dim's end is past the buffer's, if the whole position is varying."""

@@ -88,7 +88,7 @@ def test_maps_are_read_from_their_fragments(case: tuple[Pair, WgMap, SgMap]) -> 
     found_wg, found_sg = maps_of(fragment, wg.subgroups)
     again = found_wg.fragment(tile, found_sg)
     shared = (Space.LANE, Space.SUBGROUP)
-    assert again.owners(*shared) == fragment.owners(*shared)
+    assert again.canonical(*shared) == fragment.canonical(*shared)
     assert maps_of(again, wg.subgroups) == (found_wg, found_sg)
     assert (found_wg.subgroups, found_sg.lanes) == (wg.subgroups, sg.lanes)
 
@@ -101,7 +101,7 @@ def test_maps_of_one_round_are_nested_layouts(case: tuple[Pair, WgMap, SgMap]) -
     if wg.rounds(tile) == (1, 1):
         nested = NestedLayout.of(fragment, sg.lanes).fragment(sg.lanes, fragment.dims)
         shared = (Space.LANE, Space.SUBGROUP)
-        assert nested.owners(*shared) == fragment.owners(*shared)
+        assert nested.canonical(*shared) == fragment.canonical(*shared)
 
 
 # ---------------------------------------------------------------- the RFC
