@@ -57,15 +57,15 @@ class _Accesses(dict[Stmt, frozenset[_Access]]):
 def drop_barriers(kernel: Kernel) -> Kernel:
     """Remove barriers that order nothing; either level."""
     body, accesses = kernel.body, _Accesses(private_tiles(kernel))
-    late = {s.tile for s in statements(body) if isinstance(s, DirectCopy)}
+    copied = {s.tile for s in statements(body) if isinstance(s, DirectCopy)}  # tiles that direct copies write
     while True:
         barriers = [s for s in statements(body) if isinstance(s, Barrier)]
         before, after = _Reach(True, accesses), _Reach(False, accesses)
         before.walk(body, frozenset())
         after.walk(body, frozenset())
-        alone = kernel.subgroups == 1
-        orders = ((b, _meet(before.met[b], after.met[b]) or _reads(late, after.met[b])) for b in barriers)
-        useless = next((b for b, needed in orders if alone or not needed), None)
+        is_alone = kernel.subgroups == 1
+        orders = ((b, _conflict(before.at[b], after.at[b]) or _reads(copied, after.at[b])) for b in barriers)
+        useless = next((b for b, needed in orders if is_alone or not needed), None)
         if useless is None:
             return evolve(kernel, body=body)
         body = _without(body, useless)
@@ -75,7 +75,7 @@ def _without(body: Stmt, useless: Barrier) -> Stmt:
     return rewrite(body, {type(useless): lambda b: empty if b is useless else b})
 
 
-def _meet(before: Iterable[_Access], after: Iterable[_Access]) -> bool:
+def _conflict(before: Iterable[_Access], after: Iterable[_Access]) -> bool:
     later = tuple(after)
     return any(a.conflicts(b) for a in before for b in later)
 
@@ -90,7 +90,7 @@ class _Reach:
     def __init__(self, forward: bool, accesses: _Accesses) -> None:
         self.accesses = accesses
         self.ordered: Callable[[Iterable[Stmt]], Iterable[Stmt]] = iter if forward else lambda s: reversed(tuple(s))
-        self.met: dict[Barrier, frozenset[_Access]] = {}
+        self.at: dict[Barrier, frozenset[_Access]] = {}  #: accesses that reach each barrier
 
     def walk(self, s: Stmt, seen: frozenset[_Access]) -> frozenset[_Access]:
         """Return the accesses since the last barrier behind `s`, given those before `s`; note them at barriers.
@@ -103,7 +103,7 @@ class _Reach:
                     seen = self.walk(x, seen)
                 return seen
             case Barrier():
-                self.met[s] = self.met.get(s, frozenset()) | seen
+                self.at[s] = self.at.get(s, frozenset()) | seen
                 return frozenset()
             case If(_, then, other):
                 return self.walk(then, seen) | self.walk(other, seen)

@@ -30,18 +30,18 @@ def _expanded(e: Cast | Saturate, facts: TargetFacts) -> Expr | None:
         found = _expanded(type(e)(vector(e.type, 1), Pack(vector(e.a.type, 1), (e.a,))), facts)
         return None if found is None else Pack(e.type, (found,))
     of, to, count = e.a.type.elem, e.type.elem, e.type.lanes
-    if _is_made(of, facts):
-        between = next((t for t in _ways(e) if widens(of, t)), None)
+    if _lacks(of, facts):
+        between = next((t for t in _intermediate_types(e) if widens(of, t)), None)
         if between is None:
             return None
         wide = widened(e.a, between)
-        return wide if between is to else _again(type(e)(e.type, wide), facts)
-    if _is_made(to, facts) and narrows(f32, to):
+        return wide if between is to else _expanded_or_same(type(e)(e.type, wide), facts)
+    if _lacks(to, facts) and narrows(f32, to):
         return narrowed(e.a.to(vector(f32, count)), to, saturate=isinstance(e, Saturate))
     return None
 
 
-def _ways(e: Cast | Saturate) -> tuple[Type, ...]:
+def _intermediate_types(e: Cast | Saturate) -> tuple[Type, ...]:
     """Return the intermediate types, in order of preference, that a narrow type may be widened to.
 
     An integer must keep its sign; for a saturating conversion an infinity must survive until the final step.
@@ -55,11 +55,11 @@ def _ways(e: Cast | Saturate) -> tuple[Type, ...]:
     return to, *wide
 
 
-def _again(e: Cast | Saturate, facts: TargetFacts) -> Expr:
+def _expanded_or_same(e: Cast | Saturate, facts: TargetFacts) -> Expr:
     made = _expanded(e, facts)
     return e if made is None else made
 
 
-def _is_made(t: Type, facts: TargetFacts) -> bool:
-    """Return whether the target has no instructions for a type."""
+def _lacks(t: Type, facts: TargetFacts) -> bool:
+    """Return whether the target lacks conversion instructions for a type."""
     return t.is_storage and t.name not in facts.conversions

@@ -50,8 +50,8 @@ def hoist_stores(kernel: Kernel, facts: TargetFacts) -> Kernel:
 class _Split:
     """A write split into writes of loop-invariant dwords and of all others."""
 
-    alike: tuple[st.Stmt, ...]
-    rest: tuple[st.Stmt, ...]
+    invariant: tuple[st.Stmt, ...]
+    changing: tuple[st.Stmt, ...]
 
 
 class _Hoister:
@@ -79,8 +79,8 @@ class _Hoister:
                 break
             split = self._split(s, varying) if type(s) is st.SharedWrite else None
             if split and self._may_go(split, body[:n], body[n + 1 :]):
-                before += split.alike
-                new += split.rest
+                before += split.invariant
+                new += split.changing
             else:
                 new.append(s)
         if not before:
@@ -90,12 +90,12 @@ class _Hoister:
     def _split(self, s: st.SharedWrite, varying: Collection[Var]) -> _Split | None:
         """Split a write; None if no shorter message covers all changing dwords."""
         parts = _joined(_parts(s.value, self.lets))
-        spans = _spans(_changing(parts, varying), self.facts.shared_widths)
+        spans = _spans(_is_changing(parts, varying), self.facts.shared_widths)
         if spans is None:
             return None
-        kept, others = spans
+        changing, invariant = spans
         try:
-            return _Split(*(tuple(self._part(s, parts, span) for span in of) for of in (others, kept)))
+            return _Split(*(tuple(self._part(s, parts, span) for span in of) for of in (invariant, changing)))
         except _Uncut:
             return None
 
@@ -109,7 +109,7 @@ class _Hoister:
         """Return whether hoisted dwords are written nowhere else in the loop, nor read before their write."""
         others = [x for s in (*earlier, *later) for x in statements(s) if _tile(x.writes)]
         reads = [x for s in earlier for x in statements(s) if _tile(x.reads)]
-        hoisted = [self.touched.exactly(s) for s in split.alike]
+        hoisted = [self.touched.exactly(s) for s in split.invariant]
         return all(
             mask is not None and not any((mask & self.touched(x)).any() for x in (*others, *reads)) for mask in hoisted
         )
@@ -152,7 +152,7 @@ def _joined(parts: Iterable[Expr]) -> list[Expr]:
     return out
 
 
-def _changing(parts: Iterable[Expr], varying: Collection[Var]) -> list[bool]:
+def _is_changing(parts: Iterable[Expr], varying: Collection[Var]) -> list[bool]:
     """Return, for each dword, whether it depends on a varying variable."""
     bits: list[bool] = []
     for part in parts:

@@ -41,7 +41,7 @@ from convgen.ir.simplify.variable_ranges import var_ranges
 from convgen.ir.types import VectorType, s32, u8, vector
 from convgen.passes.buffer_shared import reordered
 from convgen.passes.clone import Cloner
-from convgen.passes.messages.access import Steady, TileAccess
+from convgen.passes.messages.access import LoopInvariants, TileAccess
 from convgen.passes.messages.direct_copies import places_of
 from convgen.passes.messages.linear import WORD, ZERO, LinearView, linearize
 from convgen.passes.messages.masks import OUT_OF_RANGE
@@ -78,7 +78,7 @@ class _Lowering(Mutator):
         self.kernel, self.facts = kernel, facts
         self.bounds = Bounds(var_ranges(kernel), kernel.width)
         self.cloner = Cloner(kernel)
-        self.steady = Steady(*kernel.group_ids, kernel.subgroup)
+        self.invariants = LoopInvariants(*kernel.group_ids, kernel.subgroup)
         self.private = private_tiles(kernel)
         self.values: dict[Var, Expr] = {}
         self.depth = 0
@@ -92,7 +92,7 @@ class _Lowering(Mutator):
     def Let(self, s: st.Let) -> st.Stmt:
         self.values[s.var], self.branches_around[s.var] = s.value, self.branches
         if not self.depth and not isinstance(s.var.type, VectorType):
-            self.steady.add(s.var)
+            self.invariants.add(s.var)
         return s
 
     def For(self, s: st.For) -> st.Stmt:
@@ -116,7 +116,7 @@ class _Lowering(Mutator):
         if s.width not in self.facts.direct_widths:
             raise Unsupported(f"given a direct copy of {s.width} bytes a lane, wanted one that {self.facts.name} has")
         layout = places_of(tile.digits, tile.elem, s.width, k.width, k.subgroups).over(len(s.coords))
-        known = self.facts, self.bounds, self.steady, self.values
+        known = self.facts, self.bounds, self.invariants, self.values
         access = TileAccess(linearize(s.view), s.coords, layout, k.subgroup, *known, tile)
         address = k.subgroup * (k.width * s.width)
         slot = s.slot.bits if isinstance(s.slot, Const) else 0
@@ -142,7 +142,7 @@ class _Lowering(Mutator):
         return global_messages(self._access(s, view if isinstance(s, st.LoadRuns) else view.whole), widest)
 
     def _access(self, s: Any, view: LinearView) -> TileAccess:
-        known = self.facts, self.bounds, self.steady, self.values
+        known = self.facts, self.bounds, self.invariants, self.values
         return TileAccess(view, s.coords, s.layout.over(len(s.coords)), self.kernel.subgroup, *known)
 
     def LoadView(self, s: st.LoadView) -> st.Stmt:

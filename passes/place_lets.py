@@ -53,14 +53,13 @@ from convgen.ir.uniform import Uniformity, uniformity, with_lets
 from convgen.ir.votes import AllLanes
 
 N = TypeVar("N", bound=Node)
-Place = tuple["_Around", ...]  #: the blocks around a statement except the kernel's body, outermost first
+Place = tuple["_Scope", ...]  #: the blocks around a statement except the kernel's body, outermost first
 _LEAVES = (Const, Var, Lane)
 _ARITHMETIC = (Unary, Binary, Fma, Select)  #: element-wise operations on vectors; masks stay in place
 
-#: Vector registers reserved for temporaries.
-_TEMPORARIES = 24
-#: Vector registers loaded or stored between two uses of an address. Beyond, in code without loops and products, the
-#: address is recomputed: a live register costs more than one addition.
+_TEMPORARIES = 24  #: registers; vector registers of a lane that hoisted values leave to temporaries; chosen
+#: registers; if more vector registers are loaded or stored between two uses of an address, in code without loops and
+#: products, the address is recomputed: a live register costs more than one addition. Chosen.
 _FAR = 32
 
 
@@ -78,8 +77,8 @@ def _loop_words(body: Stmt, *, in_order: bool) -> int:
         if isinstance(loop, For):
             inside = postorder(loop.body)
             elsewhere = {n.acc for n in inside if isinstance(n, Mma) and n.op.separate_accumulators}
-            held = [v for v in loop.carried if v not in elsewhere]
-            most = max(most, _words(held) + _loaded_words(loop, in_order=in_order))
+            carried = [v for v in loop.carried if v not in elsewhere]
+            most = max(most, _words(carried) + _loaded_words(loop, in_order=in_order))
     return most
 
 
@@ -107,7 +106,7 @@ def _words(values: Iterable[Expr]) -> int:
     return sum(e.type.bits // 32 for e in values if isinstance(e.type, VectorType))
 
 
-class _Around(NamedTuple):
+class _Scope(NamedTuple):
     """A loop's body, or an arm of a branch."""
 
     number: int
@@ -132,7 +131,7 @@ class _Uses:
             self.is_straight = False
         self.moved += _words([s.var] if isinstance(s, Load) else [s.value] if isinstance(s, Store) else [])
         for inner in s.bodies:
-            inside = place if _inside(s, 0) == 0 else (*place, _Around(next(self._blocks), isinstance(s, For)))
+            inside = place if _inside(s, 0) == 0 else (*place, _Scope(next(self._blocks), isinstance(s, For)))
             self._note(inner, inside, seldom=seldom or (_is_vote(s) and inner is not s.then))
             if isinstance(s, For):
                 self._operands(s.yields, inside, seldom=seldom)
@@ -141,7 +140,7 @@ class _Uses:
         for e in operands:
             if not seldom:  # the seldom-run arm is placed separately
                 self.depths.setdefault(e, []).append(len(place))
-            self.meet(e, place)
+            self.add_use(e, place)
             self.stretch(e, (self.moved, self.moved))
 
     def stretch(self, e: Expr, span: tuple[int, int]) -> None:
@@ -149,7 +148,7 @@ class _Uses:
         first, last = self.spans.get(e, span)
         self.spans[e] = min(first, span[0]), max(last, span[1])
 
-    def meet(self, e: Expr, place: Place) -> None:
+    def add_use(self, e: Expr, place: Place) -> None:
         """Add a place of use to an expression."""
         known = self.places.setdefault(e, place)
         if known != place:
@@ -169,7 +168,7 @@ class _Placer:
         self.names: dict[Node, Var] = {}  # expressions bound so far
         # depth -> nodes whose subexpressions with their home at that depth are all bound
         self.settled: dict[int, set[Node]] = {}
-        self.held: dict[Node, Var] = {}  # bound expressions that the enclosing loop keeps in registers
+        self.kept: dict[Node, Var] = {}  # bound expressions that the enclosing loop keeps in registers
         self.hoisted: set[Expr] = set()  # expressions to bind that are used in a block below their home
         self._note_binders(body, 0)
         self.wanted = self._choose(body, budget)
@@ -222,7 +221,7 @@ class _Placer:
                 place, depths = place[:home], [home]
             is_operand = _is_operand(e)
             for c in e.children():
-                noted.meet(c, place)
+                noted.add_use(c, place)
                 noted.stretch(c, span)
                 if depths and not (is_operand or (isinstance(e, FromLane) and c is e.lane)):
                     uses.setdefault(c, []).extend(depths)
@@ -303,16 +302,16 @@ class _Placer:
         before, settled = dict(self.names), {at: set(nodes) for at, nodes in self.settled.items()}
         then = self.place(s.then, depth)
         self.names, self.settled = before, settled
-        there = self.held | {e: v for e, v in before.items() if isinstance(e, Surface)}
+        there = self.kept | {e: v for e, v in before.items() if isinstance(e, Surface)}
         other = _Placer(substitute(s.other, there), self.uniform, self.budget, self.flat, seldom=True)
         return If(self._named(s.cond), then, other.placed())
 
     def _rewrite(self, s: Stmt, depth: int) -> Stmt:
         match s:
             case For():
-                around, self.held = self.held, {e: v for e, v in self.names.items() if e in self.hoisted}
+                around, self.kept = self.kept, {e: v for e, v in self.names.items() if e in self.hoisted}
                 body = block(self.place(s.body, depth + 1), *self._bind_parts(s.yields, s, depth + 1))
-                self.held = around
+                self.kept = around
                 return evolve(
                     s,
                     begin=self._named(s.begin),

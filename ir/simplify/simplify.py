@@ -93,8 +93,8 @@ class _Simplifier(Mutator):
         if was_unchanged and not changes:
             return e
         operated = e.map(*self._go)
-        same_operands = operated is e and consulted is not None and type(e) not in SUMS
-        new = operated if same_operands and not changes & (consulted | ~USES) else self.algebra(operated)
+        is_root_unchanged = operated is e and consulted is not None and not changes & (consulted | ~USES)
+        new = operated if is_root_unchanged and type(e) not in SUMS else self.algebra(operated)
         if type(new) in SUMS and e not in self.rounds.addends and not new.type.elem.is_float:
             new = self.group(self.algebra, new)
         if new is e:

@@ -61,7 +61,7 @@ class _Edge:
                 total = plus(total, _words(beyond, amounts, self.word) * (sign * self.word))
         return total
 
-    def back(self, words: list[Expr]) -> list[Expr]:
+    def moved_back(self, words: list[Expr]) -> list[Expr]:
         """Return the words of a displaced message moved back to their places."""
         if self.is_fixed:
             return _moved(words, self.amounts[0] // self.word)
@@ -69,14 +69,14 @@ class _Edge:
             steps = sorted(amount // self.word for amount in amounts)
             bits = range(steps[-1].bit_length())
             if len(steps) <= len(bits):
-                brought, reached = words, 0
+                displaced, reached = words, 0
                 for step in steps:
-                    words = _chosen(beyond >= reached + self.word, _moved(brought, sign * step), words)
+                    words = _selected(beyond >= reached + self.word, _moved(displaced, sign * step), words)
                     reached = step * self.word
                 continue
             by = _words(beyond, amounts, self.word)
             for bit in bits:
-                words = _chosen((by >> bit & 1) > 0, _moved(words, sign << bit), words)
+                words = _selected((by >> bit & 1) > 0, _moved(words, sign << bit), words)
         return words
 
 
@@ -121,20 +121,20 @@ class Run:
         elem = value.type.elem
         words: list[Expr] = [Pack(u32, (Slice(value, n, self.word),)) for n in range(0, value.type.lanes, self.word)]
         if self.is_skewed:
-            words = self._straight(words, at, elem.bits)
+            words = self._aligned(words, at, elem.bits)
         else:
             for edge in reversed(self.edges):
-                words = edge.back(words)
+                words = edge.moved_back(words)
         words = [self._masked(word, n * self.word) for n, word in enumerate(words)]
         return Pack(vector(elem, self.count), tuple(words))
 
-    def _straight(self, brought: Sequence[Expr], at: Expr, bits: int) -> list[Expr]:
+    def _aligned(self, loaded: Sequence[Expr], at: Expr, bits: int) -> list[Expr]:
         """Return the words of a displaced run that begins inside a loaded word."""
         zero = const(0, u32)
         moved = plus(self.varying, const(self.fixed)) if self.fixed else self.varying
         begin = at * 8 - moved * bits if moved is not ZERO else at * 8
         amount = (begin & 31).to(u32)
-        padded = [zero, *brought, zero]
+        padded = [zero, *loaded, zero]
         aligned: list[Expr] = [Fused("align", high, low, amount) for low, high in pairwise(padded)]
         nothing: list[Expr] = [zero] * len(padded)
         aligned = [*nothing, *aligned, *nothing]
@@ -142,7 +142,7 @@ class Run:
         words = ((at & WORD - 1) * 8 - moved * bits) >> 5
         found = aligned[first + self.steps[0] :][:count]
         for step in self.steps[1:]:
-            found = _chosen(words >= step, aligned[first + step :][:count], found)
+            found = _selected(words >= step, aligned[first + step :][:count], found)
         return found
 
     def _masked(self, word: Expr, first: int) -> Expr:
@@ -165,8 +165,8 @@ def _moved(words: Sequence[Expr], by: int) -> list[Expr]:
     return [words[n - by] if 0 <= n - by < len(words) else zero for n in range(len(words))]
 
 
-def _chosen(condition: Expr, these: Sequence[Expr], others: Sequence[Expr]) -> list[Expr]:
-    return [a if a is b else select(condition, a, b) for a, b in zip(these, others)]
+def _selected(condition: Expr, a: Sequence[Expr], b: Sequence[Expr]) -> list[Expr]:
+    return [p if p is q else select(condition, p, q) for p, q in zip(a, b)]
 
 
 @frozen
@@ -220,9 +220,9 @@ def _parts(
     for first in range(0, count, word):
         inside = [(begin + n >= 0) & (begin + n < size) for n in range(first, first + word)]
         # An aligned word is loaded only if part of it exists; shifted words are all loaded.
-        brought = there if is_skewed else there & np.any(inside, 0)
-        for each in inside[: count - first]:
-            yield brought & ~each
+        is_loaded = there if is_skewed else there & np.any(inside, 0)
+        for exists in inside[: count - first]:
+            yield is_loaded & ~exists
 
 
 class Runs:
@@ -233,8 +233,8 @@ class Runs:
         assert axis is not None
         together = access.layout.contiguous(access.layout.dims[axis])
         count = self.count = view.run(together)
-        self.held = view.held(count, together)  #: elements; loaded by the messages of a run
-        self.is_skewed = self.held > count
+        self.loaded = view.loaded_elements(count, together)  #: elements; loaded by the messages of a run
+        self.is_skewed = self.loaded > count
         self.access, self.positions, self.axis = access, positions, axis
         self.inner = view.axes[axis][-1]
         self.edges = view.edges(count)

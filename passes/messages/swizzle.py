@@ -20,18 +20,13 @@ from convgen.passes.messages.shared import TRANSPOSED_RUN, Arrangement, first_ow
 
 _Ints = npt.NDArray[np.int64]
 
-#: Accesses of a layout to simulate: conflicts repeat with the row pattern.
-_ACCESSES = 4
+_ACCESSES = 4  #: messages; the first ones of an access, which are simulated: conflicts repeat with the rows
 
-#: Left shifts of rows to try.
-_LIFTS = (1, 2, 3)
-
+# The search space; chosen.
+_LIFTS = (1, 2, 3)  #: bits; left shifts of a row's number (negative `Swizzle.shift`)
+_FOLDS = (1, 2, 3)  #: bits; distance of the second shift from the first (`Swizzle.fold`)
 _MOST_GAP = 4  #: chunks; largest gap behind each row
-
-_GAPS = (8, 16, 32, 64)  #: bytes; gaps to try behind runs of whole blocks, which keep their alignment
-
-#: Folds to try: distance of the second shift from the first.
-_FOLDS = (1, 2, 3)
+_GAPS = (8, 16, 32, 64)  #: bytes; gaps behind runs of whole blocks, which keep their alignment
 
 
 @frozen
@@ -110,12 +105,12 @@ def find_swizzle(
     transposed: bool = False,
     period: int = 0,
 ) -> tuple[Swizzle, int]:
-    """Return the first swizzle, simplest first, with the least conflicts over fragment reads and copy writes, if any.
+    """Return the simplest swizzle with the fewest bank conflicts, and its extra cycles.
 
-    Also returns the extra cycles of the first accesses. `cols` elements make a row, `pitch` elements (default: `cols`)
-    lie from row to row; `chunk` is the unit of the swizzle in bytes, and messages may move less. In a `transposed`
-    tile `cols` is the length of a column, and reads transpose. If reads may begin at multiples of `period`
-    rows (or columns, in a transposed tile), the swizzle repeats there.
+    The first reads as `read` and, unless None, the first writes as `write` are simulated. `cols` elements make a row,
+    `pitch` elements (default: `cols`) lie from row to row; `chunk` is the unit of the swizzle in bytes, and messages
+    may move less. In a `transposed` tile `cols` is the length of a column, and reads transpose. If reads may begin at
+    multiples of `period` rows (columns in a transposed tile), the swizzle repeats there.
     """
     within, lanes = cols * elem.bytes // chunk, facts.subgroup_size
     count = read.shape[transposed] if write and not period else 0
