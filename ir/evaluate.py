@@ -114,8 +114,8 @@ class Evaluator:
 
     def bound(self, e: Expr) -> Value | SurfaceValue:
         """Return the value that a variable gets when bound to `e`."""
-        held = self.env.get(e) if isinstance(e, Var) else None
-        return self.window(e) if isinstance(e, x.Surface) or isinstance(held, SurfaceValue) else self(e)
+        known = self.env.get(e) if isinstance(e, Var) else None
+        return self.window(e) if isinstance(e, x.Surface) or isinstance(known, SurfaceValue) else self(e)
 
     def full(self, type: AnyType, value: int | float) -> Value:
         """Return `value` in every element of every lane."""
@@ -134,8 +134,8 @@ def tainted(a: Value, b: Value) -> Mask | None:
 
 
 def _binary(ev: Evaluator, e: Any) -> Value:
-    made = operate(type(e), ev(e.a), ev(e.b), e.a.type.elem)
-    return Value(made.data.astype(e.type.elem.numpy, copy=False), made.poison)
+    result = operate(type(e), ev(e.a), ev(e.b), e.a.type.elem)
+    return Value(result.data.astype(e.type.elem.numpy, copy=False), result.poison)
 
 
 def operate(kind: type[Expr], a: Value, b: Value, elem: Type) -> Value:
@@ -341,8 +341,8 @@ def _from_lane(ev: Evaluator, e: x.FromLane) -> Value:
 
 
 def _all_lanes(ev: Evaluator, e: AllLanes) -> Value:
-    held = ev(e.a).defined("what lanes vote on").reshape(-1, ev.width)
-    return Value(np.repeat(held.all(1), ev.width))
+    votes = ev(e.a).defined("what lanes vote on").reshape(-1, ev.width)
+    return Value(np.repeat(votes.all(1), ev.width))
 
 
 def to_bytes(v: Value) -> tuple[Array, Mask | None]:
@@ -409,14 +409,14 @@ def _mma(ev: Evaluator, e: x.Mma) -> Value:
     i, j = _results(op, tuple(n % atom.spans for n in members), ev.width)
     wide = np.dtype(np.float64 if atom.acc.is_float else np.int64)
 
-    def operand(held: Sequence[Array], tiles: int, place: tuple[Array, ...]) -> Array:
-        """Return an operand as [team, tile, step, row, k]."""
-        shaped = np.concatenate(held).reshape(
-            -1, atom.spans, ev.width, tiles, op.steps, held[0].shape[1] // (tiles * op.steps)
+    def operand(parts: Sequence[Array], tiles: int, place: tuple[Array, ...]) -> Array:
+        """Return an operand, given as one part for each subgroup of a team, as [team, tile, step, row, k]."""
+        shaped = np.concatenate(parts).reshape(
+            -1, atom.spans, ev.width, tiles, op.steps, parts[0].shape[1] // (tiles * op.steps)
         )
         subgroup, lane, register = place
-        found: Array = shaped.transpose(0, 3, 4, 1, 2, 5)[:, :, :, subgroup, lane, register]
-        return found
+        rows: Array = shaped.transpose(0, 3, 4, 1, 2, 5)[:, :, :, subgroup, lane, register]
+        return rows
 
     def of_lanes(rows: Array) -> Array:
         """Reshape [team, tile of j, tile of i, lane, register] to the value's [lane, register]."""

@@ -106,21 +106,21 @@ def _put_elements(lanes: Lanes, buffer: Global, value: Expr, at: Array, exists: 
 
     Two lanes that store to one place must store equal elements.
     """
-    held, memory = lanes.ev(value), lanes.elements(buffer)
-    poison = None if held.poison is None else held.poison & exists
-    Value(held.data, poison).defined("an added value" if op else "a stored value")
-    places, data = at[exists], held.data[exists]
+    given, memory = lanes.ev(value), lanes.elements(buffer)
+    poison = None if given.poison is None else given.poison & exists
+    Value(given.data, poison).defined("an added value" if op else "a stored value")
+    places, data = at[exists], given.data[exists]
     if not op:
         agree(places, data.view(f"u{memory.itemsize}"), f"buffer {buffer.name}")
     lanes.put(memory, places, data, op)
 
 
 def _copy(lanes: Lanes, node: s.Copy) -> None:
-    found = _view_tile(lanes, node.view, node.coords, node.layout)
+    loaded = _view_tile(lanes, node.view, node.coords, node.layout)
     if node.flip:
-        found = Value((found.data ^ found.data.dtype.type(node.flip)).view(node.tile.elem.numpy))
-    held = Value(convert(found.data, node.tile.elem)) if node.tile.elem.numpy != found.data.dtype else found
-    _put(lanes, node.tile, node.slot, node.layout, held)
+        loaded = Value((loaded.data ^ loaded.data.dtype.type(node.flip)).view(node.tile.elem.numpy))
+    stored = Value(convert(loaded.data, node.tile.elem)) if node.tile.elem.numpy != loaded.data.dtype else loaded
+    _put(lanes, node.tile, node.slot, node.layout, stored)
 
 
 def _direct_copy(lanes: Lanes, node: s.DirectCopy) -> None:

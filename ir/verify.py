@@ -74,8 +74,8 @@ def _kernel(k: Kernel) -> str | None:
     twice = [name for name, count in names.items() if count > 1]
     if twice:
         return f"two arguments or shared tiles are called {twice[0]}"
-    held = {t.name: t.bytes for t in k.shared if t.region == t.name}
-    outside = [t for t in k.shared if t.bytes > held.get(t.region, 0)]
+    capacity = {t.name: t.bytes for t in k.shared if t.region == t.name}
+    outside = [t for t in k.shared if t.bytes > capacity.get(t.region, 0)]
     if outside:
         given = f"shared tile {outside[0].name} of {outside[0].bytes} bytes"
         return f"{given} in {outside[0].region}, wanted a tile that holds it"

@@ -75,7 +75,7 @@ def site(c: Checker, n: Stmt) -> str | None:
         return None
     number = n.site.number
     if number in c.sites:
-        return f"site {number} stands at two places"
+        return f"two statements have site {number}"
     c.sites[number] = None
     return None
 
@@ -116,10 +116,9 @@ def _offset(field: str) -> Rule:
 
 
 def _loop_types(c: Checker, n: s.For) -> str | None:
-    types = {n.var.type, n.begin.type, n.end.type}
-    return (
-        f"loop variable and bounds are of types {n.var.type}, {n.begin.type}, {n.end.type}" if len(types) > 1 else None
-    )
+    types = n.var.type, n.begin.type, n.end.type
+    given = f"loop variable, first and last bound are of types {', '.join(map(str, types))}"
+    return f"{given}, wanted one type" if len(set(types)) > 1 else None
 
 
 def _exit(c: Checker, n: s.ExitIf) -> str | None:
@@ -171,15 +170,15 @@ def _fragment(c: Checker, n: Any) -> str | None:
         return complaint
     row, col = (n.row, n.col) if isinstance(n, s.LoadPart) else (0, 0)
     if len(layout.shape) != 2 or layout.shape[0] + row > tile.rows or layout.shape[1] + col > tile.cols:
-        return f"a fragment of {layout.shape} in shared tile {tile.name} of {tile.rows} x {tile.cols}"
+        return f"a fragment of {layout.shape} does not fit shared tile {tile.name} of {tile.rows} x {tile.cols}"
     return None
 
 
 def _runs(c: Checker, n: s.LoadRuns | s.Trim) -> str | None:
-    """Check that the view has runs, and that its messages bring at least the tile that `Trim` cuts from them."""
+    """Check that the view has runs, and that its messages load at least the tile that `Trim` extracts from them."""
     elem, registers = n.view.memory.elem, n.layout.registers
     if not isinstance(n.view, RunView):
-        return f"runs of {n.view.memory.name}, whose view has none"
+        return f"runs of {n.view.memory.name}, whose view is not one with runs"
     given = n.value.type if isinstance(n, s.Trim) else n.var.type
     if given.elem is not elem or given.lanes < registers:
         return f"runs of {n.view.memory.name} as {given}, wanted at least {registers} of {elem}"
@@ -249,11 +248,12 @@ def _part(c: Checker, n: s.LoadPart) -> str | None:
         _is_even(tile.digits, dim, first, count)
         for dim, first, count in zip((ROW, COL), (n.row, n.col), n.layout.shape)
     )
-    if n.row < 0 or n.col < 0 or not evenly or leads_out:
-        return (
-            f"a part of shared tile {n.tile.name} from {n.row}, {n.col} on, wanted one that its swizzle does not leave"
-        )
-    return None
+    part = f"a part of shared tile {tile.name} from row {n.row}, column {n.col} on"
+    if n.row < 0 or n.col < 0:
+        return f"{part} begins outside the tile"
+    if not evenly:
+        return f"{part} has other strides than the part from 0, 0 on"
+    return f"{part} has chunks that the swizzle moves out of it" if leads_out else None
 
 
 @lru_cache(maxsize=2**10)
@@ -275,7 +275,7 @@ def _atomic(c: Checker, n: Any) -> str | None:
 def _copied(c: Checker, n: s.Copy) -> str | None:
     to, elem = n.tile.elem, n.view.memory.elem
     if not to.holds(elem) and not (n.flip and to.is_int and elem.is_int and to.bits == elem.bits):
-        return f"copy of {elem} into a shared tile of {to}, which does not hold all its numbers"
+        return f"copy of {elem} into a shared tile of {to}, which cannot represent all its values"
     return None
 
 
@@ -283,7 +283,7 @@ def _direct(c: Checker, n: s.DirectCopy) -> str | None:
     """Check that whole messages of all subgroups fill the slot, with elements of the view's type."""
     tile, elem = n.tile, n.view.memory.elem
     if elem is not tile.elem or elem.bits < 8:
-        return f"direct copy of {elem} into a shared tile of {tile.elem}, which nothing converts on the way"
+        return f"direct copy of {elem} into a shared tile of {tile.elem}; direct copies do not convert"
     if tile.swizzle.mask and tile.chunk & (tile.chunk - 1):
         return f"direct copy into {tile.name}, swizzled by chunks of {tile.chunk} bytes, wanted a power of two"
     if tile.swizzle.mask and tile.swizzle.mask >= tile.chunks:
@@ -291,10 +291,13 @@ def _direct(c: Checker, n: s.DirectCopy) -> str | None:
         given = f"direct copy into {tile.name}, whose swizzle exchanges chunks of different {line}"
         return f"{given}, wanted one within {line}"
     each = n.width * c.kernel.width * c.kernel.subgroups
-    if not tile.is_dense or tile.slot_bytes % each or n.width % elem.bytes or tile.chunk % n.width:
+    if not tile.is_dense or tile.slot_bytes % each:
         return (
             f"direct copy into {tile.name}, slots of {tile.slot_bytes} bytes, wanted multiples of {each} without gaps"
         )
+    if n.width % elem.bytes or tile.chunk % n.width:
+        given = f"direct copy into {tile.name} by {n.width} bytes a lane"
+        return f"{given}, wanted a multiple of {elem.bytes} and a divisor of the chunk, {tile.chunk}"
     return None
 
 
@@ -349,7 +352,7 @@ def _rectangle(c: Checker, n: s.PlaneLoad | s.PlaneStore) -> str | None:
     if type.elem.is_bool or type.bits % 32:
         return f"a rectangle of {type}, {type.bits} bits a lane; wanted whole dwords"
     if isinstance(n, s.PlaneLoad) and shape.order is RectangleOrder.COLUMN_A_LANE and shape.cols > width:
-        return f"a rectangle of {shape.cols} columns, loaded; wanted {width} where each is a lane's"
+        return f"a load of {shape.cols} columns, one a lane; wanted at most {width}"
     if shape.size != width * type.lanes or shape.layout(width, elem).registers != type.lanes:
         what = f"{shape.rows} x {shape.cols}, {shape.order.value}"
         return f"a rectangle of {what}, for {type}; wanted the elements of {width} lanes"

@@ -55,6 +55,6 @@ def _growth(e: Expr, loop: Counting) -> int | None:
             growths = [_growth(part, loop) for part in (a, b)]
             return None if None in growths else sum(filter(None, growths))
         case Cast(_, Cast(_, offset) as unsigned) if unsigned.type is u32 and offset.type is s32:
-            linear = loop.linear(offset) if loop.bounds(offset)[0] >= 0 else None
-            return None if linear is None else linear.a
+            affine = loop.affine(offset) if loop.bounds(offset)[0] >= 0 else None
+            return None if affine is None else affine.a
     return None

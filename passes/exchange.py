@@ -102,8 +102,8 @@ class _Lowering:
         count = a.type.lanes
         whole = -(-count * self.elem.bits // 32) * 32 // self.elem.bits
         if count in (1, whole):
-            made: Expr = op(a, b)
-            return made
+            result: Expr = op(a, b)
+            return result
         filled = (*range(count), *[count - 1] * (whole - count))
         wide = self.let(op(self.let(Shuffle(a, filled)), self.let(Shuffle(b, filled))))
         return picked(wide, range(count))
@@ -187,8 +187,8 @@ class _Lowering:
 
     def tile(self, stored: Fragment, loaded: Fragment, parts: Any) -> Shared:
         """Return a scratch tile for two layouts; exchanges with equal needs and parts share one."""
-        made = scratch_tile("scratch", self.elem, stored, loaded, self.facts)
-        return self.scratch.setdefault((made, parts), evolve(made, name=f"scratch_{len(self.scratch)}"))
+        tile = scratch_tile("scratch", self.elem, stored, loaded, self.facts)
+        return self.scratch.setdefault((tile, parts), evolve(tile, name=f"scratch_{len(self.scratch)}"))
 
 
 def _relabelled(value: Expr) -> Expr:

@@ -16,8 +16,7 @@ def expand_conversions(kernel: Kernel, facts: TargetFacts) -> Kernel:
     """Expand conversions of narrow types that the target lacks and `ir/narrow.py` implements."""
 
     def expand(e: Cast | Saturate) -> Expr:
-        made = _expanded(e, facts)
-        return e if made is None else made
+        return _expanded_or_same(e, facts)
 
     return evolve(kernel, body=mutate(kernel.body, {Cast: expand, Saturate: expand}))
 
@@ -27,8 +26,8 @@ def _expanded(e: Cast | Saturate, facts: TargetFacts) -> Expr | None:
     if e.type.elem.is_bool or e.a.type.elem.is_bool:
         return None
     if not isinstance(e.type, VectorType):
-        found = _expanded(type(e)(vector(e.type, 1), Pack(vector(e.a.type, 1), (e.a,))), facts)
-        return None if found is None else Pack(e.type, (found,))
+        inner = _expanded(type(e)(vector(e.type, 1), Pack(vector(e.a.type, 1), (e.a,))), facts)
+        return None if inner is None else Pack(e.type, (inner,))
     of, to, count = e.a.type.elem, e.type.elem, e.type.lanes
     if _lacks(of, facts):
         between = next((t for t in _intermediate_types(e) if widens(of, t)), None)
@@ -56,8 +55,8 @@ def _intermediate_types(e: Cast | Saturate) -> tuple[Type, ...]:
 
 
 def _expanded_or_same(e: Cast | Saturate, facts: TargetFacts) -> Expr:
-    made = _expanded(e, facts)
-    return e if made is None else made
+    expanded = _expanded(e, facts)
+    return e if expanded is None else expanded
 
 
 def _lacks(t: Type, facts: TargetFacts) -> bool:

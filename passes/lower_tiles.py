@@ -125,9 +125,9 @@ class _Lowering(Mutator):
         out: list[st.Stmt] = []
         for n, m in enumerate(global_messages(access, s.width)):
             if m.count * tile.elem.bytes != s.width:
-                brings = m.count * tile.elem.bytes
+                contiguous = m.count * tile.elem.bytes
                 raise Unsupported(
-                    f"given a direct copy of {s.width} bytes a lane, of which {brings} are contiguous in memory"
+                    f"given a direct copy of {s.width} bytes a lane, of which {contiguous} are contiguous in memory"
                 )
             to = slot * tile.slot_bytes + n * s.width * k.width * k.subgroups
             at = m.surface.buffer, m.surface, m.varying, m.uniform

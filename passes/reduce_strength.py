@@ -143,13 +143,13 @@ class _Loop(Counting):
         inner, below = self.numerator(e.a)
         if isinstance(e, Div):
             below *= e.b.bits
-        linear = self.linear(inner)
-        if linear is None or linear.a < 1:
+        affine = self.affine(inner)
+        if affine is None or affine.a < 1:
             return None
-        if linear.b + self.bounds(linear.invariant)[0] < 0:
+        if affine.b + self.bounds(affine.invariant)[0] < 0:
             return None
         return _Quotient(
-            linear.a, linear.invariant, linear.b, below, e.b.bits if isinstance(e, Mod) else None
+            affine.a, affine.invariant, affine.b, below, e.b.bits if isinstance(e, Mod) else None
         ).reduced()
 
     def numerator(self, e: Expr) -> tuple[Expr, int]:
@@ -383,9 +383,9 @@ class _NumberOfLanes(_Number):
         ahead: Expr = ZERO
         for lane, start in list(enumerate(starts))[1:]:
             ahead = select(eq(Lane(), lane), const(start - starts[0]), ahead)
-        made = super().counting(loop, digits, growth, plus(invariant, ahead), starts)
-        made.lanes.update((start - starts[0], const(lane)) for lane, start in enumerate(starts))
-        return made
+        counting = super().counting(loop, digits, growth, plus(invariant, ahead), starts)
+        counting.lanes.update((start - starts[0], const(lane)) for lane, start in enumerate(starts))
+        return counting
 
     def ahead(self, by: int) -> Sequence[Expr]:
         return [Uniform(FromLane(digit, self.lanes[by])) for digit in self.now]

@@ -104,8 +104,8 @@ def _temporaries(e: Expr) -> float:
 def _part_size(e: Expr) -> int:
     """Return the elements of a part: a power of two that fills whole words of every type in the chain."""
     operations = _operations(e)
-    widest = max((_registers(made.type) for made in operations), default=0.0) / e.type.lanes or 1.0
-    narrowest = min((t.elem.bits for made in operations for t in _types(made)), default=_WORD)
+    widest = max((_registers(operation.type) for operation in operations), default=0.0) / e.type.lanes or 1.0
+    narrowest = min((t.elem.bits for operation in operations for t in _types(operation)), default=_WORD)
     registers = min(_MOST, max(_LEAST, int(ROOM * widest / max(widest, _temporaries(e)))))
     size = 1 << max(0, int(registers / widest).bit_length() - 1)
     return max(size, _WORD // min(_WORD, narrowest))

@@ -30,11 +30,6 @@ MOST = {
     "gen/profile": 17,
     "gen/tile": 18,
     "gen/tune": 5,
-    "ir": 49,
-    "ir/layout": 30,
-    "ir/simplify": 23,
-    "passes": 45,
-    "passes/messages": 19,
 }
 
 

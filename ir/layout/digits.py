@@ -66,7 +66,7 @@ class Straddles(UserError):
 class Digits:
     """A split of the dimensions `dims` into digits, those of one dimension innermost first.
 
-    A step in a space that no digit counts means replication: all those places have the same coordinates.
+    Two numbers of a space with the same value in each of its digits are replicas: they have the same coordinates.
     """
 
     dims: tuple[str, ...]

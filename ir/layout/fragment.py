@@ -24,8 +24,8 @@ DWORD = 4  #: bytes of a register in one lane
 class Fragment(Digits):
     """A distributed layout of a tile with dimensions `dims`: digits in registers, lanes, subgroups, or fixed.
 
-    A subgroup or lane stride that no digit covers means replication: all those owners hold the same element. A fixed
-    digit restricts the fragment to one part of the tile.
+    Subgroups or lanes whose numbers have equal digits are replicas: they hold the same elements. A fixed digit
+    restricts the fragment to one part of the tile.
     """
 
     def __attrs_post_init__(self) -> None:

@@ -6,8 +6,8 @@ workgroup, not of its lane, and a subgroup's index is a digit of `thread // subg
 
     index[i] = number // stride[i] % tile[i]
 
-All threads with an element's indices own it: a step that no digit counts means replication. Operations on a layout work
-on its digits; those that read levels back from digits explain why a result may have none.
+All threads with an element's indices own it: threads whose numbers have equal indices are replicas. Operations on a
+layout work on its digits; those that read levels back from digits explain why a result may have none.
 """
 
 from __future__ import annotations
@@ -192,9 +192,9 @@ class NestedLayout:
     @property
     def digits(self) -> Digits:
         """Return the split of coordinates into numbers of registers, threads and subgroups."""
-        held = stacked(Space.REGISTER, ((level, prod(self.tile(level))) for level in REGISTER_LEVELS))
+        registers = stacked(Space.REGISTER, ((level, prod(self.tile(level))) for level in REGISTER_LEVELS))
         threads, subgroups = Digit("thread", _ANY, Space.THREAD, 1), Digit("subgroup", _ANY, Space.SUBGROUP, 1)
-        return self.levels.then(Digits(LEVELS, (*held, threads, subgroups)))
+        return self.levels.then(Digits(LEVELS, (*registers, threads, subgroups)))
 
     def fragment(self, subgroup_size: int, dims: Sequence[str] = ()) -> Fragment:
         """Return the layout as a fragment over lanes; `dims` renames dimensions, registers follow `distributed_shape`.

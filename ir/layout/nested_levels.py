@@ -26,10 +26,10 @@ def levels_of(fragment: Fragment, subgroup_size: int) -> Digits:
     own = {dim: merged.of(dim) for dim in fragment.dims}
     digits = [_shared(d, d is own[dim][-1], subgroup_size) for dim in fragment.dims for d in own[dim]]
     sides = [_side(n, digits) for n in range(len(digits))]
-    held = _in_order(fragment.dims, digits, sides) or ["element" if side == "below" else "outer" for side in sides]
+    levels = _in_order(fragment.dims, digits, sides) or ["element" if side == "below" else "outer" for side in sides]
     return Digits(
         fragment.dims,
-        tuple(evolve(d, space=held[n]) if d.space == Space.REGISTER else d for n, d in enumerate(digits)),
+        tuple(evolve(d, space=levels[n]) if d.space == Space.REGISTER else d for n, d in enumerate(digits)),
     )
 
 

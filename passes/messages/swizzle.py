@@ -209,10 +209,10 @@ def widest(run: int, most: int) -> int:
 
 
 def _reads(read: Fragment, elem: Type, chunk: int, facts: TargetFacts) -> _Accesses:
-    held = widest(read.contiguous(read.dims[1]) * elem.bytes, chunk)
+    width = widest(read.contiguous(read.dims[1]) * elem.bytes, chunk)
     whole, half = facts.chunk_bytes, facts.chunk_bytes // 2
-    reading = facts.shared_read if held == whole else facts.shared_half_read.narrower(half // held)
-    return _accesses(read, reading, elem.bytes, held, facts.subgroup_size)
+    reading = facts.shared_read if width == whole else facts.shared_half_read.narrower(half // width)
+    return _accesses(read, reading, elem.bytes, width, facts.subgroup_size)
 
 
 def _writes(write: Fragment, elem: Type, chunk: int, facts: TargetFacts) -> _Accesses:
