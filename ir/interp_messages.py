@@ -157,7 +157,7 @@ def shared_bytes(ev: Evaluator, node: s.SharedRead | s.SharedWrite | s.DirectLoa
 def _shared_read(lanes: Lanes, node: s.SharedRead) -> None:
     at = shared_bytes(lanes.ev, node)
     if isinstance(node, s.TransposedRead):
-        at = _turned(at)
+        at = _transposed(at)
     lanes.bind(node.var, from_bytes(*lanes.shared[node.tile].read(at, lanes.accessors), node.var.type))
 
 
@@ -175,7 +175,7 @@ def _direct_load(lanes: Lanes, node: s.DirectLoad) -> None:
     lanes.shared[node.tile].write(to, lanes.accessors, np.where(inside, buffer[at], 0).astype(np.uint8), None)
 
 
-def _turned(at: Array) -> Array:
+def _transposed(at: Array) -> Array:
     """Return the addresses `[lanes, 8]` of the bytes that each lane receives from a transposing read."""
     runs = at.reshape(-1, 4, s.TRANSPOSED_LANES, 2)  # groups, runs, their elements, bytes of one
     return runs.transpose(0, 2, 1, 3).reshape(at.shape)

@@ -328,10 +328,10 @@ def _block(c: Checker, n: Any) -> str | None:
     return None if whole else f"a block of {type}, {type.bits} bits a lane; wanted whole dwords"
 
 
-def _turned(c: Checker, n: Any) -> str | None:
+def _transposed_read(c: Checker, n: Any) -> str | None:
     type: AnyType = n.moved
     fits = type.elem.bits == 16 and type.bits == 64
-    return None if fits else f"a turned read of {type}, wanted four elements of 16 bits"
+    return None if fits else f"a transposed read of {type}, wanted four elements of 16 bits"
 
 
 def _plane(c: Checker, n: Any) -> str | None:
@@ -407,7 +407,7 @@ STATEMENTS: dict[type[Stmt], tuple[Rule, ...]] = {
     s.SharedWrite: (_offset("address"), _message),
     s.FilledWrite: (_offset("address"), _masked, _message),
     s.BlockRead: (_uniform("address"), _block),
-    s.TransposedRead: (_offset("address"), _turned),
+    s.TransposedRead: (_offset("address"), _transposed_read),
     s.BlockWrite: (_uniform("address"), _block),
 }
 

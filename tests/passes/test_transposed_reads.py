@@ -100,7 +100,7 @@ def test_parts_begin_where_a_swizzle_is_the_same_again(swizzle: Swizzle) -> None
 
 @pytest.mark.parametrize("swizzle", [Swizzle(3, 3), Swizzle(1, 3, 2)])
 def test_parts_elsewhere_are_refused(swizzle: Swizzle) -> None:
-    with pytest.raises(VerifyError, match="a part of shared tile tile from 0, 16 on"):
+    with pytest.raises(VerifyError, match="a part of shared tile tile from row 0, column 16 on"):
         well_formed(in_parts(swizzle))
 
 
@@ -134,7 +134,7 @@ def test_gradients_are_read_turned(config: str, direction: str) -> None:
 
 
 @pytest.mark.parametrize("config", CONFIGS)
-def test_turned_reads_meet_no_bank_twice(config: str) -> None:
+def test_transposed_reads_have_no_bank_conflicts(config: str) -> None:
     """Of half of the lanes at a time, 8 bytes each; counted from the addresses that lanes read."""
     problem = Conv.parse("mb4ic128ih16oc128kh3ph1", dir="BWD_W", dt="f16", stag="axb", wtag="axb", dtag="axb")
     plan = make_plan(problem, Config.parse(config), FACTS)
