@@ -115,16 +115,16 @@ class _Quotient:
         shared = gcd(q.a, q.modulus)
         return evolve(q, a=q.a // shared, b=q.b // shared, modulus=q.modulus // shared, scale=shared, rest=q.b % shared)
 
-    def of(self, invariant: Expr, more: Expr, starts: Collection[int]) -> _Quotient | None:
-        """Return an equal quotient with `invariant`, which is its own invariant part plus `more`.
+    def rebased(self, invariant: Expr, added: Expr, starts: Collection[int]) -> _Quotient | None:
+        """Return an equal quotient of a number with another invariant part: `invariant`, which is its own plus `added`.
 
-        Its `b` is one of `starts` if possible. None unless `more` is a multiple of the largest boundary.
+        Its `b` is one of `starts` if possible. None unless `added` is a multiple of the largest boundary.
         """
         period = self.boundaries[-1]
-        if divisor(more, {}) % period or (self.scale, self.rest) != (1, 0):
+        if divisor(added, {}) % period or (self.scale, self.rest) != (1, 0):
             return None
         b = next((b for b in sorted(starts) if (b - self.b) % period == 0), self.b)
-        less = ZERO if self.modulus else more // self.weight + (b - self.b) // self.weight
+        less = ZERO if self.modulus else added // self.weight + (b - self.b) // self.weight
         return evolve(self, invariant=invariant, b=b, less=less)
 
     @property
@@ -140,29 +140,29 @@ class _Loop(Counting):
         """Return a division or remainder by constants as a quotient; None for other expressions."""
         if not isinstance(e, (Div, Mod)) or e.type is not s32 or not isinstance(e.b, Const) or e.b.bits < 1:
             return None
-        inner, below = self.numerator(e.a)
+        inner, weight = self.numerator(e.a)
         if isinstance(e, Div):
-            below *= e.b.bits
+            weight *= e.b.bits
         affine = self.affine(inner)
         if affine is None or affine.a < 1:
             return None
         if affine.b + self.bounds(affine.invariant)[0] < 0:
             return None
         return _Quotient(
-            affine.a, affine.invariant, affine.b, below, e.b.bits if isinstance(e, Mod) else None
+            affine.a, affine.invariant, affine.b, weight, e.b.bits if isinstance(e, Mod) else None
         ).reduced()
 
     def numerator(self, e: Expr) -> tuple[Expr, int]:
         """Return a nested quotient by constants as (numerator, divisor): x // c + s is (x + c * s) // c."""
         match e:
             case Div(x, Const(_, divisor)) if divisor > 0:
-                inner, below = self.numerator(x)
-                return inner, below * divisor
+                inner, weight = self.numerator(x)
+                return inner, weight * divisor
             case Add(x, y):
                 for quotient, rest in ((x, y), (y, x)):
-                    inner, below = self.numerator(quotient)
-                    if below > 1 and self.is_invariant(rest):
-                        return inner + rest * below, below
+                    inner, weight = self.numerator(quotient)
+                    if weight > 1 and self.is_invariant(rest):
+                        return inner + rest * weight, weight
         return e, 1
 
 
@@ -170,27 +170,27 @@ class _Loop(Counting):
 class _CounterDigits:
     """A mixed-radix number: digit i counts `weights[i]`; all but the last stay below `weights[i + 1] // weights[i]`.
 
-    Behind the digits stand whole quotients of the number, one for each of `wholes`.
+    The digits are followed by whole quotients, `number // w` for each `w` of `wholes`.
     """
 
     weights: tuple[int, ...]
     wholes: tuple[int, ...] = ()
 
-    def starting(self, begin: Expr, growth: int, invariant: Expr, more: int) -> tuple[Expr, ...]:
-        """Return the digits of `begin * growth + invariant + more`, as constants if it is constant."""
+    def starting(self, begin: Expr, growth: int, invariant: Expr, start: int) -> tuple[Expr, ...]:
+        """Return the digits of `begin * growth + invariant + start`, as constants if it is constant."""
         if isinstance(begin, Const) and invariant is ZERO:
-            return tuple(map(const, self.of(begin.bits * growth + more)))
+            return tuple(map(const, self.of(begin.bits * growth + start)))
         first = const(begin.bits * growth) if isinstance(begin, Const) else begin * growth
-        return self.of(plus(plus(first, invariant), const(more)))
+        return self.of(plus(plus(first, invariant), const(start)))
 
     def of(self, number: N) -> tuple[N, ...]:
         """Return the digits of a number from 0 on."""
-        over = [number // weight if weight > 1 else number for weight in self.weights]
+        quotients = [number // weight if weight > 1 else number for weight in self.weights]
         digits = [
             each % (following // weight) if following else each
-            for each, weight, following in zip_longest(over, self.weights, self.weights[1:])
+            for each, weight, following in zip_longest(quotients, self.weights, self.weights[1:])
         ]
-        return tuple(digits + [over[self.weights.index(weight)] for weight in self.wholes])
+        return tuple(digits + [quotients[self.weights.index(weight)] for weight in self.wholes])
 
     def lower_digits(self, at: int) -> int:
         """Return the number of digits with less weight than the digit, or the whole quotient, at position `at`."""
@@ -232,8 +232,8 @@ class _CounterDigits:
         else:
             end = None if q.modulus is None else q.weight * q.modulus
             terms = [d * (p // q.weight) if p > q.weight else d for d, p in zip(digits, self.weights) if q.weight <= p]
-            kept = [t for t, p in zip(terms, (p for p in self.weights if q.weight <= p)) if end is None or p < end]
-            total = reduce(add, kept) if kept else const(0)
+            within = [t for t, p in zip(terms, (p for p in self.weights if q.weight <= p)) if end is None or p < end]
+            total = reduce(add, within) if within else const(0)
         total = total * q.scale if q.scale > 1 else total
         total = total + q.rest if q.rest else total
         return total if q.less is ZERO else total - q.less
@@ -261,27 +261,29 @@ def _families(quotients: Mapping[Expr, _Quotient]) -> dict[tuple[int, Expr], dic
 
 
 def _joined(quotients: Mapping[Expr, _Quotient]) -> Mapping[Expr, _Quotient]:
-    """Return the quotients with groups merged whose numbers differ by multiples of a divisor."""
+    """Return the quotients, with groups merged if one's numbers are the other's plus a multiple of all boundaries."""
     families, out = _families(quotients), dict(quotients)
     moved: set[tuple[int, Expr]] = set()
     for (growth, invariant), family in families.items():
-        for (as_fast, wider), others in families.items():
-            more = _beyond(wider, invariant) if as_fast == growth and (growth, wider) not in moved else None
-            if more is None:
+        for (other_growth, other_invariant), others in families.items():
+            if other_growth != growth or (growth, other_invariant) in moved:
+                continue
+            added = _difference(other_invariant, invariant)
+            if added is None:
                 continue
             starts = {q.b for q in others.values()}
-            same = {e: of_other for e, q in family.items() if (of_other := q.of(wider, more, starts))}
-            if len(same) == len(family) and _chain([*others.values(), *same.values()]):
-                out |= same
+            rebased = {e: new for e, q in family.items() if (new := q.rebased(other_invariant, added, starts))}
+            if len(rebased) == len(family) and _chain([*others.values(), *rebased.values()]):
+                out |= rebased
                 moved.add((growth, invariant))
                 break
     return out
 
 
-def _beyond(more: Expr, e: Expr) -> Expr | None:
-    """Return the addends of `more` without those of `e`; None if `e` has another addend, or no addend is left."""
-    rest = list(_addends(more))
-    for addend in _addends(e):
+def _difference(a: Expr, b: Expr) -> Expr | None:
+    """Return the addends of `a` without those of `b`; None if `b` has another addend, or no addend is left."""
+    rest = list(_addends(a))
+    for addend in _addends(b):
         if addend not in rest:
             return None
         rest.remove(addend)
@@ -338,7 +340,7 @@ class _Number:
     growth: int
     now: tuple[Var, ...]
     inits: tuple[Expr, ...]
-    #: by their distance from the carried number
+    #: digits of the other numbers, by their distance from the carried one
     further: dict[int, tuple[Var, ...]] = attrs.field(factory=dict, init=False)
 
     @classmethod

@@ -73,27 +73,27 @@ def _registers(type: AnyType) -> float:
 
 def _operations(e: Expr) -> list[Expr]:
     """Return the element-wise operations under an expression, operands first."""
-    found: dict[Expr, None] = {}
-    _gather(e, found)
-    return list(found)
+    operations: dict[Expr, None] = {}
+    _gather(e, operations)
+    return list(operations)
 
 
-def _gather(e: Expr, found: dict[Expr, None]) -> None:
+def _gather(e: Expr, operations: dict[Expr, None]) -> None:
     for c in e.children():
-        if c not in found and _is_elementwise(c):
-            _gather(c, found)
-    found[e] = None
+        if c not in operations and _is_elementwise(c):
+            _gather(c, operations)
+    operations[e] = None
 
 
 def _temporaries(e: Expr) -> float:
     """Return the registers of simultaneously live temporaries while one element is computed."""
     order = _operations(e)
     last = {c: n for n, operation in enumerate(order) for c in operation.children()}
-    alive = most = 0.0
+    live = most = 0.0
     for n, operation in enumerate(order):
-        alive += _registers(operation.type) / operation.type.lanes
-        most = max(most, alive)
-        alive -= sum(
+        live += _registers(operation.type) / operation.type.lanes
+        most = max(most, live)
+        live -= sum(
             _registers(c.type) / c.type.lanes
             for c in set(operation.children())
             if c in last and last[c] == n and _is_elementwise(c)
@@ -204,7 +204,7 @@ class _Splitter:
         return isinstance(e, Var) and (e in self.waiting or e in self.selections)
 
     def _is_selection(self, e: Expr) -> bool:
-        """Return whether an expression picks elements of a waiting chain, or is a mask of it, free of registers."""
+        """Return whether an expression selects elements of a waiting chain, or is a mask computed from one."""
         if isinstance(e, (Slice, Shuffle)):
             return self._waits(e.a)
         return (
