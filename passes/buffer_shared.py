@@ -228,9 +228,9 @@ def _any_trips(loop: For, depth: _Depth, first: tuple[Expr, ...]) -> _Trips:
     """Return the trips of a loop with an arbitrary trip count, perhaps 0."""
     count = maximum(loop.end - loop.begin, 0)
     rounds = count // depth.round
-    over = count - rounds * depth.round
+    remaining = count - rounds * depth.round
     remainder = tuple(
-        ((loop.begin + i) + rounds * depth.round, minimum(maximum(over - i, 0), 1)) for i in range(depth.round - 1)
+        ((loop.begin + i) + rounds * depth.round, minimum(maximum(remaining - i, 0), 1)) for i in range(depth.round - 1)
     )
     return _Trips(depth, first, (const(0), rounds), loop.begin, (), (), remainder)
 
@@ -304,9 +304,8 @@ def _stored(copy: Copy, slot: Expr, coords: tuple[Expr, ...], value: Expr, site:
     return [*trims, StoreShared(copy.tile, slot, _as_stored(copy, value), copy.layout, site)]
 
 
-_InFlight = tuple[
-    tuple[Expr, ...], ...
-]  #: for each copy, its blocks in flight in registers, the next one to store first
+#: For each copy, its blocks in flight in registers, the next one to store first.
+_InFlight = tuple[tuple[Expr, ...], ...]
 
 
 def _rotated(in_flight: _InFlight, by: int) -> _InFlight:

@@ -186,7 +186,7 @@ def _sum(s: Algebra, e: Any) -> x.Expr | None:
 
 
 def _product(s: Algebra, e: x.Mul) -> x.Expr | None:
-    """(x + c0) * c1 == x * c1 + c0 * c1, unless it could newly wrap or the sum has other uses."""
+    """Return x * c1 + c0 * c1 for (x + c0) * c1, unless it could newly wrap or the sum has other uses."""
     c = number(e.b)
     rest, sign, offset = peel(e.a)
     if c is None or rest is None or sign != 1 or not offset or not s.is_sole_use(e.a):
@@ -198,7 +198,7 @@ def _product(s: Algebra, e: x.Mul) -> x.Expr | None:
 
 
 def _exclusive(s: Algebra, e: x.Xor) -> x.Expr | None:
-    """(a ^ c) ^ b == (a ^ b) ^ c: values that differ by a constant then share a ^ b."""
+    """Return (a ^ b) ^ c for (a ^ c) ^ b: values that differ by a constant then share a ^ b."""
     for inner, other in ((e.a, e.b), (e.b, e.a)):
         if isinstance(inner, x.Xor) and number(inner.b) is not None and number(other) is None:
             return s(x.Xor(s(x.Xor(inner.a, other)), inner.b))

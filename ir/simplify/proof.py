@@ -63,9 +63,9 @@ class Knowledge(Scope):
             self.congruences.pop(var, None)
             self.refresh()
             return
-        found = reduce(disjunction, map(self.congruence, values))
-        if found != ANYTHING:
-            self.congruences[var] = found
+        congruence = reduce(disjunction, map(self.congruence, values))
+        if congruence != ANYTHING:
+            self.congruences[var] = congruence
         if len(values) == 1:
             self.values[var] = values[0]
 

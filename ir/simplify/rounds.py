@@ -56,27 +56,27 @@ class Rounds:
 
     def bit(self, v: Var) -> int:
         """Return the bit of a variable, equal in all rounds."""
-        found = self._bits.get(v)
-        if found is None:
-            found = self._bits[v] = 2 * USES << len(self._bits)
-        return found
+        bit = self._bits.get(v)
+        if bit is None:
+            bit = self._bits[v] = 2 * USES << len(self._bits)
+        return bit
 
     def dependencies(self, e: Expr) -> int:
         """Return the bits of what the result for `e` depends on: its variables, and `USES` if use counts changed."""
-        found = self._dependencies.get(e)
-        if found is None:
-            found = self._dependencies[e] = self.bit(e) if isinstance(e, Var) else self._of_operands(e)
-        return found
+        bits = self._dependencies.get(e)
+        if bits is None:
+            bits = self._dependencies[e] = self.bit(e) if isinstance(e, Var) else self._of_operands(e)
+        return bits
 
     def _of_operands(self, e: Expr) -> int:
         if not e.child_fields:
             return 0
         changed = self._changed_uses
         has_same_uses = e not in changed and (e not in self.compared or changed.isdisjoint(self.compared[e]))
-        found = 0 if has_same_uses else USES
+        bits = 0 if has_same_uses else USES
         for c in e.children():
-            found |= self.dependencies(c)
-        return found
+            bits |= self.dependencies(c)
+        return bits
 
 
 def _uses(root: Node) -> tuple[dict[Expr, int], frozenset[Expr]]:

@@ -85,16 +85,18 @@ class _Simplifier(Mutator):
 
     def expression(self, e: Expr) -> Expr:
         """Simplify an expression, reusing results of the enclosing scope and of the last round where valid."""
-        if (found := self.enclosing.get(e)) is not None and not self.rounds.dependencies(e) & self.bound_bits:
-            return found  # type: ignore[return-value]
-        unchanged, consulted = self.results.unchanged, self.results.root_unchanged.get(e)
+        if (outer := self.enclosing.get(e)) is not None and not self.rounds.dependencies(e) & self.bound_bits:
+            return outer  # type: ignore[return-value]
+        unchanged = self.results.unchanged
         was_unchanged = e in unchanged
+        # None unless no equality changed the root in the last round; then USES if that depended on use counts, else 0
+        consulted = self.results.root_unchanged.get(e)
         changes = self.rounds.dependencies(e) & self.changed if was_unchanged or consulted is not None else -1
         if was_unchanged and not changes:
             return e
-        operated = e.map(*self._go)
-        is_root_unchanged = operated is e and consulted is not None and not changes & (consulted | ~USES)
-        new = operated if is_root_unchanged and type(e) not in SUMS else self.algebra(operated)
+        updated = e.map(*self._go)  # with simplified operands
+        is_root_unchanged = updated is e and consulted is not None and not changes & (consulted | ~USES)
+        new = updated if is_root_unchanged and type(e) not in SUMS else self.algebra(updated)
         if type(new) in SUMS and e not in self.rounds.addends and not new.type.elem.is_float:
             new = self.group(self.algebra, new)
         if new is e:

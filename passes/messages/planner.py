@@ -138,7 +138,7 @@ def _by_offset(access: TileAccess, masks: Masks, tests: Tests, varying: Expr, im
 
 
 def _run(access: TileAccess, positions: Positions, widest: int) -> int:
-    """Return the elements a message: contiguous in registers and memory, aligned, and existing as a whole."""
+    """Return the elements of a message: contiguous in registers and memory, aligned, existing as a whole or not."""
     view, layout, alignment = access.view, access.layout, access.facts.message_alignment
     axis, elem = view.unit_axis, view.memory.elem.bytes
     if axis is None:
