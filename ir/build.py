@@ -221,7 +221,7 @@ class KernelBuilder:
             for cond in mapping.exists(tile):
                 around.enter_context(self.when(cond))
             first = tile["k"] * mapping.turns.grains
-            if mapping.dealt:
+            if mapping.uneven_grains:
                 first, count = mapping.share_of_slice(tile["k"])
                 first, share = self.let("first", first), evolve(share, end=self.let("count", count))
                 for cond in share.exists:
@@ -243,7 +243,7 @@ class KernelBuilder:
         return v
 
     def mma(self, name: str, tile: MmaTile, acc: Expr, a: Expr, b: Expr) -> Var:
-        """Bind `acc + a * b`."""
+        """Bind `acc + a * b` on whole fragments."""
         return self.let(name, x.Mma(tile, acc, a, b))
 
     def zeros(self, type: VectorType) -> Expr:
@@ -372,7 +372,7 @@ class KernelBuilder:
         stage: str = "",
         comment: str = "",
     ) -> None:
-        """Bind one slot of a shared tile; the layout's dims are its rows and columns."""
+        """Combine the tile of a view at `coords` atomically with `value` by `op`, a key of `stmt.ATOMICS`."""
         self.add(s.AtomicView(view, _indices(coords), value, layout, self.site(stage, comment), op))
 
     def load_shared(
@@ -401,13 +401,13 @@ class KernelBuilder:
         self, name: str, value: Expr, layout: Fragment, dim: str, op: type[x.Binary], stage: str = ""
     ) -> tuple[Var, Fragment]:
         """Reduce along a dim (`op` is Add, Mul, Min, Max, And or Or); bind the result and return it with its layout."""
-        known = {kind: symbol for symbol, kind in s.REDUCTIONS.items()}
-        if op not in known:
-            raise UserError(f"reduce: given {op.__name__}, wanted one of {', '.join(k.__name__ for k in known)}")
-        left = layout.without(dim)
-        v = self.var(name, vector(value.type.elem, left.registers))
-        self.add(s.Reduce(v, value, layout, dim, known[op], self.site(stage)))
-        return v, left
+        names = {kind: name for name, kind in s.REDUCTIONS.items()}
+        if op not in names:
+            raise UserError(f"reduce: given {op.__name__}, wanted one of {', '.join(k.__name__ for k in names)}")
+        reduced = layout.without(dim)
+        v = self.var(name, vector(value.type.elem, reduced.registers))
+        self.add(s.Reduce(v, value, layout, dim, names[op], self.site(stage)))
+        return v, reduced
 
     def redistribute(self, name: str, value: Expr, of: Fragment, to: Fragment, stage: str = "") -> Var:
         """Bind a tile distributed as `of` in the distribution `to`, moving elements between lanes."""
@@ -425,7 +425,11 @@ class KernelBuilder:
         for dim in to.dims:
             wanted = wanted if dim in of.dims else wanted.without(dim)
         missing = [dim for dim in of.dims if dim not in to.dims]
-        if missing or of.shape != wanted.shape or of.owners("lane", "subgroup") != wanted.owners("lane", "subgroup"):
+        if (
+            missing
+            or of.shape != wanted.shape
+            or of.canonical("lane", "subgroup") != wanted.canonical("lane", "subgroup")
+        ):
             raise UserError(f"broadcast: given {of}, wanted {wanted}, as lanes need it for {to}; redistribute it first")
         return x.Shuffle(value, tuple(of.owner(to.coords(0, 0, r))[2] for r in range(to.registers)))
 
@@ -462,10 +466,10 @@ class KernelBuilder:
 
     def _window(self, surface: Expr, varying: Index, uniform: Index) -> tuple[Global, Expr, Expr, Expr]:
         """Return (buffer, surface, varying, uniform) of an access; a let may have bound the surface."""
-        found = self._surfaces.get(surface, surface)
-        if not isinstance(found, x.Surface):
+        window = self._surfaces.get(surface, surface)
+        if not isinstance(window, x.Surface):
             raise UserError(f"given {surface}, wanted a surface, or a variable that a let binds to one")
-        return found.buffer, surface, _index(varying), _index(uniform)
+        return window.buffer, surface, _index(varying), _index(uniform)
 
     def global_load(
         self, name: str, type: AnyType, surface: Expr, varying: Index, uniform: Index = 0, imm: int = 0
@@ -480,7 +484,10 @@ class KernelBuilder:
         return v
 
     def global_store(self, surface: Expr, value: Expr, varying: Index, uniform: Index = 0, imm: int = 0) -> None:
-        """Store a value at byte `varying + uniform + imm` of a surface; dropped outside it. Raises UserError."""
+        """Store a value at byte `varying + uniform + imm` of a surface; dropped outside it.
+
+        Raises UserError if `surface` is not a surface.
+        """
         self.add(s.GlobalStore(*self._window(surface, varying, uniform), imm, value, self.site()))
 
     def global_atomic(

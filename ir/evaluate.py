@@ -2,7 +2,7 @@
 
 A value has one element a lane (`[width]`) or a vector a lane (`[width, n]`) in the numpy type of its elements. `poison`
 marks elements read from memory that was never written. It propagates through every operation and becomes an error only
-where it decides something (an address, a branch, a stored value): `Value.decided` is that point.
+where it decides something (an address, a branch, a stored value): `Value.defined` is that point.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Value:
     data: Array
     poison: Mask | None = None
 
-    def decided(self, what: str) -> Array:
+    def defined(self, what: str) -> Array:
         """Return the elements for a use that must not see poison; InterpError if one is poison."""
         if self.poison is not None and self.poison.any():
             lanes = np.flatnonzero(self.poison.reshape(len(self.poison), -1).any(axis=1))
@@ -86,7 +86,7 @@ class Evaluator:
         """Return the value of an expression that is not a surface."""
         known = self._memo.get(e)
         if known is None:
-            known = self._memo[e] = _RULES[type(e)](self, e)
+            known = self._memo[e] = _EVALUATED[type(e)](self, e)
         return known
 
     def window(self, e: Expr) -> SurfaceValue:
@@ -102,7 +102,7 @@ class Evaluator:
 
     def uniform(self, e: Expr, what: str) -> Array:
         """Return for each lane the integer that all lanes of its subgroup agree on; InterpError if they differ."""
-        data = self(e).decided(what)
+        data = self(e).defined(what)
         if self.differs(data):
             raise InterpError(f"{what} differs between lanes: {_few(np.unique(data))}")
         return data.astype(np.int64)
@@ -114,8 +114,8 @@ class Evaluator:
 
     def bound(self, e: Expr) -> Value | SurfaceValue:
         """Return the value that a variable gets when bound to `e`."""
-        held = self.env.get(e) if isinstance(e, Var) else None
-        return self.window(e) if isinstance(e, x.Surface) or isinstance(held, SurfaceValue) else self(e)
+        known = self.env.get(e) if isinstance(e, Var) else None
+        return self.window(e) if isinstance(e, x.Surface) or isinstance(known, SurfaceValue) else self(e)
 
     def full(self, type: AnyType, value: int | float) -> Value:
         """Return `value` in every element of every lane."""
@@ -134,8 +134,8 @@ def tainted(a: Value, b: Value) -> Mask | None:
 
 
 def _binary(ev: Evaluator, e: Any) -> Value:
-    made = operate(type(e), ev(e.a), ev(e.b), e.a.type.elem)
-    return Value(made.data.astype(e.type.elem.numpy, copy=False), made.poison)
+    result = operate(type(e), ev(e.a), ev(e.b), e.a.type.elem)
+    return Value(result.data.astype(e.type.elem.numpy, copy=False), result.poison)
 
 
 def operate(kind: type[Expr], a: Value, b: Value, elem: Type) -> Value:
@@ -311,7 +311,7 @@ def _conversion(ev: Evaluator, e: x.Conversion) -> Value:
 
 def _uniform(ev: Evaluator, e: x.Uniform) -> Value:
     a = ev(e.a)
-    data = a.decided("a uniform value")
+    data = a.defined("a uniform value")
     if ev.differs(data):
         raise InterpError(f"uniform() of a value that differs between lanes: {_few(np.unique(data))}")
     return a
@@ -333,7 +333,7 @@ def _shuffle(ev: Evaluator, e: x.Shuffle) -> Value:
 
 
 def _from_lane(ev: Evaluator, e: x.FromLane) -> Value:
-    a, lane = ev(e.a), ev(e.lane).decided("the number of a lane")
+    a, lane = ev(e.a), ev(e.lane).defined("the number of a lane")
     if (bad := lane[(lane < 0) | (lane >= ev.width)]).size:
         raise InterpError(f"lane {bad[0]} of a subgroup, which has {ev.width}")
     first = np.arange(ev.lanes) // ev.width * ev.width
@@ -341,8 +341,8 @@ def _from_lane(ev: Evaluator, e: x.FromLane) -> Value:
 
 
 def _all_lanes(ev: Evaluator, e: AllLanes) -> Value:
-    held = ev(e.a).decided("what lanes vote on").reshape(-1, ev.width)
-    return Value(np.repeat(held.all(1), ev.width))
+    votes = ev(e.a).defined("what lanes vote on").reshape(-1, ev.width)
+    return Value(np.repeat(votes.all(1), ev.width))
 
 
 def to_bytes(v: Value) -> tuple[Array, Mask | None]:
@@ -409,14 +409,14 @@ def _mma(ev: Evaluator, e: x.Mma) -> Value:
     i, j = _results(op, tuple(n % atom.spans for n in members), ev.width)
     wide = np.dtype(np.float64 if atom.acc.is_float else np.int64)
 
-    def operand(held: Sequence[Array], tiles: int, place: tuple[Array, ...]) -> Array:
-        """Return an operand as [team, tile, step, row, k]."""
-        shaped = np.concatenate(held).reshape(
-            -1, atom.spans, ev.width, tiles, op.steps, held[0].shape[1] // (tiles * op.steps)
+    def operand(parts: Sequence[Array], tiles: int, place: tuple[Array, ...]) -> Array:
+        """Return an operand, given as one part for each subgroup of a team, as [team, tile, step, row, k]."""
+        shaped = np.concatenate(parts).reshape(
+            -1, atom.spans, ev.width, tiles, op.steps, parts[0].shape[1] // (tiles * op.steps)
         )
         subgroup, lane, register = place
-        found: Array = shaped.transpose(0, 3, 4, 1, 2, 5)[:, :, :, subgroup, lane, register]
-        return found
+        rows: Array = shaped.transpose(0, 3, 4, 1, 2, 5)[:, :, :, subgroup, lane, register]
+        return rows
 
     def of_lanes(rows: Array) -> Array:
         """Reshape [team, tile of j, tile of i, lane, register] to the value's [lane, register]."""
@@ -471,7 +471,8 @@ def _results(op: MmaTile, members: tuple[int, ...], width: int) -> tuple[Array, 
     return i, j
 
 
-_RULES: dict[type[Expr], Callable[[Evaluator, Any], Value]] = {
+#: Semantics of expressions.
+_EVALUATED: dict[type[Expr], Callable[[Evaluator, Any], Value]] = {
     **dict.fromkeys(_OPERATORS, _binary),
     x.Const: _const,
     x.Var: _var,

@@ -29,8 +29,12 @@ _TEMPORARY = "t"  #: name of variables that bind a subexpression and need no nam
 class Expr(Node):
     """A value of one lane; `type` is derived from the operands."""
 
-    symbol: ClassVar[str] = ""  #: in text: a sign, or the name of a function of all fields; empty for other forms
-    alike: ClassVar[tuple[str, ...]] = ()  #: the operands of one type, which bare numbers in text have from the others
+    symbol: ClassVar[str] = (
+        ""  #: in text: an infix sign, or the name of a function of all fields; empty for other forms
+    )
+    alike: ClassVar[
+        tuple[str, ...]
+    ] = ()  #: operands of equal type: in text, a bare number takes the type of another one
     type: AnyType = derived(by="result")
 
     if TYPE_CHECKING:
@@ -139,7 +143,7 @@ class Const(Expr):
 
 @node
 class Var(Expr):
-    """A named value: bound once by a let, a load, a loop or the kernel's ABI."""
+    """A named value: bound once on every path, by a let, a load, a loop or the kernel's ABI."""
 
     name: str
     id: int
@@ -338,7 +342,7 @@ class Saturate(Conversion):
 
 @node
 class Uniform(Unary):
-    """The value all active lanes agree on, now subgroup-uniform by contract (the interpreter checks it)."""
+    """The value of `a`, which is equal in all lanes of the subgroup by contract; the interpreter checks it."""
 
     symbol = "uniform"
 
@@ -375,7 +379,7 @@ class Pack(Expr):
 
 @node
 class Slice(Expr):
-    """Elements [start, start + type.lanes) of the vector `a`."""
+    """Elements [start, start + count) of the vector `a`."""
 
     a: Expr
     start: int
@@ -402,7 +406,7 @@ class Shuffle(Expr):
 
 @node
 class FromLane(Expr):
-    """A permutation within a subgroup: this lane's result is `a` of the lane numbered `lane`; every lane takes part."""
+    """The value of `a` in lane `lane` of the subgroup; every lane takes part, and several may read one lane."""
 
     symbol = "from_lane"
     a: Expr
@@ -486,7 +490,7 @@ def reserve_ids(used: int) -> None:
 
 
 def const(value: Number | bool, type: Type = s32) -> Const:
-    """Return the constant `value`; UserError unless `type` represents it exactly (floats are rounded)."""
+    """Return the constant `value`, rounded for a float type; UserError if an integer type does not represent it."""
     if type.is_float:
         pattern = np.array([value], dtype=type.numpy).view(f"uint{type.bits}")[0]
         return Const(type, int(pattern))

@@ -7,7 +7,7 @@ from typing import Any
 
 from convgen.ir.layout.mma import BlockAtom, MmaAtom
 from convgen.ir.record import frozen
-from convgen.ir.rows import Stmt
+from convgen.ir.stmt_base import Stmt
 
 
 @frozen(cache_hash=True)
@@ -17,8 +17,8 @@ class SharedPhases:
     banks: int
     phases: tuple[tuple[int, ...], ...]  #: lanes; the groups of each cycle, in order
 
-    def of_less(self, parts: int) -> SharedPhases:
-        """Return the phases of an access `parts` times narrower: `parts` consecutive groups go in one cycle."""
+    def narrower(self, parts: int) -> SharedPhases:
+        """Return the phases of an access `parts` times narrower: `parts` consecutive groups share one cycle."""
         groups = (self.phases[n : n + parts] for n in range(0, len(self.phases), parts))
         return SharedPhases(self.banks, tuple(tuple(chain.from_iterable(group)) for group in groups))
 
@@ -49,7 +49,7 @@ class Planes:
     least: int  #: bytes; least width of a plane
     most: int  #: bytes; exclusive bound of a plane's pitch, and so its width; in rows, of its height
     row: int  #: bytes; longest row of a rectangle
-    turned: int  #: bytes; longest row of a rectangle loaded transposed, one row a lane
+    transposed_row: int  #: bytes; longest row of a rectangle loaded transposed, one row a lane
     loaded_rows: int  #: rows; greatest height of a rectangle to load
     stored_rows: int  #: rows; greatest height of a rectangle to store
     count: int  #: rectangles; greatest number side by side in one load
@@ -119,8 +119,8 @@ class TargetFacts:
     tickets: bool = False  #: the target can order subgroups of different workgroups (`stmt.Ticket`)
     #: bytes; widths a lane may copy from global to shared memory without registers in one message; empty if it cannot
     direct_widths: tuple[int, ...] = ()
-    #: Timing of transposing 8-byte reads (`stmt.TurnedRead`); None if the target has none.
-    turned_reads: SharedPhases | None = None
+    #: Timing of transposing 8-byte reads (`stmt.TransposedRead`); None if the target has none.
+    transposed_reads: SharedPhases | None = None
     #: Loops carry the fragments of their next iteration; False if the assembler schedules reads by itself.
     carried_fragments: bool = True
     #: Timing of reads of four matrices with rows of 16 bytes (`stmt.MatrixRead`); None if the target has none.
@@ -129,7 +129,7 @@ class TargetFacts:
     #: all of them, and matrix instructions may span them (`MmaAtom.spans`); 0 if each subgroup has its own pointer
     lockstep: int = 0
     lane_words: bool = False  #: an instruction may broadcast the word of one lane to all lanes
-    permutes: bool = False  #: one instruction permutes a register arbitrarily between lanes
+    permutes: bool = False  #: one instruction moves a register between lanes, each reading any lane (`expr.FromLane`)
     split_barriers: bool = False  #: a barrier is two instructions: arrive and wait
     #: bytes; largest block message (a subgroup's registers, unchanged, at one address); 0 if the target has none
     block_bytes: int = 0

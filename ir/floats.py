@@ -86,10 +86,11 @@ class Approximate(Unary):
     accuracy: ClassVar[Mapping[Type, Accuracy]]  #: by element type; other types are refused
 
 
-#: Sources: Intel's documentation of ESIMD math (inv, log2, exp2, sqrt, rsqrt, sin, cos). LLVM's AMDGPUUsage has 1 ulp
-#: for exp2 and log2 on f32 and 0.51 on f16. AMD documents no error of sin and cos; Intel's bound is also Direct3D's.
-#: For f16, one f32 operation and one rounding.
-_HALF = Accuracy(1)
+# Sources of the accuracies on f32: Intel's documentation of ESIMD math (inv, log2, exp2, sqrt, rsqrt, sin, cos). LLVM's
+# AMDGPUUsage has 1 ulp for exp2 and log2 on f32 and 0.51 on f16. AMD documents no error of sin and cos; Intel's bound
+# is also Direct3D's.
+
+_HALF = Accuracy(1)  #: on f16: one f32 operation and one rounding
 
 
 @node

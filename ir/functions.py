@@ -10,7 +10,8 @@ bf16 functions are computed in f32 and rounded: one ulp, or twice the absolute e
 results may be flushed to zero. NaN gives NaN.
 
 Polynomials: fitted to functions in f64 by weighted least squares on 4000 Chebyshev points, the weights iterated towards
-the minimax error (Lawson's algorithm); coefficients rounded to f32.
+the minimax error (Lawson's algorithm); coefficients rounded to f32. No script in this repository repeats the fit;
+`tests/ir/test_functions.py` checks the accuracies.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from convgen.ir.record import frozen
 from convgen.ir.types import Type, bf16, f16, f32, vector
 
 _LOG2E = math.log2(math.e)
-_LEAST = 2.0**-21  #: absolute error of the logarithm, which functions built on it inherit
+_LOG_ERROR = 2.0**-21  #: absolute error of the logarithm near 1, as of `floats.Log2`
 
 
 @frozen
@@ -154,7 +155,7 @@ def _turns(x: Expr) -> Expr:
 
 
 exp = Function("exp", _exp, Accuracy(6))
-log = Function("log", lambda x: Log2(x) * math.log(2), Accuracy(9, _LEAST))
+log = Function("log", lambda x: Log2(x) * math.log(2), Accuracy(9, _LOG_ERROR))
 divide = Function("divide", _divide, Accuracy(1), "operands and quotients from 2^-100 to 2^100, zeros and infinities")
 sigmoid = Function("sigmoid", _sigmoid, Accuracy(16))
 tanh = Function("tanh", _tanh, Accuracy(8))

@@ -4,7 +4,7 @@ Each subgroup is a generator that yields at barriers. Shared memory records who 
 barrier, so that a missing barrier is found in whatever order the subgroups run. docs/ir.md specifies what this module
 implements.
 
-For speed, all subgroups of many workgroups first run in step as one `Party`. If they diverge or an error occurs, their
+For speed, all subgroups of many workgroups first run in step (`Converged`). If they diverge or an error occurs, their
 writes are undone and each subgroup runs alone, which gives the exact result or error.
 """
 
@@ -17,8 +17,8 @@ import numpy as np
 from convgen.ir.error import UserError
 from convgen.ir.evaluate import Array, InterpError
 from convgen.ir.expr import Var
+from convgen.ir.interp_converged import Converged, Diverged, Run, Stop
 from convgen.ir.interp_lanes import Group
-from convgen.ir.interp_party import Parted, Party, Run, Stop
 from convgen.ir.interp_shared import SharedTile
 from convgen.ir.layout.memory import Global
 from convgen.ir.program import Kernel
@@ -73,13 +73,13 @@ def _scalar(p: Var, scalars: Mapping[str, int]) -> int:
 def _run_together(k: Kernel, memory: dict[Global, Array], values: dict[Var, int], groups: Sequence[Group]) -> bool:
     """Run all subgroups of some workgroups in step; if they diverge or fail, undo their writes and return False."""
     shared = SharedTile.of_all(k.shared, len(groups))
-    party = Party(k, [(group, n) for group in groups for n in range(k.subgroups)], values, memory, shared)
+    converged = Converged(k, [(group, n) for group in groups for n in range(k.subgroups)], values, memory, shared)
     try:
-        for _ in party.run(k.body):
+        for _ in converged.run(k.body):
             for tile in shared.values():
                 tile.region.next_epoch()
-    except (InterpError, Parted):
-        for changed, at, old in reversed(party.overwritten):
+    except (InterpError, Diverged):
+        for changed, at, old in reversed(converged.overwritten):
             changed[at] = old
         return False
     return True
@@ -88,7 +88,7 @@ def _run_together(k: Kernel, memory: dict[Global, Array], values: dict[Var, int]
 def _run_group(k: Kernel, memory: dict[Global, Array], values: dict[Var, int], group: Group) -> None:
     """Run all subgroups of one workgroup from barrier to barrier; all must arrive at each."""
     shared = SharedTile.of_all(k.shared)
-    subgroups = [Party(k, [(group, number)], values, memory, shared) for number in range(k.subgroups)]
+    subgroups = [Converged(k, [(group, number)], values, memory, shared) for number in range(k.subgroups)]
     for subgroup in subgroups:
         subgroup.peers = subgroups
     runs = [subgroup.run(k.body) for subgroup in subgroups]
@@ -107,7 +107,7 @@ def _to_barrier(runs: Sequence[Run], active: Sequence[int], group: tuple[int, ..
     while active:
         stops = [(n, _advance(runs[n], n, group)) for n in active]
         arrived += [n for n, stop in stops if stop is Stop.BARRIER]
-        active = [n for n, stop in stops if stop is Stop.MEETING]
+        active = [n for n, stop in stops if stop is Stop.EXCHANGE]
     return sorted(arrived)
 
 

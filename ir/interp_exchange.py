@@ -16,21 +16,22 @@ from convgen.ir.types import Type
 
 
 @frozen(eq=False)
-class Held:
+class ExchangeSource:
     """A fragment in the registers of some subgroups, and the subgroups that read elements from it."""
 
     values: Sequence[Value]  #: registers; all lanes, subgroup by subgroup
-    layout: Fragment
-    width: int
-    numbers: tuple[int, ...]  #: numbers of the subgroups that read
-    first: Array  #: first lane of each reading subgroup's registers, or of subgroup 0's if elements cross subgroups
-    meet: bool
+    layout: Fragment  #: distribution of `values`
+    width: int  #: lanes of a subgroup
+    numbers: tuple[int, ...]  #: numbers of the reading subgroups
+    #: for each reading subgroup, the index in `values` of its first lane; of subgroup 0's if elements cross subgroups
+    first: Array
+    crosses_subgroups: bool
 
     def at(self, coords: Mapping[str, Array]) -> Value:
         """Return the elements at these coordinates, `[lanes, registers]` each."""
         place = self.layout.place(coords)
         row = np.repeat(self.first, self.width)[:, None] + place.get(Space.LANE, 0)
-        if self.meet:
+        if self.crosses_subgroups:
             row = row + place.get(Space.SUBGROUP, 0) * self.width
         register = place.get(Space.REGISTER, 0)
         data = np.concatenate([v.data for v in self.values])[row, register]
@@ -43,30 +44,30 @@ def _poison(v: Value) -> Mask:
     return np.zeros(v.data.shape, np.bool_) if v.poison is None else v.poison
 
 
-def exchanged(node: Exchange, held: Held) -> Value:
+def exchanged(node: Exchange, source: ExchangeSource) -> Value:
     """Return the value that `node` binds in the reading subgroups."""
-    coords = _coords(node.layout, held)
+    coords = _coords(node.layout, source)
     match node:
         case Reduce():
-            return _reduced(node, held, coords)
+            return _reduced(node, source, coords)
         case Redistribute():
-            return held.at(coords)
+            return source.at(coords)
     raise NotImplementedError(type(node).__name__)
 
 
-def _coords(layout: Fragment, held: Held) -> dict[str, Array]:
+def _coords(layout: Fragment, source: ExchangeSource) -> dict[str, Array]:
     """Return the coordinates of each (lane, register) of a layout in the reading subgroups."""
-    lanes, registers = np.meshgrid(np.arange(held.width), np.arange(layout.registers), indexing="ij")
-    at = [layout.coords(number, lanes, registers) for number in held.numbers]
+    lanes, registers = np.meshgrid(np.arange(source.width), np.arange(layout.registers), indexing="ij")
+    at = [layout.coords(number, lanes, registers) for number in source.numbers]
     shape = lanes.shape
     return {dim: np.concatenate([np.broadcast_to(one[dim], shape) for one in at]) for dim in layout.dims}
 
 
-def _reduced(node: Reduce, held: Held, coords: Mapping[str, Array]) -> Value:
+def _reduced(node: Reduce, source: ExchangeSource, coords: Mapping[str, Array]) -> Value:
     """Reduce digit by digit; along each digit from the first element to the last."""
     elem: Type = node.value.type.elem
-    shape = (held.width * len(held.numbers), node.layout.registers)
-    parts = {p: held.at({**coords, node.dim: np.full(shape, p)}) for p in range(node.of.extent(node.dim))}
+    shape = (source.width * len(source.numbers), node.layout.registers)
+    parts = {p: source.at({**coords, node.dim: np.full(shape, p)}) for p in range(node.of.extent(node.dim))}
     kind = REDUCTIONS[node.op]
     for step, d in node.of.reduction(node.dim):
         runs = {p: [parts[p + i * step] for i in range(d.size)] for p in parts if p // step % d.size == 0}

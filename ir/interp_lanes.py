@@ -68,7 +68,7 @@ class Lanes:
 
     def integers(self, e: Expr, what: str) -> Array:
         """Return the exact integers of all lanes, for an address."""
-        return self.ev(e).decided(what).astype(np.int64)
+        return self.ev(e).defined(what).astype(np.int64)
 
     def extent(self, e: Extent) -> int:
         """Return the value of an extent in this launch."""
@@ -76,10 +76,10 @@ class Lanes:
 
     def elements(self, memory: Global) -> Array:
         """Return a buffer as an array of its elements; read-only for 4-bit elements."""
-        held = self.memory[memory]
+        data = self.memory[memory]
         if memory.elem.bits == 4:
-            return np.stack((held & 0xF, held >> 4), axis=1).reshape(-1).view(memory.elem.numpy)  # a copy: read-only
-        return held[: len(held) // memory.elem.bytes * memory.elem.bytes].view(memory.elem.numpy)
+            return np.stack((data & 0xF, data >> 4), axis=1).reshape(-1).view(memory.elem.numpy)  # a copy: read-only
+        return data[: len(data) // memory.elem.bytes * memory.elem.bytes].view(memory.elem.numpy)
 
     def put(self, memory: Array, places: Array, data: Array, op: str = "") -> None:
         """Store `data` at `places` of a memory, or combine it by the atomic operation `op` with the elements there."""

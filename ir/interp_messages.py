@@ -28,7 +28,7 @@ def _flat(
 ) -> tuple[Array, Array, Mask]:
     """Return (buffer, bytes, mask) of an access to flat addresses; all must lie in the message's buffer."""
     buffer = node.buffer
-    mask = lanes.ev(node.mask).decided("a mask")
+    mask = lanes.ev(node.mask).defined("a mask")
     start = lanes.integers(node.address, "an address") - lanes.bases[buffer]
     length = len(lanes.memory[buffer])
     if (bad := start[mask & ((start < 0) | (start + size > length))]).size:
@@ -73,7 +73,7 @@ def _global_store(lanes: Lanes, node: s.GlobalStore | s.FlatStore) -> None:
 def _put_bytes(lanes: Lanes, value: Expr, buffer: Array, at: Array, inside: Mask) -> None:
     """Store each lane's bytes where `inside` holds; two lanes that store to one place must store equal bytes."""
     raw, poison = to_bytes(lanes.ev(value))
-    Value(raw, None if poison is None else poison & inside).decided("a stored value")
+    Value(raw, None if poison is None else poison & inside).defined("a stored value")
     agree(at[inside], raw[inside], "a buffer")
     lanes.put(buffer, at[inside], raw[inside])
 
@@ -85,7 +85,7 @@ def _global_atomic(lanes: Lanes, node: s.GlobalAtomic | s.FlatAtomic) -> None:
     buffer, at, inside = _place(lanes, node, data.shape[1] * elem.bytes)
     first, there = at[:, :: elem.bytes] // elem.bytes, inside[:, :: elem.bytes]
     poison = None if value.poison is None else value.poison.reshape(data.shape)
-    Value(data, None if poison is None else poison & there).decided("an added value")
+    Value(data, None if poison is None else poison & there).defined("an added value")
     whole = len(buffer) // elem.bytes * elem.bytes
     elements = buffer[:whole].view(elem.numpy)
     lanes.put(elements, first[there], data[there], node.op)
@@ -148,7 +148,7 @@ def shared_bytes(ev: Evaluator, node: s.SharedRead | s.SharedWrite | s.DirectLoa
     if isinstance(node, (s.DirectLoad, s.FlatDirectLoad)):
         start = ev.uniform(node.place, "the place of a direct load") + node.imm
         return start[:, None] + lane * node.width + np.arange(node.width)
-    start = ev(node.address).decided("a shared address").astype(np.int64) + node.imm
+    start = ev(node.address).defined("a shared address").astype(np.int64) + node.imm
     size = np.arange(node.moved.bits // 8)
     if isinstance(node, (s.BlockRead, s.BlockWrite)):
         dword, byte = np.divmod(size, 4)
@@ -158,10 +158,10 @@ def shared_bytes(ev: Evaluator, node: s.SharedRead | s.SharedWrite | s.DirectLoa
 
 def _shared_read(lanes: Lanes, node: s.SharedRead) -> None:
     at = shared_bytes(lanes.ev, node)
-    if isinstance(node, s.TurnedRead):
-        at = _turned(at)
-    elif isinstance(node, s.TurnedMatrixRead):
-        at = _of_turned_matrices(at)
+    if isinstance(node, s.TransposedRead):
+        at = _transposed(at)
+    elif isinstance(node, s.TransposedMatrixRead):
+        at = _of_transposed_matrices(at)
     elif isinstance(node, s.MatrixRead):
         at = _of_matrices(at)
     lanes.bind(node.var, from_bytes(*lanes.shared[node.tile].read(at, lanes.accessors), node.var.type))
@@ -170,7 +170,7 @@ def _shared_read(lanes: Lanes, node: s.SharedRead) -> None:
 def _shared_write(lanes: Lanes, node: s.SharedWrite) -> None:
     raw, poison = to_bytes(lanes.ev(node.value))
     if isinstance(node, s.FilledWrite):
-        exists = lanes.ev(node.mask).decided("a mask")[:, None]
+        exists = lanes.ev(node.mask).defined("a mask")[:, None]
         raw, poison = np.where(exists, raw, 0).astype(np.uint8), None if poison is None else poison & exists
     lanes.shared[node.tile].write(shared_bytes(lanes.ev, node), lanes.accessors, raw, poison)
 
@@ -182,9 +182,9 @@ def _direct_load(lanes: Lanes, node: s.DirectLoad | s.FlatDirectLoad) -> None:
     lanes.shared[node.tile].write(to, lanes.accessors, np.where(inside, buffer[at], 0).astype(np.uint8), None)
 
 
-def _turned(at: Array) -> Array:
+def _transposed(at: Array) -> Array:
     """Return the addresses `[lanes, 8]` of the bytes that each lane receives from a transposing read."""
-    runs = at.reshape(-1, 4, s.TURNED, 2)  # groups, runs, their elements, bytes of one
+    runs = at.reshape(-1, 4, s.TRANSPOSED_LANES, 2)  # groups, runs, their elements, bytes of one
     return runs.transpose(0, 2, 1, 3).reshape(at.shape)
 
 
@@ -194,7 +194,7 @@ def _of_matrices(at: Array) -> Array:
     return dwords.transpose(0, 2, 3, 1, 4).reshape(at.shape)
 
 
-def _of_turned_matrices(at: Array) -> Array:
+def _of_transposed_matrices(at: Array) -> Array:
     """Return the addresses `[lanes, 16]` of the bytes that each lane receives from a transposing read of matrices."""
     elements = at.reshape(-1, 4, 4, 2, 8, 2)  # subgroups, matrices, pairs of rows, rows of a pair, columns, bytes
     return elements.transpose(0, 4, 2, 1, 3, 5).reshape(at.shape)
@@ -221,8 +221,8 @@ MESSAGES: dict[type[Stmt], Callable[[Lanes, Any], None]] = {
     s.SharedWrite: _shared_write,
     s.FilledWrite: _shared_write,
     s.BlockRead: _shared_read,
-    s.TurnedRead: _shared_read,
+    s.TransposedRead: _shared_read,
     s.MatrixRead: _shared_read,
-    s.TurnedMatrixRead: _shared_read,
+    s.TransposedMatrixRead: _shared_read,
     s.BlockWrite: _shared_write,
 }

@@ -1,4 +1,4 @@
-"""Shared memory of the interpreter: bytes, which are poison, and who read and wrote each since the last barrier."""
+"""Shared memory of the interpreter: bytes, whether each is poison, and who accessed each since the last barrier."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Accessors:
 
 
 class Region:
-    """The bytes of a shared region in some workgroups, which are unwritten, and who accessed each in this epoch."""
+    """The bytes of a region in some workgroups, whether each is poison, and who accessed each in this epoch."""
 
     def __init__(self, size: int, groups: int) -> None:
         self.bytes = size
@@ -66,7 +66,7 @@ class SharedTile:
         return moved
 
     def read(self, at: Array, who: Accessors) -> tuple[Array, Mask]:
-        """Return the bytes that lanes read, `[lanes, bytes]`, and which are poison."""
+        """Return the bytes that lanes read, `[lanes, bytes]`, and whether each is poison."""
         at = self._inside(at, who)
         for me, lanes in who.subgroups:
             self._check(at[lanes], me, self.region.writer, "written")

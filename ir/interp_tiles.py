@@ -81,9 +81,9 @@ def _store_view(lanes: Lanes, node: s.StoreView) -> None:
 
 def _chosen(lanes: Lanes, node: s.LoadAt | s.StoreAt) -> tuple[Array, Mask]:
     """Return the element number that each (lane, register) accesses, and whether it does."""
-    exists, count = lanes.ev(node.mask).decided("a mask"), len(lanes.elements(node.buffer))
+    exists, count = lanes.ev(node.mask).defined("a mask"), len(lanes.elements(node.buffer))
     offsets = lanes.ev(node.offsets)
-    Value(offsets.data, None if offsets.poison is None else offsets.poison & exists).decided("an offset")
+    Value(offsets.data, None if offsets.poison is None else offsets.poison & exists).defined("an offset")
     if (bad := offsets.data[exists & ((offsets.data < 0) | (offsets.data >= count))]).size:
         raise InterpError(f"element {bad[0]} of buffer {node.buffer.name}, which has {count}")
     return np.where(exists, offsets.data, 0), exists
@@ -106,25 +106,25 @@ def _put_elements(lanes: Lanes, buffer: Global, value: Expr, at: Array, exists: 
 
     Two lanes that store to one place must store equal elements.
     """
-    held, memory = lanes.ev(value), lanes.elements(buffer)
-    poison = None if held.poison is None else held.poison & exists
-    Value(held.data, poison).decided("an added value" if op else "a stored value")
-    places, data = at[exists], held.data[exists]
+    given, memory = lanes.ev(value), lanes.elements(buffer)
+    poison = None if given.poison is None else given.poison & exists
+    Value(given.data, poison).defined("an added value" if op else "a stored value")
+    places, data = at[exists], given.data[exists]
     if not op:
         agree(places, data.view(f"u{memory.itemsize}"), f"buffer {buffer.name}")
     lanes.put(memory, places, data, op)
 
 
 def _copy(lanes: Lanes, node: s.Copy) -> None:
-    found = _view_tile(lanes, node.view, node.coords, node.layout)
+    loaded = _view_tile(lanes, node.view, node.coords, node.layout)
     if node.flip:
-        found = Value((found.data ^ found.data.dtype.type(node.flip)).view(node.tile.elem.numpy))
-    held = Value(convert(found.data, node.tile.elem)) if node.tile.elem.numpy != found.data.dtype else found
-    _put(lanes, node.tile, node.slot, node.layout, held)
+        loaded = Value((loaded.data ^ loaded.data.dtype.type(node.flip)).view(node.tile.elem.numpy))
+    stored = Value(convert(loaded.data, node.tile.elem)) if node.tile.elem.numpy != loaded.data.dtype else loaded
+    _put(lanes, node.tile, node.slot, node.layout, stored)
 
 
 def _direct_copy(lanes: Lanes, node: s.DirectCopy) -> None:
-    """Copy the elements at each lane's places of the tile, which are dealt to subgroups, then messages."""
+    """Copy the elements at each lane's places; places are distributed over lanes, then subgroups, then messages."""
     tile, elements = node.tile, node.width // node.tile.elem.bytes
     row, col = (at.ravel() for at in np.indices((tile.rows, tile.cols)))
     by_place = np.argsort(tile.address(0, row, col))

@@ -139,9 +139,9 @@ def _words(a: Expr) -> Expr:
 
 def _first(elem: Type, count: int, words: Expr) -> Expr:
     """Return the first `count` elements of type `elem` in `words`."""
-    held = words.type.bits // elem.bits
-    found: Expr = Pack(vector(elem, held), (words,))
-    return found if held == count else Slice(found, 0, count)
+    available = words.type.bits // elem.bits
+    elements: Expr = Pack(vector(elem, available), (words,))
+    return elements if available == count else Slice(elements, 0, count)
 
 
 def _interleaved(parts: Sequence[Expr]) -> Expr:
@@ -154,7 +154,7 @@ def _interleaved(parts: Sequence[Expr]) -> Expr:
 def _halves(of: Type, words: Expr) -> Expr:
     """Return words with two f16 each, from words of narrow elements."""
     split = _halves_of_nibbles if of.bits == 4 else _halves_of_bytes
-    return _MADE[of](split(words))
+    return _TO_F16[of](split(words))
 
 
 def _halves_of_bytes(words: Expr) -> Expr:
@@ -191,7 +191,7 @@ def _as_halves(words: Expr, change: Callable[[Expr], Expr]) -> Expr:
     return Pack(words.type, (change(Pack(vector(f16, 2 * words.type.lanes), (words,))),))
 
 
-def _counted(flipped: int) -> Callable[[Expr], Expr]:
+def _by_steps_of_one(flipped: int) -> Callable[[Expr], Expr]:
     """Return a conversion of nibbles n to f16, by the bits of 1024 + n (steps of 1) after inverting `flipped` bits."""
 
     def make(words: Expr) -> Expr:
@@ -238,9 +238,9 @@ def _e5m2fnuz(words: Expr) -> Expr:
 
 
 #: Conversions to f16 from bytes in the upper byte of halves, or from nibbles in their low bits.
-_MADE: dict[Type, Callable[[Expr], Expr]] = {
-    u4: _counted(0),
-    s4: _counted(8),
+_TO_F16: dict[Type, Callable[[Expr], Expr]] = {
+    u4: _by_steps_of_one(0),
+    s4: _by_steps_of_one(8),
     f4_e2m1: _e2m1,
     f8_e4m3: _e4m3,
     f8_e5m2: lambda words: words,

@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 @attrs.frozen
 class _Refusing:
-    """Source of attrs' `__setattr__` and `__delattr__`: plain and other frozen records can derive from each other."""
+    """A frozen attrs class. Frozen records have its `__setattr__`, so that they can derive from attrs classes."""
 
 
 _MORE = type(attrs.field())

@@ -57,13 +57,13 @@ class Size(Var):
 
 @node
 class HostValue(Var):
-    """A scalar argument that the host computes: currently `value`, in any launch the value of the expression `told`.
+    """A scalar argument that the host computes: now `value`, in any launch the value of the launch expression `expr`.
 
-    `ir.layout.argument` defines the language of `told`; if it is empty, the host chooses the value.
+    `ir.layout.argument` defines the language of launch expressions. If `expr` is empty, the host chooses the value.
     """
 
     value: int
-    told: str
+    expr: str
 
 
 #: Operations of extents: their symbol in launch expressions, and their function on integers of any size.

@@ -1,10 +1,10 @@
 """Statements of both levels. A block's lets and loads are visible to the statements after them in that block.
 
-Tile level: whole fragments move between views, shared tiles and registers. Message level: one statement is one
-instruction's movement, its address split into (surface, varying offset, uniform offset, immediate), or one flat 64-bit
-address a lane with a mask. The pass `lower_tiles` goes from the first to the second; all else belongs to both.
+Tile level: whole fragments move between views, shared tiles and registers. Message level: one statement is one memory
+instruction, its address split into (surface, varying offset, uniform offset, immediate), or one flat 64-bit address a
+lane with a mask. The pass `lower_tiles` replaces tile-level statements; classes without a level belong to both.
 
-Each class says what its statements bind, access and look like; `ir.rows` tells how to read it.
+Each class declares what its statements bind and access, and their text; `ir.stmt_base` explains the declarations.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from convgen.ir.layout.digits import Space
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import Global, Plane, Rectangle, Shared, View
 from convgen.ir.node import family, node, role
-from convgen.ir.rows import Effect as Effect
-from convgen.ir.rows import Load as Load
-from convgen.ir.rows import Site as Site
-from convgen.ir.rows import Stmt as Stmt
-from convgen.ir.rows import Store as Store
+from convgen.ir.stmt_base import Effect as Effect
+from convgen.ir.stmt_base import Load as Load
+from convgen.ir.stmt_base import Site as Site
+from convgen.ir.stmt_base import Stmt as Stmt
+from convgen.ir.stmt_base import Store as Store
 from convgen.ir.types import Type, bool_, f32, f64, s32, u32, vector
 
-_MOST_STAGES = 64  #: blocks that a copy holds on their way
+_MOST_STAGES = 64  #: blocks of one copy in flight in registers
 
 
 @node
@@ -116,9 +116,9 @@ class Barrier(Stmt):
 
 @node
 class Arrive(Stmt):
-    """The first half of a barrier: this subgroup's accesses to shared memory before it are done.
+    """The first half of a barrier: this subgroup's earlier accesses to shared memory are complete.
 
-    The next statement of its block that concerns shared memory is its `Wait`.
+    Its `Wait` follows in the same block, with no access to shared memory between the two (`ordered_by_barriers`).
     """
 
     form, level, needs = "arrive", "message", "split_barriers"
@@ -134,10 +134,10 @@ class Wait(Barrier):
 
 @node
 class Ticket(Load):
-    """Bind `var` to how many subgroups took a ticket of this round before, by the count in element `index` of `buffer`.
+    """Bind `var` to the number of tickets taken before in this round: an atomic increment of `buffer[index]`.
 
-    Taken once a subgroup, atomically in the whole grid; a round has `turns`, the last of which leaves a zero. Whoever
-    takes a ticket sees what the others had stored to global memory before they took the earlier ones of the round.
+    A subgroup takes one ticket. The last of the `turns` tickets of a round resets the count to 0. Acquire and release
+    in the whole grid: the subgroup sees all global stores that precede the earlier tickets of the round.
     """
 
     form, needs = "{var} = ticket {buffer}[{index}] of {turns}", "tickets"
@@ -150,10 +150,10 @@ class Ticket(Load):
 
 @node
 class Acquire(Stmt):
-    """From here on this subgroup sees what was stored before a ticket that it knows to be taken, by whomever.
+    """Make visible to this subgroup the global stores that precede tickets it knows of, whoever took them.
 
-    One that has learnt from another subgroup what that has drawn needs it. In a kernel without any, whoever takes a
-    ticket sees all that; in one with some, behind these only.
+    Needed by a subgroup that learns of another subgroup's ticket, through shared memory for instance. In a kernel
+    without an `Acquire` a ticket itself acquires; in a kernel with one, only the `Acquire` does.
     """
 
     form, needs = "acquire", "tickets"
@@ -179,14 +179,14 @@ class LoadView(Load):
 
 @node
 class LoadRuns(LoadView):
-    """The same of a `RunView`, as messages bring it: only a `Trim` makes the tile of it."""
+    """Load the tile of a `RunView` in whole words, with elements that do not exist; `Trim` extracts the tile."""
 
     form = "{var} = load runs of {view}[{coords}] as {layout}"
 
 
 @node
 class Trim(Load):
-    """Bind `var` to the tile of `view` at `coords`, of which a `LoadRuns` of the same layout has brought `value`."""
+    """Bind `var` to the tile of `view` at `coords`, extracted from `value`, which `LoadRuns` loaded for that layout."""
 
     form, level = "{var} = trim {value} to {view}[{coords}] as {layout}", "tile"
     view: View = role(Effect.SHAPES)
@@ -197,10 +197,10 @@ class Trim(Load):
 
 @node
 class Prefetch(Stmt):
-    """Bring the tile of `view` at `coords` nearer, as what will soon be loaded; it changes no value."""
+    """Prefetch the tile of `view` at `coords` into the caches; changes no value."""
 
     form, level = "prefetch {view}[{coords}] as {layout}", "tile"
-    view: View = role(Effect.NEARS)
+    view: View = role(Effect.PREFETCHES)
     coords: tuple[Expr, ...]
     layout: Fragment
     site: Site
@@ -220,7 +220,7 @@ class StoreView(Store):
 
 @node
 class AtomicView(StoreView):
-    """Each element of the tile of `view` becomes `op` of itself and that of `value`, atomically in the whole grid.
+    """Combine each element of the tile of `view` with that of `value` by `op`, atomically in the whole grid.
 
     `op` is a key of `ATOMICS`.
     """
@@ -231,7 +231,7 @@ class AtomicView(StoreView):
 
 @node
 class LoadAt(Load):
-    """Bind `var` to the elements of `buffer` whose numbers the fragment `offsets` has; zero where `mask` does not hold.
+    """Gather: bind `var` to the elements of `buffer` numbered by `offsets`; zero where `mask` does not hold.
 
     Offsets, mask and `var` are distributed as `layout`.
     """
@@ -246,7 +246,7 @@ class LoadAt(Load):
 
 @node
 class StoreAt(Store):
-    """Store each element of the fragment `value` to the one of `buffer` that `offsets` says, where `mask` holds."""
+    """Scatter: store each element of `value` to the element of `buffer` numbered by `offsets`, where `mask` holds."""
 
     form, level = "scatter {buffer}[{offsets}]{mask: if |true} = {value} as {layout}", "tile"
     buffer: Global = role(Effect.WRITES)
@@ -259,7 +259,7 @@ class StoreAt(Store):
 
 @node
 class AtomicAt(StoreAt):
-    """Each element becomes `op` of itself and `value`'s, atomically in the whole grid; replicas take part as well."""
+    """Combine elements of `buffer` with `value` by `op`, atomically in the whole grid; each replica counts."""
 
     form, updates = "scatter atomic {op} {buffer}[{offsets}]{mask: if |true}, {value} as {layout}", True
     op: str
@@ -267,13 +267,12 @@ class AtomicAt(StoreAt):
 
 @node
 class Copy(Stmt):
-    """Bring the tile of `view` at `coords` into slot `slot` of `tile`, the work split over the workgroup as `layout`.
+    """Copy the tile of `view` at `coords` to slot `slot` of `tile` through registers, distributed as `layout`.
 
-    One statement with a load and a store stage: lowered through registers, or to an asynchronous message. On the way
-    each lane's registers stand as `loaded`, which may order them in another way: as memory does. The tile's elements
-    may be of another type, which holds all numbers of the view's. `flip` is what each element is combined with by
-    exclusive or, zeros in place of missing ones as well: 0x80 makes s8 of u8, less 128. In a loop that is pipelined
-    `stages` blocks are held in registers on their way.
+    `buffer_shared` splits it into a load and a store. Between them a lane's registers are in the order of `loaded`,
+    which suits global memory; the store reorders them to `layout`. The tile's element type may be wider than the
+    view's. `flip` is XORed into each element, and into the zeros of missing elements: 0x80 converts u8 to s8 minus 128.
+    In a pipelined loop `stages` blocks are in flight in registers.
     """
 
     level = "tile"
@@ -299,10 +298,10 @@ class Copy(Stmt):
 
 @node
 class DirectCopy(Stmt):
-    """Bring the tile of `view` at `coords` into slot `slot` of `tile` without registers, all of the slot.
+    """Copy the tile of `view` at `coords` to all of slot `slot` of `tile` without registers.
 
-    Each message of a subgroup fills places that follow one another, `width` bytes a lane in the order of the lanes;
-    messages are dealt to subgroups in turn. So which element a lane brings is what the tile has at its place.
+    A message writes `width` bytes a lane to contiguous places, in lane order; messages are distributed over subgroups
+    round-robin. The places are fixed, so the tile's layout and swizzle decide which element each lane loads.
     """
 
     form, level = "copy {tile}[{slot}] = {view}[{coords}] directly, {width} bytes a lane", "tile"
@@ -331,7 +330,7 @@ class LoadShared(Load):
 
 @node
 class LoadPart(LoadShared):
-    """The same of the part of a slot that begins at row `row` and column `col`: windows on one tile may overlap."""
+    """Load the part of a slot that begins at row `row` and column `col`; parts may overlap, as windows do."""
 
     form = "{var} = load {tile}[{slot}] from {row}, {col} on as {layout}"
     row: int
@@ -350,19 +349,19 @@ class StoreShared(Store):
     site: Site
 
 
-#: What an atomic operation does with what stands in memory, by name, and the types of elements that it takes.
+#: Atomic operations by name, and the element types that each takes.
 ATOMICS: dict[str, tuple[Type, ...]] = {
     "add": (f32, f64, s32, u32), "min": (f32, f64, s32, u32), "max": (f32, f64, s32, u32),
     "and": (s32, u32), "or": (s32, u32), "xor": (s32, u32),
 }  # fmt: skip
 
-#: What a reduction does with two elements, by the name under which statements have it.
+#: Reductions: the operation on two elements, by its name in statements.
 REDUCTIONS: dict[str, type[Binary]] = {"add": Add, "mul": Mul, "min": Min, "max": Max, "and": And, "or": Or}
 
 
 @family
 class Exchange(Load):
-    """Binds `var` to a fragment whose elements lanes have from one another; `value` is distributed as `of`."""
+    """Bind `var` to a fragment whose elements come from other lanes; `value` is distributed as `of`."""
 
     level: ClassVar[str] = "tile"
     value: Expr
@@ -370,28 +369,28 @@ class Exchange(Load):
 
     @property
     def layout(self) -> Fragment:
-        """How what it binds is distributed."""
+        """Return the distribution of the bound fragment."""
         raise NotImplementedError
 
     @property
-    def meet(self) -> bool:
-        """Whether subgroups need elements from one another, so that all of a workgroup take part together."""
+    def crosses_subgroups(self) -> bool:
+        """Return whether subgroups need elements of other subgroups: then all subgroups of a workgroup take part."""
         raise NotImplementedError
 
     def infer(self) -> None:
-        held, made = (vector(self.value.type.elem, f.registers) for f in (self.of, self.layout))
-        if (self.value.type, self.var.type) != (held, made):
+        source, result = (vector(self.value.type.elem, f.registers) for f in (self.of, self.layout))
+        if (self.value.type, self.var.type) != (source, result):
             given = f"given {self.value.type} as {self.of} and {self.var.type} as {self.layout}"
-            raise UserError(f"{type(self).__name__.lower()}: {given}, wanted {held} and {made}")
-        if made.elem.bits < 8:
-            raise UserError(f"{type(self).__name__.lower()}: given elements of {made.elem}, wanted such of whole bytes")
+            raise UserError(f"{type(self).__name__.lower()}: {given}, wanted {source} and {result}")
+        if result.elem.bits < 8:
+            raise UserError(f"{type(self).__name__.lower()}: given elements of {result.elem}, wanted at least 8 bits")
 
 
 @node
 class Reduce(Exchange):
-    """Bind `var` to the fragment without `dim`: all its elements along `dim` as one, by the reduction `op`.
+    """Reduce a fragment along `dim` by `op`; bind `var` to the fragment without that dim.
 
-    Every lane that held some of them has the result.
+    Every lane that held elements of a sum gets the result. docs/ir.md, "Exchanges", gives the order of operations.
     """
 
     form = "{var} = reduce {op} of {value} along {dim} of {of}"
@@ -404,7 +403,7 @@ class Reduce(Exchange):
         return self.of.without(self.dim)
 
     @property
-    def meet(self) -> bool:
+    def crosses_subgroups(self) -> bool:
         return any(d.space == Space.SUBGROUP and d.size > 1 for d in self.of.of(self.dim))
 
     def infer(self) -> None:
@@ -418,19 +417,19 @@ class Reduce(Exchange):
 
 @node
 class Redistribute(Exchange):
-    """Bind `var` to the same tile, distributed as `layout`."""
+    """Bind `var` to the tile `value`, distributed as `layout`."""
 
     form = "{var} = redistribute {value} of {of} as {layout}"
     layout: Fragment
     site: Site
 
     @property
-    def meet(self) -> bool:
-        return not self.of.places(Space.SUBGROUP) <= self.layout.places(Space.SUBGROUP)
+    def crosses_subgroups(self) -> bool:
+        return not self.of.prime_digits(Space.SUBGROUP) <= self.layout.prime_digits(Space.SUBGROUP)
 
     def infer(self) -> None:
         of, to = self.of, self.layout
-        if (of.dims, of.shape, of.owners(Space.FIXED)) != (to.dims, to.shape, to.owners(Space.FIXED)):
+        if (of.dims, of.shape, of.canonical(Space.FIXED)) != (to.dims, to.shape, to.canonical(Space.FIXED)):
             raise UserError(f"redistribute: given {of} and {to}, wanted two layouts of one tile")
         super().infer()
 
@@ -469,7 +468,7 @@ class GlobalStore(Store):
 
 @node
 class GlobalAtomic(GlobalStore):
-    """What stands there becomes `op` of itself and `value`, each element atomically; outside the surface nothing."""
+    """Combine the elements there with `value` by `op`, each atomically; outside the surface's extent do nothing."""
 
     form, updates = "global atomic {op} {buffer}[{varying}, {uniform}, {imm}] in {surface}, {value}", True
     op: str
@@ -488,7 +487,7 @@ class FlatLoad(Load):
 
 @node
 class PartialLoad(FlatLoad):
-    """As a flat load, but elsewhere the bytes are undefined."""
+    """Load like `FlatLoad`, but leave the bytes undefined where `mask` does not hold."""
 
     form = "{var} = partial {buffer}[{address}]{mask: if |true}"
 
@@ -507,7 +506,7 @@ class FlatStore(Store):
 
 @node
 class FlatAtomic(FlatStore):
-    """What stands there becomes `op` of itself and `value`, each element atomically, where `mask` holds."""
+    """Combine the elements at `address` with `value` by `op`, each atomically, where `mask` holds."""
 
     form, updates = "flat atomic {op} {buffer}[{address}]{mask: if |true}, {value}", True
     op: str
@@ -515,10 +514,10 @@ class FlatAtomic(FlatStore):
 
 @node
 class FlatPrefetch(Stmt):
-    """Bring nearer the memory around `address`, where `mask` holds."""
+    """Prefetch the cache line of `address` where `mask` holds."""
 
     form, level, needs = "prefetch flat {buffer}[{address}]{mask: if |true}", "message", "prefetch"
-    buffer: Global = role(Effect.NEARS)
+    buffer: Global = role(Effect.PREFETCHES)
     address: Expr = role("address")
     mask: Expr = role("exists")
     site: Site
@@ -526,9 +525,9 @@ class FlatPrefetch(Stmt):
 
 @node
 class PlaneLoad(Load):
-    """Bind `var` to the rectangle `shape` of a plane that begins at row `y` and at `x` of its grains.
+    """Bind `var` to the rectangle `shape` at row `y` and column `x` of a plane; elements outside the plane are zero.
 
-    The plane begins `shift` bytes further on than it says. All three are uniform. What lies outside the plane is zero.
+    `x` counts `Rectangle.grain` bytes. The plane is moved by `shift` bytes. `x`, `y` and `shift` are uniform.
     """
 
     form, level, needs = "{var} = plane {plane}[{x}, {y}]{shift: at |0} as {shape}", "message", "planes"
@@ -542,10 +541,10 @@ class PlaneLoad(Load):
 
 @node
 class PlanePrefetch(Stmt):
-    """Bring nearer what `PlaneLoad` would load."""
+    """Prefetch the rectangle that a `PlaneLoad` with these operands would load."""
 
     form, level, needs = "prefetch plane {plane}[{x}, {y}]{shift: at |0} as {shape}", "message", "planes"
-    plane: Plane = role(Effect.NEARS)
+    plane: Plane = role(Effect.PREFETCHES)
     shift: Expr = role("shift")
     shape: Rectangle
     x: Expr = role("x")
@@ -555,7 +554,7 @@ class PlanePrefetch(Stmt):
 
 @node
 class PlaneStore(Store):
-    """Store `value` to the rectangle that `PlaneLoad` would load; what lies outside the plane is dropped."""
+    """Store `value` to the rectangle that a `PlaneLoad` would load; elements outside the plane are dropped."""
 
     form, level, needs = "plane {plane}[{x}, {y}]{shift: at |0} as {shape} = {value}", "message", "planes"
     plane: Plane = role(Effect.WRITES)
@@ -600,9 +599,9 @@ class FilledWrite(SharedWrite):
 
 @node
 class DirectLoad(Stmt):
-    """Bring `width` bytes a lane from `varying + uniform` of `surface` into `tile`; outside its extent they are zero.
+    """Copy `width` bytes a lane from `varying + uniform` of `surface` to `tile`; zeros outside the surface's extent.
 
-    Those of lane l go to `place + imm + l * width`, from the start of the tile; the place is uniform.
+    Lane l writes at `place + imm + l * width` bytes from the start of the tile; `place` is uniform.
     """
 
     form = "direct {tile}[{place}, {imm}] = {buffer}[{varying}, {uniform}] in {surface}, {width} bytes a lane"
@@ -622,7 +621,7 @@ class DirectLoad(Stmt):
 class FlatDirectLoad(Stmt):
     """Copy `width` bytes a lane from its 64-bit `address` into `tile` where `mask` holds; elsewhere write zeros.
 
-    The bytes of lane l go to `place + imm + l * width`, from the start of the tile; the place is uniform.
+    Lane l writes at `place + imm + l * width` bytes from the start of the tile; `place` is uniform.
     """
 
     form = "direct {tile}[{place}, {imm}] = flat {buffer}[{address}]{mask: if |true}, {width} bytes a lane"
@@ -647,18 +646,17 @@ class BlockRead(SharedRead):
     form, needs = "{var} = block {tile}[{address}, {imm}]", "block_bytes"
 
 
-TURNED = 16  #: lanes; that turn together what they have read
+TRANSPOSED_LANES = 16  #: lanes; a transposing read exchanges elements within such groups
 
 
 @node
-class TurnedRead(SharedRead):
-    """Bind `var` to four 16-bit elements that neighbouring lanes have read, as many as `TURNED`.
+class TransposedRead(SharedRead):
+    """Read four 16-bit elements a lane at `address + imm`, and transpose them within each group of 16 lanes.
 
-    Each reads four at its `address + imm`. In the order of the lanes these are four runs, of one element for each of
-    them: each lane gets those of its own number, in the order of the runs.
+    The 64 elements that a group reads, in lane order, form a 4 x 16 matrix; lane l of the group gets its column l.
     """
 
-    form, needs = "{var} = turned {tile}[{address}, {imm}]", "turned_reads"
+    form, needs = "{var} = turned {tile}[{address}, {imm}]", "transposed_reads"
 
 
 @node
@@ -672,13 +670,13 @@ class MatrixRead(SharedRead):
 
 
 @node
-class TurnedMatrixRead(MatrixRead):
+class TransposedMatrixRead(MatrixRead):
     """Bind `var` to eight 16-bit elements a lane: lane l gets column l / 4 of two rows of each of four 8 x 8 matrices.
 
     The rows are 2 (l % 4) and the next one. Row r of matrix i is the 16 bytes at lane 8 i + r's `address + imm`.
     """
 
-    form = "{var} = turned matrices {tile}[{address}, {imm}]"
+    form = "{var} = transposed matrices {tile}[{address}, {imm}]"
 
 
 @node
@@ -689,7 +687,7 @@ class BlockWrite(SharedWrite):
 
 
 def block(*stmts: Stmt) -> Stmt:
-    """The statements as one, nested blocks flattened."""
+    """Return one statement that runs these; nested blocks are flattened."""
     flat: list[Stmt] = []
     for s in stmts:
         if isinstance(s, Block):
@@ -703,5 +701,5 @@ empty = Block(())
 
 
 def ordered_by_barriers(s: Stmt) -> bool:
-    """Whether it accesses shared memory or ends a run of statements: none such stands between a barrier's halves."""
+    """Return whether a statement may not stand between `Arrive` and `Wait`: shared accesses, barriers, control flow."""
     return isinstance(s, (Barrier, Arrive, For, If, ExitIf)) or any(isinstance(m, Shared) for m in s.memory())

@@ -6,7 +6,7 @@ import os
 import stat
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from convgen.ir.error import UserError
+from convgen.ir.error import UserError, visible
 
 if TYPE_CHECKING:
     import yaml
@@ -22,7 +22,7 @@ def shown(text: object, most: int = 60) -> str:
     """Return at most `most` characters of an untrusted text, unprintable ones escaped."""
     given = str(text)
     clipped = given if len(given) <= most else f"{given[: most - 3]}..."
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in clipped)
+    return visible(clipped)
 
 
 def opened(path: str | os.PathLike[str], wanted: str = "a file", most: int = MOST_BYTES, at: str = "") -> BinaryIO:

@@ -24,16 +24,16 @@ from convgen.ir.text import excerpt
 from convgen.ir.types import VectorType
 from convgen.ir.uniform import uniformity
 from convgen.ir.verify_rules import (
-    ANYHOW,
+    ANY_LAYOUT,
     EXPRESSIONS,
     STATEMENTS,
-    Distribution,
+    KnownLayout,
     Rule,
-    agreed,
     belongs,
+    common_layout,
     declared,
-    halves,
     site,
+    split_barriers,
 )
 
 Level = Literal["tile", "message"]
@@ -74,8 +74,8 @@ def _kernel(k: Kernel) -> str | None:
     twice = [name for name, count in names.items() if count > 1]
     if twice:
         return f"two arguments or shared tiles are called {twice[0]}"
-    held = {t.name: t.bytes for t in k.shared if t.region == t.name}
-    outside = [t for t in k.shared if t.bytes > held.get(t.region, 0)]
+    capacity = {t.name: t.bytes for t in k.shared if t.region == t.name}
+    outside = [t for t in k.shared if t.bytes > capacity.get(t.region, 0)]
     if outside:
         given = f"shared tile {outside[0].name} of {outside[0].bytes} bytes"
         return f"{given} in {outside[0].region}, wanted a tile that holds it"
@@ -94,7 +94,7 @@ class _Rules(dict[type[Stmt], tuple[Rule, ...]]):
     """The rules for each class of statements: its own, and the general rules that it can break."""
 
     def __missing__(self, kind: type[Stmt]) -> tuple[Rule, ...]:
-        general = (kind.level, belongs), (kind.roles, declared), ("site" in kind.fields, site), (True, halves)
+        general = (kind.level, belongs), (kind.roles, declared), ("site" in kind.fields, site), (True, split_barriers)
         self[kind] = (*(rule for concerns, rule in general if concerns), *STATEMENTS.get(kind, ()))
         return self[kind]
 
@@ -108,28 +108,28 @@ class Checker:
     def __init__(self, kernel: Kernel, level: Level | None) -> None:
         self.kernel, self.level = kernel, level
         self.uniform = uniformity(kernel)
-        self.visible: dict[Var, Distribution] = dict.fromkeys(_entry(kernel))
+        self.visible: dict[Var, KnownLayout] = dict.fromkeys(_entry(kernel))
         # variables bound on the path to this point, visible or not
         self.path: dict[Var, None] = dict.fromkeys(self.visible)
-        self.right: dict[Expr, None] = {}  # expressions that were checked in the present scope
+        self.checked: dict[Expr, None] = {}  # expressions that were checked in the present scope
         self.sites: dict[int, None] = {}
         self.loops: list[s.For] = []
-        self.met: dict[Stmt, int] = {}  # how often each statement was visited so far
+        self.visits: dict[Stmt, int] = {}  # how often each statement was visited so far
         self.arrived = False  # whether the subgroup has arrived at a barrier and not yet waited
 
     def refuse(self, node: Stmt, complaint: str) -> NoReturn:
         """Raise VerifyError at `node`."""
         error = VerifyError(f"{self.kernel.name}: {complaint}")
-        error.add_note(excerpt(self.kernel, node, complaint, self.met[node] - 1))
+        error.add_note(excerpt(self.kernel, node, complaint, self.visits[node] - 1))
         raise error
 
     @contextmanager
     def suite(self) -> Iterator[None]:
         """Enter a scope: variables bound inside are not visible after it."""
-        saved = self.visible, self.right
-        self.visible, self.right = dict(self.visible), dict(self.right)
+        saved = self.visible, self.checked
+        self.visible, self.checked = dict(self.visible), dict(self.checked)
         yield
-        self.visible, self.right = saved
+        self.visible, self.checked = saved
 
     def sequence(self, body: Stmt) -> None:
         """Check the statements of `body` in the present scope."""
@@ -144,7 +144,7 @@ class Checker:
         if isinstance(node, s.Block):
             with self.suite():
                 return self.sequence(node)
-        self.met[node] = self.met.get(node, 0) + 1
+        self.visits[node] = self.visits.get(node, 0) + 1
         self.expressions(node, node.operands)
         for rule in _RULES[type(node)]:
             if complaint := rule(self, node):
@@ -171,7 +171,7 @@ class Checker:
             self.sequence(node.body)
             self.loops.pop()
             self.expressions(node, node.yields)
-            layouts = [agreed((before, self.distribution(y))) for before, y in zip(layouts, node.yields)]
+            layouts = [common_layout((before, self.distribution(y))) for before, y in zip(layouts, node.yields)]
         for var, layout in zip(node.results, layouts):
             self.bind(node, var, layout)
 
@@ -184,7 +184,7 @@ class Checker:
             after |= self.path
         self.path = after
 
-    def bind(self, node: Stmt, var: Var, layout: Distribution) -> None:
+    def bind(self, node: Stmt, var: Var, layout: KnownLayout) -> None:
         if var in self.path:
             self.refuse(node, f"{var.name}.{var.id} is bound twice")
         self.path[var] = None
@@ -192,9 +192,9 @@ class Checker:
 
     def expressions(self, node: Stmt, es: Iterable[Expr]) -> None:
         """Check that every variable is visible and every operation accepts its operands."""
-        right = self.right
+        checked = self.checked
         for e in es:
-            if e not in right:
+            if e not in checked:
                 if operands := e.children():
                     self.expressions(node, operands)
                 elif isinstance(e, Var) and e not in self.visible:
@@ -202,9 +202,9 @@ class Checker:
                 for rule in EXPRESSIONS.get(type(e), ()):
                     if complaint := rule(self, e):
                         self.refuse(node, complaint)
-                right[e] = None
+                checked[e] = None
 
-    def distribution(self, e: Expr, known: dict[Expr, Distribution] | None = None) -> Distribution:
+    def distribution(self, e: Expr, known: dict[Expr, KnownLayout] | None = None) -> KnownLayout:
         """Return the distribution of a fragment, None if its origin does not show it; `known` is a memo."""
         if isinstance(e, Var):
             return self.visible.get(e)
@@ -213,12 +213,12 @@ class Checker:
             known[e] = self._distribution(e, known)
         return known[e]
 
-    def _distribution(self, e: Expr, known: dict[Expr, Distribution]) -> Distribution:
+    def _distribution(self, e: Expr, known: dict[Expr, KnownLayout]) -> KnownLayout:
         match e:
             case x.Mma(op=op):
                 return op.d
             case x.Const() | x.Splat():
-                return ANYHOW
+                return ANY_LAYOUT
             case x.Binary() | x.Unary() | x.Conversion() | x.Select() | Fma():
-                return agreed([self.distribution(c, known) for c in e.children()])
+                return common_layout([self.distribution(c, known) for c in e.children()])
         return None

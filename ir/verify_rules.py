@@ -39,18 +39,18 @@ _MOST_TURNS = 1 << 30  #: turns of a round of tickets: counts are s32
 MESSAGE_BYTES = (1, 2, 4, 8, 12, 16, 32)  #: bytes that one message may move for a lane
 
 
-class Anyhow:
-    """The distribution of a value that is equal in all elements: it suits every layout."""
+class AnyLayout:
+    """The distribution of a value whose elements are all equal: it suits every layout."""
 
 
-ANYHOW: Final = Anyhow()
-Distribution = Fragment | Anyhow | None  #: distribution of a value; None if unknown
+ANY_LAYOUT: Final = AnyLayout()
+KnownLayout = Fragment | AnyLayout | None  #: distribution of a value, as far as known; None if unknown
 
 
-def agreed(distributions: Iterable[Distribution]) -> Distribution:
+def common_layout(distributions: Iterable[KnownLayout]) -> KnownLayout:
     """Return the distribution of an element-wise operation on values with these distributions."""
-    kinds = dict.fromkeys(d for d in distributions if d is not ANYHOW)
-    return next(iter(kinds)) if len(kinds) == 1 else None if kinds else ANYHOW
+    kinds = dict.fromkeys(d for d in distributions if d is not ANY_LAYOUT)
+    return next(iter(kinds)) if len(kinds) == 1 else None if kinds else ANY_LAYOUT
 
 
 Rule = Callable[["Checker", Any], "str | None"]
@@ -75,12 +75,12 @@ def site(c: Checker, n: Stmt) -> str | None:
         return None
     number = n.site.number
     if number in c.sites:
-        return f"site {number} stands at two places"
+        return f"two statements have site {number}"
     c.sites[number] = None
     return None
 
 
-def halves(c: Checker, n: Stmt) -> str | None:
+def split_barriers(c: Checker, n: Stmt) -> str | None:
     """Check that no shared-memory access and no change of block is between arriving at a barrier and waiting."""
     begun, c.arrived = c.arrived, isinstance(n, s.Arrive) or (c.arrived and not isinstance(n, s.Wait))
     if isinstance(n, s.Wait):
@@ -116,10 +116,9 @@ def _offset(field: str) -> Rule:
 
 
 def _loop_types(c: Checker, n: s.For) -> str | None:
-    types = {n.var.type, n.begin.type, n.end.type}
-    return (
-        f"loop variable and bounds are of types {n.var.type}, {n.begin.type}, {n.end.type}" if len(types) > 1 else None
-    )
+    types = n.var.type, n.begin.type, n.end.type
+    given = f"loop variable, first and last bound are of types {', '.join(map(str, types))}"
+    return f"{given}, wanted one type" if len(set(types)) > 1 else None
 
 
 def _exit(c: Checker, n: s.ExitIf) -> str | None:
@@ -171,15 +170,15 @@ def _fragment(c: Checker, n: Any) -> str | None:
         return complaint
     row, col = (n.row, n.col) if isinstance(n, s.LoadPart) else (0, 0)
     if len(layout.shape) != 2 or layout.shape[0] + row > tile.rows or layout.shape[1] + col > tile.cols:
-        return f"a fragment of {layout.shape} in shared tile {tile.name} of {tile.rows} x {tile.cols}"
+        return f"a fragment of {layout.shape} does not fit shared tile {tile.name} of {tile.rows} x {tile.cols}"
     return None
 
 
 def _runs(c: Checker, n: s.LoadRuns | s.Trim) -> str | None:
-    """Check that the view has runs, and that its messages bring at least the tile that `Trim` cuts from them."""
+    """Check that the view has runs, and that its messages load at least the tile that `Trim` extracts from them."""
     elem, registers = n.view.memory.elem, n.layout.registers
     if not isinstance(n.view, RunView):
-        return f"runs of {n.view.memory.name}, whose view has none"
+        return f"runs of {n.view.memory.name}, whose view is not one with runs"
     given = n.value.type if isinstance(n, s.Trim) else n.var.type
     if given.elem is not elem or given.lanes < registers:
         return f"runs of {n.view.memory.name} as {given}, wanted at least {registers} of {elem}"
@@ -241,19 +240,20 @@ def _ticket(c: Checker, n: Any) -> str | None:
 
 
 def _part(c: Checker, n: s.LoadPart) -> str | None:
-    """Check that elements of a part have the strides of a part at (0, 0), and that the swizzle stays within it."""
+    """Check that a part has the strides of the part at (0, 0), and that the swizzle moves no chunk out of it."""
     tile, swizzle = n.tile, n.tile.swizzle
-    along, line = (n.row, n.col) if tile.is_turned else (n.col, n.row)
+    along, line = (n.row, n.col) if tile.is_transposed else (n.col, n.row)
     leads_out = swizzle.mask and (along % (tile.chunk // tile.elem.bytes * (swizzle.mask + 1)) or line % swizzle.period)
     evenly = all(
         _is_even(tile.digits, dim, first, count)
         for dim, first, count in zip((ROW, COL), (n.row, n.col), n.layout.shape)
     )
-    if n.row < 0 or n.col < 0 or not evenly or leads_out:
-        return (
-            f"a part of shared tile {n.tile.name} from {n.row}, {n.col} on, wanted one that its swizzle does not leave"
-        )
-    return None
+    part = f"a part of shared tile {tile.name} from row {n.row}, column {n.col} on"
+    if n.row < 0 or n.col < 0:
+        return f"{part} begins outside the tile"
+    if not evenly:
+        return f"{part} has other strides than the part from 0, 0 on"
+    return f"{part} has chunks that the swizzle moves out of it" if leads_out else None
 
 
 @lru_cache(maxsize=2**10)
@@ -275,7 +275,7 @@ def _atomic(c: Checker, n: Any) -> str | None:
 def _copied(c: Checker, n: s.Copy) -> str | None:
     to, elem = n.tile.elem, n.view.memory.elem
     if not to.holds(elem) and not (n.flip and to.is_int and elem.is_int and to.bits == elem.bits):
-        return f"copy of {elem} into a shared tile of {to}, which does not hold all its numbers"
+        return f"copy of {elem} into a shared tile of {to}, which cannot represent all its values"
     return None
 
 
@@ -283,18 +283,21 @@ def _direct(c: Checker, n: s.DirectCopy) -> str | None:
     """Check that whole messages of all subgroups fill the slot, with elements of the view's type."""
     tile, elem = n.tile, n.view.memory.elem
     if elem is not tile.elem or elem.bits < 8:
-        return f"direct copy of {elem} into a shared tile of {tile.elem}, which nothing converts on the way"
+        return f"direct copy of {elem} into a shared tile of {tile.elem}; direct copies do not convert"
     if tile.swizzle.mask and tile.chunk & (tile.chunk - 1):
         return f"direct copy into {tile.name}, swizzled by chunks of {tile.chunk} bytes, wanted a power of two"
     if tile.swizzle.mask and tile.swizzle.mask >= tile.chunks:
-        line = "columns" if tile.is_turned else "rows"
+        line = "columns" if tile.is_transposed else "rows"
         given = f"direct copy into {tile.name}, whose swizzle exchanges chunks of different {line}"
         return f"{given}, wanted one within {line}"
     each = n.width * c.kernel.width * c.kernel.subgroups
-    if not tile.is_dense or tile.slot_bytes % each or n.width % elem.bytes or tile.chunk % n.width:
+    if not tile.is_dense or tile.slot_bytes % each:
         return (
             f"direct copy into {tile.name}, slots of {tile.slot_bytes} bytes, wanted multiples of {each} without gaps"
         )
+    if n.width % elem.bytes or tile.chunk % n.width:
+        given = f"direct copy into {tile.name} by {n.width} bytes a lane"
+        return f"{given}, wanted a multiple of {elem.bytes} and a divisor of the chunk, {tile.chunk}"
     return None
 
 
@@ -325,10 +328,10 @@ def _block(c: Checker, n: Any) -> str | None:
     return None if whole else f"a block of {type}, {type.bits} bits a lane; wanted whole dwords"
 
 
-def _turned(c: Checker, n: Any) -> str | None:
+def _transposed_read(c: Checker, n: Any) -> str | None:
     type: AnyType = n.moved
     fits = type.elem.bits == 16 and type.bits == 64
-    return None if fits else f"a turned read of {type}, wanted four elements of 16 bits"
+    return None if fits else f"a transposed read of {type}, wanted four elements of 16 bits"
 
 
 def _plane(c: Checker, n: Any) -> str | None:
@@ -349,7 +352,7 @@ def _rectangle(c: Checker, n: s.PlaneLoad | s.PlaneStore) -> str | None:
     if type.elem.is_bool or type.bits % 32:
         return f"a rectangle of {type}, {type.bits} bits a lane; wanted whole dwords"
     if isinstance(n, s.PlaneLoad) and shape.order is RectangleOrder.COLUMN_A_LANE and shape.cols > width:
-        return f"a rectangle of {shape.cols} columns, loaded; wanted {width} where each is a lane's"
+        return f"a load of {shape.cols} columns, one a lane; wanted at most {width}"
     if shape.size != width * type.lanes or shape.layout(width, elem).registers != type.lanes:
         what = f"{shape.rows} x {shape.cols}, {shape.order.value}"
         return f"a rectangle of {what}, for {type}; wanted the elements of {width} lanes"
@@ -415,9 +418,9 @@ STATEMENTS: dict[type[Stmt], tuple[Rule, ...]] = {
     s.SharedWrite: (_offset("address"), _message),
     s.FilledWrite: (_offset("address"), _masked, _message),
     s.BlockRead: (_uniform("address"), _block),
-    s.TurnedRead: (_offset("address"), _turned),
+    s.TransposedRead: (_offset("address"), _transposed_read),
     s.MatrixRead: (_offset("address"), _matrices),
-    s.TurnedMatrixRead: (_offset("address"), _matrices, _of_halves),
+    s.TransposedMatrixRead: (_offset("address"), _matrices, _of_halves),
     s.BlockWrite: (_uniform("address"), _block),
 }
 
@@ -465,7 +468,7 @@ def _condition(c: Checker, e: x.Select) -> str | None:
 
 def _hold_alike(a: Fragment, b: Fragment) -> bool:
     """Return whether two layouts are equal, though perhaps written in other digits."""
-    return a.dims == b.dims and a.owners(*Space) == b.owners(*Space)
+    return a.dims == b.dims and a.canonical(*Space) == b.canonical(*Space)
 
 
 def _operand_layouts(c: Checker, e: x.Mma) -> str | None:
@@ -509,7 +512,7 @@ EXPRESSIONS: dict[type[Expr], tuple[Rule, ...]] = {
 
 
 def refused(e: Expr) -> str | None:
-    """Return a complaint about an element-wise operation or one of its subexpressions; None if all are right."""
+    """Return a complaint about an element-wise operation or one of its subexpressions; None if all are well formed."""
     nowhere: Any = None  # rules of element-wise operations do not ask where they stand
     parts = (each for each in postorder(e) if isinstance(each, Expr))
     complaints = (rule(nowhere, each) for each in parts for rule in EXPRESSIONS.get(type(each), ()))

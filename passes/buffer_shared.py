@@ -56,7 +56,7 @@ from convgen.ir.stmt import (
 )
 from convgen.ir.types import Type, vector
 from convgen.passes.clone import Cloner
-from convgen.passes.messages.linear import brought, linearize
+from convgen.passes.messages.linear import linearize, loaded_elements
 
 
 @frozen
@@ -81,17 +81,17 @@ def buffer_shared(kernel: Kernel) -> Kernel:
         parts = _parts(loop)
         if parts is None:
             return loop
-        depth = _Depth(parts.copies[0].tile.slots, tuple(map(_held, parts.copies)), gcd(*map(_run, parts.copies)))
+        depth = _Depth(parts.copies[0].tile.slots, tuple(map(_in_flight, parts.copies)), gcd(*map(_run, parts.copies)))
         trips = _trips(loop, depth, known.get(loop, frozenset()))
         return _Pipeline(loop, parts, trips, cloner).build()
 
-    def at_once(copy: Copy) -> Stmt:
-        value = _held_var(copy)
+    def unpipelined(copy: Copy) -> Stmt:
+        value = _block_var(copy)
         load = _loaded(copy, copy.coords, value, cloner.site(copy.site, "load"))
         return block(load, *_stored(copy, copy.slot, copy.coords, value, cloner.site(copy.site, "store")))
 
     body = rewrite(kernel.body, {For: pipelined})
-    return evolve(kernel, body=rewrite(body, {Copy: at_once}))
+    return evolve(kernel, body=rewrite(body, {Copy: unpipelined}))
 
 
 def _parts(loop: For) -> _Body | None:
@@ -108,8 +108,8 @@ def _parts(loop: For) -> _Body | None:
     return _Body(release, copies, publish, rest)
 
 
-def _held(copy: Copy | DirectCopy) -> int:
-    """Return the blocks of a copy in flight in registers."""
+def _in_flight(copy: Copy | DirectCopy) -> int:
+    """Return how many blocks of a copy are in flight in registers."""
     return copy.stages if isinstance(copy, Copy) else 0
 
 
@@ -128,7 +128,7 @@ def _run(copy: Copy | DirectCopy) -> int:
 def _registers(copy: Copy) -> int:
     """Return the elements of a lane in flight for one block."""
     registers, view = copy.layout.registers, copy.view
-    return brought(view, copy.loaded) if isinstance(view, RunView) else registers
+    return loaded_elements(view, copy.loaded) if isinstance(view, RunView) else registers
 
 
 def _conditions(s: Stmt, known: frozenset[Expr]) -> Iterator[tuple[Stmt, frozenset[Expr]]]:
@@ -162,7 +162,7 @@ class _Depth:
     """The distances, in iterations, at which the stages of copies precede the multiplication of their block."""
 
     slots: int
-    held: tuple[int, ...]  #: blocks of each copy in flight in registers
+    in_flight: tuple[int, ...]  #: blocks of each copy in flight in registers
     run: int  #: blocks that share masks and address terms, such as the blocks of one filter tap; 0 if all blocks do
 
     @property
@@ -172,12 +172,12 @@ class _Depth:
     @property
     def loads(self) -> int:
         """Return the greatest distance of any copy's loads."""
-        return self.stores + max(self.held)
+        return self.stores + max(self.in_flight)
 
     @property
     def round(self) -> int:
         """Return the iterations after which slots and registers repeat."""
-        return lcm(self.slots, *(max(1, held) for held in self.held))
+        return lcm(self.slots, *(max(1, blocks) for blocks in self.in_flight))
 
     def early(self, count: int) -> int:
         """Return the iterations to peel before a loop of `count`: for the most rounds, then for few peeled behind it.
@@ -196,7 +196,7 @@ class _Depth:
     def within(self, count: int) -> _Depth:
         """Return distances no greater than `count` iterations allow."""
         slots = min(self.slots, count)
-        return _Depth(slots, tuple(min(held, count - slots + 1) for held in self.held), self.run)
+        return _Depth(slots, tuple(min(blocks, count - slots + 1) for blocks in self.in_flight), self.run)
 
 
 @frozen
@@ -210,7 +210,7 @@ class _Trips:
     early: tuple[tuple[Expr, int], ...]  #: indices and slots of the iterations peeled before the main loop
     rest: tuple[tuple[Expr, int], ...]  #: indices and slots of the iterations peeled behind the main loop
     #: iterations of a partial round: each with its index and its trip count, 0 or 1
-    left: tuple[tuple[Expr, Expr], ...] = ()
+    remainder: tuple[tuple[Expr, Expr], ...] = ()
 
 
 def _trips(loop: For, depth: _Depth, known: Container[Expr]) -> _Trips:
@@ -228,11 +228,11 @@ def _any_trips(loop: For, depth: _Depth, first: tuple[Expr, ...]) -> _Trips:
     """Return the trips of a loop with an arbitrary trip count, perhaps 0."""
     count = maximum(loop.end - loop.begin, 0)
     rounds = count // depth.round
-    over = count - rounds * depth.round
-    left = tuple(
-        ((loop.begin + i) + rounds * depth.round, minimum(maximum(over - i, 0), 1)) for i in range(depth.round - 1)
+    remaining = count - rounds * depth.round
+    remainder = tuple(
+        ((loop.begin + i) + rounds * depth.round, minimum(maximum(remaining - i, 0), 1)) for i in range(depth.round - 1)
     )
-    return _Trips(depth, first, (const(0), rounds), loop.begin, (), (), left)
+    return _Trips(depth, first, (const(0), rounds), loop.begin, (), (), remainder)
 
 
 def _constant_trips(begin: int, end: int, depth: _Depth) -> _Trips:
@@ -264,17 +264,17 @@ def _on_slot(s: Stmt, slot: int, tiles: Container[Shared]) -> Stmt:
     return evolve(s, slot=const(slot)) if isinstance(s, LoadShared) and s.tile in tiles else s
 
 
-def reordered(value: Expr, held: Fragment, wanted: Fragment) -> Expr:
-    """Return a fragment distributed as `held` with its registers in the order of `wanted`."""
-    return value if held == wanted else Shuffle(value, held.order_of(wanted))
+def reordered(value: Expr, layout: Fragment, wanted: Fragment) -> Expr:
+    """Return a fragment distributed as `layout` with its registers in the order of `wanted`."""
+    return value if layout == wanted else Shuffle(value, layout.order_of(wanted))
 
 
 def flipped(value: Expr, flip: int, elem: Type) -> Expr:
     """Return the elements XORed with `flip`, as elements of type `elem`."""
     if not flip:
         return value
-    held = vector(value.type.elem, value.type.lanes)
-    return (value ^ Splat(held, const(flip, held.elem))).to(vector(elem, held.lanes))
+    dtype = vector(value.type.elem, value.type.lanes)
+    return (value ^ Splat(dtype, const(flip, dtype.elem))).to(vector(elem, dtype.lanes))
 
 
 def _as_stored(copy: Copy, value: Expr) -> Expr:
@@ -284,7 +284,7 @@ def _as_stored(copy: Copy, value: Expr) -> Expr:
     return reordered(value.to(vector(copy.tile.elem, copy.layout.registers)), copy.loaded, copy.layout)
 
 
-def _held_var(copy: Copy) -> Var:
+def _block_var(copy: Copy) -> Var:
     """Return a variable for one block of a copy in flight."""
     return var(f"{copy.site.comment or copy.tile.name}_next", vector(copy.view.memory.elem, _registers(copy)))
 
@@ -304,12 +304,13 @@ def _stored(copy: Copy, slot: Expr, coords: tuple[Expr, ...], value: Expr, site:
     return [*trims, StoreShared(copy.tile, slot, _as_stored(copy, value), copy.layout, site)]
 
 
-_Held = tuple[tuple[Expr, ...], ...]  #: for each copy, the blocks in flight in registers, the next one to store first
+#: For each copy, its blocks in flight in registers, the next one to store first.
+_InFlight = tuple[tuple[Expr, ...], ...]
 
 
-def _turned(held: _Held, by: int) -> _Held:
+def _rotated(in_flight: _InFlight, by: int) -> _InFlight:
     """Rotate the blocks in flight by `by` places, so that each keeps its registers from one iteration to the next."""
-    return tuple((*values[by % n :], *values[: by % n]) if (n := len(values)) else () for values in held)
+    return tuple((*values[by % n :], *values[: by % n]) if (n := len(values)) else () for values in in_flight)
 
 
 class _Pipeline:
@@ -332,7 +333,7 @@ class _Pipeline:
         for behind, (index, slot) in zip(reversed(range(len(self.trips.rest))), self.trips.rest):
             stmts, state, in_flight = self._iteration(index, slot, state, in_flight, behind)
             out += stmts
-        for number, (index, trips) in enumerate(self.trips.left):
+        for number, (index, trips) in enumerate(self.trips.remainder):
             counter = var(self.loop.var.name)
             iteration = index, number % self.slots
             last, state, in_flight = self._looped(counter, (const(0), trips), (iteration,), state, in_flight)
@@ -340,10 +341,10 @@ class _Pipeline:
         results = [Let(r, value) for r, value in zip(self.loop.results, state)]
         return block(*out, *results)
 
-    def _prologue(self) -> tuple[list[Stmt], _Held]:
+    def _prologue(self) -> tuple[list[Stmt], _InFlight]:
         """Build the fetches before the first iteration."""
         out: list[Stmt] = []
-        in_flight: _Held = ((),) * len(self.parts.copies)
+        in_flight: _InFlight = ((),) * len(self.parts.copies)
         for before in reversed(range(1, self.depth.loads + 1)):
 
             def at(distance: int, before: int = before) -> Expr | None:
@@ -354,13 +355,13 @@ class _Pipeline:
         return out, in_flight
 
     def _main_loop(
-        self, begin: Expr, end: Expr, state: tuple[Expr, ...], held: _Held
-    ) -> tuple[For, tuple[Expr, ...], _Held]:
+        self, begin: Expr, end: Expr, state: tuple[Expr, ...], in_flight: _InFlight
+    ) -> tuple[For, tuple[Expr, ...], _InFlight]:
         counter, each = var(self.loop.var.name), self.depth.round
         scaled = counter * each if each > 1 else counter
         slots = ((len(self.trips.early) + j) % self.slots for j in range(each))
         rounds = tuple((scaled + (self.trips.begin + j), slot) for j, slot in enumerate(slots))
-        return self._looped(counter, (begin, end), rounds, state, held)
+        return self._looped(counter, (begin, end), rounds, state, in_flight)
 
     def _looped(
         self,
@@ -368,13 +369,13 @@ class _Pipeline:
         bounds: tuple[Expr, Expr],
         iterations: Sequence[tuple[Expr, int]],
         state: tuple[Expr, ...],
-        held: _Held,
-    ) -> tuple[For, tuple[Expr, ...], _Held]:
+        in_flight: _InFlight,
+    ) -> tuple[For, tuple[Expr, ...], _InFlight]:
         """Build a loop over these indices and slots; loads in it reach `loads` iterations ahead, perhaps in vain.
 
         A loop over part of a round runs at most once, and nothing after it runs if it does not.
         """
-        carried = tuple(var(v.name, v.type) for v in (*self.loop.carried, *self._held_vars()))
+        carried = tuple(var(v.name, v.type) for v in (*self.loop.carried, *self._block_vars()))
         results = tuple(var(v.name, v.type) for v in carried)
         split = len(self.loop.carried)
         now: tuple[Expr, ...] = carried[:split]
@@ -389,22 +390,22 @@ class _Pipeline:
             begin=bounds[0],
             end=bounds[1],
             carried=carried,
-            inits=(*state, *chain(*held)),
+            inits=(*state, *chain(*in_flight)),
             body=block(*body),
-            yields=(*now, *chain(*_turned(regs, -len(iterations)))),
+            yields=(*now, *chain(*_rotated(regs, -len(iterations)))),
             results=results,
         )
-        return loop, results[:split], _turned(self._by_copy(results[split:]), len(iterations))
+        return loop, results[:split], _rotated(self._by_copy(results[split:]), len(iterations))
 
     def _iteration(
-        self, index: Expr, slot: int, state: tuple[Expr, ...], held: _Held, after: int
-    ) -> tuple[list[Stmt], tuple[Expr, ...], _Held]:
+        self, index: Expr, slot: int, state: tuple[Expr, ...], in_flight: _InFlight, after: int
+    ) -> tuple[list[Stmt], tuple[Expr, ...], _InFlight]:
         """Build one iteration; at least `after` more follow, which decides the stages that still have work."""
 
         def at(distance: int) -> Expr | None:
             return index + distance if distance <= after else None
 
-        fetch, kept = self._fetch((slot + self.depth.stores) % self.slots, held, at)
+        fetch, kept = self._fetch((slot + self.depth.stores) % self.slots, in_flight, at)
         reads, rest, state = self._compute(index, slot, state)
         publish = Barrier(self.cloner.site(self.parts.publish.site))
         if self.depth.stores:
@@ -412,7 +413,7 @@ class _Pipeline:
         release = Barrier(self.cloner.site(self.parts.release.site))
         return [release, *fetch, publish, *reads, *rest], state, kept
 
-    def _fetch(self, slot: int, held: _Held, at: Callable[[int], Expr | None]) -> tuple[list[Stmt], _Held]:
+    def _fetch(self, slot: int, in_flight: _InFlight, at: Callable[[int], Expr | None]) -> tuple[list[Stmt], _InFlight]:
         """Build the copies' stages of one iteration: store the oldest block to `slot`, load a new one.
 
         The new block takes the registers of the stored one. `at(distance)` returns the index of the block multiplied
@@ -421,7 +422,7 @@ class _Pipeline:
         stores: list[Stmt] = []
         loads: list[Stmt] = []
         kept: list[tuple[Expr, ...]] = []
-        for copy, count, values in zip(self.parts.copies, self.depth.held, held):
+        for copy, count, values in zip(self.parts.copies, self.depth.in_flight, in_flight):
             queue, due = values, at(self.depth.stores)
             if isinstance(copy, DirectCopy):
                 stores += [self._direct(copy, slot, due)] if due is not None else []
@@ -433,20 +434,20 @@ class _Pipeline:
                 queue = queue[1:]
             index = at(self.depth.stores + count)
             if index is not None:
-                loaded, site = _held_var(copy), self.cloner.site(copy.site, "load")
+                loaded, site = _block_var(copy), self.cloner.site(copy.site, "load")
                 loads.append(_loaded(copy, self._coords(copy, index), loaded, site))
                 queue = (*queue, loaded)
             kept.append(queue)
         return [*stores, *loads], tuple(kept)
 
-    def _held_vars(self) -> tuple[Var, ...]:
-        copies = ((c, held) for c, held in zip(self.parts.copies, self.depth.held) if isinstance(c, Copy))
-        return tuple(_held_var(c) for c, held in copies for _ in range(held))
+    def _block_vars(self) -> tuple[Var, ...]:
+        copies = ((c, blocks) for c, blocks in zip(self.parts.copies, self.depth.in_flight) if isinstance(c, Copy))
+        return tuple(_block_var(c) for c, blocks in copies for _ in range(blocks))
 
-    def _by_copy(self, flat: Sequence[Expr]) -> _Held:
+    def _by_copy(self, flat: Sequence[Expr]) -> _InFlight:
         """Return a flat list of blocks in flight by copy."""
         rest = iter(flat)
-        return tuple(tuple(islice(rest, held)) for held in self.depth.held)
+        return tuple(tuple(islice(rest, blocks)) for blocks in self.depth.in_flight)
 
     def _coords(self, copy: Copy | DirectCopy, index: Expr) -> tuple[Expr, ...]:
         """Return the coordinates of the tile that iteration `index` multiplies."""

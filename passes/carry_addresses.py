@@ -2,7 +2,7 @@
 
 An address is the sum of a base and 32-bit offsets. `base + u64(16 * i + lane)` takes a product and two sums in each
 iteration, one of them of 64 bits; carried, it takes the 64-bit sum alone, and its loop-invariant part needs no
-register. Offsets do not wrap (`share_addresses`), so they grow as the address does.
+register. Only offsets that are never negative are carried: widening them to 64 bits then keeps their growth.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ def _start(address: Expr) -> Expr:
 def _growth(e: Expr, loop: Counting) -> int | None:
     """Return the constant by which an iteration increments part of an address; None if it is not constant."""
     match e:
-        case _ if loop.is_steady(e):
+        case _ if loop.is_invariant(e):
             return 0
         case Add(a, b):
             growths = [_growth(part, loop) for part in (a, b)]
             return None if None in growths else sum(filter(None, growths))
         case Cast(_, Cast(_, offset) as unsigned) if unsigned.type is u32 and offset.type is s32:
-            linear = loop.linear(offset) if loop.bounds(offset)[0] >= 0 else None
-            return None if linear is None else linear.a
+            affine = loop.affine(offset) if loop.bounds(offset)[0] >= 0 else None
+            return None if affine is None else affine.a
     return None

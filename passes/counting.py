@@ -14,40 +14,40 @@ from convgen.passes.messages.linear import ZERO, plus
 
 
 @frozen
-class Linear:
-    """`a * counter + steady + b`."""
+class Affine:
+    """`a * counter + invariant + b`."""
 
     a: int
-    steady: Expr
+    invariant: Expr
     b: int
 
 
 class Counting:
-    """The dependence of expressions on a loop: invariant, or linear in its counter."""
+    """The dependence of expressions on a loop: invariant, or affine in its counter."""
 
     def __init__(self, loop: For, bounds: Bounds) -> None:
         self.counter, self.bounds = loop.var, bounds
         self.changing = frozenset((*loop.binds_within, *bound_vars(loop.body)))
 
-    def is_steady(self, e: Expr) -> bool:
+    def is_invariant(self, e: Expr) -> bool:
         """Return whether a value is loop-invariant."""
         return not any(v in self.changing for v in free_vars(e))
 
-    def linear(self, e: Expr) -> Linear | None:
-        """Return an expression as `a * counter + steady + b`; None if it is not linear in the counter."""
+    def affine(self, e: Expr) -> Affine | None:
+        """Return an expression as `a * counter + invariant + b`; None if it is not affine in the counter."""
         match e:
             case Const():
-                return Linear(0, ZERO, e.bits)
+                return Affine(0, ZERO, e.bits)
             case Var() if e is self.counter:
-                return Linear(1, ZERO, 0)
-            case Add(x, y) if (left := self.linear(x)) and (right := self.linear(y)):
-                return Linear(left.a + right.a, plus(left.steady, right.steady), left.b + right.b)
-            case Sub(x, Const(_, less)) if left := self.linear(x):
-                return Linear(left.a, left.steady, left.b - less)
-            case Mul(x, Const(_, factor)) if scaled := self.linear(x):
-                steady = scaled.steady if scaled.steady is ZERO else scaled.steady * factor
-                return Linear(scaled.a * factor, steady, scaled.b * factor)
-        return Linear(0, e, 0) if self.is_steady(e) else None
+                return Affine(1, ZERO, 0)
+            case Add(x, y) if (left := self.affine(x)) and (right := self.affine(y)):
+                return Affine(left.a + right.a, plus(left.invariant, right.invariant), left.b + right.b)
+            case Sub(x, Const(_, less)) if left := self.affine(x):
+                return Affine(left.a, left.invariant, left.b - less)
+            case Mul(x, Const(_, factor)) if scaled := self.affine(x):
+                invariant = scaled.invariant if scaled.invariant is ZERO else scaled.invariant * factor
+                return Affine(scaled.a * factor, invariant, scaled.b * factor)
+        return Affine(0, e, 0) if self.is_invariant(e) else None
 
 
 def carrying(loop: For, body: Stmt, yields: Iterable[Expr], more: Sequence[tuple[Var, Expr, Expr]]) -> For:

@@ -25,15 +25,15 @@ from convgen.passes.reach import Access, Accesses, Reach
 def drop_barriers(kernel: Kernel) -> Kernel:
     """Remove barriers that order nothing; either level."""
     body, accesses = kernel.body, Accesses(private_tiles(kernel))
-    late = {s.tile for s in statements(body) if isinstance(s, DirectCopy)}
+    copied = {s.tile for s in statements(body) if isinstance(s, DirectCopy)}  # tiles that direct copies write
     while True:
         barriers = [s for s in statements(body) if isinstance(s, Barrier)]
         before, after = Reach(True, accesses), Reach(False, accesses)
         before.walk(body, frozenset())
         after.walk(body, frozenset())
-        alone = kernel.subgroups == 1
-        orders = ((b, _meet(before.met[b], after.met[b]) or _reads(late, after.met[b])) for b in barriers)
-        useless = next((b for b, needed in orders if alone or not needed), None)
+        is_alone = kernel.subgroups == 1
+        orders = ((b, _conflict(before.at[b], after.at[b]) or _reads(copied, after.at[b])) for b in barriers)
+        useless = next((b for b, needed in orders if is_alone or not needed), None)
         if useless is None:
             return evolve(kernel, body=body)
         body = _without(body, useless)
@@ -43,7 +43,7 @@ def _without(body: Stmt, useless: Barrier) -> Stmt:
     return rewrite(body, {type(useless): lambda b: empty if b is useless else b})
 
 
-def _meet(before: Iterable[Access], after: Iterable[Access]) -> bool:
+def _conflict(before: Iterable[Access], after: Iterable[Access]) -> bool:
     later = tuple(after)
     return any(a.conflicts(b) for a in before for b in later)
 

@@ -1,8 +1,9 @@
 """Lower exchanges between lanes to register moves, cross-lane moves or a round trip through shared memory.
 
 If every lane has its elements already, registers are reordered. If an element is in another lane of the subgroup, in
-one register for all lanes, `FromLane` fetches it. Everything else goes through a scratch tile: between barriers if
-subgroups exchange elements (`stmt.Exchange.meet`), else through a part of the tile that no other subgroup accesses.
+one register for all lanes, `FromLane` fetches it. Everything else goes through a scratch tile: between barriers if the
+exchange crosses subgroups (`stmt.Exchange.crosses_subgroups`), else through a part of the tile that no other subgroup
+accesses.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from convgen.passes.messages.scratch_tiles import in_two_dims, replicas, scratch
 
 _ZERO = const(0)
 
-#: Scratch tiles by shape and, unless subgroups exchange elements in them, by the subgroup layout of their parts.
+#: Scratch tiles by shape and, unless the exchange crosses subgroups, by the subgroup digits of their parts.
 Scratch = dict[tuple[Shared, Any], Shared]
 
 
@@ -48,7 +49,7 @@ def exchange(kernel: Kernel, facts: TargetFacts) -> Kernel:
 
 
 class _Lowering:
-    """Builds the statements of one exchange; `value` and `held` are the current value and its distribution."""
+    """Builds the statements of one exchange; `value` is the current value, `layout` its distribution."""
 
     def __init__(
         self,
@@ -61,7 +62,7 @@ class _Lowering:
         self.kernel, self.facts, self.cloner, self.scratch, self.node = kernel, facts, cloner, scratch, node
         self.elem: Type = node.value.type.elem
         self.out: list[st.Stmt] = []
-        self.held = node.of
+        self.layout = node.of
         self.value: Expr = node.value if isinstance(node.value, Var) else self.let(node.value)
 
     def let(self, value: Expr) -> Var:
@@ -77,39 +78,39 @@ class _Lowering:
         if isinstance(self.node, st.Reduce):
             self.reduce(self.node.dim, st.REDUCTIONS[self.node.op])
         else:
-            self.redistribute(self.node.layout, meet=self.node.meet)
-        return st.block(*self.out, st.Let(self.node.var, _anew(self.value)))
+            self.redistribute(self.node.layout, crosses=self.node.crosses_subgroups)
+        return st.block(*self.out, st.Let(self.node.var, _relabelled(self.value)))
 
     # ------------------------------------------------------------ reductions
 
     def reduce(self, dim: str, op: type[Any]) -> None:
         """Reduce digit by digit in the order of `Fragment.reduction`; subgroup digits move to registers first."""
-        while digits := self.held.reduction(dim):
+        while digits := self.layout.reduction(dim):
             d = digits[0][1]
             if d.space == Space.SUBGROUP:
-                self.redistribute(_in_registers(self.held, dim), meet=True)
+                self.redistribute(_in_registers(self.layout, dim), crosses=True)
                 continue
             parts = self.register_parts(d) if d.space == Space.REGISTER else self.lane_parts(d, dim)
             total = parts[0]
             for part in parts[1:]:
                 total = self.let(self.operation(op, total, part))
-            self.value, self.held = total, _dropped(self.held, d)
-        self.held = self.held.without(dim)
+            self.value, self.layout = total, _dropped(self.layout, d)
+        self.layout = self.layout.without(dim)
 
     def operation(self, op: type[Any], a: Expr, b: Expr) -> Expr:
         """Apply `op` to vectors of whole words, padded with repeated elements that are dropped afterwards."""
         count = a.type.lanes
         whole = -(-count * self.elem.bits // 32) * 32 // self.elem.bits
         if count in (1, whole):
-            made: Expr = op(a, b)
-            return made
+            result: Expr = op(a, b)
+            return result
         filled = (*range(count), *[count - 1] * (whole - count))
         wide = self.let(op(self.let(Shuffle(a, filled)), self.let(Shuffle(b, filled))))
         return picked(wide, range(count))
 
     def register_parts(self, d: Digit) -> list[Expr]:
         """Return the registers for each value of a register digit."""
-        registers = np.arange(self.held.registers)
+        registers = np.arange(self.layout.registers)
         return [
             self.let(picked(self.value, registers[registers // d.stride % d.size == i].tolist())) for i in range(d.size)
         ]
@@ -118,7 +119,7 @@ class _Lowering:
         """Return a lane's own value and its partner's; or the values of all lanes along the digit, in order."""
         if d.size == 2 and self.flips(d, dim):
             return [self.value, self.let(FromLane(self.value, Lane() ^ d.stride))]
-        others = [o for o in self.held.factored(Space.LANE).digits if o.space == Space.LANE and o != d]
+        others = [o for o in self.layout.factored(Space.LANE).digits if o.space == Space.LANE and o != d]
         base: Expr = _ZERO
         for o in others:
             base = base + Lane() // o.stride % o.size * o.stride
@@ -130,25 +131,25 @@ class _Lowering:
         other = lanes ^ d.stride
         if d.stride & (d.stride - 1) or (other >= len(lanes)).any():
             return False
-        here, there = (self.held.partial(Space.LANE, n) for n in (lanes, other))
+        here, there = (self.layout.partial(Space.LANE, n) for n in (lanes, other))
         moved = np.broadcast_to(here[dim] - there[dim], lanes.shape)
-        step = next(step for step, o in self.held.factored(Space.LANE).stepped() if o == d)
+        step = next(step for step, o in self.layout.factored(Space.LANE).stepped() if o == d)
         return bool((abs(moved) == step).all()) and all(
-            np.array_equal(here[k], there[k]) for k in self.held.dims if k != dim
+            np.array_equal(here[k], there[k]) for k in self.layout.dims if k != dim
         )
 
     # ------------------------------------------------------------ redistributions
 
-    def redistribute(self, to: Fragment, *, meet: bool) -> None:
+    def redistribute(self, to: Fragment, *, crosses: bool) -> None:
         """Redistribute the value as `to` by the cheapest method."""
-        places = None if meet else sources(self.held, to, self.kernel.width, self.kernel.subgroups)
+        places = None if crosses else sources(self.layout, to, self.kernel.width, self.kernel.subgroups)
         if places is not None and places.stay:
             self.value = self.let(picked(self.value, places.registers))
         elif places is not None and self.facts.permutes:
             self.value = self.from_lanes(places)
         else:
-            self.through_memory(whole(self.held), whole(to), meet=meet)
-        self.held = to
+            self.through_memory(whole(self.layout), whole(to), crosses=crosses)
+        self.layout = to
 
     def from_lanes(self, found: Sources) -> Expr:
         """Fetch elements that share a source lane together, in whole words."""
@@ -159,7 +160,7 @@ class _Lowering:
         for lanes, group in groupby(by_lane, key=lambda r: found.lanes[r]):
             wanted = list(group)
             words = sorted({found.registers[r] // per_word for r in wanted})
-            taken = [n for w in words for n in range(w * per_word, (w + 1) * per_word) if n < self.held.registers]
+            taken = [n for w in words for n in range(w * per_word, (w + 1) * per_word) if n < self.layout.registers]
             start = sum(p.type.lanes for p in parts)
             place.update((r, start + taken.index(found.registers[r])) for r in wanted)
             part = self.let(picked(self.value, taken))
@@ -168,30 +169,30 @@ class _Lowering:
         joined = self.let(Pack(vector(self.elem, sum(p.type.lanes for p in parts)), tuple(parts)))
         return self.let(picked(joined, [place[r] for r in range(len(place))]))
 
-    def through_memory(self, of: Fragment, to: Fragment, *, meet: bool) -> None:
+    def through_memory(self, of: Fragment, to: Fragment, *, crosses: bool) -> None:
         """Store as `of`, load as `to`; one of several subgroups with equal parts stores, or each has its own tile."""
         stored, loaded = in_two_dims(of, to)
-        if not meet:
+        if not crosses:
             copies = replicas(of, self.kernel.subgroups)
             stored, loaded = with_copies(stored, copies), with_copies(loaded, copies)
-        tile = self.tile(stored, loaded, None if meet else stored.owners(Space.SUBGROUP))
-        store: st.Stmt = st.StoreShared(tile, _ZERO, _anew(self.value), stored, self.site())
+        tile = self.tile(stored, loaded, None if crosses else stored.canonical(Space.SUBGROUP))
+        store: st.Stmt = st.StoreShared(tile, _ZERO, _relabelled(self.value), stored, self.site())
         loaded_value = var(self.node.var.name, vector(self.elem, to.registers))
         load = st.LoadShared(loaded_value, tile, _ZERO, loaded, self.site())
-        if meet and replicas(of, self.kernel.subgroups):
+        if crosses and replicas(of, self.kernel.subgroups):
             first = lift(of.place(of.coords(self.kernel.subgroup, 0, 0)).get(Space.SUBGROUP, 0), _ZERO)
             store = st.If(eq(first, self.kernel.subgroup), store, st.empty)
-        self.out += [st.Barrier(self.site()), store, st.Barrier(self.site()), load] if meet else [store, load]
+        self.out += [st.Barrier(self.site()), store, st.Barrier(self.site()), load] if crosses else [store, load]
         self.value = loaded_value
 
     def tile(self, stored: Fragment, loaded: Fragment, parts: Any) -> Shared:
         """Return a scratch tile for two layouts; exchanges with equal needs and parts share one."""
-        made = scratch_tile("scratch", self.elem, stored, loaded, self.facts)
-        return self.scratch.setdefault((made, parts), evolve(made, name=f"scratch_{len(self.scratch)}"))
+        tile = scratch_tile("scratch", self.elem, stored, loaded, self.facts)
+        return self.scratch.setdefault((tile, parts), evolve(tile, name=f"scratch_{len(self.scratch)}"))
 
 
-def _anew(value: Expr) -> Expr:
-    """Return the value as a new one, so that the verifier does not attribute the old distribution to it."""
+def _relabelled(value: Expr) -> Expr:
+    """Return the value as a slice of all its elements, whose distribution the verifier does not trace."""
     return Slice(value, 0, value.type.lanes)
 
 

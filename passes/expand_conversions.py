@@ -16,8 +16,7 @@ def expand_conversions(kernel: Kernel, facts: TargetFacts) -> Kernel:
     """Expand conversions of narrow types that the target lacks and `ir/narrow.py` implements."""
 
     def expand(e: Cast | Saturate) -> Expr:
-        made = _expanded(e, facts)
-        return e if made is None else made
+        return _expanded_or_same(e, facts)
 
     return evolve(kernel, body=mutate(kernel.body, {Cast: expand, Saturate: expand}))
 
@@ -27,21 +26,21 @@ def _expanded(e: Cast | Saturate, facts: TargetFacts) -> Expr | None:
     if e.type.elem.is_bool or e.a.type.elem.is_bool:
         return None
     if not isinstance(e.type, VectorType):
-        found = _expanded(type(e)(vector(e.type, 1), Pack(vector(e.a.type, 1), (e.a,))), facts)
-        return None if found is None else Pack(e.type, (found,))
+        inner = _expanded(type(e)(vector(e.type, 1), Pack(vector(e.a.type, 1), (e.a,))), facts)
+        return None if inner is None else Pack(e.type, (inner,))
     of, to, count = e.a.type.elem, e.type.elem, e.type.lanes
-    if _is_made(of, facts):
-        between = next((t for t in _ways(e) if widens(of, t)), None)
+    if _lacks(of, facts):
+        between = next((t for t in _intermediate_types(e) if widens(of, t)), None)
         if between is None:
             return None
         wide = widened(e.a, between)
-        return wide if between is to else _again(type(e)(e.type, wide), facts)
-    if _is_made(to, facts) and narrows(f32, to):
+        return wide if between is to else _expanded_or_same(type(e)(e.type, wide), facts)
+    if _lacks(to, facts) and narrows(f32, to):
         return narrowed(e.a.to(vector(f32, count)), to, saturate=isinstance(e, Saturate))
     return None
 
 
-def _ways(e: Cast | Saturate) -> tuple[Type, ...]:
+def _intermediate_types(e: Cast | Saturate) -> tuple[Type, ...]:
     """Return the intermediate types, in order of preference, that a narrow type may be widened to.
 
     An integer must keep its sign; for a saturating conversion an infinity must survive until the final step.
@@ -55,11 +54,11 @@ def _ways(e: Cast | Saturate) -> tuple[Type, ...]:
     return to, *wide
 
 
-def _again(e: Cast | Saturate, facts: TargetFacts) -> Expr:
-    made = _expanded(e, facts)
-    return e if made is None else made
+def _expanded_or_same(e: Cast | Saturate, facts: TargetFacts) -> Expr:
+    expanded = _expanded(e, facts)
+    return e if expanded is None else expanded
 
 
-def _is_made(t: Type, facts: TargetFacts) -> bool:
-    """Return whether the target has no instructions for a type."""
+def _lacks(t: Type, facts: TargetFacts) -> bool:
+    """Return whether the target lacks conversion instructions for a type."""
     return t.is_storage and t.name not in facts.conversions

@@ -50,8 +50,8 @@ def hoist_stores(kernel: Kernel, facts: TargetFacts) -> Kernel:
 class _Split:
     """A write split into writes of loop-invariant dwords and of all others."""
 
-    alike: tuple[st.Stmt, ...]
-    rest: tuple[st.Stmt, ...]
+    invariant: tuple[st.Stmt, ...]
+    changing: tuple[st.Stmt, ...]
 
 
 class _Hoister:
@@ -78,44 +78,44 @@ class _Hoister:
                 new += body[n:]
                 break
             split = self._split(s, varying) if type(s) is st.SharedWrite else None
-            if split and self._may_go(split, body[:n], body[n + 1 :]):
-                before += split.alike
-                new += split.rest
+            if split and self._may_hoist(split, body[:n], body[n + 1 :]):
+                before += split.invariant
+                new += split.changing
             else:
                 new.append(s)
         if not before:
             return loop
-        return st.block(_where_it_runs(loop, st.block(*before)), evolve(loop, body=st.block(*new)))
+        return st.block(_if_it_runs(loop, st.block(*before)), evolve(loop, body=st.block(*new)))
 
     def _split(self, s: st.SharedWrite, varying: Collection[Var]) -> _Split | None:
         """Split a write; None if no shorter message covers all changing dwords."""
         parts = _joined(_parts(s.value, self.lets))
-        spans = _spans(_changing(parts, varying), self.facts.shared_widths)
+        spans = _spans(_is_changing(parts, varying), self.facts.shared_widths)
         if spans is None:
             return None
-        kept, others = spans
+        changing, invariant = spans
         try:
-            return _Split(*(tuple(self._part(s, parts, span) for span in of) for of in (others, kept)))
-        except _Uncut:
+            return _Split(*(tuple(self._part(s, parts, span) for span in of) for of in (invariant, changing)))
+        except _SplitElement:
             return None
 
     def _part(self, s: st.SharedWrite, parts: Sequence[Expr], span: _Span) -> st.Stmt:
         """Return the write of a span of a message's dwords."""
         first, count = span
-        value = Pack(vector(u32, count), tuple(_cut(parts, _BITS * first, _BITS * (first + count))))
+        value = Pack(vector(u32, count), tuple(_bits(parts, _BITS * first, _BITS * (first + count))))
         return evolve(s, imm=s.imm + DWORD * first, value=value, site=self.cloner.site(s.site))
 
-    def _may_go(self, split: _Split, earlier: Sequence[st.Stmt], later: Sequence[st.Stmt]) -> bool:
+    def _may_hoist(self, split: _Split, earlier: Sequence[st.Stmt], later: Sequence[st.Stmt]) -> bool:
         """Return whether hoisted dwords are written nowhere else in the loop, nor read before their write."""
         others = [x for s in (*earlier, *later) for x in statements(s) if _tile(x.writes)]
         reads = [x for s in earlier for x in statements(s) if _tile(x.reads)]
-        hoisted = [self.touched.exactly(s) for s in split.alike]
+        hoisted = [self.touched.exactly(s) for s in split.invariant]
         return all(
             mask is not None and not any((mask & self.touched(x)).any() for x in (*others, *reads)) for mask in hoisted
         )
 
 
-def _where_it_runs(loop: st.For, s: st.Stmt) -> st.Stmt:
+def _if_it_runs(loop: st.For, s: st.Stmt) -> st.Stmt:
     """Return the statement, guarded to run only if the loop has an iteration."""
     begin, end = loop.begin, loop.end
     if isinstance(begin, Const) and isinstance(end, Const):
@@ -126,15 +126,15 @@ def _where_it_runs(loop: st.For, s: st.Stmt) -> st.Stmt:
 # ---------------------------------------------------------------- values
 
 
-class _Uncut(Exception):
-    """A cut would split an element."""
+class _SplitElement(Exception):
+    """A part would begin or end inside an element."""
 
 
 def _parts(e: Expr, lets: Mapping[Var, Expr]) -> Iterator[Expr]:
-    """Yield the expressions that a value is packed of."""
-    meaning = lets.get(e, e) if isinstance(e, Var) else e
-    if isinstance(meaning, Pack):
-        for part in meaning.parts:
+    """Yield the expressions that a value is packed from."""
+    definition = lets.get(e, e) if isinstance(e, Var) else e
+    if isinstance(definition, Pack):
+        for part in definition.parts:
             yield from _parts(part, lets)
     else:
         yield e
@@ -152,7 +152,7 @@ def _joined(parts: Iterable[Expr]) -> list[Expr]:
     return out
 
 
-def _changing(parts: Iterable[Expr], varying: Collection[Var]) -> list[bool]:
+def _is_changing(parts: Iterable[Expr], varying: Collection[Var]) -> list[bool]:
     """Return, for each dword, whether it depends on a varying variable."""
     bits: list[bool] = []
     for part in parts:
@@ -160,7 +160,7 @@ def _changing(parts: Iterable[Expr], varying: Collection[Var]) -> list[bool]:
     return [any(bits[at : at + _BITS]) for at in range(0, len(bits), _BITS)]
 
 
-def _cut(parts: Iterable[Expr], begin: int, end: int) -> Iterator[Expr]:
+def _bits(parts: Iterable[Expr], begin: int, end: int) -> Iterator[Expr]:
     """Yield the expressions packed in bits [begin, end)."""
     at = 0
     for part in parts:
@@ -169,7 +169,7 @@ def _cut(parts: Iterable[Expr], begin: int, end: int) -> Iterator[Expr]:
             yield part
         elif low < high:
             if low % elem or high % elem:
-                raise _Uncut
+                raise _SplitElement
             yield Slice(part, low // elem, (high - low) // elem)
         at += part.type.bits
 
@@ -227,10 +227,10 @@ class _Touched(dict[st.Stmt, Mask | None]):
     def exactly(self, s: st.Stmt) -> Mask | None:
         """Return the bytes that a statement touches in any lane; None if its address depends on more than the lane."""
         if s not in self:
-            self[s] = self._found(s) if isinstance(s, _ADDRESSED) else None
+            self[s] = self._bytes_of(s) if isinstance(s, _ADDRESSED) else None
         return self[s]
 
-    def _found(self, s: st.SharedRead | st.SharedWrite | st.DirectLoad | st.FlatDirectLoad) -> Mask | None:
+    def _bytes_of(self, s: st.SharedRead | st.SharedWrite | st.DirectLoad | st.FlatDirectLoad) -> Mask | None:
         try:
             if not self._is_known(s.address if isinstance(s, (st.SharedRead, st.SharedWrite)) else s.place):
                 return None
@@ -253,7 +253,7 @@ class _Touched(dict[st.Stmt, Mask | None]):
         )
 
     def _is_bound(self, v: Var) -> bool:
-        meaning = self.lets.get(v)
-        if v not in self.ev.env and meaning is not None and self._is_known(meaning):
-            self.ev.env[v] = self.ev(meaning)
+        definition = self.lets.get(v)
+        if v not in self.ev.env and definition is not None and self._is_known(definition):
+            self.ev.env[v] = self.ev(definition)
         return v in self.ev.env

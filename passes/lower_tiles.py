@@ -41,7 +41,7 @@ from convgen.ir.simplify.variable_ranges import var_ranges
 from convgen.ir.types import VectorType, s32, u8, vector
 from convgen.passes.buffer_shared import reordered
 from convgen.passes.clone import Cloner
-from convgen.passes.messages.access import Steady, TileAccess
+from convgen.passes.messages.access import LoopInvariants, TileAccess
 from convgen.passes.messages.direct_copies import places_of
 from convgen.passes.messages.linear import WORD, ZERO, LinearView, linearize
 from convgen.passes.messages.masks import OUT_OF_RANGE
@@ -49,7 +49,7 @@ from convgen.passes.messages.nibble_pairs import check_pairs, half, halved_fragm
 from convgen.passes.messages.ownership import private_tiles
 from convgen.passes.messages.planes import PlaneMessage, plane_messages, wide_rows
 from convgen.passes.messages.planner import GlobalMessage, global_messages, trims
-from convgen.passes.messages.shared import SharedMessage, Way, shared_messages
+from convgen.passes.messages.shared import Arrangement, SharedMessage, shared_messages
 
 #: operations computed per stored message, unless a branch separates them from the store
 _SLICED = (Cast, Saturate, Splat, Binary, Fma, Shuffle)
@@ -78,7 +78,7 @@ class _Lowering(Mutator):
         self.kernel, self.facts = kernel, facts
         self.bounds = Bounds(var_ranges(kernel), kernel.width)
         self.cloner = Cloner(kernel)
-        self.steady = Steady(*kernel.group_ids, kernel.subgroup)
+        self.invariants = LoopInvariants(*kernel.group_ids, kernel.subgroup)
         self.private = private_tiles(kernel)
         self.values: dict[Var, Expr] = {}
         self.depth = 0
@@ -92,7 +92,7 @@ class _Lowering(Mutator):
     def Let(self, s: st.Let) -> st.Stmt:
         self.values[s.var], self.branches_around[s.var] = s.value, self.branches
         if not self.depth and not isinstance(s.var.type, VectorType):
-            self.steady.add(s.var)
+            self.invariants.add(s.var)
         return s
 
     def For(self, s: st.For) -> st.Stmt:
@@ -116,7 +116,7 @@ class _Lowering(Mutator):
         if s.width not in self.facts.direct_widths:
             raise Unsupported(f"given a direct copy of {s.width} bytes a lane, wanted one that {self.facts.name} has")
         layout = places_of(tile.digits, tile.elem, s.width, k.width, k.subgroups).over(len(s.coords))
-        known = self.facts, self.bounds, self.steady, self.values
+        known = self.facts, self.bounds, self.invariants, self.values
         access = TileAccess(linearize(s.view), s.coords, layout, k.subgroup, *known, tile)
         address = k.subgroup * (k.width * s.width)
         slot = s.slot.bits if isinstance(s.slot, Const) else 0
@@ -125,9 +125,9 @@ class _Lowering(Mutator):
         out: list[st.Stmt] = []
         for n, m in enumerate(global_messages(access, s.width)):
             if m.count * tile.elem.bytes != s.width:
-                brings = m.count * tile.elem.bytes
+                contiguous = m.count * tile.elem.bytes
                 raise Unsupported(
-                    f"given a direct copy of {s.width} bytes a lane, of which {brings} are contiguous in memory"
+                    f"given a direct copy of {s.width} bytes a lane, of which {contiguous} are contiguous in memory"
                 )
             to = slot * tile.slot_bytes + n * s.width * k.width * k.subgroups
             place = tile, address, to, s.width, self._slot_site(s)
@@ -145,7 +145,7 @@ class _Lowering(Mutator):
         return global_messages(self._access(s, view if isinstance(s, st.LoadRuns) else view.whole), widest)
 
     def _access(self, s: Any, view: LinearView) -> TileAccess:
-        known = self.facts, self.bounds, self.steady, self.values
+        known = self.facts, self.bounds, self.invariants, self.values
         return TileAccess(view, s.coords, s.layout.over(len(s.coords)), self.kernel.subgroup, *known)
 
     def LoadView(self, s: st.LoadView) -> st.Stmt:
@@ -338,7 +338,7 @@ class _Lowering(Mutator):
         parts: list[Expr] = []
         for m in self._shared(s):
             part = var(f"{s.var.name}_{m.start}", vector(s.tile.elem, m.count))
-            out.append(_READS[m.way](part, s.tile, m.address, m.imm, self._slot_site(s)))
+            out.append(_READS[m.arrangement](part, s.tile, m.address, m.imm, self._slot_site(s)))
             parts.append(part)
         return st.block(*out, st.Let(s.var, Pack(s.var.type, tuple(parts))))
 
@@ -348,17 +348,17 @@ class _Lowering(Mutator):
         out: list[st.Stmt] = []
         for m in self._shared(s):
             value = self._slice(s.value, m.start, m.count)
-            write = st.BlockWrite if m.way is Way.BLOCK else st.SharedWrite
+            write = st.BlockWrite if m.arrangement is Arrangement.BLOCK else st.SharedWrite
             out.append(write(s.tile, m.address, m.imm, value, self._slot_site(s)))
         return st.block(*out)
 
 
 _READS = {
-    Way.LANE: st.SharedRead,
-    Way.BLOCK: st.BlockRead,
-    Way.TURNED: st.TurnedRead,
-    Way.MATRIX: st.MatrixRead,
-    Way.TURNED_MATRIX: st.TurnedMatrixRead,
+    Arrangement.LANE: st.SharedRead,
+    Arrangement.BLOCK: st.BlockRead,
+    Arrangement.TRANSPOSED: st.TransposedRead,
+    Arrangement.MATRIX: st.MatrixRead,
+    Arrangement.TRANSPOSED_MATRIX: st.TransposedMatrixRead,
 }
 
 

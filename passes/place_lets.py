@@ -9,9 +9,9 @@ several uses: hoisting one would keep its registers live through the loop.
 A hoisted varying value occupies a vector register throughout the loop. If these exceed the registers that the loop's
 own values leave, values that take one operation are recomputed in the loop.
 
-Lanes vote on conditions that nearly always hold (`ir/votes.py`). The seldom-run arm recomputes all it needs, so that it
-costs other code neither time nor registers. It only reuses values that an enclosing loop keeps in registers anyway, and
-surfaces, as scalar registers suffice. In this arm, varying values with one use stay in their loop.
+Lanes vote on conditions that nearly always hold (`ir/votes.py`); the arm for the other case is cold. It recomputes all
+it needs, so that it costs other code neither time nor registers. It only reuses values that an enclosing loop keeps in
+registers anyway, and surfaces, as scalar registers suffice. In it, varying values with one use stay in their loop.
 """
 
 from __future__ import annotations
@@ -53,61 +53,60 @@ from convgen.ir.uniform import Uniformity, uniformity, with_lets
 from convgen.ir.votes import AllLanes
 
 N = TypeVar("N", bound=Node)
-Place = tuple["_Around", ...]  #: the blocks around a statement except the kernel's body, outermost first
+Place = tuple["_Scope", ...]  #: the blocks around a statement except the kernel's body, outermost first
 _LEAVES = (Const, Var, Lane)
 _ARITHMETIC = (Unary, Binary, Fma, Select)  #: element-wise operations on vectors; masks stay in place
 
-#: Vector registers reserved for temporaries.
-_TEMPORARIES = 24
-#: Vector registers loaded or stored between two uses of an address. Beyond, in code without loops and products, the
-#: address is recomputed: a live register costs more than one addition.
+_TEMPORARIES = 24  #: registers; vector registers of a lane that hoisted values leave to temporaries; chosen
+#: registers; if more vector registers are loaded or stored between two uses of an address, in code without loops and
+#: products, the address is recomputed: a live register costs more than one addition. Chosen.
 _FAR = 32
 
 
 def place_lets(kernel: Kernel, facts: TargetFacts) -> Kernel:
     """Bind common subexpressions and loop invariants, as many as registers allow; requires message level."""
-    budget = max(0, facts.registers - _loop_words(kernel.body, in_order=not facts.core.reorders) - _TEMPORARIES)
+    budget = max(0, facts.registers - _loop_registers(kernel.body, in_order=not facts.core.reorders) - _TEMPORARIES)
     body = _Placer(kernel.body, uniformity(kernel), budget, facts.flat).placed()
     return with_lets(evolve(kernel, body=body), kernel)
 
 
-def _loop_words(body: Stmt, *, in_order: bool) -> int:
+def _loop_registers(body: Stmt, *, in_order: bool) -> int:
     """Return the vector registers of the fullest loop: carried and loaded values, without separate accumulators."""
     most = 0
     for loop in statements(body):
         if isinstance(loop, For):
             inside = postorder(loop.body)
             elsewhere = {n.acc for n in inside if isinstance(n, Mma) and n.op.separate_accumulators}
-            held = [v for v in loop.carried if v not in elsewhere]
-            most = max(most, _words(held) + _loaded_words(loop, in_order=in_order))
+            carried = [v for v in loop.carried if v not in elsewhere]
+            most = max(most, _registers(carried) + _loaded_registers(loop, in_order=in_order))
     return most
 
 
-def _loaded_words(loop: For, *, in_order: bool) -> int:
+def _loaded_registers(loop: For, *, in_order: bool) -> int:
     """Return the most vector registers that loaded, not carried values of a loop take between two barriers.
 
     All values loaded between two barriers may be live at once, with earlier ones that are used later; if statements
     stay `in_order`, each statement counts as an interval of its own.
     """
-    run, first, used = 0, dict[Var, int](), defaultdict[int, list[Expr]](list)
+    interval, first, used = 0, dict[Var, int](), defaultdict[int, list[Expr]](list)
     for s in statements(loop.body):
-        run += in_order or isinstance(s, Barrier)
-        used[run] += s.operands
+        interval += in_order or isinstance(s, Barrier)
+        used[interval] += s.operands
         if isinstance(s, Load) and s.var not in loop.yields:
-            first[s.var] = run
+            first[s.var] = interval
     last = first | {n: at for at, es in used.items() for n in postorder(*es) if n in first}
-    begun, gone = Counter[int](), Counter[int]()
+    begun, ended = Counter[int](), Counter[int]()
     for v in first:
-        begun[first[v]] += _words([v])
-        gone[last[v] + 1] += _words([v])
-    return max(accumulate(begun[n] - gone[n] for n in range(run + 1)))
+        begun[first[v]] += _registers([v])
+        ended[last[v] + 1] += _registers([v])
+    return max(accumulate(begun[n] - ended[n] for n in range(interval + 1)))
 
 
-def _words(values: Iterable[Expr]) -> int:
+def _registers(values: Iterable[Expr]) -> int:
     return sum(e.type.bits // 32 for e in values if isinstance(e.type, VectorType))
 
 
-class _Around(NamedTuple):
+class _Scope(NamedTuple):
     """A loop's body, or an arm of a branch."""
 
     number: int
@@ -122,26 +121,26 @@ class _Uses:
         self.moved = 0  #: vector registers that loads and stores have moved so far
         self.spans: dict[Expr, tuple[int, int]] = {}  #: the values of `moved` at the first and at the last use
         self.depths: dict[Expr, list[int]] = {}  #: depths of the blocks in which they are operands
-        self.places: dict[Expr, Place] = {}  #: the innermost block with all uses, seldom-run ones included
+        self.places: dict[Expr, Place] = {}  #: the innermost block with all uses, cold ones included
         self._blocks = count()
-        self._note(body, (), seldom=False)
+        self._note(body, (), cold=False)
 
-    def _note(self, s: Stmt, place: Place, *, seldom: bool) -> None:
-        self._operands(s.operands, place, seldom=seldom)
+    def _note(self, s: Stmt, place: Place, *, cold: bool) -> None:
+        self._operands(s.operands, place, cold=cold)
         if isinstance(s, For) or (isinstance(s, Let) and isinstance(s.value, Mma)):
             self.is_straight = False
-        self.moved += _words([s.var] if isinstance(s, Load) else [s.value] if isinstance(s, Store) else [])
+        self.moved += _registers([s.var] if isinstance(s, Load) else [s.value] if isinstance(s, Store) else [])
         for inner in s.bodies:
-            inside = place if _inside(s, 0) == 0 else (*place, _Around(next(self._blocks), isinstance(s, For)))
-            self._note(inner, inside, seldom=seldom or (_is_vote(s) and inner is not s.then))
+            inside = place if _inside(s, 0) == 0 else (*place, _Scope(next(self._blocks), isinstance(s, For)))
+            self._note(inner, inside, cold=cold or (_is_vote(s) and inner is not s.then))
             if isinstance(s, For):
-                self._operands(s.yields, inside, seldom=seldom)
+                self._operands(s.yields, inside, cold=cold)
 
-    def _operands(self, operands: Iterable[Expr], place: Place, *, seldom: bool) -> None:
+    def _operands(self, operands: Iterable[Expr], place: Place, *, cold: bool) -> None:
         for e in operands:
-            if not seldom:  # the seldom-run arm is placed separately
+            if not cold:  # the cold arm is placed separately
                 self.depths.setdefault(e, []).append(len(place))
-            self.meet(e, place)
+            self.add_use(e, place)
             self.stretch(e, (self.moved, self.moved))
 
     def stretch(self, e: Expr, span: tuple[int, int]) -> None:
@@ -149,27 +148,27 @@ class _Uses:
         first, last = self.spans.get(e, span)
         self.spans[e] = min(first, span[0]), max(last, span[1])
 
-    def meet(self, e: Expr, place: Place) -> None:
+    def add_use(self, e: Expr, place: Place) -> None:
         """Add a place of use to an expression."""
         known = self.places.setdefault(e, place)
         if known != place:
-            same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(known, place)))
-            self.places[e] = known[:same]
+            shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(known, place)))
+            self.places[e] = known[:shared]
 
 
 class _Placer:
     """Places the lets of a body; depth 0 is its own statements and everything bound around it."""
 
-    def __init__(self, body: Stmt, uniform: Uniformity, budget: int, flat: bool, *, seldom: bool = False) -> None:
+    def __init__(self, body: Stmt, uniform: Uniformity, budget: int, flat: bool, *, cold: bool = False) -> None:
         self.body, self.uniform, self.budget = body, uniform, budget
-        self.seldom = seldom  # registers then matter more than time
+        self.cold = cold  # whether this is a cold arm: registers matter more than time
         self.flat = flat  # 64-bit integers are then addresses
         self.homes: dict[Expr, int] = {}
         self.arms: dict[Expr, int] = {}  # depths of branch arms that have all uses
         self.names: dict[Node, Var] = {}  # expressions bound so far
         # depth -> nodes whose subexpressions with their home at that depth are all bound
         self.settled: dict[int, set[Node]] = {}
-        self.held: dict[Node, Var] = {}  # bound expressions that the enclosing loop keeps in registers
+        self.kept: dict[Node, Var] = {}  # bound expressions that the enclosing loop keeps in registers
         self.hoisted: set[Expr] = set()  # expressions to bind that are used in a block below their home
         self._note_binders(body, 0)
         self.wanted = self._choose(body, budget)
@@ -189,21 +188,22 @@ class _Placer:
 
     def home(self, e: Expr) -> int:
         """Return the depth of the innermost block that binds a variable of `e`, or of its branch arm with all uses."""
-        return max(self._known(e), self.arms.get(e, 0))
+        return max(self._binding_depth(e), self.arms.get(e, 0))
 
-    def _known(self, e: Expr) -> int:
-        known = self.homes.get(e)
-        if known is None:
-            known = self.homes[e] = max(map(self._known, e.children()), default=0)
-        return known
+    def _binding_depth(self, e: Expr) -> int:
+        """Return the depth of the innermost block that binds a variable of `e`."""
+        depth = self.homes.get(e)
+        if depth is None:
+            depth = self.homes[e] = max(map(self._binding_depth, e.children()), default=0)
+        return depth
 
     def _sink(self, e: Expr, place: Place) -> None:
         """Note the branch arm that has all uses of an expression, outside further loops."""
-        known = deep = self._known(e)
-        while deep < len(place) and not place[deep].is_loop:
-            deep += 1
-        if deep > known:
-            self.arms[e] = deep
+        bound = depth = self._binding_depth(e)
+        while depth < len(place) and not place[depth].is_loop:
+            depth += 1
+        if depth > bound:
+            self.arms[e] = depth
 
     def _choose(self, body: Stmt, budget: int) -> dict[Expr, None]:
         """Return the expressions to bind. Parents are decided before operands: a bound parent uses them once."""
@@ -222,7 +222,7 @@ class _Placer:
                 place, depths = place[:home], [home]
             is_operand = _is_operand(e)
             for c in e.children():
-                noted.meet(c, place)
+                noted.add_use(c, place)
                 noted.stretch(c, span)
                 if depths and not (is_operand or (isinstance(e, FromLane) and c is e.lane)):
                     uses.setdefault(c, []).extend(depths)
@@ -240,7 +240,7 @@ class _Placer:
     def _hoists_alone(self, e: Expr, depths: Sequence[int]) -> bool:
         """Return whether an expression is worth a variable merely because it is used below its home."""
         deeper = max(depths, default=0) > self.home(e)
-        return deeper and isinstance(e.type, Type) and (not self.seldom or self.uniform(e))
+        return deeper and isinstance(e.type, Type) and (not self.cold or self.uniform(e))
 
     def _may_bind(self, e: Expr) -> bool:
         """Return whether a variable may hold an expression, by its kind and type."""
@@ -299,20 +299,20 @@ class _Placer:
             out.append(Let(name, value))
 
     def _voted(self, s: If, depth: int) -> Stmt:
-        """Place the usual arm as part of the enclosing block, and the seldom-run arm separately."""
+        """Place the usual arm as part of the enclosing block, and the cold arm separately."""
         before, settled = dict(self.names), {at: set(nodes) for at, nodes in self.settled.items()}
         then = self.place(s.then, depth)
         self.names, self.settled = before, settled
-        there = self.held | {e: v for e, v in before.items() if isinstance(e, Surface)}
-        other = _Placer(substitute(s.other, there), self.uniform, self.budget, self.flat, seldom=True)
+        available = self.kept | {e: v for e, v in before.items() if isinstance(e, Surface)}
+        other = _Placer(substitute(s.other, available), self.uniform, self.budget, self.flat, cold=True)
         return If(self._named(s.cond), then, other.placed())
 
     def _rewrite(self, s: Stmt, depth: int) -> Stmt:
         match s:
             case For():
-                around, self.held = self.held, {e: v for e, v in self.names.items() if e in self.hoisted}
+                around, self.kept = self.kept, {e: v for e, v in self.names.items() if e in self.hoisted}
                 body = block(self.place(s.body, depth + 1), *self._bind_parts(s.yields, s, depth + 1))
-                self.held = around
+                self.kept = around
                 return evolve(
                     s,
                     begin=self._named(s.begin),

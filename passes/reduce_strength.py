@@ -60,9 +60,9 @@ def reduce_strength(kernel: Kernel, facts: TargetFacts) -> Kernel:
     """
     bounds = Bounds(var_ranges(kernel), kernel.width)
 
-    def lanes(loop: For, steady: Expr) -> int:
+    def lanes(loop: For, invariant: Expr) -> int:
         """Return how many numbers may have one lane each; 0 if their invariant part is not uniform."""
-        shared = facts.lane_words and all(map(uniformity(kernel), (steady, loop.begin)))
+        shared = facts.lane_words and all(map(uniformity(kernel), (invariant, loop.begin)))
         return kernel.width if shared else 0
 
     def reduced(loop: For) -> Stmt:
@@ -90,47 +90,47 @@ def _is_power_of_two(e: Expr) -> bool:
 
 @frozen
 class _Quotient:
-    """`(a * counter + steady + b) // below`, then `% count` unless None; times `scale`, plus `rest`, minus `less`.
+    """`(a * counter + invariant + b) // weight`, `% modulus` unless None, times `scale`, plus `rest`, minus `less`.
 
-    `steady` and `less` are loop-invariant expressions.
+    `invariant` and `less` are loop-invariant expressions.
     """
 
     a: int
-    steady: Expr
+    invariant: Expr
     b: int
-    below: int
-    count: int | None
+    weight: int
+    modulus: int | None
     scale: int = 1
     rest: int = 0
     less: Expr = ZERO
 
     def reduced(self) -> _Quotient:
         """Return an equal quotient without the factors that `a` shares with the divisors, so that more have one `a`."""
-        if self.steady is not ZERO:
+        if self.invariant is not ZERO:
             return self
-        shared = gcd(self.a, self.below)
-        q = evolve(self, a=self.a // shared, b=self.b // shared, below=self.below // shared)
-        if q.below > 1 or q.count is None:
+        shared = gcd(self.a, self.weight)
+        q = evolve(self, a=self.a // shared, b=self.b // shared, weight=self.weight // shared)
+        if q.weight > 1 or q.modulus is None:
             return q
-        shared = gcd(q.a, q.count)
-        return evolve(q, a=q.a // shared, b=q.b // shared, count=q.count // shared, scale=shared, rest=q.b % shared)
+        shared = gcd(q.a, q.modulus)
+        return evolve(q, a=q.a // shared, b=q.b // shared, modulus=q.modulus // shared, scale=shared, rest=q.b % shared)
 
-    def of(self, steady: Expr, more: Expr, starts: Collection[int]) -> _Quotient | None:
-        """Return this quotient for the invariant part `steady`, which exceeds its own by `more`.
+    def rebased(self, invariant: Expr, added: Expr, starts: Collection[int]) -> _Quotient | None:
+        """Return an equal quotient of a number with another invariant part: `invariant`, which is its own plus `added`.
 
-        Its start is one of `starts` if possible. None unless `more` is a multiple of the largest divisor.
+        Its `b` is one of `starts` if possible. None unless `added` is a multiple of the largest boundary.
         """
-        turn = self.boundaries[-1]
-        if divisor(more, {}) % turn or (self.scale, self.rest) != (1, 0):
+        period = self.boundaries[-1]
+        if divisor(added, {}) % period or (self.scale, self.rest) != (1, 0):
             return None
-        b = next((b for b in sorted(starts) if (b - self.b) % turn == 0), self.b)
-        less = ZERO if self.count else more // self.below + (b - self.b) // self.below
-        return evolve(self, steady=steady, b=b, less=less)
+        b = next((b for b in sorted(starts) if (b - self.b) % period == 0), self.b)
+        less = ZERO if self.modulus else added // self.weight + (b - self.b) // self.weight
+        return evolve(self, invariant=invariant, b=b, less=less)
 
     @property
     def boundaries(self) -> tuple[int, ...]:
         """Return the numbers at which the quotient increments or the remainder wraps; at the last one both happen."""
-        return (self.below,) if self.count is None else (self.below, self.below * self.count)
+        return (self.weight,) if self.modulus is None else (self.weight, self.weight * self.modulus)
 
 
 class _Loop(Counting):
@@ -140,60 +140,62 @@ class _Loop(Counting):
         """Return a division or remainder by constants as a quotient; None for other expressions."""
         if not isinstance(e, (Div, Mod)) or e.type is not s32 or not isinstance(e.b, Const) or e.b.bits < 1:
             return None
-        inner, below = self.numerator(e.a)
+        inner, weight = self.numerator(e.a)
         if isinstance(e, Div):
-            below *= e.b.bits
-        linear = self.linear(inner)
-        if linear is None or linear.a < 1:
+            weight *= e.b.bits
+        affine = self.affine(inner)
+        if affine is None or affine.a < 1:
             return None
-        if linear.b + self.bounds(linear.steady)[0] < 0:
+        if affine.b + self.bounds(affine.invariant)[0] < 0:
             return None
-        return _Quotient(linear.a, linear.steady, linear.b, below, e.b.bits if isinstance(e, Mod) else None).reduced()
+        return _Quotient(
+            affine.a, affine.invariant, affine.b, weight, e.b.bits if isinstance(e, Mod) else None
+        ).reduced()
 
     def numerator(self, e: Expr) -> tuple[Expr, int]:
         """Return a nested quotient by constants as (numerator, divisor): x // c + s is (x + c * s) // c."""
         match e:
             case Div(x, Const(_, divisor)) if divisor > 0:
-                inner, below = self.numerator(x)
-                return inner, below * divisor
+                inner, weight = self.numerator(x)
+                return inner, weight * divisor
             case Add(x, y):
                 for quotient, rest in ((x, y), (y, x)):
-                    inner, below = self.numerator(quotient)
-                    if below > 1 and self.is_steady(rest):
-                        return inner + rest * below, below
+                    inner, weight = self.numerator(quotient)
+                    if weight > 1 and self.is_invariant(rest):
+                        return inner + rest * weight, weight
         return e, 1
 
 
 @frozen
-class _Digits:
-    """A mixed-radix number: digit i counts `places[i]`; all but the last stay below `places[i + 1] // places[i]`.
+class _CounterDigits:
+    """A mixed-radix number: digit i counts `weights[i]`; all but the last stay below `weights[i + 1] // weights[i]`.
 
-    Behind the digits stand whole quotients of the number, one for each of `wholes`.
+    The digits are followed by whole quotients, `number // w` for each `w` of `wholes`.
     """
 
-    places: tuple[int, ...]
+    weights: tuple[int, ...]
     wholes: tuple[int, ...] = ()
 
-    def starting(self, begin: Expr, growth: int, steady: Expr, more: int) -> tuple[Expr, ...]:
-        """Return the digits of `begin * growth + steady + more`, as constants if it is constant."""
-        if isinstance(begin, Const) and steady is ZERO:
-            return tuple(map(const, self.of(begin.bits * growth + more)))
+    def starting(self, begin: Expr, growth: int, invariant: Expr, start: int) -> tuple[Expr, ...]:
+        """Return the digits of `begin * growth + invariant + start`, as constants if it is constant."""
+        if isinstance(begin, Const) and invariant is ZERO:
+            return tuple(map(const, self.of(begin.bits * growth + start)))
         first = const(begin.bits * growth) if isinstance(begin, Const) else begin * growth
-        return self.of(plus(plus(first, steady), const(more)))
+        return self.of(plus(plus(first, invariant), const(start)))
 
     def of(self, number: N) -> tuple[N, ...]:
         """Return the digits of a number from 0 on."""
-        over = [number // place if place > 1 else number for place in self.places]
+        quotients = [number // weight if weight > 1 else number for weight in self.weights]
         digits = [
-            each % (following // place) if following else each
-            for each, place, following in zip_longest(over, self.places, self.places[1:])
+            each % (following // weight) if following else each
+            for each, weight, following in zip_longest(quotients, self.weights, self.weights[1:])
         ]
-        return tuple(digits + [over[self.places.index(place)] for place in self.wholes])
+        return tuple(digits + [quotients[self.weights.index(weight)] for weight in self.wholes])
 
-    def below(self, at: int) -> int:
-        """Return the number of digits below position `at`, or below the whole quotient at that position."""
-        count = len(self.places)
-        return at if at < count else self.places.index(self.wholes[at - count])
+    def lower_digits(self, at: int) -> int:
+        """Return the number of digits with less weight than the digit, or the whole quotient, at position `at`."""
+        count = len(self.weights)
+        return at if at < count else self.weights.index(self.wholes[at - count])
 
     def advance(self, digits: Sequence[Expr], by: int) -> tuple[Expr, ...]:
         """Return the digits of the number plus a constant.
@@ -202,17 +204,17 @@ class _Digits:
         digit minus its radix is negative unless it wraps, so the unsigned minimum of the two is the new digit, and the
         sign is the carry minus one. This takes no condition register, of which there are few.
         """
-        wholes = dict(zip(self.wholes, digits[len(self.places) :]))
+        wholes = dict(zip(self.wholes, digits[len(self.weights) :]))
         out: list[Expr] = []
         carry: tuple[Expr, int] | None = None  # expression and constant; their sum is the carry
-        for i, (place, digit, step) in enumerate(zip(self.places, digits, self.of(by))):
-            if place in wholes:
-                wholes[place] = _plus(wholes[place], by // place, carry)
+        for i, (weight, digit, step) in enumerate(zip(self.weights, digits, self.of(by))):
+            if weight in wholes:
+                wholes[weight] = _plus(wholes[weight], by // weight, carry)
             most = step + (carry is not None)  # largest increment
             total = _plus(digit, step, carry)
             carry = None
-            if most and i + 1 < len(self.places):
-                radix = self.places[i + 1] // place
+            if most and i + 1 < len(self.weights):
+                radix = self.weights[i + 1] // weight
                 wrapped = total - radix
                 if most == 1:
                     carry = select(total >= radix, const(1), 0), 0
@@ -225,13 +227,13 @@ class _Digits:
 
     def value(self, digits: Sequence[Expr], q: _Quotient) -> Expr:
         """Return the quotient from the digits."""
-        if q.count is None and q.below in self.wholes:
-            total = digits[len(self.places) + self.wholes.index(q.below)]
+        if q.modulus is None and q.weight in self.wholes:
+            total = digits[len(self.weights) + self.wholes.index(q.weight)]
         else:
-            end = None if q.count is None else q.below * q.count
-            terms = [d * (p // q.below) if p > q.below else d for d, p in zip(digits, self.places) if q.below <= p]
-            kept = [t for t, p in zip(terms, (p for p in self.places if q.below <= p)) if end is None or p < end]
-            total = reduce(add, kept) if kept else const(0)
+            end = None if q.modulus is None else q.weight * q.modulus
+            terms = [d * (p // q.weight) if p > q.weight else d for d, p in zip(digits, self.weights) if q.weight <= p]
+            within = [t for t, p in zip(terms, (p for p in self.weights if q.weight <= p)) if end is None or p < end]
+            total = reduce(add, within) if within else const(0)
         total = total * q.scale if q.scale > 1 else total
         total = total + q.rest if q.rest else total
         return total if q.less is ZERO else total - q.less
@@ -246,40 +248,42 @@ def _plus(digit: Expr, step: int, carry: tuple[Expr, int] | None) -> Expr:
 
 def _chain(quotients: Sequence[_Quotient]) -> tuple[int, ...] | None:
     """Return the boundaries of all quotients if each divides the next, else None."""
-    places = sorted({1, *(place for q in quotients for place in q.boundaries)})
-    return tuple(places) if all(b % a == 0 for a, b in pairwise(places)) else None
+    weights = sorted({1, *(weight for q in quotients for weight in q.boundaries)})
+    return tuple(weights) if all(b % a == 0 for a, b in pairwise(weights)) else None
 
 
 def _families(quotients: Mapping[Expr, _Quotient]) -> dict[tuple[int, Expr], dict[Expr, _Quotient]]:
     """Group quotients by growth and invariant part: numbers in a group differ by constants."""
     found: dict[tuple[int, Expr], dict[Expr, _Quotient]] = {}
     for e, q in quotients.items():
-        found.setdefault((q.a, q.steady), {})[e] = q
+        found.setdefault((q.a, q.invariant), {})[e] = q
     return found
 
 
 def _joined(quotients: Mapping[Expr, _Quotient]) -> Mapping[Expr, _Quotient]:
-    """Return the quotients with groups merged whose numbers differ by multiples of a divisor."""
+    """Return the quotients, with groups merged if one's numbers are the other's plus a multiple of all boundaries."""
     families, out = _families(quotients), dict(quotients)
     moved: set[tuple[int, Expr]] = set()
-    for (growth, steady), family in families.items():
-        for (as_fast, wider), others in families.items():
-            more = _beyond(wider, steady) if as_fast == growth and (growth, wider) not in moved else None
-            if more is None:
+    for (growth, invariant), family in families.items():
+        for (other_growth, other_invariant), others in families.items():
+            if other_growth != growth or (growth, other_invariant) in moved:
+                continue
+            added = _difference(other_invariant, invariant)
+            if added is None:
                 continue
             starts = {q.b for q in others.values()}
-            same = {e: of_other for e, q in family.items() if (of_other := q.of(wider, more, starts))}
-            if len(same) == len(family) and _chain([*others.values(), *same.values()]):
-                out |= same
-                moved.add((growth, steady))
+            rebased = {e: new for e, q in family.items() if (new := q.rebased(other_invariant, added, starts))}
+            if len(rebased) == len(family) and _chain([*others.values(), *rebased.values()]):
+                out |= rebased
+                moved.add((growth, invariant))
                 break
     return out
 
 
-def _beyond(more: Expr, e: Expr) -> Expr | None:
-    """Return the addends of `more` without those of `e`; None if `e` has another addend, or no addend is left."""
-    rest = list(_addends(more))
-    for addend in _addends(e):
+def _difference(a: Expr, b: Expr) -> Expr | None:
+    """Return the addends of `a` without those of `b`; None if `b` has another addend, or no addend is left."""
+    rest = list(_addends(a))
+    for addend in _addends(b):
         if addend not in rest:
             return None
         rest.remove(addend)
@@ -307,15 +311,15 @@ def _reduce(loop: For, bounds: Bounds, lanes: Callable[[Expr], int]) -> Stmt:
             quotients[e] = q
     replaced: dict[Expr, Expr] = {}
     numbers: list[_Number] = []
-    for (growth, steady), family in _families(_joined(quotients)).items():
-        places = _chain(list(family.values()))
-        if places is None:
+    for (growth, invariant), family in _families(_joined(quotients)).items():
+        weights = _chain(list(family.values()))
+        if weights is None:
             continue
         starts = sorted({q.b for q in family.values()})
-        wholes = {q.below for q in family.values() if q.count is None and q.below != places[-1]}
-        digits = _Digits(places, tuple(sorted(wholes)))
-        kind = _NumberOfLanes if 1 < len(starts) <= lanes(steady) else _Number
-        number = kind.counting(loop, digits, growth, steady, starts)
+        wholes = {q.weight for q in family.values() if q.modulus is None and q.weight != weights[-1]}
+        digits = _CounterDigits(weights, tuple(sorted(wholes)))
+        kind = _NumberOfLanes if 1 < len(starts) <= lanes(invariant) else _Number
+        number = kind.counting(loop, digits, growth, invariant, starts)
         for e, q in family.items():
             replaced[e] = number.digits.value(number.ahead(q.b - starts[0]), q)
         numbers.append(number)
@@ -330,20 +334,20 @@ def _reduce(loop: For, bounds: Bounds, lanes: Callable[[Expr], int]) -> Stmt:
 
 @frozen(eq=False)
 class _Number:
-    """`counter * growth + steady + start` as carried digits, and the digits of numbers ahead of it by constants."""
+    """`counter * growth + invariant + start` as carried digits, and the digits of numbers ahead of it by constants."""
 
-    digits: _Digits
+    digits: _CounterDigits
     growth: int
     now: tuple[Var, ...]
     inits: tuple[Expr, ...]
-    #: by their distance from the carried number
+    #: digits of the other numbers, by their distance from the carried one
     further: dict[int, tuple[Var, ...]] = attrs.field(factory=dict, init=False)
 
     @classmethod
-    def counting(cls, loop: For, digits: _Digits, growth: int, steady: Expr, starts: Sequence[int]) -> Self:
+    def counting(cls, loop: For, digits: _CounterDigits, growth: int, invariant: Expr, starts: Sequence[int]) -> Self:
         """Return the number with the smallest start."""
-        now = tuple(var(f"{loop.var.name}_{p}s") for p in (*digits.places, *digits.wholes))
-        return cls(digits, growth, now, digits.starting(loop.begin, growth, steady, starts[0]))
+        now = tuple(var(f"{loop.var.name}_{p}s") for p in (*digits.weights, *digits.wholes))
+        return cls(digits, growth, now, digits.starting(loop.begin, growth, invariant, starts[0]))
 
     def ahead(self, by: int) -> Sequence[Expr]:
         """Return the digits of the number plus the constant `by`."""
@@ -362,8 +366,8 @@ class _Number:
         """Yield (variable, initial value, next value) for the digits that are needed to advance."""
         all_digits = list(zip(self.now, self.inits, self.digits.advance(self.now, self.growth)))
         wanted = {at for names in (self.now, *self.further.values()) for at, name in enumerate(names) if name in used}
-        count = len(self.digits.places)
-        needed = max((self.digits.below(at) + (at < count) for at in wanted), default=0)
+        count = len(self.digits.weights)
+        needed = max((self.digits.lower_digits(at) + (at < count) for at in wanted), default=0)
         yield from (all_digits[at] for at in range(count, len(all_digits)) if at in wanted)
         # Highest digit first: it needs the lower ones before their update.
         yield from reversed(all_digits[:needed])
@@ -377,13 +381,13 @@ class _NumberOfLanes(_Number):
     lanes: dict[int, Const] = attrs.field(factory=dict, init=False)
 
     @classmethod
-    def counting(cls, loop: For, digits: _Digits, growth: int, steady: Expr, starts: Sequence[int]) -> Self:
+    def counting(cls, loop: For, digits: _CounterDigits, growth: int, invariant: Expr, starts: Sequence[int]) -> Self:
         ahead: Expr = ZERO
         for lane, start in list(enumerate(starts))[1:]:
             ahead = select(eq(Lane(), lane), const(start - starts[0]), ahead)
-        made = super().counting(loop, digits, growth, plus(steady, ahead), starts)
-        made.lanes.update((start - starts[0], const(lane)) for lane, start in enumerate(starts))
-        return made
+        counting = super().counting(loop, digits, growth, plus(invariant, ahead), starts)
+        counting.lanes.update((start - starts[0], const(lane)) for lane, start in enumerate(starts))
+        return counting
 
     def ahead(self, by: int) -> Sequence[Expr]:
         return [Uniform(FromLane(digit, self.lanes[by])) for digit in self.now]

@@ -26,7 +26,7 @@ from convgen.ir.types import s32, u32, u64
 _Flat = st.FlatLoad | st.FlatStore | st.FlatDirectLoad
 _OnSurface = st.GlobalLoad | st.GlobalStore
 _Message = _Flat | _OnSurface
-_Placed = tuple[int, _Message]  #: the sum of the constants in a message's offsets, and the message
+_Numbered = tuple[int, _Message]  #: the sum of the constants in a message's offsets, and the message
 _SIGN = 1 << 31
 _FAR = 1 << 30  #: bytes; bound of constants: two of them differ by less than half the range of 32 bits
 
@@ -46,33 +46,33 @@ class _Sharer:
         new: dict[st.Stmt, st.Stmt] = {}
         messages = [message for message in s.stmts if isinstance(message, _Message)]
         # First group messages as if no offset wraps, then check that in each group: the check is slow.
-        for alike in self._alike(messages, lambda offset: offset.type is s32):
-            for group in self._alike([message for _, message in alike], self._is_plain):
-                least, lowest = group[0]
+        for candidates in self._groups(messages, lambda offset: offset.type is s32):
+            for group in self._groups([message for _, message in candidates], self._does_not_wrap):
+                base, lowest = group[0]
                 for constant, message in group:
-                    if isinstance(message, _OnSurface) and message.imm + constant - least > self.imm_max:
-                        least, lowest = constant, message
-                    elif constant > least:
-                        new[message] = _moved(message, lowest, constant - least)
+                    if isinstance(message, _OnSurface) and message.imm + constant - base > self.imm_max:
+                        base, lowest = constant, message
+                    elif constant > base:
+                        new[message] = _moved(message, lowest, constant - base)
         return evolve(s, stmts=tuple(new.get(message, message) for message in s.stmts)) if new else s
 
-    def _alike(self, messages: Sequence[_Message], is_plain: Callable[[Expr], bool]) -> Iterator[list[_Placed]]:
-        """Yield groups of messages at constant distances, lowest first."""
-        alike: dict[Hashable, list[_Placed]] = {}
+    def _groups(self, messages: Sequence[_Message], is_exact: Callable[[Expr], bool]) -> Iterator[list[_Numbered]]:
+        """Yield groups of messages at constant distances, lowest first, if offsets that are `is_exact` do not wrap."""
+        groups: dict[Hashable, list[_Numbered]] = {}
         for each in messages:
-            rest, constant = self._apart(each, is_plain)
-            alike.setdefault(rest, []).append((constant, each))
-        for found in alike.values():
-            found.sort(key=lambda placed: placed[0])
-            if found[0][0] < found[-1][0]:
-                yield found
+            rest, constant = self._without_constants(each, is_exact)
+            groups.setdefault(rest, []).append((constant, each))
+        for group in groups.values():
+            group.sort(key=lambda numbered: numbered[0])
+            if group[0][0] < group[-1][0]:
+                yield group
 
-    def _apart(self, message: _Message, is_plain: Callable[[Expr], bool]) -> tuple[Hashable, int]:
-        """Return a message's address without the constants in its plain offsets, and the sum of these constants."""
+    def _without_constants(self, message: _Message, is_exact: Callable[[Expr], bool]) -> tuple[Hashable, int]:
+        """Return a message's address without the constants in its exact offsets, and the sum of these constants."""
         rest: list[Hashable] = []
         total = 0
         for part, offset in _offsets(message):
-            if offset is not None and is_plain(offset):
+            if offset is not None and is_exact(offset):
                 terms, constant = self.linear(offset)
                 rest.append(frozenset(terms.items()))
                 total += constant
@@ -80,8 +80,8 @@ class _Sharer:
                 rest.append(part)
         return frozenset(Counter(rest).items()), total
 
-    def _is_plain(self, offset: Expr) -> bool:
-        """Return whether an offset is not negative, and its constant small."""
+    def _does_not_wrap(self, offset: Expr) -> bool:
+        """Return whether an offset without its constant does not wrap: it is not negative, and the constant small."""
         return offset.type is s32 and self.bounds(offset)[0] >= 0 and abs(self.linear(offset)[1]) < _FAR
 
 

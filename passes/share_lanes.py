@@ -58,10 +58,10 @@ def share_lanes(kernel: Kernel, facts: TargetFacts) -> Kernel:
 
 
 @frozen
-class _OfLane:
+class _LaneFunction:
     """A uniform value: a function of one lane's word or, if `lane` is None, of uniform values only."""
 
-    own: Expr  #: the function of the lane's own word
+    own: Expr  #: the function, of each lane's own word
     lane: Const | None = None
 
 
@@ -70,24 +70,24 @@ class _Lanes:
 
     def __init__(self, inside: Iterable[Var], uniform: Uniformity) -> None:
         self.inside, self.uniform = frozenset(inside), uniform
-        self._memo: dict[Expr, _OfLane | None] = {}
+        self._memo: dict[Expr, _LaneFunction | None] = {}
         self._seen: set[Expr] = set()
 
-    def of(self, e: Expr) -> _OfLane | None:
+    def of(self, e: Expr) -> _LaneFunction | None:
         """Return the expression as a function of one lane's word; None if it needs several lanes or a body variable."""
         if e not in self._memo:
-            self._memo[e] = self._found(e)
+            self._memo[e] = self._function(e)
         return self._memo[e]
 
-    def _found(self, e: Expr) -> _OfLane | None:
+    def _function(self, e: Expr) -> _LaneFunction | None:
         """Return the expression as a function of one lane's word, by its operands; None if it is not one."""
         match e:
             case Const():
-                return _OfLane(e)
+                return _LaneFunction(e)
             case Var():
-                return _OfLane(e) if e not in self.inside and self.uniform(e) else None
+                return _LaneFunction(e) if e not in self.inside and self.uniform(e) else None
             case Uniform(FromLane(Var() as v, Const() as lane)):
-                return _OfLane(v, lane) if v not in self.inside else None
+                return _LaneFunction(v, lane) if v not in self.inside else None
         if not isinstance(e, _OPERATIONS) or e.type not in (s32, u32):
             return None
         operands = {c: self.of(c) for c in e.children()}
@@ -95,24 +95,24 @@ class _Lanes:
         if None in operands.values() or len(lanes) > 1:
             return None
         own = substitute(e, {c: o.own for c, o in operands.items() if o is not None})
-        return _OfLane(_anywhere(own), *lanes)
+        return _LaneFunction(_in_all_lanes(own), *lanes)
 
-    def greatest(self, e: Expr) -> Iterator[tuple[Expr, _OfLane]]:
+    def greatest(self, e: Expr) -> Iterator[tuple[Expr, _LaneFunction]]:
         """Yield the largest subexpressions that are functions of a lane's word, each once; plain words are left out."""
         if e in self._seen:
             return
         self._seen.add(e)
-        found = self.of(e)
-        if found is not None and not isinstance(found.own, Var):
-            if found.lane is not None:
-                yield e, found
+        function = self.of(e)
+        if function is not None and not isinstance(function.own, Var):
+            if function.lane is not None:
+                yield e, function
             return
         for c in e.children():
             yield from self.greatest(c)
 
 
-def _anywhere(e: Expr) -> Expr:
-    """Return a shift made safe for lanes whose result is not used: their words may exceed the number of bits."""
+def _in_all_lanes(e: Expr) -> Expr:
+    """Return an operation that is no error in lanes whose result is not used: their shift amounts may be too large."""
     if not isinstance(e, (Shl, Shr)) or isinstance(e.b, Const):
         return e
     return evolve(e, b=e.b & lift(_TOP, e.b))
@@ -121,17 +121,17 @@ def _anywhere(e: Expr) -> Expr:
 def _shared(loop: For, lanes: _Lanes) -> Stmt:
     """Bind functions that several lanes' words need once, and broadcast the results from these lanes."""
     stmts = loop.body.stmts if isinstance(loop.body, Block) else (loop.body,)
-    alike: dict[Expr, dict[Expr, Const]] = defaultdict(dict)
+    uses: dict[Expr, dict[Expr, Const]] = defaultdict(dict)  # function -> its results and their lanes
     for root in (*(o for s in stmts for o in s.operands), *loop.yields):
-        for e, found in lanes.greatest(root):
-            assert found.lane is not None
-            alike[found.own][e] = found.lane
+        for e, function in lanes.greatest(root):
+            assert function.lane is not None
+            uses[function.own][e] = function.lane
     lets: list[Let] = []
     replaced: dict[Expr, Expr] = {}
-    for own, parts in alike.items():
-        if len(parts) > 1:
+    for own, results in uses.items():
+        if len(results) > 1:
             lets.append(Let(temporary(own.type), own))
-            replaced |= {e: Uniform(FromLane(lets[-1].var, lane)) for e, lane in parts.items()}
+            replaced |= {e: Uniform(FromLane(lets[-1].var, lane)) for e, lane in results.items()}
     if not lets:
         return loop
     body, yields = substitute(loop.body, replaced), tuple(substitute(y, replaced) for y in loop.yields)

@@ -14,7 +14,7 @@ from convgen.ir.layout.memory import Global, Shared
 from convgen.ir.mutate import rewrite, statements, substitute
 from convgen.ir.program import Kernel
 from convgen.ir.record import evolve
-from convgen.ir.rows import Site
+from convgen.ir.stmt_base import Site
 from convgen.ir.types import AnyType
 
 _Loads = st.FlatLoad | st.GlobalLoad

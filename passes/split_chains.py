@@ -35,12 +35,12 @@ from convgen.passes.unused import drop_unused
 
 _ELEMENTWISE = (Unary, Binary, Conversion, Select, Fma)
 
+# Chosen; tests/passes/test_split_chains.py bounds the registers that kernels take with them.
 ROOM = 12  #: registers of a lane; budget for the temporaries of a part
 _LEAST, _MOST = 2, 4  #: registers of a part; with more than one, instructions hide each other's latency
 _WORD = 32  #: bits
 
-#: Registers up to which a chain stays whole: even all its temporaries need no more.
-_SMALL = 24
+_SMALL = 24  #: registers of a lane; a chain whose temporaries take no more stays whole; chosen
 
 
 def split_chains(kernel: Kernel) -> Kernel:
@@ -73,27 +73,27 @@ def _registers(type: AnyType) -> float:
 
 def _operations(e: Expr) -> list[Expr]:
     """Return the element-wise operations under an expression, operands first."""
-    found: dict[Expr, None] = {}
-    _gather(e, found)
-    return list(found)
+    operations: dict[Expr, None] = {}
+    _gather(e, operations)
+    return list(operations)
 
 
-def _gather(e: Expr, found: dict[Expr, None]) -> None:
+def _gather(e: Expr, operations: dict[Expr, None]) -> None:
     for c in e.children():
-        if c not in found and _is_elementwise(c):
-            _gather(c, found)
-    found[e] = None
+        if c not in operations and _is_elementwise(c):
+            _gather(c, operations)
+    operations[e] = None
 
 
 def _temporaries(e: Expr) -> float:
     """Return the registers of simultaneously live temporaries while one element is computed."""
     order = _operations(e)
     last = {c: n for n, operation in enumerate(order) for c in operation.children()}
-    alive = most = 0.0
+    live = most = 0.0
     for n, operation in enumerate(order):
-        alive += _registers(operation.type) / operation.type.lanes
-        most = max(most, alive)
-        alive -= sum(
+        live += _registers(operation.type) / operation.type.lanes
+        most = max(most, live)
+        live -= sum(
             _registers(c.type) / c.type.lanes
             for c in set(operation.children())
             if c in last and last[c] == n and _is_elementwise(c)
@@ -104,8 +104,8 @@ def _temporaries(e: Expr) -> float:
 def _part_size(e: Expr) -> int:
     """Return the elements of a part: a power of two that fills whole words of every type in the chain."""
     operations = _operations(e)
-    widest = max((_registers(made.type) for made in operations), default=0.0) / e.type.lanes or 1.0
-    narrowest = min((t.elem.bits for made in operations for t in _types(made)), default=_WORD)
+    widest = max((_registers(operation.type) for operation in operations), default=0.0) / e.type.lanes or 1.0
+    narrowest = min((t.elem.bits for operation in operations for t in _types(operation)), default=_WORD)
     registers = min(_MOST, max(_LEAST, int(ROOM * widest / max(widest, _temporaries(e)))))
     size = 1 << max(0, int(registers / widest).bit_length() - 1)
     return max(size, _WORD // min(_WORD, narrowest))
@@ -133,52 +133,52 @@ class _Splitter:
 
     def __init__(self) -> None:
         self.waiting: dict[Var, _Chain] = {}
-        self.picked: dict[Var, Let] = {}  #: slices, shuffles and masks of waiting chains
+        self.selections: dict[Var, Let] = {}  #: slices, shuffles and masks of waiting chains
         self.out: list[Stmt] = []
-        self.taken: dict[tuple[Expr, int, int], Expr] = {}
+        self.known_parts: dict[tuple[Expr, int, int], Expr] = {}
 
     def within(self, s: Any) -> Any:
         """Return the statement, a block or the body of one, with its chains split."""
-        around = self.waiting, self.picked, self.out, self.taken
-        self.waiting, self.picked, self.out, self.taken = {}, {}, [], {}
+        around = self.waiting, self.selections, self.out, self.known_parts
+        self.waiting, self.selections, self.out, self.known_parts = {}, {}, [], {}
         for inner in s.stmts if isinstance(s, Block) else (s,):
             self._statement(inner)
         self._finish(list(self.waiting.values()))
-        for v in list(self.picked):
-            self._needed(v)
-        made = block(*self.out)
-        self.waiting, self.picked, self.out, self.taken = around
-        return made
+        for v in list(self.selections):
+            self._complete(v)
+        split = block(*self.out)
+        self.waiting, self.selections, self.out, self.known_parts = around
+        return split
 
     def _statement(self, s: Stmt) -> None:
-        """Place a statement: chains and picks wait, other statements first compute what they need."""
+        """Place a statement: chains and selections wait, other statements first compute what they need."""
         if isinstance(s, Let) and _is_chain(s.value):
             self.waiting[s.var] = _Chain(s, _part_size(s.value), {})
-        elif isinstance(s, Let) and self._is_picked(s.value):
-            self.picked[s.var] = s
+        elif isinstance(s, Let) and self._is_selection(s.value):
+            self.selections[s.var] = s
         elif isinstance(s, Let) and _is_elementwise(s.value):
             self.out.append(evolve(s, value=self._part(s.value, 0, s.var.type.lanes)))
         elif isinstance(s, Let):
-            self._needed(s.value)
+            self._complete(s.value)
             self.out.append(s)
         elif isinstance(s, Store):
             self.out.append(self._stored(s))
         elif isinstance(s, Load):
             for e in s.operands:
-                self._needed(e)
+                self._complete(e)
             self._finish([chain for chain in self.waiting.values() if self._frees(chain.let.value)])
             self.out.append(s)
         else:
             self._finish(list(self.waiting.values()))
-            for v in list(self.picked):
-                self._needed(v)
+            for v in list(self.selections):
+                self._complete(v)
             self.out.append(s.map_bodies(self.within))
 
     def _stored(self, s: Any) -> Any:
         """Return a store whose value is computed part by part."""
         for e in s.operands:
             if e is not s.value:
-                self._needed(e)
+                self._complete(e)
         value = s.value
         if _is_chain(value):
             size = _part_size(value)
@@ -201,10 +201,10 @@ class _Splitter:
             self._whole(chain)
 
     def _waits(self, e: Expr) -> bool:
-        return isinstance(e, Var) and (e in self.waiting or e in self.picked)
+        return isinstance(e, Var) and (e in self.waiting or e in self.selections)
 
-    def _is_picked(self, e: Expr) -> bool:
-        """Return whether an expression picks elements of a waiting chain, or is a mask of it, free of registers."""
+    def _is_selection(self, e: Expr) -> bool:
+        """Return whether an expression selects elements of a waiting chain, or is a mask computed from one."""
         if isinstance(e, (Slice, Shuffle)):
             return self._waits(e.a)
         return (
@@ -215,11 +215,11 @@ class _Splitter:
 
     def _frees(self, e: Expr) -> bool:
         """Return whether computing a chain frees registers, as it reads vectors and not only scalars."""
-        held = (v for v in postorder(e) if isinstance(v, Var) and isinstance(v.type, VectorType))
-        return any(self._frees(self._value_of(v)) if self._waits(v) else True for v in held)
+        vectors = (v for v in postorder(e) if isinstance(v, Var) and isinstance(v.type, VectorType))
+        return any(self._frees(self._value_of(v)) if self._waits(v) else True for v in vectors)
 
     def _value_of(self, v: Var) -> Expr:
-        return self.waiting[v].let.value if v in self.waiting else self.picked[v].value
+        return self.waiting[v].let.value if v in self.waiting else self.selections[v].value
 
     def _whole(self, chain: _Chain) -> None:
         """Bind the variable of a chain to the pack of all of its parts."""
@@ -227,14 +227,14 @@ class _Splitter:
         self.out.append(evolve(chain.let, value=Pack(chain.let.var.type, parts)))
         self.waiting.pop(chain.let.var, None)
 
-    def _needed(self, e: Expr) -> None:
+    def _complete(self, e: Expr) -> None:
         """Compute all waiting variables of an expression completely."""
         for v in postorder(e):
             if isinstance(v, Var) and v in self.waiting:
                 self._whole(self.waiting[v])
-            elif isinstance(v, Var) and v in self.picked:
-                made = self._part(v, 0, v.type.lanes)
-                self.out.append(evolve(self.picked.pop(v), value=made))
+            elif isinstance(v, Var) and v in self.selections:
+                whole = self._part(v, 0, v.type.lanes)
+                self.out.append(evolve(self.selections.pop(v), value=whole))
 
     def _computed(self, chain: _Chain, n: int) -> Var:
         """Return the variable of a part, computing it if necessary."""
@@ -245,31 +245,31 @@ class _Splitter:
 
     def _bound(self, name: str, e: Expr, start: int, count: int) -> Var:
         value = self._part(e, start, count)
-        made = var(name, value.type)
-        self.out.append(Let(made, value))
-        return made
+        part = var(name, value.type)
+        self.out.append(Let(part, value))
+        return part
 
     def _part(self, e: Expr, start: int, count: int) -> Expr:
         """Return some elements of an expression, with operations applied only to these."""
         key = e, start, count
-        if (known := self.taken.get(key)) is None:
-            known = self.taken[key] = self._taken(e, start, count)
+        if (known := self.known_parts.get(key)) is None:
+            known = self.known_parts[key] = self._build_part(e, start, count)
         return known
 
-    def _taken(self, e: Expr, start: int, count: int) -> Expr:
+    def _build_part(self, e: Expr, start: int, count: int) -> Expr:
         """Build elements [start, start + count) of an expression from elements of its operands."""
         is_all = count == e.type.lanes
         match e:
             case Var() if e in self.waiting:
                 return self._of_chain(self.waiting[e], start, count)
-            case Var() if e in self.picked:
-                return self._part(self.picked[e].value, start, count)
+            case Var() if e in self.selections:
+                return self._part(self.selections[e].value, start, count)
             case Slice(a, first, _):
                 return self._part(a, first + start, count)
             case Splat(dtype, a) if not is_all:
                 return Splat(vector(dtype.elem, count), a)
             case Shuffle(a, order):
-                return self._picked(a, order[start : start + count])
+                return self._in_order(a, order[start : start + count])
             case Pack(_, parts) if isinstance(e.type, VectorType):
                 return self._of_pack(e, parts, start, count)
         if _is_elementwise(e):
@@ -280,7 +280,7 @@ class _Splitter:
             return evolve(e, **fields)
         return e if is_all else Slice(e, start, count)
 
-    def _picked(self, a: Expr, order: Sequence[int]) -> Expr:
+    def _in_order(self, a: Expr, order: Sequence[int]) -> Expr:
         """Return elements in an order; consecutive ones are a part."""
         first = order[0]
         if list(order) == list(range(first, first + len(order))):
@@ -288,13 +288,15 @@ class _Splitter:
         if self._waits(a):
             parts = [self._part(a, n, 1) for n in order] if a.type.elem.bits >= _WORD else []
             return (
-                Pack(vector(a.type.elem, len(order)), tuple(parts)) if parts else Shuffle(self._held(a), tuple(order))
+                Pack(vector(a.type.elem, len(order)), tuple(parts))
+                if parts
+                else Shuffle(self._completed(a), tuple(order))
             )
         return Shuffle(self._part(a, 0, a.type.lanes), tuple(order))
 
-    def _held(self, v: Expr) -> Expr:
+    def _completed(self, v: Expr) -> Expr:
         """Return a waiting variable after computing it completely."""
-        self._needed(v)
+        self._complete(v)
         return v
 
     def _of_chain(self, chain: _Chain, start: int, count: int) -> Expr:

@@ -12,8 +12,8 @@ from convgen.ir.record import evolve
 from convgen.ir.stmt import Block, ExitIf, For, Let, Stmt, block
 from convgen.passes.clone import Cloner
 
-_MOST_TRIPS = 4
-_MOST_STATEMENTS = 64  #: statements of the unrolled loop
+_MOST_TRIPS = 4  #: iterations; chosen
+_MOST_STATEMENTS = 64  #: statements of the unrolled loop; chosen
 
 
 def unroll(kernel: Kernel) -> Kernel:

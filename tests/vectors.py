@@ -182,7 +182,7 @@ def _sg_map(case: Case) -> bool:
 
 def _transpose(case: Case) -> bool:
     (src, dst), tile = (WgMap(*case[name]) for name in ("src", "dst")), (case["tile"][0], case["tile"][1])
-    return bool(src.turns_in_place(tile, dst) == case["shuffle_free"])
+    return bool(src.transposes_in_place(tile, dst) == case["shuffle_free"])
 
 
 KINDS: Mapping[str, Callable[[Case], bool]] = {

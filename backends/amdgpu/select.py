@@ -266,7 +266,9 @@ class _Selector(Selector):
         dst = self.room(s.var)
         access = Access("shared", s.tile.region, s.site.slot, False, s.site.private)
         name = (
-            "ds_read_b64_tr_b16" if isinstance(s, st.TurnedRead) else f"ds_read_{DS_READ_WIDTH[s.var.type.bits // 8]}"
+            "ds_read_b64_tr_b16"
+            if isinstance(s, st.TransposedRead)
+            else f"ds_read_{DS_READ_WIDTH[s.var.type.bits // 8]}"
         )
         self.out.emit(name, (dst,), (address,), modifiers=modifiers, access=access, comment=comment(s))
         self._loaded(s.var, dst)
@@ -288,6 +290,6 @@ MESSAGES: Handlers = {
     st.Ticket: _Selector._ticket,
     st.Acquire: _Selector._acquire,
     st.SharedRead: _Selector._shared_read,
-    st.TurnedRead: _Selector._shared_read,
+    st.TransposedRead: _Selector._shared_read,
     st.SharedWrite: _Selector._shared_write,
 }

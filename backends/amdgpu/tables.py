@@ -238,7 +238,7 @@ _READ_B128_64 = SharedPhases(
 
 
 #: ds_read_b64: lanes in order, sixteen a phase (fits MIOpen's kernels on an MI300X).
-_READ_B64_32 = _WRITE_B128_32.of_less(2)
+_READ_B64_32 = _WRITE_B128_32.narrower(2)
 #: ds_read_b64 as HipKittens measured it on an MI350X; assumed for ds_read_b64_tr_b16 (CDNA4 ISA 11).
 _READ_B64_64 = SharedPhases(banks=64, phases=(tuple(range(32)), tuple(range(32, 64))))
 
@@ -330,7 +330,7 @@ def _facts(
         tickets=True,
         grid_items=(1 << 32) - 1,  # an AQL packet counts them in 32 bits: hsa_kernel_dispatch_packet_t, grid_size_x
         direct_widths=direct,
-        turned_reads=turned,
+        transposed_reads=turned,
         permutes=True,
     )
 

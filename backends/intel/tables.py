@@ -256,7 +256,16 @@ def _planes(pitch: int) -> Planes:
     elements allow a count of 4, dwords of 2; 4 is not used.
     """
     return Planes(
-        pitch, align=64, least=64, most=1 << 24, row=64, turned=32, loaded_rows=32, stored_rows=8, count=2, registers=16
+        pitch,
+        align=64,
+        least=64,
+        most=1 << 24,
+        row=64,
+        transposed_row=32,
+        loaded_rows=32,
+        stored_rows=8,
+        count=2,
+        registers=16,
     )
 
 
@@ -323,7 +332,7 @@ def _facts(name: str, *, core: Core, caches: Caches, units: int, slm: int, subgr
         shared_imm_max=(1 << 20) - 1,
         surface_max=0x7FFFFFFE,
         shared_read=phases,
-        shared_half_read=phases.of_less(2),
+        shared_half_read=phases.narrower(2),
         shared_write=phases,
         fused=_FUSED,
         atoms=tuple(atom for _, atom in _atoms(g)),

@@ -33,7 +33,7 @@ _WIDE_WIDTHS: Mapping[int, str] = {8: "b64", 16: "v2.b64"}  #: of 64-bit element
 #: Reads of matrices -> instructions (PTX ISA, "ldmatrix")
 _MATRIX_READS: Mapping[type[st.Stmt], str] = {
     st.MatrixRead: "ldmatrix.sync.aligned.m8n8.x4.shared.b16",
-    st.TurnedMatrixRead: "ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16",
+    st.TransposedMatrixRead: "ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16",
 }
 _RESULTS = {  # of atomic operations without a result: `red`, PTX ISA
     ("add", "f32"): "add.f32",

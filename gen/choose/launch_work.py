@@ -11,7 +11,7 @@ from convgen.backends.tuning import tuning
 from convgen.choose.block_work import BlockWork
 from convgen.choose.combinations import VARIANT, Configs, by_tile
 from convgen.ir.facts import TargetFacts
-from convgen.ir.layout.dispatch import busiest
+from convgen.ir.layout.dispatch import makespan
 from convgen.ir.layout.mma import MmaAtom
 from convgen.ir.layout.turns import Turns
 from convgen.ir.record import frozen
@@ -68,12 +68,12 @@ class _Grid:
 
         def depth(m: int, n: int, a_unit: int, held: int) -> float:
             grid = tuple((self.offer.batch * count, each) for count, each in self.counts(m, n))
-            return _busiest(grid, units, held) / a_unit
+            return _makespan(grid, units, held) / a_unit
 
         return np.array([depth(*each) for each in known.T.tolist()])[places].reshape(columns[0].shape)
 
 
-_busiest = lru_cache(maxsize=2**10)(busiest)  #: tiles of equal area mostly have equal grids
+_makespan = lru_cache(maxsize=2**10)(makespan)  #: tiles of equal area mostly have equal grids
 
 
 class Launch:

@@ -99,7 +99,7 @@ def tiles_of(mapping: WorkgroupMapping) -> Tiles:
 
 def takers_of(mapping: WorkgroupMapping) -> Ints | None:
     """Return which persistent workgroup takes each number, or the first blocks of its tile; None without them."""
-    return mapping.turns.takers() if mapping.order.persist else None
+    return mapping.turns.first_owners() if mapping.order.persist else None
 
 
 def best_order(launch: Launch) -> Order:

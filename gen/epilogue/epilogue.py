@@ -176,5 +176,5 @@ def along(layout: Fragment, dims: Collection[str]) -> tuple[Fragment, tuple[int,
     own = tuple(d for d in layout.digits if d.space not in (Space.REGISTER, Space.FIXED) or d.dim in dims)
     few = Fragment(layout.dims, own).renumbered(Space.REGISTER)
 
-    order = layout.shared_order(few, lambda coords: tuple(int(at) for dim, at in coords.items() if dim in dims))
+    order = layout.broadcast_order(few, lambda coords: tuple(int(at) for dim, at in coords.items() if dim in dims))
     return evolve(few, dims=layout.dims[:2]), order

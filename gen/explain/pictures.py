@@ -165,7 +165,7 @@ def _has_addresses(kernel: Kernel, tile: Shared) -> bool:
 
 
 def _arrangement(tile: Shared) -> str:
-    line, across = ("column", "row") if tile.is_turned else ("row", "column")
+    line, across = ("column", "row") if tile.is_transposed else ("row", "column")
     if tile.swizzle.mask:
         formula = str(tile.swizzle).replace("row", line)
         of = f"of a {line}" if tile.swizzle.mask < tile.chunks else f"counted {line} after {line}"

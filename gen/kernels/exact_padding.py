@@ -125,7 +125,7 @@ class Anew:
 
     def _positions(self, dim: str) -> Digits:
         """Return a dim of the workgroup's tile as (subgroup, number of a position among the subgroup's own)."""
-        own = (d if d.space == Space.SUBGROUP else evolve(d, space=_OWN) for d in self.plan.mma.met.of(dim))
+        own = (d if d.space == Space.SUBGROUP else evolve(d, space=_OWN) for d in self.plan.mma.reduced_d.of(dim))
         digits = Digits((dim,), tuple(own))
         return digits.renumbered(_OWN, lambda step, _: step).merged(_OWN)
 

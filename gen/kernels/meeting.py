@@ -14,7 +14,7 @@ from convgen.ir.build import Index, KernelBuilder
 from convgen.ir.expr import Expr, Var, eq
 from convgen.ir.layout.digits import plus
 from convgen.ir.layout.fragment import Fragment
-from convgen.ir.layout.index import least
+from convgen.ir.layout.index import lesser
 from convgen.ir.layout.memory import Dim, Global, TensorDim, View
 from convgen.ir.layout.tags import Layout
 from convgen.ir.record import frozen
@@ -64,7 +64,7 @@ def _by_rows(plan: Plan, memory: Global, places: int) -> View:
 def _as_held(plan: Plan, memory: Global, places: int) -> View:
     """Return a view of `places` tiles in the order of lanes' registers: messages of all lanes fill whole lines."""
     tile_m, tile_n, _ = plan.config.tile
-    image = plan.mma.met.image(plan.facts.subgroup_size, plan.acc_type.bytes, plan.facts.chunk_bytes)
+    image = plan.mma.reduced_d.image(plan.facts.subgroup_size, plan.acc_type.bytes, plan.facts.chunk_bytes)
     held = [(Dim(f"{d.dim}{n}", d.size, d.size), d.stride) for n, d in enumerate(image.digits) if d.size > 1]
     held.append((Dim("m_place", places, places), tile_m * tile_n))
     axes = tuple(tuple(dim for dim, _ in reversed(held) if dim.name.startswith(axis)) for axis in "nm")
@@ -150,7 +150,7 @@ class Meet:
         levels, step, counts, members = list[_Level](), 1, 0, sharers
         for groups in self.plan.config.groups(sharers):
             group = rank // (step * at_a_time) if groups > 1 else 0
-            turns = members if groups == 1 else least(members - group * at_a_time, at_a_time)
+            turns = members if groups == 1 else lesser(members - group * at_a_time, at_a_time)
             place = plus(of_tile * groups + group, counts)
             levels.append(_Level(group * (step * at_a_time), step, turns, place))
             step, counts, members = step * at_a_time, counts + groups * self.part.mapping.shared, groups

@@ -120,7 +120,7 @@ class _Product:
         meet = self.plan.teams_meet
         if meet is None:
             return [(total, mma.d) for mma, total in zip(self.mmas, sums)]
-        return [(meet.sums(self.k, mma, total), mma.met) for mma, total in zip(self.mmas, sums)]
+        return [(meet.sums(self.k, mma, total), mma.reduced_d) for mma, total in zip(self.mmas, sums)]
 
     def _finish(self, sums: Whole, result: View, epilogue: Epilogue, meeting: Meeting | None) -> None:
         """Store the tile, or store this sharer's sums for the last to arrive."""

@@ -20,11 +20,11 @@ from convgen.ir.layout.digits import Digit, Digits, Space, Straddles
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import COL, ROW, View, column_major, row_major
 from convgen.ir.record import evolve, frozen
-from convgen.ir.simplify.extents import most
+from convgen.ir.simplify.extents import upper_bound
 from convgen.ir.types import Type
 from convgen.passes.messages.linear import LinearView, linearize
 from convgen.passes.messages.planes import is_plane, plane_of, rectangle_of
-from convgen.passes.messages.shared import TURNED_BITS, can_turn
+from convgen.passes.messages.shared import TRANSPOSED_BITS, reads_transposed
 from convgen.passes.messages.swizzle import find_gaps, widest, write_conflicts
 
 _WORD_BYTES = 4
@@ -86,7 +86,7 @@ def deals(copy: CopyLayout, elem: Type, facts: TargetFacts) -> Iterator[CopyLayo
         return
     side_by_side = next((d.size for d in copy.stored.digits if (d.space, d.stride) == (Space.REGISTER, 1)), 1)
     written = widest(side_by_side * elem.bytes, facts.chunk_bytes)
-    together = len(facts.shared_write.of_less(facts.chunk_bytes // written).phases[0])
+    together = len(facts.shared_write.narrower(facts.chunk_bytes // written).phases[0])
     powers = [1 << bit for bit in range(facts.subgroup_size.bit_length() - 1)]
     within, beyond = ([power for power in powers if (power < together) is inside] for inside in (True, False))
     for one, other in product(reversed(within), beyond):
@@ -107,10 +107,10 @@ def is_turned(view: View, elem: Type, fragment: Fragment, facts: TargetFacts, *,
     The fragment is that of the tile, or `repeated` in it.
     """
     linear = linearize(view)
-    if elem is not view.memory.elem or elem.bits != TURNED_BITS:
+    if elem is not view.memory.elem or elem.bits != TRANSPOSED_BITS:
         return False
     runs = linear.unit_axis == ROWS and linear.makes_messages(facts.chunk_bytes // elem.bytes, facts.message_alignment)
-    return runs and can_turn(fragment, facts, repeated=repeated)
+    return runs and reads_transposed(fragment, facts, repeated=repeated)
 
 
 def message_elems(view: View, chunk_bytes: int, along: int = K, alignment: int = 4) -> int:
@@ -123,7 +123,7 @@ def _runs_along(view: LinearView) -> int:
     """Return the axis with the smaller stride in memory: neighbouring lanes go along it."""
     if view.unit_axis is not None:
         return view.unit_axis
-    return min((K, ROWS), key=lambda axis: most(view.axes[axis][-1].stride) or view.memory.bytes)
+    return min((K, ROWS), key=lambda axis: upper_bound(view.axes[axis][-1].stride) or view.memory.bytes)
 
 
 def _message(view: LinearView, most: int, alignment: int) -> int:

@@ -183,4 +183,4 @@ def order_of(layout: Fragment, spans: tuple[int, int]) -> tuple[int, ...]:
     def place(coords: Mapping[str, Any]) -> tuple[int, ...]:
         return tuple(int(coords[d.dim]) // step % d.size for d, step in own)
 
-    return layout.shared_order(few_of(layout, spans), place)
+    return layout.broadcast_order(few_of(layout, spans), place)

@@ -82,7 +82,7 @@ def operand(
         if not facts.tiles_as_fragments:
             length = rows if turned else cols
             swizzle, conflicts = find_swizzle(
-                length, elem, chunk, fragment, copy.stored, facts, pitch=pitch, turned=turned, period=period
+                length, elem, chunk, fragment, copy.stored, facts, pitch=pitch, transposed=turned, period=period
             )
         tile = _tile(view, elem, digits, config.slots, swizzle, chunk)
         return Operand(view, elem, tile, copy, conflicts=conflicts)
@@ -239,7 +239,7 @@ def _direct(
         raise DoesNotFit(f"copy=direct: neighbours along K of {name} are not together in messages of {wanted} bytes")
     digits = column_major(*shape) if turned else row_major(*shape)
     places_of(digits, elem, width, facts.subgroup_size, config.subgroups)
-    swizzle, conflicts = find_swizzle(shape[not turned], elem, chunk, fragment, None, facts, turned=turned)
+    swizzle, conflicts = find_swizzle(shape[not turned], elem, chunk, fragment, None, facts, transposed=turned)
     tile = _tile(view, elem, digits, config.slots, swizzle, chunk)
     return Operand(view, elem, tile, None, direct=width, conflicts=conflicts)
 

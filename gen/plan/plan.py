@@ -132,7 +132,7 @@ def make_plan(problem: Problem, config: Config, facts: TargetFacts) -> Plan:
     unit, products = variant_of(config).lay_out(problem, config, facts)
     unit, parts = _laid_out(problem, products, unit, config, facts)
     reduction = _reduction(problem, config, parts, facts)
-    if reduction is Reduction.ATOMIC and isinstance(unit, MmaTile) and unit.deals_columns:
+    if reduction is Reduction.ATOMIC and isinstance(unit, MmaTile) and unit.regroups_columns:
         # Atomics add one element a lane at a time, fastest where neighbouring lanes have neighbouring elements.
         unit, parts = _laid_out(problem, products, evolve(unit, run=1), config, facts)
     if isinstance(unit, MmaTile):
@@ -360,7 +360,7 @@ def _dealt(mapping: WorkgroupMapping, product: Product, config: Config) -> Workg
     longest = -(-rounds // config.slices) * config.round
     if rest or rounds < config.slices or rounds % config.slices == 0 or longest > mapping.blocks or config.map.flip:
         return mapping
-    return evolve(mapping, blocks=longest, grain=config.round, dealt=rounds)
+    return evolve(mapping, blocks=longest, grain=config.round, uneven_grains=rounds)
 
 
 def _around_images(product: Product, packings: Packings) -> Product:

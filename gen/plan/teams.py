@@ -43,8 +43,8 @@ class TeamsMeet:
         Without tiles, pieces take free shared memory.
         """
         over = max(tiles, key=lambda tile: tile.bytes, default=None)
-        for most in mma.met.lengths:
-            ways = _ways(mma, mma.met.parts(most)[0])
+        for most in mma.reduced_d.part_sizes:
+            ways = _ways(mma, mma.reduced_d.parts(most)[0])
             tile = scratch_tile(_NAME, mma.atom.acc, *ways, facts)
             if tile.bytes <= (over.bytes if over else facts.shared_bytes):
                 fields: dict[str, Any] = {name: getattr(tile, name) for name in Shared.fields}
@@ -52,9 +52,9 @@ class TeamsMeet:
         return None
 
     def sums(self, k: KernelBuilder, mma: MmaTile, total: Expr) -> Expr:
-        """Return all sums of each subgroup's share, distributed as `mma.met`."""
+        """Return all sums of each subgroup's share, distributed as `mma.reduced_d`."""
         shares = []
-        for share in mma.met.parts(self.most):
+        for share in mma.reduced_d.parts(self.most):
             order = mma.d.registers_of(_apart(mma, share))
             k.barrier("meet")
             k.store_shared(self.tile, Shuffle(total, order), self.stored, 0, "meet")
@@ -65,7 +65,7 @@ class TeamsMeet:
             for part in parts[1:]:
                 added = k.let("met", added + part)
             shares.append(Slice(added, 0, share.registers))
-        return k.let("sums", Pack(vector(mma.atom.acc, mma.met.registers), tuple(shares)))
+        return k.let("sums", Pack(vector(mma.atom.acc, mma.reduced_d.registers), tuple(shares)))
 
 
 def _ways(mma: MmaTile, share: Fragment) -> tuple[Fragment, Fragment]:

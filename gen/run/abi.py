@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from convgen.backends.stages import Emitted
 from convgen.ir.error import UserError
 from convgen.ir.expr import Var
-from convgen.ir.layout.argument import told
+from convgen.ir.layout.argument import launch_expression
 from convgen.ir.layout.memory import Global, SizedGlobal
 from convgen.ir.layout.tags import Layout
 from convgen.ir.mutate import statements
@@ -42,7 +42,7 @@ def launch_record(
             for p, (_, offset, _) in zip(kernel.params, e.arguments)
         )
         workgroup = (kernel.subgroups * kernel.width, 1, 1)
-        x, y, z = (None if isinstance(count, int) else told(count) for count in kernel.workgroups)
+        x, y, z = (None if isinstance(count, int) else launch_expression(count) for count in kernel.workgroups)
         launch = Launch(kernel.name, kernel.grid, workgroup, args, e.kernarg_size, e.shared_bytes, (x, y, z))
         launches.append(launch.with_scalars({}))
     return LaunchRecord(target, None, tuple(launches), None if problem is None else str(problem))
@@ -62,7 +62,7 @@ def _buffer(p: Global, offset: int, access: Access, tensor: StoredTensor | None,
     shape: tuple[Extent, ...] = ()
     if isinstance(p, SizedGlobal):
         shape = (p.elements,) if tensor is None else p.shape
-    return Buffer(p.name, offset, access, tensor or _flat(p), zero, tuple(map(told, shape)))
+    return Buffer(p.name, offset, access, tensor or _flat(p), zero, tuple(map(launch_expression, shape)))
 
 
 def _scalar(kernel: Kernel, parameter: Var, offset: int, scalars: Scalars) -> Scalar:

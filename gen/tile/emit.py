@@ -18,7 +18,7 @@ from convgen.ir.layout.mma import MmaTile
 from convgen.ir.layout.order import Order
 from convgen.ir.program import Kernel
 from convgen.ir.record import evolve
-from convgen.ir.simplify.extents import most
+from convgen.ir.simplify.extents import upper_bound
 from convgen.ir.sizes import Extent, Size
 from convgen.ir.stmt import For, block
 from convgen.ir.types import Type, VectorType, vector
@@ -76,7 +76,7 @@ class _Emitter:
         self.layouts = Layouts(trace, facts, options)
         grid = trace.grid or Grid((), (), (), "rows")
         exact = *_tiles(grid.counts), 1
-        batch, rows, columns, _ = map(most, exact)
+        batch, rows, columns, _ = map(upper_bound, exact)
         self.mapping = WorkgroupMapping.sized((batch, rows, columns, 1), exact, Order.parse(grid.order))
         self.k = KernelBuilder(name, self.mapping.grid, subgroups, facts.subgroup_size)
         self.places = Places(tensors, trace.said)
@@ -111,7 +111,7 @@ class _Emitter:
                 numbers.insert(0, rest)
         for var, number, count, size in zip(grid.offsets, numbers, grid.counts, grid.shape):
             self.places.scalars[var] = at = self.k.let(var.name, number * size)
-            self.places.ranges[at] = (0, (most(count) - 1) * size)
+            self.places.ranges[at] = (0, (upper_bound(count) - 1) * size)
 
     # ------------------------------------------------------------ statements
 

@@ -10,7 +10,7 @@ from convgen.ir.error import UserError
 from convgen.ir.expr import Expr
 from convgen.ir.layout.digits import plus, times
 from convgen.ir.record import evolve
-from convgen.ir.simplify.extents import least, rounded_up
+from convgen.ir.simplify.extents import lower_bound, rounded_up
 from convgen.ir.sizes import Extent
 from convgen.ir.types import scalar
 from convgen.tile.source import called
@@ -49,7 +49,7 @@ def grid(over: Tensor | Sequence[Extent], shape: Sequence[int], *, map: str = "r
         raise UserError("given a second grid, wanted one a kernel")
     sizes = over.shape if isinstance(over, Tensor) else tuple(over)
     _check_block("grid", shape)
-    if len(shape) != len(sizes) or min(*shape, *(least(size) for size in sizes)) < 1:
+    if len(shape) != len(sizes) or min(*shape, *(lower_bound(size) for size in sizes)) < 1:
         raise UserError(f"given a grid of {sized(shape)} blocks, wanted {len(sizes)} sizes from 1, for {sized(sizes)}")
     counts = tuple(rounded_up(size, block) for size, block in zip(sizes, shape))
     trace.grid = Grid(counts, tuple(shape), tuple(trace.var(f"at{n}") for n in range(len(shape))), map)

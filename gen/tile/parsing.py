@@ -12,7 +12,7 @@ from convgen.ir.error import UserError
 from convgen.ir.expr import Expr, Max, Min, lift
 from convgen.ir.layout.order import Order
 from convgen.ir.record import frozen
-from convgen.ir.simplify.extents import least
+from convgen.ir.simplify.extents import lower_bound
 from convgen.tile import language
 from convgen.tile.forms import KINDS, MAPS, STATEMENTS, VALUES, listed, type_of
 from convgen.tile.tile_kernel import TileProgram, options
@@ -123,7 +123,7 @@ class _Reader:
         with self.line() as text:
             offsets, counts, block, order = self.matched(_GRID, text, "M, N = grid 4x3 of <64x64> in ORDER")
             names, sizes, shape = offsets.split(", "), self.extents(counts), _shape(block)
-            if not len(names) == len(sizes) == len(shape) or min(*map(least, sizes), *shape) < 1:
+            if not len(names) == len(sizes) == len(shape) or min(*map(lower_bound, sizes), *shape) < 1:
                 raise UserError(f"given {text!r}, wanted as many offsets, counts and sizes from 1")
             Order.parse(order)
             self.trace.grid = Grid(sizes, shape, tuple(self.trace.var(n) for n in names), order)

@@ -9,7 +9,7 @@ from convgen.ir.error import UserError
 from convgen.ir.layout.memory import Global, SizedGlobal
 from convgen.ir.layout.tags import Layout
 from convgen.ir.record import frozen
-from convgen.ir.simplify.extents import most
+from convgen.ir.simplify.extents import upper_bound
 from convgen.ir.sizes import Extent, Size
 from convgen.ir.types import Type, scalar
 from convgen.tile.xetile_maps import Maps
@@ -67,7 +67,7 @@ class Tensor:
     @property
     def most(self) -> Shape:
         """Return the shape with every size at its maximum."""
-        return tuple(map(most, self.shape))
+        return tuple(map(upper_bound, self.shape))
 
     @property
     def is_known(self) -> bool:

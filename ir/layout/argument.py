@@ -55,7 +55,7 @@ def evaluate(expr: str, values: Mapping[str, int]) -> int:
         raise UserError(f"given the launch expression {expr!r}, wanted {wanted}") from error
 
 
-def told(extent: Extent) -> str:
+def launch_expression(extent: Extent) -> str:
     """Return an extent as a launch expression. Raises UserError for operations outside the language."""
     if isinstance(extent, int):
         return str(extent)
@@ -66,7 +66,7 @@ def told(extent: Extent) -> str:
     if not isinstance(extent, Binary) or type(extent) not in OPERATIONS:
         raise UserError(no_extent(extent))
     symbol, _ = OPERATIONS[type(extent)]
-    a, b = told(extent.a), told(extent.b)
+    a, b = launch_expression(extent.a), launch_expression(extent.b)
     return f"{symbol}({a}, {b})" if symbol.isalpha() else f"({a} {symbol} {b})"
 
 

@@ -66,7 +66,7 @@ class Straddles(UserError):
 class Digits:
     """A split of the dimensions `dims` into digits, those of one dimension innermost first.
 
-    A step in a space that no digit counts means replication: all those places have the same coordinates.
+    Two numbers of a space with the same value in each of its digits are replicas: they have the same coordinates.
     """
 
     dims: tuple[str, ...]
@@ -210,15 +210,15 @@ class Digits:
                 out.append(d)
         return self._with(out)
 
-    def owners(self, *spaces: str) -> tuple[tuple[str, str, int, int, int], ...]:
-        """Return (space, dim, step, size, stride) of the digits in these spaces, contiguous ones merged.
+    def canonical(self, *spaces: str) -> tuple[tuple[str, str, int, int, int], ...]:
+        """Return the digits in these spaces in normal form: (space, dim, step, size, stride), contiguous ones merged.
 
-        Two splits with equal owners have the same coordinates at every place of these spaces.
+        Two splits with equal normal forms have the same coordinates at every place of these spaces.
         """
         digits = self.merged(*spaces).stepped()
         return tuple(sorted((d.space, d.dim, step, d.size, d.stride) for step, d in digits if d.space in spaces))
 
-    def places(self, space: str) -> frozenset[tuple[str, int, int, int]]:
+    def prime_digits(self, space: str) -> frozenset[tuple[str, int, int, int]]:
         """Return (dim, step, size, stride) of the digits in a space, factored into prime sizes."""
         digits = self.factored(space).stepped()
         return frozenset((d.dim, step, d.size, d.stride) for step, d in digits if d.space == space and d.size > 1)

@@ -27,27 +27,26 @@ class _Units(NamedTuple):
         return (self.end - now) / (1 + len(self.left)) + max(self.left, default=0.0)
 
 
-def busiest(runs: Iterable[Run], units: int, held: int) -> float:
+def makespan(runs: Iterable[Run], units: int, resident: int) -> float:
     """Return the time until the last unit finishes, each unit doing one unit of work per unit of time.
 
-    Each unit holds up to `held` workgroups, which take as long together as one after the other. At first every unit
-    gets one workgroup, then another, until all are full; then a unit gets the next one when one of its workgroups ends.
+    Up to `resident` workgroups run on a unit at a time; together they take as long as one after the other. At first
+    every unit gets one workgroup, then another, until all are full; then a unit gets the next one when one ends there.
     """
     queue = _Queue(runs)
     filled: list[tuple[tuple[float, ...], int]] = [((), units)]
-    for _ in range(held):
+    for _ in range(resident):
         filled = [((*has, *more), count) for has, together in filled for more, count in queue.take(together)]
     working = [_Units.of(0.0, has, count) for has, count in filled if has]
     heapify(working)
     last = skipped = 0.0
     while working:
         now = heappop(working)
-        turns = queue.count // (units * held) - 1
-        if turns > 0 and all(unit.most(now.end) <= queue.each for unit in (now, *working)):
-            # No unit has more left: after `held` further workgroups on each unit, all units are in the same state as
-            # now.
-            queue.count -= turns * units * held
-            skipped += turns * held * queue.each
+        rounds = queue.count // (units * resident) - 1
+        if rounds > 0 and all(unit.most(now.end) <= queue.each for unit in (now, *working)):
+            # No unit has more left: after `resident` further workgroups on each unit, all are in the same state as now.
+            queue.count -= rounds * units * resident
+            skipped += rounds * resident * queue.each
         for more, count in queue.take(now.units):
             if work := (*now.left, *more):
                 heappush(working, _Units.of(now.end, work, count))

@@ -24,8 +24,8 @@ DWORD = 4  #: bytes of a register in one lane
 class Fragment(Digits):
     """A distributed layout of a tile with dimensions `dims`: digits in registers, lanes, subgroups, or fixed.
 
-    A subgroup or lane stride that no digit covers means replication: all those owners hold the same element. A fixed
-    digit restricts the fragment to one part of the tile.
+    Subgroups or lanes whose numbers have equal digits are replicas: they hold the same elements. A fixed digit
+    restricts the fragment to one part of the tile.
     """
 
     def __attrs_post_init__(self) -> None:
@@ -70,7 +70,7 @@ class Fragment(Digits):
         Raises UserError unless every lane holds the same elements in both layouts.
         """
         shared = (Space.SUBGROUP, Space.LANE)
-        if self.dims != other.dims or self.shape != other.shape or self.owners(*shared) != other.owners(*shared):
+        if self.dims != other.dims or self.shape != other.shape or self.canonical(*shared) != other.canonical(*shared):
             raise UserError(f"fragments {self} and {other}: lanes hold different elements")
         return self.registers_of(other)
 
@@ -80,10 +80,13 @@ class Fragment(Digits):
         found = self.owner(other.coords(0, 0, registers))[2]
         return tuple(np.broadcast_to(found, registers.shape).tolist())
 
-    def shared_order(self, few: Fragment, place: Callable[[dict[str, Any]], Any]) -> tuple[int, ...]:
-        """Return, for each register, the register of `few` whose element maps to the same `place(coordinates)`."""
-        places = {place(few.coords(0, 0, r)): r for r in range(few.registers)}
-        return tuple(places[place(self.coords(0, 0, r))] for r in range(self.registers))
+    def broadcast_order(self, few: Fragment, key: Callable[[dict[str, Any]], Any]) -> tuple[int, ...]:
+        """Return, for each register, the register of `few` whose element has an equal `key(coordinates)`.
+
+        A `Shuffle` by this order broadcasts values of `few`, such as one a channel, to all elements that need them.
+        """
+        register_of = {key(few.coords(0, 0, r)): r for r in range(few.registers)}
+        return tuple(register_of[key(self.coords(0, 0, r))] for r in range(self.registers))
 
     def over(self, axes: int) -> Fragment:
         """Return the fragment with `axes` dims: it covers one position of the dims added."""
@@ -136,8 +139,8 @@ class Fragment(Digits):
         return tile.then(Digits((Space.REGISTER, Space.LANE, Space.SUBGROUP), strides))
 
     @property
-    def lengths(self) -> tuple[int, ...]:
-        """Return the numbers of registers a lane that whole parts may have, greatest first."""
+    def part_sizes(self) -> tuple[int, ...]:
+        """Return the registers a lane into which `parts` can cut the fragment evenly, greatest first."""
         strides = (d.stride for d in self.factored(Space.REGISTER).digits if d.space == Space.REGISTER)
         return tuple(sorted({self.registers, *strides}, reverse=True))
 

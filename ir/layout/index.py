@@ -31,7 +31,7 @@ def either(a: Condition, b: Condition) -> Condition:
     return a | b
 
 
-def least(a: Index, b: int) -> Index:
+def lesser(a: Index, b: int) -> Index:
     """Return the lesser of an index and a number."""
     if isinstance(a, Expr):
         return minimum(a, b)

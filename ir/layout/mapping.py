@@ -44,9 +44,9 @@ class WorkgroupMapping:
     order: Order = IN_ROWS
     blocks: int = 1  #: blocks of K in a slice; an order may distribute them over workgroups
     grain: int = 1  #: blocks of K that are never separated
-    #: grains of K in all slices together if slices have whole grains, the last slices one more; 0 if all slices are
-    #: equal
-    dealt: int = 0
+    #: grains of K of a tile if they do not divide into equal slices: the last slices then have one grain more; 0 if all
+    #: slices are equal
+    uneven_grains: int = 0
     exact: tuple[Extent, ...] = ()  #: tiles along batch, M, N and K in a launch, set by the host, at most `counts`
     #: Number of the first workgroup, in a grid along x shared with other mappings; None if the grid is not shared.
     first: int | None = None
@@ -125,7 +125,7 @@ class WorkgroupMapping:
 
         So a slice's first grain plus the length of the longest slice never exceeds the number of all grains.
         """
-        each, more = divmod(self.dealt, self.counts[3])
+        each, more = divmod(self.uneven_grains, self.counts[3])
         behind = part - (self.counts[3] - more)
         return part * each + clamped(behind, max(1, more)), each + clamped(behind + 1, 2)
 

@@ -159,7 +159,7 @@ class Shared(Node):
         digits = self.digits.digits
         for value in (self.rows, self.cols, self.chunk, *(n for d in digits for n in (d.size, d.stride))):
             check_range(value, 1, _MOST_SHARED, f"in shared tile {self.name}")
-        along, lines = (self.rows, self.cols) if self.is_turned else (self.cols, self.rows)
+        along, lines = (self.rows, self.cols) if self.is_transposed else (self.cols, self.rows)
         chunks, rest = divmod(along * self.elem.bytes, self.chunk)
         swizzled = self.swizzle.mask and (rest or not self.swizzle.suits(chunks, lines) or len(digits) > 2)
         inside = all(d.dim in (ROW, COL) and d.space == Space.MEMORY for d in digits)
@@ -174,14 +174,14 @@ class Shared(Node):
         return self.name
 
     @property
-    def is_turned(self) -> bool:
+    def is_transposed(self) -> bool:
         """Return whether the tile is transposed: neighbours along a column are contiguous."""
         return any(d.dim == ROW for d in self.digits.digits[:1])
 
     @property
     def chunks(self) -> int:
         """Return the whole chunks of a row, or of a column if the tile is transposed."""
-        return (self.rows if self.is_turned else self.cols) * self.elem.bytes // self.chunk
+        return (self.rows if self.is_transposed else self.cols) * self.elem.bytes // self.chunk
 
     @property
     def pitch(self) -> int | None:
@@ -204,7 +204,7 @@ class Shared(Node):
 
     def address(self, slot: Any, row: Any, col: Any) -> Any:
         """Return the byte offset of an element from the tile's start; for numbers, numpy arrays and IR expressions."""
-        if self.swizzle.mask and self.is_turned:
+        if self.swizzle.mask and self.is_transposed:
             row, col = self._swizzled(row, col)
         elif self.swizzle.mask:
             col, row = self._swizzled(col, row)

@@ -109,8 +109,8 @@ def _k_digits(atom: Fragment, pack: int, steps: int) -> tuple[Digit, ...]:
         return (*atom.of("k"), Digit("k", steps, Space.REGISTER, atom.registers))
     inner = tuple(d for d in atom.digits if d.dim == "k" and d.space is Space.REGISTER)
     lanes = tuple(d for d in atom.digits if d.dim == "k" and d.space is Space.LANE)
-    held = atom.registers
-    outer = (Digit("k", pack, Space.REGISTER, held), *lanes, Digit("k", steps // pack, Space.REGISTER, held * pack))
+    size = atom.registers
+    outer = (Digit("k", pack, Space.REGISTER, size), *lanes, Digit("k", steps // pack, Space.REGISTER, size * pack))
     return inner + outer
 
 
@@ -157,8 +157,8 @@ class MmaTile:
     separate_accumulators: bool = False  #: accumulators are in a register file of their own
     parts: int = 1  #: parts into which the workgroup's tile is cut along M
     part: int = 0  #: number of the part that this tile multiplies
-    run: int = 1  #: elements; contiguous along N in a lane's registers of D, as far as the atom and its tiles allow
-    rows: int = 0  #: rows of M in one instruction before those of the next (interleaving, see `_rows`); 0: all
+    run: int = 1  #: elements; contiguous along N in a lane's registers of D, if the atom and its tiles have as many
+    rows: int = 0  #: rows; runs of so many are interleaved over instructions (see `_rows`); 0: each has its rows in one
     teams_k: int = 1  #: teams along K, each with `steps` steps and partial sums of all its rows and columns
 
     def __attrs_post_init__(self) -> None:
@@ -224,16 +224,16 @@ class MmaTile:
         return of_a, of_d
 
     @property
-    def deals_columns(self) -> bool:
-        """Return whether a lane of D holds a run of columns though an instruction deals its columns to lanes singly."""
+    def regroups_columns(self) -> bool:
+        """Return whether `run` makes columns contiguous in a lane of D that are in several instructions."""
         return self.atom.d.of("n")[0].space is Space.LANE and self._columns[1][0].space is Space.REGISTER
 
     def _rows(self, atom: Fragment, *tiles: Digit) -> tuple[Digit, ...]:
         """Return the digits of M in B or D, of one instruction and a subgroup's tiles.
 
         The workgroup's rows may be assigned to instructions freely. Without `rows`, an instruction's rows are
-        contiguous. Otherwise runs of `rows` rows are dealt to the instructions of all teams, then to each team's
-        further instructions, before the next run of the first instruction.
+        contiguous. Otherwise runs of `rows` rows are distributed over the instructions of all teams, then over each
+        team's further instructions, before the next run of the first instruction.
         """
         own = Digits(("m",), atom.of("m"))
         teams = Digit("m", self.teams_m, Space.SUBGROUP, self.atom.spans * self.teams_n)
@@ -246,19 +246,19 @@ class MmaTile:
     @cached_property
     def d(self) -> Fragment:
         """Return the layout of the accumulator over (n, m)."""
-        return self._sums(met=False)
+        return self._sums(reduced=False)
 
     @cached_property
-    def met(self) -> Fragment:
-        """Return the layout of the sums after teams along K are reduced: each has a share of a subgroup's tiles."""
-        return self._sums(met=True).renumbered(Space.REGISTER)
+    def reduced_d(self) -> Fragment:
+        """Return the layout of the sums after the reduction over teams along K: each team has a share of the tiles."""
+        return self._sums(reduced=True).renumbered(Space.REGISTER)
 
-    def _sums(self, *, met: bool) -> Fragment:
-        """Return the layout of the accumulator; `met` after teams along K are reduced."""
+    def _sums(self, *, reduced: bool) -> Fragment:
+        """Return the layout of the accumulator, or if `reduced` of the sums after the reduction over teams along K."""
         registers = self.atom.d.registers
         tiles_m = self.tiles_m // self.shares[1]
-        of_n = self._share("n", self.tiles_n, registers, met=met)
-        of_m = self._share("m", self.tiles_m, registers * self.tiles_n, met=met)
+        of_n = self._share("n", self.tiles_n, registers, reduced=reduced)
+        of_m = self._share("m", self.tiles_m, registers * self.tiles_n, reduced=reduced)
         return Fragment(
             ("n", "m"),
             (
@@ -274,17 +274,17 @@ class MmaTile:
         """Return the shares of columns and rows that teams along K have after the reduction."""
         return shares(self.teams_k, self.tiles_m)
 
-    def _share(self, dim: str, tiles: int, held: int, *, met: bool = False) -> tuple[Digit, ...]:
-        """Return the digits of a dim's shares: all in a team's registers or, if `met`, one share a team along K.
+    def _share(self, dim: str, tiles: int, registers: int, *, reduced: bool = False) -> tuple[Digit, ...]:
+        """Return the digits of a dim's shares: all in a team's registers or, if `reduced`, one share a team along K.
 
-        `held` is registers of a tile, `tiles` is tiles along the dim.
+        There are `tiles` tiles along the dim, each of `registers` register elements.
         """
         count = self.shares["nm".index(dim)]
         if count == 1:
             return ()
-        if met:
+        if reduced:
             return (Digit(dim, count, Space.SUBGROUP, self.teams * (self.shares[1] if dim == "n" else 1)),)
-        return (Digit(dim, count, Space.REGISTER, held * tiles // count),)
+        return (Digit(dim, count, Space.REGISTER, registers * tiles // count),)
 
     def a_start(self, tile: int, step: int) -> int:
         """Return the first register element of A for instruction (tile, step)."""

@@ -6,8 +6,8 @@ workgroup, not of its lane, and a subgroup's index is a digit of `thread // subg
 
     index[i] = number // stride[i] % tile[i]
 
-All threads with an element's indices own it: a step that no digit counts means replication. Operations on a layout work
-on its digits; those that read levels back from digits explain why a result may have none.
+All threads with an element's indices own it: threads whose numbers have equal indices are replicas. Operations on a
+layout work on its digits; those that read levels back from digits explain why a result may have none.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from convgen.ir.layout import attribute
 from convgen.ir.layout.digits import Digit, Digits, Index, Space, Straddles, stacked
 from convgen.ir.layout.distribution import Distribution
 from convgen.ir.layout.fragment import Fragment
-from convgen.ir.layout.nested_levels import HELD, LEVELS, SHARED, fields_of, levels_of
+from convgen.ir.layout.nested_levels import LEVELS, REGISTER_LEVELS, STRIDED_LEVELS, fields_of, levels_of
 from convgen.ir.layout.tags import LETTERS
 from convgen.ir.record import as_dict, frozen
 
@@ -84,7 +84,7 @@ class NestedLayout:
                 raise UserError(f"given {name} {list(values)}, wanted integers from {least} and less than {_MOST}")
         if prod(self.shape) > _MOST:
             raise UserError(f"given a layout of {' x '.join(map(str, self.shape))}, wanted at most {_MOST} positions")
-        for level in SHARED:
+        for level in STRIDED_LEVELS:
             strides = tuple(0 if size == 1 else n for n, size in zip(self.strides(level), self.tile(level)))
             object.__setattr__(self, f"{level}_strides", strides)
             self._check_basis(level)
@@ -160,7 +160,7 @@ class NestedLayout:
     @property
     def unpacked_shape(self) -> Ints:
         """Return the shape of a thread's part as a vector of the layout's rank."""
-        return self._product(HELD)
+        return self._product(REGISTER_LEVELS)
 
     def check_shape(self, shape: Sequence[int | None], *, padded: bool = False) -> None:
         """Raise UserError unless a vector has the layout's shape; None stands for a dynamic size.
@@ -179,7 +179,7 @@ class NestedLayout:
 
     def _level(self, level: str) -> tuple[Digit, ...]:
         """Return the digits of a level, one a dimension; strides count the level's numbers."""
-        if level in HELD:
+        if level in REGISTER_LEVELS:
             inner_first = list(zip(self.dims, self.tile(level)))[::-1]
             return stacked(level, inner_first)[::-1]
         return tuple(Digit(dim, n, level, s) for dim, n, s in zip(self.dims, self.tile(level), self.strides(level)))
@@ -192,9 +192,9 @@ class NestedLayout:
     @property
     def digits(self) -> Digits:
         """Return the split of coordinates into numbers of registers, threads and subgroups."""
-        held = stacked(Space.REGISTER, ((level, prod(self.tile(level))) for level in HELD))
+        registers = stacked(Space.REGISTER, ((level, prod(self.tile(level))) for level in REGISTER_LEVELS))
         threads, subgroups = Digit("thread", _ANY, Space.THREAD, 1), Digit("subgroup", _ANY, Space.SUBGROUP, 1)
-        return self.levels.then(Digits(LEVELS, (*held, threads, subgroups)))
+        return self.levels.then(Digits(LEVELS, (*registers, threads, subgroups)))
 
     def fragment(self, subgroup_size: int, dims: Sequence[str] = ()) -> Fragment:
         """Return the layout as a fragment over lanes; `dims` renames dimensions, registers follow `distributed_shape`.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from convgen.ir.error import UserError
 from convgen.ir.layout.nested import NestedLayout
-from convgen.ir.layout.nested_levels import SHARED
+from convgen.ir.layout.nested_levels import STRIDED_LEVELS
 from convgen.ir.record import fields_of
 
 
@@ -45,7 +45,7 @@ def needs_shared_memory(source: NestedLayout, target: NestedLayout) -> bool:
     """Return whether converting between two layouts moves elements between threads, not only between registers."""
     if source.shape != target.shape:
         raise UserError(f"given layouts of {list(source.shape)} and {list(target.shape)}, wanted one shape")
-    return source.levels.owners(*SHARED) != target.levels.owners(*SHARED)
+    return source.levels.canonical(*STRIDED_LEVELS) != target.levels.canonical(*STRIDED_LEVELS)
 
 
 def copy_layout(shape: Sequence[int], element_tile: Sequence[int], threads: int) -> NestedLayout:
@@ -64,9 +64,9 @@ def copy_layout(shape: Sequence[int], element_tile: Sequence[int], threads: int)
             raise UserError(
                 f"{given}, wanted {remaining} threads that {size} tiles divide or are divided by, at dim {dim}"
             )
-        dealt = min(size, remaining)
-        tiles.append((size // dealt, dealt, stride))
-        remaining, stride = remaining // dealt, stride * dealt
+        along = min(size, remaining)  # threads along this dimension
+        tiles.append((size // along, along, stride))
+        remaining, stride = remaining // along, stride * along
     batches, thread_tile, strides = ([tile[n] for tile in reversed(tiles)] for n in range(3))
     once = [1] * len(shape)
     return NestedLayout(once, batches, once, thread_tile, element_tile, [0] * len(shape), strides)

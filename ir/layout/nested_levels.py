@@ -8,8 +8,8 @@ from convgen.ir.layout.fragment import Fragment
 from convgen.ir.record import evolve
 
 LEVELS = ("element", "thread", "outer", "batch", "subgroup")  #: innermost first
-HELD = ("element", "outer", "batch")  #: levels in a thread's registers, fastest first
-SHARED = ("subgroup", "thread")  #: levels with strides
+REGISTER_LEVELS = ("element", "outer", "batch")  #: levels in a thread's registers, fastest first
+STRIDED_LEVELS = ("subgroup", "thread")  #: levels that a thread's number determines, by strides
 
 
 def levels_of(fragment: Fragment, subgroup_size: int) -> Digits:
@@ -26,10 +26,10 @@ def levels_of(fragment: Fragment, subgroup_size: int) -> Digits:
     own = {dim: merged.of(dim) for dim in fragment.dims}
     digits = [_shared(d, d is own[dim][-1], subgroup_size) for dim in fragment.dims for d in own[dim]]
     sides = [_side(n, digits) for n in range(len(digits))]
-    held = _in_order(fragment.dims, digits, sides) or ["element" if side == "below" else "outer" for side in sides]
+    levels = _in_order(fragment.dims, digits, sides) or ["element" if side == "below" else "outer" for side in sides]
     return Digits(
         fragment.dims,
-        tuple(evolve(d, space=held[n]) if d.space == Space.REGISTER else d for n, d in enumerate(digits)),
+        tuple(evolve(d, space=levels[n]) if d.space == Space.REGISTER else d for n, d in enumerate(digits)),
     )
 
 
@@ -61,9 +61,9 @@ def _in_order(dims: tuple[str, ...], digits: list[Digit], sides: list[str]) -> d
             level += 1
         if sides[n] == "above":
             level = max(level, 1)
-        if level == len(HELD) or (sides[n] == "below" and level > 0):
+        if level == len(REGISTER_LEVELS) or (sides[n] == "below" and level > 0):
             return None
-        levels[n], before = HELD[level], at
+        levels[n], before = REGISTER_LEVELS[level], at
     return levels
 
 
@@ -74,21 +74,21 @@ def fields_of(digits: Digits, what: str) -> dict[str, list[int]]:
     go up.
     """
     fields: dict[str, list[int]] = {f"{level}_tile": [] for level in LEVELS}
-    fields |= {f"{level}_strides": [] for level in SHARED}
+    fields |= {f"{level}_strides": [] for level in STRIDED_LEVELS}
     for n, dim in enumerate(digits.dims):
         own = [d for d in digits.of(dim) if d.size > 1]
         one: dict[str, Digit] = {}
         last = 0
         for d in own:
             before, level = one.get(d.space), LEVELS.index(d.space)
-            goes_on = before is None or d.space in HELD or before.stride * before.size == d.stride
+            goes_on = before is None or d.space in REGISTER_LEVELS or before.stride * before.size == d.stride
             if level < last or not goes_on:
-                run = ", ".join(f"{d.space} {d.size}" + f" at {d.stride}" * (d.space in SHARED) for d in own)
+                run = ", ".join(f"{d.space} {d.size}" + f" at {d.stride}" * (d.space in STRIDED_LEVELS) for d in own)
                 raise UserError(f"{what}: wanted {', '.join(LEVELS)} from the inside out, at dim {n}, which has {run}")
             one[d.space] = d if before is None else evolve(before, size=before.size * d.size)
             last = level
         for level_name in LEVELS:
             fields[f"{level_name}_tile"].append(one[level_name].size if level_name in one else 1)
-        for level_name in SHARED:
+        for level_name in STRIDED_LEVELS:
             fields[f"{level_name}_strides"].append(one[level_name].stride if level_name in one else 0)
     return fields

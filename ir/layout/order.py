@@ -9,7 +9,7 @@
 | `rect:8x5m` | groups of 8 rows, walked in rectangles of 8 x 5 tiles, row by row within each |
 | `zorder:8x8` | oneDNN's: 8 x 8 blocks that double along N and M in turn; the blocks row by row; padded |
 | `hilbert` | a generalised Hilbert curve |
-| `xcc:8` | remap for workgroups dealt round-robin to 8 dies: each die gets one range of numbers |
+| `xcc:8` | remap for workgroups distributed round-robin over 8 dies: each die gets one range of numbers |
 | `chunk:8x64` | remap for 8 dies: within each 8 x 64 workgroups, each die gets a range of 64 numbers |
 | `flip:304` | every second round of 304 workgroups walks K backwards |
 | `persist:304` | 304 workgroups are launched; each takes tile after tile, 304 numbers apart |

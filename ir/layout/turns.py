@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from convgen.ir.layout.digits import Index
-from convgen.ir.layout.index import Condition, choose, clamped, least
+from convgen.ir.layout.index import Condition, choose, clamped, lesser
 from convgen.ir.record import frozen
 
 
@@ -157,8 +157,8 @@ class Turns:
         only = (number - self.shared) % self.workgroups
         return range(only, only + 1)
 
-    def takers(self) -> npt.NDArray[np.int64]:
-        """Return, for each tile, the workgroup that has its first blocks."""
+    def first_owners(self) -> npt.NDArray[np.int64]:
+        """Return, for each tile, the workgroup that computes its first blocks of K."""
         number = np.arange(self.tiles)
         whole = (number - self.shared) % self.workgroups
         return np.where(number < self.shared, self._owner(number * self.grains), whole) if self.shared else whole
@@ -173,7 +173,7 @@ class Turns:
         first, end = self._span(group)
         number = first // self.grains + turn
         start = number * self.grains
-        begin, stop = clamped(first - start, self.grains), least(end - start, self.grains)
+        begin, stop = clamped(first - start, self.grains), lesser(end - start, self.grains)
         owner = self._owner(start)
         sharers = self._last(number) - owner + 1
         return Share(number, begin, stop, group - owner, sharers)
@@ -181,7 +181,7 @@ class Turns:
     def _span(self, group: Index) -> tuple[Index, Index]:
         """Return the grains [first, end) of a workgroup, counted through all shared tiles; the first have one more."""
         each, more = divmod(self.shared * self.grains, self.workgroups)
-        return group * each + least(group, more), (group + 1) * each + least(group + 1, more)
+        return group * each + lesser(group, more), (group + 1) * each + lesser(group + 1, more)
 
     def _owner(self, grain: Index) -> Index:
         """Return the workgroup of a grain."""

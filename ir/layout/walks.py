@@ -15,9 +15,9 @@ import attrs
 
 from convgen.ir.error import UserError
 from convgen.ir.expr import Expr, const
-from convgen.ir.layout.argument import Argument, divided, magic, shift, told
+from convgen.ir.layout.argument import Argument, divided, launch_expression, magic, shift
 from convgen.ir.layout.digits import Digits, Index, Space, plus, stacked
-from convgen.ir.layout.index import choose, clamped, least, split
+from convgen.ir.layout.index import choose, clamped, lesser, split
 from convgen.ir.record import evolve, frozen
 from convgen.ir.types import u32
 
@@ -68,7 +68,7 @@ class Xcc:
     def apply(self, number: Index, count: int) -> Index:
         each, longer = divmod(count, self.dies)
         round_, die = split(number, self.dies)
-        start = die * each + (least(die, longer) if longer else 0)
+        start = die * each + (lesser(die, longer) if longer else 0)
         return start + round_
 
     def __str__(self) -> str:
@@ -238,7 +238,7 @@ class ArgumentGroups(Walk):
         values = self.values or tuple(const(a.value, a.type) if isinstance(number, Expr) else a.value for a in now)
         wgm, block_magic, block_shift, *magics, whole = values
         group_magic, group_shift, tail_magic, tail_shift = magics
-        size = least(wgm, own)
+        size = lesser(wgm, own)
         is_whole = number < whole * size * across
         group = choose(is_whole, divided(number, block_magic, block_shift), whole)
         inside = number - group * size * across
@@ -260,7 +260,7 @@ class SizedRows(Walk):
     values: tuple[Index, ...] | None = None
 
     def arguments(self, m: int, n: int) -> tuple[Argument, ...]:
-        length = told(self.length)
+        length = launch_expression(self.length)
         return (
             Argument("row_magic", magic(n), f"magic({length})", u32),
             Argument("row_shift", shift(n), f"shift({length})", u32),

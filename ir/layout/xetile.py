@@ -92,9 +92,9 @@ class SgMap:
         """Return the lanes' elements as a fragment: units row by row, and elements row by row within each."""
         data, units = _rows_of("element", self.wi_data), _rows_of("unit", self.units(block))
         lanes = _rows_of(Space.LANE, self.wi_layout)
-        held = stacked(Space.REGISTER, (("element", prod(self.wi_data)), ("unit", prod(self.units(block)))))
-        registers = Digits(("element", "unit"), held)
-        return Fragment(_DIMS, Digits(_DIMS, (*data, *lanes, *units)).then(registers).digits)
+        registers = stacked(Space.REGISTER, (("element", prod(self.wi_data)), ("unit", prod(self.units(block)))))
+        numbered = Digits(("element", "unit"), registers)
+        return Fragment(_DIMS, Digits(_DIMS, (*data, *lanes, *units)).then(numbered).digits)
 
 
 @attrs.frozen  # whose converters type checkers know
@@ -178,11 +178,11 @@ class WgMap:
         at = [blocks.coordinates({Space.SUBGROUP: subgroup, _ROUND: n}) for n in range(count)]
         return [(corner[ROW], corner[COL]) for corner in at]
 
-    def turns_in_place(self, tile: Pair, turned: WgMap) -> bool:
-        """Return whether each subgroup has the same elements here and in the transposed tile mapped by `turned`."""
+    def transposes_in_place(self, tile: Pair, transposed: WgMap) -> bool:
+        """Return whether each subgroup has the same elements here and in the transposed tile mapped by `transposed`."""
 
-        across = turned._blocks((tile[1], tile[0])).renamed({ROW: COL, COL: ROW})
-        return self._blocks(tile).owners(Space.SUBGROUP) == across.owners(Space.SUBGROUP)
+        across = transposed._blocks((tile[1], tile[0])).renamed({ROW: COL, COL: ROW})
+        return self._blocks(tile).canonical(Space.SUBGROUP) == across.canonical(Space.SUBGROUP)
 
 
 #: spaces of data, lanes, units, subgroups and rounds
@@ -207,10 +207,10 @@ def maps_of(fragment: Fragment, subgroups: int) -> tuple[WgMap, SgMap]:
     lanes = SgMap((lanes_0, lanes_1), (data_0, data_1))
     blocks = (n // (rounds * side[3]) for n, rounds, side in zip(fragment.shape, (rounds_0, rounds_1), sides))
     wg = WgMap((subgroups // wide, wide), tuple(blocks))
-    made = wg.fragment((fragment.shape[0], fragment.shape[1]), lanes)
+    written = wg.fragment((fragment.shape[0], fragment.shape[1]), lanes)
     named = merged.renamed(dict(zip(fragment.dims, _DIMS)))
-    if made.owners(Space.LANE, Space.SUBGROUP) != named.owners(Space.LANE, Space.SUBGROUP):
-        raise UserError(f"{given}, wanted lanes and subgroups that are numbered row by row, as in {made}")
+    if written.canonical(Space.LANE, Space.SUBGROUP) != named.canonical(Space.LANE, Space.SUBGROUP):
+        raise UserError(f"{given}, wanted lanes and subgroups that are numbered row by row, as in {written}")
     return wg, lanes
 
 

@@ -17,7 +17,7 @@ from convgen.ir.simplify.division import quotient, remainder
 from convgen.ir.simplify.identities import TABLES
 from convgen.ir.simplify.operand_order import CanonicalOrder
 from convgen.ir.simplify.proof import Knowledge
-from convgen.ir.simplify.rounds import USES, Left
+from convgen.ir.simplify.rounds import USES, RootUnchanged
 from convgen.ir.simplify.rules import Rewrites, make, number
 from convgen.ir.simplify.sums import LinearForms, Terms, build, normal_sum, peel
 from convgen.ir.types import Kind, Type, VectorType
@@ -44,31 +44,31 @@ _FOLD: dict[type[x.Expr], Callable[[int, int], int]] = {
     x.Ne: int.__ne__,
 }
 
-_FACTS = 2 * USES  #: the bit for: facts were used
+_FACTS = 2 * USES  #: bit: an equality has consulted facts
 
 #: Operators that a range of a single value turns into a constant where neither rules nor algorithms do.
 _MAY_COLLAPSE = frozenset((x.Div, x.Mod, x.MulHi, x.Shr, x.Var, sizes.Size, sizes.HostValue, x.Lane))
 
 
 class Notes:
-    """State that depends on no facts and lasts for a whole run: linear forms, operand order, use counts."""
+    """Memos that depend on no facts and last for a whole run: linear forms, operand order, use counts."""
 
     def __init__(self) -> None:
         self.linear, self.order = LinearForms(), CanonicalOrder()
-        self.settled: set[x.Expr] = set()  #: expressions that no fact and no use count can change
+        self.settled: set[x.Expr] = set()  #: expressions that no equality changes, whatever facts and use counts
         self.uses: dict[x.Expr, int] = {}
 
 
 class Algebra:
     """Applies equalities to one node with simplified operands, at a place where `facts` hold."""
 
-    def __init__(self, facts: Knowledge, notes: Notes, left: Left) -> None:
-        self._facts, self.notes, self.left = facts, notes, left
-        self._asked = 0  # bits: facts were used, use counts were used
+    def __init__(self, facts: Knowledge, notes: Notes, root_unchanged: RootUnchanged) -> None:
+        self._facts, self.notes, self.root_unchanged = facts, notes, root_unchanged
+        self._consulted = 0  #: bits of what equalities have consulted so far: _FACTS, USES
 
     @property
     def facts(self) -> Knowledge:
-        self._asked |= _FACTS
+        self._consulted |= _FACTS
         return self._facts
 
     def __call__(self, e: x.Expr) -> x.Expr:
@@ -79,19 +79,19 @@ class Algebra:
         if is_number and (kind in _MAY_COLLAPSE or e in self._facts.ranges):
             lo, hi = self._facts.bounds(e)
             if lo == hi:
-                self._asked |= _FACTS
+                self._consulted |= _FACTS
                 return make(lo, e.type)
-        before, self._asked = self._asked, 0
+        before, self._consulted = self._consulted, 0
         if e not in self.notes.settled:
             new = self._integer(e) if is_number else self._float(e)
-            if new is e and not self._asked:
+            if new is e and not self._consulted:
                 self.notes.settled.add(e)
             elif new is e:
-                self.left[e] = self._asked & USES
+                self.root_unchanged[e] = self._consulted & USES
             else:
-                self.left.pop(e, None)
+                self.root_unchanged.pop(e, None)
             e = new
-        self._asked |= before | _FACTS  # for the enclosing node: facts may say that this one is a constant
+        self._consulted |= before | _FACTS  # the enclosing node consulted this one, which facts may make a constant
         return e
 
     def _integer(self, e: x.Expr) -> x.Expr:
@@ -143,12 +143,12 @@ class Algebra:
 
     def is_sole_use(self, e: x.Expr) -> bool:
         """Return whether only one node is known to use `e`, so that it may be taken apart."""
-        self._asked |= USES
+        self._consulted |= USES
         return self.notes.uses.get(e) == 1
 
     def is_known_unused(self, e: x.Expr, operand: x.Expr) -> bool:
         """Return whether `e`, whose `operand` is counted, is known to be computed nowhere."""
-        self._asked |= USES
+        self._consulted |= USES
         return operand in self.notes.uses and e not in self.notes.uses
 
     def sum(self, terms: Terms, const: int, like: x.Expr) -> x.Expr:
@@ -186,7 +186,7 @@ def _sum(s: Algebra, e: Any) -> x.Expr | None:
 
 
 def _product(s: Algebra, e: x.Mul) -> x.Expr | None:
-    """(x + c0) * c1 == x * c1 + c0 * c1, unless it could newly wrap or the sum has other uses."""
+    """Return x * c1 + c0 * c1 for (x + c0) * c1, unless it could newly wrap or the sum has other uses."""
     c = number(e.b)
     rest, sign, offset = peel(e.a)
     if c is None or rest is None or sign != 1 or not offset or not s.is_sole_use(e.a):
@@ -198,7 +198,7 @@ def _product(s: Algebra, e: x.Mul) -> x.Expr | None:
 
 
 def _exclusive(s: Algebra, e: x.Xor) -> x.Expr | None:
-    """(a ^ c) ^ b == (a ^ b) ^ c: values that differ by a constant then share a ^ b."""
+    """Return (a ^ b) ^ c for (a ^ c) ^ b: values that differ by a constant then share a ^ b."""
     for inner, other in ((e.a, e.b), (e.b, e.a)):
         if isinstance(inner, x.Xor) and number(inner.b) is not None and number(other) is None:
             return s(x.Xor(s(x.Xor(inner.a, other)), inner.b))

@@ -18,7 +18,7 @@ from convgen.ir.votes import AllLanes
 
 Range = tuple[int, int]
 
-WIDTH = 64  #: lanes of a subgroup by default: the widest of all targets
+WIDTH = 64  #: lanes of a subgroup by default: the widest subgroup of any target
 
 
 def type_range(type: Type) -> Range:
@@ -45,7 +45,7 @@ def hull(*ranges: Range) -> Range:
     return min(least), max(most)
 
 
-def meet(a: Range, b: Range) -> Range:
+def intersection(a: Range, b: Range) -> Range:
     """Return the values in both; `a` if there are none, as in code that never runs."""
     lo, hi = max(a[0], b[0]), min(a[1], b[1])
     return (lo, hi) if lo <= hi else a
@@ -63,11 +63,11 @@ class Bounds:
     """
 
     def __init__(
-        self, env: Mapping[Any, Range], width: int = WIDTH, meanings: Mapping[x.Var, x.Expr] | None = None
+        self, env: Mapping[Any, Range], width: int = WIDTH, definitions: Mapping[x.Var, x.Expr] | None = None
     ) -> None:
-        """Set `env`, ranges of variables and other expressions, and `meanings`, the values of let-bound variables."""
+        """Set `env`, ranges of variables and other expressions, and `definitions`, the values of lets by variable."""
         self.env, self.width = env, width
-        self.meanings: Mapping[x.Var, x.Expr] = {} if meanings is None else meanings
+        self.definitions: Mapping[x.Var, x.Expr] = {} if definitions is None else definitions
         self._memo: dict[x.Expr, Range] = {}
         self._never_wraps: dict[x.Expr, bool] = {}
 
@@ -80,14 +80,14 @@ class Bounds:
                 raise ValueError(f"bounds: an expression of type {e.type}")
             known = exact if full[0] <= exact[0] and exact[1] <= full[1] else full
             if e in self.env:
-                known = meet(known, self.env[e])
+                known = intersection(known, self.env[e])
             self._memo[e] = known
         return known
 
     def exact(self, e: x.Expr) -> Range:
         """Return the range of the operation at the root as if it could not wrap; its operands may have wrapped."""
-        rule = _RULES.get(type(e))
-        return rule(self, e) if rule else type_range(e.type.elem)
+        transfer = _TRANSFER.get(type(e))
+        return transfer(self, e) if transfer else type_range(e.type.elem)
 
     def cannot_wrap(self, e: x.Expr) -> bool:
         """Return whether the operation at the root provably gives its exact result."""
@@ -233,24 +233,24 @@ def _select(ranges: Bounds, e: x.Select) -> Range:
     return hull(ranges(e.a), (low, high))
 
 
-def spelled(e: x.Expr, meanings: Mapping[x.Var, x.Expr]) -> x.Expr:
-    """Return the value of a let-bound variable, other expressions unchanged."""
-    return meanings.get(e, e) if isinstance(e, x.Var) else e
+def definition(e: x.Expr, definitions: Mapping[x.Var, x.Expr]) -> x.Expr:
+    """Return the value that a let binds to a variable; other expressions unchanged."""
+    return definitions.get(e, e) if isinstance(e, x.Var) else e
 
 
-def turned_over(e: x.Expr, meanings: Mapping[x.Var, x.Expr]) -> tuple[x.Expr, int] | None:
-    """Return (t, r) if `e` is the unsigned minimum of t and t - r: for t below 2r that is t modulo r. Else None."""
-    e = spelled(e.a if isinstance(e, x.Cast) else e, meanings)
+def modulo_by_minimum(e: x.Expr, definitions: Mapping[x.Var, x.Expr]) -> tuple[x.Expr, int] | None:
+    """Return (t, r) if `e` is the unsigned minimum of t and t - r, which is t modulo r for t below 2r; else None."""
+    e = definition(e.a if isinstance(e, x.Cast) else e, definitions)
     if not isinstance(e, x.Min) or e.type.elem is not u32:
         return None
-    return next(((t, r) for t, left in ((e.a, e.b), (e.b, e.a)) if (r := _less(t, left, meanings))), None)
+    return next(((t, r) for t, less in ((e.a, e.b), (e.b, e.a)) if (r := _subtracted(t, less, definitions))), None)
 
 
-def _less(a: x.Expr, b: x.Expr, meanings: Mapping[x.Var, x.Expr]) -> int:
+def _subtracted(a: x.Expr, b: x.Expr, definitions: Mapping[x.Var, x.Expr]) -> int:
     """Return the constant in [1, 2^32) by which word `b` is less than word `a` modulo 2^32; 0 if there is none."""
     if isinstance(a, x.Cast) and isinstance(b, x.Cast):
         a, b = a.a, b.a
-    match spelled(b, meanings):
+    match definition(b, definitions):
         case x.Add(t, x.Const(_, more)) if t is a:
             return -more % (1 << 32)
         case x.Sub(t, x.Const(_, less)) if t is a:
@@ -280,7 +280,7 @@ def _remaining(ranges: Bounds, e: x.Sub) -> int:
 def _minimum(ranges: Bounds, e: x.Min) -> Range:
     a, b = ranges(e.a), ranges(e.b)
     low, high = min(a[0], b[0]), min(a[1], b[1])
-    if (found := turned_over(e, ranges.meanings)) and ranges(found[0])[1] < 2 * found[1]:
+    if (found := modulo_by_minimum(e, ranges.definitions)) and ranges(found[0])[1] < 2 * found[1]:
         high = min(high, found[1] - 1)
     return low, high
 
@@ -304,7 +304,8 @@ def _same(ranges: Bounds, e: Any) -> Range:
     return ranges(e.a)
 
 
-_RULES: dict[type[x.Expr], Callable[[Bounds, Any], Range]] = {
+#: Transfer functions: the exact range of an operation from the ranges of its operands.
+_TRANSFER: dict[type[x.Expr], Callable[[Bounds, Any], Range]] = {
     x.Const: lambda ranges, e: (int(e.bits), int(e.bits)),
     x.Var: lambda ranges, e: ranges.env.get(e) or type_range(e.type.elem),
     sizes.Size: lambda ranges, e: e.range,

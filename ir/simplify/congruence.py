@@ -24,12 +24,12 @@ def normal(m: int, r: int) -> Congruence:
     return (m, r % m) if m else (0, r)
 
 
-def either(a: Congruence, b: Congruence) -> Congruence:
+def disjunction(a: Congruence, b: Congruence) -> Congruence:
     """Return the congruence of a value for which `a` or `b` holds."""
     return normal(gcd(a[0], b[0], a[1] - b[1]), a[1])
 
 
-def both(a: Congruence, b: Congruence) -> Congruence:
+def conjunction(a: Congruence, b: Congruence) -> Congruence:
     """Return the congruence of a value for which both hold (Chinese remainder theorem); `a` if they contradict."""
     (m, r), (n, t) = (a, b) if b[0] else (b, a)  # a constant goes first
     step = gcd(m, n)
@@ -50,13 +50,13 @@ class Congruences:
         """Return the congruence of an expression of integer or bool elements."""
         known = self._memo.get(e)
         if known is None:
-            rule = _RULES.get(type(e))
-            m, r = rule(self, e) if rule else ANYTHING
-            if rule in _MAY_WRAP and m != 1 and not self.bounds.cannot_wrap(e):
+            transfer = _TRANSFER.get(type(e))
+            m, r = transfer(self, e) if transfer else ANYTHING
+            if transfer in _MAY_WRAP and m != 1 and not self.bounds.cannot_wrap(e):
                 m = gcd(m, 1 << e.type.elem.bits)
             known = normal(m, r)
             if e in self.known:
-                known = both(known, self.known[e])
+                known = conjunction(known, self.known[e])
             self._memo[e] = known
         return known
 
@@ -109,7 +109,7 @@ def _low_bit(n: int) -> int:
 
 
 def _select(s: Congruences, e: Any) -> Congruence:
-    return either(s(e.a), s(e.b))
+    return disjunction(s(e.a), s(e.b))
 
 
 def _cast(s: Congruences, e: x.Cast) -> Congruence:
@@ -120,7 +120,8 @@ def _same(s: Congruences, e: Any) -> Congruence:
     return s(e.a)
 
 
-_RULES: dict[type[x.Expr], Callable[[Congruences, Any], Congruence]] = {
+#: Transfer functions: the congruence of an operation from the congruences of its operands.
+_TRANSFER: dict[type[x.Expr], Callable[[Congruences, Any], Congruence]] = {
     x.Const: lambda s, e: (0, int(e.bits)) if not e.dtype.is_float else ANYTHING,
     x.Var: lambda s, e: s.known.get(e, ANYTHING),
     sizes.Size: lambda s, e: (e.multiple, 0),

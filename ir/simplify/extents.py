@@ -20,12 +20,12 @@ from convgen.ir.sizes import OPERATIONS, Extent, Size, no_extent
 _Terms = Mapping[tuple[Expr, ...], int]
 
 
-def least(extent: Extent) -> int:
+def lower_bound(extent: Extent) -> int:
     """Return a lower bound of an extent."""
     return extent if isinstance(extent, int) else _range(extent)[0]
 
 
-def most(extent: Extent) -> int:
+def upper_bound(extent: Extent) -> int:
     """Return an upper bound of an extent."""
     return extent if isinstance(extent, int) else _range(extent)[1]
 
@@ -44,7 +44,7 @@ def is_multiple(extent: Extent, of: int) -> bool:
 
 def never_less(a: Extent, b: Extent) -> bool:
     """Return whether `a >= b` holds for all sizes, as far as provable."""
-    return least(a - b) >= 0
+    return lower_bound(a - b) >= 0
 
 
 def divisor(e: Expr, values: Mapping[Var, Expr]) -> int:
@@ -88,7 +88,7 @@ def complaint(extent: Extent, known: Container[Any], least_: int, most_: int) ->
         if unknown:
             return f"the extent {extent} is made of {unknown[0]}, which is no size of the kernel's"
     try:
-        low, high = least(extent), most(extent)
+        low, high = lower_bound(extent), upper_bound(extent)
     except Unsupported as error:
         return str(error)
     return None if least_ <= low and high <= most_ else f"an extent {extent} of {low} to {high}, at most {most_}"

@@ -19,7 +19,7 @@ SUMS = Rules(
     ("sub.sum", (x + y) - x, y),
     ("sub.from_sum", x - (x + y), 0 - y),
     ("sub.difference", x - (x - y), y),
-    ("sub.turned", 0 - (x - y), y - x),
+    ("sub.swapped", 0 - (x - y), y - x),
     ("sub.negative", x - (0 - y), x + y),
 )
 

@@ -13,7 +13,7 @@ _ = floats, fused, sizes  # import these modules so that CLASSES contains their 
 _EXPRESSIONS = sorted((c for c in CLASSES.values() if issubclass(c, Expr)), key=lambda c: c.__module__)
 _RANK = {cls: -i for i, cls in enumerate(_EXPRESSIONS)}
 
-_DEPTH = 3  #: levels of operands that are compared field by field; deeper differences are ordered by digest
+_DEPTH = 3  #: levels of operands compared field by field, chosen; deeper differences are ordered by digest
 
 
 class CanonicalOrder:

@@ -11,15 +11,15 @@ from functools import reduce
 from math import gcd
 
 from convgen.ir.expr import And, Cast, Comparison, Div, Eq, Expr, Le, Lt, Mod, Ne, Not, Or, Uniform, Var
-from convgen.ir.simplify.bounds import WIDTH, Range, meet
-from convgen.ir.simplify.congruence import ANYTHING, Congruence, Congruences, both, either
+from convgen.ir.simplify.bounds import WIDTH, Range, intersection
+from convgen.ir.simplify.congruence import ANYTHING, Congruence, Congruences, conjunction, disjunction
 from convgen.ir.simplify.rules import number
-from convgen.ir.simplify.sums import NOTHING, Linear, parts, plus
+from convgen.ir.simplify.sums import NOTHING, Linear, add_scaled, parts
 from convgen.ir.simplify.variable_ranges import Scope
 from convgen.ir.stmt import For
 from convgen.ir.types import bool_
 
-_NARROWINGS = 2  #: how often an inequality narrows the ranges of its own terms, each time with the narrowed ranges
+_NARROWINGS = 2  #: passes over an inequality's terms, each with the ranges that the last pass narrowed; chosen
 
 
 class Knowledge(Scope):
@@ -63,9 +63,9 @@ class Knowledge(Scope):
             self.congruences.pop(var, None)
             self.refresh()
             return
-        found = reduce(either, map(self.congruence, values))
-        if found != ANYTHING:
-            self.congruences[var] = found
+        congruence = reduce(disjunction, map(self.congruence, values))
+        if congruence != ANYTHING:
+            self.congruences[var] = congruence
         if len(values) == 1:
             self.values[var] = values[0]
 
@@ -74,8 +74,8 @@ class Knowledge(Scope):
         super().loop(s)
         for low, high in ((s.begin, s.var), (s.var, s.end)):
             if number(low) is None and number(high) is None:
-                gap = plus(self.terms(high), self.terms(low), -1)
-                self.inequalities.append(gap if high is s.var else plus(gap, ({}, -1), 1))
+                gap = add_scaled(self.terms(high), self.terms(low), -1)
+                self.inequalities.append(gap if high is s.var else add_scaled(gap, ({}, -1), 1))
 
     # ------------------------------------------------------------ exact sums
 
@@ -94,7 +94,7 @@ class Knowledge(Scope):
             return {e: 1}, 0
         total = NOTHING
         for part, factor in operands:
-            total = plus(total, self.terms(part), factor)
+            total = add_scaled(total, self.terms(part), factor)
         return total
 
     def resolved(self, sum: Linear) -> Linear:
@@ -103,7 +103,7 @@ class Knowledge(Scope):
         total: Linear = {}, const
         for t, n in terms.items():
             value = self.values.get(t) if isinstance(t, Var) else None
-            total = plus(total, ({t: 1}, 0) if value is None else self.resolved(self.terms(value)), n)
+            total = add_scaled(total, ({t: 1}, 0) if value is None else self.resolved(self.terms(value)), n)
         return total
 
     def range(self, sum: Linear) -> Range:
@@ -120,17 +120,17 @@ class Knowledge(Scope):
         """Return the exact range of a sum from all facts."""
         extent = self.range(sum)
         if any(t in self.values for t in sum[0]):
-            extent = meet(extent, self.range(self.resolved(sum)))
+            extent = intersection(extent, self.range(self.resolved(sum)))
         for inequality in self.inequalities:
             if not inequality[0].keys().isdisjoint(sum[0]):
-                least = self.range(plus(sum, inequality, -1))[0]  # sum >= sum - inequality
-                most = -self.range(plus(plus(NOTHING, sum, -1), inequality, -1))[0]
-                extent = meet(extent, (least, max(most, least)))
+                least = self.range(add_scaled(sum, inequality, -1))[0]  # sum >= sum - inequality
+                most = -self.range(add_scaled(add_scaled(NOTHING, sum, -1), inequality, -1))[0]
+                extent = intersection(extent, (least, max(most, least)))
         return extent
 
     def difference(self, a: Expr, b: Expr) -> Range:
         """Return the exact range of a - b."""
-        return self.extent(plus(self.terms(a), self.terms(b), -1))
+        return self.extent(add_scaled(self.terms(a), self.terms(b), -1))
 
     def multiple(self, sum: Linear) -> Congruence:
         """Return the congruence of a sum."""
@@ -151,7 +151,7 @@ class Knowledge(Scope):
             return bool(self.ranges[cond][0])
         if not isinstance(cond, Comparison) or cond.a.type.elem.is_float:
             return None
-        gap = plus(self.terms(cond.a), self.terms(cond.b), -1)
+        gap = add_scaled(self.terms(cond.a), self.terms(cond.b), -1)
         lo, hi = self.extent(gap)
         if isinstance(cond, Lt):
             return True if hi < 0 else False if lo >= 0 else None
@@ -179,11 +179,11 @@ class Knowledge(Scope):
             case Lt(a, b) | Le(a, b) if a.type.elem.is_int:
                 strict = int(isinstance(cond, Lt) == truth)
                 low, high = (a, b) if truth else (b, a)
-                self._at_least(plus(plus(self.terms(high), self.terms(low), -1), ({}, -1), strict))
+                self._at_least(add_scaled(add_scaled(self.terms(high), self.terms(low), -1), ({}, -1), strict))
             case Eq(a, b) | Ne(a, b) if a.type.elem.is_int:
                 same = isinstance(cond, Eq) == truth
                 self.ranges[Eq(a, b)], self.ranges[Ne(a, b)] = (int(same),) * 2, (int(not same),) * 2
-                (self._zero if same else self._not_zero)(plus(self.terms(a), self.terms(b), -1))
+                (self._zero if same else self._not_zero)(add_scaled(self.terms(a), self.terms(b), -1))
 
     def _both(self, a: Expr, b: Expr, each: bool, all: bool) -> None:
         """Learn that `a` and `b` are both `each` or, if not `all`, that at least one of them is not."""
@@ -201,14 +201,14 @@ class Knowledge(Scope):
             self.inequalities.append(form)
             for _ in range(_NARROWINGS):
                 for t, n in form[0].items():
-                    _, hi = self.range(plus(form, ({t: n}, 0), -1))
+                    _, hi = self.range(add_scaled(form, ({t: n}, 0), -1))
                     self._narrow(t, (-(hi // n), None) if n > 0 else (None, hi // -n))
             if form[0].keys() == self.resolved(form)[0].keys():
                 break
 
     def _zero(self, sum: Linear) -> None:
         self._at_least(sum)
-        self._at_least(plus(NOTHING, sum, -1))
+        self._at_least(add_scaled(NOTHING, sum, -1))
         terms, const = sum
         for t, n in terms.items():
             if abs(n) == 1:
@@ -219,15 +219,15 @@ class Knowledge(Scope):
         """Learn that a sum is not zero: a range that ends at zero ends one before it."""
         lo, hi = self.extent(sum)
         if lo == 0:
-            self._at_least(plus(sum, ({}, -1), 1))
+            self._at_least(add_scaled(sum, ({}, -1), 1))
         if hi == 0:
-            self._at_least(plus(plus(NOTHING, sum, -1), ({}, -1), 1))
+            self._at_least(add_scaled(add_scaled(NOTHING, sum, -1), ({}, -1), 1))
 
     def _narrow(self, e: Expr, limits: tuple[int | None, int | None]) -> None:
         """Learn limits of `e`; they also limit the dividend of a quotient, and the operand of a copy."""
         known = self.bounds(e)
         lo, hi = (known[i] if limit is None else limit for i, limit in enumerate(limits))
-        new = meet(known, (lo, hi)) if lo <= hi else known
+        new = intersection(known, (lo, hi)) if lo <= hi else known
         if new == known:
             return
         self.ranges[e] = new
@@ -241,7 +241,7 @@ class Knowledge(Scope):
         """Learn a congruence of `e`; it also holds for the dividend of a remainder."""
         if congruence[0] == 1:
             return
-        self.congruences[e] = both(self.congruence(e), congruence)
+        self.congruences[e] = conjunction(self.congruence(e), congruence)
         self.refresh()
         if isinstance(e, Mod) and (c := number(e.b) or 0) > 0 and (m := gcd(congruence[0], c)) != 1:
             self._learn(e.a, (m, congruence[1] % m))

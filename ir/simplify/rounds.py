@@ -11,72 +11,72 @@ from convgen.ir.node import Node
 
 SUMS = (Add, Sub)
 
-#: The bit for: use counts changed since the last round. Each further bit stands for a variable.
+#: Bit of a set of dependencies: use counts that changed since the last round. Each further bit is a variable's.
 USES = 1
 
 
-#: Expressions that no equality of their root node changes; the value is USES if that depends on use counts.
-Left = dict[Expr, int]
+#: Expressions whose root node no equality changed in the last round; the value is USES if use counts were consulted.
+RootUnchanged = dict[Expr, int]
 
 
-class Place:
-    """Results in one scope: expressions that stayed unchanged, and the facts about variables bound there."""
+class ScopeResults:
+    """The last round's results in one scope."""
 
     def __init__(self) -> None:
-        self.kept: set[Expr] = set()
-        self.left: Left = {}
-        self.facts: dict[Var, tuple[object, ...]] = {}
-        self._inner: dict[object, Place] = {}
+        self.unchanged: set[Expr] = set()  #: expressions that the last round left unchanged, operands included
+        self.root_unchanged: RootUnchanged = {}
+        self.facts: dict[Var, tuple[object, ...]] = {}  #: facts about the variables that the scope binds
+        self._inner: dict[object, ScopeResults] = {}
 
-    def inner(self, what: object) -> Place:
-        """Return the nested scope for `what`: a loop's variable, or an assumed condition."""
-        return self._inner.setdefault(what, Place())
+    def inner(self, what: object) -> ScopeResults:
+        """Return the results in a nested scope; `what` is a loop's variable, or an assumed condition and its truth."""
+        return self._inner.setdefault(what, ScopeResults())
 
 
 class Rounds:
-    """The rounds over one tree, with the results in all scopes."""
+    """The rounds over one tree, with the last round's results in all scopes."""
 
     def __init__(self) -> None:
-        self.outside = Place()
-        #: nodes that refer to an expression at the beginning of the round, 2 for two or more
+        self.outside = ScopeResults()
+        #: use counts at the beginning of the round: nodes that refer to an expression, 2 for two or more
         self.uses: dict[Expr, int] = {}
         self.addends: frozenset[Expr] = frozenset()  #: sums whose only use is as an addend of another sum
-        #: for each sum the nodes of its regrouped form, whose use counts decided between the two
+        #: for each sum, the nodes of its regrouped form: the choice between the two consulted their use counts
         self.compared: dict[Expr, set[Expr]] = {}
-        self._used_otherwise: set[Expr] = set()  #: expressions whose uses differ from the round before
+        self._changed_uses: set[Expr] = set()  #: expressions whose use counts differ from the round before
         self._bits: dict[Var, int] = {}
-        self._rests_on: dict[Expr, int] = {}
+        self._dependencies: dict[Expr, int] = {}
 
     def begin(self, root: Node) -> None:
         """Begin a round over `root`, the result of the round before."""
         uses, addends = self.uses, self.addends
         self.uses, self.addends = _uses(root)
-        self._used_otherwise = {e for e, _ in uses.items() ^ self.uses.items()} | (addends ^ self.addends)
-        self._rests_on = {}
+        self._changed_uses = {e for e, _ in uses.items() ^ self.uses.items()} | (addends ^ self.addends)
+        self._dependencies = {}
 
     def bit(self, v: Var) -> int:
         """Return the bit of a variable, equal in all rounds."""
-        found = self._bits.get(v)
-        if found is None:
-            found = self._bits[v] = 2 * USES << len(self._bits)
-        return found
+        bit = self._bits.get(v)
+        if bit is None:
+            bit = self._bits[v] = 2 * USES << len(self._bits)
+        return bit
 
-    def rests_on(self, e: Expr) -> int:
-        """Return the bits of the variables in `e`, with `USES` if use counts in it changed."""
-        found = self._rests_on.get(e)
-        if found is None:
-            found = self._rests_on[e] = self.bit(e) if isinstance(e, Var) else self._of_operands(e)
-        return found
+    def dependencies(self, e: Expr) -> int:
+        """Return the bits of what the result for `e` depends on: its variables, and `USES` if use counts changed."""
+        bits = self._dependencies.get(e)
+        if bits is None:
+            bits = self._dependencies[e] = self.bit(e) if isinstance(e, Var) else self._of_operands(e)
+        return bits
 
     def _of_operands(self, e: Expr) -> int:
         if not e.child_fields:
             return 0
-        otherwise = self._used_otherwise
-        used_alike = e not in otherwise and (e not in self.compared or otherwise.isdisjoint(self.compared[e]))
-        found = 0 if used_alike else USES
+        changed = self._changed_uses
+        has_same_uses = e not in changed and (e not in self.compared or changed.isdisjoint(self.compared[e]))
+        bits = 0 if has_same_uses else USES
         for c in e.children():
-            found |= self.rests_on(c)
-        return found
+            bits |= self.dependencies(c)
+        return bits
 
 
 def _uses(root: Node) -> tuple[dict[Expr, int], frozenset[Expr]]:

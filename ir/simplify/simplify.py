@@ -33,7 +33,7 @@ from convgen.ir.types import AnyType, VectorType
 
 N = TypeVar("N", bound=Node)
 
-_ROUNDS = 16  #: most rounds; each may enable the next, in practice two or three do
+_ROUNDS = 16  #: rounds at most, since each may enable the next; chosen: kernels need two or three
 
 
 def simplify(node: N, known: Knowledge | Mapping[Var, Range] | None = None) -> N:
@@ -60,11 +60,11 @@ class _Simplifier(Mutator):
     def __init__(self, facts: Knowledge, notes: Notes, rounds: Rounds) -> None:
         super().__init__()
         self.facts, self.notes, self.rounds = facts, notes, rounds
-        self.place = rounds.outside
-        self.changed = USES  #: bits of variables whose facts changed since the round before
-        self.around: Mapping[Node, Node] = {}  #: results for expressions in the enclosing scope
-        self.bound = 0  #: bits of the variables that this scope binds
-        self.algebra = Algebra(facts, notes, self.place.left)
+        self.results = rounds.outside
+        self.changed = USES  #: bits of what changed since the last round: use counts, and variables by their facts
+        self.enclosing: Mapping[Node, Node] = {}  #: results for expressions in the enclosing scope
+        self.bound_bits = 0  #: bits of the variables that this scope binds
+        self.algebra = Algebra(facts, notes, self.results.root_unchanged)
         self.values: dict[Var, Expr] = {}  # lets of constants and of other variables, substituted at their uses
         self.depth = 0
         self.home_of: dict[Var, Home | Expr] = {}  # the home of a variable, or the value whose home it has
@@ -85,22 +85,24 @@ class _Simplifier(Mutator):
 
     def expression(self, e: Expr) -> Expr:
         """Simplify an expression, reusing results of the enclosing scope and of the last round where valid."""
-        if (found := self.around.get(e)) is not None and not self.rounds.rests_on(e) & self.bound:
-            return found  # type: ignore[return-value]
-        kept, own = self.place.kept, self.place.left.get(e)
-        was_kept = e in kept
-        changes = self.rounds.rests_on(e) & self.changed if was_kept or own is not None else -1
-        if was_kept and not changes:
+        if (outer := self.enclosing.get(e)) is not None and not self.rounds.dependencies(e) & self.bound_bits:
+            return outer  # type: ignore[return-value]
+        unchanged = self.results.unchanged
+        was_unchanged = e in unchanged
+        # None unless no equality changed the root in the last round; then USES if that depended on use counts, else 0
+        consulted = self.results.root_unchanged.get(e)
+        changes = self.rounds.dependencies(e) & self.changed if was_unchanged or consulted is not None else -1
+        if was_unchanged and not changes:
             return e
-        given = e.map(*self._go)
-        is_left = given is e and own is not None and type(e) not in SUMS and not changes & (own | ~USES)
-        new = given if is_left else self.algebra(given)
+        updated = e.map(*self._go)  # with simplified operands
+        is_root_unchanged = updated is e and consulted is not None and not changes & (consulted | ~USES)
+        new = updated if is_root_unchanged and type(e) not in SUMS else self.algebra(updated)
         if type(new) in SUMS and e not in self.rounds.addends and not new.type.elem.is_float:
             new = self.group(self.algebra, new)
         if new is e:
-            kept.add(e)
-        elif was_kept:
-            kept.discard(e)
+            unchanged.add(e)
+        elif was_unchanged:
+            unchanged.discard(e)
         return new
 
     def Const(self, c: Const) -> Expr:
@@ -114,20 +116,20 @@ class _Simplifier(Mutator):
     # ------------------------------------------------------------ scopes
 
     @contextmanager
-    def within(self, what: object, around: Mapping[Node, Node], *bound: x.Var) -> Iterator[None]:
+    def within(self, what: object, enclosing: Mapping[Node, Node], *bound: x.Var) -> Iterator[None]:
         """Enter the nested scope `what`.
 
-        Results of the enclosing scope, `around`, are reused for expressions without variables that the scope binds.
+        Results of the enclosing scope, `enclosing`, are reused for expressions without variables that the scope binds.
         """
-        saved = self.place, self.algebra, self.around, self.bound
-        self.place = self.place.inner(what)
-        self.algebra = Algebra(self.facts, self.notes, self.place.left)
-        self.around, self.bound = around, reduce(or_, map(self.rounds.bit, bound), 0)
+        saved = self.results, self.algebra, self.enclosing, self.bound_bits
+        self.results = self.results.inner(what)
+        self.algebra = Algebra(self.facts, self.notes, self.results.root_unchanged)
+        self.enclosing, self.bound_bits = enclosing, reduce(or_, map(self.rounds.bit, bound), 0)
         try:
             with self.scope():
                 yield
         finally:
-            self.place, self.algebra, self.around, self.bound = saved
+            self.results, self.algebra, self.enclosing, self.bound_bits = saved
 
     @contextmanager
     def assuming(self, cond: Expr, truth: bool) -> Iterator[None]:
@@ -135,7 +137,7 @@ class _Simplifier(Mutator):
         saved = self.facts, self.changed
         self.facts = self.facts.child()
         self.facts.assume(cond, truth)
-        if self.rounds.rests_on(cond) & self.changed & ~USES:
+        if self.rounds.dependencies(cond) & self.changed & ~USES:
             self.changed = -1  # the changed assumption may change the facts about any variable
         try:
             with self.within((cond, truth), {}):
@@ -143,15 +145,15 @@ class _Simplifier(Mutator):
         finally:
             self.facts, self.changed = saved
 
-    def learnt(self, var: x.Var, *values: Expr) -> None:
-        """Note that all facts about `var` are known, and whether they changed since the round before."""
+    def note_facts(self, var: x.Var, *values: Expr) -> None:
+        """Record the facts about `var`, which are complete, and whether they changed since the last round."""
         facts = self.facts.ranges.get(var), self.facts.congruences.get(var), self.home_of.get(var), *values
-        known, bit = self.place.facts, self.rounds.bit(var)
-        self.bound |= bit
+        known, bit = self.results.facts, self.rounds.bit(var)
+        self.bound_bits |= bit
         if facts != known.get(var):
             known[var] = facts
             self.changed |= bit
-        elif values and reduce(or_, map(self.rounds.rests_on, values)) & self.changed & ~USES:
+        elif values and reduce(or_, map(self.rounds.dependencies, values)) & self.changed & ~USES:
             self.changed |= bit
 
     def Kernel(self, k: Kernel) -> Kernel:
@@ -195,9 +197,9 @@ class _Simplifier(Mutator):
         self.home_of[n.var] = Home(self.depth)
         for var, init in zip(n.carried, inits):
             self.home_of[var] = Home(self.depth, self.homes(init).varying)
-        self.learnt(n.var, begin, end)
+        self.note_facts(n.var, begin, end)
         for var in n.carried:
-            self.learnt(var)
+            self.note_facts(var)
         with self.within(n.var, self._memo, n.var, *n.carried):
             body = self.mutate(n.body)
             yields = tuple(map(self.mutate, n.yields))
@@ -205,7 +207,7 @@ class _Simplifier(Mutator):
         new = evolve(n, begin=begin, end=end, inits=inits, body=body, yields=yields)
         self.facts.results(new)
         for var in n.results:
-            self.learnt(var)
+            self.note_facts(var)
         return _without_constants(new)
 
     # ------------------------------------------------------------ binders
@@ -216,7 +218,7 @@ class _Simplifier(Mutator):
         self.values.pop(n.var, None)
         self.facts.let(n.var, value)
         self.home_of[n.var] = value
-        self.learnt(n.var, value)
+        self.note_facts(n.var, value)
         if isinstance(value, Var) or _is_constant(value):
             self.values[n.var] = value
             return s.empty
@@ -225,7 +227,7 @@ class _Simplifier(Mutator):
     def load(self, n: s.Load) -> Stmt:
         """Simplify a load: its value is unknown and varies, at the present loop depth."""
         self.home_of[n.var] = Home(self.depth, True)
-        self.bound |= self.rounds.bit(n.var)
+        self.bound_bits |= self.rounds.bit(n.var)
         return self.descend(n)
 
     def flat_load(self, n: s.FlatLoad) -> Stmt:

@@ -20,7 +20,7 @@ NOTHING: Linear = ({}, 0)
 Simplify = Callable[[Expr], Expr]
 
 
-def plus(a: Linear, b: Linear, factor: int) -> Linear:
+def add_scaled(a: Linear, b: Linear, factor: int) -> Linear:
     """Return a + b * factor."""
     (terms, const), (more, further) = a, b
     const += further * factor
@@ -69,7 +69,7 @@ class LinearForms:
             return {e: 1}, 0
         total = NOTHING
         for part, factor in operands:
-            total = plus(total, self(part), factor)
+            total = add_scaled(total, self(part), factor)
         return total
 
     def opened(self, e: Expr, wanted: Terms) -> Linear:
@@ -78,7 +78,7 @@ class LinearForms:
             return ({e: 1}, 0) if number(e) is None else self(e)
         total = NOTHING
         for part, factor in parts(e):
-            total = plus(total, self.opened(part, wanted), factor)
+            total = add_scaled(total, self.opened(part, wanted), factor)
         return total
 
 
@@ -93,7 +93,7 @@ def normal_sum(s: Simplify, linear: LinearForms, e: Add | Sub) -> Expr | None:
         sides = [(x, n) for x, n in ((a, sign_a), (b, sign * sign_b)) if x is not None]
         terms, const = dict(sides), 0
     else:
-        shared = _meeting(linear(a)[0], linear(b)[0])
+        shared = _merging(linear(a)[0], linear(b)[0])
         if not shared and not const_a and not const_b and not _is_negative(b):
             return None
         terms, const = _merged(linear, shared, (a, sign_a), (b, sign * sign_b))
@@ -150,11 +150,11 @@ def _remainder(e: Expr) -> tuple[Expr, int] | None:
     return None
 
 
-def _meeting(a: Terms, b: Terms) -> dict[Expr, int]:
+def _merging(a: Terms, b: Terms) -> dict[Expr, int]:
     """Return the terms of two sums that merge with each other."""
-    met: list[Expr] = [] if a.keys().isdisjoint(b) else [t for t in a if t in b]
-    pairs = _pairs({**a, **b}) if not met else _pairs(plus((a, 0), (b, 0), 1)[0])
-    return dict.fromkeys((*met, *(t for pair in pairs for t in pair[:2])), 1)
+    common: list[Expr] = [] if a.keys().isdisjoint(b) else [t for t in a if t in b]
+    pairs = _pairs({**a, **b}) if not common else _pairs(add_scaled((a, 0), (b, 0), 1)[0])
+    return dict.fromkeys((*common, *(t for pair in pairs for t in pair[:2])), 1)
 
 
 def _merged(
@@ -166,7 +166,9 @@ def _merged(
         return {unit_a: n * a[1] + m * b[1]}, 0
     if not shared:
         return {a[0]: a[1], b[0]: b[1]}, 0
-    opened, const = plus(plus(NOTHING, linear.opened(a[0], shared), a[1]), linear.opened(b[0], shared), b[1])
+    opened, const = add_scaled(
+        add_scaled(NOTHING, linear.opened(a[0], shared), a[1]), linear.opened(b[0], shared), b[1]
+    )
     terms = dict(opened)
     for remainder, quotient, dividend in _pairs(terms):  # x // c * c + x % c == x
         if remainder in terms and quotient in terms:
@@ -182,20 +184,20 @@ def build(s: Simplify, terms: Terms, const: int, like: Expr) -> Expr:
     total: Expr | None = None
     for t, n in factors:
         if n > 0:
-            total = _scaled(s, t, n) if total is None else _known(s, Add(total, _scaled(s, t, n)), like)
+            total = _scaled(s, t, n) if total is None else _simplified(s, Add(total, _scaled(s, t, n)), like)
     for t, n in factors:
         if n < 0 and total is None and n != -1 and not const:
             total = _scaled(s, t, n)
         elif n < 0:
             start = make(const, like.type) if total is None else total
             const = 0 if total is None else const
-            total = _known(s, Sub(start, _scaled(s, t, -n)), like)
+            total = _simplified(s, Sub(start, _scaled(s, t, -n)), like)
     return make(const, like.type) if total is None else _offset(total, const, like)
 
 
-def _known(s: Simplify, made: Expr, like: Expr) -> Expr:
-    """Return `made` simplified, unless it is the sum being rewritten."""
-    return made if made is like else s(made)
+def _simplified(s: Simplify, e: Expr, like: Expr) -> Expr:
+    """Return `e` simplified, unless it is the sum being rewritten."""
+    return e if e is like else s(e)
 
 
 def _offset(e: Expr, n: int, like: Expr) -> Expr:
@@ -222,7 +224,10 @@ class Home(NamedTuple):
 
     @property
     def weight(self) -> int:
-        """Return the cost of one operation at this home; a uniform one outside all loops costs 1."""
+        """Return the cost of one operation at this home; a uniform one outside all loops costs 1.
+
+        Chosen: a loop counts as 16 iterations, an operation of all lanes as 4 uniform ones.
+        """
         return (4 if self.varying else 1) << (4 * self.depth)
 
 

@@ -14,7 +14,7 @@ from convgen.ir import expr as x
 from convgen.ir.latest import Latest
 from convgen.ir.mutate import free_vars
 from convgen.ir.program import Kernel
-from convgen.ir.simplify.bounds import WIDTH, Bounds, Range, hull, spelled, turned_over, type_range, within
+from convgen.ir.simplify.bounds import WIDTH, Bounds, Range, definition, hull, modulo_by_minimum, type_range, within
 from convgen.ir.stmt import ExitIf, For, Let, Stmt
 
 
@@ -26,8 +26,8 @@ class Scope:
 
     def __init__(self, width: int = WIDTH, ranges: Mapping[x.Var, Range] | None = None) -> None:
         self.ranges: dict[Any, Range] = dict(ranges or {})
-        self.meanings: dict[x.Var, x.Expr] = {}  # variables that exactly one let binds
-        self.bounds = Bounds(self.ranges, width, self.meanings)
+        self.definitions: dict[x.Var, x.Expr] = {}  # variables that exactly one let binds
+        self.bounds = Bounds(self.ranges, width, self.definitions)
 
     def bind(self, var: x.Var, range: Range) -> None:
         """Add `range` to the values of `var`."""
@@ -40,16 +40,16 @@ class Scope:
 
     def refresh(self) -> None:
         """Drop conclusions from ranges that have changed."""
-        self.bounds = Bounds(self.ranges, self.bounds.width, self.meanings)
+        self.bounds = Bounds(self.ranges, self.bounds.width, self.definitions)
 
     def let(self, var: x.Var, *values: x.Expr) -> None:
         """Learn that `var` has the value of one of `values`; variables without integers are ignored."""
         if var.type.elem.is_float:
             return
         if len(values) == 1 and var not in self.ranges:
-            self.meanings[var] = values[0]
+            self.definitions[var] = values[0]
         else:
-            self.meanings.pop(var, None)
+            self.definitions.pop(var, None)
         self.bind(var, hull(*map(self.bounds, values)))
 
     def kernel(self, k: Kernel) -> None:
@@ -78,10 +78,10 @@ class Scope:
         again = max(0, self.bounds(s.end)[1] - self.bounds(s.begin)[0] - 1)  # iterations after the first
         digits: dict[Any, Range] = {}
         for var, init, named in carried:
-            value = spelled(named, trial.meanings)
-            turned = turned_over(value, trial.meanings)
-            if isinstance(value, x.Select) or turned:
-                digits[var] = min(0, init[0]), max(init[1], turned[1] - 1) if turned else ranges[var][1]
+            value = definition(named, trial.definitions)
+            wraps = modulo_by_minimum(value, trial.definitions)
+            if isinstance(value, x.Select) or wraps:
+                digits[var] = min(0, init[0]), max(init[1], wraps[1] - 1) if wraps else ranges[var][1]
             elif growth := _growth(trial, value, var):
                 grown = init[0] + min(0, growth[0]) * again, init[1] + max(0, growth[1]) * again
                 ranges[var] = grown if within(grown, type_range(var.type.elem)) else ranges[var]
@@ -121,7 +121,7 @@ def _growth(scope: Scope, e: x.Expr, v: x.Var) -> Range | None:
     if e is v:
         return 0, 0
     if isinstance(e, x.Var):
-        return _growth(scope, scope.meanings[e], v) if e in scope.meanings else None
+        return _growth(scope, scope.definitions[e], v) if e in scope.definitions else None
     if isinstance(e, x.Add | x.Sub):
         sides = ((e.a, e.b), (e.b, e.a)) if isinstance(e, x.Add) else ((e.a, e.b),)
         for term, other in sides:

@@ -20,11 +20,11 @@ from convgen.ir.text.writer import to_text as to_text
 
 
 def parse(text: str) -> Any:
-    """The node, or the program, that a text describes. Raises UserError at what does not belong to one.
+    """Return the node, or the program, that a text describes. Raises UserError for a text that describes none.
 
-    Variables and sites without a number get one behind the greatest in the text; variables that are made later get ids
-    behind these.
+    Variables and sites without a number get the next one above the greatest in the text. So do variables that are made
+    later.
     """
-    from convgen.ir.text.reader import read  # which few commands need
+    from convgen.ir.text.reader import read  # here, because few commands need it
 
     return read(text)

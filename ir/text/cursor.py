@@ -1,4 +1,4 @@
-"""A place in the lines of a text: takes tokens, and complains with a caret under the character."""
+"""The tokens of a line and the reader's position among them; errors have a caret under the character."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from convgen.ir.types import SCALARS, AddressSpace, AnyType, Type, pointer, vect
 
 T = TypeVar("T")
 _VECTOR = re.compile(r"([\w*]+)x([1-9][0-9]{0,9})", re.ASCII)
-_MOST_DIGITS = 20  #: of an integer
+_MOST_DIGITS = 20  #: of an integer: as many as 2^64 has
 _SPACES = {space.value: space for space in AddressSpace}
 
 
@@ -33,27 +33,27 @@ def type_named(name: str) -> AnyType | None:
 
 
 class Cursor:
-    """The tokens of one line at a time and the place among them."""
+    """The tokens of the current line, the position among them, and methods that take tokens from it."""
 
     def __init__(self) -> None:
-        self.number, self.text = 0, ""  #: of the line
-        self.words: list[str] = [""]
-        self.columns: list[int] = [0]
-        self.at = 0
-        self._known: dict[str, Any] = {}
+        self.number, self.text = 0, ""  #: of the current line
+        self.words: list[str] = [""]  #: the tokens of the line, then an empty one
+        self.columns: list[int] = [0]  #: of each token
+        self.at = 0  #: index of the next token
+        self._cache: dict[str, Any] = {}
 
     def begin(self, number: int, text: str) -> None:
-        """Stand at the first token of a line."""
+        """Make a line the current one; its first token is the next one."""
         self.number, self.text, self.at = number, text, 0
         self.words, self.columns = tokens(text)
 
     @property
     def place(self) -> tuple[int, str, int]:
-        """The line and the token, to stand there again."""
+        """The current line and the index of the next token, for `return_to`."""
         return self.number, self.text, self.at
 
-    def stand(self, place: tuple[int, str, int]) -> None:
-        """Stand where `place` was."""
+    def return_to(self, place: tuple[int, str, int]) -> None:
+        """Go back to a `place` read before, so that errors point there."""
         number, text, at = place
         self.begin(number, text)
         self.at = at
@@ -64,7 +64,7 @@ class Cursor:
         return PointedError(f"{message}, in line {self.number}", self.text, column)
 
     def made(self, maker: Callable[..., T], *args: Any, **named: Any) -> T:
-        """Return what the maker makes. Its refusal becomes an error that points into this line."""
+        """Return `maker(...)`. If it refuses its arguments, raise an error that points at the last token taken."""
         at = max(0, self.at - 1)
         try:
             return maker(*args, **named)
@@ -73,34 +73,36 @@ class Cursor:
         except (TypeError, AttributeError, ArithmeticError, ValueError, KeyError, UserError) as e:
             raise self.error(f"{getattr(maker, '__name__', 'value')}: {e}", at) from None
 
-    def known(self, text: str, make: Callable[[], T]) -> T:
-        """Return the record of a text, made once."""
-        found = self._known.get(text)
-        if found is None:
-            found = self._known[text] = make()
-        return found
+    def cached(self, text: str, make: Callable[[], T]) -> T:
+        """Return `make()`, or what it returned before for the same text."""
+        record = self._cache.get(text)
+        if record is None:
+            record = self._cache[text] = make()
+        return record
 
     # ------------------------------------------------------------ tokens
 
     @property
     def column(self) -> int:
+        """The column of the next token."""
         return self.columns[self.at]
 
     @property
     def ends(self) -> bool:
-        """Whether only a remark follows."""
+        """Whether nothing or only a remark follows in the line."""
         return not self.words[self.at] or self.words[self.at].startswith("#")
 
-    def go(self, column: int) -> None:
-        """Stand at the first token that begins at a column or behind it."""
+    def skip_to(self, column: int) -> None:
+        """Skip the tokens that begin before a column."""
         while self.at < len(self.words) - 1 and self.columns[self.at] < column:
             self.at += 1
 
     def sees(self, word: str) -> bool:
+        """Return whether the next token is this one."""
         return self.words[self.at] == word
 
     def following(self) -> str:
-        """The token after the next."""
+        """Return the token after the next."""
         return self.words[min(self.at + 1, len(self.words) - 1)]
 
     def skip(self, *words: str) -> bool:
@@ -137,6 +139,7 @@ class Cursor:
         return word.strip("`")
 
     def names(self) -> list[str]:
+        """Take names with commas between them."""
         found = [self.name()]
         while self.skip(","):
             found.append(self.name())
@@ -156,6 +159,7 @@ class Cursor:
         return -int(word) if is_negative else int(word)
 
     def string(self) -> str:
+        """Take a text in double quotes."""
         word = self.words[self.at]
         try:
             found = json.loads(word) if word.startswith('"') else None
@@ -177,6 +181,7 @@ class Cursor:
         return found
 
     def scalar_type(self) -> Type:
+        """Take the name of a type that is no vector and no pointer."""
         at, found = self.at, self.type()
         if not isinstance(found, Type):
             raise self.error(f"given {found}, wanted the type of an element", at)

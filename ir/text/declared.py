@@ -1,7 +1,7 @@
 """Buffers, tiles, views, layouts and matrix instructions as text, in both directions.
 
-`write_…` returns a text, given the record and where extents are in it the writer of extents; `read_…` takes it from a
-cursor and returns the record.
+`write_…` returns the text of a record; if the record has extents, it is given a function that writes those. `read_…`
+takes the text from a cursor and returns the record.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ from convgen.ir.text.lexer import quoted
 
 Extents = Callable[[Extent], str]
 _BY = " x "
-_MAIN = 16  #: bytes; the chunk of a shared tile that is not written
+_MAIN_CHUNK = 16  #: bytes: the chunk that shared tiles mostly have, so it is not written
 
 
-def _by(sizes: tuple[Any, ...], text: Callable[[Any], str] = str) -> str:
+def _joined(sizes: tuple[Any, ...], text: Callable[[Any], str] = str) -> str:
     return _BY.join(map(text, sizes))
 
 
@@ -52,13 +52,13 @@ def _by(sizes: tuple[Any, ...], text: Callable[[Any], str] = str) -> str:
 
 
 def write_scalar(v: Var) -> str:
-    """Return the type of a scalar argument and what its host promises or computes."""
+    """Return the type of a scalar argument, the range of a size, the launch expression of a host value."""
     match v:
         case Size():
             multiple = f" by {v.multiple}" if v.multiple != 1 else ""
             return f"{v.type} in [{v.least}, {v.most}]{multiple}"
         case HostValue():
-            return f"{v.type} = {v.value} from {json.dumps(v.told)}"
+            return f"{v.type} = {v.value} from {json.dumps(v.expr)}"
     return str(v.type)
 
 
@@ -79,15 +79,15 @@ def read_scalar(c: Cursor, name: str, id: int) -> Var:
 
 
 def write_buffer(g: Global, extent: Extents) -> str:
-    """Return the type and the length of a buffer, in elements if that gives the bytes, else in bytes."""
+    """Return the type and the length of a buffer: in elements if it is a whole number of them, else in bytes."""
     if isinstance(g, SizedGlobal):
-        return f"{g.elem}[{_by(g.shape, extent)}, at most {g.bytes} bytes]"
+        return f"{g.elem}[{_joined(g.shape, extent)}, at most {g.bytes} bytes]"
     elements = 8 * g.bytes // g.elem.spacing
     return f"{g.elem}[{elements}]" if g.elem.size(elements) == g.bytes else f"{g.elem}[{g.bytes} bytes]"
 
 
-def write_buffer_of(g: Global, extent: Extents) -> str:
-    """The declaration of a buffer: `src: f16[4096]`."""
+def write_buffer_declaration(g: Global, extent: Extents) -> str:
+    """Return the declaration of a buffer: `src: f16[4096]`."""
     return f"{g.name}: {write_buffer(g, extent)}"
 
 
@@ -115,9 +115,9 @@ _DIGIT = re.compile(rf" *{_NAME}(\d{{1,20}})([rls=])(\d{{1,20}})(?![\w])", re.AS
 
 
 def write_fragment(f: Fragment) -> str:
-    """`k4r1 k4l16`: digits of a dim, their size, their space (register, lane, subgroup, =: fixed) and stride.
+    """Return the digits, `k4r1 k4l16`: dim, size, space (register, lane, subgroup, =: fixed) and stride of each.
 
-    The dims stand in front unless the digits name them in order.
+    The dims are written first, unless the digits name all of them in order.
     """
     digits = " ".join(f"{quoted(d.dim)}{d.size}{_LETTERS[Space(d.space)]}{d.stride}" for d in f.digits)
     if digits and tuple(dict.fromkeys(d.dim for d in f.digits)) == f.dims:
@@ -139,9 +139,9 @@ def read_fragment(c: Cursor) -> Fragment:
         at = found.end()
     if dims is None and not digits:
         raise c.error("wanted a layout such as n16l1 k4r1")
-    c.go(at)
+    c.skip_to(at)
     named = tuple(dict.fromkeys(d.dim for d in digits)) if dims is None else tuple(dims)
-    return c.known(c.text[start:at], lambda: c.made(Fragment, named, tuple(digits)))
+    return c.cached(c.text[start:at], lambda: c.made(Fragment, named, tuple(digits)))
 
 
 _WORD = re.compile(r"[^ ]+")
@@ -149,7 +149,7 @@ _BLOCK = re.compile(r" *([a-z])(\d{1,20})@(\d{1,20})", re.ASCII)
 
 
 def write_layout(layout: Layout) -> str:
-    """`2x3:ab` by its tag or strides if these give it back, else by its blocks, innermost first: `2x3:[b3@1 a2@4]`."""
+    """Return `2x3:ab` if the tag or strides determine the layout, else its blocks, innermost first: `2x3:[b3@1]`."""
     text = str(layout)
     try:
         if " " not in text and Layout.from_tag(layout.tag, layout.dims) == layout:
@@ -169,13 +169,13 @@ def read_layout(c: Cursor) -> Layout:
     if found is None or not colon or not all(re.fullmatch(r"[0-9]{1,15}", size) for size in sizes):
         raise c.error("wanted a layout such as 64x32:ab")
     if not tag.startswith("["):
-        c.go(found.end())
-        return c.known(found[0], lambda: c.made(Layout.from_tag, tag, tuple(map(int, sizes))))
+        c.skip_to(found.end())
+        return c.cached(found[0], lambda: c.made(Layout.from_tag, tag, tuple(map(int, sizes))))
     at, blocks = found.start() + len(dims) + 2, []
     while block := _BLOCK.match(c.text, at):
         blocks.append(Digit(block[1], int(block[2]), Space.MEMORY, int(block[3])))
         at = block.end()
-    c.go(at)
+    c.skip_to(at)
     c.take("]")
     return c.made(Layout, tuple(map(int, sizes)), tuple(blocks))
 
@@ -184,15 +184,15 @@ def read_layout(c: Cursor) -> Layout:
 
 
 def write_shared(t: Shared, name: str) -> str:
-    """`shared tile: 2 of f16 64 x 32, pitch 80, 8-byte chunks ^ (row >> 1 & 3), over other`; a pitch is in bytes."""
-    chunks = f", {t.chunk}-byte chunks" if t.chunk != _MAIN or t.swizzle != Swizzle() else ""
+    """Return `shared tile: 2 of f16 64 x 32, pitch 80, 8-byte chunks ^ (row >> 1 & 3), over other`; pitch in bytes."""
+    chunks = f", {t.chunk}-byte chunks" if t.chunk != _MAIN_CHUNK or t.swizzle != Swizzle() else ""
     swizzle = f" ^ ({t.swizzle})" if t.swizzle != Swizzle() else ""
     over = f", over {t.over}" if isinstance(t, Overlay) else ""
     return f"shared {name}: {t.slots} of {t.elem} {t.rows} x {t.cols}, {_order(t)}{chunks}{swizzle}{over}"
 
 
 def _order(t: Shared) -> str:
-    """How a tile's elements follow one another, innermost digit first."""
+    """Return the order of a tile's elements: its pitch in bytes, or its digits, innermost first."""
     if t.pitch is not None:
         return f"pitch {t.pitch}"
     return "order " + " ".join(f"{d.dim}{d.size}@{d.stride}" for d in t.digits.digits)
@@ -218,7 +218,7 @@ def read_shared(c: Cursor, name: str) -> Shared:
     else:
         c.take("order")
         digits = Digits((ROW, COL), _places(c))
-    chunk, swizzle = _MAIN, Swizzle()
+    chunk, swizzle = _MAIN_CHUNK, Swizzle()
     if c.sees(",") and c.following() != "over":
         c.take(",")
         chunk = c.integer()
@@ -234,20 +234,20 @@ def _places(c: Cursor) -> tuple[Digit, ...]:
     while found := _PLACE.match(c.text, at):
         digits.append(Digit(found[1], int(found[2]), Space.MEMORY, int(found[3])))
         at = found.end()
-    c.go(at)
+    c.skip_to(at)
     return tuple(digits)
 
 
 def _swizzle(c: Cursor) -> Swizzle:
-    """`(row >> 1 & 7)`, `(row << 1 & 7)` or `((row >> 1 ^ row >> 4) & 7)`."""
+    """Read `(row >> 1 & 7)`, `(row << 1 & 7)` or `((row >> 1 ^ row >> 4) & 7)`."""
     c.take("(")
     is_folded = c.skip("(")
     c.take("row")
-    shift = -c.integer() if c.skip("<<") else _down(c)
+    shift = -c.integer() if c.skip("<<") else _shift_right(c)
     fold = 0
     if is_folded:
         c.take("^", "row")
-        fold = _down(c) - shift
+        fold = _shift_right(c) - shift
         c.take(")")
     c.take("&")
     mask = c.integer()
@@ -255,7 +255,7 @@ def _swizzle(c: Cursor) -> Swizzle:
     return c.made(Swizzle, shift, mask, fold)
 
 
-def _down(c: Cursor) -> int:
+def _shift_right(c: Cursor) -> int:
     c.take(">>")
     return c.integer()
 
@@ -264,16 +264,17 @@ def _down(c: Cursor) -> int:
 
 
 def write_view(v: View, name: str, buffer: str, extent: Extents) -> str:
-    """`view w = [o8, k3.c20<32] -> src[0 <= 2*o + k - 1 < 64, c] as 64x20:ab`: axes of fused dims, indices, layout.
+    """Return `view w = [o8, k3.c20<32] -> src[0 <= 2*o + k - 1 < 64, c] as 64x20:ab`: axes, indices, layout.
 
-    `<32` is a dim's padded size; `(n)` its extent in a launch; `of 9` the size of a tensor dimension if the layout has
-    another; `in runs` and `by 64 x 1` mark the kinds of views.
+    The dims of an axis are separated by points. `<32` is a dim's padded size, `(n)` its extent in a launch, `of 9` the
+    size of a tensor dimension if the layout's differs. `in runs` marks a `RunView`, `by 64 x 1` a `SizedView`
+    with these strides.
     """
     axes = ", ".join(".".join(_dim(d, extent) for d in axis) for axis in v.axes)
     sizes = v.layout.dims if len(v.layout.dims) == len(v.index) else (None,) * len(v.index)
     index = ", ".join(map(_tensor_dim, v.index, sizes))
     kind = " in runs" if isinstance(v, RunView) else ""
-    kind = f" by {_by(v.apart, extent)}".rstrip() if isinstance(v, SizedView) else kind
+    kind = f" by {_joined(v.apart, extent)}".rstrip() if isinstance(v, SizedView) else kind
     return f"view {name} = [{axes}] -> {buffer}[{index}] as {write_layout(v.layout)}{kind}"
 
 
@@ -295,7 +296,7 @@ _DIM = re.compile(rf" *{_NAME}(\d{{1,20}})(?:<(\d{{1,20}}))?(?![\w])", re.ASCII)
 
 
 def read_view(c: Cursor, buffer: Callable[[], Global]) -> View:
-    """Read a view behind `view NAME =`; `buffer` reads the name of its buffer."""
+    """Read a view behind `view NAME =`; `buffer` takes the name of its buffer."""
     c.take("[")
     axes = [_axis(c)]
     while c.skip(","):
@@ -308,7 +309,7 @@ def read_view(c: Cursor, buffer: Callable[[], Global]) -> View:
         index.append(_index(c))
     c.take("]", "as")
     layout = read_layout(c)
-    sized = [t if t.size >= 0 else _of_size(c, t, layout, n) for n, t in enumerate(index)]
+    sized = [t if t.size >= 0 else _with_size(c, t, layout, n) for n, t in enumerate(index)]
     parts = memory, layout, tuple(axes), tuple(sized)
     if c.skip("in", "runs"):
         return c.made(RunView, *parts)
@@ -318,7 +319,7 @@ def read_view(c: Cursor, buffer: Callable[[], Global]) -> View:
 
 
 def _axis(c: Cursor) -> tuple[Dim, ...]:
-    """Read the dims of an axis, with a point between them."""
+    """Read the dims of an axis, separated by points."""
     dims: list[Dim] = []
     at = c.column
     while not dims or c.text[at : at + 1] == ".":
@@ -328,7 +329,7 @@ def _axis(c: Cursor) -> tuple[Dim, ...]:
                 break
             raise c.error("wanted dims and their sizes, such as o64 or k3.c32")
         at, exact = found.end(), None
-        c.go(at)
+        c.skip_to(at)
         if c.text[at : at + 1] == "(":
             c.take("(")
             exact = c.extent_expression()
@@ -340,7 +341,7 @@ def _axis(c: Cursor) -> tuple[Dim, ...]:
 
 
 def _index(c: Cursor) -> TensorDim:
-    """Read a tensor coordinate; its size is -1 if the layout has it."""
+    """Read a tensor coordinate; its size is -1 if it is to be that of the layout."""
     is_masked = c.skip("0", "<=")
     terms: list[tuple[str, int]] = []
     const = 0
@@ -365,7 +366,8 @@ def _index(c: Cursor) -> TensorDim:
     return TensorDim(size, tuple(terms), const, is_masked)
 
 
-def _of_size(c: Cursor, t: TensorDim, layout: Layout, n: int) -> TensorDim:
+def _with_size(c: Cursor, t: TensorDim, layout: Layout, n: int) -> TensorDim:
+    """Return coordinate `n` with the size that the layout has there."""
     if n >= len(layout.dims):
         raise c.error(f"given more indices than the layout {layout} has dimensions")
     return TensorDim(layout.dims[n], t.terms, t.const, t.masked)
@@ -413,7 +415,7 @@ def read_rectangle(c: Cursor) -> Rectangle:
 
 
 def write_instruction(atom: MmaAtom | BlockAtom, name: str) -> str:
-    """`instruction NAME: 16 x 16 x 16, f16 x f16 to f32, 8 clocks, a …, b …, d …`; one on blocks has no fragments."""
+    """Return `instruction NAME: 16 x 16 x 16, f16 x f16 to f32, 8 clocks, a …, b …, d …`; on blocks, no fragments."""
     called = f", called {atom.name}" if name != atom.name else ""
     if isinstance(atom, BlockAtom):
         sums = f"{atom.elem} x {atom.elem} to {atom.acc}"
@@ -421,7 +423,8 @@ def write_instruction(atom: MmaAtom | BlockAtom, name: str) -> str:
     sides = "".join(f", {side} {write_fragment(getattr(atom, side))}" for side in "abd")
     rounded = f", rounds to {atom.rounds_to}" if atom.rounds_to else ""
     sums = f"{atom.a_elem} x {atom.b_elem} to {atom.acc}"
-    return f"instruction {name}: {_by((atom.n, atom.m, atom.k))}, {sums}, {atom.clocks} clocks{sides}{rounded}{called}"
+    sizes = _joined((atom.n, atom.m, atom.k))
+    return f"instruction {name}: {sizes}, {sums}, {atom.clocks} clocks{sides}{rounded}{called}"
 
 
 def read_instruction(c: Cursor, name: str) -> MmaAtom | BlockAtom:
@@ -452,11 +455,11 @@ def read_instruction(c: Cursor, name: str) -> MmaAtom | BlockAtom:
 
 
 def _called(c: Cursor, name: str) -> str:
-    """The name of an instruction, where another one of that name is declared as well."""
+    """Return the name of an instruction: the given one, unless `called` says another."""
     return c.name() if c.skip(",", "called") else name
 
 
-#: Fields of a product that are written where they differ from the first value, with the words around their numbers.
+#: Options of a product: the word, the fields whose numbers follow it, and their defaults, which are not written.
 _OPTIONS: tuple[tuple[str, tuple[str, ...], tuple[int, ...]], ...] = (
     ("pack", ("pack",), (1,)),
     ("teams", ("teams_n", "teams_m", "teams_k"), (1, 1, 1)),
@@ -468,18 +471,18 @@ _APART = ("accumulators", "apart")
 
 
 def write_product(tile: MmaTile, name: str, atom: str) -> str:
-    """`product NAME: 2 x 4 x 1 of INSTRUCTION, pack 2, teams 2 x 2 x 1`: instructions along N, M, K, then options."""
+    """Return `product NAME: 2 x 4 x 1 of INSTRUCTION, pack 2, teams 2 x 2 x 1`: instructions along N, M, K, options."""
     options = []
     for word, fields, defaults in _OPTIONS:
         values = tuple(getattr(tile, field) for field in fields)
         if values != defaults:
-            options.append(f", {word} {_by(values)}")
+            options.append(f", {word} {_joined(values)}")
     apart = ", " + " ".join(_APART) if tile.separate_accumulators else ""
-    return f"product {name}: {_by((tile.tiles_n, tile.tiles_m, tile.steps))} of {atom}{''.join(options)}{apart}"
+    return f"product {name}: {_joined((tile.tiles_n, tile.tiles_m, tile.steps))} of {atom}{''.join(options)}{apart}"
 
 
 def read_product(c: Cursor, atom: Callable[[], MmaAtom]) -> MmaTile:
-    """Read a product behind `product NAME:`; `atom` reads the name of its instruction."""
+    """Read a product behind `product NAME:`; `atom` takes the name of its instruction."""
     counts = _numbers(c)
     c.take("of")
     instruction = atom()

@@ -21,29 +21,29 @@ from convgen.ir.sizes import Extent
 from convgen.ir.text.cursor import Cursor, type_named
 from convgen.ir.types import AnyType, Type, VectorType, bool_, f32, s32
 
-#: Binding strength, as in Python.
+#: Precedence, as in Python: a stronger operator binds tighter.
 LOOSEST, UNARY, POSTFIX, ATOM = 0, 8, 9, 10
 STRENGTH = {"<": 1, "<=": 1, "==": 1, "!=": 1, "|": 2, "^": 3, "&": 4, "<<": 5, ">>": 5, "+": 6, "-": 6}
 STRENGTH |= {"*": 7, "//": 7, "%": 7}
 
-#: Signs that are only read: the operands of another one change places.
-_TURNED = {">": "<", ">=": "<="}
+#: Operators that are read but not written -> the operator that they stand for, with its operands swapped.
+_SWAPPED = {">": "<", ">=": "<="}
 
 _DEEPEST = 100  #: parentheses, calls and signs inside one another
-_MOST_NAMES = 1000  #: among which one that was perhaps meant is looked for
+_MOST_NAMES = 1000  #: beyond which no similar name is suggested
 _MOST_IN_EXTENT = 100  #: operators and operands
 _HEX = re.compile(r"0x([0-9a-f]{1,16})(?:_(.*))?", re.ASCII)
 _NUMBER = re.compile(r"([0-9]{1,40}(?:\.[0-9]{1,40})?(?:e[+-]?[0-9]{1,5})?|inf|nan)(?:_(.*))?", re.ASCII)
 
 
 class Number(NamedTuple):
-    """A number without a type. It takes the type of the other operand."""
+    """A number that takes its type from the other operand."""
 
     text: str
 
     @property
     def default(self) -> Type:
-        """The type of a number that has no other operand."""
+        """The type if there is no other operand."""
         return s32 if self.text.lstrip("-").isdigit() else f32
 
 
@@ -64,13 +64,13 @@ def _visible(word: str) -> str:
 
 
 def _meant(word: str, names: Collection[str]) -> str:
-    """Return the name that was perhaps meant, as a remark."""
+    """Return a suggestion: the most similar of the names."""
     return meant(word, names) if len(names) < _MOST_NAMES else ""
 
 
 @cache
 def signs() -> dict[str, type[x.Binary]]:
-    """Return the classes of infix operators by their sign."""
+    """Return the classes of infix operators by symbol."""
     return {c.symbol: c for c in CLASSES.values() if issubclass(c, x.Binary) and c.symbol in STRENGTH}
 
 
@@ -86,7 +86,7 @@ _SATURATE, _PACK, _CAST = "saturate", "pack", "cast"
 
 
 class Expressions(Cursor):
-    """Reads expressions. Its tables hold the nodes that names stand for."""
+    """Reads expressions. Its tables map names to what has been declared or bound under them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -100,7 +100,7 @@ class Expressions(Cursor):
         self._is_extent = False
 
     def expr(self, wanted: AnyType | None = None) -> Expr:
-        """Take an expression; a bare number is of the wanted type."""
+        """Take an expression; if it is a bare number, it has the wanted type."""
         return self._settled(self._binary(LOOSEST), wanted)
 
     def exprs(self) -> tuple[Expr, ...]:
@@ -131,23 +131,25 @@ class Expressions(Cursor):
         return found
 
     def extent_expression(self) -> Expr:
-        """Take an extent that is an expression, if only a constant one."""
+        """Take an extent as an expression; a number becomes a constant."""
         found = self.extent()
         return x.const(found) if isinstance(found, int) else found
 
     # ------------------------------------------------------------ operators
 
     def _settled(self, found: Expr | Number, wanted: AnyType | None) -> Expr:
+        """Return an operand as an expression; a bare number gets the wanted type, or its default."""
         if isinstance(found, Number):
             return self.made(number, found.text, wanted or found.default)
         return found
 
     def _binary(self, least: int) -> Expr | Number:
+        """Read operands and operators that bind tighter than `least` (precedence climbing)."""
         left = self._operand()
         compared = False
         while True:
             sign = self.words[self.at]
-            strength = STRENGTH.get(_TURNED.get(sign, sign), LOOSEST)
+            strength = STRENGTH.get(_SWAPPED.get(sign, sign), LOOSEST)
             if strength <= least:
                 return left
             if compared and strength == STRENGTH["<"]:
@@ -161,8 +163,8 @@ class Expressions(Cursor):
             left = self._settled(left, None if isinstance(right, Number) else right.type)
         if isinstance(right, Number):
             right = self._settled(right, left.type)
-        if sign in _TURNED:
-            return self.made(signs()[_TURNED[sign]], right, left)
+        if sign in _SWAPPED:
+            return self.made(signs()[_SWAPPED[sign]], right, left)
         return self.made(signs()[sign], left, right)
 
     def _operand(self) -> Expr | Number:
@@ -186,7 +188,7 @@ class Expressions(Cursor):
         return found
 
     def _inner(self, read: Callable[[], Any]) -> Any:
-        """Call `read` one level further inside. Raises UserError beyond the deepest level."""
+        """Call `read` one level of nesting deeper. Raises UserError beyond the deepest level."""
         self._depth += 1
         if self._depth > _DEEPEST:
             raise self.error(f"given more than {_DEEPEST} expressions inside one another")
@@ -204,7 +206,7 @@ class Expressions(Cursor):
         return self.made(floats.Neg if sign == "-" else x.Not, operand)
 
     def _elements(self, a: Expr) -> Expr:
-        """`[0:4]` or `[3, 0]` behind a vector."""
+        """Read `[0:4]` or `[3, 0]` behind a vector."""
         self.take("[")
         first = self.integer()
         if self.skip(":"):
@@ -220,7 +222,7 @@ class Expressions(Cursor):
     # ------------------------------------------------------------ numbers
 
     def _literal(self, word: str, sign: str = "") -> Expr | Number:
-        """A number: its type behind `_`, if it has one; in hexadecimal the bits of that type."""
+        """Return a number. Its type may follow behind `_`; hexadecimal digits are the bits of a value of that type."""
         bits = _HEX.fullmatch(word)
         found = bits or _NUMBER.fullmatch(word)
         if found is None:
@@ -306,7 +308,7 @@ class Expressions(Cursor):
         return found
 
     def _alike(self, arguments: list[Expr | Number]) -> list[Expr]:
-        """Return arguments of one type. Bare numbers take it from the first argument that has a type."""
+        """Return arguments of one type: bare numbers get that of the first argument that has one."""
         typed = next((a for a in arguments if not isinstance(a, Number)), None)
         if typed is None and arguments:
             typed = self._settled(arguments[0], None)
@@ -329,7 +331,7 @@ class Expressions(Cursor):
         return self.made(cls, **values)  # type: ignore[no-any-return]
 
     def known_as(self, table: dict[str, Any], what: str) -> Any:
-        """Take a name that a table has. Raises UserError for another one."""
+        """Take a name of a table and return its entry. Raises UserError for any other name."""
         at, name = self.at, self.name()
         if name not in table:
             raise self.error(f"an unknown {what} {_visible(name)}{_meant(name, table)}", at)
@@ -340,4 +342,4 @@ class Expressions(Cursor):
         return self.known_as(self.buffers, "buffer")  # type: ignore[no-any-return]
 
 
-_ = floats, fused, products, sizes, votes  # their classes must be declared before CLASSES is read
+_ = floats, fused, products, sizes, votes  # imported because `calls` and `signs` look their classes up in CLASSES

@@ -1,4 +1,4 @@
-"""Tokens of the IR's text: numbers with their type, names, backquoted names, strings, signs, the remark of a line."""
+"""Tokens of the IR's text: numbers with a type suffix, names, backquoted names, strings, operators, remarks."""
 
 from __future__ import annotations
 
@@ -19,25 +19,26 @@ _TOKEN = re.compile(
     re.VERBOSE | re.ASCII,
 )
 
-#: A name that ends like a variable's id.
+#: A name with the id of a variable: `name.ID`.
 NUMBERED = re.compile(r"(.*)\.(0|[1-9][0-9]{0,17})", re.ASCII)
 
 
 def tokens(line: str) -> tuple[list[str], list[int]]:
-    """The tokens of a line and the column of each; an empty token ends them."""
+    """Return the tokens of a line and the column of each; the last token is empty."""
     found = [(m[1], m.start(1)) for m in _TOKEN.finditer(line)]
     return [*(text for text, _ in found), ""], [*(at for _, at in found), len(line)]
 
 
 @cache
 def words(text: str) -> tuple[str, ...]:
-    """The tokens of a text without their places."""
+    """Return the tokens of a text without their columns."""
     return tuple(tokens(text)[0][:-1])
 
 
+#: A name that cannot be taken for one with a number behind it.
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?<![0-9])")
 
 
 def quoted(name: str) -> str:
-    """A name before a number without a space between them: in backquotes if its end could be taken for a digit."""
+    """Return a name that a number follows without a space; in backquotes if it may end in a digit."""
     return name if _PLAIN.fullmatch(name) else f"`{name}`"

@@ -1,8 +1,8 @@
 """Read the IR's text, which `to_text` or a person wrote.
 
-A text may come from anywhere. It has one statement a line; sizes and nesting are bounded, nothing is evaluated, and an
-error points at a character. Forms of statements are merged to a tree: at a fork, words win over names, and a name goes
-where it is known.
+Texts are untrusted: sizes and nesting are bounded, nothing is evaluated, and an error points at a character. The forms
+of all statements are merged into a prefix tree (`templates.forms`). Where several parts may follow, literal words are
+tried before fields, and a name is taken for a view or a tile if it is declared as one.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from convgen.ir.types import AnyType, s32
 _DEEPEST = 150  #: suites inside one another
 _MOST_LINES = 1 << 19  #: of statements and declarations
 _LONGEST = 1 << 20  #: characters of a line
-_MOST_NAMED = 4  #: ways on, in an error
+_MOST_NAMED = 4  #: parts that may follow, in an error
 _REMARK = re.compile(r"# (-?[0-9]{1,19})(?: ([A-Za-z_][\w.]*))?(?: \[([^\]]*)\])?(?:: (.*))?", re.ASCII)
 _SLOT = re.compile(r"slot (-?[0-9]{1,19})", re.ASCII)
 _IDS = re.compile(r"[A-Za-z_]\w*\.([0-9]{1,18})\b", re.ASCII)
@@ -50,11 +50,11 @@ def read(text: str) -> Any:
 
 
 class _Reader(Expressions):
-    """Reads lines. A declaration holds for the lines behind it."""
+    """Reads lines. A declaration is visible to the lines after it."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
-        self.lines: list[tuple[int, int, str]] = []  #: number, indentation and text of those that say something
+        self.lines: list[tuple[int, int, str]] = []  #: number, indentation, text; no remarks
         for number, ended in enumerate(StringIO(text, newline="\n"), 1):
             line = ended.rstrip("\n")
             bare = line.lstrip(" ")
@@ -66,12 +66,12 @@ class _Reader(Expressions):
                 )
         self.whole = text
         self.line_at = 0
-        self.greatest = 0  #: id of a variable
+        self.greatest = 0  #: id of a variable so far
         self.instructions: dict[str, MmaAtom | BlockAtom] = {}
         self._next_id: int | None = None
         self._next_site: int | None = None
         self._suites = 0
-        self._carried: list[tuple[Var, ...]] = []  #: by the loops around a line
+        self._carried: list[tuple[Var, ...]] = []  #: variables of the loops around the current line
 
     # ------------------------------------------------------------ lines
 
@@ -128,7 +128,7 @@ class _Reader(Expressions):
         return Program(tuple(kernels), tuple(buffers))
 
     def node(self) -> Node:
-        """Read declarations, then a kernel, statements or an expression; alone, the last declaration is the root."""
+        """Read declarations, then a kernel, statements or an expression; without them, return the last declaration."""
         last: Any = None
         while (made := self.declaration(0)) is not None:
             last = made
@@ -239,7 +239,7 @@ class _Reader(Expressions):
         return text, self._next_id
 
     def bound(self, text: str, v: Var) -> Var:
-        """Enter a variable under its name, with and without its id."""
+        """Make a variable known by its name, with and without its id."""
         self.greatest = max(self.greatest, v.id)
         for name in (text, v.name):
             self.variables[name] = v
@@ -339,7 +339,7 @@ class _Reader(Expressions):
     # ------------------------------------------------------------ statements
 
     def suite(self, outer: int) -> tuple[list[Stmt], tuple[Expr, ...]]:
-        """Read the lines that are further in than `outer`: statements, and the values that they yield at their end."""
+        """Read the lines indented further than `outer`: statements, and the values of a `yield` at their end."""
         depth = self.indent
         if depth <= outer:
             raise self.error("wanted lines further in behind this one, if only 'pass'", 0)
@@ -381,7 +381,7 @@ class _Reader(Expressions):
         return carried[n].type if n < len(carried) else None
 
     def line(self, *, is_root: bool = False) -> Stmt | Expr | None:
-        """Read the statement that begins with the next line; None if the line only names an expression."""
+        """Read the statement that begins with the next line; return None if the line only names an expression."""
         depth = self.indent
         self.next_line()
         word, next_word = self.words[0], self.words[1] if len(self.words) > 1 else ""
@@ -400,7 +400,7 @@ class _Reader(Expressions):
         return self.formed(forms())
 
     def temporary(self) -> None:
-        """Read `NAME = EXPRESSION`, which names an expression and is no statement."""
+        """Read `NAME = EXPRESSION`: a name for an expression, not a statement."""
         name = self.name()
         self.take("=")
         value = self.expr()
@@ -408,7 +408,7 @@ class _Reader(Expressions):
         self.temporaries[name] = value
 
     def binding(self) -> Stmt:
-        """Read `NAME: TYPE = …`: a let, unless the words of another form follow."""
+        """Read `NAME: TYPE = …`: another statement if the words of its form follow, else a let."""
         self.name()
         self.take(":")
         wanted = self.type()
@@ -421,7 +421,7 @@ class _Reader(Expressions):
         return self.made(stmt.Let, self._bound_at([0])[0], value)
 
     def formed(self, fork: Fork, *, is_bound: bool = False) -> Stmt:
-        """Read a statement by its form. If `is_bound`, the line begins with the variable that it binds."""
+        """Read a statement by its form, from a fork on. If `is_bound`, the line begins with its variable."""
         values: dict[str, Any] = {}
         while not (fork.ends and self.ends):
             edge = next((edge for edge in fork.edges if self.fits(edge[0])), None)
@@ -433,7 +433,7 @@ class _Reader(Expressions):
             else:
                 self.take(*part.words)
         cls = fork.ends
-        if is_bound:  # behind its operands, which do not mean it
+        if is_bound:  # only now, as its operands may name an earlier variable of this name
             values["var"] = self._bound_at([0])[0]
         if "site" in cls.fields:
             values["site"] = self.site()
@@ -444,11 +444,12 @@ class _Reader(Expressions):
         return self.made(cls, **values)  # type: ignore[no-any-return]
 
     def fits(self, part: Part) -> bool:
+        """Return whether the next tokens may begin this part."""
         if not part.field:
             words = part.words
             return tuple(self.words[self.at : self.at + len(words)]) == words
         if part.kind == "Var":
-            return False  # `binding` goes that way
+            return False  # `binding` reads these
         if part.kind in ("View", "Shared"):
             table: dict[str, Any] = self.views if part.kind == "View" else self.tiles
             other: dict[str, Any] = self.tiles if part.kind == "View" else self.views
@@ -457,12 +458,13 @@ class _Reader(Expressions):
         return True
 
     def field(self, part: Part, values: dict[str, Any]) -> None:
-        """Read a field, unless it is optional and left out."""
+        """Read a field into `values`, unless it is optional and absent."""
         if part.prefix and not self.skip(*part.words):
             return
         values[part.field] = _FIELDS[part.kind](self)
 
     def site(self) -> Site:
+        """Read the remark of a statement; without one, return a site with the next number."""
         found = _REMARK.fullmatch(self.words[self.at])
         if found is None:
             if self._next_site is None:
@@ -523,7 +525,7 @@ class _Reader(Expressions):
         self._carried.pop()
         for var in results:
             self.variables[var.name] = var
-        self.stand(head)
+        self.return_to(head)
         return self.made(
             stmt.For, v, begin, end, carried, tuple(inits), _one(statements), yields, results, label or v.name
         )
@@ -566,7 +568,7 @@ class _Reader(Expressions):
             self.take("else", ":")
             self.end()
             other = self.body(depth)
-        self.stand(head)
+        self.return_to(head)
         return self.made(stmt.If, cond, then, other)
 
     def inner(self, depth: int) -> Stmt:
@@ -589,7 +591,7 @@ def _one(statements: list[Stmt]) -> Stmt:
 
 
 def _wanted(fork: Fork) -> str:
-    """Return the parts that may follow, in the words of an error."""
+    """Return the parts that may follow, as text for an error."""
     parts = [part for part, _ in fork.edges]
     if len(parts) > _MOST_NAMED:
         return "a statement"

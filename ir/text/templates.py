@@ -1,7 +1,8 @@
-"""Forms of statements as parts: literal words and fields, compiled once from `Stmt.form` for writing and reading.
+"""Forms of statements: `Stmt.form` is split once into literal words and fields, for writer and reader alike.
 
-`{value}` is a field. `{mask: if |true}` is an optional one: its text follows the prefix ` if `, and where it has the
-value `true` both are left out. Such values are `true`, `0`, nothing (an empty tuple) and `layout`, the statement's own.
+`{value}` is a field. `{mask: if |true}` is an optional one: it is written behind the prefix ` if `, and left out with
+its prefix if its value is `true`. Such values are `true`, `0`, nothing (an empty tuple) and `layout`, the statement's
+layout.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from convgen.ir.stmt import Stmt
 from convgen.ir.text.lexer import words
 from convgen.ir.types import bool_
 
+#: (value as a form spells it, annotation of the field) -> the value.
 _VALUES: dict[tuple[str, str], Any] = {
     ("true", "Expr"): const(True, bool_),
     ("0", "Expr"): const(0),
@@ -26,21 +28,21 @@ _VALUES: dict[tuple[str, str], Any] = {
 
 
 class Part(NamedTuple):
-    """A literal (`field` is empty) or a field with its annotation; `prefix` is the literal's text, or the field's."""
+    """A literal, whose text is `prefix` (`field` is empty), or a field, with its annotation and the text before it."""
 
     prefix: str
     field: str = ""
     kind: str = ""
-    absent: str | None = None  #: how the form calls the value that is left out; None if it is always written
+    absent: str | None = None  #: the value that is not written, as the form spells it; None if all are written
 
     @property
     def words(self) -> tuple[str, ...]:
         """The tokens of the literal or the prefix."""
         return words(self.prefix)
 
-    def default(self, of: Any) -> Any:
-        """Return the value that is left out, in a statement whose fields `of` gives by name."""
-        return of("layout") if self.absent == "layout" else _VALUES[self.absent or "", self.kind]
+    def default(self, field_of: Any) -> Any:
+        """Return the value that is not written; `field_of` gives the statement's fields by name."""
+        return field_of("layout") if self.absent == "layout" else _VALUES[self.absent or "", self.kind]
 
 
 _PARTS: dict[type[Any], tuple[Part, ...]] = {}
@@ -92,25 +94,25 @@ _MEMORY = ("View", "Shared", "Global", "Plane")
 
 
 class Fork:
-    """A place that forms share: the parts that may follow, and the class that may end here."""
+    """A node of the tree of forms: the parts that may follow, and the class whose form may end here."""
 
     def __init__(self) -> None:
         self.edges: list[tuple[Part, Fork]] = []
         self.ends: Any = None
 
     def add(self, parts: tuple[Part, ...], cls: type[Stmt]) -> None:
-        """Add the rest of a form. Raises TypeError for the form of another class."""
+        """Add the rest of a form. Raises TypeError if another class has the same form."""
         if not parts:
             if self.ends is not None:
                 raise TypeError(f"{cls.__name__} has the form of {self.ends.__name__}")
             self.ends = cls
             return
-        after = next((fork for part, fork in self.edges if _key(part) == _key(parts[0])), None)
-        if after is None:
-            after = Fork()
-            self.edges.append((parts[0], after))
+        child = next((fork for part, fork in self.edges if _key(part) == _key(parts[0])), None)
+        if child is None:
+            child = Fork()
+            self.edges.append((parts[0], child))
             self.edges.sort(key=lambda edge: _rank(edge[0]))
-        after.add(parts[1:], cls)
+        child.add(parts[1:], cls)
 
 
 def _key(part: Part) -> tuple[Any, ...]:
@@ -118,7 +120,7 @@ def _key(part: Part) -> tuple[Any, ...]:
 
 
 def _rank(part: Part) -> int:
-    """The order in which a reader tries parts: words, the longest first, optional fields, names of memory, others."""
+    """Return the rank by which a reader tries parts: longest words first, optional fields, names of memory, others."""
     if not part.field:
         return -len(part.words)
     return 1 if part.absent is not None else 2 if part.kind in (*_MEMORY, "Var") else 3
@@ -126,7 +128,7 @@ def _rank(part: Part) -> int:
 
 @cache
 def forms() -> Fork:
-    """The root of the tree of all forms."""
+    """Return the root of the tree of all forms."""
     root = Fork()
     for cls in formed():
         root.add(parts_of(cls), cls)

@@ -1,9 +1,9 @@
 """Write the IR as text: `show` for people, `to_text` for `parse`, in one grammar (docs/ir.md).
 
-Subtrees that occur more than once and are not small, or that are deep, are bound to a name (`t3 = ...`) before the
-statement that first uses them: a DAG never prints exponentially, and no line nests deeply. A variable is written by its
-name, and as `name.id` where several share one. `to_text` writes the id at each declaration, and declares in front what
-the node uses but does not bind.
+Subexpressions that are repeated and not small, or that nest deeply, are given a name (`t3 = ...`) before the statement
+that first uses them. So the text of a DAG does not grow exponentially, and no line nests deeply. A variable is written
+by its name, or as `name.id` if several share the name. `to_text` writes ids at all declarations, and first declares
+what the node uses but does not bind.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ from convgen.ir.text.lexer import NUMBERED
 from convgen.ir.text.templates import parts_of, reserved
 from convgen.ir.types import AnyType, VectorType, f32, s32
 
-SMALL = 3  #: operators; a repeated subtree of fewer is written out again
-DEEP = 24  #: operators inside one another on a line
+#: Chosen: limits that keep most lines within a screen.
+SMALL = 3  #: operators: a repeated subexpression with fewer gets no name
+DEEP = 24  #: nested operators: a subexpression that nests deeper gets a name
 
 
 @frozen
@@ -52,12 +53,12 @@ def show(node: Node) -> str:
 
 
 def in_short(e: Expr) -> str:
-    """Return an expression on one line: the last of `show`, with names for repeated subtrees."""
+    """Return the last line of `show`: the expression, with names for its repeated subexpressions."""
     return listing(e)[-1].text
 
 
 def infix(e: Expr) -> str:
-    """Return an expression on one line, with repeated subtrees written out."""
+    """Return an expression on one line, with repeated subexpressions written out."""
     return Writer([e]).inline(e, LOOSEST)
 
 
@@ -71,7 +72,7 @@ def listing(node: Node) -> list[ListingLine]:
 def to_text(root: Node | Program) -> str:
     """Return the text from which `parse` makes the identical node, or an equal program."""
     if isinstance(root, Program):
-        own = [f"  buffer {declared.write_buffer_of(g, str)}" for g in root.buffers]
+        own = [f"  buffer {declared.write_buffer_declaration(g, str)}" for g in root.buffers]
         return "\n".join(["program:", *own, *map(to_text, root.kernels)])
     writer = Writer([root], is_whole=True)
     if not isinstance(root, Kernel):
@@ -94,7 +95,7 @@ def excerpt(root: Node, stmt: Stmt, message: str, occurrence: int = 0, around: i
 
 
 class Writer:
-    """Collects the lines of one listing."""
+    """Collects the lines of a listing."""
 
     def __init__(self, roots: Iterable[Node], *, is_whole: bool = False) -> None:
         nodes = _postorder(roots)
@@ -109,7 +110,7 @@ class Writer:
         self.repeated = _repeated(nodes)
         taken = {*self.vars.values(), *self.binders.values(), *(str(v.name) for v in self.vars)}
         self.fresh = (name for i in range(len(nodes) + len(taken) + 1) if (name := f"t{i}") not in taken)
-        self.temporaries: dict[Expr, str] = {}  # every name given, so that a subtree has one name everywhere
+        self.temporaries: dict[Expr, str] = {}  # all names given, so that a subexpression has the same name everywhere
         self.visible: dict[Expr, str] = {}  # those bound in the current suites
         self.known: set[Any] = set()  # variables, buffers, tiles that are declared
         self.free: dict[Any, None] = {}  # those that are used but not declared before
@@ -121,7 +122,7 @@ class Writer:
 
     @contextmanager
     def suite(self) -> Iterator[None]:
-        """Lines one level deeper, whose temporaries end with it."""
+        """Indent the lines written inside; names given inside are not visible after it."""
         saved = self.visible
         self.visible, self.depth = dict(saved), self.depth + 1
         yield
@@ -140,16 +141,17 @@ class Writer:
             case View():
                 self.line(self.view(node, self.buffer(node.memory)))
             case Global():
-                self.line(("buffer " if self.is_whole else "") + declared.write_buffer_of(node, self.extent))
+                self.line(("buffer " if self.is_whole else "") + declared.write_buffer_declaration(node, self.extent))
             case _:
                 raise TypeError(f"show: {type(node).__name__}")
 
     def preamble(self) -> list[str]:
         """Return declarations of what the lines use and do not declare."""
         for memory in [m for m in self.free if isinstance(m, Global)]:
-            declared.write_buffer_of(memory, self.extent)  # its sizes may be free, too
+            declared.write_buffer_declaration(memory, self.extent)  # its sizes may be free, too
         lines = [f"given {self.binders[v]}: {declared.write_scalar(v)}" for v in self.free if isinstance(v, Var)]
-        lines += [f"buffer {declared.write_buffer_of(g, self.extent)}" for g in self.free if isinstance(g, Global)]
+        buffers = [g for g in self.free if isinstance(g, Global)]
+        lines += [f"buffer {declared.write_buffer_declaration(g, self.extent)}" for g in buffers]
         lines += [declared.write_shared(t, t.name) for t in self.free if isinstance(t, Shared)]
         return lines
 
@@ -163,7 +165,7 @@ class Writer:
     # ------------------------------------------------------------ expressions
 
     def expr(self, e: Expr, wanted: AnyType | None = None) -> str:
-        """Return the text of `e`, after lines that bind its repeated subtrees. A bare number has the type `wanted`."""
+        """Write lines that name repeated subexpressions; return the text of `e`. A bare number has type `wanted`."""
         self.bind(e)
         return self.inline(e, LOOSEST, wanted)
 
@@ -171,7 +173,7 @@ class Writer:
         return ", ".join([self.expr(e) for e in es])
 
     def bind(self, root: Expr) -> None:
-        """Write a line for each subtree that has a name, operands before their users."""
+        """Write a line for each subexpression that gets a name, operands before their users."""
         stack: list[tuple[Expr, bool]] = [(root, False)]
         seen = set()
         while stack:
@@ -230,14 +232,14 @@ class Writer:
         return self.buffer(value) if isinstance(value, Global) else self.inline(value, LOOSEST)
 
     def alike(self, es: Any, least: tuple[int, ...] = ()) -> list[str]:
-        """Operands of one type: numbers are bare where another one says it, else the first tells the type."""
+        """Return the texts of operands of one type. One shows it: the first that is no number, else the first."""
         typed = next((n for n, e in enumerate(es) if e in self.visible or not _is_number(e)), 0)
         return [
             self.inline(e, least[n] if least else LOOSEST, e.type if n != typed else None) for n, e in enumerate(es)
         ]
 
     def extent(self, e: Extent) -> str:
-        """A number or an expression of sizes, written out."""
+        """Return a number, or an expression of sizes, written out."""
         if isinstance(e, int):
             return str(e)
         saved, self.visible = self.visible, {}
@@ -252,7 +254,7 @@ class Writer:
         return f"{self.binders[v]}: {v.type}"
 
     def counter(self, v: Var) -> str:
-        """A variable bound to integers, which are s32 unless it says otherwise."""
+        """Return the declaration of an integer variable: with its type, unless that is s32."""
         return self.binder(v) if v.type is not s32 else self.names((v,))
 
     def names(self, vs: tuple[Var, ...]) -> str:
@@ -260,7 +262,7 @@ class Writer:
         return ", ".join(self.binders[v] for v in vs)
 
     def stmts(self, node: Stmt) -> None:
-        """A suite: the statements of a block, or a statement alone."""
+        """Write a suite: the statements of a block, or a single statement."""
         if isinstance(node, s.Block) and len(node.stmts) != 1:
             self.block(node)
         else:
@@ -310,7 +312,7 @@ class Writer:
                 self.line(f"yield {', '.join(values)}")
 
     def statement(self, node: Stmt) -> str:
-        """As the class says that its statements look."""
+        """Return a statement as its class's form says."""
         out = []
         bound: dict[int, Var] = {}
         for part in parts_of(type(node)):
@@ -323,7 +325,7 @@ class Writer:
                 out.append("")
             elif part.absent is None or value != part.default(node.__getattribute__):
                 out.append(part.prefix + self.field(value))
-        for at, v in bound.items():  # behind its operands, which may not mean it
+        for at, v in bound.items():  # last, as its operands may use a free variable of this name
             out[at] = self.binder(v)
         return "".join(out)
 
@@ -376,7 +378,7 @@ class Writer:
             self.stmts(k.body)
 
     def declarations(self) -> None:
-        """Views, instructions and products."""
+        """Write the declarations of views, instructions and products."""
         for view in self.views:
             self.line(self.view(view, self.view_name(view)))
         for atom, name in self.atoms.items():
@@ -387,7 +389,7 @@ class Writer:
 
     def param(self, p: Global | Var) -> str:
         if isinstance(p, Global):
-            return declared.write_buffer_of(p, self.extent)
+            return declared.write_buffer_declaration(p, self.extent)
         return f"{self.binders[p]}: {declared.write_scalar(p)}"
 
 
@@ -395,7 +397,7 @@ class Writer:
 
 
 def _variables(given: list[Var], nodes: list[Node], is_whole: bool) -> tuple[dict[Var, str], dict[Var, str]]:
-    """The name of each variable where it is used, and where it is bound."""
+    """Return the text of each variable where it is used, and where it is bound."""
     unique = list(dict.fromkeys(given))
     counts = Counter(v.name for v in unique)
     bound = Counter(v for n in nodes if isinstance(n, Stmt) for v in (*n.binds, *n.binds_within))
@@ -413,7 +415,7 @@ def _variables(given: list[Var], nodes: list[Node], is_whole: bool) -> tuple[dic
 
 
 def _word(name: str) -> str:
-    """A name as a token: in backquotes if it is a word of the language."""
+    """Return a name as a token: in backquotes if it is a word of the language."""
     return f"`{name}`" if name in reserved() else name
 
 
@@ -430,7 +432,7 @@ def _atom_name(op: MmaTile | BlockAtom) -> str:
 
 
 def _distinct(things: Iterable[Any], name: Callable[[Any], str], taken: set[str]) -> dict[Any, str]:
-    """A name for each thing; where several share one, or something else has it, it is followed by the thing's rank."""
+    """Return a name for each thing. If several share a name, or it is taken, a number is appended."""
     unique = list(dict.fromkeys(things))
     counts = Counter(map(name, unique))
     used = taken | {plain for plain, times in counts.items() if times > 1}
@@ -444,7 +446,7 @@ def _distinct(things: Iterable[Any], name: Callable[[Any], str], taken: set[str]
 
 
 def _postorder(roots: Iterable[Node]) -> list[Node]:
-    """Every node once, operands before their users, however deep they are."""
+    """Return every node once, operands before their users. Nesting may be arbitrarily deep."""
     seen: dict[Node, None] = {}
     stack: list[tuple[Node, bool]] = [(root, False) for root in roots]
     while stack:
@@ -458,7 +460,7 @@ def _postorder(roots: Iterable[Node]) -> list[Node]:
 
 
 def _repeated(nodes: list[Node]) -> set[Expr]:
-    """The expressions to be named, `nodes` in post-order: those that are used repeatedly and not small, or deep."""
+    """Return the expressions to be named, those repeated and not small, or deep. `nodes` are in post-order."""
     uses = Counter(c for n in nodes for c in n.children())
     size: dict[Node, int] = {}
     depth: dict[Node, int] = {}
@@ -478,12 +480,12 @@ def _repeated(nodes: list[Node]) -> set[Expr]:
 
 
 def _is_number(e: Expr) -> bool:
-    """Whether it may be written as a bare number."""
+    """Return whether an expression may be written as a bare number."""
     return (isinstance(e, Const) or (isinstance(e, x.Splat) and isinstance(e.a, Const))) and not e.type.elem.is_bool
 
 
 def _number(c: Const, wanted: AnyType | None) -> str:
-    """A constant: bare if it is of the type wanted there, or of the type that a bare number has alone."""
+    """Return a constant: bare if it has the type wanted there, or else the default type of bare numbers."""
     if c.dtype.is_bool:
         return "true" if c.bits else "false"
     text = str(c.bits) if not c.dtype.is_float else _float(c)
@@ -492,7 +494,7 @@ def _number(c: Const, wanted: AnyType | None) -> str:
 
 
 def _float(c: Const) -> str:
-    """The shortest decimal number that gives a float back, or its bits."""
+    """Return the shortest decimal number that is read as this float, or its bits."""
     text = str(c.dtype.numpy.type(c.value)).replace("E", "e")
     text = text if any(mark in text for mark in ".en") else f"{text}.0"
     try:
@@ -546,7 +548,7 @@ _FIELDS: dict[type[Any], Callable[[Writer, Any], str]] = {
 
 
 def _remark(site: Site | None) -> str:
-    """`  # NUMBER STAGE [slot 1, private]: COMMENT`, of which the number is always there."""
+    """Return `  # NUMBER STAGE [slot 1, private]: COMMENT`; all but the number may be missing."""
     if site is None:
         return ""
     known = [f"slot {site.slot}"] * (site.slot != -1) + ["private"] * site.private

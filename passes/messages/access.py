@@ -15,8 +15,8 @@ from convgen.ir.sizes import Extent
 from convgen.passes.messages.linear import ZERO, LinearView, plus
 
 
-class Steady:
-    """Loop-invariant variables (group ids, outer lets, added as they are bound) and expressions of these."""
+class LoopInvariants:
+    """The loop-invariant variables (group ids, and lets outside loops, added as they are bound)."""
 
     def __init__(self, *variables: Var) -> None:
         self._variables = set(variables)
@@ -38,9 +38,9 @@ class Steady:
 class TileAccess:
     """A tile of `view` at `coords` (one start per axis), distributed as `layout`.
 
-    Terms of `steady` variables belong in the varying offset. `values` are the lets in scope, from which divisors of a
-    start are derived. With `places`, a shared tile, `layout` distributes places of that tile, and a lane loads the
-    elements stored at its places.
+    Terms of loop-invariant variables belong in the varying offset, which is computed before the loop. `values` are the
+    lets in scope, from which divisors of a start are derived. With `places`, a shared tile, `layout` distributes places
+    of that tile, and a lane loads the elements stored at its places.
     """
 
     view: LinearView
@@ -49,17 +49,17 @@ class TileAccess:
     subgroup: Expr
     facts: TargetFacts
     bounds: Bounds
-    steady: Steady
+    invariants: LoopInvariants
     values: Mapping[Var, Expr]
     places: Shared | None = None
 
-    def is_steady(self, e: Expr) -> bool:
-        """Return whether an expression consists of loop-invariant variables, at least one."""
-        return self.steady.find(e) == (True, True)
+    def is_invariant(self, e: Expr) -> bool:
+        """Return whether an expression has variables and all of them are loop-invariant."""
+        return self.invariants.find(e) == (True, True)
 
-    def is_steady_or_lane(self, e: Expr) -> bool:
-        """Return whether an expression has no variable of a loop."""
-        return self.steady.find(e)[1]
+    def is_invariant_or_lane(self, e: Expr) -> bool:
+        """Return whether all variables of an expression, if any, are loop-invariant."""
+        return self.invariants.find(e)[1]
 
 
 @frozen

@@ -29,14 +29,14 @@ def places_of(memory: Digits, elem: Type, width: int, lanes: int, subgroups: int
     if rest or not messages:
         whole = elements * lanes * subgroups
         raise DoesNotFit(f"copy=direct: a tile of {total} elements, wanted a multiple of the {whole} of all lanes")
-    dealt = (
+    distributed = (
         Digit(Space.MEMORY, elements, Space.REGISTER, 1),
         Digit(Space.MEMORY, lanes, Space.LANE, 1),
         Digit(Space.MEMORY, subgroups, Space.SUBGROUP, 1),
         Digit(Space.MEMORY, messages, Space.REGISTER, elements),
     )
     try:
-        split = memory.then(Digits((Space.MEMORY,), dealt)).renamed({COL: "k"})
+        split = memory.then(Digits((Space.MEMORY,), distributed)).renamed({COL: "k"})
     except Straddles:
         raise DoesNotFit(f"copy=direct: rows of {memory.shape[1]} elements do not divide evenly over lanes") from None
     return Fragment(split.dims, split.digits).merged(Space.REGISTER)

@@ -23,8 +23,8 @@ from convgen.ir.sizes import Extent
 
 ZERO = const(0)
 
-WORD = 4  #: bytes; granule in which runs are moved
-MOST_EDGES = 1 << 16  #: most combinations of positions that are enumerated to find where runs are cut short
+WORD = 4  #: bytes; granule by which runs are displaced and trimmed
+MOST_EDGES = 1 << 16  #: combinations of positions; most that are enumerated to find which runs an edge cuts; chosen
 
 WHOLE_MESSAGE = 16  #: bytes; dims at least this long need not be merged to get wide messages
 
@@ -146,7 +146,7 @@ class LinearView:
             run //= 2
         return run if run * self.memory.elem.bytes >= WORD else 1
 
-    def held(self, registers: int, together: int) -> int:
+    def loaded_elements(self, registers: int, together: int) -> int:
         """Return the elements that messages load for `registers`; runs that begin inside words have an extra word."""
         run = self.run(together)
         more = WORD // self.memory.elem.bytes if run > 1 and self.is_skewed else 0
@@ -198,8 +198,10 @@ def linearize(view: View) -> LinearView:
         merged: list[LinearDim] = []
         for d in dims:
             stride = of_dim.get(d.name, 0)
-            turned = isinstance(stride, int) and stride < 0
-            dim = LinearDim(d.name, d.size, d.padded, times(stride, -1) if turned else stride, turned, d.exact)
+            is_reversed = isinstance(stride, int) and stride < 0
+            dim = LinearDim(
+                d.name, d.size, d.padded, times(stride, -1) if is_reversed else stride, is_reversed, d.exact
+            )
             last = merged[-1] if merged else None
             if last and _run_on(last, dim):
                 through = [h.merged(last.name, dim, size) for h in halos]
@@ -217,15 +219,15 @@ def linearize(view: View) -> LinearView:
     return LinearView(view.memory, tuple(axes), base - skew, tuple(halos), runs, skew)
 
 
-def brings_runs(view: LinearView, layout: Fragment) -> bool:
-    """Return whether messages load runs of a tile, and not only existing elements."""
+def loads_runs(view: LinearView, layout: Fragment) -> bool:
+    """Return whether messages load runs, which may contain elements that do not exist."""
     return view.runs and view.run(_neighbours(view, layout)) > 1
 
 
-def brought(view: RunView, layout: Fragment) -> int:
-    """Return the elements that messages load into a lane for a tile of a view with runs."""
+def loaded_elements(view: RunView, layout: Fragment) -> int:
+    """Return the elements a lane that messages load for a tile of a view with runs."""
     linear = linearize(view)
-    return linear.held(layout.registers, _neighbours(linear, layout))
+    return linear.loaded_elements(layout.registers, _neighbours(linear, layout))
 
 
 def _neighbours(view: LinearView, layout: Fragment) -> int:

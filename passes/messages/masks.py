@@ -11,7 +11,7 @@ from operator import and_, or_
 from convgen.ir.expr import Expr, const, eq, lift, maximum, minimum, select
 from convgen.ir.layout.digits import times
 from convgen.ir.record import frozen
-from convgen.ir.simplify.extents import divisor, least, never_less
+from convgen.ir.simplify.extents import divisor, lower_bound, never_less
 from convgen.ir.sizes import Extent
 from convgen.ir.types import bool_, s32, u32
 from convgen.passes.messages.access import Position, TileAccess, divide, scale
@@ -31,8 +31,8 @@ _TOP = const(1 << _WORD_BITS - 1, u32)
 TRUE = const(True, bool_)
 
 
-#: Dims that may leave their range, and whether an out-of-range offset shows it. If it does, the whole position must be
-#: in the varying offset, the only part that is bounds-checked.
+#: Dims whose position may leave its range, and for each whether the surface's bounds check then catches the offset. If
+#: it does, the whole position must be in the varying offset, the only part that is bounds-checked.
 Leaving = Sequence[tuple[LinearDim, bool]]
 
 
@@ -78,8 +78,8 @@ class Masks:
             else:
                 tested.append(tap[0].name)
                 words.append(self._halo_word(halo, *tap, positions))
-        for dim, value in ((d, positions[d.name].value) for d, shows in leaving if not shows):
-            if dim.exact is None and self._fits_word(value) and not self.access.is_steady_or_lane(value):
+        for dim, value in ((d, positions[d.name].value) for d, is_caught in leaving if not is_caught):
+            if dim.exact is None and self._fits_word(value) and not self.access.is_invariant_or_lane(value):
                 words += [] if dim.name in tested else [self._bits(ONES >> const(dim.size, u32), value)]
             elif self.bounds(value)[0] < 0:
                 conditions.append(value.to(u32) < lift(dim.extent, ZERO).to(u32))
@@ -98,38 +98,38 @@ class Masks:
 
     def mask(self, words: list[Bits], conditions: list[Expr]) -> Expr:
         """Return the condition that the element exists. Loop-invariant conditions come first."""
-        tests = sorted(conditions, key=lambda c: not self.access.is_steady_or_lane(c))
+        tests = sorted(conditions, key=lambda c: not self.access.is_invariant_or_lane(c))
         tests += map(_none_is_set, _packed(words))
         return _all(tests) if tests else TRUE
 
     def masked(self, offset: Expr, words: list[Bits], conditions: list[Expr]) -> Expr:
         """Return `offset`, out of range in lanes without an element. Loop-invariant conditions come first."""
-        steady = [c for c in conditions if self.access.is_steady_or_lane(c)]
-        moving = [c for c in conditions if not self.access.is_steady_or_lane(c)]
+        invariant = [c for c in conditions if self.access.is_invariant_or_lane(c)]
+        changing = [c for c in conditions if not self.access.is_invariant_or_lane(c)]
         signs = [bits.at_sign for bits in words]
-        if steady and not self.access.is_steady_or_lane(offset):
-            signs.append(select(_all(steady), const(0, u32), _TOP))
+        if invariant and not self.access.is_invariant_or_lane(offset):
+            signs.append(select(_all(invariant), const(0, u32), _TOP))
         else:
-            for condition in steady:
+            for condition in invariant:
                 offset = select(condition, offset, OUT_OF_RANGE)
         if signs:
             offset = (reduce(or_, signs) & _TOP).to(s32) | offset
-        return select(_all(moving), offset, OUT_OF_RANGE) if moving else offset
+        return select(_all(changing), offset, OUT_OF_RANGE) if changing else offset
 
     def leaving(self, positions: Mapping[str, Position]) -> Leaving:
-        """Return the dims that may leave their range, and whether their offsets show it."""
+        """Return the dims whose position may leave its range, and whether the bounds check catches it."""
         dims = ((n, d) for dims in self.view.axes for n, d in enumerate(dims))
-        return [(d, self._shows(d, positions)) for n, d in dims if self._may_leave(d, n, positions[d.name])]
+        return [(d, self._is_caught(d, positions)) for n, d in dims if self._may_leave(d, n, positions[d.name])]
 
     def _may_leave(self, d: LinearDim, number: int, at: Position) -> bool:
         """Return whether dim number `number` of its axis may leave its range."""
         if number and d.size == d.padded:
             return False  # the dim is a remainder, always in range
         low, high = self.bounds(at.value)
-        return low < 0 or high >= least(d.extent)
+        return low < 0 or high >= lower_bound(d.extent)
 
-    def _shows(self, d: LinearDim, positions: Mapping[str, Position]) -> bool:
-        """Return whether an offset past a dim's end is past the buffer's, if the whole position is varying."""
+    def _is_caught(self, d: LinearDim, positions: Mapping[str, Position]) -> bool:
+        """Return whether an offset past a dim's end is past the surface's, if the whole position is varying."""
         # A displaced message may begin below its position.
         is_surface = not (self.access.facts.flat or self.is_moved or self.trimmed)
         at = positions[d.name]
@@ -144,7 +144,7 @@ class Masks:
 
     def _is_alone(self, at: Position) -> bool:
         """Return whether the whole position is in the varying offset anyway."""
-        return at.uniform is ZERO or self.access.is_steady(at.uniform)
+        return at.uniform is ZERO or self.access.is_invariant(at.uniform)
 
     def _begin(self, d: LinearDim, positions: Mapping[str, Position]) -> Extent:
         """Return the first byte, in varying offsets, of the view's elements at a dim's first position."""

@@ -61,7 +61,7 @@ class _Edge:
                 total = plus(total, _words(beyond, amounts, self.word) * (sign * self.word))
         return total
 
-    def back(self, words: list[Expr]) -> list[Expr]:
+    def moved_back(self, words: list[Expr]) -> list[Expr]:
         """Return the words of a displaced message moved back to their places."""
         if self.is_fixed:
             return _moved(words, self.amounts[0] // self.word)
@@ -69,18 +69,19 @@ class _Edge:
             steps = sorted(amount // self.word for amount in amounts)
             bits = range(steps[-1].bit_length())
             if len(steps) <= len(bits):
-                brought, reached = words, 0
+                displaced, reached = words, 0
                 for step in steps:
-                    words = _chosen(beyond >= reached + self.word, _moved(brought, sign * step), words)
+                    words = _selected(beyond >= reached + self.word, _moved(displaced, sign * step), words)
                     reached = step * self.word
                 continue
             by = _words(beyond, amounts, self.word)
             for bit in bits:
-                words = _chosen((by >> bit & 1) > 0, _moved(words, sign << bit), words)
+                words = _selected((by >> bit & 1) > 0, _moved(words, sign << bit), words)
         return words
 
 
 def _words(beyond: Expr, amounts: Sequence[int], word: int) -> Expr:
+    """Return the words of a message that lie outside, given its elements outside and the displacements that occur."""
     return minimum(maximum(beyond, 0), max(amounts)) // word
 
 
@@ -121,29 +122,29 @@ class Run:
         elem = value.type.elem
         words: list[Expr] = [Pack(u32, (Slice(value, n, self.word),)) for n in range(0, value.type.lanes, self.word)]
         if self.is_skewed:
-            words = self._straight(words, at, elem.bits)
+            words = self._aligned(words, at, elem.bits)
         else:
             for edge in reversed(self.edges):
-                words = edge.back(words)
+                words = edge.moved_back(words)
         words = [self._masked(word, n * self.word) for n, word in enumerate(words)]
         return Pack(vector(elem, self.count), tuple(words))
 
-    def _straight(self, brought: Sequence[Expr], at: Expr, bits: int) -> list[Expr]:
+    def _aligned(self, loaded: Sequence[Expr], at: Expr, bits: int) -> list[Expr]:
         """Return the words of a displaced run that begins inside a loaded word."""
         zero = const(0, u32)
         moved = plus(self.varying, const(self.fixed)) if self.fixed else self.varying
         begin = at * 8 - moved * bits if moved is not ZERO else at * 8
         amount = (begin & 31).to(u32)
-        padded = [zero, *brought, zero]
+        padded = [zero, *loaded, zero]
         aligned: list[Expr] = [Fused("align", high, low, amount) for low, high in pairwise(padded)]
         nothing: list[Expr] = [zero] * len(padded)
         aligned = [*nothing, *aligned, *nothing]
         first, count = len(padded) + 1, self.count // self.word
         words = ((at & WORD - 1) * 8 - moved * bits) >> 5
-        found = aligned[first + self.steps[0] :][:count]
+        result = aligned[first + self.steps[0] :][:count]
         for step in self.steps[1:]:
-            found = _chosen(words >= step, aligned[first + step :][:count], found)
-        return found
+            result = _selected(words >= step, aligned[first + step :][:count], result)
+        return result
 
     def _masked(self, word: Expr, first: int) -> Expr:
         """Return a word with elements that do not exist cleared."""
@@ -165,12 +166,12 @@ def _moved(words: Sequence[Expr], by: int) -> list[Expr]:
     return [words[n - by] if 0 <= n - by < len(words) else zero for n in range(len(words))]
 
 
-def _chosen(condition: Expr, these: Sequence[Expr], others: Sequence[Expr]) -> list[Expr]:
-    return [a if a is b else select(condition, a, b) for a, b in zip(these, others)]
+def _selected(condition: Expr, a: Sequence[Expr], b: Sequence[Expr]) -> list[Expr]:
+    return [p if p is q else select(condition, p, q) for p, q in zip(a, b)]
 
 
 @frozen
-class _Cut:
+class _EdgeEffects:
     """The effect of all edges on the messages at some positions."""
 
     amounts: tuple[tuple[int, ...], ...]  #: elements; displacements for each edge, () if an edge never cuts off a word
@@ -182,47 +183,49 @@ class _Cut:
 
 
 @lru_cache(maxsize=2**8)
-def _cut(edges: tuple[Halo, ...], dims: tuple[tuple[str, range], ...], count: int, word: int, is_skewed: bool) -> _Cut:
+def _edge_effects(
+    edges: tuple[Halo, ...], dims: tuple[tuple[str, range], ...], count: int, word: int, is_skewed: bool
+) -> _EdgeEffects:
     """Return the effect of edges on messages of `count` elements at all combinations of positions along dims."""
     axes = np.meshgrid(*(np.asarray(places, np.int64) for _, places in dims), indexing="ij")
     grid = {name: axis for (name, _), axis in zip(dims, axes)}
     shape = axes[0].shape
     begins: list[_Ints] = [sum((grid[n] * c for n, c in h.terms if n in grid), np.full(shape, h.const)) for h in edges]
-    there = np.ones(shape, np.bool_)
+    exists = np.ones(shape, np.bool_)  # at least one element of the message
     for h, begin in zip(edges, begins):
-        there &= (begin > -count) & (begin < h.size)
+        exists &= (begin > -count) & (begin < h.size)
     grain = 1 if is_skewed else word  # shifted messages can be displaced by any number of elements
     amounts: list[tuple[int, ...]] = []
     moved: _Ints = np.zeros(shape, np.int64)
     for h, begin in zip(edges, begins):
-        now = begin + moved
-        before, behind = (np.maximum(n, 0) // grain * grain for n in (-now, now + count - h.size))
-        found = np.unique((before - behind)[there])
-        amounts.append(tuple(found.tolist()) if found.any() else ())
+        start = begin + moved
+        before, behind = (np.maximum(n, 0) // grain * grain for n in (-start, start + count - h.size))  # outside
+        distinct = np.unique((before - behind)[exists])
+        amounts.append(tuple(distinct.tolist()) if distinct.any() else ())
         if amounts[-1]:
             moved = moved + before - behind
-    steps = {int(n - by) // word for by in np.unique(moved[there]) for n in range(word)} or {0}
-    cuts = [list(_parts(h.size, begin, there, count, word, is_skewed)) for h, begin in zip(edges, begins)]
+    steps = {int(n - by) // word for by in np.unique(moved[exists]) for n in range(word)} or {0}
+    absent = [list(_absent(h.size, begin, exists, count, word, is_skewed)) for h, begin in zip(edges, begins)]
     missing: dict[int, tuple[Halo, ...]] = {}
     for n in range(count):
-        cutting = [(h, cut[n]) for h, cut in zip(edges, cuts) if cut[n].any()]
+        cutting = [(h, places[n]) for h, places in zip(edges, absent) if places[n].any()]
         if cutting:
-            is_never = any(bool((cut | ~there).all()) for _, cut in cutting)
+            is_never = any(bool((places | ~exists).all()) for _, places in cutting)
             missing[n] = () if is_never else tuple(h for h, _ in cutting)
     outside = tuple(h for h, begin in zip(edges, begins) if ((begin <= -count) | (begin >= h.size)).any())
-    return _Cut(tuple(amounts), grain, tuple(sorted(steps)), missing, outside)
+    return _EdgeEffects(tuple(amounts), grain, tuple(sorted(steps)), missing, outside)
 
 
-def _parts(
-    size: int, begin: _Ints, there: npt.NDArray[np.bool_], count: int, word: int, is_skewed: bool
+def _absent(
+    size: int, begin: _Ints, exists: npt.NDArray[np.bool_], count: int, word: int, is_skewed: bool
 ) -> Iterator[npt.NDArray[np.bool_]]:
     """Yield, for each element, the positions at which it does not exist along an edge though its word is loaded."""
     for first in range(0, count, word):
         inside = [(begin + n >= 0) & (begin + n < size) for n in range(first, first + word)]
         # An aligned word is loaded only if part of it exists; shifted words are all loaded.
-        brought = there if is_skewed else there & np.any(inside, 0)
-        for each in inside[: count - first]:
-            yield brought & ~each
+        is_loaded = exists if is_skewed else exists & np.any(inside, 0)
+        for is_inside in inside[: count - first]:
+            yield is_loaded & ~is_inside
 
 
 class Runs:
@@ -233,8 +236,8 @@ class Runs:
         assert axis is not None
         together = access.layout.contiguous(access.layout.dims[axis])
         count = self.count = view.run(together)
-        self.held = view.held(count, together)  #: elements; loaded by the messages of a run
-        self.is_skewed = self.held > count
+        self.loaded = view.loaded_elements(count, together)  #: elements; loaded by the messages of a run
+        self.is_skewed = self.loaded > count
         self.access, self.positions, self.axis = access, positions, axis
         self.inner = view.axes[axis][-1]
         self.edges = view.edges(count)
@@ -244,7 +247,7 @@ class Runs:
         self.outermost = {dims[0].name for dims in view.axes}
 
     def at(self, register: int) -> dict[str, Position]:
-        """Return the position along each dim; along the unit dim without terms of the tile's start, where possible."""
+        """Return the position along each dim; along the unit dim a number if all lanes and blocks share it."""
         found, inner = self.positions.of(register), self.inner
         if (place := self._place(register)) is not None:
             found[inner.name] = Position(ZERO, ZERO, place)
@@ -264,24 +267,24 @@ class Runs:
         at, place = self.at(register), self._place(register)
         starts = range(0, self.inner.padded, self.count) if place is None else range(place, place + 1)
         dims = ((self.inner.name, starts), *((d.name, range(d.size)) for d in self.others))
-        cut = _cut(self.edges, dims, self.count, self.word, self.is_skewed)
+        effects = _edge_effects(self.edges, dims, self.count, self.word, self.is_skewed)
         edges: list[_Edge] = []
         by: Expr = ZERO
-        for h, amounts in zip(self.edges, cut.amounts):
+        for h, amounts in zip(self.edges, effects.amounts):
             if amounts:
                 start = plus(self._coordinate(h, at), by)
-                edges.append(_Edge(start, start + (self.count - h.size), amounts, cut.grain))
+                edges.append(_Edge(start, start + (self.count - h.size), amounts, effects.grain))
                 by = plus(by, edges[-1].displacement)
         missing = {
             n: tuple((self._coordinate(h, at) + n).to(u32) < const(h.size, u32) for h in cutting)
-            for n, cutting in cut.missing.items()
+            for n, cutting in effects.missing.items()
         }
         outside = tuple(
             (self._coordinate(h, at) + (self.count - 1)).to(u32) < const(h.size + self.count - 1, u32)
             for h in self.edges
-            if h in cut.outside or self._is_open(h)
+            if h in effects.outside or self._is_open(h)
         )
-        return Run(self.count, self.word, tuple(edges), missing, outside, self.is_skewed, cut.steps)
+        return Run(self.count, self.word, tuple(edges), missing, outside, self.is_skewed, effects.steps)
 
     def _is_open(self, h: Halo) -> bool:
         """Return whether positions along an edge continue beyond those enumerated."""

@@ -22,7 +22,7 @@ from convgen.ir.layout.digits import times
 from convgen.ir.layout.fragment import DWORD, Fragment
 from convgen.ir.layout.memory import Plane, Rectangle, RectangleOrder
 from convgen.ir.record import evolve, frozen
-from convgen.ir.simplify.extents import divisor, is_multiple, least, most, never_less
+from convgen.ir.simplify.extents import divisor, is_multiple, lower_bound, never_less, upper_bound
 from convgen.ir.sizes import Extent
 from convgen.passes.messages.access import Position, TileAccess, scale
 from convgen.passes.messages.linear import ZERO, Halo, LinearDim, LinearView, plus
@@ -163,8 +163,8 @@ def _planes(view: LinearView, limits: Planes | None) -> _Planes | None:
         stays or view.memory.bytes < _MOST_BYTES,
         all(is_multiple(n, limits.align) for n in (start, *steps, line if every > 1 else 0)),
         is_multiple(width, DWORD) and is_multiple(pitch, limits.pitch),
-        limits.least <= least(width) and never_less(pitch, width),
-        most(pitch) < limits.most and max(rows.size, most(height)) < limits.most,
+        limits.least <= lower_bound(width) and never_less(pitch, width),
+        upper_bound(pitch) < limits.most and max(rows.size, upper_bound(height)) < limits.most,
     )
     plane = Plane(view.memory, view.base if stays else 0, width, height, pitch)
     return _Planes(plane, cols, rows, halo, every, line, sliding, moving, start, steps) if all(fits) else None
@@ -294,10 +294,10 @@ def _shapes(run: int, lanes: int, elem_bytes: int, limits: Planes, *, stores: bo
         return
     while count <= (1 if stores else limits.count) and run * elem_bytes % (count * DWORD) == 0:
         for rows, cols, order in _single(run // count, lanes, elem_bytes, stores=stores):
-            turned = order is RectangleOrder.ROW_A_LANE
-            short = cols * count * elem_bytes <= (limits.turned if turned else limits.row)
+            transposed = order is RectangleOrder.ROW_A_LANE
+            short = cols * count * elem_bytes <= (limits.transposed_row if transposed else limits.row)
             few = rows <= (limits.stored_rows if stores else limits.loaded_rows)
-            if short and few and not (turned and (stores or count > 1)):
+            if short and few and not (transposed and (stores or count > 1)):
                 yield Rectangle(rows, cols, order, count)
         count *= 2
 

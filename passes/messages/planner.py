@@ -1,8 +1,8 @@
 """The message planner: the messages that move a distributed tile between registers and global memory.
 
 An address is split into a varying offset, a uniform offset and an immediate. With surfaces, bounds-checked terms must
-be in the varying offset, and a lane that must not access gets an offset beyond every surface (docs/ir.md, "Surfaces").
-With flat addresses the lane's condition is the message's mask.
+be in the varying offset, and a lane that must not access gets an offset beyond every surface (docs/ir.md, "Global
+memory"). With flat addresses the lane's condition is the message's mask.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from convgen.ir.expr import AddressOf, Expr, Slice, Surface, Uniform
 from convgen.ir.record import evolve, frozen
 from convgen.ir.types import u32, u64
 from convgen.passes.messages.access import Position, TileAccess, scale
-from convgen.passes.messages.linear import WORD, ZERO, brings_runs, plus
+from convgen.passes.messages.linear import WORD, ZERO, loads_runs, plus
 from convgen.passes.messages.masks import TRUE, Leaving, Masks, Tests
 from convgen.passes.messages.partial_runs import Run, Runs
 from convgen.passes.messages.positions import Positions
@@ -50,7 +50,7 @@ def global_messages(access: TileAccess, widest: int | None = None) -> Iterator[G
     """
     window, positions = Window(access), Positions(access)
     assemble = _flat if access.facts.flat else _by_offset if access.places else _on_surface
-    if brings_runs(access.view, access.layout):
+    if loads_runs(access.view, access.layout):
         yield from _of_runs(access, window, positions)
         return
     if access.view.runs:
@@ -83,7 +83,7 @@ def _of_runs(access: TileAccess, window: Window, positions: Positions) -> Iterat
             yield GlobalMessage(start, runs.count, window.surface, varying, uniform, imm, mask)
             continue
         # Some words may be past the end of the buffer; only the varying offset is checked for that.
-        place, remaining, first = (varying + uniform + imm) & -WORD, runs.held, 0
+        place, remaining, first = (varying + uniform + imm) & -WORD, runs.loaded, 0
         while remaining:
             count = next(w for w in access.facts.global_widths if w <= remaining * access.view.memory.elem.bytes)
             count //= access.view.memory.elem.bytes
@@ -95,7 +95,7 @@ def _of_runs(access: TileAccess, window: Window, positions: Positions) -> Iterat
 
 def trims(access: TileAccess, value: Expr) -> Iterator[Expr]:
     """Yield the tile's elements, run by run, from `value`, the result of the messages that loaded its runs."""
-    if not brings_runs(access.view, access.layout):
+    if not loads_runs(access.view, access.layout):
         yield value
         return
     window, positions = Window(access), Positions(access)
@@ -103,7 +103,7 @@ def trims(access: TileAccess, value: Expr) -> Iterator[Expr]:
     for n, start in enumerate(range(0, access.layout.registers, runs.count)):
         run = runs.of(start)
         varying, uniform, imm = _displaced(*_offset(access, window, runs.at(start)), run, access)
-        yield run.trimmed(Slice(value, n * runs.held, runs.held), varying + uniform + imm)
+        yield run.trimmed(Slice(value, n * runs.loaded, runs.loaded), varying + uniform + imm)
 
 
 def _displaced(varying: Expr, uniform: Expr, imm: int, run: Run, access: TileAccess) -> tuple[Expr, Expr, int]:
@@ -138,7 +138,7 @@ def _by_offset(access: TileAccess, masks: Masks, tests: Tests, varying: Expr, im
 
 
 def _run(access: TileAccess, positions: Positions, widest: int) -> int:
-    """Return the elements a message: contiguous in registers and memory, aligned, and existing as a whole."""
+    """Return the elements of a message: contiguous in registers and memory, aligned, existing as a whole or not."""
     view, layout, alignment = access.view, access.layout, access.facts.message_alignment
     axis, elem = view.unit_axis, view.memory.elem.bytes
     if axis is None:
@@ -160,9 +160,9 @@ def _offset(
 ) -> tuple[Expr, Expr, int]:
     """Return (varying, uniform, immediate) in bytes from the window's start.
 
-    Dims whose `leaving` shows in offsets, and dims in `together`, contribute no uniform part.
+    Dims of `leaving` that the bounds check catches, and dims in `together`, contribute no uniform part.
     """
-    shown = {*together, *(d.name for d, shows in leaving if shows)}
+    varying_only = {*together, *(d.name for d, is_caught in leaving if is_caught)}
     varying: Expr = ZERO
     uniform: Expr = ZERO
     imm = access.view.skew
@@ -170,7 +170,7 @@ def _offset(
         for d in dims:
             at = window.position(d, positions[d.name])
             varying = plus(varying, scale(at.varying, d.stride))
-            if access.is_steady(at.uniform) or d.name in shown:
+            if access.is_invariant(at.uniform) or d.name in varying_only:
                 varying = plus(varying, scale(at.uniform, d.stride))
             else:
                 uniform = plus(uniform, scale(at.uniform, d.stride))

@@ -37,9 +37,9 @@ class Positions:
         """
         of_register = self._register_part[register]
         lanes, fixed, places = self._lane_part[name], of_register[name], self.places
-        if places is None or not places.swizzle.mask or name != self.layout.dims[0 if places.is_turned else 1]:
+        if places is None or not places.swizzle.mask or name != self.layout.dims[0 if places.is_transposed else 1]:
             return lanes, fixed
-        line, per_chunk = self.layout.dims[1 if places.is_turned else 0], places.chunk // places.elem.bytes
+        line, per_chunk = self.layout.dims[1 if places.is_transposed else 0], places.chunk // places.elem.bytes
         # higher bits do not change the swizzle
         down, across = places.swizzle.period, 1 << places.swizzle.mask.bit_length()
         near, column = of_register[line] % down, fixed % (across * per_chunk)
@@ -49,8 +49,9 @@ class Positions:
     def _decode(self, axis: int, register: int) -> dict[str, Position]:
         """Return the position along each dim of an axis.
 
-        While runs of a dim and the tile divide one another, the tile's start and the position within it are decoded
-        separately; from the first dim on where they do not, their sum is decoded.
+        A dim's run is its padded size. While one of run and tile divides the other and the tile's start (a tile of 64
+        over runs of 16), no carry passes between the start and the position within the tile: they are decoded
+        separately. From the first dim on where it does not (a tile of 64 over runs of 48), their sum is decoded.
         """
         name = self.layout.dims[axis]
         dims, start, multiple = self.view.axes[axis], self.coords[axis], self.multiples[axis]

@@ -17,21 +17,24 @@ from convgen.ir.facts import SharedPhases, TargetFacts
 from convgen.ir.layout.fragment import DWORD, Fragment
 from convgen.ir.layout.memory import Shared
 from convgen.ir.record import frozen
-from convgen.ir.stmt import TURNED
+from convgen.ir.stmt import TRANSPOSED_LANES
 from convgen.passes.messages.linear import ZERO
 
-RUN = 4  #: elements a lane reads, and receives, in a transposing read
+TRANSPOSED_RUN = 4  #: elements a lane reads, and receives, in a transposing read
 MATRIX_ROWS, MATRIX_BYTES = 8, 16  #: rows of a matrix, and bytes of a row, in a read of matrices
-TURNED_BITS = 16  #: bits of an element of a transposing read
+ROW_LANES = MATRIX_BYTES // DWORD  #: lanes that receive the dwords of a row of a matrix
+TRANSPOSED_BITS = 16  #: bits of an element of a transposing read
 
 
-class Way(Enum):
+class Arrangement(Enum):
     """The arrangement of elements in a message."""
 
     LANE = "lane"  #: each lane's elements are contiguous
     BLOCK = "block"  #: all lanes' dwords are contiguous, at a uniform address
-    TURNED = "turned"  #: transposing read: elements of neighbouring lanes are contiguous
-    TURNED_MATRIX = "turned matrix"  #: transposing read of four matrices, whose rows are contiguous across lanes
+    TRANSPOSED = "transposed"  #: transposing read: elements of neighbouring lanes are contiguous
+    TRANSPOSED_MATRIX = (
+        "transposed matrix"  #: transposing read of four matrices, whose rows are contiguous across lanes
+    )
     MATRIX = "matrix"  #: read of four matrices: dwords of four neighbouring lanes are contiguous, one of each matrix
 
 
@@ -41,7 +44,7 @@ class SharedMessage:
 
     start: int
     count: int
-    way: Way
+    arrangement: Arrangement
     address: Expr
     imm: int
 
@@ -52,7 +55,7 @@ class _Piece:
 
     start: int
     count: int
-    way: Way
+    arrangement: Arrangement
     leader: int
     gap: int
 
@@ -80,37 +83,37 @@ def shared_messages(
     addresses: dict[int, Expr] = {}  # by leader
     for piece in _plan(tile, layout, subgroups, facts, reads):
         if piece.leader not in addresses:
-            addresses[piece.leader] = _address(tile, layout, subgroup, piece.way, piece.leader)
+            addresses[piece.leader] = _address(tile, layout, subgroup, piece.arrangement, piece.leader)
         address = addresses[piece.leader]
         if not isinstance(slot, Const):
             address = address + slot * tile.slot_bytes
         imm = piece.gap + fixed
         extra = (base + imm) // page * page if page > 1 else imm
         address = address + extra if extra else address
-        yield SharedMessage(piece.start, piece.count, piece.way, address, imm - extra)
+        yield SharedMessage(piece.start, piece.count, piece.arrangement, address, imm - extra)
 
 
 @lru_cache(maxsize=2**8)
-def _address(tile: Shared, layout: Fragment, subgroup: Expr, way: Way, leader: int) -> Expr:
+def _address(tile: Shared, layout: Fragment, subgroup: Expr, arrangement: Arrangement, leader: int) -> Expr:
     """Return the byte address, within any slot, of the message that starts at register `leader`."""
-    row, col = layout.coords(subgroup, *first_of(way, Lane(), leader, DWORD // tile.elem.bytes)).values()
+    row, col = layout.coords(subgroup, *first_owner(arrangement, Lane(), leader, DWORD // tile.elem.bytes)).values()
     return lift(tile.address(0, row, col), ZERO)
 
 
-def first_of(way: Way, lane: Any, register: Any, dword: int = 2) -> tuple[Any, Any]:
+def first_owner(arrangement: Arrangement, lane: Any, register: Any, dword: int = 2) -> tuple[Any, Any]:
     """Return the lane and register that hold the first element of a lane's part of a message.
 
     A `dword` holds so many elements.
     """
-    if way is Way.MATRIX:
-        return lane % MATRIX_ROWS * RUN, lane // MATRIX_ROWS * dword + register
-    if way is Way.TURNED_MATRIX:
+    if arrangement is Arrangement.MATRIX:
+        return lane % MATRIX_ROWS * ROW_LANES, lane // MATRIX_ROWS * dword + register
+    if arrangement is Arrangement.TRANSPOSED_MATRIX:
         row = lane % MATRIX_ROWS
         return row // 2, lane // MATRIX_ROWS * dword + row % 2 + register
-    if way is not Way.TURNED:
-        return (lane if way is Way.LANE else ZERO), register
-    within = lane % TURNED
-    return lane - within + within % RUN * RUN, within // RUN + register
+    if arrangement is not Arrangement.TRANSPOSED:
+        return (lane if arrangement is Arrangement.LANE else ZERO), register
+    within = lane % TRANSPOSED_LANES
+    return lane - within + within % TRANSPOSED_RUN * TRANSPOSED_RUN, within // TRANSPOSED_RUN + register
 
 
 @lru_cache(maxsize=2**10)
@@ -121,10 +124,10 @@ def _plan(tile: Shared, layout: Fragment, subgroups: int, facts: TargetFacts, re
     )
     row, col = layout.coords(subgroup, lane, register).values()
     at = np.broadcast_to(tile.address(0, row, col), subgroup.shape)
-    way, run = _way(tile, at, facts, reads)
-    exchanged = way in (Way.TURNED, Way.MATRIX, Way.TURNED_MATRIX)
+    arrangement, run = _arrangement(tile, at, facts, reads)
+    exchanged = arrangement in (Arrangement.TRANSPOSED, Arrangement.MATRIX, Arrangement.TRANSPOSED_MATRIX)
     begin = register - register % run
-    first = at[subgroup, *first_of(way, lane, begin, DWORD // tile.elem.bytes)] if exchanged else at
+    first = at[subgroup, *first_owner(arrangement, lane, begin, DWORD // tile.elem.bytes)] if exchanged else at
     leaders: list[int] = []
     plan = []
     for start in range(0, layout.registers, run):
@@ -133,45 +136,57 @@ def _plan(tile: Shared, layout: Fragment, subgroups: int, facts: TargetFacts, re
         leader, gap = next(((n, g) for n, g in constant if g >= 0), (start, 0))
         if leader == start:
             leaders.append(start)
-        plan.append(_Piece(start, run, way, leader, gap))
+        plan.append(_Piece(start, run, arrangement, leader, gap))
     return tuple(plan)
 
 
-def _way(tile: Shared, at: Any, facts: TargetFacts, reads: bool) -> tuple[Way, int]:
+def _arrangement(tile: Shared, at: Any, facts: TargetFacts, reads: bool) -> tuple[Arrangement, int]:
     """Return the arrangement of messages for the addresses [subgroups, lanes, registers], and registers a message."""
     if run := _block_run(tile, at, facts):
-        return Way.BLOCK, run
+        return Arrangement.BLOCK, run
     run = _lane_run(tile, at, facts)
-    if run < RUN and reads and facts.turned_reads and tile.elem.bits == TURNED_BITS and are_turned(at):
-        return Way.TURNED, RUN
+    if (
+        run < TRANSPOSED_RUN
+        and reads
+        and facts.transposed_reads
+        and tile.elem.bits == TRANSPOSED_BITS
+        and are_transposed(at)
+    ):
+        return Arrangement.TRANSPOSED, TRANSPOSED_RUN
     matrices = MATRIX_BYTES // tile.elem.bytes
     if run < matrices and reads and facts.matrix_reads and are_matrices(at, matrices, tile.elem.bytes):
-        return Way.MATRIX, matrices
-    if run < matrices and reads and facts.matrix_reads and tile.elem.bits == TURNED_BITS and are_turned_matrices(at):
-        return Way.TURNED_MATRIX, matrices
-    return Way.LANE, run
+        return Arrangement.MATRIX, matrices
+    if (
+        run < matrices
+        and reads
+        and facts.matrix_reads
+        and tile.elem.bits == TRANSPOSED_BITS
+        and are_transposed_matrices(at)
+    ):
+        return Arrangement.TRANSPOSED_MATRIX, matrices
+    return Arrangement.LANE, run
 
 
 @frozen
 class Transposing:
     """The transposing reads of a target: their arrangement, and the elements that a lane reads."""
 
-    way: Way
+    arrangement: Arrangement
     phases: SharedPhases
     run: int
 
 
 def transposing(facts: TargetFacts) -> Transposing | None:
     """Return a target's transposing reads of 16-bit elements; None if it has none."""
-    if facts.turned_reads:
-        return Transposing(Way.TURNED, facts.turned_reads, RUN)
+    if facts.transposed_reads:
+        return Transposing(Arrangement.TRANSPOSED, facts.transposed_reads, TRANSPOSED_RUN)
     if facts.matrix_reads:
-        return Transposing(Way.TURNED_MATRIX, facts.matrix_reads, MATRIX_BYTES * 8 // TURNED_BITS)
+        return Transposing(Arrangement.TRANSPOSED_MATRIX, facts.matrix_reads, MATRIX_BYTES * 8 // TRANSPOSED_BITS)
     return None
 
 
 @lru_cache(maxsize=2**10)
-def can_turn(fragment: Fragment, facts: TargetFacts, *, repeated: bool = False) -> bool:
+def reads_transposed(fragment: Fragment, facts: TargetFacts, *, repeated: bool = False) -> bool:
     """Return whether a column-major tile of 16-bit elements is read with transposing reads.
 
     A fragment that is `repeated` shares reads with its neighbours.
@@ -182,37 +197,37 @@ def can_turn(fragment: Fragment, facts: TargetFacts, *, repeated: bool = False) 
     lane, register = np.meshgrid(np.arange(facts.subgroup_size), np.arange(fragment.registers), indexing="ij")
     row, col = fragment.coords(0, lane[None], register[None]).values()
     height = fragment.shape[0]
-    at = (row + col * height) * (TURNED_BITS // 8)
+    at = (row + col * height) * (TRANSPOSED_BITS // 8)
     places = np.broadcast_to(at, (1, *lane.shape))
-    if reads.way is Way.TURNED:
-        return are_turned(places)
-    return are_turned_matrices(np.tile(places, reads.run) if repeated else places)
+    if reads.arrangement is Arrangement.TRANSPOSED:
+        return are_transposed(places)
+    return are_transposed_matrices(np.tile(places, reads.run) if repeated else places)
 
 
-def are_turned_matrices(at: Any) -> bool:
-    """Return whether every fourth lane has the next element in memory, in all registers, as `TURNED_MATRIX` needs."""
-    if at.shape[2] % MATRIX_ROWS or at.shape[1] != MATRIX_ROWS * RUN:
+def are_transposed_matrices(at: Any) -> bool:
+    """Return whether every fourth lane has the next element in memory, in all registers, as `TRANSPOSED_MATRIX` needs."""
+    if at.shape[2] % MATRIX_ROWS or at.shape[1] != MATRIX_ROWS * ROW_LANES:
         return False
-    columns = at.reshape(at.shape[0], MATRIX_ROWS, RUN, at.shape[2])
-    steps = np.arange(MATRIX_ROWS)[:, None, None] * (TURNED_BITS // 8)
+    columns = at.reshape(at.shape[0], MATRIX_ROWS, ROW_LANES, at.shape[2])
+    steps = np.arange(MATRIX_ROWS)[:, None, None] * (TRANSPOSED_BITS // 8)
     return bool((columns - columns[:, :1] == steps).all() and (columns[:, 0] % MATRIX_BYTES == 0).all())
 
 
-def are_turned(at: Any) -> bool:
+def are_transposed(at: Any) -> bool:
     """Return whether in each four registers, four neighbouring lanes hold neighbours, as transposing reads need."""
-    if at.shape[2] % RUN or at.shape[1] % TURNED:
+    if at.shape[2] % TRANSPOSED_RUN or at.shape[1] % TRANSPOSED_LANES:
         return False
-    fours = at.reshape(at.shape[0], -1, RUN, at.shape[2])
-    steps = np.arange(RUN)[:, None] * (TURNED_BITS // 8)
+    fours = at.reshape(at.shape[0], -1, TRANSPOSED_RUN, at.shape[2])
+    steps = np.arange(TRANSPOSED_RUN)[:, None] * (TRANSPOSED_BITS // 8)
     return bool((fours - fours[:, :, :1] == steps).all() and (fours[:, :, 0] % 8 == 0).all())
 
 
 def are_matrices(at: Any, run: int, elem_bytes: int) -> bool:
     """Return whether each `run` of registers is four dwords, parts of aligned rows of four neighbouring lanes."""
-    if elem_bytes > DWORD or at.shape[2] % run or at.shape[1] != MATRIX_ROWS * RUN:
+    if elem_bytes > DWORD or at.shape[2] % run or at.shape[1] != MATRIX_ROWS * ROW_LANES:
         return False
-    dwords = at.reshape(at.shape[0], MATRIX_ROWS, RUN, -1, DWORD // elem_bytes)
-    steps = np.arange(RUN)[:, None, None] * DWORD + np.arange(DWORD // elem_bytes) * elem_bytes
+    dwords = at.reshape(at.shape[0], MATRIX_ROWS, ROW_LANES, -1, DWORD // elem_bytes)
+    steps = np.arange(ROW_LANES)[:, None, None] * DWORD + np.arange(DWORD // elem_bytes) * elem_bytes
     rows = dwords[:, :, :1, :, :1]
     return bool((dwords - rows == steps).all() and (rows % MATRIX_BYTES == 0).all())
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from convgen.ir.error import Unsupported
 from convgen.ir.expr import Expr, Surface, const, lift, maximum, minimum
 from convgen.ir.layout.digits import times
-from convgen.ir.simplify.extents import least, most
+from convgen.ir.simplify.extents import lower_bound, upper_bound
 from convgen.ir.sizes import Extent
 from convgen.ir.types import s64
 from convgen.passes.messages.access import Position, TileAccess
@@ -42,7 +42,7 @@ class Window:
         Positions beyond the view, which the last tiles have, count: their offsets must not wrap into the surface.
         """
         beyond = sum(
-            (self.layout.extent(name) * dims[0].padded // self.view.extent(axis) + 1) * most(dims[0].stride)
+            (self.layout.extent(name) * dims[0].padded // self.view.extent(axis) + 1) * upper_bound(dims[0].stride)
             for axis, (name, dims) in enumerate(zip(self.layout.dims, self.view.axes))
         )
         if self.view.memory.bytes - self.view.base + beyond <= self.facts.surface_max:
@@ -55,15 +55,15 @@ class Window:
     def _moves(self, axis: int) -> bool:
         """Return whether a surface can begin further on along the first dimension of an axis."""
         outer = self.view.axes[axis][0]
-        return not outer.reversed and most(outer.stride) > 0
+        return not outer.reversed and upper_bound(outer.stride) > 0
 
     def _reach(self, axis: int) -> int:
         """Return the largest span of a tile in bytes, from its start along the first dimension of an axis."""
         outer, tile = self.view.axes[axis][0], self.layout.extent(self.layout.dims[axis])
         inner = self.view.extent(axis) // outer.padded
         span = min(outer.size, (tile + inner - 2) // inner + 1)
-        others = sum((d.size - 1) * most(d.stride) for dims in self.view.axes for d in dims if d is not outer)
-        return (span - 1) * most(outer.stride) + others + self.view.memory.elem.bytes
+        others = sum((d.size - 1) * upper_bound(d.stride) for dims in self.view.axes for d in dims if d is not outer)
+        return (span - 1) * upper_bound(outer.stride) + others + self.view.memory.elem.bytes
 
     def _surface(self) -> Surface:
         """Return the surface: the whole view, or a window that begins at the tile."""
@@ -73,11 +73,15 @@ class Window:
         outer, reach = self.view.axes[self.far][0], self._reach(self.far)
         step = outer.stride if self._moves(self.far) else memory.bytes
         rows, rest = self._rows(outer, step)
-        fitting = (self.facts.surface_max - rest) // most(step)
-        if fitting * most(step) + rest < reach or step != outer.stride or most(step) > self.facts.surface_max:
+        fitting = (self.facts.surface_max - rest) // upper_bound(step)
+        if (
+            fitting * upper_bound(step) + rest < reach
+            or step != outer.stride
+            or upper_bound(step) > self.facts.surface_max
+        ):
             raise Unsupported(
                 f"given {memory.name} of which one tile spans {reach} bytes, "
-                f"wanted at most {fitting * most(step) + rest}",
+                f"wanted at most {fitting * upper_bound(step) + rest}",
                 rule="size",
             )
         # Up to the end of the buffer, or the largest extent; masks protect what the tile must not touch.
@@ -92,9 +96,9 @@ class Window:
         if isinstance(whole, int) and isinstance(step, int):
             return divmod(whole, step)
         rest = whole - times(step, outer.extent)
-        if least(rest) != most(rest) or least(rest) < 0:
+        if lower_bound(rest) != upper_bound(rest) or lower_bound(rest) < 0:
             raise Unsupported(f"given {self.view.memory.name} of {whole} bytes, wanted rows of {step}", rule="size")
-        return outer.extent, least(rest)
+        return outer.extent, lower_bound(rest)
 
     def _from_origin(self, at: Position, origin: Expr) -> Position:
         """Return the position relative to the surface's start. No part may be negative: the varying one is checked."""

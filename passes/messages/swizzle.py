@@ -16,22 +16,17 @@ from convgen.ir.layout.fragment import DWORD, Fragment
 from convgen.ir.layout.memory import COL, ROW, Swizzle
 from convgen.ir.record import evolve, frozen
 from convgen.ir.types import Type
-from convgen.passes.messages.shared import Way, first_of, reads_matrices, transposing
+from convgen.passes.messages.shared import Arrangement, first_owner, reads_matrices, transposing
 
 _Ints = npt.NDArray[np.int64]
 
-#: Accesses of a layout to simulate: conflicts repeat with the row pattern.
-_ACCESSES = 4
+_ACCESSES = 4  #: messages; the first ones of an access, which are simulated: conflicts repeat with the rows
 
-#: Left shifts of rows to try.
-_LIFTS = (1, 2, 3)
-
+# The search space; chosen.
+_LIFTS = (1, 2, 3)  #: bits; left shifts of a row's number (negative `Swizzle.shift`)
+_FOLDS = (1, 2, 3)  #: bits; distance of the second shift from the first (`Swizzle.fold`)
 _MOST_GAP = 4  #: chunks; largest gap behind each row
-
-_GAPS = (8, 16, 32, 64)  #: bytes; gaps to try behind runs of whole blocks, which keep their alignment
-
-#: Folds to try: distance of the second shift from the first.
-_FOLDS = (1, 2, 3)
+_GAPS = (8, 16, 32, 64)  #: bytes; gaps behind runs of whole blocks, which keep their alignment
 
 
 @frozen
@@ -77,12 +72,19 @@ def conflict_cycles(parts: npt.ArrayLike, phases: SharedPhases, width: int) -> i
 
 
 def _accesses(
-    layout: Fragment, phases: SharedPhases, elem_bytes: int, width: int, lanes: int, way: Way = Way.LANE
+    layout: Fragment,
+    phases: SharedPhases,
+    elem_bytes: int,
+    width: int,
+    lanes: int,
+    arrangement: Arrangement = Arrangement.LANE,
 ) -> _Accesses:
     """Return the first messages of subgroup 0's access; the dims of `layout` are across and along chunks."""
     elements = width // elem_bytes
     registers = np.arange(0, min(layout.registers, _ACCESSES * elements), elements)[:, None]
-    at = layout.coords(0, *first_of(way, np.arange(lanes), registers, DWORD // elem_bytes if elem_bytes < DWORD else 1))
+    at = layout.coords(
+        0, *first_owner(arrangement, np.arange(lanes), registers, DWORD // elem_bytes if elem_bytes < DWORD else 1)
+    )
     row, col = (np.broadcast_to(at[dim], (len(registers), lanes)) for dim in layout.dims)
     return _Accesses(row, col // elements, phases, width)
 
@@ -102,27 +104,27 @@ def find_swizzle(
     facts: TargetFacts,
     *,
     pitch: int = 0,
-    turned: bool = False,
+    transposed: bool = False,
     period: int = 0,
 ) -> tuple[Swizzle, int]:
-    """Return the first swizzle, simplest first, with the least conflicts over fragment reads and copy writes, if any.
+    """Return the simplest swizzle with the fewest bank conflicts, and its extra cycles.
 
-    Also returns the extra cycles of the first accesses. `cols` elements make a row, `pitch` elements (default: `cols`)
-    lie from row to row; `chunk` is the unit of the swizzle in bytes, and messages may move less. In a `turned`
-    (transposed) tile `cols` is the length of a column, and reads transpose. If reads may begin at multiples of `period`
-    rows (or columns, in a transposed tile), the swizzle repeats there.
+    The first reads as `read` and, unless None, the first writes as `write` are simulated. `cols` elements make a row,
+    `pitch` elements (default: `cols`) lie from row to row; `chunk` is the unit of the swizzle in bytes, and messages
+    may move less. In a `transposed` tile `cols` is the length of a column, and reads transpose. If reads may begin at
+    multiples of `period` rows (columns in a transposed tile), the swizzle repeats there.
     """
     within, lanes = cols * elem.bytes // chunk, facts.subgroup_size
-    count = read.shape[turned] if write and not period else 0
-    if turned and (reads := transposing(facts)):
+    count = read.shape[transposed] if write and not period else 0
+    if transposed and (reads := transposing(facts)):
         read, write = _across(read), write and _across(write)
-        accesses = [_accesses(read, reads.phases, elem.bytes, reads.run * elem.bytes, lanes, reads.way)]
+        accesses = [_accesses(read, reads.phases, elem.bytes, reads.run * elem.bytes, lanes, reads.arrangement)]
     else:
         accesses = [_reads(read, elem, chunk, facts)]
     if write is not None:
         accesses.append(_writes(write, elem, chunk, facts))
     rows = _Rows(chunk, within, pitch * elem.bytes // chunk if pitch else within, count)
-    return _best(accesses, rows, turned=turned, period=period)
+    return _best(accesses, rows, transposed=transposed, period=period)
 
 
 @lru_cache(maxsize=2**10)
@@ -205,21 +207,23 @@ def widest(run: int, most: int) -> int:
 
 
 def _reads(read: Fragment, elem: Type, chunk: int, facts: TargetFacts) -> _Accesses:
-    held = widest(read.contiguous(read.dims[1]) * elem.bytes, chunk)
+    width = widest(read.contiguous(read.dims[1]) * elem.bytes, chunk)
     whole, half = facts.chunk_bytes, facts.chunk_bytes // 2
-    if held < whole <= chunk and facts.matrix_reads and reads_matrices(read, elem.bytes, facts.subgroup_size):
-        return _accesses(read, facts.matrix_reads, elem.bytes, whole, facts.subgroup_size, Way.MATRIX)
-    reading = facts.shared_read if held == whole else facts.shared_half_read.of_less(half // held)
-    return _accesses(read, reading, elem.bytes, held, facts.subgroup_size)
+    if width < whole <= chunk and facts.matrix_reads and reads_matrices(read, elem.bytes, facts.subgroup_size):
+        return _accesses(read, facts.matrix_reads, elem.bytes, whole, facts.subgroup_size, Arrangement.MATRIX)
+    reading = facts.shared_read if width == whole else facts.shared_half_read.narrower(half // width)
+    return _accesses(read, reading, elem.bytes, width, facts.subgroup_size)
 
 
 def _writes(write: Fragment, elem: Type, chunk: int, facts: TargetFacts) -> _Accesses:
     written = widest(write.contiguous(write.dims[1]) * elem.bytes, chunk)
-    writing = facts.shared_write.of_less(facts.chunk_bytes // written)
+    writing = facts.shared_write.narrower(facts.chunk_bytes // written)
     return _accesses(write, writing, elem.bytes, written, facts.subgroup_size)
 
 
-def _best(accesses: Sequence[_Accesses], rows: _Rows, *, turned: bool = False, period: int = 0) -> tuple[Swizzle, int]:
+def _best(
+    accesses: Sequence[_Accesses], rows: _Rows, *, transposed: bool = False, period: int = 0
+) -> tuple[Swizzle, int]:
     """Return the first swizzle with the least extra cycles; swizzles within rows are tried before those across rows."""
 
     def cost(swizzle: Swizzle, enough: float = inf) -> int:
@@ -235,7 +239,7 @@ def _best(accesses: Sequence[_Accesses], rows: _Rows, *, turned: bool = False, p
     wider = [mask for mask in (1, 3, 7, 15) if mask >= rows.chunks]
     simple = [Swizzle(), *(Swizzle(shift, mask) for mask in masks for shift in range(4))]
     lifted = [Swizzle(-lift, mask & ~((1 << lift) - 1)) for lift in _LIFTS for mask in masks if mask >> lift]
-    if turned:  # rows of a transposed block are neighbours of each other
+    if transposed:  # rows of a transposed block are neighbours of each other
         simple += lifted
         simple += [Swizzle(-lift, mask, lift + down) for lift in _LIFTS for down in _LIFTS for mask in masks]
     folded = [Swizzle(shift, mask, fold) for fold in _FOLDS for mask in masks for shift in range(3)]

@@ -22,7 +22,7 @@ from convgen.ir.layout.mma import MmaTile
 from convgen.ir.record import evolve
 from convgen.ir.types import f16
 from convgen.passes.messages.planes import whole_rectangles
-from convgen.passes.messages.shared import Way, shared_messages
+from convgen.passes.messages.shared import Arrangement, shared_messages
 from convgen.passes.messages.swizzle import find_gaps, write_conflicts
 from convgen.plan.config import Config
 from convgen.plan.copies import comes_out_even, copy_layout, even_rows, in_memory_order
@@ -82,7 +82,7 @@ def test_lanes_go_down_the_rows_and_write_blocks(name: str) -> None:
         assert (two["row"] - one["row"], two["k"] - one["k"]) == (1, 0)
         tile = Shared("t", f16, rows, cols, memory, 1, Swizzle(), 16)
         messages = list(shared_messages(tile, const(0), split.stored, const(0), waves, facts))
-        assert all(m.way is Way.BLOCK for m in messages)
+        assert all(m.arrangement is Arrangement.BLOCK for m in messages)
         assert sum(m.count for m in messages) == split.stored.registers
 
 
@@ -132,10 +132,13 @@ def test_rows_are_dealt_where_lanes_meet_otherwise() -> None:
 
 #: (operand, axis along which memory runs) -> how its rectangles stand in registers, and how these are stored.
 RECTANGLES = {
-    ("a", 1): (RectangleOrder.ROW_A_LANE, Way.BLOCK),
-    ("a", 0): (RectangleOrder.COLUMN_A_LANE, Way.BLOCK),
-    ("b", 1): (RectangleOrder.ROWS, Way.BLOCK),
-    ("b", 0): (RectangleOrder.COLUMN_A_LANE, Way.LANE),  # which is half of the way; a lane writes its chunk as a row
+    ("a", 1): (RectangleOrder.ROW_A_LANE, Arrangement.BLOCK),
+    ("a", 0): (RectangleOrder.COLUMN_A_LANE, Arrangement.BLOCK),
+    ("b", 1): (RectangleOrder.ROWS, Arrangement.BLOCK),
+    ("b", 0): (
+        RectangleOrder.COLUMN_A_LANE,
+        Arrangement.LANE,
+    ),  # which is half of the way; a lane writes its chunk as a row
 }
 
 
@@ -152,8 +155,8 @@ def test_rectangles_come_as_blocks_or_chunks_are_stored(operand: str, unit: int)
         assert shape.order is order
         tile = Shared("t", f16, rows, cols, memory, 1, Swizzle(), facts.chunk_bytes)
         messages = list(shared_messages(tile, const(0), split.stored, const(0), waves, facts))
-        assert {m.way for m in messages} == {way}
-        if way is Way.LANE:
+        assert {m.arrangement for m in messages} == {way}
+        if way is Arrangement.LANE:
             assert {m.count * f16.bytes for m in messages} == {facts.chunk_bytes}
         else:
             assert split.loaded == split.stored

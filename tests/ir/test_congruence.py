@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from convgen.ir.expr import Expr, const, maximum, minimum, select, var
 from convgen.ir.simplify.bounds import Bounds
-from convgen.ir.simplify.congruence import ANYTHING, Congruence, Congruences, both, either, normal
+from convgen.ir.simplify.congruence import ANYTHING, Congruence, Congruences, conjunction, disjunction, normal
 from convgen.ir.types import s32, u32
 from tests.ir.expressions import Case
 from tests.strategies import FIXED
@@ -33,7 +33,7 @@ def test_knowing_both(m: int, n: int) -> None:
     for r, t in itertools.product(range(m or 5), range(n or 5)):
         a, b = (m, r), (n, t)
         common = values(a) & values(b)
-        found = both(a, b)
+        found = conjunction(a, b)
         assert found == normal(*found)
         if common:
             assert values(found) == common
@@ -45,7 +45,7 @@ def test_knowing_both(m: int, n: int) -> None:
 def test_knowing_either(m: int, n: int) -> None:
     """The narrowest congruence with all values of both."""
     for r, t in itertools.product(range(m or 5), range(n or 5)):
-        found = either((m, r), (n, t))
+        found = disjunction((m, r), (n, t))
         every = values((m, r)) | values((n, t))
         assert every <= values(found)
         narrower = [(k, e) for k in range(found[0] + 1, 13) for e in range(k) if every <= values((k, e))]

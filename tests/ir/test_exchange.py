@@ -104,8 +104,8 @@ def test_a_subgroup_may_reduce_what_it_has_alone() -> None:
 def test_who_meets(to: Fragment, meet: bool) -> None:
     of = layout(("n", 4, S, 1), ("m", 2, R, 1))
     values = var("v", vector(s32, of.registers)), var("w", vector(s32, to.registers))
-    assert s.Redistribute(values[1], values[0], of, to, s.Site(1)).meet == meet
-    assert not s.Redistribute(var("same", values[1].type), values[1], to, to, s.Site(1)).meet
+    assert s.Redistribute(values[1], values[0], of, to, s.Site(1)).crosses_subgroups == meet
+    assert not s.Redistribute(var("same", values[1].type), values[1], to, to, s.Site(1)).crosses_subgroups
 
 
 def test_text_and_dump() -> None:
@@ -131,7 +131,7 @@ def test_what_cannot_be_exchanged() -> None:
         "which is a part along m, wanted all of it": lambda: k.reduce("v", held, part, "m", Add),
         "given f32x6 as .* wanted f32x12": lambda: k.reduce("v", var("h", vector(f32, 6)), MIXED, "m", Add),
         "wanted two layouts of one tile": lambda: k.redistribute("v", held, MIXED, MIXED.renamed({"m": "k"})),
-        "wanted such of whole bytes": lambda: k.reduce("v", var("h", vector(s4, 12)), MIXED, "m", Add),
+        "wanted at least 8 bits": lambda: k.reduce("v", var("h", vector(s4, 12)), MIXED, "m", Add),
         "given a lane of type f64, wanted s32": lambda: FromLane(held, const(1.0, f64)),
     }
     for message, make in refused.items():

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from convgen.ir.error import Unsupported, UserError
 from convgen.ir.expr import Var, const, maximum, minimum
-from convgen.ir.layout.argument import evaluate, told
-from convgen.ir.simplify.extents import divisor, is_multiple, least, most, never_less, value_of
+from convgen.ir.layout.argument import evaluate, launch_expression
+from convgen.ir.simplify.extents import divisor, is_multiple, lower_bound, never_less, upper_bound, value_of
 from convgen.ir.sizes import Extent, Size
 from convgen.ir.types import s32
 
@@ -36,10 +36,10 @@ def _sizes(values: tuple[int, int]) -> dict[Var, int]:
 @given(EXTENTS, VALUES)
 def test_what_is_known_holds(extent: Extent, values: tuple[int, int]) -> None:
     found = value_of(extent, _sizes(values))
-    assert least(extent) <= found <= most(extent)
+    assert lower_bound(extent) <= found <= upper_bound(extent)
     assert not isinstance(extent, int)
     assert found % divisor(extent, {}) == 0 if divisor(extent, {}) else found == 0
-    assert evaluate(told(extent), dict(zip("mn", values))) == found
+    assert evaluate(launch_expression(extent), dict(zip("mn", values))) == found
 
 
 @given(EXTENTS, EXTENTS, VALUES)
@@ -59,8 +59,8 @@ def test_products_are_compared_as_such() -> None:
 
 def test_what_is_no_extent_is_refused() -> None:
     with pytest.raises(Unsupported, match="wanted"):
-        most(M << 2)
+        upper_bound(M << 2)
     with pytest.raises(UserError, match="wanted"):
-        told(M << 2)
+        launch_expression(M << 2)
     with pytest.raises(UserError, match="least value of m"):
         Size("m", 0, s32, -1, 4, 1)

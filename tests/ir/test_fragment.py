@@ -137,7 +137,7 @@ def test_parts_are_runs_of_registers(f: Fragment, most: int) -> None:
 @given(fragments())
 def test_lengths_are_those_of_parts(f: Fragment) -> None:
     every = range(f.registers, 0, -1)
-    assert f.lengths == tuple(most for most in every if f.parts(most)[0].registers == most)
+    assert f.part_sizes == tuple(most for most in every if f.parts(most)[0].registers == most)
 
 
 @settings(max_examples=200)
@@ -291,8 +291,8 @@ def test_columns_side_by_side_where_lanes_hold_columns() -> None:
         assert columns.tolist() == [4 * lane + i for lane in range(8)]
         assert np.array_equal(tile.a.coords(0, np.arange(8), tile.a_start(i, 0))["n"], columns)
     assert tile.d.along("n").contiguous("n") == 4
-    assert tile.deals_columns
-    assert not evolve(tile, run=1).deals_columns
+    assert tile.regroups_columns
+    assert not evolve(tile, run=1).regroups_columns
 
 
 def test_rows_are_dealt_to_all_instructions_of_a_workgroup() -> None:

@@ -15,7 +15,7 @@ from convgen.ir.error import UserError
 from convgen.ir.evaluate import Evaluator
 from convgen.ir.expr import Expr, Var, const, lift
 from convgen.ir.layout.digits import Index
-from convgen.ir.layout.index import choose, least
+from convgen.ir.layout.index import choose, lesser
 from convgen.ir.layout.mapping import TILE, WorkgroupMapping
 from convgen.ir.layout.order import STEPS, Order
 from convgen.ir.layout.turns import Persist, SharedOut, Turns, follow_one_another
@@ -183,7 +183,7 @@ def test_each_step_is_drawn_in_these_tests() -> None:
 def _waves_order(number: Index, m: int, n: int, size: int = 3, dies: int = 8) -> tuple[Index, Index]:
     """Wave's workgroup reordering as its document writes it, the last group's size chosen among constants."""
     total = m * n
-    number = number % dies * (total // dies) + least(number % dies, total % dies) + number // dies
+    number = number % dies * (total // dies) + lesser(number % dies, total % dies) + number // dies
     first = number // (size * n) * size
     inside = number % (size * n)
     last = m % size or size
@@ -259,7 +259,7 @@ def test_workgroups_without_a_tile_do_nothing() -> None:
 def test_slices_are_dealt_whole_grains(slices: int, data: st.DataObject) -> None:
     """Each grain once, in order; the last slices have one more than the first, in numbers as in expressions."""
     grains = data.draw(st.integers(slices, 200))
-    mapping = WorkgroupMapping((1, 1, 1, slices), dealt=grains)
+    mapping = WorkgroupMapping((1, 1, 1, slices), uneven_grains=grains)
     first, count = (np.broadcast_to(bound, slices) for bound in mapping.share_of_slice(np.arange(slices)))
     assert [0, *(first + count)] == [*first, grains]
     assert {*count} <= {-(-grains // slices), grains // slices}
@@ -273,14 +273,16 @@ def test_the_longest_slice_begins_nowhere_too_late() -> None:
     """By ranges alone: what loads of the last block of K need no mask for."""
     k = KernelBuilder("k", (1, 10, 1))
     slice_ = k.group[1]
-    first, count = (lift(bound, slice_) for bound in WorkgroupMapping((1, 1, 1, 10), dealt=1568).share_of_slice(slice_))
+    first, count = (
+        lift(bound, slice_) for bound in WorkgroupMapping((1, 1, 1, 10), uneven_grains=1568).share_of_slice(slice_)
+    )
     ranges = {slice_: (0, 9)}
     assert (bounds(first, ranges), bounds(count, ranges)) == ((0, 1411), (156, 157))
 
 
 def test_suites_run_with_the_grains_of_their_slice() -> None:
     k = KernelBuilder("k", (1, 3, 1))
-    with k.tile_of(WorkgroupMapping((1, 1, 1, 3), grain=2, dealt=5)) as tile:
+    with k.tile_of(WorkgroupMapping((1, 1, 1, 3), grain=2, uneven_grains=5)) as tile:
         ev = Evaluator(k.width)
         assert (tile["rank"], tile["sharers"], tile["begin"]) == (tile["k"], 3, 0)
         first, count = tile["first"], tile["end"]

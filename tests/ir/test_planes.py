@@ -163,7 +163,7 @@ BREACHES: list[tuple[Callable[[Room], object], str]] = [
     (lambda k: typed(k, vector(u32, 2), 4, 4), "a rectangle of 4 x 4, a row a lane, for u32x2"),  # as many, elsewhere
     (lambda k: typed(k, vector(u32, 2), 16, 2), "a rectangle of 16 x 2, a row a lane, for u32x2"),  # too many rows
     (lambda k: typed(k, vector(u32, 2), 4, 4, RectangleOrder.COLUMN_A_LANE), "a rectangle of 4 x 4, a column a lane"),
-    (lambda k: wide(k), "a rectangle of 16 columns, loaded; wanted 8 where each is a lane's"),
+    (lambda k: wide(k), "a load of 16 columns, one a lane; wanted at most 8"),
 ]  # fmt: skip
 
 

@@ -105,13 +105,13 @@ def test_bits_tell_variables_and_other_users() -> None:
     k = kernel(7)
     group = k.group_ids[0]
     rounds.begin(k)
-    assert rounds.rests_on(group + 1) == rounds.bit(group)
-    assert rounds.rests_on(const(1) + 2) == 0
+    assert rounds.dependencies(group + 1) == rounds.bit(group)
+    assert rounds.dependencies(const(1) + 2) == 0
     rounds.begin(kernel(6))
     five = next(e for e in rounds.uses if str(e) == "group_x * 5")
-    assert not rounds.rests_on(five) & USES
+    assert not rounds.dependencies(five) & USES
     six = next(e for e in rounds.uses if str(e) == "i * 6")
-    assert rounds.rests_on(six + 1) == USES | rounds.bit(six.children()[0])  # type: ignore[arg-type]
+    assert rounds.dependencies(six + 1) == USES | rounds.bit(six.children()[0])  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from convgen.ir.build import KernelBuilder
 from convgen.ir.expr import Expr, Lane
 from convgen.ir.simplify.simplify import simplify
-from convgen.ir.simplify.sums import LinearForms, parts, peel, plus, unit
+from convgen.ir.simplify.sums import LinearForms, add_scaled, parts, peel, unit
 from convgen.ir.types import u32
 
 SUMS: dict[str, Callable[[Expr, Expr, Expr], Expr]] = {
@@ -82,8 +82,8 @@ def test_parts_and_units() -> None:
         *((x, 1, 3), (x, 1, -3), (x, -1, 3), (x - y, 1, 0), (x, 1, 0))
     ]
     assert peel(x * 0 + 5)[1:] == (1, 5)
-    assert plus(({x: 2, y: 1}, 3), ({x: 1, y: 1}, 5), -1) == ({x: 1}, -2)
-    assert plus(({x: 2}, 3), ({x: -1, y: 4}, 5), 2) == ({y: 8}, 13)
+    assert add_scaled(({x: 2, y: 1}, 3), ({x: 1, y: 1}, 5), -1) == ({x: 1}, -2)
+    assert add_scaled(({x: 2}, 3), ({x: -1, y: 4}, 5), 2) == ({y: 8}, 13)
 
 
 def test_forms_open_no_further_than_asked() -> None:

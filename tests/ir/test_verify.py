@@ -216,8 +216,8 @@ BREACHES: list[tuple[Callable[[Room], object], str]] = [
     (bad_exit, r"given values of types \[s64\], wanted \[s32\]"),
     (lambda k: k.add(loop_of(k, stmt.ExitIf(LANE < 3, ()))), "cond lane < 3 differs"),
     # sites
-    (lambda k: k.add(stmt.block(*[stmt.Barrier(Site(1))] * 2)), "site 1 stands at two places"),
-    (lambda k: k.add(stmt.block(stmt.Barrier(Site(1)), stmt.Barrier(k.site("x")))), "site 1 stands at two places"),
+    (lambda k: k.add(stmt.block(*[stmt.Barrier(Site(1))] * 2)), "two statements have site 1"),
+    (lambda k: k.add(stmt.block(stmt.Barrier(Site(1)), stmt.Barrier(k.site("x")))), "two statements have site 1"),
     # views and tiles
     (lambda k: k.load_view("v", matrix(Global("y", f32, 2048), 64, 8), (0, 0), ROWS), "buffer y is not an argument"),
     (lambda k: k.load_view("v", view_of(k, dim="i"), (0, 0), ROWS), "two dims of one name: i, i"),
@@ -238,7 +238,7 @@ BREACHES: list[tuple[Callable[[Room], object], str]] = [
     (lambda k: k.copy(k.tile, k.view, (0, 0), ROWS, slot=LANE), "slot lane differs"),
     (
         lambda k: k.copy(k.shared("low", f32, 32, 8), k.view, (0, 0), ROWS),
-        r"a fragment of \(64, 8\) in shared tile low",
+        r"a fragment of \(64, 8\) does not fit shared tile low",
     ),
     (lambda k: k.copy(k.shared("half", f16, 64, 8), k.view, (0, 0), ROWS), "copy of f32 into a shared tile of f16"),
     (lambda k: k.store_view(k.view, (0, 0), k.zeros(vector(f32, 4)), ROWS), "a fragment of type f32x4, wanted f32x8"),

@@ -88,7 +88,7 @@ def test_maps_are_read_from_their_fragments(case: tuple[Pair, WgMap, SgMap]) -> 
     found_wg, found_sg = maps_of(fragment, wg.subgroups)
     again = found_wg.fragment(tile, found_sg)
     shared = (Space.LANE, Space.SUBGROUP)
-    assert again.owners(*shared) == fragment.owners(*shared)
+    assert again.canonical(*shared) == fragment.canonical(*shared)
     assert maps_of(again, wg.subgroups) == (found_wg, found_sg)
     assert (found_wg.subgroups, found_sg.lanes) == (wg.subgroups, sg.lanes)
 
@@ -101,7 +101,7 @@ def test_maps_of_one_round_are_nested_layouts(case: tuple[Pair, WgMap, SgMap]) -
     if wg.rounds(tile) == (1, 1):
         nested = NestedLayout.of(fragment, sg.lanes).fragment(sg.lanes, fragment.dims)
         shared = (Space.LANE, Space.SUBGROUP)
-        assert nested.owners(*shared) == fragment.owners(*shared)
+        assert nested.canonical(*shared) == fragment.canonical(*shared)
 
 
 # ---------------------------------------------------------------- the RFC
@@ -216,7 +216,7 @@ def test_shapes_of_results(block: Pair, map_: SgMap, shape: Pair) -> None:
 @pytest.mark.parametrize(("map_", "in_place"), [(WgMap((32, 1), (64, 32)), True), (WgMap((4, 8), (64, 32)), False)])
 def test_transposes_within_subgroups(map_: WgMap, in_place: bool) -> None:
     turned = WgMap((8, 4), (32, 64))
-    assert map_.turns_in_place((256, 32), turned) == in_place
+    assert map_.transposes_in_place((256, 32), turned) == in_place
     mine = [
         {(c + j, r + i) for r, c in map_.blocks_of((256, 32), s) for i in (0, 63) for j in (0, 31)} for s in range(32)
     ]

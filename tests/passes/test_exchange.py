@@ -151,12 +151,12 @@ def test_lanes_meet_no_bank_twice_in_a_scratch_tile() -> None:
     across = Fragment(("row", "col"), (Digit("col", 64, R, 1), Digit("row", 64, L, 1)))
     down = Fragment(("row", "col"), (Digit("col", 64, L, 1), Digit("row", 64, R, 1)))
     narrow, wide = (scratch_tile("t", f32, across, loaded, _FACTS) for loaded in (down, across))
-    for tile, width, reading in ((narrow, 4, _FACTS.shared_half_read.of_less(2)), (wide, 16, _FACTS.shared_read)):
+    for tile, width, reading in ((narrow, 4, _FACTS.shared_half_read.narrower(2)), (wide, 16, _FACTS.shared_read)):
         row, col = np.arange(64), np.zeros(64, np.int64)
         assert tile.chunk >= width
         assert conflict_cycles(tile.address(0, row, col) // width, reading, width) == 0
         assert conflict_cycles(row * 256 // width, reading, width) > 0
-    assert conflict_cycles(narrow.address(0, 0, np.arange(64)) // 4, _FACTS.shared_half_read.of_less(2), 4) == 0
+    assert conflict_cycles(narrow.address(0, 0, np.arange(64)) // 4, _FACTS.shared_half_read.narrower(2), 4) == 0
 
 
 @pytest.mark.parametrize("target", FACTS)

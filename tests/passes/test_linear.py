@@ -15,7 +15,7 @@ from convgen.ir.error import Unsupported
 from convgen.ir.expr import const, minimum, var
 from convgen.ir.layout.memory import Dim, Global, TensorDim, View
 from convgen.ir.layout.tags import Layout
-from convgen.ir.simplify.extents import divisor, most
+from convgen.ir.simplify.extents import divisor, upper_bound
 from convgen.ir.types import f16
 from convgen.passes.messages.linear import Halo, LinearDim, LinearView, linearize
 from convgen.plan import views
@@ -122,7 +122,7 @@ def linear_addresses(view: LinearView) -> dict[tuple[int, ...], int]:
         halos = (h.const + sum(dims.get(n, 0) * c for n, c in h.terms) for h in view.halos)
         if exists and all(0 <= x < h.size for x, h in zip(halos, view.halos)):
             place = {d: d.size - 1 - dims[d.name] if d.reversed else dims[d.name] for axis in view.axes for d in axis}
-            out[at] = view.base + sum(at_ * most(d.stride) for d, at_ in place.items())
+            out[at] = view.base + sum(at_ * upper_bound(d.stride) for d, at_ in place.items())
     return out
 
 

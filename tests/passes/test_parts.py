@@ -76,5 +76,5 @@ def test_a_part_is_one_block_wherever_it_begins(row: int, col: int) -> None:
 @pytest.mark.parametrize(("row", "col"), [(3, 0), (0, 8)])
 def test_parts_that_straddle_blocks_are_refused(row: int, col: int) -> None:
     verify(brought(8, 16, IN_BLOCKS))
-    with pytest.raises(VerifyError, match=f"a part of shared tile tile from {row}, {col} on"):
+    with pytest.raises(VerifyError, match=f"a part of shared tile tile from row {row}, column {col} on"):
         verify(brought(row, col, IN_BLOCKS))

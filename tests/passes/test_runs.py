@@ -29,7 +29,7 @@ def test_words_stand_where_they_belong(steps: set[int], word: int, whole: bool) 
     for n, v in enumerate(held):
         lanes.env[v] = Value(np.full(len(cases), n + 1, np.uint32))
     words: list[Expr] = [*held]
-    found = np.stack([np.broadcast_to(lanes(w).data, len(cases)) for w in edge.back(words)], axis=1)
+    found = np.stack([np.broadcast_to(lanes(w).data, len(cases)) for w in edge.moved_back(words)], axis=1)
     for (a, _), row in zip(cases, found):
         step = a // word
         assert row.tolist() == [n - step + 1 if 0 <= n - step < _COUNT else 0 for n in range(_COUNT)]

@@ -118,7 +118,7 @@ def test_lanes_are_dealt_and_rows_placed_so_that_nothing_conflicts(
             chunk = tile.chunk & -tile.chunk
             each, held = (min(chunk, layout.contiguous("k") * 2) for layout in (stored, read))
             reading = facts.shared_read if held == CHUNK else facts.shared_half_read
-            assert conflicts(tile, stored, facts.shared_write.of_less(CHUNK // each), each) == 0
+            assert conflicts(tile, stored, facts.shared_write.narrower(CHUNK // each), each) == 0
             assert conflicts(tile, read, reading, held) == 0
             assert operand.conflicts == 0
             written.add(each)
@@ -161,7 +161,7 @@ def test_lanes_that_write_together_are_near() -> None:
     assert tile is not None
     assert copy is not None
     assert (copy.message, copy.stored.contiguous("k") * tile.elem.bytes) == (8, width)
-    assert conflicts(tile, copy.stored, facts.shared_write.of_less(CHUNK // width), width) == 0
+    assert conflicts(tile, copy.stored, facts.shared_write.narrower(CHUNK // width), width) == 0
 
 
 def gradient(tile: tuple[int, int, int], waves: tuple[int, int], atom: tuple[int, int, int]) -> Plan:

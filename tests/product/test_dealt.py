@@ -45,7 +45,7 @@ def compiled(target: str, line: str, config: str) -> Code:
 @pytest.mark.parametrize("target", ["xehpc", "xehpg"])
 @pytest.mark.parametrize("name", CASES)
 def test_results_are_exact(target: str, name: str) -> None:
-    assert plan(target, *CASES[name]).parts[0].mapping.dealt
+    assert plan(target, *CASES[name]).parts[0].mapping.uneven_grains
     assert verdict.run(compiled(target, *CASES[name])).passed
 
 
@@ -81,9 +81,9 @@ def test_loops_have_no_masks_at_the_end_of_k() -> None:
 )
 def test_slices_of_as_many_blocks_each(k: int, words: str, why: str) -> None:
     made = plan("xehpc", f"--dt=f16 40x{k}:{k}x40", f"tile=32x32x32 waves=1x2 slots=2 taps=split {words}")
-    assert not made.parts[0].mapping.dealt, why
+    assert not made.parts[0].mapping.uneven_grains, why
 
 
 def test_surfaces_mask_what_is_behind_the_end_by_themselves() -> None:
     made = plan("gfx942", CASES["two slots"][0], "tile=32x32x32 waves=1x1 slots=2 taps=split slices=3")
-    assert not made.parts[0].mapping.dealt
+    assert not made.parts[0].mapping.uneven_grains

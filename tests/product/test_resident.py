@@ -133,7 +133,7 @@ def test_weights_of_gradients_are_turned_by_their_reads_at_each_tap(columns: int
     config = f"tile=64x{columns}x{9 * run} waves=2x1 mma={mma} slots=1 taps=resident"
     (part,) = make_plan(problem, Config.parse(config), get("gfx950").facts).parts
     assert part.of_n.tile is not None
-    assert part.of_n.tile.is_turned
+    assert part.of_n.tile.is_transposed
     assert run % part.of_n.tile.swizzle.period == 0
     code = driver.compile(driver.build(problem, "gfx950", config))
     assert "ds_read_b64_tr_b16" in code.asm

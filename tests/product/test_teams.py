@@ -87,9 +87,9 @@ def test_shares_make_up_the_tile(waves: str, tile: str) -> None:
         shape = len(subgroups), 64, f.registers
         return {dim: np.broadcast_to(at, shape) for dim, at in f.coords(subgroups, lanes, registers).items()}
 
-    met, columns = held(mma.met), mma.met.extent("n")
+    met, columns = held(mma.reduced_d), mma.reduced_d.extent("n")
     places = (met["m"] * columns + met["n"]).ravel()
-    assert np.array_equal(np.sort(places), np.arange(mma.met.extent("m") * columns))
+    assert np.array_equal(np.sort(places), np.arange(mma.reduced_d.extent("m") * columns))
     a, b = held(mma.a)["k"], held(mma.b)["k"]
     shares = [sorted(set(of_one.ravel().tolist())) for of_one in a]
     assert shares == [sorted(set(of_one.ravel().tolist())) for of_one in b]

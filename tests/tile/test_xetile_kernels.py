@@ -264,8 +264,8 @@ def test_blocks_in_rounds(target: str) -> None:
     assert np.array_equal(found[:, 32:], x[:, :32].T)
     given = WgMap((1, 2), (8, 16)).fragment((24, 32), SgMap((facts.subgroup_size // 8, 8), (1, 2)))
     loads = [s.layout for s in statements(program.kernel(facts).body) if isinstance(s, LoadView)]
-    assert [layout.owners("lane", "subgroup", "register") for layout in loads].count(
-        given.owners("lane", "subgroup", "register")
+    assert [layout.canonical("lane", "subgroup", "register") for layout in loads].count(
+        given.canonical("lane", "subgroup", "register")
     ) == 3
 
 

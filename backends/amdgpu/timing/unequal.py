@@ -10,7 +10,7 @@ from itertools import pairwise
 
 from convgen.backends.amdgpu.timing.ops import Op, Port
 from convgen.backends.timing import Work
-from convgen.ir.layout.dispatch import Run, busiest
+from convgen.ir.layout.dispatch import Run, makespan
 
 _OPEN = 0.01  #: share of all work that may depend on where between two workgroups it changes
 _ALIKE = 0.9  #: share of the largest work; workgroups with this much represent those with the most
@@ -37,7 +37,7 @@ def work_of(
     most = max(known.values())
     runs = [(count, each / most) for count, each in _runs(known)]
     mean = sum(count * each for count, each in runs) / workgroups
-    return Work(mean, min(each for _, each in runs), busiest(runs, units, held))
+    return Work(mean, min(each for _, each in runs), makespan(runs, units, held))
 
 
 def longest(known: Amounts) -> list[int]:

@@ -18,7 +18,7 @@ from convgen.ir.layout.memory import Shared, Swizzle, column_major
 from convgen.ir.mutate import statements
 from convgen.ir.program import Kernel
 from convgen.ir.record import evolve
-from convgen.ir.stmt import SharedRead, TurnedRead
+from convgen.ir.stmt import SharedRead, TransposedRead
 from convgen.ir.types import f16
 from convgen.ir.verify import verify as well_formed
 from convgen.passes.lower_tiles import lower_tiles
@@ -68,7 +68,7 @@ def test_each_lane_gets_what_it_reads_turned(swizzle: Swizzle) -> None:
     after = lower_tiles(before, FACTS)
     reads = [s for s in statements(after.body) if isinstance(s, SharedRead)]
     assert len(reads) == 2
-    assert all(isinstance(s, TurnedRead) for s in reads)
+    assert all(isinstance(s, TransposedRead) for s in reads)
     for made in (before, after):
         brings(made, 32 * 16)
 
@@ -93,14 +93,14 @@ def in_parts(swizzle: Swizzle) -> Kernel:
 def test_parts_begin_where_a_swizzle_is_the_same_again(swizzle: Swizzle) -> None:
     before = in_parts(swizzle)
     after = lower_tiles(before, FACTS)
-    assert sum(isinstance(s, TurnedRead) for s in statements(after.body)) == 4
+    assert sum(isinstance(s, TransposedRead) for s in statements(after.body)) == 4
     for made in (before, after):
         brings(made, 32 * 32)
 
 
 @pytest.mark.parametrize("swizzle", [Swizzle(3, 3), Swizzle(1, 3, 2)])
 def test_parts_elsewhere_are_refused(swizzle: Swizzle) -> None:
-    with pytest.raises(VerifyError, match="a part of shared tile tile from 0, 16 on"):
+    with pytest.raises(VerifyError, match="a part of shared tile tile from row 0, column 16 on"):
         well_formed(in_parts(swizzle))
 
 
@@ -108,7 +108,7 @@ def test_other_targets_read_element_by_element() -> None:
     reads = [
         s for s in statements(lower_tiles(kernel(Swizzle()), get("gfx942").facts).body) if isinstance(s, SharedRead)
     ]
-    assert not any(isinstance(s, TurnedRead) for s in reads)
+    assert not any(isinstance(s, TransposedRead) for s in reads)
     assert len(reads) == 8
 
 
@@ -134,7 +134,7 @@ def test_gradients_are_read_turned(config: str, direction: str) -> None:
 
 
 @pytest.mark.parametrize("config", CONFIGS)
-def test_turned_reads_meet_no_bank_twice(config: str) -> None:
+def test_transposed_reads_have_no_bank_conflicts(config: str) -> None:
     """Of half of the lanes at a time, 8 bytes each; counted from the addresses that lanes read."""
     problem = Conv.parse("mb4ic128ih16oc128kh3ph1", dir="BWD_W", dt="f16", stag="axb", wtag="axb", dtag="axb")
     plan = make_plan(problem, Config.parse(config), FACTS)
@@ -142,7 +142,7 @@ def test_turned_reads_meet_no_bank_twice(config: str) -> None:
     first, run = lane // 16 * 16 + lane % 4 * 4, lane % 16 // 4
     for operand, fragment in ((plan.parts[0].of_n, plan.mma.a), (plan.parts[0].of_m, plan.mma.b)):
         assert operand.tile is not None
-        assert operand.tile.is_turned
+        assert operand.tile.is_transposed
         for register in range(0, fragment.registers, 4):
             row, col = fragment.coords(0, first, register + run).values()
             banks: Any = operand.tile.address(0, row, col) // 8 % 32

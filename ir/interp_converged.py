@@ -1,4 +1,4 @@
-"""Subgroups that take the same path through a kernel, and how they wait for and exchange with other subgroups."""
+"""Run converged subgroups (which take one path through a kernel): control flow, barriers and exchanges."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from convgen.ir import expr as x
 from convgen.ir import stmt as s
 from convgen.ir.evaluate import Array, InterpError, SurfaceValue, Value
 from convgen.ir.expr import Expr, Var
-from convgen.ir.interp_exchange import Held, exchanged
+from convgen.ir.interp_exchange import ExchangeSource, exchanged
 from convgen.ir.interp_lanes import Group, Lanes
 from convgen.ir.interp_messages import MESSAGES
 from convgen.ir.interp_shared import SharedTile
@@ -24,25 +24,28 @@ from convgen.ir.program import Kernel
 from convgen.ir.stmt import Stmt
 from convgen.ir.text import show
 
-Left = tuple[Value | SurfaceValue, ...] | None  # the values with which a statement left its loop; None if it did not
+ExitValues = tuple[Value | SurfaceValue, ...] | None  #: results of the loop that a statement left; None if it left none
 
 
 class Stop(Enum):
     """The reason why a subgroup waits."""
 
-    BARRIER = "for all of the workgroup"
-    MEETING = "for those that need what it has, as in a matrix instruction of several subgroups"
+    BARRIER = "for all subgroups of the workgroup"
+    EXCHANGE = "for subgroups that read its operands, as in a matrix instruction of several subgroups"
 
 
-Run = Generator[Stop, None, Left]
+Run = Generator[Stop, None, ExitValues]
 
 
-class Parted(Exception):
-    """Subgroups that ran in step take different branches."""
+class Diverged(Exception):
+    """Raised where converged subgroups would take different branches."""
 
 
-class Party(Lanes):
-    """Subgroups that take one path: all of some workgroups, or one alone; then `peers` are those of its workgroup."""
+class Converged(Lanes):
+    """Subgroups that take one path: all subgroups of some workgroups, or a single one.
+
+    A single subgroup reads operands of the other subgroups of its workgroup, `peers`.
+    """
 
     def __init__(
         self,
@@ -55,8 +58,8 @@ class Party(Lanes):
         super().__init__(k, members, values, memory, shared)
         self.ev.team = self._team
         self.is_alone = len(members) == 1
-        self.peers: Sequence[Party] = (self,)  # all subgroups of the workgroup, if each runs alone
-        self.offered: dict[Node, tuple[Value, ...]] = {}  # operands that other subgroups read, too
+        self.peers: Sequence[Converged] = (self,)  #: all subgroups of the workgroup, if each runs alone
+        self.offered: dict[Node, tuple[Value, ...]] = {}  #: by statement or product: operands that other subgroups read
 
     def _team(self, product: x.Mma) -> Sequence[tuple[Value, ...]]:
         """Return the operands (a, b) of a product in each subgroup of this subgroup's team."""
@@ -65,7 +68,7 @@ class Party(Lanes):
             return [(self.ev(product.a), self.ev(product.b))]
         if not self.is_alone:
             if product not in self.offered or len({*self.numbers}) % spans:
-                raise Parted
+                raise Diverged
             return [self.offered[product]]
         (number,) = self.numbers
         first = number - number % spans
@@ -75,20 +78,20 @@ class Party(Lanes):
         return [operands for operands in team if operands is not None]
 
     def decision(self, e: Expr, what: str) -> int:
-        """Return the integer that a branch or loop depends on; raise Parted if subgroups disagree."""
-        found = self.ev.uniform(e, what)
-        if (found != found[0]).any():
-            raise Parted
-        return int(found[0])
+        """Return the integer that a branch or loop depends on; raises Diverged if subgroups disagree."""
+        per_lane = self.ev.uniform(e, what)
+        if (per_lane != per_lane[0]).any():
+            raise Diverged
+        return int(per_lane[0])
 
     def run(self, node: Stmt) -> Run:
-        """Run a statement: yield where it waits, return the values with which it leaves the innermost loop."""
+        """Run a statement; yield where it waits. Return the innermost loop's results if the statement leaves it."""
         match node:
             case s.Block(stmts):
                 for inner in stmts:
-                    left = yield from self.run(inner)
-                    if left is not None:
-                        return left
+                    exit_values = yield from self.run(inner)
+                    if exit_values is not None:
+                        return exit_values
             case s.For():
                 yield from self.loop(node)
             case s.If(cond, then, other):
@@ -105,7 +108,7 @@ class Party(Lanes):
                 yield Stop.BARRIER
             case s.Let(_, x.Mma(op=op) as product) if op.atom.spans > 1:
                 yield from self.together(node, product, (product.a, product.b), lambda: self.let(node))
-            case s.Exchange() if node.meet:
+            case s.Exchange() if node.crosses_subgroups:
                 yield from self.together(node, node, (node.value,), lambda: self.exchange(node))
             case _:
                 with _located(node):
@@ -113,15 +116,15 @@ class Party(Lanes):
         return None
 
     def together(self, node: Stmt, key: Node, operands: Sequence[Expr], take: Callable[[], None]) -> Generator[Stop]:
-        """Offer operands to other subgroups under `key`; `take` computes from all of them once they are offered."""
+        """Offer `operands` to other subgroups under `key`; call `take` once all subgroups have offered theirs."""
         with _located(node):
             self.offered[key] = tuple(map(self.ev, operands))
         if self.is_alone:
-            yield Stop.MEETING
+            yield Stop.EXCHANGE
         with _located(node):
             take()
         if self.is_alone:
-            yield Stop.MEETING  # until all subgroups have read the offered operands
+            yield Stop.EXCHANGE  # until all subgroups have read the offered operands
         del self.offered[key]
 
     def loop(self, node: s.For) -> Run:
@@ -133,9 +136,9 @@ class Party(Lanes):
             self.bind(node.var, self.ev.full(node.var.type, i))
             for var, value in zip(node.carried, values):
                 self.bind(var, value)
-            left = yield from self.run(node.body)
-            if left is not None:
-                values = left
+            exit_values = yield from self.run(node.body)
+            if exit_values is not None:
+                values = exit_values
                 break
             with _located(node, f"yield of loop {node.label}"):
                 values = tuple(map(self.ev.bound, node.yields))
@@ -148,26 +151,27 @@ class Party(Lanes):
         self.bind(node.var, self.ev.bound(node.value))
 
     def exchange(self, node: s.Exchange) -> None:
-        """Bind each lane's elements, read from its own subgroup or, if `node.meet`, from the whole workgroup."""
+        """Bind each lane's elements, read from its own subgroup or, if the exchange crosses subgroups, from all."""
         values, first = [self.ev(node.value)], np.arange(len(self.numbers))
-        if node.meet and self.is_alone:
+        if node.crosses_subgroups and self.is_alone:
             offered = [peer.offered.get(node) for peer in self.peers]
             if None in offered:
                 raise InterpError(
                     f"an exchange between subgroups in which subgroup {offered.index(None)} does not take part"
                 )
             values, first = [value for (value,) in filter(None, offered)], np.zeros(1, np.int64)
-        elif node.meet:
+        elif node.crosses_subgroups:
             first = first - np.array(self.numbers)
-        held = Held(values, node.of, self.ev.width, self.numbers, first * self.ev.width, node.meet)
-        self.bind(node.var, exchanged(node, held))
+        crosses = node.crosses_subgroups
+        source = ExchangeSource(values, node.of, self.ev.width, self.numbers, first * self.ev.width, crosses)
+        self.bind(node.var, exchanged(node, source))
 
 
 #: Semantics of statements that neither branch nor wait.
-_MEANINGS: dict[type[Stmt], Callable[[Party, Any], None]] = {
-    s.Let: Party.let,
-    s.Reduce: Party.exchange,
-    s.Redistribute: Party.exchange,
+_MEANINGS: dict[type[Stmt], Callable[[Converged, Any], None]] = {
+    s.Let: Converged.let,
+    s.Reduce: Converged.exchange,
+    s.Redistribute: Converged.exchange,
     **TILES,
     **MESSAGES,
 }
