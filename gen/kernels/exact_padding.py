@@ -53,8 +53,8 @@ def finite(k: KernelBuilder, facts: TargetFacts, padding: Padding, sums: Whole) 
         for side in padding.inside:
             few, order = along(layout, _DIMS[1 - side])
             seen.append(Shuffle(total, tuple(order.index(n) for n in range(few.registers))))
-    found = k.let("seen", _zero_if_finite(seen))
-    return all_agree(k, facts, eq(found, found))
+    sentinel = k.let("seen", _zero_if_finite(seen))
+    return all_agree(k, facts, eq(sentinel, sentinel))
 
 
 def all_finite(k: KernelBuilder, facts: TargetFacts, seen: Sequence[Expr], *, alone: bool = False) -> Expr:
@@ -62,8 +62,8 @@ def all_finite(k: KernelBuilder, facts: TargetFacts, seen: Sequence[Expr], *, al
 
     With `alone` each subgroup decides by itself; it is for kernels whose subgroups branch apart in any case.
     """
-    found = _zero_if_finite(seen)
-    holds = eq(found, found)
+    sentinel = _zero_if_finite(seen)
+    holds = eq(sentinel, sentinel)
     return AllLanes(holds) if alone else all_agree(k, facts, holds)
 
 
@@ -84,11 +84,11 @@ def _zero_if_finite(seen: Sequence[Expr]) -> Expr:
 def _chained(parts: Sequence[Expr], none: Expr) -> list[Expr]:
     """Return values that are zero if all parts are finite, one for each chain of at most `_LINKS` parts."""
     runs = (parts[at : at + _LINKS] for at in range(0, len(parts), _LINKS))
-    return [reduce(lambda found, part: fma(part, none, found), run, none) for run in runs]
+    return [reduce(lambda total, part: fma(part, none, total), run, none) for run in runs]
 
 
 @frozen
-class Anew:
+class Recomputation:
     """Recomputed sums of one subgroup's part of a tile, for one matrix instruction's rows and columns at a time."""
 
     k: KernelBuilder
@@ -125,7 +125,7 @@ class Anew:
 
     def _positions(self, dim: str) -> Digits:
         """Return a dim of the workgroup's tile as (subgroup, number of a position among the subgroup's own)."""
-        own = (d if d.space == Space.SUBGROUP else evolve(d, space=_OWN) for d in self.plan.mma.met.of(dim))
+        own = (d if d.space == Space.SUBGROUP else evolve(d, space=_OWN) for d in self.plan.mma.reduced.of(dim))
         digits = Digits((dim,), tuple(own))
         return digits.renumbered(_OWN, lambda step, _: step).merged(_OWN)
 

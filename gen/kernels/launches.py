@@ -20,7 +20,7 @@ from convgen.ir.program import Kernel, Program
 from convgen.ir.record import evolve, frozen
 from convgen.kernels import streams
 from convgen.kernels.compensation_sums import sums_kernel
-from convgen.kernels.meeting import Meeting
+from convgen.kernels.last_arrival import ReductionBuffers
 from convgen.kernels.product import kernel_name, merged_kernel, product_kernel
 from convgen.kernels.streams import Stream
 from convgen.plan import views
@@ -315,13 +315,13 @@ class _Builder:
         tail = f"_{part.product.role}" if part.product.role else ""
         used = {**self.shared, **self._before(part)}
 
-        def multiply(target: View, epilogue: Epilogue, meeting: Meeting | None = None) -> None:
+        def multiply(target: View, epilogue: Epilogue, buffers: ReductionBuffers | None = None) -> None:
             if isinstance(plan.unit, LaneTile):
                 from convgen.kernels.window_sums import windows_kernel  # long, and seldom needed
 
                 kernel = windows_kernel(plan, part, target, epilogue, f"main{tail}")
             else:
-                kernel = product_kernel(plan, part, target, epilogue, f"main{tail}", meeting)
+                kernel = product_kernel(plan, part, target, epilogue, f"main{tail}", buffers)
             used.update(self._launch(kernel, tile, part.mapping))
 
         match plan.reduction:
@@ -331,7 +331,7 @@ class _Builder:
                 used |= self._stream(streams.fill(result, part.epilogue, acc, tile, facts, f"begin{tail}"))
                 multiply(result, _NOTHING)
             case Reduction.LAST:
-                multiply(result, part.epilogue, Meeting.of(plan, part) if part.mapping.sharers > 1 else None)
+                multiply(result, part.epilogue, ReductionBuffers.of(plan, part) if part.mapping.sharers > 1 else None)
             case Reduction.LAUNCH:
                 workspace = _Workspace(plan, part)
                 multiply(workspace.slices, _NOTHING)

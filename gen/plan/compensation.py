@@ -65,16 +65,16 @@ class Compensation:
     steps: tuple[Step, ...] = ()
 
 
-def compensation(problem: Problem, product: Product, less: tuple[int, int], depth: Extent) -> Compensation:
-    """Return the compensation of a product of length `depth` along K; `less` has the offsets o of `of_n` and `of_m`."""
+def compensation(problem: Problem, product: Product, offsets: tuple[int, int], depth: Extent) -> Compensation:
+    """Return the compensation of a product of length `depth` along K; `offsets` are the o of `of_n` and `of_m`."""
     if problem.acc_type != "s32":
         return Compensation()  # zero points of floats are subtracted before the product
     factors = [
-        _Factor(view, by, problem.zero_point(_name(view))) for view, by in zip((product.of_n, product.of_m), less)
+        _Factor(view, by, problem.zero_point(_name(view))) for view, by in zip((product.of_n, product.of_m), offsets)
     ]
     maker = _Maker(problem, product)
     w, x = sorted(factors, key=lambda f: _name(f.view) == "src")
-    maker.weights(w, x, times(depth, -w.less * x.less))
+    maker.weights(w, x, times(depth, -w.offset * x.offset))
     maker.source(x, w)
     return Compensation(tuple(maker.sums), tuple(maker.steps))
 
@@ -86,7 +86,7 @@ def _name(view: View) -> str:
 @frozen
 class _Factor:
     view: View  #: axes rows, K, and the batch if there is one
-    less: int  #: offset o, subtracted on the way to the product
+    offset: int  #: o, subtracted on the way to the product
     point: ZeroPoint | None
 
     @property
@@ -161,7 +161,7 @@ class _Maker:
 
     def weights(self, w: _Factor, x: _Factor, both: Extent) -> None:
         """Add the terms with sums of weights."""
-        scale = x.less
+        scale = x.offset
         if x.point and x.point.is_known and not x.halo:
             scale -= x.known
             each = times(self._count(w.k_dims), x.known)
@@ -184,13 +184,13 @@ class _Maker:
     def source(self, x: _Factor, w: _Factor) -> None:
         """Add the term with sums of the source."""
         if w.point is None or w.point.is_known:
-            if w.less - w.known:
-                self._rows(x, w.less - w.known, 0)
+            if w.offset - w.known:
+                self._rows(x, w.offset - w.known, 0)
             return
         left = self._rows(x, 1, 0, add=False)
         view = left.view(*views.over_result(self.product, left.index))
-        if w.less:
-            self.steps.append(Bias(view, scale=w.less))
+        if w.offset:
+            self.steps.append(Bias(view, scale=w.offset))
         self.steps.append(Bias(view, views.operand(self.problem, self.product, w.point.name, "wei"), -1))
 
     def _rows(

@@ -29,7 +29,7 @@ class Operand:
     elem: Type  #: type in which it is multiplied; elements are converted on the way
     tile: Shared | None
     copy: CopyLayout | None  #: each lane's share of the copy or prefetch
-    made: Dequantisation | None = None  #: dequantisation before the product, if any
+    dequantisation: Dequantisation | None = None  #: from stored elements to those that are multiplied, if any
     taps: tuple[int, ...] = ()  #: rows of the resident tile at which each tap's windows begin (taps=resident)
     direct: int = 0  #: bytes of a lane in messages that copy to shared memory without registers; 0: through registers
     conflicts: int = 0  #: cycles; extra ones for bank conflicts of the first accesses to the shared tile
@@ -41,10 +41,10 @@ class Operand:
         return evolve(self, tile=tile, conflicts=write_conflicts(tile.digits, self.elem, self.copy.stored, facts))
 
     @property
-    def less(self) -> int:
-        """Return the offset subtracted from elements: half the range of u8 that is multiplied as s8, else 0.
+    def offset(self) -> int:
+        """Return the number subtracted from elements on their way: 128 for u8 multiplied as s8, else 0.
 
-        One bit is flipped on the way.
+        The subtraction flips one bit; `compensation` corrects the sums.
         """
         return s8.max + 1 if (self.view.memory.elem, self.elem) == (u8, s8) else 0
 

@@ -36,7 +36,7 @@ from convgen.plan.padding import Padding, padding, piece
 from convgen.plan.padding import windows as windows_of
 from convgen.plan.refusals import check_words
 from convgen.plan.registers import Held, Pipeline, masks_of
-from convgen.plan.teams import TeamsMeet
+from convgen.plan.subgroup_reduction import SubgroupReduction
 from convgen.plan.variants.variant import Packings, variant_of
 from convgen.plan.window_views import Windows
 from convgen.problem.matmul import Problem
@@ -46,7 +46,10 @@ MOST_GROUPS = (1 << 31) - 1  #: workgroups; along an axis of a grid, which kerne
 
 
 class Reduction(Enum):
-    """The way in which slices of K are reduced to one result."""
+    """How slices of K are reduced to one result, as the config word `sum=` says.
+
+    (`SubgroupReduction` reduces the partial sums of one workgroup's subgroups before that.)
+    """
 
     ALONE = ""  #: there is one slice
     ATOMIC = "atomic"  #: each slice adds to the result, which starts as zero or the bias
@@ -93,7 +96,7 @@ class Plan:
     parts: tuple[Part, ...]
     reduction: Reduction
     registers: int  #: registers; of a lane, accumulators included, estimate
-    teams_meet: TeamsMeet | None = None  #: reduction over subgroups along K, if there are several
+    subgroup_reduction: SubgroupReduction | None = None  #: reduction over subgroups along K, if `waves_k` > 1
 
     @property
     def mma(self) -> MmaTile:
@@ -142,7 +145,7 @@ def make_plan(problem: Problem, config: Config, facts: TargetFacts) -> Plan:
     if plan.shared_bytes > facts.shared_bytes:
         raise DoesNotFit(f"{plan.shared_bytes} bytes of shared memory, at most {facts.shared_bytes}")
     if config.waves_k > 1:
-        plan = _with_teams(plan)
+        plan = _with_subgroup_reduction(plan)
     plan = evolve(plan, registers=max((_estimate_registers(plan, p) for p in parts), default=0))
     _check_registers(plan)
     return plan
@@ -162,12 +165,12 @@ def _check_halves(parts: Sequence[Part], mma: MmaTile, facts: TargetFacts) -> No
                 raise DoesNotFit(f"padding={EXACT}: {error}", short_of="pairs") from error
 
 
-def _with_teams(plan: Plan) -> Plan:
-    """Return the plan with scratch for the reduction over subgroups along K; DoesNotFit where it has no room."""
-    found = TeamsMeet.of(plan.mma, plan.parts[0].tiles if plan.parts else (), plan.facts)
-    if not found:
+def _with_subgroup_reduction(plan: Plan) -> Plan:
+    """Return the plan with a scratch tile for the reduction over subgroups along K; DoesNotFit where it has no room."""
+    reduction = SubgroupReduction.of(plan.mma, plan.parts[0].tiles if plan.parts else (), plan.facts)
+    if not reduction:
         raise DoesNotFit("no input's shared memory has room to reduce the sums of subgroups along K")
-    return evolve(plan, teams_meet=found)
+    return evolve(plan, subgroup_reduction=reduction)
 
 
 def _laid_out(
@@ -266,9 +269,9 @@ def _reduction(problem: Problem, config: Config, parts: tuple[Part, ...], facts:
 def _of_stream(config: Config, may_add: bool, facts: TargetFacts) -> Reduction:
     """Return the reduction within a stream-K launch: in the order of K where the target has tickets."""
     if config.at_a_time:
-        raise DoesNotFit(f"sum={config.sum}:{config.at_a_time}: map={config.map} has shares of K that all meet at once")
+        raise DoesNotFit(f"sum={config.sum}:{config.at_a_time}: map={config.map} reduces all shares of K at once")
     if config.sum == "launch":
-        raise DoesNotFit(f"sum=launch: map={config.map} has shares of K that meet within the launch")
+        raise DoesNotFit(f"sum=launch: map={config.map} reduces shares of K within its own launch")
     if not config.sum and not facts.tickets and not may_add:
         raise DoesNotFit(f"map={config.map}: {facts.name} does not order workgroups, and the result is no sum")
     return Reduction(config.sum or ("last" if facts.tickets else "atomic"))
@@ -291,8 +294,8 @@ def _part(
     if isinstance(unit, MmaTile) and not facts.checks_bounds and not problem.runtime:
         mapping = _dealt(mapping, product, config)
     each = rounded_up(product.of_m.length(1), tile_k) if problem.runtime else mapping.turns.blocks_of_tile
-    added = compensation(problem, product, (of_n.less, of_m.less), times(each, tile_k * config.slices))
-    epilogue = Epilogue((*added.steps, *epilogues.of(problem, product, vanish=not (of_n.less or of_m.less))))
+    added = compensation(problem, product, (of_n.offset, of_m.offset), times(each, tile_k * config.slices))
+    epilogue = Epilogue((*added.steps, *epilogues.of(problem, product, vanish=not (of_n.offset or of_m.offset))))
     kept_out = None
     if config.padding == EXACT and isinstance(unit, MmaTile):
         kept_out = padding(_around_images(product, packings), unit, shared=mapping.sharers > 1)

@@ -243,19 +243,19 @@ class MmaTile:
     @cached_property
     def d(self) -> Fragment:
         """Return the layout of the accumulator over (n, m)."""
-        return self._sums(met=False)
+        return self._sums(reduced=False)
 
     @cached_property
-    def met(self) -> Fragment:
+    def reduced(self) -> Fragment:
         """Return the layout of the sums after teams along K are reduced: each has a share of a subgroup's tiles."""
-        return self._sums(met=True).renumbered(Space.REGISTER)
+        return self._sums(reduced=True).renumbered(Space.REGISTER)
 
-    def _sums(self, *, met: bool) -> Fragment:
-        """Return the layout of the accumulator; `met` after teams along K are reduced."""
+    def _sums(self, *, reduced: bool) -> Fragment:
+        """Return the layout of the accumulator; `reduced` after teams along K are reduced."""
         registers = self.atom.d.registers
         tiles_m = self.tiles_m // self.shares[1]
-        of_n = self._share("n", self.tiles_n, registers, met=met)
-        of_m = self._share("m", self.tiles_m, registers * self.tiles_n, met=met)
+        of_n = self._share("n", self.tiles_n, registers, reduced=reduced)
+        of_m = self._share("m", self.tiles_m, registers * self.tiles_n, reduced=reduced)
         return Fragment(
             ("n", "m"),
             (
@@ -271,15 +271,15 @@ class MmaTile:
         """Return the shares of columns and rows that teams along K have after the reduction."""
         return shares(self.teams_k, self.tiles_m)
 
-    def _share(self, dim: str, tiles: int, held: int, *, met: bool = False) -> tuple[Digit, ...]:
-        """Return the digits of a dim's shares: all in a team's registers or, if `met`, one share a team along K.
+    def _share(self, dim: str, tiles: int, held: int, *, reduced: bool = False) -> tuple[Digit, ...]:
+        """Return the digits of a dim's shares: all in a team's registers or, if `reduced`, one share a team along K.
 
         `held` is registers of a tile, `tiles` is tiles along the dim.
         """
         count = self.shares["nm".index(dim)]
         if count == 1:
             return ()
-        if met:
+        if reduced:
             return (Digit(dim, count, Space.SUBGROUP, self.teams * (self.shares[1] if dim == "n" else 1)),)
         return (Digit(dim, count, Space.REGISTER, held * tiles // count),)
 

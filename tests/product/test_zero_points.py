@@ -118,7 +118,7 @@ def test_runs_count_all_their_taps_and_channels(points: str, pad: int) -> None:
 
 def test_runs_have_no_zero_points_of_channels() -> None:
     problem = parse_problem(PROBLEMS["taps_and_channels_side_by_side"])
-    with pytest.raises(UserError, match="taps=runs: wanted src_zero_points alike along channels"):
+    with pytest.raises(UserError, match="taps=runs: wanted src_zero_points constant along channels"):
         driver.build(problem, "gfx942", "tile=32x32x128 waves=2x2 mma=16x16x32 slots=2 taps=runs")
 
 

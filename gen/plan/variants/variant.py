@@ -164,8 +164,9 @@ class Variant:
         of_n = operand(from_n, unit.atom.a_elem, tile_n, unit.a, config, facts, direct=direct_n)
         of_m = operand(from_m, unit.atom.b_elem, tile_m, unit.b, config, facts, direct=direct_m)
         of_n, of_m = kept_apart((of_n, of_m), facts)
-        of_n = evolve(of_n, made=dequantise.of(problem, product.of_n, product.cuts, (tile_n, tile_k)))
-        of_m = evolve(of_m, made=dequantise.of(problem, product.of_m, product.cuts, (tile_m, tile_k)))
+        from_q_n = dequantise.of(problem, product.of_n, product.cuts, (tile_n, tile_k))
+        from_q_m = dequantise.of(problem, product.of_m, product.cuts, (tile_m, tile_k))
+        of_n, of_m = evolve(of_n, dequantisation=from_q_n), evolve(of_m, dequantisation=from_q_m)
         return of_n, of_m
 
     # ------------------------------------------------------------ the chooser
