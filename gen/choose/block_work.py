@@ -12,7 +12,7 @@ from convgen.choose.combinations import SUBTILES, VARIANT, Configs, along, by_ti
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.mma import MmaAtom
 from convgen.ir.record import frozen
-from convgen.plan.copies import copied_at_once, even_rows, pitch_of
+from convgen.plan.copies import chunk_elems, pitch_of, rounded_rows
 from convgen.plan.loads import OperandLoad
 from convgen.plan.registers import Held, Numbers, masks_of
 from convgen.plan.variants.variant import Offer, Variant
@@ -95,7 +95,7 @@ class _Block:
         sides = (self.m + self.kind.reach, self.depth), (self.n, self.k)
         if not self.kind.taps:
             return sides
-        even = partial(even_rows, elem_bytes=self.elem, facts=self.facts)
+        even = partial(rounded_rows, elem_bytes=self.elem, facts=self.facts)
         of_m, of_n = (
             (by_tile(lambda r, c, s: even(r, c, subgroups=s), *side, self.subgroups), side[1]) for side in sides
         )
@@ -128,7 +128,7 @@ class _Block:
         return [by_tile(partial(self._messages, load), *side, self.subgroups) for load, side in self._loads]
 
     def _messages(self, load: OperandLoad, rows: int, cols: int, subgroups: int) -> float:
-        at_once = load.upto(copied_at_once(rows, cols, self.elem, self.facts, subgroups))
+        at_once = load.upto(chunk_elems(rows, cols, self.elem, self.facts, subgroups))
         return at_once.messages(rows, cols, self.facts.subgroup_size * subgroups, self.elem)
 
     @property

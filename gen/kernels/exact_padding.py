@@ -27,7 +27,7 @@ from convgen.ir.record import evolve, frozen
 from convgen.ir.types import u32, vector
 from convgen.ir.votes import AllLanes
 from convgen.kernels.agree import all_agree
-from convgen.plan.inputs import Operand
+from convgen.plan.inputs import InputPath
 from convgen.plan.padding import Padding, piece
 from convgen.plan.plan import Part, Plan
 
@@ -35,7 +35,7 @@ Whole = Sequence[tuple[Expr, Fragment]]  #: sums of parts of a tile, and their d
 At = Callable[[Expr, Expr], Sequence[Index]]  #: coordinates of a row's block of K: row, position along K, product
 Begin = Callable[[Fragment, Sequence[Index]], Expr]  #: start value of the sums at a place, in a layout
 #: a fragment of an input, in the type in which it is multiplied
-Load = Callable[[Operand, Sequence[Index], Fragment], Expr]
+Load = Callable[[InputPath, Sequence[Index], Fragment], Expr]
 
 _DIMS = "nm"
 _OWN = "own"  #: dim that numbers positions of one subgroup
@@ -148,13 +148,13 @@ class Recomputation:
             taps.yields(loop.result("total"))
         return taps.result("total")
 
-    def _factor(self, operand: Operand, view: View, layout: Fragment, place: Sequence[Expr]) -> Expr:
+    def _factor(self, path: InputPath, view: View, layout: Fragment, place: Sequence[Expr]) -> Expr:
         """Return a fragment of an input: a part of a block of K at one tap, from a row on, within a share of K."""
         (row, part, *others), depth = place, self.unit.steps * self.unit.atom.k
         parts = self._parts
         _, at, *batch = self.at(row, part // parts)
         at = part * depth if self.padding.summed else at + part % parts * depth
-        return self.load(evolve(operand, view=view, tile=None, copy=None), (row, at, *batch, *others), layout)
+        return self.load(evolve(path, view=view, tile=None, copy=None), (row, at, *batch, *others), layout)
 
     def _share(self) -> tuple[Expr, ...]:
         """Return the first block of K of this share and the one after its last, if K is shared."""

@@ -26,7 +26,7 @@ from convgen.kernels.exact_padding import Recomputation, Whole, finite
 from convgen.kernels.last_arrival import LastArrival, ReductionBuffers, Start
 from convgen.passes.buffer_shared import flipped
 from convgen.plan import dequantise, views
-from convgen.plan.inputs import Operand
+from convgen.plan.inputs import InputPath
 from convgen.plan.plan import Part, Plan, Reduction, accumulator_registers
 from convgen.problem.conv import Conv
 
@@ -273,8 +273,8 @@ class _Product:
         sides += [(self.part.of_m, self.m0, mma.b) for mma in self.mmas]
         return {
             (layout, group): dequantise.load(self.k, group, self._at(start, kb), layout)
-            for operand, start, layout in sides
-            for group in (operand.dequantisation.tensors if operand.dequantisation else ())
+            for path, start, layout in sides
+            for group in (path.dequantisation.tensors if path.dequantisation else ())
         }
 
     def _block(
@@ -285,25 +285,25 @@ class _Product:
         `elements` has the block's scales and zero points; return those of the next block, loaded meanwhile.
         """
         k, part, config = self.k, self.part, self.plan.config
-        operands = (part.of_n, self.n0), (part.of_m, self.m0)
+        paths = (part.of_n, self.n0), (part.of_m, self.m0)
         if part.tiles:
             k.barrier("release")
-            for operand in operands:
-                self._copy(*operand, kb)
+            for path in paths:
+                self._copy(*path, kb)
             k.barrier("publish")
         if part.of_m.taps:
             self._taps(acc, products)
             return {}
         next_elements = self._scales_and_points(kb + 1) if elements else {}
-        a = self._fragment(*operands[0], kb, self.plan.mma.a, elements)
-        b = self._fragment(*operands[1], kb, self.mmas[0].b, elements)
+        a = self._fragment(*paths[0], kb, self.plan.mma.a, elements)
+        b = self._fragment(*paths[1], kb, self.mmas[0].b, elements)
         ahead = config.depth + config.prefetch
         if config.prefetch and ahead < part.k_blocks:
-            for operand in operands:
-                self._prefetch(*operand, kb + ahead)
+            for path in paths:
+                self._prefetch(*path, kb + ahead)
         for n, mma in enumerate(self.mmas):
             # Read the next part's fragment while this one multiplies.
-            after = [self._fragment(*operands[1], kb, further.b, elements) for further in self.mmas[n + 1 : n + 2]]
+            after = [self._fragment(*paths[1], kb, further.b, elements) for further in self.mmas[n + 1 : n + 2]]
             k.add(Let(products[n], Mma(mma, acc[n], a, b)))
             b = after[0] if after else b
         return next_elements
@@ -332,8 +332,8 @@ class _Product:
         """Prefetch the blocks for which the loop's own prefetches are too late; the first block is loaded at once."""
         config, part = self.plan.config, self.part
         for n in range(max(1, config.depth), min(config.depth + config.prefetch, part.k_blocks)):
-            for operand in ((part.of_n, self.n0), (part.of_m, self.m0)):
-                self._prefetch(*operand, lift(self.tile["begin"] * part.mapping.grain + n, self.m0))
+            for path in ((part.of_n, self.n0), (part.of_m, self.m0)):
+                self._prefetch(*path, lift(self.tile["begin"] * part.mapping.grain + n, self.m0))
 
     def _at(self, start: Expr, kb: Expr, depth: int = 0) -> tuple[Index, ...]:
         """Return the coordinates of a K block of this slice, and of this product if there are several.
@@ -346,40 +346,38 @@ class _Product:
         block = kb + times(self.tile["first"], self.part.mapping.grain) if self.plan.config.slices > 1 else kb
         return start, block * (depth or self.plan.config.tile[2]), *self.batch
 
-    def _copy(self, operand: Operand, start: Expr, kb: Expr) -> None:
-        assert operand.tile is not None
-        at, name = self._at(start, kb, operand.tile.cols), operand.view.memory.name
-        if operand.direct:
-            self.k.copy_directly(operand.tile, operand.view, at, operand.direct, 0, "copy", name)
+    def _copy(self, path: InputPath, start: Expr, kb: Expr) -> None:
+        assert path.tile is not None
+        at, name = self._at(start, kb, path.tile.cols), path.view.memory.name
+        if path.direct:
+            self.k.copy_directly(path.tile, path.view, at, path.direct, 0, "copy", name)
             return
-        assert operand.copy is not None
-        copy, stages = operand.copy, self.plan.config.stages
-        self.k.copy(operand.tile, operand.view, at, copy.stored, 0, "copy", copy.loaded, name, operand.offset, stages)
+        assert path.copy is not None
+        copy, stages = path.copy, self.plan.config.stages
+        self.k.copy(path.tile, path.view, at, copy.stored, 0, "copy", copy.loaded, name, path.offset, stages)
 
-    def _prefetch(self, operand: Operand, start: Expr, kb: Expr) -> None:
+    def _prefetch(self, path: InputPath, start: Expr, kb: Expr) -> None:
         """Prefetch the workgroup's tile, distributed over lanes as for a copy."""
-        assert operand.copy is not None
-        name = operand.view.memory.name
-        self.k.prefetch(operand.view, self._at(start, kb), operand.copy.loaded, "prefetch", name)
+        assert path.copy is not None
+        name = path.view.memory.name
+        self.k.prefetch(path.view, self._at(start, kb), path.copy.loaded, "prefetch", name)
 
-    def _fragment(
-        self, operand: Operand, start: Expr, kb: Expr, layout: Fragment, elements: Mapping[_Key, Expr]
-    ) -> Var:
+    def _fragment(self, path: InputPath, start: Expr, kb: Expr, layout: Fragment, elements: Mapping[_Key, Expr]) -> Var:
         """Return a fragment of an input in the type in which it is multiplied."""
-        fragment, dequantisation = self._loaded(operand, self._at(start, kb), layout), operand.dequantisation
+        fragment, dequantisation = self._loaded(path, self._at(start, kb), layout), path.dequantisation
         if dequantisation is None:
             return fragment
         groups = {group: elements[layout, group] for group in dequantisation.tensors}
         return self.k.let(
-            f"{operand.view.memory.name}_made", dequantise.applied(self.k, dequantisation, groups, fragment, layout)
+            f"{path.view.memory.name}_made", dequantise.applied(self.k, dequantisation, groups, fragment, layout)
         )
 
-    def _loaded(self, operand: Operand, at: Sequence[Index], layout: Fragment) -> Var:
-        name = operand.view.memory.name
-        if operand.tile is None:
-            fragment = self.k.load_view(f"{name}_frag", operand.view, at, layout, "fragment", name)
-            if operand.offset:
-                return self.k.let(f"{name}_signed", flipped(fragment, operand.offset, operand.elem))
-            wanted = vector(operand.elem, layout.registers)
-            return fragment if fragment.type is wanted else self.k.let(f"{name}_as_{operand.elem}", fragment.to(wanted))
-        return self.k.load_shared(f"{name}_frag", operand.tile, layout, 0, "fragment", name)
+    def _loaded(self, path: InputPath, at: Sequence[Index], layout: Fragment) -> Var:
+        name = path.view.memory.name
+        if path.tile is None:
+            fragment = self.k.load_view(f"{name}_frag", path.view, at, layout, "fragment", name)
+            if path.offset:
+                return self.k.let(f"{name}_signed", flipped(fragment, path.offset, path.elem))
+            wanted = vector(path.elem, layout.registers)
+            return fragment if fragment.type is wanted else self.k.let(f"{name}_as_{path.elem}", fragment.to(wanted))
+        return self.k.load_shared(f"{name}_frag", path.tile, layout, 0, "fragment", name)

@@ -108,14 +108,15 @@ def spans_of(sizes: Sequence[int], spans: Sequence[int], tile: Sequence[int]) ->
     Positions past the end of K must not share an element with positions before it.
     """
     rows, depth = (
-        most if span >= size else _power_of_two(gcd(span, most))
+        most if span >= size else _power_of_two_in(gcd(span, most))
         for size, span, most in zip(sizes, spans, tile, strict=True)
     )
     ends_within = spans[1] < sizes[1] and sizes[1] % spans[1]
-    return rows, _power_of_two(gcd(depth, sizes[1])) if ends_within else depth
+    return rows, _power_of_two_in(gcd(depth, sizes[1])) if ends_within else depth
 
 
-def _power_of_two(number: int) -> int:
+def _power_of_two_in(number: int) -> int:
+    """Return the largest power of two that divides a number."""
     return number & -number
 
 

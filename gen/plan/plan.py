@@ -29,7 +29,7 @@ from convgen.plan import epilogues
 from convgen.plan.compensation import Sums, compensation
 from convgen.plan.config import EXACT, MERGED, Config, Own
 from convgen.plan.contraction import Product
-from convgen.plan.inputs import Operand
+from convgen.plan.inputs import InputPath
 from convgen.plan.lane_tile import LaneTile
 from convgen.plan.packing import Packing, packed
 from convgen.plan.padding import Padding, padding, piece
@@ -62,8 +62,8 @@ class Part:
     """One matrix product of the problem."""
 
     product: Product
-    of_n: Operand
-    of_m: Operand
+    of_n: InputPath
+    of_m: InputPath
     sums: tuple[Sums, ...]  #: launches of sums that must run before the product
     epilogue: Epilogue
     mapping: WorkgroupMapping
@@ -82,7 +82,7 @@ class Part:
     @property
     def tiles(self) -> tuple[Shared, ...]:
         """Return the tiles in shared memory."""
-        return tuple(operand.tile for operand in (self.of_n, self.of_m) if operand.tile)
+        return tuple(path.tile for path in (self.of_n, self.of_m) if path.tile)
 
 
 @frozen
@@ -241,12 +241,12 @@ def _in_one_order(parts: tuple[Part, ...], facts: TargetFacts) -> tuple[Part, ..
     return tuple(evolve(part, of_n=of_n, of_m=of_m) for part, of_n, of_m in zip(parts, *sides))
 
 
-def _alike(sides: Sequence[Operand], facts: TargetFacts) -> Sequence[Operand]:
+def _alike(sides: Sequence[InputPath], facts: TargetFacts) -> Sequence[InputPath]:
     """Return the inputs of several products with one common tile, unless tiles are not blocked or there is no copy."""
     tiles = dict.fromkeys(side.tile for side in sides)
     if not facts.tiles_as_fragments or len(tiles) == 1 or not all(side.tile and side.copy for side in sides):
         return sides
-    orders = ([side.through(tile, facts) for side in sides] for tile in tiles if tile)
+    orders = ([side.with_tile(tile, facts) for side in sides] for tile in tiles if tile)
     return min(orders, key=lambda found: sum(side.conflicts for side in found))
 
 

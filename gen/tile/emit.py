@@ -24,7 +24,7 @@ from convgen.ir.stmt import For, block
 from convgen.ir.types import Type, VectorType, vector
 from convgen.ir.verify import MOST_LANES
 from convgen.plan.config import Config
-from convgen.plan.inputs import Operand, operand
+from convgen.plan.inputs import InputPath, input_path
 from convgen.tile.edges import Section, sections
 from convgen.tile.lane_products import FmaTile, multiplied
 from convgen.tile.layouts import Layouts, Options, Spread, statements
@@ -83,7 +83,7 @@ class _Emitter:
         self.k.params += self.places.memory.values()
         self.k.params += dict.fromkeys(size for t in tensors for size in t.shape if isinstance(size, Size))
         self.values: dict[Value, Expr] = {}
-        self.shared: dict[Load, Operand] = {}
+        self.shared: dict[Load, InputPath] = {}
         self.waiting: list[Value] = []  #: fragments in shared memory, read when they are first used
         self.carried_on: set[Value] = set()  #: values that the enclosing loops carry to their next iteration
 
@@ -179,7 +179,7 @@ class _Emitter:
             self.k.copy(operand.tile, operand.view, at, operand.copy.stored, 0, "copy", operand.copy.loaded, name)
         self.k.barrier("publish")
 
-    def _operand(self, load: Load) -> Operand | None:
+    def _operand(self, load: Load) -> InputPath | None:
         """Return a load's path through shared memory; None without slots, or if the copy does not divide evenly."""
         slots = self.options.slots
         if not slots:
@@ -189,11 +189,11 @@ class _Emitter:
         config = Config((rows, rows, depth), self.options.subgroups, (1, 1, 1), slots)
         try:
             view = self.places.view(load.tile, spread, depth)
-            return operand(view, load.elem, rows, spread.layout, config, self.facts)
+            return input_path(view, load.elem, rows, spread.layout, config, self.facts)
         except DoesNotFit:
             return None
 
-    def _tile_of_its_own(self, made: Operand) -> Operand:
+    def _tile_of_its_own(self, made: InputPath) -> InputPath:
         """Return the operand with a tile of a free name: a tensor may pass through shared memory several times."""
         assert made.tile is not None
         taken, name = {m.name for m in (*self.k.tiles, *self.k.params)}, made.tile.name

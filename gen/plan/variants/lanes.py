@@ -8,7 +8,7 @@ from typing import Any
 from convgen.ir.facts import TargetFacts
 from convgen.plan.config import APART, FUSED, Config, Own
 from convgen.plan.contraction import Product
-from convgen.plan.inputs import Operand
+from convgen.plan.inputs import InputPath
 from convgen.plan.lane_tile import LaneTile, sums_weights
 from convgen.plan.variants.variant import Inputs, Packings, Variant, seen
 from convgen.plan.window_views import windows
@@ -56,7 +56,7 @@ class Lanes(Variant):
         facts: TargetFacts,
     ) -> Inputs:
         """Return both inputs, read directly from global memory."""
-        of_n, of_m = (Operand(view, view.memory.elem, None, None) for view in seen(product, packings))
+        of_n, of_m = (InputPath(view, view.memory.elem, None, None) for view in seen(product, packings))
         return of_n, of_m
 
 

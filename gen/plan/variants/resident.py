@@ -28,7 +28,7 @@ from convgen.passes.messages.planes import plane_of
 from convgen.plan import views
 from convgen.plan.config import Config, Staging
 from convgen.plan.contraction import Product
-from convgen.plan.inputs import kept_apart, operand_in_rows
+from convgen.plan.inputs import input_path_from_any_row, with_gaps
 from convgen.plan.padding import windows
 from convgen.plan.variants.variant import (
     TILE_M,
@@ -219,7 +219,7 @@ class ResidentWindows(Variant):
             raise DoesNotFit(f"packed={product.of_m.memory.name}: its windows are resident")
         (tile_m, tile_n, tile_k), count = config.tile, len(product.taps)
         depth = tile_k // count
-        of_n = operand_in_rows(
+        of_n = input_path_from_any_row(
             seen(product, packings)[0],
             unit.atom.a_elem,
             (tile_n, tile_k),
@@ -227,11 +227,11 @@ class ResidentWindows(Variant):
             config,
             facts,
             run=depth,
-            often=config.waves[0],
+            reads=config.waves[0],
         )
         rows = tile_m + product.reach, depth
-        source = operand_in_rows(product.source, unit.atom.b_elem, rows, unit.b, config, facts, often=count)
-        of_n, of_m = kept_apart((of_n, evolve(source, taps=product.taps)), facts)
+        source = input_path_from_any_row(product.source, unit.atom.b_elem, rows, unit.b, config, facts, reads=count)
+        of_n, of_m = with_gaps((of_n, evolve(source, taps=product.taps)), facts)
         return of_n, of_m
 
     def offers(self, form: Form, facts: TargetFacts) -> Iterator[Offer]:
