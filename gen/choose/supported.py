@@ -18,7 +18,7 @@ from convgen.ir.types import SCALARS, s8, u8
 from convgen.passes.messages.nibble_pairs import check_pairs, pairs_of
 from convgen.plan import dequantise, directions, epilogues, views
 from convgen.plan.atoms import input_atoms, signed
-from convgen.plan.padding import kept_out, names_in
+from convgen.plan.padding import names_in, unsafe_halo
 from convgen.plan.plan import MOST_GROUPS
 from convgen.problem.conv import Conv, Direction
 from convgen.problem.grammar import DATA_TYPES, LIMIT, is_strides
@@ -101,7 +101,7 @@ def _check_nibbles(problem: Problem) -> None:
     if not any(SCALARS[t.dtype].bits == 4 for t in problem.factors if t.dtype in SCALARS):
         return
     for part in views.products(problem, 1):
-        windows = names_in(kept_out(part))
+        windows = names_in(unsafe_halo(part))
         for view in (part.of_m, part.of_n):
             check_pairs(view)
             _check_neighbours(view, (0, 1), "within one matrix")

@@ -22,7 +22,7 @@ from convgen.ir.program import Kernel
 from convgen.ir.record import evolve
 from convgen.ir.stmt import For, Let, block
 from convgen.ir.types import vector
-from convgen.kernels.exact_padding import Recomputation, Whole, finite
+from convgen.kernels.exact_padding import Recomputation, Whole, sums_are_finite
 from convgen.kernels.last_arrival import LastArrival, ReductionBuffers, Start
 from convgen.passes.buffer_shared import flipped
 from convgen.plan import dequantise, views
@@ -154,7 +154,7 @@ class _Product:
         if padding is None:
             store(finish(sums, (0, 0)), (0, 0))
             return
-        are_finite = finite(self.k, self.plan.facts, padding, sums)
+        are_finite = sums_are_finite(self.k, self.plan.facts, padding, sums)
         results = self._before_the_test(finish(sums, (0, 0)))
         with self.k.when(are_finite):
             store(results, (0, 0))

@@ -22,7 +22,7 @@ from convgen.ir.layout.mma import BlockAtom
 from convgen.ir.products import BlockMma
 from convgen.ir.program import Kernel
 from convgen.ir.types import VectorType, bool_, vector
-from convgen.kernels.exact_padding import all_finite
+from convgen.kernels.exact_padding import vectors_are_finite
 from convgen.kernels.product import kernel_name
 from convgen.kernels.window_loads import PLACES, ROOM, Row, Sums, Taps, WindowsKernel, as_digits, as_number, first_of
 from convgen.plan.lane_tile import LaneTile
@@ -62,7 +62,7 @@ class _OfImage(WindowsKernel):
             return
         sums, row = first = next(whole)
         start, count = row * self.tile.own.columns * self._each, self._each
-        with self.k.when(all_finite(self.k, self.plan.facts, sums[start : start + count])):
+        with self.k.when(vectors_are_finite(self.k, self.plan.facts, sums[start : start + count])):
             self._store_rows(chain((first,), whole))
         with self.k.otherwise():
             self._store_again()
@@ -252,7 +252,7 @@ class _OfWeights(WindowsKernel):
         The sums of one tap detect it: they use all of the lane's elements of the image.
         """
         # `alone`, since in the reduction only one subgroup stores
-        are_finite = all_finite(self.k, self.plan.facts, sums[:1], alone=True)
+        are_finite = vectors_are_finite(self.k, self.plan.facts, sums[:1], alone=True)
         spoiled = self.k.let("spoiled", select(are_finite, const(0), const(1)))
         finished, together = list(sums), max(1, _CHOSEN // self.tile.own.channels)
         for first in range(0, len(sums), together):

@@ -35,7 +35,7 @@ from convgen.plan.packing import Packing, packed
 from convgen.plan.padding import Padding, padding, piece
 from convgen.plan.padding import windows as windows_of
 from convgen.plan.refusals import check_words
-from convgen.plan.registers import Held, Pipeline, masks_of
+from convgen.plan.registers import LaneRegisters, Pipeline, masks_of
 from convgen.plan.subgroup_reduction import SubgroupReduction
 from convgen.plan.variants.variant import Packings, variant_of
 from convgen.plan.window_views import Windows
@@ -184,10 +184,10 @@ def _laid_out(
     parts = laid_out(unit)
     if isinstance(unit, MmaTile):
         for side, change in _other_orders(unit, parts, config, facts):
-            if least := _conflicts(parts, side):
-                other = evolve(unit, **change)
-                tried = laid_out(other)
-                unit, parts = (other, tried) if _conflicts(tried, side) < least else (unit, parts)
+            if conflicts := _conflicts(parts, side):
+                changed = evolve(unit, **change)
+                changed_parts = laid_out(changed)
+                unit, parts = (changed, changed_parts) if _conflicts(changed_parts, side) < conflicts else (unit, parts)
     return unit, parts
 
 
@@ -225,11 +225,11 @@ def _in_one_grid(
     parts = _in_one_order(parts, facts)
     if len({part.tiles for part in parts}) > 1:
         raise DoesNotFit(f"{given}: products would take different tiles of shared memory")
-    first, placed = 0, []
+    first, in_grid = 0, []
     for part in sorted(parts, key=lambda part: -part.k_blocks):
-        placed.append(evolve(part, mapping=evolve(part.mapping, first=first)))
+        in_grid.append(evolve(part, mapping=evolve(part.mapping, first=first)))
         first += part.mapping.numbers
-    return tuple(placed)
+    return tuple(in_grid)
 
 
 def _in_one_order(parts: tuple[Part, ...], facts: TargetFacts) -> tuple[Part, ...]:
@@ -237,17 +237,17 @@ def _in_one_order(parts: tuple[Part, ...], facts: TargetFacts) -> tuple[Part, ..
 
     Lanes may write each product's tile in another order; the gaps with the fewest bank conflicts in all are taken.
     """
-    sides = [_alike([part.of_n for part in parts], facts), _alike([part.of_m for part in parts], facts)]
-    return tuple(evolve(part, of_n=of_n, of_m=of_m) for part, of_n, of_m in zip(parts, *sides))
+    paths = [_alike([part.of_n for part in parts], facts), _alike([part.of_m for part in parts], facts)]
+    return tuple(evolve(part, of_n=of_n, of_m=of_m) for part, of_n, of_m in zip(parts, *paths))
 
 
-def _alike(sides: Sequence[InputPath], facts: TargetFacts) -> Sequence[InputPath]:
+def _alike(paths: Sequence[InputPath], facts: TargetFacts) -> Sequence[InputPath]:
     """Return the inputs of several products with one common tile, unless tiles are not blocked or there is no copy."""
-    tiles = dict.fromkeys(side.tile for side in sides)
-    if not facts.tiles_as_fragments or len(tiles) == 1 or not all(side.tile and side.copy for side in sides):
-        return sides
-    orders = ([side.with_tile(tile, facts) for side in sides] for tile in tiles if tile)
-    return min(orders, key=lambda found: sum(side.conflicts for side in found))
+    distinct_tiles = dict.fromkeys(side.tile for side in paths)
+    if not facts.tiles_as_fragments or len(distinct_tiles) == 1 or not all(side.tile and side.copy for side in paths):
+        return paths
+    candidates = ([side.with_tile(tile, facts) for side in paths] for tile in distinct_tiles if tile)
+    return min(candidates, key=lambda found: sum(side.conflicts for side in found))
 
 
 def _reduction(problem: Problem, config: Config, parts: tuple[Part, ...], facts: TargetFacts) -> Reduction:
@@ -288,18 +288,20 @@ def _part(
     blocks = -(-product.k // (tile_k * config.slices))
     packings = _packings(product, config, facts, blocks * config.slices * tile_k)
     of_n, of_m = variant_of(config).inputs(problem, product, packings, unit, config, facts)
-    of_n, of_m = (evolve(o, packing=p) for o, p in zip((of_n, of_m), packings))
+    of_n, of_m = (evolve(path, packing=packing) for path, packing in zip((of_n, of_m), packings))
     mapping = _mapping(problem, product, config, blocks)
     _check_grid(mapping, config, facts)
     if isinstance(unit, MmaTile) and not facts.checks_bounds and not problem.runtime:
-        mapping = _dealt(mapping, product, config)
-    each = rounded_up(product.of_m.length(1), tile_k) if problem.runtime else mapping.turns.blocks_of_tile
-    added = compensation(problem, product, (of_n.offset, of_m.offset), times(each, tile_k * config.slices))
-    epilogue = Epilogue((*added.steps, *epilogues.of(problem, product, vanish=not (of_n.offset or of_m.offset))))
-    kept_out = None
+        mapping = _in_whole_rounds(mapping, product, config)
+    blocks_of_slice = rounded_up(product.of_m.length(1), tile_k) if problem.runtime else mapping.turns.blocks_of_tile
+    compensated = compensation(
+        problem, product, (of_n.offset, of_m.offset), times(blocks_of_slice, tile_k * config.slices)
+    )
+    epilogue = Epilogue((*compensated.steps, *epilogues.of(problem, product, vanish=not (of_n.offset or of_m.offset))))
+    padding_views = None
     if config.padding == EXACT and isinstance(unit, MmaTile):
-        kept_out = padding(_around_images(product, packings), unit, shared=mapping.sharers > 1)
-    return Part(product, of_n, of_m, added.sums, epilogue, mapping, kept_out)
+        padding_views = padding(_around_images(product, packings), unit, shared=mapping.sharers > 1)
+    return Part(product, of_n, of_m, compensated.sums, epilogue, mapping, padding_views)
 
 
 def _check_grid(mapping: WorkgroupMapping, config: Config, facts: TargetFacts) -> None:
@@ -339,7 +341,7 @@ def _mapping(problem: Problem, product: Product, config: Config, blocks: int) ->
     return WorkgroupMapping.sized((product.batch, *tiles, 1), (products, *exact, 1), config.map, blocks)
 
 
-def _dealt(mapping: WorkgroupMapping, product: Product, config: Config) -> WorkgroupMapping:
+def _in_whole_rounds(mapping: WorkgroupMapping, product: Product, config: Config) -> WorkgroupMapping:
     """Return the mapping with whole rounds of blocks in each slice, unless that makes a slice longer.
 
     Some slices take one round more than others. Otherwise the last slice has blocks past the end of K, and loads are
@@ -369,8 +371,8 @@ def _masked(view: View) -> View:
 def accumulator_registers(plan: Plan) -> int:
     if isinstance(plan.unit, LaneTile):
         own, parts = plan.unit.own, (part.product for part in plan.parts)
-        most = max((product.sums(own) for product in parts if isinstance(product, Windows)), default=0)
-        return own.channels * most * plan.acc_type.bytes // 4
+        most_sums = max((product.sums(own) for product in parts if isinstance(product, Windows)), default=0)
+        return own.channels * most_sums * plan.acc_type.bytes // 4
     return plan.mma.parts * plan.mma.d.registers * plan.mma.atom.acc.bytes // 4
 
 
@@ -391,9 +393,9 @@ def _estimate_registers(plan: Plan, part: Part) -> int:
             copied += side.copy.loaded.registers * elem // 4
         masks += messages * masks_of(side.view, variant.trims)
     epilogue = 0 if part.epilogue.is_light else ROOM
-    held = Held(sums, (mma.a.registers + mma.b.registers) * elem // 4, copied, masks, epilogue)
+    registers = LaneRegisters(sums, (mma.a.registers + mma.b.registers) * elem // 4, copied, masks, epilogue)
     pipeline = Pipeline.of(partial(getattr, plan.config.staging))
-    return int(held.registers(part.k_blocks, pipeline, plan.facts, by_taps=variant.by_taps))
+    return int(registers.registers(part.k_blocks, pipeline, plan.facts, by_taps=variant.by_taps))
 
 
 _MARGIN = 16  #: registers; spare ones of a lane that multiplies by itself
