@@ -81,13 +81,13 @@ def _with_outputs(problem: Problem) -> Problem:
         tag: "any" for tag, layout in layouts.items() if is_strides(getattr(problem, tag)) and not layout.size_elems
     }
     for name in ("mb",) if isinstance(problem, Conv) else ("m", "k", "n"):
-        changes[name] = getattr(problem, name) or _SOME
+        changes[name] = getattr(problem, name) or _NONEMPTY
     for name in () if isinstance(problem, Conv) else ("src_batch", "wei_batch"):
-        changes[name] = tuple(size or _SOME for size in getattr(problem, name))
+        changes[name] = tuple(size or _NONEMPTY for size in getattr(problem, name))
     return evolve(problem, **changes)
 
 
-_SOME = 2  #: an even number, for 4-bit elements in pairs
+_NONEMPTY = 2  #: an even number, for 4-bit elements in pairs
 
 
 def _check_nibbles(problem: Problem) -> None:
@@ -113,8 +113,8 @@ def _check_nibbles(problem: Problem) -> None:
 
 def _check_neighbours(view: View, axes: Collection[int], wanted: str, but: Collection[str] = ()) -> None:
     """Refuse 4-bit elements whose pairs lie outside `axes` or along dims `but`: lanes would load half a pair."""
-    found = pairs_of(view) if view.memory.elem.bits == 4 else None
-    if found and (found[1] not in axes or view.axes[found[1]][-1].name in but):
+    pair = pairs_of(view) if view.memory.elem.bits == 4 else None
+    if pair and (pair[1] not in axes or view.axes[pair[1]][-1].name in but):
         given = f"given {view.memory.name} of {view.memory.elem}"
         raise Unsupported(f"{given}, wanted neighbours in memory {wanted}", rule="nibbles")
 
