@@ -198,10 +198,10 @@ def in_order(dims: tuple[Dim, ...], first: Tensor, second: Tensor) -> tuple[Dim,
     Where a dim does not occur in the first tensor, or has the same stride as another, the second tensor decides.
     """
 
-    def place(d: Dim) -> tuple[bool, int, int]:
+    def memory_order(d: Dim) -> tuple[bool, int, int]:
         return d.size > 1, -abs(first.stride(d.name)), -abs(second.stride(d.name))
 
-    return tuple(sorted(dims, key=place))
+    return tuple(sorted(dims, key=memory_order))
 
 
 def dim_of(name: str, size: int) -> Dim:

@@ -56,25 +56,24 @@ class LaneTile:
         return tile
 
     def fragment(self, dims: tuple[str, ...], registers: Sequence[tuple[str, int]], along_m: bool) -> Fragment:
-        """Return a fragment over dims along N, along positions and others.
+        """Return a fragment over `dims`: first the dim along N, then the dim along positions, then others.
 
-        `registers` are (dim, neighbours of a lane), innermost first.
-
-        Neighbouring lanes are neighbours along positions if memory is contiguous along these or lanes form blocks, else
-        along N.
+        `registers` are (dim, neighbours of a lane), innermost first. Neighbouring lanes are neighbours along positions
+        if memory is contiguous along these (`along_m`) or lanes form blocks, else along N.
         """
         n, m, *_ = dims
         order = ((m, 0), (n, 1)) if along_m or self.atom else ((n, 1), (m, 0))
         digits = [(dim, size, Space.REGISTER) for dim, size in registers]
         digits += [(dim, self.lanes[side], Space.LANE) for dim, side in order]
         digits += [(dim, self.subgroups[side], Space.SUBGROUP) for dim, side in order]
-        stacked = tuple(Digit(dim, size, space, 1) for dim, size, space in digits)
-        return Fragment(dims, _apart(stacked))
+        unit_digits = tuple(Digit(dim, size, space, 1) for dim, size, space in digits)
+        return Fragment(dims, _stacked(unit_digits))
 
     def image(self, along_m: bool) -> Fragment:
         """Return the layout of an image's tile over N and positions; the rows of a lane follow one another."""
-        held = ("n", self.own.channels), ("m", self.own.columns)
-        return self.fragment(("n", "m"), (*(reversed(held) if along_m else held), ("m", self.own.rows)), along_m)
+        row = ("n", self.own.channels), ("m", self.own.columns)
+        registers = (*(reversed(row) if along_m else row), ("m", self.own.rows))
+        return self.fragment(("n", "m"), registers, along_m)
 
 
 def sums_weights(problem: Problem) -> bool:
@@ -101,11 +100,11 @@ def blocks(problem: Problem, facts: TargetFacts) -> tuple[BlockAtom, ...]:
     return tuple(atom for atom in facts.blocks if types == {atom.elem} and atom.acc.name == problem.acc_type)
 
 
-def _apart(digits: Sequence[Digit]) -> tuple[Digit, ...]:
+def _stacked(digits: Sequence[Digit]) -> tuple[Digit, ...]:
     """Return the digits with strides in each space stacked in order, without digits of size 1."""
-    reached: dict[str, int] = {}
+    strides: dict[str, int] = {}
     stacked = []
     for d in digits:
-        stacked.append(evolve(d, stride=reached.get(d.space, 1)))
-        reached[d.space] = reached.get(d.space, 1) * d.size
+        stacked.append(evolve(d, stride=strides.get(d.space, 1)))
+        strides[d.space] = strides.get(d.space, 1) * d.size
     return tuple(d for d in stacked if d.size > 1)

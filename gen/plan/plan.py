@@ -41,7 +41,8 @@ from convgen.plan.variants.variant import Packings, variant_of
 from convgen.plan.window_views import Windows
 from convgen.problem.matmul import Problem
 
-_CUTS = (2, 4, 8)  #: numbers of runs into which an instruction's rows may be cut
+#: numbers of runs into which an instruction's rows may be cut, so that its rows are interleaved with those of others
+_ROW_RUNS = (2, 4, 8)
 MOST_GROUPS = (1 << 31) - 1  #: workgroups; along an axis of a grid, which kernels count in s32
 
 
@@ -176,7 +177,10 @@ def _with_subgroup_reduction(plan: Plan) -> Plan:
 def _laid_out(
     problem: Problem, products: Sequence[Product], unit: MmaTile | LaneTile, config: Config, facts: TargetFacts
 ) -> tuple[MmaTile | LaneTile, tuple[Part, ...]]:
-    """Return the tile and the parts; wide stores and rows in order, unless these cause more bank conflicts."""
+    """Return the tile and the parts of a plan; other orders of rows and columns where they have fewer bank conflicts.
+
+    The first choice has wide stores (runs of columns in a lane) and rows in order.
+    """
 
     def laid_out(unit: MmaTile | LaneTile) -> tuple[Part, ...]:
         return tuple(_part(problem, product, unit, config, facts) for product in products)
@@ -194,7 +198,7 @@ def _laid_out(
 def _other_orders(
     unit: MmaTile, parts: Sequence[Part], config: Config, facts: TargetFacts
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield (side, changed fields): N in order; M distributed over instructions where tiles are blocked.
+    """Yield (side, changed fields): columns of N in order; rows of M interleaved over instructions of blocked tiles.
 
     M stays in order where windows are resident and may begin at any row, and where an instruction's rows are numbered
     by tap.
@@ -203,7 +207,7 @@ def _other_orders(
         yield 0, {"run": 1}
     by_taps = any(part.padding and part.padding.has_taps(1) for part in parts)
     if facts.tiles_as_fragments and variant_of(config).rows_are_free and not by_taps:
-        yield from ((1, {"rows": unit.atom.m // cut}) for cut in _CUTS if unit.atom.m % cut == 0)
+        yield from ((1, {"rows": unit.atom.m // runs}) for runs in _ROW_RUNS if unit.atom.m % runs == 0)
 
 
 def _conflicts(parts: tuple[Part, ...], side: int) -> int:
@@ -398,8 +402,8 @@ def _estimate_registers(plan: Plan, part: Part) -> int:
     return int(registers.registers(part.k_blocks, pipeline, plan.facts, by_taps=variant.by_taps))
 
 
-_MARGIN = 16  #: registers; spare ones of a lane that multiplies by itself
-#: Factor above the available registers up to which a config is tried, since the estimate may be too high.
+_MARGIN = 16  #: registers; addresses and temporaries of a lane that multiplies by itself; assumed
+#: factor over the available registers up to which a config is tried, since the estimate may be too high; assumed
 _BEYOND = 1.15
 
 

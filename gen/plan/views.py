@@ -54,9 +54,10 @@ def products(problem: Problem, block: int, moved: tuple[str, ...] = (), phases: 
 
 
 def sizes(problem: Problem) -> tuple[Size, ...]:
-    """Return the sizes known only at launch: at most the problem's, multiples of the common divisor of it and a chunk.
+    """Return the sizes that are known only at launch, each at most the problem's.
 
-    Batch sizes may be any number.
+    The host guarantees that a size of M, N or K is a multiple of gcd(the problem's size, `_PROMISED`). Batch sizes may
+    be any number.
     """
     if not problem.runtime:
         return ()
@@ -74,20 +75,21 @@ def beside(problem: Matmul, spec: TensorSpec, attribute: Scale | ZeroPoint, fact
     """Return a tensor of scales or zero points by the axes of a factor: the dims of the product after `cuts`.
 
     Along each dim of src or weights `spec` has one element, one for each position, or one for each group. Past the end
-    of K it reads zero, also where the last group is shorter: an infinite scale times nothing must be nothing.
+    of K it reads zero, also where the last group is shorter: an infinite scale times nothing must be nothing. For this,
+    coordinates along K are added to the tensor with stride 0, as masks.
     """
     coordinates = batched(problem.tensor(attribute.role), MATRICES[attribute.role])
-    each = list(zip(coordinates, problem.spans(attribute), spec.dims, strict=True))
-    index = tuple(grouped(problem, t, span) if size > 1 else TensorDim(1, ()) for t, span, size in each)
-    inside = tuple(
+    dims = list(zip(coordinates, problem.spans(attribute), spec.dims, strict=True))
+    index = tuple(grouped(problem, t, span) if size > 1 else TensorDim(1, ()) for t, span, size in dims)
+    masks = tuple(
         evolve(grouped(problem, t), masked=True)
-        for t, span, size in each
+        for t, span, size in dims
         if size > 1 and t.size % span and any(name == "k" for name, _ in t.terms)
     )
     rank, layout = len(index), spec.layout
-    nowhere = (Digit(LETTERS[rank + n], t.size, Space.MEMORY, 0) for n, t in enumerate(inside))
-    masked = Layout((*layout.dims, *(t.size for t in inside)), (*nowhere, *layout.blocks))
-    return Tensor(evolve(spec, layout=masked), (*index, *inside)).cut(cuts).view(*factor.axes)
+    strideless = (Digit(LETTERS[rank + n], t.size, Space.MEMORY, 0) for n, t in enumerate(masks))
+    masked = Layout((*layout.dims, *(t.size for t in masks)), (*strideless, *layout.blocks))
+    return Tensor(evolve(spec, layout=masked), (*index, *masks)).cut(cuts).view(*factor.axes)
 
 
 def is_widened(problem: Problem, name: str) -> bool:
@@ -116,15 +118,15 @@ def operand_types(problem: Problem) -> tuple[Type, Type]:
     """Return the element types of `of_n` and `of_m`, equal for all products of a problem."""
     first, second = (scalar(t.dtype) for t in problem.factors)
     if first is not second:
-        for made in products(problem, 1, must_move(problem)):
-            return made.of_n.memory.elem, made.of_m.memory.elem
+        for product in products(problem, 1, must_move(problem)):
+            return product.of_n.memory.elem, product.of_m.memory.elem
     return first, second
 
 
 def operands(problem: Problem) -> tuple[View, View]:
     """Return N's and M's input of the first product of a problem."""
-    made = products(problem, 1, must_move(problem))[0]
-    return made.of_n, made.of_m
+    first = products(problem, 1, must_move(problem))[0]
+    return first.of_n, first.of_m
 
 
 @lru_cache(maxsize=2**10)
@@ -145,8 +147,8 @@ def must_move(problem: Problem) -> tuple[str, ...]:
 def contractions(problem: Problem, moved: Collection[str] = ()) -> tuple[Contraction, ...]:
     """Return the non-empty products of a problem before M, N and K are axes of views (see `products`)."""
     steps = _in_steps(problem)
-    found = (c.reading(problem, moved).in_blocks(steps) for c in contractions_of(problem))
-    return tuple(c for c in found if all(prod(d.size for d in dims) for dims in (c.m, c.n, c.k)))
+    split = (c.reading(problem, moved).in_blocks(steps) for c in contractions_of(problem))
+    return tuple(c for c in split if all(prod(d.size for d in dims) for dims in (c.m, c.n, c.k)))
 
 
 def covers_result(problem: Problem, phases: str = APART) -> bool:
@@ -232,12 +234,12 @@ def _operand_index(problem: Problem, name: str, role: str, *, exact: Collection[
     """Return a tensor's coordinates; a dim of size 1 is broadcast, or, if named in `exact`, a single position."""
     index = coordinates(problem)[name if name == "bia" and isinstance(problem, Conv) else role]
     dims = problem.tensor(name).dims
-    alike = [size == 1 and not (t.size == 1 and _is_dim(t, exact)) for t, size in zip(index, dims)]
+    broadcast = [size == 1 and not (t.size == 1 and _is_dim(t, exact)) for t, size in zip(index, dims)]
     if isinstance(problem, Matmul):
         attribute = problem.attribute(name)
         spans = problem.spans(attribute) if attribute else (1,) * len(dims)
         index = tuple(grouped(problem, t, span) for t, span in zip(index, spans))
-    return tuple(TensorDim(1, ()) if each else t for t, each in zip(index, alike))
+    return tuple(TensorDim(1, ()) if is_broadcast else t for t, is_broadcast in zip(index, broadcast))
 
 
 def _is_dim(t: TensorDim, names: Collection[str]) -> bool:

@@ -49,10 +49,10 @@ class Window:
 
     def reads(self, taps: Sequence[int]) -> dict[int, list[tuple[int, int]]]:
         """Return, for each place of the source, the (position, tap) pairs that read it."""
-        found: dict[int, list[tuple[int, int]]] = {}
+        readers: dict[int, list[tuple[int, int]]] = {}
         for tap, position in combinations(taps, range(self.count)):
-            found.setdefault(self.lead + position * self.step + tap * self.growth, []).append((position, tap))
-        return dict(sorted(found.items()))
+            readers.setdefault(self.lead + position * self.step + tap * self.growth, []).append((position, tap))
+        return dict(sorted(readers.items()))
 
     def places(self, taps: int) -> int:
         """Return the places that the windows of all positions cover with this many taps, in whole messages."""
@@ -81,9 +81,8 @@ class Windows(Product):
     #: elements; distances between taps of each axis and between channels, if a channel's weights are contiguous
     flat: tuple[int, ...] = ()
     of_weights: bool = False  #: whether the result is the weights, and `of_n` the image
-    #: Coordinates of the source, by dims of blocks and places, that leave its range where products with padding may be
-    #: nonzero (inf or NaN).
-    #: they find there may be no zeros.
+    #: Coordinates of the source, by dims of blocks and places, that leave its range; empty where products with padding
+    #: are zero, or may be NaN (padding=zeros).
     halo: tuple[TensorDim, ...] = ()
 
     @property
@@ -172,7 +171,7 @@ _MULTIPLIED = ("f16", "bf16", "f32", "f64", "s8", "u8")
 
 
 def windows(problem: Problem, own: Own, config: Config, chunk_bytes: int) -> tuple[Windows, ...]:
-    """Return the sums over windows of a convolution; DoesNotFit where the config suits no such problem."""
+    """Return the sums over windows of a convolution, one a launch; DoesNotFit where the config does not suit it."""
     if wanted := refusal(problem):
         raise DoesNotFit(f"mma={own}: wanted {wanted}")
     contractions = views.contractions(problem, config.reorder)
@@ -185,28 +184,28 @@ def windows(problem: Problem, own: Own, config: Config, chunk_bytes: int) -> tup
 
 
 def _of_image(c: Contraction) -> Contraction:
-    """Return the contraction for an image of the three tensors of a contraction for weights."""
+    """Return the contraction whose result is the image, from the one whose result is the weights: equal tensors."""
     return evolve(c, m=c.k, n=c.m, k=c.n, of_m=c.of_n, of_n=c.result, result=c.of_m)
 
 
 class _Maker:
-    """Builder of the views of a contraction whose result is an image; the fields of `Windows` describe them."""
+    """Builder of the views of `Windows`, from a contraction whose result is an image."""
 
     def __init__(self, contraction: Contraction, own: Own, unrolled: int, chunk_bytes: int) -> None:
         self.own, self.unrolled, self.chunk_bytes = own, unrolled, chunk_bytes
         self.c = c = contraction
         names = {d.name for d in c.m}
         #: tap name -> (dimension of the source that it moves along, position name on that dimension)
-        self.met = {
+        self.axis_of_tap = {
             d.name: (n, next(name for name, _ in t.terms if name in names))
             for d in c.k
             for n, t in enumerate(c.of_m.index)
             if d.name in dict(t.terms) and names.intersection(dict(t.terms))
         }
-        if any(len(c.of_m.index[n].terms) > 2 for n, _ in self.met.values()):
+        if any(len(c.of_m.index[n].terms) > 2 for n, _ in self.axis_of_tap.values()):
             raise DoesNotFit(f"mma={own}: wanted positions and taps that are not in blocks")
-        self.taps = tuple(d for d in c.k if d.name in self.met)
-        self.channels = tuple(d for d in c.k if d.name not in self.met)
+        self.taps = tuple(d for d in c.k if d.name in self.axis_of_tap)
+        self.channels = tuple(d for d in c.k if d.name not in self.axis_of_tap)
         self.positions = {d.name: d for d in c.m}
         counts = [1] * len(self.taps) + [own.rows, own.columns]
         self.counts = counts[len(counts) - len(self.taps) :]
@@ -247,23 +246,23 @@ class _Maker:
 
     def _cuts(self) -> Cuts:
         """Return the split of positions into blocks."""
-        cuts = []
+        sizes = []
         for tap, count in zip(self.taps, self.counts):
-            position = self.positions[self.met[tap.name][1]]
+            position = self.positions[self.axis_of_tap[tap.name][1]]
             if count > 1:
-                cuts.append((position.name, (count, -(-position.size // count))))
-        return Cuts(tuple(cuts))
+                sizes.append((position.name, (count, -(-position.size // count))))
+        return Cuts(tuple(sizes))
 
     def _order(self, cuts: Cuts) -> tuple[tuple[Dim, ...], tuple[Dim, ...]]:
         """Return the dims that count blocks, in memory order, and those within a block."""
         result, blocks = self.c.result, dict(cuts.sizes)
         in_memory = sorted(self.c.m, key=lambda d: (d.size > 1, -abs(result.stride(d.name))))
         pieces = {d.name: cuts.dims((d,)) for d in self.c.m}
-        inner = tuple(pieces[at][-1] for at in (self.met[tap.name][1] for tap in self.taps) if at in blocks)
+        inner = tuple(pieces[at][-1] for at in (self.axis_of_tap[tap.name][1] for tap in self.taps) if at in blocks)
         return tuple(pieces[d.name][0] for d in in_memory), inner
 
     def _window(self, tap: Dim, count: int, looped: bool) -> Window:
-        index, position = self.met[tap.name]
+        index, position = self.axis_of_tap[tap.name]
         t = self.c.of_m.index[index]
         step, growth = (dict(t.terms)[name] for name in (position, tap.name))
         unit = self._unit(t, position, tap, count)
@@ -287,7 +286,7 @@ class _Maker:
     def _source(self, s: tuple[Dim, ...], outer: tuple[Dim, ...], axes: tuple[Window, ...]) -> View:
         index, places = list(self.c.of_m.index), []
         for tap, w, count in zip(self.taps, axes, self.counts):
-            n, position = self.met[tap.name]
+            n, position = self.axis_of_tap[tap.name]
             t = index[n]
             unit = self._unit(t, position, tap, count)
             size = w.places(w.taps)
@@ -304,8 +303,8 @@ class _Maker:
         return evolve(self.c.of_m, index=tuple(index)).view(s, outer, *places)
 
     def _halo(self, source: View) -> tuple[TensorDim, ...]:
-        own = {n for n, _ in self.met.values() if self.c.of_m.index[n].masked}
-        return tuple(t for n, t in enumerate(source.index) if n in own)
+        moved_dims = {n for n, _ in self.axis_of_tap.values() if self.c.of_m.index[n].masked}
+        return tuple(t for n, t in enumerate(source.index) if n in moved_dims)
 
     def _weights(self, n: tuple[Dim, ...], axes: tuple[Window, ...], looped: int) -> tuple[View, tuple[int, ...]]:
         """Return the weights, and the elements between taps of each axis and channels if a channel's are contiguous."""

@@ -95,8 +95,8 @@ class Offer:
         words = (*self.form.words, ("packed", self.packed), *((("tile_k", self.tile_k),) if self.tile_k else ()))
         plain = {field.name: field.default for field in fields_of(Config) if field.name in ("grids", "phases")}
         wanted = {**plain, **dict(words)}
-        given = {name: config.tile[2] if name == "tile_k" else getattr(config, name) for name in wanted}
-        return given == wanted and variant_of(config) in self.variants
+        values = {name: config.tile[2] if name == "tile_k" else getattr(config, name) for name in wanted}
+        return values == wanted and variant_of(config) in self.variants
 
 
 @frozen
@@ -215,8 +215,8 @@ def stagings(facts: TargetFacts, *, direct: bool = False) -> tuple[Staging, ...]
 @cache
 def variant(word: str) -> Variant:
     """Return the variant of a word in `config.VARIANTS`."""
-    found: Variant = imported(f"convgen.plan.variants.{word}").VARIANT
-    return found
+    module_variant: Variant = imported(f"convgen.plan.variants.{word}").VARIANT
+    return module_variant
 
 
 def variant_of(config: Config) -> Variant:
