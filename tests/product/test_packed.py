@@ -181,7 +181,7 @@ def test_a_sampled_tile_needs_all_of_the_launch_before() -> None:
         (STEM, {}, "packed=wei reorder=wei", "packed=wei: it is reordered"),
         ("g2" + STEM.replace("ic3", "ic4"), {}, "packed=wei", "packed=wei: wanted one product"),
         ("mb2ic16ih8oc16oh8kh3ph1", {}, "taps=resident packed=src", "packed=src: its windows are resident"),
-        ("g8mb1ic8ih5oc8kh3ph1", {}, "slots=0 taps=fused packed=wei", "packed=wei: mma=fma:4x2x2 takes no packed inputs"),
+        ("g8mb1ic8ih5oc8kh3ph1", {}, "slots=0 taps=fused packed=wei", "mma=fma:4x2x2 takes no packed inputs"),
     ],
 )
 def test_what_cannot_be_packed_is_said(line: str, options: dict[str, str], words: str, why: str) -> None:
