@@ -19,9 +19,8 @@ class Section:
 
     start: int
     layout: Fragment
-    row: int | None = (
-        None  #: elements; row's length for bounds checks, which may be rounded down; None: the tensor's own
-    )
+    #: elements; length of a row for bounds checks, which may be rounded down to whole messages; None: the tensor's own
+    row: int | None = None
     outside: bool = False  #: whether no element of the section is in the tensor
 
 

@@ -166,17 +166,17 @@ class _Emitter:
         products = [value for value in body if isinstance(value, Product)]
         loads = [v for p in products for side in (p.b, p.a) for v in _loads(side, body)]
         paths = {load: self._path(load) for load in dict.fromkeys(loads) if load in self.layouts.factors}
-        copied = {load: found_path for load, found_path in paths.items() if found_path is not None}
+        copied = {load: path for load, path in paths.items() if path is not None}
         if not copied:
             return
         self.k.barrier("release")
-        for load, found_path in copied.items():
-            path_ = self.shared[load] = self._with_own_tile(found_path)
-            assert path_.tile is not None
-            assert path_.copy is not None
-            self.k.tiles.append(path_.tile)
+        for load in copied:
+            path = self.shared[load] = self._with_own_tile(copied[load])
+            assert path.tile is not None
+            assert path.copy is not None
+            self.k.tiles.append(path.tile)
             at, name = self.places.at(load.tile, self._loaded(load)), load.tile.tensor.name
-            self.k.copy(path_.tile, path_.view, at, path_.copy.stored, 0, "copy", path_.copy.loaded, name)
+            self.k.copy(path.tile, path.view, at, path.copy.stored, 0, "copy", path.copy.loaded, name)
         self.k.barrier("publish")
 
     def _path(self, load: Load) -> InputPath | None:

@@ -83,7 +83,12 @@ def all_statements(suite: list[Statement]) -> Iterator[Statement]:
 
 @define
 class Layouts:
-    """The layouts of a kernel's values on a target; `tiles` are the instruction tiles of its products."""
+    """The layouts of a kernel's values on a target; `tiles` are the instruction tiles of its products.
+
+    They are given in this order: explicit maps; results and factors of products; values combined with one of these;
+    values that are stored or redistributed by maps; broadcast values; defaults, largest values first. A value takes the
+    first layout that reaches it; where another is required, it is redistributed.
+    """
 
     trace: Trace
     facts: TargetFacts
@@ -94,8 +99,8 @@ class Layouts:
 
     def __attrs_post_init__(self) -> None:
         statements = list(all_statements(self.trace.statements))
-        values = [product for product in statements if isinstance(product, Value)]
-        products = [product for product in values if isinstance(product, Product)]
+        values = [statement for statement in statements if isinstance(statement, Value)]
+        products = [value for value in values if isinstance(value, Product)]
         preferred = list(self._given(statements))
         explicit = list(self.of)
         for product in products:
@@ -107,9 +112,9 @@ class Layouts:
             self._factors(product, groups)
         for value in explicit:
             self._grant(neighbours[value], value, groups)
-        for value, wish in preferred:
+        for value, layout in preferred:
             if value not in self.of:
-                self._set(value, wish, groups)
+                self._set(value, layout, groups)
         self._follow(narrower, groups)
         for product in products:
             if product not in self.tiles:
