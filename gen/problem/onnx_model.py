@@ -146,12 +146,12 @@ def _of_graph(
 
 
 def _tensors(graph: Any, type_name: Callable[[int], str], value_of: Callable[[Any], Any]) -> dict[str, _Tensor]:
-    found = dict[str, _Tensor]()
-    for each in (*graph.input, *graph.value_info, *graph.output):
-        if each.type.HasField("tensor_type") and each.type.tensor_type.HasField("shape"):
-            kind = each.type.tensor_type
+    tensors = dict[str, _Tensor]()
+    for value_info in (*graph.input, *graph.value_info, *graph.output):
+        if value_info.type.HasField("tensor_type") and value_info.type.tensor_type.HasField("shape"):
+            kind = value_info.type.tensor_type
             dims = tuple(d.dim_value if d.HasField("dim_value") else d.dim_param for d in kind.shape.dim)
-            found[each.name] = _Tensor(each.name, dims, type_name(kind.elem_type))
+            tensors[value_info.name] = _Tensor(value_info.name, dims, type_name(kind.elem_type))
     constants = [(tensor.name, tensor) for tensor in graph.initializer]
     for node in graph.node:
         if node.op_type == "Constant":
@@ -159,8 +159,8 @@ def _tensors(graph: Any, type_name: Callable[[int], str], value_of: Callable[[An
     for name, tensor in constants:
         is_read = prod(tensor.dims) <= _LARGEST_VALUE and not tensor.external_data
         value = value_of(tensor) if is_read else None
-        found[name] = _Tensor(name, tuple(tensor.dims), type_name(tensor.data_type), value)
-    return found
+        tensors[name] = _Tensor(name, tuple(tensor.dims), type_name(tensor.data_type), value)
+    return tensors
 
 
 def _attribute(attribute: Any) -> tuple[str, Any]:
@@ -197,11 +197,11 @@ def _window(op: _Operator, source: _Tensor, weights: _Tensor) -> tuple[list[int]
 
 
 def _pads(op: _Operator, totals: Sequence[int]) -> list[tuple[int, int]]:
-    """Return the padding before and behind each axis; automatic padding is computed from its total."""
+    """Return the padding before and after each axis; automatic padding is computed from its total."""
     mode = op.attributes.get("auto_pad", "NOTSET")
     if mode in ("SAME_UPPER", "SAME_LOWER"):
-        less = [(total // 2, total - total // 2) for total in totals]
-        return less if mode == "SAME_UPPER" else [(more, few) for few, more in less]
+        lower_pads = [(total // 2, total - total // 2) for total in totals]
+        return lower_pads if mode == "SAME_UPPER" else [(larger, smaller) for smaller, larger in lower_pads]
     if mode == "VALID":
         return [(0, 0)] * len(totals)
     pads = op.attributes.get("pads") or [0] * (2 * len(totals))
@@ -300,17 +300,17 @@ def _matmul(op: _Operator) -> _Read:
 
 def _gemm(op: _Operator) -> _Read:
     left, right, bias = op.tensor(0), op.tensor(1), op.optional(2)
-    turned = [bool(op.attributes.get(name, 0)) for name in ("transA", "transB")]
+    transposed = [bool(op.attributes.get(name, 0)) for name in ("transA", "transB")]
     alpha, beta = op.attributes.get("alpha", 1.0), op.attributes.get("beta", 1.0)
     if len(left.sizes) != 2 or len(right.sizes) != 2:
         raise UserError(f"given {len(left.sizes)} and {len(right.sizes)} dimensions of a Gemm, wanted 2")
     if bias is not None and (alpha != 1 or beta != 1) and beta:
         raise Unsupported(f"alpha of {alpha:g} and beta of {beta:g} of a Gemm with C, wanted 1", rule="onnx-gemm")
-    (m, k), (inner, n) = (each.sizes[::-1] if swap else each.sizes for each, swap in zip((left, right), turned))
+    (m, k), (inner, n) = (each.sizes[::-1] if swap else each.sizes for each, swap in zip((left, right), transposed))
     if k != inner:
         raise UserError(f"given K of {k} and of {inner}, wanted as much of both")
     dtype = _type(left)
-    tags = {"stag": "ba" if turned[0] else "ab", "wtag": "ba" if turned[1] else "ab", "dtag": "ab"}
+    tags = {"stag": "ba" if transposed[0] else "ab", "wtag": "ba" if transposed[1] else "ab", "dtag": "ab"}
     knobs = {"dt": f"{dtype}:{_type(right)}:{dtype}", **tags}
     if alpha != 1:
         knobs["attr-post-ops"] = f"linear:{attributes.number(round(alpha, 7))}"

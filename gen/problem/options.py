@@ -27,24 +27,20 @@ OTHER_DRIVERS = (
 
 @frozen
 class Option:
-    """One option. `read` returns the value of a text, or raises PointedError.
-
-    `rule` refuses values that are not `generated`; without a rule all values are generated, with one only the default.
-    A function in place of a rule returns the rule for a text, "" for a generated one. `beside` names an option without
-    which this one has no meaning. `runs` marks options on how benchdnn runs, `idle` options without effect on code.
-    """
+    """One option of benchdnn, with its grammar and the values that convgen generates."""
 
     name: str
     default: str
-    read: Callable[[str], Any]
+    read: Callable[[str], Any]  #: returns the value of a text, or raises PointedError
     help: str
     drivers: tuple[str, ...] = BOTH
+    #: name of the rule that refuses values, or a function from a text to it ("" if it is generated); "": refuses none
     rule: str | Callable[[str], str] = ""
-    generated: Callable[[Any], bool] | None = None
-    beside: str = ""
+    generated: Callable[[Any], bool] | None = None  #: with a rule's name: values not refused; None: the default alone
+    beside: str = ""  #: an option without which this one has no meaning
     aliases: tuple[str, ...] = ()
-    runs: bool = False
-    idle: bool = False
+    runs: bool = False  #: whether it only controls how benchdnn runs
+    idle: bool = False  #: whether it has no effect on code
 
     @property
     def is_useful(self) -> bool:
