@@ -80,7 +80,7 @@ class _Block:
         self.kind, self.atom, self.facts, self.elem = kind, atom, facts, atom.elem_bytes
         self.m, self.n, self.k, self.subgroups_m, self.subgroups_n, self.subgroups_k = configs.sizes
         self.subtiles, self.slots = along(SUBTILES, configs.subtiles), configs.of_stagings("slots")
-        self.through_registers = configs.of_stagings("held") > 0
+        self.through_registers = configs.of_stagings("in_registers") > 0
         self.issue_slots = [along(VARIANT, slots) for slots in kind.issue_slots]
         self.subgroups = self.subgroups_m * self.subgroups_n * self.subgroups_k
         self.lanes = facts.subgroup_size * self.subgroups

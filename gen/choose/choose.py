@@ -10,7 +10,7 @@ import attrs
 import numpy as np
 
 from convgen.backends.tuning import tuning
-from convgen.choose import own_lanes
+from convgen.choose import lane_configs
 from convgen.choose.clocks import Clocks, Table, of_config, ranked
 from convgen.choose.offers import offers, reorders
 from convgen.ir.error import DoesNotFit
@@ -97,7 +97,9 @@ def candidates(problem: Problem, facts: TargetFacts) -> Ranking:
         for offer in offers(problem, facts, moved)
         for atom in atoms
     ]
-    by_lanes = [Candidate(clocks, config) for clocks, config in own_lanes.configs(problem, facts, must_move(problem))]
+    by_lanes = [
+        Candidate(clocks, config) for clocks, config in lane_configs.configs(problem, facts, must_move(problem))
+    ]
     resort = last_resort(problem, atoms, facts, must_move(problem))
     return Ranking.of(tables, [*by_lanes, Candidate(float("inf"), resort)])
 

@@ -229,7 +229,7 @@ class Launch:
         Loads that return in time gain nothing by an earlier issue: by `convgen profile` of `bench/whole.py`, deeper
         pipelines take .99 to 1.01 of the time and up to 1.5 of the code.
         """
-        in_time = self.configs.of_stagings("held") * (self.block - self.work.moved) * self.together
+        in_time = self.configs.of_stagings("in_registers") * (self.block - self.work.moved) * self.together
         enough = self.loops & (in_time >= self.tuned.load_latency)
         return np.where(enough, self.pipeline.depth, np.max(self.pipeline.depth))
 

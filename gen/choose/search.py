@@ -14,7 +14,7 @@ from convgen.choose.choose import Candidate, Ranking
 from convgen.ir.error import DoesNotFit, Unsupported
 from convgen.ir.facts import TargetFacts
 from convgen.ir.record import evolve
-from convgen.plan.config import Config, Own
+from convgen.plan.config import Config, LanePart
 from convgen.plan.plan import Plan, accumulator_registers, make_plan, vector_registers
 from convgen.problem.matmul import Problem
 
@@ -153,7 +153,7 @@ def _cut(config: Config) -> tuple[str, str]:
 
 def _sums(config: Config) -> int:
     """Return the sums of one matrix instruction, or of a lane that multiplies by itself."""
-    return config.mma.size if isinstance(config.mma, Own) else config.mma[0] * config.mma[1]
+    return config.mma.size if isinstance(config.mma, LanePart) else config.mma[0] * config.mma[1]
 
 
 def first_fitting(

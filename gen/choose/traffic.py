@@ -3,7 +3,7 @@
 A mapping is an array `tiles` by workgroup number in launch order: M and N tile, (workgroups, 2), or M, N and slice of
 K, (workgroups, 3); -1 throughout where a workgroup has none. Workgroup w runs on die `w % dies`. Where workgroups
 persist, `takers` names the workgroup that takes each row of the array; a workgroup takes its rows in turn. The
-workgroups in flight on a die are a *wave* (in this module; AMD's wave is a subgroup), the waves of all dies at one
+workgroups in flight on a die are a *wave* (elsewhere a wave is a subgroup), the waves of all dies at one
 time a *round*.
 
 All workgroups of a wave go through K together, so its L2 loads each panel once: the union of the panels of its M tiles

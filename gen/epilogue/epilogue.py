@@ -149,11 +149,11 @@ class Reader:
     def read(self, name: str, view: View, layout: Fragment) -> Broadcast:
         """Return a view's element for each register of `layout`."""
         sides = {axis for t in view.index for axis in axes_of(view, t) if axis < 2}
-        few, order = along(layout, [layout.dims[n] for n in sides])
-        key = name, view, few
+        distinct, order = along(layout, [layout.dims[n] for n in sides])
+        key = name, view, distinct
         if key in self._kept:
             return Broadcast(self._kept[key].held, order)
-        held = self.k.load_view(name, view, self.at[: len(view.axes)], few, "load", view.memory.name)
+        held = self.k.load_view(name, view, self.at[: len(view.axes)], distinct, "load", view.memory.name)
         broadcast = Broadcast(held, order)
         if len(sides) < len(layout.dims[:2]) and broadcast.words <= self.room:
             self.room -= broadcast.words
@@ -176,8 +176,8 @@ def along(layout: Fragment, dims: Collection[str]) -> tuple[Fragment, tuple[int,
 
     The returned layout has the first two dims of `layout`.
     """
-    own = tuple(d for d in layout.digits if d.space not in (Space.REGISTER, Space.FIXED) or d.dim in dims)
-    few = Fragment(layout.dims, own).renumbered(Space.REGISTER)
+    digits = tuple(d for d in layout.digits if d.space not in (Space.REGISTER, Space.FIXED) or d.dim in dims)
+    distinct = Fragment(layout.dims, digits).renumbered(Space.REGISTER)
 
-    order = layout.shared_order(few, lambda coords: tuple(int(at) for dim, at in coords.items() if dim in dims))
-    return evolve(few, dims=layout.dims[:2]), order
+    order = layout.shared_order(distinct, lambda coords: tuple(int(at) for dim, at in coords.items() if dim in dims))
+    return evolve(distinct, dims=layout.dims[:2]), order

@@ -206,13 +206,13 @@ class Tails(Step):
     def _coordinate(self, reader: Reader, t: TensorDim, layout: Fragment) -> Broadcast:
         """Return a coordinate of the tensor for each register of `layout`."""
         k, at, axes = reader.k, reader.at, axes_of(self.view, t)
-        few, order = along(layout, [layout.dims[axis] for axis in axes if axis < 2])
+        distinct, order = along(layout, [layout.dims[axis] for axis in axes if axis < 2])
         coordinates: list[Expr] = []
-        for register in range(few.registers):
-            held = few.coords(k.subgroup, Lane(), register)
+        for register in range(distinct.registers):
+            place = distinct.coords(k.subgroup, Lane(), register)
             dims: dict[str, Index] = {}
             for axis in axes:
-                dims |= self.view.decode(axis, plus(held[layout.dims[axis]], at[axis]) if axis < 2 else at[axis])
+                dims |= self.view.decode(axis, plus(place[layout.dims[axis]], at[axis]) if axis < 2 else at[axis])
             coordinates.append(lift(t.at(dims), Lane()))
         return Broadcast(Pack(vector(s32, len(coordinates)), tuple(coordinates)), order)
 

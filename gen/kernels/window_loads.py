@@ -95,7 +95,7 @@ class WindowsKernel:
     @property
     def _sums_type(self) -> VectorType:
         """Return the type of a lane's vector along N."""
-        return vector(self.plan.acc_type, self.tile.own.channels)
+        return vector(self.plan.acc_type, self.tile.lane_part.channels)
 
     def _sum(self, a: Expr, b: Expr, total: Expr) -> Var:
         """Return the product of `a` and `b` added to a sum."""
@@ -137,12 +137,12 @@ class WindowsKernel:
     @property
     def _sources(self) -> int:
         """Return the channels of the source that a lane reads."""
-        return self.tile.own.channels // self.product.outs * self.product.ins
+        return self.tile.lane_part.channels // self.product.outs * self.product.ins
 
     def _element(self, row: Expr, places: int, place: int, c: int) -> Var:
         """Return a row's element at a place for each image channel of a lane: that of source channel c of its group."""
         product, count = self.product, self._sources
-        channels = [n // product.outs * product.ins + c for n in range(self.tile.own.channels)]
+        channels = [n // product.outs * product.ins + c for n in range(self.tile.lane_part.channels)]
         order = (s * places + place if product.run > 1 else place * count + s for s in channels)
         return self.k.let("seen", Shuffle(row, tuple(order)).to(self._sums_type))
 

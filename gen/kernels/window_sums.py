@@ -51,9 +51,9 @@ class _OfImage(WindowsKernel):
         tile_m, _, _ = self.plan.config.tile
         self.m0 = self.k.let("m0", tile["m"] * tile_m)
         self.reader = Reader(self.k, (self.n0, self.m0), ROOM)
-        self.t0 = self.k.let("t0", tile["m"] * (tile_m // self.tile.own.positions))
+        self.t0 = self.k.let("t0", tile["m"] * (tile_m // self.tile.lane_part.positions))
         if self.product.flat:
-            layout = self._along_n(("w", self.tile.own.channels * self.product.k))
+            layout = self._along_n(("w", self.tile.lane_part.channels * self.product.k))
             self.weights = self.k.load_view(
                 "weights", self.product.of_n, (self.n0 * self.product.k,), layout, "load", "wei"
             )
@@ -62,7 +62,7 @@ class _OfImage(WindowsKernel):
             self._store_rows(whole)
             return
         first_sums, row = first = next(whole)
-        start, count = row * self.tile.own.columns * self._vectors_of_position, self._vectors_of_position
+        start, count = row * self.tile.lane_part.columns * self._vectors_of_position, self._vectors_of_position
         with self.k.when(vectors_are_finite(self.k, self.plan.facts, first_sums[start : start + count])):
             self._store_rows(chain((first,), whole))
         with self.k.otherwise():
@@ -71,16 +71,16 @@ class _OfImage(WindowsKernel):
     @property
     def _vectors_of_position(self) -> int:
         """Return the vectors of sums of one position."""
-        return self.tile.own.channels // self._sums_type.lanes
+        return self.tile.lane_part.channels // self._sums_type.lanes
 
     def _whole_rows(self) -> Iterator[tuple[Sums, int]]:
         """Yield a lane's sums each time one more row is complete, with the row's number."""
-        begin = (zeros(self._sums_type),) * (self.tile.own.positions * self._vectors_of_position)
+        begin = (zeros(self._sums_type),) * (self.tile.lane_part.positions * self._vectors_of_position)
         if not self.product.looped:
             yield from self._added(tuple(map(Taps, self.product.axes)), begin)
             return
         sums = self._looped(self.product.axes, (), begin)
-        for row in range(self.tile.own.rows):
+        for row in range(self.tile.lane_part.rows):
             yield sums, row
 
     def _looped(self, axes: Sequence[Window], chosen: tuple[Taps, ...], sums: Sums) -> Sums:
@@ -110,26 +110,26 @@ class _OfImage(WindowsKernel):
 
     def _store_rows(self, rows: Iterable[tuple[Sums, int]]) -> None:
         """Store rows of a lane's positions."""
-        own = self.tile.own
-        count = own.columns * self._vectors_of_position
+        lane = self.tile.lane_part
+        count = lane.columns * self._vectors_of_position
         for sums, row in rows:
-            packed: Expr = Pack(vector(self.plan.acc_type, own.channels * own.columns), sums[row * count :][:count])
-            if self.along_m and own.channels > 1:
-                order = (m * own.channels + n for n in range(own.channels) for m in range(own.columns))
+            packed: Expr = Pack(vector(self.plan.acc_type, lane.channels * lane.columns), sums[row * count :][:count])
+            if self.along_m and lane.channels > 1:
+                order = (m * lane.channels + n for n in range(lane.channels) for m in range(lane.columns))
                 packed = Shuffle(packed, tuple(order))
-            layout = self.tile.image(self.along_m).parts(own.channels * own.columns)[row]
+            layout = self.tile.image(self.along_m).parts(lane.channels * lane.columns)[row]
             self._store(self.k.let("total", packed), layout, self.reader)
 
     def _recompute_and_store(self) -> None:
         """Recompute and store one position after another, tap by tap; a tap that is outside changes no sum."""
-        k, own, axes = self.k, self.tile.own, self.product.axes
+        k, lane, axes = self.k, self.tile.lane_part, self.product.axes
         begin = {f"sum{n}": zeros(self._sums_type) for n in range(self._vectors_of_position)}
-        layout = first_of(self.tile.fragment(("n", "m"), (("n", own.channels),), self.along_m), "m", own.positions)
-        with k.loop("position", 0, own.positions) as position:
+        layout = first_of(self.tile.fragment(("n", "m"), (("n", lane.channels),), self.along_m), "m", lane.positions)
+        with k.loop("position", 0, lane.positions) as position:
             with k.loop("tap", 0, prod(w.taps for w in axes), **begin) as loop:
                 taps = tuple(map(Taps, axes, as_digits(loop.var, [w.taps for w in axes])))
                 loop.yields(*self._added_inside(taps, position.var, [loop[name] for name in begin]))
-            packed = Pack(vector(self.plan.acc_type, own.channels), tuple(loop.result(name) for name in begin))
+            packed = Pack(vector(self.plan.acc_type, lane.channels), tuple(loop.result(name) for name in begin))
             self._store(k.let("total", packed), layout, Reader(k, (self.n0, self.m0 + position.var), ROOM))
 
     def _added_inside(self, taps: tuple[Taps, ...], position: Expr, sums: list[Expr]) -> list[Expr]:
@@ -155,12 +155,12 @@ class _OfImage(WindowsKernel):
         if product.flat:
             place = sum(n * stride for n, stride in zip((*at, c), product.flat))
             if isinstance(place, Expr):
-                layout = first_of(self._along_n(("w", self.tile.own.channels)), "w", product.k)
+                layout = first_of(self._along_n(("w", self.tile.lane_part.channels)), "w", product.k)
                 start = self.n0 * product.k + place
                 return self.k.load_view("weight", product.of_n, (start,), layout, "load", "wei").to(self._sums_type)
-            order = tuple(n * product.k + place for n in range(self.tile.own.channels))
+            order = tuple(n * product.k + place for n in range(self.tile.lane_part.channels))
             return Shuffle(self.weights, order).to(self._sums_type)
-        layout = self._along_n(("n", self.tile.own.channels))
+        layout = self._along_n(("n", self.tile.lane_part.channels))
         return self.k.load_view("weight", product.of_n, (self.n0, *at, c), layout, "load", "wei").to(self._sums_type)
 
     def _along_n(self, registers: tuple[str, int]) -> Fragment:
@@ -195,7 +195,7 @@ class _OfImageByBlocks(_OfImage):
 
     def _factors(self, taps: Sequence[Taps]) -> dict[tuple[int, ...], tuple[Expr, ...]]:
         factors: dict[tuple[int, ...], tuple[Expr, ...]] = {}
-        atom, ins, outs = self._atom, self.product.ins, self.tile.own.channels
+        atom, ins, outs = self._atom, self.product.ins, self.tile.lane_part.channels
         for numbers in product(*(t.numbers for t in taps)):
             at = [t.of_weights(number) for t, number in zip(taps, numbers)]
             loaded = self.k.load_view(
@@ -212,7 +212,7 @@ class _OfImageByBlocks(_OfImage):
         tile, atom, ins = self.tile, self._atom, self.product.ins
         digits = (
             Digit("n", atom.side, Space.LANE, 1),
-            Digit("n", tile.own.channels // atom.side, Space.REGISTER, ins),
+            Digit("n", tile.lane_part.channels // atom.side, Space.REGISTER, ins),
             Digit("n", tile.lanes[1], Space.LANE, tile.lanes[0]),
             Digit("n", tile.subgroups[1], Space.SUBGROUP, tile.subgroups[0]),
             Digit("c", ins, Space.REGISTER, 1),
@@ -255,7 +255,7 @@ class _OfWeights(WindowsKernel):
         # `alone`, since in the reduction only one subgroup stores
         are_finite = vectors_are_finite(self.k, self.plan.facts, sums[:1], alone=True)
         spoiled = self.k.let("spoiled", select(are_finite, const(0), const(1)))
-        result, together = list(sums), max(1, _CHOSEN // self.tile.own.channels)
+        result, together = list(sums), max(1, _CHOSEN // self.tile.lane_part.channels)
         for first in range(0, len(sums), together):
             chosen = {f"sum{n}": sums[n] for n in range(len(sums))[first:][:together]}
             with self.k.loop("again", first, first + spoiled * len(chosen), **chosen) as loop:
@@ -267,13 +267,13 @@ class _OfWeights(WindowsKernel):
 
     def _of_one(self, taps: tuple[Taps, ...], number: Expr, slice: Index) -> Expr:
         """Return the sums of one number (taps, channel), over positions one after the other, without padding."""
-        k, own, (blocks, per_tile) = self.k, self.tile.own, (self.part.k_blocks, self.plan.config.tile[2])
+        k, lane, (blocks, per_tile) = self.k, self.tile.lane_part, (self.part.k_blocks, self.plan.config.tile[2])
         looped, unrolled, ins = self.product.looped, self.product.unrolled, self.product.ins
         *at, c = as_digits(number, [*(w.taps for w in unrolled), ins])
         taps = (*taps[:looped], *map(Taps, unrolled, at))
         with k.loop("block", slice * blocks, (slice + 1) * blocks, total=zeros(self._sums_type)) as outer:
-            t0 = outer.var * (per_tile // own.positions)
-            with k.loop("position", 0, own.positions, total=outer["total"]) as loop:
+            t0 = outer.var * (per_tile // lane.positions)
+            with k.loop("position", 0, lane.positions, total=outer["total"]) as loop:
                 places, start = self._places(taps, loop.var), outer.var * per_tile + loop.var
                 factor, exists = self._image_at(start)
                 added = self._sum(self._element_alone(t0, places, c), factor, loop["total"])
@@ -283,15 +283,15 @@ class _OfWeights(WindowsKernel):
 
     def _element_alone(self, t0: Expr, places: Sequence[Index], c: Index) -> Expr:
         """Return, for each of a lane's image channels, the source at these places in channel c of its group."""
-        outs, ins, channels = self.product.outs, self.product.ins, self.tile.own.channels
+        outs, ins, channels = self.product.outs, self.product.ins, self.tile.lane_part.channels
         layout = first_of(self.tile.fragment(("s", "t"), (("s", channels // outs),), self.along_m), "s", ins)
         elements = self._load_source(self.s0 + c, t0, places, layout)
         return Shuffle(elements, tuple(n // outs for n in range(channels))).to(self._sums_type)
 
     def _image_at(self, start: Expr) -> tuple[Expr, list[Expr]]:
         """Return a lane's image elements at one position of the tile, and the conditions for it to exist."""
-        view, own = self.product.of_n, self.tile.own
-        layout = first_of(self.tile.fragment(("n", "m"), (("n", own.channels),), self.along_m), "m", own.positions)
+        view, lane = self.product.of_n, self.tile.lane_part
+        layout = first_of(self.tile.fragment(("n", "m"), (("n", lane.channels),), self.along_m), "m", lane.positions)
         elements = self.k.load_view("image", view, (self.n0, start), layout, "load", view.memory.name)
         dims = view.decode(1, start + layout.coords(self.k.subgroup, Lane(), 0)["m"])
         masked = [t for t in view.index if t.masked and t.terms and dims.keys() >= dict(t.terms).keys()]
@@ -304,7 +304,7 @@ class _OfWeights(WindowsKernel):
         exists = self._exists(block) if self.plan.acc_type.is_float else {}
         added, sizes = list(sums), [*(len(t.numbers) for t in taps), self.product.ins]
         factors: dict[int, Expr] = {}
-        for row, row_in_registers in self._loaded(taps, block * (per_tile // self.tile.own.positions)):
+        for row, row_in_registers in self._loaded(taps, block * (per_tile // self.tile.lane_part.positions)):
             for element, positions, tap in self._products(row, row_in_registers, taps[-1]):
                 at, position = as_number(tap, sizes), self._position(positions)
                 if position not in factors:
@@ -332,11 +332,11 @@ class _OfWeights(WindowsKernel):
 
     def _at(self, image: Expr, position: int) -> Expr:
         """Return a lane's elements at one of its positions, along N."""
-        own = self.tile.own
-        row, column = divmod(position, own.columns)
-        distance, offset = (own.columns, column) if self.along_m else (1, column * own.channels)
-        start = row * own.columns * own.channels + offset
-        return Shuffle(image, tuple(start + n * distance for n in range(own.channels))).to(self._sums_type)
+        lane = self.tile.lane_part
+        row, column = divmod(position, lane.columns)
+        distance, offset = (lane.columns, column) if self.along_m else (1, column * lane.channels)
+        start = row * lane.columns * lane.channels + offset
+        return Shuffle(image, tuple(start + n * distance for n in range(lane.channels))).to(self._sums_type)
 
     def _row_of(self, tile: Mapping[str, Index]) -> Expr:
         """Return the tile's first row, in the part of its slice where there are several."""
@@ -346,7 +346,7 @@ class _OfWeights(WindowsKernel):
 
     def _store_reduced(self, sums: Sums, row: Expr) -> None:
         """Store the sums, reduced over all lanes along positions, tap after tap, by one subgroup for each."""
-        k, layout = self.k, self.tile.fragment(("n", "m"), (("n", self.tile.own.channels),), self.along_m)
+        k, layout = self.k, self.tile.fragment(("n", "m"), (("n", self.tile.lane_part.channels),), self.along_m)
         for n, sums_of_tap in enumerate(sums):
             total, of_sums = k.reduce("total", sums_of_tap, layout, "m", Add, "meet")
             subgroup, _, _ = of_sums.owner(of_sums.coords(k.subgroup, 0, 0))

@@ -9,7 +9,7 @@ from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.mma import MOST, MmaAtom, MmaTile, shares
 from convgen.ir.types import Type, s8, u8
 from convgen.plan import dequantise, views
-from convgen.plan.config import Config, Own
+from convgen.plan.config import Config, LanePart
 from convgen.plan.copies import divide
 from convgen.problem.matmul import Problem
 
@@ -68,7 +68,7 @@ def chosen_atom(problem: Problem, config: Config, facts: TargetFacts) -> MmaAtom
     for atom in input_atoms(problem, facts):
         if (atom.n, atom.m, atom.k) == config.mma and converted(types, atom) == config.types:
             return atom
-    assert not isinstance(config.mma, Own)
+    assert not isinstance(config.mma, LanePart)
     shape = "x".join(map(str, config.mma))
     type_names = ":".join(config.types) or problem.inputs[0].dtype
     raise DoesNotFit(f"{facts.name} has no {shape} matrix instruction for {type_names}")

@@ -450,7 +450,7 @@ def even_rows_at_once(widest: int, share: int, elem_bytes: int) -> int:
 
 @frozen
 class _LaneBlock:
-    """What a lane loads at a time and transposes in its registers, and how lanes and subgroups stand."""
+    """The block that a lane loads and transposes in its registers at a time, and how lanes and subgroups stand."""
 
     rows: int  #: rows of one message
     chunk: int  #: elements along K, one from each message

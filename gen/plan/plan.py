@@ -27,7 +27,7 @@ from convgen.passes.messages.nibble_pairs import check_halves
 from convgen.passes.split_chains import ROOM
 from convgen.plan import epilogues
 from convgen.plan.compensation import Sums, compensation
-from convgen.plan.config import EXACT, MERGED, Config, Own
+from convgen.plan.config import EXACT, MERGED, Config, LanePart
 from convgen.plan.contraction import Product
 from convgen.plan.inputs import InputPath
 from convgen.plan.lane_tile import LaneTile
@@ -258,7 +258,7 @@ def _reduction(problem: Problem, config: Config, parts: tuple[Part, ...], facts:
     if all(part.mapping.sharers == 1 for part in parts):
         return Reduction.ALONE
     acc = scalar(problem.acc_type)
-    adds = not isinstance(config.mma, Own) and all(part.epilogue.may_precede_sums(acc) for part in parts)
+    adds = not isinstance(config.mma, LanePart) and all(part.epilogue.may_precede_sums(acc) for part in parts)
     any_order = acc.is_int or not problem.deterministic  # integer sums are equal in any order
     may_add = adds and any_order
     if config.sum == "atomic" and not may_add:
@@ -374,9 +374,9 @@ def _masked(view: View) -> View:
 
 def accumulator_registers(plan: Plan) -> int:
     if isinstance(plan.unit, LaneTile):
-        own, parts = plan.unit.own, (part.product for part in plan.parts)
-        most_sums = max((product.sums(own) for product in parts if isinstance(product, Windows)), default=0)
-        return own.channels * most_sums * plan.acc_type.bytes // 4
+        lane, parts = plan.unit.lane_part, (part.product for part in plan.parts)
+        most_sums = max((product.sums(lane) for product in parts if isinstance(product, Windows)), default=0)
+        return lane.channels * most_sums * plan.acc_type.bytes // 4
     return plan.mma.parts * plan.mma.d.registers * plan.mma.atom.acc.bytes // 4
 
 
@@ -385,7 +385,7 @@ def _estimate_registers(plan: Plan, part: Part) -> int:
     sums = accumulator_registers(plan)
     if isinstance(plan.unit, LaneTile):
         assert isinstance(part.product, Windows)
-        return sums + part.product.registers(plan.unit.own) + _MARGIN
+        return sums + part.product.registers(plan.unit.lane_part) + _MARGIN
     mma, elem, variant = plan.mma, plan.mma.atom.elem_bytes, variant_of(plan.config)
     copied = masks = 0
     for side in (part.of_n, part.of_m):

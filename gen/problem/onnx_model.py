@@ -320,10 +320,10 @@ def _gemm(op: _Operator) -> _Read:
     return f"{m}x{k}:{k}x{n}", knobs
 
 
-def _points(tensors: Mapping[str, _Tensor | None], many: Mapping[str, str]) -> dict[str, str]:
+def _points(tensors: Mapping[str, _Tensor | None], masks: Mapping[str, str]) -> dict[str, str]:
     """The knob of the zero points: numbers where they are constants of the model, else known at launch.
 
-    `many` gives by role the mask of a tensor of several.
+    `masks` gives, by role, the mask of a tensor of several values.
     """
     entries = []
     for role, tensor in tensors.items():
@@ -333,27 +333,27 @@ def _points(tensors: Mapping[str, _Tensor | None], many: Mapping[str, str]) -> d
         if len(values) == 1:
             entries.append(f"{role}:common:{int(values[0])}")
         else:
-            entries.append(f"{role}:{_mask(role, tensor, many)}:{_type(tensor)}")
+            entries.append(f"{role}:{_mask(role, tensor, masks)}:{_type(tensor)}")
     return attributes.knob("attr-zero-points", entries)
 
 
-def _scales(tensors: Mapping[str, _Tensor], many: Mapping[str, str]) -> dict[str, str]:
+def _scales(tensors: Mapping[str, _Tensor], masks: Mapping[str, str]) -> dict[str, str]:
     """The knob of the scales: numbers where they are constants of the model, else known at launch.
 
-    `many` gives by role the mask of a tensor of several.
+    `masks` gives, by role, the mask of a tensor of several values.
     """
     entries = []
     for role, tensor in tensors.items():
         if prod(tensor.sizes) == 1 and tensor.value is not None:
             entries.append(f"{role}:common:{attributes.number(float(tensor.value.reshape(-1)[0]))}")
         else:
-            entries.append(f"{role}:{_mask(role, tensor, many)}:{_type(tensor)}")
+            entries.append(f"{role}:{_mask(role, tensor, masks)}:{_type(tensor)}")
     return attributes.knob("attr-scales", entries)
 
 
-def _mask(role: str, tensor: _Tensor, many: Mapping[str, str]) -> str:
+def _mask(role: str, tensor: _Tensor, masks: Mapping[str, str]) -> str:
     """Return the mask of the dims along which the scales or zero points of a tensor differ."""
-    return "common" if prod(tensor.sizes) == 1 else many[role]
+    return "common" if prod(tensor.sizes) == 1 else masks[role]
 
 
 def _of_product(descriptor: str) -> dict[str, str]:
@@ -378,11 +378,11 @@ def _matmul_integer(op: _Operator) -> _Read:
     return descriptor, knobs | _points({"src": op.optional(2), "wei": op.optional(3)}, _of_product(descriptor))
 
 
-def _quantised(op: _Operator, many: Mapping[str, str]) -> dict[str, str]:
+def _quantised(op: _Operator, masks: Mapping[str, str]) -> dict[str, str]:
     """The knobs of x, its scale and zero point, those of w, and the scale and zero point of y."""
     scales = {"src": op.tensor(1), "wei": op.tensor(4), "dst": op.tensor(6)}
     points = {"src": op.tensor(2), "wei": op.tensor(5), "dst": op.tensor(7)}
-    return _scales(scales, many) | _points(points, many)
+    return _scales(scales, masks) | _points(points, masks)
 
 
 def _qlinear_conv(op: _Operator) -> _Read:

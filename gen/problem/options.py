@@ -277,23 +277,23 @@ def find(word: str, driver: str, others: Collection[str] = ()) -> Option:
 
 def split_line(line: str, driver: str) -> tuple[dict[str, str], str]:
     """A driver line as the texts of its options and its descriptor."""
-    given: dict[str, str] = {}
+    texts: dict[str, str] = {}
     descriptors: list[str] = []
     words = iter(line.split())
     for word in words:
         if not word.startswith("--"):
             descriptors.append(word)
         elif word == "--reset":
-            given = {}
+            texts = {}
         elif word != f"--{driver}":
             _, equals, text = word.partition("=")
             value = text if equals else next(words, None)
             if value is None:
                 raise UserError(f"given {word} without a value, wanted one")
-            given[find(word, driver).name] = value
+            texts[find(word, driver).name] = value
     if len(descriptors) != 1:
         raise UserError(f"given {len(descriptors)} descriptors in {line!r}, wanted one")
-    return given, descriptors[0]
+    return texts, descriptors[0]
 
 
 @frozen
@@ -307,15 +307,15 @@ class Knobs:
         return self.values[name]
 
 
-def read(driver: str, given: Mapping[str, str]) -> Knobs:
+def read(driver: str, texts: Mapping[str, str]) -> Knobs:
     """The values of the knobs that were given, and the others' defaults. Raises OptionError."""
     values = dict(_DEFAULTS[driver])
-    for name, text in given.items():
+    for name, text in texts.items():
         values[name] = SPELLED[driver][name].value(text)
     others = tuple(
-        (option.name, given[option.name])
+        (option.name, texts[option.name])
         for option in _RULED[driver]
-        if option.name in given and not option.is_generated(values[option.name])
+        if option.name in texts and not option.is_generated(values[option.name])
     )
     return Knobs(values, others)
 

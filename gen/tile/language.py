@@ -347,15 +347,15 @@ def _named(frame: FrameType) -> dict[str, Value | Tile]:
     """Return the values and tiles that the names of a function refer to; those in lists and tuples by index."""
     names: dict[str, Value | Tile] = {}
 
-    def look(name: str, what: object) -> None:
-        if isinstance(what, Value | Tile):
-            names[name] = what
-        elif isinstance(what, list | tuple):
-            for n, item in enumerate(what):
+    def look(name: str, value: object) -> None:
+        if isinstance(value, Value | Tile):
+            names[name] = value
+        elif isinstance(value, list | tuple):
+            for n, item in enumerate(value):
                 look(f"{name}[{n}]", item)
 
-    for name, what in frame.f_locals.items():
-        look(name, what)
+    for name, value in frame.f_locals.items():
+        look(name, value)
     return names
 
 

@@ -262,12 +262,12 @@ class Layouts:
         order = [along, *(n for n in reversed(range(len(shape))) if n != along)]
         sizes, digits = dict(enumerate(shape)), []
 
-        def place(space: Space, left: int, stride: int, dims: list[int]) -> None:
+        def place(space: Space, count: int, stride: int, dims: list[int]) -> None:
             for n in dims:
-                size = gcd(sizes[n], left)
+                size = gcd(sizes[n], count)
                 if size > 1:
                     digits.append(Digit(f"d{n}", size, space, stride))
-                    sizes[n], left, stride = sizes[n] // size, left // size, stride * size
+                    sizes[n], count, stride = sizes[n] // size, count // size, stride * size
 
         place(Space.REGISTER, wide, 1, [along])
         registers_of_message = prod(d.size for d in digits)

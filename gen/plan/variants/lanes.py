@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from convgen.ir.facts import TargetFacts
-from convgen.plan.config import APART, FUSED, Config, Own
+from convgen.plan.config import APART, FUSED, Config, LanePart
 from convgen.plan.contraction import Product
 from convgen.plan.inputs import InputPath
 from convgen.plan.lane_tile import LaneTile, sums_weights
@@ -42,9 +42,9 @@ class Lanes(Variant):
             yield f"packed={config.packed[0]}: {mma} takes no packed inputs"
 
     def lay_out(self, problem: Problem, config: Config, facts: TargetFacts) -> tuple[LaneTile, Sequence[Product]]:
-        assert isinstance(config.mma, Own)
+        assert isinstance(config.mma, LanePart)
         tile = LaneTile.of(problem, config, config.mma, facts)
-        return tile, windows(problem, tile.own, config, facts.chunk_bytes)
+        return tile, windows(problem, tile.lane_part, config, facts.chunk_bytes)
 
     def inputs(
         self,

@@ -109,9 +109,9 @@ def resident(product: Product, depth: int, planes: Planes | None = None) -> Resi
     if m[-len(lines) :] != tuple(line.dim for line in lines):
         raise DoesNotFit(f"{_CONFIG_WORD}: wanted positions of windows innermost in memory")
     blocks = Dim(f"{channels.name}_blocks", channels.size // channels_of_block, channels.size // channels_of_block)
-    few = Dim(channels.name, channels_of_block, channels_of_block)
+    channels_dim = Dim(channels.name, channels_of_block, channels_of_block)
     rows = (*m[: -len(lines)], *(evolve(line.dim, padded=line.padded) for line in lines))
-    k_dims = (blocks, *taps, few)
+    k_dims = (blocks, *taps, channels_dim)
     of_n, of_m = (_cut(view, channels.name, blocks.name, channels_of_block) for view in (product.of_n, product.of_m))
     return Resident(
         evolve(of_n, axes=(of_n.axes[0], k_dims, *of_n.axes[2:])),
@@ -121,7 +121,7 @@ def resident(product: Product, depth: int, planes: Planes | None = None) -> Resi
         product.cuts,
         joined=product.joined,
         gap=_gap(rows),
-        source=_source(of_m, lines, (blocks, few)),
+        source=_source(of_m, lines, (blocks, channels_dim)),
         taps=_taps(lines),
     )
 
@@ -151,12 +151,12 @@ def _lines(product: Product) -> list[_Line]:
     return sorted(lines, key=lambda line: rows.index(line.dim.name))
 
 
-def _cut(view: View, channels: str, blocks: str, each: int) -> View:
-    """Return the view with channels split into blocks of `each` channels."""
+def _cut(view: View, channels: str, blocks: str, count: int) -> View:
+    """Return the view with channels split into blocks of `count` channels."""
 
     def in_blocks(t: TensorDim) -> TensorDim:
         terms = [
-            (((name, coef), (blocks, coef * each)) if name == channels else ((name, coef),)) for name, coef in t.terms
+            (((name, coef), (blocks, coef * count)) if name == channels else ((name, coef),)) for name, coef in t.terms
         ]
         return evolve(t, terms=tuple(term for pair in terms for term in pair))
 

@@ -18,7 +18,7 @@ from convgen.ir.record import evolve, fields_of, frozen
 from convgen.ir.types import Type, scalar
 from convgen.plan import dequantise, views
 from convgen.plan.atoms import chosen_atom, converted, mma_tile
-from convgen.plan.config import Config, Own, Staging
+from convgen.plan.config import Config, LanePart, Staging
 from convgen.plan.contraction import Product
 from convgen.plan.inputs import InputPath, input_path, with_gaps
 from convgen.plan.lane_tile import LaneTile
@@ -221,7 +221,7 @@ def variant(word: str) -> Variant:
 
 def variant_of(config: Config) -> Variant:
     """Return the variant of a config: `lanes` where each lane multiplies by itself, else the one that `taps` names."""
-    return variant("lanes" if isinstance(config.mma, Own) else config.taps)
+    return variant("lanes" if isinstance(config.mma, LanePart) else config.taps)
 
 
 def of_words(words: Iterable[str]) -> tuple[Variant, ...]:

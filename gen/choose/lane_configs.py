@@ -18,7 +18,7 @@ from convgen.ir.layout.order import IN_ROWS, Order
 from convgen.ir.layout.walks import Xcc
 from convgen.ir.record import evolve, frozen
 from convgen.ir.types import scalar
-from convgen.plan.config import Config, Own
+from convgen.plan.config import Config, LanePart
 from convgen.plan.copies import power_of_two
 from convgen.plan.lane_tile import LaneTile, blocks, sums_weights
 from convgen.plan.window_views import Windows, refusal, windows
@@ -61,7 +61,7 @@ def configs(problem: Problem, facts: TargetFacts, moved: tuple[str, ...]) -> Ite
         return
     weights = sums_weights(problem)
     for config, works in _lanes(problem, facts, moved):
-        assert isinstance(config.mma, Own)
+        assert isinstance(config.mma, LanePart)
         for tiles in _tiles(works, config.mma, _SUBGROUPS[weights], facts):
             choices = ((tile, n) for tile in tiles for n in (_slices(works, tile, facts) if weights else (1,)))
             clocks, tile, slices = min(
@@ -77,24 +77,25 @@ def _lanes(problem: Conv, facts: TargetFacts, moved: tuple[str, ...]) -> Iterato
     taps = dict.fromkeys(prod(a.k for a in problem.axes[n:]) for n in range(len(problem.axes) + 1))
     for atom, (rows, columns), unrolled in combinations((None, *blocks(problem, facts)), _POSITIONS, taps):
         counts = [n for n in _GROUPS if n <= widest] if atom is None else [1]
-        owns = [Own(n * outs, rows, columns, atom and atom.shape) for n in counts]
-        products, short = unrolled * ins, [own for own in owns if _is_short(own, unrolled * ins)]
-        config = Config((products, 1, products), (1, 1), owns[0], 0, "fused", reorder=moved)
+        lanes = [LanePart(n * outs, rows, columns, atom and atom.shape) for n in counts]
+        products = unrolled * ins
+        short = [lane for lane in lanes if _is_short(lane, products)]
+        config = Config((products, 1, products), (1, 1), lanes[0], 0, "fused", reorder=moved)
         try:
             # independent of the number of channels
-            parts = windows(problem, owns[0], config, facts.chunk_bytes) if short else ()
+            parts = windows(problem, lanes[0], config, facts.chunk_bytes) if short else ()
         except (DoesNotFit, Unsupported):
             continue
-        for own in short if parts else ():
-            works = [_Work.of(part, own, atom, facts) for part in parts]
+        for lane in short if parts else ():
+            works = [_Work.of(part, lane, atom, facts) for part in parts]
             if max(work.registers for work in works) <= facts.registers:
-                yield evolve(config, mma=own), works
+                yield evolve(config, mma=lane), works
 
 
-def _is_short(own: Own, products: int) -> bool:
+def _is_short(lane: LanePart, products: int) -> bool:
     """Whether `products` for each of a lane's sums make straight-line code of acceptable length."""
-    side, _, k = own.atom or (1, 1, 1)
-    return own.channels <= _MOST_CHANNELS and products * own.size // (side * k) <= _MOST_PRODUCTS
+    side, _, k = lane.atom or (1, 1, 1)
+    return lane.channels <= _MOST_CHANNELS and products * lane.size // (side * k) <= _MOST_PRODUCTS
 
 
 def _channels(problem: Conv) -> tuple[int, int]:
@@ -145,23 +146,23 @@ class _Work:
     registers: int  #: registers of a lane
 
     @classmethod
-    def of(cls, part: Windows, own: Own, atom: BlockAtom | None, facts: TargetFacts) -> _Work:
+    def of(cls, part: Windows, lane: LanePart, atom: BlockAtom | None, facts: TargetFacts) -> _Work:
         elem = part.of_m.memory.elem.bytes
         wide = facts.chunk_bytes // elem
         taps = [1 if n < part.looped else w.taps for n, w in enumerate(part.axes)]
         turns = 1 if part.of_weights else part.products // (prod(taps) * part.ins)  # iterations of loops over taps
         rows = turns * prod(len(w.reads(range(t))) for w, t in zip(part.axes[:-1], taps))
-        places, sources = part.axes[-1].places(taps[-1]), own.channels // part.outs * part.ins
+        places, sources = part.axes[-1].places(taps[-1]), lane.channels // part.outs * part.ins
         run = part.run if part.run > 1 else gcd(sources, wide, part.of_m.extent(0))
-        per_turn = own.channels * prod(taps) * part.ins
-        factors = own.size if part.of_weights else turns * per_turn
+        per_turn = lane.channels * prod(taps) * part.ins
+        factors = lane.size if part.of_weights else turns * per_turn
         along_m = part.runs_along_m
-        along = gcd(own.columns, wide) if along_m else gcd(own.channels, wide, part.n)
-        sums = own.channels * part.sums(own)
+        along = gcd(lane.columns, wide) if along_m else gcd(lane.channels, wide, part.n)
+        sums = lane.channels * part.sums(lane)
         # elements of weights that a message brings to a lane
         side_by_side = wide if part.flat else run if atom and part.weights_along_k else 1
         sharers = atom.side if atom else 1
-        products = turns * per_turn * own.positions
+        products = turns * per_turn * lane.positions
         moved = rows * places * sources  # elements of the source; each is converted, or moved into place
         operations = 2 if part.of_weights and part.is_ragged else 1  # of a product; the second masks missing positions
         tiles_m = prod(w.taps for w in part.axes[: part.looped]) if part.of_weights else 1
@@ -170,13 +171,13 @@ class _Work:
             bytes=tiles_m * (part.of_m.memory.bytes + part.of_n.memory.bytes)
             + part.m * part.n * part.result.memory.elem.bytes,
             elem=elem, narrowness=max(1.0, wide / 2 / run),
-            contiguous=own.columns if along_m else own.channels, rows=rows,
-            messages=rows * places * sources // run + own.size // along,
+            contiguous=lane.columns if along_m else lane.channels, rows=rows,
+            messages=rows * places * sources // run + lane.size // along,
             weight_messages=0 if part.of_weights else turns * -(-per_turn // (side_by_side * sharers)),
             weight_bytes=side_by_side * elem, sharers=sharers,
             operations=moved * along_m if atom else operations * products + moved + factors,
             matrix=products / (atom.side * atom.k) * atom.clocks if atom else 0,
-            sums=sums, registers=sums + part.registers(own) + _OTHER_REGISTERS,
+            sums=sums, registers=sums + part.registers(lane) + _OTHER_REGISTERS,
         )  # fmt: skip
 
     def tiles(self, tile: LaneTile) -> int:
@@ -185,20 +186,20 @@ class _Work:
         return tiles_m * -(-self.n // tile.n)
 
 
-def _tiles(works: list[_Work], own: Own, least: int, facts: TargetFacts) -> Iterator[list[LaneTile]]:
+def _tiles(works: list[_Work], lane: LanePart, least: int, facts: TargetFacts) -> Iterator[list[LaneTile]]:
     """Yield, for each number of lanes along N, tiles not much wider than the channels.
 
     Subgroups along N are powers of two and the count that covers all channels.
     """
-    n, lanes = max(work.n for work in works), 1
-    widest = facts.subgroup_size // (own.atom[0] if own.atom else 1)
-    while lanes <= widest and (lanes == 1 or lanes * own.channels < 2 * n):
-        covering = -(-n // (lanes * own.channels))
+    n, lanes_n = max(work.n for work in works), 1
+    widest = facts.subgroup_size // (lane.atom[0] if lane.atom else 1)
+    while lanes_n <= widest and (lanes_n == 1 or lanes_n * lane.channels < 2 * n):
+        covering = -(-n // (lanes_n * lane.channels))
         most = min(covering, facts.max_subgroups)
         counts = [subgroups for subgroups in dict.fromkeys((1, 2, 4, 8, covering)) if subgroups <= most]
         shapes = ((power_of_two(max(1, least // subgroups)), subgroups) for subgroups in counts)
-        yield [LaneTile(own, (facts.subgroup_size // lanes, lanes), shape) for shape in shapes]
-        lanes *= 2
+        yield [LaneTile(lane, (facts.subgroup_size // lanes_n, lanes_n), shape) for shape in shapes]
+        lanes_n *= 2
 
 
 def _clocks(works: list[_Work], tile: LaneTile, slices: int, facts: TargetFacts) -> float:
