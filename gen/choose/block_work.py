@@ -157,6 +157,7 @@ class _Block:
 
     @property
     def shared(self) -> Numbers:
+        """Return the clocks of reads of fragments and of writes to shared memory, with the writes' bank conflicts."""
         core, tuned = self.facts.core, tuning(self.facts)
         conflicts = np.maximum(1.0, tuned.turned_row / (self.k * self.elem))
         written = sum(
@@ -171,6 +172,7 @@ class _Block:
 
     @property
     def moved(self) -> Numbers:
+        """Return the clocks to load both inputs: by bytes, or by messages if these take longer."""
         core, tuned = self.facts.core, tuning(self.facts)
         clocks_of_message = (
             tuned.element_clocks if load.widest == 1 else tuned.load_clocks for load in self.kind.loads
@@ -217,6 +219,7 @@ class _Block:
 
     @property
     def reduction(self) -> Numbers:
+        """Return the clocks to reduce the sums of subgroups along K, piece by piece; 0 without such subgroups."""
         core, latency = self.facts.core, tuning(self.facts).shared_latency
         sums = self.m * self.n * self.atom.acc.bytes * self.subgroups_k
         piece_bytes = np.maximum(self.m * self.k, self.n * self.k) * self.elem * self.slots

@@ -24,8 +24,8 @@ from convgen.plan.copies import comes_out_even
 from convgen.plan.registers import Counts, Numbers
 from convgen.plan.variants.variant import Choices, Offer
 
-_MOST_IN_VECTORS = 64  #: registers; most accumulators of a lane that still leave enough vector registers
-_PART = 4  #: products of a part of a subgroup's tile that hide the reads of the next part's fragments
+_MOST_IN_VECTORS = 64  #: registers; most accumulators of a lane that still leave enough vector registers; assumed
+_PART = 4  #: least products of a part (`subtiles`) that hide the reads of the next part's fragments; assumed
 
 
 @frozen
@@ -179,6 +179,7 @@ class _Bounds:
 
 @lru_cache(maxsize=256)
 def _bounds(configs: Configs, kind: Kind, atom: MmaAtom, facts: TargetFacts) -> _Bounds:
+    """Return the work of a block for all configs, and which of them fit in shared memory and are worth ranking."""
     work = BlockWork.of(configs, kind, atom, facts)
     m, n, k, subgroups_m, subgroups_n, subgroups_k = configs.sizes
     fits = work.slot_bytes * configs.of_stagings("slots") <= facts.shared_bytes

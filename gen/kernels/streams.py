@@ -88,6 +88,7 @@ class Stream:
         return k.done()
 
     def _sum(self, k: KernelBuilder, at: tuple[Expr, Expr], part: Index, total: VectorType) -> Expr:
+        """Return a lane's sums over the terms of part `part`: term after term, then its registers pairwise."""
         if self.source is None:
             return zeros(total)
         sums_type = vector(self.acc, self.layout.registers)

@@ -98,7 +98,7 @@ def _group_tensor(
 ) -> GroupTensor:
     rows_first = slice(None) if attribute.role == "src" else slice(None, None, -1)
     sizes, spans = problem.size(attribute.role)[-2:][rows_first], problem.spans(attribute)[-2:][rows_first]
-    return GroupTensor(views.beside(problem, spec, attribute, operand, cuts), spans_of(sizes, spans, tile))
+    return GroupTensor(views.group_view(problem, spec, attribute, operand, cuts), spans_of(sizes, spans, tile))
 
 
 def spans_of(sizes: Sequence[int], spans: Sequence[int], tile: Sequence[int]) -> tuple[int, int]:

@@ -241,26 +241,28 @@ def _in_one_order(parts: tuple[Part, ...], facts: TargetFacts) -> tuple[Part, ..
 
     Lanes may write each product's tile in another order; the gaps with the fewest bank conflicts in all are taken.
     """
-    paths = [_alike([part.of_n for part in parts], facts), _alike([part.of_m for part in parts], facts)]
+    sides = [part.of_n for part in parts], [part.of_m for part in parts]
+    paths = [_with_common_tile(side, facts) for side in sides]
     return tuple(evolve(part, of_n=of_n, of_m=of_m) for part, of_n, of_m in zip(parts, *paths))
 
 
-def _alike(paths: Sequence[InputPath], facts: TargetFacts) -> Sequence[InputPath]:
+def _with_common_tile(paths: Sequence[InputPath], facts: TargetFacts) -> Sequence[InputPath]:
     """Return the inputs of several products with one common tile, unless tiles are not blocked or there is no copy."""
-    distinct_tiles = dict.fromkeys(side.tile for side in paths)
-    if not facts.tiles_as_fragments or len(distinct_tiles) == 1 or not all(side.tile and side.copy for side in paths):
+    distinct_tiles = dict.fromkeys(path.tile for path in paths)
+    if not facts.tiles_as_fragments or len(distinct_tiles) == 1 or not all(path.tile and path.copy for path in paths):
         return paths
-    candidates = ([side.with_tile(tile, facts) for side in paths] for tile in distinct_tiles if tile)
-    return min(candidates, key=lambda found: sum(side.conflicts for side in found))
+    candidates = ([path.with_tile(tile, facts) for path in paths] for tile in distinct_tiles if tile)
+    return min(candidates, key=lambda paths: sum(path.conflicts for path in paths))
 
 
 def _reduction(problem: Problem, config: Config, parts: tuple[Part, ...], facts: TargetFacts) -> Reduction:
+    """Return how slices are reduced: by `sum=`, else by atomics where that is correct; DoesNotFit if impossible."""
     if all(part.mapping.sharers == 1 for part in parts):
         return Reduction.ALONE
     acc = scalar(problem.acc_type)
-    adds = not isinstance(config.mma, LanePart) and all(part.epilogue.may_precede_sums(acc) for part in parts)
+    by_units = not isinstance(config.mma, LanePart)
     any_order = acc.is_int or not problem.deterministic  # integer sums are equal in any order
-    may_add = adds and any_order
+    may_add = by_units and any_order and all(part.epilogue.may_precede_sums(acc) for part in parts)
     if config.sum == "atomic" and not may_add:
         raise DoesNotFit("sum=atomic: the result is no sum in any order")
     if config.sum == "last" and not facts.tickets:
@@ -288,6 +290,7 @@ def _part(
     config: Config,
     facts: TargetFacts,
 ) -> Part:
+    """Return one product's part of the plan: paths of inputs, mapping, compensation, epilogue and exact padding."""
     tile_k = config.tile[2]
     blocks = -(-product.k // (tile_k * config.slices))
     packings = _packings(product, config, facts, blocks * config.slices * tile_k)
@@ -298,10 +301,9 @@ def _part(
     if isinstance(unit, MmaTile) and not facts.checks_bounds and not problem.runtime:
         mapping = _in_whole_rounds(mapping, product, config)
     blocks_of_slice = rounded_up(product.of_m.length(1), tile_k) if problem.runtime else mapping.turns.blocks_of_tile
-    compensated = compensation(
-        problem, product, (of_n.offset, of_m.offset), times(blocks_of_slice, tile_k * config.slices)
-    )
-    epilogue = Epilogue((*compensated.steps, *epilogues.of(problem, product, vanish=not (of_n.offset or of_m.offset))))
+    offsets, depth = (of_n.offset, of_m.offset), times(blocks_of_slice, tile_k * config.slices)
+    compensated = compensation(problem, product, offsets, depth)
+    epilogue = Epilogue((*compensated.steps, *epilogues.of(problem, product, vanish=not any(offsets))))
     padding_views = None
     if config.padding == EXACT and isinstance(unit, MmaTile):
         padding_views = padding(_around_images(product, packings), unit, shared=mapping.sharers > 1)

@@ -71,7 +71,7 @@ def sizes(problem: Problem) -> tuple[Size, ...]:
 _PROMISED = 16  #: elements; whole chunks of 16 bytes for any type
 
 
-def beside(problem: Matmul, spec: TensorSpec, attribute: Scale | ZeroPoint, factor: View, cuts: Cuts) -> View:
+def group_view(problem: Matmul, spec: TensorSpec, attribute: Scale | ZeroPoint, factor: View, cuts: Cuts) -> View:
     """Return a tensor of scales or zero points by the axes of a factor: the dims of the product after `cuts`.
 
     Along each dim of src or weights `spec` has one element, one for each position, or one for each group. Past the end

@@ -262,6 +262,7 @@ class _Maker:
         return tuple(pieces[d.name][0] for d in in_memory), inner
 
     def _window(self, tap: Dim, count: int, looped: bool) -> Window:
+        """Return the axis of a tap with `count` positions in a lane; a `looped` axis loads single places."""
         index, position = self.axis_of_tap[tap.name]
         t = self.c.of_m.index[index]
         step, growth = (dict(t.terms)[name] for name in (position, tap.name))
@@ -272,7 +273,7 @@ class _Maker:
         return Window(tap.size, count, step // unit, growth // unit, run, t.const % run, flipped)
 
     def _unit(self, t: TensorDim, position: str, tap: Dim, count: int) -> int:
-        """Return the greatest common divisor of all places that are read."""
+        """Return the greatest common divisor of the distances between places that a lane reads."""
         terms = dict(t.terms)
         return gcd(terms[position] if count > 1 else 0, terms[tap.name] if tap.size > 1 else 0) or 1
 
@@ -284,6 +285,7 @@ class _Maker:
         return gcd(self.chunk_bytes // scalar(source.spec.dtype).bytes, t.size, block)
 
     def _source(self, s: tuple[Dim, ...], outer: tuple[Dim, ...], axes: tuple[Window, ...]) -> View:
+        """Return the source with the axes S, blocks of positions and, by spatial axis, places in a block's windows."""
         index, places = list(self.c.of_m.index), []
         for tap, w, count in zip(self.taps, axes, self.counts):
             n, position = self.axis_of_tap[tap.name]

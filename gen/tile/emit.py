@@ -132,10 +132,11 @@ class _Emitter:
                 case Value():
                     self.values[statement] = self._emitted(statement)
 
-    def _loop(self, loop: Loop, around: list[Statement]) -> None:
+    def _loop(self, loop: Loop, suite: list[Statement]) -> None:
+        """Add a loop of `suite`; it carries those values that its body or anything after it uses."""
         k = self.k
         used = {v for statement in all_statements(loop.body) for v in _uses(statement)}
-        after_loop = around[around.index(loop) + 1 :]
+        after_loop = suite[suite.index(loop) + 1 :]
         used |= {v for statement in all_statements(after_loop) for v in _uses(statement)}
         used |= self.carried_values
         carried = [(name, first, last) for name, first, last in loop.carried if first in used or last in used]

@@ -46,6 +46,7 @@ class Places:
                 self._ends[last] = first, tuple(times(loop.trips, d) for d in by)
 
     def _distance(self, first: Tile, last: Tile) -> By:
+        """Return how far `last` is moved from `first`; UserError if it is no moved `first`."""
         by: By = (0,) * len(first.offsets)
         at: Tile | None = last
         while at is not first and at is not None:
