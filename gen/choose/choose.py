@@ -24,7 +24,7 @@ from convgen.plan.copies import comes_out_even
 from convgen.plan.plan import Plan, make_plan
 from convgen.plan.registers import Numbers
 from convgen.plan.variants.variant import TILE_K
-from convgen.plan.views import must_move, operand_types
+from convgen.plan.views import factor_types, must_move
 from convgen.problem.matmul import Problem
 
 _SIDES = (8, 16, 32, 64)  #: sides of the last resort's tile
@@ -132,7 +132,7 @@ def last_resort(problem: Problem, atoms: list[MmaAtom], facts: TargetFacts, move
     atom = min(atoms, key=lambda a: (a.spans, a.n, a.k))
     k = max(TILE_K[0], atom.k)
     side = next(s for s in _SIDES if _is_whole(s, k, atom, facts))
-    types = converted(operand_types(problem), atom)
+    types = converted(factor_types(problem), atom)
     return Config(
         (side, side, k), (1, atom.spans), (atom.n, atom.m, atom.k), 1, "split", "v", reorder=moved, types=types
     )

@@ -179,7 +179,7 @@ def _coordinates(section: Section, axis: int, positions: Indices, fixed: dict[st
     dims = view.decode(axis, positions) | fixed
     index = view.index
     if joined:
-        dims, index = joined.apart(dims), joined.index
+        dims, index = joined.separated(dims), joined.index
     return {n: t.at(dims) for n, t in enumerate(index) if t.terms and all(name in dims for name, _ in t.terms)}
 
 

@@ -369,7 +369,7 @@ class _Product:
             return fragment
         groups = {group: elements[layout, group] for group in dequantisation.tensors}
         return self.k.let(
-            f"{path.view.memory.name}_made", dequantise.applied(self.k, dequantisation, groups, fragment, layout)
+            f"{path.view.memory.name}_made", dequantise.dequantised(self.k, dequantisation, groups, fragment, layout)
         )
 
     def _loaded(self, path: InputPath, at: Sequence[Index], layout: Fragment) -> Var:

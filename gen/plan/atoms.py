@@ -27,8 +27,8 @@ def _multiplied(problem: Problem) -> tuple[Type, Type]:
     """Return the types in which N's and M's input are multiplied; a dequantised input has its wide type."""
     wide = {role: dequantise.multiplied_type(problem, role) for role in ("src", "wei")}
     if not any(wide.values()):
-        return views.operand_types(problem)
-    n, m = (wide.get(view.memory.name) or view.memory.elem for view in views.operands(problem))
+        return views.factor_types(problem)
+    n, m = (wide.get(view.memory.name) or view.memory.elem for view in views.factors(problem))
     return n, m
 
 
@@ -64,7 +64,7 @@ def signed(types: tuple[Type, Type], facts: TargetFacts) -> tuple[Type, Type]:
 
 def chosen_atom(problem: Problem, config: Config, facts: TargetFacts) -> MmaAtom:
     """Return the matrix instruction that a config names; DoesNotFit where the target has no such one."""
-    types = views.operand_types(problem)
+    types = views.factor_types(problem)
     for atom in input_atoms(problem, facts):
         if (atom.n, atom.m, atom.k) == config.mma and converted(types, atom) == config.types:
             return atom

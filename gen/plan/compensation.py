@@ -73,11 +73,11 @@ def compensation(problem: Problem, product: Product, offsets: tuple[int, int], d
         _Factor(view, offset, problem.zero_point(_name(view)))
         for view, offset in zip((product.of_n, product.of_m), offsets)
     ]
-    maker = _Maker(problem, product)
+    builder = _CompensationBuilder(problem, product)
     w, x = sorted(factors, key=lambda f: _name(f.view) == "src")
-    maker.weights(w, x, times(depth, -w.offset * x.offset))
-    maker.source(x, w)
-    return Compensation(tuple(maker.sums), tuple(maker.steps))
+    builder.weights(w, x, times(depth, -w.offset * x.offset))
+    builder.source(x, w)
+    return Compensation(tuple(builder.sums), tuple(builder.steps))
 
 
 def _name(view: View) -> str:
@@ -152,7 +152,7 @@ class _StoredSums:
         return View(memory, layout, axes, (*index, *halo))
 
 
-class _Maker:
+class _CompensationBuilder:
     """Collector of the compensation launches and steps of one product."""
 
     def __init__(self, problem: Problem, product: Product) -> None:
@@ -189,10 +189,10 @@ class _Maker:
                 self._rows(x, w.offset - w.known, 0)
             return
         sums = self._rows(x, 1, 0, add=False)
-        view = sums.view(*views.over_result(self.product, sums.index))
+        view = sums.view(*views.result_axes(self.product, sums.index))
         if w.offset:
             self.steps.append(Bias(view, scale=w.offset))
-        self.steps.append(Bias(view, views.operand(self.problem, self.product, w.point.name, "wei"), -1))
+        self.steps.append(Bias(view, views.view_over_result(self.problem, self.product, w.point.name, "wei"), -1))
 
     def _rows(
         self, own: _Factor, scale: int, shift: Extent, steps: tuple[Step, ...] = (), *, add: bool = True
@@ -228,7 +228,7 @@ class _Maker:
         """Return the step that adds the zero points of rows, scaled, where they are a tensor; else no step."""
         if w.point is None or w.point.is_known:
             return ()
-        return (Bias(views.operand_over(self.problem, self.product, w.point.name, "wei", *axes), scale=scale),)
+        return (Bias(views.view_over(self.problem, self.product, w.point.name, "wei", *axes), scale=scale),)
 
     def _inside(self, w: _Factor, x: _Factor) -> None:
         """Add the term -sum of z * (w - y), taken where x is inside its tensor."""
@@ -251,7 +251,7 @@ class _Maker:
             points = times(self._count(summed), x.known)
             steps = Affine(-x.known, times(points, w.known)), *self._points_of_rows(w, source.axes[:2], points)
             return self._launch(role, source, others, steps, add=add)
-        factor = views.operand_over(self.problem, self.product, x.point.name, "src", *source.axes)
+        factor = views.view_over(self.problem, self.product, x.point.name, "src", *source.axes)
         joined = self.product.joined
         if joined and names_in(factor.index) & {d.name for d in joined.dims}:
             raise DoesNotFit(
@@ -259,7 +259,7 @@ class _Maker:
             )
         shift: View | int = w.known
         if w.point and not w.point.is_known:
-            shift = views.operand_over(self.problem, self.product, w.point.name, "wei", *source.axes)
+            shift = views.view_over(self.problem, self.product, w.point.name, "wei", *source.axes)
         return self._launch(role, source, others, (Affine(-1, 0),), factor, shift, add=add)
 
     def _launch(
@@ -278,5 +278,5 @@ class _Maker:
         stored = _StoredSums(role, (*others, *source.axes[0]))
         self.sums.append(Sums(role, source, stored.view(*source.axes[:2]), steps, factor, shift))
         if add:
-            self.steps.append(Bias(stored.view(*views.over_result(self.product, stored.index))))
+            self.steps.append(Bias(stored.view(*views.result_axes(self.product, stored.index))))
         return stored

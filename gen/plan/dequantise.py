@@ -79,26 +79,26 @@ def check(problem: Problem) -> None:
             raise Unsupported(f"{given}, wanted sizes that divide one another", rule="scales-groups")
 
 
-def of(problem: Problem, operand: View, cuts: Cuts, tile: tuple[int, int]) -> Dequantisation | None:
+def of(problem: Problem, factor: View, cuts: Cuts, tile: tuple[int, int]) -> Dequantisation | None:
     """Return the dequantisation of an input, None if there is none; `tile` is (rows, elements along K)."""
-    role = next(r for r in ("src", "wei", "") if operand.memory.name.startswith(r))
+    role = next(r for r in ("src", "wei", "") if factor.memory.name.startswith(r))
     if multiplied_type(problem, role) is None:
         return None
     assert isinstance(problem, Matmul)
     point, scale = problem.zero_point(role), problem.scales_on_the_way.get(role)
     zero: GroupTensor | int = 0 if point is None or point.value is None else point.value
     if point is not None and not point.is_known:
-        zero = _group_tensor(problem, views.bytes_of(problem, point.name), point, operand, cuts, tile)
-    scales = _group_tensor(problem, problem.tensor(scale.name), scale, operand, cuts, tile) if scale else None
+        zero = _group_tensor(problem, views.bytes_of(problem, point.name), point, factor, cuts, tile)
+    scales = _group_tensor(problem, problem.tensor(scale.name), scale, factor, cuts, tile) if scale else None
     return Dequantisation(zero, scales)
 
 
 def _group_tensor(
-    problem: Matmul, spec: TensorSpec, attribute: Scale | ZeroPoint, operand: View, cuts: Cuts, tile: tuple[int, int]
+    problem: Matmul, spec: TensorSpec, attribute: Scale | ZeroPoint, factor: View, cuts: Cuts, tile: tuple[int, int]
 ) -> GroupTensor:
     rows_first = slice(None) if attribute.role == "src" else slice(None, None, -1)
     sizes, spans = problem.size(attribute.role)[-2:][rows_first], problem.spans(attribute)[-2:][rows_first]
-    return GroupTensor(views.group_view(problem, spec, attribute, operand, cuts), spans_of(sizes, spans, tile))
+    return GroupTensor(views.group_view(problem, spec, attribute, factor, cuts), spans_of(sizes, spans, tile))
 
 
 def spans_of(sizes: Sequence[int], spans: Sequence[int], tile: Sequence[int]) -> tuple[int, int]:
@@ -127,7 +127,7 @@ def load(k: KernelBuilder, group: GroupTensor, at: tuple[Index, ...], layout: Fr
     return k.load_view(f"{name}_part", group.view, at, of_groups, "fragment", name)
 
 
-def applied(
+def dequantised(
     k: KernelBuilder, dequantisation: Dequantisation, groups: Mapping[GroupTensor, Expr], value: Expr, layout: Fragment
 ) -> Expr:
     """Return a dequantised fragment of `value`; `groups` are the loaded zero points and scales.

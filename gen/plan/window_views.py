@@ -176,9 +176,9 @@ def windows(problem: Problem, lane: LanePart, config: Config, chunk_bytes: int) 
         raise DoesNotFit(f"mma={lane}: wanted {wanted}")
     contractions = views.contractions(problem, config.reorder)
     if sums_weights(problem):
-        products = [_Maker(_of_image(c), lane, config.tile[0], chunk_bytes).weights() for c in contractions]
+        products = [_WindowsBuilder(_of_image(c), lane, config.tile[0], chunk_bytes).weights() for c in contractions]
     else:
-        products = [_Maker(c, lane, config.tile[2], chunk_bytes).image() for c in contractions]
+        products = [_WindowsBuilder(c, lane, config.tile[2], chunk_bytes).image() for c in contractions]
     exact = config.padding == EXACT
     return tuple(p if exact and p.of_n.memory.elem.is_float else evolve(p, halo=()) for p in products)
 
@@ -188,7 +188,7 @@ def _of_image(c: Contraction) -> Contraction:
     return evolve(c, m=c.k, n=c.m, k=c.n, of_m=c.of_n, of_n=c.result, result=c.of_m)
 
 
-class _Maker:
+class _WindowsBuilder:
     """Builder of the views of `Windows`, from a contraction whose result is an image."""
 
     def __init__(self, contraction: Contraction, lane: LanePart, unrolled: int, chunk_bytes: int) -> None:
