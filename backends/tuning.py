@@ -23,7 +23,7 @@ class Tuning:
     #: first entry wins ties
     pipelines: tuple[tuple[int, int], ...] = ((2, 1), (3, 1), (1, 1))
     #: split-K slices that are reduced at a time, where the last workgroup to arrive reduces them
-    meetings: tuple[int, ...] = ()
+    group_sizes: tuple[int, ...] = ()
     turned_rows: tuple[int, ...] = ()  #: bytes; K extents of tiles whose operands lanes transpose
     least_row: int = 0  #: bytes; least K extent of tiles worth trying
     byte_rows: tuple[int, ...] = ()  #: bytes; further K extents of tiles of 8-bit elements

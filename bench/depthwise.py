@@ -74,7 +74,7 @@ def moved(plan: Plan) -> Moved:
     least = windows.of_m.memory.bytes + windows.of_n.memory.bytes + result
     weights = 0 if windows.of_weights else windows.of_n.memory.bytes
     if not windows.of_weights:
-        asked += windows.m // tile.own.positions * windows.n * windows.k * elem
+        asked += windows.m // tile.lane_part.positions * windows.n * windows.k * elem
     if plan.config.slices > 1:  # they leave sums, which a launch reads
         result += 2 * plan.config.slices * windows.m * windows.n * plan.acc_type.bytes
     return Moved(least, asked + result, units + result, fill + weights + result, line)
@@ -96,7 +96,7 @@ def _elements_of(view: View, windows: Windows, tile: LaneTile, at: tuple[int, in
     n, block, blocks = at
     channels, positions = tile.n, tile.positions * blocks
     if view is windows.of_m:
-        channels, positions = channels // windows.outs * windows.ins, positions // tile.own.positions
+        channels, positions = channels // windows.outs * windows.ins, positions // tile.lane_part.positions
     spaces = channels, positions, *(view.extent(axis) for axis in range(2, len(view.axes)))
     index = list(np.ogrid[tuple(slice(size) for size in spaces)])
     index[0], index[1] = index[0] + n * channels, index[1] + block * positions

@@ -46,7 +46,7 @@ def _clocks(plan: Plan, part: Part) -> float:
         mma = plan.unit
         each = mma.tiles_n * mma.tiles_m * mma.parts * mma.steps * mma.teams_n * mma.teams_m * mma.teams_k
         return workgroups * each * part.k_blocks * mma.atom.clocks
-    windows, atom, own = part.product, plan.unit.atom, plan.unit.own
+    windows, atom, own = part.product, plan.unit.atom, plan.unit.lane_part
     assert isinstance(windows, Windows)
     products = own.size * windows.products
     return workgroups * plan.subgroups * products / (atom.side * atom.k) * atom.clocks if atom else 0.0

@@ -176,8 +176,10 @@ def _shared_write(lanes: Lanes, node: s.SharedWrite) -> None:
 
 
 def _direct_load(lanes: Lanes, node: s.DirectLoad | s.FlatDirectLoad) -> None:
-    is_flat = isinstance(node, s.FlatDirectLoad)
-    buffer, at, inside = _flat(lanes, node, node.width) if is_flat else _window(lanes, node, node.width, 0)
+    if isinstance(node, s.FlatDirectLoad):
+        buffer, at, inside = _flat(lanes, node, node.width)
+    else:
+        buffer, at, inside = _window(lanes, node, node.width, 0)
     to = shared_bytes(lanes.ev, node)
     lanes.shared[node.tile].write(to, lanes.accessors, np.where(inside, buffer[at], 0).astype(np.uint8), None)
 

@@ -91,8 +91,9 @@ class _Legalizer(Mutator):
         if s.width not in window.widths(s.width):
             given = f"given a direct load of {s.width} bytes a lane from a surface that may end inside them"
             raise Unsupported(f"{given}, wanted one whose surface ends between loads, as {self.facts.name} masks lanes")
-        place = s.tile, s.place, s.imm, s.width, self.cloner.site(s.site)
-        return st.FlatDirectLoad(s.buffer, *window.at(0, s.width), *place)
+        address, mask = window.at(0, s.width)
+        site = self.cloner.site(s.site)
+        return st.FlatDirectLoad(s.buffer, address, mask, s.tile, s.place, s.imm, s.width, site)
 
     def GlobalStore(self, s: st.GlobalStore) -> st.Stmt:
         return self._global_store(s, self.facts.global_widths, st.FlatStore)

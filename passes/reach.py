@@ -48,7 +48,7 @@ class Reach:
     def __init__(self, forward: bool, accesses: Accesses) -> None:
         self.accesses = accesses
         self.ordered: Callable[[Iterable[Stmt]], Iterable[Stmt]] = iter if forward else lambda s: reversed(tuple(s))
-        self.met: dict[Barrier, frozenset[Access]] = {}
+        self.at: dict[Barrier, frozenset[Access]] = {}
 
     def walk(self, s: Stmt, seen: frozenset[Access]) -> frozenset[Access]:
         """Return the accesses since the last barrier behind `s`, given those before `s`; note them at barriers.
@@ -61,7 +61,7 @@ class Reach:
                     seen = self.walk(x, seen)
                 return seen
             case Barrier():
-                self.met[s] = self.met.get(s, frozenset()) | seen
+                self.at[s] = self.at.get(s, frozenset()) | seen
                 return frozenset()
             case If(_, then, other):
                 return self.walk(then, seen) | self.walk(other, seen)

@@ -25,10 +25,8 @@ MOST = {
     "gen/commands": 39,
     "gen/device": 14,
     "gen/explain": 20,
-    "gen/kernels": 38,
-    "gen/plan": 89,
     "gen/profile": 17,
-    "gen/tile": 18,
+    "gen/show": 17,
     "gen/tune": 5,
 }
 

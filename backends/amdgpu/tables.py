@@ -299,7 +299,7 @@ def _facts(
     half_read: SharedPhases,
     conversions: tuple[str, ...] = (),
     direct: tuple[int, ...] = (4,),
-    turned: SharedPhases | None = None,
+    transposed: SharedPhases | None = None,
 ) -> TargetFacts:
     """Return the facts of a target with `lds` bytes of LDS per CU."""
     return TargetFacts(
@@ -330,7 +330,7 @@ def _facts(
         tickets=True,
         grid_items=(1 << 32) - 1,  # an AQL packet counts them in 32 bits: hsa_kernel_dispatch_packet_t, grid_size_x
         direct_widths=direct,
-        transposed_reads=turned,
+        transposed_reads=transposed,
         permutes=True,
     )
 
@@ -381,7 +381,7 @@ _ROWS: dict[str, Callable[[str], TargetFacts]] = {
         half_read=_READ_B64_64,
         conversions=_CDNA4_CONVERSIONS,
         direct=(16, 12, 4),  # CDNA4 ISA 9.1.9; CDNA2 and CDNA3 load dwords only
-        turned=_READ_B64_64,
+        transposed=_READ_B64_64,
     ),
 }
 

@@ -19,7 +19,7 @@ _CDNA2 = Tuning(
     pipelines=((3, 2), (2, 2), (2, 1), (1, 1)),
     # Slices reduced by the last workgroup to arrive take 2 to 5 us less than by a second launch (BWD_W of ResNet's
     # layers).
-    meetings=(4, 8),
+    group_sizes=(4, 8),
     turned_rows=(256,),  # lanes write 8 bytes at a time, not 4
     byte_rows=(256,),  # waves with a 32 x 32 tile have 16 matrix instructions between barriers
     # `bench/registers.py`: over 1,299 drawn kernels the estimate is off by 19 in the mean, 12 in the median.

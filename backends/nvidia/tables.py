@@ -51,9 +51,20 @@ class MmaRow:
         b = Fragment(("m", "k"), (*rows, *inner, Digit("k", 2, _R, 2 * packed)))
         columns = (Digit("n", 2, _R, 1), Digit("n", 4, _L, 1))
         d = Fragment(("n", "m"), (*columns, Digit("m", 8, _L, 4), Digit("m", 2, _R, 2)))
-        shape = {"n": 8, "m": 16, "k": self.k}
-        types = {"a_elem": self.elem, "b_elem": self.elem, "acc": self.acc, "rounds_to": self.rounds_to}
-        return MmaAtom(self.name, **shape, **types, a=a, b=b, d=d, clocks=clocks)
+        return MmaAtom(
+            self.name,
+            8,
+            16,
+            self.k,
+            self.elem,
+            self.elem,
+            self.acc,
+            a=a,
+            b=b,
+            d=d,
+            clocks=clocks,
+            rounds_to=self.rounds_to,
+        )
 
 
 @frozen
@@ -76,8 +87,7 @@ class FmaRow:
         columns, rows = Digit("n", 8, _L, 1), Digit("m", 4, _L, 8)
         a, b = Fragment(("n", "k"), (columns, *inner)), Fragment(("m", "k"), (rows, *inner))
         d = Fragment(("n", "m"), (columns, rows))
-        types = {"a_elem": self.elem, "b_elem": self.elem, "acc": self.elem}
-        return MmaAtom(self.name, n=8, m=4, k=self.k, **types, a=a, b=b, d=d, clocks=clocks * self.k)
+        return MmaAtom(self.name, 8, 4, self.k, self.elem, self.elem, self.elem, a=a, b=b, d=d, clocks=clocks * self.k)
 
 
 MMA = (

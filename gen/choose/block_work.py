@@ -12,13 +12,15 @@ from convgen.choose.combinations import SUBTILES, VARIANT, Configs, along, by_ti
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.mma import MmaAtom
 from convgen.ir.record import frozen
-from convgen.plan.copies import copied_at_once, even_rows, pitch_of
+from convgen.plan.copies import chunk_elems, pitch_of, rounded_rows
 from convgen.plan.loads import OperandLoad
-from convgen.plan.registers import Held, Numbers, masks_of
+from convgen.plan.registers import LaneRegisters, Numbers, masks_of
 from convgen.plan.variants.variant import Offer, Variant
 
-_OF_RECTANGLES = 0.3  #: factor on the issue slots of a load without masks, whose place is computed once for all lanes
-#: bytes; row of a tile with gaps that is written at full rate, by the simulator: a shorter row takes twice as long
+#: issue slots of a 2-D load, which has no masks and one address for all lanes, over those of a load with an address a
+#: lane; tuned, no command repeats it
+_OF_RECTANGLES = 0.3
+#: bytes; shortest row of a tile with gaps that the simulator writes at full rate; shorter ones take twice as long
 _WHOLE_ROW = 128
 _GAPS = 1 / 64  #: share of a shared tile that gaps take, as `find_gaps` leaves them
 
@@ -30,19 +32,22 @@ class Kind:
     taps: int  #: taps of resident windows; 0 without any
     reach: int  #: rows beyond a tile that resident windows reach
     loads: tuple[OperandLoad, OperandLoad]  #: loads of M's and N's input
-    masks: tuple[int, int]  #: masks of each of these loads, as `Held` counts them
-    decodes: tuple[tuple[float, ...], ...]  #: by input and variant: the factor on the issue slots of its loads
+    masks: tuple[int, int]  #: masks of each of these loads, as `LaneRegisters` counts them
+    #: by input and variant: issue slots of a load, over those of a load whose place along K is known for a whole block
+    issue_slots: tuple[tuple[float, ...], ...]
 
     @classmethod
     def of(cls, offer: Offer, variants: Sequence[Variant], atom: MmaAtom, facts: TargetFacts) -> Kind:
         loads, chunk = offer.loads(atom, facts), facts.chunk_bytes // atom.elem_bytes
-        decodes = tuple(tuple(_decode(each, offer.inner, chunk, load, facts) for each in variants) for load in loads)
+        issue_slots = tuple(
+            tuple(_issue_slots(each, offer.inner, chunk, load, facts) for each in variants) for load in loads
+        )
         masks = masks_of(offer.of_m, loads[0].trimmed), masks_of(offer.of_n, loads[1].trimmed)
-        return cls(len(offer.taps), max(offer.taps, default=0), loads, masks, decodes)
+        return cls(len(offer.taps), max(offer.taps, default=0), loads, masks, issue_slots)
 
 
-def _decode(variant: Variant, inner: int, chunk: int, load: OperandLoad, facts: TargetFacts) -> float:
-    """Return the issue slots of a load, relative to a load whose place along K is known."""
+def _issue_slots(variant: Variant, inner: int, chunk: int, load: OperandLoad, facts: TargetFacts) -> float:
+    """Return the issue slots of a load over those of a load whose place along K is known for a whole block."""
     if load.trimmed:
         return tuning(facts).trim if load.along_k else tuning(facts).trim_rows
     return _OF_RECTANGLES if load.as_rectangles else variant.issue(load, inner, chunk)
@@ -50,22 +55,22 @@ def _decode(variant: Variant, inner: int, chunk: int, load: OperandLoad, facts: 
 
 @frozen(eq=False)
 class BlockWork:
-    """Clocks that one block of K of one workgroup takes on each unit that it has to itself, and its other resources."""
+    """Clocks of one block of K of one workgroup on each unit of a core that it has to itself, and other resources."""
 
     matrix: Numbers  #: clocks; matrix pipe
     shared: Numbers  #: clocks; shared memory
-    moved: Numbers  #: clocks; from global memory
+    moved: Numbers  #: clocks; loads from global memory
     issue: Numbers  #: clocks; loads and their addresses, and the fixed cost of a block of K
     slot_bytes: Numbers  #: bytes; one slot in shared memory
-    met: Numbers  #: clocks; reduction of a tile over subgroups along K
-    held: Held
+    reduction: Numbers  #: clocks; reduction of a tile over subgroups along K
+    lane_registers: LaneRegisters
     subgroups: Numbers
 
     @classmethod
     def of(cls, configs: Configs, kind: Kind, atom: MmaAtom, facts: TargetFacts) -> BlockWork:
         """Return the work of a block for the given configs."""
         b = _Block(configs, kind, atom, facts)
-        return cls(b.matrix, b.shared, b.moved, b.issue, b.slot_bytes, b.met, b.held, b.subgroups)
+        return cls(b.matrix, b.shared, b.moved, b.issue, b.slot_bytes, b.reduction, b.lane_registers, b.subgroups)
 
 
 class _Block:
@@ -75,8 +80,8 @@ class _Block:
         self.kind, self.atom, self.facts, self.elem = kind, atom, facts, atom.elem_bytes
         self.m, self.n, self.k, self.subgroups_m, self.subgroups_n, self.subgroups_k = configs.sizes
         self.subtiles, self.slots = along(SUBTILES, configs.subtiles), configs.of_stagings("slots")
-        self.has_held = configs.of_stagings("held") > 0
-        self.decodes = [along(VARIANT, decode) for decode in kind.decodes]
+        self.through_registers = configs.of_stagings("in_registers") > 0
+        self.issue_slots = [along(VARIANT, slots) for slots in kind.issue_slots]
         self.subgroups = self.subgroups_m * self.subgroups_n * self.subgroups_k
         self.lanes = facts.subgroup_size * self.subgroups
         self.simds = np.minimum(self.subgroups, facts.core.simds)
@@ -95,7 +100,7 @@ class _Block:
         sides = (self.m + self.kind.reach, self.depth), (self.n, self.k)
         if not self.kind.taps:
             return sides
-        even = partial(even_rows, elem_bytes=self.elem, facts=self.facts)
+        even = partial(rounded_rows, elem_bytes=self.elem, facts=self.facts)
         of_m, of_n = (
             (by_tile(lambda r, c, s: even(r, c, subgroups=s), *side, self.subgroups), side[1]) for side in sides
         )
@@ -128,7 +133,7 @@ class _Block:
         return [by_tile(partial(self._messages, load), *side, self.subgroups) for load, side in self._loads]
 
     def _messages(self, load: OperandLoad, rows: int, cols: int, subgroups: int) -> float:
-        at_once = load.upto(copied_at_once(rows, cols, self.elem, self.facts, subgroups))
+        at_once = load.upto(chunk_elems(rows, cols, self.elem, self.facts, subgroups))
         return at_once.messages(rows, cols, self.facts.subgroup_size * subgroups, self.elem)
 
     @property
@@ -141,8 +146,8 @@ class _Block:
     def matrix(self) -> Numbers:
         atom = self.atom
         products: Numbers = (self.m // atom.m) * (self.n // atom.n) * (self.k // atom.k)
-        taken: Numbers = products * atom.clocks * atom.spans / self.simds
-        return taken
+        clocks: Numbers = products * atom.clocks * atom.spans / self.simds
+        return clocks
 
     @cached_property
     def read(self) -> Numbers:
@@ -152,6 +157,7 @@ class _Block:
 
     @property
     def shared(self) -> Numbers:
+        """Return the clocks of reads of fragments and of writes to shared memory, with the writes' bank conflicts."""
         core, tuned = self.facts.core, tuning(self.facts)
         conflicts = np.maximum(1.0, tuned.turned_row / (self.k * self.elem))
         written = sum(
@@ -166,36 +172,43 @@ class _Block:
 
     @property
     def moved(self) -> Numbers:
+        """Return the clocks to load both inputs: by bytes, or by messages if these take longer."""
         core, tuned = self.facts.core, tuning(self.facts)
-        each = (tuned.element_clocks if load.widest == 1 else tuned.load_clocks for load in self.kind.loads)
-        loads = sum(number * clocks for number, clocks in zip(self.messages, each)) * self.subgroups
-        taken: Numbers = np.maximum(self.brought / core.global_rate, loads)
+        clocks_of_message = (
+            tuned.element_clocks if load.widest == 1 else tuned.load_clocks for load in self.kind.loads
+        )
+        loads = sum(number * clocks for number, clocks in zip(self.messages, clocks_of_message)) * self.subgroups
+        taken: Numbers = np.maximum(self.loaded_bytes / core.global_rate, loads)
         return taken
 
     @property
-    def brought(self) -> Numbers:
-        """Return the bytes of both inputs, in whole granules of memory."""
+    def loaded_bytes(self) -> Numbers:
+        """Return the bytes of memory that a block loads: both inputs, in whole granules."""
         return sum((self._granules(load, *side) for load, side in self._loads), np.zeros(()))
 
     def _granules(self, load: OperandLoad, rows: Numbers, cols: Numbers) -> Numbers:
         granule = self.facts.core.global_granule
         along_k = load.along_k and not load.by_reads
         runs, run = (rows * cols // self.depth, self.depth) if along_k else (cols, rows)
-        bytes_brought: Numbers = runs * (-(-run * self.elem // granule) * granule)
-        return bytes_brought
+        whole_bytes: Numbers = runs * (-(-run * self.elem // granule) * granule)
+        return whole_bytes
 
     @property
     def issue(self) -> Numbers:
-        """Return the clocks to issue a block's loads; without shared memory the tile's loads are only prefetches."""
+        """Return the clocks to issue a block's loads and copies.
+
+        Without shared memory the loads of the tile are prefetches, and each subgroup loads its fragments as well.
+        """
         tuned = tuning(self.facts)
-        messages = sum(number * decode for number, decode in zip(self.messages, self.decodes))
-        nearer = self.read / (self.facts.chunk_bytes * self.lanes) * np.maximum(*self.decodes)
-        turned = sum(rows * cols for load, (rows, cols) in self._loads if not load.along_k) * self.elem
-        around = tuned.read * self.reads + tuned.turn * turned / (4 * self.lanes)
-        copied = np.where((self.slots > 0) & self.has_held, tuned.held_copy, 1.0)
-        each = (messages * copied + np.where(self.slots > 0, 0, nearer)) * tuned.message
-        taken: Numbers = (each + np.where(self.slots > 0, around, 0) + tuned.block) * self.subgroups / self.simds
-        return taken
+        messages = sum(number * slots for number, slots in zip(self.messages, self.issue_slots))
+        fragment_messages = self.read / (self.facts.chunk_bytes * self.lanes) * np.maximum(*self.issue_slots)
+        transposed_bytes = sum(rows * cols for load, (rows, cols) in self._loads if not load.along_k) * self.elem
+        clocks_of_copies = tuned.read * self.reads + tuned.turn * transposed_bytes / (4 * self.lanes)
+        copied = np.where((self.slots > 0) & self.through_registers, tuned.held_copy, 1.0)
+        clocks_of_loads = (messages * copied + np.where(self.slots > 0, 0, fragment_messages)) * tuned.message
+        of_subgroup = clocks_of_loads + np.where(self.slots > 0, clocks_of_copies, 0) + tuned.block
+        clocks: Numbers = of_subgroup * self.subgroups / self.simds
+        return clocks
 
     @property
     def reads(self) -> Numbers:
@@ -206,23 +219,24 @@ class _Block:
         return self.subtiles * of_m + of_n
 
     @property
-    def met(self) -> Numbers:
+    def reduction(self) -> Numbers:
+        """Return the clocks to reduce the sums of subgroups along K, piece by piece; 0 without such subgroups."""
         core, latency = self.facts.core, tuning(self.facts).shared_latency
         sums = self.m * self.n * self.atom.acc.bytes * self.subgroups_k
-        room = np.maximum(self.m * self.k, self.n * self.k) * self.elem * self.slots
-        pieces = np.ceil(sums / np.where(room > 0, room, self.facts.shared_bytes))
-        met = sums / core.shared_rate + sums / core.shared_read_rate + pieces * 2 * latency
-        return np.where(self.subgroups_k > 1, met, 0.0)
+        piece_bytes = np.maximum(self.m * self.k, self.n * self.k) * self.elem * self.slots
+        pieces = np.ceil(sums / np.where(piece_bytes > 0, piece_bytes, self.facts.shared_bytes))
+        clocks = sums / core.shared_rate + sums / core.shared_read_rate + pieces * 2 * latency
+        return np.where(self.subgroups_k > 1, clocks, 0.0)
 
     # ------------------------------------------------------------ registers
 
     @property
-    def held(self) -> Held:
+    def lane_registers(self) -> LaneRegisters:
         lanes = self.facts.subgroup_size
         rows = self.m // (self.subgroups_m * self.subtiles * self.atom.spans) + self.n // self.subgroups_n
-        return Held(
+        return LaneRegisters(
             sums=self.m * self.n * self.atom.acc.bytes * self.subgroups_k // (4 * self.lanes),
             fragments=rows * self.depth * self.elem // (4 * lanes * self.subgroups_k),
-            copied=self.has_held * self.copied // (4 * self.lanes),
+            copied=self.through_registers * self.copied // (4 * self.lanes),
             masks=sum(number * masks for number, masks in zip(self.messages, self.kind.masks)),
         )

@@ -10,7 +10,7 @@ import attrs
 import numpy as np
 
 from convgen.backends.tuning import tuning
-from convgen.choose import own_lanes
+from convgen.choose import lane_configs
 from convgen.choose.clocks import Clocks, Table, of_config, ranked
 from convgen.choose.offers import offers, reorders
 from convgen.ir.error import DoesNotFit
@@ -24,7 +24,7 @@ from convgen.plan.copies import comes_out_even
 from convgen.plan.plan import Plan, make_plan
 from convgen.plan.registers import Numbers
 from convgen.plan.variants.variant import TILE_K
-from convgen.plan.views import must_move, operand_types
+from convgen.plan.views import factor_types, must_move
 from convgen.problem.matmul import Problem
 
 _SIDES = (8, 16, 32, 64)  #: sides of the last resort's tile
@@ -57,16 +57,16 @@ class Ranking(Sequence[Candidate]):
     @classmethod
     def of(cls, tables: Sequence[tuple[Table, float]], others: Sequence[Candidate]) -> Ranking:
         """Rank tables, each with clocks to add to its scores; on ties the shallowest pipeline wins, then the first."""
-        scores = np.concatenate([*(table.scores + more for table, more in tables), [c.score for c in others]])
-        rest = np.zeros(len(others))
-        depths = np.concatenate([*(table.depths for table, _ in tables), rest])
-        registers = np.concatenate([*(table.registers for table, _ in tables), rest])
+        scores = np.concatenate([*(table.scores + extra for table, extra in tables), [c.score for c in others]])
+        zeros = np.zeros(len(others))
+        depths = np.concatenate([*(table.depths for table, _ in tables), zeros])
+        registers = np.concatenate([*(table.registers for table, _ in tables), zeros])
         return cls([table for table, _ in tables], others, np.lexsort((depths, scores)), scores, registers)
 
     def place_from(self, place: int, registers: float) -> int:
         """Return the first place from `place` on whose candidate has at most `registers` estimated vector registers."""
-        suits = self.registers[self.order[place:]] <= registers
-        return place + int(suits.argmax()) if suits.any() else len(self)
+        fits = self.registers[self.order[place:]] <= registers
+        return place + int(fits.argmax()) if fits.any() else len(self)
 
     def __len__(self) -> int:
         return len(self.order)
@@ -90,23 +90,25 @@ class Ranking(Sequence[Candidate]):
 
 def candidates(problem: Problem, facts: TargetFacts) -> Ranking:
     """Return all configs worth trying, best first, ending in one that always fits."""
-    atoms, meetings = input_atoms(problem, facts), _meetings(problem, facts)
+    atoms, group_sizes = input_atoms(problem, facts), _group_sizes(problem, facts)
     tables = [
-        (ranked(offer, atom, facts, moved, meetings), clocks + offer.before)
+        (ranked(offer, atom, facts, moved, group_sizes), clocks + offer.before)
         for moved, clocks in reorders(problem, facts)
         for offer in offers(problem, facts, moved)
         for atom in atoms
     ]
-    by_lanes = [Candidate(clocks, config) for clocks, config in own_lanes.configs(problem, facts, must_move(problem))]
+    by_lanes = [
+        Candidate(clocks, config) for clocks, config in lane_configs.configs(problem, facts, must_move(problem))
+    ]
     resort = last_resort(problem, atoms, facts, must_move(problem))
     return Ranking.of(tables, [*by_lanes, Candidate(float("inf"), resort)])
 
 
-def _meetings(problem: Problem, facts: TargetFacts) -> tuple[int, ...]:
+def _group_sizes(problem: Problem, facts: TargetFacts) -> tuple[int, ...]:
     """Return the numbers of slices that the last arrival may add up; none where slices add to the result instead."""
     acc = scalar(problem.acc_type)
     adds = scalar(problem.outputs[0].dtype) is acc and (acc.is_int or not problem.deterministic)
-    return tuning(facts).meetings if facts.tickets and not adds else ()
+    return tuning(facts).group_sizes if facts.tickets and not adds else ()
 
 
 def fitting(problem: Problem, rest: Iterable[Candidate], facts: TargetFacts) -> Iterator[tuple[Candidate, Plan]]:
@@ -130,7 +132,7 @@ def last_resort(problem: Problem, atoms: list[MmaAtom], facts: TargetFacts, move
     atom = min(atoms, key=lambda a: (a.spans, a.n, a.k))
     k = max(TILE_K[0], atom.k)
     side = next(s for s in _SIDES if _is_whole(s, k, atom, facts))
-    types = converted(operand_types(problem), atom)
+    types = converted(factor_types(problem), atom)
     return Config(
         (side, side, k), (1, atom.spans), (atom.n, atom.m, atom.k), 1, "split", "v", reorder=moved, types=types
     )

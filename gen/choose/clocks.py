@@ -24,8 +24,8 @@ from convgen.plan.copies import comes_out_even
 from convgen.plan.registers import Counts, Numbers
 from convgen.plan.variants.variant import Choices, Offer
 
-_MOST_IN_VECTORS = 64  #: registers; most accumulators of a lane that still leave enough vector registers
-_PART = 4  #: products of a part of a subgroup's tile that hide the reads of the next part's fragments
+_MOST_IN_VECTORS = 64  #: registers; most accumulators of a lane that still leave enough vector registers; assumed
+_PART = 4  #: least products of a part (`subtiles`) that hide the reads of the next part's fragments; assumed
 
 
 @frozen
@@ -90,22 +90,22 @@ class Table:
 
     def config(self, row: int) -> Config:
         assert self.launch
-        at, configs, offer = self._place(row), self.configs, self.offer
-        (m, n, k, waves_m, waves_n, waves_k), staging = configs.tiles[at[TILE]], configs.stagings[at[STAGING]]
+        place, configs, offer = self._place(row), self.configs, self.offer
+        (m, n, k, waves_m, waves_n, waves_k), staging = configs.tiles[place[TILE]], configs.stagings[place[STAGING]]
         return Config(
             tile=(m, n, k),
             waves=(waves_m, waves_n),
             waves_k=waves_k,
             mma=(self.atom.n, self.atom.m, self.atom.k),
             slots=staging.slots,
-            taps=configs.variants[at[VARIANT]].word,
-            acc="v" if self._at(self.in_vectors, at) else "a",
-            slices=self._at(self.launch.slices, at),
+            taps=configs.variants[place[VARIANT]].word,
+            acc="v" if self._at(self.in_vectors, place) else "a",
+            slices=self._at(self.launch.slices, place),
             reorder=self.moved,
             packed=offer.packed,
-            sum="last" if (at_a_time := self._at(self.launch.at_a_time, at)) else "",
+            sum="last" if (at_a_time := self._at(self.launch.at_a_time, place)) else "",
             at_a_time=at_a_time,
-            subtiles=configs.subtiles[at[SUBTILES]],
+            subtiles=configs.subtiles[place[SUBTILES]],
             prefetch=staging.prefetch,
             types=offer.types(self.atom),
             stages=staging.stages,
@@ -128,23 +128,23 @@ class Table:
 
 
 def ranked(
-    offer: Offer, atom: MmaAtom, facts: TargetFacts, moved: tuple[str, ...], meetings: tuple[int, ...] = ()
+    offer: Offer, atom: MmaAtom, facts: TargetFacts, moved: tuple[str, ...], group_sizes: tuple[int, ...] = ()
 ) -> Table:
     """Return the configs whose tiles divide evenly and fit shared memory, with their scores.
 
-    `meetings` are the numbers of slices that the last arrival may add up at a time.
+    `group_sizes` are the numbers of slices that the last arrival may add up at a time.
     """
     offered = offer.variants[0].choices(offer, atom, facts)
-    configs = _even_configs(len(offer.taps), offered, atom, facts, meetings)
+    configs = _even_configs(len(offer.taps), offered, atom, facts, group_sizes)
     if not all(configs.dims):
         return Table(offer, atom, moved, configs, None, *[np.zeros(0, np.int64)] * 5)
     bounds = _bounds(configs, Kind.of(offer, configs.variants, atom, facts), atom, facts)
-    launch, sums = Launch(configs, bounds.work, offer, atom, facts), bounds.work.held.sums
+    launch, sums = Launch(configs, bounds.work, offer, atom, facts), bounds.work.lane_registers.sums
     in_vectors, fits = _place_of_sums(sums, launch.registers, facts)
     rows = np.flatnonzero(np.broadcast_to(bounds.fits & fits, configs.dims))
     clocks = offer.form.launches * (launch.launch + launch.besides)
     vectors = launch.registers - np.where(in_vectors, 0, sums)
-    of_rows = (np.broadcast_to(each, configs.dims).ravel()[rows] for each in (clocks, launch.depths, vectors))
+    of_rows = (np.broadcast_to(column, configs.dims).ravel()[rows] for column in (clocks, launch.depths, vectors))
     return Table(offer, atom, moved, configs, launch, in_vectors, rows, *of_rows)
 
 
@@ -153,12 +153,12 @@ def _place_of_sums(sums: Counts, registers: Numbers, facts: TargetFacts) -> tupl
 
     They live in vector registers where they are few and all fit there, else in a file of their own, if there is one.
     """
-    together = np.asarray(registers <= facts.registers)
+    fit_together = np.asarray(registers <= facts.registers)
     if not facts.accumulators:
-        return np.ones((), bool), together
-    in_vectors = (sums <= _MOST_IN_VECTORS) & together
-    apart = (sums <= facts.accumulators) & (registers - sums <= facts.registers)
-    return in_vectors, in_vectors | apart
+        return np.ones((), bool), fit_together
+    in_vectors = (sums <= _MOST_IN_VECTORS) & fit_together
+    fit_apart = (sums <= facts.accumulators) & (registers - sums <= facts.registers)
+    return in_vectors, in_vectors | fit_apart
 
 
 def of_config(offer: Offer, config: Config, atom: MmaAtom, facts: TargetFacts) -> Clocks:
@@ -179,6 +179,7 @@ class _Bounds:
 
 @lru_cache(maxsize=256)
 def _bounds(configs: Configs, kind: Kind, atom: MmaAtom, facts: TargetFacts) -> _Bounds:
+    """Return the work of a block for all configs, and which of them fit in shared memory and are worth ranking."""
     work = BlockWork.of(configs, kind, atom, facts)
     m, n, k, subgroups_m, subgroups_n, subgroups_k = configs.sizes
     fits = work.slot_bytes * configs.of_stagings("slots") <= facts.shared_bytes
@@ -195,7 +196,7 @@ def _bounds(configs: Configs, kind: Kind, atom: MmaAtom, facts: TargetFacts) -> 
 
 @lru_cache(maxsize=256)
 def _even_configs(
-    resident: int, offered: Choices, atom: MmaAtom, facts: TargetFacts, meetings: tuple[int, ...]
+    resident: int, offered: Choices, atom: MmaAtom, facts: TargetFacts, group_sizes: tuple[int, ...]
 ) -> Configs:
     """Return the tiles and grids of subgroups that instructions fill and whose copies divide evenly over the lanes.
 
@@ -212,7 +213,7 @@ def _even_configs(
             continue
         if resident or all(is_even(rows, k, elem, facts, wm * wn * wk) for rows in (m, n)):
             tiles.append((m, n, k, wm, wn, wk))
-    return Configs(tiles, tuning(facts).subtiles, offered.variants, offered.stagings, meetings=meetings)
+    return Configs(tiles, tuning(facts).subtiles, offered.variants, offered.stagings, group_sizes=group_sizes)
 
 
 def _has_shares(tiles_m: int, tiles_n: int, k: int, subgroups_k: int, atom: MmaAtom, facts: TargetFacts) -> bool:

@@ -31,16 +31,16 @@ class Configs:
     slices: int | None = None  #: slices of K; None: as many as fill the chip
     sum: str = ""  #: how slices are reduced
     at_a_time: int = 0  #: slices; the most that one last arrival adds up, 0: all
-    meetings: tuple[int, ...] = ()  #: values of `at_a_time` worth trying
+    group_sizes: tuple[int, ...] = ()  #: values of `at_a_time` worth trying
     persist: Persist | None = None  #: number of persistent workgroups; None where each tile has its own workgroup
 
     @classmethod
     def of(cls, config: Config) -> Configs:
         """Return the single combination of a given config."""
         tile = (*config.tile, *config.waves, config.waves_k)
-        given = config.slices, config.sum, config.at_a_time
+        slicing = config.slices, config.sum, config.at_a_time
         return cls(
-            [tile], (config.subtiles,), (variant_of(config),), (config.staging,), *given, persist=config.map.persist
+            [tile], (config.subtiles,), (variant_of(config),), (config.staging,), *slicing, persist=config.map.persist
         )
 
     @property
@@ -64,6 +64,6 @@ def along(axis: int, values: Iterable[float]) -> Numbers:
 
 def by_tile(function: Callable[..., float], *columns: Numbers) -> Numbers:
     """Return the values of a function at each tile's integers, computed once for each distinct tuple."""
-    given = list(zip(*(column.ravel().tolist() for column in columns)))
-    by_numbers = {numbers: function(*numbers) for numbers in dict.fromkeys(given)}
-    return along(TILE, map(by_numbers.__getitem__, given))
+    numbers_of_tiles = list(zip(*(column.ravel().tolist() for column in columns)))
+    results = {numbers: function(*numbers) for numbers in dict.fromkeys(numbers_of_tiles)}
+    return along(TILE, map(results.__getitem__, numbers_of_tiles))

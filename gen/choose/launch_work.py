@@ -21,8 +21,9 @@ from convgen.plan.variants.variant import Offer
 
 _SLICE_BLOCKS = 16  #: least blocks of K of a slice
 _ARRIVAL = 1600  #: clocks; from a slice's store of its sums until another may add them, by `convgen profile`
-#: share of the clocks of code outside of loops that counts, as MIOpen's kernels take it (`gen/profile/constants.json`)
-_BESIDE = 0.42
+#: share of its issue clocks that code outside of loops adds to a launch; the fit to MIOpen's f16 kernels on an MI300X
+#: has .40 (`around` in `gen/profile/constants.json`)
+_OUTSIDE_LOOPS = 0.42
 
 
 def pace(block: Any, hidden: Any, slowest: Any, together: Any) -> Any:
@@ -35,14 +36,14 @@ def pace(block: Any, hidden: Any, slowest: Any, together: Any) -> Any:
 
 @frozen(eq=False)
 class _Grid:
-    """The workgroups of a launch before K is sliced: of one product, or of several with different depths."""
+    """The workgroups of a launch before K is sliced: of one product, or of several whose K have different lengths."""
 
     offer: Offer
     m: Numbers  #: rows of a tile
     n: Numbers
 
     def counts(self, m: Any, n: Any) -> list[tuple[Any, float]]:
-        """Return, for each product, its workgroups with tiles of m x n, and its depth relative to the deepest."""
+        """Return, for each product, its workgroups with tiles of m x n, and its length of K over the longest."""
         products = self.offer.form.merged or ((self.offer.m, self.offer.n, 1),)
         deepest = max(depth for *_, depth in products)
         return [(-(-rows // m) * -(-columns // n), depth / deepest) for rows, columns, depth in products]
@@ -59,18 +60,18 @@ class _Grid:
         all_depth: Numbers = sum(count * depth for count, depth in self.counts(self.m, self.n))
         return all_depth / self.tiles
 
-    def on_busiest(self, a_unit: Numbers, held: Numbers, units: int) -> Numbers:
-        """Return the average depth on the unit that ends last, which runs `a_unit` workgroups, `held` at a time."""
+    def on_busiest(self, a_unit: Numbers, together: Numbers, units: int) -> Numbers:
+        """Return the average depth on the unit that ends last, which runs `a_unit` workgroups, some `together`."""
         if not self.offer.form.merged:
             return np.ones(())
-        columns = np.broadcast_arrays(self.m, self.n, a_unit, held)
-        known, places = np.unique(np.reshape(columns, (len(columns), -1)), axis=1, return_inverse=True)
+        numbers = np.broadcast_arrays(self.m, self.n, a_unit, together)
+        distinct, which = np.unique(np.reshape(numbers, (len(numbers), -1)), axis=1, return_inverse=True)
 
-        def depth(m: int, n: int, a_unit: int, held: int) -> float:
+        def depth(m: int, n: int, a_unit: int, together: int) -> float:
             grid = tuple((self.offer.batch * count, each) for count, each in self.counts(m, n))
-            return _makespan(grid, units, held) / a_unit
+            return _makespan(grid, units, together) / a_unit
 
-        return np.array([depth(*each) for each in known.T.tolist()])[places].reshape(columns[0].shape)
+        return np.array([depth(*each) for each in distinct.T.tolist()])[which].reshape(numbers[0].shape)
 
 
 _makespan = lru_cache(maxsize=2**10)(makespan)  #: tiles of equal area mostly have equal grids
@@ -94,8 +95,8 @@ class Launch:
         """Return the blocks of K of a tile, padding included."""
         tile_k, offer = self.configs.sizes[2], self.offer
         elem, chunk = self.atom.elem_bytes, self.facts.chunk_bytes
-        of_variants = [by_tile(lambda k, v=each: v.block(k, elem, chunk), tile_k) for each in self.configs.variants]
-        padded_to = np.concatenate(of_variants, VARIANT)
+        by_variant = [by_tile(lambda k, v=each: v.block(k, elem, chunk), tile_k) for each in self.configs.variants]
+        padded_to = np.concatenate(by_variant, VARIANT)
         blocks: Numbers = -(-offer.outer * (-(-offer.inner // padded_to) * padded_to) // tile_k)
         return blocks
 
@@ -140,7 +141,7 @@ class Launch:
     @cached_property
     def registers(self) -> Numbers:
         """Return the registers of a lane."""
-        return self.work.held.registers(self.k_blocks, self.pipeline, self.facts, by_taps=self.by_taps)
+        return self.work.lane_registers.registers(self.k_blocks, self.pipeline, self.facts, by_taps=self.by_taps)
 
     @cached_property
     def together(self) -> Numbers:
@@ -173,8 +174,8 @@ class Launch:
         barrier = np.where(self.slots > 0, float(tuned.barrier), 0.0)
         # Outside a loop, resident windows are written after the products of a block, whatever the number of slots.
         in_turn = (self.slots == 1) | (self.by_taps & (self.slots > 0) & ~self.loops)
-        waited: Numbers = barrier + np.where(in_turn, tuned.shared_exposed * self.work.shared + tuned.shared_latency, 0)
-        return waited
+        clocks: Numbers = barrier + np.where(in_turn, tuned.shared_exposed * self.work.shared + tuned.shared_latency, 0)
+        return clocks
 
     @cached_property
     def serial(self) -> Numbers:
@@ -196,8 +197,8 @@ class Launch:
         The pipeline keeps loads of as many blocks in flight as it awaits. Where the scheduler moves instructions, all
         loads of straight-line blocks are issued ahead.
         """
-        awaited = self.tuned.load_latency / self.configs.of_stagings("awaited") + self._waits
-        return np.where(self.loops | (not self.core.reorders), awaited, 0.0)
+        between_blocks = self.tuned.load_latency / self.configs.of_stagings("awaited") + self._waits
+        return np.where(self.loops | (not self.core.reorders), between_blocks, 0.0)
 
     @cached_property
     def _busiest(self) -> Numbers:
@@ -228,7 +229,7 @@ class Launch:
         Loads that return in time gain nothing by an earlier issue: by `convgen profile` of `bench/whole.py`, deeper
         pipelines take .99 to 1.01 of the time and up to 1.5 of the code.
         """
-        in_time = self.configs.of_stagings("held") * (self.block - self.work.moved) * self.together
+        in_time = self.configs.of_stagings("in_registers") * (self.block - self.work.moved) * self.together
         enough = self.loops & (in_time >= self.tuned.load_latency)
         return np.where(enough, self.pipeline.depth, np.max(self.pipeline.depth))
 
@@ -238,7 +239,7 @@ class Launch:
     def tile(self) -> Numbers:
         """Return the clocks of a workgroup besides its blocks."""
         tiles_each = self.turns.count if self.turns else 1
-        return np.asarray((self.tuned.tile + self.work.met) * tiles_each)
+        return np.asarray((self.tuned.tile + self.work.reduction) * tiles_each)
 
     @cached_property
     def put(self) -> Numbers:
@@ -290,29 +291,29 @@ class Launch:
     def _added(self) -> tuple[Numbers, Numbers]:
         """Return the clocks of the reduction of slices, and how many slices are added at a time.
 
-        All units store sums; then they, or the last arrival at each tile, add them up. Workgroups that share K leave
-        parts of each of their tiles, and add up about as many tiles as they have.
+        All units store sums; then they, or the last arrival at each tile, add them up. Stream-K workgroups store their
+        shares of tiles, and add up about as many tiles as they have.
         """
         configs, tuned, slices = self.configs, self.tuned, self.slices
         tile = configs.sizes[0] * configs.sizes[1] * self.atom.acc.bytes
         at_a_time, turns = np.full_like(slices, configs.at_a_time), self.turns
         if turns and turns.shared:
-            at_each = turns.shared_turns + -(-turns.shared // turns.workgroups) * turns.sharers
-            return at_each * tile / tuned.unit_rate, at_a_time
+            tiles_added = turns.shared_turns + -(-turns.shared // turns.workgroups) * turns.sharers
+            return tiles_added * tile / tuned.unit_rate, at_a_time
         if (slices == 1).all():
             return np.zeros(slices.shape), at_a_time
         by_last = _ByLast(self, tile)
         if configs.at_a_time:
-            met, at_a_time = by_last.met([configs.at_a_time] * len(by_last.known))
+            clocks, at_a_time = by_last.clocks([configs.at_a_time] * len(by_last.distinct))
         elif configs.sum == "last":
-            met = by_last.sums + by_last.each * slices * tile / tuned.unit_rate
+            clocks = by_last.store + by_last.tiles_of_unit * slices * tile / tuned.unit_rate
         else:
-            met = 2 * by_last.sums + by_last.given_back + tuned.launch
-        for most in configs.meetings:
-            other, count = by_last.met([evenly(n, most) for n in by_last.known.tolist()])
-            at_a_time = np.where((other < met) & (slices > 1), count, at_a_time)
-            met = np.minimum(met, other)
-        return np.where(slices == 1, 0.0, met), at_a_time
+            clocks = 2 * by_last.store + by_last.write_back + tuned.launch
+        for group_size in configs.group_sizes:
+            in_groups, sizes = by_last.clocks([evenly(n, group_size) for n in by_last.distinct.tolist()])
+            at_a_time = np.where((in_groups < clocks) & (slices > 1), sizes, at_a_time)
+            clocks = np.minimum(clocks, in_groups)
+        return np.where(slices == 1, 0.0, clocks), at_a_time
 
 
 class _ByLast:
@@ -320,29 +321,30 @@ class _ByLast:
 
     def __init__(self, launch: Launch, tile: Numbers) -> None:
         offer, facts, tuned = launch.offer, launch.facts, launch.tuned
-        left = launch.slices * offer.m * offer.n * launch.atom.acc.bytes  # bytes of sums
+        sum_bytes = launch.slices * offer.m * offer.n * launch.atom.acc.bytes
         self.slices, self.tile, self.facts = launch.slices, tile, facts
         #: clocks in which all units write the sums
-        self.sums = left / (facts.compute_units * tuned.stream_rate)
-        #: tiles of a unit
-        self.each = -(-(launch.grid.tiles * offer.batch) // facts.compute_units)
+        self.store = sum_bytes / (facts.compute_units * tuned.stream_rate)
+        #: tiles that one unit reduces
+        self.tiles_of_unit = -(-(launch.grid.tiles * offer.batch) // facts.compute_units)
         #: clocks in which caches write back what a launch has written
-        self.given_back = np.minimum(left, tuned.dirty) / tuned.drain
-        self.known, self._places = np.unique(self.slices, return_inverse=True)
+        self.write_back = np.minimum(sum_bytes, tuned.dirty) / tuned.drain
+        self.distinct, self._places = np.unique(self.slices, return_inverse=True)
 
-    def met(self, counts: list[int]) -> tuple[Numbers, Numbers]:
-        """Return the clocks with `counts` slices added at a time, and these counts by config.
+    def clocks(self, group_sizes: list[int]) -> tuple[Numbers, Numbers]:
+        """Return, by config, the clocks of the reduction in groups, and the size of the groups.
 
-        `counts` has an entry for each known number of slices.
+        `group_sizes` has an entry for each distinct number of slices.
         """
-        numbers = [(_members(n, count), len(levels(n, count)), count) for n, count in zip(self.known.tolist(), counts)]
+        sizes = zip(self.distinct.tolist(), group_sizes, strict=True)
+        numbers = [(_members(n, size), len(levels(n, size)), size) for n, size in sizes]
         shape = self.slices.shape
-        members, arrivals, count = (number[self._places].reshape(shape) for number in np.array(numbers).T)
-        added = members * self.tile / self.facts.core.global_rate + _ARRIVAL * arrivals
-        met: Numbers = self.sums + self.given_back + self.each * _BESIDE * added
-        return met, count
+        members, arrivals, at_a_time = (number[self._places].reshape(shape) for number in np.array(numbers).T)
+        of_tile = members * self.tile / self.facts.core.global_rate + _ARRIVAL * arrivals
+        clocks: Numbers = self.store + self.write_back + self.tiles_of_unit * _OUTSIDE_LOOPS * of_tile
+        return clocks, at_a_time
 
 
-def _members(slices: int, count: int) -> int:
+def _members(slices: int, group_size: int) -> int:
     """Return the number of sums that a workgroup adds up if it arrives last on every level."""
-    return sum(min(count, each) for each in (slices, *levels(slices, count)[:-1]))
+    return sum(min(group_size, members) for members in (slices, *levels(slices, group_size)[:-1]))

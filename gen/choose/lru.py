@@ -100,11 +100,11 @@ class _Hierarchy:
     def __init__(self, caches: Caches, units: int, steps: Steps) -> None:
         self._parts = _parts(steps, caches)
         self._steps, self._caches = steps, caches
-        each = units // caches.dies if caches.unit_bytes else 0
-        self._near = [[_Lru(caches.unit_bytes) for _ in range(each)] for _ in range(caches.dies)]
+        units_of_die = units // caches.dies if caches.unit_bytes else 0
+        self._near = [[_Lru(caches.unit_bytes) for _ in range(units_of_die)] for _ in range(caches.dies)]
         self._l2 = [[_Lru(caches.l2_bytes // self._parts) for _ in range(self._parts)] for _ in range(caches.dies)]
         self._side = _Lru(caches.memory_side_bytes)
-        self._asked = 0
+        self._requested = 0
 
     @property
     def ordered(self) -> bool:
@@ -115,17 +115,17 @@ class _Hierarchy:
         near = self._near[die]
         if near and near[workgroup % len(near)].has(block, size):
             return
-        self._asked += size
+        self._requested += size
         part = _channel(k, self._steps, self._caches) % self._parts if self._parts > 1 else 0
         if not self._l2[die][part].has(block, size):
             self._side.has(block, size)
 
     def moved(self, workgroups: int) -> Moved:
-        each = self._steps.count * (self._steps.rows + self._steps.columns)
-        asked = self._asked if any(self._near) else workgroups * each
-        fill = sum(part.missed for parts in self._l2 for part in parts)
-        memory = self._side.missed if self._caches.memory_side_bytes else fill
-        return Moved(float(asked), float(fill), float(memory))
+        bytes_of_workgroup = self._steps.count * (self._steps.rows + self._steps.columns)
+        requested = self._requested if any(self._near) else workgroups * bytes_of_workgroup
+        filled = sum(part.missed for parts in self._l2 for part in parts)
+        memory = self._side.missed if self._caches.memory_side_bytes else filled
+        return Moved(float(requested), float(filled), float(memory))
 
 
 def simulate(
@@ -141,15 +141,15 @@ def simulate(
 ) -> Moved:
     """Return the bytes moved by a launch on `units` compute units of all dies, `per_unit` workgroups on each."""
     in_flight = max(1, units // caches.dies) * per_unit
-    at = Schedule.of(tiles, caches.dies, in_flight, k_reversed, takers)
+    schedule = Schedule.of(tiles, caches.dies, in_flight, k_reversed, takers)
     all_caches = _Hierarchy(caches, units, steps)
-    for waves in _rounds(at, steps, lag):
-        users = [_arrivals(wave, steps) if all_caches.ordered else _together(wave, steps) for wave in waves]
+    for waves in _rounds(schedule, steps, lag):
+        accesses = [_arrivals(wave, steps) if all_caches.ordered else _together(wave, steps) for wave in waves]
         for time in range(steps.count + (LAGS - 1) * lag):
-            for die, used_at in enumerate(users):
-                for access in used_at(time):
+            for die, accesses_at in enumerate(accesses):
+                for access in accesses_at(time):
                     all_caches.use(die, *access)
-    return all_caches.moved(len(at.number))
+    return all_caches.moved(len(schedule.number))
 
 
 def _rounds(at: Schedule, steps: Steps, lag: bool) -> Iterator[list[_Wave]]:

@@ -66,11 +66,11 @@ def _packed(offer: Offer, problem: Problem, facts: TargetFacts) -> Iterator[Offe
     """
     if offer.form.launches > 1 or offer.form.merged:
         return
-    whole = {t.name for t in problem.factors if scalar(t.dtype).bits >= 8}
-    given = [view for view in (offer.of_n, offer.of_m) if view.memory.name in whole]
+    byte_inputs = {t.name for t in problem.factors if scalar(t.dtype).bits >= 8}
+    candidates = [view for view in (offer.of_n, offer.of_m) if view.memory.name in byte_inputs]
     in_image = not facts.checks_bounds and offer.variants[0].packs_images
-    images = tuple(view for view in given if in_image and windows(view))
-    weights = tuple(view for view in given[:1] if view is offer.of_n and _is_narrow(view, facts))
+    images = tuple(view for view in candidates if in_image and windows(view))
+    weights = tuple(view for view in candidates[:1] if view is offer.of_n and _is_narrow(view, facts))
     for views in filter(None, dict.fromkeys((weights, images, (*weights, *images)))):
         with suppress(DoesNotFit):
             yield _with_packed(offer, {view.memory.name: view for view in views}, problem, facts)
@@ -85,8 +85,8 @@ def _with_packed(offer: Offer, views: Mapping[str, View], problem: Problem, fact
     """Return the offer with some inputs packed; DoesNotFit where one cannot be packed."""
     chunk = facts.chunk_bytes // offer.of_m.memory.elem.bytes if offer.variants[0].packs_images else 0
     packings = {name: packed(v, "", (v.extent(0), v.extent(1)), image_of=chunk) for name, v in views.items()}
-    read = sum(problem.tensor(name).layout.size_elems * p.seen.memory.elem.bytes for name, p in packings.items())
-    traffic = read + sum(p.seen.memory.bytes for p in packings.values())
+    read_bytes = sum(problem.tensor(name).layout.size_elems * p.seen.memory.elem.bytes for name, p in packings.items())
+    traffic = read_bytes + sum(p.seen.memory.bytes for p in packings.values())
     of_n, of_m = (packings[v.memory.name].seen if v.memory.name in packings else v for v in (offer.of_n, offer.of_m))
     before = _streaming(1, traffic, facts)
     return evolve(offer, of_n=of_n, of_m=of_m, packed=tuple(sorted(packings)), before=before)
@@ -101,16 +101,16 @@ def reorders(problem: Problem, facts: TargetFacts) -> Iterator[tuple[tuple[str, 
     The first set holds the inputs that must be reordered. If one input is read element by element, a second set holds
     all inputs not in their default layout, since the order of K follows memory.
     """
-    least = must_move(problem)
-    yield least, _moving(problem, least, facts)
-    parts = products(problem, 1, least)[:1]
+    required = must_move(problem)
+    yield required, _moving(problem, required, facts)
+    parts = products(problem, 1, required)[:1]
     if all(view_load(view, facts).widest > 1 for part in parts for view in (part.of_m, part.of_n)):
         return
     # inputs with elements smaller than a byte are not reordered
-    whole = [t for t in problem.factors if scalar(t.dtype).bits >= 8]
-    elsewhere = tuple(t.name for t in whole if reordered(problem, t.name).layout != t.layout)
-    if elsewhere != least:
-        yield elsewhere, _moving(problem, elsewhere, facts)
+    byte_inputs = [t for t in problem.factors if scalar(t.dtype).bits >= 8]
+    others = tuple(t.name for t in byte_inputs if reordered(problem, t.name).layout != t.layout)
+    if others != required:
+        yield others, _moving(problem, others, facts)
 
 
 def _moving(problem: Problem, names: Collection[str], facts: TargetFacts) -> float:

@@ -50,24 +50,24 @@ class Panels:
     def union(self, group: Ints, tile: Ints, groups: int) -> Floats:
         """Return the bytes of the union of panels in each of `groups` groups; pairs (group, tile) are distinct."""
         counts = self.first[tile + 1] - self.first[tile]
-        which = _ranges(self.first[tile], counts)
-        of = np.repeat(group, counts)
-        if len(which) == 0:
+        intervals = _ranges(self.first[tile], counts)
+        owners = np.repeat(group, counts)
+        if len(intervals) == 0:
             return np.zeros(groups)
-        start, end, of = _merged(self.start[which], self.end[which], of, self.span)
-        return self.granule * np.bincount(of, end - start, groups).astype(np.float64)
+        start, end, owners = _merged(self.start[intervals], self.end[intervals], owners, self.span)
+        return self.granule * np.bincount(owners, end - start, groups).astype(np.float64)
 
     @cached_property
     def whole(self) -> float:
         """Bytes of the union of all panels."""
-        every = np.arange(self.tiles)
-        return float(self.union(np.zeros_like(every), every, 1)[0])
+        tiles = np.arange(self.tiles)
+        return float(self.union(np.zeros_like(tiles), tiles, 1)[0])
 
 
 def distinct(values: Ints) -> Ints:
     """Return the values sorted, each once. (`numpy.unique` also imports masked arrays, which is slow.)"""
-    found = np.sort(values)
-    return found[np.concatenate(([True], found[1:] != found[:-1]))] if len(found) else found
+    ordered = np.sort(values)
+    return ordered[np.concatenate(([True], ordered[1:] != ordered[:-1]))] if len(ordered) else ordered
 
 
 def _ranges(first: Ints, counts: Ints) -> Ints:
@@ -105,8 +105,11 @@ class _Run:
     wraps: bool = False
 
     def places(self, index: Ints, offset: int) -> tuple[Ints, npt.NDArray[np.bool_]]:
+        """Return the coordinate at positions `index` of the row dim with an offset of K, and where it is inside."""
         at = self.const + self.coef * index + offset
-        return (at % self.size, at == at) if self.wraps else (at, (at >= 0) & (at < self.size))
+        if self.wraps:
+            return at % self.size, np.ones(at.shape, np.bool_)
+        return at, (at >= 0) & (at < self.size)
 
     def classes(self, rows: int) -> int:
         """Return the number of remainders that the rows take, evenly spread over places; 1 if it does not wrap."""
@@ -120,27 +123,28 @@ def panels(view: View, tile: int, line_bytes: int) -> Panels:
     elem = view.memory.elem.bytes
     gaps = _coordinates(view, rows)
     runs = {dim: run for dim in gaps if (run := _run(dim, rows, k))}
-    firm = {run.dim: dim for dim, run in runs.items() if not run.wraps}
-    inner = next((n for n, d in reversed(list(enumerate(view.axes[0]))) if d.name in firm), None)
+    coordinate_of = {run.dim: dim for dim, run in runs.items() if not run.wraps}
+    innermost = next((n for n, d in reversed(list(enumerate(view.axes[0]))) if d.name in coordinate_of), None)
     tiles = -(-view.extent(0) // tile)
     requested = float(tile * prod(k.values()) * elem)
-    if inner is None:
-        held = elem * prod(reach(dim, {**rows, **k}) for dim in gaps)
-        return Panels(np.arange(tiles + 1), np.zeros(tiles, np.int64), np.ones(tiles, np.int64), 1, held, requested)
-    dim = firm[view.axes[0][inner].name]
-    along = runs.pop(dim)
-    outside = [d.name for d in view.axes[0][:inner]]
+    if innermost is None:
+        granule_bytes = elem * prod(reach(dim, {**rows, **k}) for dim in gaps)
+        start, end = np.zeros(tiles, np.int64), np.ones(tiles, np.int64)
+        return Panels(np.arange(tiles + 1), start, end, 1, granule_bytes, requested)
+    dim = coordinate_of[view.axes[0][innermost].name]
+    along_run = runs.pop(dim)
+    outside = [d.name for d in view.axes[0][:innermost]]
     around = {other: run for other, run in runs.items() if run.dim in outside}
-    still = (other for other in gaps if other != dim and (other not in around or around[other].wraps))
-    held = elem * prod(reach(other, {**rows, **k}) for other in still)
+    unmoved = (other for other in gaps if other != dim and (other not in around or around[other].wraps))
+    granule_bytes = elem * prod(reach(other, {**rows, **k}) for other in unmoved)
     classes = prod(run.classes(rows[run.dim]) for run in around.values())
-    step, share = _step(along, gaps[dim], line_bytes)
-    found = list(_intervals(_segments(view, inner, tile), along, list(around.values()), step))
-    span = prod(run.size for run in around.values()) * _width(along, step)
-    every: list[Ints] = [np.concatenate(part) for part in zip(*found)]
-    start, end, of = _merged(every[0], every[1], every[2], span)
+    step, share = _step(along_run, gaps[dim], line_bytes)
+    intervals = list(_intervals(_segments(view, innermost, tile), along_run, list(around.values()), step))
+    span = prod(run.size for run in around.values()) * _width(along_run, step)
+    columns: list[Ints] = [np.concatenate(part) for part in zip(*intervals)]
+    start, end, of = _merged(columns[0], columns[1], columns[2], span)
     first = np.searchsorted(of, np.arange(tiles + 1))
-    return Panels(first, start, end, span, held * share / classes, requested)
+    return Panels(first, start, end, span, granule_bytes * share / classes, requested)
 
 
 def _coordinates(view: View, rows: dict[str, int]) -> dict[TensorDim, int]:
@@ -188,10 +192,10 @@ def reach(dim: TensorDim, sizes: dict[str, int]) -> int:
         first, length = first + min(0, coef * steps), length + abs(coef) * steps
     else:
         return max(0, min(first + length, dim.size) - max(first, 0))
-    at = np.array([dim.const])
+    places = np.array([dim.const])
     for name, coef in dim.terms:
-        at = np.unique(at[:, None] + coef * np.arange(sizes.get(name, 1)))
-    return int(((at >= 0) & (at < dim.size)).sum())
+        places = np.unique(places[:, None] + coef * np.arange(sizes.get(name, 1)))
+    return int(((places >= 0) & (places < dim.size)).sum())
 
 
 def _step(run: _Run, gap_bytes: int, line_bytes: int) -> tuple[int, float]:
@@ -232,17 +236,17 @@ def _segments(view: View, inner: int, tile: int) -> _Segments:
     counts = (high - 1) // dim.padded - line + 1
     of = np.repeat(np.arange(len(begin)), counts)
     line = _ranges(line, counts)
-    base = line * dim.padded
-    starts = np.maximum(low[of] - base, 0)
-    ends = np.minimum(high[of] - base, dim.size)
+    start = line * dim.padded
+    starts = np.maximum(low[of] - start, 0)
+    ends = np.minimum(high[of] - start, dim.size)
     return _Segments(of, starts, ends, _split(line, dims[:inner]))
 
 
 def _split(position: Ints, dims: Sequence[Dim]) -> dict[str, Ints]:
-    found: dict[str, Ints] = {}
+    positions: dict[str, Ints] = {}
     for dim in reversed(dims):
-        position, found[dim.name] = np.divmod(position, dim.padded)
-    return found
+        position, positions[dim.name] = np.divmod(position, dim.padded)
+    return positions
 
 
 def _intervals(segments: _Segments, along: _Run, around: list[_Run], step: int) -> Iterator[tuple[Ints, Ints, Ints]]:
@@ -252,11 +256,11 @@ def _intervals(segments: _Segments, along: _Run, around: list[_Run], step: int) 
     # Positions count from the first one that is read, in steps.
     phase = (along.const + along.offsets[0]) % step
     low, high = np.maximum((low - phase) // step, 0), np.minimum((high - phase) // step + 1, _width(along, step))
-    there = (segments.high > segments.low) & (high > low)
+    exists = (segments.high > segments.low) & (high > low)
     for taps in combinations(*(run.offsets for run in around)):
-        base, inside = np.zeros_like(low), there
+        base, inside = np.zeros_like(low), exists
         for run, tap in zip(around, taps):
-            at, held = run.places(segments.outer[run.dim], tap)
-            base, inside = base * run.size + at, inside & held
+            place, inside_run = run.places(segments.outer[run.dim], tap)
+            base, inside = base * run.size + place, inside & inside_run
         base = base * _width(along, step)
         yield (base + low)[inside], (base + high)[inside], segments.tile[inside]

@@ -14,7 +14,7 @@ from convgen.choose.choose import Candidate, Ranking
 from convgen.ir.error import DoesNotFit, Unsupported
 from convgen.ir.facts import TargetFacts
 from convgen.ir.record import evolve
-from convgen.plan.config import Config, Own
+from convgen.plan.config import Config, LanePart
 from convgen.plan.plan import Plan, accumulator_registers, make_plan, vector_registers
 from convgen.problem.matmul import Problem
 
@@ -27,12 +27,12 @@ AT_ANY_COST = 3
 #: Limits on estimated registers after a kernel was refused for want of them, as parts of that kernel's registers beyond
 #: those that every kernel has: after the first such refusal, the second, and all others. The estimate was wrong once,
 #: and may be wrong for similar configs.
-_PARTS = (7 / 8, 3 / 4, 1 / 2)
+_REGISTER_LIMITS = (7 / 8, 3 / 4, 1 / 2)
 #: least share of those registers that accumulators must have, for a retry with accumulators in their own file
-_APART = 1 / 4
-_VECTORS = ("v", "a")  #: register banks that the plan estimates
+_LEAST_ACCUMULATORS = 1 / 4
+_VECTOR_BANKS = ("v", "a")  #: values of `DoesNotFit.short_of`: register files whose use the plan estimates
 
-Told = Callable[[Candidate, DoesNotFit], object]
+OnRefusal = Callable[[Candidate, DoesNotFit], object]
 
 
 class Search:
@@ -43,19 +43,19 @@ class Search:
         problem: Problem,
         ranking: Ranking,
         facts: TargetFacts,
-        refused: Told = lambda candidate, error: None,
+        refused: OnRefusal = lambda candidate, error: None,
     ) -> None:
         self.problem, self.ranking, self.facts, self.refused = problem, ranking, facts, refused
         self.place = 0  #: place of the next candidate in the ranking
-        self.seen = self.plans = self.kernels = 0
-        self.registers = inf  #: vector registers; the most that the next config may take
-        self.shared_bytes = inf  #: bytes of shared memory; configs with as many or more are ruled out
-        self.short_of_registers = 0  #: kernels that were refused for want of registers
-        self.kinds: set[tuple[object, ...]] = set()  #: kinds of configs that are ruled out
-        #: by words that cut K: sums of an instruction, from which on configs are ruled out
-        self.sums: dict[tuple[str, str], int] = {}
-        self.first: list[Candidate] = []  #: candidates that precede the next one of the ranking
-        self.why: DoesNotFit | None = None  #: the last refusal of a plan
+        self.seen = self.plans = self.kernels = 0  #: candidates examined, plans and kernels refused
+        self.most_registers = inf  #: vector registers of a lane; the most that the next config may take
+        self.least_shared_bytes = inf  #: bytes of shared memory; configs with as many or more are ruled out
+        self.register_refusals = 0  #: kernels that were refused for want of registers
+        self.ruled_out_kinds: set[tuple[object, ...]] = set()  #: see `_kind`
+        #: by `_cut`: number of an instruction's sums from which on configs are ruled out; 0 rules out all of the cut
+        self.ruled_out_sums: dict[tuple[str, str], int] = {}
+        self.retries: list[Candidate] = []  #: candidates to try before the next one of the ranking
+        self.last_refusal: DoesNotFit | None = None  #: the last refusal of a plan
 
     @property
     def at_any_cost(self) -> bool:
@@ -70,9 +70,9 @@ class Search:
             try:
                 plan = make_plan(self.problem, candidate.config, self.facts)
             except DoesNotFit as error:
-                self.plans, self.why = self.plans + 1, error
+                self.plans, self.last_refusal = self.plans + 1, error
                 if error.short_of:  # a refusal that applies to the config's kind, whatever its tile
-                    self.kinds.add(_kind(candidate.config))
+                    self.ruled_out_kinds.add(_kind(candidate.config))
                 self.refused(candidate, error)
                 continue
             if candidate.score < inf and (why := self._too_large(plan)):
@@ -85,24 +85,31 @@ class Search:
     def none_fits(self) -> Unsupported:
         """Return the refusal of the problem where `next` has found nothing, with the reason of the last resort's."""
         given = f"given {self.problem}, wanted a problem of which a config fits {self.facts.name}"
-        return Unsupported(f"{given}: {self.why}", rule="search")
+        return Unsupported(f"{given}: {self.last_refusal}", rule="search")
 
     def learn(self, candidate: Candidate, plan: Plan, why: DoesNotFit) -> None:
-        """Rule out configs that the back end would refuse for the reason `why` of this plan's kernel."""
+        """Rule out configs that the back end would probably refuse for the reason `why` of this plan's kernel.
+
+        Short of vector registers, configs with nearly as many are ruled out, and this one is retried with accumulators
+        in their own file if that helps. Short of shared memory, configs with as much are. Short of anything else
+        (scalars, flags), configs of one cut of K with as many sums an instruction are, after a second refusal all.
+        """
         self.kernels += 1
-        if why.short_of in _VECTORS:
-            part = _PARTS[min(self.short_of_registers, len(_PARTS) - 1)]
-            self.short_of_registers += 1
+        if why.short_of in _VECTOR_BANKS:
+            limit = _REGISTER_LIMITS[min(self.register_refusals, len(_REGISTER_LIMITS) - 1)]
+            self.register_refusals += 1
             fixed = tuning(self.facts).other_registers
-            self.registers = min(self.registers, fixed + part * (vector_registers(plan) - fixed))
-            apart = accumulator_registers(plan) if self.facts.accumulators and plan.config.acc == "v" else 0
-            if apart >= _APART * (vector_registers(plan) - fixed):
-                self.first.append(evolve(candidate, config=evolve(plan.config, acc="a")))
+            variable = vector_registers(plan) - fixed
+            self.most_registers = min(self.most_registers, fixed + limit * variable)
+            movable = accumulator_registers(plan) if self.facts.accumulators and plan.config.acc == "v" else 0
+            if movable >= _LEAST_ACCUMULATORS * variable:
+                self.retries.append(evolve(candidate, config=evolve(plan.config, acc="a")))
         elif why.short_of == "shared":
-            self.shared_bytes = min(self.shared_bytes, plan.shared_bytes)
+            self.least_shared_bytes = min(self.least_shared_bytes, plan.shared_bytes)
         else:
             cut = _cut(plan.config)
-            self.sums[cut] = 0 if cut in self.sums else _sums(plan.config)
+            is_second = cut in self.ruled_out_sums
+            self.ruled_out_sums[cut] = 0 if is_second else _sums(plan.config)
 
     def end(self) -> None:
         """Leave only the last resort."""
@@ -111,21 +118,21 @@ class Search:
     def _next(self) -> Candidate | None:
         """Return the next candidate with few enough registers; the last one when the count has run out."""
         ends = self.seen >= MOST_SEEN or self.plans >= MOST_PLANS or self.kernels >= MOST_KERNELS
-        if self.first and not ends:
-            return self.first.pop()
+        if self.retries and not ends:
+            return self.retries.pop()
         last = len(self.ranking) - 1
-        at = last if ends and self.place <= last else self.ranking.place_from(self.place, self.registers)
+        at = last if ends and self.place <= last else self.ranking.place_from(self.place, self.most_registers)
         self.place, self.seen = at + 1, self.seen + 1
         return self.ranking[at] if at <= last else None
 
     def _is_ruled_out(self, config: Config) -> bool:
-        return _kind(config) in self.kinds or _sums(config) >= self.sums.get(_cut(config), inf)
+        return _kind(config) in self.ruled_out_kinds or _sums(config) >= self.ruled_out_sums.get(_cut(config), inf)
 
     def _too_large(self, plan: Plan) -> str:
         """Return why a kernel would be refused as an earlier one was; empty if it may fit."""
-        if (registers := vector_registers(plan)) > self.registers:
+        if (registers := vector_registers(plan)) > self.most_registers:
             return f"about {registers} registers: a config of about as many did not fit"
-        if plan.shared_bytes >= self.shared_bytes:
+        if plan.shared_bytes >= self.least_shared_bytes:
             return f"{plan.shared_bytes} bytes of shared memory: a config of as many did not fit"
         return ""
 
@@ -136,20 +143,21 @@ def _kind(config: Config) -> tuple[object, ...]:
 
 
 def _cut(config: Config) -> tuple[str, str]:
-    """Return the words that cut K: with an instruction's sums they decide how many scalars and flags a kernel takes.
+    """Return the words that say how K is cut: with an instruction's sums they decide a kernel's scalars and flags.
 
-    Most of these recompute sums without padding, one instruction's rows and columns at a time, whatever the tile.
+    Most scalars and flags are needed to recompute sums without padding, one instruction's rows and columns at a time,
+    whatever the tile.
     """
     return config.taps, config.phases
 
 
 def _sums(config: Config) -> int:
     """Return the sums of one matrix instruction, or of a lane that multiplies by itself."""
-    return config.mma.size if isinstance(config.mma, Own) else config.mma[0] * config.mma[1]
+    return config.mma.size if isinstance(config.mma, LanePart) else config.mma[0] * config.mma[1]
 
 
 def first_fitting(
-    problem: Problem, ranking: Ranking, facts: TargetFacts, refused: Told = lambda candidate, error: None
+    problem: Problem, ranking: Ranking, facts: TargetFacts, refused: OnRefusal = lambda candidate, error: None
 ) -> tuple[Candidate, Plan] | None:
     """Return the first candidate whose plan fits, and the plan, or None; call `refused` for those before it."""
     return Search(problem, ranking, facts, refused).next()

@@ -18,7 +18,7 @@ from convgen.ir.types import SCALARS, s8, u8
 from convgen.passes.messages.nibble_pairs import check_pairs, pairs_of
 from convgen.plan import dequantise, directions, epilogues, views
 from convgen.plan.atoms import input_atoms, signed
-from convgen.plan.padding import kept_out, names_in
+from convgen.plan.padding import names_in, unsafe_halo
 from convgen.plan.plan import MOST_GROUPS
 from convgen.problem.conv import Conv, Direction
 from convgen.problem.grammar import DATA_TYPES, LIMIT, is_strides
@@ -81,13 +81,13 @@ def _with_outputs(problem: Problem) -> Problem:
         tag: "any" for tag, layout in layouts.items() if is_strides(getattr(problem, tag)) and not layout.size_elems
     }
     for name in ("mb",) if isinstance(problem, Conv) else ("m", "k", "n"):
-        changes[name] = getattr(problem, name) or _SOME
+        changes[name] = getattr(problem, name) or _NONEMPTY
     for name in () if isinstance(problem, Conv) else ("src_batch", "wei_batch"):
-        changes[name] = tuple(size or _SOME for size in getattr(problem, name))
+        changes[name] = tuple(size or _NONEMPTY for size in getattr(problem, name))
     return evolve(problem, **changes)
 
 
-_SOME = 2  #: an even number, for 4-bit elements in pairs
+_NONEMPTY = 2  #: an even number, for 4-bit elements in pairs
 
 
 def _check_nibbles(problem: Problem) -> None:
@@ -101,7 +101,7 @@ def _check_nibbles(problem: Problem) -> None:
     if not any(SCALARS[t.dtype].bits == 4 for t in problem.factors if t.dtype in SCALARS):
         return
     for part in views.products(problem, 1):
-        windows = names_in(kept_out(part))
+        windows = names_in(unsafe_halo(part))
         for view in (part.of_m, part.of_n):
             check_pairs(view)
             _check_neighbours(view, (0, 1), "within one matrix")
@@ -113,8 +113,8 @@ def _check_nibbles(problem: Problem) -> None:
 
 def _check_neighbours(view: View, axes: Collection[int], wanted: str, but: Collection[str] = ()) -> None:
     """Refuse 4-bit elements whose pairs lie outside `axes` or along dims `but`: lanes would load half a pair."""
-    found = pairs_of(view) if view.memory.elem.bits == 4 else None
-    if found and (found[1] not in axes or view.axes[found[1]][-1].name in but):
+    pair = pairs_of(view) if view.memory.elem.bits == 4 else None
+    if pair and (pair[1] not in axes or view.axes[pair[1]][-1].name in but):
         given = f"given {view.memory.name} of {view.memory.elem}"
         raise Unsupported(f"{given}, wanted neighbours in memory {wanted}", rule="nibbles")
 

@@ -3,8 +3,8 @@
 A mapping is an array `tiles` by workgroup number in launch order: M and N tile, (workgroups, 2), or M, N and slice of
 K, (workgroups, 3); -1 throughout where a workgroup has none. Workgroup w runs on die `w % dies`. Where workgroups
 persist, `takers` names the workgroup that takes each row of the array; a workgroup takes its rows in turn. The
-workgroups in flight on a die are a *wave* (here; elsewhere a wave is a subgroup), the waves of all dies at one time a
-*round*.
+workgroups in flight on a die are a *wave* (elsewhere a wave is a subgroup), the waves of all dies at one
+time a *round*.
 
 All workgroups of a wave go through K together, so its L2 loads each panel once: the union of the panels of its M tiles
 and of its N tiles. Data from an earlier wave is still cached only if everything read since fits; where K is walked
@@ -47,19 +47,19 @@ class Schedule:
         cls, tiles: Tiles, dies: int, in_flight: int, k_reversed: Flags | None = None, takers: Ints | None = None
     ) -> Schedule:
         """Return the schedule: workgroups go round the dies, `in_flight` at a time on each; empty ones end at once."""
-        there = np.flatnonzero(tiles[:, 0] >= 0)
+        taken = np.flatnonzero(tiles[:, 0] >= 0)
         if takers is None:
-            die = there % dies
+            die = taken % dies
             turn = _counted(die) // in_flight
         else:
-            taker, which = np.unique(takers[there], return_inverse=True)
-            die, turns = takers[there] % dies, _counted(takers[there])
+            taker, takers_index = np.unique(takers[taken], return_inverse=True)
+            die, turns = takers[taken] % dies, _counted(takers[taken])
             begun = _counted(taker % dies) // in_flight
-            turn = begun[which] * (int(turns.max(initial=0)) + 1) + turns
-        back = np.zeros(len(there), np.bool_) if k_reversed is None else k_reversed[there]
-        found = np.zeros((len(there), 3), np.int64)
-        found[:, : tiles.shape[1]] = tiles[there]
-        return cls(there, found, die, turn, back)
+            turn = begun[takers_index] * (int(turns.max(initial=0)) + 1) + turns
+        backwards = np.zeros(len(taken), np.bool_) if k_reversed is None else k_reversed[taken]
+        padded = np.zeros((len(taken), 3), np.int64)
+        padded[:, : tiles.shape[1]] = tiles[taken]
+        return cls(taken, padded, die, turn, backwards)
 
     @property
     def rounds(self) -> int:
@@ -73,9 +73,9 @@ class Schedule:
 def _counted(keys: Ints) -> Ints:
     """Return, for each key, how many equal keys precede it."""
     order, counts = np.argsort(keys, kind="stable"), np.bincount(keys)
-    found = np.empty(len(keys), np.int64)
-    found[order] = np.arange(len(keys)) - np.repeat(np.cumsum(counts) - counts, counts)
-    return found
+    preceding = np.empty(len(keys), np.int64)
+    preceding[order] = np.arange(len(keys)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return preceding
 
 
 @frozen
@@ -208,8 +208,8 @@ class Count:
         shape = self.at.rounds, self.caches.dies
         if not self.at.backwards.any():
             return np.zeros(shape, np.bool_)
-        backwards, all_of_it = (np.bincount(self._wave, each, prod(shape)) for each in (self.at.backwards, None))
-        return (backwards * 2 > all_of_it).reshape(shape)
+        backwards, total = (np.bincount(self._wave, weights, prod(shape)) for weights in (self.at.backwards, None))
+        return (backwards * 2 > total).reshape(shape)
 
 
 def _read(at: Schedule, operands: Operands, place: Ints, places: int, capacity: int, direction: Flags) -> float:
@@ -222,15 +222,15 @@ def _read(at: Schedule, operands: Operands, place: Ints, places: int, capacity: 
     if at.rounds < 2:  # no earlier round has left data
         return float(read.sum())
     whole = operands.rows.whole + operands.columns.whole
-    passed = np.concatenate((np.zeros((1, places)), np.cumsum(read, 0)))
-    turned = np.zeros_like(direction)
-    turned[1:] = direction[1:] != direction[:-1]
-    total = float(read.sum()) - sum(side.found(passed, turned, capacity, whole) for side in sides)
-    together = int(capacity // max(1.0, read.max(initial=0)))
-    if together < 2:
+    read_before = np.concatenate((np.zeros((1, places)), np.cumsum(read, 0)))
+    reverses = np.zeros_like(direction)
+    reverses[1:] = direction[1:] != direction[:-1]
+    total = float(read.sum()) - sum(side.cached(read_before, reverses, capacity, whole) for side in sides)
+    rounds_that_fit = int(capacity // max(1.0, read.max(initial=0)))
+    if rounds_that_fit < 2:
         return total
-    longer = _sides(evolve(at, round=at.round // together), operands, place, places)
-    return min(total, sum(float(side.bytes.sum()) for side in longer))
+    merged_rounds = _sides(evolve(at, round=at.round // rounds_that_fit), operands, place, places)
+    return min(total, sum(float(side.bytes.sum()) for side in merged_rounds))
 
 
 def _sides(at: Schedule, operands: Operands, place: Ints, places: int) -> list[_Side]:
@@ -245,7 +245,7 @@ class _Side:
     place: Ints
     before: Ints  #: the last round in which the place read that panel, -1 if none
     bytes: Floats  #: (rounds, places); bytes of the unions
-    each: Floats  #: (rounds, places); bytes, a panel's part of its wave's union
+    panel_bytes: Floats  #: (rounds, places); bytes, a panel's part of its wave's union
 
     @classmethod
     def of(cls, panels: Panels, at: Schedule, axis: int, place: Ints, places: int) -> _Side:
@@ -258,29 +258,30 @@ class _Side:
         wave = turn * places + place
         tile, part = np.divmod(tile, slices)
         union = _of_slices(panels, wave, tile, part, slices, rounds * places)
-        each = union / np.maximum(np.bincount(wave, minlength=rounds * places), 1)
+        panel_bytes = union / np.maximum(np.bincount(wave, minlength=rounds * places), 1)
         shape = rounds, places
-        return cls(turn, place, before, union.reshape(shape), each.reshape(shape))
+        return cls(turn, place, before, union.reshape(shape), panel_bytes.reshape(shape))
 
-    def found(self, passed: Floats, turned: Flags, capacity: int, whole: float) -> float:
+    def cached(self, read_before: Floats, reverses: Flags, capacity: int, whole: float) -> float:
         """Return the bytes that are still cached from the last round that read them.
 
-        `passed` (rounds + 1, places) is what was read before each round, of `whole` in all. `turned` marks rounds in
-        which K changes direction: they reread the latest data first, and find as much of it as both rounds fit.
+        `read_before` (rounds + 1, places) are the bytes read before each round, of `whole` in all. `reverses` marks
+        rounds in which K changes direction: they reread the latest data first, and find as much of it as both rounds
+        fit.
         """
-        again = np.flatnonzero(self.before >= 0)
-        turn, place, before = self.round[again], self.place[again], self.before[again]
-        each = self.each[turn, place]
-        since = np.minimum(passed[turn, place] - passed[before, place], whole)
-        kept = np.where(since <= capacity, 1.0, 0.0)
-        next_round = turned[turn, place] & (before == turn - 1)
+        reread = np.flatnonzero(self.before >= 0)
+        turn, place, before = self.round[reread], self.place[reread], self.before[reread]
+        panel_bytes = self.panel_bytes[turn, place]
+        read_since = np.minimum(read_before[turn, place] - read_before[before, place], whole)
+        kept = np.where(read_since <= capacity, 1.0, 0.0)
+        next_round = reverses[turn, place] & (before == turn - 1)
         if not next_round.any():
-            return float((each * kept).sum())
-        wave = turn * passed.shape[1] + place
-        shared = np.bincount(wave[next_round], each[next_round], passed[1:].size)[wave]
-        both = passed[turn + 1, place] - passed[turn - 1, place] - shared
-        fits = np.minimum(1.0, capacity / np.maximum(both, 1.0))
-        return float((each * np.where(next_round, np.maximum(kept, fits), kept)).sum())
+            return float((panel_bytes * kept).sum())
+        wave = turn * read_before.shape[1] + place
+        shared = np.bincount(wave[next_round], panel_bytes[next_round], read_before[1:].size)[wave]
+        both_rounds = read_before[turn + 1, place] - read_before[turn - 1, place] - shared
+        fits = np.minimum(1.0, capacity / np.maximum(both_rounds, 1.0))
+        return float((panel_bytes * np.where(next_round, np.maximum(kept, fits), kept)).sum())
 
 
 def _of_slices(panels: Panels, wave: Ints, tile: Ints, part: Ints, slices: int, waves: int) -> Floats:
@@ -292,8 +293,8 @@ def _of_slices(panels: Panels, wave: Ints, tile: Ints, part: Ints, slices: int, 
         return panels.union(wave, tile, waves)
     group = wave * slices + part
     union = panels.union(group, tile, waves * slices)
-    asked = np.bincount(group, minlength=waves * slices) * panels.requested
-    read = np.maximum(union, np.minimum(union * slices, asked)) / slices
+    requested = np.bincount(group, minlength=waves * slices) * panels.requested
+    read = np.maximum(union, np.minimum(union * slices, requested)) / slices
     total: Floats = read.reshape(waves, slices).sum(1)
     return total
 
@@ -320,14 +321,14 @@ def _channels(at: Schedule, operands: Operands, wave: Ints, caches: Caches) -> f
     if caches.channels == 1 or spread < caches.camp_bytes or not len(wave):
         return 1.0
     columns = distinct(wave * operands.columns.tiles + at.tile[:, 1])
-    of, column = np.divmod(columns, operands.columns.tiles)
+    waves_of_columns, column = np.divmod(columns, operands.columns.tiles)
     width = operands.tile[1] * operands.result_elem
     first = column * width // caches.channel_bytes
     count = min(caches.channels, max(1, width // caches.channel_bytes))
     reached = (first[:, None] + np.arange(count)) % caches.channels
-    found = distinct((of[:, None] * caches.channels + reached).ravel())
-    waves = len(distinct(of))
-    return len(found) / (waves * caches.channels)
+    reached_channels = distinct((waves_of_columns[:, None] * caches.channels + reached).ravel())
+    waves = len(distinct(waves_of_columns))
+    return len(reached_channels) / (waves * caches.channels)
 
 
 # ---------------------------------------------------------------- warnings
@@ -353,10 +354,10 @@ def row_pitch(view: View, axis: int = 0) -> int:
     return pitch if pitch > view.memory.elem.bytes else 0
 
 
-def halves(name: str, remaps: bool, groups: bool, found: Traffic, default: Traffic) -> str | None:
+def halves(name: str, remaps: bool, groups: bool, traffic: Traffic, default: Traffic) -> str | None:
     """Return a warning if a mapping is only a die remap, or only groups, and reads more than the default."""
-    if remaps == groups or found.fill <= default.fill:
+    if remaps == groups or traffic.fill <= default.fill:
         return None
     missing = "groups" if remaps else "a die remap"
-    more = found.fill / default.fill
+    more = traffic.fill / default.fill
     return f"{name} without {missing} fills L2 {more:.2f} times as much as no mapping: wanted both or neither"

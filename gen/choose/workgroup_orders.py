@@ -72,10 +72,10 @@ class Launch:
     def traffic(self, order: Order) -> Traffic:
         return self.count(order).traffic
 
-    def least(self, found: Traffic) -> Traffic:
+    def least(self, traffic: Traffic) -> Traffic:
         """Return a lower bound on any order's traffic: each byte is loaded once, and results reach all channels."""
         once = self.operands.rows.whole + self.operands.columns.whole
-        return evolve(found, fill=min(found.fill, once), memory=min(found.memory, once), channels=1.0)
+        return evolve(traffic, fill=min(traffic.fill, once), memory=min(traffic.memory, once), channels=1.0)
 
     def simulated(self, order: Order, plan: Plan) -> Moved:
         """Return the traffic of a matrix product block by block, through least-recently-used caches."""
@@ -115,9 +115,9 @@ def best_order(launch: Launch) -> Order:
     if least.clocks(launch.facts.caches, launch.facts.compute_units) >= fewest:
         return IN_ROWS
     for order in _orders(launch):
-        found = launch.count(order)
-        if found.fill <= default.fill and found.clocks(least.memory) < fewest and found.clocks() < fewest:
-            best, fewest = order, found.clocks()
+        count = launch.count(order)
+        if count.fill <= default.fill and count.clocks(least.memory) < fewest and count.clocks() < fewest:
+            best, fewest = order, count.clocks()
     return best
 
 
@@ -155,8 +155,8 @@ def _sizes(launch: Launch) -> Iterator[tuple[str, int]]:
 
 def named(dies: int, size: int) -> dict[str, Order]:
     """Return well-known orders by name, with groups of `size`; without remaps if there is one die."""
-    dealt: tuple[tuple[Remap, ...], ...] = ((Xcc(dies),), (Chunk(dies, size * size),)) if dies > 1 else ()
+    remaps: tuple[tuple[Remap, ...], ...] = ((Xcc(dies),), (Chunk(dies, size * size),)) if dies > 1 else ()
     texts = [f"group:{size}m", f"group:{size}n", f"even:{size}m:snake", f"even:{size}n:snake", "hilbert"]
     walks = {text: Order.parse(text).walk for text in ("rows", "cols", *texts)}
-    orders = (Order(before, walk) for before, walk in combinations(((), *dealt), walks.values()))
+    orders = (Order(remap, walk) for remap, walk in combinations(((), *remaps), walks.values()))
     return {str(order): order for order in orders}

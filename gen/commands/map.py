@@ -183,13 +183,13 @@ def _draw(options: argparse.Namespace, mapping: WorkgroupMapping, dies: int, in_
 def _problem(options: argparse.Namespace, problem: Problem) -> int:
     """What each order makes of the caches."""
     from convgen.choose.workgroup_orders import Launch, best_order, named
-    from convgen.plan.config import Own
+    from convgen.plan.config import LanePart
     from convgen.show import report
 
     plan, together = _plan(options, problem)
     if not plan.parts:
         raise UserError(f"given {problem.descriptor}, wanted a problem with a matrix product")
-    if isinstance(plan.config.mma, Own):
+    if isinstance(plan.config.mma, LanePart):
         given = f"given {problem.descriptor} by mma={plan.config.mma}"
         raise UserError(f"{given}, wanted a --config with a matrix instruction, whose tiles read panels")
     launch = Launch.of(plan, together)

@@ -83,8 +83,8 @@ class Epilogue:
         """Whether slices may add their sums of this type to the epilogue of zero."""
         return all(step.is_sum(acc) for step in self.steps)
 
-    def begun(self) -> tuple[Addend | None, Epilogue]:
-        """Return the term from which sums may start, if any, and the remaining steps."""
+    def first_addend(self) -> tuple[Addend | None, Epilogue]:
+        """Return the first step if sums may start from its term instead of zero, else None, and the remaining steps."""
         match self.steps:
             case Addend() as first, *others:
                 return first, Epilogue(tuple(others))
@@ -114,21 +114,24 @@ class Broadcast:
 
     @property
     def words(self) -> int:
-        """Return the registers that it takes."""
+        """Return the registers of a lane that it takes: dwords, rounded up."""
         return -(-self.held.type.lanes * self.held.type.elem.bits // 32)
 
     def piece(self, first: int, count: int) -> Broadcast:
         """Return the broadcast for `count` registers from `first` on."""
         return evolve(self, order=self.order[first : first + count])
 
-    def as_type(self, elem: Type, made: Callable[[Expr], Expr] = lambda x: x, seen: Type | None = None) -> Expr:
-        """Return `made` of each register's element, as another type; `seen` reinterprets the sign of integers."""
+    def as_type(self, elem: Type, function: Callable[[Expr], Expr] = lambda x: x, read_as: Type | None = None) -> Expr:
+        """Return `function` of each register's element, converted to `elem`.
+
+        `read_as`, s8 or u8, reinterprets 8-bit integers before the conversion.
+        """
         lanes = self.held.type.lanes
-        found = self.held.to(vector(seen, lanes)) if seen else self.held
-        return Shuffle(made(found.to(vector(elem, lanes))), self.order)
+        elements = self.held.to(vector(read_as, lanes)) if read_as else self.held
+        return Shuffle(function(elements.to(vector(elem, lanes))), self.order)
 
 
-Held = tuple[Broadcast, ...]
+Held = tuple[Broadcast, ...]  #: loaded inputs of a step, in registers
 
 
 @define
@@ -146,11 +149,11 @@ class Reader:
     def read(self, name: str, view: View, layout: Fragment) -> Broadcast:
         """Return a view's element for each register of `layout`."""
         sides = {axis for t in view.index for axis in axes_of(view, t) if axis < 2}
-        few, order = along(layout, [layout.dims[n] for n in sides])
-        key = name, view, few
+        distinct, order = along(layout, [layout.dims[n] for n in sides])
+        key = name, view, distinct
         if key in self._kept:
             return Broadcast(self._kept[key].held, order)
-        held = self.k.load_view(name, view, self.at[: len(view.axes)], few, "load", view.memory.name)
+        held = self.k.load_view(name, view, self.at[: len(view.axes)], distinct, "load", view.memory.name)
         broadcast = Broadcast(held, order)
         if len(sides) < len(layout.dims[:2]) and broadcast.words <= self.room:
             self.room -= broadcast.words
@@ -158,7 +161,7 @@ class Reader:
         return broadcast
 
     def fresh(self, held: Iterable[Broadcast]) -> int:
-        """Return the registers that these broadcasts take, kept ones excluded."""
+        """Return the registers of a lane that these broadcasts take, kept ones excluded."""
         return sum(b.words for b in held if all(b.held is not kept.held for kept in self._kept.values()))
 
 
@@ -173,8 +176,8 @@ def along(layout: Fragment, dims: Collection[str]) -> tuple[Fragment, tuple[int,
 
     The returned layout has the first two dims of `layout`.
     """
-    own = tuple(d for d in layout.digits if d.space not in (Space.REGISTER, Space.FIXED) or d.dim in dims)
-    few = Fragment(layout.dims, own).renumbered(Space.REGISTER)
+    digits = tuple(d for d in layout.digits if d.space not in (Space.REGISTER, Space.FIXED) or d.dim in dims)
+    distinct = Fragment(layout.dims, digits).renumbered(Space.REGISTER)
 
-    order = layout.broadcast_order(few, lambda coords: tuple(int(at) for dim, at in coords.items() if dim in dims))
-    return evolve(few, dims=layout.dims[:2]), order
+    order = layout.broadcast_order(distinct, lambda coords: tuple(int(at) for dim, at in coords.items() if dim in dims))
+    return evolve(distinct, dims=layout.dims[:2]), order

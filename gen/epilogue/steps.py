@@ -26,7 +26,7 @@ from convgen.problem import eltwise, post_ops
 class Bias(Addend):
     """Add a tensor, a view with the axes N and M, which may be broadcast along either.
 
-    The tensor may first be multiplied by a second one and by a number.
+    The tensor is first multiplied by the number `scale` and, if there is one, by the tensor `factor`.
     """
 
     is_light = True
@@ -95,9 +95,10 @@ class Scale(Step):
 
 
 def _constant(numbers: Sequence[np.float32], *, divides: bool) -> float:
+    """Return the product of the numbers in f32, or its reciprocal; infinite or NaN where that overflows."""
     with np.errstate(all="ignore"):
-        found = reduce(mul, numbers, np.float32(1))
-        return float(1 / found if divides else found)
+        factor = reduce(mul, numbers, np.float32(1))
+        return float(1 / factor if divides else factor)
 
 
 @frozen
@@ -148,7 +149,7 @@ class Sum(Step):
 
     def apply(self, k: KernelBuilder, total: Expr, held: Held) -> Expr:
         """Return the sums with the old values added; the post-op's type decides whether 8-bit integers have a sign."""
-        term = held[0].as_type(f32, seen=scalar(self.op.dtype) if self.op.dtype else None)
+        term = held[0].as_type(f32, read_as=scalar(self.op.dtype) if self.op.dtype else None)
         if self.op.zero_point:
             term = term - float(self.op.zero_point)
         return fma(term, 1.0, total) if self.op.scale == 1 else total + term * self.op.scale
@@ -205,13 +206,13 @@ class Tails(Step):
     def _coordinate(self, reader: Reader, t: TensorDim, layout: Fragment) -> Broadcast:
         """Return a coordinate of the tensor for each register of `layout`."""
         k, at, axes = reader.k, reader.at, axes_of(self.view, t)
-        few, order = along(layout, [layout.dims[axis] for axis in axes if axis < 2])
+        distinct, order = along(layout, [layout.dims[axis] for axis in axes if axis < 2])
         coordinates: list[Expr] = []
-        for register in range(few.registers):
-            held = few.coords(k.subgroup, Lane(), register)
+        for register in range(distinct.registers):
+            place = distinct.coords(k.subgroup, Lane(), register)
             dims: dict[str, Index] = {}
             for axis in axes:
-                dims |= self.view.decode(axis, plus(held[layout.dims[axis]], at[axis]) if axis < 2 else at[axis])
+                dims |= self.view.decode(axis, plus(place[layout.dims[axis]], at[axis]) if axis < 2 else at[axis])
             coordinates.append(lift(t.at(dims), Lane()))
         return Broadcast(Pack(vector(s32, len(coordinates)), tuple(coordinates)), order)
 

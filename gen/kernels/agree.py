@@ -3,8 +3,8 @@
 Subgroups that share an instruction pointer (`TargetFacts.lockstep`) cannot take different sides of a branch, so a
 condition that may differ between them is first made uniform. The instruction takes the rows of one factor from all
 subgroups that execute it: each supplies its lanes' ones and zeros there, and each reads all of them in its sums,
-without shared memory or a barrier. Where a workgroup's subgroups do not form whole teams, each decides alone; the back
-end describes the effect on its kernel.
+without shared memory or a barrier. Where `lockstep` does not divide the number of a workgroup's subgroups, each decides
+alone; the back end then has the sharing switched off for the kernel, or refuses it.
 """
 
 from __future__ import annotations
@@ -17,28 +17,31 @@ from convgen.ir.types import s32, vector
 from convgen.ir.votes import AllLanes
 
 
-def teams(facts: TargetFacts, subgroups: int) -> int:
-    """Return how many subgroups of a workgroup decide together; 1 where each decides alone."""
+def voters(facts: TargetFacts, subgroups: int) -> int:
+    """Return how many of a workgroup's `subgroups` vote together: `facts.lockstep`, or 1 where each decides alone."""
     together = facts.lockstep
     return together if together and subgroups % together == 0 else 1
 
 
 def all_agree(k: KernelBuilder, facts: TargetFacts, holds: Expr) -> Expr:
     """Whether a bool holds in all lanes of this subgroup and of those that branch with it."""
-    if teams(facts, k.subgroups) == 1:
+    if voters(facts, k.subgroups) == 1:
         return AllLanes(holds)
     return AllLanes(eq(_votes(k, facts, select(holds, const(0), const(1))), 0))
 
 
 def one_finds(k: KernelBuilder, facts: TargetFacts, holds: Expr) -> Expr:
     """Whether a bool, uniform in each subgroup, holds in this subgroup or in one that branches with it."""
-    if teams(facts, k.subgroups) == 1:
+    if voters(facts, k.subgroups) == 1:
         return holds
     return AllLanes(ne(_votes(k, facts, select(holds, const(1), const(0))), 0))
 
 
 def _votes(k: KernelBuilder, facts: TargetFacts, own: Expr) -> Expr:
-    """Return the sum of a 0-or-1 number over all lanes of a team's two subgroups, times the elements of a dword."""
+    """Return the sum of a 0-or-1 number over all lanes of the two voters, times the elements of a dword.
+
+    Only whether the sum is 0 matters.
+    """
     atom = next(a for a in facts.atoms if a.spans == facts.lockstep and a.acc is s32)
     product = MmaTile(atom, 1, 1, 1)
     ones = Splat(vector(atom.a_elem, product.a.registers), const(1, atom.a_elem))

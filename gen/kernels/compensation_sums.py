@@ -43,9 +43,9 @@ def sums_kernel(name: str, sums: Sums, sizes: Sequence[Size], facts: TargetFacts
     k.params += sizes
     with k.tile_of(mapping) as tile:
         at = k.let("n0", tile["n"] * layout.extent("n")), k.let("m0", tile["m"] * layout.extent("m"))
-        total, left = k.reduce("total", _terms(k, sums, at, layout), layout, "r", Add)
-        stored = epilogue.apply(k, total, epilogue.load(Reader(k, at), left))
-        k.store_view(sums.result, at, stored, left, "store")
+        total, of_sums = k.reduce("total", _terms(k, sums, at, layout), layout, "r", Add)
+        stored = epilogue.apply(k, total, epilogue.load(Reader(k, at), of_sums))
+        k.store_view(sums.result, at, stored, of_sums, "store")
     return k.done(), mapping
 
 
@@ -74,17 +74,17 @@ def _layout(source: View, facts: TargetFacts) -> Fragment:
     elem, (n, m, r) = source.memory.elem.bytes, (source.extent(axis) for axis in range(3))
     along = linearize(source).unit_axis
     neighbours = min(_NEIGHBOURS, power_of_two(n)) if along == _ROWS else 1
-    ahead = min(facts.chunk_bytes // elem if along == _TERMS else _AHEAD, power_of_two(r))
+    terms = min(facts.chunk_bytes // elem if along == _TERMS else _AHEAD, power_of_two(r))
     lanes = facts.subgroup_size
     lanes_n = min(lanes, _covering(n, neighbours)) if along == _ROWS else 1
-    lanes_r = min(lanes // lanes_n, _covering(r, ahead))
+    lanes_r = min(lanes // lanes_n, _covering(r, terms))
     lanes_n *= min(lanes // (lanes_n * lanes_r), _covering(n, neighbours * lanes_n))
     lanes_m = min(lanes // (lanes_n * lanes_r), _covering(m, 1))
     subgroups_n = min(_SUBGROUPS, _covering(n, neighbours * lanes_n))
     subgroups_m = min(_SUBGROUPS // subgroups_n, _covering(m, lanes_m))
     digits = (
         Digit("n", neighbours, Space.REGISTER, 1),
-        Digit("r", ahead, Space.REGISTER, neighbours),
+        Digit("r", terms, Space.REGISTER, neighbours),
         Digit("r", lanes_r, Space.LANE, 1),
         Digit("n", lanes_n, Space.LANE, lanes_r),
         Digit("m", lanes_m, Space.LANE, lanes_r * lanes_n),

@@ -27,7 +27,7 @@ from convgen.ir.record import evolve, frozen
 from convgen.ir.types import u32, vector
 from convgen.ir.votes import AllLanes
 from convgen.kernels.agree import all_agree
-from convgen.plan.inputs import Operand
+from convgen.plan.inputs import InputPath
 from convgen.plan.padding import Padding, piece
 from convgen.plan.plan import Part, Plan
 
@@ -35,7 +35,7 @@ Whole = Sequence[tuple[Expr, Fragment]]  #: sums of parts of a tile, and their d
 At = Callable[[Expr, Expr], Sequence[Index]]  #: coordinates of a row's block of K: row, position along K, product
 Begin = Callable[[Fragment, Sequence[Index]], Expr]  #: start value of the sums at a place, in a layout
 #: a fragment of an input, in the type in which it is multiplied
-Load = Callable[[Operand, Sequence[Index], Fragment], Expr]
+Load = Callable[[InputPath, Sequence[Index], Fragment], Expr]
 
 _DIMS = "nm"
 _OWN = "own"  #: dim that numbers positions of one subgroup
@@ -43,53 +43,54 @@ _LINKS = 96  #: products in one chain of additions: passes that walk an expressi
 _TOGETHER = 4  #: elements; sums that are tested together, for vector units that take several at a time
 
 
-def finite(k: KernelBuilder, facts: TargetFacts, padding: Padding, sums: Whole) -> Expr:
-    """Whether the sums are finite in all lanes, tested on one sum for each row opposite a factor with windows.
+def sums_are_finite(k: KernelBuilder, facts: TargetFacts, padding: Padding, sums: Whole) -> Expr:
+    """Whether a tile's sums are finite in all lanes.
 
-    Subgroups that branch together get one answer.
+    For each factor with windows, one sum of each row of the other factor is tested: if an element of that row is not
+    finite, none of its sums is. Subgroups that branch together get one answer.
     """
-    seen = []
+    tested = []
     for total, layout in sums:
         for side in padding.inside:
-            few, order = along(layout, _DIMS[1 - side])
-            seen.append(Shuffle(total, tuple(order.index(n) for n in range(few.registers))))
-    found = k.let("seen", _zero_if_finite(seen))
-    return all_agree(k, facts, eq(found, found))
+            one_a_row, order = along(layout, _DIMS[1 - side])
+            tested.append(Shuffle(total, tuple(order.index(n) for n in range(one_a_row.registers))))
+    sentinel = k.let("seen", _zero_if_finite(tested))
+    return all_agree(k, facts, eq(sentinel, sentinel))
 
 
-def all_finite(k: KernelBuilder, facts: TargetFacts, seen: Sequence[Expr], *, alone: bool = False) -> Expr:
+def vectors_are_finite(k: KernelBuilder, facts: TargetFacts, vectors: Sequence[Expr], *, alone: bool = False) -> Expr:
     """Whether all elements of some vectors are finite, in all lanes, also of subgroups that branch together.
 
     With `alone` each subgroup decides by itself; it is for kernels whose subgroups branch apart in any case.
     """
-    found = _zero_if_finite(seen)
-    holds = eq(found, found)
+    sentinel = _zero_if_finite(vectors)
+    holds = eq(sentinel, sentinel)
     return AllLanes(holds) if alone else all_agree(k, facts, holds)
 
 
-def _zero_if_finite(seen: Sequence[Expr]) -> Expr:
+def _zero_if_finite(vectors: Sequence[Expr]) -> Expr:
     """Return, in each lane, zero if all elements of some vectors are finite, else NaN."""
-    elem, count = seen[0].type.elem, gcd(_TOGETHER, *(each.type.lanes for each in seen))
-    none = zeros(vector(elem, count))
-    parts: list[Expr] = [Slice(each, n, count) for each in seen for n in range(0, each.type.lanes, count)]
-    chain, *others = _chained(parts, none)
+    elem, count = vectors[0].type.elem, gcd(_TOGETHER, *(v.type.lanes for v in vectors))
+    zero = zeros(vector(elem, count))
+    parts: list[Expr] = [Slice(v, n, count) for v in vectors for n in range(0, v.type.lanes, count)]
+    chain, *others = _chained(parts, zero)
     while others:
-        chain, *others = _chained([chain, *others], none)
-    any_of_them: Expr = const(0, elem)
+        chain, *others = _chained([chain, *others], zero)
+    total: Expr = const(0, elem)
     for n in range(count):
-        any_of_them = fma(Pack(elem, (Slice(chain, n, 1),)), const(0, elem), any_of_them)
-    return any_of_them
+        total = fma(Pack(elem, (Slice(chain, n, 1),)), const(0, elem), total)
+    return total
 
 
-def _chained(parts: Sequence[Expr], none: Expr) -> list[Expr]:
+def _chained(parts: Sequence[Expr], zero: Expr) -> list[Expr]:
     """Return values that are zero if all parts are finite, one for each chain of at most `_LINKS` parts."""
     runs = (parts[at : at + _LINKS] for at in range(0, len(parts), _LINKS))
-    return [reduce(lambda found, part: fma(part, none, found), run, none) for run in runs]
+    return [reduce(lambda total, part: fma(part, zero, total), run, zero) for run in runs]
 
 
 @frozen
-class Anew:
-    """Recomputed sums of one subgroup's part of a tile, for one matrix instruction's rows and columns at a time."""
+class Recomputation:
+    """Recomputation of one subgroup's part of a tile, one matrix instruction's rows and columns (a piece) at a time."""
 
     k: KernelBuilder
     plan: Plan
@@ -114,12 +115,12 @@ class Anew:
     def pieces(self) -> Iterator[tuple[Index, Index]]:
         """Open loops over the pieces of the tile; yield where a piece begins within the workgroup's tile."""
         k, (of_n, of_m), atom = self.k, map(self._positions, _DIMS), self.unit.atom
-        counts = [each.count(_OWN) // side for each, side in zip((of_n, of_m), (atom.n, atom.m))]
-        apart = atom.n, self.unit.rows or atom.m
+        counts = [positions.count(_OWN) // side for positions, side in zip((of_n, of_m), (atom.n, atom.m))]
+        steps = atom.n, self.unit.rows or atom.m
         with k.loop("piece_n", 0, counts[0]) as across, k.loop("piece_m", 0, counts[1]) as down:
             at_n, at_m = (
-                each.coordinates({_OWN: loop.var * side, Space.SUBGROUP: k.subgroup})[dim]
-                for each, loop, side, dim in zip((of_n, of_m), (across, down), apart, _DIMS)
+                positions.coordinates({_OWN: loop.var * side, Space.SUBGROUP: k.subgroup})[dim]
+                for positions, loop, side, dim in zip((of_n, of_m), (across, down), steps, _DIMS)
             )
             yield k.let("at_n", at_n), k.let("at_m", at_m)
 
@@ -133,76 +134,78 @@ class Anew:
         """Return the sums of the piece that begins at `start`."""
         k, padding = self.k, self.padding
         share = self._share()
-        first, turns = self._taps(start, share)
+        first_tap, count = self._taps(start, share)
         parts = self._parts
-        blocks = (0, padding.blocks) if padding.summed else tuple(end * parts for end in self.blocks)
-        with k.loop("taps", 0, turns, total=self.begin(self.unit.d, start)) as taps:
-            tap = k.let("tap", (first + taps.var) % padding.count)
-            with k.loop("blocks", *blocks, total=taps["total"]) as loop:
-                a = self._factor(self.part.of_n, padding.of_n, self.unit.a, (start[0], loop.var, tap, *share))
-                b = self._factor(self.part.of_m, padding.of_m, self.unit.b, (start[1], loop.var, tap, *share))
-                added: Expr = k.mma("added", self.unit, loop["total"], a, b)
+        blocks = (0, padding.tap_blocks) if padding.taps_in_k else tuple(end * parts for end in self.blocks)
+        with k.loop("taps", 0, count, total=self.begin(self.unit.d, start)) as tap_loop:
+            tap = k.let("tap", (first_tap + tap_loop.var) % padding.count)
+            with k.loop("blocks", *blocks, total=tap_loop["total"]) as block_loop:
+                a = self._factor(self.part.of_n, padding.of_n, self.unit.a, (start[0], block_loop.var, tap, *share))
+                b = self._factor(self.part.of_m, padding.of_m, self.unit.b, (start[1], block_loop.var, tap, *share))
+                next_total: Expr = k.mma("added", self.unit, block_loop["total"], a, b)
                 for side in padding.inside:
-                    added = self._chosen(side, start[side], tap, added, loop["total"])
-                loop.yields(added)
-            taps.yields(loop.result("total"))
-        return taps.result("total")
+                    next_total = self._only_inside(side, start[side], tap, next_total, block_loop["total"])
+                block_loop.yields(next_total)
+            tap_loop.yields(block_loop.result("total"))
+        return tap_loop.result("total")
 
-    def _factor(self, operand: Operand, view: View, layout: Fragment, place: Sequence[Expr]) -> Expr:
+    def _factor(self, path: InputPath, view: View, layout: Fragment, place: Sequence[Expr]) -> Expr:
         """Return a fragment of an input: a part of a block of K at one tap, from a row on, within a share of K."""
         (row, part, *others), depth = place, self.unit.steps * self.unit.atom.k
         parts = self._parts
         _, at, *batch = self.at(row, part // parts)
-        at = part * depth if self.padding.summed else at + part % parts * depth
-        return self.load(evolve(operand, view=view, tile=None, copy=None), (row, at, *batch, *others), layout)
+        at = part * depth if self.padding.taps_in_k else at + part % parts * depth
+        return self.load(evolve(path, view=view, tile=None, copy=None), (row, at, *batch, *others), layout)
 
     def _share(self) -> tuple[Expr, ...]:
         """Return the first block of K of this share and the one after its last, if K is shared."""
         padding, (begin, end) = self.padding, self.blocks
-        if not padding.shared:
+        if not padding.k_blocks:
             return ()
         first, last = (lift(self.at(begin, block)[1], begin) // self.plan.config.tile[2] for block in (begin, end - 1))
         begin, end = minimum(first, last), maximum(first, last) + 1  # the share may be walked backwards
         return tuple(
-            self.k.let(f"share_{n}", minimum(at, padding.shared)) for n, at in (("begin", begin), ("end", end))
+            self.k.let(f"share_{n}", minimum(at, padding.k_blocks)) for n, at in (("begin", begin), ("end", end))
         )
 
     def _taps(self, start: tuple[Expr, Expr], share: Sequence[Expr]) -> tuple[Index, Index]:
-        """Return the first tap of a share of K, or of the rows from `start` on, and the number of taps."""
+        """Return the first tap and the number of taps of the share of K, or of the piece's rows from `start` on."""
         padding, rows, tile_k = self.padding, (self.unit.atom.n, self.unit.atom.m), self.plan.config.tile[2]
-        if not padding.run or (padding.summed and not share):
+        if not padding.tap_step or (padding.taps_in_k and not share):
             return 0, padding.count
         if share:
             positions = [at * tile_k for at in share]
         else:
             positions = [start[padding.side], start[padding.side] + rows[padding.side]]
-        first = self.k.let("first_tap", positions[0] // padding.run)
-        if not padding.summed and padding.alone:
-            return first, 1
-        if not padding.summed and self.plan.facts.lockstep:
-            # Subgroups that branch together loop over equally many taps; sums of taps change only rows that have the
-            # tap.
-            most = (rows[padding.side] + padding.run - 2) // padding.run + 1
-            return first, min(most, padding.count)
+        first_tap = self.k.let("first_tap", positions[0] // padding.tap_step)
+        if not padding.taps_in_k and padding.one_tap:
+            return first_tap, 1
+        if not padding.taps_in_k and self.plan.facts.lockstep:
+            # Subgroups that branch together loop over equally many taps; a tap changes the sums of its own rows only.
+            most_taps = (rows[padding.side] + padding.tap_step - 2) // padding.tap_step + 1
+            return first_tap, min(most_taps, padding.count)
         # Computed without the variable of the first tap, so that a constant distance is recognised: it is uniform.
-        turns = (positions[1] - 1) // padding.run - positions[0] // padding.run + 1
-        return first, minimum(turns, padding.count - first if padding.summed else padding.count)
+        count = (positions[1] - 1) // padding.tap_step - positions[0] // padding.tap_step + 1
+        return first_tap, minimum(count, padding.count - first_tap if padding.taps_in_k else padding.count)
 
-    def _chosen(self, side: int, start: Expr, tap: Expr, added: Expr, before: Expr) -> Expr:
-        """Return the sums, with something added only in rows of a factor that are inside the tensor at a tap."""
+    def _only_inside(self, side: int, start: Expr, tap: Expr, with_product: Expr, without_product: Expr) -> Expr:
+        """Return the sums with the product in rows of a factor that are inside the tensor at a tap, else without it."""
         layout, dim = self.unit.d, _DIMS[side]
         if not self.padding.inside[side]:
-            return added
-        few, order = along(layout, dim)
-        lane = few.partial(Space.LANE, Lane())[dim]
-        rows = [start + lane + few.partial(Space.REGISTER, n)[dim] for n in range(few.registers)]
+            return with_product
+        one_a_row, order = along(layout, dim)
+        lane = one_a_row.partial(Space.LANE, Lane())[dim]
+        rows = [start + lane + one_a_row.partial(Space.REGISTER, n)[dim] for n in range(one_a_row.registers)]
         inside = [self._inside(side, row, tap) for row in rows]
         if len(inside) == 1:
-            return select(inside[0], added, before)
-        parts = (select(inside[n], Slice(added, r, 1), Slice(before, r, 1)) for r, n in enumerate(order))
-        return Pack(added.type, tuple(parts))
+            return select(inside[0], with_product, without_product)
+        parts = (
+            select(inside[n], Slice(with_product, r, 1), Slice(without_product, r, 1)) for r, n in enumerate(order)
+        )
+        return Pack(with_product.type, tuple(parts))
 
     def _inside(self, side: int, row: Expr, tap: Expr) -> Expr:
+        """Whether a row of a factor is inside the tensor at a tap."""
         dims, masked = self.padding.decoded(side, row, tap), self.padding.inside[side]
         conditions: list[Expr] = [lift(t.at(dims), row).to(u32) < const(t.size, u32) for t in masked]
         return reduce(and_, conditions)

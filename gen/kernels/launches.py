@@ -20,7 +20,7 @@ from convgen.ir.program import Kernel, Program
 from convgen.ir.record import evolve, frozen
 from convgen.kernels import streams
 from convgen.kernels.compensation_sums import sums_kernel
-from convgen.kernels.meeting import Meeting
+from convgen.kernels.last_arrival import ReductionBuffers
 from convgen.kernels.product import kernel_name, merged_kernel, product_kernel
 from convgen.kernels.streams import Stream
 from convgen.plan import views
@@ -76,7 +76,7 @@ class Section:
     tile: tuple[int, int]
     grid: tuple[int, int]
     launches: Mapping[int, TiledKernel]
-    but: tuple[View, ...] = ()  #: views of parts of the result that other launches overwrite
+    overwritten: tuple[View, ...] = ()  #: views of the parts of the result that later launches overwrite
     joined: Joined | None = None  #: fused dims of the result, if any
 
     def positions(self, tile: int) -> Positions:
@@ -109,8 +109,8 @@ class Tiles:
         """Return, for each launch, the workgroups that the tile needs."""
         section = self.sections[part]
         at = section.positions(tile)
-        makers = map(section.launches.get, range(len(self.launches)))
-        return tuple(maker.groups(at) if maker else () for maker in makers)
+        launches = map(section.launches.get, range(len(self.launches)))
+        return tuple(launch.groups(at) if launch else () for launch in launches)
 
     def regions(self, part: int, tile: int) -> tuple[OutputRegion, ...]:
         """Return the rows and columns of its output that the tile holds."""
@@ -118,29 +118,31 @@ class Tiles:
         down, across, number = section.positions(tile)
         fixed = section.result.decode(2, np.asarray(number, np.int64)) if section.is_batched else {}
         axis = _split_axis(self.problem, section)
-        places = [np.asarray(across, np.int64), np.asarray(down, np.int64)]
+        positions_by_axis = [np.asarray(across, np.int64), np.asarray(down, np.int64)]
         regions = []
-        for at, run in _runs(section.result, axis, places[axis]):
-            places[axis] = run
-            regions.append(self._region(section, places[1], places[0], {**fixed, **at}))
+        for at, positions in _runs(section.result, axis, positions_by_axis[axis]):
+            positions_by_axis[axis] = positions
+            regions.append(self._region(section, positions_by_axis[1], positions_by_axis[0], {**fixed, **at}))
         return tuple(regions)
 
     def _region(self, section: Section, down: Indices, across: Indices, fixed: dict[str, Indices]) -> OutputRegion:
         """Return the output region of some rows and columns: a product of coordinates once `fixed` dims are fixed."""
         coordinates = {**_coordinates(section, 1, down, fixed), **_coordinates(section, 0, across, fixed)}
         sizes = self.problem.tensor(section.output).dims
-        (rows, kept), (columns, exist) = (
+        (rows, is_kept), (columns, exists) = (
             _flat(coordinates, dims, sizes) for dims in _matrix_dims(self.problem, section.output)
         )
-        if section.but:
+        if section.overwritten:
             dims = _matrix_dims(self.problem, section.output)[0]
-            kept = kept & ~np.logical_or.reduce([_reached(view, coordinates, dims) for view in section.but])
-        rows, columns = rows[kept], columns[exist]
+            is_kept = is_kept & ~np.logical_or.reduce(
+                [_reached(view, coordinates, dims) for view in section.overwritten]
+            )
+        rows, columns = rows[is_kept], columns[exists]
         return OutputRegion(section.output, rows, columns)
 
 
 def _shared(view: View, axis: int) -> set[str]:
-    """Return the dims of an axis (0: N, 1: M) that share a coordinate with the other axis: phases."""
+    """Return the dims of an axis (0: N, 1: M) that share a tensor coordinate with the other axis, such as phases."""
     others = {d.name for d in view.axes[1 - axis]}
     return {name for t in view.index for name, _ in t.terms if others.intersection(dict(t.terms))} - others
 
@@ -166,9 +168,9 @@ def _runs(view: View, axis: int, positions: Indices) -> Iterator[tuple[dict[str,
     """Yield the values of an axis's shared dims, and the positions along the axis that have these values."""
     shared = _shared(view, axis)
     dims = {name: at for name, at in view.decode(axis, positions).items() if name in shared}
-    found, which = np.unique(np.array([*dims.values(), np.zeros_like(positions)]), axis=1, return_inverse=True)
-    for n, values in enumerate(found.T):
-        yield dict(zip(dims, values)), positions[which.ravel() == n]
+    combinations, index = np.unique(np.array([*dims.values(), np.zeros_like(positions)]), axis=1, return_inverse=True)
+    for n, values in enumerate(combinations.T):
+        yield dict(zip(dims, values)), positions[index.ravel() == n]
 
 
 def _coordinates(section: Section, axis: int, positions: Indices, fixed: dict[str, Indices]) -> dict[int, Indices]:
@@ -177,7 +179,7 @@ def _coordinates(section: Section, axis: int, positions: Indices, fixed: dict[st
     dims = view.decode(axis, positions) | fixed
     index = view.index
     if joined:
-        dims, index = joined.apart(dims), joined.index
+        dims, index = joined.separated(dims), joined.index
     return {n: t.at(dims) for n, t in enumerate(index) if t.terms and all(name in dims for name, _ in t.terms)}
 
 
@@ -198,11 +200,11 @@ def _flat(
     coordinates: dict[int, Indices], dims: Sequence[int], sizes: Sequence[int]
 ) -> tuple[Indices, npt.NDArray[np.bool_]]:
     """Return row or column numbers from coordinates along some dims, outermost first, and whether each is inside."""
-    number, exists = np.zeros(1, np.int64), np.ones(1, np.bool_)
+    number, inside = np.zeros(1, np.int64), np.ones(1, np.bool_)
     for d in dims:
         at = coordinates.get(d, np.zeros(1, np.int64))
-        number, exists = number * sizes[d] + at, exists & (at >= 0) & (at < sizes[d])
-    return number, np.broadcast_to(exists, number.shape)
+        number, inside = number * sizes[d] + at, inside & (at >= 0) & (at < sizes[d])
+    return number, np.broadcast_to(inside, number.shape)
 
 
 def _reached(other: View, coordinates: dict[int, Indices], dims: Sequence[int]) -> npt.NDArray[np.bool_]:
@@ -259,8 +261,8 @@ class _Builder:
 
     def _moved(self, role: str, *moves: tuple[View, View]) -> _Launches:
         """Add the kernel that copies tensors from one view to another; every reader needs all of its workgroups."""
-        made, mapping = streams.transpose(kernel_name(self.plan, role), moves, self.plan.facts)
-        return self._launch(made, None, mapping)
+        kernel, mapping = streams.transpose(kernel_name(self.plan, role), moves, self.plan.facts)
+        return self._launch(kernel, None, mapping)
 
     def reorders(self) -> None:
         """Add the kernels that reorder inputs; every tile needs all of their workgroups."""
@@ -269,7 +271,7 @@ class _Builder:
 
     def _packed(self, part: Part) -> _Launches:
         """Add the kernel that packs a product's inputs; every tile of the product needs all of its workgroups."""
-        moves = [each.packing for each in (part.of_n, part.of_m) if each.packing]
+        moves = [path.packing for path in (part.of_n, part.of_m) if path.packing]
         if not moves:
             return {}
         role = "_".join(("pack", *(move.target.memory.name for move in moves)))
@@ -296,9 +298,9 @@ class _Builder:
     def _merged(self) -> None:
         """Add one launch for all products, after the launches that they need."""
         plan = self.plan
-        needed = [self._before(part) for part in plan.parts]
+        launches_before = [self._before(part) for part in plan.parts]
         main = self._launch(merged_kernel(plan, "main"), plan.config.tile[:2], plan.parts[0].mapping)
-        for part, before in zip(plan.parts, needed):
+        for part, before in zip(plan.parts, launches_before):
             own = {n: evolve(launch, mapping=part.mapping) for n, launch in main.items()}
             self._section(part, {**self.shared, **before, **own})
 
@@ -315,13 +317,13 @@ class _Builder:
         tail = f"_{part.product.role}" if part.product.role else ""
         used = {**self.shared, **self._before(part)}
 
-        def multiply(target: View, epilogue: Epilogue, meeting: Meeting | None = None) -> None:
+        def multiply(target: View, epilogue: Epilogue, buffers: ReductionBuffers | None = None) -> None:
             if isinstance(plan.unit, LaneTile):
                 from convgen.kernels.window_sums import windows_kernel  # long, and seldom needed
 
                 kernel = windows_kernel(plan, part, target, epilogue, f"main{tail}")
             else:
-                kernel = product_kernel(plan, part, target, epilogue, f"main{tail}", meeting)
+                kernel = product_kernel(plan, part, target, epilogue, f"main{tail}", buffers)
             used.update(self._launch(kernel, tile, part.mapping))
 
         match plan.reduction:
@@ -331,7 +333,7 @@ class _Builder:
                 used |= self._stream(streams.fill(result, part.epilogue, acc, tile, facts, f"begin{tail}"))
                 multiply(result, _NOTHING)
             case Reduction.LAST:
-                multiply(result, part.epilogue, Meeting.of(plan, part) if part.mapping.sharers > 1 else None)
+                multiply(result, part.epilogue, ReductionBuffers.of(plan, part) if part.mapping.sharers > 1 else None)
             case Reduction.LAUNCH:
                 workspace = _Workspace(plan, part)
                 multiply(workspace.slices, _NOTHING)

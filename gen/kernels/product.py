@@ -22,25 +22,25 @@ from convgen.ir.program import Kernel
 from convgen.ir.record import evolve
 from convgen.ir.stmt import For, Let, block
 from convgen.ir.types import vector
-from convgen.kernels.exact_padding import Anew, Whole, finite
-from convgen.kernels.meeting import Meet, Meeting, Start
+from convgen.kernels.exact_padding import Recomputation, Whole, sums_are_finite
+from convgen.kernels.last_arrival import LastArrival, ReductionBuffers, Start
 from convgen.passes.buffer_shared import flipped
 from convgen.plan import dequantise, views
-from convgen.plan.inputs import Operand
+from convgen.plan.inputs import InputPath
 from convgen.plan.plan import Part, Plan, Reduction, accumulator_registers
 from convgen.problem.conv import Conv
 
 K_LOOP = "k_loop"
 
-_Key = tuple[Fragment, dequantise.Shared]
+_Key = tuple[Fragment, dequantise.GroupTensor]  #: a factor's fragment, and zero points or scales of it
 
-_MOST_MADE = 16  #: elements of a lane; sums that take the steps of an epilogue at a time
+_MOST_AT_A_TIME = 16  #: elements of a lane; sums that take the steps of an epilogue at a time
 _MOST_AHEAD = 3  #: pieces whose epilogue inputs are in registers at a time
 #: share of the registers beside the sums for the epilogue's inputs; as many again for inputs that pieces share
 _ROOM = 0.25
 
-_Made = Iterable[tuple[Expr, Fragment]]  #: values to store, part by part, and their distribution over lanes
-_Make = Callable[[Whole, Start], _Made]
+_Results = Iterable[tuple[Expr, Fragment]]  #: values to store, part by part, and their distribution over lanes
+_Finish = Callable[[Whole, Start], _Results]  #: returns the values to store for sums that begin at a place
 #: some sums, their distribution over lanes, and the epilogue's inputs for them
 _Piece = tuple[Expr, Fragment, tuple[Held, ...]]
 
@@ -49,16 +49,16 @@ def kernel_name(plan: Plan, role: str) -> str:
     """Return a name that problem, config and target decide, stable across runs and machines."""
     text = f"{plan.problem.knobs} {plan.problem.descriptor} {plan.config} {plan.facts.name}"
     digest = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:8]
-    what = f"conv_{plan.problem.direction.value.lower()}" if isinstance(plan.problem, Conv) else "gemm"
-    return f"{what}_{digest}_{role}"
+    kind = f"conv_{plan.problem.direction.value.lower()}" if isinstance(plan.problem, Conv) else "gemm"
+    return f"{kind}_{digest}_{role}"
 
 
 def product_kernel(
-    plan: Plan, part: Part, result: View, epilogue: Epilogue, role: str, meeting: Meeting | None = None
+    plan: Plan, part: Part, result: View, epilogue: Epilogue, role: str, buffers: ReductionBuffers | None = None
 ) -> Kernel:
     """Return a kernel that computes one output tile and one slice of K in each workgroup."""
     k = _builder(plan, role, part.mapping.grid)
-    _Product(plan, part, k).build(result, epilogue, meeting)
+    _Product(plan, part, k).build(result, epilogue, buffers)
     return _done(k)
 
 
@@ -93,16 +93,18 @@ class _Product:
     def __init__(self, plan: Plan, part: Part, k: KernelBuilder) -> None:
         self.plan, self.part, self.k = plan, part, k
         self.mmas = tuple(evolve(plan.mma, part=n) for n in range(plan.mma.parts))
-        k.tiles += (*part.tiles, *((plan.teams_meet.tile,) if plan.teams_meet else ()))
+        k.tiles += (*part.tiles, *((plan.subgroup_reduction.tile,) if plan.subgroup_reduction else ()))
 
-    def build(self, result: View, epilogue: Epilogue, meeting: Meeting | None) -> None:
+    def build(self, result: View, epilogue: Epilogue, reduction: ReductionBuffers | None) -> None:
+        """Add the product; with `reduction`, the last workgroup to arrive at a tile reduces its slices or shares."""
         plan, part, k = self.plan, self.part, self.k
         tile_m, tile_n, _ = plan.config.tile
-        beside = [what.view.memory for side in (part.of_n, part.of_m) if side.made for what in side.made.shared]
-        anew = [side.packing.source.memory for side in (part.of_n, part.of_m) if side.packing and part.padding]
-        buffers = part.of_m.view.memory, part.of_n.view.memory, *anew, *beside, *epilogue.reads, result.memory
-        shared = (meeting.sums.memory, meeting.counts) if meeting else ()
-        k.params += dict.fromkeys((*buffers, *shared))
+        how = [side.dequantisation for side in (part.of_n, part.of_m) if side.dequantisation]
+        scales_and_points = [group.view.memory for dequantisation in how for group in dequantisation.tensors]
+        unpacked = [side.packing.source.memory for side in (part.of_n, part.of_m) if side.packing and part.padding]
+        factors = part.of_m.view.memory, part.of_n.view.memory, *unpacked, *scales_and_points
+        workspace = (reduction.sums.memory, reduction.counts) if reduction else ()
+        k.params += dict.fromkeys((*factors, *epilogue.reads, result.memory, *workspace))
         k.params += views.sizes(plan.problem)
         with k.tile_of(part.mapping) as self.tile:
             self.batch = (self.tile["batch"],) if len(result.axes) > 2 else ()
@@ -110,92 +112,102 @@ class _Product:
             self.m0 = k.let("m0", self.tile["m"] * tile_m)
             self.n0 = k.let("n0", self.tile["n"] * tile_n)
             self._prefetch_at_first()
-            adds_first = not (meeting or plan.config.separate_accumulators or plan.config.waves_k > 1)
-            addend, left = epilogue.begun() if adds_first else (None, epilogue)
+            adds_first = not (reduction or plan.config.separate_accumulators or plan.config.waves_k > 1)
+            addend, rest = epilogue.first_addend() if adds_first else (None, epilogue)
             self.begin = partial(self._begun, addend)
-            self._finish(self._all_of(self._sums()), result, left, meeting)
+            self._finish(self._all_of(self._sums()), result, rest, reduction)
 
     def _all_of(self, sums: Sequence[Var]) -> Whole:
-        """Return the sums of this subgroup's share of the tile, reduced over subgroups along K."""
-        meet = self.plan.teams_meet
-        if meet is None:
+        """Return the sums with their layouts, reduced over subgroups along K if there are several."""
+        reduction = self.plan.subgroup_reduction
+        if reduction is None:
             return [(total, mma.d) for mma, total in zip(self.mmas, sums)]
-        return [(meet.sums(self.k, mma, total), mma.reduced_d) for mma, total in zip(self.mmas, sums)]
+        return [(reduction.sums(self.k, mma, total), mma.reduced_d) for mma, total in zip(self.mmas, sums)]
 
-    def _finish(self, sums: Whole, result: View, epilogue: Epilogue, meeting: Meeting | None) -> None:
+    def _finish(self, sums: Whole, result: View, epilogue: Epilogue, buffers: ReductionBuffers | None) -> None:
         """Store the tile, or store this sharer's sums for the last to arrive."""
         sharers = self.tile["sharers"]
-        if meeting is None:
+        if buffers is None:
             row = self._row_of_slice() if self.plan.reduction is Reduction.LAUNCH else self.m0
-            self._settle(sums, partial(self._made, epilogue), partial(self._store, result, row))
+            self._settle(sums, partial(self._finished, epilogue), partial(self._store, result, row))
             return
         with ExitStack() as around:
             if isinstance(sharers, Expr):
                 with self.k.when(eq(sharers, 1)):
-                    self._settle(sums, partial(self._made, epilogue), partial(self._store, result, self.m0))
+                    self._settle(sums, partial(self._finished, epilogue), partial(self._store, result, self.m0))
                 around.enter_context(self.k.otherwise())
-            meet, whole = Meet(self.k, self.plan, self.part, self.tile, meeting), [layout for _, layout in sums]
-            self._leave(meet, sums)
-            with meet.last_to_arrive(whole) as sum_of:
-                totals = ((sum_of(part), part) for part in meet.parts(whole))
-                held = ((total, layout, epilogue.load(self._reader(), layout)) for total, layout in totals)
-                made = ((epilogue.apply(self.k, total, read), layout) for total, layout, read in held)
-                self._store(result, self.m0, made, (0, 0))
+            arrival = LastArrival(self.k, self.plan, self.part, self.tile, buffers)
+            whole = [layout for _, layout in sums]
+            self._store_share(arrival, sums)
+            with arrival.last_to_arrive(whole) as sum_of:
+                totals = ((sum_of(part), part) for part in arrival.parts(whole))
+                loaded = ((total, layout, epilogue.load(self._reader(), layout)) for total, layout in totals)
+                results = ((epilogue.apply(self.k, total, inputs), layout) for total, layout, inputs in loaded)
+                self._store(result, self.m0, results, (0, 0))
 
-    def _settle(self, sums: Whole, make: _Make, leave: Callable[[_Made, Start], None]) -> None:
-        """Pass the finished sums to `leave`; where padding has made one NaN, recompute each piece of the tile."""
+    def _settle(self, sums: Whole, finish: _Finish, store: Callable[[_Results, Start], None]) -> None:
+        """Finish and store the sums; where padding has made one NaN, first recompute them, piece by piece of the tile.
+
+        `finish` computes the values to store from sums, `store` stores them.
+        """
         padding = self.part.padding
         if padding is None:
-            leave(make(sums, (0, 0)), (0, 0))
+            store(finish(sums, (0, 0)), (0, 0))
             return
-        are_finite = finite(self.k, self.plan.facts, padding, sums)
-        made = self._meanwhile(make(sums, (0, 0)))
+        are_finite = sums_are_finite(self.k, self.plan.facts, padding, sums)
+        results = self._before_the_test(finish(sums, (0, 0)))
         with self.k.when(are_finite):
-            leave(made, (0, 0))
+            store(results, (0, 0))
         with self.k.otherwise():
-            ways = self._at, self._loaded, self.begin
-            anew = Anew(self.k, self.plan, self.part, padding, *ways, self._blocks(self.n0))
-            with anew.pieces() as (n, m):
-                leave(make([(anew.sums((self.n0 + n, self.m0 + m)), anew.unit.d)], (n, m)), (n, m))
+            functions = self._at, self._loaded, self.begin
+            again = Recomputation(self.k, self.plan, self.part, padding, *functions, self._blocks(self.n0))
+            with again.pieces() as (n, m):
+                store(finish([(again.sums((self.n0 + n, self.m0 + m)), again.unit.d)], (n, m)), (n, m))
 
-    def _meanwhile(self, made: _Made) -> _Made:
-        """Return the values, computed now if that overlaps with the last products and reuses the sums' registers."""
+    def _before_the_test(self, results: _Results) -> _Results:
+        """Return the results, computed before the sums are tested if that overlaps with the last products.
+
+        This also reuses the sums' registers. Where instructions stay in order it gains nothing.
+        """
         if not self.plan.facts.core.reorders or self.plan.config.separate_accumulators:
-            return made
-        return [(self.k.let("made", value), layout) for value, layout in made]
+            return results
+        return [(self.k.let("made", value), layout) for value, layout in results]
 
-    def _made(self, epilogue: Epilogue, sums: Whole, start: Start) -> _Made:
+    def _finished(self, epilogue: Epilogue, sums: Whole, start: Start) -> _Results:
         """Yield the epilogue's results for sums that begin at a place within the tile, piece by piece."""
-        for total, layout, held in self._pieces(sums, self._reader(start), epilogue):
-            yield epilogue.apply(self.k, total, held), layout
+        for total, layout, inputs in self._pieces(sums, self._reader(start), epilogue):
+            yield epilogue.apply(self.k, total, inputs), layout
 
     def _reader(self, start: Start = (0, 0)) -> Reader:
         """Return a reader of the epilogue's inputs beside the tile, or beside a piece that begins at `start`."""
         return Reader(self.k, (plus(self.n0, start[0]), plus(self.m0, start[1]), *self.batch))
 
     def _pieces(self, sums: Whole, reader: Reader, epilogue: Epilogue) -> Iterator[_Piece]:
-        """Yield the sums whole, or in pieces if steps need registers; the next pieces' inputs load meanwhile."""
+        """Yield the sums whole, or in pieces if steps need registers, each with its epilogue inputs loaded.
+
+        As many pieces' inputs are loaded ahead as fit in `_ROOM` of the free registers, at most `_MOST_AHEAD`.
+        """
         if epilogue.is_light:
             for total, layout in sums:
                 yield total, layout, epilogue.load(reader, layout)
             return
-        pieces = [(total, n, d) for total, layout in sums for n, d in enumerate(layout.parts(_MOST_MADE))]
+        pieces = [(total, n, d) for total, layout in sums for n, d in enumerate(layout.parts(_MOST_AT_A_TIME))]
         taken = 0 if self.plan.config.separate_accumulators else accumulator_registers(self.plan)
         room = int((self.plan.facts.registers - taken) * _ROOM)
         reader = evolve(reader, room=room)
         loaded = (epilogue.load(reader, layout) for _, _, layout in pieces)
-        ahead = deque(islice(loaded, 1))
-        each = max(1, reader.fresh(chain(*ahead[0])))
-        ahead.extend(islice(loaded, max(0, min(room // each, _MOST_AHEAD) - 1)))
+        loaded_ahead = deque(islice(loaded, 1))
+        registers = max(1, reader.fresh(chain(*loaded_ahead[0])))
+        loaded_ahead.extend(islice(loaded, max(0, min(room // registers, _MOST_AHEAD) - 1)))
         for total, n, layout in pieces:
-            yield Slice(total, n * layout.registers, layout.registers), layout, ahead.popleft()
-            ahead.extend(islice(loaded, 1))
+            yield Slice(total, n * layout.registers, layout.registers), layout, loaded_ahead.popleft()
+            loaded_ahead.extend(islice(loaded, 1))
 
-    def _store(self, result: View, row: Index, made: _Made, start: Start) -> None:
+    def _store(self, result: View, row: Index, results: _Results, start: Start) -> None:
         """Store, or add atomically, values that begin at a place within the tile."""
         k, at = self.k, (plus(self.n0, start[0]), plus(row, start[1]), *self.batch)
         store = partial(k.atomic_view, "add") if self.plan.reduction is Reduction.ATOMIC else k.store_view
-        for value, layout in made:
+        for value, layout in results:
             store(result, at, value, layout, "store", result.memory.name)
 
     def _row_of_slice(self) -> Index:
@@ -203,23 +215,28 @@ class _Product:
         slice: Index = self.tile["k"]
         return self.m0 + slice * (self.part.mapping.counts[1] * self.plan.config.tile[0])
 
-    def _leave(self, meet: Meet, sums: Whole) -> None:
-        """Store the sums of this share in the workspace."""
-        at = meet.left_at(self.tile["rank"])
+    def _store_share(self, arrival: LastArrival, sums: Whole) -> None:
+        """Store the sums of this slice or share in the workspace, without an epilogue."""
+        at = arrival.place_of(self.tile["rank"])
 
-        def leave(sums: _Made, start: Start) -> None:
+        def store(sums: _Results, start: Start) -> None:
             for total, layout in sums:
-                meet.leave(at, total, layout, start)
+                arrival.store(at, total, layout, start)
 
-        self._settle(sums, lambda sums, start: sums, leave)
+        self._settle(sums, lambda sums, start: sums, store)
 
     def _begun(self, addend: Addend | None, layout: Fragment, at: Sequence[Index]) -> Expr:
-        """Return the start value of sums from a place on: zero, or the term of the epilogue's first step."""
+        """Return the start value of sums from a place on: zero, or the term of the epilogue's first step.
+
+        Registers with equal terms share one value.
+        """
         sums_type = vector(self.plan.acc_type, layout.registers)
         if addend is None:
             return zeros(sums_type)
-        read, each = addend.load(Reader(self.k, (*at, *self.batch)), layout), self.plan.mma.atom.d.registers
-        pieces = [tuple(b.piece(n, each) for b in read) for n in range(0, sums_type.lanes, each)]
+        broadcasts, count = addend.load(Reader(self.k, (*at, *self.batch)), layout), self.plan.mma.atom.d.registers
+        pieces = [
+            tuple(broadcast.piece(n, count) for broadcast in broadcasts) for n in range(0, sums_type.lanes, count)
+        ]
         terms = {piece: self.k.let("begun", addend.term(sums_type.elem, piece)) for piece in dict.fromkeys(pieces)}
         return Pack(sums_type, tuple(terms[piece] for piece in pieces))
 
@@ -234,13 +251,13 @@ class _Product:
         products = tuple(k.var("acc_next", t) for t in types)
         begin, end = self._blocks(kb)
         begun = [self.begin(mma.d, (self.n0, self.m0)) for mma in self.mmas]
-        first = self._shared_parts(begin)
-        held = {key: k.var(f"{key[1].view.memory.name}_held", found.type) for key, found in first.items()}
+        first_elements = self._scales_and_points(begin)
+        tensors = {key: k.var(f"{key[1].view.memory.name}_held", found.type) for key, found in first_elements.items()}
         with k.suite() as body:
-            later = self._block(kb, acc, products, held)
-        left = tuple(k.var(v.name, v.type) for v in held.values())  # not read after the loop
-        carried, inits = (*acc, *held.values()), (*begun, *first.values())
-        state = carried, inits, block(*body), (*products, *later.values()), (*totals, *left)
+            next_elements = self._block(kb, acc, products, tensors)
+        last_elements = tuple(k.var(v.name, v.type) for v in tensors.values())  # not read after the loop
+        carried, inits = (*acc, *tensors.values()), (*begun, *first_elements.values())
+        state = carried, inits, block(*body), (*products, *next_elements.values()), (*totals, *last_elements)
         k.add(For(kb, begin, end, *state, K_LOOP))
         return totals
 
@@ -250,46 +267,46 @@ class _Product:
         trips = self.part.trips(self.plan.config.tile[2])
         return begin, end if trips is None else lift(trips, like)
 
-    def _shared_parts(self, kb: Expr) -> dict[_Key, Expr]:
-        """Return the shared elements of a K block's dequantised inputs (scales, zero points), by fragment."""
+    def _scales_and_points(self, kb: Expr) -> dict[_Key, Expr]:
+        """Load the scales and zero points of a K block's dequantised inputs, by fragment and tensor."""
         sides = [(self.part.of_n, self.n0, self.plan.mma.a)]
         sides += [(self.part.of_m, self.m0, mma.b) for mma in self.mmas]
         return {
-            (layout, what): dequantise.load(self.k, what, self._at(start, kb), layout)
-            for operand, start, layout in sides
-            for what in (operand.made.shared if operand.made else ())
+            (layout, group): dequantise.load(self.k, group, self._at(start, kb), layout)
+            for path, start, layout in sides
+            for group in (path.dequantisation.tensors if path.dequantisation else ())
         }
 
     def _block(
-        self, kb: Var, acc: Sequence[Var], products: Sequence[Var], held: Mapping[_Key, Expr]
+        self, kb: Var, acc: Sequence[Var], products: Sequence[Var], elements: Mapping[_Key, Expr]
     ) -> dict[_Key, Expr]:
         """Add one K block: copy it and multiply it, one part of the tile after the other.
 
-        `held` has the block's scales and zero points; return those of the next block, loaded meanwhile.
+        `elements` has the block's scales and zero points; return those of the next block, loaded meanwhile.
         """
         k, part, config = self.k, self.part, self.plan.config
-        operands = (part.of_n, self.n0), (part.of_m, self.m0)
+        paths = (part.of_n, self.n0), (part.of_m, self.m0)
         if part.tiles:
             k.barrier("release")
-            for operand in operands:
-                self._copy(*operand, kb)
+            for path in paths:
+                self._copy(*path, kb)
             k.barrier("publish")
         if part.of_m.taps:
             self._taps(acc, products)
             return {}
-        later = self._shared_parts(kb + 1) if held else {}
-        a = self._fragment(*operands[0], kb, self.plan.mma.a, held)
-        b = self._fragment(*operands[1], kb, self.mmas[0].b, held)
+        next_elements = self._scales_and_points(kb + 1) if elements else {}
+        a = self._fragment(*paths[0], kb, self.plan.mma.a, elements)
+        b = self._fragment(*paths[1], kb, self.mmas[0].b, elements)
         ahead = config.depth + config.prefetch
         if config.prefetch and ahead < part.k_blocks:
-            for operand in operands:
-                self._prefetch(*operand, kb + ahead)
+            for path in paths:
+                self._prefetch(*path, kb + ahead)
         for n, mma in enumerate(self.mmas):
             # Read the next part's fragment while this one multiplies.
-            after = [self._fragment(*operands[1], kb, further.b, held) for further in self.mmas[n + 1 : n + 2]]
+            after = [self._fragment(*paths[1], kb, further.b, elements) for further in self.mmas[n + 1 : n + 2]]
             k.add(Let(products[n], Mma(mma, acc[n], a, b)))
             b = after[0] if after else b
-        return later
+        return next_elements
 
     def _taps(self, acc: Sequence[Var], products: Sequence[Var]) -> None:
         """Add the products of one K block of resident windows, tap by tap."""
@@ -315,8 +332,8 @@ class _Product:
         """Prefetch the blocks for which the loop's own prefetches are too late; the first block is loaded at once."""
         config, part = self.plan.config, self.part
         for n in range(max(1, config.depth), min(config.depth + config.prefetch, part.k_blocks)):
-            for operand in ((part.of_n, self.n0), (part.of_m, self.m0)):
-                self._prefetch(*operand, lift(self.tile["begin"] * part.mapping.grain + n, self.m0))
+            for path in ((part.of_n, self.n0), (part.of_m, self.m0)):
+                self._prefetch(*path, lift(self.tile["begin"] * part.mapping.grain + n, self.m0))
 
     def _at(self, start: Expr, kb: Expr, depth: int = 0) -> tuple[Index, ...]:
         """Return the coordinates of a K block of this slice, and of this product if there are several.
@@ -329,36 +346,38 @@ class _Product:
         block = kb + times(self.tile["first"], self.part.mapping.grain) if self.plan.config.slices > 1 else kb
         return start, block * (depth or self.plan.config.tile[2]), *self.batch
 
-    def _copy(self, operand: Operand, start: Expr, kb: Expr) -> None:
-        assert operand.tile is not None
-        at, name = self._at(start, kb, operand.tile.cols), operand.view.memory.name
-        if operand.direct:
-            self.k.copy_directly(operand.tile, operand.view, at, operand.direct, 0, "copy", name)
+    def _copy(self, path: InputPath, start: Expr, kb: Expr) -> None:
+        assert path.tile is not None
+        at, name = self._at(start, kb, path.tile.cols), path.view.memory.name
+        if path.direct:
+            self.k.copy_directly(path.tile, path.view, at, path.direct, 0, "copy", name)
             return
-        assert operand.copy is not None
-        copy, stages = operand.copy, self.plan.config.stages
-        self.k.copy(operand.tile, operand.view, at, copy.stored, 0, "copy", copy.loaded, name, operand.less, stages)
+        assert path.copy is not None
+        copy, stages = path.copy, self.plan.config.stages
+        self.k.copy(path.tile, path.view, at, copy.stored, 0, "copy", copy.loaded, name, path.offset, stages)
 
-    def _prefetch(self, operand: Operand, start: Expr, kb: Expr) -> None:
+    def _prefetch(self, path: InputPath, start: Expr, kb: Expr) -> None:
         """Prefetch the workgroup's tile, distributed over lanes as for a copy."""
-        assert operand.copy is not None
-        name = operand.view.memory.name
-        self.k.prefetch(operand.view, self._at(start, kb), operand.copy.loaded, "prefetch", name)
+        assert path.copy is not None
+        name = path.view.memory.name
+        self.k.prefetch(path.view, self._at(start, kb), path.copy.loaded, "prefetch", name)
 
-    def _fragment(self, operand: Operand, start: Expr, kb: Expr, layout: Fragment, held: Mapping[_Key, Expr]) -> Var:
+    def _fragment(self, path: InputPath, start: Expr, kb: Expr, layout: Fragment, elements: Mapping[_Key, Expr]) -> Var:
         """Return a fragment of an input in the type in which it is multiplied."""
-        fragment, made = self._loaded(operand, self._at(start, kb), layout), operand.made
-        if made is None:
+        fragment, dequantisation = self._loaded(path, self._at(start, kb), layout), path.dequantisation
+        if dequantisation is None:
             return fragment
-        own = {what: held[layout, what] for what in made.shared}
-        return self.k.let(f"{operand.view.memory.name}_made", dequantise.applied(self.k, made, own, fragment, layout))
+        groups = {group: elements[layout, group] for group in dequantisation.tensors}
+        return self.k.let(
+            f"{path.view.memory.name}_made", dequantise.dequantised(self.k, dequantisation, groups, fragment, layout)
+        )
 
-    def _loaded(self, operand: Operand, at: Sequence[Index], layout: Fragment) -> Var:
-        name = operand.view.memory.name
-        if operand.tile is None:
-            fragment = self.k.load_view(f"{name}_frag", operand.view, at, layout, "fragment", name)
-            if operand.less:
-                return self.k.let(f"{name}_signed", flipped(fragment, operand.less, operand.elem))
-            wanted = vector(operand.elem, layout.registers)
-            return fragment if fragment.type is wanted else self.k.let(f"{name}_as_{operand.elem}", fragment.to(wanted))
-        return self.k.load_shared(f"{name}_frag", operand.tile, layout, 0, "fragment", name)
+    def _loaded(self, path: InputPath, at: Sequence[Index], layout: Fragment) -> Var:
+        name = path.view.memory.name
+        if path.tile is None:
+            fragment = self.k.load_view(f"{name}_frag", path.view, at, layout, "fragment", name)
+            if path.offset:
+                return self.k.let(f"{name}_signed", flipped(fragment, path.offset, path.elem))
+            wanted = vector(path.elem, layout.registers)
+            return fragment if fragment.type is wanted else self.k.let(f"{name}_as_{path.elem}", fragment.to(wanted))
+        return self.k.load_shared(f"{name}_frag", path.tile, layout, 0, "fragment", name)

@@ -36,7 +36,7 @@ _AHEAD = 8  #: terms that a lane loads together, so that their latencies overlap
 _SUBGROUPS = 4
 _MOST_TERMS = 256  #: terms that one lane sums
 
-_TURN_SHARE = 64  #: elements of a lane that it transposes in registers
+_TRANSPOSED_ELEMS = 64  #: elements of a lane that it transposes in registers
 
 ONE = Dim("one", 1, 1)  #: an axis with one position
 
@@ -60,7 +60,7 @@ class Stream:
         return self.layout.extent("m"), self.layout.extent("n")
 
     @property
-    def meets(self) -> bool:
+    def reduces(self) -> bool:
         """Whether the kernel reduces the partial sums of lanes and subgroups, instead of storing them as parts."""
         return self.result.extent(2) == 1 and any(
             d.dim == "r" and d.space is not Space.REGISTER for d in self.layout.digits
@@ -78,16 +78,17 @@ class Stream:
         tile_m, tile_n = self.tile
         with k.tile_of(self.mapping) as tile:
             m0, n0 = k.let("m0", tile["m"] * tile_m), k.let("n0", tile["n"] * tile_n)
-            out = _without_terms(self.layout)
-            parts = out.extent("p")
-            total = self._sum(k, (n0, m0), tile["k"], vector(self.acc, out.registers))
-            if self.meets:
-                total, out = k.reduce("whole", total, out, "p", Add)
-            stored = self.epilogue.apply(k, total, self.epilogue.load(Reader(k, (n0, m0)), out))
-            k.store_view(self.result, (n0, m0, tile["k"] * parts), stored, out, "store")
+            of_sums = _without_terms(self.layout)
+            parts = of_sums.extent("p")
+            total = self._sum(k, (n0, m0), tile["k"], vector(self.acc, of_sums.registers))
+            if self.reduces:
+                total, of_sums = k.reduce("whole", total, of_sums, "p", Add)
+            stored = self.epilogue.apply(k, total, self.epilogue.load(Reader(k, (n0, m0)), of_sums))
+            k.store_view(self.result, (n0, m0, tile["k"] * parts), stored, of_sums, "store")
         return k.done()
 
     def _sum(self, k: KernelBuilder, at: tuple[Expr, Expr], part: Index, total: VectorType) -> Expr:
+        """Return a lane's sums over the terms of part `part`: term after term, then its registers pairwise."""
         if self.source is None:
             return zeros(total)
         sums_type = vector(self.acc, self.layout.registers)
@@ -129,20 +130,20 @@ def transpose(name: str, moves: Sequence[tuple[View, View]], facts: TargetFacts)
 
     Each lane transposes a small matrix in its registers, so that loads and stores both run along memory.
     """
-    side = power_of_two(isqrt(_TURN_SHARE * facts.subgroup_size))
+    side = power_of_two(isqrt(_TRANSPOSED_ELEMS * facts.subgroup_size))
     tiles = [[-(-target.extent(axis) // side) for axis in (0, 1)] for _, target in moves]
-    begins = list(accumulate((down * across for down, across in tiles), initial=0))
-    whole = WorkgroupMapping.of(begins[-1], 1)
+    firsts = list(accumulate((down * across for down, across in tiles), initial=0))
+    whole = WorkgroupMapping.of(firsts[-1], 1)
     k = KernelBuilder(name, whole.grid, 1, facts.subgroup_size)
-    for (source, target), (down, across), begin in zip(moves, tiles, begins):
-        split = copy_layout(source, row_major(side, side), side, side, facts, 1, target.memory.elem)
-        own = evolve(WorkgroupMapping.of(down, across), first=begin if len(moves) > 1 else None)
+    for (source, target), (down, across), first in zip(moves, tiles, firsts):
+        layouts = copy_layout(source, row_major(side, side), side, side, facts, 1, target.memory.elem)
+        mapping = evolve(WorkgroupMapping.of(down, across), first=first if len(moves) > 1 else None)
         k.params += [source.memory, target.memory]
-        with k.tile_of(own) as tile:
+        with k.tile_of(mapping) as tile:
             at = k.let("row0", tile["m"] * side), k.let("k0", tile["n"] * side)
-            held = k.load_view("held", source, at, split.loaded, "load")
-            wide = held.to(vector(target.memory.elem, split.loaded.registers))
-            k.store_view(target, at, reordered(wide, split.loaded, split.stored), split.stored, "store")
+            loaded = k.load_view("held", source, at, layouts.loaded, "load")
+            converted = loaded.to(vector(target.memory.elem, layouts.loaded.registers))
+            k.store_view(target, at, reordered(converted, layouts.loaded, layouts.stored), layouts.stored, "store")
     return k.done(), whole
 
 
@@ -162,27 +163,27 @@ def sum_slices(
     tile: tuple[int, int],
     facts: TargetFacts,
     role: str,
-    most: int,
+    most_terms: int,
 ) -> Stream:
     """Return a stream that sums `source` (N, M, R) over R; its tiles lie within those of `tile` (M, N).
 
-    Subgroups and lanes share the terms if there are more than `most`, or if one workgroup for each tile would leave
-    units idle, as long as each lane has several terms to load together.
+    Subgroups and lanes share the terms if there are more than `most_terms`, or if one workgroup for each tile would
+    leave units idle, as long as each lane has several terms to load together.
     """
     terms, ahead = source.extent(2), min(_AHEAD, power_of_two(source.extent(2)))
-    alone = -(-source.extent(0) * source.extent(1) // (_VECTOR * facts.subgroup_size * _SUBGROUPS))
-    idle = min(max(1, facts.compute_units // alone), terms // ahead)
-    shared = max(power_of_two(-(-terms // most) * 2 - 1), power_of_two(idle))
-    layout = _nested(tile, facts, ahead, shared)
+    workgroups = -(-source.extent(0) * source.extent(1) // (_VECTOR * facts.subgroup_size * _SUBGROUPS))
+    to_fill_units = min(max(1, facts.compute_units // workgroups), terms // ahead)
+    sharers = max(power_of_two(-(-terms // most_terms) * 2 - 1), power_of_two(to_fill_units))
+    layout = _nested(tile, facts, ahead, sharers)
     rounds = -(-terms // layout.extent("r"))
     return Stream(role, source, _with_parts(result), epilogue, acc, layout, rounds, 1)
 
 
-def _nested(tile: tuple[int, int], facts: TargetFacts, ahead: int, shared: int = 1) -> Fragment:
-    """Return a layout whose tile lies within `tile` and whose terms are shared by `shared` subgroups and lanes."""
+def _nested(tile: tuple[int, int], facts: TargetFacts, ahead: int, sharers: int = 1) -> Fragment:
+    """Return a layout whose tile lies within `tile` and whose terms `sharers` subgroups and lanes share."""
     tile_m, tile_n = (size & -size for size in tile)
-    subgroups_r = min(shared, _SUBGROUPS)
-    lanes_r = min(shared // subgroups_r, facts.subgroup_size)
+    subgroups_r = min(sharers, _SUBGROUPS)
+    lanes_r = min(sharers // subgroups_r, facts.subgroup_size)
     lanes = facts.subgroup_size // lanes_r
     n = min(tile_n, _VECTOR * lanes)
     lanes_m = lanes // max(1, n // _VECTOR)
@@ -197,28 +198,28 @@ def _with_parts(view: View) -> View:
 def sums_of_channels(
     gradient: View, result: TensorSpec, acc: Type, facts: TargetFacts, role: str
 ) -> tuple[Stream, ...]:
-    """Return streams that sum `gradient` (N, R) along R into a vector of N elements, as many as it takes."""
-    out: list[Stream] = []
+    """Return streams, in order, that sum `gradient` (N, R) along R into a vector of N elements."""
+    streams: list[Stream] = []
     target, (channels, terms_axis) = buffer(result), gradient.axes
     (n,), terms = result.dims, gradient.extent(1)
     source = View(gradient.memory, gradient.layout, (channels, (ONE,), terms_axis), gradient.index)
-    rounded = Epilogue((Convert(target.elem),))
+    to_result = Epilogue((Convert(target.elem),))
     if not terms:
-        return (fill(_rows(target, n, 1).first(2), rounded, acc, (1, n), facts, f"{role}_0"),)
+        return (fill(_rows(target, n, 1).first(2), to_result, acc, (1, n), facts, f"{role}_0"),)
     while True:
-        last = terms <= _MOST_TERMS
+        is_last = terms <= _MOST_TERMS
         lanes_n = min(facts.subgroup_size, -(-power_of_two(2 * n - 1) // _VECTOR))
-        lanes_r, subgroups = (1, 1) if last else (facts.subgroup_size // lanes_n, _SUBGROUPS)
+        lanes_r, subgroups = (1, 1) if is_last else (facts.subgroup_size // lanes_n, _SUBGROUPS)
         layout = _layout(lanes_n * _VECTOR, 1, facts.subgroup_size, subgroups, _AHEAD, lanes_r, subgroups)
         rounds = -(-min(terms, _MOST_TERMS) // _AHEAD)
         slices = -(-terms // (rounds * layout.extent("r")))
         parts = slices * layout.extent("r") // _AHEAD
-        memory = target if last else Global(f"{role}_{len(out)}", acc, n * parts * acc.bytes)
+        memory = target if is_last else Global(f"{role}_{len(streams)}", acc, n * parts * acc.bytes)
         view = _rows(memory, n, parts)
-        epilogue = rounded if last else Epilogue((Convert(acc),))
-        out.append(Stream(f"{role}_{len(out)}", source, view, epilogue, acc, layout, rounds, slices))
-        if last:
-            return tuple(out)
+        epilogue = to_result if is_last else Epilogue((Convert(acc),))
+        streams.append(Stream(f"{role}_{len(streams)}", source, view, epilogue, acc, layout, rounds, slices))
+        if is_last:
+            return tuple(streams)
         source, terms = view, parts  # the parts of one kernel are the terms of the next
 
 

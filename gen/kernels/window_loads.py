@@ -29,8 +29,8 @@ PLACES = ("d", "h", "w")
 _AT_A_TIME = 16  #: registers; sums that become results together
 ROOM = 16  #: registers; for epilogue inputs that several of these share
 
-_Met = list[tuple[int, int]]  #: (position, tap) pairs of one axis
-Row = tuple[tuple[int, _Met], ...]  #: places of the outer spatial axes, and the (position, tap) pairs that read them
+_Reads = list[tuple[int, int]]  #: (position, tap) pairs of one axis
+Row = tuple[tuple[int, _Reads], ...]  #: places of the outer spatial axes, and the (position, tap) pairs that read them
 Sums = tuple[Expr, ...]  #: sums of a lane, each a vector along N: by position, or by tap
 
 
@@ -93,9 +93,9 @@ class WindowsKernel:
             start += layout.registers
 
     @property
-    def _held(self) -> VectorType:
+    def _sums_type(self) -> VectorType:
         """Return the type of a lane's vector along N."""
-        return vector(self.plan.acc_type, self.tile.own.channels)
+        return vector(self.plan.acc_type, self.tile.lane_part.channels)
 
     def _sum(self, a: Expr, b: Expr, total: Expr) -> Var:
         """Return the product of `a` and `b` added to a sum."""
@@ -111,52 +111,54 @@ class WindowsKernel:
     def _loaded(self, taps: Sequence[Taps], t0: Index) -> Iterator[tuple[Row, Expr]]:
         """Yield the rows for blocks of positions from `t0` on, each while the next one loads."""
         rows = self._rows(taps)
-        coming = self._row(taps, rows[0], t0)
-        for row, after in zip_longest(rows, rows[1:]):
-            held = coming
-            if after is not None:
-                coming = self._row(taps, after, t0)
-            yield row, held
+        next_row = self._row(taps, rows[0], t0)
+        for row, following in zip_longest(rows, rows[1:]):
+            row_in_registers = next_row
+            if following is not None:
+                next_row = self._row(taps, following, t0)
+            yield row, row_in_registers
 
-    def _row(self, taps: Sequence[Taps], met: Row, t0: Index) -> Expr:
+    def _row(self, taps: Sequence[Taps], reads: Row, t0: Index) -> Expr:
         """Load a row of the source at places of the outer spatial axes: channels, and places along the last axis."""
         *outer, inner = taps
         dims = ("s", "t", *PLACES[-len(taps) :])
         registers = ("s", self._sources), (dims[-1], inner.places)
         order = tuple(reversed(registers)) if self.product.run > 1 else registers
         layout = self.tile.fragment(dims, order, self.along_m)
-        rows = (t.first + place for t, (place, _) in zip(outer, met))
+        rows = (t.first + place for t, (place, _) in zip(outer, reads))
         at = (self.s0, t0, *rows, inner.first)
         return self.k.load_view("row", self.product.of_m, at, layout, "load", self.product.of_m.memory.name)
 
     @property
     def _depth(self) -> int:
-        """Return the products that a tap takes along the source's channels of a group."""
+        """Return the multiply-adds of a tap: one for each source channel of a group."""
         return self.product.ins
 
     @property
     def _sources(self) -> int:
         """Return the channels of the source that a lane reads."""
-        return self.tile.own.channels // self.product.outs * self.product.ins
+        return self.tile.lane_part.channels // self.product.outs * self.product.ins
 
-    def _seen(self, row: Expr, places: int, place: int, c: int) -> Var:
-        """Return the row's element at a place, in source channel c of its group, for each image channel of a lane."""
+    def _element(self, row: Expr, places: int, place: int, c: int) -> Var:
+        """Return a row's element at a place for each image channel of a lane: that of source channel c of its group."""
         product, count = self.product, self._sources
-        channels = [n // product.outs * product.ins + c for n in range(self.tile.own.channels)]
+        channels = [n // product.outs * product.ins + c for n in range(self.tile.lane_part.channels)]
         order = (s * places + place if product.run > 1 else place * count + s for s in channels)
-        return self.k.let("seen", Shuffle(row, tuple(order)).to(self._held))
+        return self.k.let("seen", Shuffle(row, tuple(order)).to(self._sums_type))
 
-    def _met(self, row: Row, held: Expr, inner: Taps) -> Iterator[tuple[Var, tuple[int, ...], tuple[int, ...]]]:
-        """Yield (element, position, tap) for each place of a row and each position and tap that read it.
+    def _products(
+        self, row: Row, row_in_registers: Expr, inner: Taps
+    ) -> Iterator[tuple[Var, tuple[int, ...], tuple[int, ...]]]:
+        """Yield (element, position, tap), the source's factor of each product, for each place of a row and its readers.
 
         The last number of a tap is the source's channel.
         """
         for place, reads in inner.window.reads(inner.numbers).items():
             for c in range(self._depth):
-                seen = self._seen(held, inner.places, place, c)
+                element = self._element(row_in_registers, inner.places, place, c)
                 for pairs in product(*(pairs for _, pairs in row), reads):
                     positions, taps = zip(*pairs)
-                    yield seen, positions, (*taps, c)
+                    yield element, positions, (*taps, c)
 
     def _position(self, at: Sequence[int]) -> int:
         """Return the number of a lane's position from those along the spatial axes."""
@@ -169,7 +171,7 @@ class WindowsKernel:
         numbers = as_digits(position, [w.count for w in self.product.axes])
         return [t.first + (t.window.lead + n * t.window.step) for t, n in zip(taps, numbers)]
 
-    def _alone(self, s: Index, t0: Index, places: Sequence[Index], layout: Fragment) -> Var:
+    def _load_source(self, s: Index, t0: Index, places: Sequence[Index], layout: Fragment) -> Var:
         """Load the source at these places, from the channel `s` on."""
         view = self.product.of_m
         return self.k.load_view("alone", view, (s, t0, *places), layout.over(len(view.axes)), "load", view.memory.name)
@@ -184,10 +186,10 @@ class WindowsKernel:
 
 def as_number(at: Sequence[int], sizes: Sequence[int]) -> int:
     """Return the number with these digits of given sizes, the outermost first."""
-    found = 0
+    number = 0
     for digit, size in zip(at, sizes, strict=True):
-        found = found * size + digit
-    return found
+        number = number * size + digit
+    return number
 
 
 def as_digits(number: Index, sizes: Sequence[int]) -> list[Index]:

@@ -22,7 +22,7 @@ from convgen.ir.layout.mma import BlockAtom
 from convgen.ir.products import BlockMma
 from convgen.ir.program import Kernel
 from convgen.ir.types import VectorType, bool_, vector
-from convgen.kernels.exact_padding import all_finite
+from convgen.kernels.exact_padding import vectors_are_finite
 from convgen.kernels.product import kernel_name
 from convgen.kernels.window_loads import PLACES, ROOM, Row, Sums, Taps, WindowsKernel, as_digits, as_number, first_of
 from convgen.plan.lane_tile import LaneTile
@@ -43,16 +43,17 @@ def windows_kernel(plan: Plan, part: Part, result: View, epilogue: Epilogue, rol
 class _OfImage(WindowsKernel):
     """Sums over taps and channels of the source; a lane has the weights of all taps of a turn.
 
-    One position of the first row detects sums that padding has turned into NaN: it uses all weights of its channels.
+    One position of the first row detects sums that padding may have turned into NaN: it uses all weights of its
+    channels.
     """
 
     def _compute(self, tile: Mapping[str, Index]) -> None:
         tile_m, _, _ = self.plan.config.tile
         self.m0 = self.k.let("m0", tile["m"] * tile_m)
         self.reader = Reader(self.k, (self.n0, self.m0), ROOM)
-        self.t0 = self.k.let("t0", tile["m"] * (tile_m // self.tile.own.positions))
+        self.t0 = self.k.let("t0", tile["m"] * (tile_m // self.tile.lane_part.positions))
         if self.product.flat:
-            layout = self._along_n(("w", self.tile.own.channels * self.product.k))
+            layout = self._along_n(("w", self.tile.lane_part.channels * self.product.k))
             self.weights = self.k.load_view(
                 "weights", self.product.of_n, (self.n0 * self.product.k,), layout, "load", "wei"
             )
@@ -60,26 +61,26 @@ class _OfImage(WindowsKernel):
         if not self.product.halo:
             self._store_rows(whole)
             return
-        sums, row = first = next(whole)
-        start, count = row * self.tile.own.columns * self._each, self._each
-        with self.k.when(all_finite(self.k, self.plan.facts, sums[start : start + count])):
+        first_sums, row = first = next(whole)
+        start, count = row * self.tile.lane_part.columns * self._vectors_of_position, self._vectors_of_position
+        with self.k.when(vectors_are_finite(self.k, self.plan.facts, first_sums[start : start + count])):
             self._store_rows(chain((first,), whole))
         with self.k.otherwise():
-            self._store_again()
+            self._recompute_and_store()
 
     @property
-    def _each(self) -> int:
+    def _vectors_of_position(self) -> int:
         """Return the vectors of sums of one position."""
-        return self.tile.own.channels // self._held.lanes
+        return self.tile.lane_part.channels // self._sums_type.lanes
 
     def _whole_rows(self) -> Iterator[tuple[Sums, int]]:
         """Yield a lane's sums each time one more row is complete, with the row's number."""
-        begin = (zeros(self._held),) * (self.tile.own.positions * self._each)
+        begin = (zeros(self._sums_type),) * (self.tile.lane_part.positions * self._vectors_of_position)
         if not self.product.looped:
             yield from self._added(tuple(map(Taps, self.product.axes)), begin)
             return
         sums = self._looped(self.product.axes, (), begin)
-        for row in range(self.tile.own.rows):
+        for row in range(self.tile.lane_part.rows):
             yield sums, row
 
     def _looped(self, axes: Sequence[Window], chosen: tuple[Taps, ...], sums: Sums) -> Sums:
@@ -89,8 +90,8 @@ class _OfImage(WindowsKernel):
             return whole
         names = [f"sum{n}" for n in range(len(sums))]
         with self.k.loop(f"taps_{len(chosen)}", 0, axes[0].taps, **dict(zip(names, sums))) as loop:
-            inside = self._looped(axes[1:], (*chosen, Taps(axes[0], loop.var)), tuple(loop[n] for n in names))
-            loop.yields(*inside)
+            next_sums = self._looped(axes[1:], (*chosen, Taps(axes[0], loop.var)), tuple(loop[n] for n in names))
+            loop.yields(*next_sums)
         return tuple(loop.result(n) for n in names)
 
     def _added(self, taps: tuple[Taps, ...], sums: Sums) -> Iterator[tuple[Sums, int]]:
@@ -99,47 +100,47 @@ class _OfImage(WindowsKernel):
         first = next(loaded)
         factors = self._factors(taps)
         reached = [_lane_rows(row) for row in self._rows(taps)]
-        missing = Counter(chain(*reached))
-        for (row, held), own in zip(chain((first,), loaded), reached):
-            for seen, positions, tap in self._met(row, held, taps[-1]):
-                for at, factor in enumerate(factors[tap], self._position(positions) * self._each):
-                    added[at] = self._sum(seen, factor, added[at])
-            missing.subtract(own)
-            yield from ((tuple(added), whole) for whole in own if not missing[whole])
+        unread = Counter(chain(*reached))
+        for (row, row_in_registers), completed in zip(chain((first,), loaded), reached):
+            for element, positions, tap in self._products(row, row_in_registers, taps[-1]):
+                for at, factor in enumerate(factors[tap], self._position(positions) * self._vectors_of_position):
+                    added[at] = self._sum(element, factor, added[at])
+            unread.subtract(completed)
+            yield from ((tuple(added), complete) for complete in completed if not unread[complete])
 
     def _store_rows(self, rows: Iterable[tuple[Sums, int]]) -> None:
         """Store rows of a lane's positions."""
-        own = self.tile.own
-        count = own.columns * self._each
+        lane = self.tile.lane_part
+        count = lane.columns * self._vectors_of_position
         for sums, row in rows:
-            packed: Expr = Pack(vector(self.plan.acc_type, own.channels * own.columns), sums[row * count :][:count])
-            if self.along_m and own.channels > 1:
-                order = (m * own.channels + n for n in range(own.channels) for m in range(own.columns))
+            packed: Expr = Pack(vector(self.plan.acc_type, lane.channels * lane.columns), sums[row * count :][:count])
+            if self.along_m and lane.channels > 1:
+                order = (m * lane.channels + n for n in range(lane.channels) for m in range(lane.columns))
                 packed = Shuffle(packed, tuple(order))
-            layout = self.tile.image(self.along_m).parts(own.channels * own.columns)[row]
+            layout = self.tile.image(self.along_m).parts(lane.channels * lane.columns)[row]
             self._store(self.k.let("total", packed), layout, self.reader)
 
-    def _store_again(self) -> None:
+    def _recompute_and_store(self) -> None:
         """Recompute and store one position after another, tap by tap; a tap that is outside changes no sum."""
-        k, own, axes = self.k, self.tile.own, self.product.axes
-        begin = {f"sum{n}": zeros(self._held) for n in range(self._each)}
-        layout = first_of(self.tile.fragment(("n", "m"), (("n", own.channels),), self.along_m), "m", own.positions)
-        with k.loop("position", 0, own.positions) as position:
+        k, lane, axes = self.k, self.tile.lane_part, self.product.axes
+        begin = {f"sum{n}": zeros(self._sums_type) for n in range(self._vectors_of_position)}
+        layout = first_of(self.tile.fragment(("n", "m"), (("n", lane.channels),), self.along_m), "m", lane.positions)
+        with k.loop("position", 0, lane.positions) as position:
             with k.loop("tap", 0, prod(w.taps for w in axes), **begin) as loop:
                 taps = tuple(map(Taps, axes, as_digits(loop.var, [w.taps for w in axes])))
                 loop.yields(*self._added_inside(taps, position.var, [loop[name] for name in begin]))
-            packed = Pack(vector(self.plan.acc_type, own.channels), tuple(loop.result(name) for name in begin))
+            packed = Pack(vector(self.plan.acc_type, lane.channels), tuple(loop.result(name) for name in begin))
             self._store(k.let("total", packed), layout, Reader(k, (self.n0, self.m0 + position.var), ROOM))
 
     def _added_inside(self, taps: tuple[Taps, ...], position: Expr, sums: list[Expr]) -> list[Expr]:
         """Return the sums of a position with one tap of each axis added, where that is inside."""
         layout = self.tile.fragment(("s", "t"), (("s", self._sources),), self.along_m)
         places = self._places(taps, position)
-        row, inside = self._alone(self.s0, self.t0, places, layout), self._inside(self.t0, places)
+        row, inside = self._load_source(self.s0, self.t0, places, layout), self._inside(self.t0, places)
         factors, added = self._factors(taps), sums
         for c in range(self._depth):
-            seen, pairs = self._seen(row, 1, 0, c), zip(factors[*(0 for _ in taps), c], added, strict=True)
-            added = [select(inside, self._sum(seen, factor, total), total) for factor, total in pairs]
+            element, pairs = self._element(row, 1, 0, c), zip(factors[*(0 for _ in taps), c], added, strict=True)
+            added = [select(inside, self._sum(element, factor, total), total) for factor, total in pairs]
         return added
 
     def _factors(self, taps: Sequence[Taps]) -> dict[tuple[int, ...], tuple[Expr, ...]]:
@@ -152,15 +153,15 @@ class _OfImage(WindowsKernel):
         product, (*numbers, c) = self.product, tap
         at = [t.of_weights(number) for t, number in zip(taps, numbers)]
         if product.flat:
-            place = sum(n * apart for n, apart in zip((*at, c), product.flat))
+            place = sum(n * stride for n, stride in zip((*at, c), product.flat))
             if isinstance(place, Expr):
-                layout = first_of(self._along_n(("w", self.tile.own.channels)), "w", product.k)
+                layout = first_of(self._along_n(("w", self.tile.lane_part.channels)), "w", product.k)
                 start = self.n0 * product.k + place
-                return self.k.load_view("weight", product.of_n, (start,), layout, "load", "wei").to(self._held)
-            order = tuple(n * product.k + place for n in range(self.tile.own.channels))
-            return Shuffle(self.weights, order).to(self._held)
-        layout = self._along_n(("n", self.tile.own.channels))
-        return self.k.load_view("weight", product.of_n, (self.n0, *at, c), layout, "load", "wei").to(self._held)
+                return self.k.load_view("weight", product.of_n, (start,), layout, "load", "wei").to(self._sums_type)
+            order = tuple(n * product.k + place for n in range(self.tile.lane_part.channels))
+            return Shuffle(self.weights, order).to(self._sums_type)
+        layout = self._along_n(("n", self.tile.lane_part.channels))
+        return self.k.load_view("weight", product.of_n, (self.n0, *at, c), layout, "load", "wei").to(self._sums_type)
 
     def _along_n(self, registers: tuple[str, int]) -> Fragment:
         """Return a layout along N, replicated in lanes along positions."""
@@ -176,7 +177,7 @@ class _OfImageByBlocks(_OfImage):
         return self.tile.atom
 
     @property
-    def _held(self) -> VectorType:
+    def _sums_type(self) -> VectorType:
         return vector(self._atom.acc, self._atom.side)
 
     @property
@@ -186,7 +187,7 @@ class _OfImageByBlocks(_OfImage):
     def _sum(self, a: Expr, b: Expr, total: Expr) -> Var:
         return self.k.let("sum", BlockMma(self._atom, total, b, a))
 
-    def _seen(self, row: Expr, places: int, place: int, c: int) -> Var:
+    def _element(self, row: Expr, places: int, place: int, c: int) -> Var:
         channels, count, k = range(c * self._atom.k, (c + 1) * self._atom.k), self._sources, self._atom.k
         if self.product.run > 1:
             return self.k.let("seen", Shuffle(row, tuple(s * places + place for s in channels)))
@@ -194,15 +195,15 @@ class _OfImageByBlocks(_OfImage):
 
     def _factors(self, taps: Sequence[Taps]) -> dict[tuple[int, ...], tuple[Expr, ...]]:
         factors: dict[tuple[int, ...], tuple[Expr, ...]] = {}
-        atom, ins, outs = self._atom, self.product.ins, self.tile.own.channels
+        atom, ins, outs = self._atom, self.product.ins, self.tile.lane_part.channels
         for numbers in product(*(t.numbers for t in taps)):
             at = [t.of_weights(number) for t, number in zip(taps, numbers)]
-            held = self.k.load_view(
+            loaded = self.k.load_view(
                 "weight", self.product.of_n, (self.n0, *at, 0), self._rows_of_weights, "load", "wei"
             )
             for c in range(self._depth):
                 starts = (tile * ins + c * atom.k for tile in range(outs // atom.side))
-                factors[*numbers, c] = tuple(self.k.let("factor", Slice(held, start, atom.k)) for start in starts)
+                factors[*numbers, c] = tuple(self.k.let("factor", Slice(loaded, start, atom.k)) for start in starts)
         return factors
 
     @cached_property
@@ -211,7 +212,7 @@ class _OfImageByBlocks(_OfImage):
         tile, atom, ins = self.tile, self._atom, self.product.ins
         digits = (
             Digit("n", atom.side, Space.LANE, 1),
-            Digit("n", tile.own.channels // atom.side, Space.REGISTER, ins),
+            Digit("n", tile.lane_part.channels // atom.side, Space.REGISTER, ins),
             Digit("n", tile.lanes[1], Space.LANE, tile.lanes[0]),
             Digit("n", tile.subgroups[1], Space.SUBGROUP, tile.subgroups[0]),
             Digit("c", ins, Space.REGISTER, 1),
@@ -221,7 +222,7 @@ class _OfImageByBlocks(_OfImage):
 
 
 def _lane_rows(row: Row) -> list[int]:
-    """Return the rows of a lane's positions that read a row of the source."""
+    """Return the numbers of a lane's rows of positions that read a row of the source."""
     return sorted({position for position, _ in row[-1][1]}) if row else [0]
 
 
@@ -232,13 +233,13 @@ class _OfWeights(WindowsKernel):
         k, config = self.k, self.plan.config
         self.image = self.tile.image(self.along_m)
         taps = self._taps(tile["m"])
-        begin = (zeros(self._held),) * config.tile[0]
+        begin = (zeros(self._sums_type),) * config.tile[0]
         names = [f"sum{n}" for n in range(len(begin))]
         with k.loop("blocks", 0, self.part.k_blocks, **dict(zip(names, begin))) as loop:
             block = k.let("block", loop.var + tile["k"] * self.part.k_blocks)
             loop.yields(*self._added(taps, block, tuple(loop[n] for n in names)))
         sums = tuple(loop.result(n) for n in names)
-        self._meet(self._again(taps, tile["k"], sums) if self.product.halo else sums, self._row_of(tile))
+        self._store_reduced(self._recomputed(taps, tile["k"], sums) if self.product.halo else sums, self._row_of(tile))
 
     def _taps(self, tile: Index) -> tuple[Taps, ...]:
         """Return the taps of a tile: one of each looped axis, all of the others."""
@@ -246,55 +247,55 @@ class _OfWeights(WindowsKernel):
         counters = as_digits(tile, [w.taps for w in product.axes[: product.looped]])
         return (*map(Taps, product.axes, counters), *map(Taps, product.unrolled))
 
-    def _again(self, taps: tuple[Taps, ...], slice: Index, sums: Sums) -> Sums:
+    def _recomputed(self, taps: tuple[Taps, ...], slice: Index, sums: Sums) -> Sums:
         """Return the sums; where padding may have made them NaN, recompute them one after the other.
 
         The sums of one tap detect it: they use all of the lane's elements of the image.
         """
         # `alone`, since in the reduction only one subgroup stores
-        are_finite = all_finite(self.k, self.plan.facts, sums[:1], alone=True)
+        are_finite = vectors_are_finite(self.k, self.plan.facts, sums[:1], alone=True)
         spoiled = self.k.let("spoiled", select(are_finite, const(0), const(1)))
-        finished, together = list(sums), max(1, _CHOSEN // self.tile.own.channels)
+        result, together = list(sums), max(1, _CHOSEN // self.tile.lane_part.channels)
         for first in range(0, len(sums), together):
-            few = {f"sum{n}": sums[n] for n in range(len(sums))[first:][:together]}
-            with self.k.loop("again", first, first + spoiled * len(few), **few) as loop:
-                found = self._of_one(taps, loop.var, slice)
-                numbers = enumerate(few, first)
-                loop.yields(*(select(eq(loop.var, n), found, loop[name]) for n, name in numbers))
-            finished[first : first + len(few)] = map(loop.result, few)
-        return tuple(finished)
+            chosen = {f"sum{n}": sums[n] for n in range(len(sums))[first:][:together]}
+            with self.k.loop("again", first, first + spoiled * len(chosen), **chosen) as loop:
+                recomputed = self._of_one(taps, loop.var, slice)
+                numbers = enumerate(chosen, first)
+                loop.yields(*(select(eq(loop.var, n), recomputed, loop[name]) for n, name in numbers))
+            result[first : first + len(chosen)] = map(loop.result, chosen)
+        return tuple(result)
 
     def _of_one(self, taps: tuple[Taps, ...], number: Expr, slice: Index) -> Expr:
         """Return the sums of one number (taps, channel), over positions one after the other, without padding."""
-        k, own, (blocks, per_tile) = self.k, self.tile.own, (self.part.k_blocks, self.plan.config.tile[2])
+        k, lane, (blocks, per_tile) = self.k, self.tile.lane_part, (self.part.k_blocks, self.plan.config.tile[2])
         looped, unrolled, ins = self.product.looped, self.product.unrolled, self.product.ins
         *at, c = as_digits(number, [*(w.taps for w in unrolled), ins])
         taps = (*taps[:looped], *map(Taps, unrolled, at))
-        with k.loop("block", slice * blocks, (slice + 1) * blocks, total=zeros(self._held)) as outer:
-            t0 = outer.var * (per_tile // own.positions)
-            with k.loop("position", 0, own.positions, total=outer["total"]) as loop:
+        with k.loop("block", slice * blocks, (slice + 1) * blocks, total=zeros(self._sums_type)) as outer:
+            t0 = outer.var * (per_tile // lane.positions)
+            with k.loop("position", 0, lane.positions, total=outer["total"]) as loop:
                 places, start = self._places(taps, loop.var), outer.var * per_tile + loop.var
                 factor, exists = self._image_at(start)
-                added = self._sum(self._seen_alone(t0, places, c), factor, loop["total"])
+                added = self._sum(self._element_alone(t0, places, c), factor, loop["total"])
                 loop.yields(select(reduce(and_, exists, self._inside(t0, places)), added, loop["total"]))
             outer.yields(loop.result("total"))
         return outer.result("total")
 
-    def _seen_alone(self, t0: Expr, places: Sequence[Index], c: Index) -> Expr:
+    def _element_alone(self, t0: Expr, places: Sequence[Index], c: Index) -> Expr:
         """Return, for each of a lane's image channels, the source at these places in channel c of its group."""
-        outs, ins, channels = self.product.outs, self.product.ins, self.tile.own.channels
+        outs, ins, channels = self.product.outs, self.product.ins, self.tile.lane_part.channels
         layout = first_of(self.tile.fragment(("s", "t"), (("s", channels // outs),), self.along_m), "s", ins)
-        held = self._alone(self.s0 + c, t0, places, layout)
-        return Shuffle(held, tuple(n // outs for n in range(channels))).to(self._held)
+        elements = self._load_source(self.s0 + c, t0, places, layout)
+        return Shuffle(elements, tuple(n // outs for n in range(channels))).to(self._sums_type)
 
     def _image_at(self, start: Expr) -> tuple[Expr, list[Expr]]:
         """Return a lane's image elements at one position of the tile, and the conditions for it to exist."""
-        view, own = self.product.of_n, self.tile.own
-        layout = first_of(self.tile.fragment(("n", "m"), (("n", own.channels),), self.along_m), "m", own.positions)
-        held = self.k.load_view("image", view, (self.n0, start), layout, "load", view.memory.name)
+        view, lane = self.product.of_n, self.tile.lane_part
+        layout = first_of(self.tile.fragment(("n", "m"), (("n", lane.channels),), self.along_m), "m", lane.positions)
+        elements = self.k.load_view("image", view, (self.n0, start), layout, "load", view.memory.name)
         dims = view.decode(1, start + layout.coords(self.k.subgroup, Lane(), 0)["m"])
         masked = [t for t in view.index if t.masked and t.terms and dims.keys() >= dict(t.terms).keys()]
-        return held.to(self._held), [lift(t.at(dims), start) < t.size for t in masked]
+        return elements.to(self._sums_type), [lift(t.at(dims), start) < t.size for t in masked]
 
     def _added(self, taps: tuple[Taps, ...], block: Expr, sums: Sums) -> Sums:
         """Return the sums with a block of positions added."""
@@ -302,15 +303,16 @@ class _OfWeights(WindowsKernel):
         image = self.k.load_view("image", view, (self.n0, block * per_tile), self.image, "load", name)
         exists = self._exists(block) if self.plan.acc_type.is_float else {}
         added, sizes = list(sums), [*(len(t.numbers) for t in taps), self.product.ins]
-        known: dict[int, Expr] = {}
-        for row, held in self._loaded(taps, block * (per_tile // self.tile.own.positions)):
-            for seen, positions, tap in self._met(row, held, taps[-1]):
+        factors: dict[int, Expr] = {}
+        for row, row_in_registers in self._loaded(taps, block * (per_tile // self.tile.lane_part.positions)):
+            for element, positions, tap in self._products(row, row_in_registers, taps[-1]):
                 at, position = as_number(tap, sizes), self._position(positions)
-                if position not in known:
-                    known[position] = self.k.let("factor", self._at(image, position))
-                total = self._sum(seen, known[position], added[at])
-                for there in (exists[n, i] for n, i in enumerate(positions) if (n, i) in exists):
-                    total = self.k.let("sum", select(Splat(vector(bool_, total.type.lanes), there), total, added[at]))
+                if position not in factors:
+                    factors[position] = self.k.let("factor", self._at(image, position))
+                total = self._sum(element, factors[position], added[at])
+                for exists_there in (exists[n, i] for n, i in enumerate(positions) if (n, i) in exists):
+                    mask = Splat(vector(bool_, total.type.lanes), exists_there)
+                    total = self.k.let("sum", select(mask, total, added[at]))
                 added[at] = total
         return tuple(added)
 
@@ -321,8 +323,8 @@ class _OfWeights(WindowsKernel):
         """
         view, axes, exists = self.product.image, self.product.axes, dict[tuple[int, int], Expr]()
         start = block * self.plan.config.tile[2] + self.image.coords(self.k.subgroup, Lane(), 0)["m"]
-        dims, cut = view.decode(1, start), [n for n, w in enumerate(axes) if w.count > 1]
-        for n, dim in zip(reversed(cut), reversed(view.axes[1])):
+        dims, axes_in_blocks = view.decode(1, start), [n for n, w in enumerate(axes) if w.count > 1]
+        for n, dim in zip(reversed(axes_in_blocks), reversed(view.axes[1])):
             for t in (t for t in view.index if t.masked and dim.name in dict(t.terms)):
                 for i in range(t.size % dim.size, dim.size):
                     exists[n, i] = self.k.let("exists", lift(t.at({**dims, dim.name: i}), block) < t.size)
@@ -330,11 +332,11 @@ class _OfWeights(WindowsKernel):
 
     def _at(self, image: Expr, position: int) -> Expr:
         """Return a lane's elements at one of its positions, along N."""
-        own = self.tile.own
-        row, column = divmod(position, own.columns)
-        apart, first = (own.columns, column) if self.along_m else (1, column * own.channels)
-        start = row * own.columns * own.channels + first
-        return Shuffle(image, tuple(start + n * apart for n in range(own.channels))).to(self._held)
+        lane = self.tile.lane_part
+        row, column = divmod(position, lane.columns)
+        distance, offset = (lane.columns, column) if self.along_m else (1, column * lane.channels)
+        start = row * lane.columns * lane.channels + offset
+        return Shuffle(image, tuple(start + n * distance for n in range(lane.channels))).to(self._sums_type)
 
     def _row_of(self, tile: Mapping[str, Index]) -> Expr:
         """Return the tile's first row, in the part of its slice where there are several."""
@@ -342,11 +344,11 @@ class _OfWeights(WindowsKernel):
         row = tile["k"] * mapping.counts[1] + tile["m"] if mapping.counts[3] > 1 else tile["m"]
         return self.k.let("row0", row * self.plan.config.tile[0])
 
-    def _meet(self, sums: Sums, row: Expr) -> None:
+    def _store_reduced(self, sums: Sums, row: Expr) -> None:
         """Store the sums, reduced over all lanes along positions, tap after tap, by one subgroup for each."""
-        k, layout = self.k, self.tile.fragment(("n", "m"), (("n", self.tile.own.channels),), self.along_m)
-        for n, held in enumerate(sums):
-            total, left = k.reduce("total", held, layout, "m", Add, "meet")
-            subgroup, _, _ = left.owner(left.coords(k.subgroup, 0, 0))
+        k, layout = self.k, self.tile.fragment(("n", "m"), (("n", self.tile.lane_part.channels),), self.along_m)
+        for n, sums_of_tap in enumerate(sums):
+            total, of_sums = k.reduce("total", sums_of_tap, layout, "m", Add, "meet")
+            subgroup, _, _ = of_sums.owner(of_sums.coords(k.subgroup, 0, 0))
             with k.when(eq(k.subgroup, subgroup)):
-                self._store(total, left, Reader(k, (self.n0, row + n)))
+                self._store(total, of_sums, Reader(k, (self.n0, row + n)))

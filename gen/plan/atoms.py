@@ -9,7 +9,7 @@ from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.mma import MOST, MmaAtom, MmaTile, shares
 from convgen.ir.types import Type, s8, u8
 from convgen.plan import dequantise, views
-from convgen.plan.config import Config, Own
+from convgen.plan.config import Config, LanePart
 from convgen.plan.copies import divide
 from convgen.problem.matmul import Problem
 
@@ -17,61 +17,61 @@ from convgen.problem.matmul import Problem
 def input_atoms(problem: Problem, facts: TargetFacts) -> list[MmaAtom]:
     """Return the matrix instructions for a problem's types, in the target's order of preference."""
     rounded = {"tf32": "xf32"}.get(problem.fpmath) if problem.inputs[0].dtype == "f32" else None
-    given = signed(_multiplied(problem), facts)
+    types = signed(_multiplied(problem), facts)
     exact = [a for a in facts.atoms if not a.rounds_to or a.rounds_to == rounded]
-    of_both = [a for a in exact if (a.a_elem, a.b_elem) == given and a.acc.name == problem.acc_type]
-    return of_both or _of_wider_types(problem, exact, given)
+    of_types = [a for a in exact if (a.a_elem, a.b_elem) == types and a.acc.name == problem.acc_type]
+    return of_types or _of_wider_types(problem, exact, types)
 
 
 def _multiplied(problem: Problem) -> tuple[Type, Type]:
     """Return the types in which N's and M's input are multiplied; a dequantised input has its wide type."""
     wide = {role: dequantise.multiplied_type(problem, role) for role in ("src", "wei")}
     if not any(wide.values()):
-        return views.operand_types(problem)
-    n, m = (wide.get(view.memory.name) or view.memory.elem for view in views.operands(problem))
+        return views.factor_types(problem)
+    n, m = (wide.get(view.memory.name) or view.memory.elem for view in views.factors(problem))
     return n, m
 
 
-def _of_wider_types(problem: Problem, atoms: Sequence[MmaAtom], given: tuple[Type, Type]) -> list[MmaAtom]:
+def _of_wider_types(problem: Problem, atoms: Sequence[MmaAtom], types: tuple[Type, Type]) -> list[MmaAtom]:
     """Return the instructions of the narrowest types that hold both inputs and convert the fewest inputs."""
 
     def fits(a: MmaAtom) -> bool:
-        return a.acc.name == problem.acc_type and a.a_elem.holds(given[0]) and a.b_elem.holds(given[1])
+        return a.acc.name == problem.acc_type and a.a_elem.holds(types[0]) and a.b_elem.holds(types[1])
 
     def cost(a: MmaAtom) -> tuple[int, int]:
-        return a.elem_bytes, (a.a_elem is not given[0]) + (a.b_elem is not given[1])
+        return a.elem_bytes, (a.a_elem is not types[0]) + (a.b_elem is not types[1])
 
-    fitting = [a for a in atoms if fits(a)]
-    best = min(fitting, key=cost, default=None)
-    return [a for a in fitting if best and (a.a_elem, a.b_elem) == (best.a_elem, best.b_elem)]
+    wide_enough = [a for a in atoms if fits(a)]
+    best = min(wide_enough, key=cost, default=None)
+    return [a for a in wide_enough if best and (a.a_elem, a.b_elem) == (best.a_elem, best.b_elem)]
 
 
-def converted(given: tuple[Type, Type], atom: MmaAtom) -> tuple[str, ...]:
+def converted(types: tuple[Type, Type], atom: MmaAtom) -> tuple[str, ...]:
     """Return the types to which N's and M's input are converted: one name if equal, () if neither is converted."""
-    wanted = atom.a_elem, atom.b_elem
+    multiplied = atom.a_elem, atom.b_elem
     flipped = {(u8, s8)}  # u8 read as s8 is no conversion: one bit flips and a compensation sum corrects the product
-    if all(to is of or (of, to) in flipped for to, of in zip(wanted, given)):
+    if all(target is stored or (stored, target) in flipped for target, stored in zip(multiplied, types)):
         return ()
-    return tuple(dict.fromkeys(t.name for t in wanted))
+    return tuple(dict.fromkeys(t.name for t in multiplied))
 
 
 def signed(types: tuple[Type, Type], facts: TargetFacts) -> tuple[Type, Type]:
     """Return the types in which the given types are multiplied: s8 instead of u8 where no instruction takes u8."""
-    known = {(atom.a_elem, atom.b_elem) for atom in facts.atoms}
-    one, other = (s8 if elem is u8 else elem for elem in types)
-    return types if types in known else (one, other)
+    multiplied = {(atom.a_elem, atom.b_elem) for atom in facts.atoms}
+    first, second = (s8 if elem is u8 else elem for elem in types)
+    return types if types in multiplied else (first, second)
 
 
 def chosen_atom(problem: Problem, config: Config, facts: TargetFacts) -> MmaAtom:
     """Return the matrix instruction that a config names; DoesNotFit where the target has no such one."""
-    given = views.operand_types(problem)
+    types = views.factor_types(problem)
     for atom in input_atoms(problem, facts):
-        if (atom.n, atom.m, atom.k) == config.mma and converted(given, atom) == config.types:
+        if (atom.n, atom.m, atom.k) == config.mma and converted(types, atom) == config.types:
             return atom
-    assert not isinstance(config.mma, Own)
+    assert not isinstance(config.mma, LanePart)
     shape = "x".join(map(str, config.mma))
-    kinds = ":".join(config.types) or problem.inputs[0].dtype
-    raise DoesNotFit(f"{facts.name} has no {shape} matrix instruction for {kinds}")
+    type_names = ":".join(config.types) or problem.inputs[0].dtype
+    raise DoesNotFit(f"{facts.name} has no {shape} matrix instruction for {type_names}")
 
 
 def mma_tile(atom: MmaAtom, config: Config, facts: TargetFacts, stored: Type) -> MmaTile:

@@ -31,18 +31,18 @@ class Cuts:
     def of(cls, dims: Iterable[Dim], tensors: Collection[tuple[TensorSpec, Index]]) -> Cuts:
         """Return the fewest pieces that suit all tensors; Unsupported where a block ends inside one step of a dim."""
         extents = {d.name: d.size for d in dims}
-        ends: dict[str, dict[int, TensorSpec]] = {}
+        boundaries: dict[str, dict[int, TensorSpec]] = {}  # of each dim: where blocks end, and of which tensor
         for spec, index in tensors:
             for letter, t in zip(LETTERS, index):
-                for end in _ends(spec.layout, letter):
-                    if (cut := _cut(t, end, extents, spec)) is not None:
+                for size in _block_sizes(spec.layout, letter):
+                    if (cut := _cut(t, size, extents, spec)) is not None:
                         name, at = cut
-                        ends.setdefault(name, {})[at] = spec
-        cuts = cls(tuple((name, _pieces(extents[name], sorted(found))) for name, found in ends.items()))
+                        boundaries.setdefault(name, {})[at] = spec
+        cuts = cls(tuple((name, _pieces(extents[name], sorted(ends))) for name, ends in boundaries.items()))
         ragged = {name for name, sizes in cuts.sizes if prod(sizes) != extents[name]}
         for name in ragged:
             if not all(_ends_with(t, name, extents) for _, index in tensors for t in index if name in dict(t.terms)):
-                raise _straddles(ends[name][max(ends[name])])
+                raise _straddles(boundaries[name][max(boundaries[name])])
         return cuts
 
     def dims(self, side: Sequence[Dim]) -> tuple[Dim, ...]:
@@ -50,10 +50,10 @@ class Cuts:
         known = dict(self.sizes)
         pieces = ([Dim(_piece(d.name, n), s, s) for n, s in enumerate(known[d.name])][::-1] if d.name in known else [d]
                   for d in side)  # fmt: skip
-        return tuple(p for found in pieces for p in found)
+        return tuple(p for pieces_of_dim in pieces for p in pieces_of_dim)
 
     def index(self, layout: Layout, index: Index) -> Index:
-        """Return a tensor's coordinates in terms of the pieces; a coordinate along blocks extends into the padding."""
+        """Return a tensor's coordinates in terms of the pieces; those along blocks extend into the padding."""
         known = dict(self.sizes)
         return tuple(
             _in_pieces(t, known, padded if len(layout.digits.of(letter)) > 1 else t.size)
@@ -64,41 +64,45 @@ class Cuts:
 WHOLE = Cuts()  #: for problems without blocked layouts
 
 
-def _ends(layout: Layout, letter: str) -> list[int]:
+def _block_sizes(layout: Layout, letter: str) -> list[int]:
     """Return the sizes of a dim's nested blocks, in elements, innermost first."""
     sizes = [d.size for d in layout.digits.of(letter)[:-1]]
     return [end for end in accumulate(sizes, mul) if end > 1]
 
 
-def _counted(t: TensorDim, extents: Mapping[str, int]) -> list[tuple[int, str]]:
+def _long_terms(t: TensorDim, extents: Mapping[str, int]) -> list[tuple[int, str]]:
     """Return (coefficient, dim) of the terms whose dim is longer than 1, smallest coefficient first."""
     return sorted((coef, name) for name, coef in t.terms if extents.get(name, 1) > 1)
 
 
 def _ends_with(t: TensorDim, name: str, extents: Mapping[str, int]) -> bool:
     """Whether a coordinate leaves the tensor exactly where the dim `name` leaves its extent."""
-    *finer, (coef, last) = _counted(t, extents) or [(1, name)]
+    *finer, (coef, last) = _long_terms(t, extents) or [(1, name)]
     return last == name and not t.const and sum((extents[other] - 1) * abs(c) for c, other in finer) < coef
 
 
 def _cut(t: TensorDim, end: int, extents: Mapping[str, int], spec: TensorSpec) -> tuple[str, int] | None:
-    """Return the dim to split and the size of its inner piece; None where the block boundary falls between two dims."""
-    terms = _counted(t, extents) or [(coef, name) for name, coef in t.terms[-1:]]
-    within, beyond = [term for term in terms if term[0] <= end], [coef for coef, _ in terms if coef > end]
-    if t.masked or t.const or not within or within[0][0] < 1 or any(coef % end for coef in beyond):
+    """Return the dim to split at a block boundary `end`, and the size of its inner piece.
+
+    None where the boundary falls between two dims; Unsupported where no dim can be split there.
+    """
+    terms = _long_terms(t, extents) or [(coef, name) for name, coef in t.terms[-1:]]
+    inner_terms, outer_coefs = [term for term in terms if term[0] <= end], [coef for coef, _ in terms if coef > end]
+    if t.masked or t.const or not inner_terms or inner_terms[0][0] < 1 or any(coef % end for coef in outer_coefs):
         raise _straddles(spec)
-    coef, name = within.pop()
-    if sum((extents[other] - 1) * c for c, other in within) >= coef or end % coef:
+    coef, name = inner_terms.pop()
+    if sum((extents[other] - 1) * c for c, other in inner_terms) >= coef or end % coef:
         raise _straddles(spec)
-    reached, at = extents[name] * coef, end // coef
-    if at == 1 or (beyond and reached <= end):
+    size = end // coef
+    if size == 1 or (outer_coefs and extents[name] * coef <= end):
         return None
-    if beyond and extents[name] % at:
+    if outer_coefs and extents[name] % size:
         raise _straddles(spec)
-    return name, at
+    return name, size
 
 
 def _pieces(extent: int, ends: Sequence[int]) -> tuple[int, ...]:
+    """Return the sizes of the pieces of a dim that is cut at multiples of each of `ends`, innermost first."""
     for inner, outer in pairwise(ends):
         if outer % inner:
             raise Unsupported(f"given blocks of {inner} and of {outer}, wanted one a multiple of the other", rule=_RULE)
@@ -110,8 +114,9 @@ def _piece(name: str, number: int) -> str:
 
 
 def _in_pieces(t: TensorDim, known: Mapping[str, tuple[int, ...]], size: int) -> TensorDim:
+    """Return a coordinate by the pieces of its dims, masked where the pieces reach beyond the tensor's `size`."""
     terms: list[tuple[str, int]] = []
-    reach, grown = 1 + t.const, False
+    reach, is_split = 1 + t.const, False
     for name, coef in t.terms:
         if name not in known:
             terms.append((name, coef))
@@ -119,8 +124,8 @@ def _in_pieces(t: TensorDim, known: Mapping[str, tuple[int, ...]], size: int) ->
         steps = accumulate(known[name], mul, initial=coef)
         terms += [(_piece(name, n), step) for n, step in zip(range(len(known[name])), steps)]
         reach += coef * (prod(known[name]) - 1)
-        grown = True
-    return TensorDim(size, tuple(terms), t.const, t.masked or (grown and reach > size))
+        is_split = True
+    return TensorDim(size, tuple(terms), t.const, t.masked or (is_split and reach > size))
 
 
 _RULE = "blocked-layout"

@@ -65,18 +65,19 @@ class Compensation:
     steps: tuple[Step, ...] = ()
 
 
-def compensation(problem: Problem, product: Product, less: tuple[int, int], depth: Extent) -> Compensation:
-    """Return the compensation of a product of length `depth` along K; `less` has the offsets o of `of_n` and `of_m`."""
+def compensation(problem: Problem, product: Product, offsets: tuple[int, int], depth: Extent) -> Compensation:
+    """Return the compensation of a product of length `depth` along K; `offsets` are the o of `of_n` and `of_m`."""
     if problem.acc_type != "s32":
         return Compensation()  # zero points of floats are subtracted before the product
     factors = [
-        _Factor(view, by, problem.zero_point(_name(view))) for view, by in zip((product.of_n, product.of_m), less)
+        _Factor(view, offset, problem.zero_point(_name(view)))
+        for view, offset in zip((product.of_n, product.of_m), offsets)
     ]
-    maker = _Maker(problem, product)
+    builder = _CompensationBuilder(problem, product)
     w, x = sorted(factors, key=lambda f: _name(f.view) == "src")
-    maker.weights(w, x, times(depth, -w.less * x.less))
-    maker.source(x, w)
-    return Compensation(tuple(maker.sums), tuple(maker.steps))
+    builder.weights(w, x, times(depth, -w.offset * x.offset))
+    builder.source(x, w)
+    return Compensation(tuple(builder.sums), tuple(builder.steps))
 
 
 def _name(view: View) -> str:
@@ -86,7 +87,7 @@ def _name(view: View) -> str:
 @frozen
 class _Factor:
     view: View  #: axes rows, K, and the batch if there is one
-    less: int  #: offset o, subtracted on the way to the product
+    offset: int  #: o of the module's equation, subtracted on the way to the product
     point: ZeroPoint | None
 
     @property
@@ -126,7 +127,7 @@ class _Factor:
 
 
 @frozen
-class _Left:
+class _StoredSums:
     """Sums that one launch stores for later launches: a dense tensor, its last dim innermost."""
 
     name: str
@@ -151,7 +152,7 @@ class _Left:
         return View(memory, layout, axes, (*index, *halo))
 
 
-class _Maker:
+class _CompensationBuilder:
     """Collector of the compensation launches and steps of one product."""
 
     def __init__(self, problem: Problem, product: Product) -> None:
@@ -159,43 +160,43 @@ class _Maker:
         self.sums: list[Sums] = []
         self.steps: list[Step] = []
 
-    def weights(self, w: _Factor, x: _Factor, both: Extent) -> None:
-        """Add the terms with sums of weights."""
-        scale = x.less
+    def weights(self, w: _Factor, x: _Factor, constant: Extent) -> None:
+        """Add the terms with sums of weights, and the `constant` that does not depend on them."""
+        scale = x.offset
         if x.point and x.point.is_known and not x.halo:
             scale -= x.known
-            each = times(self._count(w.k_dims), x.known)
-            steps = self._points_of_rows(w, (w.view.axes[0], w.batch or _ONE), each)
-            self._rows(w, scale, plus(both, times(each, w.known)), steps)
+            points = times(self._count(w.k_dims), x.known)
+            steps = self._points_of_rows(w, (w.view.axes[0], w.batch or _ONE), points)
+            self._rows(w, scale, plus(constant, times(points, w.known)), steps)
             return
         if scale:
-            self._rows(w, scale, both)
+            self._rows(w, scale, constant)
         if x.point:
             self._inside(w, x)
 
     def _count(self, dims: tuple[Dim, ...]) -> Extent:
         """Count the positions along dims of K without padding; pieces of a split dim count once, as the whole dim."""
         extents, joined = views.summed(self.problem), self.product.joined
-        apart = (part for d in dims for part in (joined.dims if joined and d.name == joined.name else (d,)))
-        names = dict.fromkeys(d.name.partition("_")[0] for d in apart)
+        separate = (part for d in dims for part in (joined.dims if joined and d.name == joined.name else (d,)))
+        names = dict.fromkeys(d.name.partition("_")[0] for d in separate)
         count: Extent = reduce(times, (extents[name] for name in names if name in extents), 1)
         return count
 
     def source(self, x: _Factor, w: _Factor) -> None:
         """Add the term with sums of the source."""
         if w.point is None or w.point.is_known:
-            if w.less - w.known:
-                self._rows(x, w.less - w.known, 0)
+            if w.offset - w.known:
+                self._rows(x, w.offset - w.known, 0)
             return
-        left = self._rows(x, 1, 0, add=False)
-        view = left.view(*views.over_result(self.product, left.index))
-        if w.less:
-            self.steps.append(Bias(view, scale=w.less))
-        self.steps.append(Bias(view, views.operand(self.problem, self.product, w.point.name, "wei"), -1))
+        sums = self._rows(x, 1, 0, add=False)
+        view = sums.view(*views.result_axes(self.product, sums.index))
+        if w.offset:
+            self.steps.append(Bias(view, scale=w.offset))
+        self.steps.append(Bias(view, views.view_over_result(self.problem, self.product, w.point.name, "wei"), -1))
 
     def _rows(
         self, own: _Factor, scale: int, shift: Extent, steps: tuple[Step, ...] = (), *, add: bool = True
-    ) -> _Left:
+    ) -> _StoredSums:
         """Add a launch that sums rows along all of K; the sums are scaled, shifted and, if `add`, added to the product.
 
         A preceding launch sums each position once, and windows add these sums, where they are fewer bytes than the
@@ -205,27 +206,29 @@ class _Maker:
         taps, rest = (tuple(d for d in own.k_dims if (d.name in moving) == inside) for inside in (True, False))
         saves = own.is_plain and prod(d.size for d in taps) > 1 and prod(d.size for d in rest) > s32.bytes
         source = self._by_position(own, taps, rest) if saves else own.over(own.batch, own.k_dims)
-        return self._left(f"sums_{_name(own.view)}", source, own.batch, (Affine(scale, shift), *steps), add=add)
+        return self._launch(f"sums_{_name(own.view)}", source, own.batch, (Affine(scale, shift), *steps), add=add)
 
     def _by_position(self, own: _Factor, taps: tuple[Dim, ...], rest: tuple[Dim, ...]) -> View:
         """Add a launch that sums each position of the tensor along `rest`; return the view that windows read."""
         moving = names_in(own.windows.values())
-        places = {n: Dim(f"at{n}", t.size, t.size) for n, t in own.windows.items()}
+        window_dims = {n: Dim(f"at{n}", t.size, t.size) for n, t in own.windows.items()}
         index = tuple(
-            TensorDim(t.size, ((places[n].name, 1),)) if n in places else t for n, t in enumerate(own.view.index)
+            TensorDim(t.size, ((window_dims[n].name, 1),)) if n in window_dims else t
+            for n, t in enumerate(own.view.index)
         )
-        kept = (d for d in own.view.axes[0] if d.name not in moving)
-        rows = tuple(sorted((*kept, *places.values()), key=lambda d: -stride(own.view.layout, index, d.name)))
+        other_rows = (d for d in own.view.axes[0] if d.name not in moving)
+        dims = (*other_rows, *window_dims.values())
+        rows = tuple(sorted(dims, key=lambda d: -stride(own.view.layout, index, d.name)))
         source = evolve(own.view, axes=(rows, own.batch or _ONE, rest), index=index)
-        left = self._left(f"sums_at_{_name(own.view)}", source, own.batch, (), add=False)
-        at = {places[n].name: t for n, t in own.windows.items()}
-        return left.view(own.view.axes[0], own.batch or _ONE, taps, at=at)
+        sums = self._launch(f"sums_at_{_name(own.view)}", source, own.batch, (), add=False)
+        at = {window_dims[n].name: t for n, t in own.windows.items()}
+        return sums.view(own.view.axes[0], own.batch or _ONE, taps, at=at)
 
     def _points_of_rows(self, w: _Factor, axes: Axes, scale: Extent) -> tuple[Step, ...]:
         """Return the step that adds the zero points of rows, scaled, where they are a tensor; else no step."""
         if w.point is None or w.point.is_known:
             return ()
-        return (Bias(views.operand_over(self.problem, self.product, w.point.name, "wei", *axes), scale=scale),)
+        return (Bias(views.view_over(self.problem, self.product, w.point.name, "wei", *axes), scale=scale),)
 
     def _inside(self, w: _Factor, x: _Factor) -> None:
         """Add the term -sum of z * (w - y), taken where x is inside its tensor."""
@@ -233,22 +236,22 @@ class _Maker:
         taps = tuple(d for d in w.k_dims if d.name in moving)
         summed = tuple(d for d in w.k_dims if d.name not in moving) or _ONE
         pixels = tuple(d for d in x.view.axes[0] if d.name in moving)
-        left = self._weighted(w, x, (*w.batch, *taps), summed, add=not x.halo)
+        weighted = self._weighted(w, x, (*w.batch, *taps), summed, add=not x.halo)
         if x.halo:
-            source = left.view(w.view.axes[0], (*w.batch, *pixels), taps or _ONE, halo=x.halo)
-            self._left("sums_inside", source, (*w.batch, *pixels), ())
+            source = weighted.view(w.view.axes[0], (*w.batch, *pixels), taps or _ONE, halo=x.halo)
+            self._launch("sums_inside", source, (*w.batch, *pixels), ())
 
     def _weighted(
         self, w: _Factor, x: _Factor, others: tuple[Dim, ...], summed: tuple[Dim, ...], *, add: bool
-    ) -> _Left:
+    ) -> _StoredSums:
         """Add a launch with the sums of -z * (w - y), one for each position of `others`."""
         assert x.point is not None
         source, role = w.over(others, summed), "sums_points"
         if x.point.is_known:
-            each = times(self._count(summed), x.known)
-            steps = Affine(-x.known, times(each, w.known)), *self._points_of_rows(w, source.axes[:2], each)
-            return self._left(role, source, others, steps, add=add)
-        factor = views.operand_over(self.problem, self.product, x.point.name, "src", *source.axes)
+            points = times(self._count(summed), x.known)
+            steps = Affine(-x.known, times(points, w.known)), *self._points_of_rows(w, source.axes[:2], points)
+            return self._launch(role, source, others, steps, add=add)
+        factor = views.view_over(self.problem, self.product, x.point.name, "src", *source.axes)
         joined = self.product.joined
         if joined and names_in(factor.index) & {d.name for d in joined.dims}:
             raise DoesNotFit(
@@ -256,10 +259,10 @@ class _Maker:
             )
         shift: View | int = w.known
         if w.point and not w.point.is_known:
-            shift = views.operand_over(self.problem, self.product, w.point.name, "wei", *source.axes)
-        return self._left(role, source, others, (Affine(-1, 0),), factor, shift, add=add)
+            shift = views.view_over(self.problem, self.product, w.point.name, "wei", *source.axes)
+        return self._launch(role, source, others, (Affine(-1, 0),), factor, shift, add=add)
 
-    def _left(
+    def _launch(
         self,
         name: str,
         source: View,
@@ -269,11 +272,11 @@ class _Maker:
         shift: View | int = 0,
         *,
         add: bool = True,
-    ) -> _Left:
+    ) -> _StoredSums:
         """Add a launch that stores sums by row and `others`; with `add`, the product adds them as a bias."""
         role = f"{name}_{self.product.role}" if self.product.role else name
-        left = _Left(role, (*others, *source.axes[0]))
-        self.sums.append(Sums(role, source, left.view(*source.axes[:2]), steps, factor, shift))
+        stored = _StoredSums(role, (*others, *source.axes[0]))
+        self.sums.append(Sums(role, source, stored.view(*source.axes[:2]), steps, factor, shift))
         if add:
-            self.steps.append(Bias(left.view(*views.over_result(self.product, left.index))))
-        return left
+            self.steps.append(Bias(stored.view(*views.result_axes(self.product, stored.index))))
+        return stored

@@ -30,8 +30,8 @@ COPIES = (REGISTERS, DIRECT)
 
 
 @frozen
-class Own:
-    """One lane's part of the result, computed by multiply-adds or by matrix instructions on blocks of lanes."""
+class LanePart:
+    """One lane's part of the result (`mma=fma:...`), by multiply-adds or by matrix instructions on blocks of lanes."""
 
     channels: int  #: neighbours along N
     rows: int  #: positions along the second to last spatial axis
@@ -62,7 +62,7 @@ class Staging:
     copy: tuple[str, ...] = ()
 
     @property
-    def held(self) -> int:
+    def in_registers(self) -> int:
         """Return the blocks of K that registers hold on their way to shared memory."""
         return self.stages if self.slots and not self.copy else 0
 
@@ -74,7 +74,7 @@ class Staging:
     @property
     def depth(self) -> int:
         """Return the blocks of K from a load to its use in the product, 0 without shared memory."""
-        return max(1, self.slots - 1 + self.held) if self.slots else 0
+        return max(1, self.slots - 1 + self.in_registers) if self.slots else 0
 
     @property
     def awaited(self) -> int:
@@ -82,7 +82,7 @@ class Staging:
 
         A load through registers is awaited before its write to shared memory, any other before its product.
         """
-        return self.held or self.depth or self.prefetch
+        return self.in_registers or self.depth or self.prefetch
 
 
 @frozen
@@ -91,10 +91,11 @@ class Config:
 
     tile: tuple[int, int, int]  #: elements; M x N x K of a workgroup
     waves: tuple[int, int]  #: subgroups; along M and N of the tile
-    mma: tuple[int, int, int] | Own  #: elements; n x m x k of the matrix instruction, or each lane's part of the result
+    #: elements; n x m x k of the matrix instruction, or each lane's part of the result
+    mma: tuple[int, int, int] | LanePart
     slots: int = 2  #: buffers of the K loop in shared memory; with 0, fragments are loaded from global memory
     taps: str = SPLIT  #: how taps and channels become K: one of `VARIANTS`
-    acc: str = "v"  #: accumulators: "v" in vector registers, "a" in accumulation registers of targets that have them
+    acc: str = "v"  #: accumulators: "v" in vector registers, "a" in accumulation registers, if the target has any
     slices: int = 1  #: parts of K, each computed by workgroups of its own
     reorder: tuple[str, ...] = ()  #: names of inputs that an earlier kernel reorders into their default layout
     #: Parts of M that a subgroup multiplies in sequence; its registers hold the inputs of one part at a time.
@@ -128,8 +129,8 @@ class Config:
     @property
     def direct(self) -> tuple[bool, bool]:
         """Whether N's and M's inputs are copied into shared memory without registers."""
-        ways = self.copy or (REGISTERS,)
-        return ways[0] == DIRECT, ways[-1] == DIRECT
+        paths = self.copy or (REGISTERS,)
+        return paths[0] == DIRECT, paths[-1] == DIRECT
 
     @property
     def staging(self) -> Staging:
@@ -179,7 +180,7 @@ class Config:
             return "x".join(map(str, v))
 
         waves = (*self.waves, self.waves_k) if self.waves_k > 1 else self.waves
-        unit = str(self.mma) if isinstance(self.mma, Own) else sizes(self.mma)
+        unit = str(self.mma) if isinstance(self.mma, LanePart) else sizes(self.mma)
         stages = f" stages={self.stages}" if self.stages > 1 else ""
         rest = f" slices={self.slices}" if self.slices > 1 else ""
         rest += f" subtiles={self.subtiles}" if self.subtiles > 1 else ""
@@ -232,12 +233,12 @@ def _triple(text: str) -> tuple[int, int, int] | None:
     return (sizes[0], sizes[1], sizes[2]) if sizes else None
 
 
-def _unit(text: str) -> tuple[int, int, int] | Own | None:
+def _unit(text: str) -> tuple[int, int, int] | LanePart | None:
     unit, colon, own = text.rpartition(":")
     sizes, atom = _triple(own), _triple(unit)
     if not colon or not sizes:
         return sizes if not colon else None
-    return Own(*sizes, atom) if atom or unit == "fma" else None
+    return LanePart(*sizes, atom) if atom or unit == "fma" else None
 
 
 def _choice(*options: str) -> Callable[[str], str | None]:
@@ -254,11 +255,11 @@ def _count(text: str) -> int | None:
 
 
 def _sum(text: str) -> dict[str, Any] | None:
-    way, colon, count = text.partition(":")
-    if way not in ("atomic", "launch", "last") or (colon and way != "last"):
+    method, colon, count = text.partition(":")
+    if method not in ("atomic", "launch", "last") or (colon and method != "last"):
         return None
     at_a_time = _count(count) if colon else 0
-    return {"sum": way, "at_a_time": at_a_time} if at_a_time in (0, *_AT_A_TIME) else None
+    return {"sum": method, "at_a_time": at_a_time} if at_a_time in (0, *_AT_A_TIME) else None
 
 
 def _names(text: str) -> tuple[str, ...] | None:
@@ -273,10 +274,10 @@ def _types(text: str) -> tuple[str, ...] | None:
 
 
 def _copies(text: str) -> tuple[str, ...] | None:
-    ways = tuple(text.split(":"))
-    if len(ways) > 2 or not set(ways) <= set(COPIES):
+    paths = tuple(text.split(":"))
+    if len(paths) > 2 or not set(paths) <= set(COPIES):
         return None
-    return () if {*ways} == {REGISTERS} else tuple(dict.fromkeys(ways))
+    return () if {*paths} == {REGISTERS} else tuple(dict.fromkeys(paths))
 
 
 FIELDS: dict[str, tuple[str, Callable[[str], Any]]] = {

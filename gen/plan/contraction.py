@@ -31,7 +31,7 @@ class Joined:
     lead: int
     index: tuple[TensorDim, ...]  #: coordinates of the tensor by the dims
 
-    def apart(self, at: Mapping[str, Any]) -> dict[str, Any]:
+    def separated(self, at: Mapping[str, Any]) -> dict[str, Any]:
         """Return positions along the separate dims; a position along the fused dim is split into them."""
         positions = {name: position for name, position in at.items() if name != self.name}
         if self.name in at:
@@ -94,7 +94,7 @@ class Tensor:
         names = (t.terms[0][0] if t.terms else "" for t in self.index)
         return tuple(known.get(name, t.size) for name, t in zip(names, self.index))
 
-    def counted(self, sizes: tuple[Size, ...]) -> Tensor:
+    def with_sizes(self, sizes: tuple[Size, ...]) -> Tensor:
         """Return the tensor with those of the launch-time sizes that occur in its coordinates."""
         own = {name for t in self.index for name, _ in t.terms}
         return evolve(self, sizes=tuple(size for size in sizes if size.name in own))
@@ -161,14 +161,14 @@ class Contraction:
         )
         return evolve(self, of_m=of_m, of_n=of_n)
 
-    def counted(self, sizes: tuple[Size, ...]) -> Contraction:
+    def with_sizes(self, sizes: tuple[Size, ...]) -> Contraction:
         """Return the contraction with symbolic extents for the sizes that are known only at launch."""
         if not sizes:
             return self
         exact = {size.name: size for size in sizes}
         sides = (self.m, self.n, self.k, self.batch)
         m, n, k, batch = (tuple(evolve(d, exact=exact.get(d.name)) for d in dims) for dims in sides)
-        of_m, of_n, result = (t.counted(sizes) for t in (self.of_m, self.of_n, self.result))
+        of_m, of_n, result = (t.with_sizes(sizes) for t in (self.of_m, self.of_n, self.result))
         return evolve(self, m=m, n=n, k=k, batch=batch, of_m=of_m, of_n=of_n, result=result)
 
     def product(self, block: int) -> Product:
@@ -198,10 +198,10 @@ def in_order(dims: tuple[Dim, ...], first: Tensor, second: Tensor) -> tuple[Dim,
     Where a dim does not occur in the first tensor, or has the same stride as another, the second tensor decides.
     """
 
-    def place(d: Dim) -> tuple[bool, int, int]:
+    def memory_order(d: Dim) -> tuple[bool, int, int]:
         return d.size > 1, -abs(first.stride(d.name)), -abs(second.stride(d.name))
 
-    return tuple(sorted(dims, key=place))
+    return tuple(sorted(dims, key=memory_order))
 
 
 def dim_of(name: str, size: int) -> Dim:

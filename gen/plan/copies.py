@@ -4,6 +4,11 @@ A lane writes chunks, runs along K, because fragments are read along K. Where me
 these chunks. Where memory is contiguous along rows, a lane loads runs of rows at several K and transposes them in
 registers (`ir.stmt.Copy.loaded`). Where a 2-D message brings a rectangle of memory in the order in which shared memory
 stores blocks, a subgroup copies it unchanged.
+
+Every copy must divide evenly. A round of a copy is what all lanes write with one chunk each. Subgroups stand one below
+another as far as they divide the steps down the rows (`gcd(subgroups, steps)`), and side by side otherwise; the copy is
+even if those side by side divide the chunks of a row (`_subgroups_across`). Where lanes transpose in registers, it is
+the other way round: as many stand side by side as there are runs along K for them (`_even_blocks`).
 """
 
 from __future__ import annotations
@@ -31,8 +36,8 @@ _WORD_BYTES = 4
 
 K, ROWS = 1, 0  #: axes of an input's view
 
-#: number of a line (a row or a column of the tile) in the order in which lines are distributed to lanes
-_PLACE = "place"
+#: dim: rank of a line (a row, or a column of a transposed tile) in the order in which lines are distributed to lanes
+_RANK = "rank"
 
 
 @frozen
@@ -57,10 +62,8 @@ def copy_layout(
 ) -> CopyLayout:
     """Return the lane layout of the copy of a rows x cols tile; DoesNotFit if it does not divide evenly.
 
-    The shared tile has elements of type `elem` and the digits `memory`.
-
-    Elements of the view have the type `elem` or are converted to it on the way. `across` lanes stand side by side along
-    a row of a blocked tile, if memory is contiguous along rows of the tile.
+    The shared tile has elements of type `elem` in the order `memory`; elements of the view are converted to that type
+    on the way. In a blocked tile `across` lanes stand side by side along a row, if the view is contiguous along K.
     """
     linear = linearize(view)
     if elem is view.memory.elem and (whole := _split_as_stored(linear, memory, facts, subgroups)):
@@ -70,16 +73,17 @@ def copy_layout(
     if _runs_along(linear) == K:
         return _split_in_chunks(linear, memory, ("row", rows), ("k", cols), facts, subgroups, elem, across)
     if plane_of(linear, facts.planes) and (
-        turned := _split_in_rectangles(linear, memory, rows, cols, facts, subgroups)
+        transposed := _split_in_rectangles(linear, memory, rows, cols, facts, subgroups)
     ):
-        return turned
+        return transposed
     return _split_along_rows(linear, memory, rows, cols, facts, subgroups, elem)
 
 
-def deals(copy: CopyLayout, elem: Type, facts: TargetFacts) -> Iterator[CopyLayout]:
-    """Yield the copy, then variants with shares swapped between lanes, so that other lanes write together.
+def lane_swaps(copy: CopyLayout, elem: Type, facts: TargetFacts) -> Iterator[CopyLayout]:
+    """Yield the copy, then copies with two bits of the lane number swapped, so that other lanes write in one phase.
 
-    Each variant swaps two bits of the lane number, low bits last: lanes that load one run of memory stay neighbours.
+    Low bits are swapped last: lanes that load one run of memory stay neighbours as long as possible. Blocked tiles get
+    no swaps; `_line_orders` has theirs.
     """
     yield copy
     if facts.tiles_as_fragments:
@@ -88,21 +92,24 @@ def deals(copy: CopyLayout, elem: Type, facts: TargetFacts) -> Iterator[CopyLayo
     written = widest(side_by_side * elem.bytes, facts.chunk_bytes)
     together = len(facts.shared_write.narrower(facts.chunk_bytes // written).phases[0])
     powers = [1 << bit for bit in range(facts.subgroup_size.bit_length() - 1)]
-    within, beyond = ([power for power in powers if (power < together) is inside] for inside in (True, False))
-    for one, other in product(reversed(within), beyond):
-        loaded, stored = (_with_lanes_swapped(layout, one, other) for layout in (copy.loaded, copy.stored))
+    within = [power for power in powers if power < together]
+    beyond = [power for power in powers if power >= together]
+    for low, high in product(reversed(within), beyond):
+        loaded, stored = (_with_lanes_swapped(layout, low, high) for layout in (copy.loaded, copy.stored))
         yield evolve(copy, loaded=loaded, stored=stored)
 
 
-def _with_lanes_swapped(layout: Fragment, one: int, other: int) -> Fragment:
+def _with_lanes_swapped(layout: Fragment, low: int, high: int) -> Fragment:
     """Return the layout with two bits of the lane number, given by their values, swapped."""
-    place = {one: other, other: one}
+    swapped = {low: high, high: low}
     bits = layout.factored(Space.LANE)
-    return bits.renumbered(Space.LANE, lambda _, d: place.get(d.stride, d.stride)).merged(Space.LANE)
+    return bits.renumbered(Space.LANE, lambda _, d: swapped.get(d.stride, d.stride)).merged(Space.LANE)
 
 
-def is_turned(view: View, elem: Type, fragment: Fragment, facts: TargetFacts, *, repeated: bool = False) -> bool:
-    """Whether shared memory keeps a tile contiguous along rows, as memory does, and reads transpose it.
+def is_read_transposed(
+    view: View, elem: Type, fragment: Fragment, facts: TargetFacts, *, repeated: bool = False
+) -> bool:
+    """Whether shared memory keeps a tile contiguous along rows, as memory does, and reads of fragments transpose it.
 
     The fragment is that of the tile, or `repeated` in it.
     """
@@ -116,7 +123,8 @@ def is_turned(view: View, elem: Type, fragment: Fragment, facts: TargetFacts, *,
 def message_elems(view: View, chunk_bytes: int, along: int = K, alignment: int = 4) -> int:
     """Return the elements along an axis that one load can bring, at most a chunk."""
     linear = linearize(view)
-    return _message(linear, chunk_bytes // linear.memory.elem.bytes, alignment) if linear.unit_axis == along else 1
+    most = chunk_bytes // linear.memory.elem.bytes
+    return _widest_message(linear, most, alignment) if linear.unit_axis == along else 1
 
 
 def _runs_along(view: LinearView) -> int:
@@ -126,7 +134,8 @@ def _runs_along(view: LinearView) -> int:
     return min((K, ROWS), key=lambda axis: upper_bound(view.axes[axis][-1].stride) or view.memory.bytes)
 
 
-def _message(view: LinearView, most: int, alignment: int) -> int:
+def _widest_message(view: LinearView, most: int, alignment: int) -> int:
+    """Return the elements of the widest message along the view's contiguous axis: `most` over a power of two."""
     run = most
     while run > 1 and not view.makes_messages(run, alignment):
         run //= 2
@@ -149,7 +158,7 @@ def divide(what: str, total: int, part: int) -> int:
 def _split_as_stored(view: LinearView, memory: Digits, facts: TargetFacts, subgroups: int) -> CopyLayout | None:
     """Return a copy by 2-D messages that bring runs of the shared tile unchanged; None where that is impossible.
 
-    Runs are the longest blocks that divide evenly; they are distributed so that one message brings the most elements.
+    The runs are the longest blocks that divide evenly, distributed so that one message brings the most elements.
     """
     elem, total = view.memory.elem.bytes, prod(memory.shape)
     if plane_of(view, facts.planes) is None:
@@ -157,8 +166,8 @@ def _split_as_stored(view: LinearView, memory: Digits, facts: TargetFacts, subgr
     block = facts.block_bytes // elem
     while block * elem >= facts.subgroup_size * _WORD_BYTES:
         near = (n for n in range(subgroups, 0, -1) if subgroups % n == 0 and total % (block * subgroups) == 0)
-        dealt = (_blocks(memory, block, elem, facts, (n, subgroups // n)) for n in near)
-        layouts = [layout for layout in dealt if layout and comes_as_rectangles(view, layout, facts, block)]
+        tried = (_blocks(memory, block, elem, facts, (n, subgroups // n)) for n in near)
+        layouts = [layout for layout in tried if layout and comes_as_rectangles(view, layout, facts, block)]
         if layouts:
             layout = max(layouts, key=partial(_rectangle_size, view, facts=facts))
             return CopyLayout(layout, layout, block // facts.subgroup_size)
@@ -169,14 +178,14 @@ def _split_as_stored(view: LinearView, memory: Digits, facts: TargetFacts, subgr
 def _blocks(
     memory: Digits, block: int, elem_bytes: int, facts: TargetFacts, subgroups: tuple[int, int]
 ) -> Fragment | None:
-    """Return a layout of blocks: near subgroups take blocks of `block` elements in turn, far ones a part each.
+    """Return a layout of blocks of `block` elements of the tile's memory; None where blocks cut its digits unevenly.
 
-    `subgroups` counts near and far ones. None where digits straddle.
+    `subgroups` are (near, far): the tile is cut into `far` equal parts; in each, `near` subgroups take blocks in turn.
     """
     lanes, word = facts.subgroup_size, _WORD_BYTES // elem_bytes
     near, far = subgroups
     rounds = prod(memory.shape) // (block * near * far)
-    dealt = (
+    owners = (
         Digit(Space.MEMORY, word, Space.REGISTER, 1),
         Digit(Space.MEMORY, lanes, Space.LANE, 1),
         Digit(Space.MEMORY, block // (word * lanes), Space.REGISTER, word),
@@ -185,7 +194,7 @@ def _blocks(
         Digit(Space.MEMORY, far, Space.SUBGROUP, near),
     )
     try:
-        return _share(*memory.then(Digits((Space.MEMORY,), dealt)).renamed({COL: "k"}).digits)
+        return _fragment(*memory.then(Digits((Space.MEMORY,), owners)).renamed({COL: "k"}).digits)
     except Straddles:
         return None
 
@@ -203,24 +212,25 @@ def _split_in_chunks(
 ) -> CopyLayout:
     """Return a layout in which each lane copies whole chunks along one dim, usually K.
 
-    Neighbouring lanes continue along that dim, or go across it where tiles are blocked. `across_lines` and `along` are
-    (dim, positions). Among the layouts that suit, the one whose writes take the least time; DoesNotFit where none does.
+    `across_lines` and `along` are (dim, positions): the dim that numbers lines, and the dim along a line. Neighbouring
+    lanes continue along a line; in blocked tiles they go from line to line, with `across` lanes side by side on one.
+    Among the layouts that suit, the one whose writes take the least time; DoesNotFit where none does.
     """
     lanes = facts.subgroup_size
     (line, rows), (k, cols) = across_lines, along
     chunk, across = _chunks(rows, cols, elem.bytes, facts, subgroups, across)
     down = lanes // across
     chunks = cols // (chunk * across)
-    subgroups_down = gcd(subgroups, rows // down)
-    subgroups_across = subgroups // subgroups_down
+    subgroups_across = _subgroups_across(subgroups, rows // down)
+    subgroups_down = subgroups // subgroups_across
     rounds_across = divide("chunks copied a round", chunks, subgroups_across)
     rounds_down = divide("rows copied a round", rows, down * subgroups_down)
-    places = Digits(
-        (_PLACE,),
+    by_rank = Digits(
+        (_RANK,),
         (
-            Digit(_PLACE, down, Space.LANE, across),
-            Digit(_PLACE, subgroups_down, Space.SUBGROUP, 1),
-            Digit(_PLACE, rounds_down, Space.REGISTER, chunk * rounds_across),
+            Digit(_RANK, down, Space.LANE, across),
+            Digit(_RANK, subgroups_down, Space.SUBGROUP, 1),
+            Digit(_RANK, rounds_down, Space.REGISTER, chunk * rounds_across),
         ),
     )
     along_k = (
@@ -230,71 +240,72 @@ def _split_in_chunks(
         Digit(k, rounds_across, Space.REGISTER, chunk),
     )
     layouts = []
-    for dealt in _deals(line, rows, memory, elem, facts):
+    for ranks in _line_orders(line, rows, memory, elem, facts):
         with suppress(Straddles):
-            loaded = _share(*along_k, *Digits((line,), dealt).then(places).digits)
+            loaded = _fragment(*along_k, *Digits((line,), ranks).then(by_rank).digits)
             if suits(loaded):
-                message = _message(view, chunk, facts.message_alignment)
+                message = _widest_message(view, chunk, facts.message_alignment)
                 layouts.append(CopyLayout(loaded, in_memory_order(loaded, memory), message))
     if not layouts:
         raise DoesNotFit("no such layout suits")
     return _with_least_conflicts(layouts, memory, elem, facts)
 
 
-def _with_least_conflicts(found: Iterable[CopyLayout], memory: Digits, elem: Type, facts: TargetFacts) -> CopyLayout:
+def _with_least_conflicts(layouts: Iterable[CopyLayout], memory: Digits, elem: Type, facts: TargetFacts) -> CopyLayout:
     """Return the layout whose writes to a blocked tile, with gaps added, take the fewest extra cycles."""
 
-    def conflicts(each: CopyLayout) -> int:
-        return write_conflicts(find_gaps(memory, elem, each.stored, facts), elem, each.stored, facts)
+    def conflicts(layout: CopyLayout) -> int:
+        return write_conflicts(find_gaps(memory, elem, layout.stored, facts), elem, layout.stored, facts)
 
-    few = [*found]
-    return min(few, key=conflicts) if few[1:] else few[0]
+    first, *others = layouts
+    return min((first, *others), key=conflicts) if others else first
 
 
-def _lanes_of(memory: Digits, elem: Type, lanes: int) -> tuple[str, int]:
-    """Return (side of a blocked tile along which neighbouring lanes stand, their distance in elements)."""
+def _lane_step(memory: Digits, elem: Type, lanes: int) -> tuple[str, int]:
+    """Return (dim of a blocked tile along which neighbouring lanes stand in its blocks, their distance in elements)."""
     word = _WORD_BYTES // elem.bytes
     return next(((d.dim, step) for step, d in memory.stepped() if (d.stride, d.size) == (word, lanes)), (ROW, 1))
 
 
-def _deals(line: str, rows: int, memory: Digits, elem: Type, facts: TargetFacts) -> Iterator[tuple[Digit, ...]]:
-    """Yield distributions of lines to places; the first places belong to the lanes of one message.
+def _line_orders(line: str, rows: int, memory: Digits, elem: Type, facts: TargetFacts) -> Iterator[tuple[Digit, ...]]:
+    """Yield orders of the lines, as digits from line to rank; the first ranks belong to the lanes of one message.
 
-    Tiles in rows keep lines in order. A blocked tile whose neighbouring lanes stand `apart` > 1 along lines takes the
-    matching interleave. Other blocked tiles try lines in order, then distributions where some lanes take neighbouring
-    lines and others lines of further blocks: neighbours within a block start in few banks, whatever gap follows it.
+    Tiles in rows keep lines in order. A blocked tile whose neighbouring lanes stand more than one line apart takes the
+    matching interleave. Other blocked tiles try lines in order, then orders where some lanes take neighbouring lines
+    and others lines of further blocks: neighbours within a block start in few banks, whatever gap follows it.
     """
-    in_order = (Digit(line, rows, _PLACE, 1),)
+    in_order = (Digit(line, rows, _RANK, 1),)
     if not facts.tiles_as_fragments:
         yield in_order
         return
     lanes = facts.subgroup_size
-    side, apart = _lanes_of(memory, elem, lanes)
-    if side == line and apart > 1 and rows % (apart * lanes) == 0:
+    dim, distance = _lane_step(memory, elem, lanes)
+    if dim == line and distance > 1 and rows % (distance * lanes) == 0:
         yield (
-            Digit(line, apart, _PLACE, lanes),
-            Digit(line, lanes, _PLACE, 1),
-            Digit(line, rows // (apart * lanes), _PLACE, apart * lanes),
+            Digit(line, distance, _RANK, lanes),
+            Digit(line, lanes, _RANK, 1),
+            Digit(line, rows // (distance * lanes), _RANK, distance * lanes),
         )
         return
     yield in_order
     powers = [lanes >> n for n in range(1, lanes.bit_length())]
-    # How many neighbours, and how many messages until the next block: first the pairs whose product is `lanes`.
-    ways = sorted(product(powers, powers), key=lambda way: (way[0] * way[1] != lanes, -way[0]))
-    for near, messages in ways:
+    # (neighbouring lines of one message, messages until its next group of neighbours): first the pairs whose product is
+    # `lanes`
+    pairs = sorted(product(powers, powers), key=lambda pair: (pair[0] * pair[1] != lanes, -pair[0]))
+    for near, messages in pairs:
         if near * messages <= lanes and messages > 1 and rows % (lanes * messages) == 0:
             yield (
-                Digit(line, near, _PLACE, 1),
-                Digit(line, messages, _PLACE, lanes),
-                Digit(line, lanes // near, _PLACE, near),
-                Digit(line, rows // (lanes * messages), _PLACE, lanes * messages),
+                Digit(line, near, _RANK, 1),
+                Digit(line, messages, _RANK, lanes),
+                Digit(line, lanes // near, _RANK, near),
+                Digit(line, rows // (lanes * messages), _RANK, lanes * messages),
             )
 
 
 def _split_in_rectangles(
     view: LinearView, memory: Digits, rows: int, cols: int, facts: TargetFacts, subgroups: int
 ) -> CopyLayout | None:
-    """Return chunks along K of memory that is contiguous along rows, if 2-D messages can transpose it; else None."""
+    """Return a copy in chunks along K of memory contiguous along rows, if 2-D messages transpose it; else None."""
     elem, suits = view.memory.elem, partial(comes_as_rectangles, view, facts=facts)
     with suppress(DoesNotFit):
         return _split_in_chunks(view, memory, ("row", rows), ("k", cols), facts, subgroups, elem, suits=suits)
@@ -319,65 +330,74 @@ def _rectangle_size(view: LinearView, layout: Fragment, facts: TargetFacts) -> i
     return shape.size if shape else 0
 
 
+def _subgroups_across(subgroups: int, steps: int) -> int:
+    """Return how many subgroups stand side by side along a row, if lanes take `steps` steps down the rows.
+
+    As many stand one below another as divide the steps.
+    """
+    return subgroups // gcd(subgroups, steps)
+
+
 @lru_cache(maxsize=4096)
 def _chunks(
     rows: int, cols: int, elem_bytes: int, facts: TargetFacts, subgroups: int, side_by_side: int = 1
 ) -> tuple[int, int]:
-    """Return (elements of a chunk, lanes side by side along a row); DoesNotFit if the tile does not divide evenly.
+    """Return (elements of a chunk, lanes side by side along a row); DoesNotFit if rows or columns do not divide evenly.
 
-    Where tiles are blocked, `side_by_side` lanes stand along a row, and chunks are halved until no subgroup is idle.
+    In blocked tiles `side_by_side` lanes stand along a row, and chunks are halved until no subgroup is idle. Callers
+    check that subgroups divide the chunks evenly.
     """
     lanes, chunk = facts.subgroup_size, min(cols, facts.chunk_bytes // elem_bytes)
     if not facts.tiles_as_fragments:
-        across = divide("chunks of a row", cols, chunk)
-        if lanes % across and across < lanes:
-            return _in_parts(rows, cols, chunk, lanes, subgroups)
-        return chunk, gcd(lanes, across)
-    strips = divide("rows over lanes", rows * side_by_side, lanes)
-    across = side_by_side * subgroups // gcd(subgroups, strips)
+        chunks = divide("chunks of a row", cols, chunk)
+        if lanes % chunks and chunks < lanes:
+            return _shorter_chunks(rows, cols, chunk, lanes, subgroups)
+        return chunk, gcd(lanes, chunks)
+    steps = divide("rows over lanes", rows * side_by_side, lanes)
+    across = side_by_side * _subgroups_across(subgroups, steps)
     while cols % (chunk * across) and chunk * elem_bytes > _WORD_BYTES:
         chunk //= 2
     return chunk, side_by_side
 
 
-def even_rows(rows: int, cols: int, elem_bytes: int, facts: TargetFacts, subgroups: int) -> int:
+def rounded_rows(rows: int, cols: int, elem_bytes: int, facts: TargetFacts, subgroups: int) -> int:
     """Return `rows`, rounded up to a number whose copy divides evenly (see `copy_layout`).
 
-    Where lanes go down rows, up to one strip of lanes more for each subgroup is tried, and the fewest messages win.
+    Where tiles are blocked, lanes go down rows; of the numbers up to `subgroups` steps of all lanes more, the one with
+    the fewest messages is taken. Elsewhere it is the least number.
     """
     if facts.tiles_as_fragments:
         lanes = facts.subgroup_size
-        strips = range(-(-rows // lanes), -(-rows // lanes) + subgroups)
-        chunks = {n: _chunks(n * lanes, cols, elem_bytes, facts, subgroups)[0] for n in strips}
-        whole = (n for n in strips if cols // chunks[n] % (subgroups // gcd(subgroups, n)) == 0)
-        return lanes * min(whole, key=lambda n: n / chunks[n])
+        steps = range(-(-rows // lanes), -(-rows // lanes) + subgroups)
+        chunks = {n: _chunks(n * lanes, cols, elem_bytes, facts, subgroups)[0] for n in steps}
+        even = (n for n in steps if cols // chunks[n] % _subgroups_across(subgroups, n) == 0)
+        return lanes * min(even, key=lambda n: n / chunks[n])
     chunk, across = _chunks(rows, cols, elem_bytes, facts, subgroups)
     down, runs = facts.subgroup_size // across, cols // (chunk * across)
-    counts = range(-(-rows // down), -(-rows // down) + subgroups)
-    even = (n for n in counts if runs % (subgroups // gcd(subgroups, n)) == 0)
-    return next(even) * down
+    steps = range(-(-rows // down), -(-rows // down) + subgroups)
+    return down * next(n for n in steps if runs % _subgroups_across(subgroups, n) == 0)
 
 
-def _in_parts(rows: int, cols: int, most: int, lanes: int, subgroups: int) -> tuple[int, int]:
+def _shorter_chunks(rows: int, cols: int, most: int, lanes: int, subgroups: int) -> tuple[int, int]:
     """Return (elements of a chunk, lanes side by side) for rows whose chunks do not divide the lanes evenly.
 
-    The longest chunks that make the tile divide evenly, then the most lanes side by side.
+    The longest chunks, halved from `most`, with which the copy divides evenly, then the most lanes side by side.
     """
     chunk = most
     while chunk:
         across = lanes
         while across:
-            down, rest = divmod(rows, lanes // across)
-            runs, more = divmod(cols, chunk * across)
-            if runs and not more and not rest and runs % (subgroups // gcd(subgroups, down)) == 0:
+            steps, rows_over = divmod(rows, lanes // across)
+            runs, cols_over = divmod(cols, chunk * across)
+            if runs and not cols_over and not rows_over and runs % _subgroups_across(subgroups, steps) == 0:
                 return chunk, across
             across //= 2
         chunk //= 2
     raise DoesNotFit(f"rows of {cols} over {lanes} lanes of {subgroups} subgroups")
 
 
-def copied_at_once(rows: int, cols: int, elem_bytes: int, facts: TargetFacts, subgroups: int) -> int:
-    """Return the elements along K in one chunk of a tile that divides evenly."""
+def chunk_elems(rows: int, cols: int, elem_bytes: int, facts: TargetFacts, subgroups: int) -> int:
+    """Return the elements that a lane copies along K at once; DoesNotFit if the tile does not divide evenly."""
     return _chunks(rows, cols, elem_bytes, facts, subgroups)[0]
 
 
@@ -407,11 +427,11 @@ def in_memory_order(loaded: Fragment, memory: Digits) -> Fragment:
     """Return a layout with each lane's registers in the order of the shared tile's memory."""
     tile = memory.renamed({COL: "k"})
     by_place = loaded.factored(Space.REGISTER).renumbered(Space.REGISTER, lambda step, d: tile.distance(d.dim, step))
-    return _share(*by_place.digits)
+    return _fragment(*by_place.digits)
 
 
-def _share(*digits: Digit) -> Fragment:
-    """Return a fragment without digits of size 1, adjacent register digits merged."""
+def _fragment(*digits: Digit) -> Fragment:
+    """Return the fragment of a tile with these digits, without those of size 1, adjacent register digits merged."""
     return Fragment(("row", "k"), digits).merged(Space.REGISTER)
 
 
@@ -425,84 +445,95 @@ def rows_at_once(widest: int, share: int, elem_bytes: int) -> int:
     return power_of_two(max(1, min(widest, max(word, share // word), share)))
 
 
-def rows_evenly(widest: int, share: int, elem_bytes: int) -> int:
-    """Return `rows_at_once` halved until whole words along K remain: about what `_blocks_of_words` takes for a tile."""
+def even_rows_at_once(widest: int, share: int, elem_bytes: int) -> int:
+    """Return `rows_at_once`, halved until whole words along K remain: an estimate of `_LaneBlock.rows`."""
     run, word = rows_at_once(widest, share, elem_bytes), max(1, _WORD_BYTES // elem_bytes)
     while run > word and share % (run * word):
         run //= 2
     return run
 
 
-def _blocks_of_words(
-    most: int, rows: int, cols: int, elem_bytes: int, facts: TargetFacts, subgroups: int, side: str
-) -> tuple[int, int, int, int]:
-    """Return (rows of a lane's run, lanes down the rows, elements of its run along K, subgroups along K).
+@frozen
+class _LaneBlock:
+    """The block that a lane loads and transposes in its registers at a time, and how lanes and subgroups stand."""
 
-    `side` is the side of a blocked tile along which lanes stand. The run has the most rows, at most `most`, that leave
-    a lane a word along K, because single elements are written one by one; failing that, the most that divide evenly.
-    DoesNotFit where none does.
+    rows: int  #: rows of one message
+    chunk: int  #: elements along K, one from each message
+    lanes_down: int  #: lanes down the rows; the others stand side by side along K
+    subgroups_across: int  #: subgroups side by side along K; the others stand one below another
+
+
+def _lane_block(
+    most: int, rows: int, cols: int, elem_bytes: int, facts: TargetFacts, subgroups: int, dim: str
+) -> _LaneBlock:
+    """Return the lanes' blocks of a tile: at most `most` rows, a power of two; DoesNotFit where none is even.
+
+    `dim` is the dim of a blocked tile along which lanes stand. The block has the most rows that leave a lane a word
+    along K, because single elements are written one by one; failing that, the most that divide evenly.
     """
     word = max(1, _WORD_BYTES // elem_bytes)
-    share, run, blocks = rows * cols // (facts.subgroup_size * subgroups), most, []
+    share, run, blocks = rows * cols // (facts.subgroup_size * subgroups), most, list[_LaneBlock]()
     while run >= min(word, most):
         with suppress(DoesNotFit):
-            lines = max(1, facts.caches.line_bytes // (run * elem_bytes))
+            lanes = max(1, facts.caches.line_bytes // (run * elem_bytes))  # of one cache line
             if facts.tiles_as_fragments:
-                lines = 1 if side == COL else facts.subgroup_size
+                lanes = 1 if dim == COL else facts.subgroup_size
             messages = divide("rows over those of a message", rows, run)
-            down = gcd(facts.subgroup_size, lines, messages)
+            down = gcd(facts.subgroup_size, lanes, messages)
             chunk = min(facts.chunk_bytes // elem_bytes, power_of_two(max(1, share // run)), power_of_two(cols))
             across = facts.subgroup_size // down
-            blocks.append((run, down, *_even_blocks(chunk, cols, across, subgroups, messages // down)))
+            chunk, subgroups_across = _even_blocks(chunk, cols, across, subgroups, messages // down)
+            blocks.append(_LaneBlock(run, chunk, down, subgroups_across))
         run //= 2
     if not blocks:
         raise DoesNotFit(f"{rows} rows of {cols} over the lanes of {subgroups} subgroups")
-    return next((each for each in blocks if each[2] >= word), blocks[0])
+    return next((block for block in blocks if block.chunk >= word), blocks[0])
 
 
-def _even_blocks(most: int, cols: int, across: int, subgroups: int, down: int) -> tuple[int, int]:
+def _even_blocks(most: int, cols: int, across: int, subgroups: int, steps: int) -> tuple[int, int]:
     """Return (elements of the longest runs along K that divide evenly, subgroups side by side along K).
 
-    Runs have at most `most` elements. Lanes stand `across` side by side and take `down` steps down the rows. As many
+    Runs have at most `most` elements. Lanes stand `across` side by side and take `steps` steps down the rows. As many
     subgroups stand side by side as there are runs for them. Raises DoesNotFit where nothing divides evenly.
     """
     chunk = most
     while chunk:
         runs, rest = divmod(cols, chunk * across)
-        side = (n for n in range(gcd(subgroups, runs), 0, -1) if subgroups % n == 0 and runs % n == 0)
-        even = next((n for n in side if down % (subgroups // n) == 0), 0)
+        side_by_side = (n for n in range(gcd(subgroups, runs), 0, -1) if subgroups % n == 0 and runs % n == 0)
+        even = next((n for n in side_by_side if steps % (subgroups // n) == 0), 0)
         if runs and not rest and even:
             return chunk, even
         chunk //= 2
-    raise DoesNotFit(f"rows of {cols} over {across} lanes of {subgroups} subgroups, {down} times one below another")
+    raise DoesNotFit(f"rows of {cols} over {across} lanes of {subgroups} subgroups, {steps} times one below another")
 
 
 def _split_along_rows(
     view: LinearView, memory: Digits, rows: int, cols: int, facts: TargetFacts, subgroups: int, elem: Type
 ) -> CopyLayout:
-    """Return a layout with a block of `run` rows by `chunk` of K in each lane, neighbouring lanes down the rows.
+    """Return a layout in which each lane transposes a block of rows by elements of K, neighbouring lanes down the rows.
 
     Where each lane writes by itself, lanes go down the rows for one cache line of memory: longer runs are no faster.
-    Lanes that write together then differ along K, and a swizzle moves these to different banks, which it does not for
-    distant rows.
+    Lanes that write in one phase then differ along K; a swizzle moves these to different banks, but not distant rows.
     """
     lanes = facts.subgroup_size
     share = divide("elements of a lane", rows * cols, lanes * subgroups)
-    widest = _message(view, facts.chunk_bytes // elem.bytes, facts.message_alignment) if view.unit_axis == ROWS else 1
-    run = rows_at_once(widest, share, elem.bytes)
+    alignment = facts.message_alignment
+    widest = _widest_message(view, facts.chunk_bytes // elem.bytes, alignment) if view.unit_axis == ROWS else 1
+    most = rows_at_once(widest, share, elem.bytes)
     if view.memory.elem.bits == 4:  # two elements share a byte
-        run = max(run, 2)
-        divide("elements of a lane over those of a byte", share, run)
-    side, _ = _lanes_of(memory, elem, lanes)
-    run, down, chunk, subgroups_across = _blocks_of_words(run, rows, cols, elem.bytes, facts, subgroups, side)
+        most = max(most, 2)
+        divide("elements of a lane over those of a byte", share, most)
+    dim, _ = _lane_step(memory, elem, lanes)
+    block = _lane_block(most, rows, cols, elem.bytes, facts, subgroups, dim)
+    run, chunk, down, subgroups_across = block.rows, block.chunk, block.lanes_down, block.subgroups_across
     across = lanes // down
     subgroups_down = subgroups // subgroups_across
     rounds_across = cols // (chunk * across * subgroups_across)
     rounds_down = rows // (run * down * subgroups_down)
 
-    def copied(near: int) -> CopyLayout:
+    def with_neighbours(near: int) -> CopyLayout:
         """Return a layout with `near` lanes side by side along K, the rest after the subgroups and rounds."""
-        loaded = _share(
+        loaded = _fragment(
             Digit("k", chunk, Space.REGISTER, run),
             Digit("k", near, Space.LANE, down),
             Digit("k", subgroups_across, Space.SUBGROUP, 1),
@@ -515,7 +546,7 @@ def _split_along_rows(
         )
         return CopyLayout(loaded, in_memory_order(loaded, memory), run)
 
-    # In a blocked tile neighbours along K may start in few banks, as neighbouring lines do (see `_deals`).
+    # In a blocked tile neighbours along K may start in few banks, as neighbouring lines do (see `_line_orders`).
     in_blocks = facts.tiles_as_fragments and memory != row_major(rows, cols)
-    ways = [across >> n for n in range(across.bit_length())] if in_blocks else [across]
-    return _with_least_conflicts(map(copied, ways), memory, elem, facts)
+    neighbours = [across >> n for n in range(across.bit_length())] if in_blocks else [across]
+    return _with_least_conflicts(map(with_neighbours, neighbours), memory, elem, facts)

@@ -19,7 +19,7 @@ from convgen.ir.layout.digits import Digit, Space
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import View
 from convgen.ir.record import evolve, frozen
-from convgen.ir.types import Type, VectorType, bf16, f16, f32, scalar, vector
+from convgen.ir.types import Type, bf16, f16, f32, scalar, vector
 from convgen.plan import views
 from convgen.plan.blocks import Cuts
 from convgen.problem.matmul import Matmul, Problem
@@ -31,37 +31,37 @@ _AT_A_TIME = 8  #: elements of a lane; dequantised at once, few enough to need f
 
 
 @frozen
-class Shared:
-    """A tensor of which `spans` neighbours along rows and along K share one element: all of them, or a power of two."""
+class GroupTensor:
+    """A tensor of zero points or scales, by the axes of a factor; a group of neighbours shares one element."""
 
     view: View
-    spans: tuple[int, int]
+    spans: tuple[int, int]  #: neighbours of a group along rows and along K: all of a tile's, or a power of two
 
 
 @frozen
 class Dequantisation:
     """The dequantisation of a factor: subtract `zero`, then multiply by `scale`."""
 
-    zero: Shared | int
-    scale: Shared | None
+    zero: GroupTensor | int
+    scale: GroupTensor | None
 
     @property
-    def shared(self) -> tuple[Shared, ...]:
+    def tensors(self) -> tuple[GroupTensor, ...]:
         """Return the zero points and scales that are tensors, in the order of use."""
-        return tuple(each for each in (self.zero, self.scale) if isinstance(each, Shared))
+        return tuple(each for each in (self.zero, self.scale) if isinstance(each, GroupTensor))
 
 
 def multiplied_type(problem: Problem, role: str) -> Type | None:
     """Return the type to which src or weights are dequantised; None where they are multiplied as stored."""
-    if not isinstance(problem, Matmul) or not problem.dequantises or not _is_made(problem, role):
+    if not isinstance(problem, Matmul) or not problem.dequantises or not _is_dequantised(problem, role):
         return None
-    given = [scalar(t.dtype) for t in problem.factors]
+    types = [scalar(t.dtype) for t in problem.factors]
     allowed = [t for t in (f16, bf16) if t.name == problem.fpmath]
-    wide = (*allowed, *(t for t in given[:1] if t in (f16, bf16)), f32)
-    return next(t for t in wide if all(map(t.holds, given)))
+    wide = (*allowed, *(t for t in types[:1] if t in (f16, bf16)), f32)
+    return next(t for t in wide if all(map(t.holds, types)))
 
 
-def _is_made(problem: Matmul, role: str) -> bool:
+def _is_dequantised(problem: Matmul, role: str) -> bool:
     """Whether a factor has a zero point, or a scale that is applied before the product."""
     return problem.zero_point(role) is not None or role in problem.scales_on_the_way
 
@@ -79,72 +79,75 @@ def check(problem: Problem) -> None:
             raise Unsupported(f"{given}, wanted sizes that divide one another", rule="scales-groups")
 
 
-def of(problem: Problem, operand: View, cuts: Cuts, tile: tuple[int, int]) -> Dequantisation | None:
+def of(problem: Problem, factor: View, cuts: Cuts, tile: tuple[int, int]) -> Dequantisation | None:
     """Return the dequantisation of an input, None if there is none; `tile` is (rows, elements along K)."""
-    role = next(r for r in ("src", "wei", "") if operand.memory.name.startswith(r))
+    role = next(r for r in ("src", "wei", "") if factor.memory.name.startswith(r))
     if multiplied_type(problem, role) is None:
         return None
     assert isinstance(problem, Matmul)
     point, scale = problem.zero_point(role), problem.scales_on_the_way.get(role)
-    zero: Shared | int = 0 if point is None or point.value is None else point.value
+    zero: GroupTensor | int = 0 if point is None or point.value is None else point.value
     if point is not None and not point.is_known:
-        zero = _shared(problem, views.bytes_of(problem, point.name), point, operand, cuts, tile)
-    scales = _shared(problem, problem.tensor(scale.name), scale, operand, cuts, tile) if scale else None
+        zero = _group_tensor(problem, views.bytes_of(problem, point.name), point, factor, cuts, tile)
+    scales = _group_tensor(problem, problem.tensor(scale.name), scale, factor, cuts, tile) if scale else None
     return Dequantisation(zero, scales)
 
 
-def _shared(
-    problem: Matmul, spec: TensorSpec, attribute: Scale | ZeroPoint, operand: View, cuts: Cuts, tile: tuple[int, int]
-) -> Shared:
+def _group_tensor(
+    problem: Matmul, spec: TensorSpec, attribute: Scale | ZeroPoint, factor: View, cuts: Cuts, tile: tuple[int, int]
+) -> GroupTensor:
     rows_first = slice(None) if attribute.role == "src" else slice(None, None, -1)
     sizes, spans = problem.size(attribute.role)[-2:][rows_first], problem.spans(attribute)[-2:][rows_first]
-    return Shared(views.beside(problem, spec, attribute, operand, cuts), spans_of(sizes, spans, tile))
+    return GroupTensor(views.group_view(problem, spec, attribute, factor, cuts), spans_of(sizes, spans, tile))
 
 
 def spans_of(sizes: Sequence[int], spans: Sequence[int], tile: Sequence[int]) -> tuple[int, int]:
-    """Return how many neighbours along rows and K of a tile share an element: all, or a power of two.
+    """Return (along rows, along K) how many neighbours in a tile share an element: all, or a power of two.
 
-    Along axes of `sizes`, `spans` positions share an element; tiles begin at multiples of their sides. Positions past
-    the end of K must not share an element with positions before it.
+    Along the axes (rows, K) of lengths `sizes`, groups have `spans` positions; tiles begin at multiples of their sides.
+    Positions past the end of K must not share an element with positions before it.
     """
     rows, depth = (
-        most if span >= size else _power_of_two(gcd(span, most))
+        most if span >= size else _power_of_two_in(gcd(span, most))
         for size, span, most in zip(sizes, spans, tile, strict=True)
     )
     ends_within = spans[1] < sizes[1] and sizes[1] % spans[1]
-    return rows, _power_of_two(gcd(depth, sizes[1])) if ends_within else depth
+    return rows, _power_of_two_in(gcd(depth, sizes[1])) if ends_within else depth
 
 
-def _power_of_two(number: int) -> int:
+def _power_of_two_in(number: int) -> int:
+    """Return the largest power of two that divides a number."""
     return number & -number
 
 
-def load(k: KernelBuilder, what: Shared, at: tuple[Index, ...], layout: Fragment) -> Expr:
-    """Load the shared elements of a tile at given coordinates; each lane loads an element once."""
-    few = few_of(layout, what.spans)
-    name = what.view.memory.name
-    return k.load_view(f"{name}_part", what.view, at, few, "fragment", name)
+def load(k: KernelBuilder, group: GroupTensor, at: tuple[Index, ...], layout: Fragment) -> Expr:
+    """Load the elements of the groups in a tile that begins at `at`; each lane loads an element once."""
+    of_groups = few_of(layout, group.spans)
+    name = group.view.memory.name
+    return k.load_view(f"{name}_part", group.view, at, of_groups, "fragment", name)
 
 
-def held_type(what: Shared, layout: Fragment) -> VectorType:
-    """Return the type of the value that `load` returns."""
-    return vector(what.view.memory.elem, few_of(layout, what.spans).registers)
+def dequantised(
+    k: KernelBuilder, dequantisation: Dequantisation, groups: Mapping[GroupTensor, Expr], value: Expr, layout: Fragment
+) -> Expr:
+    """Return a dequantised fragment of `value`; `groups` are the loaded zero points and scales.
 
-
-def applied(k: KernelBuilder, how: Dequantisation, held: Mapping[Shared, Expr], value: Expr, layout: Fragment) -> Expr:
-    """Return a dequantised fragment; the result is rounded once if subtraction and product are exact in f32."""
+    The result is rounded once if subtraction and product are exact in f32.
+    """
     elem, count = value.type.elem, gcd(_AT_A_TIME, layout.registers)
-    exact = how.scale is None or how.scale.view.memory.elem is elem
+    exact = dequantisation.scale is None or dequantisation.scale.view.memory.elem is elem
     wide = elem if exact else f32
-    zeros = _spread(k, how.zero, elem, held, layout) if isinstance(how.zero, Shared) else None
-    scales = _spread(k, how.scale, wide, held, layout) if how.scale else None
+    zeros = (
+        _spread(k, dequantisation.zero, elem, groups, layout) if isinstance(dequantisation.zero, GroupTensor) else None
+    )
+    scales = _spread(k, dequantisation.scale, wide, groups, layout) if dequantisation.scale else None
     parts = []
     for start in range(0, layout.registers, count):
         part: Expr = Slice(value, start, count)
         if zeros is not None:
             part = part - zeros(start)
-        elif isinstance(how.zero, int) and how.zero:
-            part = part - float(how.zero)
+        elif isinstance(dequantisation.zero, int) and dequantisation.zero:
+            part = part - float(dequantisation.zero)
         if scales is not None:
             part = (part.to(vector(wide, count)) * scales(start)).to(part.type)
         parts.append(k.let("dequantised", part))
@@ -152,33 +155,36 @@ def applied(k: KernelBuilder, how: Dequantisation, held: Mapping[Shared, Expr], 
 
 
 def _spread(
-    k: KernelBuilder, what: Shared, to: Type, held: Mapping[Shared, Expr], layout: Fragment
+    k: KernelBuilder, group: GroupTensor, to: Type, groups: Mapping[GroupTensor, Expr], layout: Fragment
 ) -> Callable[[int], Expr]:
-    """Return a function from a first register to the shared elements of the next few registers, as another type."""
-    order, each = order_of(layout, what.spans), gcd(_AT_A_TIME, layout.registers)
-    few = k.let(f"{what.view.memory.name}_{to}", held[what].to(vector(to, held[what].type.lanes)))
-    return lambda start: Shuffle(few, order[start : start + each])
+    """Return a function from a first register to the group elements of the next `count` registers, as the type `to`."""
+    order, count = order_of(layout, group.spans), gcd(_AT_A_TIME, layout.registers)
+    elements = k.let(f"{group.view.memory.name}_{to}", groups[group].to(vector(to, groups[group].type.lanes)))
+    return lambda start: Shuffle(elements, order[start : start + count])
 
 
 def few_of(layout: Fragment, spans: tuple[int, int]) -> Fragment:
-    """Return the layout of the shared elements: one register where a run of registers shares an element."""
-    digits = (evolve(d, space=Space.FIXED, stride=0) if shared else d for d, _, shared in _told(layout, spans))
+    """Return the layout of the groups' elements: one register where a run of registers shares an element."""
+    marked = _digits_of_groups(layout, spans)
+    digits = (evolve(d, space=Space.FIXED, stride=0) if shared else d for d, _, shared in marked)
     return Fragment(layout.dims, tuple(digits)).renumbered(Space.REGISTER)
 
 
-def _told(layout: Fragment, spans: tuple[int, int]) -> Iterator[tuple[Digit, int, bool]]:
+def _digits_of_groups(layout: Fragment, spans: tuple[int, int]) -> Iterator[tuple[Digit, int, bool]]:
     """Yield (digit, step, whether all its positions share one element); register digits are split into prime sizes.
 
-    Positions share one if a run of `step * size` of them divides the span; tiles and subgroups hold whole runs.
+    Positions share one if a run of `step * size` of them divides the group; tiles and subgroups begin at whole runs.
     """
-    of = dict(zip(layout.dims, spans))
+    span_of = dict(zip(layout.dims, spans))
     for step, d in layout.factored(Space.REGISTER).stepped():
-        yield d, step, d.space == Space.REGISTER and of[d.dim] % (step * d.size) == 0
+        yield d, step, d.space == Space.REGISTER and span_of[d.dim] % (step * d.size) == 0
 
 
 def order_of(layout: Fragment, spans: tuple[int, int]) -> tuple[int, ...]:
-    """Return, for each register of a layout, the register of its shared element."""
-    own = [(d, step) for d, step, shared in _told(layout, spans) if d.space == Space.REGISTER and not shared]
+    """Return, for each register of a layout, the register of `few_of` that has its group's element."""
+    own = [
+        (d, step) for d, step, shared in _digits_of_groups(layout, spans) if d.space == Space.REGISTER and not shared
+    ]
 
     def place(coords: Mapping[str, Any]) -> tuple[int, ...]:
         return tuple(int(coords[d.dim]) // step % d.size for d, step in own)

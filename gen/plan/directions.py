@@ -71,7 +71,10 @@ def _matmul(problem: Matmul) -> Contraction:
 
 
 def _in_groups(problem: Matmul, name: str, size: int) -> tuple[Dim, ...]:
-    """Return M, N or K as one dim, or split at group boundaries: numbers of groups, then the position in the least."""
+    """Return M, N or K as dims: one, or one for the position in the smallest groups and one for each level of groups.
+
+    Outermost first: the number of the largest group, then of a smaller one within it, then the position.
+    """
     *inner, (outermost, step) = _digits(problem, name)
     ends = (step for _, step in _digits(problem, name)[1:])
     within = [dim_of(digit, end // start) for (digit, start), end in zip(inner, ends, strict=True)]
@@ -92,7 +95,7 @@ def grouped(problem: Matmul, t: TensorDim, span: int = 1) -> TensorDim:
 
 
 def _digits(problem: Matmul, name: str) -> list[tuple[str, int]]:
-    """Return (dim, positions from one of its steps to the next) of M, N or K, innermost first; a batch dim has one."""
+    """Return (dim, positions that one step along it moves) of M, N or K, innermost first; a batch dim has one."""
     return [(f"{name}{'g' * level}", step) for level, step in enumerate((1, *problem.groups.get(name, ())))]
 
 
@@ -178,7 +181,7 @@ def _backward_weights(problem: Conv) -> Contraction:
 
 
 def phases(problem: Conv) -> int:
-    """Return the most products that backward data takes: one for each combination of residues that have taps."""
+    """Return the most products of backward data: one for each combination of stride phases that have taps."""
     return prod(Phase.count(axis) for _, axis in axes_of(problem))
 
 
@@ -186,11 +189,11 @@ def _backward_data(problem: Conv) -> Iterator[Contraction]:
     """Yield one product for each combination of stride phases that has taps."""
     axes, channels = axes_of(problem), _of_group(problem)
     images = along("mb", problem.mb)
-    of_axes = [
+    by_axis = [
         sorted((Phase(axis, name, tap) for tap in range(Phase.count(axis))), key=lambda p: p.residue)
         for name, axis in axes
     ]
-    for chosen in combinations(*of_axes):
+    for chosen in combinations(*by_axis):
         if any(p.is_empty for p in chosen):
             continue
         taps, diff_src, wei, diff_dst = zip(*(p.coordinates() for p in chosen))

@@ -135,7 +135,7 @@ def _unrounded(problem: Problem, product: Product, *, vanish: bool) -> Iterator[
         yield Convert(scalar(problem.result_type))
     yield from _scaled(problem, product, "src", "wei")
     if "bia" in [t.name for t in problem.inputs]:
-        yield Bias(views.operand(problem, product, "bia"))
+        yield Bias(views.view_over_result(problem, product, "bia"))
     for n, op in enumerate(problem.post_ops):
         yield _post_op(problem, product, op, n)
     yield from _scaled(problem, product, "dst")
@@ -149,7 +149,7 @@ def _scaled(problem: Problem, product: Product, *roles: str) -> Iterator[Scale]:
     """Yield at most one step for the scales of some tensors."""
     chosen = [scale for scale in problem.scales if scale.role in roles and not _is_on_the_way(problem, scale)]
     if chosen:
-        tensors = [views.operand(problem, product, s.name, s.role) for s in chosen if s.value is None]
+        tensors = [views.view_over_result(problem, product, s.name, s.role) for s in chosen if s.value is None]
         numbers = tuple(s.number for s in chosen if s.number is not None)
         yield Scale(numbers, tuple(tensors), divides="dst" in roles)
 
@@ -162,7 +162,7 @@ def _is_on_the_way(problem: Problem, scale: problem_scales.Scale) -> bool:
 def _shifted(problem: Problem, product: Product, point: ZeroPoint) -> Step:
     """Return the step that adds the zero point of the result."""
     if point.value is None:
-        return Bias(views.operand(problem, product, point.name))
+        return Bias(views.view_over_result(problem, product, point.name))
     return Eltwise(post_ops.Eltwise("linear", 1, point.value))
 
 
@@ -171,5 +171,5 @@ def _post_op(problem: Problem, product: Product, op: post_ops.PostOp, number: in
         return Sum(op, product.result)
     if isinstance(op, post_ops.Eltwise):
         return Eltwise(op)
-    own = [views.operand(problem, product, post_ops.operand_name(number, ending)) for ending in op.operands]
+    own = [views.view_over_result(problem, product, post_ops.operand_name(number, ending)) for ending in op.operands]
     return Prelu(*own) if isinstance(op, post_ops.Prelu) else Binary(op.name, *own)

@@ -15,7 +15,7 @@ from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.mma import BlockAtom
 from convgen.ir.record import evolve, frozen
 from convgen.ir.types import scalar
-from convgen.plan.config import Config, Own
+from convgen.plan.config import Config, LanePart
 from convgen.plan.copies import divide
 from convgen.problem.conv import Conv, Direction
 from convgen.problem.matmul import Problem
@@ -23,9 +23,9 @@ from convgen.problem.matmul import Problem
 
 @frozen
 class LaneTile:
-    """Distribution of a workgroup's tile: each lane has `own`; lanes and subgroups stand along positions and N."""
+    """Distribution of a workgroup's tile over lanes and subgroups, which stand along positions and N."""
 
-    own: Own
+    lane_part: LanePart
     lanes: tuple[int, int]  #: along positions and N
     subgroups: tuple[int, int]  #: along positions and N
     #: matrix instruction on blocks of lanes, None for multiply-adds; a block has neighbouring positions
@@ -34,47 +34,46 @@ class LaneTile:
     @property
     def positions(self) -> int:
         """Return the positions that the workgroup computes at a time."""
-        return self.lanes[0] * self.subgroups[0] * self.own.positions
+        return self.lanes[0] * self.subgroups[0] * self.lane_part.positions
 
     @property
     def n(self) -> int:
-        return self.lanes[1] * self.subgroups[1] * self.own.channels
+        return self.lanes[1] * self.subgroups[1] * self.lane_part.channels
 
     @classmethod
-    def of(cls, problem: Problem, config: Config, own: Own, facts: TargetFacts) -> LaneTile:
+    def of(cls, problem: Problem, config: Config, lane: LanePart, facts: TargetFacts) -> LaneTile:
         """Return the lane tile of a config; DoesNotFit unless its tile divides evenly."""
         tile_m, tile_n, tile_k = config.tile
         _, waves_n = config.waves
-        lanes_n = divide("tile N over subgroups x the channels of a lane", tile_n, waves_n * own.channels)
+        lanes_n = divide("tile N over subgroups x the channels of a lane", tile_n, waves_n * lane.channels)
         lanes_m = divide("lanes over those along N", facts.subgroup_size, lanes_n)
-        tile = cls(own, (lanes_m, lanes_n), config.waves, _atom(problem, own, facts))
-        if own.atom:
-            divide("lanes along positions over those of a block", lanes_m, own.atom[0])
+        tile = cls(lane, (lanes_m, lanes_n), config.waves, _atom(problem, lane, facts))
+        if lane.atom:
+            divide("lanes along positions over those of a block", lanes_m, lane.atom[0])
         name, positions = ("K", tile_k) if sums_weights(problem) else ("M", tile_m)
         if positions != tile.positions:
             raise DoesNotFit(f"tile {name} of {positions}, wanted {tile.positions}: the positions of all lanes")
         return tile
 
     def fragment(self, dims: tuple[str, ...], registers: Sequence[tuple[str, int]], along_m: bool) -> Fragment:
-        """Return a fragment over dims along N, along positions and others.
+        """Return a fragment over `dims`: first the dim along N, then the dim along positions, then others.
 
-        `registers` are (dim, neighbours of a lane), innermost first.
-
-        Neighbouring lanes are neighbours along positions if memory is contiguous along these or lanes form blocks, else
-        along N.
+        `registers` are (dim, neighbours of a lane), innermost first. Neighbouring lanes are neighbours along positions
+        if memory is contiguous along these (`along_m`) or lanes form blocks, else along N.
         """
         n, m, *_ = dims
         order = ((m, 0), (n, 1)) if along_m or self.atom else ((n, 1), (m, 0))
         digits = [(dim, size, Space.REGISTER) for dim, size in registers]
         digits += [(dim, self.lanes[side], Space.LANE) for dim, side in order]
         digits += [(dim, self.subgroups[side], Space.SUBGROUP) for dim, side in order]
-        stacked = tuple(Digit(dim, size, space, 1) for dim, size, space in digits)
-        return Fragment(dims, _apart(stacked))
+        unit_digits = tuple(Digit(dim, size, space, 1) for dim, size, space in digits)
+        return Fragment(dims, _stacked(unit_digits))
 
     def image(self, along_m: bool) -> Fragment:
         """Return the layout of an image's tile over N and positions; the rows of a lane follow one another."""
-        held = ("n", self.own.channels), ("m", self.own.columns)
-        return self.fragment(("n", "m"), (*(reversed(held) if along_m else held), ("m", self.own.rows)), along_m)
+        row = ("n", self.lane_part.channels), ("m", self.lane_part.columns)
+        registers = (*(reversed(row) if along_m else row), ("m", self.lane_part.rows))
+        return self.fragment(("n", "m"), registers, along_m)
 
 
 def sums_weights(problem: Problem) -> bool:
@@ -82,15 +81,15 @@ def sums_weights(problem: Problem) -> bool:
     return isinstance(problem, Conv) and problem.direction in (Direction.BWD_W, Direction.BWD_WB)
 
 
-def _atom(problem: Problem, own: Own, facts: TargetFacts) -> BlockAtom | None:
-    """Return the matrix instruction that `own` names, None for multiply-adds; DoesNotFit where the target lacks it."""
-    if own.atom is None:
+def _atom(problem: Problem, lane: LanePart, facts: TargetFacts) -> BlockAtom | None:
+    """Return the matrix instruction of a lane's part, None for multiply-adds; DoesNotFit where the target lacks it."""
+    if lane.atom is None:
         return None
     for atom in blocks(problem, facts):
-        if atom.shape == own.atom:
+        if atom.shape == lane.atom:
             return atom
     kinds = " and ".join(dict.fromkeys(t.dtype for t in problem.factors))
-    raise DoesNotFit(f"mma={own}: {facts.name} has no such matrix instruction of blocks for {kinds} in this direction")
+    raise DoesNotFit(f"mma={lane}: {facts.name} has no such matrix instruction of blocks for {kinds} in this direction")
 
 
 def blocks(problem: Problem, facts: TargetFacts) -> tuple[BlockAtom, ...]:
@@ -101,11 +100,11 @@ def blocks(problem: Problem, facts: TargetFacts) -> tuple[BlockAtom, ...]:
     return tuple(atom for atom in facts.blocks if types == {atom.elem} and atom.acc.name == problem.acc_type)
 
 
-def _apart(digits: Sequence[Digit]) -> tuple[Digit, ...]:
+def _stacked(digits: Sequence[Digit]) -> tuple[Digit, ...]:
     """Return the digits with strides in each space stacked in order, without digits of size 1."""
-    reached: dict[str, int] = {}
+    strides: dict[str, int] = {}
     stacked = []
     for d in digits:
-        stacked.append(evolve(d, stride=reached.get(d.space, 1)))
-        reached[d.space] = reached.get(d.space, 1) * d.size
+        stacked.append(evolve(d, stride=strides.get(d.space, 1)))
+        strides[d.space] = strides.get(d.space, 1) * d.size
     return tuple(d for d in stacked if d.size > 1)

@@ -10,7 +10,7 @@ from convgen.ir.layout.memory import RunView, View
 from convgen.ir.record import evolve, frozen
 from convgen.passes.messages.linear import linearize
 from convgen.passes.messages.planes import is_plane, rectangle_of
-from convgen.plan.copies import ROWS, K, comes_as_rectangles, is_turned, message_elems, rows_evenly
+from convgen.plan.copies import ROWS, K, comes_as_rectangles, even_rows_at_once, is_read_transposed, message_elems
 
 
 @frozen
@@ -33,7 +33,7 @@ class OperandLoad:
         share = rows * k / lanes
         if self.along_k and not (self.by_reads and share % self.widest):
             return share / self.widest
-        return share / rows_evenly(self.widest, int(share), elem_bytes)
+        return share / even_rows_at_once(self.widest, int(share), elem_bytes)
 
 
 def view_load(view: View, facts: TargetFacts) -> OperandLoad:
@@ -48,7 +48,7 @@ def fragment_load(view: View, fragment: Fragment, facts: TargetFacts) -> Operand
     linear, chunk = linearize(view), facts.chunk_bytes // view.memory.elem.bytes
     if is_plane(linear, facts.planes) or comes_as_rectangles(linear, fragment, facts):
         return OperandLoad(chunk, True, as_rectangles=True)
-    if is_turned(view, view.memory.elem, fragment, facts, repeated=True):
+    if is_read_transposed(view, view.memory.elem, fragment, facts, repeated=True):
         return OperandLoad(chunk, True, by_reads=True)
     return view_load(view, facts)
 

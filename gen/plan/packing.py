@@ -19,7 +19,7 @@ from convgen.ir.record import evolve, frozen
 from convgen.plan.padding import windows
 
 _ROWS, _K = "packed_row", "packed_k"  #: dims of a packed matrix
-_MOST_GROWTH = 1.25  #: most growth of an image when its axes are rounded up to whole tiles
+_MOST_GROWTH = 1.25  #: factor; most growth of an image by rounding its axes up to whole tiles; assumed
 
 
 @frozen
@@ -33,11 +33,9 @@ class Packing:
 
 
 def packed(view: View, role: str, counts: tuple[int, int], *, image_of: int = 0) -> Packing:
-    """Return the packing of an input of the product `role`: an image if it has windows, else a matrix.
+    """Return the packing of an input of the product `role`: an image where `image_of` and windows allow, else a matrix.
 
-    Without `image_of` it is a matrix in any case.
-
-    `counts` are the rows and columns of whole tiles. A matrix has that size, an image only where it grows little by it.
+    `counts` are the rows and columns of whole tiles. A matrix has that size, an image only if it grows little by it.
     Rows of an image begin at multiples of `image_of` elements.
 
     Raises DoesNotFit where the input belongs to several products, has sizes that are known only at launch, or packs two
@@ -54,11 +52,11 @@ def packed(view: View, role: str, counts: tuple[int, int], *, image_of: int = 0)
 
 def _matrix(view: View, name: str, rows: int, depth: int) -> Packing:
     elem = view.memory.elem
-    held = Global(name, elem, elem.size(rows * depth))
+    memory = Global(name, elem, elem.size(rows * depth))
     index = TensorDim(rows, ((_ROWS, 1),)), TensorDim(depth, ((_K, 1),))
     axes = (Dim(_ROWS, rows, rows),), (Dim(_K, depth, depth),)
-    made = View(held, Layout.dense((rows, depth), (0, 1)), axes, index)
-    return Packing(view, made, made)
+    packed = View(memory, Layout.dense((rows, depth), (0, 1)), axes, index)
+    return Packing(view, packed, packed)
 
 
 def _image(view: View, name: str, counts: tuple[int, int], chunk: int) -> Packing:
@@ -67,9 +65,11 @@ def _image(view: View, name: str, counts: tuple[int, int], chunk: int) -> Packin
     Padding of runs holds elements that the second factor multiplies by zero; padding of axes holds zeros.
     """
     strides = view.layout.strides()
-    # Drop coordinates with stride 0, the starts of runs. A single channel stays innermost, as several channels would.
-    kept = sorted((n for n, apart in enumerate(strides) if apart), key=lambda n: (-strides[n], view.index[n].size == 1))
-    index = [view.index[n] for n in kept]
+    # In memory order, without coordinates of stride 0, which mask the starts of runs. A single channel stays innermost,
+    # as several channels would.
+    order = [n for n, stride in enumerate(strides) if stride]
+    order.sort(key=lambda n: (-strides[n], view.index[n].size == 1))
+    index = [view.index[n] for n in order]
     axes = [tuple(evolve(d, size=d.padded) for d in axis) for axis in view.axes]
     most = _MOST_GROWTH * _size(index, axes)
     for n, count in enumerate(counts):
@@ -78,19 +78,21 @@ def _image(view: View, name: str, counts: tuple[int, int], chunk: int) -> Packin
     lows, extents = zip(*((low, high - low + 1) for low, high in _reaches(index, axes)))
     sizes = [*extents]
     row = -1 if chunk % extents[-1] else -2  # Dim of a row: pixels x channels for taps=lines
-    each = chunk // gcd(chunk, prod(extents[row:][1:]))
-    sizes[row] = -(-extents[row] // each) * each
+    multiple = chunk // gcd(chunk, prod(extents[row:][1:]))
+    sizes[row] = -(-extents[row] // multiple) * multiple
     layout = Layout.dense(sizes, range(len(sizes)))
-    held = Global(name, view.memory.elem, view.memory.elem.size(prod(sizes)))
+    memory = Global(name, view.memory.elem, view.memory.elem.size(prod(sizes)))
     dims = [Dim(f"at{n}", size, size) for n, size in enumerate(sizes)]
     places = tuple(dims[:-1]), tuple(dims[-1:])
-    there = tuple(TensorDim(d.size, ((d.name, 1),)) for d in dims)
-    here = tuple(
+    stored_index = tuple(TensorDim(d.size, ((d.name, 1),)) for d in dims)
+    source_index = tuple(
         TensorDim(t.size, ((d.name, 1),), low, low < 0 or low + d.size > t.size) for t, d, low in zip(index, dims, lows)
     )
-    source = View(view.memory, Layout.strided((t.size for t in index), [strides[n] for n in kept]), places, here)
-    inside = tuple(TensorDim(size, t.terms, t.const - low) for t, size, low in zip(index, sizes, lows))
-    return Packing(source, View(held, layout, places, there), View(held, layout, tuple(axes), inside), is_image=True)
+    read = Layout.strided((t.size for t in index), [strides[n] for n in order])
+    source = View(view.memory, read, places, source_index)
+    seen_index = tuple(TensorDim(size, t.terms, t.const - low) for t, size, low in zip(index, sizes, lows))
+    target, seen = View(memory, layout, places, stored_index), View(memory, layout, tuple(axes), seen_index)
+    return Packing(source, target, seen, is_image=True)
 
 
 def _at_least(axis: tuple[Dim, ...], count: int) -> tuple[Dim, ...]:
@@ -108,5 +110,5 @@ def _reaches(index: Sequence[TensorDim], axes: Sequence[Sequence[Dim]]) -> Itera
     """Yield the lowest and the highest value of each coordinate."""
     sizes = {d.name: d.size for axis in axes for d in axis}
     for t in index:
-        ways = [coef * (sizes[name] - 1) for name, coef in t.terms]
-        yield t.const + sum(way for way in ways if way < 0), t.const + sum(way for way in ways if way > 0)
+        reaches = [coef * (sizes[name] - 1) for name, coef in t.terms]
+        yield t.const + sum(min(0, reach) for reach in reaches), t.const + sum(max(0, reach) for reach in reaches)

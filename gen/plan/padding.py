@@ -32,22 +32,22 @@ _ROWS, _K = 0, 1  #: axes of a factor's view
 class Padding:
     """Views for sums of one tap at a time.
 
-    The factors have the product's axes, then one of taps, and where several workgroups share K, two more: the first
-    block of a share and the block after its last. If the sums run over taps, those dims are removed from K.
+    The factors have the product's axes, then one of taps and, where several workgroups share K, two more: the first
+    block of a share and the block after its last. Taps are dims of K, from which they are then removed, or dims of the
+    rows of one factor, where pixels are summed.
     """
 
     of_n: View
     of_m: View
-    #: Per factor whose windows reach outside (0: N's, 1: M's): coordinates by dims of its rows and of taps. A sum
+    #: Per factor whose windows reach outside (0: N's, 1: M's): coordinates by dims of its rows and of taps. A product
     #: counts where all of them are in range.
-    #: where all are in range.
     inside: dict[int, tuple[TensorDim, ...]]
     taps: Dims
-    summed: bool  #: whether taps belong to K, else to the rows
-    run: int  #: positions from one tap to the next along K or rows; 0 where other dims of K surround the taps
-    alone: bool = True  #: whether all rows of one matrix instruction have the same tap
-    blocks: int = 0  #: blocks of K for one tap, each as deep as a message, if taps belong to K
-    shared: int = 0  #: blocks of all of K, if K is shared
+    taps_in_k: bool  #: whether taps are dims of K, else of rows
+    tap_step: int  #: positions of K or rows from one tap to the next; 0 where other dims of K surround the taps
+    one_tap: bool = True  #: taps of rows: whether all rows of one matrix instruction have the same tap
+    tap_blocks: int = 0  #: taps of K: blocks of K for one tap, each as deep as a message
+    k_blocks: int = 0  #: taps of K: blocks of all of K, if several workgroups share it; else 0
 
     @property
     def count(self) -> int:
@@ -62,7 +62,7 @@ class Padding:
 
     def has_taps(self, side: int) -> bool:
         """Whether rows of a factor have taps, so that an instruction's rows are numbered by tap."""
-        return not self.summed and side == self.side
+        return not self.taps_in_k and side == self.side
 
     def decoded(self, side: int, row: Any, tap: Any) -> dict[str, Any]:
         """Return the positions along the dims of a factor's row, and along those of a tap."""
@@ -97,10 +97,10 @@ def names_in(index: Iterable[TensorDim]) -> set[str]:
     return {name for t in index for name, _ in t.terms}
 
 
-def kept_out(product: Product) -> tuple[TensorDim, ...]:
-    """Return the coordinates along which windows reach outside, where the other factor's type has infinities or NaN."""
+def unsafe_halo(product: Product) -> tuple[TensorDim, ...]:
+    """Return the halo coordinates where padding may spoil sums: the other factor's type has infinities or NaN."""
     factors = product.of_n, product.of_m
-    spoiled = (view for view, other in zip(factors, factors[::-1]) if _has_more(other.memory.elem))
+    spoiled = (view for view, partner in zip(factors, factors[::-1]) if _has_more(partner.memory.elem))
     return tuple(t for view in spoiled for t in halo(view))
 
 
@@ -109,11 +109,11 @@ def has_whole_pairs(product: Product) -> bool:
 
     A lane loads such elements only as neighbours along K.
     """
-    around = names_in(kept_out(product))
-    for view in (product.of_n, product.of_m) if around else ():
+    window_dims = names_in(unsafe_halo(product))
+    for view in (product.of_n, product.of_m) if window_dims else ():
         if view.memory.elem.bits == 4:
-            found = pairs_of(view)
-            if found is None or found[1] != _K or view.axes[_K][-1].name in around:
+            pairs = pairs_of(view)
+            if pairs is None or pairs[1] != _K or view.axes[_K][-1].name in window_dims:
                 return False
     return True
 
@@ -127,64 +127,75 @@ def padding(product: Product, unit: MmaTile, *, shared: bool) -> Padding | None:
     """Return the views for exact padding of a kernel with the tile `unit`; None where padding adds zeros."""
     factors = product.of_n, product.of_m
     sides = [n for n, view in enumerate(factors) if halo(view)]
-    if not kept_out(product):
+    if not unsafe_halo(product):
         return None
     names = {name for side in sides for name in names_in(halo(factors[side]))}
-    of_k = _span(factors[0].axes[_K], names)
+    # Taps are enumerated along the side that has fewer of them; the other side has the pixels.
+    of_k = _between(factors[0].axes[_K], names)
     if len(sides) > 1:
-        return _summed(factors, sides, of_k, unit, shared=shared)
+        return _with_taps_in_k(factors, sides, of_k, unit, shared=shared)
     (side,) = sides
-    of_rows = _span(factors[side].axes[_ROWS], names)
+    of_rows = _between(factors[side].axes[_ROWS], names)
     if _count(of_k) <= _count(of_rows):
-        return _summed(factors, sides, of_k, unit, shared=shared)
-    return _of_rows(factors, side, of_rows, (unit.atom.n, unit.atom.m)[side])
+        return _with_taps_in_k(factors, sides, of_k, unit, shared=shared)
+    return _with_taps_in_rows(factors, side, of_rows, (unit.atom.n, unit.atom.m)[side])
 
 
-def _summed(factors: Sequence[View], sides: Sequence[int], taps: Dims, unit: MmaTile, *, shared: bool) -> Padding:
+def _with_taps_in_k(
+    factors: Sequence[View], sides: Sequence[int], taps: Dims, unit: MmaTile, *, shared: bool
+) -> Padding:
     """Return the views where taps belong to K: they become an axis of their own."""
     depth, tile_k = (steps * unit.atom.k for steps in (unit.pack, unit.steps * unit.teams_k))
-    k = factors[0].axes[_K]
-    inner = _behind(k, taps)
-    *outer, last = tuple(d for d in k if d not in taps) or (Dim("one", 1, 1),)
-    rest = (*outer, evolve(last, padded=-(-last.size // depth) * depth))
-    apart = tuple(evolve(d, padded=d.size) for d in taps)
-    masks, ends = _share(k, tile_k) if shared else ((), ())
+    k_dims = factors[0].axes[_K]
+    inner = _positions_after(k_dims, taps)
+    *outer, last = tuple(d for d in k_dims if d not in taps) or (Dim("one", 1, 1),)
+    one_tap_k = (*outer, evolve(last, padded=-(-last.size // depth) * depth))
+    tap_axis = tuple(evolve(d, padded=d.size) for d in taps)
+    masks, share_dims = _share_masks(k_dims, tile_k) if shared else ((), ())
     of_n, of_m = (
-        _seen(view, (view.axes[0], rest, *view.axes[2:], apart, *((d,) for d in ends)), masks) for view in factors
+        _with_masks(view, (view.axes[0], one_tap_k, *view.axes[2:], tap_axis, *((d,) for d in share_dims)), masks)
+        for view in factors
     )
-    run = inner if _count(k) == _count(taps) * inner else 0
-    whole, blocks = -(-_count(k) // tile_k), _count(rest) // depth
+    tap_step = inner if _count(k_dims) == _count(taps) * inner else 0
+    k_blocks, tap_blocks = -(-_count(k_dims) // tile_k), _count(one_tap_k) // depth
     return Padding(
-        of_n, of_m, {n: halo(factors[n]) for n in sides}, apart, True, run,
-        blocks=blocks, shared=whole if shared else 0,
+        of_n, of_m, {n: halo(factors[n]) for n in sides}, tap_axis, True, tap_step,
+        tap_blocks=tap_blocks, k_blocks=k_blocks if shared else 0,
     )  # fmt: skip
 
 
-def _share(k: Dims, tile_k: int) -> tuple[tuple[TensorDim, ...], Dims]:
-    """Return coordinates that are in range inside a share of K, and the dims of the share's first and end block."""
+def _share_masks(k: Dims, tile_k: int) -> tuple[tuple[TensorDim, ...], Dims]:
+    """Return coordinates that are in range inside a share of K, and the dims of the share's first and end block.
+
+    For a position p along K these are p - first * tile_k, in range from the share's first block on, and
+    p - end * tile_k + size, in range before its end.
+    """
     blocks = -(-_count(k) // tile_k)
-    position = tuple((d.name, _behind(k, (d,))) for d in k)
-    ends = tuple(Dim(name, blocks + 1, blocks + 1) for name in ("share_begin", "share_end"))
+    position = tuple((d.name, _positions_after(k, (d,))) for d in k)
+    share_dims = tuple(Dim(name, blocks + 1, blocks + 1) for name in ("share_begin", "share_end"))
     size = blocks * tile_k
-    starts = 0, size  # in range from the first block on, and before the end
-    return tuple(TensorDim(size, (*position, (d.name, -tile_k)), at, True) for d, at in zip(ends, starts)), ends
+    masks = (TensorDim(size, (*position, (d.name, -tile_k)), const, True) for d, const in zip(share_dims, (0, size)))
+    return tuple(masks), share_dims
 
 
-def _of_rows(factors: Sequence[View], side: int, own: Dims, rows: int) -> Padding:
-    """Return the views where pixels are summed: outside at a tap, the other factor reads zeros."""
+def _with_taps_in_rows(factors: Sequence[View], side: int, dims: Dims, rows: int) -> Padding:
+    """Return the views where pixels are summed: the other factor reads zeros at pixels that are outside at a tap.
+
+    Where an instruction's rows have several taps, `same_tap` leaves only the rows of the current one.
+    """
     view = factors[side]
-    taps = tuple(evolve(d, name=f"{d.name}_tap") for d in own)
-    names = {d.name: tap.name for d, tap in zip(own, taps)}
-    run = _behind(view.axes[_ROWS], own)
-    alone = run % rows == 0
-    same = () if alone else tuple(TensorDim(1, ((d, 1), (tap, -1)), 0, True) for d, tap in names.items())
-    outside = tuple(evolve(t, terms=tuple((names.get(name, name), coef) for name, coef in t.terms)) for t in halo(view))
-    masks = ((), outside)
-    of_n, of_m = (_seen(each, (*each.axes, taps), masks[n != side]) for n, each in enumerate(factors))
-    return Padding(of_n, of_m, {side: same}, taps, False, run, alone)
+    taps = tuple(evolve(d, name=f"{d.name}_tap") for d in dims)
+    tap_names = {d.name: tap.name for d, tap in zip(dims, taps)}
+    tap_step = _positions_after(view.axes[_ROWS], dims)
+    one_tap = tap_step % rows == 0
+    same_tap = () if one_tap else tuple(TensorDim(1, ((d, 1), (tap, -1)), 0, True) for d, tap in tap_names.items())
+    by_tap = tuple(evolve(t, terms=tuple((tap_names.get(name, name), c) for name, c in t.terms)) for t in halo(view))
+    masks = ((), by_tap)
+    of_n, of_m = (_with_masks(factor, (*factor.axes, taps), masks[n != side]) for n, factor in enumerate(factors))
+    return Padding(of_n, of_m, {side: same_tap}, taps, False, tap_step, one_tap)
 
 
-def _span(dims: Dims, names: Collection[str]) -> Dims:
+def _between(dims: Dims, names: Collection[str]) -> Dims:
     """Return the dims from the first to the last of these names."""
     at = [n for n, d in enumerate(dims) if d.name in names]
     return dims[at[0] : at[-1] + 1]
@@ -192,8 +203,9 @@ def _span(dims: Dims, names: Collection[str]) -> Dims:
 
 def _decoded(dims: Dims, position: Any) -> dict[str, Any]:
     """Return the positions along each dim of a position along all; the outermost long dim takes the overrun."""
-    kept = [d for d in dims if d.padded > 1]
-    digits = Digits(tuple(d.name for d in kept), stacked(Space.AXIS, [(d.name, d.padded) for d in reversed(kept)]))
+    long_dims = [d for d in dims if d.padded > 1]
+    sizes = [(d.name, d.padded) for d in reversed(long_dims)]
+    digits = Digits(tuple(d.name for d in long_dims), stacked(Space.AXIS, sizes))
     return {d.name: 0 for d in dims} | digits.coordinates({Space.AXIS: position}, overrun=True)
 
 
@@ -201,16 +213,19 @@ def _count(dims: Iterable[Dim]) -> int:
     return prod(d.padded for d in dims)
 
 
-def _behind(dims: Dims, some: Dims) -> int:
+def _positions_after(dims: Dims, some: Dims) -> int:
     """Return the number of positions of the dims after the last of `some`."""
     return _count(dims[dims.index(some[-1]) + 1 :])
 
 
-def _seen(view: View, axes: tuple[Dims, ...], masks: tuple[TensorDim, ...]) -> View:
-    """Return a view with other axes, zero outside the range of further coordinates, which have stride 0."""
-    held, rank = view.layout, len(view.index)
-    nowhere = (Digit(LETTERS[rank + n], t.size, Space.MEMORY, 0) for n, t in enumerate(masks))
-    layout = Layout((*held.dims, *(t.size for t in masks)), (*nowhere, *held.blocks))
+def _with_masks(view: View, axes: tuple[Dims, ...], masks: tuple[TensorDim, ...]) -> View:
+    """Return a view with other axes that reads zero where a coordinate of `masks` is out of range.
+
+    The masks become further coordinates of the tensor, with stride 0.
+    """
+    layout, rank = view.layout, len(view.index)
+    strideless = (Digit(LETTERS[rank + n], t.size, Space.MEMORY, 0) for n, t in enumerate(masks))
+    layout = Layout((*layout.dims, *(t.size for t in masks)), (*strideless, *layout.blocks))
     changes: dict[str, Any] = {"layout": layout, "axes": axes, "index": (*view.index, *masks)}
     if isinstance(view, SizedView):
         changes["apart"] = (*view.apart, *(0 for _ in masks))

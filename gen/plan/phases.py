@@ -129,13 +129,13 @@ class Columns:
 
     def coordinates(self) -> tuple[TensorDim, TensorDim, TensorDim]:
         """Return the coordinates along this axis of diff_src, the weights and diff_dst."""
-        a, apart = self.axis, self.axis.d + 1
+        a, tap_distance = self.axis, self.axis.d + 1
         q, k = (f"i{self.name}", self.positions), (f"k{self.name}", self.taps)
         f = [(self.phase, self.count)] if self.count > 1 else []
-        before = self.taps - 1  #: taps before the last one
-        diff_src = _within(a.i, [(*q, a.s), *((*dim, apart) for dim in f)], a.s * self._first_q + self._start)
-        wei = _within(a.k, [*((*dim, 1) for dim in f), (*k, -a.s)], a.s * before - self.shift)
-        diff_dst = _within(a.o, [(*q, 1), (*k, apart)], self._first_q - before * apart)
+        earlier_taps = self.taps - 1  #: taps before the last one
+        diff_src = _within(a.i, [(*q, a.s), *((*dim, tap_distance) for dim in f)], a.s * self._first_q + self._start)
+        wei = _within(a.k, [*((*dim, 1) for dim in f), (*k, -a.s)], a.s * earlier_taps - self.shift)
+        diff_dst = _within(a.o, [(*q, 1), (*k, tap_distance)], self._first_q - earlier_taps * tap_distance)
         return diff_src, wei, diff_dst
 
 

@@ -27,27 +27,31 @@ from convgen.passes.messages.nibble_pairs import check_halves
 from convgen.passes.split_chains import ROOM
 from convgen.plan import epilogues
 from convgen.plan.compensation import Sums, compensation
-from convgen.plan.config import EXACT, MERGED, Config, Own
+from convgen.plan.config import EXACT, MERGED, Config, LanePart
 from convgen.plan.contraction import Product
-from convgen.plan.copies import is_turned
-from convgen.plan.inputs import Operand
+from convgen.plan.copies import is_read_transposed
+from convgen.plan.inputs import InputPath
 from convgen.plan.lane_tile import LaneTile
 from convgen.plan.packing import Packing, packed
 from convgen.plan.padding import Padding, padding, piece
 from convgen.plan.padding import windows as windows_of
 from convgen.plan.refusals import check_words
-from convgen.plan.registers import Held, Pipeline, masks_of
-from convgen.plan.teams import TeamsMeet
+from convgen.plan.registers import LaneRegisters, Pipeline, masks_of
+from convgen.plan.subgroup_reduction import SubgroupReduction
 from convgen.plan.variants.variant import Packings, variant_of
 from convgen.plan.window_views import Windows
 from convgen.problem.matmul import Problem
 
-_CUTS = (2, 4, 8)  #: numbers of runs into which an instruction's rows may be cut
+#: numbers of runs into which an instruction's rows may be cut, so that its rows are interleaved with those of others
+_ROW_RUNS = (2, 4, 8)
 MOST_GROUPS = (1 << 31) - 1  #: workgroups; along an axis of a grid, which kernels count in s32
 
 
 class Reduction(Enum):
-    """The way in which slices of K are reduced to one result."""
+    """How slices of K are reduced to one result, as the config word `sum=` says.
+
+    (`SubgroupReduction` reduces the partial sums of one workgroup's subgroups before that.)
+    """
 
     ALONE = ""  #: there is one slice
     ATOMIC = "atomic"  #: each slice adds to the result, which starts as zero or the bias
@@ -60,8 +64,8 @@ class Part:
     """One matrix product of the problem."""
 
     product: Product
-    of_n: Operand
-    of_m: Operand
+    of_n: InputPath
+    of_m: InputPath
     sums: tuple[Sums, ...]  #: launches of sums that must run before the product
     epilogue: Epilogue
     mapping: WorkgroupMapping
@@ -80,7 +84,7 @@ class Part:
     @property
     def tiles(self) -> tuple[Shared, ...]:
         """Return the tiles in shared memory."""
-        return tuple(operand.tile for operand in (self.of_n, self.of_m) if operand.tile)
+        return tuple(path.tile for path in (self.of_n, self.of_m) if path.tile)
 
 
 @frozen
@@ -94,7 +98,7 @@ class Plan:
     parts: tuple[Part, ...]
     reduction: Reduction
     registers: int  #: registers; of a lane, accumulators included, estimate
-    teams_meet: TeamsMeet | None = None  #: reduction over subgroups along K, if there are several
+    subgroup_reduction: SubgroupReduction | None = None  #: reduction over subgroups along K, if `waves_k` > 1
 
     @property
     def mma(self) -> MmaTile:
@@ -143,7 +147,7 @@ def make_plan(problem: Problem, config: Config, facts: TargetFacts) -> Plan:
     if plan.shared_bytes > facts.shared_bytes:
         raise DoesNotFit(f"{plan.shared_bytes} bytes of shared memory, at most {facts.shared_bytes}")
     if config.waves_k > 1:
-        plan = _with_teams(plan)
+        plan = _with_subgroup_reduction(plan)
     plan = evolve(plan, registers=max((_estimate_registers(plan, p) for p in parts), default=0))
     _check_registers(plan)
     return plan
@@ -163,18 +167,21 @@ def _check_halves(parts: Sequence[Part], mma: MmaTile, facts: TargetFacts) -> No
                 raise DoesNotFit(f"padding={EXACT}: {error}", short_of="pairs") from error
 
 
-def _with_teams(plan: Plan) -> Plan:
-    """Return the plan with scratch for the reduction over subgroups along K; DoesNotFit where it has no room."""
-    found = TeamsMeet.of(plan.mma, plan.parts[0].tiles if plan.parts else (), plan.facts)
-    if not found:
+def _with_subgroup_reduction(plan: Plan) -> Plan:
+    """Return the plan with a scratch tile for the reduction over subgroups along K; DoesNotFit where it has no room."""
+    reduction = SubgroupReduction.of(plan.mma, plan.parts[0].tiles if plan.parts else (), plan.facts)
+    if not reduction:
         raise DoesNotFit("no input's shared memory has room to reduce the sums of subgroups along K")
-    return evolve(plan, teams_meet=found)
+    return evolve(plan, subgroup_reduction=reduction)
 
 
 def _laid_out(
     problem: Problem, products: Sequence[Product], unit: MmaTile | LaneTile, config: Config, facts: TargetFacts
 ) -> tuple[MmaTile | LaneTile, tuple[Part, ...]]:
-    """Return the tile and the parts; wide stores and rows in order, unless these cause more bank conflicts."""
+    """Return the tile and the parts of a plan; other orders of rows and columns where they have fewer bank conflicts.
+
+    The first choice has wide stores (runs of columns in a lane) and rows in order.
+    """
 
     def laid_out(unit: MmaTile | LaneTile) -> tuple[Part, ...]:
         return tuple(_part(problem, product, unit, config, facts) for product in products)
@@ -184,10 +191,10 @@ def _laid_out(
     parts = laid_out(unit)
     if isinstance(unit, MmaTile):
         for side, change in _other_orders(unit, parts, config, facts):
-            if least := _conflicts(parts, side):
-                other = evolve(unit, **change)
-                tried = laid_out(other)
-                unit, parts = (other, tried) if _conflicts(tried, side) < least else (unit, parts)
+            if conflicts := _conflicts(parts, side):
+                changed = evolve(unit, **change)
+                changed_parts = laid_out(changed)
+                unit, parts = (changed, changed_parts) if _conflicts(changed_parts, side) < conflicts else (unit, parts)
     return unit, parts
 
 
@@ -198,14 +205,17 @@ def _turns_columns(products: Sequence[Product], unit: MmaTile, config: Config, f
     return (
         config.slots > 0
         and facts.matrix_reads is not None
-        and any(is_turned(view, elem, ordered.a, facts) and not is_turned(view, elem, unit.a, facts) for view in views)
+        and any(
+            is_read_transposed(view, elem, ordered.a, facts) and not is_read_transposed(view, elem, unit.a, facts)
+            for view in views
+        )
     )
 
 
 def _other_orders(
     unit: MmaTile, parts: Sequence[Part], config: Config, facts: TargetFacts
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield (side, changed fields): N in order; M distributed over instructions where tiles are blocked.
+    """Yield (side, changed fields): columns of N in order; rows of M interleaved over instructions of blocked tiles.
 
     M stays in order where windows are resident and may begin at any row, and where an instruction's rows are numbered
     by tap.
@@ -214,7 +224,7 @@ def _other_orders(
         yield 0, {"run": 1}
     by_taps = any(part.padding and part.padding.has_taps(1) for part in parts)
     if facts.tiles_as_fragments and variant_of(config).rows_are_free and not by_taps:
-        yield from ((1, {"rows": unit.atom.m // cut}) for cut in _CUTS if unit.atom.m % cut == 0)
+        yield from ((1, {"rows": unit.atom.m // runs}) for runs in _ROW_RUNS if unit.atom.m % runs == 0)
 
 
 def _conflicts(parts: tuple[Part, ...], side: int) -> int:
@@ -236,11 +246,11 @@ def _in_one_grid(
     parts = _in_one_order(parts, facts)
     if len({part.tiles for part in parts}) > 1:
         raise DoesNotFit(f"{given}: products would take different tiles of shared memory")
-    first, placed = 0, []
+    first, in_grid = 0, []
     for part in sorted(parts, key=lambda part: -part.k_blocks):
-        placed.append(evolve(part, mapping=evolve(part.mapping, first=first)))
+        in_grid.append(evolve(part, mapping=evolve(part.mapping, first=first)))
         first += part.mapping.numbers
-    return tuple(placed)
+    return tuple(in_grid)
 
 
 def _in_one_order(parts: tuple[Part, ...], facts: TargetFacts) -> tuple[Part, ...]:
@@ -248,26 +258,28 @@ def _in_one_order(parts: tuple[Part, ...], facts: TargetFacts) -> tuple[Part, ..
 
     Lanes may write each product's tile in another order; the gaps with the fewest bank conflicts in all are taken.
     """
-    sides = [_alike([part.of_n for part in parts], facts), _alike([part.of_m for part in parts], facts)]
-    return tuple(evolve(part, of_n=of_n, of_m=of_m) for part, of_n, of_m in zip(parts, *sides))
+    sides = [part.of_n for part in parts], [part.of_m for part in parts]
+    paths = [_with_common_tile(side, facts) for side in sides]
+    return tuple(evolve(part, of_n=of_n, of_m=of_m) for part, of_n, of_m in zip(parts, *paths))
 
 
-def _alike(sides: Sequence[Operand], facts: TargetFacts) -> Sequence[Operand]:
+def _with_common_tile(paths: Sequence[InputPath], facts: TargetFacts) -> Sequence[InputPath]:
     """Return the inputs of several products with one common tile, unless tiles are not blocked or there is no copy."""
-    tiles = dict.fromkeys(side.tile for side in sides)
-    if not facts.tiles_as_fragments or len(tiles) == 1 or not all(side.tile and side.copy for side in sides):
-        return sides
-    orders = ([side.through(tile, facts) for side in sides] for tile in tiles if tile)
-    return min(orders, key=lambda found: sum(side.conflicts for side in found))
+    distinct_tiles = dict.fromkeys(path.tile for path in paths)
+    if not facts.tiles_as_fragments or len(distinct_tiles) == 1 or not all(path.tile and path.copy for path in paths):
+        return paths
+    candidates = ([path.with_tile(tile, facts) for path in paths] for tile in distinct_tiles if tile)
+    return min(candidates, key=lambda paths: sum(path.conflicts for path in paths))
 
 
 def _reduction(problem: Problem, config: Config, parts: tuple[Part, ...], facts: TargetFacts) -> Reduction:
+    """Return how slices are reduced: by `sum=`, else by atomics where that is correct; DoesNotFit if impossible."""
     if all(part.mapping.sharers == 1 for part in parts):
         return Reduction.ALONE
     acc = scalar(problem.acc_type)
-    adds = not isinstance(config.mma, Own) and all(part.epilogue.may_precede_sums(acc) for part in parts)
+    by_units = not isinstance(config.mma, LanePart)
     any_order = acc.is_int or not problem.deterministic  # integer sums are equal in any order
-    may_add = adds and any_order
+    may_add = by_units and any_order and all(part.epilogue.may_precede_sums(acc) for part in parts)
     if config.sum == "atomic" and not may_add:
         raise DoesNotFit("sum=atomic: the result is no sum in any order")
     if config.sum == "last" and not facts.tickets:
@@ -280,9 +292,9 @@ def _reduction(problem: Problem, config: Config, parts: tuple[Part, ...], facts:
 def _of_stream(config: Config, may_add: bool, facts: TargetFacts) -> Reduction:
     """Return the reduction within a stream-K launch: in the order of K where the target has tickets."""
     if config.at_a_time:
-        raise DoesNotFit(f"sum={config.sum}:{config.at_a_time}: map={config.map} has shares of K that all meet at once")
+        raise DoesNotFit(f"sum={config.sum}:{config.at_a_time}: map={config.map} reduces all shares of K at once")
     if config.sum == "launch":
-        raise DoesNotFit(f"sum=launch: map={config.map} has shares of K that meet within the launch")
+        raise DoesNotFit(f"sum=launch: map={config.map} reduces shares of K within its own launch")
     if not config.sum and not facts.tickets and not may_add:
         raise DoesNotFit(f"map={config.map}: {facts.name} does not order workgroups, and the result is no sum")
     return Reduction(config.sum or ("last" if facts.tickets else "atomic"))
@@ -295,22 +307,24 @@ def _part(
     config: Config,
     facts: TargetFacts,
 ) -> Part:
+    """Return one product's part of the plan: paths of inputs, mapping, compensation, epilogue and exact padding."""
     tile_k = config.tile[2]
     blocks = -(-product.k // (tile_k * config.slices))
     packings = _packings(product, config, facts, blocks * config.slices * tile_k)
     of_n, of_m = variant_of(config).inputs(problem, product, packings, unit, config, facts)
-    of_n, of_m = (evolve(o, packing=p) for o, p in zip((of_n, of_m), packings))
+    of_n, of_m = (evolve(path, packing=packing) for path, packing in zip((of_n, of_m), packings))
     mapping = _mapping(problem, product, config, blocks)
     _check_grid(mapping, config, facts)
     if isinstance(unit, MmaTile) and not facts.checks_bounds and not problem.runtime:
-        mapping = _dealt(mapping, product, config)
-    each = rounded_up(product.of_m.length(1), tile_k) if problem.runtime else mapping.turns.blocks_of_tile
-    added = compensation(problem, product, (of_n.less, of_m.less), times(each, tile_k * config.slices))
-    epilogue = Epilogue((*added.steps, *epilogues.of(problem, product, vanish=not (of_n.less or of_m.less))))
-    kept_out = None
+        mapping = _in_whole_rounds(mapping, product, config)
+    blocks_of_slice = rounded_up(product.of_m.length(1), tile_k) if problem.runtime else mapping.turns.blocks_of_tile
+    offsets, depth = (of_n.offset, of_m.offset), times(blocks_of_slice, tile_k * config.slices)
+    compensated = compensation(problem, product, offsets, depth)
+    epilogue = Epilogue((*compensated.steps, *epilogues.of(problem, product, vanish=not any(offsets))))
+    padding_views = None
     if config.padding == EXACT and isinstance(unit, MmaTile):
-        kept_out = padding(_around_images(product, packings), unit, shared=mapping.sharers > 1)
-    return Part(product, of_n, of_m, added.sums, epilogue, mapping, kept_out)
+        padding_views = padding(_around_images(product, packings), unit, shared=mapping.sharers > 1)
+    return Part(product, of_n, of_m, compensated.sums, epilogue, mapping, padding_views)
 
 
 def _check_grid(mapping: WorkgroupMapping, config: Config, facts: TargetFacts) -> None:
@@ -350,7 +364,7 @@ def _mapping(problem: Problem, product: Product, config: Config, blocks: int) ->
     return WorkgroupMapping.sized((product.batch, *tiles, 1), (products, *exact, 1), config.map, blocks)
 
 
-def _dealt(mapping: WorkgroupMapping, product: Product, config: Config) -> WorkgroupMapping:
+def _in_whole_rounds(mapping: WorkgroupMapping, product: Product, config: Config) -> WorkgroupMapping:
     """Return the mapping with whole rounds of blocks in each slice, unless that makes a slice longer.
 
     Some slices take one round more than others. Otherwise the last slice has blocks past the end of K, and loads are
@@ -379,9 +393,9 @@ def _masked(view: View) -> View:
 
 def accumulator_registers(plan: Plan) -> int:
     if isinstance(plan.unit, LaneTile):
-        own, parts = plan.unit.own, (part.product for part in plan.parts)
-        most = max((product.sums(own) for product in parts if isinstance(product, Windows)), default=0)
-        return own.channels * most * plan.acc_type.bytes // 4
+        lane, parts = plan.unit.lane_part, (part.product for part in plan.parts)
+        most_sums = max((product.sums(lane) for product in parts if isinstance(product, Windows)), default=0)
+        return lane.channels * most_sums * plan.acc_type.bytes // 4
     return plan.mma.parts * plan.mma.d.registers * plan.mma.atom.acc.bytes // 4
 
 
@@ -390,7 +404,7 @@ def _estimate_registers(plan: Plan, part: Part) -> int:
     sums = accumulator_registers(plan)
     if isinstance(plan.unit, LaneTile):
         assert isinstance(part.product, Windows)
-        return sums + part.product.registers(plan.unit.own) + _MARGIN
+        return sums + part.product.registers(plan.unit.lane_part) + _MARGIN
     mma, elem, variant = plan.mma, plan.mma.atom.elem_bytes, variant_of(plan.config)
     copied = masks = 0
     for side in (part.of_n, part.of_m):
@@ -402,13 +416,13 @@ def _estimate_registers(plan: Plan, part: Part) -> int:
             copied += side.copy.loaded.registers * elem // 4
         masks += messages * masks_of(side.view, variant.trims)
     epilogue = 0 if part.epilogue.is_light else ROOM
-    held = Held(sums, (mma.a.registers + mma.b.registers) * elem // 4, copied, masks, epilogue)
+    registers = LaneRegisters(sums, (mma.a.registers + mma.b.registers) * elem // 4, copied, masks, epilogue)
     pipeline = Pipeline.of(partial(getattr, plan.config.staging))
-    return int(held.registers(part.k_blocks, pipeline, plan.facts, by_taps=variant.by_taps))
+    return int(registers.registers(part.k_blocks, pipeline, plan.facts, by_taps=variant.by_taps))
 
 
-_MARGIN = 16  #: registers; spare ones of a lane that multiplies by itself
-#: Factor above the available registers up to which a config is tried, since the estimate may be too high.
+_MARGIN = 16  #: registers; addresses and temporaries of a lane that multiplies by itself; assumed
+#: factor over the available registers up to which a config is tried, since the estimate may be too high; assumed
 _BEYOND = 1.15
 
 

@@ -43,8 +43,8 @@ class Pipeline:
 
 
 @frozen(eq=False)
-class Held:
-    """Registers of a lane: sums throughout, and for a block of K its fragments and its elements in flight."""
+class LaneRegisters:
+    """Parts of a lane's registers: sums, and for each block of K its fragments, its elements in flight and masks."""
 
     sums: Counts  #: registers
     fragments: Counts  #: registers; fragments of a block
@@ -52,22 +52,25 @@ class Held:
     masks: Counts  #: masks of a block's loads, see `masks_of`
     epilogue: int = 0  #: registers; temporaries of the epilogue, after the loop
 
-    def registers(self, blocks: Counts, way: Pipeline, facts: TargetFacts, *, by_taps: bool) -> Numbers:
+    def registers(self, blocks: Counts, pipeline: Pipeline, facts: TargetFacts, *, by_taps: bool) -> Numbers:
         """Return the registers for a number of blocks of K, each multiplied tap by tap (`by_taps`) or at once.
 
         A loop reads fragments while it multiplies others, if there are several slots or taps. Short sums without a loop
         read fragments when they need them. Where the target's scheduler moves instructions among products, a loaded
         block may stay in registers until another slot is free; in loops over taps, which are long, all blocks in flight
-        do.
+        do. The registers are the most of those in the loop and those of the epilogue.
         """
-        loops, several = way.loops(blocks), np.asarray(way.slots > 1)
-        far = loops & by_taps & several
+        loops, several_slots = pipeline.loops(blocks), np.asarray(pipeline.slots > 1)
+        taps_ahead = loops & by_taps & several_slots
         tuned = tuning(facts)
         at_once, overlapped = tuned.fragment_sets
-        waiting = np.where(far, way.depth, np.maximum(1, way.depth - 1)) if facts.core.reorders else way.stages
-        on_way = np.minimum(waiting, blocks - 1)
-        fragments = np.where(loops & (by_taps | several), overlapped, at_once) * self.fragments
-        others = tuned.mask_registers * self.masks + tuned.other_registers + far * tuned.tap_registers
-        behind = self.sums + self.epilogue + tuned.other_registers
-        registers: Numbers = np.ceil(np.maximum(self.sums + fragments + on_way * self.copied + others, behind))
+        loaded_blocks = pipeline.stages
+        if facts.core.reorders:
+            loaded_blocks = np.where(taps_ahead, pipeline.depth, np.maximum(1, pipeline.depth - 1))
+        in_flight = np.minimum(loaded_blocks, blocks - 1)
+        fragments = np.where(loops & (by_taps | several_slots), overlapped, at_once) * self.fragments
+        temporaries = tuned.mask_registers * self.masks + tuned.other_registers + taps_ahead * tuned.tap_registers
+        in_loop = self.sums + fragments + in_flight * self.copied + temporaries
+        after_loop = self.sums + self.epilogue + tuned.other_registers
+        registers: Numbers = np.ceil(np.maximum(in_loop, after_loop))
         return registers.astype(np.int64)

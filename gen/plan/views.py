@@ -48,15 +48,16 @@ def products(problem: Problem, block: int, moved: tuple[str, ...] = (), phases: 
     """
     steps = _in_steps(problem)
     parts = contractions_of(problem, phases)
-    split = (c.reading(problem, moved).in_blocks(steps).counted(sizes(problem)) for c in parts)
+    split = (c.reading(problem, moved).in_blocks(steps).with_sizes(sizes(problem)) for c in parts)
     whole = (c.product(block) for c in split)
     return tuple(p for p in whole if p.m and p.n and p.k)
 
 
 def sizes(problem: Problem) -> tuple[Size, ...]:
-    """Return the sizes known only at launch: at most the problem's, multiples of the common divisor of it and a chunk.
+    """Return the sizes that are known only at launch, each at most the problem's.
 
-    Batch sizes may be any number.
+    The host guarantees that a size of M, N or K is a multiple of gcd(the problem's size, `_PROMISED`). Batch sizes may
+    be any number.
     """
     if not problem.runtime:
         return ()
@@ -70,24 +71,25 @@ def sizes(problem: Problem) -> tuple[Size, ...]:
 _PROMISED = 16  #: elements; whole chunks of 16 bytes for any type
 
 
-def beside(problem: Matmul, spec: TensorSpec, attribute: Scale | ZeroPoint, factor: View, cuts: Cuts) -> View:
+def group_view(problem: Matmul, spec: TensorSpec, attribute: Scale | ZeroPoint, factor: View, cuts: Cuts) -> View:
     """Return a tensor of scales or zero points by the axes of a factor: the dims of the product after `cuts`.
 
     Along each dim of src or weights `spec` has one element, one for each position, or one for each group. Past the end
-    of K it reads zero, also where the last group is shorter: an infinite scale times nothing must be nothing.
+    of K it reads zero, also where the last group is shorter: an infinite scale times nothing must be nothing. For this,
+    coordinates along K are added to the tensor with stride 0, as masks.
     """
     coordinates = batched(problem.tensor(attribute.role), MATRICES[attribute.role])
-    each = list(zip(coordinates, problem.spans(attribute), spec.dims, strict=True))
-    index = tuple(grouped(problem, t, span) if size > 1 else TensorDim(1, ()) for t, span, size in each)
-    inside = tuple(
+    dims = list(zip(coordinates, problem.spans(attribute), spec.dims, strict=True))
+    index = tuple(grouped(problem, t, span) if size > 1 else TensorDim(1, ()) for t, span, size in dims)
+    masks = tuple(
         evolve(grouped(problem, t), masked=True)
-        for t, span, size in each
+        for t, span, size in dims
         if size > 1 and t.size % span and any(name == "k" for name, _ in t.terms)
     )
     rank, layout = len(index), spec.layout
-    nowhere = (Digit(LETTERS[rank + n], t.size, Space.MEMORY, 0) for n, t in enumerate(inside))
-    masked = Layout((*layout.dims, *(t.size for t in inside)), (*nowhere, *layout.blocks))
-    return Tensor(evolve(spec, layout=masked), (*index, *inside)).cut(cuts).view(*factor.axes)
+    strideless = (Digit(LETTERS[rank + n], t.size, Space.MEMORY, 0) for n, t in enumerate(masks))
+    masked = Layout((*layout.dims, *(t.size for t in masks)), (*strideless, *layout.blocks))
+    return Tensor(evolve(spec, layout=masked), (*index, *masks)).cut(cuts).view(*factor.axes)
 
 
 def is_widened(problem: Problem, name: str) -> bool:
@@ -112,19 +114,19 @@ def widening(problem: Problem, name: str) -> tuple[View, View]:
     return source.view(rows, (inner,)), target.view(rows, (inner,))
 
 
-def operand_types(problem: Problem) -> tuple[Type, Type]:
+def factor_types(problem: Problem) -> tuple[Type, Type]:
     """Return the element types of `of_n` and `of_m`, equal for all products of a problem."""
     first, second = (scalar(t.dtype) for t in problem.factors)
     if first is not second:
-        for made in products(problem, 1, must_move(problem)):
-            return made.of_n.memory.elem, made.of_m.memory.elem
+        for product in products(problem, 1, must_move(problem)):
+            return product.of_n.memory.elem, product.of_m.memory.elem
     return first, second
 
 
-def operands(problem: Problem) -> tuple[View, View]:
+def factors(problem: Problem) -> tuple[View, View]:
     """Return N's and M's input of the first product of a problem."""
-    made = products(problem, 1, must_move(problem))[0]
-    return made.of_n, made.of_m
+    first = products(problem, 1, must_move(problem))[0]
+    return first.of_n, first.of_m
 
 
 @lru_cache(maxsize=2**10)
@@ -145,8 +147,8 @@ def must_move(problem: Problem) -> tuple[str, ...]:
 def contractions(problem: Problem, moved: Collection[str] = ()) -> tuple[Contraction, ...]:
     """Return the non-empty products of a problem before M, N and K are axes of views (see `products`)."""
     steps = _in_steps(problem)
-    found = (c.reading(problem, moved).in_blocks(steps) for c in contractions_of(problem))
-    return tuple(c for c in found if all(prod(d.size for d in dims) for dims in (c.m, c.n, c.k)))
+    split = (c.reading(problem, moved).in_blocks(steps) for c in contractions_of(problem))
+    return tuple(c for c in split if all(prod(d.size for d in dims) for dims in (c.m, c.n, c.k)))
 
 
 def covers_result(problem: Problem, phases: str = APART) -> bool:
@@ -174,23 +176,24 @@ def whole_result(problem: Problem) -> View:
     return tensor.view(*(in_order(side, tensor, tensor) for side in sides))
 
 
-def operand(problem: Problem, part: Product, name: str, role: str = "dst") -> View:
+def view_over_result(problem: Problem, part: Product, name: str, role: str = "dst") -> View:
     """Return a tensor that a step reads, as (N, M), broadcast along sides on which it does not depend.
 
     Each of its dims is that of src, weights or dst (`role`), or 1.
     """
-    tensor = Tensor(bytes_of(problem, name), _operand_index(problem, name, role)).cut(part.cuts).counted(sizes(problem))
-    return tensor.view(*over_result(part, tensor.index))
+    tensor = Tensor(bytes_of(problem, name), _coordinates_of(problem, name, role))
+    tensor = tensor.cut(part.cuts).with_sizes(sizes(problem))
+    return tensor.view(*result_axes(part, tensor.index))
 
 
-def over_result(part: Product, index: Index) -> tuple[tuple[Dim, ...], ...]:
+def result_axes(part: Product, index: Index) -> tuple[tuple[Dim, ...], ...]:
     """Return the axes of the result for a tensor with these coordinates; a broadcast side has one dim without terms.
 
     DoesNotFit where the tensor differs along dims that are fused in the result.
     """
     used = {name for t in index for name, _ in t.terms}
-    if part.joined and (apart := used.intersection(d.name for d in part.joined.dims)):
-        names = " and ".join(sorted(apart))
+    if part.joined and (fused := used.intersection(d.name for d in part.joined.dims)):
+        names = " and ".join(sorted(fused))
         raise DoesNotFit(f"taps=runs: a tensor beside the result differs along {names}, which is part of a run")
     sides = (
         side if used.intersection(d.name for d in side) else (dim_of(f"any{n}", part.result.extent(n)),)
@@ -199,45 +202,45 @@ def over_result(part: Product, index: Index) -> tuple[tuple[Dim, ...], ...]:
     return *sides, *part.result.axes[2:]
 
 
-def operand_over(problem: Problem, part: Product, name: str, role: str, *axes: tuple[Dim, ...]) -> View:
+def view_over(problem: Problem, part: Product, name: str, role: str, *axes: tuple[Dim, ...]) -> View:
     """Return a tensor by some axes; each of its dims is that of src, weights or dst (`role`), or 1.
 
     Along the given axes a dim of size 1 has that position only, not the padding of its block.
     """
     names = {d.name.partition("_")[0] for dims in axes for d in dims}  # names before dims were split
-    index = _operand_index(problem, name, role, exact=names)
+    index = _coordinates_of(problem, name, role, exact=names)
     tensor = Tensor(bytes_of(problem, name), index).cut(part.cuts)
-    return tensor.counted(sizes(problem)).view(*axes)
+    return tensor.with_sizes(sizes(problem)).view(*axes)
 
 
 def summed(problem: Problem) -> dict[str, Extent]:
     """Return the number of positions along the dims of K, by their names before they are split."""
     (contraction,) = contractions_of(problem)
-    return {d.name: d.extent for d in contraction.counted(sizes(problem)).k}
+    return {d.name: d.extent for d in contraction.with_sizes(sizes(problem)).k}
 
 
 def _in_steps(problem: Problem) -> list[Tensor]:
     """Return the blocked tensors that steps after the sums read; they have the dims of the result."""
     steps = (t for t in problem.inputs if t not in problem.factors and t not in problem.outputs)
-    return [Tensor(t, _operand_index(problem, t.name, "dst")) for t in steps if not t.layout.is_plain]
+    return [Tensor(t, _coordinates_of(problem, t.name, "dst")) for t in steps if not t.layout.is_plain]
 
 
 def is_along_k(problem: Problem, name: str, role: str) -> bool:
     """Whether a tensor differs along dims that are summed."""
-    result = {term for t in _operand_index(problem, "dst", "dst") for term, _ in t.terms}
-    return any(term not in result for t in _operand_index(problem, name, role) for term, _ in t.terms)
+    result = {term for t in _coordinates_of(problem, "dst", "dst") for term, _ in t.terms}
+    return any(term not in result for t in _coordinates_of(problem, name, role) for term, _ in t.terms)
 
 
-def _operand_index(problem: Problem, name: str, role: str, *, exact: Collection[str] = ()) -> Index:
+def _coordinates_of(problem: Problem, name: str, role: str, *, exact: Collection[str] = ()) -> Index:
     """Return a tensor's coordinates; a dim of size 1 is broadcast, or, if named in `exact`, a single position."""
     index = coordinates(problem)[name if name == "bia" and isinstance(problem, Conv) else role]
     dims = problem.tensor(name).dims
-    alike = [size == 1 and not (t.size == 1 and _is_dim(t, exact)) for t, size in zip(index, dims)]
+    broadcast = [size == 1 and not (t.size == 1 and _is_dim(t, exact)) for t, size in zip(index, dims)]
     if isinstance(problem, Matmul):
         attribute = problem.attribute(name)
         spans = problem.spans(attribute) if attribute else (1,) * len(dims)
         index = tuple(grouped(problem, t, span) for t, span in zip(index, spans))
-    return tuple(TensorDim(1, ()) if each else t for t, each in zip(index, alike))
+    return tuple(TensorDim(1, ()) if is_broadcast else t for t, is_broadcast in zip(index, broadcast))
 
 
 def _is_dim(t: TensorDim, names: Collection[str]) -> bool:

@@ -27,7 +27,7 @@ from convgen.ir.types import scalar
 from convgen.passes.messages.linear import linearize
 from convgen.plan import views
 from convgen.plan.blocks import Cuts
-from convgen.plan.config import EXACT, Config, Own
+from convgen.plan.config import EXACT, Config, LanePart
 from convgen.plan.contraction import Contraction, Product
 from convgen.plan.copies import divide
 from convgen.plan.lane_tile import sums_weights
@@ -49,10 +49,10 @@ class Window:
 
     def reads(self, taps: Sequence[int]) -> dict[int, list[tuple[int, int]]]:
         """Return, for each place of the source, the (position, tap) pairs that read it."""
-        found: dict[int, list[tuple[int, int]]] = {}
+        readers: dict[int, list[tuple[int, int]]] = {}
         for tap, position in combinations(taps, range(self.count)):
-            found.setdefault(self.lead + position * self.step + tap * self.growth, []).append((position, tap))
-        return dict(sorted(found.items()))
+            readers.setdefault(self.lead + position * self.step + tap * self.growth, []).append((position, tap))
+        return dict(sorted(readers.items()))
 
     def places(self, taps: int) -> int:
         """Return the places that the windows of all positions cover with this many taps, in whole messages."""
@@ -81,9 +81,8 @@ class Windows(Product):
     #: elements; distances between taps of each axis and between channels, if a channel's weights are contiguous
     flat: tuple[int, ...] = ()
     of_weights: bool = False  #: whether the result is the weights, and `of_n` the image
-    #: Coordinates of the source, by dims of blocks and places, that leave its range where products with padding may be
-    #: nonzero (inf or NaN).
-    #: they find there may be no zeros.
+    #: Coordinates of the source, by dims of blocks and places, that leave its range; empty where products with padding
+    #: are zero, or may be NaN (padding=zeros).
     halo: tuple[TensorDim, ...] = ()
 
     @property
@@ -118,25 +117,25 @@ class Windows(Product):
         """Return the axes all of whose taps a lane has at a time."""
         return self.axes[self.looped :]
 
-    def sums(self, own: Own) -> int:
+    def sums(self, lane: LanePart) -> int:
         """Return the sums of each channel that a lane keeps at a time; a row's sums leave when they are complete."""
         if self.of_weights:
             return prod(w.taps for w in self.unrolled) * self.ins
         down = self.axes[0]
-        if self.looped or len(self.axes) != 2 or own.rows == 1:
-            return own.positions
-        return own.columns * min(own.rows, (down.taps - 1) * down.growth // down.step + 1)
+        if self.looped or len(self.axes) != 2 or lane.rows == 1:
+            return lane.positions
+        return lane.columns * min(lane.rows, (down.taps - 1) * down.growth // down.step + 1)
 
-    def registers(self, own: Own) -> int:
+    def registers(self, lane: LanePart) -> int:
         """Return the estimated registers of a lane beside its sums: the second factor, and two rows of the source."""
         axes, elem = self.unrolled, self.of_m.memory.elem.bytes
         if self.of_weights:
-            factors = -(-own.size * elem // 4) + own.channels * own.columns  # one row converted for the products
-        elif own.atom:
-            factors = -(-own.channels // own.atom[0] * prod(w.taps for w in axes) * self.ins * elem // 4)
+            factors = -(-lane.size * elem // 4) + lane.channels * lane.columns  # one row converted for the products
+        elif lane.atom:
+            factors = -(-lane.channels // lane.atom[0] * prod(w.taps for w in axes) * self.ins * elem // 4)
         else:
-            factors = own.channels * prod(w.taps for w in axes) * self.ins
-        row = own.channels // self.outs * self.ins * axes[-1].places(axes[-1].taps) if axes else own.channels
+            factors = lane.channels * prod(w.taps for w in axes) * self.ins
+        row = lane.channels // self.outs * self.ins * axes[-1].places(axes[-1].taps) if axes else lane.channels
         return factors + 2 * -(-row * elem // 4)
 
     @property
@@ -171,58 +170,58 @@ def refusal(problem: Problem) -> str:
 _MULTIPLIED = ("f16", "bf16", "f32", "f64", "s8", "u8")
 
 
-def windows(problem: Problem, own: Own, config: Config, chunk_bytes: int) -> tuple[Windows, ...]:
-    """Return the sums over windows of a convolution; DoesNotFit where the config suits no such problem."""
+def windows(problem: Problem, lane: LanePart, config: Config, chunk_bytes: int) -> tuple[Windows, ...]:
+    """Return the sums over windows of a convolution, one a launch; DoesNotFit where the config does not suit it."""
     if wanted := refusal(problem):
-        raise DoesNotFit(f"mma={own}: wanted {wanted}")
+        raise DoesNotFit(f"mma={lane}: wanted {wanted}")
     contractions = views.contractions(problem, config.reorder)
     if sums_weights(problem):
-        products = [_Maker(_of_image(c), own, config.tile[0], chunk_bytes).weights() for c in contractions]
+        products = [_WindowsBuilder(_of_image(c), lane, config.tile[0], chunk_bytes).weights() for c in contractions]
     else:
-        products = [_Maker(c, own, config.tile[2], chunk_bytes).image() for c in contractions]
+        products = [_WindowsBuilder(c, lane, config.tile[2], chunk_bytes).image() for c in contractions]
     exact = config.padding == EXACT
     return tuple(p if exact and p.of_n.memory.elem.is_float else evolve(p, halo=()) for p in products)
 
 
 def _of_image(c: Contraction) -> Contraction:
-    """Return the contraction for an image of the three tensors of a contraction for weights."""
+    """Return the contraction whose result is the image, from the one whose result is the weights: equal tensors."""
     return evolve(c, m=c.k, n=c.m, k=c.n, of_m=c.of_n, of_n=c.result, result=c.of_m)
 
 
-class _Maker:
-    """Builder of the views of a contraction whose result is an image; the fields of `Windows` describe them."""
+class _WindowsBuilder:
+    """Builder of the views of `Windows`, from a contraction whose result is an image."""
 
-    def __init__(self, contraction: Contraction, own: Own, unrolled: int, chunk_bytes: int) -> None:
-        self.own, self.unrolled, self.chunk_bytes = own, unrolled, chunk_bytes
+    def __init__(self, contraction: Contraction, lane: LanePart, unrolled: int, chunk_bytes: int) -> None:
+        self.lane_part, self.unrolled, self.chunk_bytes = lane, unrolled, chunk_bytes
         self.c = c = contraction
         names = {d.name for d in c.m}
         #: tap name -> (dimension of the source that it moves along, position name on that dimension)
-        self.met = {
+        self.axis_of_tap = {
             d.name: (n, next(name for name, _ in t.terms if name in names))
             for d in c.k
             for n, t in enumerate(c.of_m.index)
             if d.name in dict(t.terms) and names.intersection(dict(t.terms))
         }
-        if any(len(c.of_m.index[n].terms) > 2 for n, _ in self.met.values()):
-            raise DoesNotFit(f"mma={own}: wanted positions and taps that are not in blocks")
-        self.taps = tuple(d for d in c.k if d.name in self.met)
-        self.channels = tuple(d for d in c.k if d.name not in self.met)
+        if any(len(c.of_m.index[n].terms) > 2 for n, _ in self.axis_of_tap.values()):
+            raise DoesNotFit(f"mma={lane}: wanted positions and taps that are not in blocks")
+        self.taps = tuple(d for d in c.k if d.name in self.axis_of_tap)
+        self.channels = tuple(d for d in c.k if d.name not in self.axis_of_tap)
         self.positions = {d.name: d for d in c.m}
-        counts = [1] * len(self.taps) + [own.rows, own.columns]
+        counts = [1] * len(self.taps) + [lane.rows, lane.columns]
         self.counts = counts[len(counts) - len(self.taps) :]
 
     def image(self) -> Windows:
         """Return the sums with the image as result."""
         c = self.c
         outs, ins = (prod(d.size for d in dims) for dims in (c.n, self.channels))
-        if len(self.taps) < 2 and self.own.rows > 1:
-            raise DoesNotFit(f"mma={self.own}: there is one axis of space, wanted one row a lane")
-        divide("channels of a lane over those of a group", self.own.channels, outs)
-        if atom := self.own.atom:
+        if len(self.taps) < 2 and self.lane_part.rows > 1:
+            raise DoesNotFit(f"mma={self.lane_part}: there is one axis of space, wanted one row a lane")
+        divide("channels of a lane over those of a group", self.lane_part.channels, outs)
+        if atom := self.lane_part.atom:
             divide("channels of a group over the instruction's K", ins, atom[2])
             divide("channels of a group over the instruction's side", outs, atom[0])
-            if outs != self.own.channels:
-                raise DoesNotFit(f"mma={self.own}: wanted the {outs} channels of a group in a lane")
+            if outs != self.lane_part.channels:
+                raise DoesNotFit(f"mma={self.lane_part}: wanted the {outs} channels of a group in a lane")
         kept = [self.unrolled >= ins * prod(d.size for d in self.taps[n:]) for n in range(len(self.taps) + 1)]
         looped = kept.index(True) if True in kept else len(self.taps)
         axes = tuple(self._window(d, count, n < looped) for n, (d, count) in enumerate(zip(self.taps, self.counts)))
@@ -247,23 +246,24 @@ class _Maker:
 
     def _cuts(self) -> Cuts:
         """Return the split of positions into blocks."""
-        cuts = []
+        sizes = []
         for tap, count in zip(self.taps, self.counts):
-            position = self.positions[self.met[tap.name][1]]
+            position = self.positions[self.axis_of_tap[tap.name][1]]
             if count > 1:
-                cuts.append((position.name, (count, -(-position.size // count))))
-        return Cuts(tuple(cuts))
+                sizes.append((position.name, (count, -(-position.size // count))))
+        return Cuts(tuple(sizes))
 
     def _order(self, cuts: Cuts) -> tuple[tuple[Dim, ...], tuple[Dim, ...]]:
         """Return the dims that count blocks, in memory order, and those within a block."""
         result, blocks = self.c.result, dict(cuts.sizes)
         in_memory = sorted(self.c.m, key=lambda d: (d.size > 1, -abs(result.stride(d.name))))
         pieces = {d.name: cuts.dims((d,)) for d in self.c.m}
-        inner = tuple(pieces[at][-1] for at in (self.met[tap.name][1] for tap in self.taps) if at in blocks)
+        inner = tuple(pieces[at][-1] for at in (self.axis_of_tap[tap.name][1] for tap in self.taps) if at in blocks)
         return tuple(pieces[d.name][0] for d in in_memory), inner
 
     def _window(self, tap: Dim, count: int, looped: bool) -> Window:
-        index, position = self.met[tap.name]
+        """Return the axis of a tap with `count` positions in a lane; a `looped` axis loads single places."""
+        index, position = self.axis_of_tap[tap.name]
         t = self.c.of_m.index[index]
         step, growth = (dict(t.terms)[name] for name in (position, tap.name))
         unit = self._unit(t, position, tap, count)
@@ -273,7 +273,7 @@ class _Maker:
         return Window(tap.size, count, step // unit, growth // unit, run, t.const % run, flipped)
 
     def _unit(self, t: TensorDim, position: str, tap: Dim, count: int) -> int:
-        """Return the greatest common divisor of all places that are read."""
+        """Return the greatest common divisor of the distances between places that a lane reads."""
         terms = dict(t.terms)
         return gcd(terms[position] if count > 1 else 0, terms[tap.name] if tap.size > 1 else 0) or 1
 
@@ -285,9 +285,10 @@ class _Maker:
         return gcd(self.chunk_bytes // scalar(source.spec.dtype).bytes, t.size, block)
 
     def _source(self, s: tuple[Dim, ...], outer: tuple[Dim, ...], axes: tuple[Window, ...]) -> View:
+        """Return the source with the axes S, blocks of positions and, by spatial axis, places in a block's windows."""
         index, places = list(self.c.of_m.index), []
         for tap, w, count in zip(self.taps, axes, self.counts):
-            n, position = self.met[tap.name]
+            n, position = self.axis_of_tap[tap.name]
             t = index[n]
             unit = self._unit(t, position, tap, count)
             size = w.places(w.taps)
@@ -304,8 +305,8 @@ class _Maker:
         return evolve(self.c.of_m, index=tuple(index)).view(s, outer, *places)
 
     def _halo(self, source: View) -> tuple[TensorDim, ...]:
-        own = {n for n, _ in self.met.values() if self.c.of_m.index[n].masked}
-        return tuple(t for n, t in enumerate(source.index) if n in own)
+        moved_dims = {n for n, _ in self.axis_of_tap.values() if self.c.of_m.index[n].masked}
+        return tuple(t for n, t in enumerate(source.index) if n in moved_dims)
 
     def _weights(self, n: tuple[Dim, ...], axes: tuple[Window, ...], looped: int) -> tuple[View, tuple[int, ...]]:
         """Return the weights, and the elements between taps of each axis and channels if a channel's are contiguous."""
@@ -313,7 +314,7 @@ class _Maker:
         tensor = evolve(self.c.of_n, index=tuple(_flipped(t, last) for t in self.c.of_n.index))
         k = sorted((*self.taps, *self.channels), key=lambda d: -tensor.stride(d.name))
         dims = sorted((*n, *k), key=lambda d: d.size > 1)  # dims of size 1 outermost
-        by_lanes = not self.own.atom and not looped
+        by_lanes = not self.lane_part.atom and not looped
         if by_lanes and len(self.channels) == 1 and _are_dense([tensor.stride(d.name) for d in dims], dims):
             apart = (tensor.stride(d.name) for d in (*self.taps, *self.channels))
             return tensor.view(tuple(dims)), tuple(apart)

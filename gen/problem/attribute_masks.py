@@ -26,10 +26,10 @@ def bits(text: str, ndims: int, own: Mapping[str, int] | None = None) -> int:
     Raises Unsupported, by the rule `mask`, for bits of dims that the tensor lacks.
     """
     policies = {**_BITS, "per_tensor": (1 << ndims) - 1, **(own or {})}
-    found = int(text) if text.isdigit() else policies.get(text)
-    if found is None or found >> ndims:
+    bits_of_mask = int(text) if text.isdigit() else policies.get(text)
+    if bits_of_mask is None or bits_of_mask >> ndims:
         raise Unsupported(f"given the mask {text} of a tensor of {ndims} dimensions, wanted one of these", rule="mask")
-    return found
+    return bits_of_mask
 
 
 def is_single(policy: str) -> bool:
@@ -42,13 +42,12 @@ def spans(size: Sequence[int], mask: int, groups: Sequence[int] = ()) -> tuple[i
 
     `groups` gives the sizes of groups along the last dims; the last group of a dim may be shorter.
     """
-    each = (*(1 for _ in size[len(groups) :]), *groups)
-    return tuple(
-        count if mask >> n & 1 else max(1, extent) for n, (extent, count) in enumerate(zip(size, each, strict=True))
-    )
+    group_sizes = (*(1 for _ in size[len(groups) :]), *groups)
+    pairs = zip(size, group_sizes, strict=True)
+    return tuple(count if mask >> n & 1 else max(1, extent) for n, (extent, count) in enumerate(pairs))
 
 
 def dims(size: Sequence[int], mask: int, groups: Sequence[int] = ()) -> tuple[int, ...]:
     """Return the size of a tensor with one element for each group of a tensor of `size` (see `spans`)."""
-    each = zip(size, spans(size, mask, groups), strict=True)
-    return tuple(-(-extent // span) if mask >> n & 1 else 1 for n, (extent, span) in enumerate(each))
+    extents_and_spans = zip(size, spans(size, mask, groups), strict=True)
+    return tuple(-(-extent // span) if mask >> n & 1 else 1 for n, (extent, span) in enumerate(extents_and_spans))

@@ -155,7 +155,7 @@ def _quantities(text: str) -> Iterator[list[_Field]]:
 
 
 def _masked(text: str) -> Iterator[tuple[bool, list[_Field]]]:
-    """Entries `ARG:MASK...`: whether the mask means one value, and the fields behind it."""
+    """Entries `ARG:MASK...`: whether the mask means one value, and the fields after it."""
     for entry in _entries(text):
         argument, *rest = entry.split(":")
         argument.argument()
@@ -168,14 +168,14 @@ def _entries(text: str) -> Iterator[_Field]:
     """The entries between plus signs; that of an exponent (`1e+10`) separates none."""
     if not text:
         return
-    waiting: _Field | None = None
+    unfinished: _Field | None = None
     for part in _Field(text, text, 0).split("+"):
-        joined = part if waiting is None else _Field(text, f"{waiting.text}+{part.text}", waiting.column)
-        waiting = joined if re.search(r"[0-9.]e$", joined.text) else None
-        if waiting is None:
+        joined = part if unfinished is None else _Field(text, f"{unfinished.text}+{part.text}", unfinished.column)
+        unfinished = joined if re.search(r"[0-9.]e$", joined.text) else None
+        if unfinished is None:
             yield joined
-    if waiting is not None:
-        yield waiting
+    if unfinished is not None:
+        yield unfinished
 
 
 def knob(name: str, entries: Iterable[str]) -> dict[str, str]:
@@ -242,8 +242,8 @@ def is_type(text: str) -> bool:
 def typed(fields: Sequence[str]) -> tuple[str, tuple[int, ...]]:
     """The type, "" if none is given, and the groups of the fields `[TYPE[:GROUPS]]`; groups of one are none."""
     dtype, groups = (*fields, "", "")[:2]
-    each = tuple(map(int, groups.split("x"))) if groups else ()
-    return dtype.removeprefix("dnnl_"), each if prod(each) != 1 else ()
+    sizes = tuple(map(int, groups.split("x"))) if groups else ()
+    return dtype.removeprefix("dnnl_"), sizes if prod(sizes) != 1 else ()
 
 
 def split_entries(text: str) -> list[str]:
@@ -273,7 +273,7 @@ def _dotted(*checks: Callable[[_Field], object]) -> Callable[[_Field], None]:
     return lambda field: _each(field.split("."), checks)
 
 
-#: Kind of a post-op -> the fields behind its name.
+#: Kind of a post-op -> the fields after its name.
 _OPERANDS: dict[str, tuple[Callable[[_Field], object], ...]] = {
     "sum": (_Field.real, _Field.integer, _Field.dtype),  # sum[:SCALE[:ZERO_POINT[:TYPE]]]
     "eltwise": (_Field.real, _Field.real, _Field.real),  # NAME[:ALPHA[:BETA[:SCALE]]]
@@ -302,10 +302,10 @@ def fpmath(text: str) -> tuple[str, bool]:
 def masks(text: str) -> tuple[int, ...]:
     """Bit masks of runtime dimensions, one a tensor, without zeros at the end."""
     _Field(text, text, 0).matches(_MASKS, "masks such as 1:2")
-    found = [int(mask or 0) for mask in text.split(":")]
-    while found and not found[-1]:
-        found.pop()
-    return tuple(found)
+    bits = [int(mask or 0) for mask in text.split(":")]
+    while bits and not bits[-1]:
+        bits.pop()
+    return tuple(bits)
 
 
 def encoding(text: str) -> str:

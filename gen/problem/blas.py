@@ -44,7 +44,7 @@ _SUMS = {"f32_r": "f32", "c_f32_r": "f32", "f64_r": "f64", "i32_r": "s32", "s": 
 _ALIASES = {"transposeA": "transA", "transposeB": "transB", "precision": "r", "function": "f"}
 _ALIASES |= {"sizem": "m", "sizen": "n", "sizek": "k", "M": "m", "N": "n", "K": "k", "rocblas_function": "f"}
 _FUNCTIONS = ("gemm", "gemm_ex", "gemm_strided_batched", "gemm_strided_batched_ex", "matmul")
-_TELLING = ("m", "n", "k", "f", "r", "a_type", "b_type", "yaml")  #: a command without any of these measures nothing
+_SUBSTANTIAL = ("m", "n", "k", "f", "r", "a_type", "b_type", "yaml")  #: a command without any of these measures nothing
 
 #: the letter of a function -> the type of its matrices
 _LETTERS = {"s": "f32_r", "d": "f64_r", "h": "f16_r", "c": "f32_c", "z": "f64_c"}
@@ -92,12 +92,12 @@ class _Flags:
     @classmethod
     def _of_call(cls, line: str) -> _Flags:
         """The arguments of a call by their places."""
-        found = _CALL.search(line)
-        assert found is not None, line
-        values = {"f": (found["function"], found.start())}
-        if found["function"] not in _FUNCTIONS:
+        call = _CALL.search(line)
+        assert call is not None, line
+        values = {"f": (call["function"], call.start())}
+        if call["function"] not in _FUNCTIONS:
             return cls(line, values)
-        is_typed, is_strided = found["function"].endswith("_ex"), "strided" in found["function"]
+        is_typed, is_strided = call["function"].endswith("_ex"), "strided" in call["function"]
         names = ["transA", "transB", "m", "n", "k", "alpha"]
         for matrix in "abcd" if is_typed else "abc":
             names += ["beta"] if matrix == "c" else []
@@ -105,7 +105,7 @@ class _Flags:
             names += [f"stride_{matrix}"] if is_strided else []
         names += ["batch_count"] if is_strided else []
         names += ["compute_type"] if is_typed else []
-        column, arguments = found.end(), line[found.end() :].split(",")
+        column, arguments = call.end(), line[call.end() :].split(",")
         if len(arguments) < len(names):
             raise PointedError(f"given {len(arguments)} arguments, wanted {len(names)}", line, len(line))
         for name, text in zip(names, arguments):
@@ -113,18 +113,18 @@ class _Flags:
                 values[name] = _OPERATIONS.get(text.strip(), text.strip()), column
             column += len(text) + 1
         if not is_typed:
-            values["r"] = _LETTERS.get(found["letter"] or "", "f32_r"), found.start()
+            values["r"] = _LETTERS.get(call["letter"] or "", "f32_r"), call.start()
         return cls(line, values)
 
     @classmethod
     def _of_profile(cls, line: str) -> _Flags:
         """The pairs of an entry."""
-        found = _PROFILE.search(line)
-        assert found is not None, line
+        entry = _PROFILE.search(line)
+        assert entry is not None, line
         values = dict[str, tuple[str, int]]()
-        for pair in _PAIR.finditer(found[0]):
+        for pair in _PAIR.finditer(entry[0]):
             name = _ALIASES.get(pair[1], pair[1]) if pair[1] != "function" else "f"
-            values[name] = pair[2].strip().strip("\"'"), found.start() + pair.start(2)
+            values[name] = pair[2].strip().strip("\"'"), entry.start() + pair.start(2)
         function = re.fullmatch(r"(?:rocblas_)?([sdhcz](?=gemm))?(\w+?)(_64)?", values["f"][0])
         if function is not None:
             values["f"] = function[2], values["f"][1]
@@ -159,12 +159,12 @@ class _Flags:
     def real(self, name: str, default: float) -> float:
         text = self.text(name, str(default))
         try:
-            found = float(text)
+            number = float(text)
         except ValueError:
-            found = float("nan")
-        if not isfinite(found):
+            number = float("nan")
+        if not isfinite(number):
             raise PointedError(f"given {text!r} at --{name}, wanted a number", self.line, self.values[name][1])
-        return found
+        return number
 
 
 def is_program(word: str) -> bool:
@@ -173,14 +173,14 @@ def is_program(word: str) -> bool:
 
 
 def is_line(text: str) -> bool:
-    """Whether a text is a command line of rocblas-bench or hipblaslt-bench, perhaps behind the prefix of a log.
+    """Whether a text is a command line of rocblas-bench or hipblaslt-bench, perhaps after the prefix of a log.
 
     A sentence that names a program is no command line, nor is a command that measures nothing.
     """
     words = [word for _, word in _command(text)]
     names = [re.split(r"=|(?<=^[mnk])(?=[0-9])", word.lstrip("-"))[0] for word in words if word.startswith("-")]
-    is_told = any(_ALIASES.get(name, name) in _TELLING for name in names)
-    return is_told and not _has_prose(words)
+    has_sizes = any(_ALIASES.get(name, name) in _SUBSTANTIAL for name in names)
+    return has_sizes and not _has_prose(words)
 
 
 def find(text: str) -> str | None:
@@ -220,19 +220,19 @@ def problems(line: str, knobs: Mapping[str, str]) -> tuple[Matmul, ...]:
     src = _matrix(flags, "b", (n, k), bool(transposed["B"]), batch)
     dst = _matrix(flags, "d" if "ldd" in flags.values else "c", (n, m), False, batch)
     sizes = ["x".join(map(str, (*matrix.batch, *matrix.sizes))) for matrix in (src, wei)]
-    said = {
+    knobs_of_line = {
         "dt": ":".join(_type(flags, name) for name in "bad"),
         "strides": ":".join("x".join(map(str, matrix.strides)) for matrix in (src, wei, dst)),
         "attr-post-ops": _post_ops(flags),
     }
-    said |= attributes.knob("attr-scales", _scales(flags, 2 + (batch > 1)))
+    knobs_of_line |= attributes.knob("attr-scales", _scales(flags, 2 + (batch > 1)))
     if flags.has("bias_vector"):
-        said |= {"bia-dt": _type(flags, "bias"), "bia_mask": str(1 << (1 + (batch > 1)))}
+        knobs_of_line |= {"bia-dt": _type(flags, "bias"), "bia_mask": str(1 << (1 + (batch > 1)))}
     tags = [matrix.tag for matrix in (src, wei, dst)]
     if all(tags):
-        del said["strides"]
-        said |= {f"{name}tag": tag for name, tag in zip("swd", tags)}
-    return (Matmul.of(":".join(sizes), {name: text for name, text in said.items() if text} | dict(knobs)),)
+        del knobs_of_line["strides"]
+        knobs_of_line |= {f"{name}tag": tag for name, tag in zip("swd", tags)}
+    return (Matmul.of(":".join(sizes), {name: text for name, text in knobs_of_line.items() if text} | dict(knobs)),)
 
 
 @frozen
@@ -279,7 +279,7 @@ def _post_ops(flags: _Flags) -> str:
     """Return the post-ops of alpha, beta and an activation; none for alpha 1, beta 0 without activation."""
     alpha, beta = flags.real("alpha", 1), flags.real("beta", 0)
     if alpha != 1 and flags.has("bias_vector"):
-        raise Unsupported(f"a bias behind alpha of {alpha:g}: biases are added to the sums", rule="blas-alpha")
+        raise Unsupported(f"a bias after alpha of {alpha:g}: biases are added to the sums", rule="blas-alpha")
     if beta and _type(flags, "c") != _type(flags, "d"):
         raise Unsupported(f"beta of {beta:g} with C of another type than D", rule="blas-beta")
     steps = [f"linear:{alpha:g}"] if alpha != 1 else []

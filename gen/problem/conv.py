@@ -139,7 +139,7 @@ class Conv(TensorProblem):
         """The problem of sizes, as frameworks have them: one per spatial dimension (w; h, w; d, h, w), outermost first.
 
         A single number holds for all dimensions. A `dilation` of 1 is none. `padding` is that before the input; the
-        padding behind it follows from `output`, by default as much. `arguments` are knobs of benchdnn as in `parse`.
+        padding after it follows from `output`, by default as much. `arguments` are knobs of benchdnn as in `parse`.
 
         Raises UserError: given, wanted, where.
         """

@@ -1,6 +1,6 @@
 """Find benchdnn's driver lines in a text, and the place where their words begin.
 
-A driver line consists of options and descriptors only, perhaps behind the prefix of a log or a call of benchdnn,
+A driver line consists of options and descriptors only, perhaps after the prefix of a log or a call of benchdnn,
 `convgen conv` or `convgen gemm`. A line with other words is a sentence.
 """
 
@@ -73,17 +73,17 @@ def find(text: str) -> DriverLine | None:
     """Return the driver line within a text, without prefixes; None for a sentence."""
     if not _HINT.search(text):
         return None
-    own = _command(text.split())
-    if own is not None:
-        return _of_its_own(own)
-    for line in _behind_prefixes(text):
+    words = _command(text.split())
+    if words is not None:
+        return _of_its_own(words)
+    for line in _without_prefixes(text):
         if _is_driver(line.split()):
             return DriverLine(line)
-    return _behind_words(text.split())
+    return _after_words(text.split())
 
 
-def _behind_prefixes(text: str) -> Iterator[str]:
-    """Yield a text, then the text behind one, two and more prefixes of a log."""
+def _without_prefixes(text: str) -> Iterator[str]:
+    """Yield a text, then the text after one, two and more prefixes of a log."""
     line = _unquoted(text)
     for _ in range(_PREFIXES):
         if not line:
@@ -96,13 +96,13 @@ def _behind_prefixes(text: str) -> Iterator[str]:
 
 
 def joint(text: str, more: str) -> str | None:
-    """Stands between a driver line that a backslash ends and the text behind it; None where it ends another text.
+    """Return what joins a driver line that ends in a backslash with the next line: "" or a space; None for other texts.
 
-    Words of a file are joined, but options are words of their own, as all words of a command are.
+    In a file the two parts form one word, unless an option follows; words of a command stay separate.
     """
     if _command([*text.split(), ""]) is not None:
         return " "
-    if any(_is_driver(line.split()) for line in _behind_prefixes(text)):
+    if any(_is_driver(line.split()) for line in _without_prefixes(text)):
         return " " if more.startswith("--") else ""
     return None
 
@@ -126,7 +126,7 @@ def _of_its_own(words: Sequence[str]) -> DriverLine | None:
     return DriverLine(" ".join(words), is_command=True)
 
 
-def _behind_words(words: Sequence[str]) -> DriverLine | None:
+def _after_words(words: Sequence[str]) -> DriverLine | None:
     """Return the driver line at the end of a sentence: options, and whole descriptors; None without one."""
     first = next((number for number, word in enumerate(words) if word.startswith("--")), len(words))
     own = words[first:]
@@ -165,7 +165,7 @@ def _up_to_operator(words: Sequence[str]) -> Iterator[str]:
 
 def _of_command(words: Iterator[str], driver: str) -> list[str]:
     """The words of `convgen conv` or `convgen gemm` that tell of problems, options, which hold for all, first."""
-    given, descriptors = [f"--{driver}"], list[str]()
+    options_first, descriptors = [f"--{driver}"], list[str]()
     for word in words:
         name, equals, _ = word.partition("=")
         if name in _COMMAND:
@@ -175,8 +175,8 @@ def _of_command(words: Iterator[str], driver: str) -> list[str]:
             descriptors.append(word)
         else:
             known = options.SPELLED[driver].get(name.lstrip("-"))
-            given.append(word if equals or known is None else f"{word}={next(words, '')}")
-    return [*given, *descriptors]
+            options_first.append(word if equals or known is None else f"{word}={next(words, '')}")
+    return [*options_first, *descriptors]
 
 
 def _is_driver(words: Collection[str]) -> bool:
@@ -225,8 +225,8 @@ def _is_descriptor(word: str, driver: str) -> bool:
 
 def _is_key_alone(word: str) -> bool:
     """Whether a word is keys and sizes that begins with a key without one."""
-    found = _KEY_ALONE.match(word)
-    return found is not None and re.fullmatch(r"[_a-z]+[0-9][\w\"]*", word) is not None and _keys(word) > 1
+    match = _KEY_ALONE.match(word)
+    return match is not None and re.fullmatch(r"[_a-z]+[0-9][\w\"]*", word) is not None and _keys(word) > 1
 
 
 def _is_complete(word: str) -> bool:

@@ -64,8 +64,8 @@ def _power(x: Expr, alpha: float, beta: float) -> Expr:
         return _POWERS[beta](x) * alpha
     if not beta.is_integer():
         return functions.power(x, beta) * alpha
-    found = functions.power(Abs(x), beta)
-    return (select(x < 0.0, Neg(found), found) if beta % 2 else found) * alpha
+    magnitude = functions.power(Abs(x), beta)
+    return (select(x < 0.0, Neg(magnitude), magnitude) if beta % 2 else magnitude) * alpha
 
 
 #: Exponents that need no logarithm.
@@ -78,7 +78,7 @@ _POWERS: dict[float, Callable[[Expr], Expr]] = {
 }
 
 
-def _told(holds: Callable[[Expr, Expr], Expr]) -> Callable[[Expr, Expr], Expr]:
+def _as_number(holds: Callable[[Expr, Expr], Expr]) -> Callable[[Expr, Expr], Expr]:
     """Return a comparison with the result 1 or 0."""
     return lambda x, y: select(holds(x, y), lift(1.0, x), 0.0)
 
@@ -90,12 +90,12 @@ BINARY: dict[str, Callable[[Expr, Expr], Expr]] = {
     "min": Min,
     "mul": operator.mul,
     "sub": operator.sub,
-    "eq": _told(eq),
-    "ge": _told(operator.ge),
-    "gt": _told(operator.gt),
-    "le": _told(operator.le),
-    "lt": _told(operator.lt),
-    "ne": _told(ne),
+    "eq": _as_number(eq),
+    "ge": _as_number(operator.ge),
+    "gt": _as_number(operator.gt),
+    "le": _as_number(operator.le),
+    "lt": _as_number(operator.lt),
+    "ne": _as_number(ne),
 }
 
 #: Every element-wise function by benchdnn's name, of x, alpha and beta; requests are parsed by these names.

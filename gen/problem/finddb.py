@@ -49,50 +49,50 @@ _BASES = {
 
 def find(text: str) -> str | None:
     """Return the line within a text, from its key on; None without one."""
-    found = _KEY.search(text) or _PERF_KEY.search(text)
-    return None if found is None else text[found.start() :]
+    match = _KEY.search(text) or _PERF_KEY.search(text)
+    return None if match is None else text[match.start() :]
 
 
 def problems(line: str, knobs: Mapping[str, str]) -> tuple[Conv, ...]:
     """Return the convolution of a line; `knobs` override its own. Raises UserError, Unsupported."""
-    found = _KEY.match(line) or _PERF_KEY.match(line)
-    assert found is not None, line
-    if found["types"] not in _BASES:
-        given = f"given {found['types'][:40]} in a key of MIOpen"
+    key = _KEY.match(line) or _PERF_KEY.match(line)
+    assert key is not None, line
+    if key["types"] not in _BASES:
+        given = f"given {key['types'][:40]} in a key of MIOpen"
         raise Unsupported(f"{given}, wanted one of {', '.join(_BASES)}", rule="types")
-    if re.search("[a-z]", found["layouts"]):
-        raise Unsupported(f"given {found['layouts']} in a key of MIOpen, wanted NCHW or NHWC", rule="vectorised-layout")
-    flags = _perf_flags(found) if found.re is _PERF_KEY else _flags(found)
-    layouts = (found["layouts"].split("-") * 3)[:3]
-    if found["direction"] != "F":
+    if re.search("[a-z]", key["layouts"]):
+        raise Unsupported(f"given {key['layouts']} in a key of MIOpen, wanted NCHW or NHWC", rule="vectorised-layout")
+    flags = _perf_flags(key) if key.re is _PERF_KEY else _flags(key)
+    layouts = (key["layouts"].split("-") * 3)[:3]
+    if key["direction"] != "F":
         layouts.reverse()
     flags += [f"{flag} {layout}" for flag, layout in zip(("-I", "-f", "-O"), layouts)]
-    flags.append(f"-F {'FBW'.index(found['direction']) * 2 or 1}")
-    return miopen.problems(f"MIOpenDriver {_BASES[found['types']]} {' '.join(flags)}", knobs)
+    flags.append(f"-F {'FBW'.index(key['direction']) * 2 or 1}")
+    return miopen.problems(f"MIOpenDriver {_BASES[key['types']]} {' '.join(flags)}", knobs)
 
 
-def _flags(found: re.Match[str]) -> list[str]:
+def _flags(key: re.Match[str]) -> list[str]:
     """MIOpenDriver's flags of sizes. Raises Unsupported for tensors that are cast, and sizes that do not match."""
-    more = dict(re.findall(r"_(ci|cw|co|g)([A-Z0-9]*)", found["more"]))
-    if more.keys() - {"g"}:
-        raise Unsupported(f"given {found['more']} in a key of MIOpen, wanted tensors that are not cast", rule="cast")
-    read, written = ([int(size) for size in found[name].split("-")] for name in ("source", "result"))
-    (ic, *inputs), (oc, *outputs) = (read, written) if found["direction"] == "F" else (written, read)
-    windows, pads, strides, dilations = (_numbers(found[name]) for name in ("window", "pads", "strides", "dilations"))
-    if {len(each) for each in (inputs, outputs, windows, pads, strides, dilations)} != {len(inputs)}:
-        raise Unsupported(f"given {found[0][:60]} of 2 and of 3 dimensions, wanted as many of each", rule="db-sizes")
-    flags = [f"-n {found['images']} -c {ic} -k {oc} -g {more.get('g') or 1} -b {found['bias']} -_ {len(inputs)}"]
-    for axis, *each in zip("dhw"[3 - len(inputs) :], inputs, outputs, windows, pads, strides, dilations):
-        flags.append(_axis(axis, *each))
+    suffixes = dict(re.findall(r"_(ci|cw|co|g)([A-Z0-9]*)", key["more"]))
+    if suffixes.keys() - {"g"}:
+        raise Unsupported(f"given {key['more']} in a key of MIOpen, wanted tensors that are not cast", rule="cast")
+    read, written = ([int(size) for size in key[name].split("-")] for name in ("source", "result"))
+    (ic, *inputs), (oc, *outputs) = (read, written) if key["direction"] == "F" else (written, read)
+    windows, pads, strides, dilations = (_numbers(key[name]) for name in ("window", "pads", "strides", "dilations"))
+    if {len(sizes) for sizes in (inputs, outputs, windows, pads, strides, dilations)} != {len(inputs)}:
+        raise Unsupported(f"given {key[0][:60]} of 2 and of 3 dimensions, wanted as many of each", rule="db-sizes")
+    flags = [f"-n {key['images']} -c {ic} -k {oc} -g {suffixes.get('g') or 1} -b {key['bias']} -_ {len(inputs)}"]
+    for axis, *sizes in zip("dhw"[3 - len(inputs) :], inputs, outputs, windows, pads, strides, dilations):
+        flags.append(_axis(axis, *sizes))
     return flags
 
 
-def _perf_flags(found: re.Match[str]) -> list[str]:
+def _perf_flags(key: re.Match[str]) -> list[str]:
     """The flags of a key without the size of the second tensor, which strides leave open backward."""
-    read, h, w, d, *rest = _numbers(found["numbers"])
+    read, h, w, d, *rest = _numbers(key["numbers"])
     windows, written, images, tails = rest[:3], rest[3], rest[4], rest[5:]
     pads, strides, dilations, (bias, groups) = tails[:3], tails[3:6], tails[6:9], tails[9:]
-    is_forward, count = found["direction"] == "F", int(found["dims"])
+    is_forward, count = key["direction"] == "F", int(key["dims"])
     ic, oc = (read, written) if is_forward else (written, read)
     flags = [f"-n {images} -c {ic} -k {oc} -g {groups} -b {bias} -_ {count}"]
     for axis, size, k, p, s, dilation in list(zip("hwd", (h, w, d), windows, pads, strides, dilations))[:count]:
@@ -114,6 +114,6 @@ def _axis(axis: str, i: int, o: int, k: int, p: int, s: int, d: int) -> str:
     wanted = (i + 2 * p - (k - 1) * d - 1) // s + 1 if s else 0
     if o != wanted:
         given = f"given {axis} of {i} and of {o} with a window of {k}, padding {p}, stride {s} and dilation {d}"
-        raise Unsupported(f"{given}, wanted {wanted} behind it, in a key of MIOpen", rule="db-sizes")
+        raise Unsupported(f"{given}, wanted {wanted} after it, in a key of MIOpen", rule="db-sizes")
     names = ("in", "fil", "pad", "conv_stride", "dilation")
     return " ".join(f"--{name}_{axis} {size}" for name, size in zip(names, (i, k, p, s, d)))

@@ -66,7 +66,7 @@ def scan(text: str) -> Descriptor:
 
 
 def _number(text: str, at: int, where: str) -> tuple[int, int]:
-    """Return the number at a column, and the column behind it."""
+    """Return the number at a column, and the column after it."""
     number = _DIGITS.match(text, at)
     if number is None:
         raise PointedError(f"given {_shown(text, at)} {where}, wanted a number from 0", text, at)

@@ -106,8 +106,8 @@ class Matmul(TensorProblem):
     def any_tags(self) -> Triple:
         """Return the tags of `any`: src and dst are row-major, wei is K-contiguous."""
         letters = LETTERS[: len(self.src_dims)]
-        turned = LETTERS[: len(self.wei_dims) - 2] + LETTERS[len(self.wei_dims) - 2 : len(self.wei_dims)][::-1]
-        return letters, turned, letters
+        column_major = LETTERS[: len(self.wei_dims) - 2] + LETTERS[len(self.wei_dims) - 2 : len(self.wei_dims)][::-1]
+        return letters, column_major, letters
 
     @property
     def tensor_names(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -132,8 +132,8 @@ class Matmul(TensorProblem):
     def _scales_along_k(self) -> dict[str, Scale]:
         """The scales of src and of weights, by role, that differ along K."""
         factors = (scale for scale in self.scales if scale.role in _DIM_OF_K)
-        along = ((scale, _DIM_OF_K[scale.role]) for scale in factors)
-        return {s.role: s for s, dim in along if self.spans(s)[dim] < self.size(s.role)[dim]}
+        scales_and_dims = ((scale, _DIM_OF_K[scale.role]) for scale in factors)
+        return {s.role: s for s, dim in scales_and_dims if self.spans(s)[dim] < self.size(s.role)[dim]}
 
     @property
     def scales_on_the_way(self) -> dict[str, Scale]:

@@ -22,7 +22,7 @@ from convgen.problem.conv import Conv
 
 @frozen
 class Flag:
-    """One flag: a number from `least` to `most`, or one of `words`; one that is neither is ignored.
+    """One flag: its value is a number from `least` to `most`, or one of `words`; without either, any value is ignored.
 
     Values outside `only`, if it is set, are sound but not generated; `rule` names that limit.
     """
@@ -127,7 +127,7 @@ def _spellings(flags: Sequence[Flag], **others: str) -> dict[str, Flag]:
 _SPELLED = _spellings(FLAGS)
 _FUSION_SPELLED = _spellings(FUSION_FLAGS, F="fusion_mode")
 
-#: fusion mode -> the steps behind the convolution, of those that have no batch normalisation
+#: fusion mode -> the steps after the convolution, of those that have no batch normalisation
 _FUSIONS = {4: ("bias", "activation"), 5: ("activation",), 6: ("bias",)}
 
 #: activation mode -> post-op, with A for alpha (miopenActivationMode_t)
@@ -148,7 +148,7 @@ _FUSION_BASES = {"CBAInfer": "f32", "CBAInferfp16": "f16", "CBAInferbfp16": "bf1
 
 BASES = _BASES | _FUSION_BASES  #: base argument -> types, of what is read
 
-#: what MIOpenDriver measures besides, with the types behind the name
+#: what MIOpenDriver measures besides, with the types after the name
 _OTHERS = re.compile(
     r"(activ|adam|adamw|addlayernorm|argmax|argmin|avgpool|bnorm|cat|ctc|dropout|gemm|getitem|glu|groupnorm|kthvalue"
     r"|layernorm|lrn|mha|nllloss|pool|prelu|reduce|rnn|rnn_seq|rope|softmax|softmarginloss|sum|tensorop)"
@@ -178,7 +178,7 @@ def is_program(word: str) -> bool:
 
 
 def is_line(text: str) -> bool:
-    """Whether a text is a MIOpenDriver line; the program may stand behind variables or the prefix of a log.
+    """Whether a text is a MIOpenDriver line; the program may stand after variables or the prefix of a log.
 
     A sentence that names the program is none.
     """
@@ -191,27 +191,27 @@ def find(text: str) -> str | None:
 
 
 def _command(text: str) -> list[shell.Word]:
-    """The base argument and the words behind it; none where a text calls no operator."""
-    called = shell.words(text, is_program)
-    if called:
-        return called if _is_call([word for _, word in called]) else []
-    own = [word for _, word in _without_program(text)]
-    if len(own) < 3 or not _is_call(own):
+    """The base argument and the words after it; none where a text calls no operator."""
+    words_of_call = shell.words(text, is_program)
+    if words_of_call:
+        return words_of_call if _is_call([word for _, word in words_of_call]) else []
+    words = [word for _, word in _without_program(text)]
+    if len(words) < 3 or not _is_call(words):
         return []
-    known = _SPELLED | _FUSION_SPELLED if own[0] in BASES else {}
-    is_flag = own[1].partition("=")[0] in known if known else own[1].startswith("-")
+    known = _SPELLED | _FUSION_SPELLED if words[0] in BASES else {}
+    is_flag = words[1].partition("=")[0] in known if known else words[1].startswith("-")
     return _without_program(text) if is_flag else []
 
 
 def _without_program(text: str) -> list[shell.Word]:
-    """A base argument and the words behind it, as IREE's driver has them."""
-    for number, found in enumerate(re.finditer(r"\S+", text)):
-        word = shell.called(found[0])
+    """A base argument and the words after it, as IREE's driver has them."""
+    for number, match in enumerate(re.finditer(r"\S+", text)):
+        word = shell.called(match[0])
         other = _OTHERS.fullmatch(word)
         if _is_base(word) and (other is None or other[2] or not number):  # `sum` is a word like another
-            column = found.start() + found[0].find(word)
-            behind = shell.words(text[found.start() :], word.__eq__)
-            return [(column, word), *((found.start() + at, each) for at, each in behind)]
+            column = match.start() + match[0].find(word)
+            following = shell.words(text[match.start() :], word.__eq__)
+            return [(column, word), *((match.start() + at, each) for at, each in following)]
     return []
 
 
@@ -220,7 +220,7 @@ def _is_base(word: str) -> bool:
 
 
 def _is_call(words: Sequence[str]) -> bool:
-    """Whether words behind the program are an operator and flags, and no sentence."""
+    """Whether words after the program are an operator and flags, and no sentence."""
     base, *rest = words
     if not _is_base(base) and not shell.is_variable(base) and not (base.isidentifier() and rest and rest[0][:1] == "-"):
         return False
@@ -247,12 +247,14 @@ def problems(line: str, knobs: Mapping[str, str] | None = None) -> tuple[Conv, .
     base, dtype = _base(line, words[:1])
     values = _values(line, words[1:], base in _FUSION_BASES)
     _check(line, values)
-    said = {"dt": dtype} | _tags(line, values)
-    is_fusion = base in _FUSION_BASES
-    ways = [_fusion(values, dtype)] if is_fusion else [{"dir": name} for name in _directions(base, values)]
-    found = [Conv.of(_descriptor(values), way | said | dict(knobs or {})) for way in ways]
+    knobs_of_line = {"dt": dtype} | _tags(line, values)
+    if base in _FUSION_BASES:
+        by_direction = [_fusion(values, dtype)]
+    else:
+        by_direction = [{"dir": name} for name in _directions(base, values)]
+    convolutions = [Conv.of(_descriptor(values), own | knobs_of_line | dict(knobs or {})) for own in by_direction]
     _check_generated(values)
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(convolutions))
 
 
 def _base(line: str, words: Sequence[shell.Word]) -> tuple[str, str]:
@@ -277,13 +279,13 @@ def _fusion(values: Mapping[str, _Value], dtype: str) -> dict[str, str]:
     if steps is None:
         given = f"given fusion_mode {mode.number}, with batch normalisation"
         raise Unsupported(f"{given}, wanted one of {', '.join(map(str, _FUSIONS))}", rule="fusion")
-    said = {"dir": "FWD_D"} | ({"bia-dt": dtype} if "bias" in steps else {})
+    knobs = {"dir": "FWD_D"} | ({"bia-dt": dtype} if "bias" in steps else {})
     activation = values["activMode"].number if "activation" in steps else 0
     if activation not in _ACTIVATIONS:
         wanted = ", ".join(map(str, _ACTIVATIONS))
         raise Unsupported(f"given activMode {activation}, wanted one of {wanted}", rule="activation")
     post_op = _ACTIVATIONS[activation].replace("A", values["alpha"].text)
-    return said | ({"attr-post-ops": post_op} if post_op else {})
+    return knobs | ({"attr-post-ops": post_op} if post_op else {})
 
 
 def _values(line: str, words: Sequence[shell.Word], is_fusion: bool) -> dict[str, _Value]:

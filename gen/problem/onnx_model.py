@@ -146,12 +146,12 @@ def _of_graph(
 
 
 def _tensors(graph: Any, type_name: Callable[[int], str], value_of: Callable[[Any], Any]) -> dict[str, _Tensor]:
-    found = dict[str, _Tensor]()
-    for each in (*graph.input, *graph.value_info, *graph.output):
-        if each.type.HasField("tensor_type") and each.type.tensor_type.HasField("shape"):
-            kind = each.type.tensor_type
+    tensors = dict[str, _Tensor]()
+    for value_info in (*graph.input, *graph.value_info, *graph.output):
+        if value_info.type.HasField("tensor_type") and value_info.type.tensor_type.HasField("shape"):
+            kind = value_info.type.tensor_type
             dims = tuple(d.dim_value if d.HasField("dim_value") else d.dim_param for d in kind.shape.dim)
-            found[each.name] = _Tensor(each.name, dims, type_name(kind.elem_type))
+            tensors[value_info.name] = _Tensor(value_info.name, dims, type_name(kind.elem_type))
     constants = [(tensor.name, tensor) for tensor in graph.initializer]
     for node in graph.node:
         if node.op_type == "Constant":
@@ -159,8 +159,8 @@ def _tensors(graph: Any, type_name: Callable[[int], str], value_of: Callable[[An
     for name, tensor in constants:
         is_read = prod(tensor.dims) <= _LARGEST_VALUE and not tensor.external_data
         value = value_of(tensor) if is_read else None
-        found[name] = _Tensor(name, tuple(tensor.dims), type_name(tensor.data_type), value)
-    return found
+        tensors[name] = _Tensor(name, tuple(tensor.dims), type_name(tensor.data_type), value)
+    return tensors
 
 
 def _attribute(attribute: Any) -> tuple[str, Any]:
@@ -197,11 +197,11 @@ def _window(op: _Operator, source: _Tensor, weights: _Tensor) -> tuple[list[int]
 
 
 def _pads(op: _Operator, totals: Sequence[int]) -> list[tuple[int, int]]:
-    """Return the padding before and behind each axis; automatic padding is computed from its total."""
+    """Return the padding before and after each axis; automatic padding is computed from its total."""
     mode = op.attributes.get("auto_pad", "NOTSET")
     if mode in ("SAME_UPPER", "SAME_LOWER"):
-        less = [(total // 2, total - total // 2) for total in totals]
-        return less if mode == "SAME_UPPER" else [(more, few) for few, more in less]
+        lower_pads = [(total // 2, total - total // 2) for total in totals]
+        return lower_pads if mode == "SAME_UPPER" else [(larger, smaller) for smaller, larger in lower_pads]
     if mode == "VALID":
         return [(0, 0)] * len(totals)
     pads = op.attributes.get("pads") or [0] * (2 * len(totals))
@@ -300,17 +300,17 @@ def _matmul(op: _Operator) -> _Read:
 
 def _gemm(op: _Operator) -> _Read:
     left, right, bias = op.tensor(0), op.tensor(1), op.optional(2)
-    turned = [bool(op.attributes.get(name, 0)) for name in ("transA", "transB")]
+    transposed = [bool(op.attributes.get(name, 0)) for name in ("transA", "transB")]
     alpha, beta = op.attributes.get("alpha", 1.0), op.attributes.get("beta", 1.0)
     if len(left.sizes) != 2 or len(right.sizes) != 2:
         raise UserError(f"given {len(left.sizes)} and {len(right.sizes)} dimensions of a Gemm, wanted 2")
     if bias is not None and (alpha != 1 or beta != 1) and beta:
         raise Unsupported(f"alpha of {alpha:g} and beta of {beta:g} of a Gemm with C, wanted 1", rule="onnx-gemm")
-    (m, k), (inner, n) = (each.sizes[::-1] if swap else each.sizes for each, swap in zip((left, right), turned))
+    (m, k), (inner, n) = (each.sizes[::-1] if swap else each.sizes for each, swap in zip((left, right), transposed))
     if k != inner:
         raise UserError(f"given K of {k} and of {inner}, wanted as much of both")
     dtype = _type(left)
-    tags = {"stag": "ba" if turned[0] else "ab", "wtag": "ba" if turned[1] else "ab", "dtag": "ab"}
+    tags = {"stag": "ba" if transposed[0] else "ab", "wtag": "ba" if transposed[1] else "ab", "dtag": "ab"}
     knobs = {"dt": f"{dtype}:{_type(right)}:{dtype}", **tags}
     if alpha != 1:
         knobs["attr-post-ops"] = f"linear:{attributes.number(round(alpha, 7))}"
@@ -320,10 +320,10 @@ def _gemm(op: _Operator) -> _Read:
     return f"{m}x{k}:{k}x{n}", knobs
 
 
-def _points(tensors: Mapping[str, _Tensor | None], many: Mapping[str, str]) -> dict[str, str]:
+def _points(tensors: Mapping[str, _Tensor | None], masks: Mapping[str, str]) -> dict[str, str]:
     """The knob of the zero points: numbers where they are constants of the model, else known at launch.
 
-    `many` gives by role the mask of a tensor of several.
+    `masks` gives, by role, the mask of a tensor of several values.
     """
     entries = []
     for role, tensor in tensors.items():
@@ -333,27 +333,27 @@ def _points(tensors: Mapping[str, _Tensor | None], many: Mapping[str, str]) -> d
         if len(values) == 1:
             entries.append(f"{role}:common:{int(values[0])}")
         else:
-            entries.append(f"{role}:{_mask(role, tensor, many)}:{_type(tensor)}")
+            entries.append(f"{role}:{_mask(role, tensor, masks)}:{_type(tensor)}")
     return attributes.knob("attr-zero-points", entries)
 
 
-def _scales(tensors: Mapping[str, _Tensor], many: Mapping[str, str]) -> dict[str, str]:
+def _scales(tensors: Mapping[str, _Tensor], masks: Mapping[str, str]) -> dict[str, str]:
     """The knob of the scales: numbers where they are constants of the model, else known at launch.
 
-    `many` gives by role the mask of a tensor of several.
+    `masks` gives, by role, the mask of a tensor of several values.
     """
     entries = []
     for role, tensor in tensors.items():
         if prod(tensor.sizes) == 1 and tensor.value is not None:
             entries.append(f"{role}:common:{attributes.number(float(tensor.value.reshape(-1)[0]))}")
         else:
-            entries.append(f"{role}:{_mask(role, tensor, many)}:{_type(tensor)}")
+            entries.append(f"{role}:{_mask(role, tensor, masks)}:{_type(tensor)}")
     return attributes.knob("attr-scales", entries)
 
 
-def _mask(role: str, tensor: _Tensor, many: Mapping[str, str]) -> str:
+def _mask(role: str, tensor: _Tensor, masks: Mapping[str, str]) -> str:
     """Return the mask of the dims along which the scales or zero points of a tensor differ."""
-    return "common" if prod(tensor.sizes) == 1 else many[role]
+    return "common" if prod(tensor.sizes) == 1 else masks[role]
 
 
 def _of_product(descriptor: str) -> dict[str, str]:
@@ -378,11 +378,11 @@ def _matmul_integer(op: _Operator) -> _Read:
     return descriptor, knobs | _points({"src": op.optional(2), "wei": op.optional(3)}, _of_product(descriptor))
 
 
-def _quantised(op: _Operator, many: Mapping[str, str]) -> dict[str, str]:
+def _quantised(op: _Operator, masks: Mapping[str, str]) -> dict[str, str]:
     """The knobs of x, its scale and zero point, those of w, and the scale and zero point of y."""
     scales = {"src": op.tensor(1), "wei": op.tensor(4), "dst": op.tensor(6)}
     points = {"src": op.tensor(2), "wei": op.tensor(5), "dst": op.tensor(7)}
-    return _scales(scales, many) | _points(points, many)
+    return _scales(scales, masks) | _points(points, masks)
 
 
 def _qlinear_conv(op: _Operator) -> _Read:

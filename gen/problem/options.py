@@ -27,24 +27,20 @@ OTHER_DRIVERS = (
 
 @frozen
 class Option:
-    """One option. `read` returns the value of a text, or raises PointedError.
-
-    `rule` refuses values that are not `generated`; without a rule all values are generated, with one only the default.
-    A function in place of a rule returns the rule for a text, "" for a generated one. `beside` names an option without
-    which this one has no meaning. `runs` marks options on how benchdnn runs, `idle` options without effect on code.
-    """
+    """One option of benchdnn, with its grammar and the values that convgen generates."""
 
     name: str
     default: str
-    read: Callable[[str], Any]
+    read: Callable[[str], Any]  #: returns the value of a text, or raises PointedError
     help: str
     drivers: tuple[str, ...] = BOTH
+    #: name of the rule that refuses values, or a function from a text to it ("" if it is generated); "": refuses none
     rule: str | Callable[[str], str] = ""
-    generated: Callable[[Any], bool] | None = None
-    beside: str = ""
+    generated: Callable[[Any], bool] | None = None  #: with a rule's name: values not refused; None: the default alone
+    beside: str = ""  #: an option without which this one has no meaning
     aliases: tuple[str, ...] = ()
-    runs: bool = False
-    idle: bool = False
+    runs: bool = False  #: whether it only controls how benchdnn runs
+    idle: bool = False  #: whether it has no effect on code
 
     @property
     def is_useful(self) -> bool:
@@ -281,23 +277,23 @@ def find(word: str, driver: str, others: Collection[str] = ()) -> Option:
 
 def split_line(line: str, driver: str) -> tuple[dict[str, str], str]:
     """A driver line as the texts of its options and its descriptor."""
-    given: dict[str, str] = {}
+    texts: dict[str, str] = {}
     descriptors: list[str] = []
     words = iter(line.split())
     for word in words:
         if not word.startswith("--"):
             descriptors.append(word)
         elif word == "--reset":
-            given = {}
+            texts = {}
         elif word != f"--{driver}":
             _, equals, text = word.partition("=")
             value = text if equals else next(words, None)
             if value is None:
                 raise UserError(f"given {word} without a value, wanted one")
-            given[find(word, driver).name] = value
+            texts[find(word, driver).name] = value
     if len(descriptors) != 1:
         raise UserError(f"given {len(descriptors)} descriptors in {line!r}, wanted one")
-    return given, descriptors[0]
+    return texts, descriptors[0]
 
 
 @frozen
@@ -311,15 +307,15 @@ class Knobs:
         return self.values[name]
 
 
-def read(driver: str, given: Mapping[str, str]) -> Knobs:
+def read(driver: str, texts: Mapping[str, str]) -> Knobs:
     """The values of the knobs that were given, and the others' defaults. Raises OptionError."""
     values = dict(_DEFAULTS[driver])
-    for name, text in given.items():
+    for name, text in texts.items():
         values[name] = SPELLED[driver][name].value(text)
     others = tuple(
-        (option.name, given[option.name])
+        (option.name, texts[option.name])
         for option in _RULED[driver]
-        if option.name in given and not option.is_generated(values[option.name])
+        if option.name in texts and not option.is_generated(values[option.name])
     )
     return Knobs(values, others)
 

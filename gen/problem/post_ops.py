@@ -31,7 +31,7 @@ class Eltwise:
 
 @frozen
 class Sum:
-    """Adds `scale` times the destination's old value less a zero point, read as `dtype` if that is set."""
+    """A sum: add `scale` times the destination's old value less a zero point, read as `dtype` if that is set."""
 
     scale: float = 1.0
     zero_point: int = 0
@@ -84,7 +84,7 @@ class Binary:
 
 @frozen
 class Prelu:
-    """Multiplies negative numbers by an element of a tensor."""
+    """A prelu: multiply negative numbers by an element of a tensor."""
 
     operand: Operand = Operand("f32")
 

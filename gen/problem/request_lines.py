@@ -50,28 +50,28 @@ def plain(text: str) -> str:
 
 def driver_of(text: str) -> str | None:
     """Return the driver of a logged problem, `options.CONV` or `options.MATMUL`; None for any other text."""
-    found = _match(text)
-    return None if found is None else found[0].driver_of(found[1])
+    match = _match(text)
+    return None if match is None else match[0].driver_of(match[1])
 
 
 def is_command(text: str) -> bool:
     """Whether a text is a command, which a backslash continues."""
-    found = _match(text)
-    return found is not None and found[0].is_command
+    match = _match(text)
+    return match is not None and match[0].is_command
 
 
 def split(text: str) -> Sequence[str]:
     """The lines of known formats within a text: several where a shell reads several commands; none if it has none."""
     if is_command(text):
         commands = shell.commands(text)
-        return [found[1] for found in map(_match, commands) if found is not None]
-    found = _match(text)
-    return [] if found is None else [found[1]]
+        return [match[1] for match in map(_match, commands) if match is not None]
+    match = _match(text)
+    return [] if match is None else [match[1]]
 
 
 def problems(text: str, knobs: Mapping[str, str]) -> tuple[Problem, ...]:
     """Return the problems of a line of a known format; `knobs` override its own. Raises UserError, Unsupported."""
-    found = _match(text)
-    assert found is not None, text
-    form, line = found
+    match = _match(text)
+    assert match is not None, text
+    form, line = match
     return form.problems(line, knobs)

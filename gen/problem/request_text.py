@@ -58,29 +58,29 @@ def logical_lines(text: str) -> Iterator[tuple[int, str]]:
     In a driver line a word that ends in `\\` is joined with the next word, and a `\\` that stands alone joins the words
     around it; a command is continued as in a shell. In another text a `\\` at the end means nothing.
     """
-    glued, first, joins, is_spaced = "", 0, False, False
+    joined, first_line, continues, is_spaced = "", 0, False, False
     for number, line in enumerate(text.split("\n"), 1):
-        for part in line.rstrip("\r").split("\r"):  # what a progress bar wrote over
-            said = _COMMENT.sub("", _STEP.sub("", request_lines.plain(part))).strip()
-            if joins and not said:
+        for segment in line.rstrip("\r").split("\r"):  # what a progress bar wrote over
+            content = _COMMENT.sub("", _STEP.sub("", request_lines.plain(segment))).strip()
+            if continues and not content:
                 continue
-            between = _joint(glued, said, is_spaced) if joins else None
-            if joins and between is None:  # a sentence, whose backslash means nothing
-                yield first, f"{glued}\\"
-            first = number if between is None else first
-            glued = said if between is None else f"{glued}{between}{said}"
-            joins = glued.endswith("\\")
-            is_spaced = glued.endswith(" \\")
-            if joins:
-                glued = glued[:-1].rstrip()
-            elif glued:
-                yield first, _unglued(glued)
-    if joins and glued:
-        yield first, _unglued(glued)
+            separator = _separator(joined, content, is_spaced) if continues else None
+            if continues and separator is None:  # a sentence, whose backslash means nothing
+                yield first_line, f"{joined}\\"
+            first_line = number if separator is None else first_line
+            joined = content if separator is None else f"{joined}{separator}{content}"
+            continues = joined.endswith("\\")
+            is_spaced = joined.endswith(" \\")
+            if continues:
+                joined = joined[:-1].rstrip()
+            elif joined:
+                yield first_line, _without_backslashes(joined)
+    if continues and joined:
+        yield first_line, _without_backslashes(joined)
 
 
-def _joint(text: str, more: str, is_spaced: bool) -> str | None:
-    """Stands where a backslash joins two lines; None where the first is another text, which it does not end.
+def _separator(text: str, more: str, is_spaced: bool) -> str | None:
+    """Return what joins a line that ends in a backslash with the next one: "" or a space; None if they stay two lines.
 
     `is_spaced` says whether a space is before the backslash, as in the commands of other programs.
     """
@@ -91,6 +91,6 @@ def _joint(text: str, more: str, is_spaced: bool) -> str | None:
     return " " if joint is None and is_spaced and more.startswith("-") else joint
 
 
-def _unglued(text: str) -> str:
+def _without_backslashes(text: str) -> str:
     """A line without the backslashes within; those of other texts stay."""
     return text if request_lines.driver_of(text) else _JOINED.sub("", text)

@@ -87,11 +87,11 @@ def matmuls(text: str, knobs: Mapping[str, str]) -> tuple[Problem, ...]:
 
 def _logged(text: str, knobs: Mapping[str, str], driver: str) -> tuple[Problem, ...]:
     """Return the problems of a logged line, none for any other text. Raises UserError for a line of another driver."""
-    found = request_lines.driver_of(text)
-    if found not in (None, driver):
+    driver_of_line = request_lines.driver_of(text)
+    if driver_of_line not in (None, driver):
         names = {CONV: "a convolution", MATMUL: "a matrix product"}
-        raise UserError(f"given {names[found or CONV]} ({text[:40]!r}), wanted {names[driver]}")
-    return request_lines.problems(text, knobs) if found else ()
+        raise UserError(f"given {names[driver_of_line or CONV]} ({text[:40]!r}), wanted {names[driver]}")
+    return request_lines.problems(text, knobs) if driver_of_line else ()
 
 
 @frozen
@@ -135,24 +135,22 @@ class _Line:
 
 @define
 class Reader:
-    """Finds the requests of nested files, one after the other. `skipped` problems are left out at the beginning.
+    """Reader of the requests of nested files. The settings of each driver go from file to file, as benchdnn's do."""
 
-    The settings of each driver go from file to file, as benchdnn's do. `driver` is None while descriptors tell.
-    """
-
-    given: Mapping[str, list[str]]
-    match: _Pattern | None
-    start: int | None
+    given: Mapping[str, list[str]]  #: lists of knobs that override those of files
+    match: _Pattern | None  #: overrides `--match` of files
+    start: int | None  #: overrides `--start` of files
     settings: dict[str, _Settings] = attrs.Factory(lambda: {driver: _Settings() for driver in options.BOTH})
-    driver: str | None = None
-    ignored: dict[str, str] = attrs.Factory(dict)
+    driver: str | None = None  #: driver of later descriptors; None: a descriptor's first character decides
+    ignored: dict[str, str] = attrs.Factory(dict)  #: ignored options, with the place of their first use
     remarks: list[_Line] = attrs.Factory(list)  #: lines that are no requests
-    executed: frozenset[str] = frozenset()  #: what the file at hand logs as executed, which its creations repeat
-    skipped: int = 0
-    seen: int = 0
-    tried: int = 0
-    files: int = 0
-    open: list[Path] = attrs.Factory(list)
+    #: primitives that the current file logs as executed; creations of these are not requests of their own
+    executed: frozenset[str] = frozenset()
+    skipped: int = 0  #: requests left out at the beginning (`--start`)
+    seen: int = 0  #: requests so far that match, skipped ones included
+    tried: int = 0  #: combinations of knobs so far
+    files: int = 0  #: files read so far
+    open: list[Path] = attrs.Factory(list)  #: files being read, each named by the one before
 
     @classmethod
     def of(cls, knobs: Mapping[str, str], match: str | None, start: int | None) -> Reader:
@@ -168,8 +166,8 @@ class Reader:
         text = "" if path.suffix == _MODEL else text_of(path)
         resolved = path.resolve()
         if resolved in self.open:
-            way = " includes ".join(each.name for each in [*self.open[self.open.index(resolved) :], resolved])
-            raise UserError(f"given --batch={path.name} in a cycle, {way}, wanted none")
+            cycle = " includes ".join(each.name for each in [*self.open[self.open.index(resolved) :], resolved])
+            raise UserError(f"given --batch={path.name} in a cycle, {cycle}, wanted none")
         if len(self.open) == _DEEPEST:
             raise UserError(f"given --batch={path.name} in {_DEEPEST} files within each other, wanted fewer")
         self.open.append(resolved)
@@ -181,17 +179,18 @@ class Reader:
         from convgen.problem import onnx_model
 
         minibatch = grammar.parse_minibatch(self.given.get("mb", ["0"])[0] or "0")
-        found = dict[str, Request]()
+        requests = dict[str, Request]()
         for node in onnx_model.nodes(path, minibatch):
             line = _Line(node.descriptor, path, node.name)
             if node.error is not None:
-                asked: Iterable[Request] = self._chosen(Request(line.text, error=node.error, where=line.where), None)
+                error = Request(line.text, error=node.error, where=line.where)
+                asked: Iterable[Request] = self._chosen(error, None)
             else:
                 asked = self.ask(node.driver, line.text, {knob: [text] for knob, text in node.knobs.items()}, line)
             for request in asked:
-                known = found.get(request.text)
-                found[request.text] = request if known is None else evolve(known, count=known.count + 1)
-        yield from found.values()
+                earlier = requests.get(request.text)
+                requests[request.text] = request if earlier is None else evolve(earlier, count=earlier.count + 1)
+        yield from requests.values()
 
     def _content(self, path: Path, text: str) -> Iterator[Request]:
         from convgen.problem import aiter  # which is not needed without a file
@@ -199,10 +198,10 @@ class Reader:
         if aiter.is_table(text):
             yield from self.table(aiter.rows(text, str(path)), path)
             return
-        outside, self.executed = self.executed, verbose.executed(text)
+        before, self.executed = self.executed, verbose.executed(text)
         for number, line in logical_lines(text):
             yield from self.line(_Line(line, path, number))
-        self.executed = outside
+        self.executed = before
 
     def table(self, rows: Iterable[Row], path: Path) -> Iterator[Request]:
         """The problems of a table, a row each."""
@@ -226,13 +225,13 @@ class Reader:
         if logged := request_lines.split(line.text):
             for text in logged:
                 yield from self._logged(text, line)
-        elif (found := driver_lines.find(line.text)) is not None:
-            outside = self.settings, self.driver
-            if found.is_command:
+        elif (driver_line := driver_lines.find(line.text)) is not None:
+            before = self.settings, self.driver
+            if driver_line.is_command:
                 self.settings, self.driver = {driver: _Settings() for driver in options.BOTH}, None
-            yield from self._words(evolve(line, text=found.text))
-            if found.is_command:
-                self.settings, self.driver = outside
+            yield from self._words(evolve(line, text=driver_line.text))
+            if driver_line.is_command:
+                self.settings, self.driver = before
         else:
             self.remarks.append(line)
 
@@ -247,9 +246,9 @@ class Reader:
         yield from self.ask(driver, text, {}, line)
 
     def _words(self, line: _Line) -> Iterator[Request]:
-        """The requests of a driver line. An option that is refused takes with it the descriptors behind it."""
-        spoilt = False
-        words = iter([(found.start(), found[0]) for found in _WORD.finditer(line.text)])
+        """The requests of a driver line. An option that is refused takes with it the descriptors after it."""
+        is_refused = False
+        words = iter([(match.start(), match[0]) for match in _WORD.finditer(line.text)])
         for column, word in words:
             if word.startswith("-"):
                 try:
@@ -257,14 +256,14 @@ class Reader:
                 except TooMuch:
                     raise
                 except UserError as error:
-                    if not spoilt:  # one row a line
+                    if not is_refused:  # one row a line
                         yield Request(line.text, error=error, where=line.where)
-                    spoilt = True
-            elif not spoilt:
+                    is_refused = True
+            elif not is_refused:
                 yield from self.descriptor(line, word)
 
     def option(self, line: _Line, column: int, word: str, words: Iterator[tuple[int, str]]) -> Iterator[Request]:
-        """One option; a value that is not behind `=` is the next of `words`. Raises UserError."""
+        """One option; a value that is not after `=` is the next of `words`. Raises UserError."""
         name, equals, value = word.removeprefix("--").partition("=")
         if word == "--reset":
             for driver in self._drivers:
@@ -276,14 +275,14 @@ class Reader:
         elif self.driver in options.OTHER_DRIVERS and name not in _READER:
             return  # its options are its own
         else:
-            found = self._find(line, column, word, name)
+            known = self._find(line, column, word, name)
             at, text = (column + len(word) - len(value), value) if equals else next(words, (len(line.text), ""))
             if not equals and not text:
                 raise PointedError(f"given {word} without a value, wanted one", line.text, at)
-            if found is None:
+            if known is None:
                 yield from self.select(name, text, line, at)
-            elif found.runs:
-                found.value(text)
+            elif known.runs:
+                known.value(text)
                 self.ignored.setdefault(word, line.where)
             else:
                 for driver in self._drivers:
@@ -353,20 +352,20 @@ class Reader:
         if self.tried > _PROBLEMS:
             raise TooMuch(f"given more than {_PROBLEMS} problems with {text[:60]!r} in {line.where}, wanted fewer")
         parse: Callable[[str, Mapping[str, str]], tuple[Problem, ...]] = convolutions if driver == CONV else matmuls
-        told: set[str] = set()  # what is wrong with every combination is told once
+        reported: set[str] = set()  # an error that every combination has is reported once
         for values in _combinations(choices):
-            whole = " ".join([*(f"--{knob}={value}" for knob, value in values.items() if value), text])
-            for request in requested(whole, partial(parse, text, values), line.where):
-                if request.error is None or str(request.error) not in told:
-                    yield from self._chosen(request, match, told)
+            driver_line = " ".join([*(f"--{knob}={value}" for knob, value in values.items() if value), text])
+            for request in requested(driver_line, partial(parse, text, values), line.where):
+                if request.error is None or str(request.error) not in reported:
+                    yield from self._chosen(request, match, reported)
 
-    def _chosen(self, request: Request, match: _Pattern | None, told: set[str] | None = None) -> Iterator[Request]:
+    def _chosen(self, request: Request, match: _Pattern | None, reported: set[str] | None = None) -> Iterator[Request]:
         """The request, if it is selected."""
         pattern = self.match or match
         if pattern is not None and not pattern.finds(request.text):
             return
-        if told is not None and request.error is not None:
-            told.add(str(request.error))
+        if reported is not None and request.error is not None:
+            reported.add(str(request.error))
         self.seen += 1
         if self.seen > (self.skipped if self.start is None else self.start):
             yield request

@@ -63,8 +63,8 @@ class Scale:
 
 def read(text: str) -> tuple[Scale, ...]:
     """The scales of a text that `attributes.scales` took; a scale of 1 is none, and the last of a tensor counts."""
-    found = {scale.role: scale for scale in map(_scale, attributes.split_entries(text))}
-    return tuple(found[role] for role in ROLES if role in found and not found[role].is_one)
+    scales = {scale.role: scale for scale in map(_scale, attributes.split_entries(text))}
+    return tuple(scales[role] for role in ROLES if role in scales and not scales[role].is_one)
 
 
 def refused(text: str) -> str:

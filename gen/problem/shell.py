@@ -10,7 +10,7 @@ Word = tuple[int, str]  #: the column of a word, and its text
 _WORD = re.compile(r"\S+")
 _QUOTES = re.compile("[\"'`]")
 _QUOTED = ("'", '"', "`")
-_EDGES = "\\(),"  #: characters that a surrounding text may put around a command
+_EDGES = "\\(),"  #: characters that a text may have right before or after a command
 _GLUED = re.compile(r"^\S*[\]>:](?=[A-Za-z./$])")
 _END = re.compile(r"[0-9&]?>.*|<.*|[|;&].*")  #: a word that ends a command
 _LAST = re.compile(r"(.*[^;&|\\])[;&|]+")  #: a last word that ends in an operator
@@ -19,22 +19,23 @@ _BETWEEN = re.compile(r"&&|\|\||(?<![>&])[;|&](?![>&])")  #: operators between c
 
 
 def words(line: str, is_program: Callable[[str], bool]) -> list[Word]:
-    """The words behind the first that calls a program, up to an operator or a redirection; none without such a word."""
-    found = [(match.start(), match[0]) for match in _WORD.finditer(line)]
-    first = next((number for number, (_, word) in enumerate(found) if is_program(called(word))), None)
-    behind = list[Word]()
-    quote = "" if first is None else found[first][1].lstrip(_EDGES)[:1]  # of a command that is quoted as a whole
-    for column, word in found[len(found) if first is None else first + 1 :]:
+    """The words after the first that calls a program, up to an operator or a redirection; none without such a word."""
+    words_of_line = [(match.start(), match[0]) for match in _WORD.finditer(line)]
+    first = next((number for number, (_, word) in enumerate(words_of_line) if is_program(called(word))), None)
+    following = list[Word]()
+    # A quote before the program's name encloses the whole command.
+    quote = "" if first is None else words_of_line[first][1].lstrip(_EDGES)[:1]
+    for column, word in words_of_line[len(words_of_line) if first is None else first + 1 :]:
         text = bare(word)
         if _END.fullmatch(text):
             break
         last = _LAST.fullmatch(text)
         if text:
-            behind.append((column + word.find(text[0]), last[1] if last else text))
+            following.append((column + word.find(text[0]), last[1] if last else text))
         is_closed = quote in _QUOTED and quote in word and word.count(quote) % 2
         if last or is_closed:
             break
-    return behind
+    return following
 
 
 def bare(word: str) -> str:

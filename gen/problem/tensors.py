@@ -145,8 +145,8 @@ class TensorProblem(ABC):
         """The type in which sums become results: f32 for integer sums that become narrow floats or are processed."""
         inputs, (output, *_) = self.tensor_names
         narrow = self._types[output.removeprefix("diff_")] in _NARROW_FLOATS
-        made = self.scales or self.post_ops or self.zero_point("dst") or narrow
-        is_sum = not made and (_BIAS not in inputs or not self.bias_type or scalar(self.bias_type).is_int)
+        is_processed = self.scales or self.post_ops or self.zero_point("dst") or narrow
+        is_sum = not is_processed and (_BIAS not in inputs or not self.bias_type or scalar(self.bias_type).is_int)
         return self.acc_type if is_sum or self.acc_type != "s32" else "f32"
 
     @property
@@ -217,16 +217,16 @@ class TensorProblem(ABC):
     def _operand_layout(self, operand: Operand) -> Layout:
         """Return an operand's layout: its tag or strides, else the destination's, without blocks if it broadcasts."""
         dims, tag = operand.dims(self.dst_dims), operand.strides or operand.tag
-        alike = not grammar.is_strides(self.dtag) and (self.dst_layout.is_plain or dims == self.dst_dims)
-        default = self.dtag if alike and self.dtag != "any" else self.any_tags[2]
+        is_like_destination = not grammar.is_strides(self.dtag) and (self.dst_layout.is_plain or dims == self.dst_dims)
+        default = self.dtag if is_like_destination and self.dtag != "any" else self.any_tags[2]
         return _layout("attr-post-ops", "attr-post-ops", tag, default, dims)
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:
         """Return the tensors that kernels read: factors, bias, a destination to add to, operands of post-ops."""
         adds = any(isinstance(op, Sum) for op in self.post_ops)
-        named = map(self.tensor, (*self.tensor_names[0], *(("dst",) if adds else ())))
-        return (*named, *self._operands.values())
+        tensors = map(self.tensor, (*self.tensor_names[0], *(("dst",) if adds else ())))
+        return (*tensors, *self._operands.values())
 
     @property
     def factors(self) -> tuple[TensorSpec, ...]:
@@ -263,10 +263,10 @@ class TensorProblem(ABC):
         """The value of each knob, as a driver line gives it."""
         types, tags = (self.src_type, self.wei_type, self.dst_type), (self.stag, self.wtag, self.dtag)
         strides = [tag if grammar.is_strides(tag) else "" for tag in tags]
-        given = zip(("stag", "wtag", "dtag"), tags, strides)
+        tags_and_strides = zip(("stag", "wtag", "dtag"), tags, strides)
         return {
             "dt": types[0] if len(set(types)) == 1 else ":".join(types),
-            **{knob: "any" if listed else tag for knob, tag, listed in given},
+            **{knob: "any" if listed else tag for knob, tag, listed in tags_and_strides},
             "strides": ":".join(strides) if any(strides) else "",
             "runtime_dims_masks": self.masks_text,
             "attr-deterministic": str(self.deterministic).lower(),
@@ -289,7 +289,7 @@ class TensorProblem(ABC):
 
 
 def fields_of(knobs: options.Knobs) -> dict[str, Any]:
-    """The fields of a TensorProblem, its name excepted, that knobs say. Raises UserError."""
+    """Return the fields of a TensorProblem, without its name, from the values of knobs. Raises UserError."""
     src, wei, dst = knobs["dt"]
     tags = {}
     for knob, role, listed in zip(("stag", "wtag", "dtag"), ("src", "wei", "dst"), knobs["strides"]):
@@ -316,15 +316,15 @@ def fields_of(knobs: options.Knobs) -> dict[str, Any]:
 
 
 def unknown_dims(problem: TensorProblem, *names: tuple[str, ...]) -> tuple[str, ...]:
-    """The names, those of the dims of one tensor a tuple, whose bits are set. Raises Unsupported for other bits."""
-    found: dict[str, None] = {}
+    """Return the names of dims whose bits are set in the masks, in `names` by tensor; Unsupported for other bits."""
+    names_of_dims: dict[str, None] = {}
     for n, mask in enumerate(problem.masks):
-        own = names[n] if n < len(names) else ()
+        dims = names[n] if n < len(names) else ()
         for bit in (bit for bit in range(mask.bit_length()) if mask >> bit & 1):
-            if bit >= len(own) or not own[bit]:
+            if bit >= len(dims) or not dims[bit]:
                 options.SPELLED[problem.driver]["runtime_dims_masks"].refuse(problem.masks_text)
-            found[own[bit]] = None
-    return tuple(found)
+            names_of_dims[dims[bit]] = None
+    return tuple(names_of_dims)
 
 
 def refuse_others(problem: TensorProblem) -> None:
@@ -339,7 +339,7 @@ def check_outputs(problem: TensorProblem) -> None:
 
 
 def parsed(problem: ProblemT) -> ProblemT:
-    """A problem whose layouts are sound. Raises UserError for a wrong tag, Unsupported for one of another rank."""
+    """Return the problem if its layouts are sound. Raises UserError for a wrong tag, Unsupported for another rank."""
     _ = problem.tensors
     return problem
 

@@ -84,12 +84,12 @@ class _Execution:
 
     def tensor(self, name: str) -> _Memory:
         """The tensor of a role, a gradient or not."""
-        found = self.memory.get(name) or self.memory.get(f"diff_{name}")
-        if found is None:
+        memory = self.memory.get(name) or self.memory.get(f"diff_{name}")
+        if memory is None:
             raise UserError("given fewer tensors than src, wei and dst, wanted all, in a line of oneDNN's log")
-        if found.kind in _KINDS:
-            raise Unsupported(f"{name} of the kind {found.kind} in oneDNN's log", rule=_KINDS[found.kind])
-        return found
+        if memory.kind in _KINDS:
+            raise Unsupported(f"{name} of the kind {memory.kind} in oneDNN's log", rule=_KINDS[memory.kind])
+        return memory
 
     @property
     def bias(self) -> _Memory | None:
@@ -112,20 +112,20 @@ def executed(text: str, every: bool = False) -> frozenset[str]:
     """Return the primitives that the lines of a log execute, for `repeats`; or `every` primitive that they name."""
     if not _MARKER.search(text):
         return frozenset()
-    found = (_fields(line) for line in map(_from_marker, text.splitlines()) if line is not None)
-    return frozenset(line.key for line in found if line is not None and (every or line.event == "exec"))
+    lines_of_log = (_fields(line) for line in map(_from_marker, text.splitlines()) if line is not None)
+    return frozenset(line.key for line in lines_of_log if line is not None and (every or line.event == "exec"))
 
 
 def repeats(line: str, known: frozenset[str]) -> bool:
     """Whether a line is the creation or error of a primitive that is known."""
-    found = _fields(line)
-    return found is not None and found.event != "exec" and found.key in known
+    logged = _fields(line)
+    return logged is not None and logged.event != "exec" and logged.key in known
 
 
 def driver_of(line: str) -> str:
     """Whose problem a line is; other primitives count as convolutions, for `problems` to refuse."""
-    found = _fields(line)
-    fields = () if found is None else found.fields
+    logged = _fields(line)
+    fields = () if logged is None else logged.fields
     name = fields[1] if len(fields) > 1 else ""
     is_product = name == "matmul" or (name == "inner_product" and not re.search(r"i[dhw][0-9]", ",".join(fields[7:8])))
     return options.MATMUL if is_product else options.CONV
@@ -133,22 +133,22 @@ def driver_of(line: str) -> str:
 
 def problems(line: str, knobs: Mapping[str, str]) -> tuple[Conv | Matmul, ...]:
     """Return the problem of a line; `knobs` override its own. Raises UserError, Unsupported."""
-    found = _execution(line)
-    if found.primitive not in _READERS:
+    execution = _execution(line)
+    if execution.primitive not in _READERS:
         wanted = "convolutions and matrix products: others are not generated"
-        raise Unsupported(f"the primitive {found.primitive[:40]!r} of oneDNN's log, wanted {wanted}", rule="driver")
-    if "*" in found.descriptor or "runtime_dims_masks" in found.auxiliary:
-        given = f"{found.descriptor} of oneDNN's log"
+        raise Unsupported(f"the primitive {execution.primitive[:40]!r} of oneDNN's log, wanted {wanted}", rule="driver")
+    if "*" in execution.descriptor or "runtime_dims_masks" in execution.auxiliary:
+        given = f"{execution.descriptor} of oneDNN's log"
         raise Unsupported(
             f"given {given[:60]}, wanted sizes: it does not tell those known at launch", rule="runtime-sizes"
         )
-    kind, descriptor, said = _READERS[found.primitive](found)
-    return (kind.of(descriptor, {name: text for name, text in said.items() if text} | dict(knobs)),)
+    kind, descriptor, knobs_of_line = _READERS[execution.primitive](execution)
+    return (kind.of(descriptor, {name: text for name, text in knobs_of_line.items() if text} | dict(knobs)),)
 
 
 def _from_marker(text: str) -> str | None:
-    found = _MARKER.search(text)
-    return None if found is None else text[found.start() :].rstrip(" \t\"'`")
+    match = _MARKER.search(text)
+    return None if match is None else text[match.start() :].rstrip(" \t\"'`")
 
 
 def _fields(line: str) -> _Line | None:
@@ -160,39 +160,39 @@ def _fields(line: str) -> _Line | None:
     if at is None or "info" in fields[1:at] or "graph" in fields[1:at]:
         return None
     event, _, what = fields[at].partition(":")
-    behind = fields[at + 1 :]
-    if event == "error":  # the component stands before, the message and its place behind
-        behind = behind[1:]
-    if event != "exec" and (len(behind) < 8 or what in ("dispatch", "check") or not _MEMORY.search(behind[4])):
+    following = fields[at + 1 :]
+    if event == "error":  # the component stands before the fields, the message and its place after them
+        following = following[1:]
+    if event != "exec" and (len(following) < 8 or what in ("dispatch", "check") or not _MEMORY.search(following[4])):
         return None
     is_old = not re.fullmatch("v[0-9]+", fields[1])
-    return _Line("create" if event.startswith("create") else event, is_old, tuple(behind))
+    return _Line("create" if event.startswith("create") else event, is_old, tuple(following))
 
 
 def _execution(line: str) -> _Execution:
-    found = _fields(line)
-    fields = () if found is None else found.fields
+    logged = _fields(line)
+    fields = () if logged is None else logged.fields
     if line.startswith("mkldnn"):
         raise Unsupported("a line of MKL-DNN 0.x, which does not tell the types of tensors", rule="verbose-version")
-    if found is None or len(fields) < 8:
-        raise UserError(f"given {len(fields)} fields behind exec, wanted 9, in a line of oneDNN's log")
+    if logged is None or len(fields) < 8:
+        raise UserError(f"given {len(fields)} fields after exec, wanted 9, in a line of oneDNN's log")
     primitive, _, propagation, memory, attributes = fields[1:6]
     return _Execution(
         primitive,
         propagation,
-        {name: found for name, found in map(_memory, memory.split()) if name},
+        {name: logged for name, logged in map(_memory, memory.split()) if name},
         _attribute_texts(attributes),
         fields[6],
         fields[7],
-        found.is_old,
+        logged.is_old,
     )
 
 
 def _memory(text: str) -> tuple[str, _Memory]:
-    found = _MEMORY.fullmatch(text)
-    if found is None:
+    match = _MEMORY.fullmatch(text)
+    if match is None:
         return "", _Memory("", "", "", "", "")
-    parts = found["rest"].split(":")
+    parts = match["rest"].split(":")
     if len(parts) == 4:  # of oneDNN 2, without strides
         parts.insert(3, "")
     _, kind, tag, strides, flags = [*parts, "", "", "", "", ""][:5]
@@ -200,10 +200,10 @@ def _memory(text: str) -> tuple[str, _Memory]:
         raise Unsupported("tensors of groups in oneDNN's log", rule="grouped-gemm")
     flags = ":".join(parts[4:]) or flags
     if (
-        found["name"].endswith("wei") and flags and not re.match("f0(_|$)", flags)
-    ):  # with what only oneDNN reads behind it
+        match["name"].endswith("wei") and flags and not re.match("f0(_|$)", flags)
+    ):  # with what only oneDNN reads after it
         kind, tag, strides = "any", "", ""
-    return found["name"], _Memory(found["type"], kind, tag, strides, flags)
+    return match["name"], _Memory(match["type"], kind, tag, strides, flags)
 
 
 def _attribute_texts(text: str) -> dict[str, str]:
@@ -218,30 +218,30 @@ def _attribute_texts(text: str) -> dict[str, str]:
     return {names.get(name, name): value.replace(";", "+") for name, value in (named | entries).items()}
 
 
-def _attributes(found: _Execution, roles: Mapping[str, str], swap: str = "") -> dict[str, str]:
+def _attributes(execution: _Execution, roles: Mapping[str, str], swap: str = "") -> dict[str, str]:
     """The knobs of the attributes; `roles` name the tensors of the problem, `swap` one whose first dims are swapped."""
-    said = dict[str, str]()
-    for name, value in found.attributes.items():
+    knobs = dict[str, str]()
+    for name, value in execution.attributes.items():
         if name == "post-ops":
-            said["attr-post-ops"] = "+".join(_post_op(step, found.is_old) for step in _steps(value))
+            knobs["attr-post-ops"] = "+".join(_post_op(step, execution.is_old) for step in _steps(value))
         elif name in ("scales", "zero-points"):
             entries = (_entry(each, name, roles, swap) for each in value.split("+") if each)
-            said |= attributes.knob(f"attr-{name}", entries)
+            knobs |= attributes.knob(f"attr-{name}", entries)
         elif name == "oscale":
-            said |= _oscale(value, found.bias is not None)
+            knobs |= _oscale(value, execution.bias is not None)
         elif name == "deterministic":
-            said["attr-deterministic"] = "true" if value in ("1", "true") else "false"
+            knobs["attr-deterministic"] = "true" if value in ("1", "true") else "false"
         elif name in ("acc-mode", "acc"):
-            said["attr-acc-mode"] = value
+            knobs["attr-acc-mode"] = value
         elif name == "dropout":
             raise Unsupported("dropout of oneDNN's log", rule="dropout")
         elif name in _ALIKE:
-            said[f"attr-{name}"] = value
+            knobs[f"attr-{name}"] = value
         elif name not in _HARMLESS:
             raise Unsupported(
                 f"attr-{name[:40]} of oneDNN's log: it does not tell all values", rule="verbose-attribute"
             )
-    return said
+    return knobs
 
 
 def _steps(value: str) -> Iterator[str]:
@@ -284,7 +284,7 @@ def _oscale(value: str, has_bias: bool) -> dict[str, str]:
     """Parse the output scale of oneDNN 2, which multiplies sums: one number, or one each output channel."""
     mask, _, number = value.partition(":")
     if has_bias:
-        raise Unsupported("attr-oscale of oneDNN's log behind a bias", rule="verbose-attribute")
+        raise Unsupported("attr-oscale of oneDNN's log after a bias", rule="verbose-attribute")
     if mask == "0" and number not in ("", "*"):
         return {"attr-scales": f"src:common:{number}"}
     return attributes.knob("attr-scales", ["src:common:f32" if mask == "0" else "wei:per_oc:f32"])
@@ -293,72 +293,74 @@ def _oscale(value: str, has_bias: bool) -> dict[str, str]:
 def _tensors(*three: _Memory) -> dict[str, str]:
     """Types, tags and strides of src, weights and destination."""
     strides = [memory.strides for memory in three]
-    said = {"dt": ":".join(memory.dtype for memory in three)}
+    knobs = {"dt": ":".join(memory.dtype for memory in three)}
     if any(strides):
-        said["strides"] = ":".join(strides)
+        knobs["strides"] = ":".join(strides)
     tags = {f"{name}tag": memory for name, memory in zip("swd", three)}
-    return said | {name: m.tag for name, m in tags.items() if m.kind == "blocked" and m.tag and not m.strides}
+    return knobs | {name: m.tag for name, m in tags.items() if m.kind == "blocked" and m.tag and not m.strides}
 
 
-def _propagation(found: _Execution) -> str:
+def _propagation(execution: _Execution) -> str:
     """F, D or W: forward, or the gradient of data or of weights."""
     known = {"forward_training": "F", "forward_inference": "F", "forward": "F"}
     known |= {"backward_data": "D", "backward_weights": "W"}
-    if found.propagation not in known:
+    if execution.propagation not in known:
         wanted = ", ".join(known)
-        raise UserError(f"given the propagation {found.propagation[:40]!r}, wanted one of {wanted}, in oneDNN's log")
-    return known[found.propagation]
+        given = f"given the propagation {execution.propagation[:40]!r}"
+        raise UserError(f"{given}, wanted one of {wanted}, in oneDNN's log")
+    return known[execution.propagation]
 
 
 _Read = tuple[type[Conv] | type[Matmul], str, dict[str, str]]
 _ROLES = {"src": "src", "wei": "wei", "dst": "dst"}
 
 
-def _conv(found: _Execution) -> _Read:
-    way = _propagation(found)
-    said = {"dir": {"F": "FWD_D", "D": "BWD_D", "W": "BWD_W"}[way]}
-    if found.bias and way != "D":
-        said["bia-dt"] = found.bias.dtype
-    tensors = [found.tensor(name) for name in ("src", "wei", "dst")]
-    return Conv, found.descriptor, said | _tensors(*tensors) | _attributes(found, _ROLES)
+def _conv(execution: _Execution) -> _Read:
+    propagation = _propagation(execution)
+    knobs = {"dir": {"F": "FWD_D", "D": "BWD_D", "W": "BWD_W"}[propagation]}
+    if execution.bias and propagation != "D":
+        knobs["bia-dt"] = execution.bias.dtype
+    tensors = [execution.tensor(name) for name in ("src", "wei", "dst")]
+    return Conv, execution.descriptor, knobs | _tensors(*tensors) | _attributes(execution, _ROLES)
 
 
-def _deconv(found: _Execution) -> _Read:
+def _deconv(execution: _Execution) -> _Read:
     """The convolution from the deconvolution's destination to its source."""
-    way = _propagation(found)
-    if found.bias and way != "D":
+    propagation = _propagation(execution)
+    if execution.bias and propagation != "D":
         raise Unsupported("a deconvolution with a bias, wanted none: it is a gradient of data", rule="deconv-bias")
-    said = {"dir": {"F": "BWD_D", "D": "FWD_D", "W": "BWD_W"}[way]}
-    others = {"ic": "oc", "oc": "ic"} | {f"{a}{axis}": f"{b}{axis}" for a, b in ("io", "oi") for axis in "dhw"}
-    text = re.sub(r"[io][cdhw](?=[0-9])", lambda key: others[key[0]], found.descriptor)
-    wei = found.tensor("wei").swapped(1 if re.match(r"(mb[0-9]+_?)?g[0-9]", text) else 0)
+    knobs = {"dir": {"F": "BWD_D", "D": "FWD_D", "W": "BWD_W"}[propagation]}
+    exchanged = {"ic": "oc", "oc": "ic"} | {f"{a}{axis}": f"{b}{axis}" for a, b in ("io", "oi") for axis in "dhw"}
+    text = re.sub(r"[io][cdhw](?=[0-9])", lambda key: exchanged[key[0]], execution.descriptor)
+    wei = execution.tensor("wei").swapped(1 if re.match(r"(mb[0-9]+_?)?g[0-9]", text) else 0)
     roles = {"src": "dst", "wei": "wei", "dst": "src"}
-    return Conv, text, said | _tensors(found.tensor("dst"), wei, found.tensor("src")) | _attributes(found, roles, "wei")
+    tensors = _tensors(execution.tensor("dst"), wei, execution.tensor("src"))
+    return Conv, text, knobs | tensors | _attributes(execution, roles, "wei")
 
 
-def _inner_product(found: _Execution) -> _Read:
-    way, sizes = _propagation(found), found.sizes
-    src, wei, dst = (found.tensor(name) for name in ("src", "wei", "dst"))
+def _inner_product(execution: _Execution) -> _Read:
+    propagation, sizes = _propagation(execution), execution.sizes
+    src, wei, dst = (execution.tensor(name) for name in ("src", "wei", "dst"))
     if not {"mb", "ic", "oc"} <= sizes.keys():
-        raise UserError(f"given {found.descriptor[:40]!r}, wanted mb, ic and oc, in oneDNN's log")
+        raise UserError(f"given {execution.descriptor[:40]!r}, wanted mb, ic and oc, in oneDNN's log")
     if any(key in sizes for key in ("id", "ih", "iw")):
-        said = _conv(found)[2]
+        knobs = _conv(execution)[2]
         spatial = "".join(f"{k}{sizes[k]}k{k[1]}{sizes[k]}o{k[1]}1p{k[1]}0" for k in ("id", "ih", "iw") if k in sizes)
         letters = "abcde"[: 2 + sum(key in sizes for key in ("id", "ih", "iw"))]
         if dst.kind == "blocked":
-            said["dtag"] = letters if dst.tag == "ab" and not dst.strides else _refuse_layout(dst)
-        said.pop("strides", None)
-        return Conv, f"mb{sizes['mb']}ic{sizes['ic']}oc{sizes['oc']}{spatial}", said
+            knobs["dtag"] = letters if dst.tag == "ab" and not dst.strides else _refuse_layout(dst)
+        knobs.pop("strides", None)
+        return Conv, f"mb{sizes['mb']}ic{sizes['ic']}oc{sizes['oc']}{spatial}", knobs
     mb, ic, oc = (sizes[key] for key in ("mb", "ic", "oc"))
-    if way == "F":
-        said = _tensors(src, wei.swapped(0), dst) | _attributes(found, _ROLES, "wei")
-        bias = {"bia-dt": found.bias.dtype, "bia_mask": "2"} if found.bias else {}
-        return Matmul, f"{mb}x{ic}:{ic}x{oc}", said | bias
-    if way == "D":
-        return Matmul, f"{mb}x{oc}:{oc}x{ic}", _tensors(dst, wei, src) | _attributes(found, _ROLES)
-    if found.bias:
+    if propagation == "F":
+        knobs = _tensors(src, wei.swapped(0), dst) | _attributes(execution, _ROLES, "wei")
+        bias = {"bia-dt": execution.bias.dtype, "bia_mask": "2"} if execution.bias else {}
+        return Matmul, f"{mb}x{ic}:{ic}x{oc}", knobs | bias
+    if propagation == "D":
+        return Matmul, f"{mb}x{oc}:{oc}x{ic}", _tensors(dst, wei, src) | _attributes(execution, _ROLES)
+    if execution.bias:
         raise Unsupported("the gradient of the bias of an inner product", rule="inner-product-bias")
-    return Matmul, f"{oc}x{mb}:{mb}x{ic}", _tensors(dst.swapped(0), src, wei) | _attributes(found, _ROLES)
+    return Matmul, f"{oc}x{mb}:{mb}x{ic}", _tensors(dst.swapped(0), src, wei) | _attributes(execution, _ROLES)
 
 
 def _refuse_layout(memory: _Memory) -> str:
@@ -366,21 +368,21 @@ def _refuse_layout(memory: _Memory) -> str:
     raise Unsupported(f"{given}, wanted ab, of an inner product of images", rule="blocked-layout")
 
 
-def _matmul(found: _Execution) -> _Read:
-    said = _tensors(*(found.tensor(name) for name in ("src", "wei", "dst"))) | _attributes(found, _ROLES)
-    if found.bias is not None:
-        mask = _MASK.search(found.bias.flags)
-        said |= {"bia-dt": found.bias.dtype} | ({"bia_mask": mask[1]} if mask else {})
-    return Matmul, _former_product(found), said
+def _matmul(execution: _Execution) -> _Read:
+    knobs = _tensors(*(execution.tensor(name) for name in ("src", "wei", "dst"))) | _attributes(execution, _ROLES)
+    if execution.bias is not None:
+        mask = _MASK.search(execution.bias.flags)
+        knobs |= {"bia-dt": execution.bias.dtype} | ({"bia_mask": mask[1]} if mask else {})
+    return Matmul, _former_product(execution), knobs
 
 
-def _former_product(found: _Execution) -> str:
+def _former_product(execution: _Execution) -> str:
     """The sizes of a product, which were `[bB]mMnNkK` before oneDNN 2.1."""
-    if not re.fullmatch(r"(b[0-9]+)?m[0-9]+n[0-9]+k[0-9]+", found.descriptor):
-        return found.descriptor
-    b, m, n, k = (found.sizes.get(key, 0) for key in "bmnk")
-    if b and len(found.tensor("dst").tag) > 3:
-        given = f"given {found.descriptor} of tensors of more than 3 dimensions"
+    if not re.fullmatch(r"(b[0-9]+)?m[0-9]+n[0-9]+k[0-9]+", execution.descriptor):
+        return execution.descriptor
+    b, m, n, k = (execution.sizes.get(key, 0) for key in "bmnk")
+    if b and len(execution.tensor("dst").tag) > 3:
+        given = f"given {execution.descriptor} of tensors of more than 3 dimensions"
         raise Unsupported(f"{given}, wanted the sizes of each, in oneDNN's log", rule="verbose-version")
     batch = f"{b}x" if b else ""
     return f"{batch}{m}x{k}:{batch}{k}x{n}"

@@ -47,8 +47,8 @@ class ZeroPoint:
 
 def read(text: str) -> tuple[ZeroPoint, ...]:
     """The zero points of a text that `attributes.zero_points` took and that is not `refused`; zeros change nothing."""
-    found = (_read(entry) for entry in attributes.split_entries(text))
-    by_role = {point.role: point for point in found if point.value != 0}
+    points = (_read(entry) for entry in attributes.split_entries(text))
+    by_role = {point.role: point for point in points if point.value != 0}
     return tuple(by_role[name] for name in _ARGUMENTS if name in by_role)
 
 

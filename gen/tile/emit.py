@@ -24,10 +24,10 @@ from convgen.ir.stmt import For, block
 from convgen.ir.types import Type, VectorType, vector
 from convgen.ir.verify import MOST_LANES
 from convgen.plan.config import Config
-from convgen.plan.inputs import Operand, operand
+from convgen.plan.inputs import InputPath, input_path
 from convgen.tile.edges import Section, sections
 from convgen.tile.lane_products import FmaTile, multiplied
-from convgen.tile.layouts import Layouts, Options, Spread, statements
+from convgen.tile.layouts import Layouts, Options, Spread, all_statements
 from convgen.tile.numbered import inside, once
 from convgen.tile.places import Places
 from convgen.tile.tiles import Index, Tensor, Tile
@@ -37,19 +37,19 @@ from convgen.tile.trace import (
     Full,
     Gather,
     Grid,
-    Laid,
     Load,
     Loop,
     Map,
     Positions,
     Prefetch,
     Product,
+    Redistributed,
     Reduced,
-    Said,
     Scatter,
+    Statement,
     Store,
     Trace,
-    Turned,
+    Transposed,
     Value,
 )
 
@@ -79,18 +79,18 @@ class _Emitter:
         batch, rows, columns, _ = map(upper_bound, exact)
         self.mapping = WorkgroupMapping.sized((batch, rows, columns, 1), exact, Order.parse(grid.order))
         self.k = KernelBuilder(name, self.mapping.grid, subgroups, facts.subgroup_size)
-        self.places = Places(tensors, trace.said)
+        self.places = Places(tensors, trace.statements)
         self.k.params += self.places.memory.values()
         self.k.params += dict.fromkeys(size for t in tensors for size in t.shape if isinstance(size, Size))
         self.values: dict[Value, Expr] = {}
-        self.shared: dict[Load, Operand] = {}
-        self.waiting: list[Value] = []  #: fragments in shared memory, read when they are first used
-        self.carried_on: set[Value] = set()  #: values that the enclosing loops carry to their next iteration
+        self.shared: dict[Load, InputPath] = {}
+        self.unread: list[Value] = []  #: loads whose fragments are in shared memory, read when they are first used
+        self.carried_values: set[Value] = set()  #: values that the enclosing loops carry to their next iteration
 
     def build(self) -> Kernel:
         with self.k.tile_of(self.mapping) as tile:
             self._place(tile)
-            self._suite(self.trace.said)
+            self._suite(self.trace.statements)
         return self.k.done()
 
     def _place(self, tile: dict[str, Index]) -> None:
@@ -115,71 +115,72 @@ class _Emitter:
 
     # ------------------------------------------------------------ statements
 
-    def _suite(self, said: list[Said]) -> None:
-        for each in said:
-            match each:
+    def _suite(self, suite: list[Statement]) -> None:
+        for statement in suite:
+            match statement:
                 case Loop():
-                    self._loop(each, said)
+                    self._loop(statement, suite)
                 case Store():
-                    self._store(each)
+                    self._store(statement)
                 case Scatter():
-                    self._scatter(each)
+                    self._scatter(statement)
                 case Prefetch(tile):
-                    spread = _of_tensor(tile, self.layouts.nearer(tile))
-                    self.k.prefetch(self.places.view(tile, spread), self.places.at(tile, spread), spread.layout)
-                case Load() if each in self.shared:
-                    self.waiting.append(each)
+                    layout = _of_tensor(tile, self.layouts.of_prefetch(tile))
+                    self.k.prefetch(self.places.view(tile, layout), self.places.at(tile, layout), layout.layout)
+                case Load() if statement in self.shared:
+                    self.unread.append(statement)
                 case Value():
-                    self.values[each] = self._made(each)
+                    self.values[statement] = self._emitted(statement)
 
-    def _loop(self, loop: Loop, around: list[Said]) -> None:
+    def _loop(self, loop: Loop, suite: list[Statement]) -> None:
+        """Add a loop of `suite`; it carries those values that its body or anything after it uses."""
         k = self.k
-        used = {v for each in statements(loop.body) for v in _uses(each)}
-        behind = around[around.index(loop) + 1 :]
-        used |= {v for each in statements(behind) for v in _uses(each)}
-        used |= self.carried_on
+        used = {v for statement in all_statements(loop.body) for v in _uses(statement)}
+        after_loop = suite[suite.index(loop) + 1 :]
+        used |= {v for statement in all_statements(after_loop) for v in _uses(statement)}
+        used |= self.carried_values
         carried = [(name, first, last) for name, first, last in loop.carried if first in used or last in used]
-        for value in list(self.waiting):
+        for value in list(self.unread):
             self._value(value)
         inits = [self._value(first) for _, first, _ in carried]
         names = [k.var(name.replace("[", "_").replace("]", ""), init.type) for (name, *_), init in zip(carried, inits)]
         results = [k.var(v.name, v.type) for v in names]
-        outside = dict(self.values), set(self.carried_on)
-        self.carried_on |= {last for *_, last in carried}
+        before = dict(self.values), set(self.carried_values)
+        self.carried_values |= {last for *_, last in carried}
         index = k.var(loop.var.name)
         self.values |= {first: v for (_, first, _), v in zip(carried, names)}
         with self.places.within(loop, index), k.suite() as body:
-            self._share(loop.body)
+            self._copy_factors(loop.body)
             self._suite(loop.body)
-            yields = tuple(self._like(last, first) for _, first, last in carried)
-        self.values, self.carried_on = outside
+            yields = tuple(self._in_layout_of(last, first) for _, first, last in carried)
+        self.values, self.carried_values = before
         state = tuple(names), tuple(inits), block(*body), yields, tuple(results)
         k.add(For(index, const(0), self.places.scalar(loop.trips), *state, "k_loop"))
         of = self.layouts.of
-        found = [self._brought(v, of[first], of[last]) for (_, first, last), v in zip(carried, results)]
-        self.values |= {last: v for (_, _, last), v in zip(carried, found)}
+        redistributed = [self._redistributed(v, of[first], of[last]) for (_, first, last), v in zip(carried, results)]
+        self.values |= {last: v for (_, _, last), v in zip(carried, redistributed)}
 
     # ------------------------------------------------------------ shared memory
 
-    def _share(self, body: list[Said]) -> None:
+    def _copy_factors(self, body: list[Statement]) -> None:
         """Copy the factors of a loop body's products to shared memory, between barriers."""
-        products = [each for each in body if isinstance(each, Product)]
+        products = [value for value in body if isinstance(value, Product)]
         loads = [v for p in products for side in (p.b, p.a) for v in _loads(side, body)]
-        ways = {load: self._operand(load) for load in dict.fromkeys(loads) if load in self.layouts.factors}
-        shared = {load: way for load, way in ways.items() if way is not None}
-        if not shared:
+        paths = {load: self._path(load) for load in dict.fromkeys(loads) if load in self.layouts.factors}
+        copied = {load: path for load, path in paths.items() if path is not None}
+        if not copied:
             return
         self.k.barrier("release")
-        for load, way in shared.items():
-            operand = self.shared[load] = self._tile_of_its_own(way)
-            assert operand.tile is not None
-            assert operand.copy is not None
-            self.k.tiles.append(operand.tile)
+        for load in copied:
+            path = self.shared[load] = self._with_own_tile(copied[load])
+            assert path.tile is not None
+            assert path.copy is not None
+            self.k.tiles.append(path.tile)
             at, name = self.places.at(load.tile, self._loaded(load)), load.tile.tensor.name
-            self.k.copy(operand.tile, operand.view, at, operand.copy.stored, 0, "copy", operand.copy.loaded, name)
+            self.k.copy(path.tile, path.view, at, path.copy.stored, 0, "copy", path.copy.loaded, name)
         self.k.barrier("publish")
 
-    def _operand(self, load: Load) -> Operand | None:
+    def _path(self, load: Load) -> InputPath | None:
         """Return a load's path through shared memory; None without slots, or if the copy does not divide evenly."""
         slots = self.options.slots
         if not slots:
@@ -189,73 +190,73 @@ class _Emitter:
         config = Config((rows, rows, depth), self.options.subgroups, (1, 1, 1), slots)
         try:
             view = self.places.view(load.tile, spread, depth)
-            return operand(view, load.elem, rows, spread.layout, config, self.facts)
+            return input_path(view, load.elem, rows, spread.layout, config, self.facts)
         except DoesNotFit:
             return None
 
-    def _tile_of_its_own(self, made: Operand) -> Operand:
+    def _with_own_tile(self, path: InputPath) -> InputPath:
         """Return the operand with a tile of a free name: a tensor may pass through shared memory several times."""
-        assert made.tile is not None
-        taken, name = {m.name for m in (*self.k.tiles, *self.k.params)}, made.tile.name
+        assert path.tile is not None
+        taken, name = {m.name for m in (*self.k.tiles, *self.k.params)}, path.tile.name
         names = itertools.chain([name], (f"{name}{n}" for n in itertools.count(1)))
-        free = next(each for each in names if each not in taken)
-        return evolve(made, tile=evolve(made.tile, name=free))
+        free = next(candidate for candidate in names if candidate not in taken)
+        return evolve(path, tile=evolve(path.tile, name=free))
 
     # ------------------------------------------------------------ values
 
     def _value(self, value: Value) -> Expr:
-        if value in self.waiting:
-            self.waiting.remove(value)
-            self.values[value] = self._made(value)
+        if value in self.unread:
+            self.unread.remove(value)
+            self.values[value] = self._emitted(value)
         if value not in self.values:
-            raise UserError("given a block that was made within a loop, wanted one that is carried, behind the loop")
+            raise UserError("given a block that was made within a loop, wanted one that is carried, after the loop")
         return self.values[value]
 
-    def _made(self, value: Value) -> Expr:
-        k, spread = self.k, self.layouts.of[value]
-        layout = spread.layout
-        held = vector(value.elem, layout.registers)
+    def _emitted(self, value: Value) -> Expr:
+        k, wanted = self.k, self.layouts.of[value]
+        layout = wanted.layout
+        result_type = vector(value.elem, layout.registers)
         match value:
             case Load() if value in self.shared:
-                made = self.shared[value]
-                assert made.tile is not None
+                path = self.shared[value]
+                assert path.tile is not None
                 name = value.tile.tensor.name
-                return k.load_shared(f"{name}_frag", made.tile, layout, 0, "fragment", name)
+                return k.load_shared(f"{name}_frag", path.tile, layout, 0, "fragment", name)
             case Load(tile=tile):
                 return self._load(tile, self._loaded(value))
             case Gather():
-                return self._gathered(value, held)
-            case Laid(of=of):
-                return self._as(of, spread)
-            case Turned(of=of):
-                axes = tuple(1 - n for n in spread.axes)
-                return self._brought(self._value(of), self.layouts.of[of], evolve(spread, axes=axes))
+                return self._gathered(value, result_type)
+            case Redistributed(of=of):
+                return self._in_layout(of, wanted)
+            case Transposed(of=of):
+                axes = tuple(1 - n for n in wanted.axes)
+                return self._redistributed(self._value(of), self.layouts.of[of], evolve(wanted, axes=axes))
             case Full(value=number):
-                return Splat(held, const(number, value.elem))
+                return Splat(result_type, const(number, value.elem))
             case Positions():
                 return self._positions(value)
             case Convert(of=of, saturate=saturate):
-                wide = self._as(of, spread)
-                return self._elementwise("converted", lambda a: _converted(a, value.elem, saturate), wide)
+                operand = self._in_layout(of, wanted)
+                return self._elementwise("converted", lambda a: _converted(a, value.elem, saturate), operand)
             case Map(name=name, function=function):
-                given = [self._operand_of(v, value) for v in value.operands]
-                return self._elementwise(name, function, *given)
+                operands = [self._operand_of(v, value) for v in value.operands]
+                return self._elementwise(name, function, *operands)
             case Product():
                 return self._product(value)
             case Reduced(of=of, axis=axis, kind=kind):
                 return self._reduced(value, of, axis, kind)
         raise AssertionError(value)
 
-    def _elementwise(self, name: str, function: Callable[..., Expr], *given: float | Expr) -> Expr:
-        """Apply a function to fragments; elements that do not fill whole words are padded with the last one for it."""
-        found, count = function(*given), max(e.type.lanes for e in given if isinstance(e, Expr))
-        narrow = [e for e in (*given, found) if isinstance(e, Expr) and not e.type.elem.is_bool]
-        if count == 1 or not any(e.type.bits % WORD for e in narrow):
-            return self.k.let(name, found)
-        each = max(WORD // e.type.elem.bits for e in narrow)
-        order = (*range(count), *[count - 1] * (-count % each))
-        wide = (self.k.let(name, Shuffle(e, order)) if isinstance(e, Expr) else e for e in given)
-        return self.k.let(name, Shuffle(self.k.let(name, function(*wide)), tuple(range(count))))
+    def _elementwise(self, name: str, function: Callable[..., Expr], *operands: float | Expr) -> Expr:
+        """Apply a function to fragments, padded to whole words by repeating their last element."""
+        result, count = function(*operands), max(e.type.lanes for e in operands if isinstance(e, Expr))
+        fragments = [e for e in (*operands, result) if isinstance(e, Expr) and not e.type.elem.is_bool]
+        if count == 1 or not any(e.type.bits % WORD for e in fragments):
+            return self.k.let(name, result)
+        multiple = max(WORD // e.type.elem.bits for e in fragments)
+        order = (*range(count), *[count - 1] * (-count % multiple))
+        padded = (self.k.let(name, Shuffle(e, order)) if isinstance(e, Expr) else e for e in operands)
+        return self.k.let(name, Shuffle(self.k.let(name, function(*padded)), tuple(range(count))))
 
     def _operand_of(self, operand: Value | float | Expr, value: Map) -> float | Expr:
         """Return an operand of an element-wise function; a scalar is broadcast."""
@@ -268,14 +269,14 @@ class _Emitter:
 
     def _product(self, value: Product) -> Expr:
         k, op = self.k, self.layouts.tiles[value]
-        acc = self._as(value.acc, self.layouts.of[value]) if value.acc is not None else None
+        acc = self._in_layout(value.acc, self.layouts.of[value]) if value.acc is not None else None
         if isinstance(op, FmaTile):
             a, b = (self._factor(v, f, value.elem) for v, f in ((value.a, op.a), (value.b, op.b)))
-            return _unnamed(multiplied(k, op, a, b, acc))
+            return _renamable(multiplied(k, op, a, b, acc))
         sums = zeros(op.acc_type) if acc is None else acc
         if self.options.by_steps and op.steps > 1:
             return self._product_by_steps(value, op, sums)
-        right, left = self._as(value.b, Spread(op.a, (1, 0))), self._as(value.a, Spread(op.b, (0, 1)))
+        right, left = self._in_layout(value.b, Spread(op.a, (1, 0))), self._in_layout(value.a, Spread(op.b, (0, 1)))
         return k.mma("product", op, sums, right, left)
 
     def _product_by_steps(self, value: Product, op: MmaTile, sums: Expr) -> Expr:
@@ -288,67 +289,70 @@ class _Emitter:
         return sums
 
     def _step(self, factor: Value, whole: Spread, layout: Fragment, n: int, op: MmaTile) -> Expr:
-        """Return a factor's fragment for one step along K: read now, or a part of the registers with the factor."""
-        if factor in self.waiting and isinstance(factor, Load) and self.layouts.of[factor] == whole:
+        """Return the fragment of step `n` along K of a factor: read from shared memory now, or cut out of registers.
+
+        `whole` is the factor's layout for all steps, `layout` that of one.
+        """
+        if factor in self.unread and isinstance(factor, Load) and self.layouts.of[factor] == whole:
             tile, name = self.shared[factor].tile, factor.tile.tensor.name
             assert tile is not None
             return self.k.load_part(f"{name}_frag", tile, layout, (0, n * op.atom.k), "fragment", name)
-        held, each = self._as(factor, whole), layout.registers * op.steps
-        count = (op.atom.a if layout.dims == op.a.dims else op.atom.b).registers
-        parts = tuple(Slice(held, at + n * count, count) for at in range(0, whole.layout.registers, op.steps * count))
-        del each
-        return Pack(vector(held.type.elem, layout.registers), parts)
+        registers = self._in_layout(factor, whole)
+        of_step = (op.atom.a if layout.dims == op.a.dims else op.atom.b).registers
+        starts = range(n * of_step, whole.layout.registers, op.steps * of_step)
+        parts = tuple(Slice(registers, start, of_step) for start in starts)
+        return Pack(vector(registers.type.elem, layout.registers), parts)
 
     def _factor(self, factor: Value, layout: Fragment, elem: Type) -> Expr:
         """Return a factor in the product's layout: converted while each element is in one lane, then redistributed."""
-        held, own = self._value(factor), self.layouts.of[factor]
+        fragment, layout_of_factor = self._value(factor), self.layouts.of[factor]
         if factor.elem is not elem:
-            held = self.k.let("factor", held.to(vector(elem, held.type.lanes)))
-        return self._brought(held, own, Spread(layout, (0, 1)))
+            fragment = self.k.let("factor", fragment.to(vector(elem, fragment.type.lanes)))
+        return self._redistributed(fragment, layout_of_factor, Spread(layout, (0, 1)))
 
-    def _gathered(self, value: Gather, held: VectorType) -> Expr:
+    def _gathered(self, value: Gather, result_type: VectorType) -> Expr:
         k, layout, memory = self.k, self.layouts.of[value].layout, self.places.memory[value.tensor.name]
-        numbers = self._like(value.indices, value)
-        there = inside(k, memory, numbers, self._like(value.mask, value) if value.mask is not None else None)
-        found = k.load_at(f"{memory.name}_at", memory, numbers, layout, there, "load")
-        other = Splat(held, const(value.other, value.elem))
-        return k.let("gathered", select(there, found, other)) if value.other else found
+        numbers = self._in_layout_of(value.indices, value)
+        exists = inside(k, memory, numbers, self._in_layout_of(value.mask, value) if value.mask is not None else None)
+        loaded = k.load_at(f"{memory.name}_at", memory, numbers, layout, exists, "load")
+        other = Splat(result_type, const(value.other, value.elem))
+        return k.let("gathered", select(exists, loaded, other)) if value.other else loaded
 
     def _positions(self, value: Positions) -> Expr:
         layout, axes = self.layouts.of[value].layout, self.layouts.of[value].axes
         dim = layout.dims[axes.index(value.axis)]
-        held = (layout.coords(self.k.subgroup, Lane(), r)[dim] for r in range(layout.registers))
-        parts = tuple(e if isinstance(e, Expr) else const(e) for e in held)
+        coordinates = (layout.coords(self.k.subgroup, Lane(), r)[dim] for r in range(layout.registers))
+        parts = tuple(e if isinstance(e, Expr) else const(e) for e in coordinates)
         return self.k.let("positions", Pack(vector(value.elem, len(parts)), parts))
 
     def _reduced(self, value: Value, of: Value, axis: int, kind: str) -> Expr:
         spread = self.layouts.of[of]
         dim = spread.layout.dims[spread.axes.index(axis)]
-        found, _ = self.k.reduce("reduced", self._value(of), spread.layout, dim, REDUCTIONS[kind])
-        made, wanted = self.layouts.along(value, of), self.layouts.of[value]
-        return self._brought(_unnamed(found), made, wanted)
+        reduced, _ = self.k.reduce("reduced", self._value(of), spread.layout, dim, REDUCTIONS[kind])
+        layout_of_sums, wanted = self.layouts.along(value, of), self.layouts.of[value]
+        return self._redistributed(_renamable(reduced), layout_of_sums, wanted)
 
-    def _like(self, value: Value, other: Value) -> Expr:
+    def _in_layout_of(self, value: Value, other: Value) -> Expr:
         """Return a value in the layout of another."""
-        return self._as(value, self.layouts.of[other])
+        return self._in_layout(value, self.layouts.of[other])
 
-    def _as(self, value: Value, wanted: Spread) -> Expr:
+    def _in_layout(self, value: Value, wanted: Spread) -> Expr:
         """Return a value in a given layout."""
-        return self._brought(self._value(value), self.layouts.of[value], wanted)
+        return self._redistributed(self._value(value), self.layouts.of[value], wanted)
 
-    def _brought(self, held: Expr, of: Spread, to: Spread) -> Expr:
+    def _redistributed(self, held: Expr, of: Spread, to: Spread) -> Expr:
         if of == to:
             return held
-        return _unnamed(self.k.redistribute("moved", _unnamed(held), of.by_axis, to.by_axis))
+        return _renamable(self.k.redistribute("moved", _renamable(held), of.by_axis, to.by_axis))
 
     def _spread(self, value: Value, to: Value) -> Expr:
         """Return a value broadcast along the dims in which it has one position."""
         if value.shape == to.shape:
-            return self._as(value, self.layouts.of[to])
+            return self._in_layout(value, self.layouts.of[to])
         wanted = self.layouts.along(value, to)
-        held = self._as(value, wanted)
-        few, whole = wanted.layout, self.layouts.of[to].layout
-        return Shuffle(held, tuple(few.owner(whole.coords(0, 0, r))[2] for r in range(whole.registers)))
+        narrow = self._in_layout(value, wanted)
+        layout_of_value, whole = wanted.layout, self.layouts.of[to].layout
+        return Shuffle(narrow, tuple(layout_of_value.owner(whole.coords(0, 0, r))[2] for r in range(whole.registers)))
 
     # ------------------------------------------------------------ memory
 
@@ -356,8 +360,8 @@ class _Emitter:
         name, at = tile.tensor.name, self.places.at(tile, spread)
         parts: list[Expr] = []
         for part in self._sections(tile, spread):
-            if part.size != 0:
-                view = self.places.view(tile, spread, row=part.size)
+            if not part.outside:
+                view = self.places.view(tile, spread, row=part.row)
                 parts.append(self.k.load_view(f"{name}_tile", view, at, part.layout, "load", name))
             else:
                 parts.append(Splat(vector(tile.tensor.elem, part.layout.registers), const(0, tile.tensor.elem)))
@@ -365,68 +369,74 @@ class _Emitter:
             return parts[0]
         return self.k.let(f"{name}_tile", Pack(vector(tile.tensor.elem, spread.layout.registers), tuple(parts)))
 
-    def _store(self, said: Store) -> None:
-        tile, wanted, name = said.tile, self.layouts.of[said.value], said.tile.tensor.name
+    def _store(self, store: Store) -> None:
+        tile, wanted, name = store.tile, self.layouts.of[store.value], store.tile.tensor.name
         if tile.maps:
-            wanted = self.layouts.mapped(tile.maps, tile.shape, said.value.elem)
-        held, spread = self._as(said.value, wanted), _of_tensor(tile, wanted)
+            wanted = self.layouts.mapped(tile.maps, tile.shape, store.value.elem)
+        whole, spread = self._in_layout(store.value, wanted), _of_tensor(tile, wanted)
         at = self.places.at(tile, spread)
-        if not said.op:
-            self._update_in_order(said, wanted)
-        if said.op:
-            held = once(self.k, held, spread.layout, said.op)
-            self.k.atomic_view(said.op, self.places.view(tile, spread), at, held, spread.layout, "store", name)
+        if not store.op:
+            self._check_order(store, wanted)
+        if store.op:
+            whole = once(self.k, whole, spread.layout, store.op)
+            self.k.atomic_view(store.op, self.places.view(tile, spread), at, whole, spread.layout, "store", name)
             return
         for part in self._sections(tile, spread):
-            if part.size != 0:
-                view, count = self.places.view(tile, spread, row=part.size), part.layout.registers
-                value = held if count == spread.layout.registers else Slice(_unnamed(held), part.start, count)
+            if not part.outside:
+                view, count = self.places.view(tile, spread, row=part.row), part.layout.registers
+                value = whole
+                if count < spread.layout.registers:
+                    value = Slice(_renamable(whole), part.start, count)
                 self.k.store_view(view, at, value, part.layout, "store", name)
 
-    def _update_in_order(self, said: Store, stored: Spread) -> None:
-        """Refuse a store to elements that another subgroup may still load.
+    def _check_order(self, store: Store, stored: Spread) -> None:
+        """Raise UserError for a store to elements that another subgroup may still load.
 
-        A subgroup's own accesses are in order. Copies to shared memory, and sums that subgroups share, are ready before
-        a barrier.
+        A subgroup's own accesses are in order. Copies to shared memory, and loads for sums that subgroups share, end
+        before a barrier.
         """
-        tensor, subgroups = said.tile.tensor, prod(self.options.subgroups)
-        loads = [v for v in statements(self.trace.said) if isinstance(v, Load) and v.tile.tensor is tensor]
-        direct = [self.layouts.of[v] for v in loads if v not in self.shared and v not in self._met()]
-        held = min((each.layout.subgroups for each in (*direct, stored)), default=subgroups)
-        if direct and held < subgroups:
-            many = f"blocks whose elements {subgroups // held} subgroups hold"
+        tensor, subgroups = store.tile.tensor, prod(self.options.subgroups)
+        loads = [v for v in all_statements(self.trace.statements) if isinstance(v, Load) and v.tile.tensor is tensor]
+        direct = [self.layouts.of[v] for v in loads if v not in self.shared and v not in self._before_reductions()]
+        owners = min((layout.layout.subgroups for layout in (*direct, stored)), default=subgroups)
+        if direct and owners < subgroups:
+            many = f"blocks whose elements {subgroups // owners} subgroups hold"
             given = f"given {tensor.name}, loaded and stored in {many}"
-            wanted, line = "larger blocks, one subgroup, or another tensor to store to", self.trace.lines.get(said)
+            wanted, line = "larger blocks, one subgroup, or another tensor to store to", self.trace.lines.get(store)
             raise UserError(f"{given}, wanted {wanted}, at store_tile{f' in {line}' if line else ''}")
 
-    def _met(self) -> set[Value]:
-        """The values that sums of products begin with or are made of whose K subgroups share."""
-        ahead: list[Value] = [v for v, op in self.layouts.tiles.items() if isinstance(op, FmaTile) and op.meets]
-        met: set[Value] = set()
+    def _before_reductions(self) -> set[Value]:
+        """Return the arguments, direct or not, of products by lanes whose K subgroups share.
+
+        Such a product is ready only after a barrier, and so are all loads of its arguments.
+        """
+        ahead: list[Value] = [v for v, op in self.layouts.tiles.items() if isinstance(op, FmaTile) and op.shares_k]
+        arguments: set[Value] = set()
         while ahead:
-            ahead = [v for each in ahead for v in each.args if v not in met]
-            met.update(ahead)
-        return met
+            ahead = [v for value in ahead for v in value.args if v not in arguments]
+            arguments.update(ahead)
+        return arguments
 
     def _sections(self, tile: Tile, spread: Spread) -> list[Section]:
         """Return the block in sections along the dim that is contiguous in memory, if its start there is known."""
         tensor, layout, begin = tile.tensor, spread.layout, self.places.begin(tile)
         for n, dim, stride in ((n, d, tensor.strides[n]) for n, d in zip(spread.axes, layout.dims)):
-            alone = n != tile.kept[0] or len(tile.kept) == len(begin)
+            is_whole_dim = n != tile.kept[0] or len(tile.kept) == len(begin)
             at, size = begin[n], tensor.shape[n]
-            if tensor.is_known and stride == 1 and alone and isinstance(at, int) and at >= 0:
+            if tensor.is_known and stride == 1 and is_whole_dim and isinstance(at, int) and at >= 0:
                 return sections(layout, dim, at, size)
         return [Section(0, layout)]
 
-    def _scatter(self, said: Scatter) -> None:
-        k, layout, memory = self.k, self.layouts.of[said.value].layout, self.places.memory[said.tensor.name]
-        numbers, value = self._like(said.indices, said.value), self._value(said.value)
-        there = inside(k, memory, numbers, self._like(said.mask, said.value) if said.mask is not None else None)
-        if said.op:
-            value = once(k, value, layout, said.op)
-            k.atomic_at(said.op, memory, numbers, value, layout, there, "store")
+    def _scatter(self, scatter: Scatter) -> None:
+        k, layout, memory = self.k, self.layouts.of[scatter.value].layout, self.places.memory[scatter.tensor.name]
+        numbers, value = self._in_layout_of(scatter.indices, scatter.value), self._value(scatter.value)
+        mask = self._in_layout_of(scatter.mask, scatter.value) if scatter.mask is not None else None
+        exists = inside(k, memory, numbers, mask)
+        if scatter.op:
+            value = once(k, value, layout, scatter.op)
+            k.atomic_at(scatter.op, memory, numbers, value, layout, exists, "store")
         else:
-            k.store_at(memory, numbers, value, layout, there, "store")
+            k.store_at(memory, numbers, value, layout, exists, "store")
 
     def _loaded(self, load: Load) -> Spread:
         """Return the layout of a loaded value in terms of the tensor's dims."""
@@ -443,8 +453,8 @@ def _converted(held: Expr, elem: Type, saturate: bool) -> Expr:
     return held.to(vector(elem, held.type.lanes), saturate=saturate)
 
 
-def _unnamed(held: Expr) -> Expr:
-    """Return a value whose dims may be renamed from now on; no register moves."""
+def _renamable(held: Expr) -> Expr:
+    """Return a copy of a value for another layout of the same registers; no register moves."""
     return Shuffle(held, tuple(range(held.type.lanes)))
 
 
@@ -454,19 +464,19 @@ def _tiles(counts: Sequence[Extent]) -> tuple[Extent, Extent, Extent]:
     return reduce(times, outer, 1), rows, columns
 
 
-def _uses(said: Said) -> tuple[Value, ...]:
-    match said:
+def _uses(statement: Statement) -> tuple[Value, ...]:
+    match statement:
         case Store() | Scatter() | Value():
-            return said.args
+            return statement.args
         case Loop():
-            return tuple(v for _, first, last in said.carried for v in (first, last))
+            return tuple(v for _, first, last in statement.carried for v in (first, last))
     return ()
 
 
-def _loads(value: Value, body: list[Said]) -> Iterator[Load]:
+def _loads(value: Value, body: list[Statement]) -> Iterator[Load]:
     """Yield the loads of a body from which a value is computed element by element."""
     if isinstance(value, Load) and value in body:
         yield value
     if isinstance(value, Map | Convert):
-        for v in value.args:
-            yield from _loads(v, body)
+        for argument in value.args:
+            yield from _loads(argument, body)

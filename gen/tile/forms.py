@@ -23,16 +23,16 @@ from convgen.tile.trace import (
     Convert,
     Full,
     Gather,
-    Laid,
     Load,
     Map,
     Positions,
     Prefetch,
     Product,
+    Redistributed,
     Reduced,
     Scatter,
     Store,
-    Turned,
+    Transposed,
     Value,
     applied,
 )
@@ -110,10 +110,10 @@ def _operands(what: Sequence[Value | float | Expr], names: Names) -> str:
 
 
 def _constant(text: str, scope: Scope) -> float:
-    found = number(text)
-    if found is None:
+    value = number(text)
+    if value is None:
         raise UserError(f"given {text!r}, wanted a number")
-    return found
+    return value
 
 
 def _flag(word: str) -> Kind:
@@ -171,16 +171,16 @@ class Form:
     `make` rebuilds the operation from the fields and, for a value, its `shape` and the name of its type.
     """
 
-    said: type[Any]
+    operation: type[Any]
     text: str
     make: Callable[..., Any]
     where: Mapping[str, Any] = attrs.field(factory=dict)
 
-    def suits(self, said: Any) -> bool:
-        return isinstance(said, self.said) and all(getattr(said, k) == v for k, v in self.where.items())
+    def suits(self, statement: Any) -> bool:
+        return isinstance(statement, self.operation) and all(getattr(statement, k) == v for k, v in self.where.items())
 
-    def show(self, said: Any, names: Names) -> str:
-        return _FIELD.sub(lambda f: KINDS[f[2]].show(getattr(said, f[1]), names), self.text)
+    def show(self, statement: Any, names: Names) -> str:
+        return _FIELD.sub(lambda f: KINDS[f[2]].show(getattr(statement, f[1]), names), self.text)
 
     def read(self, text: str, scope: Scope) -> dict[str, Any] | None:
         """Return the parsed fields; None if the text has another form."""
@@ -189,10 +189,10 @@ class Form:
         pattern = re.escape(literal[0]) + "".join(
             group + re.escape(between) for group, between in zip(groups, literal[3::3])
         )
-        found = re.fullmatch(pattern, text)
-        if found is None:
+        match = re.fullmatch(pattern, text)
+        if match is None:
             return None
-        fields = zip(literal[1::3], literal[2::3], found.groups(default=""))
+        fields = zip(literal[1::3], literal[2::3], match.groups(default=""))
         return {name: KINDS[kind].read(part, scope) for name, kind, part in fields}
 
 
@@ -206,8 +206,8 @@ def _map(shape: Shape, dtype: str, name: str, operands: tuple[Any, ...]) -> Valu
 VALUES: tuple[Form, ...] = (
     Form(
         Load,
-        "load_tile {tile:tile}{turned:transpose}{own_maps:maps}",
-        lambda shape, dtype, tile, turned, own_maps: language.load_tile(tile, transpose=turned, **own_maps),
+        "load_tile {tile:tile}{transposed:transpose}{own_maps:maps}",
+        lambda shape, dtype, tile, transposed, own_maps: language.load_tile(tile, transpose=transposed, **own_maps),
     ),
     Form(Full, "constant {value:number}", lambda shape, dtype, value: language.full(shape, value, dtype)),
     Form(Positions, "positions along {axis:int}", lambda shape, dtype, axis: language.positions(shape, axis)),
@@ -231,9 +231,9 @@ VALUES: tuple[Form, ...] = (
         "gather {tensor:tensor}[{indices:block}]{mask:mask}{other:other}",
         lambda shape, dtype, tensor, indices, mask, other: indexed.gather(tensor, indices, mask, other),
     ),
-    Form(Turned, "transpose {of:block}", lambda shape, dtype, of: language.transpose(of)),
+    Form(Transposed, "transpose {of:block}", lambda shape, dtype, of: language.transpose(of)),
     Form(
-        Laid,
+        Redistributed,
         "convert_layout {of:block}{maps:maps}",
         lambda shape, dtype, of, maps: language.convert_layout(of, **maps),
     ),
@@ -268,9 +268,9 @@ STATEMENTS: tuple[Form, ...] = (
 )
 
 
-def written(said: Any, names: Names) -> str:
+def written(statement: Any, names: Names) -> str:
     """Return the text of a value or statement."""
-    return next(form for form in (*VALUES, *STATEMENTS) if form.suits(said)).show(said, names)
+    return next(form for form in (*VALUES, *STATEMENTS) if form.suits(statement)).show(statement, names)
 
 
 def type_of(kind: str, shape: Sequence[int], dtype: str) -> str:

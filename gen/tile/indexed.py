@@ -7,7 +7,7 @@ from convgen.ir.stmt import ATOMICS
 from convgen.ir.types import scalar
 from convgen.tile.language import broadcast, stored
 from convgen.tile.tiles import Shape, Tensor, Tile, common_shape
-from convgen.tile.trace import Gather, Scatter, Value, say
+from convgen.tile.trace import Gather, Scatter, Value, record
 
 
 def gather(tensor: Tensor, indices: Value, mask: Value | None = None, other: float = 0) -> Value:
@@ -17,8 +17,8 @@ def gather(tensor: Tensor, indices: Value, mask: Value | None = None, other: flo
     """
     shape, (indices, *rest) = _numbered("gather", tensor, indices, mask)
     (mask,) = rest or (None,)
-    made = Gather(shape=shape, elem=tensor.elem, tensor=tensor, indices=indices, mask=mask, other=other)
-    value: Value = say("gather", made)
+    gathered = Gather(shape=shape, elem=tensor.elem, tensor=tensor, indices=indices, mask=mask, other=other)
+    value: Value = record("gather", gathered)
     return value
 
 
@@ -55,7 +55,7 @@ def _scatter(operation: str, tensor: Tensor, indices: Value, values: Value, mask
         raise UserError(f"given values of {values.elem}, wanted {tensor.elem}, at {operation} to {tensor.name}")
     _, (indices, values, *rest) = _numbered(operation, tensor, indices, values, mask)
     (mask,) = rest or (None,)
-    say(operation, Scatter(tensor, indices, values, mask, op))
+    record(operation, Scatter(tensor, indices, values, mask, op))
 
 
 def _numbered(operation: str, tensor: Tensor, indices: Value, *others: Value | None) -> tuple[Shape, list[Value]]:

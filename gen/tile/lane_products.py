@@ -16,7 +16,7 @@ from convgen.ir.record import evolve, frozen
 from convgen.ir.types import bool_, f16, f32, f64, vector
 
 _ROUNDED_ONCE = (f16, f32, f64)  #: types with a fused multiply-add (docs/ir.md)
-_MOST_MET = 32  #: registers; partial sums of subgroups that a lane adds up at the end, all live at once
+_MOST_PARTIAL_SUMS = 32  #: registers; partial sums of subgroups that a lane adds up at the end, all live at once
 _ROWS, _COLS, _DEPTH = "d0", "d1", "k"
 
 
@@ -30,18 +30,19 @@ class FmaTile:
     steps: int  #: positions of K in a lane
 
     @property
-    def meets(self) -> bool:
+    def shares_k(self) -> bool:
         """Whether subgroups share K, so that none has the result before all have their sums."""
         return any(d.dim == _DEPTH and d.space is Space.SUBGROUP for d in self.sums.digits)
 
 
 def fma_tile(result: Fragment, depth: int, width: int, subgroups: int) -> FmaTile:
-    """Return the layouts for a result with dims d0 and d1, and K of `depth`."""
+    """Return the layouts for a result with dims d0 and d1, and K of `depth`, on subgroups of `width` lanes."""
     depth_left, shares = depth, []
-    for space, have, most in ((Space.LANE, width, width), (Space.SUBGROUP, subgroups, _MOST_MET // result.registers)):
-        count, stride = _spare(result, space, have)
-        even = gcd(depth_left, count)
-        size = max((n for n in range(1, min(even, most) + 1) if even % n == 0), default=1)
+    most_subgroups = _MOST_PARTIAL_SUMS // result.registers
+    for space, available, most in ((Space.LANE, width, width), (Space.SUBGROUP, subgroups, most_subgroups)):
+        count, stride = _spare(result, space, available)
+        most_shares = gcd(depth_left, count)
+        size = max((n for n in range(1, min(most_shares, most) + 1) if most_shares % n == 0), default=1)
         shares += [Digit(_DEPTH, size, space, stride)] if size > 1 else []
         depth_left //= size
     steps = Digit(_DEPTH, depth_left, Space.REGISTER, 1)
@@ -55,18 +56,18 @@ def fma_tile(result: Fragment, depth: int, width: int, subgroups: int) -> FmaTil
     )
 
 
-def _spare(f: Fragment, space: Space, have: int) -> tuple[int, int]:
+def _spare(f: Fragment, space: Space, available: int) -> tuple[int, int]:
     """Return how many lanes or subgroups hold equal elements, and the stride between them."""
     end = max((d.stride * d.size for d in f.digits if d.space == space and d.size > 1), default=1)
-    return have // end if have % end == 0 else 1, end
+    return available // end if available % end == 0 else 1, end
 
 
 def _factor(own: tuple[Digit, ...], depth: tuple[Digit, ...], named: dict[str, str]) -> Fragment:
     """Return a factor's layout: a lane's rows or columns in sequence, each with all of the lane's positions of K."""
-    held = Fragment((_ROWS, _COLS, _DEPTH), own).renumbered(Space.REGISTER)
+    layout = Fragment((_ROWS, _COLS, _DEPTH), own).renumbered(Space.REGISTER)
     steps = depth[0].size
-    further = (evolve(d, stride=d.stride * steps) if d.space == Space.REGISTER else d for d in held.digits)
-    digits = (*further, *(evolve(d, dim=named[_DEPTH]) for d in depth))
+    rows = (evolve(d, stride=d.stride * steps) if d.space == Space.REGISTER else d for d in layout.digits)
+    digits = (*rows, *(evolve(d, dim=named[_DEPTH]) for d in depth))
     return Fragment((_ROWS, _COLS), tuple(d for d in digits if d.size > 1))
 
 

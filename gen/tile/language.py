@@ -20,20 +20,20 @@ from convgen.tile.trace import (
     Convert,
     Full,
     Grid,
-    Laid,
     Load,
     Loop,
     Map,
     Positions,
     Prefetch,
     Product,
+    Redistributed,
     Reduced,
     Store,
-    Turned,
+    Transposed,
     Value,
     applied,
     current,
-    say,
+    record,
 )
 from convgen.tile.xetile_maps import Pairs, maps
 
@@ -79,8 +79,8 @@ def init_tile(
         raise UserError(
             f"{given}, wanted {rank} of each, sizes from 1, at init_tile of {tensor.name} {sized(tensor.shape)}"
         )
-    given_maps = maps(f"init_tile of {tensor.name}", tuple(sizes.values()), wg_map, sg_map)
-    return Tile(tensor, tuple(sizes.values()), tuple(offsets), tuple(sizes), maps=given_maps)
+    checked = maps(f"init_tile of {tensor.name}", tuple(sizes.values()), wg_map, sg_map)
+    return Tile(tensor, tuple(sizes.values()), tuple(offsets), tuple(sizes), maps=checked)
 
 
 def update_tile_offset(tile: Tile, by: Sequence[Index]) -> Tile:
@@ -105,22 +105,26 @@ def load_tile(
     _expect("load_tile", tile, Tile, "load_tile(init_tile(tensor, offsets, shape))")
     _check_inside("load_tile", tile)
     shape = tile.shape[::-1] if transpose else tile.shape
-    given = maps(f"load_tile of {tile.tensor.name}", tile.shape, wg_map, sg_map) or tile.maps
-    value: Value = say("load_tile", Load(shape=shape, elem=tile.tensor.elem, tile=tile, turned=transpose, maps=given))
+    checked = maps(f"load_tile of {tile.tensor.name}", tile.shape, wg_map, sg_map) or tile.maps
+    value: Value = record(
+        "load_tile", Load(shape=shape, elem=tile.tensor.elem, tile=tile, transposed=transpose, maps=checked)
+    )
     return value
 
 
 def convert_layout(value: Value, *, wg_map: Pairs, sg_map: Pairs | None = None) -> Value:
     """Redistribute a block by maps as for `init_tile`; through shared memory where elements change lanes."""
-    given = maps("convert_layout", value.shape, wg_map, sg_map)
-    assert given is not None
-    made: Value = say("convert_layout", Laid(shape=value.shape, elem=value.elem, of=value, maps=given))
-    return made
+    checked = maps("convert_layout", value.shape, wg_map, sg_map)
+    assert checked is not None
+    redistributed: Value = record(
+        "convert_layout", Redistributed(shape=value.shape, elem=value.elem, of=value, maps=checked)
+    )
+    return redistributed
 
 
 def prefetch_tile(tile: Tile) -> None:
     """Prefetch a tile into the caches; no value changes."""
-    say("prefetch_tile", Prefetch(tile))
+    record("prefetch_tile", Prefetch(tile))
 
 
 def store_tile(value: Value, tile: Tile) -> None:
@@ -134,11 +138,11 @@ def stored(operation: str, value: Value, tile: Tile, op: str = "") -> None:
     _expect(operation, value, Value, "store_tile(block, tile)")
     _check_inside(operation, tile)
     if value.shape != tile.shape or value.elem is not tile.tensor.elem:
-        given = f"given {sized(value.shape)} of {value.elem}, wanted {sized(tile.shape)} of {tile.tensor.elem}"
-        raise UserError(f"{given}, at {operation} to {tile.tensor.name}")
+        shapes = f"given {sized(value.shape)} of {value.elem}, wanted {sized(tile.shape)} of {tile.tensor.elem}"
+        raise UserError(f"{shapes}, at {operation} to {tile.tensor.name}")
     if tile.maps:
         tile.maps.check_store(tile.shape, f"{operation} to {tile.tensor.name}")
-    say(operation, Store(tile, value, op))
+    record(operation, Store(tile, value, op))
 
 
 def broadcast(value: Value, shape: Sequence[int]) -> Value:
@@ -148,7 +152,7 @@ def broadcast(value: Value, shape: Sequence[int]) -> Value:
         return value
     if len(wanted) != len(value.shape) or any(n not in (1, size) for n, size in zip(value.shape, wanted)):
         raise UserError(f"given {sized(value.shape)}, wanted {sized(wanted)}, or 1 along a dim, at broadcast")
-    made: Value = say("broadcast", Map(shape=wanted, elem=value.elem, name="broadcast", operands=(value,)))
+    made: Value = record("broadcast", Map(shape=wanted, elem=value.elem, name="broadcast", operands=(value,)))
     return made
 
 
@@ -156,7 +160,7 @@ def transpose(value: Value) -> Value:
     """Swap the two dims of a block, through shared memory where needed. Raises UserError for blocks of other ranks."""
     if len(value.shape) != 2:
         raise UserError(f"given {sized(value.shape)}, wanted a block of two dims, at transpose")
-    made: Value = say("transpose", Turned(shape=value.shape[::-1], elem=value.elem, of=value))
+    made: Value = record("transpose", Transposed(shape=value.shape[::-1], elem=value.elem, of=value))
     return made
 
 
@@ -165,7 +169,7 @@ def full(shape: Sequence[int], value: float, dtype: str = "f32") -> Value:
     _check_block("full", shape)
     if not isinstance(value, int | float):
         raise UserError(f"given the value {value!r}, wanted a number, at full")
-    made: Value = say("full", Full(shape=tuple(shape), elem=elem_of(dtype, "full"), value=value))
+    made: Value = record("full", Full(shape=tuple(shape), elem=elem_of(dtype, "full"), value=value))
     return made
 
 
@@ -174,7 +178,7 @@ def positions(shape: Sequence[int], axis: int) -> Value:
     _check_block("positions", shape)
     if not 0 <= axis < len(shape):
         raise UserError(f"given the axis {axis}, wanted one of {sized(shape)}, at positions")
-    made: Value = say("positions", Positions(shape=tuple(shape), elem=scalar("s32"), axis=axis))
+    made: Value = record("positions", Positions(shape=tuple(shape), elem=scalar("s32"), axis=axis))
     return made
 
 
@@ -200,7 +204,7 @@ def tile_mma(a: Value, b: Value, acc: Value | None = None) -> Value:
         given = f"given {a.elem} by {b.elem}" + ("" if acc is None else f" into {acc.elem}")
         raise UserError(f"{given}, wanted all of integers or all of floats, at tile_mma")
     elem = acc.elem if acc is not None else scalar("s32" if a.elem.is_int else "f64" if a.elem.name == "f64" else "f32")
-    value: Value = say("tile_mma", Product(shape=shape, elem=elem, a=a, b=b, acc=acc))
+    value: Value = record("tile_mma", Product(shape=shape, elem=elem, a=a, b=b, acc=acc))
     return value
 
 
@@ -217,14 +221,14 @@ def reduce(kind: str, value: Value, axis: int) -> Value:
     if not (value.elem.is_int or (is_number and kind not in ("and", "or"))):
         raise UserError(f"given {value.elem}, wanted numbers, and integers for and and or, at reduce {kind}")
     shape = tuple(1 if n == axis else size for n, size in enumerate(value.shape))
-    made: Value = say("reduce", Reduced(shape=shape, elem=value.elem, of=value, axis=axis, kind=kind))
+    made: Value = record("reduce", Reduced(shape=shape, elem=value.elem, of=value, axis=axis, kind=kind))
     return made
 
 
 def convert(value: Value, dtype: str, *, saturate: bool = False) -> Value:
     """Convert the elements to another type: floats round to nearest even; see docs/ir.md."""
     _expect("convert", value, Value, 'convert(block, "f16")')
-    made: Value = say(
+    made: Value = record(
         "convert", Convert(shape=value.shape, elem=elem_of(dtype, "convert"), of=value, saturate=saturate)
     )
     return made
@@ -343,15 +347,15 @@ def _named(frame: FrameType) -> dict[str, Value | Tile]:
     """Return the values and tiles that the names of a function refer to; those in lists and tuples by index."""
     names: dict[str, Value | Tile] = {}
 
-    def look(name: str, what: object) -> None:
-        if isinstance(what, Value | Tile):
-            names[name] = what
-        elif isinstance(what, list | tuple):
-            for n, item in enumerate(what):
+    def look(name: str, value: object) -> None:
+        if isinstance(value, Value | Tile):
+            names[name] = value
+        elif isinstance(value, list | tuple):
+            for n, item in enumerate(value):
                 look(f"{name}[{n}]", item)
 
-    for name, what in frame.f_locals.items():
-        look(name, what)
+    for name, value in frame.f_locals.items():
+        look(name, value)
     return names
 
 
@@ -380,7 +384,7 @@ def _check_carried(name: str, first: Value, last: Value) -> None:
     if (first.shape, first.elem) == (last.shape, last.elem):
         return
     at = current("range").lines.get(last)
-    given = f"given {name} as {sized(last.shape)} of {last.elem} behind the loop's body" + (f" ({at})" if at else "")
+    given = f"given {name} as {sized(last.shape)} of {last.elem} after the loop's body" + (f" ({at})" if at else "")
     other = f"wanted {sized(first.shape)} of {first.elem} as before it"
     mend = f": {name} = tile.convert({name}, {first.elem.name!r}), or another name" if first.shape == last.shape else ""
     raise UserError(f"{given}, {other}{mend}, at tile.range")

@@ -27,14 +27,14 @@ from convgen.tile.tiles import Shape, Tile, sized
 from convgen.tile.trace import (
     Convert,
     Gather,
-    Laid,
     Load,
     Loop,
     Map,
     Product,
+    Redistributed,
     Reduced,
-    Said,
     Scatter,
+    Statement,
     Store,
     Trace,
     Value,
@@ -73,17 +73,22 @@ class Options:
     by_steps: bool = False  #: whether a product reads its fragments for one instruction's K at a time
 
 
-def statements(said: list[Said]) -> Iterator[Said]:
+def all_statements(suite: list[Statement]) -> Iterator[Statement]:
     """Yield all statements; those of a loop's body follow the loop."""
-    for each in said:
-        yield each
-        if isinstance(each, Loop):
-            yield from statements(each.body)
+    for statement in suite:
+        yield statement
+        if isinstance(statement, Loop):
+            yield from all_statements(statement.body)
 
 
 @define
 class Layouts:
-    """The layouts of a kernel's values on a target; `tiles` are the instruction tiles of its products."""
+    """The layouts of a kernel's values on a target; `tiles` are the instruction tiles of its products.
+
+    They are given in this order: explicit maps; results and factors of products; values combined with one of these;
+    values that are stored or redistributed by maps; broadcast values; defaults, largest values first. A value takes the
+    first layout that reaches it; where another is required, it is redistributed.
+    """
 
     trace: Trace
     facts: TargetFacts
@@ -93,82 +98,82 @@ class Layouts:
     factors: set[Value] = attrs.field(factory=set)  #: loads from which products take fragments
 
     def __attrs_post_init__(self) -> None:
-        said = list(statements(self.trace.said))
-        values = [each for each in said if isinstance(each, Value)]
-        products = [each for each in values if isinstance(each, Product)]
-        wishes = list(self._given(said))
-        given = list(self.of)
-        for each in products:
-            self._instructed(each)
-        alike, near = self._joined(said)
-        edges = list(_narrower(values))
-        for each in products:
-            self._grant(near[each], each, alike)
-            self._factors(each, alike)
-        for value in given:
-            self._grant(near[value], value, alike)
-        for value, wish in wishes:
+        statements = list(all_statements(self.trace.statements))
+        values = [statement for statement in statements if isinstance(statement, Value)]
+        products = [value for value in values if isinstance(value, Product)]
+        preferred = list(self._given(statements))
+        explicit = list(self.of)
+        for product in products:
+            self._instructed(product)
+        groups, neighbours = self._joined(statements)
+        narrower = list(_narrower(values))
+        for product in products:
+            self._grant(neighbours[product], product, groups)
+            self._factors(product, groups)
+        for value in explicit:
+            self._grant(neighbours[value], value, groups)
+        for value, layout in preferred:
             if value not in self.of:
-                self._set(value, wish, alike)
-        self._follow(edges, alike)
-        for each in products:
-            if each not in self.tiles:
-                self._product_of_lanes(each, alike, said)
-                self._follow(edges, alike)
+                self._set(value, layout, groups)
+        self._follow(narrower, groups)
+        for product in products:
+            if product not in self.tiles:
+                self._product_of_lanes(product, groups, statements)
+                self._follow(narrower, groups)
         for value in sorted(values, key=lambda v: -prod(v.shape)):
             if value not in self.of:
-                self._default(value, alike, said)
-                self._follow(edges, alike)
+                self._default(value, groups, statements)
+                self._follow(narrower, groups)
 
-    def _joined(self, said: list[Said]) -> tuple[_Alike, dict[Value, list[Value]]]:
+    def _joined(self, statements: list[Statement]) -> tuple[_Groups, dict[Value, list[Value]]]:
         """Return groups of values with one layout and, for each value with a layout, the values combined with it."""
-        alike, near = _Alike(), defaultdict[Value, list[Value]](list)
-        for a, b in _together(said):
+        groups, neighbours = _Groups(), defaultdict[Value, list[Value]](list)
+        for a, b in _together(statements):
             if a in self.of or b in self.of:
-                near[a].append(b)
-                near[b].append(a)
+                neighbours[a].append(b)
+                neighbours[b].append(a)
             else:
-                alike.join(a, b)
-        return alike, near
+                groups.join(a, b)
+        return groups, neighbours
 
-    def _grant(self, values: list[Value], like: Value, alike: _Alike) -> None:
+    def _grant(self, values: list[Value], like: Value, groups: _Groups) -> None:
         """Give values without a layout that of a value they are combined with."""
         for value in values:
             if like in self.of and value not in self.of:
-                self._set(value, self.of[like], alike)
+                self._set(value, self.of[like], groups)
 
-    def _given(self, said: list[Said]) -> Iterator[tuple[Value, Spread]]:
+    def _given(self, statements: list[Statement]) -> Iterator[tuple[Value, Spread]]:
         """Record explicit layouts; yield values that are stored or redistributed by maps, with those layouts."""
-        for each in said:
-            match each:
-                case Load(maps=Maps() as maps, tile=tile, turned=turned):
-                    self.of[each] = self.mapped(maps, tile.shape, each.elem, turned=turned)
-                case Laid(maps=maps):
-                    self.of[each] = self.mapped(maps, each.shape, each.elem)
-                    yield each.of, self.of[each]
+        for statement in statements:
+            match statement:
+                case Load(maps=Maps() as maps, tile=tile, transposed=transposed):
+                    self.of[statement] = self.mapped(maps, tile.shape, statement.elem, transposed=transposed)
+                case Redistributed(maps=maps):
+                    self.of[statement] = self.mapped(maps, statement.shape, statement.elem)
+                    yield statement.of, self.of[statement]
                 case Store(tile, value) if tile.maps:
                     yield value, self.mapped(tile.maps, tile.shape, value.elem)
 
-    def mapped(self, maps: Maps, shape: Shape, elem: Type, *, turned: bool = False) -> Spread:
+    def mapped(self, maps: Maps, shape: Shape, elem: Type, *, transposed: bool = False) -> Spread:
         """Return the layout of a block, or of its transpose, by a kernel's maps."""
         wide = max(1, 8 * self.facts.chunk_bytes // elem.bits)
         fragment = maps.fragment((shape[0], shape[1]), self.facts.subgroup_size, prod(self.options.subgroups), wide)
-        return Spread(fragment, (1, 0) if turned else (0, 1))
+        return Spread(fragment, (1, 0) if transposed else (0, 1))
 
-    def nearer(self, tile: Tile) -> Spread:
+    def of_prefetch(self, tile: Tile) -> Spread:
         """Return the distribution of a prefetch over lanes."""
         if tile.maps:
             return self.mapped(tile.maps, tile.shape, tile.tensor.elem)
         return self.in_rows(tile.shape, len(tile.shape) - 1, 1)
 
-    def _follow(self, edges: list[tuple[Value, Value]], alike: _Alike) -> None:
+    def _follow(self, narrower: list[tuple[Value, Value]], groups: _Groups) -> None:
         """Give broadcast values that have no layout yet the layout of the value with which they are combined."""
         changed = True
         while changed:
             changed = False
-            for narrow, whole in edges:
+            for narrow, whole in narrower:
                 if whole in self.of and narrow not in self.of:
-                    self._set(narrow, self.along(narrow, whole), alike)
+                    self._set(narrow, self.along(narrow, whole), groups)
                     changed = True
 
     def along(self, narrow: Value, whole: Value) -> Spread:
@@ -178,8 +183,8 @@ class Layouts:
         own = tuple(d for d in layout.digits if d.dim in kept)
         return Spread(Fragment(layout.dims, own).renumbered(Space.REGISTER), axes)
 
-    def _set(self, value: Value, layout: Spread, alike: _Alike) -> None:
-        self.of |= dict.fromkeys(alike.group(value), layout)
+    def _set(self, value: Value, layout: Spread, groups: _Groups) -> None:
+        self.of |= dict.fromkeys(groups.group(value), layout)
 
     def _instructed(self, value: Product) -> None:
         """Give a product the layout of a matrix instruction's result, if one fits."""
@@ -188,25 +193,25 @@ class Layouts:
             self.tiles[value] = tile
             self.of[value] = Spread(tile.d, (1, 0))
 
-    def _factors(self, value: Product, alike: _Alike) -> None:
+    def _factors(self, value: Product, groups: _Groups) -> None:
         """Give factors that have no layout yet that of a matrix instruction's inputs; the others are redistributed."""
         tile = self.tiles.get(value)
         if not isinstance(tile, MmaTile):
             return
         for factor, spread in ((value.a, Spread(tile.b, (0, 1))), (value.b, Spread(tile.a, (1, 0)))):
             if factor not in self.of:
-                self._set(factor, spread, alike)
-                self.factors.update(v for v in alike.group(factor) if isinstance(v, Load))
+                self._set(factor, spread, groups)
+                self.factors.update(v for v in groups.group(factor) if isinstance(v, Load))
 
-    def _product_of_lanes(self, value: Product, alike: _Alike, said: list[Said]) -> None:
+    def _product_of_lanes(self, value: Product, groups: _Groups, statements: list[Statement]) -> None:
         """Give the factors of a product of lanes their layouts; replicated ones are loaded once and redistributed."""
         if value not in self.of:
-            self._default(value, alike, said)
+            self._default(value, groups, statements)
         size = self.facts.subgroup_size, prod(self.options.subgroups)
         tile = self.tiles[value] = fma_tile(self.of[value].by_axis, value.a.shape[1], *size)
         for factor, layout in ((value.a, tile.a), (value.b, tile.b)):
             if factor not in self.of and not layout.has_replicas(*size):
-                self._set(factor, Spread(layout, (0, 1)), alike)
+                self._set(factor, Spread(layout, (0, 1)), groups)
 
     def _tile(self, value: Product) -> MmaTile | None:
         """Return the tile of a matrix instruction; None where none fits, or `fma` is asked for."""
@@ -225,27 +230,27 @@ class Layouts:
             except DoesNotFit as error:
                 why = str(error)
                 continue
-            held = tile.d.registers * atom.acc.bytes // 4
-            many = self.facts.accumulators and held > _MOST_IN_VECTORS
+            registers = tile.d.registers * atom.acc.bytes // 4
+            prefers_accumulators = self.facts.accumulators and registers > _MOST_IN_VECTORS
             pack = 1 if self.options.by_steps else tile.pack
-            separate = (self.options.acc or ("a" if many else "v")) == "a"
+            separate = (self.options.acc or ("a" if prefers_accumulators else "v")) == "a"
             return evolve(tile, pack=pack, separate_accumulators=separate)
         if not self.options.mma:
             return None
         given = f"given tile_mma of {m}x{k} by {k}x{n} on {sized(self.options.subgroups)} subgroups"
         raise UserError(f"{given}, wanted one that {self.facts.name} has instructions for: {why}")
 
-    def _default(self, value: Value, alike: _Alike, said: list[Said]) -> None:
+    def _default(self, value: Value, groups: _Groups, statements: list[Statement]) -> None:
         """Give a value that no product constrains a default layout, along memory if it is loaded or stored."""
-        group = alike.group(value)
-        moves = [[s[v.dim(n)] for n in range(len(v.shape))] for v in group if isinstance(v, Load)
+        group_of_value = groups.group(value)
+        strides_of_accesses = [[s[v.dim(n)] for n in range(len(v.shape))] for v in group_of_value if isinstance(v, Load)
                  for s in [v.tile.tensor.layout.strides()]]  # fmt: skip
-        moves += [[s.tile.tensor.layout.strides()[n] for n in s.tile.kept]
-                  for s in said if isinstance(s, Store) and s.value in group]  # fmt: skip
-        strides = moves[0] if moves else []
+        strides_of_accesses += [[s.tile.tensor.layout.strides()[n] for n in s.tile.kept]
+                  for s in statements if isinstance(s, Store) and s.value in group_of_value]  # fmt: skip
+        strides = strides_of_accesses[0] if strides_of_accesses else []
         along = next((n for n, s in enumerate(strides) if s == 1 and value.shape[n] > 1), len(value.shape) - 1)
-        bits = max(v.elem.bits for v in group)
-        self._set(value, self.in_rows(value.shape, along, max(1, 8 * self.facts.chunk_bytes // bits)), alike)
+        bits = max(v.elem.bits for v in group_of_value)
+        self._set(value, self.in_rows(value.shape, along, max(1, 8 * self.facts.chunk_bytes // bits)), groups)
 
     def in_rows(self, shape: Shape, along: int, wide: int) -> Spread:
         """Return a layout with registers, lanes and subgroups along one dim, then along the others.
@@ -257,37 +262,37 @@ class Layouts:
         order = [along, *(n for n in reversed(range(len(shape))) if n != along)]
         sizes, digits = dict(enumerate(shape)), []
 
-        def take(space: Space, count: int, stride: int, dims: list[int]) -> None:
+        def place(space: Space, count: int, stride: int, dims: list[int]) -> None:
             for n in dims:
                 size = gcd(sizes[n], count)
                 if size > 1:
                     digits.append(Digit(f"d{n}", size, space, stride))
                     sizes[n], count, stride = sizes[n] // size, count // size, stride * size
 
-        take(Space.REGISTER, wide, 1, [along])
-        held = prod(d.size for d in digits)
-        take(Space.LANE, self.facts.subgroup_size, 1, order)
-        take(Space.SUBGROUP, prod(self.options.subgroups), 1, order[1:] + order[:1])
-        take(Space.REGISTER, prod(sizes.values()), held, order)
+        place(Space.REGISTER, wide, 1, [along])
+        registers_of_message = prod(d.size for d in digits)
+        place(Space.LANE, self.facts.subgroup_size, 1, order)
+        place(Space.SUBGROUP, prod(self.options.subgroups), 1, order[1:] + order[:1])
+        place(Space.REGISTER, prod(sizes.values()), registers_of_message, order)
         return Spread(Fragment(tuple(f"d{n}" for n in range(len(shape))), tuple(digits)), tuple(range(len(shape))))
 
 
-def _together(said: list[Said]) -> Iterator[tuple[Value, Value]]:
+def _together(statements: list[Statement]) -> Iterator[tuple[Value, Value]]:
     """Yield pairs of values that must have one layout."""
-    for each in said:
-        match each:
+    for statement in statements:
+        match statement:
             case Map():
-                yield from ((each, v) for v in each.args if v.shape == each.shape)
+                yield from ((statement, v) for v in statement.args if v.shape == statement.shape)
             case Convert():
-                yield each, each.of
+                yield statement, statement.of
             case Gather() | Scatter():
-                yield from ((each.args[0], v) for v in each.args[1:])
-                if isinstance(each, Gather):
-                    yield each, each.indices
-            case Product() if each.acc is not None:
-                yield each, each.acc
+                yield from ((statement.args[0], v) for v in statement.args[1:])
+                if isinstance(statement, Gather):
+                    yield statement, statement.indices
+            case Product() if statement.acc is not None:
+                yield statement, statement.acc
             case Loop():
-                yield from ((first, last) for _, first, last in each.carried if first.shape == last.shape)
+                yield from ((first, last) for _, first, last in statement.carried if first.shape == last.shape)
 
 
 def _narrower(values: list[Value]) -> Iterator[tuple[Value, Value]]:
@@ -299,7 +304,7 @@ def _narrower(values: list[Value]) -> Iterator[tuple[Value, Value]]:
             yield each, each.of
 
 
-class _Alike:
+class _Groups:
     """Groups of values with one layout."""
 
     def __init__(self) -> None:

@@ -12,7 +12,7 @@ from convgen.ir.layout.memory import Global
 from convgen.ir.types import Type, VectorType, bool_, vector
 
 #: atomic operation -> its neutral element in a type
-_IDLE: dict[str, Callable[[Type], float]] = {
+_NEUTRAL: dict[str, Callable[[Type], float]] = {
     "add": lambda elem: 0 if elem.is_int else -0.0,
     "min": lambda elem: elem.max if elem.is_int else inf,
     "max": lambda elem: elem.min if elem.is_int else -inf,
@@ -26,8 +26,8 @@ def inside(k: KernelBuilder, memory: Global, numbers: Expr, mask: Expr | None) -
     """Whether a tensor has an element with each number, and the mask holds."""
     count = memory.elements
     assert isinstance(numbers.type, VectorType)
-    there = (numbers >= 0) & (numbers < (Splat(numbers.type, count) if isinstance(count, Expr) else count))
-    return k.let("inside", there if mask is None else there & mask)
+    exists = (numbers >= 0) & (numbers < (Splat(numbers.type, count) if isinstance(count, Expr) else count))
+    return k.let("inside", exists if mask is None else exists & mask)
 
 
 def once(k: KernelBuilder, value: Expr, layout: Fragment, op: str) -> Expr:
@@ -37,5 +37,5 @@ def once(k: KernelBuilder, value: Expr, layout: Fragment, op: str) -> Expr:
     subgroup, lane, _ = layout.owner(layout.coords(k.subgroup, Lane(), 0))
     first = eq(Lane(), lane) & eq(k.subgroup, subgroup)
     assert isinstance(value.type, VectorType)
-    idle = Splat(value.type, const(_IDLE[op](value.type.elem), value.type.elem))
-    return k.let("once", select(Splat(vector(bool_, value.type.lanes), first), value, idle))
+    neutral = Splat(value.type, const(_NEUTRAL[op](value.type.elem), value.type.elem))
+    return k.let("once", select(Splat(vector(bool_, value.type.lanes), first), value, neutral))

@@ -61,8 +61,8 @@ class _Reader:
     """Reader of the lines; `names` are the values and tiles in scope, `scalars` the scalars."""
 
     def __init__(self, text: str) -> None:
-        found = ((n, line.rstrip()) for n, line in enumerate(text.splitlines(), 1))
-        self.lines = [_Line(n, (len(t) - len(t.lstrip())) // 2, t.lstrip()) for n, t in found if t]
+        lines = ((n, line.rstrip()) for n, line in enumerate(text.splitlines(), 1))
+        self.lines = [_Line(n, (len(t) - len(t.lstrip())) // 2, t.lstrip()) for n, t in lines if t]
         self.at = 0
         self.names: dict[str, Value | Tile] = {}
         self.scalars: dict[str, Expr] = {}
@@ -96,10 +96,10 @@ class _Reader:
         return TileProgram(name, tuple(self.tensors.values()), self.trace, chosen)
 
     def matched(self, pattern: re.Pattern[str], text: str, wanted: str) -> tuple[str, ...]:
-        found = pattern.fullmatch(text)
-        if found is None:
+        match = pattern.fullmatch(text)
+        if match is None:
             raise UserError(f"given {text!r}, wanted {wanted}")
-        return found.groups(default="")
+        return match.groups(default="")
 
     def read_parameters(self, text: str) -> None:
         end = 0
@@ -173,10 +173,10 @@ class _Reader:
         if self.at >= len(self.lines) or self.lines[self.at].depth != depth:
             self.at -= 1  # report the last line of the loop
         with self.line() as text:
-            given = listed(text.removeprefix("yield ")) if text.startswith("yield ") else []
-            if len(given) != count:
+            values = listed(text.removeprefix("yield ")) if text.startswith("yield ") else []
+            if len(values) != count:
                 raise UserError(f"given {text!r}, wanted a yield of {count} values at the end of the loop")
-            return [self.value(part) for part in given]
+            return [self.value(part) for part in values]
 
     # ------------------------------------------------------------ operations
 
@@ -187,11 +187,11 @@ class _Reader:
             name, of, by = match.groups()
             self.bind(name, language.update_tile_offset(self.tile(of), self.indices(by)), again=name == of)
         elif match := _VALUE.fullmatch(text):
-            name, what, sizes, dtype = match.groups()
-            value = self.made(what, _shape(sizes), dtype)
+            name, text_of_value, sizes, dtype = match.groups()
+            value = self.made(text_of_value, _shape(sizes), dtype)
             if (value.shape, value.elem.name) != (_shape(sizes), dtype):
-                found_type = type_of("vector", value.shape, value.elem.name)
-                raise UserError(f"given the type vector<{sizes}{dtype}>, wanted {found_type}, at {what}")
+                wanted_type = type_of("vector", value.shape, value.elem.name)
+                raise UserError(f"given the type vector<{sizes}{dtype}>, wanted {wanted_type}, at {text_of_value}")
             self.bind(name, value)
         else:
             for form in STATEMENTS:
@@ -212,8 +212,8 @@ class _Reader:
         kept = [int(n) for n in listed(along)] if along else list(range(len(offsets)))
         if len(kept) != len(shape) or dtype != of.dtype:
             raise UserError(f"given a tile of {sizes}{dtype}, wanted {len(kept)} sizes of {of.dtype}, at init_tile")
-        known, given = dict(zip(kept, shape)), KINDS["maps"].read(maps, self)
-        self.bind(name, language.init_tile(of, offsets, [known.get(n) for n in range(len(offsets))], **given))
+        sizes_of, maps_given = dict(zip(kept, shape)), KINDS["maps"].read(maps, self)
+        self.bind(name, language.init_tile(of, offsets, [sizes_of.get(n) for n in range(len(offsets))], **maps_given))
 
     # ------------------------------------------------------------ names and scalars
 

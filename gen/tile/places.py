@@ -14,7 +14,7 @@ from convgen.ir.mutate import substitute
 from convgen.ir.simplify.bounds import Bounds, Range
 from convgen.tile.layouts import Spread
 from convgen.tile.tiles import Index, Tensor, Tile, sized
-from convgen.tile.trace import Loop, Said
+from convgen.tile.trace import Loop, Statement
 
 #: positions before a tensor's first at which a tile may begin; views count these positions as well
 _MOST_BEFORE = 1 << 16
@@ -26,7 +26,7 @@ By = tuple[Index, ...]  #: a distance along each dim of a tensor
 class Places:
     """The current values of a kernel's scalars, and the positions of its tiles."""
 
-    def __init__(self, tensors: Sequence[Tensor], said: Sequence[Said]) -> None:
+    def __init__(self, tensors: Sequence[Tensor], statements: Sequence[Statement]) -> None:
         self.memory = {t.name: t.memory for t in tensors}
         self.scalars: dict[Var, Expr] = {}
         self.ranges: dict[Expr, Range] = {}  #: least and greatest value of each expression
@@ -34,11 +34,11 @@ class Places:
         self._steps: dict[tuple[Loop, Tile], By] = {}  #: by loop and tile after the body: the step of an iteration
         #: by tile after a loop: the tile before it, and the distance over all iterations
         self._ends: dict[Tile, tuple[Tile, By]] = {}
-        self._measure(said)
+        self._measure(statements)
 
-    def _measure(self, said: Sequence[Said]) -> None:
+    def _measure(self, statements: Sequence[Statement]) -> None:
         """Compute the steps of all loops, inner ones first."""
-        for loop in (each for each in said if isinstance(each, Loop)):
+        for loop in (statement for statement in statements if isinstance(statement, Loop)):
             self._measure(loop.body)
             steps = {last: (first, self._distance(first, last)) for _, first, last in loop.moved}
             for last, (first, by) in steps.items():
@@ -46,6 +46,7 @@ class Places:
                 self._ends[last] = first, tuple(times(loop.trips, d) for d in by)
 
     def _distance(self, first: Tile, last: Tile) -> By:
+        """Return how far `last` is moved from `first`; UserError if it is no moved `first`."""
         by: By = (0,) * len(first.offsets)
         at: Tile | None = last
         while at is not first and at is not None:
@@ -90,18 +91,18 @@ class Places:
     def at(self, tile: Tile, spread: Spread) -> tuple[Index, ...]:
         """Return where a tile begins, in the order of a layout's dims."""
         begin = self.begin(tile)
-        around: Index = 0
+        folded: Index = 0
         first, (margins, rooms) = tile.kept[0], self._extents(tile)
         for n, room in enumerate(rooms):
-            around = around if n in tile.kept else plus(times(around, room), begin[n])
-        inside = [begin[n] + margins[n] if margins[n] else begin[n] for n in range(len(begin))]
-        return tuple(inside[n] + around * rooms[n] if n == first else inside[n] for n in spread.axes)
+            folded = folded if n in tile.kept else plus(times(folded, room), begin[n])
+        starts = [begin[n] + margins[n] if margins[n] else begin[n] for n in range(len(begin))]
+        return tuple(starts[n] + folded * rooms[n] if n == first else starts[n] for n in spread.axes)
 
     def _extents(self, tile: Tile) -> tuple[list[int], list[int]]:
         """Return, by dim of the tensor, how far before it a tile may begin, and its positions including those."""
-        reach = [(at, at) if isinstance(at, int) else Bounds(self.ranges)(at) for at in self.begin(tile)]
-        margins = _margins(tile, reach)
-        return margins, _rooms(tile, reach, margins)
+        ranges = [(at, at) if isinstance(at, int) else Bounds(self.ranges)(at) for at in self.begin(tile)]
+        margins = _margins(tile, ranges)
+        return margins, _rooms(tile, ranges, margins)
 
     def view(self, tile: Tile, spread: Spread, depth: int = 1, row: int | None = None) -> View:
         """Return a view of a tensor with dims in a layout's order, the last one padded to whole tiles of `depth`.
@@ -120,8 +121,8 @@ class Places:
         dims = {n: Dim(names[n], size, padded[n], exact.get(n)) for n, size in enumerate(sizes)}
         if row is not None:
             dims |= {n: Dim(names[n], row, row) for n, stride in enumerate(tensor.strides) if stride == 1}
-        around = tuple(dim for n, dim in dims.items() if n not in tile.kept)
-        axes = tuple((*around, dims[n]) if n == tile.kept[0] else (dims[n],) for n in spread.axes)
+        folded = tuple(dim for n, dim in dims.items() if n not in tile.kept)
+        axes = tuple((*folded, dims[n]) if n == tile.kept[0] else (dims[n],) for n in spread.axes)
         if any(dim.exact is not None for axis in axes for dim in axis[1:]):
             raise UserError(
                 f"given a tile of one position along a dim of {tensor.name}, whose rows are counted at launch, "
@@ -145,24 +146,24 @@ def _further(start: By, steps: Expr, by: By) -> By:
     return tuple(plus(times(steps, d), o) for o, d in zip(start, by))
 
 
-def _margins(tile: Tile, reach: Sequence[Range]) -> list[int]:
+def _margins(tile: Tile, ranges: Sequence[Range]) -> list[int]:
     """Return how far before each dim's first position a tile may begin, given the ranges of its starts."""
-    for n, (low, _) in enumerate(reach):
+    for n, (low, _) in enumerate(ranges):
         if low < (-_MOST_BEFORE if n in tile.kept else 0):
             given = f"given an offset of {tile.tensor.name} that may be {low}"
             wanted = f"at least {-_MOST_BEFORE}" if n in tile.kept else "one from 0 along a dim without a block"
             raise UserError(f"{given}, wanted {wanted}, at init_tile")
-    return [max(0, -low) for low, _ in reach]
+    return [max(0, -low) for low, _ in ranges]
 
 
-def _rooms(tile: Tile, reach: Sequence[Range], margins: Sequence[int]) -> list[int]:
+def _rooms(tile: Tile, ranges: Sequence[Range], margins: Sequence[int]) -> list[int]:
     """Return the positions of each dim; a dim that has others folded around it counts all that a tile may reach."""
     rooms = [size + margin for size, margin in zip(tile.tensor.most, margins)]
-    around = [n for n in range(len(rooms)) if n not in tile.kept]
-    for n in (*around[1:], tile.kept[0]) if around else ():
+    folded = [n for n in range(len(rooms)) if n not in tile.kept]
+    for n in (*folded[1:], tile.kept[0]) if folded else ():
         length = tile.shape[0] if n in tile.kept else 1
-        rooms[n] = max(tile.tensor.most[n] - 1, reach[n][1]) + margins[n] + length
-    if around and prod(rooms[n] for n in (*around, tile.kept[0])) > _MOST_AROUND:
+        rooms[n] = max(tile.tensor.most[n] - 1, ranges[n][1]) + margins[n] + length
+    if folded and prod(rooms[n] for n in (*folded, tile.kept[0])) > _MOST_AROUND:
         given = f"given a tile of {tile.tensor.name} at one position along some dims, that may reach {sized(rooms)}"
         raise UserError(f"{given}, wanted at most {_MOST_AROUND} positions along these and the next, at init_tile")
     return rooms

@@ -15,19 +15,19 @@ from convgen.ir.sizes import Size
 from convgen.tile.forms import extents, shown, type_of, written
 from convgen.tile.layouts import Options
 from convgen.tile.tiles import Index, Tensor, Tile, sized
-from convgen.tile.trace import Load, Loop, Prefetch, Said, Scatter, Store, Trace, Value
+from convgen.tile.trace import Load, Loop, Prefetch, Scatter, Statement, Store, Trace, Value
 
 
 def text_of(name: str, tensors: Sequence[Tensor], trace: Trace, options: Options) -> str:
     """Return the text of the whole kernel."""
-    said = {"slots": options.slots, "mma": options.mma or None, "acc": options.acc or None}
-    knobs = [f"subgroups={sized(options.subgroups)}", *(f"{k}={v}" for k, v in said.items() if v is not None)]
+    settings = {"slots": options.slots, "mma": options.mma or None, "acc": options.acc or None}
+    knobs = [f"subgroups={sized(options.subgroups)}", *(f"{k}={v}" for k, v in settings.items() if v is not None)]
     sizes = dict.fromkeys(size for t in tensors for size in t.shape if isinstance(size, Size))
     lines = [f"kernel {name}({', '.join([*map(_size, sizes), *map(_tensor, tensors)])}) {' '.join(knobs)}"]
     if grid := trace.grid:
         offsets = ", ".join(v.name for v in grid.offsets)
         lines.append(f"  {offsets} = grid {extents(grid.counts)} of <{sized(grid.shape)}> in {grid.order}")
-    return "\n".join([*lines, *_Writer().suite(trace.said, 1)]) + "\n"
+    return "\n".join([*lines, *_Writer().suite(trace.statements, 1)]) + "\n"
 
 
 def _size(size: Size) -> str:
@@ -43,9 +43,9 @@ class _Writer:
     names: dict[Value | Tile, str] = attrs.field(factory=dict)
     numbers: Iterator[int] = attrs.field(factory=count)
 
-    def suite(self, said: Sequence[Said], depth: int) -> Iterator[str]:
-        for each in said:
-            lines = self.loop(each) if isinstance(each, Loop) else self.operation(each)
+    def suite(self, statements: Sequence[Statement], depth: int) -> Iterator[str]:
+        for statement in statements:
+            lines = self.loop(statement) if isinstance(statement, Loop) else self.operation(statement)
             yield from ("  " * depth + line for line in lines)
 
     def loop(self, loop: Loop) -> Iterator[str]:
@@ -53,8 +53,8 @@ class _Writer:
             yield from self.tile(first)
         carried: dict[Value | Tile, str] = {first: self.fresh(name) for name, first, _ in loop.carried}
         inits = [f"{name[1:]} = {self.name(first)}" for first, name in carried.items()]
-        behind = f" carrying {', '.join(inits)}" if carried else ""
-        yield f"for {loop.var.name} in [0, {shown(loop.trips)}){behind}"
+        carrying = f" carrying {', '.join(inits)}" if carried else ""
+        yield f"for {loop.var.name} in [0, {shown(loop.trips)}){carrying}"
         outside = dict(self.names)
         self.names |= carried
         yield from self.suite(loop.body, 1)
@@ -100,12 +100,12 @@ class _Writer:
         along = "" if len(tile.kept) == len(tile.offsets) else f" along {', '.join(map(str, tile.kept))}"
         yield f"{self.name(tile)} = init_tile {at}{along} : {type_of('tile', tile.shape, tile.tensor.dtype)}{maps}"
 
-    def operation(self, said: Value | Store | Scatter | Prefetch) -> Iterator[str]:
-        if isinstance(said, Load | Store | Prefetch):
-            yield from self.tile(said.tile)
-        text = written(said, self)
-        if isinstance(said, Value):
-            text = f"{self.name(said)} = {text} : {type_of('vector', said.shape, said.elem.name)}"
+    def operation(self, statement: Value | Store | Scatter | Prefetch) -> Iterator[str]:
+        if isinstance(statement, Load | Store | Prefetch):
+            yield from self.tile(statement.tile)
+        text = written(statement, self)
+        if isinstance(statement, Value):
+            text = f"{self.name(statement)} = {text} : {type_of('vector', statement.shape, statement.elem.name)}"
         yield text
 
 

@@ -56,4 +56,4 @@ def called(value: object, otherwise: str = "a block") -> str:
     """Return the name that the kernel's function gives to a value."""
     frame = next(_frames(), None)
     names = frame.f_locals.items() if frame else ()
-    return next((name for name, held in names if held is value), otherwise)
+    return next((name for name, value_of_name in names if value_of_name is value), otherwise)

@@ -66,10 +66,10 @@ class TileProgram:
         Raises UserError if none fits in shared memory.
         """
         needed, fits = 0, False
-        every = _SLOTS if self.options.slots is None else (self.options.slots,)
+        slots_to_try = _SLOTS if self.options.slots is None else (self.options.slots,)
         # targets that keep instructions in order also keep these reads in order
-        cuts = (False,) if facts.core.reorders else (False, True)
-        for by_steps, slots in itertools.product(cuts, every):
+        orders = (False,) if facts.core.reorders else (False, True)
+        for by_steps, slots in itertools.product(orders, slots_to_try):
             options = evolve(self.options, slots=slots, by_steps=by_steps)
             kernel = emit(self.name, self.trace, self.tensors, options, facts)
             needed = exchange(kernel, facts).shared_bytes
@@ -140,14 +140,14 @@ def kernel(
 def _check_tensors(name: str, names: Sequence[str], given: Sequence[object]) -> None:
     """Raise UserError unless there is a tensor description for each parameter."""
     wanted = f"{name}({', '.join(['Tensor(shape, dtype)'] * len(names))})"
-    others = [(n, each) for n, each in zip(names, given) if not isinstance(each, Tensor)]
-    if others and all(hasattr(each, "__array__") for _, each in others):
-        arrays = ", ".join(n for n, _ in others)
+    wrong = [(n, value) for n, value in zip(names, given) if not isinstance(value, Tensor)]
+    if wrong and all(hasattr(value, "__array__") for _, value in wrong):
+        arrays = ", ".join(n for n, _ in wrong)
         message = f"given arrays for {arrays}, wanted their descriptions, {wanted}; arrays go to cg.simulate or cg.load"
         raise UserError(f"{message}, at {name}")
-    if others:
-        n, each = others[0]
-        raise UserError(f"given {n} of type {type(each).__name__}, wanted a Tensor, {wanted}, at {name}")
+    if wrong:
+        n, value = wrong[0]
+        raise UserError(f"given {n} of type {type(value).__name__}, wanted a Tensor, {wanted}, at {name}")
     if len(given) != len(names):
         listed = f"the tensors {', '.join(names)}" + ("; numbers go by keyword" if len(given) > len(names) else "")
         raise UserError(f"given {len(given)} arguments, wanted {listed}, at {name}")

@@ -166,10 +166,10 @@ class Value:
 
 @frozen(eq=False, kw_only=True)
 class Load(Value):
-    """The elements of a tile, zero outside the tensor; if `turned`, with dims in reverse order."""
+    """The elements of a tile, zero outside the tensor; if `transposed`, with dims in reverse order."""
 
     tile: Tile
-    turned: bool = False
+    transposed: bool = False
     maps: Maps | None = None  #: maps of the tile before it is transposed
 
     @property
@@ -179,7 +179,7 @@ class Load(Value):
 
     def dim(self, axis: int) -> int:
         """Return the tensor's dim that corresponds to an axis of the value."""
-        return self.tile.kept[len(self.shape) - 1 - axis if self.turned else axis]
+        return self.tile.kept[len(self.shape) - 1 - axis if self.transposed else axis]
 
 
 @frozen(eq=False, kw_only=True)
@@ -272,7 +272,7 @@ REDUCTIONS: dict[str, type[ir.Binary]] = {
 
 
 @frozen(eq=False, kw_only=True)
-class Turned(Value):
+class Transposed(Value):
     """The transpose of a block."""
 
     of: Value
@@ -283,7 +283,7 @@ class Turned(Value):
 
 
 @frozen(eq=False, kw_only=True)
-class Laid(Value):
+class Redistributed(Value):
     """A block, redistributed by explicit maps."""
 
     of: Value
@@ -371,12 +371,12 @@ class Loop:
 
     var: Var
     trips: Extent
-    body: list[Said] = attrs.field(factory=list)
+    body: list[Statement] = attrs.field(factory=list)
     carried: list[tuple[str, Value, Value]] = attrs.field(factory=list)
     moved: list[tuple[str, Tile, Tile]] = attrs.field(factory=list)
 
 
-Said: TypeAlias = Value | Store | Scatter | Prefetch | Loop
+Statement: TypeAlias = Value | Store | Scatter | Prefetch | Loop
 
 
 @define(eq=False)
@@ -393,9 +393,9 @@ class Grid:
 class Trace:
     """The statements of a kernel."""
 
-    said: list[Said] = attrs.field(factory=list)
+    statements: list[Statement] = attrs.field(factory=list)
     grid: Grid | None = None
-    suites: list[list[Said]] = attrs.field(factory=list)
+    suites: list[list[Statement]] = attrs.field(factory=list)
     ids: int = 0
     lines: dict[Any, Line | None] = attrs.field(factory=dict)  #: source line of each value and statement
     scalars: dict[str, Var] = attrs.field(factory=dict)
@@ -404,8 +404,8 @@ class Trace:
         """Return a new scalar of this kernel, numbered if the name is taken."""
         self.ids += 1
         name = f"{name}_{self.ids}" if name in self.scalars else name
-        made = self.scalars[name] = Var(name, self.ids, scalar("s32"))
-        return made
+        variable = self.scalars[name] = Var(name, self.ids, scalar("s32"))
+        return variable
 
 
 _current: ContextVar[Trace | None] = ContextVar("tile kernel", default=None)
@@ -423,7 +423,7 @@ def current(operation: str) -> Trace:
 def tracing() -> Iterator[Trace]:
     """Trace the block into a new kernel."""
     trace = Trace()
-    trace.suites.append(trace.said)
+    trace.suites.append(trace.statements)
     token = _current.set(trace)
     try:
         yield trace
@@ -431,12 +431,12 @@ def tracing() -> Iterator[Trace]:
         _current.reset(token)
 
 
-def say(operation: str, said: Any) -> Any:
+def record(operation: str, statement: Any) -> Any:
     """Append a value or statement to the suite that is being traced."""
     trace = current(operation)
-    trace.suites[-1].append(said)
-    trace.lines[said] = line()
-    return said
+    trace.suites[-1].append(statement)
+    trace.lines[statement] = line()
+    return statement
 
 
 def applied(name: str, *operands: Value | float | Expr) -> Value:
@@ -453,7 +453,7 @@ def applied(name: str, *operands: Value | float | Expr) -> Value:
     shape = common_shape(name, [v.shape for v in values])
     _check(name, operands)
     elem = scalar("bool") if name in CONDITIONS else typed[0].elem
-    result: Value = say(name, Map(shape=shape, elem=elem, name=name, operands=tuple(operands)))
+    result: Value = record(name, Map(shape=shape, elem=elem, name=name, operands=tuple(operands)))
     return result
 
 
@@ -466,9 +466,9 @@ def _check(name: str, operands: Sequence[Value | float | Expr]) -> None:
         return Splat(vector(o.type.elem, 2), o) if isinstance(o, Expr) else o
 
     try:
-        made = ELEMENTWISE[name](*(sample(n, o) for n, o in enumerate(operands)))
+        result = ELEMENTWISE[name](*(sample(n, o) for n, o in enumerate(operands)))
     except UserError as error:
         raise UserError(f"{error}, at {name}") from None
-    if complaint := refused(made):
+    if complaint := refused(result):
         elems = " and ".join(dict.fromkeys(o.elem.name for o in operands if isinstance(o, Value)))
         raise UserError(f"given {elems}, wanted {complaint.rpartition('wanted ')[2]}, at {name}")

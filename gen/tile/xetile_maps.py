@@ -27,7 +27,7 @@ class Maps:
 
     def check_store(self, shape: Sequence[int], operation: str) -> None:
         """Raise UserError unless each element of a block has one owner."""
-        with _saying(operation):
+        with _with_operation(operation):
             self.wg.check_store((shape[0], shape[1]))
 
     def fragment(self, shape: Pair, width: int, subgroups: int, wide: int) -> Fragment:
@@ -54,7 +54,7 @@ def maps(operation: str, shape: Sequence[int], wg_map: Pairs | None, sg_map: Pai
         raise UserError(
             f"{given}, wanted wg_map, and sg_map where lanes matter, of a block of two dims, at {operation}"
         )
-    with _saying(operation):
+    with _with_operation(operation):
         checked = Maps(WgMap(*wg_map), SgMap(*sg_map) if sg_map else None, operation)
         checked.wg.check_load((shape[0], shape[1]))
         if checked.sg:
@@ -63,7 +63,7 @@ def maps(operation: str, shape: Sequence[int], wg_map: Pairs | None, sg_map: Pai
 
 
 @contextmanager
-def _saying(operation: str) -> Iterator[None]:
+def _with_operation(operation: str) -> Iterator[None]:
     """Add the operation to errors."""
     try:
         yield
@@ -77,8 +77,8 @@ def _in_rows(block: Pair, width: int, wide: int) -> SgMap:
     A small block uses fewer lanes.
     """
     most = gcd(block[1], wide)
-    made = [_lanes(block, width, data) for data in range(most, 0, -1) if most % data == 0]
-    return next((lanes for lanes in made if lanes.lanes == width), made[-1])
+    layouts = [_lanes(block, width, data) for data in range(most, 0, -1) if most % data == 0]
+    return next((lanes for lanes in layouts if lanes.lanes == width), layouts[-1])
 
 
 def _lanes(block: Pair, width: int, data: int) -> SgMap:

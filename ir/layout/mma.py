@@ -250,11 +250,11 @@ class MmaTile:
 
     @cached_property
     def reduced_d(self) -> Fragment:
-        """Return the layout of the sums after the reduction over teams along K: each team has a share of the tiles."""
+        """Return the layout of the sums after teams along K are reduced: each has a share of a subgroup's tiles."""
         return self._sums(reduced=True).renumbered(Space.REGISTER)
 
     def _sums(self, *, reduced: bool) -> Fragment:
-        """Return the layout of the accumulator, or if `reduced` of the sums after the reduction over teams along K."""
+        """Return the layout of the accumulator; `reduced` after teams along K are reduced."""
         registers = self.atom.d.registers
         tiles_m = self.tiles_m // self.shares[1]
         of_n = self._share("n", self.tiles_n, registers, reduced=reduced)

@@ -205,7 +205,7 @@ def reads_transposed(fragment: Fragment, facts: TargetFacts, *, repeated: bool =
 
 
 def are_transposed_matrices(at: Any) -> bool:
-    """Return whether every fourth lane has the next element in memory, in all registers, as `TRANSPOSED_MATRIX` needs."""
+    """Return whether in all registers, every fourth lane has the next element in memory (`TRANSPOSED_MATRIX`)."""
     if at.shape[2] % MATRIX_ROWS or at.shape[1] != MATRIX_ROWS * ROW_LANES:
         return False
     columns = at.reshape(at.shape[0], MATRIX_ROWS, ROW_LANES, at.shape[2])

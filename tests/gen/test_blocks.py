@@ -59,7 +59,7 @@ def test_pieces_count_as_the_dim_does(size: int, blocks: list[int]) -> None:
     problem = Conv.parse(f"mb1ic8ih1oc{size}kh1", dir="FWD_B", dt="f16", dtag=f"aBcd{inner}")
     (part,) = views.products(problem, 1)
     padded = -(-size // np.prod(blocks)) * np.prod(blocks)
-    bias = views.operand(problem, part, "bia")
+    bias = views.view_over_result(problem, part, "bia")
     for view, coordinate in ((part.result, 1), (bias, 0)):
         axis = next(n for n, dims in enumerate(view.axes) if any(d.name.startswith("oc") for d in dims))
         at = np.arange(view.extent(axis))

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from convgen.backends.target import get
-from convgen.choose import own_lanes
+from convgen.choose import lane_configs
 from convgen.choose.choose import candidates, clocks_of
 from convgen.choose.clocks import Clocks
 from convgen.ir.record import evolve
-from convgen.plan.config import Config, Own, evenly, levels
+from convgen.plan.config import Config, LanePart, evenly, levels
 from convgen.problem.conv import Conv
 from convgen.problem.matmul import Matmul, Problem
 
@@ -225,8 +225,8 @@ def test_lanes_that_load_weights_element_by_element_leave_larger_groups_to_matri
         return Conv.parse(groups[of_group], dir="FWD_D", dt="f16", **(TAGS | {"wtag": wtag}))
 
     def best(wtag: str) -> float:
-        return min(clocks for clocks, _ in own_lanes.configs(layer(16, wtag), facts, ()))
+        return min(clocks for clocks, _ in lane_configs.configs(layer(16, wtag), facts, ()))
 
-    assert isinstance(candidates(layer(4, "axb"), facts)[0].config.mma, Own)
-    assert not isinstance(candidates(layer(16, "axb"), facts)[0].config.mma, Own)
+    assert isinstance(candidates(layer(4, "axb"), facts)[0].config.mma, LanePart)
+    assert not isinstance(candidates(layer(16, "axb"), facts)[0].config.mma, LanePart)
     assert best("axb") > 2 * best("any")

@@ -14,7 +14,7 @@ from convgen.ir.layout.memory import Dim, Global, TensorDim, View, row_major
 from convgen.ir.layout.tags import Layout
 from convgen.ir.types import Type, bf16, f16, f32, f64
 from convgen.passes.messages.linear import linearize
-from convgen.plan.copies import CopyLayout, copy_layout, deals, divide, message_elems, pitch_of
+from convgen.plan.copies import CopyLayout, copy_layout, divide, lane_swaps, message_elems, pitch_of
 
 FACTS = target.get("gfx942").facts
 LANES, CHUNK_BYTES = FACTS.subgroup_size, FACTS.chunk_bytes
@@ -103,18 +103,18 @@ def test_what_is_stored_runs_along_k(elem: Type, order: tuple[int, int, int]) ->
 
 
 @pytest.mark.parametrize("order", ORDERS, ids=str)
-def test_however_a_copy_is_dealt_every_element_is_copied_once(order: tuple[int, int, int]) -> None:
-    """Lanes change places in pairs; those that are dealt to first are the ones of the split."""
+def test_each_element_is_copied_once_whichever_lanes_are_swapped(order: tuple[int, int, int]) -> None:
+    """The first copy is the one of the split; the others swap two bits of the lane number."""
     found = split(view(f16, order), 128, 64, 2)
-    first, *others = deals(found, f16, FACTS)
+    first, *others = lane_swaps(found, f16, FACTS)
     assert first == found
     assert len(others) in (5, 8, 9)  # bits within and beyond the lanes that write words, half chunks or chunks at once
-    in_order, *dealt = (owned(each.loaded, 2)[0, :, 0].tolist() for each in (first, *others))
-    for each, lanes in zip(others, dealt):
+    in_order, *swapped = (owned(each.loaded, 2)[0, :, 0].tolist() for each in (first, *others))
+    for each, lanes in zip(others, swapped):
         assert_even(each, 128, 64, 2)
         assert lanes != in_order
         assert sorted(lanes) == sorted(in_order)
-    kept = [lanes[:4] == in_order[:4] for lanes in dealt]
+    kept = [lanes[:4] == in_order[:4] for lanes in swapped]
     assert kept == sorted(kept, reverse=True)  # the lowest bits are the last to go
 
 

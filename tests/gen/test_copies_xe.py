@@ -25,8 +25,8 @@ from convgen.passes.messages.planes import whole_rectangles
 from convgen.passes.messages.shared import Arrangement, shared_messages
 from convgen.passes.messages.swizzle import find_gaps, write_conflicts
 from convgen.plan.config import Config
-from convgen.plan.copies import comes_out_even, copy_layout, even_rows, in_memory_order
-from convgen.plan.inputs import kept_apart, operand
+from convgen.plan.copies import comes_out_even, copy_layout, in_memory_order, rounded_rows
+from convgen.plan.inputs import input_path, with_gaps
 from convgen.plan.plan import make_plan
 from convgen.problem.conv import Conv
 from tests.gen.test_copies import TILES, owned, view
@@ -125,8 +125,8 @@ def test_rows_are_dealt_where_lanes_meet_otherwise() -> None:
     plan = make_plan(made, config, facts)
     assert plan.mma.rows == 4
     mma = evolve(plan.mma, rows=0)
-    copied = operand(plan.parts[0].product.of_m, f16, 64, mma.b, plan.config, facts)
-    in_order = kept_apart((copied,), facts)[0]
+    copied = input_path(plan.parts[0].product.of_m, f16, 64, mma.b, plan.config, facts)
+    in_order = with_gaps((copied,), facts)[0]
     assert in_order.conflicts > 0
 
 
@@ -261,7 +261,7 @@ def test_rows_come_out_even_in_the_fewest_messages(name: str, rows: int, cols: i
             return inf
         return split.loaded.registers / split.message
 
-    found = even_rows(rows, cols, 2, facts, subgroups)
+    found = rounded_rows(rows, cols, 2, facts, subgroups)
     others = range(-(-rows // facts.subgroup_size) * facts.subgroup_size, found, facts.subgroup_size)
     assert rows <= found
     assert messages(found) < inf

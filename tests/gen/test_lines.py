@@ -107,7 +107,7 @@ REFUSED = {
     f"{ONEDNN},reorder,jit:ir,undef,src:f16::blocked:acdb::f0 dst:f16::blocked:abcd::f0,,,1x2x3x4,0.1": "driver",
     f"{ONEDNN},matmul,x,undef,src:f16::blocked:ab::f0 wei:f16::blocked:ab::f0 dst:f16::blocked:ab::f0,"
     "rnn_data_qparams:1:2,,64x32:32x48,0.01": "verbose-attribute",
-    f"{ONEDNN},matmul,x": "given 3 fields behind exec, wanted 9, in a line of oneDNN's log",
+    f"{ONEDNN},matmul,x": "given 3 fields after exec, wanted 9, in a line of oneDNN's log",
     f"{ONEDNN},matmul,x,undef,src:f16::blocked:ab::f0,,,64x32:32x48,0.01": "given fewer tensors than src, wei and dst",
     f"{ONEDNN},convolution,x,sideways,src:f16::blocked:a::f0 wei:f16::blocked:a::f0 dst:f16::blocked:a::f0,,,x,1": (
         "given the propagation 'sideways', wanted one of forward_training"

@@ -11,22 +11,27 @@ from convgen.backends.tuning import tuning
 from convgen.choose.choose import candidates
 from convgen.ir.facts import TargetFacts
 from convgen.plan.config import Staging
-from convgen.plan.registers import Held, Pipeline
+from convgen.plan.registers import LaneRegisters, Pipeline
 from convgen.problem.conv import Conv
 from convgen.problem.matmul import Matmul
 
 FACTS = get("gfx950").facts
 TUNED = tuning(FACTS)
-HELD = Held(sums=64, fragments=32, copied=16, masks=4)
+PARTS = LaneRegisters(sums=64, fragments=32, copied=16, masks=4)
 AT_ONCE, OVERLAPPED = TUNED.fragment_sets
 MANY = 100  #: blocks of K
 TAGS = {"stag": "axb", "wtag": "axb", "dtag": "axb"}
 
 
 def registers(
-    staging: Staging, blocks: int = MANY, *, by_taps: bool = False, facts: TargetFacts = FACTS, held: Held = HELD
+    staging: Staging,
+    blocks: int = MANY,
+    *,
+    by_taps: bool = False,
+    facts: TargetFacts = FACTS,
+    parts: LaneRegisters = PARTS,
 ) -> int:
-    return int(held.registers(blocks, Pipeline.of(lambda name: getattr(staging, name)), facts, by_taps=by_taps))
+    return int(parts.registers(blocks, Pipeline.of(lambda name: getattr(staging, name)), facts, by_taps=by_taps))
 
 
 def beside(sets: float, on_way: int, facts: TargetFacts = FACTS) -> int:
@@ -63,7 +68,9 @@ def test_where_statements_stay_in_order_a_block_is_stored_as_soon_as_it_is_there
 def test_many_configs_at_a_time_have_what_each_has() -> None:
     stagings = [Staging(2), Staging(3, stages=2), Staging(1)]
     together = Pipeline.of(lambda name: np.array([getattr(staging, name) for staging in stagings]))
-    assert HELD.registers(MANY, together, FACTS, by_taps=False).tolist() == [registers(staging) for staging in stagings]
+    assert PARTS.registers(MANY, together, FACTS, by_taps=False).tolist() == [
+        registers(staging) for staging in stagings
+    ]
 
 
 @pytest.mark.parametrize("target", ["gfx942", "gfx950"])
@@ -113,5 +120,5 @@ def test_a_function_of_the_sums_takes_no_more_registers_than_the_loop(shape: str
 
 
 def test_temporaries_behind_the_loop_count_where_the_loop_holds_less() -> None:
-    held = Held(sums=64, fragments=4, copied=0, masks=0, epilogue=12)
-    assert registers(Staging(1), held=held) == 64 + 12 + TUNED.other_registers
+    parts = LaneRegisters(sums=64, fragments=4, copied=0, masks=0, epilogue=12)
+    assert registers(Staging(1), parts=parts) == 64 + 12 + TUNED.other_registers

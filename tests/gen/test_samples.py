@@ -11,7 +11,7 @@ import pytest
 
 from convgen.backends import target as targets
 from convgen.choose.choose import candidates
-from convgen.plan.inputs import Operand
+from convgen.plan.inputs import InputPath
 from convgen.plan.plan import Plan
 from convgen.problem.matmul import parse_problem
 from convgen.run.code import OutputTiles
@@ -29,10 +29,10 @@ def described(plan: Plan) -> str:
     return f"{plan.reduction.name} {plan.registers} registers, {len(plan.parts)} parts: {', '.join(parts)}"
 
 
-def held(operand: Operand) -> str:
-    copy = "straight" if operand.copy is None else f"{operand.copy.message} a message"
-    swizzle = "" if operand.tile is None else f" {operand.tile.swizzle.shift}:{operand.tile.swizzle.mask}"
-    return f"({operand.view.memory.name} {copy}{swizzle})"
+def held(path: InputPath) -> str:
+    copy = "straight" if path.copy is None else f"{path.copy.message} a message"
+    swizzle = "" if path.tile is None else f" {path.tile.swizzle.shift}:{path.tile.swizzle.mask}"
+    return f"({path.view.memory.name} {copy}{swizzle})"
 
 
 def places(tiles: OutputTiles) -> Iterator[str]:

@@ -68,7 +68,7 @@ def test_slices_are_summed(name: str, terms: int, most: int) -> None:
     found = run(stream, name, src=given, dst=np.full(180, 7, np.float32))
     assert np.array_equal(found.reshape(9, 20), given.sum(0))
     assert stream.rounds * stream.layout.extent("r") >= terms
-    assert stream.meets == (terms > most)
+    assert stream.reduces == (terms > most)
 
 
 @pytest.mark.parametrize("name", FACTS)

@@ -175,7 +175,7 @@ def test_the_gradient_of_a_bias_sums_each_element_of_its_channel(problem: Conv) 
 def test_the_bias_is_that_of_the_results_channel(tags: dict[str, str]) -> None:
     problem = Conv.parse("mb2ic3oc5ih5oh4kh2ph0iw5ow4kw3pw1", dir="FWD_B", dt="f16", **tags)
     (part,) = views.products(problem, 1)
-    bias = views.operand(problem, part, "bia")
+    bias = views.view_over_result(problem, part, "bia")
     _, channel, *_ = np.unravel_index(ids(part.result), problem.dst_dims)
     assert np.array_equal(ids(bias), channel)
 

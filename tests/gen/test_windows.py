@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pytest
 
 from convgen.backends.target import get
-from convgen.choose import own_lanes
+from convgen.choose import lane_configs
 from convgen.choose.choose import Candidate, candidates
 from convgen.commands.cli import main
 from convgen.ir.error import DoesNotFit
@@ -20,7 +20,7 @@ from convgen.ir.mutate import postorder
 from convgen.ir.stmt import LoadView
 from convgen.kernels import launches
 from convgen.passes.messages.linear import linearize
-from convgen.plan.config import Config, Own
+from convgen.plan.config import Config, LanePart
 from convgen.plan.lane_tile import LaneTile
 from convgen.plan.plan import make_plan
 from convgen.plan.window_views import Window, Windows, windows
@@ -35,25 +35,25 @@ CONFIG = "tile=256x64x9 waves=1x4 mma=fma:8x2x4 slots=0 taps=fused acc=v"
 
 def made(line: str, config: str = CONFIG, **knobs: str) -> tuple[Windows, ...]:
     parsed = Config.parse(config)
-    assert isinstance(parsed.mma, Own)
+    assert isinstance(parsed.mma, LanePart)
     return windows(Conv.parse(line, **{"dir": "FWD_D", "dt": "f16", **knobs}), parsed.mma, parsed, FACTS.chunk_bytes)
 
 
-def own_of(config: str) -> Own:
+def own_of(config: str) -> LanePart:
     own = Config.parse(config).mma
-    assert isinstance(own, Own)
+    assert isinstance(own, LanePart)
     return own
 
 
 def test_configs_of_lanes_are_read_as_they_are_printed() -> None:
     config = Config.parse(CONFIG)
-    assert config.mma == Own(channels=8, rows=2, columns=4)
+    assert config.mma == LanePart(channels=8, rows=2, columns=4)
     assert str(config) == CONFIG
     of_blocks = CONFIG.replace("fma:8", "4x4x4:8")
-    assert Config.parse(of_blocks).mma == Own(8, 2, 4, (4, 4, 4))
+    assert Config.parse(of_blocks).mma == LanePart(8, 2, 4, (4, 4, 4))
     assert str(Config.parse(of_blocks)) == of_blocks
     assert Config.parse("tile=64x64x16 waves=1x1 mma=8x2x4").mma == (8, 2, 4)
-    assert not isinstance(Config.parse("tile=64x64x16 waves=1x1 mma=8x2x4").mma, Own)
+    assert not isinstance(Config.parse("tile=64x64x16 waves=1x1 mma=8x2x4").mma, LanePart)
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_views_of_a_window_are_the_convolution(line: str, direction: str, tag: s
     """Multiplied and added element by element, what the views show makes the result; masks leave out the halo."""
     rows = 1 if "iw9" in line else 2
     problem = Conv.parse(line, dir=direction, dt="f32", stag=tag, dtag=tag)
-    own = Own(4, rows, 4)
+    own = LanePart(4, rows, 4)
     taps = problem.axes[1].k * problem.axes[2].k * (problem.ic // problem.groups if direction == "BWD_W" else 1)
     parts = windows(problem, own, Config((taps, 1, 10**4), (1, 1), own, 0, "fused"), FACTS.chunk_bytes)
     inputs = {name: np.asarray(tensor) for name, tensor in reference.fills(problem, 1).items()}
@@ -111,7 +111,7 @@ def test_views_of_a_window_are_the_convolution(line: str, direction: str, tag: s
     assert np.array_equal(got, reference.whole(problem, inputs, name))
 
 
-def _add(part: Windows, own: Own, inputs: dict[str, npt.NDArray[Any]], got: npt.NDArray[Any]) -> None:
+def _add(part: Windows, own: LanePart, inputs: dict[str, npt.NDArray[Any]], got: npt.NDArray[Any]) -> None:
     """The products of all elements, taps and channels of the source, added to the tensor."""
     per_lane = own.rows * own.columns if len(part.axes) > 1 else own.columns
     taps_and_channels = *(w.taps for w in part.axes), part.ins
@@ -142,7 +142,7 @@ def _element(view: View, *at: npt.NDArray[Any]) -> tuple[tuple[npt.NDArray[Any],
 
 
 def test_lanes_lie_along_memory() -> None:
-    tile = LaneTile(Own(8, 2, 4), (16, 4), (1, 2))
+    tile = LaneTile(LanePart(8, 2, 4), (16, 4), (1, 2))
     along_n, along_m = tile.image(along_m=False), tile.image(along_m=True)
     assert along_n.shape == along_m.shape == (64, 128)
     assert along_n.coords(0, 1, 0) == {"n": 8, "m": 0}
@@ -207,19 +207,19 @@ def test_the_ranking_shows_lanes() -> None:
 def test_only_small_groups_go_to_lanes() -> None:
     def first(line: str, **knobs: str) -> bool:
         problem = Conv.parse(line, **{"dir": "FWD_D", "dt": "f16", **knobs})
-        return isinstance(candidates(problem, FACTS)[0].config.mma, Own)
+        return isinstance(candidates(problem, FACTS)[0].config.mma, LanePart)
 
     assert first("mb32g144ic144oc144ih56oh56kh3ph1", dir="BWD_WB")
     assert first("mb32g64ic512oc512ih14oh14kh3ph1")
     assert not first("mb32g32ic1024oc1024ih7oh7kh3ph1")
-    assert not own_lanes.has_few_channels(Conv.parse("mb2ic1oc8ih7oh7kh3ph1", dir="FWD_D", dt="f16"))
+    assert not lane_configs.has_few_channels(Conv.parse("mb2ic1oc8ih7oh7kh3ph1", dir="FWD_D", dt="f16"))
 
 
 def test_the_chosen_one_has_wide_messages_and_asks_for_few_places_twice() -> None:
     """Of 8 bytes at least, a tile of whole lines, and no more than .6 as many again as must be read and written."""
     problem = Conv.parse("mb32g144ic144oc144ih56oh56kh3ph1", dir="FWD_D", dt="f16")
-    _, best = min(own_lanes.configs(problem, FACTS, ()), key=lambda scored: scored[0])
-    assert isinstance(best.mma, Own)
+    _, best = min(lane_configs.configs(problem, FACTS, ()), key=lambda scored: scored[0])
+    assert isinstance(best.mma, LanePart)
     assert best.mma.channels >= 4
     assert best.tile[1] % 64 == 0
     rows, columns, positions = best.mma.rows, best.mma.columns, best.mma.positions
@@ -233,5 +233,5 @@ def test_weights_of_groups_lie_along_the_channels_of_one_side(direction: str, wt
     """`axb` of grouped weights ends in the output's channels: what gradients of data sum over."""
     problem = Conv.parse("g4mb2ic32ih7oc32oh7kh3ph1", dir=direction, dt="f16", stag="axb", wtag=wtag, dtag="axb")
     config = Config.parse("tile=64x32x24 waves=1x1 mma=4x4x4:8x1x1 slots=0 taps=fused acc=v")
-    (part,) = windows(problem, Own(8, 1, 1, (4, 4, 4)), config, 16)
+    (part,) = windows(problem, LanePart(8, 1, 1, (4, 4, 4)), config, 16)
     assert part.weights_along_k == along_k

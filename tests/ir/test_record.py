@@ -60,14 +60,14 @@ class Cell:
 
 
 @frozen
-class Own:
+class LanePart:
     x: int
 
     def __repr__(self) -> str:
         return "own"
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Own)
+        return isinstance(other, LanePart)
 
     def __hash__(self) -> int:
         return 7
@@ -207,10 +207,10 @@ def test_what_can_change_has_no_hash() -> None:
 
 
 def test_methods_of_the_class_itself_stay() -> None:
-    assert repr(Own(1)) == "own"
-    assert Own(1) == Own(2)
+    assert repr(LanePart(1)) == "own"
+    assert LanePart(1) == LanePart(2)
     assert Rough(1) != Rough(2)
-    assert hash(Own(1)) == hash(Rough(1)) == 7
+    assert hash(LanePart(1)) == hash(Rough(1)) == 7
     assert Rank(1) < Rank(2)
 
 

@@ -171,7 +171,7 @@ def test_runs_go_by_messages_of_powers_of_two(run: int, target: str) -> None:
         assert len({*tile.address(0, row, col).tolist()}) == 64 * run
 
 
-def test_parts_of_teams_meet_without_conflicts() -> None:
+def test_parts_of_subgroups_are_reduced_without_conflicts() -> None:
     """Rows of lanes four by four, of which a phase has two fours, with eight columns each."""
     held = (Digit("col", 8, R, 1), Digit("col", 4, L, 16), Digit("row", 16, L, 1))
     layout = Fragment(("row", "col"), (*held, Digit("row", 2, R, 8)))

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from convgen import driver
 from convgen.backends import target as targets
-from convgen.choose import own_lanes
+from convgen.choose import lane_configs
 from convgen.ir.error import UserError
-from convgen.plan.config import Own
+from convgen.plan.config import LanePart
 from convgen.problem.conv import Conv
 from convgen.run import verdict
 from convgen.run.code import Code
@@ -47,10 +47,14 @@ FIRST = CASES[0], next(case for case in CASES if case[1]["dir"] == "BWD_WB")
 
 #: The same by matrix instructions of blocks, with what each lane has and how far its tile goes.
 OF_BLOCKS = (
-    ("mb1g32ic128oc128ih9oh9kh3ph1", {"dir": "FWD_B", "dt": "f16", "attr_post_ops": "relu"}, Own(4, 2, 4, (4, 4, 4))),
-    ("mb1g16ic128oc128ih9oh5kh3sh2ph1", {"dir": "BWD_D", "dt": "bf16"}, Own(8, 1, 2, (4, 4, 4))),
-    ("mb1g8ic32oc64ih9oh9kh3ph2dh1", {"dir": "FWD_B", "dt": "s8"}, Own(8, 2, 2, (4, 4, 4))),
-    ("mb1g8ic64oc32id5od5kd3pd1ih5oh5kh3ph1iw5ow5kw3pw1", {"dir": "FWD_D", "dt": "f16"}, Own(4, 1, 4, (4, 4, 4))),
+    (
+        "mb1g32ic128oc128ih9oh9kh3ph1",
+        {"dir": "FWD_B", "dt": "f16", "attr_post_ops": "relu"},
+        LanePart(4, 2, 4, (4, 4, 4)),
+    ),
+    ("mb1g16ic128oc128ih9oh5kh3sh2ph1", {"dir": "BWD_D", "dt": "bf16"}, LanePart(8, 1, 2, (4, 4, 4))),
+    ("mb1g8ic32oc64ih9oh9kh3ph2dh1", {"dir": "FWD_B", "dt": "s8"}, LanePart(8, 2, 2, (4, 4, 4))),
+    ("mb1g8ic64oc32id5od5kd3pd1ih5oh5kh3ph1iw5ow5kw3pw1", {"dir": "FWD_D", "dt": "f16"}, LanePart(4, 1, 4, (4, 4, 4))),
 )
 
 
@@ -71,7 +75,7 @@ def assert_right(code: Code) -> None:
 @pytest.mark.in_turn(2)
 def test_edge_cases(line: str, knobs: dict[str, str], own: tuple[int, int, int], target: str) -> None:
     """By the best config with such lanes."""
-    assert_best_is_right(Conv.parse(line, **knobs), Own(*own), target)
+    assert_best_is_right(Conv.parse(line, **knobs), LanePart(*own), target)
 
 
 @pytest.mark.parametrize(
@@ -81,12 +85,12 @@ def test_edge_cases(line: str, knobs: dict[str, str], own: tuple[int, int, int],
         lambda n, row: row[-1] == TARGETS[n // 3 % 3],
     ),
 )
-def test_blocks_of_lanes(line: str, knobs: dict[str, str], own: Own, target: str) -> None:
+def test_blocks_of_lanes(line: str, knobs: dict[str, str], own: LanePart, target: str) -> None:
     assert_best_is_right(Conv.parse(line, **knobs), own, target)
 
 
-def assert_best_is_right(problem: Conv, own: Own, target: str) -> None:
-    ranked = (scored for scored in own_lanes.configs(problem, targets.get(target).facts, ()) if scored[1].mma == own)
+def assert_best_is_right(problem: Conv, own: LanePart, target: str) -> None:
+    ranked = (scored for scored in lane_configs.configs(problem, targets.get(target).facts, ()) if scored[1].mma == own)
     _, config = min(ranked, key=lambda scored: scored[0])
     code = driver.compile(driver.build(problem, target, str(config)))
     assert code.config == str(config)
@@ -124,7 +128,7 @@ def depthwise(draw: st.DrawFn, *directions: str, types: Sequence[str] = ("f16", 
 
 def fitting(problem: Conv, target: str, number: int) -> Code | None:
     """By one of the configs of lanes, if there is any and registers suffice."""
-    configs = [config for _, config in own_lanes.configs(problem, targets.get(target).facts, ())]
+    configs = [config for _, config in lane_configs.configs(problem, targets.get(target).facts, ())]
     if not configs:  # nothing is summed
         return None
     try:

@@ -1,4 +1,4 @@
-"""Subgroups along K: each sums parts of a block, and behind the last one they meet in memory that blocks had."""
+"""Subgroups along K: each sums parts of a block, and after the last block they reduce these in shared memory."""
 
 from __future__ import annotations
 
@@ -87,8 +87,8 @@ def test_shares_make_up_the_tile(waves: str, tile: str) -> None:
         shape = len(subgroups), 64, f.registers
         return {dim: np.broadcast_to(at, shape) for dim, at in f.coords(subgroups, lanes, registers).items()}
 
-    met, columns = held(mma.reduced_d), mma.reduced_d.extent("n")
-    places = (met["m"] * columns + met["n"]).ravel()
+    reduced, columns = held(mma.reduced_d), mma.reduced_d.extent("n")
+    places = (reduced["m"] * columns + reduced["n"]).ravel()
     assert np.array_equal(np.sort(places), np.arange(mma.reduced_d.extent("m") * columns))
     a, b = held(mma.a)["k"], held(mma.b)["k"]
     shares = [sorted(set(of_one.ravel().tolist())) for of_one in a]
@@ -96,11 +96,11 @@ def test_shares_make_up_the_tile(waves: str, tile: str) -> None:
     assert sorted(chain(*shares[:: mma.teams])) == [*range(64)]
 
 
-def test_they_meet_in_memory_that_blocks_had() -> None:
+def test_sums_are_reduced_in_the_memory_of_the_blocks() -> None:
     problem, facts = Conv.parse(LAYER, dir="FWD_D", dt="f16"), get("gfx942").facts
     plan = make_plan(problem, Config.parse("tile=96x32x128 waves=1x1x4 mma=16x16x16 slots=2"), facts)
-    assert plan.teams_meet
-    assert isinstance(plan.teams_meet.tile, Overlay)
+    assert plan.subgroup_reduction
+    assert isinstance(plan.subgroup_reduction.tile, Overlay)
     code = driver.compile(driver.build(problem, "gfx942", str(plan.config)))
     assert code.record.launches[0].shared_bytes == plan.shared_bytes == facts.shared_bytes
 

@@ -16,7 +16,7 @@ from convgen.ir.record import evolve
 from convgen.ir.text import parse, to_text
 from convgen.ir.types import s32, u32
 from convgen.ir.verify import verify
-from convgen.kernels.meeting import Meeting
+from convgen.kernels.last_arrival import ReductionBuffers
 from convgen.plan.config import Config
 from convgen.plan.plan import make_plan
 from convgen.problem.conv import Conv
@@ -148,7 +148,7 @@ def test_what_slices_leave_fills_lines() -> None:
     """Lanes leave what they hold side by side: 16 bytes each, a KB a message."""
     problem = Conv.parse(PROBLEM, dir="BWD_W", dt="f16")
     plan = make_plan(problem, Config.parse(f"{CONFIGS['f16']} slices=3 sum=last:4"), target.get("gfx942").facts)
-    sums, held = Meeting.of(plan, plan.parts[0]).sums, plan.mma.d
+    sums, held = ReductionBuffers.of(plan, plan.parts[0]).sums, plan.mma.d
     for register in range(held.registers):
         at = [held.coords(0, lane, register) for lane in range(64)]
         places = []
@@ -187,7 +187,7 @@ def test_the_last_slice_sums_on(name: str) -> None:
     [
         ("sum=last", "sum=last: there is one slice"),
         ("slices=2 sum=atomic", "sum=atomic: the result is no sum in any order"),
-        ("map=stream:3 sum=last:2", "sum=last:2: map=stream:3 has shares of K that all meet at once"),
+        ("map=stream:3 sum=last:2", "sum=last:2: map=stream:3 reduces all shares of K at once"),
         ("slices=2 sum=last:1", r"given 'sum=last:1', wanted sum=atomic|launch|last\[:2..8\]"),
         ("slices=20 sum=last:9", r"given 'sum=last:9', wanted sum=atomic|launch|last\[:2..8\]"),
         ("slices=2 sum=launch:2", r"given 'sum=launch:2', wanted sum=atomic|launch|last\[:2..8\]"),

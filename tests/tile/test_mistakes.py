@@ -80,11 +80,11 @@ IN_KERNELS = (
     ("np.logaddexp(v, v)", "given numpy's logaddexp of v, wanted functions of convgen.tile, and + - * on blocks"),
     (
         "acc = v + 1.0\n    for k in tile.range(0, 64, 32):\n        acc = tile.convert(acc, 'f16')",
-        "given acc as 32x32 of f16 behind the loop's body (kernel.py:7), wanted 32x32 of f32 as before it: acc = tile.convert(acc, 'f32'), or another name, at tile.range",  # noqa: E501
+        "given acc as 32x32 of f16 after the loop's body (kernel.py:7), wanted 32x32 of f32 as before it: acc = tile.convert(acc, 'f32'), or another name, at tile.range",  # noqa: E501
     ),
     (
         "acc = v + 1.0\n    for k in tile.range(0, 64, 32):\n        acc = tile.reduce('sum', acc, 0)",
-        "given acc as 1x32 of f32 behind the loop's body (kernel.py:7), wanted 32x32 of f32 as before it, at tile.range",  # noqa: E501
+        "given acc as 1x32 of f32 after the loop's body (kernel.py:7), wanted 32x32 of f32 as before it, at tile.range",
     ),
     (
         "acc = v\n    for k in tile.range(0, 64, 32):\n        acc = acc + 1.0",

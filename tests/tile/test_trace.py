@@ -163,7 +163,7 @@ REFUSED: list[tuple[Callable[[Tensor], None], str]] = [
     (wrong_range, "given range(4, 0, 1), wanted a step from 1 and an end not before the beginning"),
     (two_names, "given a and b, the same when the loop begins, wanted one of their own for each"),
     (another_tile, "given a tile of x that is another one in the next iteration"),
-    (behind_the_loop, "given a block that was made within a loop, wanted one that is carried, behind the loop"),
+    (behind_the_loop, "given a block that was made within a loop, wanted one that is carried, after the loop"),
 ]
 
 

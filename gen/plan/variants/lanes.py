@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from convgen.ir.facts import TargetFacts
-from convgen.plan.config import APART, FUSED, Config, Own
+from convgen.plan.config import APART, FUSED, Config, LanePart
 from convgen.plan.contraction import Product
-from convgen.plan.inputs import Operand
+from convgen.plan.inputs import InputPath
 from convgen.plan.lane_tile import LaneTile, sums_weights
 from convgen.plan.variants.variant import Inputs, Packings, Variant, seen
 from convgen.plan.window_views import windows
@@ -42,9 +42,9 @@ class Lanes(Variant):
             yield f"packed={config.packed[0]}: {mma} takes no packed inputs"
 
     def lay_out(self, problem: Problem, config: Config, facts: TargetFacts) -> tuple[LaneTile, Sequence[Product]]:
-        assert isinstance(config.mma, Own)
+        assert isinstance(config.mma, LanePart)
         tile = LaneTile.of(problem, config, config.mma, facts)
-        return tile, windows(problem, tile.own, config, facts.chunk_bytes)
+        return tile, windows(problem, tile.lane_part, config, facts.chunk_bytes)
 
     def inputs(
         self,
@@ -56,7 +56,7 @@ class Lanes(Variant):
         facts: TargetFacts,
     ) -> Inputs:
         """Return both inputs, read directly from global memory."""
-        of_n, of_m = (Operand(view, view.memory.elem, None, None) for view in seen(product, packings))
+        of_n, of_m = (InputPath(view, view.memory.elem, None, None) for view in seen(product, packings))
         return of_n, of_m
 
 

@@ -32,8 +32,8 @@ def in_lines(product: Product, facts: TargetFacts) -> Product:
     elem = views[0].memory.elem
     chunk = max(1, facts.chunk_bytes // elem.bytes)
     for view in views:
-        if found := _line(view):
-            tap, channels = found
+        if line := _line(view):
+            tap, channels = line
             most = power_of_two(2 * max(channels.size, WORD // elem.bytes) - 1)
             if most >= chunk:
                 raise DoesNotFit(f"taps=lines: {channels.size} channels fill chunks of {chunk}")

@@ -28,7 +28,7 @@ from convgen.passes.messages.planes import plane_of
 from convgen.plan import views
 from convgen.plan.config import Config, Staging
 from convgen.plan.contraction import Product
-from convgen.plan.inputs import kept_apart, operand_in_rows
+from convgen.plan.inputs import input_path_from_any_row, with_gaps
 from convgen.plan.padding import windows
 from convgen.plan.variants.variant import (
     TILE_M,
@@ -45,7 +45,7 @@ from convgen.plan.variants.variant import (
 )
 from convgen.problem.matmul import Problem
 
-_GIVEN = "taps=resident"
+_CONFIG_WORD = "taps=resident"
 _RECTANGLE = 8  #: rows; the least rectangle of a 2-D message that is a block of a matrix input
 _LEAST_TAPS = 4  #: fewest taps worth trying: windows of fewer taps reread little
 _MORE_ROWS = (384, 512)  #: rows of further tile sizes, since each tile also reads a margin around its own rows
@@ -99,29 +99,29 @@ def resident(product: Product, depth: int, planes: Planes | None = None) -> Resi
     taps = tuple(line.tap for line in lines)
     *outer, channels = k
     if tuple(outer) != taps or isinstance(product.of_m, SizedView) or channels.exact is not None:
-        raise DoesNotFit(f"{_GIVEN}: wanted taps around the channels, and sizes that are known")
-    each, rest = divmod(depth, prod(tap.size for tap in taps))
-    if rest or not each or channels.size % each:
-        count = " x ".join(str(tap.size) for tap in taps)
+        raise DoesNotFit(f"{_CONFIG_WORD}: wanted taps around the channels, and sizes that are known")
+    channels_of_block, uneven = divmod(depth, prod(tap.size for tap in taps))
+    if uneven or not channels_of_block or channels.size % channels_of_block:
+        spelled = " x ".join(str(tap.size) for tap in taps)
         raise DoesNotFit(
-            f"{_GIVEN}: tile K of {depth}, wanted {count} taps times a divisor of {channels.size} channels"
+            f"{_CONFIG_WORD}: tile K of {depth}, wanted {spelled} taps times a divisor of {channels.size} channels"
         )
     if m[-len(lines) :] != tuple(line.dim for line in lines):
-        raise DoesNotFit(f"{_GIVEN}: wanted positions of windows innermost in memory")
-    blocks = Dim(f"{channels.name}_blocks", channels.size // each, channels.size // each)
-    few = Dim(channels.name, each, each)
+        raise DoesNotFit(f"{_CONFIG_WORD}: wanted positions of windows innermost in memory")
+    blocks = Dim(f"{channels.name}_blocks", channels.size // channels_of_block, channels.size // channels_of_block)
+    channels_dim = Dim(channels.name, channels_of_block, channels_of_block)
     rows = (*m[: -len(lines)], *(evolve(line.dim, padded=line.padded) for line in lines))
-    cut = (blocks, *taps, few)
-    of_n, of_m = (_cut(view, channels.name, blocks.name, each) for view in (product.of_n, product.of_m))
+    k_dims = (blocks, *taps, channels_dim)
+    of_n, of_m = (_cut(view, channels.name, blocks.name, channels_of_block) for view in (product.of_n, product.of_m))
     return Resident(
-        evolve(of_n, axes=(of_n.axes[0], cut, *of_n.axes[2:])),
-        evolve(of_m, axes=(rows, cut, *of_m.axes[2:])),
+        evolve(of_n, axes=(of_n.axes[0], k_dims, *of_n.axes[2:])),
+        evolve(of_m, axes=(rows, k_dims, *of_m.axes[2:])),
         evolve(product.result, axes=(product.result.axes[0], rows, *product.result.axes[2:])),
         product.role,
         product.cuts,
         joined=product.joined,
         gap=_gap(rows),
-        source=_source(of_m, lines, (blocks, few)),
+        source=_source(of_m, lines, (blocks, channels_dim)),
         taps=_taps(lines),
     )
 
@@ -144,23 +144,23 @@ def _lines(product: Product) -> list[_Line]:
         position, *more = [name for name in terms if name in rows]
         tap, *others = [name for name in terms if name not in rows]
         if more or others or terms[position] != 1 or terms[tap] < 1 or len(terms) != len(t.terms):
-            raise DoesNotFit(f"{_GIVEN}: wanted windows in steps of 1")
+            raise DoesNotFit(f"{_CONFIG_WORD}: wanted windows in steps of 1")
         lines.append(_Line(names[position], names[tap], at, t.size, terms[tap], t.const))
     if not lines:
-        raise DoesNotFit(f"{_GIVEN}: wanted M's input to have windows")
+        raise DoesNotFit(f"{_CONFIG_WORD}: wanted M's input to have windows")
     return sorted(lines, key=lambda line: rows.index(line.dim.name))
 
 
-def _cut(view: View, channels: str, blocks: str, each: int) -> View:
-    """Return the view with channels split into blocks of `each` channels."""
+def _cut(view: View, channels: str, blocks: str, count: int) -> View:
+    """Return the view with channels split into blocks of `count` channels."""
 
-    def of(t: TensorDim) -> TensorDim:
+    def in_blocks(t: TensorDim) -> TensorDim:
         terms = [
-            (((name, coef), (blocks, coef * each)) if name == channels else ((name, coef),)) for name, coef in t.terms
+            (((name, coef), (blocks, coef * count)) if name == channels else ((name, coef),)) for name, coef in t.terms
         ]
-        return evolve(t, terms=tuple(term for found in terms for term in found))
+        return evolve(t, terms=tuple(term for pair in terms for term in pair))
 
-    return evolve(view, index=tuple(of(t) for t in view.index))
+    return evolve(view, index=tuple(in_blocks(t) for t in view.index))
 
 
 def _source(of_m: View, lines: list[_Line], k: tuple[Dim, ...]) -> View:
@@ -188,11 +188,11 @@ class ResidentWindows(Variant):
 
     def refusals(self, problem: Problem, config: Config, facts: TargetFacts) -> Iterator[str]:
         if not config.slots or any(config.direct):
-            yield f"{_GIVEN}: wanted rows of shared memory, that registers bring"
+            yield f"{_CONFIG_WORD}: wanted rows of shared memory, that registers bring"
         if config.slices > 1 or config.map.shares:
-            yield f"{_GIVEN}: wanted one slice"
+            yield f"{_CONFIG_WORD}: wanted one slice"
         if config.types or problem.runtime:
-            yield f"{_GIVEN}: wanted inputs that are not converted, of sizes that are known"
+            yield f"{_CONFIG_WORD}: wanted inputs that are not converted, of sizes that are known"
 
     def lay_out(self, problem: Problem, config: Config, facts: TargetFacts) -> tuple[MmaTile, Sequence[Product]]:
         """Return the instructions of one tap's tile, and the products, all with equal numbers of taps."""
@@ -200,7 +200,7 @@ class ResidentWindows(Variant):
         plain = views.products(problem, 1, config.reorder, config.phases)
         products = tuple(resident(each, config.tile[2], facts.planes) for each in plain)
         if len({len(each.taps) for each in products}) > 1:
-            raise DoesNotFit(f"{_GIVEN}: products have different counts of taps")
+            raise DoesNotFit(f"{_CONFIG_WORD}: products have different counts of taps")
         depth = config.tile[2] // len(products[0].taps) if products else config.tile[2]
         return matrix_unit(problem, evolve(config, tile=(*config.tile[:2], depth)), facts), products
 
@@ -219,7 +219,7 @@ class ResidentWindows(Variant):
             raise DoesNotFit(f"packed={product.of_m.memory.name}: its windows are resident")
         (tile_m, tile_n, tile_k), count = config.tile, len(product.taps)
         depth = tile_k // count
-        of_n = operand_in_rows(
+        of_n = input_path_from_any_row(
             seen(product, packings)[0],
             unit.atom.a_elem,
             (tile_n, tile_k),
@@ -227,11 +227,11 @@ class ResidentWindows(Variant):
             config,
             facts,
             run=depth,
-            often=config.waves[0],
+            reads=config.waves[0],
         )
         rows = tile_m + product.reach, depth
-        source = operand_in_rows(product.source, unit.atom.b_elem, rows, unit.b, config, facts, often=count)
-        of_n, of_m = kept_apart((of_n, evolve(source, taps=product.taps)), facts)
+        source = input_path_from_any_row(product.source, unit.atom.b_elem, rows, unit.b, config, facts, reads=count)
+        of_n, of_m = with_gaps((of_n, evolve(source, taps=product.taps)), facts)
         return of_n, of_m
 
     def offers(self, form: Form, facts: TargetFacts) -> Iterator[Offer]:

@@ -43,7 +43,7 @@ def in_runs(product: Product, tile_k: int, facts: TargetFacts) -> Product:
     starts inside a word loads one word more, possibly past the end of a buffer: with flat addresses windows get no such
     messages, and other views are loaded element by element as far as they exist.
     """
-    side, axis, dims = _found(product)
+    side, axis, dims = _shortest_run(product)
     views = product.of_n, product.of_m
     elem = views[side].memory.elem
     if elem.bytes > WORD:
@@ -57,8 +57,8 @@ def in_runs(product: Product, tile_k: int, facts: TargetFacts) -> Product:
         of_n, of_m, result = (
             _merged(view, dims, run, lead, windowed=view is views[side]) for view in (*views, product.result)
         )
-        found = (of_n, of_m)[side]
-        linear = linearize(found)
+        windowed = (of_n, of_m)[side]
+        linear = linearize(windowed)
         message = max(n for n in _runs(chunk) if linear.makes_messages(n))
         score = message, not linear.is_skewed
         if score > widest and (facts.checks_bounds or not linear.is_skewed):
@@ -109,7 +109,7 @@ def along_memory(view: View, axis: Sequence[Dim]) -> Iterator[tuple[Dim, ...]]:
                 yield (taps,)
 
 
-def _found(product: Product) -> tuple[int, int, tuple[Dim, ...]]:
+def _shortest_run(product: Product) -> tuple[int, int, tuple[Dim, ...]]:
     """Return the factor with windows, the axis with taps, and the dims that form a run there, innermost.
 
     Along the window's other axis are pixels, which outnumber taps: the shorter run is the taps.
@@ -134,22 +134,23 @@ def _merged(view: View, dims: tuple[Dim, ...], run: Dim, lead: int, *, windowed:
     at = {name: n for n, t in enumerate(view.index) for name, _ in t.terms if name in names}
     if not view.layout.is_plain or isinstance(view, SizedView) or len(set(at.values())) < len(dims):
         raise DoesNotFit(f"taps=runs: {view.memory.name} has taps in blocks, or sizes known at launch")
-    tap, each = view.index[at[names[0]]], prod(d.size for d in dims[1:])
+    tap, channels = view.index[at[names[0]]], prod(d.size for d in dims[1:])
     strides, inner = view.layout.strides(), [view.index[at[name]] for name in names[1:]]
     steps = [strides[at[name]] for name in names]
-    alone = all(t == TensorDim(d.size, ((d.name, 1),)) for t, d in zip(inner, dims[1:]))
-    if dict(tap.terms)[names[0]] != 1 or not alone or any(steps[0] != each * step for step in steps[1:]):
+    are_plain = all(t == TensorDim(d.size, ((d.name, 1),)) for t, d in zip(inner, dims[1:]))
+    if dict(tap.terms)[names[0]] != 1 or not are_plain or any(steps[0] != channels * step for step in steps[1:]):
         raise DoesNotFit(f"taps=runs: {view.memory.name} has channels and taps apart")
-    terms = tuple((run.name, 1) if name == names[0] else (name, coef * each) for name, coef in tap.terms)
-    whole = TensorDim(tap.size * each, terms, tap.const * each - lead, tap.masked or (lead > 0 and not windowed))
+    terms = tuple((run.name, 1) if name == names[0] else (name, coef * channels) for name, coef in tap.terms)
+    masked = tap.masked or (lead > 0 and not windowed)
+    merged = TensorDim(tap.size * channels, terms, tap.const * channels - lead, masked)
     kept = [n for n in range(len(view.index)) if n not in at.values()]
-    index = [whole, *(view.index[n] for n in kept)]
-    apart = [steps[-1], *(strides[n] for n in kept)]
+    index = [merged, *(view.index[n] for n in kept)]
+    strides_kept = [steps[-1], *(strides[n] for n in kept)]
     if lead and windowed:
         index.append(TensorDim(run.size - lead, ((run.name, 1),), -lead, True))
-        apart.append(0)
+        strides_kept.append(0)
     axes = tuple(_replaced(axis, names, run) for axis in view.axes)
-    return RunView(view.memory, Layout.strided((t.size for t in index), apart), axes, tuple(index))
+    return RunView(view.memory, Layout.strided((t.size for t in index), strides_kept), axes, tuple(index))
 
 
 def _replaced(axis: tuple[Dim, ...], names: list[str], run: Dim) -> tuple[Dim, ...]:
@@ -182,8 +183,8 @@ class Runs(Variant):
         if not config.packed or not facts.planes or not fill_rectangles(plain.of_n, plain.of_m):
             return joined
         rows = [(d, view.memory.elem) for view in (joined.of_n, joined.of_m) for d in view.axes[0]]
-        of_runs = [d.padded * elem.bytes for d, elem in rows if joined.joined and d.name == joined.joined.name]
-        return in_runs(by_images(plain), tile_k, facts) if any(n >= facts.planes.row for n in of_runs) else joined
+        run_bytes = [d.padded * elem.bytes for d, elem in rows if joined.joined and d.name == joined.joined.name]
+        return in_runs(by_images(plain), tile_k, facts) if any(n >= facts.planes.row for n in run_bytes) else joined
 
     def offers(self, form: Form, facts: TargetFacts) -> Iterator[Offer]:
         """Yield blocks of whole runs where messages get wider, padded to chunks or to powers of two."""

@@ -18,9 +18,9 @@ from convgen.ir.record import evolve, fields_of, frozen
 from convgen.ir.types import Type, scalar
 from convgen.plan import dequantise, views
 from convgen.plan.atoms import chosen_atom, converted, mma_tile
-from convgen.plan.config import Config, Own, Staging
+from convgen.plan.config import Config, LanePart, Staging
 from convgen.plan.contraction import Product
-from convgen.plan.inputs import Operand, kept_apart, operand
+from convgen.plan.inputs import InputPath, input_path, with_gaps
 from convgen.plan.lane_tile import LaneTile
 from convgen.plan.loads import OperandLoad, fragment_load
 from convgen.plan.packing import Packing
@@ -31,7 +31,7 @@ TILE_N = (16, 32, 64, 96, 128, 192, 256)
 TILE_K = (16, 32, 64)  #: elements of 16 bits and more
 CHUNK_ISSUE, ELEMENT_ISSUE = 1.5, 4.0  #: issue slots of a load that computes a tap for each chunk, or for each element
 
-Inputs = tuple[Operand, Operand]  #: N's side, M's side
+Inputs = tuple[InputPath, InputPath]  #: N's side, M's side
 Packings = tuple[Packing | None, Packing | None]  #: N's side, M's side
 
 
@@ -95,8 +95,8 @@ class Offer:
         words = (*self.form.words, ("packed", self.packed), *((("tile_k", self.tile_k),) if self.tile_k else ()))
         plain = {field.name: field.default for field in fields_of(Config) if field.name in ("grids", "phases")}
         wanted = {**plain, **dict(words)}
-        given = {name: config.tile[2] if name == "tile_k" else getattr(config, name) for name in wanted}
-        return given == wanted and variant_of(config) in self.variants
+        values = {name: config.tile[2] if name == "tile_k" else getattr(config, name) for name in wanted}
+        return values == wanted and variant_of(config) in self.variants
 
 
 @frozen
@@ -161,11 +161,12 @@ class Variant:
         tile_m, tile_n, tile_k = config.tile
         from_n, from_m = seen(product, packings)
         direct_n, direct_m = config.direct
-        of_n = operand(from_n, unit.atom.a_elem, tile_n, unit.a, config, facts, direct=direct_n)
-        of_m = operand(from_m, unit.atom.b_elem, tile_m, unit.b, config, facts, direct=direct_m)
-        of_n, of_m = kept_apart((of_n, of_m), facts)
-        of_n = evolve(of_n, made=dequantise.of(problem, product.of_n, product.cuts, (tile_n, tile_k)))
-        of_m = evolve(of_m, made=dequantise.of(problem, product.of_m, product.cuts, (tile_m, tile_k)))
+        of_n = input_path(from_n, unit.atom.a_elem, tile_n, unit.a, config, facts, direct=direct_n)
+        of_m = input_path(from_m, unit.atom.b_elem, tile_m, unit.b, config, facts, direct=direct_m)
+        of_n, of_m = with_gaps((of_n, of_m), facts)
+        from_q_n = dequantise.of(problem, product.of_n, product.cuts, (tile_n, tile_k))
+        from_q_m = dequantise.of(problem, product.of_m, product.cuts, (tile_m, tile_k))
+        of_n, of_m = evolve(of_n, dequantisation=from_q_n), evolve(of_m, dequantisation=from_q_m)
         return of_n, of_m
 
     # ------------------------------------------------------------ the chooser
@@ -216,13 +217,13 @@ def stagings(facts: TargetFacts, *, direct: bool = False) -> tuple[Staging, ...]
 @cache
 def variant(word: str) -> Variant:
     """Return the variant of a word in `config.VARIANTS`."""
-    found: Variant = imported(f"convgen.plan.variants.{word}").VARIANT
-    return found
+    module_variant: Variant = imported(f"convgen.plan.variants.{word}").VARIANT
+    return module_variant
 
 
 def variant_of(config: Config) -> Variant:
     """Return the variant of a config: `lanes` where each lane multiplies by itself, else the one that `taps` names."""
-    return variant("lanes" if isinstance(config.mma, Own) else config.taps)
+    return variant("lanes" if isinstance(config.mma, LanePart) else config.taps)
 
 
 def of_words(words: Iterable[str]) -> tuple[Variant, ...]:

@@ -1,7 +1,7 @@
-"""Configs by which lanes compute convolutions of small groups, with their clocks in closed form.
+"""Configs by which lanes compute convolutions of small groups (`mma=fma:...`), with their clocks in closed form.
 
-A launch takes the time of memory or of all subgroups' instructions, whichever is longer. Constants marked assumed were
-chosen so that rankings come out well; no measurement backs them.
+A launch takes the longest of issue, requests to the nearest cache, cache lines and memory, and a fraction of their sum.
+Constants marked assumed were chosen so that rankings come out well; no measurement backs them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from convgen.ir.layout.order import IN_ROWS, Order
 from convgen.ir.layout.walks import Xcc
 from convgen.ir.record import evolve, frozen
 from convgen.ir.types import scalar
-from convgen.plan.config import Config, Own
+from convgen.plan.config import Config, LanePart
 from convgen.plan.copies import power_of_two
 from convgen.plan.lane_tile import LaneTile, blocks, sums_weights
 from convgen.plan.window_views import Windows, refusal, windows
@@ -42,7 +42,7 @@ _OPERATION = 4  #: clocks; one operation of the vector unit; assumed
 _EXCHANGE = 3  #: operations to add the sum of another lane; assumed
 #: share of the clocks of memory that each halving of message width, or each reread of a line, costs; assumed
 _PENALTY = 0.1
-_START = 1e-4  #: clocks; of a workgroup, spread over all units, so that fewer and fuller tiles win ties
+_START = 1e-4  #: clocks; a token cost of a workgroup, so that fewer and fuller tiles win ties
 
 
 def has_few_channels(problem: Problem) -> bool:
@@ -61,40 +61,41 @@ def configs(problem: Problem, facts: TargetFacts, moved: tuple[str, ...]) -> Ite
         return
     weights = sums_weights(problem)
     for config, works in _lanes(problem, facts, moved):
-        assert isinstance(config.mma, Own)
+        assert isinstance(config.mma, LanePart)
         for tiles in _tiles(works, config.mma, _SUBGROUPS[weights], facts):
-            shared = ((tile, n) for tile in tiles for n in (_slices(works, tile, facts) if weights else (1,)))
+            choices = ((tile, n) for tile in tiles for n in (_slices(works, tile, facts) if weights else (1,)))
             clocks, tile, slices = min(
-                ((_clocks(works, *each, facts), *each) for each in shared), key=lambda found: found[0]
+                ((_clocks(works, *each, facts), *each) for each in choices), key=lambda choice: choice[0]
             )
             yield clocks, _with(config, tile, slices, facts, weights=weights)
 
 
 def _lanes(problem: Conv, facts: TargetFacts, moved: tuple[str, ...]) -> Iterator[tuple[Config, list[_Work]]]:
     """Yield configs without tiles, with a lane's work in each product."""
-    most = facts.chunk_bytes // scalar(problem.factors[0].dtype).bytes
+    widest = facts.chunk_bytes // scalar(problem.factors[0].dtype).bytes
     outs, ins = _channels(problem)
     taps = dict.fromkeys(prod(a.k for a in problem.axes[n:]) for n in range(len(problem.axes) + 1))
     for atom, (rows, columns), unrolled in combinations((None, *blocks(problem, facts)), _POSITIONS, taps):
-        counts = [n for n in _GROUPS if n <= most] if atom is None else [1]
-        owns = [Own(n * outs, rows, columns, atom and atom.shape) for n in counts]
-        straight, few = unrolled * ins, [own for own in owns if _is_short(own, unrolled * ins)]
-        config = Config((straight, 1, straight), (1, 1), owns[0], 0, "fused", reorder=moved)
+        counts = [n for n in _GROUPS if n <= widest] if atom is None else [1]
+        lanes = [LanePart(n * outs, rows, columns, atom and atom.shape) for n in counts]
+        products = unrolled * ins
+        short = [lane for lane in lanes if _is_short(lane, products)]
+        config = Config((products, 1, products), (1, 1), lanes[0], 0, "fused", reorder=moved)
         try:
             # independent of the number of channels
-            parts = windows(problem, owns[0], config, facts.chunk_bytes) if few else ()
+            parts = windows(problem, lanes[0], config, facts.chunk_bytes) if short else ()
         except (DoesNotFit, Unsupported):
             continue
-        for own in few if parts else ():
-            works = [_Work.of(part, own, atom, facts) for part in parts]
+        for lane in short if parts else ():
+            works = [_Work.of(part, lane, atom, facts) for part in parts]
             if max(work.registers for work in works) <= facts.registers:
-                yield evolve(config, mma=own), works
+                yield evolve(config, mma=lane), works
 
 
-def _is_short(own: Own, products: int) -> bool:
+def _is_short(lane: LanePart, products: int) -> bool:
     """Whether `products` for each of a lane's sums make straight-line code of acceptable length."""
-    side, _, k = own.atom or (1, 1, 1)
-    return own.channels <= _MOST_CHANNELS and products * own.size // (side * k) <= _MOST_PRODUCTS
+    side, _, k = lane.atom or (1, 1, 1)
+    return lane.channels <= _MOST_CHANNELS and products * lane.size // (side * k) <= _MOST_PRODUCTS
 
 
 def _channels(problem: Conv) -> tuple[int, int]:
@@ -124,82 +125,81 @@ def _with(config: Config, tile: LaneTile, slices: int, facts: TargetFacts, *, we
 class _Work:
     """A lane's work in one product, whatever the tile: for its positions, or for a block of them."""
 
-    of_weights: bool
+    of_weights: bool  #: whether the result is the gradient of weights
     along_m: bool  #: whether memory is contiguous along positions
-    down: int  #: tiles along M, for weights
+    tiles_m: int  #: tiles along M, for weights
     m: int
     n: int
     k: int
     bytes: int  #: bytes that the launch reads and writes, image and source once for all tiles of a row of the result
-    elem: int  #: bytes
-    narrow: float  #: width of the widest message over twice that of the source's, at least 1
-    side: int  #: elements of a lane that are contiguous in memory
+    elem: int  #: bytes of an element
+    narrowness: float  #: width of the widest message over twice that of the source's, at least 1
+    contiguous: int  #: elements of the image of a lane that are contiguous in memory
     rows: int  #: rows of the source; one loads while the previous one is multiplied
     messages: int  #: messages for the source and the image
-    weights: int  #: messages
-    wide: int  #: bytes that a lane loads with one message of weights
+    weight_messages: int  #: messages for weights
+    weight_bytes: int  #: bytes that a lane loads with one message of weights
     sharers: int  #: lanes that share a group's weights
     operations: float  #: operations of the vector unit
     matrix: float  #: clocks; of matrix instructions
-    sums: int  #: sums at a time
-    registers: int
+    sums: int  #: sums of a lane at a time
+    registers: int  #: registers of a lane
 
     @classmethod
-    def of(cls, part: Windows, own: Own, atom: BlockAtom | None, facts: TargetFacts) -> _Work:
+    def of(cls, part: Windows, lane: LanePart, atom: BlockAtom | None, facts: TargetFacts) -> _Work:
         elem = part.of_m.memory.elem.bytes
         wide = facts.chunk_bytes // elem
         taps = [1 if n < part.looped else w.taps for n, w in enumerate(part.axes)]
-        turns = 1 if part.of_weights else part.products // (prod(taps) * part.ins)
+        turns = 1 if part.of_weights else part.products // (prod(taps) * part.ins)  # iterations of loops over taps
         rows = turns * prod(len(w.reads(range(t))) for w, t in zip(part.axes[:-1], taps))
-        places, sources = part.axes[-1].places(taps[-1]), own.channels // part.outs * part.ins
+        places, sources = part.axes[-1].places(taps[-1]), lane.channels // part.outs * part.ins
         run = part.run if part.run > 1 else gcd(sources, wide, part.of_m.extent(0))
-        per_turn = own.channels * prod(taps) * part.ins
-        factors = own.size if part.of_weights else turns * per_turn
+        per_turn = lane.channels * prod(taps) * part.ins
+        factors = lane.size if part.of_weights else turns * per_turn
         along_m = part.runs_along_m
-        along = gcd(own.columns, wide) if along_m else gcd(own.channels, wide, part.n)
-        sums = own.channels * part.sums(own)
+        along = gcd(lane.columns, wide) if along_m else gcd(lane.channels, wide, part.n)
+        sums = lane.channels * part.sums(lane)
         # elements of weights that a message brings to a lane
         side_by_side = wide if part.flat else run if atom and part.weights_along_k else 1
         sharers = atom.side if atom else 1
-        products, moved = (
-            turns * per_turn * own.positions,
-            rows * places * sources,
-        )  # each element is converted, or moved into place
-        each = 2 if part.of_weights and part.is_ragged else 1  # positions that do not exist are masked out
-        down = prod(w.taps for w in part.axes[: part.looped]) if part.of_weights else 1
+        products = turns * per_turn * lane.positions
+        moved = rows * places * sources  # elements of the source; each is converted, or moved into place
+        operations = 2 if part.of_weights and part.is_ragged else 1  # of a product; the second masks missing positions
+        tiles_m = prod(w.taps for w in part.axes[: part.looped]) if part.of_weights else 1
         return cls(
-            part.of_weights, along_m, down, part.m, part.n, part.k,
-            bytes=down * (part.of_m.memory.bytes + part.of_n.memory.bytes)
+            part.of_weights, along_m, tiles_m, part.m, part.n, part.k,
+            bytes=tiles_m * (part.of_m.memory.bytes + part.of_n.memory.bytes)
             + part.m * part.n * part.result.memory.elem.bytes,
-            elem=elem, narrow=max(1.0, wide / 2 / run), side=own.columns if along_m else own.channels, rows=rows,
-            messages=rows * places * sources // run + own.size // along,
-            weights=0 if part.of_weights else turns * -(-per_turn // (side_by_side * sharers)),
-            wide=side_by_side * elem, sharers=sharers,
-            operations=moved * along_m if atom else each * products + moved + factors,
+            elem=elem, narrowness=max(1.0, wide / 2 / run),
+            contiguous=lane.columns if along_m else lane.channels, rows=rows,
+            messages=rows * places * sources // run + lane.size // along,
+            weight_messages=0 if part.of_weights else turns * -(-per_turn // (side_by_side * sharers)),
+            weight_bytes=side_by_side * elem, sharers=sharers,
+            operations=moved * along_m if atom else operations * products + moved + factors,
             matrix=products / (atom.side * atom.k) * atom.clocks if atom else 0,
-            sums=sums, registers=sums + part.registers(own) + _OTHER_REGISTERS,
+            sums=sums, registers=sums + part.registers(lane) + _OTHER_REGISTERS,
         )  # fmt: skip
 
     def tiles(self, tile: LaneTile) -> int:
         """Return the number of tiles of the result."""
-        down = self.down if self.of_weights else -(-self.m // tile.positions)
-        return down * -(-self.n // tile.n)
+        tiles_m = self.tiles_m if self.of_weights else -(-self.m // tile.positions)
+        return tiles_m * -(-self.n // tile.n)
 
 
-def _tiles(works: list[_Work], own: Own, least: int, facts: TargetFacts) -> Iterator[list[LaneTile]]:
+def _tiles(works: list[_Work], lane: LanePart, least: int, facts: TargetFacts) -> Iterator[list[LaneTile]]:
     """Yield, for each number of lanes along N, tiles not much wider than the channels.
 
     Subgroups along N are powers of two and the count that covers all channels.
     """
-    n, lanes = max(work.n for work in works), 1
-    widest = facts.subgroup_size // (own.atom[0] if own.atom else 1)
-    while lanes <= widest and (lanes == 1 or lanes * own.channels < 2 * n):
-        covering = -(-n // (lanes * own.channels))
+    n, lanes_n = max(work.n for work in works), 1
+    widest = facts.subgroup_size // (lane.atom[0] if lane.atom else 1)
+    while lanes_n <= widest and (lanes_n == 1 or lanes_n * lane.channels < 2 * n):
+        covering = -(-n // (lanes_n * lane.channels))
         most = min(covering, facts.max_subgroups)
         counts = [subgroups for subgroups in dict.fromkeys((1, 2, 4, 8, covering)) if subgroups <= most]
         shapes = ((power_of_two(max(1, least // subgroups)), subgroups) for subgroups in counts)
-        yield [LaneTile(own, (facts.subgroup_size // lanes, lanes), shape) for shape in shapes]
-        lanes *= 2
+        yield [LaneTile(lane, (facts.subgroup_size // lanes_n, lanes_n), shape) for shape in shapes]
+        lanes_n *= 2
 
 
 def _clocks(works: list[_Work], tile: LaneTile, slices: int, facts: TargetFacts) -> float:
@@ -209,11 +209,12 @@ def _clocks(works: list[_Work], tile: LaneTile, slices: int, facts: TargetFacts)
         groups = work.tiles(tile) * slices
         blocks = -(-work.k // (tile.positions * slices)) if work.of_weights else 1
         rate, units = tuning(facts).stream_rate, facts.compute_units
+        workspace = (slices > 1) * 2 * groups * tile.n * work.sums
         times = (
             _issue(work, tile, -(-groups // units), blocks, facts),
             -(-groups // units) * prod(tile.subgroups) * blocks * _requests(work, tile, facts),
-            _lines(work, tile, facts) * work.bytes / (units * tuning(facts).unit_rate),
-            (_worse(work, tile, facts) * work.bytes + (slices > 1) * 2 * groups * tile.n * work.sums) / (units * rate),
+            _loads_of_line(work, tile, facts) * work.bytes / (units * tuning(facts).unit_rate),
+            (_memory_penalty(work, tile, facts) * work.bytes + workspace) / (units * rate),
         )
         total += tuning(facts).load_latency + max(times) + tuning(facts).exposed * sum(times) + groups * _START
     return total
@@ -224,14 +225,14 @@ def _issue(work: _Work, tile: LaneTile, groups: int, blocks: int, facts: TargetF
     core, count = facts.core, prod(tile.subgroups)
     waiting = -(-groups * count // core.simds)
     together = max(1, min(waiting, core.simd_registers // work.registers))
-    messages = (work.messages + work.weights) * tuning(facts).message
-    each = max(messages + work.operations * _OPERATION, work.matrix)
-    row = max(together * each / work.rows, tuning(facts).load_latency)
+    messages = (work.messages + work.weight_messages) * tuning(facts).message
+    of_lane = max(messages + work.operations * _OPERATION, work.matrix)
+    row = max(together * of_lane / work.rows, tuning(facts).load_latency)
     rounds = -(-waiting // together)
-    return rounds * (blocks * work.rows * row + together * _meeting(work, tile) * _OPERATION)
+    return rounds * (blocks * work.rows * row + together * _reduction(work, tile) * _OPERATION)
 
 
-def _meeting(work: _Work, tile: LaneTile) -> float:
+def _reduction(work: _Work, tile: LaneTile) -> float:
     """Return the operations that reduce the sums of all lanes along positions."""
     if not work.of_weights:
         return 0.0
@@ -241,17 +242,18 @@ def _meeting(work: _Work, tile: LaneTile) -> float:
 def _requests(work: _Work, tile: LaneTile, facts: TargetFacts) -> float:
     """Return the clocks in which the nearest cache answers a subgroup's messages."""
     lanes = tile.lanes[0] if work.along_m else tile.lanes[1]
-    segments = facts.subgroup_size // lanes * -(-lanes * work.side * work.elem // _SEGMENT)
-    own = tile.lanes[1] * work.sharers * work.wide  # bytes of weights: all lanes along positions read the same
-    return work.messages * segments + work.weights * max(tuning(facts).address_clocks, -(-own // _SEGMENT))
+    segments = facts.subgroup_size // lanes * -(-lanes * work.contiguous * work.elem // _SEGMENT)
+    distinct = tile.lanes[1] * work.sharers * work.weight_bytes  # all lanes along positions read the same weights
+    of_weights = max(tuning(facts).address_clocks, -(-distinct // _SEGMENT))
+    return work.messages * segments + work.weight_messages * of_weights
 
 
-def _worse(work: _Work, tile: LaneTile, facts: TargetFacts) -> float:
+def _memory_penalty(work: _Work, tile: LaneTile, facts: TargetFacts) -> float:
     """Return the factor on the time of memory for narrow messages and for lines that neighbouring workgroups reread."""
-    return 1 + _PENALTY * (work.narrow - 1) + _PENALTY * (_lines(work, tile, facts) - 1)
+    return 1 + _PENALTY * (work.narrowness - 1) + _PENALTY * (_loads_of_line(work, tile, facts) - 1)
 
 
-def _lines(work: _Work, tile: LaneTile, facts: TargetFacts) -> float:
+def _loads_of_line(work: _Work, tile: LaneTile, facts: TargetFacts) -> float:
     """Return how many neighbouring workgroups load each cache line, on average."""
     row, line = tile.n * work.elem, facts.caches.line_bytes
     return 1.0 if work.along_m or tile.n >= work.n else -(-row // line) * line / row
