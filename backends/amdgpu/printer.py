@@ -31,7 +31,7 @@ class Resources:
 
     @property
     def accum_offset(self) -> int:
-        """The first accumulation register in the unified file: a multiple of 4, at least 4."""
+        """Return the first accumulation register in the unified file: a multiple of 4, at least 4."""
         return max(4, -(-self.vgpr // 4) * 4)
 
     @property

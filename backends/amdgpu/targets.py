@@ -43,15 +43,15 @@ class AmdTarget(Target):
         self.products = PRODUCTS[name]
 
     def module(self, kernels: Sequence[Emitted]) -> str:
-        """The assembly file of several kernels."""
+        """Return the assembly file of several kernels."""
         return printer.module_text(self.name, kernels)
 
     def assemble(self, text: str) -> bytes | None:
-        """The code object; None without an assembler."""
+        """Return the code object; None without an assembler."""
         return assemble_module(text, self.name)
 
     def assembled_by(self) -> str:
-        """Name, size and time of the assembler."""
+        """Return name, size and time of the assembler."""
         return assembled_by(self.name)
 
 
