@@ -1,8 +1,8 @@
-"""What an argument of a kernel was given as: an array of the host, or memory of a device, held to what is wanted.
+"""Check the arguments of a kernel: arrays on the host, or memory of a device.
 
-Arrays of the host are taken by DLPack, `__array_interface__` or `__array__`, in any strides, and are copied. On a
-device a tensor is used where it lies, by DLPack or `__cuda_array_interface__`: with the sizes, the type and the strides
-of the argument, or as one row of its elements or bytes in their order in memory. A number is an address.
+Arrays on the host come by DLPack, `__array_interface__` or `__array__`, with any strides, and are copied. A tensor on
+the device is used in place, by DLPack or `__cuda_array_interface__`: with the sizes, type and strides of the argument,
+or as one row of its elements or bytes in memory order. A number is an address.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from convgen.run.reference import Array
 
 @frozen(eq=False)
 class OnHost:
-    """A logical array, which may be a view of somebody's memory."""
+    """A logical array on the host, possibly a view of the caller's memory."""
 
     name: str
     array: Array
@@ -34,7 +34,7 @@ class OnHost:
 
 @frozen(eq=False)
 class OnDevice:
-    """Memory of a device. Sizes and type are None where nothing is known but the address."""
+    """Memory of a device. Sizes and type are None if only the address is known."""
 
     name: str
     address: int
@@ -43,14 +43,16 @@ class OnDevice:
     dtype: str | None
     writable: bool
     owner: Any
-    stored: StoredTensor | None = None  #: of what is ours
+    stored: StoredTensor | None = None  #: layout of a `DeviceArray`
 
 
 Given = OnHost | OnDevice
 
 
 def look(name: str, given: Any, device: Device, stream: int) -> Given:
-    """What was given as the argument `name`. Raises UserError for what is no tensor, or lies on another device."""
+    """Return the value of argument `name`. Raises UserError for a value that is no tensor, or lies on another
+    device.
+    """
     if isinstance(given, DeviceArray):
         _check_device(name, given.device.name, device)
         try:
@@ -99,7 +101,7 @@ def _of_dlpack(name: str, given: Any, device: Device, stream: int) -> Given:
 
 
 def _array(name: str, seen: dlpack.Seen) -> Array:
-    """A view of memory of the host."""
+    """Return a view of host memory."""
     if seen.dtype not in dlpack.TYPES:
         raise UserError(f"given {name} of {seen.dtype}, wanted a type of {', '.join(dlpack.TYPES)}")
     dtype = types.scalar(seen.dtype)
@@ -136,12 +138,12 @@ def _of_interface(name: str, given: Any, device: Device) -> OnDevice:
 
 
 def name_of(dtype: np.dtype[Any]) -> str:
-    """Our name of a numpy type, or numpy's."""
+    """Return convgen's name of a numpy type, or numpy's."""
     return next((name for name in dlpack.TYPES if types.scalar(name).numpy == dtype), str(dtype))
 
 
 def check(given: Given, wanted: StoredTensor, device: Device, *, written: bool) -> None:
-    """Refuse what the argument cannot be: sizes, type, order in memory, memory that is not there. Raises UserError."""
+    """Refuse wrong sizes, types, orders in memory, and memory that does not exist. Raises UserError."""
     if written and not given.writable:
         raise UserError(f"given {given.name} that is read-only, wanted one that can be written")
     if isinstance(given, OnHost):
@@ -170,7 +172,7 @@ def _check_stored(name: str, stored: StoredTensor, wanted: StoredTensor) -> None
 
 
 def _check_lying(name: str, dims: tuple[int, ...], strides: tuple[int, ...], dtype: str, wanted: StoredTensor) -> None:
-    """Whether a tensor is what the argument wants where it lies."""
+    """Refuse a tensor on the device whose sizes, type or strides are not the argument's. Raises UserError."""
     layout = wanted.layout
     rows = {(wanted.dtype, layout.size_elems), ("u8", types.scalar(wanted.dtype).size(layout.size_elems))}
     if len(dims) == 1 and strides == (1,) and (dtype, dims[0]) in rows:
@@ -184,7 +186,7 @@ def _check_lying(name: str, dims: tuple[int, ...], strides: tuple[int, ...], dty
 
 
 def _check_memory(given: OnDevice, wanted: StoredTensor, device: Device) -> None:
-    """Whether all of it is living memory of the device, as far as the runtime knows; a tensor's owner knows, too."""
+    """Refuse memory that is not live memory of the device, as far as the runtime knows. Raises UserError."""
     size = types.scalar(wanted.dtype).size(wanted.layout.size_elems)
     region = device.region(given.address)
     if region is None and not (device.strangers and given.dims is not None):
