@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 VARIABLE, OFF = "CONVGEN_CACHE", "off"
 _KIND, _KNOB = "code", VARIABLE
 _FILE = "code.sqlite"
-_MOST_COUNT = 1 << 24  #: of registers, and of bytes of shared memory
-_MOST_BYTES = 1 << 29  #: a file that has grown beyond begins anew
-_told: set[str] = set()  #: notes of this process
+_MOST_COUNT = 1 << 24  #: registers, or bytes of shared memory
+_MOST_BYTES = 1 << 29  #: a larger file is cleared
+_told: set[str] = set()  #: notes that this process has reported
 _PACKAGES = ("gen", "ir", "passes", "backends")
 
 
 def folder() -> Path:
-    """Return the folder of the cache; None if it is off."""
+    """Return the folder of the cache that the environment names; the caller checks first whether the cache is off."""
     given = os.environ.get(VARIABLE)
     if given:
         return Path(given)
@@ -172,7 +172,7 @@ def _thawed(content: bytes, problem: Problem) -> Code:
 
 
 def _named(entry: Entry, what: str) -> dict[str, Entry]:
-    """The entries of an object whose keys name files that a command writes."""
+    """Return the entries of an object whose keys name files that a command writes."""
     if not isinstance(entry.value, dict):
         raise entry.error("an object")
     for name in entry.value:

@@ -7,7 +7,7 @@ import resource
 from contextlib import suppress
 from pathlib import Path
 
-_SHARE = 0.8  #: of what is free; the rest is for what a run keeps besides buffers
+_SHARE = 0.8  #: share of the free memory; a run needs the rest besides buffers
 _MEMORY = Path("/proc/meminfo")
 _GROUP = Path("/sys/fs/cgroup")
 

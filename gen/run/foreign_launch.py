@@ -34,8 +34,12 @@ Progress: TypeAlias = Callable[[int, int], None]
 
 _SHAPED = re.compile(r"(?P<zeros>zeros:)?(?P<type>[a-z]+[0-9][a-z0-9_]*):(?P<dims>[0-9]+(?:x[0-9]+)*)$")
 _NUMBER = re.compile(r"[-+]?(?:0x[0-9a-fA-F]+|[0-9]+|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[-+]?[0-9]+)?|inf|nan)$")
-_FLOATS: Mapping[int, types.Type] = {2: types.f16, 4: types.f32, 8: types.f64}  #: by bytes, where nobody says which
-_MOST_BYTES = 1 << 34  #: of an array that a shape asks for
+_FLOATS: Mapping[int, types.Type] = {
+    2: types.f16,
+    4: types.f32,
+    8: types.f64,
+}  #: by bytes, for a type that is not recorded
+_MOST_BYTES = 1 << 34  #: bytes of an array given by TYPE:DIMS
 
 
 @frozen
@@ -54,12 +58,12 @@ class Direct:
 
     @property
     def array_bytes(self) -> dict[str, npt.NDArray[np.uint8]]:
-        """The arrays' bytes, which a run changes in place."""
+        """Return the arrays' bytes, which a run changes in place."""
         return {name: array.reshape(-1).view(np.uint8) for name, array in self.arrays.items()}
 
     @property
     def buffers(self) -> dict[str, Any]:
-        """All buffers, which a run changes in place."""
+        """Return all buffers, which a run changes in place."""
         return {**self.array_bytes, **self.made}
 
 

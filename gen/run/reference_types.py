@@ -39,7 +39,7 @@ _MOST_TRIED = 16  #: bits of a type whose numbers are all tried
 
 @cache
 def numpy_type(name: str) -> np.dtype[np.generic]:
-    """The numpy type of one element; Unsupported for types that are not known."""
+    """Return the numpy type of one element. Raises Unsupported for unknown types."""
     if name not in _NAMES:
         raise Unsupported(f"tensors of type {name}")
     known = _NAMES[name]
@@ -64,13 +64,13 @@ def is_integer(name: str) -> bool:
 
 @cache
 def bits(name: str) -> int:
-    """The bits of one element."""
+    """Return the bits of one element."""
     return 4 if is_half_byte(numpy_type(name)) else 8 * numpy_type(name).itemsize
 
 
 @cache
 def limits(name: str) -> tuple[float, float]:
-    """The least and the greatest finite number; whole numbers of integers."""
+    """Return the least and the greatest finite number; integers for integer types."""
     import ml_dtypes
 
     if is_integer(name):

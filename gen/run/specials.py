@@ -84,7 +84,7 @@ def _kinds(problem: Problem, name: str) -> tuple[float, ...]:
 
 
 def _beside_padding(problem: Conv) -> str:
-    """Yield specials in the factor that is multiplied by padding."""
+    """Return the name of the factor that is multiplied by padding."""
     return "diff_dst" if outputs(problem)[0].name == "diff_wei" else "wei"
 
 
@@ -142,9 +142,9 @@ def _of_taps(problem: Conv, region: OutputRegion, turn: int, *, with_source: boo
 
 
 def _taps(inside: Sequence[Sequence[npt.NDArray[np.bool_]]]) -> list[Index]:
-    """The taps that are inside for some rows, those that are outside for others alone if there are such.
+    """Return the taps that are inside for some rows: only those that are outside for others, if there are any.
 
-    `inside` says so by axis, tap and row.
+    `inside` has flags by axis, tap and row.
     """
     rows = np.einsum("ar,br,cr->abc", *(np.array(along, np.int64) for along in inside))
     mixed = (rows > 0) & (rows < inside[0][0].size)
@@ -152,7 +152,9 @@ def _taps(inside: Sequence[Sequence[npt.NDArray[np.bool_]]]) -> list[Index]:
 
 
 def _of_positions(problem: Conv, region: OutputRegion, turn: int, *, with_source: bool) -> Iterator[Special]:
-    """The gradient of the result at the first and the last position, which windows see at some taps beside padding."""
+    """Yield specials in the result's gradient at the first and last position, which some taps of windows see beside
+    padding.
+    """
     sizes = _inner(problem)
     ends = (0, *(0 for _ in sizes)), (problem.mb - 1, *(size - 1 for size in sizes))
     for column, (n, *at) in zip(_neighbours(region), ends):
@@ -169,12 +171,12 @@ def _of_positions(problem: Conv, region: OutputRegion, turn: int, *, with_source
 
 
 def _inner(problem: Conv) -> Index:
-    """Positions of the result."""
+    """Return the positions of the result."""
     return tuple(axis.o for axis in problem.axes)
 
 
 def _outer(problem: Conv) -> Index:
-    """Positions of the source."""
+    """Return the positions of the source."""
     return tuple(axis.i for axis in problem.axes)
 
 

@@ -14,9 +14,9 @@ from pathlib import Path
 
 from convgen.ir.error import UserError
 
-_APPLICATION = 0x63766E67  #: by which sqlite files of convgen are known (PRAGMA application_id)
+_APPLICATION = 0x63766E67  #: identifies sqlite files of convgen (PRAGMA application_id)
 SEAL = 16  #: bytes before a value
-_SECONDS = 30.0  #: for which one process waits until another has written
+_SECONDS = 30.0  #: seconds that a process waits for another one's write
 _MOST_VALUE = 1 << 28  #: bytes of a value
 _TABLE = "CREATE TABLE IF NOT EXISTS entries (kind TEXT, key TEXT, value BLOB, PRIMARY KEY (kind, key)) WITHOUT ROWID"
 
@@ -87,7 +87,7 @@ class Store:
 
     @property
     def size(self) -> int:
-        """Bytes of the file."""
+        """Return the bytes of the file."""
         with self._errors():
             (pages,), (each,) = (self._db.execute(f"PRAGMA {what}").fetchone() for what in ("page_count", "page_size"))
         return int(pages) * int(each)

@@ -88,7 +88,7 @@ def files(path: Path) -> list[Path]:
 
 
 def _below(folder: Path) -> Iterator[Path]:
-    """The code objects and bundles below a folder."""
+    """Yield the code objects and bundles below a folder."""
     found = sorted(path for path in folder.rglob("*") if path.is_file())
     if len(found) > _MOST_FILES:
         raise UserError(f"given the folder {folder} of {len(found)} files, wanted at most {_MOST_FILES}")
@@ -122,7 +122,7 @@ def of_file(path: Path) -> Iterator[Subject]:
 
 
 def _unbundled(content: bytes, path: Path) -> Iterator[tuple[str, bytes]]:
-    """The entries of a bundle: names and contents. Raises UserError for a damaged one."""
+    """Yield names and contents of the entries of a bundle. Raises UserError for a damaged one."""
     try:
         at = len(_BUNDLE)
         (count,) = struct.unpack_from("<Q", content, at)
@@ -161,7 +161,7 @@ def _hints(path: Path) -> Hints:
 
 
 def _parameters(path: Path, kernel: str) -> tuple[Parameter, ...]:
-    """The arguments of a function in a .ttir; none where there is no such file or function."""
+    """Return the arguments of a function in a .ttir; none without such a file or function."""
     if not path.is_file():
         return ()
     text = untrusted.read(path, "text", _MOST_TEXT).decode(errors="replace")

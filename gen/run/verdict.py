@@ -75,7 +75,7 @@ class Outcome:
 
     @property
     def compared_outputs(self) -> int:
-        """Elements of outputs that were compared in all runs."""
+        """Return the number of output elements that were compared in all runs."""
         return self.checked + (0 if self.specials is None else self.specials.checked)
 
     @property
@@ -212,8 +212,8 @@ def _tell(taking: Taking | None, size: int) -> None:
 
 
 def sample_tiles(grids: Sequence[tuple[int, int]], count: int, seed: int) -> tuple[tuple[int, int], ...]:
-    """`count` distinct tiles (part, number), or all if there are fewer: of each part in turn the corners, one of each
-    edge, then the rest by seed. At least one of every part, even if `count` is less than that.
+    """Return `count` distinct tiles (part, number), or all if there are fewer: of each part in turn the corners, one
+    of each edge, then the rest by seed; at least one of every part, even if `count` is less.
     """
     parts = [_sample_part(grid, count, (seed, 2, part)) for part, grid in enumerate(grids)]
     turns = itertools.zip_longest(*([(part, tile) for tile in tiles] for part, tiles in enumerate(parts)))
@@ -222,7 +222,7 @@ def sample_tiles(grids: Sequence[tuple[int, int]], count: int, seed: int) -> tup
 
 
 def _sample_part(grid: tuple[int, int], count: int, seed: tuple[int, ...]) -> list[int]:
-    """`count` distinct tiles of one part, or all if there are fewer."""
+    """Return `count` distinct tiles of one part, or all if there are fewer."""
     rows, columns = grid
     if not rows * columns:
         return []
