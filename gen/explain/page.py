@@ -1,4 +1,4 @@
-"""The page: a template, filled with what there is to tell, and with its style and script in it."""
+"""Render the page from a template, with its style and script included."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Rows = Sequence[tuple[str, str]]
 
 @frozen(eq=False)
 class KernelPart:
-    """What the page shows of one kernel's machine code."""
+    """The part of the page on one kernel's machine code."""
 
     number: int
     name: str
@@ -46,7 +46,7 @@ class KernelPart:
 
     @property
     def has_sources(self) -> bool:
-        """Whether lines of a source stand beside instructions: of a file that the page does not show."""
+        """Return whether instructions refer to lines of a source file that the page does not show."""
         return not self.ir and any(row.source for row in self.rows)
 
     @property
@@ -55,7 +55,7 @@ class KernelPart:
 
 
 def page(subject: Subject) -> str:
-    """The page as HTML, complete in itself."""
+    """Return the page as one HTML file without references."""
     loader = PackageLoader("convgen.explain", "templates")
     environment = Environment(
         loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
@@ -95,7 +95,7 @@ def _resource(name: str) -> str:
 
 
 class _Pictures:
-    """Drawings as SVG whose names differ from those of all others on the page."""
+    """Drawings as SVG; names of elements are unique on the page."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -109,7 +109,7 @@ class _Pictures:
 
 
 def _tensors(made: Made) -> list[tuple[str, ...]]:
-    """Name, what becomes of it, size, layout, type and bytes of each tensor."""
+    """Return name, role, size, layout, type and bytes of each tensor."""
     written = {spec.name for spec in made.problem.outputs}
     return [
         (
@@ -125,7 +125,7 @@ def _tensors(made: Made) -> list[tuple[str, ...]]:
 
 
 def _sizes(made: Made) -> Rows:
-    """The products that the problem becomes."""
+    """Return the rows on the matrix products of the problem."""
     found = []
     for part in made.plan.parts:
         p = part.product
@@ -138,7 +138,7 @@ def _sizes(made: Made) -> Rows:
 
 
 def _ranking(made: Made) -> dict[str, Any]:
-    """The table of the best configs; of each row the slowest part, and whether it is the one that was taken."""
+    """Return the table of the best configs, with the slowest part of each row, and the row of the chosen config."""
     plain = str(made.unordered)
     header, rows = report.ranking_table(made.ranking)
     marked = []
@@ -173,7 +173,7 @@ def _layouts(made: Made) -> dict[str, Any]:
 
 
 def _kernels(subject: Subject) -> Iterator[KernelPart]:
-    """Each kernel of the code object; without one, of the assembly."""
+    """Yield each kernel of the code object; without one, of the assembly."""
     listings = {} if subject.made is None else subject.made.code.listings
     if subject.analysis is None:
         assert subject.made is not None
@@ -198,7 +198,9 @@ def _kernels(subject: Subject) -> Iterator[KernelPart]:
 
 
 def _facts(subject: Subject, kernel: KernelAnalysis) -> tuple[Rows, Sequence[tuple[str, ...]]]:
-    """What a kernel takes and does, and what its hot code occupies; of a loop that no launch enters, where it is."""
+    """Return the rows of `analyze` and its table of units; only the place of a hot loop that the launch does not
+    enter.
+    """
     assert subject.analysis is not None
     hot, terms = kernel.hot, subject.analysis.terms
     if hot.is_loop and not listing.enters_loop(kernel, subject.timed(kernel.name)):
@@ -215,7 +217,7 @@ def _ir(text: str, rows: Sequence[Row]) -> Iterator[tuple[int, str, Sequence[Row
 
 
 def _unit(subject: Subject, kernel: KernelAnalysis) -> str:
-    """What times and stalls are of."""
+    """Return the reference of times and stalls: a wave, or an iteration."""
     assert subject.analysis is not None
     if not subject.timed(kernel.name):
         return ""
@@ -237,19 +239,19 @@ def _times(subject: Subject, kernel: str) -> Rows:
 
 
 def _timelines(subject: Subject) -> list[Drawing]:
-    """A picture of each kernel that was executed."""
+    """Return a picture of each kernel that was executed."""
     launches = subject.times.launches if subject.times else ()
     return [timeline.picture(profile) for profile in {t.profile.kernel: t.profile for t in launches}.values()]
 
 
 def _findings(subject: Subject) -> list[tuple[str, str]]:
-    """What the simulator has to object: whether it fails a run, and the finding."""
+    """Return the simulator's findings, each with whether it fails a run."""
     told = [finding for t in (subject.times.launches if subject.times else ()) for finding in t.profile.findings]
     told += subject.outcome.findings if subject.outcome else ()
     return [("required" if f.source.required else "advice", str(f)) for f in dict.fromkeys(told)]
 
 
 def _outcome(subject: Subject) -> Rows:
-    """The verdict on the tiles that were compared; how long that took is left out, for pages to be the same."""
+    """Return the verdict on the compared tiles, without wall time, so that equal runs give equal pages."""
     rows = report.outcome_rows(subject.outcome) if subject.outcome else []
     return [(label, text) for label, text in rows if label != "simulated"]

@@ -1,4 +1,4 @@
-"""What a page draws: fragments by lane and register, shared tiles over their banks, who computes which tile."""
+"""Drawings of a page: fragments by lane and register, shared tiles over their banks, the mapping of workgroups."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ Addresses = npt.NDArray[np.int64]
 
 @frozen(eq=False)
 class FragmentShown:
-    """A layout of registers, where it is used, and its picture unless it is too large."""
+    """A layout of registers, the statements that use it, and its picture unless it is too large."""
 
     name: str  #: of what it holds
     uses: tuple[str, ...]  #: statements, as the IR prints them
@@ -58,7 +58,7 @@ class FragmentShown:
 
 
 def fragments(kernel: Kernel, width: int) -> list[FragmentShown]:
-    """Every layout of a kernel as built, in the order of its statements."""
+    """Return every layout of a kernel as built, in the order of its statements."""
     uses: dict[Fragment, dict[str, str]] = {}
     for stmt in postorder(kernel.body):
         layout = getattr(stmt, "layout", None)
@@ -72,14 +72,14 @@ def fragments(kernel: Kernel, width: int) -> list[FragmentShown]:
 
 
 def _named(stmt: Stmt) -> str:
-    """What a statement does to which tensor or tile: `copy: wei`."""
+    """Return a statement's action and its tensor or tile: `copy: wei`."""
     site = getattr(stmt, "site", None)
     told = " ".join(text for text in (site.stage, site.comment) if text) if site else ""
     return told or type(stmt).__name__
 
 
 def instruction_fragments(plan: Plan) -> list[FragmentShown]:
-    """The operands of the matrix instruction, if there is one."""
+    """Return the operands of the matrix instruction, if there is one."""
     atom = getattr(plan.unit, "atom", None)
     if atom is None:
         return []
@@ -115,7 +115,7 @@ def _digit(digit: Digit) -> str:
 
 @frozen(eq=False)
 class TileShown:
-    """A tile of shared memory: what it is, since when the IR says so, what conflicts its reads have, its picture."""
+    """A tile of shared memory: declaration, first state of the IR with it, bank conflicts of its reads, picture."""
 
     name: str
     declared: str  #: as the IR prints it
@@ -128,7 +128,7 @@ class TileShown:
 
 
 def shared_tiles(way: Way, facts: TargetFacts) -> list[TileShown]:
-    """All that a kernel declares, in order."""
+    """Return all shared tiles of a kernel, in order."""
     *_, (_, last) = way.states
     return [_tile(tile, way, facts) for tile in last.shared]
 
@@ -159,7 +159,7 @@ def _tile(tile: Shared, way: Way, facts: TargetFacts) -> TileShown:
 
 
 def _has_addresses(kernel: Kernel, tile: Shared) -> bool:
-    """Whether messages on a tile say where its elements are."""
+    """Return whether messages on a tile have computed addresses."""
     found = (s for s in postorder(kernel.body) if isinstance(s, Stmt) and s.level == "message")
     return any(getattr(stmt, "tile", None) is tile for stmt in found)
 
@@ -177,7 +177,7 @@ def _arrangement(tile: Shared) -> str:
 
 
 def _conflicts(tile: Shared, layout: Fragment, facts: TargetFacts) -> int | None:
-    """Extra clocks of the first read of subgroup 0 where each lane reads a chunk; None for other reads."""
+    """Return the extra clocks of subgroup 0's first read, if each lane reads a chunk; None for other reads."""
     lane, register = np.meshgrid(np.arange(facts.subgroup_size), np.arange(layout.registers), indexing="ij")
     row, col = layout.coords(0, lane, register).values()
     at = np.broadcast_to(tile.address(0, row, col), lane.shape)
@@ -189,7 +189,7 @@ def _conflicts(tile: Shared, layout: Fragment, facts: TargetFacts) -> int | None
 
 
 def _banks(tile: Shared, facts: TargetFacts) -> Drawing:
-    """The first lines of shared memory, all banks a line; cells are as wide as neighbours of a row or column follow."""
+    """Draw the first lines of shared memory, a row of all banks each; cells are as wide as runs of neighbours."""
     banks = facts.shared_read.banks
     at = np.asarray(tile.address(0, *np.indices((tile.rows, tile.cols))))
     most = min(tile.chunk, facts.chunk_bytes, banks * _BANK)
@@ -216,7 +216,7 @@ def _banks(tile: Shared, facts: TargetFacts) -> Drawing:
 
 
 def _run(along: Addresses, elem_bytes: int, most: int) -> int:
-    """Bytes of the longest runs, of at most so many, in which neighbours along a line are neighbours in memory."""
+    """Return the bytes of the longest runs, up to `most`, whose neighbours along a line are neighbours in memory."""
     width = elem_bytes
     while 2 * width <= most and along.shape[1] % (each := 2 * width // elem_bytes) == 0:
         runs = along.reshape(along.shape[0], -1, each)
@@ -231,7 +231,7 @@ def _run(along: Addresses, elem_bytes: int, most: int) -> int:
 
 @frozen(eq=False)
 class MappingShown:
-    """Which workgroup computes which tile of the largest launch, on which die and when."""
+    """The mapping of the largest launch: workgroup, die and round of each tile."""
 
     order: str
     m: int
@@ -246,17 +246,17 @@ class MappingShown:
 
     @property
     def example(self) -> tuple[int, int]:
-        """A tile, along M and N."""
+        """Return an example tile, along M and N."""
         return min(3, self.m - 1), min(5, self.n - 1)
 
     @property
     def at_example(self) -> str:
-        """Its words."""
+        """Return the text of the example tile."""
         return self.tiles[self.example[0]][self.example[1]]
 
 
 def mapping(plan: Plan, together: int) -> MappingShown | None:
-    """That of the largest product, with so many workgroups together on a unit."""
+    """Return the mapping of the largest product, with `together` workgroups on a unit."""
     if not plan.parts:
         return None
     launch = Launch.of(plan, together)
@@ -275,7 +275,7 @@ def mapping(plan: Plan, together: int) -> MappingShown | None:
 
 
 def _by_tile(schedule: Schedule, found: WorkgroupMapping, dies: int) -> list[list[str]]:
-    """Of each tile the workgroup that has its first slice."""
+    """Return, for each tile, the workgroup that has its first slice."""
     _, m, n, _ = found.counts
     told = [["none"] * n for _ in range(m)]
     columns = schedule.tile, schedule.number, schedule.round
@@ -286,7 +286,7 @@ def _by_tile(schedule: Schedule, found: WorkgroupMapping, dies: int) -> list[lis
 
 
 def _of_persisting(found: WorkgroupMapping, dies: int) -> list[list[str]]:
-    """Of each tile all workgroups that have a share of it."""
+    """Return, for each tile, all workgroups that have a share of it."""
     _, m, n, _ = found.counts
     here = {"batch": (0,), "k": (0,)}
     groups = [[found.groups({**here, "m": (row,), "n": (column,)}) for column in range(n)] for row in range(m)]
@@ -294,5 +294,5 @@ def _of_persisting(found: WorkgroupMapping, dies: int) -> list[list[str]]:
 
 
 def _who(group: int, dies: int) -> str:
-    """A workgroup, on the die to which the chip deals it."""
+    """Return a workgroup with the die to which the chip distributes it, as text."""
     return f"die {group % dies}, workgroup {group}" if dies > 1 else f"workgroup {group}"

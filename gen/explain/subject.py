@@ -1,7 +1,8 @@
-"""What there is to tell of a kernel: of a problem, all that making it left; of a file, what can be read from it.
+"""The material of a page or comparison: for a problem, all results of generating it; for a file, what can be read from
+it.
 
-A launch record of convgen names its problem. The kernel is made again, and where the code is the same, instruction by
-instruction, all that is known of the new one holds of the file, too.
+A launch record of convgen names its problem. The kernel is generated again; if the code is equal, instruction by
+instruction, the generator's knowledge applies to the file, too.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _CONFIG = re.compile(r"^// config:\s+(\S.*)$", re.MULTILINE)
 
 @frozen(eq=False, kw_only=True)
 class Made:
-    """How convgen made the kernels of a problem."""
+    """The generation of a problem's kernels: plan, config, attempts, and steps."""
 
     problem: Problem
     code: Code
@@ -53,18 +54,18 @@ class Made:
 
     @property
     def unordered(self) -> Config:
-        """The config without its order of workgroups, as candidates have none."""
+        """Return the config without its order of workgroups, as candidates have none."""
         return evolve(self.plan.config, map=IN_ROWS)
 
     @property
     def together(self) -> int:
-        """Workgroups of the chosen config that run together on a unit, by the chooser's model."""
+        """Return the workgroups of the chosen config that run together on a unit, by the chooser's model."""
         return next((c.together for c in self.ranking if c.config == self.unordered), 1)
 
 
 @frozen(eq=False, kw_only=True)
 class Subject:
-    """What a page tells of."""
+    """The material of a page or of one side of a comparison."""
 
     name: str  #: of the problem, or of the file
     target: str
@@ -80,7 +81,7 @@ class Subject:
     remarks: Sequence[str] = ()  #: on what the page does not tell, and why
 
     def timed(self, kernel: str) -> Sequence[TimedLine]:
-        """The instructions of a kernel that were timed: of its launch, else of its loop."""
+        """Return the instructions of a kernel that were timed: of its launch, else of its loop."""
         for time in self.times.launches if self.times else ():
             if time.profile.kernel == kernel:
                 return time.profile.units[time.profile.full].lines
@@ -88,7 +89,7 @@ class Subject:
 
     @property
     def by_loops(self) -> Subject:
-        """The same with clocks of loops in place of times of launches."""
+        """Return the subject with clocks of loops in place of times of launches."""
         return evolve(self, times=None, loops=targets.profile_code(self.content, self.file))
 
 
@@ -104,7 +105,7 @@ def of_problem(
     chip: str | None = None,
     groups: int = 0,
 ) -> Subject:
-    """The kernels of a problem, made now. `groups` tiles are executed and compared with the reference.
+    """Generate the kernels of a problem. `groups` tiles are executed and compared with the reference.
 
     Raises UserError, Unsupported.
     """
@@ -119,7 +120,7 @@ def make(
     registry: str | None = None,
     disable: tuple[str, ...] = (),
 ) -> Made:
-    """The kernels of a problem with all that was observed on the way. Raises UserError, Unsupported."""
+    """Generate the kernels of a problem and record plan, attempts and steps. Raises UserError, Unsupported."""
     check_outputs(problem)
     recorder, attempts = Recorder(), dict[str, Attempt]()
 
@@ -145,7 +146,7 @@ def make(
 
 
 def _told(made: Made, chip: str | None, groups: int) -> Subject:
-    """With what the models and the simulator say of it."""
+    """Return the subject with the results of the models and the simulator."""
     code, target = made.code, targets.get(made.code.target)
     bare = Subject(name=str(made.problem), target=code.target, made=made, launches=code.record.launches, text=code.asm)
     if code.object is None:
@@ -175,7 +176,7 @@ def _told(made: Made, chip: str | None, groups: int) -> Subject:
 
 
 def _clocks(given: Prepared, chip: str | None) -> tuple[Times | None, Sequence[KernelProfile], tuple[str, ...]]:
-    """Times of launches, else clocks of loops; and why not the former."""
+    """Return the times of launches, else the clocks of loops with the reason."""
     if targets.has_timer(given.content):
         return launches.profile(given, chip), (), ()
     if chip is not None:
@@ -191,7 +192,7 @@ def _clocks(given: Prepared, chip: str | None) -> tuple[Times | None, Sequence[K
 
 
 def of_record(path: Path, scalars: Mapping[str, int], chip: str | None = None, groups: int = 0) -> Subject:
-    """What a launch record and its object say, with other values of scalars that a host may choose.
+    """Return the subject of a launch record and its object, with other values of scalars that a host may choose.
 
     Raises UserError.
     """
@@ -223,7 +224,7 @@ def of_record(path: Path, scalars: Mapping[str, int], chip: str | None = None, g
 
 
 def _made_again(record: LaunchRecord, file: Path, analysis: Analysis) -> tuple[Made | None, tuple[str, ...]]:
-    """The same kernels made by this convgen, if they are the same; and what is to be said of that."""
+    """Generate a record's kernels again; return them if they equal the file's code, and remarks on the result."""
     if record.problem is None:
         return None, ("The record names no problem: how the kernel came about is unknown.",)
     text = _text_beside(file)
@@ -241,14 +242,14 @@ def _made_again(record: LaunchRecord, file: Path, analysis: Analysis) -> tuple[M
 
 
 def _text_beside(file: Path) -> str | None:
-    """The assembly that was written with an object."""
+    """Return the assembly that was written beside an object."""
     family = families.of_suffix(file.suffix)
     beside = file.with_suffix(family.text_suffix) if family and file.suffix == family.object_suffix else None
     return targets.read(beside).decode(errors="replace") if beside and beside.is_file() else None
 
 
 def of_code(path: Path, launch: Prepared | None, chip: str | None = None) -> Subject:
-    """Anybody's code object or assembly; with a launch, its times. Raises UserError, Unsupported."""
+    """Return the subject of any code object or assembly; with a launch, its times. Raises UserError, Unsupported."""
     content = targets.read(path)
     analysis = targets.analyze_code(content, path.name)
     family = families.of_suffix(path.suffix)

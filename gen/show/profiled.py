@@ -1,4 +1,4 @@
-"""What `convgen profile` tells: lines of text and JSON of loops and of launches, instructions with their stalls."""
+"""The output of `convgen profile`: rows and JSON of loops and launches, instructions with their stalls."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from convgen.backends.timing import KernelProfile, LaunchProfile, LoopProfile, TimedLine, UnitProfile
     from convgen.profile.launch_times import LaunchTime, Times
 
-_EQUAL = 0.99  #: of the work of one that has most, from which workgroups are said to have as much
-_SHOWN = 12  #: instructions that wait longest
-_HOT, _WARM = 0.1, 0.02  #: shares of all stalls from which lines stand in red, and in yellow
+_EQUAL = 0.99  #: share of the most work; workgroups with more count as equal
+_SHOWN = 12  #: instructions with the longest stalls that are shown
+_HOT, _WARM = 0.1, 0.02  #: shares of all stalls; lines above are red, and yellow
 
 
 # ---------------------------------------------------------------- a loop
@@ -36,7 +36,7 @@ def loop_rows(kernel: KernelProfile, loop: LoopProfile) -> list[tuple[str, str]]
 
 
 def kernel_json(kernel: KernelProfile, verbose: bool) -> dict[str, Any]:
-    """Of a kernel's loop; `verbose`: with its instructions."""
+    """Return a kernel's loop for `--json`; `verbose`: with its instructions."""
     return {
         "kernel": kernel.name,
         "target": kernel.target,
@@ -63,7 +63,7 @@ def _loop_json(loop: LoopProfile, verbose: bool) -> dict[str, Any]:
 
 
 def launch_rows(time: LaunchTime, chip: Chip) -> list[tuple[str, str]]:
-    """Of one launch."""
+    """Return the rows on one launch."""
     launch = time.profile
     unit, moved = launch.units[launch.full], launch.moved
     alone = launch.units[1]
@@ -89,7 +89,7 @@ def launch_rows(time: LaunchTime, chip: Chip) -> list[tuple[str, str]]:
 
 
 def _rounds_text(launch: LaunchProfile, chip: Chip) -> str:
-    """How workgroups come to units."""
+    """Return how workgroups are distributed over units."""
     whole = f"{launch.rounds} of {launch.full} on each of {chip.units} units"
     left = launch.workgroups - launch.rounds * launch.full * chip.units
     if not left:
@@ -120,7 +120,7 @@ def _meeting(time: LaunchTime) -> str:
 
 
 def total_rows(found: Times) -> list[tuple[str, str]]:
-    """Of all launches."""
+    """Return the rows on all launches."""
     chip, total = found.chip, found.total
     flop = sum(time.profile.flop * time.profile.workgroups for time in found.launches)
     useful = f", {2e-6 * found.macs / total:.1f} TFLOP/s of the problem" if found.macs else ""
@@ -140,7 +140,7 @@ def total_rows(found: Times) -> list[tuple[str, str]]:
 
 
 def launches_json(found: Times) -> dict[str, Any]:
-    """Of all launches, each with its instructions."""
+    """Return all launches for `--json`, each with its instructions."""
     chip = found.chip
     return {
         "chip": {"name": chip.name, "target": chip.target, "units": chip.units, "xcds": chip.partitions},
@@ -223,7 +223,7 @@ def show_lines(lines: Sequence[TimedLine], verbose: bool) -> None:
 
 
 def _style(share: float) -> str:
-    """On a terminal, of a line that has such a share of all stalls."""
+    """Return the terminal style of a line by its share of all stalls."""
     return "bold red" if share >= _HOT else "yellow" if share >= _WARM else ""
 
 
