@@ -1,4 +1,4 @@
-"""`convgen diff`: two kernels side by side, and what makes the one quicker than the other."""
+"""`convgen diff`: compare two kernels, and report why one is faster."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from convgen.explain.subject import Subject
 
 _T = TypeVar("_T")
-_CHOSEN = "auto"  #: the config that is chosen, as a word of --config
+_CHOSEN = "auto"  #: value of --config for the chosen config
 
 
 def parser() -> argparse.ArgumentParser:
@@ -90,7 +90,7 @@ def diff(arguments: Sequence[str]) -> int:
 
 
 def _pair(what: str, given: Sequence[_T], default: _T | None) -> tuple[_T, _T]:
-    """Of A and of B: one holds for both. Raises UserError."""
+    """Return the values for A and for B; one value holds for both. Raises UserError."""
     if not given and default is not None:
         given = [default]
     if not 1 <= len(given) <= 2:
@@ -99,7 +99,7 @@ def _pair(what: str, given: Sequence[_T], default: _T | None) -> tuple[_T, _T]:
 
 
 def _configs(options: argparse.Namespace, is_one: bool) -> tuple[str | None, str | None]:
-    """The config of each, None for the chosen one. One config of one problem is that of B."""
+    """Return the config of each side, None for the chosen one. A single config of one problem is B's."""
     given = options.config
     if len(given) == 1 and is_one:
         given = [_CHOSEN, *given]
@@ -109,12 +109,12 @@ def _configs(options: argparse.Namespace, is_one: bool) -> tuple[str | None, str
 
 # ---------------------------------------------------------------- launches of code
 
-_ONCE: Mapping[str, Any] = {"kernel": None, "grid": None, "block": None, "lds": 0}  #: of a side -> what it is else
+_ONCE: Mapping[str, Any] = {"kernel": None, "grid": None, "block": None, "lds": 0}  #: option of a side -> default
 _SIDES = ("A:", "B:")
 
 
 def _launches(options: argparse.Namespace) -> tuple[argparse.Namespace, argparse.Namespace]:
-    """How A and B are launched, as options of commands that have one of them."""
+    """Return the launches of A and B, as options of commands that take one launch."""
     a: dict[str, Any] = {"chip": options.chip}
     b = dict(a)
     for name, missing in _ONCE.items():
@@ -127,7 +127,7 @@ def _launches(options: argparse.Namespace) -> tuple[argparse.Namespace, argparse
 
 
 def _check_launches(options: argparse.Namespace, subjects: tuple[str, str]) -> None:
-    """UserError for options of launches that are of no code object, or of one that is none."""
+    """Raise UserError for launch options without a code object, or for a side that is none."""
     are_code = list(map(is_code, subjects))
     if not any(are_code) and any(getattr(options, name) for name in (*_ONCE, "arg")):
         raise UserError("given a launch without a code object, wanted --grid, --block and --arg with one only")
@@ -145,7 +145,7 @@ def _check_launches(options: argparse.Namespace, subjects: tuple[str, str]) -> N
 def _subject(
     text: str, target: str, config: str | None, launch: argparse.Namespace, knobs: Mapping[str, str]
 ) -> Subject:
-    """What A or B names."""
+    """Return the subject that A or B names."""
     from convgen.explain import subject
 
     path = Path(text)

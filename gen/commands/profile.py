@@ -1,4 +1,4 @@
-"""`convgen profile`: how long launches take by a model of a compute unit, what bounds them, where waves wait."""
+"""`convgen profile`: predict the time of launches by a model of a compute unit, their bound, and where waves wait."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def profile(arguments: Sequence[str]) -> int:
 
 
 def _loops(path: Path, options: argparse.Namespace) -> int:
-    """Nothing is executed."""
+    """Time the loops of code without a launch. Nothing is executed."""
     viewers = [viewer.dest for viewer in _viewers()]
     for name in ("chip", "rounds", "timeline", *viewers, "set", "kernel", "lds", "arg"):
         if getattr(options, name):
@@ -102,7 +102,7 @@ def _loops(path: Path, options: argparse.Namespace) -> int:
 
 
 def _launches(path: Path, options: argparse.Namespace) -> int:
-    """Some workgroups of each launch are executed."""
+    """Time launches; some workgroups of each are executed."""
     if options.groups:
         raise UserError(f"given --groups with a launch of {path.name}, which says how many share a unit")
 
@@ -161,7 +161,7 @@ def write_for_viewer(
 
 
 def remove_old(folder: Path, pattern: str, written: Collection[Path]) -> None:
-    """Remove what an earlier call left in folders that were written to."""
+    """Remove files that an earlier call left in folders that were written to."""
     for old in set(folder.glob(pattern)) - set(written):
         if any(path.parent == old.parent for path in written):
             old.unlink(missing_ok=True)
