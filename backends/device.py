@@ -66,7 +66,7 @@ class Device(Protocol):
     cuda_interface: bool  #: whether tensors on it may have `__cuda_array_interface__`
     suffix: str  #: suffix of code object files for it
     alignment: int  #: bytes; alignment of addresses that kernels assume
-    strangers: bool  #: whether kernels may use memory that `region` does not know
+    has_foreign_memory: bool  #: whether kernels may use memory that `region` does not know
 
     def allocate(self, size: int) -> int: ...
 

@@ -33,7 +33,7 @@ class Chip:
     partitions: int  #: parts with an L2 of their own, to which workgroups go in turn
     clock: float  #: clocks per us; maximum
     rates: Mapping[str, int]  #: FLOP per clock and unit of dense matrix instructions, by input type
-    kept: float = 0.85  #: largest share of the clock that it sustains while all matrix units work
+    sustained: float = 0.85  #: largest share of the clock that it sustains while all matrix units work
 
 
 @frozen(kw_only=True)

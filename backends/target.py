@@ -46,17 +46,17 @@ class Target(Protocol):
         debug: int = 0,
         disable: Collection[str] = (),
         observe: Observer | None = None,
-        is_given: bool = True,
+        allows_slow: bool = True,
     ) -> Emitted:
         """Return the assembly of a message-level kernel after all stages except those in `disable`.
 
-        Raises DoesNotFit if registers do not suffice; without `is_given`, when another config's kernel can take its
+        Raises DoesNotFit if registers do not suffice; without `allows_slow`, when another config's kernel can take its
         place, also if it fits only by a slow fallback. `debug` numbers the kernel within its module, from 1: the text
         then carries line information into its IR.
         """
         from convgen.backends.stages import begin, emit  # which import the passes: simulators run without them
 
-        begun = begin(kernel, self.facts, self.banks, header, debug, is_given=is_given)
+        begun = begin(kernel, self.facts, self.banks, header, debug, allows_slow=allows_slow)
         return emit(self.stages, begun, disable, observe)
 
     def module(self, kernels: Sequence[Emitted]) -> str:

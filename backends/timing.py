@@ -18,7 +18,7 @@ LATER = 500.0  #: clocks; extra load latency that a second run of the model adds
 class Pace(NamedTuple):
     """Clocks of workgroups that share a unit."""
 
-    each: float  #: clocks; an iteration of all workgroups
+    iteration: float  #: clocks; an iteration of all workgroups
     rest: float  #: clocks; everything outside the iterations
     exposed: float  #: clocks an iteration takes longer for each clock of extra load latency
 
@@ -75,7 +75,7 @@ class LoopProfile:
     groups: int
     is_loop: bool  #: whether the code is a loop; else an "iteration" is the straight-line code that waves run once
     clocks: float  #: clocks; an iteration of all workgroups
-    around: float  #: clocks; code before and after the loop
+    rest: float  #: clocks; code before and after the loop
     busy: Mapping[str, float]  #: pipe -> busy clocks in an iteration; matrix, valu and salu are those of one SIMD
     lines: tuple[TimedLine, ...]
 
@@ -199,7 +199,7 @@ class UnitProfile:
     clocks: float
     rounds: float  #: iterations of the loop by a wave
     #: clocks; from one iteration to the next; without a loop, from the first matrix instruction to the last
-    each: float
+    iteration: float
     steady: float  #: clocks; an iteration in the steady state
     exposed: float  #: clocks such an iteration takes longer for each clock of extra load latency
     left_out: int  #: iterations that were not modelled one by one
@@ -237,7 +237,7 @@ class LaunchProfile:
     entry: int  #: address of the kernel in its code object
     workgroups: int
     threads: int
-    held: Mapping[str, int]  #: workgroups that a unit holds, by limiting resource
+    resident: Mapping[str, int]  #: workgroups that a unit holds, by limiting resource
     executed: tuple[int, ...]  #: ids of the executed workgroups
     distinct: int  #: number of executed workgroups with different instruction streams
     instructions: float  #: executed by a wave

@@ -13,7 +13,7 @@ _CDNA3 = {"f16": 2048, "bf16": 2048, "f32": 256, "s8": 4096, "fp8": 4096}  #: CD
 _CDNA4 = {"f16": 4096, "bf16": 4096, "f32": 256, "s8": 8192, "fp8": 8192, "fp4": 16384}  #: CDNA4 white paper
 
 CHIPS = (
-    Chip(name="mi250", target="gfx90a", units=104, partitions=1, clock=1700, rates=_CDNA2, kept=1.0),
+    Chip(name="mi250", target="gfx90a", units=104, partitions=1, clock=1700, rates=_CDNA2, sustained=1.0),
     Chip(name="mi250x", target="gfx90a", units=110, partitions=1, clock=1700, rates=_CDNA2),
     Chip(name="mi300x", target="gfx942", units=304, partitions=8, clock=2100, rates=_CDNA3),
     Chip(name="mi300a", target="gfx942", units=228, partitions=6, clock=2100, rates=_CDNA3),

@@ -45,7 +45,7 @@ class AmdEmitter(Emitter):
     def constant(self, value: int, bank: str = "s") -> Reg:
         """Return a register that holds `value` for the whole kernel, loaded once at entry."""
         value = signed(value)
-        return self.kept(Imm(value), bank=bank, name=f"const_{value & 0xFFFFFFFF:#x}")
+        return self.kernel_constant(Imm(value), bank=bank, name=f"const_{value & 0xFFFFFFFF:#x}")
 
     def in_lanes(self, value: int) -> Reg:
         """Return a read-only vector register with a constant.

@@ -102,7 +102,7 @@ class Device:
     cuda_interface = True
     suffix = FAMILY.object_suffix
     alignment = RUNTIME.alignment
-    strangers = True  #: memory that an allocator maps page by page, as torch's may
+    has_foreign_memory = True  #: memory that an allocator maps page by page, as torch's may
 
     def __init__(self, number: int) -> None:
         """Open a device by number. Raises UserError if the library or the device is missing."""

@@ -122,7 +122,7 @@ def _meet(deed: Access, other: Access) -> bool:
     """Return whether an access, maybe of another wave, may touch bytes that `deed` wrote, or write those it read."""
     if deed.region != other.region or not (deed.slot == other.slot or min(deed.slot, other.slot) < 0):
         return False
-    return not deed.dealt or deed.dealt != other.dealt if deed.write else other.write
+    return not deed.distribution or deed.distribution != other.distribution if deed.write else other.write
 
 
 State = Mapping[str, Ages]

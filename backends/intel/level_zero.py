@@ -186,7 +186,7 @@ class Device:
     cuda_interface = False
     suffix = FAMILY.object_suffix
     alignment = RUNTIME.alignment
-    strangers = False  #: memory of another context is not ours to use
+    has_foreign_memory = False  #: memory of another context is not ours to use
 
     def __init__(self, number: int) -> None:
         """Open a GPU by number. Raises UserError if the library or the GPU is missing."""

@@ -107,8 +107,8 @@ def _allocate(
     """
     assert machine.liveness is not None
     bank = Bank(grf, {1: 1}, _tuples_at(machine), period, bool(strict))
-    aside = steady_addresses(machine.code) * room // 100 if room else 0
-    tuples = allocate(machine.code, {"v": evolve(bank, aside=aside)}, machine.liveness.ranges(hold=hold))
+    reserved = steady_addresses(machine.code) * room // 100 if room else 0
+    tuples = allocate(machine.code, {"v": evolve(bank, pinned_only=reserved)}, machine.liveness.ranges(hold=hold))
     scalars = machine.allocation
     allocation = Allocation({**scalars.base, **tuples.base}, {**scalars.used, **tuples.used})
     return evolve(machine, allocation=allocation, banks={**machine.banks, "v": bank})
@@ -203,7 +203,7 @@ def _ladders(g: Generation) -> Ladders:
         *ladders,
         (Rung({"grf": largest, "hold": 0}),),
         tuple(Rung({"grf": largest, "hold": hold, "strict": False}) for hold in (0, *_HOLD_STEPS)),
-        (Rung({"grf": largest, "hold": 0, "period": 0}, resort=True),),
+        (Rung({"grf": largest, "hold": 0, "period": 0}, is_slow=True),),
         *((_sinking(largest, n),) for n in range(1, len(_SUNK) + 1)),
     )
 
@@ -212,7 +212,7 @@ def _sinking(grf: int, units: int) -> Rung:
     """Return the attempt that moves loads of `units` units to their first use, where nothing hides their latency."""
     remark = "order:   loads just before their use, to fit the registers"
     how = {"sunk": units}
-    return Rung({"grf": grf, "hold": 0, "period": 0}, redone="order", how=how, remark=remark, resort=True)
+    return Rung({"grf": grf, "hold": 0, "period": 0}, undoes="order", rerun_arguments=how, remark=remark, is_slow=True)
 
 
 def stages(g: Generation) -> tuple[Stage, ...]:

@@ -80,12 +80,12 @@ class DeviceArray:
             with suppress(DeviceError):  # at the process's end the runtime may be gone
                 self.free()
 
-    def seen(self) -> dlpack.Seen:
+    def shared(self) -> dlpack.SharedTensor:
         """Return the tensor with its strides; one with a blocked layout as a row of all its elements."""
         layout = self.tensor.layout
         flat = Layout.dense((layout.size_elems,), (0,))
         dims, strides = (each := layout if layout.is_plain else flat).dims, each.strides()
-        return dlpack.Seen(
+        return dlpack.SharedTensor(
             self.address, dims, strides, self.tensor.dtype, self.device.dlpack, self.device.number, True, self
         )
 
@@ -95,4 +95,4 @@ class DeviceArray:
     def __dlpack__(self, *, stream: int | None = None, max_version: tuple[int, int] | None = None, **_: Any) -> Any:
         """Return a DLPack capsule. Operations of the default stream are complete; `stream` need not wait for them."""
         self.device.synchronize(0)
-        return dlpack.show(self.seen(), versioned=max_version is not None and max_version[0] >= 1)
+        return dlpack.share(self.shared(), versioned=max_version is not None and max_version[0] >= 1)

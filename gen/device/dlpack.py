@@ -84,7 +84,7 @@ _new.restype, _new.argtypes = _Capsule, [c.c_void_p, c.c_char_p, c.c_void_p]
 
 
 @frozen(eq=False)
-class Seen:
+class SharedTensor:
     """A tensor of any library. It stays alive while `owner` is referenced."""
 
     address: int
@@ -97,7 +97,7 @@ class Seen:
     owner: Any
 
 
-def see(given: Any, stream: int | None) -> Seen:
+def receive(given: Any, stream: int | None) -> SharedTensor:
     """Return a tensor that another library shares. Its pending work by CUDA or HIP completes before `stream` continues.
 
     Raises BufferError, or the owner's exception, if the owner does not share it.
@@ -121,7 +121,7 @@ def see(given: Any, stream: int | None) -> Seen:
     dtype = _NAMES.get((tensor.code, tensor.bits), f"{_KINDS.get(tensor.code, f'type {tensor.code} of ')}{tensor.bits}")
     dtype += f"x{tensor.lanes}" if tensor.lanes != 1 else ""
     address = (tensor.data or 0) + tensor.byte_offset
-    return Seen(address, dims, strides, dtype, kind, device, writable, (capsule, given))
+    return SharedTensor(address, dims, strides, dtype, kind, device, writable, (capsule, given))
 
 
 def dense(dims: tuple[int, ...]) -> tuple[int, ...]:
@@ -154,7 +154,7 @@ _ended_versioned: Any = c.CFUNCTYPE(None, c.POINTER(_Versioned))(_end)
 _unused, _unused_versioned = _at_end_of(_LEGACY, _Managed), _at_end_of(_VERSIONED, _Versioned)
 
 
-def show(seen: Seen, *, versioned: bool) -> Any:
+def share(seen: SharedTensor, *, versioned: bool) -> Any:
     """Return a capsule of a tensor, which stays alive until the taker calls its deleter."""
     number = next(_numbers)
     rank = len(seen.dims)

@@ -56,7 +56,7 @@ def look(name: str, given: Any, device: Device, stream: int) -> Given:
     if isinstance(given, DeviceArray):
         _check_device(name, given.device.name, device)
         try:
-            seen = given.seen()
+            seen = given.shared()
         except UserError as error:
             raise UserError(f"{error}, as {name}") from None
         return OnDevice(name, seen.address, seen.dims, seen.strides, seen.dtype, True, given, given.tensor)
@@ -89,7 +89,7 @@ def _check_device(name: str, given: str, device: Device) -> None:
 
 def _of_dlpack(name: str, given: Any, device: Device, stream: int) -> Given:
     try:
-        seen = dlpack.see(given, stream)
+        seen = dlpack.receive(given, stream)
     except (BufferError, RuntimeError, ValueError, TypeError) as error:
         raise UserError(f"given {name} that its owner does not share, wanted a tensor: {error}") from None
     if seen.kind in dlpack.HOST:
@@ -100,7 +100,7 @@ def _of_dlpack(name: str, given: Any, device: Device, stream: int) -> Given:
     return OnDevice(name, seen.address, seen.dims, seen.strides, seen.dtype, seen.writable, seen.owner)
 
 
-def _array(name: str, seen: dlpack.Seen) -> Array:
+def _array(name: str, seen: dlpack.SharedTensor) -> Array:
     """Return a view of host memory."""
     if seen.dtype not in dlpack.TYPES:
         raise UserError(f"given {name} of {seen.dtype}, wanted a type of {', '.join(dlpack.TYPES)}")
@@ -189,8 +189,8 @@ def _check_memory(given: OnDevice, wanted: StoredTensor, device: Device) -> None
     """Refuse memory that is not live memory of the device, as far as the runtime knows. Raises UserError."""
     size = types.scalar(wanted.dtype).size(wanted.layout.size_elems)
     region = device.region(given.address)
-    if region is None and not (device.strangers and given.dims is not None):
-        what = "freed, or of the host" if device.strangers else "freed, of the host, or of another context"
+    if region is None and not (device.has_foreign_memory and given.dims is not None):
+        what = "freed, or of the host" if device.has_foreign_memory else "freed, of the host, or of another context"
         raise UserError(f"given {given.name} at {given.address:#x}, wanted memory of {device.name}: this is {what}")
     if region is not None and region.device != device.number:
         where = f"of device {region.device}"

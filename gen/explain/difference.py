@@ -103,7 +103,7 @@ class Side:
             yield "launches", len(self.subject.times.launches)
             yield "workgroups", profile.workgroups
             yield "threads", profile.threads
-            yield "workgroups of a unit", min(profile.held.values())
+            yield "workgroups of a unit", min(profile.resident.values())
             yield "clocks of them", unit.clocks
             yield "instructions of a wave", profile.instructions
             yield "L1 hits, %", round(100 * moved.l1_hits, 2)

@@ -22,7 +22,7 @@ Row = tuple[str, str]  #: how a line begins in a unified diff, and the rest
 
 
 @frozen(eq=False)
-class Taken:
+class AppliedStep:
     """A step that was applied to a kernel."""
 
     name: str
@@ -51,11 +51,11 @@ class Taken:
 
 
 @define(eq=False)
-class Way:
+class StepHistory:
     """The steps of a kernel from IR as built to assembly text."""
 
     built: Kernel
-    steps: list[Taken] = attrs.Factory(list)
+    steps: list[AppliedStep] = attrs.Factory(list)
 
     @property
     def states(self) -> Iterator[tuple[str, Kernel]]:
@@ -68,7 +68,7 @@ class Recorder:
     """Observes a driver; when a kernel is begun again with another config, its earlier steps are dropped."""
 
     def __init__(self) -> None:
-        self.ways: dict[str, Way] = {}
+        self.histories: dict[str, StepHistory] = {}
         self._last: dict[str, Kernel | MachineKernel] = {}
 
     def observe(
@@ -77,22 +77,22 @@ class Recorder:
         """Record a pass or stage that has run."""
         name = after.name
         if isinstance(before, Kernel) and self._last.get(name) is not before:
-            self.ways[name] = Way(before)
+            self.histories[name] = StepHistory(before)
         self._last[name] = after
         whole = is_written_anew(before, after)
         printed = isinstance(after, MachineKernel) and after.emitted is not None  # the assembly stands elsewhere
         text = "" if printed else changes(before, after)
         rows = tuple((" ", line) if whole else (line[:1], line[1:]) for line in text.splitlines())
         kernel = after if isinstance(after, Kernel) else None
-        self.ways[name].steps.append(
-            Taken(step.name, step.level, step.kind, step.contract, rows, seconds, whole, kernel)
+        self.histories[name].steps.append(
+            AppliedStep(step.name, step.level, step.kind, step.contract, rows, seconds, whole, kernel)
         )
 
 
-def census(way: Way) -> tuple[list[str], list[tuple[str, list[int]]]]:
+def census(history: StepHistory) -> tuple[list[str], list[tuple[str, list[int]]]]:
     """Return the names of the IR's states, and for each kind of statement its number in each state."""
     counts: list[tuple[str, Counter[str]]] = []
-    for name, kernel in way.states:
+    for name, kernel in history.states:
         found = Counter(type(n).__name__ for n in _counted(kernel))
         if not counts or counts[-1][1] != found:
             counts.append((name, found))

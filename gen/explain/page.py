@@ -78,7 +78,7 @@ def page(subject: Subject) -> str:
         "order_words": words.order_words,
         "ranking": None if made is None else _ranking(made),
         "attempts": None if made is None else report.attempts_table(made.attempts),
-        "steps": [] if made is None else [(name, way, *census(way)) for name, way in made.ways.items()],
+        "steps": [] if made is None else [(name, steps, *census(steps)) for name, steps in made.histories.items()],
         "timelines": _timelines(subject),
         "total": profiled.total_rows(subject.times) if subject.times else [],
         "longest_launch": subject.times.longest if subject.times else None,
@@ -157,8 +157,8 @@ def _ranking(made: Made) -> dict[str, Any]:
 def _layouts(made: Made) -> dict[str, Any]:
     facts = targets.get(made.code.target).facts
     kernels = [
-        (name, pictures.fragments(way.built, facts.subgroup_size), pictures.shared_tiles(way, facts))
-        for name, way in made.ways.items()
+        (name, pictures.fragments(history.built, facts.subgroup_size), pictures.shared_tiles(history, facts))
+        for name, history in made.histories.items()
     ]
     return {
         "atoms": pictures.instruction_fragments(made.plan),

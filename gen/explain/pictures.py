@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from convgen.choose.traffic import Schedule
 from convgen.choose.workgroup_orders import Launch, takers_of, tiles_of
-from convgen.explain.history import Way
+from convgen.explain.history import StepHistory
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.digits import Digit, Space
 from convgen.ir.layout.distribution import Distribution
@@ -127,14 +127,14 @@ class TileShown:
     drawing: Drawing
 
 
-def shared_tiles(way: Way, facts: TargetFacts) -> list[TileShown]:
+def shared_tiles(history: StepHistory, facts: TargetFacts) -> list[TileShown]:
     """Return all shared tiles of a kernel, in order."""
-    *_, (_, last) = way.states
-    return [_tile(tile, way, facts) for tile in last.shared]
+    *_, (_, last) = history.states
+    return [_tile(tile, history, facts) for tile in last.shared]
 
 
-def _tile(tile: Shared, way: Way, facts: TargetFacts) -> TileShown:
-    states = list(way.states)
+def _tile(tile: Shared, history: StepHistory, facts: TargetFacts) -> TileShown:
+    states = list(history.states)
     since = next(name for name, kernel in states if tile in kernel.shared)
     addressed = next((name for name, kernel in states if _has_addresses(kernel, tile)), "")
     reads = (s for _, kernel in states for s in postorder(kernel.body) if isinstance(s, LoadShared) and s.tile is tile)

@@ -19,7 +19,7 @@ from convgen.backends.analysis import Analysis
 from convgen.backends.timing import KernelProfile, TimedLine
 from convgen.choose.choose import Candidate, candidates
 from convgen.driver import Attempt
-from convgen.explain.history import Recorder, Way
+from convgen.explain.history import Recorder, StepHistory
 from convgen.ir.error import Unsupported, UserError
 from convgen.ir.layout.order import IN_ROWS
 from convgen.ir.record import evolve, frozen
@@ -47,7 +47,7 @@ class Made:
     problem: Problem
     code: Code
     plan: Plan
-    ways: Mapping[str, Way]  #: by kernel
+    histories: Mapping[str, StepHistory]  #: by kernel
     ranking: Sequence[Candidate]  #: best first
     attempts: Sequence[Attempt]
     origin: str = ""  #: the line of a registry that the config stands in, if any
@@ -132,13 +132,13 @@ def make(
     )
     code = driver.compile(build)
     assert build.plan is not None
-    ways = {name: recorder.ways[name] for name in code.kernels}
+    histories = {name: recorder.histories[name] for name in code.kernels}
     ranking = candidates(problem, build.target.facts)
     return Made(
         problem=problem,
         code=code,
         plan=build.plan,
-        ways=ways,
+        histories=histories,
         ranking=ranking,
         attempts=tuple(attempts.values()),
         origin=build.origin,

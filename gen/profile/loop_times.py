@@ -30,10 +30,10 @@ class Loops(Work):
     iterations: Numbers  #: mean per workgroup; products outside the loop count as iterations
     uneven: Numbers  #: iterations of the unit with the most, relative to as many average workgroups
     resident: Numbers  #: workgroups that a unit holds
-    each_full: Numbers  #: clocks of an iteration of all workgroups of a unit
+    iteration_full: Numbers  #: clocks of an iteration of all workgroups of a unit
     rest_full: Numbers  #: clocks outside the iterations
     exposed_full: Numbers  #: clocks an iteration takes longer per clock of extra load latency
-    each_last: Numbers
+    iteration_last: Numbers
     rest_last: Numbers
     exposed_last: Numbers
     matrix: Numbers  #: matrix clocks of a unit for an iteration of one workgroup
@@ -57,9 +57,9 @@ class Loops(Work):
             return self.iterations * self.uneven * pace + rest * terms.around + groups * written * terms.store
 
         last = np.where(
-            left > 0, clocks(self.each_last, self.rest_last, self.exposed_last, np.maximum(1, sharing)), 0.0
+            left > 0, clocks(self.iteration_last, self.rest_last, self.exposed_last, np.maximum(1, sharing)), 0.0
         )
-        total = rounds * clocks(self.each_full, self.rest_full, self.exposed_full, self.resident) + last
+        total = rounds * clocks(self.iteration_full, self.rest_full, self.exposed_full, self.resident) + last
         matrix = self.iterations * self.matrix
         busiest = (rounds * self.resident + sharing) * self.uneven
         inner = Inner(total, self.groups * matrix, busiest * matrix)

@@ -25,11 +25,11 @@ _HOT, _WARM = 0.1, 0.02  #: shares of all stalls; lines above are red, and yello
 
 def loop_rows(kernel: KernelProfile, loop: LoopProfile) -> list[tuple[str, str]]:
     """Return the rows on a loop, or straight-line code, for a number of workgroups on a unit."""
-    name, around = ("iteration", "prologue and epilogue") if loop.is_loop else ("hot code", "code around it")
+    name, outside = ("iteration", "prologue and epilogue") if loop.is_loop else ("hot code", "code around it")
     return [
         ("workgroups", f"{loop.groups} on a unit, which holds {kernel.resident} of {kernel.threads} threads"),
         (name, f"{loop.clocks:.0f} clocks, {loop.clocks / loop.groups:.0f} a workgroup"),
-        ("", f"{around}: {loop.around:.0f} clocks"),
+        ("", f"{outside}: {loop.rest:.0f} clocks"),
         ("busy", _busy(loop.busy, loop.clocks)),
         ("bound", loop.bound),
     ]
@@ -52,7 +52,7 @@ def _loop_json(loop: LoopProfile, verbose: bool) -> dict[str, Any]:
         "groups": loop.groups,
         "loop": loop.is_loop,
         "clocks": round(loop.clocks, 2),
-        "around": round(loop.around, 2),
+        "around": round(loop.rest, 2),
         "busy": _rounded(loop.busy),
         "bound": loop.bound,
         **({"lines": _lines_json(loop.lines)} if verbose else {}),
@@ -67,7 +67,7 @@ def launch_rows(time: LaunchTime, chip: Chip) -> list[tuple[str, str]]:
     launch = time.profile
     unit, moved = launch.units[launch.full], launch.moved
     alone = launch.units[1]
-    limits = ", ".join(f"{count} by {what}" for what, count in launch.held.items())
+    limits = ", ".join(f"{count} by {what}" for what, count in launch.resident.items())
     rows = [
         ("kernel", launch.kernel),
         ("grid", f"{launch.workgroups} workgroups of {launch.threads} threads; a unit holds {limits}"),
@@ -111,7 +111,7 @@ def _executed_text(launch: LaunchProfile) -> str:
 def _loop_text(unit: UnitProfile) -> str:
     if not unit.rounds:
         return "none"
-    how = f"{unit.rounds:.4g} rounds, {unit.each:.0f} clocks each"
+    how = f"{unit.rounds:.4g} rounds, {unit.iteration:.0f} clocks each"
     return f"{how}; {unit.left_out} of them told by others that are equal" if unit.left_out else how
 
 
@@ -156,7 +156,7 @@ def _launch_json(time: LaunchTime) -> dict[str, Any]:
         "kernel": launch.kernel,
         "workgroups": launch.workgroups,
         "threads": launch.threads,
-        "held": dict(launch.held),
+        "held": dict(launch.resident),
         "full": launch.full,
         "rounds": launch.rounds,
         "last": launch.last,
@@ -192,7 +192,7 @@ def _unit_json(unit: UnitProfile) -> dict[str, Any]:
         "groups": unit.groups,
         "clocks": round(unit.clocks, 2),
         "rounds": round(unit.rounds, 2),
-        "each": round(unit.each, 2),
+        "each": round(unit.iteration, 2),
         "left_out": unit.left_out,
         "busy": _rounded(unit.busy),
         "bound": unit.bound,

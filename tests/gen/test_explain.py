@@ -233,7 +233,7 @@ def test_printed_and_decoded_instructions_are_put_together(target: str) -> None:
 
 def test_the_steps_are_those_of_the_driver() -> None:
     made = make(cg.Conv.parse(SMALL, dir="FWD_D", dt="f16"), "gfx942")
-    (way,) = made.ways.values()
+    (way,) = made.histories.values()
     from convgen.compile_steps import steps as every
 
     assert [step.name for step in way.steps] == [step.name for step in every("gfx942")]
@@ -256,7 +256,7 @@ def test_a_config_that_failed_leaves_no_steps() -> None:
     problem = cg.Conv.parse(SMALL, dir="FWD_D", dt="f16")
     for _ in range(2):
         cg.compile(cg.build(problem, observe=recorder.observe))
-    (way,) = recorder.ways.values()
+    (way,) = recorder.histories.values()
     assert len({step.name for step in way.steps}) == len(way.steps)
 
 
@@ -306,7 +306,7 @@ def test_results_of_many_tiles_are_not_drawn(monkeypatch: pytest.MonkeyPatch) ->
 def test_fragments_are_drawn_where_they_can_be() -> None:
     """Of two dimensions, whole, of no more elements than somebody can look at; with tables if they are few."""
     made = make(cg.Matmul.parse("512x512:512x512", dt="f16"), "gfx942", "tile=256x256x32 waves=2x2 mma=32x32x8 acc=a")
-    (way,) = made.ways.values()
+    (way,) = made.histories.values()
     found = [*pictures.fragments(way.built, 64), *pictures.instruction_fragments(made.plan)]
     sizes = {f.name: math.prod(int(n) for n in re.findall(r"(\d+) [a-z]", f.shape)) for f in found}
     assert min(sizes.values()) <= 1024 < 8192 < max(sizes.values())

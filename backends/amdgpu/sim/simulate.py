@@ -142,7 +142,7 @@ class _Run(Run):
         return first
 
 
-def standing(code_object: bytes, kernel: str, threads: int) -> tuple[Program, WaveGroup]:
+def waves_at_entry(code_object: bytes, kernel: str, threads: int) -> tuple[Program, WaveGroup]:
     """Return the waves of one workgroup at the kernel's entry, with arguments and registers zero except for ids."""
     run = _Run({}, (), 1, "forward", MAX_INSTRUCTIONS)
     run.load(code_object, strict=False, approximate=None)

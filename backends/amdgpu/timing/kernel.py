@@ -14,7 +14,7 @@ from convgen.backends.amdgpu.tables import WAVE
 from convgen.backends.amdgpu.timing.lds_places import lds_clocks
 from convgen.backends.amdgpu.timing.ops import Op, Port, op_of, registers_of
 from convgen.backends.amdgpu.timing.unit import Latencies, Unit, busy_of
-from convgen.backends.steady_loop import TURNS, Steady
+from convgen.backends.steady_loop import ITERATIONS, Steady
 from convgen.backends.timing import (
     LATER,
     KernelProfile,
@@ -132,8 +132,8 @@ class _Kernel:
         Products outside the loop count as further iterations of equal length.
         """
         soon, later = (self._steady(groups, each) for each in (latency, latency + LATER))
-        rest = max(0.0, soon.around - self._beside * soon.each)
-        return Pace(soon.each, rest, exposed(soon.each, later.each))
+        rest = max(0.0, soon.rest - self._beside * soon.iteration)
+        return Pace(soon.iteration, rest, exposed(soon.iteration, later.iteration))
 
     @cached_property
     def _beside(self) -> float:
@@ -149,11 +149,11 @@ class _Kernel:
         lines = (line_of(i, i.address - first.address, self.arch) for i in code)
         timed = tuple(TimedLine(line, stall) for line, stall in zip(lines, steady.stalls))
         busy = _busy(self._ops[1], groups * self.waves)
-        return LoopProfile(groups, is_loop, steady.each, steady.around, busy, timed)
+        return LoopProfile(groups, is_loop, steady.iteration, steady.rest, busy, timed)
 
     def _steady(self, groups: int, latency: float) -> Steady:
         before, body, after = self._ops
-        streams = ([*before, *(body * turns), *after] for turns in TURNS)
+        streams = ([*before, *(body * turns), *after] for turns in ITERATIONS)
         short, long = (Unit(Latencies(latency)).run([[ops] * self.waves] * groups) for ops in streams)
         return Steady.of(short, long, len(before), len(body))
 

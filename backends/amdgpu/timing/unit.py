@@ -79,7 +79,7 @@ def busy_of(ops: Iterable[tuple[Op, float]]) -> dict[str, float]:
 
 
 @frozen(eq=False)
-class Course:
+class ModelRun:
     """The result of a run."""
 
     end: float  #: clocks until the last wave has ended
@@ -93,7 +93,7 @@ class Unit:
 
     latencies: Latencies = Latencies()
 
-    def run(self, workgroups: Sequence[Workgroup]) -> Course:
+    def run(self, workgroups: Sequence[Workgroup]) -> ModelRun:
         """Run all waves from the first instruction to the last."""
         return _Run(workgroups, self.latencies).course()
 
@@ -113,7 +113,7 @@ class _Run:
         self.arrived: list[list[tuple[int, Wave]]] = [[] for _ in workgroups]  #: waves that wait at a barrier
         self.occupied: list[Occupied] = []
 
-    def course(self) -> Course:
+    def course(self) -> ModelRun:
         """Run until no wave has an instruction left."""
         while self.queue:
             now, number, wave = heappop(self.queue)
@@ -130,7 +130,9 @@ class _Run:
                 self._open(wave.group)
             else:
                 self._go_on(number, wave)
-        return Course(max((wave.done[-1] for wave in self.waves if wave.done), default=0.0), self.waves, self.occupied)
+        return ModelRun(
+            max((wave.done[-1] for wave in self.waves if wave.done), default=0.0), self.waves, self.occupied
+        )
 
     def _go_on(self, number: int, wave: Wave) -> None:
         """Queue a wave's next instruction, or end the wave, which barriers then no longer wait for."""

@@ -13,7 +13,7 @@ from convgen.backends.intel.sim.decode import Instruction
 from convgen.backends.intel.tables import FACTS
 from convgen.backends.intel.timing.ops import Op, op_of
 from convgen.backends.intel.timing.unit import run
-from convgen.backends.steady_loop import TURNS, Steady
+from convgen.backends.steady_loop import ITERATIONS, Steady
 from convgen.backends.timing import KernelProfile, LoopProfile, TimedLine
 from convgen.ir.error import UserError
 from convgen.ir.record import frozen
@@ -91,13 +91,13 @@ class _Kernel:
     def loop(self, groups: int) -> LoopProfile:
         """Return the loop's profile when `groups` workgroups share a core."""
         before, body, after = self._ops
-        streams = ([*before, *(body * turns), *after] for turns in TURNS)
+        streams = ([*before, *(body * turns), *after] for turns in ITERATIONS)
         threads = spread(groups, self.threads, FACTS[self.target].core.simds)
         short, long = (run([[ops] * count for count in threads]) for ops in streams)
         steady = Steady.of(short, long, len(before), len(body))
         lines = (line_of(i, self.target) for i in self._parts[1])
         timed = tuple(TimedLine(line, stall) for line, stall in zip(lines, steady.stalls))
-        return LoopProfile(groups, self._hot[2], steady.each, steady.around, _busy(body, sum(threads)), timed)
+        return LoopProfile(groups, self._hot[2], steady.iteration, steady.rest, _busy(body, sum(threads)), timed)
 
 
 def spread(groups: int, threads: int, engines: int) -> list[int]:

@@ -17,7 +17,7 @@ from convgen.backends.amdgpu.timing.launch import profile_launch
 from convgen.backends.amdgpu.timing.moved import Reads, Share
 from convgen.backends.amdgpu.timing.ops import Op, Port
 from convgen.backends.amdgpu.timing.repeated_rounds import Rounds, shortened
-from convgen.backends.amdgpu.timing.unit import Course, Latencies, Unit
+from convgen.backends.amdgpu.timing.unit import Latencies, ModelRun, Unit
 from convgen.backends.simulation import KernelArg, LaunchRequest
 from convgen.backends.target import get
 from convgen.backends.timing import LaunchProfile, Machine
@@ -48,7 +48,7 @@ BODY = {0, 4, 8, 12}
 # ---------------------------------------------------------------- rounds that are left out
 
 
-def run(rounds: Rounds) -> Course:
+def run(rounds: Rounds) -> ModelRun:
     return Unit(Latencies(300)).run(rounds.workgroups)
 
 
@@ -220,7 +220,7 @@ def test_products_beside_a_loop_are_iterations_of_it(ways: str, blocks: int) -> 
     unit = profiled(code).units[1]
     assert unit.rounds * blocks < 17
     assert unit.iterations * blocks == pytest.approx(17)
-    around = kernel.profile(code.object or b"", "x")[0].loops[0].around
+    around = kernel.profile(code.object or b"", "x")[0].loops[0].rest
     each, rest, _ = kernel.loop_clocks(code.object or b"", 500.0).shared[1]
     beside = 17 / blocks - unit.rounds
     assert around - rest == pytest.approx(beside * each) or rest == 0

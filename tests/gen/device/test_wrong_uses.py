@@ -46,7 +46,7 @@ def held(kernel: DeviceKernel, name: str = "src") -> Any:
 
 def shown(kernel: DeviceKernel, **changes: Any) -> Any:
     """src on the device, as DLPack tells it but for `changes`."""
-    return Flat(evolve(held(kernel).seen(), **changes))
+    return Flat(evolve(held(kernel).shared(), **changes))
 
 
 def freed(kernel: DeviceKernel) -> Any:
@@ -198,7 +198,7 @@ def test_torch_that_keeps_gradients(kernel: DeviceKernel) -> None:
 def test_layouts_in_blocks_are_no_strides(standin: StandIn) -> None:
     kernel = cg.load(compiled(BLOCKED))
     flat = kernel.put("dst", np.zeros((1, 20, 6, 6), np.float16))
-    seen = evolve(flat.seen(), dims=(1, 20, 6, 6), strides=(720, 36, 6, 1))
+    seen = evolve(flat.shared(), dims=(1, 20, 6, 6), strides=(720, 36, 6, 1))
     with pytest.raises(UserError) as error:
         kernel(**inputs(BLOCKED), dst=Flat(seen))
     told(error, "given dst of f16[1, 20, 6, 6] on the device, wanted f16[1152] in the order of aBcd16b")
