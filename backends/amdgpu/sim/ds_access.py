@@ -119,7 +119,7 @@ def locate(
 def read_places(g: WaveGroup, step: Step, at: Located, *, guess: bool = False) -> tuple[Array, Bools | None]:
     """Read LDS and stamp the read; return data and undefined words [words, waves, lanes].
 
-    A `guess` may be stale, as a compare-and-swap follows that checks it.
+    A `guess` is a read whose value a compare-and-swap may check later; it may be stale.
     """
     lds, lanes, units = g.env.local, at.lanes, at.units
     data = lds.load(at.stretch)

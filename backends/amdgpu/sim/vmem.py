@@ -21,7 +21,7 @@ from convgen.backends.amdgpu.sim.state import Pending, WaveGroup, scalar_bits
 from convgen.backends.amdgpu.sim.step import Context, Step, unsupported
 from convgen.backends.amdgpu.sim.stores import store_checked
 from convgen.backends.amdgpu.sim.waits import issue
-from convgen.backends.sim.global_access import issue_store, load_lanes
+from convgen.backends.sim.global_access import LoadKind, issue_store, load_lanes
 from convgen.backends.sim.local import Stretch
 from convgen.backends.sim.wave_arrays import Array, Bools, any_along, united
 from convgen.ir.record import frozen
@@ -65,14 +65,16 @@ def compile_vmem(instruction: Instruction, context: Context) -> Step | None:
     return _load(instruction, context, width, target, make(instruction, context, operands), space)
 
 
-def load_words(g: WaveGroup, step: Step, where: Where, size: int, atomic: str = "") -> tuple[Array, Bools | None]:
+def load_words(
+    g: WaveGroup, step: Step, where: Where, size: int, kind: LoadKind = LoadKind.PLAIN
+) -> tuple[Array, Bools | None]:
     """Load `size` bytes per lane; words outside a descriptor's range read 0."""
     if where.local is not None:
         return load_flat(g, step, where, size)
     if where.pieces is not None:
         return _load_pieces(g, step, where)
     if where.words is None:
-        return load_lanes(g, step, where.address, size, where.lanes, atomic=atomic)
+        return load_lanes(g, step, where.address, size, where.lanes, kind=kind)
     data, poison = [], []
     for word, lanes in enumerate(where.words):
         got, bad = load_lanes(g, step, where.address + np.uint64(where.stride * word), 4, lanes)
@@ -155,8 +157,9 @@ def _load(
     writes, land = step.writes, transfer.landing(width)
     scope = context.arch.scope
     atomic = context.text.tracked and width.size >= 4 and scope.load in instruction.modifiers
-    meets = ("operations" if scope.store else "stores") if atomic else ""
-    meets = meets or ("guess" if context.text.swaps and width.size in (4, 8) else "")
+    kind = LoadKind.GUESS if context.text.swaps and width.size in (4, 8) else LoadKind.PLAIN
+    if atomic:
+        kind = LoadKind.ATOMIC if scope.store else LoadKind.ATOMIC_UNMARKED
     if atomic:
         plain = land
 
@@ -167,7 +170,7 @@ def _load(
     def run(g: WaveGroup) -> None:
         transfer.check_address(g, step, address)
         where = address.resolve(g, step, width.size, transfer.active(g))
-        data, poison = load_words(g, step, where, width.size, meets)
+        data, poison = load_words(g, step, where, width.size, kind)
         g.env.counters["global_read_bytes"] += where.moved(g.active_lanes(), width.size)
         if poison is not None and where.private:
             g.env.scratch.recall(g, where, registers, poison)
