@@ -91,15 +91,15 @@ class AmdVectors(Elements):
         if to.elem is bf16 and of.elem in (s32, u32):
             return self.tuple_of(self.vector_registers(round_to_odd(e.a).to(retyped(of, f32)).to(e.type)))
         source = self.vector_registers(e.a)
-        how = plan(of.elem, to.elem, self.facts, saturate=isinstance(e, Saturate))
-        if how is None:
+        conversion = plan(of.elem, to.elem, self.facts, saturate=isinstance(e, Saturate))
+        if conversion is None:
             raise Unsupported(
                 f"given a conversion from {of} to {to}, wanted one that {self.facts.name} has: {in_short(e)}"
             )
         size = max(1, of.elem.bits // 32)
         elements = [self.tuple_of(view(source, i, size)) for i in range(0, -(-of.bits // 32), size)]
         dst = self.out.new("v", -(-to.bits // 32))
-        convert(self.out, how, elements, 32 // min(32, of.elem.bits), dst, to)
+        convert(self.out, conversion, elements, 32 // min(32, of.elem.bits), dst, to)
         return dst
 
     def _fill(self, dst: Reg, words: Sequence[int]) -> None:

@@ -18,7 +18,7 @@ from convgen.ir.expr import Expr
 from convgen.ir.floats import Abs, Cos, Fma, Neg, Sin
 from convgen.ir.types import Type, VectorType, f16, f32, vector
 
-_TURN = 0x40C90FDB  #: f32; radians of a full turn
+_REVOLUTION = 0x40C90FDB  #: f32; radians of a revolution
 
 
 class Elements(Choices):
@@ -144,7 +144,7 @@ class Elements(Choices):
         for n, to in enumerate(into):
             self.do("add", to, turns(n), self.scalars.negated(to, "f"))
         for to in into:
-            self.do("mul", to, to, Literal(_TURN, "f"))
+            self.do("mul", to, to, Literal(_REVOLUTION, "f"))
 
     def _changed(self, e: Expr) -> Reg:
         """Change bits of each element: the sign of a float, or all bits of an integer."""
