@@ -153,7 +153,7 @@ class _Block:
     @property
     def shared(self) -> Numbers:
         core, tuned = self.facts.core, tuning(self.facts)
-        conflicts = np.maximum(1.0, tuned.turned_row / (self.k * self.elem))
+        conflicts = np.maximum(1.0, tuned.conflict_free_row / (self.k * self.elem))
         written = sum(
             rows * cols * self.elem * (1.0 if load.along_k else conflicts) for load, (rows, cols) in self._loads
         )
@@ -161,7 +161,7 @@ class _Block:
             rows, cols = self.sides[0]
             written = written + rows * cols * self.elem * (cols * self.elem < _WHOLE_ROW)
         is_full = (1 + _GAPS) * self.copied * self.slots > self.facts.shared_bytes
-        written = np.where(is_full, tuned.crowded, 1.0) * written / core.shared_rate
+        written = np.where(is_full, tuned.unpadded, 1.0) * written / core.shared_rate
         return self.read / core.shared_read_rate + np.where(self.slots > 0, written, 0)
 
     @property
@@ -191,7 +191,7 @@ class _Block:
         messages = sum(number * decode for number, decode in zip(self.messages, self.decodes))
         nearer = self.read / (self.facts.chunk_bytes * self.lanes) * np.maximum(*self.decodes)
         turned = sum(rows * cols for load, (rows, cols) in self._loads if not load.along_k) * self.elem
-        around = tuned.read * self.reads + tuned.turn * turned / (4 * self.lanes)
+        around = tuned.read * self.reads + tuned.transpose * turned / (4 * self.lanes)
         each = (messages + np.where(self.slots > 0, 0, nearer)) * tuned.message
         taken: Numbers = (each + np.where(self.slots > 0, around, 0) + tuned.block) * self.subgroups / self.simds
         return taken
