@@ -217,8 +217,8 @@ class UnitProfile:
         """Return the loop iterations that would do all products of the kernel, including those outside the loop."""
         products = [(each.times, each.times * each.line.flop) for each in self.lines]
         of_loop = sum(flop for times, flop in products if times > self.rounds - 0.5)
-        found = self.rounds * sum(flop for _, flop in products) / of_loop if of_loop else self.rounds
-        return max(1.0, found)
+        iterations = self.rounds * sum(flop for _, flop in products) / of_loop if of_loop else self.rounds
+        return max(1.0, iterations)
 
     def pace(self, iterations: float) -> Pace:
         """Return the pace of its workgroups if the kernel's products are worth `iterations` iterations.

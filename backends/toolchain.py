@@ -97,8 +97,8 @@ def identity(path: str | None) -> str:
     """Return a text that identifies a program and its version (path, size, time); empty for None."""
     if path is None:
         return ""
-    found = os.stat(_which(path) or path)
-    return f"{path} {found.st_size} {found.st_mtime_ns}"
+    status = os.stat(_which(path) or path)
+    return f"{path} {status.st_size} {status.st_mtime_ns}"
 
 
 #: System messages for missing space, permissions or files (C library, strerror).

@@ -139,12 +139,12 @@ def traced(launch: LaunchProfile, kernel: KernelAnalysis) -> list[Traced]:
     rows = {line.offset: row for row, line in enumerate(kernel.lines, 1)}
     behind = {a.offset: b.offset for a, b in pairwise(kernel.lines)}
     slots: Counter[int] = Counter()
-    found = []
+    waves = []
     for wave in launch.units[launch.full].waves():
         if wave.steps:
-            found.append(_traced(wave, slots[wave.simd], rows, behind))
+            waves.append(_traced(wave, slots[wave.simd], rows, behind))
             slots[wave.simd] += 1
-    return found
+    return waves
 
 
 def _traced(wave: Executed, slot: int, rows: Mapping[int, int], behind: Mapping[int, int]) -> Traced:
@@ -236,16 +236,16 @@ def wave_of(wave: Traced) -> dict[str, Any]:
 
 def filenames(waves: Sequence[Traced]) -> dict[str, Any]:
     """Return filenames.json: each wave's file, begin and end, by engine, SIMD, slot and number there."""
-    found: dict[str, dict[str, Any]] = {}
+    files_by_simd: dict[str, dict[str, Any]] = {}
     for wave in waves:
-        found.setdefault(str(wave.simd), {})[str(wave.slot)] = {"0": [wave.file, wave.begin, wave.end]}
+        files_by_simd.setdefault(str(wave.simd), {})[str(wave.slot)] = {"0": [wave.file, wave.begin, wave.end]}
     return {
         "counter_names": [],
         "gfxip": _GFXIP,
         "gfxv": "vega",
         "global_begin_time": 0,
         "version": _VERSION,
-        "wave_filenames": {str(_ENGINE): found},
+        "wave_filenames": {str(_ENGINE): files_by_simd},
     }
 
 
@@ -301,17 +301,17 @@ def _rows(launch: LaunchProfile, kernel: KernelAnalysis, waves: Sequence[Traced]
 
 
 def _spent(waves: Sequence[Traced]) -> dict[int, _Spent]:
-    found: dict[int, _Spent] = {}
+    spent: dict[int, _Spent] = {}
     for wave in waves:
         before = wave.begin
         for time, _, stall, duration, row in wave.instructions:
-            mine = found.setdefault(row, _Spent())
+            mine = spent.setdefault(row, _Spent())
             mine.hits += 1
             mine.latency += duration
             mine.stall += stall
             mine.idle += max(0, time - before)
             before = max(before, time + duration)
-    return found
+    return spent
 
 
 def _table(launch: LaunchProfile, kernel: KernelAnalysis) -> str:

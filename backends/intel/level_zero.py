@@ -192,12 +192,12 @@ class Device:
         """Open a GPU by number. Raises UserError if the library or the GPU is missing."""
         self.name, self.number = f"{RUNTIME.kind}:{number}", number
         self.library = Library.find(NAMES, VARIABLE, "the loader of Level Zero", _SIGNATURES, _error_name)
-        found = [] if self.library.status("zeInit", 0) else list(self._found())
-        if number >= len(found):
-            there = f"level_zero:0 to level_zero:{len(found) - 1}" if found else "a GPU, but Level Zero finds none"
+        gpus = [] if self.library.status("zeInit", 0) else list(self._found())
+        if number >= len(gpus):
+            there = f"level_zero:0 to level_zero:{len(gpus) - 1}" if gpus else "a GPU, but Level Zero finds none"
             raise UserError(f"given the device {self.name}, wanted {there}")
-        driver, self.handle, properties = found[number]
-        self._handles = [handle.value for _, handle, _ in found]
+        driver, self.handle, properties = gpus[number]
+        self._handles = [handle.value for _, handle, _ in gpus]
         self.title = properties.model.decode(errors="replace")
         self._timer, self._timer_bits = properties.timer, properties.timer_bits
         self.context, self._pending = _P(), dict[int, list[c.c_void_p]]()

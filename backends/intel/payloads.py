@@ -74,30 +74,33 @@ class _FreeRegisters:
     def __init__(self, places: _Places, liveness: Liveness, banks: Mapping[str, Bank]) -> None:
         self.places, self.liveness, self.banks = places, liveness, banks
 
-    def place_scalars(self, made: Sequence[VirtualRegister], span: int) -> Mapping[VirtualRegister, int]:
+    def place_scalars(self, scalars: Sequence[VirtualRegister], span: int) -> Mapping[VirtualRegister, int]:
         """Return places for as many of some scalars as can stay throughout a loop at positions `span`."""
-        free = [at for at, needed in self._needed("s", made, 0).items() if not needed & span]
-        for count in range(len(made), 0, -1):
-            taken = {self.places[v] for v in made[count:]}  # places of scalars that the loop still sets
+        free = [at for at, needed in self._needed("s", scalars, 0).items() if not needed & span]
+        for count in range(len(scalars), 0, -1):
+            taken = {self.places[v] for v in scalars[count:]}  # places of scalars that the loop still sets
             places = [at for at in free if at not in taken]
             if count <= len(places):
-                return dict(zip(made[:count], places))
+                return dict(zip(scalars[:count], places))
         return {}
 
     def place_addresses(
-        self, made: Sequence[VirtualRegister], span: int, holds: Sequence[int]
+        self, addresses: Sequence[VirtualRegister], span: int, holds: Sequence[int]
     ) -> tuple[Sequence[VirtualRegister], _Places]:
         """Return the addresses that can stay throughout a loop at positions `span`, and the places of all.
 
         None stays if the others would then be overwritten at once.
         """
-        free = [at for at, needed in self._needed("v", made, 0).items() if not needed & span]
-        order = [*made[::2], *made[1::2]]  # neighbours are used close together: do not make both share registers
+        free = [at for at, needed in self._needed("v", addresses, 0).items() if not needed & span]
+        order = [
+            *addresses[::2],
+            *addresses[1::2],
+        ]  # neighbours are used close together: do not make both share registers
         for hold in sorted(holds, reverse=True):
-            needed, live = self._needed("v", made, hold), self.liveness.ranges(hold=hold)
+            needed, live = self._needed("v", addresses, hold), self.liveness.ranges(hold=hold)
             for count in range(min(len(order), len(free)), 0, -1):
                 kept = dict(zip(order[:count], free))
-                others = {v: live[v] for v in made if v not in kept}
+                others = {v: live[v] for v in addresses if v not in kept}
                 by_turns = _placed(others, needed | {at: needed[at] | span for at in kept.values()})
                 if by_turns is not None:
                     return list(kept), {**self.places, **kept, **by_turns}

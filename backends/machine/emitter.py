@@ -71,7 +71,7 @@ class Emitter(ABC):
     def retarget(self, made: Operand, to: Reg) -> bool:
         """Let the last instruction write `to` instead of the fresh `made`; False if `made` is not its result."""
 
-    def redirect(self, made: Reg, to: Reg, since: int) -> bool:
+    def redirect(self, fresh: Reg, to: Reg, since: int) -> bool:
         """Let the block's instructions from index `since` on write `to` instead of the fresh tuple `made`.
 
         Return False if other instructions write part of `made`, or if one of these reads a word of `to` after it is
@@ -79,15 +79,15 @@ class Emitter(ABC):
         """
         written, writers = 0, list[Instruction]()
         for i in self.block.instructions[since:]:
-            kept, words = _words(to.vreg, i.uses()), _words(made.vreg, i.defs())
-            if written & kept or _words(made.vreg, i.uses()):
+            kept, words = _words(to.vreg, i.uses()), _words(fresh.vreg, i.defs())
+            if written & kept or _words(fresh.vreg, i.uses()):
                 return False
             if words:
                 if len(i.dst) > 1 or type(i.dst[0]) is not Reg or (kept and i.early_clobber):
                     return False
                 written |= words << to.first
                 writers.append(i)
-        if made.bank != to.bank or not made.whole or written != _words(to.vreg, (to,)):
+        if fresh.bank != to.bank or not fresh.whole or written != _words(to.vreg, (to,)):
             return False
         for i in writers:
             (old,) = i.defs()

@@ -305,11 +305,11 @@ class Lds:
         if other is None:
             self._report(group, step, race, what.format("another wave") + _SINCE, where, units)
             return
-        wave, made = other
-        instruction = made.step.instruction
+        wave, remembered = other
+        instruction = remembered.step.instruction
         named = f"`{instruction.text}` at +{instruction.address - group.env.reporter.base:#x}"
-        lack = f" by {named}, not waited for before the barrier" if made.outstanding else f"{_SINCE} by {named}"
-        cause = what, instruction.address, made.outstanding
+        lack = f" by {named}, not waited for before the barrier" if remembered.outstanding else f"{_SINCE} by {named}"
+        cause = what, instruction.address, remembered.outstanding
         self._report(group, step, race, what.format(f"wave {wave}") + lack, where, units, cause)
 
     @staticmethod
@@ -322,12 +322,12 @@ class Lds:
 
     def _other(self, access: str, unit: int, own: U32) -> tuple[int, _Access] | None:
         """Return another wave and its latest `access` to a unit in the epoch of stamp `own`; None if forgotten."""
-        for made in reversed(self._accesses):
-            if made.kind == access:
-                stamps = np.broadcast_to(made.stamps, made.units.shape)[made.units == unit]
+        for remembered in reversed(self._accesses):
+            if remembered.kind == access:
+                stamps = np.broadcast_to(remembered.stamps, remembered.units.shape)[remembered.units == unit]
                 others = stamps[_others(stamps, own)]
                 if len(others):
-                    return int(others[0]) >> 1 & 0xFF, made
+                    return int(others[0]) >> 1 & 0xFF, remembered
         return None
 
     def stamp_write(self, units: Array, mine: U32, clean: Array | int) -> bool:

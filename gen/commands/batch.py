@@ -100,12 +100,12 @@ def _journal(options: argparse.Namespace) -> Journal:
     return Journal(Path(options.resume), report.check_row)
 
 
-def _tell_of_reading(options: argparse.Namespace, reader: Reader, found: int) -> None:
+def _tell_of_reading(options: argparse.Namespace, reader: Reader, problems: int) -> None:
     """Report ignored lines. Raises UserError if there is no problem."""
     if reader.ignored:
         texts = ", ".join(f"{option} ({where})" for option, where in reader.ignored.items())
         session.complain(f"note: ignored, as they mean nothing here: {texts}")
-    if not found:
+    if not problems:
         remarks = f" ({_counted_remarks(reader)})" if reader.remarks else ""
         raise UserError(f"given {options.file} with no problem that is selected{remarks}, wanted at least one")
 

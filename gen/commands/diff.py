@@ -75,17 +75,17 @@ def diff(arguments: Sequence[str]) -> int:
 
     from convgen.explain.difference import Difference, as_json
 
-    found = Difference.of(
+    difference = Difference.of(
         _subject(a, targets[0], configs[0], launch_a, knobs), _subject(b, targets[1], configs[1], launch_b, knobs)
     )
-    for side in (found.a, found.b):
+    for side in (difference.a, difference.b):
         for remark in side.subject.remarks:
             if not options.json:
                 complain(f"note: {side.letter}: {remark}")
     if options.json:
-        print(json.dumps(as_json(found)))
+        print(json.dumps(as_json(difference)))
     else:
-        _print(found)
+        _print(difference)
     return FINE
 
 
@@ -156,26 +156,30 @@ def _subject(
     return code(path, launch)
 
 
-def _print(found: Difference) -> None:
+def _print(difference: Difference) -> None:
     from convgen.explain.difference import shown
     from convgen.show import report
 
-    for side in (found.a, found.b):
+    for side in (difference.a, difference.b):
         rows = [(side.letter, side.name), ("target", side.subject.target)]
         rows += [("kernel", side.kernel.name)] if side.kernel else []
         rows += [("config", " ".join(f"{k}={v}" for k, v in side.config.items()))] if side.config else []
         report.show([*rows, *([("bound", side.bound)] if side.bound else [])], sys.stdout)
         print()
-    if words := found.config():
+    if words := difference.config():
         report.show_table(("config", "A", "B"), words, sys.stdout)
         print()
-    of = "an iteration" if found.has_loops else f"a {found.subgroup}"
-    for title, rows_of in (("", found.numbers), (f"{of} has", found.mix), ("clocks waited", found.stalls)):
+    of = "an iteration" if difference.has_loops else f"a {difference.subgroup}"
+    for title, rows_of in (
+        ("", difference.numbers),
+        (f"{of} has", difference.mix),
+        ("clocks waited", difference.stalls),
+    ):
         if pairs := rows_of():
             rows_ = [(name, shown(a), shown(b), _ratio(a, b)) for name, (a, b) in pairs.items()]
             report.show_table((title, "A", "B", "B : A"), rows_, sys.stdout)
             print()
-    for sentence in found.told():
+    for sentence in difference.told():
         print(sentence)
 
 

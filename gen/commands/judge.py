@@ -211,7 +211,7 @@ def _kernel_json(judgement: Judgement) -> dict[str, Any]:
     """Return a kernel's entry of `--json`."""
     from convgen.show import report
 
-    told: dict[str, Any] = {
+    entry: dict[str, Any] = {
         "object": judgement.name,
         "kernel": judgement.kernel,
         "target": judgement.target,
@@ -219,9 +219,9 @@ def _kernel_json(judgement: Judgement) -> dict[str, Any]:
         "reason": judgement.reason or None,
     }
     if judgement.launch is None or judgement.outcome is None:
-        return told
+        return entry
     request, outcome = judgement.launch.request, judgement.outcome
-    return told | {
+    return entry | {
         "grid": list(request.grid),
         "workgroup": list(request.workgroup),
         "lds_bytes": request.shared_bytes,

@@ -254,11 +254,11 @@ def _json(shown: _Shown, options: argparse.Namespace) -> dict[str, Any]:
     def owners(keys: Any) -> Any:
         return list(sets.get(keys, ())) if isinstance(keys, int) else [owners(each) for each in keys]
 
-    found: dict[str, Any] = {**dict(shown.rows), "shape": list(on.digits.shape), "digits": str(on.digits)}
+    entry: dict[str, Any] = {**dict(shown.rows), "shape": list(on.digits.shape), "digits": str(on.digits)}
     if not isinstance(nested, str):
         for name in ("packed_shape", "distributed_shape", "unpacked_shape"):
-            found[name] = list(getattr(nested, name))
-    found |= {"nested": str(nested), "xetile": shown.maps, "unit": shown.unit, "owner_count": on.owners}
-    found |= {"replication": list(on.replication), "owners": owners(on.grid().tolist())}
-    found |= {} if options.at is None else {"at": _at(shown, options.at)}
-    return found | ({} if options.owner is None else {"held": _held(shown, options.owner)})
+            entry[name] = list(getattr(nested, name))
+    entry |= {"nested": str(nested), "xetile": shown.maps, "unit": shown.unit, "owner_count": on.owners}
+    entry |= {"replication": list(on.replication), "owners": owners(on.grid().tolist())}
+    entry |= {} if options.at is None else {"at": _at(shown, options.at)}
+    return entry | ({} if options.owner is None else {"held": _held(shown, options.owner)})

@@ -109,15 +109,15 @@ def _grid(options: argparse.Namespace) -> int:
     if options.output:
         _draw(options, shown, facts.caches.dies, facts.compute_units // facts.caches.dies)
     if options.json:
-        found: dict[str, Any] = {"grid": [m, n], "batch": options.batch, "slices": options.slices, **_json(shown)}
+        entry: dict[str, Any] = {"grid": [m, n], "batch": options.batch, "slices": options.slices, **_json(shown)}
         if order is None:
             from convgen.choose.workgroup_orders import named
 
             orders = named(max(2, facts.caches.dies), _GROUP)
             mappings = {text: WorkgroupMapping.of(m, n, k=options.slices, batch=options.batch, order=each)
                         for text, each in orders.items()}  # fmt: skip
-            found["mappings"] = {text: _json(mapping) for text, mapping in mappings.items()}
-        print(json.dumps(found))
+            entry["mappings"] = {text: _json(mapping) for text, mapping in mappings.items()}
+        print(json.dumps(entry))
         return FINE
     for title, tiles in _tables(shown):
         print(title, end="")
@@ -249,16 +249,16 @@ def _row(launch: Launch, plan: Plan, order: Order) -> dict[str, Any]:
     """Return the traffic of an order by the closed form; for a matrix product also block by block."""
     from convgen.problem.matmul import Matmul
 
-    found = launch.traffic(order)
-    clocks = found.clocks(launch.facts.caches, launch.facts.compute_units)
+    traffic = launch.traffic(order)
+    clocks = traffic.clocks(launch.facts.caches, launch.facts.compute_units)
     row = {
         "order": str(order),
         "clocks": round(clocks),
-        **_moved(found.fill, found.hit_rate, found.memory, found.bound),
+        **_moved(traffic.fill, traffic.hit_rate, traffic.memory, traffic.bound),
     }
     if isinstance(plan.problem, Matmul):
         simulated = launch.simulated(order, plan)
-        row["simulated"] = _moved(simulated.fill, simulated.hit_rate, simulated.memory, found.bound)
+        row["simulated"] = _moved(simulated.fill, simulated.hit_rate, simulated.memory, traffic.bound)
     return row
 
 

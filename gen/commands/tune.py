@@ -120,12 +120,12 @@ def _rows(options: argparse.Namespace, requests: Sequence[Request], path: Path) 
     try:
         known = registry.read_or_begin(path)
         with session.progress_bar("tune") as progress, closing(_coming(options, requests, known)) as coming:
-            for at, found in coming:
-                if isinstance(found, dict):
-                    done[at] = found
+            for at, row_or_result in coming:
+                if isinstance(row_or_result, dict):
+                    done[at] = row_or_result
                 else:
-                    registry.add(path, [found.entry])
-                    done[at] = _tuned(requests[at], found)
+                    registry.add(path, [row_or_result.entry])
+                    done[at] = _tuned(requests[at], row_or_result)
                 while len(rows) in done:
                     rows.append(done[len(rows)])
                     _tell(options, rows[-1])
@@ -242,13 +242,13 @@ def _summarise(options: argparse.Namespace, rows: Sequence[Row]) -> None:
     """Print the table of all problems and the number of each status; with JSON only the latter, on stderr."""
     from convgen.show import report
 
-    found = [row["data"] for row in rows]
+    entries = [row["data"] for row in rows]
     if not options.json:
-        report.show_table(("status", "us", "chosen", "problem", "config"), list(map(_cells, found)), sys.stdout)
+        report.show_table(("status", "us", "chosen", "problem", "config"), list(map(_cells, entries)), sys.stdout)
         print()
-    counts = Counter(data["status"] for data in found)
+    counts = Counter(data["status"] for data in entries)
     texts = [f"{counts[status]} {status}" for status in STATUSES if counts[status]]
-    gains = [data["chosen"]["us"] / data["us"] for data in found if data["chosen"] is not None]
+    gains = [data["chosen"]["us"] / data["us"] for data in entries if data["chosen"] is not None]
     better = f"; {sum(gain > 1 for gain in gains)} quicker than chosen" if gains else ""
     print(", ".join(texts) + better, file=sys.stderr if options.json else sys.stdout)
 

@@ -50,8 +50,8 @@ _RESERVED = frozenset(  # keywords of C and C++
 
 def _member(name: str) -> str:
     """Return a name as an identifier of a member in C."""
-    found = re.sub(r"[^A-Za-z0-9_]", "_", name)
-    return f"{found}_" if found in _RESERVED or found[:1].isdigit() else found
+    identifier = re.sub(r"[^A-Za-z0-9_]", "_", name)
+    return f"{identifier}_" if identifier in _RESERVED or identifier[:1].isdigit() else identifier
 
 
 @frozen
@@ -131,11 +131,11 @@ class _Writer:
         """Return a launch expression in C."""
         names = {name: _C(f"(int64_t)scalars->{_member(name)}") for name in self.free}
         try:
-            found = _C.of(arithmetic.value(text, names, _CALLED))
+            expression = _C.of(arithmetic.value(text, names, _CALLED))
         except ValueError:
             raise UserError(f"given the launch expression {text!r}, wanted one of known scalars") from None
-        self.calls |= found.calls
-        return found.text
+        self.calls |= expression.calls
+        return expression.text
 
     def bytes_of(self, buffer: Buffer) -> str:
         """Return a C expression of the bytes of a buffer."""
@@ -155,12 +155,12 @@ class _Writer:
         kind, name, promise = types.scalar(scalar.dtype), _member(scalar.name), scalar.promise
         if promise is None and kind.is_int:
             promise = Promise(kind.min, kind.max, 1)
-        told = scalar.dtype
+        range_text = scalar.dtype
         if promise:
-            told = f"from {promise.least} to {promise.most}"
-            told += f", a multiple of {promise.multiple}" if promise.multiple > 1 else ""
+            range_text = f"from {promise.least} to {promise.most}"
+            range_text += f", a multiple of {promise.multiple}" if promise.multiple > 1 else ""
         field, default = "int64_t" if kind.is_int else "double", f".{name} = {scalar.value!r}"
-        return {"name": name, "field": field, "told": told, "promise": promise, "default": default}
+        return {"name": name, "field": field, "told": range_text, "promise": promise, "default": default}
 
     def argument(self, arg: Buffer | Scalar) -> dict[str, Any]:
         if isinstance(arg, Buffer):

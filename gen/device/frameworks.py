@@ -56,9 +56,9 @@ def empty_numpy(tensor: StoredTensor) -> Any:
 def stream_of(given: Any) -> int:
     """Return the handle of a stream: a number, or a stream of torch, cupy or convgen. Raises UserError."""
     for attribute in ("handle", "cuda_stream", "ptr"):
-        found = getattr(given, attribute, None)
-        if isinstance(found, int):
-            return found
+        handle = getattr(given, attribute, None)
+        if isinstance(handle, int):
+            return handle
     if isinstance(given, int) and not isinstance(given, bool) and given >= 0:
         return given
     raise UserError(f"given a stream of type {type(given).__name__}, wanted a number, or a stream of torch or cupy")

@@ -56,10 +56,10 @@ def look(name: str, given: Any, device: Device, stream: int) -> Given:
     if isinstance(given, DeviceArray):
         _check_device(name, given.device.name, device)
         try:
-            seen = given.shared()
+            shared = given.shared()
         except UserError as error:
             raise UserError(f"{error}, as {name}") from None
-        return OnDevice(name, seen.address, seen.dims, seen.strides, seen.dtype, True, given, given.tensor)
+        return OnDevice(name, shared.address, shared.dims, shared.strides, shared.dtype, True, given, given.tensor)
     if isinstance(given, bool) or given is None:
         raise UserError(f"given {name}={given}, wanted a tensor or an address")
     if isinstance(given, int | np.integer) and not isinstance(given, np.ndarray):
@@ -89,44 +89,44 @@ def _check_device(name: str, given: str, device: Device) -> None:
 
 def _of_dlpack(name: str, given: Any, device: Device, stream: int) -> Given:
     try:
-        seen = dlpack.receive(given, stream)
+        shared = dlpack.receive(given, stream)
     except (BufferError, RuntimeError, ValueError, TypeError) as error:
         raise UserError(f"given {name} that its owner does not share, wanted a tensor: {error}") from None
-    if seen.kind in dlpack.HOST:
-        return OnHost(name, _array(name, seen), seen.writable, given)
-    kind = dlpack.DEVICES.get(seen.kind, f"device kind {seen.kind}")
-    ours = seen.kind in (device.dlpack, *device.also)
-    _check_device(name, f"{device.name.split(':')[0] if ours else kind}:{seen.device}", device)
-    return OnDevice(name, seen.address, seen.dims, seen.strides, seen.dtype, seen.writable, seen.owner)
+    if shared.kind in dlpack.HOST:
+        return OnHost(name, _array(name, shared), shared.writable, given)
+    kind = dlpack.DEVICES.get(shared.kind, f"device kind {shared.kind}")
+    ours = shared.kind in (device.dlpack, *device.also)
+    _check_device(name, f"{device.name.split(':')[0] if ours else kind}:{shared.device}", device)
+    return OnDevice(name, shared.address, shared.dims, shared.strides, shared.dtype, shared.writable, shared.owner)
 
 
-def _array(name: str, seen: dlpack.SharedTensor) -> Array:
+def _array(name: str, shared: dlpack.SharedTensor) -> Array:
     """Return a view of host memory."""
-    if seen.dtype not in dlpack.TYPES:
-        raise UserError(f"given {name} of {seen.dtype}, wanted a type of {', '.join(dlpack.TYPES)}")
-    dtype = types.scalar(seen.dtype)
+    if shared.dtype not in dlpack.TYPES:
+        raise UserError(f"given {name} of {shared.dtype}, wanted a type of {', '.join(dlpack.TYPES)}")
+    dtype = types.scalar(shared.dtype)
     if dtype.spacing < 8:
-        raise UserError(f"given {name} of {seen.dtype} by DLPack, wanted a numpy array, an element a byte")
-    if 0 in seen.dims:
-        return np.empty(seen.dims, dtype.numpy)
-    steps = [stride * (size - 1) for size, stride in zip(seen.dims, seen.strides)]
+        raise UserError(f"given {name} of {shared.dtype} by DLPack, wanted a numpy array, an element a byte")
+    if 0 in shared.dims:
+        return np.empty(shared.dims, dtype.numpy)
+    steps = [stride * (size - 1) for size, stride in zip(shared.dims, shared.strides)]
     first, last = sum(min(0, step) for step in steps), sum(max(0, step) for step in steps)
     size = dtype.bytes
-    held = (c.c_char * ((last - first + 1) * size)).from_address(seen.address + first * size)
-    held.owner = seen.owner  # type: ignore[attr-defined]  # lives as long as the view
+    held = (c.c_char * ((last - first + 1) * size)).from_address(shared.address + first * size)
+    held.owner = shared.owner  # type: ignore[attr-defined]  # lives as long as the view
     view: Array = np.ndarray(
-        seen.dims, dtype.numpy, memoryview(held), -first * size, [stride * size for stride in seen.strides]
+        shared.dims, dtype.numpy, memoryview(held), -first * size, [stride * size for stride in shared.strides]
     )
-    view.flags.writeable = seen.writable
+    view.flags.writeable = shared.writable
     return view
 
 
 def _of_interface(name: str, given: Any, device: Device) -> OnDevice:
-    told = given.__cuda_array_interface__
+    interface = given.__cuda_array_interface__
     try:
-        dims, dtype = tuple(map(int, told["shape"])), np.dtype(told["typestr"])
-        address, read_only = told["data"]
-        steps = told.get("strides")
+        dims, dtype = tuple(map(int, interface["shape"])), np.dtype(interface["typestr"])
+        address, read_only = interface["data"]
+        steps = interface.get("strides")
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(f"given {name} whose __cuda_array_interface__ lacks or breaks {error}") from None
     if not device.cuda_interface:

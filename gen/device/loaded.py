@@ -229,18 +229,18 @@ class DeviceKernel:
 
     def sized(self, numbers: Mapping[str, int], looked: Mapping[str, Given]) -> LaunchRecord:
         """Return the launches at the sizes that are given, or that tensors have."""
-        told = dict(numbers)
+        sizes = dict(numbers)
         for name, given in looked.items():
             dims = given.array.shape if isinstance(given, OnHost) else given.dims
             shape = self.program.record.buffers[name].shape
             if dims is not None and len(dims) == len(shape):
                 for expr, size in zip(shape, dims):
                     if expr in self.program.scalars:
-                        told.setdefault(expr, size)
-        missing = [name for name in self.program.record.sizes if name not in told]
+                        sizes.setdefault(expr, size)
+        missing = [name for name in self.program.record.sizes if name not in sizes]
         if missing and self.program.problem is None:
             raise UserError(f"given no {missing[0]}, wanted a number")
-        return self._sized(tuple(sorted(told.items()))) if told else self.program.record
+        return self._sized(tuple(sorted(sizes.items()))) if sizes else self.program.record
 
     def enqueue(self, record: LaunchRecord, addresses: Mapping[str, int], stream: int) -> None:
         """Enqueue all launches in a stream, with every buffer at its address."""
@@ -252,7 +252,7 @@ class DeviceKernel:
         """Return the addresses of the internal buffers; those that are zero between calls are cleared when
         allocated.
         """
-        found = {}
+        addresses = {}
         for name in self.program.workspaces:
             buffer = record.buffers[name]
             kept = self._workspaces.get((stream, name))
@@ -260,8 +260,8 @@ class DeviceKernel:
                 kept = self._workspaces[stream, name] = DeviceArray(self.device, buffer.tensor)
                 if buffer.zero:
                     self.device.fill(kept.address, buffer.tensor.bytes, 0, stream)
-            found[name] = kept.address
-        return found
+            addresses[name] = kept.address
+        return addresses
 
     def unload(self) -> None:
         """Free code and workspaces once all calls are complete; no call is possible afterwards."""

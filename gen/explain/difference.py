@@ -86,8 +86,10 @@ class Side:
     @cached_property
     def config(self) -> dict[str, str]:
         """Return the words of the config; none for a kernel that is not convgen's."""
-        made = self.subject.made
-        return {} if made is None else {name: value for name, value, _ in words.config_words(made.plan.config)}
+        generated = self.subject.generated
+        return (
+            {} if generated is None else {name: value for name, value, _ in words.config_words(generated.plan.config)}
+        )
 
     @cached_property
     def numbers(self) -> dict[str, float]:
@@ -233,13 +235,13 @@ class Difference:
         return [*self._of_config(), *self._of_time(), *self._of_waits()]
 
     def _of_config(self) -> Iterator[str]:
-        told: set[str] = set()
+        reported: set[str] = set()
         if self.a.subject.target != self.b.subject.target:
             yield f"A is for {self.a.subject.target}, B for {self.b.subject.target}."
         for word, mine, other in self.config():
             names = list(self._follows(word))
-            follows = [text for name in names if name not in told and (text := self._changed(name))]
-            told |= set(names)
+            follows = [text for name in names if name not in reported and (text := self._changed(name))]
+            reported |= set(names)
             behind = f" With it change: {'; '.join(follows)}." if follows else ""
             yield f"{word} is {mine} in A and {other} in B ({words.MEANINGS[word]}).{behind}"
 
@@ -325,30 +327,30 @@ def shown(value: float | None) -> str:
     return f"{value:,.0f}" if value == int(value) or abs(value) >= 1000 else f"{value:.4g}"
 
 
-def as_json(found: Difference) -> dict[str, Any]:
+def as_json(difference: Difference) -> dict[str, Any]:
     """Return the comparison for `--json`."""
 
     def pairs(rows: Mapping[str, tuple[float | None, float | None]]) -> dict[str, list[float | None]]:
         return {name: [None if v is None else round(v, 4) for v in both] for name, both in rows.items()}
 
     return {
-        **{side.letter.lower(): _side_json(side) for side in (found.a, found.b)},
-        "same": found.is_same,
-        "config": {word: [mine, other] for word, mine, other in found.config()},
-        "numbers": pairs(found.numbers()),
-        "mix": pairs(found.mix()),
-        "stalls": pairs(found.stalls()),
-        "told": found.told(),
+        **{side.letter.lower(): _side_json(side) for side in (difference.a, difference.b)},
+        "same": difference.is_same,
+        "config": {word: [mine, other] for word, mine, other in difference.config()},
+        "numbers": pairs(difference.numbers()),
+        "mix": pairs(difference.mix()),
+        "stalls": pairs(difference.stalls()),
+        "told": difference.told(),
     }
 
 
 def _side_json(side: Side) -> dict[str, Any]:
-    made = side.subject.made
+    generated = side.subject.generated
     return {
         "name": side.name,
         "target": side.subject.target,
         "kernel": side.kernel.name if side.kernel else None,
-        "config": str(made.plan.config) if made else None,
+        "config": str(generated.plan.config) if generated else None,
         "bound": side.bound or None,
         "remarks": list(side.subject.remarks),
     }

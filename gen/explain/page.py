@@ -14,7 +14,7 @@ from convgen.backends import target as targets
 from convgen.backends.analysis import KernelAnalysis
 from convgen.explain import pictures, words
 from convgen.explain.history import census
-from convgen.explain.subject import Made, Subject
+from convgen.explain.subject import Generated, Subject
 from convgen.ir.error import visible
 from convgen.ir.record import frozen
 from convgen.ir.types import scalar
@@ -62,28 +62,30 @@ def page(subject: Subject) -> str:
     )
     environment.filters["visible"] = visible
     kernels = list(_kernels(subject))
-    made = subject.made
+    generated = subject.generated
     context: dict[str, Any] = {
         "subject": subject,
-        "made": made,
+        "generated": generated,
         "version": __version__,
         "style": Markup(_resource("style.css")),
         "script": Markup(_resource("script.js")),
         "svg": _Pictures().svg,
         "kernels": kernels,
-        "shown": None if made is None else _layouts(made),
-        "tensors": [] if made is None else _tensors(made),
-        "sizes": [] if made is None else _sizes(made),
-        "config": [] if made is None else list(words.config_words(made.plan.config)),
+        "shown": None if generated is None else _layouts(generated),
+        "tensors": [] if generated is None else _tensors(generated),
+        "sizes": [] if generated is None else _sizes(generated),
+        "config": [] if generated is None else list(words.config_words(generated.plan.config)),
         "order_words": words.order_words,
-        "ranking": None if made is None else _ranking(made),
-        "attempts": None if made is None else report.attempts_table(made.attempts),
-        "steps": [] if made is None else [(name, steps, *census(steps)) for name, steps in made.histories.items()],
+        "ranking": None if generated is None else _ranking(generated),
+        "attempts": None if generated is None else report.attempts_table(generated.attempts),
+        "steps": []
+        if generated is None
+        else [(name, steps, *census(steps)) for name, steps in generated.histories.items()],
         "timelines": _timelines(subject),
         "total": profiled.total_rows(subject.times) if subject.times else [],
         "longest_launch": subject.times.longest if subject.times else None,
         "bound": words.bound,
-        "outputs": 0 if made is None else sum(prod(spec.dims) for spec in made.problem.outputs),
+        "outputs": 0 if generated is None else sum(prod(spec.dims) for spec in generated.problem.outputs),
         "findings": _findings(subject),
         "outcome": _outcome(subject),
     }
@@ -108,9 +110,9 @@ class _Pictures:
 # ---------------------------------------------------------------- what was decided
 
 
-def _tensors(made: Made) -> list[tuple[str, ...]]:
+def _tensors(generated: Generated) -> list[tuple[str, ...]]:
     """Return name, role, size, layout, type and bytes of each tensor."""
-    written = {spec.name for spec in made.problem.outputs}
+    written = {spec.name for spec in generated.problem.outputs}
     return [
         (
             spec.name,
@@ -120,27 +122,27 @@ def _tensors(made: Made) -> list[tuple[str, ...]]:
             spec.dtype,
             f"{scalar(spec.dtype).size(spec.layout.size_elems):,}",
         )
-        for spec in made.problem.tensors
+        for spec in generated.problem.tensors
     ]
 
 
-def _sizes(made: Made) -> Rows:
+def _sizes(generated: Generated) -> Rows:
     """Return the rows on the matrix products of the problem."""
-    found = []
-    for part in made.plan.parts:
+    products = []
+    for part in generated.plan.parts:
         p = part.product
         batch = f", {p.batch} times" if p.batch > 1 else ""
-        found.append(("as a product", f"M {p.m:,} × N {p.n:,}, each a sum of K {p.k:,}{batch}"))
+        products.append(("as a product", f"M {p.m:,} × N {p.n:,}, each a sum of K {p.k:,}{batch}"))
     return [
-        *dict.fromkeys(found),
-        ("arithmetic", f"{2e-9 * made.problem.macs:,.3f} GFLOP, those with padding included"),
+        *dict.fromkeys(products),
+        ("arithmetic", f"{2e-9 * generated.problem.macs:,.3f} GFLOP, those with padding included"),
     ]
 
 
-def _ranking(made: Made) -> dict[str, Any]:
+def _ranking(generated: Generated) -> dict[str, Any]:
     """Return the table of the best configs, with the slowest part of each row, and the row of the chosen config."""
-    plain = str(made.unordered)
-    header, rows = report.ranking_table(made.ranking)
+    plain = str(generated.unordered)
+    header, rows = report.ranking_table(generated.ranking)
     marked = []
     for row in rows:
         parts = [float(text) if text != "-" else 0.0 for text in row[_PARTS]]
@@ -148,23 +150,23 @@ def _ranking(made: Made) -> dict[str, Any]:
         marked.append((row, slowest, row[1] == plain))
     taken = next((int(row[0]) for row, _, is_taken in marked if is_taken), None)
     shown = [each for each in marked if int(each[0][0]) <= _RANKED or each[2]]
-    return {"header": header, "rows": shown, "count": len(made.ranking), "taken": taken}
+    return {"header": header, "rows": shown, "count": len(generated.ranking), "taken": taken}
 
 
 # ---------------------------------------------------------------- layouts
 
 
-def _layouts(made: Made) -> dict[str, Any]:
-    facts = targets.get(made.code.target).facts
+def _layouts(generated: Generated) -> dict[str, Any]:
+    facts = targets.get(generated.code.target).facts
     kernels = [
         (name, pictures.fragments(history.built, facts.subgroup_size), pictures.shared_tiles(history, facts))
-        for name, history in made.histories.items()
+        for name, history in generated.histories.items()
     ]
     return {
-        "atoms": pictures.instruction_fragments(made.plan),
+        "atoms": pictures.instruction_fragments(generated.plan),
         "kernels": kernels,
         "has_tiles": any(tiles for _, _, tiles in kernels),
-        "mapping": pictures.mapping(made.plan, made.together),
+        "mapping": pictures.mapping(generated.plan, generated.together),
         "lanes": facts.subgroup_size,
     }
 
@@ -174,10 +176,10 @@ def _layouts(made: Made) -> dict[str, Any]:
 
 def _kernels(subject: Subject) -> Iterator[KernelPart]:
     """Yield each kernel of the code object; without one, of the assembly."""
-    listings = {} if subject.made is None else subject.made.code.listings
+    listings = {} if subject.generated is None else subject.generated.code.listings
     if subject.analysis is None:
-        assert subject.made is not None
-        for number, name in enumerate(subject.made.code.kernels):
+        assert subject.generated is not None
+        for number, name in enumerate(subject.generated.code.kernels):
             rows = listing.printed_rows(subject.text or "", name)
             yield KernelPart(number, name, rows, Waits(), list(_ir(listings.get(f"{name}.ir", ""), rows)))
         return

@@ -260,36 +260,36 @@ def mapping(plan: Plan, together: int) -> MappingShown | None:
     if not plan.parts:
         return None
     launch = Launch.of(plan, together)
-    found = plan.largest.mapping
-    batch, m, n, slices = found.counts
-    dies, persists, takers = plan.facts.caches.dies, found.order.persist is not None, takers_of(found)
-    in_flight = -(-found.turns.workgroups // dies) if persists else launch.in_flight
-    shown = MappingShown(str(found.order), m, n, slices, batch, dies, in_flight, persists, None, ())
-    if found.numbers > _MOST_TILES:
+    chosen = plan.largest.mapping
+    batch, m, n, slices = chosen.counts
+    dies, persists, takers = plan.facts.caches.dies, chosen.order.persist is not None, takers_of(chosen)
+    in_flight = -(-chosen.turns.workgroups // dies) if persists else launch.in_flight
+    shown = MappingShown(str(chosen.order), m, n, slices, batch, dies, in_flight, persists, None, ())
+    if chosen.numbers > _MOST_TILES:
         return shown
-    first = np.where((found.tiles()[:, 0] == 0)[:, None], tiles_of(found), -1)  # of the first result
-    title = f"{m} x {n} tiles in the order {found.order}"
+    first = np.where((chosen.tiles()[:, 0] == 0)[:, None], tiles_of(chosen), -1)  # of the first result
+    title = f"{m} x {n} tiles in the order {chosen.order}"
     drawing = draw(first, (m, n), dies, in_flight, title, takers)
-    tiles = _of_persisting(found, dies) if persists else _by_tile(Schedule.of(first, dies, in_flight), found, dies)
+    tiles = _of_persisting(chosen, dies) if persists else _by_tile(Schedule.of(first, dies, in_flight), chosen, dies)
     return evolve(shown, drawing=drawing, tiles=tiles)
 
 
-def _by_tile(schedule: Schedule, found: WorkgroupMapping, dies: int) -> list[list[str]]:
+def _by_tile(schedule: Schedule, chosen: WorkgroupMapping, dies: int) -> list[list[str]]:
     """Return, for each tile, the workgroup that has its first slice."""
-    _, m, n, _ = found.counts
-    told = [["none"] * n for _ in range(m)]
+    _, m, n, _ = chosen.counts
+    texts = [["none"] * n for _ in range(m)]
     columns = schedule.tile, schedule.number, schedule.round
     for (row, column, part), number, turn in zip(*(each.tolist() for each in columns)):
         if part == 0:
-            told[row][column] = f"{_who((found.first or 0) + number, dies)}, round {turn}"
-    return told
+            texts[row][column] = f"{_who((chosen.first or 0) + number, dies)}, round {turn}"
+    return texts
 
 
-def _of_persisting(found: WorkgroupMapping, dies: int) -> list[list[str]]:
+def _of_persisting(chosen: WorkgroupMapping, dies: int) -> list[list[str]]:
     """Return, for each tile, all workgroups that have a share of it."""
-    _, m, n, _ = found.counts
+    _, m, n, _ = chosen.counts
     here = {"batch": (0,), "k": (0,)}
-    groups = [[found.groups({**here, "m": (row,), "n": (column,)}) for column in range(n)] for row in range(m)]
+    groups = [[chosen.groups({**here, "m": (row,), "n": (column,)}) for column in range(n)] for row in range(m)]
     return [["; ".join(_who(group, dies) for group in each) for each in row] for row in groups]
 
 

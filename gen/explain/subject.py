@@ -41,7 +41,7 @@ _CONFIG = re.compile(r"^// config:\s+(\S.*)$", re.MULTILINE)
 
 
 @frozen(eq=False, kw_only=True)
-class Made:
+class Generated:
     """The generation of a problem's kernels: plan, config, attempts, and steps."""
 
     problem: Problem
@@ -69,7 +69,7 @@ class Subject:
 
     name: str  #: of the problem, or of the file
     target: str
-    made: Made | None = None
+    generated: Generated | None = None
     launches: Sequence[Launch] = ()
     text: str | None = None  #: assembly
     content: bytes = b""  #: what is analysed, as a file of the name `file` holds it
@@ -109,8 +109,8 @@ def of_problem(
 
     Raises UserError, Unsupported.
     """
-    made = make(problem, target, config, registry, disable)
-    return _told(made, chip, groups)
+    generated = make(problem, target, config, registry, disable)
+    return _with_results(generated, chip, groups)
 
 
 def make(
@@ -119,7 +119,7 @@ def make(
     config: str | None = None,
     registry: str | None = None,
     disable: tuple[str, ...] = (),
-) -> Made:
+) -> Generated:
     """Generate the kernels of a problem and record plan, attempts and steps. Raises UserError, Unsupported."""
     check_outputs(problem)
     recorder, attempts = Recorder(), dict[str, Attempt]()
@@ -134,7 +134,7 @@ def make(
     assert build.plan is not None
     histories = {name: recorder.histories[name] for name in code.kernels}
     ranking = candidates(problem, build.target.facts)
-    return Made(
+    return Generated(
         problem=problem,
         code=code,
         plan=build.plan,
@@ -145,10 +145,16 @@ def make(
     )
 
 
-def _told(made: Made, chip: str | None, groups: int) -> Subject:
+def _with_results(generated: Generated, chip: str | None, groups: int) -> Subject:
     """Return the subject with the results of the models and the simulator."""
-    code, target = made.code, targets.get(made.code.target)
-    bare = Subject(name=str(made.problem), target=code.target, made=made, launches=code.record.launches, text=code.asm)
+    code, target = generated.code, targets.get(generated.code.target)
+    bare = Subject(
+        name=str(generated.problem),
+        target=code.target,
+        generated=generated,
+        launches=code.record.launches,
+        text=code.asm,
+    )
     if code.object is None:
         remark = f"No assembler was found ({target.assembler}), so nothing is known of the machine code's clocks."
         return evolve(bare, remarks=(remark,))
@@ -202,9 +208,11 @@ def of_record(path: Path, scalars: Mapping[str, int], chip: str | None = None, g
     file = path.parent / record.object
     content = targets.read(file)
     analysis = targets.analyze_code(content, file.name)
-    made, remarks = _made_again(record, file, analysis)
-    if made is not None:
-        found = _told(evolve(made, code=evolve(made.code, record=record)), chip, 0 if scalars else groups)
+    generated, remarks = _generated_again(record, file, analysis)
+    if generated is not None:
+        found = _with_results(
+            evolve(generated, code=evolve(generated.code, record=record)), chip, 0 if scalars else groups
+        )
         chosen = ", ".join(f"{name}={value}" for name, value in scalars.items())
         told = (f"Launches and times are those of {chosen}; tiles are told as without, and none are compared.",)
         return evolve(found, remarks=(*remarks, *found.remarks, *(told if scalars else ())))
@@ -223,20 +231,20 @@ def of_record(path: Path, scalars: Mapping[str, int], chip: str | None = None, g
     )
 
 
-def _made_again(record: LaunchRecord, file: Path, analysis: Analysis) -> tuple[Made | None, tuple[str, ...]]:
+def _generated_again(record: LaunchRecord, file: Path, analysis: Analysis) -> tuple[Generated | None, tuple[str, ...]]:
     """Generate a record's kernels again; return them if they equal the file's code, and remarks on the result."""
     if record.problem is None:
         return None, ("The record names no problem: how the kernel came about is unknown.",)
     text = _text_beside(file)
     config = _CONFIG.search(text) if text else None
     try:
-        made = make(parse_problem(record.problem), record.target, config[1] if config else None)
+        generated = make(parse_problem(record.problem), record.target, config[1] if config else None)
     except (UserError, Unsupported) as error:
         return None, (f"This convgen does not make the kernel again: {error}.",)
-    if made.code.object is not None:
-        again = targets.analyze_code(made.code.object, file.name)
+    if generated.code.object is not None:
+        again = targets.analyze_code(generated.code.object, file.name)
         if [k.lines for k in again.kernels] == [k.lines for k in analysis.kernels]:
-            return made, (f"Made again, the code of {file.name} is the same, instruction by instruction.",)
+            return generated, (f"Made again, the code of {file.name} is the same, instruction by instruction.",)
     remark = f"This convgen makes other code of the record's problem than {file.name} has: its steps are not shown."
     return None, (remark,)
 

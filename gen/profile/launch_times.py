@@ -149,32 +149,32 @@ def profile(given: Prepared, chip: str | None = None, latency: float | None = No
     timer = targets.timer(given.content, given.name)
     target = targets.get(timer.architecture(given.content))
     facts, latency = target.facts, latency or target.family.load_latency
-    found = chip_named(chip, facts)
-    machine = machine_of(found, facts.caches)
+    chip_used = chip_named(chip, facts)
+    machine = machine_of(chip_used, facts.caches)
     profiles = [
         timer.profile_launch(given.content, request, given.buffers, machine, latency, rounds)
         for request in given.requests
     ]
-    times = tuple(time_of(each, found, facts.caches, further=n > 0) for n, each in enumerate(profiles))
-    return Times(found, times, given.macs)
+    times = tuple(time_of(each, chip_used, facts.caches, further=n > 0) for n, each in enumerate(profiles))
+    return Times(chip_used, times, given.macs)
 
 
 def time_of(launch: LaunchProfile, chip: Chip, caches: Caches, *, further: bool = False) -> LaunchTime:
     """Return the time of one launch; a `further` launch, which follows others, has another start cost."""
     entry, terms = constants_for(chip, launch.element)
     found = _loops(launch, chip, Loops if _CODE in entry.kind else Borrowed).estimate(chip, terms)
-    told = {f.name: float(getattr(found, f.name)[0]) for f in fields_of(Estimate)}
-    clock, moved = told["clock"], launch.moved
+    estimate = {f.name: float(getattr(found, f.name)[0]) for f in fields_of(Estimate)}
+    clock, moved = estimate["clock"], launch.moved
     start = terms.other if further else terms.start
     fill = moved.fill / (caches.fill_rate * chip.partitions / caches.dies) / chip.clock
-    memory = max(told["memory"], (moved.memory + moved.stored) / caches.memory_rate / chip.clock)
-    kernel = max(told["total"] - told["start"] - told["meeting"], fill, memory)
+    memory = max(estimate["memory"], (moved.memory + moved.stored) / caches.memory_rate / chip.clock)
+    kernel = max(estimate["total"] - estimate["start"] - estimate["meeting"], fill, memory)
     busiest = launch.work.busiest / launch.work.mean  # in average workgroups
     operands = busiest * moved.brought / launch.workgroups / terms.operands / clock
     causes = {name: clocks / clock for name, clocks in _busy(launch).items()}
-    causes |= {"l2": max(operands, fill), "memory": memory, "write back": told["written_back"], "launch": start}
-    used = told["matrix"] / told["kernel"] * launch.workgroups / (busiest * chip.units)
-    return LaunchTime(launch, entry, start, kernel, told["meeting"], clock, used, causes)
+    causes |= {"l2": max(operands, fill), "memory": memory, "write back": estimate["written_back"], "launch": start}
+    used = estimate["matrix"] / estimate["kernel"] * launch.workgroups / (busiest * chip.units)
+    return LaunchTime(launch, entry, start, kernel, estimate["meeting"], clock, used, causes)
 
 
 def _busy(launch: LaunchProfile) -> dict[str, float]:

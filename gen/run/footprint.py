@@ -14,8 +14,8 @@ _GROUP = Path("/sys/fs/cgroup")
 
 def available() -> int:
     """Return the bytes that buffers may take, by the limits of the machine, the control group and the process."""
-    found = [_machine(), _group(), _process()]
-    return int(_SHARE * min(bytes_ for bytes_ in found if bytes_ is not None))
+    limits = [_machine(), _group(), _process()]
+    return int(_SHARE * min(bytes_ for bytes_ in limits if bytes_ is not None))
 
 
 def _machine() -> int:

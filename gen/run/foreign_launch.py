@@ -110,9 +110,9 @@ def execute(
     Raises UserError, Unsupported.
     """
     if on is not None:
-        given = on.execute(content, [launch.request], launch.buffers)
+        report = on.execute(content, [launch.request], launch.buffers)
     else:
-        given = targets.executor(content, name).simulate(
+        report = targets.executor(content, name).simulate(
             content,
             [launch.request],
             launch.buffers,
@@ -120,13 +120,13 @@ def execute(
             uninitialised=launch.undefined,
             scrutiny=scrutiny,
         )
-    where, counted = "" if on is None else str(on), given.instructions
+    where, counted = "" if on is None else str(on), report.instructions
     return Outcome(
-        *(0, 0, (), given.findings, given.seconds, counted),
+        *(0, 0, (), report.findings, report.seconds, counted),
         compared=False,
         advice=advice,
         on=where,
-        coverage=given.coverage,
+        coverage=report.coverage,
     )
 
 
@@ -186,20 +186,20 @@ def prepare(
             undefined += [name] if _SHAPED.match(text) and not text.startswith("zeros:") else []
         value = name if parameter.is_pointer else _encoded(text, name, parameter)
         args.append(KernelArg(parameter.offset, parameter.size, value))
-    made: dict[str, Pages] = {}
+    made_up: dict[str, Pages] = {}
     settings = list(arguments)
     for number, parameter in left.items():
         name = _unused(parameter.name or str(number), arrays)
         if filling is None and not parameter.is_pointer:
             raise UserError(f"given no argument {name} of {chosen.kernel}, wanted its value")
         if filling is not None and parameter.is_pointer:
-            made[name] = filling.buffer(parameter, number)
+            made_up[name] = filling.buffer(parameter, number)
         text = "" if filling is None or parameter.is_pointer else filling.scalar(parameter, number)
-        assumed = name if name in made else _encoded(text, name, parameter) if text else bytes(parameter.size)
+        assumed = name if name in made_up else _encoded(text, name, parameter) if text else bytes(parameter.size)
         args.append(KernelArg(parameter.offset, parameter.size, assumed))
-        settings.append((name, f"{len(made[name].data)} bytes" if name in made else text or "zeros"))
+        settings.append((name, f"{len(made_up[name].data)} bytes" if name in made_up else text or "zeros"))
     request = LaunchRequest(chosen.kernel, grid, block, tuple(args), chosen.shared_bytes + dynamic_lds)
-    return Direct(request, arrays, tuple(undefined), made, tuple(settings))
+    return Direct(request, arrays, tuple(undefined), made_up, tuple(settings))
 
 
 def _unused(name: str, taken: Mapping[str, object]) -> str:

@@ -39,8 +39,8 @@ class Range:
         """Return the range from the least to the greatest of some right values."""
         if len(points) == 1:
             return cls(points[0], points[0], points[0] != points[0])
-        found = np.stack(points)
-        return cls(np.fmin.reduce(found), np.fmax.reduce(found), (found != found).any(0))
+        values = np.stack(points)
+        return cls(np.fmin.reduce(values), np.fmax.reduce(values), (values != values).any(0))
 
     @property
     def is_one(self) -> bool:

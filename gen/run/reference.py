@@ -121,8 +121,8 @@ def _values(spec: Asked, magnitudes: Mapping[str, int]) -> Array:
     magnitude = magnitudes.get(spec.name, _OPERAND)
     least, most = -magnitude, magnitude
     if types.is_integer(spec.dtype):
-        held = [int(limit) for limit in types.limits(spec.dtype)]
-        least, most = max(least, held[0]), min(most, held[1])
+        limits = [int(limit) for limit in types.limits(spec.dtype)]
+        least, most = max(least, limits[0]), min(most, limits[1])
     values = np.array([value for value in range(least, most + 1) if value or most - least == _BYTES])
     typed: Array = values.astype(numpy_type(spec.dtype))
     exact: Array = typed[typed.astype(np.int64) == values]
@@ -310,7 +310,9 @@ def _repeated(
     problem: Problem, inputs: Mapping[str, Tensor], name: str, shape: tuple[int, ...]
 ) -> npt.NDArray[np.float32]:
     """Repeat a tensor of scales or zero points to the shape of its factor."""
-    found = np.asarray(inputs[name]).astype(np.float32)
+    repeated = np.asarray(inputs[name]).astype(np.float32)
     for axis, (size, group) in enumerate(zip(shape, _groups_of(problem, name, len(shape)), strict=True)):
-        found = found.take(np.arange(size) // group if found.shape[axis] > 1 else np.zeros(size, np.int64), axis)
-    return found
+        repeated = repeated.take(
+            np.arange(size) // group if repeated.shape[axis] > 1 else np.zeros(size, np.int64), axis
+        )
+    return repeated

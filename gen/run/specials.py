@@ -134,10 +134,10 @@ def _of_taps(problem: Conv, region: OutputRegion, turn: int, *, with_source: boo
         yield Special("wei", (*groups, *channels, *_spatial(problem, tap)), turn)
         turn += 1
     if with_source:
-        found = [law(axis, at, k) for axis, at, k in zip(problem.axes, places, taps[0])]
-        row = int(np.flatnonzero(np.logical_and.reduce([inside for _, inside in found]))[-1])
+        positions = [law(axis, at, k) for axis, at, k in zip(problem.axes, places, taps[0])]
+        row = int(np.flatnonzero(np.logical_and.reduce([inside for _, inside in positions]))[-1])
         channel = _neighbours(region)[0] // own * summed
-        at = _spatial(problem, [int(at[row]) for at, _ in found])
+        at = _spatial(problem, [int(at[row]) for at, _ in positions])
         yield Special("src" if forward else "diff_dst", (int(n[row]), channel, *at), turn)
 
 

@@ -68,10 +68,10 @@ class Store:
     def get(self, kind: str, key: str) -> bytes | None:
         """Return the value of a key. Raises UserError for a damaged value."""
         with self._errors():
-            found = self._db.execute("SELECT value FROM entries WHERE kind = ? AND key = ?", (kind, key)).fetchone()
-        if found is None:
+            row = self._db.execute("SELECT value FROM entries WHERE kind = ? AND key = ?", (kind, key)).fetchone()
+        if row is None:
             return None
-        (kept,) = found
+        (kept,) = row
         if not isinstance(kept, bytes) or kept[:SEAL] != _seal(kind, key, kept[SEAL:]):
             raise UserError(
                 f"given entry {key} of {self.path} that is damaged, wanted it as it was kept, at {self.knob}"

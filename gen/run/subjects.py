@@ -89,10 +89,10 @@ def files(path: Path) -> list[Path]:
 
 def _below(folder: Path) -> Iterator[Path]:
     """Yield the code objects and bundles below a folder."""
-    found = sorted(path for path in folder.rglob("*") if path.is_file())
-    if len(found) > _MOST_FILES:
-        raise UserError(f"given the folder {folder} of {len(found)} files, wanted at most {_MOST_FILES}")
-    yield from filter(_looks_like_code, found)
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    if len(paths) > _MOST_FILES:
+        raise UserError(f"given the folder {folder} of {len(paths)} files, wanted at most {_MOST_FILES}")
+    yield from filter(_looks_like_code, paths)
 
 
 def _looks_like_code(path: Path) -> bool:

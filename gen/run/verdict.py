@@ -202,8 +202,8 @@ def _verified(
     memory, report = execute(record, code_object, inputs, progress=progress, scrutiny=scrutiny, on=on)
     save(memory)
     arrays = {name: np.asarray(tensor) for name, tensor in inputs.items()}  # looked at often, so computed once
-    found = compare(problem, arrays, record, memory, everything(problem))
-    return _outcome(report, with_padding(found, record, memory, request.outputs(problem)), on)
+    comparison = compare(problem, arrays, record, memory, everything(problem))
+    return _outcome(report, with_padding(comparison, record, memory, request.outputs(problem)), on)
 
 
 def _tell(taking: Taking | None, size: int) -> None:

@@ -23,23 +23,23 @@ def _matrix_rows(hot: Stretch, terms: Terms) -> list[tuple[str, str]]:
     ]
 
 
-def rows(kernel: KernelAnalysis, found: Analysis) -> list[tuple[str, str]]:
+def rows(kernel: KernelAnalysis, analysis: Analysis) -> list[tuple[str, str]]:
     """Return the rows on a kernel's resources and on its hot code."""
-    return [*kernel_rows(kernel, found), *hot_rows(kernel, found.terms)]
+    return [*kernel_rows(kernel, analysis), *hot_rows(kernel, analysis.terms)]
 
 
-def kernel_rows(kernel: KernelAnalysis, found: Analysis) -> list[tuple[str, str]]:
+def kernel_rows(kernel: KernelAnalysis, analysis: Analysis) -> list[tuple[str, str]]:
     """Return the rows on a kernel's resources."""
     return [
         ("kernel", kernel.name),
-        ("target", found.target),
+        ("target", analysis.target),
         (
             "registers",
             " ".join(f"{name} {count}" for name, count in kernel.registers.items()) + ", allocated in granules",
         ),
         ("shared", f"{kernel.shared_bytes} bytes"),
         ("code", f"{kernel.code_bytes} bytes, {kernel.loops} loops, workgroups of up to {kernel.workgroup}"),
-        (found.terms.occupancy, ", ".join(f"{count} by {what}" for what, count in kernel.occupancy.items())),
+        (analysis.terms.occupancy, ", ".join(f"{count} by {what}" for what, count in kernel.occupancy.items())),
     ]
 
 

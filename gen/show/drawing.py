@@ -127,17 +127,19 @@ def draw(
     legend = list(_legend(("die", "round"), sorted(set(at.die.tolist())), at.rounds, bottom + _MARGIN / 2))
     boxes += [part for part in legend if isinstance(part, Box)]
     lines += [part for part in legend if isinstance(part, Line)]
-    told = f"{shape[0]} x {shape[1]} tiles (M x N) on {dies} dies in {at.rounds} rounds of {in_flight} workgroups each"
-    return _drawing(title, told, grid, at.rounds, boxes, lines)
+    description = (
+        f"{shape[0]} x {shape[1]} tiles (M x N) on {dies} dies in {at.rounds} rounds of {in_flight} workgroups each"
+    )
+    return _drawing(title, description, grid, at.rounds, boxes, lines)
 
 
 def _drawing(
-    title: str, told: str, grid: _Grid, rounds: int, boxes: list[Box], lines: list[Line], below: float = 0
+    title: str, description: str, grid: _Grid, rounds: int, boxes: list[Box], lines: list[Line], below: float = 0
 ) -> Drawing:
     """Return the drawing, with space for text beside and below the grid."""
     right, bottom = grid.end
     reach = max(right, *(line.x + 0.6 * line.size * len(line.text) for line in lines if line.anchor == "start"))
-    return Drawing(title, told, int(reach + _MARGIN), int(bottom + 2 * _MARGIN + below), rounds, boxes, lines)
+    return Drawing(title, description, int(reach + _MARGIN), int(bottom + 2 * _MARGIN + below), rounds, boxes, lines)
 
 
 @frozen
@@ -166,8 +168,8 @@ def draw_cells(
     lines = [Line(_MARGIN, _MARGIN / 2, title, size=_TEXT + 4)]
     lines += _ruler(grid, (down.name, across.name), list(down.labels), list(across.labels))
     shades = 1 + max(cell.shade for row in cells for cell in row)
-    for row, found in enumerate(cells):
-        for column, cell in enumerate(found):
+    for row, row_cells in enumerate(cells):
+        for column, cell in enumerate(row_cells):
             colour = _EMPTY if cell.colour is None else _shade(cell.colour, cell.shade, shades)
             parts = list(_tile(grid, row, column, colour, cell.lines, None))
             boxes += [part for part in parts if isinstance(part, Box)]

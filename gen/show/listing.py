@@ -67,16 +67,16 @@ def rows_of(text: str | None, kernel: KernelAnalysis, timed: Sequence[TimedLine]
     decoded = [Row(line.text, offset=line.offset, kind=line.kind) for line in kernel.lines]
     rows = []
     for number, row in enumerate(_together(printed, decoded)):
-        found = clocks.get(row.offset)
+        timed_line = clocks.get(row.offset)
         rows.append(evolve(
             row,
             number=number,
             source=kernel.sources.get(row.offset, ""),
-            is_timed=found is not None,
-            times=found.times if found else 0.0,
-            stalled=found.stalled if found else 0.0,
-            share=found.stalled / total if found else 0.0,
-            is_hot=row.offset in hot and (not timed or (found is not None and found.times > 0)),
+            is_timed=timed_line is not None,
+            times=timed_line.times if timed_line else 0.0,
+            stalled=timed_line.stalled if timed_line else 0.0,
+            share=timed_line.stalled / total if timed_line else 0.0,
+            is_hot=row.offset in hot and (not timed or (timed_line is not None and timed_line.times > 0)),
         ))  # fmt: skip
     return rows
 
@@ -113,11 +113,11 @@ def _printed(text: str, kernel: str) -> Iterator[Row]:
     """Yield the rows of a kernel from the text of its module."""
     line = 0
     for raw in _body(text.splitlines(), kernel):
-        if found := _LINE.match(raw):
-            line = int(found[1] or found[2])
-        elif found := _LABEL.match(raw):
-            name = found[1].removeprefix(f".L{kernel}.")
-            yield Row("", found["remark"] or "", label=name)
+        if match := _LINE.match(raw):
+            line = int(match[1] or match[2])
+        elif match := _LABEL.match(raw):
+            name = match[1].removeprefix(f".L{kernel}.")
+            yield Row("", match["remark"] or "", label=name)
         elif raw.strip() and not raw.lstrip().startswith((".", "//")):
             code, _, remark = raw.partition("//")
             yield Row(" ".join(code.split()), remark.strip(), line=line)
@@ -143,9 +143,9 @@ def by_line(rows: Sequence[Row]) -> Mapping[int, list[Row]]:
 
 def longest(rows: Sequence[Row], count: int) -> Waits:
     """Return up to `count` instructions with the longest stalls."""
-    found = sorted((row for row in rows if row.stalled >= 1), key=lambda row: -row.stalled)
-    if not found:
+    by_stall = sorted((row for row in rows if row.stalled >= 1), key=lambda row: -row.stalled)
+    if not by_stall:
         return Waits()
-    alike = sum(round(row.stalled) == round(found[0].stalled) for row in found) - 1
-    each = max(found, key=lambda row: row.each)
-    return Waits(found[:count], alike, len(found), each if round(each.each) > round(found[0].each) else None)
+    alike = sum(round(row.stalled) == round(by_stall[0].stalled) for row in by_stall) - 1
+    each = max(by_stall, key=lambda row: row.each)
+    return Waits(by_stall[:count], alike, len(by_stall), each if round(each.each) > round(by_stall[0].each) else None)

@@ -73,8 +73,8 @@ def picture(on: Distribution, unit: str, group: int) -> Drawing:
 def _of_subgroups(on: Distribution, title: str) -> Drawing:
     matrix, sets = on.grid().reshape(_matrix(on.digits.shape)), on.sets()
     (down, rows), (across, cols) = _sides(on.digits.dims, matrix)
-    found = [[sets[int(matrix[r, c])] for c in cols] for r in rows]
-    cells = [[Cell(owners[0], 0, (_told(owners),)) for owners in row] for row in found]
+    owners_of_cells = [[sets[int(matrix[r, c])] for c in cols] for r in rows]
+    cells = [[Cell(owners[0], 0, (_told(owners),)) for owners in row] for row in owners_of_cells]
     return draw_cells(cells, down, across, ("subgroup", ""), title, "in each cell: the subgroups that own it")
 
 

@@ -119,16 +119,16 @@ def _meeting(time: LaunchTime) -> str:
     return f", {time.meeting:.2f} of sums that meet" if time.meeting else ""
 
 
-def total_rows(found: Times) -> list[tuple[str, str]]:
+def total_rows(times: Times) -> list[tuple[str, str]]:
     """Return the rows on all launches."""
-    chip, total = found.chip, found.total
-    flop = sum(time.profile.flop * time.profile.workgroups for time in found.launches)
-    useful = f", {2e-6 * found.macs / total:.1f} TFLOP/s of the problem" if found.macs else ""
+    chip, total = times.chip, times.total
+    flop = sum(time.profile.flop * time.profile.workgroups for time in times.launches)
+    useful = f", {2e-6 * times.macs / total:.1f} TFLOP/s of the problem" if times.macs else ""
     rate = f", {1e-6 * flop / total:.1f} TFLOP/s of matrix instructions with padding" if flop else ""
     family = families.of_target(chip.target)
     assert family is not None, chip.target
     units = f"{chip.units} units of {chip.partitions} {family.terms.partition}s"
-    entries = {time.entry.kind: time.entry for time in found.launches}
+    entries = {time.entry.kind: time.entry for time in times.launches}
     return [
         ("chip", f"{chip.name} ({chip.target}), {units}"),
         ("all launches", f"{total:.2f} us{useful}{rate}"),
@@ -139,14 +139,14 @@ def total_rows(found: Times) -> list[tuple[str, str]]:
     ]
 
 
-def launches_json(found: Times) -> dict[str, Any]:
+def launches_json(times: Times) -> dict[str, Any]:
     """Return all launches for `--json`, each with its instructions."""
-    chip = found.chip
+    chip = times.chip
     return {
         "chip": {"name": chip.name, "target": chip.target, "units": chip.units, "xcds": chip.partitions},
-        "us": round(found.total, 4),
-        "problem_flop": 2 * found.macs or None,
-        "launches": [_launch_json(time) for time in found.launches],
+        "us": round(times.total, 4),
+        "problem_flop": 2 * times.macs or None,
+        "launches": [_launch_json(time) for time in times.launches],
     }
 
 

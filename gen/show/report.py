@@ -106,16 +106,16 @@ def labels_of(code: Code, outcome: Outcome) -> Labels:
     if not family.reader:
         return {}
     analysis = targets.analyze_code(code.object, f"{code.name}{family.object_suffix}")
-    found: dict[str, list[tuple[int, str]]] = {}
+    offsets: dict[str, list[tuple[int, str]]] = {}
     for kernel in analysis.kernels:
         labels: list[str] = []
         for row in rows_of(code.asm, kernel, ()):
             if row.label:
                 labels.append(row.label)
             elif labels:
-                found.setdefault(kernel.name, []).append((row.offset, labels.pop()))
+                offsets.setdefault(kernel.name, []).append((row.offset, labels.pop()))
                 labels.clear()
-    return found
+    return offsets
 
 
 def coverage_json(coverage: Sequence[Coverage], labels: Labels | None = None) -> dict[str, Any]:
@@ -144,15 +144,15 @@ def _label(labels: Sequence[tuple[int, str]], pc: int) -> str:
 
 
 def _coverage_rows(coverage: Sequence[Coverage], labels: Labels) -> list[tuple[str, str]]:
-    told = coverage_json(coverage, labels)
-    rows = [("places", f"{told['executed']} of {told['of']} instructions executed")]
-    for number, never in enumerate(told["never"][:_MOST_STRETCHES]):
+    counts = coverage_json(coverage, labels)
+    rows = [("places", f"{counts['executed']} of {counts['of']} instructions executed")]
+    for number, never in enumerate(counts["never"][:_MOST_STRETCHES]):
         place = f"{never['kernel']}+{never['begin']:#x} to +{never['end']:#x}"
         behind = f", behind {never['label']}" if never["label"] else ""
         rows.append(
             ("" if number else "never", f"{place}: {never['count']} instructions from `{never['instruction']}`{behind}")
         )
-    more = len(told["never"]) - _MOST_STRETCHES
+    more = len(counts["never"]) - _MOST_STRETCHES
     return [*rows, ("", f"and {more} more stretches: see --json")] if more > 0 else rows
 
 

@@ -77,10 +77,10 @@ class Watch:
         elif self.dump == CHANGED and str(after) != str(before):
             self._write(step, after, changes(before, after))
 
-    def _write(self, step: Step | None, made: Kernel | MachineKernel, shown: str) -> None:
+    def _write(self, step: Step | None, kernel: Kernel | MachineKernel, shown: str) -> None:
         """Print a kernel, or write it to a file; only dumps of passes can be replayed."""
         if self.folder is None:
-            title = f"// {made.name} {'as built' if step is None else f'after {step.name}'}"
+            title = f"// {kernel.name} {'as built' if step is None else f'after {step.name}'}"
             _print(f"{title}\n{shown}\n", self.stream)
             return
         assert self.program is not None
@@ -88,9 +88,9 @@ class Watch:
 
         after = None if step is None else step.name
         number = 0 if step is None else 1 + steps(self.program.target.facts.name).index(step)
-        path, text = self.folder / f"{made.name}.{number:02}.{after or 'built'}", f"{made}\n"
-        if isinstance(made, Kernel):
-            path, text = path.with_name(f"{path.name}.dump"), dumps.to_text(self.program, made, after)
+        path, text = self.folder / f"{kernel.name}.{number:02}.{after or 'built'}", f"{kernel}\n"
+        if isinstance(kernel, Kernel):
+            path, text = path.with_name(f"{path.name}.dump"), dumps.to_text(self.program, kernel, after)
         else:
             path = path.with_name(f"{path.name}.txt")
         write_all({path: text.encode()}, "--dump-dir")

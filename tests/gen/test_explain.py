@@ -362,7 +362,7 @@ def test_a_shared_tile_is_drawn_as_it_lies() -> None:
 def test_a_record_is_made_again(tmp_path: Path) -> None:
     assert cli.main(["conv", SMALL, "--dir=FWD_D", "--dt=f16", "-o", f"{tmp_path}/k"]) == 0
     again = of_record(tmp_path / "k.launch.json", {})
-    assert again.made is not None
+    assert again.generated is not None
     (remark,) = again.remarks  # and nothing of scalars that nobody chose
     assert "the same, instruction by instruction" in remark
     check(page(again))
@@ -370,7 +370,7 @@ def test_a_record_is_made_again(tmp_path: Path) -> None:
     another = "tile=32x32x32 waves=1x2 mma=16x16x16 slots=2 taps=split acc=v"
     (tmp_path / "k.s").write_text(re.sub(r"tile=\S+ waves=.* acc=v", another, text))
     other = of_record(tmp_path / "k.launch.json", {})
-    assert other.made is None
+    assert other.generated is None
     assert "other code" in other.remarks[0]
     assert other.times is not None
     check(page(other))
@@ -382,7 +382,7 @@ def test_a_record_of_another_convgen_is_told_as_far_as_it_goes(tmp_path: Path) -
     record = (tmp_path / "k.launch.json").read_text()
     (tmp_path / "k.launch.json").write_text(record.replace("64x64:64x64", "64x128:128x64"))
     other = of_record(tmp_path / "k.launch.json", {})
-    assert other.made is None
+    assert other.generated is None
     assert other.loops
     check(page(other))
 

@@ -62,8 +62,8 @@ class Reads:
     def of(self, groups: Collection[int]) -> Ints:
         """Return the distinct lines of some workgroups."""
         wanted = np.array(sorted(groups), np.int64)
-        found = [line[np.isin(group, wanted)] for group, line in zip(self.groups, self.lines, strict=True)]
-        return np.unique(np.concatenate([np.zeros(0, np.int64), *found]))
+        lines = [line[np.isin(group, wanted)] for group, line in zip(self.groups, self.lines, strict=True)]
+        return np.unique(np.concatenate([np.zeros(0, np.int64), *lines]))
 
     def missed(self, groups: Collection[int], capacity: int) -> tuple[int, int]:
         """Return the lines that some workgroups request of a cache of `capacity` lines, and those that miss."""
@@ -159,8 +159,8 @@ class _Seen:
 
     def lacking(self, capacity: int) -> float:
         """Return the miss rate of an L1 of `capacity` lines."""
-        found = [self.reads.missed(self.share.unit(n), capacity) for n in range(min(_UNITS, self.share.units))]
-        asked, lacking = (sum(counts) for counts in zip(*found))
+        counts_by_unit = [self.reads.missed(self.share.unit(n), capacity) for n in range(min(_UNITS, self.share.units))]
+        asked, lacking = (sum(counts) for counts in zip(*counts_by_unit))
         return lacking / asked if asked else 1.0
 
     def fill(self, lines: float) -> float:

@@ -86,8 +86,8 @@ def _repeated(ops: list[Op], marks: list[int], times: int) -> list[Op]:
 def _multiplying(result: ModelRun) -> float:
     """Return the clocks from the first matrix instruction to the last; 0 if there is none."""
     waves = ((op, at) for wave in result.waves for op, at in zip(wave.ops, wave.issued))
-    found = [at for op, at in waves if op.port is Port.MATRIX]
-    return max(found) - min(found) if found else 0.0
+    times = [at for op, at in waves if op.port is Port.MATRIX]
+    return max(times) - min(times) if times else 0.0
 
 
 def shortened(workgroups: Sequence[Sequence[list[Op]]], body: Collection[int], keep: int) -> Rounds:
