@@ -70,7 +70,7 @@ def refuse_launch_options(options: argparse.Namespace, path: Path) -> None:
     """Raise UserError for options that a launch record states itself."""
     for name in ("kernel", "grid", "block", "arg"):
         if getattr(options, name):
-            raise UserError(f"given --{name} with the launch record {path.name}, which says it")
+            raise UserError(f"given --{name} with the launch record {path.name}, which states it")
 
 
 def launch_of(options: argparse.Namespace) -> dict[str, Any]:

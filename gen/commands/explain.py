@@ -117,4 +117,4 @@ def _refuse(options: argparse.Namespace, names: Sequence[str], given: str) -> No
     """Raise UserError for options without a meaning here."""
     for name in names:
         if getattr(options, name):
-            raise UserError(f"given --{name.replace('_', '-')} with {given}, wanted it elsewhere: see --help")
+            raise UserError(f"given --{name.replace('_', '-')} with {given}, where it has no meaning: see --help")

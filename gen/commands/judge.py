@@ -129,7 +129,7 @@ def _described(subject: Subject) -> tuple[str, dict[str, Signature]]:
 def _chosen(known: Mapping[str, Signature], kernel: str | None, where: str, *, selects: bool) -> Sequence[str]:
     """Return the names of the kernels to judge. Raises UserError if there are none."""
     if not known:
-        raise UserError(f"given {where} without kernels, wanted some")
+        raise UserError(f"given {where} without kernels, wanted at least one")
     if kernel is None:
         return list(known)
     if kernel not in known and not selects:

@@ -52,7 +52,7 @@ class DeviceArray:
     def address(self) -> int:
         """Return the address. Raises UserError after `free`."""
         if self._address is None:
-            raise UserError(f"given {self!r}, which was freed, wanted one that was not")
+            raise UserError(f"given {self!r}, which was freed, wanted one that is still allocated")
         return self._address
 
     @property

@@ -53,7 +53,8 @@ class Program:
             if problem is not None:
                 check_buffers(record, problem, name)
         if content is None or not record.launches:
-            raise UserError(f"given {name} without {'a code object' if record.launches else 'launches'}, wanted some")
+            missing = "a code object" if record.launches else "launches"
+            raise UserError(f"given {name} without {missing}, wanted a record that has both")
         return cls(name, record, content, problem)
 
     @property
@@ -196,7 +197,7 @@ class DeviceKernel:
     def ready(self, given: Mapping[str, Any], stream: Any) -> Iterator[Ready]:
         """Yield a call with checked arguments on the device; memory of host arrays is freed after the block."""
         if not self.functions:
-            raise UserError(f"given {self!r}, which was unloaded, wanted one that was not")
+            raise UserError(f"given {self!r}, which was unloaded; load it again")
         tensors = {name: value for name, value in given.items() if name not in self.program.scalars}
         numbers = {name: _whole(name, value) for name, value in given.items() if name in self.program.scalars}
         self._check_names(tensors)
@@ -312,7 +313,7 @@ class DeviceKernel:
             for other, begin, length in there:
                 meets = name != other and start < begin + length and begin < start + size
                 if meets and name in self.program.outputs:
-                    raise UserError(f"given {name} and {other} in the same memory, wanted them apart")
+                    raise UserError(f"given {name} and {other} in the same memory, wanted separate memory")
 
     # ------------------------------------------------------------ memory
 

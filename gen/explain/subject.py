@@ -204,7 +204,8 @@ def of_record(path: Path, scalars: Mapping[str, int], chip: str | None = None, g
     """
     record = LaunchRecord.read(path).with_scalars(scalars)
     if record.object is None or not record.launches:
-        raise UserError(f"given {path.name} without {'a code object' if record.launches else 'launches'}, wanted some")
+        missing = "a code object" if record.launches else "launches"
+        raise UserError(f"given {path.name} without {missing}, wanted a record that has both")
     file = path.parent / record.object
     content = targets.read(file)
     analysis = targets.analyze_code(content, file.name)

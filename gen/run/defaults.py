@@ -79,6 +79,6 @@ class Defaults:
         if parameter.default is None:
             name = parameter.name or str(number)
             raise UserError(
-                f"given no --arg {name}, wanted one: its offset in local memory, behind the arguments before"
+                f"given no --arg {name}, wanted --arg {name}=OFFSET in local memory, after the arguments before it"
             )
         return "" if parameter.size > 8 else str(parameter.default)

@@ -88,7 +88,7 @@ def run(
     content, launch = read(path, kernel=kernel, grid=grid, block=block, dynamic_lds=dynamic_lds, arguments=arguments)
     unknown = [name for name, _ in outputs if name not in launch.arrays]
     if unknown:
-        wanted = ", ".join(launch.arrays) or "none, for no --arg is an array"
+        wanted = ", ".join(launch.arrays) or "none: no --arg is an array"
         raise UserError(f"given --out {unknown[0]}, wanted one of {wanted}")
     outcome = execute(content, path.name, launch, progress=progress, advice=advice, scrutiny=scrutiny, on=on)
     _save(outputs, launch.arrays)
@@ -261,7 +261,9 @@ def _array(text: str, name: str) -> Array:
     except (KeyError, ValueError, UserError):
         raise UserError(f"given the type {shaped['type']} of {name}, wanted one such as f32, bf16 or s8") from None
     if dtype in types.half_bytes():
-        raise UserError(f"given the type {shaped['type']} of {name}, wanted one of whole bytes: u8 for two of these")
+        raise UserError(
+            f"given the type {shaped['type']} of {name}, wanted one of whole bytes; use u8 for a pair of elements"
+        )
     if np.prod([float(size) for size in dims]) * dtype.itemsize > _MOST_BYTES:
         raise UserError(f"given {name}={text}, wanted at most {_MOST_BYTES} bytes")
     return np.zeros(dims, dtype)

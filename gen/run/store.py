@@ -73,9 +73,7 @@ class Store:
             return None
         (kept,) = row
         if not isinstance(kept, bytes) or kept[:SEAL] != _seal(kind, key, kept[SEAL:]):
-            raise UserError(
-                f"given entry {key} of {self.path} that is damaged, wanted it as it was kept, at {self.knob}"
-            )
+            raise UserError(f"given entry {key} of {self.path} that is damaged, wanted an intact one, at {self.knob}")
         return kept[SEAL:]
 
     def add(self, kind: str, key: str, value: bytes) -> None:

@@ -135,7 +135,7 @@ def _unbundled(content: bytes, path: Path) -> Iterator[tuple[str, bytes]]:
             name = content[at : at + length].decode()
             at += length
             if at > len(content) or offset + size > len(content):
-                raise UserError(f"given the damaged bundle {path}, wanted a whole one: an entry lies behind its end")
+                raise UserError(f"given the damaged bundle {path}, wanted a whole one: an entry lies beyond its end")
             yield untrusted.shown(name), content[offset : offset + size]
     except (struct.error, UnicodeDecodeError):
         raise UserError(f"given the damaged bundle {path}, wanted a whole one: its table is cut short") from None

@@ -299,8 +299,8 @@ def check_buffers(record: LaunchRecord, problem: Problem, where: str) -> None:
             given, wanted = (f"{each.dtype}{list(each.dims)}" for each in (tensor, spec))
             raise UserError(f"given {spec.name} of {given}, wanted {wanted} of {problem}, in {where}")
         if spec.name in buffers and not buffers[spec.name].tensor.layout.is_apart:
-            given = f"{spec.name} of tag {buffers[spec.name].tensor.tag}, in which elements meet"
-            raise UserError(f"given {given}, wanted elements apart, in {where}")
+            given = f"{spec.name} of tag {buffers[spec.name].tensor.tag}, which places several elements at one address"
+            raise UserError(f"given {given}, wanted a place for each element, in {where}")
 
 
 def _sampled(code: Code, count: int, seed: int) -> tuple[list[OutputRegion], list[tuple[int, ...]]]:

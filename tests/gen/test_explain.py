@@ -346,7 +346,7 @@ def test_a_record_of_nothing(tmp_path: Path, word: str, value: object, missing: 
     assert cli.main(["gemm", "64x64:64x64", "--dt=f16", "-o", str(tmp_path / "k")]) == 0
     record = tmp_path / "k.launch.json"
     record.write_text(json.dumps({**json.loads(record.read_text()), word: value}))
-    with pytest.raises(cg.UserError, match=f"given k.launch.json without {missing}, wanted some"):
+    with pytest.raises(cg.UserError, match=f"given k.launch.json without {missing}, wanted a record that has both"):
         of_record(record, {})
 
 

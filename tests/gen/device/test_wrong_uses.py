@@ -162,7 +162,7 @@ WRONG: dict[str, tuple[Callable[[DeviceKernel], dict[str, Any]], str]] = {
     ),
     "output over input": (
         lambda k: {"src": (a := held(k, "wei")).address, "dst": a.address + 128, "": a},
-        "given dst and src in the same memory, wanted them apart",
+        "given dst and src in the same memory, wanted separate memory",
     ),
     "stream": (
         lambda k: {"stream": "main"},
@@ -304,9 +304,9 @@ def test_what_fails_on_the_device(standin: StandIn) -> None:
 
 def test_code_that_is_none(standin: StandIn, tmp_path: Path) -> None:
     code = compiled(FORWARD)
-    with pytest.raises(UserError, match="without a code object, wanted some"):
+    with pytest.raises(UserError, match="without a code object, wanted a record that has both"):
         cg.load(evolve(code, object=None))
-    with pytest.raises(UserError, match="without launches, wanted some"):
+    with pytest.raises(UserError, match="without launches, wanted a record that has both"):
         cg.load(evolve(code, record=evolve(code.record, launches=())))
     with pytest.raises(UserError, match=r"^given code of type bytes, wanted Code or the path of a launch record$"):
         cg.load(code.object)  # type: ignore[arg-type]
@@ -316,7 +316,7 @@ def test_code_that_is_none(standin: StandIn, tmp_path: Path) -> None:
 
 def test_a_kernel_that_was_unloaded(kernel: DeviceKernel) -> None:
     kernel.unload()
-    with pytest.raises(UserError, match=r"^given <.* on hip:0>, which was unloaded, wanted one that was not$"):
+    with pytest.raises(UserError, match=r"^given <.* on hip:0>, which was unloaded; load it again$"):
         kernel(**inputs())
 
 
