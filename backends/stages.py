@@ -63,7 +63,7 @@ class MachineKernel:
 
     @property
     def form(self) -> tuple[bool, ...]:
-        """Return flags that tell the forms IR, virtual registers, physical registers and assembly apart.
+        """Return flags that distinguish IR, virtual registers, physical registers and assembly.
 
         Texts of different forms share no line.
         """

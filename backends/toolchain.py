@@ -76,7 +76,7 @@ class Tool:
 
 
 def knows(path: str, processor: str) -> bool:
-    """Return whether an LLVM program may know a target; without a version in its name, running it tells."""
+    """Return whether an LLVM program may know a target; True if its name has no version: only a run shows it."""
     version = Path(path).name.rpartition("-")[2]
     return not version.isdigit() or int(version) >= (first_llvm(processor) or 0)
 

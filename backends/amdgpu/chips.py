@@ -1,4 +1,4 @@
-"""Chips with CDNA, of which public measurements or a data sheet tell the time model what it needs.
+"""CDNA chips of the time model, from public measurements or data sheets.
 
 Units and clocks: AMD's data sheets. A die of the MI250 has 104 units, of the MI250X 110; rows of rocBLAS's table with
 tiles of 105 to 110 workgroups take one round, with 111 two, so that table is of the MI250X.

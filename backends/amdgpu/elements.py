@@ -191,7 +191,7 @@ class Elements(Vectors):
             self.out.valu("v_pack_b32_f16", low, high, into=to)
 
     def from_lane(self, e: Expr) -> Parts:
-        """Read other lanes word by word, whatever the elements are."""
+        """Read other lanes word by word, for any element type."""
         assert isinstance(e, x.FromLane)
         return (from_lanes(self.scalars, single_words(self.vector_registers(e.a)), e.lane),)
 

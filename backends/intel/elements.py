@@ -167,7 +167,7 @@ class Elements(Choices):
         return dst
 
     def from_lane(self, e: Expr) -> Reg:
-        """Read other lanes word by word, whatever the elements are."""
+        """Read other lanes word by word, for any element type."""
         assert isinstance(e, x.FromLane)
         return from_lanes(self.scalars, single_words(self.vector_registers(e.a)), e)
 

@@ -80,7 +80,7 @@ _Kernel = _structure("Kernel", 0x1D, flags=_U32, name=c.c_char_p)
 _Group = _structure("Group", 0x06, flags=_U32, fill_pattern=_SIZE, queues=_U32)
 _Properties = _structure(
     "Properties",
-    0x20006,  # of version 1.2, whose timer has a frequency
+    0x20006,  # version 1.2, whose timer has a frequency
     kind=_U32,
     vendor=_U32,
     id=_U32,

@@ -235,7 +235,7 @@ def _begin_in_parts(code: Sequence[Instruction], steps: Sequence[_Step]) -> None
 
 
 def _summary(steps: Sequence[_Step]) -> tuple[dict[VirtualRegister, None], set[VirtualRegister]]:
-    """Return the registers that are live into a block whatever follows it, and those in which it starts values."""
+    """Return the registers that are live into a block by its own reads, and those in which it starts values."""
     needed: dict[VirtualRegister, None] = {}
     all_begun: set[VirtualRegister] = set()
     for read, written, begun in reversed(steps):

@@ -287,7 +287,7 @@ def _keep_words(parts: Sequence[Expr]) -> bool:
 
 
 def single_words(parts: Parts) -> list[Reg]:
-    """Return the words of a value, whatever its elements are."""
+    """Return the words of a value, for any element type."""
     return [p.words(i, 1) for p in parts for i in range(p.count)]
 
 

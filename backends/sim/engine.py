@@ -56,7 +56,7 @@ class Engine(ABC, Generic[G, S]):
         self.reached = env.reached  #: indices of instructions that had an effect
         self._at = 0  # the instruction in work
         self._tired = False  #: whether the group that stopped last has had its turn
-        self._states: set[object] = set()  #: in which all rested, since memory changed last
+        self._states: set[object] = set()  #: states in which all groups rested, since memory changed last
         self._changes = -1
 
     @abstractmethod

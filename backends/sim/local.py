@@ -84,7 +84,7 @@ class Lds:
     """The shared memory of a batch of workgroups, one stretch a workgroup."""
 
     def __init__(self, slots: int, size: int, grain: int, kind: str = "lds-race") -> None:
-        self.kind = kind  #: of findings
+        self.kind = kind  #: kind of its findings
         self.size, self.grain = size, grain  #: bytes per workgroup; bytes per stamp, a power of two
         self._shift = grain.bit_length() - 1
         self.stride = (size + 31) // 16 * 16

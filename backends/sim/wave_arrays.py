@@ -14,7 +14,7 @@ Bytes = npt.NDArray[np.uint8]
 U32 = npt.NDArray[np.uint32]
 U64 = npt.NDArray[np.uint64]
 Bools = npt.NDArray[np.bool_]
-ALL_BITS = np.uint32(0xFFFFFFFF)  #: of a word
+ALL_BITS = np.uint32(0xFFFFFFFF)  #: all bits of a word
 
 
 def any_along(flags: Array, axis: int | tuple[int, ...], *, keepdims: bool = False) -> Bools:

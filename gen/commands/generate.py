@@ -167,7 +167,7 @@ def make(options: argparse.Namespace, problem: Problem) -> Code:
     from convgen.commands import session
 
     targets.get(options.target)
-    if problem.is_empty:  # of which there is nothing to choose, to keep or to look at
+    if problem.is_empty:  # nothing to choose, to cache or to watch
         from convgen import driver
 
         return driver.compile(driver.build(problem, options.target))

@@ -210,7 +210,7 @@ def perform(task: Task) -> Result | tuple[int, str]:
         return session.failure(error)
 
 
-# ---------------------------------------------------------------- what is told
+# ---------------------------------------------------------------- reports
 
 
 def _tuned(request: Request, found: Result) -> Row:

@@ -132,7 +132,7 @@ def _start(context: ForkServerContext, work: Callable[[Item], Result]) -> _Worke
     ours, theirs = context.Pipe()
     process = context.Process(target=_serve, args=(theirs, work, os.getcwd()), daemon=True)
     resource_tracker.ensure_running()  # else `start` does so, and unblocks SIGINT
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # who is born now inherits it
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # the new process inherits the mask
     try:
         process.start()
     finally:

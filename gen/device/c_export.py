@@ -175,7 +175,7 @@ class _Writer:
             str(n) if expr is None else f"(unsigned){self.expression(expr)}"
             for n, expr in zip(launch.grid, launch.grid_expr)
         ]
-        counted = [axis for axis, expr in enumerate(launch.grid_expr) if expr is not None]  # which may be none
+        counted = [axis for axis, expr in enumerate(launch.grid_expr) if expr is not None]  # extents that may be zero
         return {
             "counted": counted,
             "kernel": launch.kernel,

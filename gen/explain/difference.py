@@ -15,9 +15,9 @@ from convgen.profile.launch_times import LaunchTime
 from convgen.show import listing
 
 _ALIKE = 0.005  #: share by which numbers that count as equal differ at most
-_WAITS = 4  #: kinds of instructions that are told of
+_WAITS = 4  #: kinds of instructions whose stalls are reported
 
-_REGISTERS, _ACCUMULATORS = "registers", "accumulators"  #: of a family, whose words tell their classes
+_REGISTERS, _ACCUMULATORS = "registers", "accumulators"  #: stand for the classes of registers in a family's terms
 
 #: Word of a config -> what it decides first, by the names of `Side.numbers`, and classes of registers.
 _FOLLOWS: Mapping[str, tuple[str, ...]] = {

@@ -18,7 +18,7 @@ from convgen.ir.record import define, frozen
 from convgen.ir.stmt import Block, Stmt
 from convgen.show.watch import changes, is_written_anew
 
-Row = tuple[str, str]  #: how a line begins in a unified diff, and the rest
+Row = tuple[str, str]  #: sign of a line in a unified diff, and its text
 
 
 @frozen(eq=False)
@@ -32,7 +32,7 @@ class AppliedStep:
     rows: tuple[Row, ...]  #: the difference, the text as a whole where no line can be the same, or nothing
     seconds: float
     whole: bool = False
-    kernel: Kernel | None = None  #: the IR behind a pass
+    kernel: Kernel | None = None  #: the IR after a pass
 
     @property
     def added(self) -> int:

@@ -41,7 +41,7 @@ class KernelPart:
     ir: Sequence[tuple[int, str, Sequence[Row], float]]  #: number, text, instructions and their stalls of each line
     facts: Rows = ()  #: of `convgen analyze`, where there is machine code
     units: Sequence[tuple[str, ...]] = ()
-    unit: str = ""  #: what clocks are of; empty where nothing was timed
+    unit: str = ""  #: reference of the clocks, such as a wave; empty if nothing was timed
     times: Rows = ()  #: of `convgen profile`
 
     @property

@@ -26,11 +26,11 @@ from convgen.plan.plan import Plan
 from convgen.show import owners
 from convgen.show.drawing import PALETTE, Axis, Cell, Drawing, draw, draw_cells
 
-_MOST_ELEMENTS = 1 << 13  #: of a layout that is drawn
-_MOST_LISTED = 1 << 10  #: of one whose owners are listed, too
-_MOST_TILES = 1 << 12  #: of a mapping that is drawn and listed
+_MOST_ELEMENTS = 1 << 13  #: elements of a layout that is drawn
+_MOST_LISTED = 1 << 10  #: elements of a layout whose owners are also listed
+_MOST_TILES = 1 << 12  #: tiles of a mapping that is drawn and listed
 _BANK = 4  #: bytes
-_MOST_LINES = 24  #: of shared memory that are drawn: swizzles repeat before
+_MOST_LINES = 24  #: lines of shared memory that are drawn; swizzles repeat earlier
 _SPACES: Mapping[str, str] = {
     Space.REGISTER: "in registers",
     Space.LANE: "over lanes",
@@ -48,10 +48,10 @@ Addresses = npt.NDArray[np.int64]
 class FragmentShown:
     """A layout of registers, the statements that use it, and its picture unless it is too large."""
 
-    name: str  #: of what it holds
+    name: str  #: name of the tensor or tile
     uses: tuple[str, ...]  #: statements, as the IR prints them
     digits: str
-    words: tuple[str, ...]  #: what each digit says
+    words: tuple[str, ...]  #: meaning of each digit
     shape: str
     drawing: Drawing | None
     table: str  #: the threads that hold each element, of a small one

@@ -67,7 +67,7 @@ class Generated:
 class Subject:
     """The material of a page or of one side of a comparison."""
 
-    name: str  #: of the problem, or of the file
+    name: str  #: the problem, or the file's name
     target: str
     generated: Generated | None = None
     launches: Sequence[Launch] = ()
@@ -75,10 +75,10 @@ class Subject:
     content: bytes = b""  #: what is analysed, as a file of the name `file` holds it
     file: str = ""
     analysis: Analysis | None = None  #: None where nothing was assembled
-    times: Times | None = None  #: of launches that were executed
-    loops: Sequence[KernelProfile] = ()  #: of kernels that were not
-    outcome: Outcome | None = None  #: of some tiles that were compared with the reference
-    remarks: Sequence[str] = ()  #: on what the page does not tell, and why
+    times: Times | None = None  #: times of executed launches
+    loops: Sequence[KernelProfile] = ()  #: clocks of the loops of kernels that were not executed
+    outcome: Outcome | None = None  #: comparison of some tiles with the reference
+    remarks: Sequence[str] = ()  #: notes on parts that the page lacks, and why
 
     def timed(self, kernel: str) -> Sequence[TimedLine]:
         """Return the instructions of a kernel that were timed: of its launch, else of its loop."""

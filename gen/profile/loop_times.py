@@ -38,8 +38,8 @@ class Loops(Work):
     exposed_last: Numbers
     matrix: Numbers  #: matrix clocks of a unit for an iteration of one workgroup
     operands: Numbers  #: bytes of an iteration of a workgroup
-    bytes_in: Numbers  #: of operands, each touched once
-    bytes_out: Numbers  #: of the result
+    bytes_in: Numbers  #: bytes of operands, each touched once
+    bytes_out: Numbers  #: bytes of the result
     added: Numbers  #: bytes; atomic additions to memory
 
     def estimate(self, chip: Chip, terms: Terms, *, timed: bool = True) -> Estimate:

@@ -41,7 +41,7 @@ _ELEMENTS: Mapping[str, str] = {
     **dict.fromkeys(("ulong", "unsigned long"), "u64"),
 }
 _QUALIFIERS = re.compile(r"\b(?:const|volatile|restrict|__restrict|__restrict__|global|__global)\b|[*&]")
-_UNKNOWN = types.u32  #: the elements of a buffer whose type nobody states: words of 0 to 3
+_UNKNOWN = types.u32  #: element type of a buffer of unrecorded type: words of 0 to 3
 
 
 def element(type_name: str) -> Type | None:

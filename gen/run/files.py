@@ -50,7 +50,7 @@ def write_all(contents: Mapping[Path, bytes], knob: str = "-o") -> None:
     A link of the user's own is followed; another user's link is refused. A device or a pipe is written to, not
     replaced. A replaced file keeps its permissions.
     """
-    ready: dict[Path, tuple[Path, Path]] = {}  #: where each is to be, and where it is made
+    ready: dict[Path, tuple[Path, Path]] = {}  #: path -> final place, and temporary file
     placed: list[Path] = []
     folders: list[Path] = []  #: made for them, those within others first
     at = Path()

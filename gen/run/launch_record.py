@@ -63,7 +63,7 @@ class Buffer:
     access: Access
     tensor: StoredTensor
     zero: bool = False  #: whether it holds zeros before the first launch; launches leave it so
-    shape: tuple[str, ...] = ()  #: how a host computes the tensor's dims for other sizes
+    shape: tuple[str, ...] = ()  #: expressions by which a host computes the tensor's dims
     size: int = _POINTER_BYTES
 
     def sized(self, integers: Mapping[str, int]) -> Buffer:

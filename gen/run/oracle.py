@@ -37,7 +37,7 @@ class _Channels:
 
     groups: Indices
     within: Indices
-    place: tuple[Indices, Indices]  #: where each channel stands in the grid
+    place: tuple[Indices, Indices]  #: position of each channel in the grid
 
     @classmethod
     def of(cls, channels: Indices, size: int) -> _Channels:

@@ -1,4 +1,4 @@
-"""Ranges of right results behind scales and post-ops: the least and greatest f32 of each element, as arrays.
+"""Ranges of right results after scales and post-ops: the least and greatest f32 of each element, as arrays.
 
 Operations of exact post-ops are rounded to f32 one by one, as on every target. Other functions are computed in f64, and
 their error bound makes a range, which later post-ops propagate: the new ends are the function's extremes at the old

@@ -249,7 +249,7 @@ def _stored(values: Array, to: str) -> Array:
         else:
             values = values.astype(np.int64)
         return np.clip(values, least, most).astype(numpy_type(to))
-    with np.errstate(over="ignore"):  # what is too large becomes infinite
+    with np.errstate(over="ignore"):  # overflow becomes infinity
         return values.astype(numpy_type(to))
 
 

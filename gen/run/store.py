@@ -28,7 +28,7 @@ class Store:
         self.path, self.knob = path, knob
         with self._errors():
             self._db = sqlite3.connect(path, timeout=_SECONDS, isolation_level=None)
-            self._db.text_factory = bytes  # of what others have put there
+            self._db.text_factory = bytes  # text that others stored may not be UTF-8
         try:
             with self._errors():
                 self._prepare()
@@ -44,7 +44,7 @@ class Store:
         if application not in (0, _APPLICATION) or (schema and not application):
             raise self._foreign()
         if schema not in ([], [(b"table", _TABLE.replace(" IF NOT EXISTS", "").encode())]):
-            raise self._foreign()  # a view or a trigger of somebody else's may run without end
+            raise self._foreign()  # a foreign view or trigger may run without end
         if not application:
             self._db.execute(f"PRAGMA application_id = {_APPLICATION}")
         self._db.execute("PRAGMA synchronous = NORMAL")

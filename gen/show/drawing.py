@@ -22,7 +22,7 @@ from convgen.ir.error import UserError
 from convgen.ir.record import frozen
 from convgen.run.files import write_all
 
-#: Okabe and Ito's colours, which people with any colour vision tell apart; grey stands for their black.
+#: Okabe and Ito's colours, distinct for any colour vision; grey replaces their black.
 PALETTE = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442", "#999999")
 _PAPER, _INK, _EMPTY = "#ffffff", "#222222", "#eeeeee"
 _LIGHTEST = 0.6  #: share of white in the last round's colours
@@ -78,7 +78,7 @@ class _Grid:
 
     rows: int
     columns: int
-    width: float  #: of a tile
+    width: float  #: width of a tile
     height: float
 
     @classmethod
@@ -176,7 +176,7 @@ def draw_cells(
             lines += [part for part in parts if isinstance(part, Line)]
     colours = sorted({cell.colour for row in cells for cell in row if cell.colour is not None})
     bottom = grid.end[1]
-    room = _MARGIN if len(colours) <= len(PALETTE) else 0  # of the legend
+    room = _MARGIN if len(colours) <= len(PALETTE) else 0  # height of the legend
     if room:
         legend = list(_legend(kinds, colours, shades, bottom + _MARGIN / 2))
         boxes += [part for part in legend if isinstance(part, Box)]

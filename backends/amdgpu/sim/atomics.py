@@ -109,7 +109,7 @@ class _Atomic:
     address: Address
     function: Combine
     size: int
-    registers: tuple[int, ...]  #: of the data, then of the comparand
+    registers: tuple[int, ...]  #: registers of the data, then of the comparand
     compare: bool
     replaces: bool  #: whether the new value ignores the old one (swap), so that memory need not be defined
 

@@ -76,7 +76,7 @@ def _program(kernel: KernelInfo, arch: str, approximate: int | None) -> Program:
 class _Run(Run):
     sources = SOURCES
     scrutiny = STRICT
-    _begun: list[Environment]  #: of the running batch, and of workgroups started because it waited for them
+    _begun: list[Environment]  #: the running batch's, and those of workgroups that it waits for
 
     def load(self, code_object: bytes, *, strict: bool, approximate: int | None) -> None:
         """Load a code object and place its image in memory."""

@@ -29,7 +29,7 @@ from convgen.ir.record import evolve, frozen
 
 _EXECUTED = 8  #: workgroups to execute, spread evenly over the grid
 _WINDOW = 3  #: loop iterations that suffice to see which lines workgroups share
-_NEVER = 1 << 30  #: limit of findings: waves go on whatever is found
+_NEVER = 1 << 30  #: limit of findings, so that none stops a run
 _WAITS_FOR_OTHERS = "no-progress"  #: finding: a workgroup waits for one that does not run
 
 

@@ -26,7 +26,7 @@ from convgen.ir.record import evolve
 SHIFTS = frozenset(("shl", "shr", "asr", "rol", "ror"))
 CARRY = frozenset(("addc", "subb"))
 HIGH = frozenset(("mach", "macl"))
-OVERFLOWING = frozenset(("add", "add3", "mad", "mul", "shl"))  #: whose integers may need more bits than are kept
+OVERFLOWING = frozenset(("add", "add3", "mad", "mul", "shl"))  #: integer operations that may overflow
 _ONE = Region(0, 0, 1)
 
 

@@ -30,7 +30,7 @@ class Implicit:
     kind: str
     offset: int
     size: int
-    index: int = -1  #: of the kernel argument that it belongs to
+    index: int = -1  #: number of the kernel argument that it belongs to
 
 
 @frozen(eq=False)

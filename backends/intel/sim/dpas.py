@@ -40,7 +40,7 @@ BITS: Mapping[str, int] = {
 FLOATING = frozenset(("tf32", "hf", "bf"))
 SIGNED = frozenset(("b", "s8", "s4", "s2", "d"))
 ACCUMULATOR_BYTES = {"f": 4, "d": 4, "ud": 4, "hf": 2, "bf": 2}
-ROW_BYTES = 32  #: of src2
+ROW_BYTES = 32  #: bytes of a row of src2
 
 
 @frozen(eq=False)
@@ -58,7 +58,7 @@ class DpasShape:
     c: int  #: -1 for none
     b: int
     a: int
-    a_bytes: int  #: that a thread supplies
+    a_bytes: int  #: bytes of src2 that a thread supplies
 
     @property
     def k(self) -> int:

@@ -43,7 +43,7 @@ class Passes:
     overlapping: tuple[int, ...]  #: sources of the second pass in the first one's destination
     indirect: tuple[int, ...]  #: sources of which only execution tells
     written: frozenset[int]  #: dwords that the first pass writes, from the start of the registers
-    source: str  #: where the rule is written
+    source: str  #: document of the rule
 
     def message(self, sources: Sequence[int]) -> str:
         """The finding's text for some sources."""

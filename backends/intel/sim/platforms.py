@@ -62,7 +62,7 @@ class Platform:
     plain_fences: bool  #: a fence that flushes nothing keeps its scope; else it is local (Mesa, Wa_14012437816)
     #: src0 addressed through a0 may meet a destination of two registers (Wa_13010473643)
     indirect_crossing: bool = True
-    pitch_multiple: int = 8  #: of a 2-D block surface, in bytes
+    pitch_multiple: int = 8  #: bytes; the pitch of a 2-D block surface is a multiple
     distances: Mapping[str, int] = attrs.field(factory=lambda: {"F": 10, "I": 10, "L": 12, "M": 18})
     #: ^ an in-order instruction is done when so many later ones of its pipe have issued (IGA drops such dependencies)
 

@@ -12,7 +12,7 @@ from convgen.backends.sim import numbers as num
 from convgen.backends.sim.wave_arrays import Array
 
 U32, U64 = np.uint32, np.uint64
-_FRACTION_BITS = 1201  #: of 2/pi, as many as V_TRIG_PREOP_F64 knows
+_FRACTION_BITS = 1201  #: bits of 2/pi in V_TRIG_PREOP_F64
 _KEPT_BITS = 53
 
 

@@ -179,7 +179,7 @@ class Bits:
 
     function: Callable[..., Array]
     fetches: list[ScalarFetch]
-    sources: list[Operand]  #: of the first fetches; further ones are defined
+    sources: list[Operand]  #: operands of the first fetches; further fetches are defined
     wide: bool
 
     def undefined(self, g: WaveGroup) -> tuple[Array, Array]:
