@@ -14,8 +14,8 @@ from convgen.ir.layout.memory import Global
 from convgen.ir.program import Kernel
 from convgen.ir.record import frozen
 
-_COMMENT_COLUMN = 64
-_SGPR_GRANULE = 8
+_COMMENT_COLUMN = 64  #: characters before a comment
+_SGPR_GRANULE = 8  #: registers; the SGPR count in the metadata is a multiple
 _KEEP_DENORMALS = 3  # keep denormals of sources and results; the default for f32 would flush both
 
 

@@ -14,8 +14,8 @@ from operator import or_
 
 from convgen.backends.amdgpu.isa import OPCODES
 from convgen.backends.amdgpu.physical import Physical, Words
+from convgen.backends.machine.barrier_accesses import Ahead, accesses_ahead
 from convgen.backends.machine.dataflow import walked
-from convgen.backends.machine.epochs import Ahead, accesses_ahead
 from convgen.backends.machine.instruction import Access, Function, Instruction, Unit
 from convgen.ir.record import define
 

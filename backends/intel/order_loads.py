@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from convgen.backends.machine.barrier_accesses import Ahead, accesses_ahead
 from convgen.backends.machine.dependences import dependences
-from convgen.backends.machine.epochs import Ahead, accesses_ahead
 from convgen.backends.machine.instruction import BasicBlock, Function, Instruction, Unit, VirtualRegister
 from convgen.backends.machine.schedule import terminators
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from convgen.backends.machine.epochs import Ahead
+from convgen.backends.machine.barrier_accesses import Ahead
 from convgen.backends.machine.instruction import Access, Instruction, VirtualRegister
 
 #: Index of an instruction, whether it is of the loop's next iteration, and the instructions that must precede it: index

@@ -15,8 +15,8 @@ from heapq import heapify, heappop, heappush
 import attrs
 
 from convgen.backends.machine.allocate import Bank
+from convgen.backends.machine.barrier_accesses import Ahead, accesses_ahead
 from convgen.backends.machine.dependences import dependences
-from convgen.backends.machine.epochs import Ahead, accesses_ahead
 from convgen.backends.machine.headroom import Headroom, headrooms
 from convgen.backends.machine.instruction import BasicBlock, Function, Instruction, Unit
 from convgen.backends.machine.steady import Busy, steady
@@ -25,9 +25,8 @@ from convgen.ir.record import define
 #: Looking up an attribute of an Enum takes as long as ten names.
 _MATRIX, _GLOBAL, _SHARED, _VALU = Unit.MATRIX, Unit.GLOBAL, Unit.SHARED, Unit.VALU
 
-_MANY_PRODUCTS = (
-    6  #: matrix products per accumulator in a block; with fewer, all operands arrive at about the same time
-)
+#: Matrix products per accumulator in a block. With fewer, all operands arrive at about the same time.
+_MANY_PRODUCTS = 6
 
 #: Vector operations per accumulator register. With more, and with slow functions such as the exponential among them,
 #: the operations on accumulators keep program order, to bound their temporaries. Conversions alone do not count.

@@ -13,8 +13,8 @@ from heapq import heapify, heappop, heappush
 
 import attrs
 
+from convgen.backends.machine.barrier_accesses import Ahead
 from convgen.backends.machine.dependences import dependences
-from convgen.backends.machine.epochs import Ahead
 from convgen.backends.machine.instruction import Instruction, Unit
 from convgen.ir.record import define, frozen
 

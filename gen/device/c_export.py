@@ -26,7 +26,7 @@ from convgen.run.files import write_all
 from convgen.run.launch_record import Buffer, Launch, Scalar
 from convgen.version import __version__
 
-_ROOM = 256  #: bytes; alignment of the parts of a workspace
+_ALIGNMENT = 256  #: bytes; alignment of the parts of a workspace
 _TYPES = {
     "s8": "int8_t",
     "u8": "uint8_t",
@@ -205,7 +205,7 @@ class _Writer:
             "stem": self.stem,
             "name": name,
             "runtime": runtime,
-            "room": _ROOM,
+            "room": _ALIGNMENT,
             "buffers": [self.buffer(n) for n in dict.fromkeys((*program.inputs, *program.outputs))],
             "scalars": [self.scalar(scalar) for scalar in self.free.values()],
             "parts": parts,

@@ -33,7 +33,7 @@ def signatures(code_object: bytes) -> dict[str, Signature]:
 
 
 REGISTER_BYTES = 64 << 20  #: vector registers and their poison that a batch may hold
-BATCH_WAVES = 128
+BATCH_WAVES = 128  #: waves that a batch simulates together, at most
 
 
 def simulate(

@@ -219,5 +219,5 @@ class _Launch:
 
         soon, later = (Unit(Latencies(latency)) for latency in (self.latency, self.latency + LATER))
         paces = steady(soon, self.rounds), steady(later, self.rounds // 2)
-        rounds, course = with_most(self.rounds), run(soon, self.rounds)
-        return unit_profile(ran.trace, rounds, course, paces, self.program.kernel.descriptor.entry)
+        rounds, model_run = with_most(self.rounds), run(soon, self.rounds)
+        return unit_profile(ran.trace, rounds, model_run, paces, self.program.kernel.descriptor.entry)

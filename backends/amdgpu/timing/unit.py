@@ -95,7 +95,7 @@ class Unit:
 
     def run(self, workgroups: Sequence[Workgroup]) -> ModelRun:
         """Run all waves from the first instruction to the last."""
-        return _Run(workgroups, self.latencies).course()
+        return _Run(workgroups, self.latencies).result()
 
 
 class _Run:
@@ -113,7 +113,7 @@ class _Run:
         self.arrived: list[list[tuple[int, Wave]]] = [[] for _ in workgroups]  #: waves that wait at a barrier
         self.occupied: list[Occupied] = []
 
-    def course(self) -> ModelRun:
+    def result(self) -> ModelRun:
         """Run until no wave has an instruction left."""
         while self.queue:
             now, number, wave = heappop(self.queue)

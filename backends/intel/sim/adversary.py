@@ -13,7 +13,7 @@ from convgen.backends.intel.sim.state import ThreadGroup
 from convgen.backends.sim.wave_arrays import Array
 from convgen.ir.record import frozen
 
-SQUADS = 3
+SQUADS = 3  #: squads of a workgroup
 
 
 @frozen

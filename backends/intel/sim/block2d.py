@@ -25,9 +25,9 @@ from convgen.backends.sim.global_access import load_lanes, peek_lanes
 from convgen.backends.sim.wave_arrays import U64, Array, Bools, any_along
 from convgen.ir.record import define, frozen
 
-BASE_ALIGNMENT = 64
-LEAST_WIDTH = 64
-LARGEST = 1 << 24
+BASE_ALIGNMENT = 64  #: bytes
+LEAST_WIDTH = 64  #: bytes; smallest width and pitch of a surface
+LARGEST = 1 << 24  #: largest width in bytes and height in rows; the pitch is less
 MOST_ROWS = {LOAD_2D: 32, STORE_2D: 8}
 MOST_ROW_BYTES = 64
 MOST_RESPONSE = 31  #: registers; largest value of the descriptor's field, which a block of 32 registers has, too

@@ -21,7 +21,7 @@ from convgen.backends.intel.sim.step import Context, Step, unsupported
 from convgen.backends.sim.wave_arrays import Array, Bools, any_along
 from convgen.ir.record import frozen
 
-DEPTH = 8
+DEPTH = 8  #: systolic depth: dwords of K in a product
 #: Bits of an element of src1 and src2.
 BITS: Mapping[str, int] = {
     "tf32": 32,

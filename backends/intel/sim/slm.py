@@ -20,7 +20,7 @@ from convgen.backends.simulation import Source
 
 _OVERTAKES = Source("IGC, HWCaps.inc hasSLMWARIssue: an SLM store waits for the destinations of SLM loads in flight")
 _WAVE = np.uint32(0xFF)
-BANKS = 32
+BANKS = 32  #: banks of local memory, a dword wide
 TAG = np.uint64(0xFFFFFFFF ^ 1 << 28)  #: IGC marks local addresses by bit 28, which the hardware must ignore
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from convgen.backends.intel.sim.late import LateLoad
     from convgen.backends.intel.sim.scoreboard import Score
 
-CHANNELS = 32
+CHANNELS = 32  #: channels of the widest instruction
 ACTIVE, GONE = -1, -2  #: in `resume`: the channel runs; it never will
 
 

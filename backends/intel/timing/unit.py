@@ -50,7 +50,7 @@ class ModelRun:
 
 def run(workgroups: Sequence[Sequence[Sequence[Op]]]) -> ModelRun:
     """Run the threads of some workgroups on one EU."""
-    return _Run(workgroups).course()
+    return _Run(workgroups).result()
 
 
 class _Run:
@@ -66,7 +66,7 @@ class _Run:
         self.issues = 0.0  #: when the EU issues the next instruction
         self.end = 0.0
 
-    def course(self) -> ModelRun:
+    def result(self) -> ModelRun:
         """Run until no thread has an instruction left."""
         while self.queue:
             now, number, thread = heappop(self.queue)

@@ -53,8 +53,8 @@ def run(rounds: Rounds) -> ModelRun:
 
 
 def total(rounds: Rounds, fewer: Rounds) -> float:
-    course = run(rounds)
-    return rounds.clocks(course, rounds.pace_of(fewer, course.end - run(fewer).end))[0]
+    model_run = run(rounds)
+    return rounds.clocks(model_run, rounds.pace_of(fewer, model_run.end - run(fewer).end))[0]
 
 
 @pytest.mark.parametrize("kinds", [[READ], [READ, SLOW], [READ, READ, SLOW]])
@@ -106,8 +106,8 @@ def test_without_a_loop_a_round_is_from_the_first_product_to_the_last() -> None:
 
 
 def test_barriers_do_not_wait_for_waves_that_have_ended() -> None:
-    course = Unit().run([[[END], [END, BARRIER, END], [END] * 50 + [BARRIER, END]]])
-    assert [wave.done[-1] for wave in course.waves] == [4, pytest.approx(208, abs=4), pytest.approx(208, abs=4)]
+    model_run = Unit().run([[[END], [END, BARRIER, END], [END] * 50 + [BARRIER, END]]])
+    assert [wave.done[-1] for wave in model_run.waves] == [4, pytest.approx(208, abs=4), pytest.approx(208, abs=4)]
 
 
 # ---------------------------------------------------------------- caches

@@ -81,8 +81,8 @@ def test_the_unit_has_one_lds_and_one_address_pipe() -> None:
 def test_barriers_hold_a_workgroup_and_no_other() -> None:
     """Each wave works in turn behind the last one's barrier; another workgroup needs no longer beside it."""
     slow = [*[VALU] * 50, BARRIER]
-    course = Unit().run([[slow] * 4])
-    assert course.end == pytest.approx(204, abs=8)
+    model_run = Unit().run([[slow] * 4])
+    assert model_run.end == pytest.approx(204, abs=8)
     assert end(*slow * 3, groups=2) == pytest.approx(2 * end(*slow * 3), rel=0.1)
 
 
