@@ -176,7 +176,7 @@ class Step:
         return self.issued - self.could + self.done - self.issued - self.issue
 
     @property
-    def waits_there(self) -> bool:
+    def waits_after_issue(self) -> bool:
         """Return whether its wave waits after issuing it."""
         return self.done > self.issued + self.issue
 

@@ -64,7 +64,7 @@ class Tool:
         return bool(self.variable and os.environ.get(self.variable))
 
     @property
-    def wanted(self) -> str:
+    def how_to_install(self) -> str:
         """Return how to install the program, for messages."""
         return f"Debian: {self.package}; or {self.variable} names one" if self.variable else f"Debian: {self.package}"
 

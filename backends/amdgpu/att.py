@@ -152,7 +152,7 @@ def _traced(wave: Executed, slot: int, rows: Mapping[int, int], behind: Mapping[
     states: list[tuple[State, int]] = []
     for step, after in zip(wave.steps, (*wave.steps[1:], None)):
         could, issued, done = (round(clocks) for clocks in (step.could, step.issued, step.done))
-        waited = min(done - issued, round(step.done - step.issued - step.issue)) if step.waits_there else 0
+        waited = min(done - issued, round(step.done - step.issued - step.issue)) if step.waits_after_issue else 0
         falls = after is None or after.line.offset == behind.get(step.line.offset)
         stall = issued - could + waited
         instructions.append((could, category(step, falls), stall, done - could, rows[step.line.offset]))

@@ -102,7 +102,7 @@ class AmdEmitter(Emitter):
     def scalar_compare(self, name: str, a: Operand, b: Operand) -> None:
         """Emit a comparison into scc, unless scc already holds its result."""
         wanted = (name, a, b)
-        if self._scc_comparison is not None and all(map(_alike, wanted, self._scc_comparison)):
+        if self._scc_comparison is not None and all(map(_same_operand, wanted, self._scc_comparison)):
             return
         if all(isinstance(s, Imm) and not is_inline(signed(s.value)) for s in (a, b)):
             b = self.constant(b.value)  # type: ignore[union-attr]
@@ -196,7 +196,7 @@ class AmdEmitter(Emitter):
                 self.emit("v_mov_b32", (to,), (at,))
 
 
-def _alike(a: str | Operand, b: str | Operand) -> bool:
+def _same_operand(a: str | Operand, b: str | Operand) -> bool:
     return a.same(b) if isinstance(a, Reg) else a == b
 
 

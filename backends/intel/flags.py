@@ -181,9 +181,9 @@ class _Joining(_Renaming):
         self.setters: dict[VirtualRegister, XeInstruction] = {}  # flags -> comparison that sets them
         for at, i in enumerate(block):
             assert isinstance(i, XeInstruction)
-            self._put(self._predicated(self._renamed(i), at))
+            self._append(self._predicated(self._renamed(i), at))
 
-    def _put(self, i: XeInstruction) -> None:
+    def _append(self, i: XeInstruction) -> None:
         if self.setters:
             written = {r.vreg for r in i.defs()}
             self.setters = {

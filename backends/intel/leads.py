@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, reduce
 from operator import or_
 
-from convgen.backends.intel.chains import alike, chains
+from convgen.backends.intel.chains import chains, same_operation
 from convgen.backends.intel.isa import OPCODES, Null, Region, XeInstruction, region
 from convgen.backends.intel.physical import Physical
 from convgen.backends.machine.dataflow import solve
@@ -104,7 +104,7 @@ class _Leads:
         """Yield the instructions of a block with leaders for its chains."""
         pieces = self._pieces(block)
         if len(pieces) > 1:
-            pieces = self._led(pieces, self._ahead.get(number, frozenset()))
+            pieces = self._with_leaders(pieces, self._ahead.get(number, frozenset()))
             self.lasts[number] = self._alone_before(pieces, len(pieces) - 1, frozenset())
         for piece in pieces:
             yield from piece.gap
@@ -119,7 +119,7 @@ class _Leads:
 
         return solve(self.function, frozenset(), leaving, or_)
 
-    def _led(self, pieces: _Pieces, ahead: frozenset[XeInstruction]) -> _Pieces:
+    def _with_leaders(self, pieces: _Pieces, ahead: frozenset[XeInstruction]) -> _Pieces:
         """Return the pieces of a block with leaders for their chains."""
         n = 0
         while n < len(pieces):
@@ -210,7 +210,7 @@ class _Leads:
         leader, *others = following.run
         staying = len(run) - (1 if others or len(run) == 1 else 0)
         stay, moved = run[:staying], run[staying:]
-        fits = alike(leader, run[0]) and self._factor(leader) != self._factor(run[0])
+        fits = same_operation(leader, run[0]) and self._factor(leader) != self._factor(run[0])
         if not fits or not self._may_swap([leader], [*run, *following.gap]):
             return None
         if not self._may_swap(moved, [*following.gap, *others]):
@@ -228,7 +228,7 @@ class _Leads:
             return None
         *stay, leader = pieces[n - 1].run
         if (
-            not alike(leader, run[0])
+            not same_operation(leader, run[0])
             or self._factor(leader) == self._factor(run[0])
             or not self._may_swap([leader], gap)
         ):
@@ -252,7 +252,7 @@ class _Leads:
         sums = second.src[0]
         if not isinstance(sums, Reg) or not all(sums.same(i.dst[0]) for i in (first, second)):
             return None
-        if self._factor(second) == self._factor(run[0]) or not alike(first, second):
+        if self._factor(second) == self._factor(run[0]) or not same_operation(first, second):
             return None
         if not self._may_swap([second], [*stay, *following.gap, *others]):
             return None
@@ -281,7 +281,7 @@ class _Leads:
         """Return a chain as chains of one instruction, each after a `mov` that waits for the instruction before."""
         parts, gap, before = _Pieces(), pieces[n].gap, self._alone_before(pieces, n, ahead)
         for i in pieces[n].run:
-            parts.append(_Piece((*gap, *map(_awaiting, before)), (i,)))
+            parts.append(_Piece((*gap, *map(_wait_for, before)), (i,)))
             gap, before = (), frozenset((i,))
         return parts
 
@@ -341,7 +341,7 @@ class _Leads:
         return live_before
 
 
-def _awaiting(i: XeInstruction) -> XeInstruction:
+def _wait_for(i: XeInstruction) -> XeInstruction:
     """Return a `mov` that waits for a matrix instruction and changes nothing."""
     (sums,) = i.defs()
     first = region(sums.words(0, 1), "ud")

@@ -118,11 +118,11 @@ def _span(i: XeInstruction, physical: Physical) -> int:
 def _is_flat(i: XeInstruction, physical: Physical) -> bool:
     """Return whether elements of source 1 and of the result have equal offsets and strides, in whole elements."""
     width = max(TYPE_BYTES[o.type] for o in i.src if isinstance(o, (Region, Literal)))
-    (at, apart), factor = _lies(i.dst[0], physical), i.src[1]
-    return isinstance(factor, Region) and _lies(factor, physical) == (at, apart) and apart % width == 0
+    (at, apart), factor = _offset_and_stride(i.dst[0], physical), i.src[1]
+    return isinstance(factor, Region) and _offset_and_stride(factor, physical) == (at, apart) and apart % width == 0
 
 
-def _lies(o: Operand, physical: Physical) -> tuple[int, int]:
+def _offset_and_stride(o: Operand, physical: Physical) -> tuple[int, int]:
     """Return the offset of the first element in its register, and the stride, both in bytes."""
     if isinstance(o, Region):
         return physical.byte(o) % (physical.lanes * WORD_BYTES), o.stride * TYPE_BYTES[o.type]

@@ -49,11 +49,11 @@ class Physical:
         return self._registers(i.defs(), i.lanes) | self.named(i.flag_defs())
 
     @property
-    def one_by_one(self) -> tuple[Callable[[XeInstruction], list[Cells]], Callable[[XeInstruction], list[Cells]]]:
+    def by_register(self) -> tuple[Callable[[XeInstruction], list[Cells]], Callable[[XeInstruction], list[Cells]]]:
         """Return two functions: the registers that an instruction reads, and writes, one by one in operand order."""
-        return lambda i: self._apart(i.touched()), lambda i: self._apart(i.defs())
+        return lambda i: self._by_register(i.touched()), lambda i: self._by_register(i.defs())
 
-    def _apart(self, registers: Iterable[Reg]) -> list[Cells]:
+    def _by_register(self, registers: Iterable[Reg]) -> list[Cells]:
         return [self._registers((r.words(n, 1),)) for r in registers for n in range(r.count)]
 
     def _registers(self, registers: Iterable[Reg], lanes: int = 0) -> Cells:

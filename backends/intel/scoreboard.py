@@ -203,7 +203,7 @@ class Scoreboard:
         first, *others = chain
         if not others:
             return
-        read, written = ([cell for i in chain for cell in apart(i)] for apart in self.physical.one_by_one)
+        read, written = ([cell for i in chain for cell in cells_of(i)] for cells_of in self.physical.by_register)
         effects = _Effects(self.tokens[first], reduce(or_, read), reduce(or_, written), (*read, *written))
         self.effects[first] = effects
         for i in others:

@@ -133,7 +133,9 @@ class Causality:
         if number:
             self._observed.setdefault(thread, set()).add(number)
 
-    def meet(self, allocation: Allocation, units: Array, lanes: Bools, threads: Iterable[int], kind: str) -> Array:
+    def publish_and_observe(
+        self, allocation: Allocation, units: Array, lanes: Bools, threads: Iterable[int], kind: str
+    ) -> Array:
         """Publish what the threads of an atomic operation have released, and return the numbers that they observe.
 
         `kind` is "load", "store" or "update"; `units` are its stamps [units, threads, lanes], `lanes` its active lanes

@@ -87,7 +87,7 @@ class Engine(ABC, Generic[G, S]):
         """Return all state beside memory that decides what the groups do next; None if the family cannot tell."""
         return None
 
-    def _reinforce(self) -> G | None:
+    def _begin_more(self) -> G | None:
         """Start workgroups that have not begun, for groups that wait for them; None if all have begun."""
         return None
 
@@ -123,7 +123,7 @@ class Engine(ABC, Generic[G, S]):
             elif not runnable:
                 runnable, waiting = self._release_some(waiting, rested)
                 if not runnable and self._stuck(rested):
-                    runnable.append(self._come_to_aid(rested[0]))
+                    runnable.append(self._begin_more_or_stop(rested[0]))
                 for part in rested:
                     self._join(runnable, part)
                 rested = []
@@ -157,9 +157,9 @@ class Engine(ABC, Generic[G, S]):
         self._states.add(state)
         return known
 
-    def _come_to_aid(self, group: G) -> G:
+    def _begin_more_or_stop(self, group: G) -> G:
         """Return workgroups that have not begun, for a group that waits for ever otherwise; stop if all have begun."""
-        fresh = self._reinforce()
+        fresh = self._begin_more()
         if fresh is None:
             what = "waits for ever for memory to change: all other workgroups have ended or wait as well"
             self.reporter.add("no-progress", what, self._next_instruction(group), group)

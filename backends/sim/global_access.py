@@ -19,7 +19,7 @@ _UNWAITED = " and did not wait for before the barrier"
 _FEW = 8  #: lanes that are looked at one by one
 
 
-def everyone(g: Threads) -> list[Who]:
+def thread_states(g: Threads) -> list[Who]:
     """Return the threads of a group with the barriers that each workgroup has passed so far."""
     epochs = g.env.epoch[g.slot]
     return [Who(int(t), int(i), int(e)) for t, i, e in zip(g.wave_ids(), g.group_id, epochs, strict=True)]

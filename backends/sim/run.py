@@ -72,7 +72,7 @@ class Run(ABC):
             for launch in launches:
                 try:
                     self._launch(launch)
-                    self.reporter.settle()
+                    self.reporter.report_postponed()
                 except LaunchStopped:
                     break
         self.memory.finish()

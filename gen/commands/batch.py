@@ -196,7 +196,7 @@ def _run(options: argparse.Namespace, requests: Sequence[Request], journal: Jour
                 done[at] = row
                 while len(rows) in done:
                     rows.append(done[len(rows)])
-                    _tell(options, requests[len(rows) - 1], rows[-1])
+                    _print_row(options, requests[len(rows) - 1], rows[-1])
                 if progress is not None:
                     progress(len(done), len(requests))
     except KeyboardInterrupt:
@@ -271,7 +271,7 @@ def perform(options: argparse.Namespace, line: str) -> Row:
             elif outcome.passed:
                 row = _row(session.FINE, PASSED, data)
             else:
-                row = _row(session.WRONG, FAILED, data, report.trouble(outcome))
+                row = _row(session.WRONG, FAILED, data, report.failure_line(outcome))
     row["said"] = said.getvalue()
     row["data"]["seconds"] = round(perf_counter() - start, 6)
     return row
@@ -298,7 +298,7 @@ def _row(code: int, status: str, data: dict[str, Any], error: str | None = None,
     return {"exit": code, "said": "", "kept": False, "data": {**data, **told}}
 
 
-def _tell(options: argparse.Namespace, request: Request, row: Row) -> None:
+def _print_row(options: argparse.Namespace, request: Request, row: Row) -> None:
     """Print a problem that is complete."""
     data = row["data"]
     sys.stderr.write(row["said"])

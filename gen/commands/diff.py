@@ -179,7 +179,7 @@ def _print(difference: Difference) -> None:
             rows_ = [(name, shown(a), shown(b), _ratio(a, b)) for name, (a, b) in pairs.items()]
             report.show_table((title, "A", "B", "B : A"), rows_, sys.stdout)
             print()
-    for sentence in difference.told():
+    for sentence in difference.sentences():
         print(sentence)
 
 

@@ -171,7 +171,7 @@ def make(options: argparse.Namespace, problem: Problem) -> Code:
         from convgen import driver
 
         return driver.compile(driver.build(problem, options.target))
-    config = _known(options, problem)
+    config = _config_words(options, problem)
     if not options.cache or _watched(options):
         return _built(options, problem)
     from convgen.run.cache import Cache, key_of
@@ -190,7 +190,7 @@ def make(options: argparse.Namespace, problem: Problem) -> Code:
     return code
 
 
-def _known(options: argparse.Namespace, problem: Problem) -> str | None:
+def _config_words(options: argparse.Namespace, problem: Problem) -> str | None:
     """Return the config that is given, or that a registry has, which is reported."""
     from convgen import registry
     from convgen.commands import session

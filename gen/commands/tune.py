@@ -128,7 +128,7 @@ def _rows(options: argparse.Namespace, requests: Sequence[Request], path: Path) 
                     done[at] = _tuned(requests[at], row_or_result)
                 while len(rows) in done:
                     rows.append(done[len(rows)])
-                    _tell(options, rows[-1])
+                    _print_row(options, rows[-1])
                 if progress is not None:
                     progress(len(done), len(requests))
     except KeyboardInterrupt:
@@ -229,7 +229,7 @@ def _row(target: str, request: Request, status: str, code: int, error: str | Non
     return {"exit": code, "data": {**told, "error": error, "where": request.where}}
 
 
-def _tell(options: argparse.Namespace, row: Row) -> None:
+def _print_row(options: argparse.Namespace, row: Row) -> None:
     """Print a problem that is complete."""
     data = row["data"]
     if data["error"] is not None:

@@ -156,13 +156,13 @@ def check(given: Given, wanted: StoredTensor, device: Device, *, written: bool) 
     _check_memory(given, wanted, device)
 
 
-def _told(dtype: str, dims: tuple[int, ...]) -> str:
+def _type_text(dtype: str, dims: tuple[int, ...]) -> str:
     return f"{dtype}[{', '.join(map(str, dims))}]"
 
 
 def _check_logical(name: str, dims: tuple[int, ...], dtype: str, wanted: StoredTensor) -> None:
     if (dims, dtype) != (wanted.dims, wanted.dtype):
-        raise UserError(f"given {name} of {_told(dtype, dims)}, wanted {_told(wanted.dtype, wanted.dims)}")
+        raise UserError(f"given {name} of {_type_text(dtype, dims)}, wanted {_type_text(wanted.dtype, wanted.dims)}")
 
 
 def _check_stored(name: str, stored: StoredTensor, wanted: StoredTensor) -> None:
@@ -178,7 +178,7 @@ def _check_lying(name: str, dims: tuple[int, ...], strides: tuple[int, ...], dty
     if len(dims) == 1 and strides == (1,) and (dtype, dims[0]) in rows:
         return
     if not layout.is_plain:
-        given, row = _told(dtype, dims), _told(wanted.dtype, (layout.size_elems,))
+        given, row = _type_text(dtype, dims), _type_text(wanted.dtype, (layout.size_elems,))
         raise UserError(f"given {name} of {given} on the device, wanted {row} in the order of {wanted.tag}")
     _check_logical(name, dims, dtype, wanted)
     if any(size > 1 and a != b for size, a, b in zip(dims, strides, layout.strides())):

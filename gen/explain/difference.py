@@ -205,8 +205,8 @@ class Difference:
     def numbers(self) -> dict[str, tuple[float | None, float | None]]:
         """Return the numbers of both sides by name; times only if both are of a launch, or both of a loop."""
         if self.is_comparable:
-            return _beside(self.a.numbers, self.b.numbers)
-        return _beside(self.a.of_kernel, self.b.of_kernel)
+            return _side_by_side(self.a.numbers, self.b.numbers)
+        return _side_by_side(self.a.of_kernel, self.b.of_kernel)
 
     @property
     def has_loops(self) -> bool:
@@ -214,11 +214,11 @@ class Difference:
 
     def mix(self) -> dict[str, tuple[float | None, float | None]]:
         """Return the instructions by kind of both sides: of loops if both have one, else of waves."""
-        return _beside(*(side.mix(of_loop=self.has_loops) for side in (self.a, self.b)))
+        return _side_by_side(*(side.mix(of_loop=self.has_loops) for side in (self.a, self.b)))
 
     def stalls(self) -> dict[str, tuple[float | None, float | None]]:
         """Return the stalls by kind of both sides; kinds that differ most come first."""
-        found = _beside(self.a.stalls, self.b.stalls)
+        found = _side_by_side(self.a.stalls, self.b.stalls)
         return dict(sorted(found.items(), key=lambda row: -abs((row[1][1] or 0) - (row[1][0] or 0))))
 
     @property
@@ -228,7 +228,7 @@ class Difference:
 
     # ------------------------------------------------------------ in words
 
-    def told(self) -> list[str]:
+    def sentences(self) -> list[str]:
         """Return the differences as sentences: the config, its consequences, then the time and the waits."""
         if self.is_same:
             return ["Both have the same instructions."]
@@ -304,7 +304,9 @@ def _known(rows: Iterable[tuple[str, float | None]]) -> dict[str, float]:
     return {name: value for name, value in rows if value is not None}
 
 
-def _beside(mine: Mapping[str, float], other: Mapping[str, float]) -> dict[str, tuple[float | None, float | None]]:
+def _side_by_side(
+    mine: Mapping[str, float], other: Mapping[str, float]
+) -> dict[str, tuple[float | None, float | None]]:
     return {name: (mine.get(name), other.get(name)) for name in dict.fromkeys((*mine, *other))}
 
 
@@ -340,7 +342,7 @@ def as_json(difference: Difference) -> dict[str, Any]:
         "numbers": pairs(difference.numbers()),
         "mix": pairs(difference.mix()),
         "stalls": pairs(difference.stalls()),
-        "told": difference.told(),
+        "told": difference.sentences(),
     }
 
 

@@ -16,7 +16,7 @@ from convgen.problem.matmul import Problem, parse_problem
 from convgen.run import npy, reference, specials
 from convgen.run import reference_request as request
 from convgen.run.code import Code, OutputRegion
-from convgen.run.comparison import Comparison, Mismatch, compare, everything, with_padding
+from convgen.run.comparison import Comparison, Mismatch, compare, whole_outputs, with_padding
 from convgen.run.execution import (
     IDLE,
     Executor,
@@ -129,7 +129,7 @@ def as_asked(record: LaunchRecord, problem: Problem) -> LaunchRecord:
         if (arg.tensor.dims, arg.tensor.dtype) != (wanted.dims, wanted.dtype):
             given, asks = (f"{each.dtype}{list(each.dims)}" for each in (arg.tensor, wanted))
             raise VerifyError(f"kernels take {arg.name} of {given}, and {problem} asks for {asks}")
-        if not _lie_alike(arg.tensor, wanted):
+        if not _same_placement(arg.tensor, wanted):
             raise VerifyError(f"the record has {arg.name} as {arg.tensor.tag}, and {problem} asks for {wanted.tag}")
         return evolve(arg, tensor=evolve(arg.tensor, tag=wanted.tag))
 
@@ -137,7 +137,7 @@ def as_asked(record: LaunchRecord, problem: Problem) -> LaunchRecord:
     return evolve(record, launches=tuple(launches))
 
 
-def _lie_alike(tensor: StoredTensor, wanted: Asked) -> bool:
+def _same_placement(tensor: StoredTensor, wanted: Asked) -> bool:
     """Whether two layout texts place every element alike."""
     return reference.storage(tensor).steps == reference.storage(wanted).steps
 
@@ -202,7 +202,7 @@ def _verified(
     memory, report = execute(record, code_object, inputs, progress=progress, scrutiny=scrutiny, on=on)
     save(memory)
     arrays = {name: np.asarray(tensor) for name, tensor in inputs.items()}  # looked at often, so computed once
-    comparison = compare(problem, arrays, record, memory, everything(problem))
+    comparison = compare(problem, arrays, record, memory, whole_outputs(problem))
     return _outcome(report, with_padding(comparison, record, memory, request.outputs(problem)), on)
 
 

@@ -27,7 +27,7 @@ def tables(on: Distribution) -> Iterator[tuple[str, str]]:
         outer = np.unravel_index(n, grid.shape[:-2])
         title = ", ".join(f"{dim} {int(at)}" for dim, at in zip(dims, outer))
         down, across = _sides(dims, matrix)
-        cells = [[_told(sets.get(int(matrix[r, c]), ())) for c in across[1]] for r in down[1]]
+        cells = [[_runs_text(sets.get(int(matrix[r, c]), ())) for c in across[1]] for r in down[1]]
         yield f"{title}\n" if title else "", ruled(cells, down[0], across[0])
 
 
@@ -50,7 +50,7 @@ def _axis(name: str, lines: Grid) -> tuple[Axis, list[int]]:
     return Axis(name, tuple(str(n) if end == n + 1 else f"{n}-{end - 1}" for n, end in spans)), starts
 
 
-def _told(owners: Sequence[int]) -> str:
+def _runs_text(owners: Sequence[int]) -> str:
     """Return owners as runs; of many runs the first ones, and the number of owners."""
     runs = [[n for _, n in run] for _, run in groupby(enumerate(owners), lambda item: item[1] - item[0])]
     texts = [f"{run[0]}-{run[-1]}" if len(run) > 2 else ",".join(map(str, run)) for run in runs[:_RUNS]]
@@ -74,7 +74,7 @@ def _of_subgroups(on: Distribution, title: str) -> Drawing:
     matrix, sets = on.grid().reshape(_matrix(on.digits.shape)), on.sets()
     (down, rows), (across, cols) = _sides(on.digits.dims, matrix)
     owners_of_cells = [[sets[int(matrix[r, c])] for c in cols] for r in rows]
-    cells = [[Cell(owners[0], 0, (_told(owners),)) for owners in row] for row in owners_of_cells]
+    cells = [[Cell(owners[0], 0, (_runs_text(owners),)) for owners in row] for row in owners_of_cells]
     return draw_cells(cells, down, across, ("subgroup", ""), title, "in each cell: the subgroups that own it")
 
 

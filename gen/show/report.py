@@ -77,7 +77,7 @@ def check_row(row: Entry) -> None:
             data["run"][key].integer(0, 1 << 62)
 
 
-def trouble(outcome: Outcome) -> str:
+def failure_line(outcome: Outcome) -> str:
     """Return a failed run in one line: the first mismatch and the first finding."""
     texts = []
     if outcome.mismatches:

@@ -312,7 +312,7 @@ def _notes(elf: ELFFile) -> Mapping[str, Any]:
 def _disassemble(raw: bytes, processor: str) -> str:
     tool = LLVM_OBJDUMP.find(processor)
     if tool is None:
-        wanted = f"{llvm_for(processor)}; {LLVM_OBJDUMP.wanted}"
+        wanted = f"{llvm_for(processor)}; {LLVM_OBJDUMP.how_to_install}"
         raise SimulatorError(f"no llvm-objdump found that decodes code objects for {processor} ({wanted})")
     with tempfile.TemporaryDirectory(prefix="convgen-") as folder:
         with open(Path(folder) / "kernels.hsaco", "wb") as file:

@@ -250,7 +250,7 @@ class HazardRules:
         """Return the events that some row of the table mentions."""
         return tuple(item for item in produced if item.mask and item.kind in self.horizon)
 
-    def asked(self, uses: Iterable[Consumes]) -> tuple[Consumes, ...]:
+    def constrained(self, uses: Iterable[Consumes]) -> tuple[Consumes, ...]:
         """Return the uses that some row of the table mentions."""
         return tuple(use for use in uses if use.mask and use.role in self._kinds)
 

@@ -105,7 +105,7 @@ def _enter(g: WaveGroup, copies: Copies) -> None:
         g.targets = np.array(targets)
 
 
-def following(step: Step, copies: Copies) -> None:
+def continue_in_copy(step: Step, copies: Copies) -> None:
     """Make a step that writes M0 under relative addressing continue in the copy for the new index."""
     inner = step.run
 

@@ -112,17 +112,17 @@ class _Run(Run):
         begin = partial(self._begin, program, launch, waves, lds_bytes)
         self._living, self._begun = 0, []
 
-        def reinforce() -> WaveGroup | None:
+        def begin_more() -> WaveGroup | None:
             more = self._next()
             return None if more is None else begin(more)
 
         first = begin(groups)
-        engine = WaveEngine(first.env, program, self.limit, reinforce)
+        engine = WaveEngine(first.env, program, self.limit, begin_more)
         engine.look = self.look
         engine.run(first)
         for env in self._begun:
             for slot in range(len(env.epoch)):
-                env.local.settle(slot, int(env.epoch[slot]))
+                env.local.report_stale_guesses(slot, int(env.epoch[slot]))
 
     def _begin(self, program: Program, launch: LaunchRequest, waves: int, lds_bytes: int, groups: Array) -> WaveGroup:
         """Return the waves of some workgroups at the kernel's entry, in an environment of their own."""

@@ -14,7 +14,7 @@ from convgen.backends.amdgpu.sim.atomics import atomic_step
 from convgen.backends.amdgpu.sim.decode import M0, Instruction, Operand, require_plain
 from convgen.backends.amdgpu.sim.ds_access import locate, read_places, write_places
 from convgen.backends.amdgpu.sim.hazards import Consumes
-from convgen.backends.amdgpu.sim.scopes import land_met, meet
+from convgen.backends.amdgpu.sim.scopes import land_observed, publish_and_observe
 from convgen.backends.amdgpu.sim.scratch import Where
 from convgen.backends.amdgpu.sim.sources import ALIGNED
 from convgen.backends.amdgpu.sim.state import Pending, WaveGroup, scalar_bits
@@ -111,14 +111,14 @@ def _may_be_atomic(instruction: Instruction, context: Context, width: transfer.W
 
 
 def _met(g: WaveGroup, where: Where, size: int, ticket: int, kind: str) -> Array | None:
-    """Publish by an atomic load or store; return what each wave observes (`scopes.meet`)."""
+    """Publish by an atomic load or store; return what each wave observes (`scopes.publish_and_observe`)."""
     met: Array | None = None
     for allocation, some in g.env.memory.resolve(where.address, size, where.lanes)[0]:
         taken = some if some is not None else where.lanes
         offset = (where.address - np.uint64(allocation.base)).astype(np.int64)
         if taken is not None:
             offset = np.where(taken, offset, 0)
-        met = meet(g, allocation, offset, size, taken, ticket, kind)
+        met = publish_and_observe(g, allocation, offset, size, taken, ticket, kind)
     return met
 
 
@@ -165,7 +165,7 @@ def _load(
 
         def land(g: WaveGroup, pending: Pending) -> None:
             plain(g, pending)
-            land_met(g, pending)
+            land_observed(g, pending)
 
     def run(g: WaveGroup) -> None:
         transfer.check_address(g, step, address)

@@ -90,7 +90,7 @@ def _of_wave(wave: Executed) -> Iterator[Slice]:
     lane, track = f"SIMD {wave.simd}", f"workgroup {wave.group} wave {wave.member}"
     for step in wave.steps:
         line = step.line
-        kind = "wait" if step.waits_there else line.kind
+        kind = "wait" if step.waits_after_issue else line.kind
         if step.issued > step.could:
             yield Slice(lane, track, step.could, step.issued - step.could, "wait", line.text, line.offset)
         yield Slice(lane, track, step.issued, step.done - step.issued, kind, line.text, line.offset)

@@ -17,7 +17,7 @@ from convgen.backends.intel.sim.decode import Instruction, Message
 from convgen.backends.intel.sim.execution_masks import Lanes, active, flag_bits
 from convgen.backends.intel.sim.late import note_late
 from convgen.backends.intel.sim.messages import LOAD_2D, STORE_2D, Lsc
-from convgen.backends.intel.sim.payload import check_length, check_range, fill, land, refuse, undefined
+from convgen.backends.intel.sim.payload import check_length, check_range, fill, land, report_undefined, undefined
 from convgen.backends.intel.sim.state import ThreadGroup
 from convgen.backends.intel.sim.step import Context, Step, unsupported
 from convgen.backends.intel.sim.stores import store_global
@@ -155,7 +155,7 @@ class Block:
         if not taking.any():
             return
         reg = self.message.src0.reg
-        refuse(g, self.instruction, undefined(g, reg, 4, 8), taking[:, None], "the block's description")
+        report_undefined(g, self.instruction, undefined(g, reg, 4, 8), taking[:, None], "the block's description")
         base = g.layout.grf * reg
         words = g.views["u4"][:, base // 4 : base // 4 + 8].astype(np.int64)
         shapes = np.unique(words[taking, 7])
@@ -257,7 +257,7 @@ class Block:
 
     def _store(self, g: ThreadGroup, address: Array, inside: Bools) -> None:
         size, reg, count = self.lsc.memory_bytes, self.message.src1.reg, address.shape[1]
-        refuse(g, self.instruction, undefined(g, reg, size, count), inside, "the data that is stored")
+        report_undefined(g, self.instruction, undefined(g, reg, size, count), inside, "the data that is stored")
         first = reg * g.layout.grf // size
         values = g.views[f"u{size}"][:, first : first + count]
         if size == 8:

@@ -119,7 +119,7 @@ def disassemble(code: bytes, platform: Platform) -> tuple[Instruction, ...]:
     """Decode all instructions of a kernel's section, padding included; equal bytes are decoded once."""
     tool = IGA64.find()
     if tool is None:
-        raise SimulatorError(f"no iga64 found ({IGA64.wanted}), which decodes Intel code")
+        raise SimulatorError(f"no iga64 found ({IGA64.how_to_install}), which decodes Intel code")
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "code.bin").write_bytes(code)
         common = [tool, "-d", f"-p={platform.iga}", "-Xprint-pc", "-Xprint-hex-floats", "-Xno-print-bfnexprs"]

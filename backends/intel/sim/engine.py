@@ -9,7 +9,7 @@ import numpy as np
 from convgen.backends.intel.sim.compile import Program
 from convgen.backends.intel.sim.environment import Environment
 from convgen.backends.intel.sim.gateway import retire
-from convgen.backends.intel.sim.late import deliver
+from convgen.backends.intel.sim.late import read_completed
 from convgen.backends.intel.sim.scopes import land
 from convgen.backends.intel.sim.state import ThreadGroup
 from convgen.backends.intel.sim.step import Step
@@ -93,7 +93,7 @@ class ThreadEngine(Engine[ThreadGroup, Step]):
         if outcome.findings or step.faults:
             self._report(g, step, (*outcome.findings, *step.faults))
         if outcome.retired and g.late:
-            deliver(g, outcome.retired)
+            read_completed(g, outcome.retired)
         if outcome.retired and (g.fences or g.local):
             retire(g, outcome.retired)
         if outcome.retired and g.underway:

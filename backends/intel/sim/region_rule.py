@@ -30,7 +30,7 @@ class InstructionRule:
 
     says: str
     source: str
-    broken: Callable[[Operation, Area], bool]  #: given the destination
+    is_broken: Callable[[Operation, Area], bool]  #: given the destination
     platforms: Callable[[Platform], bool] = lambda platform: True
 
 
@@ -40,6 +40,6 @@ class SourceRule:
 
     says: str
     source: str
-    broken: Callable[[Operation, Area, int], bool]
+    is_broken: Callable[[Operation, Area, int], bool]
     platforms: Callable[[Platform], bool] = lambda platform: True
     kinds: frozenset[str] = frozenset(("reg", "indirect"))  #: kinds of operands that it restricts

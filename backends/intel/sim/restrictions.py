@@ -24,7 +24,7 @@ class Restriction:
     """A restriction on instructions of some names (without names, on all); `kind` is that of the finding."""
 
     says: str
-    broken: Callable[[Operation, Platform], bool]
+    is_broken: Callable[[Operation, Platform], bool]
     names: frozenset[str] = frozenset()
     source: str = MESA
     kind: str = "operation"
@@ -162,11 +162,11 @@ RESTRICTIONS = (
 )
 
 
-def broken(op: Operation) -> list[tuple[str, str]]:
+def violations(op: Operation) -> list[tuple[str, str]]:
     """Return the restrictions that an instruction breaks, as kinds and messages with their documents."""
     platform = op.context.platform
     return [
         (rule.kind, f"{rule.says} [{rule.source}]")
         for rule in RESTRICTIONS
-        if (not rule.names or op.op in rule.names) and rule.broken(op, platform)
+        if (not rule.names or op.op in rule.names) and rule.is_broken(op, platform)
     ]
