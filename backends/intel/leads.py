@@ -112,7 +112,7 @@ class _Leads:
 
     @cached_property
     def _ahead(self) -> Lasts:
-        """The matrix instructions that may be the last ahead of a block, alone and not yet waited for."""
+        """Return the matrix instructions that may be the last ahead of a block, alone and not yet waited for."""
 
         def leaving(number: int, facts: frozenset[XeInstruction]) -> frozenset[XeInstruction]:
             return self.assumed.get(number, self._unread(facts, self.function.blocks[number].instructions))
@@ -325,7 +325,7 @@ class _Leads:
 
     @cached_property
     def _live(self) -> Mapping[Instruction, _Grfs]:
-        """The registers that are live before each instruction."""
+        """Return the registers that are live before each instruction."""
         base, count = self.base, len(self.function.blocks)
         entry, live_before = [0] * count, dict[Instruction, _Grfs]()
         changed = True

@@ -33,7 +33,7 @@ class Physical:
 
     @cached_property
     def _runs(self) -> tuple[Mapping[str, int], int]:
-        """The first bit of each bank, and the first bit after all banks."""
+        """Return the first bit of each bank, and the first bit after all banks."""
         first, end = dict[str, int](), 0
         for bank in dict.fromkeys(v.bank for v in self.base):
             first[bank] = end

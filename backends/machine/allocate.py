@@ -140,7 +140,7 @@ class Liveness:
 
     @cached_property
     def starts(self) -> Sequence[int]:
-        """The first position of each block, and the end of the last."""
+        """Return the first position of each block, and the end of the last."""
         return [0, *accumulate(2 * len(block.instructions) for block in self.function.blocks)]
 
     def ranges(self, *, hold: int = 0) -> Mapping[VirtualRegister, int]:

@@ -37,7 +37,7 @@ def opened(raw: bytes) -> ELFFile:
 
 
 def _table(raw: bytes, offset: int, count: int, size: int, wanted: int, most: int) -> Iterator[int]:
-    """The offset of each entry of a table of headers."""
+    """Return the offset of each entry of a table of headers."""
     if count == 0 and offset == 0:
         return iter(())
     within(count, 1, most, "a number of sections or segments")

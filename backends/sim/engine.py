@@ -68,7 +68,7 @@ class Engine(ABC, Generic[G, S]):
         return [], waiting
 
     def _start(self, first: G) -> list[G]:
-        """The groups that a run starts with."""
+        """Return the groups that a run starts with."""
         return [first]
 
     def _next(self, runnable: Sequence[G]) -> G:
@@ -76,11 +76,11 @@ class Engine(ABC, Generic[G, S]):
         return min(runnable, key=lambda g: g.pc)
 
     def _may_meet(self, g: G, other: G) -> bool:
-        """Whether two groups that stand at one instruction may be merged."""
+        """Return whether two groups that stand at one instruction may be merged."""
         return True
 
     def _looks_out(self, g: G) -> bool:
-        """Whether a group has just polled memory, as in a spin loop, so that other groups should run."""
+        """Return whether a group has just polled memory, as in a spin loop, so that other groups should run."""
         return False
 
     def _state(self, groups: Sequence[G]) -> object | None:
@@ -92,7 +92,7 @@ class Engine(ABC, Generic[G, S]):
         return None
 
     def _does_something(self, g: G, step: S) -> bool:
-        """Whether an instruction has an effect in this group: an instruction of lanes needs an active lane."""
+        """Return whether an instruction has an effect in this group: an instruction of lanes needs an active lane."""
         return True
 
     @abstractmethod
@@ -144,7 +144,7 @@ class Engine(ABC, Generic[G, S]):
                     self._join(runnable, part)
 
     def _stuck(self, groups: Sequence[G]) -> bool:
-        """Whether the resting groups are in a state that they were in before, with memory unchanged since."""
+        """Return whether the resting groups are in a state that they were in before, with memory unchanged since."""
         changes = self.memory.changes
         if changes != self._changes:
             self._changes = changes

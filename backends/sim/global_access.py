@@ -170,7 +170,7 @@ def peek_lanes(g: Threads, address: U64, size: int, lanes: Bools | None) -> Arra
 
 
 def is_writable(g: Threads, step: Stepped, allocation: Allocation, taken: Bools | None) -> bool:
-    """Whether a buffer may be written; report a finding if not."""
+    """Return whether a buffer may be written; report a finding if not."""
     if not allocation.writable:
         some = np.ones(g.count, np.bool_) if taken is None else taken
         g.env.reporter.at_first("read-only", f"store to {allocation.name!r}", step.instruction, g, some)

@@ -26,7 +26,7 @@ class Accuracy:
 
     @property
     def is_exact(self) -> bool:
-        """Whether results must equal the reference's bit for bit."""
+        """Return whether results must equal the reference's bit for bit."""
         return not self.ulps
 
 
@@ -55,7 +55,7 @@ def turns(op: Eltwise) -> tuple[float, ...]:
 
 
 def is_curved(post_ops: Iterable[PostOp]) -> bool:
-    """Whether any post-op is a function whose results are approximate."""
+    """Return whether any post-op is a function whose results are approximate."""
     return any(isinstance(op, Eltwise) and not of(op).is_exact for op in post_ops)
 
 

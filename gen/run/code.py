@@ -75,7 +75,7 @@ class Code:
 
     @property
     def keeps_padding_out(self) -> bool:
-        """Whether padding contributes nothing even beside inf and NaN; with `padding=zeros` it is a zero factor."""
+        """Return whether padding adds nothing even beside inf and NaN; with `padding=zeros` it is a zero factor."""
         return "padding=zeros" not in self.config.split()
 
     @property

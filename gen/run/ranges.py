@@ -44,7 +44,7 @@ class Range:
 
     @property
     def is_one(self) -> bool:
-        """Whether exactly one value is right for each element."""
+        """Return whether exactly one value is right for each element."""
         return self.least is self.most
 
     def points(self, *turns: npt.ArrayLike) -> list[_Any]:

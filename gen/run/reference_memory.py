@@ -41,11 +41,11 @@ class Described(Protocol):
 
     @property
     def dims(self) -> tuple[int, ...]:
-        """The logical size."""
+        """Return the logical size."""
 
     @property
     def tag(self) -> str:
-        """A tag of oneDNN, or one stride a dimension such as `3200x1x160x16`."""
+        """Return a tag of oneDNN, or one stride a dimension such as `3200x1x160x16`."""
 
 
 @frozen
@@ -70,7 +70,7 @@ class Storage:
 
     @property
     def padded_dims(self) -> tuple[int, ...]:
-        """The logical size in whole blocks."""
+        """Return the logical size in whole blocks."""
         return tuple(prod(f.size for f in self.factors if f.dim == dim) for dim in range(len(self.dims)))
 
     @property
@@ -82,7 +82,7 @@ class Storage:
 
     @property
     def steps(self) -> tuple[Factor, ...]:
-        """The factors of size above 1, merged: equal for two texts that place every element alike."""
+        """Return the factors of size above 1, merged: equal for two texts that place every element alike."""
         merged: list[Factor] = []
         for f in sorted((f for f in self.factors if f.size != 1), key=lambda f: f.dim):
             if merged and (last := merged[-1]).dim == f.dim and last.stride == f.size * f.stride:

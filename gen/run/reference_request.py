@@ -153,7 +153,7 @@ def is_made(problem: Problem) -> bool:
 
 
 def differs_along_k(problem: Matmul, role: str) -> bool:
-    """Whether src or weights have a scale that differs along K."""
+    """Return whether src or weights have a scale that differs along K."""
     own, dim = scale(problem, role), -1 if role == "src" else -2
     return own is not None and spans(problem, own)[dim] < problem.k
 

@@ -52,13 +52,13 @@ def numpy_type(name: str) -> np.dtype[np.generic]:
 
 
 def is_half_byte(dtype: npt.DTypeLike) -> bool:
-    """Whether a type has 4 bits, two elements per byte."""
+    """Return whether a type has 4 bits, two elements per byte."""
     return np.dtype(dtype).name in ("int4", "uint4", "float4_e2m1fn")
 
 
 @cache
 def is_integer(name: str) -> bool:
-    """Whether a type is one of integers."""
+    """Return whether a type is one of integers."""
     return name[0] in "su" and name[1:].isdigit()
 
 
@@ -82,7 +82,7 @@ def limits(name: str) -> tuple[float, float]:
 
 @cache
 def holds(wide: str, narrow: str) -> bool:
-    """Whether each number of one type, infinities among them, is one of the other."""
+    """Return whether each number of one type, infinities among them, is one of the other."""
     if wide == narrow:
         return True
     if bits(narrow) > _MOST_TRIED:
@@ -96,6 +96,6 @@ def holds(wide: str, narrow: str) -> bool:
 
 
 def has_infinity(name: str) -> bool:
-    """Whether a type of floats has infinities."""
+    """Return whether a type of floats has infinities."""
     with np.errstate(all="ignore"):
         return bool(np.isinf(np.array([np.inf]).astype(numpy_type(name)).astype(np.float64)).any())

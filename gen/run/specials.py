@@ -37,7 +37,7 @@ class Special:
 
 
 def pads(problem: Problem) -> bool:
-    """Whether windows reach outside their tensor and padding is multiplied by values that may be infinite or NaN."""
+    """Return whether windows reach into padding that is multiplied by values that may be infinite or NaN."""
     if isinstance(problem, Matmul) or all(0 in output.dims for output in outputs(problem)):
         return False
     outside = _outside_sources if outputs(problem)[0].name == "diff_src" else _outside_results
@@ -46,12 +46,12 @@ def pads(problem: Problem) -> bool:
 
 
 def _outside_results(axis: Axis, k: int) -> bool:
-    """Whether tap k of any output is outside the input."""
+    """Return whether tap k of any output is outside the input."""
     return len(outputs_inside(axis, k)) < axis.o
 
 
 def _outside_sources(axis: Axis, k: int) -> bool:
-    """Whether tap k of any input belongs to an output that does not exist."""
+    """Return whether tap k of any input belongs to an output that does not exist."""
     i = np.arange(axis.i)
     is_read = (i + axis.p - k * (axis.d + 1)) % axis.s == 0
     return bool((is_read & ~output_of(axis, i, k)[1]).any())

@@ -96,7 +96,7 @@ def _below(folder: Path) -> Iterator[Path]:
 
 
 def _looks_like_code(path: Path) -> bool:
-    """Whether a file begins as code objects and bundles do, or cannot be read, which its reader will report."""
+    """Return whether a file begins as code objects and bundles do, or cannot be read, which its reader will report."""
     try:
         with untrusted.opened(path, most=_ANY_SIZE) as file:
             begin = file.read(len(_BUNDLE)) or b""

@@ -138,7 +138,7 @@ def as_asked(record: LaunchRecord, problem: Problem) -> LaunchRecord:
 
 
 def _same_placement(tensor: StoredTensor, wanted: Asked) -> bool:
-    """Whether two layout texts place every element alike."""
+    """Return whether two layout texts place every element alike."""
     return reference.storage(tensor).steps == reference.storage(wanted).steps
 
 

@@ -122,7 +122,7 @@ class Program:
 
     @cached_property
     def places(self) -> list[Instruction]:
-        """The instructions that control flow reaches from the kernel's entry without computed jumps."""
+        """Return the instructions that control flow reaches from the kernel's entry without computed jumps."""
         return reachable(self.instructions, self.kernel.entry, follows)
 
     def compile(self, index: int) -> Step:

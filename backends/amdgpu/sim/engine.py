@@ -55,7 +55,7 @@ class WaveEngine(Engine[WaveGroup, Step]):
         return released, still
 
     def _looks_out(self, g: WaveGroup) -> bool:
-        """Whether an atomic operation has just returned, as in loops that wait for other workgroups."""
+        """Return whether an atomic operation has just returned, as in loops that wait for other workgroups."""
         polled, g.polled = g.polled, False
         return polled
 

@@ -118,7 +118,7 @@ def continue_in_copy(step: Step, copies: Copies) -> None:
 
 
 def skipped(instruction: Instruction) -> bool:
-    """Whether an instruction does nothing under MODE.VSKIP."""
+    """Return whether an instruction does nothing under MODE.VSKIP."""
     return instruction.name.startswith(_VECTOR)
 
 

@@ -17,7 +17,7 @@ _CACHES = frozenset("buffer_wbinvl1 buffer_wbinvl1_vol buffer_wbl2 buffer_invl2 
 
 
 def names(instruction: Instruction, operation: str) -> bool:
-    """Whether an instruction has the mnemonic and all modifiers of `operation`."""
+    """Return whether an instruction has the mnemonic and all modifiers of `operation`."""
     return operation.startswith(instruction.name) and set(operation.split()) <= set(instruction.text.split())
 
 

@@ -105,7 +105,7 @@ def _store_pieces(g: WaveGroup, step: Step, where: Where, values: Array, ticket:
 
 
 def _may_be_atomic(instruction: Instruction, context: Context, width: transfer.Width) -> bool:
-    """Whether a store may be a flag that other workgroups wait for."""
+    """Return whether a store may be a flag that other workgroups wait for."""
     modifier = context.arch.scope.store
     return context.text.tracked and width.size >= 4 and (not modifier or modifier in instruction.modifiers)
 

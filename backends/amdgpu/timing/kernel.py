@@ -77,12 +77,12 @@ class _Kernel:
 
     @cached_property
     def threads(self) -> int:
-        """The work-items of a workgroup."""
+        """Return the work-items of a workgroup."""
         return most_threads(self._program.kernel)
 
     @cached_property
     def resident(self) -> int:
-        """The workgroups that a CU holds."""
+        """Return the workgroups that a CU holds."""
         kernel = self._program.kernel
         return max(1, min(groups_held(kernel, self.arch, self.waves, shared_bytes(kernel)).values()))
 
@@ -93,7 +93,7 @@ class _Kernel:
 
     @cached_property
     def _parts(self) -> tuple[range, list[int], range]:
-        """The indices of the instructions before the hot code, in it and after it."""
+        """Return the indices of the instructions before the hot code, in it and after it."""
         code, hot, _ = hot_code(self._program.kernel, self.arch)
         index = self._program.context.text.index_of
         body = sorted(index[i.address] for i in hot)
@@ -112,18 +112,18 @@ class _Kernel:
 
     @cached_property
     def flop(self) -> int:
-        """The operations of an iteration of a workgroup."""
+        """Return the operations of an iteration of a workgroup."""
         return self._flops[1] * self.waves
 
     @cached_property
     def _flops(self) -> tuple[int, int, int]:
-        """The operations of a wave before the hot code, in it and after it."""
+        """Return the operations of a wave before the hot code, in it and after it."""
         before, body, after = (sum(flop(self._program.instructions[n]) for n in part) for part in self._parts)
         return before, body, after
 
     @cached_property
     def matrix(self) -> float:
-        """The clocks of the matrix unit for an iteration of one wave."""
+        """Return the clocks of the matrix unit for an iteration of one wave."""
         return sum(op.busy for op in self._ops[1] if op.port is Port.MATRIX)
 
     def pace(self, groups: int, latency: float) -> Pace:
@@ -137,7 +137,7 @@ class _Kernel:
 
     @cached_property
     def _beside(self) -> float:
-        """The iterations that products outside the loop amount to."""
+        """Return the iterations that products outside the loop amount to."""
         before, body, after = self._flops
         return (before + after) / body if body else 0.0
 

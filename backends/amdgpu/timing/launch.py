@@ -137,7 +137,7 @@ class _Launch:
 
     @cached_property
     def sample(self) -> tuple[int, ...]:
-        """The workgroups that are executed."""
+        """Return the workgroups that are executed."""
         return tuple(sorted(set(np.linspace(0, self.workgroups - 1, _EXECUTED).round().astype(int).tolist())))
 
     @cached_property
@@ -147,13 +147,13 @@ class _Launch:
 
     @cached_property
     def body(self) -> set[int]:
-        """The addresses of the hot loop; empty if no loop is hot."""
+        """Return the addresses of the hot loop; empty if no loop is hot."""
         _, hot, is_loop = hot_code(self.program.kernel, self.machine.target)
         return {i.address for i in hot if is_loop}
 
     @cached_property
     def resident(self) -> dict[str, int]:
-        """The workgroups that a CU holds, by limiting resource."""
+        """Return the workgroups that a CU holds, by limiting resource."""
         waves = ceil(prod(self.request.workgroup) / WAVE)
         shared = max(self.program.kernel.descriptor.group_segment, self.request.shared_bytes)
         return groups_held(self.program.kernel, self.machine.target, waves, shared)

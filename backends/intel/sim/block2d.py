@@ -43,7 +43,7 @@ class BlockShape:
 
 
 def power_of_two(value: int) -> int:
-    """The least power of two that is not smaller."""
+    """Return the least power of two that is not smaller."""
     return 1 << (value - 1).bit_length()
 
 

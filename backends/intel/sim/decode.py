@@ -108,7 +108,7 @@ class Instruction:
 
 
 def follows(i: Instruction) -> tuple[bool, tuple[int, ...]]:
-    """Whether the next instruction may follow, and the addresses of a branch's targets."""
+    """Return whether the next instruction may follow, and the addresses of a branch's targets."""
     targets = tuple(o.value for o in i.sources if o.kind == "label")
     ends = "EOT" in i.options or i.op == "illegal" or (i.op == "jmpi" and not i.predicate)
     return not ends, targets

@@ -66,7 +66,7 @@ class DpasShape:
 
 
 def compile_dpas(instruction: Instruction, context: Context) -> Step | None:
-    """A step for dpas or dpasw, None for other instructions."""
+    """Return a step for dpas or dpasw, None for other instructions."""
     if instruction.op not in ("dpas", "dpasw"):
         return None
     if instruction.dst is None or instruction.predicate or instruction.condition:

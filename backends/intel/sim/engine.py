@@ -75,7 +75,7 @@ class ThreadEngine(Engine[ThreadGroup, Step]):
         return g.squad == other.squad
 
     def _looks_out(self, g: ThreadGroup) -> bool:
-        """Whether a group that has signalled a barrier is held there."""
+        """Return whether a group that has signalled a barrier is held there."""
         adversary = self.env.adversary
         if adversary is None or not adversary.holds(g, self._phase):
             return False

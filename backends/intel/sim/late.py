@@ -46,11 +46,11 @@ class LateLoad:
         return evolve(self, address=np.concatenate((self.address, other.address)), lanes=lanes)
 
     def active_lanes(self) -> Bools:
-        """The active lanes [threads, lanes]."""
+        """Return the active lanes [threads, lanes]."""
         return np.ones(self.address.shape, np.bool_) if self.lanes is None else self.lanes
 
     def lines(self) -> Array:
-        """The lines of memory that are read, with repetitions."""
+        """Return the lines of memory that are read, with repetitions."""
         return lines_of(self.address, self.size, self.lanes)
 
 

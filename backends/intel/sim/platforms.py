@@ -166,7 +166,7 @@ CORES: Mapping[int, Platform] = {0xC07: XEHPG, 0xC08: XEHPC, 0xC09: XE2}
 
 
 def platform_of(product: int | None, core: int | None) -> Platform:
-    """The platform that a code object's compatibility note names."""
+    """Return the platform that a code object's compatibility note names."""
     if product is not None:
         if product in PRODUCTS:
             return PRODUCTS[product]

@@ -44,13 +44,13 @@ def _is_accumulator(area: Area) -> bool:
 
 
 def _multiplies_mixed_sizes(op: Operation, platform: Platform) -> bool:
-    """A 32-bit integer times a narrower one with a sign changed."""
+    """Return a 32-bit integer times a narrower one with a sign changed."""
     sizes = [source.size for source in op.sources]
     return max(sizes) == 4 and any(_modified(s) for s in op.sources if s.type in NARROW_INTEGERS)
 
 
 def _multiplies_dword(op: Operation, platform: Platform) -> bool:
-    """A product that does not fit its destination, and is asked about."""
+    """Return a product that does not fit its destination, and is asked about."""
     dst, takes = op.dst, {source.type for source in op.sources} & {"d", "ud"}
     if dst is None or not takes or dst.type not in SMALL_INTEGERS:
         return False

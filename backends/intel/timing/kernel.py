@@ -56,12 +56,12 @@ class _Kernel:
 
     @cached_property
     def threads(self) -> int:
-        """The threads of a workgroup."""
+        """Return the threads of a workgroup."""
         return -(-most_items(self.info) // self.info.simd)
 
     @cached_property
     def resident(self) -> int:
-        """The workgroups that a core holds."""
+        """Return the workgroups that a core holds."""
         held = threads_held(self.info, self.target)
         return max(1, min(held.values()) * FACTS[self.target].core.simds // self.threads)
 
@@ -71,7 +71,7 @@ class _Kernel:
 
     @cached_property
     def _parts(self) -> tuple[list[Instruction], list[Instruction], list[Instruction]]:
-        """The instructions before the hot code, in it and after it."""
+        """Return the instructions before the hot code, in it and after it."""
         code, hot, _ = self._hot
         body = sorted(hot, key=lambda i: i.address)
         first, last = body[0].address, body[-1].address
@@ -85,7 +85,7 @@ class _Kernel:
 
     @cached_property
     def flop(self) -> int:
-        """The operations of an iteration of a workgroup."""
+        """Return the operations of an iteration of a workgroup."""
         return sum(line_of(i, self.target).flop for i in self._parts[1]) * self.threads
 
     def loop(self, groups: int) -> LoopProfile:

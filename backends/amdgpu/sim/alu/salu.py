@@ -142,7 +142,7 @@ def _sources(
 
 
 def sum_bits(registers: list[tuple[int, ...]]) -> int:
-    """The register set of some scalar registers."""
+    """Return the register set of some scalar registers."""
     bits = 0
     for group in registers:
         for register in group:
