@@ -33,7 +33,7 @@ def words_of(kind: str) -> int:
 
 
 def constant_bits(operand: Operand, kind: str, instruction: Instruction) -> int:
-    """Return a constant operand's bits, in the width of its type (CDNA3 ISA, "Inline Constants", "Literal Constant")."""
+    """Return a constant's bits, in the width of its type (CDNA3 ISA, "Inline Constants", "Literal Constant")."""
     wide = kind in WIDE or kind == "mask"
     if operand.kind == "int":
         return operand.value & (0xFFFFFFFFFFFFFFFF if wide else 0xFFFFFFFF)
