@@ -32,7 +32,7 @@ _ESTIMATED_ITERATIONS = 3  #: iterations that the cost estimate runs through
 #: for the reads behind the barrier. By `convgen profile`, 4 is faster than 1, 8 or 20 (gradients of weights by 1 to 3
 #: %).
 _BARRIER_DISTANCE = 4
-_QUEUE = 16  #: slots of work that a pipe queues before issue waits: 64 clocks
+_QUEUE = 16  #: slots of work that a pipe queues before issue waits: 64 clocks, as in amdgpu/timing/unit.py
 _MATRIX, _GLOBAL = Unit.MATRIX, Unit.GLOBAL  # looking up an attribute of an Enum takes as long as ten names
 _PIPES = (Unit.SHARED, Unit.GLOBAL)  #: pipes that all SIMDs share
 
