@@ -17,8 +17,8 @@ from convgen.backends.amdgpu.timing.ops import SLOT, Op, Port
 from convgen.ir.record import define, frozen
 
 SIMDS = 4
-#: Clocks of work that the LDS and the address pipe queue before waves must wait (assumed). With 32 or 128, the loop of a
-#: 3x3 convolution (56x56, 64 channels, f16, gfx942) takes 4 or 8 % longer in two workgroups.
+#: Clocks of work that the LDS and the address pipe queue before waves must wait (assumed). With 32 or 128, the loop of
+#: two workgroups of a 3x3 convolution (56x56, 64 channels, f16, gfx942) takes 4 or 8 % longer.
 _QUEUE = 64
 #: Clocks; a scalar load that hits its cache (assumed). With 50 to 200, that convolution takes the same time.
 _SCALAR_LATENCY = 200.0
