@@ -15,10 +15,12 @@ from convgen.backends.machine.instruction import Operand, Reg
 _DWORD = 4
 
 #: A set of cells, between which dependences exist, one bit each: quarters of tuples' registers, scalars, flags, named
-#: registers. A quarter is every fourth pair of bytes: half of each lane's dword, or a quarter of its qword.
+#: registers. Quarter q of a register consists of bytes 2 q and 2 q + 1 of each 8 bytes: of a lane's qword, or of the
+#: dwords of two lanes.
 Cells = int
 
-_QUARTERS, _PAIR = 4, 2
+_QUARTERS = 4
+_WORD = 2  #: bytes
 
 
 class Physical:
@@ -148,12 +150,12 @@ def _bits_of(bank: str) -> int:
 
 def _quarters(r: Region) -> Cells:
     """Return the quarters of each register that an operand of all lanes covers."""
-    size, apart = TYPE_BYTES[r.type], r.stride * TYPE_BYTES[r.type]
+    size, distance = TYPE_BYTES[r.type], r.stride * TYPE_BYTES[r.type]
     begin = r.sub * size
-    if apart not in (_DWORD, 2 * _DWORD) or begin + size > apart:
+    if distance not in (_DWORD, 2 * _DWORD) or begin + size > distance:
         return (1 << _QUARTERS) - 1
-    pairs = range(begin // _PAIR, -(-(begin + size) // _PAIR))
-    return sum(1 << at + pair for pair in pairs for at in range(0, _QUARTERS, apart // _PAIR))
+    covered = range(begin // _WORD, -(-(begin + size) // _WORD))
+    return sum(1 << at + quarter for quarter in covered for at in range(0, _QUARTERS, distance // _WORD))
 
 
 def literal(o: Literal) -> str:
