@@ -12,7 +12,7 @@ import attrs
 
 from convgen.ir.record import frozen
 
-#: What instructions do, for pictures: each kind of a family is of one of these groups.
+#: Groups of instructions, for pictures: each kind of a family belongs to one of them.
 GROUPS = ("matrix", "wait", "shared", "memory", "vector", "scalar")
 
 
@@ -33,7 +33,9 @@ class Terms:
     groups: Mapping[str, str]  #: kind of instructions, or its beginning before "_" -> a group of `GROUPS`
 
     def group(self, kind: str) -> str:
-        """The group of a kind of instructions; `scalar` for one that the family does not name."""
+        """Return the group (one of `GROUPS`) of a kind of instructions; `scalar` for a kind that the family does not
+        name.
+        """
         return self.groups.get(kind) or self.groups.get(kind.partition("_")[0], "scalar")
 
 

@@ -1,4 +1,4 @@
-"""Device by which kernels are launched, whoever made it, and what a family's runtime gives for it."""
+"""Protocols of a device that launches kernels; each family's runtime implements them."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ class Module(Protocol):
     """A code object on a device."""
 
     def function(self, name: str) -> Function:
-        """A kernel by name. Raises DeviceError."""
+        """Return a kernel by name. Raises DeviceError."""
 
     def unload(self) -> None:
-        """Give it back; its functions are none any more."""
+        """Unload the code object; its functions are invalid afterwards."""
 
 
 class Event(Protocol):
@@ -50,35 +50,37 @@ class Event(Protocol):
 
 
 class Device(Protocol):
-    """A device. Addresses and streams are numbers; stream 0 is the device's own. Sizes are bytes.
+    """A device of a runtime. Addresses and streams are numbers; stream 0 is the device's default stream. Sizes are
+    bytes.
 
-    What is put into a stream runs behind what was put there before. All raise DeviceError where the runtime refuses.
+    Operations of one stream run in the order in which they were enqueued. All methods raise DeviceError if the runtime
+    fails.
     """
 
-    name: str  #: the runtime's kind, a colon and the number
+    name: str  #: `KIND:NUMBER`, where KIND is the runtime's
     number: int
-    arch: str  #: of its code, as targets are named; "" where the runtime does not tell
-    title: str  #: as its maker calls it
-    dlpack: int  #: the kind of device in DLPack
-    also: tuple[int, ...]  #: kinds by which frameworks may call it instead
+    arch: str  #: name of the target whose code it runs; "" if the runtime does not report it
+    title: str  #: the vendor's name of the product
+    dlpack: int  #: DLPack's device type
+    also: tuple[int, ...]  #: further DLPack device types that frameworks use for it
     cuda_interface: bool  #: whether tensors on it may have `__cuda_array_interface__`
-    suffix: str  #: of files with code objects for it
-    alignment: int  #: of addresses, which kernels take for granted
-    strangers: bool  #: whether there is memory that kernels may use and `region` does not know
+    suffix: str  #: suffix of code object files for it
+    alignment: int  #: bytes; alignment of addresses that kernels assume
+    has_foreign_memory: bool  #: whether kernels may use memory that `region` does not know
 
     def allocate(self, size: int) -> int: ...
 
     def free(self, address: int) -> None:
-        """Give memory back, once all that was put into streams is done: some of it may use it."""
+        """Free memory once all enqueued operations are complete, since they may use it."""
 
     def region(self, address: int) -> Region | None:
-        """The allocation that holds an address; None where it is in none that lives."""
+        """Return the allocation that contains an address; None if no live allocation does."""
 
     def upload(self, address: int, data: Bytes, stream: int) -> None:
-        """Copy to the device; the bytes may change when this returns."""
+        """Copy to the device; the host may change the bytes once this returns."""
 
     def download(self, data: Bytes, address: int, stream: int) -> None:
-        """Copy to the host; the bytes are there when this returns."""
+        """Copy to the host; the bytes are complete when this returns."""
 
     def fill(self, address: int, size: int, byte: int, stream: int) -> None: ...
 
@@ -91,10 +93,10 @@ class Device(Protocol):
     def end_stream(self, stream: int) -> None: ...
 
     def synchronize(self, stream: int) -> None:
-        """Wait until all that was put into a stream is done."""
+        """Wait until all operations enqueued in a stream are complete."""
 
     def record(self, stream: int) -> Event:
-        """A point behind all that was put into a stream so far."""
+        """Return an event behind all operations enqueued in a stream so far."""
 
     def seconds(self, first: Event, last: Event) -> float:
-        """What passed on the device between two points, once the last is reached."""
+        """Return the seconds on the device between two events, once the last one is reached."""

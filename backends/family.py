@@ -1,8 +1,7 @@
-"""A family of targets as one record, which its folder of `backends/` keeps in `family.py` as `FAMILY`.
+"""One record per family of targets; the family's folder of `backends/` keeps it in `family.py` as `FAMILY`.
 
-`families` finds the records by their folders: no file outside a family's folder names it. `adding` takes in a record
-from elsewhere, as a test does. A record is light to load: modules with code stand in it by name, and are loaded when
-they are used.
+`families` finds the records by folder, so no file outside a family's folder names the family. `adding` registers a
+further record, for tests. Records name modules of code, which are imported on use, so that a record loads fast.
 """
 
 from __future__ import annotations
@@ -29,46 +28,46 @@ class Chip:
     """One GPU, or one die of it where programs see dies, as the time model knows it."""
 
     name: str
-    target: str  #: whose code it runs
+    target: str  #: target whose code it runs
     units: int  #: compute units
     partitions: int  #: parts with an L2 of their own, to which workgroups go in turn
-    clock: float  #: clocks per us; the most
-    rates: Mapping[str, int]  #: FLOP of matrix instructions a clock and unit, dense; by type
-    kept: float = 0.85  #: share of the clock that it keeps at most while all matrix units work
+    clock: float  #: clocks per us; maximum
+    rates: Mapping[str, int]  #: FLOP per clock and unit of dense matrix instructions, by input type
+    sustained: float = 0.85  #: largest share of the clock that it sustains while all matrix units work
 
 
 @frozen(kw_only=True)
 class Fits:
-    """Which entries of the time model's constants (`gen/profile/constants.json`) suit a family's kernels."""
+    """The entries of the time model's constants (`gen/profile/constants.json`) that suit a family's kernels."""
 
-    makers: tuple[str, ...]  #: beginnings of the kinds of entries, the best first
-    in_clocks: str  #: beginning of the sources of entries whose ticks are clocks, not us
-    #: Chip -> the kinds that tell what a first and a further launch take, for entries in clocks
+    makers: tuple[str, ...]  #: prefixes of the kinds of entries, best first
+    in_clocks: str  #: prefix of the sources of entries whose ticks are clocks, not us
+    #: Chip -> kinds with the cost of a first and of a further launch, for entries in clocks
     launches: Mapping[str, tuple[str, str]]
-    types: Mapping[str, str]  #: type as matrix instructions write it -> as `Chip.rates` has it, where they differ
+    types: Mapping[str, str]  #: input type in mnemonics -> its key in `Chip.rates`, where the two differ
 
 
 @frozen(kw_only=True)
 class Runtime:
     """The host's interface that loads and launches a family's code."""
 
-    kind: str  #: of devices: the word before the colon and a number
-    title: str  #: for people
+    kind: str  #: the part of a device's name before the colon
+    title: str  #: name in reports
     module: str  #: module whose `Device` takes the number of a device (`backends.device.Device`)
     most_workgroups: tuple[int, int, int]  #: workgroups; along x, y and z of a launch, on every device
-    alignment: int  #: bytes; of the addresses of buffers, which kernels take for granted
-    library: str  #: that exported C links
-    package: str  #: with a folder `templates`, where the parts of exported C lie
+    alignment: int  #: bytes; alignment of buffers that kernels assume
+    library: str  #: library that exported C links with
+    package: str  #: package whose folder `templates` has the parts of exported C
     c_header: str  #: template of the types that the header needs
     c_source: str  #: template of the functions that load and launch
-    c_load: str  #: parameters of the function that loads, which others follow
-    c_queue: str  #: the parameter that launches go to
+    c_load: str  #: first parameters of the function that loads
+    c_queue: str  #: the parameter with the stream or queue of a launch
     c_load_remark: str  #: sentence on the function that loads
     c_launch_remark: str  #: sentence on the function that launches
 
     @property
     def option(self) -> str:
-        """The kind as people type it."""
+        """Return the kind as users type it."""
         return self.kind.replace("_", "-")
 
 
@@ -76,7 +75,7 @@ class Runtime:
 class Viewer:
     """Files of a timed launch for a maker's own viewer of traces."""
 
-    option: str  #: of `convgen profile`
+    option: str  #: option of `convgen profile`
     help: str
     #: module whose `files(launches, kernels, beside)` gives contents by path, and whose `OLD` is a pattern of paths
     #: that an earlier trace may have left
@@ -84,42 +83,42 @@ class Viewer:
 
     @property
     def dest(self) -> str:
-        """The attribute of parsed options that has the option's value."""
+        """Return the name of the option's attribute in parsed options."""
         return self.option.lstrip("-").replace("-", "_")
 
 
 @frozen(kw_only=True)
 class Family:
-    """A family of targets: who makes it, its files, the modules that do its work, and its words for people.
+    """A family of targets: vendor, files, modules of code, and words for reports.
 
-    A module that is "" is one that the family lacks; what needs it refuses in one line.
+    The name of a module that the family lacks is ""; a command that needs it raises Unsupported.
     """
 
     name: str  #: unique: its folder
     vendor: str
-    title: str  #: its targets together, for people
+    title: str  #: name of all its targets together, in reports
     targets: tuple[str, ...]  #: names, the oldest first
     module: str  #: module whose `TARGETS` maps these names to callables that make a `backends.target.Target`
-    text_suffix: str  #: of assembly text
-    object_suffix: str  #: of code objects
+    text_suffix: str  #: suffix of assembly text
+    object_suffix: str  #: suffix of code objects
     machine: int  #: e_machine of its code objects, which are ELF files
     terms: Terms
-    load_latency: float  #: clocks; from a load of global memory to its data, where nobody gives another
+    load_latency: float  #: clocks from a load of global memory to its data; default of the model
     reader: str = ""  #: module whose `analyze(content, where)` gives an `Analysis`
     model: str = ""  #: module whose `profile(content, where, latency, groups)` times loops on a unit
     simulator: str = ""  #: module whose `simulate` executes its own code objects strictly
     executor: str = ""  #: module whose `architecture`, `signatures` and `simulate` take code objects of any compiler
     timer: str = ""  #: module whose `architecture` and `profile_launch` time whole launches
     runtime: Runtime | None = None
-    viewer: Viewer | None = None  #: of launches that the timer has timed
-    chips: tuple[Chip, ...] = ()  #: those that the timer knows
-    fits: Fits | None = None  #: constants for these
+    viewer: Viewer | None = None  #: viewer of launches that the timer has timed
+    chips: tuple[Chip, ...] = ()  #: chips that the timer knows
+    fits: Fits | None = None  #: the time model's constants for these chips
     #: Target -> the first LLVM that assembles and decodes for it; empty for a family that LLVM does not serve
     first_llvm: Mapping[str, int] = attrs.Factory(dict)
 
     @property
     def suffixes(self) -> tuple[str, str]:
-        """Of its files of code."""
+        """Return the suffixes of assembly text and of code objects."""
         return self.text_suffix, self.object_suffix
 
 
@@ -130,7 +129,7 @@ _added: list[Family] = []
 
 
 def families() -> tuple[Family, ...]:
-    """All families: those with a folder here in alphabetical order, then those that `adding` has taken in."""
+    """Return all families: those with a folder here in alphabetical order, then those that `adding` registered."""
     return (*_found(), *_added)
 
 
@@ -145,7 +144,7 @@ def _found() -> tuple[Family, ...]:
 
 @contextmanager
 def adding(family: Family) -> Iterator[None]:
-    """Know one more family within the block, as if its folder lay here.
+    """Register one more family within the block, as if its folder were here.
 
     Raises UserError where a name, a target, a suffix, a machine or a runtime is another family's already.
     """
@@ -158,7 +157,7 @@ def adding(family: Family) -> Iterator[None]:
 
 
 def _check_apart(known: Iterable[Family]) -> None:
-    """Raise UserError where two families have one name for something."""
+    """Raise UserError if two families share a name, target, suffix, ELF machine, runtime or chip."""
     for what, names in _NAMES.items():
         counts = Counter(name for family in known for name in names(family))
         twice = [name for name, count in counts.items() if count > 1]
@@ -177,43 +176,43 @@ _NAMES: Mapping[str, Callable[[Family], Collection[object]]] = {
 
 
 def having(field: str) -> tuple[Family, ...]:
-    """The families that have a field of the record: a module, a runtime, a viewer or chips."""
+    """Return the families whose record has a field: a module, a runtime, a viewer or chips."""
     return tuple(family for family in families() if getattr(family, field))
 
 
 def targets() -> tuple[str, ...]:
-    """The names of all targets, family by family."""
+    """Return the names of all targets, family by family."""
     return tuple(name for family in families() for name in family.targets)
 
 
 def of_target(name: str) -> Family | None:
-    """The family of a target."""
+    """Return the family of a target; None if no family has it."""
     return next((family for family in families() if name in family.targets), None)
 
 
 def of_suffix(suffix: str) -> Family | None:
-    """The family whose files of code end so."""
+    """Return the family whose files of code have a suffix; None if no family has it."""
     return next((family for family in families() if suffix in family.suffixes), None)
 
 
 def of_object(content: bytes) -> Family | None:
-    """The family of a code object, of which the first 20 bytes suffice; None for what is none."""
+    """Return the family of a code object, whose first 20 bytes suffice; None if it is not one of a known family."""
     machine = int.from_bytes(content[_MACHINE], "little") if content[:4] == _ELF else -1
     return next((family for family in families() if family.machine == machine), None)
 
 
 def chips() -> dict[str, Chip]:
-    """All chips that the time model knows, by name."""
+    """Return all chips of the time model, by name."""
     return {chip.name: chip for family in families() for chip in family.chips}
 
 
 def chips_of(target: str) -> list[Chip]:
-    """The chips that run a target's code."""
+    """Return the chips that run a target's code."""
     return [chip for chip in chips().values() if chip.target == target]
 
 
 def chip_of(target: str, units: int) -> Chip:
-    """The chip of a target with that many units. Raises UserError if none is known."""
+    """Return the chip of a target with that many units. Raises UserError if none is known."""
     for chip in chips_of(target):
         if chip.units == units:
             return chip
@@ -225,18 +224,20 @@ def chip_of(target: str, units: int) -> Chip:
 
 
 def listed(words: Iterable[str], last: str = "or") -> str:
-    """Words in a sentence: `a, b or c`."""
+    """Return words as a list in a sentence: `a, b or c`."""
     *most, end = dict.fromkeys(words)
     return f"{', '.join(most)} {last} {end}" if most else end
 
 
 def makers(field: str) -> str:
-    """The vendors whose code something is for, in a sentence."""
+    """Return the vendors of families that have a field, as a list in a sentence."""
     return listed(family.vendor for family in having(field))
 
 
 def suffixes(*kinds: str) -> str:
-    """The endings of files of code, in a sentence: all, or those of the fields `text_suffix` or `object_suffix`."""
+    """Return the suffixes of files of code as a list in a sentence: all, or of the fields `text_suffix` or
+    `object_suffix`.
+    """
     kinds = kinds or ("text_suffix", "object_suffix")
     return listed(getattr(family, kind) for family in families() for kind in kinds)
 
@@ -245,7 +246,8 @@ def suffixes(*kinds: str) -> str:
 
 
 def check_rows(family: Family, tables: Mapping[str, Iterable[str]]) -> None:
-    """Hold a family's tables, by the place where each stands, to a row for each of its targets and no other.
+    """Check that each of a family's tables has a row for each of its targets and no other; keys say where a table
+    stands.
 
     Raises UserError with one sentence that names a target, the tables that have it and those that lack it.
     """

@@ -12,8 +12,8 @@ from typing import Protocol, TypeVar
 from convgen.backends.analysis import Line, Stretch
 from convgen.backends.machine.loops import dominators, innermost, natural_loops
 
-#: Iterations of work that code outside a loop may hold: a software pipeline peels as many as it has buffers, up to 4.
-_AROUND = 4
+#: Iterations of work that code outside a loop may do: a software pipeline peels one per buffer, and has up to 4.
+_PEELED = 4
 
 
 class Coded(Protocol):
@@ -69,8 +69,8 @@ def basic_blocks(code: Sequence[I], follows: Follows[I]) -> tuple[list[range], l
 
 def hottest(lines: Sequence[Line], blocks: Sequence[range], graph: Sequence[Sequence[int]]) -> tuple[int, Stretch]:
     """Return the number of loops, and the hot code."""
-    found, is_loop = hottest_blocks(lines, blocks, graph)
-    return len(natural_loops(graph)), _stretch(lines, found, is_loop)
+    hot, is_loop = hottest_blocks(lines, blocks, graph)
+    return len(natural_loops(graph)), _stretch(lines, hot, is_loop)
 
 
 def hottest_blocks(
@@ -79,7 +79,7 @@ def hottest_blocks(
     """Return the blocks of the hot code, and whether they form a loop. Without loops, all blocks are hot.
 
     The candidate is the innermost loop with the most matrix work; the longer one wins ties. If waves may skip that
-    loop, and the code that every wave runs once does over `_AROUND` times the work of an iteration, that straight-line
+    loop, and the code that every wave runs once does over `_PEELED` times the work of an iteration, that straight-line
     code is hot instead: such a loop is a fix-up for rare cases.
     """
     loops = natural_loops(graph)
@@ -87,26 +87,26 @@ def hottest_blocks(
         return list(blocks), False
     inner = {header: [blocks[n] for n in body] for header, body in innermost(loops).items()}
     header = max(inner, key=lambda n: _weight(lines, inner[n]))
-    way = max(_ways(graph), key=lambda way: _weight(lines, [blocks[n] for n in way]), default=())
-    once = [blocks[n] for n in way if not any(n in body for body in loops.values())]
-    is_loop = header in way or _weight(lines, once)[0] <= _AROUND * _weight(lines, inner[header])[0]
+    path = max(_dominating_paths(graph), key=lambda path: _weight(lines, [blocks[n] for n in path]), default=())
+    once = [blocks[n] for n in path if not any(n in body for body in loops.values())]
+    is_loop = header in path or _weight(lines, once)[0] <= _PEELED * _weight(lines, inner[header])[0]
     return (inner[header], True) if is_loop else (once, False)
 
 
-def _ways(graph: Sequence[Sequence[int]]) -> Iterator[list[int]]:
+def _dominating_paths(graph: Sequence[Sequence[int]]) -> Iterator[list[int]]:
     """Yield, for each exit of the kernel, the blocks that lie on every path to it, ascending."""
     immediate = dominators(graph)
     for end in (n for n in immediate if not graph[n]):
-        way = [end]
-        while way[-1] != immediate[way[-1]]:
-            way.append(immediate[way[-1]])
-        yield sorted(way)
+        path = [end]
+        while path[-1] != immediate[path[-1]]:
+            path.append(immediate[path[-1]])
+        yield sorted(path)
 
 
 def _weight(lines: Sequence[Line], blocks: Sequence[range]) -> tuple[int, int]:
     """Return the matrix work (operations) and the number of instructions of some blocks."""
-    found = _stretch(lines, blocks, True)
-    return found.flop, len(found.lines)
+    stretch = _stretch(lines, blocks, True)
+    return stretch.flop, len(stretch.lines)
 
 
 def _stretch(lines: Sequence[Line], blocks: Sequence[range], is_loop: bool) -> Stretch:

@@ -1,4 +1,4 @@
-"""A vendor's runtime by ctypes: found once, each function with its signature, each failure one line by name."""
+"""Load a vendor's runtime by ctypes; a failed call raises one line with the function and the error's name."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class DeviceError(UserError):
 
 
 def _loaded(names: Sequence[str]) -> list[str]:
-    """The paths of libraries of these names that are in this process, as torch brings its own."""
+    """Return the paths of libraries with these names that this process has loaded, such as torch's own copy."""
     stems = tuple(dict.fromkeys(Path(name).name.partition(".so")[0] + ".so" for name in names))
     with suppress(OSError):
         mapped = Path("/proc/self/maps").read_text(errors="replace").splitlines()
@@ -33,7 +33,7 @@ class Library:
 
     name: str
     signatures: Mapping[str, Sequence[Any]]
-    error_name: Callable[[c.CDLL, int], str]  #: of a status other than 0
+    error_name: Callable[[c.CDLL, int], str]  #: returns the name of a status other than 0
     handle: c.CDLL
 
     @classmethod
@@ -45,10 +45,11 @@ class Library:
         signatures: Mapping[str, Sequence[Any]],
         error_name: Callable[[c.CDLL, int], str],
     ) -> Library:
-        """What the variable of the environment names; else what is in this process already, for another copy would know
-        nothing of its memory; else the first of `names` that loads.
+        """Load the library that the environment variable names, else a copy in this process, else the first of `names`
+        that loads.
 
-        Raises UserError where there is none, or where it lacks a function.
+        A second copy of a runtime would not know the memory of the first one. Raises UserError if no library loads, or
+        if it lacks a function.
         """
         given = os.environ.get(variable)
         reason = ""
@@ -74,6 +75,6 @@ class Library:
             raise DeviceError(f"{function} failed: {self.error_name(self.handle, status)} ({status:#x})")
 
     def status(self, function: str, *arguments: Any) -> int:
-        """Call a function, and say what it returned."""
+        """Call a function and return its status."""
         status: int = getattr(self.handle, function)(*arguments)
         return status

@@ -10,14 +10,14 @@ from convgen.backends.sim.errors import SimulatorError, reading
 from convgen.ir.error import UserError
 
 
-class Loaded(Protocol):
+class HasKernels(Protocol):
     """A code object as the simulator loads it."""
 
     @property
     def kernels(self) -> Sized: ...
 
 
-L = TypeVar("L", bound=Loaded)
+L = TypeVar("L", bound=HasKernels)
 
 
 @contextmanager

@@ -55,7 +55,7 @@ class MachineKernel:
     liveness: Liveness | None = None  #: liveness of the function; set once a register is placed
     allocation: Allocation = attrs.Factory(lambda: Allocation({}, {}))
     emitted: Emitted | None = None
-    is_given: bool = True  #: whether the caller has no other config to fall back on
+    allows_slow: bool = True  #: whether slow attempts are allowed, because the caller has no other config to try
 
     @property
     def name(self) -> str:
@@ -63,7 +63,7 @@ class MachineKernel:
 
     @property
     def form(self) -> tuple[bool, ...]:
-        """Return flags that tell the forms IR, virtual registers, physical registers and assembly apart.
+        """Return flags that distinguish IR, virtual registers, physical registers and assembly.
 
         Texts of different forms share no line.
         """
@@ -95,10 +95,11 @@ class Rung:
     """One attempt at a stage that may run out of registers."""
 
     arguments: Mapping[str, int] = attrs.Factory(dict)  #: keyword arguments of the stage
-    redone: str = ""  #: name of an earlier optional stage to undo first
-    how: Mapping[str, int] | None = None  #: arguments with which the undone stage runs again; None: it stays out
+    undoes: str = ""  #: name of an earlier optional stage to undo first
+    #: arguments with which the undone stage runs again; None: it is left out
+    rerun_arguments: Mapping[str, int] | None = None
     remark: str = ""  #: comment for the header of the text if this rung is taken
-    resort: bool = False  #: only for kernels with `is_given`
+    is_slow: bool = False  #: only for kernels with `allows_slow`; with another config the kernel would be faster
 
 
 #: Ladders, best first. Each rung of a ladder improves on the rung before it: the last one that fits is taken. If the
@@ -139,13 +140,13 @@ def begin(
     header: Sequence[str] = (),
     debug: int = 0,
     *,
-    is_given: bool = True,
+    allows_slow: bool = True,
 ) -> MachineKernel:
     """Return the machine kernel of a message-level kernel, ready for the first stage."""
     shown = listing(kernel) if debug else []
     text = "\n".join(line.text for line in shown) + "\n" if debug else None
     lines = {line.stmt: n for n, line in enumerate(shown, 1) if line.stmt is not None}
-    return MachineKernel(kernel, facts, banks, tuple(header), debug, text, lines, is_given=is_given)
+    return MachineKernel(kernel, facts, banks, tuple(header), debug, text, lines, allows_slow=allows_slow)
 
 
 def emit(
@@ -164,34 +165,34 @@ def run(
 
     Errors carry the name of the stage as a note.
     """
-    behind: _Behind = []
+    earlier: _Earlier = []
     for stage in stages:
         if stage.name in disable:
             continue
         before, start = machine, perf_counter()
         with noted("stage", stage.name):
-            machine = _fitted(stage, before, behind)
+            machine = _best_fit(stage, before, earlier)
             if observe is not None:
                 observe(stage, before, machine, perf_counter() - start)
-        behind.append((stage, before))
+        earlier.append((stage, before))
     return machine
 
 
-_Behind = list[tuple[Stage, MachineKernel]]  #: stages that have run, each with its input
+_Earlier = list[tuple[Stage, MachineKernel]]  #: stages that have run, each with its input
 
 
-def _fitted(stage: Stage, before: MachineKernel, behind: _Behind) -> MachineKernel:
+def _best_fit(stage: Stage, before: MachineKernel, earlier: _Earlier) -> MachineKernel:
     """Return the result of the best rung that fits."""
     failure: DoesNotFit | None = None
     for ladder in stage.ladders:
         result: MachineKernel | None = None
         for rung in ladder:
-            if rung.resort and not before.is_given:
+            if rung.is_slow and not before.allows_slow:
                 break
-            if rung.redone and all(ran.name != rung.redone for ran, _ in behind):
+            if rung.undoes and all(ran.name != rung.undoes for ran, _ in earlier):
                 continue  # the undone stage has not run: this rung equals the one before it
             try:
-                result = stage.run(_prepared(rung, before, behind), **rung.arguments)
+                result = stage.run(_prepared(rung, before, earlier), **rung.arguments)
             except DoesNotFit as error:
                 failure = error
                 break
@@ -201,14 +202,14 @@ def _fitted(stage: Stage, before: MachineKernel, behind: _Behind) -> MachineKern
     raise failure
 
 
-def _prepared(rung: Rung, before: MachineKernel, behind: _Behind) -> MachineKernel:
+def _prepared(rung: Rung, before: MachineKernel, earlier: _Earlier) -> MachineKernel:
     """Return the input of a rung: the stage that it undoes is rerun or left out, its remark is in the header."""
     start = before
-    if rung.redone:
-        (at,) = (n for n, (ran, _) in enumerate(behind) if ran.name == rung.redone)
-        undone, start = behind[at]
-        if rung.how is not None:
-            start = undone.run(start, **rung.how)
-        for ran, _ in behind[at + 1 :]:
+    if rung.undoes:
+        (at,) = (n for n, (ran, _) in enumerate(earlier) if ran.name == rung.undoes)
+        undone, start = earlier[at]
+        if rung.rerun_arguments is not None:
+            start = undone.run(start, **rung.rerun_arguments)
+        for ran, _ in earlier[at + 1 :]:
             start = ran.run(start)
     return evolve(start, header=(*start.header, rung.remark)) if rung.remark else start

@@ -7,37 +7,39 @@ from typing import Protocol
 
 from convgen.ir.record import frozen
 
-TURNS = (2, 6)  #: iterations of the short and the long run; their difference in clocks gives one iteration
+ITERATIONS = (2, 6)  #: iterations of the short and the long run; their difference in clocks gives one iteration
 
 
-class Ran(Protocol):
-    """A wave or thread that has run."""
+class TimedWave(Protocol):
+    """A wave or thread after a run of a model."""
 
     def stalls(self) -> Iterable[float]: ...  # clocks, by index of the instruction
 
 
-class Course(Protocol):
+class ModelRun(Protocol):
     """The result of one run of a model."""
 
     @property
     def end(self) -> float: ...  # clocks until the last wave has ended
     @property
-    def waves(self) -> Sequence[Ran]: ...
+    def waves(self) -> Sequence[TimedWave]: ...
 
 
 @frozen
 class Steady:
-    each: float  #: clocks; one iteration of all waves together
-    around: float  #: clocks; code before and after the loop
+    """The steady state of a loop."""
+
+    iteration: float  #: clocks; one iteration of all waves together
+    rest: float  #: clocks; code before and after the loop
     stalls: tuple[float, ...]  #: clocks; mean stall of a wave at each instruction of the loop in an iteration
 
     @classmethod
-    def of(cls, short: Course, long: Course, before: int, body: int) -> Steady:
-        """Return the steady state from runs of `TURNS` iterations.
+    def of(cls, short: ModelRun, long: ModelRun, before: int, body: int) -> Steady:
+        """Return the steady state from runs of `ITERATIONS` iterations.
 
         `before` instructions precede a loop of `body` instructions. The first iteration does not count in the stalls.
         """
-        few, many = TURNS
+        few, many = ITERATIONS
         iteration = (long.end - short.end) / (many - few)
         stalled = [sum(of_waves) for of_waves in zip(*(wave.stalls() for wave in long.waves), strict=True)]
         share = len(long.waves) * (many - 1)

@@ -1,4 +1,4 @@
-"""All that the generator may know of a target: facts to plan by, and the way from IR to a code object and back.
+"""A target as the generator sees it: facts for planning, and the way from IR to a code object and back.
 
 Each family is a record (`family.py`); `get(name)` imports its code only when one of its targets is asked for.
 """
@@ -31,9 +31,9 @@ class Target(Protocol):
     """One target; the family implements it from its tables."""
 
     facts: TargetFacts
-    products: Sequence[str]  #: names under which GPUs that run its code are sold or known, in lower case
+    products: Sequence[str]  #: names of GPUs that run its code, in lower case
     family: Family
-    assembler: str  #: home of the assembler that `assemble` wants, for notes to people
+    assembler: str  #: where to get the assembler that `assemble` needs, for messages
 
     stages: Sequence[Stage]  #: stages of `emit`, in order
     banks: Mapping[str, Bank]  #: register files that it allocates
@@ -46,26 +46,27 @@ class Target(Protocol):
         debug: int = 0,
         disable: Collection[str] = (),
         observe: Observer | None = None,
-        is_given: bool = True,
+        allows_slow: bool = True,
     ) -> Emitted:
-        """A message-level kernel as text, by all stages but those of `disable`. Raises DoesNotFit, also where it fits
-        badly if it is not `is_given`: if another config's kernel can take its place.
+        """Return the assembly of a message-level kernel after all stages except those in `disable`.
 
-        `debug` numbers the kernel within its module, from 1: the text then carries line information into its IR.
+        Raises DoesNotFit if registers do not suffice; without `allows_slow`, when another config's kernel can take its
+        place, also if it fits only by a slow fallback. `debug` numbers the kernel within its module, from 1: the text
+        then carries line information into its IR.
         """
         from convgen.backends.stages import begin, emit  # which import the passes: simulators run without them
 
-        begun = begin(kernel, self.facts, self.banks, header, debug, is_given=is_given)
+        begun = begin(kernel, self.facts, self.banks, header, debug, allows_slow=allows_slow)
         return emit(self.stages, begun, disable, observe)
 
     def module(self, kernels: Sequence[Emitted]) -> str:
-        """The assembly file of several kernels."""
+        """Return the assembly file of several kernels."""
 
     def assemble(self, text: str) -> bytes | None:
-        """The code object of an assembly file; None if no assembler is installed."""
+        """Return the code object of an assembly file; None if no assembler is installed."""
 
     def assembled_by(self) -> str:
-        """Tells the assembler that `assemble` takes from others; empty if there is none."""
+        """Return a text that identifies the assembler of `assemble` and its version; empty if there is none."""
 
     def simulate(
         self,
@@ -83,7 +84,7 @@ class Target(Protocol):
 
 
 def _module(family: Family, field: str, what: str, lacking: str) -> ModuleType:
-    """The module that a family's record names. Raises Unsupported for `what` where it names none."""
+    """Return the module that a family's record names. Raises Unsupported, for `what`, if it names none."""
     name: str = getattr(family, field)
     if not name:
         raise Unsupported(
@@ -97,7 +98,7 @@ def _module(family: Family, field: str, what: str, lacking: str) -> ModuleType:
 
 
 def can_execute(content: bytes) -> bool:
-    """Whether `executor` has a module for a code object, of which the first 20 bytes suffice."""
+    """Return whether the family of a code object, whose first 20 bytes suffice, has an `executor`."""
     family = families.of_object(content)
     return family is not None and bool(family.executor)
 
@@ -115,7 +116,7 @@ def executor(content: bytes, where: str) -> Any:
 
 
 def has_timer(content: bytes) -> bool:
-    """Whether there is a model of launches of such an object."""
+    """Return whether the family of a code object has a model of launches."""
     family = families.of_object(content)
     return family is not None and bool(family.timer)
 
@@ -132,20 +133,21 @@ def timer(content: bytes, where: str) -> Any:
 
 
 def analyze(path: Path) -> Analysis:
-    """Needs and bounds of the kernels of an assembly or object file. Raises UserError, Unsupported."""
-    _family(path)  # the name is looked at first
+    """Return the resources and bounds of the kernels of an assembly or object file. Raises UserError, Unsupported."""
+    _family(path)  # check the name before reading the file
     return analyze_code(read(path), path.name)
 
 
 def analyze_code(content: bytes, name: str) -> Analysis:
-    """Needs and bounds of the kernels of code, whose `name` ends as its family's files do. Raises as `analyze`."""
+    """Return the analysis of code; the suffix of `name` selects its family. Raises as `analyze`."""
     module = _module(_family(Path(name)), "reader", f"analysis of {name}", "reader of code")
     analysis: Analysis = module.analyze(content, name)
     return analysis
 
 
 def profile(path: Path, latency: float | None = None, groups: int | None = None) -> list[KernelProfile]:
-    """Clocks of the kernels of an assembly or object file, by a model of a compute unit; raises as `analyze` does.
+    """Return the clocks of the kernels of an assembly or object file, by the model of a compute unit. Raises as
+    `analyze`.
 
     `latency` is that of vector memory in clocks, by default the family's. `groups` workgroups share a unit; None: one,
     and as many as it holds.
@@ -157,7 +159,7 @@ def profile(path: Path, latency: float | None = None, groups: int | None = None)
 def profile_code(
     content: bytes, name: str, latency: float | None = None, groups: int | None = None
 ) -> list[KernelProfile]:
-    """Clocks of the kernels of code, whose `name` ends as its family's files do, as `profile`."""
+    """Return the profiles of the kernels of code, as `profile` does; the suffix of `name` selects its family."""
     module = _module(_family(Path(name)), "model", f"profile of {name}", "model of a compute unit")
     profiles: list[KernelProfile] = module.profile(content, name, latency, groups)
     return profiles
@@ -171,7 +173,7 @@ def _family(path: Path) -> Family:
 
 
 def read(path: Path) -> bytes:
-    """The content of a file of code that somebody hands over. Raises UserError for what is no regular file."""
+    """Return the content of a file of code. Raises UserError for a path that is not a regular file."""
     return untrusted.read(path, "a file of code")
 
 
@@ -179,12 +181,12 @@ def read(path: Path) -> bytes:
 
 
 def names() -> tuple[str, ...]:
-    """All targets that `get` knows."""
+    """Return the names of all targets."""
     return families.targets()
 
 
 def get(name: str) -> Target:
-    """The target of that name. Raises UserError if there is none, or a table of its family has no row for it."""
+    """Return a target by name. Raises UserError if there is none, or if a table of its family has no row for it."""
     family = families.of_target(name)
     if family is None:
         product = name.lower()

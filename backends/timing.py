@@ -18,7 +18,7 @@ LATER = 500.0  #: clocks; extra load latency that a second run of the model adds
 class Pace(NamedTuple):
     """Clocks of workgroups that share a unit."""
 
-    each: float  #: clocks; an iteration of all workgroups
+    iteration: float  #: clocks; an iteration of all workgroups
     rest: float  #: clocks; everything outside the iterations
     exposed: float  #: clocks an iteration takes longer for each clock of extra load latency
 
@@ -75,7 +75,7 @@ class LoopProfile:
     groups: int
     is_loop: bool  #: whether the code is a loop; else an "iteration" is the straight-line code that waves run once
     clocks: float  #: clocks; an iteration of all workgroups
-    around: float  #: clocks; code before and after the loop
+    rest: float  #: clocks; code before and after the loop
     busy: Mapping[str, float]  #: pipe -> busy clocks in an iteration; matrix, valu and salu are those of one SIMD
     lines: tuple[TimedLine, ...]
 
@@ -176,7 +176,7 @@ class Step:
         return self.issued - self.could + self.done - self.issued - self.issue
 
     @property
-    def waits_there(self) -> bool:
+    def waits_after_issue(self) -> bool:
         """Return whether its wave waits after issuing it."""
         return self.done > self.issued + self.issue
 
@@ -199,7 +199,7 @@ class UnitProfile:
     clocks: float
     rounds: float  #: iterations of the loop by a wave
     #: clocks; from one iteration to the next; without a loop, from the first matrix instruction to the last
-    each: float
+    iteration: float
     steady: float  #: clocks; an iteration in the steady state
     exposed: float  #: clocks such an iteration takes longer for each clock of extra load latency
     left_out: int  #: iterations that were not modelled one by one
@@ -217,8 +217,8 @@ class UnitProfile:
         """Return the loop iterations that would do all products of the kernel, including those outside the loop."""
         products = [(each.times, each.times * each.line.flop) for each in self.lines]
         of_loop = sum(flop for times, flop in products if times > self.rounds - 0.5)
-        found = self.rounds * sum(flop for _, flop in products) / of_loop if of_loop else self.rounds
-        return max(1.0, found)
+        iterations = self.rounds * sum(flop for _, flop in products) / of_loop if of_loop else self.rounds
+        return max(1.0, iterations)
 
     def pace(self, iterations: float) -> Pace:
         """Return the pace of its workgroups if the kernel's products are worth `iterations` iterations.
@@ -237,7 +237,7 @@ class LaunchProfile:
     entry: int  #: address of the kernel in its code object
     workgroups: int
     threads: int
-    held: Mapping[str, int]  #: workgroups that a unit holds, by limiting resource
+    resident: Mapping[str, int]  #: workgroups that a unit holds, by limiting resource
     executed: tuple[int, ...]  #: ids of the executed workgroups
     distinct: int  #: number of executed workgroups with different instruction streams
     instructions: float  #: executed by a wave

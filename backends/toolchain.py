@@ -64,7 +64,7 @@ class Tool:
         return bool(self.variable and os.environ.get(self.variable))
 
     @property
-    def wanted(self) -> str:
+    def how_to_install(self) -> str:
         """Return how to install the program, for messages."""
         return f"Debian: {self.package}; or {self.variable} names one" if self.variable else f"Debian: {self.package}"
 
@@ -76,7 +76,7 @@ class Tool:
 
 
 def knows(path: str, processor: str) -> bool:
-    """Return whether an LLVM program may know a target; without a version in its name, running it tells."""
+    """Return whether an LLVM program may know a target; True if its name has no version: only a run shows it."""
     version = Path(path).name.rpartition("-")[2]
     return not version.isdigit() or int(version) >= (first_llvm(processor) or 0)
 
@@ -97,8 +97,8 @@ def identity(path: str | None) -> str:
     """Return a text that identifies a program and its version (path, size, time); empty for None."""
     if path is None:
         return ""
-    found = os.stat(_which(path) or path)
-    return f"{path} {found.st_size} {found.st_mtime_ns}"
+    status = os.stat(_which(path) or path)
+    return f"{path} {status.st_size} {status.st_mtime_ns}"
 
 
 #: System messages for missing space, permissions or files (C library, strerror).

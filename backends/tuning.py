@@ -22,9 +22,9 @@ class Tuning:
     #: slots of shared memory, and register stages before them (0 where whole K blocks come without registers); the
     #: first entry wins ties
     pipelines: tuple[tuple[int, int], ...] = ((2, 1), (3, 1), (1, 1))
-    #: split-K slices that are reduced at a time, where the last workgroup to arrive reduces them
-    group_sizes: tuple[int, ...] = ()
-    turned_rows: tuple[int, ...] = ()  #: bytes; K extents of tiles whose operands lanes transpose
+    #: values of `Config.at_a_time`: split-K slices that the last workgroup to arrive reduces together
+    at_a_time: tuple[int, ...] = ()
+    transposed_rows: tuple[int, ...] = ()  #: bytes; K extents of tiles whose operands lanes transpose
     least_row: int = 0  #: bytes; least K extent of tiles worth trying
     byte_rows: tuple[int, ...] = ()  #: bytes; further K extents of tiles of 8-bit elements
     subtiles: tuple[int, ...] = (1,)  #: parts into which a subgroup's tile is cut along M
@@ -43,11 +43,11 @@ class Tuning:
     load_clocks: int = 0  #: clocks; least time of a subgroup's load on a core's path to global memory
     element_clocks: int = 0  #: clocks; least time of a load of one element a lane, if wider loads are impossible
     address_clocks: int = 1  #: clocks; least time of a load if lanes multiply what they load themselves
-    #: bytes; shortest row of shared memory that transposing writes fill without bank conflicts. Shorter rows take
-    #: proportionally longer; 0: no conflicts to avoid
-    turned_row: int = 0
+    #: bytes; shortest row of shared memory that transposing writes fill without bank conflicts; shorter rows take
+    #: proportionally longer. 0: rows of any length are free of conflicts
+    conflict_free_row: int = 0
     #: factor on the time of writes if there is no space for the padding that avoids bank conflicts
-    crowded: float = 1.0
+    unpadded: float = 1.0
     message: int = 16  #: clocks; issue of a load with its mask and its share of the write to shared memory
     held_copy: float = 1.0  #: times `message`; a message whose elements pass through registers into shared memory
     trim: float = 4.0  #: times `message`; a message that is trimmed along K, since all SIMDs share the path
@@ -56,13 +56,13 @@ class Tuning:
     block: int = 0  #: clocks; issue of a subgroup for a K block, without its loads
     read: int = 0  #: clocks; issue of a read of fragments from shared memory
     #: clocks; issue for each register of an operand that is transposed before it is stored to shared memory
-    turn: float = 0.0
+    transpose: float = 0.0
     load_latency: int = 800  #: clocks; from a global load to its data
     shared_latency: int = 128  #: clocks; from a write to shared memory to a read of it, with a single buffer
     shared_exposed: float = 0.5  #: share of shared memory's clocks that nothing hides, with a single buffer
     exposed: float = 0.1  #: share of the clocks of all units that does not overlap
-    #: whether two subgroups of a SIMD hide half of each other's exposed clocks, whatever they load
-    others_hide: bool = False
+    #: whether two subgroups of a SIMD hide half of each other's exposed clocks, for every variant
+    subgroups_overlap: bool = False
     hidden: float = 0.0  #: share of a workgroup's exposed clocks that each further workgroup of its CU or core hides
 
     # ------------------------------------------------------------ clocks of a launch

@@ -417,7 +417,7 @@ def _emit(program: Build, number: int, stages: dict[str, float]) -> Emitted:
     header += [f"remark:  {note}" for note in program.notes or ()]
     shown, debug = list(map(visible, header)), number + 1 if options.debug else 0
     given = program.is_given
-    return program.target.emit(lowered, shown, debug=debug, disable=options.disable, observe=observe, is_given=given)
+    return program.target.emit(lowered, shown, debug=debug, disable=options.disable, observe=observe, allows_slow=given)
 
 
 class SimulationError(ConvgenError):

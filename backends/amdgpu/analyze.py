@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from functools import lru_cache
 
 from convgen.backends import reading
-from convgen.backends.amdgpu.assemble import assemble, wanted
+from convgen.backends.amdgpu.assemble import assemble, assembler_package
 from convgen.backends.amdgpu.costs import line_of
 from convgen.backends.amdgpu.family import FAMILY
 from convgen.backends.amdgpu.sim import CodeObject, KernelInfo
@@ -57,7 +57,7 @@ def _assembled(text: str, where: str) -> bytes:
         reason = re.sub(r"^.*?\.s:(\d+):(\d+): error: ", r"line \1, column \2: ", str(error))
         raise UserError(f"given {where} that does not assemble: {reason}") from None
     if code is None:
-        raise Unsupported(f"analysis of assembly text: no assembler found ({wanted(target[1])})")
+        raise Unsupported(f"analysis of assembly text: no assembler found ({assembler_package(target[1])})")
     return code
 
 

@@ -40,9 +40,9 @@ def _mc_and_lld(mc: str, lld: str) -> Steps:
 _UNKNOWN = ("is not a recognized processor", "unknown target CPU")
 
 
-def wanted(target: str) -> str:
+def assembler_package(target: str) -> str:
     """Return the assembler that a target needs and its package, for messages."""
-    return f"{llvm_for(target)}; {CLANG.wanted}"
+    return f"{llvm_for(target)}; {CLANG.how_to_install}"
 
 
 def _linker(tool: str) -> str | None:
@@ -136,7 +136,9 @@ def assemble(text: str, target: str, assembler: str | None = None) -> bytes | No
             # Run inside the folder, so that no path of this machine gets into the object.
             done = run(command, Path(folder))
             if any(words in done.stderr for words in _UNKNOWN):
-                raise UserError(f"given {target} with {name}, which does not know it; wanted {wanted(target)}")
+                raise UserError(
+                    f"given {target} with {name}, which does not know it; wanted {assembler_package(target)}"
+                )
             if done.returncode:
                 lines = done.stderr.strip().splitlines() or ["it says nothing"]
                 if _PLACE.search(done.stderr):

@@ -1,11 +1,10 @@
-"""A launch as the thread trace of a unit, in the files that AMD's ROCprof Compute Viewer opens.
+"""The thread trace of a unit, in the files that AMD's ROCprof Compute Viewer opens.
 
-They are those that rocprofv3 makes of a trace that hardware took (`--att`, tool version 3.0.0). Names, units and
-nesting are those of its writer (ROCm/rocm-systems, projects/rocprofiler-sdk/source/lib/att-tool: code.cpp,
-filenames.cpp, occupancy.cpp, wave.cpp, wstates.cpp), numbers of kinds and states those of the decoder
-(ROCm/rocprof-trace-decoder, trace_decoder_types.h); the viewer reads them in src/data/json_emitter.cpp and
-wavemanager.cpp. Times are clocks of the unit, which is CU 0 of shader engine 0; a wave's slot is its number on its
-SIMD.
+Their format is that of rocprofv3 for a trace taken on hardware (`--att`, tool version 3.0.0). Names, units and nesting
+are those of its writer (ROCm/rocm-systems, projects/rocprofiler-sdk/source/lib/att-tool: code.cpp, filenames.cpp,
+occupancy.cpp, wave.cpp, wstates.cpp), numbers of kinds and states those of the decoder (ROCm/rocprof-trace-decoder,
+trace_decoder_types.h); the viewer reads them in src/data/json_emitter.cpp and wavemanager.cpp. Times are clocks of the
+unit, which is CU 0 of shader engine 0; a wave's slot is its number on its SIMD.
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ from convgen.backends.timing import Executed, LaunchProfile, Step
 from convgen.ir import untrusted
 from convgen.ir.record import as_dict, define, frozen
 
-_VERSION = "3.0.0"  #: of the tool whose files these are
+_VERSION = "3.0.0"  #: version of rocprofv3 whose format the files have
 _MOST_SOURCE = 1 << 24  #: bytes of a source file that is copied
 _GFXIP = 9  #: the major version of all CDNA
 _ENGINE = _UNIT = 0
-_CODE_OBJECT = 1  #: its number; 0 means that nobody knows the code
-_KERNEL = 1  #: its number; 0 is that of no code
+_CODE_OBJECT = 1  #: number of the code object; 0 is unknown code
+_KERNEL = 1  #: number of the kernel; 0 is none
 _HEADER = "ISA, _, LineNumber, Source, Codeobj, Vaddr, Hit, Latency, Stall, Idle"
 _COLUMNS = ("CodeObj", "Vaddr", "Instruction", "Hitcount", "Latency", "Stall", "Idle", "Source")
 OLD = "ui_output_agent_0_dispatch_*/se*_sm*_sl*_wv*.json"  #: waves of an earlier trace, which may have had more
@@ -39,7 +38,7 @@ _COUNTS = re.compile(r"(vmcnt|lgkmcnt)\((\d+)\)")
 
 
 class Category(IntEnum):
-    """Of an instruction (rocprofiler_thread_trace_decoder_inst_category_t)."""
+    """Categories of instructions (rocprofiler_thread_trace_decoder_inst_category_t)."""
 
     SMEM = 1
     SALU = 2
@@ -48,13 +47,13 @@ class Category(IntEnum):
     LDS = 5
     VALU = 6
     JUMP = 7  #: a branch that is taken
-    NEXT = 8  #: one that is not
-    IMMED = 9  #: what the wave does by itself
+    NEXT = 8  #: a branch that is not taken
+    IMMED = 9  #: executed by the wave itself, such as s_nop and s_waitcnt
     MESSAGE = 11
 
 
 class State(IntEnum):
-    """Of a wave (rocprofiler_thread_trace_decoder_wstate_type_t)."""
+    """States of a wave (rocprofiler_thread_trace_decoder_wstate_type_t)."""
 
     EMPTY = 0
     IDLE = 1
@@ -89,10 +88,10 @@ class Traced:
     slot: int
     begin: int
     end: int
-    #: When it first tried, category, clocks of stall, of stall and issue, and number of its row
+    #: (clock of the first attempt to issue, category, stall clocks, stall and issue clocks, row number)
     instructions: tuple[tuple[int, int, int, int, int], ...]
     timeline: tuple[tuple[int, int], ...]  #: state, clocks
-    waits: tuple[tuple[int, tuple[int, ...]], ...]  #: rows that wait, and those for which they do
+    waits: tuple[tuple[int, tuple[int, ...]], ...]  #: rows that wait, with the rows that they wait for
 
     @property
     def file(self) -> str:
@@ -115,7 +114,7 @@ def files(
 
 
 def _files(launch: LaunchProfile, kernel: KernelAnalysis, beside: Path) -> Iterator[tuple[str, bytes]]:
-    """All files of a launch, by name."""
+    """Yield name and content of all files of a launch."""
     waves = traced(launch, kernel)
     sources = _sources(kernel, beside)
     contents = {
@@ -136,16 +135,16 @@ def _files(launch: LaunchProfile, kernel: KernelAnalysis, beside: Path) -> Itera
 
 
 def traced(launch: LaunchProfile, kernel: KernelAnalysis) -> list[Traced]:
-    """The waves of a full unit."""
+    """Return the waves of a full unit."""
     rows = {line.offset: row for row, line in enumerate(kernel.lines, 1)}
     behind = {a.offset: b.offset for a, b in pairwise(kernel.lines)}
     slots: Counter[int] = Counter()
-    found = []
+    waves = []
     for wave in launch.units[launch.full].waves():
         if wave.steps:
-            found.append(_traced(wave, slots[wave.simd], rows, behind))
+            waves.append(_traced(wave, slots[wave.simd], rows, behind))
             slots[wave.simd] += 1
-    return found
+    return waves
 
 
 def _traced(wave: Executed, slot: int, rows: Mapping[int, int], behind: Mapping[int, int]) -> Traced:
@@ -153,7 +152,7 @@ def _traced(wave: Executed, slot: int, rows: Mapping[int, int], behind: Mapping[
     states: list[tuple[State, int]] = []
     for step, after in zip(wave.steps, (*wave.steps[1:], None)):
         could, issued, done = (round(clocks) for clocks in (step.could, step.issued, step.done))
-        waited = min(done - issued, round(step.done - step.issued - step.issue)) if step.waits_there else 0
+        waited = min(done - issued, round(step.done - step.issued - step.issue)) if step.waits_after_issue else 0
         falls = after is None or after.line.offset == behind.get(step.line.offset)
         stall = issued - could + waited
         instructions.append((could, category(step, falls), stall, done - could, rows[step.line.offset]))
@@ -169,7 +168,7 @@ def _runs(states: Sequence[tuple[State, int]]) -> Iterator[tuple[State, Iterator
 
 
 def category(step: Step, falls: bool) -> Category:
-    """Of an instruction behind which the wave `falls` to the next one, or else goes elsewhere."""
+    """Return the category of an instruction; `falls`: whether the wave continues with the next instruction."""
     text = step.line.text
     if step.line.kind == "branch":
         return Category.NEXT if falls and not text.startswith("s_branch") else Category.JUMP
@@ -179,10 +178,10 @@ def category(step: Step, falls: bool) -> Category:
 
 
 def _waits(steps: Sequence[Step], rows: Mapping[int, int]) -> Iterator[tuple[int, tuple[int, ...]]]:
-    """Each wait for memory with the rows that it waits for, where counts tell which these are.
+    """Yield the row of each wait for memory with the rows that it waits for, where the counts determine these.
 
-    A count of lgkmcnt tells nothing while scalar loads are outstanding, which return in any order, nor either count
-    while flat operations are, unless all is waited for.
+    A nonzero count determines nothing while operations are outstanding that return out of order: scalar loads for
+    lgkmcnt, flat operations for both counters.
     """
     pending: dict[str, list[int]] = {"vmcnt": [], "lgkmcnt": []}
     unordered: set[str] = set()
@@ -212,7 +211,7 @@ def _waits(steps: Sequence[Step], rows: Mapping[int, int]) -> Iterator[tuple[int
 
 
 def wave_of(wave: Traced) -> dict[str, Any]:
-    """A file of one wave."""
+    """Return the file of one wave."""
     return {
         "name": f"SE{_ENGINE}",
         "duration": wave.end - wave.begin,
@@ -236,22 +235,22 @@ def wave_of(wave: Traced) -> dict[str, Any]:
 
 
 def filenames(waves: Sequence[Traced]) -> dict[str, Any]:
-    """By engine, SIMD, slot and number there: the file, when the wave begins and when it ends."""
-    found: dict[str, dict[str, Any]] = {}
+    """Return filenames.json: each wave's file, begin and end, by engine, SIMD, slot and number there."""
+    files_by_simd: dict[str, dict[str, Any]] = {}
     for wave in waves:
-        found.setdefault(str(wave.simd), {})[str(wave.slot)] = {"0": [wave.file, wave.begin, wave.end]}
+        files_by_simd.setdefault(str(wave.simd), {})[str(wave.slot)] = {"0": [wave.file, wave.begin, wave.end]}
     return {
         "counter_names": [],
         "gfxip": _GFXIP,
         "gfxv": "vega",
         "global_begin_time": 0,
         "version": _VERSION,
-        "wave_filenames": {str(_ENGINE): found},
+        "wave_filenames": {str(_ENGINE): files_by_simd},
     }
 
 
 def occupancy(kernel: str, waves: Sequence[Traced]) -> dict[str, Any]:
-    """When waves begin and end: time, unit, SIMD, slot, whether it begins, kernel."""
+    """Return occupancy.json: the begin and end of waves, as (time, unit, SIMD, slot, 1 for a begin, kernel)."""
     events = [(w.begin, _UNIT, w.simd, w.slot, 1, _KERNEL) for w in waves]
     events += [(w.end, _UNIT, w.simd, w.slot, 0, _KERNEL) for w in waves]
     return {
@@ -262,7 +261,7 @@ def occupancy(kernel: str, waves: Sequence[Traced]) -> dict[str, Any]:
 
 
 def states(waves: Sequence[Traced], state: State) -> dict[str, Any] | None:
-    """How many waves are in a state, from when on; None where none ever is."""
+    """Return the number of waves in a state over time; None if no wave is ever in it."""
     changes: Counter[int] = Counter()
     for wave in waves:
         begins = accumulate((clocks for _, clocks in wave.timeline), initial=wave.begin)
@@ -288,7 +287,7 @@ class _Spent:
 
 
 def code(launch: LaunchProfile, kernel: KernelAnalysis, waves: Sequence[Traced]) -> dict[str, Any]:
-    """All instructions of the kernel, with what the waves of the trace spent on each."""
+    """Return code.json: the kernel's instructions with hits, latency, stall and idle clocks of the traced waves."""
     return {"code": list(_rows(launch, kernel, waves)), "header": _HEADER, "version": _VERSION}
 
 
@@ -302,21 +301,21 @@ def _rows(launch: LaunchProfile, kernel: KernelAnalysis, waves: Sequence[Traced]
 
 
 def _spent(waves: Sequence[Traced]) -> dict[int, _Spent]:
-    found: dict[int, _Spent] = {}
+    spent: dict[int, _Spent] = {}
     for wave in waves:
         before = wave.begin
         for time, _, stall, duration, row in wave.instructions:
-            mine = found.setdefault(row, _Spent())
+            mine = spent.setdefault(row, _Spent())
             mine.hits += 1
             mine.latency += duration
             mine.stall += stall
             mine.idle += max(0, time - before)
             before = max(before, time + duration)
-    return found
+    return spent
 
 
 def _table(launch: LaunchProfile, kernel: KernelAnalysis) -> str:
-    """The same as a table."""
+    """Return the rows of `code` as CSV."""
     text = io.StringIO()
     table = csv.writer(text, quoting=csv.QUOTE_NONNUMERIC, lineterminator="\n")
     table.writerow(_COLUMNS)
@@ -326,7 +325,7 @@ def _table(launch: LaunchProfile, kernel: KernelAnalysis) -> str:
 
 
 def _sources(kernel: KernelAnalysis, beside: Path) -> dict[str, str]:
-    """Files that debug information names and that are there -> the names of their copies."""
+    """Return source file -> name of its copy, for existing files that debug information names."""
     named = sorted({source.rpartition(":")[0] for source in kernel.sources.values()})
     files = [name for name in named if (beside / name).is_file()]
     there = [name for name in files if (beside / name).stat().st_size <= _MOST_SOURCE]
@@ -334,7 +333,7 @@ def _sources(kernel: KernelAnalysis, beside: Path) -> dict[str, str]:
 
 
 def _tree(sources: Mapping[str, str]) -> dict[str, Any]:
-    """Copies by the parts of the paths of what they are of."""
+    """Return the names of the copies as a tree: one level per part of the source's path."""
     tree: dict[str, Any] = {}
     for source, copy in sources.items():
         *folders, name = PurePath(source).parts

@@ -1,4 +1,4 @@
-"""Chips with CDNA, of which public measurements or a data sheet tell the time model what it needs.
+"""CDNA chips of the time model, from public measurements or data sheets.
 
 Units and clocks: AMD's data sheets. A die of the MI250 has 104 units, of the MI250X 110; rows of rocBLAS's table with
 tiles of 105 to 110 workgroups take one round, with 111 two, so that table is of the MI250X.
@@ -13,7 +13,7 @@ _CDNA3 = {"f16": 2048, "bf16": 2048, "f32": 256, "s8": 4096, "fp8": 4096}  #: CD
 _CDNA4 = {"f16": 4096, "bf16": 4096, "f32": 256, "s8": 8192, "fp8": 8192, "fp4": 16384}  #: CDNA4 white paper
 
 CHIPS = (
-    Chip(name="mi250", target="gfx90a", units=104, partitions=1, clock=1700, rates=_CDNA2, kept=1.0),
+    Chip(name="mi250", target="gfx90a", units=104, partitions=1, clock=1700, rates=_CDNA2, sustained=1.0),
     Chip(name="mi250x", target="gfx90a", units=110, partitions=1, clock=1700, rates=_CDNA2),
     Chip(name="mi300x", target="gfx942", units=304, partitions=8, clock=2100, rates=_CDNA3),
     Chip(name="mi300a", target="gfx942", units=228, partitions=6, clock=2100, rates=_CDNA3),

@@ -53,7 +53,7 @@ class ConversionRow:
     needs: str = ""
 
 
-def _found(rows: Iterable[ConversionRow], source: Type, to: Type, facts: TargetFacts) -> Any:
+def _supported(rows: Iterable[ConversionRow], source: Type, to: Type, facts: TargetFacts) -> Any:
     """Return the first row that the target can do, None if there is none."""
     for row in rows:
         if row.source is source and row.to is to and (not row.needs or row.needs in facts.conversions):
@@ -287,12 +287,12 @@ def plan(source: Type, to: Type, facts: TargetFacts, *, saturate: bool = False) 
         return None
     unpack = step = pack = None
     if source is not word:
-        word = result_word if _found(_UNPACK, source, result_word, facts) else word
-        unpack = _found(_UNPACK, source, word, facts)
+        word = result_word if _supported(_UNPACK, source, result_word, facts) else word
+        unpack = _supported(_UNPACK, source, word, facts)
     if word is not result_word:
-        step = _found((*_STEPS, *(_SATURATING if saturate else _WRAPPING)), word, result_word, facts)
+        step = _supported((*_STEPS, *(_SATURATING if saturate else _WRAPPING)), word, result_word, facts)
     if to is not result_word:
-        pack = _found(_PACK, result_word, to, facts)
+        pack = _supported(_PACK, result_word, to, facts)
     missing = (
         (source is not word and not unpack)
         or (word is not result_word and not step)
@@ -305,10 +305,12 @@ def plan(source: Type, to: Type, facts: TargetFacts, *, saturate: bool = False) 
     return Conversion(unpack, step, to if limited else None, pack)
 
 
-def convert(out: AmdEmitter, how: Conversion, source: Sequence[Reg], per_word: int, dst: Reg, to: VectorType) -> None:
+def convert(
+    out: AmdEmitter, conversion: Conversion, source: Sequence[Reg], per_word: int, dst: Reg, to: VectorType
+) -> None:
     """Fill `dst` from `source`: words that hold `per_word` elements each, or one register per element."""
     size, packed = max(1, to.elem.bits // 32), 32 // min(32, to.elem.bits)
-    stages = [stage for stage in (how.step, how.limit and _limit(out, how.limit)) if stage]
+    stages = [stage for stage in (conversion.step, conversion.limit and _limit(out, conversion.limit)) if stage]
 
     def element(i: int) -> Reg:
         return dst.words(i * size, size)
@@ -318,15 +320,15 @@ def convert(out: AmdEmitter, how: Conversion, source: Sequence[Reg], per_word: i
         values: list[Reg] = []
         for start in range(first, last, per_word):
             word, count = source[start // per_word], min(per_word, last - start)
-            if how.unpack is None:
+            if conversion.unpack is None:
                 values.append(word)
                 continue
-            into = out.new("v", count) if stages or how.pack else dst.words(start, count)
-            how.unpack(out, word, into)
+            into = out.new("v", count) if stages or conversion.pack else dst.words(start, count)
+            conversion.unpack(out, word, into)
             values += [into.words(i, 1) for i in range(count)]
         for stage in stages:
-            ends = stage is stages[-1] and how.pack is None
+            ends = stage is stages[-1] and conversion.pack is None
             values = [stage(out, v, element(first + i) if ends else None) for i, v in enumerate(values)]
-        if how.pack:
+        if conversion.pack:
             for i in range(0, len(values), packed):
-                how.pack(out, values[i : i + packed], dst.words((first + i) // packed, 1))
+                conversion.pack(out, values[i : i + packed], dst.words((first + i) // packed, 1))

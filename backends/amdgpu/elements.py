@@ -13,7 +13,17 @@ from typing import ClassVar, TypeGuard, cast
 
 from convgen.backends.amdgpu.emitter import AmdEmitter, signed
 from convgen.backends.amdgpu.exchange import from_lanes
-from convgen.backends.amdgpu.operations import BINARY, BITWISE, COMPARE, FUSED, IN_TURNS, PAIRED, REVERSED, UNARY, WIDER
+from convgen.backends.amdgpu.operations import (
+    BINARY,
+    BITWISE,
+    COMPARE,
+    FUSED,
+    IN_REVOLUTIONS,
+    PAIRED,
+    REVERSED,
+    UNARY,
+    WIDER,
+)
 from convgen.backends.amdgpu.scalars import LOGIC, AmdScalars
 from convgen.backends.machine.instruction import Imm, Operand, Reg
 from convgen.backends.machine.scalars import plain, retyped
@@ -40,7 +50,7 @@ class Elements(Vectors):
     out: AmdEmitter
     scalars: AmdScalars
     elementwise: ClassVar = BINARY
-    _made: deque[Reg]  #: registers of masks, used in turn
+    _mask_pool: deque[Reg]  #: scalar pairs for masks, reused in turn
     in_pairs: bool  #: whether f32 sums and products use packed instructions
 
     def value(self, e: Expr) -> Parts:
@@ -75,7 +85,7 @@ class Elements(Vectors):
             return [self._single(inner) if e.type.lanes == 1 else self.filled(full, inner)] * count
         if isinstance(e, x.Splat):
             return [self._repeated(e.a)] * count
-        return self._sliced(self.held(e), size)
+        return self._sliced(self.vector_registers(e), size)
 
     def _sliced(self, parts: Parts, size: int) -> list[Reg]:
         """Return the value in tuples of `size` words."""
@@ -90,7 +100,7 @@ class Elements(Vectors):
 
     def _repeated(self, a: Expr) -> Reg:
         """Return a word (two for 64 bits) with the scalar in all its elements."""
-        word, bits = self.tuple_of(self.held(a)), a.type.bits
+        word, bits = self.tuple_of(self.vector_registers(a)), a.type.bits
         while bits < 32:
             word = self.out.valu("v_lshl_or_b32", word, Imm(bits), word)
             bits *= 2
@@ -122,7 +132,7 @@ class Elements(Vectors):
 
     def _element_by_element(self, name: str, e: x.Binary) -> Reg:
         if self.in_pairs and name in PAIRED and e.type.lanes % 2 == 0 and not _is_same(e.a) and not _is_same(e.b):
-            values = {c: self.held(c) for c in (e.a, e.b)}
+            values = {c: self.vector_registers(c) for c in (e.a, e.b)}
             if all(map(_are_pairs, values.values())):
                 return self._two_by_two(PAIRED[name], (e.a, e.b), values, e.type)
             terms = [self._sliced(values[c], words_of(e.type.elem)) for c in (e.a, e.b)]
@@ -158,7 +168,7 @@ class Elements(Vectors):
     def _unary(self, e: x.Unary) -> Parts:
         name, elem = f"v_{UNARY[type(e)]}_{e.type.elem}", e.type.elem
         dst, into = self._result(e.type)
-        words = self._in_turns(e.a) if isinstance(e, IN_TURNS) else self.words(e.a)
+        words = self._revolutions(e.a) if isinstance(e, IN_REVOLUTIONS) else self.words(e.a)
         for word, to in zip(words, into):
             if elem is f16:
                 self._halves(name, word, to, both=e.type.lanes > 1)
@@ -166,11 +176,11 @@ class Elements(Vectors):
                 self.out.valu(name, word, into=to)
         return (dst,)
 
-    def _in_turns(self, e: Expr) -> Sequence[Operand]:
-        """Return the distance to the nearest whole turn, which is exact."""
-        held = x.Var("turns", 0, e.type)
-        self.env[held] = self.held(e)
-        return self.words(held - Round(held))
+    def _revolutions(self, e: Expr) -> Sequence[Operand]:
+        """Return the distance to the nearest whole revolution, which is exact."""
+        revolutions = x.Var("turns", 0, e.type)
+        self.env[revolutions] = self.vector_registers(e)
+        return self.words(revolutions - Round(revolutions))
 
     def _halves(self, name: str, word: Operand, to: Reg, *, both: bool) -> None:
         """Emit a 16-bit operation on the lower half, and on the upper half if there are `both`."""
@@ -181,9 +191,9 @@ class Elements(Vectors):
             self.out.valu("v_pack_b32_f16", low, high, into=to)
 
     def from_lane(self, e: Expr) -> Parts:
-        """Read other lanes word by word, whatever the elements are."""
+        """Read other lanes word by word, for any element type."""
         assert isinstance(e, x.FromLane)
-        return (from_lanes(self.scalars, single_words(self.held(e.a)), e.lane),)
+        return (from_lanes(self.scalars, single_words(self.vector_registers(e.a)), e.lane),)
 
     @abstractmethod
     def block_product(self, e: Expr) -> Parts:
@@ -214,7 +224,7 @@ class Elements(Vectors):
         operands = (e.a, e.b, e.c)
         if any(map(_was_half, operands)):
             return self._mixed(operands, e.type)
-        values = {c: self.held(c) for c in operands if not _is_same(c)}
+        values = {c: self.vector_registers(c) for c in operands if not _is_same(c)}
         if e.type.elem is f32 and e.type.lanes % 2 == 0 and all(map(_are_pairs, values.values())):
             return (self._two_by_two("v_pk_fma_f32", operands, values, e.type),)
         dst, into = self._result(e.type)
@@ -227,14 +237,14 @@ class Elements(Vectors):
             self.out.valu(FUSED[e.type.elem], a, b, c, into=to)
         return (dst,)
 
-    def _two_by_two(self, name: str, operands: Sequence[Expr], held: Mapping[Expr, Parts], type: AnyType) -> Reg:
-        """Emit a packed f32 operation on operands that are in pairs of registers (`held`), or constants.
+    def _two_by_two(self, name: str, operands: Sequence[Expr], registers: Mapping[Expr, Parts], type: AnyType) -> Reg:
+        """Emit a packed f32 operation on operands that are in pairs of `registers`, or constants.
 
         One scalar pair holds the two constants that an operation may have; modifiers select the word that both halves
         read (CDNA3 ISA 6.7, Packed Math: OP_SEL and OP_SEL_HI of 32-bit operations choose a dword of each source).
         """
         constants = [_bits_of(c) for c in dict.fromkeys(operands) if _is_scalar(c)]
-        sources = [self._pairs(c, held, constants, type.lanes // 2) for c in operands]
+        sources = [self._pairs(c, registers, constants, type.lanes // 2) for c in operands]
         chosen = [constants.index(_bits_of(c)) if _is_scalar(c) else None for c in operands]
         low, high = [n == 1 for n in chosen], [n != 0 for n in chosen]
         modifiers = [m for m in (_bits("op_sel", low), _bits("op_sel_hi", high)) if m] if constants else []
@@ -243,28 +253,28 @@ class Elements(Vectors):
             self.out.emit(name, (dst.words(2 * n, 2),), pairs, modifiers=modifiers)
         return dst
 
-    def _pairs(self, e: Expr, held: Mapping[Expr, Parts], constants: Sequence[int], count: int) -> Sequence[Reg]:
+    def _pairs(self, e: Expr, registers: Mapping[Expr, Parts], constants: Sequence[int], count: int) -> Sequence[Reg]:
         """Return an operand in `count` pairs; a constant uses the pair that holds all `constants`."""
-        if e in held:
-            return self._sliced(held[e], 2)
+        if e in registers:
+            return self._sliced(registers[e], 2)
         assert isinstance(e, x.Splat)
         if not _is_scalar(e):
             return [self.filled(vector(f32, 2), e.a)] * count
         first, last = constants[0], constants[-1]
         name = f"const_{first:#x}" if first == last else f"const_{first:#x}_{last:#x}"
-        return [self.out.kept(Imm(signed(first)), Imm(signed(last)), name=name)] * count
+        return [self.out.kernel_constant(Imm(signed(first)), Imm(signed(last)), name=name)] * count
 
     def _mixed(self, operands: Sequence[Expr], type: AnyType) -> Parts:
         """Multiply and add f32 and unconverted f16: modifiers select operands that are halves of words."""
         halves = [_was_half(c) for c in operands]
         constants = list(dict.fromkeys(c for c in operands if _is_constant(c)))
         words = [
-            single_words(self.held(cast(x.Cast, c).a)) if half else self.words(c, scalar=c in constants[:1])
+            single_words(self.vector_registers(cast(x.Cast, c).a)) if half else self.words(c, scalar=c in constants[:1])
             for c, half in zip(operands, halves)
         ]
         dst, into = self._result(type)
         for n, to in enumerate(into):
-            sources = [held[n // 2 if half else n] for held, half in zip(words, halves)]
+            sources = [operand[n // 2 if half else n] for operand, half in zip(words, halves)]
             picked = [_bits("op_sel", [half and n % 2 == 1 for half in halves]), _bits("op_sel_hi", halves)]
             self.out.valu("v_fma_mix_f32", *sources, into=to, modifiers=[m for m in picked if m])
         return (dst,)
@@ -275,8 +285,8 @@ class Elements(Vectors):
         if wide is None or not isinstance(e, (x.Unary, x.Binary)):
             return super().computed(e)
         operands = [c.to(retyped(c.type, wide)) for c in e.children()]
-        made: Expr = type(e)(*operands)
-        return self.value(made.to(e.type))
+        result: Expr = type(e)(*operands)
+        return self.value(result.to(e.type))
 
     def converted(self, e: x.Cast | x.Saturate) -> Reg:
         """Return a conversion to the elements of its type, vector or not."""
@@ -285,7 +295,7 @@ class Elements(Vectors):
         zero, one = (x.const(n, e.type.elem) for n in (0, 1))
         if isinstance(e.type, VectorType):
             return self.tuple_of(self.value(x.Select(e.a, x.Splat(e.type, one), x.Splat(e.type, zero))))
-        return self.tuple_of(self.held(x.Select(e.a, one, zero)))
+        return self.tuple_of(self.vector_registers(x.Select(e.a, one, zero)))
 
     # ------------------------------------------------------------ choices
 
@@ -305,12 +315,12 @@ class Elements(Vectors):
         return (dst,)
 
     def _next_mask(self) -> Reg:
-        """Return registers for a mask that is used at once: a few in turn, however many selects are under way."""
-        if len(self._made) < _MASKS:
-            self._made.append(self.out.new("s", 2))
+        """Return registers for a mask that is used at once; `_MASKS` pairs are reused in turn."""
+        if len(self._mask_pool) < _MASKS:
+            self._mask_pool.append(self.out.new("s", 2))
         else:
-            self._made.rotate(-1)
-        return self._made[-1]
+            self._mask_pool.rotate(-1)
+        return self._mask_pool[-1]
 
     def _choose(self, a: Operand, b: Operand, mask: Reg, into: Reg) -> Reg:
         for w in range(into.count):
@@ -340,8 +350,8 @@ class Elements(Vectors):
             return lambda i, into: one
         match plain(e):
             case x.Var():
-                held = self.value(e)
-                return lambda i, into: self.tuple_of(view(held, 2 * i, 2))
+                pairs = self.value(e)
+                return lambda i, into: self.tuple_of(view(pairs, 2 * i, 2))
             case x.Comparison() as numbers:
                 return self.compared(numbers)
             case x.And(a, b) | x.Or(a, b) | x.Xor(a, b):

@@ -31,21 +31,21 @@ class AmdEmitter(Emitter):
     """Appends instructions to the current block and keeps operands legal."""
 
     def __init__(self, name: str) -> None:
-        self._flag: tuple[str, Operand, Operand] | None = None  # comparison whose result scc holds
-        self._compared: tuple[VirtualRegister, ...] = ()
+        self._scc_comparison: tuple[str, Operand, Operand] | None = None  # comparison whose result scc holds
+        self._scc_operands: tuple[VirtualRegister, ...] = ()
         # constant -> vector register in this block, and index of its last use
-        self._held: dict[int, tuple[Reg, int]] = {}
+        self._nearby_constants: dict[int, tuple[Reg, int]] = {}
         super().__init__(name)
 
     def start_block(self, label: str, comment: str = "") -> BasicBlock:
-        self._flag, self._compared = None, ()
-        self._held = {}
+        self._scc_comparison, self._scc_operands = None, ()
+        self._nearby_constants = {}
         return super().start_block(label, comment)
 
     def constant(self, value: int, bank: str = "s") -> Reg:
         """Return a register that holds `value` for the whole kernel, loaded once at entry."""
         value = signed(value)
-        return self.kept(Imm(value), bank=bank, name=f"const_{value & 0xFFFFFFFF:#x}")
+        return self.kernel_constant(Imm(value), bank=bank, name=f"const_{value & 0xFFFFFFFF:#x}")
 
     def in_lanes(self, value: int) -> Reg:
         """Return a read-only vector register with a constant.
@@ -55,11 +55,11 @@ class AmdEmitter(Emitter):
         if self.loops:
             return self.constant(value, "v")
         value, here = signed(value), len(self.block.instructions)
-        register, last = self._held.get(value, (None, 0))
+        register, last = self._nearby_constants.get(value, (None, 0))
         if register is None or here - last > _NEAR:
             register = self.new("v")
             self.emit("v_mov_b32", (register,), (Imm(value),))
-        self._held[value] = register, here
+        self._nearby_constants[value] = register, here
         return register
 
     # ------------------------------------------------------------ instructions
@@ -82,9 +82,11 @@ class AmdEmitter(Emitter):
             op, tuple(dst), tuple(src), tuple(modifiers), access, target, comment, self.line, origin=origin
         )
         self.block.instructions.append(instruction)
-        compared = self._compared and any(isinstance(r, Reg) and r.vreg in self._compared for r in instruction.dst)
+        compared = self._scc_operands and any(
+            isinstance(r, Reg) and r.vreg in self._scc_operands for r in instruction.dst
+        )
         if compared or "scc" in op.writes:
-            self._flag, self._compared = None, ()
+            self._scc_comparison, self._scc_operands = None, ()
         return instruction
 
     def salu(self, name: str, *src: Operand, size: int = 1, comment: str = "", into: Reg | None = None) -> Reg:
@@ -100,12 +102,12 @@ class AmdEmitter(Emitter):
     def scalar_compare(self, name: str, a: Operand, b: Operand) -> None:
         """Emit a comparison into scc, unless scc already holds its result."""
         wanted = (name, a, b)
-        if self._flag is not None and all(map(_alike, wanted, self._flag)):
+        if self._scc_comparison is not None and all(map(_same_operand, wanted, self._scc_comparison)):
             return
         if all(isinstance(s, Imm) and not is_inline(signed(s.value)) for s in (a, b)):
             b = self.constant(b.value)  # type: ignore[union-attr]
         self.emit(name, (), (a, b))
-        self._flag, self._compared = wanted, tuple(r.vreg for r in (a, b) if isinstance(r, Reg))
+        self._scc_comparison, self._scc_operands = wanted, tuple(r.vreg for r in (a, b) if isinstance(r, Reg))
 
     def valu(
         self,
@@ -194,7 +196,7 @@ class AmdEmitter(Emitter):
                 self.emit("v_mov_b32", (to,), (at,))
 
 
-def _alike(a: str | Operand, b: str | Operand) -> bool:
+def _same_operand(a: str | Operand, b: str | Operand) -> bool:
     return a.same(b) if isinstance(a, Reg) else a == b
 
 

@@ -124,16 +124,16 @@ CDNA2: Rows = {
     (Event.WIDE_STORE, Use.VALU_WRITE): Row(1, source=_ISA),
     (Event.SCALAR_M0, Use.DIRECT_M0): Row(1, source=_ISA),
 }
-_NOT_ANY_MORE = Row(0, source=_LLVM)
+_NO_LONGER = Row(0, source=_LLVM)
 CDNA3: Rows = {
     **CDNA2,
     (Event.MFMA_RESULT, Use.MFMA_C): Row(1, 1, source=_MATRIX),
     (Event.MFMA_RESULT, Use.MFMA_CHAIN): Row(0, two=2, source=_MATRIX),
     (Event.MFMA_F32_RESULT, Use.MFMA_CHAIN): Row(0, two=2, source=_MATRIX),
     **_result(Event.MFMA_F32_RESULT, 2),
-    (Event.MFMA_F32_ADDEND, Use.VALU_WRITE): _NOT_ANY_MORE,
-    (Event.MFMA_F32_ADDEND, Use.MEMORY_WRITE): _NOT_ANY_MORE,
-    (Event.VALU_BEFORE_F64, Use.MEMORY_READ): _NOT_ANY_MORE,
+    (Event.MFMA_F32_ADDEND, Use.VALU_WRITE): _NO_LONGER,
+    (Event.MFMA_F32_ADDEND, Use.MEMORY_WRITE): _NO_LONGER,
+    (Event.VALU_BEFORE_F64, Use.MEMORY_READ): _NO_LONGER,
     (Event.VALU_VECTOR, Use.LANE_READ): Row(1, source=f"{_ISA}, of v_readlane; {_LLVM}, of v_readfirstlane"),
     (Event.VALU_PART, Use.VALU_READ): Row(1, source=_ISA),
     (Event.TRANSCENDENTAL, Use.PLAIN_READ): Row(1, source=_ISA),
@@ -153,28 +153,28 @@ _M0: Words = 1 << BEHIND_BANKS
 
 
 @frozen(eq=False)
-class _Asks:
+class _Demand:
     """The wait states that an event demands of later uses of its registers."""
 
     event: Event
     states: Mapping[Use, int]  #: by use, without uses that need no wait
-    lasts: int  #: states after which it demands nothing
+    horizon: int  #: states after which it demands nothing
 
 
 @cache
-def _asks(target: str, event: Event, passes: int) -> _Asks:
+def _demand(target: str, event: Event, passes: int) -> _Demand:
     """Return the demands of an event on a target; `passes` are those of its matrix instruction."""
     rows = {use: row.states(passes) for (of, use), row in HAZARDS[target].items() if of is event}
     states = {use: n for use, n in rows.items() if n > 0}
-    becomes = _asks(target, Event.VALU_BEFORE_F64, 0).lasts if event is Event.VALU_VECTOR else 0
-    return _Asks(event, states, max((becomes, *states.values())))
+    f64_horizon = _demand(target, Event.VALU_BEFORE_F64, 0).horizon if event is Event.VALU_VECTOR else 0
+    return _Demand(event, states, max((f64_horizon, *states.values())))
 
 
 @define(eq=False)
 class _Mark:
     """The event of one instruction, with its registers."""
 
-    asks: _Asks
+    demand: _Demand
     words: Words
 
     def states(self, use: Use, words: Words, own: Event | None) -> int:
@@ -184,54 +184,54 @@ class _Mark:
         """
         if not self.words & words:
             return 0
-        chained = words == self.words and self.asks.event is own and use is Use.MFMA_C
-        return self.asks.states.get(Use.MFMA_CHAIN if chained else use, 0)
+        chained = words == self.words and self.demand.event is own and use is Use.MFMA_C
+        return self.demand.states.get(Use.MFMA_CHAIN if chained else use, 0)
 
 
 @define(eq=False)
-class _Conduct:
-    """The registers that an instruction uses, and the marks that it leaves for later ones."""
+class _Effects:
+    """The registers that an instruction uses, and the marks that it leaves for later instructions."""
 
     instruction: Instruction
     touched: Words  #: registers of all uses
     marks: Sequence[_Mark]
 
 
-class _Conducts(dict[Instruction, _Conduct]):
-    """The conduct of each instruction of a function on a target, computed on first use."""
+class _AllEffects(dict[Instruction, _Effects]):
+    """The effects of each instruction of a function on a target, computed on first use."""
 
     def __init__(self, function: Function, physical: Physical, target: str) -> None:
         super().__init__()
         self.physical, self.target = physical, target
-        self.curves = any(i.op.hazard == TRANS for i in function.instructions())
+        self.has_transcendentals = any(i.op.hazard == TRANS for i in function.instructions())
         self._before_f64: dict[_Mark, _Mark] = {}
-        self._asks: dict[tuple[Event, int], _Asks] = {}
+        self._demands: dict[tuple[Event, int], _Demand] = {}
 
-    def __missing__(self, i: Instruction) -> _Conduct:
+    def __missing__(self, i: Instruction) -> _Effects:
         written = self.physical.written(i)
         marks = []
         for event, words, passes in _events(i, self.physical, written):
-            asks = self._asks.get((event, passes)) or self._ask(event, passes)
-            if words and asks.lasts:
-                marks.append(_Mark(asks, words))
+            demand = self._demands.get((event, passes)) or self._new_demand(event, passes)
+            if words and demand.horizon:
+                marks.append(_Mark(demand, words))
         touched = self.physical.read(i) | written if i.op.unit in _USERS else 0
-        self[i] = found = _Conduct(i, touched | _M0 if M0 in i.op.reads else touched, marks)
-        return found
+        self[i] = effects = _Effects(i, touched | _M0 if M0 in i.op.reads else touched, marks)
+        return effects
 
     def uses(self, i: Instruction) -> Sequence[tuple[Use, Words]]:
         """Return the registers of an instruction by use."""
-        return _uses(i, self.physical, self.curves)
+        return _uses(i, self.physical, self.has_transcendentals)
 
-    def _ask(self, event: Event, passes: int) -> _Asks:
-        found = self._asks[event, passes] = _asks(self.target, event, passes)
-        return found
+    def _new_demand(self, event: Event, passes: int) -> _Demand:
+        demand = self._demands[event, passes] = _demand(self.target, event, passes)
+        return demand
 
     def before_f64(self, mark: _Mark) -> _Mark:
         """Return the mark that replaces a vector instruction's mark once an f64 matrix instruction follows."""
         known = self._before_f64.get(mark)
         if known is None:
-            asks = _asks(self.target, Event.VALU_BEFORE_F64, 0)
-            known = self._before_f64[mark] = _Mark(asks, mark.words)
+            demand = _demand(self.target, Event.VALU_BEFORE_F64, 0)
+            known = self._before_f64[mark] = _Mark(demand, mark.words)
         return known
 
 
@@ -242,8 +242,8 @@ History = dict[_Mark, int]
 class _Clock:
     """Walks a block: counts states and keeps marks."""
 
-    def __init__(self, conducts: _Conducts, history: History) -> None:
-        self.conducts = conducts
+    def __init__(self, all_effects: _AllEffects, history: History) -> None:
+        self.all_effects = all_effects
         self.now = 0
         self._remember(dict(history))
 
@@ -255,43 +255,43 @@ class _Clock:
 
     def step(self, i: Instruction) -> int:
         """Pass one instruction; return the wait states that it needs before it."""
-        conduct = self.conducts[i]
-        missing = self._missing(conduct) if self.marked & conduct.touched else 0
+        effects = self.all_effects[i]
+        missing = self._needed_states(effects) if self.marked & effects.touched else 0
         self.now += missing + 1
         if i.op.hazard == DGEMM:
-            for mark, made in tuple(self.history.items()):
-                if mark.asks.event is Event.VALU_VECTOR:
-                    self.history[self.conducts.before_f64(mark)] = made
-        for mark in conduct.marks:
+            for mark, state in tuple(self.history.items()):
+                if mark.demand.event is Event.VALU_VECTOR:
+                    self.history[self.all_effects.before_f64(mark)] = state
+        for mark in effects.marks:
             self.history[mark] = self.now
             self.marked |= mark.words
         return missing
 
-    def _missing(self, conduct: _Conduct) -> int:
-        self._remember(self._lasting())
-        marks = [(mark, state) for mark, state in self.history.items() if mark.words & conduct.touched]
+    def _needed_states(self, effects: _Effects) -> int:
+        self._remember(self._live_marks())
+        marks = [(mark, state) for mark, state in self.history.items() if mark.words & effects.touched]
         if not marks:
             return 0
-        uses, own = self.conducts.uses(conduct.instruction), _result_of(conduct.instruction)
+        uses, own = self.all_effects.uses(effects.instruction), _result_of(effects.instruction)
         return max(
             [0, *(mark.states(use, words, own) - self.now + state for mark, state in marks for use, words in uses)]
         )
 
-    def _lasting(self) -> History:
+    def _live_marks(self) -> History:
         """Return the marks that still demand wait states."""
-        return {mark: made for mark, made in self.history.items() if mark.asks.lasts > self.now - made}
+        return {mark: state for mark, state in self.history.items() if mark.demand.horizon > self.now - state}
 
     def leave(self) -> History:
         """Return the marks that still demand wait states, relative to the end of the block."""
-        return {mark: made - self.now for mark, made in self._lasting().items()}
+        return {mark: state - self.now for mark, state in self._live_marks().items()}
 
 
 def insert_nops(function: Function, physical: Physical, target: str) -> Function:
     """Return the function, after waits are inserted, with the no-ops that it needs on `target`."""
-    conducts = _Conducts(function, physical, target)
+    all_effects = _AllEffects(function, physical, target)
 
     def walk(index: int, history: History) -> tuple[History, list[Instruction]]:
-        clock = _Clock(conducts, history)
+        clock = _Clock(all_effects, history)
         body = list(_with_nops(function.blocks[index].instructions, clock))
         return clock.leave(), body
 
@@ -301,7 +301,7 @@ def insert_nops(function: Function, physical: Physical, target: str) -> Function
 
 def _latest(a: History, b: History) -> History:
     """Return the marks of either path; the later of two demands more."""
-    return {mark: max(made, a.get(mark, made)) for mark, made in (a | b).items()}
+    return {mark: max(state, a.get(mark, state)) for mark, state in (a | b).items()}
 
 
 def _with_nops(body: Iterable[Instruction], clock: _Clock) -> Iterator[Instruction]:
@@ -332,7 +332,7 @@ def _result_of(i: Instruction) -> Event | None:
     return _MATRIX_EVENTS[i.op.hazard][0] if i.op.hazard in _MATRIX_EVENTS else None
 
 
-def _uses(i: Instruction, physical: Physical, curves: bool) -> list[tuple[Use, Words]]:
+def _uses(i: Instruction, physical: Physical, has_transcendentals: bool) -> list[tuple[Use, Words]]:
     """Return the uses of registers by an instruction; sets of registers may be empty."""
     hazard = i.op.hazard
     if hazard in _MATRIX_EVENTS:
@@ -347,7 +347,7 @@ def _uses(i: Instruction, physical: Physical, curves: bool) -> list[tuple[Use, W
     uses = [(scalar, read & SCALARS), (vector, read & ~SCALARS), (overwrites, physical.written(i))]
     if hazard in _OTHER_READS:
         uses.append((_OTHER_READS[hazard], read))
-    if curves and hazard != TRANS and i.op.unit is Unit.VALU:
+    if has_transcendentals and hazard != TRANS and i.op.unit is Unit.VALU:
         uses.append((Use.PLAIN_READ, read))
     if M0 in i.flag_uses():
         uses.append((Use.DIRECT_M0, _M0))
@@ -359,10 +359,10 @@ def _events(i: Instruction, physical: Physical, written: Words) -> Iterator[tupl
     op = i.op
     if op.hazard in _MATRIX_EVENTS:
         addend = physical.operand(i.source("c"))
-        made, taken = _MATRIX_EVENTS[op.hazard]
-        yield made, written, op.busy
-        if taken and addend != written:
-            yield taken, addend, op.busy
+        result, addend_event = _MATRIX_EVENTS[op.hazard]
+        yield result, written, op.busy
+        if addend_event and addend != written:
+            yield addend_event, addend, op.busy
     elif op.unit in _WRITES:
         scalar, vector = _WRITES[op.unit]
         yield scalar, written & SCALARS, 0

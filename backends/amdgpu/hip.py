@@ -1,4 +1,4 @@
-"""AMD's devices, by the HIP runtime of ROCm 6 or later.
+"""AMD devices through the HIP runtime of ROCm 6 or later.
 
 Functions and numbers are those of hip_runtime_api.h.
 """
@@ -16,7 +16,7 @@ from convgen.backends.simulation import Bytes
 from convgen.ir.error import UserError
 from convgen.ir.record import frozen
 
-VARIABLE = "CONVGEN_HIP"  #: of the environment: a library to use in place of the installed one
+VARIABLE = "CONVGEN_HIP"  #: environment variable: a library to use in place of the installed one
 NAMES = ("libamdhip64.so", *(f"libamdhip64.so.{n}" for n in (7, 6)), "/opt/rocm/lib/libamdhip64.so")
 
 _P, _INT, _SIZE, _U32 = c.c_void_p, c.c_int, c.c_size_t, c.c_uint32
@@ -64,7 +64,7 @@ def _error_name(handle: c.CDLL, status: int) -> str:
 @frozen(eq=False)
 class _Function:
     handle: c.c_void_p
-    shared_bytes: int  #: that the kernel itself declares
+    shared_bytes: int  #: LDS that the kernel itself declares
 
 
 @frozen(eq=False)
@@ -102,10 +102,10 @@ class Device:
     cuda_interface = True
     suffix = FAMILY.object_suffix
     alignment = RUNTIME.alignment
-    strangers = True  #: what allocators map page by page, as torch's may
+    has_foreign_memory = True  #: memory that an allocator maps page by page, as torch's may
 
     def __init__(self, number: int) -> None:
-        """Raises UserError where there is no library or no such device."""
+        """Open a device by number. Raises UserError if the library or the device is missing."""
         self.name, self.number = f"{RUNTIME.kind}:{number}", number
         self.library = Library.find(NAMES, VARIABLE, "the HIP runtime of ROCm 6 or later", _SIGNATURES, _error_name)
         count = _INT()
@@ -123,7 +123,7 @@ class Device:
 
     @contextmanager
     def current(self) -> Iterator[None]:
-        """This is the thread's device within, and the one before again behind."""
+        """Make this the thread's current device within the block, and restore the previous one after it."""
         before = _INT()
         self.library.call("hipGetDevice", c.byref(before))
         self.library.call("hipSetDevice", self.number)

@@ -199,7 +199,7 @@ class _Placed:
         return self.offset + self.size
 
 
-_SEGMENTS = 8
+_PROGRAM_HEADERS = 8  #: entries of the program header table
 _LINKS = {".dynsym": ".dynstr", ".gnu.hash": ".dynsym", ".hash": ".dynsym", ".dynamic": ".dynstr", ".symtab": ".strtab"}
 _ENTRY_BYTES = {".dynsym": _SYMBOL.size, ".hash": 4, ".dynamic": _ENTRY.size, ".symtab": _SYMBOL.size}
 
@@ -209,7 +209,7 @@ class _File:
 
     def __init__(self) -> None:
         self.placed: dict[str, _Placed] = {}
-        self.end = _HEADER.size + _SEGMENTS * _SEGMENT.size
+        self.end = _HEADER.size + _PROGRAM_HEADERS * _SEGMENT.size
         self._ahead = 0  # addresses minus offsets
 
     def place(self, name: str, section: _Section, info: int = 0) -> None:
@@ -280,7 +280,7 @@ def _filled(
         file_bytes[p.offset : p.end] = content[name]
     file_bytes[: _HEADER.size] = _HEADER.pack(
         *(b"\x7fELF", module.identity, _SHARED_OBJECT, module.machine, 1, 0, _HEADER.size, sections_at, module.flags),
-        *(_HEADER.size, _SEGMENT.size, _SEGMENTS, _SECTION.size, 1 + len(placed), index[".shstrtab"]),
+        *(_HEADER.size, _SEGMENT.size, _PROGRAM_HEADERS, _SECTION.size, 1 + len(placed), index[".shstrtab"]),
     )
     rows = [
         (section_names.at[n], p.section.kind, p.section.flags, p.address, p.offset, p.size,
@@ -294,7 +294,7 @@ def _segments(placed: Mapping[str, _Placed]) -> Iterator[tuple[int, ...]]:
     """Yield the program headers: type, rights, offset, address twice, bytes in the file and in memory, alignment."""
     read, write, execute = _Right.READ, _Right.WRITE, _Right.EXECUTE
     note, constants, code, dynamic = (placed[name] for name in (".note", ".rodata", ".text", ".dynamic"))
-    headers = _SEGMENTS * _SEGMENT.size
+    headers = _PROGRAM_HEADERS * _SEGMENT.size
     protected = -(-(dynamic.address + dynamic.size) // _PAGE) * _PAGE - dynamic.address
     yield (_Part.HEADERS, read, _HEADER.size, _HEADER.size, _HEADER.size, headers, headers, 8)
     yield (_Part.LOAD, read, 0, 0, 0, constants.end, constants.end, _PAGE)

@@ -79,7 +79,7 @@ READS_LANE, WIDE_STORE, TRANS, DPP = "reads lane", "wide store", "transcendental
 _TRANS_BUSY = 4  #: slots; 16 clocks a wave (CDNA3 ISA 6)
 
 #: address operands of a buffer access
-_PLACE = (Role("offset", "v", 1), Role("surface", "s", 4), Role("soffset", "s", 1))
+_BUFFER_ADDRESS = (Role("offset", "v", 1), Role("surface", "s", 4), Role("soffset", "s", 1))
 _ADDRESS = Role("address", "v", 1)
 
 
@@ -142,9 +142,11 @@ def _shared_rows() -> list[Opcode]:
 
 
 def _global_rows() -> list[Opcode]:
-    rows = [_memory(f"buffer_load_{n}", Unit.GLOBAL, b, *_PLACE, loads=True) for b, n in LOAD_WIDTH.items()]
-    rows += [_memory(f"buffer_store_{n}", Unit.GLOBAL, b, _data(b), *_PLACE) for b, n in STORE_WIDTH.items()]
-    rows += [_memory(name, Unit.GLOBAL, b, _data(b), *_PLACE) for name, b in dict.fromkeys(GLOBAL_ATOMICS.values())]
+    rows = [_memory(f"buffer_load_{n}", Unit.GLOBAL, b, *_BUFFER_ADDRESS, loads=True) for b, n in LOAD_WIDTH.items()]
+    rows += [_memory(f"buffer_store_{n}", Unit.GLOBAL, b, _data(b), *_BUFFER_ADDRESS) for b, n in STORE_WIDTH.items()]
+    rows += [
+        _memory(name, Unit.GLOBAL, b, _data(b), *_BUFFER_ADDRESS) for name, b in dict.fromkeys(GLOBAL_ATOMICS.values())
+    ]
     rows.append(
         Opcode(
             "buffer_atomic_inc",
@@ -154,7 +156,7 @@ def _global_rows() -> list[Opcode]:
             fence=True,
             drains=True,
             results=(_data(4, "v"),),
-            sources=(*_PLACE, _data(4, "v")),
+            sources=(*_BUFFER_ADDRESS, _data(4, "v")),
         )
     )
     rows.append(Opcode("buffer_wbl2", Unit.GLOBAL, fence=True))
@@ -176,7 +178,9 @@ OPCODES: dict[str, Opcode] = {
 
 #: Bytes a lane -> load from a buffer into shared memory, at M0 + offset + lane * bytes (CDNA3 ISA 9.1.9).
 DIRECT: dict[int, Opcode] = {
-    width: evolve(_memory(f"buffer_load_{LOAD_WIDTH[width]}", Unit.GLOBAL, width, *_PLACE), reads=(M0,), hazard="")
+    width: evolve(
+        _memory(f"buffer_load_{LOAD_WIDTH[width]}", Unit.GLOBAL, width, *_BUFFER_ADDRESS), reads=(M0,), hazard=""
+    )
     for width in sorted({width for facts in FACTS.values() for width in facts.direct_widths})
 }
 

@@ -66,7 +66,7 @@ class Llvm:
 
     @property
     def version(self) -> str:
-        """The name and release of the library."""
+        """Return the name and release of the library."""
         numbers = [ctypes.c_uint() for _ in range(3)]
         self._function("GetVersion", None, *[POINTER(ctypes.c_uint)] * 3)(*map(byref, numbers))
         return f"{self.name} {'.'.join(str(n.value) for n in numbers)}"

@@ -73,8 +73,8 @@ UNARY: dict[type[Unary], str] = {
     Sin: "sin",
     Cos: "cos",
 }
-#: Operations on turns that accept only -256 to 256 (CDNA3 ISA, V_SIN_F32): operands are reduced to the nearest turn.
-IN_TURNS = (Sin, Cos)
+#: Operations whose operand counts revolutions and lies in -256 to 256 (CDNA3 ISA, V_SIN_F32); operands are reduced.
+IN_REVOLUTIONS = (Sin, Cos)
 #: Operations that change bits of each element: the instruction, and the bits.
 BITWISE: dict[tuple[type[Unary], Kind], tuple[str, str]] = {
     (Neg, Kind.FLOAT): ("v_xor_b32", "sign"),

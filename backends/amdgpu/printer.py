@@ -14,8 +14,8 @@ from convgen.ir.layout.memory import Global
 from convgen.ir.program import Kernel
 from convgen.ir.record import frozen
 
-_COMMENT_COLUMN = 64
-_SGPR_GRANULE = 8
+_COMMENT_COLUMN = 64  #: characters before a comment
+_SGPR_GRANULE = 8  #: registers; the SGPR count in the metadata is a multiple
 _KEEP_DENORMALS = 3  # keep denormals of sources and results; the default for f32 would flush both
 
 
@@ -31,7 +31,7 @@ class Resources:
 
     @property
     def accum_offset(self) -> int:
-        """The first accumulation register in the unified file: a multiple of 4, at least 4."""
+        """Return the first accumulation register in the unified file: a multiple of 4, at least 4."""
         return max(4, -(-self.vgpr // 4) * 4)
 
     @property

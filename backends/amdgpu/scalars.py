@@ -108,7 +108,7 @@ class AmdScalars(Scalars):
     def _uniform(self, e: x.Expr) -> Operand:
         unsigned = e.type.elem.kind is Kind.UNSIGNED
         if e.type.elem.is_bool:
-            return self._where(e, Imm(1), "s_cselect_b32", 1)
+            return self._or_zero(e, Imm(1), "s_cselect_b32", 1)
         match e:
             case x.Add(addend, x.Select(cond, x.Const(_, 1), x.Const(_, 0))):  # a carry, which s_addc adds from scc
                 kept = self.value(addend)
@@ -126,14 +126,14 @@ class AmdScalars(Scalars):
                 return self.out.salu("s_cselect_b32", chosen, other)
         raise Unsupported(f"given {type(e).__name__}, wanted an operation the scalar unit has: {in_short(e)}")
 
-    def _where(self, e: x.Expr, chosen: Operand, name: str, size: int) -> Reg:
+    def _or_zero(self, e: x.Expr, chosen: Operand, name: str, size: int) -> Reg:
         """Return `chosen` where a uniform bool holds, else zero.
 
         For a conjunction, each condition selects from the previous result: two instructions per condition.
         """
         e = plain(strip(e))
         if isinstance(e, x.And):
-            return self._where(e.b, self._where(e.a, chosen, name, size), name, size)
+            return self._or_zero(e.b, self._or_zero(e.a, chosen, name, size), name, size)
         self.condition(e)
         return self.out.salu(name, chosen, Imm(0), size=size)
 
@@ -206,7 +206,7 @@ class AmdScalars(Scalars):
         if isinstance(e, x.Comparison) and not _is_word(e.a.type):
             return self.elements.compared(e)(0, None)
         if self.uniform(e):
-            return self._where(e, Imm(-1), "s_cselect_b64", 2)
+            return self._or_zero(e, Imm(-1), "s_cselect_b64", 2)
         match e:
             case x.Comparison():
                 a, b = self.value(e.a), self.value(e.b)

@@ -193,7 +193,7 @@ class _Selector(Selector):
 
     def _global_load(self, s: st.GlobalLoad) -> None:
         source, modifiers = self._address(s, s.imm)
-        dst = self.room(s.var)
+        dst = self.load_registers(s.var)
         access = Access("global", s.buffer.name, -1, False)
         name = f"buffer_load_{LOAD_WIDTH[s.var.type.bits // 8]}"
         self.out.emit(name, (dst,), source, modifiers=modifiers, access=access, comment=comment(s))
@@ -263,7 +263,7 @@ class _Selector(Selector):
 
     def _shared_read(self, s: st.SharedRead) -> None:
         address, modifiers = self._shared_address(s)
-        dst = self.room(s.var)
+        dst = self.load_registers(s.var)
         access = Access("shared", s.tile.region, s.site.slot, False, s.site.private)
         name = (
             "ds_read_b64_tr_b16"

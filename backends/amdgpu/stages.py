@@ -126,14 +126,14 @@ def _check_occupancy(machine: MachineKernel, r: printer.Resources) -> None:
 #: Second attempt: outside loops, issue early only while registers last. The text's header says so: by `convgen profile`
 #: the kernel takes 1 to 3 % longer than with another config.
 _SPARING = Rung(
-    redone="schedule",
-    how={"spare": True},
+    undoes="schedule",
+    rerun_arguments={"spare": True},
     remark="order:   near program order, to fit the registers",
-    resort=True,
+    is_slow=True,
 )
 #: Last attempt: program order, which keeps values short-lived in loops, too.
 _AS_WRITTEN = Rung(
-    redone="schedule", remark="order:   program order; the scheduled order needs too many registers", resort=True
+    undoes="schedule", remark="order:   program order; the scheduled order needs too many registers", is_slow=True
 )
 
 STAGES = (

@@ -54,17 +54,17 @@ class MfmaRow:
 
     @property
     def b(self) -> Type:
-        """The type of the second input."""
+        """Return the type of the second input."""
         return self.second or self.ab
 
     @property
     def name(self) -> str:
-        """The mnemonic, with the input types if modifiers select them."""
+        """Return the mnemonic, with the input types if modifiers select them."""
         return self.mnemonic if self.formats is None else f"{self.mnemonic}.{_F8[self.ab]}_{_F8[self.b]}"
 
     @property
     def modifiers(self) -> tuple[str, ...]:
-        """The modifiers of the instruction; code 0 is the default and omitted."""
+        """Return the modifiers of the instruction; code 0 is the default and omitted."""
         codes = zip(("cbsz", "blgp"), self.formats or ())
         return tuple(f"{field}:{code}" for field, code in codes if code)
 
@@ -80,7 +80,7 @@ class MfmaRow:
         """Return the instruction with the layouts of its operands. The manual's rows, adjacent in a lane of D, are our
         N.
 
-        A: lane = n + rows * (k // held), element k % held, where held = rows*k/64 elements a lane; B has m in place of
+        A: lane = n + rows * (k // kpl), element k % kpl, where kpl = rows*k/64 elements a lane; B has m in place of
         n. D: groups of 4 consecutive rows (of 1 for 64-bit elements) lie in the registers of a lane; the next groups go
         to further lanes, then to further registers (CDNA3 ISA 7.1, "MFMA register layouts"). With formats a lane holds
         a part of each half of K (CDNA4 ISA 7.1).

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from convgen.backends.amdgpu import printer
-from convgen.backends.amdgpu.assemble import assemble_module, assembled_by, wanted
+from convgen.backends.amdgpu.assemble import assemble_module, assembled_by, assembler_package
 from convgen.backends.amdgpu.family import FAMILY
 from convgen.backends.amdgpu.hazards import HAZARDS
 from convgen.backends.amdgpu.stages import BANKS, STAGES
@@ -39,19 +39,19 @@ class AmdTarget(Target):
     def __init__(self, name: str) -> None:
         self.name = name
         self.facts = FACTS[name]
-        self.assembler = wanted(name)
+        self.assembler = assembler_package(name)
         self.products = PRODUCTS[name]
 
     def module(self, kernels: Sequence[Emitted]) -> str:
-        """The assembly file of several kernels."""
+        """Return the assembly file of several kernels."""
         return printer.module_text(self.name, kernels)
 
     def assemble(self, text: str) -> bytes | None:
-        """The code object; None without an assembler."""
+        """Return the code object; None without an assembler."""
         return assemble_module(text, self.name)
 
     def assembled_by(self) -> str:
-        """Name, size and time of the assembler."""
+        """Return name, size and time of the assembler."""
         return assembled_by(self.name)
 
 

@@ -19,8 +19,8 @@ _CDNA2 = Tuning(
     pipelines=((3, 2), (2, 2), (2, 1), (1, 1)),
     # Slices reduced by the last workgroup to arrive take 2 to 5 us less than by a second launch (BWD_W of ResNet's
     # layers).
-    group_sizes=(4, 8),
-    turned_rows=(256,),  # lanes write 8 bytes at a time, not 4
+    at_a_time=(4, 8),
+    transposed_rows=(256,),  # lanes write 8 bytes at a time, not 4
     byte_rows=(256,),  # waves with a 32 x 32 tile have 16 matrix instructions between barriers
     # `bench/registers.py`: over 1,299 drawn kernels the estimate is off by 19 in the mean, 12 in the median.
     fragment_sets=(0.5, 1.5),
@@ -29,7 +29,7 @@ _CDNA2 = Tuning(
     tap_registers=24,  # over 58 kernels with two slots the estimate of loops is off by 18 in the mean
     address_clocks=16,  # docs/time.md
     # Transposed operands take 2 to 5 times the clocks of LDS with rows of 64 bytes, 9 to 15 times with rows of 32.
-    turned_row=128,
+    conflict_free_row=128,
     # Among the rates 4 to 20 in gen/profile/constants.json, 16 and 8 rank configs with few K blocks best.
     result_rate=16,
     tail=0.05,  # bench/chosen.py --part fit, 16 problems: best from 0 to 0.1

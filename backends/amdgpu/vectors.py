@@ -15,7 +15,7 @@ from convgen.backends.amdgpu.elements import Elements
 from convgen.backends.amdgpu.emitter import signed
 from convgen.backends.amdgpu.isa import MATRIX
 from convgen.backends.amdgpu.scalars import AmdScalars
-from convgen.backends.machine.conversions import odd
+from convgen.backends.machine.conversions import round_to_odd
 from convgen.backends.machine.instruction import Imm, Operand, Reg
 from convgen.backends.machine.scalars import retyped
 from convgen.backends.machine.vectors import Bytes, Parts, view
@@ -37,7 +37,7 @@ class AmdVectors(Elements):
         scalars.elements = proxy(self)  # a weak reference: a cycle would keep all code alive until it is collected
         self.facts = facts
         self.in_pairs = in_pairs
-        self._made = deque()
+        self._mask_pool = deque()
 
     def _pack(self, parts: tuple[Expr, ...]) -> Parts:
         out: list[Reg] = []
@@ -46,7 +46,7 @@ class AmdVectors(Elements):
         words = sum(p.type.bits for p in parts) // 32
         joined = self.out.new("v", words) if narrow and words else None
         for p in parts:
-            registers = self.held(p)
+            registers = self.vector_registers(p)
             if p.type.bits >= 32:
                 out.extend(registers)
                 continue
@@ -83,23 +83,23 @@ class AmdVectors(Elements):
             return self.out.valu("v_lshrrev_b32", Imm(offset), word)
         return self.out.valu("v_bfe_u32", word, Imm(offset), Imm(bits))
 
-    def _gather(self, held: Sequence[Reg], wanted: Sequence[Bytes]) -> Reg:
-        return gather_words(self.out, held, wanted)
+    def _gather(self, sources: Sequence[Reg], wanted: Sequence[Bytes]) -> Reg:
+        return gather_words(self.out, sources, wanted)
 
     def _convert(self, to: VectorType, e: Cast | Saturate) -> Reg:
         of = e.a.type
         if to.elem is bf16 and of.elem in (s32, u32):
-            return self.tuple_of(self.held(odd(e.a).to(retyped(of, f32)).to(e.type)))
-        source = self.held(e.a)
-        how = plan(of.elem, to.elem, self.facts, saturate=isinstance(e, Saturate))
-        if how is None:
+            return self.tuple_of(self.vector_registers(round_to_odd(e.a).to(retyped(of, f32)).to(e.type)))
+        source = self.vector_registers(e.a)
+        conversion = plan(of.elem, to.elem, self.facts, saturate=isinstance(e, Saturate))
+        if conversion is None:
             raise Unsupported(
                 f"given a conversion from {of} to {to}, wanted one that {self.facts.name} has: {in_short(e)}"
             )
         size = max(1, of.elem.bits // 32)
         elements = [self.tuple_of(view(source, i, size)) for i in range(0, -(-of.bits // 32), size)]
         dst = self.out.new("v", -(-to.bits // 32))
-        convert(self.out, how, elements, 32 // min(32, of.elem.bits), dst, to)
+        convert(self.out, conversion, elements, 32 // min(32, of.elem.bits), dst, to)
         return dst
 
     def _fill(self, dst: Reg, words: Sequence[int]) -> None:
@@ -137,7 +137,7 @@ class AmdVectors(Elements):
             dst = self.out.new("v", e.type.bits // 32)
             self._matrix(e.op.name, dst, None, a, b)
             return (dst,)
-        held = self.tuple_of(self.value(e.acc))
-        sums = held if self.may_overwrite(e.acc) else self._duplicate(held, "v")
+        addend = self.tuple_of(self.value(e.acc))
+        sums = addend if self.may_overwrite(e.acc) else self._duplicate(addend, "v")
         self._matrix(e.op.name, sums, sums, a, b)
         return (sums,)

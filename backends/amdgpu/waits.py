@@ -14,8 +14,8 @@ from operator import or_
 
 from convgen.backends.amdgpu.isa import OPCODES
 from convgen.backends.amdgpu.physical import Physical, Words
+from convgen.backends.machine.barrier_accesses import Ahead, accesses_ahead
 from convgen.backends.machine.dataflow import walked
-from convgen.backends.machine.epochs import Ahead, accesses_ahead
 from convgen.backends.machine.instruction import Access, Function, Instruction, Unit
 from convgen.ir.record import define
 
@@ -29,19 +29,19 @@ _COUNTER_OF = {Unit.GLOBAL: "vmcnt", Unit.SHARED: "lgkmcnt", Unit.SCALAR_MEMORY:
 
 @define(eq=False)
 class _Operation:
-    """An instruction as counters see it. A memory operation owns its results and its shared-memory accesses."""
+    """An instruction as counters see it. A memory operation owns its result registers until it is done."""
 
     instruction: Instruction
     counter: str  #: name of its counter; empty if none
     touched: Words  #: registers read or written
     results: Words
-    deeds: tuple[Access, ...]  #: its shared-memory accesses
+    shared_accesses: tuple[Access, ...]  #: its shared-memory accesses
     is_out_of_order: bool  #: scalar load: may return before older operations of its counter and after younger ones
 
     @property
     def owns(self) -> bool:
         """Return whether any instruction may have to wait for it."""
-        return bool(self.results) or bool(self.deeds) or self.is_out_of_order
+        return bool(self.results) or bool(self.shared_accesses) or self.is_out_of_order
 
 
 class _Operations(dict[Instruction, _Operation]):
@@ -53,13 +53,13 @@ class _Operations(dict[Instruction, _Operation]):
 
     def __missing__(self, i: Instruction) -> _Operation:
         results = self.physical.written(i)
-        deeds = tuple(a for a in (i.access, i.also) if a is not None and a.space == "shared")
+        shared_accesses = tuple(a for a in (i.access, i.also) if a is not None and a.space == "shared")
         self[i] = operation = _Operation(
             i,
             _COUNTER_OF.get(i.op.unit, ""),
             self.physical.read(i) | results,
             results,
-            deeds,
+            shared_accesses,
             i.op.unit is _SCALAR_MEMORY,
         )
         return operation
@@ -73,20 +73,20 @@ _LAST = 1 << 30  #: number of a scalar load: no later operation implies that it 
 
 @define
 class _Counter:
-    """The outstanding operations of one counter that own something, with the sequence number of each."""
+    """The outstanding operations of one counter that an instruction may wait for, with their sequence numbers."""
 
     issued: int  #: in-order operations issued
     outstanding: dict[_Operation, int]
     owned: Words  #: registers that these operations own
 
-    def owner(self, words: Words) -> int:
+    def last_owner(self, words: Words) -> int:
         """Return the number of the youngest operation that owns one of these registers; 0 if none does."""
         return max((n for o, n in self.outstanding.items() if o.results & words), default=0)
 
-    def meeting(self, accesses: Iterable[Access]) -> int:
+    def last_conflict(self, accesses: Iterable[Access]) -> int:
         """Return the number of the youngest operation that must be done before these accesses; 0 if there is none."""
-        deeds = [(deed, n) for o, n in self.outstanding.items() for deed in o.deeds]
-        return max((n for deed, n in deeds if any(_meet(deed, other) for other in accesses)), default=0)
+        outstanding = [(access, n) for o, n in self.outstanding.items() for access in o.shared_accesses]
+        return max((n for access, n in outstanding if any(_conflict(access, other) for other in accesses)), default=0)
 
     def required(self, number: int) -> int:
         """Return the count at which the operation with this number is done."""
@@ -118,11 +118,11 @@ def _owned(operations: Iterable[_Operation]) -> Words:
     return reduce(or_, (o.results for o in operations), 0)
 
 
-def _meet(deed: Access, other: Access) -> bool:
-    """Return whether an access, maybe of another wave, may touch bytes that `deed` wrote, or write those it read."""
-    if deed.region != other.region or not (deed.slot == other.slot or min(deed.slot, other.slot) < 0):
+def _conflict(access: Access, other: Access) -> bool:
+    """Return whether `other`, maybe of another wave, may touch bytes that `access` writes, or write those it reads."""
+    if access.region != other.region or not (access.slot == other.slot or min(access.slot, other.slot) < 0):
         return False
-    return not deed.dealt or deed.dealt != other.dealt if deed.write else other.write
+    return not access.distribution or access.distribution != other.distribution if access.write else other.write
 
 
 State = Mapping[str, Ages]
@@ -168,11 +168,11 @@ def _step(counters: dict[str, _Counter], operation: _Operation, ahead: Ahead) ->
     required: dict[str, int] = {}
     i = operation.instruction
     for name, counter in counters.items():
-        awaited = counter.owner(operation.touched) if operation.touched & counter.owned else 0
+        awaited = counter.last_owner(operation.touched) if operation.touched & counter.owned else 0
         if i.op.barrier:
-            awaited = counter.meeting(ahead[i])
-        elif operation.deeds and operation.counter != name:
-            awaited = max(awaited, counter.meeting(operation.deeds))
+            awaited = counter.last_conflict(ahead[i])
+        elif operation.shared_accesses and operation.counter != name:
+            awaited = max(awaited, counter.last_conflict(operation.shared_accesses))
         count = counter.required(awaited) if awaited else None
         if i.op.drains and name == _COUNTER_OF[Unit.GLOBAL]:
             count = 0  # stores own nothing, so the count must reach 0

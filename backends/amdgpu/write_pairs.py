@@ -69,11 +69,11 @@ def _pairs(body: Sequence[Instruction]) -> dict[int, int]:
     return {first: second for first, second in pairs.items() if _may_move(body, first, second, pairs)}
 
 
-def _may_move(body: Sequence[Instruction], first: int, second: int, found: dict[int, int]) -> bool:
+def _may_move(body: Sequence[Instruction], first: int, second: int, pairs: dict[int, int]) -> bool:
     """Return whether nothing between two writes must stay after the first, except writes that also move later."""
     access = body[first].access
     return access is not None and not any(
-        other.conflicts(access) and found.get(n, 0) <= second
+        other.conflicts(access) and pairs.get(n, 0) <= second
         for n in range(first + 1, second)
         for other in body[n].accesses
         if body[n].op.unit is Unit.SHARED or body[n].origin

@@ -66,7 +66,7 @@ def _assembled(text: str, where: str) -> bytes:
     except AssemblerError as error:
         raise UserError(f"given {where} that does not assemble: {error}") from None
     if code is None:
-        raise Unsupported(f"no iga64 found that knows its target ({IGA64.wanted})")
+        raise Unsupported(f"no iga64 found that knows its target ({IGA64.how_to_install})")
     return code
 
 
@@ -229,9 +229,9 @@ def _auto_deps(loaded: CodeObject, kernel: KernelInfo) -> tuple[Instruction, ...
 def _bare(text: str) -> str:
     """Return the text without annotations and without instructions that only wait."""
 
-    def kept(options: re.Match[str]) -> str:
+    def without_dependences(options: re.Match[str]) -> str:
         left = [o for o in options[1].split(",") if not _DEPENDENCE.fullmatch(o.strip())]
         return "{" + ",".join(left) + "}" if left else ""
 
     lines = (line for line in text.splitlines() if not _WAIT_ONLY.search(line) and "illegal" not in line)
-    return "\n".join(_OPTIONS.sub(kept, line) for line in lines) + "\n"
+    return "\n".join(_OPTIONS.sub(without_dependences, line) for line in lines) + "\n"

@@ -19,23 +19,23 @@ UNSIGNED = {1: "ub", 2: "uw", 4: "ud"}  #: bytes -> unsigned type of that size
 _HALF_BYTES = 2
 
 
-def gather_words(out: XeEmitter, held: Sequence[Reg], wanted: Sequence[Bytes]) -> Reg:
-    """Return a tuple of words; each has the bytes `wanted`, numbered from the first byte of the words `held`."""
+def gather_words(out: XeEmitter, sources: Sequence[Reg], wanted: Sequence[Bytes]) -> Reg:
+    """Return a tuple of words; each has the bytes `wanted`, numbered from the first byte of the words `sources`."""
     dst = out.new("v", len(wanted))
     for n, four in enumerate(wanted):
         into, runs = dst.words(n, 1), list(_runs(four))
         if runs == [WORD_BYTES]:
-            out.copy(into, held[four[0] // WORD_BYTES])
+            out.copy(into, sources[four[0] // WORD_BYTES])
             continue
         if runs == [_HALF_BYTES] * 2:
             low, high = (divmod(b // _HALF_BYTES, WORD_BYTES // _HALF_BYTES) for b in four[::_HALF_BYTES])
-            _join(out, into, (held[low[0]], low[1]), (held[high[0]], high[1]))
+            _join(out, into, (sources[low[0]], low[1]), (sources[high[0]], high[1]))
             continue
         at = 0
         for size in runs:
             source, offset = divmod(four[at], WORD_BYTES)
             kind, apart = UNSIGNED[size], WORD_BYTES // size
-            to, of = region(into, kind, at // size, apart), region(held[source], kind, offset // size, apart)
+            to, of = region(into, kind, at // size, apart), region(sources[source], kind, offset // size, apart)
             out.emit("mov", (to,), (of,), lanes=out.lanes, partial=at > 0)
             at += size
     return dst
@@ -48,7 +48,7 @@ def _join(out: XeEmitter, into: Reg, low: tuple[Reg, int], high: tuple[Reg, int]
     if part:  # the word minus its lower half
         name, others = "add3", (region(word, "ud"), evolve(lower, signs="-"))
     else:
-        name, others = "mad", (region(out.kept(Literal(1 << 16, "ud")), "ud", 0, 0), lower)
+        name, others = "mad", (region(out.kernel_constant(Literal(1 << 16, "ud")), "ud", 0, 0), lower)
     out.emit(name, (region(into, "ud"),), (first, *others), lanes=out.lanes)
 
 

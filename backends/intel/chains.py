@@ -46,7 +46,12 @@ class _Chain:
 
     def takes(self, i: XeInstruction) -> bool:
         """Return whether an instruction may be the next member."""
-        if not self.members or len(self._led) == _MOST or not self._same(i) or not alike(i, self.members[-1]):
+        if (
+            not self.members
+            or len(self._without_leader) == _MOST
+            or not self._same(i)
+            or not same_operation(i, self.members[-1])
+        ):
             return False
         written = self.physical.written(i)
         return not (self.written | self.read) & written and not self.written & self.physical.read(i)
@@ -59,13 +64,13 @@ class _Chain:
         self.written |= self.physical.written(i)
 
     @property
-    def _led(self) -> Sequence[XeInstruction]:
+    def _without_leader(self) -> Sequence[XeInstruction]:
         """Return the members without a leader."""
         return self.members[1:] if self.members[0].leads else self.members
 
     def _same(self, i: XeInstruction) -> frozenset[int]:
         """Return the sources that an instruction has in common with the members, except a leader."""
-        if not self.members or not self._led:
+        if not self.members or not self._without_leader:
             return self.same
         return frozenset(n for n in self.same if _register(i, n).same(self.members[-1].src[n]))
 
@@ -76,7 +81,7 @@ def _register(i: XeInstruction, source: int) -> Reg:
     return operand
 
 
-def alike(i: XeInstruction, other: XeInstruction) -> bool:
+def same_operation(i: XeInstruction, other: XeInstruction) -> bool:
     """Return whether two matrix instructions are one operation on equal types."""
     return i.op is other.op and _types(i) == _types(other)
 

@@ -41,12 +41,12 @@ class Choices(Operands):
         if elem is f32 and (tested := _with_zero(e.cond)) is not None:
             return self._by_zero(e, tested)
         width = 32 if isinstance(e.cond.type, Type) else elem.bits
-        turned = is_constant(e.a) and not is_constant(e.b)
-        first, second = (e.b, e.a) if turned else (e.a, e.b)
+        is_swapped = is_constant(e.a) and not is_constant(e.b)
+        first, second = (e.b, e.a) if is_swapped else (e.a, e.b)
         chosen, otherwise = self.bits(first, width, last=False), self.bits(second, width, last=True)
         flags = self.flags(e.cond, width)
         dst, into = self.result(e.type)
-        kind, modifiers = UNSIGNED[width // 8], ("unless",) if turned else ()
+        kind, modifiers = UNSIGNED[width // 8], ("unless",) if is_swapped else ()
         for pair in in_pairs(into):
             pair_flags = [flags(n) for n, _ in pair]
             for flag, (n, to) in zip(pair_flags, pair):

@@ -70,7 +70,7 @@ class _Regions(Coalescing):
             return [(r.vreg, r.first)]
         return [(r.vreg, r.first, dword), (r.vreg, r.first, _ANY)]
 
-    def _around(self, place: Reg, move: Instruction) -> Iterable[Hashable]:
+    def _must_be_untouched(self, place: Reg, move: Instruction) -> Iterable[Hashable]:
         dword = _dword(place, move)
         return (place.vreg,), (place.vreg, place.first), (place.vreg, place.first, _ANY if dword is None else dword)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from convgen.backends.intel.operations import CONVERSIONS
-from convgen.backends.machine.conversions import odd
+from convgen.backends.machine.conversions import round_to_odd
 from convgen.backends.machine.scalars import retyped
 from convgen.ir.expr import Cast, Expr, Max, Min, Saturate, lift, select
 from convgen.ir.floats import Round
@@ -24,7 +24,7 @@ def in_steps(e: Cast | Saturate) -> Expr | None:
             return Saturate(e.type, a.to(retyped(a.type, s32)))
         return None if isinstance(a, Round) else Round(a).to(e.type)
     if of.bits == 32 and of.is_int and to is bf16:
-        return odd(a).to(retyped(a.type, f32)).to(e.type)
+        return round_to_odd(a).to(retyped(a.type, f32)).to(e.type)
     if not isinstance(e, Saturate):
         return None
     if to.is_float:

@@ -25,12 +25,11 @@ from convgen.backends.family import check_rows
 from convgen.backends.intel.family import FAMILY
 from convgen.backends.intel.sim import messages as msg
 from convgen.backends.intel.sim.decode import Instruction, Message, Operand
-from convgen.backends.intel.sim.dpas import BITS
+from convgen.backends.intel.sim.dpas import BITS, DEPTH
 from convgen.backends.intel.sim.platforms import CORES
 from convgen.backends.intel.tables import DPAS_ROWS, GENERATIONS
 from convgen.backends.intel.zebin_devices import DEVICES
 
-_DEPTH = 8  # dwords of K
 _LONG = ("q", "uq")
 
 #: Target -> bank and bundle of a register, each bundle in one bank.
@@ -105,7 +104,7 @@ def _matrix(instruction: Instruction) -> tuple[int, int]:
     """Return the rows and the operations of a matrix instruction."""
     rows = int(instruction.sub.partition("x")[2])
     _, b, a = instruction.sources
-    k = _DEPTH * 32 // max(BITS.get(a.type, 32), BITS.get(b.type, 32), 4)
+    k = DEPTH * 32 // max(BITS.get(a.type, 32), BITS.get(b.type, 32), 4)
     return rows, 2 * rows * k * instruction.exec_size
 
 

@@ -18,7 +18,7 @@ from convgen.ir.expr import Expr
 from convgen.ir.floats import Abs, Cos, Fma, Neg, Sin
 from convgen.ir.types import Type, VectorType, f16, f32, vector
 
-_TURN = 0x40C90FDB  #: f32; radians of a full turn
+_REVOLUTION = 0x40C90FDB  #: f32; radians of a revolution
 
 
 class Elements(Choices):
@@ -43,8 +43,8 @@ class Elements(Choices):
             wide = f32
         if wide is None or not isinstance(e, (x.Unary, x.Binary)):
             return super().computed(e)
-        made: Expr = type(e)(*(in_wider(c, wide) for c in e.children()))
-        return self.value(made.to(e.type))
+        result: Expr = type(e)(*(in_wider(c, wide) for c in e.children()))
+        return self.value(result.to(e.type))
 
     def filled(self, dtype: VectorType, a: Expr, into: Reg | None = None) -> Reg:
         if isinstance(a, x.Const) and not dtype.elem.is_bool:
@@ -144,7 +144,7 @@ class Elements(Choices):
         for n, to in enumerate(into):
             self.do("add", to, turns(n), self.scalars.negated(to, "f"))
         for to in into:
-            self.do("mul", to, to, Literal(_TURN, "f"))
+            self.do("mul", to, to, Literal(_REVOLUTION, "f"))
 
     def _changed(self, e: Expr) -> Reg:
         """Change bits of each element: the sign of a float, or all bits of an integer."""
@@ -167,16 +167,16 @@ class Elements(Choices):
         return dst
 
     def from_lane(self, e: Expr) -> Reg:
-        """Read other lanes word by word, whatever the elements are."""
+        """Read other lanes word by word, for any element type."""
         assert isinstance(e, x.FromLane)
-        return from_lanes(self.scalars, single_words(self.held(e.a)), e)
+        return from_lanes(self.scalars, single_words(self.vector_registers(e.a)), e)
 
     def converted(self, e: Expr) -> Reg:
         """Return a conversion to the elements of its type, vector or not."""
         assert isinstance(e, (x.Cast, x.Saturate))
         if not e.a.type.elem.is_bool:
             return self._convert(e.type if isinstance(e.type, VectorType) else vector(e.type, 1), e)
-        return self.tuple_of(self.held(x.Select(e.a, number(1, e.type), number(0, e.type))))
+        return self.tuple_of(self.vector_registers(x.Select(e.a, number(1, e.type), number(0, e.type))))
 
 
 def _is_short(e: Expr) -> bool:

@@ -74,12 +74,12 @@ class XeEmitter(Emitter):
         row = OPCODES[op] if isinstance(op, str) else op
         instruction = XeInstruction(
             row, tuple(dst), tuple(src), tuple(modifiers), access, target, comment, self.line,
-            lanes, predicate, condition, flag, partial, discards, self._apart(row, (*dst, *src), lanes),
+            lanes, predicate, condition, flag, partial, discards, self._must_not_overlap(row, (*dst, *src), lanes),
         )  # fmt: skip
         self.block.instructions.append(instruction)
         return instruction
 
-    def _apart(self, row: Opcode, operands: Sequence[Operand], lanes: int) -> bool:
+    def _must_not_overlap(self, row: Opcode, operands: Sequence[Operand], lanes: int) -> bool:
         """Return whether the destination must not overlap the sources.
 
         If operands span registers, the engine processes lanes in passes, a register at a time; later passes would read

@@ -26,8 +26,8 @@ def keep_flags(function: Function, most: int) -> Function:
     users = Counter(v for block in function.blocks for v in {r.vreg for i in block.instructions for r in _flags(i)})
     local = {v for v, n in written.items() if n == 1 and users[v] == 1}
     # pairs start at even registers, with a single register on either side at worst
-    room = most // max((v.size for v in written), default=1)
-    shorter = function.rewritten(lambda _, block: _compared_in_place([*_Block(block, local, room).left()], local))
+    usable = most // max((v.size for v in written), default=1)
+    shorter = function.rewritten(lambda _, block: _joined_comparisons([*_Block(block, local, usable).left()], local))
     read = {r.vreg for i in shorter.instructions() for r in i.uses()}
 
     def is_read(i: Instruction) -> bool:
@@ -64,7 +64,7 @@ def _only_sets(i: XeInstruction) -> bool:
 
 
 @define(eq=False)
-class _Held:
+class _KnownFlags:
     """Flags in their register, and the index of its last reader."""
 
     flags: Reg
@@ -72,10 +72,10 @@ class _Held:
 
 
 @frozen(eq=False)
-class _Maker:
-    """An instruction that sets flags, by the registers that it reads."""
+class _Setter:
+    """An instruction that sets known flags, and the registers that it reads."""
 
-    held: _Held
+    known_flags: _KnownFlags
     sources: frozenset[VirtualRegister]
 
 
@@ -83,20 +83,22 @@ class _Renaming:
     """Flags that replace other flags."""
 
     def __init__(self) -> None:
-        self.instead: dict[VirtualRegister, Reg] = {}  # flags whose setter is removed -> flags that replace them
+        self.replacements: dict[VirtualRegister, Reg] = {}  # flags whose setter is removed -> flags that replace them
 
-    def _on_kept(self, i: XeInstruction) -> XeInstruction:
-        """Return the instruction reading the flags that replace its own."""
-        if all(r.vreg not in self.instead for r in _flags(i)):
+    def _renamed(self, i: XeInstruction) -> XeInstruction:
+        """Return the instruction with replacements of the flags that it reads."""
+        if all(r.vreg not in self.replacements for r in _flags(i)):
             return i
-        predicate = None if i.predicate is None else self._kept(i.predicate)
-        return evolve(i, src=tuple(self._kept(o) if isinstance(o, Reg) else o for o in i.src), predicate=predicate)
+        predicate = None if i.predicate is None else self._replacement(i.predicate)
+        return evolve(
+            i, src=tuple(self._replacement(o) if isinstance(o, Reg) else o for o in i.src), predicate=predicate
+        )
 
-    def _kept(self, r: Reg) -> Reg:
-        kept = self.instead.get(r.vreg)
-        if kept is None:
+    def _replacement(self, r: Reg) -> Reg:
+        replacement = self.replacements.get(r.vreg)
+        if replacement is None:
             return r
-        view = kept.words(r.first, r.count)
+        view = replacement.words(r.first, r.count)
         return region(view, r.type, r.sub, r.stride, signs=r.signs) if isinstance(r, Region) else view
 
 
@@ -108,8 +110,8 @@ class _Block(_Renaming):
         self.instructions, self.local, self.most = block.instructions, local, most
         self.last = {r.vreg: at for at, i in enumerate(block.instructions) for r in _flags(i)}
         self.taken = self._taken()
-        self.makers: dict[tuple[object, ...], _Maker] = {}
-        self.held: dict[VirtualRegister, _Held] = {}
+        self.setters: dict[tuple[object, ...], _Setter] = {}
+        self.known_flags: dict[VirtualRegister, _KnownFlags] = {}
 
     def _taken(self) -> list[int]:
         """Return the flag registers in use at each instruction; those that other blocks use count everywhere."""
@@ -127,43 +129,43 @@ class _Block(_Renaming):
         """Yield the instructions that are not redundant."""
         for at, i in enumerate(self.instructions):
             assert isinstance(i, XeInstruction)
-            new = self._on_kept(i)
+            new = self._renamed(i)
             flags = _set(new)
             own = flags if flags is not None and flags.vreg in self.local else None
             key = recipe(new.op.name, new.condition, new.lanes, *new.src) if own is not None else ()
-            maker = self.makers.get(key) if _only_sets(new) else None
-            if own is not None and maker is not None and self._keeps(maker.held, at, own.vreg):
-                self.instead[own.vreg] = maker.held.flags
+            setter = self.setters.get(key) if _only_sets(new) else None
+            if own is not None and setter is not None and self._keeps(setter.known_flags, at, own.vreg):
+                self.replacements[own.vreg] = setter.known_flags.flags
                 continue
             yield new
             self._forget(new)
             if own is not None:
-                kept, sources = _Held(own, self.last[own.vreg]), frozenset(r.vreg for r in new.uses())
-                self.held[own.vreg] = kept
+                known, sources = _KnownFlags(own, self.last[own.vreg]), frozenset(r.vreg for r in new.uses())
+                self.known_flags[own.vreg] = known
                 if sources.isdisjoint(r.vreg for r in new.defs()):
-                    self.makers[key] = _Maker(kept, sources)
-            elif (copy := _copy(new)) is not None and (source := self.held.get(new.uses()[0].vreg)) is not None:
-                self.makers[recipe("mov", "", 1, region(copy, "uw", 0, 0))] = _Maker(source, frozenset((copy.vreg,)))
+                    self.setters[key] = _Setter(known, sources)
+            elif (copy := _copy(new)) is not None and (source := self.known_flags.get(new.uses()[0].vreg)) is not None:
+                self.setters[recipe("mov", "", 1, region(copy, "uw", 0, 0))] = _Setter(source, frozenset((copy.vreg,)))
 
-    def _keeps(self, held: _Held, at: int, instead: VirtualRegister) -> bool:
-        """Return whether flags can stay in their register up to index `at`, to replace `instead`; if so, reserve it."""
-        between = range(held.last + 1, at)
-        if any(self.taken[n] + held.flags.count > self.most for n in between):
+    def _keeps(self, known_flags: _KnownFlags, at: int, replaced: VirtualRegister) -> bool:
+        """Return whether flags can stay in their register up to index `at`, to replace `replaced`; if so, do it."""
+        between = range(known_flags.last + 1, at)
+        if any(self.taken[n] + known_flags.flags.count > self.most for n in between):
             return False
         for n in between:
-            self.taken[n] += held.flags.count
-        held.last = max(held.last, self.last[instead])
+            self.taken[n] += known_flags.flags.count
+        known_flags.last = max(known_flags.last, self.last[replaced])
         return True
 
     def _forget(self, i: XeInstruction) -> None:
         """Drop the makers whose sources an instruction overwrites."""
         written = {r.vreg for r in i.defs()}
-        if any(not written.isdisjoint(maker.sources) for maker in self.makers.values()):
-            self.makers = {key: maker for key, maker in self.makers.items() if written.isdisjoint(maker.sources)}
+        if any(not written.isdisjoint(setter.sources) for setter in self.setters.values()):
+            self.setters = {key: setter for key, setter in self.setters.items() if written.isdisjoint(setter.sources)}
 
 
-def _compared_in_place(block: Sequence[Instruction], local: set[VirtualRegister]) -> Sequence[Instruction]:
-    """Return the block with comparisons predicated by the flags that theirs were combined with."""
+def _joined_comparisons(block: Sequence[Instruction], local: set[VirtualRegister]) -> Sequence[Instruction]:
+    """Return the block with each `and` of two comparisons replaced by a comparison under the other one's flags."""
     return _Joining(block, local).left if any(map(_joined, block)) else block
 
 
@@ -176,30 +178,32 @@ class _Joining(_Renaming):
         self.touched = Counter(r.vreg for i in block for r in _flags(i))
         self.last = {r.vreg: at for at, i in enumerate(block) for r in _flags(i)}
         self.local = local
-        self.makers: dict[VirtualRegister, XeInstruction] = {}  # flags -> comparison that sets them
+        self.setters: dict[VirtualRegister, XeInstruction] = {}  # flags -> comparison that sets them
         for at, i in enumerate(block):
             assert isinstance(i, XeInstruction)
-            self._put(self._made_in_place(self._on_kept(i), at))
+            self._append(self._predicated(self._renamed(i), at))
 
-    def _put(self, i: XeInstruction) -> None:
-        if self.makers:
+    def _append(self, i: XeInstruction) -> None:
+        if self.setters:
             written = {r.vreg for r in i.defs()}
-            self.makers = {v: m for v, m in self.makers.items() if written.isdisjoint((v, *(r.vreg for r in m.uses())))}
+            self.setters = {
+                v: m for v, m in self.setters.items() if written.isdisjoint((v, *(r.vreg for r in m.uses())))
+            }
         if i.flag is not None and i.op.name == "cmp" and i.predicate is None and _only_sets(i):
-            self.makers[i.flag.vreg] = i
+            self.setters[i.flag.vreg] = i
         self.left.append(i)
 
-    def _made_in_place(self, i: XeInstruction, at: int) -> XeInstruction:
+    def _predicated(self, i: XeInstruction, at: int) -> XeInstruction:
         """Return a predicated comparison instead of an `and` of two flags, where possible."""
         for own, other in permutations(_joined(i), 2):
-            maker, result = self.makers.get(own.vreg), i.defs()[0]
-            if maker is None or not self.local.issuperset((own.vreg, other.vreg, result.vreg)):
+            setter, result = self.setters.get(own.vreg), i.defs()[0]
+            if setter is None or not self.local.issuperset((own.vreg, other.vreg, result.vreg)):
                 continue
             if self.touched[own.vreg] == 2 and self.last[other.vreg] == at:
-                self.left.remove(maker)
-                self.instead[result.vreg] = other
+                self.left.remove(setter)
+                self.replacements[result.vreg] = other
                 self.last[other.vreg] = self.last[result.vreg]
-                return evolve(maker, predicate=other, flag=other)
+                return evolve(setter, predicate=other, flag=other)
         return i
 
 

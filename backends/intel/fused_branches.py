@@ -17,7 +17,7 @@ from convgen.ir.program import Kernel
 from convgen.ir.text import in_short
 
 
-def parts_threads(kernel: Kernel, facts: TargetFacts) -> bool:
+def may_diverge(kernel: Kernel, facts: TargetFacts) -> bool:
     """Return whether threads 2k and 2k + 1, which would share an instruction pointer, may diverge at a branch.
 
     Raises Unsupported if they also multiply together.

@@ -26,11 +26,11 @@ class _Home:
         """Return a view of the tuple as a view of its home."""
         return evolve(r, vreg=self.vreg, first=self.first + r.first)
 
-    def holds(self, made: VirtualRegister) -> bool:
+    def holds(self, built: VirtualRegister) -> bool:
         """Return whether the tuple fits there, and neither is pinned."""
         v = self.vreg
-        fits = 0 <= self.first <= v.size - made.size
-        return fits and v is not made and v.fixed is None and made.fixed is None
+        fits = 0 <= self.first <= v.size - built.size
+        return fits and v is not built and v.fixed is None and built.fixed is None
 
 
 def make_in_place(function: Function, lanes: int) -> Function:
@@ -42,10 +42,10 @@ def make_in_place(function: Function, lanes: int) -> Function:
     homes: dict[VirtualRegister, _Home] = {}
     taken = set[VirtualRegister]()
     for n, block in enumerate(function.blocks):
-        for made, home in finder.homes(n, block.instructions):
-            if not taken & {made, home.vreg}:
-                homes[made] = home
-                taken |= {made, home.vreg}
+        for built, home in finder.homes(n, block.instructions):
+            if not taken & {built, home.vreg}:
+                homes[built] = home
+                taken |= {built, home.vreg}
     if not homes:
         return function
     return function.rewritten(lambda _, block: [new for i in block.instructions for new in _rewritten(i, homes)])
@@ -94,14 +94,14 @@ class _Finder:
 
     def homes(self, n: int, code: Sequence[Instruction]) -> Iterator[tuple[VirtualRegister, _Home]]:
         """Yield the tuples of block `n` that can be built inside others, each with the home where most words stay."""
-        for made, moves in self._put_together(code).items():
-            readers = [at for at, i in enumerate(code) for r in i.touched() if r.vreg is made]
-            if len(moves) != self.writes[made] or len(readers) != self.reads[made]:
+        for built, moves in self._put_together(code).items():
+            readers = [at for at, i in enumerate(code) for r in i.touched() if r.vreg is built]
+            if len(moves) != self.writes[built] or len(readers) != self.reads[built]:
                 continue  # other blocks read or write it
-            staying = Counter(home for at in moves if (home := _home_of(code[at])) and home.holds(made))
+            staying = Counter(home for at in moves if (home := _home_of(code[at])) and home.holds(built))
             for home, _ in staying.most_common():
-                if readers and self._is_free(home, made, moves[0], readers[-1], n, code):
-                    yield made, home
+                if readers and self._is_free(home, built, moves[0], readers[-1], n, code):
+                    yield built, home
                     break
 
     def _put_together(self, code: Sequence[Instruction]) -> Mapping[VirtualRegister, list[int]]:
@@ -114,7 +114,7 @@ class _Finder:
                     moves.setdefault(r.vreg, []).append(at)
                 else:
                     others.add(r.vreg)
-        return {made: at for made, at in moves.items() if made not in others}
+        return {built: at for built, at in moves.items() if built not in others}
 
     def _moves_words(self, i: Instruction) -> bool:
         """Return whether an instruction only moves words of one register to another, in all lanes."""
@@ -128,7 +128,7 @@ class _Finder:
         return to.bank == of.bank == "v" and to.count == of.count == 1 and to.stride == of.stride == apart
 
     def _is_free(
-        self, home: _Home, made: VirtualRegister, first: int, last: int, n: int, code: Sequence[Instruction]
+        self, home: _Home, built: VirtualRegister, first: int, last: int, n: int, code: Sequence[Instruction]
     ) -> bool:
         """Return whether no value of the home is needed where the tuple overwrites it, up to its last reader."""
         written, needed = set[_Place](), first
@@ -140,7 +140,7 @@ class _Finder:
             if read:
                 needed = at
             for r in i.defs():
-                if r.vreg is made and _home_of(i) != home:
+                if r.vreg is built and _home_of(i) != home:
                     written |= _bytes(home.of(r))
         begin, end = (self.liveness.starts[n] + 2 * at + 1 for at in (needed, last))
         return not self.liveness.ranges()[home.vreg] >> begin & (1 << end - begin) - 1

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, reduce
 from operator import or_
 
-from convgen.backends.intel.chains import alike, chains
+from convgen.backends.intel.chains import chains, same_operation
 from convgen.backends.intel.isa import OPCODES, Null, Region, XeInstruction, region
 from convgen.backends.intel.physical import Physical
 from convgen.backends.machine.dataflow import solve
@@ -104,7 +104,7 @@ class _Leads:
         """Yield the instructions of a block with leaders for its chains."""
         pieces = self._pieces(block)
         if len(pieces) > 1:
-            pieces = self._led(pieces, self._ahead.get(number, frozenset()))
+            pieces = self._with_leaders(pieces, self._ahead.get(number, frozenset()))
             self.lasts[number] = self._alone_before(pieces, len(pieces) - 1, frozenset())
         for piece in pieces:
             yield from piece.gap
@@ -112,26 +112,26 @@ class _Leads:
 
     @cached_property
     def _ahead(self) -> Lasts:
-        """The matrix instructions that may be the last ahead of a block, alone and not yet waited for."""
+        """Return the matrix instructions that may be the last ahead of a block, alone and not yet waited for."""
 
         def leaving(number: int, facts: frozenset[XeInstruction]) -> frozenset[XeInstruction]:
-            return self.assumed.get(number, self._unneeded(facts, self.function.blocks[number].instructions))
+            return self.assumed.get(number, self._unread(facts, self.function.blocks[number].instructions))
 
         return solve(self.function, frozenset(), leaving, or_)
 
-    def _led(self, pieces: _Pieces, ahead: frozenset[XeInstruction]) -> _Pieces:
+    def _with_leaders(self, pieces: _Pieces, ahead: frozenset[XeInstruction]) -> _Pieces:
         """Return the pieces of a block with leaders for their chains."""
         n = 0
         while n < len(pieces):
-            if self._finds_its_own(pieces, n, ahead):
-                for found in self._attempts(pieces, n):
-                    if not any(self._finds_its_own(found, at, ahead) for at in (n - 1, n)):
-                        pieces = found
+            if self._needs_leader(pieces, n, ahead):
+                for attempt in self._attempts(pieces, n):
+                    if not any(self._needs_leader(attempt, at, ahead) for at in (n - 1, n)):
+                        pieces = attempt
                         break
                 else:
-                    leader = self._of_no_use(pieces, n, ahead)
+                    leader = self._useless_leader(pieces, n, ahead)
                     led = [evolve(pieces[n], run=(leader, *pieces[n].run))] if leader is not None else []
-                    pieces[n : n + 1] = led or self._one_by_one(pieces, n, ahead)
+                    pieces[n : n + 1] = led or self._separated_by_waits(pieces, n, ahead)
             n += 1
         return pieces
 
@@ -153,8 +153,8 @@ class _Leads:
 
     # ------------------------------------------------------------ chains that need a leader
 
-    def _finds_its_own(self, pieces: _Pieces, n: int, ahead: frozenset[XeInstruction]) -> bool:
-        """Return whether a chain begins with an instruction that needs a leader."""
+    def _needs_leader(self, pieces: _Pieces, n: int, ahead: frozenset[XeInstruction]) -> bool:
+        """Return whether a chain needs a leader: its first instruction may find a stale source 1 in the engine."""
         if n < 0 or not pieces[n].run:
             return False
         first, *others = pieces[n].run
@@ -163,7 +163,7 @@ class _Leads:
             return False
         if others and self._factor(others[0]) == factor:
             return True
-        return any(self._factor(i) == factor for i in self._unneeded(self._alone_before(pieces, n, ahead), [first]))
+        return any(self._factor(i) == factor for i in self._unread(self._alone_before(pieces, n, ahead), [first]))
 
     def _alone_before(self, pieces: _Pieces, n: int, ahead: frozenset[XeInstruction]) -> frozenset[XeInstruction]:
         """Return the matrix instructions that may be the last before a piece's chain, alone and not yet waited for.
@@ -176,10 +176,10 @@ class _Leads:
                 ahead = frozenset(piece.run if len(piece.run) == 1 else ())
                 break
             gap = piece.gap + gap
-        return self._unneeded(ahead, gap)
+        return self._unread(ahead, gap)
 
-    def _unneeded(self, alone: Iterable[XeInstruction], following: Sequence[Instruction]) -> frozenset[XeInstruction]:
-        """Return the members of `alone` whose results no `following` instruction reads."""
+    def _unread(self, alone: Iterable[XeInstruction], following: Sequence[Instruction]) -> frozenset[XeInstruction]:
+        """Return the members of `alone` whose results no `following` instruction reads: nothing has waited for them."""
         written = {i: _grfs(i.defs(), self.base) for i in alone}
         return frozenset(i for i in written if not any(_grfs(f.uses(), self.base) & written[i] for f in following))
 
@@ -194,28 +194,31 @@ class _Leads:
 
     def _attempts(self, pieces: _Pieces, n: int) -> Iterator[_Pieces]:
         """Yield the pieces with a leader from one of their chains. Leaders that wait for no accumulator come first."""
-        exchanged, borrowed = self._exchanged(pieces, n), self._borrowed(pieces, n)
-        waits = exchanged is not None and n and any(self._needs(exchanged[n].run[0], i) for i in pieces[n - 1].run)
-        yield from filter(None, (borrowed, exchanged) if waits else (exchanged, borrowed))
-        yield from filter(None, (self._commuted(pieces, n),))
+        from_next, from_previous = self._led_by_next_first(pieces, n), self._led_by_previous_last(pieces, n)
+        waits = from_next is not None and n and any(self._conflicts(from_next[n].run[0], i) for i in pieces[n - 1].run)
+        yield from filter(None, (from_previous, from_next) if waits else (from_next, from_previous))
+        yield from filter(None, (self._led_by_next_last(pieces, n),))
 
-    def _exchanged(self, pieces: _Pieces, n: int) -> _Pieces | None:
-        """Let the first of the next chain lead this one, whose last leads the next; None if impossible."""
+    def _led_by_next_first(self, pieces: _Pieces, n: int) -> _Pieces | None:
+        """Swap the first of the next chain, as leader of this one, with this one's last, which leads the next.
+
+        None if impossible.
+        """
         (gap, run), following = (pieces[n].gap, pieces[n].run), pieces[n + 1]
         if not following.run:
             return None
         leader, *others = following.run
         staying = len(run) - (1 if others or len(run) == 1 else 0)
         stay, moved = run[:staying], run[staying:]
-        fits = alike(leader, run[0]) and self._factor(leader) != self._factor(run[0])
-        if not fits or not self._passes([leader], [*run, *following.gap]):
+        fits = same_operation(leader, run[0]) and self._factor(leader) != self._factor(run[0])
+        if not fits or not self._may_swap([leader], [*run, *following.gap]):
             return None
-        if not self._passes(moved, [*following.gap, *others]):
+        if not self._may_swap(moved, [*following.gap, *others]):
             return None
         pair = _Piece(gap, (leader, *stay)), _Piece(following.gap, (*moved, *others))
         return [*pieces[:n], *pair, *pieces[n + 2 :]]
 
-    def _borrowed(self, pieces: _Pieces, n: int) -> _Pieces | None:
+    def _led_by_previous_last(self, pieces: _Pieces, n: int) -> _Pieces | None:
         """Let the last of the previous chain lead this one; None if impossible.
 
         At most the last member of this chain may depend on that leader; it then becomes a chain alone.
@@ -224,16 +227,20 @@ class _Leads:
         if n == 0 or not pieces[n - 1].run:
             return None
         *stay, leader = pieces[n - 1].run
-        if not alike(leader, run[0]) or self._factor(leader) == self._factor(run[0]) or not self._passes([leader], gap):
+        if (
+            not same_operation(leader, run[0])
+            or self._factor(leader) == self._factor(run[0])
+            or not self._may_swap([leader], gap)
+        ):
             return None
-        led = [i for i in run if self._passes([leader], [i])]
+        led = [i for i in run if self._may_swap([leader], [i])]
         rest = [_Piece((), (run[-1],))] if len(led) < len(run) else []
         if not led or led != list(run[: len(led)]) or len(led) < len(run) - 1:
             return None
         shorter = evolve(pieces[n - 1], run=tuple(stay))
         return [*pieces[: n - 1], shorter, _Piece(gap, (leader, *led)), *rest, *pieces[n + 1 :]]
 
-    def _commuted(self, pieces: _Pieces, n: int) -> _Pieces | None:
+    def _led_by_next_last(self, pieces: _Pieces, n: int) -> _Pieces | None:
         """Let the last of the next chain lead this one, whose last leads the next; None if impossible.
 
         Both add to one accumulator, in exchanged order.
@@ -245,39 +252,40 @@ class _Leads:
         sums = second.src[0]
         if not isinstance(sums, Reg) or not all(sums.same(i.dst[0]) for i in (first, second)):
             return None
-        if self._factor(second) == self._factor(run[0]) or not alike(first, second):
+        if self._factor(second) == self._factor(run[0]) or not same_operation(first, second):
             return None
-        if not self._passes([second], [*stay, *following.gap, *others]):
+        if not self._may_swap([second], [*stay, *following.gap, *others]):
             return None
-        if not self._passes([first], [*following.gap, *others]):
+        if not self._may_swap([first], [*following.gap, *others]):
             return None
         leader, delayed = (evolve(i, src=(start, *i.src[1:])) for i, start in ((second, first.src[0]), (first, sums)))
         pair = _Piece(gap, (leader, *stay)), _Piece(following.gap, (delayed, *others))
         return [*pieces[:n], *pair, *pieces[n + 2 :]]
 
-    def _passes(self, moved: Iterable[XeInstruction], others: Sequence[Instruction]) -> bool:
+    def _may_swap(self, moved: Iterable[XeInstruction], others: Sequence[Instruction]) -> bool:
         """Return whether instructions may swap with others, which must be neither messages nor ends of waits."""
         units, moved = (Unit.VALU, Unit.MATRIX), list(moved)
         return all(
-            i.op.unit in units and not any(self._needs(i, m) or self._needs(m, i) for m in moved) for i in others
+            i.op.unit in units and not any(self._conflicts(i, m) or self._conflicts(m, i) for m in moved)
+            for i in others
         )
 
-    def _needs(self, i: Instruction, other: Instruction) -> bool:
+    def _conflicts(self, i: Instruction, other: Instruction) -> bool:
         """Return whether an instruction touches registers that another one writes."""
         base = self.base
         return bool(_grfs((*i.uses(), *i.defs()), base) & _grfs(other.defs(), base))
 
     # ------------------------------------------------------------ useless leaders
 
-    def _one_by_one(self, pieces: _Pieces, n: int, ahead: frozenset[XeInstruction]) -> _Pieces:
-        """Return the instructions of a chain as chains of one, each after a `mov` that waits for the one before it."""
+    def _separated_by_waits(self, pieces: _Pieces, n: int, ahead: frozenset[XeInstruction]) -> _Pieces:
+        """Return a chain as chains of one instruction, each after a `mov` that waits for the instruction before."""
         parts, gap, before = _Pieces(), pieces[n].gap, self._alone_before(pieces, n, ahead)
         for i in pieces[n].run:
-            parts.append(_Piece((*gap, *map(_awaiting, before)), (i,)))
+            parts.append(_Piece((*gap, *map(_wait_for, before)), (i,)))
             gap, before = (), frozenset((i,))
         return parts
 
-    def _of_no_use(self, pieces: _Pieces, n: int, ahead: frozenset[XeInstruction]) -> XeInstruction | None:
+    def _useless_leader(self, pieces: _Pieces, n: int, ahead: frozenset[XeInstruction]) -> XeInstruction | None:
         """Return a useless leader with another source 1 and free registers as result; None if none are free."""
         first, base = pieces[n].run[0], self.base
         around = [i for piece in pieces[max(0, n - 1) : n + 2] for i in piece.run]
@@ -317,7 +325,7 @@ class _Leads:
 
     @cached_property
     def _live(self) -> Mapping[Instruction, _Grfs]:
-        """The registers that are live before each instruction."""
+        """Return the registers that are live before each instruction."""
         base, count = self.base, len(self.function.blocks)
         entry, live_before = [0] * count, dict[Instruction, _Grfs]()
         changed = True
@@ -333,7 +341,7 @@ class _Leads:
         return live_before
 
 
-def _awaiting(i: XeInstruction) -> XeInstruction:
+def _wait_for(i: XeInstruction) -> XeInstruction:
     """Return a `mov` that waits for a matrix instruction and changes nothing."""
     (sums,) = i.defs()
     first = region(sums.words(0, 1), "ud")

@@ -1,7 +1,7 @@
-"""Intel's devices, by Level Zero.
+"""Intel devices through Level Zero.
 
-Functions, structures and numbers are those of ze_api.h. A stream is the handle of a command queue. What is put into one
-becomes a command list of its own, which ends in a barrier; lists are kept until the queue is synchronised.
+Functions, structures and numbers are those of ze_api.h. A stream is the handle of a command queue. Each operation
+becomes a command list of its own, which ends in a barrier; lists live until the queue is synchronised.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from convgen.backends.simulation import Bytes
 from convgen.ir.error import UserError, visible
 from convgen.ir.record import define, frozen
 
-VARIABLE = "CONVGEN_LEVEL_ZERO"  #: of the environment: a library to use in place of the installed one
+VARIABLE = "CONVGEN_LEVEL_ZERO"  #: environment variable: a library to use in place of the installed one
 NAMES = ("libze_loader.so.1", "libze_loader.so")
 
 _P, _U32, _U64, _SIZE = c.c_void_p, c.c_uint32, c.c_uint64, c.c_size_t
@@ -64,7 +64,7 @@ _SIGNATURES = {
 
 
 def _structure(title: str, stype: int, **fields: Any) -> Callable[..., Any]:
-    """A descriptor, which begins with its type and a chain."""
+    """Return a constructor of a descriptor, which begins with its type and an extension chain."""
     members = [("stype", _U32), ("next", _P), *fields.items()]
     return partial(type(title, (c.Structure,), {"_fields_": members}), stype)
 
@@ -80,7 +80,7 @@ _Kernel = _structure("Kernel", 0x1D, flags=_U32, name=c.c_char_p)
 _Group = _structure("Group", 0x06, flags=_U32, fill_pattern=_SIZE, queues=_U32)
 _Properties = _structure(
     "Properties",
-    0x20006,  # of version 1.2, whose timer has a frequency
+    0x20006,  # version 1.2, whose timer has a frequency
     kind=_U32,
     vendor=_U32,
     id=_U32,
@@ -104,7 +104,7 @@ _Properties = _structure(
 _GPU, _COMPUTE, _NATIVE = 1, 1, 1  #: type of a device, flag of a group of queues, format of a module
 _OF_DEVICES = (2, 3)  #: types of memory: of a device, shared
 _PAGE = 4096  #: bytes; alignment of allocations
-_MOST_PENDING = 1024  #: command lists of a stream; then the host waits, and gives them back
+_MOST_PENDING = 1024  #: command lists of a stream; at this number the host waits and frees them
 _FOREVER = (1 << 64) - 1
 _NOTHING = (None, 0, None)
 
@@ -162,7 +162,7 @@ class _Module:
 
 @frozen(eq=False)
 class _Event:
-    """A point whose time a device writes to memory of the host."""
+    """A point in a stream: the device writes its timestamp to host memory."""
 
     library: Library
     context: c.c_void_p
@@ -186,18 +186,18 @@ class Device:
     cuda_interface = False
     suffix = FAMILY.object_suffix
     alignment = RUNTIME.alignment
-    strangers = False  #: memory of another context is not ours to use
+    has_foreign_memory = False  #: memory of another context is not ours to use
 
     def __init__(self, number: int) -> None:
-        """Raises UserError where there is no library or no such device."""
+        """Open a GPU by number. Raises UserError if the library or the GPU is missing."""
         self.name, self.number = f"{RUNTIME.kind}:{number}", number
         self.library = Library.find(NAMES, VARIABLE, "the loader of Level Zero", _SIGNATURES, _error_name)
-        found = [] if self.library.status("zeInit", 0) else list(self._found())
-        if number >= len(found):
-            there = f"level_zero:0 to level_zero:{len(found) - 1}" if found else "a GPU, but Level Zero finds none"
+        gpus = [] if self.library.status("zeInit", 0) else list(self._found())
+        if number >= len(gpus):
+            there = f"level_zero:0 to level_zero:{len(gpus) - 1}" if gpus else "a GPU, but Level Zero finds none"
             raise UserError(f"given the device {self.name}, wanted {there}")
-        driver, self.handle, properties = found[number]
-        self._handles = [handle.value for _, handle, _ in found]
+        driver, self.handle, properties = gpus[number]
+        self._handles = [handle.value for _, handle, _ in gpus]
         self.title = properties.model.decode(errors="replace")
         self._timer, self._timer_bits = properties.timer, properties.timer_bits
         self.context, self._pending = _P(), dict[int, list[c.c_void_p]]()
@@ -206,7 +206,7 @@ class Device:
         self._own = self.new_stream()
 
     def _found(self) -> Iterator[tuple[c.c_void_p, c.c_void_p, Any]]:
-        """All GPUs, with their drivers and properties."""
+        """Yield all GPUs with their drivers and properties."""
         for driver in self._listed("zeDriverGet"):
             for device in self._listed("zeDeviceGet", driver):
                 properties = _Properties()
@@ -222,7 +222,7 @@ class Device:
         return [_P(handle) for handle in handles]
 
     def _compute_group(self) -> int:
-        """The first group of queues that launches kernels."""
+        """Return the ordinal of the first queue group that launches kernels."""
         count = _U32()
         self.library.call("zeDeviceGetCommandQueueGroupProperties", self.handle, c.byref(count), None)
         groups = (type(_Group()) * count.value)(*(_Group() for _ in range(count.value)))
@@ -284,7 +284,7 @@ class Device:
         return _Module(self.library, module)
 
     def _build_log(self, log: c.c_void_p) -> str:
-        """What the driver has to say of code, as a remark."""
+        """Return the driver's build log, to be appended to an error; empty if there is none."""
         if not log:
             return ""
         size = _SIZE()
@@ -306,7 +306,7 @@ class Device:
     # ------------------------------------------------------------ streams
 
     def _put(self, stream: int, append: Callable[[c.c_void_p], None]) -> None:
-        """Put what `append` appends to a command list into a stream."""
+        """Enqueue a command list with the operation that `append` adds to it."""
         queue, commands = stream or self._own, _P()
         if len(self._pending.get(queue, [])) >= _MOST_PENDING:
             self.synchronize(queue)

@@ -20,28 +20,29 @@ from convgen.backends.machine.vectors import WORD_BYTES
 from convgen.ir.record import evolve
 
 Places = dict[VirtualRegister, int]
-_Meet = Callable[[XeInstruction, XeInstruction], bool]
+#: Whether the second of two neighbours in a pipe reads a stale value.
+_Hazard = Callable[[XeInstruction, XeInstruction], bool]
 _PRODUCTS, _COMPLETED = ("mul",), ("mach", "macl")
 
 
-def part_halves(function: Function, physical: Physical) -> tuple[Function, Places]:
+def separate_halves(function: Function, physical: Physical) -> tuple[Function, Places]:
     """Return the function with an addition before each stale read of f16, and the place of the addition's operand."""
     payload, places = _payload("f")
 
-    def meet(before: XeInstruction, i: XeInstruction) -> bool:
+    def rereads_stale(before: XeInstruction, i: XeInstruction) -> bool:
         if _moves_halves(before) == _moves_halves(i):
             return False
         return any(_is_same(a, b, physical) for a, b in zip(before.src, i.src))
 
     add = XeInstruction(OPCODES["add"], (Null("f"),), (payload, payload), lanes=1, comment="separates two reads of f16")
-    return _parted(function, lambda i: i.floats, meet, add), places
+    return _separated(function, lambda i: i.floats, rereads_stale, add), places
 
 
-def part_factors(function: Function, physical: Physical) -> tuple[Function, Places]:
+def separate_factors(function: Function, physical: Physical) -> tuple[Function, Places]:
     """Return the function with an addition before each stale read of a factor, and the place of its operand."""
     payload, places = _payload("uw")
 
-    def meet(before: XeInstruction, i: XeInstruction) -> bool:
+    def rereads_stale(before: XeInstruction, i: XeInstruction) -> bool:
         if len(before.src) < 2 or not _multiplies(i) or not _is_flat(i, physical):
             return False
         if not _span(before, physical) & _span(i, physical):
@@ -53,24 +54,26 @@ def part_factors(function: Function, physical: Physical) -> tuple[Function, Plac
     add = XeInstruction(
         OPCODES["add"], (Null("uw"),), (payload, Literal(1, "uw")), lanes=1, comment="separates two reads of a factor"
     )
-    return _parted(function, lambda i: not i.floats, meet, add), places
+    return _separated(function, lambda i: not i.floats, rereads_stale, add), places
 
 
-def _parted(function: Function, in_pipe: Callable[[XeInstruction], bool], meet: _Meet, put: XeInstruction) -> Function:
-    """Return the function with `put` between neighbours in a pipe for which `meet` holds."""
+def _separated(
+    function: Function, in_pipe: Callable[[XeInstruction], bool], rereads_stale: _Hazard, separator: XeInstruction
+) -> Function:
+    """Return the function with `separator` between neighbours in a pipe for which `rereads_stale` holds."""
     before: XeInstruction | None = None
 
-    def parted(block: BasicBlock) -> Iterator[Instruction]:
+    def separated(block: BasicBlock) -> Iterator[Instruction]:
         nonlocal before
         for i in block.instructions:
             assert isinstance(i, XeInstruction)
             if i.op.unit is Unit.VALU and in_pipe(i):
-                if before is not None and meet(before, i):
-                    yield evolve(put)
+                if before is not None and rereads_stale(before, i):
+                    yield evolve(separator)
                 before = i
             yield i
 
-    return function.rewritten(lambda _, block: parted(block))
+    return function.rewritten(lambda _, block: separated(block))
 
 
 def _payload(type: str) -> tuple[Region, Places]:
@@ -115,11 +118,11 @@ def _span(i: XeInstruction, physical: Physical) -> int:
 def _is_flat(i: XeInstruction, physical: Physical) -> bool:
     """Return whether elements of source 1 and of the result have equal offsets and strides, in whole elements."""
     width = max(TYPE_BYTES[o.type] for o in i.src if isinstance(o, (Region, Literal)))
-    (at, apart), factor = _lies(i.dst[0], physical), i.src[1]
-    return isinstance(factor, Region) and _lies(factor, physical) == (at, apart) and apart % width == 0
+    (at, apart), factor = _offset_and_stride(i.dst[0], physical), i.src[1]
+    return isinstance(factor, Region) and _offset_and_stride(factor, physical) == (at, apart) and apart % width == 0
 
 
-def _lies(o: Operand, physical: Physical) -> tuple[int, int]:
+def _offset_and_stride(o: Operand, physical: Physical) -> tuple[int, int]:
     """Return the offset of the first element in its register, and the stride, both in bytes."""
     if isinstance(o, Region):
         return physical.byte(o) % (physical.lanes * WORD_BYTES), o.stride * TYPE_BYTES[o.type]

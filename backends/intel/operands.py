@@ -54,8 +54,8 @@ class Operands(Vectors):
 
     def registers(self, parts: Parts, kind: str, signs: str) -> Words:
         """Return the registers of a value as sources."""
-        held = single_words(parts)
-        return lambda n: region(held[n], kind, 0, _stride(held[n]), signs=signs)
+        words = single_words(parts)
+        return lambda n: region(words[n], kind, 0, _stride(words[n]), signs=signs)
 
     def _typed(self, e: Expr, signs: str, *, last: bool) -> Words:
         check(e.type)
@@ -69,18 +69,18 @@ class Operands(Vectors):
         if isinstance(e, x.Splat):
             same = self.same(e.a)
             return lambda n: region(same, kind, 0, _stride(same), signs=signs)
-        return self.registers(self.held(e), kind, signs)
+        return self.registers(self.vector_registers(e), kind, signs)
 
     def _immediate(self, literal: Literal, *, last: bool) -> Words:
-        held: Operand = literal if last else region(self.out.constant(literal), literal.type, 0, 0)
-        return lambda n: held
+        operand: Operand = literal if last else region(self.out.constant(literal), literal.type, 0, 0)
+        return lambda n: operand
 
     def same(self, a: Expr) -> Reg:
         """Return a register with the scalar in all elements of its dwords: one dword per lane, or one for all lanes."""
         known = self.scalars.env.get(a) if isinstance(a, x.Var) else None
         if a.type.bits == 32 and isinstance(known, Reg):
             return known
-        word = self.tuple_of(self.held(a))
+        word = self.tuple_of(self.vector_registers(a))
         if a.type.bits == 32:
             return word
         part = region(word, UNSIGNED[a.type.bits // 8], 0, 32 // a.type.bits)

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from convgen.backends.machine.barrier_accesses import Ahead, accesses_ahead
 from convgen.backends.machine.dependences import dependences
-from convgen.backends.machine.epochs import Ahead, accesses_ahead
 from convgen.backends.machine.instruction import BasicBlock, Function, Instruction, Unit, VirtualRegister
 from convgen.backends.machine.schedule import terminators
 
@@ -33,8 +33,8 @@ class _Sinking:
     def __init__(self, body: Sequence[Instruction], published: Ahead, units: Sequence[Unit]) -> None:
         self.body = body
         self.before: list[Sequence[int]] = [()] * len(body)
-        for n, _, found in dependences(body, published):
-            self.before[n] = sorted(found)
+        for n, _, predecessors in dependences(body, published):
+            self.before[n] = sorted(predecessors)
         loads = {i for i in body if i.op.unit in units and i.defs() and not i.barrier and not i.op.fence}
         brought = {r.vreg for i in loads for r in i.defs()}
         self.may_wait = [i in loads or _fills(i, brought) or _sets_flags(i) for i in body]

@@ -43,13 +43,13 @@ def keep_payloads(
         loop = _Uses([function.blocks[n] for n in nodes])
         # positions of the loop, as bits
         span = sum((1 << liveness.starts[n + 1]) - (1 << liveness.starts[n]) for n in nodes)
-        room, addresses, constants = (
-            _Room(places, liveness, banks),
+        files, addresses, constants = (
+            _FreeRegisters(places, liveness, banks),
             loop.addresses(everywhere),
             loop.constants(everywhere),
         )
-        kept, places = room.shared_out(list(addresses), span, holds)
-        staying = room.kept(list(constants), span)
+        kept, places = files.place_addresses(list(addresses), span, holds)
+        staying = files.place_scalars(list(constants), span)
         places = {**places, **staying}
         moved, parts = [*(constants[v] for v in staying), *(addresses[v] for v in kept)], loop.same_parts()
         gone.update(moved, *parts)
@@ -60,7 +60,7 @@ def keep_payloads(
     return left, places
 
 
-def steady_addresses(function: Function) -> int:
+def invariant_addresses(function: Function) -> int:
     """Return the most registers that loop-invariant addresses take in any innermost loop."""
     graph = [function.successors(n) for n in range(len(function.blocks))]
     everywhere = _Uses(function.blocks)
@@ -68,36 +68,39 @@ def steady_addresses(function: Function) -> int:
     return max((len(loop.addresses(everywhere)) for loop in loops), default=0)
 
 
-class _Room:
-    """The registers of the banks, with the positions at which they are needed."""
+class _FreeRegisters:
+    """The registers of the banks that are free at some positions."""
 
     def __init__(self, places: _Places, liveness: Liveness, banks: Mapping[str, Bank]) -> None:
         self.places, self.liveness, self.banks = places, liveness, banks
 
-    def kept(self, made: Sequence[VirtualRegister], span: int) -> Mapping[VirtualRegister, int]:
+    def place_scalars(self, scalars: Sequence[VirtualRegister], span: int) -> Mapping[VirtualRegister, int]:
         """Return places for as many of some scalars as can stay throughout a loop at positions `span`."""
-        free = [at for at, needed in self._needed("s", made, 0).items() if not needed & span]
-        for count in range(len(made), 0, -1):
-            taken = {self.places[v] for v in made[count:]}  # places of scalars that the loop still sets
+        free = [at for at, needed in self._needed("s", scalars, 0).items() if not needed & span]
+        for count in range(len(scalars), 0, -1):
+            taken = {self.places[v] for v in scalars[count:]}  # places of scalars that the loop still sets
             places = [at for at in free if at not in taken]
             if count <= len(places):
-                return dict(zip(made[:count], places))
+                return dict(zip(scalars[:count], places))
         return {}
 
-    def shared_out(
-        self, made: Sequence[VirtualRegister], span: int, holds: Sequence[int]
+    def place_addresses(
+        self, addresses: Sequence[VirtualRegister], span: int, holds: Sequence[int]
     ) -> tuple[Sequence[VirtualRegister], _Places]:
         """Return the addresses that can stay throughout a loop at positions `span`, and the places of all.
 
         None stays if the others would then be overwritten at once.
         """
-        free = [at for at, needed in self._needed("v", made, 0).items() if not needed & span]
-        order = [*made[::2], *made[1::2]]  # neighbours are used close together: do not make both share registers
+        free = [at for at, needed in self._needed("v", addresses, 0).items() if not needed & span]
+        order = [
+            *addresses[::2],
+            *addresses[1::2],
+        ]  # neighbours are used close together: do not make both share registers
         for hold in sorted(holds, reverse=True):
-            needed, live = self._needed("v", made, hold), self.liveness.ranges(hold=hold)
+            needed, live = self._needed("v", addresses, hold), self.liveness.ranges(hold=hold)
             for count in range(min(len(order), len(free)), 0, -1):
                 kept = dict(zip(order[:count], free))
-                others = {v: live[v] for v in made if v not in kept}
+                others = {v: live[v] for v in addresses if v not in kept}
                 by_turns = _placed(others, needed | {at: needed[at] | span for at in kept.values()})
                 if by_turns is not None:
                     return list(kept), {**self.places, **kept, **by_turns}
@@ -139,7 +142,7 @@ class _Uses:
             for r in i.uses():
                 self.readers.setdefault(r.vreg, []).append(i)
 
-    def _is_steady(self, i: Instruction) -> bool:
+    def _is_invariant(self, i: Instruction) -> bool:
         """Return whether an instruction computes an invariant value, judging by its operands."""
         assert isinstance(i, XeInstruction)
         plain = i.op.name in _MAKERS and i.predicate is None and not i.condition
@@ -158,7 +161,7 @@ class _Uses:
         """Yield registers of a bank that only this code reads and one instruction sets, to an invariant value."""
         for i in self.code:
             to = i.dst[0] if len(i.dst) == 1 else None
-            if not isinstance(to, Reg) or to.bank != bank or to.vreg.size > 1 or not self._is_steady(i):
+            if not isinstance(to, Reg) or to.bank != bank or to.vreg.size > 1 or not self._is_invariant(i):
                 continue
             readers = (len(uses.readers.get(to.vreg, [])) for uses in (self, everywhere))
             if everywhere.written[to.vreg] == 1 and len(set(readers)) == 1:
@@ -173,7 +176,7 @@ class _Uses:
         for i in self.code:
             for place in _set_dwords(i):
                 writers.setdefault(place, []).append(i)
-        groups = (same for same in writers.values() if all(_is_part(i) and self._is_steady(i) for i in same))
+        groups = (same for same in writers.values() if all(_is_part(i) and self._is_invariant(i) for i in same))
         alike = (same for same in groups if len({recipe(i.op.name, "", 1, *i.src) for i in same}) == 1)
         return [same for same in alike if self._come_first(same)]
 

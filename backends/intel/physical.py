@@ -15,10 +15,12 @@ from convgen.backends.machine.instruction import Operand, Reg
 _DWORD = 4
 
 #: A set of cells, between which dependences exist, one bit each: quarters of tuples' registers, scalars, flags, named
-#: registers. A quarter is every fourth pair of bytes: half of each lane's dword, or a quarter of its qword.
+#: registers. Quarter q of a register consists of bytes 2 q and 2 q + 1 of each 8 bytes: of a lane's qword, or of the
+#: dwords of two lanes.
 Cells = int
 
-_QUARTERS, _PAIR = 4, 2
+_QUARTERS = 4
+_WORD = 2  #: bytes
 
 
 class Physical:
@@ -33,7 +35,7 @@ class Physical:
 
     @cached_property
     def _runs(self) -> tuple[Mapping[str, int], int]:
-        """The first bit of each bank, and the first bit after all banks."""
+        """Return the first bit of each bank, and the first bit after all banks."""
         first, end = dict[str, int](), 0
         for bank in dict.fromkeys(v.bank for v in self.base):
             first[bank] = end
@@ -49,11 +51,11 @@ class Physical:
         return self._registers(i.defs(), i.lanes) | self.named(i.flag_defs())
 
     @property
-    def one_by_one(self) -> tuple[Callable[[XeInstruction], list[Cells]], Callable[[XeInstruction], list[Cells]]]:
+    def by_register(self) -> tuple[Callable[[XeInstruction], list[Cells]], Callable[[XeInstruction], list[Cells]]]:
         """Return two functions: the registers that an instruction reads, and writes, one by one in operand order."""
-        return lambda i: self._apart(i.touched()), lambda i: self._apart(i.defs())
+        return lambda i: self._by_register(i.touched()), lambda i: self._by_register(i.defs())
 
-    def _apart(self, registers: Iterable[Reg]) -> list[Cells]:
+    def _by_register(self, registers: Iterable[Reg]) -> list[Cells]:
         return [self._registers((r.words(n, 1),)) for r in registers for n in range(r.count)]
 
     def _registers(self, registers: Iterable[Reg], lanes: int = 0) -> Cells:
@@ -148,12 +150,12 @@ def _bits_of(bank: str) -> int:
 
 def _quarters(r: Region) -> Cells:
     """Return the quarters of each register that an operand of all lanes covers."""
-    size, apart = TYPE_BYTES[r.type], r.stride * TYPE_BYTES[r.type]
+    size, distance = TYPE_BYTES[r.type], r.stride * TYPE_BYTES[r.type]
     begin = r.sub * size
-    if apart not in (_DWORD, 2 * _DWORD) or begin + size > apart:
+    if distance not in (_DWORD, 2 * _DWORD) or begin + size > distance:
         return (1 << _QUARTERS) - 1
-    pairs = range(begin // _PAIR, -(-(begin + size) // _PAIR))
-    return sum(1 << at + pair for pair in pairs for at in range(0, _QUARTERS, apart // _PAIR))
+    covered = range(begin // _WORD, -(-(begin + size) // _WORD))
+    return sum(1 << at + quarter for quarter in covered for at in range(0, _QUARTERS, distance // _WORD))
 
 
 def literal(o: Literal) -> str:

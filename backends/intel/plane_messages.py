@@ -34,7 +34,7 @@ class _Pool:
         self.free: dict[_Kind, list[Reg]] = {}  # payloads that no message holds, the longest unused first
         self.busy: list[tuple[_Kind, Reg]] = []
 
-    def taken(self, kind: _Kind, fitness: Callable[[Reg], int]) -> Reg:
+    def take(self, kind: _Kind, fitness: Callable[[Reg], int]) -> Reg:
         """Return the fittest free payload, or a new one; at the limit, the one that was taken longest ago."""
         free, busy = self.free.setdefault(kind, []), [payload for k, payload in self.busy if k == kind]
         if free:
@@ -70,25 +70,25 @@ class Payloads:
 
     def for_load(self, s: st.PlaneLoad, elem_bytes: int) -> Reg:
         """Return a payload for a load; loads up to the next barrier use different ones, so that none waits."""
-        return self._placed(self._taken(self.loads, s, elem_bytes), s)
+        return self._placed(self._payload_for(self.loads, s, elem_bytes), s)
 
     def for_prefetch(self, s: st.PlanePrefetch, elem_bytes: int) -> Reg:
         """Return a payload for a prefetch, apart from those of loads, so that no load waits for a prefetch."""
-        return self._placed(self._taken(self.prefetches, s, elem_bytes), s)
+        return self._placed(self._payload_for(self.prefetches, s, elem_bytes), s)
 
     def for_store(self, s: st.PlaneStore, elem_bytes: int) -> Reg:
         """Return one of the few payloads that the stores of a block use in turn."""
         pool = self.stores.setdefault(self.out.block.label, _Pool(self._passing, _MOST_STORES))
-        return self._placed(self._taken(pool, s, elem_bytes), s)
+        return self._placed(self._payload_for(pool, s, elem_bytes), s)
 
     def release(self) -> None:
         """Free all payloads at a barrier: the messages before it have read them."""
         self.loads.release()
         self.prefetches.release()
 
-    def _taken(self, pool: _Pool, s: _Message, elem_bytes: int) -> Reg:
+    def _payload_for(self, pool: _Pool, s: _Message, elem_bytes: int) -> Reg:
         """Return the payload that needs the fewest changes."""
-        return pool.taken(_kind(s, elem_bytes), lambda payload: -len(self._missing(payload, s)))
+        return pool.take(_kind(s, elem_bytes), lambda payload: -len(self._missing(payload, s)))
 
     def _missing(self, payload: Reg, s: _Message) -> dict[int, Expr]:
         """Return the dwords of a message's position that a payload does not hold yet."""

@@ -74,7 +74,7 @@ class XeScalars(Scalars):
         """
         out = self.out
         match strip(e):
-            case x.Select(x.Comparison() as cond, x.Const(_, 1), x.Const(_, 0)) if _is_kept(cond.a.type):
+            case x.Select(x.Comparison() as cond, x.Const(_, 1), x.Const(_, 0)) if _is_wide_integer(cond.a.type):
                 uniform = self.uniform(cond)
                 held = out.new("s" if uniform else "v")
                 self._compare(cond, 1 if uniform else out.lanes, into=region(held, "d"))
@@ -101,11 +101,11 @@ class XeScalars(Scalars):
             case x.FromLane() | x.Pack() if e.type.bits == 32:
                 (register,) = self.elements.value(e)
                 return self._first_lane(register) if self.uniform(e) else register
-            case x.Cast() | x.Saturate() if not e.type.elem.is_bool and not _is_kept(e.a.type):
+            case x.Cast() | x.Saturate() if not e.type.elem.is_bool and not _is_wide_integer(e.a.type):
                 register = self.elements.converted(e)
                 return self._first_lane(register) if self.uniform(e) else register
         if e.type.elem.is_bool:
-            return self.kept(e)
+            return self.mask_in_scalar(e)
         if not isinstance(e.type, Type) or e.type.bits not in (32, 64):
             raise Unsupported(f"given an expression of type {e.type}, wanted integers of 32 or 64 bits: {in_short(e)}")
         return self._wide(e) if e.type.bits == 64 else self._narrow(e)
@@ -192,14 +192,14 @@ class XeScalars(Scalars):
         out = self.out
         dst = into or out.new("s" if uniform else "v")
         first, second = out.source(chosen, type), out.source(other, type)
-        turned = isinstance(first, Literal) and not isinstance(second, Literal)
-        if turned:
+        is_swapped = isinstance(first, Literal) and not isinstance(second, Literal)
+        if is_swapped:
             first, second = second, first
         if isinstance(first, Literal):
             first = out.source(out.constant(first), type)
         out.emit(
             "sel", (into or region(dst, type),), (first, second), lanes=1 if uniform else out.lanes, predicate=mask,
-            partial=partial, modifiers=("unless",) if turned else (),
+            partial=partial, modifiers=("unless",) if is_swapped else (),
         )  # fmt: skip
         return dst
 
@@ -428,7 +428,7 @@ class XeScalars(Scalars):
         e = plain(strip(e))
         return self.env[e] if isinstance(e, x.Var) else self.mask(e)
 
-    def kept(self, e: x.Expr) -> Reg:
+    def mask_in_scalar(self, e: x.Expr) -> Reg:
         """Return a bool in a scalar register: flag registers are few, so variables do not stay in them."""
         bits = self.mask(e)
         dst = self.out.new("s")
@@ -444,13 +444,13 @@ class XeScalars(Scalars):
 
     def _agreed(self, e: x.Expr, lanes: int) -> Reg:
         """Return flags for `lanes` lanes that tell whether a bool holds in all lanes."""
-        held, every = self.kept(e), (1 << self.out.lanes) - 1
-        bits = self.out.alu("and", "ud", held, Imm(every))
+        mask, every = self.mask_in_scalar(e), (1 << self.out.lanes) - 1
+        bits = self.out.alu("and", "ud", mask, Imm(every))
         return self.out.compare("eq", "ud", bits, Imm(every), lanes)
 
     def _compare(self, e: x.Comparison, lanes: int, into: Region | None = None) -> Reg:
         unsigned = e.a.type.elem.kind is not Kind.SIGNED
-        if not _is_kept(e.a.type):
+        if not _is_wide_integer(e.a.type):
             return self.elements.compared(e)
         if e.a.type.bits == 64 and not self.out.generation.long_alu:
             raise Unsupported(f"given a comparison of 64 bits, wanted one of 32: {in_short(e)}")
@@ -496,7 +496,7 @@ def _flags_at_once(e: x.Expr) -> int:
     return 1
 
 
-def _is_kept(type: AnyType) -> bool:
+def _is_wide_integer(type: AnyType) -> bool:
     """Return whether `XeScalars` computes with values of this type."""
     return isinstance(type, Type) and type.is_int and type.bits >= 32
 

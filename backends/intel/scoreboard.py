@@ -102,7 +102,7 @@ _NO_WAITS = Waits({}, (), ())
 
 
 @frozen
-class _Deeds:
+class _Effects:
     """The accesses of one instruction as the scoreboard sees them."""
 
     source: Source  #: its token or pipe, by which others wait for it; "" for neither
@@ -164,12 +164,12 @@ class Scoreboard:
         self._assign_tokens(tokens, [chain[0] for chain in together])
         self.peers = {token: {t for t in self.units if self.units[t] == unit} for token, unit in self.units.items()}
         done, awaited = self._local_accesses()
-        self.deeds: dict[Instruction, _Deeds] = {}
+        self.effects: dict[Instruction, _Effects] = {}
         for i in function.instructions():
             assert isinstance(i, XeInstruction)
             source = self.tokens.get(i, pipe_of(i, generation))
             read = physical.read(i) | physical.named(awaited.get(i, ()))
-            self.deeds[i] = _Deeds(source, read, physical.written(i) | physical.named(done.get(i, ())))
+            self.effects[i] = _Effects(source, read, physical.written(i) | physical.named(done.get(i, ())))
         self.first = {chain[0] for chain in together if len(chain) > 1}
         self.following: dict[Instruction, str] = {}  # later member of a chain -> its annotation
         for chain in together:
@@ -203,11 +203,11 @@ class Scoreboard:
         first, *others = chain
         if not others:
             return
-        read, written = ([cell for i in chain for cell in apart(i)] for apart in self.physical.one_by_one)
-        deeds = _Deeds(self.tokens[first], reduce(or_, read), reduce(or_, written), (*read, *written))
-        self.deeds[first] = deeds
+        read, written = ([cell for i in chain for cell in cells_of(i)] for cells_of in self.physical.by_register)
+        effects = _Effects(self.tokens[first], reduce(or_, read), reduce(or_, written), (*read, *written))
+        self.effects[first] = effects
         for i in others:
-            self.deeds[i] = _Deeds("", 0, 0)
+            self.effects[i] = _Effects("", 0, 0)
             self.following[i] = _ATOMIC
         self.following[others[-1]] = f"${self.tokens[first]}"
 
@@ -238,44 +238,49 @@ class Scoreboard:
     # ------------------------------------------------------------ data flow
 
     def _walk(self, index: int, entry: Pending) -> tuple[Pending, Iterable[Instruction]]:
-        facts, waiting = _Now(entry), list[tuple[XeInstruction, Waits]]()
+        facts, waiting = _Current(entry), list[tuple[XeInstruction, Waits]]()
         for i in self.function.blocks[index].instructions:
             assert isinstance(i, XeInstruction)
-            waits = self._waits(facts, i)
+            waits = self._waits_of(facts, i)
             waiting.append((i, waits))
             self._step(facts, i, waits)
         return facts.frozen(), (each for i, waits in waiting for each in self._annotated(i, waits))
 
-    def _waits(self, facts: _Now, i: XeInstruction) -> Waits:
-        deeds = self.deeds[i]
-        if not (facts.touched & (deeds.read | deeds.written | self.mode) or deeds.written & self.mode):
+    def _waits_of(self, facts: _Current, i: XeInstruction) -> Waits:
+        """Return the waits that an instruction needs before it issues; the module's rules say why each is needed."""
+        effects = self.effects[i]
+        if not (facts.touched & (effects.read | effects.written | self.mode) or effects.written & self.mode):
             return _NO_WAITS
-        me = deeds.source
-        peers = self._peers(me)
+        own = effects.source
+        peers = self._peers(own)
         distances: dict[str, int] = {}
+        # the last writers in pipes: a pipe orders its own writes, and interlocks accumulators and flags
         for pipe in facts.writes.pipes:
-            seen = deeds.read & ~self.interlocked if pipe == me else deeds.read | deeds.written
-            if not me and pipe == "I":  # the branch unit interlocks flags
-                seen = deeds.read & ~self.flags | deeds.written
+            seen = effects.read & ~self.interlocked if pipe == own else effects.read | effects.written
+            if not own and pipe == "I":  # the branch unit interlocks flags
+                seen = effects.read & ~self.flags | effects.written
             _note(distances, pipe, facts.writes.distance(pipe, seen))
+        # readers in other pipes, if this instruction overwrites their sources
         for pipe in facts.reads.pipes:
-            if pipe != me:
-                _note(distances, pipe, facts.reads.distance(pipe, deeds.written))
-        done = facts.writes.tokens_of(deeds.read | deeds.written)
-        read = [t for t in facts.reads.tokens_of(deeds.written) if t not in peers]
+            if pipe != own:
+                _note(distances, pipe, facts.reads.distance(pipe, effects.written))
+        # out-of-order writers, and readers of other units whose sources this instruction overwrites
+        done = facts.writes.tokens_of(effects.read | effects.written)
+        read = [t for t in facts.reads.tokens_of(effects.written) if t not in peers]
         # sources of messages, except flags, may be overwritten only once the message is done
         if self.generation.waits_for_writes:
             held = facts.reads.tokens
-            done += [t for t in read if self._is_message(t) and held[t] & deeds.written & ~self.flags]
-            read = [t for t in read if not self._is_message(t) or held[t] & deeds.written & self.flags]
-        if (self.mode & deeds.written or facts.writes.holds(self.mode)) and facts.is_busy():
+            done += [t for t in read if self._is_message(t) and held[t] & effects.written & ~self.flags]
+            read = [t for t in read if not self._is_message(t) or held[t] & effects.written & self.flags]
+        # the control register: its writer, and the next instruction, wait for all pipes
+        if (self.mode & effects.written or facts.writes.holds(self.mode)) and facts.is_busy():
             distances.update(dict.fromkeys(_PIPES, 1))
         if self._waits_for_all(i, distances):
             distances = dict.fromkeys(_PIPES, min(distances.values()))
-        for cell in reversed(deeds.chain if len(done) > 1 else ()):  # the first member can carry one token wait
+        for cell in reversed(effects.chain if len(done) > 1 else ()):  # the first member can carry one token wait
             done.sort(key=lambda t: not facts.touches(t, cell))
-        awaited = dict.fromkeys(t for t in done if t != me or deeds.chain)
-        return Waits(distances, tuple(awaited), tuple(t for t in read if t != me and t not in awaited))
+        awaited = dict.fromkeys(t for t in done if t != own or effects.chain)
+        return Waits(distances, tuple(awaited), tuple(t for t in read if t != own and t not in awaited))
 
     def _waits_for_all(self, i: XeInstruction, distances: Mapping[str, int]) -> bool:
         """Return whether one distance for all pipes replaces the distances.
@@ -295,7 +300,7 @@ class Scoreboard:
         """
         return self.peers[source] if isinstance(source, int) else ()
 
-    def _step(self, facts: _Now, i: XeInstruction, waits: Waits) -> None:
+    def _step(self, facts: _Current, i: XeInstruction, waits: Waits) -> None:
         """Update the facts with an instruction that has waited."""
         for pipe, distance in waits.distances.items():
             facts.finish_pipe(pipe, distance)
@@ -304,45 +309,48 @@ class Scoreboard:
         for token in waits.read:
             flags_only = self.generation.waits_for_writes and self._is_message(token)
             facts.reads.finish_token(token, self.flags if flags_only else -1)
-        deeds = self.deeds[i]
-        if isinstance(deeds.source, int) and not deeds.chain:
-            facts.finish_token(deeds.source)
-        if deeds.source != "":
+        effects = self.effects[i]
+        if isinstance(effects.source, int) and not effects.chain:
+            facts.finish_token(effects.source)
+        if effects.source != "":
             # Unwaited reads stay pending for later instructions; signals wait for local accesses and leave none
             # pending.
-            facts.issue(deeds.source, deeds.read & ~self.local, deeds.written, self._peers(deeds.source))
+            facts.issue(effects.source, effects.read & ~self.local, effects.written, self._peers(effects.source))
 
     # ------------------------------------------------------------ annotation
 
     def _annotated(self, i: XeInstruction, waits: Waits) -> Iterator[XeInstruction]:
-        """Yield the instruction with as many of its waits as it can carry, after syncs with the others."""
+        """Yield the instruction with as many of its waits as its encoding can carry, after syncs with the others.
+
+        The encoding has one token, which is set or waited for, and one distance; together they are restricted.
+        """
         distance = _joined(waits.distances)
         tokens = [(t, "dst") for t in waits.done] + [(t, "src") for t in waits.read]
         own = f"${self.tokens[i]}" if i in self.tokens else ""
         carried: list[str] = []
         if i in self.following or i in self.first:
-            own = self.following.get(i, _ATOMIC)
+            own = self.following.get(i, _ATOMIC)  # only the first member has waits; it sets no token
             if waits.done:
-                (token, kind_of_wait), *tokens = tokens
-                carried = [f"${token}.{kind_of_wait}"]
+                (token, what), *tokens = tokens
+                carried = [f"${token}.{what}"]
         elif i.op.unit is Unit.MATRIX or (i.op.unit is Unit.CONTROL and not i.op.ends):
-            pass
-        elif own and i.op.unit is Unit.VALU:
+            pass  # carries no wait
+        elif own and i.op.unit is Unit.VALU:  # math that sets a token: a distance in its own pipe
             pipe, _, d = distance.partition("@")
             if pipe == type_pipe(i, self.generation):
                 carried, distance = [f"@{d}"], ""
-        elif own or i.op.ends:
+        elif own or i.op.ends:  # messages: any distance beside the token that they set
             if distance:
                 carried, distance = [distance], ""
-        elif distance:
+        elif distance:  # in-order instructions: a distance, or a single token wait
             carried, distance = [distance], ""
         elif len(tokens) == 1:
-            (token, kind_of_wait), tokens = tokens[0], []
-            carried = [f"${token}.{kind_of_wait}"]
+            (token, what), tokens = tokens[0], []
+            carried = [f"${token}.{what}"]
         yield from (_sync(annotation) for annotation in ([distance] if distance else []))
-        for kind_of_wait in SYNCS:
-            if alike := [f"${token}" for token, kind in tokens if kind == kind_of_wait]:
-                yield waiting(alike, kind_of_wait)
+        for what in SYNCS:
+            if alike := [f"${token}" for token, kind in tokens if kind == what]:
+                yield waiting(alike, what)
         annotations = (own, *carried) if own == _ATOMIC else (*carried, own)
         yield i.annotated(*filter(None, annotations))
 
@@ -460,7 +468,7 @@ class _Accesses:
         return Unfinished(tokens, {pipe: ages for pipe, ages in pipes.items() if ages})
 
 
-class _Now:
+class _Current:
     """The pending accesses while a block is walked."""
 
     def __init__(self, facts: Pending) -> None:

@@ -195,7 +195,7 @@ class _Selector(Selector):
         self.out.emit("jmpi", predicate=flag, modifiers=("unless",), target=target)
         self.out.start_block(here)
 
-    def next_turn(self, counter: Reg, label: str, comment: str) -> None:
+    def count_down(self, counter: Reg, label: str, comment: str) -> None:
         flag = self.out.new("f")
         self.out.alu("add", "d", counter, Imm(-1), into=counter, condition="gt", flag=flag)
         self.out.emit("jmpi", predicate=flag, target=label, comment=comment)
@@ -234,7 +234,7 @@ class _Selector(Selector):
         out = self.out
         address, mask = self._address(s.address), self._mask(s.mask)
         lane_bytes = s.var.type.bits // 8
-        dst = self.room(s.var)
+        dst = self.load_registers(s.var)
         discards = isinstance(s, st.PartialLoad)
         if mask is not None and not discards:
             out.fill(dst, Literal(0, "ud"))
@@ -364,7 +364,7 @@ class _Selector(Selector):
     def _tuple(self, v: Var) -> Reg:
         """Return registers for a loaded value; one as long as a matrix operand starts in the bank of matrix inputs."""
         words = -(-v.type.bits // 32)
-        return self.room(v, INPUTS_AT if words >= BANK_PERIOD else None)
+        return self.load_registers(v, INPUTS_AT if words >= BANK_PERIOD else None)
 
     def _shared_read(self, s: st.SharedRead, *, block: bool = False) -> None:
         lane_bytes = s.var.type.bits // 8

@@ -8,11 +8,11 @@ from convgen.backends.intel import printer
 from convgen.backends.intel.barriers import delay_signals, drop_fences
 from convgen.backends.intel.coalesce import coalesce
 from convgen.backends.intel.flags import keep_flags
-from convgen.backends.intel.fused_branches import parts_threads
+from convgen.backends.intel.fused_branches import may_diverge
 from convgen.backends.intel.inplace import make_in_place
 from convgen.backends.intel.isa import BANK_PERIOD
 from convgen.backends.intel.order_loads import sink_loads
-from convgen.backends.intel.payloads import keep_payloads, steady_addresses
+from convgen.backends.intel.payloads import invariant_addresses, keep_payloads
 from convgen.backends.intel.physical import Physical
 from convgen.backends.intel.scoreboard import Scoreboard
 from convgen.backends.intel.select import select
@@ -30,7 +30,8 @@ from convgen.ir.record import evolve
 
 _GRF_COUNTS = (128, 256)  #: registers of a thread; with 256, half as many threads are resident
 _HOLD_STEPS = (3, 6, 12)  #: instructions for which sources of messages are not overwritten, if registers suffice
-_ROOM = 67  #: percent; share of a loop's invariant addresses that get their own register; the others share the rest
+#: percent; share of a loop's invariant addresses that get registers of their own; the others share the rest
+_OWN_REGISTERS = 67
 _SCALARS = 192  #: scalars, at most; a dword each: 12 GRFs of 16 lanes, 24 of 8
 #: Units whose loads are moved down to their first use; the first costs less time.
 _SUNK = (Unit.SHARED, Unit.GLOBAL)
@@ -97,18 +98,18 @@ def _allocate_scalars(machine: MachineKernel) -> MachineKernel:
 
 
 def _allocate(
-    machine: MachineKernel, *, grf: int, hold: int, period: int = BANK_PERIOD, strict: int = True, room: int = 0
+    machine: MachineKernel, *, grf: int, hold: int, period: int = BANK_PERIOD, strict: int = True, own_percent: int = 0
 ) -> MachineKernel:
     """Give every tuple its physical registers; nothing is spilled.
 
     There are `grf` registers. Sources of messages are not overwritten for `hold` instructions. Tuples start at their
-    residue modulo `period`, without exception if `strict`. `room` percent of a loop's invariant addresses find
+    residue modulo `period`, without exception if `strict`. `own_percent` of a loop's invariant addresses get
     registers at the end of the file.
     """
     assert machine.liveness is not None
     bank = Bank(grf, {1: 1}, _tuples_at(machine), period, bool(strict))
-    aside = steady_addresses(machine.code) * room // 100 if room else 0
-    tuples = allocate(machine.code, {"v": evolve(bank, aside=aside)}, machine.liveness.ranges(hold=hold))
+    reserved = invariant_addresses(machine.code) * own_percent // 100 if own_percent else 0
+    tuples = allocate(machine.code, {"v": evolve(bank, pinned_only=reserved)}, machine.liveness.ranges(hold=hold))
     scalars = machine.allocation
     allocation = Allocation({**scalars.base, **tuples.base}, {**scalars.used, **tuples.used})
     return evolve(machine, allocation=allocation, banks={**machine.banks, "v": bank})
@@ -179,7 +180,7 @@ def _info(machine: MachineKernel) -> KernelInfo:
         barrier_count=int(any(i.barrier for i in instructions)),
         workgroup=(kernel.subgroups * kernel.width, 1, 1),
         has_dpas=any(i.op.unit is Unit.MATRIX for i in instructions),
-        unfused=parts_threads(kernel, machine.facts),
+        unfused=may_diverge(kernel, machine.facts),
         arguments=tuple(
             Argument(p.name, offset, size, "buffer" if isinstance(p, Global) else "scalar")
             for p, offset, size in kernel_arguments(kernel)
@@ -196,14 +197,16 @@ def _ladders(g: Generation) -> Ladders:
     largest, ladders = _GRF_COUNTS[-1], list[tuple[Rung, ...]]()
     for grf in _GRF_COUNTS:
         if not g.waits_for_writes:
-            ladders.append(tuple(Rung({"grf": grf, "hold": hold, "room": _ROOM}) for hold in _HOLD_STEPS))
+            ladders.append(
+                tuple(Rung({"grf": grf, "hold": hold, "own_percent": _OWN_REGISTERS}) for hold in _HOLD_STEPS)
+            )
         holds = _HOLD_STEPS if g.waits_for_writes else (0, *_HOLD_STEPS)
-        ladders.append(tuple(Rung({"grf": grf, "hold": hold, "room": 0}) for hold in holds))
+        ladders.append(tuple(Rung({"grf": grf, "hold": hold, "own_percent": 0}) for hold in holds))
     return (
         *ladders,
         (Rung({"grf": largest, "hold": 0}),),
         tuple(Rung({"grf": largest, "hold": hold, "strict": False}) for hold in (0, *_HOLD_STEPS)),
-        (Rung({"grf": largest, "hold": 0, "period": 0}, resort=True),),
+        (Rung({"grf": largest, "hold": 0, "period": 0}, is_slow=True),),
         *((_sinking(largest, n),) for n in range(1, len(_SUNK) + 1)),
     )
 
@@ -212,7 +215,7 @@ def _sinking(grf: int, units: int) -> Rung:
     """Return the attempt that moves loads of `units` units to their first use, where nothing hides their latency."""
     remark = "order:   loads just before their use, to fit the registers"
     how = {"sunk": units}
-    return Rung({"grf": grf, "hold": 0, "period": 0}, redone="order", how=how, remark=remark, resort=True)
+    return Rung({"grf": grf, "hold": 0, "period": 0}, undoes="order", rerun_arguments=how, remark=remark, is_slow=True)
 
 
 def stages(g: Generation) -> tuple[Stage, ...]:

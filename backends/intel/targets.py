@@ -42,15 +42,15 @@ class XeTarget(Target):
         self.assembler = DEVICES[name].assembler
 
     def module(self, kernels: Sequence[Emitted]) -> str:
-        """The assembly file of kernels that `emit` made."""
+        """Return the assembly file of kernels that `emit` returned."""
         return "\n".join([target_directive(self.name), *(k.text for k in kernels)])
 
     def assemble(self, text: str) -> bytes | None:
-        """The zebin; None without an assembler that knows the platform."""
+        """Return the zebin; None without an assembler that knows the platform."""
         return assemble(text)
 
     def assembled_by(self) -> str:
-        """Name, size and time of the assembler."""
+        """Return name, size and time of the assembler."""
         return identity(IGA64.find())
 
 

@@ -17,15 +17,15 @@ _XE = Tuning(
     fragment_sets=(1, 1),  # all fragments are read before the products
     mask_registers=0,  # masks are flags
     other_registers=40,  # assumed
-    crowded=5.0,  # 2 to 8 by the simulator's banks, which are assumed
+    unpadded=5.0,  # 2 to 8 by the simulator's banks, which are assumed
     # Instructions in convgen's loops. `block`: indices of K, barriers, fences. `read`: a read with its address and
-    # wait. `turn`: an addition per transposed register, with zeros where it is masked. `trim_rows`: a trimmed message
-    # along rows, whose instructions depend on one another.
+    # wait. `transpose`: an addition per transposed register, with zeros where it is masked. `trim_rows`: a message that
+    # is trimmed along rows, whose instructions depend on one another.
     block=30,
     read=3,
-    turn=1.5,
+    transpose=1.5,
     trim_rows=6.0,
-    others_hide=True,  # threads issue in order
+    subgroups_overlap=True,  # threads issue in order
     load_latency=400,  # assumed: other threads hide the rest
 )
 

@@ -42,7 +42,7 @@ class XeVectors(Elements):
         out: list[Reg] = []
         narrow: list[tuple[Reg, int]] = []  # elements of an incomplete dword, with their bits
         for p in parts:
-            registers = self.held(p)
+            registers = self.vector_registers(p)
             if p.type.bits % 32 == 0 and not narrow:
                 out.extend(registers)
                 continue
@@ -72,23 +72,23 @@ class XeVectors(Elements):
         self.out.emit("mov", (region(dst, "ud"),), (part,), lanes=self.out.lanes)
         return dst
 
-    def _gather(self, held: Sequence[Reg], wanted: Sequence[Bytes]) -> Reg:
-        return gather_words(self.out, held, wanted)
+    def _gather(self, sources: Sequence[Reg], wanted: Sequence[Bytes]) -> Reg:
+        return gather_words(self.out, sources, wanted)
 
     def _convert(self, to: VectorType, e: Cast | Saturate) -> Reg:
         if (steps := in_steps(e)) is not None:
-            return self.tuple_of(self.held(steps))
+            return self.tuple_of(self.vector_registers(steps))
         of, saturates = e.a.type, isinstance(e, Saturate)
         integers = of.elem.is_int and to.elem.is_int
         if integers and not saturates and of.elem.bits == to.elem.bits:
-            return self.tuple_of(self.held(e.a))
+            return self.tuple_of(self.vector_registers(e.a))
         narrows = integers and 8 <= to.elem.bits < of.elem.bits  # moves bring whole bytes
         first, wraps = CONVERSIONS.get((of.elem, to.elem)), narrows and not saturates
         if (first is None and not wraps) or (saturates and not narrows):
             raise Unsupported(f"given a conversion from {of} to {to}, wanted one that moves make: {in_short(e)}")
         if first not in (None, to.elem):
-            return self.tuple_of(self.held(e.a.to(retyped(of, first)).to(e.type)))
-        source = self.held(e.a)
+            return self.tuple_of(self.vector_registers(e.a.to(retyped(of, first)).to(e.type)))
+        source = self.vector_registers(e.a)
         dst = self.out.new("v", -(-to.bits // 32))
         for n in range(to.lanes):
             (word, place), (at, part) = divmod(n, 32 // to.elem.bits), divmod(n, 32 // of.elem.bits)
@@ -100,16 +100,16 @@ class XeVectors(Elements):
                 self._convert_element(into, place, to.elem, held, part, of.elem, saturates)
         return dst
 
-    def _low_bits(self, into: Reg, place: int, to: Type, held: Reg, part: int) -> None:
-        """Set element `place` of each dword of `into` to bits of `held`, beginning at its element `part`."""
+    def _low_bits(self, into: Reg, place: int, to: Type, source: Reg, part: int) -> None:
+        """Set element `place` of each dword of `into` to bits of `source`, beginning at its element `part`."""
         kind, apart = UNSIGNED[to.bytes], 32 // to.bits
-        written, read = region(into, kind, place, apart), region(held, kind, part, apart)
+        written, read = region(into, kind, place, apart), region(source, kind, part, apart)
         self.out.emit("mov", (written,), (read,), lanes=self.out.lanes, partial=place > 0)
 
     def _convert_element(
-        self, into: Reg, place: int, to: Type, held: Reg, part: int, of: Type, saturates: bool
+        self, into: Reg, place: int, to: Type, source: Reg, part: int, of: Type, saturates: bool
     ) -> None:
-        """Convert element `part` of each dword of `held` to element `place` of `into`; place 0 begins a new dword.
+        """Convert element `part` of each dword of `source` to element `place` of `into`; place 0 begins a new dword.
 
         From 12.5 on, an f16 that is converted from or to a dword is in the lowest bits of that dword, and any narrower
         destination begins where its source does (PRM, General Restrictions Based on Operand Types): bit moves bring it
@@ -117,13 +117,13 @@ class XeVectors(Elements):
         """
         out, apart = self.out, 32 // to.bits
         if of is bf16:  # bf16 is the upper half of an f32, and cannot be the source of a conversion
-            bits = region(held, "uw", part, 2), Literal(16, "uw")
+            bits = region(source, "uw", part, 2), Literal(16, "uw")
             out.emit("shl", (region(into, "ud"),), bits, lanes=out.lanes)
             return
         if of is f16 and part:
-            held, part = self._bits(held, of.bits, of.bits), 0
+            source, part = self._bits(source, of.bits, of.bits), 0
         written = region(into, TYPES[to], place, apart, saturated=saturates)
-        read = region(held, TYPES[of], part, 32 // of.bits)
+        read = region(source, TYPES[of], part, 32 // of.bits)
         if place and to is not bf16:
             low = region(out.new("v"), TYPES[to], 0, apart, saturated=saturates)
             out.emit("mov", (low,), (read,), lanes=out.lanes)
@@ -187,4 +187,4 @@ class XeVectors(Elements):
 
     def _nothing(self, name: str) -> Operand:
         """Return the first addend: a zero whose sign does not matter, as in a product of a minus zero."""
-        return Literal(0, "w") if name == "dp4a" else region(self.out.kept(Literal(0, "ud")), "f", 0, 0)
+        return Literal(0, "w") if name == "dp4a" else region(self.out.kernel_constant(Literal(0, "ud")), "f", 0, 0)

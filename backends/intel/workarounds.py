@@ -26,7 +26,7 @@ from collections.abc import Iterator, Sequence
 
 from convgen.backends.intel.isa import OPCODES, Message, XeInstruction, region
 from convgen.backends.intel.leads import Places, lead_chains
-from convgen.backends.intel.neighbours import part_factors, part_halves
+from convgen.backends.intel.neighbours import separate_factors, separate_halves
 from convgen.backends.intel.physical import Physical
 from convgen.backends.intel.tables import Generation, Workaround
 from convgen.backends.machine.instruction import BasicBlock, Function, Instruction, Reg, Unit
@@ -92,7 +92,7 @@ def applied(function: Function, physical: Physical, generation: Generation, regi
         function, places = lead_chains(function, physical, generation.dpas_chains, registers, refreshed)
     else:
         function = refreshed(function)
-    for workaround, part in ((Workaround.HALVES_KEPT, part_halves), (Workaround.FACTORS_KEPT, part_factors)):
+    for workaround, part in ((Workaround.HALVES_KEPT, separate_halves), (Workaround.FACTORS_KEPT, separate_factors)):
         if workaround in workarounds:
             function, added = part(function, physical)
             places = {**places, **added}

@@ -185,12 +185,12 @@ def parse(text: str) -> tuple[str, list[tuple[KernelInfo, str]]]:
     return target, list(kernels.values())
 
 
-def _info(found: Sequence[tuple[int, str, str]]) -> KernelInfo:
+def _info(directive_lines: Sequence[tuple[int, str, str]]) -> KernelInfo:
     """Return a kernel from its directives as (line, key, value), `kernel` first."""
-    first, _, name = found[0]
+    first, _, name = directive_lines[0]
     fields: dict[str, Any] = {"name": name}
     arguments = []
-    for line, key, value in found[1:]:
+    for line, key, value in directive_lines[1:]:
         try:
             if key == "argument":
                 arguments.append(_argument(value))

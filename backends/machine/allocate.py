@@ -28,7 +28,7 @@ class Bank:
     is_strict: bool = True  #: whether tuples take only their preferred places
     #: Whether the largest tuples are placed first, so that smaller ones fill gaps; else tuples go by first use.
     largest_first: bool = False
-    aside: int = 0  #: words at the end that only pinned registers take
+    pinned_only: int = 0  #: words; the last ones, which only pinned registers take
 
     def align(self, size: int) -> int:
         for least, alignment in self._by_size:
@@ -88,7 +88,7 @@ def allocate(
 
 def _place(v: VirtualRegister, mask: int, bank: Bank, words: Sequence[int]) -> int | None:
     """Return the first free preferred place of a register, else the first that it may take; None if there is none."""
-    free = words[: max(0, bank.limit - bank.aside)] if bank.aside else words
+    free = words[: max(0, bank.limit - bank.pinned_only)] if bank.pinned_only else words
     if bank.period and v.residue is not None:
         at = _first_fit(free, mask, v.size, bank.period, bank.first + (v.residue - bank.first) % bank.period)
         if at is not None or bank.is_strict:
@@ -140,7 +140,7 @@ class Liveness:
 
     @cached_property
     def starts(self) -> Sequence[int]:
-        """The first position of each block, and the end of the last."""
+        """Return the first position of each block, and the end of the last."""
         return [0, *accumulate(2 * len(block.instructions) for block in self.function.blocks)]
 
     def ranges(self, *, hold: int = 0) -> Mapping[VirtualRegister, int]:
@@ -149,10 +149,10 @@ class Liveness:
         With `hold`, sources stay live for up to `hold` instructions within the block, as far as `Opcode.holds` says.
         """
         if hold not in self._ranges:
-            self._ranges[hold] = self._find(hold)
+            self._ranges[hold] = self._find_ranges(hold)
         return self._ranges[hold]
 
-    def _find(self, hold: int) -> dict[VirtualRegister, int]:
+    def _find_ranges(self, hold: int) -> dict[VirtualRegister, int]:
         ranges: dict[VirtualRegister, int] = {}
         start = 0
         for b, steps, live_out in zip(self.function.blocks, self._steps, self._live_out):
@@ -235,7 +235,7 @@ def _begin_in_parts(code: Sequence[Instruction], steps: Sequence[_Step]) -> None
 
 
 def _summary(steps: Sequence[_Step]) -> tuple[dict[VirtualRegister, None], set[VirtualRegister]]:
-    """Return the registers that are live into a block whatever follows it, and those in which it starts values."""
+    """Return the registers that are live into a block by its own reads, and those in which it starts values."""
     needed: dict[VirtualRegister, None] = {}
     all_begun: set[VirtualRegister] = set()
     for read, written, begun in reversed(steps):

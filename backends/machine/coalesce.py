@@ -75,7 +75,7 @@ class Coalescing(ABC):
 
     def _last(self, place: Reg, move: Instruction) -> int:
         """Return the index of the last instruction that touched the destination of a move, or -1."""
-        return max(self.touched.get(part, -1) for part in self._around(place, move))
+        return max(self.touched.get(part, -1) for part in self._must_be_untouched(place, move))
 
     @abstractmethod
     def _moved(self, i: Instruction) -> Move | None:
@@ -93,6 +93,6 @@ class Coalescing(ABC):
         """Return the parts of registers that a reader of an operand touches, or its `writer`."""
         return [(r.vreg, word) for word in range(r.first, r.first + r.count)]
 
-    def _around(self, place: Reg, move: Instruction) -> Iterable[Hashable]:
+    def _must_be_untouched(self, place: Reg, move: Instruction) -> Iterable[Hashable]:
         """Return the parts that nothing may have touched if a move is to be dropped."""
         return self._parts(place, move)

@@ -8,7 +8,7 @@ from convgen.ir.types import s32
 _EXACT = 1 << 24  #: every integer up to this is exact in f32
 
 
-def odd(a: Expr) -> Expr:
+def round_to_odd(a: Expr) -> Expr:
     """Return a 32-bit integer that is exact in f32 and rounds to the same bf16 as `a`.
 
     In large integers a nonzero low byte becomes 0x80 (round to odd); rounding first to f32 and then to bf16 would round

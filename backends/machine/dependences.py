@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from convgen.backends.machine.epochs import Ahead
+from convgen.backends.machine.barrier_accesses import Ahead
 from convgen.backends.machine.instruction import Access, Instruction, VirtualRegister
 
 #: Index of an instruction, whether it is of the loop's next iteration, and the instructions that must precede it: index
@@ -13,8 +13,8 @@ from convgen.backends.machine.instruction import Access, Instruction, VirtualReg
 Dependences = tuple[int, bool, dict[int, int]]
 
 
-def dependences(body: Sequence[Instruction], published: Ahead, turns: int = 1) -> Iterator[Dependences]:
-    """Yield the dependences within a block; with two `turns`, of a loop, also those of the next iteration on this one.
+def dependences(body: Sequence[Instruction], published: Ahead, iterations: int = 1) -> Iterator[Dependences]:
+    """Yield the dependences within a block; with two `iterations` also those of a loop's next one on this.
 
     A memory access depends on accesses that it may conflict with; a barrier keeps shared-memory accesses on their side.
     A copy from global to shared memory may cross barriers, except the barrier that publishes it (`published`). In a
@@ -24,24 +24,24 @@ def dependences(body: Sequence[Instruction], published: Ahead, turns: int = 1) -
     latencies = [i.op.latency for i in body]
     registers, flags, memory = (
         _Registers(latencies),
-        _Flags(body, is_loop=turns > 1),
-        _Memory(body, published, turns > 1),
+        _Flags(body, is_loop=iterations > 1),
+        _Memory(body, published, iterations > 1),
     )
-    for turn in range(turns):
+    for iteration in range(iterations):
         for n, i in enumerate(body):
-            predecessors = registers.step(n, i, last=turn > 0)
-            for before in flags.step(n) if not turn else ():
+            predecessors = registers.step(n, i, last=iteration > 0)
+            for before in flags.step(n) if not iteration else ():
                 predecessors[before] = max(predecessors.get(before, 0), 1)
-            for before in memory.step(n, turn, is_barrier=i.op.barrier):
+            for before in memory.step(n, iteration, is_barrier=i.op.barrier):
                 if before < len(body):  # the next iteration's own accesses do not matter
                     predecessors[before] = max(predecessors.get(before, 0), latencies[before] if i.op.barrier else 1)
             if predecessors:
-                yield n, turn > 0, predecessors
+                yield n, iteration > 0, predecessors
 
 
 #: Key of a kind: whether it is a fence; the barrier, if it is one; the memory that it accesses, reads from, and also
 #: accesses.
-_Signs = tuple[bool, Instruction | None, Access | None, Access | None, Access | None]
+_KindKey = tuple[bool, Instruction | None, Access | None, Access | None, Access | None]
 
 
 class _Kind(NamedTuple):
@@ -67,7 +67,7 @@ class _Kind(NamedTuple):
         return cls(is_fence, barrier, access, origin, accesses, any(a.space == "shared" for a in accesses))
 
 
-def _signs(i: Instruction) -> _Signs | None:
+def _kind_key(i: Instruction) -> _KindKey | None:
     """Return the key of an instruction's kind; None if it neither touches memory nor orders accesses."""
     if i.access is None and not i.op.barrier and not i.op.fence:
         return None
@@ -81,18 +81,18 @@ class _Memory:
     """
 
     def __init__(self, body: Sequence[Instruction], published: Ahead, across: bool) -> None:
-        signs = list(map(_signs, body))
-        number = {each: n for n, each in enumerate(dict.fromkeys(each for each in signs if each is not None))}
-        kinds = [_Kind.of(*each) for each in number]
-        self._kinds = [-1 if each is None else number[each] for each in signs]  # by number
+        keys = list(map(_kind_key, body))
+        number = {key: n for n, key in enumerate(dict.fromkeys(key for key in keys if key is not None))}
+        kinds = [_Kind.of(*key) for key in number]
+        self._kinds = [-1 if key is None else number[key] for key in keys]  # of each instruction, by number
         self._before = [
             [n for n, other in enumerate(kinds) if _ordered(other, kind, published, across)] for kind in kinds
         ]
         self._members = [0] * len(kinds)
-        self._behind: dict[int, int] = {}  #: operation -> the operations that precede it, and itself
+        self._preceding: dict[int, int] = {}  #: operation -> the operations that precede it, and itself
         self._awaited: dict[int, int] = {}  #: barrier -> the operations that it waits for
 
-    def step(self, n: int, turn: int, *, is_barrier: bool) -> list[int]:
+    def step(self, n: int, iteration: int, *, is_barrier: bool) -> list[int]:
         """Return the earlier operations that an instruction must follow, and record the instruction.
 
         The result omits what follows transitively: predecessors of a predecessor, and, for a barrier, operations that
@@ -104,18 +104,18 @@ class _Memory:
         remaining = 0
         for other in self._before[kind]:
             remaining |= self._members[other]
-        place = turn * len(self._kinds) + n
-        behind = 1 << place
+        place = iteration * len(self._kinds) + n
+        preceding = 1 << place
         if is_barrier:
             self._awaited[place] = remaining
         predecessors = []
         while remaining:
             latest = remaining.bit_length() - 1
             predecessors.append(latest)
-            behind |= self._behind[latest]
-            remaining &= ~(1 << latest | self._awaited.get(latest, 0) if is_barrier else behind)
+            preceding |= self._preceding[latest]
+            remaining &= ~(1 << latest | self._awaited.get(latest, 0) if is_barrier else preceding)
         self._members[kind] |= 1 << place
-        self._behind[place] = behind
+        self._preceding[place] = preceding
         return predecessors
 
 
@@ -149,7 +149,7 @@ class _Flags:
 
     def __init__(self, body: Sequence[Instruction], *, is_loop: bool) -> None:
         self._body = body
-        self._wanted = set(_wanted(body, is_loop))
+        self._setters_with_readers = set(_setters_with_readers(body, is_loop))
         self._setter: dict[str, int] = {}
         self._readers: dict[str, list[int]] = {}
         self._idle: dict[str, list[int]] = {}  #: setters since, without readers
@@ -163,7 +163,7 @@ class _Flags:
             self._readers.setdefault(flag, []).append(n)
         for flag in i.flag_defs():
             predecessors.update(self._readers.get(flag, ()))
-            if (n, flag) in self._wanted:
+            if (n, flag) in self._setters_with_readers:
                 predecessors.update(self._idle.pop(flag, ()))
                 self._setter[flag], self._readers[flag] = n, []
             else:
@@ -171,7 +171,7 @@ class _Flags:
         return predecessors - {n}
 
 
-def _wanted(body: Sequence[Instruction], is_loop: bool) -> Iterator[tuple[int, str]]:
+def _setters_with_readers(body: Sequence[Instruction], is_loop: bool) -> Iterator[tuple[int, str]]:
     """Yield each instruction that sets a flag for a reader, with the flag."""
     asked: dict[str, bool] = {}  #: whether the next instruction that names the flag reads it
     for n in reversed(range(len(body))):

@@ -19,7 +19,9 @@ class Emitter(ABC):
         self.loops = 0  # loops around the current block
         self.begin = 0  # number of entry instructions that set up the machine; constants are loaded after them
         self._count = 0
-        self._kept: dict[tuple[str, tuple[Operand, ...]], Reg] = {}  # constants of the whole kernel, by bank and value
+        self._constants: dict[
+            tuple[str, tuple[Operand, ...]], Reg
+        ] = {}  # constants of the whole kernel, by bank and value
         self.newest: dict[str, Reg] = {}  # newest tuple of each bank
         self.block = self.start_block("entry")
 
@@ -30,9 +32,9 @@ class Emitter(ABC):
         return self.block
 
     def finish(self) -> Function:
-        """Return the function, after loading the kept constants where its code begins."""
+        """Return the function, after loading the constants of the whole kernel where its code begins."""
         self.block, self.line = BasicBlock("kept"), 0
-        for (_, values), dst in self._kept.items():
+        for (_, values), dst in self._constants.items():
             for n, value in enumerate(values):
                 self.move(dst.words(n, 1), value)
         entry = self.function.blocks[0].instructions
@@ -47,11 +49,11 @@ class Emitter(ABC):
         self.newest[bank] = Reg(VirtualRegister(self._count, bank, size, name, fixed, residue), 0, size)
         return self.newest[bank]
 
-    def kept(self, *values: Operand, bank: str = "s", name: str = "") -> Reg:
-        """Return a tuple that holds these values, constants of one word each, throughout the function."""
-        if (bank, values) not in self._kept:
-            self._kept[bank, values] = self.new(bank, len(values), name)
-        return self._kept[bank, values]
+    def kernel_constant(self, *values: Operand, bank: str = "s", name: str = "") -> Reg:
+        """Return a tuple with these constants, one word each, which keeps them throughout the function."""
+        if (bank, values) not in self._constants:
+            self._constants[bank, values] = self.new(bank, len(values), name)
+        return self._constants[bank, values]
 
     @abstractmethod
     def move(self, dst: Reg, src: Operand, comment: str = "") -> None:
@@ -69,7 +71,7 @@ class Emitter(ABC):
     def retarget(self, made: Operand, to: Reg) -> bool:
         """Let the last instruction write `to` instead of the fresh `made`; False if `made` is not its result."""
 
-    def redirect(self, made: Reg, to: Reg, since: int) -> bool:
+    def redirect(self, fresh: Reg, to: Reg, since: int) -> bool:
         """Let the block's instructions from index `since` on write `to` instead of the fresh tuple `made`.
 
         Return False if other instructions write part of `made`, or if one of these reads a word of `to` after it is
@@ -77,15 +79,15 @@ class Emitter(ABC):
         """
         written, writers = 0, list[Instruction]()
         for i in self.block.instructions[since:]:
-            kept, words = _words(to.vreg, i.uses()), _words(made.vreg, i.defs())
-            if written & kept or _words(made.vreg, i.uses()):
+            kept, words = _words(to.vreg, i.uses()), _words(fresh.vreg, i.defs())
+            if written & kept or _words(fresh.vreg, i.uses()):
                 return False
             if words:
                 if len(i.dst) > 1 or type(i.dst[0]) is not Reg or (kept and i.early_clobber):
                     return False
                 written |= words << to.first
                 writers.append(i)
-        if made.bank != to.bank or not made.whole or written != _words(to.vreg, (to,)):
+        if fresh.bank != to.bank or not fresh.whole or written != _words(to.vreg, (to,)):
             return False
         for i in writers:
             (old,) = i.defs()

@@ -49,14 +49,14 @@ class Opcode:
     busy: int = 1  #: issue slots; until the unit accepts the next instruction
     reads: tuple[str, ...] = ()  #: flags read besides the operands
     writes: tuple[str, ...] = ()  #: flags written besides the operands
-    holds: int = 0  #: instructions, counted from itself, that should not overwrite its sources, which it reads late
+    holds: int = 0  #: instructions; it reads its sources late: so many, itself included, should not overwrite them
     early_clobber: bool = False  #: the destination must not overlap the sources (tied accumulators aside)
     barrier: bool = False  #: orders the workgroup's accesses to shared memory
     fence: bool = False  #: no access to memory moves across it
     drains: bool = False  #: waits until all earlier accesses to global memory have completed
     jumps: bool = False  #: branches unconditionally
     ends: bool = False  #: ends the program
-    commutes: bool = False  #: its first two sources may be exchanged
+    commutes: bool = False  #: its first two sources may be swapped
     literal: bool = False  #: takes a literal (a constant without inline encoding) as its first source
     merges: bool = False  #: keeps part of its destination, which is therefore its last source, too, and is printed once
     results: tuple[Role, ...] = ()  #: roles of the destination operands; empty if unchecked
@@ -161,9 +161,9 @@ class Access(NamedTuple):
     slot: int
     write: bool
     private: bool = False  #: no other subgroup touches this memory
-    #: bytes a lane; width by which addresses are distributed over subgroups. Two accesses with equal width never meet
-    #: at an address of different subgroups; 0: not distributed
-    dealt: int = 0
+    #: bytes a lane; granularity at which the copy distributes addresses over lanes and subgroups. Two accesses with
+    #: equal granularity never touch one address in different subgroups; 0: not distributed
+    distribution: int = 0
 
     def conflicts(self, other: Access) -> bool:
         if not (self.write or other.write) or self.region != other.region or self.space != other.space:
@@ -238,11 +238,11 @@ class Instruction:
 
     def defs(self) -> Sequence[Reg]:
         """Return the registers written."""
-        return (self._registers or self._found()).written
+        return (self._registers or self._operand_registers()).written
 
     def uses(self) -> Sequence[Reg]:
         """Return the registers read, including destinations that are kept in part."""
-        return (self._registers or self._found()).read
+        return (self._registers or self._operand_registers()).read
 
     def touched(self) -> list[Reg]:
         """Return the registers whose contents are read, without destinations that are kept in part."""
@@ -250,11 +250,11 @@ class Instruction:
 
     def flag_defs(self) -> Sequence[str]:
         """Return the flags written."""
-        return (self._registers or self._found()).flags_written
+        return (self._registers or self._operand_registers()).flags_written
 
     def flag_uses(self) -> Sequence[str]:
         """Return the flags read."""
-        return (self._registers or self._found()).flags_read
+        return (self._registers or self._operand_registers()).flags_read
 
     def _written(self) -> list[Reg]:
         return [r for r in self.dst if isinstance(r, Reg)]
@@ -262,7 +262,7 @@ class Instruction:
     def _read(self) -> list[Reg]:
         return self.touched()
 
-    def _found(self) -> _Registers:
+    def _operand_registers(self) -> _Registers:
         """Return the registers and flags, computed on first use."""
         self._registers = _Registers(
             tuple(self._written()),

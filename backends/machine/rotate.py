@@ -22,15 +22,15 @@ def rotate(function: Function) -> Function:
     for n, block in enumerate(blocks):
         if n and n in function.successors(n) and function.successors(n - 1) == [n] and multiplies(block):
             others = [other for m, other in enumerate(function.blocks) if m != n]
-            first = _first(block.instructions, others)
+            first = _movable_scalars(block.instructions, others)
             if first:
                 ahead, again = blocks[n - 1], [evolve(i) for i in first]
                 blocks[n - 1] = BasicBlock(ahead.label, ahead.instructions + again, ahead.comment)
-                blocks[n] = BasicBlock(block.label, _turned(block.instructions, first), block.comment)
+                blocks[n] = BasicBlock(block.label, _rotated(block.instructions, first), block.comment)
     return Function(function.name, blocks)
 
 
-def _turned(body: Sequence[Instruction], first: Sequence[Instruction]) -> list[Instruction]:
+def _rotated(body: Sequence[Instruction], first: Sequence[Instruction]) -> list[Instruction]:
     """Return the body with `first` moved to its end, before the branch and the instruction that sets its condition."""
     moved = set(first)
     rest = [i for i in body if i not in moved]
@@ -39,11 +39,11 @@ def _turned(body: Sequence[Instruction], first: Sequence[Instruction]) -> list[I
     return [*rest[:begin], *first, *rest[begin:]]
 
 
-def _first(body: list[Instruction], others: Collection[BasicBlock]) -> list[Instruction]:
+def _movable_scalars(body: list[Instruction], others: Collection[BasicBlock]) -> list[Instruction]:
     """Return the scalar instructions for loads before the first barrier that can move to the end of the body."""
     straight = body[: len(body) - len(terminators(body))]
     upto = next((n for n, i in enumerate(straight) if i.op.barrier), 0)
-    wanted = _feeding(straight[:upto])
+    wanted = _feeding_loads(straight[:upto])
     outside = {r.vreg for block in others for i in block.instructions for r in i.uses()} if wanted else set()
     while True:
         movable = _movable(straight, wanted, outside)
@@ -52,7 +52,7 @@ def _first(body: list[Instruction], others: Collection[BasicBlock]) -> list[Inst
         wanted = set(movable)
 
 
-def _feeding(body: Sequence[Instruction]) -> set[Instruction]:
+def _feeding_loads(body: Sequence[Instruction]) -> set[Instruction]:
     """Return the scalar instructions that loads from global memory depend on."""
     needed, feeding = set[VirtualRegister | str](), set[Instruction]()
     for i in reversed(body):

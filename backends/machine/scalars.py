@@ -37,7 +37,7 @@ class Scalars(ABC):
         return self._computed(e)
 
     def named(self, e: Expr) -> Operand:
-        """Return the value as a variable keeps it."""
+        """Return the value in the form that a variable keeps, which a family may choose (negated, for instance)."""
         return self.value(e)
 
     def adds_to(self, v: Var, e: Expr) -> bool:
@@ -64,7 +64,7 @@ def retyped(type: AnyType, elem: Type) -> AnyType:
 
 
 def plain(e: Expr) -> Expr:
-    """Rewrite a bool, or a vector of bools, so that its root is no select, conversion or comparison of bools."""
+    """Return an equal bool, or vector of bools, whose root is no select, conversion or comparison of bools."""
     match e:
         case Select(cond, a, b):
             if isinstance(e.type, VectorType) and not isinstance(cond.type, VectorType):

@@ -15,23 +15,31 @@ from heapq import heapify, heappop, heappush
 import attrs
 
 from convgen.backends.machine.allocate import Bank
+from convgen.backends.machine.barrier_accesses import Ahead, accesses_ahead
 from convgen.backends.machine.dependences import dependences
-from convgen.backends.machine.epochs import Ahead, accesses_ahead
+from convgen.backends.machine.headroom import Headroom, headrooms
 from convgen.backends.machine.instruction import BasicBlock, Function, Instruction, Unit
-from convgen.backends.machine.room import Room, rooms
 from convgen.backends.machine.steady import Busy, steady
 from convgen.ir.record import define
 
 #: Looking up an attribute of an Enum takes as long as ten names.
 _MATRIX, _GLOBAL, _SHARED, _VALU = Unit.MATRIX, Unit.GLOBAL, Unit.SHARED, Unit.VALU
 
-_MANY = 6  #: matrix products per accumulator in a block; with fewer, all operands arrive at about the same time
+# Clocks below are those of an iteration of two workgroups on a CU (gfx942), with different values of the constant:
+# `convgen conv mb32ic64ih56oc64oh56kh3ph1 --dir FWD_B --dt f16 --attr-post-ops OPS -o k; convgen profile k.hsaco`.
 
-#: Operations per accumulator register. Above this, and with slow functions such as the exponential among them, the
-#: operations on accumulators are a chain, whose temporaries count. Conversions alone are not.
-_LONG = 3
+#: Matrix products per accumulator in a block. With fewer, all operands arrive at about the same time. With `sum+relu`,
+#: 1 to 6 give equal clocks; with 8, prologue and epilogue of one workgroup take 6144 instead of 5856 clocks.
+_MANY_PRODUCTS = 6
 
-_AHEAD = 2  #: accumulators; work on this many takes as long as a read of shared memory
+#: Vector operations per accumulator register. With more, and with slow functions such as the exponential among them,
+#: the operations on accumulators keep program order, to bound their temporaries. Conversions alone do not count.
+#: With `gelu_erf`, 0 to 9 give 1515 clocks; 99, as good as no bound, gives 1629.
+_LONG_CHAIN = 3
+
+#: Accumulators; work on this many takes as long as a read of shared memory. With `sum+relu`, 2 gives 1624 clocks; 0, 1,
+#: 3 and 4 give 1666, 1631, 1627 and 1648.
+_ACCUMULATORS_AHEAD = 2
 
 
 def schedule(
@@ -46,7 +54,7 @@ def schedule(
     behind = {n for loop in loops for n in function.successors(loop)} - loops
     ahead = {n for n in range(len(function.blocks)) if loops & set(function.successors(n))} - loops
     published = accesses_ahead(function)
-    within_rooms = rooms(function, within) if within else None
+    headroom_of = headrooms(function, within) if within else None
 
     def body(index: int, block: BasicBlock) -> list[Instruction]:
         if not multiplies(block) and index not in ahead:
@@ -55,8 +63,8 @@ def schedule(
         straight = block.instructions[: len(block.instructions) - len(tail)]
         if index in loops:
             return steady(straight, published, busy, len(tail)) + tail
-        room = within_rooms[index] if within_rooms else None
-        return _Scheduler(straight, published, busy, index in behind).run(room) + tail
+        headroom = headroom_of[index] if headroom_of else None
+        return _Scheduler(straight, published, busy, index in behind).run(headroom) + tail
 
     return function.rewritten(body)
 
@@ -85,7 +93,7 @@ class _Scheduler:
                 self.nodes[before].successors[n] = latency
         self._keep_chains()
         self._heights(busy)
-        self._take_turns(is_last)
+        self._stagger_accumulators(is_last)
 
     # ------------------------------------------------------------ urgency
 
@@ -117,7 +125,7 @@ class _Scheduler:
         behind = self._behind_products()
         sums = {r.vreg for node in self.nodes if node.unit is _MATRIX for r in node.instruction.defs()}
         slow = any(self.nodes[n].instruction.op.busy > 1 for n in behind)
-        if not slow or len(behind) <= _LONG * sum(v.size for v in sums):
+        if not slow or len(behind) <= _LONG_CHAIN * sum(v.size for v in sums):
             return
         for before, n in itertools.pairwise(behind):
             if n not in self.nodes[before].successors:
@@ -143,7 +151,7 @@ class _Scheduler:
 
     # ------------------------------------------------------------ accumulators one after the other
 
-    def _take_turns(self, is_last: bool) -> None:
+    def _stagger_accumulators(self, is_last: bool) -> None:
         """Finish some accumulators before others, if they have many products and the work on the results takes longer.
 
         If all accumulators were ready at once, none of that work would overlap with matrix instructions. After a loop,
@@ -160,13 +168,13 @@ class _Scheduler:
                 turns[s] = turns[s] if self.nodes[s].unit is _MATRIX else max(turns[s], turns[n])
         behind = [op for op in (self.nodes[n].instruction.op for n in turns) if op.unit is _VALU]
         covered = 0 if is_last else self.matrix_slots
-        if sum(op.busy for op in behind) <= covered or len(products) < _MANY * len(number):
+        if sum(op.busy for op in behind) <= covered or len(products) < _MANY_PRODUCTS * len(number):
             return
         # operands of products take the turn of the first product that uses them
         for n in reversed(range(len(self.nodes))):
             if n not in turns:
                 turn = min((turns[s] for s in self.nodes[n].successors), default=len(number))
-                turns[n] = turn - (_AHEAD if self.nodes[n].unit is _SHARED else 0)
+                turns[n] = turn - (_ACCUMULATORS_AHEAD if self.nodes[n].unit is _SHARED else 0)
         self._chain(products)
         highest = max(node.height for node in self.nodes)
         for n, node in enumerate(self.nodes):  # global memory has its own queue
@@ -184,11 +192,11 @@ class _Scheduler:
 
     # ------------------------------------------------------------ issue
 
-    def run(self, room: Room | None = None) -> list[Instruction]:
+    def run(self, headroom: Headroom | None = None) -> list[Instruction]:
         """Return the block in its new order.
 
-        Among the instructions that can issue in a slot, matrix work goes first, then the most urgent one. If `room` has
-        no registers for the chosen one ahead of its place, the first remaining instruction in program order goes.
+        Among the instructions that can issue in a slot, matrix work goes first, then the most urgent one. If `headroom`
+        has no registers for that one so early, the first remaining instruction in program order goes.
         """
         out: list[Instruction] = []
         ready: dict[Unit, list[tuple[int, int]]] = {node.unit: [] for node in self.nodes}  # (urgency, node), by urgency
@@ -213,17 +221,17 @@ class _Scheduler:
                 slot = min(later)
                 continue
             n = ready[best][0][1]
-            if room is None or room.admits(n):
+            if headroom is None or headroom.admits(n):
                 heappop(ready[best])
             else:
-                n = room.first
+                n = headroom.first
                 best, there = self.nodes[n].unit, self.nodes[n].ready
                 queue, entry = (ready[best], self._urgency(n)) if there <= slot else (waiting, there)
                 queue.remove((entry, n))
                 heapify(queue)
                 slot = max(slot, there, free[best])
-            if room is not None:
-                room.take(n)
+            if headroom is not None:
+                headroom.take(n)
             node = self.nodes[n]
             out.append(node.instruction)
             free[best] = slot + node.instruction.op.busy
@@ -238,7 +246,7 @@ class _Scheduler:
         return out
 
     def _urgency(self, n: int) -> int:
-        """Return the longest path from a node to the end, negated. Loads from global memory go ahead of all others."""
+        """Return the longest path from a node to the end, negated; for a global load, plus the block's matrix work."""
         node = self.nodes[n]
         return -node.height - (self.matrix_slots if node.unit is _GLOBAL else 0)
 

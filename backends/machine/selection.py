@@ -36,8 +36,10 @@ def atomic(s: st.GlobalAtomic | st.FlatAtomic, rows: Mapping[tuple[str, Type], R
     """Return the row of an atomic operation. Raises Unsupported if the target lacks it."""
     row = rows.get((s.op, s.value.type.elem))
     if row is None or s.value.type.lanes != 1:
-        has = ", ".join(str(elem) for op, elem in rows if op == s.op)
-        raise Unsupported(f"given atomic {s.op} of {s.value.type}, wanted one element a message, on {target} of {has}")
+        types = ", ".join(str(elem) for op, elem in rows if op == s.op) or "no type"
+        raise Unsupported(
+            f"given atomic {s.op} of {s.value.type}, wanted one element a message, on {target} of {types}"
+        )
     return row
 
 
@@ -102,7 +104,7 @@ class Selector(ABC):
     def next_iteration(self, counter: Reg, end: Operand, label: str, comment: str) -> None:
         """Increment the counter, and branch back to `label` while it is less than `end`."""
 
-    def next_turn(self, counter: Reg, label: str, comment: str) -> None:
+    def count_down(self, counter: Reg, label: str, comment: str) -> None:
         """Decrement the counter, and branch back to `label` while iterations are left. Needs `counts_down`."""
         raise NotImplementedError
 
@@ -133,22 +135,22 @@ class Selector(ABC):
         else:
             self.scalars.env[s.var] = self.scalars.named(s.value)
             self.scalars.lets[s.var] = s.value
-        made = self.out.block.instructions[before:]
-        if made and not made[-1].comment and not s.var.is_temporary and not isinstance(s.value, Mma):
-            made[-1].comment = s.var.name
+        emitted = self.out.block.instructions[before:]
+        if emitted and not emitted[-1].comment and not s.var.is_temporary and not isinstance(s.value, Mma):
+            emitted[-1].comment = s.var.name
 
     def _surface(self, e: Surface) -> Reg:
         raise VerifyError(f"selection: {e} on a target without surfaces")
 
-    def room(self, v: Var, residue: int | None = None) -> Reg:
-        """Return registers for a load's result: those that are reserved for it, or new ones."""
+    def load_registers(self, v: Var, residue: int | None = None) -> Reg:
+        """Return the registers that a load writes: a carried value's or an operand's (`into`), or new ones."""
         operand = self.operand_of.get(v)
         if operand is not None and v not in self.into:
-            self._share_out(operand, self.out.new("v", operand.type.bits // 32, operand.name, residue=residue))
+            self._distribute_loads(operand, self.out.new("v", operand.type.bits // 32, operand.name, residue=residue))
         return self.into.get(v) or self.out.new("v", -(-v.type.bits // 32), v.name, residue=residue)
 
-    def _share_out(self, operand: Var, whole: Reg) -> None:
-        """Let loads write into the registers of the operand whose parts they bring."""
+    def _distribute_loads(self, operand: Var, whole: Reg) -> None:
+        """Let each load write its part of an operand's registers directly."""
         at = 0
         for part in self.operands[operand]:
             words = part.type.bits // 32
@@ -164,7 +166,7 @@ class Selector(ABC):
 
     def _stored(self, e: Expr) -> Reg:
         """Return the value of a store in vector registers."""
-        return self.vectors.tuple_of(self.vectors.held(e))
+        return self.vectors.tuple_of(self.vectors.vector_registers(e))
 
     # ------------------------------------------------------------ loops
 
@@ -194,7 +196,7 @@ class Selector(ABC):
         self._carry(s.carried, s.yields)
         out.loops -= 1
         if counts_down:
-            self.next_turn(counter, label, f"next {s.var.name}")
+            self.count_down(counter, label, f"next {s.var.name}")
         else:
             self.next_iteration(counter, end, label, f"next {s.var.name}")
         out.start_block(f"{label}_end")
@@ -259,7 +261,7 @@ class Selector(ABC):
             if not brought or len(parts) != 1 or last_use.get(c, -1) >= min(brought):
                 continue
             if y in self.operands:
-                self._share_out(y, parts[0])
+                self._distribute_loads(y, parts[0])
             else:
                 self.into[y] = parts[0]
 

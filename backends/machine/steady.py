@@ -1,7 +1,7 @@
 """Order a loop's body around its matrix instructions, as if its iterations repeated without end.
 
 Matrix instructions keep their order and are spread over an iteration, which takes as long as the busiest unit, or as
-memory latency. Each other instruction gets a slot: as late as its users allow, also those of the next iteration; loads
+memory latency. Every other instruction gets a slot: as late as its users allow, also those of the next iteration; loads
 from global memory go long before their use. Slots are preferences: the final order also obeys the dependences, so that
 it is correct whatever the slots are.
 """
@@ -13,8 +13,8 @@ from heapq import heapify, heappop, heappush
 
 import attrs
 
+from convgen.backends.machine.barrier_accesses import Ahead
 from convgen.backends.machine.dependences import dependences
-from convgen.backends.machine.epochs import Ahead
 from convgen.backends.machine.instruction import Instruction, Unit
 from convgen.ir.record import define, frozen
 
@@ -25,21 +25,21 @@ Busy = Callable[[Instruction], int]
 #: random problems that change take .975 (gfx942) and .983 (gfx950) of the time that they take with 1000 clocks; with
 #: 2000 they take .982 and .991.
 _AHEAD = 375
-_STRETCHES = 3  #: iteration lengths to try, each longer than the last by the longest wait for memory
-_ARRIVALS = 4  #: iterations of the arrival analysis, at most
-_TURNS = 3  #: iterations that the cost estimate runs through
+_LENGTHS_TRIED = 3  #: iteration lengths to try, each longer than the last by the longest wait for memory
+_ARRIVAL_ROUNDS = 4  #: iterations of the arrival analysis, at most
+_ESTIMATED_ITERATIONS = 3  #: iterations that the cost estimate runs through
 #: slots; a shared-memory access goes this far ahead of a barrier that does not wait for it, so that the pipe is free
 #: for the reads behind the barrier. By `convgen profile`, 4 is faster than 1, 8 or 20 (gradients of weights by 1 to 3
 #: %).
-_CLEARING = 4
-_QUEUE = 16  #: slots of work that a pipe queues before issue waits: 64 clocks
+_BARRIER_DISTANCE = 4
+_QUEUE = 16  #: slots of work that a pipe queues before issue waits: 64 clocks, as in amdgpu/timing/unit.py
 _MATRIX, _GLOBAL = Unit.MATRIX, Unit.GLOBAL  # looking up an attribute of an Enum takes as long as ten names
 _PIPES = (Unit.SHARED, Unit.GLOBAL)  #: pipes that all SIMDs share
 
 
-def steady(body: Sequence[Instruction], published: Ahead, busy: Busy, behind: int) -> list[Instruction]:
-    """Return the body of a loop in its new order, without the `behind` instructions of the branch at its end."""
-    return _Turn(body, published, busy, behind).order()
+def steady(body: Sequence[Instruction], published: Ahead, busy: Busy, branch_instructions: int) -> list[Instruction]:
+    """Return the body of a loop in its new order, without its last `branch_instructions`."""
+    return _LoopOrder(body, published, busy, branch_instructions).order()
 
 
 @define(eq=False)
@@ -80,12 +80,12 @@ class _Node:
         return [(n, latency + self.busy if latency > 1 else latency) for n, latency in users.items()]
 
 
-class _Table:
-    """The free slots of an iteration, as bits: for issue, and of the pipes that all SIMDs share."""
+class _FreeSlots:
+    """The free slots of an iteration, as bit masks: of the issue port, and of the pipes that all SIMDs share."""
 
-    def __init__(self, length: int, behind: int) -> None:
+    def __init__(self, length: int, branch_instructions: int) -> None:
         self.all = (1 << length) - 1
-        self.issue = self.all >> behind  # the last slots belong to the branch
+        self.issue = self.all >> branch_instructions  # the last slots belong to the branch
         self.pipes = dict.fromkeys(_PIPES, self.all)
 
     def starts(self, node: _Node) -> int:
@@ -131,11 +131,11 @@ class _Group:
         return cls(before, waiting)
 
 
-class _Turn:
-    def __init__(self, body: Sequence[Instruction], published: Ahead, busy: Busy, behind: int) -> None:
-        self.behind = behind
+class _LoopOrder:
+    def __init__(self, body: Sequence[Instruction], published: Ahead, busy: Busy, branch_instructions: int) -> None:
+        self.branch_instructions = branch_instructions
         self.nodes = [_Node.of(i, busy) for i in body]
-        for n, carried, predecessors in dependences(body, published, turns=2):
+        for n, carried, predecessors in dependences(body, published, iterations=2):
             node = self.nodes[n]
             if carried:
                 node.earlier = predecessors
@@ -198,31 +198,31 @@ class _Turn:
     def order(self) -> list[Instruction]:
         """Return the fastest of the orders for a few iteration lengths."""
         tried = [self._order(passes=2)]  # a second pass, since the next iteration's first nodes were placed last
-        while len(tried) < _STRETCHES and (short := self._shortage()) > 0:
+        while len(tried) < _LENGTHS_TRIED and (short := self._shortage()) > 0:
             self.length += short
             tried.append(self._order())
-        best = min(reversed(tried), key=self._taken) if len(tried) > 1 else tried[0]
+        best = min(reversed(tried), key=self._cost) if len(tried) > 1 else tried[0]
         return [self.nodes[n].instruction for n in best]
 
     def _order(self, passes: int = 1) -> list[int]:
         """Return the order for the current iteration length, starting from the previous slots."""
         self._spread()
-        self._arrive()
+        self._find_soonest()
         for _ in range(passes):
             self._place()
         return self._sorted()
 
-    def _taken(self, order: Sequence[int]) -> int:
+    def _cost(self, order: Sequence[int]) -> int:
         """Estimate the slots of an iteration in this order: instructions issue in order, pipes queue."""
         done = [0] * len(self.nodes)
         clock, begun = 0, 0
         free = dict.fromkeys((_MATRIX, *_PIPES), 0)
-        for turn in range(_TURNS):
+        for iteration in range(_ESTIMATED_ITERATIONS):
             begun = clock
             for n in order:
                 node = self.nodes[n]
                 clock += 1
-                for b in node.all_awaited if turn else node.awaited:
+                for b in node.all_awaited if iteration else node.awaited:
                     if clock < done[b]:
                         clock = done[b]
                 unit, leaves = node.unit, clock
@@ -242,7 +242,7 @@ class _Turn:
         matrix = sum(self.nodes[n].busy for n in self.products)
         pipes = [sum(node.busy for node in self.nodes if node.unit is unit) for unit in _PIPES]
         waits = sum(node.unit in _PIPES for node in self.nodes)
-        length = max(self.length, matrix, *pipes, len(self.nodes) + waits + self.behind)
+        length = max(self.length, matrix, *pipes, len(self.nodes) + waits + self.branch_instructions)
         free, soonest = dict.fromkeys((_MATRIX, *_PIPES), 0.0), self.soonest
         for n, node in enumerate(self.nodes):
             start: float = 0
@@ -272,7 +272,7 @@ class _Turn:
 
     def _place(self) -> None:
         """Place all nodes except matrix instructions."""
-        table = _Table(self.length, self.behind)
+        table = _FreeSlots(self.length, self.branch_instructions)
         for n in self.products:
             table.take(self.nodes[n], self.slot[n])
         others, feeding = self.groups
@@ -280,10 +280,10 @@ class _Turn:
         self._early(table)
         self._late(feeding, table)
 
-    def _arrive(self) -> None:
-        """Compute when each node's operands are ready, if loads issue as early as they can."""
+    def _find_soonest(self) -> None:
+        """Compute the first slot in which each node's operands are ready, if loads issue as early as they can."""
         all_soonest, length, loads = self.soonest, self.length, set(self.loads)
-        for _ in range(_ARRIVALS):
+        for _ in range(_ARRIVAL_ROUNDS):
             known, free = list(all_soonest), 0
             for n, node in enumerate(self.nodes):
                 if node.unit is _MATRIX:
@@ -301,7 +301,7 @@ class _Turn:
             if all_soonest == known:
                 break
 
-    def _late(self, group: _Group, table: _Table) -> None:
+    def _late(self, group: _Group, table: _FreeSlots) -> None:
         """Place a group as late as possible without a wait: users first, nodes with the least freedom first."""
         for n in group.waiting:
             self.slot[n] = -1
@@ -317,14 +317,14 @@ class _Turn:
                 if not waiting[n]:
                     heappush(ready, self._choice(n))
 
-    def _last_free(self, n: int, latest: int, table: _Table) -> int:
+    def _last_free(self, n: int, latest: int, table: _FreeSlots) -> int:
         """Return the last free slot up to `latest`, before the node's barrier if possible.
 
         An access that would have to go before its operands takes the next free slot after `latest` instead: other
         instructions issue during its wait.
         """
         node, slots = self.nodes[n], self.slot
-        ahead = latest if node.barrier is None else min(latest, slots[node.barrier] - _CLEARING)
+        ahead = latest if node.barrier is None else min(latest, slots[node.barrier] - _BARRIER_DISTANCE)
         wish = max(0, ahead)
         slot = (table.starts(node) & ((1 << wish + 1) - 1)).bit_length() - 1
         if slot >= wish or (slot >= 0 and all(slots[b] < slot for b in node.before)):
@@ -345,7 +345,7 @@ class _Turn:
                 latest = slots[user] - gap + length
         return latest - self.soonest[n], -latest, -n
 
-    def _early(self, table: _Table) -> None:
+    def _early(self, table: _FreeSlots) -> None:
         """Place loads from global memory, in order, early enough to arrive before their use."""
         wishes: dict[int, int] = {}
         latest = self.length

@@ -51,7 +51,7 @@ class Vectors(ABC):
                     raise VerifyError(f"selection: {e.name} is not bound")
                 return self.env[e]
             case Pack(_, parts):
-                return self._pack(parts) if _keep_words(parts) else self._strung(parts)
+                return self._pack(parts) if _keep_words(parts) else self._join_bytes(parts)
             case Slice(a, start, count):
                 return self._slice(self.value(a), a.type.elem, start, count)
             case Shuffle(a, order):
@@ -72,7 +72,7 @@ class Vectors(ABC):
         """Return the value of an operation without a row in `elementwise`. Raises Unsupported."""
         raise Unsupported(f"given {type(e).__name__} of type {e.type}, wanted a vector operation: {in_short(e)}")
 
-    def held(self, e: Expr) -> Parts:
+    def vector_registers(self, e: Expr) -> Parts:
         """Return the vector registers that hold a vector, or one element a lane."""
         return self.value(e) if held_as_vector(e.type) else (self.out.move_to_vector(self.scalars.value(e)),)
 
@@ -91,8 +91,8 @@ class Vectors(ABC):
         """Return some bits of a word in the lowest bits of another word."""
 
     @abstractmethod
-    def _gather(self, held: Sequence[Reg], wanted: Sequence[Bytes]) -> Reg:
-        """Return a tuple of words that consist of bytes `wanted`, numbered from the first byte of words `held`."""
+    def _gather(self, sources: Sequence[Reg], wanted: Sequence[Bytes]) -> Reg:
+        """Return a tuple of words that consist of bytes `wanted`, numbered from the first byte of words `sources`."""
 
     @abstractmethod
     def _operate(self, name: str, elem: Type, a: Reg, b: Reg, into: Reg) -> None:
@@ -149,14 +149,14 @@ class Vectors(ABC):
 
     # ------------------------------------------------------------ structure
 
-    def _strung(self, parts: Sequence[Expr]) -> Parts:
+    def _join_bytes(self, parts: Sequence[Expr]) -> Parts:
         """Join values byte by byte, if some begin or end within a word."""
         words: list[Reg] = []
         order: list[int] = []
         for p in parts:
             first, size = WORD_BYTES * len(words), p.type.bits // 8
             order += range(first, first + size)
-            words += single_words(self.held(p))
+            words += single_words(self.vector_registers(p))
         return (self._gather(words, _by_words(order)),)
 
     def _slice(self, parts: Parts, elem: Type, start: int, count: int) -> Parts:
@@ -287,7 +287,7 @@ def _keep_words(parts: Sequence[Expr]) -> bool:
 
 
 def single_words(parts: Parts) -> list[Reg]:
-    """Return the words of a value, whatever its elements are."""
+    """Return the words of a value, for any element type."""
     return [p.words(i, 1) for p in parts for i in range(p.count)]
 
 

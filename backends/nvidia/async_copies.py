@@ -35,7 +35,7 @@ def waits_of(kernel: Kernel) -> Waits | None:
     accesses = Accesses(())
     ahead = Reach(False, accesses)
     ahead.walk(kernel.body, frozenset())
-    flow = _Flow(accesses, ahead.met, Waits({}, set()))
+    flow = _Flow(accesses, ahead.at, Waits({}, set()))
     flow.walk(kernel.body, {})
     return flow.waits
 

@@ -105,7 +105,7 @@ class Device:
     cuda_interface = True
     suffix = FAMILY.object_suffix
     alignment = RUNTIME.alignment
-    strangers = True  #: memory that allocators map page by page
+    has_foreign_memory = True  #: memory that allocators map page by page
 
     def __init__(self, number: int) -> None:
         """Raises UserError where there is no library or no such device."""

@@ -53,7 +53,7 @@ class Knowledge:
         return Knowledge(threads, groups, _last(self.unwaited, other.unwaited))
 
     def includes(self, other: Knowledge) -> bool:
-        """Whether every store that `other` knows is known."""
+        """Return whether every store that `other` knows is known."""
         return (
             all(self.threads.get(key, 0) >= value for key, value in other.threads.items())
             and all(self.groups.get(key, 0) >= value for key, value in other.groups.items())
@@ -109,7 +109,7 @@ class Causality:
             self._released[thread] = before.joined(Knowledge(unwaited={thread: (ticket, stores)}))
 
     def overtakes(self, thread: int, ticket: int, writer: int) -> bool:
-        """Whether a thread has observed a flag that `writer` published before waiting for its store `ticket`."""
+        """Return whether a thread has observed a flag that `writer` published before waiting for its store `ticket`."""
         return ticket in self._published[self.observed(thread)].unwaited.get(writer, _NEVER)[1]
 
     def acquire(self, who: Who, number: int) -> None:
@@ -133,7 +133,9 @@ class Causality:
         if number:
             self._observed.setdefault(thread, set()).add(number)
 
-    def meet(self, allocation: Allocation, units: Array, lanes: Bools, threads: Iterable[int], kind: str) -> Array:
+    def publish_and_observe(
+        self, allocation: Allocation, units: Array, lanes: Bools, threads: Iterable[int], kind: str
+    ) -> Array:
         """Publish what the threads of an atomic operation have released, and return the numbers that they observe.
 
         `kind` is "load", "store" or "update"; `units` are its stamps [units, threads, lanes], `lanes` its active lanes
@@ -169,7 +171,7 @@ class Causality:
         return len(self._published) - 1
 
     def covers(self, who: Who, ticket: int, thread: int, group: int, *, issued: bool = False) -> bool:
-        """Whether `who` has acquired store `ticket` of another workgroup's thread.
+        """Return whether `who` has acquired store `ticket` of another workgroup's thread.
 
         With `issued`, stores count that the writer issued before its barrier, even if it had not waited for them.
         """

@@ -77,7 +77,7 @@ def combine_lanes(
     if expected is not None:
         old[rows, columns] = _swapped(memory, at, operands, expected[rows, columns], function)
         return old
-    for turn in _turns(at):
+    for turn in _without_repeats(at):
         before = memory[at[turn]]
         old[rows[turn], columns[turn]] = before
         memory[at[turn]] = function(before, operands[turn])
@@ -103,7 +103,7 @@ def _swapped(memory: Array, at: Array, operands: Array, expected: Array, functio
     return old
 
 
-def _turns(at: Array) -> list[Array]:
+def _without_repeats(at: Array) -> list[Array]:
     """Split indices into turns: no address occurs twice in a turn, and equal addresses keep their order over turns."""
     order = np.argsort(at, kind="stable")
     position = np.arange(len(at))

@@ -22,7 +22,7 @@ from convgen.backends.simulation import KernelArg, Pages, reserve
 from convgen.ir.record import define
 
 FIRST_ADDRESS = 0x7000_0000_0000
-SPACING = 1 << 36  #: room for each allocation; a 32-bit offset never reaches the next one
+SPACING = 1 << 36  #: bytes of the address space for each allocation; a 32-bit offset never reaches the next one
 _WAVE_BITS = 24
 _LOADS = 256  #: loads of a buffer that are remembered before the launch first stores to it
 #: A stamp of a load: workgroup + 1 from bit 36, epoch from bit 10, wave + 1 in bits 9:0.

@@ -18,7 +18,7 @@ _MOST_SECTIONS = 1 << 14  #: a kernel has up to six
 _MOST_SEGMENTS = 1 << 10
 _MOST_INFLATED = 1 << 25  #: bytes of compressed sections, such as debug information
 _MOST_NAME = 1 << 12  #: bytes of a name; those of C++ have some hundred
-_OVERLAP = 4  #: how many sections or segments may hold a byte of the file, on average
+_OVERLAP = 4  #: sections or segments that may hold a byte of the file, on average
 _HEADER, _SECTION, _SEGMENT = 64, 64, 56  #: bytes of the headers of ELF64
 _SYMTAB, _STRTAB, _RELA, _DYNAMIC, _NOBITS, _REL, _DYNSYM = 2, 3, 4, 6, 8, 9, 11  #: sh_type
 _ENTRIES = {_SYMTAB: 24, _DYNSYM: 24, _RELA: 24, _REL: 16, _DYNAMIC: 16}  #: bytes of an entry by sh_type
@@ -37,7 +37,7 @@ def opened(raw: bytes) -> ELFFile:
 
 
 def _table(raw: bytes, offset: int, count: int, size: int, wanted: int, most: int) -> Iterator[int]:
-    """The offset of each entry of a table of headers."""
+    """Return the offset of each entry of a table of headers."""
     if count == 0 and offset == 0:
         return iter(())
     within(count, 1, most, "a number of sections or segments")

@@ -56,7 +56,7 @@ class Engine(ABC, Generic[G, S]):
         self.reached = env.reached  #: indices of instructions that had an effect
         self._at = 0  # the instruction in work
         self._tired = False  #: whether the group that stopped last has had its turn
-        self._states: set[object] = set()  #: in which all rested, since memory changed last
+        self._states: set[object] = set()  #: states in which all groups rested, since memory changed last
         self._changes = -1
 
     @abstractmethod
@@ -68,7 +68,7 @@ class Engine(ABC, Generic[G, S]):
         return [], waiting
 
     def _start(self, first: G) -> list[G]:
-        """The groups that a run starts with."""
+        """Return the groups that a run starts with."""
         return [first]
 
     def _next(self, runnable: Sequence[G]) -> G:
@@ -76,23 +76,23 @@ class Engine(ABC, Generic[G, S]):
         return min(runnable, key=lambda g: g.pc)
 
     def _may_meet(self, g: G, other: G) -> bool:
-        """Whether two groups that stand at one instruction may be merged."""
+        """Return whether two groups that stand at one instruction may be merged."""
         return True
 
     def _looks_out(self, g: G) -> bool:
-        """Whether a group has just polled memory, as in a spin loop, so that other groups should run."""
+        """Return whether a group has just polled memory, as in a spin loop, so that other groups should run."""
         return False
 
     def _state(self, groups: Sequence[G]) -> object | None:
         """Return all state beside memory that decides what the groups do next; None if the family cannot tell."""
         return None
 
-    def _reinforce(self) -> G | None:
+    def _begin_more(self) -> G | None:
         """Start workgroups that have not begun, for groups that wait for them; None if all have begun."""
         return None
 
     def _does_something(self, g: G, step: S) -> bool:
-        """Whether an instruction has an effect in this group: an instruction of lanes needs an active lane."""
+        """Return whether an instruction has an effect in this group: an instruction of lanes needs an active lane."""
         return True
 
     @abstractmethod
@@ -123,7 +123,7 @@ class Engine(ABC, Generic[G, S]):
             elif not runnable:
                 runnable, waiting = self._release_some(waiting, rested)
                 if not runnable and self._stuck(rested):
-                    runnable.append(self._come_to_aid(rested[0]))
+                    runnable.append(self._begin_more_or_stop(rested[0]))
                 for part in rested:
                     self._join(runnable, part)
                 rested = []
@@ -144,7 +144,7 @@ class Engine(ABC, Generic[G, S]):
                     self._join(runnable, part)
 
     def _stuck(self, groups: Sequence[G]) -> bool:
-        """Whether the resting groups are in a state that they were in before, with memory unchanged since."""
+        """Return whether the resting groups are in a state that they were in before, with memory unchanged since."""
         changes = self.memory.changes
         if changes != self._changes:
             self._changes = changes
@@ -157,9 +157,9 @@ class Engine(ABC, Generic[G, S]):
         self._states.add(state)
         return known
 
-    def _come_to_aid(self, group: G) -> G:
+    def _begin_more_or_stop(self, group: G) -> G:
         """Return workgroups that have not begun, for a group that waits for ever otherwise; stop if all have begun."""
-        fresh = self._reinforce()
+        fresh = self._begin_more()
         if fresh is None:
             what = "waits for ever for memory to change: all other workgroups have ended or wait as well"
             self.reporter.add("no-progress", what, self._next_instruction(group), group)

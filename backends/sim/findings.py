@@ -114,7 +114,7 @@ class Reporter:
     def holds(self) -> bool:
         return bool(self._held)
 
-    def settle(self) -> None:
+    def report_postponed(self) -> None:
         """Report the findings that are still postponed, at the end of a launch."""
         held, self._held = self._held, []
         for _, report in held:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
+from enum import Enum
 from functools import partial
 from typing import NamedTuple
 
@@ -18,7 +19,7 @@ _UNWAITED = " and did not wait for before the barrier"
 _FEW = 8  #: lanes that are looked at one by one
 
 
-def everyone(g: Threads) -> list[Who]:
+def thread_states(g: Threads) -> list[Who]:
     """Return the threads of a group with the barriers that each workgroup has passed so far."""
     epochs = g.env.epoch[g.slot]
     return [Who(int(t), int(i), int(e)) for t, i, e in zip(g.wave_ids(), g.group_id, epochs, strict=True)]
@@ -111,27 +112,38 @@ def _observed(g: Threads, kind: str, to: Allocation, offset: Array, size: int, l
         g.env.observe(kind, to.name, group[taken].ravel(), offset[taken].ravel(), size)
 
 
-def load_lanes(
-    g: Threads, step: Stepped, address: U64, size: int, lanes: Bools | None, alignment: int = 4, atomic: str = ""
-) -> tuple[Array, Bools | None]:
-    """Load `size` bytes per lane: return data [words, waves, lanes] and its undefined words; idle lanes read 0.
+class LoadKind(Enum):
+    """The kind of a load, which decides which unordered accesses of other threads race with it."""
 
-    `atomic` says which unordered accesses of other threads are no race: none (""), atomic "operations", all "stores"
-    (for targets that do not mark atomic stores), or operations if a compare-and-swap follows (a "guess").
-    """
+    PLAIN = "plain"  #: stores and atomic operations
+    GUESS = "guess"  #: stores; atomic operations, unless a later compare-and-swap checks the loaded value
+    ATOMIC = "atomic"  #: stores that are not atomic
+    ATOMIC_UNMARKED = "atomic, of a target that does not mark atomic stores"  #: none
+
+
+def load_lanes(
+    g: Threads,
+    step: Stepped,
+    address: U64,
+    size: int,
+    lanes: Bools | None,
+    alignment: int = 4,
+    kind: LoadKind = LoadKind.PLAIN,
+) -> tuple[Array, Bools | None]:
+    """Load `size` bytes per lane: return data [words, waves, lanes] and its undefined words; idle lanes read 0."""
     data: Array | None = None
     poison: Bools | None = None
     for allocation, offset, taken in parts_of(g, step, address, size, lanes, alignment):
         got = allocation.load(offset, size)
         _observed(g, "load", allocation, offset, size, taken)
         if g.env.strict:
-            if atomic != "stores":
+            if kind is not LoadKind.ATOMIC_UNMARKED:
                 check_stores(g, step, allocation, offset, size, taken, "loads")
-            if atomic in ("", "guess"):
-                check_updates(g, step, allocation, offset, size, taken, "loads", guess=bool(atomic))
-            elif atomic == "operations":
+            if kind in (LoadKind.PLAIN, LoadKind.GUESS):
+                check_updates(g, step, allocation, offset, size, taken, "loads", guess=kind is LoadKind.GUESS)
+            elif kind is LoadKind.ATOMIC:
                 check_overtaken(g, step, allocation, offset, size, taken)
-            if not atomic:
+            if kind is LoadKind.PLAIN:
                 allocation.note_load(offset, size, taken, reader_of(g))
             undefined = allocation.load_poison(offset, size)
             if undefined is not None:
@@ -158,7 +170,7 @@ def peek_lanes(g: Threads, address: U64, size: int, lanes: Bools | None) -> Arra
 
 
 def is_writable(g: Threads, step: Stepped, allocation: Allocation, taken: Bools | None) -> bool:
-    """Whether a buffer may be written; report a finding if not."""
+    """Return whether a buffer may be written; report a finding if not."""
     if not allocation.writable:
         some = np.ones(g.count, np.bool_) if taken is None else taken
         g.env.reporter.at_first("read-only", f"store to {allocation.name!r}", step.instruction, g, some)
@@ -347,7 +359,8 @@ def check_updates(
 ) -> None:
     """Report a plain load or store of bytes that this launch updates atomically, if nothing orders the two.
 
-    The finding on a `guess` is postponed: a compare-and-swap that checks the guess drops it (`Reporter.hold`).
+    A `guess` is a load whose value a compare-and-swap may check; that drops the finding, which is therefore postponed
+    (`Reporter.hold`).
     """
     if allocation.updated is None:
         return

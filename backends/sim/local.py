@@ -46,7 +46,7 @@ def stamps_of(epoch: Array, wave: Array) -> U32:
     return packed[:, None]
 
 
-def _others(stamps: U32, mine: U32) -> Bools:
+def _by_other_waves(stamps: U32, mine: U32) -> Bools:
     """Return flags of the stamps that another wave made in the epoch of `mine`."""
     apart = stamps ^ mine
     apart -= _ONE_WAVE
@@ -75,7 +75,7 @@ class Stretch:
         aligned = size >= 4 and not all_bits(place) & 3
         return cls(place, size, (place >> 2) + counted(size // 4, place.ndim) if aligned else None)
 
-    def some(self, lanes: Bools) -> Stretch:
+    def lanes_of(self, lanes: Bools) -> Stretch:
         """Return the addresses of some lanes."""
         return Stretch(self.place[lanes], self.size, None if self.words is None else self.words[:, lanes])
 
@@ -84,7 +84,7 @@ class Lds:
     """The shared memory of a batch of workgroups, one stretch a workgroup."""
 
     def __init__(self, slots: int, size: int, grain: int, kind: str = "lds-race") -> None:
-        self.kind = kind  #: of findings
+        self.kind = kind  #: kind of its findings
         self.size, self.grain = size, grain  #: bytes per workgroup; bytes per stamp, a power of two
         self._shift = grain.bit_length() - 1
         self.stride = (size + 31) // 16 * 16
@@ -149,16 +149,16 @@ class Lds:
     ) -> Bools | None:
         """Stamp a read; report a race with another wave's write; return flags of the undefined units, or None.
 
-        A `guess` is checked against atomic operations at the next barrier (`settle`). `where` holds (row, lane) of each
-        column of `units` if these are those of some lanes only.
+        A `guess` is checked against atomic operations at the next barrier (`report_stale_guesses`). `where` holds (row,
+        lane) of each column of `units` if these are those of some lanes only.
         """
         stamps = self._accessed.take(units, axis=1)
-        others = _others(stamps, mine)
+        others = _by_other_waves(stamps, mine)
         self._race(group, step, others[0], "reads what {} wrote", "write", where, units)
         if guess:
             self._note_guess(group, step, units, mine)
         elif self.updated is not None:
-            race = _others(self.updated.take(units), mine)
+            race = _by_other_waves(self.updated.take(units), mine)
             self._race(group, step, race, "reads what {} updated", "update", where, units)
         self._share(self.read, units, mine, others[1])
         self._accesses.append(_Access("read", step, units, mine, outstanding=False))
@@ -179,7 +179,7 @@ class Lds:
 
         `clean` is 0 where they are undefined. A write races if it changes what another wave wrote in this epoch.
         """
-        others = _others(self._accessed.take(units, axis=1), mine)
+        others = _by_other_waves(self._accessed.take(units, axis=1), mine)
         if np.count_nonzero(others):
             others[0] &= self._differ(at, values, len(units))
             self._overwrites(group, step, others, where, units)
@@ -187,7 +187,7 @@ class Lds:
         self.store(at, values)
         self._accesses.append(_Access("write", step, units, mine, outstanding=False))
         if self.stamp_write(units, mine, clean):
-            lost = _others(self.written.take(units), mine) & self._differ(at, values, len(units))
+            lost = _by_other_waves(self.written.take(units), mine) & self._differ(at, values, len(units))
             self._report(group, step, lost, "writes where another wave writes with the same instruction", where, units)
 
     def _differ(self, at: Stretch, values: Array, units: int) -> Bools:
@@ -205,11 +205,11 @@ class Lds:
         self, group: Threads, step: Stepped, units: Array, mine: U32, clean: Array | int = 1, where: Array | None = None
     ) -> None:
         """Stamp a write whose data is not known yet; `clean` is 0 where the data is undefined or in flight."""
-        self._overwrites(group, step, _others(self._accessed.take(units, axis=1), mine), where, units)
+        self._overwrites(group, step, _by_other_waves(self._accessed.take(units, axis=1), mine), where, units)
         self._overwrites_update(group, step, mine, where, units)
         self._accesses.append(_Access("write", step, units, mine, outstanding=False))
         if self.stamp_write(units, mine, clean):
-            race = _others(self.written.take(units), mine)
+            race = _by_other_waves(self.written.take(units), mine)
             self._report(group, step, race, "writes where another wave writes with the same instruction", where, units)
 
     def note_update(
@@ -217,14 +217,18 @@ class Lds:
     ) -> Bools | None:
         """Stamp an atomic operation; report races with plain accesses; return flags of the undefined units, or None."""
         stamps = self.written.take(units)
-        self._race(group, step, _others(stamps, mine), "atomically updates what {} wrote", "write", where, units, mine)
+        self._race(
+            group, step, _by_other_waves(stamps, mine), "atomically updates what {} wrote", "write", where, units, mine
+        )
         read = self.read.take(units)
         if self._guesses is not None:
             read[self._guesses[0].take(units) != 0] = 0
-        self._race(group, step, _others(read, mine), "atomically updates what {} has read", "read", where, units, mine)
+        self._race(
+            group, step, _by_other_waves(read, mine), "atomically updates what {} has read", "read", where, units, mine
+        )
         if self.updated is None:
             self.updated = np.zeros(len(self.read), np.uint32)
-        self._share(self.updated, units, mine, _others(self.updated.take(units), mine))
+        self._share(self.updated, units, mine, _by_other_waves(self.updated.take(units), mine))
         self._accesses.append(_Access("update", step, units, mine, outstanding=False))
         return _undefined(stamps)
 
@@ -242,7 +246,7 @@ class Lds:
             bits = np.uint32(1) << (np.broadcast_to(mine, units.shape) >> np.uint32(1) & np.uint32(0xFF))
             np.bitwise_and.at(self._guesses[1], units, ~bits)
 
-    def settle(self, slot: int, epoch: int) -> None:
+    def report_stale_guesses(self, slot: int, epoch: int) -> None:
         """Report unchecked guesses that raced with atomic operations, at a workgroup's barrier or end."""
         if self._guesses is None or self._guess is None:
             return
@@ -278,7 +282,7 @@ class Lds:
     def _overwrites_update(self, group: Threads, step: Stepped, mine: U32, where: Array | None, units: Array) -> None:
         """Report a write to units that other waves updated atomically."""
         if self.updated is not None:
-            race = _others(self.updated.take(units), mine)
+            race = _by_other_waves(self.updated.take(units), mine)
             self._race(group, step, race, "overwrites what {} updated", "update", where, units)
 
     def _race(
@@ -305,11 +309,11 @@ class Lds:
         if other is None:
             self._report(group, step, race, what.format("another wave") + _SINCE, where, units)
             return
-        wave, made = other
-        instruction = made.step.instruction
+        wave, remembered = other
+        instruction = remembered.step.instruction
         named = f"`{instruction.text}` at +{instruction.address - group.env.reporter.base:#x}"
-        lack = f" by {named}, not waited for before the barrier" if made.outstanding else f"{_SINCE} by {named}"
-        cause = what, instruction.address, made.outstanding
+        lack = f" by {named}, not waited for before the barrier" if remembered.outstanding else f"{_SINCE} by {named}"
+        cause = what, instruction.address, remembered.outstanding
         self._report(group, step, race, what.format(f"wave {wave}") + lack, where, units, cause)
 
     @staticmethod
@@ -322,12 +326,12 @@ class Lds:
 
     def _other(self, access: str, unit: int, own: U32) -> tuple[int, _Access] | None:
         """Return another wave and its latest `access` to a unit in the epoch of stamp `own`; None if forgotten."""
-        for made in reversed(self._accesses):
-            if made.kind == access:
-                stamps = np.broadcast_to(made.stamps, made.units.shape)[made.units == unit]
-                others = stamps[_others(stamps, own)]
+        for remembered in reversed(self._accesses):
+            if remembered.kind == access:
+                stamps = np.broadcast_to(remembered.stamps, remembered.units.shape)[remembered.units == unit]
+                others = stamps[_by_other_waves(stamps, own)]
                 if len(others):
-                    return int(others[0]) >> 1 & 0xFF, made
+                    return int(others[0]) >> 1 & 0xFF, remembered
         return None
 
     def stamp_write(self, units: Array, mine: U32, clean: Array | int) -> bool:
@@ -346,9 +350,9 @@ class Lds:
         if access == "write":
             self.stamp_write(units, mine, self.written.take(units) & np.uint32(1))
         elif access == "update" and self.updated is not None:
-            self._share(self.updated, units, mine, _others(self.updated.take(units), mine))
+            self._share(self.updated, units, mine, _by_other_waves(self.updated.take(units), mine))
         else:
-            self._share(self.read, units, mine, _others(self.read.take(units), mine))
+            self._share(self.read, units, mine, _by_other_waves(self.read.take(units), mine))
 
     def _report(
         self,

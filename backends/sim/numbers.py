@@ -63,7 +63,7 @@ _PRECISION: dict[str, tuple[int, int]] = {
 
 
 def half_to_f32(bits: Array) -> F32:
-    """The value of the low half of each word as an f16."""
+    """Return the value of the low half of each word as an f16."""
     values: F32 = HALF.take(bits & np.uint32(0xFFFF))
     return values
 
@@ -85,7 +85,7 @@ def half_toward_zero(value: Array) -> U32:
 
 
 def bf16_to_f32(bits: Array) -> F32:
-    """The value of the low half of each word as a bf16."""
+    """Return the value of the low half of each word as a bf16."""
     values: F32 = (np.asarray(bits, np.uint32) << np.uint32(16)).view(np.float32)
     return values
 
@@ -136,7 +136,7 @@ def _dithered(source: F32, name: str, random: Array) -> F32:
 
 
 def narrow_to_f32(bits: Array, name: str) -> F32:
-    """The value of the low byte of each word in an 8-bit format."""
+    """Return the value of the low byte of each word in an 8-bit format."""
     values: F32 = NARROW[name].take(bits & np.uint32(0xFF))
     return values
 
@@ -178,7 +178,7 @@ def fma_f32(a: Array, b: Array, c: Array) -> Array:
 
 
 def _two_product(x: Array, y: Array) -> tuple[Array, Array]:
-    """The rounded product of two f64 numbers and its error (Veltkamp, Dekker)."""
+    """Return the rounded product of two f64 numbers and its error (Veltkamp, Dekker)."""
     product, split = x * y, 134217729.0
     xh = x * split - (x * split - x)
     yh = y * split - (y * split - y)
@@ -230,7 +230,7 @@ def maximum(a: Array, b: Array) -> Array:
 
 
 def median(a: Array, b: Array, c: Array) -> Array:
-    """The middle one of three; with a NaN, the smallest of the others (v_med3_f32)."""
+    """Return the middle one of three; with a NaN, the smallest of the others (v_med3_f32)."""
     low, high = np.minimum(a, b), np.maximum(a, b)
     middle = np.maximum(low, np.minimum(high, c))
     if middle.dtype.kind == "f":

@@ -55,7 +55,7 @@ class Run(ABC):
         self.counters: Counter[str] = Counter()
         self._done = self._total = 0
         self._order: Sequence[int] = ()  #: workgroups still to run
-        self._size = 1  #: of these, how many at once
+        self._size = 1  #: workgroups of a batch
         self.reached: set[int] = set()  #: indices of instructions that had an effect in the launch that runs
         self._coverage: list[Coverage] = []
         self.observe: Observer | None = None
@@ -72,7 +72,7 @@ class Run(ABC):
             for launch in launches:
                 try:
                     self._launch(launch)
-                    self.reporter.settle()
+                    self.reporter.report_postponed()
                 except LaunchStopped:
                     break
         self.memory.finish()

@@ -86,7 +86,7 @@ class Threads(ABC):
         self.targets: Array | None = None  #: per thread, where a divergent branch leads
 
     def wave_ids(self) -> npt.NDArray[np.int64]:
-        """A number for each thread that is unique in the launch."""
+        """Return a number for each thread that is unique in the launch."""
         ids: npt.NDArray[np.int64] = self.group_id.astype(np.int64) * self.env.waves + self.wave
         return ids
 

@@ -14,11 +14,11 @@ Bytes = npt.NDArray[np.uint8]
 U32 = npt.NDArray[np.uint32]
 U64 = npt.NDArray[np.uint64]
 Bools = npt.NDArray[np.bool_]
-ALL_BITS = np.uint32(0xFFFFFFFF)  #: of a word
+ALL_BITS = np.uint32(0xFFFFFFFF)  #: all bits of a word
 
 
 def any_along(flags: Array, axis: int | tuple[int, ...], *, keepdims: bool = False) -> Bools:
-    """Whether any flag is set along some axes."""
+    """Return whether any flag is set along some axes."""
     found: Bools = np.asarray(np.any(flags, axis=axis, keepdims=keepdims))
     return found
 
@@ -29,12 +29,12 @@ def least(numbers: Array) -> int:
 
 
 def most(numbers: Array) -> int:
-    """The greatest of some numbers."""
+    """Return the greatest of some numbers."""
     return int(numbers.item(numbers.argmax()))
 
 
 def all_bits(numbers: Array) -> int:
-    """The bits that are set in any of some numbers."""
+    """Return the bits that are set in any of some numbers."""
     return int(np.bitwise_or.reduce(numbers, axis=None))
 
 

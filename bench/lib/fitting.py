@@ -148,7 +148,7 @@ def _kept(parts: list[_Part], terms: Terms) -> Terms:
     """Limit the clock at full use of the matrix units to that which the chip keeps, if all rows are of one chip."""
     if len(parts) > 1:
         return terms
-    most = parts[0].chip.kept * parts[0].chip.clock * (1 + terms.power)
+    most = parts[0].chip.sustained * parts[0].chip.clock * (1 + terms.power)
     return evolve(terms, clock=min(terms.clock, most))
 
 

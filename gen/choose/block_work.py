@@ -159,7 +159,7 @@ class _Block:
     def shared(self) -> Numbers:
         """Return the clocks of reads of fragments and of writes to shared memory, with the writes' bank conflicts."""
         core, tuned = self.facts.core, tuning(self.facts)
-        conflicts = np.maximum(1.0, tuned.turned_row / (self.k * self.elem))
+        conflicts = np.maximum(1.0, tuned.conflict_free_row / (self.k * self.elem))
         written = sum(
             rows * cols * self.elem * (1.0 if load.along_k else conflicts) for load, (rows, cols) in self._loads
         )
@@ -167,7 +167,7 @@ class _Block:
             rows, cols = self.sides[0]
             written = written + rows * cols * self.elem * (cols * self.elem < _WHOLE_ROW)
         is_full = (1 + _GAPS) * self.copied * self.slots > self.facts.shared_bytes
-        written = np.where(is_full, tuned.crowded, 1.0) * written / core.shared_rate
+        written = np.where(is_full, tuned.unpadded, 1.0) * written / core.shared_rate
         return self.read / core.shared_read_rate + np.where(self.slots > 0, written, 0)
 
     @property
@@ -203,7 +203,7 @@ class _Block:
         messages = sum(number * slots for number, slots in zip(self.messages, self.issue_slots))
         fragment_messages = self.read / (self.facts.chunk_bytes * self.lanes) * np.maximum(*self.issue_slots)
         transposed_bytes = sum(rows * cols for load, (rows, cols) in self._loads if not load.along_k) * self.elem
-        clocks_of_copies = tuned.read * self.reads + tuned.turn * transposed_bytes / (4 * self.lanes)
+        clocks_of_copies = tuned.read * self.reads + tuned.transpose * transposed_bytes / (4 * self.lanes)
         copied = np.where((self.slots > 0) & self.through_registers, tuned.held_copy, 1.0)
         clocks_of_loads = (messages * copied + np.where(self.slots > 0, 0, fragment_messages)) * tuned.message
         of_subgroup = clocks_of_loads + np.where(self.slots > 0, clocks_of_copies, 0) + tuned.block

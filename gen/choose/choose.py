@@ -108,7 +108,7 @@ def _group_sizes(problem: Problem, facts: TargetFacts) -> tuple[int, ...]:
     """Return the numbers of slices that the last arrival may add up; none where slices add to the result instead."""
     acc = scalar(problem.acc_type)
     adds = scalar(problem.outputs[0].dtype) is acc and (acc.is_int or not problem.deterministic)
-    return tuning(facts).group_sizes if facts.tickets and not adds else ()
+    return tuning(facts).at_a_time if facts.tickets and not adds else ()
 
 
 def fitting(problem: Problem, rest: Iterable[Candidate], facts: TargetFacts) -> Iterator[tuple[Candidate, Plan]]:

@@ -211,7 +211,7 @@ class Launch:
         """Return the clocks of a block of a workgroup that has a unit to itself."""
         tuned, work = self.tuned, self.work
         # If a SIMD has two waves of a workgroup, one hides half of the other's exposed clocks.
-        hides = self.offer.variants[0].trims or tuned.others_hide
+        hides = self.offer.variants[0].trims or tuned.subgroups_overlap
         exposed = tuned.exposed * (np.clip(self.core.simds / work.subgroups, 0.5, 1.0) if hides else 1.0)
         block: Numbers = self._busiest + self.serial + exposed * (work.matrix + work.shared + work.moved + work.issue)
         return block

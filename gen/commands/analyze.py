@@ -36,17 +36,17 @@ def analyze(arguments: Sequence[str]) -> int:
     from convgen.backends import target
     from convgen.show import analyzed, report
 
-    found = target.analyze(Path(options.file))
+    analysis = target.analyze(Path(options.file))
     if options.json:
-        kernels = [analyzed.as_json(kernel, found.terms, options.verbose) for kernel in found.kernels]
-        print(json.dumps({"file": options.file, "target": found.target, "kernels": kernels}))
+        kernels = [analyzed.as_json(kernel, analysis.terms, options.verbose) for kernel in analysis.kernels]
+        print(json.dumps({"file": options.file, "target": analysis.target, "kernels": kernels}))
         return FINE
-    for number, kernel in enumerate(found.kernels):
+    for number, kernel in enumerate(analysis.kernels):
         if number:
             print()
-        report.show(analyzed.rows(kernel, found), sys.stdout)
+        report.show(analyzed.rows(kernel, analysis), sys.stdout)
         print()
-        report.show_table(("unit", "slots", "busy", "with"), analyzed.units(kernel.hot, found.terms), sys.stdout)
+        report.show_table(("unit", "slots", "busy", "with"), analyzed.units(kernel.hot, analysis.terms), sys.stdout)
         if options.verbose:
             print()
             lines = [(f"+{n.offset:#06x}", n.kind, str(n.slots), n.text) for n in kernel.hot.lines]

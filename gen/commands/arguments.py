@@ -1,4 +1,4 @@
-"""Options that several commands share, and an argument parser whose errors are ours."""
+"""Options that several commands share, and an argument parser with errors in convgen's form."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from convgen.backends import family as families
 from convgen.default_target import DEFAULT_TARGET
 from convgen.ir.error import UserError, meant, named
 
-_COLUMNS = 80  #: where there is no terminal that tells
-_MOST_OPTIONS = 10  #: of a usage line
+_COLUMNS = 80  #: width without a terminal
+_MOST_OPTIONS = 10  #: options in a usage line
 
 #: argparse's complaints in our words: given, wanted, where
 _COMPLAINTS = (
@@ -26,13 +26,13 @@ _COMPLAINTS = (
 
 
 class _Formatter(argparse.RawDescriptionHelpFormatter):
-    """Help as wide as the terminal, which argparse asks for at each option by a module that takes a while to load."""
+    """Help as wide as the terminal. argparse would import a slow module for the width at each option."""
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, width=_columns() - 2)
 
     def add_usage(self, usage: str | None, actions: Iterable[argparse.Action], *others: Any) -> None:
-        """A usage line without the options where they are many: the help lists them below."""
+        """Add a usage line; it omits the options if they are many, as the help lists them below."""
         shown = [action for action in actions if not action.option_strings or action.help != argparse.SUPPRESS]
         if sum(bool(action.option_strings) for action in shown) > _MOST_OPTIONS:
             words = [f"[{action.metavar} ...]" if action.nargs else str(action.metavar) for action in shown]
@@ -52,7 +52,7 @@ def _columns() -> int:
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse whose errors are one line and exit code 2, and whose examples keep their lines."""
+    """argparse with errors of one line and exit code 2, and examples that keep their lines."""
 
     def __init__(self, command: str, description: str, *examples: str) -> None:
         lines = ["examples:", *(f"  {example}" for example in map(filled, examples))]
@@ -76,10 +76,11 @@ class Parser(argparse.ArgumentParser):
 
 
 def filled(example: str) -> str:
-    """Return an example of a command line with the words of the families that there are in its placeholders.
+    """Return an example command line with placeholders filled in.
 
-    `{target}` is the default target, `{newest}` the newest of its family, `{other}` the first one of another family,
-    `{text}` and `{object}` are how files of the default target's code end, `{device}` is what runs it.
+    `{target}` is the default target, `{newest}` the newest of its family, `{other}` the first one of another family;
+    `{text}` and `{object}` are the suffixes of files of code of the default target, `{device}` is a device that runs
+    it.
     """
     family, known = families.of_target(DEFAULT_TARGET), families.families()
     assert family is not None
@@ -97,13 +98,13 @@ def filled(example: str) -> str:
 
 
 def files_of_code() -> str:
-    """Return what an argument takes that is a file of code, for its help."""
+    """Return the files of code that an argument takes, for its help."""
     objects, texts = (families.suffixes(kind) for kind in ("object_suffix", "text_suffix"))
     return f"a code object ({objects}) or assembly ({texts})"
 
 
 def one_of(*names: str) -> Callable[[str], str]:
-    """An argparse type: one of `names`."""
+    """Return an argparse type: one of `names`."""
 
     def convert(text: str) -> str:
         if text not in names:
@@ -114,7 +115,7 @@ def one_of(*names: str) -> Callable[[str], str]:
 
 
 def number(least: int) -> Callable[[str], int]:
-    """An argparse type: a decimal integer from `least`."""
+    """Return an argparse type: a decimal integer from `least`."""
 
     def convert(text: str) -> int:
         if not (text.isascii() and text.isdigit() and len(text) < 19 and int(text) >= least):
@@ -125,7 +126,7 @@ def number(least: int) -> Callable[[str], int]:
 
 
 def add_result_options(parser: argparse.ArgumentParser) -> None:
-    """What to do with the code: write, run, report."""
+    """Add the options that write, run and report code."""
     add = parser.add_argument_group("results").add_argument
     add(
         "-o",
@@ -142,21 +143,21 @@ def add_result_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_finding_options(add: Callable[..., object]) -> None:
-    """Which findings of the simulator count."""
+    """Add the options that select the simulator's findings."""
     strict = "whose rules fail a run: the ISA manuals' (default), or also what LLVM alone asks for"
     add("--strict", choices=("manual", "llvm"), default="manual", help=strict)
     add("--allow", action="append", default=[], metavar="CHECK", help="a kind of finding that is none (repeatable)")
 
 
 def add_device(add: Callable[..., object]) -> None:
-    """Where code runs."""
+    """Add the option that selects the device."""
     kinds = [family.runtime.option for family in families.having("runtime") if family.runtime]
     number = f", or one by number such as {kinds[0]}:1" if kinds else ""
     add("--on", metavar="DEVICE", help=f"run on a device instead: {', '.join(kinds)}{number}")
 
 
 def add_pass_options(parser: argparse.ArgumentParser) -> None:
-    """How passes run, and what is told of them."""
+    """Add the options on passes: which run, and what is reported on them."""
     add = parser.add_argument_group("watching").add_argument
     add("--disable", action="append", default=[], metavar="PASS", help="switch an optimising step off (repeatable)")
     add("--dump", metavar="WHAT", help="print each step to stderr: all, changed (as diffs) or after:PASS")

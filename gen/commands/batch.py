@@ -1,4 +1,4 @@
-"""`convgen batch`: every problem of a batch file, each in a worker process, whatever becomes of the others."""
+"""`convgen batch`: generate every problem of a batch file, each in a worker process that may fail alone."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ if TYPE_CHECKING:
     from convgen.problem.requests import Reader, Request
 
 PASSED, GENERATED, FAILED, UNSUPPORTED, ERROR = STATUSES = ("passed", "generated", "failed", "unsupported", "error")
-SUPPORTED, MALFORMED = "supported", "malformed"  #: what --check says besides unsupported
+SUPPORTED, MALFORMED = "supported", "malformed"  #: statuses of --check besides unsupported
 
 _SEVERITY = (session.FINE, session.REFUSED, session.WRONG, session.INTERNAL)  #: exit codes, the worst last
-#: What a worker is born with.
+#: Modules that are imported before workers fork.
 _PRELOAD = ("convgen.driver", "convgen.show.report", "convgen.run.verdict", "convgen.show.watch")
 
-#: no part of a problem's work
+#: Options that do not affect the result of a problem.
 _ASIDE = (
     *("cache", "check", "file", "ignored", "jobs", "json"),
     *("match", "resume", "start", "time_passes", "timeout", "verbose"),
 )
 
-#: What became of a problem: `exit` code, what it `said` on stderr, the JSON object `data`, whether a journal `kept` it.
+#: The result of a problem: `exit` code, stderr text `said`, JSON object `data`, whether a journal `kept` it.
 Row = dict[str, Any]
 
 
@@ -100,31 +100,31 @@ def _journal(options: argparse.Namespace) -> Journal:
     return Journal(Path(options.resume), report.check_row)
 
 
-def _tell_of_reading(options: argparse.Namespace, reader: Reader, found: int) -> None:
-    """What was ignored; raises UserError if there is no problem."""
+def _tell_of_reading(options: argparse.Namespace, reader: Reader, problems: int) -> None:
+    """Report ignored lines. Raises UserError if there is no problem."""
     if reader.ignored:
         texts = ", ".join(f"{option} ({where})" for option, where in reader.ignored.items())
         session.complain(f"note: ignored, as they mean nothing here: {texts}")
-    if not found:
+    if not problems:
         remarks = f" ({_counted_remarks(reader)})" if reader.remarks else ""
         raise UserError(f"given {options.file} with no problem that is selected{remarks}, wanted at least one")
 
 
 def _counted_remarks(reader: Reader) -> str:
-    """How many lines are no requests, and which is the first."""
+    """Return the number of lines that are no requests, and the first of them."""
     count, first = len(reader.remarks), reader.remarks[0]
     lines = "1 line is no request" if count == 1 else f"{count} lines are no requests"
     return f"{lines}, {'it' if count == 1 else 'the first'} is {first.where} {visible(first.text[:40])!r}"
 
 
 def _tell_remarks(options: argparse.Namespace, reader: Reader) -> None:
-    """One line of all lines that are no requests."""
+    """Report all lines that are no requests in one line."""
     if reader.remarks:
         print(_counted_remarks(reader), file=sys.stderr if options.json else sys.stdout)
 
 
 def _check_all(options: argparse.Namespace, reader: Reader) -> int:
-    """Say of each problem, as soon as it is read, whether it would be generated."""
+    """Print for each problem, as it is read, whether it would be generated."""
     counts: Counter[str] = Counter()
     rules: Counter[str] = Counter()
     start = perf_counter()
@@ -153,7 +153,7 @@ def _check_all(options: argparse.Namespace, reader: Reader) -> int:
 
 
 def _verdict(target: str, request: Request) -> tuple[str, str | None, str | None]:
-    """The status of a request, the rule by which it is refused if it is unsupported, and what is told of it."""
+    """Return the status of a request, the rule by which it is unsupported, if it is, and the message."""
     error = request.error
     if request.problem is not None:
         try:
@@ -169,7 +169,7 @@ def _verdict(target: str, request: Request) -> tuple[str, str | None, str | None
 
 
 def _check(options: argparse.Namespace) -> None:
-    """Refuse at once what would be refused of every problem."""
+    """Refuse options at once that every problem would refuse."""
     from convgen import registry
     from convgen.compile_steps import check_names, steps
     from convgen.plan.config import Config
@@ -187,7 +187,7 @@ def _check(options: argparse.Namespace) -> None:
 
 
 def _run(options: argparse.Namespace, requests: Sequence[Request], journal: Journal | None) -> list[Row]:
-    """The row of every request; each is told of as soon as all before it are there."""
+    """Return the row of every request; rows are printed in the order of requests."""
     done: dict[int, Row] = {}
     rows: list[Row] = []
     try:
@@ -196,7 +196,7 @@ def _run(options: argparse.Namespace, requests: Sequence[Request], journal: Jour
                 done[at] = row
                 while len(rows) in done:
                     rows.append(done[len(rows)])
-                    _tell(options, requests[len(rows) - 1], rows[-1])
+                    _print_row(options, requests[len(rows) - 1], rows[-1])
                 if progress is not None:
                     progress(len(done), len(requests))
     except KeyboardInterrupt:
@@ -209,7 +209,7 @@ def _run(options: argparse.Namespace, requests: Sequence[Request], journal: Jour
 def _rows(
     options: argparse.Namespace, requests: Sequence[Request], journal: Journal | None
 ) -> Generator[tuple[int, Row], None, None]:
-    """The number of each request and its row, as they come. The journal keeps all but internal errors."""
+    """Yield the number of each request with its row, as they complete. The journal keeps all but internal errors."""
     from convgen.commands import workers
 
     keys = _keys(options, requests)
@@ -241,7 +241,9 @@ def _rows(
 
 
 def _keys(options: argparse.Namespace, requests: Sequence[Request]) -> list[str]:
-    """The journal's key of each request: its line, which says all knobs, and what is done with it."""
+    """Return the journal's key of each request: its line, which has all knobs, and the options that affect its
+    result.
+    """
     from convgen.commands.journal import key_of
     from convgen.problem.options import KNOBS
 
@@ -251,7 +253,7 @@ def _keys(options: argparse.Namespace, requests: Sequence[Request]) -> list[str]
 
 
 def perform(options: argparse.Namespace, line: str) -> Row:
-    """Generate one problem, write what was asked, run it if asked. Raises nothing."""
+    """Generate one problem, write files as asked, and run it if asked. Raises nothing."""
     from convgen.problem.matmul import parse_problem
     from convgen.show import report
 
@@ -269,14 +271,14 @@ def perform(options: argparse.Namespace, line: str) -> Row:
             elif outcome.passed:
                 row = _row(session.FINE, PASSED, data)
             else:
-                row = _row(session.WRONG, FAILED, data, report.trouble(outcome))
+                row = _row(session.WRONG, FAILED, data, report.failure_line(outcome))
     row["said"] = said.getvalue()
     row["data"]["seconds"] = round(perf_counter() - start, 6)
     return row
 
 
 def _refused(options: argparse.Namespace, line: str, error: Exception) -> Row:
-    """The row of a problem that led to an exception."""
+    """Return the row of a problem that raised an exception."""
     code, text = session.failure(error, options.verbose)
     status = UNSUPPORTED if isinstance(error, Unsupported) else ERROR
     return _row(
@@ -285,7 +287,7 @@ def _refused(options: argparse.Namespace, line: str, error: Exception) -> Row:
 
 
 def _nothing(options: argparse.Namespace, line: str) -> dict[str, Any]:
-    """What `--json` says of a problem of which there is no code."""
+    """Return the `--json` object of a problem without code."""
     from convgen.show import report
 
     return report.without_code(line, options.target, options.config or "")
@@ -296,8 +298,8 @@ def _row(code: int, status: str, data: dict[str, Any], error: str | None = None,
     return {"exit": code, "said": "", "kept": False, "data": {**data, **told}}
 
 
-def _tell(options: argparse.Namespace, request: Request, row: Row) -> None:
-    """What is told of a problem when it is done."""
+def _print_row(options: argparse.Namespace, request: Request, row: Row) -> None:
+    """Print a problem that is complete."""
     data = row["data"]
     sys.stderr.write(row["said"])
     if data["error"] is not None:
@@ -308,7 +310,7 @@ def _tell(options: argparse.Namespace, request: Request, row: Row) -> None:
 
 
 def _summarise(options: argparse.Namespace, rows: Sequence[Row], seconds: float) -> None:
-    """The table of all problems, and how many came to what; only the latter, on stderr, beside JSON."""
+    """Print the table of all problems and the number of each status; with JSON only the latter, on stderr."""
     from convgen.show import report
 
     if not options.json:

@@ -1,4 +1,4 @@
-"""`convgen targets` and `convgen passes`: what there is."""
+"""`convgen targets` and `convgen passes`: list targets, matrix instructions and passes."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ _INSTRUCTION = ("mma", "instruction", "a", "b", "sums", "clocks")
 
 
 def _instructions(target: Target) -> list[dict[str, str | int]]:
-    """A row for each matrix instruction: the config's word, its name, types of factors and sums, clocks."""
+    """Return a row for each matrix instruction: config word, name, types of factors and sums, clocks."""
     rows: list[dict[str, str | int]] = []
     for atom in target.facts.atoms:
         a, b = (elem if not atom.rounds_to else f"{elem} ({atom.rounds_to})" for elem in (atom.a_elem, atom.b_elem))

@@ -1,7 +1,7 @@
-"""The command line: which command is meant, and what it exits with.
+"""The command line: dispatch to a command, and exit codes.
 
-Exit codes: 0 fine, 1 a wrong result or a finding, 2 a wrong or unsupported request, 3 an internal error. Errors are one
-line on stderr. Heavy modules are imported where they are needed, so that `--help` is quick.
+Exit codes: 0 success, 1 a wrong result or a finding, 2 a wrong or unsupported request, 3 an internal error. Errors are
+one line on stderr. Heavy modules are imported on use, so that `--help` is fast.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from convgen.commands.session import FINE, guarded
 from convgen.ir.error import UserError, imported, named
 from convgen.version import __version__
 
-#: name -> its module in `commands`, the functions there that make its parser and run it, what the usage says
+#: name -> module in `commands`, its functions that return the parser and run the command, arguments and summary
 COMMANDS: dict[str, tuple[str, str, str, str, str]] = {
     "conv": ("generate", "conv_parser", "conv", "[KNOBS] DESC ...", "generate, assemble and verify convolutions"),
     "gemm": ("generate", "gemm_parser", "gemm", "[KNOBS] MxK:KxN ...", "the same for matrix multiplications"),
@@ -45,7 +45,7 @@ COMMANDS: dict[str, tuple[str, str, str, str, str]] = {
     "completion": ("completion", "parser", "completion", "bash|zsh", "print a completion script for a shell"),
 }
 
-_YOUNG = 1_000_000  #: objects that are made before the collector looks: a kernel takes fewer, and most of them stay
+_YOUNG = 1_000_000  #: objects between garbage collections: a kernel allocates fewer, and keeps most
 
 _USAGE = """\
 usage: convgen COMMAND ...
@@ -66,8 +66,8 @@ examples:
 
 def entry(run: Callable[[Sequence[str]], int] | None = None) -> NoReturn:
     """Run the `convgen` program, or `run`, which takes the words of a command line and returns the exit code."""
-    if not any(word.startswith("--run") for word in sys.argv):  # only what is right is found by linear algebra,
-        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # and threads that wait for it take time
+    if not any(word.startswith("--run") for word in sys.argv):  # only the reference uses linear algebra;
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # starting its threads takes time
     gc.set_threshold(_YOUNG)
     try:
         sys.stdout, sys.stderr = _stream(1, sys.stdout, _Results), _stream(2, sys.stderr, _Remarks)
@@ -81,7 +81,7 @@ def entry(run: Callable[[Sequence[str]], int] | None = None) -> NoReturn:
         code = 141
     except KeyboardInterrupt:
         code = 130
-    gc.freeze()  # what is left dies with the process: nobody need look through it for garbage
+    gc.freeze()  # the process ends: skip the last collection
     sys.exit(code)
 
 
@@ -91,7 +91,7 @@ def _flushed() -> int:
 
 
 class _Results(io.FileIO):
-    """stdout, which is what was asked for: where it cannot be written, that is an error of one line."""
+    """stdout, which carries results: a failed write is an error of one line."""
 
     def write(self, data: Any) -> int:
         try:
@@ -104,12 +104,12 @@ class _Results(io.FileIO):
 
     @staticmethod
     def broken() -> None:
-        """Let what is still buffered go nowhere."""
+        """Discard what is still buffered."""
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 class _Remarks(io.FileIO):
-    """stderr: where it cannot be written, work goes on without."""
+    """stderr: a failed write is ignored."""
 
     def write(self, data: Any) -> int:
         try:
@@ -119,9 +119,9 @@ class _Remarks(io.FileIO):
 
 
 def _stream(number: int, given: TextIO | None, kind: type[io.FileIO]) -> TextIO:
-    """A standard stream that writes as `kind` says; characters that its encoding lacks are escaped.
+    """Return a standard stream that writes as `kind` does; characters that its encoding lacks are escaped.
 
-    Where it is closed, its number is taken by something that cannot be written, lest a file that is opened get it.
+    A closed stream's file number is occupied by a file that cannot be written, so that no opened file gets it.
     """
     if given is None:
         at = os.open(os.devnull, os.O_RDONLY)
@@ -135,7 +135,7 @@ def _stream(number: int, given: TextIO | None, kind: type[io.FileIO]) -> TextIO:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run one command line; the exit code. Only a command's `--help` leaves by SystemExit."""
+    """Run one command line and return the exit code. Only a command's `--help` raises SystemExit."""
     return guarded(partial(_dispatch, arguments))
 
 
@@ -158,7 +158,7 @@ def _dispatch(arguments: Sequence[str]) -> int:
 
 
 def make_parser(command: str) -> Any:
-    """The argument parser of a command."""
+    """Return the argument parser of a command."""
     module, parser, *_ = COMMANDS[command]
     return _function(module, parser)()
 

@@ -1,4 +1,4 @@
-"""Work on the machines of a Dask cluster. Nothing here is imported before it is asked for."""
+"""Work on the machines of a Dask cluster. The package is imported on use."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from convgen.commands.workers import Died
 from convgen.ir.error import UserError
 from convgen.ir.untrusted import shown
 
-_SECONDS = 10  #: for which a scheduler may be silent
+_SECONDS = 10  #: seconds to wait for the scheduler
 
 
 def run(work: Callable[[Any], Any], items: Sequence[Any], address: str) -> Generator[tuple[int, Any], None, None]:
-    """`work`, which raises nothing, on every item; the number of each with its result, as they come.
+    """Apply `work`, which raises nothing, to every item; yield number and result of each, as they complete.
 
-    Raises UserError without the package, or where no scheduler answers. Closing the generator cancels what is left.
+    Raises UserError without the package, or if no scheduler answers. Closing the generator cancels the rest.
     """
     try:
         from distributed import Client, as_completed

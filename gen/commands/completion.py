@@ -63,14 +63,14 @@ def _bash() -> str:
 
 
 def _words(parser: argparse.ArgumentParser) -> list[str]:
-    """The options, and the shells where one is wanted."""
+    """Return the options of a command, and the shells for one that takes a shell."""
     shown = (action for action in parser._actions if action.help != argparse.SUPPRESS)
     words = [option for action in shown for option in action.option_strings]
     return [*words, *(_SHELLS if parser.prog.endswith(" completion") else ())]
 
 
 def _values() -> dict[str, list[str]]:
-    """What the value of an option may be."""
+    """Return the possible values of options."""
     from convgen.backends import target
     from convgen.compile_steps import steps
     from convgen.passes.pipeline import OPTIMISING

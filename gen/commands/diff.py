@@ -1,4 +1,4 @@
-"""`convgen diff`: two kernels side by side, and what makes the one quicker than the other."""
+"""`convgen diff`: compare two kernels, and report why one is faster."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from convgen.explain.subject import Subject
 
 _T = TypeVar("_T")
-_CHOSEN = "auto"  #: the config that is chosen, as a word of --config
+_CHOSEN = "auto"  #: value of --config for the chosen config
 
 
 def parser() -> argparse.ArgumentParser:
@@ -75,22 +75,22 @@ def diff(arguments: Sequence[str]) -> int:
 
     from convgen.explain.difference import Difference, as_json
 
-    found = Difference.of(
+    difference = Difference.of(
         _subject(a, targets[0], configs[0], launch_a, knobs), _subject(b, targets[1], configs[1], launch_b, knobs)
     )
-    for side in (found.a, found.b):
+    for side in (difference.a, difference.b):
         for remark in side.subject.remarks:
             if not options.json:
                 complain(f"note: {side.letter}: {remark}")
     if options.json:
-        print(json.dumps(as_json(found)))
+        print(json.dumps(as_json(difference)))
     else:
-        _print(found)
+        _print(difference)
     return FINE
 
 
 def _pair(what: str, given: Sequence[_T], default: _T | None) -> tuple[_T, _T]:
-    """Of A and of B: one holds for both. Raises UserError."""
+    """Return the values for A and for B; one value holds for both. Raises UserError."""
     if not given and default is not None:
         given = [default]
     if not 1 <= len(given) <= 2:
@@ -99,7 +99,7 @@ def _pair(what: str, given: Sequence[_T], default: _T | None) -> tuple[_T, _T]:
 
 
 def _configs(options: argparse.Namespace, is_one: bool) -> tuple[str | None, str | None]:
-    """The config of each, None for the chosen one. One config of one problem is that of B."""
+    """Return the config of each side, None for the chosen one. A single config of one problem is B's."""
     given = options.config
     if len(given) == 1 and is_one:
         given = [_CHOSEN, *given]
@@ -109,12 +109,12 @@ def _configs(options: argparse.Namespace, is_one: bool) -> tuple[str | None, str
 
 # ---------------------------------------------------------------- launches of code
 
-_ONCE: Mapping[str, Any] = {"kernel": None, "grid": None, "block": None, "lds": 0}  #: of a side -> what it is else
+_ONCE: Mapping[str, Any] = {"kernel": None, "grid": None, "block": None, "lds": 0}  #: option of a side -> default
 _SIDES = ("A:", "B:")
 
 
 def _launches(options: argparse.Namespace) -> tuple[argparse.Namespace, argparse.Namespace]:
-    """How A and B are launched, as options of commands that have one of them."""
+    """Return the launches of A and B, as options of commands that take one launch."""
     a: dict[str, Any] = {"chip": options.chip}
     b = dict(a)
     for name, missing in _ONCE.items():
@@ -127,7 +127,7 @@ def _launches(options: argparse.Namespace) -> tuple[argparse.Namespace, argparse
 
 
 def _check_launches(options: argparse.Namespace, subjects: tuple[str, str]) -> None:
-    """UserError for options of launches that are of no code object, or of one that is none."""
+    """Raise UserError for launch options without a code object, or for a side that is none."""
     are_code = list(map(is_code, subjects))
     if not any(are_code) and any(getattr(options, name) for name in (*_ONCE, "arg")):
         raise UserError("given a launch without a code object, wanted --grid, --block and --arg with one only")
@@ -145,7 +145,7 @@ def _check_launches(options: argparse.Namespace, subjects: tuple[str, str]) -> N
 def _subject(
     text: str, target: str, config: str | None, launch: argparse.Namespace, knobs: Mapping[str, str]
 ) -> Subject:
-    """What A or B names."""
+    """Return the subject that A or B names."""
     from convgen.explain import subject
 
     path = Path(text)
@@ -156,26 +156,30 @@ def _subject(
     return code(path, launch)
 
 
-def _print(found: Difference) -> None:
+def _print(difference: Difference) -> None:
     from convgen.explain.difference import shown
     from convgen.show import report
 
-    for side in (found.a, found.b):
+    for side in (difference.a, difference.b):
         rows = [(side.letter, side.name), ("target", side.subject.target)]
         rows += [("kernel", side.kernel.name)] if side.kernel else []
         rows += [("config", " ".join(f"{k}={v}" for k, v in side.config.items()))] if side.config else []
         report.show([*rows, *([("bound", side.bound)] if side.bound else [])], sys.stdout)
         print()
-    if words := found.config():
+    if words := difference.config():
         report.show_table(("config", "A", "B"), words, sys.stdout)
         print()
-    of = "an iteration" if found.has_loops else f"a {found.subgroup}"
-    for title, rows_of in (("", found.numbers), (f"{of} has", found.mix), ("clocks waited", found.stalls)):
+    of = "an iteration" if difference.has_loops else f"a {difference.subgroup}"
+    for title, rows_of in (
+        ("", difference.numbers),
+        (f"{of} has", difference.mix),
+        ("clocks waited", difference.stalls),
+    ):
         if pairs := rows_of():
             rows_ = [(name, shown(a), shown(b), _ratio(a, b)) for name, (a, b) in pairs.items()]
             report.show_table((title, "A", "B", "B : A"), rows_, sys.stdout)
             print()
-    for sentence in found.told():
+    for sentence in difference.sentences():
         print(sentence)
 
 

@@ -1,4 +1,4 @@
-"""`convgen run`: a launch record and its code object on the simulator, or anybody's code object without a record."""
+"""`convgen run`: execute a launch record, or any code object without a record, on the simulator or a device."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ def parser() -> argparse.ArgumentParser:
 
 
 def add_scalars(add: Callable[..., object]) -> None:
-    """Other values of what a launch record lets a host choose."""
+    """Add the option that sets scalars which a launch record lets the host choose."""
     add("--set", type=_setting, action="append", default=[], metavar="NAME=VALUE", help="a scalar (repeatable)")
 
 
 def add_launch_options(parser: argparse.ArgumentParser, *, twice: bool = False) -> None:
-    """How a code object without a record is launched; options that may be given `twice` are lists."""
+    """Add the options that launch a code object without a record; options that may be given `twice` are lists."""
     add = parser.add_argument_group("of a code object").add_argument
     often: dict[str, Any] = {"action": "append", "default": []} if twice else {}
     add("--kernel", **often, metavar="SYMBOL", help="which one, where there are several")
@@ -67,14 +67,16 @@ def add_launch_options(parser: argparse.ArgumentParser, *, twice: bool = False) 
 
 
 def refuse_launch_options(options: argparse.Namespace, path: Path) -> None:
-    """Raises UserError for what a launch record says itself."""
+    """Raise UserError for options that a launch record states itself."""
     for name in ("kernel", "grid", "block", "arg"):
         if getattr(options, name):
-            raise UserError(f"given --{name} with the launch record {path.name}, which says it")
+            raise UserError(f"given --{name} with the launch record {path.name}, which states it")
 
 
 def launch_of(options: argparse.Namespace) -> dict[str, Any]:
-    """What `add_launch_options` took, as arguments of those that launch a code object without a record."""
+    """Return the values of `add_launch_options` as arguments of functions that launch a code object without a
+    record.
+    """
     return {
         "kernel": options.kernel,
         "grid": options.grid,
@@ -129,7 +131,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _refuse_looking(options: argparse.Namespace) -> None:
-    """Raises UserError for what only a simulator does."""
+    """Raise UserError for options that only a simulator supports."""
     given = {"trace": options.trace, "break": options.place, "allow": options.allow, "strict": options.strict == "llvm"}
     for name, value in given.items():
         if value:

@@ -1,4 +1,4 @@
-"""`convgen explain`: one page that shows how a kernel came about, and where it waits."""
+"""`convgen explain`: write a page that shows how a kernel was generated, and where it waits."""
 
 from __future__ import annotations
 
@@ -51,17 +51,17 @@ def parser() -> argparse.ArgumentParser:
 
 
 def is_file(text: str) -> bool:
-    """Whether a word names a launch record or a file of code."""
+    """Return whether a word names a launch record or a file of code."""
     return text.endswith(".json") or is_code(text)
 
 
 def is_code(text: str) -> bool:
-    """Whether a word names a file of code, which ends as a family's files do."""
+    """Return whether a word names a file of code, by its suffix."""
     return families.of_suffix(Path(text).suffix) is not None
 
 
 def explain(arguments: Sequence[str]) -> int:
-    """`convgen explain`: 1 where the simulator finds the kernel wrong."""
+    """Run `convgen explain`; the exit code is 1 if the simulator finds the kernel wrong."""
     options, knobs = parse_knobs(parser(), arguments, "conv", "matmul")
     if not options.output.endswith((".html", ".htm")):
         raise UserError(f"given {options.output}, wanted FILE.html, at -o")
@@ -104,7 +104,7 @@ def _of_file(options: argparse.Namespace, knobs: dict[str, str]) -> Subject:
 
 
 def code(path: Path, options: argparse.Namespace) -> Subject:
-    """A code object or assembly, with a launch where the options have one."""
+    """Return the subject of a code object or assembly, with a launch if the options have one."""
     from convgen.explain import subject
     from convgen.run import prepared
 
@@ -114,7 +114,7 @@ def code(path: Path, options: argparse.Namespace) -> Subject:
 
 
 def _refuse(options: argparse.Namespace, names: Sequence[str], given: str) -> None:
-    """UserError for options that mean nothing here."""
+    """Raise UserError for options without a meaning here."""
     for name in names:
         if getattr(options, name):
-            raise UserError(f"given --{name.replace('_', '-')} with {given}, wanted it elsewhere: see --help")
+            raise UserError(f"given --{name.replace('_', '-')} with {given}, where it has no meaning: see --help")

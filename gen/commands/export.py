@@ -1,4 +1,4 @@
-"""`convgen export`: kernels for programs that know nothing of convgen."""
+"""`convgen export`: write kernels as C for programs without convgen."""
 
 from __future__ import annotations
 

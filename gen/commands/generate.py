@@ -1,4 +1,4 @@
-"""`convgen conv` and `convgen gemm`: from problems to code, files and verdicts."""
+"""`convgen conv` and `convgen gemm`: generate code and files of problems, and verify them."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def gemm_parser() -> argparse.ArgumentParser:
 
 
 def add_knobs(parser: argparse.ArgumentParser, *drivers: str) -> None:
-    """benchdnn's knobs of these drivers; its options of how it runs are taken, and mean nothing."""
+    """Add the knobs of benchdnn's drivers; options that only control benchdnn itself are accepted and ignored."""
     from convgen.problem import options
 
     rest = "Its other options are taken as well; they change nothing, or a rule refuses them (docs/requests.md)."
@@ -67,7 +67,7 @@ def add_knobs(parser: argparse.ArgumentParser, *drivers: str) -> None:
 
 
 def described(descriptor: str, knobs: Mapping[str, str]) -> Problem:
-    """The problem of a descriptor of benchdnn's: a product where it begins with sizes, or a convolution."""
+    """Return the problem of a descriptor of benchdnn: a product if it begins with sizes, else a convolution."""
     from convgen.problem.conv import Conv
     from convgen.problem.matmul import Matmul
 
@@ -75,7 +75,7 @@ def described(descriptor: str, knobs: Mapping[str, str]) -> Problem:
 
 
 def finished(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    """A parser with the options that every generating command has."""
+    """Return the parser with the options of every generating command."""
     parser.add_argument("--target", default=DEFAULT_TARGET, help=f"see `convgen targets` (default {DEFAULT_TARGET})")
     parser.add_argument("--config", metavar="LINE", help="use this config instead of choosing one")
     parser.add_argument("--registry", metavar="FILE", help="configs that are known (default: CONVGEN_REGISTRY)")
@@ -86,7 +86,7 @@ def finished(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
 
 
 def conv(arguments: Sequence[str]) -> int:
-    """`convgen conv`: each problem on its own; the exit code is the worst."""
+    """Run `convgen conv`, each problem on its own; the exit code is the worst."""
     from convgen.problem import miopen
     from convgen.problem import requests as batch
 
@@ -95,7 +95,7 @@ def conv(arguments: Sequence[str]) -> int:
 
 
 def gemm(arguments: Sequence[str]) -> int:
-    """`convgen gemm`, in the same way."""
+    """Run `convgen gemm`, each problem on its own; the exit code is the worst."""
     from convgen.problem import blas
     from convgen.problem import requests as batch
 
@@ -104,7 +104,7 @@ def gemm(arguments: Sequence[str]) -> int:
 
 
 def _joined(arguments: Sequence[str], is_program: Callable[[str], bool]) -> list[str]:
-    """The words of a command; what stands behind the name of a program belongs to it, as one word."""
+    """Return the words of a command; words after the name of a program are joined to it."""
     first = next((number for number, word in enumerate(arguments) if is_program(word)), len(arguments))
     return [*arguments[:first], *filter(None, [" ".join(arguments[first:])])]
 
@@ -112,7 +112,7 @@ def _joined(arguments: Sequence[str], is_program: Callable[[str], bool]) -> list
 def parse_knobs(
     parser: argparse.ArgumentParser, arguments: Sequence[str], *drivers: str
 ) -> tuple[argparse.Namespace, dict[str, str]]:
-    """The options, and the knobs of these drivers that were given."""
+    """Return the options, and the given knobs of these drivers."""
     from convgen.problem.options import KNOBS_OF
 
     options = parser.parse_intermixed_args(arguments)
@@ -135,7 +135,7 @@ def _generate(options: argparse.Namespace, parse: Callable[[str], Iterable[Probl
 
 
 def _one(options: argparse.Namespace, request: Request) -> int:
-    """Generate what is requested, write what was asked, run it if asked."""
+    """Generate a requested problem, write files as asked, and run it if asked."""
     from convgen.commands import session
 
     if request.problem is None:
@@ -145,9 +145,9 @@ def _one(options: argparse.Namespace, request: Request) -> int:
 
 
 def check(problem: Problem, target: str) -> None:
-    """Raise Unsupported for a problem that `make` would not make, in most cases without making it.
+    """Raise Unsupported for a problem that `make` would refuse, in most cases without generating it.
 
-    What spans more than a surface depends on the tiles that are chosen: there it is tried.
+    Whether tensors exceed a surface depends on the chosen tiles: such problems are generated.
     """
     from convgen.backends import target as targets
     from convgen.choose.supported import check_supported
@@ -162,16 +162,16 @@ def check(problem: Problem, target: str) -> None:
 
 
 def make(options: argparse.Namespace, problem: Problem) -> Code:
-    """The code of a problem."""
+    """Return the code of a problem."""
     from convgen.backends import target as targets
     from convgen.commands import session
 
     targets.get(options.target)
-    if problem.is_empty:  # of which there is nothing to choose, to keep or to look at
+    if problem.is_empty:  # nothing to choose, to cache or to watch
         from convgen import driver
 
         return driver.compile(driver.build(problem, options.target))
-    config = _known(options, problem)
+    config = _config_words(options, problem)
     if not options.cache or _watched(options):
         return _built(options, problem)
     from convgen.run.cache import Cache, key_of
@@ -190,8 +190,8 @@ def make(options: argparse.Namespace, problem: Problem) -> Code:
     return code
 
 
-def _known(options: argparse.Namespace, problem: Problem) -> str | None:
-    """The config that is given, or that a registry has, which is told."""
+def _config_words(options: argparse.Namespace, problem: Problem) -> str | None:
+    """Return the config that is given, or that a registry has, which is reported."""
     from convgen import registry
     from convgen.commands import session
 
@@ -205,13 +205,13 @@ def _known(options: argparse.Namespace, problem: Problem) -> str | None:
 
 
 def _watched(options: argparse.Namespace) -> bool:
-    """Whether somebody wants to see how code is made."""
+    """Return whether an option asks to see how code is generated."""
     folder = options.dump_dir is not None
     return bool(options.verbose or options.dump or folder or options.check_passes or options.time_passes)
 
 
 def _built(options: argparse.Namespace, problem: Problem) -> Code:
-    """Code that is made now."""
+    """Generate code."""
     from convgen.commands import session
 
     with session.watching(options) as watch:
@@ -233,7 +233,7 @@ def _built(options: argparse.Namespace, problem: Problem) -> Code:
 
 
 def _show_ranking(problem: Problem, target: str) -> None:
-    """The configs that the chooser thinks most of, whether they will be tried or not."""
+    """Print the chooser's ranking, whether or not these configs will be tried."""
     from convgen.backends import target as targets
     from convgen.choose.choose import candidates
     from convgen.show import report

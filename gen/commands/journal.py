@@ -1,4 +1,4 @@
-"""What a batch has done so far, so that it can go on after whatever has ended it."""
+"""The results of a batch so far, so that an interrupted batch can resume."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ KIND, KNOB = "result", "--resume"
 
 
 def key_of(problem: str, settings: Mapping[str, Any]) -> str:
-    """What tells the work on a problem from other work."""
+    """Return a key that identifies the work on a problem."""
     return sha256(json.dumps([problem, settings], sort_keys=True).encode()).hexdigest()[:32]
 
 
 class Journal:
-    """The results in a file by key; new ones are in the file as soon as they are added.
+    """The results in a file by key; each is in the file as soon as it is added.
 
-    Raises UserError for a file that is no journal, cannot be opened, or is in another batch's hands; `check` does so
-    for an entry that is not as whoever adds them has them.
+    Raises UserError for a file that is no journal, cannot be opened, or is locked by another batch. `check` raises it
+    for an entry of another form.
     """
 
     def __init__(self, path: Path, check: Callable[[Entry], None] = lambda entry: None) -> None:
@@ -40,7 +40,7 @@ class Journal:
             raise
 
     def _hold(self) -> int:
-        """The file, for as long as this batch writes it."""
+        """Open and lock the file while this batch writes it; return its descriptor."""
         try:
             held = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK, 0o666)
         except OSError as error:
@@ -60,7 +60,7 @@ class Journal:
         return held
 
     def get(self, key: str) -> dict[str, Any] | None:
-        """The result of a key."""
+        """Return the result of a key."""
         found = self._store.get(KIND, key)
         if found is None:
             return None
@@ -71,10 +71,10 @@ class Journal:
         return entry.value
 
     def add(self, key: str, entry: dict[str, Any]) -> None:
-        """Keep a result."""
+        """Add a result."""
         self._store.add(KIND, key, json.dumps(entry).encode())
 
     def close(self) -> None:
-        """Let go of the file: first by sqlite, whose locks end with any descriptor of the file."""
+        """Close the file: sqlite first, since its locks end when any descriptor of the file is closed."""
         self._store.close()
         os.close(self._held)

@@ -1,4 +1,6 @@
-"""`convgen check`: anybody's code objects on the strict simulator, with launches made up where nobody states them."""
+"""`convgen check`: run code objects of any compiler on the strict simulator, with a made-up launch if none is
+recorded.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +25,8 @@ if TYPE_CHECKING:
     from convgen.run.subjects import Subject
     from convgen.run.verdict import Outcome
 
-_BUFFER_BYTES = 1 << 28  #: of a buffer that no --arg gives
-_GRID = (1, 1, 1)  #: workgroups where no --grid says: one is right for most kernels, whatever they are launched for
+_BUFFER_BYTES = 1 << 28  #: bytes of a buffer without --arg
+_GRID = (1, 1, 1)  #: workgroups without --grid; most kernels can run with one
 
 CLEAN, FINDINGS, NOT_JUDGED = "clean", "findings", "not judged"
 _EXITS = {CLEAN: session.FINE, FINDINGS: session.WRONG, NOT_JUDGED: session.REFUSED}
@@ -115,7 +117,7 @@ def _of_subject(subject: Subject, options: argparse.Namespace, *, selects: bool)
 
 
 def _described(subject: Subject) -> tuple[str, dict[str, Signature]]:
-    """The target and the kernels of a code object. Raises UserError, Unsupported."""
+    """Return the target and the kernels of a code object. Raises UserError, Unsupported."""
     from convgen.backends import target as targets
 
     machine = targets.executor(subject.content, subject.name)
@@ -125,9 +127,9 @@ def _described(subject: Subject) -> tuple[str, dict[str, Signature]]:
 
 
 def _chosen(known: Mapping[str, Signature], kernel: str | None, where: str, *, selects: bool) -> Sequence[str]:
-    """The names of the kernels to judge. Raises UserError where there are none."""
+    """Return the names of the kernels to judge. Raises UserError if there are none."""
     if not known:
-        raise UserError(f"given {where} without kernels, wanted some")
+        raise UserError(f"given {where} without kernels, wanted at least one")
     if kernel is None:
         return list(known)
     if kernel not in known and not selects:
@@ -136,7 +138,7 @@ def _chosen(known: Mapping[str, Signature], kernel: str | None, where: str, *, s
 
 
 def _guarded(subject: Subject, target: str, signature: Signature, options: argparse.Namespace) -> Judgement:
-    """The verdict on a kernel, which may be that it cannot be judged."""
+    """Return the verdict on a kernel; NOT_JUDGED with the reason after an error."""
     try:
         return _judged(subject, target, signature, options)
     except (UserError, Unsupported) as error:
@@ -144,7 +146,7 @@ def _guarded(subject: Subject, target: str, signature: Signature, options: argpa
 
 
 def _judged(subject: Subject, target: str, signature: Signature, options: argparse.Namespace) -> Judgement:
-    """Execute a kernel strictly. Raises UserError, Unsupported where it cannot be."""
+    """Execute a kernel strictly. Raises UserError, Unsupported."""
     from convgen.backends.simulation import Budget, Scrutiny
     from convgen.run import footprint, foreign_launch
     from convgen.run.defaults import Defaults
@@ -195,7 +197,7 @@ def _show(judgement: Judgement) -> None:
 
 
 def _shared(target: str) -> str:
-    """How people call the shared memory of a target."""
+    """Return the vendor's word for a target's shared memory."""
     family = families.of_target(target)
     return "shared memory" if family is None else family.terms.shared
 
@@ -206,10 +208,10 @@ def _as_json(path: str, judged: Sequence[Judgement]) -> dict[str, Any]:
 
 
 def _kernel_json(judgement: Judgement) -> dict[str, Any]:
-    """A kernel's entry of `--json`."""
+    """Return a kernel's entry of `--json`."""
     from convgen.show import report
 
-    told: dict[str, Any] = {
+    entry: dict[str, Any] = {
         "object": judgement.name,
         "kernel": judgement.kernel,
         "target": judgement.target,
@@ -217,9 +219,9 @@ def _kernel_json(judgement: Judgement) -> dict[str, Any]:
         "reason": judgement.reason or None,
     }
     if judgement.launch is None or judgement.outcome is None:
-        return told
+        return entry
     request, outcome = judgement.launch.request, judgement.outcome
-    return told | {
+    return entry | {
         "grid": list(request.grid),
         "workgroup": list(request.workgroup),
         "lds_bytes": request.shared_bytes,

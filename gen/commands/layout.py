@@ -1,4 +1,4 @@
-"""`convgen layout`: who owns which element in a NestedLayout, in XeTile's maps or in a matrix instruction's operand."""
+"""`convgen layout`: show who owns each element in a NestedLayout, in XeTile's maps or in a matrix operand."""
 
 from __future__ import annotations
 
@@ -102,14 +102,14 @@ def run(arguments: Sequence[str]) -> int:
 
 @frozen
 class _Shown:
-    """A layout on owners, and how it is written."""
+    """A layout on owners, with its texts."""
 
-    rows: list[tuple[str, str]]  #: what is told of it
+    rows: list[tuple[str, str]]  #: rows of the report
     on: Distribution
-    unit: str  #: what an owner is: "thread" or "subgroup"
+    unit: str  #: kind of the owners: "thread" or "subgroup"
     group: int  #: owners of a subgroup
-    nested: NestedLayout | str  #: or why there is none
-    maps: str  #: XeTile's, or why there are none
+    nested: NestedLayout | str  #: the nested layout, or why there is none
+    maps: str  #: XeTile's maps, or why there are none
 
 
 # ---------------------------------------------------------------- what is shown
@@ -172,7 +172,7 @@ def _instruction(options: argparse.Namespace) -> _Shown:
 
 
 def _which(options: argparse.Namespace, atoms: Sequence[MmaAtom], known: bool) -> str:
-    """What to say where an instruction is not one, of these that it might be."""
+    """Return the error for an unknown or ambiguous matrix instruction, with the candidates."""
     shapes = dict.fromkeys(f"{a.n}x{a.m}x{a.k}" for a in atoms)
     names = ", ".join(a.name for a in atoms) if known else f"{', '.join(shapes)}, or the name of an instruction"
     return f"given the matrix instruction {options.mma!r}, wanted one of {names}, of {options.target}"
@@ -228,7 +228,7 @@ def _by(shape: Sequence[int]) -> str:
 
 
 def _at(shown: _Shown, coord: Sequence[int]) -> dict[str, Any]:
-    """Levels and owners of an element."""
+    """Return levels and owners of an element."""
     shape = shown.on.digits.shape
     if len(coord) != len(shape) or any(n >= size for n, size in zip(coord, shape)):
         raise UserError(f"given {','.join(map(str, coord))}, wanted an element of {_by(shape)}, at --at")
@@ -239,7 +239,7 @@ def _at(shown: _Shown, coord: Sequence[int]) -> dict[str, Any]:
 
 
 def _held(shown: _Shown, owner: int) -> list[list[int]]:
-    """The elements of an owner."""
+    """Return the elements of an owner."""
     if owner >= shown.on.owners:
         raise UserError(f"given {owner}, wanted one of {shown.on.owners} {shown.unit}s, at --owner")
     found: list[list[int]] = shown.on.held(owner).tolist()
@@ -247,18 +247,18 @@ def _held(shown: _Shown, owner: int) -> list[list[int]]:
 
 
 def _json(shown: _Shown, options: argparse.Namespace) -> dict[str, Any]:
-    """What is told, and the owners of each element by its coordinates."""
+    """Return the layout for `--json`, with the owners of each element by its coordinates."""
     on, nested = shown.on, shown.nested
     sets = on.sets()
 
     def owners(keys: Any) -> Any:
         return list(sets.get(keys, ())) if isinstance(keys, int) else [owners(each) for each in keys]
 
-    found: dict[str, Any] = {**dict(shown.rows), "shape": list(on.digits.shape), "digits": str(on.digits)}
+    entry: dict[str, Any] = {**dict(shown.rows), "shape": list(on.digits.shape), "digits": str(on.digits)}
     if not isinstance(nested, str):
         for name in ("packed_shape", "distributed_shape", "unpacked_shape"):
-            found[name] = list(getattr(nested, name))
-    found |= {"nested": str(nested), "xetile": shown.maps, "unit": shown.unit, "owner_count": on.owners}
-    found |= {"replication": list(on.replication), "owners": owners(on.grid().tolist())}
-    found |= {} if options.at is None else {"at": _at(shown, options.at)}
-    return found | ({} if options.owner is None else {"held": _held(shown, options.owner)})
+            entry[name] = list(getattr(nested, name))
+    entry |= {"nested": str(nested), "xetile": shown.maps, "unit": shown.unit, "owner_count": on.owners}
+    entry |= {"replication": list(on.replication), "owners": owners(on.grid().tolist())}
+    entry |= {} if options.at is None else {"at": _at(shown, options.at)}
+    return entry | ({} if options.owner is None else {"held": _held(shown, options.owner)})

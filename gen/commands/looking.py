@@ -1,4 +1,4 @@
-"""Looking at waves while `convgen run` executes them: a trace of instructions, registers at a place."""
+"""Watch waves while `convgen run` executes them: a trace of instructions, or registers at a place."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import Any, TextIO
 from convgen.ir.error import UserError
 
 Watch = Callable[[Any], None]
-_LANES = 8  #: shown of a vector register, if they are not all equal
+_LANES = 8  #: lanes of a vector register that are printed, if not all are equal
 
 
 @contextmanager
 def watching(
     trace: str | None, place: str | None, stream: TextIO
 ) -> Iterator[tuple[Watch | None, tuple[int | str, ...]]]:
-    """Who is to be shown waves, and where; registers go to `stream`. Raises UserError for a trace that cannot be
-    written, or both at once.
+    """Yield a watch function for waves and the places to watch; registers go to `stream`. Raises UserError for a
+    trace that cannot be written, or if both are given.
     """
     if trace is not None and place is not None:
         raise UserError("given --trace and --break, wanted one of them")
@@ -42,14 +42,14 @@ def watching(
 
 
 def _note(halt: Any, file: TextIO) -> None:
-    """A line: the place, workgroup.wave of those that are there together, the instruction, its line in the source."""
+    """Write a line: place, workgroup.wave of the waves that execute together, instruction, source line."""
     who = ",".join(f"{group}.{wave}" for group, wave in zip(halt.workgroups, halt.waves, strict=True))
     line = f"\t{halt.line}" if halt.line else ""
     file.write(f"{halt.kernel}+{halt.pc:#x}\t{who}\t{halt.instruction}{line}\n")
 
 
 class _Shown:
-    """Prints the registers of the first wave that comes to a place, once."""
+    """Prints the registers of the first wave that reaches a place, once."""
 
     def __init__(self, stream: TextIO) -> None:
         self.stream, self.done = stream, False

@@ -1,4 +1,4 @@
-"""`convgen map`: which workgroup computes which tile, in an order by name or in all, and what the caches make of it."""
+"""`convgen map`: show the tile of each workgroup, in one order or in all orders, with their cache traffic."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from convgen.problem.matmul import Problem
 
 _MIB = 1 << 20
-_MOST_SHOWN = 1 << 16  #: workgroups; of a table or a picture that somebody looks at
-_GROUP = 8  #: tiles; of the groups of orders by name, where none is given
+_MOST_SHOWN = 1 << 16  #: workgroups in a table or picture
+_GROUP = 8  #: tiles in a group, for orders without a size
 
 
 def parser() -> argparse.ArgumentParser:
@@ -80,7 +80,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _order(options: argparse.Namespace) -> Order | None:
-    """The order that was asked for."""
+    """Return the order that the options name."""
     from convgen.ir.layout.order import Order
 
     if options.map is not None:
@@ -96,7 +96,7 @@ def _order(options: argparse.Namespace) -> Order | None:
 
 
 def _grid(options: argparse.Namespace) -> int:
-    """The tiles of each workgroup of a grid."""
+    """Show the tiles of each workgroup of a grid."""
     from convgen.backends import target
     from convgen.ir.layout.mapping import WorkgroupMapping
     from convgen.ir.layout.order import Order
@@ -109,15 +109,15 @@ def _grid(options: argparse.Namespace) -> int:
     if options.output:
         _draw(options, shown, facts.caches.dies, facts.compute_units // facts.caches.dies)
     if options.json:
-        found: dict[str, Any] = {"grid": [m, n], "batch": options.batch, "slices": options.slices, **_json(shown)}
+        entry: dict[str, Any] = {"grid": [m, n], "batch": options.batch, "slices": options.slices, **_json(shown)}
         if order is None:
             from convgen.choose.workgroup_orders import named
 
             orders = named(max(2, facts.caches.dies), _GROUP)
             mappings = {text: WorkgroupMapping.of(m, n, k=options.slices, batch=options.batch, order=each)
                         for text, each in orders.items()}  # fmt: skip
-            found["mappings"] = {text: _json(mapping) for text, mapping in mappings.items()}
-        print(json.dumps(found))
+            entry["mappings"] = {text: _json(mapping) for text, mapping in mappings.items()}
+        print(json.dumps(entry))
         return FINE
     for title, tiles in _tables(shown):
         print(title, end="")
@@ -126,9 +126,10 @@ def _grid(options: argparse.Namespace) -> int:
 
 
 def _json(mapping: WorkgroupMapping) -> dict[str, Any]:
-    """By workgroup number: its tile [m, n], null where it has none, and what it has of batch and slices.
+    """Return, by workgroup number: its tile [m, n] (null without one), batch and slices.
 
-    Where workgroups persist, numbers are those that they take, and it is said by which: of a share, the first.
+    For persistent workgroups, numbers are those that they take, with the workgroup that takes them: of a share, the
+    first.
     """
     from convgen.choose.workgroup_orders import takers_of
 
@@ -144,7 +145,7 @@ def _json(mapping: WorkgroupMapping) -> dict[str, Any]:
 
 
 def _tables(mapping: WorkgroupMapping) -> Iterator[tuple[str, str]]:
-    """A table of workgroup numbers for each slice and result, with a title where there are several."""
+    """Yield a table of workgroup numbers for each slice and result, with a title if there are several."""
     import numpy as np
 
     from convgen.choose.workgroup_orders import takers_of
@@ -181,7 +182,7 @@ def _draw(options: argparse.Namespace, mapping: WorkgroupMapping, dies: int, in_
 
 
 def _problem(options: argparse.Namespace, problem: Problem) -> int:
-    """What each order makes of the caches."""
+    """Show the cache traffic of each order."""
     from convgen.choose.workgroup_orders import Launch, best_order, named
     from convgen.plan.config import LanePart
     from convgen.show import report
@@ -217,7 +218,7 @@ def _problem(options: argparse.Namespace, problem: Problem) -> int:
 
 
 def _plan(options: argparse.Namespace, problem: Problem) -> tuple[Plan, int]:
-    """The plan of the problem, by rows of tiles, and how many of its workgroups run together on a unit."""
+    """Return the problem's plan with tiles in rows, and the number of its workgroups that run together on a unit."""
     from convgen.backends import target
     from convgen.choose.choose import candidates
     from convgen.choose.search import Search
@@ -245,19 +246,19 @@ _HEADER = ("order", "L2 fill MiB", "hit rate", "memory MiB", "of the bound", "cl
 
 
 def _row(launch: Launch, plan: Plan, order: Order) -> dict[str, Any]:
-    """Traffic of an order: by the closed form, and of a matrix product also block by block."""
+    """Return the traffic of an order by the closed form; for a matrix product also block by block."""
     from convgen.problem.matmul import Matmul
 
-    found = launch.traffic(order)
-    clocks = found.clocks(launch.facts.caches, launch.facts.compute_units)
+    traffic = launch.traffic(order)
+    clocks = traffic.clocks(launch.facts.caches, launch.facts.compute_units)
     row = {
         "order": str(order),
         "clocks": round(clocks),
-        **_moved(found.fill, found.hit_rate, found.memory, found.bound),
+        **_moved(traffic.fill, traffic.hit_rate, traffic.memory, traffic.bound),
     }
     if isinstance(plan.problem, Matmul):
         simulated = launch.simulated(order, plan)
-        row["simulated"] = _moved(simulated.fill, simulated.hit_rate, simulated.memory, found.bound)
+        row["simulated"] = _moved(simulated.fill, simulated.hit_rate, simulated.memory, traffic.bound)
     return row
 
 
@@ -277,7 +278,7 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _remarks(launch: Launch, plan: Plan, asked: Order | None) -> Iterator[str]:
-    """What is unwise: half a mapping that hurts, where that was asked for, and rows that meet in one cache channel."""
+    """Yield warnings: half of a mapping that hurts if it was asked for, and rows in one cache channel."""
     from convgen.choose.traffic import camping, halves
     from convgen.ir.layout.order import IN_ROWS
 

@@ -1,4 +1,4 @@
-"""`convgen profile`: how long launches take by a model of a compute unit, what bounds them, where waves wait."""
+"""`convgen profile`: predict the time of launches by a model of a compute unit, their bound, and where waves wait."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def profile(arguments: Sequence[str]) -> int:
 
 
 def _loops(path: Path, options: argparse.Namespace) -> int:
-    """Nothing is executed."""
+    """Time the loops of code without a launch. Nothing is executed."""
     viewers = [viewer.dest for viewer in _viewers()]
     for name in ("chip", "rounds", "timeline", *viewers, "set", "kernel", "lds", "arg"):
         if getattr(options, name):
@@ -81,12 +81,12 @@ def _loops(path: Path, options: argparse.Namespace) -> int:
     from convgen.backends import target
     from convgen.show import profiled, report
 
-    found = target.profile(path, options.latency, options.groups)
+    profiles = target.profile(path, options.latency, options.groups)
     if options.json:
-        kernels = [profiled.kernel_json(kernel, options.verbose) for kernel in found]
-        print(json.dumps({"file": options.file, "latency": found[0].latency, "kernels": kernels}))
+        kernels = [profiled.kernel_json(kernel, options.verbose) for kernel in profiles]
+        print(json.dumps({"file": options.file, "latency": profiles[0].latency, "kernels": kernels}))
         return FINE
-    for count, kernel in enumerate(found):
+    for count, kernel in enumerate(profiles):
         if count:
             print()
         report.show([("kernel", kernel.name), ("target", kernel.target)], sys.stdout)
@@ -102,7 +102,7 @@ def _loops(path: Path, options: argparse.Namespace) -> int:
 
 
 def _launches(path: Path, options: argparse.Namespace) -> int:
-    """Some workgroups of each launch are executed."""
+    """Time launches; some workgroups of each are executed."""
     if options.groups:
         raise UserError(f"given --groups with a launch of {path.name}, which says how many share a unit")
 
@@ -117,26 +117,26 @@ def _launches(path: Path, options: argparse.Namespace) -> int:
     for viewer in _viewers():
         if getattr(options, viewer.dest) and (family is None or family.viewer != viewer):
             raise UserError(f"given {viewer.option} with {path.name}, wanted it with code that this viewer shows")
-    found = launch_times.profile(prepared, options.chip, latency, rounds)
+    times = launch_times.profile(prepared, options.chip, latency, rounds)
     assert family is not None  # it has a timer
     if options.timeline:
-        timeline.write([time.profile for time in found.launches], options.timeline)
+        timeline.write([time.profile for time in times.launches], options.timeline)
     if family.viewer and (folder := getattr(options, family.viewer.dest)):
-        profiles = [time.profile for time in found.launches]
+        profiles = [time.profile for time in times.launches]
         write_for_viewer(family, profiles, prepared.content, Path(folder), path.parent)
     if options.json:
         print(
             json.dumps(
-                {"file": options.file, "latency": latency or family.load_latency, **profiled.launches_json(found)}
+                {"file": options.file, "latency": latency or family.load_latency, **profiled.launches_json(times)}
             )
         )
         return FINE
-    for time in found.launches:
-        report.show(profiled.launch_rows(time, found.chip), sys.stdout)
+    for time in times.launches:
+        report.show(profiled.launch_rows(time, times.chip), sys.stdout)
         print()
         profiled.show_lines(time.profile.units[time.profile.full].lines, options.verbose)
         print()
-    report.show(profiled.total_rows(found), sys.stdout)
+    report.show(profiled.total_rows(times), sys.stdout)
     return FINE
 
 
@@ -161,7 +161,7 @@ def write_for_viewer(
 
 
 def remove_old(folder: Path, pattern: str, written: Collection[Path]) -> None:
-    """Remove what an earlier call left in folders that were written to."""
+    """Remove files that an earlier call left in folders that were written to."""
     for old in set(folder.glob(pattern)) - set(written):
         if any(path.parent == old.parent for path in written):
             old.unlink(missing_ok=True)

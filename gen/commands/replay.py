@@ -1,4 +1,4 @@
-"""`convgen replay`: from a dump file through the remaining passes and the back end."""
+"""`convgen replay`: continue from a dump file through the remaining passes and the back end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a command works on the user's side: errors become one line and an exit code, code becomes files and reports."""
+"""Error handling and output of a command: errors become one line and an exit code, code becomes files and reports."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
 
 FINE, WRONG, REFUSED, INTERNAL = range(4)
 
-_LONGEST = 2000  #: characters of a message; what a file made longer is cut in the middle
-_MUCH = 1 << 30  #: bytes of memory that one wants to know of before
+_LONGEST = 2000  #: characters of a message; a longer one is cut in the middle
+_MUCH = 1 << 30  #: bytes of memory; a larger need is reported before the run
 
 
 def worst(works: Sequence[Callable[[], int]], verbose: bool = False) -> int:
-    """The worst exit code of several pieces of work, each done whatever became of the others."""
+    """Run several pieces of work, whether or not others fail; return the worst exit code."""
     return max(guarded(work, verbose) for work in works)
 
 
 def guarded(work: Callable[[], int], verbose: bool = False) -> int:
-    """The exit code of `work`; its exceptions become one line on stderr and the code that fits.
+    """Run `work` and return its exit code; an exception becomes one line on stderr and an exit code.
 
-    What the IR's verifier points at is shown below that line.
+    An excerpt of the IR from the verifier is shown below that line.
     """
     try:
         return work()
@@ -47,9 +47,9 @@ def guarded(work: Callable[[], int], verbose: bool = False) -> int:
 
 
 def failure(error: Exception, verbose: bool = False) -> tuple[int, str]:
-    """The exit code of an exception, and what is told of it; `verbose` prints a traceback of an internal one.
+    """Return the exit code and message of an exception; `verbose` prints a traceback of an internal one.
 
-    What the machine lacks (a file, room on a disk, memory) is no defect of convgen.
+    A missing resource of the machine (file, disk space, memory) is not an internal error.
     """
     if isinstance(error, PointedError):
         return REFUSED, visible(error.one_line)
@@ -65,7 +65,7 @@ def failure(error: Exception, verbose: bool = False) -> tuple[int, str]:
     if isinstance(error, MemoryError):
         return REFUSED, _flat(f"the machine has not memory enough for this: {error}").rstrip(": ")
     if verbose:
-        import traceback  # of which no other command has need
+        import traceback  # imported only for internal errors
 
         traceback.print_exception(error)
     notes: list[str] = getattr(error, "__notes__", [])
@@ -75,27 +75,25 @@ def failure(error: Exception, verbose: bool = False) -> tuple[int, str]:
 
 
 def complain(text: str) -> None:
-    """Something that is not a result, on stderr."""
+    """Print a message that is not a result on stderr."""
     lines = f"convgen: {text}".split("\n")
     print("\n".join(map(visible, lines)), file=sys.stderr)
 
 
 def _flat(text: str) -> str:
-    """One line of a message, of which both ends are kept if a hostile name or number has made it long."""
+    """Return a message in one line, cut in the middle if an input made it long."""
     line = " ".join(text.split())
     return line if len(line) <= _LONGEST else f"{line[: _LONGEST // 2]} ... {line[-_LONGEST // 4 :]}"
 
 
 def on_terminal() -> bool:
-    """Whether a person reads stderr."""
+    """Return whether stderr is a terminal."""
     return sys.stderr.isatty()
 
 
 @contextmanager
 def watching(options: argparse.Namespace) -> Iterator[Watch]:
-    """A watch over what the driver does meanwhile. It tells the configs tried in any case, and keeps a dump of what an
-    internal error broke.
-    """
+    """Yield a watch on the driver. It always reports the configs tried, and keeps a dump after an internal error."""
     from pathlib import Path
 
     from convgen.show.watch import Watch
@@ -156,7 +154,7 @@ def finish(options: argparse.Namespace, code: Code) -> tuple[Files | None, Outco
 
 
 def device_of(options: argparse.Namespace) -> Executor | None:
-    """The device that `--on` names, in place of the simulator. Raises UserError where it is not there."""
+    """Return the device of `--on`, which replaces the simulator. Raises UserError if it is missing."""
     if options.on is None:
         return None
     from convgen.device.devices import open_device
@@ -166,7 +164,7 @@ def device_of(options: argparse.Namespace) -> Executor | None:
 
 
 def tell_memory(size: int) -> None:
-    """Say what a run will take of memory, if that is much."""
+    """Report the memory that a run will take, if it is much."""
     if size >= _MUCH:
         from convgen.run import footprint
 
@@ -174,7 +172,7 @@ def tell_memory(size: int) -> None:
 
 
 def deliver(options: argparse.Namespace, code: Code) -> int:
-    """Write, run and report code as asked; the exit code."""
+    """Write, run and report code as asked; return the exit code."""
     from convgen.show import report
 
     files, outcome = finish(options, code)
@@ -195,7 +193,7 @@ def deliver(options: argparse.Namespace, code: Code) -> int:
 
 @contextmanager
 def progress_bar(title: str) -> Iterator[Progress | None]:
-    """A progress bar on stderr while a simulation runs, if a terminal watches."""
+    """Yield a progress bar on stderr for a simulation; None without a terminal."""
     if not on_terminal():
         yield None
         return

@@ -1,4 +1,4 @@
-"""`convgen tune`: the configs that the chooser thinks most of are timed, the quickest is kept in a registry."""
+"""`convgen tune`: time the chooser's best configs, and keep the fastest in a registry."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TUNED, KEPT, REFUSED = STATUSES = ("tuned", "kept", "refused")
 
 _DRIVERS = ("conv", "matmul")
 _CONFIGS = 8
-_MOST_LINES = 100  #: of what a worker tells of an internal error
+_MOST_LINES = 100  #: lines of a worker's internal error that are kept
 _PRELOAD = ("convgen.tune.work", "convgen.profile.launch_times")
 
 Row = dict[str, Any]
@@ -77,7 +77,7 @@ def tune(arguments: Sequence[str]) -> int:
 
 
 def _check(options: argparse.Namespace, path: Path | None) -> None:
-    """Refuse at once what would be refused of every problem."""
+    """Refuse options at once that every problem would refuse."""
     from convgen.backends import target as targets
     from convgen.backends.family import chips
 
@@ -95,7 +95,7 @@ def _check(options: argparse.Namespace, path: Path | None) -> None:
 
 
 def _requests(words: Sequence[str], knobs: dict[str, str]) -> Iterator[Request]:
-    """The problems of files and descriptors, each once and without its name, by which none is known."""
+    """Yield the problems of files and descriptors, each once and without its name, which a registry ignores."""
 
     from convgen.problem.requests import Reader
     from convgen.registry import key_of
@@ -112,7 +112,7 @@ def _requests(words: Sequence[str], knobs: dict[str, str]) -> Iterator[Request]:
 
 
 def _rows(options: argparse.Namespace, requests: Sequence[Request], path: Path) -> list[Row]:
-    """What became of each request; each is told of as soon as all before it are there."""
+    """Return the row of each request; rows are printed in the order of requests."""
     from convgen import registry
 
     done: dict[int, Row] = {}
@@ -120,15 +120,15 @@ def _rows(options: argparse.Namespace, requests: Sequence[Request], path: Path) 
     try:
         known = registry.read_or_begin(path)
         with session.progress_bar("tune") as progress, closing(_coming(options, requests, known)) as coming:
-            for at, found in coming:
-                if isinstance(found, dict):
-                    done[at] = found
+            for at, row_or_result in coming:
+                if isinstance(row_or_result, dict):
+                    done[at] = row_or_result
                 else:
-                    registry.add(path, [found.entry])
-                    done[at] = _tuned(requests[at], found)
+                    registry.add(path, [row_or_result.entry])
+                    done[at] = _tuned(requests[at], row_or_result)
                 while len(rows) in done:
                     rows.append(done[len(rows)])
-                    _tell(options, rows[-1])
+                    _print_row(options, rows[-1])
                 if progress is not None:
                     progress(len(done), len(requests))
     except KeyboardInterrupt:
@@ -142,7 +142,7 @@ def _rows(options: argparse.Namespace, requests: Sequence[Request], path: Path) 
 def _coming(
     options: argparse.Namespace, requests: Sequence[Request], known: Registry
 ) -> Generator[tuple[int, Row | Result], None, None]:
-    """The number of each request with its row, or with what was timed, as they come."""
+    """Yield the number of each request with its row, or with the timed result, as they complete."""
     from convgen.commands import workers
     from convgen.tune.work import Task
 
@@ -172,8 +172,8 @@ def _coming(
 
 
 def _answered(options: argparse.Namespace, request: Request, task: Task, answer: object) -> Row | Result:
-    """A worker's answer, which may have come from another machine, as a result for the registry or a row that says why
-    there is none.
+    """Convert a worker's answer, possibly from another machine, to a result for the registry, or to a row with the
+    reason why there is none.
     """
     from convgen.ir.untrusted import shown
     from convgen.tune.work import checked
@@ -189,7 +189,7 @@ def _answered(options: argparse.Namespace, request: Request, task: Task, answer:
 
 
 def _answers(options: argparse.Namespace, tasks: Sequence[Task]) -> Generator[tuple[int, Any], None, None]:
-    """The number of each task with what `perform` gave, or how its process ended, as they come."""
+    """Yield the number of each task with the result of `perform`, or how its process ended, as they complete."""
     from convgen.commands import workers
 
     if options.dask is not None:
@@ -201,7 +201,7 @@ def _answers(options: argparse.Namespace, tasks: Sequence[Task]) -> Generator[tu
 
 
 def perform(task: Task) -> Result | tuple[int, str]:
-    """What was timed for a problem, or the exit code of its exception and what is told of it. Raises nothing."""
+    """Return the result of tuning a problem, or its exception's exit code and message. Raises nothing."""
     from convgen.tune import work
 
     try:
@@ -210,7 +210,7 @@ def perform(task: Task) -> Result | tuple[int, str]:
         return session.failure(error)
 
 
-# ---------------------------------------------------------------- what is told
+# ---------------------------------------------------------------- reports
 
 
 def _tuned(request: Request, found: Result) -> Row:
@@ -229,8 +229,8 @@ def _row(target: str, request: Request, status: str, code: int, error: str | Non
     return {"exit": code, "data": {**told, "error": error, "where": request.where}}
 
 
-def _tell(options: argparse.Namespace, row: Row) -> None:
-    """What is told of a problem when it is done."""
+def _print_row(options: argparse.Namespace, row: Row) -> None:
+    """Print a problem that is complete."""
     data = row["data"]
     if data["error"] is not None:
         session.complain(": ".join(filter(None, (data["where"] or data["problem"], data["error"]))))
@@ -239,16 +239,16 @@ def _tell(options: argparse.Namespace, row: Row) -> None:
 
 
 def _summarise(options: argparse.Namespace, rows: Sequence[Row]) -> None:
-    """The table of all problems, and how many came to what; only the latter, on stderr, beside JSON."""
+    """Print the table of all problems and the number of each status; with JSON only the latter, on stderr."""
     from convgen.show import report
 
-    found = [row["data"] for row in rows]
+    entries = [row["data"] for row in rows]
     if not options.json:
-        report.show_table(("status", "us", "chosen", "problem", "config"), list(map(_cells, found)), sys.stdout)
+        report.show_table(("status", "us", "chosen", "problem", "config"), list(map(_cells, entries)), sys.stdout)
         print()
-    counts = Counter(data["status"] for data in found)
+    counts = Counter(data["status"] for data in entries)
     texts = [f"{counts[status]} {status}" for status in STATUSES if counts[status]]
-    gains = [data["chosen"]["us"] / data["us"] for data in found if data["chosen"] is not None]
+    gains = [data["chosen"]["us"] / data["us"] for data in entries if data["chosen"] is not None]
     better = f"; {sum(gain > 1 for gain in gains)} quicker than chosen" if gains else ""
     print(", ".join(texts) + better, file=sys.stderr if options.json else sys.stdout)
 

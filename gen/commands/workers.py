@@ -1,4 +1,4 @@
-"""Work in processes of its own: whatever becomes of one piece, even if its process is killed, the others are done."""
+"""Run work in separate processes: if one piece fails, or its process is killed, the others still complete."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ from convgen.ir.record import define, frozen
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-_LIFETIME = 50  #: pieces of work after which a process makes room for a fresh one, so that its memory is freed
+_LIFETIME = 50  #: pieces of work after which a process is replaced, to free its memory
 
 
 @frozen
 class Died:
-    """Instead of a result: the process ended, and how."""
+    """The answer of a process that ended without a result, and how it ended."""
 
     how: str
 
 
 class TookTooLong(Died):
-    """The process was ended, as it took longer than it may."""
+    """The answer of a process that was ended for exceeding its time."""
 
 
 class _Here:
-    """What a process says when it begins."""
+    """The message of a process that has started."""
 
 
 @define(eq=False)
 class _Worker:
-    """A process, our end of its pipe, the number of the piece in its work, since when, and how many it had."""
+    """A process: our end of its pipe, the number of its piece of work, the start of that, and how many it served."""
 
     process: ForkServerProcess
     connection: Connection
@@ -56,7 +56,7 @@ class _Worker:
             self.connection.send(item)
 
     def take(self) -> object:
-        """The answer that is there, or Died."""
+        """Return the answer that has arrived, or Died."""
         try:
             return self.connection.recv()
         except (EOFError, OSError):
@@ -65,7 +65,7 @@ class _Worker:
             return Died(f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}")
 
     def begin(self) -> None:
-        """The process is there: from now on the time of its piece counts."""
+        """Record that the process has started: the time of its piece counts from now."""
         self.since, self.begun = monotonic(), True
 
     def end(self) -> None:
@@ -82,10 +82,11 @@ def run(
     preload: Sequence[str] = (),
     timeout: float | None = None,
 ) -> Generator[tuple[int, Result | Died], None, None]:
-    """`work` on every item in up to `jobs` processes; the number of each item with its result, as they come.
+    """Apply `work` to every item in up to `jobs` processes; yield number and result of each, as they complete.
 
-    `work` is pickled, so it is a function of a module or a partial of one. `preload` names modules that the processes
-    are born with. A piece that takes more than `timeout` seconds is given up. Closing the generator ends them.
+    `work` is pickled, so it is a function of a module or a partial of one. `preload` names modules that are imported
+    before processes fork. A piece that takes more than `timeout` seconds is given up. Closing the generator ends the
+    processes.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(preload))
@@ -118,7 +119,7 @@ def run(
 
 
 def _living(idle: list[_Worker]) -> _Worker | None:
-    """Take one that is still there; somebody may have killed it while it waited."""
+    """Take an idle process that is still alive; one may have been killed meanwhile."""
     while idle:
         worker = idle.pop()
         if worker.process.is_alive():
@@ -131,7 +132,7 @@ def _start(context: ForkServerContext, work: Callable[[Item], Result]) -> _Worke
     ours, theirs = context.Pipe()
     process = context.Process(target=_serve, args=(theirs, work, os.getcwd()), daemon=True)
     resource_tracker.ensure_running()  # else `start` does so, and unblocks SIGINT
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # who is born now inherits it
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # the new process inherits the mask
     try:
         process.start()
     finally:
@@ -141,7 +142,7 @@ def _start(context: ForkServerContext, work: Callable[[Item], Result]) -> _Worke
 
 
 def _serve(connection: Connection, work: Callable[[Item], Result], folder: str) -> None:
-    """The life of a process: it works on what it is sent until nobody sends any more."""
+    """Run a worker process: work on items until the pipe is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the one who gives work decides when it ends
     threading.Thread(target=_end_with_parent, daemon=True).start()
     os.chdir(folder)

@@ -1,4 +1,4 @@
-"""Tensors in memory of a device that we took, in any layout; other libraries take them by DLPack."""
+"""Tensors in device memory that convgen allocates, in any layout; other libraries share them by DLPack."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ from convgen.run.reference import Array
 
 
 def fetched(device: Device, tensor: StoredTensor, address: int, stream: int) -> Array:
-    """The logical tensor at an address, behind all that was put into a stream."""
+    """Return the logical tensor at an address, after all operations enqueued in a stream."""
     memory = np.empty(types.scalar(tensor.dtype).size(tensor.layout.size_elems), np.uint8)
     device.download(memory, address, stream)
     return reference.unpack(tensor, tensor.dtype, memory)
 
 
 class DeviceArray:
-    """A tensor on a device. It is freed when it is let go, or by `free`; as a context, behind the block.
+    """A tensor on a device, freed with the object, by `free`, or at the end of a `with` block.
 
-    `tensor` tells its logical sizes, layout and type.
+    `tensor` has its logical sizes, layout and type.
     """
 
     def __init__(self, device: Device, tensor: StoredTensor) -> None:
-        """Memory of which nothing is defined yet. Raises DeviceError."""
+        """Allocate undefined memory. Raises DeviceError."""
         self.device, self.tensor = device, tensor
         self._address: int | None = device.allocate(tensor.bytes)
 
     @classmethod
     def of(cls, device: Device, tensor: StoredTensor, logical: Array, stream: int = 0) -> DeviceArray:
-        """A copy of a logical array; padding is zero."""
+        """Return a tensor with the contents of a logical array; padding is zero."""
         memory = reference.pack(tensor, np.asarray(logical))
         made = cls(device, tensor)
         device.upload(made.address, memory, stream)
@@ -50,9 +50,9 @@ class DeviceArray:
 
     @property
     def address(self) -> int:
-        """Raises UserError where it was freed."""
+        """Return the address. Raises UserError after `free`."""
         if self._address is None:
-            raise UserError(f"given {self!r}, which was freed, wanted one that was not")
+            raise UserError(f"given {self!r}, which was freed, wanted one that is still allocated")
         return self._address
 
     @property
@@ -60,11 +60,11 @@ class DeviceArray:
         return self.tensor.dims
 
     def numpy(self, stream: int = 0) -> Array:
-        """A logical copy on the host, of what is there behind all that was put into a stream."""
+        """Return a logical copy on the host, after all operations enqueued in a stream."""
         return fetched(self.device, self.tensor, self.address, stream)
 
     def free(self) -> None:
-        """Give the memory back; once is enough."""
+        """Free the memory; further calls do nothing."""
         if self._address is not None:
             address, self._address = self._address, None
             self.device.free(address)
@@ -80,12 +80,12 @@ class DeviceArray:
             with suppress(DeviceError):  # at the process's end the runtime may be gone
                 self.free()
 
-    def seen(self) -> dlpack.Seen:
-        """As strides tell it: of a layout with blocks, all elements in a row."""
+    def shared(self) -> dlpack.SharedTensor:
+        """Return the tensor with its strides; one with a blocked layout as a row of all its elements."""
         layout = self.tensor.layout
         flat = Layout.dense((layout.size_elems,), (0,))
         dims, strides = (each := layout if layout.is_plain else flat).dims, each.strides()
-        return dlpack.Seen(
+        return dlpack.SharedTensor(
             self.address, dims, strides, self.tensor.dtype, self.device.dlpack, self.device.number, True, self
         )
 
@@ -93,6 +93,6 @@ class DeviceArray:
         return self.device.dlpack, self.device.number
 
     def __dlpack__(self, *, stream: int | None = None, max_version: tuple[int, int] | None = None, **_: Any) -> Any:
-        """Shared with who takes it, which `stream` need not wait for: what we put into others is awaited here."""
+        """Return a DLPack capsule. Operations of the default stream are complete; `stream` need not wait for them."""
         self.device.synchronize(0)
-        return dlpack.show(self.seen(), versioned=max_version is not None and max_version[0] >= 1)
+        return dlpack.share(self.shared(), versioned=max_version is not None and max_version[0] >= 1)

@@ -1,4 +1,4 @@
-"""How long kernels take on a device, beside what the model of `convgen profile` predicted."""
+"""Time kernels on a device, and compare with the prediction of `convgen profile`."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ _MOST = 1_000_000  #: calls
 
 @frozen
 class Benchmark:
-    """What calls of a kernel took. Times are us, of all launches of a call together."""
+    """The times of calls of a kernel, in us; a call is all launches of the program together."""
 
     kernel: str
     device: str
     times: tuple[float, ...]
-    cold: bool  #: whether caches were flushed before each call
-    bytes: int  #: that inputs and outputs have, each counted once
-    flop: int | None  #: 2 a product, padding included; None where there is no problem
-    predicted: float | None  #: us, by the model; None where there is none
+    cold: bool  #: whether caches are flushed before each call
+    bytes: int  #: bytes of inputs and outputs; a tensor that is read and written counts twice
+    flop: int | None  #: 2 per multiply-accumulate, padding included; None without a problem
+    predicted: float | None  #: us by the model of launches; None without one
 
     @property
     def median(self) -> float:
@@ -40,12 +40,12 @@ class Benchmark:
 
     @property
     def gigabytes(self) -> float:
-        """GB/s, if inputs were read once and outputs written once."""
+        """Return GB/s if each input were read once and each output written once."""
         return self.bytes / self.median / 1e3
 
     @property
     def teraflops(self) -> float | None:
-        """TFLOP/s."""
+        """Return TFLOP/s; None without a problem."""
         return None if self.flop is None else self.flop / self.median / 1e6
 
     def __str__(self) -> str:
@@ -74,7 +74,7 @@ def benchmark(
     flush_bytes: int | None,
     predict: bool,
 ) -> Benchmark:
-    """`DeviceKernel.benchmark`, which explains the arguments; without `flush_bytes`, what the target's caches want."""
+    """Time calls as `DeviceKernel.benchmark` documents; `flush_bytes` None: twice the target's largest cache."""
     for name, count, least in (("warmup", warmup, 0), ("repeats", repeats, 1)):
         if not least <= count <= _MOST:
             raise UserError(f"given {name}={count}, wanted {least} to {_MOST}")
@@ -102,14 +102,14 @@ def benchmark(
 
 
 def _filled(program: Program, given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What was given; without tensors, the problem's exact fill."""
+    """Return the arguments that were passed; if they contain no tensor, also the problem's exact fill."""
     if program.problem is None or any(name not in program.scalars for name in given):
         return given
     return {**reference.fill(program.problem), **given}
 
 
 def _flushing(target: str) -> int:
-    """Bytes that push everything else out of a target's caches."""
+    """Return the bytes that displace everything else from a target's caches."""
     caches = targets.get(target).facts.caches
     return 2 * max(caches.memory_side_bytes, caches.l2_bytes * caches.dies)
 
@@ -124,7 +124,7 @@ def _flop(program: Program, record: LaunchRecord) -> int | None:
 
 
 def _predicted(program: Program, record: LaunchRecord) -> float | None:
-    """us, where launches have a model."""
+    """Return the predicted us; None for a target without a model of launches."""
     if not targets.has_timer(program.content):
         return None
     return launch_times.profile(prepared.of_launches(record, program.content, program.name)).total

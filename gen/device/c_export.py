@@ -1,6 +1,6 @@
-"""A program as C: a header, and a source with the code object in it, which needs the runtime of its family only.
+"""Export a program as C: a header, and a source with the code object, which links with its family's runtime only.
 
-Parts that are the runtime's are templates in the family's folder (`backends.family.Runtime`).
+Templates of the runtime's parts are in the family's folder (`backends.family.Runtime`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from convgen.run.files import write_all
 from convgen.run.launch_record import Buffer, Launch, Scalar
 from convgen.version import __version__
 
-_ROOM = 256  #: what a part of a workspace is aligned to, in bytes
+_ALIGNMENT = 256  #: bytes; alignment of the parts of a workspace
 _TYPES = {
     "s8": "int8_t",
     "u8": "uint8_t",
@@ -39,7 +39,7 @@ _TYPES = {
     "f32": "float",
     "f64": "double",
 }
-_RESERVED = frozenset(  # words of C and C++ that a name may be
+_RESERVED = frozenset(  # keywords of C and C++
     "alignas alignof and and_eq asm auto bitand bitor bool break case catch char class compl const"
     " constexpr continue default delete do double else end_ enum explicit export extern false float for"
     " friend goto if inline int long mutable namespace new not not_eq nullptr operator or or_eq private"
@@ -49,14 +49,14 @@ _RESERVED = frozenset(  # words of C and C++ that a name may be
 
 
 def _member(name: str) -> str:
-    """A name of ours as that of a member in C."""
-    found = re.sub(r"[^A-Za-z0-9_]", "_", name)
-    return f"{found}_" if found in _RESERVED or found[:1].isdigit() else found
+    """Return a name as an identifier of a member in C."""
+    identifier = re.sub(r"[^A-Za-z0-9_]", "_", name)
+    return f"{identifier}_" if identifier in _RESERVED or identifier[:1].isdigit() else identifier
 
 
 @frozen
 class _C:
-    """An expression of C, 64 bits wide, and the functions that it calls."""
+    """A 64-bit expression of C, and the functions that it calls."""
 
     text: str
     calls: frozenset[str] = frozenset()
@@ -115,7 +115,7 @@ _CALLED = {"min": _two("min", "least"), "max": _two("max", "most"), "shift": _on
 
 
 class _Writer:
-    """What the templates are told of a program."""
+    """Collects the values of the templates from a program."""
 
     def __init__(self, program: Program, runtime: Runtime, stem: str) -> None:
         self.program, self.runtime, self.stem = program, runtime, stem
@@ -128,17 +128,17 @@ class _Writer:
                 raise Unsupported(f"scalars of {scalar.dtype} ({scalar.name}) in exported C", rule="export-c")
 
     def expression(self, text: str) -> str:
-        """A launch expression in C."""
+        """Return a launch expression in C."""
         names = {name: _C(f"(int64_t)scalars->{_member(name)}") for name in self.free}
         try:
-            found = _C.of(arithmetic.value(text, names, _CALLED))
+            expression = _C.of(arithmetic.value(text, names, _CALLED))
         except ValueError:
             raise UserError(f"given the launch expression {text!r}, wanted one of known scalars") from None
-        self.calls |= found.calls
-        return found.text
+        self.calls |= expression.calls
+        return expression.text
 
     def bytes_of(self, buffer: Buffer) -> str:
-        """How many a buffer takes."""
+        """Return a C expression of the bytes of a buffer."""
         if not buffer.shape:
             return str(buffer.tensor.bytes)
         elements = " * ".join(map(self.expression, buffer.shape))
@@ -155,12 +155,12 @@ class _Writer:
         kind, name, promise = types.scalar(scalar.dtype), _member(scalar.name), scalar.promise
         if promise is None and kind.is_int:
             promise = Promise(kind.min, kind.max, 1)
-        told = scalar.dtype
+        range_text = scalar.dtype
         if promise:
-            told = f"from {promise.least} to {promise.most}"
-            told += f", a multiple of {promise.multiple}" if promise.multiple > 1 else ""
+            range_text = f"from {promise.least} to {promise.most}"
+            range_text += f", a multiple of {promise.multiple}" if promise.multiple > 1 else ""
         field, default = "int64_t" if kind.is_int else "double", f".{name} = {scalar.value!r}"
-        return {"name": name, "field": field, "told": told, "promise": promise, "default": default}
+        return {"name": name, "field": field, "told": range_text, "promise": promise, "default": default}
 
     def argument(self, arg: Buffer | Scalar) -> dict[str, Any]:
         if isinstance(arg, Buffer):
@@ -175,7 +175,7 @@ class _Writer:
             str(n) if expr is None else f"(unsigned){self.expression(expr)}"
             for n, expr in zip(launch.grid, launch.grid_expr)
         ]
-        counted = [axis for axis, expr in enumerate(launch.grid_expr) if expr is not None]  # which may be none
+        counted = [axis for axis, expr in enumerate(launch.grid_expr) if expr is not None]  # extents that may be zero
         return {
             "counted": counted,
             "kernel": launch.kernel,
@@ -205,7 +205,7 @@ class _Writer:
             "stem": self.stem,
             "name": name,
             "runtime": runtime,
-            "room": _ROOM,
+            "room": _ALIGNMENT,
             "buffers": [self.buffer(n) for n in dict.fromkeys((*program.inputs, *program.outputs))],
             "scalars": [self.scalar(scalar) for scalar in self.free.values()],
             "parts": parts,
@@ -220,12 +220,12 @@ class _Writer:
 
 
 def _comment(text: str) -> str:
-    """Text that ends no comment."""
+    """Return text that cannot end a C comment."""
     return visible(text).replace("*/", "* /").replace("/*", "/ *")
 
 
 def _identifier(stem: str) -> str:
-    """A name in C for the file's."""
+    """Return the identifier in C for a file's name."""
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_.-]*", stem):
         raise UserError(f"given the name {stem!r} for C, wanted a letter, and letters, digits, _, - or .")
     return re.sub(r"[.-]", "_", stem)
@@ -233,7 +233,7 @@ def _identifier(stem: str) -> str:
 
 @cache
 def _templates(package: str) -> jinja2.Environment:
-    """The templates of all runtimes, and those of one in its package."""
+    """Return the templates: those of all runtimes, and those of one runtime in its package."""
     return jinja2.Environment(
         loader=jinja2.ChoiceLoader([jinja2.PackageLoader("convgen.device"), jinja2.PackageLoader(package)]),
         undefined=jinja2.StrictUndefined,
@@ -244,10 +244,10 @@ def _templates(package: str) -> jinja2.Environment:
 
 
 def export(code: Code | str | PathLike[str], prefix: str | PathLike[str]) -> tuple[Path, Path]:
-    """Write code, or that of a launch record by its file, as C: PREFIX.h and PREFIX.c, whose paths it gives.
+    """Write code, or the code of a launch record, as C to PREFIX.h and PREFIX.c; return the two paths.
 
-    They launch by the runtime of the target's family. Raises UserError, with nothing written, for a prefix that is no
-    name in C, files that cannot be written, and a record without a code object; Unsupported for a family without a
+    They launch through the runtime of the target's family. Raises UserError, with nothing written, for a prefix that is
+    no name in C, files that cannot be written, and a record without a code object; Unsupported for a family without a
     runtime.
     """
     stem = Path(prefix)

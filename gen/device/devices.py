@@ -1,4 +1,4 @@
-"""Devices by name: the kind of a runtime, a colon and a number."""
+"""Devices by name: the runtime's kind, a colon and a number."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from convgen.ir.error import UserError, imported, named
 
 @cache
 def open_device(name: str) -> Device:
-    """Return the device of a name: its runtime's kind, and its number from 0 behind a colon (0 if there is none).
+    """Return the device `KIND:NUMBER` of a runtime; without a number, device 0.
 
     Raises UserError for a name that is none, a missing library or a missing device.
     """

@@ -1,7 +1,7 @@
-"""DLPack 1.1: tensors of others seen where they lie, and our own shown to others.
+"""DLPack 1.1: read tensors of other libraries in place, and share convgen's with them.
 
-Structures and numbers are those of dlpack.h. A tensor is told by address, sizes, strides in elements and a type: the
-code of a kind of numbers, and bits.
+Structures and numbers are those of dlpack.h. A tensor has an address, sizes, strides in elements, and a type: a code
+for the kind of number, and bits.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from convgen.ir.record import frozen
 
 CPU, CUDA, CUDA_HOST, ROCM, ROCM_HOST, ONE_API = 1, 2, 3, 10, 11, 14
-#: Kinds of devices that errors name.
+#: Device type -> name in errors.
 DEVICES = {CPU: "cpu", CUDA: "cuda", CUDA_HOST: "cuda_host", ROCM: "hip", ROCM_HOST: "hip_host", ONE_API: "oneapi"}
 HOST = (CPU, CUDA_HOST, ROCM_HOST)
 
@@ -84,30 +84,30 @@ _new.restype, _new.argtypes = _Capsule, [c.c_void_p, c.c_char_p, c.c_void_p]
 
 
 @frozen(eq=False)
-class Seen:
-    """A tensor of somebody's. It stays while `owner` is held."""
+class SharedTensor:
+    """A tensor of any library. It stays alive while `owner` is referenced."""
 
     address: int
     dims: tuple[int, ...]
     strides: tuple[int, ...]  #: in elements
-    dtype: str  #: ours, or what errors may say
-    kind: int  #: of the device
+    dtype: str  #: convgen's name of the type, or a description for errors
+    kind: int  #: device type
     device: int
     writable: bool
     owner: Any
 
 
-def see(given: Any, stream: int | None) -> Seen:
-    """What a tensor tells of itself. What its owner has under way by CUDA or HIP is done before `stream` goes on.
+def receive(given: Any, stream: int | None) -> SharedTensor:
+    """Return a tensor that another library shares. Its pending work by CUDA or HIP completes before `stream` continues.
 
-    Raises BufferError, or what the owner raises, where it is not shared.
+    Raises BufferError, or the owner's exception, if the owner does not share it.
     """
     kind, device = map(int, given.__dlpack_device__())
     usual = 1 if kind == CUDA else 0  # DLPack's number of the default stream
     wanted: dict[str, Any] = {"stream": stream or usual} if kind in (CUDA, ROCM) and stream is not None else {}
     try:
         capsule = given.__dlpack__(**wanted, max_version=_VERSION)
-    except TypeError:  # of before DLPack 1.0
+    except TypeError:  # the owner predates DLPack 1.0
         capsule = given.__dlpack__(**wanted)
     writable = True
     if _is(capsule, _VERSIONED):
@@ -122,15 +122,15 @@ def see(given: Any, stream: int | None) -> Seen:
     dtype = _NAMES.get((tensor.code, tensor.bits), f"{_KINDS.get(tensor.code, f'type {tensor.code} of ')}{tensor.bits}")
     dtype += f"x{tensor.lanes}" if tensor.lanes != 1 else ""
     address = (tensor.data or 0) + tensor.byte_offset
-    return Seen(address, dims, strides, dtype, kind, device, writable, (capsule, given))
+    return SharedTensor(address, dims, strides, dtype, kind, device, writable, (capsule, given))
 
 
 def dense(dims: tuple[int, ...]) -> tuple[int, ...]:
-    """The strides of rows that follow each other."""
+    """Return the strides of a row-major tensor, in elements."""
     return tuple(itertools.accumulate(reversed(dims[1:]), int.__mul__, initial=1))[::-1] if dims else ()
 
 
-#: What is shared, and who holds it, by the number that stands as its context.
+#: Number in a capsule's context -> what keeps the shared tensor alive.
 _shared: dict[int, tuple[Any, ...]] = {}
 _numbers = itertools.count(1)
 
@@ -140,7 +140,7 @@ def _end(managed: Any) -> None:
 
 
 def _at_end_of(name: bytes, kind: type[c.Structure]) -> Any:
-    """What ends a capsule that nobody took: who takes it renames it."""
+    """Return the destructor of a capsule: it releases a tensor that nobody took (a taker renames the capsule)."""
 
     def end(capsule: int) -> None:
         held = c.cast(capsule, c.py_object)
@@ -155,8 +155,8 @@ _ended_versioned: Any = c.CFUNCTYPE(None, c.POINTER(_Versioned))(_end)
 _unused, _unused_versioned = _at_end_of(_LEGACY, _Managed), _at_end_of(_VERSIONED, _Versioned)
 
 
-def show(seen: Seen, *, versioned: bool) -> Any:
-    """A capsule of a tensor, which stays until the taker is done with it."""
+def share(seen: SharedTensor, *, versioned: bool) -> Any:
+    """Return a capsule of a tensor, which stays alive until the taker calls its deleter."""
     number = next(_numbers)
     rank = len(seen.dims)
     shape, strides = (c.c_int64 * rank)(*seen.dims), (c.c_int64 * rank)(*seen.strides)

@@ -1,4 +1,4 @@
-"""Launches that a simulator would execute, executed on a device: the same requests, the same memory."""
+"""Execute a simulator's requests on a device, on the same memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from convgen.ir.record import frozen
 
 @frozen
 class Executor:
-    """Verification runs on `device` in place of a simulator."""
+    """An executor that runs verification on `device` in place of a simulator."""
 
     device: Device
 
@@ -27,7 +27,7 @@ class Executor:
     ) -> SimReport:
         """Run all launches; buffers change in place. The report's seconds are the device's.
 
-        `target` is what the code is for, where that is known. Raises UserError, DeviceError.
+        `target` is the target of the code, if known. Raises UserError, DeviceError.
         """
         if target:
             check_target(f"code for {target}", target, self.device)

@@ -1,6 +1,6 @@
-"""New tensors of the kind that somebody else gave, and the stream that his library works in.
+"""Allocate result tensors by the library of the caller's tensors, and find that library's current stream.
 
-A library is asked only where it is loaded, for then it made the tensor.
+A library is used only if it is loaded already: otherwise no tensor can be its own.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ def is_torch(given: Any) -> bool:
 
 
 def empty_torch(tensor: StoredTensor, like: Any) -> Any:
-    """A torch tensor beside another, whose elements lie as the argument wants them; without blocks, where it has such.
+    """Return a torch tensor next to another one, with the argument's strides; for a blocked layout, a flat one.
 
-    Raises UserError for a type that torch has not.
+    Raises UserError for a type that torch lacks.
     """
     torch = sys.modules["torch"]
     if tensor.dtype not in _TORCH:
@@ -54,18 +54,18 @@ def empty_numpy(tensor: StoredTensor) -> Any:
 
 
 def stream_of(given: Any) -> int:
-    """The handle of a stream: a number, or what torch, cupy and we have. Raises UserError."""
+    """Return the handle of a stream: a number, or a stream of torch, cupy or convgen. Raises UserError."""
     for attribute in ("handle", "cuda_stream", "ptr"):
-        found = getattr(given, attribute, None)
-        if isinstance(found, int):
-            return found
+        handle = getattr(given, attribute, None)
+        if isinstance(handle, int):
+            return handle
     if isinstance(given, int) and not isinstance(given, bool) and given >= 0:
         return given
     raise UserError(f"given a stream of type {type(given).__name__}, wanted a number, or a stream of torch or cupy")
 
 
 def current_stream(like: Any) -> int:
-    """The stream that whoever made a tensor puts work into; 0, the device's own, where nobody says."""
+    """Return the stream in which a tensor's library enqueues work; 0, the device's default stream, if unknown."""
     if is_torch(like) and like.device.type == "cuda":
         return int(sys.modules["torch"].cuda.current_stream(like.device).cuda_stream)
     return 0

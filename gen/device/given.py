@@ -1,8 +1,8 @@
-"""What an argument of a kernel was given as: an array of the host, or memory of a device, held to what is wanted.
+"""Check the arguments of a kernel: arrays on the host, or memory of a device.
 
-Arrays of the host are taken by DLPack, `__array_interface__` or `__array__`, in any strides, and are copied. On a
-device a tensor is used where it lies, by DLPack or `__cuda_array_interface__`: with the sizes, the type and the strides
-of the argument, or as one row of its elements or bytes in their order in memory. A number is an address.
+Arrays on the host come by DLPack, `__array_interface__` or `__array__`, with any strides, and are copied. A tensor on
+the device is used in place, by DLPack or `__cuda_array_interface__`: with the sizes, type and strides of the argument,
+or as one row of its elements or bytes in memory order. A number is an address.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from convgen.run.reference import Array
 
 @frozen(eq=False)
 class OnHost:
-    """A logical array, which may be a view of somebody's memory."""
+    """A logical array on the host, possibly a view of the caller's memory."""
 
     name: str
     array: Array
@@ -34,7 +34,7 @@ class OnHost:
 
 @frozen(eq=False)
 class OnDevice:
-    """Memory of a device. Sizes and type are None where nothing is known but the address."""
+    """Memory of a device. Sizes and type are None if only the address is known."""
 
     name: str
     address: int
@@ -43,21 +43,23 @@ class OnDevice:
     dtype: str | None
     writable: bool
     owner: Any
-    stored: StoredTensor | None = None  #: of what is ours
+    stored: StoredTensor | None = None  #: layout of a `DeviceArray`
 
 
 Given = OnHost | OnDevice
 
 
 def look(name: str, given: Any, device: Device, stream: int) -> Given:
-    """What was given as the argument `name`. Raises UserError for what is no tensor, or lies on another device."""
+    """Return the value of argument `name`. Raises UserError for a value that is no tensor, or lies on another
+    device.
+    """
     if isinstance(given, DeviceArray):
         _check_device(name, given.device.name, device)
         try:
-            seen = given.seen()
+            shared = given.shared()
         except UserError as error:
             raise UserError(f"{error}, as {name}") from None
-        return OnDevice(name, seen.address, seen.dims, seen.strides, seen.dtype, True, given, given.tensor)
+        return OnDevice(name, shared.address, shared.dims, shared.strides, shared.dtype, True, given, given.tensor)
     if isinstance(given, bool) or given is None:
         raise UserError(f"given {name}={given}, wanted a tensor or an address")
     if isinstance(given, int | np.integer) and not isinstance(given, np.ndarray):
@@ -87,44 +89,44 @@ def _check_device(name: str, given: str, device: Device) -> None:
 
 def _of_dlpack(name: str, given: Any, device: Device, stream: int) -> Given:
     try:
-        seen = dlpack.see(given, stream)
+        shared = dlpack.receive(given, stream)
     except (BufferError, RuntimeError, ValueError, TypeError) as error:
         raise UserError(f"given {name} that its owner does not share, wanted a tensor: {error}") from None
-    if seen.kind in dlpack.HOST:
-        return OnHost(name, _array(name, seen), seen.writable, given)
-    kind = dlpack.DEVICES.get(seen.kind, f"device kind {seen.kind}")
-    ours = seen.kind in (device.dlpack, *device.also)
-    _check_device(name, f"{device.name.split(':')[0] if ours else kind}:{seen.device}", device)
-    return OnDevice(name, seen.address, seen.dims, seen.strides, seen.dtype, seen.writable, seen.owner)
+    if shared.kind in dlpack.HOST:
+        return OnHost(name, _array(name, shared), shared.writable, given)
+    kind = dlpack.DEVICES.get(shared.kind, f"device kind {shared.kind}")
+    ours = shared.kind in (device.dlpack, *device.also)
+    _check_device(name, f"{device.name.split(':')[0] if ours else kind}:{shared.device}", device)
+    return OnDevice(name, shared.address, shared.dims, shared.strides, shared.dtype, shared.writable, shared.owner)
 
 
-def _array(name: str, seen: dlpack.Seen) -> Array:
-    """A view of memory of the host."""
-    if seen.dtype not in dlpack.TYPES:
-        raise UserError(f"given {name} of {seen.dtype}, wanted a type of {', '.join(dlpack.TYPES)}")
-    dtype = types.scalar(seen.dtype)
+def _array(name: str, shared: dlpack.SharedTensor) -> Array:
+    """Return a view of host memory."""
+    if shared.dtype not in dlpack.TYPES:
+        raise UserError(f"given {name} of {shared.dtype}, wanted a type of {', '.join(dlpack.TYPES)}")
+    dtype = types.scalar(shared.dtype)
     if dtype.spacing < 8:
-        raise UserError(f"given {name} of {seen.dtype} by DLPack, wanted a numpy array, an element a byte")
-    if 0 in seen.dims:
-        return np.empty(seen.dims, dtype.numpy)
-    steps = [stride * (size - 1) for size, stride in zip(seen.dims, seen.strides)]
+        raise UserError(f"given {name} of {shared.dtype} by DLPack, wanted a numpy array, an element a byte")
+    if 0 in shared.dims:
+        return np.empty(shared.dims, dtype.numpy)
+    steps = [stride * (size - 1) for size, stride in zip(shared.dims, shared.strides)]
     first, last = sum(min(0, step) for step in steps), sum(max(0, step) for step in steps)
     size = dtype.bytes
-    held = (c.c_char * ((last - first + 1) * size)).from_address(seen.address + first * size)
-    held.owner = seen.owner  # type: ignore[attr-defined]  # lives as long as the view
+    held = (c.c_char * ((last - first + 1) * size)).from_address(shared.address + first * size)
+    held.owner = shared.owner  # type: ignore[attr-defined]  # lives as long as the view
     view: Array = np.ndarray(
-        seen.dims, dtype.numpy, memoryview(held), -first * size, [stride * size for stride in seen.strides]
+        shared.dims, dtype.numpy, memoryview(held), -first * size, [stride * size for stride in shared.strides]
     )
-    view.flags.writeable = seen.writable
+    view.flags.writeable = shared.writable
     return view
 
 
 def _of_interface(name: str, given: Any, device: Device) -> OnDevice:
-    told = given.__cuda_array_interface__
+    interface = given.__cuda_array_interface__
     try:
-        dims, dtype = tuple(map(int, told["shape"])), np.dtype(told["typestr"])
-        address, read_only = told["data"]
-        steps = told.get("strides")
+        dims, dtype = tuple(map(int, interface["shape"])), np.dtype(interface["typestr"])
+        address, read_only = interface["data"]
+        steps = interface.get("strides")
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(f"given {name} whose __cuda_array_interface__ lacks or breaks {error}") from None
     if not device.cuda_interface:
@@ -136,12 +138,12 @@ def _of_interface(name: str, given: Any, device: Device) -> OnDevice:
 
 
 def name_of(dtype: np.dtype[Any]) -> str:
-    """Our name of a numpy type, or numpy's."""
+    """Return convgen's name of a numpy type, or numpy's."""
     return next((name for name in dlpack.TYPES if types.scalar(name).numpy == dtype), str(dtype))
 
 
 def check(given: Given, wanted: StoredTensor, device: Device, *, written: bool) -> None:
-    """Refuse what the argument cannot be: sizes, type, order in memory, memory that is not there. Raises UserError."""
+    """Refuse wrong sizes, types, orders in memory, and memory that does not exist. Raises UserError."""
     if written and not given.writable:
         raise UserError(f"given {given.name} that is read-only, wanted one that can be written")
     if isinstance(given, OnHost):
@@ -154,13 +156,13 @@ def check(given: Given, wanted: StoredTensor, device: Device, *, written: bool) 
     _check_memory(given, wanted, device)
 
 
-def _told(dtype: str, dims: tuple[int, ...]) -> str:
+def _type_text(dtype: str, dims: tuple[int, ...]) -> str:
     return f"{dtype}[{', '.join(map(str, dims))}]"
 
 
 def _check_logical(name: str, dims: tuple[int, ...], dtype: str, wanted: StoredTensor) -> None:
     if (dims, dtype) != (wanted.dims, wanted.dtype):
-        raise UserError(f"given {name} of {_told(dtype, dims)}, wanted {_told(wanted.dtype, wanted.dims)}")
+        raise UserError(f"given {name} of {_type_text(dtype, dims)}, wanted {_type_text(wanted.dtype, wanted.dims)}")
 
 
 def _check_stored(name: str, stored: StoredTensor, wanted: StoredTensor) -> None:
@@ -170,13 +172,13 @@ def _check_stored(name: str, stored: StoredTensor, wanted: StoredTensor) -> None
 
 
 def _check_lying(name: str, dims: tuple[int, ...], strides: tuple[int, ...], dtype: str, wanted: StoredTensor) -> None:
-    """Whether a tensor is what the argument wants where it lies."""
+    """Refuse a tensor on the device whose sizes, type or strides are not the argument's. Raises UserError."""
     layout = wanted.layout
     rows = {(wanted.dtype, layout.size_elems), ("u8", types.scalar(wanted.dtype).size(layout.size_elems))}
     if len(dims) == 1 and strides == (1,) and (dtype, dims[0]) in rows:
         return
     if not layout.is_plain:
-        given, row = _told(dtype, dims), _told(wanted.dtype, (layout.size_elems,))
+        given, row = _type_text(dtype, dims), _type_text(wanted.dtype, (layout.size_elems,))
         raise UserError(f"given {name} of {given} on the device, wanted {row} in the order of {wanted.tag}")
     _check_logical(name, dims, dtype, wanted)
     if any(size > 1 and a != b for size, a, b in zip(dims, strides, layout.strides())):
@@ -184,11 +186,11 @@ def _check_lying(name: str, dims: tuple[int, ...], strides: tuple[int, ...], dty
 
 
 def _check_memory(given: OnDevice, wanted: StoredTensor, device: Device) -> None:
-    """Whether all of it is living memory of the device, as far as the runtime knows; a tensor's owner knows, too."""
+    """Refuse memory that is not live memory of the device, as far as the runtime knows. Raises UserError."""
     size = types.scalar(wanted.dtype).size(wanted.layout.size_elems)
     region = device.region(given.address)
-    if region is None and not (device.strangers and given.dims is not None):
-        what = "freed, or of the host" if device.strangers else "freed, of the host, or of another context"
+    if region is None and not (device.has_foreign_memory and given.dims is not None):
+        what = "freed, or of the host" if device.has_foreign_memory else "freed, of the host, or of another context"
         raise UserError(f"given {given.name} at {given.address:#x}, wanted memory of {device.name}: this is {what}")
     if region is not None and region.device != device.number:
         where = f"of device {region.device}"

@@ -1,4 +1,4 @@
-"""Kernels on a device: `load` makes of compiled code something that is called with tensors."""
+"""Kernels on a device: `load` turns compiled code into an object that is called with tensors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from convgen.run.launch_record import Buffer, Launch, LaunchRecord, Scalar, Stor
 from convgen.run.reference import Array, pack
 from convgen.run.verdict import check_buffers
 
-_SIZES_KEPT = 64  #: launches of other sizes that are remembered, ready
+_SIZES_KEPT = 64  #: sized launch records that are cached
 
 
 @frozen(eq=False)
@@ -40,7 +40,9 @@ class Program:
 
     @classmethod
     def of(cls, code: Code | str | PathLike[str]) -> Program:
-        """Compiled code, or that of a launch record by its file. Raises UserError where there is nothing to launch."""
+        """Return the program of compiled code, or of a launch record's file. Raises UserError if there is nothing to
+        launch.
+        """
         if isinstance(code, Code):
             name, record, content, problem = str(code.problem or code.name), code.record, code.object, code.problem
         else:
@@ -51,17 +53,18 @@ class Program:
             if problem is not None:
                 check_buffers(record, problem, name)
         if content is None or not record.launches:
-            raise UserError(f"given {name} without {'a code object' if record.launches else 'launches'}, wanted some")
+            missing = "a code object" if record.launches else "launches"
+            raise UserError(f"given {name} without {missing}, wanted a record that has both")
         return cls(name, record, content, problem)
 
     @property
     def suffix(self) -> str:
-        """Of files with its kind of code object."""
+        """Return the suffix of code object files for its target."""
         return targets.get(self.record.target).family.object_suffix
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """The buffers whose content the caller gives."""
+        """Return the buffers whose content the caller passes."""
         if self.problem is not None:
             return tuple(spec.name for spec in self.problem.inputs if spec.name in self.record.buffers)
         return tuple(name for name, buffer in self.record.buffers.items() if buffer.is_read and not buffer.zero)
@@ -74,23 +77,23 @@ class Program:
 
     @property
     def workspaces(self) -> tuple[str, ...]:
-        """The buffers that are nobody's: sums that slices leave, reordered tensors, counters."""
+        """Return the internal buffers: partial sums of slices, reordered tensors, counters."""
         return tuple(name for name in self.record.buffers if name not in (*self.inputs, *self.outputs))
 
     @property
     def scalars(self) -> tuple[str, ...]:
-        """Those that a host may choose."""
+        """Return the scalars that a host may choose."""
         args = [a for launch in self.record.launches for a in launch.args if isinstance(a, Scalar)]
         return tuple(dict.fromkeys(a.name for a in args if a.expr is None))
 
 
 def load(code: Code | str | PathLike[str], device: str | None = None) -> DeviceKernel:
-    """Return compiled code on a device: a kernel that is called with tensors (`DeviceKernel`).
+    """Load compiled code on a device; return the kernel, which is called with tensors (`DeviceKernel`).
 
-    `code` is what `compile` gives, or the path of a launch record with its code object beside it. `device` is a kind of
-    runtime, a colon and a number; by default the first device of the runtime for the code's target. Raises UserError
-    for a device or a runtime that is not there, and for code that another device runs; Unsupported where the target has
-    no runtime.
+    `code` is the result of `compile`, or the path of a launch record with its code object beside it. `device` is a kind
+    of runtime, a colon and a number; by default the first device of the runtime for the code's target. Raises UserError
+    for a device or a runtime that is missing, and for code of another target; Unsupported for a target without a
+    runtime.
     """
     if not isinstance(code, Code | str | PathLike):
         raise UserError(f"given code of type {type(code).__name__}, wanted Code or the path of a launch record")
@@ -99,7 +102,7 @@ def load(code: Code | str | PathLike[str], device: str | None = None) -> DeviceK
 
 
 def _usual_device(target: str) -> str:
-    """The name of the first device that runs a target's code."""
+    """Return the name of the first device of a target's runtime."""
     family = targets.get(target).family
     if family.runtime is None:
         why = f"{family.vendor}'s {family.title} has no runtime"
@@ -108,7 +111,7 @@ def _usual_device(target: str) -> str:
 
 
 def check_target(given: str, target: str, device: Device) -> None:
-    """Refuse code for another target than a device runs, where the device tells. Raises UserError."""
+    """Refuse code for a target that the device does not run, if the device reports its own. Raises UserError."""
     if device.arch not in ("", target) or targets.get(target).family.object_suffix != device.suffix:
         runs = f"{device.arch or device.suffix} code, which {device.name} ({device.title}) runs"
         raise UserError(f"given {given}, wanted {runs}")
@@ -116,7 +119,7 @@ def check_target(given: str, target: str, device: Device) -> None:
 
 @frozen(eq=False)
 class Ready:
-    """A call that can be put into a stream. `staged`: arrays of the host that outputs are copied to behind it."""
+    """A call ready to be enqueued. `staged`: host arrays to which outputs are copied after it."""
 
     record: LaunchRecord
     addresses: Mapping[str, int]
@@ -126,7 +129,7 @@ class Ready:
 
 
 class DeviceKernel:
-    """A program on a device. `load` makes it; it keeps its workspaces between calls, one set a stream."""
+    """A program on a device, made by `load`; it keeps its workspaces between calls, one set a stream."""
 
     def __init__(self, program: Program, device: Device) -> None:
         self.program, self.device = program, device
@@ -141,15 +144,15 @@ class DeviceKernel:
         return f"<{self.program.name} on {self.device.name}>"
 
     def __call__(self, *, stream: Any = None, **given: Any) -> Any:
-        """Launch all kernels, and give the output; a dict by name where there are several.
+        """Launch all kernels; return the output, or a dict by name if there are several.
 
         Tensors come by name: inputs such as src and wei, in logical order (n, c, h, w; oc, ic, h, w; m, k), and outputs
-        that are to be written, such as dst. An output that is not given is made: of numpy or torch where those were
-        given, else a `DeviceArray`. Arrays of the host are copied, and the call returns when all is done; tensors on
-        the device are used where they lie, and the call returns at once. Sizes known at launch only are numbers by
-        name; a dimension of a tensor tells them, too. A `stream` is a number, or what torch or cupy have.
+        to write, such as dst. A missing output is allocated: by numpy or torch if the caller's tensors are theirs, else
+        as a `DeviceArray`. Host arrays are copied, and the call returns when the kernels are complete; tensors on the
+        device are used in place, and the call returns at once. Sizes known at launch only are numbers by name, or
+        follow from a tensor's dimensions. A `stream` is a number, or a stream of torch or cupy.
 
-        Raises UserError for what does not fit the launch record, DeviceError where the runtime refuses.
+        Raises UserError for arguments that do not fit the launch record, DeviceError if the runtime fails.
         """
         with self.ready(given, stream) as ready:
             self.enqueue(ready.record, ready.addresses, ready.stream)
@@ -173,12 +176,12 @@ class DeviceKernel:
     ) -> Benchmark:
         """Time calls on the device, by events around all launches of each, after `warmup` calls that do not count.
 
-        Tensors and numbers are given as for a call; without tensors the problem's are filled. With `cold`, caches are
-        flushed before each call: `flush_bytes` of other memory are written, by default twice what the target's largest
-        cache holds. With `predict`, the model behind `convgen profile` tells what it makes of the same launches, where
-        there is one. Outputs are written; those that are also read, again and again.
+        Tensors and numbers are passed as for a call; without tensors the problem's inputs are filled. With `cold`,
+        caches are flushed before each call: `flush_bytes` of other memory are written, by default twice the target's
+        largest cache. With `predict`, the model behind `convgen profile` predicts the time of the launches, if the
+        target has one. Outputs are overwritten; an output that is also an input changes with every call.
 
-        Raises UserError for what a call would refuse, and for counts that are none.
+        Raises UserError for arguments that a call would refuse, and for invalid counts.
         """
         return benchmark(
             self,
@@ -192,9 +195,9 @@ class DeviceKernel:
 
     @contextmanager
     def ready(self, given: Mapping[str, Any], stream: Any) -> Iterator[Ready]:
-        """What a call was given, checked and on the device; memory for arrays of the host is given back behind."""
+        """Yield a call with checked arguments on the device; memory of host arrays is freed after the block."""
         if not self.functions:
-            raise UserError(f"given {self!r}, which was unloaded, wanted one that was not")
+            raise UserError(f"given {self!r}, which was unloaded; load it again")
         tensors = {name: value for name, value in given.items() if name not in self.program.scalars}
         numbers = {name: _whole(name, value) for name, value in given.items() if name in self.program.scalars}
         self._check_names(tensors)
@@ -215,7 +218,7 @@ class DeviceKernel:
             yield Ready(record, addresses, queue, staged, results)
 
     def put(self, name: str, logical: Any, **sizes: int) -> DeviceArray:
-        """An array of the host as the argument `name` wants it, on the device. Raises UserError."""
+        """Copy a host array to the device in the layout of argument `name`. Raises UserError."""
         if name not in self.program.record.buffers:
             raise UserError(f"given the argument {named(name, self.program.record.buffers)}, wanted {self._wanted()}")
         looked = look(name, logical, self.device, 0)
@@ -226,29 +229,31 @@ class DeviceKernel:
         return DeviceArray.of(self.device, tensor, looked.array)
 
     def sized(self, numbers: Mapping[str, int], looked: Mapping[str, Given]) -> LaunchRecord:
-        """The launches with the sizes that are given, or that tensors have."""
-        told = dict(numbers)
+        """Return the launches at the sizes that are given, or that tensors have."""
+        sizes = dict(numbers)
         for name, given in looked.items():
             dims = given.array.shape if isinstance(given, OnHost) else given.dims
             shape = self.program.record.buffers[name].shape
             if dims is not None and len(dims) == len(shape):
                 for expr, size in zip(shape, dims):
                     if expr in self.program.scalars:
-                        told.setdefault(expr, size)
-        missing = [name for name in self.program.record.sizes if name not in told]
+                        sizes.setdefault(expr, size)
+        missing = [name for name in self.program.record.sizes if name not in sizes]
         if missing and self.program.problem is None:
             raise UserError(f"given no {missing[0]}, wanted a number")
-        return self._sized(tuple(sorted(told.items()))) if told else self.program.record
+        return self._sized(tuple(sorted(sizes.items()))) if sizes else self.program.record
 
     def enqueue(self, record: LaunchRecord, addresses: Mapping[str, int], stream: int) -> None:
-        """Put all launches into a stream, with every buffer at its address."""
+        """Enqueue all launches in a stream, with every buffer at its address."""
         for launch in record.launches:
             if 0 not in launch.grid:
                 self.device.launch(self.functions[launch.kernel], _call(launch, addresses), stream)
 
     def workspace(self, record: LaunchRecord, stream: int) -> dict[str, int]:
-        """Addresses of the buffers that are nobody's; what holds zeros between calls is cleared when it is made."""
-        found = {}
+        """Return the addresses of the internal buffers; those that are zero between calls are cleared when
+        allocated.
+        """
+        addresses = {}
         for name in self.program.workspaces:
             buffer = record.buffers[name]
             kept = self._workspaces.get((stream, name))
@@ -256,11 +261,11 @@ class DeviceKernel:
                 kept = self._workspaces[stream, name] = DeviceArray(self.device, buffer.tensor)
                 if buffer.zero:
                     self.device.fill(kept.address, buffer.tensor.bytes, 0, stream)
-            found[name] = kept.address
-        return found
+            addresses[name] = kept.address
+        return addresses
 
     def unload(self) -> None:
-        """Give code and workspaces back, when all that was called is done; there are no calls behind it."""
+        """Free code and workspaces once all calls are complete; no call is possible afterwards."""
         for stream in dict.fromkeys(stream for stream, _ in self._workspaces):
             self.device.synchronize(stream)
         self.device.synchronize(0)
@@ -271,7 +276,7 @@ class DeviceKernel:
 
     @property
     def workspace_bytes(self) -> int:
-        """Memory that a call takes besides its tensors, at the sizes that the record was made with."""
+        """Return the bytes of device memory that a call needs besides its tensors, at the record's sizes."""
         return sum(self.program.record.buffers[name].tensor.bytes for name in self.program.workspaces)
 
     # ------------------------------------------------------------ what was given
@@ -294,7 +299,7 @@ class DeviceKernel:
         return max(map(frameworks.current_stream, tensors.values()), default=0)
 
     def _made(self, tensor: StoredTensor, tensors: Mapping[str, Any]) -> Any:
-        """An output of the kind of what was given."""
+        """Allocate an output, by the library of the caller's tensors."""
         like = next(filter(frameworks.is_torch, tensors.values()), None)
         if like is not None:
             return frameworks.empty_torch(tensor, like)
@@ -308,14 +313,14 @@ class DeviceKernel:
             for other, begin, length in there:
                 meets = name != other and start < begin + length and begin < start + size
                 if meets and name in self.program.outputs:
-                    raise UserError(f"given {name} and {other} in the same memory, wanted them apart")
+                    raise UserError(f"given {name} and {other} in the same memory, wanted separate memory")
 
     # ------------------------------------------------------------ memory
 
     def _addresses(
         self, record: LaunchRecord, looked: Mapping[str, Given], stream: int, staged: ExitStack
     ) -> dict[str, int]:
-        """Where each buffer is; arrays of the host are copied to memory that `staged` gives back."""
+        """Return the address of each buffer; host arrays are copied to memory that `staged` frees."""
         addresses = self.workspace(record, stream)
         for name, given in looked.items():
             if isinstance(given, OnDevice):

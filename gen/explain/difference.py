@@ -1,4 +1,4 @@
-"""Two kernels side by side: what differs in their configs, what follows from that, and which waits make the time."""
+"""Compare two kernels: differing config words, their consequences, and the waits that make the time differ."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from convgen.profile.launch_times import LaunchTime
 from convgen.show import listing
 
 _ALIKE = 0.005  #: share by which numbers that count as equal differ at most
-_WAITS = 4  #: kinds of instructions that are told of
+_WAITS = 4  #: kinds of instructions whose stalls are reported
 
-_REGISTERS, _ACCUMULATORS = "registers", "accumulators"  #: of a family, whose words tell their classes
+_REGISTERS, _ACCUMULATORS = "registers", "accumulators"  #: stand for the classes of registers in a family's terms
 
 #: Word of a config -> what it decides first, by the names of `Side.numbers`, and classes of registers.
 _FOLLOWS: Mapping[str, tuple[str, ...]] = {
@@ -45,7 +45,9 @@ _FOLLOWS: Mapping[str, tuple[str, ...]] = {
 
 @frozen(eq=False, slots=False)
 class Side:
-    """One of the two, by its main kernel: that of the longest launch, or of the loop with most matrix work."""
+    """One of the two subjects, by its main kernel: that of the longest launch, or of the loop with the most matrix
+    work.
+    """
 
     letter: str
     subject: Subject
@@ -70,7 +72,7 @@ class Side:
 
     @cached_property
     def loop(self) -> LoopProfile | None:
-        """Where no launch was timed, the loop with as many workgroups as a unit holds."""
+        """Return the loop with as many workgroups as a unit holds, if no launch was timed."""
         return next((k.loops[-1] for k in self.subject.loops if self.kernel and k.name == self.kernel.name), None)
 
     @property
@@ -83,13 +85,15 @@ class Side:
 
     @cached_property
     def config(self) -> dict[str, str]:
-        """Words of the config; nothing of a kernel that is not convgen's."""
-        made = self.subject.made
-        return {} if made is None else {name: value for name, value, _ in words.config_words(made.plan.config)}
+        """Return the words of the config; none for a kernel that is not convgen's."""
+        generated = self.subject.generated
+        return (
+            {} if generated is None else {name: value for name, value, _ in words.config_words(generated.plan.config)}
+        )
 
     @cached_property
     def numbers(self) -> dict[str, float]:
-        """What can be said in numbers, by name; names tell the unit."""
+        """Return the numbers to compare, by name; names contain the unit."""
         return {**_known(self._of_time()), **self.of_kernel}
 
     def _of_time(self) -> Iterator[tuple[str, float | None]]:
@@ -101,7 +105,7 @@ class Side:
             yield "launches", len(self.subject.times.launches)
             yield "workgroups", profile.workgroups
             yield "threads", profile.threads
-            yield "workgroups of a unit", min(profile.held.values())
+            yield "workgroups of a unit", min(profile.resident.values())
             yield "clocks of them", unit.clocks
             yield "instructions of a wave", profile.instructions
             yield "L1 hits, %", round(100 * moved.l1_hits, 2)
@@ -121,7 +125,7 @@ class Side:
 
     @cached_property
     def of_kernel(self) -> dict[str, float]:
-        """Numbers of the code object, which do not depend on how it is timed."""
+        """Return the numbers of the code object, which do not depend on how it is timed."""
         return _known(self._of_kernel())
 
     def _of_kernel(self) -> Iterator[tuple[str, float | None]]:
@@ -138,11 +142,13 @@ class Side:
 
     @property
     def has_loop(self) -> bool:
-        """Whether there is a hot loop, and it was executed as far as anything was."""
+        """Return whether the kernel has a hot loop, which was executed if any instruction was."""
         return self.kernel is not None and listing.enters_loop(self.kernel, self.timed)
 
     def mix(self, *, of_loop: bool) -> dict[str, float]:
-        """Instructions by kind: of an iteration of the hot loop, or of a wave as it was executed."""
+        """Return the number of instructions by kind: of an iteration of the hot loop, or of a wave as it was
+        executed.
+        """
         if self.kernel is None:
             return {}
         if of_loop:
@@ -154,7 +160,7 @@ class Side:
 
     @cached_property
     def stalls(self) -> dict[str, float]:
-        """Clocks that a wave waits, by the kind of the instruction."""
+        """Return the clocks that a wave stalls, by kind of instruction."""
         found: dict[str, float] = {}
         for timed in self.timed:
             found[timed.line.kind] = found.get(timed.line.kind, 0.0) + timed.stalled
@@ -163,14 +169,16 @@ class Side:
 
 @frozen(eq=False)
 class Difference:
-    """Of two kernels."""
+    """The difference of two kernels."""
 
     a: Side
     b: Side
 
     @classmethod
     def of(cls, a: Subject, b: Subject) -> Difference:
-        """Of two subjects. Where launches of one were timed and loops of the other, loops of both are, if both have."""
+        """Compare two subjects. If only one has timed launches, both are compared by their loops, if both have
+        loops.
+        """
         sides = Side("A", a), Side("B", b)
         if (a.times is None) != (b.times is None) and all(side.has_loop for side in sides):
             sides = Side("A", a.by_loops if a.times else a), Side("B", b.by_loops if b.times else b)
@@ -178,67 +186,67 @@ class Difference:
 
     @property
     def is_comparable(self) -> bool:
-        """Whether clocks of both are of the same: of waves of a launch, or of an iteration."""
+        """Return whether both sides' clocks are of waves of a launch, or both of an iteration."""
         return (self.a.launch is None) == (self.b.launch is None)
 
     @property
     def is_same(self) -> bool:
-        """Whether they have the same instructions."""
+        """Return whether both sides have equal instructions."""
         mine, others = (side.kernel and side.kernel.lines for side in (self.a, self.b))
         return mine is not None and mine == others
 
     def config(self) -> list[tuple[str, str, str]]:
-        """Words that differ, with the value of each side."""
+        """Return the words that differ, with the value of each side."""
         mine, others = self.a.config, self.b.config
         names = dict.fromkeys((*mine, *others)) if mine and others else ()
         rows = ((n, mine.get(n) or words.default(n), others.get(n) or words.default(n)) for n in names)
         return [row for row in rows if row[1] != row[2]]
 
     def numbers(self) -> dict[str, tuple[float | None, float | None]]:
-        """The numbers of both sides by name; those of time only where both are of a launch, or both of a loop."""
+        """Return the numbers of both sides by name; times only if both are of a launch, or both of a loop."""
         if self.is_comparable:
-            return _beside(self.a.numbers, self.b.numbers)
-        return _beside(self.a.of_kernel, self.b.of_kernel)
+            return _side_by_side(self.a.numbers, self.b.numbers)
+        return _side_by_side(self.a.of_kernel, self.b.of_kernel)
 
     @property
     def has_loops(self) -> bool:
         return self.a.has_loop and self.b.has_loop
 
     def mix(self) -> dict[str, tuple[float | None, float | None]]:
-        """Of loops where both have one, else of waves."""
-        return _beside(*(side.mix(of_loop=self.has_loops) for side in (self.a, self.b)))
+        """Return the instructions by kind of both sides: of loops if both have one, else of waves."""
+        return _side_by_side(*(side.mix(of_loop=self.has_loops) for side in (self.a, self.b)))
 
     def stalls(self) -> dict[str, tuple[float | None, float | None]]:
-        """The kinds that differ most come first."""
-        found = _beside(self.a.stalls, self.b.stalls)
+        """Return the stalls by kind of both sides; kinds that differ most come first."""
+        found = _side_by_side(self.a.stalls, self.b.stalls)
         return dict(sorted(found.items(), key=lambda row: -abs((row[1][1] or 0) - (row[1][0] or 0))))
 
     @property
     def subgroup(self) -> str:
-        """How people call a subgroup of the targets: by A's family."""
+        """Return the vendor's word for a subgroup, by A's family."""
         return self.a.subject.analysis.terms.subgroup if self.a.subject.analysis else "subgroup"
 
     # ------------------------------------------------------------ in words
 
-    def told(self) -> list[str]:
-        """What differs, in sentences: first the config, then what follows from it, then the time and the waits."""
+    def sentences(self) -> list[str]:
+        """Return the differences as sentences: the config, its consequences, then the time and the waits."""
         if self.is_same:
             return ["Both have the same instructions."]
         return [*self._of_config(), *self._of_time(), *self._of_waits()]
 
     def _of_config(self) -> Iterator[str]:
-        told: set[str] = set()
+        reported: set[str] = set()
         if self.a.subject.target != self.b.subject.target:
             yield f"A is for {self.a.subject.target}, B for {self.b.subject.target}."
         for word, mine, other in self.config():
             names = list(self._follows(word))
-            follows = [text for name in names if name not in told and (text := self._changed(name))]
-            told |= set(names)
+            follows = [text for name in names if name not in reported and (text := self._changed(name))]
+            reported |= set(names)
             behind = f" With it change: {'; '.join(follows)}." if follows else ""
             yield f"{word} is {mine} in A and {other} in B ({words.MEANINGS[word]}).{behind}"
 
     def _follows(self, word: str) -> Iterator[str]:
-        """Numbers that a word of the config decides first; registers by the classes of both families."""
+        """Yield the numbers that a word of the config decides first; registers by the classes of both families."""
         terms = [side.subject.analysis.terms for side in (self.a, self.b) if side.subject.analysis is not None]
         for name in _FOLLOWS[word]:
             if name == _REGISTERS:
@@ -249,7 +257,7 @@ class Difference:
                 yield name
 
     def _changed(self, name: str) -> str:
-        """The values of a number that differs, else nothing."""
+        """Return the values of a number if it differs, else ""."""
         mine, other = self.a.numbers.get(name), self.b.numbers.get(name)
         if mine is None or other is None or _is_alike(mine, other):
             return ""
@@ -296,7 +304,9 @@ def _known(rows: Iterable[tuple[str, float | None]]) -> dict[str, float]:
     return {name: value for name, value in rows if value is not None}
 
 
-def _beside(mine: Mapping[str, float], other: Mapping[str, float]) -> dict[str, tuple[float | None, float | None]]:
+def _side_by_side(
+    mine: Mapping[str, float], other: Mapping[str, float]
+) -> dict[str, tuple[float | None, float | None]]:
     return {name: (mine.get(name), other.get(name)) for name in dict.fromkeys((*mine, *other))}
 
 
@@ -313,36 +323,36 @@ def _compared(name: str, mine: float, other: float) -> str:
 
 
 def shown(value: float | None) -> str:
-    """A number for people, with four digits; a dash where there is none."""
+    """Return a number as text with four digits; a dash for None."""
     if value is None:
         return "-"
     return f"{value:,.0f}" if value == int(value) or abs(value) >= 1000 else f"{value:.4g}"
 
 
-def as_json(found: Difference) -> dict[str, Any]:
-    """All of it for `--json`."""
+def as_json(difference: Difference) -> dict[str, Any]:
+    """Return the comparison for `--json`."""
 
     def pairs(rows: Mapping[str, tuple[float | None, float | None]]) -> dict[str, list[float | None]]:
         return {name: [None if v is None else round(v, 4) for v in both] for name, both in rows.items()}
 
     return {
-        **{side.letter.lower(): _side_json(side) for side in (found.a, found.b)},
-        "same": found.is_same,
-        "config": {word: [mine, other] for word, mine, other in found.config()},
-        "numbers": pairs(found.numbers()),
-        "mix": pairs(found.mix()),
-        "stalls": pairs(found.stalls()),
-        "told": found.told(),
+        **{side.letter.lower(): _side_json(side) for side in (difference.a, difference.b)},
+        "same": difference.is_same,
+        "config": {word: [mine, other] for word, mine, other in difference.config()},
+        "numbers": pairs(difference.numbers()),
+        "mix": pairs(difference.mix()),
+        "stalls": pairs(difference.stalls()),
+        "told": difference.sentences(),
     }
 
 
 def _side_json(side: Side) -> dict[str, Any]:
-    made = side.subject.made
+    generated = side.subject.generated
     return {
         "name": side.name,
         "target": side.subject.target,
         "kernel": side.kernel.name if side.kernel else None,
-        "config": str(made.plan.config) if made else None,
+        "config": str(generated.plan.config) if generated else None,
         "bound": side.bound or None,
         "remarks": list(side.subject.remarks),
     }

@@ -1,4 +1,4 @@
-"""The IR behind every step, as differences; and what kinds of statements each step leaves."""
+"""The IR after every step, as diffs, and the kinds of statements that each step leaves."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from convgen.ir.record import define, frozen
 from convgen.ir.stmt import Block, Stmt
 from convgen.show.watch import changes, is_written_anew
 
-Row = tuple[str, str]  #: how a line begins in a unified diff, and the rest
+Row = tuple[str, str]  #: sign of a line in a unified diff, and its text
 
 
 @frozen(eq=False)
-class Taken:
-    """A step that a kernel has taken."""
+class AppliedStep:
+    """A step that was applied to a kernel."""
 
     name: str
     level: str  #: "tile", "message" or "machine"
@@ -32,7 +32,7 @@ class Taken:
     rows: tuple[Row, ...]  #: the difference, the text as a whole where no line can be the same, or nothing
     seconds: float
     whole: bool = False
-    kernel: Kernel | None = None  #: the IR behind a pass
+    kernel: Kernel | None = None  #: the IR after a pass
 
     @property
     def added(self) -> int:
@@ -44,55 +44,55 @@ class Taken:
 
     @property
     def change(self) -> str:
-        """What it did to the text, in words."""
+        """Return the change of the text, in words."""
         if not self.rows:
             return "no change"
         return f"{len(self.rows)} lines, written anew" if self.whole else f"+{self.added} −{self.removed} lines"
 
 
 @define(eq=False)
-class Way:
-    """A kernel on its way from what was built to its text."""
+class StepHistory:
+    """The steps of a kernel from IR as built to assembly text."""
 
     built: Kernel
-    steps: list[Taken] = attrs.Factory(list)
+    steps: list[AppliedStep] = attrs.Factory(list)
 
     @property
     def states(self) -> Iterator[tuple[str, Kernel]]:
-        """The IR as built and behind each pass, each with its name."""
+        """Return the IR as built and after each pass, each with its name."""
         yield "as built", self.built
         yield from ((step.name, step.kernel) for step in self.steps if step.kernel is not None)
 
 
 class Recorder:
-    """Observes a driver; of a kernel that is begun anew, with another config, the former way is forgotten."""
+    """Observes a driver; when a kernel is begun again with another config, its earlier steps are dropped."""
 
     def __init__(self) -> None:
-        self.ways: dict[str, Way] = {}
+        self.histories: dict[str, StepHistory] = {}
         self._last: dict[str, Kernel | MachineKernel] = {}
 
     def observe(
         self, step: Step, before: Kernel | MachineKernel, after: Kernel | MachineKernel, seconds: float
     ) -> None:
-        """A pass or stage has run."""
+        """Record a pass or stage that has run."""
         name = after.name
         if isinstance(before, Kernel) and self._last.get(name) is not before:
-            self.ways[name] = Way(before)
+            self.histories[name] = StepHistory(before)
         self._last[name] = after
         whole = is_written_anew(before, after)
         printed = isinstance(after, MachineKernel) and after.emitted is not None  # the assembly stands elsewhere
         text = "" if printed else changes(before, after)
         rows = tuple((" ", line) if whole else (line[:1], line[1:]) for line in text.splitlines())
         kernel = after if isinstance(after, Kernel) else None
-        self.ways[name].steps.append(
-            Taken(step.name, step.level, step.kind, step.contract, rows, seconds, whole, kernel)
+        self.histories[name].steps.append(
+            AppliedStep(step.name, step.level, step.kind, step.contract, rows, seconds, whole, kernel)
         )
 
 
-def census(way: Way) -> tuple[list[str], list[tuple[str, list[int]]]]:
-    """Names of the states of the IR that differ in kinds of statements, and for each kind how many each state has."""
+def census(history: StepHistory) -> tuple[list[str], list[tuple[str, list[int]]]]:
+    """Return the names of the IR's states, and for each kind of statement its number in each state."""
     counts: list[tuple[str, Counter[str]]] = []
-    for name, kernel in way.states:
+    for name, kernel in history.states:
         found = Counter(type(n).__name__ for n in _counted(kernel))
         if not counts or counts[-1][1] != found:
             counts.append((name, found))
@@ -101,7 +101,7 @@ def census(way: Way) -> tuple[list[str], list[tuple[str, list[int]]]]:
 
 
 def _counted(kernel: Kernel) -> Iterator[Node]:
-    """Each statement of a kernel once, however often it stands there, but blocks; and its matrix products."""
+    """Yield each statement of a kernel once, except blocks, and its matrix products."""
     for n in postorder(kernel.body):
         if isinstance(n, Mma | BlockMma) or (isinstance(n, Stmt) and not isinstance(n, Block)):
             yield n

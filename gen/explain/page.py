@@ -1,4 +1,4 @@
-"""The page: a template, filled with what there is to tell, and with its style and script in it."""
+"""Render the page from a template, with its style and script included."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from convgen.backends import target as targets
 from convgen.backends.analysis import KernelAnalysis
 from convgen.explain import pictures, words
 from convgen.explain.history import census
-from convgen.explain.subject import Made, Subject
+from convgen.explain.subject import Generated, Subject
 from convgen.ir.error import visible
 from convgen.ir.record import frozen
 from convgen.ir.types import scalar
@@ -32,7 +32,7 @@ Rows = Sequence[tuple[str, str]]
 
 @frozen(eq=False)
 class KernelPart:
-    """What the page shows of one kernel's machine code."""
+    """The part of the page on one kernel's machine code."""
 
     number: int
     name: str
@@ -41,12 +41,12 @@ class KernelPart:
     ir: Sequence[tuple[int, str, Sequence[Row], float]]  #: number, text, instructions and their stalls of each line
     facts: Rows = ()  #: of `convgen analyze`, where there is machine code
     units: Sequence[tuple[str, ...]] = ()
-    unit: str = ""  #: what clocks are of; empty where nothing was timed
+    unit: str = ""  #: reference of the clocks, such as a wave; empty if nothing was timed
     times: Rows = ()  #: of `convgen profile`
 
     @property
     def has_sources(self) -> bool:
-        """Whether lines of a source stand beside instructions: of a file that the page does not show."""
+        """Return whether instructions refer to lines of a source file that the page does not show."""
         return not self.ir and any(row.source for row in self.rows)
 
     @property
@@ -55,35 +55,37 @@ class KernelPart:
 
 
 def page(subject: Subject) -> str:
-    """The page as HTML, complete in itself."""
+    """Return the page as one HTML file without references."""
     loader = PackageLoader("convgen.explain", "templates")
     environment = Environment(
         loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters["visible"] = visible
     kernels = list(_kernels(subject))
-    made = subject.made
+    generated = subject.generated
     context: dict[str, Any] = {
         "subject": subject,
-        "made": made,
+        "generated": generated,
         "version": __version__,
         "style": Markup(_resource("style.css")),
         "script": Markup(_resource("script.js")),
         "svg": _Pictures().svg,
         "kernels": kernels,
-        "shown": None if made is None else _layouts(made),
-        "tensors": [] if made is None else _tensors(made),
-        "sizes": [] if made is None else _sizes(made),
-        "config": [] if made is None else list(words.config_words(made.plan.config)),
+        "shown": None if generated is None else _layouts(generated),
+        "tensors": [] if generated is None else _tensors(generated),
+        "sizes": [] if generated is None else _sizes(generated),
+        "config": [] if generated is None else list(words.config_words(generated.plan.config)),
         "order_words": words.order_words,
-        "ranking": None if made is None else _ranking(made),
-        "attempts": None if made is None else report.attempts_table(made.attempts),
-        "steps": [] if made is None else [(name, way, *census(way)) for name, way in made.ways.items()],
+        "ranking": None if generated is None else _ranking(generated),
+        "attempts": None if generated is None else report.attempts_table(generated.attempts),
+        "steps": []
+        if generated is None
+        else [(name, steps, *census(steps)) for name, steps in generated.histories.items()],
         "timelines": _timelines(subject),
         "total": profiled.total_rows(subject.times) if subject.times else [],
         "longest_launch": subject.times.longest if subject.times else None,
         "bound": words.bound,
-        "outputs": 0 if made is None else sum(prod(spec.dims) for spec in made.problem.outputs),
+        "outputs": 0 if generated is None else sum(prod(spec.dims) for spec in generated.problem.outputs),
         "findings": _findings(subject),
         "outcome": _outcome(subject),
     }
@@ -95,7 +97,7 @@ def _resource(name: str) -> str:
 
 
 class _Pictures:
-    """Drawings as SVG whose names differ from those of all others on the page."""
+    """Drawings as SVG; names of elements are unique on the page."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -108,9 +110,9 @@ class _Pictures:
 # ---------------------------------------------------------------- what was decided
 
 
-def _tensors(made: Made) -> list[tuple[str, ...]]:
-    """Name, what becomes of it, size, layout, type and bytes of each tensor."""
-    written = {spec.name for spec in made.problem.outputs}
+def _tensors(generated: Generated) -> list[tuple[str, ...]]:
+    """Return name, role, size, layout, type and bytes of each tensor."""
+    written = {spec.name for spec in generated.problem.outputs}
     return [
         (
             spec.name,
@@ -120,27 +122,27 @@ def _tensors(made: Made) -> list[tuple[str, ...]]:
             spec.dtype,
             f"{scalar(spec.dtype).size(spec.layout.size_elems):,}",
         )
-        for spec in made.problem.tensors
+        for spec in generated.problem.tensors
     ]
 
 
-def _sizes(made: Made) -> Rows:
-    """The products that the problem becomes."""
-    found = []
-    for part in made.plan.parts:
+def _sizes(generated: Generated) -> Rows:
+    """Return the rows on the matrix products of the problem."""
+    products = []
+    for part in generated.plan.parts:
         p = part.product
         batch = f", {p.batch} times" if p.batch > 1 else ""
-        found.append(("as a product", f"M {p.m:,} × N {p.n:,}, each a sum of K {p.k:,}{batch}"))
+        products.append(("as a product", f"M {p.m:,} × N {p.n:,}, each a sum of K {p.k:,}{batch}"))
     return [
-        *dict.fromkeys(found),
-        ("arithmetic", f"{2e-9 * made.problem.macs:,.3f} GFLOP, those with padding included"),
+        *dict.fromkeys(products),
+        ("arithmetic", f"{2e-9 * generated.problem.macs:,.3f} GFLOP, those with padding included"),
     ]
 
 
-def _ranking(made: Made) -> dict[str, Any]:
-    """The table of the best configs; of each row the slowest part, and whether it is the one that was taken."""
-    plain = str(made.unordered)
-    header, rows = report.ranking_table(made.ranking)
+def _ranking(generated: Generated) -> dict[str, Any]:
+    """Return the table of the best configs, with the slowest part of each row, and the row of the chosen config."""
+    plain = str(generated.unordered)
+    header, rows = report.ranking_table(generated.ranking)
     marked = []
     for row in rows:
         parts = [float(text) if text != "-" else 0.0 for text in row[_PARTS]]
@@ -148,23 +150,23 @@ def _ranking(made: Made) -> dict[str, Any]:
         marked.append((row, slowest, row[1] == plain))
     taken = next((int(row[0]) for row, _, is_taken in marked if is_taken), None)
     shown = [each for each in marked if int(each[0][0]) <= _RANKED or each[2]]
-    return {"header": header, "rows": shown, "count": len(made.ranking), "taken": taken}
+    return {"header": header, "rows": shown, "count": len(generated.ranking), "taken": taken}
 
 
 # ---------------------------------------------------------------- layouts
 
 
-def _layouts(made: Made) -> dict[str, Any]:
-    facts = targets.get(made.code.target).facts
+def _layouts(generated: Generated) -> dict[str, Any]:
+    facts = targets.get(generated.code.target).facts
     kernels = [
-        (name, pictures.fragments(way.built, facts.subgroup_size), pictures.shared_tiles(way, facts))
-        for name, way in made.ways.items()
+        (name, pictures.fragments(history.built, facts.subgroup_size), pictures.shared_tiles(history, facts))
+        for name, history in generated.histories.items()
     ]
     return {
-        "atoms": pictures.instruction_fragments(made.plan),
+        "atoms": pictures.instruction_fragments(generated.plan),
         "kernels": kernels,
         "has_tiles": any(tiles for _, _, tiles in kernels),
-        "mapping": pictures.mapping(made.plan, made.together),
+        "mapping": pictures.mapping(generated.plan, generated.together),
         "lanes": facts.subgroup_size,
     }
 
@@ -173,11 +175,11 @@ def _layouts(made: Made) -> dict[str, Any]:
 
 
 def _kernels(subject: Subject) -> Iterator[KernelPart]:
-    """Each kernel of the code object; without one, of the assembly."""
-    listings = {} if subject.made is None else subject.made.code.listings
+    """Yield each kernel of the code object; without one, of the assembly."""
+    listings = {} if subject.generated is None else subject.generated.code.listings
     if subject.analysis is None:
-        assert subject.made is not None
-        for number, name in enumerate(subject.made.code.kernels):
+        assert subject.generated is not None
+        for number, name in enumerate(subject.generated.code.kernels):
             rows = listing.printed_rows(subject.text or "", name)
             yield KernelPart(number, name, rows, Waits(), list(_ir(listings.get(f"{name}.ir", ""), rows)))
         return
@@ -198,7 +200,9 @@ def _kernels(subject: Subject) -> Iterator[KernelPart]:
 
 
 def _facts(subject: Subject, kernel: KernelAnalysis) -> tuple[Rows, Sequence[tuple[str, ...]]]:
-    """What a kernel takes and does, and what its hot code occupies; of a loop that no launch enters, where it is."""
+    """Return the rows of `analyze` and its table of units; only the place of a hot loop that the launch does not
+    enter.
+    """
     assert subject.analysis is not None
     hot, terms = kernel.hot, subject.analysis.terms
     if hot.is_loop and not listing.enters_loop(kernel, subject.timed(kernel.name)):
@@ -215,7 +219,7 @@ def _ir(text: str, rows: Sequence[Row]) -> Iterator[tuple[int, str, Sequence[Row
 
 
 def _unit(subject: Subject, kernel: KernelAnalysis) -> str:
-    """What times and stalls are of."""
+    """Return the reference of times and stalls: a wave, or an iteration."""
     assert subject.analysis is not None
     if not subject.timed(kernel.name):
         return ""
@@ -237,19 +241,19 @@ def _times(subject: Subject, kernel: str) -> Rows:
 
 
 def _timelines(subject: Subject) -> list[Drawing]:
-    """A picture of each kernel that was executed."""
+    """Return a picture of each kernel that was executed."""
     launches = subject.times.launches if subject.times else ()
     return [timeline.picture(profile) for profile in {t.profile.kernel: t.profile for t in launches}.values()]
 
 
 def _findings(subject: Subject) -> list[tuple[str, str]]:
-    """What the simulator has to object: whether it fails a run, and the finding."""
+    """Return the simulator's findings, each with whether it fails a run."""
     told = [finding for t in (subject.times.launches if subject.times else ()) for finding in t.profile.findings]
     told += subject.outcome.findings if subject.outcome else ()
     return [("required" if f.source.required else "advice", str(f)) for f in dict.fromkeys(told)]
 
 
 def _outcome(subject: Subject) -> Rows:
-    """The verdict on the tiles that were compared; how long that took is left out, for pages to be the same."""
+    """Return the verdict on the compared tiles, without wall time, so that equal runs give equal pages."""
     rows = report.outcome_rows(subject.outcome) if subject.outcome else []
     return [(label, text) for label, text in rows if label != "simulated"]

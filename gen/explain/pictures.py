@@ -1,4 +1,4 @@
-"""What a page draws: fragments by lane and register, shared tiles over their banks, who computes which tile."""
+"""Drawings of a page: fragments by lane and register, shared tiles over their banks, the mapping of workgroups."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from convgen.choose.traffic import Schedule
 from convgen.choose.workgroup_orders import Launch, takers_of, tiles_of
-from convgen.explain.history import Way
+from convgen.explain.history import StepHistory
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.digits import Digit, Space
 from convgen.ir.layout.distribution import Distribution
@@ -26,11 +26,11 @@ from convgen.plan.plan import Plan
 from convgen.show import owners
 from convgen.show.drawing import PALETTE, Axis, Cell, Drawing, draw, draw_cells
 
-_MOST_ELEMENTS = 1 << 13  #: of a layout that is drawn
-_MOST_LISTED = 1 << 10  #: of one whose owners are listed, too
-_MOST_TILES = 1 << 12  #: of a mapping that is drawn and listed
+_MOST_ELEMENTS = 1 << 13  #: elements of a layout that is drawn
+_MOST_LISTED = 1 << 10  #: elements of a layout whose owners are also listed
+_MOST_TILES = 1 << 12  #: tiles of a mapping that is drawn and listed
 _BANK = 4  #: bytes
-_MOST_LINES = 24  #: of shared memory that are drawn: swizzles repeat before
+_MOST_LINES = 24  #: lines of shared memory that are drawn; swizzles repeat earlier
 _SPACES: Mapping[str, str] = {
     Space.REGISTER: "in registers",
     Space.LANE: "over lanes",
@@ -46,19 +46,19 @@ Addresses = npt.NDArray[np.int64]
 
 @frozen(eq=False)
 class FragmentShown:
-    """A layout of registers, where it is used, and its picture unless it is too large."""
+    """A layout of registers, the statements that use it, and its picture unless it is too large."""
 
-    name: str  #: of what it holds
+    name: str  #: name of the tensor or tile
     uses: tuple[str, ...]  #: statements, as the IR prints them
     digits: str
-    words: tuple[str, ...]  #: what each digit says
+    words: tuple[str, ...]  #: meaning of each digit
     shape: str
     drawing: Drawing | None
     table: str  #: the threads that hold each element, of a small one
 
 
 def fragments(kernel: Kernel, width: int) -> list[FragmentShown]:
-    """Every layout of a kernel as built, in the order of its statements."""
+    """Return every layout of a kernel as built, in the order of its statements."""
     uses: dict[Fragment, dict[str, str]] = {}
     for stmt in postorder(kernel.body):
         layout = getattr(stmt, "layout", None)
@@ -72,14 +72,14 @@ def fragments(kernel: Kernel, width: int) -> list[FragmentShown]:
 
 
 def _named(stmt: Stmt) -> str:
-    """What a statement does to which tensor or tile: `copy: wei`."""
+    """Return a statement's action and its tensor or tile: `copy: wei`."""
     site = getattr(stmt, "site", None)
     told = " ".join(text for text in (site.stage, site.comment) if text) if site else ""
     return told or type(stmt).__name__
 
 
 def instruction_fragments(plan: Plan) -> list[FragmentShown]:
-    """The operands of the matrix instruction, if there is one."""
+    """Return the operands of the matrix instruction, if there is one."""
     atom = getattr(plan.unit, "atom", None)
     if atom is None:
         return []
@@ -115,7 +115,7 @@ def _digit(digit: Digit) -> str:
 
 @frozen(eq=False)
 class TileShown:
-    """A tile of shared memory: what it is, since when the IR says so, what conflicts its reads have, its picture."""
+    """A tile of shared memory: declaration, first state of the IR with it, bank conflicts of its reads, picture."""
 
     name: str
     declared: str  #: as the IR prints it
@@ -127,14 +127,14 @@ class TileShown:
     drawing: Drawing
 
 
-def shared_tiles(way: Way, facts: TargetFacts) -> list[TileShown]:
-    """All that a kernel declares, in order."""
-    *_, (_, last) = way.states
-    return [_tile(tile, way, facts) for tile in last.shared]
+def shared_tiles(history: StepHistory, facts: TargetFacts) -> list[TileShown]:
+    """Return all shared tiles of a kernel, in order."""
+    *_, (_, last) = history.states
+    return [_tile(tile, history, facts) for tile in last.shared]
 
 
-def _tile(tile: Shared, way: Way, facts: TargetFacts) -> TileShown:
-    states = list(way.states)
+def _tile(tile: Shared, history: StepHistory, facts: TargetFacts) -> TileShown:
+    states = list(history.states)
     since = next(name for name, kernel in states if tile in kernel.shared)
     addressed = next((name for name, kernel in states if _has_addresses(kernel, tile)), "")
     reads = (s for _, kernel in states for s in postorder(kernel.body) if isinstance(s, LoadShared) and s.tile is tile)
@@ -159,7 +159,7 @@ def _tile(tile: Shared, way: Way, facts: TargetFacts) -> TileShown:
 
 
 def _has_addresses(kernel: Kernel, tile: Shared) -> bool:
-    """Whether messages on a tile say where its elements are."""
+    """Return whether messages on a tile have computed addresses."""
     found = (s for s in postorder(kernel.body) if isinstance(s, Stmt) and s.level == "message")
     return any(getattr(stmt, "tile", None) is tile for stmt in found)
 
@@ -177,7 +177,7 @@ def _arrangement(tile: Shared) -> str:
 
 
 def _conflicts(tile: Shared, layout: Fragment, facts: TargetFacts) -> int | None:
-    """Extra clocks of the first read of subgroup 0 where each lane reads a chunk; None for other reads."""
+    """Return the extra clocks of subgroup 0's first read, if each lane reads a chunk; None for other reads."""
     lane, register = np.meshgrid(np.arange(facts.subgroup_size), np.arange(layout.registers), indexing="ij")
     row, col = layout.coords(0, lane, register).values()
     at = np.broadcast_to(tile.address(0, row, col), lane.shape)
@@ -189,7 +189,7 @@ def _conflicts(tile: Shared, layout: Fragment, facts: TargetFacts) -> int | None
 
 
 def _banks(tile: Shared, facts: TargetFacts) -> Drawing:
-    """The first lines of shared memory, all banks a line; cells are as wide as neighbours of a row or column follow."""
+    """Draw the first lines of shared memory, a row of all banks each; cells are as wide as runs of neighbours."""
     banks = facts.shared_read.banks
     at = np.asarray(tile.address(0, *np.indices((tile.rows, tile.cols))))
     most = min(tile.chunk, facts.chunk_bytes, banks * _BANK)
@@ -216,7 +216,7 @@ def _banks(tile: Shared, facts: TargetFacts) -> Drawing:
 
 
 def _run(along: Addresses, elem_bytes: int, most: int) -> int:
-    """Bytes of the longest runs, of at most so many, in which neighbours along a line are neighbours in memory."""
+    """Return the bytes of the longest runs, up to `most`, whose neighbours along a line are neighbours in memory."""
     width = elem_bytes
     while 2 * width <= most and along.shape[1] % (each := 2 * width // elem_bytes) == 0:
         runs = along.reshape(along.shape[0], -1, each)
@@ -231,7 +231,7 @@ def _run(along: Addresses, elem_bytes: int, most: int) -> int:
 
 @frozen(eq=False)
 class MappingShown:
-    """Which workgroup computes which tile of the largest launch, on which die and when."""
+    """The mapping of the largest launch: workgroup, die and round of each tile."""
 
     order: str
     m: int
@@ -246,53 +246,53 @@ class MappingShown:
 
     @property
     def example(self) -> tuple[int, int]:
-        """A tile, along M and N."""
+        """Return an example tile, along M and N."""
         return min(3, self.m - 1), min(5, self.n - 1)
 
     @property
     def at_example(self) -> str:
-        """Its words."""
+        """Return the text of the example tile."""
         return self.tiles[self.example[0]][self.example[1]]
 
 
 def mapping(plan: Plan, together: int) -> MappingShown | None:
-    """That of the largest product, with so many workgroups together on a unit."""
+    """Return the mapping of the largest product, with `together` workgroups on a unit."""
     if not plan.parts:
         return None
     launch = Launch.of(plan, together)
-    found = plan.largest.mapping
-    batch, m, n, slices = found.counts
-    dies, persists, takers = plan.facts.caches.dies, found.order.persist is not None, takers_of(found)
-    in_flight = -(-found.turns.workgroups // dies) if persists else launch.in_flight
-    shown = MappingShown(str(found.order), m, n, slices, batch, dies, in_flight, persists, None, ())
-    if found.numbers > _MOST_TILES:
+    chosen = plan.largest.mapping
+    batch, m, n, slices = chosen.counts
+    dies, persists, takers = plan.facts.caches.dies, chosen.order.persist is not None, takers_of(chosen)
+    in_flight = -(-chosen.turns.workgroups // dies) if persists else launch.in_flight
+    shown = MappingShown(str(chosen.order), m, n, slices, batch, dies, in_flight, persists, None, ())
+    if chosen.numbers > _MOST_TILES:
         return shown
-    first = np.where((found.tiles()[:, 0] == 0)[:, None], tiles_of(found), -1)  # of the first result
-    title = f"{m} x {n} tiles in the order {found.order}"
+    first = np.where((chosen.tiles()[:, 0] == 0)[:, None], tiles_of(chosen), -1)  # of the first result
+    title = f"{m} x {n} tiles in the order {chosen.order}"
     drawing = draw(first, (m, n), dies, in_flight, title, takers)
-    tiles = _of_persisting(found, dies) if persists else _by_tile(Schedule.of(first, dies, in_flight), found, dies)
+    tiles = _of_persisting(chosen, dies) if persists else _by_tile(Schedule.of(first, dies, in_flight), chosen, dies)
     return evolve(shown, drawing=drawing, tiles=tiles)
 
 
-def _by_tile(schedule: Schedule, found: WorkgroupMapping, dies: int) -> list[list[str]]:
-    """Of each tile the workgroup that has its first slice."""
-    _, m, n, _ = found.counts
-    told = [["none"] * n for _ in range(m)]
+def _by_tile(schedule: Schedule, chosen: WorkgroupMapping, dies: int) -> list[list[str]]:
+    """Return, for each tile, the workgroup that has its first slice."""
+    _, m, n, _ = chosen.counts
+    texts = [["none"] * n for _ in range(m)]
     columns = schedule.tile, schedule.number, schedule.round
     for (row, column, part), number, turn in zip(*(each.tolist() for each in columns)):
         if part == 0:
-            told[row][column] = f"{_who((found.first or 0) + number, dies)}, round {turn}"
-    return told
+            texts[row][column] = f"{_who((chosen.first or 0) + number, dies)}, round {turn}"
+    return texts
 
 
-def _of_persisting(found: WorkgroupMapping, dies: int) -> list[list[str]]:
-    """Of each tile all workgroups that have a share of it."""
-    _, m, n, _ = found.counts
+def _of_persisting(chosen: WorkgroupMapping, dies: int) -> list[list[str]]:
+    """Return, for each tile, all workgroups that have a share of it."""
+    _, m, n, _ = chosen.counts
     here = {"batch": (0,), "k": (0,)}
-    groups = [[found.groups({**here, "m": (row,), "n": (column,)}) for column in range(n)] for row in range(m)]
+    groups = [[chosen.groups({**here, "m": (row,), "n": (column,)}) for column in range(n)] for row in range(m)]
     return [["; ".join(_who(group, dies) for group in each) for each in row] for row in groups]
 
 
 def _who(group: int, dies: int) -> str:
-    """A workgroup, on the die to which the chip deals it."""
+    """Return a workgroup with the die to which the chip distributes it, as text."""
     return f"die {group % dies}, workgroup {group}" if dies > 1 else f"workgroup {group}"

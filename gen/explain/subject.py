@@ -1,7 +1,8 @@
-"""What there is to tell of a kernel: of a problem, all that making it left; of a file, what can be read from it.
+"""The material of a page or comparison: for a problem, all results of generating it; for a file, what can be read from
+it.
 
-A launch record of convgen names its problem. The kernel is made again, and where the code is the same, instruction by
-instruction, all that is known of the new one holds of the file, too.
+A launch record of convgen names its problem. The kernel is generated again; if the code is equal, instruction by
+instruction, the generator's knowledge applies to the file, too.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from convgen.backends.analysis import Analysis
 from convgen.backends.timing import KernelProfile, TimedLine
 from convgen.choose.choose import Candidate, candidates
 from convgen.driver import Attempt
-from convgen.explain.history import Recorder, Way
+from convgen.explain.history import Recorder, StepHistory
 from convgen.ir.error import Unsupported, UserError
 from convgen.ir.layout.order import IN_ROWS
 from convgen.ir.record import evolve, frozen
@@ -40,47 +41,47 @@ _CONFIG = re.compile(r"^// config:\s+(\S.*)$", re.MULTILINE)
 
 
 @frozen(eq=False, kw_only=True)
-class Made:
-    """How convgen made the kernels of a problem."""
+class Generated:
+    """The generation of a problem's kernels: plan, config, attempts, and steps."""
 
     problem: Problem
     code: Code
     plan: Plan
-    ways: Mapping[str, Way]  #: by kernel
+    histories: Mapping[str, StepHistory]  #: by kernel
     ranking: Sequence[Candidate]  #: best first
     attempts: Sequence[Attempt]
     origin: str = ""  #: the line of a registry that the config stands in, if any
 
     @property
     def unordered(self) -> Config:
-        """The config without its order of workgroups, as candidates have none."""
+        """Return the config without its order of workgroups, as candidates have none."""
         return evolve(self.plan.config, map=IN_ROWS)
 
     @property
     def together(self) -> int:
-        """Workgroups of the chosen config that run together on a unit, by the chooser's model."""
+        """Return the workgroups of the chosen config that run together on a unit, by the chooser's model."""
         return next((c.together for c in self.ranking if c.config == self.unordered), 1)
 
 
 @frozen(eq=False, kw_only=True)
 class Subject:
-    """What a page tells of."""
+    """The material of a page or of one side of a comparison."""
 
-    name: str  #: of the problem, or of the file
+    name: str  #: the problem, or the file's name
     target: str
-    made: Made | None = None
+    generated: Generated | None = None
     launches: Sequence[Launch] = ()
     text: str | None = None  #: assembly
     content: bytes = b""  #: what is analysed, as a file of the name `file` holds it
     file: str = ""
     analysis: Analysis | None = None  #: None where nothing was assembled
-    times: Times | None = None  #: of launches that were executed
-    loops: Sequence[KernelProfile] = ()  #: of kernels that were not
-    outcome: Outcome | None = None  #: of some tiles that were compared with the reference
-    remarks: Sequence[str] = ()  #: on what the page does not tell, and why
+    times: Times | None = None  #: times of executed launches
+    loops: Sequence[KernelProfile] = ()  #: clocks of the loops of kernels that were not executed
+    outcome: Outcome | None = None  #: comparison of some tiles with the reference
+    remarks: Sequence[str] = ()  #: notes on parts that the page lacks, and why
 
     def timed(self, kernel: str) -> Sequence[TimedLine]:
-        """The instructions of a kernel that were timed: of its launch, else of its loop."""
+        """Return the instructions of a kernel that were timed: of its launch, else of its loop."""
         for time in self.times.launches if self.times else ():
             if time.profile.kernel == kernel:
                 return time.profile.units[time.profile.full].lines
@@ -88,7 +89,7 @@ class Subject:
 
     @property
     def by_loops(self) -> Subject:
-        """The same with clocks of loops in place of times of launches."""
+        """Return the subject with clocks of loops in place of times of launches."""
         return evolve(self, times=None, loops=targets.profile_code(self.content, self.file))
 
 
@@ -104,12 +105,12 @@ def of_problem(
     chip: str | None = None,
     groups: int = 0,
 ) -> Subject:
-    """The kernels of a problem, made now. `groups` tiles are executed and compared with the reference.
+    """Generate the kernels of a problem. `groups` tiles are executed and compared with the reference.
 
     Raises UserError, Unsupported.
     """
-    made = make(problem, target, config, registry, disable)
-    return _told(made, chip, groups)
+    generated = make(problem, target, config, registry, disable)
+    return _with_results(generated, chip, groups)
 
 
 def make(
@@ -118,8 +119,8 @@ def make(
     config: str | None = None,
     registry: str | None = None,
     disable: tuple[str, ...] = (),
-) -> Made:
-    """The kernels of a problem with all that was observed on the way. Raises UserError, Unsupported."""
+) -> Generated:
+    """Generate the kernels of a problem and record plan, attempts and steps. Raises UserError, Unsupported."""
     check_outputs(problem)
     recorder, attempts = Recorder(), dict[str, Attempt]()
 
@@ -131,23 +132,29 @@ def make(
     )
     code = driver.compile(build)
     assert build.plan is not None
-    ways = {name: recorder.ways[name] for name in code.kernels}
+    histories = {name: recorder.histories[name] for name in code.kernels}
     ranking = candidates(problem, build.target.facts)
-    return Made(
+    return Generated(
         problem=problem,
         code=code,
         plan=build.plan,
-        ways=ways,
+        histories=histories,
         ranking=ranking,
         attempts=tuple(attempts.values()),
         origin=build.origin,
     )
 
 
-def _told(made: Made, chip: str | None, groups: int) -> Subject:
-    """With what the models and the simulator say of it."""
-    code, target = made.code, targets.get(made.code.target)
-    bare = Subject(name=str(made.problem), target=code.target, made=made, launches=code.record.launches, text=code.asm)
+def _with_results(generated: Generated, chip: str | None, groups: int) -> Subject:
+    """Return the subject with the results of the models and the simulator."""
+    code, target = generated.code, targets.get(generated.code.target)
+    bare = Subject(
+        name=str(generated.problem),
+        target=code.target,
+        generated=generated,
+        launches=code.record.launches,
+        text=code.asm,
+    )
     if code.object is None:
         remark = f"No assembler was found ({target.assembler}), so nothing is known of the machine code's clocks."
         return evolve(bare, remarks=(remark,))
@@ -175,7 +182,7 @@ def _told(made: Made, chip: str | None, groups: int) -> Subject:
 
 
 def _clocks(given: Prepared, chip: str | None) -> tuple[Times | None, Sequence[KernelProfile], tuple[str, ...]]:
-    """Times of launches, else clocks of loops; and why not the former."""
+    """Return the times of launches, else the clocks of loops with the reason."""
     if targets.has_timer(given.content):
         return launches.profile(given, chip), (), ()
     if chip is not None:
@@ -191,19 +198,22 @@ def _clocks(given: Prepared, chip: str | None) -> tuple[Times | None, Sequence[K
 
 
 def of_record(path: Path, scalars: Mapping[str, int], chip: str | None = None, groups: int = 0) -> Subject:
-    """What a launch record and its object say, with other values of scalars that a host may choose.
+    """Return the subject of a launch record and its object, with other values of scalars that a host may choose.
 
     Raises UserError.
     """
     record = LaunchRecord.read(path).with_scalars(scalars)
     if record.object is None or not record.launches:
-        raise UserError(f"given {path.name} without {'a code object' if record.launches else 'launches'}, wanted some")
+        missing = "a code object" if record.launches else "launches"
+        raise UserError(f"given {path.name} without {missing}, wanted a record that has both")
     file = path.parent / record.object
     content = targets.read(file)
     analysis = targets.analyze_code(content, file.name)
-    made, remarks = _made_again(record, file, analysis)
-    if made is not None:
-        found = _told(evolve(made, code=evolve(made.code, record=record)), chip, 0 if scalars else groups)
+    generated, remarks = _generated_again(record, file, analysis)
+    if generated is not None:
+        found = _with_results(
+            evolve(generated, code=evolve(generated.code, record=record)), chip, 0 if scalars else groups
+        )
         chosen = ", ".join(f"{name}={value}" for name, value in scalars.items())
         told = (f"Launches and times are those of {chosen}; tiles are told as without, and none are compared.",)
         return evolve(found, remarks=(*remarks, *found.remarks, *(told if scalars else ())))
@@ -222,33 +232,33 @@ def of_record(path: Path, scalars: Mapping[str, int], chip: str | None = None, g
     )
 
 
-def _made_again(record: LaunchRecord, file: Path, analysis: Analysis) -> tuple[Made | None, tuple[str, ...]]:
-    """The same kernels made by this convgen, if they are the same; and what is to be said of that."""
+def _generated_again(record: LaunchRecord, file: Path, analysis: Analysis) -> tuple[Generated | None, tuple[str, ...]]:
+    """Generate a record's kernels again; return them if they equal the file's code, and remarks on the result."""
     if record.problem is None:
         return None, ("The record names no problem: how the kernel came about is unknown.",)
     text = _text_beside(file)
     config = _CONFIG.search(text) if text else None
     try:
-        made = make(parse_problem(record.problem), record.target, config[1] if config else None)
+        generated = make(parse_problem(record.problem), record.target, config[1] if config else None)
     except (UserError, Unsupported) as error:
         return None, (f"This convgen does not make the kernel again: {error}.",)
-    if made.code.object is not None:
-        again = targets.analyze_code(made.code.object, file.name)
+    if generated.code.object is not None:
+        again = targets.analyze_code(generated.code.object, file.name)
         if [k.lines for k in again.kernels] == [k.lines for k in analysis.kernels]:
-            return made, (f"Made again, the code of {file.name} is the same, instruction by instruction.",)
+            return generated, (f"Made again, the code of {file.name} is the same, instruction by instruction.",)
     remark = f"This convgen makes other code of the record's problem than {file.name} has: its steps are not shown."
     return None, (remark,)
 
 
 def _text_beside(file: Path) -> str | None:
-    """The assembly that was written with an object."""
+    """Return the assembly that was written beside an object."""
     family = families.of_suffix(file.suffix)
     beside = file.with_suffix(family.text_suffix) if family and file.suffix == family.object_suffix else None
     return targets.read(beside).decode(errors="replace") if beside and beside.is_file() else None
 
 
 def of_code(path: Path, launch: Prepared | None, chip: str | None = None) -> Subject:
-    """Anybody's code object or assembly; with a launch, its times. Raises UserError, Unsupported."""
+    """Return the subject of any code object or assembly; with a launch, its times. Raises UserError, Unsupported."""
     content = targets.read(path)
     analysis = targets.analyze_code(content, path.name)
     family = families.of_suffix(path.suffix)

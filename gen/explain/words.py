@@ -1,4 +1,4 @@
-"""In plain words: what the words of a config mean, and what a time is bound by."""
+"""Explanations in plain words: the words of a config, and the causes that bound a time."""
 
 from __future__ import annotations
 
@@ -70,12 +70,12 @@ BOUNDS: dict[str, str] = {
 
 
 def bound(cause: str) -> str:
-    """What it says that a launch is bound by a cause."""
+    """Return the explanation of a cause that bounds a launch."""
     return BOUNDS.get(cause, f"the {cause} pipe is busy for most of the time")
 
 
 def config_words(config: Config) -> Iterator[tuple[str, str, str]]:
-    """Each word of a config's line, its value and its meaning."""
+    """Yield each word of a config's line, its value and its meaning."""
     for word in str(config).split():
         name, _, value = word.partition("=")
         summary = f": {variant_of(config).summary}" if name == "taps" else ""
@@ -83,11 +83,11 @@ def config_words(config: Config) -> Iterator[tuple[str, str, str]]:
 
 
 def order_words(order: str) -> list[tuple[str, str]]:
-    """Each step of an order of workgroups and what it does."""
+    """Return each step of an order of workgroups and its effect."""
     return [(step, STEPS_OF_ORDERS[step.partition(":")[0]]) for step in order.split("+")]
 
 
 def default(word: str) -> str:
-    """The value of a word that a config does not say."""
+    """Return the default of a word of the config."""
     value = getattr(fields_of(Config), ATTRIBUTES.get(word, word)).default
     return "none" if value in ((), "") else str(value)

@@ -1,4 +1,4 @@
-"""Time without hardware: how long kernels take, by a model that is held to published measurements."""
+"""Predict run times without hardware, by a model fitted to published measurements."""
 
 if __name__ != "convgen.profile":  # a second copy of a module would mean a second intern table
     raise ImportError(f"import this package as convgen.profile, not as {__name__}")

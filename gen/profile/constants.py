@@ -1,4 +1,4 @@
-"""The constants of the time model, one entry for each kind of kernels on a chip, with where they are from."""
+"""The constants of the time model: one entry for each kind of kernels on a chip, with its source."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from convgen.profile.closed import Terms
 
 @frozen
 class Entry:
-    """The constants of one kind of kernels, and how well they told the rows that they were fitted to."""
+    """The constants of one kind of kernels, and their error on the rows that they were fitted to."""
 
-    kind: str  #: chip/type, and what else tells kernels apart
+    kind: str  #: maker/chip/type, and further properties that distinguish kernels
     source: str  #: the table of measurements
     rows: int
-    median: float  #: per cent; of |predicted / measured - 1|, over rows, in the unit of what was measured
-    mean: float  #: per cent
+    median: float  #: per cent; median over rows of |predicted / measured - 1|, in the measured unit
+    mean: float  #: per cent; mean over rows of |predicted / measured - 1|
     bias: float  #: median of predicted / measured
     terms: Terms
 

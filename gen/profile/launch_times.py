@@ -1,8 +1,8 @@
-"""The time of launches that were executed: rounds of workgroups, what caches lack, and the clock of the chip.
+"""The time of executed launches, from rounds of workgroups, cache misses and the chip's clock.
 
-The model of a unit tells the clocks of a round of workgroups; `loops` makes a time of them, with the constants that
-were fitted to machine code where there are some for a chip and type, else with the nearest ones. No launch is quicker
-than its L2s can be filled and memory can be read at the rates of the data sheet.
+The model of a unit gives the clocks of a round of workgroups; `loop_times` turns them into a time, with constants
+fitted to machine code of the chip and type if there are any, else with the nearest ones. No launch is faster than
+filling its L2s and reading memory at the data sheet's rates.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from convgen.profile.constants import Entry
 from convgen.profile.loop_times import Borrowed, Loops
 from convgen.run.prepared import Prepared
 
-ROUNDS = 16  #: of a loop, modelled one by one where they are all equal
-_CODE = " code/"  #: in the names of kinds that were fitted to machine code
-_MOST = 0.5  #: of the time; a cause of less is not what bounds a launch
+ROUNDS = 16  #: loop iterations, if all are equal, that are modelled one by one
+_CODE = " code/"  #: part of the names of kinds that were fitted to machine code
+_MOST = 0.5  #: share of the time; a smaller cause does not bound a launch
 
 
 def chip_named(name: str | None, facts: TargetFacts) -> Chip:
-    """The chip of that name, or the one that the target's facts are of. Raises UserError."""
+    """Return the chip of that name, or the one that the target's facts describe. Raises UserError."""
     if name is None:
         return chip_of(facts.name, facts.compute_units)
     fitting = {chip.name: chip for chip in chips_of(facts.name)}
@@ -40,16 +40,16 @@ def chip_named(name: str | None, facts: TargetFacts) -> Chip:
 
 
 def machine_of(chip: Chip, caches: Caches) -> Machine:
-    """What the model of a unit wants to know of a chip."""
+    """Return the properties of a chip that the model of a unit needs."""
     sizes = caches.l2_bytes, caches.memory_side_bytes, caches.line_bytes
     return Machine(chip.target, chip.units, chip.partitions, *sizes)
 
 
 def constants_for(chip: Chip, element: str) -> tuple[Entry, Terms]:
-    """The constants that suit code for a chip that multiplies a type best; as terms of us.
+    """Return the constants that suit code of a chip and input type best; as terms in us.
 
-    First come those of the chip, of types that are as fast; last those of other chips that run the same code.
-    What launches take is always of tables that time kernels.
+    Those of the chip come first, also of types that are as fast; then those of other chips that run the same code.
+    Launch costs always come from tables that time kernels.
     """
     known = constants.known()
     kind, *launches = kinds_for(chip, element, known)
@@ -71,7 +71,7 @@ def kinds_for(chip: Chip, element: str, known: Mapping[str, Entry]) -> tuple[str
 
 
 def _per_us(unit: str, chip: Chip) -> float:
-    """What makes a number of a unit in which ticks are clocks one in which they are us."""
+    """Return the factor from a unit in which ticks are clocks to one in which they are us."""
     if unit == "ticks":
         return 1 / chip.clock
     return float(chip.clock) if unit.endswith("/tick") else 1.0
@@ -97,16 +97,16 @@ def _kinds(chip: Chip, element: str, makers: Sequence[str]) -> Iterator[str]:
 
 @frozen(eq=False)
 class LaunchTime:
-    """What a launch takes, in us."""
+    """The time of a launch, in us."""
 
     profile: LaunchProfile
-    entry: Entry  #: of the constants
+    entry: Entry  #: the constants
     start: float
-    kernel: float  #: all workgroups, and what they leave to be written back
-    meeting: float  #: sums that meet in memory
+    kernel: float  #: all workgroups, and the write-back after them
+    meeting: float  #: reduction of split-K slices
     clock: float  #: MHz
     used: float  #: share of the chip's matrix units at work while it runs
-    causes: Mapping[str, float]  #: what each takes alone; of the busiest unit, where it is a unit's
+    causes: Mapping[str, float]  #: us that each cause takes alone; a unit's causes are those of the busiest unit
 
     @property
     def total(self) -> float:
@@ -114,14 +114,14 @@ class LaunchTime:
 
     @property
     def bound(self) -> str:
-        """The cause that holds: the greatest, or `latency` where none takes half of the time."""
+        """Return the largest cause; `latency` if no cause takes half of the time."""
         cause = max(self.causes, key=lambda name: self.causes[name])
         return cause if self.causes[cause] >= _MOST * self.total else "latency"
 
 
 @frozen(eq=False)
 class Times:
-    """What launches take one after the other."""
+    """The times of launches that run in sequence."""
 
     chip: Chip
     launches: tuple[LaunchTime, ...]
@@ -129,62 +129,63 @@ class Times:
 
     @property
     def total(self) -> float:
-        """us."""
+        """Return us."""
         return sum(time.total for time in self.launches)
 
     @property
     def longest(self) -> LaunchTime:
-        """The launch that takes most of that."""
+        """Return the launch with the largest time."""
         return max(self.launches, key=lambda time: time.total)
 
 
 def profile(given: Prepared, chip: str | None = None, latency: float | None = None, rounds: int = ROUNDS) -> Times:
-    """The times of launches on a chip by name, by default the one that the target's facts are of.
+    """Return the times of launches on a chip, by default the one that the target's facts describe.
 
-    `latency` is that of vector memory in clocks, by default the family's; of equal rounds of a loop, `rounds` are
+    `latency` is that of vector memory in clocks, by default the family's. Of equal iterations of a loop, `rounds` are
     modelled one by one.
+
     Raises UserError, Unsupported.
     """
     timer = targets.timer(given.content, given.name)
     target = targets.get(timer.architecture(given.content))
     facts, latency = target.facts, latency or target.family.load_latency
-    found = chip_named(chip, facts)
-    machine = machine_of(found, facts.caches)
+    chip_used = chip_named(chip, facts)
+    machine = machine_of(chip_used, facts.caches)
     profiles = [
         timer.profile_launch(given.content, request, given.buffers, machine, latency, rounds)
         for request in given.requests
     ]
-    times = tuple(time_of(each, found, facts.caches, further=n > 0) for n, each in enumerate(profiles))
-    return Times(found, times, given.macs)
+    times = tuple(time_of(each, chip_used, facts.caches, further=n > 0) for n, each in enumerate(profiles))
+    return Times(chip_used, times, given.macs)
 
 
 def time_of(launch: LaunchProfile, chip: Chip, caches: Caches, *, further: bool = False) -> LaunchTime:
-    """Of one launch, or of a `further` one behind others."""
+    """Return the time of one launch; a `further` launch, which follows others, has another start cost."""
     entry, terms = constants_for(chip, launch.element)
     found = _loops(launch, chip, Loops if _CODE in entry.kind else Borrowed).estimate(chip, terms)
-    told = {f.name: float(getattr(found, f.name)[0]) for f in fields_of(Estimate)}
-    clock, moved = told["clock"], launch.moved
+    estimate = {f.name: float(getattr(found, f.name)[0]) for f in fields_of(Estimate)}
+    clock, moved = estimate["clock"], launch.moved
     start = terms.other if further else terms.start
     fill = moved.fill / (caches.fill_rate * chip.partitions / caches.dies) / chip.clock
-    memory = max(told["memory"], (moved.memory + moved.stored) / caches.memory_rate / chip.clock)
-    kernel = max(told["total"] - told["start"] - told["meeting"], fill, memory)
+    memory = max(estimate["memory"], (moved.memory + moved.stored) / caches.memory_rate / chip.clock)
+    kernel = max(estimate["total"] - estimate["start"] - estimate["meeting"], fill, memory)
     busiest = launch.work.busiest / launch.work.mean  # in average workgroups
     operands = busiest * moved.brought / launch.workgroups / terms.operands / clock
     causes = {name: clocks / clock for name, clocks in _busy(launch).items()}
-    causes |= {"l2": max(operands, fill), "memory": memory, "write back": told["written_back"], "launch": start}
-    used = told["matrix"] / told["kernel"] * launch.workgroups / (busiest * chip.units)
-    return LaunchTime(launch, entry, start, kernel, told["meeting"], clock, used, causes)
+    causes |= {"l2": max(operands, fill), "memory": memory, "write back": estimate["written_back"], "launch": start}
+    used = estimate["matrix"] / estimate["kernel"] * launch.workgroups / (busiest * chip.units)
+    return LaunchTime(launch, entry, start, kernel, estimate["meeting"], clock, used, causes)
 
 
 def _busy(launch: LaunchProfile) -> dict[str, float]:
-    """Clocks in which pipes of the busiest unit work."""
+    """Return the clocks for which each pipe of the busiest unit works."""
     full, last = launch.units[launch.full].busy, launch.units.get(launch.last)
     whole = {pipe: launch.rounds * each + (last.busy[pipe] if last else 0.0) for pipe, each in full.items()}
     return {pipe: launch.share * clocks for pipe, clocks in whole.items()}
 
 
 def _loops(launch: LaunchProfile, chip: Chip, kind: type[Loops]) -> Loops:
-    """The launch as the time model takes it; without a loop all of it is one round."""
+    """Return the launch as the time model takes it; without a loop the whole kernel is one iteration."""
     one, full = launch.units[1], launch.units[launch.full]
     last = launch.units[launch.last or launch.full]
     iterations, mean = one.iterations, launch.work.mean

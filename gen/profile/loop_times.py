@@ -1,9 +1,9 @@
-"""The time of kernels whose loops are known: clocks of machine code, rounds of workgroups, and what reaches them.
+"""The time of kernels whose loops are known: clocks of machine code, rounds of workgroups, operand bandwidth.
 
-Workgroups go to units in rounds of as many as these hold; the last round has the rest, which share units less. An
-iteration takes what the model of a unit says, or what it takes to bring its operands, and longer where these come from
-memory. At the end of a round a unit writes results; the model of a unit knows when their stores are issued, not when
-they are done. The clock falls as matrix units are used (see `closed`).
+Workgroups go to units in rounds; in the last round fewer share a unit. An iteration takes the clocks of the unit's
+model, or the time to load its operands if that is longer; operands that come from memory add to it. At the end of a
+round a unit writes results: the model of a unit knows when stores issue, not when they complete. The clock falls as
+matrix units are used (see `closed`).
 """
 
 from __future__ import annotations
@@ -19,26 +19,28 @@ from convgen.profile.closed import PACE, Estimate, Inner, Numbers, Terms, Work, 
 
 @frozen(eq=False)
 class Loops(Work):
-    """Launches of kernels, one an element; `full` is a unit that holds all it may, `last` one in the last round."""
+    """Launches of kernels, one an element; `full` is a unit with as many workgroups as it holds, `last` one in the
+    last round.
+    """
 
     overlap = 1.5
-    stores: ClassVar[bool] = True  #: whether what a round writes takes longer than the code that stores it
+    stores: ClassVar[bool] = True  #: whether writing results takes longer than the code that stores them
 
     groups: Numbers  #: workgroups
-    iterations: Numbers  #: of a workgroup, on average: of the loop, and what products beside it are worth
-    uneven: Numbers  #: iterations of the unit that has most, relative to those of as many average workgroups
+    iterations: Numbers  #: mean per workgroup; products outside the loop count as iterations
+    uneven: Numbers  #: iterations of the unit with the most, relative to as many average workgroups
     resident: Numbers  #: workgroups that a unit holds
-    each_full: Numbers  #: clocks of an iteration of all workgroups of a unit
-    rest_full: Numbers  #: clocks of what is left
-    exposed_full: Numbers  #: clocks of an iteration for each clock more that loads take to return
-    each_last: Numbers
+    iteration_full: Numbers  #: clocks of an iteration of all workgroups of a unit
+    rest_full: Numbers  #: clocks outside the iterations
+    exposed_full: Numbers  #: clocks an iteration takes longer per clock of extra load latency
+    iteration_last: Numbers
     rest_last: Numbers
     exposed_last: Numbers
-    matrix: Numbers  #: clocks of the matrix units of a unit, of an iteration of one workgroup
+    matrix: Numbers  #: matrix clocks of a unit for an iteration of one workgroup
     operands: Numbers  #: bytes of an iteration of a workgroup
-    bytes_in: Numbers  #: of operands, each touched once
-    bytes_out: Numbers  #: of the result
-    added: Numbers  #: bytes of sums that are added to memory
+    bytes_in: Numbers  #: bytes of operands, each touched once
+    bytes_out: Numbers  #: bytes of the result
+    added: Numbers  #: bytes; atomic additions to memory
 
     def estimate(self, chip: Chip, terms: Terms, *, timed: bool = True) -> Estimate:
         together = self.resident * chip.units
@@ -55,9 +57,9 @@ class Loops(Work):
             return self.iterations * self.uneven * pace + rest * terms.around + groups * written * terms.store
 
         last = np.where(
-            left > 0, clocks(self.each_last, self.rest_last, self.exposed_last, np.maximum(1, sharing)), 0.0
+            left > 0, clocks(self.iteration_last, self.rest_last, self.exposed_last, np.maximum(1, sharing)), 0.0
         )
-        total = rounds * clocks(self.each_full, self.rest_full, self.exposed_full, self.resident) + last
+        total = rounds * clocks(self.iteration_full, self.rest_full, self.exposed_full, self.resident) + last
         matrix = self.iterations * self.matrix
         busiest = (rounds * self.resident + sharing) * self.uneven
         inner = Inner(total, self.groups * matrix, busiest * matrix)
@@ -70,9 +72,9 @@ class Loops(Work):
 
 @frozen(eq=False)
 class Borrowed(Loops):
-    """The same told by constants of the closed form, which knows no code around a loop that stores results.
+    """A launch with constants of the closed form, which contain the code around a loop that stores results.
 
-    What they say of stores is of all that a workgroup does behind its loop.
+    Their cost of stores covers everything that a workgroup does after its loop.
     """
 
     overlap = 2.5  #: as in the closed form

@@ -26,7 +26,7 @@ class Accuracy:
 
     @property
     def is_exact(self) -> bool:
-        """Whether results must equal the reference's bit for bit."""
+        """Return whether results must equal the reference's bit for bit."""
         return not self.ulps
 
 
@@ -36,11 +36,11 @@ class Reference:
 
     value: Callable[[Any, Any, Any], Any]
     bound: Callable[[float, float], Accuracy]
-    turns: Callable[[float, float], tuple[float, ...]] = lambda alpha, beta: ()  # beside zero
+    turns: Callable[[float, float], tuple[float, ...]] = lambda alpha, beta: ()  #: turning points other than zero
 
 
 def of(op: Eltwise) -> Accuracy:
-    """The accuracy of a function with its alpha and beta."""
+    """Return the accuracy of a function with its alpha and beta."""
     return REFERENCES[op.name].bound(op.alpha, op.beta)
 
 
@@ -55,7 +55,7 @@ def turns(op: Eltwise) -> tuple[float, ...]:
 
 
 def is_curved(post_ops: Iterable[PostOp]) -> bool:
-    """Whether any post-op is a function whose results are approximate."""
+    """Return whether any post-op is a function whose results are approximate."""
     return any(isinstance(op, Eltwise) and not of(op).is_exact for op in post_ops)
 
 
@@ -65,12 +65,12 @@ def _bound(ulps: float, absolute: float = 0.0) -> Callable[[float, float], Accur
 
 
 def _at(*places: float) -> Callable[[float, float], tuple[float, ...]]:
-    """Turns that do not depend on alpha and beta."""
+    """Return a function that gives these turning points for every alpha and beta."""
     return lambda alpha, beta: places
 
 
 def _exact(value: Callable[[Any, Any, Any], Any]) -> Reference:
-    """A function of few operations, each of which is rounded once: the same bits on every target."""
+    """Return the reference of a function of few operations, each rounded once: equal bits on every target."""
     return Reference(value, _bound(0))
 
 
@@ -84,7 +84,7 @@ def _clipped(x: Any, low: Any, high: Any) -> Any:
 
 
 def _unit(x: Any, alpha: Any, beta: Any) -> Any:
-    """alpha x + beta between 0 and 1."""
+    """Return alpha x + beta, clamped to [0, 1]."""
     return _clipped(_linear(x, alpha, beta), x.dtype.type(0), x.dtype.type(1))
 
 
@@ -93,14 +93,16 @@ def _relu(x: Any, alpha: Any, beta: Any) -> Any:
 
 
 def _power(x: Any, alpha: Any, beta: Any) -> Any:
-    """In f32 for the exponents 0, 1 and 2."""
+    """Return alpha x^beta, in x's own type for the exponents 0, 1 and 2."""
     if beta in _WHOLE:
         return (np.ones_like(x), x, x * x)[int(beta)] * alpha
     return alpha * np.power(x, beta)
 
 
 def _power_bound(alpha: float, beta: float) -> Accuracy:
-    """Few multiplications are exact; a rounding of the logarithm grows with the exponent."""
+    """Return the error bound: exact for few multiplications; else the rounding of the logarithm grows with the
+    exponent.
+    """
     return Accuracy(0 if beta in _WHOLE else 16 * max(64, abs(beta)))
 
 

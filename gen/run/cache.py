@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 VARIABLE, OFF = "CONVGEN_CACHE", "off"
 _KIND, _KNOB = "code", VARIABLE
 _FILE = "code.sqlite"
-_MOST_COUNT = 1 << 24  #: of registers, and of bytes of shared memory
-_MOST_BYTES = 1 << 29  #: a file that has grown beyond begins anew
-_told: set[str] = set()  #: notes of this process
+_MOST_COUNT = 1 << 24  #: registers, or bytes of shared memory
+_MOST_BYTES = 1 << 29  #: a larger file is cleared
+_told: set[str] = set()  #: notes that this process has reported
 _PACKAGES = ("gen", "ir", "passes", "backends")
 
 
 def folder() -> Path:
-    """Return the folder of the cache; None if it is off."""
+    """Return the folder of the cache that the environment names; the caller checks first whether the cache is off."""
     given = os.environ.get(VARIABLE)
     if given:
         return Path(given)
@@ -61,7 +61,7 @@ class Cache:
                 self._give_up(getattr(error, "strerror", None) or str(error))
             return
         try:
-            if (why := _distrusted(place)) is not None:
+            if (why := _why_unsafe(place)) is not None:
                 self._give_up(why)
                 return
             self._store = Store(place / _FILE, _KNOB)
@@ -83,7 +83,7 @@ class Cache:
         """Return the code of a key for a target, without its tiles; None if the cache has none that can be read."""
         try:
             found = None if self._store is None else self._store.get(_KIND, key)
-            code = None if found is None else _thawed(found, problem)
+            code = None if found is None else _code_of_entry(found, problem)
         except (UserError, ValueError, RecursionError):
             return None
         return code if code is not None and code.target == target else None
@@ -92,12 +92,12 @@ class Cache:
         """Keep code."""
         try:
             if self._store is not None:
-                self._store.add(_KIND, key, _frozen(code))
+                self._store.add(_KIND, key, _entry_bytes(code))
         except UserError as error:
             self._give_up(str(error))
 
 
-def _distrusted(place: Path) -> str | None:
+def _why_unsafe(place: Path) -> str | None:
     """Return why a folder, or a file of sqlite's in it, may hold what others wrote; None if only we can write them."""
     for path in (place, *(place / f"{_FILE}{suffix}" for suffix in ("", "-journal", "-wal", "-shm"))):
         try:
@@ -136,7 +136,7 @@ def _files(root: Path) -> Iterator[str]:
                         yield f"{path}/{name} {found.st_size} {found.st_mtime_ns}"
 
 
-def _frozen(code: Code) -> bytes:
+def _entry_bytes(code: Code) -> bytes:
     """Return the bytes of an entry: a header as one line of JSON, followed by the object."""
     head: dict[str, Any] = {
         "target": code.target,
@@ -150,8 +150,8 @@ def _frozen(code: Code) -> bytes:
     return json.dumps(head).encode() + b"\n" + (code.object or b"")
 
 
-def _thawed(content: bytes, problem: Problem) -> Code:
-    """Return the code of an entry. Raises UserError for bytes that `_frozen` would not produce."""
+def _code_of_entry(content: bytes, problem: Problem) -> Code:
+    """Return the code of an entry. Raises UserError for bytes that `_entry_bytes` would not produce."""
     line, _, rest = content.partition(b"\n")
     head = Entry.parse(line.decode(errors="replace"), "the cache")
     record = LaunchRecord.from_json(head["record"].text(), "the cache")
@@ -172,7 +172,7 @@ def _thawed(content: bytes, problem: Problem) -> Code:
 
 
 def _named(entry: Entry, what: str) -> dict[str, Entry]:
-    """The entries of an object whose keys name files that a command writes."""
+    """Return the entries of an object whose keys name files that a command writes."""
     if not isinstance(entry.value, dict):
         raise entry.error("an object")
     for name in entry.value:

@@ -32,10 +32,10 @@ class OutputTiles(Protocol):
 
     @property
     def grids(self) -> tuple[tuple[int, int], ...]:
-        """M tiles, N tiles of each part."""
+        """Return (M tiles, N tiles) of each part."""
 
     def groups(self, part: int, tile: int) -> tuple[tuple[int, ...], ...]:
-        """For each launch, the linear workgroup ids (x fastest) that the tile needs: none, some or all."""
+        """Return, for each launch, the linear workgroup ids (x fastest) that the tile needs: none, some or all."""
 
     def regions(self, part: int, tile: int) -> tuple[OutputRegion, ...]:
         """Return the region of each output that a tile holds."""
@@ -75,12 +75,12 @@ class Code:
 
     @property
     def keeps_padding_out(self) -> bool:
-        """Whether padding contributes nothing even beside inf and NaN; with `padding=zeros` it is a zero factor."""
+        """Return whether padding adds nothing even beside inf and NaN; with `padding=zeros` it is a zero factor."""
         return "padding=zeros" not in self.config.split()
 
     @property
     def name(self) -> str:
-        """The name of the first kernel, or `empty` if there is none."""
+        """Return the name of the first kernel, or `empty` if there is none."""
         return next(iter(self.kernels), "empty")
 
     def __str__(self) -> str:

@@ -49,7 +49,7 @@ class Comparison:
     first: tuple[Mismatch, ...] = ()
 
 
-def everything(problem: Problem) -> Iterator[OutputRegion]:
+def whole_outputs(problem: Problem) -> Iterator[OutputRegion]:
     """Yield regions that together hold every element of every output."""
     for spec in request.outputs(problem):
         rows, columns = reference.output_shape(problem, spec.name)

@@ -41,7 +41,7 @@ _ELEMENTS: Mapping[str, str] = {
     **dict.fromkeys(("ulong", "unsigned long"), "u64"),
 }
 _QUALIFIERS = re.compile(r"\b(?:const|volatile|restrict|__restrict|__restrict__|global|__global)\b|[*&]")
-_UNKNOWN = types.u32  #: the elements of a buffer whose type nobody states: words of 0 to 3
+_UNKNOWN = types.u32  #: element type of a buffer of unrecorded type: words of 0 to 3
 
 
 def element(type_name: str) -> Type | None:
@@ -79,6 +79,6 @@ class Defaults:
         if parameter.default is None:
             name = parameter.name or str(number)
             raise UserError(
-                f"given no --arg {name}, wanted one: its offset in local memory, behind the arguments before"
+                f"given no --arg {name}, wanted --arg {name}=OFFSET in local memory, after the arguments before it"
             )
         return "" if parameter.size > 8 else str(parameter.default)

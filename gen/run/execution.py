@@ -41,7 +41,7 @@ MOST_GROUPS = 1 << 24  #: workgroups of a launch that may be simulated: days of 
 
 _BESIDE = 2  #: bytes that the simulator keeps per byte that kernels write: a stamp of 8 bytes per dword
 
-IDLE = SimReport((), {}, {}, 0.0)  #: of a record without launches
+IDLE = SimReport((), {}, {}, 0.0)  #: report of a record without launches
 
 
 def execute(

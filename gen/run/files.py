@@ -50,7 +50,7 @@ def write_all(contents: Mapping[Path, bytes], knob: str = "-o") -> None:
     A link of the user's own is followed; another user's link is refused. A device or a pipe is written to, not
     replaced. A replaced file keeps its permissions.
     """
-    ready: dict[Path, tuple[Path, Path]] = {}  #: where each is to be, and where it is made
+    ready: dict[Path, tuple[Path, Path]] = {}  #: path -> final place, and temporary file
     placed: list[Path] = []
     folders: list[Path] = []  #: made for them, those within others first
     at = Path()
@@ -61,15 +61,15 @@ def write_all(contents: Mapping[Path, bytes], knob: str = "-o") -> None:
             place.parent.mkdir(parents=True, exist_ok=True)
             if at.exists() and not at.is_file():
                 raise OSError(0, "is a directory" if at.is_dir() else "is a device or a pipe")
-            made = place.with_name(f".convgen-{os.urandom(12).hex()}")  # a name that nobody can plant a link at
-            ready[at] = place, made
-            _create(made, content, place)
+            temporary = place.with_name(f".convgen-{os.urandom(12).hex()}")  # a name that nobody can plant a link at
+            ready[at] = place, temporary
+            _create(temporary, content, place)
         for at in ready:
-            place, made = ready[at]
-            made.replace(place)
+            place, temporary = ready[at]
+            temporary.replace(place)
             placed.append(place)
     except BaseException as error:
-        for path in [*(made for _, made in ready.values()), *placed]:
+        for path in [*(temporary for _, temporary in ready.values()), *placed]:
             with suppress(OSError, ValueError):
                 path.unlink(missing_ok=True)
         for folder in folders:

@@ -7,15 +7,15 @@ import resource
 from contextlib import suppress
 from pathlib import Path
 
-_SHARE = 0.8  #: of what is free; the rest is for what a run keeps besides buffers
+_SHARE = 0.8  #: share of the free memory; a run needs the rest besides buffers
 _MEMORY = Path("/proc/meminfo")
 _GROUP = Path("/sys/fs/cgroup")
 
 
 def available() -> int:
     """Return the bytes that buffers may take, by the limits of the machine, the control group and the process."""
-    found = [_machine(), _group(), _process()]
-    return int(_SHARE * min(bytes_ for bytes_ in found if bytes_ is not None))
+    limits = [_machine(), _group(), _process()]
+    return int(_SHARE * min(bytes_ for bytes_ in limits if bytes_ is not None))
 
 
 def _machine() -> int:

@@ -34,8 +34,12 @@ Progress: TypeAlias = Callable[[int, int], None]
 
 _SHAPED = re.compile(r"(?P<zeros>zeros:)?(?P<type>[a-z]+[0-9][a-z0-9_]*):(?P<dims>[0-9]+(?:x[0-9]+)*)$")
 _NUMBER = re.compile(r"[-+]?(?:0x[0-9a-fA-F]+|[0-9]+|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[-+]?[0-9]+)?|inf|nan)$")
-_FLOATS: Mapping[int, types.Type] = {2: types.f16, 4: types.f32, 8: types.f64}  #: by bytes, where nobody says which
-_MOST_BYTES = 1 << 34  #: of an array that a shape asks for
+_FLOATS: Mapping[int, types.Type] = {
+    2: types.f16,
+    4: types.f32,
+    8: types.f64,
+}  #: by bytes, for a type that is not recorded
+_MOST_BYTES = 1 << 34  #: bytes of an array given by TYPE:DIMS
 
 
 @frozen
@@ -54,12 +58,12 @@ class Direct:
 
     @property
     def array_bytes(self) -> dict[str, npt.NDArray[np.uint8]]:
-        """The arrays' bytes, which a run changes in place."""
+        """Return the arrays' bytes, which a run changes in place."""
         return {name: array.reshape(-1).view(np.uint8) for name, array in self.arrays.items()}
 
     @property
     def buffers(self) -> dict[str, Any]:
-        """All buffers, which a run changes in place."""
+        """Return all buffers, which a run changes in place."""
         return {**self.array_bytes, **self.made}
 
 
@@ -84,7 +88,7 @@ def run(
     content, launch = read(path, kernel=kernel, grid=grid, block=block, dynamic_lds=dynamic_lds, arguments=arguments)
     unknown = [name for name, _ in outputs if name not in launch.arrays]
     if unknown:
-        wanted = ", ".join(launch.arrays) or "none, for no --arg is an array"
+        wanted = ", ".join(launch.arrays) or "none: no --arg is an array"
         raise UserError(f"given --out {unknown[0]}, wanted one of {wanted}")
     outcome = execute(content, path.name, launch, progress=progress, advice=advice, scrutiny=scrutiny, on=on)
     _save(outputs, launch.arrays)
@@ -106,9 +110,9 @@ def execute(
     Raises UserError, Unsupported.
     """
     if on is not None:
-        given = on.execute(content, [launch.request], launch.buffers)
+        report = on.execute(content, [launch.request], launch.buffers)
     else:
-        given = targets.executor(content, name).simulate(
+        report = targets.executor(content, name).simulate(
             content,
             [launch.request],
             launch.buffers,
@@ -116,13 +120,13 @@ def execute(
             uninitialised=launch.undefined,
             scrutiny=scrutiny,
         )
-    where, counted = "" if on is None else str(on), given.instructions
+    where, counted = "" if on is None else str(on), report.instructions
     return Outcome(
-        *(0, 0, (), given.findings, given.seconds, counted),
+        *(0, 0, (), report.findings, report.seconds, counted),
         compared=False,
         advice=advice,
         on=where,
-        coverage=given.coverage,
+        coverage=report.coverage,
     )
 
 
@@ -182,20 +186,20 @@ def prepare(
             undefined += [name] if _SHAPED.match(text) and not text.startswith("zeros:") else []
         value = name if parameter.is_pointer else _encoded(text, name, parameter)
         args.append(KernelArg(parameter.offset, parameter.size, value))
-    made: dict[str, Pages] = {}
+    made_up: dict[str, Pages] = {}
     settings = list(arguments)
     for number, parameter in left.items():
         name = _unused(parameter.name or str(number), arrays)
         if filling is None and not parameter.is_pointer:
             raise UserError(f"given no argument {name} of {chosen.kernel}, wanted its value")
         if filling is not None and parameter.is_pointer:
-            made[name] = filling.buffer(parameter, number)
+            made_up[name] = filling.buffer(parameter, number)
         text = "" if filling is None or parameter.is_pointer else filling.scalar(parameter, number)
-        assumed = name if name in made else _encoded(text, name, parameter) if text else bytes(parameter.size)
+        assumed = name if name in made_up else _encoded(text, name, parameter) if text else bytes(parameter.size)
         args.append(KernelArg(parameter.offset, parameter.size, assumed))
-        settings.append((name, f"{len(made[name].data)} bytes" if name in made else text or "zeros"))
+        settings.append((name, f"{len(made_up[name].data)} bytes" if name in made_up else text or "zeros"))
     request = LaunchRequest(chosen.kernel, grid, block, tuple(args), chosen.shared_bytes + dynamic_lds)
-    return Direct(request, arrays, tuple(undefined), made, tuple(settings))
+    return Direct(request, arrays, tuple(undefined), made_up, tuple(settings))
 
 
 def _unused(name: str, taken: Mapping[str, object]) -> str:
@@ -257,7 +261,9 @@ def _array(text: str, name: str) -> Array:
     except (KeyError, ValueError, UserError):
         raise UserError(f"given the type {shaped['type']} of {name}, wanted one such as f32, bf16 or s8") from None
     if dtype in types.half_bytes():
-        raise UserError(f"given the type {shaped['type']} of {name}, wanted one of whole bytes: u8 for two of these")
+        raise UserError(
+            f"given the type {shaped['type']} of {name}, wanted one of whole bytes; use u8 for a pair of elements"
+        )
     if np.prod([float(size) for size in dims]) * dtype.itemsize > _MOST_BYTES:
         raise UserError(f"given {name}={text}, wanted at most {_MOST_BYTES} bytes")
     return np.zeros(dims, dtype)

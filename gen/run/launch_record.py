@@ -30,8 +30,8 @@ Extents: TypeAlias = tuple[int, int, int]
 _POINTER_BYTES = 8
 _MOST_LAUNCHES = 4096
 _MOST_ARGUMENTS = 1024
-_MOST_GROUPS = (1 << 31) - 1  #: along an axis of the grid
-_MOST_ITEMS = 1024  #: of a workgroup, on every target
+_MOST_GROUPS = (1 << 31) - 1  #: workgroups along an axis of the grid
+_MOST_ITEMS = 1024  #: work-items of a workgroup, on every target
 _MOST_BLOCK = 1 << 16  #: bytes of an argument block
 _MOST_LOCAL = 1 << 24  #: bytes of local memory that are worth a finding; devices have up to 160 KiB
 
@@ -63,7 +63,7 @@ class Buffer:
     access: Access
     tensor: StoredTensor
     zero: bool = False  #: whether it holds zeros before the first launch; launches leave it so
-    shape: tuple[str, ...] = ()  #: how a host computes the tensor's dims for other sizes
+    shape: tuple[str, ...] = ()  #: expressions by which a host computes the tensor's dims
     size: int = _POINTER_BYTES
 
     def sized(self, integers: Mapping[str, int]) -> Buffer:
@@ -110,7 +110,7 @@ class Scalar:
 
     @property
     def encoded(self) -> bytes:
-        """The little-endian bytes of the value."""
+        """Return the little-endian bytes of the value."""
         return np.array(self.value, types.scalar(self.dtype).numpy).tobytes()
 
 
@@ -170,7 +170,7 @@ class LaunchRecord:
 
     @property
     def buffers(self) -> dict[str, Buffer]:
-        """Each buffer once, in order of appearance, with the access of all launches together."""
+        """Return each buffer once, in order of appearance, with the access of all launches together."""
         merged: dict[str, Buffer] = {}
         for launch in self.launches:
             for arg in launch.args:
@@ -182,7 +182,7 @@ class LaunchRecord:
 
     @property
     def sizes(self) -> tuple[str, ...]:
-        """The scalars with a promise of the host about their value: sizes known at launch."""
+        """Return the scalars with a promise of the host about their value: sizes known at launch."""
         scalars = [a for launch in self.launches for a in launch.args if isinstance(a, Scalar)]
         return tuple(dict.fromkeys(a.name for a in scalars if a.promise))
 

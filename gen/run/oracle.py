@@ -37,7 +37,7 @@ class _Channels:
 
     groups: Indices
     within: Indices
-    place: tuple[Indices, Indices]  #: where each channel stands in the grid
+    place: tuple[Indices, Indices]  #: position of each channel in the grid
 
     @classmethod
     def of(cls, channels: Indices, size: int) -> _Channels:
@@ -85,7 +85,7 @@ def by_data(problem: Conv, wei: Tensor, diff_dst: Tensor, rows: Indices, columns
 
 
 def _grouped_weights(problem: Conv, wei: Tensor) -> Tensor:
-    """[groups, oc and ic of one group, kd, kh, kw]"""
+    """Return the weights as [groups, oc and ic of one group, kd, kh, kw]."""
     kernel = (axis.k for axis in problem.axes)
     return wei.reshape(problem.groups, problem.oc // problem.groups, problem.ic // problem.groups, *kernel)
 
@@ -112,8 +112,8 @@ def _gathered(
     chosen: _Channels,
     zero: Floats,
 ) -> Floats:
-    """Sums [rows, columns] over taps [k..., group, in, out]; rows are flat (n, positions of `sizes`), and `law` says
-    where `source` [n, channels, positions...] has what a tap multiplies, less the `zero` of its channel.
+    """Return sums [rows, columns] over taps [k..., group, in, out]; rows are flat (n, positions of `sizes`), `law` has
+    the positions in `source` [n, channels, positions...] that a tap multiplies; `zero` is subtracted per channel.
     """
     shape = (problem.mb, *sizes)
     if 2 * len(rows) > prod(shape):  # a copy pays when most rows are gathered, once a tap
@@ -139,14 +139,14 @@ def _over_taps(
     groups: Indices,
     zero: Floats,
 ) -> Floats:
-    """Sums [group, row, out]: one matrix product a tap, over the rows whose tap is inside the source."""
+    """Return sums [group, row, out]: one matrix product per tap, over the rows whose tap is inside the source."""
     sums = np.zeros((len(groups), len(n), weights.shape[5]))
     for tap in product(*(range(axis.k) for axis in problem.axes)):
         at, inside = zip(*map(law, problem.axes, places, tap))
         where = np.flatnonzero(np.logical_and.reduce(inside))
         if len(where):
-            found = source[n[where], :, at[0][where], at[1][where], at[2][where]].astype(np.float64) - zero
-            by_group = found.reshape(len(where), problem.groups, -1)[:, groups]
+            taken = source[n[where], :, at[0][where], at[1][where], at[2][where]].astype(np.float64) - zero
+            by_group = taken.reshape(len(where), problem.groups, -1)[:, groups]
             sums[:, where] += by_group.transpose(1, 0, 2) @ weights[tap]
     return sums
 
@@ -191,7 +191,7 @@ def _inputs(axis: Axis, k: int, outputs: range) -> slice:
 
 
 def _correlated(x: Tensor, y: Tensor, inputs: Indices, outputs: Indices, groups: int) -> Floats:
-    """Sums over n and positions, [group, in, out], of tensors [n, channels, d, h, w] whose positions agree."""
+    """Return sums over n and positions, [group, in, out], of tensors [n, channels, d, h, w] whose positions agree."""
 
     def taken(tensor: Tensor, channels: Indices) -> Floats:
         chosen = tensor[:, channels].astype(np.float64)

@@ -39,7 +39,9 @@ def of_record(path: Path, scalars: Mapping[str, int]) -> Prepared:
 def of_launches(record: LaunchRecord, content: bytes | None, where: str) -> Prepared:
     """Return the launches of a record and its code object. Raises UserError if there are none."""
     if content is None or not record.launches:
-        raise UserError(f"given {where} without {'a code object' if content is None else 'launches'}, wanted some")
+        raise UserError(
+            f"given {where} without {'a code object' if content is None else 'launches'}, wanted a record that has both"
+        )
     problem = None if record.problem is None else parse_problem(record.problem)
     drawn = {} if problem is None else reference.fills(problem, 0)
     sizes = {name: buffer.tensor.dims for name, buffer in record.buffers.items()}

@@ -1,4 +1,4 @@
-"""Ranges of right results behind scales and post-ops: the least and greatest f32 of each element, as arrays.
+"""Ranges of right results after scales and post-ops: the least and greatest f32 of each element, as arrays.
 
 Operations of exact post-ops are rounded to f32 one by one, as on every target. Other functions are computed in f64, and
 their error bound makes a range, which later post-ops propagate: the new ends are the function's extremes at the old
@@ -39,12 +39,12 @@ class Range:
         """Return the range from the least to the greatest of some right values."""
         if len(points) == 1:
             return cls(points[0], points[0], points[0] != points[0])
-        found = np.stack(points)
-        return cls(np.fmin.reduce(found), np.fmax.reduce(found), (found != found).any(0))
+        values = np.stack(points)
+        return cls(np.fmin.reduce(values), np.fmax.reduce(values), (values != values).any(0))
 
     @property
     def is_one(self) -> bool:
-        """Whether exactly one value is right for each element."""
+        """Return whether exactly one value is right for each element."""
         return self.least is self.most
 
     def points(self, *turns: npt.ArrayLike) -> list[_Any]:

@@ -59,10 +59,10 @@ Tensor = Array | Fill
 Indices = npt.NDArray[np.int64]
 
 _EXACT = {"f32": 24, "f64": 53, "s32": 30}  #: an accumulator holds every integer up to this power of two
-_BYTES = 255  #: from the least to the greatest value of a byte
+_BYTE_RANGE = 255  #: from the least to the greatest value of a byte
 #: The largest absolute value of a fill, while sums allow it.
 _MAGNITUDE = {"src": 8, "wei": 4, "bia": 8, "dst": 8, "diff_dst": 4}
-_OPERAND = 8  #: largest absolute value of operands of post-ops, and of zero points
+_LARGEST_OPERAND = 8  #: largest absolute value of operands of post-ops, and of zero points
 _SCALES = (0.25, 0.5, 1.0, 2.0)
 
 
@@ -106,7 +106,7 @@ def _largest_sum(problem: Problem, depth: int, magnitudes: Mapping[str, int]) ->
     factors = 1
     for spec in request.inputs(problem)[:2]:
         point = request.zero_point(problem, spec.name)
-        factors *= magnitudes[spec.name] + (0 if not point else abs(point.value or _OPERAND))
+        factors *= magnitudes[spec.name] + (0 if not point else abs(point.value or _LARGEST_OPERAND))
     for _ in _before_sums(problem):
         factors *= int(max(_SCALES) / min(_SCALES))
     return depth * factors + magnitudes.get("bia", 0)
@@ -118,12 +118,12 @@ def _values(spec: Asked, magnitudes: Mapping[str, int]) -> Array:
         return np.array(_SCALES).astype(numpy_type(spec.dtype))
     if spec.name.endswith("_condition"):
         return np.array([0, 1]).astype(numpy_type(spec.dtype))
-    magnitude = magnitudes.get(spec.name, _OPERAND)
+    magnitude = magnitudes.get(spec.name, _LARGEST_OPERAND)
     least, most = -magnitude, magnitude
     if types.is_integer(spec.dtype):
-        held = [int(limit) for limit in types.limits(spec.dtype)]
-        least, most = max(least, held[0]), min(most, held[1])
-    values = np.array([value for value in range(least, most + 1) if value or most - least == _BYTES])
+        limits = [int(limit) for limit in types.limits(spec.dtype)]
+        least, most = max(least, limits[0]), min(most, limits[1])
+    values = np.array([value for value in range(least, most + 1) if value or most - least == _BYTE_RANGE])
     typed: Array = values.astype(numpy_type(spec.dtype))
     exact: Array = typed[typed.astype(np.int64) == values]
     return exact
@@ -249,7 +249,7 @@ def _stored(values: Array, to: str) -> Array:
         else:
             values = values.astype(np.int64)
         return np.clip(values, least, most).astype(numpy_type(to))
-    with np.errstate(over="ignore"):  # what is too large becomes infinite
+    with np.errstate(over="ignore"):  # overflow becomes infinity
         return values.astype(numpy_type(to))
 
 
@@ -310,7 +310,9 @@ def _repeated(
     problem: Problem, inputs: Mapping[str, Tensor], name: str, shape: tuple[int, ...]
 ) -> npt.NDArray[np.float32]:
     """Repeat a tensor of scales or zero points to the shape of its factor."""
-    found = np.asarray(inputs[name]).astype(np.float32)
+    repeated = np.asarray(inputs[name]).astype(np.float32)
     for axis, (size, group) in enumerate(zip(shape, _groups_of(problem, name, len(shape)), strict=True)):
-        found = found.take(np.arange(size) // group if found.shape[axis] > 1 else np.zeros(size, np.int64), axis)
-    return found
+        repeated = repeated.take(
+            np.arange(size) // group if repeated.shape[axis] > 1 else np.zeros(size, np.int64), axis
+        )
+    return repeated

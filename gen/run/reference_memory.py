@@ -41,11 +41,11 @@ class Described(Protocol):
 
     @property
     def dims(self) -> tuple[int, ...]:
-        """The logical size."""
+        """Return the logical size."""
 
     @property
     def tag(self) -> str:
-        """A tag of oneDNN, or one stride a dimension such as `3200x1x160x16`."""
+        """Return a tag of oneDNN, or one stride a dimension such as `3200x1x160x16`."""
 
 
 @frozen
@@ -70,7 +70,7 @@ class Storage:
 
     @property
     def padded_dims(self) -> tuple[int, ...]:
-        """The logical size in whole blocks."""
+        """Return the logical size in whole blocks."""
         return tuple(prod(f.size for f in self.factors if f.dim == dim) for dim in range(len(self.dims)))
 
     @property
@@ -82,7 +82,7 @@ class Storage:
 
     @property
     def steps(self) -> tuple[Factor, ...]:
-        """The factors of size above 1, merged: equal for two texts that place every element alike."""
+        """Return the factors of size above 1, merged: equal for two texts that place every element alike."""
         merged: list[Factor] = []
         for f in sorted((f for f in self.factors if f.size != 1), key=lambda f: f.dim):
             if merged and (last := merged[-1]).dim == f.dim and last.stride == f.size * f.stride:
@@ -129,7 +129,7 @@ class Storage:
         return np.ascontiguousarray(padded.reshape(self._split).transpose(self._order)).reshape(-1)
 
     def read(self, memory: Array) -> Array:
-        """The logical tensor of `elements` in memory, with its padding."""
+        """Return the logical tensor of `elements` in memory, with its padding."""
         if self.is_strided:
             return memory[self._places]
         inverse = np.argsort(self._order)
@@ -137,7 +137,7 @@ class Storage:
 
     @property
     def _places(self) -> Indices:
-        """The offset of each element, in the shape of the tensor."""
+        """Return the offset of each element, in the shape of the tensor."""
         axes = np.ix_(*(np.arange(size) for size in self.dims))
         return np.broadcast_to(self.offset(axes), self.dims)
 
@@ -174,14 +174,16 @@ def pack(tensor: Described, logical: Array, gaps: int = 0) -> Bytes:
 
 
 def unpack(tensor: Described, dtype: str, memory: Bytes, *, padding: bool = False) -> Array:
-    """The logical tensor that bytes in memory hold, with or without the padding of blocks: the inverse of `pack`."""
+    """Return the logical tensor that bytes in memory hold, with or without the padding of blocks: the inverse of
+    `pack`.
+    """
     lies = storage(tensor)
     whole = lies.read(_elements(memory, dtype)[: lies.elements])
     return (whole if padding else whole[tuple(map(slice, lies.dims))]).copy()
 
 
 def gather(tensor: Described, dtype: str, memory: Bytes, index: Sequence[Indices]) -> Array:
-    """The elements at logical indices (arrays that broadcast, one a dimension), without unpacking the rest."""
+    """Return the elements at logical indices (arrays that broadcast, one a dimension), without unpacking the rest."""
     return _elements(memory, dtype)[storage(tensor).offset(index)]
 
 
@@ -230,7 +232,7 @@ def _check(text: str, dims: tuple[int, ...], named: Sequence[int]) -> None:
 
 
 def _tokens(tag: str) -> list[tuple[str, str]]:
-    """The numbers, if any, and the letters of a tag, from the outermost to the innermost."""
+    """Return the numbers, if any, and the letters of a tag, from the outermost to the innermost."""
     return _TOKEN.findall(tag)
 
 
@@ -261,7 +263,7 @@ def _two_a_byte(nibbles: Bytes) -> Bytes:
 
 
 def _elements(memory: Bytes, dtype: str) -> Array:
-    """All whole elements of some bytes."""
+    """Return all whole elements of some bytes."""
     element = numpy_type(dtype)
     if is_half_byte(element):
         return np.stack([memory & np.uint8(0xF), memory >> np.uint8(4)], axis=-1).reshape(-1).view(element)

@@ -63,7 +63,7 @@ def tensors(problem: Problem) -> dict[str, Asked]:
 
 
 def tensor(problem: Problem, name: str) -> Asked:
-    """A factor, the bias, the result, or the gradient of one of these."""
+    """Return a factor, the bias, the result, or the gradient of one of these."""
     role = name.removeprefix("diff_")
     if role == "bia":
         return _dense(name, _bias_dims(problem), problem.bias_type or sum_type(problem))
@@ -74,7 +74,7 @@ def tensor(problem: Problem, name: str) -> Asked:
 
 
 def size(problem: Problem, role: str) -> tuple[int, ...]:
-    """The logical size of src, wei or dst."""
+    """Return the logical size of src, wei or dst."""
     if isinstance(problem, Matmul):
         batch = tuple(b if a == 1 else a for a, b in zip(problem.src_batch, problem.wei_batch, strict=True))
         sizes = {
@@ -93,7 +93,9 @@ def size(problem: Problem, role: str) -> tuple[int, ...]:
 
 
 def mask(problem: Problem, role: str, policy: str) -> int:
-    """The bits of a mask or of a policy over the dims of src, wei or dst (benchdnn's knobs_attr.md, "Scales")."""
+    """Return the bits of a mask or of a policy over the dims of src, wei or dst (benchdnn's knobs_attr.md,
+    "Scales").
+    """
     if policy.isdigit():
         return int(policy)
     rank = len(size(problem, role))
@@ -124,25 +126,26 @@ def spans(problem: Problem, attribute: Attribute) -> tuple[int, ...]:
 
 
 def scale(problem: Problem, role: str) -> Scale | None:
-    """The scale of src, wei or dst."""
+    """Return the scale of src, wei or dst."""
     return next((each for each in problem.scales if each.role == role), None)
 
 
 def zero_point(problem: Problem, role: str) -> ZeroPoint | None:
-    """The zero point of src, wei or dst."""
+    """Return the zero point of src, wei or dst."""
     return next((each for each in problem.zero_points if each.role == role), None)
 
 
 def attribute(problem: Problem, name: str) -> Attribute | None:
-    """The scale or the zero point whose tensor has this name; None for other tensors."""
+    """Return the scale or the zero point whose tensor has this name; None for other tensors."""
     role, _, kind = name.partition("_")
     of_kind: dict[str, Sequence[Attribute]] = {"scales": problem.scales, "zero_points": problem.zero_points}
     return next((each for each in of_kind.get(kind, ()) if each.role == role), None)
 
 
 def is_made(problem: Problem) -> bool:
-    """Whether factors become floats before they are multiplied: where a scale differs along the sum, or where weights
-    that have a zero point are multiplied by floats (oneDNN's Developer Guide, "Matrix Multiplication", decompression).
+    """Return whether factors are dequantised before they are multiplied: if a scale differs along the sum, or if
+    weights with a zero point are multiplied by floats (oneDNN's Developer Guide, "Matrix Multiplication",
+    decompression).
     """
     if not isinstance(problem, Matmul) or sum_type(problem) != "f32":
         return False
@@ -150,21 +153,21 @@ def is_made(problem: Problem) -> bool:
 
 
 def differs_along_k(problem: Matmul, role: str) -> bool:
-    """Whether src or weights have a scale that differs along K."""
+    """Return whether src or weights have a scale that differs along K."""
     own, dim = scale(problem, role), -1 if role == "src" else -2
     return own is not None and spans(problem, own)[dim] < problem.k
 
 
 def made_type(problem: Matmul) -> str:
-    """The type to which dequantised factors are rounded: that of `--attr-fpmath`, of src, or f32, the first that has 16
-    bits or more and holds all numbers of both factors.
+    """Return the type to which dequantised factors are rounded: that of `--attr-fpmath`, of src, or f32; the first
+    with 16 bits or more that holds all numbers of both factors.
     """
     wide = [name for name in (problem.fpmath, problem.src_type, "f32") if name in _WIDE]
     return next(to for to in wide if all(types.holds(to, name) for name in (problem.src_type, problem.wei_type)))
 
 
 def sum_type(problem: Problem) -> str:
-    """The type of sums: s32 of integers, of which none has a scale along the sum; f64 where any tensor is f64."""
+    """Return the type of sums: s32 for integers without a scale along the sum; f64 if any tensor is f64; else f32."""
     names, _ = _names(problem)
     of = dict(zip(_ROLES, (problem.src_type, problem.wei_type, problem.dst_type), strict=True))
     if all(of[name.removeprefix("diff_")] in _BYTES for name in names[:2]):
@@ -199,7 +202,7 @@ def _bias_dims(problem: Problem) -> tuple[int, ...]:
 
 
 def _any(problem: Problem, role: str) -> str:
-    """The tag of a tensor whose layout is convgen's to choose: channels innermost, columns of weights side by side."""
+    """Return the tag for a layout that convgen may choose: channels innermost, columns of weights contiguous."""
     if isinstance(problem, Conv):
         return "abxc" if role == "wei" and problem.has_groups else "axb"
     letters = "abcdefghijkl"[: len(size(problem, role))]
@@ -226,8 +229,8 @@ def _of_attribute(problem: Problem, attribute: Attribute) -> Asked:
 
 
 def _of_post_op(problem: Problem, name: str, operand: Operand) -> Asked:
-    """The operand of a post-op. It lies as its strides or tag say, else as the destination; if it is 1 long along some
-    dimension, without blocks.
+    """Return the operand of a post-op, in the layout of its strides or tag, else in that of the destination; without
+    blocks if it is 1 long along some dimension.
     """
     whole = size(problem, "dst")
     bits = int(operand.mask) if operand.mask.isdigit() else _policy(operand.mask, len(whole))

@@ -39,7 +39,7 @@ _MOST_TRIED = 16  #: bits of a type whose numbers are all tried
 
 @cache
 def numpy_type(name: str) -> np.dtype[np.generic]:
-    """The numpy type of one element; Unsupported for types that are not known."""
+    """Return the numpy type of one element. Raises Unsupported for unknown types."""
     if name not in _NAMES:
         raise Unsupported(f"tensors of type {name}")
     known = _NAMES[name]
@@ -52,25 +52,25 @@ def numpy_type(name: str) -> np.dtype[np.generic]:
 
 
 def is_half_byte(dtype: npt.DTypeLike) -> bool:
-    """Whether a type has 4 bits, two elements per byte."""
+    """Return whether a type has 4 bits, two elements per byte."""
     return np.dtype(dtype).name in ("int4", "uint4", "float4_e2m1fn")
 
 
 @cache
 def is_integer(name: str) -> bool:
-    """Whether a type is one of integers."""
+    """Return whether a type is one of integers."""
     return name[0] in "su" and name[1:].isdigit()
 
 
 @cache
 def bits(name: str) -> int:
-    """The bits of one element."""
+    """Return the bits of one element."""
     return 4 if is_half_byte(numpy_type(name)) else 8 * numpy_type(name).itemsize
 
 
 @cache
 def limits(name: str) -> tuple[float, float]:
-    """The least and the greatest finite number; whole numbers of integers."""
+    """Return the least and the greatest finite number; integers for integer types."""
     import ml_dtypes
 
     if is_integer(name):
@@ -82,7 +82,7 @@ def limits(name: str) -> tuple[float, float]:
 
 @cache
 def holds(wide: str, narrow: str) -> bool:
-    """Whether each number of one type, infinities among them, is one of the other."""
+    """Return whether each number of one type, infinities among them, is one of the other."""
     if wide == narrow:
         return True
     if bits(narrow) > _MOST_TRIED:
@@ -96,6 +96,6 @@ def holds(wide: str, narrow: str) -> bool:
 
 
 def has_infinity(name: str) -> bool:
-    """Whether a type of floats has infinities."""
+    """Return whether a type of floats has infinities."""
     with np.errstate(all="ignore"):
         return bool(np.isinf(np.array([np.inf]).astype(numpy_type(name)).astype(np.float64)).any())

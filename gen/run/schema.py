@@ -12,7 +12,7 @@ from convgen.ir.untrusted import shown
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 
-_MOST = 1e18  #: of a number that is counted or measured
+_MOST = 1e18  #: largest number
 
 
 @frozen
@@ -25,7 +25,7 @@ class Entry:
 
     @classmethod
     def parse(cls, text: str, where: str) -> Entry:
-        """The value of a JSON text. Raises UserError."""
+        """Return the value of a JSON text. Raises UserError."""
         try:
             return cls(json.loads(text), where)
         except (ValueError, RecursionError) as error:
@@ -57,13 +57,13 @@ class Entry:
         return [Entry(item, self.file, f"{self.path}[{n}]") for n, item in enumerate(self.value)]
 
     def text(self, *, empty: bool = False) -> str:
-        """Text without NUL, which no file name, problem or name of a kernel has."""
+        """Return text without NUL, which no file name, problem or name of a kernel has."""
         if not isinstance(self.value, str) or "\0" in self.value or not (self.value or empty):
             raise self.error("text")
         return self.value
 
     def name(self, what: str) -> str:
-        """Text that may name a file and stand in assembly."""
+        """Return text that may name a file and stand in assembly."""
         try:
             check_name(self.text(), what)
         except UserError as error:

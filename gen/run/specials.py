@@ -37,7 +37,7 @@ class Special:
 
 
 def pads(problem: Problem) -> bool:
-    """Whether windows reach outside their tensor and padding is multiplied by values that may be infinite or NaN."""
+    """Return whether windows reach into padding that is multiplied by values that may be infinite or NaN."""
     if isinstance(problem, Matmul) or all(0 in output.dims for output in outputs(problem)):
         return False
     outside = _outside_sources if outputs(problem)[0].name == "diff_src" else _outside_results
@@ -46,12 +46,12 @@ def pads(problem: Problem) -> bool:
 
 
 def _outside_results(axis: Axis, k: int) -> bool:
-    """Whether tap k of any output is outside the input."""
+    """Return whether tap k of any output is outside the input."""
     return len(outputs_inside(axis, k)) < axis.o
 
 
 def _outside_sources(axis: Axis, k: int) -> bool:
-    """Whether tap k of any input belongs to an output that does not exist."""
+    """Return whether tap k of any input belongs to an output that does not exist."""
     i = np.arange(axis.i)
     is_read = (i + axis.p - k * (axis.d + 1)) % axis.s == 0
     return bool((is_read & ~output_of(axis, i, k)[1]).any())
@@ -84,7 +84,7 @@ def _kinds(problem: Problem, name: str) -> tuple[float, ...]:
 
 
 def _beside_padding(problem: Conv) -> str:
-    """Yield specials in the factor that is multiplied by padding."""
+    """Return the name of the factor that is multiplied by padding."""
     return "diff_dst" if outputs(problem)[0].name == "diff_wei" else "wei"
 
 
@@ -134,17 +134,17 @@ def _of_taps(problem: Conv, region: OutputRegion, turn: int, *, with_source: boo
         yield Special("wei", (*groups, *channels, *_spatial(problem, tap)), turn)
         turn += 1
     if with_source:
-        found = [law(axis, at, k) for axis, at, k in zip(problem.axes, places, taps[0])]
-        row = int(np.flatnonzero(np.logical_and.reduce([inside for _, inside in found]))[-1])
+        positions = [law(axis, at, k) for axis, at, k in zip(problem.axes, places, taps[0])]
+        row = int(np.flatnonzero(np.logical_and.reduce([inside for _, inside in positions]))[-1])
         channel = _neighbours(region)[0] // own * summed
-        at = _spatial(problem, [int(at[row]) for at, _ in found])
+        at = _spatial(problem, [int(at[row]) for at, _ in positions])
         yield Special("src" if forward else "diff_dst", (int(n[row]), channel, *at), turn)
 
 
 def _taps(inside: Sequence[Sequence[npt.NDArray[np.bool_]]]) -> list[Index]:
-    """The taps that are inside for some rows, those that are outside for others alone if there are such.
+    """Return the taps that are inside for some rows: only those that are outside for others, if there are any.
 
-    `inside` says so by axis, tap and row.
+    `inside` has flags by axis, tap and row.
     """
     rows = np.einsum("ar,br,cr->abc", *(np.array(along, np.int64) for along in inside))
     mixed = (rows > 0) & (rows < inside[0][0].size)
@@ -152,7 +152,9 @@ def _taps(inside: Sequence[Sequence[npt.NDArray[np.bool_]]]) -> list[Index]:
 
 
 def _of_positions(problem: Conv, region: OutputRegion, turn: int, *, with_source: bool) -> Iterator[Special]:
-    """The gradient of the result at the first and the last position, which windows see at some taps beside padding."""
+    """Yield specials in the result's gradient at the first and last position, which some taps of windows see beside
+    padding.
+    """
     sizes = _inner(problem)
     ends = (0, *(0 for _ in sizes)), (problem.mb - 1, *(size - 1 for size in sizes))
     for column, (n, *at) in zip(_neighbours(region), ends):
@@ -169,12 +171,12 @@ def _of_positions(problem: Conv, region: OutputRegion, turn: int, *, with_source
 
 
 def _inner(problem: Conv) -> Index:
-    """Positions of the result."""
+    """Return the positions of the result."""
     return tuple(axis.o for axis in problem.axes)
 
 
 def _outer(problem: Conv) -> Index:
-    """Positions of the source."""
+    """Return the positions of the source."""
     return tuple(axis.i for axis in problem.axes)
 
 

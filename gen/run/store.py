@@ -14,9 +14,9 @@ from pathlib import Path
 
 from convgen.ir.error import UserError
 
-_APPLICATION = 0x63766E67  #: by which sqlite files of convgen are known (PRAGMA application_id)
+_APPLICATION = 0x63766E67  #: identifies sqlite files of convgen (PRAGMA application_id)
 SEAL = 16  #: bytes before a value
-_SECONDS = 30.0  #: for which one process waits until another has written
+_SECONDS = 30.0  #: seconds that a process waits for another one's write
 _MOST_VALUE = 1 << 28  #: bytes of a value
 _TABLE = "CREATE TABLE IF NOT EXISTS entries (kind TEXT, key TEXT, value BLOB, PRIMARY KEY (kind, key)) WITHOUT ROWID"
 
@@ -28,7 +28,7 @@ class Store:
         self.path, self.knob = path, knob
         with self._errors():
             self._db = sqlite3.connect(path, timeout=_SECONDS, isolation_level=None)
-            self._db.text_factory = bytes  # of what others have put there
+            self._db.text_factory = bytes  # text that others stored may not be UTF-8
         try:
             with self._errors():
                 self._prepare()
@@ -44,7 +44,7 @@ class Store:
         if application not in (0, _APPLICATION) or (schema and not application):
             raise self._foreign()
         if schema not in ([], [(b"table", _TABLE.replace(" IF NOT EXISTS", "").encode())]):
-            raise self._foreign()  # a view or a trigger of somebody else's may run without end
+            raise self._foreign()  # a foreign view or trigger may run without end
         if not application:
             self._db.execute(f"PRAGMA application_id = {_APPLICATION}")
         self._db.execute("PRAGMA synchronous = NORMAL")
@@ -68,14 +68,12 @@ class Store:
     def get(self, kind: str, key: str) -> bytes | None:
         """Return the value of a key. Raises UserError for a damaged value."""
         with self._errors():
-            found = self._db.execute("SELECT value FROM entries WHERE kind = ? AND key = ?", (kind, key)).fetchone()
-        if found is None:
+            row = self._db.execute("SELECT value FROM entries WHERE kind = ? AND key = ?", (kind, key)).fetchone()
+        if row is None:
             return None
-        (kept,) = found
+        (kept,) = row
         if not isinstance(kept, bytes) or kept[:SEAL] != _seal(kind, key, kept[SEAL:]):
-            raise UserError(
-                f"given entry {key} of {self.path} that is damaged, wanted it as it was kept, at {self.knob}"
-            )
+            raise UserError(f"given entry {key} of {self.path} that is damaged, wanted an intact one, at {self.knob}")
         return kept[SEAL:]
 
     def add(self, kind: str, key: str, value: bytes) -> None:
@@ -87,7 +85,7 @@ class Store:
 
     @property
     def size(self) -> int:
-        """Bytes of the file."""
+        """Return the bytes of the file."""
         with self._errors():
             (pages,), (each,) = (self._db.execute(f"PRAGMA {what}").fetchone() for what in ("page_count", "page_size"))
         return int(pages) * int(each)

@@ -88,15 +88,15 @@ def files(path: Path) -> list[Path]:
 
 
 def _below(folder: Path) -> Iterator[Path]:
-    """The code objects and bundles below a folder."""
-    found = sorted(path for path in folder.rglob("*") if path.is_file())
-    if len(found) > _MOST_FILES:
-        raise UserError(f"given the folder {folder} of {len(found)} files, wanted at most {_MOST_FILES}")
-    yield from filter(_looks_like_code, found)
+    """Yield the code objects and bundles below a folder."""
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    if len(paths) > _MOST_FILES:
+        raise UserError(f"given the folder {folder} of {len(paths)} files, wanted at most {_MOST_FILES}")
+    yield from filter(_looks_like_code, paths)
 
 
 def _looks_like_code(path: Path) -> bool:
-    """Whether a file begins as code objects and bundles do, or cannot be read, which its reader will report."""
+    """Return whether a file begins as code objects and bundles do, or cannot be read, which its reader will report."""
     try:
         with untrusted.opened(path, most=_ANY_SIZE) as file:
             begin = file.read(len(_BUNDLE)) or b""
@@ -122,7 +122,7 @@ def of_file(path: Path) -> Iterator[Subject]:
 
 
 def _unbundled(content: bytes, path: Path) -> Iterator[tuple[str, bytes]]:
-    """The entries of a bundle: names and contents. Raises UserError for a damaged one."""
+    """Yield names and contents of the entries of a bundle. Raises UserError for a damaged one."""
     try:
         at = len(_BUNDLE)
         (count,) = struct.unpack_from("<Q", content, at)
@@ -135,7 +135,7 @@ def _unbundled(content: bytes, path: Path) -> Iterator[tuple[str, bytes]]:
             name = content[at : at + length].decode()
             at += length
             if at > len(content) or offset + size > len(content):
-                raise UserError(f"given the damaged bundle {path}, wanted a whole one: an entry lies behind its end")
+                raise UserError(f"given the damaged bundle {path}, wanted a whole one: an entry lies beyond its end")
             yield untrusted.shown(name), content[offset : offset + size]
     except (struct.error, UnicodeDecodeError):
         raise UserError(f"given the damaged bundle {path}, wanted a whole one: its table is cut short") from None
@@ -161,7 +161,7 @@ def _hints(path: Path) -> Hints:
 
 
 def _parameters(path: Path, kernel: str) -> tuple[Parameter, ...]:
-    """The arguments of a function in a .ttir; none where there is no such file or function."""
+    """Return the arguments of a function in a .ttir; none without such a file or function."""
     if not path.is_file():
         return ()
     text = untrusted.read(path, "text", _MOST_TEXT).decode(errors="replace")

@@ -16,7 +16,7 @@ from convgen.problem.matmul import Problem, parse_problem
 from convgen.run import npy, reference, specials
 from convgen.run import reference_request as request
 from convgen.run.code import Code, OutputRegion
-from convgen.run.comparison import Comparison, Mismatch, compare, everything, with_padding
+from convgen.run.comparison import Comparison, Mismatch, compare, whole_outputs, with_padding
 from convgen.run.execution import (
     IDLE,
     Executor,
@@ -75,7 +75,7 @@ class Outcome:
 
     @property
     def compared_outputs(self) -> int:
-        """Elements of outputs that were compared in all runs."""
+        """Return the number of output elements that were compared in all runs."""
         return self.checked + (0 if self.specials is None else self.specials.checked)
 
     @property
@@ -129,7 +129,7 @@ def as_asked(record: LaunchRecord, problem: Problem) -> LaunchRecord:
         if (arg.tensor.dims, arg.tensor.dtype) != (wanted.dims, wanted.dtype):
             given, asks = (f"{each.dtype}{list(each.dims)}" for each in (arg.tensor, wanted))
             raise VerifyError(f"kernels take {arg.name} of {given}, and {problem} asks for {asks}")
-        if not _lie_alike(arg.tensor, wanted):
+        if not _same_placement(arg.tensor, wanted):
             raise VerifyError(f"the record has {arg.name} as {arg.tensor.tag}, and {problem} asks for {wanted.tag}")
         return evolve(arg, tensor=evolve(arg.tensor, tag=wanted.tag))
 
@@ -137,8 +137,8 @@ def as_asked(record: LaunchRecord, problem: Problem) -> LaunchRecord:
     return evolve(record, launches=tuple(launches))
 
 
-def _lie_alike(tensor: StoredTensor, wanted: Asked) -> bool:
-    """Whether two layout texts place every element alike."""
+def _same_placement(tensor: StoredTensor, wanted: Asked) -> bool:
+    """Return whether two layout texts place every element alike."""
     return reference.storage(tensor).steps == reference.storage(wanted).steps
 
 
@@ -202,8 +202,8 @@ def _verified(
     memory, report = execute(record, code_object, inputs, progress=progress, scrutiny=scrutiny, on=on)
     save(memory)
     arrays = {name: np.asarray(tensor) for name, tensor in inputs.items()}  # looked at often, so computed once
-    found = compare(problem, arrays, record, memory, everything(problem))
-    return _outcome(report, with_padding(found, record, memory, request.outputs(problem)), on)
+    comparison = compare(problem, arrays, record, memory, whole_outputs(problem))
+    return _outcome(report, with_padding(comparison, record, memory, request.outputs(problem)), on)
 
 
 def _tell(taking: Taking | None, size: int) -> None:
@@ -212,8 +212,8 @@ def _tell(taking: Taking | None, size: int) -> None:
 
 
 def sample_tiles(grids: Sequence[tuple[int, int]], count: int, seed: int) -> tuple[tuple[int, int], ...]:
-    """`count` distinct tiles (part, number), or all if there are fewer: of each part in turn the corners, one of each
-    edge, then the rest by seed. At least one of every part, even if `count` is less than that.
+    """Return `count` distinct tiles (part, number), or all if there are fewer: of each part in turn the corners, one
+    of each edge, then the rest by seed; at least one of every part, even if `count` is less.
     """
     parts = [_sample_part(grid, count, (seed, 2, part)) for part, grid in enumerate(grids)]
     turns = itertools.zip_longest(*([(part, tile) for tile in tiles] for part, tiles in enumerate(parts)))
@@ -222,7 +222,7 @@ def sample_tiles(grids: Sequence[tuple[int, int]], count: int, seed: int) -> tup
 
 
 def _sample_part(grid: tuple[int, int], count: int, seed: tuple[int, ...]) -> list[int]:
-    """`count` distinct tiles of one part, or all if there are fewer."""
+    """Return `count` distinct tiles of one part, or all if there are fewer."""
     rows, columns = grid
     if not rows * columns:
         return []
@@ -299,8 +299,8 @@ def check_buffers(record: LaunchRecord, problem: Problem, where: str) -> None:
             given, wanted = (f"{each.dtype}{list(each.dims)}" for each in (tensor, spec))
             raise UserError(f"given {spec.name} of {given}, wanted {wanted} of {problem}, in {where}")
         if spec.name in buffers and not buffers[spec.name].tensor.layout.is_apart:
-            given = f"{spec.name} of tag {buffers[spec.name].tensor.tag}, in which elements meet"
-            raise UserError(f"given {given}, wanted elements apart, in {where}")
+            given = f"{spec.name} of tag {buffers[spec.name].tensor.tag}, which places several elements at one address"
+            raise UserError(f"given {given}, wanted a place for each element, in {where}")
 
 
 def _sampled(code: Code, count: int, seed: int) -> tuple[list[OutputRegion], list[tuple[int, ...]]]:

@@ -9,12 +9,12 @@ if TYPE_CHECKING:
 
 
 def where(hot: Stretch) -> str:
-    """From which place in a kernel to which, and how long that is."""
+    """Return the offsets of the hot code's first and last instruction, and its length, as text."""
     return f"+{hot.lines[0].offset:#x} to +{hot.lines[-1].offset:#x}, {len(hot.lines)} instructions"
 
 
 def _matrix_rows(hot: Stretch, terms: Terms) -> list[tuple[str, str]]:
-    """Matrix instructions beside all others, by number and by issue slots; one row where there are none."""
+    """Return matrix instructions relative to all others, by number and by issue slots; one row if there are none."""
     if hot.others_per_matrix is None or hot.issue_per_matrix is None:
         return [(terms.matrix, "none")]
     return [
@@ -23,28 +23,28 @@ def _matrix_rows(hot: Stretch, terms: Terms) -> list[tuple[str, str]]:
     ]
 
 
-def rows(kernel: KernelAnalysis, found: Analysis) -> list[tuple[str, str]]:
-    """What a kernel takes, and what its hot code does."""
-    return [*kernel_rows(kernel, found), *hot_rows(kernel, found.terms)]
+def rows(kernel: KernelAnalysis, analysis: Analysis) -> list[tuple[str, str]]:
+    """Return the rows on a kernel's resources and on its hot code."""
+    return [*kernel_rows(kernel, analysis), *hot_rows(kernel, analysis.terms)]
 
 
-def kernel_rows(kernel: KernelAnalysis, found: Analysis) -> list[tuple[str, str]]:
-    """What a kernel takes."""
+def kernel_rows(kernel: KernelAnalysis, analysis: Analysis) -> list[tuple[str, str]]:
+    """Return the rows on a kernel's resources."""
     return [
         ("kernel", kernel.name),
-        ("target", found.target),
+        ("target", analysis.target),
         (
             "registers",
             " ".join(f"{name} {count}" for name, count in kernel.registers.items()) + ", allocated in granules",
         ),
         ("shared", f"{kernel.shared_bytes} bytes"),
         ("code", f"{kernel.code_bytes} bytes, {kernel.loops} loops, workgroups of up to {kernel.workgroup}"),
-        (found.terms.occupancy, ", ".join(f"{count} by {what}" for what, count in kernel.occupancy.items())),
+        (analysis.terms.occupancy, ", ".join(f"{count} by {what}" for what, count in kernel.occupancy.items())),
     ]
 
 
 def hot_rows(kernel: KernelAnalysis, terms: Terms) -> list[tuple[str, str]]:
-    """What an iteration of a kernel's hot loop does, else all of it."""
+    """Return the rows on an iteration of a kernel's hot loop; without one, on all of its code."""
     hot = kernel.hot
     moved = ", ".join(f"{path} {count}" for path, count in hot.bytes.items())
     span = "an iteration" if hot.is_loop else "in all"
@@ -61,7 +61,9 @@ def hot_rows(kernel: KernelAnalysis, terms: Terms) -> list[tuple[str, str]]:
 
 
 def units(hot: Stretch, terms: Terms) -> list[tuple[str, ...]]:
-    """What occupies each unit, and for which part of the time that the busiest one takes."""
+    """Return the rows on each unit: busy slots, their share of the busiest unit's, and the instructions that occupy
+    it.
+    """
     slots = hot.slots
     longest = max(1, *slots.values())
     with_what = {unit: f"{sum(line.unit == unit for line in hot.lines)} instructions" for unit in slots}

@@ -1,8 +1,8 @@
-"""Pictures: of a workgroup mapping, which die computes each tile, and when; of a layout, who owns each element.
+"""Pictures of a workgroup mapping (the die that computes each tile, and when) and of a layout (each element's owner).
 
-Tiles come as in `choose/traffic.py`: M and N tile by workgroup number, -1 where a workgroup has none. M runs downwards,
-N to the right. Colours say the die, lighter ones later rounds; large tiles also bear the die's number. A drawing is a
-list of boxes and lines of text, which become SVG or PNG; both say the same, and equal mappings give equal bytes.
+Tiles come as in `choose/traffic.py`: M and N tile by workgroup number, -1 for a workgroup without a tile. M runs
+downwards, N to the right. Colours stand for dies, lighter ones for later rounds; large tiles also show the die's
+number. A drawing is a list of boxes and lines of text, rendered as SVG or PNG; equal mappings give equal bytes.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from convgen.ir.error import UserError
 from convgen.ir.record import frozen
 from convgen.run.files import write_all
 
-#: Okabe and Ito's colours, which people with any colour vision tell apart; grey stands for their black.
+#: Okabe and Ito's colours, distinct for any colour vision; grey replaces their black.
 PALETTE = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442", "#999999")
 _PAPER, _INK, _EMPTY = "#ffffff", "#222222", "#eeeeee"
 _LIGHTEST = 0.6  #: share of white in the last round's colours
 
 _SIDE = 960  #: pixels that the longer side of the grid takes at most
-_MOST = 40  #: pixels; greatest tile
-_LABELLED = 20  #: pixels; least tile that bears a number
-_LABELLED_TWICE = 36  #: pixels; least tile that bears two
+_MOST = 40  #: pixels; largest tile
+_LABELLED = 20  #: pixels; smallest tile with a number
+_LABELLED_TWICE = 36  #: pixels; smallest tile with two numbers
 _MARGIN, _TEXT = 48, 14  #: pixels
-_SECONDS, _MOST_SECONDS = 0.8, 30.0  #: of a round in the animation, and of all
+_SECONDS, _MOST_SECONDS = 0.8, 30.0  #: seconds of a round in the animation, and of all rounds
 
 
 @frozen
@@ -69,21 +69,21 @@ class Drawing:
     lines: list[Line]
 
 
-# ---------------------------------------------------------------- what is drawn
+# ---------------------------------------------------------------- drawings
 
 
 @frozen
 class _Grid:
-    """Where tiles stand, in pixels."""
+    """The positions of tiles, in pixels."""
 
     rows: int
     columns: int
-    width: float  #: of a tile
+    width: float  #: width of a tile
     height: float
 
     @classmethod
     def of(cls, rows: int, columns: int) -> _Grid:
-        """Square tiles, unless one side would be too long or tiles too small to see."""
+        """Return a grid of square tiles, unless one side would be too long or tiles too small to see."""
         side = _whole(min(_MOST, _SIDE / max(rows, columns, 1)))
         if side >= 4:
             return cls(rows, columns, side, side)
@@ -99,14 +99,15 @@ class _Grid:
 
 
 def _whole(pixels: float) -> float:
-    """Whole pixels, unless there is less than a few."""
+    """Return whole pixels; a size below 4 keeps its fraction."""
     return float(int(pixels)) if pixels >= 4 else round(pixels, 3)
 
 
 def draw(
     tiles: Tiles, shape: tuple[int, int], dies: int, in_flight: int, title: str, takers: Ints | None = None
 ) -> Drawing:
-    """A grid of M x N tiles; a die has `in_flight` workgroups at a time. Of slices of a tile, the first is drawn.
+    """Draw a grid of M x N tiles; a die has `in_flight` workgroups at a time. Of the slices of a tile, the first is
+    drawn.
 
     `takers` are the workgroups that take the tiles, where they persist.
     """
@@ -126,24 +127,26 @@ def draw(
     legend = list(_legend(("die", "round"), sorted(set(at.die.tolist())), at.rounds, bottom + _MARGIN / 2))
     boxes += [part for part in legend if isinstance(part, Box)]
     lines += [part for part in legend if isinstance(part, Line)]
-    told = f"{shape[0]} x {shape[1]} tiles (M x N) on {dies} dies in {at.rounds} rounds of {in_flight} workgroups each"
-    return _drawing(title, told, grid, at.rounds, boxes, lines)
+    description = (
+        f"{shape[0]} x {shape[1]} tiles (M x N) on {dies} dies in {at.rounds} rounds of {in_flight} workgroups each"
+    )
+    return _drawing(title, description, grid, at.rounds, boxes, lines)
 
 
 def _drawing(
-    title: str, told: str, grid: _Grid, rounds: int, boxes: list[Box], lines: list[Line], below: float = 0
+    title: str, description: str, grid: _Grid, rounds: int, boxes: list[Box], lines: list[Line], below: float = 0
 ) -> Drawing:
-    """All of it, with room for what is written beside the grid and below."""
+    """Return the drawing, with space for text beside and below the grid."""
     right, bottom = grid.end
     reach = max(right, *(line.x + 0.6 * line.size * len(line.text) for line in lines if line.anchor == "start"))
-    return Drawing(title, told, int(reach + _MARGIN), int(bottom + 2 * _MARGIN + below), rounds, boxes, lines)
+    return Drawing(title, description, int(reach + _MARGIN), int(bottom + 2 * _MARGIN + below), rounds, boxes, lines)
 
 
 @frozen
 class Cell:
-    """A rectangle of elements with the same owners: colour and shade by number, and what is written there."""
+    """A rectangle of elements with equal owners: numbers of its colour and shade, and its text."""
 
-    colour: int | None  #: None where there is nothing
+    colour: int | None  #: None for an empty cell
     shade: int
     lines: tuple[str, ...]
 
@@ -159,21 +162,21 @@ class Axis:
 def draw_cells(
     cells: Sequence[Sequence[Cell]], down: Axis, across: Axis, kinds: tuple[str, str], title: str, remark: str
 ) -> Drawing:
-    """Rows of cells, each in colour; `kinds` say what colours and shades count."""
+    """Draw rows of coloured cells; `kinds` name the quantities that colours and shades count."""
     grid = _Grid.of(len(down.labels), len(across.labels))
     boxes: list[Box] = []
     lines = [Line(_MARGIN, _MARGIN / 2, title, size=_TEXT + 4)]
     lines += _ruler(grid, (down.name, across.name), list(down.labels), list(across.labels))
     shades = 1 + max(cell.shade for row in cells for cell in row)
-    for row, found in enumerate(cells):
-        for column, cell in enumerate(found):
+    for row, row_cells in enumerate(cells):
+        for column, cell in enumerate(row_cells):
             colour = _EMPTY if cell.colour is None else _shade(cell.colour, cell.shade, shades)
             parts = list(_tile(grid, row, column, colour, cell.lines, None))
             boxes += [part for part in parts if isinstance(part, Box)]
             lines += [part for part in parts if isinstance(part, Line)]
     colours = sorted({cell.colour for row in cells for cell in row if cell.colour is not None})
     bottom = grid.end[1]
-    room = _MARGIN if len(colours) <= len(PALETTE) else 0  # of the legend
+    room = _MARGIN if len(colours) <= len(PALETTE) else 0  # height of the legend
     if room:
         legend = list(_legend(kinds, colours, shades, bottom + _MARGIN / 2))
         boxes += [part for part in legend if isinstance(part, Box)]
@@ -185,7 +188,7 @@ def draw_cells(
 def _tile(
     grid: _Grid, row: int, column: int, colour: str, texts: tuple[str, ...], turn: int | None
 ) -> Iterator[Box | Line]:
-    """A tile of the grid with lines of text, as many as there is room for."""
+    """Yield a tile of the grid with as many of its lines of text as fit."""
     x, y = grid.corner(row, column)
     least = min(grid.width, grid.height)
     gap = 1.0 if least >= 6 else 0.0
@@ -197,7 +200,7 @@ def _tile(
 
 
 def _ruler(grid: _Grid, names: tuple[str, str], rows: list[str], columns: list[str]) -> Iterator[Line]:
-    """Names of sides, rows and columns, of these as many as there is room for."""
+    """Yield the names of sides, rows and columns; of rows and columns as many as fit."""
     down, across = names
     yield Line(_MARGIN, 1.25 * _MARGIN, across)
     yield Line(_MARGIN / 4, 2 * _MARGIN - _TEXT, down)
@@ -210,7 +213,7 @@ def _ruler(grid: _Grid, names: tuple[str, str], rows: list[str], columns: list[s
 
 
 def _legend(kinds: tuple[str, str], colours: list[int], rounds: int, y: float) -> Iterator[Box | Line]:
-    """What colours stand for, then how they fade."""
+    """Yield the legend: the colours, then their shades."""
     colour, shade = kinds
     x: float = _MARGIN
     for n in colours:
@@ -226,7 +229,7 @@ def _legend(kinds: tuple[str, str], colours: list[int], rounds: int, y: float) -
 
 
 def _shade(die: int, turn: int, rounds: int) -> str:
-    """A die's colour, the lighter the later."""
+    """Return a die's colour, lighter for later rounds."""
     white = _LIGHTEST * turn / max(1, rounds - 1)
     parts = _channels(PALETTE[die % len(PALETTE)])
     return "#" + "".join(f"{round(part + (255 - part) * white):02x}" for part in parts)
@@ -238,7 +241,7 @@ def _channels(colour: str) -> tuple[int, int, int]:
 
 
 def _readable(colour: str) -> str:
-    """Dark or light text, whichever stands out more (luma of ITU-R BT.601)."""
+    """Return dark or light text, whichever contrasts more (luma of ITU-R BT.601)."""
     red, green, blue = _channels(colour)
     return _INK if 0.299 * red + 0.587 * green + 0.114 * blue > 120 else _PAPER
 
@@ -247,9 +250,10 @@ def _readable(colour: str) -> str:
 
 
 def svg(drawing: Drawing, animated: bool = False, prefix: str = "") -> str:
-    """SVG text; animated: rounds appear one after the other, over and over, but for who asks for reduced motion.
+    """Return SVG text. If `animated`, rounds appear one after the other, repeatedly, unless the viewer asks for reduced
+    motion.
 
-    `prefix` begins names of elements, which within a page of several pictures must differ.
+    `prefix` begins the names of elements, which must differ between pictures of one page.
     """
     size = f'width="{drawing.width}" height="{drawing.height}" viewBox="0 0 {drawing.width} {drawing.height}"'
     title, desc = f"{prefix}title", f"{prefix}desc"
@@ -271,7 +275,7 @@ def svg(drawing: Drawing, animated: bool = False, prefix: str = "") -> str:
 
 
 def _frames(rounds: int) -> str:
-    """Style in which each round is hidden before its time, then shown."""
+    """Return the style that hides each round before its time, then shows it."""
     seconds = min(_MOST_SECONDS, _SECONDS * (rounds + 1))
     rules = []
     for turn in range(1, rounds):
@@ -292,7 +296,7 @@ def _text(line: Line) -> str:
 
 
 def png(drawing: Drawing) -> bytes:
-    """The same as an image."""
+    """Render a drawing as PNG."""
     image = Image.new("RGB", (drawing.width, drawing.height), _PAPER)
     canvas = ImageDraw.Draw(image)
     for box in drawing.boxes:
@@ -308,7 +312,7 @@ def png(drawing: Drawing) -> bytes:
 
 
 def check_output(output: str, animated: bool = False) -> None:
-    """UserError unless a picture can have this name."""
+    """Raise UserError unless a picture can have this name."""
     if Path(output).suffix not in (".svg", ".png"):
         raise UserError(f"given {output}, wanted FILE.svg or FILE.png, at -o")
     if animated and Path(output).suffix != ".svg":
@@ -316,7 +320,9 @@ def check_output(output: str, animated: bool = False) -> None:
 
 
 def write(drawing: Drawing, output: str, animated: bool = False, knob: str = "-o") -> None:
-    """The picture as a file of the kind that its name tells. Raises UserError, naming the knob, if it cannot be."""
+    """Write a drawing to a file; its suffix selects the format. Raises UserError, naming the knob, if it cannot be
+    written.
+    """
     data = svg(drawing, animated).encode() if Path(output).suffix == ".svg" else png(drawing)
     write_all({Path(output): data}, knob)
 
@@ -325,7 +331,7 @@ def write(drawing: Drawing, output: str, animated: bool = False, knob: str = "-o
 
 
 def table(tiles: Tiles, shape: tuple[int, int], takers: Ints | None = None) -> str:
-    """Workgroup numbers by row M and column N; a dot where there is none, the first of slices of K.
+    """Return a table of workgroup numbers by row M and column N: a dot for no workgroup, the first of slices of K.
 
     `takers` are the workgroups that take the tiles, where they persist.
     """
@@ -337,7 +343,7 @@ def table(tiles: Tiles, shape: tuple[int, int], takers: Ints | None = None) -> s
 
 
 def ruled(cells: Sequence[Sequence[str]], down: Axis, across: Axis) -> str:
-    """Rows of cells with a ruler, all columns of one width."""
+    """Return rows of cells with a ruler, all columns of equal width."""
     wide = max(2, *(len(text) for row in (across.labels, *cells) for text in row))
     high = max(map(len, down.labels))
     side = len(down.name) + 1 + high

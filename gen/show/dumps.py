@@ -9,7 +9,7 @@
     # scalars: {"n": 5}
     ... the kernel as `ir.text.to_text` writes it
 
-Lines that say nothing (`after` of a kernel as built, `problem` of a hand-written one) are left out.
+Lines without a value (`after` of a kernel as built, `problem` of a hand-written one) are left out.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from convgen.run.abi import Scalars
 
 _MAGIC = "# convgen dump"
 _DEEPEST = 120  #: nodes inside one another; passes recurse a few frames a node
-_MOST_BYTES = 1 << 26  #: of a file
-_MOST_NODES = 1 << 20  #: of a kernel, one that stands at several places counted so often
+_MOST_BYTES = 1 << 26  #: bytes of a dump file
+_MOST_NODES = 1 << 20  #: nodes of a kernel; a shared node counts at each of its places
 _KEYS = ("target", "after", "problem", "config", "disable", "scalars")
 
 
 def to_text(program: Build, kernel: Kernel, after: str | None) -> str:
-    """The dump file of a kernel of `program` that stands behind the pass `after` (None: as built)."""
+    """Return the dump file of a kernel of `program` after the pass `after` (None: as built)."""
     values = {
         "target": program.target.facts.name,
         "after": after,
@@ -55,7 +55,9 @@ def to_text(program: Build, kernel: Kernel, after: str | None) -> str:
 
 
 def read(path: Path, options: Options | None = None) -> Build:
-    """The program that a dump file goes on with; other kernels of its problem are built anew. Raises UserError."""
+    """Return the program that continues from a dump file; other kernels of its problem are built again. Raises
+    UserError.
+    """
     try:
         text = untrusted.read(path, "a dump file", _MOST_BYTES).decode()
     except UnicodeDecodeError:
@@ -84,7 +86,7 @@ def read(path: Path, options: Options | None = None) -> Build:
 
 
 def _header(text: str, where: str) -> dict[str, str]:
-    """The value of each key, empty where the file says nothing."""
+    """Return the value of each key, empty for a key that the file lacks."""
     first, *lines = text.split("\n", 1 + len(_KEYS))
     if first != _MAGIC:
         raise UserError(f"given {where} that begins with {first[:40]!r}, wanted a dump file ({_MAGIC!r})")
@@ -112,7 +114,7 @@ def _kernel(text: str, where: str) -> Kernel:
 
 
 def _check_size(kernel: Kernel, where: str) -> None:
-    """Refuse what passes could not walk, or not in time."""
+    """Refuse a kernel that passes could not walk, or not in time."""
     sizes: dict[Node, tuple[int, int]] = {}
     try:
         nodes = postorder(kernel.body)

@@ -1,6 +1,6 @@
-"""`--check-passes`: after each pass the kernel is verified, and interpreted on the same data as before.
+"""`--check-passes`: after each pass the kernel is verified, and interpreted on equal data.
 
-Behind the stages of the back end the machine function is verified.
+After each stage of the back end the machine function is verified.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from convgen.run.abi import Scalars, zeroed_buffers
 
 Memory = dict[str, npt.NDArray[np.uint8]]
 
-_BUDGET = 1500  #: statements of the kernel as built, all subgroups together, that are worth interpreting
-_MOST = 4 * _BUDGET  #: in one workgroup; a longer one is only verified
+_BUDGET = 1500  #: statements of the kernel as built, over all subgroups, to interpret
+_MOST = 4 * _BUDGET  #: statements of one workgroup; a longer kernel is only verified
 
 
 class PassChecker:
-    """An observer of steps. Raises VerifyError where one breaks a rule or changes what is computed.
+    """An observer of steps. Raises VerifyError if a step breaks a rule or changes the result.
 
-    `notes` tells what was not interpreted in full.
+    `notes` lists kernels that were not interpreted in full.
     """
 
     def __init__(self, scalars: Scalars | None = None) -> None:
@@ -78,7 +78,9 @@ class PassChecker:
         return memory
 
     def _choose_groups(self, kernel: Kernel) -> list[int]:
-        """Workgroups to interpret: all that the budget allows, spread evenly from the first to the last."""
+        """Return the workgroups to interpret: as many as the budget allows, spread evenly from the first to the
+        last.
+        """
         total = math.prod(kernel.grid)
         each = kernel.subgroups * _steps(kernel.body)
         count = 0 if each > _MOST else min(total, max(1, _BUDGET // each))
@@ -90,7 +92,7 @@ class PassChecker:
 
 
 def _steps(stmt: Stmt) -> int:
-    """Statements that one subgroup executes; loops of unknown length count once."""
+    """Return the statements that one subgroup executes; loops of unknown length count once."""
     inside = sum(map(_steps, stmt.bodies))
     if isinstance(stmt, s.For) and isinstance(stmt.begin, Const) and isinstance(stmt.end, Const):
         inside *= max(0, stmt.end.bits - stmt.begin.bits)
@@ -98,7 +100,7 @@ def _steps(stmt: Stmt) -> int:
 
 
 def _fill(buffer: Global, seed: int) -> npt.NDArray[np.uint8]:
-    """Small integers, whose sums are exact in whatever order; where no others are held, powers of two."""
+    """Return small integers, whose sums are exact in any order; for a type of powers of two, powers of two."""
     if buffer.elem.bits == 4:
         return np.random.default_rng(seed).integers(0, 256, buffer.bytes).astype(np.uint8)
     values = np.random.default_rng(seed).integers(-3, 4, buffer.bytes // buffer.elem.bytes)

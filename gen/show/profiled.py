@@ -1,4 +1,4 @@
-"""What `convgen profile` tells: lines of text and JSON of loops and of launches, instructions with their stalls."""
+"""The output of `convgen profile`: rows and JSON of loops and launches, instructions with their stalls."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from convgen.backends.timing import KernelProfile, LaunchProfile, LoopProfile, TimedLine, UnitProfile
     from convgen.profile.launch_times import LaunchTime, Times
 
-_EQUAL = 0.99  #: of the work of one that has most, from which workgroups are said to have as much
-_SHOWN = 12  #: instructions that wait longest
-_HOT, _WARM = 0.1, 0.02  #: shares of all stalls from which lines stand in red, and in yellow
+_EQUAL = 0.99  #: share of the most work; workgroups with more count as equal
+_SHOWN = 12  #: instructions with the longest stalls that are shown
+_HOT, _WARM = 0.1, 0.02  #: shares of all stalls; lines above are red, and yellow
 
 
 # ---------------------------------------------------------------- a loop
@@ -25,18 +25,18 @@ _HOT, _WARM = 0.1, 0.02  #: shares of all stalls from which lines stand in red, 
 
 def loop_rows(kernel: KernelProfile, loop: LoopProfile) -> list[tuple[str, str]]:
     """Return the rows on a loop, or straight-line code, for a number of workgroups on a unit."""
-    name, around = ("iteration", "prologue and epilogue") if loop.is_loop else ("hot code", "code around it")
+    name, outside = ("iteration", "prologue and epilogue") if loop.is_loop else ("hot code", "code around it")
     return [
         ("workgroups", f"{loop.groups} on a unit, which holds {kernel.resident} of {kernel.threads} threads"),
         (name, f"{loop.clocks:.0f} clocks, {loop.clocks / loop.groups:.0f} a workgroup"),
-        ("", f"{around}: {loop.around:.0f} clocks"),
+        ("", f"{outside}: {loop.rest:.0f} clocks"),
         ("busy", _busy(loop.busy, loop.clocks)),
         ("bound", loop.bound),
     ]
 
 
 def kernel_json(kernel: KernelProfile, verbose: bool) -> dict[str, Any]:
-    """Of a kernel's loop; `verbose`: with its instructions."""
+    """Return a kernel's loop for `--json`; `verbose`: with its instructions."""
     return {
         "kernel": kernel.name,
         "target": kernel.target,
@@ -52,7 +52,7 @@ def _loop_json(loop: LoopProfile, verbose: bool) -> dict[str, Any]:
         "groups": loop.groups,
         "loop": loop.is_loop,
         "clocks": round(loop.clocks, 2),
-        "around": round(loop.around, 2),
+        "around": round(loop.rest, 2),
         "busy": _rounded(loop.busy),
         "bound": loop.bound,
         **({"lines": _lines_json(loop.lines)} if verbose else {}),
@@ -63,11 +63,11 @@ def _loop_json(loop: LoopProfile, verbose: bool) -> dict[str, Any]:
 
 
 def launch_rows(time: LaunchTime, chip: Chip) -> list[tuple[str, str]]:
-    """Of one launch."""
+    """Return the rows on one launch."""
     launch = time.profile
     unit, moved = launch.units[launch.full], launch.moved
     alone = launch.units[1]
-    limits = ", ".join(f"{count} by {what}" for what, count in launch.held.items())
+    limits = ", ".join(f"{count} by {what}" for what, count in launch.resident.items())
     rows = [
         ("kernel", launch.kernel),
         ("grid", f"{launch.workgroups} workgroups of {launch.threads} threads; a unit holds {limits}"),
@@ -89,7 +89,7 @@ def launch_rows(time: LaunchTime, chip: Chip) -> list[tuple[str, str]]:
 
 
 def _rounds_text(launch: LaunchProfile, chip: Chip) -> str:
-    """How workgroups come to units."""
+    """Return how workgroups are distributed over units."""
     whole = f"{launch.rounds} of {launch.full} on each of {chip.units} units"
     left = launch.workgroups - launch.rounds * launch.full * chip.units
     if not left:
@@ -111,7 +111,7 @@ def _executed_text(launch: LaunchProfile) -> str:
 def _loop_text(unit: UnitProfile) -> str:
     if not unit.rounds:
         return "none"
-    how = f"{unit.rounds:.4g} rounds, {unit.each:.0f} clocks each"
+    how = f"{unit.rounds:.4g} rounds, {unit.iteration:.0f} clocks each"
     return f"{how}; {unit.left_out} of them told by others that are equal" if unit.left_out else how
 
 
@@ -119,16 +119,16 @@ def _meeting(time: LaunchTime) -> str:
     return f", {time.meeting:.2f} of sums that meet" if time.meeting else ""
 
 
-def total_rows(found: Times) -> list[tuple[str, str]]:
-    """Of all launches."""
-    chip, total = found.chip, found.total
-    flop = sum(time.profile.flop * time.profile.workgroups for time in found.launches)
-    useful = f", {2e-6 * found.macs / total:.1f} TFLOP/s of the problem" if found.macs else ""
+def total_rows(times: Times) -> list[tuple[str, str]]:
+    """Return the rows on all launches."""
+    chip, total = times.chip, times.total
+    flop = sum(time.profile.flop * time.profile.workgroups for time in times.launches)
+    useful = f", {2e-6 * times.macs / total:.1f} TFLOP/s of the problem" if times.macs else ""
     rate = f", {1e-6 * flop / total:.1f} TFLOP/s of matrix instructions with padding" if flop else ""
     family = families.of_target(chip.target)
     assert family is not None, chip.target
     units = f"{chip.units} units of {chip.partitions} {family.terms.partition}s"
-    entries = {time.entry.kind: time.entry for time in found.launches}
+    entries = {time.entry.kind: time.entry for time in times.launches}
     return [
         ("chip", f"{chip.name} ({chip.target}), {units}"),
         ("all launches", f"{total:.2f} us{useful}{rate}"),
@@ -139,14 +139,14 @@ def total_rows(found: Times) -> list[tuple[str, str]]:
     ]
 
 
-def launches_json(found: Times) -> dict[str, Any]:
-    """Of all launches, each with its instructions."""
-    chip = found.chip
+def launches_json(times: Times) -> dict[str, Any]:
+    """Return all launches for `--json`, each with its instructions."""
+    chip = times.chip
     return {
         "chip": {"name": chip.name, "target": chip.target, "units": chip.units, "xcds": chip.partitions},
-        "us": round(found.total, 4),
-        "problem_flop": 2 * found.macs or None,
-        "launches": [_launch_json(time) for time in found.launches],
+        "us": round(times.total, 4),
+        "problem_flop": 2 * times.macs or None,
+        "launches": [_launch_json(time) for time in times.launches],
     }
 
 
@@ -156,7 +156,7 @@ def _launch_json(time: LaunchTime) -> dict[str, Any]:
         "kernel": launch.kernel,
         "workgroups": launch.workgroups,
         "threads": launch.threads,
-        "held": dict(launch.held),
+        "held": dict(launch.resident),
         "full": launch.full,
         "rounds": launch.rounds,
         "last": launch.last,
@@ -192,7 +192,7 @@ def _unit_json(unit: UnitProfile) -> dict[str, Any]:
         "groups": unit.groups,
         "clocks": round(unit.clocks, 2),
         "rounds": round(unit.rounds, 2),
-        "each": round(unit.each, 2),
+        "each": round(unit.iteration, 2),
         "left_out": unit.left_out,
         "busy": _rounded(unit.busy),
         "bound": unit.bound,
@@ -223,7 +223,7 @@ def show_lines(lines: Sequence[TimedLine], verbose: bool) -> None:
 
 
 def _style(share: float) -> str:
-    """On a terminal, of a line that has such a share of all stalls."""
+    """Return the terminal style of a line by its share of all stalls."""
     return "bold red" if share >= _HOT else "yellow" if share >= _WARM else ""
 
 

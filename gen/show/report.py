@@ -1,4 +1,4 @@
-"""What a run tells: the JSON object of a problem, and the report people read."""
+"""Reports of a run: the JSON object of a problem, and tables for people."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from convgen.run.schema import Entry
     from convgen.run.verdict import Few, Outcome
 
-_MANY_MISSED = 0.2  #: of a kernel's instructions: so few did not run in kernels whose arguments are right
-_MOST_STRETCHES = 8  #: of instructions that did not run, that a report lists
+_MANY_MISSED = 0.2  #: share of a kernel's instructions; kernels with right arguments miss fewer
+_MOST_STRETCHES = 8  #: stretches of unexecuted instructions that a report lists
 
 
 def as_json(problem: str, code: Code, files: Files | None, outcome: Outcome | None) -> dict[str, Any]:
-    """One problem for `--json`; seconds are wall time."""
+    """Return one problem for `--json`; seconds are wall time."""
     assemble = code.stages.get("assemble", 0.0)
     return {
         "problem": problem,
@@ -46,7 +46,7 @@ def as_json(problem: str, code: Code, files: Files | None, outcome: Outcome | No
 
 
 def without_code(problem: str, target: str, config: str) -> dict[str, Any]:
-    """The same keys for a problem that was refused."""
+    """Return the object of `as_json` for a problem that was refused."""
     return {
         "problem": problem,
         "target": target,
@@ -60,7 +60,7 @@ def without_code(problem: str, target: str, config: str) -> dict[str, Any]:
 
 
 def check_row(row: Entry) -> None:
-    """UserError unless this is what a batch keeps of a problem: `exit`, what it `said`, and the JSON object `data`."""
+    """Raise UserError unless a row has a batch's entries for a problem: `exit`, `said`, and the JSON object `data`."""
     row["exit"].integer(0, 3)
     row["kept"].flag()
     if not all(line.isprintable() for line in row["said"].text(empty=True).split("\n")):
@@ -77,8 +77,8 @@ def check_row(row: Entry) -> None:
             data["run"][key].integer(0, 1 << 62)
 
 
-def trouble(outcome: Outcome) -> str:
-    """A run that failed, in one line: the first of what was wrong."""
+def failure_line(outcome: Outcome) -> str:
+    """Return a failed run in one line: the first mismatch and the first finding."""
     texts = []
     if outcome.mismatches:
         texts.append(f"{outcome.mismatches} of {outcome.compared_outputs} outputs are wrong: {outcome.first[0]}")
@@ -96,7 +96,7 @@ Labels = Mapping[str, Sequence[tuple[int, str]]]  #: by kernel: offsets in bytes
 
 
 def labels_of(code: Code, outcome: Outcome) -> Labels:
-    """The labels of a text's kernels, if a run missed instructions; none where text and object do not agree."""
+    """Return the labels of the text's kernels, if a run missed instructions; none if text and object do not agree."""
     if code.object is None or not any(one.missed for one in outcome.coverage):
         return {}
     from convgen.backends import target as targets
@@ -106,20 +106,20 @@ def labels_of(code: Code, outcome: Outcome) -> Labels:
     if not family.reader:
         return {}
     analysis = targets.analyze_code(code.object, f"{code.name}{family.object_suffix}")
-    found: dict[str, list[tuple[int, str]]] = {}
+    offsets: dict[str, list[tuple[int, str]]] = {}
     for kernel in analysis.kernels:
         labels: list[str] = []
         for row in rows_of(code.asm, kernel, ()):
             if row.label:
                 labels.append(row.label)
             elif labels:
-                found.setdefault(kernel.name, []).append((row.offset, labels.pop()))
+                offsets.setdefault(kernel.name, []).append((row.offset, labels.pop()))
                 labels.clear()
-    return found
+    return offsets
 
 
 def coverage_json(coverage: Sequence[Coverage], labels: Labels | None = None) -> dict[str, Any]:
-    """How many instruction places there are, how many ran, and the stretches of those that did not."""
+    """Return the number of instructions, the number that ran, and the stretches that did not run."""
     return {
         "of": sum(one.places for one in coverage),
         "executed": sum(one.executed for one in coverage),
@@ -139,25 +139,25 @@ def coverage_json(coverage: Sequence[Coverage], labels: Labels | None = None) ->
 
 
 def _label(labels: Sequence[tuple[int, str]], pc: int) -> str:
-    """The last label at or before an offset, empty if there is none."""
+    """Return the last label at or before an offset, empty if there is none."""
     return next((label for offset, label in reversed(labels) if offset <= pc), "")
 
 
 def _coverage_rows(coverage: Sequence[Coverage], labels: Labels) -> list[tuple[str, str]]:
-    told = coverage_json(coverage, labels)
-    rows = [("places", f"{told['executed']} of {told['of']} instructions executed")]
-    for number, never in enumerate(told["never"][:_MOST_STRETCHES]):
+    counts = coverage_json(coverage, labels)
+    rows = [("places", f"{counts['executed']} of {counts['of']} instructions executed")]
+    for number, never in enumerate(counts["never"][:_MOST_STRETCHES]):
         place = f"{never['kernel']}+{never['begin']:#x} to +{never['end']:#x}"
         behind = f", behind {never['label']}" if never["label"] else ""
         rows.append(
             ("" if number else "never", f"{place}: {never['count']} instructions from `{never['instruction']}`{behind}")
         )
-    more = len(told["never"]) - _MOST_STRETCHES
+    more = len(counts["never"]) - _MOST_STRETCHES
     return [*rows, ("", f"and {more} more stretches: see --json")] if more > 0 else rows
 
 
 def outcome_json(outcome: Outcome, labels: Labels | None = None) -> dict[str, Any]:
-    """The `run` entry of `--json`."""
+    """Return the `run` entry of `--json`."""
     few, digits = outcome.specials, 9 if outcome.on else 6
     return {
         "status": outcome.status,
@@ -174,12 +174,12 @@ def outcome_json(outcome: Outcome, labels: Labels | None = None) -> dict[str, An
 
 
 def _specials_json(few: Few, digits: int) -> dict[str, Any]:
-    """The run with infinities and NaNs."""
+    """Return the run with infinities and NaNs for `--json`."""
     return {"values": few.values, "checked": few.checked, "seconds": round(few.seconds, digits)}
 
 
 def code_rows(problem: str, code: Code) -> list[tuple[str, str]]:
-    """The lines of a report that are known before running."""
+    """Return the rows of a report that are known before running."""
     rows = [("problem", problem), ("target", code.target), ("config", code.config)]
     for launch in code.record.launches:
         grid, workgroup = ("x".join(map(str, extents)) for extents in (launch.grid, launch.workgroup))
@@ -192,17 +192,17 @@ def code_rows(problem: str, code: Code) -> list[tuple[str, str]]:
 
 
 def file_rows(files: Files | None) -> list[tuple[str, str]]:
-    """A row with the files that were written, if any were."""
+    """Return a row with the written files, if any."""
     return [] if files is None else [("written", written(files))]
 
 
 def written(files: Files) -> str:
-    """The paths of the files that were written."""
+    """Return the paths of the written files."""
     return ", ".join(path for name in ("asm", "object", "launch") if (path := _path(files, name)) is not None)
 
 
 def outcome_rows(outcome: Outcome, labels: Labels | None = None) -> list[tuple[str, str]]:
-    """The lines of a report that a run adds; the last is the verdict."""
+    """Return the rows of a report that a run adds; the last is the verdict."""
     few = outcome.specials
     second = ", all in the run with infinities and NaNs" if few and outcome.mismatches else ""
     rows = [
@@ -282,7 +282,7 @@ _SHOWN_MS = 1.0  #: stages that take less are not listed in a report
 
 
 def ranking_table(ranked: Sequence[Candidate]) -> tuple[Row, list[Row]]:
-    """What the chooser thinks of each config, best first: all clocks, and what those of one product consist of."""
+    """Return the chooser's estimate of each config, best first: total clocks, and the parts of one product's."""
     header = (
         *("rank", "config", "clocks", "matrix", "shared", "global", "issue", "barriers"),
         *("K blocks", "apart", "rounds", "besides"),
@@ -313,7 +313,7 @@ def ranking_table(ranked: Sequence[Candidate]) -> tuple[Row, list[Row]]:
 
 
 def attempts_table(attempts: Iterable[Attempt]) -> tuple[Row, list[Row]]:
-    """The chooser's table: what each config scored, takes, and why it was refused."""
+    """Return the table of attempts: each config's score, resources, and the reason for its refusal."""
     header = ("config", "clocks", "registers", "allocated", "shared", "verdict")
     rows: list[Row] = []
     for a in attempts:
@@ -326,7 +326,7 @@ def attempts_table(attempts: Iterable[Attempt]) -> tuple[Row, list[Row]]:
 
 
 def stages_table(stages: Mapping[str, float]) -> tuple[Row, list[Row]]:
-    """What each stage took, and its share."""
+    """Return the time of each stage, and its share."""
     total = sum(stages.values())
     rows = [(name, f"{1e3 * s:.1f}", f"{100 * s / (total or 1):.0f}%") for name, s in stages.items()]
     return ("stage", "ms", "share"), [*rows, ("all", f"{1e3 * total:.1f}", "100%")]

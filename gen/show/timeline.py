@@ -1,8 +1,8 @@
-"""When waves and pipes of a unit did what: Chrome's trace format, which Perfetto opens, and a picture.
+"""The activity of a unit's waves and pipes over time: Chrome's trace format, which Perfetto opens, and a picture.
 
-In the trace a clock is a nanosecond, whatever clock the chip runs at, so that every time is a whole number. Each SIMD
-is a process with a track for each of its subgroups and one for its matrix unit; shared memory and the address pipe are
-the unit's. What kinds of instructions do, the words of the target's family say (`backends.analysis.Terms`).
+In the trace a clock is a nanosecond, whatever the chip's clock rate, so that every time is a whole number. Each SIMD is
+a process with a track for each of its subgroups and one for its matrix unit; shared memory and the address pipe belong
+to the unit. The groups of kinds of instructions come from the target's family (`backends.analysis.Terms`).
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _COLOURS = dict(zip(GROUPS, (PALETTE[0], "#d9d9d9", PALETTE[1], PALETTE[3], PALE
 
 
 def check_output(output: str) -> None:
-    """UserError unless a timeline can have this name."""
+    """Raise UserError unless a timeline can have this name."""
     if Path(output).suffix not in (".json", ".svg", ".png"):
         raise UserError(f"given {output}, wanted FILE.json, FILE.svg or FILE.png, at {_KNOB}")
 
 
 def write(launches: Sequence[LaunchProfile], output: str) -> None:
-    """All launches, one after the other, as a trace; or a picture of the longest."""
+    """Write all launches, one after the other, as a trace; or a picture of the longest one."""
     if Path(output).suffix != ".json":
         longest = max(launches, key=lambda launch: launch.units[launch.full].clocks)
         drawing.write(picture(longest), output, knob=_KNOB)
@@ -48,7 +48,7 @@ def write(launches: Sequence[LaunchProfile], output: str) -> None:
 
 
 def trace(launches: Sequence[LaunchProfile]) -> dict[str, Any]:
-    """Chrome's JSON object: complete events by time, behind the names of processes and threads."""
+    """Return Chrome's JSON object: the names of processes and threads, then complete events by time."""
     named: list[dict[str, Any]] = []
     events: list[dict[str, Any]] = []
     begin, process = 0.0, 0
@@ -67,7 +67,7 @@ def trace(launches: Sequence[LaunchProfile]) -> dict[str, Any]:
 
 
 def _lanes(slices: Iterable[Slice]) -> Iterator[tuple[str, list[tuple[str, list[Slice]]]]]:
-    """Slices by lane and track; they come in that order."""
+    """Yield the slices by lane and track, in this order."""
     for lane, mine in groupby(slices, lambda s: s.lane):
         yield lane, [(track, list(some)) for track, some in groupby(mine, lambda s: s.track)]
 
@@ -92,7 +92,7 @@ def _event(s: Slice, begin: float, process: int, thread: int) -> dict[str, Any]:
 
 
 def picture(launch: LaunchProfile) -> Drawing:
-    """A row for each track; each pixel shows what takes most of its clocks."""
+    """Draw a row for each track; each pixel shows the group that takes most of its clocks."""
     family = families.of_target(launch.target)
     assert family is not None, launch.target
     terms, unit = family.terms, launch.units[launch.full]
@@ -118,7 +118,7 @@ def picture(launch: LaunchProfile) -> Drawing:
 
 
 def _remark(unit: UnitProfile, end: float) -> str:
-    """Why a picture ends at another clock than the unit does."""
+    """Return why the picture ends at another clock than the unit does; empty if it does not."""
     if unit.left_out:
         return f"{unit.left_out} of {unit.rounds:.0f} rounds of the loop are left out; the picture has {end:.0f} clocks"
     behind = end - unit.clocks
@@ -131,7 +131,7 @@ def _row(slices: Sequence[Slice], terms: Terms, end: float, y: float) -> Iterato
         a, b = s.start / end * _WIDTH, (s.start + s.clocks) / end * _WIDTH
         for column in range(int(a), min(_WIDTH, int(b) + 1)):
             spent[GROUPS.index(terms.group(s.kind)), column] += max(0.0, min(b, column + 1) - max(a, column))
-    shown = np.where(spent.sum(axis=0) > 0.5, spent.argmax(axis=0), -1).tolist()  # half a pixel of work at least
+    shown = np.where(spent.sum(axis=0) > 0.5, spent.argmax(axis=0), -1).tolist()  # at least half a pixel of work
     x = 0
     for kind, same in groupby(shown):
         width = len(list(same))

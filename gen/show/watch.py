@@ -1,4 +1,4 @@
-"""What a command tells of the work in progress: configs tried, IR between passes, and what is left after a crash."""
+"""Progress of a command: tried configs, IR between passes, and a dump after a crash."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ALL, CHANGED, AFTER = "all", "changed", "after:"
 
 
 def check_dump(what: str, target: str) -> None:
-    """UserError unless `what` is one that --dump takes for a target."""
+    """Raise UserError unless `what` is a value that --dump takes for a target."""
     if what in (ALL, CHANGED):
         return
     if not what.startswith(AFTER):
@@ -43,11 +43,11 @@ class Watch:
 
     @property
     def notes(self) -> list[str]:
-        """What a user should know of how passes were checked."""
+        """Return notes for the user on how passes were checked."""
         return [] if self.checker is None else list(self.checker.notes.values())
 
     def begin(self, program: Build) -> Build:
-        """From now on it is this program that is watched. UserError if its target has no step to dump behind."""
+        """Watch this program from now on. Raises UserError if its target lacks the step to dump."""
         self.program = program
         if self.dump is not None:
             check_dump(self.dump, program.target.facts.name)
@@ -56,17 +56,17 @@ class Watch:
         return program
 
     def options(self, disable: tuple[str, ...] = ()) -> Options:
-        """Driver options that let this watch see everything."""
+        """Return driver options through which this watch sees everything."""
         return Options(disable, self.observe, self.tried)
 
     def tried(self, attempt: Attempt) -> None:
-        """A config was tried, or what was known of it has changed."""
+        """Record a config that was tried, or new knowledge of it."""
         self.attempts[str(attempt.config)] = attempt
 
     def observe(
         self, step: Step, before: Kernel | MachineKernel, after: Kernel | MachineKernel, seconds: float
     ) -> None:
-        """A pass or stage has run."""
+        """Check and dump a pass or stage that has run."""
         if self.checker is not None:
             self.checker.observe(step, before, after, seconds)
         if self.dump in (ALL, CHANGED) and after.name not in self._begun:
@@ -77,10 +77,10 @@ class Watch:
         elif self.dump == CHANGED and str(after) != str(before):
             self._write(step, after, changes(before, after))
 
-    def _write(self, step: Step | None, made: Kernel | MachineKernel, shown: str) -> None:
-        """As text, or into a file; only those of passes are replayable."""
+    def _write(self, step: Step | None, kernel: Kernel | MachineKernel, shown: str) -> None:
+        """Print a kernel, or write it to a file; only dumps of passes can be replayed."""
         if self.folder is None:
-            title = f"// {made.name} {'as built' if step is None else f'after {step.name}'}"
+            title = f"// {kernel.name} {'as built' if step is None else f'after {step.name}'}"
             _print(f"{title}\n{shown}\n", self.stream)
             return
         assert self.program is not None
@@ -88,9 +88,9 @@ class Watch:
 
         after = None if step is None else step.name
         number = 0 if step is None else 1 + steps(self.program.target.facts.name).index(step)
-        path, text = self.folder / f"{made.name}.{number:02}.{after or 'built'}", f"{made}\n"
-        if isinstance(made, Kernel):
-            path, text = path.with_name(f"{path.name}.dump"), dumps.to_text(self.program, made, after)
+        path, text = self.folder / f"{kernel.name}.{number:02}.{after or 'built'}", f"{kernel}\n"
+        if isinstance(kernel, Kernel):
+            path, text = path.with_name(f"{path.name}.dump"), dumps.to_text(self.program, kernel, after)
         else:
             path = path.with_name(f"{path.name}.txt")
         write_all({path: text.encode()}, "--dump-dir")
@@ -116,19 +116,19 @@ class Watch:
 
 
 def _checker() -> PassChecker:
-    """The interpreter is only loaded where it is wanted."""
+    """Return a checker of passes; the interpreter is loaded only on use."""
     from convgen.show.pass_checker import PassChecker
 
     return PassChecker()
 
 
 def is_written_anew(before: Kernel | MachineKernel, after: Kernel | MachineKernel) -> bool:
-    """Whether no line of two steps as printed can be the same."""
+    """Return whether the texts of two steps can share no line."""
     return isinstance(before, MachineKernel) and isinstance(after, MachineKernel) and before.form != after.form
 
 
 def changes(before: Kernel | MachineKernel, after: Kernel | MachineKernel) -> str:
-    """A unified diff of two steps as printed, without its file names; the latter whole if no line can be the same."""
+    """Return a unified diff of two steps without file names; the whole text if the two can share no line."""
     if is_written_anew(before, after):
         return str(after)
     import difflib
@@ -138,7 +138,7 @@ def changes(before: Kernel | MachineKernel, after: Kernel | MachineKernel) -> st
 
 
 def _print(text: str, stream: TextIO) -> None:
-    """Text of lines; those that a diff adds and removes are coloured on a terminal."""
+    """Print lines; on a terminal, added and removed lines of a diff are coloured."""
     if not stream.isatty():
         print(text, file=stream)
         return

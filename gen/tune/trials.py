@@ -1,4 +1,4 @@
-"""Candidates of tuning: configs worth timing, and the time of one by the model of whole launches (docs/time.md)."""
+"""Candidates of tuning: configs worth timing, and the time of a config by the model of launches (docs/time.md)."""
 
 from __future__ import annotations
 

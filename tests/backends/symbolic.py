@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 
 import attrs
 
-from convgen.backends.machine.epochs import Ahead
+from convgen.backends.machine.barrier_accesses import Ahead
 from convgen.backends.machine.instruction import Access, Function, Instruction, Reg, VirtualRegister
 
 Place = Hashable  #: of one word: a register's, a flag or a slot of memory

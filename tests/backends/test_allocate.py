@@ -102,11 +102,11 @@ def test_what_is_set_aside_only_pinned_registers_take() -> None:
     live = [reg(n) for n in range(6)]
     last = Reg(evolve(reg(98).vreg, fixed=-1), 0, 1)
     function = straight(*map(define, live), define(last, *live), define(reg(99), last))
-    found = allocate(function, {"v": Bank(8, {1: 1}, aside=2)})
+    found = allocate(function, {"v": Bank(8, {1: 1}, pinned_only=2)})
     assert {found.base[r.vreg] for r in live} == set(range(6))
     assert found.base[last.vreg] == 7
     with pytest.raises(DoesNotFit):
-        allocate(function, {"v": Bank(8, {1: 1}, aside=3)})
+        allocate(function, {"v": Bank(8, {1: 1}, pinned_only=3)})
 
 
 def test_with_the_largest_first_smaller_ones_fill_what_is_left() -> None:

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from convgen.backends.machine.barrier_accesses import Ahead, accesses_ahead
 from convgen.backends.machine.dependences import dependences
-from convgen.backends.machine.epochs import Ahead, accesses_ahead
 from convgen.backends.machine.instruction import (
     Access,
     BasicBlock,
@@ -110,7 +110,7 @@ def needed(code: Sequence[Instruction], n: int, published: Ahead, in_loop: bool)
 
 @settings(FIXED, max_examples=60)
 @given(functions(most=12, pairs=True), st.lists(st.integers(0, 12), max_size=2), st.integers(1, 2), st.integers(1, 5))
-def test_all_that_must_follow_follows(function: Function, fences: list[int], turns: int, brought: int) -> None:
+def test_all_that_must_follow_follows(function: Function, fences: list[int], iterations: int, brought: int) -> None:
     """Of code with fences, and accesses of which some bring from one memory to another."""
     for at in fences:
         function.blocks[0].instructions.insert(at, Instruction(FENCE))
@@ -121,25 +121,25 @@ def test_all_that_must_follow_follows(function: Function, fences: list[int], tur
     for block in function.blocks:
         body, count = block.instructions, len(block.instructions)
         found: dict[int, dict[int, int]] = {}
-        for n, is_next, before in dependences(body, published, turns):
+        for n, is_next, before in dependences(body, published, iterations):
             found[n + count * is_next] = before
-        code = body * turns
+        code = body * iterations
         pairs = {
-            n: {m: max(why) for m in range(n) if (why := [*reasons(code[m], code[n], published, turns > 1)])}
+            n: {m: max(why) for m in range(n) if (why := [*reasons(code[m], code[n], published, iterations > 1)])}
             for n in range(len(code))
         }
         for n in range(len(code)):  # a loop's branch sets its flag anew
             for m in range(n // count * count, n):
-                if any(keeps_flag(body, m % count, n % count, flag, turns > 1) for flag in ("scc", "vcc")):
+                if any(keeps_flag(body, m % count, n % count, flag, iterations > 1) for flag in ("scc", "vcc")):
                     pairs[n][m] = max(pairs[n].get(m, 0), 1)
         for n, before in found.items():
             assert all(latency <= pairs[n][m] for m, latency in before.items())
-        for n in range(count if turns > 1 else 0):  # of the next turn as of this one
+        for n in range(count if iterations > 1 else 0):  # of the next iteration as of this one
             own = {m + count: latency for m, latency in found.get(n, {}).items()}
             found[n + count] = {**found.get(n + count, {}), **own}
         assert closure(found, len(code)) == closure(pairs, len(code))
         for n in range(len(code)):
-            assert all(found[n][m] >= latency for m, latency in needed(code, n, published, turns > 1))
+            assert all(found[n][m] >= latency for m, latency in needed(code, n, published, iterations > 1))
 
 
 def _follows(*body: Instruction) -> dict[int, dict[int, int]]:

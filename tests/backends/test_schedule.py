@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 
 from convgen.backends.machine.allocate import Bank, Liveness
+from convgen.backends.machine.barrier_accesses import Ahead, accesses_ahead
 from convgen.backends.machine.dependences import dependences
-from convgen.backends.machine.epochs import Ahead, accesses_ahead
 from convgen.backends.machine.instruction import (
     Access,
     BasicBlock,

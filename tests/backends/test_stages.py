@@ -211,7 +211,7 @@ def test_the_next_ladder_is_for_when_nothing_of_one_fits() -> None:
 
 def test_an_attempt_may_undo_an_optional_stage() -> None:
     log: Log = []
-    retry = Rung({"size": 1}, redone="b", remark="without b")
+    retry = Rung({"size": 1}, undoes="b", remark="without b")
     stages = [Stage(name, _stage(name, log), optional=name == "b") for name in "abc"]
     stages.append(Stage("place", _stage("place", log, 1), ladders=((Rung({"size": 2}),), (retry,))))
     assert run(stages, _begun()).header == ("title", "a 0", "c 0", "without b", "place 1")

@@ -105,8 +105,8 @@ def test_an_iga64_that_does_not_work(
 
 
 def test_what_is_wanted_names_the_variable() -> None:
-    assert IGA64.wanted == "Debian: libigc-tools; or CONVGEN_IGA64 names one"
-    assert Tool("x", "y").wanted == "Debian: y"
+    assert IGA64.how_to_install == "Debian: libigc-tools; or CONVGEN_IGA64 names one"
+    assert Tool("x", "y").how_to_install == "Debian: y"
 
 
 def test_an_old_llvm_is_not_taken_for_a_newer_processor(

@@ -257,7 +257,7 @@ def test_entries_that_are_not_as_they_were_kept(tmp_path: Path, value: str) -> N
         journal.add("a", ROW)
     with closing(sqlite3.connect(path)) as db, db:
         db.execute(f"UPDATE entries SET value = {value}")
-    assert str(read(path, "a")) == f"given entry a of {path} that is damaged, wanted it as it was kept, at {KNOB}"
+    assert str(read(path, "a")) == f"given entry a of {path} that is damaged, wanted an intact one, at {KNOB}"
 
 
 def test_a_row_without_an_error(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ def sides() -> tuple[Subject, Subject]:
 def test_the_words_of_the_config_come_first(sides: tuple[Subject, Subject]) -> None:
     found = Difference.of(*sides)
     assert found.config() == [("slots", "2", "1")]
-    told = found.told()
+    told = found.sentences()
     assert told[0].startswith("slots is 2 in A and 1 in B (copies of the tile's inputs in shared memory")
     assert "shared bytes 16,384 to 8,192" in told[0]
     slower, factor = told[1].split(" takes ")[0], float(told[1].split(" takes ")[1].split()[0])
@@ -41,7 +41,7 @@ def test_bounds_are_told(sides: tuple[Subject, Subject]) -> None:
     large = of_problem(cg.Matmul.parse("2048x1024:1024x2048", dt="f16"), "gfx942")
     for found in (Difference.of(*sides), Difference.of(sides[0], large)):
         a, b = found.a.bound, found.b.bound
-        told = " ".join(found.told())
+        told = " ".join(found.sentences())
         assert (f"Both are bound by {a}: {words.bound(a)}." in told) == (a == b)
         both = f"A is bound by {a} ({words.bound(a)}), B by {b} ({words.bound(b)})."
         assert (both in told) == (a != b)
@@ -66,7 +66,7 @@ def test_a_kernel_beside_itself(sides: tuple[Subject, Subject]) -> None:
     found = Difference.of(sides[0], sides[0])
     assert found.is_same
     assert found.config() == []
-    assert found.told() == ["Both have the same instructions."]
+    assert found.sentences() == ["Both have the same instructions."]
 
 
 def test_numbers_are_those_of_the_models(sides: tuple[Subject, Subject]) -> None:
@@ -91,7 +91,7 @@ def test_across_makers_and_targets_loops_are_compared(sides: tuple[Subject, Subj
     assert "clocks a kFLOP" in found.a.numbers
     assert found.config() == []
     xe = Difference.of(of_problem(PROBLEM, "xehpc"), sides[1])
-    assert xe.told()[0] == "A is for xehpc, B for gfx942."
+    assert xe.sentences()[0] == "A is for xehpc, B for gfx942."
     assert xe.b.loop is not None
 
 
@@ -102,7 +102,7 @@ def test_a_loop_that_is_not_executed_is_none() -> None:
     assert not found.a.has_loop
     assert found.b.has_loop
     assert not found.is_comparable
-    assert any("do not compare" in sentence for sentence in found.told())
+    assert any("do not compare" in sentence for sentence in found.sentences())
 
 
 def test_words_have_meanings_defaults_and_consequences() -> None:

@@ -54,7 +54,10 @@ def test_arguments_by_number(arrays: tuple[npt.NDArray[Any], npt.NDArray[Any]]) 
         ([*LAUNCH, "--arg", "0=x.bin"], "given 0=x.bin, wanted FILE.npy"),
         ([*LAUNCH, "--arg", "0=no.npy"], "cannot read no.npy"),
         ([*LAUNCH, "--arg", "0=f33:4"], "given the type f33 of 0"),
-        ([*LAUNCH, "--arg", "0=s4:64x2"], "given the type s4 of 0, wanted one of whole bytes: u8 for two of these"),
+        (
+            [*LAUNCH, "--arg", "0=s4:64x2"],
+            "given the type s4 of 0, wanted one of whole bytes; use u8 for a pair of elements",
+        ),
         ([*LAUNCH, "--arg", "3=5000000000"], "given 3=5000000000, wanted a number of 4 bytes"),
         ([*LAUNCH, "--arg", "3=1", "--arg", "3=2"], "given the argument 3 twice"),
         ([*LAUNCH, "--kernel", "gem"], "given the kernel 'gem' (did you mean gemm?), wanted one of gemm"),

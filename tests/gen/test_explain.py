@@ -233,7 +233,7 @@ def test_printed_and_decoded_instructions_are_put_together(target: str) -> None:
 
 def test_the_steps_are_those_of_the_driver() -> None:
     made = make(cg.Conv.parse(SMALL, dir="FWD_D", dt="f16"), "gfx942")
-    (way,) = made.ways.values()
+    (way,) = made.histories.values()
     from convgen.compile_steps import steps as every
 
     assert [step.name for step in way.steps] == [step.name for step in every("gfx942")]
@@ -256,7 +256,7 @@ def test_a_config_that_failed_leaves_no_steps() -> None:
     problem = cg.Conv.parse(SMALL, dir="FWD_D", dt="f16")
     for _ in range(2):
         cg.compile(cg.build(problem, observe=recorder.observe))
-    (way,) = recorder.ways.values()
+    (way,) = recorder.histories.values()
     assert len({step.name for step in way.steps}) == len(way.steps)
 
 
@@ -306,7 +306,7 @@ def test_results_of_many_tiles_are_not_drawn(monkeypatch: pytest.MonkeyPatch) ->
 def test_fragments_are_drawn_where_they_can_be() -> None:
     """Of two dimensions, whole, of no more elements than somebody can look at; with tables if they are few."""
     made = make(cg.Matmul.parse("512x512:512x512", dt="f16"), "gfx942", "tile=256x256x32 waves=2x2 mma=32x32x8 acc=a")
-    (way,) = made.ways.values()
+    (way,) = made.histories.values()
     found = [*pictures.fragments(way.built, 64), *pictures.instruction_fragments(made.plan)]
     sizes = {f.name: math.prod(int(n) for n in re.findall(r"(\d+) [a-z]", f.shape)) for f in found}
     assert min(sizes.values()) <= 1024 < 8192 < max(sizes.values())
@@ -346,7 +346,7 @@ def test_a_record_of_nothing(tmp_path: Path, word: str, value: object, missing: 
     assert cli.main(["gemm", "64x64:64x64", "--dt=f16", "-o", str(tmp_path / "k")]) == 0
     record = tmp_path / "k.launch.json"
     record.write_text(json.dumps({**json.loads(record.read_text()), word: value}))
-    with pytest.raises(cg.UserError, match=f"given k.launch.json without {missing}, wanted some"):
+    with pytest.raises(cg.UserError, match=f"given k.launch.json without {missing}, wanted a record that has both"):
         of_record(record, {})
 
 
@@ -362,7 +362,7 @@ def test_a_shared_tile_is_drawn_as_it_lies() -> None:
 def test_a_record_is_made_again(tmp_path: Path) -> None:
     assert cli.main(["conv", SMALL, "--dir=FWD_D", "--dt=f16", "-o", f"{tmp_path}/k"]) == 0
     again = of_record(tmp_path / "k.launch.json", {})
-    assert again.made is not None
+    assert again.generated is not None
     (remark,) = again.remarks  # and nothing of scalars that nobody chose
     assert "the same, instruction by instruction" in remark
     check(page(again))
@@ -370,7 +370,7 @@ def test_a_record_is_made_again(tmp_path: Path) -> None:
     another = "tile=32x32x32 waves=1x2 mma=16x16x16 slots=2 taps=split acc=v"
     (tmp_path / "k.s").write_text(re.sub(r"tile=\S+ waves=.* acc=v", another, text))
     other = of_record(tmp_path / "k.launch.json", {})
-    assert other.made is None
+    assert other.generated is None
     assert "other code" in other.remarks[0]
     assert other.times is not None
     check(page(other))
@@ -382,7 +382,7 @@ def test_a_record_of_another_convgen_is_told_as_far_as_it_goes(tmp_path: Path) -
     record = (tmp_path / "k.launch.json").read_text()
     (tmp_path / "k.launch.json").write_text(record.replace("64x64:64x64", "64x128:128x64"))
     other = of_record(tmp_path / "k.launch.json", {})
-    assert other.made is None
+    assert other.generated is None
     assert other.loops
     check(page(other))
 

@@ -320,7 +320,7 @@ def test_local_pointers_of_opencl_on_amd_begin_behind_static_lds(capsys: pytest.
     assert told["kernels"][0]["lds_bytes"] == 576
     two = faulty("missing_wait", {given: f"{local.format(8)}}}\n      - {{.name: more, {local.format(12)}"})
     assert check(two, "--lds", "64") == 2
-    assert "given no --arg more, wanted one: its offset in local memory" in capsys.readouterr().err
+    assert "given no --arg more, wanted --arg more=OFFSET in local memory" in capsys.readouterr().err
     assert check(two, "--lds", "64", "--arg", "more=544") == 1
 
 

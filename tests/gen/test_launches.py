@@ -54,7 +54,7 @@ USUAL = LaunchProfile(
     entry=0,
     workgroups=700,
     threads=256,
-    held={"registers": 2, "lds": 4},
+    resident={"registers": 2, "lds": 4},
     executed=(0, 699),
     distinct=1,
     instructions=1000.0,
@@ -94,7 +94,7 @@ FEW = moved(loaded=1e3, requested=1e3, asked=1e3, fill=1e3, memory=1e3, stored=1
     "changes",
     [
         {"workgroups": 1400, "rounds": 2, "last": 1},
-        {"units": {1: unit(each=1500.0, clocks=13000.0), 2: unit(2, each=3000.0, clocks=26000.0)}},
+        {"units": {1: unit(iteration=1500.0, clocks=13000.0), 2: unit(2, iteration=3000.0, clocks=26000.0)}},
         {"units": {1: unit(), 2: unit(2, clocks=30000.0)}},
         {"added": 1e8},
         moved(fill=1e11, loaded=1e11, requested=1e11, asked=1e11),
@@ -124,7 +124,7 @@ def test_further_launches_start_sooner_or_later() -> None:
                 "workgroups": 1,
                 "rounds": 0,
                 "full": 1,
-                "units": {1: unit(clocks=600.0, rounds=1.0, each=200.0, busy=IDLE)},
+                "units": {1: unit(clocks=600.0, rounds=1.0, iteration=200.0, busy=IDLE)},
                 **FEW,
             },
         ),
@@ -137,7 +137,10 @@ def test_bounds(bound: str, changes: dict[str, Any]) -> None:
 
 
 def test_where_nothing_takes_half_of_the_time_it_is_latency() -> None:
-    units = {1: unit(busy=IDLE, clocks=90_000.0, each=10_000.0), 2: unit(2, busy=IDLE, clocks=1e5, each=12_000.0)}
+    units = {
+        1: unit(busy=IDLE, clocks=90_000.0, iteration=10_000.0),
+        2: unit(2, busy=IDLE, clocks=1e5, iteration=12_000.0),
+    }
     assert timed(units=units, **FEW).bound == "latency"
 
 

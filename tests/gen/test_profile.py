@@ -190,10 +190,10 @@ def loops(**numbers: float) -> Loops:
         "resident": 2.0,
         "matrix": 512.0,
         "operands": 8192.0,
-        "each_full": 1200.0,
+        "iteration_full": 1200.0,
         "rest_full": 4000.0,
         "exposed_full": 1.0,
-        "each_last": 700.0,
+        "iteration_last": 700.0,
         "rest_last": 3000.0,
         "exposed_last": 1.0,
         "bytes_in": 1e6,
@@ -340,7 +340,7 @@ def test_constants_are_physical() -> None:
             continue  # clocks of no chip, or of several
         chip = chips()[kind.split("/")[1]]
         full = float(at_clock(chip, entry.terms, np.ones(1))[0])
-        assert 0.35 * chip.clock <= full <= 1.001 * chip.kept * chip.clock, (kind, full)
+        assert 0.35 * chip.clock <= full <= 1.001 * chip.sustained * chip.clock, (kind, full)
 
 
 def test_the_product_carries_the_constants_that_it_reaches_and_no_others() -> None:

@@ -15,7 +15,7 @@ from convgen.backends.amdgpu.sim.alu.operands import check_tuple
 from convgen.backends.amdgpu.sim.decode import Instruction, Operand
 from convgen.backends.amdgpu.sim.ds_access import locate
 from convgen.backends.amdgpu.sim.ds_atomics import note_update
-from convgen.backends.amdgpu.sim.scopes import land_met, meet
+from convgen.backends.amdgpu.sim.scopes import land_observed, publish_and_observe
 from convgen.backends.amdgpu.sim.scratch import Where
 from convgen.backends.amdgpu.sim.sources import ALIGNED
 from convgen.backends.amdgpu.sim.state import Pending, WaveGroup
@@ -89,7 +89,7 @@ def atomic_step(
 def _land_both(g: WaveGroup, pending: Pending) -> None:
     transfer.land_registers(g, pending)
     transfer.land_stores(g, pending)
-    land_met(g, pending)
+    land_observed(g, pending)
 
 
 def _find_out(g: WaveGroup, allocation: Allocation, offset: Array, size: int, lanes: Bools) -> None:
@@ -109,7 +109,7 @@ class _Atomic:
     address: Address
     function: Combine
     size: int
-    registers: tuple[int, ...]  #: of the data, then of the comparand
+    registers: tuple[int, ...]  #: registers of the data, then of the comparand
     compare: bool
     replaces: bool  #: whether the new value ignores the old one (swap), so that memory need not be defined
 
@@ -131,7 +131,7 @@ class _Atomic:
             lanes = np.ones(values.shape, np.bool_) if taken is None else taken
             if g.env.strict:
                 self._check(g, allocation, offset, lanes)
-                met = meet(g, allocation, offset, size, lanes, ticket, "update")
+                met = publish_and_observe(g, allocation, offset, size, lanes, ticket, "update")
             allocation.touch(offset[lanes], size)
             memory = allocation.data[: len(allocation.data) // size * size].view(values.dtype)
             before = combine_lanes(memory, offset // size, values, lanes, self.function, expected)

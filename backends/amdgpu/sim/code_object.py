@@ -129,7 +129,7 @@ class KernelInfo:
 
     @property
     def signature(self) -> Signature:
-        """The arguments that a launch sets; the runtime sets those that metadata calls hidden."""
+        """Return the arguments that a launch sets; the runtime sets those that metadata calls hidden."""
         given = [arg for arg in self.metadata.get(".args", ()) if not str(arg[".value_kind"]).startswith("hidden_")]
         parameters = (
             Parameter(
@@ -232,7 +232,7 @@ def source_lines(raw: bytes) -> tuple[list[int], list[str]]:
 
 
 def _image(elf: ELFFile) -> bytes:
-    """The loadable segments, laid out from virtual address 0."""
+    """Return the loadable segments, laid out from virtual address 0."""
     segments = [s for s in elf.iter_segments() if s["p_type"] == "PT_LOAD"]
     if not segments:
         raise SimulatorError("the code object is not linked: it has no loadable segments")
@@ -293,7 +293,7 @@ def _checked(kernel: Any) -> Mapping[str, Any]:
 
 
 def _notes(elf: ELFFile) -> Mapping[str, Any]:
-    """The metadata map of the NT_AMDGPU_METADATA note (type 32)."""
+    """Return the metadata map of the NT_AMDGPU_METADATA note (type 32)."""
     for section in elf.iter_sections():
         if section["sh_type"] != "SHT_NOTE":
             continue
@@ -312,7 +312,7 @@ def _notes(elf: ELFFile) -> Mapping[str, Any]:
 def _disassemble(raw: bytes, processor: str) -> str:
     tool = LLVM_OBJDUMP.find(processor)
     if tool is None:
-        wanted = f"{llvm_for(processor)}; {LLVM_OBJDUMP.wanted}"
+        wanted = f"{llvm_for(processor)}; {LLVM_OBJDUMP.how_to_install}"
         raise SimulatorError(f"no llvm-objdump found that decodes code objects for {processor} ({wanted})")
     with tempfile.TemporaryDirectory(prefix="convgen-") as folder:
         with open(Path(folder) / "kernels.hsaco", "wb") as file:

@@ -20,7 +20,7 @@ from convgen.backends.amdgpu.sim.ds_table import ATOMICS, READ2, READS, WRITE2, 
 from convgen.backends.amdgpu.sim.formats import compile_typed
 from convgen.backends.amdgpu.sim.hazards import HazardRules
 from convgen.backends.amdgpu.sim.mfma import compile_mfma
-from convgen.backends.amdgpu.sim.relative import Copies, compile_index, displaced, following, outside, skipped
+from convgen.backends.amdgpu.sim.relative import Copies, compile_index, continue_in_copy, displaced, outside, skipped
 from convgen.backends.amdgpu.sim.scalar_stores import compile_scalar_store
 from convgen.backends.amdgpu.sim.scopes import compile_cache, names
 from convgen.backends.amdgpu.sim.smem import compile_smem
@@ -122,7 +122,7 @@ class Program:
 
     @cached_property
     def places(self) -> list[Instruction]:
-        """The instructions that control flow reaches from the kernel's entry without computed jumps."""
+        """Return the instructions that control flow reaches from the kernel's entry without computed jumps."""
         return reachable(self.instructions, self.kernel.entry, follows)
 
     def compile(self, index: int) -> Step:
@@ -138,11 +138,11 @@ class Program:
         self.context.faults, self.context.base = [], index - index_in_text
         step = compile_index(instruction, self.context, self.copies) or self._compiled(instruction)
         if copy.roles and step.writes & scalar_bits(M0) and not step.control:
-            following(step, self.copies)
+            continue_in_copy(step, self.copies)
         step.overwrites = step.writes if step.kind == "salu" else 0
         step.faults = tuple(self.context.faults)
         step.produces = self.rules.relevant(step.produces)
-        step.consumes = self.rules.asked(step.consumes)
+        step.consumes = self.rules.constrained(step.consumes)
         for use in step.consumes:
             step.touches |= use.mask
         return self._set(index, step)

@@ -99,24 +99,24 @@ class Instruction:
 
     @property
     def simm16(self) -> int:
-        """The signed 16-bit immediate of SOPP and SOPK encodings."""
+        """Return the signed 16-bit immediate of SOPP and SOPK encodings."""
         low = self.words[0] & 0xFFFF
         return low - 0x10000 if low & 0x8000 else low
 
     def number(self, modifier: str, default: int = 0) -> int:
-        """An integer modifier such as `offset:64`."""
+        """Return an integer modifier such as `offset:64`."""
         text = self.modifiers.get(modifier)
         return default if text is None else int(text, 0)
 
     def bits(self, modifier: str, count: int, default: int = 0) -> tuple[bool, ...]:
-        """A bit-list modifier such as `op_sel:[0,1]`, padded with `default`."""
+        """Return a bit-list modifier such as `op_sel:[0,1]`, padded with `default`."""
         text = self.modifiers.get(modifier)
         given = [] if text is None else [item.strip() != "0" for item in text.strip("[]").split(",")]
         return tuple(given[:count]) + (bool(default),) * (count - len(given))
 
 
 def follows(i: Instruction) -> tuple[bool, tuple[int, ...]]:
-    """Whether the next instruction may follow, and the address of a branch's target."""
+    """Return whether the next instruction may follow, and the address of a branch's target."""
     if i.name == "s_branch":
         return False, (i.address + 4 + 4 * i.simm16,)
     if i.name.startswith("s_cbranch"):

@@ -119,7 +119,7 @@ def locate(
 def read_places(g: WaveGroup, step: Step, at: Located, *, guess: bool = False) -> tuple[Array, Bools | None]:
     """Read LDS and stamp the read; return data and undefined words [words, waves, lanes].
 
-    A `guess` may be stale, as a compare-and-swap follows that checks it.
+    A `guess` is a read whose value a compare-and-swap may check later; it may be stale.
     """
     lds, lanes, units = g.env.local, at.lanes, at.units
     data = lds.load(at.stretch)
@@ -153,7 +153,7 @@ def write_places(g: WaveGroup, step: Step, at: Located, values: Array, poison: B
         if some is None:
             lds.store(at.stretch, values)
         else:
-            lds.store(at.stretch.some(some), values[:, some])
+            lds.store(at.stretch.lanes_of(some), values[:, some])
         return
     clean: Array | int = 1
     if poison is not None:
@@ -167,7 +167,7 @@ def write_places(g: WaveGroup, step: Step, at: Located, values: Array, poison: B
     else:
         mine = np.broadcast_to(g.stamp, place.shape)[some]
         kept = clean if isinstance(clean, int) else clean[:, some]
-        lds.write(g, step, at.stretch.some(some), values[:, some], units[:, some], mine, kept, np.argwhere(some))
+        lds.write(g, step, at.stretch.lanes_of(some), values[:, some], units[:, some], mine, kept, np.argwhere(some))
 
 
 def data_poison(g: WaveGroup, registers: tuple[int, ...]) -> Bools | None:

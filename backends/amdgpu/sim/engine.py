@@ -38,7 +38,7 @@ class WaveEngine(Engine[WaveGroup, Step]):
         parts = [(group, group.env, [(id(group.env), int(slot)) in busy for slot in group.slot]) for group in waiting]
         passing = {(id(env), int(slot)): env for group, env, held in parts for slot in group.slot[~np.array(held)]}
         for (_, slot), env in passing.items():
-            env.local.settle(slot, int(env.epoch[slot]))
+            env.local.report_stale_guesses(slot, int(env.epoch[slot]))
             env.epoch[slot] += np.uint32(1)
         released: list[WaveGroup] = []
         still: list[WaveGroup] = []
@@ -55,7 +55,7 @@ class WaveEngine(Engine[WaveGroup, Step]):
         return released, still
 
     def _looks_out(self, g: WaveGroup) -> bool:
-        """Whether an atomic operation has just returned, as in loops that wait for other workgroups."""
+        """Return whether an atomic operation has just returned, as in loops that wait for other workgroups."""
         polled, g.polled = g.polled, False
         return polled
 
@@ -65,7 +65,7 @@ class WaveEngine(Engine[WaveGroup, Step]):
         waves = [(g.pc, g.mode, g.wave_ids().tobytes(), g.s.tobytes(), hash(g.v.tobytes())) for g in groups]
         return tuple(waves), tuple(local.values())
 
-    def _reinforce(self) -> WaveGroup | None:
+    def _begin_more(self) -> WaveGroup | None:
         return self._more()
 
     def _does_something(self, g: WaveGroup, step: Step) -> bool:
@@ -75,12 +75,12 @@ class WaveEngine(Engine[WaveGroup, Step]):
         if self.look is not None:
             self.look(g, step)
         if self.strict:
-            self._look(g, step)
+            self._check_rules(g, step)
         if g.matrix_bits & step.writes:
             g.forget_matrices(step.writes)
         g.now += step.wait_states
 
-    def _look(self, g: WaveGroup, step: Step) -> None:
+    def _check_rules(self, g: WaveGroup, step: Step) -> None:
         """Check an instruction against loads in flight and hazards before it executes; record its own hazards."""
         if step.faults:
             self._report(g, step, step.faults)

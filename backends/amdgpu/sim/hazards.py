@@ -240,7 +240,7 @@ class HazardRules:
     def __init__(self, arch: str) -> None:
         self.table = TABLES[arch]
         self.horizon: dict[str, int] = {}
-        self._kinds: dict[str, frozenset[str]] = {}  #: of events that some row asks about, by role
+        self._kinds: dict[str, frozenset[str]] = {}  #: kinds of events in some row of the table, by role
         for (kind, role), row in self.table.items():
             self.horizon[kind] = max(self.horizon.get(kind, 0), *row.states.values())
             role = role.partition("_")[0] if role.startswith(("c_", "c64_")) else role
@@ -250,7 +250,7 @@ class HazardRules:
         """Return the events that some row of the table mentions."""
         return tuple(item for item in produced if item.mask and item.kind in self.horizon)
 
-    def asked(self, uses: Iterable[Consumes]) -> tuple[Consumes, ...]:
+    def constrained(self, uses: Iterable[Consumes]) -> tuple[Consumes, ...]:
         """Return the uses that some row of the table mentions."""
         return tuple(use for use in uses if use.mask and use.role in self._kinds)
 

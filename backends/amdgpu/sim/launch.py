@@ -136,7 +136,7 @@ def _work_items(g: WaveGroup, descriptor: Descriptor, launch: LaunchRequest, thr
 
 
 def _user_values(env: Environment, descriptor: Descriptor) -> list[tuple[bool, int]]:
-    """The user SGPRs in order, as (defined, value)."""
+    """Return the user SGPRs in order, as (defined, value)."""
     by_name = env.memory.by_name
     kernarg = by_name[KERNARG]
 

@@ -105,7 +105,7 @@ def _enter(g: WaveGroup, copies: Copies) -> None:
         g.targets = np.array(targets)
 
 
-def following(step: Step, copies: Copies) -> None:
+def continue_in_copy(step: Step, copies: Copies) -> None:
     """Make a step that writes M0 under relative addressing continue in the copy for the new index."""
     inner = step.run
 
@@ -118,7 +118,7 @@ def following(step: Step, copies: Copies) -> None:
 
 
 def skipped(instruction: Instruction) -> bool:
-    """Whether an instruction does nothing under MODE.VSKIP."""
+    """Return whether an instruction does nothing under MODE.VSKIP."""
     return instruction.name.startswith(_VECTOR)
 
 

@@ -10,14 +10,14 @@ from convgen.backends.amdgpu.sim.step import Context, Step
 from convgen.backends.amdgpu.sim.waits import issue
 from convgen.backends.sim.causality import Who
 from convgen.backends.sim.device_memory import Allocation
-from convgen.backends.sim.global_access import everyone
+from convgen.backends.sim.global_access import thread_states
 from convgen.backends.sim.wave_arrays import Array, Bools
 
 _CACHES = frozenset("buffer_wbinvl1 buffer_wbinvl1_vol buffer_wbl2 buffer_invl2 buffer_inv".split())
 
 
 def names(instruction: Instruction, operation: str) -> bool:
-    """Whether an instruction has the mnemonic and all modifiers of `operation`."""
+    """Return whether an instruction has the mnemonic and all modifiers of `operation`."""
     return operation.startswith(instruction.name) and set(operation.split()) <= set(instruction.text.split())
 
 
@@ -51,16 +51,16 @@ def _land_release(g: WaveGroup, pending: Pending) -> None:
     upto, epochs = pending.payload
     assert upto is not None
     assert epochs is not None
-    for who, ticket, epoch in zip(everyone(g), upto[:, 0], epochs[:, 0], strict=True):
+    for who, ticket, epoch in zip(thread_states(g), upto[:, 0], epochs[:, 0], strict=True):
         g.env.causality.release(Who(who.thread, who.group, int(epoch)), int(ticket))
 
 
 def _acquire(g: WaveGroup) -> None:
-    for who in everyone(g):
+    for who in thread_states(g):
         g.env.causality.acquire(who, g.env.causality.observed(who.thread))
 
 
-def meet(
+def publish_and_observe(
     g: WaveGroup, allocation: Allocation, offset: Array, size: int, lanes: Bools | None, ticket: int, kind: str
 ) -> Array | None:
     """Publish by an atomic operation at byte offsets [waves, lanes]; return what each wave observes (`causality`)."""
@@ -69,17 +69,17 @@ def meet(
         return None
     if kind != "load" and not g.env.arch.scope.release:
         upto = min(g.outstanding_stores(), default=ticket) - 1
-        for who in everyone(g):
+        for who in thread_states(g):
             causality.release(who, upto)
     if kind != "load":
         unwaited = frozenset(t for p in g.vm if p.step.kind == "vmem_store" for t in p.tickets) - {ticket}
         for thread in map(int, g.wave_ids()):
             causality.leave_unwaited(thread, ticket, unwaited)
     some = np.ones(offset.shape, np.bool_) if lanes is None else lanes
-    return causality.meet(allocation, allocation.units(offset, size), some, map(int, g.wave_ids()), kind)
+    return causality.publish_and_observe(allocation, allocation.units(offset, size), some, map(int, g.wave_ids()), kind)
 
 
-def land_met(g: WaveGroup, pending: Pending) -> None:
+def land_observed(g: WaveGroup, pending: Pending) -> None:
     """Record what the waves of a returned atomic operation observe. Payload 4: numbers of publications [waves, 1]."""
     met = pending.payload[4]
     if met is not None:

@@ -114,7 +114,7 @@ def wave_bytes(size: int) -> int:
 
 
 def is_scratch(words: U32) -> bool:
-    """Whether descriptor words [4, waves] have the swizzle of the private segment."""
+    """Return whether descriptor words [4, waves] have the swizzle of the private segment."""
     return bool(((words[3] & np.uint32(_LAYOUT)) == WORD3).all() and (words[1] >> np.uint32(31)).all())
 
 

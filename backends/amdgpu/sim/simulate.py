@@ -33,7 +33,7 @@ def signatures(code_object: bytes) -> dict[str, Signature]:
 
 
 REGISTER_BYTES = 64 << 20  #: vector registers and their poison that a batch may hold
-BATCH_WAVES = 128
+BATCH_WAVES = 128  #: waves that a batch simulates together, at most
 
 
 def simulate(
@@ -76,7 +76,7 @@ def _program(kernel: KernelInfo, arch: str, approximate: int | None) -> Program:
 class _Run(Run):
     sources = SOURCES
     scrutiny = STRICT
-    _begun: list[Environment]  #: of the running batch, and of workgroups started because it waited for them
+    _begun: list[Environment]  #: the running batch's, and those of workgroups that it waits for
 
     def load(self, code_object: bytes, *, strict: bool, approximate: int | None) -> None:
         """Load a code object and place its image in memory."""
@@ -112,17 +112,17 @@ class _Run(Run):
         begin = partial(self._begin, program, launch, waves, lds_bytes)
         self._living, self._begun = 0, []
 
-        def reinforce() -> WaveGroup | None:
+        def begin_more() -> WaveGroup | None:
             more = self._next()
             return None if more is None else begin(more)
 
         first = begin(groups)
-        engine = WaveEngine(first.env, program, self.limit, reinforce)
+        engine = WaveEngine(first.env, program, self.limit, begin_more)
         engine.look = self.look
         engine.run(first)
         for env in self._begun:
             for slot in range(len(env.epoch)):
-                env.local.settle(slot, int(env.epoch[slot]))
+                env.local.report_stale_guesses(slot, int(env.epoch[slot]))
 
     def _begin(self, program: Program, launch: LaunchRequest, waves: int, lds_bytes: int, groups: Array) -> WaveGroup:
         """Return the waves of some workgroups at the kernel's entry, in an environment of their own."""
@@ -142,7 +142,7 @@ class _Run(Run):
         return first
 
 
-def standing(code_object: bytes, kernel: str, threads: int) -> tuple[Program, WaveGroup]:
+def waves_at_entry(code_object: bytes, kernel: str, threads: int) -> tuple[Program, WaveGroup]:
     """Return the waves of one workgroup at the kernel's entry, with arguments and registers zero except for ids."""
     run = _Run({}, (), 1, "forward", MAX_INSTRUCTIONS)
     run.load(code_object, strict=False, approximate=None)

@@ -159,15 +159,15 @@ class WaveGroup(Threads):
         self.poison |= bit
 
     def vector_poison(self, register: int) -> Bools | None:
-        """The poisoned lanes of a vector register, None when there are none."""
+        """Return the poisoned lanes of a vector register, None when there are none."""
         return self.vp[register] if self.poison >> register & 1 else None
 
     def scalar_poison(self, register: int) -> Bools | None:
-        """The waves for which a scalar register is poisoned, None when there are none."""
+        """Return the waves for which a scalar register is poisoned, None when there are none."""
         return self.sp[register] != 0 if self.poison >> (SCALAR_BIT + register) & 1 else None
 
     def undefined_bits(self, register: int) -> U32:
-        """The bits of a scalar register that are undefined, [waves]."""
+        """Return the bits of a scalar register that are undefined, [waves]."""
         clean = not self.poison >> (SCALAR_BIT + register) & 1
         return np.zeros(self.count, np.uint32) if clean else self.sp[register].copy()
 

@@ -68,7 +68,7 @@ class Context:
         return operand.index + (self.descriptor.accum_offset if operand.kind == "a" else 0)
 
     def bits(self, *operands: Operand) -> int:
-        """The register set of operands; constants have none."""
+        """Return the register set of operands; constants have none."""
         registers = 0
         for operand in operands:
             if operand.is_vector:

@@ -14,14 +14,14 @@ from convgen.backends.amdgpu.sim.atomics import atomic_step
 from convgen.backends.amdgpu.sim.decode import M0, Instruction, Operand, require_plain
 from convgen.backends.amdgpu.sim.ds_access import locate, read_places, write_places
 from convgen.backends.amdgpu.sim.hazards import Consumes
-from convgen.backends.amdgpu.sim.scopes import land_met, meet
+from convgen.backends.amdgpu.sim.scopes import land_observed, publish_and_observe
 from convgen.backends.amdgpu.sim.scratch import Where
 from convgen.backends.amdgpu.sim.sources import ALIGNED
 from convgen.backends.amdgpu.sim.state import Pending, WaveGroup, scalar_bits
 from convgen.backends.amdgpu.sim.step import Context, Step, unsupported
 from convgen.backends.amdgpu.sim.stores import store_checked
 from convgen.backends.amdgpu.sim.waits import issue
-from convgen.backends.sim.global_access import issue_store, load_lanes
+from convgen.backends.sim.global_access import LoadKind, issue_store, load_lanes
 from convgen.backends.sim.local import Stretch
 from convgen.backends.sim.wave_arrays import Array, Bools, any_along, united
 from convgen.ir.record import frozen
@@ -65,14 +65,16 @@ def compile_vmem(instruction: Instruction, context: Context) -> Step | None:
     return _load(instruction, context, width, target, make(instruction, context, operands), space)
 
 
-def load_words(g: WaveGroup, step: Step, where: Where, size: int, atomic: str = "") -> tuple[Array, Bools | None]:
+def load_words(
+    g: WaveGroup, step: Step, where: Where, size: int, kind: LoadKind = LoadKind.PLAIN
+) -> tuple[Array, Bools | None]:
     """Load `size` bytes per lane; words outside a descriptor's range read 0."""
     if where.local is not None:
         return load_flat(g, step, where, size)
     if where.pieces is not None:
         return _load_pieces(g, step, where)
     if where.words is None:
-        return load_lanes(g, step, where.address, size, where.lanes, atomic=atomic)
+        return load_lanes(g, step, where.address, size, where.lanes, kind=kind)
     data, poison = [], []
     for word, lanes in enumerate(where.words):
         got, bad = load_lanes(g, step, where.address + np.uint64(where.stride * word), 4, lanes)
@@ -103,20 +105,20 @@ def _store_pieces(g: WaveGroup, step: Step, where: Where, values: Array, ticket:
 
 
 def _may_be_atomic(instruction: Instruction, context: Context, width: transfer.Width) -> bool:
-    """Whether a store may be a flag that other workgroups wait for."""
+    """Return whether a store may be a flag that other workgroups wait for."""
     modifier = context.arch.scope.store
     return context.text.tracked and width.size >= 4 and (not modifier or modifier in instruction.modifiers)
 
 
 def _met(g: WaveGroup, where: Where, size: int, ticket: int, kind: str) -> Array | None:
-    """Publish by an atomic load or store; return what each wave observes (`scopes.meet`)."""
+    """Publish by an atomic load or store; return what each wave observes (`scopes.publish_and_observe`)."""
     met: Array | None = None
     for allocation, some in g.env.memory.resolve(where.address, size, where.lanes)[0]:
         taken = some if some is not None else where.lanes
         offset = (where.address - np.uint64(allocation.base)).astype(np.int64)
         if taken is not None:
             offset = np.where(taken, offset, 0)
-        met = meet(g, allocation, offset, size, taken, ticket, kind)
+        met = publish_and_observe(g, allocation, offset, size, taken, ticket, kind)
     return met
 
 
@@ -155,19 +157,20 @@ def _load(
     writes, land = step.writes, transfer.landing(width)
     scope = context.arch.scope
     atomic = context.text.tracked and width.size >= 4 and scope.load in instruction.modifiers
-    meets = ("operations" if scope.store else "stores") if atomic else ""
-    meets = meets or ("guess" if context.text.swaps and width.size in (4, 8) else "")
+    kind = LoadKind.GUESS if context.text.swaps and width.size in (4, 8) else LoadKind.PLAIN
+    if atomic:
+        kind = LoadKind.ATOMIC if scope.store else LoadKind.ATOMIC_UNMARKED
     if atomic:
         plain = land
 
         def land(g: WaveGroup, pending: Pending) -> None:
             plain(g, pending)
-            land_met(g, pending)
+            land_observed(g, pending)
 
     def run(g: WaveGroup) -> None:
         transfer.check_address(g, step, address)
         where = address.resolve(g, step, width.size, transfer.active(g))
-        data, poison = load_words(g, step, where, width.size, meets)
+        data, poison = load_words(g, step, where, width.size, kind)
         g.env.counters["global_read_bytes"] += where.moved(g.active_lanes(), width.size)
         if poison is not None and where.private:
             g.env.scratch.recall(g, where, registers, poison)

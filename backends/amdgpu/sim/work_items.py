@@ -13,7 +13,7 @@ from convgen.backends.amdgpu.sim.state import WaveGroup
 from convgen.backends.amdgpu.sim.step import Context, Step
 from convgen.backends.simulation import Source
 
-_BITS = 10  #: of each id
+_BITS = 10  #: bits of each id
 _ZERO = Source(
     "AMDGPUUsage asks; but AITER's GEMMs, which ship, read ids that are 0 in their workgroups", required=False
 )

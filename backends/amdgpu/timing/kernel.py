@@ -14,7 +14,7 @@ from convgen.backends.amdgpu.tables import WAVE
 from convgen.backends.amdgpu.timing.lds_places import lds_clocks
 from convgen.backends.amdgpu.timing.ops import Op, Port, op_of, registers_of
 from convgen.backends.amdgpu.timing.unit import Latencies, Unit, busy_of
-from convgen.backends.steady_loop import TURNS, Steady
+from convgen.backends.steady_loop import ITERATIONS, Steady
 from convgen.backends.timing import (
     LATER,
     KernelProfile,
@@ -77,12 +77,12 @@ class _Kernel:
 
     @cached_property
     def threads(self) -> int:
-        """The work-items of a workgroup."""
+        """Return the work-items of a workgroup."""
         return most_threads(self._program.kernel)
 
     @cached_property
     def resident(self) -> int:
-        """The workgroups that a CU holds."""
+        """Return the workgroups that a CU holds."""
         kernel = self._program.kernel
         return max(1, min(groups_held(kernel, self.arch, self.waves, shared_bytes(kernel)).values()))
 
@@ -93,7 +93,7 @@ class _Kernel:
 
     @cached_property
     def _parts(self) -> tuple[range, list[int], range]:
-        """The indices of the instructions before the hot code, in it and after it."""
+        """Return the indices of the instructions before the hot code, in it and after it."""
         code, hot, _ = hot_code(self._program.kernel, self.arch)
         index = self._program.context.text.index_of
         body = sorted(index[i.address] for i in hot)
@@ -112,18 +112,18 @@ class _Kernel:
 
     @cached_property
     def flop(self) -> int:
-        """The operations of an iteration of a workgroup."""
+        """Return the operations of an iteration of a workgroup."""
         return self._flops[1] * self.waves
 
     @cached_property
     def _flops(self) -> tuple[int, int, int]:
-        """The operations of a wave before the hot code, in it and after it."""
+        """Return the operations of a wave before the hot code, in it and after it."""
         before, body, after = (sum(flop(self._program.instructions[n]) for n in part) for part in self._parts)
         return before, body, after
 
     @cached_property
     def matrix(self) -> float:
-        """The clocks of the matrix unit for an iteration of one wave."""
+        """Return the clocks of the matrix unit for an iteration of one wave."""
         return sum(op.busy for op in self._ops[1] if op.port is Port.MATRIX)
 
     def pace(self, groups: int, latency: float) -> Pace:
@@ -132,12 +132,12 @@ class _Kernel:
         Products outside the loop count as further iterations of equal length.
         """
         soon, later = (self._steady(groups, each) for each in (latency, latency + LATER))
-        rest = max(0.0, soon.around - self._beside * soon.each)
-        return Pace(soon.each, rest, exposed(soon.each, later.each))
+        rest = max(0.0, soon.rest - self._beside * soon.iteration)
+        return Pace(soon.iteration, rest, exposed(soon.iteration, later.iteration))
 
     @cached_property
     def _beside(self) -> float:
-        """The iterations that products outside the loop amount to."""
+        """Return the iterations that products outside the loop amount to."""
         before, body, after = self._flops
         return (before + after) / body if body else 0.0
 
@@ -149,11 +149,11 @@ class _Kernel:
         lines = (line_of(i, i.address - first.address, self.arch) for i in code)
         timed = tuple(TimedLine(line, stall) for line, stall in zip(lines, steady.stalls))
         busy = _busy(self._ops[1], groups * self.waves)
-        return LoopProfile(groups, is_loop, steady.each, steady.around, busy, timed)
+        return LoopProfile(groups, is_loop, steady.iteration, steady.rest, busy, timed)
 
     def _steady(self, groups: int, latency: float) -> Steady:
         before, body, after = self._ops
-        streams = ([*before, *(body * turns), *after] for turns in TURNS)
+        streams = ([*before, *(body * turns), *after] for turns in ITERATIONS)
         short, long = (Unit(Latencies(latency)).run([[ops] * self.waves] * groups) for ops in streams)
         return Steady.of(short, long, len(before), len(body))
 

@@ -29,7 +29,7 @@ from convgen.ir.record import evolve, frozen
 
 _EXECUTED = 8  #: workgroups to execute, spread evenly over the grid
 _WINDOW = 3  #: loop iterations that suffice to see which lines workgroups share
-_NEVER = 1 << 30  #: limit of findings: waves go on whatever is found
+_NEVER = 1 << 30  #: limit of findings, so that none stops a run
 _WAITS_FOR_OTHERS = "no-progress"  #: finding: a workgroup waits for one that does not run
 
 
@@ -97,10 +97,10 @@ class _Launch:
         if not alone:
             ran = self._run(None)
         streams = ran.longest
-        met = self._run(self.sample, last=True) if ran.trace.turns else ran
-        if met is not ran:  # one workgroup on the CU is the last to arrive, where workgroups count themselves
-            streams = [met.longest[0], *streams[1:]]
-            ran.trace.instructions.update(met.trace.instructions)
+        last_arrivals = self._run(self.sample, last=True) if ran.trace.turns else ran
+        if last_arrivals is not ran:  # one workgroup on the CU is the last to arrive, where workgroups count themselves
+            streams = [last_arrivals.longest[0], *streams[1:]]
+            ran.trace.instructions.update(last_arrivals.trace.instructions)
         lengths = [len(ops) for ops in ran.trace.waves.values()]
         return LaunchProfile(
             kernel=self.request.kernel,
@@ -108,20 +108,20 @@ class _Launch:
             entry=self.program.kernel.descriptor.entry,
             workgroups=self.workgroups,
             threads=prod(self.request.workgroup),
-            held=self.held,
+            resident=self.resident,
             executed=self.sample,
             distinct=len({tuple(map(tuple, waves)) for waves in ran.waves.values()}),
             instructions=sum(lengths) / max(1, len(lengths)),
             work=work_of(
                 ran.amounts,
-                lambda groups: self._run(groups if alone else None, looked_at=groups).amounts,
+                lambda groups: self._run(groups if alone else None, traced=groups).amounts,
                 self.workgroups,
                 self.machine.units,
                 self.full,
             ),
             flop=ran.trace.flop / ran.ran,
             element=ran.element,
-            moved=self._with_meetings(self._moved(ran), ran, met),
+            moved=self._with_meetings(self._moved(ran), ran, last_arrivals),
             added=ran.report.counters.get("atomic_bytes", 0) / ran.ran * self.workgroups,
             full=self.full,
             rounds=self.workgroups // (self.full * self.machine.units),
@@ -137,7 +137,7 @@ class _Launch:
 
     @cached_property
     def sample(self) -> tuple[int, ...]:
-        """The workgroups that are executed."""
+        """Return the workgroups that are executed."""
         return tuple(sorted(set(np.linspace(0, self.workgroups - 1, _EXECUTED).round().astype(int).tolist())))
 
     @cached_property
@@ -147,13 +147,13 @@ class _Launch:
 
     @cached_property
     def body(self) -> set[int]:
-        """The addresses of the hot loop; empty if no loop is hot."""
+        """Return the addresses of the hot loop; empty if no loop is hot."""
         _, hot, is_loop = hot_code(self.program.kernel, self.machine.target)
         return {i.address for i in hot if is_loop}
 
     @cached_property
-    def held(self) -> dict[str, int]:
-        """The workgroups that a CU holds, by limiting resource."""
+    def resident(self) -> dict[str, int]:
+        """Return the workgroups that a CU holds, by limiting resource."""
         waves = ceil(prod(self.request.workgroup) / WAVE)
         shared = max(self.program.kernel.descriptor.group_segment, self.request.shared_bytes)
         return groups_held(self.program.kernel, self.machine.target, waves, shared)
@@ -161,7 +161,7 @@ class _Launch:
     @property
     def full(self) -> int:
         """Return the workgroups on a CU at a time, if there are enough."""
-        return max(1, min(*self.held.values(), ceil(self.workgroups / self.machine.units)))
+        return max(1, min(*self.resident.values(), ceil(self.workgroups / self.machine.units)))
 
     @property
     def last(self) -> int:
@@ -169,18 +169,18 @@ class _Launch:
         return ceil(self.workgroups % (self.full * self.machine.units) / self.machine.units)
 
     def _run(
-        self, groups: tuple[int, ...] | None, *, looked_at: tuple[int, ...] | None = None, last: bool = False
+        self, groups: tuple[int, ...] | None, *, traced: tuple[int, ...] | None = None, last: bool = False
     ) -> _Executed:
         """Execute some workgroups, or the whole grid (None) if they wait for others.
 
-        `looked_at` (default: the sample) are traced; with `last`, they behave as the last to arrive where workgroups
-        count themselves.
+        `traced` (default: the sample) are recorded; with `last`, they behave as the last to arrive, if workgroups count
+        their arrivals.
         """
-        wanted = frozenset(self.sample if looked_at is None else looked_at)
+        wanted = frozenset(self.sample if traced is None else traced)
         trace, reads = Trace(self.program.context, wanted, last), Reads(self.machine.line_bytes)
         memory, request = self.buffers(), evolve(self.request, groups=groups)
-        looks = Scrutiny(watch=trace)
-        report = simulate(self.code, [request], memory, observe=reads, scrutiny=looks, max_findings=_NEVER)
+        scrutiny = Scrutiny(watch=trace)
+        report = simulate(self.code, [request], memory, observe=reads, scrutiny=scrutiny, max_findings=_NEVER)
         return _Executed(trace, self.workgroups if groups is None else len(groups), reads, memory, report)
 
     def _moved(self, ran: _Executed) -> Moved:
@@ -190,11 +190,11 @@ class _Launch:
         share = Share(self.machine, self.workgroups, self.full)
         return moved(self.code, self.request, ran.memory, share, ran.reads, ran.ran, lengths)
 
-    def _with_meetings(self, moved: Moved, ran: _Executed, met: _Executed) -> Moved:
+    def _with_meetings(self, moved: Moved, ran: _Executed, last_arrivals: _Executed) -> Moved:
         """Add the traffic of workgroups that arrive last and reduce the results of others: it misses all caches."""
-        share = met.trace.share_of_last * self.workgroups / ran.ran
-        read = max(0, met.reads.count - ran.reads.count) * self.machine.line_bytes * share
-        stored = max(0, met.reads.stored - ran.reads.stored) * share
+        share = last_arrivals.trace.share_of_last * self.workgroups / ran.ran
+        read = max(0, last_arrivals.reads.count - ran.reads.count) * self.machine.line_bytes * share
+        stored = max(0, last_arrivals.reads.stored - ran.reads.stored) * share
         return Moved(
             loaded=moved.loaded + read,
             requested=moved.requested + read,
@@ -219,5 +219,5 @@ class _Launch:
 
         soon, later = (Unit(Latencies(latency)) for latency in (self.latency, self.latency + LATER))
         paces = steady(soon, self.rounds), steady(later, self.rounds // 2)
-        rounds, course = with_most(self.rounds), run(soon, self.rounds)
-        return unit_profile(ran.trace, rounds, course, paces, self.program.kernel.descriptor.entry)
+        rounds, model_run = with_most(self.rounds), run(soon, self.rounds)
+        return unit_profile(ran.trace, rounds, model_run, paces, self.program.kernel.descriptor.entry)

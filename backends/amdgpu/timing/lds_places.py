@@ -16,7 +16,7 @@ from convgen.backends.amdgpu.sim.banks import wave_conflicts
 from convgen.backends.amdgpu.sim.compile import Program
 from convgen.backends.amdgpu.sim.decode import EXEC, Instruction
 from convgen.backends.amdgpu.sim.ds_table import READ2, READS, WRITE2, WRITES
-from convgen.backends.amdgpu.sim.simulate import standing
+from convgen.backends.amdgpu.sim.simulate import waves_at_entry
 from convgen.backends.amdgpu.sim.state import WaveGroup, scalar_bits
 from convgen.backends.amdgpu.sim.step import Context
 from convgen.backends.sim.errors import SimulatorError, Unsupported
@@ -33,7 +33,7 @@ def lds_clocks(code: bytes, kernel: str, threads: int, order: Iterable[int]) -> 
 
     `order` lists the instructions in execution order.
     """
-    program, waves = standing(code, kernel, threads)
+    program, waves = waves_at_entry(code, kernel, threads)
     clocks: dict[int, float] = {}
     for index in order:
         instruction = program.instructions[index]

@@ -62,8 +62,8 @@ class Reads:
     def of(self, groups: Collection[int]) -> Ints:
         """Return the distinct lines of some workgroups."""
         wanted = np.array(sorted(groups), np.int64)
-        found = [line[np.isin(group, wanted)] for group, line in zip(self.groups, self.lines, strict=True)]
-        return np.unique(np.concatenate([np.zeros(0, np.int64), *found]))
+        lines = [line[np.isin(group, wanted)] for group, line in zip(self.groups, self.lines, strict=True)]
+        return np.unique(np.concatenate([np.zeros(0, np.int64), *lines]))
 
     def missed(self, groups: Collection[int], capacity: int) -> tuple[int, int]:
         """Return the lines that some workgroups request of a cache of `capacity` lines, and those that miss."""
@@ -134,9 +134,9 @@ def moved(
 ) -> Moved:
     """Return the traffic of a launch; `whole` has the reads of `executed` workgroups that ran to their end."""
     machine, every = share.machine, share.workgroups / executed
-    seen = _look(code, launch, buffers, share, lengths)
+    seen = _run_two_rounds(code, launch, buffers, share, lengths)
     requested = whole.count * every * machine.line_bytes
-    asked = requested * seen.lacking(_L1_BYTES[machine.target] // machine.line_bytes)
+    asked = requested * seen.miss_rate(_L1_BYTES[machine.target] // machine.line_bytes)
     there = sum(len(_bytes_of(buffers[name])) for name in whole.buffers if name in buffers)
     fill = min(asked, seen.fill(whole.count / executed))
     if there <= machine.l2_bytes:
@@ -157,10 +157,10 @@ class _Seen:
     rounds: tuple[list[int], list[int]]
     reads: Reads
 
-    def lacking(self, capacity: int) -> float:
+    def miss_rate(self, capacity: int) -> float:
         """Return the miss rate of an L1 of `capacity` lines."""
-        found = [self.reads.missed(self.share.unit(n), capacity) for n in range(min(_UNITS, self.share.units))]
-        asked, lacking = (sum(counts) for counts in zip(*found))
+        counts_by_unit = [self.reads.missed(self.share.unit(n), capacity) for n in range(min(_UNITS, self.share.units))]
+        asked, lacking = (sum(counts) for counts in zip(*counts_by_unit))
         return lacking / asked if asked else 1.0
 
     def fill(self, lines: float) -> float:
@@ -183,7 +183,7 @@ class _Seen:
         return machine.dies * (first + later * per_group)
 
 
-def _look(code: bytes, launch: LaunchRequest, buffers: Buffers, share: Share, lengths: Lengths) -> _Seen:
+def _run_two_rounds(code: bytes, launch: LaunchRequest, buffers: Buffers, share: Share, lengths: Lengths) -> _Seen:
     """Run the workgroups of two rounds, or of one, to their end or up to a limit of instructions."""
     waves = -(-int(np.prod(launch.workgroup)) // WAVE)
     first, second = share.round(0), share.round(1)

@@ -8,7 +8,7 @@ from itertools import pairwise
 from math import ceil
 
 from convgen.backends.amdgpu.timing.ops import Op, Port
-from convgen.backends.amdgpu.timing.unit import Course, Unit
+from convgen.backends.amdgpu.timing.unit import ModelRun, Unit
 from convgen.ir.record import frozen
 
 _PERIODS = (1, 2, 3, 4)  #: iterations after which a loop may repeat itself: its shared-memory slots rotate
@@ -20,7 +20,7 @@ class Rounds:
 
     workgroups: Sequence[Sequence[list[Op]]]
     marks: Sequence[list[int]]  #: for each wave, the indices of the instructions with which iterations begin
-    standing: tuple[int, int]  #: range of iterations that represent those left out
+    representing: tuple[int, int]  #: range of iterations that represent those left out
     left_out: int
 
     @property
@@ -31,14 +31,14 @@ class Rounds:
     @property
     def weight(self) -> float:
         """Return how often each representing iteration counts."""
-        first, last = self.standing
+        first, last = self.representing
         return 1 + self.left_out / (last - first) if self.left_out else 1.0
 
     def weights(self, wave: int, instructions: int) -> list[float]:
         """Return how often each instruction of a wave counts."""
         weights = [1.0] * instructions
         if self.left_out:
-            first, last = (self.marks[wave][n] for n in self.standing)
+            first, last = (self.marks[wave][n] for n in self.representing)
             weights[first:last] = [self.weight] * (last - first)
         return weights
 
@@ -47,10 +47,10 @@ class Rounds:
         more = fewer.left_out - self.left_out
         return clocks / more if more else 0.0
 
-    def repeated(self, turns: int) -> list[list[list[Op]]]:
-        """Return the waves with all iterations but the last repeated `turns` times."""
+    def repeated(self, times: int) -> list[list[list[Op]]]:
+        """Return the waves with all iterations but the last repeated `times` times."""
         marks = iter(self.marks)
-        return [[_repeated(ops, next(marks), turns) for ops in group] for group in self.workgroups]
+        return [[_repeated(ops, next(marks), times) for ops in group] for group in self.workgroups]
 
     def steady(self, unit: Unit, count: int) -> float:
         """Return the clocks of an iteration in the steady state.
@@ -61,33 +61,33 @@ class Rounds:
         followed = sum(max(0, len(m) - 1) for m in self.marks) / len(self.marks)
         if not followed:
             return self.clocks(unit.run(self.workgroups), 0.0)[1]
-        turns = ceil(count / followed)
-        short, long = (unit.run(self.repeated(n)).end for n in (turns, 2 * turns))
-        return (long - short) / (turns * followed)
+        times = ceil(count / followed)
+        short, long = (unit.run(self.repeated(n)).end for n in (times, 2 * times))
+        return (long - short) / (times * followed)
 
-    def clocks(self, course: Course, pace: float) -> tuple[float, float]:
+    def clocks(self, result: ModelRun, pace: float) -> tuple[float, float]:
         """Return the clocks of a run with all iterations, and from one iteration to the next.
 
         Left-out iterations take `pace` clocks each. If no iteration follows another, the second value is from the first
         matrix instruction to the last, or all clocks if there is none.
         """
-        total = course.end + self.left_out * pace
+        total = result.end + self.left_out * pace
         if self.left_out:
             return total, pace
-        between = [wave.issued[m[-1]] - wave.issued[m[0]] for wave, m in zip(course.waves, self.marks) if m]
+        between = [wave.issued[m[-1]] - wave.issued[m[0]] for wave, m in zip(result.waves, self.marks) if m]
         steps = sum(len(m) - 1 for m in self.marks if m)
-        return total, sum(between) / steps if steps else _multiplying(course) or total
+        return total, sum(between) / steps if steps else _multiplying(result) or total
 
 
-def _repeated(ops: list[Op], marks: list[int], turns: int) -> list[Op]:
-    return ops[: marks[0]] + ops[marks[0] : marks[-1]] * turns + ops[marks[-1] :] if marks else ops
+def _repeated(ops: list[Op], marks: list[int], times: int) -> list[Op]:
+    return ops[: marks[0]] + ops[marks[0] : marks[-1]] * times + ops[marks[-1] :] if marks else ops
 
 
-def _multiplying(course: Course) -> float:
+def _multiplying(result: ModelRun) -> float:
     """Return the clocks from the first matrix instruction to the last; 0 if there is none."""
-    waves = ((op, at) for wave in course.waves for op, at in zip(wave.ops, wave.issued))
-    found = [at for op, at in waves if op.port is Port.MATRIX]
-    return max(found) - min(found) if found else 0.0
+    waves = ((op, at) for wave in result.waves for op, at in zip(wave.ops, wave.issued))
+    times = [at for op, at in waves if op.port is Port.MATRIX]
+    return max(times) - min(times) if times else 0.0
 
 
 def shortened(workgroups: Sequence[Sequence[list[Op]]], body: Collection[int], keep: int) -> Rounds:

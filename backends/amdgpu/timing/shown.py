@@ -9,19 +9,21 @@ from convgen.backends.amdgpu.costs import line_of
 from convgen.backends.amdgpu.timing.executed import Trace
 from convgen.backends.amdgpu.timing.ops import Op, Port
 from convgen.backends.amdgpu.timing.repeated_rounds import Rounds
-from convgen.backends.amdgpu.timing.unit import PIPES, Course, busy_of
+from convgen.backends.amdgpu.timing.unit import PIPES, ModelRun, busy_of
 from convgen.backends.analysis import Line
 from convgen.backends.timing import Executed, Slice, Step, TimedLine, UnitProfile, exposed
 
 
-def unit_profile(trace: Trace, rounds: Rounds, course: Course, steady: tuple[float, float], entry: int) -> UnitProfile:
+def unit_profile(
+    trace: Trace, rounds: Rounds, result: ModelRun, steady: tuple[float, float], entry: int
+) -> UnitProfile:
     """Return the profile of a run of some workgroups; `entry` is the kernel's address.
 
     `steady` has the clocks of an iteration in the steady state, at normal latency and with loads `LATER` clocks later.
     """
-    clocks, iteration = rounds.clocks(course, steady[0])
-    spent = _spent(rounds, course)
-    count = len(course.waves)
+    clocks, iteration = rounds.clocks(result, steady[0])
+    spent = _spent(rounds, result)
+    count = len(result.waves)
     lines = {at: _line(trace, at, entry) for at in sorted({op.at for op in spent})}
     times, stalled = dict.fromkeys(lines, 0.0), dict.fromkeys(lines, 0.0)
     for op, (weight, clocks_stalled) in spent.items():
@@ -31,21 +33,21 @@ def unit_profile(trace: Trace, rounds: Rounds, course: Course, steady: tuple[flo
         groups=len(rounds.workgroups),
         clocks=clocks,
         rounds=rounds.count,
-        each=iteration,
+        iteration=iteration,
         steady=steady[0],
         exposed=exposed(*steady),
         left_out=rounds.left_out,
         busy=busy_of((op, weight) for op, (weight, _) in spent.items()),
         lines=tuple(TimedLine(line, stalled[at], times[at]) for at, line in lines.items()),
-        slices=partial(_slices, course, lines),
-        waves=partial(_waves, course, lines),
+        slices=partial(_slices, result, lines),
+        waves=partial(_waves, result, lines),
     )
 
 
-def _spent(rounds: Rounds, course: Course) -> dict[Op, tuple[float, float]]:
+def _spent(rounds: Rounds, result: ModelRun) -> dict[Op, tuple[float, float]]:
     """Return the executions of each instruction over all waves, and the clocks that waves stall there."""
     spent: dict[Op, tuple[float, float]] = {}
-    for number, wave in enumerate(course.waves):
+    for number, wave in enumerate(result.waves):
         for op, stall, weight in zip(wave.ops, wave.stalls(), rounds.weights(number, len(wave.ops)), strict=True):
             times, stalled = spent.get(op, (0.0, 0.0))
             spent[op] = times + weight, stalled + weight * stall
@@ -59,11 +61,11 @@ def _line(trace: Trace, at: int, entry: int) -> Line:
 # ---------------------------------------------------------------- when
 
 
-def _waves(course: Course, lines: Mapping[int, Line]) -> list[Executed]:
+def _waves(result: ModelRun, lines: Mapping[int, Line]) -> list[Executed]:
     """Return the executed instructions of each wave."""
     waves: list[Executed] = []
     members: dict[int, int] = {}
-    for wave in course.waves:
+    for wave in result.waves:
         member = members[wave.group] = members.get(wave.group, -1) + 1
         times = zip(wave.ops, wave.could, wave.issued, wave.done, strict=True)
         steps = tuple(Step(lines[op.at], could, issued, op.issue, done) for op, could, issued, done in times)
@@ -71,11 +73,11 @@ def _waves(course: Course, lines: Mapping[int, Line]) -> list[Executed]:
     return waves
 
 
-def _slices(course: Course, lines: Mapping[int, Line]) -> list[Slice]:
+def _slices(result: ModelRun, lines: Mapping[int, Line]) -> list[Slice]:
     """Return the events of waves and pipes, track by track, in order of time."""
-    slices = [event for wave in _waves(course, lines) for event in _of_wave(wave)]
+    slices = [event for wave in _waves(result, lines) for event in _of_wave(wave)]
     for port in (Port.MATRIX, Port.LDS, Port.GLOBAL):
-        for o in course.occupied:
+        for o in result.occupied:
             if o.port is port:
                 lane = f"SIMD {o.simd}" if port is Port.MATRIX else "unit"
                 line = lines[o.op.at]
@@ -88,7 +90,7 @@ def _of_wave(wave: Executed) -> Iterator[Slice]:
     lane, track = f"SIMD {wave.simd}", f"workgroup {wave.group} wave {wave.member}"
     for step in wave.steps:
         line = step.line
-        kind = "wait" if step.waits_there else line.kind
+        kind = "wait" if step.waits_after_issue else line.kind
         if step.issued > step.could:
             yield Slice(lane, track, step.could, step.issued - step.could, "wait", line.text, line.offset)
         yield Slice(lane, track, step.issued, step.done - step.issued, kind, line.text, line.offset)

@@ -17,8 +17,11 @@ from convgen.backends.amdgpu.timing.ops import SLOT, Op, Port
 from convgen.ir.record import define, frozen
 
 SIMDS = 4
-_QUEUE = 64  #: clocks of work that the LDS and the address pipe queue before waves must wait
-_SCALAR_LATENCY = 200.0  #: clocks; a scalar load that hits its cache
+#: Clocks of work that the LDS and the address pipe queue before waves must wait (assumed). With 32 or 128, the loop of
+#: two workgroups of a 3x3 convolution (56x56, 64 channels, f16, gfx942) takes 4 or 8 % longer.
+_QUEUE = 64
+#: Clocks; a scalar load that hits its cache (assumed). With 50 to 200, that convolution takes the same time.
+_SCALAR_LATENCY = 200.0
 
 Stream = Sequence[Op]  #: instructions of a wave
 Workgroup = Sequence[Stream]  #: streams of its waves
@@ -79,7 +82,7 @@ def busy_of(ops: Iterable[tuple[Op, float]]) -> dict[str, float]:
 
 
 @frozen(eq=False)
-class Course:
+class ModelRun:
     """The result of a run."""
 
     end: float  #: clocks until the last wave has ended
@@ -93,9 +96,9 @@ class Unit:
 
     latencies: Latencies = Latencies()
 
-    def run(self, workgroups: Sequence[Workgroup]) -> Course:
+    def run(self, workgroups: Sequence[Workgroup]) -> ModelRun:
         """Run all waves from the first instruction to the last."""
-        return _Run(workgroups, self.latencies).course()
+        return _Run(workgroups, self.latencies).result()
 
 
 class _Run:
@@ -113,7 +116,7 @@ class _Run:
         self.arrived: list[list[tuple[int, Wave]]] = [[] for _ in workgroups]  #: waves that wait at a barrier
         self.occupied: list[Occupied] = []
 
-    def course(self) -> Course:
+    def result(self) -> ModelRun:
         """Run until no wave has an instruction left."""
         while self.queue:
             now, number, wave = heappop(self.queue)
@@ -130,7 +133,9 @@ class _Run:
                 self._open(wave.group)
             else:
                 self._go_on(number, wave)
-        return Course(max((wave.done[-1] for wave in self.waves if wave.done), default=0.0), self.waves, self.occupied)
+        return ModelRun(
+            max((wave.done[-1] for wave in self.waves if wave.done), default=0.0), self.waves, self.occupied
+        )
 
     def _go_on(self, number: int, wave: Wave) -> None:
         """Queue a wave's next instruction, or end the wave, which barriers then no longer wait for."""

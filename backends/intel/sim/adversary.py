@@ -13,7 +13,7 @@ from convgen.backends.intel.sim.state import ThreadGroup
 from convgen.backends.sim.wave_arrays import Array
 from convgen.ir.record import frozen
 
-SQUADS = 3
+SQUADS = 3  #: squads of a workgroup
 
 
 @frozen
@@ -48,5 +48,5 @@ class Adversary:
         return g.held, (g.squad + phase) % SQUADS
 
     def holds(self, g: ThreadGroup, phase: int) -> bool:
-        """Whether a group that has signalled a barrier waits for all others to pass it."""
+        """Return whether a group that has signalled a barrier waits for all others to pass it."""
         return self.ordered and not g.held and self.rank(g, phase)[1] == SQUADS - 1

@@ -26,7 +26,7 @@ from convgen.ir.record import evolve
 SHIFTS = frozenset(("shl", "shr", "asr", "rol", "ror"))
 CARRY = frozenset(("addc", "subb"))
 HIGH = frozenset(("mach", "macl"))
-OVERFLOWING = frozenset(("add", "add3", "mad", "mul", "shl"))  #: whose integers may need more bits than are kept
+OVERFLOWING = frozenset(("add", "add3", "mad", "mul", "shl"))  #: integer operations that may overflow
 _ONE = Region(0, 0, 1)
 
 
@@ -111,14 +111,14 @@ def _compile(instruction: Instruction, context: Context) -> Step | None:
 
 
 def _may_carry(instruction: Instruction) -> bool:
-    """Whether an instruction adds unsigned 32-bit numbers, the only overflow that is simulated (IGC, ADD3O.md)."""
+    """Return whether an instruction adds unsigned dwords, the only overflow that is simulated (IGC, ADD3O.md)."""
     operands = (instruction.dst, *instruction.sources)
     plain = all(o is not None and o.type == "ud" and not (o.negate or o.absolute) for o in operands)
     return plain and instruction.op in ("add", "add3") and not (instruction.dst and instruction.dst.saturate)
 
 
 def _is_raw(instruction: Instruction) -> bool:
-    """Whether a move copies bits."""
+    """Return whether a move copies bits."""
     dst, (value,) = instruction.dst, instruction.sources
     if dst is None or dst.kind == "null" or dst.saturate or instruction.condition or value.kind != "reg":
         return False

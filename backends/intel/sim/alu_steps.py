@@ -20,7 +20,7 @@ LOGIC = frozenset(("and", "or", "xor", "not"))
 
 
 def operands(instruction: Instruction, context: Context) -> list[Reader]:
-    """The sources of an instruction."""
+    """Return the sources of an instruction."""
     logical = instruction.op in LOGIC or instruction.op == "bfn"
     return [source(o, instruction.exec_size, instruction, context, logical=logical) for o in instruction.sources]
 
@@ -48,7 +48,7 @@ def union(sources: list[Reader], g: ThreadGroup) -> Bools | None:
 
 
 def condition_of(instruction: Instruction, context: Context) -> Callable[[Array, Array | int], Array] | None:
-    """The comparison with zero that a conditional modifier asks for."""
+    """Return the comparison with zero that a conditional modifier asks for."""
     if not instruction.condition:
         return None
     check_flag(instruction, context)
@@ -62,7 +62,7 @@ def condition_of(instruction: Instruction, context: Context) -> Callable[[Array,
 
 
 def float_type(instruction: Instruction) -> str:
-    """The floating-point type that an instruction computes in, "" for integers."""
+    """Return the floating-point type that an instruction computes in, "" for integers."""
     kinds = {o.type for o in instruction.sources if o.type in FLOATS}
     for name in ("df", "f", "vf", "hf", "bf"):
         if name in kinds:

@@ -66,7 +66,7 @@ def count_bits(value: Array) -> Array:
 
 
 def reverse_bits(value: Array) -> Array:
-    """The low 32 bits in reverse."""
+    """Return the low 32 bits in reverse."""
     raw = np.ascontiguousarray(unsigned(value, 4).astype(np.uint32))
     bits = np.unpackbits(raw.view(np.uint8).reshape(*raw.shape, 4), axis=-1, bitorder="little")
     return np.asarray(np.asarray(np.packbits(bits, axis=-1)).view(">u4")[..., 0], np.int64)
@@ -123,7 +123,7 @@ def dot4(signs: tuple[bool, bool]) -> Function:
 
 
 def _wide(function: Callable[[Array], Array]) -> Function:
-    """A function of one f32 evaluated in f64; storing rounds it."""
+    """Return a function of one f32 evaluated in f64; storing rounds it."""
     return lambda a: function(a.astype(np.float64))
 
 

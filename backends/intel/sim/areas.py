@@ -36,13 +36,13 @@ class Area:
 
     @cached_property
     def region(self) -> Region:
-        """A destination's region has only the horizontal stride; an operand without one is packed."""
+        """Return a destination's region has only the horizontal stride; an operand without one is packed."""
         packed = Region(0, 0, 1) if self.destination else Region(1, 1, 0)
         return self.operand.region or packed
 
     @property
     def is_register(self) -> bool:
-        """Whether lanes are read or written in general registers or accumulators at a known place."""
+        """Return whether lanes are read or written in general registers or accumulators at a known place."""
         return self.operand.kind == "reg" and self.operand.file in ("r", "acc")
 
     @property
@@ -55,27 +55,27 @@ class Area:
 
     @property
     def each_row(self) -> bool:
-        """Whether every row has an address of its own (the manuals' Vx1 and VxH)."""
+        """Return whether every row has an address of its own (the manuals' Vx1 and VxH)."""
         return not self.destination and self.region.vertical == EACH_ROW
 
     @property
     def start(self) -> int:
-        """The first byte, in the register that the operand names."""
+        """Return the first byte, in the register that the operand names."""
         return self.operand.sub * self.size if self.operand.kind in ("reg", "null") else 0
 
     @cached_property
     def places(self) -> Array:
-        """The first byte of each lane's element."""
+        """Return the first byte of each lane's element."""
         return element_bytes(self.operand, self.lanes, self.start, destination=self.destination)
 
     @property
     def registers(self) -> int:
-        """The number of registers that the bytes from the first to the last element touch."""
+        """Return the number of registers that the bytes from the first to the last element touch."""
         return int((self.places.max() + self.size - 1) // self.grf - self.places.min() // self.grf) + 1
 
     @property
     def is_scalar(self) -> bool:
-        """Whether all lanes read one element."""
+        """Return whether all lanes read one element."""
         region = self.region
         return not self.destination and (region.vertical, region.width, region.horizontal) == (0, 1, 0)
 
@@ -103,7 +103,7 @@ class Operation:
 
     @classmethod
     def of(cls, instruction: Instruction, context: Context) -> Operation:
-        """An instruction's operands as areas."""
+        """Return an instruction's operands as areas."""
         lanes, grf = instruction.exec_size, context.layout.grf
         dst = None if instruction.dst is None else Area(instruction.dst, lanes, grf, True)
         return cls(instruction, context, dst, tuple(Area(o, lanes, grf, False) for o in instruction.sources))
@@ -127,7 +127,7 @@ class Operation:
 
     @cached_property
     def types(self) -> frozenset[str]:
-        """The types of all operands."""
+        """Return the types of all operands."""
         areas = self.sources if self.dst is None else (self.dst, *self.sources)
         return frozenset(area.type for area in areas if area.type)
 
@@ -139,7 +139,7 @@ class Operation:
 
     @property
     def is_raw_move(self) -> bool:
-        """Whether bits are copied: a move between equal types, signs aside, without modifiers."""
+        """Return whether bits are copied: a move between equal types, signs aside, without modifiers."""
         if self.op != "mov" or self.dst is None or self.dst.operand.saturate:
             return False
         source = self.sources[0]
@@ -149,22 +149,22 @@ class Operation:
 
     @property
     def multiplies_dwords(self) -> bool:
-        """Whether two 32-bit integers are multiplied, for which the rules of 64-bit operations hold."""
+        """Return whether two 32-bit integers are multiplied, for which the rules of 64-bit operations hold."""
         return self.op == "mul" and all(source.type in ("d", "ud") for source in self.sources)
 
     @cached_property
     def is_long(self) -> bool:
-        """Whether the manuals' rules for 64-bit operations apply."""
+        """Return whether the manuals' rules for 64-bit operations apply."""
         return self.execution_size == 8 or (self.dst is not None and self.dst.size == 8) or self.multiplies_dwords
 
     @cached_property
     def mixes_halves(self) -> bool:
-        """Whether hf and f are mixed."""
+        """Return whether hf and f are mixed."""
         return {"hf", "f"} <= self.types
 
     @property
     def converts_halves(self) -> bool:
-        """Whether this is a move between f and packed hf, which has rules of its own."""
+        """Return whether this is a move between f and packed hf, which has rules of its own."""
         if self.op != "mov" or self.dst is None or not self.mixes_halves:
             return False
         half = self.dst if self.dst.type == "hf" else self.sources[0]
@@ -172,5 +172,5 @@ class Operation:
 
     @cached_property
     def is_float(self) -> bool:
-        """Whether the destination is floating point (bf aside, which has rules of its own)."""
+        """Return whether the destination is floating point (bf aside, which has rules of its own)."""
         return self.dst is not None and self.dst.type in FLOATS - {"bf"}

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from convgen.backends.intel.sim.gateway import note_local
-from convgen.backends.intel.sim.late import deliver_before_store
+from convgen.backends.intel.sim.late import read_before_store
 from convgen.backends.intel.sim.scopes import begin_atomic
 from convgen.backends.intel.sim.slm import check_own_loads, places
 from convgen.backends.intel.sim.state import ThreadGroup
@@ -69,7 +69,7 @@ def atomic(
             g.env.reporter.add("poison", what, step.instruction, g, int(where[0][0]))
         note_local(g, step, "update", where[:, 0], units)
         return combine_lanes(slm.data.view(kind), place // size, operand, taken, function, expected)
-    deliver_before_store(g, address, size, lanes, local=False)
+    read_before_store(g, address, size, lanes, local=False)
     old = np.zeros(address.shape, kind)
     ticket = g.env.ticket()
     for allocation, offset, some in parts_of(g, step, address, size, lanes, size):

@@ -17,7 +17,7 @@ from convgen.backends.intel.sim.decode import Instruction, Message
 from convgen.backends.intel.sim.execution_masks import Lanes, active, flag_bits
 from convgen.backends.intel.sim.late import note_late
 from convgen.backends.intel.sim.messages import LOAD_2D, STORE_2D, Lsc
-from convgen.backends.intel.sim.payload import check_length, check_range, fill, land, refuse, undefined
+from convgen.backends.intel.sim.payload import check_length, check_range, fill, land, report_undefined, undefined
 from convgen.backends.intel.sim.state import ThreadGroup
 from convgen.backends.intel.sim.step import Context, Step, unsupported
 from convgen.backends.intel.sim.stores import store_global
@@ -25,9 +25,9 @@ from convgen.backends.sim.global_access import load_lanes, peek_lanes
 from convgen.backends.sim.wave_arrays import U64, Array, Bools, any_along
 from convgen.ir.record import define, frozen
 
-BASE_ALIGNMENT = 64
-LEAST_WIDTH = 64
-LARGEST = 1 << 24
+BASE_ALIGNMENT = 64  #: bytes
+LEAST_WIDTH = 64  #: bytes; smallest width and pitch of a surface
+LARGEST = 1 << 24  #: largest width in bytes and height in rows; the pitch is less
 MOST_ROWS = {LOAD_2D: 32, STORE_2D: 8}
 MOST_ROW_BYTES = 64
 MOST_RESPONSE = 31  #: registers; largest value of the descriptor's field, which a block of 32 registers has, too
@@ -43,7 +43,7 @@ class BlockShape:
 
 
 def power_of_two(value: int) -> int:
-    """The least power of two that is not smaller."""
+    """Return the least power of two that is not smaller."""
     return 1 << (value - 1).bit_length()
 
 
@@ -155,7 +155,7 @@ class Block:
         if not taking.any():
             return
         reg = self.message.src0.reg
-        refuse(g, self.instruction, undefined(g, reg, 4, 8), taking[:, None], "the block's description")
+        report_undefined(g, self.instruction, undefined(g, reg, 4, 8), taking[:, None], "the block's description")
         base = g.layout.grf * reg
         words = g.views["u4"][:, base // 4 : base // 4 + 8].astype(np.int64)
         shapes = np.unique(words[taking, 7])
@@ -257,7 +257,7 @@ class Block:
 
     def _store(self, g: ThreadGroup, address: Array, inside: Bools) -> None:
         size, reg, count = self.lsc.memory_bytes, self.message.src1.reg, address.shape[1]
-        refuse(g, self.instruction, undefined(g, reg, size, count), inside, "the data that is stored")
+        report_undefined(g, self.instruction, undefined(g, reg, size, count), inside, "the data that is stored")
         first = reg * g.layout.grf // size
         values = g.views[f"u{size}"][:, first : first + count]
         if size == 8:

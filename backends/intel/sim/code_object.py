@@ -30,7 +30,7 @@ class Implicit:
     kind: str
     offset: int
     size: int
-    index: int = -1  #: of the kernel argument that it belongs to
+    index: int = -1  #: number of the kernel argument that it belongs to
 
 
 @frozen(eq=False)
@@ -71,13 +71,13 @@ class CodeObject:
         return _load(data)
 
     def kernel(self, name: str) -> KernelInfo:
-        """The kernel of a name."""
+        """Return the kernel of a name."""
         if name not in self.kernels:
             raise SimulatorError(f"no kernel {name!r} in the code object; it has {', '.join(self.kernels) or 'none'}")
         return self.kernels[name]
 
     def instructions(self, name: str) -> tuple[Instruction, ...]:
-        """A kernel's instructions."""
+        """Return a kernel's instructions."""
         with reading(f"the code of kernel {name!r}"):
             return disassemble(self.kernel(name).code, self.platform)
 

@@ -38,7 +38,7 @@ def select(instruction: Instruction, context: Context) -> Step:
 
     def run(g: ThreadGroup) -> None:
         on = on_lanes(g)
-        a, b = _alike([item.get(g) for item in sources], kind)
+        a, b = _to_common_type([item.get(g) for item in sources], kind)
         bad_a, bad_b = sources[0].undefined(g), sources[1].undefined(g)
         if chosen is not None:
             bad = undefined_flags(instruction, g, on)
@@ -65,7 +65,7 @@ def _pick(first: Bools, a: Bools | None, b: Bools | None) -> Bools | None:
     return np.where(first, none if a is None else a, none if b is None else b)
 
 
-def _alike(values: list[Array], kind: str) -> list[Array]:
+def _to_common_type(values: list[Array], kind: str) -> list[Array]:
     """Convert numbers to one working type."""
     if not kind:
         return values
@@ -88,7 +88,7 @@ def compare(instruction: Instruction, context: Context) -> Step:
 
     def run(g: ThreadGroup) -> None:
         on = acts(g)
-        a, b = _alike([item.get(g) for item in sources], kind)
+        a, b = _to_common_type([item.get(g) for item in sources], kind)
         undefined = union(sources, g)
         if unordered:
             truth = np.isnan(a) | np.isnan(b)

@@ -76,7 +76,7 @@ class Program:
 
     @cached_property
     def places(self) -> list[Instruction]:
-        """The instructions that control flow reaches."""
+        """Return the instructions that control flow reaches."""
         return reachable(self.instructions, 0, follows)
 
     def compile(self, index: int) -> Step:

@@ -108,7 +108,7 @@ class Instruction:
 
 
 def follows(i: Instruction) -> tuple[bool, tuple[int, ...]]:
-    """Whether the next instruction may follow, and the addresses of a branch's targets."""
+    """Return whether the next instruction may follow, and the addresses of a branch's targets."""
     targets = tuple(o.value for o in i.sources if o.kind == "label")
     ends = "EOT" in i.options or i.op == "illegal" or (i.op == "jmpi" and not i.predicate)
     return not ends, targets
@@ -119,7 +119,7 @@ def disassemble(code: bytes, platform: Platform) -> tuple[Instruction, ...]:
     """Decode all instructions of a kernel's section, padding included; equal bytes are decoded once."""
     tool = IGA64.find()
     if tool is None:
-        raise SimulatorError(f"no iga64 found ({IGA64.wanted}), which decodes Intel code")
+        raise SimulatorError(f"no iga64 found ({IGA64.how_to_install}), which decodes Intel code")
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "code.bin").write_bytes(code)
         common = [tool, "-d", f"-p={platform.iga}", "-Xprint-pc", "-Xprint-hex-floats", "-Xno-print-bfnexprs"]

@@ -21,7 +21,7 @@ from convgen.backends.intel.sim.step import Context, Step, unsupported
 from convgen.backends.sim.wave_arrays import Array, Bools, any_along
 from convgen.ir.record import frozen
 
-DEPTH = 8
+DEPTH = 8  #: systolic depth: dwords of K in a product
 #: Bits of an element of src1 and src2.
 BITS: Mapping[str, int] = {
     "tf32": 32,
@@ -40,7 +40,7 @@ BITS: Mapping[str, int] = {
 FLOATING = frozenset(("tf32", "hf", "bf"))
 SIGNED = frozenset(("b", "s8", "s4", "s2", "d"))
 ACCUMULATOR_BYTES = {"f": 4, "d": 4, "ud": 4, "hf": 2, "bf": 2}
-ROW_BYTES = 32  #: of src2
+ROW_BYTES = 32  #: bytes of a row of src2
 
 
 @frozen(eq=False)
@@ -58,7 +58,7 @@ class DpasShape:
     c: int  #: -1 for none
     b: int
     a: int
-    a_bytes: int  #: that a thread supplies
+    a_bytes: int  #: bytes of src2 that a thread supplies
 
     @property
     def k(self) -> int:
@@ -66,7 +66,7 @@ class DpasShape:
 
 
 def compile_dpas(instruction: Instruction, context: Context) -> Step | None:
-    """A step for dpas or dpasw, None for other instructions."""
+    """Return a step for dpas or dpasw, None for other instructions."""
     if instruction.op not in ("dpas", "dpasw"):
         return None
     if instruction.dst is None or instruction.predicate or instruction.condition:

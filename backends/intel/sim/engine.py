@@ -9,7 +9,7 @@ import numpy as np
 from convgen.backends.intel.sim.compile import Program
 from convgen.backends.intel.sim.environment import Environment
 from convgen.backends.intel.sim.gateway import retire
-from convgen.backends.intel.sim.late import deliver
+from convgen.backends.intel.sim.late import read_completed
 from convgen.backends.intel.sim.scopes import land
 from convgen.backends.intel.sim.state import ThreadGroup
 from convgen.backends.intel.sim.step import Step
@@ -75,7 +75,7 @@ class ThreadEngine(Engine[ThreadGroup, Step]):
         return g.squad == other.squad
 
     def _looks_out(self, g: ThreadGroup) -> bool:
-        """Whether a group that has signalled a barrier is held there."""
+        """Return whether a group that has signalled a barrier is held there."""
         adversary = self.env.adversary
         if adversary is None or not adversary.holds(g, self._phase):
             return False
@@ -93,7 +93,7 @@ class ThreadEngine(Engine[ThreadGroup, Step]):
         if outcome.findings or step.faults:
             self._report(g, step, (*outcome.findings, *step.faults))
         if outcome.retired and g.late:
-            deliver(g, outcome.retired)
+            read_completed(g, outcome.retired)
         if outcome.retired and (g.fences or g.local):
             retire(g, outcome.retired)
         if outcome.retired and g.underway:

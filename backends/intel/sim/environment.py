@@ -40,7 +40,7 @@ class Environment(Surroundings):
         super().__init__(run, slm, slots, waves, causality)
         self.platform = platform
         self.fused = fused  #: threads 2k and 2k + 1 have one instruction pointer
-        self.adversary = adversary  #: that delays loads and orders threads
+        self.adversary = adversary  #: delays loads and orders threads
         self.surfaces = surfaces  #: by binding table index
-        self.barriers = barriers  #: that the kernel declares
+        self.barriers = barriers  #: number of barriers that the kernel declares
         self.arrived: npt.NDArray[np.int64] = np.zeros(slots, np.int64)  #: signals of the barrier under way

@@ -17,13 +17,13 @@ Lanes = Callable[[ThreadGroup], "Bools | None"]
 
 
 def flag_place(instruction: Instruction) -> int:
-    """The first flag bit of an instruction's lanes."""
+    """Return the first flag bit of an instruction's lanes."""
     reg, half = instruction.flag
     return reg * 32 + half * 16 + instruction.offset
 
 
 def flag_bits(instruction: Instruction, context: Context) -> int:
-    """The flag bytes that an instruction's lanes lie in."""
+    """Return the flag bytes that an instruction's lanes lie in."""
     first = flag_place(instruction)
     start, end = first // 8, (first + instruction.exec_size + 7) // 8
     return byte_bits(context.layout.flag + start, end - start)
@@ -50,7 +50,7 @@ def enabled(instruction: Instruction) -> Lanes:
 
 
 def _windowed(instruction: Instruction, window: tuple[int, int]) -> Lanes:
-    """The running lanes of one pass."""
+    """Return the running lanes of one pass."""
     every = enabled(evolve(instruction, window=None))
     number = np.arange(instruction.exec_size)
     inside = (number >= window[0]) & (number < window[1])
@@ -63,7 +63,7 @@ def _windowed(instruction: Instruction, window: tuple[int, int]) -> Lanes:
 
 
 def predicate(instruction: Instruction) -> Callable[[ThreadGroup], Bools]:
-    """The predicate's value by lane."""
+    """Return the predicate's value by lane."""
     first, count = flag_place(instruction), instruction.exec_size
     inverted, function = instruction.predicate == "-", instruction.predicate_function
     if (function and not function.startswith(("any", "all"))) or function.endswith("v"):
@@ -82,7 +82,7 @@ def predicate(instruction: Instruction) -> Callable[[ThreadGroup], Bools]:
 
 
 def undefined_flags(instruction: Instruction, g: ThreadGroup, lanes: Bools | None) -> Bools | None:
-    """The lanes among some whose flag is undefined."""
+    """Return the lanes among some whose flag is undefined."""
     if not g.flags_dirty:
         return None
     first = flag_place(instruction)

@@ -42,15 +42,15 @@ class LateLoad:
         """Return the load for the threads of both groups."""
         lanes = None
         if self.lanes is not None or other.lanes is not None:
-            lanes = np.concatenate([load.taken() for load in (self, other)])
+            lanes = np.concatenate([load.active_lanes() for load in (self, other)])
         return evolve(self, address=np.concatenate((self.address, other.address)), lanes=lanes)
 
-    def taken(self) -> Bools:
-        """The active lanes [threads, lanes]."""
+    def active_lanes(self) -> Bools:
+        """Return the active lanes [threads, lanes]."""
         return np.ones(self.address.shape, np.bool_) if self.lanes is None else self.lanes
 
     def lines(self) -> Array:
-        """The lines of memory that are read, with repetitions."""
+        """Return the lines of memory that are read, with repetitions."""
         return lines_of(self.address, self.size, self.lanes)
 
 
@@ -70,7 +70,7 @@ def note_late(
         g.late.append(LateLoad(index, g.order, local, address.copy(), size, kept, again))
 
 
-def _deliver(g: ThreadGroup, due: Callable[[LateLoad], bool]) -> None:
+def _read_again(g: ThreadGroup, due: Callable[[LateLoad], bool]) -> None:
     ready = [load for load in g.late if due(load)]
     if ready:
         g.late = [load for load in g.late if not due(load)]
@@ -78,19 +78,19 @@ def _deliver(g: ThreadGroup, due: Callable[[LateLoad], bool]) -> None:
             load.again(g, load.address, load.lanes)
 
 
-def deliver(g: ThreadGroup, done: frozenset[int]) -> None:
+def read_completed(g: ThreadGroup, done: frozenset[int]) -> None:
     """Let the loads read that completed instructions `done` settle: loads and, before their fences, earlier loads."""
     orders_local = g.env.platform.slm_fence_orders_loads
     upto = {True: 0, False: 0}
     for index, order, unit in g.fences:
         if index in done and (orders_local or unit != "slm"):
             upto[unit == "slm"] = max(upto[unit == "slm"], order)
-    _deliver(g, lambda load: load.step in done or load.order < upto[load.local])
+    _read_again(g, lambda load: load.step in done or load.order < upto[load.local])
 
 
-def deliver_before_store(g: ThreadGroup, address: U64, size: int, lanes: Bools | None, *, local: bool) -> None:
+def read_before_store(g: ThreadGroup, address: U64, size: int, lanes: Bools | None, *, local: bool) -> None:
     """Let the threads' loads read, before a store is issued, whose bytes it overwrites and that it may not overtake."""
     if not g.late or (local and not g.env.platform.slm_fence_orders_loads):
         return
     stored = lines_of(address, size, lanes)
-    _deliver(g, lambda load: load.local == local and bool(np.isin(load.lines(), stored).any()))
+    _read_again(g, lambda load: load.local == local and bool(np.isin(load.lines(), stored).any()))

@@ -20,9 +20,9 @@ from convgen.backends.intel.sim.payload import (
     elements,
     fill,
     land,
-    refuse,
+    mark_undefined,
     registers,
-    spoil,
+    report_undefined,
     undefined,
 )
 from convgen.backends.intel.sim.slm import load_local, peek_local, store_local
@@ -145,7 +145,7 @@ def _addresses(
     reg, size = message.src0.reg, lsc.address_bytes
 
     def fetch(g: ThreadGroup, lanes: Bools | None) -> U64:
-        refuse(g, instruction, undefined(g, reg, size, count), lanes, "the address")
+        report_undefined(g, instruction, undefined(g, reg, size, count), lanes, "the address")
         values = elements(g, reg, size, count).astype(np.uint64)
         return values if binding == msg.STATELESS else values + surface_base(g, instruction, binding)
 
@@ -204,14 +204,14 @@ def _load(access: Access, returns: bool) -> Callable[[ThreadGroup], None]:
             return
         at = access.address(g, lanes)
         if not returns:  # a prefetch
-            g.env.counters["prefetch_bytes"] += _taken(g, lanes, access.count) * access.size
+            g.env.counters["prefetch_bytes"] += _active_count(g, lanes, access.count) * access.size
             return
         words, bad = memory_load(access, g, at, lanes)
-        g.env.counters[counter] += _taken(g, lanes, access.count) * access.size
+        g.env.counters[counter] += _active_count(g, lanes, access.count) * access.size
         place(g, words, lanes, bad, land)
         if lsc.transposed:  # the rest of the last register is undefined
             grf = g.layout.grf
-            spoil(g, first * grf + 4 * len(words), (first + access.data_registers) * grf)
+            mark_undefined(g, first * grf + 4 * len(words), (first + access.data_registers) * grf)
         note_late(g, access.step.index, at, access.size, lanes, again, local=access.local)
 
     return run
@@ -228,7 +228,7 @@ def element_values(words: Array, bad: Bools | None, memory: int, vector: int, si
     raise AssertionError("vectors of narrow elements are refused")
 
 
-def _taken(g: ThreadGroup, lanes: Bools | None, count: int) -> int:
+def _active_count(g: ThreadGroup, lanes: Bools | None, count: int) -> int:
     return g.count * count if lanes is None else int(lanes.sum())
 
 
@@ -268,11 +268,13 @@ def _store(access: Access) -> Callable[[ThreadGroup], None]:
             return
         at = access.address(g, lanes)
         values, bad = store_values(access, g, access.message.src1.reg)
-        g.env.counters[counter] += _taken(g, lanes, access.count) * access.size
+        g.env.counters[counter] += _active_count(g, lanes, access.count) * access.size
         if access.local:
             store_local(g, step, at, access.size, size, values, lanes, bad)
             return
-        refuse(g, access.instruction, None if bad is None else any_along(bad, 0), lanes, "the data that is stored")
+        report_undefined(
+            g, access.instruction, None if bad is None else any_along(bad, 0), lanes, "the data that is stored"
+        )
         store_global(g, step, at, access.size, values, lanes, size)
 
     return run
@@ -291,7 +293,7 @@ def _atomic(access: Access, returns: bool) -> Callable[[ThreadGroup], None]:
         reg, each = access.message.src1.reg, access.data_registers
         values = []
         for number in range(operands):
-            refuse(
+            report_undefined(
                 g,
                 access.instruction,
                 undefined(g, reg + number * each, access.lsc.register_bytes, access.count),
@@ -300,7 +302,7 @@ def _atomic(access: Access, returns: bool) -> Callable[[ThreadGroup], None]:
             )
             values.append(elements(g, reg + number * each, access.lsc.register_bytes, access.count))
         old = atomic(g, access.step, name, at, access.lsc.memory_bytes, values, lanes, local=access.local)
-        g.env.counters["atomics"] += _taken(g, lanes, access.count)
+        g.env.counters["atomics"] += _active_count(g, lanes, access.count)
         if returns:
             land(g, access.message.dst.reg, access.lsc.register_bytes, old, lanes, None)
 

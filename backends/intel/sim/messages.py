@@ -58,10 +58,10 @@ class Lsc:
 
     op: int
     address_bytes: int
-    memory_bytes: int  #: of an element
+    memory_bytes: int  #: bytes of an element in memory
     register_bytes: int
     vector: int  #: elements per lane
-    channels: tuple[int, ...]  #: of quad operations: which of x, y, z, w
+    channels: tuple[int, ...]  #: channels of quad operations: numbers of x, y, z, w
     transposed: bool
     vnni: bool
     response: int  #: registers

@@ -37,7 +37,7 @@ TINY = {"hf": 2.0**-14, "f": 2.0**-126, "df": 2.0**-1022}  #: the least normal n
 
 
 def is_signed(type_: str) -> bool:
-    """Whether an integer type has a sign."""
+    """Return whether an integer type has a sign."""
     return type_ in ("b", "w", "d", "q", "v")
 
 
@@ -55,7 +55,7 @@ class Reader:
 
 
 def element_bytes(operand: Operand, lanes: int, start: int, *, destination: bool = False) -> Array:
-    """The byte offset of each lane's element."""
+    """Return the byte offset of each lane's element."""
     return np.asarray(start + _steps(operand.region, lanes, destination) * operand.size)
 
 
@@ -73,7 +73,7 @@ def _steps(region: Region | None, lanes: int, destination: bool) -> Array:
 
 @lru_cache(maxsize=1 << 10)
 def _bits(region: Region | None, lanes: int, size: int) -> int:
-    """The bytes of a source whose first element is the first of the registers."""
+    """Return the bytes of a source whose first element is the first of the registers."""
     return reduce(or_, (byte_bits(place, size) for place in (_steps(region, lanes, False) * size).tolist()))
 
 
@@ -194,7 +194,7 @@ def _word_steps(instruction: Instruction) -> int:
 
 
 def immediate(operand: Operand, lanes: int, steps: int = 1) -> Array:
-    """An immediate's number, [1, 1], or [1, lanes] for a packed vector.
+    """Return an immediate's number, [1, 1], or [1, lanes] for a packed vector.
 
     An integer vector has a number for each word of the destination, of which lanes `steps` words apart take every
     `steps`-th (IGC interleaves the numbers for a destination of dwords: fixDstAlignmentWithVectorImm).
@@ -251,14 +251,14 @@ def _channel_enables(g: ThreadGroup) -> Array:
 
 
 def address_bits(operand: Operand, lanes: int, context: Context) -> int:
-    """The bytes of a0 that an indirect operand reads."""
+    """Return the bytes of a0 that an indirect operand reads."""
     region = operand.region
     count = lanes // region.width if region is not None and region.vertical < 0 else 1
     return byte_bits(context.layout.start("a", 0, 2 * operand.sub), 2 * count)
 
 
 def indirect_places(operand: Operand, lanes: int, instruction: Instruction, g: ThreadGroup) -> Array:
-    """The byte offset of each [thread, lane] of an operand addressed through a0; undefined addresses are reported."""
+    """Return the byte offset of each [thread, lane] of an operand addressed through a0; report undefined addresses."""
     start = g.layout.address + 2 * operand.sub
     region = operand.region
     each = region.width if region is not None and region.vertical < 0 else lanes  # lanes that share an address

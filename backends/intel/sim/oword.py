@@ -17,8 +17,8 @@ from convgen.backends.intel.sim.payload import (
     elements,
     fill,
     land,
-    refuse,
     registers,
+    report_undefined,
     undefined,
 )
 from convgen.backends.intel.sim.slm import load_local, peek_local, store_local
@@ -92,7 +92,7 @@ def _run(
         first = 0 if kind.wide else 2
         count = 2 if kind.wide else 1
         bad = undefined(g, header, 4, first + count)
-        refuse(g, instruction, None if bad is None else bad[:, first:], None, "the address")
+        report_undefined(g, instruction, None if bad is None else bad[:, first:], None, "the address")
         if kind.wide:
             return elements(g, header, 8, 1).astype(np.uint64)
         offset = elements(g, header, 4, 3)[:, 2:].astype(np.uint64) * np.uint64(kind.unit)
@@ -114,7 +114,9 @@ def _run(
             if local:
                 store_local(g, step, at, size, kind.alignment, values, lanes, marks)
                 return
-            refuse(g, instruction, None if bad is None else any_along(bad, 1, keepdims=True), lanes, "the data")
+            report_undefined(
+                g, instruction, None if bad is None else any_along(bad, 1, keepdims=True), lanes, "the data"
+            )
             store_global(g, step, at, size, values, lanes, kind.alignment)
             return
         counters[f"{place}_read_bytes"] += g.count * size

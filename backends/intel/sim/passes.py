@@ -43,10 +43,10 @@ class Passes:
     overlapping: tuple[int, ...]  #: sources of the second pass in the first one's destination
     indirect: tuple[int, ...]  #: sources of which only execution tells
     written: frozenset[int]  #: dwords that the first pass writes, from the start of the registers
-    source: str  #: where the rule is written
+    source: str  #: document of the rule
 
     def message(self, sources: Sequence[int]) -> str:
-        """The finding's text for some sources."""
+        """Return the finding's text for some sources."""
         names = " and ".join(f"src{number}" for number in sources)
         return f"the second pass reads {names} where the first, of {self.split} lanes, has written [{self.source}]"
 
@@ -79,13 +79,13 @@ def overlapped(op: Operation, passes: Passes, number: int, g: ThreadGroup) -> Bo
 
 
 def _crossing(area: Area) -> int | None:
-    """The first lane behind the register in which an operand begins."""
+    """Return the first lane behind the register in which an operand begins."""
     behind = np.flatnonzero(area.places // area.grf > area.places[0] // area.grf)
     return int(behind[0]) if len(behind) else None
 
 
 def _dwords(op: Operation, area: Area, lanes: slice) -> frozenset[int]:
-    """The dwords of some lanes, from the start of the registers."""
+    """Return the dwords of some lanes, from the start of the registers."""
     base = op.context.layout.start(area.operand.file, area.operand.reg, 0)
     first = (area.places[lanes] + base) // GRANULE
     last = (area.places[lanes] + base + area.size - 1) // GRANULE

@@ -48,7 +48,9 @@ def undefined(g: ThreadGroup, reg: int, size: int, count: int) -> Bools | None:
     return found if found.any() else None
 
 
-def refuse(g: ThreadGroup, instruction: Instruction, bad: Bools | None, lanes: Bools | None, what: str) -> None:
+def report_undefined(
+    g: ThreadGroup, instruction: Instruction, bad: Bools | None, lanes: Bools | None, what: str
+) -> None:
     """Report undefined numbers in active lanes; `what` names them in the finding."""
     if bad is None:
         return
@@ -93,7 +95,7 @@ def land(g: ThreadGroup, reg: int, size: int, values: Array, lanes: Bools | None
         g.dirty |= units
 
 
-def spoil(g: ThreadGroup, start: int, end: int) -> None:
+def mark_undefined(g: ThreadGroup, start: int, end: int) -> None:
     """Mark bytes of whole registers as undefined that a message returns without defining them."""
     if start < end:
         g.poison[:, start:end] = 1

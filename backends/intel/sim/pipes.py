@@ -10,14 +10,14 @@ _LONG = frozenset(("q", "uq"))
 
 
 def pipe_of(instruction: Instruction, platform: Platform) -> str:
-    """An in-order pipe's letter, or "*" for an out-of-order instruction."""
+    """Return an in-order pipe's letter, or "*" for an out-of-order instruction."""
     if instruction.op == "math":
         return platform.math_pipe or "*"
     return own_pipe(instruction, platform)
 
 
 def own_pipe(instruction: Instruction, platform: Platform) -> str:
-    """The pipe that a distance without a letter means: that of the destination's type; all for a send."""
+    """Return the pipe that a distance without a letter means: that of the destination's type; all for a send."""
     if instruction.message is not None or instruction.dst is None:
         return "A"
     kind = instruction.dst.type

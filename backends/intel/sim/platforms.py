@@ -62,7 +62,7 @@ class Platform:
     plain_fences: bool  #: a fence that flushes nothing keeps its scope; else it is local (Mesa, Wa_14012437816)
     #: src0 addressed through a0 may meet a destination of two registers (Wa_13010473643)
     indirect_crossing: bool = True
-    pitch_multiple: int = 8  #: of a 2-D block surface, in bytes
+    pitch_multiple: int = 8  #: bytes; the pitch of a 2-D block surface is a multiple
     distances: Mapping[str, int] = attrs.field(factory=lambda: {"F": 10, "I": 10, "L": 12, "M": 18})
     #: ^ an in-order instruction is done when so many later ones of its pipe have issued (IGA drops such dependencies)
 
@@ -166,7 +166,7 @@ CORES: Mapping[int, Platform] = {0xC07: XEHPG, 0xC08: XEHPC, 0xC09: XE2}
 
 
 def platform_of(product: int | None, core: int | None) -> Platform:
-    """The platform that a code object's compatibility note names."""
+    """Return the platform that a code object's compatibility note names."""
     if product is not None:
         if product in PRODUCTS:
             return PRODUCTS[product]

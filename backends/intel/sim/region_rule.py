@@ -20,7 +20,7 @@ CROSSBAR = "PRM, Register Region Restrictions, Src0 and Src1 Restrictions; IGC, 
 VECTOR = "PRM, Immediate vectors; IGC, fixDstAlignmentWithVectorImm"
 
 ANY = frozenset(("reg", "indirect", "imm"))
-MOST_REGISTERS = 2  #: that a region may touch
+MOST_REGISTERS = 2  #: registers that a region may touch
 MULTIPLIERS = {"mul": 1, "mac": 1, "mad": 2}  #: the source that may not be bf
 
 
@@ -30,7 +30,7 @@ class InstructionRule:
 
     says: str
     source: str
-    broken: Callable[[Operation, Area], bool]  #: given the destination
+    is_broken: Callable[[Operation, Area], bool]  #: given the destination
     platforms: Callable[[Platform], bool] = lambda platform: True
 
 
@@ -40,6 +40,6 @@ class SourceRule:
 
     says: str
     source: str
-    broken: Callable[[Operation, Area, int], bool]
+    is_broken: Callable[[Operation, Area, int], bool]
     platforms: Callable[[Platform], bool] = lambda platform: True
-    kinds: frozenset[str] = frozenset(("reg", "indirect"))  #: of operands that it looks at
+    kinds: frozenset[str] = frozenset(("reg", "indirect"))  #: kinds of operands that it restricts

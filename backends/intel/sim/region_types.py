@@ -37,7 +37,7 @@ def _narrow_start(op: Operation, dst: Area) -> bool:
 
 
 def _half_of_integer(op: Operation, dst: Area) -> bool:
-    """Whether integers become hf, or hf integers."""
+    """Return whether integers become hf, or hf integers."""
     if op.lanes == 1:
         return False
     sources = {source.type for source in op.sources}
@@ -131,7 +131,7 @@ TYPE_RULES = (
 
 
 def _moves_channel(op: Operation, source: Area, number: int) -> bool:
-    """Whether lanes lie elsewhere in the source's register than in the destination's."""
+    """Return whether lanes lie elsewhere in the source's register than in the destination's."""
     dst = op.dst
     if dst is None or op.lanes == 1 or number > 1 or not (op.is_float or op.is_long) or op.converts_halves:
         return False
@@ -141,7 +141,7 @@ def _moves_channel(op: Operation, source: Area, number: int) -> bool:
 
 
 def _third_moves(op: Operation, source: Area, number: int) -> bool:
-    """Whether src2, which cannot be regioned, lies elsewhere than the destination."""
+    """Return whether src2, which cannot be regioned, lies elsewhere than the destination."""
     dst = op.dst
     if number != 2 or dst is None or op.lanes == 1 or source.operand.kind != "reg" or source.is_scalar:
         return False
@@ -150,7 +150,7 @@ def _third_moves(op: Operation, source: Area, number: int) -> bool:
 
 
 def _halves_apart(op: Operation, dst: Area) -> bool:
-    """Whether a move between f and packed hf leaves the half register that belongs to its f operand.
+    """Return whether a move between f and packed hf leaves the half register that belongs to its f operand.
 
     Channels of f in one register belong to either half of an hf register, at half their offset.
     """

@@ -215,17 +215,17 @@ RULES: tuple[InstructionRule | SourceRule, ...] = (
 )
 
 
-def broken(op: Operation) -> list[str]:
+def violations(op: Operation) -> list[str]:
     """Return the restrictions that an instruction breaks, as messages with their documents."""
     platform, findings = op.context.platform, []
     for rule in RULES:
         if not rule.platforms(platform):
             continue
         if isinstance(rule, InstructionRule):
-            if op.dst is not None and rule.broken(op, op.dst):
+            if op.dst is not None and rule.is_broken(op, op.dst):
                 findings.append(f"{rule.says} [{rule.source}]")
             continue
         for number, source in enumerate(op.sources):
-            if source.operand.kind in rule.kinds and rule.broken(op, source, number):
+            if source.operand.kind in rule.kinds and rule.is_broken(op, source, number):
                 findings.append(f"src{number}: {rule.says} [{rule.source}]")
     return findings

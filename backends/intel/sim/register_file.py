@@ -19,7 +19,7 @@ FLAG_CHANNELS = FLAG_BYTES * 8
 
 
 def byte_bits(start: int, size: int) -> int:
-    """The set of `size` bytes from `start`."""
+    """Return the set of `size` bytes from `start`."""
     return ((1 << size) - 1) << start
 
 
@@ -44,7 +44,7 @@ class Layout:
 
     @property
     def flag(self) -> int:
-        """The place of the flags' scoreboard bits; the flags themselves are kept by channel elsewhere."""
+        """Return the place of the flags' scoreboard bits; the flags themselves are kept by channel elsewhere."""
         return self.address + ADDRESS_BYTES
 
     @property
@@ -61,7 +61,7 @@ class Layout:
         return -(-(self.state + STATE_BYTES) // self.grf) * self.grf
 
     def start(self, file: str, reg: int, byte: int) -> int:
-        """The place of a byte of a register."""
+        """Return the place of a byte of a register."""
         bases = {
             "r": reg * self.grf,
             "acc": self.acc + reg * self.grf,
@@ -75,7 +75,7 @@ class Layout:
         return bases[file] + byte
 
     def end(self, file: str) -> int:
-        """The byte behind a register file."""
+        """Return the byte behind a register file."""
         return {
             "r": self.acc,
             "acc": self.address,
@@ -86,11 +86,11 @@ class Layout:
         }[file]
 
     def grf_bits(self, reg: int, count: int) -> int:
-        """The bytes of whole general registers."""
+        """Return the bytes of whole general registers."""
         return byte_bits(reg * self.grf, count * self.grf) if reg >= 0 and count > 0 else 0
 
     def units(self, start: int, size: int) -> int:
-        """The units that bytes lie in."""
+        """Return the units that bytes lie in."""
         first, last = start // self.grf, (start + size - 1) // self.grf
         return ((1 << (last - first + 1)) - 1) << first
 

@@ -24,7 +24,7 @@ class Restriction:
     """A restriction on instructions of some names (without names, on all); `kind` is that of the finding."""
 
     says: str
-    broken: Callable[[Operation, Platform], bool]
+    is_broken: Callable[[Operation, Platform], bool]
     names: frozenset[str] = frozenset()
     source: str = MESA
     kind: str = "operation"
@@ -44,13 +44,13 @@ def _is_accumulator(area: Area) -> bool:
 
 
 def _multiplies_mixed_sizes(op: Operation, platform: Platform) -> bool:
-    """A 32-bit integer times a narrower one with a sign changed."""
+    """Return a 32-bit integer times a narrower one with a sign changed."""
     sizes = [source.size for source in op.sources]
     return max(sizes) == 4 and any(_modified(s) for s in op.sources if s.type in NARROW_INTEGERS)
 
 
 def _multiplies_dword(op: Operation, platform: Platform) -> bool:
-    """A product that does not fit its destination, and is asked about."""
+    """Return a product that does not fit its destination, and is asked about."""
     dst, takes = op.dst, {source.type for source in op.sources} & {"d", "ud"}
     if dst is None or not takes or dst.type not in SMALL_INTEGERS:
         return False
@@ -162,11 +162,11 @@ RESTRICTIONS = (
 )
 
 
-def broken(op: Operation) -> list[tuple[str, str]]:
+def violations(op: Operation) -> list[tuple[str, str]]:
     """Return the restrictions that an instruction breaks, as kinds and messages with their documents."""
     platform = op.context.platform
     return [
         (rule.kind, f"{rule.says} [{rule.source}]")
         for rule in RESTRICTIONS
-        if (not rule.names or op.op in rule.names) and rule.broken(op, platform)
+        if (not rule.names or op.op in rule.names) and rule.is_broken(op, platform)
     ]

@@ -13,7 +13,7 @@ import numpy as np
 
 from convgen.backends.sim.wave_arrays import Array
 
-ROUNDING = 0x30
+ROUNDING = 0x30  #: mask of the rounding mode in cr0.0
 UP, DOWN, ZERO = 0x10, 0x20, 0x30
 _EXACT: Mapping[str, Callable[..., Fraction]] = {
     "mov": lambda a: a,

@@ -19,7 +19,7 @@ from convgen.backends.intel.sim.state import ThreadGroup, Underway
 from convgen.backends.intel.sim.step import Step
 from convgen.backends.sim.causality import Who
 from convgen.backends.sim.device_memory import Allocation
-from convgen.backends.sim.global_access import everyone
+from convgen.backends.sim.global_access import thread_states
 from convgen.backends.sim.wave_arrays import Array, Bools
 from convgen.ir.record import frozen
 
@@ -69,7 +69,9 @@ def begin_atomic(
     """Issue an atomic operation at byte offsets [threads, lanes]: it publishes, and will observe publications."""
     causality = g.env.causality
     if causality.tracked:
-        met = causality.meet(allocation, allocation.units(offset, size), lanes, map(int, g.wave_ids()), kind)
+        met = causality.publish_and_observe(
+            allocation, allocation.units(offset, size), lanes, map(int, g.wave_ids()), kind
+        )
         if step.writes:
             g.underway.append(Underway(step.index, None, np.zeros(g.count, np.int64), met[:, 0]))
 
@@ -88,7 +90,7 @@ def land(g: ThreadGroup, done: frozenset[int]) -> None:
         if one.step not in done:
             continue
         _observe(g, one)
-        for who, epoch, number in zip(everyone(g), one.epochs, one.numbers, strict=True):
+        for who, epoch, number in zip(thread_states(g), one.epochs, one.numbers, strict=True):
             if one.upto:
                 causality.release(Who(who.thread, who.group, int(epoch)), one.upto)
             if one.upto is not None:

@@ -24,7 +24,7 @@ from convgen.backends.sim.run import MAX_INSTRUCTIONS, Buffers, Observer, Progre
 from convgen.backends.sim.wave_arrays import Array
 from convgen.backends.simulation import STRICT, LaunchRequest, Scrutiny, SimReport
 
-BATCH_THREADS = 256
+BATCH_THREADS = 256  #: threads that a batch simulates together, at most
 
 
 def simulate(

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from convgen.backends.intel.sim.gateway import note_local
-from convgen.backends.intel.sim.late import deliver_before_store
+from convgen.backends.intel.sim.late import read_before_store
 from convgen.backends.intel.sim.state import LocalAccess, ThreadGroup
 from convgen.backends.intel.sim.step import Step
 from convgen.backends.sim.local import SEVERAL, Lds, Stretch
@@ -20,7 +20,7 @@ from convgen.backends.simulation import Source
 
 _OVERTAKES = Source("IGC, HWCaps.inc hasSLMWARIssue: an SLM store waits for the destinations of SLM loads in flight")
 _WAVE = np.uint32(0xFF)
-BANKS = 32
+BANKS = 32  #: banks of local memory, a dword wide
 TAG = np.uint64(0xFFFFFFFF ^ 1 << 28)  #: IGC marks local addresses by bit 28, which the hardware must ignore
 
 
@@ -68,7 +68,7 @@ def check_own_loads(
     g: ThreadGroup, step: Step, rows: Array, units: Array, address: U64, size: int, lanes: Bools | None
 ) -> None:
     """Let late loads of the thread read before a store; report a load of the thread that the store may overtake."""
-    deliver_before_store(g, address, size, lanes, local=True)
+    read_before_store(g, address, size, lanes, local=True)
     if g.env.platform.slm_fence_orders_loads:
         return
     loads = [access for access in g.local if access.returns]

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from convgen.backends.intel.sim.late import LateLoad
     from convgen.backends.intel.sim.scoreboard import Score
 
-CHANNELS = 32
+CHANNELS = 32  #: channels of the widest instruction
 ACTIVE, GONE = -1, -2  #: in `resume`: the channel runs; it never will
 
 
@@ -58,7 +58,7 @@ class Underway:
 
     step: int  #: index of its instruction
     upto: int | None  #: the last ticket that a fence releases, 0 for none; None for an atomic operation
-    epochs: Array  #: of the threads when it was issued
+    epochs: Array  #: epochs of the threads at issue
     numbers: Array  #: what the threads had observed, or have met (`causality`)
 
     def take(self, rows: Array) -> Underway:
@@ -95,7 +95,7 @@ class ThreadGroup(Threads):
         self.held = False  #: behind the signal of a barrier, until all others can do no more
         self.stores: list[tuple[int, int]] = []  #: global stores that no fence has covered: (order, ticket)
         self.fences: list[tuple[int, int, str]] = []  #: fences under way: instruction, order, what they order
-        self.underway: list[Underway] = []  #: what may order workgroups
+        self.underway: list[Underway] = []  #: fences and atomic operations that may order workgroups
         self.order = 0
         self.regs: npt.NDArray[np.uint8] = np.zeros((n, layout.total), np.uint8)
         self.poison: npt.NDArray[np.uint8] = np.ones((n, layout.total), np.uint8)
@@ -106,7 +106,7 @@ class ThreadGroup(Threads):
         self.wide: npt.NDArray[np.int64] = np.zeros((n, ACCUMULATORS * layout.grf // 4), np.int64)
         self.mask: Bools = np.ones((n, CHANNELS), np.bool_)
         self.resume: npt.NDArray[np.int32] = np.full((n, CHANNELS), ACTIVE, np.int32)
-        self.stamp: U32 = env.stamps(self)  #: of clean accesses to local memory, [threads, 1]
+        self.stamp: U32 = env.stamps(self)  #: stamps of clean accesses to local memory, [threads, 1]
         self.ready()
 
     def ready(self) -> None:

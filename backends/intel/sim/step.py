@@ -50,7 +50,7 @@ class Context:
     errata: bool = True  #: whether defects of the hardware count that older compilers did not know
     trust_igc: bool = False  #: whether to assume what code of Intel's compiler relies on
     approximate: int | None = None  #: the seed by which math functions err as much as they may
-    faults: list[tuple[str, str]] = attrs.field(factory=list)  #: of the instruction being compiled
+    faults: list[tuple[str, str]] = attrs.field(factory=list)  #: (kind, message) of the instruction being compiled
 
     def fault(self, kind: str, message: str) -> None:
         """Record a finding that the encoding alone shows."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from convgen.backends.intel.sim.late import deliver_before_store
+from convgen.backends.intel.sim.late import read_before_store
 from convgen.backends.intel.sim.state import ThreadGroup
 from convgen.backends.intel.sim.step import Step
 from convgen.backends.sim.global_access import check_meeting, check_overwrites, store_lanes
@@ -14,7 +14,7 @@ def store_global(
 ) -> None:
     """Write data [words, threads, lanes] and check it against other threads' accesses."""
     env = g.env
-    deliver_before_store(g, address, size, lanes, local=False)
+    read_before_store(g, address, size, lanes, local=False)
     ticket = env.ticket()
     if env.waves > 1:
         g.order += 1

@@ -19,7 +19,7 @@ def check(instruction: Instruction, step: Step, context: Context) -> None:
     """Record the findings that an instruction's encoding alone shows."""
     _annotations(instruction, step, context)
     if step.kind in ("alu", "math"):
-        for kind, message in _broken(_form(instruction), context.platform, context.layout):
+        for kind, message in _violations(_form(instruction), context.platform, context.layout):
             context.fault(kind, message)
         passes = passes_of(Operation.of(instruction, context))
         if passes is not None and passes.overlapping:
@@ -43,10 +43,10 @@ def _place(o: Operand) -> Operand:
 
 
 @lru_cache(maxsize=1 << 12)
-def _broken(form: Instruction, platform: Platform, layout: Layout) -> tuple[tuple[str, str], ...]:
-    """Kinds and messages of the restrictions that instructions of a form break."""
+def _violations(form: Instruction, platform: Platform, layout: Layout) -> tuple[tuple[str, str], ...]:
+    """Return kinds and messages of the restrictions that instructions of a form break."""
     op = Operation.of(form, Context(platform, layout, 0, {}))
-    return (*restrictions.broken(op), *(("region", message) for message in regions.broken(op)))
+    return (*restrictions.violations(op), *(("region", message) for message in regions.violations(op)))
 
 
 def _payloads(instruction: Instruction, step: Step, context: Context) -> None:

@@ -13,7 +13,7 @@ from convgen.backends.intel.sim.decode import Instruction
 from convgen.backends.intel.tables import FACTS
 from convgen.backends.intel.timing.ops import Op, op_of
 from convgen.backends.intel.timing.unit import run
-from convgen.backends.steady_loop import TURNS, Steady
+from convgen.backends.steady_loop import ITERATIONS, Steady
 from convgen.backends.timing import KernelProfile, LoopProfile, TimedLine
 from convgen.ir.error import UserError
 from convgen.ir.record import frozen
@@ -56,12 +56,12 @@ class _Kernel:
 
     @cached_property
     def threads(self) -> int:
-        """The threads of a workgroup."""
+        """Return the threads of a workgroup."""
         return -(-most_items(self.info) // self.info.simd)
 
     @cached_property
     def resident(self) -> int:
-        """The workgroups that a core holds."""
+        """Return the workgroups that a core holds."""
         held = threads_held(self.info, self.target)
         return max(1, min(held.values()) * FACTS[self.target].core.simds // self.threads)
 
@@ -71,7 +71,7 @@ class _Kernel:
 
     @cached_property
     def _parts(self) -> tuple[list[Instruction], list[Instruction], list[Instruction]]:
-        """The instructions before the hot code, in it and after it."""
+        """Return the instructions before the hot code, in it and after it."""
         code, hot, _ = self._hot
         body = sorted(hot, key=lambda i: i.address)
         first, last = body[0].address, body[-1].address
@@ -85,19 +85,19 @@ class _Kernel:
 
     @cached_property
     def flop(self) -> int:
-        """The operations of an iteration of a workgroup."""
+        """Return the operations of an iteration of a workgroup."""
         return sum(line_of(i, self.target).flop for i in self._parts[1]) * self.threads
 
     def loop(self, groups: int) -> LoopProfile:
         """Return the loop's profile when `groups` workgroups share a core."""
         before, body, after = self._ops
-        streams = ([*before, *(body * turns), *after] for turns in TURNS)
+        streams = ([*before, *(body * turns), *after] for turns in ITERATIONS)
         threads = spread(groups, self.threads, FACTS[self.target].core.simds)
         short, long = (run([[ops] * count for count in threads]) for ops in streams)
         steady = Steady.of(short, long, len(before), len(body))
         lines = (line_of(i, self.target) for i in self._parts[1])
         timed = tuple(TimedLine(line, stall) for line, stall in zip(lines, steady.stalls))
-        return LoopProfile(groups, self._hot[2], steady.each, steady.around, _busy(body, sum(threads)), timed)
+        return LoopProfile(groups, self._hot[2], steady.iteration, steady.rest, _busy(body, sum(threads)), timed)
 
 
 def spread(groups: int, threads: int, engines: int) -> list[int]:

@@ -11,7 +11,8 @@ from convgen.ir.record import evolve, frozen
 IN_ORDER = "FILM"  #: pipes whose instructions end in the order of their issue
 ALL = -1  #: in place of a token: all tokens
 
-#: Clocks from issue to the result, by kind of instruction (IGC's latency table).
+#: Clocks to the result, by kind of instruction (IGC's latency table); the model counts them from the pipe's last busy
+#: clock, so results of several registers come later.
 _VECTOR, _MATH, _MATRIX, _BRANCH, _FENCE = 10.0, 17.0, 21.0, 23, 23.0
 _SHARED, _SHARED_WIDE = 28.0, 45.0  #: shared local memory: up to 16 lanes, and more
 _NARROW = 16  #: lanes
@@ -25,7 +26,7 @@ class Op:
     pipe: str  #: letter of an in-order pipe, "matrix", "lds" or "global"; empty if it only issues
     issue: int = 1  #: clocks until its thread issues the next one
     busy: float = 1.0  #: clocks that the pipe is busy
-    latency: float = 0.0  #: clocks from issue to the result
+    latency: float = 0.0  #: clocks from the last busy clock of the pipe to the result
     sets: int | None = None  #: token
     waits: tuple[tuple[int, bool], ...] = ()  #: tokens, and whether only until their sources are read
     distance: tuple[str, int] | None = None  #: pipe ("A": all) and n: the n-th instruction back must be done

@@ -41,16 +41,16 @@ class Thread:
 
 
 @frozen(eq=False)
-class Course:
+class ModelRun:
     """The result of a run."""
 
     end: float  #: clocks until the last thread has ended
     waves: Sequence[Thread]
 
 
-def run(workgroups: Sequence[Sequence[Sequence[Op]]]) -> Course:
+def run(workgroups: Sequence[Sequence[Sequence[Op]]]) -> ModelRun:
     """Run the threads of some workgroups on one EU."""
-    return _Run(workgroups).course()
+    return _Run(workgroups).result()
 
 
 class _Run:
@@ -60,13 +60,13 @@ class _Run:
         self.signalled = [0] * len(workgroups)
         self.opened = [0.0] * len(workgroups)  #: when the last barrier let threads go on
         self.held: list[list[tuple[int, Thread]]] = [[] for _ in workgroups]  #: threads that wait at a barrier
-        self.opened_so_far = [0] * len(workgroups)  #: barriers opened, by workgroup opened, by workgroup
+        self.opened_so_far = [0] * len(workgroups)  #: barriers opened, by workgroup
         self.free: dict[str, float] = {}  #: when each pipe takes the next instruction
         self.queue = [(thread.since, n, thread) for n, thread in enumerate(self.threads)]
         self.issues = 0.0  #: when the EU issues the next instruction
         self.end = 0.0
 
-    def course(self) -> Course:
+    def result(self) -> ModelRun:
         """Run until no thread has an instruction left."""
         while self.queue:
             now, number, thread = heappop(self.queue)
@@ -78,7 +78,7 @@ class _Run:
                 self.held[thread.group].append((number, thread))
             else:
                 self._issue(number, thread, op, now)
-        return Course(self.end, self.threads)
+        return ModelRun(self.end, self.threads)
 
     def _issue(self, number: int, thread: Thread, op: Op, now: float) -> None:
         start = now

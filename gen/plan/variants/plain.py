@@ -29,7 +29,7 @@ class Plain(Variant):
         elem, depths, loads = atom.elem_bytes, tiles_k(atom, facts), offer.loads(atom, facts)
         suiting = _suiting(offer, loads, depths[-1], facts.chunk_bytes // elem, facts)
         if not any(load.along_k or load.by_reads for load in loads):
-            depths = tuple(dict.fromkeys((*depths, *(row // elem for row in tuning(facts).turned_rows))))
+            depths = tuple(dict.fromkeys((*depths, *(row // elem for row in tuning(facts).transposed_rows))))
         through = stagings(facts, direct=not offer.types(atom) and _need_no_registers(loads, elem, facts))
         straight = (_STRAIGHT,) if _may_be_straight(offer, atom, facts) else ()
         return Choices(TILE_M, TILE_N, depths, tuning(facts).grids, suiting, (*through, *straight))

@@ -17,7 +17,7 @@ from convgen.backends.amdgpu.timing.launch import profile_launch
 from convgen.backends.amdgpu.timing.moved import Reads, Share
 from convgen.backends.amdgpu.timing.ops import Op, Port
 from convgen.backends.amdgpu.timing.repeated_rounds import Rounds, shortened
-from convgen.backends.amdgpu.timing.unit import Course, Latencies, Unit
+from convgen.backends.amdgpu.timing.unit import Latencies, ModelRun, Unit
 from convgen.backends.simulation import KernelArg, LaunchRequest
 from convgen.backends.target import get
 from convgen.backends.timing import LaunchProfile, Machine
@@ -48,13 +48,13 @@ BODY = {0, 4, 8, 12}
 # ---------------------------------------------------------------- rounds that are left out
 
 
-def run(rounds: Rounds) -> Course:
+def run(rounds: Rounds) -> ModelRun:
     return Unit(Latencies(300)).run(rounds.workgroups)
 
 
 def total(rounds: Rounds, fewer: Rounds) -> float:
-    course = run(rounds)
-    return rounds.clocks(course, rounds.pace_of(fewer, course.end - run(fewer).end))[0]
+    model_run = run(rounds)
+    return rounds.clocks(model_run, rounds.pace_of(fewer, model_run.end - run(fewer).end))[0]
 
 
 @pytest.mark.parametrize("kinds", [[READ], [READ, SLOW], [READ, READ, SLOW]])
@@ -106,8 +106,8 @@ def test_without_a_loop_a_round_is_from_the_first_product_to_the_last() -> None:
 
 
 def test_barriers_do_not_wait_for_waves_that_have_ended() -> None:
-    course = Unit().run([[[END], [END, BARRIER, END], [END] * 50 + [BARRIER, END]]])
-    assert [wave.done[-1] for wave in course.waves] == [4, pytest.approx(208, abs=4), pytest.approx(208, abs=4)]
+    model_run = Unit().run([[[END], [END, BARRIER, END], [END] * 50 + [BARRIER, END]]])
+    assert [wave.done[-1] for wave in model_run.waves] == [4, pytest.approx(208, abs=4), pytest.approx(208, abs=4)]
 
 
 # ---------------------------------------------------------------- caches
@@ -220,7 +220,7 @@ def test_products_beside_a_loop_are_iterations_of_it(ways: str, blocks: int) -> 
     unit = profiled(code).units[1]
     assert unit.rounds * blocks < 17
     assert unit.iterations * blocks == pytest.approx(17)
-    around = kernel.profile(code.object or b"", "x")[0].loops[0].around
+    around = kernel.profile(code.object or b"", "x")[0].loops[0].rest
     each, rest, _ = kernel.loop_clocks(code.object or b"", 500.0).shared[1]
     beside = 17 / blocks - unit.rounds
     assert around - rest == pytest.approx(beside * each) or rest == 0

@@ -81,8 +81,8 @@ def test_the_unit_has_one_lds_and_one_address_pipe() -> None:
 def test_barriers_hold_a_workgroup_and_no_other() -> None:
     """Each wave works in turn behind the last one's barrier; another workgroup needs no longer beside it."""
     slow = [*[VALU] * 50, BARRIER]
-    course = Unit().run([[slow] * 4])
-    assert course.end == pytest.approx(204, abs=8)
+    model_run = Unit().run([[slow] * 4])
+    assert model_run.end == pytest.approx(204, abs=8)
     assert end(*slow * 3, groups=2) == pytest.approx(2 * end(*slow * 3), rel=0.1)
 
 
@@ -136,7 +136,7 @@ def test_profiles_tell_what_the_loop_waits_for() -> None:
 
 def test_kernels_without_a_loop_are_their_own() -> None:
     (kernel,) = profile((FOREIGN / "iree_gfx942_small_gemm_NT.hsaco").read_bytes(), "a.hsaco", 500.0)
-    assert kernel.loops[0].around < kernel.loops[0].clocks
+    assert kernel.loops[0].rest < kernel.loops[0].clocks
 
 
 def test_more_workgroups_than_fit_are_refused() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from convgen import driver
 from convgen.backends import target as targets
-from convgen.backends.intel.fused_branches import parts_threads
+from convgen.backends.intel.fused_branches import may_diverge
 from convgen.ir.build import KernelBuilder
 from convgen.ir.error import Unsupported
 from convgen.ir.expr import Lane, eq
@@ -44,7 +44,7 @@ def messages(k: KernelBuilder, target: str) -> Kernel:
 @pytest.mark.parametrize(("target", "parts"), [("xehpg", True), ("xehpc", False)])
 def test_where_threads_part_fusion_is_switched_off(target: str, parts: bool) -> None:
     to, made = targets.get(target), messages(own_way(target, together=False), target)
-    assert parts_threads(made, to.facts) == parts
+    assert may_diverge(made, to.facts) == parts
     text = to.module([to.emit(made)])
     assert ("//.unfused yes" in text) == parts
     info = section(to.assemble(text), ".ze_info").data().decode()

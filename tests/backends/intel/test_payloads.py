@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from convgen.backends.intel.isa import OPCODES, Literal, Special, XeInstruction, message, region
-from convgen.backends.intel.payloads import keep_payloads, steady_addresses
+from convgen.backends.intel.payloads import invariant_addresses, keep_payloads
 from convgen.backends.machine.allocate import Allocation, Bank, Liveness, allocate
 from convgen.backends.machine.instruction import BasicBlock, Function, Instruction, Operand, Reg, VirtualRegister
 from convgen.backends.machine.verifier import verify
@@ -89,14 +89,14 @@ def kept_of(registers: int, holds: Sequence[int] = HOLDS) -> int:
 
 def test_steady_addresses_are_counted() -> None:
     c = Code()
-    assert steady_addresses(Function("f", c.blocks)) == 0
+    assert invariant_addresses(Function("f", c.blocks)) == 0
     for more in range(3):
         c.load(c.address(c.s, more))
     changing = c.new("s")
     c.add("add", region(changing, "ud"), region(changing, "ud"), Literal(1, "ud"))
     c.load(c.address(changing, 0))
     c.jump(-2, "loop")
-    assert steady_addresses(Function("f", c.blocks)) == 3
+    assert invariant_addresses(Function("f", c.blocks)) == 3
 
 
 def test_as_many_as_there_are_registers_for() -> None:

@@ -86,9 +86,9 @@ def test_barriers_hold_a_workgroup_and_no_other() -> None:
 def test_no_thread_takes_the_pass_of_one_that_is_late() -> None:
     """One comes to the next barrier before the other, which waits for a load, has passed the last."""
     late = evolve(WAIT, waits=((0, False),))
-    course = run([[[LOAD, SIGNAL, late, SIGNAL, WAIT], [SIGNAL, WAIT, SIGNAL, WAIT]]])
-    assert [len(list(thread.stalls())) for thread in course.waves] == [5, 4]
-    assert course.end > 200 + BARRIER
+    model_run = run([[[LOAD, SIGNAL, late, SIGNAL, WAIT], [SIGNAL, WAIT, SIGNAL, WAIT]]])
+    assert [len(list(thread.stalls())) for thread in model_run.waves] == [5, 4]
+    assert model_run.end > 200 + BARRIER
 
 
 def test_threads_go_to_engines_in_turn() -> None:

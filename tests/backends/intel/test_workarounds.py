@@ -12,7 +12,7 @@ from convgen.backends import target as targets
 from convgen.backends.intel.chains import chains
 from convgen.backends.intel.isa import OPCODES, Literal, Null, Region, XeInstruction, dpas, region
 from convgen.backends.intel.leads import lead_chains
-from convgen.backends.intel.neighbours import part_factors
+from convgen.backends.intel.neighbours import separate_factors
 from convgen.backends.intel.physical import Physical
 from convgen.backends.intel.sim import CodeObject
 from convgen.backends.intel.sim.defects import defects_of
@@ -249,7 +249,7 @@ def test_factors_are_read_anew_behind_what_reads_them_otherwise(
     first: XeInstruction, second: XeInstruction, parts: bool
 ) -> None:
     function = Function("f", [BasicBlock("a", [first]), BasicBlock("b", [second])])
-    code = [i for block in part_factors(function, _IN_PLACE)[0].blocks for i in block.instructions]
+    code = [i for block in separate_factors(function, _IN_PLACE)[0].blocks for i in block.instructions]
     assert (len(code) == 3 and code[1].op.name == "add") == parts
     assert code[0] is first
     assert code[-1] is second

@@ -172,7 +172,7 @@ class Shown:
 
     def __getattr__(self, name: str) -> Any:
         if name == "__cuda_array_interface__" and self.how == "interface":
-            seen = self.array.seen()
+            seen = self.array.shared()
             steps = tuple(2 * stride for stride in seen.strides)
             return {"shape": seen.dims, "typestr": "<f2", "data": (seen.address, False), "strides": steps, "version": 3}
         raise AttributeError(name)
@@ -202,7 +202,7 @@ def test_memory_of_the_device_is_used_where_it_lies(how: str, standin: StandIn) 
             return array.address
         if how in ("flat", "bytes"):
             size, dtype = (array.tensor.bytes, "u8") if how == "bytes" else (array.tensor.bytes // 2, "f16")
-            seen = dlpack.Seen(array.address, (size,), (1,), dtype, dlpack.ROCM, 0, True, array)
+            seen = dlpack.SharedTensor(array.address, (size,), (1,), dtype, dlpack.ROCM, 0, True, array)
             return Flat(seen)
         return Shown(array, how) if how == "interface" else ByDlpack(array, how)
 
@@ -212,14 +212,14 @@ def test_memory_of_the_device_is_used_where_it_lies(how: str, standin: StandIn) 
 
 
 class Flat:
-    def __init__(self, seen: dlpack.Seen) -> None:
+    def __init__(self, seen: dlpack.SharedTensor) -> None:
         self.seen = seen
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return self.seen.kind, self.seen.device
 
     def __dlpack__(self, **_: Any) -> Any:
-        return self.__dict__.get("capsule") or dlpack.show(self.seen, versioned=False)
+        return self.__dict__.get("capsule") or dlpack.share(self.seen, versioned=False)
 
 
 def test_what_is_shared_is_let_go(standin: StandIn) -> None:
@@ -343,13 +343,13 @@ def test_tensors_of_the_host_that_run_backwards(standin: StandIn) -> None:
     kernel, inputs = cg.load(code), reference.fill(code.problem)
     turned = np.ascontiguousarray(inputs["src"][:, :, ::-1])
     address = turned.ctypes.data + 2 * 5 * 6
-    seen = dlpack.Seen(address, turned.shape, (576, 36, -6, 1), "f16", dlpack.CPU, 0, True, turned)
+    seen = dlpack.SharedTensor(address, turned.shape, (576, 36, -6, 1), "f16", dlpack.CPU, 0, True, turned)
     assert same(kernel(**{**inputs, "src": Flat(seen)}), right(code.problem, inputs)["dst"])
-    capsule = dlpack.show(evolve(seen, address=address - 128), versioned=True)
+    capsule = dlpack.share(evolve(seen, address=address - 128), versioned=True)
     next(iter(dlpack._shared.values()))[0].tensor.byte_offset = 128
     moved = Flat(seen)
     moved.__dict__["capsule"] = capsule
-    assert dlpack.see(moved, None).address == address
+    assert dlpack.receive(moved, None).address == address
 
 
 def test_a_library_that_is_there_is_used(standin: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:

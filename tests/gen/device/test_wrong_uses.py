@@ -46,7 +46,7 @@ def held(kernel: DeviceKernel, name: str = "src") -> Any:
 
 def shown(kernel: DeviceKernel, **changes: Any) -> Any:
     """src on the device, as DLPack tells it but for `changes`."""
-    return Flat(evolve(held(kernel).seen(), **changes))
+    return Flat(evolve(held(kernel).shared(), **changes))
 
 
 def freed(kernel: DeviceKernel) -> Any:
@@ -162,7 +162,7 @@ WRONG: dict[str, tuple[Callable[[DeviceKernel], dict[str, Any]], str]] = {
     ),
     "output over input": (
         lambda k: {"src": (a := held(k, "wei")).address, "dst": a.address + 128, "": a},
-        "given dst and src in the same memory, wanted them apart",
+        "given dst and src in the same memory, wanted separate memory",
     ),
     "stream": (
         lambda k: {"stream": "main"},
@@ -198,7 +198,7 @@ def test_torch_that_keeps_gradients(kernel: DeviceKernel) -> None:
 def test_layouts_in_blocks_are_no_strides(standin: StandIn) -> None:
     kernel = cg.load(compiled(BLOCKED))
     flat = kernel.put("dst", np.zeros((1, 20, 6, 6), np.float16))
-    seen = evolve(flat.seen(), dims=(1, 20, 6, 6), strides=(720, 36, 6, 1))
+    seen = evolve(flat.shared(), dims=(1, 20, 6, 6), strides=(720, 36, 6, 1))
     with pytest.raises(UserError) as error:
         kernel(**inputs(BLOCKED), dst=Flat(seen))
     told(error, "given dst of f16[1, 20, 6, 6] on the device, wanted f16[1152] in the order of aBcd16b")
@@ -304,9 +304,9 @@ def test_what_fails_on_the_device(standin: StandIn) -> None:
 
 def test_code_that_is_none(standin: StandIn, tmp_path: Path) -> None:
     code = compiled(FORWARD)
-    with pytest.raises(UserError, match="without a code object, wanted some"):
+    with pytest.raises(UserError, match="without a code object, wanted a record that has both"):
         cg.load(evolve(code, object=None))
-    with pytest.raises(UserError, match="without launches, wanted some"):
+    with pytest.raises(UserError, match="without launches, wanted a record that has both"):
         cg.load(evolve(code, record=evolve(code.record, launches=())))
     with pytest.raises(UserError, match=r"^given code of type bytes, wanted Code or the path of a launch record$"):
         cg.load(code.object)  # type: ignore[arg-type]
@@ -316,7 +316,7 @@ def test_code_that_is_none(standin: StandIn, tmp_path: Path) -> None:
 
 def test_a_kernel_that_was_unloaded(kernel: DeviceKernel) -> None:
     kernel.unload()
-    with pytest.raises(UserError, match=r"^given <.* on hip:0>, which was unloaded, wanted one that was not$"):
+    with pytest.raises(UserError, match=r"^given <.* on hip:0>, which was unloaded; load it again$"):
         kernel(**inputs())
 
 

@@ -30,7 +30,7 @@ class Curve:
     """A function of one operand; `ulps` and `absolute` bound the distance from the exact result, whichever is more."""
 
     exact: Callable[[Array], Array]  #: in f64
-    dtype: Any  #: of the result
+    dtype: Any  #: numpy type of the result
     ulps: float
     absolute: float = 0.0
 

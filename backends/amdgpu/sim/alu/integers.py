@@ -11,24 +11,24 @@ U32_MAX = np.uint32(0xFFFFFFFF)
 
 
 def add(a: Array, b: Array) -> tuple[Array, Array]:
-    """The sum of unsigned words, and its carry."""
+    """Return the sum of unsigned words, and its carry."""
     total = a + b
     return total, total < a
 
 
 def subtract(a: Array, b: Array) -> tuple[Array, Array]:
-    """The difference of unsigned words, and its borrow."""
+    """Return the difference of unsigned words, and its borrow."""
     return a - b, b > a
 
 
 def add_carry(a: Array, b: Array, carry: Array) -> tuple[Array, Array]:
-    """The sum of words and a carry, and its carry."""
+    """Return the sum of words and a carry, and its carry."""
     total = a.astype(np.uint64) + b + carry
     return total.astype(np.uint32), total > U32_MAX
 
 
 def subtract_borrow(a: Array, b: Array, borrow: Array) -> tuple[Array, Array]:
-    """The difference of words less a borrow, and its borrow."""
+    """Return the difference of words less a borrow, and its borrow."""
     taken = b.astype(np.uint64) + borrow
     return (a - taken.astype(np.uint32)).astype(np.uint32), taken > a
 
@@ -39,22 +39,22 @@ def high_product(a: Array, b: Array) -> Array:
 
 
 def left(bits: int) -> Function:
-    """A shift to the left, by the amount modulo `bits`."""
+    """Return a shift to the left, by the amount modulo `bits`."""
     return lambda a, b: a << (b & np.uint32(bits - 1)).astype(a.dtype, copy=False)
 
 
 def right(bits: int) -> Function:
-    """A shift to the right, by the amount modulo `bits`; of signed values with their sign."""
+    """Return a shift to the right, by the amount modulo `bits`; of signed values with their sign."""
     return lambda a, b: a >> (b & np.uint32(bits - 1)).astype(a.dtype, copy=False)
 
 
 def ones(width: Array, offset: Array) -> Array:
-    """A run of `width` ones from bit `offset` on, both modulo 32."""
+    """Return a run of `width` ones from bit `offset` on, both modulo 32."""
     return ((np.uint32(1) << (width & np.uint32(31))) - np.uint32(1)) << (offset & np.uint32(31))
 
 
 def bit_reverse(a: Array, word: type[np.uint32] | type[np.uint64] = np.uint32) -> Array:
-    """The bits of each word in opposite order."""
+    """Return the bits of each word in opposite order."""
     flat = np.ascontiguousarray(a).astype(word)
     bits = np.unpackbits(flat[..., None].view(np.uint8), axis=-1, bitorder="little")
     return np.packbits(bits[..., ::-1], axis=-1, bitorder="little").view(word)[..., 0]

@@ -64,7 +64,7 @@ class Dpp:
         return self.inside & exec_[:, self.source]
 
     def move(self, g: WaveGroup, raw: Array) -> Array:
-        """The words that lanes read, 0 where there is no source."""
+        """Return the words that lanes read, 0 where there is no source."""
         return np.where(self._valid_now, raw[:, self.source], np.zeros((), raw.dtype))
 
     def wrap(self, run: Run) -> Run:

@@ -33,7 +33,7 @@ def words_of(kind: str) -> int:
 
 
 def constant_bits(operand: Operand, kind: str, instruction: Instruction) -> int:
-    """The bits of a constant operand, in the width of its type (CDNA3 ISA, "Inline Constants", "Literal Constant")."""
+    """Return a constant's bits, in the width of its type (CDNA3 ISA, "Inline Constants", "Literal Constant")."""
     wide = kind in WIDE or kind == "mask"
     if operand.kind == "int":
         return operand.value & (0xFFFFFFFFFFFFFFFF if wide else 0xFFFFFFFF)
@@ -106,7 +106,7 @@ def join_words(low: Array, high: Array) -> Array:
 
 
 def split_words(value: Array) -> tuple[Array, Array]:
-    """A 64-bit number as two 32-bit words."""
+    """Return a 64-bit number as two 32-bit words."""
     return value.astype(np.uint32), (value >> np.uint64(32)).astype(np.uint32)
 
 
@@ -255,12 +255,12 @@ class PoisonSource:
 
 
 def mask_poison(operand: Operand) -> PoisonSource | None:
-    """The poison source of a lane mask, None for constants."""
+    """Return the poison source of a lane mask, None for constants."""
     return PoisonSource(False, (operand.index, operand.index + 1), mask=True) if operand.kind == "s" else None
 
 
 def poison_source(operand: Operand, context: Context, count: int = 0, move: Move | None = None) -> PoisonSource | None:
-    """The poison source of an operand, None for constants; `count` overrides the number of registers."""
+    """Return the poison source of an operand, None for constants; `count` overrides the number of registers."""
     if operand.is_vector:
         first = context.vector(operand)
         return PoisonSource(True, tuple(range(first, first + max(operand.count, count))), move)

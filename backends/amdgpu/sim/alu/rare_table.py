@@ -12,7 +12,7 @@ from convgen.backends.sim import numbers as num
 from convgen.backends.sim.wave_arrays import Array
 
 U32, U64 = np.uint32, np.uint64
-_FRACTION_BITS = 1201  #: of 2/pi, as many as V_TRIG_PREOP_F64 knows
+_FRACTION_BITS = 1201  #: bits of 2/pi in V_TRIG_PREOP_F64
 _KEPT_BITS = 53
 
 
@@ -38,7 +38,7 @@ def _sad_u16(a: Array, b: Array, c: Array) -> Array:
 
 
 def _difference(a: Array, b: Array, *, masked: bool) -> Array:
-    """The sum of the distances of four bytes; `masked` leaves out those where `b` is 0."""
+    """Return the sum of the distances of four bytes; `masked` leaves out those where `b` is 0."""
     total = np.zeros((), U32)
     for number in range(4):
         x, y = _byte(a, number), _byte(b, number)
@@ -116,7 +116,7 @@ def _shifted_bytes(low: int, high: int) -> Function:
 
 @lru_cache(maxsize=1)
 def two_over_pi() -> int:
-    """The first bits of 2/pi behind the point, from Machin's formula."""
+    """Return the first bits of 2/pi behind the point, from Machin's formula."""
     bits = _FRACTION_BITS + 64
     scale = 1 << bits
 

@@ -142,7 +142,7 @@ def _sources(
 
 
 def sum_bits(registers: list[tuple[int, ...]]) -> int:
-    """The register set of some scalar registers."""
+    """Return the register set of some scalar registers."""
     bits = 0
     for group in registers:
         for register in group:
@@ -179,7 +179,7 @@ class Bits:
 
     function: Callable[..., Array]
     fetches: list[ScalarFetch]
-    sources: list[Operand]  #: of the first fetches; further ones are defined
+    sources: list[Operand]  #: operands of the first fetches; further fetches are defined
     wide: bool
 
     def undefined(self, g: WaveGroup) -> tuple[Array, Array]:

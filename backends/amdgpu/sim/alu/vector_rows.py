@@ -25,6 +25,6 @@ class VectorRow:
 
 
 def row(signature: str, function: Function, **flags: Any) -> VectorRow:
-    """A row from its signature, such as "f32 = f32 f32"."""
+    """Return a row from its signature, such as "f32 = f32 f32"."""
     results, _, sources = signature.partition("=")
     return VectorRow(tuple(results.split()), tuple(sources.split()), function, **flags)

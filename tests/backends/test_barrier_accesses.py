@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given, settings
 
-from convgen.backends.machine.epochs import accesses_ahead
+from convgen.backends.machine.barrier_accesses import accesses_ahead
 from convgen.backends.machine.instruction import Access, Function
 from tests.backends.machines import functions
 from tests.strategies import FIXED

@@ -1,4 +1,4 @@
-"""Limits on early issue: which instructions may issue ahead of program order without exceeding the registers."""
+"""Register headroom: which instructions may issue ahead of program order without exceeding the registers."""
 
 from __future__ import annotations
 
@@ -24,42 +24,42 @@ class Value:
     begun: int  #: instruction of the definition
 
 
-class Room:
-    """The free words of a block issued in program order, by bank and instruction.
+class Headroom:
+    """The free register words of a block in program order, by bank and instruction.
 
-    An instruction that issues early takes its words from then on to its own place.
+    An instruction that issues early takes words from then on, up to its place in program order.
     """
 
     def __init__(self, free: Mapping[str, Words], values: Sequence[Sequence[Value]]):
         """`values` are those that each instruction makes, or parts of them."""
         self.first = 0  #: first instruction in program order that has not issued
         self._free, self._values = free, values
-        self._begun: set[Value] = set()
+        self._claimed: set[Value] = set()
         self._is_issued = [False] * len(values)
 
     def admits(self, n: int) -> bool:
         """Return whether the results of instruction `n` fit in registers up to its place."""
-        return n == self.first or all((self._ahead(value) >= value.register.size).all() for value in self._made(n))
+        return n == self.first or all((self._ahead(value) >= value.register.size).all() for value in self._unclaimed(n))
 
     def take(self, n: int) -> None:
         """Record that instruction `n` issues next."""
-        for value in self._made(n):
+        for value in self._unclaimed(n):
             self._ahead(value)[:] -= value.register.size
-            self._begun.add(value)
+            self._claimed.add(value)
         self._is_issued[n] = True
         while self.first < len(self._values) and self._is_issued[self.first]:
             self.first += 1
 
-    def _made(self, n: int) -> Iterator[Value]:
-        return (value for value in self._values[n] if value not in self._begun)
+    def _unclaimed(self, n: int) -> Iterator[Value]:
+        return (value for value in self._values[n] if value not in self._claimed)
 
     def _ahead(self, value: Value) -> Words:
         """Return the free words from the current instruction to the place where a value starts in program order."""
         return self._free[value.register.bank][max(self.first, value.free) : value.begun]
 
 
-def rooms(function: Function, banks: Mapping[str, Bank]) -> list[Room]:
-    """Return the room of each block."""
+def headrooms(function: Function, banks: Mapping[str, Bank]) -> list[Headroom]:
+    """Return the headroom of each block."""
     liveness = Liveness(function)
     runs = {v: _runs(at) for v, at in liveness.ranges().items() if v.bank in banks}
     taken = {name: np.zeros(liveness.starts[-1] + 1, np.int64) for name in banks}
@@ -83,7 +83,7 @@ def rooms(function: Function, banks: Mapping[str, Bank]) -> list[Room]:
             [value(v, at) for v in dict.fromkeys(r.vreg for r in i.defs()) if v.bank in banks]
             for at, i in enumerate(block.instructions, first)
         ]
-        result.append(Room({name: words[first:end] for name, words in free.items()}, values))
+        result.append(Headroom({name: words[first:end] for name, words in free.items()}, values))
     return result
 
 
