@@ -163,7 +163,7 @@ def _layouts(made: Made) -> dict[str, Any]:
     return {
         "atoms": pictures.instruction_fragments(made.plan),
         "kernels": kernels,
-        "has_tiles": any(tiles for _, _, tiles in kernels),
+        "has_swizzles": any(tile.is_swizzled for _, _, tiles in kernels for tile in tiles),
         "mapping": pictures.mapping(made.plan, made.together),
         "lanes": facts.subgroup_size,
     }
