@@ -53,7 +53,7 @@ def empty_numpy(tensor: StoredTensor) -> Any:
     return np.empty(tensor.dims, types.scalar(tensor.dtype).numpy)
 
 
-def stream_of(given: Any) -> int:
+def stream_of(given: object) -> int:
     """The handle of a stream: a number, or what torch, cupy and we have. Raises UserError."""
     for attribute in ("handle", "cuda_stream", "ptr"):
         found = getattr(given, attribute, None)

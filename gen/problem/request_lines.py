@@ -36,9 +36,7 @@ _OBEYED = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\
 
 
 #: A line that names a product without all of its types and options -> how its library logs complete requests.
-_ADVICE = (
-    (re.compile(r"\[hipblasLt\w+\]"), "hipBLASLt logs requests with HIPBLASLT_LOG_MASK=32, not its API trace"),
-)
+_ADVICE = ((re.compile(r"\[hipblasLt\w+\]"), "hipBLASLt logs requests with HIPBLASLT_LOG_MASK=32, not its API trace"),)
 
 
 def advice(remarks: Iterable[str]) -> tuple[str, ...]:
