@@ -24,12 +24,12 @@ def _matrix_rows(hot: Stretch, terms: Terms) -> list[tuple[str, str]]:
 
 
 def rows(kernel: KernelAnalysis, found: Analysis) -> list[tuple[str, str]]:
-    """What a kernel takes, and what its hot code does."""
+    """Return the rows on a kernel's resources and on its hot code."""
     return [*kernel_rows(kernel, found), *hot_rows(kernel, found.terms)]
 
 
 def kernel_rows(kernel: KernelAnalysis, found: Analysis) -> list[tuple[str, str]]:
-    """What a kernel takes."""
+    """Return the rows on a kernel's resources."""
     return [
         ("kernel", kernel.name),
         ("target", found.target),
@@ -44,7 +44,7 @@ def kernel_rows(kernel: KernelAnalysis, found: Analysis) -> list[tuple[str, str]
 
 
 def hot_rows(kernel: KernelAnalysis, terms: Terms) -> list[tuple[str, str]]:
-    """What an iteration of a kernel's hot loop does, else all of it."""
+    """Return the rows on one iteration of a kernel's hot loop, or on the whole kernel if it has none."""
     hot = kernel.hot
     moved = ", ".join(f"{path} {count}" for path, count in hot.bytes.items())
     span = "an iteration" if hot.is_loop else "in all"
@@ -61,7 +61,7 @@ def hot_rows(kernel: KernelAnalysis, terms: Terms) -> list[tuple[str, str]]:
 
 
 def units(hot: Stretch, terms: Terms) -> list[tuple[str, ...]]:
-    """What occupies each unit, and for which part of the time that the busiest one takes."""
+    """Return a row for each unit: what occupies it, and its share of the busiest unit's time."""
     slots = hot.slots
     longest = max(1, *slots.values())
     with_what = {unit: f"{sum(line.unit == unit for line in hot.lines)} instructions" for unit in slots}

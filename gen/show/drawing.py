@@ -216,7 +216,7 @@ def _ruler(grid: _Grid, names: tuple[str, str], rows: list[str], columns: list[s
 
 
 def _legend(kinds: tuple[str, str], colours: list[int], rounds: int, y: float) -> Iterator[Box | Line]:
-    """What colours stand for, if they have a name, then how they fade."""
+    """Yield a box and a name for each colour, if colours have a name, then the shades of the first."""
     colour, shade = kinds
     x: float = _MARGIN
     for n in colours if colour else ():
@@ -300,7 +300,7 @@ def _text(line: Line, on_page: bool) -> str:
 
 
 def png(drawing: Drawing) -> bytes:
-    """The same as an image."""
+    """Return a drawing as a PNG image."""
     image = Image.new("RGB", (drawing.width, drawing.height), _PAPER)
     canvas = ImageDraw.Draw(image)
     for box in drawing.boxes:

@@ -1,4 +1,4 @@
-"""What `convgen profile` tells: lines of text and JSON of loops and of launches, instructions with their stalls."""
+"""Output of `convgen profile`: lines of text and JSON on loops and launches, instructions with their stalls."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def loop_rows(kernel: KernelProfile, loop: LoopProfile) -> list[tuple[str, str]]
 
 
 def kernel_json(kernel: KernelProfile, verbose: bool) -> dict[str, Any]:
-    """Of a kernel's loop; `verbose`: with its instructions."""
+    """Return the JSON object of a kernel's loops; with instructions if `verbose`."""
     return {
         "kernel": kernel.name,
         "target": kernel.target,
@@ -63,7 +63,7 @@ def _loop_json(loop: LoopProfile, verbose: bool) -> dict[str, Any]:
 
 
 def launch_rows(time: LaunchTime, chip: Chip) -> list[tuple[str, str]]:
-    """Of one launch."""
+    """Return the rows on one launch."""
     launch = time.profile
     unit, moved = launch.units[launch.full], launch.moved
     alone = launch.units[1]
@@ -120,7 +120,7 @@ def _meeting(time: LaunchTime) -> str:
 
 
 def total_rows(found: Times) -> list[tuple[str, str]]:
-    """Of all launches."""
+    """Return the rows on all launches."""
     chip, total = found.chip, found.total
     flop = sum(time.profile.flop * time.profile.workgroups for time in found.launches)
     useful = f", {2e-6 * found.macs / total:.1f} TFLOP/s of the problem" if found.macs else ""
@@ -140,7 +140,7 @@ def total_rows(found: Times) -> list[tuple[str, str]]:
 
 
 def launches_json(found: Times) -> dict[str, Any]:
-    """Of all launches, each with its instructions."""
+    """Return the JSON object of all launches, each with its instructions."""
     chip = found.chip
     return {
         "chip": {"name": chip.name, "target": chip.target, "units": chip.units, "xcds": chip.partitions},

@@ -1,4 +1,4 @@
-"""What a run tells: the JSON object of a problem, and the report people read."""
+"""Reports of a run: the JSON object of a problem, and the report that people read."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def as_json(problem: str, code: Code, files: Files | None, outcome: Outcome | No
 
 
 def without_code(problem: str, target: str, config: str) -> dict[str, Any]:
-    """The same keys for a problem that was refused."""
+    """Return the JSON object of a problem that was refused, with all keys of one that was not."""
     return {
         "problem": problem,
         "target": target,
@@ -282,7 +282,7 @@ _SHOWN_MS = 1.0  #: stages that take less are not listed in a report
 
 
 def ranking_table(ranked: Sequence[Candidate]) -> tuple[Row, list[Row]]:
-    """What the chooser thinks of each config, best first: all clocks, and what those of one product consist of."""
+    """Return the chooser's ranking, best first: clocks of all launches, and the parts of one product's clocks."""
     header = (
         *("rank", "config", "clocks", "matrix", "shared", "global", "issue", "barriers"),
         *("K blocks", "apart", "rounds", "besides"),
@@ -326,7 +326,7 @@ def attempts_table(attempts: Iterable[Attempt]) -> tuple[Row, list[Row]]:
 
 
 def stages_table(stages: Mapping[str, float]) -> tuple[Row, list[Row]]:
-    """What each stage took, and its share."""
+    """Return the time of each stage, and its share."""
     total = sum(stages.values())
     rows = [(name, f"{1e3 * s:.1f}", f"{100 * s / (total or 1):.0f}%") for name, s in stages.items()]
     return ("stage", "ms", "share"), [*rows, ("all", f"{1e3 * total:.1f}", "100%")]

@@ -1,4 +1,4 @@
-"""What a command tells of the work in progress: configs tried, IR between passes, and what is left after a crash."""
+"""Reports of work in progress: configs tried, IR between passes, and what is left after a crash."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Watch:
 
     @property
     def notes(self) -> list[str]:
-        """What a user should know of how passes were checked."""
+        """Return remarks on how passes were checked."""
         return [] if self.checker is None else list(self.checker.notes.values())
 
     def begin(self, program: Build) -> Build:
