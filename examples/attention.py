@@ -70,7 +70,7 @@ def main(target: str = "gfx942", of: str = "64") -> None:
     kernel = tile.kernel(subgroups=subgroups)(attention.function)
     q, k, v = (np.random.default_rng(n).standard_normal((length, head)).astype(np.float16) for n in range(3))
     code = cg.compile(kernel(*[Tensor((length, head), "f16")] * 4, bm=bm, bn=bn, causal=True), target)
-    found = cg.simulate(code, q=q.ravel(), k=k.ravel(), v=v.ravel()).reshape(length, head)
+    found = cg.simulate(code, q=q, k=k, v=v)
     scores = q.astype(np.float64) @ k.astype(np.float64).T / np.sqrt(head)
     scores[np.triu_indices(length, 1)] = -np.inf
     e = np.exp(scores - scores.max(1, keepdims=True))

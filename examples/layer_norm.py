@@ -32,7 +32,7 @@ def main(target: str) -> None:
     x, gamma, beta = (random.standard_normal(s).astype(np.float32) for s in (shape, shape[1:], shape[1:]))
     row = Tensor((1, shape[1]), "f32")
     code = cg.compile(layer_norm(Tensor(shape, "f32"), row, row, Tensor(shape, "f32")), target)
-    found = cg.simulate(code, x=x.ravel(), gamma=gamma, beta=beta).reshape(shape)
+    found = cg.simulate(code, x=x, gamma=gamma, beta=beta)
     centred = x - x.mean(1, keepdims=True, dtype=np.float64)
     wanted = centred / np.sqrt((centred**2).mean(1, keepdims=True) + 1e-5) * gamma + beta
     print(f"{code.name} on {target}: greatest error {np.abs(found - wanted).max():.1e}")

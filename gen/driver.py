@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import inf
 from os import PathLike
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import attrs
 import numpy as np
@@ -46,9 +46,9 @@ from convgen.plan.plan import Plan, make_plan
 from convgen.problem.conv import Conv
 from convgen.problem.matmul import Matmul, Problem
 from convgen.registry import find
-from convgen.run.abi import Scalars, launch_record
+from convgen.run.abi import Scalars, launch_record, tensors_of
 from convgen.run.code import Code, KernelCost
-from convgen.run.launch_record import Buffer, LaunchRecord
+from convgen.run.launch_record import Buffer, LaunchRecord, StoredTensor
 
 if TYPE_CHECKING:  # what few commands need
     from convgen.tile.tile_kernel import TileProgram
@@ -58,6 +58,10 @@ _PATIENCE = 600  #: seconds; a longer search for a config refuses the problem
 
 
 _warned: dict[Any, Any] = {}  #: registry of `warnings`: products that users were warned of
+
+
+#: An output, or a dict by name of several. `Any`: callers know how many outputs their kernel has.
+Results: TypeAlias = "npt.NDArray[Any] | Any"
 
 
 class SlowProduct(UserWarning):
@@ -111,6 +115,7 @@ class Build:
     others: Iterator[Kernel] = attrs.Factory(lambda: iter(()))
     origin: str = ""
     notes: tuple[str, ...] | None = None  #: remarks on a tile program; None of other kernels
+    tensors: Mapping[str, StoredTensor] = attrs.Factory(dict)  #: of buffers by name, as far as they are known
     _search: Search | None = attrs.field(default=None, alias="search")
     _candidate: Candidate | None = attrs.field(default=None, alias="candidate")  #: of the search
     _begun: float = attrs.field(default=0.0, alias="begun")  #: seconds, by `perf_counter`
@@ -222,7 +227,7 @@ def build(
         program, tiles = build_launches(plan)
     stages = {"plan": planned - start, "build": perf_counter() - planned}
     return Build(
-        chosen, program, options, stages, problem, plan, attempt,
+        chosen, program, options, stages, problem, plan, attempt, tensors=tensors_of(problem),
         tiles=tiles, origin=origin, search=search, candidate=candidate, begun=start,
     )  # fmt: skip
 
@@ -241,14 +246,19 @@ def wrap(
 
     others: Iterator[Kernel] = iter(())
     notes: tuple[str, ...] | None = None
+    tensors: dict[str, StoredTensor] = {}
     if isinstance(kernel, TileProgram):
+        tensors = {tensor.name: StoredTensor.of(tensor.layout, tensor.dtype) for tensor in kernel.tensors}
         notes = _remarked(kernel, targets.get(target).facts)
         others = kernel.kernels(targets.get(target).facts)
         done = next(others)
     else:
         done = sound(kernel.done() if isinstance(kernel, KernelBuilder) else kernel)
     chosen = targets.get(target)
-    return Build(chosen, _alone(done), options or Options(), {}, scalars=scalars or {}, others=others, notes=notes)
+    return Build(
+        chosen, _alone(done), options or Options(), {},
+        scalars=scalars or {}, others=others, notes=notes, tensors=tensors,
+    )  # fmt: skip
 
 
 def _remarked(program: TileProgram, facts: TargetFacts) -> tuple[str, ...]:
@@ -371,7 +381,8 @@ def _compile(program: Build) -> Code:
     if program.attempt is not None:
         _tell(program.options, evolve(program.attempt, actual=_most_registers(emitted)))
     text = target.module(emitted)
-    record = launch_record(target.facts.name, program.ir.kernels, emitted, program.problem, program.scalars)
+    kernels = program.ir.kernels
+    record = launch_record(target.facts.name, kernels, emitted, program.problem, program.scalars, program.tensors)
     start = perf_counter()
     code_object = target.assemble(text)
     stages["assemble"] = perf_counter() - start
@@ -428,35 +439,40 @@ class SimulationError(ConvgenError):
         self.findings = tuple(findings)
 
 
-def simulate(code: Code, **given: npt.ArrayLike) -> Any:
+def simulate(code: Code, **given: npt.ArrayLike) -> Results:
     """Run compiled code on the simulator; return its output as an array, or a dict by name of several.
 
-    A problem takes logical arrays of its inputs (src, wei) and returns its outputs (dst). A hand-written kernel takes a
-    flat array for each buffer that it reads, and returns one for each that it writes. Lists become arrays of the
-    buffer's type, objects with `__array__` the array that it returns. Sizes known at launch only are given by name, as
-    numbers; by default they are the problem's.
+    A problem takes logical arrays of its inputs (src, wei) and returns its outputs (dst). A tile kernel takes an array
+    of the tensor's shape for each tensor that it reads, and returns one for each that it writes. A kernel built by hand
+    takes arrays with as many elements as its buffers, and returns rows of elements. Lists become arrays of the buffer's
+    type, objects with `__array__` the array that it returns. Sizes known at launch only are numbers by name, or dims of
+    the arrays; by default they are the problem's.
 
     Raises UserError for a missing or misshapen array, SimulationError if the simulator has a finding.
     """
-    from convgen.run.execution import execute, unpacked
+    from convgen.run.execution import execute, logical, unpacked
 
     _expect("code", code, Code)
-    sizes = code.record.sizes
-    missing = [name for name in sizes if name not in given]
+    sizes, buffers = code.record.sizes, code.record.buffers
+    arrays = {name: _array(name, a, buffers.get(name)) for name, a in given.items() if name not in sizes}
+    shapes = {name: a.shape for name, a in arrays.items()}
+    numbers = code.record.told(shapes) if code.problem is None else {}
+    numbers |= {name: _whole(name, given[name]) for name in sizes if name in given}
+    missing = [name for name in sizes if name not in numbers]
     if missing and code.problem is None:
         raise UserError(f"given no {missing[0]}, wanted a number for each of {', '.join(sizes)}")
-    record = code.record.with_scalars({name: _whole(name, given[name]) for name in sizes if name in given})
+    record = code.record.with_scalars(numbers)
     buffers = record.buffers
-    arrays = {name: _array(name, a, buffers.get(name)) for name, a in given.items() if name not in sizes}
     if code.problem is None:
         wanted = {name: b.tensor.dims for name, b in buffers.items() if b.is_read}
+        shaped = {name: logical(buffers[name].tensor, a) for name, a in arrays.items() if name in wanted}
+        arrays |= {name: array for name, array in shaped.items() if array is not None}
         outputs = [name for name, b in buffers.items() if b.is_written]
     else:
         inputs = code.problem.inputs
         wanted = {s.name: buffers[s.name].tensor.dims if s.name in buffers else s.dims for s in inputs}
         outputs = [spec.name for spec in code.problem.outputs]
-    shapes = {name: a.shape for name, a in arrays.items()}
-    if shapes != wanted:
+    if {name: a.shape for name, a in arrays.items()} != wanted:
         raise UserError(f"given arrays {_shapes(shapes)}, wanted {_shapes(wanted)}")
     memory, report = execute(record, code.object, arrays)
     if report.findings:

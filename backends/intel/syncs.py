@@ -55,7 +55,7 @@ def _carried(instructions: Iterable[Instruction], generation: Generation) -> lis
                     early[token] = n, first
                     continue
                 at, wanted = early.pop(token, (n, n))
-                if at < n <= wanted:  # a finished instruction has read its sources
+                if n != at and n <= wanted:  # a finished instruction has read its sources
                     done[at] = done[at].annotated(*(a for a in done[at].annotations if a != f"{token}.src"))
         done[first:first] = remaining
         syncs = []

@@ -111,10 +111,13 @@ def _tell_of_reading(options: argparse.Namespace, reader: Reader, problems: int)
 
 
 def _counted_remarks(reader: Reader) -> str:
-    """Return the number of lines that are no requests, and the first of them."""
+    """Return the number of lines that are no requests, the first of them, and how their programs log requests."""
+    from convgen.problem import request_lines
+
     count, first = len(reader.remarks), reader.remarks[0]
     lines = "1 line is no request" if count == 1 else f"{count} lines are no requests"
-    return f"{lines}, {'it' if count == 1 else 'the first'} is {first.where} {visible(first.text[:40])!r}"
+    told = f"{lines}, {'it' if count == 1 else 'the first'} is {first.where} {visible(first.text[:40])!r}"
+    return "; ".join([told, *request_lines.advice(remark.text for remark in reader.remarks)])
 
 
 def _tell_remarks(options: argparse.Namespace, reader: Reader) -> None:

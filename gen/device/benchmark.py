@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Mapping
 from contextlib import ExitStack
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from convgen.backends import target as targets
 from convgen.ir.error import UserError
@@ -17,6 +17,7 @@ from convgen.run import prepared, reference
 from convgen.run.launch_record import LaunchRecord
 
 if TYPE_CHECKING:
+    from convgen.device.given import Argument
     from convgen.device.loaded import DeviceKernel, Program
 
 _MOST = 1_000_000  #: calls
@@ -66,8 +67,8 @@ class Benchmark:
 
 def benchmark(
     kernel: DeviceKernel,
-    given: Mapping[str, Any],
-    stream: Any,
+    given: Mapping[str, Argument],
+    stream: object,
     *,
     warmup: int,
     repeats: int,
@@ -101,7 +102,7 @@ def benchmark(
     return Benchmark(program.name, where, measured, size > 0, moved, _flop(program, ready.record), predicted)
 
 
-def _filled(program: Program, given: Mapping[str, Any]) -> Mapping[str, Any]:
+def _filled(program: Program, given: Mapping[str, Argument]) -> Mapping[str, Argument]:
     """Return the arguments that were passed; if they contain no tensor, also the problem's exact fill."""
     if program.problem is None or any(name not in program.scalars for name in given):
         return given

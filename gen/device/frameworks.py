@@ -53,7 +53,7 @@ def empty_numpy(tensor: StoredTensor) -> Any:
     return np.empty(tensor.dims, types.scalar(tensor.dtype).numpy)
 
 
-def stream_of(given: Any) -> int:
+def stream_of(given: object) -> int:
     """Return the handle of a stream: a number, or a stream of torch, cupy or convgen. Raises UserError."""
     for attribute in ("handle", "cuda_stream", "ptr"):
         handle = getattr(given, attribute, None)

@@ -2,15 +2,18 @@
 
 Arrays on the host come by DLPack, `__array_interface__` or `__array__`, with any strides, and are copied. A tensor on
 the device is used in place, by DLPack or `__cuda_array_interface__`: with the sizes, type and strides of the argument,
-or as one row of its elements or bytes in memory order. A number is an address.
+or as one row of its elements or bytes in memory order; a buffer of one dim takes any dense tensor with its elements. A
+number is an address.
 """
 
 from __future__ import annotations
 
 import ctypes as c
-from typing import Any
+from math import prod
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from convgen.backends.device import Device
 from convgen.device import dlpack
@@ -20,6 +23,37 @@ from convgen.ir.error import UserError
 from convgen.ir.record import frozen
 from convgen.run.launch_record import StoredTensor
 from convgen.run.reference import Array
+
+
+class SupportsDLPack(Protocol):
+    """A tensor that its library shares: torch, cupy, numpy, jax and others."""
+
+    def __dlpack__(self) -> Any: ...
+
+    def __dlpack_device__(self) -> Any: ...
+
+
+class SupportsCudaInterface(Protocol):
+    """An array on a device as numba has it."""
+
+    @property
+    def __cuda_array_interface__(self) -> Any: ...
+
+
+class Torch(SupportsDLPack, Protocol):
+    """A torch tensor, as far as convgen needs it; torch need not be installed."""
+
+    @property
+    def is_sparse(self) -> bool: ...
+
+    @property
+    def requires_grad(self) -> bool: ...
+
+
+TorchT = TypeVar("TorchT", bound=Torch)
+
+#: What a kernel takes by name: a tensor of the host or of the device, an address, or a size known at launch.
+Argument: TypeAlias = "DeviceArray | SupportsDLPack | SupportsCudaInterface | npt.ArrayLike"
 
 
 @frozen(eq=False)
@@ -49,7 +83,7 @@ class OnDevice:
 Given = OnHost | OnDevice
 
 
-def look(name: str, given: Any, device: Device, stream: int) -> Given:
+def look(name: str, given: Argument | None, device: Device, stream: int) -> Given:
     """Return the value of argument `name`. Raises UserError for a value that is no tensor, or lies on another
     device.
     """
@@ -176,6 +210,8 @@ def _check_lying(name: str, dims: tuple[int, ...], strides: tuple[int, ...], dty
     layout = wanted.layout
     rows = {(wanted.dtype, layout.size_elems), ("u8", types.scalar(wanted.dtype).size(layout.size_elems))}
     if len(dims) == 1 and strides == (1,) and (dtype, dims[0]) in rows:
+        return
+    if len(wanted.dims) == 1 and strides == dlpack.dense(dims) and (dtype, prod(dims)) in rows:
         return
     if not layout.is_plain:
         given, row = _type_text(dtype, dims), _type_text(wanted.dtype, (layout.size_elems,))

@@ -7,9 +7,10 @@ from contextlib import ExitStack, contextmanager
 from functools import lru_cache
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
+import numpy.typing as npt
 
 from convgen.backends import target as targets
 from convgen.backends.device import Call, Device, Function
@@ -17,11 +18,12 @@ from convgen.device import frameworks
 from convgen.device.allocated import DeviceArray, fetched
 from convgen.device.benchmark import Benchmark, benchmark
 from convgen.device.devices import open_device
-from convgen.device.given import Given, OnDevice, OnHost, check, look
+from convgen.device.given import Argument, Given, OnDevice, OnHost, TorchT, check, look
 from convgen.ir.error import Unsupported, UserError, named
-from convgen.ir.record import frozen
+from convgen.ir.record import evolve, frozen
 from convgen.problem.matmul import Problem, parse_problem
 from convgen.run.code import Code
+from convgen.run.execution import logical
 from convgen.run.launch_record import Buffer, Launch, LaunchRecord, Scalar, StoredTensor
 from convgen.run.reference import Array, pack
 from convgen.run.verdict import check_buffers
@@ -143,23 +145,36 @@ class DeviceKernel:
     def __repr__(self) -> str:
         return f"<{self.program.name} on {self.device.name}>"
 
-    def __call__(self, *, stream: Any = None, **given: Any) -> Any:
+    @overload
+    def __call__(self, *, stream: object = None, **given: npt.NDArray[Any] | int) -> npt.NDArray[Any] | Any: ...
+
+    @overload
+    def __call__(self, *, stream: object = None, **given: DeviceArray | int) -> DeviceArray | Any: ...
+
+    @overload
+    def __call__(self, *, stream: object = None, **given: TorchT | int) -> TorchT | Any: ...
+
+    @overload
+    def __call__(self, *, stream: object = None, **given: Argument) -> Any: ...
+
+    def __call__(self, *, stream: object = None, **given: Argument) -> Any:
         """Launch all kernels; return the output, or a dict by name if there are several.
 
         Tensors come by name: inputs such as src and wei, in logical order (n, c, h, w; oc, ic, h, w; m, k), and outputs
-        to write, such as dst. A missing output is allocated: by numpy or torch if the caller's tensors are theirs, else
-        as a `DeviceArray`. Host arrays are copied, and the call returns when the kernels are complete; tensors on the
-        device are used in place, and the call returns at once. Sizes known at launch only are numbers by name, or
-        follow from a tensor's dimensions. A `stream` is a number, or a stream of torch or cupy.
+        to write, such as dst. Kernels built by hand take tensors of any shape with as many elements. A missing output
+        is allocated: by numpy or torch if the caller's tensors are theirs, else as a `DeviceArray`. Host arrays are
+        copied, and the call returns when the kernels are complete; tensors on the device are used in place, and the
+        call returns at once. Sizes known at launch only are numbers by name, or follow from a tensor's dimensions. A
+        `stream` is a number, or a stream of torch or cupy.
 
         Raises UserError for arguments that do not fit the launch record, DeviceError if the runtime fails.
         """
         with self.ready(given, stream) as ready:
             self.enqueue(ready.record, ready.addresses, ready.stream)
             for name, array in ready.staged.items():
-                array[...] = fetched(
-                    self.device, ready.record.buffers[name].tensor, ready.addresses[name], ready.stream
-                )
+                tensor = ready.record.buffers[name].tensor
+                result = fetched(self.device, tensor, ready.addresses[name], ready.stream)
+                array[...] = result.reshape(array.shape)
         results = ready.results
         return results if len(results) != 1 else results[self.program.outputs[0]]
 
@@ -171,8 +186,8 @@ class DeviceKernel:
         cold: bool = True,
         flush_bytes: int | None = None,
         predict: bool = True,
-        stream: Any = None,
-        **given: Any,
+        stream: object = None,
+        **given: Argument,
     ) -> Benchmark:
         """Time calls on the device, by events around all launches of each, after `warmup` calls that do not count.
 
@@ -194,7 +209,7 @@ class DeviceKernel:
         )
 
     @contextmanager
-    def ready(self, given: Mapping[str, Any], stream: Any) -> Iterator[Ready]:
+    def ready(self, given: Mapping[str, Argument], stream: object) -> Iterator[Ready]:
         """Yield a call with checked arguments on the device; memory of host arrays is freed after the block."""
         if not self.functions:
             raise UserError(f"given {self!r}, which was unloaded; load it again")
@@ -205,7 +220,8 @@ class DeviceKernel:
         looked = {name: look(name, value, self.device, queue) for name, value in tensors.items()}
         record = self.sized(numbers, looked)
         for name, each in looked.items():
-            check(each, record.buffers[name].tensor, self.device, written=name in self.program.outputs)
+            tensor = record.buffers[name].tensor
+            check(self._shaped(each, tensor), tensor, self.device, written=name in self.program.outputs)
         results = {name: given.get(name) for name in self.program.outputs}
         for name in self.program.outputs:
             if name not in looked:
@@ -217,27 +233,41 @@ class DeviceKernel:
             staged = {n: g.array for n, g in looked.items() if isinstance(g, OnHost) and n in self.program.outputs}
             yield Ready(record, addresses, queue, staged, results)
 
-    def put(self, name: str, logical: Any, **sizes: int) -> DeviceArray:
-        """Copy a host array to the device in the layout of argument `name`. Raises UserError."""
+    def _shaped(self, given: Given, tensor: StoredTensor) -> Given:
+        """Return a host array in the tensor's shape, if it has the tensor's elements in another shape.
+
+        An output must be able to take the result back: elements in memory order are an input only.
+        """
+        if self.program.problem is not None or isinstance(given, OnDevice):
+            return given
+        if given.name in self.program.outputs and len(tensor.dims) > 1:
+            return given
+        array = logical(tensor, given.array)
+        return given if array is None else evolve(given, array=array)
+
+    def put(self, name: str, array: Argument, **sizes: int) -> DeviceArray:
+        """Copy a host array to the device in the layout of argument `name`. Raises UserError.
+
+        The array's shape gives sizes that are known at launch only.
+        """
         if name not in self.program.record.buffers:
             raise UserError(f"given the argument {named(name, self.program.record.buffers)}, wanted {self._wanted()}")
-        looked = look(name, logical, self.device, 0)
+        looked = look(name, array, self.device, 0)
         if not isinstance(looked, OnHost):
             raise UserError(f"given {name} on {self.device.name}, wanted an array of the host")
-        tensor = self.sized(sizes, {name: looked}).buffers[name].tensor
-        check(looked, tensor, self.device, written=False)
-        return DeviceArray.of(self.device, tensor, looked.array)
+        told = self.program.record.told({name: looked.array.shape}) | sizes
+        tensor = self._sized(tuple(sorted(told.items()))).buffers[name].tensor
+        shaped = self._shaped(looked, tensor)
+        assert isinstance(shaped, OnHost)
+        check(shaped, tensor, self.device, written=False)
+        return DeviceArray.of(self.device, tensor, shaped.array)
 
     def sized(self, numbers: Mapping[str, int], looked: Mapping[str, Given]) -> LaunchRecord:
         """Return the launches at the sizes that are given, or that tensors have."""
-        sizes = dict(numbers)
-        for name, given in looked.items():
-            dims = given.array.shape if isinstance(given, OnHost) else given.dims
-            shape = self.program.record.buffers[name].shape
-            if dims is not None and len(dims) == len(shape):
-                for expr, size in zip(shape, dims):
-                    if expr in self.program.scalars:
-                        sizes.setdefault(expr, size)
+        dims = {name: g.array.shape if isinstance(g, OnHost) else g.dims for name, g in looked.items()}
+        sizes = self.program.record.told({name: each for name, each in dims.items() if each is not None}) | dict(
+            numbers
+        )
         missing = [name for name in self.program.record.sizes if name not in sizes]
         if missing and self.program.problem is None:
             raise UserError(f"given no {missing[0]}, wanted a number")
@@ -284,7 +314,7 @@ class DeviceKernel:
     def _wanted(self) -> str:
         return ", ".join(dict.fromkeys((*self.program.inputs, *self.program.outputs, *self.program.scalars)))
 
-    def _check_names(self, tensors: Mapping[str, Any]) -> None:
+    def _check_names(self, tensors: Mapping[str, Argument]) -> None:
         known = {*self.program.inputs, *self.program.outputs}
         for name in tensors:
             if name not in known:
@@ -293,12 +323,12 @@ class DeviceKernel:
             if name not in tensors:
                 raise UserError(f"given no {name}, wanted {', '.join(self.program.inputs)}")
 
-    def _stream(self, stream: Any, tensors: Mapping[str, Any]) -> int:
+    def _stream(self, stream: object, tensors: Mapping[str, Argument]) -> int:
         if stream is not None:
             return frameworks.stream_of(stream)
         return max(map(frameworks.current_stream, tensors.values()), default=0)
 
-    def _made(self, tensor: StoredTensor, tensors: Mapping[str, Any]) -> Any:
+    def _made(self, tensor: StoredTensor, tensors: Mapping[str, Argument]) -> Any:
         """Allocate an output, by the library of the caller's tensors."""
         like = next(filter(frameworks.is_torch, tensors.values()), None)
         if like is not None:
@@ -329,12 +359,14 @@ class DeviceKernel:
             tensor = record.buffers[name].tensor
             memory = staged.enter_context(DeviceArray(self.device, tensor))
             if name in self.program.inputs:
-                self.device.upload(memory.address, pack(tensor, given.array), stream)
+                shaped = self._shaped(given, tensor)
+                assert isinstance(shaped, OnHost)
+                self.device.upload(memory.address, pack(tensor, shaped.array), stream)
             addresses[name] = memory.address
         return addresses
 
 
-def _whole(name: str, given: Any) -> int:
+def _whole(name: str, given: Argument) -> int:
     if isinstance(given, bool) or not isinstance(given, int | np.integer):
         raise UserError(f"given {name} of type {type(given).__name__}, wanted a number")
     return int(given)

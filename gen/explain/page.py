@@ -165,7 +165,7 @@ def _layouts(generated: Generated) -> dict[str, Any]:
     return {
         "atoms": pictures.instruction_fragments(generated.plan),
         "kernels": kernels,
-        "has_tiles": any(tiles for _, _, tiles in kernels),
+        "has_swizzles": any(tile.is_swizzled for _, _, tiles in kernels for tile in tiles),
         "mapping": pictures.mapping(generated.plan, generated.together),
         "lanes": facts.subgroup_size,
     }

@@ -7,7 +7,7 @@ without a known format is no request.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from convgen.ir.record import frozen
 from convgen.problem import blas, finddb, miopen, options, shell, verbose
@@ -33,6 +33,15 @@ _FORMS = (
 
 #: sequences that a terminal obeys: colours and the like, titles and links
 _OBEYED = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\^_])")
+
+
+#: A line that names a product without all of its types and options -> how its library logs complete requests.
+_ADVICE = ((re.compile(r"\[hipblasLt\w+\]"), "hipBLASLt logs requests with HIPBLASLT_LOG_MASK=32, not its API trace"),)
+
+
+def advice(remarks: Iterable[str]) -> tuple[str, ...]:
+    """Return how to log requests in place of lines that are no requests, each piece of advice once."""
+    return tuple(dict.fromkeys(text for remark in remarks for pattern, text in _ADVICE if pattern.search(remark)))
 
 
 def _match(text: str) -> tuple[Form, str] | None:

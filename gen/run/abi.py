@@ -26,12 +26,13 @@ def launch_record(
     emitted: Sequence[Emitted],
     problem: Problem | None,
     scalars: Scalars,
+    tensors: Mapping[str, StoredTensor],
 ) -> LaunchRecord:
     """Return the launches of `kernels` in order, each with its arguments where `emitted` placed them.
 
-    `scalars` has the values of scalar arguments by name; a size without a value there is the largest one possible.
+    `tensors` are those of buffers by name; a buffer without one is a row of elements. `scalars` has the values of
+    scalar arguments by name; a size without a value there is the largest one possible.
     """
-    tensors = {} if problem is None else _tensors_of(problem)
     launches = []
     for kernel, e in zip(kernels, emitted):
         accesses, zeroed = buffer_accesses(kernel), zeroed_buffers(kernel)
@@ -48,12 +49,13 @@ def launch_record(
     return LaunchRecord(target, None, tuple(launches), None if problem is None else str(problem))
 
 
-def _tensors_of(problem: Problem) -> dict[str, StoredTensor]:
+def tensors_of(problem: Problem) -> dict[str, StoredTensor]:
+    """Return the tensors of a problem by name."""
     return {spec.name: StoredTensor.of(spec.layout, spec.dtype) for spec in problem.tensors}
 
 
 def _flat(buffer: Global) -> StoredTensor:
-    """Return the 1-D tensor of a buffer that is no tensor of the problem: only its number of elements is known."""
+    """Return the 1-D tensor of a buffer of which only the number of elements is known."""
     return StoredTensor.of(Layout.dense((buffer.bytes * 8 // buffer.elem.spacing,), (0,)), buffer.elem.name)
 
 

@@ -126,6 +126,20 @@ def _allocate(buffer: Buffer, logical: Tensor | None, budget: Budget) -> Pages:
     return Pages(buffer.tensor.bytes, make, budget, _BESIDE if buffer.is_written else 0)
 
 
+def logical(tensor: StoredTensor, given: Array) -> Array | None:
+    """Return `given` in the logical shape of a tensor; None if it has another shape.
+
+    A tensor of one dim, such as the buffer of a kernel built by hand, takes any shape with its number of elements, row
+    after row. Others also take one row of all elements in memory order.
+    """
+    if given.shape == tensor.dims:
+        return given
+    if len(tensor.dims) == 1:
+        return given.reshape(-1) if given.size == tensor.dims[0] else None
+    lies = reference.storage(tensor)
+    return lies.read(given)[tuple(map(slice, tensor.dims))] if given.shape == (lies.elements,) else None
+
+
 def unpacked(tensor: StoredTensor, memory: Pages) -> Array:
     """Return the logical tensor in a buffer."""
     return reference.unpack(tensor, tensor.dtype, memory.whole(layout_bytes(tensor)))

@@ -186,6 +186,19 @@ class LaunchRecord:
         scalars = [a for launch in self.launches for a in launch.args if isinstance(a, Scalar)]
         return tuple(dict.fromkeys(a.name for a in scalars if a.promise))
 
+    def told(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
+        """Return the scalars that a host may choose and that are dims of buffers of these shapes."""
+        scalars = [a for launch in self.launches for a in launch.args if isinstance(a, Scalar)]
+        free, buffers = {a.name for a in scalars if a.expr is None}, self.buffers
+        values: dict[str, int] = {}
+        for name, shape in shapes.items():
+            exprs = buffers[name].shape if name in buffers else ()
+            pairs = zip(exprs, shape) if len(exprs) == len(shape) else ()
+            for expr, size in pairs:
+                if expr in free:
+                    values.setdefault(expr, size)
+        return values
+
     def with_scalars(self, values: Mapping[str, int]) -> LaunchRecord:
         """Return the record with other values of scalars that a host may choose. Raises UserError for unknown names."""
         scalars = [a for launch in self.launches for a in launch.args if isinstance(a, Scalar)]

@@ -24,7 +24,8 @@ from convgen.run.files import write_all
 
 #: Okabe and Ito's colours, distinct for any colour vision; grey replaces their black.
 PALETTE = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442", "#999999")
-_PAPER, _INK, _EMPTY = "#ffffff", "#222222", "#eeeeee"
+EMPTY, FAINT = "#eeeeee", "#d9d9d9"  #: what is no tile, and what waits; a page in dark mode replaces both
+_PAPER, _INK = "#ffffff", "#222222"
 _LIGHTEST = 0.6  #: share of white in the last round's colours
 
 _SIDE = 960  #: pixels that the longer side of the grid takes at most
@@ -47,7 +48,7 @@ class Box:
 
 @frozen
 class Line:
-    """Text centred on a height; `anchor` is start, middle or end."""
+    """Text centred on a height; `anchor` is start, middle or end; `on_paper` unless it stands on a box's colour."""
 
     x: float
     y: float
@@ -56,6 +57,7 @@ class Line:
     size: int = _TEXT
     colour: str = _INK
     round: int | None = None
+    on_paper: bool = True
 
 
 @frozen
@@ -109,27 +111,29 @@ def draw(
     """Draw a grid of M x N tiles; a die has `in_flight` workgroups at a time. Of the slices of a tile, the first is
     drawn.
 
+    Tiles bear the number of their die, or of their workgroup if there is one die.
     `takers` are the workgroups that take the tiles, where they persist.
     """
     at = Schedule.of(tiles, dies, in_flight, takers=takers)
     grid = _Grid.of(*shape)
     right, bottom = grid.end
-    boxes = [Box(_MARGIN, 2 * _MARGIN, right - _MARGIN, bottom - 2 * _MARGIN, _EMPTY)]
+    boxes = [Box(_MARGIN, 2 * _MARGIN, right - _MARGIN, bottom - 2 * _MARGIN, EMPTY)]
     names = [[str(n) for n in range(count)] for count in shape]
     lines = [Line(_MARGIN, _MARGIN / 2, title, size=_TEXT + 4), *_ruler(grid, ("M", "N"), *names)]
     _, first = np.unique(at.tile[:, 0] * shape[1] + at.tile[:, 1], return_index=True)
     for n in sorted(first.tolist(), key=lambda n: (at.round[n], at.die[n], at.number[n])):
         die, turn = int(at.die[n]), int(at.round[n])
         colour = _shade(die, turn, at.rounds)
-        parts = list(_tile(grid, int(at.tile[n, 0]), int(at.tile[n, 1]), colour, (str(die),), turn))
+        number = str(die if dies > 1 else at.number[n])
+        parts = list(_tile(grid, int(at.tile[n, 0]), int(at.tile[n, 1]), colour, (number,), turn))
         boxes += [part for part in parts if isinstance(part, Box)]
         lines += [part for part in parts if isinstance(part, Line)]
-    legend = list(_legend(("die", "round"), sorted(set(at.die.tolist())), at.rounds, bottom + _MARGIN / 2))
+    named = "die" if dies > 1 else ""
+    legend = list(_legend((named, "round"), sorted(set(at.die.tolist())), at.rounds, bottom + _MARGIN / 2))
     boxes += [part for part in legend if isinstance(part, Box)]
     lines += [part for part in legend if isinstance(part, Line)]
-    description = (
-        f"{shape[0]} x {shape[1]} tiles (M x N) on {dies} dies in {at.rounds} rounds of {in_flight} workgroups each"
-    )
+    on = f" on {dies} dies" if dies > 1 else ""
+    description = f"{shape[0]} x {shape[1]} tiles (M x N){on} in {at.rounds} rounds of {in_flight} workgroups each"
     return _drawing(title, description, grid, at.rounds, boxes, lines)
 
 
@@ -170,7 +174,7 @@ def draw_cells(
     shades = 1 + max(cell.shade for row in cells for cell in row)
     for row, row_cells in enumerate(cells):
         for column, cell in enumerate(row_cells):
-            colour = _EMPTY if cell.colour is None else _shade(cell.colour, cell.shade, shades)
+            colour = EMPTY if cell.colour is None else _shade(cell.colour, cell.shade, shades)
             parts = list(_tile(grid, row, column, colour, cell.lines, None))
             boxes += [part for part in parts if isinstance(part, Box)]
             lines += [part for part in parts if isinstance(part, Line)]
@@ -196,7 +200,7 @@ def _tile(
     shown = texts[: 0 if least < _LABELLED else 1 if least < _LABELLED_TWICE else 2]
     for n, text in enumerate(shown):
         height = y + (grid.height - gap) * (2 * n + 1) / (2 * len(shown))
-        yield Line(x + (grid.width - gap) / 2, height, text, "middle", _TEXT - 2, _readable(colour), turn)
+        yield Line(x + (grid.width - gap) / 2, height, text, "middle", _TEXT - 2, _readable(colour), turn, False)
 
 
 def _ruler(grid: _Grid, names: tuple[str, str], rows: list[str], columns: list[str]) -> Iterator[Line]:
@@ -216,7 +220,7 @@ def _legend(kinds: tuple[str, str], colours: list[int], rounds: int, y: float) -
     """Yield the legend: the colours, then their shades."""
     colour, shade = kinds
     x: float = _MARGIN
-    for n in colours:
+    for n in colours if colour else ():
         yield Box(x, y, _TEXT, _TEXT, _shade(n, 0, rounds))
         yield Line(x + _TEXT + 4, y + _TEXT / 2, f"{colour} {n}")
         x += (2 + len(colour)) * _TEXT
@@ -269,7 +273,7 @@ def svg(drawing: Drawing, animated: bool = False, prefix: str = "") -> str:
         parts.append("<g>" if turn is None else f'<g class="r{turn}">')
         boxes = (box for box in drawing.boxes if box.round == turn)
         parts += [_path(colour, list(same)) for colour, same in groupby(boxes, lambda box: box.colour)]
-        parts += [_text(line) for line in drawing.lines if line.round == turn]
+        parts += [_text(line, bool(prefix)) for line in drawing.lines if line.round == turn]
         parts.append("</g>")
     return "\n".join([*parts, "</svg>", ""])
 
@@ -290,8 +294,10 @@ def _path(colour: str, boxes: list[Box]) -> str:
     return f'<path fill="{colour}" d="{"".join(moves)}"/>'
 
 
-def _text(line: Line) -> str:
+def _text(line: Line, on_page: bool) -> str:
+    """An element; on a page, text on paper has a class, whose colour follows the page's."""
     place = f'x="{line.x:.8g}" y="{line.y:.8g}" text-anchor="{line.anchor}"'
+    place += ' class="ink"' if on_page and line.on_paper else ""
     return f'<text {place} font-size="{line.size}" fill="{line.colour}">{escape(line.text)}</text>'
 
 

@@ -21,12 +21,13 @@ from convgen.backends.timing import LaunchProfile, Slice, UnitProfile
 from convgen.ir.error import UserError
 from convgen.run.files import write_all
 from convgen.show import drawing
-from convgen.show.drawing import PALETTE, Box, Drawing, Line
+from convgen.show.drawing import EMPTY, FAINT, PALETTE, Box, Drawing, Line
 
 _KNOB = "--timeline"
 _PER_US = 1000  #: clocks of a microsecond of the trace
 _LEFT, _TOP, _WIDTH, _ROW, _TEXT = 220, 72, 960, 18, 12  #: pixels
-_COLOURS = dict(zip(GROUPS, (PALETTE[0], "#d9d9d9", PALETTE[1], PALETTE[3], PALETTE[2], PALETTE[4]), strict=True))
+_MARKS = 10  #: steps of the axis at most
+_COLOURS = dict(zip(GROUPS, (PALETTE[0], FAINT, PALETTE[1], PALETTE[3], PALETTE[2], PALETTE[4]), strict=True))
 
 
 def check_output(output: str) -> None:
@@ -92,7 +93,7 @@ def _event(s: Slice, begin: float, process: int, thread: int) -> dict[str, Any]:
 
 
 def picture(launch: LaunchProfile) -> Drawing:
-    """Draw a row for each track; each pixel shows the group that takes most of its clocks."""
+    """Draw a row for each track under an axis of clocks; each pixel shows the group that takes most of its clocks."""
     family = families.of_target(launch.target)
     assert family is not None, launch.target
     terms, unit = family.terms, launch.units[launch.full]
@@ -101,9 +102,11 @@ def picture(launch: LaunchProfile) -> Drawing:
     groups = f"{unit.groups} workgroup{'s' * (unit.groups > 1)}"
     title = f"{launch.kernel} on {launch.target}: {groups} on a unit, {unit.clocks:.0f} clocks"
     lines = [Line(_LEFT / 10, _TOP / 3, title, size=_TEXT + 4)]
-    boxes: list[Box] = []
+    tracks_of = list(_lanes(slices))
+    boxes = list(_grid(end, _ROW * sum(len(tracks) for _, tracks in tracks_of)))
+    lines += _axis(end)
     y = float(_TOP)
-    for lane, tracks in _lanes(slices):
+    for lane, tracks in tracks_of:
         for track, some in tracks:
             lines.append(Line(_LEFT - 8, y + _ROW / 2, f"{lane}, {track}", "end", _TEXT))
             boxes += _row(some, terms, end, y)
@@ -115,6 +118,26 @@ def picture(launch: LaunchProfile) -> Drawing:
     remark = _remark(unit, end)
     lines.append(Line(_LEFT, y + 3 * _ROW, remark, size=_TEXT))
     return Drawing(title, remark or title, _LEFT + _WIDTH + 24, int(y + 4 * _ROW), 0, boxes, lines)
+
+
+def marks(end: float) -> list[int]:
+    """Return the clocks that an axis up to `end` names: at most _MARKS steps of 1, 2 or 5 times a power of ten."""
+    steps = (factor * 10**power for power in range(12) for factor in (1, 2, 5))
+    step = next(step for step in steps if end <= _MARKS * step)
+    return list(range(0, int(end) + 1, step))
+
+
+def _axis(end: float) -> Iterator[Line]:
+    """The clocks above the rows, and what they are."""
+    yield Line(_LEFT - 8, _TOP - _ROW / 2, "clock", "end", _TEXT)
+    for clock in marks(end):
+        yield Line(_LEFT + clock / end * _WIDTH, _TOP - _ROW / 2, f"{clock:,}", "middle", _TEXT)
+
+
+def _grid(end: float, height: int) -> Iterator[Box]:
+    """A line down through all rows at each mark."""
+    for clock in marks(end):
+        yield Box(round(_LEFT + clock / end * _WIDTH), _TOP, 1, height, EMPTY)
 
 
 def _remark(unit: UnitProfile, end: float) -> str:

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from convgen.show import drawing
-from convgen.show.drawing import Drawing, draw, png, svg, table
+from convgen.show.drawing import Drawing, Line, draw, png, svg, table
 from tests.gen.reference_mappings import Tiles, grouped, remapped
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -78,6 +78,24 @@ def test_each_tile_is_drawn_once_in_the_colour_of_its_die() -> None:
     tiles = [box for box in picture.boxes if box.round is not None]
     assert len(tiles) == len({(box.x, box.y) for box in tiles}) == 128
     assert [box.colour for box in tiles] == [drawing.PALETTE[die] for die in range(8) for _ in range(16)]
+
+
+def test_tiles_of_one_die_bear_their_workgroup() -> None:
+    picture = draw(wgm(2, 3, 2), (2, 3), 1, 16, "one die")
+    assert [line.text for line in picture.lines if not line.on_paper] == [str(n) for n in range(6)]
+    assert "die" not in " ".join(line.text for line in picture.lines).removeprefix("one die")
+    assert picture.description == "2 x 3 tiles (M x N) in 1 rounds of 16 workgroups each"
+
+
+def test_text_on_paper_follows_the_page() -> None:
+    picture = draw(wgm(2, 3, 2), (2, 3), 8, 2, "some")
+    assert 'class="ink"' not in svg(picture)
+    elements = ET.fromstring(svg(picture, prefix="p1-")).iter(f"{SVG}text")
+    assert [e.get("class") == "ink" for e in elements] == [line.on_paper for line in sorted(picture.lines, key=_round)]
+
+
+def _round(line: Line) -> int:
+    return -1 if line.round is None else line.round
 
 
 def test_later_rounds_are_lighter() -> None:

@@ -44,14 +44,20 @@ const pale = {};
 const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
 while (walker.nextNode()) {
   const node = walker.currentNode.parentElement;
-  if (!walker.currentNode.data.trim() || node.closest("svg, script, style, .skip")) continue;
-  const back = ground(node), front = over(channels(getComputedStyle(node).color), back);
+  if (!walker.currentNode.data.trim() || node.closest("script, style, title, desc, .skip")) continue;
+  if (node.closest("svg") && !node.matches(".ink")) continue;
+  const back = ground(node), style = getComputedStyle(node);
+  const front = over(channels(node.matches(".ink") ? style.fill : style.color), back);
   const [low, high] = [light(front), light(back)].sort((a, b) => a - b);
   const ratio = (high + .05) / (low + .05);
   if (ratio < 4.5) pale[node.tagName + "." + node.className + " " + node.style.cssText] = ratio;
 }
 return pale;
 """
+
+
+#: The pane of a row.
+PANE = "return arguments[0].closest('.pane')"
 
 
 def binary(*names: str) -> str | None:
@@ -125,7 +131,7 @@ def fits(browser: Any, made: tuple[str, Path], size: str, scheme: str) -> None:
     sizes = "const e = document.documentElement; return [e.scrollWidth, e.clientWidth, innerWidth]"
     width, inner, window = browser.execute_script(sizes)
     assert width == inner <= window == SIZES[size][0]
-    wide = "return [...document.querySelectorAll('body *')].filter(e => !e.closest('.scroll, .skip')"
+    wide = "return [...document.querySelectorAll('body *')].filter(e => !e.closest('.scroll, .skip, nav')"
     wide += " && e.getBoundingClientRect().right > innerWidth + 1).map(e => e.outerHTML.slice(0, 80))"
     assert browser.execute_script(wide) == []
     assert browser.execute_script(PALE) == {}
@@ -152,6 +158,45 @@ def test_lines_of_assembly_and_ir_light_up_together(browser: Any, made: tuple[st
     link = there.find_element("css selector", "a")
     browser.execute_script("arguments[0].focus()", link)
     assert browser.execute_script("return getComputedStyle(document.activeElement).outlineStyle") != "none"
+
+
+def test_a_click_pins_a_line_and_shows_where_it_comes_from(browser: Any, made: tuple[str, Path]) -> None:
+    show(browser, made[1], *SIZES["desktop"])
+    assembly, ir = browser.find_elements("css selector", ".pane")[:2]
+    for pane, opposite in ((assembly, ir), (ir, assembly)):
+        rows = pane.find_elements("css selector", "tr[data-l]")
+        row, elsewhere = rows[len(rows) // 2], rows[len(rows) // 2 + 1]
+        line = row.get_attribute("data-l")
+        browser.execute_script("arguments[0].scrollTop = 0", opposite)
+        browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", row)
+        webdriver.ActionChains(browser).move_to_element(row).click().move_to_element(elsewhere).perform()
+        lit = browser.find_elements("css selector", "tr.with")
+        assert {other.get_attribute("data-l") for other in lit} == {line}
+        assert browser.execute_script("return document.querySelector('tr.pinned')") == row
+        there = next(other for other in lit if browser.execute_script(PANE, other) == opposite)
+        box, place = opposite.rect, there.rect
+        assert box["y"] <= place["y"] <= box["y"] + box["height"] - place["height"]
+        webdriver.ActionChains(browser).send_keys("\ue00c").perform()  # Escape
+        assert not browser.find_elements("css selector", "tr.pinned, tr.with")
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_the_contents_stay_in_view_and_tell_where_one_is(browser: Any, made: tuple[str, Path], size: str) -> None:
+    show(browser, made[1], *SIZES[size])
+    for entry in browser.find_elements("css selector", "nav a"):
+        section = entry.get_attribute("href").partition("#")[2]
+        browser.execute_script("document.getElementById(arguments[0]).scrollIntoView()", section)
+        browser.execute_async_script("requestAnimationFrame(() => requestAnimationFrame(arguments[0]))")
+        nav = browser.execute_script("return document.querySelector('nav').getBoundingClientRect().toJSON()")
+        heading = browser.execute_script("return document.getElementById(arguments[0]).offsetTop - scrollY", section)
+        assert nav["top"] == 0
+        assert heading >= nav["bottom"] or section == "glance"
+        current = browser.find_element("css selector", "nav a[aria-current]")
+        assert current.get_attribute("href").endswith(f"#{section}")
+        where = "const r = arguments[0].getBoundingClientRect(); return [r.left, r.right]"
+        left, right = browser.execute_script(where, current)
+        assert left >= 0
+        assert right <= SIZES[size][0]
 
 
 def test_a_tile_is_looked_up(browser: Any, made: tuple[str, Path]) -> None:

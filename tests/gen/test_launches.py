@@ -17,6 +17,7 @@ from convgen.ir.error import Unsupported, UserError
 from convgen.ir.record import evolve
 from convgen.profile.launch_times import LaunchTime, chip_named, constants_for, time_of
 from convgen.show import timeline
+from convgen.show.drawing import EMPTY
 
 CHIP, CACHES = chips()["mi300x"], get("gfx942").facts.caches
 BUSY = {"matrix": 6000.0, "lds": 2000.0, "addresses": 1000.0, "valu": 500.0, "salu": 300.0}
@@ -214,7 +215,7 @@ def test_a_trace_is_chromes(tmp_path: Path) -> None:
 
 def test_a_picture_has_a_row_for_each_track() -> None:
     drawn = timeline.picture(evolve(USUAL, units={2: unit(2, left_out=5)}))
-    rows = {box.y for box in drawn.boxes if box.height > 13}
+    rows = {box.y for box in drawn.boxes if box.height > 13 and box.colour != EMPTY}
     assert len(rows) == 4
     assert all(box.x >= 0 and box.x + box.width <= drawn.width for box in drawn.boxes)
     assert "5 of 8 rounds of the loop are left out; the picture has 32 clocks" in [line.text for line in drawn.lines]
@@ -226,6 +227,26 @@ def test_a_picture_has_a_row_for_each_track() -> None:
     assert "pipes are at work for 4 clocks more than waves: with their last stores" in [
         line.text for line in ended.lines
     ]
+
+
+@pytest.mark.parametrize(
+    ("end", "last", "count"), [(1, 1, 2), (32, 30, 7), (2608, 2500, 6), (999.9, 900, 10), (1e6, 1e6, 11)]
+)
+def test_an_axis_has_few_round_clocks(end: float, last: int, count: int) -> None:
+    marks = timeline.marks(end)
+    assert (marks[0], marks[-1], len(marks)) == (0, last, count)
+
+
+def test_the_axis_of_a_picture_stands_over_its_rows() -> None:
+    drawn = timeline.picture(evolve(USUAL, full=1, units={1: unit()}))
+    wanted = {f"{clock}": clock for clock in timeline.marks(34)}
+    labels = {line.text: line.x for line in drawn.lines if line.text in wanted}
+    assert labels.keys() == wanted.keys()
+    lines = sorted(box.x for box in drawn.boxes if box.colour == EMPTY)
+    assert lines == sorted(round(x) for x in labels.values())
+    last = max(box.x + box.width for box in drawn.boxes if box.height == 14)
+    assert max(labels.values()) <= last
+    assert "clock" in [line.text for line in drawn.lines]
 
 
 def test_names_of_timelines() -> None:

@@ -255,6 +255,24 @@ def test_remarks_are_one_line_of_the_summary(capsys: pytest.CaptureFixture[str])
     )
 
 
+TRACE = """\
+[2024-05-14 08:20:45][HIPBLASLT][12345][Api][hipblasLtCreate] handle[out]=0x55d0c0
+[2024-05-14 08:20:45][HIPBLASLT][12345][Trace][hipblasLtMatmul] A=0x7f0 Adesc=[type=R_16F rows=128 cols=256 ld=128]
+"""
+
+
+def test_traces_of_calls_are_one_remark_with_advice(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("file").write_text(f"{TRACE}{REQUESTS['hipblaslt']}\n")
+    assert cli.main(["batch", "file", "--check"]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert out.splitlines()[-1] == (
+        "2 lines are no requests, the first is file:1 '[2024-05-14 08:20:45][HIPBLASLT][12345][';"
+        " hipBLASLt logs requests with HIPBLASLT_LOG_MASK=32, not its API trace"
+    )
+    assert "malformed" not in out
+
+
 def test_creations_of_what_is_executed_are_remarks() -> None:
     what = REQUESTS["onednn"].partition("exec,")[2]
     (wanted,) = told(REQUESTS["onednn"])

@@ -259,8 +259,8 @@ ELSEWHERE = (
         "cg.compile(gemm(H, H, T, bm=256, bn=256, bk=20), 'gfx942')",
         "given kernel gemm, wanted one whose blocks fit the registers: smaller blocks, or more subgroups; the block of 256x256 f32 at LINE takes 256 registers of a lane: tile_mma of 256x20 f16 by 20x256 f16 into f32: no matrix instruction of gfx942 fits, so lanes multiply and add, at LINE",  # noqa: E501
     ),
-    ("cg.simulate(CODE, a=A.ravel())", "given arrays a 4096, wanted a 4096, b 4096"),
-    ("cg.simulate(CODE, a=A.ravel()[:5], b=A.ravel())", "given arrays a 5, b 4096, wanted a 4096, b 4096"),
+    ("cg.simulate(CODE, a=A.ravel())", "given arrays a 4096, wanted a 64x64, b 64x64"),
+    ("cg.simulate(CODE, a=A.ravel()[:5], b=A.ravel())", "given arrays a 5, b 4096, wanted a 64x64, b 64x64"),
     ("cg.simulate(gemm(H, H, T), a=A)", "given code of type TileProgram, wanted Code"),
 )
 

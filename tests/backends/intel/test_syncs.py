@@ -94,6 +94,7 @@ def test_xehpg_has_no_room_for_sources_beside_a_distance() -> None:
         ("alu sync{$5.src} alu{I@1} sync{$5.dst} load{$7}", "alu alu{@1,$5.dst} load{$7}"),
         ("alu sync{$5.src} alu{I@1} sync{$6.dst} load{$7}", "alu{$5.src} alu{@1,$6.dst} load{$7}"),
         ("alu sync{$5.src} alu{I@1} alu sync{$5.dst} load{$7}", "alu{$5.src} alu{I@1} alu{$5.dst} load{$7}"),
+        ("alu sync{$5.src} alu sync{$5.dst} alu{I@1,$6.dst} load{$7}", "alu{$5.dst} alu alu{I@1,$6.dst} load{$7}"),
     ],
 )
 def test_what_has_its_result_has_read_its_sources(before: str, after: str) -> None:

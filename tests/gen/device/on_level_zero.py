@@ -9,6 +9,7 @@ import json
 import sys
 
 import convgen as cg
+from convgen.device.given import Argument
 from convgen.run import reference
 
 
@@ -32,7 +33,8 @@ def main() -> None:
     for given in (inputs["src"].ctypes.data, held["src"]):
         try:
             other = given if isinstance(given, int) else given.address + 64
-            kernel(**{**held, "src": other})
+            arguments: dict[str, Argument] = {**held, "src": other}
+            kernel(**arguments)
         except cg.UserError as error:
             wrong.append(str(error))
     addresses = {name: array.address for name, array in (held | outputs).items()} | workspaces

@@ -262,8 +262,26 @@ def test_kernels_by_hand(standin: StandIn) -> None:
     tensors = tile.Tensor((m, k), "f16"), tile.Tensor((k, n), "f16"), tile.Tensor((m, n), "f32")
     product = cg.load(cg.compile(gemm(*tensors, bm=64, bn=64, bk=32)))
     a, b = np.ones((40, 24), np.float16), np.arange(24 * 8, dtype=np.float16).reshape(24, 8)
-    found = product(m=40, n=8, k=24, a=a.ravel(), b=b.ravel())
-    assert np.array_equal(found.reshape(40, 8), a.astype(np.float32) @ b.astype(np.float32))
+    right = a.astype(np.float32) @ b.astype(np.float32)
+    assert np.array_equal(product(m=40, n=8, k=24, a=a.ravel(), b=b.ravel()), right)
+    assert np.array_equal(product(a=a, b=b), right)
+    assert np.array_equal(product(a=product.put("a", a), b=product.put("b", b.ravel(), n=8, k=24)).numpy(), right)
+    assert not standin.findings
+    with pytest.raises(cg.UserError, match=r"given b of f16\[8, 24\], wanted f16\[24, 24\]"):
+        product(a=a, b=b.T)
+
+
+def test_arrays_for_kernels_by_hand_have_any_shape(standin: StandIn) -> None:
+    x, y = np.arange(256, dtype=np.int32).reshape(4, 64), np.full((16, 16), 7, np.int32)
+    kernel = cg.load(cg.compile(saxpy(), scalars={"n": 3}))
+    given = y.copy()
+    assert kernel(x=x, y=given) is given
+    assert np.array_equal(given.ravel(), 3 * x.ravel() + 7)
+    there = kernel.put("y", y)
+    assert kernel(x=kernel.put("x", x), y=there) is there
+    assert np.array_equal(there.numpy(), 3 * x.ravel() + 7)
+    with pytest.raises(cg.UserError, match=r"given x of s32\[3, 64\], wanted s32\[256\]"):
+        kernel(x=x[:3], y=given)
     assert not standin.findings
 
 
@@ -285,6 +303,7 @@ def test_streams_have_workspaces_of_their_own(standin: StandIn) -> None:
     found = [kernel(stream=stream, **held) for stream in streams]
     assert not standin.launches  # nobody has waited for them
     for stream, outputs in zip(streams, found):
+        assert isinstance(outputs, dict)
         for name, wanted in right(code.problem, inputs).items():
             assert same(outputs[name].numpy(stream), wanted)
     assert {launch.stream for launch in standin.launches} == set(streams)
