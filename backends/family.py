@@ -7,6 +7,7 @@ they are used.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ from convgen.ir.record import frozen
 
 _ELF = b"\x7fELF"
 _MACHINE = slice(18, 20)  #: bytes of an ELF header with e_machine
+BEGINNING = 1 << 12  #: bytes of a file that tell whether it is a code object: comments may precede text
 
 
 @frozen(kw_only=True, eq=False)
@@ -102,7 +104,8 @@ class Family:
     module: str  #: module whose `TARGETS` maps these names to callables that make a `backends.target.Target`
     text_suffix: str  #: of assembly text
     object_suffix: str  #: of code objects
-    machine: int  #: e_machine of its code objects, which are ELF files
+    machine: int  #: e_machine of its code objects that are ELF files
+    text_object: re.Pattern[bytes] | None = None  #: the beginning of its code objects that are text
     terms: Terms
     load_latency: float  #: clocks; from a load of global memory to its data, where nobody gives another
     reader: str = ""  #: module whose `analyze(content, where)` gives an `Analysis`
@@ -197,8 +200,11 @@ def of_suffix(suffix: str) -> Family | None:
 
 
 def of_object(content: bytes) -> Family | None:
-    """The family of a code object, of which the first 20 bytes suffice; None for what is none."""
-    machine = int.from_bytes(content[_MACHINE], "little") if content[:4] == _ELF else -1
+    """The family of a code object, of which the first `BEGINNING` bytes suffice; None for what is none."""
+    if content[:4] != _ELF:
+        texts = (family for family in families() if family.text_object and family.text_object.match(content))
+        return next(texts, None)
+    machine = int.from_bytes(content[_MACHINE], "little")
     return next((family for family in families() if family.machine == machine), None)
 
 

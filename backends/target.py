@@ -97,7 +97,7 @@ def _module(family: Family, field: str, what: str, lacking: str) -> ModuleType:
 
 
 def can_execute(content: bytes) -> bool:
-    """Whether `executor` has a module for a code object, of which the first 20 bytes suffice."""
+    """Whether `executor` has a module for a code object, of which the first `BEGINNING` bytes suffice."""
     family = families.of_object(content)
     return family is not None and bool(family.executor)
 
