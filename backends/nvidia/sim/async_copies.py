@@ -219,6 +219,7 @@ def _copy(instruction: Instruction, context: Context) -> Step:
         if (kept > size)[g.active].any():
             what = f"a source size above {size} bytes (PTX ISA, cp.async: src-size)"
             g.env.reporter.at_first("operand", what, step.instruction, g, (kept > size) & g.active)
+            kept = np.minimum(kept, size)
         access = located(g, step, offset, size, g.lanes)
         if access is None:
             return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 
@@ -16,6 +16,16 @@ from convgen.backends.sim.findings import LaunchStopped
 from convgen.backends.sim.wave_arrays import Array
 
 
+class _From:
+    """The indices from a lowest one on."""
+
+    def __init__(self, lowest: int) -> None:
+        self.lowest = lowest
+
+    def __contains__(self, index: object) -> bool:
+        return isinstance(index, int) and index >= self.lowest
+
+
 class WarpEngine(Engine[WarpGroup, Step]):
     """Executes one batch of workgroups to their end."""
 
@@ -25,6 +35,10 @@ class WarpEngine(Engine[WarpGroup, Step]):
         super().__init__(env, program, limit)
         self._more = reinforce
         self._program = program
+
+    def _advance(self, g: WarpGroup, meet: Collection[int]) -> list[WarpGroup]:
+        """Run a group as long as no other stands at its instruction or ahead of it: they are to meet."""
+        return super()._advance(g, _From(min(meet)) if meet else meet)
 
     def _prepare(self, g: WarpGroup, step: Step) -> None:
         """Do nothing: steps check their own operands."""

@@ -283,7 +283,7 @@ def store_shared(
         defined = ~flags.reshape(units, -1, flags.shape[-1]).any(axis=1)
     changed = shared.differing(access, values) if not strong else None
     shared.store(access.stretch, values)
-    shared.note_stores(g, step, access, changed, defined, strong=strong)
+    shared.note_stores(g, step, access, changed, defined, values=values, strong=strong)
     g.env.memory.changes += 1
     g.env.counters["shared_store_bytes"] += size * len(access.row)
 

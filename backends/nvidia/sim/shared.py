@@ -23,7 +23,7 @@ from convgen.backends.sim.wave_arrays import U32, Array, Bools, all_bits, any_al
 if TYPE_CHECKING:
     from convgen.backends.nvidia.sim.step import Step
 
-KIND = "shared-race"
+KIND, LANE_KIND = "shared-race", "lane-race"
 _LANE_BITS, _WARP_BITS = 6, 6  #: lanes below 32, and 32 for several
 _WARP_SHIFT = _LANE_BITS + _WARP_BITS
 _SEVERAL = np.uint32(LANES)
@@ -124,7 +124,7 @@ class Shared(Lds):
         if self.atomics is not None and not strong:
             late = self._unseen(self.atomics, units, *who)
             if np.count_nonzero(late):
-                self.report_race(g, step, access, late, "loads what {} updated atomically")
+                self.report_race(g, step, access, late, "loads what {} updated atomically", self.atomics)
         if strong:
             self._mark(self._updates(), units, *who)
         else:
@@ -150,20 +150,27 @@ class Shared(Lds):
         changed: Bools | None,
         defined: Bools | bool,
         *,
+        values: Array | None = None,
         strong: bool = False,
     ) -> None:
-        """Stamp stores; report races of those that change bytes (`changed`; None: all)."""
+        """Stamp stores; report races of those that change bytes (`changed`; None: all).
+
+        `values` are the words that memory has received; None: they come later.
+        """
         who = access.slot, access.warp, access.lane
         units = access.units
-        checks = [(self._unseen_stores(units, *who), "overwrites what {} stored")]
-        checks.append((self._unseen(self.loads, units, *who), "overwrites what {} has loaded"))
-        if self.atomics is not None and not strong:
-            checks.append((self._unseen(self.atomics, units, *who), "overwrites what {} updated atomically"))
-        for race, what in checks:
-            if np.count_nonzero(race) and not strong:
+        if not strong:
+            checks: list[tuple[Bools, str, U32 | None]] = [
+                (self._unseen_stores(units, *who), "overwrites what {} stored", None),
+                (self._unseen(self.loads, units, *who), "overwrites what {} has loaded", self.loads),
+            ]
+            if self.atomics is not None:
+                late = self._unseen(self.atomics, units, *who)
+                checks.append((late, "overwrites what {} updated atomically", self.atomics))
+            for race, what, table in checks:
                 lost = race if changed is None else race & changed
                 if np.count_nonzero(lost):
-                    self.report_race(g, step, access, lost, what)
+                    self.report_race(g, step, access, lost, what, table)
         flight = self.flight.take(units)
         if np.count_nonzero(flight):
             g.env.copies.report_overwritten(g, step, access, flight)
@@ -176,8 +183,8 @@ class Shared(Lds):
         self.defined[units] = defined
         if units.size > 1:
             lost = self.stores.take(units) != stamps
-            if changed is not None:
-                lost = lost & changed
+            if values is not None and np.count_nonzero(lost):
+                lost = lost & self.differing(access, values)
             if np.count_nonzero(lost):
                 what = "stores to bytes where another thread stores another value by this instruction"
                 self.report_race(g, step, access, lost, what)
@@ -191,7 +198,7 @@ class Shared(Lds):
             self.report_race(g, step, access, race, "atomically updates what {} stored")
         late = self._unseen(self.loads, units, *who)
         if np.count_nonzero(late):
-            self.report_race(g, step, access, late, "atomically updates what {} has loaded")
+            self.report_race(g, step, access, late, "atomically updates what {} has loaded", self.loads)
         self._mark(self._updates(), units, *who)
         flight = self.flight.take(units)
         if np.count_nonzero(flight):
@@ -200,22 +207,29 @@ class Shared(Lds):
         self.defined[units] = True
         return undefined if np.count_nonzero(undefined) else None
 
-    def report_race(self, g: WarpGroup, step: Step, access: Access, race: Bools, what: str) -> None:
-        """Report the first racing access, with the other thread of a store."""
+    def report_race(
+        self, g: WarpGroup, step: Step, access: Access, race: Bools, what: str, table: U32 | None = None
+    ) -> None:
+        """Report the first racing access, with the other thread of a store; `table` has the stamps of other accesses."""
         unit, column = (int(i) for i in np.argwhere(race)[0])
         row, lane = int(access.row[column]), int(access.lane[column])
+        slot, own = int(access.slot[column]), int(access.warp[column])
         place = int(access.units[unit, column])
-        other = "another thread"
-        if "stored" in what and "by this" not in what:
+        if "by this" in what:
+            other, lack, same = "", "", False
+        elif table is None:
             stamp = int(self.stores[place])
             warp = stamp >> _LANE_BITS & (1 << _WARP_BITS) - 1
-            same = warp == int(access.warp[column])
+            same = warp == own
             other = f"lane {stamp & int(_LANE)} of {'this warp' if same else f'warp {warp}'}"
-            lack = ", with no bar.warp.sync or barrier between" if same else ", with no barrier between"
         else:
-            lack = ", with no barrier between" if "by this" not in what else ""
+            late = np.flatnonzero(table[:, place] >> np.uint32(_LANE_BITS) > self.seen[slot, own])
+            same = late.tolist() == [own]
+            other = "another lane of this warp" if same else f"warp {int(late[late != own][0])}"
+        if "by this" not in what:
+            lack = ", with no bar.warp.sync or barrier between" if same else ", with no barrier between"
         message = what.format(other) + f"{lack}, at shared address {place * self.grain % self.stride:#x}"
-        g.env.reporter.add(KIND, message, step.instruction, g, row, lane)
+        g.env.reporter.add(LANE_KIND if same else KIND, message, step.instruction, g, row, lane)
 
     def differing(self, access: Access, values: Array) -> Bools:
         """Return flags [units, accesses] of the stamps whose bytes differ from words [size/4, accesses]."""

@@ -16,6 +16,7 @@ SOURCES: Mapping[str, Source] = {
     "divergence": Source("PTX ISA, .aligned and bra.uni: all threads of a warp execute the same instruction"),
     "global-race": _MODEL,
     "global-visibility": _MODEL,
+    "lane-race": Source("CUDA Programming Guide, Independent Thread Scheduling; PTX ISA, bar.warp.sync"),
     "member-mask": Source("PTX ISA, shfl.sync, vote.sync, bar.warp.sync: membermask"),
     "misaligned": Source("PTX ISA, Addresses as Operands: an address is a multiple of the access size"),
     "no-progress": Source("the launch: no workgroup is left that could change what the warp waits for"),
@@ -24,7 +25,7 @@ SOURCES: Mapping[str, Source] = {
     "poison": Source("PTX ISA, State Spaces: registers, shared, local and global memory without initializer"),
     "read-only": Source("the launch: the buffer is read-only"),
     "runaway": Source("the simulator's limit of instructions per warp"),
-    "shared-race": Source("PTX ISA, Memory Consistency Model; CUDA Programming Guide, Independent Thread Scheduling"),
+    "shared-race": _MODEL,
     "shared-size": Source("CUDA Programming Guide, Compute Capabilities: shared memory per thread block"),
     "trap": Source("the kernel: trap, which failed assertions become, ends it"),
 }

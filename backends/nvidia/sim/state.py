@@ -93,6 +93,8 @@ class WarpGroup(Threads):
         """Return flags of the lanes in which any of some registers is undefined; None if there are none."""
         union: Bools | None = None
         for number in numbers:
+            if self.r[number] is None:
+                self.read(number)
             flags = self.p[number]
             if flags is not None:
                 union = flags if union is None else union | flags
