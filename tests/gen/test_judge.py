@@ -159,7 +159,7 @@ def test_the_json_of_a_clean_kernel(capsys: pytest.CaptureFixture[str]) -> None:
         (
             "text.hsaco",
             b"nothing",
-            "given text.hsaco, wanted a launch record, or a code object for a GPU of AMD or Intel",
+            "given text.hsaco, wanted a launch record, or a code object for a GPU of AMD, Intel or NVIDIA",
         ),
         ("zipped.o", b"CCOB" + bytes(40), "given zipped.o, a compressed bundle, wanted it unbundled"),
         (

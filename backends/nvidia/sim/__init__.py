@@ -1,10 +1,11 @@
 """A strict simulator of NVIDIA PTX.
 
 `simulate` runs launches of PTX text: `ptx_text` reads it, `flow` orders blocks so that diverged threads meet again,
-`engine` executes groups of warps (`state`) that are at one instruction, each instruction compiled once (`program`)
-into a `step`. Instructions are implemented in `moves`, `integers`, `floats`, `conversions`, `lanes`, `memory`,
-`atomics`, `fences`, `async_copies`, `matrix` and `control`. Checks: `shared` (races, copies in flight),
-`backends.sim.global_access` (races, visibility), undefined values (`state`). `sources` names the document of each rule.
+`engine` executes groups of warps (`state`) that are at one instruction, each instruction compiled once (`ptx_program`)
+into a `step`. Instructions are implemented in `moves`, `integers`, `float_alu`, `conversions`, `lanes`,
+`memory_access`, `atomics`, `fences`, `async_copies`, `matrix` and `control`. Checks: `shared_memory` (races, copies in
+flight), `backends.sim.global_access` (races, visibility), undefined values (`state`). `sources` names the document of
+each rule.
 
 Not simulated: mbarrier, bulk copies and TMA, wgmma, clusters, textures, calls, the exact error of approximate
 functions (they are rounded correctly), what ptxas makes of the text. Between lanes of one warp, only accesses to

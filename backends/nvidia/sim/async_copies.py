@@ -12,11 +12,11 @@ import numpy as np
 
 from convgen.backends.nvidia.sim.operands import Getter, numbers_of, report_undefined, source, wrong
 from convgen.backends.nvidia.sim.ptx_text import Instruction, Literal
-from convgen.backends.nvidia.sim.shared import Access, located
+from convgen.backends.nvidia.sim.shared_memory import Access, located
 from convgen.backends.nvidia.sim.state import LANES, WarpGroup
 from convgen.backends.nvidia.sim.step import Context, Step, unsupported
 from convgen.backends.sim.global_access import load_lanes, peek_lanes
-from convgen.backends.sim.wave_arrays import Array, Bools
+from convgen.backends.sim.wave_arrays import Array, Bools, any_along
 from convgen.ir.record import define
 
 KIND = "cp-async"
@@ -115,7 +115,7 @@ class Copies:
         shared.flight[access.units] = np.where(mine, 0, shared.flight[access.units])
         shared.store(access.stretch, copy.data)
         units = access.units
-        stamps = shared._stamp(access.slot, access.warp, access.lane)  # noqa: SLF001  # one room
+        stamps = shared._stamp(access.slot, access.warp, access.lane)  # one room
         shared.stores[units] = np.broadcast_to(stamps, units.shape)
         shared.defined[units] = True
         g.env.memory.changes += 1
@@ -191,7 +191,7 @@ def _wait(instruction: Instruction) -> Step:
 
 
 def _copy(instruction: Instruction, context: Context) -> Step:
-    from convgen.backends.nvidia.sim.memory import addresses
+    from convgen.backends.nvidia.sim.memory_access import addresses
 
     operands = list(instruction.operands)
     size = operands[2].bits if len(operands) > 2 and isinstance(operands[2], Literal) else 0
@@ -232,9 +232,7 @@ def _copy(instruction: Instruction, context: Context) -> Step:
         thread = g.thread[row]
         g.env.local.note_stores(g, step, access, None, defined=False)
         group = copies.committed[thread, lane]
-        copies.issue(
-            g, Copy(step, number, thread, lane, group, access, where[row, lane], size, kept[row, lane], words)
-        )
+        copies.issue(g, Copy(step, number, thread, lane, group, access, where[row, lane], size, kept[row, lane], words))
         g.env.counters["cp_async_bytes"] += size * len(row)
 
     return step.running(run)
@@ -267,7 +265,7 @@ def _fetch(g: WarpGroup, step: Step, where: Array, size: int, kept: Array) -> Ar
 
 def _report_poison(g: WarpGroup, step: Step, poison: Bools | None, lanes: Bools) -> None:
     if poison is not None and (poison & lanes).any():
-        bad = (poison & lanes).any(axis=0)
+        bad = any_along(poison & lanes, 0)
         g.env.reporter.at_first("poison", "copies undefined bytes of global memory", step.instruction, g, bad)
 
 

@@ -10,19 +10,19 @@ from collections.abc import Mapping
 import numpy as np
 
 from convgen.backends.nvidia.sim.fences import acquire, meet, release
-from convgen.backends.nvidia.sim.floats import flushed
-from convgen.backends.nvidia.sim.memory import addresses, check_constant, in_spaces, space_of
+from convgen.backends.nvidia.sim.float_alu import flushed
+from convgen.backends.nvidia.sim.memory_access import addresses, check_constant, in_spaces, space_of
 from convgen.backends.nvidia.sim.operands import numbers_of, report_undefined, source, target
 from convgen.backends.nvidia.sim.ptx_text import Instruction
+from convgen.backends.nvidia.sim.ptx_types import TYPES, UNSIGNED
 from convgen.backends.nvidia.sim.rounding import decode, encode
-from convgen.backends.nvidia.sim.shared import located
+from convgen.backends.nvidia.sim.shared_memory import located
 from convgen.backends.nvidia.sim.state import WarpGroup
 from convgen.backends.nvidia.sim.step import Context, Step, unsupported
-from convgen.backends.nvidia.sim.types import TYPES, UNSIGNED
 from convgen.backends.sim.combine import FLOATING, INTEGER, Combine, combine_lanes
 from convgen.backends.sim.device_memory import Allocation
 from convgen.backends.sim.global_access import check_stores, is_writable, issue_store, parts_of
-from convgen.backends.sim.wave_arrays import Array, Bools
+from convgen.backends.sim.wave_arrays import Array, Bools, any_along
 from convgen.ir.record import frozen
 
 
@@ -95,7 +95,9 @@ def compile_atomic(instruction: Instruction, context: Context) -> Step | None:
     numbers = numbers_of(*operands)
     polls = operation in ("cas", "exch") or instruction.has("acquire", "acq_rel")
     step = Step(instruction, "atomic", lambda g: None, control="wait" if polls else "")
-    atomic = _Atomic(step, function, bits // 8, flushes=kind == "f32" and operation == "add", replaces=operation == "exch")
+    atomic = _Atomic(
+        step, function, bits // 8, flushes=kind == "f32" and operation == "add", replaces=operation == "exch"
+    )
     releases, acquires = instruction.has("release", "acq_rel"), instruction.has("acquire", "acq_rel")
 
     def run(g: WarpGroup) -> None:
@@ -142,9 +144,7 @@ class _Atomic:
         in_spaces(g, space, address, work)
         return result
 
-    def _shared(
-        self, g: WarpGroup, offset: Array, values: Array, expected: Array | None, lanes: Bools | None
-    ) -> Array:
+    def _shared(self, g: WarpGroup, offset: Array, values: Array, expected: Array | None, lanes: Bools | None) -> Array:
         access = located(g, self.step, offset, self.size, lanes)
         old = np.zeros(values.shape, values.dtype)
         if access is None:
@@ -196,5 +196,5 @@ class _Atomic:
         undefined = allocation.load_poison(offset, self.size)
         if undefined is not None and not self.replaces and (undefined & lanes).any():
             what = "the memory of an atomic operation is undefined"
-            bad = (undefined & lanes).any(axis=0)
+            bad = any_along(undefined & lanes, 0)
             g.env.reporter.at_first("poison", what, self.step.instruction, g, bad)

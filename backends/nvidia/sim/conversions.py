@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from convgen.backends.nvidia.sim.floats import flushed, saturated
+from convgen.backends.nvidia.sim.float_alu import flushed, saturated
 from convgen.backends.nvidia.sim.operands import computed, wrong
 from convgen.backends.nvidia.sim.ptx_text import Instruction
+from convgen.backends.nvidia.sim.ptx_types import SIGNED, TYPES, UNSIGNED, bits_of
 from convgen.backends.nvidia.sim.rounding import FORMATS, decode, encode, rounded
 from convgen.backends.nvidia.sim.step import Context, Step, unsupported
-from convgen.backends.nvidia.sim.types import SIGNED, TYPES, UNSIGNED, bits_of
 from convgen.backends.sim.wave_arrays import Array
 
 Function = Callable[..., Array]
@@ -111,7 +111,9 @@ def _from_integer(value: Array, to: str, mode: str) -> Array:
     negative = raw < 0
     size = np.where(negative, raw.view(np.uint64) * np.uint64(0xFFFFFFFFFFFFFFFF), raw.view(np.uint64))
     sticky = (size & np.uint64(0xFFF)) != 0  # round to odd within 52 bits
-    odd = np.where(size >> np.uint64(52) != 0, (size & ~np.uint64(0xFFF)) | np.where(sticky, np.uint64(0x1000), np.uint64(0)), size)
+    odd = np.where(
+        size >> np.uint64(52) != 0, (size & ~np.uint64(0xFFF)) | np.where(sticky, np.uint64(0x1000), np.uint64(0)), size
+    )
     wide = np.where(negative, -odd.astype(np.float64), odd.astype(np.float64))
     return rounded(wide, FORMATS["f32" if to == "f64" else to], mode)
 
@@ -166,7 +168,7 @@ def _packed(instruction: Instruction, context: Context, to: str, of: str) -> Ste
     total = UNSIGNED[2 * each]
 
     def join(low: Array, high: Array) -> Array:
-        return np.asarray(low).astype(total) | (np.asarray(high).astype(total) << total(each))
+        return np.asarray(np.asarray(low).astype(total) | (np.asarray(high).astype(total) << total(each)))
 
     if TYPES[of].packed == 1:
         if len(instruction.operands) != 3:
@@ -193,7 +195,7 @@ def _pack(instruction: Instruction, context: Context) -> Step:
         return _between_integers(value, to, saturate=True).astype(np.int64).astype(np.uint32) & mask
 
     def both(a: Array, b: Array) -> Array:
-        return narrow(b) | (narrow(a) << np.uint32(bits))
+        return np.asarray(narrow(b) | (narrow(a) << np.uint32(bits)))
 
     if len(instruction.operands) == 3:
         return computed(context, instruction, both, ["s32", "s32"], "b32")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from convgen.backends.nvidia.sim.control import ENDED
 from convgen.backends.nvidia.sim.environment import Environment
-from convgen.backends.nvidia.sim.program import Program
+from convgen.backends.nvidia.sim.ptx_program import Program
+from convgen.backends.nvidia.sim.ptx_text import Instruction
 from convgen.backends.nvidia.sim.state import LANES, WarpGroup
 from convgen.backends.nvidia.sim.step import Step
 from convgen.backends.sim.engine import Engine
@@ -16,11 +17,11 @@ from convgen.backends.sim.findings import LaunchStopped
 from convgen.backends.sim.wave_arrays import Array
 
 
-class _From:
-    """The indices from a lowest one on."""
+class _From(frozenset[int]):
+    """The indices from the lowest of some on."""
 
-    def __init__(self, lowest: int) -> None:
-        self.lowest = lowest
+    def __init__(self, indices: frozenset[int]) -> None:
+        self.lowest = min(indices)
 
     def __contains__(self, index: object) -> bool:
         return isinstance(index, int) and index >= self.lowest
@@ -36,9 +37,9 @@ class WarpEngine(Engine[WarpGroup, Step]):
         self._more = reinforce
         self._program = program
 
-    def _advance(self, g: WarpGroup, meet: Collection[int]) -> list[WarpGroup]:
+    def _advance(self, g: WarpGroup, meet: frozenset[int]) -> list[WarpGroup]:
         """Run a group as long as no other stands at its instruction or ahead of it: they are to meet."""
-        return super()._advance(g, _From(min(meet)) if meet else meet)
+        return super()._advance(g, _From(meet) if meet else meet)
 
     def _prepare(self, g: WarpGroup, step: Step) -> None:
         """Do nothing: steps check their own operands."""
@@ -129,7 +130,9 @@ class WarpEngine(Engine[WarpGroup, Step]):
         released: list[WarpGroup] = []
         still: list[WarpGroup] = []
         for g in waiting:
-            keys = [(id(g.env), slot, barrier) for slot, barrier in zip(g.slot.tolist(), g.waiting_at.tolist(), strict=True)]
+            keys = [
+                (id(g.env), slot, barrier) for slot, barrier in zip(g.slot.tolist(), g.waiting_at.tolist(), strict=True)
+            ]
             free = np.array([key in complete for key in keys])
             if not free.all():
                 part = g if not free.any() else g.select(np.flatnonzero(~free))
@@ -154,7 +157,7 @@ class WarpEngine(Engine[WarpGroup, Step]):
         write(g, np.repeat(np.array(combined).astype(kind)[:, None], LANES, axis=1), None)
         g.awaiting = None
 
-    def _behind(self, g: WarpGroup) -> object:
+    def _behind(self, g: WarpGroup) -> Instruction | None:
         """The barrier behind which a group stands."""
         return self._program.instructions[g.pc - 1] if g.pc else None
 

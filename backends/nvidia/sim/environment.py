@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from convgen.backends.nvidia.sim.async_copies import Copies
-from convgen.backends.nvidia.sim.shared import Shared
+from convgen.backends.nvidia.sim.shared_memory import Shared
 from convgen.backends.nvidia.sim.state import LANES
 from convgen.backends.sim.causality import Causality
 from convgen.backends.sim.run import Run
@@ -47,8 +47,10 @@ class Environment(Surroundings):
         self.reduction: dict[tuple[int, int], list[Array]] = {}  #: predicates of bar.red by slot and barrier
         self.names: Sequence[str] = ()  #: of registers
         self.copies = Copies(slots * waves)
-        self.grid = self.workgroup = (1, 1, 1)
-        self.shared_bytes = self.dynamic_bytes = 0
+        self.grid: tuple[int, int, int] = (1, 1, 1)
+        self.workgroup: tuple[int, int, int] = (1, 1, 1)
+        self.shared_bytes: int = 0
+        self.dynamic_bytes: int = 0
         self.parameters: Bytes = np.zeros(0, np.uint8)
         self.parameters_defined: Bools = np.zeros(0, np.bool_)
         self.thread_local: LocalMemory | None = None

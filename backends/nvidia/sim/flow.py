@@ -15,8 +15,8 @@ from convgen.ir.record import frozen
 
 #: Instructions whose first operand is not a destination.
 _WITHOUT_RESULT = frozenset(
-    "st red bra brx ret exit trap bar barrier membar fence cp stmatrix prefetch prefetchu nanosleep griddepcontrol call "
-    "pmevent setmaxnreg applypriority discard".split()
+    "st red bra brx ret exit trap bar barrier membar fence cp stmatrix prefetch prefetchu nanosleep griddepcontrol "
+    "call pmevent setmaxnreg applypriority discard".split()
 )
 _ENDS = frozenset("ret exit trap".split())
 
@@ -61,7 +61,9 @@ def _block_at(kernel: Kernel, number: Mapping[int, int], label: str) -> int:
     if index is None:
         raise SimulatorError(f"given a branch to {label}, wanted a label of kernel {kernel.name}")
     if index not in number:
-        raise SimulatorError(f"given a branch to {label} behind the last instruction of {kernel.name}, wanted ret there")
+        raise SimulatorError(
+            f"given a branch to {label} behind the last instruction of {kernel.name}, wanted ret there"
+        )
     return number[index]
 
 

@@ -8,9 +8,9 @@ import numpy as np
 
 from convgen.backends.nvidia.sim.operands import computed, numbers_of, source, target
 from convgen.backends.nvidia.sim.ptx_text import Instruction, Literal, Pair, Register
+from convgen.backends.nvidia.sim.ptx_types import SIGNED, TYPES, UNSIGNED
 from convgen.backends.nvidia.sim.state import WarpGroup
 from convgen.backends.nvidia.sim.step import Context, Step, unsupported
-from convgen.backends.nvidia.sim.types import SIGNED, TYPES, UNSIGNED
 from convgen.backends.sim.wave_arrays import Array
 from convgen.ir.record import evolve
 
@@ -64,7 +64,7 @@ def quotient(a: Array, b: Array) -> Array:
         return np.where(zero, ~a.dtype.type(0), a // safe)
     whole = a // safe
     result = whole + ((whole < 0) & (whole * safe != a)).astype(a.dtype)
-    return np.where(zero, a.dtype.type(-1), result)
+    return np.asarray(np.where(zero, a.dtype.type(-1), result))
 
 
 def remainder(a: Array, b: Array) -> Array:
@@ -78,7 +78,7 @@ def shift_left(a: Array, count: Array) -> Array:
     """a << count, 0 from the type's width on (PTX ISA, shl: "clamped")."""
     width = np.uint32(_bits(a))
     amount = np.minimum(count, width - np.uint32(1)).astype(a.dtype)
-    return np.where(count >= width, a.dtype.type(0), a << amount)
+    return np.asarray(np.where(count >= width, a.dtype.type(0), a << amount))
 
 
 def shift_right(a: Array, count: Array) -> Array:
@@ -88,7 +88,7 @@ def shift_right(a: Array, count: Array) -> Array:
     shifted = a >> amount
     if a.dtype.kind == "i":
         return np.asarray(shifted)
-    return np.where(count >= width, a.dtype.type(0), shifted)
+    return np.asarray(np.where(count >= width, a.dtype.type(0), shifted))
 
 
 def funnel(left: bool, clamp: bool) -> Function:
@@ -111,7 +111,9 @@ def extract(a: Array, start: Array, length: Array) -> Array:
     unsigned = UNSIGNED[width]
     raw = np.asarray(a).view(unsigned)
     moved = np.where(position < width, raw >> np.minimum(position, width - 1).astype(unsigned), unsigned(0))
-    mask = np.where(count >= width, ~unsigned(0), (unsigned(1) << np.minimum(count, width - 1).astype(unsigned)) - unsigned(1))
+    mask = np.where(
+        count >= width, ~unsigned(0), (unsigned(1) << np.minimum(count, width - 1).astype(unsigned)) - unsigned(1)
+    )
     field = moved & mask
     if a.dtype.kind == "u":
         return np.asarray(field)
@@ -131,7 +133,7 @@ def insert(a: Array, b: Array, start: Array, length: Array) -> Array:
     amount = np.minimum(position, width - 1).astype(kind)
     inside = position < width
     mask = np.where(inside, ones << amount, kind(0))
-    return (b & ~mask) | (np.where(inside, a << amount, kind(0)) & mask)
+    return np.asarray((b & ~mask) | (np.where(inside, a << amount, kind(0)) & mask))
 
 
 def lop3(table: int) -> Function:
@@ -225,7 +227,9 @@ def find_leading(shift: bool) -> Function:
 def _parts(value: Array, bits: int, signed: bool) -> list[Array]:
     kind = (SIGNED if signed else UNSIGNED)[bits]
     raw = np.asarray(value).view(np.uint32)
-    return [(raw >> np.uint32(place)).astype(UNSIGNED[bits]).view(kind).astype(np.int64) for place in range(0, 32, bits)]
+    return [
+        (raw >> np.uint32(place)).astype(UNSIGNED[bits]).view(kind).astype(np.int64) for place in range(0, 32, bits)
+    ]
 
 
 def dot(kinds: tuple[str, ...], halves: str = "") -> Function:
@@ -247,7 +251,7 @@ def dot(kinds: tuple[str, ...], halves: str = "") -> Function:
 
 
 def _sad(a: Array, b: Array, c: Array) -> Array:
-    return c + np.where(a < b, b - a, a - b).astype(c.dtype)
+    return np.asarray(c + np.where(a < b, b - a, a - b).astype(c.dtype))
 
 
 def _short(function: Function) -> Function:
@@ -354,7 +358,7 @@ def _special_bits(instruction: Instruction, context: Context, kind: str) -> Step
     if name == "bfi":
         return computed(context, instruction, insert, [unsigned, unsigned, "u32", "u32"], unsigned)
     if name == "lop3":
-        *most, table = instruction.operands
+        table = instruction.operands[-1]
         if instruction.has("and", "or") or not isinstance(table, Literal):
             raise unsupported(instruction)
         shorter = _without_last(instruction)

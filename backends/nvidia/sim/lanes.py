@@ -13,7 +13,7 @@ from convgen.backends.nvidia.sim.operands import Getter, numbers_of, report_unde
 from convgen.backends.nvidia.sim.ptx_text import Instruction, Pair, Sink
 from convgen.backends.nvidia.sim.state import LANES, WarpGroup
 from convgen.backends.nvidia.sim.step import Context, Step, unsupported
-from convgen.backends.sim.wave_arrays import Array, Bools
+from convgen.backends.sim.wave_arrays import Array, Bools, any_along
 
 _BIT = np.arange(LANES, dtype=np.uint32)
 
@@ -129,7 +129,7 @@ def _vote(instruction: Instruction, context: Context, mask: Getter) -> Step:
             bits = np.where(flags & named, np.uint32(1) << _BIT, np.uint32(0))
             write(g, np.bitwise_or.reduce(bits, axis=2), None)
             return
-        some, every = (flags & named).any(axis=2), (flags | ~named).all(axis=2)
+        some, every = any_along(flags & named, 2), ~any_along(~flags & named, 2)
         result = {"all": every, "any": some, "uni": every | ~some}[mode]
         write(g, result, None)
 

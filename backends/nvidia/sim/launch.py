@@ -106,7 +106,8 @@ def signature_of(module: Module, kernel: Kernel) -> Signature:
     """Return the arguments, workgroup and shared memory of a kernel."""
     pointers = _pointers(kernel)
     parameters = tuple(
-        Parameter(v.name, v.offset, v.size, v.is_pointer or v.name in pointers, _type_name(v)) for v in kernel.parameters
+        Parameter(v.name, v.offset, v.size, v.is_pointer or v.name in pointers, _type_name(v))
+        for v in kernel.parameters
     )
     workgroup = kernel.limits.get("reqntid") or kernel.limits.get("maxntid")
     return Signature(kernel.name, parameters, shared_layout(module, kernel)[1], workgroup)

@@ -17,16 +17,16 @@ from functools import lru_cache
 import numpy as np
 
 from convgen.backends.nvidia.sim.control import check_aligned
-from convgen.backends.nvidia.sim.memory import addresses, store_shared
+from convgen.backends.nvidia.sim.memory_access import addresses, store_shared
 from convgen.backends.nvidia.sim.operands import numbers_of, report_undefined, source, target, wrong
 from convgen.backends.nvidia.sim.ptx_text import Instruction, Operand, Vector
+from convgen.backends.nvidia.sim.ptx_types import TYPES
 from convgen.backends.nvidia.sim.rounding import FORMATS, decode, encode, rounded
-from convgen.backends.nvidia.sim.shared import Access, located
+from convgen.backends.nvidia.sim.shared_memory import Access, located
 from convgen.backends.nvidia.sim.state import LANES, WarpGroup
 from convgen.backends.nvidia.sim.step import Context, Step, unsupported
-from convgen.backends.nvidia.sim.types import TYPES
 from convgen.backends.sim.numbers import fma_f64
-from convgen.backends.sim.wave_arrays import Array, Bools
+from convgen.backends.sim.wave_arrays import Array, Bools, any_along
 from convgen.ir.record import frozen
 
 _SHAPES: Mapping[str, frozenset[tuple[int, int, int]]] = {  # by the type of A
@@ -60,7 +60,7 @@ def factor(rows: int, columns: int, each: int, *, second: bool) -> Fragment:
     group, thread = lane // 4, lane % 4
     registers = rows * columns // (LANES * each)
     shape = (rows, columns)
-    found = [np.zeros(shape, np.int64) for _ in range(3)]
+    register, element, lanes = (np.zeros(shape, np.int64) for _ in range(3))
     for i in range(registers):
         for j in range(each):
             if second:
@@ -69,9 +69,8 @@ def factor(rows: int, columns: int, each: int, *, second: bool) -> Fragment:
                 row, column = group + 8 * (i % 2), thread * each + j + 4 * each * (i // 2)
             else:
                 row, column = group, thread * each + j + 4 * each * i
-            for array, value in zip(found, (i, j, lane), strict=True):
-                array[row, column] = value
-    return Fragment(*found, registers)
+            register[row, column], element[row, column], lanes[row, column] = i, j, lane
+    return Fragment(register, element, lanes, registers)
 
 
 @lru_cache(maxsize=16)
@@ -227,8 +226,8 @@ def _spread_poison(
         none = np.zeros(g.shape, np.bool_)
         return np.stack([none if (p := g.undefined(numbers_of(o))) is None else p for o in operands])
 
-    a = np.moveaxis(flags(items[0])[first.register, :, first.lane], -1, 0).any(axis=2)
-    b = np.moveaxis(flags(items[1])[second.register, :, second.lane], -1, 0).any(axis=1)
+    a = any_along(np.moveaxis(flags(items[0])[first.register, :, first.lane], -1, 0), 2)
+    b = any_along(np.moveaxis(flags(items[1])[second.register, :, second.lane], -1, 0), 1)
     c = flags(items[2])
     if c_type == "f16":
         c = np.repeat(c, 2, axis=0)
@@ -265,7 +264,7 @@ def _sum_integers(a: Array, b: Array, c: Array, *, saturates: bool) -> Array:
     total = products + c
     if saturates:
         total = np.clip(total, -(1 << 31), (1 << 31) - 1)
-    return total.astype(np.int32)
+    return np.asarray(total).astype(np.int32)
 
 
 def _is_exact(a: Array, b: Array, c: Array) -> bool:

@@ -6,8 +6,8 @@ import numpy as np
 
 from convgen.backends.nvidia.sim.operands import computed
 from convgen.backends.nvidia.sim.ptx_text import Instruction
+from convgen.backends.nvidia.sim.ptx_types import TYPES
 from convgen.backends.nvidia.sim.step import Context, Step, unsupported
-from convgen.backends.nvidia.sim.types import TYPES
 from convgen.backends.sim.wave_arrays import Array
 
 

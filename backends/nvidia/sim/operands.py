@@ -20,9 +20,9 @@ from convgen.backends.nvidia.sim.ptx_text import (
     literal_bits,
     registers_of,
 )
+from convgen.backends.nvidia.sim.ptx_types import SIGNED, TYPES, UNSIGNED, storage, view_of
 from convgen.backends.nvidia.sim.state import LANES, WarpGroup
 from convgen.backends.nvidia.sim.step import Context, Step, unsupported
-from convgen.backends.nvidia.sim.types import SIGNED, TYPES, UNSIGNED, storage, view_of
 from convgen.backends.sim.errors import SimulatorError
 from convgen.backends.sim.wave_arrays import Array, Bools
 
@@ -57,7 +57,7 @@ def source(context: Context, instruction: Instruction, operand: Operand, type_: 
         bits = literal_bits(operand, type_ if operand.kind != "int" else f"b{TYPES[type_].bits}")
         if operand.kind == "int" and TYPES[type_].kind == "f" and type_ in ("f32", "f64"):
             bits = literal_bits(operand, type_)
-        constant = np.array(bits, UNSIGNED[TYPES[type_].bits]).view(dtype)
+        constant: Array = np.array(bits, UNSIGNED[TYPES[type_].bits]).view(dtype)
         return lambda g: constant
     if isinstance(operand, Special):
         return _special(instruction, operand.name, type_)
@@ -72,7 +72,9 @@ def source(context: Context, instruction: Instruction, operand: Operand, type_: 
     raise unsupported(instruction)
 
 
-def _register(instruction: Instruction, operand: Register, type_: str, dtype: type[np.generic], *, wide: bool) -> Getter:
+def _register(
+    instruction: Instruction, operand: Register, type_: str, dtype: type[np.generic], *, wide: bool
+) -> Getter:
     number, stored = operand.number, storage(operand.type)
     if (operand.type == "pred") != (type_ == "pred"):
         raise wrong(instruction, f"a register of .{operand.type}", f"one of .{type_}")
@@ -114,9 +116,8 @@ def _thread(g: WarpGroup) -> Array:
     return g.wave[:, None] * LANES + np.arange(LANES)
 
 
-def _lane_bits(comparison: Callable[[Array, Array], Array]) -> Callable[[WarpGroup], Array]:
-    lanes = np.arange(LANES)
-    masks = np.array([sum(1 << int(j) for j in lanes if comparison(j, i)) for i in lanes], np.uint32)
+def _lane_bits(comparison: Callable[[int, int], bool]) -> Callable[[WarpGroup], Array]:
+    masks = np.array([sum(1 << j for j in range(LANES) if comparison(j, i)) for i in range(LANES)], np.uint32)
     return lambda g: np.broadcast_to(masks, g.shape)
 
 
@@ -142,6 +143,10 @@ def _constant(read: Callable[[WarpGroup], int]) -> Callable[[WarpGroup], Array]:
     return lambda g: np.array(read(g))
 
 
+def _size(what: str, axis: int) -> Callable[[WarpGroup], Array]:
+    return lambda g: np.array(getattr(g.env, what)[axis])
+
+
 def _clock(g: WarpGroup) -> Array:
     g.env.clock += 1
     return np.array(g.env.clock * 16)
@@ -150,19 +155,19 @@ def _clock(g: WarpGroup) -> Array:
 _SPECIAL: Mapping[str, Callable[[WarpGroup], Array]] = {
     **{f"%tid.{'xyz'[axis]}": _of_thread(axis) for axis in range(3)},
     **{f"%ctaid.{'xyz'[axis]}": _of_group(axis) for axis in range(3)},
-    **{f"%ntid.{'xyz'[axis]}": _constant(lambda g, axis=axis: g.env.workgroup[axis]) for axis in range(3)},  # type: ignore[misc]
-    **{f"%nctaid.{'xyz'[axis]}": _constant(lambda g, axis=axis: g.env.grid[axis]) for axis in range(3)},  # type: ignore[misc]
+    **{f"%ntid.{'xyz'[axis]}": _size("workgroup", axis) for axis in range(3)},
+    **{f"%nctaid.{'xyz'[axis]}": _size("grid", axis) for axis in range(3)},
     "%laneid": lambda g: np.broadcast_to(np.arange(LANES), g.shape),
     "%warpid": lambda g: g.wave[:, None],
     "%nwarpid": _constant(lambda g: g.env.waves),
     "%smid": _constant(lambda g: 0),
     "%nsmid": _constant(lambda g: 1),
     "%gridid": _constant(lambda g: 1),
-    "%lanemask_eq": _lane_bits(lambda j, i: np.equal(j, i)),
-    "%lanemask_lt": _lane_bits(lambda j, i: np.less(j, i)),
-    "%lanemask_le": _lane_bits(lambda j, i: np.less_equal(j, i)),
-    "%lanemask_gt": _lane_bits(lambda j, i: np.greater(j, i)),
-    "%lanemask_ge": _lane_bits(lambda j, i: np.greater_equal(j, i)),
+    "%lanemask_eq": _lane_bits(lambda j, i: j == i),
+    "%lanemask_lt": _lane_bits(lambda j, i: j < i),
+    "%lanemask_le": _lane_bits(lambda j, i: j <= i),
+    "%lanemask_gt": _lane_bits(lambda j, i: j > i),
+    "%lanemask_ge": _lane_bits(lambda j, i: j >= i),
     "%clock": _clock,
     "%clock_hi": _constant(lambda g: 0),
     "%clock64": _clock,

@@ -13,9 +13,9 @@ from typing import NamedTuple, TypeAlias
 
 import attrs
 
-from convgen.backends.nvidia.sim.types import bytes_of, is_type
+from convgen.backends.nvidia.sim.ptx_types import bytes_of, is_type
 from convgen.backends.sim.errors import SimulatorError
-from convgen.ir.record import define, frozen
+from convgen.ir.record import define, evolve, frozen
 
 _TOKEN = re.compile(
     r"""(?P<space>\s+|//[^\n]*|/\*.*?\*/)
@@ -432,7 +432,7 @@ class _Reader:
                 self.take(".param")
                 (variable,) = self.declaration("param")
                 end = -(-end // variable.align) * variable.align
-                parameters.append(attrs.evolve(variable, offset=end))
+                parameters.append(evolve(variable, offset=end))
                 end += variable.size
                 self.accept(",")
         kernel.parameters, kernel.param_bytes = tuple(parameters), end
@@ -567,9 +567,9 @@ class _Reader:
         if variable.space == "local":
             offset = -(-kernel.local_bytes // variable.align) * variable.align
             kernel.local_bytes = offset + variable.size
-            variable = attrs.evolve(variable, offset=offset)
+            variable = evolve(variable, offset=offset)
         self.scopes[-1][variable.name] = own
-        kernel.variables[own] = attrs.evolve(variable, name=own)
+        kernel.variables[own] = evolve(variable, name=own)
 
     def instruction(self, kernel: Kernel, first: Token) -> None:
         """Read an instruction with its guard."""
@@ -577,10 +577,10 @@ class _Reader:
         token = first
         if first.text == "@":
             negated = self.accept("!")
-            name = self.take()
-            register = self.lookup(name.text)
+            predicate = self.take()
+            register = self.lookup(predicate.text)
             if not isinstance(register, Register):
-                raise self.wrong("a predicate", name)
+                raise self.wrong("a predicate", predicate)
             guard = register, negated
             token = self.take()
         if token.kind != "word":
@@ -593,9 +593,7 @@ class _Reader:
                 operands.append(self.operand(kernel))
         end = self.take(";").at + 1
         shown = " ".join(self.text[first.at : end - 1].split())
-        kernel.code.append(
-            Instruction(name, tuple(modifiers), tuple(operands), guard, shown, first.at, end - first.at)
-        )
+        kernel.code.append(Instruction(name, tuple(modifiers), tuple(operands), guard, shown, first.at, end - first.at))
 
     def operand(self, kernel: Kernel) -> Operand:
         """Read one operand."""
@@ -686,7 +684,7 @@ class _Reader:
         code = kernel.code
         for index, instruction in enumerate(code[:-1]):
             size = code[index + 1].address - instruction.address
-            code[index] = attrs.evolve(instruction, size=max(size, 1))
+            code[index] = evolve(instruction, size=max(size, 1))
 
 
 def literal_bits(value: Literal, type_: str, *, negative: bool = False) -> int:
@@ -703,10 +701,8 @@ def literal_bits(value: Literal, type_: str, *, negative: bool = False) -> int:
         return value.bits ^ (1 << 31 if negative else 0)
     if value.kind == "f64" and size == 8:
         return value.bits ^ (1 << 63 if negative else 0)
-    number = struct.unpack("<f", value.bits.to_bytes(4, "little"))[0] if value.kind == "f32" else None
-    if number is None:
-        number = struct.unpack("<d", value.bits.to_bytes(8, "little"))[0]
-    number = -number if negative else number
+    code, width = ("<f", 4) if value.kind == "f32" else ("<d", 8)
+    number = float(struct.unpack(code, value.bits.to_bytes(width, "little"))[0]) * (-1 if negative else 1)
     if size not in (4, 8):
         raise SimulatorError(f"given a floating-point constant for .{type_}, wanted .f32 or .f64")
     try:

@@ -17,9 +17,9 @@ from convgen.backends.nvidia.sim.launch import (
     start_group,
 )
 from convgen.backends.nvidia.sim.local_memory import LocalMemory
-from convgen.backends.nvidia.sim.program import Program
+from convgen.backends.nvidia.sim.ptx_program import Program
 from convgen.backends.nvidia.sim.ptx_text import Kernel, Module, parse
-from convgen.backends.nvidia.sim.shared import Shared
+from convgen.backends.nvidia.sim.shared_memory import Shared
 from convgen.backends.nvidia.sim.sources import SOURCES
 from convgen.backends.nvidia.sim.state import LANES, WarpGroup
 from convgen.backends.nvidia.sim.step import KINDS
@@ -85,7 +85,9 @@ class _Run(Run):
     def _kernel(self, name: str) -> Kernel:
         kernels = self.module.kernels
         if name not in kernels:
-            raise SimulatorError(f"given kernel {name!r}, wanted one of {', '.join(kernels) or 'none, for there is none'}")
+            raise SimulatorError(
+                f"given kernel {name!r}, wanted one of {', '.join(kernels) or 'none, for there is none'}"
+            )
         return kernels[name]
 
     def _program(self, kernel: Kernel) -> Program:

@@ -37,6 +37,7 @@ class WarpGroup(Threads):
         self.r: list[Array | None] = [None] * len(env.dtypes)
         self.p: list[Bools | None] = [None] * len(env.dtypes)
         self.mask = mask  #: lanes of the group
+        self.shape: tuple[int, ...] = mask.shape
         self.polled = False  #: whether the group has just read memory that other threads may change
         self.waiting_at: Array = np.full(self.count, -1)  #: barrier at which each warp waits
         #: What bar.red will write behind the barrier: the destination, and the operation.
@@ -165,7 +166,9 @@ class WarpGroup(Threads):
             mine, their = self.p[number], other.p[number]
             if mine is None and their is None:
                 continue
-            flags = np.concatenate([np.zeros(g.shape, np.bool_) if p is None else p for g, p in ((self, mine), (other, their))])
+            flags = np.concatenate(
+                [np.zeros(g.shape, np.bool_) if p is None else p for g, p in ((self, mine), (other, their))]
+            )
             kept = flags.reshape(-1)[flat] & both.mask
             both.p[number] = kept if kept.any() else None
         return both

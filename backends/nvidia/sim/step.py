@@ -14,9 +14,7 @@ from convgen.ir.record import define
 
 Run = Callable[[WarpGroup], None]
 #: Kinds of instructions that the report counts.
-KINDS = (
-    "mma ldmatrix alu ld_global st_global ld_shared st_shared cp_async atomic barrier wait branch other"
-).split()
+KINDS = ("mma ldmatrix alu ld_global st_global ld_shared st_shared cp_async atomic barrier wait branch other").split()
 
 
 @define(eq=False)

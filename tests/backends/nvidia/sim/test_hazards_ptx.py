@@ -121,7 +121,9 @@ def test_warps_need_a_barrier(run: Run, text: Text) -> None:
     assert "lane" in report.findings[0].message
 
 
-@pytest.mark.parametrize("sync", ["bar.warp.sync -1;", "bar.sync 0;", "barrier.cta.sync 3;", "barrier.sync.aligned 1, 64;"])
+@pytest.mark.parametrize(
+    "sync", ["bar.warp.sync -1;", "bar.sync 0;", "barrier.cta.sync 3;", "barrier.sync.aligned 1, 64;"]
+)
 def test_lanes_of_a_warp_need_one_too(run: Run, text: Text, sync: str) -> None:
     out = np.zeros(64, U32)
     assert judged(run, text(exchange(sync, 4), 1), sync, "", out, block=(64, 1, 1)) == {"lane-race"}
@@ -167,14 +169,16 @@ DONE:
         ("bar.arrive 1, 64;", "", "barrier"),
         ("bar.arrive 1, 64;", "bar.arrive 2, 64;", "barrier"),
         ("bar.arrive 1, 64;", "bar.arrive 1, 96;", "barrier"),
-        ("st.shared.b32 [%r3], %r0;\n    bar.arrive 1, 64;", "bar.arrive 1, 64; st.shared.b32 [%r3], %r0;", "shared-race"),
+        (
+            "st.shared.b32 [%r3], %r0;\n    bar.arrive 1, 64;",
+            "bar.arrive 1, 64; st.shared.b32 [%r3], %r0;",
+            "shared-race",
+        ),
         ("bar.sync 1, 64;", "bar.sync 17, 64;", "barrier"),
         ("bar.sync 1, 64;", "bar.sync 1, 60;", "barrier"),
     ],
 )
-def test_producer_and_consumer_meet_at_a_named_barrier(
-    run: Run, text: Text, cut: str, instead: str, kind: str
-) -> None:
+def test_producer_and_consumer_meet_at_a_named_barrier(run: Run, text: Text, cut: str, instead: str, kind: str) -> None:
     out = np.zeros(32, U32)
     assert kind in judged(run, text(NAMED, 1), cut, instead, out, block=(64, 1, 1))
 
@@ -234,8 +238,8 @@ _MMA = (
     "aligned",
     [
         f"mov.f32 %f5, 0f00000000; {_MMA}",
-        ".shared .align 16 .b8 s[512]; and.b32 %r2, %r0, 31; shl.b32 %r2, %r2, 4; mov.u32 %r3, s; add.u32 %r2, %r2, %r3; "
-        "ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%r5, %r6, %r7, %r8}, [%r2];",
+        ".shared .align 16 .b8 s[512]; and.b32 %r2, %r0, 31; shl.b32 %r2, %r2, 4; mov.u32 %r3, s; "
+        "add.u32 %r2, %r2, %r3; ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%r5, %r6, %r7, %r8}, [%r2];",
         "mov.b32 %r1, 0; movmatrix.sync.aligned.m8n8.trans.b16 %r2, %r1;",
         "bar.sync 0, 32;",
     ],

@@ -1,4 +1,4 @@
-"""mma.sync of each shape and type, ldmatrix, stmatrix and movmatrix, against fragments as the PTX document draws them."""
+"""mma.sync of each shape and type, ldmatrix, stmatrix and movmatrix, on fragments as the PTX document draws them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,11 @@ CASES = [
     *(("bf16", "bf16", "f32", s) for s in ((16, 8, 8), (16, 8, 16))),
     *(("tf32", "tf32", "f32", s) for s in ((16, 8, 4), (16, 8, 8))),
     *(("f64", "f64", "f64", s) for s in ((8, 8, 4), (16, 8, 4), (16, 8, 8), (16, 8, 16))),
-    *((a, b, "s32", s) for a, b in (("s8", "s8"), ("u8", "s8"), ("s8", "u8")) for s in ((8, 8, 16), (16, 8, 16), (16, 8, 32))),
+    *(
+        (a, b, "s32", s)
+        for a, b in (("s8", "s8"), ("u8", "s8"), ("s8", "u8"))
+        for s in ((8, 8, 16), (16, 8, 16), (16, 8, 32))
+    ),
     *((a, b, "s32", s) for a, b in (("s4", "s4"), ("u4", "s4")) for s in ((8, 8, 32), (16, 8, 32), (16, 8, 64))),
     *((a, b, "f32", (16, 8, 32)) for a, b in (("e4m3", "e4m3"), ("e4m3", "e5m2"))),
 ]
@@ -56,7 +60,9 @@ def places_a(m: int, k: int, each: int) -> Iterator[tuple[int, int, int, int, in
             yield lane, i // each, i % each, row, column
 
 
-def _packed(values: Array, kind: str, lanes: list[tuple[int, int, int, int, int]], registers: int, *, swap: bool) -> Array:
+def _packed(
+    values: Array, kind: str, lanes: list[tuple[int, int, int, int, int]], registers: int, *, swap: bool
+) -> Array:
     """Return the registers [registers, lanes] of a factor."""
     bits = 64 if kind == "f64" else 32
     out = np.zeros((registers, 32), np.uint64)
@@ -78,14 +84,20 @@ def _matrix(kind: str, rows: int, columns: int) -> Array:
     return values
 
 
-def multiply(run: Run, text: Text, types: tuple[str, str, str], shape: tuple[int, int, int], a: Array, b: Array, c: Array) -> Array:
+def multiply(
+    run: Run, text: Text, types: tuple[str, str, str], shape: tuple[int, int, int], a: Array, b: Array, c: Array
+) -> Array:
     """Return D of an mma.sync."""
     a_type, b_type, c_type = types
     m, n, k = shape
     width = 4 if a_type in ("s4", "u4") else np.dtype(_NUMPY[a_type]).itemsize * 8
     each = max(32 // width, 1)
     first = list(places_a(m, k, each))
-    second = [(lane, i // each, i % each, lane % 4 * each + i % each + 4 * each * (i // each), lane // 4) for lane in range(32) for i in range(k * n // 32)]
+    second = [
+        (lane, i // each, i % each, lane % 4 * each + i % each + 4 * each * (i // each), lane // 4)
+        for lane in range(32)
+        for i in range(k * n // 32)
+    ]
     a_count, b_count = m * k // 32 // each, k * n // 32 // each
     a_words = _packed(a, a_type, first, a_count, swap=False)
     b_words = _packed(b, b_type, second, b_count, swap=False)
@@ -106,24 +118,29 @@ def multiply(run: Run, text: Text, types: tuple[str, str, str], shape: tuple[int
     for pointer, (words, base) in enumerate(((a_words, 10), (b_words, 20), (c_words, 30)), 1):
         size = bits if pointer < 3 else c_bits
         regs = [f"%{'rd' if size == 64 else 'r'}{base + i}" for i in range(len(words))]
-        lines += [
-            f"add.u64 %rd62, %a{pointer}, %rd{61 if pointer == 3 else 60}; ld.global.b{size} {r}, [%rd62+{32 * i * size // 8}];"
-            for i, r in enumerate(regs)
-        ]
+        lines.append(f"add.u64 %rd62, %a{pointer}, %rd{61 if pointer == 3 else 60};")
+        lines += [f"ld.global.b{size} {r}, [%rd62+{32 * i * size // 8}];" for i, r in enumerate(regs)]
         groups.append("{" + ", ".join(regs) + "}")
     name = "rd" if c_bits == 64 else "r"
     results = [f"%{name}{40 + i}" for i in range(len(c_words))]
     joined = ", ".join(groups)
     shaped = f"m{m}n{n}k{k}.row.col.{c_type}.{a_type}.{b_type}.{c_type}"
     lines.append(f"mma.sync.aligned.{shaped} {{{', '.join(results)}}}, {joined};")
-    lines += [f"add.u64 %rd62, %a0, %rd61; st.global.b{c_bits} [%rd62+{32 * i * c_bits // 8}], {r};" for i, r in enumerate(results)]
+    lines += [
+        f"add.u64 %rd62, %a0, %rd61; st.global.b{c_bits} [%rd62+{32 * i * c_bits // 8}], {r};"
+        for i, r in enumerate(results)
+    ]
     out = np.zeros_like(c_words)
     report = run(text("\n".join(lines), 4), out, a_words, b_words, c_words)
     assert not report.findings, "\n".join(map(str, report.findings))
     kind = {"f32": np.float32, "f64": np.float64, "s32": np.int32, "f16": np.uint32}[c_type]
     values = out.view(kind)
     if c_type == "f16":
-        values = np.stack([values.astype(np.uint16), (values >> 16).astype(np.uint16)], 1).reshape(count, 32).view(np.float16)
+        values = (
+            np.stack([values.astype(np.uint16), (values >> 16).astype(np.uint16)], 1)
+            .reshape(count, 32)
+            .view(np.float16)
+        )
     d = np.zeros((m, n), values.dtype)
     d[np.array(rows), np.array(columns)] = values
     return d
@@ -237,10 +254,14 @@ def test_rows_of_matrices_are_aligned_and_defined(run: Run, text: Text) -> None:
     a, out = np.zeros((4, 8, 8), np.uint16), np.zeros((4, 8, 8), np.uint16)
     moved = body.replace("%r23}, [%r3]", "%r23}, [%r3+8]")
     assert {f.kind for f in run(text(moved, 2), a, out).findings} >= {"misaligned"}
-    undefined = body.replace("st.shared.v4.b32 [%r3]", "@%p1 st.shared.v4.b32 [%r3]").replace("bar.warp", "setp.lt.u32 %p1, %r0, 31; bar.warp", 0)
+    undefined = body.replace("st.shared.v4.b32 [%r3]", "@%p1 st.shared.v4.b32 [%r3]").replace(
+        "bar.warp", "setp.lt.u32 %p1, %r0, 31; bar.warp", 0
+    )
     undefined = undefined.replace("mov.u32 %r1, s;", "mov.u32 %r1, s; setp.lt.u32 %p1, %r0, 31;")
     assert "poison" in {f.kind for f in run(text(undefined, 2), a, out).findings}
-    raced = body.replace("bar.warp.sync -1;\n    ldmatrix", "ldmatrix").replace("[%r3];\n", "[%r9];\n").replace(
-        "cvt.u64.u32 %rd1", "xor.b32 %r9, %r3, 16; cvt.u64.u32 %rd1", 1
+    raced = (
+        body.replace("bar.warp.sync -1;\n    ldmatrix", "ldmatrix")
+        .replace("[%r3];\n", "[%r9];\n")
+        .replace("cvt.u64.u32 %rd1", "xor.b32 %r9, %r3, 16; cvt.u64.u32 %rd1", 1)
     )
     assert {f.kind for f in run(text(raced, 2), a, out).findings} == {"lane-race"}

@@ -11,17 +11,17 @@ from convgen.backends.nvidia.sim.atomics import compile_atomic
 from convgen.backends.nvidia.sim.control import compile_control, guard_of
 from convgen.backends.nvidia.sim.conversions import compile_conversion
 from convgen.backends.nvidia.sim.fences import compile_fence, orders_workgroups
-from convgen.backends.nvidia.sim.floats import compile_comparison, compile_float
+from convgen.backends.nvidia.sim.float_alu import compile_comparison, compile_float
 from convgen.backends.nvidia.sim.flow import blocks_of, live_registers, ordered
 from convgen.backends.nvidia.sim.integers import compile_integer
 from convgen.backends.nvidia.sim.lanes import compile_lanes
 from convgen.backends.nvidia.sim.matrix import compile_matrix
-from convgen.backends.nvidia.sim.memory import compile_memory, space_of
+from convgen.backends.nvidia.sim.memory_access import compile_memory, space_of
 from convgen.backends.nvidia.sim.moves import compile_move
 from convgen.backends.nvidia.sim.ptx_text import Instruction, Kernel, Module
+from convgen.backends.nvidia.sim.ptx_types import bytes_of, storage
 from convgen.backends.nvidia.sim.state import WarpGroup
 from convgen.backends.nvidia.sim.step import Context, Step, unsupported
-from convgen.backends.nvidia.sim.types import bytes_of, storage
 
 Compile = Callable[[Instruction, Context], Step | None]
 _COMPILERS: Sequence[Compile] = (

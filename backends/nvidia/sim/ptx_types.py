@@ -1,4 +1,4 @@
-"""The fundamental types of PTX (PTX ISA, Fundamental Types; Alternate Floating-Point Data Formats; Packed Data Types)."""
+"""The types of PTX (PTX ISA, Fundamental Types; Alternate Floating-Point Data Formats; Packed Data Types)."""
 
 from __future__ import annotations
 
@@ -42,6 +42,7 @@ TYPES: Mapping[str, Type] = {
 }
 UNSIGNED: Mapping[int, type[np.unsignedinteger]] = {8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64}
 SIGNED: Mapping[int, type[np.signedinteger]] = {8: np.int8, 16: np.int16, 32: np.int32, 64: np.int64}
+_FLOATS: Mapping[str, type[np.generic]] = {"f16": np.float16, "f32": np.float32, "f64": np.float64}
 
 
 def is_type(name: str) -> bool:
@@ -67,6 +68,6 @@ def storage(name: str) -> type[np.generic]:
 def view_of(name: str) -> type[np.generic]:
     """The numpy type in which an instruction of a type computes; unsigned for what numpy lacks."""
     kind = TYPES[name]
-    if name in ("f32", "f64", "f16"):
-        return {"f16": np.float16, "f32": np.float32, "f64": np.float64}[name]
+    if name in _FLOATS:
+        return _FLOATS[name]
     return SIGNED[kind.bits] if kind.kind == "s" and kind.packed == 1 else UNSIGNED[kind.bits]

@@ -12,10 +12,10 @@ import numpy as np
 
 from convgen.backends.nvidia.sim.operands import computed, numbers_of, source, target
 from convgen.backends.nvidia.sim.ptx_text import Instruction, Operand, Pair
+from convgen.backends.nvidia.sim.ptx_types import TYPES, UNSIGNED, bits_of
 from convgen.backends.nvidia.sim.rounding import FORMATS, decode, encode, rounded, to_odd, two_sum
 from convgen.backends.nvidia.sim.state import WarpGroup
 from convgen.backends.nvidia.sim.step import Context, Step, unsupported
-from convgen.backends.nvidia.sim.types import TYPES, bits_of
 from convgen.backends.sim.numbers import fma_f32, fma_f64
 from convgen.backends.sim.wave_arrays import Array
 from convgen.ir.record import frozen
@@ -60,7 +60,11 @@ def saturated(value: Array) -> Array:
 def canonical(value: Array, name: str) -> Array:
     """Return the bits of results, NaNs as the canonical NaN of the format."""
     raw = np.asarray(value)
-    bits = np.ascontiguousarray(raw).reshape(raw.shape).view({2: np.uint16, 4: np.uint32, 8: np.uint64}[raw.dtype.itemsize])
+    bits = (
+        np.ascontiguousarray(raw)
+        .reshape(raw.shape)
+        .view({2: np.uint16, 4: np.uint32, 8: np.uint64}[raw.dtype.itemsize])
+    )
     nan = np.isnan(raw)
     return np.where(nan, bits.dtype.type(FORMATS[name].nan), bits) if np.count_nonzero(nan) else bits
 
@@ -89,7 +93,7 @@ def _signed_by(function: Function) -> Function:
 
     def apply(a: Array, b: Array) -> Array:
         sign = np.where(np.signbit(a) ^ np.signbit(b), -1.0, 1.0).astype(np.asarray(a).dtype)
-        return np.copysign(function(np.abs(a), np.abs(b)), sign)
+        return np.asarray(np.copysign(function(np.abs(a), np.abs(b)), sign))
 
     return apply
 
@@ -330,9 +334,16 @@ def _sign(instruction: Instruction, context: Context, kind: str) -> Step:
         if flush:
             a = flushed(a.view(np.float32)).view(np.uint32)
         mask = a.dtype.type(sign)
-        return a ^ mask if name == "neg" else a & ~mask
+        return np.asarray(a ^ mask if name == "neg" else a & ~mask)
 
     return computed(context, instruction, apply, [f"b{bits}"], f"b{bits}")
+
+
+_EXACT: Mapping[str, Function] = {
+    "rcp": lambda x: np.asarray(x).dtype.type(1) / x,
+    "sqrt": np.sqrt,
+    "div": lambda x, y: x / y,
+}
 
 
 def _function(instruction: Instruction, context: Context, kind: str, mode: str) -> Step:
@@ -342,17 +353,19 @@ def _function(instruction: Instruction, context: Context, kind: str, mode: str) 
     base = kind.removesuffix("x2")
     count = 2 if name == "div" else 1
     if base in ("f16", "bf16"):
-        narrow = _on_bits(lambda *v: function(*(np.asarray(x, np.float64) for x in v)), base, flush=instruction.has("ftz"))
+        narrow = _on_bits(
+            lambda *v: function(*(np.asarray(x, np.float64) for x in v)), base, flush=instruction.has("ftz")
+        )
         if TYPES[kind].packed == 2:
             narrow = packed(narrow, count)
         bits = f"b{bits_of(kind)}"
         return computed(context, instruction, narrow, [bits] * count, bits)
     if mode != "rn" and instruction.has(*_DIRECTED):
-        return computed(context, instruction, _modified(_divided(name, kind, mode), instruction, kind), [kind] * count, kind)
-    if kind == "f64" or (name in ("div", "sqrt", "rcp") and instruction.has("rn")):
-        exact: Function = {"rcp": lambda x: np.asarray(x).dtype.type(1) / x, "sqrt": np.sqrt, "div": lambda x, y: x / y}.get(
-            name, function
+        return computed(
+            context, instruction, _modified(_divided(name, kind, mode), instruction, kind), [kind] * count, kind
         )
+    if kind == "f64" or (name in ("div", "sqrt", "rcp") and instruction.has("rn")):
+        exact = _EXACT.get(name, function)
         return computed(context, instruction, _modified(exact, instruction, kind), [kind] * count, kind)
     if name in ("sin", "cos"):
         wide = function
@@ -522,11 +535,10 @@ def _set(
         if extra is not None and join is not None:
             with_ = extra(g)
             halves = [np.asarray(join(half, with_)) for half in halves]
-        kind = {16: np.uint16, 32: np.uint32}[bits_of(result)]
-        value = np.where(halves[0], kind(true), kind(0))
+        value = np.where(halves[0], np.uint32(true), np.uint32(0))
         if len(halves) == 2:
-            value = value | np.where(halves[1], kind(true << 16), kind(0))
-        write(g, value, g.undefined(numbers))
+            value = value | np.where(halves[1], np.uint32(true << 16), np.uint32(0))
+        write(g, value.astype(UNSIGNED[bits_of(result)]), g.undefined(numbers))
 
     return Step(instruction, "alu", run)
 

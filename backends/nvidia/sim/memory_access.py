@@ -1,4 +1,4 @@
-"""Loads, stores and address conversions (PTX ISA, Data Movement and Conversion Instructions: ld, st, cvta, isspacep)."""
+"""Loads, stores and address conversions (PTX ISA, Data Movement and Conversion: ld, st, cvta, isspacep)."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from convgen.backends.nvidia.sim.operands import (
     wrong,
 )
 from convgen.backends.nvidia.sim.ptx_text import Address, Instruction, Operand, Register, Sink, Symbol, Vector
-from convgen.backends.nvidia.sim.shared import located
+from convgen.backends.nvidia.sim.ptx_types import TYPES, UNSIGNED, bytes_of
+from convgen.backends.nvidia.sim.shared_memory import located
 from convgen.backends.nvidia.sim.state import WarpGroup
 from convgen.backends.nvidia.sim.step import Context, Step, unsupported
-from convgen.backends.nvidia.sim.types import TYPES, UNSIGNED, bytes_of
 from convgen.backends.sim.global_access import (
     check_meeting,
     check_overwrites,
@@ -30,7 +30,7 @@ from convgen.backends.sim.global_access import (
     load_lanes,
     store_lanes,
 )
-from convgen.backends.sim.wave_arrays import Array, Bools
+from convgen.backends.sim.wave_arrays import Array, Bools, any_along
 
 #: Where the spaces of a workgroup and a thread begin in generic addresses.
 SHARED_WINDOW, LOCAL_WINDOW, PARAM_WINDOW = 1 << 40, 1 << 41, 1 << 42
@@ -92,9 +92,7 @@ def _elements(words: Array, size: int, count: int) -> list[Array]:
         ]
     per = 4 // size
     dtype = UNSIGNED[8 * size]
-    return [
-        (words[place // per] >> np.uint32(8 * size * (place % per))).astype(dtype) for place in range(count)
-    ]
+    return [(words[place // per] >> np.uint32(8 * size * (place % per))).astype(dtype) for place in range(count)]
 
 
 def _words(values: Sequence[Array], size: int) -> Array:
@@ -103,7 +101,9 @@ def _words(values: Sequence[Array], size: int) -> Array:
         return np.stack([value.view(np.uint32) for value in values])
     if size == 8:
         both = [value.view(np.uint64) for value in values]
-        parts = [part for value in both for part in (value.astype(np.uint32), (value >> np.uint64(32)).astype(np.uint32))]
+        parts = [
+            part for value in both for part in (value.astype(np.uint32), (value >> np.uint64(32)).astype(np.uint32))
+        ]
         return np.stack(parts)
     per = min(4 // size, len(values))
     words = []
@@ -118,9 +118,7 @@ def _words(values: Sequence[Array], size: int) -> Array:
 # ---------------------------------------------------------------- spaces
 
 
-def in_spaces(
-    g: WarpGroup, space: str, address: Array, work: Callable[[str, Array, Bools | None], None]
-) -> None:
+def in_spaces(g: WarpGroup, space: str, address: Array, work: Callable[[str, Array, Bools | None], None]) -> None:
     """Call `work(space, address, lanes)` for each state space that lanes address."""
     if space:
         work(space, address, g.lanes)
@@ -280,7 +278,7 @@ def store_shared(
         flags = poison[:, access.row, access.lane]
         units = len(access.units)
         flags = np.repeat(flags, max(units // len(flags), 1), axis=0)
-        defined = ~flags.reshape(units, -1, flags.shape[-1]).any(axis=1)
+        defined = ~any_along(flags.reshape(units, -1, flags.shape[-1]), 1)
     changed = shared.differing(access, values) if not strong else None
     shared.store(access.stretch, values)
     shared.note_stores(g, step, access, changed, defined, values=values, strong=strong)
@@ -386,8 +384,7 @@ def _compile_load(instruction: Instruction, context: Context) -> Step:
     if quick is not None:
         return quick
     step_kind = {"shared": "ld_shared", "param": "other", "const": "other", "local": "other"}.get(space, "ld_global")
-    polls = strong and space != "shared" or instruction.has("volatile")
-    step = Step(instruction, step_kind, lambda g: None, control="wait" if polls else "")
+    step = Step(instruction, step_kind, lambda g: None, control="wait" if strong else "")
 
     def run(g: WarpGroup) -> None:
         report_undefined(g, step, numbers, "an address")
@@ -397,14 +394,14 @@ def _compile_load(instruction: Instruction, context: Context) -> Step:
             meet_all(g, address, size, g.lanes, 0, "load")
             if acquires:
                 acquire(g)
-        g.polled = polls
+        g.polled = strong
         per = max(each // 4, 1)
         for place, (write, value) in enumerate(zip(writes, _elements(words, each, len(items)), strict=True)):
             flags = None
             if poison is not None:
                 first = place * each // 4
-                some = poison[first : first + per].any(axis=0)
-                flags = some if some.any() else None
+                some = any_along(poison[first : first + per], 0)
+                flags = some if np.count_nonzero(some) else None
             write(g, value, flags)
 
     return step.running(run)
@@ -444,7 +441,7 @@ def _uniform_parameter(
 
 
 def _compile_store(instruction: Instruction, context: Context) -> Step:
-    kind, each, items = _shape(instruction, instruction.operands[1])
+    _, each, items = _shape(instruction, instruction.operands[1])
     space = space_of(instruction)
     if space in ("param", "const"):
         raise unsupported(instruction, f"a store to .{space}")

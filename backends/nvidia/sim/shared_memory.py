@@ -62,7 +62,7 @@ class Shared(Lds):
 
     def arrive(self, slot: int, warp: int) -> Array:
         """Return what a warp passes on at bar.arrive; its later accesses are not among it."""
-        seen = self.seen[slot, warp].copy()
+        seen: Array = self.seen[slot, warp].copy()
         seen[warp] = self.clocks[slot, warp]
         self.clocks[slot, warp] += 1
         return seen
@@ -81,11 +81,12 @@ class Shared(Lds):
         """Return flags of units whose last store another thread made, which this one may not see."""
         stamps = self.stores.take(units)
         writer = (stamps >> np.uint32(_LANE_BITS) & np.uint32((1 << _WARP_BITS) - 1)).astype(np.int64)
-        late = (stamps >> np.uint32(_WARP_SHIFT)) > self.seen[slot, warp, writer]
+        late: Bools = (stamps >> np.uint32(_WARP_SHIFT)) > self.seen[slot, warp, writer]
         if not np.count_nonzero(late):
             return late
         own = (writer == warp) & ((stamps & _LANE) == lane)
-        return late & ~own
+        unseen: Bools = late & ~own
+        return unseen
 
     def _unseen(self, table: U32, units: Array, slot: Array, warp: Array, lane: Array) -> Bools:
         """Return flags of units that other threads have loaded (or updated), unseen by this one."""
@@ -210,7 +211,7 @@ class Shared(Lds):
     def report_race(
         self, g: WarpGroup, step: Step, access: Access, race: Bools, what: str, table: U32 | None = None
     ) -> None:
-        """Report the first racing access, with the other thread of a store; `table` has the stamps of other accesses."""
+        """Report the first racing access, with the other thread of a store; `table` has the stamps of other kinds."""
         unit, column = (int(i) for i in np.argwhere(race)[0])
         row, lane = int(access.row[column]), int(access.lane[column])
         slot, own = int(access.slot[column]), int(access.warp[column])
@@ -267,18 +268,20 @@ def located(g: WarpGroup, step: Step, offset: Array, size: int, lanes: Bools | N
         what = f"{size} bytes at {int(offset[row, lane]):#x} are outside the {shared.size} bytes of shared memory"
         g.env.reporter.add("out-of-bounds", what, step.instruction, g, row, lane)
         taken = taken & ~beyond
-    row, lane = np.nonzero(taken)
-    if not len(row):
+    rows, lanes_ = np.nonzero(taken)
+    if not len(rows):
         return None
-    at = offset[row, lane]
+    at = offset[rows, lanes_]
     if all_bits(at) & (need - 1):
         bad = taken & ((offset & (need - 1)) != 0)
-        g.env.reporter.at_first("misaligned", f"shared access of {size} bytes not aligned to {need}", step.instruction, g, bad)
+        g.env.reporter.at_first(
+            "misaligned", f"shared access of {size} bytes not aligned to {need}", step.instruction, g, bad
+        )
         at = at & ~(need - 1)
-    place = at + g.slot[row] * shared.stride
+    place = at + g.slot[rows] * shared.stride
     if len(at) == g.count * LANES:
         count_conflicts(g, at, size)
-    return Access(shared, place, size, row, g.slot[row], g.wave[row], lane)
+    return Access(shared, place, size, rows, g.slot[rows], g.wave[rows], lanes_)
 
 
 def count_conflicts(g: WarpGroup, at: Array, size: int) -> None:
