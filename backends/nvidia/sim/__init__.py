@@ -7,7 +7,8 @@ into a `step`. Instructions are implemented in `moves`, `integers`, `float_alu`,
 flight), `backends.sim.global_access` (races, visibility), undefined values (`state`). `sources` names the document of
 each rule.
 
-Not simulated: mbarrier, bulk copies and TMA, wgmma, clusters, textures, calls, the exact error of approximate
+Not simulated: mbarrier, bulk copies and TMA, wgmma, clusters, textures, calls by
+address and recursion, the exact error of approximate
 functions (they are rounded correctly), what ptxas makes of the text. Between lanes of one warp, only accesses to
 shared memory are checked for races. A barrier of some warps orders accesses to global memory as one of all does.
 

@@ -46,7 +46,7 @@ def compile_control(instruction: Instruction, context: Context) -> Step | None:
     if name in ("griddepcontrol", "pmevent", "brkpt", "setmaxnreg"):
         return Step(instruction, "other", lambda g: None)
     if name == "call":
-        raise unsupported(instruction, "calls are not simulated: compile with inlining")
+        raise unsupported(instruction, "only calls of functions whose body the text has, and no recursion, are simulated")
     return None
 
 

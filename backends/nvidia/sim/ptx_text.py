@@ -181,7 +181,8 @@ class Module:
     version: str = ""
     variables: dict[str, Variable] = attrs.field(factory=dict)
     kernels: dict[str, Kernel] = attrs.field(factory=dict)
-    functions: set[str] = attrs.field(factory=set)
+    #: Device functions as kernels, their results first among the parameters; None where the body is elsewhere.
+    functions: dict[str, Kernel | None] = attrs.field(factory=dict)
     lines: list[int] = attrs.field(factory=list)  #: offsets of the starts of lines
 
 
@@ -329,24 +330,43 @@ class _Reader:
                 self.skip_to(";")
             else:
                 raise self.wrong("a directive", self.tokens[self.at - 1])
+        for kernel in result.kernels.values():
+            inline(result, kernel, ())
         return result
 
     def function(self) -> None:
-        """Skip a device function; its name stays known."""
-        if self.accept("("):
-            self.skip_to(")")
-        self.result.functions.add(self.take().text)
-        depth = 0
-        while True:
-            text = self.take().text
-            if text == "{":
-                depth += 1
-            elif text == "}":
-                depth -= 1
-                if not depth:
-                    return
-            elif text == ";" and not depth:
-                return
+        """Read a device function, or skip one whose parameters are registers; its name stays known."""
+        start = self.tokens[self.at - 1].at
+        parameters = self.parameters() if self.accept("(") else []
+        name = self.take().text
+        parameters += self.parameters() if self.accept("(") else []
+        self.result.functions.setdefault(name, None)
+        while self.peek() not in ("{", ";"):
+            self.take()
+        if self.accept(";"):
+            return
+        kernel = Kernel(name, start, tuple(parameters))
+        self.scopes = [{}]
+        kernel.variables.update({variable.name: evolve(variable, space="local") for variable in parameters})
+        self.take("{")
+        self.body(kernel)
+        self.finish(kernel)
+        self.result.functions[name] = kernel
+
+    def parameters(self) -> list[Variable]:
+        """Read parameters up to the closing bracket, with their offsets."""
+        found: list[Variable] = []
+        end = 0
+        while not self.accept(")"):
+            if self.peek() == ".reg":
+                raise self.wrong("parameters in .param")
+            self.take(".param")
+            (variable,) = self.declaration("param")
+            end = -(-end // variable.align) * variable.align
+            found.append(evolve(variable, offset=end))
+            end += variable.size
+            self.accept(",")
+        return found
 
     def declaration(self, space: str, *, external: bool = False) -> list[Variable]:
         """Read variables of a state space, up to the semicolon (or the comma or bracket behind a parameter)."""
@@ -426,16 +446,9 @@ class _Reader:
         name = self.take().text
         kernel = Kernel(name, start)
         self.scopes = [{}]
-        parameters, end = [], 0
-        if self.accept("("):
-            while not self.accept(")"):
-                self.take(".param")
-                (variable,) = self.declaration("param")
-                end = -(-end // variable.align) * variable.align
-                parameters.append(evolve(variable, offset=end))
-                end += variable.size
-                self.accept(",")
-        kernel.parameters, kernel.param_bytes = tuple(parameters), end
+        parameters = self.parameters() if self.accept("(") else []
+        kernel.parameters = tuple(parameters)
+        kernel.param_bytes = max((variable.offset + variable.size for variable in parameters), default=0)
         kernel.variables.update({variable.name: variable for variable in parameters})
         while self.peek() not in ("{", ";"):
             directive = self.take().text
@@ -564,10 +577,10 @@ class _Reader:
     def place(self, kernel: Kernel, variable: Variable) -> None:
         """Take a variable of a kernel's body."""
         own = variable.name if len(self.scopes) == 1 else f"{variable.name}@{self.blocks}"
-        if variable.space == "local":
+        if variable.space in ("local", "param"):  # parameters of a call live in memory of the thread
             offset = -(-kernel.local_bytes // variable.align) * variable.align
             kernel.local_bytes = offset + variable.size
-            variable = evolve(variable, offset=offset)
+            variable = evolve(variable, offset=offset, space="local")
         self.scopes[-1][variable.name] = own
         kernel.variables[own] = evolve(variable, name=own)
 
@@ -592,8 +605,16 @@ class _Reader:
             while self.accept(","):
                 operands.append(self.operand(kernel))
         end = self.take(";").at + 1
+        if "param" in modifiers and any(self.is_local(kernel, operand) for operand in operands):
+            modifiers = ["local" if modifier == "param" else modifier for modifier in modifiers]
         shown = " ".join(self.text[first.at : end - 1].split())
         kernel.code.append(Instruction(name, tuple(modifiers), tuple(operands), guard, shown, first.at, end - first.at))
+
+    @staticmethod
+    def is_local(kernel: Kernel, operand: Operand) -> bool:
+        """Whether an operand addresses a parameter of a call, or of a device function."""
+        base = operand.base if isinstance(operand, Address) else None
+        return isinstance(base, Symbol) and base.name in kernel.variables and kernel.variables[base.name].space == "local"
 
     def operand(self, kernel: Kernel) -> Operand:
         """Read one operand."""
@@ -685,6 +706,91 @@ class _Reader:
         for index, instruction in enumerate(code[:-1]):
             size = code[index + 1].address - instruction.address
             code[index] = evolve(instruction, size=max(size, 1))
+
+
+# ---------------------------------------------------------------- calls
+
+
+def inline(module: Module, caller: Kernel, stack: tuple[str, ...]) -> None:
+    """Replace calls of device functions by their bodies; calls of other functions, and recursive ones, stay."""
+    if not any(instruction.name == "call" for instruction in caller.code):
+        return
+    old, caller.code = caller.code, []
+    place = []
+    for instruction in old:
+        place.append(len(caller.code))
+        callee = _callee(module, instruction)
+        if callee is None or callee.name in (*stack, caller.name):
+            caller.code.append(instruction)
+            continue
+        inline(module, callee, (*stack, caller.name))
+        _paste(caller, callee, instruction)
+    place.append(len(caller.code))
+    caller.labels = {name: index if name.startswith("<") else place[index] for name, index in caller.labels.items()}
+
+
+def _callee(module: Module, instruction: Instruction) -> Kernel | None:
+    """The function that an instruction calls, if its body is there."""
+    if instruction.name != "call":
+        return None
+    name = next((operand.name for operand in instruction.operands if isinstance(operand, Name)), "")
+    return module.functions.get(name)
+
+
+def _paste(caller: Kernel, callee: Kernel, call: Instruction) -> None:
+    """Append a function's body, with registers, variables and labels of its own."""
+    tag = f"<{len(caller.labels)}>"
+    passed = [item for operand in call.operands if isinstance(operand, Vector) for item in operand.items]
+    names = {v.name: item.name for v, item in zip(callee.parameters, passed, strict=False) if isinstance(item, Symbol)}
+    if len(names) != len(callee.parameters):
+        raise SimulatorError(f"given `{call.text}`, wanted {len(callee.parameters)} parameters for {callee.name}")
+    base, shift = len(caller.registers), -(-caller.local_bytes // 16) * 16
+    for variable in callee.variables.values():
+        if variable.name not in names:
+            names[variable.name] = own = tag + variable.name
+            caller.variables[own] = evolve(variable, name=own, offset=variable.offset + shift)
+    caller.local_bytes = shift + callee.local_bytes
+    caller.registers += callee.registers
+    caller.names += callee.names
+    end, start = f"{tag}end", len(caller.code)
+    if call.guard is not None:
+        register, negated = call.guard
+        skip = evolve(call, name="bra", modifiers=(), operands=(Name(end),), guard=(register, not negated))
+        caller.code.append(skip)
+        start += 1
+
+    def moved(operand: Operand) -> Operand:
+        if isinstance(operand, Register):
+            return evolve(operand, number=operand.number + base)
+        if isinstance(operand, Symbol):
+            return evolve(operand, name=names.get(operand.name, operand.name))
+        if isinstance(operand, Name):
+            return Name(tag + operand.name) if operand.name in own_names else operand
+        if isinstance(operand, Vector):
+            return Vector(tuple(map(moved, operand.items)))
+        if isinstance(operand, Pair):
+            return Pair(moved(operand.first), moved(operand.second))
+        if isinstance(operand, Inverted):
+            return Inverted(evolve(operand.register, number=operand.register.number + base))
+        if isinstance(operand, Address) and operand.base is not None:
+            inner = moved(operand.base)
+            assert isinstance(inner, Register | Symbol)
+            return Address(inner, operand.offset)
+        return operand
+
+    own_names = {*callee.labels, *callee.tables}
+    for instruction in callee.code:
+        operands = tuple(map(moved, instruction.operands))
+        guard = instruction.guard
+        if guard is not None:
+            guard = evolve(guard[0], number=guard[0].number + base), guard[1]
+        copy = evolve(instruction, operands=operands, guard=guard)
+        if instruction.name == "ret":
+            copy = evolve(copy, name="bra", modifiers=(), operands=(Name(end),))
+        caller.code.append(copy)
+    caller.labels.update({tag + name: start + index for name, index in callee.labels.items()})
+    caller.tables.update({tag + name: tuple(tag + t for t in targets) for name, targets in callee.tables.items()})
+    caller.labels[end] = len(caller.code)
 
 
 def literal_bits(value: Literal, type_: str, *, negative: bool = False) -> int:

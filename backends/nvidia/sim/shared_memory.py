@@ -212,6 +212,12 @@ class Shared(Lds):
         self, g: WarpGroup, step: Step, access: Access, race: Bools, what: str, table: U32 | None = None
     ) -> None:
         """Report the first racing access, with the other thread of a store; `table` has the stamps of other kinds."""
+        if table is None and "by this" not in what:
+            writers = self.stores.take(access.units) >> np.uint32(_LANE_BITS) & np.uint32((1 << _WARP_BITS) - 1)
+            own_warp = writers == access.warp
+            if np.count_nonzero(race & own_warp) and np.count_nonzero(race & ~own_warp):
+                self.report_race(g, step, access, race & ~own_warp, what)
+                race = race & own_warp
         unit, column = (int(i) for i in np.argwhere(race)[0])
         row, lane = int(access.row[column]), int(access.lane[column])
         slot, own = int(access.slot[column]), int(access.warp[column])

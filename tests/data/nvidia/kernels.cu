@@ -343,3 +343,21 @@ KERNEL jump_table(const int *a, int *out) {
     }
     out[threadIdx.x] = r;
 }
+
+struct Point { float x, y, z; int k; };
+__device__ __noinline__ float poly(float a, float b, int n) {
+    float s = b;
+    for (int i = 0; i < n; i++) {
+        s = s * a + 1;
+        if (s > 1e6f) return -s;
+    }
+    return s;
+}
+__device__ __noinline__ Point mix(Point a, float t) { return {a.x * t, poly(a.y, t, a.k), a.z + t, a.k + 1}; }
+KERNEL calls(const Point *a, Point *out, float t) {
+    int i = threadIdx.x;
+    Point p = a[i];
+    if (i & 1) p = mix(p, t);
+    p.x = poly(p.x, 1.5f, i);
+    out[i] = p;
+}

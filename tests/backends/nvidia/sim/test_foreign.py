@@ -251,6 +251,168 @@ def test_a_switch(nvcc: Run) -> None:
         assert out[i] == wanted
 
 
+def test_calls_of_device_functions(nvcc: Run) -> None:
+    kind = np.dtype([("x", F32), ("y", F32), ("z", F32), ("k", I32)])
+    a, out = np.zeros(64, kind), np.zeros(64, kind)
+    for name in "xyz":
+        a[name] = floats(64)
+    a["k"] = ints(0, 9, 64)
+    nvcc("calls", a, out, 0.75, block=(64, 1, 1), undefined=[1])
+
+    def poly(x: Any, start: Any, count: int) -> Any:
+        total = F32(start)
+        for _ in range(count):
+            total = F32(np.float64(total) * x + 1)
+            if total > 1e6:
+                return -total
+        return total
+
+    for i in range(64):
+        x, y, z, k = a[i].tolist()
+        if i & 1:
+            x, y, z, k = F32(x * 0.75), poly(y, 0.75, k), F32(z + 0.75), k + 1
+        assert out[i].tolist() == (poly(x, 1.5, i), y, z, k)
+
+
+# ---------------------------------------------------------------- clang
+
+
+@pytest.fixture(scope="module")
+def clang(run: Run) -> Run:
+    """Return the function that runs a kernel of clang's and wants no finding."""
+    ptx = (DATA / "clang.ptx").read_bytes()
+
+    def clean(kernel: str, *values: Any, **options: Any) -> SimReport:
+        report = run(ptx, *values, kernel=kernel, **options)
+        assert not report.findings, "\n".join(map(str, report.findings))
+        return report
+
+    return clean
+
+
+def test_generic_pointers(clang: Run) -> None:
+    a, b, c = floats(100), floats(100), np.zeros(100, F32)
+    clang("generic_add", a, b, c, 100, grid=(2, 1, 1), block=(64, 1, 1))
+    assert (c == a + b).all()
+    x, out = floats(128), np.zeros(128, F32)
+    clang("generic_shared", x, out, block=(128, 1, 1))
+    assert (out == x[::-1] + x[np.arange(128) ^ 1]).all()
+
+
+def test_half_products_and_vectors(clang: Run) -> None:
+    a, b, out = floats(64, 2).astype(np.float16), floats(64, 2).astype(np.float16), np.zeros(32, F32)
+    clang("half_dot", a, b, out, 64)
+    products = (a.astype(F32) * b.astype(F32)).astype(np.float16).astype(F32)
+    assert np.allclose(out, products.reshape(2, 32, 2).sum(axis=(0, 2)), rtol=1e-5, atol=1e-5)
+    m, x, y = ints(-9, 9, 64, 16).astype(F32), ints(-9, 9, 16).astype(F32), np.zeros(64, F32)
+    clang("matrix_vector", m, x, y, 4, block=(64, 1, 1))
+    assert (y == m @ x).all()
+
+
+def test_chained_conditions(clang: Run) -> None:
+    a, out = ints(0, 30, 64), np.zeros(64, I32)
+    clang("chained", a, out, block=(64, 1, 1))
+    for v, result in zip(a.tolist(), out.tolist(), strict=True):
+        if v > 10:
+            v = v * 3 if v > 20 else v // 5 if v & 1 else v % 7
+        else:
+            while v < 10:
+                v += (v & 3) + 1
+        assert result == v
+
+
+def test_bytes_and_wide_integers(clang: Run) -> None:
+    a, out = ints(0, 256, 100, dtype=np.uint8), np.zeros(100, np.uint8)
+    clang("byte_work", a, out, 100, grid=(2, 1, 1), block=(64, 1, 1))
+    padded = np.pad(a.astype(I32), 1, "edge")
+    assert (out == (padded[:-2] + padded[1:-1] + padded[2:]) // 3).all()
+    x, y = (RNG.integers(0, 1 << 63, 32).astype(np.uint64) for _ in range(2))
+    wide = np.zeros((32, 2), np.uint64)
+    clang("wide_integers", x, y, wide)
+    for p, q, (low, high) in zip(x.tolist(), y.tolist(), wide.tolist(), strict=True):
+        assert low | high << 64 == p * q + p
+
+
+def test_compare_and_swap(clang: Run) -> None:
+    counter = np.zeros(1, I32)
+    clang("compare_swap", counter, 50, grid=(2, 1, 1), block=(64, 1, 1))
+    assert counter[0] == 50
+
+
+def test_private_arrays_and_edges_of_floats(clang: Run) -> None:
+    a, out = ints(0, 99, 32), np.zeros(32, I32)
+    clang("private_table", a, out)
+    table = np.arange(32) * a
+    for i in range(32):
+        v = int(a[i]) & 31
+        for k in range(8):
+            v = int(table[v] + k) & 31
+        assert out[i] == v
+    x = (floats(32) * F32(1e10)).astype(F32)
+    whole, unsigned, real = np.zeros(32, I32), np.zeros(32, U32), np.zeros(32, F32)
+    clang("float_edges", x, whole, unsigned, real)
+    assert (whole == np.clip(x.astype(np.float64), -(2**31), 2**31 - 1).astype(I32)).all()
+    assert (unsigned == np.clip(x.astype(np.float64), 0, 2**32 - 1).astype(U32)).all()
+
+
+# ---------------------------------------------------------------- Triton, and pipelines by hand
+
+
+def test_a_product_of_triton(run: Run) -> None:
+    a, b = ints(-3, 4, 100, 96).astype(np.float16), ints(-3, 4, 80, 96).astype(np.float16)
+    c, spare = np.zeros((100, 80), np.float16), np.zeros(4, np.uint8)
+    ptx = (DATA / "triton_matmul.ptx").read_bytes()
+    report = run(ptx, a, b, c, 100, 80, 96, spare, spare, grid=(4, 1, 1), block=(128, 1, 1), shared=8192, undefined=[2])
+    assert not report.findings, "\n".join(map(str, report.findings))
+    assert (c == a.astype(F32) @ b.astype(F32).T).all()
+
+
+def test_a_softmax_of_triton(run: Run) -> None:
+    x, y, spare = floats(5, 1000), np.zeros((5, 1000), F32), np.zeros(4, np.uint8)
+    ptx = (DATA / "triton_softmax.ptx").read_bytes()
+    report = run(ptx, x, y, 1000, spare, spare, grid=(5, 1, 1), block=(128, 1, 1), shared=16, undefined=[1])
+    assert not report.findings, "\n".join(map(str, report.findings))
+    e = np.exp(x - x.max(axis=1, keepdims=True))
+    assert np.allclose(y, e / e.sum(axis=1, keepdims=True), rtol=1e-5)
+
+
+def pipelined(run: Run, ptx: str) -> tuple[bool, SimReport]:
+    """Return whether the pipelined product is right, and the report."""
+    a, b = ints(-3, 4, 128, 256).astype(np.float16), ints(-3, 4, 64, 256).astype(np.float16)
+    c = np.zeros((128, 64), np.float16)
+    report = run(ptx, a, b, c, grid=(2, 1, 1), block=(128, 1, 1), shared=49152, undefined=[2])
+    return bool((c == a.astype(F32) @ b.astype(F32).T).all()), report
+
+
+def test_a_pipeline_of_copies_and_each_of_its_deletions(run: Run) -> None:
+    ptx = (DATA / "pipelined_gemm.ptx").read_text()
+    right, clean = pipelined(run, ptx)
+    assert right
+    assert not clean.findings, "\n".join(map(str, clean.findings))
+    races, copies = {"lane-race", "shared-race"}, {"cp-async"}
+    for line, wanted in (
+        ("cp.async.wait_group 1;", (copies, copies)),
+        ("bar.sync 0;", (races, races, set(), races)),  # the epilogue's slot is not the one that was read last
+        ("cp.async.commit_group;", (copies, copies, copies)),
+    ):
+        assert ptx.count(line) == len(wanted)
+        parts = ptx.split(line)
+        for number, kinds in enumerate(wanted, 1):
+            _, report = pipelined(run, line.join(parts[:number]) + line.join(parts[number:]))
+            assert {finding.kind for finding in report.findings} - {"poison"} == kinds, (line, number)
+
+
+def test_a_convolution_by_copies_with_zero_fill(run: Run) -> None:
+    x, w = ints(-3, 4, 2, 8, 8, 64).astype(np.float16), ints(-3, 4, 64, 3, 3, 64).astype(np.float16)
+    y = np.zeros((2, 8, 8, 64), np.float16)
+    ptx = (DATA / "pipelined_conv.ptx").read_bytes()
+    report = run(ptx, x, w, y, grid=(2, 1, 1), block=(128, 1, 1), shared=49152, undefined=[2])
+    assert not report.findings, "\n".join(map(str, report.findings))
+    padded = np.pad(x.astype(F32), ((0, 0), (1, 1), (1, 1), (0, 0)))
+    columns = np.concatenate([padded[:, r : r + 8, s : s + 8] for r in range(3) for s in range(3)], axis=-1)
+    assert (y == (columns @ w.reshape(64, -1).astype(F32).T).astype(np.float16)).all()
+
+
 def test_wmma_is_refused_in_one_line(run: Run) -> None:
     a = np.zeros(256, np.float16)
     with pytest.raises(Unsupported, match="wmma") as caught:

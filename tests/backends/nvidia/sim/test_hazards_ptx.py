@@ -412,7 +412,7 @@ def test_workgroups_and_warps_race_in_global_memory(run: Run, text: Text) -> Non
         ("cp.async.bulk.commit_group;", "not simulated yet"),
         ("barrier.cluster.arrive;", "not simulated yet"),
         ("fence.proxy.async;", "not simulated yet"),
-        ("call (%r1), f, (%r2);", "calls are not simulated"),
+        ("call (%r1), f, (%r2);", "no recursion"),
         ("frobnicate.b32 %r1, %r2;", "is not simulated"),
         ("mov.u32 %r1, %frob;", "special register"),
     ],

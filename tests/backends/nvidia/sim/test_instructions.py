@@ -497,7 +497,7 @@ def test_integers_to_integers(run: Run, text: Text) -> None:
         bits, width = int(to[1:]), int(of[1:])
         source = a.astype(f"u{max(width, 16) // 8}")
         into = f"{to[0]}{max(bits, 16)}"
-        for sat in ("", ".sat"):
+        for sat in ("", ".sat") if bits <= width else ("",):
             got = apply(run, text, f"cvt{sat}.{to}.{of} {{d}}, {{0}};", into, (f"b{max(width, 16)}", source))
             low, high = (-(1 << bits - 1), (1 << bits - 1) - 1) if to[0] == "s" else (0, (1 << bits) - 1)
             for x, result in zip(source.tolist(), got.tolist(), strict=True):
