@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeAlias
 import attrs
 
 from convgen.backends.nvidia.sim.ptx_types import bytes_of, is_type
-from convgen.backends.sim.errors import SimulatorError
+from convgen.backends.sim.errors import SimulatorError, reading
 from convgen.ir.record import define, evolve, frozen
 
 _TOKEN = re.compile(
@@ -228,7 +228,8 @@ def parse(content: bytes) -> Module:
     text = content.rstrip(b"\0").decode("latin-1")
     if not is_ptx(content):
         raise SimulatorError("given text without .version at its start, wanted PTX")
-    return _Reader(text).module()
+    with reading("the PTX"):
+        return _Reader(text).module()
 
 
 class _Reader:

@@ -24,7 +24,7 @@ from convgen.backends.nvidia.sim.sources import SOURCES
 from convgen.backends.nvidia.sim.state import LANES, WarpGroup
 from convgen.backends.nvidia.sim.step import KINDS
 from convgen.backends.sim.causality import Causality
-from convgen.backends.sim.errors import SimulatorError, Unsupported
+from convgen.backends.sim.errors import SimulatorError, Unsupported, reading
 from convgen.backends.sim.findings import LaunchStopped
 from convgen.backends.sim.run import MAX_INSTRUCTIONS, Buffers, Observer, Progress, Run
 from convgen.backends.sim.wave_arrays import Array
@@ -41,7 +41,8 @@ def architecture(code_object: bytes) -> str:
 def signatures(code_object: bytes) -> dict[str, Signature]:
     """Return the arguments, workgroup and shared memory of each kernel of PTX, by name. Raises SimulatorError."""
     module = parse(code_object)
-    return {name: signature_of(module, kernel) for name, kernel in module.kernels.items()}
+    with reading("the PTX"):
+        return {name: signature_of(module, kernel) for name, kernel in module.kernels.items()}
 
 
 def simulate(
@@ -93,7 +94,8 @@ class _Run(Run):
     def _program(self, kernel: Kernel) -> Program:
         program = self._programs.get(kernel.name)
         if program is None:
-            program = Program(self.module, kernel, place_variables(self.memory, self.module, kernel))
+            with reading(f"kernel {kernel.name}"):
+                program = Program(self.module, kernel, place_variables(self.memory, self.module, kernel))
             self._programs[kernel.name] = program
         return program
 
