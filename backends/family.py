@@ -6,6 +6,7 @@ further record, for tests. Records name modules of code, which are imported on u
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ from convgen.ir.record import frozen
 
 _ELF = b"\x7fELF"
 _MACHINE = slice(18, 20)  #: bytes of an ELF header with e_machine
+BEGINNING = 1 << 12  #: bytes of a file that tell whether it is a code object: comments may precede text
 
 
 @frozen(kw_only=True, eq=False)
@@ -101,7 +103,8 @@ class Family:
     module: str  #: module whose `TARGETS` maps these names to callables that make a `backends.target.Target`
     text_suffix: str  #: suffix of assembly text
     object_suffix: str  #: suffix of code objects
-    machine: int  #: e_machine of its code objects, which are ELF files
+    machine: int  #: e_machine of its code objects that are ELF files
+    text_object: re.Pattern[bytes] | None = None  #: the beginning of its code objects that are text
     terms: Terms
     load_latency: float  #: clocks from a load of global memory to its data; default of the model
     reader: str = ""  #: module whose `analyze(content, where)` gives an `Analysis`
@@ -196,8 +199,11 @@ def of_suffix(suffix: str) -> Family | None:
 
 
 def of_object(content: bytes) -> Family | None:
-    """Return the family of a code object, whose first 20 bytes suffice; None if it is not one of a known family."""
-    machine = int.from_bytes(content[_MACHINE], "little") if content[:4] == _ELF else -1
+    """Return the family of a code object, whose first `BEGINNING` bytes suffice; None if no family has such."""
+    if content[:4] != _ELF:
+        texts = (family for family in families() if family.text_object and family.text_object.match(content))
+        return next(texts, None)
+    machine = int.from_bytes(content[_MACHINE], "little")
     return next((family for family in families() if family.machine == machine), None)
 
 

@@ -98,7 +98,7 @@ def _module(family: Family, field: str, what: str, lacking: str) -> ModuleType:
 
 
 def can_execute(content: bytes) -> bool:
-    """Return whether the family of a code object, whose first 20 bytes suffice, has an `executor`."""
+    """Return whether the family of a code object, whose first `BEGINNING` bytes suffice, has an `executor`."""
     family = families.of_object(content)
     return family is not None and bool(family.executor)
 

@@ -25,8 +25,8 @@ from convgen.ir.record import define
 #: Looking up an attribute of an Enum takes as long as ten names.
 _MATRIX, _GLOBAL, _SHARED, _VALU = Unit.MATRIX, Unit.GLOBAL, Unit.SHARED, Unit.VALU
 
-# Clocks below are those of an iteration of two workgroups on a CU (gfx942), with different values of the constant:
-# `convgen conv mb32ic64ih56oc64oh56kh3ph1 --dir FWD_B --dt f16 --attr-post-ops OPS -o k; convgen profile k.hsaco`.
+# Clocks below are those of an iteration of two workgroups on a unit of the default target, with different values of the
+# constant: `convgen conv mb32ic64ih56oc64oh56kh3ph1 --dir FWD_B --dt f16 --attr-post-ops OPS -o k`, profiled.
 
 #: Matrix products per accumulator in a block. With fewer, all operands arrive at about the same time. With `sum+relu`,
 #: 1 to 6 give equal clocks; with 8, prologue and epilogue of one workgroup take 6144 instead of 5856 clocks.

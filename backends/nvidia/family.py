@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from convgen.backends.analysis import Terms
 from convgen.backends.family import Family, Runtime
 
@@ -32,6 +34,7 @@ FAMILY = Family(
     text_suffix=".ptx",
     object_suffix=".cubin",
     machine=190,  # EM_CUDA
+    text_object=re.compile(rb"(?:\s|//[^\n]*\n|/\*.*?\*/)*\.version\s", re.S),  # PTX ISA, "Source Format"
     terms=Terms(
         slot_clocks=1,
         slot="have one clock",
@@ -45,5 +48,7 @@ FAMILY = Family(
         groups={"mma": "matrix"},
     ),
     load_latency=500.0,  # assumed
+    simulator=f"{_HERE}.sim",
+    executor=f"{_HERE}.sim",
     runtime=RUNTIME,
 )

@@ -99,10 +99,10 @@ def _looks_like_code(path: Path) -> bool:
     """Return whether a file begins as code objects and bundles do, or cannot be read, which its reader will report."""
     try:
         with untrusted.opened(path, most=_ANY_SIZE) as file:
-            begin = file.read(len(_BUNDLE)) or b""
+            begin = file.read(families.BEGINNING) or b""
     except UserError:
         return True
-    return targets.can_execute(begin) or begin == _BUNDLE or begin[:4] == _COMPRESSED
+    return targets.can_execute(begin) or begin.startswith(_BUNDLE) or begin[:4] == _COMPRESSED
 
 
 def of_file(path: Path) -> Iterator[Subject]:

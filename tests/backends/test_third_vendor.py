@@ -162,7 +162,7 @@ def test_code_that_nothing_runs_is_written_and_refused(capsys: pytest.CaptureFix
     assert sorted(path.name for path in Path().iterdir()) == ["k.launch.json", "k.listed", "k.listing"]
     assert cli.main("gemm 32x32:32x32 --dt f16 --target sm80 --run".split()) == 2
     assert (
-        "running code for sm80: Third's Ampere has no simulator, wanted code for AMD or Intel\n"
+        "running code for sm80: Third's Ampere has no simulator, wanted code for AMD, Intel or NVIDIA\n"
         in capsys.readouterr().err
     )
     with pytest.raises(Unsupported, match=r"^code for sm80 on a device: Third's Ampere has no runtime$"):

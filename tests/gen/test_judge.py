@@ -16,6 +16,7 @@ import pytest
 from convgen.backends import target as targets
 from convgen.backends.amdgpu.sim import sources as amd
 from convgen.backends.intel.sim import sources as intel
+from convgen.backends.nvidia.sim import sources as nvidia
 from convgen.backends.simulation import Budget, Parameter, Signature
 from convgen.commands import cli
 from convgen.ir import untrusted
@@ -159,7 +160,7 @@ def test_the_json_of_a_clean_kernel(capsys: pytest.CaptureFixture[str]) -> None:
         (
             "text.hsaco",
             b"nothing",
-            "given text.hsaco, wanted a launch record, or a code object for a GPU of AMD or Intel",
+            "given text.hsaco, wanted a launch record, or a code object for a GPU of AMD, Intel or NVIDIA",
         ),
         ("zipped.o", b"CCOB" + bytes(40), "given zipped.o, a compressed bundle, wanted it unbundled"),
         (
@@ -390,6 +391,6 @@ def test_a_whole_number_given_to_a_float_is_that_float() -> None:
 
 def test_the_page_names_only_kinds_of_findings_that_there_are() -> None:
     page = (Path(__file__).parents[2] / "docs" / "check.md").read_text()
-    known = {*amd.SOURCES, *intel.SOURCES, "wait-states", "slm-race", "type", "block2d"}
+    known = {*amd.SOURCES, *intel.SOURCES, *nvidia.SOURCES, "wait-states", "slm-race", "type", "block2d"}
     for row in re.findall(r"^\| (`[a-z0-9-]+`(?:, `[a-z0-9-]+`)*) \| ", page, re.MULTILINE):
         assert {*re.findall(r"`([^`]+)`", row)} <= known

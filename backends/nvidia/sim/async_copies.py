@@ -1,0 +1,275 @@
+"""cp.async: copies from global to shared memory that land when their thread waits for their group.
+
+PTX ISA, cp.async.commit_group, cp.async.wait_group: a thread's copies since its last commit form a group, and
+wait_group N returns once all but its last N groups are complete. Copies that nobody commits never land. The bytes are
+visible to the thread itself after the wait, and to other threads after a barrier that follows it. The simulator lands
+copies as late as it may, and reads their source then, too.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from convgen.backends.nvidia.sim.operands import Getter, numbers_of, report_undefined, source, wrong
+from convgen.backends.nvidia.sim.ptx_text import Instruction, Literal
+from convgen.backends.nvidia.sim.shared_memory import Access, located
+from convgen.backends.nvidia.sim.state import LANES, WarpGroup
+from convgen.backends.nvidia.sim.step import Context, Step, unsupported
+from convgen.backends.sim.global_access import load_lanes, peek_lanes
+from convgen.backends.sim.wave_arrays import Array, Bools, any_along
+from convgen.ir.record import define
+
+KIND = "cp-async"
+
+
+@define(eq=False)
+class Copy:
+    """The copies of one execution of cp.async, one column a lane."""
+
+    step: Step
+    number: int
+    thread: Array  #: warps in the batch
+    lane: Array
+    group: Array  #: of the thread: groups committed before, so that this one has that number
+    access: Access  #: the destination
+    source: Array  #: addresses
+    size: int
+    kept: Array  #: bytes that are read; the rest are zeros
+    data: Array  #: words as they were at the issue
+
+    def take(self, columns: Array) -> Copy:
+        """Return the copies of some columns."""
+        at = self.access
+        access = Access.__new__(Access)
+        access.place, access.size = at.place[columns], at.size
+        access.row, access.slot, access.warp, access.lane = (
+            part[columns] for part in (at.row, at.slot, at.warp, at.lane)
+        )
+        access.units = at.units[:, columns]
+        return Copy(
+            self.step,
+            self.number,
+            self.thread[columns],
+            self.lane[columns],
+            self.group[columns],
+            access,
+            self.source[columns],
+            self.size,
+            self.kept[columns],
+            self.data[:, columns],
+        )
+
+
+class Copies:
+    """The copies in flight of a batch, and the groups that each thread has committed."""
+
+    def __init__(self, warps: int) -> None:
+        self.committed: Array = np.zeros((warps, LANES), np.int64)
+        self.pending: list[Copy] = []
+        self.count = 0
+        self.steps: list[Step] = []  #: by number of the copy
+
+    def issue(self, g: WarpGroup, copy: Copy) -> None:
+        """Take copies in flight; their destination is undefined until they land."""
+        shared = g.env.local
+        self.pending.append(copy)
+        shared.flight[copy.access.units] = copy.number + 1
+
+    def commit(self, g: WarpGroup) -> None:
+        """End a group of each thread."""
+        self.committed[g.thread] += g.active
+
+    def wait(self, g: WarpGroup, step: Step, left: int | None) -> None:
+        """Land the copies of all but the last `left` committed groups of each thread; None: all copies."""
+        if left is None:
+            self.committed[g.thread] += g.active
+            left = 0
+        upto = np.zeros(self.committed.shape, np.int64)
+        upto[g.thread] = np.where(g.active, self.committed[g.thread] - left, 0)
+        still: list[Copy] = []
+        row_of = np.zeros(len(self.committed), np.int64)
+        row_of[g.thread] = np.arange(g.count)
+        for copy in self.pending:
+            done = copy.group < upto[copy.thread, copy.lane]
+            if not done.any():
+                still.append(copy)
+                continue
+            if done.all():
+                self._land(g, step, copy, row_of)
+            else:
+                self._land(g, step, copy.take(np.flatnonzero(done)), row_of)
+                still.append(copy.take(np.flatnonzero(~done)))
+        self.pending = still
+
+    def _land(self, g: WarpGroup, step: Step, copy: Copy, row_of: Array) -> None:
+        """Write the bytes, stamped with the present clock of the threads that wait."""
+        shared, access = g.env.local, copy.access
+        access.row = row_of[copy.thread]
+        late = _peek(g, copy)
+        if (late != copy.data).any():
+            column = int((late != copy.data).any(axis=0).argmax())
+            what = f"copies bytes that changed before the wait for `{copy.step.instruction.text}`"
+            row, lane = int(access.row[column]), int(access.lane[column])
+            g.env.reporter.add(KIND, what, copy.step.instruction, g, row, lane)
+        mine = shared.flight[access.units] == copy.number + 1
+        shared.flight[access.units] = np.where(mine, 0, shared.flight[access.units])
+        shared.store(access.stretch, copy.data)
+        units = access.units
+        stamps = shared._stamp(access.slot, access.warp, access.lane)  # one room
+        shared.stores[units] = np.broadcast_to(stamps, units.shape)
+        shared.defined[units] = True
+        g.env.memory.changes += 1
+
+    # -- findings -----------------------------------------------------------------------------------------------------
+
+    def _named(self, number: int) -> str:
+        """Name the copy of that number, and say if nobody has committed it."""
+        for copy in self.pending:
+            if copy.number == number:
+                committed = copy.group < self.committed[copy.thread, copy.lane]
+                state = "" if committed.all() else ", which no commit_group has closed,"
+                return f"`{copy.step.instruction.text}`{state}"
+        return "a copy"
+
+    def report_early(self, g: WarpGroup, step: Step, access: Access, flight: Array) -> None:
+        """Report a load of bytes that a copy in flight has not brought yet."""
+        unit, column = (int(i) for i in np.argwhere(flight)[0])
+        name = self._named(int(flight[unit, column]) - 1)
+        what = f"loads bytes of {name} before its wait"
+        g.env.reporter.add(KIND, what, step.instruction, g, int(access.row[column]), int(access.lane[column]))
+
+    def report_overwritten(self, g: WarpGroup, step: Step, access: Access, flight: Array) -> None:
+        """Report a store to bytes that a copy in flight will overwrite."""
+        unit, column = (int(i) for i in np.argwhere(flight)[0])
+        name = self._named(int(flight[unit, column]) - 1)
+        what = f"stores to bytes of {name} before its wait"
+        g.env.reporter.add(KIND, what, step.instruction, g, int(access.row[column]), int(access.lane[column]))
+
+
+def _peek(g: WarpGroup, copy: Copy) -> Array:
+    """Read the source of copies again, without checks; bytes beyond `kept` are zeros."""
+    read = np.asarray(copy.kept > 0)
+    words = np.zeros_like(copy.data)
+    if read.any():
+        words[:, read] = peek_lanes(g, copy.source[read][None], copy.size, None)[:, 0]
+    return _cut(words, copy.kept)
+
+
+def _cut(words: Array, kept: Array) -> Array:
+    """Replace the bytes from `kept` on by zeros."""
+    size = 4 * len(words)
+    if (kept == size).all():
+        return words
+    raw = np.ascontiguousarray(np.moveaxis(words, 0, -1)).view(np.uint8)
+    raw = np.where(np.arange(size) < kept[:, None], raw, 0).astype(np.uint8)
+    return np.moveaxis(np.ascontiguousarray(raw).view(np.uint32), -1, 0)
+
+
+def compile_copy(instruction: Instruction, context: Context) -> Step | None:
+    """Return the step of cp.async and its groups; None for other instructions."""
+    if instruction.name != "cp":
+        return None
+    modifiers = instruction.modifiers
+    if modifiers[:1] != ("async",) or instruction.has("bulk", "mbarrier"):
+        raise unsupported(instruction, "bulk copies and mbarriers are not simulated yet")
+    if instruction.has("commit_group"):
+        return Step(instruction, "wait", lambda g: g.env.copies.commit(g))
+    if instruction.has("wait_all", "wait_group"):
+        return _wait(instruction)
+    return _copy(instruction, context)
+
+
+def _wait(instruction: Instruction) -> Step:
+    left: int | None = None
+    if instruction.has("wait_group"):
+        (count,) = instruction.operands
+        if not isinstance(count, Literal):
+            raise wrong(instruction, "a register", "a constant")
+        left = count.bits
+    step = Step(instruction, "wait", lambda g: None)
+    return step.running(lambda g: g.env.copies.wait(g, step, left))
+
+
+def _copy(instruction: Instruction, context: Context) -> Step:
+    from convgen.backends.nvidia.sim.memory_access import addresses
+
+    operands = list(instruction.operands)
+    size = operands[2].bits if len(operands) > 2 and isinstance(operands[2], Literal) else 0
+    allowed = (16,) if instruction.has("cg") else (4, 8, 16)
+    if size not in allowed:
+        raise wrong(instruction, f"{size} bytes", " or ".join(map(str, allowed)))
+    to = addresses(context, instruction, operands[0])
+    of = addresses(context, instruction, operands[1], wide=True)
+    extra: Getter | None = None
+    ignores = False
+    rest = operands[3:]
+    if rest and not instruction.has("L2::cache_hint"):
+        ignores = _is_predicate(rest[0])
+        extra = source(context, instruction, rest[0], "pred" if ignores else "u32")
+    numbers = numbers_of(*operands)
+    step = Step(instruction, "cp_async", lambda g: None)
+
+    def run(g: WarpGroup) -> None:
+        offset, where = to(g), of(g)
+        kept: Array = np.full(g.shape, size)
+        if extra is not None:
+            value = np.broadcast_to(extra(g), g.shape)
+            kept = np.where(value, 0, size) if ignores else value.astype(np.int64)
+        report_undefined(g, step, numbers, "an operand of a copy")
+        if (kept > size)[g.active].any():
+            what = f"a source size above {size} bytes (PTX ISA, cp.async: src-size)"
+            g.env.reporter.at_first("operand", what, step.instruction, g, (kept > size) & g.active)
+            kept = np.minimum(kept, size)
+        access = located(g, step, offset, size, g.lanes)
+        if access is None:
+            return
+        data = _fetch(g, step, where, size, kept)
+        row, lane = access.row, access.lane
+        words = _cut(data[:, row, lane], kept[row, lane])
+        copies = g.env.copies
+        number = copies.count
+        copies.count += 1
+        thread = g.thread[row]
+        g.env.local.note_stores(g, step, access, None, defined=False)
+        group = copies.committed[thread, lane]
+        copies.issue(g, Copy(step, number, thread, lane, group, access, where[row, lane], size, kept[row, lane], words))
+        g.env.counters["cp_async_bytes"] += size * len(row)
+
+    return step.running(run)
+
+
+def _fetch(g: WarpGroup, step: Step, where: Array, size: int, kept: Array) -> Array:
+    """Read the sources; a lane that copies fewer bytes reads no others."""
+    data: Array = np.zeros((size // 4, *g.shape), np.uint32)
+    for count in np.unique(kept[g.active]).tolist():
+        if not count:
+            continue
+        lanes: Bools = g.active & (kept == count)
+        if count == size:
+            words, poison = load_lanes(g, step, where, size, None if lanes.all() else lanes, size)
+            data = words if lanes.all() else np.where(lanes, words, data)
+            _report_poison(g, step, poison, lanes)
+            continue
+        bad = lanes & (where & np.uint64(size - 1) != 0)
+        if bad.any():
+            what = f"global access of {size} bytes not aligned to {size}"
+            g.env.reporter.at_first("misaligned", what, step.instruction, g, bad)
+        raw = np.zeros((*g.shape, size), np.uint8)
+        for byte in range(count):
+            value, poison = load_lanes(g, step, where + np.uint64(byte), 1, lanes, 1)
+            raw[..., byte] = value[0]
+            _report_poison(g, step, poison, lanes)
+        data = np.where(lanes, np.moveaxis(raw.view(np.uint32), -1, 0), data)
+    return data
+
+
+def _report_poison(g: WarpGroup, step: Step, poison: Bools | None, lanes: Bools) -> None:
+    if poison is not None and (poison & lanes).any():
+        bad = any_along(poison & lanes, 0)
+        g.env.reporter.at_first("poison", "copies undefined bytes of global memory", step.instruction, g, bad)
+
+
+def _is_predicate(operand: object) -> bool:
+    from convgen.backends.nvidia.sim.ptx_text import Inverted, Register
+
+    return isinstance(operand, Inverted) or (isinstance(operand, Register) and operand.type == "pred")

@@ -1,0 +1,256 @@
+"""Branches, returns and barriers (PTX ISA, Control Flow Instructions; bar, barrier, bar.warp.sync).
+
+A step gives each lane the place where it goes on: twice the index of an instruction, plus one if it waits there.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from convgen.backends.nvidia.sim.environment import BARRIERS
+from convgen.backends.nvidia.sim.lanes import members
+from convgen.backends.nvidia.sim.operands import Getter, numbers_of, report_undefined, source, target
+from convgen.backends.nvidia.sim.ptx_text import Instruction, Name
+from convgen.backends.nvidia.sim.state import LANES, WarpGroup
+from convgen.backends.nvidia.sim.step import Context, Step, unsupported
+from convgen.backends.sim.errors import SimulatorError
+from convgen.backends.sim.findings import LaunchStopped
+from convgen.backends.sim.wave_arrays import Array
+
+ABSENT, ENDED = -1, -2  #: targets of lanes that are not in the group, and of threads that end
+
+
+def place(context: Context, label: str) -> int:
+    """Return the index in the program of a label. Raises SimulatorError."""
+    index = context.kernel.labels.get(label)
+    if index is None:
+        raise SimulatorError(f"given a branch to {label}, wanted a label of kernel {context.kernel.name}")
+    return context.place_of[index]
+
+
+def compile_control(instruction: Instruction, context: Context) -> Step | None:
+    """Return the step of a branch, an end or a barrier; None for other instructions."""
+    name = instruction.name
+    if name == "bra":
+        return _branch(instruction, context)
+    if name == "brx":
+        return _indexed(instruction, context)
+    if name in ("ret", "exit"):
+        return _end(instruction)
+    if name == "trap":
+        return _trap(instruction)
+    if name in ("bar", "barrier"):
+        return _barrier(instruction, context)
+    if name == "nanosleep":
+        return Step(instruction, "other", lambda g: None, control="sleep")
+    if name in ("griddepcontrol", "pmevent", "brkpt", "setmaxnreg"):
+        return Step(instruction, "other", lambda g: None)
+    if name == "call":
+        raise unsupported(
+            instruction, "only calls of functions whose body the text has, and no recursion, are simulated"
+        )
+    return None
+
+
+def guard_of(g: WarpGroup, step: Step) -> Array:
+    """Return the lanes of a group in which the instruction's predicate holds; report undefined predicates."""
+    guard = step.instruction.guard
+    if guard is None:
+        return g.mask
+    register, negated = guard
+    flags = g.read(register.number)
+    undefined = g.p[register.number]
+    if undefined is not None and (undefined & g.mask).any():
+        what = f"the predicate {g.env.names[register.number]} is undefined"
+        g.env.reporter.at_first("poison", what, step.instruction, g, undefined & g.mask)
+    return g.mask & (~flags if negated else flags)
+
+
+def _branch(instruction: Instruction, context: Context) -> Step:
+    (label,) = instruction.operands
+    if not isinstance(label, Name):
+        raise unsupported(instruction)
+    to = place(context, label.name)
+    step = Step(instruction, "branch", lambda g: None, control="branch")
+    uniform = instruction.has("uni")
+
+    def run(g: WarpGroup) -> None:
+        g.targets = None
+        if instruction.guard is None:
+            g.pc = to
+            return
+        taken = guard_of(g, step)
+        if not taken.any():
+            return
+        if (taken == g.mask).all():
+            g.pc = to
+            return
+        if uniform:
+            split = taken.any(axis=1) & (taken != g.mask).any(axis=1)
+            what = "threads of a warp take a branch with .uni differently"
+            g.env.reporter.at_first("divergence", what, step.instruction, g, split)
+        g.targets = np.where(g.mask, np.where(taken, 2 * to, 2 * g.pc), ABSENT)
+
+    return step.running(run)
+
+
+def _indexed(instruction: Instruction, context: Context) -> Step:
+    index, table = instruction.operands
+    if not isinstance(table, Name) or table.name not in context.kernel.tables:
+        raise unsupported(instruction)
+    places = np.array([2 * place(context, label) for label in context.kernel.tables[table.name]])
+    read, numbers = source(context, instruction, index, "u32"), numbers_of(index)
+    step = Step(instruction, "branch", lambda g: None, control="branch")
+
+    def run(g: WarpGroup) -> None:
+        taken = guard_of(g, step)
+        g.active, g.every = taken, bool(taken.all())
+        report_undefined(g, step, numbers, "the index of a branch")
+        number = np.broadcast_to(read(g), g.shape).astype(np.int64)
+        bad = taken & (number >= len(places))
+        if bad.any():
+            what = f"the index of a branch is beyond its {len(places)} targets"
+            g.env.reporter.at_first("control", what, step.instruction, g, bad)
+            raise LaunchStopped
+        g.ready()
+        to = places[np.where(taken, number, 0)]
+        g.targets = np.where(g.mask, np.where(taken, to, 2 * g.pc), ABSENT)
+
+    return step.running(run)
+
+
+def _end(instruction: Instruction) -> Step:
+    step = Step(instruction, "branch", lambda g: None, control="branch")
+
+    def run(g: WarpGroup) -> None:
+        taken = guard_of(g, step)
+        g.targets = np.where(g.mask, np.where(taken, ENDED, 2 * g.pc), ABSENT)
+        alive = g.env.alive[g.thread]
+        g.env.alive[g.thread] = alive & ~taken
+
+    return step.running(run)
+
+
+def _trap(instruction: Instruction) -> Step:
+    step = Step(instruction, "other", lambda g: None, control="branch")
+
+    def run(g: WarpGroup) -> None:
+        g.targets = None
+        taken = guard_of(g, step)
+        if taken.any():
+            g.env.reporter.at_first("trap", "trap ends the kernel", step.instruction, g, taken)
+            raise LaunchStopped
+
+    return step.running(run)
+
+
+# ---------------------------------------------------------------- barriers
+
+
+def check_aligned(g: WarpGroup, step: Step, taken: Array, *, whole: bool = False) -> None:
+    """Report warps of which only some threads execute an instruction; `whole`: ended threads count as well."""
+    wanted = np.ones(g.shape, np.bool_) if whole else g.env.alive[g.thread]
+    apart = taken.any(axis=1) & (wanted & ~taken).any(axis=1)
+    if apart.any():
+        row = int(apart.argmax())
+        count = int((wanted & ~taken)[row].sum())
+        what = f"{count} threads of the warp do not execute an instruction that all of them must execute together"
+        g.env.reporter.add("divergence", what, step.instruction, g, row)
+
+
+def _barrier(instruction: Instruction, context: Context) -> Step:
+    if instruction.has("warp"):
+        return _warp_barrier(instruction, context)
+    if instruction.has("cluster"):
+        raise unsupported(instruction, "clusters are not simulated yet")
+    aligned = instruction.name == "bar" or instruction.has("aligned")
+    operands = list(instruction.operands)
+    reduces = instruction.has("red")
+    write = None
+    predicate: Getter | None = None
+    operation = next((m for m in instruction.modifiers if m in ("popc", "and", "or")), "")
+    if reduces:
+        write = target(context, instruction, operands.pop(0), "u32" if operation == "popc" else "pred")
+        predicate = source(context, instruction, operands.pop(), "pred")
+    number = source(context, instruction, operands[0], "u32")
+    counted = source(context, instruction, operands[1], "u32") if len(operands) > 1 else None
+    arrives = instruction.has("arrive")
+    if arrives and counted is None:
+        raise SimulatorError(f"given `{instruction.text}` without a number of threads, wanted one")
+    numbers = numbers_of(*instruction.operands[1 if reduces else 0 :])
+    step = Step(instruction, "barrier", lambda g: None, control="branch")
+
+    def run(g: WarpGroup) -> None:
+        taken = guard_of(g, step)
+        g.active, g.every = taken, bool(taken.all())
+        if not taken.any():
+            g.targets = None
+            return
+        report_undefined(g, step, numbers, "an operand of a barrier")
+        if aligned:
+            check_aligned(g, step, taken)
+        env = g.env
+        ids = np.broadcast_to(number(g), g.shape)
+        counts = None if counted is None else np.broadcast_to(counted(g), g.shape).astype(np.int64)
+        arrive(g, step, taken, ids, counts, waits=not arrives)
+        if predicate is not None and write is not None:
+            flags = np.broadcast_to(predicate(g), g.shape)
+            reduction(g, taken, ids, flags, operation)
+            g.awaiting = write, operation
+        env.counters["barriers"] += int(taken.any(axis=1).sum())
+        waits = 0 if arrives else 1
+        g.ready()
+        g.targets = np.where(g.mask, np.where(taken, 2 * g.pc + waits, 2 * g.pc), ABSENT)
+
+    return step.running(run)
+
+
+def arrive(g: WarpGroup, step: Step, taken: Array, ids: Array, counts: Array | None, *, waits: bool) -> None:
+    """Count the threads of each warp at its barrier."""
+    env = g.env
+    for row in np.flatnonzero(taken.any(axis=1)).tolist():
+        lane = int(taken[row].argmax())
+        slot, warp, barrier = int(g.slot[row]), int(g.wave[row]), int(ids[row, lane])
+        if barrier >= BARRIERS:
+            what = f"barrier {barrier}, a workgroup has {BARRIERS}"
+            env.reporter.add("barrier", what, step.instruction, g, row, lane)
+            raise LaunchStopped
+        expected = -1 if counts is None else int(counts[row, lane])
+        if counts is not None and (expected % LANES or not expected):
+            what = f"a barrier of {expected} threads, not of a multiple of {LANES}"
+            env.reporter.add("barrier", what, step.instruction, g, row, lane)
+        before = int(env.expected[slot, barrier])
+        if before and before != expected:
+            shown = ["all" if n < 0 else str(n) for n in (expected, before)]
+            what = f"waits for {shown[0]} threads at barrier {barrier}, for which others wait for {shown[1]}"
+            env.reporter.add("barrier", what, step.instruction, g, row, lane)
+        env.expected[slot, barrier] = expected
+        threads = int(taken[row].sum())
+        env.threads[slot, barrier] += threads
+        env.arrived[slot, barrier] += LANES if threads == int(env.alive[g.thread[row]].sum()) else threads
+        if waits:
+            g.waiting_at[row] = barrier
+        else:
+            env.passed_on.setdefault((slot, barrier), []).append(env.local.arrive(slot, warp))
+
+
+def reduction(g: WarpGroup, taken: Array, ids: Array, flags: Array, operation: str) -> None:
+    """Combine the predicates of bar.red."""
+    for row in np.flatnonzero(taken.any(axis=1)).tolist():
+        key = int(g.slot[row]), int(ids[row, int(taken[row].argmax())])
+        g.env.reduction.setdefault(key, []).append(flags[row][taken[row]])
+
+
+def _warp_barrier(instruction: Instruction, context: Context) -> Step:
+    """bar.warp.sync: orders the accesses of the named lanes."""
+    (operand,) = instruction.operands
+    mask = source(context, instruction, operand, "b32")
+    numbers = numbers_of(operand)
+    step = Step(instruction, "barrier", lambda g: None)
+
+    def run(g: WarpGroup) -> None:
+        report_undefined(g, step, numbers, "the member mask")
+        members(g, step, mask(g))
+        g.env.local.order_lanes(g, np.flatnonzero(g.active.any(axis=1)))
+
+    return step.running(run)

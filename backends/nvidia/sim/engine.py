@@ -1,0 +1,169 @@
+"""The engine of warps: splitting at divergent branches, and barriers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from convgen.backends.nvidia.sim.control import ENDED
+from convgen.backends.nvidia.sim.environment import Environment
+from convgen.backends.nvidia.sim.ptx_program import Program
+from convgen.backends.nvidia.sim.ptx_text import Instruction
+from convgen.backends.nvidia.sim.state import LANES, WarpGroup
+from convgen.backends.nvidia.sim.step import Step
+from convgen.backends.sim.engine import Engine
+from convgen.backends.sim.findings import LaunchStopped
+from convgen.backends.sim.wave_arrays import Array
+
+
+class _From(frozenset[int]):
+    """The indices from the lowest of some on."""
+
+    def __init__(self, indices: frozenset[int]) -> None:
+        self.lowest = min(indices)
+
+    def __contains__(self, index: object) -> bool:
+        return isinstance(index, int) and index >= self.lowest
+
+
+class WarpEngine(Engine[WarpGroup, Step]):
+    """Executes one batch of workgroups to their end."""
+
+    def __init__(
+        self, env: Environment, program: Program, limit: int, reinforce: Callable[[], WarpGroup | None]
+    ) -> None:
+        super().__init__(env, program, limit)
+        self._more = reinforce
+        self._program = program
+
+    def _advance(self, g: WarpGroup, meet: frozenset[int]) -> list[WarpGroup]:
+        """Run a group as long as no other stands at its instruction or ahead of it: they are to meet."""
+        return super()._advance(g, _From(meet) if meet else meet)
+
+    def _prepare(self, g: WarpGroup, step: Step) -> None:
+        """Do nothing: steps check their own operands."""
+
+    def _looks_out(self, g: WarpGroup) -> bool:
+        polled, g.polled = g.polled, False
+        return polled
+
+    def _reinforce(self) -> WarpGroup | None:
+        return self._more()
+
+    def _state(self, groups: Sequence[WarpGroup]) -> object:
+        """Return program counters and registers in use of all groups, and shared memory, as a hashable key."""
+        local = {id(g.env): hash(g.env.local.data.tobytes()) for g in groups}
+        parts = []
+        for g in groups:
+            values = (g.r[number] for number in self._program.live(g.pc))
+            registers = tuple(hash(np.where(g.mask, value, 0).tobytes()) for value in values if value is not None)
+            parts.append((g.pc, g.thread.tobytes(), g.mask.tobytes(), registers))
+        return tuple(parts), tuple(local.values())
+
+    @staticmethod
+    def _split(g: WarpGroup, targets: Array) -> list[WarpGroup]:
+        """Return the parts of a group by where its lanes go on; a warp may be in several of them."""
+        g.ready()
+        parts = []
+        for target in np.unique(targets).tolist():
+            if target < 0:
+                continue
+            mask = targets == target
+            part = g.part(mask, target >> 1)
+            part.blocked = bool(target & 1)
+            if not part.blocked:
+                part.awaiting = None
+            parts.append(part)
+        if ENDED in targets and not parts:
+            return []
+        return parts
+
+    # -- barriers -----------------------------------------------------------------------------------------------------
+
+    def _release(self, waiting: list[WarpGroup]) -> tuple[list[WarpGroup], list[WarpGroup]]:
+        """Let the warps pass whose barriers are complete; report a deadlock if there are none."""
+        released, still = self._pass(waiting)
+        if not released:
+            self._deadlock(waiting[0])
+        return released, still
+
+    def _release_some(
+        self, waiting: list[WarpGroup], live: Sequence[WarpGroup]
+    ) -> tuple[list[WarpGroup], list[WarpGroup]]:
+        return self._pass(waiting)
+
+    @staticmethod
+    def _needed(env: Environment, slot: int, barrier: int) -> tuple[int, int]:
+        """Return how many threads have arrived at a barrier, and how many it takes."""
+        expected = int(env.expected[slot, barrier])
+        if expected < 0:  # without a number, threads that have ended do not count
+            alive = env.alive[slot * env.waves : (slot + 1) * env.waves]
+            return int(env.threads[slot, barrier]), int(alive.sum())
+        return int(env.arrived[slot, barrier]), expected
+
+    def _pass(self, waiting: list[WarpGroup]) -> tuple[list[WarpGroup], list[WarpGroup]]:
+        """Return the groups whose barriers are complete, and the rest."""
+        warps: dict[tuple[int, int, int], tuple[Environment, set[int]]] = {}
+        for g in waiting:
+            for slot, barrier, warp in zip(g.slot.tolist(), g.waiting_at.tolist(), g.wave.tolist(), strict=True):
+                warps.setdefault((id(g.env), slot, barrier), (g.env, set()))[1].add(warp)
+        complete = set()
+        results: dict[tuple[int, int, int], Array] = {}
+        for key, (env, some) in warps.items():
+            _, slot, barrier = key
+            arrived, needed = self._needed(env, slot, barrier)
+            if arrived < needed:
+                continue
+            if arrived > needed:
+                g = next(g for g in waiting if g.env is env and ((g.slot == slot) & (g.waiting_at == barrier)).any())
+                row = int(((g.slot == slot) & (g.waiting_at == barrier)).argmax())
+                what = f"{arrived} threads have arrived at barrier {barrier}, which takes {needed}"
+                self.reporter.add("barrier", what, self._behind(g), g, row)
+            complete.add(key)
+            env.local.meet(slot, np.array(sorted(some)), env.passed_on.pop((slot, barrier), []))
+            env.epoch[slot] += np.uint32(1)
+            env.arrived[slot, barrier] = env.threads[slot, barrier] = env.expected[slot, barrier] = 0
+            flags = env.reduction.pop((slot, barrier), None)
+            if flags:
+                results[key] = np.concatenate(flags)
+        released: list[WarpGroup] = []
+        still: list[WarpGroup] = []
+        for g in waiting:
+            keys = [
+                (id(g.env), slot, barrier) for slot, barrier in zip(g.slot.tolist(), g.waiting_at.tolist(), strict=True)
+            ]
+            free = np.array([key in complete for key in keys])
+            if not free.all():
+                part = g if not free.any() else g.select(np.flatnonzero(~free))
+                still.append(part)
+                if not free.any():
+                    continue
+            part = g if free.all() else g.select(np.flatnonzero(free))
+            part.blocked = False
+            if part.awaiting is not None:
+                self._deliver(part, [results[key] for key, passes in zip(keys, free, strict=True) if passes])
+            part.waiting_at = np.full(part.count, -1)
+            self._join(released, part)
+        return released, still
+
+    @staticmethod
+    def _deliver(g: WarpGroup, flags: Sequence[Array]) -> None:
+        """Write the results of bar.red."""
+        assert g.awaiting is not None
+        write, operation = g.awaiting
+        combined = [{"popc": f.sum(), "and": f.all(), "or": f.any()}[operation] for f in flags]
+        kind = np.uint32 if operation == "popc" else np.bool_
+        write(g, np.repeat(np.array(combined).astype(kind)[:, None], LANES, axis=1), None)
+        g.awaiting = None
+
+    def _behind(self, g: WarpGroup) -> Instruction | None:
+        """The barrier behind which a group stands."""
+        return self._program.instructions[g.pc - 1] if g.pc else None
+
+    def _deadlock(self, g: WarpGroup) -> None:
+        slot, barrier = int(g.slot[0]), int(g.waiting_at[0])
+        arrived, needed = self._needed(g.env, slot, barrier)
+        message = f"waits for ever: {arrived} threads of {needed} have arrived at barrier {barrier}, and no other can"
+        self.reporter.add("barrier", message, self._behind(g), g)
+        raise LaunchStopped

@@ -1,0 +1,59 @@
+"""The environment of a batch of workgroups on NVIDIA: memory, shared and local memory, barriers, copies in flight."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from convgen.backends.nvidia.sim.async_copies import Copies
+from convgen.backends.nvidia.sim.shared_memory import Shared
+from convgen.backends.nvidia.sim.state import LANES
+from convgen.backends.sim.causality import Causality
+from convgen.backends.sim.run import Run
+from convgen.backends.sim.threads import Surroundings
+from convgen.backends.sim.wave_arrays import Array, Bools, Bytes
+
+if TYPE_CHECKING:
+    from convgen.backends.nvidia.sim.local_memory import LocalMemory
+
+BARRIERS = 16  #: of a workgroup (PTX ISA, bar: "Each CTA has sixteen barriers numbered 0..15")
+
+
+class Environment(Surroundings):
+    """The environment of one batch of workgroups."""
+
+    local: Shared
+
+    def __init__(
+        self,
+        run: Run,
+        shared: Shared,
+        slots: int,
+        waves: int,
+        causality: Causality,
+        dtypes: Sequence[Any],
+        live: Callable[[int], Sequence[int]],
+    ) -> None:
+        super().__init__(run, shared, slots, waves, causality)
+        self.dtypes, self.live = dtypes, live
+        self.alive: Bools = np.zeros((slots * waves, LANES), np.bool_)  #: threads that have not ended
+        self.arrived: Array = np.zeros((slots, BARRIERS), np.int64)  #: threads, each warp counted as a whole
+        self.threads: Array = np.zeros((slots, BARRIERS), np.int64)  #: threads, counted one by one
+        self.expected: Array = np.zeros((slots, BARRIERS), np.int64)  #: threads; 0 while nobody has arrived; -1: all
+        #: What warps at bar.arrive let others see, by workgroup and barrier.
+        self.passed_on: dict[tuple[int, int], list[Array]] = {}
+        self.reduction: dict[tuple[int, int], list[Array]] = {}  #: predicates of bar.red by slot and barrier
+        self.names: Sequence[str] = ()  #: of registers
+        self.copies = Copies(slots * waves)
+        self.grid: tuple[int, int, int] = (1, 1, 1)
+        self.workgroup: tuple[int, int, int] = (1, 1, 1)
+        self.shared_bytes: int = 0
+        self.dynamic_bytes: int = 0
+        self.parameters: Bytes = np.zeros(0, np.uint8)
+        self.parameters_defined: Bools = np.zeros(0, np.bool_)
+        self.thread_local: LocalMemory | None = None
+        self.clock = 0
+        #: Flags of dwords by buffer: those that ld.global.nc has read in this launch.
+        self.constant_reads: dict[str, Bools] = {}

@@ -1,0 +1,570 @@
+"""Floating-point instructions (PTX ISA, Floating Point; Half Precision Floating Point; Comparison and Selection).
+
+Results are rounded as the instruction says. Approximate functions are rounded correctly: `APPROXIMATE` has the error
+that the document allows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from convgen.backends.nvidia.sim.operands import computed, numbers_of, source, target
+from convgen.backends.nvidia.sim.ptx_text import Instruction, Operand, Pair
+from convgen.backends.nvidia.sim.ptx_types import TYPES, UNSIGNED, bits_of
+from convgen.backends.nvidia.sim.rounding import FORMATS, decode, encode, rounded, to_odd, two_sum
+from convgen.backends.nvidia.sim.state import WarpGroup
+from convgen.backends.nvidia.sim.step import Context, Step, unsupported
+from convgen.backends.sim.numbers import fma_f32, fma_f64
+from convgen.backends.sim.wave_arrays import Array
+from convgen.ir.record import frozen
+
+Function = Callable[..., Array]
+_DIRECTED = ("rz", "rm", "rp")
+
+
+@frozen
+class Approximation:
+    """An approximate function, computed in f64, and the error that the document allows."""
+
+    function: Function
+    bound: str
+
+
+APPROXIMATE: Mapping[str, Approximation] = {
+    "ex2": Approximation(np.exp2, "PTX ISA, ex2: 2 ulp; f16: 2^-9.9 relative; bf16: 2^-7 relative"),
+    "lg2": Approximation(np.log2, "PTX ISA, lg2: 2^-22.6 absolute in (0.5, 2), else 2^-22 relative"),
+    "sin": Approximation(np.sin, "PTX ISA, sin: 2^-20.9 absolute in [-pi, pi]"),
+    "cos": Approximation(np.cos, "PTX ISA, cos: 2^-20.9 absolute in [-pi, pi]"),
+    "tanh": Approximation(np.tanh, "PTX ISA, tanh: 2^-11 relative; f16: 2^-10.987 absolute; bf16: 2^-8"),
+    "rcp": Approximation(lambda x: 1.0 / x, "PTX ISA, rcp: 1 ulp"),
+    "sqrt": Approximation(np.sqrt, "PTX ISA, sqrt: 2^-23 relative"),
+    "rsqrt": Approximation(lambda x: 1.0 / np.sqrt(x), "PTX ISA, rsqrt: 2^-22.9 relative"),
+    "div": Approximation(lambda x, y: x / y, "PTX ISA, div: 2 ulp where the divisor is in [2^-126, 2^126]"),
+}
+
+
+def flushed(value: Array) -> Array:
+    """Replace subnormal numbers by zeros of their sign (PTX ISA, .ftz)."""
+    single = value.dtype == np.float32
+    small = np.abs(value) < (np.float32(2.0**-126) if single else value.dtype.type(2.0**-14))
+    return np.where(small, np.copysign(value.dtype.type(0), value), value) if small.any() else value
+
+
+def saturated(value: Array) -> Array:
+    """Clamp to [0, 1]; NaN becomes 0 (PTX ISA, .sat)."""
+    return np.where(np.isnan(value), value.dtype.type(0), np.clip(value, value.dtype.type(0), value.dtype.type(1)))
+
+
+def canonical(value: Array, name: str) -> Array:
+    """Return the bits of results, NaNs as the canonical NaN of the format."""
+    raw = np.asarray(value)
+    bits = (
+        np.ascontiguousarray(raw)
+        .reshape(raw.shape)
+        .view({2: np.uint16, 4: np.uint32, 8: np.uint64}[raw.dtype.itemsize])
+    )
+    nan = np.isnan(raw)
+    return np.where(nan, bits.dtype.type(FORMATS[name].nan), bits) if np.count_nonzero(nan) else bits
+
+
+def minimum(a: Array, b: Array) -> Array:
+    """The lesser number; a NaN loses, and -0 is less than +0 (PTX ISA, min)."""
+    result = np.fmin(a, b)
+    zero = (a == 0) & (b == 0)
+    return np.where(zero, np.where(np.signbit(a), a, b), result) if np.count_nonzero(zero) else result
+
+
+def maximum(a: Array, b: Array) -> Array:
+    """The greater number; a NaN loses, and +0 exceeds -0 (PTX ISA, max)."""
+    result = np.fmax(a, b)
+    zero = (a == 0) & (b == 0)
+    return np.where(zero, np.where(np.signbit(a), b, a), result) if np.count_nonzero(zero) else result
+
+
+def _propagating(function: Function) -> Function:
+    """A minimum or maximum that is NaN if an operand is (.NaN)."""
+    return lambda a, b: np.where(np.isnan(a) | np.isnan(b), np.asarray(a).dtype.type(np.nan), function(a, b))
+
+
+def _signed_by(function: Function) -> Function:
+    """.xorsign.abs: the magnitude of a minimum of magnitudes, its sign the product of signs."""
+
+    def apply(a: Array, b: Array) -> Array:
+        sign = np.where(np.signbit(a) ^ np.signbit(b), -1.0, 1.0).astype(np.asarray(a).dtype)
+        return np.asarray(np.copysign(function(np.abs(a), np.abs(b)), sign))
+
+    return apply
+
+
+# ---------------------------------------------------------------- exact sums and products
+
+
+def _exact(name: str, values: Sequence[Array]) -> Array:
+    """Return add, sub, mul or fma of f64 copies of narrow numbers, rounded to odd in f64."""
+    wide = [np.asarray(value, np.float64) for value in values]
+    if name == "mul":
+        return np.asarray(wide[0] * wide[1])
+    if name == "add":
+        return to_odd(*two_sum(wide[0], wide[1]))
+    if name == "sub":
+        return to_odd(*two_sum(wide[0], -wide[1]))
+    return to_odd(*two_sum(np.asarray(wide[0] * wide[1]), wide[2]))
+
+
+def _single(name: str, mode: str) -> Function:
+    """An operation on f32 with a rounding mode."""
+    if mode == "rn":
+        plain: Mapping[str, Function] = {
+            "add": lambda a, b: a + b,
+            "sub": lambda a, b: a - b,
+            "mul": lambda a, b: a * b,
+            "fma": fma_f32,
+        }
+        return plain[name]
+    return lambda *values: rounded(_signed_zero(name, mode, values), FORMATS["f32"], mode).astype(np.float32)
+
+
+def _signed_zero(name: str, mode: str, values: Sequence[Array]) -> Array:
+    """The exact result; an exact zero of a sum of opposite numbers is -0 when rounding down (IEEE 754, 6.3)."""
+    result = _exact(name, values)
+    if mode == "rm" and name != "mul":
+        operands = [np.asarray(v, np.float64) for v in values]
+        first = operands[0] * operands[1] if name == "fma" else operands[0]
+        last = -operands[1] if name == "sub" else operands[-1]
+        cancels = (result == 0) & (first != 0) | ((first == 0) & (last == 0) & (np.signbit(first) != np.signbit(last)))
+        result = np.where(cancels & (result == 0), -0.0, result)
+    return result
+
+
+def _double(name: str, mode: str) -> Function:
+    """An operation on f64 with a rounding mode."""
+
+    def rest_of(values: Sequence[Array], total: Array) -> Array:
+        from convgen.backends.sim.numbers import fma_f64 as fma
+
+        if name == "mul":
+            return fma(values[0], values[1], -total)
+        if name in ("add", "sub"):
+            return two_sum(values[0], values[1] if name == "add" else -values[1])[1]
+        raise AssertionError(name)
+
+    plain: Mapping[str, Function] = {
+        "add": lambda a, b: a + b,
+        "sub": lambda a, b: a - b,
+        "mul": lambda a, b: a * b,
+        "fma": fma_f64,
+    }
+    if mode == "rn":
+        return plain[name]
+
+    def directed(*values: Array) -> Array:
+        total = np.asarray(plain[name](*values))
+        rest = rest_of(values, total)
+        low, high = np.nextafter(total, -np.inf), np.nextafter(total, np.inf)
+        down = np.where(rest < 0, low, total)
+        up = np.where(rest > 0, high, total)
+        if mode == "rm":
+            return down
+        return up if mode == "rp" else np.where(total > 0, down, np.where(total < 0, up, total))
+
+    return directed
+
+
+def _narrow(name: str, kind: str, mode: str) -> Function:
+    """An operation on the bits of f16 or bf16 with one rounding; returns bits."""
+    format_ = FORMATS[kind]
+
+    def apply(*raw: Array) -> Array:
+        values = [decode(value, kind) for value in raw]
+        return encode(rounded(_exact(name, values), format_, mode), kind)
+
+    return apply
+
+
+def packed(function: Function, count: int) -> Function:
+    """Apply a function of 16-bit numbers to both halves of words."""
+    shift = np.uint32(16)
+
+    def apply(*words: Array) -> Array:
+        raw = [np.asarray(word).view(np.uint32) for word in words]
+        low = function(*(word.astype(np.uint16) for word in raw))
+        high = function(*((word >> shift).astype(np.uint16) for word in raw))
+        return np.asarray(low).astype(np.uint32) | (np.asarray(high).astype(np.uint32) << shift)
+
+    return apply
+
+
+def _on_bits(function: Function, kind: str, *, flush: bool = False) -> Function:
+    """Apply a function of f32 numbers to bits of a 16-bit format; its result needs one rounding."""
+
+    def apply(*raw: Array) -> Array:
+        values = [decode(value, kind) for value in raw]
+        if flush:
+            values = [flushed16(value, kind) for value in values]
+        result = np.asarray(function(*values))
+        return encode(rounded(result, FORMATS[kind], "rn"), kind)
+
+    return apply
+
+
+def flushed16(value: Array, kind: str) -> Array:
+    """Replace numbers that are subnormal in a 16-bit format by zeros of their sign."""
+    small = np.abs(value) < 2.0 ** FORMATS[kind].least
+    return np.where(small, np.copysign(np.float32(0), value), value) if small.any() else value
+
+
+# ---------------------------------------------------------------- compiling
+
+
+_ARITHMETIC = {"add": 2, "sub": 2, "mul": 2, "fma": 3, "mad": 3}
+
+
+def compile_float(instruction: Instruction, context: Context) -> Step | None:
+    """Return the step of a floating-point instruction; None for other instructions."""
+    types = instruction.types
+    if not types or TYPES[types[-1]].kind != "f":
+        return None
+    kind, name = types[-1], instruction.name
+    mode = next((m for m in instruction.modifiers if m in ("rn", *_DIRECTED)), "rn")
+    if name in _ARITHMETIC:
+        return _arithmetic(instruction, context, "fma" if name == "mad" else name, kind, mode)
+    if name in ("min", "max", "neg", "abs", "copysign"):
+        return _selecting(instruction, context, kind)
+    if name in APPROXIMATE:
+        return _function(instruction, context, kind, mode)
+    if name == "testp":
+        return _tested(instruction, context, kind)
+    return None
+
+
+def _arithmetic(instruction: Instruction, context: Context, name: str, kind: str, mode: str) -> Step:
+    count = _ARITHMETIC[name]
+    halves = bits_of(kind) if TYPES[kind].packed == 1 else 16
+    base = kind.removesuffix("x2")
+    if len(set(instruction.types)) > 1:  # mixed precision of sm_100: add.f32.f16
+        raise unsupported(instruction, "two types")
+    if halves == 16:
+        function = _narrow(name, base, mode)
+        function = _modified16(function, instruction, base)
+        if TYPES[kind].packed == 2:
+            function = packed(function, count)
+        bits = f"b{bits_of(kind)}"
+        return computed(context, instruction, function, [bits] * count, bits)
+    if kind == "f32x2":
+        raise unsupported(instruction)
+    operation = _single(name, mode) if kind == "f32" else _double(name, mode)
+    if name == "fma" and kind == "f64" and mode != "rn":
+        raise unsupported(instruction, f"fma.{mode}.f64")
+    return computed(context, instruction, _modified(operation, instruction, kind), [kind] * count, kind)
+
+
+def _modified(function: Function, instruction: Instruction, kind: str) -> Function:
+    """Add .ftz and .sat to a function of f32 or f64 numbers, and canonical NaNs."""
+    flush, saturate = instruction.has("ftz") and kind == "f32", instruction.has("sat")
+
+    def apply(*values: Array) -> Array:
+        if flush:
+            values = tuple(flushed(value) for value in values)
+        result = np.asarray(function(*values))
+        if flush:
+            result = flushed(result)
+        if saturate:
+            result = saturated(result)
+        return canonical(result, kind)
+
+    return apply
+
+
+def _modified16(function: Function, instruction: Instruction, kind: str) -> Function:
+    """Add .ftz, .sat and .relu to a function of 16-bit numbers as bits."""
+    flush, saturate, relu = instruction.has("ftz"), instruction.has("sat"), instruction.has("relu")
+    if not (flush or saturate or relu):
+        return function
+
+    def apply(*raw: Array) -> Array:
+        if flush:
+            raw = tuple(encode(flushed16(decode(value, kind), kind), kind) for value in raw)
+        result = decode(function(*raw), kind)
+        if flush:
+            result = flushed16(result, kind)
+        if saturate:
+            result = saturated(result)
+        if relu:
+            result = np.where(np.isnan(result), result, np.where(result > 0, result, np.float32(0)))
+        return encode(result, kind)
+
+    return apply
+
+
+def _selecting(instruction: Instruction, context: Context, kind: str) -> Step:
+    """min, max, neg, abs, copysign."""
+    name = instruction.name
+    base = kind.removesuffix("x2")
+    if name in ("neg", "abs"):
+        return _sign(instruction, context, kind)
+    if name == "copysign":  # PTX ISA, copysign: the sign of a, the magnitude of b
+        return computed(context, instruction, lambda a, b: np.copysign(b, a), [kind] * 2, kind)
+    function: Function = minimum if name == "min" else maximum
+    if instruction.has("xorsign"):
+        function = _signed_by(function)
+    if instruction.has("NaN"):
+        function = _propagating(function)
+    count = len(instruction.operands) - 1
+    if count == 3:
+        two = function
+        function = lambda a, b, c: two(two(a, b), c)  # noqa: E731
+    if base in ("f32", "f64"):
+        return computed(context, instruction, _modified(function, instruction, kind), [kind] * count, kind)
+    function = _modified16(_on_bits(function, base), instruction, base)
+    if TYPES[kind].packed == 2:
+        function = packed(function, count)
+    bits = f"b{bits_of(kind)}"
+    return computed(context, instruction, function, [bits] * count, bits)
+
+
+def _sign(instruction: Instruction, context: Context, kind: str) -> Step:
+    """neg and abs, which change the sign bit only, and flush if asked."""
+    bits, name = bits_of(kind), instruction.name
+    sign = 0x80008000 if TYPES[kind].packed == 2 else 1 << (bits - 1)
+    flush = instruction.has("ftz") and kind == "f32"
+
+    def apply(a: Array) -> Array:
+        if flush:
+            a = flushed(a.view(np.float32)).view(np.uint32)
+        mask = a.dtype.type(sign)
+        return np.asarray(a ^ mask if name == "neg" else a & ~mask)
+
+    return computed(context, instruction, apply, [f"b{bits}"], f"b{bits}")
+
+
+_EXACT: Mapping[str, Function] = {
+    "rcp": lambda x: np.asarray(x).dtype.type(1) / x,
+    "sqrt": np.sqrt,
+    "div": lambda x, y: x / y,
+}
+
+
+def _function(instruction: Instruction, context: Context, kind: str, mode: str) -> Step:
+    """rcp, sqrt, div, and the approximate functions."""
+    name = instruction.name
+    function = APPROXIMATE[name].function
+    base = kind.removesuffix("x2")
+    count = 2 if name == "div" else 1
+    if base in ("f16", "bf16"):
+        narrow = _on_bits(
+            lambda *v: function(*(np.asarray(x, np.float64) for x in v)), base, flush=instruction.has("ftz")
+        )
+        if TYPES[kind].packed == 2:
+            narrow = packed(narrow, count)
+        bits = f"b{bits_of(kind)}"
+        return computed(context, instruction, narrow, [bits] * count, bits)
+    if mode != "rn" and instruction.has(*_DIRECTED):
+        return computed(
+            context, instruction, _modified(_divided(name, kind, mode), instruction, kind), [kind] * count, kind
+        )
+    if kind == "f64" or (name in ("div", "sqrt", "rcp") and instruction.has("rn")):
+        exact = _EXACT.get(name, function)
+        return computed(context, instruction, _modified(exact, instruction, kind), [kind] * count, kind)
+    if name in ("sin", "cos"):
+        wide = function
+        function = lambda x: np.where(np.isinf(x), np.nan, wide(x))  # noqa: E731
+
+    def approximate(*values: Array) -> Array:
+        return np.asarray(function(*(np.asarray(value, np.float64) for value in values))).astype(np.float32)
+
+    return computed(context, instruction, _modified(approximate, instruction, kind), [kind] * count, kind)
+
+
+def _divided(name: str, kind: str, mode: str) -> Function:
+    """div, rcp and sqrt of f32 with directed rounding: the sign of the remainder tells where the quotient lies."""
+    if kind != "f32":
+        return lambda *values: _raise(name, kind, mode)
+
+    def apply(*values: Array) -> Array:
+        wide = [np.asarray(value, np.float64) for value in values]
+        if name == "sqrt":
+            root = np.sqrt(wide[0])
+            rest = fma_f64(-root, root, wide[0])
+            return rounded(to_odd(root, np.where(np.isfinite(root), rest, 0)), FORMATS["f32"], mode).astype(np.float32)
+        a, b = (np.asarray(1.0), wide[0]) if name == "rcp" else wide
+        result = np.asarray(a / b)
+        rest = fma_f64(-result, b, a) * np.where(b < 0, -1.0, 1.0)
+        rest = np.where(np.isfinite(result) & np.isfinite(rest), rest, 0)
+        return rounded(to_odd(result, rest), FORMATS["f32"], mode).astype(np.float32)
+
+    return apply
+
+
+def _raise(name: str, kind: str, mode: str) -> Array:
+    raise ValueError(f"{name}.{mode}.{kind}")
+
+
+_CLASSES: Mapping[str, Callable[[Array], Array]] = {
+    "finite": np.isfinite,
+    "infinite": np.isinf,
+    "number": lambda x: ~np.isnan(x),
+    "notanumber": np.isnan,
+    "normal": lambda x: np.isfinite(x) & (np.abs(x) >= np.finfo(x.dtype).tiny),
+    "subnormal": lambda x: (x != 0) & (np.abs(x) < np.finfo(x.dtype).tiny),
+}
+
+
+def _tested(instruction: Instruction, context: Context, kind: str) -> Step:
+    test = next(m for m in instruction.modifiers if m in _CLASSES)
+    return computed(context, instruction, _CLASSES[test], [kind], "pred")
+
+
+# ---------------------------------------------------------------- comparisons
+
+_ORDERED: Mapping[str, Function] = {
+    "eq": lambda a, b: a == b,
+    "ne": lambda a, b: (a < b) | (a > b) if a.dtype.kind == "f" else a != b,
+    "lt": lambda a, b: a < b,
+    "le": lambda a, b: a <= b,
+    "gt": lambda a, b: a > b,
+    "ge": lambda a, b: a >= b,
+    "lo": lambda a, b: a < b,
+    "ls": lambda a, b: a <= b,
+    "hi": lambda a, b: a > b,
+    "hs": lambda a, b: a >= b,
+    "equ": lambda a, b: ~((a < b) | (a > b)),
+    "neu": lambda a, b: a != b,
+    "ltu": lambda a, b: ~(a >= b),
+    "leu": lambda a, b: ~(a > b),
+    "gtu": lambda a, b: ~(a <= b),
+    "geu": lambda a, b: ~(a < b),
+    "num": lambda a, b: ~(np.isnan(a) | np.isnan(b)),
+    "nan": lambda a, b: np.isnan(a) | np.isnan(b),
+}
+_COMBINED: Mapping[str, Function] = {"and": lambda p, q: p & q, "or": lambda p, q: p | q, "xor": lambda p, q: p ^ q}
+_UNSIGNED_ONLY = frozenset("lo ls hi hs".split())
+
+
+def compile_comparison(instruction: Instruction, context: Context) -> Step | None:
+    """Return the step of setp, set, selp or slct; None for other instructions."""
+    if instruction.name not in ("setp", "set", "selp", "slct"):
+        return None
+    if instruction.name in ("selp", "slct"):
+        return _selected(instruction, context)
+    modifiers = instruction.modifiers
+    kind = instruction.types[-1]
+    comparison = next((m for m in modifiers if m in _ORDERED), None)
+    if comparison is None:
+        raise unsupported(instruction)
+    if comparison in _UNSIGNED_ONLY and TYPES[kind].kind == "s":
+        kind = f"u{bits_of(kind)}"
+    combination = next((m for m in modifiers if m in _COMBINED), None)
+    base, double = kind.removesuffix("x2"), TYPES[kind].packed == 2
+    flush = instruction.has("ftz")
+    compare = _ORDERED[comparison]
+
+    def compared(a: Array, b: Array) -> Array:
+        if flush and a.dtype == np.float32 and base == "f32":
+            a, b = flushed(a), flushed(b)
+        return np.asarray(compare(a, b))
+
+    first = instruction.operands[1:3]
+    raw = base in ("f16", "bf16")
+    reads = [source(context, instruction, o, f"b{bits_of(kind)}" if raw else kind) for o in first]
+    extra = source(context, instruction, instruction.operands[3], "pred") if combination else None
+    numbers = numbers_of(*instruction.operands[1:])
+
+    def flags(g: WarpGroup) -> tuple[Array, Array | None]:
+        values = [read(g) for read in reads]
+        if not raw:
+            return compared(*values), None
+        if not double:
+            return compared(*(decode(value, base) for value in values)), None
+        shift = np.uint32(16)
+        low = compared(*(decode(value.astype(np.uint16), base) for value in values))
+        return low, compared(*(decode((value >> shift).astype(np.uint16), base) for value in values))
+
+    if instruction.name == "set":
+        return _set(instruction, context, flags, extra, combination, numbers)
+    return _setp(instruction, context, flags, extra, combination, numbers)
+
+
+_Flags = Callable[[WarpGroup], tuple[Array, Array | None]]
+
+
+def _setp(
+    instruction: Instruction,
+    context: Context,
+    flags: _Flags,
+    extra: Function | None,
+    combination: str | None,
+    numbers: tuple[int, ...],
+) -> Step:
+    """Write p, and q as the combination of the inverted comparison; for packed types the two halves' results."""
+    first = instruction.operands[0]
+    both: tuple[Operand, ...] = (first.first, first.second) if isinstance(first, Pair) else (first,)
+    writes = [target(context, instruction, operand, "pred") for operand in both]
+    join = _COMBINED[combination] if combination else None
+
+    def run(g: WarpGroup) -> None:
+        low, high = flags(g)
+        results = [low, ~low if high is None else high]
+        if extra is not None and join is not None:
+            with_ = extra(g)
+            results = [np.asarray(join(result, with_)) for result in results]
+        poison = g.undefined(numbers)
+        for write, result in zip(writes, results, strict=False):
+            write(g, result, poison)
+
+    return Step(instruction, "alu", run)
+
+
+def _set(
+    instruction: Instruction,
+    context: Context,
+    flags: _Flags,
+    extra: Function | None,
+    combination: str | None,
+    numbers: tuple[int, ...],
+) -> Step:
+    result = instruction.types[0]
+    write = target(context, instruction, instruction.operands[0], f"b{bits_of(result)}")
+    join = _COMBINED[combination] if combination else None
+    one: Mapping[str, int] = {"f32": 0x3F800000, "f16": 0x3C00, "bf16": 0x3F80, "f16x2": 0x3C00, "bf16x2": 0x3F80}
+    true = one.get(result, (1 << (16 if instruction.types[-1].endswith("x2") else bits_of(result))) - 1)
+
+    def run(g: WarpGroup) -> None:
+        halves = [half for half in flags(g) if half is not None]
+        if extra is not None and join is not None:
+            with_ = extra(g)
+            halves = [np.asarray(join(half, with_)) for half in halves]
+        value = np.where(halves[0], np.uint32(true), np.uint32(0))
+        if len(halves) == 2:
+            value = value | np.where(halves[1], np.uint32(true << 16), np.uint32(0))
+        write(g, value.astype(UNSIGNED[bits_of(result)]), g.undefined(numbers))
+
+    return Step(instruction, "alu", run)
+
+
+def _selected(instruction: Instruction, context: Context) -> Step:
+    """selp and slct: an undefined value that is not selected does no harm."""
+    kind = f"b{bits_of(instruction.types[0])}"
+    operands = instruction.operands
+    reads = [source(context, instruction, o, kind) for o in operands[1:3]]
+    numbers = [numbers_of(o) for o in operands[1:]]
+    write = target(context, instruction, operands[0], kind)
+    if instruction.name == "selp":
+        choose: Function = source(context, instruction, operands[3], "pred")
+    else:
+        third = source(context, instruction, operands[3], instruction.types[-1])
+        flush = instruction.has("ftz")
+        choose = lambda g: (flushed(third(g)) if flush else third(g)) >= 0  # noqa: E731
+
+    def run(g: WarpGroup) -> None:
+        flags = choose(g)
+        a, b = (read(g) for read in reads)
+        first, second, which = (g.undefined(some) for some in numbers)
+        poison = which
+        if first is not None or second is not None:
+            chosen = np.where(flags, False if first is None else first, False if second is None else second)
+            poison = chosen if which is None else chosen | which
+        write(g, np.where(flags, a, b), poison)
+
+    return Step(instruction, "alu", run)

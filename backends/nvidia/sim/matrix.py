@@ -1,0 +1,438 @@
+"""mma.sync, ldmatrix, stmatrix and movmatrix (PTX ISA, Warp Level Matrix Multiply-Accumulate Instructions).
+
+Fragments, with g = lane / 4, t = lane % 4 and e elements in a register: element j of register i of A is
+(g + 8 (i % 2), t e + j + 4 e (i / 2)), or (g, t e + j + 4 e i) for 8 rows; of B (t e + j + 4 e i, g); number i of C
+and D is (g + 8 (i / 2), 2 t + i % 2).
+
+Sums of f16, bf16 and tf32 are as measured on H200: the products of an instruction and C are aligned to the greatest
+exponent with two bits below the 24 of f32, cut toward zero, and the sum is cut toward zero to f32. PTX leaves order
+and rounding open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+
+import numpy as np
+
+from convgen.backends.nvidia.sim.control import check_aligned
+from convgen.backends.nvidia.sim.memory_access import addresses, store_shared
+from convgen.backends.nvidia.sim.operands import numbers_of, report_undefined, source, target, wrong
+from convgen.backends.nvidia.sim.ptx_text import Instruction, Operand, Vector
+from convgen.backends.nvidia.sim.ptx_types import TYPES
+from convgen.backends.nvidia.sim.rounding import FORMATS, decode, encode, rounded
+from convgen.backends.nvidia.sim.shared_memory import Access, located
+from convgen.backends.nvidia.sim.state import LANES, WarpGroup
+from convgen.backends.nvidia.sim.step import Context, Step, unsupported
+from convgen.backends.sim.numbers import fma_f64
+from convgen.backends.sim.wave_arrays import Array, Bools, any_along
+from convgen.ir.record import frozen
+
+_SHAPES: Mapping[str, frozenset[tuple[int, int, int]]] = {  # by the type of A
+    "f16": frozenset({(16, 8, 8), (16, 8, 16)}),
+    "bf16": frozenset({(16, 8, 8), (16, 8, 16)}),
+    "tf32": frozenset({(16, 8, 4), (16, 8, 8)}),
+    "f64": frozenset({(8, 8, 4), (16, 8, 4), (16, 8, 8), (16, 8, 16)}),
+    "8": frozenset({(8, 8, 16), (16, 8, 16), (16, 8, 32)}),
+    "4": frozenset({(8, 8, 32), (16, 8, 32), (16, 8, 64)}),
+    "e4m3": frozenset({(16, 8, 16), (16, 8, 32)}),
+    "e5m2": frozenset({(16, 8, 16), (16, 8, 32)}),
+}
+_BELOW = 25  #: bits below the greatest exponent that a sum keeps
+_EXACT = float(1 << 24)
+
+
+@frozen
+class Fragment:
+    """Where the elements of a matrix stand: register, element of the register and lane, as arrays [rows, columns]."""
+
+    register: Array
+    element: Array
+    lane: Array
+    registers: int
+
+
+@lru_cache(maxsize=64)
+def factor(rows: int, columns: int, each: int, *, second: bool) -> Fragment:
+    """Return the fragment of A [m, k], or of B [k, n] as the `second` factor; `each` elements fill a register."""
+    lane = np.arange(LANES)
+    group, thread = lane // 4, lane % 4
+    registers = rows * columns // (LANES * each)
+    shape = (rows, columns)
+    register, element, lanes = (np.zeros(shape, np.int64) for _ in range(3))
+    for i in range(registers):
+        for j in range(each):
+            if second:
+                row, column = thread * each + j + 4 * each * i, group
+            elif rows == 16:
+                row, column = group + 8 * (i % 2), thread * each + j + 4 * each * (i // 2)
+            else:
+                row, column = group, thread * each + j + 4 * each * i
+            register[row, column], element[row, column], lanes[row, column] = i, j, lane
+    return Fragment(register, element, lanes, registers)
+
+
+@lru_cache(maxsize=16)
+def accumulator(rows: int) -> tuple[Array, Array]:
+    """Return row and column of each number of C and D [numbers, lanes]."""
+    lane, numbers = np.arange(LANES), rows * 8 // LANES
+    number = np.arange(numbers)[:, None]
+    return lane // 4 + 8 * (number // 2), 2 * (lane % 4) + number % 2
+
+
+# ---------------------------------------------------------------- mma
+
+
+def compile_matrix(instruction: Instruction, context: Context) -> Step | None:
+    """Return the step of a matrix instruction; None for other instructions."""
+    makers: Mapping[str, Callable[[Instruction, Context], Step]] = {
+        "mma": _product,
+        "ldmatrix": _load,
+        "stmatrix": _store,
+        "movmatrix": _move,
+    }
+    maker = makers.get(instruction.name)
+    return None if maker is None else maker(instruction, context)
+
+
+def _items(instruction: Instruction, operand: Operand, count: int) -> Sequence[Operand]:
+    items = operand.items if isinstance(operand, Vector) else (operand,)
+    if len(items) != count:
+        raise wrong(instruction, f"{len(items)} registers", str(count))
+    return items
+
+
+def _shape_of(instruction: Instruction) -> tuple[int, int, int]:
+    for modifier in instruction.modifiers:
+        if modifier.startswith("m") and "n" in modifier and modifier[1:2].isdigit():
+            m, rest = modifier[1:].split("n")
+            n, k = rest.split("k")
+            return int(m), int(n), int(k)
+    raise unsupported(instruction)
+
+
+def _product(instruction: Instruction, context: Context) -> Step:
+    shape = m, n, k = _shape_of(instruction)
+    types = instruction.types
+    if instruction.has("sp", "sp::ordered_metadata", "xor", "and", "block_scale") or len(types) != 4:
+        raise unsupported(instruction, "sparse, scaled and one-bit products are not simulated")
+    d_type, a_type, b_type, c_type = types
+    family = {"s8": "8", "u8": "8", "s4": "4", "u4": "4"}.get(a_type, a_type)
+    if shape not in _SHAPES.get(family, ()):
+        raise unsupported(instruction, f"the shape m{m}n{n}k{k} of {a_type}")
+    if not instruction.has("row") or not instruction.has("col"):
+        raise wrong(instruction, "other layouts", ".row.col")
+    width = 64 if a_type == "f64" else 32
+    each = max(width // TYPES[a_type].bits, 1)
+    first, second = factor(m, k, each, second=False), factor(k, n, each, second=True)
+    numbers = m * n // LANES
+    packed = d_type == "f16"
+    count = numbers // 2 if packed else numbers
+    operands = instruction.operands
+    result_bits = {"f64": "b64"}.get(d_type, "b32")
+    writes = [target(context, instruction, o, result_bits) for o in _items(instruction, operands[0], count)]
+    a_items = _items(instruction, operands[1], first.registers)
+    b_items = _items(instruction, operands[2], second.registers)
+    c_items = _items(instruction, operands[3], numbers // 2 if c_type == "f16" else numbers)
+    reads_a = [source(context, instruction, o, f"b{width}") for o in a_items]
+    reads_b = [source(context, instruction, o, f"b{width}") for o in b_items]
+    reads_c = [source(context, instruction, o, result_bits) for o in c_items]
+    poisoned = [numbers_of(*items) for items in (a_items, b_items, c_items)]
+    multiply = _multiplier(instruction, a_type, d_type)
+    where = accumulator(m)
+    step = Step(instruction, "mma", lambda g: None, aligned=True)
+
+    def run(g: WarpGroup) -> None:
+        check_aligned(g, step, g.active, whole=True)
+        a = _gathered([read(g) for read in reads_a], first, a_type, g)
+        b = _gathered([read(g) for read in reads_b], second, b_type, g)
+        c = _accumulators([read(g) for read in reads_c], where, (m, n), c_type, g)
+        d = multiply(a, b, c)
+        poison = None
+        if any(g.undefined(some) is not None for some in poisoned):
+            poison = _spread_poison(g, (a_items, b_items, c_items), first, second, where, c_type)
+        _scatter(g, d, where, d_type, writes, poison)
+
+    return step.running(run)
+
+
+def _gathered(registers: Sequence[Array], fragment: Fragment, kind: str, g: WarpGroup) -> Array:
+    """Return a factor [warps, rows, columns] as numbers."""
+    words = np.stack([np.broadcast_to(register, g.shape) for register in registers])
+    bits = TYPES[kind].bits
+    if bits >= 32:
+        values = decode(words, kind)[:, None]
+    else:
+        raw = np.stack([words >> np.uint32(bits * j) for j in range(32 // bits)], axis=1)
+        values = _numbers(raw, kind)
+    return np.moveaxis(values[fragment.register, fragment.element, :, fragment.lane], -1, 0)
+
+
+def _numbers(raw: Array, kind: str) -> Array:
+    """Return the numbers in the low bits of words."""
+    bits = TYPES[kind].bits
+    if kind in ("s8", "s4"):
+        up = np.uint32(32 - bits)
+        return (raw << up).view(np.int32) >> np.int32(32 - bits)
+    low = raw & np.uint32((1 << bits) - 1)
+    return low.astype(np.int32) if kind in ("u8", "u4") else decode(low, kind)
+
+
+def _accumulators(
+    registers: Sequence[Array], where: tuple[Array, Array], shape: tuple[int, int], kind: str, g: WarpGroup
+) -> Array:
+    """Return C [warps, rows, columns]: f32 or f64 numbers, or s32."""
+    words = np.stack([np.broadcast_to(register, g.shape) for register in registers])
+    if kind == "f16":
+        halves = np.stack([words & np.uint32(0xFFFF), words >> np.uint32(16)], axis=1)
+        values = decode(halves.reshape(-1, *g.shape), "f16")
+    else:
+        values = words.view(np.int32) if kind == "s32" else decode(words, kind)
+    result = np.empty((g.count, *shape), values.dtype)
+    result[:, where[0], where[1]] = np.moveaxis(values, 1, 0)
+    return result
+
+
+def _scatter(
+    g: WarpGroup, d: Array, where: tuple[Array, Array], kind: str, writes: Sequence[object], poison: Bools | None
+) -> None:
+    values = np.moveaxis(d[:, where[0], where[1]], 0, 1)  # [numbers, warps, lanes]
+    flags = None if poison is None else np.moveaxis(poison[:, where[0], where[1]], 0, 1)
+    if kind == "f16":
+        halves = encode(rounded(values, FORMATS["f16"], "rn"), "f16").astype(np.uint32)
+        bits = halves[0::2] | (halves[1::2] << np.uint32(16))
+        flags = None if flags is None else flags[0::2] | flags[1::2]
+    elif kind == "s32":
+        bits = values.view(np.uint32)
+    else:
+        bits = encode(values, kind)
+    for number, write in enumerate(writes):
+        assert callable(write)
+        write(g, bits[number], None if flags is None else flags[number])
+
+
+def _spread_poison(
+    g: WarpGroup,
+    items: tuple[Sequence[Operand], ...],
+    first: Fragment,
+    second: Fragment,
+    where: tuple[Array, Array],
+    c_type: str,
+) -> Bools:
+    """Return flags [warps, m, n] of undefined results: an undefined factor spoils its row or column."""
+
+    def flags(operands: Sequence[Operand]) -> Bools:
+        none = np.zeros(g.shape, np.bool_)
+        return np.stack([none if (p := g.undefined(numbers_of(o))) is None else p for o in operands])
+
+    a = any_along(np.moveaxis(flags(items[0])[first.register, :, first.lane], -1, 0), 2)
+    b = any_along(np.moveaxis(flags(items[1])[second.register, :, second.lane], -1, 0), 1)
+    c = flags(items[2])
+    if c_type == "f16":
+        c = np.repeat(c, 2, axis=0)
+    result: Bools = a[:, :, None] | b[:, None, :]
+    own = np.zeros(result.shape, np.bool_)
+    own[:, where[0], where[1]] = np.moveaxis(c, 1, 0)
+    return result | own
+
+
+_Multiply = Callable[[Array, Array, Array], Array]
+
+
+def _multiplier(instruction: Instruction, a_type: str, d_type: str) -> _Multiply:
+    if a_type == "f64":
+        return _sum_f64
+    if TYPES[a_type].kind != "f":
+        saturates = instruction.has("satfinite")
+        return lambda a, b, c: _sum_integers(a, b, c, saturates=saturates)
+    if a_type in ("e4m3", "e5m2"):
+        return _sum_emulated
+    return _sum_aligned
+
+
+def _sum_f64(a: Array, b: Array, c: Array) -> Array:
+    """Sum in f64 with one rounding a product, in ascending k (an assumption)."""
+    total = c
+    for k in range(a.shape[2]):
+        total = fma_f64(a[:, :, k, None], b[:, k, None, :], total)
+    return total
+
+
+def _sum_integers(a: Array, b: Array, c: Array, *, saturates: bool) -> Array:
+    products = np.matmul(a.astype(np.float64), b.astype(np.float64)).astype(np.int64)
+    total = products + c
+    if saturates:
+        total = np.clip(total, -(1 << 31), (1 << 31) - 1)
+    return np.asarray(total).astype(np.int32)
+
+
+def _is_exact(a: Array, b: Array, c: Array) -> bool:
+    """Whether all are whole and so small that every partial sum is exact in f32."""
+    if not (np.isfinite(a).all() and np.isfinite(b).all() and np.isfinite(c).all()):
+        return False
+    bound = float(np.abs(a).max()) * float(np.abs(b).max()) * a.shape[2] + float(np.abs(c).max())
+    return bound < _EXACT and all(bool((np.trunc(value) == value).all()) for value in (a, b, c))
+
+
+def _sum_aligned(a: Array, b: Array, c: Array) -> Array:
+    """Return C + A B with products and C aligned, cut, summed and cut to f32."""
+    if _is_exact(a, b, c):
+        plain: Array = (np.matmul(a, b) + c).astype(np.float32)
+        return plain
+    return _aligned(a, b, c.astype(np.float64)).astype(np.float32)
+
+
+def _aligned(a: Array, b: Array, c: Array) -> Array:
+    with np.errstate(all="ignore"):
+        products = a.astype(np.float64)[:, :, None, :] * np.moveaxis(b.astype(np.float64), 1, 2)[:, None, :, :]
+        terms = np.concatenate((products, c[..., None]), axis=3)
+        fine = np.isfinite(terms).all(axis=3)
+        safe = np.where(np.isfinite(terms), terms, 0.0)
+        exponent = np.where(safe == 0, -400, np.frexp(safe)[1] - 1).max(axis=3)
+        unit = np.maximum(exponent, -300) - _BELOW
+        cut = np.trunc(np.ldexp(safe, -unit[..., None])).sum(axis=3)
+        total = rounded(np.ldexp(cut, unit), FORMATS["f32"], "rz")
+        return np.where(fine, total, terms.sum(axis=3))
+
+
+def _sum_emulated(a: Array, b: Array, c: Array) -> Array:
+    """Return C + A B of 8-bit floats: products summed as f16 products are, then added to C in f32.
+
+    H200 emulates mma.sync of e4m3 and e5m2 so: 2^24 + 3 gives 2^24 + 4.
+    """
+    if _is_exact(a, b, c):
+        plain: Array = (np.matmul(a, b) + c).astype(np.float32)
+        return plain
+    products = _aligned(a, b, np.zeros(c.shape)).astype(np.float32)
+    result: Array = (products + c).astype(np.float32)
+    return result
+
+
+# ---------------------------------------------------------------- ldmatrix, stmatrix, movmatrix
+
+
+def _count(instruction: Instruction) -> int:
+    if not instruction.has("m8n8") or instruction.types[-1] != "b16":
+        raise unsupported(instruction)
+    return next((int(m[1:]) for m in instruction.modifiers if m in ("x1", "x2", "x4")), 1)
+
+
+def _rows_at(g: WarpGroup, step: Step, offset: Array, count: int) -> Access | None:
+    """Return the accesses to the rows of `count` matrices, whose addresses the first lanes hold."""
+    used = g.active & (np.arange(LANES) < 8 * count)
+    return located(g, step, offset, 16, used, 16)
+
+
+def _load(instruction: Instruction, context: Context) -> Step:
+    """ldmatrix: lane 8 i + r addresses row r of matrix i; a lane receives two elements of each matrix."""
+    count = _count(instruction)
+    items = _items(instruction, instruction.operands[0], count)
+    writes = [target(context, instruction, item, "b32") for item in items]
+    where, numbers = addresses(context, instruction, instruction.operands[1]), numbers_of(instruction.operands[1])
+    transposed = instruction.has("trans")
+    lane = np.arange(LANES)
+    step = Step(instruction, "ldmatrix", lambda g: None, aligned=True)
+
+    def run(g: WarpGroup) -> None:
+        check_aligned(g, step, g.active, whole=True)
+        _check_addresses(g, step, numbers, count)
+        access = _rows_at(g, step, where(g), count)
+        if access is None:
+            return
+        shared = g.env.local
+        undefined = shared.note_loads(g, step, access)
+        words = np.zeros((4, *g.shape), np.uint32)
+        words[:, access.row, access.lane] = shared.load(access.stretch)
+        g.env.counters["shared_load_bytes"] += 16 * len(access.row)
+        poison = None
+        if undefined is not None:
+            poison = np.zeros(words.shape, np.bool_)
+            poison[:, access.row, access.lane] = undefined.reshape(4, -1, undefined.shape[-1]).any(axis=1)
+        for i, write in enumerate(writes):
+            if not transposed:
+                at = lane % 4, slice(None), 8 * i + lane // 4
+                flags = None if poison is None else np.moveaxis(poison[at], 0, -1)
+                write(g, np.moveaxis(words[at], 0, -1), flags)
+                continue
+            low, high = (_half(words, i, 2 * (lane % 4) + j, lane // 4) for j in (0, 1))
+            flags = None
+            if poison is not None:
+                spoiled = [np.moveaxis(poison[lane // 8, :, 8 * i + 2 * (lane % 4) + j], 0, -1) for j in (0, 1)]
+                flags = spoiled[0] | spoiled[1]
+            write(g, low | (high << np.uint32(16)), flags)
+
+    return step.running(run)
+
+
+def _half(words: Array, i: int, row: Array, column: Array) -> Array:
+    """The 16-bit element (row, column) of matrix i, by lane [warps, lanes]."""
+    word = np.moveaxis(words[column // 2, :, 8 * i + row], 0, -1)
+    return word >> (16 * (column % 2)).astype(np.uint32) & np.uint32(0xFFFF)
+
+
+def _check_addresses(g: WarpGroup, step: Step, numbers: Sequence[int], count: int) -> None:
+    active = g.active
+    g.active = active & (np.arange(LANES) < 8 * count)
+    report_undefined(g, step, numbers, "an address")
+    g.active = active
+
+
+def _store(instruction: Instruction, context: Context) -> Step:
+    """stmatrix: the inverse of ldmatrix."""
+    count = _count(instruction)
+    items = _items(instruction, instruction.operands[1], count)
+    reads = [source(context, instruction, item, "b32") for item in items]
+    parts = [numbers_of(item) for item in items]
+    where, numbers = addresses(context, instruction, instruction.operands[0]), numbers_of(instruction.operands[0])
+    transposed = instruction.has("trans")
+    row, word = np.arange(8)[:, None], np.arange(4)
+    step = Step(instruction, "st_shared", lambda g: None, aligned=True)
+
+    def run(g: WarpGroup) -> None:
+        check_aligned(g, step, g.active, whole=True)
+        _check_addresses(g, step, numbers, count)
+        words: Array = np.zeros((4, *g.shape), np.uint32)
+        poison: Array = np.zeros((4, *g.shape), np.bool_)
+        for i, (read, some) in enumerate(zip(reads, parts, strict=True)):
+            data, undefined = np.broadcast_to(read(g), g.shape), g.undefined(some)
+            flags = np.zeros(g.shape, np.bool_) if undefined is None else undefined
+            at = slice(8 * i, 8 * i + 8)
+            if transposed:  # row r has the elements of lanes with r = lane / 4 as column
+                low, high = (_column(data, row, 2 * word + j) for j in (0, 1))
+                words[:, :, at] = np.moveaxis(low | (high << np.uint32(16)), -1, 0)
+                spoiled = flags[:, 4 * (2 * word) + row // 2] | flags[:, 4 * (2 * word + 1) + row // 2]
+                poison[:, :, at] = np.moveaxis(spoiled, -1, 0)
+            else:
+                words[:, :, at] = np.moveaxis(data[:, 4 * row + word], -1, 0)
+                poison[:, :, at] = np.moveaxis(flags[:, 4 * row + word], -1, 0)
+        used = g.active & (np.arange(LANES) < 8 * count)
+        store_shared(g, step, where(g), 16, words, poison if poison.any() else None, used, align=16)
+
+    return step.running(run)
+
+
+def _column(data: Array, row: Array, column: Array) -> Array:
+    """Element (row, column) of the transposed matrix in a register: lane 4 column + row / 2 holds rows 2 t, 2 t + 1."""
+    word = data[:, 4 * column + row // 2]
+    return word >> (16 * (row % 2)).astype(np.uint32) & np.uint32(0xFFFF)
+
+
+def _move(instruction: Instruction, context: Context) -> Step:
+    """movmatrix: the transposed matrix of a register."""
+    if not instruction.has("trans"):
+        raise unsupported(instruction)
+    write = target(context, instruction, instruction.operands[0], "b32")
+    read, numbers = source(context, instruction, instruction.operands[1], "b32"), numbers_of(instruction.operands[1])
+    lane = np.arange(LANES)
+    step = Step(instruction, "alu", lambda g: None, aligned=True)
+
+    def run(g: WarpGroup) -> None:
+        check_aligned(g, step, g.active, whole=True)
+        data = np.broadcast_to(read(g), g.shape)
+        low, high = (_column(data, lane // 4, 2 * (lane % 4) + j) for j in (0, 1))
+        undefined = g.undefined(numbers)
+        flags = None if undefined is None else np.broadcast_to(undefined.any(axis=1, keepdims=True), g.shape)
+        write(g, low | (high << np.uint32(16)), flags)
+
+    return step.running(run)

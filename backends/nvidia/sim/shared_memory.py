@@ -1,0 +1,307 @@
+"""Shared memory of a batch of workgroups, with stamps that show races between threads.
+
+Each warp has a vector of clocks: its own, and of each other warp the last clock whose accesses it may see. A barrier
+joins the vectors of the warps that meet there, and bar.warp.sync lets the lanes of a warp see each other's accesses.
+Two accesses race if one writes, neither is atomic with the other, and the later thread may not see the earlier clock.
+Lanes of a warp are threads like any others: since Volta no order holds among them without bar.warp.sync (CUDA
+Programming Guide, Independent Thread Scheduling). Storing equal bytes is no race, for nobody can see which came last.
+
+A stamp covers `grain` bytes, at most the narrowest access of the kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from convgen.backends.nvidia.sim.state import LANES, WarpGroup
+from convgen.backends.sim.local import Lds, Stretch
+from convgen.backends.sim.wave_arrays import U32, Array, Bools, all_bits, any_along
+
+if TYPE_CHECKING:
+    from convgen.backends.nvidia.sim.step import Step
+
+KIND, LANE_KIND = "shared-race", "lane-race"
+_LANE_BITS, _WARP_BITS = 6, 6  #: lanes below 32, and 32 for several
+_WARP_SHIFT = _LANE_BITS + _WARP_BITS
+_SEVERAL = np.uint32(LANES)
+_LANE = np.uint32((1 << _LANE_BITS) - 1)
+_BANKS = 32
+
+
+class Shared(Lds):
+    """The shared memory of the workgroups of a batch."""
+
+    def __init__(self, slots: int, size: int, grain: int, waves: int) -> None:
+        super().__init__(slots, size, grain, KIND)
+        count = len(self.data) // grain
+        self.waves = waves
+        #: Last store: clock, warp, lane; 0 for none.
+        self.stores: U32 = np.zeros(count, np.uint32)
+        #: By warp: clock and lane of its last load, and of its last atomic operation.
+        self.loads: U32 = np.zeros((waves, count), np.uint32)
+        self.atomics: U32 | None = None
+        self.defined: Bools = np.zeros(count, np.bool_)
+        self.flight: Array = np.zeros(count, np.int32)  #: number of the copy in flight to the bytes, plus one
+        #: [workgroup, warp, other warp]: the last clock of the other warp that the warp may see.
+        self.seen: Array = np.zeros((slots, waves, waves), np.int64)
+        self.clocks: Array = np.ones((slots, waves), np.int64)
+
+    # -- order --------------------------------------------------------------------------------------------------------
+
+    def meet(self, slot: int, warps: Array, others: Sequence[Array] = ()) -> None:
+        """Order all accesses of some warps so far, and what `others` have passed on, before their next accesses."""
+        seen = self.seen[slot]
+        own = self.clocks[slot]
+        seen[warps, warps] = own[warps]
+        together = np.vstack([seen[warps], *others]).max(axis=0)
+        seen[warps] = np.maximum(seen[warps], together)
+        own[warps] += 1
+
+    def arrive(self, slot: int, warp: int) -> Array:
+        """Return what a warp passes on at bar.arrive; its later accesses are not among it."""
+        seen: Array = self.seen[slot, warp].copy()
+        seen[warp] = self.clocks[slot, warp]
+        self.clocks[slot, warp] += 1
+        return seen
+
+    def order_lanes(self, g: WarpGroup, rows: Array) -> None:
+        """Let the lanes of some warps see each other's accesses (bar.warp.sync)."""
+        slot, warp = g.slot[rows], g.wave[rows]
+        self.seen[slot, warp, warp] = self.clocks[slot, warp]
+        self.clocks[slot, warp] += 1
+
+    def _stamp(self, slot: Array, warp: Array, lane: Array) -> Array:
+        clock = self.clocks[slot, warp]
+        return (clock << _WARP_SHIFT | warp << _LANE_BITS | lane).astype(np.uint32)
+
+    def _unseen_stores(self, units: Array, slot: Array, warp: Array, lane: Array) -> Bools:
+        """Return flags of units whose last store another thread made, which this one may not see."""
+        stamps = self.stores.take(units)
+        writer = (stamps >> np.uint32(_LANE_BITS) & np.uint32((1 << _WARP_BITS) - 1)).astype(np.int64)
+        late: Bools = (stamps >> np.uint32(_WARP_SHIFT)) > self.seen[slot, warp, writer]
+        if not np.count_nonzero(late):
+            return late
+        own = (writer == warp) & ((stamps & _LANE) == lane)
+        unseen: Bools = late & ~own
+        return unseen
+
+    def _unseen(self, table: U32, units: Array, slot: Array, warp: Array, lane: Array) -> Bools:
+        """Return flags of units that other threads have loaded (or updated), unseen by this one."""
+        stamps = table[:, units]  # [warps, units, accesses]
+        late = (stamps >> np.uint32(_LANE_BITS)) > np.moveaxis(self.seen[slot, warp], -1, 0)[:, None]
+        if not np.count_nonzero(late):
+            return np.zeros(units.shape, np.bool_)
+        number = np.arange(self.waves)[:, None, None]
+        own = (number == warp) & ((stamps & _LANE) == lane)
+        return any_along(late & ~own, 0)
+
+    def _mark(self, table: U32, units: Array, slot: Array, warp: Array, lane: Array) -> None:
+        """Stamp loads or atomic operations; two lanes of a warp become several."""
+        stamp = (self.clocks[slot, warp] << _LANE_BITS | lane).astype(np.uint32)
+        stamps = np.broadcast_to(stamp, units.shape)
+        rows = np.broadcast_to(warp, units.shape)
+        before = table[rows, units]
+        same = (before >> np.uint32(_LANE_BITS) == stamps >> np.uint32(_LANE_BITS)) & (before != stamps)
+        value = np.where(same, stamps | _SEVERAL, stamps)
+        value = np.where(value & _SEVERAL, (value >> np.uint32(_LANE_BITS) << np.uint32(_LANE_BITS)) | _SEVERAL, value)
+        table[rows, units] = value
+        clash = table[rows, units] != value
+        if np.count_nonzero(clash):
+            several = (stamps >> np.uint32(_LANE_BITS) << np.uint32(_LANE_BITS)) | _SEVERAL
+            table[rows[clash], units[clash]] = several[clash]
+
+    # -- accesses -----------------------------------------------------------------------------------------------------
+
+    def note_loads(self, g: WarpGroup, step: Step, access: Access, *, strong: bool = False) -> Bools | None:
+        """Stamp loads; report races and copies in flight; return flags [units, accesses] of undefined bytes."""
+        who = access.slot, access.warp, access.lane
+        units = access.units
+        race = self._unseen_stores(units, *who)
+        if np.count_nonzero(race) and not strong:
+            self.report_race(g, step, access, race, "loads what {} stored")
+        if self.atomics is not None and not strong:
+            late = self._unseen(self.atomics, units, *who)
+            if np.count_nonzero(late):
+                self.report_race(g, step, access, late, "loads what {} updated atomically", self.atomics)
+        if strong:
+            self._mark(self._updates(), units, *who)
+        else:
+            self._mark(self.loads, units, *who)
+        undefined = ~self.defined.take(units)
+        if not np.count_nonzero(undefined):
+            return None
+        flight = self.flight.take(units) * undefined
+        if np.count_nonzero(flight):
+            g.env.copies.report_early(g, step, access, flight)
+        return undefined
+
+    def _updates(self) -> U32:
+        if self.atomics is None:
+            self.atomics = np.zeros_like(self.loads)
+        return self.atomics
+
+    def note_stores(
+        self,
+        g: WarpGroup,
+        step: Step,
+        access: Access,
+        changed: Bools | None,
+        defined: Bools | bool,
+        *,
+        values: Array | None = None,
+        strong: bool = False,
+    ) -> None:
+        """Stamp stores; report races of those that change bytes (`changed`; None: all).
+
+        `values` are the words that memory has received; None: they come later.
+        """
+        who = access.slot, access.warp, access.lane
+        units = access.units
+        if not strong:
+            checks: list[tuple[Bools, str, U32 | None]] = [
+                (self._unseen_stores(units, *who), "overwrites what {} stored", None),
+                (self._unseen(self.loads, units, *who), "overwrites what {} has loaded", self.loads),
+            ]
+            if self.atomics is not None:
+                late = self._unseen(self.atomics, units, *who)
+                checks.append((late, "overwrites what {} updated atomically", self.atomics))
+            for race, what, table in checks:
+                lost = race if changed is None else race & changed
+                if np.count_nonzero(lost):
+                    self.report_race(g, step, access, lost, what, table)
+        flight = self.flight.take(units)
+        if np.count_nonzero(flight):
+            g.env.copies.report_overwritten(g, step, access, flight)
+        if strong:
+            self._mark(self._updates(), units, *who)
+            self.defined[units] = defined
+            return
+        stamps = np.broadcast_to(self._stamp(*who), units.shape)
+        self.stores[units] = stamps
+        self.defined[units] = defined
+        if units.size > 1:
+            lost = self.stores.take(units) != stamps
+            if values is not None and np.count_nonzero(lost):
+                lost = lost & self.differing(access, values)
+            if np.count_nonzero(lost):
+                what = "stores to bytes where another thread stores another value by this instruction"
+                self.report_race(g, step, access, lost, what)
+
+    def note_updates(self, g: WarpGroup, step: Step, access: Access) -> Bools | None:
+        """Stamp atomic operations; report races with plain accesses; return flags of undefined bytes."""
+        who = access.slot, access.warp, access.lane
+        units = access.units
+        race = self._unseen_stores(units, *who)
+        if np.count_nonzero(race):
+            self.report_race(g, step, access, race, "atomically updates what {} stored")
+        late = self._unseen(self.loads, units, *who)
+        if np.count_nonzero(late):
+            self.report_race(g, step, access, late, "atomically updates what {} has loaded", self.loads)
+        self._mark(self._updates(), units, *who)
+        flight = self.flight.take(units)
+        if np.count_nonzero(flight):
+            g.env.copies.report_overwritten(g, step, access, flight)
+        undefined = ~self.defined.take(units)
+        self.defined[units] = True
+        return undefined if np.count_nonzero(undefined) else None
+
+    def report_race(
+        self, g: WarpGroup, step: Step, access: Access, race: Bools, what: str, table: U32 | None = None
+    ) -> None:
+        """Report the first racing access, with the other thread of a store; `table` has the stamps of other kinds."""
+        if table is None and "by this" not in what:
+            writers = self.stores.take(access.units) >> np.uint32(_LANE_BITS) & np.uint32((1 << _WARP_BITS) - 1)
+            own_warp = writers == access.warp
+            if np.count_nonzero(race & own_warp) and np.count_nonzero(race & ~own_warp):
+                self.report_race(g, step, access, race & ~own_warp, what)
+                race = race & own_warp
+        unit, column = (int(i) for i in np.argwhere(race)[0])
+        row, lane = int(access.row[column]), int(access.lane[column])
+        slot, own = int(access.slot[column]), int(access.warp[column])
+        place = int(access.units[unit, column])
+        if "by this" in what:
+            other, lack, same = "", "", False
+        elif table is None:
+            stamp = int(self.stores[place])
+            warp = stamp >> _LANE_BITS & (1 << _WARP_BITS) - 1
+            same = warp == own
+            other = f"lane {stamp & int(_LANE)} of {'this warp' if same else f'warp {warp}'}"
+        else:
+            late = np.flatnonzero(table[:, place] >> np.uint32(_LANE_BITS) > self.seen[slot, own])
+            same = late.tolist() == [own]
+            other = "another lane of this warp" if same else f"warp {int(late[late != own][0])}"
+        if "by this" not in what:
+            lack = ", with no bar.warp.sync or barrier between" if same else ", with no barrier between"
+        message = what.format(other) + f"{lack}, at shared address {place * self.grain % self.stride:#x}"
+        g.env.reporter.add(LANE_KIND if same else KIND, message, step.instruction, g, row, lane)
+
+    def differing(self, access: Access, values: Array) -> Bools:
+        """Return flags [units, accesses] of the stamps whose bytes differ from words [size/4, accesses]."""
+        there = self.data.take(access.place[:, None] + np.arange(access.size))
+        words = np.ascontiguousarray(np.moveaxis(values, 0, -1))
+        given = words.view(np.uint8) if access.size >= 4 else words.view(np.uint8)[..., : access.size]
+        parts = (there != given).reshape(len(access.place), len(access.units), -1)
+        return np.moveaxis(any_along(parts, -1), -1, 0)
+
+
+class Access:
+    """Some lanes' accesses to shared memory, one column each: flat byte places, and who makes them."""
+
+    def __init__(
+        self, shared: Shared, place: Array, size: int, row: Array, slot: Array, warp: Array, lane: Array
+    ) -> None:
+        self.place, self.size = place, size
+        self.row, self.slot, self.warp, self.lane = row, slot, warp, lane
+        self.units: Array = shared.units(place, size)
+
+    @property
+    def stretch(self) -> Stretch:
+        """The bytes as `local` reads and writes them."""
+        return Stretch.of(self.place, self.size)
+
+
+def located(g: WarpGroup, step: Step, offset: Array, size: int, lanes: Bools | None, align: int = 0) -> Access | None:
+    """Return the accesses at byte offsets [rows, lanes] within bounds; report others, and unaligned ones."""
+    shared = g.env.local
+    need = align or size
+    taken = np.ones(g.shape, np.bool_) if lanes is None else lanes
+    beyond = taken & ((offset < 0) | (offset > shared.size - size))
+    if np.count_nonzero(beyond):
+        row, lane = (int(i) for i in np.argwhere(beyond)[0])
+        what = f"{size} bytes at {int(offset[row, lane]):#x} are outside the {shared.size} bytes of shared memory"
+        g.env.reporter.add("out-of-bounds", what, step.instruction, g, row, lane)
+        taken = taken & ~beyond
+    rows, lanes_ = np.nonzero(taken)
+    if not len(rows):
+        return None
+    at = offset[rows, lanes_]
+    if all_bits(at) & (need - 1):
+        bad = taken & ((offset & (need - 1)) != 0)
+        g.env.reporter.at_first(
+            "misaligned", f"shared access of {size} bytes not aligned to {need}", step.instruction, g, bad
+        )
+        at = at & ~(need - 1)
+    place = at + g.slot[rows] * shared.stride
+    if len(at) == g.count * LANES:
+        count_conflicts(g, at, size)
+    return Access(shared, place, size, rows, g.slot[rows], g.wave[rows], lanes_)
+
+
+def count_conflicts(g: WarpGroup, at: Array, size: int) -> None:
+    """Count the clocks that bank conflicts add to an access of whole warps.
+
+    A phase serves 128 bytes; each of its clocks reads one word of every bank, for any number of lanes.
+    """
+    phases = max(size // 4, 1)
+    words = (at[:, None] >> 2) + np.arange(phases)
+    words = np.sort(words.reshape(-1, LANES), axis=1)
+    if (words[:, -1] - words[:, 0] == LANES - 1).all() and (np.diff(words, axis=1) == 1).all():
+        return
+    distinct = np.ones(words.shape, np.bool_)
+    distinct[:, 1:] = words[:, 1:] != words[:, :-1]
+    number = np.broadcast_to(np.arange(len(words))[:, None], words.shape)
+    filled = np.bincount(number[distinct] * _BANKS + words[distinct] % _BANKS, minlength=len(words) * _BANKS)
+    g.env.counters["shared_conflict_cycles"] += int(np.maximum(filled.reshape(-1, _BANKS).max(axis=1) - 1, 0).sum())

@@ -1,0 +1,174 @@
+"""The state of a group of warps, or of parts of warps, that stand at one instruction.
+
+A row is a warp with a mask of lanes. Threads of a warp that diverge become two rows in two groups, each with its own
+copy of the registers; merging puts them together again. Values of lanes outside the mask are meaningless.
+
+A register is an array [rows, lanes] that no instruction changes in place, so that groups share arrays. `poison` flags
+undefined values; None stands for none. A register that is None was never written, or nobody reads it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from copy import copy
+from typing import TYPE_CHECKING, Self
+
+import numpy as np
+
+from convgen.backends.sim.threads import Threads
+from convgen.backends.sim.wave_arrays import Array, Bools
+
+if TYPE_CHECKING:
+    from convgen.backends.nvidia.sim.environment import Environment
+    from convgen.backends.nvidia.sim.operands import Putter
+
+LANES = 32
+_BY_ROW = ("slot", "group_id", "wave", "thread", "waiting_at")
+
+
+class WarpGroup(Threads):
+    """Warps, or parts of warps, with one program counter."""
+
+    env: Environment
+
+    def __init__(self, env: Environment, slot: Array, group_id: Array, wave: Array, mask: Bools) -> None:
+        super().__init__(env, slot, group_id, wave)
+        self.thread: Array = slot * env.waves + wave  #: number of the warp in the batch
+        self.r: list[Array | None] = [None] * len(env.dtypes)
+        self.p: list[Bools | None] = [None] * len(env.dtypes)
+        self.mask = mask  #: lanes of the group
+        self.shape: tuple[int, ...] = mask.shape
+        self.polled = False  #: whether the group has just read memory that other threads may change
+        self.waiting_at: Array = np.full(self.count, -1)  #: barrier at which each warp waits
+        #: What bar.red will write behind the barrier: the destination, and the operation.
+        self.awaiting: tuple[Putter, str] | None = None
+        self.ready()
+
+    def ready(self) -> None:
+        """Let all lanes of the group take part in the next instruction."""
+        self.shape = self.mask.shape
+        self.guard: Bools | None = None  #: lanes that the instruction's predicate selects; None for all
+        self.active = self.mask  #: lanes that execute the instruction
+        self.every = bool(self.mask.all())  #: whether these are all lanes of all rows
+
+    @property
+    def lanes(self) -> Bools | None:
+        """The lanes that execute the instruction; None for all."""
+        return None if self.every else self.active
+
+    def outstanding_stores(self) -> Collection[int]:
+        """Return no tickets: program order holds among a thread's accesses to one address."""
+        return ()
+
+    def signature(self) -> tuple[object, ...]:
+        return (self.blocked, id(self.env))
+
+    # -- registers ----------------------------------------------------------------------------------------------------
+
+    def read(self, number: int) -> Array:
+        """Return a register, unsigned or bool [rows, lanes]."""
+        value = self.r[number]
+        if value is None:
+            value = np.zeros(self.shape, self.env.dtypes[number])
+            self.r[number], self.p[number] = value, np.ones(self.shape, np.bool_)
+        return value
+
+    def put(self, number: int, value: Array, poison: Bools | None = None) -> None:
+        """Write a register in the lanes that execute the instruction."""
+        if value.shape != self.shape:
+            value = np.broadcast_to(value, self.shape)
+        dtype = self.env.dtypes[number]
+        if value.dtype != dtype:
+            value = np.ascontiguousarray(value).view(dtype)
+        if self.guard is not None:
+            old, undefined = self.read(number), self.p[number]
+            value = np.where(self.guard, value, old)
+            if poison is not None or undefined is not None:
+                new: Array | bool = False if poison is None else poison
+                poison = np.where(self.guard, new, False if undefined is None else undefined)
+        if poison is not None:
+            poison = np.broadcast_to(poison, self.shape)
+        self.r[number], self.p[number] = value, poison
+
+    def undefined(self, numbers: Sequence[int]) -> Bools | None:
+        """Return flags of the lanes in which any of some registers is undefined; None if there are none."""
+        union: Bools | None = None
+        for number in numbers:
+            if self.r[number] is None:
+                self.read(number)
+            flags = self.p[number]
+            if flags is not None:
+                union = flags if union is None else union | flags
+        return union
+
+    # -- splitting and merging ----------------------------------------------------------------------------------------
+
+    def select(self, rows: Array) -> Self:
+        mask = np.zeros(self.shape, np.bool_)
+        mask[rows] = self.mask[rows]
+        return self.part(mask, self.pc)
+
+    def part(self, mask: Bools, pc: int) -> Self:
+        """Return the group of some lanes, which goes on at `pc` with the registers that are read from there."""
+        rows = np.flatnonzero(mask.any(axis=1))
+        part = copy(self)
+        part.pc, part.targets = pc, None
+        whole = len(rows) == self.count
+        for name in _BY_ROW:
+            setattr(part, name, getattr(self, name)[rows])
+        part.count = len(rows)
+        part.mask = mask if whole else mask[rows]
+        part.ready()
+        part.r, part.p = [None] * len(self.r), [None] * len(self.p)
+        for number in self.env.live(pc):
+            value, flags = self.r[number], self.p[number]
+            if value is None:
+                continue
+            part.r[number] = value if whole else value[rows]
+            if flags is not None:
+                kept = (flags if whole else flags[rows]) & part.mask
+                part.p[number] = kept if kept.any() else None
+        return part
+
+    def reversed(self) -> Self:
+        """Return a group that has not executed anything yet, with its warps in descending order."""
+        for name in (*_BY_ROW, "mask"):
+            setattr(self, name, getattr(self, name)[::-1].copy())
+        self.ready()
+        return self
+
+    def merge(self, other: Self) -> Self:
+        """Return both groups as one; parts of one warp become one row."""
+        both = copy(self)
+        threads = np.concatenate((self.thread, other.thread))
+        unique, first = np.unique(threads, return_index=True)
+        order = np.sort(first)
+        place = np.empty(len(unique), np.int64)
+        place[np.argsort(first, kind="stable")] = np.arange(len(unique))
+        second = place[np.searchsorted(unique, other.thread)]  # row of each of the other's warps
+        pick = np.repeat(order[:, None], LANES, axis=1)
+        theirs = np.flatnonzero(order[second] != np.arange(len(second)) + self.count)
+        pick[second[theirs]] = np.where(other.mask[theirs], (theirs + self.count)[:, None], pick[second[theirs]])
+        flat = pick * LANES + np.arange(LANES)
+        plain = not len(theirs)
+        for name in _BY_ROW:
+            setattr(both, name, np.concatenate((getattr(self, name), getattr(other, name)))[order])
+        both.count, both.targets = len(order), None
+        both.mask = np.concatenate((self.mask, other.mask)).reshape(-1)[flat]
+        both.issued = max(self.issued, other.issued)
+        both.ready()
+        both.r, both.p = [None] * len(self.r), [None] * len(self.p)
+        for number in self.env.live(self.pc):
+            if self.r[number] is None and other.r[number] is None:
+                continue
+            value = np.concatenate((self.read(number), other.read(number)))
+            both.r[number] = value if plain else value.reshape(-1)[flat]
+            mine, their = self.p[number], other.p[number]
+            if mine is None and their is None:
+                continue
+            flags = np.concatenate(
+                [np.zeros(g.shape, np.bool_) if p is None else p for g, p in ((self, mine), (other, their))]
+            )
+            kept = flags.reshape(-1)[flat] & both.mask
+            both.p[number] = kept if kept.any() else None
+        return both
