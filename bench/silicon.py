@@ -1,192 +1,105 @@
-"""Times of convgen's kernels beside cuDNN's and cuBLAS's on one NVIDIA GPU, in one process and taking turns.
+"""Run everything that needs a GPU: instructions, problems, compute-sanitizer, and times beside cuDNN and cuBLAS.
 
-    python bench/silicon.py [--write FILE.json] [--config CONFIG] [LINE ...]
+    python bench/silicon.py [--write docs/silicon.json] [--parts PART,...]
+    python bench/silicon.py --parts times [--config CONFIG] [LINE ...]
 
-Each LINE is a problem as benchdnn writes it (`conv --dt=f16 --dir=FWD_D mb32ic64...`, `gemm 256x256:256x256`);
-without any, the tables below. Tensors hold random numbers and have channels last. Calls rotate among input sets that
-are larger together than twice the L2, in CUDA graphs; a round replays each competitor's graph once, and the table shows
-the median of nine rounds and of their ratios. Kernels of both sides only: nothing on the host is timed.
+Parts: `instructions` (results of single instructions equal the recorded ones, or `--record` them), `problems` (layers
+of tests/data/problems in three directions and random problems, exact on the GPU and on the simulator), `sanitizer`
+(compute-sanitizer's four tools on 40 of the random problems), `times`. Each LINE is a problem as benchdnn writes it
+(`conv --dt=f16 --dir=FWD_D mb32ic64...`, `gemm --dt=f16 256x256:256x256`).
 """
 
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
-import statistics
-import tempfile
-from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from datetime import date
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
+from lib import cuda_checks, cuda_times
 from rich.console import Console
-from rich.progress import track
-from rich.table import Table
 
+from convgen.device.devices import open_device
 from convgen.ir.error import ConvgenError
-from convgen.ir.layout.tags import LETTERS
 
-TARGET = "sm_90"
-ROUNDS = 9
-CALLS = 20  #: of a graph
-_LEAST_BYTES = 1 << 27  #: bytes of all input sets together: twice the L2 of an H200
-
-CONVOLUTIONS = (
-    "ic64ih56oc64oh56kh3ph1",
-    "ic128ih56oc128oh28kh3sh2ph1",
-    "ic256ih56oc64oh56kh1",
-    "ic64ih56oc256oh56kh1",
-    "ic256ih14oc256oh14kh3ph1",
-    "ic512ih7oc512oh7kh3ph1",
-    "ic3ih224oc64oh112kh7sh2ph3",
-    "g96ic96ih56oc96oh56kh7ph3",
-    "g384ic384ih14oc384oh14kh7ph3",
-)
-GEMMS = ("2048x2048:2048x2048", "4096x4096:4096x4096", "8192x8192:8192x8192", "4864x4160:4160x8192")
-LINES = (
-    *(f"gemm --dt=f16 --wtag=ba {shape}" for shape in GEMMS),
-    *(
-        f"conv --dt=f16 --dir={direction} --stag=axb --wtag=axb --dtag=axb mb{mb}{shape}"
-        for shape in CONVOLUTIONS
-        for mb in (32, 128)
-        for direction in ("FWD_D", "BWD_D", "BWD_W")
-    ),
-)
+PARTS = ("instructions", "problems", "sanitizer", "times")
+_SANITIZED = 40  #: problems
 
 
-def generate(line: str, config: str | None, folder: str) -> tuple[str, str]:
-    """Write the code for a problem; return its path and config, or "" and the reason of a refusal."""
-    from convgen import driver  # in a process of its own
-    from convgen.backends import target as targets
-    from convgen.problem.matmul import parse_problem
-    from convgen.run.files import write_code
+def where(console: Console) -> dict[str, Any]:
+    """Return what the figures were taken with: card, driver, libraries and date."""
+    import torch
 
-    _, _, words = line.partition(" ")
-    try:
-        code = driver.compile(driver.build(parse_problem(words), TARGET, config=config))
-    except ConvgenError as error:
-        return "", str(error)
-    stem = Path(folder) / hashlib.sha256(line.encode()).hexdigest()[:16]
-    family = targets.get(TARGET).family
-    write_code(code, str(stem), family.text_suffix, family.object_suffix)
-    return f"{stem}.launch.json", code.config
-
-
-def _seconds(graph: Any, torch: Any) -> float:
-    first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    first.record()
-    graph.replay()
-    last.record()
-    last.synchronize()
-    return float(first.elapsed_time(last)) * 1e-3 / CALLS
-
-
-def _graph(calls: Sequence[Callable[[], object]], torch: Any) -> Any:
-    """Return a graph of `CALLS` calls that rotate among input sets, after a warm-up outside it."""
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        for call in (*calls, *calls):
-            call()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=stream):
-        for number in range(CALLS):
-            calls[number % len(calls)]()
-    return graph
-
-
-def _tensors(kernel: Any, torch: Any) -> dict[str, Any]:
-    """Return fresh random tensors for all inputs and outputs of a kernel, with the strides of its launch record."""
-    found = {}
-    for name in (*kernel.program.inputs, *kernel.program.outputs):
-        stored = kernel.program.record.buffers[name].tensor
-        dtype = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32}[stored.dtype]
-        strides = {block.dim: block.stride for block in stored.layout.blocks}  # plain layouts: a block a dimension
-        steps = [strides[dim] for dim in LETTERS[: len(stored.dims)]]
-        made = torch.empty_strided(stored.dims, steps, dtype=dtype, device="cuda")
-        found[name] = made.normal_() / 8
+    asked = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    card, _, driver = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip().partition(", ")
+    libraries = {"torch": torch.__version__, "cudnn": torch.backends.cudnn.version(), "cuda": torch.version.cuda}
+    found = {"card": card, "driver": driver, **libraries, "date": date.today().isoformat()}
+    console.print(", ".join(f"{name} {value}" for name, value in found.items()))
     return found
 
 
-def _peer(problem: Any, given: dict[str, Any], torch: Any) -> Callable[[], object]:
-    """Return a call of cuBLAS or cuDNN for a problem, on the tensors of convgen's kernel."""
-    from convgen.problem.conv import Conv, Direction
-
-    if not isinstance(problem, Conv):
-        return lambda: torch.mm(given["src"], given["wei"], out=given["dst"])
-    given = {name.removeprefix("diff_"): tensor for name, tensor in given.items()}
-    spatial = problem.axes[-(problem.ndims - 2) :]
-    strides, pads, dilations = ([getattr(axis, f) for axis in spatial] for f in ("s", "p", "d"))
-    dilations = [1 + d for d in dilations]
-    wei = given["wei"]
-    wei = wei.flatten(0, 1) if problem.has_groups else wei
-    where = strides, pads, dilations
-    if problem.direction.is_forward:
-        return lambda: torch.nn.functional.conv2d(given["src"], wei, None, *where, problem.groups)
-    mask = [problem.direction is Direction.BWD_D, problem.direction is not Direction.BWD_D, False]
-    backward = torch.ops.aten.convolution_backward
-    common = None, *where, False, [0] * len(spatial), problem.groups, mask
-    return lambda: backward(given["dst"], given["src"], wei, *common)
-
-
-def measure(line: str, path: str, torch: Any) -> dict[str, Any]:
-    """Return the medians of a problem: microseconds of both sides, and the ratio of their times."""
-    import convgen as cg
-    from convgen.problem.matmul import parse_problem
-
-    kernel = cg.load(path, device="cuda:0")
-    problem = parse_problem(line.partition(" ")[2])
-    first = _tensors(kernel, torch)
-    count = max(2, -(-_LEAST_BYTES // sum(t.numel() * t.element_size() for t in first.values())))
-    sets = [first, *(_tensors(kernel, torch) for _ in range(min(count, CALLS) - 1))]
-    names = {*kernel.program.inputs, *kernel.program.outputs}
-
-    def ours(given: dict[str, Any]) -> Callable[[], object]:
-        taken = {name: tensor for name, tensor in given.items() if name in names}
-        return lambda: kernel(**taken, stream=torch.cuda.current_stream())
-
-    graphs = {
-        "ours": _graph([ours(given) for given in sets], torch),
-        "peer": _graph([_peer(problem, given, torch) for given in sets], torch),
-    }
-    rounds = [{name: _seconds(graph, torch) for name, graph in graphs.items()} for _ in range(ROUNDS + 1)][1:]
-    found = {name: statistics.median(each[name] for each in rounds) * 1e6 for name in graphs}
-    ratio = statistics.median(each["peer"] / each["ours"] for each in rounds)
-    kernel.unload()
-    return {"ours_us": found["ours"], "peer_us": found["peer"], "ratio": ratio}
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
+def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("lines", nargs="*", metavar="LINE")
-    parser.add_argument("--config", help="the config of every problem; the chooser's by default")
-    parser.add_argument("--write", type=Path, help="JSON of all figures")
-    parser.add_argument("--processes", type=int, default=12, help="for generation")
+    parser.add_argument("--parts", default=",".join(PARTS), help="some of %(default)s")
+    parser.add_argument("--config", help="the config of every timed problem; the chooser's by default")
+    parser.add_argument("--write", type=Path, metavar="FILE", help="JSON of all figures; keeps those of other parts")
+    parser.add_argument("--record", action="store_true", help="record results of instructions in tests/data/silicon")
+    parser.add_argument("--processes", type=int, default=12, help="for generation and checks")
+    parser.add_argument("--checked", type=Path, help=argparse.SUPPRESS)  # under compute-sanitizer
     asked = parser.parse_args(arguments)
-    lines, console, rows = tuple(asked.lines or LINES), Console(), []
-    with tempfile.TemporaryDirectory() as folder:
-        with ProcessPoolExecutor(asked.processes, mp_context=get_context("spawn")) as pool:
-            count = len(lines)
-            codes = list(
-                track(pool.map(generate, lines, [asked.config] * count, [folder] * count), "generate", total=count)
-            )
-        import torch
-
-        torch.backends.cudnn.benchmark = True
-        table = Table("problem", "convgen us", "peer us", "peer / convgen", "config")
-        for line, (path, config) in zip(lines, codes):
-            row = {"problem": line, "config": config} | (measure(line, path, torch) if path else {"refused": config})
-            rows.append(row)
-            figures = [f"{row[name]:.2f}" if name in row else "-" for name in ("ours_us", "peer_us", "ratio")]
-            table.add_row(line, *figures, config)
-    console.print(table, soft_wrap=True)
-    if asked.write:
-        device = torch.cuda.get_device_properties(0)
-        where = {"device": device.name, "torch": torch.__version__, "cudnn": torch.backends.cudnn.version()}
-        asked.write.write_text(json.dumps({"where": where, "rows": rows}, indent=1) + "\n")
+    if asked.checked:
+        cuda_checks.run_checked(cuda_times.TARGET, asked.checked, lambda line: print(line, flush=True))
+        return 0
+    try:
+        device = open_device(cuda_checks.DEVICE)
+    except ConvgenError as error:
+        print(f"no GPU, nothing to run: {error}")
+        return 0
+    if device.arch != cuda_times.TARGET:
+        print(f"given a GPU of {device.arch}, wanted one of {cuda_times.TARGET}, for which results are recorded")
+        return 2
+    console, parts = Console(), asked.parts.split(",")
+    found: dict[str, Any] = json.loads(asked.write.read_text()) if asked.write and asked.write.exists() else {}
+    found["where"] = where(console)
+    wrong = False
+    for part in parts:
+        begin = perf_counter()
+        if part == "instructions":
+            found[part] = cuda_checks.instructions(record=asked.record)
+            wrong |= bool(found[part]["differ"])
+            console.print(found[part])
+        elif part == "problems":
+            for name, cases in (("listed", cuda_checks.listed()), ("drawn", cuda_checks.drawn())):
+                rows = cuda_checks.check_all(cuda_times.TARGET, cases, name, asked.processes)
+                found[name] = cuda_checks.summary(rows)
+                wrong |= any(row["device"] not in ("exact", "refused") for row in found[name]["other"])
+                console.print(name, found[name])
+        elif part == "sanitizer":
+            if not shutil.which("compute-sanitizer"):
+                console.print("no compute-sanitizer on PATH: part sanitizer is left out")
+                continue
+            cases = cuda_checks.drawn()
+            cases = cases[:: len(cases) // _SANITIZED][:_SANITIZED]
+            found[part] = cuda_checks.sanitize(Path(__file__), cases, asked.processes)
+            wrong |= any(row["errors"] for row in found[part].values())
+            console.print(found[part])
+        elif part == "times":
+            found[part] = cuda_times.times(asked.lines or cuda_times.LINES, asked.config, asked.processes)
+            console.print(cuda_times.table(found[part]), soft_wrap=True)
+        else:
+            parser.error(f"given --parts {part}, wanted some of {', '.join(PARTS)}")
+        found.setdefault("seconds", {})[part] = round(perf_counter() - begin)
+        if asked.write:  # after each part: a later one may take too long
+            asked.write.write_text(json.dumps(found, indent=1) + "\n")
+    return int(wrong)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

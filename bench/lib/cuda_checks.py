@@ -1,0 +1,173 @@
+"""Checks on a GPU: instructions against recorded results, problems against the reference, and compute-sanitizer."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import get_context
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from lib import ptx_vectors
+from rich.progress import track
+
+from convgen.ir.error import ConvgenError
+
+DEVICE = "cuda:0"
+TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
+_DATA = Path(__file__).parents[2] / "tests" / "data"
+LISTED = _DATA / "problems" / "resnet_and_others.txt"
+DRAWN = _DATA / "silicon" / "problems.txt"
+RECORDED = _DATA / "silicon" / "instructions.npz"
+_DIRECTIONS = ("FWD_B", "BWD_D", "BWD_WB")
+_TILES = 8  #: result tiles of a listed problem that are compared
+_SIMULATED = 1  #: result tiles of a problem that run on the simulator, too
+_ROWS_A_PROCESS = 40  #: problems, after which a process is replaced: a context may fail without a word
+
+Case = tuple[str, str, int | None]  #: line, config or "", tiles to compare or None for all
+
+
+def listed() -> list[Case]:
+    """Return each layer of tests/data/problems in three directions with inputs of f16."""
+    lines = (line.strip() for line in LISTED.read_text().splitlines())
+    layers = [line for line in lines if line and not line.startswith("#")]
+    return [(f"conv --dt=f16 --dir={each} {layer}", "", _TILES) for layer in layers for each in _DIRECTIONS]
+
+
+def drawn() -> list[Case]:
+    """Return the random problems of tests/data/silicon, some with a config."""
+    rows = (line.partition(" | ") for line in DRAWN.read_text().splitlines())
+    return [(line, config.strip(), None) for line, _, config in rows]
+
+
+def check(target: str, case: Case, *, simulated: bool = True) -> dict[str, Any]:
+    """Return the outcome of a problem on the device, and of a few tiles on the simulator: a row of the JSON."""
+    from convgen import driver  # in a process of its own
+    from convgen.device.devices import open_device
+    from convgen.device.executor import Executor
+    from convgen.problem.matmul import parse_problem
+    from convgen.run import verdict
+
+    line, config, tiles = case
+    row: dict[str, Any] = {"problem": line, "config": config}
+    begin = perf_counter()
+    try:
+        problem = parse_problem(line)
+        code = driver.compile(driver.build(problem, target, config=config or None))
+    except ConvgenError as error:
+        return row | {"device": "refused", "why": str(error)}
+    try:
+        outcome = verdict.run(code, groups=tiles, on=Executor(open_device(DEVICE)))
+        row |= {"config": str(code.config or ""), "device": _verdict(outcome), "checked": outcome.checked}
+        if simulated:
+            row["simulator"] = _verdict(verdict.run(code, groups=_SIMULATED))
+    except ConvgenError as error:
+        row |= {"device": row.get("device", "error"), "simulator": "error", "why": str(error)}
+    return row | {"seconds": round(perf_counter() - begin, 2)}
+
+
+def _verdict(outcome: Any) -> str:
+    return "exact" if outcome.passed else f"{outcome.mismatches} mismatches, {len(outcome.findings)} findings"
+
+
+def check_all(target: str, cases: Sequence[Case], what: str, processes: int) -> list[dict[str, Any]]:
+    """Return a row for each problem; one that ends its process has the row of an error."""
+    rows = []
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn"), max_tasks_per_child=_ROWS_A_PROCESS) as pool:
+        tasks = [(case, pool.submit(check, target, case)) for case in cases]
+        for case, task in track(tasks, what):
+            try:
+                rows.append(task.result())
+            except BrokenProcessPool as error:
+                rows.append({"problem": case[0], "config": case[1], "device": "error", "why": str(error)})
+    return rows
+
+
+def summary(rows: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """Return counts of outcomes on the device and on the simulator, and all rows that are not exact on both."""
+    all_rows = list(rows)
+    bad = [row for row in all_rows if (row["device"], row.get("simulator", "exact")) != ("exact", "exact")]
+    counts = {name: dict(Counter(row.get(name, "not run") for row in all_rows)) for name in ("device", "simulator")}
+    return {
+        "problems": len(all_rows),
+        **counts,
+        "outputs": sum(row.get("checked", 0) for row in all_rows),
+        "other": bad,
+    }
+
+
+# ---------------------------------------------------------------- instructions
+
+
+def on_device() -> npt.NDArray[np.uint8]:
+    """Return the results of all cases of `ptx_vectors` on the GPU."""
+    from convgen.device.devices import open_device
+    from convgen.device.executor import Executor
+
+    return ptx_vectors.results(Executor(open_device(DEVICE)).execute, list(ptx_vectors.cases()))
+
+
+def instructions(*, record: bool) -> dict[str, Any]:
+    """Return how many cases have other results on this GPU than recorded ones; or `record` them."""
+    found = on_device()
+    if record:
+        np.savez_compressed(RECORDED, results=found)
+    cases = list(ptx_vectors.cases())
+    sizes = [ptx_vectors.LANES * ptx_vectors.result_bytes(case.form) for case in cases]
+    ends = np.cumsum(sizes)
+    known = np.load(RECORDED)["results"]
+    names = {case.form.text for case, size, end in zip(cases, sizes, ends) if (found != known)[end - size : end].any()}
+    return {"forms": len(ptx_vectors.FORMS), "cases": len(cases), "differ": sorted(names)}
+
+
+# ---------------------------------------------------------------- compute-sanitizer
+
+
+def sanitize(script: Path, cases: Sequence[Case], processes: int) -> dict[str, Any]:
+    """Return, for each tool of compute-sanitizer, the errors it reports on problems that run under it.
+
+    `script` is called as `script --checked FILE...` and runs the problems of a file.
+    """
+    from tempfile import TemporaryDirectory
+
+    shares = max(1, processes // len(TOOLS))
+    with TemporaryDirectory() as folder:
+        files = [Path(folder) / f"{share}.txt" for share in range(shares)]
+        for share, file in enumerate(files):
+            file.write_text("".join(f"{line} | {config}\n" for line, config, _ in cases[share::shares]))
+        running = {
+            (tool, file): subprocess.Popen(
+                ["compute-sanitizer", "--tool", tool, sys.executable, str(script), "--checked", str(file)],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+            for tool in TOOLS
+            for file in files
+        }
+        found: dict[str, Any] = {tool: {"problems": 0, "errors": 0, "text": []} for tool in TOOLS}
+        for (tool, _), process in track(running.items(), "compute-sanitizer"):
+            text, _ = process.communicate()
+            row = found[tool]
+            row["problems"] += len(re.findall("^exact ", text, re.M))
+            total = re.search(r"(?:ERROR SUMMARY: |RACECHECK SUMMARY: )(\d+)", text)
+            row["errors"] += int(total[1]) if total else 1
+            if not total or int(total[1]):
+                row["text"] += text.splitlines()[:20]
+    return found
+
+
+def run_checked(target: str, file: Path, say: Callable[[str], None]) -> None:
+    """Run the problems of a file on the device, for `sanitize`."""
+    for line in file.read_text().splitlines():
+        problem, _, config = line.partition(" | ")
+        row = check(target, (problem, config, 1), simulated=False)
+        say(f"{row['device']} {problem}")

@@ -1,0 +1,178 @@
+"""Times of convgen's kernels beside cuDNN's and cuBLAS's on one GPU, in one process and taking turns.
+
+Tensors hold random numbers and have channels last. Calls rotate among input sets that are larger together than twice
+the L2, in CUDA graphs; a round replays each competitor's graph once, and a row holds the medians of nine rounds and of
+their ratios. Kernels of both sides only: nothing on the host is timed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import statistics
+import tempfile
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+from rich.progress import track
+from rich.table import Table
+
+from convgen.ir.error import ConvgenError
+from convgen.ir.layout.tags import LETTERS
+
+TARGET = "sm_90"
+ROUNDS = 9
+CALLS = 20  #: of a graph
+_LEAST_BYTES = 1 << 27  #: bytes of all input sets together: twice the L2 of an H200
+
+CONVOLUTIONS = (
+    "ic64ih56oc64oh56kh3ph1",
+    "ic128ih56oc128oh28kh3sh2ph1",
+    "ic256ih56oc64oh56kh1",
+    "ic64ih56oc256oh56kh1",
+    "ic256ih14oc256oh14kh3ph1",
+    "ic512ih7oc512oh7kh3ph1",
+    "ic3ih224oc64oh112kh7sh2ph3",
+    "g96ic96ih56oc96oh56kh7ph3",
+    "g384ic384ih14oc384oh14kh7ph3",
+)
+GEMMS = ("2048x2048:2048x2048", "4096x4096:4096x4096", "8192x8192:8192x8192", "4864x4160:4160x8192")
+LINES = (
+    *(f"gemm --dt=f16 --wtag=ba {shape}" for shape in GEMMS),
+    *(
+        f"conv --dt=f16 --dir={direction} --stag=axb --wtag=axb --dtag=axb mb{mb}{shape}"
+        for shape in CONVOLUTIONS
+        for mb in (32, 128)
+        for direction in ("FWD_D", "BWD_D", "BWD_W")
+    ),
+)
+
+
+def generate(line: str, config: str | None, folder: str) -> tuple[str, str]:
+    """Write the code for a problem; return its path and config, or "" and the reason of a refusal."""
+    from convgen import driver  # in a process of its own
+    from convgen.backends import target as targets
+    from convgen.problem.matmul import parse_problem
+    from convgen.run.files import write_code
+
+    _, _, words = line.partition(" ")
+    try:
+        code = driver.compile(driver.build(parse_problem(words), TARGET, config=config))
+    except ConvgenError as error:
+        return "", str(error)
+    stem = Path(folder) / hashlib.sha256(line.encode()).hexdigest()[:16]
+    family = targets.get(TARGET).family
+    write_code(code, str(stem), family.text_suffix, family.object_suffix)
+    return f"{stem}.launch.json", code.config
+
+
+def _seconds(graph: Any, torch: Any) -> float:
+    first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    first.record()
+    graph.replay()
+    last.record()
+    last.synchronize()
+    return float(first.elapsed_time(last)) * 1e-3 / CALLS
+
+
+def _graph(calls: Sequence[Callable[[], object]], torch: Any) -> Any:
+    """Return a graph of `CALLS` calls that rotate among input sets, after a warm-up outside it."""
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        for call in (*calls, *calls):
+            call()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        for number in range(CALLS):
+            calls[number % len(calls)]()
+    return graph
+
+
+def _tensors(kernel: Any, torch: Any) -> dict[str, Any]:
+    """Return fresh random tensors for all inputs and outputs of a kernel, with the strides of its launch record."""
+    found = {}
+    for name in (*kernel.program.inputs, *kernel.program.outputs):
+        stored = kernel.program.record.buffers[name].tensor
+        dtype = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32}[stored.dtype]
+        strides = {block.dim: block.stride for block in stored.layout.blocks}  # plain layouts: a block a dimension
+        steps = [strides[dim] for dim in LETTERS[: len(stored.dims)]]
+        made = torch.empty_strided(stored.dims, steps, dtype=dtype, device="cuda")
+        found[name] = made.normal_() / 8
+    return found
+
+
+def _peer(problem: Any, given: dict[str, Any], torch: Any) -> Callable[[], object]:
+    """Return a call of cuBLAS or cuDNN for a problem, on the tensors of convgen's kernel."""
+    from convgen.problem.conv import Conv, Direction
+
+    if not isinstance(problem, Conv):
+        return lambda: torch.mm(given["src"], given["wei"], out=given["dst"])
+    given = {name.removeprefix("diff_"): tensor for name, tensor in given.items()}
+    spatial = problem.axes[-(problem.ndims - 2) :]
+    strides, pads, dilations = ([getattr(axis, f) for axis in spatial] for f in ("s", "p", "d"))
+    dilations = [1 + d for d in dilations]
+    wei = given["wei"]
+    wei = wei.flatten(0, 1) if problem.has_groups else wei
+    where = strides, pads, dilations
+    if problem.direction.is_forward:
+        return lambda: torch.nn.functional.conv2d(given["src"], wei, None, *where, problem.groups)
+    mask = [problem.direction is Direction.BWD_D, problem.direction is not Direction.BWD_D, False]
+    backward = torch.ops.aten.convolution_backward
+    common = None, *where, False, [0] * len(spatial), problem.groups, mask
+    return lambda: backward(given["dst"], given["src"], wei, *common)
+
+
+def measure(line: str, path: str, torch: Any) -> dict[str, Any]:
+    """Return the medians of a problem: microseconds of both sides, and the ratio of their times."""
+    import convgen as cg
+    from convgen.problem.matmul import parse_problem
+
+    kernel = cg.load(path, device="cuda:0")
+    problem = parse_problem(line.partition(" ")[2])
+    first = _tensors(kernel, torch)
+    count = max(2, -(-_LEAST_BYTES // sum(t.numel() * t.element_size() for t in first.values())))
+    sets = [first, *(_tensors(kernel, torch) for _ in range(min(count, CALLS) - 1))]
+    names = {*kernel.program.inputs, *kernel.program.outputs}
+
+    def ours(given: dict[str, Any]) -> Callable[[], object]:
+        taken = {name: tensor for name, tensor in given.items() if name in names}
+        return lambda: kernel(**taken, stream=torch.cuda.current_stream())
+
+    graphs = {
+        "ours": _graph([ours(given) for given in sets], torch),
+        "peer": _graph([_peer(problem, given, torch) for given in sets], torch),
+    }
+    rounds = [{name: _seconds(graph, torch) for name, graph in graphs.items()} for _ in range(ROUNDS + 1)][1:]
+    found = {name: statistics.median(each[name] for each in rounds) * 1e6 for name in graphs}
+    ratio = statistics.median(each["peer"] / each["ours"] for each in rounds)
+    kernel.unload()
+    return {"ours_us": found["ours"], "peer_us": found["peer"], "ratio": ratio}
+
+
+def times(lines: Sequence[str], config: str | None, processes: int) -> list[dict[str, Any]]:
+    """Return a row for each problem: its config and microseconds, or the reason of a refusal."""
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+            count = len(lines)
+            made = pool.map(generate, lines, [config] * count, [folder] * count)
+            codes = list(track(made, "generate", total=count))
+        import torch
+
+        torch.backends.cudnn.benchmark = True
+        for line, (path, chosen) in track(list(zip(lines, codes)), "measure"):
+            figures = measure(line, path, torch) if path else {"refused": chosen}
+            rows.append({"problem": line, "config": chosen if path else ""} | figures)
+    return rows
+
+
+def table(rows: Sequence[dict[str, Any]]) -> Table:
+    """Return the rows as a table for a terminal."""
+    shown = Table("problem", "convgen us", "peer us", "peer / convgen", "config")
+    for row in rows:
+        figures = [f"{row[name]:.2f}" if name in row else "-" for name in ("ours_us", "peer_us", "ratio")]
+        shown.add_row(row["problem"], *figures, row["config"] or row["refused"])
+    return shown
