@@ -15,7 +15,7 @@ from convgen.ir import expr as x
 from convgen.ir import floats
 from convgen.ir.error import Unsupported
 from convgen.ir.expr import Expr
-from convgen.ir.types import Type, bf16, bool_, f16, f32
+from convgen.ir.types import Type, bf16, bool_, f16, f32, f64
 
 #: Operation -> mnemonic on integers, on floats; "" where there is none.
 OPERATIONS: Mapping[type[Expr], tuple[str, str]] = {
@@ -128,9 +128,22 @@ def _from_integer(out: Writer, of: Type, to: Type, element: str) -> str:
         return out.op(f"cvt.rn.{to.name}.{wide}", element, kind="rd" if to.bits == 64 else "r")
     if to is f16:
         return out.op("cvt.u32.u16", out.op(f"cvt.rn.f16.{wide}", element, kind="h"))
-    if to is bf16 and of.bits <= 16:  # which f32 holds
-        return _between_floats(out, f32, bf16, _from_integer(out, of, f32, element), saturate=False)
-    raise Unsupported(f"given a conversion from {of} to {to}, wanted one to f16, f32 or f64")
+    if to is bf16:
+        single = _from_integer(out, of, f32, element) if of.bits <= 16 else _single_odd(out, wide, element)
+        return _between_floats(out, f32, bf16, single, saturate=False)
+    raise Unsupported(f"given a conversion from {of} to {to}, wanted one to f16, bf16, f32 or f64")
+
+
+def _single_odd(out: Writer, of: str, element: str) -> str:
+    """Return a number of PTX type `of` as f32, rounded to odd, so that rounding again rounds once.
+
+    An f32 that was cut toward zero and differs from the number gets its last bit set.
+    """
+    single = out.op(f"cvt.rz.f32.{of}", element)
+    back = "cvt.f64.f32" if of == "f64" else f"cvt.rzi.{of}.f32"
+    again = out.op(back, single, kind="rd" if of.endswith("64") else "r")
+    differs = out.op(f"setp.ne.{of}", again, element, kind="p")
+    return out.op("selp.b32", out.op("or.b32", single, "1"), single, differs)
 
 
 def _between_floats(out: Writer, of: Type, to: Type, element: str, *, saturate: bool) -> str:
@@ -146,6 +159,8 @@ def _between_floats(out: Writer, of: Type, to: Type, element: str, *, saturate: 
     if to.bits >= 32:
         rounding = "cvt.rn" if to.bits < of.bits else "cvt"
         return out.op(f"{rounding}.{to.name}.{of.name}", element, kind="rd" if to.bits == 64 else "r")
+    if of is f64 and to is bf16:
+        return _between_floats(out, f32, bf16, _single_odd(out, "f64", element), saturate=saturate)
     if to not in (f16, bf16):
         raise Unsupported(f"given a conversion from {of} to {to}, wanted one to f16, bf16, f32 or f64")
     if saturate:

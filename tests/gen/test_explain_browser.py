@@ -168,7 +168,8 @@ def test_a_click_pins_a_line_and_shows_where_it_comes_from(browser: Any, made: t
         row, elsewhere = rows[len(rows) // 2], rows[len(rows) // 2 + 1]
         line = row.get_attribute("data-l")
         browser.execute_script("arguments[0].scrollTop = 0", opposite)
-        browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", row)
+        browser.execute_script("arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})", row)
+        browser.execute_async_script("requestAnimationFrame(() => requestAnimationFrame(arguments[0]))")
         webdriver.ActionChains(browser).move_to_element(row).click().move_to_element(elsewhere).perform()
         lit = browser.find_elements("css selector", "tr.with")
         assert {other.get_attribute("data-l") for other in lit} == {line}

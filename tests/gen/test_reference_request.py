@@ -357,6 +357,6 @@ def test_a_wrong_conclusion_of_the_planner_is_noticed(
         with pytest.raises(VerifyError, match=notices):
             verdict.run(code)
         if broken is _wrong_strides:  # and where the record does not tell of it
-            patch.setattr(verdict, "_lie_alike", lambda *_: True)
+            patch.setattr(verdict, "_same_placement", lambda *_: True)
             assert verdict.run(code).mismatches
     tensors._layout.cache_clear()
