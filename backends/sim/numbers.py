@@ -206,6 +206,7 @@ def fma_f64(a: Array, b: Array, c: Array) -> Array:
     result = np.asarray(high + _to_odd(*_two_sum(rest, tail)))
     plain = ~np.isfinite(x) | ~np.isfinite(y) | ~np.isfinite(z) | (x == 0) | (y == 0)
     result = np.where(plain, x * y + z, result)
+    result = np.where(np.isfinite(x) & np.isfinite(y) & np.isinf(z), z, result)  # x * y may overflow the other way
     safe = np.ones(x.shape, np.bool_)
     for value in (x, y, z):
         safe &= (value == 0) | ((np.abs(value) > 2.0**-450) & (np.abs(value) < 2.0**450))

@@ -4,15 +4,16 @@ Fragments, with g = lane / 4, t = lane % 4 and e elements in a register: element
 (g + 8 (i % 2), t e + j + 4 e (i / 2)), or (g, t e + j + 4 e i) for 8 rows; of B (t e + j + 4 e i, g); number i of C
 and D is (g + 8 (i / 2), 2 t + i % 2).
 
-Sums of f16, bf16 and tf32 are as measured on H200: the products of an instruction and C are aligned to the greatest
-exponent with two bits below the 24 of f32, cut toward zero, and the sum is cut toward zero to f32. PTX leaves order
-and rounding open.
+Sums of f16, bf16, tf32 and 8-bit floats are as recorded on an H200 (tests/data/silicon; PTX leaves order and rounding
+open): the exponent of a product is the sum of its factors' exponents, and subnormal factors have the least one of their
+format. All products of an instruction and C are aligned to the greatest exponent with 25 bits below it and cut toward
+zero; their sum is cut toward zero to f32.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 
@@ -40,6 +41,7 @@ _SHAPES: Mapping[str, frozenset[tuple[int, int, int]]] = {  # by the type of A
     "e5m2": frozenset({(16, 8, 16), (16, 8, 32)}),
 }
 _BELOW = 25  #: bits below the greatest exponent that a sum keeps
+_NO_TERM = -1000  #: exponent of a product that is zero, which aligns nothing
 _EXACT = float(1 << 24)
 
 
@@ -139,7 +141,7 @@ def _product(instruction: Instruction, context: Context) -> Step:
     reads_b = [source(context, instruction, o, f"b{width}") for o in b_items]
     reads_c = [source(context, instruction, o, result_bits) for o in c_items]
     poisoned = [numbers_of(*items) for items in (a_items, b_items, c_items)]
-    multiply = _multiplier(instruction, a_type, d_type)
+    multiply = _multiplier(instruction, a_type, b_type, d_type)
     where = accumulator(m)
     step = Step(instruction, "mma", lambda g: None, aligned=True)
 
@@ -240,15 +242,14 @@ def _spread_poison(
 _Multiply = Callable[[Array, Array, Array], Array]
 
 
-def _multiplier(instruction: Instruction, a_type: str, d_type: str) -> _Multiply:
+def _multiplier(instruction: Instruction, a_type: str, b_type: str, d_type: str) -> _Multiply:
     if a_type == "f64":
         return _sum_f64
     if TYPES[a_type].kind != "f":
         saturates = instruction.has("satfinite")
         return lambda a, b, c: _sum_integers(a, b, c, saturates=saturates)
-    if a_type in ("e4m3", "e5m2"):
-        return _sum_emulated
-    return _sum_aligned
+    least = FORMATS[a_type].least, FORMATS[b_type].least
+    return partial(_sum_emulated if a_type in ("e4m3", "e5m2") else _sum_aligned, least=least)
 
 
 def _sum_f64(a: Array, b: Array, c: Array) -> Array:
@@ -275,37 +276,46 @@ def _is_exact(a: Array, b: Array, c: Array) -> bool:
     return bound < _EXACT and all(bool((np.trunc(value) == value).all()) for value in (a, b, c))
 
 
-def _sum_aligned(a: Array, b: Array, c: Array) -> Array:
-    """Return C + A B with products and C aligned, cut, summed and cut to f32."""
+def _sum_aligned(a: Array, b: Array, c: Array, *, least: tuple[int, int]) -> Array:
+    """Return C + A B in f32; `least` are the least exponents of normal numbers of A's and B's formats."""
     if _is_exact(a, b, c):
         plain: Array = (np.matmul(a, b) + c).astype(np.float32)
         return plain
-    return _aligned(a, b, c.astype(np.float64)).astype(np.float32)
-
-
-def _aligned(a: Array, b: Array, c: Array) -> Array:
     with np.errstate(all="ignore"):
-        products = a.astype(np.float64)[:, :, None, :] * np.moveaxis(b.astype(np.float64), 1, 2)[:, None, :, :]
+        a, b, c = a.astype(np.float64), np.moveaxis(b.astype(np.float64), 1, 2), c.astype(np.float64)
+        products = a[:, :, None, :] * b[:, None, :, :]
+        exponents = _exponents(a, least[0])[:, :, None, :] + _exponents(b, least[1])[:, None, :, :]
         terms = np.concatenate((products, c[..., None]), axis=3)
+        exponents = np.concatenate((exponents, _exponents(c, FORMATS["f32"].least)[..., None]), axis=3)
+        unit = np.where(terms == 0, _NO_TERM, exponents).max(axis=3) - _BELOW
         fine = np.isfinite(terms).all(axis=3)
-        safe = np.where(np.isfinite(terms), terms, 0.0)
-        exponent = np.where(safe == 0, -400, np.frexp(safe)[1] - 1).max(axis=3)
-        unit = np.maximum(exponent, -300) - _BELOW
-        cut = np.trunc(np.ldexp(safe, -unit[..., None])).sum(axis=3)
-        total = rounded(np.ldexp(cut, unit), FORMATS["f32"], "rz")
-        return np.where(fine, total, terms.sum(axis=3))
+        cut = np.trunc(np.ldexp(np.where(np.isfinite(terms), terms, 0.0), -unit[..., None])).sum(axis=3)
+        return np.where(fine, _cut(np.ldexp(cut, unit)), terms.sum(axis=3)).astype(np.float32)
 
 
-def _sum_emulated(a: Array, b: Array, c: Array) -> Array:
-    """Return C + A B of 8-bit floats: products summed as f16 products are, then added to C in f32.
+def _exponents(numbers: Array, least: int) -> Array:
+    """Return the exponents of numbers of a format; subnormal ones have that of the least normal number."""
+    return np.maximum(np.frexp(np.where(np.isfinite(numbers), numbers, 0.0))[1] - 1, least)
 
-    H200 emulates mma.sync of e4m3 and e5m2 so: 2^24 + 3 gives 2^24 + 4.
+
+def _cut(total: Array) -> Array:
+    """Cut f64 numbers toward zero to f32; too large ones become infinite."""
+    beyond = np.abs(total) >= 2.0 * (1 << 127)
+    return np.where(beyond, np.copysign(np.inf, total), rounded(total, FORMATS["f32"], "rz"))
+
+
+def _sum_emulated(a: Array, b: Array, c: Array, *, least: tuple[int, int]) -> Array:
+    """Return C + A B of 8-bit floats as sm_90 emulates it.
+
+    Products with k % 4 below 2 (two elements of each register) are summed as f16 products are, the others onto that
+    sum, which is then added to C in f32.
     """
-    if _is_exact(a, b, c):
-        plain: Array = (np.matmul(a, b) + c).astype(np.float32)
-        return plain
-    products = _aligned(a, b, np.zeros(c.shape)).astype(np.float32)
-    result: Array = (products + c).astype(np.float32)
+    total = np.zeros(c.shape, np.float32)
+    for of_first in (True, False):
+        taken = np.arange(a.shape[2]) % 4 < 2
+        taken = taken if of_first else ~taken
+        total = _sum_aligned(a[:, :, taken], b[:, taken, :], total, least=least)
+    result: Array = (total + c.astype(np.float32)).astype(np.float32)
     return result
 
 

@@ -1,0 +1,78 @@
+"""The simulator's results equal those that an H200 gave (tests/data/silicon, `bench/silicon.py --record`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from lib import ptx_vectors
+from lib.ptx_vectors import Case, Form
+
+from convgen.backends.nvidia.sim import simulate
+
+Words = npt.NDArray[Any]
+_RECORDED = Path(__file__).parents[3] / "data" / "silicon" / "instructions.npz"
+_FLOATS = {"f32": np.float32, "f64": np.float64, "tf32": np.float32}
+CASES = tuple(ptx_vectors.cases())
+
+
+@pytest.fixture(scope="module")
+def recorded() -> dict[Case, Words]:
+    """Return each case's results on the GPU, [lanes, bytes]."""
+    found, at = np.load(_RECORDED)["results"], 0
+    result = {}
+    for case in CASES:
+        size = ptx_vectors.LANES * ptx_vectors.result_bytes(case.form)
+        result[case] = found[at : at + size].reshape(ptx_vectors.LANES, -1)
+        at += size
+    assert at == len(found)
+    return result
+
+
+def numbers(form: Form, results: Words) -> Words | None:
+    """Return results as floats; None for integers and packed halves."""
+    kind = form.result[0] if form.result[0] in _FLOATS else "tf32" if form.text.startswith("cvt.rna.tf32") else None
+    return None if kind is None else np.ascontiguousarray(results).view(_FLOATS[kind])
+
+
+def differ(form: Form, ours: Words, theirs: Words) -> Words:
+    """Return which lanes differ: in bits, except NaNs of any payload, or by more than the stated bound."""
+    a, b = numbers(form, ours), numbers(form, theirs)
+    if a is None or b is None:
+        return np.asarray((ours != theirs).any(axis=1))
+    same = (a.view(f"u{a.itemsize}") == b.view(f"u{b.itemsize}")) | (np.isnan(a) & np.isnan(b))
+    if form.bound:
+        ulp = np.spacing(np.abs(np.where(np.isfinite(a), a, 0)))
+        with np.errstate(all="ignore"):
+            same |= np.abs(a.astype(np.float64) - b) <= (form.bound + 0.5) * ulp  # ours is rounded correctly
+    return np.asarray(~same.all(axis=1))
+
+
+def by_form() -> Iterator[tuple[Form, list[Case]]]:
+    for form in ptx_vectors.FORMS:
+        yield form, [case for case in CASES if case.form is form]
+
+
+def test_random_instructions_give_what_an_h200_gave(recorded: dict[Case, Words]) -> None:
+    assert len(CASES) >= 2000
+    results = ptx_vectors.results(simulate, CASES)
+    at, wrong = 0, []
+    for case in CASES:
+        theirs = recorded[case]
+        ours = results[at : at + theirs.size].reshape(theirs.shape)
+        at += theirs.size
+        if (lanes := differ(case.form, ours, theirs)).any():
+            wrong.append(f"{case.name}: lanes {np.nonzero(lanes)[0].tolist()}")
+    assert not wrong, "\n".join(wrong[:20])
+
+
+def test_a_result_that_differs_is_noticed(recorded: dict[Case, Words]) -> None:
+    for form, cases in by_form():
+        for case in cases[:1]:
+            theirs = recorded[case].copy()
+            theirs[3] ^= 0x55
+            assert differ(form, recorded[case], theirs)[3], form.text
