@@ -6,7 +6,7 @@ sets the pace; workgroups run on compute units in rounds. The model ranks config
 
 from __future__ import annotations
 
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from itertools import product
 from typing import Any
 
@@ -14,11 +14,12 @@ import numpy as np
 
 from convgen.backends.tuning import tuning
 from convgen.choose.block_work import BlockWork, Kind
-from convgen.choose.combinations import STAGING, SUBTILES, TILE, VARIANT, Configs, along
+from convgen.choose.combinations import STAGING, SUBTILES, TILE, VARIANT, Configs, along, by_tile
 from convgen.choose.launch_work import Launch, pace
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.mma import MmaAtom, shares
 from convgen.ir.record import fields_of, frozen
+from convgen.passes.messages.direct_copies import divides_columns
 from convgen.plan.config import Config
 from convgen.plan.copies import comes_out_even
 from convgen.plan.registers import Counts, Numbers
@@ -183,6 +184,7 @@ def _bounds(configs: Configs, kind: Kind, atom: MmaAtom, facts: TargetFacts) -> 
     work = BlockWork.of(configs, kind, atom, facts)
     m, n, k, subgroups_m, subgroups_n, subgroups_k = configs.sizes
     fits = work.slot_bytes * configs.of_stagings("slots") <= facts.shared_bytes
+    fits = fits & ((configs.of_stagings("in_registers") > 0) | _divides_columns(configs, kind, atom, facts))
     subtiles = along(SUBTILES, configs.subtiles)
     fits = fits & (m % (subgroups_m * atom.m * subtiles) == 0)
     products = m * n * k * atom.spans // (subgroups_m * subgroups_n * subgroups_k * atom.m * atom.n * atom.k)
@@ -192,6 +194,18 @@ def _bounds(configs: Configs, kind: Kind, atom: MmaAtom, facts: TargetFacts) -> 
     narrow = k // max(1, kind.taps) * atom.elem_bytes < facts.core.global_granule
     fits = fits & ~(narrow & (configs.of_stagings("slots") > 1) & (kind.taps > 0))
     return _Bounds(work, fits)
+
+
+def _divides_columns(configs: Configs, kind: Kind, atom: MmaAtom, facts: TargetFacts) -> Numbers:
+    """Return whether copies without registers divide the columns of inputs that reads transpose."""
+    m, n, _, subgroups_m, subgroups_n, subgroups_k = configs.sizes
+    subgroups = subgroups_m * subgroups_n * subgroups_k
+    divides = partial(divides_columns, elem_bytes=atom.elem_bytes, width=facts.chunk_bytes, lanes=facts.subgroup_size)
+    even: Numbers = np.ones((), bool)
+    for rows, load in zip((m, n), kind.loads):
+        if load.by_reads:
+            even = even & by_tile(lambda rows, subgroups: divides(rows, subgroups=subgroups), rows, subgroups)
+    return even
 
 
 @lru_cache(maxsize=256)

@@ -42,6 +42,15 @@ def places_of(memory: Digits, elem: Type, width: int, lanes: int, subgroups: int
     return Fragment(split.dims, split.digits).merged(Space.REGISTER)
 
 
+def divides_columns(rows: int, elem_bytes: int, width: int, lanes: int, subgroups: int) -> bool:
+    """Return whether columns of `rows` elements begin at the same lanes of all messages, as `places_of` needs."""
+    chunks = rows * elem_bytes // width
+    if lanes % chunks == 0:
+        return True
+    turns, rest = divmod(chunks, lanes)
+    return rest == 0 and (turns % subgroups == 0 or subgroups % turns == 0)
+
+
 def direct_width(view: LinearView, along: int, elem: Type, chunk: int, facts: TargetFacts) -> int:
     """Return the bytes a lane of the widest direct message for runs along an axis of the view; 0 if there is none."""
     runs = ((w, w // elem.bytes) for w in facts.direct_widths if chunk % w == 0 and w % elem.bytes == 0)
