@@ -36,6 +36,7 @@ class Tuning:
     fragment_sets: tuple[float, float]
     mask_registers: float  #: registers; for each masked load of a K block
     other_registers: int  #: registers; addresses and temporaries
+    copied_registers: float = 1.0  #: registers; for each one with elements of a block in flight, its address included
     tap_registers: int = 0  #: registers; fragments of taps that are read ahead while the only slot is written
 
     # ------------------------------------------------------------ clocks of a block of K
