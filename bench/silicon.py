@@ -4,7 +4,7 @@
     python bench/silicon.py --parts times [--config CONFIG] [LINE ...]
 
 Parts: `instructions` (results of single instructions equal the recorded ones, or `--record` them), `problems` (layers
-of tests/data/problems in three directions and random problems, exact on the GPU and on the simulator), `sanitizer`
+of tests/data/problems in three directions and random problems, all exact), `sanitizer`
 (compute-sanitizer's four tools on 40 of the random problems), `times`. Each LINE is a problem as benchdnn writes it
 (`conv --dt=f16 --dir=FWD_D mb32ic64...`, `gemm --dt=f16 256x256:256x256`).
 """

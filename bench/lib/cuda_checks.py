@@ -6,7 +6,7 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
@@ -20,6 +20,7 @@ from lib import ptx_vectors
 from rich.progress import track
 
 from convgen.ir.error import ConvgenError
+from convgen.problem.conv import Conv
 
 DEVICE = "cuda:0"
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
@@ -29,17 +30,17 @@ DRAWN = _DATA / "silicon" / "problems.txt"
 RECORDED = _DATA / "silicon" / "instructions.npz"
 _DIRECTIONS = ("FWD_B", "BWD_D", "BWD_WB")
 _TILES = 8  #: result tiles of a listed problem that are compared
-_SIMULATED = 1  #: result tiles of a problem that run on the simulator, too
 _ROWS_A_PROCESS = 40  #: problems, after which a process is replaced: a context may fail without a word
 
 Case = tuple[str, str, int | None]  #: line, config or "", tiles to compare or None for all
 
 
 def listed() -> list[Case]:
-    """Return each layer of tests/data/problems in three directions with inputs of f16."""
+    """Return each layer of tests/data/problems in three directions with inputs of f16, one image of each."""
     lines = (line.strip() for line in LISTED.read_text().splitlines())
     layers = [line for line in lines if line and not line.startswith("#")]
-    return [(f"conv --dt=f16 --dir={each} {layer}", "", _TILES) for layer in layers for each in _DIRECTIONS]
+    problems = [Conv.parse(layer, dir=each, dt="f16", mb=1) for layer in layers for each in _DIRECTIONS]
+    return [(str(problem), "", _TILES) for problem in problems]
 
 
 def drawn() -> list[Case]:
@@ -48,8 +49,8 @@ def drawn() -> list[Case]:
     return [(line, config.strip(), None) for line, _, config in rows]
 
 
-def check(target: str, case: Case, *, simulated: bool = True) -> dict[str, Any]:
-    """Return the outcome of a problem on the device, and of a few tiles on the simulator: a row of the JSON."""
+def check(target: str, case: Case) -> dict[str, Any]:
+    """Return the outcome of a problem on the device: a row of the JSON."""
     from convgen import driver  # in a process of its own
     from convgen.device.devices import open_device
     from convgen.device.executor import Executor
@@ -67,10 +68,8 @@ def check(target: str, case: Case, *, simulated: bool = True) -> dict[str, Any]:
     try:
         outcome = verdict.run(code, groups=tiles, on=Executor(open_device(DEVICE)))
         row |= {"config": str(code.config or ""), "device": _verdict(outcome), "checked": outcome.checked}
-        if simulated:
-            row["simulator"] = _verdict(verdict.run(code, groups=_SIMULATED))
     except ConvgenError as error:
-        row |= {"device": row.get("device", "error"), "simulator": "error", "why": str(error)}
+        row |= {"device": "error", "why": str(error)}
     return row | {"seconds": round(perf_counter() - begin, 2)}
 
 
@@ -91,17 +90,12 @@ def check_all(target: str, cases: Sequence[Case], what: str, processes: int) -> 
     return rows
 
 
-def summary(rows: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """Return counts of outcomes on the device and on the simulator, and all rows that are not exact on both."""
-    all_rows = list(rows)
-    bad = [row for row in all_rows if (row["device"], row.get("simulator", "exact")) != ("exact", "exact")]
-    counts = {name: dict(Counter(row.get(name, "not run") for row in all_rows)) for name in ("device", "simulator")}
-    return {
-        "problems": len(all_rows),
-        **counts,
-        "outputs": sum(row.get("checked", 0) for row in all_rows),
-        "other": bad,
-    }
+def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return counts of outcomes and of compared outputs, and all rows that are not exact."""
+    outcomes = dict(Counter(row["device"] for row in rows))
+    outputs = sum(row.get("checked", 0) for row in rows)
+    other = [row for row in rows if row["device"] != "exact"]
+    return {"problems": len(rows), "outcomes": outcomes, "outputs": outputs, "other": other}
 
 
 # ---------------------------------------------------------------- instructions
@@ -169,5 +163,5 @@ def run_checked(target: str, file: Path, say: Callable[[str], None]) -> None:
     """Run the problems of a file on the device, for `sanitize`."""
     for line in file.read_text().splitlines():
         problem, _, config = line.partition(" | ")
-        row = check(target, (problem, config, 1), simulated=False)
+        row = check(target, (problem, config, 1))
         say(f"{row['device']} {problem}")
