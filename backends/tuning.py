@@ -36,7 +36,9 @@ class Tuning:
     fragment_sets: tuple[float, float]
     mask_registers: float  #: registers; for each masked load of a K block
     other_registers: int  #: registers; addresses and temporaries
-    copied_registers: float = 1.0  #: registers; for each one with elements of a block in flight, its address included
+    #: registers; for each one with elements of a block in flight, its address included. Configs that need more than
+    #: there are because of these are not chosen, but taken if given: assemblers may spill
+    copied_registers: float = 1.0
     tap_registers: int = 0  #: registers; fragments of taps that are read ahead while the only slot is written
 
     # ------------------------------------------------------------ clocks of a block of K

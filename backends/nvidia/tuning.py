@@ -19,7 +19,7 @@ _AMPERE = Tuning(
     fragment_sets=(0.5, 0.5),
     mask_registers=1,
     other_registers=32,
-    copied_registers=3,  # by ptxas 13.0, tile 64x64x64: 62 to 126 registers more than direct copies, 32 of them elements
+    copied_registers=3,  # by ptxas 13.0, tile 64x64x64: 62 to 126 more than direct copies, 32 of them elements
 )
 
 TUNING: dict[str, Tuning] = dict.fromkeys(("sm_80", "sm_86", "sm_89", "sm_90", "sm_120"), _AMPERE)

@@ -14,7 +14,7 @@ from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.dispatch import makespan
 from convgen.ir.layout.mma import MmaAtom
 from convgen.ir.layout.turns import Turns
-from convgen.ir.record import frozen
+from convgen.ir.record import evolve, frozen
 from convgen.plan.config import evenly, levels
 from convgen.plan.registers import Numbers, Pipeline
 from convgen.plan.variants.variant import Offer
@@ -141,7 +141,9 @@ class Launch:
     @cached_property
     def registers(self) -> Numbers:
         """Return the registers of a lane."""
-        return self.work.lane_registers.registers(self.k_blocks, self.pipeline, self.facts, by_taps=self.by_taps)
+        lane = self.work.lane_registers
+        lane = evolve(lane, copied=lane.copied * self.tuned.copied_registers)
+        return lane.registers(self.k_blocks, self.pipeline, self.facts, by_taps=self.by_taps)
 
     @cached_property
     def together(self) -> Numbers:

@@ -70,7 +70,7 @@ class LaneRegisters:
         in_flight = np.minimum(loaded_blocks, blocks - 1)
         fragments = np.where(loops & (by_taps | several_slots), overlapped, at_once) * self.fragments
         temporaries = tuned.mask_registers * self.masks + tuned.other_registers + taps_ahead * tuned.tap_registers
-        in_loop = self.sums + fragments + in_flight * self.copied * tuned.copied_registers + temporaries
+        in_loop = self.sums + fragments + in_flight * self.copied + temporaries
         after_loop = self.sums + self.epilogue + tuned.other_registers
         registers: Numbers = np.ceil(np.maximum(in_loop, after_loop))
         return registers.astype(np.int64)
