@@ -12,6 +12,7 @@ from typing import Any, TypeGuard
 
 from convgen.backends.nvidia import element_ops
 from convgen.backends.nvidia.async_copies import waits_of
+from convgen.backends.nvidia.lane_order import warp_barriers
 from convgen.backends.nvidia.ptx import Writer, braces
 from convgen.backends.nvidia.tables import LANES, ROWS, MmaRow
 from convgen.ir import expr as x
@@ -70,7 +71,7 @@ class Selector:
         self.pointers: dict[str, str] = {}
         self.exits: list[tuple[list[Words], str]] = []  #: registers of results, and end label, of the loops around
         self.comment = ""
-        self.waits = waits_of(kernel)
+        self.waits, self.behind_warp_barriers = waits_of(kernel), warp_barriers(kernel)
         written = (s.buffer for s in statements(kernel.body) if isinstance(s, (st.FlatStore, st.Ticket)))
         self.written = {buffer.name for buffer in written}
 
@@ -372,8 +373,12 @@ class Selector:
         handler = _STATEMENTS.get(type(s))
         if handler is None:
             raise Unsupported(f"selection of {type(s).__name__} for {self.kernel.name}")
-        if not isinstance(s, _APART):
+        if not isinstance(s, _APART) or s in self.behind_warp_barriers:
             self._flush()
+        if self.waits is not None and s in self.waits.at_once:
+            self.out.emit("cp.async.wait_all")
+        if s in self.behind_warp_barriers:
+            self.out.emit("bar.warp.sync -1", "lanes see each other's accesses")
         handler(self, s)
 
     def _block(self, s: st.Block) -> None:
@@ -478,6 +483,26 @@ class Selector:
         address, guard, value = self.scalar(s.address), self._guard(s.mask), self.words(s.value)
         self.out.emit(f"{guard}red.global.{name} [{address}], {value[0]}", _remark(s))
 
+    def _ticket(self, s: st.Ticket) -> None:
+        """Take a ticket: lane 0 counts for the subgroup, and the count wraps to 0 after the last ticket.
+
+        PTX ISA, "Memory Consistency Model": `bar.warp.sync` orders the stores of all lanes before the release of lane
+        0, and its acquire before later loads of all lanes; causality order is transitive.
+        """
+        out, pointer = self.out, self.pointers[s.buffer.name]
+        place, turns = out.op("cvt.s64.s32", self.scalar(s.index), kind="rd"), self.scalar(s.turns)
+        address = out.op("mad.lo.s64", place, str(s.buffer.elem.bytes), pointer, kind="rd")
+        most = out.op("sub.s32", turns, "1")
+        first = out.op("setp.eq.u32", self.lane, "0", kind="p")
+        taken = out.op("mov.u32", "0")
+        out.emit("bar.warp.sync -1", "release: order the stores of all lanes before lane 0's ticket")
+        out.emit(f"@{first} atom.acq_rel.gpu.global.inc.u32 {taken}, [{address}], {most}", _remark(s))
+        out.emit("bar.warp.sync -1", "acquire: order lane 0's ticket before the loads of all lanes")
+        self.env[s.var] = [out.op("shfl.sync.idx.b32", taken, "0", "31", "-1", comment=s.var.name)]
+
+    def _acquire(self, _s: st.Acquire) -> None:
+        self.out.emit("fence.acq_rel.gpu", "acquire: see the stores of other workgroups")
+
     def _direct_load(self, s: st.FlatDirectLoad) -> None:
         """Copy by `cp.async`, which fills the bytes behind those that it reads with zeros: all of them without mask."""
         out, address = self.out, self.scalar(s.address)
@@ -489,9 +514,6 @@ class Selector:
         out.emit(f"cp.async.{cache}.shared.global.L2::128B {place}", _remark(s))
 
     def _shared_address(self, s: st.SharedRead | st.SharedWrite) -> str:
-        if self.waits is not None and s in self.waits.at_once:
-            self.out.emit("cp.async.wait_all")
-            self.out.emit("bar.warp.sync -1")
         address = self.out.op("add.u32", self.shared, self.scalar(s.address))
         return f"{address}+{self.kernel.shared_base(s.tile) + s.imm}"
 
@@ -595,6 +617,8 @@ _STATEMENTS: Mapping[type[st.Stmt], Callable[[Selector, Any], None]] = {
     **dict.fromkeys((st.FlatLoad, st.PartialLoad), Selector._flat_load),
     st.FlatStore: Selector._flat_store,
     st.FlatAtomic: Selector._flat_atomic,
+    st.Ticket: Selector._ticket,
+    st.Acquire: Selector._acquire,
     st.FlatDirectLoad: Selector._direct_load,
     **dict.fromkeys((st.SharedRead, *_MATRIX_READS), Selector._shared_read),
     st.SharedWrite: Selector._shared_write,

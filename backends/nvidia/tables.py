@@ -135,6 +135,7 @@ def _facts(name: str, *, shared: int, units: int, warps: int, caches: Caches, ra
         shared_read=_phases(16),
         matrix_reads=_phases(16),
         carried_fragments=False,
+        ordered_lanes=False,  # CUDA C++ Programming Guide, "Independent Thread Scheduling"
         shared_half_read=_phases(8),
         shared_write=_phases(16),
         fused=frozenset(),
@@ -152,6 +153,7 @@ def _facts(name: str, *, shared: int, units: int, warps: int, caches: Caches, ra
         caches=caches,
         tuning=TUNING[name],
         flat=True,
+        tickets=True,  # PTX ISA, "atom": .acq_rel.gpu
         message_alignment=16,
         direct_widths=(16, 8, 4),  # PTX ISA, "cp.async"
         permutes=True,
