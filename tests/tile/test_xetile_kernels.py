@@ -26,7 +26,7 @@ from tests.tile.kernels import gemm
 
 pytestmark = pytest.mark.in_turn(3)
 
-TARGETS = ("gfx942", "gfx950", "xehpc", "xehpg")
+TARGETS = ("gfx942", "gfx950", "xehpc", "xehpg", "sm_90")
 Arrays = dict[str, npt.NDArray[Any]]
 
 
