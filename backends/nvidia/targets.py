@@ -23,7 +23,7 @@ def select_ptx(made: MachineKernel) -> MachineKernel:
     """PTX text on virtual registers; the driver, or ptxas, allocates registers and schedules."""
     kernel = made.kernel
     arguments = tuple((p.name, offset, size) for p, offset, size in kernel_arguments(kernel))
-    writer = Selector(kernel).run()
+    writer = Selector(kernel, made.facts.name).run()
     parameters = [(name, size) for name, _, size in arguments]
     text = kernel_text(kernel.name, parameters, LANES * kernel.subgroups, writer, made.header)
     emitted = Emitted(

@@ -89,7 +89,7 @@ def test_atomic_operations(kind: str, target: str) -> None:
     assert np.array_equal(found, wanted)
 
 
-@pytest.mark.parametrize(("target", "dtype"), [("gfx942", "f32"), ("xehpc", "f64"), ("xehpg", "f64")])
+@pytest.mark.parametrize(("target", "dtype"), [("gfx942", "f32"), ("xehpc", "f64"), ("xehpg", "f64"), ("sm_90", "f32")])
 def test_atomic_operations_that_a_target_lacks(target: str, dtype: str) -> None:
     program = kernels.combine(Tensor((16, 128), dtype), Tensor((4, 129), dtype), kind="max", rows=4)
     with pytest.raises(
