@@ -10,12 +10,13 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from convgen.backends.nvidia.packed import BYTES
 from convgen.backends.nvidia.ptx import Writer
 from convgen.ir import expr as x
 from convgen.ir import floats
 from convgen.ir.error import Unsupported
 from convgen.ir.expr import Expr
-from convgen.ir.types import Type, bf16, bool_, f16, f32, f64
+from convgen.ir.types import Type, bf16, bool_, f8_e4m3, f8_e5m2, f16, f32, f64
 
 #: Operation -> mnemonic on integers, on floats; "" where there is none.
 OPERATIONS: Mapping[type[Expr], tuple[str, str]] = {
@@ -55,6 +56,9 @@ _OF_TWO_TYPES = (floats.Floor, floats.Ceil, floats.Round)  #: mnemonics that nam
 #: Operations that have no form for f16, and are done in f32: their results are rounded once more. All operations on
 #: bf16 are: rounded once more, they are as if rounded once, since f32 has more than twice the bits (docs/ir.md).
 _IN_F32 = (floats.Exp2, floats.Log2, floats.Rcp, floats.Sqrt, floats.Rsqrt, floats.Sin, floats.Cos, x.Div)
+#: Greatest f32 that an 8-bit float's largest value is nearest to, and the code of what lies beyond: NaN, infinity.
+_ROUNDED_DOWN = {f8_e4m3: 464.0, f8_e5m2: float(np.nextafter(np.float32(61440), np.float32(0)))}
+_BEYOND = {f8_e4m3: 0x7F, f8_e5m2: 0x7C}
 _COMPARISONS = (x.Lt, x.Le, x.Eq, x.Ne)
 
 
@@ -161,9 +165,9 @@ def _from_integer(out: Writer, of: Type, to: Type, element: str, *, saturate: bo
         if saturate and max(-of.min, of.max) > to.largest:
             element = _limited(out, of, int(to.largest), element)
         return out.op("cvt.u32.u16", out.op(f"cvt.rn.f16.{_wide(of)}", element, kind="h"))
-    if to is bf16 and of.bits <= 32:
+    if (to is bf16 or to in BYTES) and of.bits <= 32:
         exact = f32 if of.bits <= 16 else f64
-        return convert(out, exact, bf16, _from_integer(out, of, exact, element, saturate=False))
+        return convert(out, exact, to, _from_integer(out, of, exact, element, saturate=False), saturate=saturate)
     raise Unsupported(f"given a conversion from {of} to {to}, wanted one to f16, f32 or f64")
 
 
@@ -174,10 +178,17 @@ def _limited(out: Writer, of: Type, most: int, element: str) -> str:
 
 
 def _between_floats(out: Writer, of: Type, to: Type, element: str, *, saturate: bool) -> str:
-    if of is to:
-        return _clamped(out, to, to.largest, element) if saturate else element
+    if of is to and not saturate:
+        return element
+    if of is to and of.bits >= 32:
+        return _clamped(out, to, to.largest, element)
     if of in (f16, bf16):
         return _between_floats(out, f32, to, _to_single(out, of, element), saturate=saturate)
+    if of in BYTES:
+        half = out.op(f"cvt.rn.f16x2.{BYTES[of]}", out.op("cvt.u16.u32", element, kind="h"))
+        return _between_floats(out, f16, to, half, saturate=saturate)
+    if to in BYTES:
+        return _to_byte(out, to, _to_odd(out, element) if of is f64 else element, saturate=saturate)
     if to.bits < 16:
         raise Unsupported(f"given a conversion from {of} to {to}, wanted one to f16, bf16, f32 or f64")
     if to is f64:
@@ -189,6 +200,16 @@ def _between_floats(out: Writer, of: Type, to: Type, element: str, *, saturate: 
         return out.op("cvt.rn.f32.f64", element)
     single = _to_odd(out, element) if of is f64 else element
     return out.op("cvt.u32.u16", out.op(f"cvt.rn.{to.name}.f32", single, kind="h"))
+
+
+def _to_byte(out: Writer, to: Type, element: str, *, saturate: bool) -> str:
+    """An f32 as an 8-bit float; the instruction saturates, so a cast replaces what lies beyond the largest value."""
+    byte = out.op("cvt.u32.u16", out.op(f"cvt.rn.satfinite.{BYTES[to]}.f32", "0f00000000", element, kind="h"))
+    if saturate:
+        return byte
+    inside = out.op("setp.leu.f32", out.op("abs.f32", element), _literal(f32, _ROUNDED_DOWN[to]), kind="p")
+    sign = out.op("and.b32", byte, "0x80")
+    return out.op("selp.b32", byte, out.op("or.b32", sign, hex(_BEYOND[to])), inside)
 
 
 def _to_single(out: Writer, of: Type, element: str) -> str:

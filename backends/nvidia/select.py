@@ -11,11 +11,11 @@ from itertools import accumulate
 from typing import Any, TypeGuard
 
 from convgen.backends.machine.selection import atomic
-from convgen.backends.nvidia import element_ops
+from convgen.backends.nvidia import element_ops, packed
 from convgen.backends.nvidia.async_copies import waits_of
 from convgen.backends.nvidia.lane_order import warp_barriers
 from convgen.backends.nvidia.ptx import Writer, braces
-from convgen.backends.nvidia.tables import LANES, ROWS, MmaRow
+from convgen.backends.nvidia.tables import BF16_SUMS, LANES, ROWS, MmaRow
 from convgen.ir import expr as x
 from convgen.ir import stmt as st
 from convgen.ir.error import Unsupported
@@ -286,8 +286,10 @@ class Selector:
         return [self.out.op(f"not.{suffix}", a, kind=kind_of(elem)) for a in self.words(e.a)]
 
     def _elementwise(self, e: Any) -> Words:
-        """An operation on each element, by the row of `element_ops`."""
+        """An operation on each word of halves, or on each element by the row of `element_ops`."""
         operands = [getattr(e, name) for name in e.child_fields]
+        if name := packed.operation(type(e), e.type.elem, bf16_sums=self.target in BF16_SUMS):
+            return [self.out.op(name, *words) for words in zip(*(self.words(operand) for operand in operands))]
         columns = [self.elements(operand) for operand in operands]
         of = operands[0].type.elem
         results = [element_ops.apply(self.out, type(e), of, operands) for operands in zip(*columns)]
@@ -298,6 +300,8 @@ class Selector:
         saturates = isinstance(e, x.Saturate)
         if of.is_int and to.is_int and of.bits == to.bits and not saturates:
             return self.words(e.a)
+        if packed.convertible(of, to, saturate=saturates):
+            return packed.convert(self.out, of, to, self.words(e.a), e.type.lanes)
         made = [element_ops.convert(self.out, of, to, each, saturate=saturates) for each in self.elements(e.a)]
         return self.joined(made, to)
 
@@ -322,7 +326,7 @@ class Selector:
         """Multiply step by step along K; a step's fragments are read during the step before."""
         op, row = e.op, ROWS[e.op.atom.name]
         sums, a, b = list(self.words(e.acc)), _Factor(self, e.a), _Factor(self, e.b)
-        per = max(1, 32 // row.elem.bits)
+        per = max(1, 32 // op.atom.a_elem.bits)
         of_a, of_b, of_d = op.atom.a.registers // per, op.atom.b.registers // per, op.atom.d.registers
         multiply = self._by_matrix if isinstance(row, MmaRow) else self._by_lanes
 

@@ -38,8 +38,10 @@ def test_an_atomic_operation(op: str, elem: Type) -> None:
     assert np.array_equal(memory["out"].view(elem.numpy), wanted)
 
 
-@pytest.mark.parametrize(("dt", "mma"), [("f16:f16:f32", "8x16x16"), ("s8:s8:s32", "8x16x32"), ("f64", "8x4x2")])
-def test_slices_add_to_the_result(dt: str, mma: str) -> None:
+@pytest.mark.parametrize(
+    ("dt", "waves"), [("f16:f16:f32", "1x2 mma=8x16x16"), ("s8:s8:s32", "1x2 mma=8x16x32"), ("f64", "2x2 mma=8x4x2")]
+)
+def test_slices_add_to_the_result(dt: str, waves: str) -> None:
     problem = Matmul.parse("48x200:200x40", dt=dt)
-    config = f"tile=32x32x32 waves=1x2 mma={mma} slots=1 slices=3 sum=atomic"
+    config = f"tile=32x32x32 waves={waves} slots=1 slices=3 sum=atomic"
     assert verdict.run(cg.compile(cg.build(problem, target="sm_90", config=config))).passed
