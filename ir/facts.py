@@ -128,6 +128,9 @@ class TargetFacts:
     #: subgroups (2k and 2k + 1 for two) that share an instruction pointer: a branch condition must have one value in
     #: all of them, and matrix instructions may span them (`MmaAtom.spans`); 0 if each subgroup has its own pointer
     lockstep: int = 0
+    #: A subgroup's lanes see each other's accesses to shared memory in program order; False if lanes progress
+    #: independently, so that a barrier must stand between them.
+    ordered_lanes: bool = True
     lane_words: bool = False  #: an instruction may broadcast the word of one lane to all lanes
     permutes: bool = False  #: one instruction moves a register between lanes, each reading any lane (`expr.FromLane`)
     split_barriers: bool = False  #: a barrier is two instructions: arrive and wait

@@ -2,7 +2,7 @@
 
 A barrier is needed if an access to shared memory may precede it and a conflicting one may follow, with no other barrier
 between either and this one. Removing a barrier extends the reach of its neighbours, so barriers are removed one at a
-time. A workgroup of one subgroup needs none: it sees its own accesses in order.
+time. A workgroup of one subgroup needs none where a subgroup's lanes see its accesses in order (`ordered_lanes`).
 
 Direct copies (global to shared memory without registers) take long, and a barrier waits for the copies it publishes. So
 the barrier before reads of such a tile stays even if an earlier one would suffice: the earlier one would wait for
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable
 
+from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.memory import Shared
 from convgen.ir.mutate import rewrite, statements
 from convgen.ir.program import Kernel
@@ -22,7 +23,7 @@ from convgen.passes.messages.ownership import private_tiles
 from convgen.passes.reach import Access, Accesses, Reach
 
 
-def drop_barriers(kernel: Kernel) -> Kernel:
+def drop_barriers(kernel: Kernel, facts: TargetFacts) -> Kernel:
     """Remove barriers that order nothing; either level."""
     body, accesses = kernel.body, Accesses(private_tiles(kernel))
     copied = {s.tile for s in statements(body) if isinstance(s, DirectCopy)}  # tiles that direct copies write
@@ -31,7 +32,7 @@ def drop_barriers(kernel: Kernel) -> Kernel:
         before, after = Reach(True, accesses), Reach(False, accesses)
         before.walk(body, frozenset())
         after.walk(body, frozenset())
-        is_alone = kernel.subgroups == 1
+        is_alone = kernel.subgroups == 1 and facts.ordered_lanes
         orders = ((b, _conflict(before.at[b], after.at[b]) or _reads(copied, after.at[b])) for b in barriers)
         useless = next((b for b, needed in orders if is_alone or not needed), None)
         if useless is None:

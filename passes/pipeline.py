@@ -73,7 +73,7 @@ PASSES: tuple[Pass, ...] = (
     Pass("exchange", "tile", LOWERING, exchange),
     _pass("buffer_shared", "tile", LOWERING, buffer_shared),
     Pass("rotate_fragments", "tile", OPTIMISING, rotate_fragments),
-    _pass("drop_barriers", "tile", OPTIMISING, drop_barriers),
+    Pass("drop_barriers", "tile", OPTIMISING, drop_barriers),
     _pass("unroll", "tile", OPTIMISING, unroll),
     Pass("lower_tiles", "tile", LOWERING, lower_tiles),
     Pass("legalize_messages", "message", LOWERING, legalize_messages),

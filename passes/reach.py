@@ -24,14 +24,15 @@ class Access(NamedTuple):
 
 
 class Accesses(dict[Stmt, frozenset[Access]]):
-    """The accesses of statements to tiles that other subgroups may access, too."""
+    """The accesses of statements to tiles that other subgroups may access, too; or, `of_subgroup`, to all tiles."""
 
-    def __init__(self, private: Container[Shared]) -> None:
+    def __init__(self, private: Container[Shared], *, of_subgroup: bool = False) -> None:
         super().__init__()
-        self.private = private
+        self.private, self.of_subgroup = private, of_subgroup
 
     def __missing__(self, s: Stmt) -> frozenset[Access]:
-        self[s] = frozenset(self._found(s)) if s.site and not s.site.private else frozenset()
+        counts = s.site and (self.of_subgroup or not s.site.private)
+        self[s] = frozenset(self._found(s)) if counts else frozenset()
         return self[s]
 
     def _found(self, s: Stmt) -> Iterator[Access]:

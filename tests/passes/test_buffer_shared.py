@@ -107,7 +107,7 @@ def staged(trips: int, slots: int, waves: int, stages: int = 1) -> Kernel:
 
 def bare(trips: int, slots: int, waves: int, stages: int = 1) -> Kernel:
     """Without the barriers that order nothing."""
-    return drop_barriers(buffer_shared(kernel(trips, slots, waves, stages)))
+    return drop_barriers(buffer_shared(kernel(trips, slots, waves, stages)), FACTS)
 
 
 def trace(k: Kernel) -> list[Event]:
@@ -179,7 +179,7 @@ def test_barriers(trips: int, slots: int, stages: int) -> None:
     ],
 )  # fmt: skip
 def test_no_barrier_is_there_in_vain(trips: int, slots: int, stages: int, rotate: bool) -> None:
-    bared = drop_barriers(pipelined(trips, slots, 2, stages)) if rotate else bare(trips, slots, 2, stages)
+    bared = drop_barriers(pipelined(trips, slots, 2, stages), FACTS) if rotate else bare(trips, slots, 2, stages)
     assert_right(problem(trips), bared)
     for lost in [s for s in postorder(bared) if isinstance(s, Barrier)]:
         with pytest.raises(InterpError, match=r"race|uninitialized memory"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from convgen.backends.target import get
 from convgen.ir.build import KernelBuilder
 from convgen.ir.expr import Lane, const
 from convgen.ir.layout.digits import Digit, Space
@@ -13,6 +14,7 @@ from convgen.ir.stmt import Barrier
 from convgen.ir.types import f32, vector
 from convgen.passes.drop_barriers import drop_barriers
 
+FACTS = get("gfx942").facts
 #: Every subgroup the whole tile, so that it is shared; and each its own row.
 ALL = Fragment(("row", "col"), (Digit("col", 16, Space.LANE, 1), Digit("row", 2, Space.REGISTER, 1)))
 OWN = Fragment(("row", "col"), (Digit("col", 16, Space.LANE, 1), Digit("row", 2, Space.SUBGROUP, 1)))
@@ -115,7 +117,7 @@ def test_what_stays(text: str, kept: list[int]) -> None:
     k.body(text)
     kernel = k.done()
     numbers = [s.site.number for s in postorder(kernel.body) if isinstance(s, Barrier)]
-    after = drop_barriers(kernel)
+    after = drop_barriers(kernel, FACTS)
     assert [numbers.index(s.site.number) + 1 for s in postorder(after.body) if isinstance(s, Barrier)] == kept
     assert (after is kernel) == (len(kept) == len(numbers))
 
@@ -123,4 +125,4 @@ def test_what_stays(text: str, kept: list[int]) -> None:
 def test_one_subgroup_needs_none() -> None:
     k = Body(subgroups=1)
     k.body("wbrbF(wbr)")
-    assert not any(isinstance(s, Barrier) for s in postorder(drop_barriers(k.done()).body))
+    assert not any(isinstance(s, Barrier) for s in postorder(drop_barriers(k.done(), FACTS).body))

@@ -20,6 +20,7 @@ MMA = {
     "gfx950": "16x16x16",
     "xehpc": "16x8x16",
     "xehpg": "8x8x16",
+    "sm_90": "8x16x16",
 }
 TILES = dict.fromkeys(MMA, "tile=32x32x32 waves=2x1") | {"xehpg": "tile=32x32x16 waves=4x2"}
 
@@ -39,7 +40,7 @@ def test_shares_of_every_length(target: str, order: str, slots: int) -> None:
     assert verdict.run(code).passed
 
 
-@pytest.mark.parametrize("target", ["gfx942", "xehpc"])
+@pytest.mark.parametrize("target", ["gfx942", "xehpc", "sm_90"])
 @pytest.mark.parametrize(
     "line",
     [
@@ -73,15 +74,18 @@ def test_nothing_to_share() -> None:
     assert verdict.run(code).passed
 
 
-def test_by_atomic_additions() -> None:
+@pytest.mark.parametrize("target", ["gfx942", "sm_90"])
+def test_by_atomic_additions(target: str) -> None:
     problem = Matmul.parse("96x400:400x72", dt="f16:f16:f32")
-    code = cg.compile(cg.build(problem, config=config("gfx942", "slots=2 map=stream:4 sum=atomic")))
+    words = "slots=2 map=stream:4 sum=atomic"
+    code = cg.compile(cg.build(problem, target=target, config=config(target, words)))
     assert "counts" not in code.record.buffers
     assert verdict.run(code).passed
 
 
 @pytest.mark.parametrize(
-    ("module", "batch", "target"), [("amdgpu", "BATCH_WAVES", "gfx942"), ("intel", "BATCH_THREADS", "xehpc")]
+    ("module", "batch", "target"),
+    [("amdgpu", "BATCH_WAVES", "gfx942"), ("intel", "BATCH_THREADS", "xehpc"), ("nvidia", "BATCH_WARPS", "sm_90")],
 )
 def test_the_same_bits_in_any_order(module: str, batch: str, target: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sums that depend on the order of additions, with the workgroups one after the other in three orders."""

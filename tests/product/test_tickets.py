@@ -20,6 +20,7 @@ from convgen.kernels.last_arrival import ReductionBuffers
 from convgen.plan.config import Config
 from convgen.plan.plan import make_plan
 from convgen.problem.conv import Conv
+from convgen.problem.matmul import Matmul
 from convgen.run import verdict as runs
 
 pytestmark = pytest.mark.in_turn(3)
@@ -107,6 +108,18 @@ XE_CONFIGS = {
     "xehpc": _LIKE_PVC,
     "xe2": _LIKE_PVC,
 }
+AMPERE_CONFIGS = {
+    "f16": "tile=32x32x32 waves=2x2 mma=8x16x16 slots=2",
+    "f32": "tile=32x32x16 waves=1x2 mma=8x4x4 slots=1",
+    "s8:s8:s8": "tile=32x32x32 waves=1x1 mma=8x16x32 slots=2",
+}
+NVIDIA = tuple(name for name in TARGETS if name.startswith("sm_"))
+
+
+def shape_on(name: str, otherwise: str) -> str:
+    """The config of a tile of 16-bit elements."""
+    configs = XE_CONFIGS | dict.fromkeys(NVIDIA, AMPERE_CONFIGS)
+    return configs[name]["f16"] if name in configs else otherwise
 
 
 @pytest.mark.parametrize("slices", [2, 3, 5])
@@ -138,7 +151,7 @@ def test_slices_meet_some_at_a_time(direction: str, dt: str, at_a_time: int) -> 
 @pytest.mark.parametrize("name", TARGETS)
 def test_slices_meet_some_at_a_time_on(name: str) -> None:
     problem = Conv.parse(PROBLEM, dir="BWD_WB", dt="bf16")
-    shape = XE_CONFIGS[name]["f16"] if name in XE_CONFIGS else "tile=64x32x32 waves=2x1 mma=16x16x16 slots=2 subtiles=2"
+    shape = shape_on(name, "tile=64x32x32 waves=2x1 mma=16x16x16 slots=2 subtiles=2")
     config = f"{shape} slices=5 sum=last:2 map=xcc:8+group:2m+flip:4"
     code = cg.compile(cg.build(problem, target=name, config=config))
     assert name == UNASSEMBLED or runs.run(code).passed
@@ -174,10 +187,36 @@ def test_the_last_slice_sums_on_xe(name: str, direction: str, dt: str, slices: i
         assert runs.run(code).passed
 
 
+@pytest.mark.parametrize(
+    ("direction", "dt", "words"),
+    [
+        ("FWD_B", "f16", "slices=2 sum=last"),
+        ("BWD_D", "f16", "slices=5 sum=last:2"),
+        ("BWD_W", "f16", "slices=7 sum=last:3"),
+        ("BWD_WB", "f32", "slices=3 sum=last"),
+        ("FWD_B", "s8:s8:s8", "slices=2 sum=last"),
+    ],
+)
+def test_the_last_slice_sums_on_nvidia(direction: str, dt: str, words: str) -> None:
+    problem = Conv.parse(PROBLEM, dir=direction, dt=dt)
+    code = cg.compile(cg.build(problem, target="sm_90", config=f"{AMPERE_CONFIGS[dt]} {words}"))
+    assert not [k for k in code.kernels if "_sum" in k or "_begin" in k]
+    assert runs.run(code).passed
+
+
+def test_nvidia_needs_acquire_and_release() -> None:
+    """The simulator finds the race that a relaxed count leaves open."""
+    problem = Matmul.parse("64x256:256x64", dt="f16")
+    code = cg.compile(cg.build(problem, target="sm_90", config=f"{AMPERE_CONFIGS['f16']} slices=3 sum=last"))
+    relaxed = code.asm.replace("atom.acq_rel.gpu", "atom.relaxed.gpu")
+    assert relaxed != code.asm
+    assert not runs.run(evolve(code, asm=relaxed, object=relaxed.encode())).passed
+
+
 @pytest.mark.parametrize("name", TARGETS)
 def test_the_last_slice_sums_on(name: str) -> None:
     problem = Conv.parse(PROBLEM, dir="BWD_WB", dt="bf16")
-    shape = XE_CONFIGS[name]["f16"] if name in XE_CONFIGS else "tile=32x32x64 waves=2x2 mma=16x16x16 slots=2"
+    shape = shape_on(name, "tile=32x32x64 waves=2x2 mma=16x16x16 slots=2")
     config = f"{shape} slices=3 sum=last map=xcc:8+group:2m+flip:4"
     assert runs.run(cg.compile(cg.build(problem, target=name, config=config))).passed
 
