@@ -1,0 +1,68 @@
+"""Tables of docs/silicon.md, from the JSON that `bench/silicon.py` writes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+Json = Mapping[str, Any]
+_TAGS = re.compile(r"--(?:dt=f16|stag=axb|wtag=axb|dtag=axb|wtag=ba) ")
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    return [*lines, *("| " + " | ".join(map(str, row)) + " |" for row in rows)]
+
+
+def where(found: Json) -> str:
+    """Return the sentence on card, driver, libraries and date."""
+    at = found["where"]
+    libraries = f"PyTorch {at['torch']}, CUDA {at['cuda']}, cuDNN {at['cudnn']}"
+    return f"{at['card']}, driver {at['driver']}; {libraries}; {at['date']}."
+
+
+def checks(found: Json) -> list[str]:
+    """Return the table of what was compared, and what differed."""
+    rows: list[Sequence[object]] = []
+    if "instructions" in found:
+        part = found["instructions"]
+        rows.append(
+            ("single instructions, random operands", f"{part['cases']} of {part['forms']} forms", len(part["differ"]))
+        )
+    names = {"listed": "layers of tests/data/problems, 3 directions, f16", "drawn": "random problems and configs"}
+    for name, what in names.items():
+        if name in found:
+            part = found[name]
+            outcomes = dict(part["outcomes"])
+            exact = f"{outcomes.pop('exact', 0)} of {part['problems']} exact, {part['outputs']:,} outputs compared"
+            refused = outcomes.pop("refused", 0)
+            rows.append((what, exact + (f", {refused} refused" if refused else ""), sum(outcomes.values())))
+    for tool, part in found.get("sanitizer", {}).items():
+        rows.append((f"compute-sanitizer, {tool}", f"{part['problems']} problems", part["errors"]))
+    return _table(("what", "run", "wrong"), rows)
+
+
+def times(found: Json) -> list[str]:
+    """Return the table of times, kernels beside the peer's."""
+    rows = []
+    for row in found["times"]:
+        problem = _TAGS.sub("", row["problem"])
+        figures = ("-", "-", row["refused"]) if "refused" in row else (row["ours_us"], row["peer_us"], row["ratio"])
+        shown = [f"{x:.2f}" if isinstance(x, float) and number == 2 else f"{x:.1f}" for number, x in enumerate(figures)]
+        rows.append((f"`{problem}`", *shown, f"`{row['config']}`"))
+    return _table(("problem", "convgen, us", "cuDNN or cuBLAS, us", "peer / convgen", "config"), rows)
+
+
+def page_parts(found: Json) -> dict[str, list[str]]:
+    """Return the generated lines of the page by the name of their marker."""
+    return {"where": [where(found)], "checks": checks(found), "times": times(found)}
+
+
+def filled(text: str, parts: Mapping[str, Sequence[str]]) -> str:
+    """Return a page with the lines between `<!-- NAME -->` and `<!-- end -->` replaced."""
+    for name, lines in parts.items():
+        inside = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end -->)", re.S)
+        body = "\n".join(lines)
+        text = inside.sub(lambda m, body=body: f"{m[1]}\n{body}\n\n{m[2]}", text)  # type: ignore[misc]
+    return text
