@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 from lib import cuda_report
+
 from tests.conftest import blessing
 
 ROOT = Path(__file__).parents[1]
