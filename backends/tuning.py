@@ -29,6 +29,9 @@ class Tuning:
     byte_rows: tuple[int, ...] = ()  #: bytes; further K extents of tiles of 8-bit elements
     subtiles: tuple[int, ...] = (1,)  #: parts into which a subgroup's tile is cut along M
 
+    #: bytes; a lane's part of a store for which lanes exchange elements of the result; 0: they do not
+    exchanged_store: int = 0
+
     # ------------------------------------------------------------ registers of a lane, estimated
 
     #: sets of a K block's fragments, on average: where a loop reads them just in time, and where it reads the next ones

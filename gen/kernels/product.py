@@ -28,6 +28,7 @@ from convgen.passes.buffer_shared import flipped
 from convgen.plan import dequantise, views
 from convgen.plan.inputs import InputPath
 from convgen.plan.plan import Part, Plan, Reduction, accumulator_registers
+from convgen.plan.wide_stores import widened
 from convgen.problem.conv import Conv
 
 K_LOOP = "k_loop"
@@ -206,9 +207,23 @@ class _Product:
     def _store(self, result: View, row: Index, results: _Results, start: Start) -> None:
         """Store, or add atomically, values that begin at a place within the tile."""
         k, at = self.k, (plus(self.n0, start[0]), plus(row, start[1]), *self.batch)
-        store = partial(k.atomic_view, "add") if self.plan.reduction is Reduction.ATOMIC else k.store_view
-        for value, layout in results:
+        adds = self.plan.reduction is Reduction.ATOMIC
+        store = partial(k.atomic_view, "add") if adds else k.store_view
+        for value, layout in results if adds else self._widened(results, result):
             store(result, at, value, layout, "store", result.memory.name)
+
+    def _widened(self, results: _Results, result: View) -> _Results:
+        """Yield results as lanes store them: piece by piece, where lanes exchange elements for wider stores."""
+        for value, layout in results:
+            pieces = layout.parts(_MOST_AT_A_TIME)
+            wide = [widened(piece, result, self.plan.facts) for piece in pieces]
+            if wide[0] is pieces[0]:
+                yield value, layout
+                continue
+            whole = self.k.let("result", value)
+            for n, (piece, to) in enumerate(zip(pieces, wide)):
+                part = Slice(whole, n * piece.registers, piece.registers)
+                yield self.k.redistribute("wide", part, piece, to, "store"), to
 
     def _row_of_slice(self) -> Index:
         """Return the tile's first row in its slice's part of the workspace."""

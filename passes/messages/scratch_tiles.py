@@ -57,18 +57,23 @@ def _gaps(f: Fragment, subgroups: int) -> Iterator[tuple[int, int]]:
 
 
 def scratch_tile(name: str, elem: Type, stored: Fragment, loaded: Fragment, facts: TargetFacts) -> Shared:
-    """Return a tile for both layouts with few bank conflicts; runs of registers are aligned up to a chunk.
+    """Return a tile for both layouts with few bank conflicts.
 
-    With block messages, which move the registers of all lanes side by side, rows begin in different banks.
+    Runs of registers are aligned up to a chunk: the longer runs of the two layouts if their messages then meet no bank
+    twice, else the shorter ones. With block messages, which move the registers of all lanes side by side, rows begin in
+    different banks.
     """
     rows, cols = stored.shape
-    run = min(stored.contiguous(COL), loaded.contiguous(COL)) * elem.bytes
-    unit = max(DWORD, elem.bytes, widest(run, facts.chunk_bytes))
-    chunks, rest = divmod(cols * elem.bytes, unit)
-    if rest or facts.tiles_as_fragments:
-        across, swizzle = chunks + (rest > 0) + (rows > 1), Swizzle()
-    else:
-        across, swizzle, _ = find_rows(cols, elem, unit, loaded, stored, facts, chunks & -chunks, often=1)
+    runs = sorted((stored.contiguous(COL), loaded.contiguous(COL)), reverse=True)
+    for run in runs:
+        unit = max(DWORD, elem.bytes, widest(run * elem.bytes, facts.chunk_bytes))
+        chunks, rest = divmod(cols * elem.bytes, unit)
+        if rest or facts.tiles_as_fragments:
+            across, swizzle, conflicts = chunks + (rest > 0) + (rows > 1), Swizzle(), 1
+        else:
+            across, swizzle, conflicts = find_rows(cols, elem, unit, loaded, stored, facts, chunks & -chunks, often=1)
+        if not conflicts:
+            break
     pitch = across * unit
     chunk = unit if swizzle.mask else min(facts.chunk_bytes, pitch & -pitch)
     return Shared(name, elem, rows, cols, row_major(rows, cols, pitch // elem.bytes), 1, swizzle, chunk)

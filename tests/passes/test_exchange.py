@@ -147,16 +147,15 @@ def test_replicas_are_what_digits_leave_out() -> None:
 
 
 def test_lanes_meet_no_bank_twice_in_a_scratch_tile() -> None:
-    """Rows of as many banks as there are: written along and read across, or both along."""
-    across = Fragment(("row", "col"), (Digit("col", 64, R, 1), Digit("row", 64, L, 1)))
-    down = Fragment(("row", "col"), (Digit("col", 64, L, 1), Digit("row", 64, R, 1)))
-    narrow, wide = (scratch_tile("t", f32, across, loaded, _FACTS) for loaded in (down, across))
-    for tile, width, reading in ((narrow, 4, _FACTS.shared_half_read.narrower(2)), (wide, 16, _FACTS.shared_read)):
-        row, col = np.arange(64), np.zeros(64, np.int64)
-        assert tile.chunk >= width
-        assert conflict_cycles(tile.address(0, row, col) // width, reading, width) == 0
-        assert conflict_cycles(row * 256 // width, reading, width) > 0
-    assert conflict_cycles(narrow.address(0, 0, np.arange(64)) // 4, _FACTS.shared_half_read.narrower(2), 4) == 0
+    """Rows of as many banks as there are: written along and read across, or both along, by the widest messages."""
+    along = Fragment(("row", "col"), (Digit("col", 64, R, 1), Digit("row", 64, L, 1)))
+    across = Fragment(("row", "col"), (Digit("col", 64, L, 1), Digit("row", 64, R, 1)))
+    row, col = np.arange(64), np.zeros(64, np.int64)
+    for tile in (scratch_tile("t", f32, along, loaded, _FACTS) for loaded in (across, along)):
+        assert tile.chunk == 16
+        assert conflict_cycles(tile.address(0, row, col) // 16, _FACTS.shared_read, 16) == 0
+        assert conflict_cycles(row * 256 // 16, _FACTS.shared_read, 16) > 0
+        assert conflict_cycles(tile.address(0, 0, row) // 4, _FACTS.shared_half_read.narrower(2), 4) == 0
 
 
 @pytest.mark.parametrize("target", FACTS)

@@ -1,0 +1,73 @@
+"""Wide stores: lanes exchange elements of the result, so that each stores longer runs of memory.
+
+Matrix instructions leave a lane two neighbours of the result, and instructions in an order that reads of fragments
+choose do not lengthen the run. A digit of the lane number then changes places with one of the register number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from convgen.backends.tuning import tuning
+from convgen.ir.facts import TargetFacts
+from convgen.ir.layout.digits import Digit, Space
+from convgen.ir.layout.fragment import Fragment
+from convgen.ir.layout.memory import View
+from convgen.ir.record import evolve
+from convgen.passes.messages.linear import linearize
+
+
+def widened(layout: Fragment, view: View, facts: TargetFacts) -> Fragment:
+    """Return the layout in which lanes store a part of the result: `layout` itself if exchanges gain nothing."""
+    linear = linearize(view)
+    if linear.unit_axis is None:
+        return layout
+    dim = layout.dims[linear.unit_axis]
+    fine = layout.factored(Space.REGISTER).factored(Space.LANE)
+    run = tuning(facts).exchanged_store // view.memory.elem.bytes
+    while run > layout.contiguous(dim):
+        if linear.makes_messages(run, facts.message_alignment) and (wide := _with_runs(fine, dim, run)):
+            return wide
+        run //= 2
+    return layout
+
+
+def _with_runs(fine: Fragment, dim: str, run: int) -> Fragment | None:
+    """Return a layout whose lanes hold `run` neighbours along a dim in consecutive registers; None if none is found."""
+    digits, inside = list(fine.digits), list(_inside(fine, dim, run))
+    taken = {number for number in inside if digits[number].space == Space.REGISTER}
+    for number in inside:
+        if number in taken:
+            continue
+        other = _partner(fine, number, taken)
+        if digits[number].space != Space.LANE or other is None:
+            return None
+        taken |= {number, other}
+        digits[number], digits[other] = _swapped(digits[number], digits[other])
+    place = {digits[number].stride: n for n, number in enumerate(inside)}
+    wide = evolve(fine, digits=tuple(digits)).renumbered(
+        Space.REGISTER, lambda _, d: (place.get(d.stride, len(place)), d.stride)
+    )
+    return wide.merged(Space.REGISTER, Space.LANE)
+
+
+def _inside(fine: Fragment, dim: str, run: int) -> Iterator[int]:
+    """Yield the numbers of the digits of `dim` that count positions within a run, innermost first."""
+    for number, (step, d) in enumerate(fine.stepped()):
+        if d.dim == dim and step < run:
+            yield number
+
+
+def _partner(fine: Fragment, number: int, taken: set[int]) -> int | None:
+    """Return the number of a register digit to change places with: of the same dim if there is one, innermost first."""
+    of = fine.digits[number]
+    free = (
+        (d.dim != of.dim, d.stride, n)
+        for n, d in enumerate(fine.digits)
+        if d.space == Space.REGISTER and d.size == of.size and n not in taken
+    )
+    return min(free, default=(False, 0, None))[2]
+
+
+def _swapped(a: Digit, b: Digit) -> tuple[Digit, Digit]:
+    return evolve(a, space=b.space, stride=b.stride), evolve(b, space=a.space, stride=a.stride)
