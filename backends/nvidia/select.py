@@ -607,12 +607,7 @@ _VALUES: Mapping[type[Expr], Callable[[Selector, Any], Words]] = {
     Fma: Selector._elementwise,
 }
 
-_STATEMENTS: Mapping[type[st.Stmt], Callable[[Selector, Any], None]] = {
-    st.Block: Selector._block,
-    st.Let: Selector._let,
-    st.For: Selector._for,
-    st.If: Selector._if,
-    st.ExitIf: Selector._exit_if,
+MESSAGES: Mapping[type[st.Stmt], Callable[[Selector, Any], None]] = {
     st.Barrier: Selector._barrier,
     **dict.fromkeys((st.FlatLoad, st.PartialLoad), Selector._flat_load),
     st.FlatStore: Selector._flat_store,
@@ -623,4 +618,13 @@ _STATEMENTS: Mapping[type[st.Stmt], Callable[[Selector, Any], None]] = {
     **dict.fromkeys((st.SharedRead, *_MATRIX_READS), Selector._shared_read),
     st.SharedWrite: Selector._shared_write,
     st.FilledWrite: Selector._filled_write,
+}
+
+_STATEMENTS: Mapping[type[st.Stmt], Callable[[Selector, Any], None]] = {
+    st.Block: Selector._block,
+    st.Let: Selector._let,
+    st.For: Selector._for,
+    st.If: Selector._if,
+    st.ExitIf: Selector._exit_if,
+    **MESSAGES,
 }
