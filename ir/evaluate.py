@@ -266,7 +266,7 @@ def convert(data: Array, to: Type, *, saturate: bool = False) -> Array:
         if to.bits < 32 and data.dtype != np.float32:
             data = _single_odd(_double_odd(data))
         if saturate and data.dtype.kind == "f":
-            data = np.clip(data, -to.largest, to.largest)
+            data = np.clip(data.astype(np.float64) if to.bits == 64 else data, -to.largest, to.largest)
         return data.astype(to.numpy)
 
 

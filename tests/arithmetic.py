@@ -11,14 +11,16 @@ import numpy as np
 from convgen.backends.simulation import KernelArg, LaunchRequest, SimReport
 from convgen.backends.target import Target
 from convgen.ir import floats as fl
+from convgen.ir import stmt
 from convgen.ir.build import KernelBuilder
-from convgen.ir.expr import Expr, Lane, Max, Min, eq, lift, ne, select
+from convgen.ir.expr import AddressOf, Expr, Lane, Max, Min, const, eq, lift, ne, select
 from convgen.ir.facts import TargetFacts
 from convgen.ir.floats import fma
 from convgen.ir.interp import interpret
+from convgen.ir.mutate import rewrite
 from convgen.ir.program import Kernel
 from convgen.ir.record import evolve
-from convgen.ir.types import AnyType, Type, bf16, bool_, f16, f32, f64, s8, s16, s32, u8, u16, u32, vector
+from convgen.ir.types import AnyType, Type, bf16, bool_, f16, f32, f64, s8, s16, s32, u8, u16, u32, u64, vector
 from convgen.passes import pipeline
 from convgen.passes.pipeline import Pass
 
@@ -79,7 +81,7 @@ _FUSED: dict[str, Operation] = {
     "fma(a, 1.5, -0.75)": lambda a, b, c: fma(a, 1.5, -0.75),
 }
 #: On f16, with f32 results.
-_WIDENED: dict[str, Operation] = {
+WIDENED: dict[str, Operation] = {
     "fma of widened": lambda a, b, c: fma(wide(a), wide(b), wide(c)),
     "fma(widened, 1.5, f32)": lambda a, b, c: fma(wide(a), 1.5, wide(b) * wide(c)),
     "fma(f32, 0, widened)": lambda a, b, c: fma(wide(a) * wide(b), 0.0, wide(c)),
@@ -102,7 +104,7 @@ APPROXIMATE: dict[type[fl.Approximate], Operation] = {cls: (lambda a, b, c, cls=
 
 def exact(elem: Type) -> dict[str, Operation]:
     """The operations on elements of a type that are exact."""
-    return kept(elem) | (_WIDENED if elem is f16 else {})
+    return kept(elem) | (WIDENED if elem is f16 else {})
 
 
 def kept(elem: Type) -> dict[str, Operation]:
@@ -170,7 +172,7 @@ def edges(elem: Type) -> list[float]:
 
 def compile_all(target: Target, kernels: Sequence[Kernel]) -> tuple[bytes, dict[str, Any]]:
     """One code object for all: to assemble and decode it takes hardly longer than for one of them."""
-    emitted = [target.emit(pipeline.run(k, target.facts)) for k in kernels]
+    emitted = [target.emit(pipeline.run(addressed(k, target.facts), target.facts)) for k in kernels]
     code = target.assemble(target.module(emitted))
     assert code is not None
     return code, {e.name: e for e in emitted}
@@ -183,13 +185,14 @@ def after_passes(kernel: Kernel, facts: TargetFacts) -> dict[str, Kernel]:
     def observe(p: Pass, before: Kernel, after: Kernel, seconds: float) -> None:
         made[p.name] = after
 
-    pipeline.run(kernel, facts, observe=observe)
+    pipeline.run(addressed(kernel, facts), facts, observe=observe)
     return made
 
 
 def launch(kernel: Kernel, emitted: Any) -> LaunchRequest:
     args = tuple(KernelArg(offset, size, name) for name, offset, size in emitted.arguments)
-    return LaunchRequest(kernel.name, kernel.grid, (kernel.subgroups * kernel.width, 1, 1), args)
+    workgroup = kernel.subgroups * kernel.width, 1, 1
+    return LaunchRequest(kernel.name, kernel.grid, workgroup, args, emitted.shared_bytes)
 
 
 def interpreted(kernel: Kernel, memory: dict[str, Any]) -> dict[str, Any]:
@@ -208,7 +211,8 @@ def differing(found: Any, wanted: Any, elem: Type) -> Any:
     """Where results differ, and are not both NaN."""
     differ = found.view(f"u{elem.bytes}") != wanted.view(f"u{elem.bytes}")
     if elem.is_float:
-        differ &= ~(np.isnan(found.astype(np.float64)) & np.isnan(wanted.astype(np.float64)))
+        with np.errstate(invalid="ignore"):  # signalling NaNs
+            differ &= ~(np.isnan(found.astype(np.float64)) & np.isnan(wanted.astype(np.float64)))
     return differ
 
 
@@ -240,7 +244,7 @@ def check_exact(to: Target, cases: dict[str, Case], elem: Type) -> None:
         clean(to.simulate(code, [launch(kernel, emitted[kernel.name])], memory))
         found = memory["out"].view(elem.numpy)
         differ = differing(found, wanted, elem)
-        given = [memory[n].view(elem.numpy)[differ[: case.width * case.type.lanes]][:3] for n in "abc"]
+        given = [memory[n].view(case.type.elem.numpy)[differ[: case.width * case.type.lanes]][:3] for n in "abc"]
         assert not differ.any(), (name, given, found[differ][:3], wanted[differ][:3])
 
 
@@ -254,3 +258,20 @@ def run(to: Target, kernel: Kernel, given: Any, scalars: dict[str, float]) -> tu
     args = tuple(evolve(a, value=raw.get(str(a.value), a.value)) for a in request.args)
     clean(to.simulate(code, [evolve(request, args=args)], theirs))
     return mine["out"].view(np.float32), theirs["out"].view(np.float32)
+
+
+def addressed(kernel: Kernel, facts: TargetFacts) -> Kernel:
+    """The kernel with flat addresses where a target has no surfaces; all accesses must stay inside theirs."""
+    if not facts.flat:
+        return kernel
+
+    def address(s: stmt.GlobalLoad | stmt.GlobalStore) -> Expr:
+        return AddressOf(s.buffer) + (s.varying + s.uniform + s.imm).to(u64)
+
+    def load(s: stmt.GlobalLoad) -> stmt.Stmt:
+        return stmt.FlatLoad(s.var, s.buffer, address(s), const(True, bool_), s.site)
+
+    def store(s: stmt.GlobalStore) -> stmt.Stmt:
+        return stmt.FlatStore(s.buffer, address(s), const(True, bool_), s.value, s.site)
+
+    return evolve(kernel, body=rewrite(kernel.body, {stmt.GlobalLoad: load, stmt.GlobalStore: store}))

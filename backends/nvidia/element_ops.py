@@ -10,12 +10,13 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from convgen.backends.nvidia.packed import BYTES
 from convgen.backends.nvidia.ptx import Writer
 from convgen.ir import expr as x
 from convgen.ir import floats
 from convgen.ir.error import Unsupported
 from convgen.ir.expr import Expr
-from convgen.ir.types import Type, bf16, bool_, f16, f32
+from convgen.ir.types import Type, bf16, bool_, f8_e4m3, f8_e5m2, f16, f32, f64
 
 #: Operation -> mnemonic on integers, on floats; "" where there is none.
 OPERATIONS: Mapping[type[Expr], tuple[str, str]] = {
@@ -41,15 +42,23 @@ OPERATIONS: Mapping[type[Expr], tuple[str, str]] = {
     floats.Round: ("", "cvt.rni"),
     floats.Exp2: ("", "ex2.approx"),
     floats.Log2: ("", "lg2.approx"),
-    floats.Rcp: ("", "rcp.rn"),
-    floats.Sqrt: ("", "sqrt.rn"),
+    # Largest errors in the PTX ISA: `ex2` 2 ulp, `lg2` 2^-22, `rcp` 1 ulp, `sqrt` 2^-23, `rsqrt` 2^-22.9 of the result,
+    # `sin` and `cos` 2^-20.5. `ir.floats` allows as much; `tanh.approx`, 2^-11, is too far off.
+    floats.Rcp: ("", "rcp.approx"),
+    floats.Sqrt: ("", "sqrt.approx"),
     floats.Rsqrt: ("", "rsqrt.approx"),
     floats.Sin: ("", "sin.approx"),
     floats.Cos: ("", "cos.approx"),
 }
+_OF_ANGLES = (floats.Sin, floats.Cos)  #: PTX has them of radians, the IR of turns
+_TURN = 6.283185307179586  #: radians
 _OF_TWO_TYPES = (floats.Floor, floats.Ceil, floats.Round)  #: mnemonics that name the type twice
-#: Operations that have no form for f16, and are done in f32: their results are rounded once more.
+#: Operations that have no form for f16, and are done in f32: their results are rounded once more. All operations on
+#: bf16 are: rounded once more, they are as if rounded once, since f32 has more than twice the bits (docs/ir.md).
 _IN_F32 = (floats.Exp2, floats.Log2, floats.Rcp, floats.Sqrt, floats.Rsqrt, floats.Sin, floats.Cos, x.Div)
+#: Greatest f32 that an 8-bit float's largest value is nearest to, and the code of what lies beyond: NaN, infinity.
+_ROUNDED_DOWN = {f8_e4m3: 464.0, f8_e5m2: float(np.nextafter(np.float32(61440), np.float32(0)))}
+_BEYOND = {f8_e4m3: 0x7F, f8_e5m2: 0x7C}
 _COMPARISONS = (x.Lt, x.Le, x.Eq, x.Ne)
 
 
@@ -57,14 +66,15 @@ def apply(out: Writer, operation: type[Expr], of: Type, operands: Sequence[str])
     """The result of an operation on elements of type `of`, in a register. Raises Unsupported for what PTX lacks."""
     integer, real = OPERATIONS[operation]
     name = real if of.is_float else integer
-    if not name or of is bf16 or (of.is_float and of.bits < 16):
-        raise Unsupported(
-            f"given {operation.__name__} of {of}, wanted one of {'integers' if integer else 'f16, f32, f64'}"
-        )
+    if not name or (of.is_float and of.bits < 16) or (of is bf16 and operation is floats.Fma):
+        kinds = [*(["integers"] if integer else []), *(["f16, f32, f64"] if real else [])]
+        raise Unsupported(f"given {operation.__name__} of {of}, wanted one of {', '.join(kinds)}")
     if of is bool_:
         return _of_bools(out, operation, operands)
-    if of is f16:
-        return _of_halves(out, operation, name, operands)
+    if of in (f16, bf16):
+        return _of_halves(out, operation, of, name, operands)
+    if operation in _OF_ANGLES:
+        operands = [_radians(out, *operands)]
     kind = "p" if operation in _COMPARISONS else "rd" if of.bits == 64 else "r"
     return out.op(f"{name}.{_suffix(operation, of)}", *operands, kind=kind)
 
@@ -78,6 +88,12 @@ def _suffix(operation: type[Expr], of: Type) -> str:
     return f"{'s' if of.min < 0 else 'u'}{bits}"
 
 
+def _radians(out: Writer, turns: str) -> str:
+    """The angle within half a turn, in radians: whole turns are taken off exactly."""
+    whole = out.op("cvt.rni.f32.f32", turns)
+    return out.op("mul.rn.f32", out.op("sub.rn.f32", turns, whole), _literal(f32, _TURN))
+
+
 def _of_bools(out: Writer, operation: type[Expr], operands: Sequence[str]) -> str:
     """Comparisons of predicates."""
     differ = out.op("xor.pred", *operands, kind="p")
@@ -88,10 +104,10 @@ def _of_bools(out: Writer, operation: type[Expr], operands: Sequence[str]) -> st
     raise Unsupported(f"given {operation.__name__} of bool, wanted a comparison for equality")
 
 
-def _of_halves(out: Writer, operation: type[Expr], name: str, operands: Sequence[str]) -> str:
-    if operation in _IN_F32 or operation in _OF_TWO_TYPES:
-        wide = [convert(out, f16, f32, each) for each in operands]
-        return convert(out, f32, f16, apply(out, operation, f32, wide))
+def _of_halves(out: Writer, operation: type[Expr], of: Type, name: str, operands: Sequence[str]) -> str:
+    if of is bf16 or operation in _IN_F32 or operation in _OF_TWO_TYPES:
+        result = apply(out, operation, f32, [convert(out, of, f32, each) for each in operands])
+        return result if operation in _COMPARISONS else convert(out, f32, of, result)
     halves = [out.op("cvt.u16.u32", each, kind="h") for each in operands]
     if operation in _COMPARISONS:
         return out.op(f"{name}.f16", *halves, kind="p")
@@ -99,62 +115,127 @@ def _of_halves(out: Writer, operation: type[Expr], name: str, operands: Sequence
 
 
 def convert(out: Writer, of: Type, to: Type, element: str, *, saturate: bool = False) -> str:
-    """An element converted: integers wrap unless they saturate, floats to integers saturate, NaN becomes 0."""
+    """An element converted as docs/ir.md, "Conversions", says: rounded at most once."""
     if of is bool_:
-        return out.op("selp.b32", "1", "0", element)
+        one = 1 if to.is_int else int(np.asarray(1.0, to.numpy).view(f"u{to.bytes}"))
+        return out.op("selp.b64" if to.bits == 64 else "selp.b32", hex(one), "0", element, kind=_kind(to))
+    if to is bool_:
+        return _truth(out, of, element)
     if of.is_int and to.is_int:
         return _between_integers(out, of, to, element, saturate=saturate)
     if of.is_int:
-        return _from_integer(out, of, to, element)
+        return _from_integer(out, of, to, element, saturate=saturate)
     if to.is_int:
         source = element if of.bits >= 32 else convert(out, of, f32, element)
         name = (of if of.bits >= 32 else f32).name
-        return out.op(f"cvt.rni.{to.name}.{name}", source, kind="rd" if to.bits == 64 else "r")
+        return out.op(f"cvt.rni.{to.name}.{name}", source, kind=_kind(to))
     return _between_floats(out, of, to, element, saturate=saturate)
 
 
+def _kind(elem: Type) -> str:
+    return "rd" if elem.bits == 64 else "r"
+
+
+def _wide(elem: Type) -> str:
+    """The integer type of an integer element's register, to whose bits the element is extended."""
+    return f"{'s' if elem.min < 0 else 'u'}{64 if elem.bits == 64 else 32}"
+
+
+def _truth(out: Writer, of: Type, element: str) -> str:
+    """Whether a number is not zero; so NaN is true."""
+    if of.is_int:
+        return out.op(f"setp.ne.{_wide(of)}", element, "0", kind="p")
+    if of.bits < 32:
+        return _truth(out, f32, convert(out, of, f32, element))
+    return out.op(f"setp.neu.{of.name}", element, "0d0000000000000000" if of is f64 else "0f00000000", kind="p")
+
+
 def _between_integers(out: Writer, of: Type, to: Type, element: str, *, saturate: bool) -> str:
-    wide = f"{'s' if of.min < 0 else 'u'}{64 if of.bits == 64 else 32}"
     if saturate and (of.min < to.min or of.max > to.max):
-        return out.op(f"cvt.sat.{to.name}.{wide}", element, kind="rd" if to.bits == 64 else "r")
+        return out.op(f"cvt.sat.{to.name}.{_wide(of)}", element, kind=_kind(to))
     if to.bits == 64 and of.bits < 64:
-        return out.op(f"cvt.{'s64' if of.min < 0 else 'u64'}.{wide}", element, kind="rd")
+        return out.op(f"cvt.{'s64' if of.min < 0 else 'u64'}.{_wide(of)}", element, kind="rd")
     return out.op("cvt.u32.u64", element) if of.bits == 64 and to.bits < 64 else element
 
 
-def _from_integer(out: Writer, of: Type, to: Type, element: str) -> str:
-    wide = f"{'s' if of.min < 0 else 'u'}{64 if of.bits == 64 else 32}"
+def _from_integer(out: Writer, of: Type, to: Type, element: str, *, saturate: bool) -> str:
     if to.bits >= 32:
-        return out.op(f"cvt.rn.{to.name}.{wide}", element, kind="rd" if to.bits == 64 else "r")
+        return out.op(f"cvt.rn.{to.name}.{_wide(of)}", element, kind=_kind(to))
     if to is f16:
-        return out.op("cvt.u32.u16", out.op(f"cvt.rn.f16.{wide}", element, kind="h"))
-    if to is bf16 and of.bits <= 16:  # which f32 holds
-        return _between_floats(out, f32, bf16, _from_integer(out, of, f32, element), saturate=False)
+        if saturate and max(-of.min, of.max) > to.largest:
+            element = _limited(out, of, int(to.largest), element)
+        return out.op("cvt.u32.u16", out.op(f"cvt.rn.f16.{_wide(of)}", element, kind="h"))
+    if (to is bf16 or to in BYTES) and of.bits <= 32:
+        exact = f32 if of.bits <= 16 else f64
+        return convert(out, exact, to, _from_integer(out, of, exact, element, saturate=False), saturate=saturate)
     raise Unsupported(f"given a conversion from {of} to {to}, wanted one to f16, f32 or f64")
 
 
+def _limited(out: Writer, of: Type, most: int, element: str) -> str:
+    """An integer brought between -most and most."""
+    element = out.op(f"min.{_wide(of)}", element, str(most), kind=_kind(of))
+    return out.op(f"max.{_wide(of)}", element, str(-most), kind=_kind(of)) if of.min < 0 else element
+
+
 def _between_floats(out: Writer, of: Type, to: Type, element: str, *, saturate: bool) -> str:
-    if of is to:
+    if of is to and not saturate:
         return element
-    if of is bf16:
-        wide = out.op("shl.b32", element, "16")
-        return wide if to is f32 else convert(out, f32, to, wide, saturate=saturate)
-    if of is f16:
-        half = out.op("cvt.u16.u32", element, kind="h")
-        wide = out.op("cvt.f32.f16", half)
-        return wide if to is f32 else convert(out, f32, to, wide, saturate=saturate)
-    if to.bits >= 32:
-        rounding = "cvt.rn" if to.bits < of.bits else "cvt"
-        return out.op(f"{rounding}.{to.name}.{of.name}", element, kind="rd" if to.bits == 64 else "r")
-    if to not in (f16, bf16):
+    if of is to and of.bits >= 32:
+        return _clamped(out, to, to.largest, element)
+    if of in (f16, bf16):
+        return _between_floats(out, f32, to, _to_single(out, of, element), saturate=saturate)
+    if of in BYTES:
+        half = out.op(f"cvt.rn.f16x2.{BYTES[of]}", out.op("cvt.u16.u32", element, kind="h"))
+        return _between_floats(out, f16, to, half, saturate=saturate)
+    if to in BYTES:
+        return _to_byte(out, to, _to_odd(out, element) if of is f64 else element, saturate=saturate)
+    if to.bits < 16:
         raise Unsupported(f"given a conversion from {of} to {to}, wanted one to f16, bf16, f32 or f64")
+    if to is f64:
+        wide = out.op("cvt.f64.f32", element, kind="rd")
+        return _clamped(out, f64, to.largest, wide) if saturate else wide
     if saturate:
-        most = f"0f{_bits_of(float(to.max)):08X}"
-        least = f"0f{_bits_of(-float(to.max)):08X}"
-        element = out.op("max.NaN.f32", out.op("min.NaN.f32", element, most), least)
-    return out.op("cvt.u32.u16", out.op(f"cvt.rn.{to.name}.f32", element, kind="h"))
+        element = _clamped(out, of, to.largest, element)
+    if to is f32:
+        return out.op("cvt.rn.f32.f64", element)
+    single = _to_odd(out, element) if of is f64 else element
+    return out.op("cvt.u32.u16", out.op(f"cvt.rn.{to.name}.f32", single, kind="h"))
 
 
-def _bits_of(value: float) -> int:
-    """The bits of a number as f32."""
-    return int(np.float32(value).view(np.uint32))
+def _to_byte(out: Writer, to: Type, element: str, *, saturate: bool) -> str:
+    """An f32 as an 8-bit float; the instruction saturates, so a cast replaces what lies beyond the largest value."""
+    byte = out.op("cvt.u32.u16", out.op(f"cvt.rn.satfinite.{BYTES[to]}.f32", "0f00000000", element, kind="h"))
+    if saturate:
+        return byte
+    inside = out.op("setp.leu.f32", out.op("abs.f32", element), _literal(f32, _ROUNDED_DOWN[to]), kind="p")
+    sign = out.op("and.b32", byte, "0x80")
+    return out.op("selp.b32", byte, out.op("or.b32", sign, hex(_BEYOND[to])), inside)
+
+
+def _to_single(out: Writer, of: Type, element: str) -> str:
+    """An f16 or bf16 as f32, exactly."""
+    if of is bf16:
+        return out.op("shl.b32", element, "16")
+    return out.op("cvt.f32.f16", out.op("cvt.u16.u32", element, kind="h"))
+
+
+def _clamped(out: Writer, of: Type, most: float, element: str) -> str:
+    """A float brought between -most and most; NaN stays NaN."""
+    limits = [_literal(of, limit) for limit in (most, -most)]
+    if of is f32:
+        return out.op("max.NaN.f32", out.op("min.NaN.f32", element, limits[0]), limits[1])
+    inside = out.op("max.f64", out.op("min.f64", element, limits[0], kind="rd"), limits[1], kind="rd")
+    ordered = out.op("setp.num.f64", element, element, kind="p")
+    return out.op("selp.b64", inside, element, ordered, kind="rd")
+
+
+def _to_odd(out: Writer, element: str) -> str:
+    """An f64 as f32, an inexact one with its last bit set, so that rounding it again to fewer bits rounds once."""
+    near = out.op("cvt.rz.f32.f64", element)
+    differs = out.op("setp.ne.f64", out.op("cvt.f64.f32", near, kind="rd"), element, kind="p")
+    return out.op("selp.b32", out.op("or.b32", near, "1"), near, differs)
+
+
+def _literal(of: Type, value: float) -> str:
+    """A constant of f32 or f64 (PTX ISA, "Floating-Point Constants")."""
+    return f"0d{np.float64(value).view(np.uint64):016X}" if of is f64 else f"0f{np.float32(value).view(np.uint32):08X}"

@@ -9,7 +9,6 @@ import attrs
 
 from convgen.ir.record import define
 
-VERSION = "7.8"  #: of PTX, the first with sm_90
 KINDS = {"r": "b32", "rd": "b64", "h": "b16", "p": "pred"}  #: register kind -> its type
 _COLUMN = 72  #: where comments begin
 
@@ -74,7 +73,7 @@ def kernel_text(
     )
 
 
-def module_text(target: str, kernels: Sequence[str]) -> str:
-    """A module of several kernels, which share one name for dynamic shared memory."""
-    head = [f".version {VERSION}", f".target {target}", ".address_size 64", ""]
+def module_text(target: str, version: str, kernels: Sequence[str]) -> str:
+    """A module of several kernels, which share one name for dynamic shared memory; `version` is of PTX."""
+    head = [f".version {version}", f".target {target}", ".address_size 64", ""]
     return "\n".join([*head, ".extern .shared .align 1024 .b8 shared_memory[];", "", *kernels])

@@ -10,11 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, TypeGuard
 
-from convgen.backends.nvidia import element_ops
+from convgen.backends.machine.selection import atomic
+from convgen.backends.nvidia import element_ops, packed
 from convgen.backends.nvidia.async_copies import waits_of
 from convgen.backends.nvidia.lane_order import warp_barriers
 from convgen.backends.nvidia.ptx import Writer, braces
-from convgen.backends.nvidia.tables import LANES, ROWS, MmaRow
+from convgen.backends.nvidia.tables import BF16_SUMS, LANES, ROWS, MmaRow
 from convgen.ir import expr as x
 from convgen.ir import stmt as st
 from convgen.ir.error import Unsupported
@@ -23,7 +24,7 @@ from convgen.ir.floats import Fma
 from convgen.ir.layout.memory import Global
 from convgen.ir.mutate import statements
 from convgen.ir.program import Kernel
-from convgen.ir.types import AnyType, Type, bool_
+from convgen.ir.types import AnyType, Type, bool_, f32, f64, s32, u32
 from convgen.ir.votes import AllLanes
 
 Words = list[str]
@@ -36,13 +37,14 @@ _MATRIX_READS: Mapping[type[st.Stmt], str] = {
     st.MatrixRead: "ldmatrix.sync.aligned.m8n8.x4.shared.b16",
     st.TransposedMatrixRead: "ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16",
 }
-_RESULTS = {  # of atomic operations without a result: `red`, PTX ISA
-    ("add", "f32"): "add.f32",
-    ("add", "f64"): "add.f64",
-    ("add", "s32"): "add.u32",
-    ("add", "u32"): "add.u32",
-    **{(op, t): f"{op}.{t}" for op in ("min", "max") for t in ("s32", "u32")},
-    **{(op, t): f"{op}.b32" for op in ("and", "or", "xor") for t in ("s32", "u32")},
+#: Atomic operations without a result (PTX ISA, "red"); it has no `min` and `max` of floats.
+_ATOMICS: Mapping[tuple[str, Type], str] = {
+    ("add", f32): "add.f32",
+    ("add", f64): "add.f64",
+    ("add", s32): "add.u32",
+    ("add", u32): "add.u32",
+    **{(op, t): f"{op}.{t.name}" for op in ("min", "max") for t in (s32, u32)},
+    **{(op, t): f"{op}.b32" for op in ("and", "or", "xor") for t in (s32, u32)},
 }
 
 
@@ -63,8 +65,8 @@ def count_of(type: AnyType) -> int:
 class Selector:
     """One kernel."""
 
-    def __init__(self, kernel: Kernel) -> None:
-        self.kernel, self.out = kernel, Writer()
+    def __init__(self, kernel: Kernel, target: str) -> None:
+        self.kernel, self.target, self.out = kernel, target, Writer()
         self.env: dict[Var, Words] = {}
         self.pending: dict[Var, st.SharedRead] = {}  #: reads that no instruction has needed yet
         self.packs: dict[Var, x.Pack] = {}  #: variables of packs that no instruction has needed whole yet
@@ -284,8 +286,10 @@ class Selector:
         return [self.out.op(f"not.{suffix}", a, kind=kind_of(elem)) for a in self.words(e.a)]
 
     def _elementwise(self, e: Any) -> Words:
-        """An operation on each element, by the row of `element_ops`."""
+        """An operation on each word of halves, or on each element by the row of `element_ops`."""
         operands = [getattr(e, name) for name in e.child_fields]
+        if name := packed.operation(type(e), e.type.elem, bf16_sums=self.target in BF16_SUMS):
+            return [self.out.op(name, *words) for words in zip(*(self.words(operand) for operand in operands))]
         columns = [self.elements(operand) for operand in operands]
         of = operands[0].type.elem
         results = [element_ops.apply(self.out, type(e), of, operands) for operands in zip(*columns)]
@@ -296,6 +300,8 @@ class Selector:
         saturates = isinstance(e, x.Saturate)
         if of.is_int and to.is_int and of.bits == to.bits and not saturates:
             return self.words(e.a)
+        if packed.convertible(of, to, saturate=saturates):
+            return packed.convert(self.out, of, to, self.words(e.a), e.type.lanes)
         made = [element_ops.convert(self.out, of, to, each, saturate=saturates) for each in self.elements(e.a)]
         return self.joined(made, to)
 
@@ -320,7 +326,7 @@ class Selector:
         """Multiply step by step along K; a step's fragments are read during the step before."""
         op, row = e.op, ROWS[e.op.atom.name]
         sums, a, b = list(self.words(e.acc)), _Factor(self, e.a), _Factor(self, e.b)
-        per = max(1, 32 // row.elem.bits)
+        per = max(1, 32 // op.atom.a_elem.bits)
         of_a, of_b, of_d = op.atom.a.registers // per, op.atom.b.registers // per, op.atom.d.registers
         multiply = self._by_matrix if isinstance(row, MmaRow) else self._by_lanes
 
@@ -477,9 +483,7 @@ class Selector:
         self.out.emit(f"{guard}st.global.{self._width(s.value.type)} [{address}], {braces(value)}", _remark(s))
 
     def _flat_atomic(self, s: st.FlatAtomic) -> None:
-        name = _RESULTS.get((s.op, s.value.type.elem.name))
-        if name is None or s.value.type.lanes != 1:
-            raise Unsupported(f"given atomic {s.op} of {s.value.type}, wanted one of f32, f64, s32, u32")
+        name = atomic(s, _ATOMICS, self.target)
         address, guard, value = self.scalar(s.address), self._guard(s.mask), self.words(s.value)
         self.out.emit(f"{guard}red.global.{name} [{address}], {value[0]}", _remark(s))
 

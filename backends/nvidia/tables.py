@@ -12,7 +12,7 @@ from convgen.ir.layout.digits import Digit, Space
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.mma import MmaAtom
 from convgen.ir.record import frozen
-from convgen.ir.types import Type, bf16, f16, f32, f64, s8, s32, u8
+from convgen.ir.types import Type, bf16, f8_e4m3, f8_e5m2, f16, f32, f64, s8, s32, u8
 
 LANES = 32
 _R, _L = Space.REGISTER, Space.LANE
@@ -24,27 +24,25 @@ class MmaRow:
 
     shape: str  #: mNnNkK
     k: int
-    elem: Type  #: of both inputs
+    a: Type  #: of the factor along N, B of the manual
+    b: Type  #: of the factor along M, A of the manual
     acc: Type
     rounds_to: str = ""  #: type to which inputs are cut
 
     @property
-    def kinds(self) -> str:
-        """Return the types of the instruction as its mnemonic has them: D, A, B, C."""
-        elem = "tf32" if self.elem is f32 else self.elem.name
-        return f"{self.acc.name}.{elem}.{elem}.{self.acc.name}"
-
-    @property
     def mnemonic(self) -> str:
-        return f"mma.sync.aligned.{self.shape}.row.col.{self.kinds}"
+        """Return the instruction with the types of the manual's D, A, B and C."""
+        kinds = self.acc.name, _INPUTS[self.b], _INPUTS[self.a], self.acc.name
+        return f"mma.sync.aligned.{self.shape}.row.col.{'.'.join(kinds)}"
 
     @property
     def name(self) -> str:
-        return f"mma.{self.shape}.{self.kinds.split('.')[1]}"
+        kinds = dict.fromkeys((_INPUTS[self.a], _INPUTS[self.b]))
+        return f"mma.{self.shape}.{'.'.join(kinds)}"
 
     def atom(self, clocks: int) -> MmaAtom:
         """Return the instruction's fragments: A of the manual is `b` here, since lanes hold neighbours along N."""
-        packed = 32 // self.elem.bits  # elements of a register
+        packed = 32 // self.a.bits  # elements of a register
         inner = (Digit("k", packed, _R, 1), Digit("k", 4, _L, 1))
         a = Fragment(("n", "k"), (Digit("n", 8, _L, 4), *inner, Digit("k", 2, _R, packed)))
         rows = Digit("m", 8, _L, 4), Digit("m", 2, _R, packed)
@@ -56,8 +54,8 @@ class MmaRow:
             8,
             16,
             self.k,
-            self.elem,
-            self.elem,
+            self.a,
+            self.b,
             self.acc,
             a=a,
             b=b,
@@ -90,15 +88,18 @@ class FmaRow:
         return MmaAtom(self.name, 8, 4, self.k, self.elem, self.elem, self.elem, a=a, b=b, d=d, clocks=clocks * self.k)
 
 
+#: Types of inputs as mnemonics have them.
+_INPUTS = {f16: "f16", bf16: "bf16", f32: "tf32", s8: "s8", u8: "u8", f8_e4m3: "e4m3", f8_e5m2: "e5m2"}
+
 MMA = (
-    MmaRow("m16n8k16", 16, f16, f32),
-    MmaRow("m16n8k16", 16, bf16, f32),
-    MmaRow("m16n8k8", 8, f32, f32, rounds_to="xf32"),
-    MmaRow("m16n8k32", 32, s8, s32),
-    MmaRow("m16n8k32", 32, u8, s32),
+    MmaRow("m16n8k16", 16, f16, f16, f32),
+    MmaRow("m16n8k16", 16, bf16, bf16, f32),
+    MmaRow("m16n8k8", 8, f32, f32, f32, rounds_to="xf32"),
+    *(MmaRow("m16n8k32", 32, a, b, s32) for a, b in ((s8, s8), (u8, u8), (s8, u8), (u8, s8))),
 )
+MMA_F8 = tuple(MmaRow("m16n8k32", 32, a, b, f32) for a in (f8_e4m3, f8_e5m2) for b in (f8_e4m3, f8_e5m2))
 FMA = (FmaRow(f32, 4), FmaRow(f64, 2))
-ROWS: dict[str, MmaRow | FmaRow] = {row.name: row for row in (*MMA, *FMA)}
+ROWS: dict[str, MmaRow | FmaRow] = {row.name: row for row in (*MMA, *MMA_F8, *FMA)}
 
 
 @frozen
@@ -108,6 +109,7 @@ class Rates:
     mma: int  #: clocks; of m16n8k16 f16 with sums of f32, and of tf32, s8 and u8 instructions of as many bytes
     f32: int  #: clocks; of `fma.rn.f32`
     f64: int  #: clocks; of `fma.rn.f64`
+    f8: int = 0  #: clocks; of m16n8k32 with 8-bit floats; 0 where there is none
 
 
 def _phases(width: int) -> SharedPhases:
@@ -119,6 +121,7 @@ def _phases(width: int) -> SharedPhases:
 def _facts(name: str, *, shared: int, units: int, warps: int, caches: Caches, rates: Rates) -> TargetFacts:
     """Return the facts of a target: `shared` bytes of a workgroup, `units` SMs, `warps` resident on a sub-core."""
     of_lanes = {f32: rates.f32, f64: rates.f64}
+    of_f8 = [row.atom(rates.f8) for row in MMA_F8 if rates.f8]
     return TargetFacts(
         name=name,
         subgroup_size=LANES,
@@ -139,7 +142,7 @@ def _facts(name: str, *, shared: int, units: int, warps: int, caches: Caches, ra
         shared_half_read=_phases(8),
         shared_write=_phases(16),
         fused=frozenset(),
-        atoms=(*(row.atom(rates.mma) for row in MMA), *(row.atom(of_lanes[row.elem]) for row in FMA)),
+        atoms=(*(row.atom(rates.mma) for row in MMA), *of_f8, *(row.atom(of_lanes[row.elem]) for row in FMA)),
         core=Core(
             simds=4,
             simd_registers=512,
@@ -157,6 +160,7 @@ def _facts(name: str, *, shared: int, units: int, warps: int, caches: Caches, ra
         message_alignment=16,
         direct_widths=(16, 8, 4),  # PTX ISA, "cp.async"
         permutes=True,
+        conversions=("f8_e4m3", "f8_e5m2") if rates.f8 else (),  # PTX ISA, "cvt": sm_89 and up
     )
 
 
@@ -167,17 +171,25 @@ def _caches(l2_mib: int, memory: int) -> Caches:
 
 
 #: SMs and memory in bytes a clock: those of an A100, an A10, an L40S, an H200 and an RTX 5090 (NVIDIA's data sheets).
-#: Clocks of instructions follow from the peak rates there; that of `mma` on an H200 was measured (639 TFLOP/s).
+#: Clocks of instructions follow from the peak rates there; those of `mma` on an H200 were measured (f16 639
+#: TFLOP/s; e4m3 748, since the compiler makes products of f16 of it, so that sums are exact in f32).
 FACTS: dict[str, TargetFacts] = {
     facts.name: facts
     for facts in (
         _facts("sm_80", shared=163 << 10, units=108, warps=16, caches=_caches(40, 1100), rates=Rates(8, 2, 4)),
         _facts("sm_86", shared=99 << 10, units=72, warps=12, caches=_caches(6, 350), rates=Rates(16, 1, 64)),
-        _facts("sm_89", shared=99 << 10, units=142, warps=12, caches=_caches(96, 350), rates=Rates(16, 1, 64)),
-        _facts("sm_90", shared=227 << 10, units=132, warps=16, caches=_caches(50, 2300), rates=Rates(7, 1, 2)),
-        _facts("sm_120", shared=99 << 10, units=170, warps=12, caches=_caches(96, 750), rates=Rates(32, 1, 64)),
+        _facts("sm_89", shared=99 << 10, units=142, warps=12, caches=_caches(96, 350), rates=Rates(16, 1, 64, f8=16)),
+        _facts("sm_90", shared=227 << 10, units=132, warps=16, caches=_caches(50, 2300), rates=Rates(7, 1, 2, f8=12)),
+        _facts("sm_120", shared=99 << 10, units=170, warps=12, caches=_caches(96, 750), rates=Rates(32, 1, 64, f8=32)),
     )
 }
+
+#: Least versions of PTX with a target and its rows (PTX ISA, "Release Notes"): 8.4 for `mma` of 8-bit floats, 8.7 for
+#: sm_120. A driver takes versions up to its own.
+PTX_VERSIONS = {"sm_80": "7.8", "sm_86": "7.8", "sm_89": "8.4", "sm_90": "8.4", "sm_120": "8.7"}
+
+#: Targets that add and multiply bf16 (PTX ISA, "Half Precision Floating Point Instructions": sm_90 and up).
+BF16_SUMS = ("sm_90", "sm_120")
 
 PRODUCTS: dict[str, tuple[str, ...]] = {
     "sm_80": ("a100", "a30"),

@@ -10,20 +10,28 @@ from convgen.backends.machine.selection import kernel_arguments
 from convgen.backends.nvidia.family import FAMILY
 from convgen.backends.nvidia.ptx import kernel_text, module_text
 from convgen.backends.nvidia.select import Selector
-from convgen.backends.nvidia.tables import FACTS, LANES, PRODUCTS
+from convgen.backends.nvidia.tables import FACTS, LANES, PRODUCTS, PTX_VERSIONS
 from convgen.backends.nvidia.tuning import TUNING
 from convgen.backends.stages import Emitted, MachineKernel, Stage
 from convgen.backends.target import Target
 from convgen.ir.record import evolve
 
-check_rows(FAMILY, {"tables.py: FACTS": FACTS, "tables.py: PRODUCTS": PRODUCTS, "tuning.py: TUNING": TUNING})
+check_rows(
+    FAMILY,
+    {
+        "tables.py: FACTS": FACTS,
+        "tables.py: PRODUCTS": PRODUCTS,
+        "tables.py: PTX_VERSIONS": PTX_VERSIONS,
+        "tuning.py: TUNING": TUNING,
+    },
+)
 
 
 def select_ptx(made: MachineKernel) -> MachineKernel:
     """PTX text on virtual registers; the driver, or ptxas, allocates registers and schedules."""
     kernel = made.kernel
     arguments = tuple((p.name, offset, size) for p, offset, size in kernel_arguments(kernel))
-    writer = Selector(kernel).run()
+    writer = Selector(kernel, made.facts.name).run()
     parameters = [(name, size) for name, _, size in arguments]
     text = kernel_text(kernel.name, parameters, LANES * kernel.subgroups, writer, made.header)
     emitted = Emitted(
@@ -53,7 +61,7 @@ class PtxTarget(Target):
 
     def module(self, kernels: Sequence[Emitted]) -> str:
         """The PTX of several kernels."""
-        return module_text(self.name, [kernel.text for kernel in kernels])
+        return module_text(self.name, PTX_VERSIONS[self.name], [kernel.text for kernel in kernels])
 
     def assemble(self, text: str) -> bytes | None:
         """The text itself, which the driver compiles when it loads it."""

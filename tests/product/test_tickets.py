@@ -110,7 +110,7 @@ XE_CONFIGS = {
 }
 AMPERE_CONFIGS = {
     "f16": "tile=32x32x32 waves=2x2 mma=8x16x16 slots=2",
-    "f32": "tile=32x32x16 waves=1x2 mma=8x4x1 slots=1",
+    "f32": "tile=32x32x16 waves=1x2 mma=8x4x4 slots=1",
     "s8:s8:s8": "tile=32x32x32 waves=1x1 mma=8x16x32 slots=2",
 }
 NVIDIA = tuple(name for name in TARGETS if name.startswith("sm_"))

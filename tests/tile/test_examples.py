@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = [e for e in sorted((ROOT / "examples").glob("*.py")) if "convgen.tile" in e.read_text()]
-TARGETS = ("gfx90a", "gfx942", "gfx950", "xehpc", "xehpg")
+TARGETS = ("gfx90a", "gfx942", "gfx950", "xehpc", "xehpg", "sm_90")
 SHOWN = re.findall(r"```python run\n(.*?)```", (ROOT / "docs" / "tile.md").read_text(), re.S)
 _ERROR = re.compile(r"\w+ on (\w+): greatest error (\S+)\n")
 

@@ -21,7 +21,7 @@ from tests.strategies import FIXED, SWEEP
 from tests.tile.programs import Program, memory, programs
 from tests.tile.reference import within
 
-TARGETS = ("gfx90a", "gfx942", "gfx950", "xehpc", "xehpg")
+TARGETS = ("gfx90a", "gfx942", "gfx950", "xehpc", "xehpg", "sm_90")
 MANY = 60  #: programs of a target in a sweep
 
 

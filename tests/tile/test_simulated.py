@@ -33,7 +33,7 @@ from tests.tile.kernels import (
 pytestmark = pytest.mark.in_turn(4)
 
 Matrix = npt.NDArray[Any]
-TARGETS = ("gfx90a", "gfx942", "gfx950", "xehpc", "xehpg")
+TARGETS = ("gfx90a", "gfx942", "gfx950", "xehpc", "xehpg", "sm_90")
 NUMPY: dict[str, Any] = {"f16": np.float16, "bf16": ml_dtypes.bfloat16, "s8": np.int8, "f32": np.float32}
 BLOCKS = {"xehpg": {"bm": 32, "bn": 32, "bk": 32}}
 LARGE = {"bm": 64, "bn": 64, "bk": 32}
@@ -173,7 +173,7 @@ def test_layer_norm(target: str) -> None:
     always(
         [
             (target, *case)
-            for target in ("gfx942", "gfx950", "xehpc", "xehpg")
+            for target in ("gfx942", "gfx950", "xehpc", "xehpg", "sm_90")
             for case in HEAD_CASES
             if (target, case[1]) != ("xehpg", 128)  # registers do not suffice there yet
         ],

@@ -26,7 +26,7 @@ from tests.tile.kernels import gemm
 
 pytestmark = pytest.mark.in_turn(3)
 
-TARGETS = ("gfx942", "gfx950", "xehpc", "xehpg")
+TARGETS = ("gfx942", "gfx950", "xehpc", "xehpg", "sm_90")
 Arrays = dict[str, npt.NDArray[Any]]
 
 
@@ -89,7 +89,7 @@ def test_atomic_operations(kind: str, target: str) -> None:
     assert np.array_equal(found, wanted)
 
 
-@pytest.mark.parametrize(("target", "dtype"), [("gfx942", "f32"), ("xehpc", "f64"), ("xehpg", "f64")])
+@pytest.mark.parametrize(("target", "dtype"), [("gfx942", "f32"), ("xehpc", "f64"), ("xehpg", "f64"), ("sm_90", "f32")])
 def test_atomic_operations_that_a_target_lacks(target: str, dtype: str) -> None:
     program = kernels.combine(Tensor((16, 128), dtype), Tensor((4, 129), dtype), kind="max", rows=4)
     with pytest.raises(
