@@ -452,11 +452,14 @@ class Selector:
 
     def _barrier(self, s: st.Barrier) -> None:
         """End a group of asynchronous copies, wait for those that others read next, and meet."""
-        if self.waits is not None:
-            self.out.emit("cp.async.commit_group")
-            if s in self.waits.at_barriers:
-                self.out.emit(f"cp.async.wait_group {self.waits.at_barriers[s]}")
+        self._end_group(s)
+        if self.waits is not None and s in self.waits.at_barriers:
+            self.out.emit(f"cp.async.wait_group {self.waits.at_barriers[s]}")
         self.out.emit("bar.sync 0", s.site.stage)
+
+    def _end_group(self, s: st.Stmt) -> None:
+        if self.waits is not None and s in self.waits.ends:
+            self.out.emit("cp.async.commit_group")
 
     # ------------------------------------------------------------ memory
 
@@ -509,6 +512,7 @@ class Selector:
 
     def _direct_load(self, s: st.FlatDirectLoad) -> None:
         """Copy by `cp.async`, which fills the bytes behind those that it reads with zeros: all of them without mask."""
+        self._end_group(s)
         out, address = self.out, self.scalar(s.address)
         to = out.op("add.u32", self.lane_place[s.width], self.scalar(s.place))
         whole = isinstance(s.mask, x.Const) and s.mask.bits
