@@ -155,6 +155,11 @@ class TargetFacts:
         return self.block_bytes > 0
 
     @property
+    def surface_direct(self) -> bool:
+        """Whether direct copies take surfaces."""
+        return self.checks_bounds and bool(self.direct_widths)
+
+    @property
     def flat_direct(self) -> bool:
         """Whether direct copies take flat addresses."""
         return self.flat and bool(self.direct_widths)

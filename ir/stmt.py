@@ -605,7 +605,7 @@ class DirectLoad(Stmt):
     """
 
     form = "direct {tile}[{place}, {imm}] = {buffer}[{varying}, {uniform}] in {surface}, {width} bytes a lane"
-    level, needs = "message", "direct_widths"
+    level, needs = "message", "surface_direct"
     buffer: Global = role(Effect.READS)
     surface: Expr = role("surface")
     varying: Expr = role("offset")

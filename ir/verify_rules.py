@@ -318,6 +318,10 @@ def _message(c: Checker, n: Any) -> str | None:
     type: AnyType = n.moved
     if type.elem.is_bool or type.bits % 8 or type.bits // 8 not in MESSAGE_BYTES:
         return f"a message of {type}, {type.bits} bits a lane; wanted {', '.join(map(str, MESSAGE_BYTES))} bytes"
+    return _immediate(c, n)
+
+
+def _immediate(c: Checker, n: Any) -> str | None:
     base = c.kernel.shared_base(n.tile) if isinstance(n, (s.SharedRead, s.SharedWrite)) else 0
     return f"a negative immediate {n.imm}" if base + getattr(n, "imm", 0) < 0 else None
 
@@ -417,11 +421,11 @@ STATEMENTS: dict[type[Stmt], tuple[Rule, ...]] = {
     s.SharedRead: (_offset("address"), _message),
     s.SharedWrite: (_offset("address"), _message),
     s.FilledWrite: (_offset("address"), _masked, _message),
-    s.BlockRead: (_uniform("address"), _block),
-    s.TransposedRead: (_offset("address"), _transposed_read),
-    s.MatrixRead: (_offset("address"), _matrices),
-    s.TransposedMatrixRead: (_offset("address"), _matrices, _of_halves),
-    s.BlockWrite: (_uniform("address"), _block),
+    s.BlockRead: (_uniform("address"), _block, _immediate),
+    s.TransposedRead: (_offset("address"), _transposed_read, _immediate),
+    s.MatrixRead: (_offset("address"), _matrices, _immediate),
+    s.TransposedMatrixRead: (_offset("address"), _matrices, _immediate, _of_halves),
+    s.BlockWrite: (_uniform("address"), _block, _immediate),
 }
 
 

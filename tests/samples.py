@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from functools import cache
 
 import attrs
 
 from convgen import driver
+from convgen.backends import family as families
 from convgen.backends import target as targets
 from convgen.ir.expr import restart_ids
 from convgen.ir.facts import TargetFacts
@@ -80,12 +81,34 @@ _PLANES = {
     "planes": Sample("--dir=FWD_D --dt=bf16 mb1ic64ih8oc64kh1", "tile=32x32x32 slots=0 prefetch=2"),
     "planes_stored": Sample("--dt=f16:f16:f32 128x128:128x64", "tile=64x32x32 slots=3"),
 }
-_LISTS = {"gfx90a": _AMD, "gfx942": _AMD, "gfx950": _AMD, "xehpg": _XE, "xehpc": _XE | _PLANES, "xe2": _XE | _PLANES}
+_NVIDIA = {
+    "direct": Sample("--dt=f16:f16:f16 70x72:72x40", "tile=64x32x32 slots=3 copy=direct"),
+    "direct_halo": Sample(f"--dir=FWD_D --dt=f16 {_HALO}", "tile=32x32x32 slots=3 copy=direct padding=zeros"),
+    "direct_transposed": Sample(
+        "--dir=BWD_W --dt=bf16 --stag=axb --wtag=axb --dtag=axb mb2ic32ih6oc32kh3ph1",
+        "tile=32x32x32 slots=2 taps=fused copy=direct padding=zeros",
+    ),
+    "rounded_singles": Sample("--dt=f32 --attr-fpmath=tf32 64x64:64x48", "tile=32x32x16 slots=2", -1),
+}
+_LISTS = {
+    "gfx90a": _AMD,
+    "gfx942": _AMD,
+    "gfx950": _AMD,
+    "xehpg": _XE,
+    "xehpc": _XE | _PLANES,
+    "xe2": _XE | _PLANES,
+    "sm_90": _NVIDIA,
+}
 
 TARGETS = tuple(_LISTS)
 SIMULATED = tuple(t for t in TARGETS if t != "xe2")  #: which has no assembler here
 
-_WAVES = dict.fromkeys(("gfx90a", "gfx942", "gfx950"), "1x2") | {"xehpg": "4x2", "xehpc": "2x2", "xe2": "2x2"}
+_WAVES = dict.fromkeys(("gfx90a", "gfx942", "gfx950"), "1x2") | {
+    "xehpg": "4x2",
+    "xehpc": "2x2",
+    "xe2": "2x2",
+    "sm_90": "1x2",
+}
 
 #: What a target has no matrix instructions for, or too few registers.
 _WITHOUT = {"xehpg": {"gemm_doubles", "gemm_singles"}, "xehpc": {"gemm_doubles"}, "xe2": {"gemm_doubles"}}
@@ -94,6 +117,13 @@ _WITHOUT = {"xehpg": {"gemm_doubles", "gemm_singles"}, "xehpc": {"gemm_doubles"}
 def names(target: str) -> tuple[str, ...]:
     """The samples for a target."""
     return tuple(name for name in _SAMPLES | _LISTS[target] if name not in _WITHOUT.get(target, ()))
+
+
+def of_family(target: str, rows: Mapping[str, str]) -> str:
+    """The row of a target's family, by the family's name."""
+    family = families.of_target(target)
+    assert family is not None
+    return rows[family.name]
 
 
 @cache

@@ -26,7 +26,7 @@ from convgen.ir.layout.order import IN_ROWS, Order
 from convgen.ir.record import evolve
 from convgen.ir.types import Type
 from convgen.plan.atoms import input_atoms
-from convgen.plan.config import APART, COLUMNS, MERGED, Config
+from convgen.plan.config import APART, COLUMNS, DIRECT, MERGED, REGISTERS, Config
 from convgen.plan.directions import have_columns
 from convgen.plan.phases import Columns
 from convgen.plan.plan import make_plan
@@ -244,6 +244,12 @@ def _reorder(draw: st.DrawFn, problem: Conv) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*must_move(problem), *chosen]))
 
 
+def _copies(facts: TargetFacts) -> st.SearchStrategy[tuple[str, ...]]:
+    """Paths of the inputs into shared memory; direct ones, if a target has any, more often than not."""
+    paths = ((DIRECT,), (DIRECT, REGISTERS), (REGISTERS, DIRECT), ())
+    return st.sampled_from(paths) if facts.direct_widths else st.just(())
+
+
 _SIZE, _DIM, _SNAKE = st.integers(1, 12), st.sampled_from("mn"), st.sampled_from(["", ":snake"])
 
 _WALKS = st.one_of(
@@ -279,6 +285,7 @@ def configs(draw: st.DrawFn, problem: Conv, facts: TargetFacts, work: int) -> Co
         config = evolve(
             shapes[draw(st.sampled_from(range(len(shapes))))],
             slots=draw(st.integers(1, 3)),
+            copy=draw(_copies(facts)),
             taps=draw(st.sampled_from(("split", "chunk", "fused", "images", "runs"))),
             acc=draw(st.sampled_from("va")),
             slices=draw(st.sampled_from(_SLICES)),

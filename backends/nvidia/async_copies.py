@@ -1,15 +1,17 @@
 """Waits for asynchronous copies from global to shared memory (PTX ISA, "Asynchronous copy", `cp.async`).
 
-A lane groups its copies by `commit_group`, and `wait_group n` waits until all but its last n groups are done. Each
-barrier ends a group here, an empty one if nothing was copied since the last barrier. So the age of a copy in groups is
-the number of barriers behind it, on every path, and a barrier waits for the youngest copy that an access may touch
-before the next barrier.
+A lane groups its copies by `commit_group`, and `wait_group n` waits until all but its last n groups are done. Here a
+group ends at each barrier behind which copies may be pending, and between copies to two slots of a tile that no barrier
+parts, as ahead of a loop. So the age of a copy in groups is the number of such places behind it, on every path, and a
+barrier waits for the youngest copy that an access may touch before the next barrier.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import chain
+
+import attrs
 
 from convgen.ir.mutate import statements
 from convgen.ir.program import Kernel
@@ -24,8 +26,11 @@ Ages = Mapping[Access, int]  #: pending copies -> groups behind them; -1 within 
 class Waits:
     """Where a kernel waits for its asynchronous copies."""
 
-    at_barriers: dict[Barrier, int]  #: groups that may be pending behind a barrier; barriers without a wait are absent
-    at_once: set[Stmt]  #: accesses that no barrier precedes, ahead of which all copies of the subgroup must be done
+    ends: set[Stmt] = attrs.field(factory=set)  #: barriers and copies ahead of which a group ends
+    #: groups that may be pending behind a barrier; barriers without a wait are absent
+    at_barriers: dict[Barrier, int] = attrs.field(factory=dict)
+    #: accesses that no barrier precedes, ahead of which all copies of the subgroup must be done
+    at_once: set[Stmt] = attrs.field(factory=set)
 
 
 def waits_of(kernel: Kernel) -> Waits | None:
@@ -35,7 +40,7 @@ def waits_of(kernel: Kernel) -> Waits | None:
     accesses = Accesses(())
     ahead = Reach(False, accesses)
     ahead.walk(kernel.body, frozenset())
-    flow = _Flow(accesses, ahead.at, Waits({}, set()))
+    flow = _Flow(accesses, ahead.at, Waits())
     flow.walk(kernel.body, {})
     return flow.waits
 
@@ -57,7 +62,7 @@ class _Flow:
                     ages = self.walk(inner, ages)
                 return ages
             case Barrier():
-                return self._barrier(s, {access: age + 1 for access, age in ages.items()})
+                return self._barrier(s, self._ended(s, ages)) if ages else ages
             case If(_, then, other):
                 return _merged(self.walk(then, ages), self.walk(other, ages))
             case For():
@@ -67,11 +72,19 @@ class _Flow:
                 return ages
         found = self.accesses[s]
         if isinstance(s, FlatDirectLoad):
-            return {**ages, **{access: -1 for access in found if access.write}}
+            written = [access for access in found if access.write]
+            if s in self.waits.ends or any(_are_slots(access, copy) for access in written for copy in _open(ages)):
+                ages = self._ended(s, ages)
+            return {**ages, **dict.fromkeys(written, -1)}
         if any(_touches(access, found) for access in ages):
             self.waits.at_once.add(s)
             return {}
         return ages
+
+    def _ended(self, s: Stmt, ages: Ages) -> Ages:
+        """Return the ages behind the end of a group ahead of a statement."""
+        self.waits.ends.add(s)
+        return {access: age + 1 for access, age in ages.items()}
 
     def _barrier(self, s: Barrier, ages: Ages) -> Ages:
         awaited = [age for access, age in ages.items() if _touches(access, self.ahead[s])]
@@ -96,6 +109,16 @@ class _Flow:
         for each in chain([behind], left):
             ends = _merged(ends, each)
         return ends
+
+
+def _open(ages: Ages) -> Iterator[Access]:
+    """Yield the copies of the open group."""
+    return (access for access, age in ages.items() if age < 0)
+
+
+def _are_slots(a: Access, b: Access) -> bool:
+    """Return whether two accesses are to different slots of one tile."""
+    return a.tile is b.tile and a.slot != b.slot
 
 
 def _touches(copy: Access, others: frozenset[Access]) -> bool:

@@ -499,11 +499,14 @@ class Selector:
 
     def _barrier(self, s: st.Barrier) -> None:
         """End a group of asynchronous copies, wait for those that others read next, and meet."""
-        if self.waits is not None:
-            self.out.emit("cp.async.commit_group")
-            if s in self.waits.at_barriers:
-                self.out.emit(f"cp.async.wait_group {self.waits.at_barriers[s]}")
+        self._end_group(s)
+        if self.waits is not None and s in self.waits.at_barriers:
+            self.out.emit(f"cp.async.wait_group {self.waits.at_barriers[s]}")
         self.out.emit("bar.sync 0", s.site.stage)
+
+    def _end_group(self, s: st.Stmt) -> None:
+        if self.waits is not None and s in self.waits.ends:
+            self.out.emit("cp.async.commit_group")
 
     # ------------------------------------------------------------ memory
 
@@ -575,6 +578,7 @@ class Selector:
 
     def _direct_load(self, s: st.FlatDirectLoad) -> None:
         """Copy by `cp.async`, which fills the bytes behind those that it reads with zeros: all of them without mask."""
+        self._end_group(s)
         out, address = self.out, self._global_address(s.address)
         to = self._shared_base(s.place, s.width)
         whole = isinstance(s.mask, x.Const) and s.mask.bits
@@ -699,12 +703,7 @@ _VALUES: Mapping[type[Expr], Callable[[Selector, Any], Words]] = {
     Fma: Selector._elementwise,
 }
 
-_STATEMENTS: Mapping[type[st.Stmt], Callable[[Selector, Any], None]] = {
-    st.Block: Selector._block,
-    st.Let: Selector._let,
-    st.For: Selector._for,
-    st.If: Selector._if,
-    st.ExitIf: Selector._exit_if,
+MESSAGES: Mapping[type[st.Stmt], Callable[[Selector, Any], None]] = {
     st.Barrier: Selector._barrier,
     **dict.fromkeys((st.FlatLoad, st.PartialLoad), Selector._flat_load),
     st.FlatStore: Selector._flat_store,
@@ -715,4 +714,13 @@ _STATEMENTS: Mapping[type[st.Stmt], Callable[[Selector, Any], None]] = {
     **dict.fromkeys((st.SharedRead, *_MATRIX_READS), Selector._shared_read),
     st.SharedWrite: Selector._shared_write,
     st.FilledWrite: Selector._filled_write,
+}
+
+_STATEMENTS: Mapping[type[st.Stmt], Callable[[Selector, Any], None]] = {
+    st.Block: Selector._block,
+    st.Let: Selector._let,
+    st.For: Selector._for,
+    st.If: Selector._if,
+    st.ExitIf: Selector._exit_if,
+    **MESSAGES,
 }

@@ -293,6 +293,9 @@ BREACHES: list[tuple[Callable[[Room], object], str]] = [
     (lambda k: k.read(LANE * 4), "address lane [*] 4 differs between lanes"),
     (lambda k: k.write(zeros(vector(f16, 3)), const(0)), "a block of f16x3, 48 bits a lane; wanted whole dwords"),
     (lambda k: k.add(s.BlockRead(k.var("v"), FOREIGN, const(0), 0, k.site())), "is not one of the"),
+    (lambda k: k.read(const(0), -4), "a negative immediate -4"),
+    (lambda k: k.write(zeros(vector(u32, 2)), const(0), -4), "a negative immediate -4"),
+    (lambda k: k.add(s.TransposedRead(k.var("v", vector(f16, 4)), k.tile, LANE, -8, k.site())), "immediate -8"),
 ]  # fmt: skip
 
 

@@ -84,7 +84,7 @@ def test_optimising_passes_may_be_left_out_on_xe(target: str, data: st.DataObjec
     check_without(data.draw(cases(facts)), data.draw(st.sampled_from(DISABLED)), facts)
 
 
-@pytest.mark.parametrize("target", ["gfx90a", "gfx950"])
+@pytest.mark.parametrize("target", ["gfx90a", "gfx950", "sm_90"])
 @settings(FEW, max_examples=4)
 @given(data=st.data())
 def test_facts_of_other_targets(target: str, data: st.DataObject) -> None:

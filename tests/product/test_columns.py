@@ -25,14 +25,15 @@ from tests.product import test_padding as padding
 pytestmark = pytest.mark.in_turn(2)
 
 CONFIG = {
-    "amd": "tile=32x32x32 waves=1x1 mma=16x16x16 slots=2 taps=fused phases=columns",
-    "xe": "tile=32x32x32 waves=2x2 mma=16x8x16 slots=1 taps=split phases=columns",
+    "amdgpu": "tile=32x32x32 waves=1x1 mma=16x16x16 slots=2 taps=fused phases=columns",
+    "intel": "tile=32x32x32 waves=2x2 mma=16x8x16 slots=1 taps=split phases=columns",
+    "nvidia": "tile=32x32x32 waves=1x2 mma=8x16x16 slots=2 taps=fused phases=columns",
 }
 CHANNELS_LAST = {"stag": "axb", "wtag": "axb", "dtag": "axb"}
 
 
 def config(target: str) -> str:
-    return CONFIG["xe" if target.startswith("xe") else "amd"]
+    return samples.of_family(target, CONFIG)
 
 
 def strided(random: Random) -> Conv:
@@ -157,7 +158,7 @@ def test_a_tile_whose_rows_are_phases_is_sampled() -> None:
 )
 def test_others_are_refused_in_a_line(line: str, direction: str, other: str, why: str) -> None:
     with pytest.raises(UserError, match=why) as refused:
-        driver.build(Conv.parse(line, dir=direction, dt="f16"), config=f"{CONFIG['amd']} {other}")
+        driver.build(Conv.parse(line, dir=direction, dt="f16"), config=f"{CONFIG['amdgpu']} {other}")
     assert "\n" not in str(refused.value)
 
 
@@ -182,5 +183,5 @@ def test_of_strides_above_the_taps_the_fewest_products_are_made() -> None:
     problem = Conv.parse("mb1ic3ih224oc64oh55kh11sh4ph2", dir="BWD_D", dt="f16", **CHANNELS_LAST)
     (part,) = views.products(problem, 1, phases=COLUMNS)
     assert (part.m, part.n, part.k) == (57 * 57, 48, 9 * 64)
-    plan = make_plan(problem, Config.parse(CONFIG["amd"]), get("gfx942").facts)
+    plan = make_plan(problem, Config.parse(CONFIG["amdgpu"]), get("gfx942").facts)
     assert len(plan.parts) == 1

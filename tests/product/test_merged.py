@@ -20,8 +20,9 @@ from convgen.run import verdict
 from tests import samples
 
 CONFIG = {
-    "amd": "tile=32x32x32 waves=1x1 mma=16x16x16 slots=2 taps=fused grids=merged",
-    "xe": "tile=32x32x32 waves=2x2 mma=16x8x16 slots=1 taps=split grids=merged",
+    "amdgpu": "tile=32x32x32 waves=1x1 mma=16x16x16 slots=2 taps=fused grids=merged",
+    "intel": "tile=32x32x32 waves=2x2 mma=16x8x16 slots=1 taps=split grids=merged",
+    "nvidia": "tile=32x32x32 waves=1x2 mma=8x16x16 slots=3 taps=fused grids=merged copy=direct",
 }
 
 
@@ -39,7 +40,7 @@ def strided(random: Random) -> Conv:
 def found(problem: Conv, target: str) -> tuple[int, int] | None:
     """Launches and mismatches of a merged program, all findings counted; None where the config does not fit."""
     try:
-        code = driver.compile(driver.build(problem, target, config=CONFIG["xe" if target.startswith("xe") else "amd"]))
+        code = driver.compile(driver.build(problem, target, config=samples.of_family(target, CONFIG)))
     except UserError:
         return None
     outcome = verdict.run(code)
@@ -69,7 +70,7 @@ def assert_right(target: str, count: int) -> list[int]:
 
 def test_one_tile_needs_workgroups_of_its_own_product() -> None:
     problem = Conv.parse("mb2ic32ih16oc32kh3sh2ph1", dir="BWD_D", dt="f16", stag="axb", wtag="axb", dtag="axb")
-    code = driver.with_tiles(driver.compile(driver.build(problem, config=CONFIG["amd"])))
+    code = driver.with_tiles(driver.compile(driver.build(problem, config=CONFIG["amdgpu"])))
     assert code.tiles is not None
     (grid,) = [launch.grid for launch in code.record.launches]
     groups = [
@@ -97,7 +98,7 @@ def test_no_product_waits_for_those_of_other_workgroups() -> None:
 
 def test_products_of_most_work_come_first() -> None:
     problem = Conv.parse("mb2ic32ih16oc32kh3sh2ph1", dir="BWD_D", dt="f16")
-    plan = make_plan(problem, Config.parse(CONFIG["amd"]), get("gfx942").facts)
+    plan = make_plan(problem, Config.parse(CONFIG["amdgpu"]), get("gfx942").facts)
     blocks = [part.k_blocks for part in plan.parts]
     assert blocks == sorted(blocks, reverse=True)
     assert len(set(blocks)) > 1
@@ -114,10 +115,10 @@ def test_the_chooser_merges_few_phases() -> None:
 @pytest.mark.parametrize(
     ("line", "direction", "config", "why"),
     [
-        ("mb2ic32ih16oc32kh3ph1", "BWD_D", CONFIG["amd"], "wanted several products"),
-        ("mb2ic32ih16oc32kh3sh2ph1", "FWD_D", CONFIG["amd"], "wanted several products"),
-        ("mb2ic32ih16oc64kh3sh2ph1", "BWD_D", f"{CONFIG['amd']} slices=2", "one slice"),
-        ("mb2ic32ih16oc64kh3sh2ph1", "BWD_D", f"{CONFIG['amd']} map=persist:4", "one tile each"),
+        ("mb2ic32ih16oc32kh3ph1", "BWD_D", CONFIG["amdgpu"], "wanted several products"),
+        ("mb2ic32ih16oc32kh3sh2ph1", "FWD_D", CONFIG["amdgpu"], "wanted several products"),
+        ("mb2ic32ih16oc64kh3sh2ph1", "BWD_D", f"{CONFIG['amdgpu']} slices=2", "one slice"),
+        ("mb2ic32ih16oc64kh3sh2ph1", "BWD_D", f"{CONFIG['amdgpu']} map=persist:4", "one tile each"),
     ],
 )
 def test_others_are_refused_in_a_line(line: str, direction: str, config: str, why: str) -> None:
