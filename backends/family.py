@@ -103,6 +103,7 @@ class Family:
     module: str  #: module whose `TARGETS` maps these names to callables that make a `backends.target.Target`
     text_suffix: str  #: suffix of assembly text
     object_suffix: str  #: suffix of code objects
+    machine_suffix: str = ""  #: suffix of machine code, where code objects are text that an installed compiler takes
     machine: int  #: e_machine of its code objects that are ELF files
     text_object: re.Pattern[bytes] | None = None  #: the beginning of its code objects that are text
     terms: Terms
@@ -120,9 +121,9 @@ class Family:
     first_llvm: Mapping[str, int] = attrs.Factory(dict)
 
     @property
-    def suffixes(self) -> tuple[str, str]:
-        """Return the suffixes of assembly text and of code objects."""
-        return self.text_suffix, self.object_suffix
+    def suffixes(self) -> tuple[str, ...]:
+        """Return the suffixes of assembly text, of code objects and of machine code, each once."""
+        return tuple(dict.fromkeys(filter(None, (self.text_suffix, self.object_suffix, self.machine_suffix))))
 
 
 # ---------------------------------------------------------------- all families
