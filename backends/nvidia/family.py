@@ -17,12 +17,13 @@ RUNTIME = Runtime(
     alignment=16,  # PTX ISA, "ld": a vector is aligned to its size
     library="libcuda",
     package=_HERE,
-    c_header="",
-    c_source="",
+    c_header="cuda.h.j2",
+    c_source="cuda.c.j2",
     c_load="",
     c_queue="CUstream stream",
-    c_load_remark="Load the code on the current context.",
+    c_load_remark="Load the code into the current context; the driver compiles it.",
     c_launch_remark="Put all launches into a stream.",
+    survives_faults=False,  # CUDA Driver API, CUDA_ERROR_ILLEGAL_ADDRESS: the process must be terminated
 )
 
 FAMILY = Family(

@@ -158,10 +158,9 @@ def device_of(options: argparse.Namespace) -> Executor | None:
     """Return the device of `--on`, which replaces the simulator. Raises UserError if it is missing."""
     if options.on is None:
         return None
-    from convgen.device.devices import open_device
-    from convgen.device.executor import Executor
+    from convgen.device.isolated import executor_on
 
-    return Executor(open_device(options.on))
+    return executor_on(options.on)
 
 
 def tell_memory(size: int) -> None:
