@@ -47,9 +47,16 @@ FAMILY = Family(
         occupancy="warps an SM",
         issue="long instructions",
         registers=("reg",),
-        groups={"mma": "matrix"},
+        groups={
+            "mma": "matrix",
+            **dict.fromkeys(("wait", "barrier"), "wait"),
+            **dict.fromkeys(("ldmatrix", "stmatrix", "ld_shared", "st_shared"), "shared"),
+            **dict.fromkeys(("ld_global", "st_global", "cp_async", "atomic"), "memory"),
+            "alu": "vector",
+        },
     ),
     load_latency=500.0,  # assumed
+    reader=f"{_HERE}.analyze",
     simulator=f"{_HERE}.sim",
     executor=f"{_HERE}.sim",
     runtime=RUNTIME,

@@ -25,7 +25,7 @@ from convgen.ir.record import define, frozen
 
 @frozen
 class _Work:
-    """What a child executes: buffers are files in its working folder, by name, with their bytes."""
+    """Work of a child; buffers are files in its working folder, by name, with their bytes."""
 
     device: str
     content: bytes
