@@ -114,7 +114,7 @@ class KernelAnalysis:
     name: str
     registers: Mapping[str, int]
     shared_bytes: int
-    code_bytes: int
+    code_bytes: int  #: 0 for text whose machine code is not known
     workgroup: int  #: work-items, at most
     occupancy: Mapping[str, int]
     loops: int

@@ -66,6 +66,7 @@ class Runtime:
     c_queue: str  #: the parameter with the stream or queue of a launch
     c_load_remark: str  #: sentence on the function that loads
     c_launch_remark: str  #: sentence on the function that launches
+    survives_faults: bool = True  #: whether a process can use a device further after a kernel's invalid access
 
     @property
     def option(self) -> str:
@@ -103,6 +104,7 @@ class Family:
     module: str  #: module whose `TARGETS` maps these names to callables that make a `backends.target.Target`
     text_suffix: str  #: suffix of assembly text
     object_suffix: str  #: suffix of code objects
+    machine_suffix: str = ""  #: suffix of machine code, where code objects are text that an installed compiler takes
     machine: int  #: e_machine of its code objects that are ELF files
     text_object: re.Pattern[bytes] | None = None  #: the beginning of its code objects that are text
     terms: Terms
@@ -120,9 +122,9 @@ class Family:
     first_llvm: Mapping[str, int] = attrs.Factory(dict)
 
     @property
-    def suffixes(self) -> tuple[str, str]:
-        """Return the suffixes of assembly text and of code objects."""
-        return self.text_suffix, self.object_suffix
+    def suffixes(self) -> tuple[str, ...]:
+        """Return the suffixes of assembly text, of code objects and of machine code, each once."""
+        return tuple(dict.fromkeys(filter(None, (self.text_suffix, self.object_suffix, self.machine_suffix))))
 
 
 # ---------------------------------------------------------------- all families

@@ -37,6 +37,14 @@ class Emitted:
     note: str = ""  #: the kernel's entry in the metadata of its module, where the format has such a table
 
 
+@frozen
+class MachineCode:
+    """Machine code of a module whose code object is text, by an installed compiler."""
+
+    content: bytes
+    registers: Mapping[str, Mapping[str, int]]  #: by kernel: registers by class, and bytes that it spills, if any
+
+
 @frozen(eq=False)
 class MachineKernel:
     """A kernel between two stages: IR, then a machine function, then one with physical registers, then assembly.

@@ -19,7 +19,7 @@ from convgen.ir.error import Unsupported, UserError, imported, named
 if TYPE_CHECKING:
     from convgen.backends.analysis import Analysis
     from convgen.backends.machine.allocate import Bank
-    from convgen.backends.stages import Emitted, Observer, Stage
+    from convgen.backends.stages import Emitted, MachineCode, Observer, Stage
     from convgen.backends.timing import KernelProfile
     from convgen.ir.facts import TargetFacts
     from convgen.ir.program import Kernel
@@ -65,8 +65,14 @@ class Target(Protocol):
     def assemble(self, text: str) -> bytes | None:
         """Return the code object of an assembly file; None if no assembler is installed."""
 
+    def machine_code(self, text: str) -> MachineCode | None:
+        """Return machine code of an assembly file whose code object is text; None without a compiler that makes it."""
+        return None
+
     def assembled_by(self) -> str:
-        """Return a text that identifies the assembler of `assemble` and its version; empty if there is none."""
+        """Return a text that identifies the assembler and its version, or the compiler of `machine_code`; empty if
+        there is none.
+        """
 
     def simulate(
         self,

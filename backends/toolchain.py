@@ -1,15 +1,17 @@
 """Search for external programs: assemblers, simulators and analysis tools.
 
 An environment variable may name a program, by path or by a word on PATH. Otherwise the search tries names with an LLVM
-version suffix (newest first, as Debian installs them), the plain name, then ROCm's folder.
+version suffix (newest first, as Debian installs them), the plain name, then the folders of a vendor's installation.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import re
 import signal
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
 VERSIONS = range(40, 16, -1)  #: LLVM versions, newest first
 ROCM = "/opt/rocm/llvm/bin"
+CUDA = "/usr/local/cuda/bin"
 
 
 def _which(word: str) -> str | None:
@@ -29,6 +32,17 @@ def _which(word: str) -> str | None:
     from shutil import which  # slow to import, and few commands start a program
 
     return which(word)
+
+
+def cuda_folders() -> tuple[str, ...]:
+    """Return the folders with CUDA's programs: of this Python's wheels, the newest CUDA first, then of the toolkit.
+
+    The wheel nvidia-cuda-nvcc has `nvidia/cu13/bin`, the wheel nvidia-cuda-nvcc-cu12 `nvidia/cuda_nvcc/bin`.
+    """
+    wheels = [Path(path, "nvidia") for path in sys.path if path]
+    newer = [path for wheel in wheels for path in wheel.glob("cu[0-9]*/bin")]
+    newer.sort(key=lambda path: int(re.sub(r"\D", "", path.parent.name)), reverse=True)
+    return (*map(str, newer), *(str(path) for wheel in wheels for path in wheel.glob("cuda_nvcc/bin")), CUDA)
 
 
 @frozen
@@ -39,6 +53,7 @@ class Tool:
     package: str  #: name of Debian's package
     variable: str = ""
     versioned: bool = True
+    folders: Callable[[], Sequence[str]] = lambda: (ROCM,)  #: returns folders to search behind PATH
 
     def all(self) -> Iterator[str]:
         """Yield paths of installed programs, best first. Raises UserError if the variable names a missing program."""
@@ -46,7 +61,7 @@ class Tool:
             yield self._given(os.environ[self.variable])
             return
         names = [f"{self.name}-{version}" for version in VERSIONS] if self.versioned else []
-        for word in (*names, self.name, f"{ROCM}/{self.name}"):
+        for word in (*names, self.name, *(f"{folder}/{self.name}" for folder in self.folders())):
             path = _which(word)
             if path is not None:
                 yield path
@@ -144,6 +159,7 @@ def produced(path: Path, command: str, magic: bytes = b"") -> bytes:
 
 
 IGA64 = Tool("iga64", "libigc-tools", "CONVGEN_IGA64", versioned=False)
+PTXAS = Tool("ptxas", "nvidia-cuda-toolkit", "CONVGEN_PTXAS", versioned=False, folders=cuda_folders)
 LLVM_OBJDUMP = Tool("llvm-objdump", "llvm-22", "CONVGEN_LLVM_OBJDUMP")
 CLANG = Tool("clang", "clang-22 and lld-22", "CONVGEN_CLANG")
 LLVM_MC = Tool("llvm-mc", "llvm-22")

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from math import inf
 from os import PathLike
 from time import perf_counter
@@ -378,14 +378,16 @@ def _compile(program: Build) -> Code:
     restart_ids(greatest_id(*program.ir.kernels))
     with compiling():
         emitted = [_emit(program, number, stages) for number in range(len(program.ir.kernels))]
-    if program.attempt is not None:
-        _tell(program.options, evolve(program.attempt, actual=_most_registers(emitted)))
     text = target.module(emitted)
     kernels = program.ir.kernels
     record = launch_record(target.facts.name, kernels, emitted, program.problem, program.scalars, program.tensors)
     start = perf_counter()
-    code_object = target.assemble(text)
+    code_object, machine = target.assemble(text), target.machine_code(text)
     stages["assemble"] = perf_counter() - start
+    compiled = {} if machine is None else machine.registers
+    costs = {e.name: KernelCost(compiled.get(e.name, e.registers), e.shared_bytes) for e in emitted}
+    if program.attempt is not None:
+        _tell(program.options, evolve(program.attempt, actual=_most_registers(costs.values())))
     return Code(
         program.problem,
         target.facts.name,
@@ -393,17 +395,18 @@ def _compile(program: Build) -> Code:
         text,
         code_object,
         record,
-        {e.name: KernelCost(e.registers, e.shared_bytes) for e in emitted},
+        costs,
         stages,
         program.tiles,
         {f"{e.name}.ir": e.listing for e in emitted if e.listing is not None},
         program.notes or (),
+        None if machine is None else machine.content,
     )
 
 
-def _most_registers(emitted: Sequence[Emitted]) -> dict[str, int]:
-    classes = dict.fromkeys(name for e in emitted for name in e.registers)
-    return {name: max(e.registers.get(name, 0) for e in emitted) for name in classes}
+def _most_registers(costs: Collection[KernelCost]) -> dict[str, int]:
+    classes = dict.fromkeys(name for cost in costs for name in cost.registers)
+    return {name: max(cost.registers.get(name, 0) for cost in costs) for name in classes}
 
 
 def _emit(program: Build, number: int, stages: dict[str, float]) -> Emitted:

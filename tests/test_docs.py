@@ -21,7 +21,7 @@ import pytest
 from convgen.backends.target import get, names
 from convgen.plan import config
 from tests.conftest import blessing
-from tests.gen.device.standin import serving
+from tests.gen.device.standin import StandIn, serving
 
 ROOT = Path(__file__).parents[1]
 _FENCE = re.compile(
@@ -130,7 +130,7 @@ def _device(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     with contextlib.ExitStack() as held:
         if page is not None and re.search(r"cg\.load\(|--on hip", page.read_text()):
             library = request.getfixturevalue("hip_library")
-            held.enter_context(serving(tmp_path_factory.mktemp("device"), library))
+            held.enter_context(serving(StandIn(tmp_path_factory.mktemp("device"), library)))
         yield
 
 

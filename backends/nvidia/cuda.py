@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import ctypes as c
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from convgen.backends.device import Call, Event, Function, Region
-from convgen.backends.library import Library
+from convgen.backends.library import DeviceError, Library
 from convgen.backends.nvidia.family import FAMILY, RUNTIME
 from convgen.backends.simulation import Bytes
 from convgen.ir.error import UserError
@@ -23,6 +23,8 @@ _P, _INT, _SIZE, _U32, _U64 = c.c_void_p, c.c_int, c.c_size_t, c.c_uint, c.c_uin
 _POINTER, _INTS, _SIZES, _ADDRESSES = c.POINTER(_P), c.POINTER(_INT), c.POINTER(_SIZE), c.POINTER(_U64)
 
 _SIGNATURES = {
+    "cuGetErrorName": (_INT, c.POINTER(c.c_char_p)),
+    "cuGetErrorString": (_INT, c.POINTER(c.c_char_p)),
     "cuInit": (_U32,),
     "cuDeviceGetCount": (_INTS,),
     "cuDeviceGet": (_INTS, _INT),
@@ -42,7 +44,7 @@ _SIGNATURES = {
     "cuModuleUnload": (_P,),
     "cuModuleGetFunction": (_POINTER, _P, c.c_char_p),
     "cuFuncSetAttribute": (_P, _INT, _INT),
-    "cuLaunchKernel": (_P, *(_U32,) * 7, _P, _P, _P),
+    "cuLaunchKernel": (_P, *(_U32,) * 7, _P, _POINTER, _POINTER),
     "cuStreamCreate": (_POINTER, _U32),
     "cuStreamDestroy_v2": (_P,),
     "cuStreamSynchronize": (_P,),
@@ -62,9 +64,11 @@ _LOG = 8192  #: bytes of the compiler's messages
 
 
 def _error_name(handle: c.CDLL, status: int) -> str:
-    name = c.c_char_p()
+    """Return the name of a status and CUDA's text on it."""
+    name, text = c.c_char_p(), c.c_char_p()
     handle.cuGetErrorName(status, c.byref(name))
-    return (name.value or b"unknown error").decode(errors="replace")
+    handle.cuGetErrorString(status, c.byref(text))
+    return ", ".join(part.decode(errors="replace") for part in (name.value, text.value) if part) or "unknown error"
 
 
 @frozen(eq=False)
@@ -90,11 +94,12 @@ class _Module:
 
 @frozen(eq=False)
 class _Event:
-    library: Library
+    device: Device
     handle: c.c_void_p
 
     def __del__(self) -> None:
-        self.library.status("cuEventDestroy_v2", self.handle)
+        with suppress(DeviceError), self.device.current():  # a dead context has destroyed its events
+            self.device.library.status("cuEventDestroy_v2", self.handle)
 
 
 class Device:
@@ -112,10 +117,10 @@ class Device:
         self.name, self.number = f"{RUNTIME.kind}:{number}", number
         self.library = Library.find(NAMES, VARIABLE, "NVIDIA's driver", _SIGNATURES, _error_name)
         count = _INT()
-        if self.library.status("cuInit", 0) or self.library.status("cuDeviceGetCount", c.byref(count)):
-            count = _INT(0)
-        if number >= count.value:
-            there = f"cuda:0 to cuda:{count.value - 1}" if count.value else "a device, but CUDA finds none"
+        status = self.library.status("cuInit", 0) or self.library.status("cuDeviceGetCount", c.byref(count))
+        if status or number >= count.value:
+            why = f" ({_error_name(self.library.handle, status)})" if status else ""
+            there = f"cuda:0 to cuda:{count.value - 1}" if count.value else f"a device, but CUDA finds none{why}"
             raise UserError(f"given the device {self.name}, wanted {there}")
         device, title, self.context = _INT(), c.create_string_buffer(256), _P()
         self.library.call("cuDeviceGet", c.byref(device), number)
@@ -220,7 +225,7 @@ class Device:
         handle = _P()
         with self.current():
             self.library.call("cuEventCreate", c.byref(handle), 0)
-            event = _Event(self.library, handle)
+            event = _Event(self, handle)
             self.library.call("cuEventRecord", handle, stream)
         return event
 

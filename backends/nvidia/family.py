@@ -17,12 +17,13 @@ RUNTIME = Runtime(
     alignment=16,  # PTX ISA, "ld": a vector is aligned to its size
     library="libcuda",
     package=_HERE,
-    c_header="",
-    c_source="",
+    c_header="cuda.h.j2",
+    c_source="cuda.c.j2",
     c_load="",
     c_queue="CUstream stream",
-    c_load_remark="Load the code on the current context.",
+    c_load_remark="Load the code into the current context; the driver compiles it.",
     c_launch_remark="Put all launches into a stream.",
+    survives_faults=False,  # CUDA Driver API, CUDA_ERROR_ILLEGAL_ADDRESS: the process must be terminated
 )
 
 FAMILY = Family(
@@ -32,7 +33,8 @@ FAMILY = Family(
     targets=("sm_80", "sm_86", "sm_89", "sm_90", "sm_120"),
     module=f"{_HERE}.targets",
     text_suffix=".ptx",
-    object_suffix=".cubin",
+    object_suffix=".ptx",  # the driver compiles it
+    machine_suffix=".cubin",
     machine=190,  # EM_CUDA
     text_object=re.compile(rb"(?:\s|//[^\n]*\n|/\*.*?\*/)*\.version\s", re.S),  # PTX ISA, "Source Format"
     terms=Terms(
@@ -44,10 +46,17 @@ FAMILY = Family(
         partition="die",
         occupancy="warps an SM",
         issue="long instructions",
-        registers=("r",),
-        groups={"mma": "matrix"},
+        registers=("reg",),
+        groups={
+            "mma": "matrix",
+            **dict.fromkeys(("wait", "barrier"), "wait"),
+            **dict.fromkeys(("ldmatrix", "stmatrix", "ld_shared", "st_shared"), "shared"),
+            **dict.fromkeys(("ld_global", "st_global", "cp_async", "atomic"), "memory"),
+            "alu": "vector",
+        },
     ),
     load_latency=500.0,  # assumed
+    reader=f"{_HERE}.analyze",
     simulator=f"{_HERE}.sim",
     executor=f"{_HERE}.sim",
     runtime=RUNTIME,

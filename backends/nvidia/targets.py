@@ -7,13 +7,15 @@ from functools import partial
 
 from convgen.backends.family import check_rows
 from convgen.backends.machine.selection import kernel_arguments
+from convgen.backends.nvidia.assemble import compiled
 from convgen.backends.nvidia.family import FAMILY
 from convgen.backends.nvidia.ptx import kernel_text, module_text
 from convgen.backends.nvidia.select import Selector
 from convgen.backends.nvidia.tables import FACTS, LANES, PRODUCTS, PTX_VERSIONS
 from convgen.backends.nvidia.tuning import TUNING
-from convgen.backends.stages import Emitted, MachineKernel, Stage
+from convgen.backends.stages import Emitted, MachineCode, MachineKernel, Stage
 from convgen.backends.target import Target
+from convgen.backends.toolchain import PTXAS, identity
 from convgen.ir.record import evolve
 
 check_rows(
@@ -64,12 +66,16 @@ class PtxTarget(Target):
         return module_text(self.name, PTX_VERSIONS[self.name], [kernel.text for kernel in kernels])
 
     def assemble(self, text: str) -> bytes | None:
-        """The text itself, which the driver compiles when it loads it."""
+        """Return the text itself, which the driver compiles when it loads it."""
         return text.encode()
 
+    def machine_code(self, text: str) -> MachineCode | None:
+        """Return the cubin; None without a ptxas that knows the target."""
+        return compiled(text)
+
     def assembled_by(self) -> str:
-        """Nobody: the object is the text."""
-        return ""
+        """Return name, size and time of ptxas."""
+        return identity(PTXAS.find())
 
 
 TARGETS: dict[str, Callable[[], PtxTarget]] = {name: partial(PtxTarget, name) for name in FACTS}

@@ -133,7 +133,8 @@ def finish(options: argparse.Namespace, code: Code) -> tuple[Files | None, Outco
     if options.output is not None:
         from convgen.run.files import write_code
 
-        files = write_code(code, options.output, *target.family.suffixes)
+        family = target.family
+        files = write_code(code, options.output, family.text_suffix, family.object_suffix, family.machine_suffix)
     if options.on is not None and not options.run and options.run_groups is None:
         raise UserError(f"given --on {options.on} without --run, wanted --run, or --run-groups to compare a sample")
     if options.run or options.run_groups is not None:
@@ -157,10 +158,9 @@ def device_of(options: argparse.Namespace) -> Executor | None:
     """Return the device of `--on`, which replaces the simulator. Raises UserError if it is missing."""
     if options.on is None:
         return None
-    from convgen.device.devices import open_device
-    from convgen.device.executor import Executor
+    from convgen.device.isolated import executor_on
 
-    return Executor(open_device(options.on))
+    return executor_on(options.on)
 
 
 def tell_memory(size: int) -> None:

@@ -26,6 +26,7 @@ from convgen.run.files import write_all
 from convgen.run.launch_record import Buffer, Launch, Scalar
 from convgen.version import __version__
 
+_ELF = b"\x7fELF"
 _ALIGNMENT = 256  #: bytes; alignment of the parts of a workspace
 _TYPES = {
     "s8": "int8_t",
@@ -119,6 +120,7 @@ class _Writer:
 
     def __init__(self, program: Program, runtime: Runtime, stem: str) -> None:
         self.program, self.runtime, self.stem = program, runtime, stem
+        self.end = b"" if program.content.startswith(_ELF) else b"\0"  #: text ends as strings of C do
         self.calls: set[str] = set()
         self.free = {
             a.name: a for n in program.record.launches for a in n.args if isinstance(a, Scalar) and a.expr is None
@@ -212,7 +214,7 @@ class _Writer:
             "cleared": any(part["zero"] for part in parts),
             "kernels": kernels,
             "launches": launches,
-            "content": list(program.content),
+            "content": list(program.content + self.end),
             "calls": self.calls,
             "clear_parameters": ", ".join(["void *workspace", *scalars, runtime.c_queue]),
             "launch_parameters": ", ".join([*parameters, runtime.c_queue]),

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 
 import numpy as np
 
 from convgen.backends.device import Call, Device
+from convgen.backends.library import DeviceError
 from convgen.backends.simulation import Bytes, LaunchRequest, Pages, SimReport
 from convgen.device.loaded import check_target
 from convgen.ir.record import frozen
@@ -34,12 +35,12 @@ class Executor:
         device = self.device
         with ExitStack() as held:
             module = device.load(content)
-            held.callback(module.unload)
+            held.callback(_quietly, module.unload)
             addresses = {}
             for name, buffer in buffers.items():
-                data = _bytes(buffer)
+                data = contiguous(buffer)
                 addresses[name] = device.allocate(data.nbytes)
-                held.callback(device.free, addresses[name])
+                held.callback(_quietly, device.free, addresses[name])
                 device.upload(addresses[name], data, 0)
             functions = {name: module.function(name) for name in dict.fromkeys(r.kernel for r in requests)}
             first = device.record(0)
@@ -47,11 +48,18 @@ class Executor:
                 device.launch(functions[request.kernel], _call(request, addresses), 0)
             seconds = device.seconds(first, device.record(0))
             for name, buffer in buffers.items():
-                device.download(_bytes(buffer), addresses[name], 0)
+                device.download(contiguous(buffer), addresses[name], 0)
         return SimReport((), {}, {}, seconds)
 
 
-def _bytes(buffer: Bytes | Pages) -> Bytes:
+def _quietly(release: Callable[..., None], *arguments: int) -> None:
+    """Release something; after a failed launch releasing fails, too, and the launch's error is the one to report."""
+    with suppress(DeviceError):
+        release(*arguments)
+
+
+def contiguous(buffer: Bytes | Pages) -> Bytes:
+    """Return all bytes of a buffer, which change with the array."""
     return np.ascontiguousarray(buffer.whole() if isinstance(buffer, Pages) else buffer)
 
 

@@ -137,23 +137,26 @@ def _files(root: Path) -> Iterator[str]:
 
 
 def _entry_bytes(code: Code) -> bytes:
-    """Return the bytes of an entry: a header as one line of JSON, followed by the object."""
+    """Return the bytes of an entry: a header as one line of JSON, the object, and machine code."""
     head: dict[str, Any] = {
         "target": code.target,
         "config": code.config,
         "asm": code.asm,
         "object": code.object is not None,
+        "machine_bytes": len(code.machine or b""),
         "record": code.record.to_json(),
         "kernels": {name: [dict(cost.registers), cost.shared_bytes] for name, cost in code.kernels.items()},
         "listings": dict(code.listings),
     }
-    return json.dumps(head).encode() + b"\n" + (code.object or b"")
+    return json.dumps(head).encode() + b"\n" + (code.object or b"") + (code.machine or b"")
 
 
 def _code_of_entry(content: bytes, problem: Problem) -> Code:
     """Return the code of an entry. Raises UserError for bytes that `_entry_bytes` would not produce."""
     line, _, rest = content.partition(b"\n")
     head = Entry.parse(line.decode(errors="replace"), "the cache")
+    machine_bytes = head["machine_bytes"].integer(0, len(rest))
+    content, machine = rest[: len(rest) - machine_bytes], rest[len(rest) - machine_bytes :]
     record = LaunchRecord.from_json(head["record"].text(), "the cache")
     kernels = {name: _cost(cost) for name, cost in _named(head["kernels"], "kernel").items()}
     if set(kernels) != {launch.kernel for launch in record.launches}:
@@ -163,11 +166,12 @@ def _code_of_entry(content: bytes, problem: Problem) -> Code:
         head["target"].text(),
         head["config"].text(empty=True),
         head["asm"].text(empty=True),
-        rest if head["object"].flag() else None,
+        content if head["object"].flag() else None,
         record,
         kernels,
         {},
         listings={name: listing.text(empty=True) for name, listing in _named(head["listings"], "listing").items()},
+        machine=machine or None,
     )
 
 

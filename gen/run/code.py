@@ -43,14 +43,17 @@ class OutputTiles(Protocol):
 
 @frozen
 class KernelCost:
-    """The resources that one kernel takes: registers by class, in the family's words, and static local memory."""
+    """The resources that one kernel takes: registers by class, in the family's words, and static local memory.
+
+    `registers` is empty for text with virtual registers that nobody has compiled.
+    """
 
     registers: Mapping[str, int]
     shared_bytes: int
 
     def __str__(self) -> str:
         registers = " ".join(f"{name} {count}" for name, count in self.registers.items())
-        return f"{registers}, {self.shared_bytes} bytes of shared memory"
+        return f"{registers or 'virtual registers'}, {self.shared_bytes} bytes of shared memory"
 
 
 @frozen
@@ -72,6 +75,7 @@ class Code:
     tiles: OutputTiles | None = None
     listings: Mapping[str, str] = attrs.field(factory=dict)
     remarks: tuple[str, ...] = ()  #: notes for people about the kernels, such as products that lanes compute
+    machine: bytes | None = None  #: machine code of an object that is text, if a compiler of it is installed
 
     @property
     def keeps_padding_out(self) -> bool:
@@ -91,6 +95,7 @@ class Code:
             lines.append(f"  kernel  {launch.kernel}: grid {grid}, workgroup {workgroup}")
             lines.append(f"          {self.kernels[launch.kernel]}")
         size = "not assembled" if self.object is None else f"object of {len(self.object)} bytes"
+        size += "" if self.machine is None else f", machine code of {len(self.machine)} bytes"
         lines.append(f"  code    {self.asm.count(chr(10))} lines of assembly, {size}")
         lines += [f"  remark  {remark}" for remark in self.remarks]
         return "\n".join(lines)

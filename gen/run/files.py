@@ -17,12 +17,14 @@ class Files:
     """The paths of one problem's files; None for a file that was not written."""
 
     asm: Path | None
-    object: Path | None
+    object: Path | None  #: the path in `asm` where the code object is the text
     launch: Path
+    machine: Path | None = None  #: machine code of a code object that is text
 
 
-def write_code(code: Code, prefix: str, text_suffix: str, object_suffix: str) -> Files:
-    """Write assembly, object and launch record as PREFIX.*; a prefix ending in / is a directory, named by kernel.
+def write_code(code: Code, prefix: str, text_suffix: str, object_suffix: str, machine_suffix: str = "") -> Files:
+    """Write assembly, object, launch record and machine code, as far as there is one, as PREFIX.*; a prefix ending in
+    / is a directory, named by kernel.
 
     Raises UserError, with nothing written, if a file cannot be.
     """
@@ -32,12 +34,14 @@ def write_code(code: Code, prefix: str, text_suffix: str, object_suffix: str) ->
         asm=Path(stem + text_suffix) if launches else None,
         object=Path(stem + object_suffix) if code.object is not None else None,
         launch=Path(stem + ".launch.json"),
+        machine=Path(stem + machine_suffix) if code.machine is not None else None,
     )
     record = evolve(code.record, object=files.object.name if files.object else None)
     contents = {
         files.asm: code.asm.encode(),
         files.object: code.object or b"",
         files.launch: record.to_json().encode() + b"\n",
+        files.machine: code.machine or b"",
     }
     listings = {Path(stem).with_name(name): text.encode() for name, text in code.listings.items()}
     write_all({path: content for path, content in contents.items() if path is not None} | listings)

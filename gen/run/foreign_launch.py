@@ -141,10 +141,9 @@ def read(
 ) -> tuple[bytes, Direct]:
     """Return the bytes of a code object and a launch of it. Raises UserError."""
     content = targets.read(path)
-    machine = targets.executor(content, path.name)
+    known = targets.executor(content, path.name).signatures(content)
     if grid is None or block is None:
         raise UserError(f"given no {'--grid' if grid is None else '--block'}, wanted one to launch {path.name}")
-    known = machine.signatures(content)
     return content, prepare(known, kernel=kernel, grid=grid, block=block, dynamic_lds=dynamic_lds, arguments=arguments)
 
 

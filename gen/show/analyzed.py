@@ -30,16 +30,20 @@ def rows(kernel: KernelAnalysis, analysis: Analysis) -> list[tuple[str, str]]:
 
 def kernel_rows(kernel: KernelAnalysis, analysis: Analysis) -> list[tuple[str, str]]:
     """Return the rows on a kernel's resources."""
+    code = f"{kernel.code_bytes} bytes" if kernel.code_bytes else f"{len(kernel.lines)} instructions of text"
+    held = ", ".join(f"{count} by {what}" for what, count in kernel.occupancy.items())
     return [
         ("kernel", kernel.name),
         ("target", analysis.target),
         (
             "registers",
-            " ".join(f"{name} {count}" for name, count in kernel.registers.items()) + ", allocated in granules",
+            f"{' '.join(f'{name} {count}' for name, count in kernel.registers.items())}, allocated in granules"
+            if kernel.registers
+            else "virtual",
         ),
         ("shared", f"{kernel.shared_bytes} bytes"),
-        ("code", f"{kernel.code_bytes} bytes, {kernel.loops} loops, workgroups of up to {kernel.workgroup}"),
-        (analysis.terms.occupancy, ", ".join(f"{count} by {what}" for what, count in kernel.occupancy.items())),
+        ("code", f"{code}, {kernel.loops} loops, workgroups of up to {kernel.workgroup}"),
+        (analysis.terms.occupancy, held or "unknown"),
     ]
 
 

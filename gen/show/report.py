@@ -38,7 +38,7 @@ def as_json(problem: str, code: Code, files: Files | None, outcome: Outcome | No
             }
             for launch in code.record.launches
         ],
-        "files": {name: _path(files, name) for name in ("asm", "object", "launch")},
+        "files": _paths(files),
         "generate_s": round(sum(code.stages.values()) - assemble, 6),
         "assemble_s": round(assemble, 6),
         "run": None if outcome is None else outcome_json(outcome, labels_of(code, outcome)),
@@ -52,7 +52,7 @@ def without_code(problem: str, target: str, config: str) -> dict[str, Any]:
         "target": target,
         "config": config,
         "launches": [],
-        "files": dict.fromkeys(("asm", "object", "launch")),
+        "files": _paths(None),
         "generate_s": 0.0,
         "assemble_s": 0.0,
         "run": None,
@@ -87,9 +87,11 @@ def failure_line(outcome: Outcome) -> str:
     return "; ".join(texts)
 
 
-def _path(files: Files | None, name: str) -> str | None:
-    path = getattr(files, name, None)
-    return None if path is None else str(path)
+def _paths(files: Files | None) -> dict[str, str | None]:
+    """Return the paths by kind of file, None for one that was not written; machine code only where it was."""
+    kinds = ("asm", "object", *(["machine"] if files and files.machine else []), "launch")
+    paths = ((kind, getattr(files, kind, None)) for kind in kinds)
+    return {kind: None if path is None else str(path) for kind, path in paths}
 
 
 Labels = Mapping[str, Sequence[tuple[int, str]]]  #: by kernel: offsets in bytes, ascending, and the labels there
@@ -198,7 +200,7 @@ def file_rows(files: Files | None) -> list[tuple[str, str]]:
 
 def written(files: Files) -> str:
     """Return the paths of the written files."""
-    return ", ".join(path for name in ("asm", "object", "launch") if (path := _path(files, name)) is not None)
+    return ", ".join(dict.fromkeys(path for path in _paths(files).values() if path is not None))
 
 
 def outcome_rows(outcome: Outcome, labels: Labels | None = None) -> list[tuple[str, str]]:

@@ -226,6 +226,8 @@ def literal(text: str) -> Literal:
 def parse(content: bytes) -> Module:
     """Return the module of a PTX file. Raises SimulatorError for text that is not PTX."""
     text = content.rstrip(b"\0").decode("latin-1")
+    if content.startswith(b"\x7fELF"):
+        raise SimulatorError("given a cubin, whose machine code (SASS) is not simulated; wanted the .ptx text of it")
     if not is_ptx(content):
         raise SimulatorError("given text without .version at its start, wanted PTX")
     with reading("the PTX"):

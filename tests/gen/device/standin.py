@@ -14,6 +14,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import ClassVar, TypeVar
 from unittest.mock import patch
 
 import attrs
@@ -24,19 +25,21 @@ from convgen.backends.sim.device_memory import FIRST_ADDRESS, SPACING
 from convgen.backends.simulation import KernelArg, LaunchRequest
 from convgen.backends.toolchain import CLANG
 
+Served = TypeVar("Served", bound="StandIn")
+
 SOURCE = Path(__file__).with_name("standin_hip.c")
 LIBRARY = "libamdhip64.so"
 
-_INVALID_IMAGE, _NO_BINARY, _NOT_FOUND, _LAUNCH_FAILURE = 200, 209, 500, 719
+_NO_BINARY, _NOT_FOUND, _LAUNCH_FAILURE = 209, 500, 719
 
 
-def build(folder: Path) -> Path:
+def build(folder: Path, source: Path = SOURCE, library: str = LIBRARY) -> Path:
     """The library, in a folder."""
     clang = CLANG.find()
     assert clang is not None, "the stand-in is built by clang"
-    made = folder / LIBRARY
+    made = folder / library
     flags = "-shared -fPIC -O1 -Wall -Wextra -Werror -pthread"
-    subprocess.run([clang, *flags.split(), str(SOURCE), "-o", str(made)], check=True)
+    subprocess.run([clang, *flags.split(), str(source), "-o", str(made)], check=True)
     return made
 
 
@@ -50,6 +53,14 @@ class Launched:
     dynamic_bytes: int
     stream: int
     block: bytes
+
+
+@attrs.frozen
+class Needs:
+    """What a kernel needs: bytes of static local memory, and of arguments."""
+
+    shared_bytes: int
+    block_bytes: int
 
 
 @attrs.define
@@ -71,34 +82,42 @@ class StandIn:
             "CONVGEN_STANDIN_ARCH": self.arch,
         }
 
+    invalid_image: ClassVar = 200
+    simulate: ClassVar = staticmethod(simulate)
+
+    def read(self, content: bytes) -> tuple[str, dict[str, Needs]]:
+        """The target of a code object, and what each kernel needs; raises anything for content that is none."""
+        code = CodeObject.load(content)
+        descriptors = {name: kernel.descriptor for name, kernel in code.kernels.items()}
+        return code.arch.name, {name: Needs(d.group_segment, d.kernarg_size) for name, d in descriptors.items()}
+
     def answer(self, line: str) -> str:
         what, path, *rest = line.split(" ")
         try:
-            code = CodeObject.load(Path(path).read_bytes())
+            arch, kernels = self.read(Path(path).read_bytes())
         except Exception as error:
-            return f"{_INVALID_IMAGE} {error}"
+            return f"{self.invalid_image} {error}"
         if what == "load":
-            return "0" if code.arch.name == self.arch else f"{_NO_BINARY}"
-        if rest[0] not in code.kernels:
+            return "0" if arch == self.arch else f"{_NO_BINARY}"
+        if rest[0] not in kernels:
             return f"{_NOT_FOUND}"
         if what == "function":
-            return f"0 {code.kernels[rest[0]].descriptor.group_segment}"
-        return self._launch(Path(path), code, rest)
+            return f"0 {kernels[rest[0]].shared_bytes}"
+        return self._launch(Path(path), kernels[rest[0]], rest)
 
-    def _launch(self, path: Path, code: CodeObject, words: Sequence[str]) -> str:
+    def _launch(self, path: Path, needs: Needs, words: Sequence[str]) -> str:
         name, block = words[0], bytes.fromhex(words[-1])
         grid_x, grid_y, grid_z, block_x, block_y, block_z, dynamic, stream = map(int, words[1:-1])
         launched = Launched(name, (grid_x, grid_y, grid_z), (block_x, block_y, block_z), dynamic, stream, block)
         self.launches.append(launched)
-        kernel = code.kernels[name]
-        wanted = kernel.descriptor.kernarg_size
+        wanted = needs.block_bytes
         if len(block) != wanted:
             self.findings.append(f"an argument block of {len(block)} bytes, {wanted} are wanted")
             return f"{_LAUNCH_FAILURE}"
-        shared = kernel.descriptor.group_segment + dynamic
+        shared = needs.shared_bytes + dynamic
         arguments = (KernelArg(0, len(block), block),) if block else ()
         request = LaunchRequest(name, launched.grid, launched.workgroup, arguments, shared, len(block))
-        report = simulate(path.read_bytes(), [request], dict(memory_of(path)))
+        report = self.simulate(path.read_bytes(), [request], dict(memory_of(path)))
         self.findings += map(str, report.findings)
         return f"{_LAUNCH_FAILURE if report.findings else 0}"
 
@@ -121,9 +140,9 @@ def addresses_agree() -> bool:
 
 
 @contextmanager
-def serving(folder: Path, library: Path) -> Iterator[StandIn]:
+def serving(standin: Served) -> Iterator[Served]:
     """A stand-in that is listened to within, for this process and those that it starts."""
-    standin = StandIn(folder, library)
+    folder = standin.folder
 
     class Handler(socketserver.StreamRequestHandler):
         def handle(self) -> None:

@@ -16,6 +16,10 @@
 #include <time.h>
 #include <unistd.h>
 
+#ifndef FOLDER
+#define FOLDER "CONVGEN_STANDIN" /* variable of the environment */
+#endif
+
 enum {
     FINE = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INVALID_CONFIGURATION = 9, INVALID_DEVICE_POINTER = 17,
     INVALID_DEVICE = 101, INVALID_IMAGE = 200, NO_BINARY_FOR_GPU = 209, INVALID_HANDLE = 400, NOT_FOUND = 500,
@@ -39,7 +43,7 @@ const char *hipGetErrorName(int status) {
 
 /* ---------------------------------------------------------------- who executes */
 
-static const char *folder(void) { return getenv("CONVGEN_STANDIN"); }
+static const char *folder(void) { return getenv(FOLDER); }
 
 /* The status that the listener answers a line with, and what follows it. */
 static int ask(const char *line, char *answer, size_t size) {

@@ -1,0 +1,141 @@
+"""Analyze PTX: counts of instructions by unit, bytes moved, the hot loop, and what ptxas says of registers.
+
+The simulator's reader reads the text; loops come from the control flow, so that text of any compiler can be read.
+Registers of PTX are virtual: those of a kernel, and what an SM holds of it, are known where ptxas is found. Machine
+code (SASS) is not read.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+
+from convgen.backends import reading
+from convgen.backends.analysis import Analysis, KernelAnalysis
+from convgen.backends.hot_code import basic_blocks, hottest, reachable
+from convgen.backends.nvidia.assemble import compiled
+from convgen.backends.nvidia.costs import line_of
+from convgen.backends.nvidia.family import FAMILY
+from convgen.backends.nvidia.sim.ptx_text import Instruction, Kernel, Module, Name, parse
+from convgen.backends.nvidia.tables import FACTS, LANES
+from convgen.ir.error import AssemblerError, Unsupported, UserError
+from convgen.ir.record import evolve
+
+_SM_REGISTERS = 1 << 16  #: registers of 32 bits of an SM (CUDA C++ Programming Guide, "Compute Capabilities")
+_REGISTER_UNIT = 256  #: registers that a warp gets at a time
+_MOST_THREADS = 1024  #: of a workgroup without .maxntid or .reqntid
+_ENDS = frozenset("ret exit trap".split())
+_FILE = re.compile(r'^\s*\.file\s+(?P<number>\d+)\s+"(?P<name>[^"\n]*)"', re.MULTILINE)
+_LOC = re.compile(r"^\s*\.loc\s+(?P<file>\d+)\s+(?P<line>\d+)", re.MULTILINE)
+
+
+def analyze(content: bytes, where: str) -> Analysis:
+    """Return the analysis of PTX text. `where` names the file in errors.
+
+    Raises UserError for content that is not PTX, Unsupported for machine code and for a target without facts.
+    """
+    if content.startswith(b"\x7fELF"):
+        given = "a cubin, whose machine code (SASS) is not read"
+        raise Unsupported(f"analysis of {where}: given {given}, wanted the .ptx text of it")
+    with reading.readable(content, where, _parsed, _encoded) as (module, text):
+        target = module.target.rstrip("a")
+        if target not in FACTS:
+            raise Unsupported(f"analysis of {where}: given .target {module.target}, supported: {', '.join(FACTS)}")
+        registers = _allocated(text.decode())
+        places = list(_places(text.decode()))
+        kernels = (
+            _kernel(module, kernel, registers.get(kernel.name, {}), places) for kernel in module.kernels.values()
+        )
+        return Analysis(target, FAMILY.terms, tuple(kernels))
+
+
+def _parsed(content: bytes) -> Module:
+    return parse(content)
+
+
+def _encoded(text: str, where: str) -> bytes:
+    return text.encode()
+
+
+def _allocated(text: str) -> Mapping[str, Mapping[str, int]]:
+    """Return registers by kernel and class, from ptxas; none where it is missing or does not take the text."""
+    try:
+        machine = compiled(text)
+    except (AssemblerError, UserError):
+        return {}
+    return {} if machine is None else machine.registers
+
+
+def _places(text: str) -> Iterator[tuple[int, str]]:
+    """Yield the byte offset and the FILE:LINE of each `.loc`, ascending."""
+    files = {match["number"]: match["name"] for match in _FILE.finditer(text)}
+    for match in _LOC.finditer(text):
+        yield match.start(), f"{files.get(match['file'], match['file'])}:{match['line']}"
+
+
+def _kernel(
+    module: Module, kernel: Kernel, registers: Mapping[str, int], places: Sequence[tuple[int, str]]
+) -> KernelAnalysis:
+    def follows(instruction: Instruction) -> tuple[bool, list[int]]:
+        labels = [o.name for o in instruction.operands if isinstance(o, Name)]
+        if instruction.name == "brx":
+            labels = [label for table in labels for label in kernel.tables.get(table, ())]
+        elif instruction.name != "bra":
+            labels = []
+        stops = instruction.guard is None and instruction.name in {"bra", "brx", *_ENDS}
+        there = (kernel.labels[label] for label in labels if label in kernel.labels)
+        return not stops, [placed[n].address for n in there if n < len(placed)]
+
+    if not kernel.code:
+        raise UserError(f"given kernel {kernel.name} without instructions, wanted some")
+    placed = _placed(kernel.code)
+    in_text = {i.address: original.address for i, original in zip(placed, kernel.code, strict=True)}
+    code = reachable(placed, 0, follows)
+    start = code[0].address
+    lines = [line_of(i, i.address - start, module.target) for i in code]
+    loops, hot = hottest(lines, *basic_blocks(code, follows))
+    static = (v.size for v in (*module.variables.values(), *kernel.variables.values()) if v.space == "shared")
+    shared = sum(static)
+    threads = _threads(kernel)
+    begins = [at for at, _ in places]
+    numbers = ((i.address - start, bisect_right(begins, in_text[i.address]) - 1) for i in code)
+    return KernelAnalysis(
+        kernel.name,
+        dict(registers),
+        shared,
+        0,
+        threads,
+        _held(module.target.rstrip("a"), registers, shared, -(-threads // LANES)),
+        loops,
+        hot,
+        tuple(lines),
+        sources={offset: places[n][1] for offset, n in numbers if n >= 0},
+    )
+
+
+def _placed(code: Sequence[Instruction]) -> Sequence[Instruction]:
+    """Return instructions by ascending address: their numbers, if bodies of device functions are among them."""
+    if all(a.address < b.address for a, b in pairwise(code)):
+        return code
+    return [evolve(instruction, address=number, size=1) for number, instruction in enumerate(code)]
+
+
+def _threads(kernel: Kernel) -> int:
+    """Return the largest number of work-items of a workgroup."""
+    limits = kernel.limits.get("reqntid") or kernel.limits.get("maxntid")
+    return limits[0] * limits[1] * limits[2] if limits else _MOST_THREADS
+
+
+def _held(target: str, registers: Mapping[str, int], shared: int, warps: int) -> dict[str, int]:
+    """Return the warps that an SM holds, in whole workgroups, by limiting resource, as far as it is known."""
+    facts = FACTS[target]
+    most = facts.core.simd_subgroups * facts.core.simds
+    by: dict[str, int] = {}
+    if "reg" in registers:
+        each = -(-registers["reg"] * LANES // _REGISTER_UNIT) * _REGISTER_UNIT
+        by["registers"] = min(most, _SM_REGISTERS // each) // warps * warps
+    if shared:
+        by["shared memory"] = min(most // warps, facts.shared_bytes // shared) * warps
+    return by

@@ -1,0 +1,94 @@
+"""Compile PTX into a cubin with an installed ptxas (`toolchain` searches for it).
+
+The code object of a target is the text: the driver compiles it, and the simulator reads it. ptxas is optional: it
+checks the text, reports registers and spills, and makes the machine code that convgen writes beside the text.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+from convgen.backends.stages import MachineCode
+from convgen.backends.toolchain import PTXAS, produced, run
+from convgen.ir.error import AssemblerError, UserError
+
+_ARCHITECTURE = re.compile(r"^\.target (\w+)", re.MULTILINE)
+_DEBUG = re.compile(r"^\s*\.loc ", re.MULTILINE)
+_FUNCTION = re.compile(r"Compiling entry function '(?P<name>[^']+)'|Function properties for (?P<called>\S+)")
+_USED = re.compile(r"Used (\d+) registers")
+_STACK = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
+
+#: ptxas's messages on text that a ptxas of an older CUDA, or of a newer one without the target, does not know.
+_UNKNOWN = ("Unsupported .version", "Unsupported .target", "is not defined for option 'gpu-name'")
+
+#: Advisory messages of ptxas -> what they mean for a kernel. Each is a defect of the emitter.
+ADVISORIES = {
+    "C7508": "setmaxnreg is ignored",
+    "C7511": "matrix products are serialised",
+    "C7517": "a wait for matrix products is missing",
+    "C7519": "a fence before matrix products is missing",
+}
+_ADVISORY = re.compile(rf"[^\n]*\((?P<code>{'|'.join(ADVISORIES)})\)[^\n]*")
+
+
+def compiled(text: str) -> MachineCode | None:
+    """Return the cubin of PTX; None without a ptxas that knows its target and version.
+
+    Raises AssemblerError if ptxas rejects the text or prints one of `ADVISORIES`; UserError if ptxas fails itself, or
+    if the variable names one that does not know the target.
+    """
+    import tempfile
+
+    tool = PTXAS.find()
+    target = _ARCHITECTURE.search(text)
+    if tool is None or target is None:
+        return None
+    with tempfile.TemporaryDirectory(prefix="convgen-") as folder:
+        (Path(folder) / "kernel.ptx").write_text(text)
+        lines = ["--generate-line-info"] if _DEBUG.search(text) else []
+        command = [tool, f"--gpu-name={target[1]}", "--verbose", *lines, "kernel.ptx", "--output-file", "kernel.cubin"]
+        done = run(command, Path(folder))
+        if any(words in done.stderr for words in _UNKNOWN):
+            if PTXAS.is_given:
+                wanted = f"a ptxas that knows {target[1]}"
+                raise UserError(f"given {PTXAS.variable}={tool}, wanted {wanted}: {_first(done.stderr)}")
+            return None
+        _check(done)
+        return MachineCode(produced(Path(folder) / "kernel.cubin", "ptxas", b"\x7fELF"), resources(done.stderr))
+
+
+def _check(done: subprocess.CompletedProcess[str]) -> None:
+    """Raise AssemblerError for rejected text and for an advisory, UserError if ptxas does not say where."""
+    if advisory := _ADVISORY.search(done.stderr):
+        said = advisory[0].partition(":")[2].strip()
+        raise AssemblerError(f"ptxas: {ADVISORIES[advisory['code']]}: {said}")
+    if done.returncode:
+        first = _first(done.stderr)
+        if "kernel.ptx, line " in first:
+            raise AssemblerError(f"ptxas: {first}")
+        raise UserError(f"ptxas cannot do its work: {first}")
+
+
+def _first(said: str) -> str:
+    lines = [line for line in said.splitlines() if line.strip() and " info " not in line]
+    return " ".join(lines[0].removeprefix("ptxas ").split()) if lines else "it says nothing"
+
+
+def resources(said: str) -> Mapping[str, Mapping[str, int]]:
+    """Return by kernel, from the messages of `ptxas --verbose`, its registers, and bytes of its stack and of spills if
+    there are any.
+    """
+    kernels: dict[str, dict[str, int]] = {}
+    name = ""
+    for line in said.splitlines():
+        if function := _FUNCTION.search(line):
+            name = function["name"] or function["called"]
+        elif stack := _STACK.search(line):
+            words = ("stack_bytes", "spill_store_bytes", "spill_load_bytes")
+            kernels.setdefault(name, {}).update({w: int(n) for w, n in zip(words, stack.groups()) if int(n)})
+        elif used := _USED.search(line):
+            kernels[name] = {"reg": int(used[1]), **kernels.get(name, {})}
+    return {name: counts for name, counts in kernels.items() if "reg" in counts}

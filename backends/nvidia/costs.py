@@ -1,0 +1,98 @@
+"""Kind, unit, cost and bytes of one instruction of PTX, of any compiler.
+
+ptxas makes one machine instruction of most of them, several of some (division, 64-bit integers) and none of others
+(moves): counts are those of the text.
+"""
+
+from __future__ import annotations
+
+import re
+
+from convgen.backends.analysis import Line
+from convgen.backends.nvidia.sim.ptx_text import Instruction, Vector
+from convgen.backends.nvidia.sim.ptx_types import bytes_of
+from convgen.backends.nvidia.tables import FACTS, LANES, MMA
+from convgen.ir.facts import Core
+
+_SHAPE = re.compile(r"m(?P<m>\d+)n(?P<n>\d+)k(?P<k>\d+)")
+_SPECIAL = frozenset("ex2 lg2 rcp sqrt rsqrt sin cos tanh".split())  # 16 lanes a clock of an SM (Programming Guide)
+_WAITS = frozenset("mbarrier membar fence griddepcontrol nanosleep".split())
+_BRANCHES = frozenset("bra brx ret exit trap call".split())
+_WARPS_OF_WGMMA = 4
+_WGMMA_FLOP = 1024  #: of f16 a clock of a sub-core (NVIDIA's H100 white paper: 4096 a clock of an SM)
+_WHOLE_ROW = 32  #: bytes of K of the instruction whose clocks the tables have
+
+
+def line_of(instruction: Instruction, offset: int, target: str) -> Line:
+    """Return the instruction as a line of an analysis; `target` as PTX names it, such as sm_90a."""
+    name, text = instruction.name, " ".join(instruction.text.split())
+    if name in ("mma", "wgmma") and (shape := _shape(instruction)):
+        clocks, flop = _products(instruction, shape, target)
+        return Line(offset, text, "mma", "matrix", clocks, flop=flop)
+    if name in ("ld", "ldu", "st", "atom", "red", "ldmatrix", "stmatrix"):
+        return _message(instruction, offset, text, target)
+    if name == "cp":
+        return _copy(instruction, offset, text, target)
+    if name in _WAITS or name == "wgmma":
+        return Line(offset, text, "wait", "", 1)
+    if name == "bar" or name == "barrier":
+        return Line(offset, text, "barrier", "", 1)
+    if name in _BRANCHES:
+        return Line(offset, text, "branch", "", 1)
+    return Line(offset, text, "alu", "valu", 2 if name in _SPECIAL else 1)
+
+
+def _shape(instruction: Instruction) -> tuple[int, int, int] | None:
+    shapes = (_SHAPE.fullmatch(modifier) for modifier in instruction.modifiers)
+    found = next((shape for shape in shapes if shape), None)
+    return None if found is None else (int(found["m"]), int(found["n"]), int(found["k"]))
+
+
+def _products(instruction: Instruction, shape: tuple[int, int, int], target: str) -> tuple[int, int]:
+    """Return clocks of a sub-core, and operations of one warp."""
+    m, n, k = shape
+    size = bytes_of(instruction.types[1]) if len(instruction.types) > 1 else 2
+    if instruction.name == "wgmma":
+        flop = 2 * m * n * k // _WARPS_OF_WGMMA
+        return -(-flop * size // (2 * _WGMMA_FLOP)), flop
+    names = {row.name for row in MMA}
+    clocks = next(atom.clocks for atom in FACTS[target.rstrip("a")].atoms if atom.name in names)
+    return max(1, -(-clocks * m * n * k * size // (16 * 8 * _WHOLE_ROW))), 2 * m * n * k
+
+
+def _moved(instruction: Instruction) -> int:
+    """Return the bytes of all lanes of a load, a store or an atomic operation."""
+    items = max((len(o.items) for o in instruction.operands if isinstance(o, Vector)), default=1)
+    return LANES * items * bytes_of(instruction.types[-1])
+
+
+def _message(instruction: Instruction, offset: int, text: str, target: str) -> Line:
+    core, name = FACTS[target.rstrip("a")].core, instruction.name
+    if name in ("ldmatrix", "stmatrix"):
+        tiles = next((int(each[1:]) for each in instruction.modifiers if each in ("x1", "x2", "x4")), 1)
+        return _shared(Line(offset, text, name, "lds", 1), "read" if name == "ldmatrix" else "write", 128 * tiles, core)
+    is_store = name in ("st", "red")
+    if instruction.has("shared"):
+        kind = "atomic" if name in ("atom", "red") else f"{name}_shared"
+        return _shared(Line(offset, text, kind, "lds", 1), "write" if is_store else "read", _moved(instruction), core)
+    if instruction.has("param", "const", "local"):
+        return Line(offset, text, "other", "", 1)
+    moved, kind = _moved(instruction), "atomic" if name in ("atom", "red") else "st_global" if is_store else "ld_global"
+    path = "global store" if is_store else "global load"
+    return Line(offset, text, kind, "global", -(-moved // core.global_rate), bytes={path: moved})
+
+
+def _shared(line: Line, way: str, moved: int, core: Core) -> Line:
+    return Line(line.offset, line.text, line.kind, "lds", -(-moved // core.shared_rate), bytes={f"lds {way}": moved})
+
+
+def _copy(instruction: Instruction, offset: int, text: str, target: str) -> Line:
+    """Return a `cp.async` of every lane, as a load; the wait for one; or a bulk copy, whose size is a register."""
+    if instruction.has("wait_group", "wait_all", "commit_group", "mbarrier"):
+        return Line(offset, text, "wait", "", 1)
+    sizes = [value.bits for value in instruction.operands[2:3] if hasattr(value, "bits")]
+    if instruction.has("bulk") or not sizes:
+        return Line(offset, text, "cp_async", "global", 1)
+    moved = LANES * sizes[0]
+    clocks = -(-moved // FACTS[target.rstrip("a")].core.global_rate)
+    return Line(offset, text, "cp_async", "global", clocks, bytes={"global load": moved, "lds write": moved})

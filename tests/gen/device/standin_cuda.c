@@ -1,0 +1,205 @@
+/* CUDA's driver API without a GPU, over the memory, streams and listener of the stand-in for HIP.
+ *
+ * Functions have the types and exported names of cuda.h. All that needs a context refuses to work without a current one.
+ */
+
+#define FOLDER "CONVGEN_STANDIN_CUDA"
+#include "standin_hip.c"
+
+enum { NOT_INITIALIZED = 3, NO_DEVICE = 100, INVALID_CONTEXT = 201, INVALID_PTX = 218 };
+enum { MOST_CONTEXTS = 16, DEFAULT_SHARED = 48 << 10 };
+
+typedef unsigned long long Address;
+typedef struct { Function base; int most_dynamic; } CudaFunction;
+
+static int started;
+static int contexts[8]; /* those of the devices: their addresses are the handles */
+static _Thread_local void *stack[MOST_CONTEXTS];
+static _Thread_local int depth;
+
+static const struct { int status; const char *name, *text; } ERRORS[] = {
+    {0, "CUDA_SUCCESS", "no error"},
+    {1, "CUDA_ERROR_INVALID_VALUE", "invalid argument"},
+    {2, "CUDA_ERROR_OUT_OF_MEMORY", "out of memory"},
+    {3, "CUDA_ERROR_NOT_INITIALIZED", "initialization error"},
+    {9, "CUDA_ERROR_INVALID_CONFIGURATION", "invalid configuration argument"},
+    {100, "CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected"},
+    {101, "CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal"},
+    {201, "CUDA_ERROR_INVALID_CONTEXT", "invalid device context"},
+    {200, "CUDA_ERROR_INVALID_IMAGE", "device kernel image is invalid"},
+    {209, "CUDA_ERROR_NO_BINARY_FOR_GPU", "no kernel image is available for execution on the device"},
+    {218, "CUDA_ERROR_INVALID_PTX", "a PTX JIT compilation failed"},
+    {400, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"},
+    {500, "CUDA_ERROR_NOT_FOUND", "named symbol not found"},
+    {700, "CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access was encountered"},
+    {719, "CUDA_ERROR_LAUNCH_FAILED", "unspecified launch failure"},
+    {803, "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH", "system has unsupported display driver / cuda driver combination"},
+};
+
+static int told(int status, const char **text, int of_name) {
+    for (size_t n = 0; n < sizeof ERRORS / sizeof *ERRORS; n++)
+        if (ERRORS[n].status == status) return *text = of_name ? ERRORS[n].name : ERRORS[n].text, 0;
+    return *text = NULL, INVALID_VALUE;
+}
+
+int cuGetErrorName(int status, const char **text) { return told(status, text, 1); }
+int cuGetErrorString(int status, const char **text) { return told(status, text, 0); }
+
+/* What a call that needs a context answers before it does anything. */
+static int ready(void) { return !started ? NOT_INITIALIZED : depth ? FINE : INVALID_CONTEXT; }
+#define READY() do { int unready = ready(); if (unready) return unready; } while (0)
+
+int cuInit(unsigned flags) {
+    const char *given = getenv("CONVGEN_STANDIN_INIT");
+    if (given) return atoi(given);
+    return started = 1, flags ? INVALID_VALUE : FINE;
+}
+
+int cuDeviceGetCount(int *count) { return *count = devices(), started ? FINE : NOT_INITIALIZED; }
+
+int cuDeviceGet(int *device, int number) {
+    if (number < 0 || number >= devices()) return INVALID_DEVICE;
+    return *device = number, FINE;
+}
+
+int cuDeviceGetName(char *name, int size, int device) {
+    (void)device;
+    return snprintf(name, (size_t)size, "Stand-in"), FINE;
+}
+
+int cuDeviceGetAttribute(int *value, int attribute, int device) {
+    const char *arch = getenv("CONVGEN_STANDIN_ARCH_CUDA");
+    int number = arch ? atoi(arch + 3) : 90;
+    (void)device;
+    if (attribute != 75 && attribute != 76) return INVALID_VALUE;
+    return *value = attribute == 75 ? number / 10 : number % 10, FINE;
+}
+
+int cuDevicePrimaryCtxRetain(void **context, int device) {
+    if (device < 0 || device >= 8) return INVALID_DEVICE;
+    return *context = &contexts[device], FINE;
+}
+
+int cuCtxPushCurrent_v2(void *context) {
+    if (!context || depth == MOST_CONTEXTS) return INVALID_CONTEXT;
+    stack[depth++] = context;
+    current = (int)((int *)context - contexts);
+    return FINE;
+}
+
+int cuCtxPopCurrent_v2(void **context) {
+    if (!depth) return INVALID_CONTEXT;
+    *context = stack[--depth];
+    return FINE;
+}
+
+int cuStandinDepth(void) { return depth; }
+
+int cuMemAlloc_v2(Address *address, size_t size) {
+    void *pointer;
+    READY();
+    int status = size ? hipMalloc(&pointer, size) : INVALID_VALUE;
+    return status ? status : (*address = (Address)(uintptr_t)pointer, FINE);
+}
+
+int cuMemFree_v2(Address address) { READY(); return hipFree((void *)(uintptr_t)address); }
+
+int cuMemGetAddressRange_v2(Address *base, size_t *size, Address address) {
+    void *pointer;
+    READY();
+    int status = hipMemGetAddressRange(&pointer, size, (void *)(uintptr_t)address);
+    return status ? status : (*base = (Address)(uintptr_t)pointer, FINE);
+}
+
+int cuPointerGetAttribute(void *value, int attribute, Address address) {
+    return hipPointerGetAttribute(value, attribute, (void *)(uintptr_t)address);
+}
+
+int cuMemcpyHtoDAsync_v2(Address to, const void *from, size_t size, void *stream) {
+    READY();
+    return hipMemcpyAsync((void *)(uintptr_t)to, from, size, 1, stream);
+}
+
+int cuMemcpyDtoHAsync_v2(void *to, Address from, size_t size, void *stream) {
+    READY();
+    return hipMemcpyAsync(to, (const void *)(uintptr_t)from, size, 2, stream);
+}
+
+int cuMemsetD8Async(Address to, unsigned char byte, size_t size, void *stream) {
+    READY();
+    return hipMemsetAsync((void *)(uintptr_t)to, byte, size, stream);
+}
+
+static int loaded(void **module, const char *image, char *log, size_t log_size) {
+    READY();
+    if (!image || !memcmp(image, "\177ELF", 4)) return INVALID_IMAGE; /* SASS is not executed here */
+    Module *made = calloc(1, sizeof *made);
+    snprintf(made->path, sizeof made->path, "%s/%d-%d.ptx", folder(), (int)getpid(), modules++);
+    FILE *file = fopen(made->path, "wb");
+    fwrite(image, 1, strlen(image), file);
+    fclose(file);
+    char line[512], answer[4096];
+    snprintf(line, sizeof line, "load %s\n", made->path);
+    int status = ask(line, answer, sizeof answer);
+    if (!status) return *module = made, FINE;
+    if (log && log_size && strchr(answer, ' ')) snprintf(log, log_size, "%s", strchr(answer, ' ') + 1);
+    return free(made), status;
+}
+
+int cuModuleLoadData(void **module, const void *image) { return loaded(module, image, NULL, 0); }
+
+int cuModuleLoadDataEx(void **module, const void *image, unsigned count, int *options, void **values) {
+    char *log = NULL;
+    size_t size = 0;
+    for (unsigned n = 0; n < count; n++) {
+        if (options[n] == 5) log = values[n];
+        if (options[n] == 6) size = (size_t)values[n];
+    }
+    return loaded(module, image, log, size);
+}
+
+int cuModuleUnload(void *module) { READY(); return hipModuleUnload(module); }
+
+int cuModuleGetFunction(void **function, void *module, const char *name) {
+    void *found;
+    READY();
+    int status = hipModuleGetFunction(&found, module, name);
+    if (status) return status;
+    CudaFunction *made = calloc(1, sizeof *made);
+    made->base = *(Function *)found;
+    made->most_dynamic = DEFAULT_SHARED;
+    free(found);
+    return *function = made, FINE;
+}
+
+int cuFuncSetAttribute(void *function, int attribute, int value) {
+    READY();
+    if (attribute != 8 || value < 0 || value > 227 << 10) return INVALID_VALUE;
+    ((CudaFunction *)function)->most_dynamic = value > DEFAULT_SHARED ? value : DEFAULT_SHARED;
+    return FINE;
+}
+
+int cuLaunchKernel(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
+                   unsigned block_y, unsigned block_z, unsigned shared_bytes, void *stream, void **parameters,
+                   void **extra) {
+    READY();
+    if (getenv("CONVGEN_STANDIN_DIES")) abort();
+    if (parameters || !extra || extra[4]) return INVALID_VALUE;
+    if (shared_bytes > (unsigned)((CudaFunction *)function)->most_dynamic) return INVALID_VALUE;
+    void *of_hip[] = {extra[0], extra[1], extra[2], extra[3], (void *)3};
+    return hipModuleLaunchKernel(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream,
+                                 NULL, of_hip);
+}
+
+int cuStreamCreate(void **stream, unsigned flags) { READY(); return flags > 1 ? INVALID_VALUE : hipStreamCreate(stream); }
+int cuStreamDestroy_v2(void *stream) { READY(); return hipStreamDestroy(stream); }
+int cuStreamSynchronize(void *stream) { READY(); return hipStreamSynchronize(stream); }
+int cuCtxSynchronize(void) { READY(); return hipDeviceSynchronize(); }
+int cuEventCreate(void **event, unsigned flags) { READY(); return flags ? INVALID_VALUE : hipEventCreate(event); }
+int cuEventDestroy_v2(void *event) { READY(); return hipEventDestroy(event); }
+int cuEventRecord(void *event, void *stream) { READY(); return hipEventRecord(event, stream); }
+int cuEventSynchronize(void *event) { READY(); return hipEventSynchronize(event); }
+int cuEventElapsedTime(float *milliseconds, void *from, void *to) {
+    READY();
+    return hipEventElapsedTime(milliseconds, from, to);
+}

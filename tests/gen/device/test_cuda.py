@@ -1,0 +1,383 @@
+"""CUDA: calls have the types of cuda.h, run in the primary context, and a kernel's fault ends one program only."""
+
+from __future__ import annotations
+
+import ctypes as c
+import json
+import os
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import convgen as cg
+from convgen.backends.library import DeviceError
+from convgen.backends.nvidia import cuda as driver
+from convgen.commands import cli
+from convgen.device import isolated
+from convgen.device.isolated import IsolatedExecutor
+from convgen.device.loaded import Program
+from convgen.ir.error import UserError
+from convgen.ir.record import evolve
+from convgen.problem.matmul import parse_problem
+from convgen.run import reference
+from convgen.run.code import Code
+from convgen.run.files import write_code
+from convgen.run.launch_record import Buffer, Scalar
+from tests.gen.device.standin_cuda import CudaStandIn
+from tests.gen.device.test_export import STRICT
+from tests.gen.device.test_load import by_name, right, same
+
+CONV = ["conv", "mb1ic16ih6oc16kh3ph1", "--dir=FWD_D", "--dt=f16", "--target=sm_90"]
+CASES = {
+    "forward": "--dir=FWD_D --dt=f16 mb1ic16ih6oc16kh3ph1",
+    "operands": "--dir=FWD_D --dt=f16 --attr-post-ops=prelu:2+mul:f32:2 mb2ic16ih5oc16kh1",
+    "bytes": "--dir=FWD_D --dt=u8:s8:s32 mb1ic16ih5oc16kh3ph1",
+    "backward weights": "--dir=BWD_WB --dt=f16 mb2ic16ih5oc16kh3ph1",
+    "product": "--dt=f16 --bia-dt=f32 48x64:64x40",
+}
+SLICES = "tile=32x32x16 waves=2x1 slots=1 taps=fused acc=v slices=2 mma=8x16x16"
+
+#: Prototypes of cuda.h (CUDA 13.0) by exported name: handles and addresses of the host are void *, CUdeviceptr is u64.
+PROTOTYPES = """
+cuGetErrorName int, char **
+cuGetErrorString int, char **
+cuInit unsigned
+cuDeviceGetCount int *
+cuDeviceGet int *, int
+cuDeviceGetName char *, int, int
+cuDeviceGetAttribute int *, int, int
+cuDevicePrimaryCtxRetain void **, int
+cuCtxPushCurrent_v2 void *
+cuCtxPopCurrent_v2 void **
+cuMemAlloc_v2 u64 *, size_t
+cuMemFree_v2 u64
+cuMemGetAddressRange_v2 u64 *, size_t *, u64
+cuPointerGetAttribute void *, int, u64
+cuMemcpyHtoDAsync_v2 u64, void *, size_t, void *
+cuMemcpyDtoHAsync_v2 void *, u64, size_t, void *
+cuMemsetD8Async u64, unsigned char, size_t, void *
+cuModuleLoadDataEx void **, void *, unsigned, int *, void **
+cuModuleUnload void *
+cuModuleGetFunction void **, void *, char *
+cuFuncSetAttribute void *, int, int
+cuLaunchKernel void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **
+cuStreamCreate void **, unsigned
+cuStreamDestroy_v2 void *
+cuStreamSynchronize void *
+cuEventCreate void **, unsigned
+cuEventDestroy_v2 void *
+cuEventRecord void *, void *
+cuEventSynchronize void *
+cuEventElapsedTime float *, void *, void *
+"""
+TYPES: dict[str, Any] = {
+    "int": c.c_int,
+    "unsigned": c.c_uint,
+    "unsigned char": c.c_ubyte,
+    "size_t": c.c_size_t,
+    "u64": c.c_uint64,
+    "char *": c.c_char_p,
+    "void *": c.c_void_p,
+    "float *": c.POINTER(c.c_float),
+    "int *": c.POINTER(c.c_int),
+    "size_t *": c.POINTER(c.c_size_t),
+    "u64 *": c.POINTER(c.c_uint64),
+    "char **": c.POINTER(c.c_char_p),
+    "void **": c.POINTER(c.c_void_p),
+}
+
+
+def test_every_call_has_the_types_of_the_header() -> None:
+    lines = (line.partition(" ") for line in PROTOTYPES.strip().splitlines())
+    wanted = {name: tuple(TYPES[word] for word in types.split(", ")) for name, _, types in lines}
+    assert {name: tuple(types) for name, types in driver._SIGNATURES.items()} == wanted
+
+
+@cache
+def compiled(line: str, config: str | None = None) -> Code:
+    return cg.compile(cg.build(parse_problem(line), "sm_90", config))
+
+
+def depth(kernel: Any) -> int:
+    """The contexts that are current in this thread, one upon the other."""
+    found: int = kernel.device.library.handle.cuStandinDepth()
+    return found
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_arrays_of_the_host(name: str, cuda: CudaStandIn) -> None:
+    code = compiled(CASES[name])
+    assert code.problem is not None
+    kernel = cg.load(code)
+    inputs = reference.fill(code.problem)
+    found = by_name(kernel, kernel(**{name: array.copy() for name, array in inputs.items()}))
+    assert all(same(found[output], wanted) for output, wanted in right(code.problem, inputs).items())
+    assert [n.kernel for n in cuda.launches] == [n.kernel for n in code.record.launches]
+    assert [n.dynamic_bytes for n in cuda.launches] == [n.shared_bytes for n in code.record.launches]
+    assert not cuda.findings
+    assert depth(kernel) == 0
+
+
+def test_arrays_of_the_device_in_a_stream(cuda: CudaStandIn) -> None:
+    code = compiled("--dir=BWD_WB --dt=f16 mb2ic24oc32iw60kw2", SLICES)
+    assert code.problem is not None
+    kernel = cg.load(code, "cuda:1")
+    inputs = reference.fill(code.problem)
+    given = {name: kernel.put(name, array) for name, array in inputs.items()}
+    stream = kernel.device.new_stream()
+    first = kernel.device.record(stream)
+    results = [by_name(kernel, kernel(stream=stream, **given)) for _ in range(2)]  # counters are as they were
+    assert kernel.device.seconds(first, kernel.device.record(stream)) > 0
+    for found in results:
+        for name, wanted in right(code.problem, inputs).items():
+            assert same(found[name].numpy(), wanted)
+    assert {n.stream for n in cuda.launches} == {stream}
+    region = kernel.device.region(given["src"].address)
+    assert region is not None
+    assert (region.base, region.device) == (given["src"].address, 1)
+    assert kernel.device.region(12345) is None
+    kernel.unload()
+    kernel.device.end_stream(stream)
+    assert depth(kernel) == 0
+    assert not cuda.findings
+
+
+def test_more_shared_memory_than_a_kernel_gets_unasked(cuda: CudaStandIn) -> None:
+    code = compiled("--dt=f16 128x128:128x128", "tile=128x128x64 waves=2x2 slots=2 mma=8x16x16")
+    assert code.record.launches[0].shared_bytes > 48 << 10
+    assert code.problem is not None
+    inputs = reference.fill(code.problem)
+    assert same(cg.load(code)(**inputs), right(code.problem, inputs)["dst"])
+    assert not cuda.findings
+
+
+def test_what_the_driver_says_of_text_is_the_error(cuda: CudaStandIn) -> None:
+    device = cg.load(compiled(CASES["product"])).device
+    with pytest.raises(UserError, match=r"^given code that Stand-in does not load: .*\.version"):
+        device.load(b"lorem ipsum")
+    with pytest.raises(DeviceError, match=r"^cuModuleLoadDataEx failed: CUDA_ERROR_INVALID_IMAGE, "):
+        device.load(b"\x7fELF")
+
+
+def test_errors_have_name_and_text(cuda: CudaStandIn) -> None:
+    device = cg.load(compiled(CASES["product"])).device
+    text = r"^cuMemFree_v2 failed: CUDA_ERROR_INVALID_VALUE, invalid argument \(0x1\)$"
+    with pytest.raises(DeviceError, match=text):
+        device.free(12345)
+
+
+def said(words: list[str], **variables: str) -> tuple[int, list[str]]:
+    """The exit code of a command in a process of its own, and what it complains of."""
+    command = [sys.executable, "-m", "convgen", *words]
+    done = subprocess.run(command, env={**os.environ, **variables}, capture_output=True, text=True)
+    return done.returncode, done.stderr.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("variables", "wanted"),
+    [
+        ({"CONVGEN_STANDIN_DEVICES": "0"}, "given the device cuda:0, wanted a device, but CUDA finds none"),
+        (
+            {"CONVGEN_STANDIN_INIT": "100"},
+            "given the device cuda:0, wanted a device, but CUDA finds none"
+            " (CUDA_ERROR_NO_DEVICE, no CUDA-capable device is detected)",
+        ),
+        (
+            {"CONVGEN_STANDIN_INIT": "803"},
+            "given the device cuda:0, wanted a device, but CUDA finds none (CUDA_ERROR_SYSTEM_DRIVER_MISMATCH,"
+            " system has unsupported display driver / cuda driver combination)",
+        ),
+        (
+            {"CONVGEN_CUDA": "/nowhere/libcuda.so"},
+            "given CONVGEN_CUDA=/nowhere/libcuda.so, wanted NVIDIA's driver (/nowhere/libcuda.so: cannot open shared"
+            " object file: No such file or directory)",
+        ),
+        (
+            {"CONVGEN_STANDIN_ARCH_CUDA": "sm_80"},
+            "given code for sm_90, wanted sm_80 code, which cuda:0 (Stand-in) runs",
+        ),
+        ({"CONVGEN_STANDIN_DIES": "1"}, "the process that used cuda:0 died: it was killed by SIGABRT"),
+    ],
+)
+def test_what_is_missing_is_one_line(cuda: CudaStandIn, variables: dict[str, str], wanted: str) -> None:
+    assert said([*CONV, "--run", "--on", "cuda"], **variables) == (2, [f"convgen: {wanted}"])
+
+
+def test_problems(cuda: CudaStandIn, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([*CONV, "--run", "--on", "cuda"]) == 0
+    lines = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    assert lines["executed"].startswith("on cuda:0 (Stand-in) in ")
+    assert (lines["checked"], lines["mismatches"], lines["result"]) == ("576 outputs", "0", "PASSED")
+    assert len(cuda.launches) == 2
+
+
+def test_a_fault_is_one_line_and_the_next_program_runs(
+    cuda: CudaStandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A kernel with a grid that is too large writes behind its buffers."""
+    monkeypatch.chdir(tmp_path)
+    gemm = ["gemm", "64x64:64x64", "--dt=f16", "--target=sm_90"]
+    assert cli.main([*gemm, "-o", "k"]) == 0
+    text = Path("k.launch.json").read_text()
+    record = json.loads(text)
+    record["launches"][0]["lds_bytes"] = 0
+    Path("k.launch.json").write_text(json.dumps(record))
+    assert cli.main(["run", "k.launch.json", "--on", "cuda"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith("failed: CUDA_ERROR_LAUNCH_FAILED, unspecified launch failure (0x2cf)")
+    Path("k.launch.json").write_text(text)
+    assert cli.main(["run", "k.launch.json", "--on", "cuda"]) == 0
+    assert "PASSED" in capsys.readouterr().out
+
+
+def test_code_without_a_record(
+    cuda: CudaStandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code = compiled("--dt=f16 64x64:64x64")
+    write_code(code, "g", ".ptx", ".ptx", ".cubin")
+    np.save("src.npy", np.eye(64, dtype=np.float16))
+    np.save("wei.npy", np.full((64, 64), 3, np.float16))
+    (launch,) = code.record.launches
+    words = [f"--grid={launch.grid[0]}", f"--block={launch.workgroup[0]}", f"--lds={launch.shared_bytes}"]
+    words += ["--arg=src=src.npy", "--arg=wei=wei.npy", "--arg=dst=f16:64x64", "--out=dst=dst.npy"]
+    assert cli.main(["run", "g.ptx", "--on", "cuda", *words]) == 0
+    assert (np.load("dst.npy") == 3).all()
+
+
+def test_a_batch_goes_on_behind_a_process_that_died(
+    cuda: CudaStandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("lines").write_text("".join(f"--matmul --dt=f16 {n}x32:32x32\n" for n in (32, 64)))
+    words = ["batch", "lines", "--target=sm_90", "--run", "--on=cuda", "--jobs=1"]
+    code, lines = said([*words, "--json"], CONVGEN_STANDIN_DIES="1")
+    assert code == 2, lines
+    code, lines = said(words)
+    assert code == 0, lines
+
+
+# ---------------------------------------------------------------- C
+
+MAIN = """
+#include "k.h"
+#include <stdio.h>
+#include <stdlib.h>
+int cuInit(unsigned flags);
+int cuDevicePrimaryCtxRetain(void **context, int device);
+int cuCtxPushCurrent_v2(void *context);
+int cuCtxSynchronize(void);
+int cuMemAlloc_v2(unsigned long long *address, size_t size);
+int cuMemcpyHtoDAsync_v2(unsigned long long to, const void *from, size_t size, CUstream stream);
+int cuMemcpyDtoHAsync_v2(void *to, unsigned long long from, size_t size, CUstream stream);
+static void check(int status, int line) {{ if (status) {{ printf("%d at %d\\n", status, line); exit(1); }} }}
+#define CHECK(x) check(x, __LINE__)
+static void *held(const char *path, size_t size) {{
+    unsigned long long there;
+    void *here = calloc(1, size);
+    FILE *file = fopen(path, "rb");
+    if (file) {{ if (fread(here, 1, size, file) != size) exit(2); fclose(file); }}
+    CHECK(cuMemAlloc_v2(&there, size));
+    CHECK(cuMemcpyHtoDAsync_v2(there, here, size, NULL));
+    CHECK(cuCtxSynchronize());
+    free(here);
+    return (void *)(uintptr_t)there;
+}}
+static void keep(const char *path, const void *there, size_t size) {{
+    void *here = malloc(size);
+    CHECK(cuMemcpyDtoHAsync_v2(here, (unsigned long long)(uintptr_t)there, size, NULL));
+    CHECK(cuCtxSynchronize());
+    FILE *file = fopen(path, "wb");
+    fwrite(here, 1, size, file);
+    fclose(file);
+    free(here);
+}}
+int main(void) {{
+    k_kernel *kernel;
+    k_buffers buffers;
+    unsigned long long workspace = 0;
+    void *context;
+    CHECK(cuInit(0));
+    CHECK(cuDevicePrimaryCtxRetain(&context, 0));
+    CHECK(cuCtxPushCurrent_v2(context));
+    CHECK(k_load(&kernel));
+    {held}
+    if (k_workspace_bytes()) CHECK(cuMemAlloc_v2(&workspace, k_workspace_bytes()));
+    {clear}
+    CHECK(k_launch(kernel, &buffers, (void *)(uintptr_t)workspace, NULL));
+    CHECK(k_launch(kernel, &buffers, (void *)(uintptr_t)workspace, NULL));
+    CHECK(cuCtxSynchronize());
+    {keep}
+    CHECK(k_unload(kernel));
+    return 0;
+}}
+"""
+EXPORTED = {
+    "product": ("--dt=f16 --bia-dt=f32 48x64:64x40", None),
+    "slices": ("--dir=BWD_WB --dt=f16 mb2ic24oc32iw60kw2", SLICES),
+    "shared": ("--dt=f16 128x128:128x128", "tile=128x128x64 waves=2x2 slots=2 mma=8x16x16"),
+}
+
+
+def cleared(code: Code) -> Code:
+    """The code with workspaces that are to be zero before the first launch."""
+    workspaces = Program.of(code).workspaces
+
+    def changed(arg: Buffer | Scalar) -> Buffer | Scalar:
+        return evolve(arg, zero=True) if isinstance(arg, Buffer) and arg.name in workspaces else arg
+
+    launches = tuple(evolve(n, args=tuple(map(changed, n.args))) for n in code.record.launches)
+    return evolve(code, record=evolve(code.record, launches=launches))
+
+
+@pytest.mark.parametrize("name", EXPORTED)
+def test_programs_in_c(name: str, cuda: CudaStandIn, tmp_path: Path) -> None:
+    code = cleared(compiled(*EXPORTED[name]))
+    assert code.problem is not None
+    inputs, buffers = reference.fill(code.problem), code.record.buffers
+    cg.export(code, tmp_path / "k")
+    outputs = [spec.name for spec in code.problem.outputs]
+    for each, array in inputs.items():
+        (tmp_path / each).write_bytes(reference.pack(buffers[each].tensor.layout, array).tobytes())
+    clear = "CHECK(k_clear((void *)(uintptr_t)workspace, NULL));"
+    names = dict.fromkeys((*inputs, *outputs))
+    text = MAIN.format(
+        held="\n    ".join(f'buffers.{n} = held("{n}", {buffers[n].tensor.bytes});' for n in names),
+        keep="\n    ".join(f'keep("{n}", buffers.{n}, {buffers[n].tensor.bytes});' for n in outputs),
+        clear=clear if any(b.zero for b in buffers.values()) else "",
+    )
+    (tmp_path / "main.c").write_text(text)
+    library = str(cuda.library)
+    command = ["gcc", *STRICT, "main.c", "k.c", library, f"-Wl,-rpath,{cuda.library.parent}", "-o", "main"]
+    built = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert not built.returncode, built.stderr
+    done = subprocess.run(["./main"], cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, ""), cuda.findings
+    assert not cuda.findings
+    assert [n.kernel for n in cuda.launches] == 2 * [n.kernel for n in code.record.launches]
+    for output, wanted in right(code.problem, inputs).items():
+        tensor = buffers[output].tensor
+        data = np.frombuffer((tmp_path / output).read_bytes(), np.uint8)
+        assert same(reference.unpack(tensor.layout, tensor.dtype, data), wanted)
+
+
+def test_the_types_of_the_header_are_cudas(tmp_path: Path) -> None:
+    """k.h goes with cuda.h in one file, in either order: a type that it defines is defined alike there."""
+    cg.export(compiled(CASES["product"]), tmp_path / "k")
+    cuda_h = "typedef struct CUstream_st *CUstream;\n"
+    for text in (f'{cuda_h}#include "k.h"\n', f'#include "k.h"\n{cuda_h}'):
+        for language in (["-x", "c", "-std=c11"], ["-x", "c++", "-std=c++17"]):
+            command = ["gcc", *language, "-Wall", "-Wextra", "-Werror", "-fsyntax-only", "-"]
+            subprocess.run(command, input=text, cwd=tmp_path, text=True, check=True)
+
+
+def test_an_executor_of_a_runtime_that_survives_faults_stays_in_this_process() -> None:
+    assert isinstance(isolated.executor_on("cuda"), IsolatedExecutor)
+    assert str(isolated.executor_on("cuda:1")) == "cuda:1"
+    with pytest.raises(UserError, match=r"^given the device 'cuda:x', wanted a number behind cuda:$"):
+        isolated.executor_on("cuda:x")
