@@ -295,7 +295,8 @@ def _sum_aligned(a: Array, b: Array, c: Array, *, least: tuple[int, int]) -> Arr
 
 def _exponents(numbers: Array, least: int) -> Array:
     """Return the exponents of numbers of a format; subnormal ones have that of the least normal number."""
-    return np.maximum(np.frexp(np.where(np.isfinite(numbers), numbers, 0.0))[1] - 1, least)
+    exponents: Array = np.maximum(np.frexp(np.where(np.isfinite(numbers), numbers, 0.0))[1] - 1, least)
+    return exponents
 
 
 def _cut(total: Array) -> Array:
