@@ -263,7 +263,7 @@ class Selector:
             kind = kind_of(e.type.elem)
             return [
                 self.out.op(f"selp.{width}", a, b, condition, kind=kind)
-                for a, b in zip(self.words(e.a), self.words(e.b))
+                for a, b in zip(self._constant(e.a) or self.words(e.a), self._constant(e.b) or self.words(e.b))
             ]
         kind, width = kind_of(e.type.elem), "b64" if e.type.elem.bits == 64 else "b32"
         chosen = [
@@ -481,13 +481,20 @@ class Selector:
 
     def _if(self, s: st.If) -> None:
         out, condition = self.out, self.scalar(s.cond)
-        other, end = out.label("ELSE"), out.label("JOIN")
+        end = out.label("JOIN")
+        other = end if s.other is st.empty else out.label("ELSE")
         out.emit(f"@!{condition} bra.uni {other}")
-        self._statement(s.then)
-        out.emit(f"bra.uni {end}")
-        out.place(other)
-        self._statement(s.other)
+        self._arm(s.then)
+        if s.other is not st.empty:
+            out.emit(f"bra.uni {end}")
+            out.place(other)
+            self._arm(s.other)
         out.place(end)
+
+    def _arm(self, s: st.Stmt) -> None:
+        """Select a branch, with the reads that it put off: behind it their addresses may be undefined."""
+        self._statement(s)
+        self._flush()
 
     def _exit_if(self, s: st.ExitIf) -> None:
         out, condition = self.out, self.scalar(s.cond)
