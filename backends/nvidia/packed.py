@@ -65,15 +65,13 @@ def convertible(of: Type, to: Type, *, saturate: bool) -> bool:
 def convert(out: Writer, of: Type, to: Type, words: Sequence[str], count: int) -> list[str]:
     """Convert `count` elements in words; those of a last word beyond them have any value."""
     if of in BYTES:
-        pairs = [half for word in words for half in halves(out, word)][: -(-count // 2)]
-        wide = [out.op(f"cvt.rn.f16x2.{BYTES[of]}", pair) for pair in pairs]
+        quarters = [half for word in words for half in halves(out, word)][: -(-count // 2)]
+        wide = [out.op(f"cvt.rn.f16x2.{BYTES[of]}", quarter) for quarter in quarters]
         return wide if to is f16 else convert(out, f16, f32, wide, count)
     if of is f16:
         return [out.op("cvt.f32.f16", half) for word in words for half in halves(out, word)][:count]
-    evened = [*words, *words[count - 1 : count] * (count % 2)]
-    pairs = list(zip(evened[::2], evened[1::2]))
+    pairs = list(zip(words[:count:2], [*words[1:count:2], *words[count - 1 : count]]))
     if to in (f16, bf16):
         return [out.op(f"cvt.rn.{to.name}x2.f32", high, low) for low, high in pairs]
     bytes_ = [out.op(f"cvt.rn.satfinite.{BYTES[to]}.f32", high, low, kind="h") for low, high in pairs]
-    evened = [*bytes_, *bytes_[-1:] * (len(bytes_) % 2)]
-    return [word_of(out, low, high) for low, high in zip(evened[::2], evened[1::2])]
+    return [word_of(out, low, high) for low, high in zip(bytes_[::2], [*bytes_[1::2], bytes_[-1]])]

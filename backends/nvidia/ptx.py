@@ -34,7 +34,12 @@ class Writer:
     def emit(self, text: str, comment: str = "") -> None:
         """Append one instruction."""
         line = f"    {text};"
-        self.lines.append(f"{line:<{_COLUMN}}// {comment}" if comment else line)
+        self.lines.append(f"{line:<{_COLUMN - 1}} // {comment}" if comment else line)
+
+    def remark(self, begin: int, comment: str) -> None:
+        """Comment the last line, if one was appended after the first `begin` and it has no comment."""
+        if len(self.lines) > begin and "//" not in self.lines[-1]:
+            self.lines[-1] = f"{self.lines[-1]:<{_COLUMN - 1}} // {comment}"
 
     def place(self, label: str) -> None:
         """Append a label."""
@@ -50,6 +55,11 @@ class Writer:
 def braces(registers: Sequence[str]) -> str:
     """One register, or several as a vector operand."""
     return registers[0] if len(registers) == 1 else "{" + ", ".join(registers) + "}"
+
+
+def at(register: str, offset: int) -> str:
+    """Return an address with an immediate offset, in bytes."""
+    return f"{register}+{offset}" if offset else register
 
 
 def kernel_text(

@@ -14,8 +14,9 @@ from convgen.backends.machine.selection import atomic
 from convgen.backends.nvidia import element_ops, packed
 from convgen.backends.nvidia.async_copies import waits_of
 from convgen.backends.nvidia.lane_order import warp_barriers
-from convgen.backends.nvidia.ptx import Writer, braces
+from convgen.backends.nvidia.ptx import Writer, at, braces
 from convgen.backends.nvidia.tables import BF16_SUMS, LANES, ROWS, MmaRow
+from convgen.backends.nvidia.uses import OWN, shared_addresses, use_counts
 from convgen.ir import expr as x
 from convgen.ir import stmt as st
 from convgen.ir.error import Unsupported
@@ -24,7 +25,7 @@ from convgen.ir.floats import Fma
 from convgen.ir.layout.memory import Global
 from convgen.ir.mutate import statements
 from convgen.ir.program import Kernel
-from convgen.ir.types import AnyType, Type, bool_, f32, f64, s32, u32
+from convgen.ir.types import AnyType, Type, bool_, f32, f64, s32, u32, vector
 from convgen.ir.votes import AllLanes
 
 Words = list[str]
@@ -72,6 +73,10 @@ class Selector:
         self.packs: dict[Var, x.Pack] = {}  #: variables of packs that no instruction has needed whole yet
         self.pointers: dict[str, str] = {}
         self.exits: list[tuple[list[Words], str]] = []  #: registers of results, and end label, of the loops around
+        self.offsets: dict[Var, tuple[Expr, int]] = {}  #: 64-bit variables that are another value and a constant
+        self.uses, self.steps = use_counts(kernel), shared_addresses(kernel)
+        self.places: dict[tuple[Var, int], str] = {}  #: addresses of shared memory that accesses share, by their step
+        self.owned: dict[Var, int] = {}  #: variables whose registers a product may take for its sums -> loops around
         self.comment = ""
         self.waits, self.behind_warp_barriers = waits_of(kernel), warp_barriers(kernel)
         written = (s.buffer for s in statements(kernel.body) if isinstance(s, (st.FlatStore, st.Ticket)))
@@ -118,6 +123,8 @@ class Selector:
     def words(self, e: Expr) -> Words:
         """The registers of a value."""
         if isinstance(e, Var):
+            if e in self.offsets:
+                return [self._sum_of(e)]
             self._read(e)
             if (pack := self.packs.pop(e, None)) is not None:
                 self.env[e] = self.words(pack)
@@ -256,7 +263,7 @@ class Selector:
             kind = kind_of(e.type.elem)
             return [
                 self.out.op(f"selp.{width}", a, b, condition, kind=kind)
-                for a, b in zip(self.words(e.a), self.words(e.b))
+                for a, b in zip(self._constant(e.a) or self.words(e.a), self._constant(e.b) or self.words(e.b))
             ]
         kind, width = kind_of(e.type.elem), "b64" if e.type.elem.bits == 64 else "b32"
         chosen = [
@@ -290,10 +297,15 @@ class Selector:
         operands = [getattr(e, name) for name in e.child_fields]
         if name := packed.operation(type(e), e.type.elem, bf16_sums=self.target in BF16_SUMS):
             return [self.out.op(name, *words) for words in zip(*(self.words(operand) for operand in operands))]
-        columns = [self.elements(operand) for operand in operands]
+        columns = [self._constant(operand) or self.elements(operand) for operand in operands]
         of = operands[0].type.elem
         results = [element_ops.apply(self.out, type(e), of, operands) for operands in zip(*columns)]
         return self.joined(results, e.type.elem)
+
+    @staticmethod
+    def _constant(e: Expr) -> Words:
+        """An integer as an immediate operand; empty for other values."""
+        return [str(e.bits)] if isinstance(e, x.Const) and e.dtype.is_int and e.dtype.bits >= 32 else []
 
     def _convert(self, e: x.Conversion) -> Words:
         of, to = e.a.type.elem, e.type.elem
@@ -326,6 +338,7 @@ class Selector:
         """Multiply step by step along K; a step's fragments are read during the step before."""
         op, row = e.op, ROWS[e.op.atom.name]
         sums, a, b = list(self.words(e.acc)), _Factor(self, e.a), _Factor(self, e.b)
+        owned = set(sums) if isinstance(e.acc, Var) and self.owned.pop(e.acc, -1) == len(self.exits) else set()
         per = max(1, 32 // op.atom.a_elem.bits)
         of_a, of_b, of_d = op.atom.a.registers // per, op.atom.b.registers // per, op.atom.d.registers
         multiply = self._by_matrix if isinstance(row, MmaRow) else self._by_lanes
@@ -344,21 +357,23 @@ class Selector:
                 for n in range(op.tiles_n):
                     at_a, at_b, at_d = op.a_start(n, step) // per, op.b_start(m, step) // per, op.d_start(n, m)
                     factors = a.words(at_a, of_a), b.words(at_b, of_b)
-                    sums[at_d : at_d + of_d] = multiply(row.mnemonic, *factors, sums[at_d : at_d + of_d])
+                    before = sums[at_d : at_d + of_d]
+                    after = before if owned.issuperset(before) else self._fresh(vector(op.atom.acc, of_d))
+                    multiply(row.mnemonic, *factors, before, after)
+                    sums[at_d : at_d + of_d] = after
+                    owned.update(after)
         return sums
 
-    def _by_matrix(self, mnemonic: str, a: Words, b: Words, sums: Words) -> Words:
+    def _by_matrix(self, mnemonic: str, a: Words, b: Words, before: Words, after: Words) -> None:
         """Multiply by `mma.sync`, whose A in the manual is `b` here."""
-        result = [self.out.new() for _ in sums]
-        self.out.emit(f"{mnemonic} {', '.join(map(braces, (result, b, a, sums)))}")
-        return result
+        self.out.emit(f"{mnemonic} {', '.join(map(braces, (after, b, a, before)))}")
 
-    def _by_lanes(self, mnemonic: str, a: Words, b: Words, sums: Words) -> Words:
+    def _by_lanes(self, mnemonic: str, a: Words, b: Words, before: Words, after: Words) -> None:
         """Multiply and add a lane's elements of one row of either factor, in the order of K."""
-        (total,) = sums
+        (total,), (result,) = before, after
         for left, right in zip(a, b, strict=True):
-            total = self.out.op(mnemonic, left, right, total, kind="rd" if mnemonic.endswith("f64") else "r")
-        return [total]
+            self.out.emit(f"{mnemonic} {result}, {left}, {right}, {total}")
+            total = result
 
     def _vote(self, e: AllLanes) -> Words:
         return [self.out.op("vote.sync.all.pred", self.scalar(e.a), "-1", kind="p")]
@@ -394,18 +409,45 @@ class Selector:
     def _let(self, s: st.Let) -> None:
         if _is_of_words(s.value):
             self.packs[s.var] = s.value
+        elif (offset := _constant_offset(s.value)) is not None:
+            self.offsets[s.var] = offset
         else:
+            begin = len(self.out.lines)
             self.env[s.var] = self.words(s.value)
+            self.out.remark(begin, s.var.name)
+            if isinstance(s.value, x.Mma):
+                self._own(s.var)
+        self._place(s.var)
+
+    def _own(self, v: Var) -> None:
+        """Note that nothing but its only use reads a variable's registers."""
+        if self.uses[v] == 1:
+            self.owned[v] = len(self.exits)
+
+    def _place(self, v: Var) -> None:
+        """Add what accesses with this address add to it once, where it is bound."""
+        for step in self.steps.get(v, ()):
+            base = self.lane_place[step] if step else self.shared
+            self.places[v, step] = self.out.op("add.u32", base, self.scalar(v), comment=v.name)
 
     def _copies(self, to: list[Words], values: Sequence[Expr]) -> None:
-        """Move values to registers; all values are computed before any move."""
+        """Move values to registers: all are computed before any move, and saved where a move would overwrite them."""
         sources = [self.words(value) for value in values]
-        for targets, registers, value in zip(to, sources, values):
-            elem = value.type.elem
-            suffix = "pred" if elem is bool_ else "b64" if elem.bits == 64 else "b32"
-            held = [self.out.op(f"mov.{suffix}", each, kind=kind_of(elem)) for each in registers]
-            for target, source in zip(targets, held):
-                self.out.emit(f"mov.{suffix} {target}, {source}")
+        written = {target for targets in to for target in targets}
+        suffixes = ["pred" if v.type.elem is bool_ else "b64" if v.type.elem.bits == 64 else "b32" for v in values]
+        saved = [
+            [
+                self.out.op(f"mov.{suffix}", source, kind=kind_of(value.type.elem))
+                if source in written and source != target
+                else source
+                for target, source in zip(targets, registers)
+            ]
+            for targets, registers, suffix, value in zip(to, sources, suffixes, values)
+        ]
+        for targets, registers, suffix in zip(to, saved, suffixes):
+            for target, source in zip(targets, registers):
+                if target != source:
+                    self.out.emit(f"mov.{suffix} {target}, {source}")
 
     def _fresh(self, type: AnyType) -> Words:
         return [self.out.new(kind_of(type.elem)) for _ in range(count_of(type))]
@@ -423,6 +465,9 @@ class Selector:
         self.env[s.var] = [counter]
         self.env |= dict(zip(s.carried, carried))
         self.exits.append((carried, tail))
+        for var in (s.var, *s.carried):
+            self._place(var)
+            self._own(var)
         self._statement(s.body)
         self.exits.pop()
         self._copies(carried, s.yields)
@@ -431,16 +476,25 @@ class Selector:
         out.emit(f"@{more} bra.uni {head}")
         out.place(tail)
         self.env |= dict(zip(s.results, carried))
+        for var in s.results:
+            self._place(var)
 
     def _if(self, s: st.If) -> None:
         out, condition = self.out, self.scalar(s.cond)
-        other, end = out.label("ELSE"), out.label("JOIN")
+        end = out.label("JOIN")
+        other = end if s.other is st.empty else out.label("ELSE")
         out.emit(f"@!{condition} bra.uni {other}")
-        self._statement(s.then)
-        out.emit(f"bra.uni {end}")
-        out.place(other)
-        self._statement(s.other)
+        self._arm(s.then)
+        if s.other is not st.empty:
+            out.emit(f"bra.uni {end}")
+            out.place(other)
+            self._arm(s.other)
         out.place(end)
+
+    def _arm(self, s: st.Stmt) -> None:
+        """Select a branch, with the reads that it put off: behind it their addresses may be undefined."""
+        self._statement(s)
+        self._flush()
 
     def _exit_if(self, s: st.ExitIf) -> None:
         out, condition = self.out, self.scalar(s.cond)
@@ -472,7 +526,7 @@ class Selector:
         return (_WIDE_WIDTHS if type.elem.bits == 64 else _WIDTHS)[type.bits // 8]
 
     def _flat_load(self, s: st.FlatLoad) -> None:
-        out, address, guard = self.out, self.scalar(s.address), self._guard(s.mask)
+        out, address, guard = self.out, self._global_address(s.address), self._guard(s.mask)
         registers = self._fresh(s.var.type)
         if guard and type(s) is st.FlatLoad:
             for register in registers:
@@ -481,13 +535,32 @@ class Selector:
         out.emit(f"{guard}{path}.{self._width(s.var.type)} {braces(registers)}, [{address}]", _remark(s))
         self.env[s.var] = registers
 
+    def _global_address(self, e: Expr) -> str:
+        """A register and an immediate offset."""
+        base, offset = self._origin(e)
+        return at(self.scalar(base), offset)
+
+    def _origin(self, e: Expr) -> tuple[Expr, int]:
+        """A 64-bit value and the constant that is to be added to it."""
+        offset = 0
+        while (step := self.offsets.get(e) if isinstance(e, Var) else _constant_offset(e)) is not None:
+            if not _fits(offset + step[1]):
+                break
+            e, offset = step[0], offset + step[1]
+        return e, offset
+
+    def _sum_of(self, v: Var) -> str:
+        """The register of a variable in `offsets`, computed for this use alone: later uses may not be behind it."""
+        base, offset = self.offsets[v]
+        return self.out.op("add.s64", self.scalar(base), str(offset), kind="rd", comment=v.name)
+
     def _flat_store(self, s: st.FlatStore) -> None:
-        address, guard, value = self.scalar(s.address), self._guard(s.mask), self.words(s.value)
+        address, guard, value = self._global_address(s.address), self._guard(s.mask), self.words(s.value)
         self.out.emit(f"{guard}st.global.{self._width(s.value.type)} [{address}], {braces(value)}", _remark(s))
 
     def _flat_atomic(self, s: st.FlatAtomic) -> None:
         name = atomic(s, _ATOMICS, self.target)
-        address, guard, value = self.scalar(s.address), self._guard(s.mask), self.words(s.value)
+        address, guard, value = self._global_address(s.address), self._guard(s.mask), self.words(s.value)
         self.out.emit(f"{guard}red.global.{name} [{address}], {value[0]}", _remark(s))
 
     def _ticket(self, s: st.Ticket) -> None:
@@ -513,17 +586,25 @@ class Selector:
     def _direct_load(self, s: st.FlatDirectLoad) -> None:
         """Copy by `cp.async`, which fills the bytes behind those that it reads with zeros: all of them without mask."""
         self._end_group(s)
-        out, address = self.out, self.scalar(s.address)
-        to = out.op("add.u32", self.lane_place[s.width], self.scalar(s.place))
+        out, address = self.out, self._global_address(s.address)
+        to = self._shared_base(s.place, s.width)
         whole = isinstance(s.mask, x.Const) and s.mask.bits
         size = "" if whole else f", {out.op('selp.b32', str(s.width), '0', self.scalar(s.mask))}"
         cache = "cg" if s.width == 16 else "ca"  # .cg takes 16 bytes only
-        place = f"[{to}+{self.kernel.shared_base(s.tile) + s.imm}], [{address}], {s.width}{size}"
+        place = f"[{at(to, self.kernel.shared_base(s.tile) + s.imm)}], [{address}], {s.width}{size}"
         out.emit(f"cp.async.{cache}.shared.global.L2::128B {place}", _remark(s))
 
     def _shared_address(self, s: st.SharedRead | st.SharedWrite) -> str:
-        address = self.out.op("add.u32", self.shared, self.scalar(s.address))
-        return f"{address}+{self.kernel.shared_base(s.tile) + s.imm}"
+        return at(self._shared_base(s.address, OWN), self.kernel.shared_base(s.tile) + s.imm)
+
+    def _shared_base(self, address: Expr, step: int) -> str:
+        """The address of shared memory of a lane's access."""
+        if isinstance(address, Var) and (address, step) in self.places:
+            return self.places[address, step]
+        base = self.lane_place[step] if step else self.shared
+        if isinstance(address, x.Const) and not address.bits:
+            return base
+        return self.out.op("add.u32", base, self.scalar(address))
 
     def _shared_read(self, s: st.SharedRead) -> None:
         """Put a read off until its value is needed, at the latest to what may change the bytes."""
@@ -558,6 +639,20 @@ class Selector:
     def _write(self, s: st.SharedWrite, value: Words) -> None:
         address = self._shared_address(s)
         self.out.emit(f"st.shared.{self._width(s.value.type)} [{address}], {braces(value)}", _remark(s))
+
+
+def _fits(offset: int) -> bool:
+    """Return whether an address may have this immediate offset (PTX ISA, "Addresses as Operands": signed, 32 bits)."""
+    return -(1 << 31) <= offset < 1 << 31
+
+
+def _constant_offset(e: Expr) -> tuple[Expr, int] | None:
+    """Return a 64-bit value as another one and a constant offset of an address; None if it is no such sum."""
+    match e:
+        case x.Add(a, x.Const(dtype, bits)) if dtype.bits == 64:
+            offset = bits - (1 << 64) if bits >> 63 else bits
+            return (a, offset) if _fits(offset) else None
+    return None
 
 
 def _is_of_words(e: Expr) -> TypeGuard[x.Pack]:

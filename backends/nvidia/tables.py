@@ -99,7 +99,8 @@ MMA = (
 )
 MMA_F8 = tuple(MmaRow("m16n8k32", 32, a, b, f32) for a in (f8_e4m3, f8_e5m2) for b in (f8_e4m3, f8_e5m2))
 FMA = (FmaRow(f32, 4), FmaRow(f64, 2))
-ROWS: dict[str, MmaRow | FmaRow] = {row.name: row for row in (*MMA, *MMA_F8, *FMA)}
+_ALL: tuple[MmaRow | FmaRow, ...] = (*MMA, *MMA_F8, *FMA)
+ROWS: dict[str, MmaRow | FmaRow] = {row.name: row for row in _ALL}
 
 
 @frozen

@@ -44,18 +44,19 @@ def test_the_rules_are_explained() -> None:
         assert f"`{rule}`" in page
 
 
-def test_every_listed_line(capsys: pytest.CaptureFixture[str]) -> None:
-    code, rows = checked(capsys, "\n".join(f"--reset {line}" for _, line in listed()))
+@pytest.mark.parametrize("target", ["gfx942", "sm_90"])
+def test_every_listed_line(capsys: pytest.CaptureFixture[str], target: str) -> None:
+    code, rows = checked(capsys, "\n".join(f"--reset {line}" for _, line in listed()), "--target", target)
     assert code == 2
     told = [f"{row['where']} {row['rule'] or row['status']}" for row in rows]
     assert told == [f"file:{number} {expected}" for number, (expected, _) in enumerate(listed(), 1)]
     assert all((row["status"] == "unsupported") == (row["rule"] is not None) for row in rows)
     assert all((row["status"] == "supported") == (row["error"] is None) for row in rows)
     assert [*rows[0]] == ["problem", "where", "target", "status", "rule", "error"]
-    assert {row["target"] for row in rows} == {"gfx942"}
+    assert {row["target"] for row in rows} == {target}
 
 
-@pytest.mark.parametrize("target", ["gfx942", "xehpg"])
+@pytest.mark.parametrize("target", ["gfx942", "xehpg", "sm_90"])
 def test_what_is_supported_is_generated(capsys: pytest.CaptureFixture[str], target: str) -> None:
     """A few lines through each target's generator; what is refused, it refuses by the same rule."""
     lines = [line for _, line in listed()]

@@ -104,6 +104,16 @@ def test_samples_are_parts_of_the_whole(line: str, direction: Direction) -> None
         assert np.array_equal(got, expected)
 
 
+@pytest.mark.parametrize("direction", Direction)
+@pytest.mark.parametrize(("rows", "columns"), [(3, 0), (0, 3)])
+def test_no_rows_or_no_columns_are_an_empty_part(rows: int, columns: int, direction: Direction) -> None:
+    """A tile in the padding of a blocked output has none."""
+    problem = Conv.parse(CASES[0], dir=direction.value, dt="bf16")
+    for spec in problem.outputs:
+        got = reference.outputs(problem, reference.fill(problem), spec.name, np.arange(rows), np.arange(columns))
+        assert got.shape == (rows, columns)
+
+
 @st.composite
 def axes(draw: st.DrawFn) -> str:
     """1 to 3 spatial axes; paddings of any sign on the right, larger than the kernel, kernels larger than the input."""
