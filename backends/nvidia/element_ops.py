@@ -53,9 +53,6 @@ OPERATIONS: Mapping[type[Expr], tuple[str, str]] = {
 _OF_ANGLES = (floats.Sin, floats.Cos)  #: PTX has them of radians, the IR of turns
 _TURN = 6.283185307179586  #: radians
 _OF_TWO_TYPES = (floats.Floor, floats.Ceil, floats.Round)  #: mnemonics that name the type twice
-#: Operations that have no form for f16, and are done in f32: their results are rounded once more. All operations on
-#: bf16 are: rounded once more, they are as if rounded once, since f32 has more than twice the bits (docs/ir.md).
-_IN_F32 = (floats.Exp2, floats.Log2, floats.Rcp, floats.Sqrt, floats.Rsqrt, floats.Sin, floats.Cos, x.Div)
 #: Greatest f32 that an 8-bit float's largest value is nearest to, and the code of what lies beyond: NaN, infinity.
 _ROUNDED_DOWN = {f8_e4m3: 464.0, f8_e5m2: float(np.nextafter(np.float32(61440), np.float32(0)))}
 _BEYOND = {f8_e4m3: 0x7F, f8_e5m2: 0x7C}
@@ -63,10 +60,14 @@ _COMPARISONS = (x.Lt, x.Le, x.Eq, x.Ne)
 
 
 def apply(out: Writer, operation: type[Expr], of: Type, operands: Sequence[str]) -> str:
-    """The result of an operation on elements of type `of`, in a register. Raises Unsupported for what PTX lacks."""
+    """The result of an operation on elements of type `of`, in a register. Raises Unsupported for what PTX lacks.
+
+    Halves that `packed` has no instruction for are computed in f32 and rounded once more, as if rounded once, since f32
+    has more than twice their bits (docs/ir.md).
+    """
     integer, real = OPERATIONS[operation]
     name = real if of.is_float else integer
-    if not name or (of.is_float and of.bits < 16) or (of is bf16 and operation is floats.Fma):
+    if not name or (of.is_float and of.bits < 16):
         kinds = [*(["integers"] if integer else []), *(["f16, f32, f64"] if real else [])]
         raise Unsupported(f"given {operation.__name__} of {of}, wanted one of {', '.join(kinds)}")
     if of is bool_:
@@ -105,13 +106,11 @@ def _of_bools(out: Writer, operation: type[Expr], operands: Sequence[str]) -> st
 
 
 def _of_halves(out: Writer, operation: type[Expr], of: Type, name: str, operands: Sequence[str]) -> str:
-    if of is bf16 or operation in _IN_F32 or operation in _OF_TWO_TYPES:
-        result = apply(out, operation, f32, [convert(out, of, f32, each) for each in operands])
-        return result if operation in _COMPARISONS else convert(out, f32, of, result)
-    halves = [out.op("cvt.u16.u32", each, kind="h") for each in operands]
-    if operation in _COMPARISONS:
-        return out.op(f"{name}.f16", *halves, kind="p")
-    return out.op("cvt.u32.u16", out.op(f"{name}.f16", *halves, kind="h"))
+    """An operation on f16 or bf16 that `packed` has no instruction for."""
+    if of is f16 and operation in _COMPARISONS:
+        return out.op(f"{name}.f16", *(out.op("cvt.u16.u32", each, kind="h") for each in operands), kind="p")
+    result = apply(out, operation, f32, [convert(out, of, f32, each) for each in operands])
+    return result if operation in _COMPARISONS else convert(out, f32, of, result)
 
 
 def convert(out: Writer, of: Type, to: Type, element: str, *, saturate: bool = False) -> str:
