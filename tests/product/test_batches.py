@@ -16,7 +16,7 @@ from tests.strategies import SWEEP
 
 pytestmark = pytest.mark.in_turn(3)
 
-TARGETS = ("gfx90a", "gfx942", "gfx950", "xehpc", "xehpg")
+TARGETS = ("gfx90a", "gfx942", "gfx950", "xehpc", "xehpg", "sm_90")
 LINES = (
     "--dt=f16 --dir=FWD_B g4mb2ic32ih9oc64oh9kh3ph1",
     "--dt=bf16 --dir=FWD_D g8mb1ic8ih9oc8oh9kh3ph1_n\"depthwise\"",

@@ -26,6 +26,10 @@ CASES = {
     "xehpc": ("xehpc", "--dir=FWD_D --dt=f16 mb1ic16ih6oc32kh3ph1", "tile=16x32x32 waves=1x2 mma=16x8x16 slots=2"),
     "xehpg": ("xehpg", "--dir=BWD_W --dt=f16 mb2ic8ih6oc32kh3ph1",
               "tile=16x16x16 waves=2x1 mma=8x8x16 slots=1 taps=fused"),
+    "sm_90": ("sm_90", "--dir=FWD_D --dt=f16 mb1ic16ih6oc32kh3ph1",
+              "tile=32x32x32 waves=1x2 mma=8x16x16 slots=3 copy=direct"),
+    "sm_80": ("sm_80", "--dir=BWD_W --dt=bf16 mb2ic16ih6oc32kh3ph1",
+              "tile=32x32x16 waves=1x2 mma=8x16x16 slots=2 taps=fused slices=2 sum=last"),
 }  # fmt: skip
 
 

@@ -19,7 +19,7 @@ from convgen.run import verdict
 from convgen.run.code import Code
 from tests.strategies import SWEEP, always
 
-TARGETS = ("gfx90a", "gfx942", "gfx950", "xehpc", "xehpg")
+TARGETS = ("gfx90a", "gfx942", "gfx950", "xehpc", "xehpg", "sm_90")
 OF_EACH_VENDOR = ("gfx942", "xehpc")  #: on one of them all cases run always; on all others the first of each result
 
 #: (problem, knobs, what each lane has)

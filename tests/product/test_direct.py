@@ -25,7 +25,8 @@ from tests.product.test_padding import NAN
 from tests.product.test_padding import check as check_padding
 from tests.strategies import FIXED, SWEEP, always
 
-MMA = {"gfx90a": "mma=16x16x16", "gfx942": "mma=16x16x16", "gfx950": "mma=16x16x32"}
+MMA = {"gfx90a": "mma=16x16x16", "gfx942": "mma=16x16x16", "gfx950": "mma=16x16x32", "sm_90": "mma=8x16x16"}
+DIRECT = re.compile(r"buffer_load_dword\S* .* lds|cp\.async\.c[ag]")
 HALO = "mb1ic64ih6oc40kh3ph1"
 FORWARD = f"--dir=FWD_D --dt=f16 {HALO}"
 TILE = "tile=32x32x32 waves=2x1 mma=16x16x32"
@@ -71,7 +72,7 @@ def config(line: str, target: str) -> str:
 
 def run(problem: Problem, target: str, line: str) -> Code:
     code = driver.compile(driver.build(problem, target, line))
-    assert re.search(r"buffer_load_dword\S* .* lds", code.asm)
+    assert DIRECT.search(code.asm)
     outcome = verdict.run(code)
     assert not outcome.findings, "\n".join(map(str, outcome.findings[:3]))
     assert not outcome.mismatches, "\n".join(map(str, outcome.first))

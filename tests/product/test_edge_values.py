@@ -17,6 +17,7 @@ from convgen import driver
 from convgen.problem.conv import Conv
 from convgen.problem.matmul import Matmul
 from convgen.run import reference
+from tests import samples
 from tests.strategies import always
 
 Array = npt.NDArray[Any]
@@ -48,7 +49,7 @@ def rounded(values: Array, dtype: str) -> Array:
         return (values + np.float32(0)).astype(reference.numpy_type(dtype))
 
 
-@pytest.mark.parametrize("target", ["gfx90a", "gfx942", "gfx950"])
+@pytest.mark.parametrize("target", ["gfx90a", "gfx942", "gfx950", "sm_90"])
 @pytest.mark.parametrize("dtype", ["f16", "bf16", "f32"])
 @pytest.mark.parametrize("slices", [1, pytest.param(2, marks=pytest.mark.sweep)])
 def test_sums_are_rounded_once_to_nearest_even(dtype: str, target: str, slices: int) -> None:
@@ -56,7 +57,8 @@ def test_sums_are_rounded_once_to_nearest_even(dtype: str, target: str, slices: 
     problem = Conv.parse(
         f"mb1ic1iw{len(VALUES)}oc1kw1", dir="FWD_D", dt=f"f32:f32:{dtype}", attr_deterministic=slices > 1
     )
-    config = f"tile=32x32x16 waves=1x1 mma=16x16x4 slots=1 taps=fused slices={slices}"
+    atom = samples.of_family(target, {"amdgpu": "16x16x4", "nvidia": "8x4x4"})
+    config = f"tile=32x32x16 waves=1x1 mma={atom} slots=1 taps=fused slices={slices}"
     code = driver.compile(driver.build(problem, target, config))
     found = cg.simulate(code, src=VALUES.reshape(1, 1, -1), wei=np.ones((1, 1, 1), np.float32)).ravel()
     wrong = bits(found) != bits(rounded(VALUES, dtype))
@@ -209,7 +211,7 @@ def test_a_nan_of_diff_dst_reaches_its_channel_of_the_bias_gradient_only(determi
     assert np.unique(np.argwhere(np.isnan(found["diff_wei"]))[:, 0]).tolist() == [3]
 
 
-@pytest.mark.parametrize("target", ["gfx942", "xehpg", "xehpc"])
+@pytest.mark.parametrize("target", ["gfx942", "xehpg", "xehpc", "sm_90"])
 @pytest.mark.parametrize("dtype", ["f16", "f32"])
 def test_a_sum_of_minus_zeros_is_zero(dtype: str, target: str) -> None:
     """It begins with zero, also where K is one block and no product is of padding."""

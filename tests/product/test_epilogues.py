@@ -18,7 +18,7 @@ from convgen.run.ranges import Range, chained, converted
 pytestmark = pytest.mark.in_turn(3)
 
 ROOT = Path(__file__).parents[2]
-TARGETS = ("gfx942", "xehpc")
+TARGETS = ("gfx942", "xehpc", "sm_90")
 CONVOLUTION = "mb1ic16ih6oc20kh3ph1"
 PRODUCT = "35x32:32x20"
 

@@ -19,6 +19,7 @@ pytestmark = pytest.mark.in_turn(3)
 
 SIGNED_ONLY = ("gfx90a", "gfx942", "gfx950")
 MIXING = ("xehpg", "xehpc")
+ANY_SIGNS = ("sm_80", "sm_90")  #: targets whose matrix instructions take every pair of signs
 TILE = "tile=64x64x64 waves=2x2"
 
 #: types of the two inputs and of the result, and the problem; of the last two the result stands elsewhere
@@ -57,8 +58,8 @@ def run(problem: Problem, target: str, config: str = "", arrays: Mapping[str, Ar
 
 #: Each problem on one target of each family in every run, in turn.
 CASES = always(
-    [(*problem, target) for problem in PROBLEMS for target in (*SIGNED_ONLY, *MIXING)],
-    lambda n, case: case[2] in (SIGNED_ONLY[n // 5 % len(SIGNED_ONLY)], MIXING[n // 5 % len(MIXING)]),
+    [(*problem, target) for problem in PROBLEMS for target in (*SIGNED_ONLY, *MIXING, *ANY_SIGNS)],
+    lambda n, case: case[2] in [family[n // 7 % len(family)] for family in (SIGNED_ONLY, MIXING, ANY_SIGNS)],
 )
 
 
@@ -114,7 +115,7 @@ def test_matrix_instructions_come_first(target: str) -> None:
     assert "dp4a" not in text
 
 
-@pytest.mark.parametrize("target", ["gfx942", "xehpc"])
+@pytest.mark.parametrize("target", ["gfx942", "xehpc", "sm_90"])
 def test_large_sums_round_once_and_wrap(target: str) -> None:
     """Above 2^24 not every integer is an f32; beyond 2^31 sums of s32 wrap."""
     random = np.random.default_rng(5)

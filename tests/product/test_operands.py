@@ -14,7 +14,7 @@ from tests.strategies import always
 
 pytestmark = pytest.mark.in_turn(3)
 
-TARGETS = ("gfx942", "xehpc")
+TARGETS = ("gfx942", "xehpc", "sm_90")
 OTHERS = ("gfx90a", "gfx950", "xehpg")
 CONVOLUTION = "mb2ic16ih6oc20kh3ph1"
 PRODUCT = "35x32:32x20"

@@ -52,6 +52,7 @@ def check(problem: Conv, target: str, config: str | None, values: dict[tuple[int
     np.testing.assert_array_equal(found, right)
 
 
+NVIDIA = "tile=32x32x32 waves=1x2 mma=8x16x16"
 AMD, XE = "tile=32x32x32 waves=1x2 mma=16x16x16", "tile=16x32x32 waves=2x2 mma=16x8x16"
 WAYS = (
     "slots=1 taps=split", "slots=2 taps=chunk", "slots=0 taps=fused", "slots=2 taps=fused slices=3",
@@ -70,6 +71,10 @@ FEW = [
     ("BWD_W", SHAPES[0], "gfx942", f"{AMD} {WAYS[4]}"),
     ("BWD_D", SHAPES[1], "gfx942", f"{AMD} {WAYS[3]}"),
     ("BWD_W", SHAPES[0], "gfx950", None),
+    ("FWD_D", SHAPES[1], "sm_90", f"{NVIDIA} slots=3 taps=split copy=direct"),
+    ("BWD_W", SHAPES[3], "sm_80", f"{NVIDIA} {WAYS[3]}"),
+    ("BWD_D", SHAPES[0], "sm_90", f"{NVIDIA} {WAYS[4]}"),
+    ("FWD_B", SHAPES[4], "sm_90", None),
     pytest.param(
         *("FWD_D", SHAPES[0], "xehpg", "tile=16x16x32 waves=2x2 mma=16x8x16 slots=2 taps=chunk"),
         marks=pytest.mark.sweep,

@@ -59,9 +59,9 @@ def test_depths_known_at_launch(words: str) -> None:
         assert np.array_equal(cg.simulate(code, k=k, **inputs), wanted.astype(np.float16))
 
 
-@pytest.mark.parametrize("target", ["gfx90a", "gfx950", "xehpc", "xehpg"])
+@pytest.mark.parametrize("target", ["gfx90a", "gfx950", "xehpc", "xehpg", "sm_90"])
 def test_other_targets(target: str) -> None:
-    atom = {"xehpc": "16x8x16", "xehpg": "8x8x16"}.get(target, "16x16x16")
+    atom = {"xehpc": "16x8x16", "xehpg": "8x8x16", "sm_90": "8x16x16"}.get(target, "16x16x16")
     waves = "4x2" if target == "xehpg" else "2x1"
     config = f"tile=32x32x32 waves={waves} mma={atom} slots=2 stages=2 padding=zeros"
     problem = parse_problem("--dir=FWD_D --dt=f16 mb2ic64oc40ih7kh3ph1")

@@ -25,7 +25,7 @@ from convgen.run import reference, specials, verdict
 from convgen.run.code import OutputRegion
 from tests.strategies import FIXED, SWEEP, Case, cases, input_types, problems, products
 
-TARGETS = ("gfx90a", "gfx942", "gfx950", "xehpc", "xehpg", "sm_90")
+TARGETS = ("gfx90a", "gfx942", "gfx950", "xehpc", "xehpg", "sm_80", "sm_90")
 
 
 PLACES = st.integers(0, 1 << 16)  #: where infinities and NaNs are: seeds

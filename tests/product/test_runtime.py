@@ -17,7 +17,7 @@ from tests.strategies import always
 
 pytestmark = pytest.mark.in_turn(3)
 
-TARGETS = ("gfx90a", "gfx942", "gfx950", "xehpc", "xehpg")
+TARGETS = ("gfx90a", "gfx942", "gfx950", "xehpc", "xehpg", "sm_90")
 OF_EACH_VENDOR = ("gfx942", "xehpc")  #: all cases run there always; on the others those that have the most to do
 PRODUCTS = (
     ("--dt=f16 --runtime_dims_masks=1:0 96x64:64x80", "--dt=f16 {m}x64:64x80", {"m": (96, 16, 32)}),

@@ -18,7 +18,7 @@ from tests.strategies import always
 
 pytestmark = pytest.mark.in_turn(3)
 
-TARGETS = ("gfx942", "xehpc", "gfx90a", "gfx950", "xehpg")
+TARGETS = ("gfx942", "xehpc", "gfx90a", "gfx950", "xehpg", "sm_90")
 
 
 def run(line: str, target: str, arrays: dict[str, reference.Array] | None = None, config: str | None = None) -> None:

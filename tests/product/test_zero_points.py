@@ -21,7 +21,7 @@ from tests.strategies import always
 
 pytestmark = pytest.mark.in_turn(3)
 
-TARGETS = ("gfx90a", "gfx942", "gfx950", "xehpg", "xehpc")
+TARGETS = ("gfx90a", "gfx942", "gfx950", "xehpg", "xehpc", "sm_90")
 
 #: Problems by what is special about them.
 PROBLEMS = {
