@@ -62,8 +62,8 @@ def count_of(type: AnyType) -> int:
 class Selector:
     """One kernel."""
 
-    def __init__(self, kernel: Kernel) -> None:
-        self.kernel, self.out = kernel, Writer()
+    def __init__(self, kernel: Kernel, out: Writer) -> None:
+        self.kernel, self.out = kernel, out
         self.env: dict[Var, Words] = {}
         self.pending: dict[Var, st.SharedRead] = {}  #: reads that no instruction has needed yet
         self.packs: dict[Var, x.Pack] = {}  #: variables of packs that no instruction has needed whole yet
@@ -374,7 +374,8 @@ class Selector:
             raise Unsupported(f"selection of {type(s).__name__} for {self.kernel.name}")
         if not isinstance(s, _APART):
             self._flush()
-        handler(self, s)
+        with self.out.source(s):
+            handler(self, s)
 
     def _block(self, s: st.Block) -> None:
         for inner in s.stmts:
@@ -506,7 +507,8 @@ class Selector:
 
     def _read(self, v: Var) -> None:
         if (s := self.pending.pop(v, None)) is not None:
-            self._emit_read(s)
+            with self.out.source(s):
+                self._emit_read(s)
 
     def _emit_read(self, s: st.SharedRead) -> None:
         registers, address = self._fresh(s.var.type), self._shared_address(s)
