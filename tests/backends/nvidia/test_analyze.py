@@ -154,7 +154,11 @@ def test_the_command_says_what_is_unknown(
 @pytest.mark.parametrize(
     ("content", "error", "wanted"),
     [
-        (b"\x7fELF", Unsupported, "analysis of k.x: given a cubin, whose machine code .SASS. is not read, wanted the .ptx"),
+        (
+            b"\x7fELF",
+            Unsupported,
+            "analysis of k.x: given a cubin, whose machine code .SASS. is not read, wanted the .ptx",
+        ),
         (b"lorem ipsum", UserError, "given k.x that cannot be read: given text without .version"),
         (b".version 8.0\n.target sm_70\n.address_size 64\n.entry k() { ret; }", Unsupported, "given .target sm_70"),
         (b".version 8.0\n.target sm_80\n.address_size 64\n", UserError, "given k.x without a kernel"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -63,7 +64,7 @@ def test_a_variable_comes_before_path_and_path_before_wheels_and_the_toolkit(
     monkeypatch.delenv("CONVGEN_PTXAS", raising=False)
     monkeypatch.setenv("PATH", str(on_path.parent))
     monkeypatch.setattr(toolchain, "CUDA", str(toolkit.parent))
-    monkeypatch.setattr(toolchain.sys, "path", [str(tmp_path / "site")])
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "site")])
     assert [*map(Path, cuda_folders())] == [path.parent for path in (*wheels, toolkit)]
     assert [*map(Path, PTXAS.all())] == [on_path, *wheels, toolkit]
     monkeypatch.setenv("CONVGEN_PTXAS", str(mine))

@@ -33,7 +33,12 @@ def test_lines_lead_to_the_statements_that_instructions_came_from(tmp_path: Path
     for line in text.splitlines():
         if loc := _LOC.match(line):
             statement = listing[int(loc[2]) - 1]
-        for mnemonic, word in (("mma.sync", "mma."), ("st.global", "flat dst"), ("ldmatrix", "matrices"), ("bar.sync", "barrier")):
+        for mnemonic, word in (
+            ("mma.sync", "mma."),
+            ("st.global", "flat dst"),
+            ("ldmatrix", "matrices"),
+            ("bar.sync", "barrier"),
+        ):
             if mnemonic in line and _LOC.match(line) is None:
                 seen.add(mnemonic)
                 assert word in statement, (line, statement)
@@ -41,7 +46,9 @@ def test_lines_lead_to_the_statements_that_instructions_came_from(tmp_path: Path
 
 
 def test_the_code_is_the_same(tmp_path: Path) -> None:
-    with_lines = [line for line in generate(tmp_path, *CONV, "-g").splitlines() if not re.match(r"\s*\.(loc|file) ", line)]
+    with_lines = [
+        line for line in generate(tmp_path, *CONV, "-g").splitlines() if not re.match(r"\s*\.(loc|file) ", line)
+    ]
     assert with_lines == generate(tmp_path, *CONV).splitlines()
 
 

@@ -11,7 +11,7 @@ import os
 import socketserver
 import subprocess
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import ClassVar, TypeVar
@@ -22,7 +22,7 @@ import numpy as np
 
 from convgen.backends.amdgpu.sim import CodeObject, simulate
 from convgen.backends.sim.device_memory import FIRST_ADDRESS, SPACING
-from convgen.backends.simulation import KernelArg, LaunchRequest
+from convgen.backends.simulation import KernelArg, LaunchRequest, SimReport
 from convgen.backends.toolchain import CLANG
 
 Served = TypeVar("Served", bound="StandIn")
@@ -83,7 +83,7 @@ class StandIn:
         }
 
     invalid_image: ClassVar = 200
-    simulate: ClassVar = staticmethod(simulate)
+    simulate: ClassVar[Callable[..., SimReport]] = staticmethod(simulate)
 
     def read(self, content: bytes) -> tuple[str, dict[str, Needs]]:
         """The target of a code object, and what each kernel needs; raises anything for content that is none."""

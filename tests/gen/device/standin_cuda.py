@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import ClassVar
 
 import attrs
 
 from convgen.backends.nvidia.sim import architecture, signatures, simulate
+from convgen.backends.simulation import SimReport
 from tests.gen.device import standin
 from tests.gen.device.standin import Needs, StandIn
 
@@ -26,7 +28,7 @@ class CudaStandIn(StandIn):
 
     arch: str = "sm_90"
     invalid_image: ClassVar = 218
-    simulate: ClassVar = staticmethod(simulate)
+    simulate: ClassVar[Callable[..., SimReport]] = staticmethod(simulate)
 
     @property
     def variables(self) -> dict[str, str]:

@@ -208,6 +208,27 @@ def test_what_is_missing_is_one_line(cuda: CudaStandIn, variables: dict[str, str
     assert said([*CONV, "--run", "--on", "cuda"], **variables) == (2, [f"convgen: {wanted}"])
 
 
+@pytest.mark.parametrize(
+    ("capability", "target"),
+    [
+        (70, "sm_70"),
+        (80, "sm_80"),
+        (87, "sm_86"),
+        (90, "sm_90"),
+        (100, "sm_90"),
+        (103, "sm_90"),
+        (120, "sm_120"),
+        (121, "sm_120"),
+    ],
+)
+def test_a_device_runs_code_of_the_newest_target_before_it(capability: int, target: str) -> None:
+    assert driver._runs(capability) == target
+
+
+def test_code_runs_on_a_later_device(cuda: CudaStandIn) -> None:
+    assert said([*CONV, "--run", "--on", "cuda"], CONVGEN_STANDIN_ARCH_CUDA="sm_100") == (0, [])
+
+
 def test_problems(cuda: CudaStandIn, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([*CONV, "--run", "--on", "cuda"]) == 0
     lines = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
