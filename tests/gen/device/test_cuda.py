@@ -17,6 +17,7 @@ import pytest
 import convgen as cg
 from convgen.backends.library import DeviceError
 from convgen.backends.nvidia import cuda as driver
+from convgen.backends.toolchain import CLANG
 from convgen.commands import cli
 from convgen.device import isolated
 from convgen.device.isolated import IsolatedExecutor
@@ -29,7 +30,7 @@ from convgen.run.code import Code
 from convgen.run.files import write_code
 from convgen.run.launch_record import Buffer, Scalar
 from tests.gen.device.standin_cuda import CudaStandIn
-from tests.gen.device.test_export import STRICT
+from tests.gen.device.test_export import compile_c
 from tests.gen.device.test_load import by_name, right, same
 
 CONV = ["conv", "mb1ic16ih6oc16kh3ph1", "--dir=FWD_D", "--dt=f16", "--target=sm_90"]
@@ -375,9 +376,7 @@ def test_programs_in_c(name: str, cuda: CudaStandIn, tmp_path: Path) -> None:
     )
     (tmp_path / "main.c").write_text(text)
     library = str(cuda.library)
-    command = ["gcc", *STRICT, "main.c", "k.c", library, f"-Wl,-rpath,{cuda.library.parent}", "-o", "main"]
-    built = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    assert not built.returncode, built.stderr
+    compile_c(tmp_path, "main.c", "k.c", library, f"-Wl,-rpath,{cuda.library.parent}", "-o", "main")
     done = subprocess.run(["./main"], cwd=tmp_path, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, ""), cuda.findings
     assert not cuda.findings
@@ -391,10 +390,12 @@ def test_programs_in_c(name: str, cuda: CudaStandIn, tmp_path: Path) -> None:
 def test_the_types_of_the_header_are_cudas(tmp_path: Path) -> None:
     """k.h goes with cuda.h in one file, in either order: a type that it defines is defined alike there."""
     cg.export(compiled(CASES["product"]), tmp_path / "k")
+    clang = CLANG.find()
+    assert clang is not None
     cuda_h = "typedef struct CUstream_st *CUstream;\n"
     for text in (f'{cuda_h}#include "k.h"\n', f'#include "k.h"\n{cuda_h}'):
         for language in (["-x", "c", "-std=c11"], ["-x", "c++", "-std=c++17"]):
-            command = ["gcc", *language, "-Wall", "-Wextra", "-Werror", "-fsyntax-only", "-"]
+            command = [clang, *language, "-Wall", "-Wextra", "-Werror", "-fsyntax-only", "-"]
             subprocess.run(command, input=text, cwd=tmp_path, text=True, check=True)
 
 
