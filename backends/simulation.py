@@ -145,6 +145,7 @@ class Signature:
     parameters: tuple[Parameter, ...]
     shared_bytes: int
     workgroup: tuple[int, int, int] | None = None  #: work-items that the object requires, where it records them
+    wants_shared: bool = False  #: whether it uses local memory of a size that only the launch gives
 
 
 def with_offsets(signature: Signature, numbers: Sequence[int], begin: int) -> Signature:

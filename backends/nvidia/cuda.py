@@ -71,6 +71,12 @@ def _error_name(handle: c.CDLL, status: int) -> str:
     return ", ".join(part.decode(errors="replace") for part in (name.value, text.value) if part) or "unknown error"
 
 
+def _runs(capability: int) -> str:
+    """Return the newest target whose code a device runs: PTX also runs on later devices (PTX ISA, ".target")."""
+    earlier = [target for target in FAMILY.targets if int(target.removeprefix("sm_")) <= capability]
+    return earlier[-1] if earlier else f"sm_{capability}"
+
+
 @frozen(eq=False)
 class _Function:
     handle: c.c_void_p
@@ -127,7 +133,7 @@ class Device:
         self.library.call("cuDeviceGetName", title, 256, device)
         self.title = title.value.decode(errors="replace")
         major, minor = (self._attribute(each, device) for each in (_MAJOR, _MINOR))
-        self.arch = f"sm_{major}{minor}"
+        self.arch = _runs(10 * major + minor)
         self.library.call("cuDevicePrimaryCtxRetain", c.byref(self.context), device)
 
     def _attribute(self, attribute: int, device: c.c_int) -> int:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import attrs
 
 from convgen.ir.record import define
+from convgen.ir.stmt import Stmt
 
 KINDS = {"r": "b32", "rd": "b64", "h": "b16", "p": "pred"}  #: register kind -> its type
 _COLUMN = 72  #: where comments begin
@@ -20,6 +22,17 @@ class Writer:
     lines: list[str] = attrs.field(factory=list)
     counts: Counter[str] = attrs.field(factory=Counter)
     labels: int = 0
+    file: int = 0  #: number of the IR listing in the module's `.file` table; 0: the text gets no line information
+    line_of: Mapping[Stmt, int] = attrs.field(factory=dict)  #: line of each statement in that listing, from 1
+    _line: int = 0  #: line of the statement that is being selected
+    _told: int = 0  #: line of the last `.loc`
+
+    @contextmanager
+    def source(self, statement: Stmt) -> Iterator[None]:
+        """Attribute instructions within the block to a statement of the IR."""
+        before, self._line = self._line, self.line_of.get(statement, self._line)
+        yield
+        self._line = before
 
     def new(self, kind: str = "r") -> str:
         """Return a fresh register: `r` 32 bits, `rd` 64 bits, `h` 16 bits, `p` a predicate."""
@@ -32,7 +45,10 @@ class Writer:
         return f"{name}_{self.labels}"
 
     def emit(self, text: str, comment: str = "") -> None:
-        """Append one instruction."""
+        """Append one instruction, behind a `.loc` if its statement is another one."""
+        if self.file and self._line not in (0, self._told):
+            self._told = self._line
+            self.lines.append(f"    .loc {self.file} {self._line} 0")
         line = f"    {text};"
         self.lines.append(f"{line:<{_COLUMN - 1}} // {comment}" if comment else line)
 
@@ -83,7 +99,11 @@ def kernel_text(
     )
 
 
-def module_text(target: str, version: str, kernels: Sequence[str]) -> str:
-    """A module of several kernels, which share one name for dynamic shared memory; `version` is of PTX."""
+def module_text(target: str, version: str, kernels: Sequence[str], listings: Sequence[str] = ()) -> str:
+    """Return a module of several kernels, which share one name for dynamic shared memory; `version` is of PTX.
+
+    `listings` are the files that `.loc` lines point into, numbered from 1.
+    """
     head = [f".version {version}", f".target {target}", ".address_size 64", ""]
+    head += [f'.file {number} "{name}"' for number, name in enumerate(listings, 1)]
     return "\n".join([*head, ".extern .shared .align 1024 .b8 shared_memory[];", "", *kernels])

@@ -66,8 +66,8 @@ def count_of(type: AnyType) -> int:
 class Selector:
     """One kernel."""
 
-    def __init__(self, kernel: Kernel, target: str) -> None:
-        self.kernel, self.target, self.out = kernel, target, Writer()
+    def __init__(self, kernel: Kernel, target: str, out: Writer) -> None:
+        self.kernel, self.target, self.out = kernel, target, out
         self.env: dict[Var, Words] = {}
         self.pending: dict[Var, st.SharedRead] = {}  #: reads that no instruction has needed yet
         self.packs: dict[Var, x.Pack] = {}  #: variables of packs that no instruction has needed whole yet
@@ -396,11 +396,12 @@ class Selector:
             raise Unsupported(f"selection of {type(s).__name__} for {self.kernel.name}")
         if not isinstance(s, _APART) or s in self.behind_warp_barriers:
             self._flush()
-        if self.waits is not None and s in self.waits.at_once:
-            self.out.emit("cp.async.wait_all")
-        if s in self.behind_warp_barriers:
-            self.out.emit("bar.warp.sync -1", "lanes see each other's accesses")
-        handler(self, s)
+        with self.out.source(s):
+            if self.waits is not None and s in self.waits.at_once:
+                self.out.emit("cp.async.wait_all")
+            if s in self.behind_warp_barriers:
+                self.out.emit("bar.warp.sync -1", "lanes see each other's accesses")
+            handler(self, s)
 
     def _block(self, s: st.Block) -> None:
         for inner in s.stmts:
@@ -617,7 +618,8 @@ class Selector:
 
     def _read(self, v: Var) -> None:
         if (s := self.pending.pop(v, None)) is not None:
-            self._emit_read(s)
+            with self.out.source(s):
+                self._emit_read(s)
 
     def _emit_read(self, s: st.SharedRead) -> None:
         registers, address = self._fresh(s.var.type), self._shared_address(s)

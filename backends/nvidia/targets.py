@@ -9,7 +9,7 @@ from convgen.backends.family import check_rows
 from convgen.backends.machine.selection import kernel_arguments
 from convgen.backends.nvidia.assemble import compiled
 from convgen.backends.nvidia.family import FAMILY
-from convgen.backends.nvidia.ptx import kernel_text, module_text
+from convgen.backends.nvidia.ptx import Writer, kernel_text, module_text
 from convgen.backends.nvidia.select import Selector
 from convgen.backends.nvidia.tables import FACTS, LANES, PRODUCTS, PTX_VERSIONS
 from convgen.backends.nvidia.tuning import TUNING
@@ -33,7 +33,7 @@ def select_ptx(made: MachineKernel) -> MachineKernel:
     """PTX text on virtual registers; the driver, or ptxas, allocates registers and schedules."""
     kernel = made.kernel
     arguments = tuple((p.name, offset, size) for p, offset, size in kernel_arguments(kernel))
-    writer = Selector(kernel, made.facts.name).run()
+    writer = Selector(kernel, made.facts.name, Writer(file=made.debug, line_of=made.lines)).run()
     parameters = [(name, size) for name, _, size in arguments]
     text = kernel_text(kernel.name, parameters, LANES * kernel.subgroups, writer, made.header)
     emitted = Emitted(
@@ -63,7 +63,8 @@ class PtxTarget(Target):
 
     def module(self, kernels: Sequence[Emitted]) -> str:
         """The PTX of several kernels."""
-        return module_text(self.name, PTX_VERSIONS[self.name], [kernel.text for kernel in kernels])
+        listings = [f"{kernel.name}.ir" for kernel in kernels if kernel.listing is not None]
+        return module_text(self.name, PTX_VERSIONS[self.name], [kernel.text for kernel in kernels], listings)
 
     def assemble(self, text: str) -> bytes | None:
         """Return the text itself, which the driver compiles when it loads it."""

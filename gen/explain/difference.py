@@ -133,7 +133,7 @@ class Side:
             return
         yield from self.kernel.registers.items()
         yield "shared bytes", self.kernel.shared_bytes
-        yield "code bytes", self.kernel.code_bytes
+        yield "code bytes", self.kernel.code_bytes or None
         hot = self.kernel.hot
         if self.has_loop:
             yield "loop instructions", len(hot.lines)

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from convgen.run.code import Code
     from convgen.run.verdict import Outcome
 
+_NO_MODEL = "Nothing is timed: for this target there is no model."
 _CONFIG = re.compile(r"^// config:\s+(\S.*)$", re.MULTILINE)
 
 
@@ -189,7 +190,7 @@ def _clocks(given: Prepared, chip: str | None) -> tuple[Times | None, Sequence[K
         raise UserError(f"given the chip {chip} with {given.name}, wanted none: launches on it have no model")
     family = families.of_object(given.content)
     if family is None or not family.model:
-        return None, (), ("Nothing is timed: for this target there is no model.",)
+        return None, (), (_NO_MODEL,)
     remark = "Loops alone are timed: of this target's launches there is no model."
     return None, targets.profile_code(given.content, given.name), (remark,)
 
@@ -244,10 +245,15 @@ def _generated_again(record: LaunchRecord, file: Path, analysis: Analysis) -> tu
         return None, (f"This convgen does not make the kernel again: {error}.",)
     if generated.code.object is not None:
         again = targets.analyze_code(generated.code.object, file.name)
-        if [k.lines for k in again.kernels] == [k.lines for k in analysis.kernels]:
+        if _instructions(again) == _instructions(analysis):
             return generated, (f"Made again, the code of {file.name} is the same, instruction by instruction.",)
     remark = f"This convgen makes other code of the record's problem than {file.name} has: its steps are not shown."
     return None, (remark,)
+
+
+def _instructions(analysis: Analysis) -> list[list[str]]:
+    """Return the instructions of each kernel; offsets in text count its line information, too."""
+    return [[line.text for line in kernel.lines] for kernel in analysis.kernels]
 
 
 def _text_beside(file: Path) -> str | None:
@@ -264,7 +270,8 @@ def of_code(path: Path, launch: Prepared | None, chip: str | None = None) -> Sub
     family = families.of_suffix(path.suffix)
     is_text = family is not None and path.suffix == family.text_suffix
     if launch is None:
-        loops = targets.profile_code(content, path.name)
+        times_loops = family is not None and bool(family.model)
+        loops = targets.profile_code(content, path.name) if times_loops else ()
         remark = "Loops alone are timed: without a launch (--grid, --block) nothing is executed."
         return Subject(
             name=path.name,
@@ -274,7 +281,7 @@ def of_code(path: Path, launch: Prepared | None, chip: str | None = None) -> Sub
             file=path.name,
             analysis=analysis,
             loops=loops,
-            remarks=(remark,),
+            remarks=(remark if times_loops else _NO_MODEL,),
         )
     times = launches.profile(launch, chip)
     return Subject(

@@ -172,6 +172,10 @@ def prepare(
     Without `filling` a missing pointer is null, and a missing scalar is a UserError.
     """
     chosen = _kernel(signatures, kernel)
+    if chosen.wants_shared and not dynamic_lds:
+        raise UserError(
+            f"given no --lds for {chosen.kernel}, wanted one: the launch gives the size of its shared memory"
+        )
     left = dict(enumerate(chosen.parameters))
     args: list[KernelArg] = []
     arrays: dict[str, Array] = {}

@@ -110,7 +110,9 @@ def signature_of(module: Module, kernel: Kernel) -> Signature:
         for v in kernel.parameters
     )
     workgroup = kernel.limits.get("reqntid") or kernel.limits.get("maxntid")
-    return Signature(kernel.name, parameters, shared_layout(module, kernel)[1], workgroup)
+    used, variables = _named(kernel), (*module.variables.values(), *kernel.variables.values())
+    wants_shared = any(v.space == "shared" and v.dynamic and v.name in used for v in variables)
+    return Signature(kernel.name, parameters, shared_layout(module, kernel)[1], workgroup, wants_shared)
 
 
 def _type_name(variable: Variable) -> str:

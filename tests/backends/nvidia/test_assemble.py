@@ -212,3 +212,34 @@ def test_a_cubin_is_not_simulated(
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("convgen: ")
     assert line.endswith("given a cubin, whose machine code (SASS) is not simulated; wanted the .ptx text of it")
+
+
+@pytest.mark.parametrize("command", ["run", "check"])
+def test_shared_memory_of_the_launchs_size_is_asked_for(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code = cg.compile(cg.build(parse_problem("--dt=f16 32x32:32x32"), "sm_90"))
+    Path("k.ptx").write_text(code.asm)
+    (launch,) = code.record.launches
+    words = [command, "k.ptx", "--grid", "1", "--block", str(launch.workgroup[0])]
+    assert cli.main(words) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    wanted = f"given no --lds for {code.name}, wanted one: the launch gives the size of its shared memory"
+    assert line.endswith(wanted)
+    if command == "check":
+        assert cli.main([*words, "--lds", str(launch.shared_bytes)]) == 0
+        assert "CLEAN" in capsys.readouterr().out
+
+
+def test_a_page_and_a_difference_of_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.main([*GEMM, "-o", "k"]) == 0
+    assert cli.main(["explain", "k.ptx", "-o", "k.html"]) == 0
+    assert "Nothing is timed: for this target there is no model." in Path("k.html").read_text()
+    assert cli.main(["explain", "k.launch.json", "-o", "record.html"]) == 0
+    assert "the code of k.ptx is the same, instruction by instruction" in Path("record.html").read_text()
+    assert cli.main(["diff", "k.ptx", "k.ptx"]) == 0
+    assert "Both have the same instructions." in capsys.readouterr().out

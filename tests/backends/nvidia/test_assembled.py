@@ -21,7 +21,7 @@ from convgen.problem.matmul import Matmul
 from tests import arithmetic as ar
 
 PTXAS = shutil.which("ptxas")
-pytestmark = pytest.mark.skipif(PTXAS is None, reason="ptxas is not there")
+pytestmark = pytest.mark.skipif(PTXAS is None, reason="ptxas is not installed")
 
 
 def assemble(target: str, kernels: Iterable[Kernel], folder: Path) -> None:

@@ -12,7 +12,7 @@ enum { MOST_CONTEXTS = 16, DEFAULT_SHARED = 48 << 10 };
 typedef unsigned long long Address;
 typedef struct { Function base; int most_dynamic; } CudaFunction;
 
-static int started;
+static int started, dead;
 static int contexts[8]; /* those of the devices: their addresses are the handles */
 static _Thread_local void *stack[MOST_CONTEXTS];
 static _Thread_local int depth;
@@ -46,7 +46,10 @@ int cuGetErrorName(int status, const char **text) { return told(status, text, 1)
 int cuGetErrorString(int status, const char **text) { return told(status, text, 0); }
 
 /* What a call that needs a context answers before it does anything. */
-static int ready(void) { return !started ? NOT_INITIALIZED : depth ? FINE : INVALID_CONTEXT; }
+static int ready(void) { return dead ? dead : !started ? NOT_INITIALIZED : depth ? FINE : INVALID_CONTEXT; }
+
+/* A fault of a kernel stays the answer of all further calls. */
+static int kept(int status) { return dead = status == ILLEGAL_ADDRESS || status == LAUNCH_FAILURE ? status : dead, status; }
 #define READY() do { int unready = ready(); if (unready) return unready; } while (0)
 
 int cuInit(unsigned flags) {
@@ -193,12 +196,12 @@ int cuLaunchKernel(void *function, unsigned grid_x, unsigned grid_y, unsigned gr
 
 int cuStreamCreate(void **stream, unsigned flags) { READY(); return flags > 1 ? INVALID_VALUE : hipStreamCreate(stream); }
 int cuStreamDestroy_v2(void *stream) { READY(); return hipStreamDestroy(stream); }
-int cuStreamSynchronize(void *stream) { READY(); return hipStreamSynchronize(stream); }
-int cuCtxSynchronize(void) { READY(); return hipDeviceSynchronize(); }
+int cuStreamSynchronize(void *stream) { READY(); return kept(hipStreamSynchronize(stream)); }
+int cuCtxSynchronize(void) { READY(); return kept(hipDeviceSynchronize()); }
 int cuEventCreate(void **event, unsigned flags) { READY(); return flags ? INVALID_VALUE : hipEventCreate(event); }
 int cuEventDestroy_v2(void *event) { READY(); return hipEventDestroy(event); }
 int cuEventRecord(void *event, void *stream) { READY(); return hipEventRecord(event, stream); }
-int cuEventSynchronize(void *event) { READY(); return hipEventSynchronize(event); }
+int cuEventSynchronize(void *event) { READY(); return kept(hipEventSynchronize(event)); }
 int cuEventElapsedTime(float *milliseconds, void *from, void *to) {
     READY();
     return hipEventElapsedTime(milliseconds, from, to);
