@@ -86,8 +86,8 @@ def pytest_sessionfinish() -> None:
     gc.freeze()
 
 
-#: Why a test may be skipped where --no-skips is given: beginnings of reasons. Intel's driver is not in every release, nor
-#: is CUDA's assembler in every index.
+#: Why a test may be skipped where --no-skips is given: beginnings of reasons. Not every release has Intel's driver, and
+#: not every index CUDA's assembler.
 ALLOWED_SKIPS = (
     "this iga64 does not know xe2",
     "no assembler: an iga64 that lists the platform xe2",

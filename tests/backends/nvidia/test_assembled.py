@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from collections.abc import Iterable
 from pathlib import Path
@@ -11,6 +10,7 @@ import pytest
 
 import convgen as cg
 from convgen.backends import target as targets
+from convgen.backends import toolchain
 from convgen.backends.nvidia.tables import FACTS
 from convgen.ir.build import KernelBuilder
 from convgen.ir.expr import Lane
@@ -20,7 +20,7 @@ from convgen.passes import pipeline
 from convgen.problem.matmul import Matmul
 from tests import arithmetic as ar
 
-PTXAS = shutil.which("ptxas")
+PTXAS = toolchain.PTXAS.find()
 pytestmark = pytest.mark.skipif(PTXAS is None, reason="ptxas is not installed")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -11,12 +10,13 @@ import pytest
 
 import convgen as cg
 from convgen.backends import target as targets
+from convgen.backends import toolchain
 from convgen.backends.nvidia.tables import FACTS
 from convgen.problem.conv import Conv
 from convgen.problem.matmul import Matmul
 from convgen.run import verdict
 
-PTXAS = shutil.which("ptxas")
+PTXAS = toolchain.PTXAS.find()
 
 
 def multiplied(text: str) -> set[str]:
