@@ -76,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             wrong |= bool(found[part]["differ"])
             console.print(found[part])
         elif part == "problems":
-            for name, cases in (("listed", cuda_checks.listed()), ("drawn", cuda_checks.drawn())):
+            for name, cases in (("drawn", cuda_checks.drawn()), ("listed", cuda_checks.listed())):
                 rows = cuda_checks.check_all(cuda_times.TARGET, cases, name, asked.processes)
                 found[name] = cuda_checks.summary(rows)
                 wrong |= any(row["device"] not in ("exact", "refused") for row in found[name]["other"])

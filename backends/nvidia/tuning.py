@@ -11,7 +11,6 @@ from convgen.backends.tuning import Tuning
 _AMPERE = Tuning(
     grids=((2, 2, 1), (2, 4, 1), (4, 2, 1), (1, 4, 1), (4, 1, 1), (1, 2, 1), (2, 1, 1), (1, 1, 1)),
     pipelines=((4, 0), (3, 0), (2, 0), (2, 1), (3, 1), (1, 1)),
-    at_a_time=(4, 8),  # CDNA's: not measured here
     exchanged_store=16,
     least_row=64,  # 1x1 layers of 64 to 256 channels take 2.2 times as long with rows of 32 bytes as with rows of 128
     # 3x3 layers of 256 channels, tile 192x128x64: a block takes 550 clocks more through registers.

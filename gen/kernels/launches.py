@@ -117,10 +117,10 @@ class Tiles:
         section = self.sections[part]
         down, across, number = section.positions(tile)
         fixed = section.result.decode(2, np.asarray(number, np.int64)) if section.is_batched else {}
-        axis = _split_axis(self.problem, section)
+        axis, names = _split(self.problem, section)
         positions_by_axis = [np.asarray(across, np.int64), np.asarray(down, np.int64)]
         regions = []
-        for at, positions in _runs(section.result, axis, positions_by_axis[axis]):
+        for at, positions in _runs(section.result, axis, names, positions_by_axis[axis]):
             positions_by_axis[axis] = positions
             regions.append(self._region(section, positions_by_axis[1], positions_by_axis[0], {**fixed, **at}))
         return tuple(regions)
@@ -147,27 +147,29 @@ def _shared(view: View, axis: int) -> set[str]:
     return {name for t in view.index for name, _ in t.terms if others.intersection(dict(t.terms))} - others
 
 
-def _split_axis(problem: Problem, section: Section) -> int:
-    """Return the axis whose shared dims are fixed, run by run: N, or M where M has the phases.
+def _split(problem: Problem, section: Section) -> tuple[int, set[str]]:
+    """Return an axis and its dims that are fixed, run by run, so that rows and columns depend on one axis alone each.
 
-    With them fixed, rows of the output depend on one axis alone, and so do columns.
+    The dims are those that share a tensor coordinate with the other axis: of N, or of M where M has the phases. Where
+    neither suffices, as for groups along N that number columns beside channels along M, they are also N's dims of rows
+    or columns that M numbers, too.
     """
     view = section.result
     names = [{d.name for d in dims} for dims in view.axes[:2]]
+    matrix = [{n for d in dims for n, _ in view.index[d].terms} for dims in _matrix_dims(problem, section.output)]
+    for axis in (0, 1):
+        fixed = _shared(view, axis)
+        if section.joined is not None or not any(
+            used & names[0] - fixed and used & names[1] - fixed for used in matrix
+        ):
+            return axis, fixed
+    mixed = (used & names[0] for used in matrix if used & names[0] and used & names[1])
+    return 0, _shared(view, 0).union(*mixed)
 
-    def is_apart(dims: Sequence[int], fixed: set[str]) -> bool:
-        used = {name for d in dims for name, _ in view.index[d].terms} - fixed
-        return not (used & names[0] and used & names[1])
 
-    matrix = _matrix_dims(problem, section.output)
-    is_split = section.joined is not None or all(is_apart(dims, _shared(view, 0)) for dims in matrix)
-    return 0 if is_split else 1
-
-
-def _runs(view: View, axis: int, positions: Indices) -> Iterator[tuple[dict[str, Indices], Indices]]:
-    """Yield the values of an axis's shared dims, and the positions along the axis that have these values."""
-    shared = _shared(view, axis)
-    dims = {name: at for name, at in view.decode(axis, positions).items() if name in shared}
+def _runs(view: View, axis: int, names: set[str], positions: Indices) -> Iterator[tuple[dict[str, Indices], Indices]]:
+    """Yield the values of the named dims of an axis, and the positions along the axis that have these values."""
+    dims = {name: at for name, at in view.decode(axis, positions).items() if name in names}
     combinations, index = np.unique(np.array([*dims.values(), np.zeros_like(positions)]), axis=1, return_inverse=True)
     for n, values in enumerate(combinations.T):
         yield dict(zip(dims, values)), positions[index.ravel() == n]
