@@ -265,6 +265,26 @@ def test_no_images_make_gradients_of_zero(dir: str, dt: str) -> None:
     assert not any(memory[t.name].whole().any() for t in problem.outputs)
 
 
+@pytest.mark.parametrize("target", ["gfx942", "sm_90", "xehpg"])
+@pytest.mark.parametrize("descriptor", ["g2mb0ic8oc24ih3kh2ph1", "g4mb0ic16oc8ih7kh3sh2ph1"])
+def test_tiles_of_gradients_of_zero_with_groups(descriptor: str, target: str) -> None:
+    """Groups stand along one axis of the tile, channels along the other, and columns number both."""
+    problem = Conv.parse(descriptor, dir="BWD_W", dt="f16")
+    code = driver.compile(driver.build(problem, target))
+    assert code.tiles is not None
+    whole = verdict.run(code).checked
+    assert (
+        sum(
+            len(r.rows) * len(r.columns)
+            for part, (m, n) in enumerate(code.tiles.grids)
+            for tile in range(m * n)
+            for r in code.tiles.regions(part, tile)
+        )
+        == whole
+    )
+    assert verdict.run(code, groups=2).passed
+
+
 def test_no_images_are_not_reordered() -> None:
     problem = Conv.parse("mb0ic9ih5oc7kh3ph1", dir="BWD_W", dt="f16", stag="abx", dtag="abx")
     config = "tile=32x32x32 waves=1x1 mma=16x16x16 reorder=src+diff_dst slices=2"
