@@ -68,6 +68,7 @@ JUDGES: dict[str, tuple[str, ...]] = {
     "backends/amdgpu/hip.py": ("tests/backends", "tests/gen"),
     "backends/amdgpu/targets.py": ("tests/backends", "tests/gen/test_dumps.py"),
     "backends/intel/level_zero.py": ("tests/backends", "tests/gen"),
+    "backends/nvidia/cuda.py": ("tests/backends", "tests/gen"),
     "backends/intel/analyze.py": ("tests/backends", "tests/product/test_hot_loop_xe.py"),
 }
 #: Simulators are judged by the faults that they find elsewhere.

@@ -19,12 +19,12 @@ from convgen.passes.messages.linear import linearize
 
 def widened(layout: Fragment, view: View, facts: TargetFacts) -> Fragment:
     """Return the layout in which lanes store a part of the result: `layout` itself if exchanges gain nothing."""
+    run = tuning(facts).exchanged_store // view.memory.elem.bytes
     linear = linearize(view)
-    if linear.unit_axis is None:
+    if not run or linear.unit_axis is None or linear.unit_axis >= len(layout.dims):
         return layout
     dim = layout.dims[linear.unit_axis]
     fine = layout.factored(Space.REGISTER).factored(Space.LANE)
-    run = tuning(facts).exchanged_store // view.memory.elem.bytes
     while run > layout.contiguous(dim):
         if linear.makes_messages(run, facts.message_alignment) and (wide := _with_runs(fine, dim, run)):
             return wide

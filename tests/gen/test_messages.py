@@ -291,7 +291,7 @@ MESSAGES = [
     ("passes all", "given all, wanted what `convgen passes --help` lists"),
     ("analyze", "given no FILE, wanted one; see convgen analyze --help"),
     ("analyze missing.s", "cannot read missing.s: No such file or directory"),
-    ("analyze k.txt", "given k.txt, wanted a file that ends in .s, .hsaco, .asm, .zebin, .ptx or .cubin"),
+    ("analyze k.txt", "given k.txt, wanted a file that ends in .s, .hsaco, .asm, .zebin or .ptx"),
     ("analyze empty.s", "given no .amdgcn_target, wanted one of gfx90a, gfx942, gfx950, in empty.s"),
     ("analyze wrong.s", "given wrong.s that does not assemble: line 2, column 3: invalid instruction"),
     ("analyze old.s", "given .amdgcn_target of gfx803, wanted one of gfx90a, gfx942, gfx950, in old.s"),
