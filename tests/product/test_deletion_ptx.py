@@ -4,8 +4,8 @@ Each barrier, fence, commit and wait of asynchronous copies is deleted, and each
 Masks are dropped in kernels where no tile reaches beyond rows that are stored: the guard of a message, the size operand
 of a copy, the zero that stands for masked elements. Elsewhere some masks keep nothing but unstored rows right.
 
-One pair of instructions is not deleted: the barriers of a warp beside lane 0's ticket. The simulator follows the order
-of workgroups by warps, so it takes lane 0's release and acquire for those of all lanes.
+One instruction is not deleted: the barrier of a warp behind lane 0's ticket. The simulator follows what a warp has
+acquired, so it takes lane 0's acquire for that of all lanes.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def orders(ptx: str) -> Iterator[Change]:
     for number, line in enumerate(ptx.splitlines()):
         code, _, comment = line.partition("//")
         shown = " ".join(code.split())
-        if _ORDER.match(code) and "lane 0's ticket" not in comment:
+        if _ORDER.match(code) and not comment.strip().startswith("acquire: "):
             yield Change(number, "", f"deleted: {shown}")
         if wait := _WAIT.search(code):
             yield Change(number, code.replace(wait[0], f"wait_group {int(wait[1]) + 1}"), f"one more pending: {shown}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from convgen.backends.nvidia.sim.environment import BARRIERS
+from convgen.backends.nvidia.sim.fences import order_lanes
 from convgen.backends.nvidia.sim.lanes import members
 from convgen.backends.nvidia.sim.operands import Getter, numbers_of, report_undefined, source, target
 from convgen.backends.nvidia.sim.ptx_text import Instruction, Name
@@ -193,6 +194,7 @@ def _barrier(instruction: Instruction, context: Context) -> Step:
         ids = np.broadcast_to(number(g), g.shape)
         counts = None if counted is None else np.broadcast_to(counted(g), g.shape).astype(np.int64)
         arrive(g, step, taken, ids, counts, waits=not arrives)
+        order_lanes(g, taken)
         if predicate is not None and write is not None:
             flags = np.broadcast_to(predicate(g), g.shape)
             reduction(g, taken, ids, flags, operation)
@@ -252,5 +254,6 @@ def _warp_barrier(instruction: Instruction, context: Context) -> Step:
         report_undefined(g, step, numbers, "the member mask")
         members(g, step, mask(g))
         g.env.local.order_lanes(g, np.flatnonzero(g.active.any(axis=1)))
+        order_lanes(g, g.active)
 
     return step.running(run)

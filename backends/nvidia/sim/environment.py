@@ -47,6 +47,8 @@ class Environment(Surroundings):
         self.reduction: dict[tuple[int, int], list[Array]] = {}  #: predicates of bar.red by slot and barrier
         self.names: Sequence[str] = ()  #: of registers
         self.copies = Copies(slots * waves)
+        #: Ticket of each lane's first store since a barrier ordered it before the other lanes; 0: none.
+        self.first_store: Array = np.zeros((slots * waves, LANES), np.int64)
         self.grid: tuple[int, int, int] = (1, 1, 1)
         self.workgroup: tuple[int, int, int] = (1, 1, 1)
         self.shared_bytes: int = 0

@@ -38,11 +38,30 @@ def compile_fence(instruction: Instruction, context: Context) -> Step | None:
 
 
 def release(g: WarpGroup) -> None:
-    """Release all stores of the warps so far, and those of their workgroups before the last barrier."""
+    """Release all stores of the warps so far, and those of their workgroups before the last barrier.
+
+    A lane's later stores are left out if it does not take part and no barrier has ordered them before those that do.
+    """
     causality = g.env.causality
-    if causality.tracked:
-        for who in thread_states(g):
-            causality.release(who, causality.tickets)
+    if not causality.tracked:
+        return
+    for row, who in enumerate(thread_states(g)):
+        first = g.env.first_store[g.thread[row]]
+        first[g.active[row]] = 0
+        behind = first[first > 0]
+        causality.release(who, int(behind.min()) - 1 if behind.size else causality.tickets)
+
+
+def note_store(g: WarpGroup, lanes: Bools, ticket: int) -> None:
+    """Record a store of some lanes, which only their own releases and those behind a barrier publish."""
+    if g.env.causality.tracked:
+        first = g.env.first_store[g.thread]
+        g.env.first_store[g.thread] = np.where(lanes & (first == 0), ticket, first)
+
+
+def order_lanes(g: WarpGroup, lanes: Bools) -> None:
+    """Order the stores of lanes that meet at a barrier before all that these lanes do next."""
+    g.env.first_store[g.thread] = np.where(lanes, 0, g.env.first_store[g.thread])
 
 
 def acquire(g: WarpGroup) -> None:

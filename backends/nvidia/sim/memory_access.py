@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from convgen.backends.nvidia.sim.fences import acquire, meet, release
+from convgen.backends.nvidia.sim.fences import acquire, meet, note_store, release
 from convgen.backends.nvidia.sim.operands import (
     Getter,
     Putter,
@@ -327,6 +327,7 @@ def _store_global(
         check_meeting(g, step, at, size, words, lanes)
     for wave, epoch in zip(g.wave_ids().tolist(), g.env.epoch[g.slot].tolist(), strict=True):
         g.env.store_done[ticket, wave] = epoch
+    note_store(g, g.active if lanes is None else lanes, ticket)
     g.env.counters["global_store_bytes"] += size * (g.count * 32 if lanes is None else int(lanes.sum()))
 
 
