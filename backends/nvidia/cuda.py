@@ -143,7 +143,7 @@ class Device:
 
     @contextmanager
     def current(self) -> Iterator[None]:
-        """The device's primary context is the thread's within, and the one before again behind."""
+        """Make the device's primary context the thread's; restore the one before afterwards."""
         before = _P()
         self.library.call("cuCtxPushCurrent_v2", self.context)
         try:

@@ -60,7 +60,7 @@ _COMPARISONS = (x.Lt, x.Le, x.Eq, x.Ne)
 
 
 def apply(out: Writer, operation: type[Expr], of: Type, operands: Sequence[str]) -> str:
-    """The result of an operation on elements of type `of`, in a register. Raises Unsupported for what PTX lacks.
+    """Return the result of an operation on elements of type `of`, in a register. Raises Unsupported for what PTX lacks.
 
     Halves that `packed` has no instruction for are computed in f32 and rounded once more, as if rounded once, since f32
     has more than twice their bits (docs/ir.md).
@@ -90,7 +90,7 @@ def _suffix(operation: type[Expr], of: Type) -> str:
 
 
 def _radians(out: Writer, turns: str) -> str:
-    """The angle within half a turn, in radians: whole turns are taken off exactly."""
+    """Return the angle within half a turn, in radians: whole turns are taken off exactly."""
     whole = out.op("cvt.rni.f32.f32", turns)
     return out.op("mul.rn.f32", out.op("sub.rn.f32", turns, whole), _literal(f32, _TURN))
 
@@ -106,7 +106,7 @@ def _of_bools(out: Writer, operation: type[Expr], operands: Sequence[str]) -> st
 
 
 def _of_halves(out: Writer, operation: type[Expr], of: Type, name: str, operands: Sequence[str]) -> str:
-    """An operation on f16 or bf16 that `packed` has no instruction for."""
+    """Return an operation on f16 or bf16 that `packed` has no instruction for."""
     if of is f16 and operation in _COMPARISONS:
         return out.op(f"{name}.f16", *(out.op("cvt.u16.u32", each, kind="h") for each in operands), kind="p")
     result = apply(out, operation, f32, [convert(out, of, f32, each) for each in operands])
@@ -114,7 +114,7 @@ def _of_halves(out: Writer, operation: type[Expr], of: Type, name: str, operands
 
 
 def convert(out: Writer, of: Type, to: Type, element: str, *, saturate: bool = False) -> str:
-    """An element converted as docs/ir.md, "Conversions", says: rounded at most once."""
+    """Return an element converted as docs/ir.md, "Conversions", says: rounded at most once."""
     if of is bool_:
         one = 1 if to.is_int else int(np.asarray(1.0, to.numpy).view(f"u{to.bytes}"))
         return out.op("selp.b64" if to.bits == 64 else "selp.b32", hex(one), "0", element, kind=_kind(to))
@@ -136,12 +136,12 @@ def _kind(elem: Type) -> str:
 
 
 def _wide(elem: Type) -> str:
-    """The integer type of an integer element's register, to whose bits the element is extended."""
+    """Return the integer type of an integer element's register, to whose bits the element is extended."""
     return f"{'s' if elem.min < 0 else 'u'}{64 if elem.bits == 64 else 32}"
 
 
 def _truth(out: Writer, of: Type, element: str) -> str:
-    """Whether a number is not zero; so NaN is true."""
+    """Return whether a number is not zero; so NaN is true."""
     if of.is_int:
         return out.op(f"setp.ne.{_wide(of)}", element, "0", kind="p")
     if of.bits < 32:
@@ -171,7 +171,7 @@ def _from_integer(out: Writer, of: Type, to: Type, element: str, *, saturate: bo
 
 
 def _limited(out: Writer, of: Type, most: int, element: str) -> str:
-    """An integer brought between -most and most."""
+    """Return an integer brought between -most and most."""
     element = out.op(f"min.{_wide(of)}", element, str(most), kind=_kind(of))
     return out.op(f"max.{_wide(of)}", element, str(-most), kind=_kind(of)) if of.min < 0 else element
 
@@ -202,7 +202,7 @@ def _between_floats(out: Writer, of: Type, to: Type, element: str, *, saturate: 
 
 
 def _to_byte(out: Writer, to: Type, element: str, *, saturate: bool) -> str:
-    """An f32 as an 8-bit float; the instruction saturates, so a cast replaces what lies beyond the largest value."""
+    """Return an f32 as an 8-bit float; the instruction saturates, so a cast replaces larger values."""
     byte = out.op("cvt.u32.u16", out.op(f"cvt.rn.satfinite.{BYTES[to]}.f32", "0f00000000", element, kind="h"))
     if saturate:
         return byte
@@ -212,14 +212,14 @@ def _to_byte(out: Writer, to: Type, element: str, *, saturate: bool) -> str:
 
 
 def _to_single(out: Writer, of: Type, element: str) -> str:
-    """An f16 or bf16 as f32, exactly."""
+    """Return an f16 or bf16 as f32, exactly."""
     if of is bf16:
         return out.op("shl.b32", element, "16")
     return out.op("cvt.f32.f16", out.op("cvt.u16.u32", element, kind="h"))
 
 
 def _clamped(out: Writer, of: Type, most: float, element: str) -> str:
-    """A float brought between -most and most; NaN stays NaN."""
+    """Return a float brought between -most and most; NaN stays NaN."""
     limits = [_literal(of, limit) for limit in (most, -most)]
     if of is f32:
         return out.op("max.NaN.f32", out.op("min.NaN.f32", element, limits[0]), limits[1])
@@ -229,12 +229,12 @@ def _clamped(out: Writer, of: Type, most: float, element: str) -> str:
 
 
 def _to_odd(out: Writer, element: str) -> str:
-    """An f64 as f32, an inexact one with its last bit set, so that rounding it again to fewer bits rounds once."""
+    """Return an f64 as f32, an inexact one with its last bit set: rounding it again to fewer bits rounds once."""
     near = out.op("cvt.rz.f32.f64", element)
     differs = out.op("setp.ne.f64", out.op("cvt.f64.f32", near, kind="rd"), element, kind="p")
     return out.op("selp.b32", out.op("or.b32", near, "1"), near, differs)
 
 
 def _literal(of: Type, value: float) -> str:
-    """A constant of f32 or f64 (PTX ISA, "Floating-Point Constants")."""
+    """Return a constant of f32 or f64 (PTX ISA, "Floating-Point Constants")."""
     return f"0d{np.float64(value).view(np.uint64):016X}" if of is f64 else f"0f{np.float32(value).view(np.uint32):08X}"

@@ -42,14 +42,14 @@ def operation(kind: type[Expr], of: Type, *, bf16_sums: bool) -> str:
 
 
 def halves(out: Writer, word: str) -> tuple[str, str]:
-    """The 16-bit registers of a word, lowest first."""
+    """Return the 16-bit registers of a word, lowest first."""
     low, high = out.new("h"), out.new("h")
     out.emit(f"mov.b32 {{{low}, {high}}}, {word}")
     return low, high
 
 
 def word_of(out: Writer, low: str, high: str) -> str:
-    """The word of two 16-bit registers."""
+    """Return the word of two 16-bit registers."""
     word = out.new()
     out.emit(f"mov.b32 {word}, {{{low}, {high}}}")
     return word

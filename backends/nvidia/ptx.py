@@ -69,7 +69,7 @@ class Writer:
 
 
 def braces(registers: Sequence[str]) -> str:
-    """One register, or several as a vector operand."""
+    """Return one register, or several as a vector operand."""
     return registers[0] if len(registers) == 1 else "{" + ", ".join(registers) + "}"
 
 
@@ -81,7 +81,7 @@ def at(register: str, offset: int) -> str:
 def kernel_text(
     name: str, parameters: Sequence[tuple[str, int]], threads: int, writer: Writer, header: Sequence[str] = ()
 ) -> str:
-    """A kernel: entry, registers and body. `parameters` are names and bytes."""
+    """Return a kernel: entry, registers and body. `parameters` are names and bytes."""
     listed = ",\n".join(f"    .param .b{8 * size} {parameter}" for parameter, size in parameters)
     registers = [f"    .reg .{KINDS[kind]} %{kind}<{count + 1}>;" for kind, count in sorted(writer.counts.items())]
     return "\n".join(

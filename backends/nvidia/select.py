@@ -50,14 +50,14 @@ _ATOMICS: Mapping[tuple[str, Type], str] = {
 
 
 def kind_of(elem: Type) -> str:
-    """The kind of register that holds an element, or a word of elements."""
+    """Return the kind of register that holds an element, or a word of elements."""
     if elem is bool_:
         return "p"
     return "rd" if elem.bits == 64 else "r"
 
 
 def count_of(type: AnyType) -> int:
-    """Registers of a value."""
+    """Return the registers of a value."""
     if type.elem is bool_ or type.elem.bits == 64:
         return type.lanes
     return max(1, -(-type.bits // 32))
@@ -114,14 +114,14 @@ class Selector:
     # ------------------------------------------------------------ values
 
     def scalar(self, e: Expr) -> str:
-        """The register, or the immediate, of a scalar."""
+        """Return the register, or the immediate, of a scalar."""
         if isinstance(e, x.Const) and e.dtype.is_int and e.dtype.bits == 32:
             return str(e.bits)
         (register,) = self.words(e)
         return register
 
     def words(self, e: Expr) -> Words:
-        """The registers of a value."""
+        """Return the registers of a value."""
         if isinstance(e, Var):
             if e in self.offsets:
                 return [self._sum_of(e)]
@@ -135,7 +135,7 @@ class Selector:
         return handler(self, e)
 
     def elements(self, e: Expr) -> Words:
-        """A register for each element: of integers extended to 32 bits, of other narrow elements in the low bits."""
+        """Return a register for each element: integers are extended to 32 bits, others have the low bits."""
         words, elem = self.words(e), e.type.elem
         if elem is bool_ or elem.bits >= 32:
             return words
@@ -202,7 +202,7 @@ class Selector:
         return result
 
     def _as_words(self, e: Expr) -> Words:
-        """The 32-bit words of a value, of 64-bit elements their halves."""
+        """Return the 32-bit words of a value, of 64-bit elements their halves."""
         if e.type.elem.bits != 64:
             return self.words(e)
         result = []
@@ -238,7 +238,7 @@ class Selector:
         return self._picked(e.a, e.order)
 
     def _picked(self, of: Expr, order: Sequence[int]) -> Words:
-        """Elements by number; whole words that stay together are taken as they are."""
+        """Return elements by number; whole words that stay together are taken as they are."""
         words, elem = self.words(of), of.type.elem
         if elem is bool_ or elem.bits >= 32:
             return [words[n] for n in order]
@@ -273,7 +273,7 @@ class Selector:
         return self.joined(chosen, e.type.elem)
 
     def _chosen(self, condition: str, a: str, b: str) -> str:
-        """One of two predicates."""
+        """Return one of two predicates."""
         out = self.out
         where = out.op("and.pred", condition, a, kind="p")
         other = out.op("and.pred", out.op("not.pred", condition, kind="p"), b, kind="p")
@@ -293,7 +293,7 @@ class Selector:
         return [self.out.op(f"not.{suffix}", a, kind=kind_of(elem)) for a in self.words(e.a)]
 
     def _elementwise(self, e: Any) -> Words:
-        """An operation on each word of halves, or on each element by the row of `element_ops`."""
+        """Return an operation on each word of halves, or on each element by the row of `element_ops`."""
         operands = [getattr(e, name) for name in e.child_fields]
         if name := packed.operation(type(e), e.type.elem, bf16_sums=self.target in BF16_SUMS):
             return [self.out.op(name, *words) for words in zip(*(self.words(operand) for operand in operands))]
@@ -304,7 +304,7 @@ class Selector:
 
     @staticmethod
     def _constant(e: Expr) -> Words:
-        """An integer as an immediate operand; empty for other values."""
+        """Return an integer as an immediate operand; empty for other values."""
         return [str(e.bits)] if isinstance(e, x.Const) and e.dtype.is_int and e.dtype.bits >= 32 else []
 
     def _convert(self, e: x.Conversion) -> Words:
@@ -519,7 +519,7 @@ class Selector:
     # ------------------------------------------------------------ memory
 
     def _guard(self, mask: Expr) -> str:
-        """The predicate in front of a message; empty where all lanes take part."""
+        """Return the predicate in front of a message; empty where all lanes take part."""
         return "" if isinstance(mask, x.Const) and mask.bits else f"@{self.scalar(mask)} "
 
     @staticmethod
@@ -537,12 +537,12 @@ class Selector:
         self.env[s.var] = registers
 
     def _global_address(self, e: Expr) -> str:
-        """A register and an immediate offset."""
+        """Return a register and an immediate offset."""
         base, offset = self._origin(e)
         return at(self.scalar(base), offset)
 
     def _origin(self, e: Expr) -> tuple[Expr, int]:
-        """A 64-bit value and the constant that is to be added to it."""
+        """Return a 64-bit value and the constant that is to be added to it."""
         offset = 0
         while (step := self.offsets.get(e) if isinstance(e, Var) else _constant_offset(e)) is not None:
             if not _fits(offset + step[1]):
@@ -551,7 +551,7 @@ class Selector:
         return e, offset
 
     def _sum_of(self, v: Var) -> str:
-        """The register of a variable in `offsets`, computed for this use alone: later uses may not be behind it."""
+        """Return the register of a variable in `offsets`, for this use alone: it may not dominate later uses."""
         base, offset = self.offsets[v]
         return self.out.op("add.s64", self.scalar(base), str(offset), kind="rd", comment=v.name)
 
@@ -599,7 +599,7 @@ class Selector:
         return at(self._shared_base(s.address, OWN), self.kernel.shared_base(s.tile) + s.imm)
 
     def _shared_base(self, address: Expr, step: int) -> str:
-        """The address of shared memory of a lane's access."""
+        """Return the address of shared memory of a lane's access."""
         if isinstance(address, Var) and (address, step) in self.places:
             return self.places[address, step]
         base = self.lane_place[step] if step else self.shared
@@ -685,7 +685,7 @@ class _Factor:
 
 
 def _remark(s: Any) -> str:
-    """The purpose of a message: its stage, and what it moves."""
+    """Return the purpose of a message: its stage, and what it moves."""
     return f"{s.site.comment} {s.site.stage}".strip()
 
 

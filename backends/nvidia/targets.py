@@ -62,7 +62,7 @@ class PtxTarget(Target):
         self.products = PRODUCTS[name]
 
     def module(self, kernels: Sequence[Emitted]) -> str:
-        """The PTX of several kernels."""
+        """Return the PTX of several kernels."""
         listings = [f"{kernel.name}.ir" for kernel in kernels if kernel.listing is not None]
         return module_text(self.name, PTX_VERSIONS[self.name], [kernel.text for kernel in kernels], listings)
 

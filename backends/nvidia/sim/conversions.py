@@ -61,7 +61,7 @@ def _integer(value: Array, kind: str) -> Array:
 
 
 def _scalar(instruction: Instruction, to: str, of: str) -> Function:
-    """The function from a number of one type to one of another."""
+    """Return the function from a number of one type to one of another."""
     into, source = TYPES[to].kind, TYPES[of].kind
     flush, saturate = instruction.has("ftz"), instruction.has("sat", "satfinite")
     modifiers = instruction.modifiers

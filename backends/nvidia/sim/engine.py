@@ -158,7 +158,7 @@ class WarpEngine(Engine[WarpGroup, Step]):
         g.awaiting = None
 
     def _behind(self, g: WarpGroup) -> Instruction | None:
-        """The barrier behind which a group stands."""
+        """Return the barrier behind which a group stands."""
         return self._program.instructions[g.pc - 1] if g.pc else None
 
     def _deadlock(self, g: WarpGroup) -> None:

@@ -15,7 +15,7 @@ _WIDE = ("gpu", "gl", "sys", "cluster")  #: scopes of more than a workgroup
 
 
 def orders_workgroups(instruction: Instruction) -> bool:
-    """Whether an instruction acquires other workgroups' stores."""
+    """Return whether an instruction acquires other workgroups' stores."""
     if instruction.name in ("membar", "fence"):
         return instruction.has(*_WIDE)
     return instruction.has("acquire", "acq_rel")

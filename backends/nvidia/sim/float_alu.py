@@ -70,21 +70,21 @@ def canonical(value: Array, name: str) -> Array:
 
 
 def minimum(a: Array, b: Array) -> Array:
-    """The lesser number; a NaN loses, and -0 is less than +0 (PTX ISA, min)."""
+    """Return the lesser number; a NaN loses, and -0 is less than +0 (PTX ISA, min)."""
     result = np.fmin(a, b)
     zero = (a == 0) & (b == 0)
     return np.where(zero, np.where(np.signbit(a), a, b), result) if np.count_nonzero(zero) else result
 
 
 def maximum(a: Array, b: Array) -> Array:
-    """The greater number; a NaN loses, and +0 exceeds -0 (PTX ISA, max)."""
+    """Return the greater number; a NaN loses, and +0 exceeds -0 (PTX ISA, max)."""
     result = np.fmax(a, b)
     zero = (a == 0) & (b == 0)
     return np.where(zero, np.where(np.signbit(a), b, a), result) if np.count_nonzero(zero) else result
 
 
 def _propagating(function: Function) -> Function:
-    """A minimum or maximum that is NaN if an operand is (.NaN)."""
+    """Return a minimum or maximum that is NaN if an operand is (.NaN)."""
     return lambda a, b: np.where(np.isnan(a) | np.isnan(b), np.asarray(a).dtype.type(np.nan), function(a, b))
 
 
@@ -114,7 +114,7 @@ def _exact(name: str, values: Sequence[Array]) -> Array:
 
 
 def _single(name: str, mode: str) -> Function:
-    """An operation on f32 with a rounding mode."""
+    """Return an operation on f32 with a rounding mode."""
     if mode == "rn":
         plain: Mapping[str, Function] = {
             "add": lambda a, b: a + b,
@@ -127,7 +127,7 @@ def _single(name: str, mode: str) -> Function:
 
 
 def _signed_zero(name: str, mode: str, values: Sequence[Array]) -> Array:
-    """The exact result; an exact zero of a sum of opposite numbers is -0 when rounding down (IEEE 754, 6.3)."""
+    """Return the exact result; an exact zero of a sum of opposite numbers is -0 when rounding down (IEEE 754, 6.3)."""
     result = _exact(name, values)
     if mode == "rm" and name != "mul":
         operands = [np.asarray(v, np.float64) for v in values]
@@ -139,7 +139,7 @@ def _signed_zero(name: str, mode: str, values: Sequence[Array]) -> Array:
 
 
 def _double(name: str, mode: str) -> Function:
-    """An operation on f64 with a rounding mode."""
+    """Return an operation on f64 with a rounding mode."""
 
     def rest_of(values: Sequence[Array], total: Array) -> Array:
         from convgen.backends.sim.numbers import fma_f64 as fma
@@ -173,7 +173,7 @@ def _double(name: str, mode: str) -> Function:
 
 
 def _narrow(name: str, kind: str, mode: str) -> Function:
-    """An operation on the bits of f16 or bf16 with one rounding; returns bits."""
+    """Return an operation on the bits of f16 or bf16 with one rounding; returns bits."""
     format_ = FORMATS[kind]
 
     def apply(*raw: Array) -> Array:

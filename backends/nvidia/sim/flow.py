@@ -120,7 +120,7 @@ def _arrange(blocks: Sequence[Block], nodes: set[int], entry: int, result: list[
 
 
 def _header(blocks: Sequence[Block], component: set[int], around: set[int], entry: int) -> int:
-    """The block by which a loop is entered; of several, the first in the text."""
+    """Return the block by which a loop is entered; of several, the first in the text."""
     if entry in component:
         return entry
     entries = {s for b in around - component for s in blocks[b].after if s in component}

@@ -27,7 +27,7 @@ def _wider(value: Array) -> type[np.generic]:
 
 
 def high_product(a: Array, b: Array) -> Array:
-    """The upper half of the product of two integers of a type."""
+    """Return the upper half of the product of two integers of a type."""
     if _bits(a) < 64:
         wide = np.asarray(a).astype(_wider(a)) * np.asarray(b).astype(_wider(a))
         return np.asarray(wide >> wide.dtype.type(_bits(a))).astype(a.dtype)
@@ -44,7 +44,7 @@ def high_product(a: Array, b: Array) -> Array:
 
 
 def wide_product(a: Array, b: Array) -> Array:
-    """The whole product of two integers, twice as wide."""
+    """Return the whole product of two integers, twice as wide."""
     return np.asarray(np.asarray(a).astype(_wider(a)) * np.asarray(b).astype(_wider(a)))
 
 
@@ -57,7 +57,7 @@ def _saturated(function: Function) -> Function:
 
 
 def quotient(a: Array, b: Array) -> Array:
-    """The quotient rounded toward zero; the divisor zero gives all ones, which PTX leaves open."""
+    """Return the quotient rounded toward zero; the divisor zero gives all ones, which PTX leaves open."""
     zero = np.asarray(b) == 0
     safe = np.where(zero, b.dtype.type(1), b)
     if a.dtype.kind == "u":
@@ -68,7 +68,7 @@ def quotient(a: Array, b: Array) -> Array:
 
 
 def remainder(a: Array, b: Array) -> Array:
-    """The remainder with the sign of the dividend; the divisor zero gives the dividend."""
+    """Return the remainder with the sign of the dividend; the divisor zero gives the dividend."""
     zero = np.asarray(b) == 0
     safe = np.where(zero, b.dtype.type(1), b)
     return np.where(zero, a, a - quotient(a, safe) * safe)

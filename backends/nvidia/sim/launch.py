@@ -46,7 +46,7 @@ def shared_layout(module: Module, kernel: Kernel) -> tuple[dict[str, int], int]:
 
 
 def _named(kernel: Kernel) -> set[str]:
-    """The variables that a kernel's code names."""
+    """Return the variables that a kernel's code names."""
     names = set()
     for instruction in kernel.code:
         for operand in instruction.operands:

@@ -269,7 +269,7 @@ def _sum_integers(a: Array, b: Array, c: Array, *, saturates: bool) -> Array:
 
 
 def _is_exact(a: Array, b: Array, c: Array) -> bool:
-    """Whether all are whole and so small that every partial sum is exact in f32."""
+    """Return whether all are whole and so small that every partial sum is exact in f32."""
     if not (np.isfinite(a).all() and np.isfinite(b).all() and np.isfinite(c).all()):
         return False
     bound = float(np.abs(a).max()) * float(np.abs(b).max()) * a.shape[2] + float(np.abs(c).max())
@@ -377,7 +377,7 @@ def _load(instruction: Instruction, context: Context) -> Step:
 
 
 def _half(words: Array, i: int, row: Array, column: Array) -> Array:
-    """The 16-bit element (row, column) of matrix i, by lane [warps, lanes]."""
+    """Return the 16-bit element (row, column) of matrix i, by lane [warps, lanes]."""
     word = np.moveaxis(words[column // 2, :, 8 * i + row], 0, -1)
     return word >> (16 * (column % 2)).astype(np.uint32) & np.uint32(0xFFFF)
 

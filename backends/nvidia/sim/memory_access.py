@@ -42,7 +42,7 @@ _OTHER_SPACES = ("shared::cluster", "param::func")
 
 
 def space_of(instruction: Instruction) -> str:
-    """The state space of a memory instruction; "" for generic addresses."""
+    """Return the state space of a memory instruction; "" for generic addresses."""
     for modifier in instruction.modifiers:
         if modifier in _OTHER_SPACES:
             raise unsupported(instruction, modifier)
@@ -362,7 +362,7 @@ def compile_memory(instruction: Instruction, context: Context) -> Step | None:
 
 
 def _shape(instruction: Instruction, operand: Operand) -> tuple[str, int, Sequence[Operand]]:
-    """The element type of a load or store, the bytes of an element, and the operands of the elements."""
+    """Return the element type of a load or store, the bytes of an element, and the operands of the elements."""
     kind = instruction.types[-1]
     count = next((int(m[1:]) for m in instruction.modifiers if m in ("v2", "v4", "v8")), 1)
     items: Sequence[Operand] = operand.items if isinstance(operand, Vector) else (operand,)
@@ -410,7 +410,7 @@ def _compile_load(instruction: Instruction, context: Context) -> Step:
 
 
 def _bits(kind: str) -> str:
-    """The type by which a load extends its value: bits for floating-point types."""
+    """Return the type by which a load extends its value: bits for floating-point types."""
     return f"b{TYPES[kind].bits}" if TYPES[kind].kind == "f" else kind
 
 

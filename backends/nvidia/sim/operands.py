@@ -30,12 +30,12 @@ Getter = Callable[[WarpGroup], Array]
 
 
 def numbers_of(*operands: Operand) -> tuple[int, ...]:
-    """The numbers of the registers that operands name, each once."""
+    """Return the numbers of the registers that operands name, each once."""
     return tuple(dict.fromkeys(register.number for operand in operands for register in registers_of(operand)))
 
 
 def wrong(instruction: Instruction, given: str, wanted: str) -> SimulatorError:
-    """The error for an operand that PTX forbids."""
+    """Return the error for an operand that PTX forbids."""
     return SimulatorError(f"given {given} in `{instruction.text}`, wanted {wanted}")
 
 

@@ -131,12 +131,12 @@ class Instruction:
     size: int
 
     def has(self, *modifiers: str) -> bool:
-        """Whether the opcode has any of some modifiers."""
+        """Return whether the opcode has any of some modifiers."""
         return any(modifier in self.modifiers for modifier in modifiers)
 
     @property
     def types(self) -> tuple[str, ...]:
-        """The types among the modifiers, in order."""
+        """Return the types among the modifiers, in order."""
         return tuple(modifier for modifier in self.modifiers if is_type(modifier))
 
 
@@ -187,7 +187,7 @@ class Module:
 
 
 def is_ptx(content: bytes) -> bool:
-    """Whether bytes begin as PTX does: comments, then .version."""
+    """Return whether bytes begin as PTX does: comments, then .version."""
     return _HEADER.match(content) is not None
 
 
@@ -248,7 +248,7 @@ class _Reader:
     # -- tokens -------------------------------------------------------------------------------------------------------
 
     def peek(self, ahead: int = 0) -> str:
-        """The text of a coming token; "" behind the end."""
+        """Return the text of a coming token; "" behind the end."""
         place = self.at + ahead
         return self.tokens[place].text if place < len(self.tokens) else ""
 
@@ -270,7 +270,7 @@ class _Reader:
         return True
 
     def wrong(self, wanted: str, token: Token | None = None) -> SimulatorError:
-        """The error for an unexpected token."""
+        """Return the error for an unexpected token."""
         where = token or self.tokens[min(self.at, len(self.tokens) - 1)]
         line = self.text.count("\n", 0, where.at) + 1
         return SimulatorError(f"given {where.text!r} in line {line} of the PTX, wanted {wanted}")
@@ -615,7 +615,7 @@ class _Reader:
 
     @staticmethod
     def is_local(kernel: Kernel, operand: Operand) -> bool:
-        """Whether an operand addresses a parameter of a call, or of a device function."""
+        """Return whether an operand addresses a parameter of a call, or of a device function."""
         base = operand.base if isinstance(operand, Address) else None
         return (
             isinstance(base, Symbol) and base.name in kernel.variables and kernel.variables[base.name].space == "local"
@@ -735,7 +735,7 @@ def inline(module: Module, caller: Kernel, stack: tuple[str, ...]) -> None:
 
 
 def _callee(module: Module, instruction: Instruction) -> Kernel | None:
-    """The function that an instruction calls, if its body is there."""
+    """Return the function that an instruction calls, if its body is there."""
     if instruction.name != "call":
         return None
     name = next((operand.name for operand in instruction.operands if isinstance(operand, Name)), "")

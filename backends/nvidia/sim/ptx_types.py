@@ -46,12 +46,12 @@ _FLOATS: Mapping[str, type[np.generic]] = {"f16": np.float16, "f32": np.float32,
 
 
 def is_type(name: str) -> bool:
-    """Whether a word without its dot is a type."""
+    """Return whether a word without its dot is a type."""
     return name in TYPES
 
 
 def bits_of(name: str) -> int:
-    """Bits of a type."""
+    """Return the bits of a type."""
     return TYPES[name].bits
 
 
@@ -61,12 +61,12 @@ def bytes_of(name: str) -> int:
 
 
 def storage(name: str) -> type[np.generic]:
-    """The numpy type that holds a register of a type: unsigned of its size, or bool for predicates."""
+    """Return the numpy type that holds a register of a type: unsigned of its size, or bool for predicates."""
     return np.bool_ if name == "pred" else UNSIGNED[TYPES[name].bits]
 
 
 def view_of(name: str) -> type[np.generic]:
-    """The numpy type in which an instruction of a type computes; unsigned for what numpy lacks."""
+    """Return the numpy type in which an instruction of a type computes; unsigned for what numpy lacks."""
     kind = TYPES[name]
     if name in _FLOATS:
         return _FLOATS[name]

@@ -259,7 +259,7 @@ class Access:
 
     @property
     def stretch(self) -> Stretch:
-        """The bytes as `local` reads and writes them."""
+        """Return the bytes as `local` reads and writes them."""
         return Stretch.of(self.place, self.size)
 
 

@@ -100,7 +100,7 @@ class _Run(Run):
         return program
 
     def _line(self, address: int) -> str:
-        """The line of an instruction in the PTX text."""
+        """Return the line of an instruction in the PTX text."""
         return f"ptx:{bisect_right(self.module.lines, address)}"
 
     def _launch(self, launch: LaunchRequest) -> None:

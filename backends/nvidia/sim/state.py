@@ -53,7 +53,7 @@ class WarpGroup(Threads):
 
     @property
     def lanes(self) -> Bools | None:
-        """The lanes that execute the instruction; None for all."""
+        """Return the lanes that execute the instruction; None for all."""
         return None if self.every else self.active
 
     def outstanding_stores(self) -> Collection[int]:
