@@ -151,20 +151,20 @@ def _split(problem: Problem, section: Section) -> tuple[int, set[str]]:
     """Return an axis and its dims that are fixed, run by run, so that rows and columns depend on one axis alone each.
 
     The dims are those that share a tensor coordinate with the other axis: of N, or of M where M has the phases. Where
-    neither suffices, as for groups along N that number columns beside channels along M, they are also N's dims of rows
-    or columns that M numbers, too.
+    the axes share none, as groups along N and channels along M, which number columns together, they are N's dims of
+    such rows or columns.
     """
     view = section.result
+    shared = _shared(view, 0)
+    if section.joined is not None:
+        return 0, shared
     names = [{d.name for d in dims} for dims in view.axes[:2]]
     matrix = [{n for d in dims for n, _ in view.index[d].terms} for dims in _matrix_dims(problem, section.output)]
-    for axis in (0, 1):
-        fixed = _shared(view, axis)
-        if section.joined is not None or not any(
-            used & names[0] - fixed and used & names[1] - fixed for used in matrix
-        ):
-            return axis, fixed
-    mixed = (used & names[0] for used in matrix if used & names[0] and used & names[1])
-    return 0, _shared(view, 0).union(*mixed)
+    if not any(used & names[0] - shared and used & names[1] for used in matrix):
+        return 0, shared
+    if phases := _shared(view, 1):
+        return 1, phases
+    return 0, set().union(*(used & names[0] for used in matrix if used & names[1]))
 
 
 def _runs(view: View, axis: int, names: set[str], positions: Indices) -> Iterator[tuple[dict[str, Indices], Indices]]:
