@@ -31,7 +31,7 @@ DIRECTIONS = ("FWD_D", "BWD_D", "BWD_W")
 DAILY = {
     **dict.fromkeys(("gfx90a", "gfx942", "gfx950"), (("strided", "BWD_D"), ("14", "FWD_D"))),
     **dict.fromkeys(("xehpg", "xehpc"), (("strided", "BWD_D"), ("1x1", "FWD_D"))),
-    "sm_90": (("strided", "BWD_D"), ("14", "FWD_D")),
+    "sm_90": (("strided", "BWD_D"), ("1x1", "FWD_D")),
 }
 
 
