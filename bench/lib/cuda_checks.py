@@ -15,7 +15,6 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from lib import ptx_vectors
 from rich.progress import track
 
@@ -101,25 +100,18 @@ def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
 # ---------------------------------------------------------------- instructions
 
 
-def on_device() -> npt.NDArray[np.uint8]:
-    """Return the results of all cases of `ptx_vectors` on the GPU."""
+def instructions(*, record: bool) -> dict[str, Any]:
+    """Return how many cases have other results on this GPU than recorded ones; or `record` them."""
     from convgen.device.devices import open_device
     from convgen.device.executor import Executor
 
-    return ptx_vectors.results(Executor(open_device(DEVICE)).execute, list(ptx_vectors.cases()))
-
-
-def instructions(*, record: bool) -> dict[str, Any]:
-    """Return how many cases have other results on this GPU than recorded ones; or `record` them."""
-    found = on_device()
+    cases = list(ptx_vectors.cases())
+    found = ptx_vectors.results(Executor(open_device(DEVICE)).execute, cases)
     if record:
         np.savez_compressed(RECORDED, results=found)
-    cases = list(ptx_vectors.cases())
-    sizes = [ptx_vectors.LANES * ptx_vectors.result_bytes(case.form) for case in cases]
-    ends = np.cumsum(sizes)
-    known = np.load(RECORDED)["results"]
-    names = {case.form.text for case, size, end in zip(cases, sizes, ends) if (found != known)[end - size : end].any()}
-    return {"forms": len(ptx_vectors.FORMS), "cases": len(cases), "differ": sorted(names)}
+    known = dict(ptx_vectors.by_case(np.load(RECORDED)["results"], cases))
+    differ = {case.form.text for case, ours in ptx_vectors.by_case(found, cases) if (ours != known[case]).any()}
+    return {"forms": len(ptx_vectors.FORMS), "cases": len(cases), "differ": sorted(differ)}
 
 
 # ---------------------------------------------------------------- compute-sanitizer

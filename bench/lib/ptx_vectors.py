@@ -306,6 +306,16 @@ def requests(numbers: Sequence[Case], forms: Sequence[Form] = FORMS) -> tuple[li
     return launches, buffers
 
 
+def by_case(found: Bytes, numbers: Sequence[Case]) -> Iterator[tuple[Case, Bytes]]:
+    """Yield each case with its part of `results`, [lanes, bytes]."""
+    at = 0
+    for case in numbers:
+        size = LANES * result_bytes(case.form)
+        yield case, found[at : at + size].reshape(LANES, -1)
+        at += size
+    assert at == len(found)
+
+
 def results(execute: Execute, numbers: Sequence[Case]) -> Bytes:
     """Return the results of cases one after another, each [lanes, bytes], by an executor of PTX."""
     launches, buffers = requests(numbers)

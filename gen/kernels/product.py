@@ -216,12 +216,12 @@ class _Product:
         """Yield results as lanes store them: piece by piece, where lanes exchange elements for wider stores."""
         for value, layout in results:
             pieces = layout.parts(_MOST_AT_A_TIME)
-            wide = [widened(piece, result, self.plan.facts) for piece in pieces]
-            if wide[0] is pieces[0]:
+            if widened(pieces[0], result, self.plan.facts) is pieces[0]:
                 yield value, layout
                 continue
             whole = self.k.let("result", value)
-            for n, (piece, to) in enumerate(zip(pieces, wide)):
+            for n, piece in enumerate(pieces):
+                to = widened(piece, result, self.plan.facts)
                 part = Slice(whole, n * piece.registers, piece.registers)
                 yield self.k.redistribute("wide", part, piece, to, "store"), to
 

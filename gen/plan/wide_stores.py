@@ -20,8 +20,10 @@ from convgen.passes.messages.linear import linearize
 def widened(layout: Fragment, view: View, facts: TargetFacts) -> Fragment:
     """Return the layout in which lanes store a part of the result: `layout` itself if exchanges gain nothing."""
     run = tuning(facts).exchanged_store // view.memory.elem.bytes
+    if not run:
+        return layout
     linear = linearize(view)
-    if not run or linear.unit_axis is None or linear.unit_axis >= len(layout.dims):
+    if linear.unit_axis is None or linear.unit_axis >= len(layout.dims):
         return layout
     dim = layout.dims[linear.unit_axis]
     fine = layout.factored(Space.REGISTER).factored(Space.LANE)

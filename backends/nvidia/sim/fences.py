@@ -61,7 +61,8 @@ def note_store(g: WarpGroup, lanes: Bools, ticket: int) -> None:
 
 def order_lanes(g: WarpGroup, lanes: Bools) -> None:
     """Order the stores of lanes that meet at a barrier before all that these lanes do next."""
-    g.env.first_store[g.thread] = np.where(lanes, 0, g.env.first_store[g.thread])
+    if g.env.causality.tracked:
+        g.env.first_store[g.thread] = np.where(lanes, 0, g.env.first_store[g.thread])
 
 
 def acquire(g: WarpGroup) -> None:

@@ -91,12 +91,18 @@ def _register(
     raise wrong(instruction, f"a register of {have} bits", f"one of {want}")
 
 
-def _packed(context: Context, instruction: Instruction, operand: Vector, type_: str) -> Getter:
-    """Read a vector as one number, its first item in the lowest bits (PTX ISA, mov)."""
+def _parts(instruction: Instruction, operand: Vector, type_: str) -> tuple[int, int, int]:
+    """Return the bits of a type, the items of a vector that make one number of it, and the bits of an item."""
     total, count = TYPES[type_].bits, len(operand.items)
     each = total // count
     if count * each != total or each not in UNSIGNED:
         raise unsupported(instruction, f"{count} parts of {total} bits")
+    return total, count, each
+
+
+def _packed(context: Context, instruction: Instruction, operand: Vector, type_: str) -> Getter:
+    """Read a vector as one number, its first item in the lowest bits (PTX ISA, mov)."""
+    total, count, each = _parts(instruction, operand, type_)
     parts = [source(context, instruction, item, f"b{each}") for item in operand.items]
     dtype, bits = UNSIGNED[total], [np.array(each * place, UNSIGNED[total]) for place in range(count)]
 
@@ -221,10 +227,7 @@ def target(context: Context, instruction: Instruction, operand: Operand, type_: 
 
 
 def _unpacked(context: Context, instruction: Instruction, operand: Vector, type_: str) -> Putter:
-    total, count = TYPES[type_].bits, len(operand.items)
-    each = total // count
-    if count * each != total or each not in UNSIGNED:
-        raise unsupported(instruction, f"{count} parts of {total} bits")
+    total, count, each = _parts(instruction, operand, type_)
     parts = [target(context, instruction, item, f"b{each}") for item in operand.items]
     dtype, narrow = UNSIGNED[total], UNSIGNED[each]
     shifts = [np.array(each * place, dtype) for place in range(count)]

@@ -23,14 +23,7 @@ CASES = tuple(ptx_vectors.cases())
 @pytest.fixture(scope="module")
 def recorded() -> dict[Case, Words]:
     """Return each case's results on the GPU, [lanes, bytes]."""
-    found, at = np.load(_RECORDED)["results"], 0
-    result = {}
-    for case in CASES:
-        size = ptx_vectors.LANES * ptx_vectors.result_bytes(case.form)
-        result[case] = found[at : at + size].reshape(ptx_vectors.LANES, -1)
-        at += size
-    assert at == len(found)
-    return result
+    return dict(ptx_vectors.by_case(np.load(_RECORDED)["results"], CASES))
 
 
 def numbers(form: Form, results: Words) -> Words | None:
@@ -59,13 +52,9 @@ def by_form() -> Iterator[tuple[Form, list[Case]]]:
 
 def test_random_instructions_give_what_an_h200_gave(recorded: dict[Case, Words]) -> None:
     assert len(CASES) >= 2000
-    results = ptx_vectors.results(simulate, CASES)
-    at, wrong = 0, []
-    for case in CASES:
-        theirs = recorded[case]
-        ours = results[at : at + theirs.size].reshape(theirs.shape)
-        at += theirs.size
-        if (lanes := differ(case.form, ours, theirs)).any():
+    wrong = []
+    for case, ours in ptx_vectors.by_case(ptx_vectors.results(simulate, CASES), CASES):
+        if (lanes := differ(case.form, ours, recorded[case])).any():
             wrong.append(f"{case.name}: lanes {np.nonzero(lanes)[0].tolist()}")
     assert not wrong, "\n".join(wrong[:20])
 
