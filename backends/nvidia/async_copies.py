@@ -24,7 +24,7 @@ Ages = Mapping[Access, int]  #: pending copies -> groups behind them; -1 within 
 
 @define
 class Waits:
-    """Where a kernel waits for its asynchronous copies."""
+    """Asynchronous copies: the groups that they form, and the waits for them."""
 
     ends: set[Stmt] = attrs.field(factory=set)  #: barriers and copies ahead of which a group ends
     #: groups that may be pending behind a barrier; barriers without a wait are absent

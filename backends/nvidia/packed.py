@@ -25,7 +25,7 @@ _OPERATIONS: Mapping[type[Expr], str] = {
     floats.Neg: "neg",
     floats.Abs: "abs",
 }
-#: Those that all targets have for bf16; of the others sm_90 and later have `add`, `sub` and `mul`, and all have `fma`.
+#: Operations on bf16 that every target has; sm_90 and later have `add`, `sub` and `mul` besides.
 _OF_BF16 = (x.Min, x.Max, floats.Fma, floats.Neg, floats.Abs)
 BYTES = {f8_e4m3: "e4m3x2", f8_e5m2: "e5m2x2"}  #: 8-bit floats -> their pairs in mnemonics
 

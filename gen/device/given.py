@@ -52,7 +52,7 @@ class Torch(SupportsDLPack, Protocol):
 
 TorchT = TypeVar("TorchT", bound=Torch)
 
-#: What a kernel takes by name: a tensor of the host or of the device, an address, or a size known at launch.
+#: A value that a kernel takes by name: a tensor of the host or of the device, an address, or a size known at launch.
 Argument: TypeAlias = "DeviceArray | SupportsDLPack | SupportsCudaInterface | npt.ArrayLike"
 
 

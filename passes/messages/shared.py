@@ -32,9 +32,8 @@ class Arrangement(Enum):
     LANE = "lane"  #: each lane's elements are contiguous
     BLOCK = "block"  #: all lanes' dwords are contiguous, at a uniform address
     TRANSPOSED = "transposed"  #: transposing read: elements of neighbouring lanes are contiguous
-    TRANSPOSED_MATRIX = (
-        "transposed matrix"  #: transposing read of four matrices, whose rows are contiguous across lanes
-    )
+    #: transposing read of four matrices, whose rows are contiguous across lanes
+    TRANSPOSED_MATRIX = "transposed matrix"
     MATRIX = "matrix"  #: read of four matrices: dwords of four neighbouring lanes are contiguous, one of each matrix
 
 

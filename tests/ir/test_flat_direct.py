@@ -173,7 +173,7 @@ def test_subgroups_race_for_a_place() -> None:
 @settings(FIXED, max_examples=20)
 @given(data=st.data())
 def test_flat_targets_copy_what_a_surface_has(data: st.DataObject) -> None:
-    """Of a window that ends between loads; beyond it are zeros on both sides."""
+    """The window ends between loads; lanes beyond it on either side write zeros."""
     width = data.draw(st.sampled_from((4, 8, 16)))
     shift = data.draw(st.integers(0, 40)) * 16
     extent = data.draw(st.integers(0, (BYTES - shift) // 16)) * 16

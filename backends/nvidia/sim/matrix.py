@@ -47,7 +47,7 @@ _EXACT = float(1 << 24)
 
 @frozen
 class Fragment:
-    """Where the elements of a matrix stand: register, element of the register and lane, as arrays [rows, columns]."""
+    """Places of a matrix's elements: register, element of the register and lane, as arrays [rows, columns]."""
 
     register: Array
     element: Array

@@ -33,7 +33,7 @@ from convgen.backends.sim.global_access import (
 )
 from convgen.backends.sim.wave_arrays import Array, Bools, any_along
 
-#: Where the spaces of a workgroup and a thread begin in generic addresses.
+#: Generic addresses at which the windows of shared memory, local memory and parameters begin.
 SHARED_WINDOW, LOCAL_WINDOW, PARAM_WINDOW = 1 << 40, 1 << 41, 1 << 42
 WINDOW_BYTES = 1 << 32
 _WINDOWS = {"shared": SHARED_WINDOW, "local": LOCAL_WINDOW, "param": PARAM_WINDOW, "global": 0, "const": 0}

@@ -57,7 +57,7 @@ class Launched:
 
 @attrs.frozen
 class Needs:
-    """What a kernel needs: bytes of static local memory, and of arguments."""
+    """Needs of a kernel: bytes of static local memory, and of arguments."""
 
     shared_bytes: int
     block_bytes: int
