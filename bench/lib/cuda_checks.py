@@ -29,7 +29,7 @@ DRAWN = _DATA / "silicon" / "problems.txt"
 RECORDED = _DATA / "silicon" / "instructions.npz"
 _DIRECTIONS = ("FWD_B", "BWD_D", "BWD_WB")
 _TILES = 8  #: result tiles of a listed problem that are compared
-_ROWS_A_PROCESS = 40  #: problems, after which a process is replaced: a context may fail without a word
+_ROWS_A_PROCESS = 20  #: problems, after which a process is replaced: a context may fail without a word
 
 Case = tuple[str, str, int | None]  #: line, config or "", tiles to compare or None for all
 
@@ -77,15 +77,21 @@ def _verdict(outcome: Any) -> str:
 
 
 def check_all(target: str, cases: Sequence[Case], what: str, processes: int) -> list[dict[str, Any]]:
-    """Return a row for each problem; one that ends its process has the row of an error."""
+    """Return a row for each problem; one that ends its process has the row of an error.
+
+    Each batch has processes of its own: contexts of a driver do not live long, and a process that ends takes only its
+    batch along. (A pool with `max_tasks_per_child` hung after its first generation of processes in Python 3.12.)
+    """
     rows = []
-    with ProcessPoolExecutor(processes, mp_context=get_context("spawn"), max_tasks_per_child=_ROWS_A_PROCESS) as pool:
-        tasks = [(case, pool.submit(check, target, case)) for case in cases]
-        for case, task in track(tasks, what):
-            try:
-                rows.append(task.result())
-            except BrokenProcessPool as error:
-                rows.append({"problem": case[0], "config": case[1], "device": "error", "why": str(error)})
+    size = processes * _ROWS_A_PROCESS
+    for begin in track(range(0, len(cases), size), what):
+        with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+            tasks = [(case, pool.submit(check, target, case)) for case in cases[begin : begin + size]]
+            for case, task in tasks:
+                try:
+                    rows.append(task.result())
+                except BrokenProcessPool as error:
+                    rows.append({"problem": case[0], "config": case[1], "device": "error", "why": str(error)})
     return rows
 
 
