@@ -101,7 +101,7 @@ def _check_nibbles(problem: Problem) -> None:
     if not any(SCALARS[t.dtype].bits == 4 for t in problem.factors if t.dtype in SCALARS):
         return
     for part in views.products(problem, 1):
-        windows = names_in(unsafe_halo(part))
+        windows = names_in(unsafe_halo((part.of_n, part.of_m)))
         for view in (part.of_m, part.of_n):
             check_pairs(view)
             _check_neighbours(view, (0, 1), "within one matrix")

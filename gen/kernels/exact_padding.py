@@ -1,7 +1,8 @@
 """Exact padding: sums that padding has turned into NaN are recomputed without it.
 
-The loop over K also sums products with padding. These are zero unless the other factor is infinite or NaN somewhere.
-Then all sums of that factor's row are not finite, so one sum for each row detects it. A subgroup that finds a sum that
+The loop over K also sums products with padding: zeros of windows outside the tensor, or, beside an image whose lines
+are longer than a window, zeros of weights. They are zero unless the other factor is infinite or NaN somewhere. Then all
+sums of that factor's row are not finite, so one sum for each row detects it. A subgroup that finds a sum that
 is not finite recomputes its sums, and so do the subgroups that branch with it: each its own, without shared memory, for
 one matrix instruction's part of the tile after the other, one tap at a time.
 """
@@ -46,13 +47,13 @@ _TOGETHER = 4  #: elements; sums that are tested together, for vector units that
 def sums_are_finite(k: KernelBuilder, facts: TargetFacts, padding: Padding, sums: Whole) -> Expr:
     """Whether a tile's sums are finite in all lanes.
 
-    For each factor with windows, one sum of each row of the other factor is tested: if an element of that row is not
-    finite, none of its sums is. Subgroups that branch together get one answer.
+    One sum of each row of a factor that is multiplied by zeros is tested: if an element of that row is not finite, none
+    of its sums is. Subgroups that branch together get one answer.
     """
     tested = []
     for total, layout in sums:
-        for side in padding.inside:
-            one_a_row, order = along(layout, _DIMS[1 - side])
+        for side in padding.tested:
+            one_a_row, order = along(layout, _DIMS[side])
             tested.append(Shuffle(total, tuple(order.index(n) for n in range(one_a_row.registers))))
     sentinel = k.let("seen", _zero_if_finite(tested))
     return all_agree(k, facts, eq(sentinel, sentinel))

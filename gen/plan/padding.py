@@ -24,6 +24,7 @@ from convgen.passes.messages.nibble_pairs import pairs_of
 from convgen.plan.contraction import Product
 
 Dims = tuple[Dim, ...]
+Sides = tuple[int, ...]  #: factors; 0: N's, 1: M's
 
 _ROWS, _K = 0, 1  #: axes of a factor's view
 
@@ -42,6 +43,7 @@ class Padding:
     #: Per factor whose windows reach outside (0: N's, 1: M's): coordinates by dims of its rows and of taps. A product
     #: counts where all of them are in range.
     inside: dict[int, tuple[TensorDim, ...]]
+    tested: Sides  #: factors that are multiplied by zeros; one sum of each of their rows is tested
     taps: Dims
     taps_in_k: bool  #: whether taps are dims of K, else of rows
     tap_step: int  #: positions of K or rows from one tap to the next; 0 where other dims of K surround the taps
@@ -93,13 +95,18 @@ def halo(view: View) -> tuple[TensorDim, ...]:
     return tuple(t for t in windows(view).values() if t.masked)
 
 
+def _masked(view: View) -> View:
+    """Return the view with windows that are taken to reach outside."""
+    moving = windows(view).values()
+    return evolve(view, index=tuple(evolve(t, masked=True) if t in moving else t for t in view.index))
+
+
 def names_in(index: Iterable[TensorDim]) -> set[str]:
     return {name for t in index for name, _ in t.terms}
 
 
-def unsafe_halo(product: Product) -> tuple[TensorDim, ...]:
+def unsafe_halo(factors: Sequence[View]) -> tuple[TensorDim, ...]:
     """Return the halo coordinates where padding may spoil sums: the other factor's type has infinities or NaN."""
-    factors = product.of_n, product.of_m
     spoiled = (view for view, partner in zip(factors, factors[::-1]) if _has_more(partner.memory.elem))
     return tuple(t for view in spoiled for t in halo(view))
 
@@ -109,7 +116,7 @@ def has_whole_pairs(product: Product) -> bool:
 
     A lane loads such elements only as neighbours along K.
     """
-    window_dims = names_in(unsafe_halo(product))
+    window_dims = names_in(unsafe_halo((product.of_n, product.of_m)))
     for view in (product.of_n, product.of_m) if window_dims else ():
         if view.memory.elem.bits == 4:
             pairs = pairs_of(view)
@@ -123,26 +130,34 @@ def _has_more(elem: Type) -> bool:
     return elem.is_float and elem is not f4_e2m1
 
 
-def padding(product: Product, unit: MmaTile, *, shared: bool) -> Padding | None:
-    """Return the views for exact padding of a kernel with the tile `unit`; None where padding adds zeros."""
+def padding(product: Product, unit: MmaTile, images: Collection[int] = (), *, shared: bool) -> Padding | None:
+    """Return the views for exact padding of a kernel with the tile `unit`; None where padding adds zeros.
+
+    `images` are factors that are packed as images (0: N's, 1: M's). Where K is padded, an image has the elements
+    behind a window, and the other factor has the zeros.
+    """
     factors = product.of_n, product.of_m
-    sides = [n for n, view in enumerate(factors) if halo(view)]
-    if not unsafe_halo(product):
+    images = [n for n in images if any(d.padded > d.size for d in factors[n].axes[_K])]
+    factors = tuple(_masked(view) if n in images else view for n, view in enumerate(factors))
+    spoiling = [n for n in images if _has_more(factors[n].memory.elem)]
+    if not (unsafe_halo(factors) or spoiling):
         return None
+    sides = [n for n, view in enumerate(factors) if halo(view)]
+    tested = tuple(dict.fromkeys((*(1 - side for side in sides), *spoiling)))
     names = {name for side in sides for name in names_in(halo(factors[side]))}
     # Taps are enumerated along the side that has fewer of them; the other side has the pixels.
     of_k = _between(factors[0].axes[_K], names)
     if len(sides) > 1:
-        return _with_taps_in_k(factors, sides, of_k, unit, shared=shared)
+        return _with_taps_in_k(factors, sides, tested, of_k, unit, shared=shared)
     (side,) = sides
     of_rows = _between(factors[side].axes[_ROWS], names)
     if _count(of_k) <= _count(of_rows):
-        return _with_taps_in_k(factors, sides, of_k, unit, shared=shared)
-    return _with_taps_in_rows(factors, side, of_rows, (unit.atom.n, unit.atom.m)[side])
+        return _with_taps_in_k(factors, sides, tested, of_k, unit, shared=shared)
+    return _with_taps_in_rows(factors, side, tested, of_rows, (unit.atom.n, unit.atom.m)[side])
 
 
 def _with_taps_in_k(
-    factors: Sequence[View], sides: Sequence[int], taps: Dims, unit: MmaTile, *, shared: bool
+    factors: Sequence[View], sides: Sequence[int], tested: Sides, taps: Dims, unit: MmaTile, *, shared: bool
 ) -> Padding:
     """Return the views where taps belong to K: they become an axis of their own."""
     depth, tile_k = (steps * unit.atom.k for steps in (unit.pack, unit.steps * unit.teams_k))
@@ -159,7 +174,7 @@ def _with_taps_in_k(
     tap_step = inner if _count(k_dims) == _count(taps) * inner else 0
     k_blocks, tap_blocks = -(-_count(k_dims) // tile_k), _count(one_tap_k) // depth
     return Padding(
-        of_n, of_m, {n: halo(factors[n]) for n in sides}, tap_axis, True, tap_step,
+        of_n, of_m, {n: halo(factors[n]) for n in sides}, tested, tap_axis, True, tap_step,
         tap_blocks=tap_blocks, k_blocks=k_blocks if shared else 0,
     )  # fmt: skip
 
@@ -178,7 +193,7 @@ def _share_masks(k: Dims, tile_k: int) -> tuple[tuple[TensorDim, ...], Dims]:
     return tuple(masks), share_dims
 
 
-def _with_taps_in_rows(factors: Sequence[View], side: int, dims: Dims, rows: int) -> Padding:
+def _with_taps_in_rows(factors: Sequence[View], side: int, tested: Sides, dims: Dims, rows: int) -> Padding:
     """Return the views where pixels are summed: the other factor reads zeros at pixels that are outside at a tap.
 
     Where an instruction's rows have several taps, `same_tap` leaves only the rows of the current one.
@@ -192,7 +207,7 @@ def _with_taps_in_rows(factors: Sequence[View], side: int, dims: Dims, rows: int
     by_tap = tuple(evolve(t, terms=tuple((tap_names.get(name, name), c) for name, c in t.terms)) for t in halo(view))
     masks = ((), by_tap)
     of_n, of_m = (_with_masks(factor, (*factor.axes, taps), masks[n != side]) for n, factor in enumerate(factors))
-    return Padding(of_n, of_m, {side: same_tap}, taps, False, tap_step, one_tap)
+    return Padding(of_n, of_m, {side: same_tap}, tested, taps, False, tap_step, one_tap)
 
 
 def _between(dims: Dims, names: Collection[str]) -> Dims:

@@ -34,7 +34,6 @@ from convgen.plan.inputs import InputPath
 from convgen.plan.lane_tile import LaneTile
 from convgen.plan.packing import Packing, packed
 from convgen.plan.padding import Padding, padding, piece
-from convgen.plan.padding import windows as windows_of
 from convgen.plan.refusals import check_words
 from convgen.plan.registers import LaneRegisters, Pipeline, masks_of
 from convgen.plan.subgroup_reduction import SubgroupReduction
@@ -323,7 +322,8 @@ def _part(
     epilogue = Epilogue((*compensated.steps, *epilogues.of(problem, product, vanish=not any(offsets))))
     padding_views = None
     if config.padding == EXACT and isinstance(unit, MmaTile):
-        padding_views = padding(_around_images(product, packings), unit, shared=mapping.sharers > 1)
+        images = [n for n, packing in enumerate(packings) if packing and packing.is_image]
+        padding_views = padding(product, unit, images, shared=mapping.sharers > 1)
     return Part(product, of_n, of_m, compensated.sums, epilogue, mapping, padding_views)
 
 
@@ -375,20 +375,6 @@ def _in_whole_rounds(mapping: WorkgroupMapping, product: Product, config: Config
     if rest or rounds < config.slices or rounds % config.slices == 0 or longest > mapping.blocks or config.map.flip:
         return mapping
     return evolve(mapping, blocks=longest, grain=config.round, uneven_grains=rounds)
-
-
-def _around_images(product: Product, packings: Packings) -> Product:
-    """Return the product with masks wherever an image's elements pad lines or runs of K."""
-    of_n, of_m = (
-        _masked(view) if packing and packing.is_image and any(d.padded > d.size for d in view.axes[1]) else view
-        for view, packing in zip((product.of_n, product.of_m), packings)
-    )
-    return evolve(product, of_n=of_n, of_m=of_m)
-
-
-def _masked(view: View) -> View:
-    moving = windows_of(view).values()
-    return evolve(view, index=tuple(evolve(t, masked=True) if t in moving else t for t in view.index))
 
 
 def accumulator_registers(plan: Plan) -> int:
