@@ -22,6 +22,7 @@ from tests.conftest import FOLDER
 
 PLATFORMS = {"xehpg": "12p71", "xehpc": "12p72", "xe2": "xe2"}  #: the assembler's names
 TILES = 4  #: output tiles of a kernel that are run
+ONE_TILE = 200_000_000  #: multiplications of a tile, from which on only one is run
 IN_EVERY_RUN = 4  #: kernels a target, of the cheapest third; `./dev test-all` takes all
 
 
@@ -39,14 +40,14 @@ def work(case: tuple[str, str]) -> int:
 
 
 def complaint(target: str, problem: str, config: str, adversary: sim.Adversary) -> str | None:
-    """What is wrong with a kernel's run under an adversary; None where nothing is."""
+    """Return what is wrong with a kernel's run under an adversary; None where nothing is."""
     try:
         code = cg.compile(driver.build(parse_problem(problem), target, config))
     except ConvgenError as error:
         return f"is refused: {error}"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sim, "simulate", partial(sim.simulate, adversary=adversary))
-        outcome = verdict.run(code, groups=TILES)
+        outcome = verdict.run(code, groups=1 if work((problem, config)) > ONE_TILE else TILES)
     kinds = sorted({finding.kind for finding in outcome.findings})
     return None if outcome.passed else f"{', '.join(kinds) or 'no finding'}; {outcome.mismatches} elements wrong"
 

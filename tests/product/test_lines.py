@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from random import Random
 
+import numpy as np
 import pytest
 
+import convgen as cg
 from convgen import driver
 from convgen.backends.target import get
 from convgen.choose.choose import candidates
@@ -14,6 +16,7 @@ from convgen.passes.messages.linear import linearize
 from convgen.plan.config import Config
 from convgen.plan.plan import make_plan
 from convgen.problem.conv import Conv
+from convgen.run import reference
 from tests.product import test_padding as padding
 from tests.product.problems import right
 
@@ -116,3 +119,27 @@ def test_lines_are_taken_where_windows_begin_within_words(line: str, *, lines: b
     best = candidates(Conv.parse(line, dir="FWD_D", dt="f16", **LAST), get("xehpc").facts)[0].config
     assert (best.taps == "lines") == lines
     assert best.packed == (("src", "wei") if lines else best.packed)
+
+
+@pytest.mark.parametrize(
+    ("target", "config"),
+    [
+        ("sm_90", "tile=32x32x32 waves=2x2 mma=8x16x16 slots=2 taps=lines packed=src+wei"),
+        ("gfx942", "tile=32x32x32 waves=2x1 mma=16x16x16 slots=2 taps=lines packed=src+wei"),
+        ("xehpc", "tile=32x32x32 waves=2x2 mma=16x8x16 slots=2 taps=lines packed=src"),
+    ],
+)
+@pytest.mark.parametrize(("size", "pad"), [(32, 3), (37, 0)])
+def test_a_pixel_behind_a_window_adds_nothing(target: str, config: str, size: int, pad: int) -> None:
+    """In a packed image the zeros that fill up a line of weights meet the pixel behind the window.
+
+    Only one output of the NaN's rows meets it there, so the sums of no other weights tell of it.
+    """
+    problem = Conv.parse(f"mb1ic3oc32ih{size}oh16kh7sh2ph{pad}", dir="FWD_D", dt="f16")
+    inputs = reference.fill(problem)
+    inputs["src"] = inputs["src"].copy()
+    inputs["src"][0, 1, -1, 27 - pad] = np.nan
+    found = cg.simulate(driver.compile(driver.build(problem, target, config)), **inputs)
+    with np.errstate(invalid="ignore"):
+        right = reference.whole(problem, inputs, "dst")
+    np.testing.assert_array_equal(np.asarray(found, np.float64), np.asarray(right, np.float64))
