@@ -1,4 +1,4 @@
-"""What all tests share: helpers importable as `tests.*`, how examples are drawn, golden files, skips."""
+"""Fixtures and options of all tests: helpers importable as `tests.*`, drawn examples, golden files, skips."""
 
 import gc
 import os
@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+from convgen.backends import toolchain
 
 sys.path.append(str(Path(__file__).parents[1]))  # pytest's importlib mode adds no path
 
@@ -98,14 +100,38 @@ ALLOWED_SKIPS = (
 )
 
 
+_MISSING: list[str] = []  #: tools that the running test looked for in vain
+
+
+@pytest.fixture(autouse=True)
+def _notes_missing_tools(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Note the tools that a test looks for in vain: where it then fails, it is skipped."""
+    find = toolchain.Tool.find
+    _MISSING.clear()
+
+    def noted(tool: toolchain.Tool, processor: str = "") -> str | None:
+        path = find(tool, processor)
+        if path is None and not tool.is_given:
+            _MISSING.append(tool.name)
+        return path
+
+    monkeypatch.setattr(toolchain.Tool, "find", noted)
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--no-skips", action="store_true", help="fail where tests are skipped, but for known reasons")
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """With --no-skips, a test that did not run has failed: in CI everything is installed."""
+    """Report a test that fails for lack of a tool as skipped, and with --no-skips a skipped one as failed.
+
+    In CI everything is installed.
+    """
     report = yield
+    if report.failed and _MISSING:
+        path, line, _ = item.location
+        report.outcome, report.longrepr = "skipped", (path, line or 0, f"Skipped: {_MISSING[0]} is not installed")
     if report.skipped and item.config.getoption("no_skips") and isinstance(report.longrepr, tuple):
         reason = report.longrepr[2].removeprefix("Skipped: ")
         if not reason.startswith(ALLOWED_SKIPS):

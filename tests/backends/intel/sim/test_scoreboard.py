@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from convgen.backends.intel.sim import simulate
+from convgen.backends.toolchain import IGA64
 
 SCOREBOARD = {"distance", "token-wait", "token", "send-war", "swsb"}
 LANES = {"xehpc": 16, "xehpg": 8}
@@ -48,8 +49,9 @@ def annotated(platform: str, body: str, folder: Path, iga: str) -> str:
     """The body with IGA's annotations."""
     source, binary = folder / "a.asm", folder / "a.bin"
     source.write_text(body)
-    subprocess.run(["iga64", "-a", "-Xauto-deps", f"-p={iga}", str(source), "-o", str(binary)], check=True)
-    done = subprocess.run(["iga64", "-d", f"-p={iga}", str(binary)], check=True, capture_output=True, text=True)
+    tool = IGA64.find() or IGA64.name
+    subprocess.run([tool, "-a", "-Xauto-deps", f"-p={iga}", str(source), "-o", str(binary)], check=True)
+    done = subprocess.run([tool, "-d", f"-p={iga}", str(binary)], check=True, capture_output=True, text=True)
     return done.stdout.replace("L0:", "")
 
 
