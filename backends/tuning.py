@@ -24,6 +24,7 @@ class Tuning:
     pipelines: tuple[tuple[int, int], ...] = ((2, 1), (3, 1), (1, 1))
     #: values of `Config.at_a_time`: split-K slices that the last workgroup to arrive reduces together
     at_a_time: tuple[int, ...] = ()
+    fills: int = 1  #: workgroups; most that slices of K give a CU or core
     transposed_rows: tuple[int, ...] = ()  #: bytes; K extents of tiles whose operands lanes transpose
     least_row: int = 0  #: bytes; least K extent of tiles worth trying
     byte_rows: tuple[int, ...] = ()  #: bytes; further K extents of tiles of 8-bit elements
@@ -76,12 +77,16 @@ class Tuning:
     tile: int = 4000  #: clocks; prologue, first loads and epilogue of a tile
     #: bytes a clock; rate at which a CU or core writes the results of its workgroups in sequence
     result_rate: float = inf
+    #: whether workgroups of a CU or core get out of step, so that one multiplies while another loads or writes
+    staggered: bool = False
     launch: int = 10000  #: clocks; each launch after the first
     #: bytes a clock; to one CU or core from beyond its cache (MIOpen's kernels on an MI300X: 24 to 31)
     unit_rate: int = 27
     stream_rate: int = 8  #: bytes a clock; one CU or core, from and to memory
     #: share of all workgroups' clocks, spread evenly over the chip, that is added to whole rounds: less work wins ties
     tail: float = 1.0
+    #: share of the clocks of memory in rows; an order of workgroups must be below it to pay for its address arithmetic
+    order_worth: float = 0.98
     dirty: int = 0  #: bytes; upper limit of written data that caches write back when a launch ends
     drain: int = 1  #: bytes a clock; rate of that write-back
 

@@ -1,11 +1,12 @@
-"""Run everything that needs a GPU: instructions, problems, compute-sanitizer, and times beside cuDNN and cuBLAS.
+"""Run everything that needs a GPU: instructions, uses, problems, compute-sanitizer, times beside cuDNN and cuBLAS.
 
     python bench/silicon.py [--write docs/silicon.json] [--parts PART,...]
     python bench/silicon.py --parts times [--config CONFIG] [LINE ...]
 
-Parts: `instructions` (results of single instructions equal the recorded ones, or `--record` them), `problems` (layers
-of tests/data/problems in three directions and random problems, all exact), `sanitizer`
-(compute-sanitizer's four tools on 40 of the random problems), `times`. Each LINE is a problem as benchdnn writes it
+Parts: `instructions` (results of single instructions equal the recorded ones, or `--record` them), `uses` (kernels
+called by torch, in a graph, from C and from the command line), `problems` (layers of tests/data/problems in three
+directions and random problems, all exact), `sanitizer` (compute-sanitizer's four tools on 40 of the random problems),
+`times`. Each LINE is a problem as benchdnn writes it
 (`conv --dt=f16 --dir=FWD_D mb32ic64...`, `gemm --dt=f16 256x256:256x256`).
 """
 
@@ -22,13 +23,13 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from lib import cuda_checks, cuda_times
+from lib import cuda_checks, cuda_times, cuda_uses
 from rich.console import Console
 
 from convgen.device.devices import open_device
 from convgen.ir.error import ConvgenError
 
-PARTS = ("instructions", "problems", "sanitizer", "times")
+PARTS = ("instructions", "uses", "problems", "sanitizer", "times")
 _SANITIZED = 40  #: problems
 
 
@@ -74,6 +75,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if part == "instructions":
             found[part] = cuda_checks.instructions(record=asked.record)
             wrong |= bool(found[part]["differ"])
+            console.print(found[part])
+        elif part == "uses":
+            found[part] = cuda_uses.uses()
+            wrong |= any(outcome != "right" for outcome in found[part].values())
             console.print(found[part])
         elif part == "problems":
             for name, cases in (("drawn", cuda_checks.drawn()), ("listed", cuda_checks.listed())):

@@ -92,10 +92,11 @@ def candidates(problem: Problem, facts: TargetFacts) -> Ranking:
     """Return all configs worth trying, best first, ending in one that always fits."""
     atoms, group_sizes = input_atoms(problem, facts), _group_sizes(problem, facts)
     tables = [
-        (ranked(offer, atom, facts, moved, group_sizes), clocks + offer.before)
+        (ranked(offer, atom, facts, moved, group_sizes, fill), clocks + offer.before)
         for moved, clocks in reorders(problem, facts)
         for offer in offers(problem, facts, moved)
         for atom in atoms
+        for fill in range(1, tuning(facts).fills + 1)
     ]
     by_lanes = [
         Candidate(clocks, config) for clocks, config in lane_configs.configs(problem, facts, must_move(problem))

@@ -129,20 +129,26 @@ class Table:
 
 
 def ranked(
-    offer: Offer, atom: MmaAtom, facts: TargetFacts, moved: tuple[str, ...], group_sizes: tuple[int, ...] = ()
+    offer: Offer,
+    atom: MmaAtom,
+    facts: TargetFacts,
+    moved: tuple[str, ...],
+    group_sizes: tuple[int, ...] = (),
+    fill: int = 1,
 ) -> Table:
     """Return the configs whose tiles divide evenly and fit shared memory, with their scores.
 
-    `group_sizes` are the numbers of slices that the last arrival may add up at a time.
+    `group_sizes` are the numbers of slices that the last arrival may add up at a time. Slices of K give each unit at
+    most `fill` workgroups; configs that have as many slices with a smaller `fill` are left out.
     """
     offered = offer.variants[0].choices(offer, atom, facts)
     configs = _even_configs(len(offer.taps), offered, atom, facts, group_sizes)
     if not all(configs.dims):
         return Table(offer, atom, moved, configs, None, *[np.zeros(0, np.int64)] * 5)
     bounds = _bounds(configs, Kind.of(offer, configs.variants, atom, facts), atom, facts)
-    launch, sums = Launch(configs, bounds.work, offer, atom, facts), bounds.work.lane_registers.sums
+    launch, sums = Launch(configs, bounds.work, offer, atom, facts, fill), bounds.work.lane_registers.sums
     in_vectors, fits = _place_of_sums(sums, launch.registers, facts)
-    rows = np.flatnonzero(np.broadcast_to(bounds.fits & fits, configs.dims))
+    rows = np.flatnonzero(np.broadcast_to(bounds.fits & fits & launch.is_new, configs.dims))
     clocks = offer.form.launches * (launch.launch + launch.besides)
     vectors = launch.registers - np.where(in_vectors, 0, sums)
     of_rows = (np.broadcast_to(column, configs.dims).ravel()[rows] for column in (clocks, launch.depths, vectors))

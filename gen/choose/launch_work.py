@@ -78,10 +78,16 @@ _makespan = lru_cache(maxsize=2**10)(makespan)  #: tiles of equal area mostly ha
 
 
 class Launch:
-    """One launch of an offer's product, for all configs at a time, in rounds of as many workgroups as a unit holds."""
+    """One launch of an offer's product, for all configs at a time, in rounds of as many workgroups as a unit holds.
 
-    def __init__(self, configs: Configs, work: BlockWork, offer: Offer, atom: MmaAtom, facts: TargetFacts) -> None:
+    Where configs leave it open, K is cut into the slices that give each unit at most `fill` workgroups.
+    """
+
+    def __init__(
+        self, configs: Configs, work: BlockWork, offer: Offer, atom: MmaAtom, facts: TargetFacts, fill: int = 1
+    ) -> None:
         self.configs, self.work, self.offer, self.atom, self.facts = configs, work, offer, atom, facts
+        self.fill = fill
         self.tuned, self.core = tuning(facts), facts.core
         self.slots = configs.of_stagings("slots")
         self.pipeline = Pipeline.of(configs.of_stagings)
@@ -102,15 +108,23 @@ class Launch:
 
     @cached_property
     def slices(self) -> Numbers:
-        """Return the slices of K that give every unit work, each long enough to be worth its own result."""
-        blocks = self._tile_blocks
+        """Return the slices of K, each long enough to be worth its own result."""
         if self.configs.slices is not None:
-            return np.full_like(blocks, self.configs.slices)
+            return np.full_like(self._tile_blocks, self.configs.slices)
+        return self._filling(self.fill)
+
+    @property
+    def is_new(self) -> Numbers:
+        """Whether a config has more slices than with a smaller `fill`."""
+        return np.asarray(self.fill == 1 or self.slices > self._filling(self.fill - 1))
+
+    def _filling(self, fill: int) -> Numbers:
+        """Return the slices that give each unit at most `fill` workgroups."""
+        blocks = self._tile_blocks
         if self.offer.batch > 1 or self.offer.form.merged:
             return np.ones_like(blocks)
-        slices: Numbers = np.maximum(
-            1, np.minimum(self.facts.compute_units // self.grid.tiles, blocks // _SLICE_BLOCKS)
-        )
+        most = np.minimum(fill * self.facts.compute_units // self.grid.tiles, blocks // _SLICE_BLOCKS)
+        slices: Numbers = np.maximum(1, most)
         return slices
 
     @cached_property
@@ -275,7 +289,12 @@ class Launch:
         return launch
 
     def _round(self, together: Numbers) -> Any:
-        return self.tile + together * self.put + self.longest * pace(self.block, self.hidden, self.slowest, together)
+        """Return the clocks in which a unit runs `together` workgroups, out of step if the target has them so."""
+        blocks = self.longest * pace(self.block, self.hidden, self.slowest, together)
+        if not self.tuned.staggered:
+            return self.tile + together * self.put + blocks
+        alone = self.tile + self.put + self.longest * pace(self.block, self.hidden, self.slowest, 1)
+        return np.maximum(alone, np.maximum(blocks, together * self.put))
 
     # ------------------------------------------------------------ slices
 

@@ -20,7 +20,6 @@ from convgen.plan.contraction import Product
 from convgen.plan.lane_tile import LaneTile
 from convgen.plan.plan import Plan
 
-_WORTH = 0.98  #: share of the default's clocks; an order must be below it to pay for its address arithmetic
 _MATTERS = 0.2  #: share of a launch's fixed cost; with fewer clocks of memory, orders are not compared
 _MOST_WORKGROUPS = 1 << 15  #: workgroups; in larger launches orders are not compared, as each takes milliseconds
 
@@ -108,10 +107,11 @@ def best_order(launch: Launch) -> Order:
         return IN_ROWS
     default = launch.traffic(IN_ROWS)
     clocks_of_memory = default.clocks(launch.facts.caches, launch.facts.compute_units)
-    if default.fill * _WORTH <= default.bound or clocks_of_memory < _MATTERS * tuning(launch.facts).launch:
+    worth = tuning(launch.facts).order_worth
+    if default.fill * worth <= default.bound or clocks_of_memory < _MATTERS * tuning(launch.facts).launch:
         return IN_ROWS
     least = launch.least(default)
-    best, fewest = IN_ROWS, _WORTH * clocks_of_memory
+    best, fewest = IN_ROWS, worth * clocks_of_memory
     if least.clocks(launch.facts.caches, launch.facts.compute_units) >= fewest:
         return IN_ROWS
     for order in _orders(launch):

@@ -14,7 +14,7 @@ from convgen.backends import target
 from convgen.backends.tuning import tuning
 from convgen.choose.choose import candidates
 from convgen.choose.search import first_fitting
-from convgen.choose.workgroup_orders import _MATTERS, _WORTH, Launch, _orders, best_order, named
+from convgen.choose.workgroup_orders import _MATTERS, Launch, _orders, best_order, named
 from convgen.commands.cli import main
 from convgen.ir.layout.order import IN_ROWS, Order
 from convgen.plan.plan import make_plan
@@ -198,8 +198,9 @@ def test_the_choice_is_that_of_all_orders_counted_whole(descriptor: str, directi
     orders = [order for order in _orders(launch) if launch.traffic(order).fill <= default.fill]
     clocks = {o: launch.traffic(o).clocks(FACTS.caches, FACTS.compute_units) for o in (*orders, IN_ROWS)}
     best = min(clocks, key=lambda order: clocks[order])
-    worth = default.fill * _WORTH > default.bound and clocks[IN_ROWS] >= _MATTERS * tuning(FACTS).launch
-    assert best_order(launch) == (best if worth and clocks[best] < _WORTH * clocks[IN_ROWS] else IN_ROWS)
+    share = tuning(FACTS).order_worth
+    worth = default.fill * share > default.bound and clocks[IN_ROWS] >= _MATTERS * tuning(FACTS).launch
+    assert best_order(launch) == (best if worth and clocks[best] < share * clocks[IN_ROWS] else IN_ROWS)
 
 
 @pytest.mark.parametrize("descriptor", ["mb32ic512ih7oc512oh7kh3ph1", "mb8ic64ih28oc96oh14kh3ph1sh2"])

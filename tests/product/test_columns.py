@@ -46,7 +46,8 @@ def strided(random: Random) -> Conv:
     high = f"kh{kernel}sh{stride}ph{random.randint(0, kernel)}dh{dilation}"
     size = random.randint(8, 14)
     reach = max(0, (kernel - 1) * dilation - 3)
-    line = f"g{groups}mb{random.randint(1, 2)}ic{ic}oc{oc}ih{size + reach}iw{random.randint(8, 14)}{high}{wide}"
+    images, width = random.randint(1, 2), max(kernel, random.randint(8, 14))
+    line = f"g{groups}mb{images}ic{ic}oc{oc}ih{size + reach}iw{width}{high}{wide}"
     return Conv.parse(line, dir="BWD_D", dt="f16", stag=random.choice(("axb", "abx")), wtag="axb", dtag="axb")
 
 
