@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from convgen.ir import stmt as s
-from convgen.ir.evaluate import Array, Evaluator, InterpError, Mask, Value, from_bytes, to_bytes
+from convgen.ir.evaluate import Array, Evaluator, InterpError, Mask, Value, check_inside, from_bytes, to_bytes
 from convgen.ir.expr import Expr
-from convgen.ir.interp_lanes import Lanes, coordinates
+from convgen.ir.interp_lanes import Lanes
 from convgen.ir.interp_shared import agree
 from convgen.ir.stmt import Stmt
 from convgen.ir.types import AnyType
@@ -55,8 +55,7 @@ def _window(
         raise InterpError(f"the extent {extent} of a surface of {surface.buffer.name} ends inside a word")
     at = at + surface.shift[:, None]
     length = len(lanes.memory[surface.buffer])
-    if (bad := at[inside & ((at < 0) | (at >= length))]).size:
-        raise InterpError(f"byte {bad[0]} of buffer {surface.buffer.name}, which has {length}")
+    check_inside(at[inside], length, "byte", f"buffer {surface.buffer.name}")
     return lanes.memory[surface.buffer], np.where(inside, at, 0), inside
 
 
@@ -73,7 +72,7 @@ def _global_store(lanes: Lanes, node: s.GlobalStore | s.FlatStore) -> None:
 def _put_bytes(lanes: Lanes, value: Expr, buffer: Array, at: Array, inside: Mask) -> None:
     """Store each lane's bytes where `inside` holds; two lanes that store to one place must store equal bytes."""
     raw, poison = to_bytes(lanes.ev(value))
-    Value(raw, None if poison is None else poison & inside).defined("a stored value")
+    Value(raw, poison).defined("a stored value", inside)
     agree(at[inside], raw[inside], "a buffer")
     lanes.put(buffer, at[inside], raw[inside])
 
@@ -84,8 +83,7 @@ def _global_atomic(lanes: Lanes, node: s.GlobalAtomic | s.FlatAtomic) -> None:
     data = value.data.reshape(lanes.ev.lanes, -1)
     buffer, at, inside = _place(lanes, node, data.shape[1] * elem.bytes)
     first, there = at[:, :: elem.bytes] // elem.bytes, inside[:, :: elem.bytes]
-    poison = None if value.poison is None else value.poison.reshape(data.shape)
-    Value(data, None if poison is None else poison & there).defined("an added value")
+    value.moved(lambda elements: elements.reshape(data.shape)).defined("an added value", there)
     whole = len(buffer) // elem.bytes * elem.bytes
     elements = buffer[:whole].view(elem.numpy)
     lanes.put(elements, first[there], data[there], node.op)
@@ -94,8 +92,7 @@ def _global_atomic(lanes: Lanes, node: s.GlobalAtomic | s.FlatAtomic) -> None:
 def _ticket(lanes: Lanes, node: s.Ticket) -> None:
     counts = lanes.elements(node.buffer)
     index = lanes.ev.uniform(node.index, "the index of a count").astype(np.int64)[:: lanes.ev.width]
-    if (bad := index[(index < 0) | (index >= len(counts))]).size:
-        raise InterpError(f"count {bad[0]} of buffer {node.buffer.name}, which has {len(counts)}")
+    check_inside(index, len(counts), "count", f"buffer {node.buffer.name}")
     rounds = lanes.ev.uniform(node.turns, "the turns of a round").astype(np.int64)[:: lanes.ev.width]
     taken = np.zeros(len(index), np.int32)
     for subgroup, (at, turns) in enumerate(zip(index, rounds)):
@@ -110,7 +107,7 @@ def _rectangle(lanes: Lanes, node: s.PlaneLoad | s.PlaneStore, type: AnyType) ->
     """Return (buffer, address of each byte of a lane's elements, whether that byte is in the plane)."""
     plane, elem = node.plane, type.elem.bytes
     x, y = lanes.ev.uniform(node.x, "a rectangle's x")[:, None], lanes.ev.uniform(node.y, "a rectangle's y")[:, None]
-    row, col = coordinates(node.shape.layout(lanes.ev.width, elem), (0,) * len(lanes.numbers), lanes.ev.width)
+    row, col = lanes.coordinates(node.shape.layout(lanes.ev.width, elem))
     start = np.broadcast_to(x * node.shape.grain(elem) + col * elem, (lanes.ev.lanes, type.lanes))
     byte = (start[:, :, None] + np.arange(elem)).reshape(lanes.ev.lanes, -1)
     row = np.repeat(np.broadcast_to(y + row, start.shape), elem, axis=1)
@@ -119,8 +116,7 @@ def _rectangle(lanes: Lanes, node: s.PlaneLoad | s.PlaneStore, type: AnyType) ->
     buffer = lanes.memory[plane.memory]
     shift = np.repeat(lanes.ev.uniform(node.shift, "where a plane begins")[:, None], row.shape[1], axis=1)
     at = np.where(inside, plane.base + shift + row * pitch + byte, 0)
-    if (bad := at[(at < 0) | (at >= len(buffer))]).size:
-        raise InterpError(f"byte {bad[0]} of buffer {plane.memory.name}, which has {len(buffer)}")
+    check_inside(at, len(buffer), "byte", f"buffer {plane.memory.name}")
     return buffer, at, inside
 
 
@@ -142,10 +138,10 @@ def _plane_store(lanes: Lanes, node: s.PlaneStore) -> None:
     _put_bytes(lanes, node.value, *_rectangle(lanes, node, node.value.type))
 
 
-def shared_bytes(ev: Evaluator, node: s.SharedRead | s.SharedWrite | s.DirectLoad | s.FlatDirectLoad) -> Array:
+def shared_bytes(ev: Evaluator, node: s.SharedRead | s.SharedWrite | s.DirectMessage) -> Array:
     """Return the bytes of a shared tile that each lane accesses, `[lanes, size]`."""
     lane = np.tile(np.arange(ev.width), len(ev.numbers))[:, None]
-    if isinstance(node, (s.DirectLoad, s.FlatDirectLoad)):
+    if isinstance(node, s.DirectMessage):
         start = ev.uniform(node.place, "the place of a direct load") + node.imm
         return start[:, None] + lane * node.width + np.arange(node.width)
     start = ev(node.address).defined("a shared address").astype(np.int64) + node.imm

@@ -597,12 +597,22 @@ class FilledWrite(SharedWrite):
     mask: Expr = role("exists")
 
 
-@node
-class DirectLoad(Stmt):
-    """Copy `width` bytes a lane from `varying + uniform` of `surface` to `tile`; zeros outside the surface's extent.
+class DirectMessage(Stmt):
+    """Copy `width` bytes a lane from global memory to `tile` without registers.
 
     Lane l writes at `place + imm + l * width` bytes from the start of the tile; `place` is uniform.
     """
+
+    __slots__ = ()
+    tile: Shared
+    place: Expr
+    imm: int
+    width: int
+
+
+@node
+class DirectLoad(DirectMessage):
+    """Load from `varying + uniform` of `surface`; write zeros where the source is outside the surface's extent."""
 
     form = "direct {tile}[{place}, {imm}] = {buffer}[{varying}, {uniform}] in {surface}, {width} bytes a lane"
     level, needs = "message", "surface_direct"
@@ -618,11 +628,8 @@ class DirectLoad(Stmt):
 
 
 @node
-class FlatDirectLoad(Stmt):
-    """Copy `width` bytes a lane from its 64-bit `address` into `tile` where `mask` holds; elsewhere write zeros.
-
-    Lane l writes at `place + imm + l * width` bytes from the start of the tile; `place` is uniform.
-    """
+class FlatDirectLoad(DirectMessage):
+    """Load from each lane's 64-bit `address` where `mask` holds; write zeros elsewhere."""
 
     form = "direct {tile}[{place}, {imm}] = flat {buffer}[{address}]{mask: if |true}, {width} bytes a lane"
     level, needs = "message", "flat_direct"
@@ -698,6 +705,11 @@ def block(*stmts: Stmt) -> Stmt:
 
 
 empty = Block(())
+
+
+def stmts_of(s: Stmt) -> tuple[Stmt, ...]:
+    """Return the statements of a block, or the only statement of a body that is no block."""
+    return s.stmts if isinstance(s, Block) else (s,)
 
 
 def ordered_by_barriers(s: Stmt) -> bool:

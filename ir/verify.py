@@ -134,7 +134,7 @@ class Checker:
     def sequence(self, body: Stmt) -> None:
         """Check the statements of `body` in the present scope."""
         arrival: Stmt | None = None
-        for node in body.stmts if isinstance(body, s.Block) else (body,):
+        for node in s.stmts_of(body):
             arrival = node if isinstance(node, s.Arrive) else arrival
             self.stmt(node)
         if arrival and self.arrived:

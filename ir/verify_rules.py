@@ -301,7 +301,7 @@ def _direct(c: Checker, n: s.DirectCopy) -> str | None:
     return None
 
 
-def _direct_message(c: Checker, n: s.DirectLoad | s.FlatDirectLoad) -> str | None:
+def _direct_message(c: Checker, n: s.DirectMessage) -> str | None:
     wrong = n.width not in MESSAGE_BYTES or n.imm < 0
     return f"a direct load of {n.width} bytes a lane to {n.imm}" if wrong else None
 

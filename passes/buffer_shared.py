@@ -39,7 +39,6 @@ from convgen.ir.record import evolve, frozen
 from convgen.ir.sizes import Extent
 from convgen.ir.stmt import (
     Barrier,
-    Block,
     Copy,
     DirectCopy,
     For,
@@ -53,6 +52,7 @@ from convgen.ir.stmt import (
     StoreShared,
     Trim,
     block,
+    stmts_of,
 )
 from convgen.ir.types import Type, vector
 from convgen.passes.clone import Cloner
@@ -96,7 +96,7 @@ def buffer_shared(kernel: Kernel) -> Kernel:
 
 def _parts(loop: For) -> _Body | None:
     """Return the parts of a loop that begins with a barrier and copies; None for other loops."""
-    stmts = loop.body.stmts if isinstance(loop.body, Block) else (loop.body,)
+    stmts = stmts_of(loop.body)
     copies = tuple(s for s in stmts if isinstance(s, (Copy, DirectCopy)))
     if not copies or not isinstance(stmts[0], Barrier):
         return None

@@ -47,7 +47,7 @@ from convgen.ir.mutate import postorder, statements, substitute
 from convgen.ir.node import Node
 from convgen.ir.program import Kernel
 from convgen.ir.record import evolve
-from convgen.ir.stmt import Barrier, Block, For, If, Let, Load, Stmt, Store, block
+from convgen.ir.stmt import Barrier, Block, For, If, Let, Load, Stmt, Store, block, stmts_of
 from convgen.ir.types import Type, VectorType
 from convgen.ir.uniform import Uniformity, uniformity, with_lets
 from convgen.ir.votes import AllLanes
@@ -263,7 +263,7 @@ class _Placer:
     def place(self, s: Stmt, depth: int) -> Stmt:
         """Return the block with its lets inserted and their expressions replaced."""
         out: list[Stmt] = []
-        for x in s.stmts if isinstance(s, Block) else (s,):
+        for x in stmts_of(s):
             if _is_vote(x):
                 out += [*self._bind_parts((x.cond,), x, depth), self._voted(x, depth)]
                 continue

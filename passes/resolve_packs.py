@@ -82,7 +82,7 @@ class _CarryParts:
 
     def _loop(self, s: For) -> Stmt:
         """Carry each pack of a loop as its parts; the body and the code behind pack them again."""
-        leaves_early = any(True for _ in exits_of(s.body))  # exits pass whole values
+        leaves_early = any(exits_of(s.body))  # exits pass whole values
         carried: list[Var] = []
         inits: list[Expr] = []
         yields: list[Expr] = []
