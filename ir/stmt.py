@@ -663,7 +663,7 @@ class TransposedRead(SharedRead):
     The 64 elements that a group reads, in lane order, form a 4 x 16 matrix; lane l of the group gets its column l.
     """
 
-    form, needs = "{var} = turned {tile}[{address}, {imm}]", "transposed_reads"
+    form, needs = "{var} = transposed {tile}[{address}, {imm}]", "transposed_reads"
 
 
 @node

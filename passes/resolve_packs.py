@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from convgen.ir.expr import Expr, Pack, Slice, Var, var
-from convgen.ir.mma_operands import operands
+from convgen.ir.mma_operands import operand_sizes
 from convgen.ir.mutate import mutate, rewrite, statements
 from convgen.ir.program import Kernel
 from convgen.ir.record import evolve
@@ -31,7 +31,7 @@ def resolve_packs(kernel: Kernel) -> Kernel:
 
 def _by_operands(body: Stmt) -> Stmt:
     """Regroup packs of fragments by the operands of their instructions, if several messages load an operand."""
-    taken = operands(body)
+    taken = operand_sizes(body)
 
     def grouped(s: Let) -> Stmt:
         lanes = taken.get(s.var)
@@ -70,7 +70,7 @@ class _CarryParts:
     """Replaces carried packs by carried parts, outermost loops first."""
 
     def __init__(self, body: Stmt) -> None:
-        taken = operands(body)
+        taken = operand_sizes(body)
         self.packs = {v: pack for v, pack in _packs(body).items() if not _is_operand(pack, taken.get(v))}
 
     def within(self, s: Any) -> Any:

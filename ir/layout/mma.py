@@ -54,7 +54,7 @@ class MmaAtom:
         """Return the number of subgroups that execute one instruction together."""
         return max(f.subgroups for f in (self.a, self.b, self.d))
 
-    def of_one(self, atoms: Iterable[MmaAtom]) -> MmaAtom:
+    def of_one_subgroup(self, atoms: Iterable[MmaAtom]) -> MmaAtom:
         """Return the instruction in `atoms` with equal sums that a single subgroup executes.
 
         Raises DoesNotFit where there is none: not every instruction of several subgroups has such a twin.

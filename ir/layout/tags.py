@@ -224,7 +224,7 @@ def _parse(tag: str, ndims: int) -> tuple[tuple[int, ...], tuple[tuple[int, int]
 
 
 def _letters(tag: str, ndims: int) -> str:
-    """A tag of dimension names (`nhwc`, `goihw`) as letters, character by character; other tags unchanged."""
+    """Return a tag of dimension names (`nhwc`, `goihw`) in letters, character by character; other tags unchanged."""
     if "n" in tag.lower():
         leading = "nc"
     elif "o" in tag.lower():

@@ -229,7 +229,7 @@ def _select(s: Algebra, e: x.Select) -> x.Expr | None:
     return None
 
 
-def _again(s: Algebra, e: x.Unary) -> x.Expr | None:
+def _repeated(s: Algebra, e: x.Unary) -> x.Expr | None:
     """Cancel repeated sign changes and repeated rounding."""
     match e, e.a:
         case Neg(), Neg(a):
@@ -308,7 +308,7 @@ _ALGORITHMS: dict[type[x.Expr], Callable[[Algebra, Any], x.Expr | None]] = {
     **dict.fromkeys((x.Lt, x.Le, x.Eq, x.Ne), _comparison),
     **dict.fromkeys((x.Min, x.Max), _extremum),
     x.Select: _select,
-    **dict.fromkeys(EXACT, _again),
+    **dict.fromkeys(EXACT, _repeated),
     x.Cast: _cast,
     x.Uniform: _uniform,
     x.Slice: _slice,

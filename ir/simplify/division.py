@@ -62,7 +62,7 @@ def _whole_quotient(s: Algebra, e: Div, sum: Linear, c: int) -> Expr | None:
     whole = {t: n // c for t, n in terms.items() if n % c == 0}
     rest = {t: n for t, n in terms.items() if n % c}
     count, rest_const = divmod(const, c)
-    lo, hi = s.facts.extent((rest, rest_const))
+    lo, hi = s.facts.range_of_sum((rest, rest_const))
     if lo // c == hi // c:
         return s.sum(whole, count + lo // c, e)
     if not (whole or (count and not rest_const)) or not within((lo, hi), type_range(e.type.elem)):
@@ -78,7 +78,7 @@ def _reduced_quotient(s: Algebra, e: Div, sum: Linear, c: int) -> Expr | None:
         high = {t: n for t, n in terms.items() if n * s.facts.congruence.multiple(t) % g == 0}
         low = {t: n for t, n in terms.items() if t not in high}
         count, low_const = divmod(const, g)
-        if not within(s.facts.extent((low, low_const)), (0, g - 1)):
+        if not within(s.facts.range_of_sum((low, low_const)), (0, g - 1)):
             continue
         if all(n % g == 0 for n in high.values()):
             return s(Div(s.sum({t: n // g for t, n in high.items()}, count, e), make(c // g, e.type)))
@@ -105,7 +105,7 @@ def _exact_remainder(s: Algebra, e: Mod | And, c: int) -> Expr | None:
     """Drop terms with a known remainder (v1); compute the remainder if the rest's range allows it (range)."""
     sum = s.facts.terms(e.a)
     rest, rest_const = _residue(s, sum, c)
-    lo, hi = s.facts.extent((rest, rest_const))
+    lo, hi = s.facts.range_of_sum((rest, rest_const))
     if lo // c == hi // c:
         new = s.sum(rest, rest_const - lo // c * c, e)
         return e.a if new is e.a or (rest == sum[0] and rest_const - lo // c * c == sum[1]) else new
@@ -148,7 +148,7 @@ def _reduced_remainder(s: Algebra, e: Mod | And, c: int) -> Expr | None:
         high = {t: n for t, n in terms.items() if n * s.facts.congruence.multiple(t) % g == 0}
         low = {t: n for t, n in terms.items() if t not in high}
         count, low_const = divmod(const, g)
-        if g == c or not within(s.facts.extent((low, low_const)), (0, g - 1)):
+        if g == c or not within(s.facts.range_of_sum((low, low_const)), (0, g - 1)):
             continue
         if low_const and not low and count % (c // g):
             continue  # the constant would become two

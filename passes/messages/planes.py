@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from convgen.ir.expr import Expr, const, lift, select
-from convgen.ir.facts import Planes, TargetFacts
+from convgen.ir.facts import PlaneLimits, TargetFacts
 from convgen.ir.layout.digits import plus as sum_of
 from convgen.ir.layout.digits import times
 from convgen.ir.layout.fragment import DWORD, Fragment
@@ -115,20 +115,20 @@ class _Planes:
         return evolve(view, axes=axes, halos=tuple(h for h in view.halos if h is not self.halo))
 
 
-def plane_of(view: LinearView, limits: Planes | None) -> Plane | None:
+def plane_of(view: LinearView, limits: PlaneLimits | None) -> Plane | None:
     """Return the fixed or moving plane of a view whose unit axis lies along its rows; None if there is none."""
     found = _planes(view, limits)
     return found.plane if found else None
 
 
-def is_plane(view: LinearView, limits: Planes | None) -> bool:
+def is_plane(view: LinearView, limits: PlaneLimits | None) -> bool:
     """Return whether a view is a single fixed plane."""
     found = _planes(view, limits)
     return found is not None and found.stays
 
 
 @lru_cache(maxsize=2**10)
-def _planes(view: LinearView, limits: Planes | None) -> _Planes | None:
+def _planes(view: LinearView, limits: PlaneLimits | None) -> _Planes | None:
     """Return a view as planes; None if its strides, bounds or alignment exceed the limits of block messages."""
     if limits is None or view.memory.elem.bits < 8 or len(view.axes) != 2 or view.unit_axis is None:
         return None
@@ -170,7 +170,7 @@ def _planes(view: LinearView, limits: Planes | None) -> _Planes | None:
     return _Planes(plane, cols, rows, halo, every, line, sliding, moving, start, steps) if all(fits) else None
 
 
-def _slide(d: LinearDim, cols: LinearDim, view: LinearView, limits: Planes) -> int:
+def _slide(d: LinearDim, cols: LinearDim, view: LinearView, limits: PlaneLimits) -> int:
     """Return the columns by which a dim slides the visible part along the rows; 0 if it does not.
 
     A dim must slide if its stride is not a legal alignment for a plane's start; it can slide by whole dwords if all
@@ -233,7 +233,7 @@ def plane_messages(access: TileAccess, *, stores: bool = False) -> list[PlaneMes
     return out
 
 
-def _away(row: Expr, exists: Expr, limits: Planes) -> Expr:
+def _away(row: Expr, exists: Expr, limits: PlaneLimits) -> Expr:
     """Return the row, or a row beyond the last for any tap if the element does not exist."""
     return row if exists is TRUE else select(exists, row, 2 * limits.most)
 
@@ -287,7 +287,7 @@ def _runs(at: Any, run: int, wanted: Any) -> bool:
     return bool((groups - groups[:1, :, :1] == steps).all())
 
 
-def _shapes(run: int, lanes: int, elem_bytes: int, limits: Planes, *, stores: bool) -> Iterator[Rectangle]:
+def _shapes(run: int, lanes: int, elem_bytes: int, limits: PlaneLimits, *, stores: bool) -> Iterator[Rectangle]:
     """Yield the rectangles of one message of `run` registers, in every register order."""
     count = 1
     if run * elem_bytes // DWORD > limits.registers:
