@@ -643,6 +643,9 @@ class FlatDirectLoad(DirectMessage):
     site: Site
 
 
+FlatMessage = FlatLoad | FlatStore | FlatDirectLoad  #: messages with an address for each lane that move data
+
+
 @node
 class BlockRead(SharedRead):
     """Bind `var` to dwords that lie side by side across the lanes, at a uniform address.

@@ -10,7 +10,7 @@ from convgen.ir.record import evolve, frozen
 from convgen.ir.simplify.bounds import Bounds
 from convgen.ir.stmt import Block, ExitIf, For, If, Stmt, block
 from convgen.passes.clone import bound_vars
-from convgen.passes.messages.linear import ZERO, plus
+from convgen.passes.messages.linear import ZERO, add_exprs
 
 
 @frozen
@@ -41,7 +41,7 @@ class Counting:
             case Var() if e is self.counter:
                 return Affine(1, ZERO, 0)
             case Add(x, y) if (left := self.affine(x)) and (right := self.affine(y)):
-                return Affine(left.a + right.a, plus(left.invariant, right.invariant), left.b + right.b)
+                return Affine(left.a + right.a, add_exprs(left.invariant, right.invariant), left.b + right.b)
             case Sub(x, Const(_, less)) if left := self.affine(x):
                 return Affine(left.a, left.invariant, left.b - less)
             case Mul(x, Const(_, factor)) if scaled := self.affine(x):

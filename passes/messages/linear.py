@@ -12,8 +12,7 @@ from functools import lru_cache
 
 from convgen.ir.error import Unsupported
 from convgen.ir.expr import Expr, const
-from convgen.ir.layout.digits import plus as sum_of
-from convgen.ir.layout.digits import times
+from convgen.ir.layout.digits import plus, times
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import Global, RunView, View
 from convgen.ir.layout.tags import LETTERS
@@ -191,7 +190,7 @@ def linearize(view: View) -> LinearView:
     of_dim: dict[str, Extent] = {}
     for n, t in enumerate(view.index):
         for name, coef in t.terms:
-            of_dim[name] = sum_of(times(view.step(n, coef), size), of_dim.get(name, 0))
+            of_dim[name] = plus(times(view.step(n, coef), size), of_dim.get(name, 0))
     halos = [Halo(t.size, t.terms, t.const) for t in view.index if t.masked]
     axes = []
     for dims in view.axes:
@@ -273,7 +272,7 @@ def _number(extent: Extent, view: View) -> int:
     raise Unsupported(f"given {view.memory.name} with a shift of {extent}, wanted a number", rule="size")
 
 
-def plus(a: Expr, b: Expr) -> Expr:
+def add_exprs(a: Expr, b: Expr) -> Expr:
     """Return a sum, without zero addends."""
     if a is ZERO:
         return b

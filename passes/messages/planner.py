@@ -14,7 +14,7 @@ from convgen.ir.expr import AddressOf, Expr, Slice, Surface, Uniform
 from convgen.ir.record import evolve, frozen
 from convgen.ir.types import u32, u64
 from convgen.passes.messages.access import Position, TileAccess, scale
-from convgen.passes.messages.linear import WORD, ZERO, loads_runs, plus
+from convgen.passes.messages.linear import WORD, ZERO, add_exprs, loads_runs
 from convgen.passes.messages.masks import TRUE, Leaving, Masks, Tests
 from convgen.passes.messages.partial_runs import Run, Runs
 from convgen.passes.messages.positions import Positions
@@ -113,7 +113,7 @@ def _displaced(varying: Expr, uniform: Expr, imm: int, run: Run, access: TileAcc
     if imm >= 0 and run.varying is ZERO:
         return varying, uniform, imm
     # The varying offset must not be negative by itself: masks set its sign bit.
-    return plus(varying, scale(run.varying, elem)) + imm, uniform, 0
+    return add_exprs(varying, scale(run.varying, elem)) + imm, uniform, 0
 
 
 _Checked = tuple[Expr, int, Expr]  #: varying offset, immediate, and the condition that the element exists
@@ -169,15 +169,15 @@ def _offset(
     for dims in access.view.axes:
         for d in dims:
             at = window.position(d, positions[d.name])
-            varying = plus(varying, scale(at.varying, d.stride))
+            varying = add_exprs(varying, scale(at.varying, d.stride))
             if access.is_invariant(at.uniform) or d.name in varying_only:
-                varying = plus(varying, scale(at.uniform, d.stride))
+                varying = add_exprs(varying, scale(at.uniform, d.stride))
             else:
-                uniform = plus(uniform, scale(at.uniform, d.stride))
+                uniform = add_exprs(uniform, scale(at.uniform, d.stride))
             if isinstance(d.stride, int):
                 imm += at.const * d.stride
             elif at.const:
-                varying = plus(varying, d.stride * at.const)
+                varying = add_exprs(varying, d.stride * at.const)
     if imm >= 1 << 31:
         spans = f"given {access.view.memory.name} of which one tile spans {imm} bytes and more"
         raise Unsupported(f"{spans}, wanted less than 2^31", rule="size")
