@@ -125,10 +125,6 @@ def _flat_prefetch(lanes: Lanes, node: s.FlatPrefetch) -> None:
     _flat(lanes, node, 1)
 
 
-def _plane_prefetch(lanes: Lanes, node: s.PlanePrefetch) -> None:
-    """Do nothing: a prefetch changes no value."""
-
-
 def _plane_load(lanes: Lanes, node: s.PlaneLoad) -> None:
     buffer, at, inside = _rectangle(lanes, node, node.var.type)
     lanes.bind(node.var, from_bytes(np.where(inside, buffer[at], 0).astype(np.uint8), None, node.var.type))
@@ -210,7 +206,7 @@ MESSAGES: dict[type[Stmt], Callable[[Lanes, Any], None]] = {
     s.PlaneLoad: _plane_load,
     s.PlaneStore: _plane_store,
     s.FlatPrefetch: _flat_prefetch,
-    s.PlanePrefetch: _plane_prefetch,
+    s.PlanePrefetch: lambda _lanes, _node: None,  # a prefetch changes no value
     s.FlatStore: _global_store,
     s.FlatAtomic: _global_atomic,
     s.DirectLoad: _direct_load,

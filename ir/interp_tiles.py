@@ -68,10 +68,6 @@ def _trim(lanes: Lanes, node: s.Trim) -> None:
     lanes.bind(node.var, Value(lanes.ev(node.value).data[..., : node.layout.registers]))
 
 
-def _prefetch(lanes: Lanes, node: s.Prefetch) -> None:
-    """Do nothing: a prefetch changes no value."""
-
-
 def _store_view(lanes: Lanes, node: s.StoreView) -> None:
     at, exists = _places(lanes, node.view, node.coords, node.layout)
     _put_elements(lanes, node.view.memory, node.value, at, exists, op=node.op if isinstance(node, s.AtomicView) else "")
@@ -171,7 +167,7 @@ TILES: dict[type[Stmt], Callable[[Lanes, Any], None]] = {
     s.LoadView: _load_view,
     s.LoadRuns: _load_runs,
     s.Trim: _trim,
-    s.Prefetch: _prefetch,
+    s.Prefetch: lambda _lanes, _node: None,  # a prefetch changes no value
     s.StoreView: _store_view,
     s.AtomicView: _store_view,
     s.LoadAt: _load_at,

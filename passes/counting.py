@@ -9,7 +9,7 @@ from convgen.ir.mutate import free_vars
 from convgen.ir.record import evolve, frozen
 from convgen.ir.simplify.bounds import Bounds
 from convgen.ir.stmt import Block, ExitIf, For, If, Stmt, block
-from convgen.passes.clone import bound_vars
+from convgen.passes.clone import changing_vars
 from convgen.passes.messages.linear import ZERO, add_exprs
 
 
@@ -27,7 +27,7 @@ class Counting:
 
     def __init__(self, loop: For, bounds: Bounds) -> None:
         self.counter, self.bounds = loop.var, bounds
-        self.changing = frozenset((*loop.binds_within, *bound_vars(loop.body)))
+        self.changing = changing_vars(loop)
 
     def is_invariant(self, e: Expr) -> bool:
         """Return whether a value is loop-invariant."""

@@ -28,7 +28,7 @@ from convgen.ir.mutate import free_vars, postorder, rewrite, statements
 from convgen.ir.program import Kernel
 from convgen.ir.record import evolve, frozen
 from convgen.ir.types import u32, vector
-from convgen.passes.clone import Cloner, bound_vars
+from convgen.passes.clone import Cloner, changing_vars
 from convgen.passes.unused import drop_unused
 
 _BITS = 8 * DWORD
@@ -70,7 +70,7 @@ class _Hoister:
     def hoisted(self, loop: st.For) -> st.Stmt:
         """Return the loop behind the writes hoisted from it."""
         body = st.stmts_of(loop.body)
-        varying = frozenset((loop.var, *loop.carried, *bound_vars(loop.body)))
+        varying = changing_vars(loop)
         before: list[st.Stmt] = []
         new: list[st.Stmt] = []
         for n, s in enumerate(body):

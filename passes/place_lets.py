@@ -197,7 +197,7 @@ class _Placer:
             depth = self.homes[e] = max(map(self._binding_depth, e.children()), default=0)
         return depth
 
-    def _sink(self, e: Expr, place: Place) -> None:
+    def _note_arm(self, e: Expr, place: Place) -> None:
         """Note the branch arm that has all uses of an expression, outside further loops."""
         bound = depth = self._binding_depth(e)
         while depth < len(place) and not place[depth].is_loop:
@@ -213,7 +213,7 @@ class _Placer:
         wanted: dict[Expr, None] = {}
         for e in reversed(order):
             place, depths = noted.places[e], uses.get(e, [])
-            self._sink(e, place)
+            self._note_arm(e, place)
             span = noted.spans[e]
             if (len(depths) > 1 or self._hoists_alone(e, depths)) and self._may_bind(e):
                 wanted[e] = None

@@ -249,7 +249,7 @@ class Selector(ABC):
 
     def _write_into_carried(self, s: st.For) -> None:
         """Let loads of a carried variable's next value overwrite its registers, if its last use comes before."""
-        stmts = s.body.stmts if isinstance(s.body, st.Block) else (s.body,)
+        stmts = st.stmts_of(s.body)
         loads = {x.var: i for i, x in enumerate(stmts) if isinstance(x, st.Load)}
         # yields come last: the variable may be the next value of another one
         last_use = _last_uses((*stmts, *s.yields))

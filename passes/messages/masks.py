@@ -61,13 +61,12 @@ class Masks:
 
     def __init__(self, access: TileAccess, *, is_moved: bool, trimmed: Collection[Halo] = ()) -> None:
         self.trimmed = trimmed
-        self.outside: tuple[Expr, ...] = ()
         self.access, self.view, self.bounds, self.is_moved = access, access.view, access.bounds, is_moved
 
-    def tests(self, positions: Mapping[str, Position], leaving: Leaving) -> Tests:
-        """Return the tests for the existence of an element."""
+    def tests(self, positions: Mapping[str, Position], leaving: Leaving, outside: Sequence[Expr] = ()) -> Tests:
+        """Return the tests for the existence of an element; `outside` are conditions of a whole message."""
         words: list[Bits] = []
-        conditions: list[Expr] = [*self.outside]
+        conditions = [*outside]
         tested: list[str] = []
         for halo in self.view.halos:
             if halo in self.trimmed:

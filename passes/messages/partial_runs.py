@@ -235,7 +235,7 @@ class Runs:
         view, axis = access.view, access.view.unit_axis
         assert axis is not None
         together = access.layout.contiguous(access.layout.dims[axis])
-        count = self.count = view.run(together)
+        count = self.count = view.message_elements(together)
         self.loaded = view.loaded_elements(count, together)  #: elements; loaded by the messages of a run
         self.is_skewed = self.loaded > count
         self.access, self.positions, self.axis = access, positions, axis
