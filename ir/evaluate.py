@@ -230,10 +230,6 @@ _OPERATORS: dict[type[Expr], Callable[..., Array]] = {
 }
 
 
-def _const(ev: Evaluator, e: x.Const) -> Value:
-    return ev.full(e.dtype, e.value)
-
-
 def _var(ev: Evaluator, e: Var) -> Value:
     found = ev.env.get(e)
     if not isinstance(found, Value):
@@ -484,7 +480,7 @@ def _any(operand: Mask) -> Mask:
 #: Semantics of expressions.
 _EVALUATED: dict[type[Expr], Callable[[Evaluator, Any], Value]] = {
     **dict.fromkeys(_OPERATORS, _binary),
-    x.Const: _const,
+    x.Const: lambda ev, e: ev.full(e.dtype, e.value),
     x.Var: _var,
     sizes.Size: _var,
     sizes.HostValue: _var,

@@ -150,12 +150,9 @@ def shared_bytes(ev: Evaluator, node: s.SharedRead | s.SharedWrite | s.DirectMes
 
 def _shared_read(lanes: Lanes, node: s.SharedRead) -> None:
     at = shared_bytes(lanes.ev, node)
-    if isinstance(node, s.TransposedRead):
-        at = _transposed(at)
-    elif isinstance(node, s.TransposedMatrixRead):
-        at = _of_transposed_matrices(at)
-    elif isinstance(node, s.MatrixRead):
-        at = _of_matrices(at)
+    if exchange := _EXCHANGES.get(type(node)):
+        shape, order = exchange
+        at = at.reshape(shape).transpose(order).reshape(at.shape)
     lanes.bind(node.var, from_bytes(*lanes.shared[node.tile].read(at, lanes.accessors), node.var.type))
 
 
@@ -176,23 +173,13 @@ def _direct_load(lanes: Lanes, node: s.DirectLoad | s.FlatDirectLoad) -> None:
     lanes.shared[node.tile].write(to, lanes.accessors, np.where(inside, buffer[at], 0).astype(np.uint8), None)
 
 
-def _transposed(at: Array) -> Array:
-    """Return the addresses `[lanes, 8]` of the bytes that each lane receives from a transposing read."""
-    runs = at.reshape(-1, 4, s.TRANSPOSED_LANES, 2)  # groups, runs, their elements, bytes of one
-    return runs.transpose(0, 2, 1, 3).reshape(at.shape)
-
-
-def _of_matrices(at: Array) -> Array:
-    """Return the addresses `[lanes, 16]` of the bytes that each lane receives from a read of matrices."""
-    dwords = at.reshape(-1, 4, 8, 4, 4)  # subgroups, matrices, rows, dwords, bytes of one
-    return dwords.transpose(0, 2, 3, 1, 4).reshape(at.shape)
-
-
-def _of_transposed_matrices(at: Array) -> Array:
-    """Return the addresses `[lanes, 16]` of the bytes that each lane receives from a transposing read of matrices."""
-    elements = at.reshape(-1, 4, 4, 2, 8, 2)  # subgroups, matrices, pairs of rows, rows of a pair, columns, bytes
-    return elements.transpose(0, 4, 2, 1, 3, 5).reshape(at.shape)
-
+#: By read that exchanges elements between lanes: the shape of the addresses `[lanes, bytes]` and its transposition.
+_EXCHANGES: dict[type[Stmt], tuple[tuple[int, ...], tuple[int, ...]]] = {
+    s.TransposedRead: ((-1, 4, s.TRANSPOSED_LANES, 2), (0, 2, 1, 3)),  # groups, runs, their elements, bytes of one
+    s.MatrixRead: ((-1, 4, 8, 4, 4), (0, 2, 3, 1, 4)),  # subgroups, matrices, rows, dwords, bytes of one
+    # subgroups, matrices, pairs of rows, rows of a pair, columns, bytes
+    s.TransposedMatrixRead: ((-1, 4, 4, 2, 8, 2), (0, 4, 2, 1, 3, 5)),
+}
 
 #: Semantics of message-level statements, and of tickets.
 MESSAGES: dict[type[Stmt], Callable[[Lanes, Any], None]] = {

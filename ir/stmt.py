@@ -265,9 +265,20 @@ class AtomicAt(StoreAt):
     op: str
 
 
+@family
+class TileCopy(Stmt):
+    """Copy the tile of `view` at `coords` to slot `slot` of `tile`."""
+
+    level: ClassVar[str] = "tile"
+    tile: Shared = role(Effect.WRITES)
+    slot: Expr
+    view: View = role(Effect.READS)
+    coords: tuple[Expr, ...]
+
+
 @node
-class Copy(Stmt):
-    """Copy the tile of `view` at `coords` to slot `slot` of `tile` through registers, distributed as `layout`.
+class Copy(TileCopy):
+    """Copy through registers, distributed as `layout`.
 
     `buffer_shared` splits it into a load and a store. Between them a lane's registers are in the order of `loaded`,
     which suits global memory; the store reorders them to `layout`. The tile's element type may be wider than the
@@ -275,15 +286,10 @@ class Copy(Stmt):
     In a pipelined loop `stages` blocks are in flight in registers.
     """
 
-    level = "tile"
     form = (
         "copy {tile}[{slot}] = {view}[{coords}] as {layout}"
         "{loaded:, loaded as |layout}{flip:, flipped by |0}, stages {stages}"
     )
-    tile: Shared = role(Effect.WRITES)
-    slot: Expr
-    view: View = role(Effect.READS)
-    coords: tuple[Expr, ...]
     loaded: Fragment
     layout: Fragment
     site: Site
@@ -297,19 +303,14 @@ class Copy(Stmt):
 
 
 @node
-class DirectCopy(Stmt):
-    """Copy the tile of `view` at `coords` to all of slot `slot` of `tile` without registers.
+class DirectCopy(TileCopy):
+    """Copy to all of a slot without registers.
 
     A message writes `width` bytes a lane to contiguous places, in lane order; messages are distributed over subgroups
     round-robin. The places are fixed, so the tile's layout and swizzle decide which element each lane loads.
     """
 
-    form, level = "copy {tile}[{slot}] = {view}[{coords}] directly, {width} bytes a lane", "tile"
-    needs = "direct_widths"
-    tile: Shared = role(Effect.WRITES)
-    slot: Expr
-    view: View = role(Effect.READS)
-    coords: tuple[Expr, ...]
+    form, needs = "copy {tile}[{slot}] = {view}[{coords}] directly, {width} bytes a lane", "direct_widths"
     width: int
     site: Site
 

@@ -50,6 +50,7 @@ from convgen.ir.stmt import (
     Site,
     Stmt,
     StoreShared,
+    TileCopy,
     Trim,
     block,
     stmts_of,
@@ -110,12 +111,12 @@ def _parts(loop: For) -> _Body | None:
     return _Body(release, copies, publish, rest)
 
 
-def _in_flight(copy: Copy | DirectCopy) -> int:
+def _in_flight(copy: TileCopy) -> int:
     """Return how many blocks of a copy are in flight in registers."""
     return copy.stages if isinstance(copy, Copy) else 0
 
 
-def _run(copy: Copy | DirectCopy) -> int:
+def _run(copy: TileCopy) -> int:
     """Return the blocks of K in a run of the view's innermost dim; 0 if its axis has no other dim.
 
     Blocks of one run have equal positions along the other dims.
@@ -452,7 +453,7 @@ class _Pipeline:
         rest = iter(flat)
         return tuple(tuple(islice(rest, blocks)) for blocks in self.distances.in_flight)
 
-    def _coords(self, copy: Copy | DirectCopy, index: Expr) -> tuple[Expr, ...]:
+    def _coords(self, copy: TileCopy, index: Expr) -> tuple[Expr, ...]:
         """Return the coordinates of the tile that iteration `index` multiplies."""
         return tuple(substitute(x, {self.loop.var: index}) for x in copy.coords)
 

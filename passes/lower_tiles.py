@@ -294,7 +294,7 @@ class _Lowering(Mutator):
 
         def load(n: int) -> st.Load:
             part = _part(s.var, n, vector(s.buffer.elem, 1))
-            return st.GlobalLoad(part, s.buffer, surface, _word(place.var, n), ZERO, 0, self._site(s))
+            return st.GlobalLoad(part, s.buffer, surface, _word(place.var, n), ZERO, 0, self.cloner.site(s.site))
 
         return st.block(place, _packed(s.var, map(load, range(s.layout.registers))))
 
@@ -304,13 +304,10 @@ class _Lowering(Mutator):
         out: list[st.Stmt] = [place]
         for n in range(s.layout.registers):
             at, value = _word(place.var, n), self._slice(s.value, n, 1)
-            out.append(kind(s.buffer, _all_of(s.buffer), at, ZERO, 0, value, self._site(s)))
+            out.append(kind(s.buffer, _all_of(s.buffer), at, ZERO, 0, value, self.cloner.site(s.site)))
         return st.block(*out)
 
     AtomicAt = StoreAt
-
-    def _site(self, s: st.LoadAt | st.StoreAt) -> st.Site:
-        return self.cloner.site(s.site)
 
     def _numbered(self, s: st.LoadAt | st.StoreAt) -> st.Let:
         """Bind the byte offsets of elements, out of range where the mask does not hold."""

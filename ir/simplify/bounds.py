@@ -299,10 +299,6 @@ def _saturate(ranges: Bounds, e: x.Saturate) -> Range:
     return max(least, min(low, most)), max(least, min(high, most))
 
 
-def _same(ranges: Bounds, e: Any) -> Range:
-    return ranges(e.a)
-
-
 #: Transfer functions: the exact range of an operation from the ranges of its operands.
 _TRANSFER: dict[type[x.Expr], Callable[[Bounds, Any], Range]] = {
     x.Const: lambda ranges, e: (int(e.bits), int(e.bits)),
@@ -312,7 +308,7 @@ _TRANSFER: dict[type[x.Expr], Callable[[Bounds, Any], Range]] = {
     x.Lane: lambda ranges, e: (0, ranges.width - 1),
     **dict.fromkeys(_ARITHMETIC, _arithmetic),
     **dict.fromkeys(_COMPARISONS, _comparison),
-    **dict.fromkeys((x.Uniform, x.Splat, x.Slice, x.Shuffle, x.FromLane, AllLanes), _same),
+    **dict.fromkeys((x.Uniform, x.Splat, x.Slice, x.Shuffle, x.FromLane, AllLanes), lambda ranges, e: ranges(e.a)),
     x.Sub: _difference,
     x.Min: _minimum,
     x.Not: _not,

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from convgen.ir.expr import Add, And, Div, Expr, Mod, Mul, Or, Xor
 from convgen.ir.simplify.bounds import type_range, within
 from convgen.ir.simplify.rules import make, number
-from convgen.ir.simplify.sums import Linear
+from convgen.ir.simplify.sums import Linear, Terms
 
 if TYPE_CHECKING:
     from convgen.ir.simplify.algebra import Algebra
@@ -75,8 +75,7 @@ def _reduced_quotient(s: Algebra, e: Div, sum: Linear, c: int) -> Expr | None:
     """Drop low terms below a common factor g of divisor and high terms, and divide both by g (v2)."""
     terms, const = sum
     for g in _common_factors(s, sum, c):
-        high = {t: n for t, n in terms.items() if n * s.facts.congruence.multiple(t) % g == 0}
-        low = {t: n for t, n in terms.items() if t not in high}
+        high, low = _split(s, terms, g)
         count, low_const = divmod(const, g)
         if not within(s.facts.range_of_sum((low, low_const)), (0, g - 1)):
             continue
@@ -145,8 +144,7 @@ def _reduced_remainder(s: Algebra, e: Mod | And, c: int) -> Expr | None:
     sum = s.facts.terms(e.a)
     terms, const = sum
     for g in _common_factors(s, sum, c):
-        high = {t: n for t, n in terms.items() if n * s.facts.congruence.multiple(t) % g == 0}
-        low = {t: n for t, n in terms.items() if t not in high}
+        high, low = _split(s, terms, g)
         count, low_const = divmod(const, g)
         if g == c or not within(s.facts.range_of_sum((low, low_const)), (0, g - 1)):
             continue
@@ -161,6 +159,12 @@ def _reduced_remainder(s: Algebra, e: Mod | And, c: int) -> Expr | None:
         if low:
             return s(Add(s(_remainder_like(e, s.sum(high, count * g, e), c)), s.sum(low, low_const, e)))
     return None
+
+
+def _split(s: Algebra, terms: Terms, g: int) -> tuple[Terms, Terms]:
+    """Return the terms that are multiples of g, and the others."""
+    high = {t: n for t, n in terms.items() if n * s.facts.congruence.multiple(t) % g == 0}
+    return high, {t: n for t, n in terms.items() if t not in high}
 
 
 def _residue(s: Algebra, sum: Linear, c: int) -> Linear:
