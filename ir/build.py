@@ -59,7 +59,7 @@ from convgen.ir.layout.mapping import WorkgroupMapping
 from convgen.ir.layout.memory import Dim, Global, Shared, Swizzle, TensorDim, View, row_major
 from convgen.ir.layout.mma import MmaTile
 from convgen.ir.layout.tags import Layout
-from convgen.ir.layout.turns import Share
+from convgen.ir.layout.turns import Share, Turns
 from convgen.ir.program import Kernel
 from convgen.ir.record import evolve
 from convgen.ir.sizes import Extent
@@ -207,16 +207,7 @@ class KernelBuilder:
             if mapping.first is not None:
                 number = self.let("number", number - mapping.first)
                 around.enter_context(self.when(number < mapping.numbers))
-            share = mapping.turns.whole(number)
-            if mapping.turns.count > 1 or mapping.turns.shared:
-                loop = around.enter_context(self.loop("tiles", 0, mapping.turns.count))
-                around.callback(lambda: self.barrier("next_tile") if self.tiles else None)
-                share = mapping.turns.share(loop.var, number)
-                names = Share.NAMES if mapping.turns.shared else Share.NAMES[:1]
-                values = *map(self.let, names, share.values), *share.values[len(names) :]
-                share = Share(*values, tiles=share.tiles)
-                for cond in share.exists:
-                    around.enter_context(self.when(cond))
+            share = self._share_of(mapping.turns, number, around)
             tile = mapping.tile((share.number, *self.group[1:]), arguments)
             for cond in mapping.exists(tile):
                 around.enter_context(self.when(cond))
@@ -228,6 +219,19 @@ class KernelBuilder:
                     around.enter_context(self.when(cond))
             slices = {"rank": tile["k"], "sharers": mapping.counts[3]} if mapping.counts[3] > 1 else {}
             yield {**tile, **dict(zip(Share.NAMES, share.values)), **slices, "first": first}
+
+    def _share_of(self, turns: Turns, number: Index, around: ExitStack) -> Share:
+        """Return the work of a workgroup: a tile or, if it persists, the share of each turn of a loop in `around`."""
+        if turns.count == 1 and not turns.shared:
+            return turns.whole(number)
+        loop = around.enter_context(self.loop("tiles", 0, turns.count))
+        around.callback(lambda: self.barrier("next_tile") if self.tiles else None)
+        share = turns.share(loop.var, number)
+        names = Share.NAMES if turns.shared else Share.NAMES[:1]
+        share = Share(*map(self.let, names, share.values), *share.values[len(names) :], tiles=share.tiles)
+        for cond in share.exists:
+            around.enter_context(self.when(cond))
+        return share
 
     def site(self, stage: str = "", comment: str = "") -> Site:
         """Return the next site of this kernel."""

@@ -21,6 +21,7 @@ from convgen.ir.evaluate_floats import APPROXIMATE, EXACT, fma
 from convgen.ir.expr import Expr, Var
 from convgen.ir.floats import Fma
 from convgen.ir.fused import Fused
+from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import Global
 from convgen.ir.layout.mma import MmaTile
 from convgen.ir.products import BlockMma
@@ -43,12 +44,21 @@ class Value:
     data: Array
     poison: Mask | None = None
 
-    def defined(self, what: str) -> Array:
-        """Return the elements for a use that must not see poison; InterpError if one is poison."""
-        if self.poison is not None and self.poison.any():
-            lanes = np.flatnonzero(self.poison.reshape(len(self.poison), -1).any(axis=1))
+    @property
+    def mask(self) -> Mask:
+        """Return the poison mask, also if no element is poison."""
+        return np.zeros(self.data.shape, np.bool_) if self.poison is None else self.poison
+
+    def defined(self, what: str, where: Mask | None = None) -> Array:
+        """Return the elements for a use that must not see poison; InterpError if one that is used `where` is poison."""
+        if self.poison is not None and (bad := self.poison if where is None else self.poison & where).any():
+            lanes = np.flatnonzero(bad.reshape(len(bad), -1).any(axis=1))
             raise InterpError(f"{what} depends on uninitialized memory, in lanes {_few(lanes)}")
         return self.data
+
+    def moved(self, move: Callable[[Array], Array]) -> Value:
+        """Return the elements that `move` selects, with their poison."""
+        return Value(move(self.data), None if self.poison is None else move(self.poison))
 
 
 @frozen(eq=False)
@@ -62,6 +72,23 @@ class SurfaceValue:
 
 def _few(values: Array) -> str:
     return ", ".join(map(str, values[:6])) + (", …" if len(values) > 6 else "")
+
+
+def check_inside(numbers: Array, end: int, what: str, where: str) -> None:
+    """Raise InterpError unless all numbers of a `what` are in [0, end), the ones that `where` has."""
+    if (bad := numbers[(numbers < 0) | (numbers >= end)]).size:
+        raise InterpError(f"{what} {bad[0]} of {where}, which has {end}")
+
+
+@lru_cache(maxsize=2**8)
+def coordinates(layout: Fragment, subgroups: tuple[int, ...], width: int) -> tuple[Array, ...]:
+    """Return the coordinates along each dim of `layout`, as [lane of some subgroups, register]."""
+    lanes, registers = np.arange(width)[:, None], np.arange(layout.registers)[None, :]
+    at = [layout.coords(subgroup, lanes, registers) for subgroup in subgroups]
+    shape = (width, layout.registers)
+    return tuple(
+        np.concatenate([np.broadcast_to(one[dim], shape) for one in at]).astype(np.int64) for dim in layout.dims
+    )
 
 
 class Evaluator:
@@ -203,10 +230,6 @@ _OPERATORS: dict[type[Expr], Callable[..., Array]] = {
 }
 
 
-def _const(ev: Evaluator, e: x.Const) -> Value:
-    return ev.full(e.dtype, e.value)
-
-
 def _var(ev: Evaluator, e: Var) -> Value:
     found = ev.env.get(e)
     if not isinstance(found, Value):
@@ -246,12 +269,8 @@ def _select(ev: Evaluator, e: x.Select) -> Value:
     chosen = spread(cond.data)
     poison = None
     if not (cond.poison is a.poison is b.poison is None):
-        poison = np.where(chosen, _mask(a), _mask(b)) | spread(_mask(cond))
+        poison = np.where(chosen, a.mask, b.mask) | spread(cond.mask)
     return Value(np.where(chosen, a.data, b.data), poison)
-
-
-def _mask(v: Value) -> Mask:
-    return np.zeros(v.data.shape, np.bool_) if v.poison is None else v.poison
 
 
 def convert(data: Array, to: Type, *, saturate: bool = False) -> Array:
@@ -318,26 +337,22 @@ def _uniform(ev: Evaluator, e: x.Uniform) -> Value:
 
 
 def _splat(ev: Evaluator, e: x.Splat) -> Value:
-    a, n = ev(e.a), e.dtype.lanes
-    return Value(np.repeat(a.data[:, None], n, 1), None if a.poison is None else np.repeat(a.poison[:, None], n, 1))
+    return ev(e.a).moved(lambda data: np.repeat(data[:, None], e.dtype.lanes, 1))
 
 
 def _slice(ev: Evaluator, e: x.Slice) -> Value:
-    a, part = ev(e.a), np.s_[:, e.start : e.start + e.count]
-    return Value(a.data[part], None if a.poison is None else a.poison[part])
+    return ev(e.a).moved(lambda data: data[:, e.start : e.start + e.count])
 
 
 def _shuffle(ev: Evaluator, e: x.Shuffle) -> Value:
-    a, order = ev(e.a), list(e.order)
-    return Value(a.data[:, order], None if a.poison is None else a.poison[:, order])
+    return ev(e.a).moved(lambda data: data[:, list(e.order)])
 
 
 def _from_lane(ev: Evaluator, e: x.FromLane) -> Value:
     a, lane = ev(e.a), ev(e.lane).defined("the number of a lane")
-    if (bad := lane[(lane < 0) | (lane >= ev.width)]).size:
-        raise InterpError(f"lane {bad[0]} of a subgroup, which has {ev.width}")
+    check_inside(lane, ev.width, "lane", "a subgroup")
     first = np.arange(ev.lanes) // ev.width * ev.width
-    return Value(a.data[first + lane], None if a.poison is None else a.poison[first + lane])
+    return a.moved(lambda data: data[first + lane])
 
 
 def _all_lanes(ev: Evaluator, e: AllLanes) -> Value:
@@ -371,11 +386,11 @@ def from_bytes(raw: Array, poison: Mask | None, type: AnyType) -> Value:
 
 
 def _pack(ev: Evaluator, e: x.Pack) -> Value:
-    parts = [to_bytes(ev(p)) for p in e.parts]
+    parts = [Value(*to_bytes(ev(p))) for p in e.parts]
     poison = None
-    if any(mask is not None for _, mask in parts):
-        poison = np.concatenate([np.zeros(raw.shape, np.bool_) if m is None else m for raw, m in parts], axis=1)
-    return from_bytes(np.concatenate([raw for raw, _ in parts], axis=1), poison, e.dtype)
+    if any(v.poison is not None for v in parts):
+        poison = np.concatenate([v.mask for v in parts], axis=1)
+    return from_bytes(np.concatenate([v.data for v in parts], axis=1), poison, e.dtype)
 
 
 # ---------------------------------------------------------------- matrices
@@ -406,7 +421,7 @@ def _mma(ev: Evaluator, e: x.Mma) -> Value:
     atom = op.atom
     a_place, b_place = _owners(op)
     members = ev.numbers[: atom.spans]  # the subgroups of the team that are evaluated together
-    i, j = _results(op, tuple(n % atom.spans for n in members), ev.width)
+    i, j = coordinates(atom.d, tuple(n % atom.spans for n in members), ev.width)
     wide = np.dtype(np.float64 if atom.acc.is_float else np.int64)
 
     def operand(parts: Sequence[Array], tiles: int, place: tuple[Array, ...]) -> Array:
@@ -436,9 +451,9 @@ def _mma(ev: Evaluator, e: x.Mma) -> Value:
     data = of_lanes(total)
     if all(v.poison is None for v in (acc, *a, *b)):
         return Value(data)
-    rows = _any(operand([_mask(v) for v in a], op.tiles_n, a_place))[:, None, :, i]
-    cols = _any(operand([_mask(v) for v in b], op.tiles_m, b_place))[:, :, None, j]
-    return Value(data, _mask(acc) | of_lanes(rows | cols))
+    rows = _any(operand([v.mask for v in a], op.tiles_n, a_place))[:, None, :, i]
+    cols = _any(operand([v.mask for v in b], op.tiles_m, b_place))[:, :, None, j]
+    return Value(data, acc.mask | of_lanes(rows | cols))
 
 
 def _block_mma(ev: Evaluator, e: BlockMma) -> Value:
@@ -452,8 +467,8 @@ def _block_mma(ev: Evaluator, e: BlockMma) -> Value:
         data = convert(acc.data.astype(wide) + products.sum(axis=-1), e.op.acc)
     if all(v.poison is None for v in (acc, a, b)):
         return Value(data)
-    row, column = (np.asarray(np.broadcast_to(_mask(v), v.data.shape).any(axis=1)) for v in (a, b))
-    return Value(data, _mask(acc) | row[rows] | column[:, None])
+    row, column = (np.asarray(np.broadcast_to(v.mask, v.data.shape).any(axis=1)) for v in (a, b))
+    return Value(data, acc.mask | row[rows] | column[:, None])
 
 
 def _any(operand: Mask) -> Mask:
@@ -462,19 +477,10 @@ def _any(operand: Mask) -> Mask:
     return found
 
 
-@lru_cache(maxsize=2**8)
-def _results(op: MmaTile, members: tuple[int, ...], width: int) -> tuple[Array, Array]:
-    """Return (row, column) of each result element of one instruction, as [lane of the members, register]."""
-    d = op.atom.d
-    at = [d.coords(n, np.arange(width)[:, None], np.arange(d.registers)[None, :]) for n in members]
-    i, j = (np.concatenate([np.broadcast_to(one[dim], (width, d.registers)) for one in at]) for dim in "nm")
-    return i, j
-
-
 #: Semantics of expressions.
 _EVALUATED: dict[type[Expr], Callable[[Evaluator, Any], Value]] = {
     **dict.fromkeys(_OPERATORS, _binary),
-    x.Const: _const,
+    x.Const: lambda ev, e: ev.full(e.dtype, e.value),
     x.Var: _var,
     sizes.Size: _var,
     sizes.HostValue: _var,

@@ -29,12 +29,10 @@ _TEMPORARY = "t"  #: name of variables that bind a subexpression and need no nam
 class Expr(Node):
     """A value of one lane; `type` is derived from the operands."""
 
-    symbol: ClassVar[str] = (
-        ""  #: in text: an infix sign, or the name of a function of all fields; empty for other forms
-    )
-    alike: ClassVar[
-        tuple[str, ...]
-    ] = ()  #: operands of equal type: in text, a bare number takes the type of another one
+    #: in text: an infix sign, or the name of a function of all fields; empty for other forms
+    symbol: ClassVar[str] = ""
+    #: fields of operands of equal type: in text, a bare number takes the type of another one
+    alike: ClassVar[tuple[str, ...]] = ()
     type: AnyType = derived(by="result")
 
     if TYPE_CHECKING:

@@ -41,7 +41,7 @@ class Core:
 
 
 @frozen(cache_hash=True)
-class Planes:
+class PlaneLimits:
     """Limits of two-dimensional block messages, which move rectangles of a plane."""
 
     pitch: int  #: bytes; granule of the pitch
@@ -113,7 +113,7 @@ class TargetFacts:
     conversions: tuple[str, ...] = ()
     #: Global messages take a 64-bit address a lane and a mask, instead of offsets into a bounds-checked surface.
     flat: bool = False
-    planes: Planes | None = None  #: limits of two-dimensional block messages, whose bounds the hardware checks
+    planes: PlaneLimits | None = None  #: limits of two-dimensional block messages, whose bounds the hardware checks
     prefetch: bool = False  #: the target has prefetch messages
     blocks: tuple[BlockAtom, ...] = ()  #: matrix instructions with an independent product in each block of lanes
     tickets: bool = False  #: the target can order subgroups of different workgroups (`stmt.Ticket`)

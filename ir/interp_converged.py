@@ -95,11 +95,11 @@ class Converged(Lanes):
             case s.For():
                 yield from self.loop(node)
             case s.If(cond, then, other):
-                with _located(node, f"if {show(cond)}"):
+                with _noting_place(node, f"if {show(cond)}"):
                     holds = self.decision(cond, "a branch")
                 return (yield from self.run(then if holds else other))
             case s.ExitIf(cond, values):
-                with _located(node):
+                with _noting_place(node):
                     if self.decision(cond, "a loop's exit"):
                         return tuple(map(self.ev.bound, values))
             case s.Arrive():
@@ -111,24 +111,24 @@ class Converged(Lanes):
             case s.Exchange() if node.crosses_subgroups:
                 yield from self.together(node, node, (node.value,), lambda: self.exchange(node))
             case _:
-                with _located(node):
+                with _noting_place(node):
                     _MEANINGS[type(node)](self, node)
         return None
 
     def together(self, node: Stmt, key: Node, operands: Sequence[Expr], take: Callable[[], None]) -> Generator[Stop]:
         """Offer `operands` to other subgroups under `key`; call `take` once all subgroups have offered theirs."""
-        with _located(node):
+        with _noting_place(node):
             self.offered[key] = tuple(map(self.ev, operands))
         if self.is_alone:
             yield Stop.EXCHANGE
-        with _located(node):
+        with _noting_place(node):
             take()
         if self.is_alone:
             yield Stop.EXCHANGE  # until all subgroups have read the offered operands
         del self.offered[key]
 
     def loop(self, node: s.For) -> Run:
-        with _located(node, f"loop {node.label}"):
+        with _noting_place(node, f"loop {node.label}"):
             begin, end = (self.decision(e, "a loop's bound") for e in (node.begin, node.end))
             values: tuple[Value | SurfaceValue, ...] = tuple(map(self.ev.bound, node.inits))
         for i in range(begin, end):
@@ -140,7 +140,7 @@ class Converged(Lanes):
             if exit_values is not None:
                 values = exit_values
                 break
-            with _located(node, f"yield of loop {node.label}"):
+            with _noting_place(node, f"yield of loop {node.label}"):
                 values = tuple(map(self.ev.bound, node.yields))
         self.ev.forget()
         for var, value in zip(node.results, values):
@@ -178,7 +178,7 @@ _MEANINGS: dict[type[Stmt], Callable[[Converged, Any], None]] = {
 
 
 @contextmanager
-def _located(node: Stmt, text: str | None = None) -> Iterator[None]:
+def _noting_place(node: Stmt, text: str | None = None) -> Iterator[None]:
     """Add a note to an InterpError that says at which statement it arose."""
     try:
         yield

@@ -7,7 +7,7 @@ from functools import reduce
 
 import numpy as np
 
-from convgen.ir.evaluate import Array, Mask, Value, operate
+from convgen.ir.evaluate import Array, Value, coordinates, operate
 from convgen.ir.layout.digits import Space
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.record import frozen
@@ -37,30 +37,18 @@ class ExchangeSource:
         data = np.concatenate([v.data for v in self.values])[row, register]
         if all(v.poison is None for v in self.values):
             return Value(data)
-        return Value(data, np.concatenate([_poison(v) for v in self.values])[row, register])
-
-
-def _poison(v: Value) -> Mask:
-    return np.zeros(v.data.shape, np.bool_) if v.poison is None else v.poison
+        return Value(data, np.concatenate([v.mask for v in self.values])[row, register])
 
 
 def exchanged(node: Exchange, source: ExchangeSource) -> Value:
     """Return the value that `node` binds in the reading subgroups."""
-    coords = _coords(node.layout, source)
+    coords = dict(zip(node.layout.dims, coordinates(node.layout, source.numbers, source.width)))
     match node:
         case Reduce():
             return _reduced(node, source, coords)
         case Redistribute():
             return source.at(coords)
     raise NotImplementedError(type(node).__name__)
-
-
-def _coords(layout: Fragment, source: ExchangeSource) -> dict[str, Array]:
-    """Return the coordinates of each (lane, register) of a layout in the reading subgroups."""
-    lanes, registers = np.meshgrid(np.arange(source.width), np.arange(layout.registers), indexing="ij")
-    at = [layout.coords(number, lanes, registers) for number in source.numbers]
-    shape = lanes.shape
-    return {dim: np.concatenate([np.broadcast_to(one[dim], shape) for one in at]) for dim in layout.dims}
 
 
 def _reduced(node: Reduce, source: ExchangeSource, coords: Mapping[str, Array]) -> Value:

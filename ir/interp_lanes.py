@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 
 import numpy as np
 
-from convgen.ir.evaluate import Array, Evaluator, SurfaceValue, Value
+from convgen.ir.evaluate import Array, Evaluator, Mask, SurfaceValue, Value, coordinates
 from convgen.ir.expr import Expr, Var
 from convgen.ir.interp_shared import Accessors, SharedTile
 from convgen.ir.layout.fragment import Fragment
@@ -24,17 +23,6 @@ Group = tuple[int, int, int]  # a workgroup's place in the grid
 _COMBINED: dict[str, np.ufunc] = {
     "add": np.add, "min": np.fmin, "max": np.fmax, "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor,
 }  # fmt: skip
-
-
-@lru_cache(maxsize=2**8)
-def coordinates(layout: Fragment, subgroups: tuple[int, ...], width: int) -> tuple[Array, ...]:
-    """Return the coordinates along each dim of `layout` of each (lane, register) of some subgroups."""
-    lanes, registers = np.arange(width)[:, None], np.arange(layout.registers)[None, :]
-    at = [layout.coords(subgroup, lanes, registers) for subgroup in subgroups]
-    shape = (width, layout.registers)
-    return tuple(
-        np.concatenate([np.broadcast_to(one[dim], shape) for one in at]).astype(np.int64) for dim in layout.dims
-    )
 
 
 class Lanes:
@@ -70,6 +58,10 @@ class Lanes:
         """Return the exact integers of all lanes, for an address."""
         return self.ev(e).defined(what).astype(np.int64)
 
+    def coordinates(self, layout: Fragment) -> tuple[Array, ...]:
+        """Return the coordinates along each dim of `layout`, `[lanes, registers]` each."""
+        return coordinates(layout, self.numbers, self.ev.width)
+
     def extent(self, e: Extent) -> int:
         """Return the value of an extent in this launch."""
         return value_of(e, self.sizes)
@@ -80,6 +72,10 @@ class Lanes:
         if memory.elem.bits == 4:
             return np.stack((data & 0xF, data >> 4), axis=1).reshape(-1).view(memory.elem.numpy)  # a copy: read-only
         return data[: len(data) // memory.elem.bytes * memory.elem.bytes].view(memory.elem.numpy)
+
+    def read(self, memory: Global, at: Array, exists: Mask) -> Value:
+        """Return the elements `at` of a buffer, zero where they do not exist."""
+        return Value(np.where(exists, self.elements(memory)[at], np.zeros((), memory.elem.numpy)))
 
     def put(self, memory: Array, places: Array, data: Array, op: str = "") -> None:
         """Store `data` at `places` of a memory, or combine it by the atomic operation `op` with the elements there."""

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from convgen.ir import stmt as s
-from convgen.ir.evaluate import Array, Evaluator, InterpError, Mask, Value, from_bytes, to_bytes
+from convgen.ir.evaluate import Array, Evaluator, InterpError, Mask, Value, check_inside, from_bytes, to_bytes
 from convgen.ir.expr import Expr
-from convgen.ir.interp_lanes import Lanes, coordinates
+from convgen.ir.interp_lanes import Lanes
 from convgen.ir.interp_shared import agree
 from convgen.ir.stmt import Stmt
 from convgen.ir.types import AnyType
@@ -55,8 +55,7 @@ def _window(
         raise InterpError(f"the extent {extent} of a surface of {surface.buffer.name} ends inside a word")
     at = at + surface.shift[:, None]
     length = len(lanes.memory[surface.buffer])
-    if (bad := at[inside & ((at < 0) | (at >= length))]).size:
-        raise InterpError(f"byte {bad[0]} of buffer {surface.buffer.name}, which has {length}")
+    check_inside(at[inside], length, "byte", f"buffer {surface.buffer.name}")
     return lanes.memory[surface.buffer], np.where(inside, at, 0), inside
 
 
@@ -73,7 +72,7 @@ def _global_store(lanes: Lanes, node: s.GlobalStore | s.FlatStore) -> None:
 def _put_bytes(lanes: Lanes, value: Expr, buffer: Array, at: Array, inside: Mask) -> None:
     """Store each lane's bytes where `inside` holds; two lanes that store to one place must store equal bytes."""
     raw, poison = to_bytes(lanes.ev(value))
-    Value(raw, None if poison is None else poison & inside).defined("a stored value")
+    Value(raw, poison).defined("a stored value", inside)
     agree(at[inside], raw[inside], "a buffer")
     lanes.put(buffer, at[inside], raw[inside])
 
@@ -84,8 +83,7 @@ def _global_atomic(lanes: Lanes, node: s.GlobalAtomic | s.FlatAtomic) -> None:
     data = value.data.reshape(lanes.ev.lanes, -1)
     buffer, at, inside = _place(lanes, node, data.shape[1] * elem.bytes)
     first, there = at[:, :: elem.bytes] // elem.bytes, inside[:, :: elem.bytes]
-    poison = None if value.poison is None else value.poison.reshape(data.shape)
-    Value(data, None if poison is None else poison & there).defined("an added value")
+    value.moved(lambda elements: elements.reshape(data.shape)).defined("an added value", there)
     whole = len(buffer) // elem.bytes * elem.bytes
     elements = buffer[:whole].view(elem.numpy)
     lanes.put(elements, first[there], data[there], node.op)
@@ -94,8 +92,7 @@ def _global_atomic(lanes: Lanes, node: s.GlobalAtomic | s.FlatAtomic) -> None:
 def _ticket(lanes: Lanes, node: s.Ticket) -> None:
     counts = lanes.elements(node.buffer)
     index = lanes.ev.uniform(node.index, "the index of a count").astype(np.int64)[:: lanes.ev.width]
-    if (bad := index[(index < 0) | (index >= len(counts))]).size:
-        raise InterpError(f"count {bad[0]} of buffer {node.buffer.name}, which has {len(counts)}")
+    check_inside(index, len(counts), "count", f"buffer {node.buffer.name}")
     rounds = lanes.ev.uniform(node.turns, "the turns of a round").astype(np.int64)[:: lanes.ev.width]
     taken = np.zeros(len(index), np.int32)
     for subgroup, (at, turns) in enumerate(zip(index, rounds)):
@@ -110,7 +107,7 @@ def _rectangle(lanes: Lanes, node: s.PlaneLoad | s.PlaneStore, type: AnyType) ->
     """Return (buffer, address of each byte of a lane's elements, whether that byte is in the plane)."""
     plane, elem = node.plane, type.elem.bytes
     x, y = lanes.ev.uniform(node.x, "a rectangle's x")[:, None], lanes.ev.uniform(node.y, "a rectangle's y")[:, None]
-    row, col = coordinates(node.shape.layout(lanes.ev.width, elem), (0,) * len(lanes.numbers), lanes.ev.width)
+    row, col = lanes.coordinates(node.shape.layout(lanes.ev.width, elem))
     start = np.broadcast_to(x * node.shape.grain(elem) + col * elem, (lanes.ev.lanes, type.lanes))
     byte = (start[:, :, None] + np.arange(elem)).reshape(lanes.ev.lanes, -1)
     row = np.repeat(np.broadcast_to(y + row, start.shape), elem, axis=1)
@@ -119,18 +116,13 @@ def _rectangle(lanes: Lanes, node: s.PlaneLoad | s.PlaneStore, type: AnyType) ->
     buffer = lanes.memory[plane.memory]
     shift = np.repeat(lanes.ev.uniform(node.shift, "where a plane begins")[:, None], row.shape[1], axis=1)
     at = np.where(inside, plane.base + shift + row * pitch + byte, 0)
-    if (bad := at[(at < 0) | (at >= len(buffer))]).size:
-        raise InterpError(f"byte {bad[0]} of buffer {plane.memory.name}, which has {len(buffer)}")
+    check_inside(at, len(buffer), "byte", f"buffer {plane.memory.name}")
     return buffer, at, inside
 
 
 def _flat_prefetch(lanes: Lanes, node: s.FlatPrefetch) -> None:
     """Check the operands; a prefetch changes no value."""
     _flat(lanes, node, 1)
-
-
-def _plane_prefetch(lanes: Lanes, node: s.PlanePrefetch) -> None:
-    """Do nothing: a prefetch changes no value."""
 
 
 def _plane_load(lanes: Lanes, node: s.PlaneLoad) -> None:
@@ -142,10 +134,10 @@ def _plane_store(lanes: Lanes, node: s.PlaneStore) -> None:
     _put_bytes(lanes, node.value, *_rectangle(lanes, node, node.value.type))
 
 
-def shared_bytes(ev: Evaluator, node: s.SharedRead | s.SharedWrite | s.DirectLoad | s.FlatDirectLoad) -> Array:
+def shared_bytes(ev: Evaluator, node: s.SharedRead | s.SharedWrite | s.DirectMessage) -> Array:
     """Return the bytes of a shared tile that each lane accesses, `[lanes, size]`."""
     lane = np.tile(np.arange(ev.width), len(ev.numbers))[:, None]
-    if isinstance(node, (s.DirectLoad, s.FlatDirectLoad)):
+    if isinstance(node, s.DirectMessage):
         start = ev.uniform(node.place, "the place of a direct load") + node.imm
         return start[:, None] + lane * node.width + np.arange(node.width)
     start = ev(node.address).defined("a shared address").astype(np.int64) + node.imm
@@ -158,12 +150,9 @@ def shared_bytes(ev: Evaluator, node: s.SharedRead | s.SharedWrite | s.DirectLoa
 
 def _shared_read(lanes: Lanes, node: s.SharedRead) -> None:
     at = shared_bytes(lanes.ev, node)
-    if isinstance(node, s.TransposedRead):
-        at = _transposed(at)
-    elif isinstance(node, s.TransposedMatrixRead):
-        at = _of_transposed_matrices(at)
-    elif isinstance(node, s.MatrixRead):
-        at = _of_matrices(at)
+    if exchange := _EXCHANGES.get(type(node)):
+        shape, order = exchange
+        at = at.reshape(shape).transpose(order).reshape(at.shape)
     lanes.bind(node.var, from_bytes(*lanes.shared[node.tile].read(at, lanes.accessors), node.var.type))
 
 
@@ -184,23 +173,13 @@ def _direct_load(lanes: Lanes, node: s.DirectLoad | s.FlatDirectLoad) -> None:
     lanes.shared[node.tile].write(to, lanes.accessors, np.where(inside, buffer[at], 0).astype(np.uint8), None)
 
 
-def _transposed(at: Array) -> Array:
-    """Return the addresses `[lanes, 8]` of the bytes that each lane receives from a transposing read."""
-    runs = at.reshape(-1, 4, s.TRANSPOSED_LANES, 2)  # groups, runs, their elements, bytes of one
-    return runs.transpose(0, 2, 1, 3).reshape(at.shape)
-
-
-def _of_matrices(at: Array) -> Array:
-    """Return the addresses `[lanes, 16]` of the bytes that each lane receives from a read of matrices."""
-    dwords = at.reshape(-1, 4, 8, 4, 4)  # subgroups, matrices, rows, dwords, bytes of one
-    return dwords.transpose(0, 2, 3, 1, 4).reshape(at.shape)
-
-
-def _of_transposed_matrices(at: Array) -> Array:
-    """Return the addresses `[lanes, 16]` of the bytes that each lane receives from a transposing read of matrices."""
-    elements = at.reshape(-1, 4, 4, 2, 8, 2)  # subgroups, matrices, pairs of rows, rows of a pair, columns, bytes
-    return elements.transpose(0, 4, 2, 1, 3, 5).reshape(at.shape)
-
+#: By read that exchanges elements between lanes: the shape of the addresses `[lanes, bytes]` and its transposition.
+_EXCHANGES: dict[type[Stmt], tuple[tuple[int, ...], tuple[int, ...]]] = {
+    s.TransposedRead: ((-1, 4, s.TRANSPOSED_LANES, 2), (0, 2, 1, 3)),  # groups, runs, their elements, bytes of one
+    s.MatrixRead: ((-1, 4, 8, 4, 4), (0, 2, 3, 1, 4)),  # subgroups, matrices, rows, dwords, bytes of one
+    # subgroups, matrices, pairs of rows, rows of a pair, columns, bytes
+    s.TransposedMatrixRead: ((-1, 4, 4, 2, 8, 2), (0, 4, 2, 1, 3, 5)),
+}
 
 #: Semantics of message-level statements, and of tickets.
 MESSAGES: dict[type[Stmt], Callable[[Lanes, Any], None]] = {
@@ -214,7 +193,7 @@ MESSAGES: dict[type[Stmt], Callable[[Lanes, Any], None]] = {
     s.PlaneLoad: _plane_load,
     s.PlaneStore: _plane_store,
     s.FlatPrefetch: _flat_prefetch,
-    s.PlanePrefetch: _plane_prefetch,
+    s.PlanePrefetch: lambda _lanes, _node: None,  # a prefetch changes no value
     s.FlatStore: _global_store,
     s.FlatAtomic: _global_atomic,
     s.DirectLoad: _direct_load,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from convgen.ir.evaluate import Array, InterpError, Mask
+from convgen.ir.evaluate import Array, InterpError, Mask, check_inside
 from convgen.ir.layout.memory import Shared
 from convgen.ir.record import frozen
 
@@ -60,8 +60,7 @@ class SharedTile:
 
     def _inside(self, at: Array, who: Accessors) -> Array:
         """Return the bytes in the regions of all workgroups, given the bytes of each lane's own tile."""
-        if (bad := at[(at < 0) | (at >= self.tile.bytes)]).size:
-            raise InterpError(f"byte {bad[0]} of shared tile {self.tile.name}, which has {self.tile.bytes}")
+        check_inside(at, self.tile.bytes, "byte", f"shared tile {self.tile.name}")
         moved: Array = at + who.group[:, None] * self.region.bytes
         return moved
 

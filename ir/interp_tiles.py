@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from convgen.ir import stmt as s
-from convgen.ir.evaluate import Array, InterpError, Mask, Value, convert, from_bytes, to_bytes
+from convgen.ir.evaluate import Array, InterpError, Mask, Value, check_inside, convert, from_bytes, to_bytes
 from convgen.ir.expr import Expr
-from convgen.ir.interp_lanes import Lanes, coordinates
+from convgen.ir.interp_lanes import Lanes
 from convgen.ir.interp_shared import agree
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import Global, Shared, View
@@ -19,7 +19,7 @@ from convgen.ir.stmt import Stmt
 
 def _places(lanes: Lanes, view: View, coords: tuple[Expr, ...], layout: Fragment) -> tuple[Array, Mask]:
     """Return the element of memory for each (lane, register) of a view's tile, and whether it exists."""
-    return _located(lanes, view, coords, coordinates(layout.over(len(coords)), lanes.numbers, lanes.ev.width))
+    return _located(lanes, view, coords, lanes.coordinates(layout.over(len(coords))))
 
 
 def _located(lanes: Lanes, view: View, coords: tuple[Expr, ...], places: Sequence[Array]) -> tuple[Array, Mask]:
@@ -45,14 +45,12 @@ def _located(lanes: Lanes, view: View, coords: tuple[Expr, ...], places: Sequenc
     chosen = [np.where(exists, i, 0) for i in index]
     at = np.broadcast_to(view.offset(chosen, lanes.extent), exists.shape)
     elements = len(lanes.elements(view.memory))
-    if (bad := at[exists & (at >= elements)]).size:
-        raise InterpError(f"element {bad[0]} of buffer {view.memory.name}, which has {elements}")
+    check_inside(at[exists], elements, "element", f"buffer {view.memory.name}")
     return np.where(exists, at, 0), exists
 
 
 def _view_tile(lanes: Lanes, view: View, coords: tuple[Expr, ...], layout: Fragment) -> Value:
-    at, exists = _places(lanes, view, coords, layout)
-    return Value(np.where(exists, lanes.elements(view.memory)[at], np.zeros((), view.memory.elem.numpy)))
+    return lanes.read(view.memory, *_places(lanes, view, coords, layout))
 
 
 def _load_view(lanes: Lanes, node: s.LoadView) -> None:
@@ -70,10 +68,6 @@ def _trim(lanes: Lanes, node: s.Trim) -> None:
     lanes.bind(node.var, Value(lanes.ev(node.value).data[..., : node.layout.registers]))
 
 
-def _prefetch(lanes: Lanes, node: s.Prefetch) -> None:
-    """Do nothing: a prefetch changes no value."""
-
-
 def _store_view(lanes: Lanes, node: s.StoreView) -> None:
     at, exists = _places(lanes, node.view, node.coords, node.layout)
     _put_elements(lanes, node.view.memory, node.value, at, exists, op=node.op if isinstance(node, s.AtomicView) else "")
@@ -83,16 +77,12 @@ def _chosen(lanes: Lanes, node: s.LoadAt | s.StoreAt) -> tuple[Array, Mask]:
     """Return the element number that each (lane, register) accesses, and whether it does."""
     exists, count = lanes.ev(node.mask).defined("a mask"), len(lanes.elements(node.buffer))
     offsets = lanes.ev(node.offsets)
-    Value(offsets.data, None if offsets.poison is None else offsets.poison & exists).defined("an offset")
-    if (bad := offsets.data[exists & ((offsets.data < 0) | (offsets.data >= count))]).size:
-        raise InterpError(f"element {bad[0]} of buffer {node.buffer.name}, which has {count}")
+    check_inside(offsets.defined("an offset", exists)[exists], count, "element", f"buffer {node.buffer.name}")
     return np.where(exists, offsets.data, 0), exists
 
 
 def _load_at(lanes: Lanes, node: s.LoadAt) -> None:
-    at, exists = _chosen(lanes, node)
-    data = np.where(exists, lanes.elements(node.buffer)[at], np.zeros((), node.buffer.elem.numpy))
-    lanes.bind(node.var, Value(data))
+    lanes.bind(node.var, lanes.read(node.buffer, *_chosen(lanes, node)))
 
 
 def _store_at(lanes: Lanes, node: s.StoreAt) -> None:
@@ -107,9 +97,8 @@ def _put_elements(lanes: Lanes, buffer: Global, value: Expr, at: Array, exists: 
     Two lanes that store to one place must store equal elements.
     """
     given, memory = lanes.ev(value), lanes.elements(buffer)
-    poison = None if given.poison is None else given.poison & exists
-    Value(given.data, poison).defined("an added value" if op else "a stored value")
-    places, data = at[exists], given.data[exists]
+    data = given.defined("an added value" if op else "a stored value", exists)[exists]
+    places = at[exists]
     if not op:
         agree(places, data.view(f"u{memory.itemsize}"), f"buffer {buffer.name}")
     lanes.put(memory, places, data, op)
@@ -136,7 +125,7 @@ def _direct_copy(lanes: Lanes, node: s.DirectCopy) -> None:
     element = by_place[place]
     more = (np.zeros(place.shape, np.int64),) * (len(node.coords) - 2)
     at, exists = _located(lanes, node.view, node.coords, (row[element], col[element], *more))
-    value = Value(np.where(exists, lanes.elements(node.view.memory)[at], np.zeros((), tile.elem.numpy)))
+    value = lanes.read(node.view.memory, at, exists)
     start = _slot_of(lanes, tile, node.slot)[:, None] * tile.slot_bytes + place * tile.elem.bytes
     to = np.reshape(start[:, :, None] + np.arange(tile.elem.bytes), (lanes.ev.lanes, -1))
     lanes.shared[tile].write(to, lanes.accessors, *to_bytes(value))
@@ -158,7 +147,7 @@ def _put(lanes: Lanes, tile: Shared, slot: Expr, layout: Fragment, value: Value)
 
 def _addresses(lanes: Lanes, tile: Shared, slot: Expr, layout: Fragment, start: tuple[int, int] = (0, 0)) -> Array:
     """Return the bytes of a shared tile that hold each lane's elements of the part at `start`, `[width, bytes]`."""
-    row, col = (at + n for at, n in zip(coordinates(layout, lanes.numbers, lanes.ev.width), start))
+    row, col = (at + n for at, n in zip(lanes.coordinates(layout), start))
     chosen = _slot_of(lanes, tile, slot)
     if (row >= tile.rows).any() or (col >= tile.cols).any():
         raise InterpError(f"a {layout.shape} fragment in shared tile {tile.name} of {tile.rows} x {tile.cols}")
@@ -169,8 +158,7 @@ def _addresses(lanes: Lanes, tile: Shared, slot: Expr, layout: Fragment, start: 
 def _slot_of(lanes: Lanes, tile: Shared, slot: Expr) -> Array:
     """Return the slot number of each lane."""
     chosen = lanes.integers(slot, "a slot number")
-    if (bad := chosen[(chosen < 0) | (chosen >= tile.slots)]).size:
-        raise InterpError(f"slot {bad[0]} of shared tile {tile.name}, which has {tile.slots}")
+    check_inside(chosen, tile.slots, "slot", f"shared tile {tile.name}")
     return chosen
 
 
@@ -179,7 +167,7 @@ TILES: dict[type[Stmt], Callable[[Lanes, Any], None]] = {
     s.LoadView: _load_view,
     s.LoadRuns: _load_runs,
     s.Trim: _trim,
-    s.Prefetch: _prefetch,
+    s.Prefetch: lambda _lanes, _node: None,  # a prefetch changes no value
     s.StoreView: _store_view,
     s.AtomicView: _store_view,
     s.LoadAt: _load_at,

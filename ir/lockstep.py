@@ -14,8 +14,8 @@ from collections.abc import Iterator, Sequence
 from convgen.ir.expr import And, Const, Div, Expr, Mma, Shr, Var
 from convgen.ir.mutate import statements
 from convgen.ir.program import Kernel
-from convgen.ir.stmt import ExitIf, For, If, Load, Stmt
-from convgen.ir.uniform import Uniformity, analysed
+from convgen.ir.stmt import ExitIf, For, If, Stmt
+from convgen.ir.uniform import Uniformity, analyse
 
 
 class Team(Uniformity):
@@ -44,12 +44,8 @@ class Team(Uniformity):
 
 def team_of(kernel: Kernel, size: int) -> Team:
     """Return the analysis of values that all subgroups of a team share."""
-    return analysed(kernel.body, Team(kernel, size), _given)
-
-
-def _given(s: Load) -> Sequence[Expr] | None:
-    """Return the operands that a loaded value depends on; None if it differs between subgroups in any case."""
-    return None if s.updates else s.operands
+    # a ticket or an atomic operation gives each subgroup another value; other loads depend on their operands
+    return analyse(kernel.body, Team(kernel, size), lambda s: None if s.updates else s.operands)
 
 
 def parting(kernel: Kernel, size: int) -> Iterator[tuple[Stmt, Expr]]:

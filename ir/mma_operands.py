@@ -11,16 +11,16 @@ from convgen.ir.stmt import For, Let, Stmt
 
 
 @lru_cache(maxsize=1)
-def operands(body: Stmt) -> Mapping[Var, int]:
-    """Return the variables that matrix products read, directly or through loops and packs, with elements per operand.
+def operand_sizes(body: Stmt) -> Mapping[Var, int]:
+    """Return the elements of a lane's part of an operand, for each variable that matrix products read.
 
-    An operand is the part of a lane in one instruction; a variable may hold several operands, one, or part of one.
+    They may read it through loops and packs; it may hold several operands, one, or part of one.
     """
-    return operands_of([n for n in postorder(body) if isinstance(n, Mma)], body)
+    return operand_sizes_of([n for n in postorder(body) if isinstance(n, Mma)], body)
 
 
-def operands_of(products: Iterable[Mma], body: Stmt) -> Mapping[Var, int]:
-    """Return the variables that some products read, directly or by loops and packs, with elements per operand."""
+def operand_sizes_of(products: Iterable[Mma], body: Stmt) -> Mapping[Var, int]:
+    """Return the elements of a lane's part of an operand, for each variable that these products read."""
     sides = ((side, of.registers) for n in products for side, of in ((n.a, n.op.atom.a), (n.b, n.op.atom.b)))
     taken = {side: lanes for side, lanes in sides if isinstance(side, Var)}
     if not taken:

@@ -17,7 +17,7 @@ from sys import getrefcount
 from types import CodeType
 from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, dataclass_transform
 
-from convgen.ir.record import remade
+from convgen.ir.record import rebuilt
 
 T = TypeVar("T")
 Go = Callable[["Node"], "Node"]
@@ -99,11 +99,12 @@ def derived(*, by: str, init: Literal[False] = False) -> Any:
 
 
 def role(what: Any) -> Any:
-    """Declare an ordinary constructor argument whose role is recorded in the class's `roles`."""
+    """Declare an ordinary constructor argument and record its role: an `Effect`, or a word (see `stmt_base`)."""
     return None, what
 
 
 def _new_source(fields: tuple[str, ...], makers: Mapping[str, str], infers: bool) -> str:
+    """Return the source of `__new__`; `makers` has the method that derives each derived field."""
     args = "".join(f", {f}" for f in fields)
     lines = [f"def __new__(cls{args}):", f"    key = (cls{args})" if fields else "    key = (cls,)"]
     lines += ["    self = table.get(key)", "    if self is None:", "        self = allocate(cls)"]
@@ -130,6 +131,7 @@ def _map_source(fields: tuple[str, ...], annotations: Mapping[str, str]) -> str:
 
 
 def _map_bodies_source(annotations: Mapping[str, str]) -> str:
+    """Return the source of `map_bodies` for a class with these fields: a constructor call unless no body changed."""
     bodies = [f for f, a in annotations.items() if _kind(a) == "Stmt"]
     lines = ["def map_bodies(self, go):"]
     for f in bodies:
@@ -146,6 +148,7 @@ def _unknown(node: Node) -> None:
 
 
 def _children_source(annotations: Mapping[str, str], *kinds: str) -> str:
+    """Return the source of a function that returns the children of some kinds."""
     parts = [f"self.{f}" if a in _CHILD else f"*self.{f}" for f, a in annotations.items() if _kind(a) in kinds]
     return f"def children(self):\n    return ({', '.join([*parts, ''])})"
 
@@ -166,7 +169,7 @@ def _with_slots(cls: Any) -> Any:
     every = {f: field for f, field in inherited.items() if f not in own} | declared
     scope["declared"], scope["__slots__"] = every, tuple(f for f in own if f not in inherited)
     scope["__match_args__"] = tuple(f for f, field in every.items() if field.by is None)
-    return remade(cls, scope)
+    return rebuilt(cls, scope)
 
 
 @cache
@@ -182,7 +185,7 @@ def _defined(name: str, source: str, **scope: Any) -> Any:
     return scope[name]
 
 
-def _when_needed(cls: Any, name: str, source: Callable[[], str]) -> None:
+def _compile_on_first_call(cls: Any, name: str, source: Callable[[], str]) -> None:
     """Give a class a method that is compiled on its first call: most classes of a process are never used."""
 
     def first(*args: Any, **named: Any) -> Any:
@@ -237,12 +240,12 @@ def node(cls: type[T]) -> type[T]:
     slotted.child_fields = {f: kind for f, a in annotations.items() if (kind := _kind(a))}
     slotted.kinds = _Kinds(annotations)
     slotted.roles = {f: field.role for f, field in slotted.declared.items() if field.role is not None}
-    _when_needed(slotted, "__new__", partial(_new_source, fields, makers, slotted.infer is not Node.infer))
+    _compile_on_first_call(slotted, "__new__", partial(_new_source, fields, makers, slotted.infer is not Node.infer))
     if slotted.child_fields:
-        _when_needed(slotted, "map", partial(_map_source, fields, annotations))
-        _when_needed(slotted, "children", partial(_children_source, annotations, *_CHILD))
+        _compile_on_first_call(slotted, "map", partial(_map_source, fields, annotations))
+        _compile_on_first_call(slotted, "children", partial(_children_source, annotations, *_CHILD))
     if "Stmt" in slotted.child_fields.values():
-        _when_needed(slotted, "map_bodies", partial(_map_bodies_source, annotations))
+        _compile_on_first_call(slotted, "map_bodies", partial(_map_bodies_source, annotations))
         slotted.bodies = property(lambda self: self.kinds["Stmt"](self))
     CLASSES[cls.__name__] = slotted
     return slotted  # type: ignore[no-any-return]

@@ -26,17 +26,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, TypeVar, Unpack, d
 
 import attrs
 
-__all__ = ["as_dict", "define", "evolve", "fields_of", "frozen", "remade"]
+__all__ = ["as_dict", "define", "evolve", "fields_of", "frozen", "rebuilt"]
 
 T = TypeVar("T")
 
 
 @attrs.frozen
-class _Refusing:
-    """A frozen attrs class. Frozen records have its `__setattr__`, so that they can derive from attrs classes."""
+class _Frozen:
+    """The source of attrs' `__setattr__` that refuses: with it, frozen records can derive from frozen attrs classes."""
 
 
-_MORE = type(attrs.field())
+_ATTRS_FIELD = type(attrs.field())
 _FACTORY: Any = attrs.Factory  # a class, which type checkers take for a function
 
 
@@ -49,14 +49,14 @@ class _Field(NamedTuple):
 def _is_plain(cls: type) -> bool:
     """Return whether a class and its bases use only field types and simple defaults."""
     own = vars(cls)
-    if "__init__" in own or "__getattr__" in own or any(_says_more(value) for value in own.values()):
+    if "__init__" in own or "__getattr__" in own or any(_needs_attrs(value) for value in own.values()):
         return False
     return all("__fields__" in vars(base) or not attrs.has(base) for base in cls.__mro__[1:-1])
 
 
-def _says_more(value: object) -> bool:
+def _needs_attrs(value: object) -> bool:
     """Return whether a default needs attrs itself: `attrs.field(...)`, or a factory that takes the instance."""
-    return isinstance(value, _MORE) or (isinstance(value, _FACTORY) and value.takes_self)
+    return isinstance(value, _ATTRS_FIELD) or (isinstance(value, _FACTORY) and value.takes_self)
 
 
 def _plain(cls: type, *, kw_only: bool, cache_hash: bool, frozen: bool) -> Any:
@@ -67,32 +67,32 @@ def _plain(cls: type, *, kw_only: bool, cache_hash: bool, frozen: bool) -> Any:
     inherited = {f: field for base in bases for f, field in base.get("__fields__", {}).items()}
     own = {f: _Field(a, scope.pop(f, attrs.NOTHING), kw_only) for f, a in annotations.items()}
     fields = {f: field for f, field in inherited.items() if f not in own} | own
-    before = {f: find for base in bases for f, find in base.get("__found__", {}).items()}
-    later = {f: scope.pop(f).func for f, value in vars(cls).items() if isinstance(value, cached_property)}
+    inherited_deferred = {f: compute for base in bases for f, compute in base.get("__deferred__", {}).items()}
+    deferred = {f: scope.pop(f).func for f, value in vars(cls).items() if isinstance(value, cached_property)}
     if cache_hash:
-        later[_HASH], scope["__hash__"] = _hashed, _kept_hash
-    weakly = [] if any("__weakref__" in base for base in bases) else ["__weakref__"]
-    scope["__slots__"] = (*(f for f in own if f not in inherited), *(f for f in later if f not in before), *weakly)
+        deferred[_HASH], scope["__hash__"] = _hash_of_fields, _cached_hash
+    slots = [*(f for f in own if f not in inherited), *(f for f in deferred if f not in inherited_deferred)]
+    scope["__slots__"] = (*slots, *([] if any("__weakref__" in base for base in bases) else ["__weakref__"]))
     scope["__fields__"], scope["__arguments__"] = fields, {f.lstrip("_"): f for f in fields}
-    if later:
-        scope["__found__"], scope["__getattr__"] = before | later, _find
+    if deferred:
+        scope["__deferred__"], scope["__getattr__"] = inherited_deferred | deferred, _fill_slot
     scope["__attrs_attrs__"] = _Described()
     scope["__match_args__"] = tuple(f for f, field in fields.items() if not field.kw_only)
     scope["__getstate__"], scope["__setstate__"] = _state, _restore
     if frozen:
-        scope["__setattr__"], scope["__delattr__"] = _Refusing.__setattr__, _Refusing.__delattr__
-    slotted: Any = remade(cls, scope, later.values())
+        scope["__setattr__"], scope["__delattr__"] = _Frozen.__setattr__, _Frozen.__delattr__
+    slotted: Any = rebuilt(cls, scope, deferred.values())
 
     def first(self: object, *args: Any, **named: Any) -> None:
-        slotted.__init__ = init = _written(slotted)
+        slotted.__init__ = init = _generated_init(slotted)
         init(self, *args, **named)
 
     slotted.__init__ = first
     return slotted
 
 
-def remade(cls: type, scope: Mapping[str, Any], others: Iterable[Callable[..., Any]] = ()) -> Any:
-    """Return the class with another scope; `super()` in functions of it, and in `others`, finds the new class."""
+def rebuilt(cls: type, scope: Mapping[str, Any], others: Iterable[Callable[..., Any]] = ()) -> Any:
+    """Return the class with another scope; `super()` in functions of the scope or in `others` finds the new class."""
     slotted = type(cls)(cls.__name__, cls.__bases__, dict(scope))
     for function in (*scope.values(), *others):
         # methods that use `super()` refer to the class in a cell
@@ -105,21 +105,21 @@ def remade(cls: type, scope: Mapping[str, Any], others: Iterable[Callable[..., A
 _HASH = "_hash"  #: the slot of a cached hash
 
 
-def _find(self: Any, name: str) -> Any:
+def _fill_slot(self: Any, name: str) -> Any:
     """Compute and store the value of an empty slot (`__getattr__` of plain records)."""
-    find = type(self).__found__.get(name)
-    if find is None:
+    compute = type(self).__deferred__.get(name)
+    if compute is None:
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
-    found = find(self)
-    object.__setattr__(self, name, found)
-    return found
+    value = compute(self)
+    object.__setattr__(self, name, value)
+    return value
 
 
-def _kept_hash(self: Any) -> int:
+def _cached_hash(self: Any) -> int:
     return self._hash  # type: ignore[no-any-return]
 
 
-def _hashed(self: Any) -> int:
+def _hash_of_fields(self: Any) -> int:
     return hash(self.__compared__(self))
 
 
@@ -128,19 +128,19 @@ class _Described:
 
     def __get__(self, instance: object, owner: Any) -> Any:
         fields: Mapping[str, _Field] = owner.__fields__
-        said = {f: attrs.field(default=field.default, kw_only=field.kw_only) for f, field in fields.items()}
-        twin = type(owner.__name__, (), {"__annotations__": {f: fields[f].annotation for f in fields}, **said})
-        described = attrs.define(twin, init=False, repr=False, eq=False, slots=False, match_args=False)
-        owner.__attrs_attrs__ = found = attrs.fields(described)
-        return found
+        specs = {f: attrs.field(default=field.default, kw_only=field.kw_only) for f, field in fields.items()}
+        twin = type(owner.__name__, (), {"__annotations__": {f: fields[f].annotation for f in fields}, **specs})
+        attrs_twin = attrs.define(twin, init=False, repr=False, eq=False, slots=False, match_args=False)
+        owner.__attrs_attrs__ = description = attrs.fields(attrs_twin)
+        return description
 
 
-def _written(made: Any) -> Callable[..., None]:
+def _generated_init(cls: Any) -> Callable[..., None]:
     """Return the generated `__init__` of a class. Arguments are named as fields, without leading underscores."""
     scope: dict[str, Any] = {"NOTHING": attrs.NOTHING}
-    refuses = made.__setattr__ is _Refusing.__setattr__
+    is_frozen = cls.__setattr__ is _Frozen.__setattr__
     placed, named, lines = ["self"], list[str](), list[str]()
-    for f, (_, default, kw_only) in made.__fields__.items():
+    for f, (_, default, kw_only) in cls.__fields__.items():
         argument = value = f.lstrip("_")
         if isinstance(default, _FACTORY):
             scope[f"make_{f}"] = default.factory
@@ -149,14 +149,14 @@ def _written(made: Any) -> Callable[..., None]:
             scope[f"default_{f}"] = default
             argument = f"{argument}=default_{f}"
         (named if kw_only else placed).append(argument)
-        if refuses:
-            scope[f"set_{f}"] = getattr(made, f).__set__
-        lines.append(f"set_{f}(self, {value})" if refuses else f"self.{f} = {value}")
-    lines += ["self.__attrs_post_init__()"] if hasattr(made, "__attrs_post_init__") else []
+        if is_frozen:
+            scope[f"set_{f}"] = getattr(cls, f).__set__
+        lines.append(f"set_{f}(self, {value})" if is_frozen else f"self.{f} = {value}")
+    lines += ["self.__attrs_post_init__()"] if hasattr(cls, "__attrs_post_init__") else []
     arguments = ", ".join([*placed, *(["*", *named] if named else [])])
     exec(f"def __init__({arguments}):\n    {'; '.join(lines) or 'pass'}", scope)
     init: Callable[..., None] = scope["__init__"]
-    init.__qualname__ = f"{made.__qualname__}.__init__"
+    init.__qualname__ = f"{cls.__qualname__}.__init__"
     return init
 
 
@@ -245,7 +245,7 @@ else:
         return type(record)(**kept, **changes)
 
     define = _sharing(attrs.define, None)
-    frozen = _sharing(attrs.frozen, _hashed)
+    frozen = _sharing(attrs.frozen, _hash_of_fields)
 
 
 def fields_of(record: object) -> Any:
@@ -254,5 +254,5 @@ def fields_of(record: object) -> Any:
 
 
 def as_dict(record: object, *, recurse: bool = True) -> dict[str, Any]:
-    """Return a record's values by the names of its fields; those of records in it likewise, if `recurse`."""
+    """Return a record's values by field name; with `recurse`, records among the values become dicts, too."""
     return attrs.asdict(record, recurse=recurse)  # type: ignore[arg-type]

@@ -265,9 +265,20 @@ class AtomicAt(StoreAt):
     op: str
 
 
+@family
+class TileCopy(Stmt):
+    """Copy the tile of `view` at `coords` to slot `slot` of `tile`."""
+
+    level: ClassVar[str] = "tile"
+    tile: Shared = role(Effect.WRITES)
+    slot: Expr
+    view: View = role(Effect.READS)
+    coords: tuple[Expr, ...]
+
+
 @node
-class Copy(Stmt):
-    """Copy the tile of `view` at `coords` to slot `slot` of `tile` through registers, distributed as `layout`.
+class Copy(TileCopy):
+    """Copy through registers, distributed as `layout`.
 
     `buffer_shared` splits it into a load and a store. Between them a lane's registers are in the order of `loaded`,
     which suits global memory; the store reorders them to `layout`. The tile's element type may be wider than the
@@ -275,15 +286,10 @@ class Copy(Stmt):
     In a pipelined loop `stages` blocks are in flight in registers.
     """
 
-    level = "tile"
     form = (
         "copy {tile}[{slot}] = {view}[{coords}] as {layout}"
         "{loaded:, loaded as |layout}{flip:, flipped by |0}, stages {stages}"
     )
-    tile: Shared = role(Effect.WRITES)
-    slot: Expr
-    view: View = role(Effect.READS)
-    coords: tuple[Expr, ...]
     loaded: Fragment
     layout: Fragment
     site: Site
@@ -297,19 +303,14 @@ class Copy(Stmt):
 
 
 @node
-class DirectCopy(Stmt):
-    """Copy the tile of `view` at `coords` to all of slot `slot` of `tile` without registers.
+class DirectCopy(TileCopy):
+    """Copy to all of a slot without registers.
 
     A message writes `width` bytes a lane to contiguous places, in lane order; messages are distributed over subgroups
     round-robin. The places are fixed, so the tile's layout and swizzle decide which element each lane loads.
     """
 
-    form, level = "copy {tile}[{slot}] = {view}[{coords}] directly, {width} bytes a lane", "tile"
-    needs = "direct_widths"
-    tile: Shared = role(Effect.WRITES)
-    slot: Expr
-    view: View = role(Effect.READS)
-    coords: tuple[Expr, ...]
+    form, needs = "copy {tile}[{slot}] = {view}[{coords}] directly, {width} bytes a lane", "direct_widths"
     width: int
     site: Site
 
@@ -597,12 +598,22 @@ class FilledWrite(SharedWrite):
     mask: Expr = role("exists")
 
 
-@node
-class DirectLoad(Stmt):
-    """Copy `width` bytes a lane from `varying + uniform` of `surface` to `tile`; zeros outside the surface's extent.
+class DirectMessage(Stmt):
+    """Copy `width` bytes a lane from global memory to `tile` without registers.
 
     Lane l writes at `place + imm + l * width` bytes from the start of the tile; `place` is uniform.
     """
+
+    __slots__ = ()
+    tile: Shared
+    place: Expr
+    imm: int
+    width: int
+
+
+@node
+class DirectLoad(DirectMessage):
+    """Load from `varying + uniform` of `surface`; write zeros where the source is outside the surface's extent."""
 
     form = "direct {tile}[{place}, {imm}] = {buffer}[{varying}, {uniform}] in {surface}, {width} bytes a lane"
     level, needs = "message", "surface_direct"
@@ -618,11 +629,8 @@ class DirectLoad(Stmt):
 
 
 @node
-class FlatDirectLoad(Stmt):
-    """Copy `width` bytes a lane from its 64-bit `address` into `tile` where `mask` holds; elsewhere write zeros.
-
-    Lane l writes at `place + imm + l * width` bytes from the start of the tile; `place` is uniform.
-    """
+class FlatDirectLoad(DirectMessage):
+    """Load from each lane's 64-bit `address` where `mask` holds; write zeros elsewhere."""
 
     form = "direct {tile}[{place}, {imm}] = flat {buffer}[{address}]{mask: if |true}, {width} bytes a lane"
     level, needs = "message", "flat_direct"
@@ -634,6 +642,9 @@ class FlatDirectLoad(Stmt):
     imm: int
     width: int
     site: Site
+
+
+FlatMessage = FlatLoad | FlatStore | FlatDirectLoad  #: messages with an address for each lane that move data
 
 
 @node
@@ -656,7 +667,7 @@ class TransposedRead(SharedRead):
     The 64 elements that a group reads, in lane order, form a 4 x 16 matrix; lane l of the group gets its column l.
     """
 
-    form, needs = "{var} = turned {tile}[{address}, {imm}]", "transposed_reads"
+    form, needs = "{var} = transposed {tile}[{address}, {imm}]", "transposed_reads"
 
 
 @node
@@ -698,6 +709,11 @@ def block(*stmts: Stmt) -> Stmt:
 
 
 empty = Block(())
+
+
+def stmts_of(s: Stmt) -> tuple[Stmt, ...]:
+    """Return the statements of a block, or the only statement of a body that is no block."""
+    return s.stmts if isinstance(s, Block) else (s,)
 
 
 def ordered_by_barriers(s: Stmt) -> bool:

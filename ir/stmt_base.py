@@ -107,7 +107,7 @@ class Stmt(Node):
 
 @family
 class Load(Stmt):
-    """Bind `var` to a value from memory or from other lanes."""
+    """Bind `var` to a value from memory, from other lanes or, for `Trim`, from this lane's registers."""
 
     var: Var
 

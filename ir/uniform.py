@@ -66,9 +66,9 @@ def is_uniform(e: Expr, varying: Iterable[Var]) -> bool:
 
 #: A variable and the expressions that it may get its value from.
 _Origin = tuple[Var, Sequence[Expr]]
-#: the expressions that a loaded value varies with; None if it varies anyway
-_Given = Callable[[Load], Sequence[Expr] | None]
-_Found = TypeVar("_Found", bound=Uniformity)
+#: Returns the expressions that a loaded value varies with; None if it varies in any case.
+LoadSources = Callable[[Load], Sequence[Expr] | None]
+U = TypeVar("U", bound=Uniformity)
 
 
 def uniformity(kernel: Kernel) -> Uniformity:
@@ -86,23 +86,24 @@ def varying(root: Kernel | Stmt) -> frozenset[Var]:
 
     Variables bound outside (arguments, group ids, the subgroup number) are uniform.
     """
-    return frozenset(_analysed(root.body if isinstance(root, Kernel) else root).varying)
+    return frozenset(_by_lane(root.body if isinstance(root, Kernel) else root).varying)
 
 
-def analysed(root: Stmt, uniform: _Found, given: _Given) -> _Found:
-    """Return `uniform` after it has learnt which variables under `root` vary; `given` is asked for each load."""
+def analyse(root: Stmt, uniform: U, sources: LoadSources) -> U:
+    """Return `uniform` after it has learnt which variables under `root` vary."""
     origins: list[_Origin] = []
-    _collect(root, None, uniform.varying, origins, given)
+    _collect(root, None, uniform.varying, origins, sources)
     while not _pass_over(origins, uniform):
         uniform.begin_again()
     return uniform
 
 
-def _analysed(root: Stmt) -> Uniformity:
-    return analysed(root, Uniformity(()), lambda s: () if s.is_uniform else None)
+def _by_lane(root: Stmt) -> Uniformity:
+    """Return the analysis of values that all lanes of a subgroup share."""
+    return analyse(root, Uniformity(()), lambda s: () if s.is_uniform else None)
 
 
-_latest = Latest(lambda kernel: _analysed(kernel.body))
+_latest = Latest(lambda kernel: _by_lane(kernel.body))
 
 
 def _pass_over(origins: Iterable[_Origin], uniform: Uniformity) -> bool:
@@ -118,22 +119,22 @@ def _pass_over(origins: Iterable[_Origin], uniform: Uniformity) -> bool:
     return taken.isdisjoint(varying)
 
 
-def _collect(s: Stmt, loop: For | None, found: set[Var], origins: list[_Origin], given: _Given) -> None:
-    """Add variables that vary anyway to `found`, and the other variables that `s`, inside `loop`, binds to `origins`.
+def _collect(s: Stmt, loop: For | None, varying: set[Var], origins: list[_Origin], sources: LoadSources) -> None:
+    """Add the variables that `s`, inside `loop`, binds: to `varying` if they vary in any case, else to `origins`.
 
     Origins are in the order of data flow: initial values of a loop, then its body, then its yields.
     """
     if isinstance(s, Let):
         origins.append((s.var, (s.value,)))
     elif isinstance(s, Load):
-        values = given(s)
+        values = sources(s)
         if values is None:
-            found.add(s.var)
+            varying.add(s.var)
         elif values:
             origins.append((s.var, values))
     elif isinstance(s, For):
         origins += zip(s.carried, zip(s.inits))
-        _collect(s.body, s, found, origins, given)
+        _collect(s.body, s, varying, origins, sources)
         origins += zip(s.carried, zip(s.yields))
         origins += zip(s.results, zip(s.inits, s.yields))
     else:
@@ -141,4 +142,4 @@ def _collect(s: Stmt, loop: For | None, found: set[Var], origins: list[_Origin],
             for carried, result, value in zip(loop.carried, loop.results, s.values):  # one register holds both
                 origins += [(carried, (value,)), (result, (value,))]
         for inner in s.bodies:
-            _collect(inner, loop, found, origins, given)
+            _collect(inner, loop, varying, origins, sources)

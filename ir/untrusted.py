@@ -53,27 +53,26 @@ def _check_kind(status: os.stat_result, name: str, wanted: str, most: int, tail:
     if not stat.S_ISREG(status.st_mode):
         raise UserError(f"given {name} that is a device or a pipe, wanted {wanted}{tail}")
     if status.st_size > most:
-        raise UserError(f"given {name} of more than {_size(most)}, wanted {wanted}{tail}")
+        raise _too_large(name, wanted, most, tail)
+
+
+def _too_large(name: str, wanted: str, most: int, tail: str) -> UserError:
+    size = f"{most >> 20} MiB" if most >= 1 << 20 else f"{most} bytes"
+    return UserError(f"given {name} of more than {size}, wanted {wanted}{tail}")
 
 
 def read(path: str | os.PathLike[str], wanted: str = "a file", most: int = MOST_BYTES, at: str = "") -> bytes:
     """Return the content of a regular file of at most `most` bytes. Raises UserError as `opened` does."""
-    content = bytearray()
+    content, name, tail = bytearray(), shown(os.fspath(path), 200), f", at {at}" if at else ""
     with opened(path, wanted, most, at) as file:
         try:
             while len(content) <= most and (part := file.read(most + 1 - len(content))):  # /proc reports no size
                 content += part
         except OSError as error:
-            tail = f", at {at}" if at else ""
-            raise UserError(f"cannot read {shown(os.fspath(path), 200)}: {error.strerror}{tail}") from None
+            raise UserError(f"cannot read {name}: {error.strerror}{tail}") from None
     if len(content) > most:
-        tail = f", at {at}" if at else ""
-        raise UserError(f"given {shown(os.fspath(path), 200)} of more than {_size(most)}, wanted {wanted}{tail}")
+        raise _too_large(name, wanted, most, tail)
     return bytes(content)
-
-
-def _size(count: int) -> str:
-    return f"{count >> 20} MiB" if count >= 1 << 20 else f"{count} bytes"
 
 
 def yaml_of(content: bytes | str, what: str) -> Any:

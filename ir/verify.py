@@ -18,7 +18,7 @@ from convgen.ir.expr import Expr, Var
 from convgen.ir.floats import Fma
 from convgen.ir.layout.memory import Global
 from convgen.ir.program import Kernel
-from convgen.ir.simplify.extents import complaint
+from convgen.ir.simplify.extents import extent_complaint
 from convgen.ir.stmt import Stmt
 from convgen.ir.text import excerpt
 from convgen.ir.types import VectorType
@@ -79,8 +79,8 @@ def _kernel(k: Kernel) -> str | None:
     if outside:
         given = f"shared tile {outside[0].name} of {outside[0].bytes} bytes"
         return f"{given} in {outside[0].region}, wanted a tile that holds it"
-    found = [complaint(n, k.params, 0, most) for n, most in zip(k.workgroups, k.grid)] if k.launched else []
-    found += [complaint(p.length, k.params, 0, p.bytes) for p in k.params if isinstance(p, Global)]
+    found = [extent_complaint(n, k.params, 0, most) for n, most in zip(k.workgroups, k.grid)] if k.launched else []
+    found += [extent_complaint(p.length, k.params, 0, p.bytes) for p in k.params if isinstance(p, Global)]
     if any(found) or len(k.workgroups) != len(k.grid):
         return next(filter(None, found), f"{len(k.launched)} counts of workgroups")
     if min(*k.grid, k.subgroups, k.width) < 1 or len(k.group_ids) != 3:
@@ -134,7 +134,7 @@ class Checker:
     def sequence(self, body: Stmt) -> None:
         """Check the statements of `body` in the present scope."""
         arrival: Stmt | None = None
-        for node in body.stmts if isinstance(body, s.Block) else (body,):
+        for node in s.stmts_of(body):
             arrival = node if isinstance(node, s.Arrive) else arrival
             self.stmt(node)
         if arrival and self.arrived:

@@ -27,7 +27,7 @@ from convgen.ir.layout.memory import (
     View,
 )
 from convgen.ir.mutate import postorder
-from convgen.ir.simplify.extents import complaint, never_less
+from convgen.ir.simplify.extents import extent_complaint, never_less
 from convgen.ir.stmt import Stmt
 from convgen.ir.text import show
 from convgen.ir.types import AnyType, Kind, Type, VectorType, bool_, f16, f32, f64, s32, surface, u64, vector
@@ -150,11 +150,11 @@ def _view(c: Checker, n: Any) -> str | None:
     if inner:
         return f"the view of {view.memory.name} has {inner[0]} positions of an inner dim, wanted a number"
     params = c.kernel.params
-    complaints = [complaint(d.extent, params, 0, d.size) for axis in view.axes for d in axis]
+    complaints = [extent_complaint(d.extent, params, 0, d.size) for axis in view.axes for d in axis]
     if isinstance(view, SizedView):
         if len(view.apart) != len(view.index):
             return f"the view of {view.memory.name} has {len(view.apart)} strides for {len(view.index)} dims"
-        complaints += [complaint(apart, params, 0, MOST_BYTES) for apart in view.apart]
+        complaints += [extent_complaint(apart, params, 0, MOST_BYTES) for apart in view.apart]
     return next(filter(None, complaints), None)
 
 
@@ -301,7 +301,7 @@ def _direct(c: Checker, n: s.DirectCopy) -> str | None:
     return None
 
 
-def _direct_message(c: Checker, n: s.DirectLoad | s.FlatDirectLoad) -> str | None:
+def _direct_message(c: Checker, n: s.DirectMessage) -> str | None:
     wrong = n.width not in MESSAGE_BYTES or n.imm < 0
     return f"a direct load of {n.width} bytes a lane to {n.imm}" if wrong else None
 
@@ -340,7 +340,7 @@ def _transposed_read(c: Checker, n: Any) -> str | None:
 
 def _plane(c: Checker, n: Any) -> str | None:
     plane: Plane = n.plane
-    complaints = [complaint(e, c.kernel.params, 0, MOST_BYTES) for e in (plane.width, plane.height, plane.pitch)]
+    complaints = [extent_complaint(e, c.kernel.params, 0, MOST_BYTES) for e in (plane.width, plane.height, plane.pitch)]
     if any(complaints):
         return next(filter(None, complaints))
     end = times(plane.height - 1, plane.pitch) + plane.base + plane.width

@@ -14,7 +14,7 @@ consists of iterations without a block to multiply. A direct copy is a single st
 
 The loop runs while every stage has work; the last iterations are peeled, so that no load or store is wasted. It is
 unrolled by the least common multiple of slots and stages (a round), so that slots and registers are constants. This
-form needs constant bounds (the first iterations may then be peeled, too, see `_Depth.early`), or bounds that are
+form needs constant bounds (the first iterations may then be peeled, too, see `_Distances.early`), or bounds that are
 multiples of a round with `begin < end` known to hold (the last loads are then wasted if their distance exceeds a
 round).
 
@@ -39,7 +39,6 @@ from convgen.ir.record import evolve, frozen
 from convgen.ir.sizes import Extent
 from convgen.ir.stmt import (
     Barrier,
-    Block,
     Copy,
     DirectCopy,
     For,
@@ -51,8 +50,10 @@ from convgen.ir.stmt import (
     Site,
     Stmt,
     StoreShared,
+    TileCopy,
     Trim,
     block,
+    stmts_of,
 )
 from convgen.ir.types import Type, vector
 from convgen.passes.clone import Cloner
@@ -81,8 +82,10 @@ def buffer_shared(kernel: Kernel) -> Kernel:
         parts = _parts(loop)
         if parts is None:
             return loop
-        depth = _Depth(parts.copies[0].tile.slots, tuple(map(_in_flight, parts.copies)), gcd(*map(_run, parts.copies)))
-        trips = _trips(loop, depth, known.get(loop, frozenset()))
+        distances = _Distances(
+            parts.copies[0].tile.slots, tuple(map(_in_flight, parts.copies)), gcd(*map(_run, parts.copies))
+        )
+        trips = _trips(loop, distances, known.get(loop, frozenset()))
         return _Pipeline(loop, parts, trips, cloner).build()
 
     def unpipelined(copy: Copy) -> Stmt:
@@ -96,7 +99,7 @@ def buffer_shared(kernel: Kernel) -> Kernel:
 
 def _parts(loop: For) -> _Body | None:
     """Return the parts of a loop that begins with a barrier and copies; None for other loops."""
-    stmts = loop.body.stmts if isinstance(loop.body, Block) else (loop.body,)
+    stmts = stmts_of(loop.body)
     copies = tuple(s for s in stmts if isinstance(s, (Copy, DirectCopy)))
     if not copies or not isinstance(stmts[0], Barrier):
         return None
@@ -108,12 +111,12 @@ def _parts(loop: For) -> _Body | None:
     return _Body(release, copies, publish, rest)
 
 
-def _in_flight(copy: Copy | DirectCopy) -> int:
+def _in_flight(copy: TileCopy) -> int:
     """Return how many blocks of a copy are in flight in registers."""
     return copy.stages if isinstance(copy, Copy) else 0
 
 
-def _run(copy: Copy | DirectCopy) -> int:
+def _run(copy: TileCopy) -> int:
     """Return the blocks of K in a run of the view's innermost dim; 0 if its axis has no other dim.
 
     Blocks of one run have equal positions along the other dims.
@@ -158,7 +161,7 @@ def _power(round: Any) -> Any:
 
 
 @frozen
-class _Depth:
+class _Distances:
     """The distances, in iterations, at which the stages of copies precede the multiplication of their block."""
 
     slots: int
@@ -193,17 +196,17 @@ class _Depth:
         """Return the whole rounds of `count` iterations in which every stage has work."""
         return max(0, count - self.loads) // self.round
 
-    def within(self, count: int) -> _Depth:
+    def within(self, count: int) -> _Distances:
         """Return distances no greater than `count` iterations allow."""
         slots = min(self.slots, count)
-        return _Depth(slots, tuple(min(blocks, count - slots + 1) for blocks in self.in_flight), self.run)
+        return _Distances(slots, tuple(min(blocks, count - slots + 1) for blocks in self.in_flight), self.run)
 
 
 @frozen
 class _Trips:
     """The iterations of a pipelined loop: peeled ones, rounds of the main loop, then peeled or single-trip ones."""
 
-    depth: _Depth
+    distances: _Distances
     first: tuple[Expr, ...]  #: indices; blocks loaded before the main loop
     counter: tuple[Expr, Expr] | None  #: bounds of the main loop's counter, if there is one
     begin: Extent  #: index of the first iteration of the main loop's round 0
@@ -213,40 +216,41 @@ class _Trips:
     remainder: tuple[tuple[Expr, Expr], ...] = ()
 
 
-def _trips(loop: For, depth: _Depth, known: Container[Expr]) -> _Trips:
+def _trips(loop: For, distances: _Distances, known: Container[Expr]) -> _Trips:
     if isinstance(loop.begin, Const) and isinstance(loop.end, Const):
-        return _constant_trips(loop.begin.bits, loop.end.bits, depth)
-    begin, end = (_rounds(bound, depth.round) for bound in (loop.begin, loop.end))
-    first = tuple(loop.begin + i for i in range(depth.loads))
+        return _constant_trips(loop.begin.bits, loop.end.bits, distances)
+    begin, end = (_rounds(bound, distances.round) for bound in (loop.begin, loop.end))
+    first = tuple(loop.begin + i for i in range(distances.loads))
     if begin is None or end is None or Lt(begin, end) not in known:
-        return _any_trips(loop, depth, first)
-    rest = tuple((loop.end + (i - depth.round), i % depth.slots) for i in range(depth.round))
-    return _Trips(depth, first, (begin, end - 1), 0, (), rest)
+        return _any_trips(loop, distances, first)
+    rest = tuple((loop.end + (i - distances.round), i % distances.slots) for i in range(distances.round))
+    return _Trips(distances, first, (begin, end - 1), 0, (), rest)
 
 
-def _any_trips(loop: For, depth: _Depth, first: tuple[Expr, ...]) -> _Trips:
+def _any_trips(loop: For, distances: _Distances, first: tuple[Expr, ...]) -> _Trips:
     """Return the trips of a loop with an arbitrary trip count, perhaps 0."""
     count = maximum(loop.end - loop.begin, 0)
-    rounds = count // depth.round
-    remaining = count - rounds * depth.round
+    rounds = count // distances.round
+    remaining = count - rounds * distances.round
     remainder = tuple(
-        ((loop.begin + i) + rounds * depth.round, minimum(maximum(remaining - i, 0), 1)) for i in range(depth.round - 1)
+        ((loop.begin + i) + rounds * distances.round, minimum(maximum(remaining - i, 0), 1))
+        for i in range(distances.round - 1)
     )
-    return _Trips(depth, first, (const(0), rounds), loop.begin, (), (), remainder)
+    return _Trips(distances, first, (const(0), rounds), loop.begin, (), (), remainder)
 
 
-def _constant_trips(begin: int, end: int, depth: _Depth) -> _Trips:
+def _constant_trips(begin: int, end: int, distances: _Distances) -> _Trips:
     """Return the trips of a loop with constant bounds: unrolled if short, else a main loop and peeled iterations."""
     count = end - begin
-    depth = depth.within(count)
-    loops = is_loop(count, depth.loads, depth.round)
-    early = depth.early(count) if loops else 0
-    rounds = depth.rounds(count - early)
-    done = early + rounds * depth.round if loops else 0
-    first = tuple(const(begin + i) for i in range(depth.loads))
-    peeled = tuple((const(begin + i), i % depth.slots) for i in range(count))
+    distances = distances.within(count)
+    loops = is_loop(count, distances.loads, distances.round)
+    early = distances.early(count) if loops else 0
+    rounds = distances.rounds(count - early)
+    done = early + rounds * distances.round if loops else 0
+    first = tuple(const(begin + i) for i in range(distances.loads))
+    peeled = tuple((const(begin + i), i % distances.slots) for i in range(count))
     counter = (const(0), const(rounds)) if loops else None
-    return _Trips(depth, first, counter, begin + early, peeled[:early], peeled[done:])
+    return _Trips(distances, first, counter, begin + early, peeled[:early], peeled[done:])
 
 
 def _rounds(bound: Expr, each: int) -> Expr | None:
@@ -318,14 +322,14 @@ class _Pipeline:
 
     def __init__(self, loop: For, parts: _Body, trips: _Trips, cloner: Cloner) -> None:
         self.loop, self.parts, self.trips, self.cloner = loop, parts, trips, cloner
-        self.depth, self.slots = trips.depth, trips.depth.slots
+        self.distances, self.slots = trips.distances, trips.distances.slots
 
     def build(self) -> Stmt:
         """Build prologue, peeled iterations, main loop and remaining iterations."""
         out, in_flight = self._prologue()
         state = self.loop.inits
         for index, slot in self.trips.early:
-            stmts, state, in_flight = self._iteration(index, slot, state, in_flight, self.depth.loads)
+            stmts, state, in_flight = self._iteration(index, slot, state, in_flight, self.distances.loads)
             out += stmts
         if self.trips.counter:
             main, state, in_flight = self._main_loop(*self.trips.counter, state, in_flight)
@@ -345,19 +349,19 @@ class _Pipeline:
         """Build the fetches before the first iteration."""
         out: list[Stmt] = []
         in_flight: _InFlight = ((),) * len(self.parts.copies)
-        for before in reversed(range(1, self.depth.loads + 1)):
+        for before in reversed(range(1, self.distances.loads + 1)):
 
             def at(distance: int, before: int = before) -> Expr | None:
                 return self.trips.first[distance - before] if distance >= before else None
 
-            stmts, in_flight = self._fetch((self.depth.stores - before) % self.slots, in_flight, at)
+            stmts, in_flight = self._fetch((self.distances.stores - before) % self.slots, in_flight, at)
             out += stmts
         return out, in_flight
 
     def _main_loop(
         self, begin: Expr, end: Expr, state: tuple[Expr, ...], in_flight: _InFlight
     ) -> tuple[For, tuple[Expr, ...], _InFlight]:
-        counter, each = var(self.loop.var.name), self.depth.round
+        counter, each = var(self.loop.var.name), self.distances.round
         scaled = counter * each if each > 1 else counter
         slots = ((len(self.trips.early) + j) % self.slots for j in range(each))
         rounds = tuple((scaled + (self.trips.begin + j), slot) for j, slot in enumerate(slots))
@@ -382,7 +386,7 @@ class _Pipeline:
         regs = self._by_copy(carried[split:])
         body: list[Stmt] = []
         for index, slot in iterations:
-            stmts, now, regs = self._iteration(index, slot, now, regs, self.depth.loads)
+            stmts, now, regs = self._iteration(index, slot, now, regs, self.distances.loads)
             body += stmts
         loop = evolve(
             self.loop,
@@ -405,10 +409,10 @@ class _Pipeline:
         def at(distance: int) -> Expr | None:
             return index + distance if distance <= after else None
 
-        fetch, kept = self._fetch((slot + self.depth.stores) % self.slots, in_flight, at)
+        fetch, kept = self._fetch((slot + self.distances.stores) % self.slots, in_flight, at)
         reads, rest, state = self._compute(index, slot, state)
         publish = Barrier(self.cloner.site(self.parts.publish.site))
-        if self.depth.stores:
+        if self.distances.stores:
             return [publish, *reads, *fetch, *rest], state, kept
         release = Barrier(self.cloner.site(self.parts.release.site))
         return [release, *fetch, publish, *reads, *rest], state, kept
@@ -422,8 +426,8 @@ class _Pipeline:
         stores: list[Stmt] = []
         loads: list[Stmt] = []
         kept: list[tuple[Expr, ...]] = []
-        for copy, count, values in zip(self.parts.copies, self.depth.in_flight, in_flight):
-            queue, due = values, at(self.depth.stores)
+        for copy, count, values in zip(self.parts.copies, self.distances.in_flight, in_flight):
+            queue, due = values, at(self.distances.stores)
             if isinstance(copy, DirectCopy):
                 stores += [self._direct(copy, slot, due)] if due is not None else []
                 kept.append(())
@@ -432,7 +436,7 @@ class _Pipeline:
                 site = self.cloner.site(copy.site, "store")
                 stores += _stored(copy, const(slot), self._coords(copy, due), queue[0], site)
                 queue = queue[1:]
-            index = at(self.depth.stores + count)
+            index = at(self.distances.stores + count)
             if index is not None:
                 loaded, site = _block_var(copy), self.cloner.site(copy.site, "load")
                 loads.append(_loaded(copy, self._coords(copy, index), loaded, site))
@@ -441,15 +445,15 @@ class _Pipeline:
         return [*stores, *loads], tuple(kept)
 
     def _block_vars(self) -> tuple[Var, ...]:
-        copies = ((c, blocks) for c, blocks in zip(self.parts.copies, self.depth.in_flight) if isinstance(c, Copy))
+        copies = ((c, blocks) for c, blocks in zip(self.parts.copies, self.distances.in_flight) if isinstance(c, Copy))
         return tuple(_block_var(c) for c, blocks in copies for _ in range(blocks))
 
     def _by_copy(self, flat: Sequence[Expr]) -> _InFlight:
         """Return a flat list of blocks in flight by copy."""
         rest = iter(flat)
-        return tuple(tuple(islice(rest, blocks)) for blocks in self.depth.in_flight)
+        return tuple(tuple(islice(rest, blocks)) for blocks in self.distances.in_flight)
 
-    def _coords(self, copy: Copy | DirectCopy, index: Expr) -> tuple[Expr, ...]:
+    def _coords(self, copy: TileCopy, index: Expr) -> tuple[Expr, ...]:
         """Return the coordinates of the tile that iteration `index` multiplies."""
         return tuple(substitute(x, {self.loop.var: index}) for x in copy.coords)
 

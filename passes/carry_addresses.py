@@ -15,7 +15,7 @@ from convgen.ir.record import evolve
 from convgen.ir.simplify.bounds import Bounds
 from convgen.ir.simplify.simplify import simplify
 from convgen.ir.simplify.variable_ranges import var_ranges
-from convgen.ir.stmt import FlatDirectLoad, FlatLoad, FlatStore, For
+from convgen.ir.stmt import FlatMessage, For
 from convgen.ir.types import s32, u32, u64
 from convgen.passes.counting import Counting, carrying
 
@@ -31,7 +31,7 @@ def carry_addresses(kernel: Kernel, facts: TargetFacts) -> Kernel:
 def _carried(loop: For, bounds: Bounds) -> For:
     """Return the loop with its growing addresses carried."""
     inside = Counting(loop, bounds)
-    flat = [s for s in statements(loop.body) if isinstance(s, FlatLoad | FlatStore | FlatDirectLoad)]
+    flat = [s for s in statements(loop.body) if isinstance(s, FlatMessage)]
     starts = {_start(s.address): s.buffer.name for s in reversed(flat)}
     growing = {e: growth for e in starts if (growth := _growth(e, inside) or 0) > 0}
     if not growing:

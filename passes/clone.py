@@ -12,7 +12,7 @@ from convgen.ir.mutate import rewrite, statements, substitute
 from convgen.ir.node import CLASSES
 from convgen.ir.program import Kernel
 from convgen.ir.record import evolve
-from convgen.ir.stmt import Site, Stmt
+from convgen.ir.stmt import For, Site, Stmt
 
 
 def sites(root: Stmt) -> Iterator[Site]:
@@ -24,6 +24,11 @@ def bound_vars(root: Stmt) -> Iterator[Var]:
     """Yield the variables that statements under `root` bind."""
     for s in statements(root):
         yield from s.of_kind("Var")
+
+
+def changing_vars(loop: For) -> frozenset[Var]:
+    """Return the variables that may change from one iteration to the next: all that the loop and its body bind."""
+    return frozenset((*loop.binds_within, *bound_vars(loop.body)))
 
 
 class Cloner:

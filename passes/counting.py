@@ -9,8 +9,8 @@ from convgen.ir.mutate import free_vars
 from convgen.ir.record import evolve, frozen
 from convgen.ir.simplify.bounds import Bounds
 from convgen.ir.stmt import Block, ExitIf, For, If, Stmt, block
-from convgen.passes.clone import bound_vars
-from convgen.passes.messages.linear import ZERO, plus
+from convgen.passes.clone import changing_vars
+from convgen.passes.messages.linear import ZERO, add_exprs
 
 
 @frozen
@@ -27,7 +27,7 @@ class Counting:
 
     def __init__(self, loop: For, bounds: Bounds) -> None:
         self.counter, self.bounds = loop.var, bounds
-        self.changing = frozenset((*loop.binds_within, *bound_vars(loop.body)))
+        self.changing = changing_vars(loop)
 
     def is_invariant(self, e: Expr) -> bool:
         """Return whether a value is loop-invariant."""
@@ -41,7 +41,7 @@ class Counting:
             case Var() if e is self.counter:
                 return Affine(1, ZERO, 0)
             case Add(x, y) if (left := self.affine(x)) and (right := self.affine(y)):
-                return Affine(left.a + right.a, plus(left.invariant, right.invariant), left.b + right.b)
+                return Affine(left.a + right.a, add_exprs(left.invariant, right.invariant), left.b + right.b)
             case Sub(x, Const(_, less)) if left := self.affine(x):
                 return Affine(left.a, left.invariant, left.b - less)
             case Mul(x, Const(_, factor)) if scaled := self.affine(x):

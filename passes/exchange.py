@@ -151,21 +151,21 @@ class _Lowering:
             self.through_memory(whole(self.layout), whole(to), crosses=crosses)
         self.layout = to
 
-    def from_lanes(self, found: Sources) -> Expr:
+    def from_lanes(self, places: Sources) -> Expr:
         """Fetch elements that share a source lane together, in whole words."""
         per_word = max(1, DWORD // self.elem.bytes)
         parts: list[Expr] = []
         place: dict[int, int] = {}
-        by_lane = sorted(range(len(found.lanes)), key=lambda r: found.lanes[r])
-        for lanes, group in groupby(by_lane, key=lambda r: found.lanes[r]):
+        by_lane = sorted(range(len(places.lanes)), key=lambda r: places.lanes[r])
+        for lanes, group in groupby(by_lane, key=lambda r: places.lanes[r]):
             wanted = list(group)
-            words = sorted({found.registers[r] // per_word for r in wanted})
+            words = sorted({places.registers[r] // per_word for r in wanted})
             taken = [n for w in words for n in range(w * per_word, (w + 1) * per_word) if n < self.layout.registers]
             start = sum(p.type.lanes for p in parts)
-            place.update((r, start + taken.index(found.registers[r])) for r in wanted)
+            place.update((r, start + taken.index(places.registers[r])) for r in wanted)
             part = self.let(picked(self.value, taken))
             stays = lanes == tuple(range(len(lanes)))
-            parts.append(part if stays else self.let(FromLane(part, simplify(found.lane(wanted[0])))))
+            parts.append(part if stays else self.let(FromLane(part, simplify(places.lane(wanted[0])))))
         joined = self.let(Pack(vector(self.elem, sum(p.type.lanes for p in parts)), tuple(parts)))
         return self.let(picked(joined, [place[r] for r in range(len(place))]))
 

@@ -16,17 +16,17 @@ def expand_conversions(kernel: Kernel, facts: TargetFacts) -> Kernel:
     """Expand conversions of narrow types that the target lacks and `ir/narrow.py` implements."""
 
     def expand(e: Cast | Saturate) -> Expr:
-        return _expanded_or_same(e, facts)
+        return _expanded(e, facts)
 
     return evolve(kernel, body=mutate(kernel.body, {Cast: expand, Saturate: expand}))
 
 
-def _expanded(e: Cast | Saturate, facts: TargetFacts) -> Expr | None:
+def _expansion(e: Cast | Saturate, facts: TargetFacts) -> Expr | None:
     """Return the conversion's expansion; None if it stays."""
     if e.type.elem.is_bool or e.a.type.elem.is_bool:
         return None
     if not isinstance(e.type, VectorType):
-        inner = _expanded(type(e)(vector(e.type, 1), Pack(vector(e.a.type, 1), (e.a,))), facts)
+        inner = _expansion(type(e)(vector(e.type, 1), Pack(vector(e.a.type, 1), (e.a,))), facts)
         return None if inner is None else Pack(e.type, (inner,))
     of, to, count = e.a.type.elem, e.type.elem, e.type.lanes
     if _lacks(of, facts):
@@ -34,7 +34,7 @@ def _expanded(e: Cast | Saturate, facts: TargetFacts) -> Expr | None:
         if between is None:
             return None
         wide = widened(e.a, between)
-        return wide if between is to else _expanded_or_same(type(e)(e.type, wide), facts)
+        return wide if between is to else _expanded(type(e)(e.type, wide), facts)
     if _lacks(to, facts) and narrows(f32, to):
         return narrowed(e.a.to(vector(f32, count)), to, saturate=isinstance(e, Saturate))
     return None
@@ -54,9 +54,10 @@ def _intermediate_types(e: Cast | Saturate) -> tuple[Type, ...]:
     return to, *wide
 
 
-def _expanded_or_same(e: Cast | Saturate, facts: TargetFacts) -> Expr:
-    expanded = _expanded(e, facts)
-    return e if expanded is None else expanded
+def _expanded(e: Cast | Saturate, facts: TargetFacts) -> Expr:
+    """Return the conversion's expansion, or the conversion if it stays."""
+    expansion = _expansion(e, facts)
+    return e if expansion is None else expansion
 
 
 def _lacks(t: Type, facts: TargetFacts) -> bool:

@@ -53,7 +53,7 @@ class _Carried:
     is_needed: bool = False  #: whether computing the masks needed this variable
 
     @property
-    def holds(self) -> bool:
+    def is_always_true(self) -> bool:
         """Return whether the mask is always true, so that no variable is needed."""
         return self.masks == (TRUE, TRUE) and not self.is_needed
 
@@ -88,7 +88,7 @@ class _Masks:
         if value in self.loads:
             return self.loads[value].mask
         carried = self._carried(value if value in self.loops else self.results[value])
-        if carried.holds:
+        if carried.is_always_true:
             return TRUE
         return carried.within if value in self.loops else carried.behind
 
@@ -106,10 +106,10 @@ class _Masks:
             known.is_needed = True
         return known
 
-    def further(self, loop: st.For) -> list[_Carried]:
+    def masks_to_carry(self, loop: st.For) -> list[_Carried]:
         """Return the masks that a loop must carry."""
         found = dict.fromkeys(self._carried(v) for v in loop.carried if v in self.known)
-        return [each for each in found if not each.holds]
+        return [each for each in found if not each.is_always_true]
 
 
 class _Filler(Mutator):
@@ -127,7 +127,7 @@ class _Filler(Mutator):
 
     def For(self, s: st.For) -> st.Stmt:
         new = self.descend(s)
-        for carried in self.masks.further(s):
+        for carried in self.masks.masks_to_carry(s):
             assert carried.masks is not None
             first, following = carried.masks
             new = evolve(

@@ -28,7 +28,7 @@ from convgen.ir.mutate import free_vars, postorder, rewrite, statements
 from convgen.ir.program import Kernel
 from convgen.ir.record import evolve, frozen
 from convgen.ir.types import u32, vector
-from convgen.passes.clone import Cloner, bound_vars
+from convgen.passes.clone import Cloner, changing_vars
 from convgen.passes.unused import drop_unused
 
 _BITS = 8 * DWORD
@@ -69,8 +69,8 @@ class _Hoister:
 
     def hoisted(self, loop: st.For) -> st.Stmt:
         """Return the loop behind the writes hoisted from it."""
-        body = loop.body.stmts if isinstance(loop.body, st.Block) else (loop.body,)
-        varying = frozenset((loop.var, *loop.carried, *bound_vars(loop.body)))
+        body = st.stmts_of(loop.body)
+        varying = changing_vars(loop)
         before: list[st.Stmt] = []
         new: list[st.Stmt] = []
         for n, s in enumerate(body):
@@ -205,7 +205,7 @@ def _tile(memory: Iterable[object]) -> Shared | None:
     return next((m for m in memory if isinstance(m, Shared)), None)
 
 
-_ADDRESSED = (st.SharedRead, st.SharedWrite, st.DirectLoad, st.FlatDirectLoad)
+_ADDRESSED = (st.SharedRead, st.SharedWrite, st.DirectMessage)
 
 
 class _Touched(dict[st.Stmt, Mask | None]):
@@ -230,9 +230,9 @@ class _Touched(dict[st.Stmt, Mask | None]):
             self[s] = self._bytes_of(s) if isinstance(s, _ADDRESSED) else None
         return self[s]
 
-    def _bytes_of(self, s: st.SharedRead | st.SharedWrite | st.DirectLoad | st.FlatDirectLoad) -> Mask | None:
+    def _bytes_of(self, s: st.SharedRead | st.SharedWrite | st.DirectMessage) -> Mask | None:
         try:
-            if not self._is_known(s.address if isinstance(s, (st.SharedRead, st.SharedWrite)) else s.place):
+            if not self._is_known(s.place if isinstance(s, st.DirectMessage) else s.address):
                 return None
             at = shared_bytes(self.ev, s)
         except InterpError:  # in lanes that the kernel may mask off

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from functools import cached_property, partial
-from typing import TypeVar
+from typing import Any
 
 from convgen.ir import stmt as st
 from convgen.ir.error import Unsupported
@@ -22,13 +22,14 @@ from convgen.ir.simplify.extents import divisor
 from convgen.ir.simplify.variable_ranges import var_ranges
 from convgen.ir.types import AnyType, Type, bool_, u8, u16, u32, u64, vector
 from convgen.passes.clone import Cloner
-from convgen.passes.messages.linear import ZERO, plus
+from convgen.passes.messages.linear import ZERO, add_exprs
 
 _WORD = 4  #: bytes; the granule of a surface's bounds check (docs/ir.md, "Global memory")
 _ELEMENTS: dict[int, Type] = {1: u8, 2: u16, 4: u32}  #: bytes -> element type of a message's part
 _LEAST, _MOST = -(1 << 31), (1 << 31) - 1  #: range of an offset
 
-OnSurface = TypeVar("OnSurface", st.GlobalLoad, st.GlobalStore)
+Loading = st.GlobalLoad | st.FlatLoad | st.SharedRead
+Storing = st.GlobalStore | st.FlatStore | st.SharedWrite
 
 #: Builds the message for bytes [first, first + size): it loads the variable, or stores the value.
 Part = Callable[[int, int, Expr], st.Stmt]
@@ -71,23 +72,19 @@ class _Legalizer(Mutator):
     def GlobalLoad(self, s: st.GlobalLoad) -> st.Stmt:
         """Cut a load to legal widths, as masked flat loads on targets without surfaces."""
         if self.facts.flat:
-            window = _Window(s, self)
+            window = _FlatWindow(s, self)
 
             def masked(first: int, size: int, v: Expr) -> st.Stmt:
                 return st.FlatLoad(_variable(v), s.buffer, *window.at(first, size), self.cloner.site(s.site))
 
             return self._load(s, window.widths(s.var.type.bits // 8), masked)
-
-        def part(first: int, size: int, v: Expr) -> st.Stmt:
-            return evolve(self._further(s, first), var=_variable(v))
-
-        return self._load(s, self.facts.global_widths, part)
+        return self._load(s, self.facts.global_widths)
 
     def DirectLoad(self, s: st.DirectLoad) -> st.Stmt:
         """Turn a direct load from a surface into one from masked addresses on targets without surfaces."""
         if not self.facts.flat:
             return s
-        window = _Window(s, self)
+        window = _FlatWindow(s, self)
         if s.width not in window.widths(s.width):
             given = f"given a direct load of {s.width} bytes a lane from a surface that may end inside them"
             raise Unsupported(f"{given}, wanted one whose surface ends between loads, as {self.facts.name} masks lanes")
@@ -103,52 +100,41 @@ class _Legalizer(Mutator):
 
     def _global_store(self, s: st.GlobalStore, widths: Sequence[int], flat: Callable[..., st.FlatStore]) -> st.Stmt:
         if self.facts.flat:
-            window = _Window(s, self)
+            window = _FlatWindow(s, self)
 
             def masked(first: int, size: int, value: Expr) -> st.Stmt:
                 return flat(s.buffer, *window.at(first, size), value, self.cloner.site(s.site))
 
             return self._store(s, [w for w in widths if w in window.widths(s.value.type.bits // 8)] or widths, masked)
-
-        def part(first: int, size: int, value: Expr) -> st.Stmt:
-            return evolve(self._further(s, first), value=value)
-
-        return self._store(s, widths, part)
-
-    def _further(self, s: OnSurface, first: int) -> OnSurface:
-        """Return the message for the bytes from `first` on."""
-        imm, site = s.imm + first, self.cloner.site(s.site)
-        if imm <= self.facts.global_imm_max:
-            return evolve(s, imm=imm, site=site)
-        return evolve(s, varying=plus(s.varying, const(imm)), imm=0, site=site)
+        return self._store(s, widths)
 
     def FlatLoad(self, s: st.FlatLoad) -> st.Stmt:
-        def part(first: int, size: int, v: Expr) -> st.Stmt:
-            return evolve(s, var=_variable(v), address=s.address + const(first, u64), site=self.cloner.site(s.site))
-
-        return self._load(s, self.facts.global_widths, part)
+        return self._load(s, self.facts.global_widths)
 
     def FlatStore(self, s: st.FlatStore) -> st.Stmt:
-        def part(first: int, size: int, value: Expr) -> st.Stmt:
-            return evolve(s, address=s.address + const(first, u64), value=value, site=self.cloner.site(s.site))
-
-        return self._store(s, self.facts.global_widths, part)
+        return self._store(s, self.facts.global_widths)
 
     def SharedRead(self, s: st.SharedRead) -> st.Stmt:
-        def part(first: int, size: int, v: Expr) -> st.Stmt:
-            return evolve(s, var=_variable(v), imm=s.imm + first, site=self.cloner.site(s.site))
-
-        return self._load(s, self.facts.shared_widths, part)
+        return self._load(s, self.facts.shared_widths)
 
     def SharedWrite(self, s: st.SharedWrite) -> st.Stmt:
-        def part(first: int, size: int, value: Expr) -> st.Stmt:
-            return evolve(s, imm=s.imm + first, value=value, site=self.cloner.site(s.site))
-
-        return self._store(s, self.facts.shared_widths, part)
+        return self._store(s, self.facts.shared_widths)
 
     # ------------------------------------------------------------ parts
 
-    def _load(self, s: st.GlobalLoad | st.FlatLoad | st.SharedRead, widths: Sequence[int], part: Part) -> st.Stmt:
+    def _further(self, s: Loading | Storing, first: int) -> dict[str, Any]:
+        """Return the fields of the message for the bytes from `first` on that differ from those of `s`."""
+        site = self.cloner.site(s.site)
+        if isinstance(s, (st.FlatLoad, st.FlatStore)):
+            return {"address": s.address + const(first, u64), "site": site}
+        imm = s.imm + first
+        if isinstance(s, (st.SharedRead, st.SharedWrite)) or imm <= self.facts.global_imm_max:
+            return {"imm": imm, "site": site}
+        return {"varying": add_exprs(s.varying, const(imm)), "imm": 0, "site": site}
+
+    def _load(self, s: Loading, widths: Sequence[int], part: Part | None = None) -> st.Stmt:
+        """Cut a load to the widths; `part` builds its parts, by default messages of its own class."""
+        part = part or (lambda first, _, v: evolve(s, var=_variable(v), **self._further(s, first)))
         pieces = _pieces(s.var.type, widths)
         if len(pieces) == 1:
             return s if self._is_legal(s) else part(*pieces[0], s.var)
@@ -156,7 +142,9 @@ class _Legalizer(Mutator):
         loads = (part(*piece, v) for piece, v in zip(pieces, parts))
         return st.block(*loads, st.Let(s.var, Pack(s.var.type, tuple(parts))))
 
-    def _store(self, s: st.GlobalStore | st.FlatStore | st.SharedWrite, widths: Sequence[int], part: Part) -> st.Stmt:
+    def _store(self, s: Storing, widths: Sequence[int], part: Part | None = None) -> st.Stmt:
+        """Cut a store to the widths; `part` builds its parts, by default messages of its own class."""
+        part = part or (lambda first, _, value: evolve(s, value=value, **self._further(s, first)))
         pieces = _pieces(s.value.type, widths)
         if len(pieces) == 1:
             return s if self._is_legal(s) else part(*pieces[0], s.value)
@@ -169,12 +157,12 @@ class _Legalizer(Mutator):
         return not (self.facts.flat and isinstance(s, (st.GlobalLoad, st.GlobalStore)))
 
 
-class _Window:
+class _FlatWindow:
     """A message to a surface as flat addresses: its byte addresses, and the lanes in which they exist."""
 
-    def __init__(self, s: st.GlobalLoad | st.GlobalStore | st.DirectLoad, pass_: _Legalizer) -> None:
+    def __init__(self, s: st.GlobalLoad | st.GlobalStore | st.DirectLoad, legalizer: _Legalizer) -> None:
         self.imm = 0 if isinstance(s, st.DirectLoad) else s.imm  # of a direct load it counts in shared memory
-        self.s, self.facts, self.values, self.bounds = s, pass_.facts, pass_.values, pass_.bounds
+        self.s, self.facts, self.values, self.bounds = s, legalizer.facts, legalizer.values, legalizer.bounds
         found = self.values.get(s.surface) if isinstance(s.surface, Var) else s.surface
         assert isinstance(found, Surface)
         self.surface = found
@@ -201,7 +189,9 @@ class _Window:
                 f"given offsets into {self.surface.buffer.name} from {low} to {high}, wanted 32-bit offsets, "
                 f"as {self.facts.name} checks the surface's bounds by comparing them: {self.s}"
             )
-        offset = plus(plus(self.s.varying, self.s.uniform), const(self.imm + first) if self.imm + first else ZERO)
+        offset = add_exprs(
+            add_exprs(self.s.varying, self.s.uniform), const(self.imm + first) if self.imm + first else ZERO
+        )
         base: Expr = AddressOf(self.surface.buffer)
         shift = self.surface.shift
         if not (isinstance(shift, Const) and shift.bits == 0):

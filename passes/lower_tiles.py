@@ -32,13 +32,13 @@ from convgen.ir.expr import (
 from convgen.ir.facts import TargetFacts
 from convgen.ir.floats import Approximate, Fma
 from convgen.ir.layout.fragment import Fragment
-from convgen.ir.layout.memory import Global
+from convgen.ir.layout.memory import Global, Shared
 from convgen.ir.mutate import Mutator, postorder
 from convgen.ir.program import Kernel
 from convgen.ir.record import evolve
 from convgen.ir.simplify.bounds import Bounds
 from convgen.ir.simplify.variable_ranges import var_ranges
-from convgen.ir.types import VectorType, s32, u8, vector
+from convgen.ir.types import AnyType, VectorType, s32, u8, vector
 from convgen.passes.buffer_shared import reordered
 from convgen.passes.clone import Cloner
 from convgen.passes.messages.access import LoopInvariants, TileAccess
@@ -115,9 +115,8 @@ class _Lowering(Mutator):
         tile, k = s.tile, self.kernel
         if s.width not in self.facts.direct_widths:
             raise Unsupported(f"given a direct copy of {s.width} bytes a lane, wanted one that {self.facts.name} has")
-        layout = places_of(tile.digits, tile.elem, s.width, k.width, k.subgroups).over(len(s.coords))
-        known = self.facts, self.bounds, self.invariants, self.values
-        access = TileAccess(linearize(s.view), s.coords, layout, k.subgroup, *known, tile)
+        layout = places_of(tile.digits, tile.elem, s.width, k.width, k.subgroups)
+        access = self._access(s.coords, linearize(s.view), layout, tile)
         address = k.subgroup * (k.width * s.width)
         slot = s.slot.bits if isinstance(s.slot, Const) else 0
         if not isinstance(s.slot, Const):
@@ -142,35 +141,34 @@ class _Lowering(Mutator):
     def _global(self, s: Any, widest: int | None = None) -> Iterator[GlobalMessage]:
         """Yield the messages of an access to a view that are not rectangles."""
         view = linearize(s.view)
-        return global_messages(self._access(s, view if isinstance(s, st.LoadRuns) else view.whole), widest)
+        view = view if isinstance(s, st.LoadRuns) else view.whole
+        return global_messages(self._access(s.coords, view, s.layout), widest)
 
-    def _access(self, s: Any, view: LinearView) -> TileAccess:
+    def _access(
+        self, coords: tuple[Expr, ...], view: LinearView, layout: Fragment, places: Shared | None = None
+    ) -> TileAccess:
         known = self.facts, self.bounds, self.invariants, self.values
-        return TileAccess(view, s.coords, s.layout.over(len(s.coords)), self.kernel.subgroup, *known)
+        return TileAccess(view, coords, layout.over(len(coords)), self.kernel.subgroup, *known, places)
 
     def LoadView(self, s: st.LoadView) -> st.Stmt:
-        out: list[st.Stmt] = []
-        parts: list[Expr] = []
         loaded = self._paired(s)
-        for m in self._loading(loaded):
-            part = var(f"{s.var.name}_{m.start}", vector(loaded.view.memory.elem, m.count))
-            out.append(self._load(part, m, self.cloner.site(s.site)))
-            parts.append(part)
-        return st.block(*out, st.Let(s.var, Pack(s.var.type, tuple(parts))))
+        elem = loaded.view.memory.elem
+        return _packed(
+            s.var,
+            (
+                self._load(_part(s.var, m.start, vector(elem, m.count)), m, self.cloner.site(s.site))
+                for m in self._tile_messages(loaded)
+            ),
+        )
 
     LoadRuns = LoadView
 
     def Trim(self, s: st.Trim) -> st.Stmt:
-        out: list[st.Stmt] = []
-        parts: list[Expr] = []
-        for n, run in enumerate(trims(self._access(s, linearize(s.view)), s.value)):
-            part = var(f"{s.var.name}_{n}", run.type)
-            out.append(st.Let(part, run))
-            parts.append(part)
-        return st.block(*out, st.Let(s.var, Pack(s.var.type, tuple(parts))))
+        runs = trims(self._access(s.coords, linearize(s.view), s.layout), s.value)
+        return _packed(s.var, (st.Let(_part(s.var, n, run.type), run) for n, run in enumerate(runs)))
 
     def Prefetch(self, s: st.Prefetch) -> st.Stmt:
-        return st.block(*(self._prefetch(m, self.cloner.site(s.site)) for m in self._loading(self._paired(s))))
+        return st.block(*(self._prefetch(m, self.cloner.site(s.site)) for m in self._tile_messages(self._paired(s))))
 
     def _paired(self, s: _Access) -> _Access:
         """Return the access in pairs if elements have 4 bits, else unchanged."""
@@ -197,14 +195,14 @@ class _Lowering(Mutator):
             raise Unsupported(f"given a prefetch of {m.surface.buffer.name}, wanted a target with prefetch messages")
         return st.FlatPrefetch(m.surface.buffer, m.address, m.mask, site)
 
-    def _loading(self, s: st.LoadView | st.Prefetch) -> Iterable[GlobalMessage | PlaneMessage]:
+    def _tile_messages(self, s: st.LoadView | st.Prefetch) -> Iterable[GlobalMessage | PlaneMessage]:
         """Return the messages that load a tile: rectangles if they cover all of it."""
         return self._rectangles(s, stores=False) or self._global(s)
 
     def _rectangles(self, s: st.LoadView | st.StoreView | st.Prefetch, *, stores: bool) -> list[PlaneMessage]:
-        return plane_messages(self._access(s, linearize(s.view)), stores=stores)
+        return plane_messages(self._access(s.coords, linearize(s.view), s.layout), stores=stores)
 
-    def _load(self, v: Var, m: GlobalMessage | PlaneMessage, site: st.Site) -> st.Stmt:
+    def _load(self, v: Var, m: GlobalMessage | PlaneMessage, site: st.Site) -> st.Load:
         if isinstance(m, PlaneMessage):
             return st.PlaneLoad(v, m.plane, m.shift, m.shape, m.x, m.y, site)
         if self.facts.flat:
@@ -292,12 +290,13 @@ class _Lowering(Mutator):
     # ------------------------------------------------------------ elements by number
 
     def LoadAt(self, s: st.LoadAt) -> st.Stmt:
-        place, parts = self._numbered(s), []
-        out: list[st.Stmt] = [place]
-        for n in range(s.layout.registers):
-            parts.append(part := var(f"{s.var.name}_{n}", vector(s.buffer.elem, 1)))
-            out.append(st.GlobalLoad(part, s.buffer, _all_of(s.buffer), _word(place.var, n), ZERO, 0, self._site(s)))
-        return st.block(*out, st.Let(s.var, Pack(s.var.type, tuple(parts))))
+        place, surface = self._numbered(s), _all_of(s.buffer)
+
+        def load(n: int) -> st.Load:
+            part = _part(s.var, n, vector(s.buffer.elem, 1))
+            return st.GlobalLoad(part, s.buffer, surface, _word(place.var, n), ZERO, 0, self.cloner.site(s.site))
+
+        return st.block(place, _packed(s.var, map(load, range(s.layout.registers))))
 
     def StoreAt(self, s: st.StoreAt) -> st.Stmt:
         place = self._numbered(s)
@@ -305,13 +304,10 @@ class _Lowering(Mutator):
         out: list[st.Stmt] = [place]
         for n in range(s.layout.registers):
             at, value = _word(place.var, n), self._slice(s.value, n, 1)
-            out.append(kind(s.buffer, _all_of(s.buffer), at, ZERO, 0, value, self._site(s)))
+            out.append(kind(s.buffer, _all_of(s.buffer), at, ZERO, 0, value, self.cloner.site(s.site)))
         return st.block(*out)
 
     AtomicAt = StoreAt
-
-    def _site(self, s: st.LoadAt | st.StoreAt) -> st.Site:
-        return self.cloner.site(s.site)
 
     def _numbered(self, s: st.LoadAt | st.StoreAt) -> st.Let:
         """Bind the byte offsets of elements, out of range where the mask does not hold."""
@@ -334,13 +330,11 @@ class _Lowering(Mutator):
         return self.cloner.slot_site(s.site, slot, private=s.tile in self.private)
 
     def LoadShared(self, s: st.LoadShared) -> st.Stmt:
-        out: list[st.Stmt] = []
-        parts: list[Expr] = []
-        for m in self._shared(s):
-            part = var(f"{s.var.name}_{m.start}", vector(s.tile.elem, m.count))
-            out.append(_READS[m.arrangement](part, s.tile, m.address, m.imm, self._slot_site(s)))
-            parts.append(part)
-        return st.block(*out, st.Let(s.var, Pack(s.var.type, tuple(parts))))
+        def read(m: SharedMessage) -> st.Load:
+            part = _part(s.var, m.start, vector(s.tile.elem, m.count))
+            return _READS[m.arrangement](part, s.tile, m.address, m.imm, self._slot_site(s))
+
+        return _packed(s.var, map(read, self._shared(s)))
 
     LoadPart = LoadShared
 
@@ -362,6 +356,16 @@ _READS = {
 }
 
 
+def _part(whole: Var, number: int, type: AnyType) -> Var:
+    return var(f"{whole.name}_{number}", type)
+
+
+def _packed(whole: Var, parts: Iterable[st.Load | st.Let]) -> st.Stmt:
+    """Return statements that bind the parts of a variable, and a let that packs these."""
+    stmts = list(parts)
+    return st.block(*stmts, st.Let(whole, Pack(whole.type, tuple(s.var for s in stmts))))
+
+
 def _in_order(s: st.StoreView, layout: Fragment) -> st.StoreView:
     """Return the store with each lane's elements in the order of another layout."""
     return evolve(s, value=reordered(s.value, s.layout, layout), layout=layout)
@@ -372,5 +376,5 @@ def _all_of(buffer: Global) -> Surface:
 
 
 def _word(e: Expr, n: int) -> Expr:
-    """Element `n` of a vector as an integer of 32 bits."""
+    """Return element `n` of a vector as a 32-bit integer."""
     return Pack(s32, (Slice(e, n, 1),))

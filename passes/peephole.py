@@ -88,16 +88,15 @@ class _Peephole(Mutator):
         constants = [c for c in n.children() if isinstance(c, Const)]
         return not constants or (not of_variables and all(map(self._is_addend, constants)))
 
-    def Add(self, e: x.Add) -> Expr:
+    def Add(self, e: x.Add | x.Or) -> Expr:
         return self._fuse(self.descend(e))
+
+    Or = Add
 
     def Sub(self, e: x.Sub) -> Expr:
         new = self.descend(e)
         fused = self._fuse(self._sum(new))
         return fused if isinstance(fused, Fused) else new
-
-    def Or(self, e: x.Or) -> Expr:
-        return self._fuse(self.descend(e))
 
     def Mul(self, e: x.Mul) -> Expr:
         new = self.descend(e)

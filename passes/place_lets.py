@@ -47,7 +47,7 @@ from convgen.ir.mutate import postorder, statements, substitute
 from convgen.ir.node import Node
 from convgen.ir.program import Kernel
 from convgen.ir.record import evolve
-from convgen.ir.stmt import Barrier, Block, For, If, Let, Load, Stmt, Store, block
+from convgen.ir.stmt import Barrier, Block, For, If, Let, Load, Stmt, Store, block, stmts_of
 from convgen.ir.types import Type, VectorType
 from convgen.ir.uniform import Uniformity, uniformity, with_lets
 from convgen.ir.votes import AllLanes
@@ -197,7 +197,7 @@ class _Placer:
             depth = self.homes[e] = max(map(self._binding_depth, e.children()), default=0)
         return depth
 
-    def _sink(self, e: Expr, place: Place) -> None:
+    def _note_arm(self, e: Expr, place: Place) -> None:
         """Note the branch arm that has all uses of an expression, outside further loops."""
         bound = depth = self._binding_depth(e)
         while depth < len(place) and not place[depth].is_loop:
@@ -213,7 +213,7 @@ class _Placer:
         wanted: dict[Expr, None] = {}
         for e in reversed(order):
             place, depths = noted.places[e], uses.get(e, [])
-            self._sink(e, place)
+            self._note_arm(e, place)
             span = noted.spans[e]
             if (len(depths) > 1 or self._hoists_alone(e, depths)) and self._may_bind(e):
                 wanted[e] = None
@@ -263,7 +263,7 @@ class _Placer:
     def place(self, s: Stmt, depth: int) -> Stmt:
         """Return the block with its lets inserted and their expressions replaced."""
         out: list[Stmt] = []
-        for x in s.stmts if isinstance(s, Block) else (s,):
+        for x in stmts_of(s):
             if _is_vote(x):
                 out += [*self._bind_parts((x.cond,), x, depth), self._voted(x, depth)]
                 continue

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from convgen.ir.expr import Const
 from convgen.ir.layout.memory import Shared
 from convgen.ir.mutate import statements
-from convgen.ir.stmt import Barrier, Block, Copy, DirectCopy, ExitIf, For, If, LoadShared, Stmt, StoreShared
+from convgen.ir.stmt import Barrier, Block, ExitIf, For, If, LoadShared, Stmt, StoreShared, TileCopy
 
 
 class Access(NamedTuple):
@@ -37,7 +37,7 @@ class Accesses(dict[Stmt, frozenset[Access]]):
 
     def _found(self, s: Stmt) -> Iterator[Access]:
         slot = s.site.slot if s.site and s.site.slot >= 0 else None
-        if isinstance(s, (Copy, DirectCopy, LoadShared, StoreShared)):
+        if isinstance(s, (TileCopy, LoadShared, StoreShared)):
             slot = s.slot.bits if isinstance(s.slot, Const) and s.tile.region == s.tile.name else None
         tiles = (m for m in s.memory() if isinstance(m, Shared) and m not in self.private)
         return (Access(tile, slot, tile in s.writes) for tile in tiles)

@@ -48,7 +48,7 @@ from convgen.ir.stmt import For, Let, Stmt, block
 from convgen.ir.types import s32, u32
 from convgen.ir.uniform import uniformity
 from convgen.passes.counting import Counting, carrying
-from convgen.passes.messages.linear import ZERO, plus
+from convgen.passes.messages.linear import ZERO, add_exprs
 
 N = TypeVar("N", int, Expr)
 
@@ -155,9 +155,9 @@ class _Loop(Counting):
     def numerator(self, e: Expr) -> tuple[Expr, int]:
         """Return a nested quotient by constants as (numerator, divisor): x // c + s is (x + c * s) // c."""
         match e:
-            case Div(x, Const(_, divisor)) if divisor > 0:
+            case Div(x, Const(_, by)) if by > 0:
                 inner, weight = self.numerator(x)
-                return inner, weight * divisor
+                return inner, weight * by
             case Add(x, y):
                 for quotient, rest in ((x, y), (y, x)):
                     inner, weight = self.numerator(quotient)
@@ -181,7 +181,7 @@ class _CounterDigits:
         if isinstance(begin, Const) and invariant is ZERO:
             return tuple(map(const, self.of(begin.bits * growth + start)))
         first = const(begin.bits * growth) if isinstance(begin, Const) else begin * growth
-        return self.of(plus(plus(first, invariant), const(start)))
+        return self.of(add_exprs(add_exprs(first, invariant), const(start)))
 
     def of(self, number: N) -> tuple[N, ...]:
         """Return the digits of a number from 0 on."""
@@ -287,7 +287,7 @@ def _difference(a: Expr, b: Expr) -> Expr | None:
         if addend not in rest:
             return None
         rest.remove(addend)
-    return reduce(plus, rest) if rest else None
+    return reduce(add_exprs, rest) if rest else None
 
 
 def _addends(e: Expr) -> Iterator[Expr]:
@@ -385,7 +385,7 @@ class _NumberOfLanes(_Number):
         ahead: Expr = ZERO
         for lane, start in list(enumerate(starts))[1:]:
             ahead = select(eq(Lane(), lane), const(start - starts[0]), ahead)
-        counting = super().counting(loop, digits, growth, plus(invariant, ahead), starts)
+        counting = super().counting(loop, digits, growth, add_exprs(invariant, ahead), starts)
         counting.lanes.update((start - starts[0], const(lane)) for lane, start in enumerate(starts))
         return counting
 

@@ -7,10 +7,11 @@ operand of a matrix instruction stays one part, though several messages load it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 from convgen.ir.expr import Expr, Pack, Slice, Var, var
-from convgen.ir.mma_operands import operands
+from convgen.ir.mma_operands import operand_sizes
 from convgen.ir.mutate import mutate, rewrite, statements
 from convgen.ir.program import Kernel
 from convgen.ir.record import evolve
@@ -31,7 +32,7 @@ def resolve_packs(kernel: Kernel) -> Kernel:
 
 def _by_operands(body: Stmt) -> Stmt:
     """Regroup packs of fragments by the operands of their instructions, if several messages load an operand."""
-    taken = operands(body)
+    taken = operand_sizes(body)
 
     def grouped(s: Let) -> Stmt:
         lanes = taken.get(s.var)
@@ -70,7 +71,7 @@ class _CarryParts:
     """Replaces carried packs by carried parts, outermost loops first."""
 
     def __init__(self, body: Stmt) -> None:
-        taken = operands(body)
+        taken = operand_sizes(body)
         self.packs = {v: pack for v, pack in _packs(body).items() if not _is_operand(pack, taken.get(v))}
 
     def within(self, s: Any) -> Any:
@@ -82,33 +83,25 @@ class _CarryParts:
 
     def _loop(self, s: For) -> Stmt:
         """Carry each pack of a loop as its parts; the body and the code behind pack them again."""
-        leaves_early = any(True for _ in exits_of(s.body))  # exits pass whole values
-        carried: list[Var] = []
-        inits: list[Expr] = []
-        yields: list[Expr] = []
-        results: list[Var] = []
+        leaves_early = any(exits_of(s.body))  # exits pass whole values
+        rows: list[tuple[Sequence[Expr], ...]] = []  # carried, inits, yields and results that replace one of each
         before: list[Stmt] = []
         after: list[Stmt] = []
         for c, init, out, result in zip(s.carried, s.inits, s.yields, s.results):
             first, last = self._parts(init), self._parts(out)
-            if leaves_early or [p.type for p in first] != [p.type for p in last] or len(first) < 1:
-                first, last = (init,), (out,)
-            names = (c,) if first == (init,) else tuple(var(f"{c.name}_{i}", p.type) for i, p in enumerate(first))
-            ends = (result,) if first == (init,) else tuple(var(n.name, n.type) for n in names)
-            if names != (c,):
-                before.append(Let(c, Pack(c.type, names)))
-                pack = Pack(c.type, ends)
-                self.packs[result] = pack
-                after.append(Let(result, pack))
-            carried.extend(names)
-            inits.extend(first)
-            yields.extend(last)
-            results.extend(ends)
+            if leaves_early or not first or [p.type for p in first] != [p.type for p in last]:
+                rows.append(((c,), (init,), (out,), (result,)))
+                continue
+            names = tuple(var(f"{c.name}_{i}", p.type) for i, p in enumerate(first))
+            ends = tuple(var(n.name, n.type) for n in names)
+            rows.append((names, first, last, ends))
+            before.append(Let(c, Pack(c.type, names)))
+            self.packs[result] = pack = Pack(c.type, ends)
+            after.append(Let(result, pack))
+        columns: Any = (tuple(chain.from_iterable(row[n] for row in rows)) for n in range(4))
+        carried, inits, yields, results = columns
         body = block(*before, self.within(s.body))
-        loop = evolve(
-            s, carried=tuple(carried), inits=tuple(inits), body=body, yields=tuple(yields), results=tuple(results)
-        )
-        return block(loop, *after)
+        return block(evolve(s, carried=carried, inits=inits, body=body, yields=yields, results=results), *after)
 
     def _parts(self, e: Expr) -> Sequence[Expr]:
         pack = self.packs.get(e) if isinstance(e, Var) else None

@@ -13,7 +13,7 @@ from convgen.ir.mutate import rewrite, substitute
 from convgen.ir.program import Kernel
 from convgen.ir.record import evolve
 from convgen.ir.simplify.variable_ranges import exits_of
-from convgen.ir.stmt import Barrier, Block, For, LoadPart, LoadShared, Stmt, block
+from convgen.ir.stmt import Barrier, Block, For, LoadPart, LoadShared, Stmt, block, stmts_of
 from convgen.passes.clone import Cloner
 
 
@@ -57,10 +57,9 @@ def _alike(a: list[Stmt], b: list[Stmt]) -> bool:
 
 def _rotate(loop: For, after: list[Stmt], cloner: Cloner) -> tuple[list[Stmt], list[Stmt]] | None:
     """Return the rotated loop and the rest of the code behind it; None if the loop does not qualify."""
-    body = list(loop.body.stmts) if isinstance(loop.body, Block) else [loop.body]
+    body = list(stmts_of(loop.body))
     head, follower = _head(body), _head(after)
-    leaves_early = any(True for _ in exits_of(loop.body))
-    if not head or leaves_early or not _alike(head, follower):
+    if not head or any(exits_of(loop.body)) or not _alike(head, follower):
         return None
     reads = [s.var for s in head if isinstance(s, LoadShared)]
     before, first = cloner.copy(head, {})

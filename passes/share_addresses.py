@@ -23,9 +23,8 @@ from convgen.ir.simplify.sums import LinearForms
 from convgen.ir.simplify.variable_ranges import var_ranges
 from convgen.ir.types import s32, u32, u64
 
-_Flat = st.FlatLoad | st.FlatStore | st.FlatDirectLoad
 _OnSurface = st.GlobalLoad | st.GlobalStore
-_Message = _Flat | _OnSurface
+_Message = st.FlatMessage | _OnSurface
 _Numbered = tuple[int, _Message]  #: the sum of the constants in a message's offsets, and the message
 _SIGN = 1 << 31
 _FAR = 1 << 30  #: bytes; bound of constants: two of them differ by less than half the range of 32 bits
@@ -90,7 +89,7 @@ def _moved(message: _Message, lowest: _Message, by: int) -> _Message:
     if isinstance(message, _OnSurface):
         assert isinstance(lowest, _OnSurface)
         return evolve(message, varying=lowest.varying, imm=message.imm + by)
-    assert isinstance(lowest, _Flat)
+    assert isinstance(lowest, st.FlatMessage)
     return evolve(message, address=lowest.address + const(by, u64))
 
 

@@ -33,7 +33,7 @@ from convgen.ir.facts import TargetFacts
 from convgen.ir.mutate import rewrite, substitute
 from convgen.ir.program import Kernel
 from convgen.ir.record import evolve, frozen
-from convgen.ir.stmt import Block, For, Let, Stmt, block
+from convgen.ir.stmt import For, Let, Stmt, block, stmts_of
 from convgen.ir.types import s32, u32
 from convgen.ir.uniform import Uniformity, uniformity
 from convgen.passes.clone import bound_vars
@@ -120,7 +120,7 @@ def _in_all_lanes(e: Expr) -> Expr:
 
 def _shared(loop: For, lanes: _Lanes) -> Stmt:
     """Bind functions that several lanes' words need once, and broadcast the results from these lanes."""
-    stmts = loop.body.stmts if isinstance(loop.body, Block) else (loop.body,)
+    stmts = stmts_of(loop.body)
     uses: dict[Expr, dict[Expr, Const]] = defaultdict(dict)  # function -> its results and their lanes
     for root in (*(o for s in stmts for o in s.operands), *loop.yields):
         for e, function in lanes.greatest(root):

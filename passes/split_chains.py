@@ -29,7 +29,7 @@ from convgen.ir.floats import Fma
 from convgen.ir.mutate import postorder, statements
 from convgen.ir.program import Kernel
 from convgen.ir.record import evolve
-from convgen.ir.stmt import Block, Let, Load, Stmt, Store, block
+from convgen.ir.stmt import Let, Load, Stmt, Store, block, stmts_of
 from convgen.ir.types import AnyType, VectorType, vector
 from convgen.passes.unused import drop_unused
 
@@ -141,7 +141,7 @@ class _Splitter:
         """Return the statement, a block or the body of one, with its chains split."""
         around = self.waiting, self.selections, self.out, self.known_parts
         self.waiting, self.selections, self.out, self.known_parts = {}, {}, [], {}
-        for inner in s.stmts if isinstance(s, Block) else (s,):
+        for inner in stmts_of(s):
             self._statement(inner)
         self._finish(list(self.waiting.values()))
         for v in list(self.selections):

@@ -9,7 +9,7 @@ from convgen.ir.expr import Const, Expr, Mma, Var, const
 from convgen.ir.mutate import postorder, rewrite, statements, substitute
 from convgen.ir.program import Kernel
 from convgen.ir.record import evolve
-from convgen.ir.stmt import Block, ExitIf, For, Let, Stmt, block
+from convgen.ir.stmt import Block, ExitIf, For, Let, Stmt, block, stmts_of
 from convgen.passes.clone import Cloner
 
 _MOST_TRIPS = 4  #: iterations; chosen
@@ -37,7 +37,7 @@ def _is_short(loop: For) -> bool:
 def _copies(loop: For, cloner: Cloner) -> Stmt:
     assert isinstance(loop.begin, Const)
     assert isinstance(loop.end, Const)
-    body = loop.body.stmts if isinstance(loop.body, Block) else (loop.body,)
+    body = stmts_of(loop.body)
     state: tuple[Expr, ...] = loop.inits
     out: list[Stmt] = []
     for trip in range(loop.begin.bits, loop.end.bits):

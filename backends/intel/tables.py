@@ -14,7 +14,7 @@ from itertools import product
 from convgen.backends.family import check_rows
 from convgen.backends.intel.family import FAMILY
 from convgen.backends.intel.tuning import TUNING
-from convgen.ir.facts import Caches, Core, Planes, SharedPhases, TargetFacts
+from convgen.ir.facts import Caches, Core, PlaneLimits, SharedPhases, TargetFacts
 from convgen.ir.layout.digits import Digit, Space
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.mma import MmaAtom
@@ -249,13 +249,13 @@ def _one_lane_a_dword(lanes: int) -> SharedPhases:
     return SharedPhases(32, (tuple(range(lanes)),))
 
 
-def _planes(pitch: int) -> Planes:
+def _planes(pitch: int) -> PlaneLimits:
     """Return the limits of two-dimensional block messages (oneDNN, block_2d_utils.hpp; LLVM's XeGPU documentation).
 
     32 registers would be the limit, but the descriptor counts to 31, and IGA's load and store text rejects more. Narrow
     elements allow a count of 4, dwords of 2; 4 is not used.
     """
-    return Planes(
+    return PlaneLimits(
         pitch,
         align=64,
         least=64,

@@ -19,7 +19,7 @@ from convgen.ir import stmt as st
 from convgen.ir.error import Unsupported, VerifyError
 from convgen.ir.expr import Expr, Mma, Pack, Shuffle, Slice, Surface, Var
 from convgen.ir.layout.memory import Global
-from convgen.ir.mma_operands import operands_of
+from convgen.ir.mma_operands import operand_sizes_of
 from convgen.ir.mutate import free_vars, postorder, statements
 from convgen.ir.node import Node
 from convgen.ir.products import BlockMma
@@ -66,7 +66,7 @@ class Selector(ABC):
         self.product_of = {s.var: s.value for s in nodes if isinstance(s, st.Let) and isinstance(s.value, Mma)}
         # loaded variable -> registers of a carried value or an operand that the load writes directly
         self.into: dict[Var, Reg] = {}
-        self.operands = _operands(kernel, operands_of(products, kernel.body), self.uses)
+        self.operands = _operands(kernel, operand_sizes_of(products, kernel.body), self.uses)
         self.operand_of = {part: operand for operand, parts in self.operands.items() for part in parts}
         self.labels = 0
         self.exits: list[tuple[Sequence[Var], str]] = []  # carried variables and end label of the enclosing loops
@@ -249,7 +249,7 @@ class Selector(ABC):
 
     def _write_into_carried(self, s: st.For) -> None:
         """Let loads of a carried variable's next value overwrite its registers, if its last use comes before."""
-        stmts = s.body.stmts if isinstance(s.body, st.Block) else (s.body,)
+        stmts = st.stmts_of(s.body)
         loads = {x.var: i for i, x in enumerate(stmts) if isinstance(x, st.Load)}
         # yields come last: the variable may be the next value of another one
         last_use = _last_uses((*stmts, *s.yields))

@@ -118,7 +118,7 @@ class _Run:
 
 def panels(view: View, tile: int, line_bytes: int) -> Panels:
     """Return the panels of tiles of `tile` consecutive positions of axis 0 of an input, over all of axis 1."""
-    view = view.first(2)
+    view = view.of_axes(2)
     rows, k = ({d.name: d.size for d in axis} for axis in view.axes)
     elem = view.memory.elem.bytes
     gaps = _coordinates(view, rows)

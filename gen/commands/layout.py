@@ -242,7 +242,7 @@ def _held(shown: _Shown, owner: int) -> list[list[int]]:
     """Return the elements of an owner."""
     if owner >= shown.on.owners:
         raise UserError(f"given {owner}, wanted one of {shown.on.owners} {shown.unit}s, at --owner")
-    found: list[list[int]] = shown.on.held(owner).tolist()
+    found: list[list[int]] = shown.on.elements_of(owner).tolist()
     return found
 
 

@@ -205,7 +205,7 @@ def sums_of_channels(
     source = View(gradient.memory, gradient.layout, (channels, (ONE,), terms_axis), gradient.index)
     to_result = Epilogue((Convert(target.elem),))
     if not terms:
-        return (fill(_rows(target, n, 1).first(2), to_result, acc, (1, n), facts, f"{role}_0"),)
+        return (fill(_rows(target, n, 1).of_axes(2), to_result, acc, (1, n), facts, f"{role}_0"),)
     while True:
         is_last = terms <= _MOST_TERMS
         lanes_n = min(facts.subgroup_size, -(-power_of_two(2 * n - 1) // _VECTOR))

@@ -79,7 +79,7 @@ def piece(mma: MmaTile, facts: TargetFacts) -> MmaTile:
 
     Where rows are distributed over all instructions of a workgroup, the part belongs to the first of these.
     """
-    one, all_of_them = mma.atom.of_one(facts.atoms), mma.teams_m * mma.tiles_m * mma.parts
+    one, all_of_them = mma.atom.of_one_subgroup(facts.atoms), mma.teams_m * mma.tiles_m * mma.parts
     return MmaTile(one, 1, 1, mma.pack, mma.pack, rows=mma.rows, parts=all_of_them if mma.rows else 1)
 
 

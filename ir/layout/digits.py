@@ -112,7 +112,8 @@ class Digits:
         out: dict[str, Index] = dict.fromkeys(self.dims, 0)
         for step, d in self.stepped():
             if d.space in numbers:
-                out[d.dim] = _plus(out[d.dim], _digit(numbers[d.space], d, reduced=top.get(d.space) is not d), step)
+                digit = _digit(numbers[d.space], d, reduced=top.get(d.space) is not d)
+                out[d.dim] = plus(out[d.dim], times(digit, step))
         return out
 
     def place(self, coords: Mapping[str, Index], unit: int = 1) -> dict[str, Index]:
@@ -126,8 +127,7 @@ class Digits:
             if d.size != 1 and d.space in out:
                 scaled = coords[d.dim] if step == 1 else coords[d.dim] // step
                 digit = scaled if last[d.dim] is d else scaled % d.size
-                stride = d.stride * unit
-                out[d.space] = plus(digit if stride == 1 else digit * stride, out[d.space])
+                out[d.space] = plus(times(digit, d.stride * unit), out[d.space])
         return out
 
     # ------------------------------------------------------------ algebra
@@ -273,12 +273,6 @@ def _digit(number: Index, d: Digit, *, reduced: bool) -> Index:
         return d.stride
     scaled = number if d.stride == 1 else number // d.stride
     return scaled % d.size if reduced else scaled
-
-
-def _plus(total: Index, digit: Index, step: int) -> Index:
-    if isinstance(digit, int) and digit == 0:
-        return total
-    return plus(total, digit if step == 1 else digit * step)
 
 
 def times(a: Index, b: Index) -> Index:

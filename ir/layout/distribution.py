@@ -60,7 +60,7 @@ class Distribution:
         key = self._key(self.digits.place(dict(zip(self.digits.dims, coord))))
         return tuple(np.flatnonzero(self._keys == key).tolist())
 
-    def held(self, owner: int) -> npt.NDArray[np.int64]:
+    def elements_of(self, owner: int) -> npt.NDArray[np.int64]:
         """Return the coordinates of the elements that an owner holds: registers x rank."""
         registers = np.arange(self.digits.count(Space.REGISTER), dtype=np.int64)
         at = self.digits.coordinates({**self.numbers(owner), Space.REGISTER: registers})

@@ -47,9 +47,9 @@ class _Rectangle:
     def inner(self) -> _Rectangle:
         """Return the subrectangle that contains the number; itself if it is a line."""
         halves = self._in_two(), self._in_three()
-        inner = _chosen(2 * self.length > 3 * self.width, *halves)
+        inner = _choose_rectangle(2 * self.length > 3 * self.width, *halves)
         line = either(self.length < 2, self.width < 2)
-        return _chosen(line, self, inner)
+        return _choose_rectangle(line, self, inner)
 
     def _in_two(self) -> _Rectangle:
         """Cut a long rectangle in two halves, at an even length if possible."""
@@ -59,7 +59,7 @@ class _Rectangle:
         behind = evolve(
             self, number=self.number - cut, corner=_moved(self.corner, self.along, half), length=self.length - half
         )
-        return _chosen(self.number < cut, before, behind)
+        return _choose_rectangle(self.number < cut, before, behind)
 
     def _in_three(self) -> _Rectangle:
         """Cut a rectangle in three: up half the width, along the other half, and down again."""
@@ -72,28 +72,28 @@ class _Rectangle:
         corner = _moved(_moved(self.corner, self.along, self.length - 1), self.across, width - 1)
         back = tuple(0 - step for step in self.across), tuple(0 - step for step in self.along)
         third = _Rectangle(self.number - up - over, corner, back[0], width, back[1], self.length - length)
-        return _chosen(self.number < up, first, _chosen(self.number < up + over, second, third))
+        return _choose_rectangle(self.number < up, first, _choose_rectangle(self.number < up + over, second, third))
 
     def straight(self) -> Tile:
         """Return the tile of a number in a line."""
-        return _moved(self.corner, _vector(self.width < 2, self.along, self.across), self.number)
+        return _moved(self.corner, _choose_vector(self.width < 2, self.along, self.across), self.number)
 
 
 def _moved(corner: Vector, step: Vector, count: Index) -> Vector:
     return corner[0] + step[0] * count, corner[1] + step[1] * count
 
 
-def _vector(cond: Condition, a: Vector, b: Vector) -> Vector:
+def _choose_vector(cond: Condition, a: Vector, b: Vector) -> Vector:
     return choose(cond, a[0], b[0]), choose(cond, a[1], b[1])
 
 
-def _chosen(cond: Condition, a: _Rectangle, b: _Rectangle) -> _Rectangle:
+def _choose_rectangle(cond: Condition, a: _Rectangle, b: _Rectangle) -> _Rectangle:
     return _Rectangle(
         choose(cond, a.number, b.number),
-        _vector(cond, a.corner, b.corner),
-        _vector(cond, a.along, b.along),
+        _choose_vector(cond, a.corner, b.corner),
+        _choose_vector(cond, a.along, b.along),
         choose(cond, a.length, b.length),
-        _vector(cond, a.across, b.across),
+        _choose_vector(cond, a.across, b.across),
         choose(cond, a.width, b.width),
     )
 

@@ -383,8 +383,8 @@ class View(Node):
         found: Extent = times(outer.padded if outer.exact is None else outer.exact, math.prod(d.padded for d in inner))
         return found
 
-    def first(self, axes: int) -> View:
-        """Return the view at position 0 of all axes but the first `axes`."""
+    def of_axes(self, axes: int) -> View:
+        """Return the view over the first `axes` axes, at position 0 of the others."""
         if len(self.axes) <= axes:
             return self
         kept = {d.name for dims in self.axes[:axes] for d in dims}

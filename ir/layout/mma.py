@@ -54,7 +54,7 @@ class MmaAtom:
         """Return the number of subgroups that execute one instruction together."""
         return max(f.subgroups for f in (self.a, self.b, self.d))
 
-    def of_one(self, atoms: Iterable[MmaAtom]) -> MmaAtom:
+    def of_one_subgroup(self, atoms: Iterable[MmaAtom]) -> MmaAtom:
         """Return the instruction in `atoms` with equal sums that a single subgroup executes.
 
         Raises DoesNotFit where there is none: not every instruction of several subgroups has such a twin.
@@ -205,17 +205,17 @@ class MmaTile:
 
         A subgroup's columns may be assigned to its instructions freely: columns that one lane of D holds come first.
         """
-        atom, own, tiles = self.atom, self.atom.d.of("n"), self.tiles_n // self.shares[0]
+        atom, d_digits, tiles = self.atom, self.atom.d.of("n"), self.tiles_n // self.shares[0]
         tile_of_a = Digit("n", tiles, Space.REGISTER, atom.a.registers * self.steps)
         tile_of_d = Digit("n", tiles, Space.REGISTER, atom.d.registers)
-        if own[0].space is Space.REGISTER and own[0].size >= self.run:
-            return (*atom.a.of("n"), tile_of_a), (*own, tile_of_d)
-        own = tuple(d for d in own if d.size > 1)
-        same = (*_cut(atom.a.of("n"), [d.size for d in own]), tile_of_a)
+        if d_digits[0].space is Space.REGISTER and d_digits[0].size >= self.run:
+            return (*atom.a.of("n"), tile_of_a), (*d_digits, tile_of_d)
+        d_digits = tuple(d for d in d_digits if d.size > 1)
+        a_digits = (*_cut(atom.a.of("n"), [d.size for d in d_digits]), tile_of_a)
         inner: list[tuple[Digit, Digit]] = []
         outer: list[tuple[Digit, Digit]] = []
         wanted = self.run
-        for a, d in zip(same, (*own, tile_of_d), strict=True):
+        for a, d in zip(a_digits, (*d_digits, tile_of_d), strict=True):
             size = gcd(wanted, d.size) if d.space is Space.REGISTER else 1
             wanted //= size
             inner.append((_inner(a, size), _inner(d, size)))

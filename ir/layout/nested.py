@@ -30,6 +30,9 @@ _NAME = "iree_vector_ext.nested_layout"
 _MOST = 1 << 24  #: positions of a vector; also an upper bound of strides
 _ANY = 1 << 48  #: exceeds any digit's stride times its size
 
+#: levels in the order of packed shapes
+_PACKED_LEVELS = ("subgroup", "batch", "outer", "thread", "element")
+
 Ints = tuple[int, ...]
 
 
@@ -150,7 +153,7 @@ class NestedLayout:
     @property
     def packed_shape(self) -> Ints:
         """Return the vector's shape by levels: all dimensions of subgroups, batches, outers, threads, elements."""
-        return tuple(n for level in ("subgroup", "batch", "outer", "thread", "element") for n in self.tile(level))
+        return tuple(n for level in _PACKED_LEVELS for n in self.tile(level))
 
     @property
     def distributed_shape(self) -> Ints:
@@ -256,7 +259,7 @@ class NestedLayout:
             at = Digits(self.dims, self._level(level)).coordinates({level: numbers.get(level, 0)})
             return tuple(at[dim] for dim in self.dims)
 
-        return Place(*map(index, ("subgroup", "batch", "outer", "thread", "element")))
+        return Place(*map(index, _PACKED_LEVELS))
 
     def on(self, subgroup_size: int, threads: int) -> Distribution:
         """Return the owners in a workgroup of `threads` threads; whether they suffice is not checked."""

@@ -62,7 +62,7 @@ class Order:
         walks = [step for step in steps if not isinstance(step, Xcc | Chunk | _Flip | Persist)]
         if max(len(flips), len(persists), len(walks)) > 1 or steps != [*remaps, *walks, *flips, *persists]:
             wanted = "remaps, one walk, at most one flip: and one persist: or stream:, in that order"
-            raise UserError(f"given {text!r}, wanted {wanted}, in the order")
+            raise UserError(f"given the order {text!r}, wanted {wanted}")
         flip = flips[0].count if flips else 0
         return cls(remaps, walks[0] if walks else ROWS, flip, persists[0] if persists else None)
 

@@ -187,14 +187,10 @@ def _parse(tag: str, ndims: int) -> tuple[tuple[int, ...], tuple[tuple[int, int]
 
     for token in _TOKEN.finditer(letters):
         number, letter, at = token[0][:-1], token[0][-1], token.end() - 1
-        if letter.isdigit():
-            raise PointedError(f"given the block size {token[0]} without a dimension", tag, token.start())
         if letter == "x" and not number and letters.index("x") == at:
             outer.extend(rest)
             continue
-        if letter.lower() not in LETTERS:
-            raise PointedError(f"given {tag[at]!r}, wanted a dimension letter of a {ndims}-D tensor", tag, at)
-        dim = LETTERS.index(letter.lower())
+        dim = _dim_of(token, tag, ndims)
         if dim >= ndims and "x" in letters:
             continue  # a meta tag is trimmed to the tensor
         if dim >= ndims:
@@ -223,8 +219,18 @@ def _parse(tag: str, ndims: int) -> tuple[tuple[int, ...], tuple[tuple[int, int]
     return tuple(outer), tuple(inner)
 
 
+def _dim_of(token: re.Match[str], tag: str, ndims: int) -> int:
+    """Return the dimension that a token of a tag names, perhaps one that the tensor lacks."""
+    letter, at = token[0][-1].lower(), token.end() - 1
+    if letter.isdigit():
+        raise PointedError(f"given the block size {token[0]} without a dimension", tag, token.start())
+    if letter not in LETTERS:
+        raise PointedError(f"given {tag[at]!r}, wanted a dimension letter of a {ndims}-D tensor", tag, at)
+    return LETTERS.index(letter)
+
+
 def _letters(tag: str, ndims: int) -> str:
-    """A tag of dimension names (`nhwc`, `goihw`) as letters, character by character; other tags unchanged."""
+    """Return a tag of dimension names (`nhwc`, `goihw`) in letters, character by character; other tags unchanged."""
     if "n" in tag.lower():
         leading = "nc"
     elif "o" in tag.lower():

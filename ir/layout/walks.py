@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from itertools import zip_longest
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, TypeVar
 
 import attrs
 
@@ -21,6 +21,7 @@ from convgen.ir.layout.index import choose, clamped, lesser, split
 from convgen.ir.record import evolve, frozen
 from convgen.ir.types import u32
 
+T = TypeVar("T")
 Tile: TypeAlias = tuple[Index, Index]  #: along M and N
 
 
@@ -101,12 +102,12 @@ class Chunk:
 
 @frozen
 class _Pieces:
-    """A length cut into pieces: `count` pieces of `size` positions, then `others` of `last` positions."""
+    """A length cut into pieces: `count` pieces of `size` positions, then `last_count` of `last_size` positions."""
 
     count: int
     size: int
-    others: int
-    last: int
+    last_count: int
+    last_size: int
 
     @classmethod
     def of(cls, length: int, size: int) -> _Pieces:
@@ -123,14 +124,14 @@ class _Pieces:
 
     @property
     def is_one(self) -> bool:
-        return self.count + self.others == 1
+        return self.count + self.last_count == 1
 
     def _kinds(self) -> Iterator[tuple[int, int, int, int]]:
         """Yield (first piece, its first position, number of pieces, their size) for each size that occurs."""
         if self.count:
             yield 0, 0, self.count, self.size
-        if self.others:
-            yield self.count, self.count * self.size, self.others, self.last
+        if self.last_count:
+            yield self.count, self.count * self.size, self.last_count, self.last_size
 
     def find(self, number: Index, each: int, inside: Callable[[Index, int], Sequence[Index]]) -> tuple[Index, ...]:
         """Return (piece, its first position, ...) of a number, where each position counts `each`.
@@ -147,6 +148,11 @@ class _Pieces:
         return chosen
 
 
+def _exchanged(along: str, pair: tuple[T, T]) -> tuple[T, T]:
+    """Return a pair along M and N as (along, across) a group, and the other way round."""
+    return pair if along == "m" else (pair[1], pair[0])
+
+
 @frozen
 class Grouped(Walk):
     """Groups of `size` tiles along one dimension, the other dimension walked from end to end within each.
@@ -160,13 +166,12 @@ class Grouped(Walk):
     snake: bool = False
 
     def tile(self, number: Index, m: int, n: int) -> Tile:
-        own, across = (m, n) if self.along == "m" else (n, m)
+        own, across = _exchanged(self.along, (m, n))
         groups = self._groups(own)
         group, first, over, at = groups.find(number, across, lambda i, size: self._within(i, size, across))
         if self.snake and not groups.is_one:
             at = choose(group % 2 > 0, across - 1 - at, at)
-        found = plus(first, over), at
-        return found if self.along == "m" else found[::-1]
+        return _exchanged(self.along, (plus(first, over), at))
 
     @property
     def is_grouped(self) -> bool:
@@ -219,7 +224,7 @@ class ArgumentGroups(Walk):
     values: tuple[Index, ...] | None = None
 
     def arguments(self, m: int, n: int) -> tuple[Argument, ...]:
-        own, across = (m, n) if self.along == "m" else (n, m)
+        own, across = _exchanged(self.along, (m, n))
         size, value = f"min(wgm, {own})", max(1, min(self.size, own))
         arguments = [Argument("wgm", self.size)]
         tail = f"max({own} % {size}, 1)", max(own % value, 1)
@@ -233,7 +238,7 @@ class ArgumentGroups(Walk):
         return evolve(self, values=tuple(arguments))
 
     def tile(self, number: Index, m: int, n: int) -> Tile:
-        own, across = (m, n) if self.along == "m" else (n, m)
+        own, across = _exchanged(self.along, (m, n))
         now = self.arguments(m, n)
         values = self.values or tuple(const(a.value, a.type) if isinstance(number, Expr) else a.value for a in now)
         wgm, block_magic, block_shift, *magics, whole = values
@@ -245,8 +250,7 @@ class ArgumentGroups(Walk):
         chosen = (choose(is_whole, a, b) for a, b in ((group_magic, tail_magic), (group_shift, tail_shift)))
         at = divided(inside, *chosen)
         height = choose(is_whole, size, own - whole * size)
-        found = clamped(group * size + inside - at * height, own), clamped(at, across)
-        return found if self.along == "m" else found[::-1]
+        return _exchanged(self.along, (clamped(group * size + inside - at * height, own), clamped(at, across)))
 
     def __str__(self) -> str:
         return f"wgm:{self.size}{self.along}"

@@ -181,10 +181,6 @@ def _constant(e: x.Expr) -> x.Expr | None:
 # ---------------------------------------------------------------- algorithms
 
 
-def _sum(s: Algebra, e: Any) -> x.Expr | None:
-    return normal_sum(s, s.notes.linear, e)
-
-
 def _product(s: Algebra, e: x.Mul) -> x.Expr | None:
     """Return x * c1 + c0 * c1 for (x + c0) * c1, unless it could newly wrap or the sum has other uses."""
     c = number(e.b)
@@ -229,7 +225,7 @@ def _select(s: Algebra, e: x.Select) -> x.Expr | None:
     return None
 
 
-def _again(s: Algebra, e: x.Unary) -> x.Expr | None:
+def _repeated(s: Algebra, e: x.Unary) -> x.Expr | None:
     """Cancel repeated sign changes and repeated rounding."""
     match e, e.a:
         case Neg(), Neg(a):
@@ -268,10 +264,6 @@ def _cast_again(s: Algebra, e: x.Cast, inner: x.Cast) -> x.Expr | None:
     return None
 
 
-def _uniform(s: Algebra, e: x.Uniform) -> x.Expr | None:
-    return e.a if isinstance(e.a, x.Const) else None
-
-
 def _slice(s: Algebra, e: x.Slice) -> x.Expr | None:
     if e.type is e.a.type:
         return e.a
@@ -281,10 +273,6 @@ def _slice(s: Algebra, e: x.Slice) -> x.Expr | None:
         case x.Slice(a, start, _):
             return s(x.Slice(a, start + e.start, e.count))
     return None
-
-
-def _shuffle(s: Algebra, e: x.Shuffle) -> x.Expr | None:
-    return e.a if e.order == tuple(range(e.a.type.lanes)) else None
 
 
 def _pack(s: Algebra, e: x.Pack) -> x.Expr | None:
@@ -300,7 +288,7 @@ def _pack(s: Algebra, e: x.Pack) -> x.Expr | None:
 _REWRITES = Rewrites(*TABLES)
 
 _ALGORITHMS: dict[type[x.Expr], Callable[[Algebra, Any], x.Expr | None]] = {
-    **dict.fromkeys((x.Add, x.Sub), _sum),
+    **dict.fromkeys((x.Add, x.Sub), lambda s, e: normal_sum(s, s.notes.linear, e)),
     x.Mul: _product,
     x.Div: quotient,
     **dict.fromkeys((x.Mod, x.And), remainder),
@@ -308,11 +296,11 @@ _ALGORITHMS: dict[type[x.Expr], Callable[[Algebra, Any], x.Expr | None]] = {
     **dict.fromkeys((x.Lt, x.Le, x.Eq, x.Ne), _comparison),
     **dict.fromkeys((x.Min, x.Max), _extremum),
     x.Select: _select,
-    **dict.fromkeys(EXACT, _again),
+    **dict.fromkeys(EXACT, _repeated),
     x.Cast: _cast,
-    x.Uniform: _uniform,
+    x.Uniform: lambda s, e: e.a if isinstance(e.a, x.Const) else None,
     x.Slice: _slice,
-    x.Shuffle: _shuffle,
+    x.Shuffle: lambda s, e: e.a if e.order == tuple(range(e.a.type.lanes)) else None,
     x.Pack: _pack,
 }
 

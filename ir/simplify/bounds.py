@@ -144,23 +144,22 @@ def _bits(a: Range, b: Range) -> Range:
     return -(1 << width) if min(a[0], b[0]) < 0 else 0, (1 << width) - 1
 
 
-def _and(a: Range, b: Range, full: Range) -> Range:
-    if a[0] == a[1] and b[0] == b[1]:
-        return (a[0] & b[0],) * 2
+def _bitwise(f: Callable[[int, int], int], range_of: Callable[[Range, Range], Range]) -> Callable[..., Range]:
+    """Return the transfer function of a bitwise `f`: exact for two constants, else `range_of` the operands' ranges."""
+    return lambda a, b, full: (f(a[0], b[0]),) * 2 if a[0] == a[1] and b[0] == b[1] else range_of(a, b)
+
+
+def _and(a: Range, b: Range) -> Range:
     upper = [r[1] for r in (a, b) if r[0] >= 0]
     return (0, min(upper)) if upper else _bits(a, b)
 
 
-def _or(a: Range, b: Range, full: Range) -> Range:
-    if a[0] == a[1] and b[0] == b[1]:
-        return (a[0] | b[0],) * 2
+def _or(a: Range, b: Range) -> Range:
     lo, hi = _bits(a, b)
     return (max(a[0], b[0]), min(hi, a[1] + b[1])) if lo == 0 else (lo, hi)
 
 
-def _xor(a: Range, b: Range, full: Range) -> Range:
-    if a[0] == a[1] and b[0] == b[1]:
-        return (a[0] ^ b[0],) * 2
+def _xor(a: Range, b: Range) -> Range:
     lo, hi = _bits(a, b)
     return (0, min(hi, a[1] + b[1])) if lo == 0 else (lo, hi)
 
@@ -185,9 +184,9 @@ _ARITHMETIC: dict[type[x.Expr], Callable[[Range, Range, Range], Range]] = {
     x.Div: _div,
     x.Mod: _mod,
     x.Max: lambda a, b, full: (max(a[0], b[0]), max(a[1], b[1])),
-    x.And: _and,
-    x.Or: _or,
-    x.Xor: _xor,
+    x.And: _bitwise(int.__and__, _and),
+    x.Or: _bitwise(int.__or__, _or),
+    x.Xor: _bitwise(int.__xor__, _xor),
     x.Shl: lambda a, b, full: _shift(a, b, full, int.__lshift__),
     x.Shr: lambda a, b, full: _shift(a, b, full, int.__rshift__),
 }
@@ -300,10 +299,6 @@ def _saturate(ranges: Bounds, e: x.Saturate) -> Range:
     return max(least, min(low, most)), max(least, min(high, most))
 
 
-def _same(ranges: Bounds, e: Any) -> Range:
-    return ranges(e.a)
-
-
 #: Transfer functions: the exact range of an operation from the ranges of its operands.
 _TRANSFER: dict[type[x.Expr], Callable[[Bounds, Any], Range]] = {
     x.Const: lambda ranges, e: (int(e.bits), int(e.bits)),
@@ -313,7 +308,7 @@ _TRANSFER: dict[type[x.Expr], Callable[[Bounds, Any], Range]] = {
     x.Lane: lambda ranges, e: (0, ranges.width - 1),
     **dict.fromkeys(_ARITHMETIC, _arithmetic),
     **dict.fromkeys(_COMPARISONS, _comparison),
-    **dict.fromkeys((x.Uniform, x.Splat, x.Slice, x.Shuffle, x.FromLane, AllLanes), _same),
+    **dict.fromkeys((x.Uniform, x.Splat, x.Slice, x.Shuffle, x.FromLane, AllLanes), lambda ranges, e: ranges(e.a)),
     x.Sub: _difference,
     x.Min: _minimum,
     x.Not: _not,

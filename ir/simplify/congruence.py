@@ -108,16 +108,8 @@ def _low_bit(n: int) -> int:
     return n & -n
 
 
-def _select(s: Congruences, e: Any) -> Congruence:
-    return disjunction(s(e.a), s(e.b))
-
-
 def _cast(s: Congruences, e: x.Cast) -> Congruence:
     return s(e.a) if e.type.elem.is_int and not e.a.type.elem.is_float else ANYTHING
-
-
-def _same(s: Congruences, e: Any) -> Congruence:
-    return s(e.a)
 
 
 #: Transfer functions: the congruence of an operation from the congruences of its operands.
@@ -133,9 +125,9 @@ _TRANSFER: dict[type[x.Expr], Callable[[Congruences, Any], Congruence]] = {
     x.Div: _div,
     x.Mod: _mod,
     x.And: _and,
-    **dict.fromkeys((x.Min, x.Max, x.Select), _select),
+    **dict.fromkeys((x.Min, x.Max, x.Select), lambda s, e: disjunction(s(e.a), s(e.b))),
     x.Cast: _cast,
-    **dict.fromkeys((x.Uniform, x.Splat, x.Slice, x.Shuffle, x.FromLane), _same),
+    **dict.fromkeys((x.Uniform, x.Splat, x.Slice, x.Shuffle, x.FromLane), lambda s, e: s(e.a)),
 }
 
 _MAY_WRAP = frozenset((_add, _sub, _mul, _shl, _cast))

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from convgen.ir.expr import Add, And, Div, Expr, Mod, Mul, Or, Xor
 from convgen.ir.simplify.bounds import type_range, within
 from convgen.ir.simplify.rules import make, number
-from convgen.ir.simplify.sums import Linear
+from convgen.ir.simplify.sums import Linear, Terms
 
 if TYPE_CHECKING:
     from convgen.ir.simplify.algebra import Algebra
@@ -62,7 +62,7 @@ def _whole_quotient(s: Algebra, e: Div, sum: Linear, c: int) -> Expr | None:
     whole = {t: n // c for t, n in terms.items() if n % c == 0}
     rest = {t: n for t, n in terms.items() if n % c}
     count, rest_const = divmod(const, c)
-    lo, hi = s.facts.extent((rest, rest_const))
+    lo, hi = s.facts.range_of_sum((rest, rest_const))
     if lo // c == hi // c:
         return s.sum(whole, count + lo // c, e)
     if not (whole or (count and not rest_const)) or not within((lo, hi), type_range(e.type.elem)):
@@ -75,10 +75,9 @@ def _reduced_quotient(s: Algebra, e: Div, sum: Linear, c: int) -> Expr | None:
     """Drop low terms below a common factor g of divisor and high terms, and divide both by g (v2)."""
     terms, const = sum
     for g in _common_factors(s, sum, c):
-        high = {t: n for t, n in terms.items() if n * s.facts.congruence.multiple(t) % g == 0}
-        low = {t: n for t, n in terms.items() if t not in high}
+        high, low = _split(s, terms, g)
         count, low_const = divmod(const, g)
-        if not within(s.facts.extent((low, low_const)), (0, g - 1)):
+        if not within(s.facts.range_of_sum((low, low_const)), (0, g - 1)):
             continue
         if all(n % g == 0 for n in high.values()):
             return s(Div(s.sum({t: n // g for t, n in high.items()}, count, e), make(c // g, e.type)))
@@ -105,7 +104,7 @@ def _exact_remainder(s: Algebra, e: Mod | And, c: int) -> Expr | None:
     """Drop terms with a known remainder (v1); compute the remainder if the rest's range allows it (range)."""
     sum = s.facts.terms(e.a)
     rest, rest_const = _residue(s, sum, c)
-    lo, hi = s.facts.extent((rest, rest_const))
+    lo, hi = s.facts.range_of_sum((rest, rest_const))
     if lo // c == hi // c:
         new = s.sum(rest, rest_const - lo // c * c, e)
         return e.a if new is e.a or (rest == sum[0] and rest_const - lo // c * c == sum[1]) else new
@@ -145,10 +144,9 @@ def _reduced_remainder(s: Algebra, e: Mod | And, c: int) -> Expr | None:
     sum = s.facts.terms(e.a)
     terms, const = sum
     for g in _common_factors(s, sum, c):
-        high = {t: n for t, n in terms.items() if n * s.facts.congruence.multiple(t) % g == 0}
-        low = {t: n for t, n in terms.items() if t not in high}
+        high, low = _split(s, terms, g)
         count, low_const = divmod(const, g)
-        if g == c or not within(s.facts.extent((low, low_const)), (0, g - 1)):
+        if g == c or not within(s.facts.range_of_sum((low, low_const)), (0, g - 1)):
             continue
         if low_const and not low and count % (c // g):
             continue  # the constant would become two
@@ -161,6 +159,12 @@ def _reduced_remainder(s: Algebra, e: Mod | And, c: int) -> Expr | None:
         if low:
             return s(Add(s(_remainder_like(e, s.sum(high, count * g, e), c)), s.sum(low, low_const, e)))
     return None
+
+
+def _split(s: Algebra, terms: Terms, g: int) -> tuple[Terms, Terms]:
+    """Return the terms that are multiples of g, and the others."""
+    high = {t: n for t, n in terms.items() if n * s.facts.congruence.multiple(t) % g == 0}
+    return high, {t: n for t, n in terms.items() if t not in high}
 
 
 def _residue(s: Algebra, sum: Linear, c: int) -> Linear:

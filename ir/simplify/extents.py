@@ -81,8 +81,8 @@ def value_of(extent: Extent, sizes: Mapping[Var, int]) -> int:
     raise Unsupported(no_extent(extent))
 
 
-def complaint(extent: Extent, known: Container[Any], least_: int, most_: int) -> str | None:
-    """Return a complaint unless an extent is made of `known` sizes only and lies in [least_, most_]."""
+def extent_complaint(extent: Extent, known: Container[Any], least: int, most: int) -> str | None:
+    """Return a complaint unless an extent is made of `known` sizes only and lies in [least, most]."""
     if isinstance(extent, Expr):
         unknown = [v.name for v in free_vars(extent) if v not in known or not isinstance(v, Size)]
         if unknown:
@@ -91,7 +91,7 @@ def complaint(extent: Extent, known: Container[Any], least_: int, most_: int) ->
         low, high = lower_bound(extent), upper_bound(extent)
     except Unsupported as error:
         return str(error)
-    return None if least_ <= low and high <= most_ else f"an extent {extent} of {low} to {high}, at most {most_}"
+    return None if least <= low and high <= most else f"an extent {extent} of {low} to {high}, at most {most}"
 
 
 @lru_cache(maxsize=1 << 10)

@@ -50,7 +50,7 @@ class Knowledge(Scope):
 
     def multiple_of(self, var: Var, factor: int) -> None:
         """Learn that `var` is a multiple of `factor`."""
-        self._learn(var, (factor, 0))
+        self._learn_congruence(var, (factor, 0))
 
     def let(self, var: Var, *values: Expr) -> None:
         """Learn that `var` has the value of one of `values`."""
@@ -106,7 +106,7 @@ class Knowledge(Scope):
             total = add_scaled(total, ({t: 1}, 0) if value is None else self.resolved(self.terms(value)), n)
         return total
 
-    def range(self, sum: Linear) -> Range:
+    def range_of_terms(self, sum: Linear) -> Range:
         """Return the exact range of a sum from the ranges of its terms alone."""
         terms, const = sum
         lo = hi = const
@@ -116,23 +116,23 @@ class Knowledge(Scope):
             hi += most * factor if factor > 0 else least * factor
         return lo, hi
 
-    def extent(self, sum: Linear) -> Range:
+    def range_of_sum(self, sum: Linear) -> Range:
         """Return the exact range of a sum from all facts."""
-        extent = self.range(sum)
+        known = self.range_of_terms(sum)
         if any(t in self.values for t in sum[0]):
-            extent = intersection(extent, self.range(self.resolved(sum)))
+            known = intersection(known, self.range_of_terms(self.resolved(sum)))
         for inequality in self.inequalities:
             if not inequality[0].keys().isdisjoint(sum[0]):
-                least = self.range(add_scaled(sum, inequality, -1))[0]  # sum >= sum - inequality
-                most = -self.range(add_scaled(add_scaled(NOTHING, sum, -1), inequality, -1))[0]
-                extent = intersection(extent, (least, max(most, least)))
-        return extent
+                least = self.range_of_terms(add_scaled(sum, inequality, -1))[0]  # sum >= sum - inequality
+                most = -self.range_of_terms(add_scaled(add_scaled(NOTHING, sum, -1), inequality, -1))[0]
+                known = intersection(known, (least, max(most, least)))
+        return known
 
     def difference(self, a: Expr, b: Expr) -> Range:
         """Return the exact range of a - b."""
-        return self.extent(add_scaled(self.terms(a), self.terms(b), -1))
+        return self.range_of_sum(add_scaled(self.terms(a), self.terms(b), -1))
 
-    def multiple(self, sum: Linear) -> Congruence:
+    def congruence_of_sum(self, sum: Linear) -> Congruence:
         """Return the congruence of a sum."""
         terms, const = sum
         modulus, remainder = 0, const
@@ -152,7 +152,7 @@ class Knowledge(Scope):
         if not isinstance(cond, Comparison) or cond.a.type.elem.is_float:
             return None
         gap = add_scaled(self.terms(cond.a), self.terms(cond.b), -1)
-        lo, hi = self.extent(gap)
+        lo, hi = self.range_of_sum(gap)
         if isinstance(cond, Lt):
             return True if hi < 0 else False if lo >= 0 else None
         if isinstance(cond, Le):
@@ -161,7 +161,7 @@ class Knowledge(Scope):
         return equal if equal is None or isinstance(cond, Eq) else not equal
 
     def _never_zero(self, sum: Linear) -> bool:
-        return any(self.multiple(form)[1] != 0 for form in (sum, self.resolved(sum)))
+        return any(self.congruence_of_sum(form)[1] != 0 for form in (sum, self.resolved(sum)))
 
     def assume(self, cond: Expr, truth: bool = True) -> None:
         """Learn that `cond` holds (or, if not `truth`, does not hold) from here on."""
@@ -173,19 +173,21 @@ class Knowledge(Scope):
             case Not(a):
                 self.assume(a, not truth)
             case And(a, b):
-                self._both(a, b, True, truth)
+                self._assume_both(a, b, True, truth)
             case Or(a, b):
-                self._both(a, b, False, not truth)
+                self._assume_both(a, b, False, not truth)
             case Lt(a, b) | Le(a, b) if a.type.elem.is_int:
                 strict = int(isinstance(cond, Lt) == truth)
                 low, high = (a, b) if truth else (b, a)
-                self._at_least(add_scaled(add_scaled(self.terms(high), self.terms(low), -1), ({}, -1), strict))
+                self._learn_at_least_zero(
+                    add_scaled(add_scaled(self.terms(high), self.terms(low), -1), ({}, -1), strict)
+                )
             case Eq(a, b) | Ne(a, b) if a.type.elem.is_int:
                 same = isinstance(cond, Eq) == truth
                 self.ranges[Eq(a, b)], self.ranges[Ne(a, b)] = (int(same),) * 2, (int(not same),) * 2
-                (self._zero if same else self._not_zero)(add_scaled(self.terms(a), self.terms(b), -1))
+                (self._learn_zero if same else self._learn_not_zero)(add_scaled(self.terms(a), self.terms(b), -1))
 
-    def _both(self, a: Expr, b: Expr, each: bool, all: bool) -> None:
+    def _assume_both(self, a: Expr, b: Expr, each: bool, all: bool) -> None:
         """Learn that `a` and `b` are both `each` or, if not `all`, that at least one of them is not."""
         if all:
             self.assume(a, each)
@@ -195,33 +197,34 @@ class Knowledge(Scope):
         elif self.decided(b) is each:
             self.assume(a, not each)
 
-    def _at_least(self, sum: Linear) -> None:
+    def _learn_at_least_zero(self, sum: Linear) -> None:
         """Learn that an exact sum is not negative."""
         for form in (sum, self.resolved(sum)):
             self.inequalities.append(form)
             for _ in range(_NARROWINGS):
                 for t, n in form[0].items():
-                    _, hi = self.range(add_scaled(form, ({t: n}, 0), -1))
+                    _, hi = self.range_of_terms(add_scaled(form, ({t: n}, 0), -1))
                     self._narrow(t, (-(hi // n), None) if n > 0 else (None, hi // -n))
             if form[0].keys() == self.resolved(form)[0].keys():
                 break
 
-    def _zero(self, sum: Linear) -> None:
-        self._at_least(sum)
-        self._at_least(add_scaled(NOTHING, sum, -1))
+    def _learn_zero(self, sum: Linear) -> None:
+        """Learn that an exact sum is zero."""
+        self._learn_at_least_zero(sum)
+        self._learn_at_least_zero(add_scaled(NOTHING, sum, -1))
         terms, const = sum
         for t, n in terms.items():
             if abs(n) == 1:
-                m, r = self.multiple(({k: -n * f for k, f in terms.items() if k is not t}, -n * const))
-                self._learn(t, (m, r))
+                m, r = self.congruence_of_sum(({k: -n * f for k, f in terms.items() if k is not t}, -n * const))
+                self._learn_congruence(t, (m, r))
 
-    def _not_zero(self, sum: Linear) -> None:
+    def _learn_not_zero(self, sum: Linear) -> None:
         """Learn that a sum is not zero: a range that ends at zero ends one before it."""
-        lo, hi = self.extent(sum)
+        lo, hi = self.range_of_sum(sum)
         if lo == 0:
-            self._at_least(add_scaled(sum, ({}, -1), 1))
+            self._learn_at_least_zero(add_scaled(sum, ({}, -1), 1))
         if hi == 0:
-            self._at_least(add_scaled(add_scaled(NOTHING, sum, -1), ({}, -1), 1))
+            self._learn_at_least_zero(add_scaled(add_scaled(NOTHING, sum, -1), ({}, -1), 1))
 
     def _narrow(self, e: Expr, limits: tuple[int | None, int | None]) -> None:
         """Learn limits of `e`; they also limit the dividend of a quotient, and the operand of a copy."""
@@ -237,11 +240,11 @@ class Knowledge(Scope):
         elif isinstance(e, Uniform) or (isinstance(e, Cast) and e.a.type.elem.is_int and self.bounds.cannot_wrap(e)):
             self._narrow(e.a, new)
 
-    def _learn(self, e: Expr, congruence: Congruence) -> None:
+    def _learn_congruence(self, e: Expr, congruence: Congruence) -> None:
         """Learn a congruence of `e`; it also holds for the dividend of a remainder."""
         if congruence[0] == 1:
             return
         self.congruences[e] = conjunction(self.congruence(e), congruence)
         self.refresh()
         if isinstance(e, Mod) and (c := number(e.b) or 0) > 0 and (m := gcd(congruence[0], c)) != 1:
-            self._learn(e.a, (m, congruence[1] % m))
+            self._learn_congruence(e.a, (m, congruence[1] % m))

@@ -89,8 +89,10 @@ class _Simplifier(Mutator):
             return outer  # type: ignore[return-value]
         unchanged = self.results.unchanged
         was_unchanged = e in unchanged
-        # None unless no equality changed the root in the last round; then USES if that depended on use counts, else 0
+        # None if an equality changed the root in the last round, or none was tried; else the bits that they consulted
+        # beside facts: USES or 0
         consulted = self.results.root_unchanged.get(e)
+        # bits of what `e` depends on and what has changed since; all bits if nothing is known about the last round
         changes = self.rounds.dependencies(e) & self.changed if was_unchanged or consulted is not None else -1
         if was_unchanged and not changes:
             return e

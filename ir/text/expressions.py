@@ -59,11 +59,11 @@ def number(text: str, dtype: AnyType) -> Expr:
     return x.Splat(dtype, found) if isinstance(dtype, VectorType) else found
 
 
-def _visible(word: str) -> str:
+def _shown(word: str) -> str:
     return ascii(word)[1:41].strip("'")
 
 
-def _meant(word: str, names: Collection[str]) -> str:
+def _suggestion(word: str, names: Collection[str]) -> str:
     """Return a suggestion: the most similar of the names."""
     return meant(word, names) if len(names) < _MOST_NAMES else ""
 
@@ -262,7 +262,7 @@ class Expressions(Cursor):
                 self.at += 1
                 return self._literal(word)
             known_names = ("lane", *self.variables, *self.temporaries)
-            raise self.error(f"an unknown name {_visible(word)}{_meant(name, known_names)}")
+            raise self.error(f"an unknown name {_shown(word)}{_suggestion(name, known_names)}")
         self.at += 1
         return known
 
@@ -273,7 +273,7 @@ class Expressions(Cursor):
         op = self.products.get(rest) if group == "mma" and dot else None
         dtype = None if cls or op else self.made(type_named, group)
         if not (cls or op or dtype or name in fused.MEANING):
-            raise self.error(f"an unknown name {_visible(word)}{_meant(name, calls())}")
+            raise self.error(f"an unknown name {_shown(word)}{_suggestion(name, calls())}")
         at = self.at
         self.at += 2
         if cls is not None:
@@ -334,7 +334,7 @@ class Expressions(Cursor):
         """Take a name of a table and return its entry. Raises UserError for any other name."""
         at, name = self.at, self.name()
         if name not in table:
-            raise self.error(f"an unknown {what} {_visible(name)}{_meant(name, table)}", at)
+            raise self.error(f"an unknown {what} {_shown(name)}{_suggestion(name, table)}", at)
         return table[name]
 
     def buffer(self) -> Global:

@@ -360,11 +360,14 @@ class _Reader(Expressions):
         return statements, yields
 
     def body(self, outer: int) -> Stmt:
-        """Read a suite without a yield."""
+        """Read a suite without a yield as one statement."""
+        return _one(self._without_yield(outer))
+
+    def _without_yield(self, outer: int) -> list[Stmt]:
         statements, yields = self.suite(outer)
         if yields:
             raise self.error("given a yield, wanted one at the end of a loop", 0)
-        return _one(statements)
+        return statements
 
     def yielded(self) -> tuple[Expr, ...]:
         self.next_line()
@@ -397,7 +400,7 @@ class _Reader(Expressions):
             found = self.expr()
             self.end()
             return found
-        return self.formed(forms())
+        return self.by_form(forms())
 
     def temporary(self) -> None:
         """Read `NAME = EXPRESSION`: a name for an expression, not a statement."""
@@ -414,13 +417,13 @@ class _Reader(Expressions):
         wanted = self.type()
         fork = next(fork for part, fork in forms().edges if part.kind == "Var")
         if any(self.fits(part) for part, _ in fork.edges):
-            return self.formed(fork, is_bound=True)
+            return self.by_form(fork, is_bound=True)
         self.take("=")
         value = self.expr(wanted)
         self.end()
         return self.made(stmt.Let, self._bound_at([0])[0], value)
 
-    def formed(self, fork: Fork, *, is_bound: bool = False) -> Stmt:
+    def by_form(self, fork: Fork, *, is_bound: bool = False) -> Stmt:
         """Read a statement by its form, from a fork on. If `is_bound`, the line begins with its variable."""
         values: dict[str, Any] = {}
         while not (fork.ends and self.ends):
@@ -496,27 +499,11 @@ class _Reader(Expressions):
         end = self.expr()
         self.take(")")
         label = "" if self.ends or self.sees("carrying") or self.sees(":") else self.name()
-        inits: list[Expr] = []
-        starts: list[int] = []
-        carried: tuple[Var, ...] = ()
-        results: tuple[Var, ...] = ()
-        if self.skip("carrying", "("):
-            while not self.sees(")"):
-                if inits:
-                    self.take(",")
-                starts.append(self.at)
-                self.name()
-                self.take(":")
-                wanted = self.type()
-                self.take("=")
-                inits.append(self.expr(wanted))
-            self.take(")", "->")
-            carried, results = self._bound_at(starts), self.results(starts)
+        starts, inits = self._inits() if self.skip("carrying", "(") else ([], [])
+        carried, results = self._bound_at(starts), self.results(starts)
         self.take(":")
         self.end()
-        at, self.at = self.at, binder
-        v = self.bind(s32)
-        self.at = at
+        (v,) = self._bound_at([binder], s32)
         head = self.place
         self._carried.append(carried)
         for var in (*results, v, *carried):
@@ -530,12 +517,31 @@ class _Reader(Expressions):
             stmt.For, v, begin, end, carried, tuple(inits), _one(statements), yields, results, label or v.name
         )
 
-    def _bound_at(self, starts: list[int]) -> tuple[Var, ...]:
-        """Bind the variables whose declarations begin at these tokens."""
+    def _inits(self) -> tuple[list[int], list[Expr]]:
+        """Read `NAME: TYPE = EXPRESSION, …) ->`; return the token at which each declaration begins, and the values.
+
+        The variables are bound later: the values may use earlier variables of these names.
+        """
+        starts: list[int] = []
+        inits: list[Expr] = []
+        while not self.sees(")"):
+            if inits:
+                self.take(",")
+            starts.append(self.at)
+            self.name()
+            self.take(":")
+            wanted = self.type()
+            self.take("=")
+            inits.append(self.expr(wanted))
+        self.take(")", "->")
+        return starts, inits
+
+    def _bound_at(self, starts: list[int], default: AnyType | None = None) -> tuple[Var, ...]:
+        """Bind the variables whose declarations begin at these tokens, of the type `default` where they name none."""
         end, found = self.at, []
         for start in starts:
             self.at = start
-            found.append(self.bind())
+            found.append(self.bind(default))
         self.at = end
         return tuple(found)
 
@@ -575,10 +581,7 @@ class _Reader(Expressions):
         """Read `do:` and its suite, a block within a block."""
         self.take("do", ":")
         self.end()
-        statements, yields = self.suite(depth)
-        if yields:
-            raise self.error("given a yield, wanted one at the end of a loop", 0)
-        return stmt.Block(tuple(statements))
+        return stmt.Block(tuple(self._without_yield(depth)))
 
     def nothing(self, depth: int) -> None:
         self.take("pass")

@@ -65,7 +65,7 @@ def _parts(cls: type[Stmt]) -> Iterator[Part]:
 
 
 @cache
-def formed() -> tuple[type[Stmt], ...]:
+def classes_with_form() -> tuple[type[Stmt], ...]:
     """Return the statement classes that have a form."""
     stmts = (c for c in CLASSES.values() if issubclass(c, Stmt) and c.__module__.startswith("convgen.ir."))
     return tuple(c for c in stmts if hasattr(c, "form"))
@@ -80,7 +80,7 @@ _ROOTS = ("program", "kernel")
 def reserved() -> frozenset[str]:
     """Return the words of the language. A variable or memory named like one is written in backquotes."""
     found = {*_STRUCTURE, *_ROOTS}
-    for cls in formed():
+    for cls in classes_with_form():
         parts = parts_of(cls)
         if parts[0].field:  # "{var} = ...", where the words after the sign begin it
             parts = parts[1:]
@@ -130,6 +130,6 @@ def _rank(part: Part) -> int:
 def forms() -> Fork:
     """Return the root of the tree of all forms."""
     root = Fork()
-    for cls in formed():
+    for cls in classes_with_form():
         root.add(parts_of(cls), cls)
     return root

@@ -104,8 +104,10 @@ class Writer:
         self.is_whole = is_whole
         self.vars, self.binders = _variables([*(n for n in nodes if isinstance(n, Var)), *params], nodes, is_whole)
         tiles = {t.name for k in kernels for t in k.shared}
-        self.views = _distinct((v for n in nodes if (v := getattr(n, "view", None))), _memory_name, tiles)
-        self.ops = _distinct((n.op for n in nodes if isinstance(n, (x.Mma, BlockMma))), _atom_name, set())
+        self.views = _distinct((v for n in nodes if (v := getattr(n, "view", None))), lambda v: v.memory.name, tiles)
+        self.ops = _distinct(
+            (n.op for n in nodes if isinstance(n, (x.Mma, BlockMma))), lambda op: _atom(op).name, set()
+        )
         self.atoms = _distinct(map(_atom, self.ops), lambda atom: atom.name, set())
         self.repeated = _repeated(nodes)
         taken = {*self.vars.values(), *self.binders.values(), *(str(v.name) for v in self.vars)}
@@ -419,16 +421,8 @@ def _word(name: str) -> str:
     return f"`{name}`" if name in reserved() else name
 
 
-def _memory_name(v: View) -> str:
-    return str(v.memory.name)
-
-
 def _atom(op: MmaTile | BlockAtom) -> MmaAtom | BlockAtom:
     return op.atom if isinstance(op, MmaTile) else op
-
-
-def _atom_name(op: MmaTile | BlockAtom) -> str:
-    return _atom(op).name
 
 
 def _distinct(things: Iterable[Any], name: Callable[[Any], str], taken: set[str]) -> dict[Any, str]:

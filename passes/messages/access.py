@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
-from convgen.ir.expr import Expr, Var
+from convgen.ir.expr import Expr, Var, const
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import Shared
@@ -12,7 +12,7 @@ from convgen.ir.mutate import free_vars
 from convgen.ir.record import frozen
 from convgen.ir.simplify.bounds import Bounds
 from convgen.ir.sizes import Extent
-from convgen.passes.messages.linear import ZERO, LinearView, plus
+from convgen.passes.messages.linear import ZERO, LinearView, add_exprs
 
 
 class LoopInvariants:
@@ -72,13 +72,22 @@ class Position:
 
     @property
     def value(self) -> Expr:
-        variable = plus(self.uniform, self.varying)
+        variable = add_exprs(self.uniform, self.varying)
         return variable + self.const if self.const else variable
 
 
 def scale(e: Expr, factor: Extent) -> Expr:
     """Return a product, without a factor 1 or 0."""
     return e if e is ZERO or (isinstance(factor, int) and factor == 1) else e * factor
+
+
+def coordinate(const_part: int, terms: Iterable[tuple[str, int]], positions: Mapping[str, Position]) -> Expr:
+    """Return the sum of a constant and of positions times their factors; dims without a position count as 0."""
+    total: Expr = const(const_part)
+    for name, factor in terms:
+        if name in positions:
+            total = add_exprs(total, scale(positions[name].value, factor))
+    return total
 
 
 def divide(e: Expr, by: int) -> Expr:

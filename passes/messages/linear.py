@@ -12,8 +12,7 @@ from functools import lru_cache
 
 from convgen.ir.error import Unsupported
 from convgen.ir.expr import Expr, const
-from convgen.ir.layout.digits import plus as sum_of
-from convgen.ir.layout.digits import times
+from convgen.ir.layout.digits import plus, times
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import Global, RunView, View
 from convgen.ir.layout.tags import LETTERS
@@ -94,13 +93,13 @@ class LinearView:
     axes: tuple[tuple[LinearDim, ...], ...]
     base: int
     halos: tuple[Halo, ...]
-    runs: bool = False  #: whether messages may load more than what exists, to be trimmed afterwards
+    has_runs: bool = False  #: whether messages may load more than what exists, to be trimmed afterwards
     skew: int = 0  #: bytes; from `base`, which is word-aligned in a view with runs, to index 0
 
     @property
     def whole(self) -> LinearView:
         """Return the view for messages that load only existing elements."""
-        return evolve(self, runs=False) if self.runs else self
+        return evolve(self, has_runs=False) if self.has_runs else self
 
     @property
     def is_skewed(self) -> bool:
@@ -125,7 +124,7 @@ class LinearView:
     def makes_messages(self, run: int, alignment: int = 4) -> bool:
         """Return whether aligned runs of `run` positions of the unit axis are contiguous, aligned, and exist whole.
 
-        Messages begin at multiples of `alignment` bytes, or of their own width if that is less. With `runs`, also
+        Messages begin at multiples of `alignment` bytes, or of their own width if that is less. With runs, also
         whether trimming makes up for partial existence.
         """
         if self.unit_axis is None:
@@ -137,9 +136,9 @@ class LinearView:
         together = all(h.is_constant_over(inner.name, run) for h in self.halos)
         if whole and together and all(is_multiple(s, align) for s in (*others, self.base, self.skew)):
             return True
-        return self.runs and inner.padded % run == 0 and self._trims(inner, run)
+        return self.has_runs and inner.padded % run == 0 and self._trims(inner, run)
 
-    def run(self, together: int) -> int:
+    def message_elements(self, together: int) -> int:
         """Return the elements of a message of whole words, given `together` neighbours in a lane; 1 if none fits."""
         run = WHOLE_MESSAGE // self.memory.elem.bytes
         while run > 1 and (together % run or not self.makes_messages(run)):
@@ -148,7 +147,7 @@ class LinearView:
 
     def loaded_elements(self, registers: int, together: int) -> int:
         """Return the elements that messages load for `registers`; runs that begin inside words have an extra word."""
-        run = self.run(together)
+        run = self.message_elements(together)
         more = WORD // self.memory.elem.bytes if run > 1 and self.is_skewed else 0
         return registers // run * (run + more)
 
@@ -191,7 +190,7 @@ def linearize(view: View) -> LinearView:
     of_dim: dict[str, Extent] = {}
     for n, t in enumerate(view.index):
         for name, coef in t.terms:
-            of_dim[name] = sum_of(times(view.step(n, coef), size), of_dim.get(name, 0))
+            of_dim[name] = plus(times(view.step(n, coef), size), of_dim.get(name, 0))
     halos = [Halo(t.size, t.terms, t.const) for t in view.index if t.masked]
     axes = []
     for dims in view.axes:
@@ -221,7 +220,7 @@ def linearize(view: View) -> LinearView:
 
 def loads_runs(view: LinearView, layout: Fragment) -> bool:
     """Return whether messages load runs, which may contain elements that do not exist."""
-    return view.runs and view.run(_neighbours(view, layout)) > 1
+    return view.has_runs and view.message_elements(_neighbours(view, layout)) > 1
 
 
 def loaded_elements(view: RunView, layout: Fragment) -> int:
@@ -273,7 +272,7 @@ def _number(extent: Extent, view: View) -> int:
     raise Unsupported(f"given {view.memory.name} with a shift of {extent}, wanted a number", rule="size")
 
 
-def plus(a: Expr, b: Expr) -> Expr:
+def add_exprs(a: Expr, b: Expr) -> Expr:
     """Return a sum, without zero addends."""
     if a is ZERO:
         return b

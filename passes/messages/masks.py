@@ -14,8 +14,8 @@ from convgen.ir.record import frozen
 from convgen.ir.simplify.extents import divisor, lower_bound, never_less
 from convgen.ir.sizes import Extent
 from convgen.ir.types import bool_, s32, u32
-from convgen.passes.messages.access import Position, TileAccess, divide, scale
-from convgen.passes.messages.linear import ZERO, Halo, LinearDim, plus
+from convgen.passes.messages.access import Position, TileAccess, coordinate, divide
+from convgen.passes.messages.linear import ZERO, Halo, LinearDim
 
 #: A varying offset beyond any surface; adding any uniform and immediate offset keeps it out of range.
 OUT_OF_RANGE = -(1 << 31)
@@ -61,20 +61,19 @@ class Masks:
 
     def __init__(self, access: TileAccess, *, is_moved: bool, trimmed: Collection[Halo] = ()) -> None:
         self.trimmed = trimmed
-        self.outside: tuple[Expr, ...] = ()
         self.access, self.view, self.bounds, self.is_moved = access, access.view, access.bounds, is_moved
 
-    def tests(self, positions: Mapping[str, Position], leaving: Leaving) -> Tests:
-        """Return the tests for the existence of an element."""
+    def tests(self, positions: Mapping[str, Position], leaving: Leaving, outside: Sequence[Expr] = ()) -> Tests:
+        """Return the tests for the existence of an element; `outside` are conditions of a whole message."""
         words: list[Bits] = []
-        conditions: list[Expr] = [*self.outside]
+        conditions = [*outside]
         tested: list[str] = []
         for halo in self.view.halos:
             if halo in self.trimmed:
                 continue
             tap = self._tap(halo, positions)
             if tap is None:
-                conditions.append(self._coordinate(halo.terms, halo.const, positions).to(u32) < const(halo.size, u32))
+                conditions.append(coordinate(halo.const, halo.terms, positions).to(u32) < const(halo.size, u32))
             else:
                 tested.append(tap[0].name)
                 words.append(self._halo_word(halo, *tap, positions))
@@ -178,13 +177,6 @@ class Masks:
             begin = begin - halo.const * steps.pop()[0]
         return begin
 
-    def _coordinate(self, terms: Sequence[tuple[str, int]], start: int, positions: Mapping[str, Position]) -> Expr:
-        total: Expr = const(start)
-        for name, coef in terms:
-            if name in positions:
-                total = plus(total, scale(positions[name].value, coef))
-        return total
-
     def _tap(self, halo: Halo, positions: Mapping[str, Position]) -> tuple[LinearDim, int] | None:
         """Return the only dim along K in a halo's coordinate, and its step; None if one bit a tap does not suffice.
 
@@ -210,7 +202,7 @@ class Masks:
     def _halo_word(self, halo: Halo, tap: LinearDim, step: int, positions: Mapping[str, Position]) -> Bits:
         """Return a loop-invariant word with a bit for each tap that is outside or beyond its dim, and the tap."""
         terms = [(n, c) for n, c in halo.terms if n in positions and n != tap.name]
-        origin, place = self._coordinate(terms, halo.const, positions), positions[tap.name].value
+        origin, place = coordinate(halo.const, terms, positions), positions[tap.name].value
         places = self.bounds(place)[1] + 1
         return self._bits(outside(origin, *self.bounds(origin), step, tap.size, halo.size, places), place)
 

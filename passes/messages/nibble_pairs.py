@@ -13,7 +13,7 @@ from convgen.ir.error import DoesNotFit, Unsupported
 from convgen.ir.expr import Add, Const, Expr, Mul, Var, const
 from convgen.ir.layout.digits import Digit, Space
 from convgen.ir.layout.fragment import Fragment
-from convgen.ir.layout.memory import Dim, Global, SizedView, TensorDim, View
+from convgen.ir.layout.memory import Dim, Global, SizedView, TensorDim, View, stride
 from convgen.ir.layout.tags import Layout
 from convgen.ir.record import evolve
 from convgen.ir.types import u8
@@ -25,7 +25,7 @@ def pairs_of(view: View) -> tuple[View, int] | None:
     if isinstance(view, SizedView) or not view.layout.is_plain:
         return None
     innermost = enumerate(dims[-1] for dims in view.axes)
-    axis = next((n for n, d in innermost if d.size > 1 and _stride(view, d) == 1), None)
+    axis = next((n for n, d in innermost if d.size > 1 and stride(view.layout, view.index, d.name) == 1), None)
     if axis is None:
         return None
     unit = view.axes[axis][-1]
@@ -36,8 +36,8 @@ def pairs_of(view: View) -> tuple[View, int] | None:
         return None
     whole = [t for t in index if t is not None]
     layout = Layout.strided((t.size for t in whole), [int(s) for s in strides])
-    held = evolve(unit, size=unit.size // 2, padded=unit.padded // 2)
-    axes = tuple((*dims[:-1], held) if n == axis else dims for n, dims in enumerate(view.axes))
+    pairs = evolve(unit, size=unit.size // 2, padded=unit.padded // 2)
+    axes = tuple((*dims[:-1], pairs) if n == axis else dims for n, dims in enumerate(view.axes))
     memory = Global(view.memory.name, u8, view.memory.bytes)
     return View(memory, layout, axes, tuple(whole)), axis
 
@@ -86,11 +86,6 @@ def half(e: Expr, values: Mapping[Var, Expr]) -> Expr:
         case Var() if e in values:
             return half(values[e], values)
     return e // 2
-
-
-def _stride(view: View, d: Dim) -> int:
-    terms = ((dict(t.terms).get(d.name, 0), s) for t, s in zip(view.index, view.layout.strides()))
-    return sum(coef * s for coef, s in terms)
 
 
 def _halved(t: TensorDim, unit: Dim) -> TensorDim | None:

@@ -21,8 +21,8 @@ from convgen.ir.fused import Fused
 from convgen.ir.layout.digits import Space
 from convgen.ir.record import frozen
 from convgen.ir.types import u32, vector
-from convgen.passes.messages.access import Position, TileAccess, scale
-from convgen.passes.messages.linear import WORD, ZERO, Halo, plus
+from convgen.passes.messages.access import Position, TileAccess, coordinate
+from convgen.passes.messages.linear import WORD, ZERO, Halo, add_exprs
 from convgen.passes.messages.positions import Positions
 
 _Ints = npt.NDArray[np.int64]
@@ -56,9 +56,9 @@ class _Edge:
         total: Expr = ZERO
         for sign, beyond, amounts in self.sides:
             if len(amounts) == 1:
-                total = plus(total, select(beyond >= self.word, const(sign * amounts[0]), 0))
+                total = add_exprs(total, select(beyond >= self.word, const(sign * amounts[0]), 0))
             else:
-                total = plus(total, _words(beyond, amounts, self.word) * (sign * self.word))
+                total = add_exprs(total, _words(beyond, amounts, self.word) * (sign * self.word))
         return total
 
     def moved_back(self, words: list[Expr]) -> list[Expr]:
@@ -114,7 +114,7 @@ class Run:
         """Return the further displacement in elements, which may differ between lanes."""
         total: Expr = ZERO
         for edge in self.edges:
-            total = total if edge.is_fixed else plus(total, edge.displacement)
+            total = total if edge.is_fixed else add_exprs(total, edge.displacement)
         return total
 
     def trimmed(self, value: Expr, at: Expr) -> Expr:
@@ -132,7 +132,7 @@ class Run:
     def _aligned(self, loaded: Sequence[Expr], at: Expr, bits: int) -> list[Expr]:
         """Return the words of a displaced run that begins inside a loaded word."""
         zero = const(0, u32)
-        moved = plus(self.varying, const(self.fixed)) if self.fixed else self.varying
+        moved = add_exprs(self.varying, const(self.fixed)) if self.fixed else self.varying
         begin = at * 8 - moved * bits if moved is not ZERO else at * 8
         amount = (begin & 31).to(u32)
         padded = [zero, *loaded, zero]
@@ -235,7 +235,7 @@ class Runs:
         view, axis = access.view, access.view.unit_axis
         assert axis is not None
         together = access.layout.contiguous(access.layout.dims[axis])
-        count = self.count = view.run(together)
+        count = self.count = view.message_elements(together)
         self.loaded = view.loaded_elements(count, together)  #: elements; loaded by the messages of a run
         self.is_skewed = self.loaded > count
         self.access, self.positions, self.axis = access, positions, axis
@@ -272,15 +272,15 @@ class Runs:
         by: Expr = ZERO
         for h, amounts in zip(self.edges, effects.amounts):
             if amounts:
-                start = plus(self._coordinate(h, at), by)
+                start = add_exprs(coordinate(h.const, h.terms, at), by)
                 edges.append(_Edge(start, start + (self.count - h.size), amounts, effects.grain))
-                by = plus(by, edges[-1].displacement)
+                by = add_exprs(by, edges[-1].displacement)
         missing = {
-            n: tuple((self._coordinate(h, at) + n).to(u32) < const(h.size, u32) for h in cutting)
+            n: tuple((coordinate(h.const, h.terms, at) + n).to(u32) < const(h.size, u32) for h in cutting)
             for n, cutting in effects.missing.items()
         }
         outside = tuple(
-            (self._coordinate(h, at) + (self.count - 1)).to(u32) < const(h.size + self.count - 1, u32)
+            (coordinate(h.const, h.terms, at) + (self.count - 1)).to(u32) < const(h.size + self.count - 1, u32)
             for h in self.edges
             if h in effects.outside or self._is_open(h)
         )
@@ -289,10 +289,3 @@ class Runs:
     def _is_open(self, h: Halo) -> bool:
         """Return whether positions along an edge continue beyond those enumerated."""
         return any(name in self.outermost and name != self.inner.name for name, _ in h.terms)
-
-    def _coordinate(self, h: Halo, at: Mapping[str, Position]) -> Expr:
-        total: Expr = const(h.const)
-        for name, coef in h.terms:
-            if name in at:
-                total = plus(total, scale(at[name].value, coef))
-        return total

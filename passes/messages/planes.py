@@ -16,16 +16,15 @@ from typing import Any
 import numpy as np
 
 from convgen.ir.expr import Expr, const, lift, select
-from convgen.ir.facts import Planes, TargetFacts
-from convgen.ir.layout.digits import plus as sum_of
-from convgen.ir.layout.digits import times
+from convgen.ir.facts import PlaneLimits, TargetFacts
+from convgen.ir.layout.digits import plus, times
 from convgen.ir.layout.fragment import DWORD, Fragment
 from convgen.ir.layout.memory import Plane, Rectangle, RectangleOrder
 from convgen.ir.record import evolve, frozen
 from convgen.ir.simplify.extents import divisor, is_multiple, lower_bound, never_less, upper_bound
 from convgen.ir.sizes import Extent
-from convgen.passes.messages.access import Position, TileAccess, scale
-from convgen.passes.messages.linear import ZERO, Halo, LinearDim, LinearView, plus
+from convgen.passes.messages.access import Position, TileAccess, coordinate, scale
+from convgen.passes.messages.linear import ZERO, Halo, LinearDim, LinearView, add_exprs
 from convgen.passes.messages.masks import TRUE, Masks
 from convgen.passes.messages.positions import Positions
 
@@ -81,7 +80,7 @@ class _Planes:
         """Return the column of a position."""
         total = at[self.cols.name].value
         for d, columns in self.sliding:
-            total = plus(total, scale(at[d.name].value, columns))
+            total = add_exprs(total, scale(at[d.name].value, columns))
         return total
 
     def row(self, at: dict[str, Position]) -> tuple[Expr, Expr]:
@@ -93,18 +92,16 @@ class _Planes:
         """Return the bytes from the plane's base to its start for a position."""
         total = lift(self.start, ZERO)
         for d, step in zip(self.moving, self.steps):
-            total = plus(total, scale(at[d.name].value, step))
+            total = add_exprs(total, scale(at[d.name].value, step))
         if self.every > 1:  # with a row stride of `every` lines, the rows begin at one of the first `every` lines
-            total = plus(total, scale(self._first(at) % self.every, self.line))
+            total = add_exprs(total, scale(self._first(at) % self.every, self.line))
         return total
 
     def _first(self, at: dict[str, Position]) -> Expr:
         """Return the coordinate that counts the rows, at position 0 of the dim that counts them."""
-        total: Expr = const(self.halo.const if self.halo else 0)
-        for name, coef in self.halo.terms if self.halo else ():
-            if name in at and name != self.rows.name:
-                total = plus(total, scale(at[name].value, coef))
-        return total
+        if self.halo is None:
+            return const(0)
+        return coordinate(self.halo.const, (term for term in self.halo.terms if term[0] != self.rows.name), at)
 
     def unchecked(self, view: LinearView) -> LinearView:
         """Return the view with only those dims and halos that the plane's bounds do not check."""
@@ -115,20 +112,20 @@ class _Planes:
         return evolve(view, axes=axes, halos=tuple(h for h in view.halos if h is not self.halo))
 
 
-def plane_of(view: LinearView, limits: Planes | None) -> Plane | None:
+def plane_of(view: LinearView, limits: PlaneLimits | None) -> Plane | None:
     """Return the fixed or moving plane of a view whose unit axis lies along its rows; None if there is none."""
     found = _planes(view, limits)
     return found.plane if found else None
 
 
-def is_plane(view: LinearView, limits: Planes | None) -> bool:
+def is_plane(view: LinearView, limits: PlaneLimits | None) -> bool:
     """Return whether a view is a single fixed plane."""
     found = _planes(view, limits)
     return found is not None and found.stays
 
 
 @lru_cache(maxsize=2**10)
-def _planes(view: LinearView, limits: Planes | None) -> _Planes | None:
+def _planes(view: LinearView, limits: PlaneLimits | None) -> _Planes | None:
     """Return a view as planes; None if its strides, bounds or alignment exceed the limits of block messages."""
     if limits is None or view.memory.elem.bits < 8 or len(view.axes) != 2 or view.unit_axis is None:
         return None
@@ -144,7 +141,7 @@ def _planes(view: LinearView, limits: Planes | None) -> _Planes | None:
     halo = counting[0] if counting else None
     coefs = dict(halo.terms) if halo else {}
     every = coefs.get(rows.name, 1)
-    seen = sum_of(cols.extent, sum(columns * (d.size - 1) for d, columns in sliding))
+    seen = plus(cols.extent, sum(columns * (d.size - 1) for d, columns in sliding))
     width, pitch = times(seen, view.memory.elem.bytes), rows.stride
     if every != 1 and not (halo and every > 1 and halo.size % every == 0 and isinstance(pitch, int)):
         return None
@@ -152,10 +149,10 @@ def _planes(view: LinearView, limits: Planes | None) -> _Planes | None:
     stays = halo is None and not moving and not sliding
     start: Extent = view.base
     for d in moving:
-        start = sum_of(start, times(d.stride, d.size - 1) if d.reversed else 0)
-    start = sum_of(start, times(line, -halo.const) if halo else 0)
+        start = plus(start, times(d.stride, d.size - 1) if d.reversed else 0)
+    start = plus(start, times(line, -halo.const) if halo else 0)
     signed = (times(d.stride, -1) if d.reversed else d.stride for d in moving)
-    steps = tuple(sum_of(step, times(line, -coefs.get(d.name, 0))) for d, step in zip(moving, signed))
+    steps = tuple(plus(step, times(line, -coefs.get(d.name, 0))) for d, step in zip(moving, signed))
     height = halo.size // every if halo else rows.extent
     fits = (
         not rows.reversed,
@@ -170,7 +167,7 @@ def _planes(view: LinearView, limits: Planes | None) -> _Planes | None:
     return _Planes(plane, cols, rows, halo, every, line, sliding, moving, start, steps) if all(fits) else None
 
 
-def _slide(d: LinearDim, cols: LinearDim, view: LinearView, limits: Planes) -> int:
+def _slide(d: LinearDim, cols: LinearDim, view: LinearView, limits: PlaneLimits) -> int:
     """Return the columns by which a dim slides the visible part along the rows; 0 if it does not.
 
     A dim must slide if its stride is not a legal alignment for a plane's start; it can slide by whole dwords if all
@@ -228,12 +225,12 @@ def plane_messages(access: TileAccess, *, stores: bool = False) -> list[PlaneMes
         exists = TRUE if planes.stays else masks.mask(*masks.tests(at, masks.leaving(at)))
         shift = ZERO if planes.stays else planes.shift(at)
         x, (row, tap) = planes.col(at), rows_of[start]
-        y = plus(_away(row, exists, limits), tap) if of_taps else _away(plus(row, tap), exists, limits)
+        y = add_exprs(_away(row, exists, limits), tap) if of_taps else _away(add_exprs(row, tap), exists, limits)
         out.append(PlaneMessage(start, run, planes.plane, shift, shape, x if step == 1 else x // step, y))
     return out
 
 
-def _away(row: Expr, exists: Expr, limits: Planes) -> Expr:
+def _away(row: Expr, exists: Expr, limits: PlaneLimits) -> Expr:
     """Return the row, or a row beyond the last for any tap if the element does not exist."""
     return row if exists is TRUE else select(exists, row, 2 * limits.most)
 
@@ -287,7 +284,7 @@ def _runs(at: Any, run: int, wanted: Any) -> bool:
     return bool((groups - groups[:1, :, :1] == steps).all())
 
 
-def _shapes(run: int, lanes: int, elem_bytes: int, limits: Planes, *, stores: bool) -> Iterator[Rectangle]:
+def _shapes(run: int, lanes: int, elem_bytes: int, limits: PlaneLimits, *, stores: bool) -> Iterator[Rectangle]:
     """Yield the rectangles of one message of `run` registers, in every register order."""
     count = 1
     if run * elem_bytes // DWORD > limits.registers:

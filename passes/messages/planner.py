@@ -14,7 +14,7 @@ from convgen.ir.expr import AddressOf, Expr, Slice, Surface, Uniform
 from convgen.ir.record import evolve, frozen
 from convgen.ir.types import u32, u64
 from convgen.passes.messages.access import Position, TileAccess, scale
-from convgen.passes.messages.linear import WORD, ZERO, loads_runs, plus
+from convgen.passes.messages.linear import WORD, ZERO, add_exprs, loads_runs
 from convgen.passes.messages.masks import TRUE, Leaving, Masks, Tests
 from convgen.passes.messages.partial_runs import Run, Runs
 from convgen.passes.messages.positions import Positions
@@ -49,11 +49,11 @@ def global_messages(access: TileAccess, widest: int | None = None) -> Iterator[G
     Raises Unsupported if offsets cannot fit.
     """
     window, positions = Window(access), Positions(access)
-    assemble = _flat if access.facts.flat else _by_offset if access.places else _on_surface
+    guard = _guard_flat if access.facts.flat else _guard_without_imm if access.places else _guard_on_surface
     if loads_runs(access.view, access.layout):
         yield from _of_runs(access, window, positions)
         return
-    if access.view.runs:
+    if access.view.has_runs:
         access = evolve(access, view=access.view.whole)
     masks = Masks(access, is_moved=window.origin is not None)
     run = _run(access, positions, widest or access.facts.global_widths[0])
@@ -61,7 +61,7 @@ def global_messages(access: TileAccess, widest: int | None = None) -> Iterator[G
         at = positions.of(start)
         leaving = masks.leaving(at)
         varying, uniform, imm = _offset(access, window, at, leaving)
-        varying, imm, mask = assemble(access, masks, masks.tests(at, leaving), varying, imm)
+        varying, imm, mask = guard(access, masks, masks.tests(at, leaving), varying, imm)
         yield GlobalMessage(start, run, window.surface, varying, uniform, imm, mask)
 
 
@@ -69,7 +69,7 @@ def _of_runs(access: TileAccess, window: Window, positions: Positions) -> Iterat
     """Yield messages of whole words that load runs, with one more word where a run may begin inside a word."""
     runs = Runs(access, positions)
     masks = Masks(access, is_moved=window.origin is not None, trimmed=runs.edges)
-    assemble = _flat if access.facts.flat else _on_surface
+    guard = _guard_flat if access.facts.flat else _guard_on_surface
     begin = 0
     for start in range(0, access.layout.registers, runs.count):
         at, run = runs.at(start), runs.of(start)
@@ -77,9 +77,8 @@ def _of_runs(access: TileAccess, window: Window, positions: Positions) -> Iterat
         # A message displaced backwards may begin before the block that the uniform offset would contain.
         together = (runs.inner.name,) if run.moves_back else ()
         varying, uniform, imm = _displaced(*_offset(access, window, at, leaving, together), run, access)
-        masks.outside = run.outside
         if not runs.is_skewed:
-            varying, imm, mask = assemble(access, masks, masks.tests(at, leaving), varying, imm)
+            varying, imm, mask = guard(access, masks, masks.tests(at, leaving, run.outside), varying, imm)
             yield GlobalMessage(start, runs.count, window.surface, varying, uniform, imm, mask)
             continue
         # Some words may be past the end of the buffer; only the varying offset is checked for that.
@@ -88,7 +87,7 @@ def _of_runs(access: TileAccess, window: Window, positions: Positions) -> Iterat
             count = next(w for w in access.facts.global_widths if w <= remaining * access.view.memory.elem.bytes)
             count //= access.view.memory.elem.bytes
             offset = first * access.view.memory.elem.bytes
-            varying, imm, mask = assemble(access, masks, masks.tests(at, leaving), place, offset)
+            varying, imm, mask = guard(access, masks, masks.tests(at, leaving, run.outside), place, offset)
             yield GlobalMessage(begin, count, window.surface, varying, ZERO, imm, mask)
             begin, first, remaining = begin + count, first + count, remaining - count
 
@@ -113,26 +112,26 @@ def _displaced(varying: Expr, uniform: Expr, imm: int, run: Run, access: TileAcc
     if imm >= 0 and run.varying is ZERO:
         return varying, uniform, imm
     # The varying offset must not be negative by itself: masks set its sign bit.
-    return plus(varying, scale(run.varying, elem)) + imm, uniform, 0
+    return add_exprs(varying, scale(run.varying, elem)) + imm, uniform, 0
 
 
-_Checked = tuple[Expr, int, Expr]  #: varying offset, immediate, and the condition that the element exists
+_Guarded = tuple[Expr, int, Expr]  #: varying offset, immediate, and the condition that the element exists
 
 
-def _flat(access: TileAccess, masks: Masks, tests: Tests, varying: Expr, imm: int) -> _Checked:
+def _guard_flat(access: TileAccess, masks: Masks, tests: Tests, varying: Expr, imm: int) -> _Guarded:
     """Return a single offset and a mask; an offset that is never negative is unsigned, which adds in fewer steps."""
     offset, is_signed = varying + imm if imm else varying, access.bounds(varying)[0] + imm < 0
     return offset if is_signed else offset.to(u32), 0, masks.mask(*tests)
 
 
-def _on_surface(access: TileAccess, masks: Masks, tests: Tests, varying: Expr, imm: int) -> _Checked:
+def _guard_on_surface(access: TileAccess, masks: Masks, tests: Tests, varying: Expr, imm: int) -> _Guarded:
     """Return the mask as part of the varying offset, and an immediate that fits."""
     varying = masks.masked(varying, *tests)
     extra = imm - imm % (access.facts.global_imm_max + 1)
     return varying + extra if extra else varying, imm - extra, TRUE
 
 
-def _by_offset(access: TileAccess, masks: Masks, tests: Tests, varying: Expr, imm: int) -> _Checked:
+def _guard_without_imm(access: TileAccess, masks: Masks, tests: Tests, varying: Expr, imm: int) -> _Guarded:
     """Return the mask as part of the varying offset; no immediate, as it would apply to shared memory, too."""
     return masks.masked(varying + imm if imm else varying, *tests), 0, TRUE
 
@@ -169,15 +168,15 @@ def _offset(
     for dims in access.view.axes:
         for d in dims:
             at = window.position(d, positions[d.name])
-            varying = plus(varying, scale(at.varying, d.stride))
+            varying = add_exprs(varying, scale(at.varying, d.stride))
             if access.is_invariant(at.uniform) or d.name in varying_only:
-                varying = plus(varying, scale(at.uniform, d.stride))
+                varying = add_exprs(varying, scale(at.uniform, d.stride))
             else:
-                uniform = plus(uniform, scale(at.uniform, d.stride))
+                uniform = add_exprs(uniform, scale(at.uniform, d.stride))
             if isinstance(d.stride, int):
                 imm += at.const * d.stride
             elif at.const:
-                varying = plus(varying, d.stride * at.const)
+                varying = add_exprs(varying, d.stride * at.const)
     if imm >= 1 << 31:
         spans = f"given {access.view.memory.name} of which one tile spans {imm} bytes and more"
         raise Unsupported(f"{spans}, wanted less than 2^31", rule="size")

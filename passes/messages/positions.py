@@ -7,12 +7,11 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 from convgen.ir.expr import Expr, Lane, lift
-from convgen.ir.layout.digits import Space
-from convgen.ir.layout.digits import plus as sum_of
+from convgen.ir.layout.digits import Space, plus
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.simplify.extents import divisor
 from convgen.passes.messages.access import Position, TileAccess
-from convgen.passes.messages.linear import ZERO, plus
+from convgen.passes.messages.linear import ZERO, add_exprs
 
 
 class Positions:
@@ -69,7 +68,7 @@ class Positions:
                 # Positions that share all digits above a common divisor are decoded once.
                 unit = math.gcd(run, 0 if apart else multiple, divisor(within, {}))
                 if not apart:
-                    within, start, multiple, tile = plus(start, within), ZERO, 0, 0
+                    within, start, multiple, tile = add_exprs(start, within), ZERO, 0, 0
                 position = within + (fixed - fixed % unit)
                 out[d.name] = Position(ZERO, position % run, fixed % unit)
                 within, fixed, tile = position // run, 0, tile // run
@@ -83,7 +82,7 @@ class Positions:
 def _of_lanes(layout: Fragment, subgroup: Expr, lane: Expr) -> Mapping[str, Expr]:
     """Return the part of the coordinates that depends on lane and subgroup; independent of the tile's start."""
     a, b = layout.partial(Space.SUBGROUP, subgroup), layout.partial(Space.LANE, lane)
-    return {dim: lift(sum_of(a[dim], b[dim]), ZERO) for dim in layout.dims}
+    return {dim: lift(plus(a[dim], b[dim]), ZERO) for dim in layout.dims}
 
 
 class _OfRegisters(dict[int, Mapping[str, int]]):

@@ -99,16 +99,16 @@ def _address(tile: Shared, layout: Fragment, subgroup: Expr, arrangement: Arrang
     return lift(tile.address(0, row, col), ZERO)
 
 
-def first_owner(arrangement: Arrangement, lane: Any, register: Any, dword: int = 2) -> tuple[Any, Any]:
+def first_owner(arrangement: Arrangement, lane: Any, register: Any, per_dword: int = 2) -> tuple[Any, Any]:
     """Return the lane and register that hold the first element of a lane's part of a message.
 
-    A `dword` holds so many elements.
+    A dword holds `per_dword` elements.
     """
     if arrangement is Arrangement.MATRIX:
-        return lane % MATRIX_ROWS * ROW_LANES, lane // MATRIX_ROWS * dword + register
+        return lane % MATRIX_ROWS * ROW_LANES, lane // MATRIX_ROWS * per_dword + register
     if arrangement is Arrangement.TRANSPOSED_MATRIX:
         row = lane % MATRIX_ROWS
-        return row // 2, lane // MATRIX_ROWS * dword + row % 2 + register
+        return row // 2, lane // MATRIX_ROWS * per_dword + row % 2 + register
     if arrangement is not Arrangement.TRANSPOSED:
         return (lane if arrangement is Arrangement.LANE else ZERO), register
     within = lane % TRANSPOSED_LANES
@@ -143,26 +143,15 @@ def _arrangement(tile: Shared, at: Any, facts: TargetFacts, reads: bool) -> tupl
     """Return the arrangement of messages for the addresses [subgroups, lanes, registers], and registers a message."""
     if run := _block_run(tile, at, facts):
         return Arrangement.BLOCK, run
-    run = _lane_run(tile, at, facts)
-    if (
-        run < TRANSPOSED_RUN
-        and reads
-        and facts.transposed_reads
-        and tile.elem.bits == TRANSPOSED_BITS
-        and are_transposed(at)
-    ):
+    run, is_transposable = _lane_run(tile, at, facts), reads and tile.elem.bits == TRANSPOSED_BITS
+    if is_transposable and facts.transposed_reads and run < TRANSPOSED_RUN and are_transposed(at):
         return Arrangement.TRANSPOSED, TRANSPOSED_RUN
-    matrices = MATRIX_BYTES // tile.elem.bytes
-    if run < matrices and reads and facts.matrix_reads and are_matrices(at, matrices, tile.elem.bytes):
-        return Arrangement.MATRIX, matrices
-    if (
-        run < matrices
-        and reads
-        and facts.matrix_reads
-        and tile.elem.bits == TRANSPOSED_BITS
-        and are_transposed_matrices(at)
-    ):
-        return Arrangement.TRANSPOSED_MATRIX, matrices
+    row = MATRIX_BYTES // tile.elem.bytes  # elements
+    if reads and facts.matrix_reads and run < row:
+        if are_matrices(at, row, tile.elem.bytes):
+            return Arrangement.MATRIX, row
+        if is_transposable and are_transposed_matrices(at):
+            return Arrangement.TRANSPOSED_MATRIX, row
     return Arrangement.LANE, run
 
 

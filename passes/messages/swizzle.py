@@ -243,10 +243,10 @@ def _best(
         simple += lifted
         simple += [Swizzle(-lift, mask, lift + down) for lift in _LIFTS for down in _LIFTS for mask in masks]
     folded = [Swizzle(shift, mask, fold) for fold in _FOLDS for mask in masks for shift in range(3)]
-    beyond = [Swizzle(shift, mask, fold) for fold in (0, *_FOLDS) for mask in wider for shift in range(3)]
-    beyond = [each for each in beyond if rows.count and each.suits(rows.chunks, rows.count)]
+    across_rows = [Swizzle(shift, mask, fold) for fold in (0, *_FOLDS) for mask in wider for shift in range(3)]
+    across_rows = [each for each in across_rows if rows.count and each.suits(rows.chunks, rows.count)]
     best, least = simple[0], cost(simple[0])
-    for candidate in (each for each in (*simple[1:], *folded, *beyond, *lifted) if period % each.period == 0):
+    for candidate in (each for each in (*simple[1:], *folded, *across_rows, *lifted) if period % each.period == 0):
         if least and (now := cost(candidate, least)) < least:
             best, least = candidate, now
     return best, least

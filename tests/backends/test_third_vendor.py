@@ -175,12 +175,12 @@ def test_code_that_nothing_runs_is_written_and_refused(capsys: pytest.CaptureFix
 def test_an_instruction_without_a_twin_for_one_subgroup_is_refused_where_one_is_needed() -> None:
     atom = next(atom for atom in SM90.atoms if atom.spans == 2)
     with pytest.raises(DoesNotFit, match=r"^two\.mma\.m16n8k16\.f16 takes 2 subgroups, and no instruction of one has"):
-        atom.of_one(SM90.atoms)
+        atom.of_one_subgroup(SM90.atoms)
 
 
 def test_an_instruction_for_several_subgroups_finds_its_twin() -> None:
     twins: tuple[MmaAtom, ...] = (*SM90.atoms, *SM80.atoms)
-    assert [atom.of_one(twins) for atom in SM90.atoms] == list(SM80.atoms)
+    assert [atom.of_one_subgroup(twins) for atom in SM90.atoms] == list(SM80.atoms)
 
 
 def test_padding_that_needs_products_of_one_subgroup_is_refused_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:

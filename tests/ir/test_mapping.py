@@ -161,6 +161,13 @@ def test_what_is_no_order_is_refused(text: str, said: str) -> None:
         Order.parse(text)
 
 
+def test_an_order_of_two_walks_is_refused_in_one_sentence() -> None:
+    with pytest.raises(UserError) as refused:
+        Order.parse("rows+cols")
+    wanted = "remaps, one walk, at most one flip: and one persist: or stream:, in that order"
+    assert str(refused.value) == f"given the order 'rows+cols', wanted {wanted}"
+
+
 def test_each_step_is_drawn_in_these_tests() -> None:
     drawn = {
         "rows",

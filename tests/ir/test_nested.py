@@ -78,7 +78,7 @@ def test_owners_are_those_of_the_definition(layout: NestedLayout, size: int, thr
     for coord in list(product(*map(range, layout.shape)))[:: max(1, prod(layout.shape) // 20)]:
         assert list(on.owners_of(coord)) == wanted.get(coord, [])
     for thread in {0, threads // 2, threads - 1}:
-        assert [tuple(row) for row in on.held(thread).tolist()] == list(held(layout, size, thread))
+        assert [tuple(row) for row in on.elements_of(thread).tolist()] == list(held(layout, size, thread))
     grid, sets = on.grid(), on.sets()
     assert all(list(sets.get(int(grid[coord]), ())) == wanted.get(coord, []) for coord in np.ndindex(grid.shape))
 

@@ -224,7 +224,7 @@ FITTING: dict[str, dict[str, Any]] = {
 
 def instances() -> Iterator[Stmt]:
     """A statement of each class, its optional fields written and left out."""
-    for cls in templates.formed():
+    for cls in templates.classes_with_form():
         for is_full in (True, False):
             values = {
                 f: Var("bound", 7, f32) if field.annotation == "Var" else VALUES.get(field.annotation, STRINGS.get(f))
@@ -250,8 +250,8 @@ def test_a_new_class_needs_a_form_alone(monkeypatch: pytest.MonkeyPatch) -> None
         mask: Expr
         site: Site
 
-    known = templates.formed()
-    monkeypatch.setattr(templates, "formed", lambda: (*known, Probe))
+    known = templates.classes_with_form()
+    monkeypatch.setattr(templates, "classes_with_form", lambda: (*known, Probe))
     templates.forms.cache_clear()
     try:
         comes_back(Probe(Var("v", 1, f32), BUFFER, X, X < 3, Site(4)))

@@ -19,6 +19,7 @@ from convgen.ir.mutate import statements
 from convgen.ir.program import Kernel
 from convgen.ir.record import evolve
 from convgen.ir.stmt import SharedRead, TransposedRead
+from convgen.ir.text import parse, to_text
 from convgen.ir.types import f16
 from convgen.ir.verify import verify as well_formed
 from convgen.passes.lower_tiles import lower_tiles
@@ -53,6 +54,13 @@ def kernel(swizzle: Swizzle) -> Kernel:
     k.barrier()
     k.store_view(result, (0, 0), k.load_shared("read", tile, READ), READ)
     return k.done()
+
+
+def test_the_text_writes_a_transposing_read_as_transposed() -> None:
+    lowered = lower_tiles(kernel(Swizzle()), FACTS)
+    read = next(s for s in statements(lowered.body) if isinstance(s, TransposedRead))
+    assert ": f16x4 = transposed tile[" in str(read)
+    assert parse(to_text(lowered)) is lowered
 
 
 def brings(k: Kernel, count: int) -> None:

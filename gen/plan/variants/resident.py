@@ -19,7 +19,7 @@ import attrs
 
 from convgen.backends.tuning import tuning
 from convgen.ir.error import DoesNotFit
-from convgen.ir.facts import Planes, TargetFacts
+from convgen.ir.facts import PlaneLimits, TargetFacts
 from convgen.ir.layout.memory import Dim, SizedView, TensorDim, View
 from convgen.ir.layout.mma import MmaAtom, MmaTile
 from convgen.ir.record import evolve, frozen
@@ -87,7 +87,7 @@ class _Line:
         return -(-least // self.grain) * self.grain
 
 
-def resident(product: Product, depth: int, planes: Planes | None = None) -> Resident:
+def resident(product: Product, depth: int, planes: PlaneLimits | None = None) -> Resident:
     """Return the product with `depth` elements in a block of K: channels with all taps; DoesNotFit where impossible.
 
     Where 2-D messages load rectangles of `planes`, lines are far enough apart that no rectangle spans two of them.
