@@ -186,6 +186,16 @@ def without_padding(problem: Problem, result: View) -> View:
     return evolve(result, layout=evolve(result.layout, dims=dims), index=tuple(index))
 
 
+def zero_outside(view: View, masks: tuple[TensorDim, ...]) -> View:
+    """Return the view with masked coordinates added, outside which it reads zero: dims of the tensor with stride 0."""
+    if not masks:
+        return view
+    rank, layout = len(view.index), view.layout
+    strideless = (Digit(LETTERS[rank + n], t.size, Space.MEMORY, 0) for n, t in enumerate(masks))
+    layout = Layout((*layout.dims, *(t.size for t in masks)), (*strideless, *layout.blocks))
+    return evolve(view, layout=layout, index=(*view.index, *masks))
+
+
 def view_over_result(problem: Problem, part: Product, name: str, role: str = "dst") -> View:
     """Return a tensor that a step reads, as (N, M), broadcast along sides on which it does not depend.
 
