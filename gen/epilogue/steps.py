@@ -176,18 +176,17 @@ class Eltwise(Step):
 class Tails(Step):
     """Store zero in the padding of the result's blocks, whatever earlier steps produce there.
 
-    `view` has the axes of the result, `sizes` are those of the tensor, without padding. Where zeros are multiplied as
-    another number (u8 as s8), sums of padding do not `vanish`.
+    `view` has the axes of the result, `sizes` are those of the tensor, without padding.
     """
 
     is_light = True
 
     view: View
     sizes: tuple[int, ...]
-    vanish: bool = True  #: whether sums of padding are zero
 
     def is_sum(self, acc: Type) -> bool:
-        return self.vanish
+        """Return True: slices add nothing to padding (`views.without_padding`)."""
+        return True
 
     def load(self, reader: Reader, layout: Fragment) -> Held:
         """Compute the coordinates along the dims that have padding."""
