@@ -69,7 +69,8 @@ class Parser(argparse.ArgumentParser):
         if unknown := re.search(r"^unrecognized arguments: (-[^\s=]+)", text):
             shown = (action for action in self._actions if action.help != argparse.SUPPRESS)
             known = [option for action in shown for option in action.option_strings]
-            text = text.replace(unknown[1], unknown[1] + meant(unknown[1], known), 1)
+            # Python releases differ in whether the words behind the option belong to it.
+            text = text[: unknown.end()] + meant(unknown[1], known)
         for pattern, ours in _COMPLAINTS:
             text = re.sub(pattern, ours, text)
         raise UserError(text.replace("{prog}", self.prog))
