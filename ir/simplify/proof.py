@@ -119,7 +119,7 @@ class Knowledge(Scope):
     def extent(self, sum: Linear) -> Range:
         """Return the exact range of a sum from all facts."""
         extent = self.range(sum)
-        if any(t in self.values for t in sum[0]):
+        if not self.values.keys().isdisjoint(sum[0]):
             extent = intersection(extent, self.range(self.resolved(sum)))
         for inequality in self.inequalities:
             if not inequality[0].keys().isdisjoint(sum[0]):
