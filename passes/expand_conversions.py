@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from convgen.ir.expr import Cast, Expr, Pack, Saturate
 from convgen.ir.facts import TargetFacts
-from convgen.ir.mutate import mutate
+from convgen.ir.mutate import mutate, postorder
 from convgen.ir.narrow import narrows, widened, widens
 from convgen.ir.narrow import rounded as narrowed
 from convgen.ir.program import Kernel
@@ -18,6 +18,8 @@ def expand_conversions(kernel: Kernel, facts: TargetFacts) -> Kernel:
     def expand(e: Cast | Saturate) -> Expr:
         return _expanded_or_same(e, facts)
 
+    if not any(isinstance(e, (Cast, Saturate)) and _is_lacking(e, facts) for e in postorder(kernel.body)):
+        return kernel
     return evolve(kernel, body=mutate(kernel.body, {Cast: expand, Saturate: expand}))
 
 
@@ -57,6 +59,10 @@ def _intermediate_types(e: Cast | Saturate) -> tuple[Type, ...]:
 def _expanded_or_same(e: Cast | Saturate, facts: TargetFacts) -> Expr:
     expanded = _expanded(e, facts)
     return e if expanded is None else expanded
+
+
+def _is_lacking(e: Cast | Saturate, facts: TargetFacts) -> bool:
+    return _lacks(e.a.type.elem, facts) or _lacks(e.type.elem, facts)
 
 
 def _lacks(t: Type, facts: TargetFacts) -> bool:

@@ -66,7 +66,7 @@ class _Orderer(Mutator):
             else:
                 yield _times(inner, factor * by)
 
-    def _may_open(self, part: Expr, inner: Add) -> bool:
+    def _may_open(self, part: Expr, inner: Expr) -> bool:
         """Return whether a term may be taken apart: the sum `inner`, or its product by a constant."""
         if self.uses[part] == 1 and (inner is part or (self.uses[inner] == 1 and self._uniform(inner))):
             return True

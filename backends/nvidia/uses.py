@@ -21,7 +21,7 @@ def use_counts(kernel: Kernel) -> Counter[Var]:
         if isinstance(e, Var):
             counts[e] += 1
         elif e.child_fields:
-            named += e.children()  # type: ignore[arg-type]
+            named += e.children()
     return counts
 
 

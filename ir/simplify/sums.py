@@ -272,7 +272,7 @@ class Grouping:
     def __init__(self, homes: Homes, uses: Mapping[Expr, int], compared: dict[Expr, set[Expr]]) -> None:
         self.homes, self.uses, self.compared = homes, uses, compared
 
-    def __call__(self, s: Simplify, e: Add | Sub) -> Expr:
+    def __call__(self, s: Simplify, e: Expr) -> Expr:
         """Return an equal sum that costs less, or `e`."""
         if not _may_regroup(e):
             return e
@@ -339,9 +339,9 @@ class Grouping:
         return cost, seen
 
 
-def _may_regroup(e: Add | Sub) -> bool:
+def _may_regroup(e: Expr) -> bool:
     """Return whether a sum may have three addends, or two products."""
-    a, b = type(e.a), type(e.b)
+    a, b = map(type, e.children())
     return a in _SUMS or b in _SUMS or (a in _PRODUCTS and b in _PRODUCTS)
 
 
