@@ -26,11 +26,7 @@ class Counting:
 
     def __init__(self, loop: For, bounds: Bounds) -> None:
         self.counter, self.bounds = loop.var, bounds
-<<<<<<< HEAD
-        self.changing = changing_vars(loop)
-=======
-        self._invariant: dict[Expr, bool] = dict.fromkeys((*loop.binds_within, *bound_vars(loop.body)), False)
->>>>>>> gencpu
+        self._invariant: dict[Expr, bool] = dict.fromkeys(changing_vars(loop), False)
 
     def is_invariant(self, e: Expr) -> bool:
         """Return whether a value is loop-invariant."""

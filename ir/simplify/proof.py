@@ -118,15 +118,9 @@ class Knowledge(Scope):
 
     def range_of_sum(self, sum: Linear) -> Range:
         """Return the exact range of a sum from all facts."""
-<<<<<<< HEAD
         known = self.range_of_terms(sum)
-        if any(t in self.values for t in sum[0]):
-            known = intersection(known, self.range_of_terms(self.resolved(sum)))
-=======
-        extent = self.range(sum)
         if not self.values.keys().isdisjoint(sum[0]):
-            extent = intersection(extent, self.range(self.resolved(sum)))
->>>>>>> gencpu
+            known = intersection(known, self.range_of_terms(self.resolved(sum)))
         for inequality in self.inequalities:
             if not inequality[0].keys().isdisjoint(sum[0]):
                 least = self.range_of_terms(add_scaled(sum, inequality, -1))[0]  # sum >= sum - inequality
