@@ -15,6 +15,8 @@ from convgen.ir.program import Kernel
 from convgen.ir.record import frozen
 
 _COMMENT_COLUMN = 64  #: characters before a comment
+#: names that LLVM's YAML takes for a boolean or a number, before LLVM 22 also the booleans of YAML 1.1
+_NO_STRINGS = {"y", "n", "yes", "no", "on", "off", "true", "false", "inf", "infinity", "nan"}
 _SGPR_GRANULE = 8  #: registers; the SGPR count in the metadata is a multiple
 _KEEP_DENORMALS = 3  # keep denormals of sources and results; the default for f32 would flush both
 
@@ -99,7 +101,7 @@ def kernel_text(kernel: Kernel, header: Sequence[str], body: Iterator[str], maps
 def metadata(kernel: Kernel, r: Resources, arguments: Sequence[tuple[str, int, int]], granule: int) -> str:
     """Return a kernel's entry in the metadata note of its module; vector registers come in multiples of `granule`."""
     fields = {
-        ".name": kernel.name,
+        ".name": _yaml(kernel.name),
         ".symbol": f"{kernel.name}.kd",
         ".kernarg_segment_size": r.kernarg_size,
         ".kernarg_segment_align": 8,
@@ -115,8 +117,13 @@ def metadata(kernel: Kernel, r: Resources, arguments: Sequence[tuple[str, int, i
     lines = [f"  - {first}", *(f"    {line}" for line in rest), "    .args:"]
     for p, (name, offset, size) in zip(kernel.params, arguments):
         kind = "global_buffer, .address_space: global" if isinstance(p, Global) else "by_value"
-        lines.append(f"      - {{ .name: {name}, .offset: {offset}, .size: {size}, .value_kind: {kind} }}")
+        lines.append(f"      - {{ .name: {_yaml(name)}, .offset: {offset}, .size: {size}, .value_kind: {kind} }}")
     return "\n".join(lines)
+
+
+def _yaml(name: str) -> str:
+    """Return a name as a string of LLVM's YAML, which heeds a tag, but no quotes."""
+    return f"!str {name}" if name.lower() in _NO_STRINGS else name
 
 
 def _triple(target: str) -> str:

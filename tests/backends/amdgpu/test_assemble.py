@@ -14,8 +14,12 @@ from elftools.elf.elffile import ELFFile
 from convgen import driver
 from convgen.backends.amdgpu import assemble as module
 from convgen.backends.amdgpu.assemble import assemble, available
+from convgen.backends.amdgpu.sim.code_object import CodeObject
 from convgen.backends.target import get
+from convgen.ir.build import KernelBuilder
 from convgen.ir.error import AssemblerError
+from convgen.ir.expr import Lane
+from convgen.ir.types import u32
 from convgen.problem.conv import Conv
 from convgen.run.code import Code
 
@@ -67,6 +71,17 @@ def test_the_disassembly_assembles_to_the_same_bytes(code: Code, tmp_path: Path)
     assert sum("s_cbranch" in line for line in lines) >= 1
     again = assemble('.amdgcn_target "amdgcn-amd-amdhsa--gfx942"\n' + "\n".join(lines) + "\n", "gfx942")
     assert section(again, ".text") == section(code.object, ".text")
+
+
+@pytest.mark.parametrize("name", ["y", "No", "on", "true", "False", "inf", "nan"])
+def test_an_argument_may_have_any_name(name: str) -> None:
+    k = KernelBuilder("k", width=64)
+    lane, buffer = Lane() * 4, k.buffer(name, u32, 64)
+    k.global_store(k.surface(buffer), k.global_load("held", u32, k.surface(buffer), lane), lane)
+    code = driver.compile(k.done(), "gfx942")
+    assert code.object is not None
+    (kernel,) = CodeObject.load(code.object).kernels.values()
+    assert [argument[".name"] for argument in kernel.metadata[".args"]] == [name]
 
 
 def test_a_refused_line_is_an_error_that_quotes_it() -> None:
