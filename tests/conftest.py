@@ -121,6 +121,14 @@ def _notes_missing_tools() -> Iterator[None]:
         yield
 
 
+def found_tool(tool: toolchain.Tool) -> str:
+    """Return the path of an installed tool; skip the test without it."""
+    path = tool.find()
+    if path is None:
+        pytest.skip(f"{tool.name} is not installed")
+    return path
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--no-skips", action="store_true", help="fail where tests are skipped, but for known reasons")
 

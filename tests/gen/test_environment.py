@@ -14,9 +14,11 @@ import pytest
 
 from convgen.backends.amdgpu import assemble as amd
 from convgen.backends.intel import assemble as intel
+from convgen.backends.toolchain import CLANG
 from convgen.commands import cli, session
 from convgen.ir.error import UserError
 from convgen.run import files
+from tests.conftest import found_tool
 
 CONV = ["conv", "mb1ic16ih4oc16kh1ph0", "--dir", "FWD_D", "--dt", "f16"]
 
@@ -78,7 +80,7 @@ def test_no_place_for_temporary_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("CONVGEN_CLANG", "clang-22")  # a program: LLVM's library needs no files
+    monkeypatch.setenv("CONVGEN_CLANG", found_tool(CLANG))  # a program: LLVM's library needs no files
     lack = FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/a', '/b']")
     with patch("tempfile.gettempdir", side_effect=lack), patch("tempfile._get_default_tempdir", side_effect=lack):
         assert cli.main([*CONV, "-o", "k"]) == 2

@@ -16,12 +16,14 @@ from convgen.backends.amdgpu import assemble as module
 from convgen.backends.amdgpu.assemble import assemble, available
 from convgen.backends.amdgpu.sim.code_object import CodeObject
 from convgen.backends.target import get
+from convgen.backends.toolchain import CLANG, LLVM_MC, LLVM_OBJDUMP
 from convgen.ir.build import KernelBuilder
 from convgen.ir.error import AssemblerError
 from convgen.ir.expr import Lane
 from convgen.ir.types import u32
 from convgen.problem.conv import Conv
 from convgen.run.code import Code
+from tests.conftest import found_tool
 
 KERNELS = {
     "3x3": ("mb1ic32ih6oc32kh3ph1", "f16", "tile=32x32x32 waves=2x1 mma=16x16x16 slots=2"),
@@ -44,8 +46,9 @@ def section(code_object: bytes | None, name: str) -> bytes:
 
 
 def test_two_assemblers_agree(code: Code) -> None:
-    assert {"clang-22", "llvm-mc-22"} <= set(available("gfx942"))
-    one, other = (assemble(code.asm, "gfx942", name) for name in ("clang-22", "llvm-mc-22"))
+    names = [Path(found_tool(tool)).name for tool in (CLANG, LLVM_MC)]
+    assert set(names) <= set(available("gfx942"))
+    one, other = (assemble(code.asm, "gfx942", name) for name in names)
     assert section(one, ".text") == section(other, ".text") != b""
     assert section(one, ".rodata") == section(other, ".rodata")
 
@@ -54,7 +57,7 @@ def disassembly(code_object: bytes, folder: Path) -> Iterator[str]:
     """What llvm-objdump prints, as text that assembles: branch targets by address become labels."""
     path = folder / "k.hsaco"
     path.write_bytes(code_object)
-    done = subprocess.run(["llvm-objdump-22", "-d", str(path)], capture_output=True, text=True, check=True)
+    done = subprocess.run([found_tool(LLVM_OBJDUMP), "-d", str(path)], capture_output=True, text=True, check=True)
     lines = re.findall(r"^\t(.*?)\s*// ([0-9A-F]+): ([0-9A-F ]+)", done.stdout, re.MULTILINE)
     for text, address, words in lines:
         name, _, rest = text.partition(" ")

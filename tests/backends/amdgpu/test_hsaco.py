@@ -16,9 +16,11 @@ from convgen.backends.amdgpu.family import FAMILY
 from convgen.backends.amdgpu.hsaco import linked
 from convgen.backends.amdgpu.llvm import library
 from convgen.backends.target import get
+from convgen.backends.toolchain import CLANG
 from convgen.ir.error import AssemblerError, ConvgenError
 from convgen.problem.conv import Conv
 from convgen.problem.matmul import Matmul, Problem
+from tests.conftest import found_tool
 
 MODULES: dict[str, tuple[Problem, str]] = {
     "one kernel": (Matmul.parse("64x96:96x64", dt="f16"), "gfx942"),
@@ -140,6 +142,6 @@ def test_debug_information_is_left_to_the_linker() -> None:
 
 def test_a_variable_names_another_assembler(monkeypatch: pytest.MonkeyPatch) -> None:
     ours = get("gfx942").assembled_by()
-    monkeypatch.setenv("CONVGEN_CLANG", "clang-22")
+    monkeypatch.setenv("CONVGEN_CLANG", found_tool(CLANG))
     assert "libLLVM" in ours
     assert "libLLVM" not in get("gfx942").assembled_by()

@@ -22,7 +22,9 @@ from convgen.backends.amdgpu.sim.archs import ARCHS
 from convgen.backends.amdgpu.sim.mfma import ResultLayout, operand_rows
 from convgen.backends.amdgpu.sim.mfma_table import F8F6F4_FORMATS, MATRIX_ROWS
 from convgen.backends.amdgpu.tables import FACTS
+from convgen.backends.toolchain import LLVM_MC
 from convgen.ir.layout.mma import MmaAtom
+from tests.conftest import found_tool
 
 _TRIPLE = "-triple=amdgcn-amd-amdhsa"
 #: What the simulator calls a type otherwise.
@@ -135,7 +137,7 @@ ONLY = {
 
 def complaints(target: str, lines: Iterable[str]) -> dict[int, str]:
     """What the assembler says of which line (from 0)."""
-    command = ["llvm-mc-22", _TRIPLE, f"-mcpu={target}", "-filetype=obj", "-o", "/dev/null"]
+    command = [found_tool(LLVM_MC), _TRIPLE, f"-mcpu={target}", "-filetype=obj", "-o", "/dev/null"]
     done = subprocess.run(command, input="\n".join([*lines, "somewhere:"]), capture_output=True, text=True, check=False)
     found = re.findall(r"<stdin>:(\d+):\d+: error: (.*)", done.stderr)
     return {int(line) - 1: message for line, message in reversed(found)}
@@ -203,7 +205,12 @@ def test_passes_are_those_of_the_scheduling_model(target: str) -> None:
     """
     atoms = FACTS[target].atoms
     text = "\n".join(line(atom, *words(atom)) for atom in atoms)
-    command = ["llvm-mca-22", "-mtriple=amdgcn-amd-amdhsa", f"-mcpu={target}", "-iterations=1"]
+    command = [
+        found_tool(LLVM_MC).replace("llvm-mc", "llvm-mca"),
+        "-mtriple=amdgcn-amd-amdhsa",
+        f"-mcpu={target}",
+        "-iterations=1",
+    ]
     done = subprocess.run(command, input=text, capture_output=True, text=True, check=True)
     rows = done.stdout.rpartition("Resource pressure by instruction:")[2].strip().splitlines()
     units = re.findall(r"\[(\d+)\]\s+- (\w+)", done.stdout)
