@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from functools import partial
 from itertools import chain, islice
 
-from convgen.epilogue.epilogue import Addend, Epilogue, Held, Reader
+from convgen.epilogue.epilogue import Addend, Epilogue, Loaded, Reader
 from convgen.ir.build import Index, KernelBuilder
 from convgen.ir.expr import Expr, Mma, Pack, Slice, Var, const, eq, lift, maximum, select, zeros
 from convgen.ir.layout.digits import plus, times
@@ -43,7 +43,7 @@ _ROOM = 0.25
 _Results = Iterable[tuple[Expr, Fragment]]  #: values to store, part by part, and their distribution over lanes
 _Finish = Callable[[Whole, Start], _Results]  #: returns the values to store for sums that begin at a place
 #: some sums, their distribution over lanes, and the epilogue's inputs for them
-_Piece = tuple[Expr, Fragment, tuple[Held, ...]]
+_Piece = tuple[Expr, Fragment, tuple[Loaded, ...]]
 
 
 def kernel_name(plan: Plan, role: str) -> str:

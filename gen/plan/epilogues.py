@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from convgen.epilogue.epilogue import Step
-from convgen.epilogue.steps import Bias, Binary, Convert, Eltwise, Prelu, Scale, Sum, Tails
+from convgen.epilogue.steps import Bias, Binary, Convert, Eltwise, Prelu, Scale, Sum, ZeroPadding
 from convgen.ir.error import Unsupported
 from convgen.ir.types import f16, scalar
 from convgen.plan import views
@@ -113,20 +113,20 @@ def _check_post_ops(problem: Problem) -> None:
             raise Unsupported(f"{given} that reads dst as {read}, {wanted}", rule="post-op-sum")
 
 
-def of(problem: Problem, product: Product, *, vanish: bool = True) -> tuple[Step, ...]:
+def of(problem: Problem, product: Product, *, sums_are_zero: bool = True) -> tuple[Step, ...]:
     """Return the steps from sums to results, with the rounding at the end, or earlier where that is equal and cheaper.
 
     An element-wise step that keeps rounded numbers rounded follows the rounding to f16, because two f16 share a
-    register. `vanish`: sums of padding are zero.
+    register. With `sums_are_zero`, sums in the padding of blocks are zero.
     """
-    steps, elem = list(_unrounded(problem, product, vanish=vanish)), product.result.memory.elem
+    steps, elem = list(_unrounded(problem, product, sums_are_zero=sums_are_zero)), product.result.memory.elem
     match steps:
         case [*others, Eltwise() as last] if elem is f16 and last.keeps_rounded:
             return (*others, Convert(elem), last)
     return (*steps, Convert(elem))
 
 
-def _unrounded(problem: Problem, product: Product, *, vanish: bool) -> Iterator[Step]:
+def _unrounded(problem: Problem, product: Product, *, sums_are_zero: bool) -> Iterator[Step]:
     """Yield the steps before rounding: scales of the factors, bias, post-ops, scale and zero point of dst.
 
     Sums are first converted to the type of the result's arithmetic; padding of blocks is zeroed last.
@@ -142,7 +142,7 @@ def _unrounded(problem: Problem, product: Product, *, vanish: bool) -> Iterator[
     if point := problem.zero_point("dst"):
         yield _shifted(problem, product, point)
     if (output := problem.outputs[0]).layout.padded_dims != output.dims:
-        yield Tails(product.result, output.dims, vanish)
+        yield ZeroPadding(product.result, output.dims, sums_are_zero)
 
 
 def _scaled(problem: Problem, product: Product, *roles: str) -> Iterator[Scale]:
