@@ -80,7 +80,7 @@ class Table:
 
     offer: Offer
     atom: MmaAtom
-    moved: tuple[str, ...]  #: inputs that an earlier launch reorders
+    reorder: tuple[str, ...]  #: inputs that an earlier launch reorders
     configs: Configs
     launch: Launch | None  #: None where there are no combinations
     in_vectors: Numbers  #: whether accumulators live in vector registers
@@ -102,7 +102,7 @@ class Table:
             taps=configs.variants[place[VARIANT]].word,
             acc="v" if self._at(self.in_vectors, place) else "a",
             slices=self._at(self.launch.slices, place),
-            reorder=self.moved,
+            reorder=self.reorder,
             packed=offer.packed,
             sum="last" if (at_a_time := self._at(self.launch.at_a_time, place)) else "",
             at_a_time=at_a_time,
@@ -132,7 +132,7 @@ def ranked(
     offer: Offer,
     atom: MmaAtom,
     facts: TargetFacts,
-    moved: tuple[str, ...],
+    reorder: tuple[str, ...],
     group_sizes: tuple[int, ...] = (),
     fill: int = 1,
 ) -> Table:
@@ -144,7 +144,7 @@ def ranked(
     offered = offer.variants[0].choices(offer, atom, facts)
     configs = _even_configs(len(offer.taps), offered, atom, facts, group_sizes)
     if not all(configs.dims):
-        return Table(offer, atom, moved, configs, None, *[np.zeros(0, np.int64)] * 5)
+        return Table(offer, atom, reorder, configs, None, *[np.zeros(0, np.int64)] * 5)
     bounds = _bounds(configs, Kind.of(offer, configs.variants, atom, facts), atom, facts)
     launch, sums = Launch(configs, bounds.work, offer, atom, facts, fill), bounds.work.lane_registers.sums
     in_vectors, fits = _place_of_sums(sums, launch.registers, facts)
@@ -152,7 +152,7 @@ def ranked(
     clocks = offer.form.launches * (launch.launch + launch.besides)
     vectors = launch.registers - np.where(in_vectors, 0, sums)
     of_rows = (np.broadcast_to(column, configs.dims).ravel()[rows] for column in (clocks, launch.depths, vectors))
-    return Table(offer, atom, moved, configs, launch, in_vectors, rows, *of_rows)
+    return Table(offer, atom, reorder, configs, launch, in_vectors, rows, *of_rows)
 
 
 def _place_of_sums(sums: Counts, registers: Numbers, facts: TargetFacts) -> tuple[Numbers, Numbers]:

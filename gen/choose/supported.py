@@ -40,7 +40,7 @@ def check_supported(problem: Problem, facts: TargetFacts) -> None:
     dequantise.check(problem)
     _check_types(problem, facts)
     _check_runtime(problem)
-    views.must_move(problem)  # raises where no kernel can write the result
+    views.must_reorder(problem)  # raises where no kernel can write the result
     _check_grid(problem, facts)
 
 

@@ -38,17 +38,17 @@ from convgen.problem.zero_points import ZeroPoint
 
 
 @lru_cache(maxsize=2**6)
-def products(problem: Problem, block: int, moved: tuple[str, ...] = (), phases: str = APART) -> tuple[Product, ...]:
+def products(problem: Problem, block: int, reorder: tuple[str, ...] = (), phases: str = APART) -> tuple[Product, ...]:
     """Return the products of a problem; the innermost dim of K is padded to a multiple of `block` (1: not at all).
 
-    The inputs `moved` are read from their reordered copies (see `reordered`); `phases` is a config's word.
+    The inputs `reorder` are read from their reordered copies (see `reordered`); `phases` is a config's word.
 
     The products write disjoint parts of the result. Products without terms are left out: positions of backward
     data that no window reaches, and all of backward weights without images (see `covers_result`).
     """
     steps = _in_steps(problem)
     parts = contractions_of(problem, phases)
-    split = (c.reading(problem, moved).in_blocks(steps).with_sizes(sizes(problem)) for c in parts)
+    split = (c.reading(problem, reorder).in_blocks(steps).with_sizes(sizes(problem)) for c in parts)
     whole = (c.product(block) for c in split)
     return tuple(p for p in whole if p.m and p.n and p.k)
 
@@ -118,36 +118,36 @@ def factor_types(problem: Problem) -> tuple[Type, Type]:
     """Return the element types of `of_n` and `of_m`, equal for all products of a problem."""
     first, second = (scalar(t.dtype) for t in problem.factors)
     if first is not second:
-        for product in products(problem, 1, must_move(problem)):
+        for product in products(problem, 1, must_reorder(problem)):
             return product.of_n.memory.elem, product.of_m.memory.elem
     return first, second
 
 
 def factors(problem: Problem) -> tuple[View, View]:
     """Return N's and M's input of the first product of a problem."""
-    first = products(problem, 1, must_move(problem))[0]
+    first = products(problem, 1, must_reorder(problem))[0]
     return first.of_n, first.of_m
 
 
 @lru_cache(maxsize=2**10)
-def must_move(problem: Problem) -> tuple[str, ...]:
+def must_reorder(problem: Problem) -> tuple[str, ...]:
     """Return the fewest blocked inputs that must be reordered because no view describes them.
 
     Raises Unsupported where the blocks of the result are the obstacle.
     """
     blocked = tuple(t.name for t in problem.factors if not t.layout.is_plain)
-    for moved in ((), *((name,) for name in blocked)):
+    for reorder in ((), *((name,) for name in blocked)):
         with suppress(Unsupported):
-            products(problem, 1, moved)
-            return moved
+            products(problem, 1, reorder)
+            return reorder
     products(problem, 1, blocked)
     return blocked
 
 
-def contractions(problem: Problem, moved: Collection[str] = ()) -> tuple[Contraction, ...]:
+def contractions(problem: Problem, reorder: Collection[str] = ()) -> tuple[Contraction, ...]:
     """Return the non-empty products of a problem before M, N and K are axes of views (see `products`)."""
     steps = _in_steps(problem)
-    split = (c.reading(problem, moved).in_blocks(steps) for c in contractions_of(problem))
+    split = (c.reading(problem, reorder).in_blocks(steps) for c in contractions_of(problem))
     return tuple(c for c in split if all(prod(d.size for d in dims) for dims in (c.m, c.n, c.k)))
 
 
@@ -163,7 +163,7 @@ def whole_result(problem: Problem) -> View:
     """Return the whole result as (N, M)."""
     if isinstance(problem, Matmul) or problem.direction is not Dir.BWD_D:
         (contraction,) = contractions_of(problem)
-        return contraction.reading(problem, must_move(problem)).fused().in_blocks().product(1).result
+        return contraction.reading(problem, must_reorder(problem)).fused().in_blocks().product(1).result
     axes = axes_of(problem)
     # channels of all groups
     index = (along("mb", problem.mb), along("ic", problem.ic), *(along(f"i{n}", a.i) for n, a in axes))

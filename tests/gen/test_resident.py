@@ -62,7 +62,7 @@ def check(found: Resident, depth: int) -> None:
 @given(problems(most=7, channels=8, directions=("FWD_D", "BWD_D")), st.integers(1, 4), st.booleans())
 def test_rows_of_the_source_are_what_windows_see(problem: Conv, blocks: int, columns: bool) -> None:
     phases = COLUMNS if columns and have_columns(problem) else APART
-    for part in views.products(problem, 1, views.must_move(problem), phases):
+    for part in views.products(problem, 1, views.must_reorder(problem), phases):
         channels = part.k_inner.size
         assume(channels % blocks == 0)
         try:
