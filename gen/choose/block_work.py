@@ -43,7 +43,7 @@ class Kind:
             tuple(_issue_slots(each, offer.inner, chunk, load, facts) for each in variants) for load in loads
         )
         masks = masks_of(offer.of_m, loads[0].trimmed), masks_of(offer.of_n, loads[1].trimmed)
-        return cls(len(offer.taps), max(offer.taps, default=0), loads, masks, issue_slots)
+        return cls(len(offer.tap_rows), max(offer.tap_rows, default=0), loads, masks, issue_slots)
 
 
 def _issue_slots(variant: Variant, inner: int, chunk: int, load: OperandLoad, facts: TargetFacts) -> float:

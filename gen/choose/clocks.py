@@ -142,7 +142,7 @@ def ranked(
     most `fill` workgroups; configs that have as many slices with a smaller `fill` are left out.
     """
     offered = offer.variants[0].choices(offer, atom, facts)
-    configs = _even_configs(len(offer.taps), offered, atom, facts, group_sizes)
+    configs = _even_configs(len(offer.tap_rows), offered, atom, facts, group_sizes)
     if not all(configs.dims):
         return Table(offer, atom, reorder, configs, None, *[np.zeros(0, np.int64)] * 5)
     bounds = _bounds(configs, Kind.of(offer, configs.variants, atom, facts), atom, facts)

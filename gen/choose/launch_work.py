@@ -92,7 +92,7 @@ class Launch:
         self.slots = configs.of_stagings("slots")
         self.pipeline = Pipeline.of(configs.of_stagings)
         self.grid = _Grid(offer, *configs.sizes[:2])
-        self.by_taps = bool(offer.taps)
+        self.by_taps = bool(offer.tap_rows)
 
     # ------------------------------------------------------------ workgroups and their blocks
 

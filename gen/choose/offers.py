@@ -17,7 +17,7 @@ from convgen.plan.contraction import reordered
 from convgen.plan.directions import have_columns
 from convgen.plan.loads import view_load
 from convgen.plan.packing import packed
-from convgen.plan.padding import has_whole_pairs, windows
+from convgen.plan.padding import has_whole_pairs, window_coordinates
 from convgen.plan.variants.variant import Form, Offer, of_words
 from convgen.plan.views import must_reorder, products
 from convgen.problem.matmul import Problem
@@ -69,7 +69,7 @@ def _packed(offer: Offer, problem: Problem, facts: TargetFacts) -> Iterator[Offe
     byte_inputs = {t.name for t in problem.factors if scalar(t.dtype).bits >= 8}
     candidates = [view for view in (offer.of_n, offer.of_m) if view.memory.name in byte_inputs]
     in_image = not facts.checks_bounds and offer.variants[0].packs_images
-    images = tuple(view for view in candidates if in_image and windows(view))
+    images = tuple(view for view in candidates if in_image and window_coordinates(view))
     weights = tuple(view for view in candidates[:1] if view is offer.of_n and _is_narrow(view, facts))
     for views in filter(None, dict.fromkeys((weights, images, (*weights, *images)))):
         with suppress(DoesNotFit):
@@ -84,10 +84,10 @@ def _is_narrow(view: View, facts: TargetFacts) -> bool:
 def _with_packed(offer: Offer, views: Mapping[str, View], problem: Problem, facts: TargetFacts) -> Offer:
     """Return the offer with some inputs packed; DoesNotFit where one cannot be packed."""
     chunk = facts.chunk_bytes // offer.of_m.memory.elem.bytes if offer.variants[0].packs_images else 0
-    packings = {name: packed(v, "", (v.extent(0), v.extent(1)), image_of=chunk) for name, v in views.items()}
-    read_bytes = sum(problem.tensor(name).layout.size_elems * p.seen.memory.elem.bytes for name, p in packings.items())
-    traffic = read_bytes + sum(p.seen.memory.bytes for p in packings.values())
-    of_n, of_m = (packings[v.memory.name].seen if v.memory.name in packings else v for v in (offer.of_n, offer.of_m))
+    packings = {name: packed(v, "", (v.extent(0), v.extent(1)), row_multiple=chunk) for name, v in views.items()}
+    read_bytes = sum(problem.tensor(name).layout.size_elems * p.read.memory.elem.bytes for name, p in packings.items())
+    traffic = read_bytes + sum(p.read.memory.bytes for p in packings.values())
+    of_n, of_m = (packings[v.memory.name].read if v.memory.name in packings else v for v in (offer.of_n, offer.of_m))
     before = _clocks_of_streams(1, traffic, facts)
     return evolve(offer, of_n=of_n, of_m=of_m, packed=tuple(sorted(packings)), before=before)
 

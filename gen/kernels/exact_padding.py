@@ -29,7 +29,7 @@ from convgen.ir.types import u32, vector
 from convgen.ir.votes import AllLanes
 from convgen.kernels.agree import all_agree
 from convgen.plan.inputs import InputPath
-from convgen.plan.padding import Padding, piece
+from convgen.plan.padding import Padding, recomputed_tile
 from convgen.plan.plan import Part, Plan
 
 Whole = Sequence[tuple[Expr, Fragment]]  #: sums of parts of a tile, and their distribution over lanes
@@ -105,7 +105,7 @@ class Recomputation:
     @property
     def unit(self) -> MmaTile:
         """Return the piece of a tile whose sums are recomputed at a time."""
-        return piece(self.plan.mma, self.plan.facts)
+        return recomputed_tile(self.plan.mma, self.plan.facts)
 
     @property
     def _parts(self) -> int:

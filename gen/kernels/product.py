@@ -306,7 +306,7 @@ class _Product:
             for path in paths:
                 self._copy(*path, kb)
             k.barrier("publish")
-        if part.of_m.taps:
+        if part.of_m.tap_rows:
             self._taps(acc, products)
             return {}
         next_elements = self._scales_and_points(kb + 1) if elements else {}
@@ -329,8 +329,8 @@ class _Product:
         assert of_n.tile is not None
         assert of_m.tile is not None
         sums: list[Expr] = list(acc)
-        depth, last = of_m.tile.cols, len(of_m.taps) - 1
-        for n, row in enumerate(of_m.taps):
+        depth, last = of_m.tile.cols, len(of_m.tap_rows) - 1
+        for n, row in enumerate(of_m.tap_rows):
             a = self._at_tap(of_n.tile, self.mmas[0].a, (0, n * depth))
             for i, mma in enumerate(self.mmas):
                 added = Mma(mma, sums[i], a, self._at_tap(of_m.tile, mma.b, (row, 0)))
@@ -364,8 +364,8 @@ class _Product:
     def _copy(self, path: InputPath, start: Expr, kb: Expr) -> None:
         assert path.tile is not None
         at, name = self._at(start, kb, path.tile.cols), path.view.memory.name
-        if path.direct:
-            self.k.copy_directly(path.tile, path.view, at, path.direct, 0, "copy", name)
+        if path.direct_bytes:
+            self.k.copy_directly(path.tile, path.view, at, path.direct_bytes, 0, "copy", name)
             return
         assert path.copy is not None
         copy, stages = path.copy, self.plan.config.stages

@@ -88,7 +88,7 @@ def of(problem: Problem, factor: View, cuts: Cuts, tile: tuple[int, int]) -> Deq
     point, scale = problem.zero_point(role), problem.dequantising_scales.get(role)
     zero: GroupTensor | int = 0 if point is None or point.value is None else point.value
     if point is not None and not point.is_known:
-        zero = _group_tensor(problem, views.bytes_of(problem, point.name), point, factor, cuts, tile)
+        zero = _group_tensor(problem, views.in_bytes(problem, point.name), point, factor, cuts, tile)
     scales = _group_tensor(problem, problem.tensor(scale.name), scale, factor, cuts, tile) if scale else None
     return Dequantisation(zero, scales)
 

@@ -33,7 +33,7 @@ from convgen.plan.copies import is_read_transposed
 from convgen.plan.inputs import InputPath
 from convgen.plan.lane_tile import LaneTile
 from convgen.plan.packing import Packing, packed
-from convgen.plan.padding import Padding, padding, piece
+from convgen.plan.padding import Padding, padding, recomputed_tile
 from convgen.plan.refusals import check_words
 from convgen.plan.registers import LaneRegisters, Pipeline, masks_of
 from convgen.plan.subgroup_reduction import SubgroupReduction
@@ -158,7 +158,7 @@ def _check_halves(parts: Sequence[Part], mma: MmaTile, facts: TargetFacts) -> No
         for side, whole in ((part.of_n, mma.a), (part.of_m, mma.b)):
             check_halves(side.view, side.copy.loaded if side.copy else whole)
         if part.padding:
-            one = piece(mma, facts)
+            one = recomputed_tile(mma, facts)
             try:
                 check_halves(part.padding.of_n, one.a)
                 check_halves(part.padding.of_m, one.b)
@@ -185,7 +185,7 @@ def _laid_out(
     def laid_out(unit: MmaTile | LaneTile) -> tuple[Part, ...]:
         return tuple(_part(problem, product, unit, config, facts) for product in products)
 
-    if isinstance(unit, MmaTile) and _turns_columns(products, unit, config, facts):
+    if isinstance(unit, MmaTile) and _needs_columns_in_order(products, unit, config, facts):
         unit = evolve(unit, run=1)
     parts = laid_out(unit)
     if isinstance(unit, MmaTile):
@@ -197,7 +197,7 @@ def _laid_out(
     return unit, parts
 
 
-def _turns_columns(products: Sequence[Product], unit: MmaTile, config: Config, facts: TargetFacts) -> bool:
+def _needs_columns_in_order(products: Sequence[Product], unit: MmaTile, config: Config, facts: TargetFacts) -> bool:
     """Whether transposing reads bring N's input only if neighbouring lanes of an instruction have neighbouring rows."""
     ordered, elem = evolve(unit, run=1), unit.atom.a_elem
     views = [product.of_n for product in products]
@@ -284,11 +284,11 @@ def _reduction(problem: Problem, config: Config, parts: tuple[Part, ...], facts:
     if config.sum == "last" and not facts.tickets:
         raise DoesNotFit(f"sum=last: {facts.name} does not order workgroups")
     if config.map.shares:
-        return _of_stream(config, may_add, facts)
+        return _stream_k_reduction(config, may_add, facts)
     return Reduction(config.sum or ("atomic" if may_add else "launch"))
 
 
-def _of_stream(config: Config, may_add: bool, facts: TargetFacts) -> Reduction:
+def _stream_k_reduction(config: Config, may_add: bool, facts: TargetFacts) -> Reduction:
     """Return the reduction within a stream-K launch: in the order of K where the target has tickets."""
     if config.at_a_time:
         raise DoesNotFit(f"sum={config.sum}:{config.at_a_time}: map={config.map} reduces all shares of K at once")
@@ -343,7 +343,7 @@ def _packings(product: Product, config: Config, facts: TargetFacts, depth: int) 
         if view.memory.name not in config.packed:
             return None
         chunk = facts.chunk_bytes // view.memory.elem.bytes if variant_of(config).packs_images else 0
-        return packed(view, product.role, (-(-rows // tile) * tile, depth), image_of=chunk)
+        return packed(view, product.role, (-(-rows // tile) * tile, depth), row_multiple=chunk)
 
     tile_m, tile_n, _ = config.tile
     return packing(product.of_n, product.n, tile_n), packing(product.of_m, product.m, tile_m)
@@ -395,8 +395,8 @@ def _estimate_registers(plan: Plan, part: Part) -> int:
     copied = masks = 0
     for side in (part.of_n, part.of_m):
         messages = 0
-        if side.tile and side.direct:
-            messages = side.tile.slot_bytes // (side.direct * plan.facts.subgroup_size * plan.subgroups)
+        if side.tile and side.direct_bytes:
+            messages = side.tile.slot_bytes // (side.direct_bytes * plan.facts.subgroup_size * plan.subgroups)
         elif side.tile and side.copy:
             messages = side.copy.loaded.registers // side.copy.message
             copied += side.copy.loaded.registers * elem // 4

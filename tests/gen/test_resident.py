@@ -42,7 +42,7 @@ def elements(view: View, row: Any, k: Any) -> np.ndarray[Any, Any]:
 
 def check(found: Resident, depth: int) -> None:
     """Each row of the result that exists sees through the source what its windows see."""
-    product, taps = found, found.taps
+    product, taps = found, found.tap_rows
     each = depth // len(taps)
     rows = np.arange(product.m)[:, None]
     dims = product.of_m.decode(0, rows)
@@ -86,7 +86,7 @@ def test_lines_have_the_least_gaps(line: str, pitch: int) -> None:
     (part,) = views.products(problem, 1)
     found = resident(part, part.k)
     assert found.source.axes[0][-1].padded == pitch
-    assert found.taps[1] - found.taps[0] == (2 if "dw1" in line else 1)
+    assert found.tap_rows[1] - found.tap_rows[0] == (2 if "dw1" in line else 1)
     check(found, part.k)
 
 
