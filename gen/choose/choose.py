@@ -132,13 +132,13 @@ def last_resort(problem: Problem, atoms: list[MmaAtom], facts: TargetFacts, reor
     """Return the config that asks least: the smallest square tile that one instruction's subgroups share evenly."""
     atom = min(atoms, key=lambda a: (a.spans, a.n, a.k))
     k = max(TILE_K[0], atom.k)
-    side = next(s for s in _SIDES if _is_whole(s, k, atom, facts))
+    side = next(s for s in _SIDES if _divides_evenly(s, k, atom, facts))
     types = converted(factor_types(problem), atom)
     return Config(
         (side, side, k), (1, atom.spans), (atom.n, atom.m, atom.k), 1, "split", "v", reorder=reorder, types=types
     )
 
 
-def _is_whole(side: int, k: int, atom: MmaAtom, facts: TargetFacts) -> bool:
+def _divides_evenly(side: int, k: int, atom: MmaAtom, facts: TargetFacts) -> bool:
     even = comes_out_even(side, k, atom.elem_bytes, facts, atom.spans)
     return even and side % atom.n == 0 and side % atom.m == 0

@@ -67,7 +67,7 @@ def configs(problem: Problem, facts: TargetFacts, reorder: tuple[str, ...]) -> I
             clocks, tile, slices = min(
                 ((_clocks(works, *each, facts), *each) for each in choices), key=lambda choice: choice[0]
             )
-            yield clocks, _with(config, tile, slices, facts, weights=weights)
+            yield clocks, _with_tile(config, tile, slices, facts, weights=weights)
 
 
 def _lanes(problem: Conv, facts: TargetFacts, reorder: tuple[str, ...]) -> Iterator[tuple[Config, list[_Work]]]:
@@ -112,7 +112,7 @@ def _slices(works: list[_Work], tile: LaneTile, facts: TargetFacts) -> Iterator[
     yield from dict.fromkeys(-(-blocks // -(-blocks // count)) for count in counts)
 
 
-def _with(config: Config, tile: LaneTile, slices: int, facts: TargetFacts, *, weights: bool) -> Config:
+def _with_tile(config: Config, tile: LaneTile, slices: int, facts: TargetFacts, *, weights: bool) -> Config:
     """Return the config with a tile and slices; its order sends neighbours, which share halos, to one die."""
     dies = facts.caches.dies
     order = Order((Xcc(dies),)) if dies > 1 else IN_ROWS

@@ -156,7 +156,7 @@ class Launch:
     def registers(self) -> Numbers:
         """Return the registers of a lane."""
         lane = self.work.lane_registers
-        lane = evolve(lane, copied=np.asarray(lane.copied * self.tuned.copied_registers))
+        lane = evolve(lane, copied=np.asarray(lane.copied * self.tuned.registers_through_copy))
         return lane.registers(self.k_blocks, self.pipeline, self.facts, by_taps=self.by_taps)
 
     @cached_property

@@ -99,7 +99,7 @@ def perform(task: Task) -> Result:
     if not timed:
         raise UserError(f"given {task.configs} configs, wanted more: none of them fits the registers, at --configs")
     best = min(timed, key=lambda each: each.us)
-    entry = Entry.found(task.target, task.problem, best.config, best.us, chip)
+    entry = Entry.of_result(task.target, task.problem, best.config, best.us, chip)
     return Result(entry, tuple(timed), perf_counter() - start)
 
 
