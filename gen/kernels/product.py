@@ -312,7 +312,7 @@ class _ProductBuilder:
         next_elements = self._scales_and_points(kb + 1) if elements else {}
         a = self._fragment(*paths[0], kb, self.plan.mma.a, elements)
         b = self._fragment(*paths[1], kb, self.mmas[0].b, elements)
-        ahead = config.depth + config.prefetch
+        ahead = config.staging.depth + config.prefetch
         if config.prefetch and ahead < part.k_blocks:
             for path in paths:
                 self._prefetch(*path, kb + ahead)
@@ -345,8 +345,8 @@ class _ProductBuilder:
 
     def _prefetch_at_first(self) -> None:
         """Prefetch the blocks for which the loop's own prefetches are too late; the first block is loaded at once."""
-        config, part = self.plan.config, self.part
-        for n in range(max(1, config.depth), min(config.depth + config.prefetch, part.k_blocks)):
+        staging, part = self.plan.config.staging, self.part
+        for n in range(max(1, staging.depth), min(staging.depth + staging.prefetch, part.k_blocks)):
             for path in ((part.of_n, self.n0), (part.of_m, self.m0)):
                 self._prefetch(*path, lift(self.tile["begin"] * part.mapping.grain + n, self.m0))
 

@@ -70,7 +70,7 @@ def copy_layout(
         return whole
     if memory == column_major(rows, cols):
         return _split_in_chunks(linear, memory, ("k", cols), ("row", rows), facts, subgroups, elem)
-    if _runs_along(linear) == K:
+    if _lane_axis(linear) == K:
         return _split_in_chunks(linear, memory, ("row", rows), ("k", cols), facts, subgroups, elem, across)
     if plane_of(linear, facts.planes) and (
         transposed := _split_in_rectangles(linear, memory, rows, cols, facts, subgroups)
@@ -127,8 +127,8 @@ def message_elems(view: View, chunk_bytes: int, along: int = K, alignment: int =
     return _widest_message(linear, most, alignment) if linear.unit_axis == along else 1
 
 
-def _runs_along(view: LinearView) -> int:
-    """Return the axis with the smaller stride in memory: neighbouring lanes go along it."""
+def _lane_axis(view: LinearView) -> int:
+    """Return the axis along which neighbouring lanes go: that with the smaller stride in memory."""
     if view.unit_axis is not None:
         return view.unit_axis
     return min((K, ROWS), key=lambda axis: upper_bound(view.axes[axis][-1].stride) or view.memory.bytes)

@@ -75,9 +75,8 @@ class Padding:
 def recomputed_tile(mma: MmaTile, facts: TargetFacts) -> MmaTile:
     """Return the part of a tile whose sums are recomputed at a time: a subgroup's single instruction.
 
-    The part is as deep along K as a message.
-
-    Where rows are distributed over all instructions of a workgroup, the part belongs to the first of these.
+    The part is as deep along K as a message. Where rows are distributed over all instructions of a workgroup, it
+    belongs to the first of these.
     """
     one, all_of_them = mma.atom.of_one_subgroup(facts.atoms), mma.teams_m * mma.tiles_m * mma.parts
     return MmaTile(one, 1, 1, mma.pack, mma.pack, rows=mma.rows, parts=all_of_them if mma.rows else 1)
@@ -96,7 +95,7 @@ def halo(view: View) -> tuple[TensorDim, ...]:
 
 
 def _with_halos(view: View) -> View:
-    """Return the view with windows that are taken to reach outside."""
+    """Return the view with all its windows masked, as if each reached outside the tensor."""
     moving = window_coordinates(view).values()
     return evolve(view, index=tuple(evolve(t, masked=True) if t in moving else t for t in view.index))
 

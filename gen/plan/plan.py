@@ -182,17 +182,17 @@ def _laid_out(
     The first choice has wide stores (runs of columns in a lane) and rows in order.
     """
 
-    def laid_out(unit: MmaTile | LaneTile) -> tuple[Part, ...]:
+    def parts_of(unit: MmaTile | LaneTile) -> tuple[Part, ...]:
         return tuple(_part(problem, product, unit, config, facts) for product in products)
 
     if isinstance(unit, MmaTile) and _needs_columns_in_order(products, unit, config, facts):
         unit = evolve(unit, run=1)
-    parts = laid_out(unit)
+    parts = parts_of(unit)
     if isinstance(unit, MmaTile):
         for side, change in _other_orders(unit, parts, config, facts):
             if conflicts := _conflicts(parts, side):
                 changed = evolve(unit, **change)
-                changed_parts = laid_out(changed)
+                changed_parts = parts_of(changed)
                 unit, parts = (changed, changed_parts) if _conflicts(changed_parts, side) < conflicts else (unit, parts)
     return unit, parts
 
@@ -354,7 +354,9 @@ def _mapping(problem: Problem, product: Product, config: Config, blocks: int) ->
     tile_m, tile_n, _ = config.tile
     tiles = -(-product.m // tile_m), -(-product.n // tile_n)
     if not problem.runtime:
-        grain = config.round if config.map.shares else 1  # shared-memory slots and register stages repeat after a round
+        grain = (
+            config.staging.round if config.map.shares else 1
+        )  # shared-memory slots and register stages repeat after a round
         return WorkgroupMapping.of(
             *tiles, k=config.slices, batch=product.batch, order=config.map, blocks=blocks, grain=grain
         )
@@ -370,14 +372,16 @@ def _in_whole_rounds(mapping: WorkgroupMapping, product: Product, config: Config
     Some slices take one round more than others. Otherwise the last slice has blocks past the end of K, and loads are
     masked in every slice.
     """
-    rounds, rest = divmod(product.k, config.tile[2] * config.round)
-    longest = -(-rounds // config.slices) * config.round
+    grain = config.staging.round
+    rounds, rest = divmod(product.k, config.tile[2] * grain)
+    longest = -(-rounds // config.slices) * grain
     if rest or rounds < config.slices or rounds % config.slices == 0 or longest > mapping.blocks or config.map.flip:
         return mapping
-    return evolve(mapping, blocks=longest, grain=config.round, uneven_grains=rounds)
+    return evolve(mapping, blocks=longest, grain=grain, uneven_grains=rounds)
 
 
 def accumulator_registers(plan: Plan) -> int:
+    """Return the registers of a lane that hold its sums."""
     if isinstance(plan.unit, LaneTile):
         lane, parts = plan.unit.lane_part, (part.product for part in plan.parts)
         most_sums = max((product.sums(lane) for product in parts if isinstance(product, Windows)), default=0)
@@ -418,6 +422,7 @@ def vector_registers(plan: Plan) -> int:
 
 
 def _check_registers(plan: Plan) -> None:
+    """Raise DoesNotFit where a lane's estimated registers, or its accumulators, exceed those of the target."""
     acc = accumulator_registers(plan)
     separate = plan.config.separate_accumulators
     alu = vector_registers(plan)

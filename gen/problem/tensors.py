@@ -341,8 +341,9 @@ def unknown_dims(problem: TensorProblem, *names: tuple[str, ...]) -> tuple[str, 
 
 
 def refuse_others(problem: TensorProblem) -> None:
-    """Raise Unsupported for an option at a value that is not generated."""
-    options.refuse_others(problem.driver, problem.others)
+    """Raise Unsupported for the first option at a value that is not generated."""
+    for name, text in problem.others:
+        options.SPELLED[problem.driver][name].refuse(text)
 
 
 def check_outputs(problem: TensorProblem) -> None:
