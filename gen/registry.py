@@ -29,7 +29,7 @@ from convgen.version import __version__
 
 VARIABLE, KNOB = "CONVGEN_REGISTRY", "--registry"
 _BETWEEN = " | "
-_HEADER = "# convgen registry: target | problem | config | time by the model | of which convgen and chip"
+_HEADER = "# convgen registry: target | problem | config | time | of which convgen and chip or device"
 _TIME = re.compile(r"([0-9]{1,9}\.[0-9]{3}) us")
 _MODEL = re.compile(r"convgen [\w.+-]+, [\w.+-]+")
 _MOST_BYTES = 1 << 23  #: of a file
@@ -109,7 +109,7 @@ class Registry:
                     both = f"{other.where} and {entry.where}"
                     raise UserError(f"given two configs for {entry.problem} on {entry.target}, wanted one, in {both}")
                 entries[entry.key] = min(other, entry, key=_time)
-        return cls(entries, tuple(line for line in comments if line != _HEADER))
+        return cls(entries, tuple(line for line in comments if not line.startswith(_HEADER.partition(": ")[0])))
 
     def __str__(self) -> str:
         return "\n".join([_HEADER, *self.comments, *(str(self.entries[key]) for key in sorted(self.entries))]) + "\n"

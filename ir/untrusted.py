@@ -37,8 +37,8 @@ def opened(path: str | os.PathLike[str], wanted: str = "a file", most: int = MOS
         number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     except OSError as error:
         raise UserError(f"cannot read {name}: {error.strerror}{tail}") from None
-    except ValueError as error:  # a NUL in the name
-        raise UserError(f"cannot read {name}: {error}{tail}") from None
+    except ValueError:  # Python releases word it differently
+        raise UserError(f"cannot read {name}: a null byte in its name{tail}") from None
     try:
         _check_kind(os.fstat(number), name, wanted, most, tail)  # the path may name another file by now
         return open(number, "rb", buffering=0)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from convgen.ir.expr import Add, Const, Expr, Mul, Sub, Var, var
-from convgen.ir.mutate import free_vars
 from convgen.ir.record import evolve, frozen
 from convgen.ir.simplify.bounds import Bounds
 from convgen.ir.stmt import Block, ExitIf, For, If, Stmt, block
@@ -27,11 +26,14 @@ class Counting:
 
     def __init__(self, loop: For, bounds: Bounds) -> None:
         self.counter, self.bounds = loop.var, bounds
-        self.changing = changing_vars(loop)
+        self._invariant: dict[Expr, bool] = dict.fromkeys(changing_vars(loop), False)
 
     def is_invariant(self, e: Expr) -> bool:
         """Return whether a value is loop-invariant."""
-        return not any(v in self.changing for v in free_vars(e))
+        known = self._invariant.get(e)
+        if known is None:
+            known = self._invariant[e] = all(map(self.is_invariant, e.children()))
+        return known
 
     def affine(self, e: Expr) -> Affine | None:
         """Return an expression as `a * counter + invariant + b`; None if it is not affine in the counter."""

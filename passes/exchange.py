@@ -32,20 +32,29 @@ from convgen.passes.messages.scratch_tiles import in_two_dims, replicas, scratch
 
 _ZERO = const(0)
 
-#: Scratch tiles by shape and, unless the exchange crosses subgroups, by the subgroup digits of their parts.
-Scratch = dict[tuple[Shared, Any], Shared]
+#: Layouts of a store and of a load, and the scratch tile that they share.
+_Trip = tuple[Fragment, Fragment, Shared]
+
+
+class _Scratch:
+    """The scratch tiles of a kernel."""
+
+    def __init__(self) -> None:
+        #: by shape and, unless the exchange crosses subgroups, by the subgroup digits of their parts
+        self.tiles: dict[tuple[Shared, Any], Shared] = {}
+        self.trips: dict[tuple[Fragment, Fragment, Type, bool], _Trip] = {}  #: by layouts, type, crosses subgroups
 
 
 def exchange(kernel: Kernel, facts: TargetFacts) -> Kernel:
     """Lower all reductions and redistributions; scratch tiles are added to the kernel's shared tiles."""
-    scratch: Scratch = {}
+    scratch = _Scratch()
     cloner = Cloner(kernel)
 
     def lower(s: st.Exchange) -> st.Stmt:
         return _Lowering(kernel, facts, cloner, scratch, s).run()
 
     body = rewrite(kernel.body, {st.Reduce: lower, st.Redistribute: lower})
-    return evolve(kernel, shared=(*kernel.shared, *scratch.values()), body=body)
+    return evolve(kernel, shared=(*kernel.shared, *scratch.tiles.values()), body=body)
 
 
 class _Lowering:
@@ -56,7 +65,7 @@ class _Lowering:
         kernel: Kernel,
         facts: TargetFacts,
         cloner: Cloner,
-        scratch: Scratch,
+        scratch: _Scratch,
         node: st.Exchange,
     ) -> None:
         self.kernel, self.facts, self.cloner, self.scratch, self.node = kernel, facts, cloner, scratch, node
@@ -148,7 +157,7 @@ class _Lowering:
         elif places is not None and self.facts.permutes:
             self.value = self.from_lanes(places)
         else:
-            self.through_memory(whole(self.layout), whole(to), crosses=crosses)
+            self.through_memory(self.layout, to, crosses=crosses)
         self.layout = to
 
     def from_lanes(self, places: Sources) -> Expr:
@@ -171,24 +180,30 @@ class _Lowering:
 
     def through_memory(self, of: Fragment, to: Fragment, *, crosses: bool) -> None:
         """Store as `of`, load as `to`; one of several subgroups with equal parts stores, or each has its own tile."""
-        stored, loaded = in_two_dims(of, to)
-        if not crosses:
-            copies = replicas(of, self.kernel.subgroups)
-            stored, loaded = with_copies(stored, copies), with_copies(loaded, copies)
-        tile = self.tile(stored, loaded, None if crosses else stored.canonical(Space.SUBGROUP))
+        key = of, to, self.elem, crosses
+        trip = self.scratch.trips.get(key)
+        if trip is None:
+            trip = self.scratch.trips[key] = self.trip(of, to, crosses=crosses)
+        stored, loaded, tile = trip
         store: st.Stmt = st.StoreShared(tile, _ZERO, _relabelled(self.value), stored, self.site())
         loaded_value = var(self.node.var.name, vector(self.elem, to.registers))
         load = st.LoadShared(loaded_value, tile, _ZERO, loaded, self.site())
-        if crosses and replicas(of, self.kernel.subgroups):
+        if crosses and replicas(of := whole(of), self.kernel.subgroups):
             first = lift(of.place(of.coords(self.kernel.subgroup, 0, 0)).get(Space.SUBGROUP, 0), _ZERO)
             store = st.If(eq(first, self.kernel.subgroup), store, st.empty)
         self.out += [st.Barrier(self.site()), store, st.Barrier(self.site()), load] if crosses else [store, load]
         self.value = loaded_value
 
-    def tile(self, stored: Fragment, loaded: Fragment, parts: Any) -> Shared:
-        """Return a scratch tile for two layouts; exchanges with equal needs and parts share one."""
-        tile = scratch_tile("scratch", self.elem, stored, loaded, self.facts)
-        return self.scratch.setdefault((tile, parts), evolve(tile, name=f"scratch_{len(self.scratch)}"))
+    def trip(self, of: Fragment, to: Fragment, *, crosses: bool) -> _Trip:
+        """Return layouts in a scratch tile, and the tile; exchanges with equal needs and parts share one."""
+        of, to = whole(of), whole(to)
+        stored, loaded = in_two_dims(of, to)
+        if not crosses:
+            copies = replicas(of, self.kernel.subgroups)
+            stored, loaded = with_copies(stored, copies), with_copies(loaded, copies)
+        tile, tiles = scratch_tile("scratch", self.elem, stored, loaded, self.facts), self.scratch.tiles
+        parts = None if crosses else stored.canonical(Space.SUBGROUP)
+        return stored, loaded, tiles.setdefault((tile, parts), evolve(tile, name=f"scratch_{len(tiles)}"))
 
 
 def _relabelled(value: Expr) -> Expr:

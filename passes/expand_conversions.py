@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from convgen.ir.expr import Cast, Expr, Pack, Saturate
 from convgen.ir.facts import TargetFacts
-from convgen.ir.mutate import mutate
+from convgen.ir.mutate import mutate, postorder
 from convgen.ir.narrow import narrows, widened, widens
 from convgen.ir.narrow import rounded as narrowed
 from convgen.ir.program import Kernel
@@ -18,6 +18,8 @@ def expand_conversions(kernel: Kernel, facts: TargetFacts) -> Kernel:
     def expand(e: Cast | Saturate) -> Expr:
         return _expanded(e, facts)
 
+    if not any(isinstance(e, (Cast, Saturate)) and _is_lacking(e, facts) for e in postorder(kernel.body)):
+        return kernel
     return evolve(kernel, body=mutate(kernel.body, {Cast: expand, Saturate: expand}))
 
 
@@ -58,6 +60,10 @@ def _expanded(e: Cast | Saturate, facts: TargetFacts) -> Expr:
     """Return the conversion's expansion, or the conversion if it stays."""
     expansion = _expansion(e, facts)
     return e if expansion is None else expansion
+
+
+def _is_lacking(e: Cast | Saturate, facts: TargetFacts) -> bool:
+    return _lacks(e.a.type.elem, facts) or _lacks(e.type.elem, facts)
 
 
 def _lacks(t: Type, facts: TargetFacts) -> bool:

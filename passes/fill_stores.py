@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from typing import TypeGuard
 
 from convgen.ir import stmt as st
 from convgen.ir.expr import Expr, Var, var
@@ -26,8 +27,16 @@ def fill_stores(kernel: Kernel, facts: TargetFacts) -> Kernel:
     """Skip zero-filling of masked loads that feed only stores to shared memory; these stores write the zeros."""
     if not facts.flat:
         return kernel
-    masks = _Masks(kernel.body)
+    inside = statements(kernel.body)
+    if not any(_may_fill(s) and s.mask is not TRUE for s in inside):
+        return kernel
+    masks = _Masks(kernel.body, inside)
     return evolve(kernel, body=_Filler(masks)(kernel.body)) if masks.partial else kernel
+
+
+def _may_fill(s: st.Stmt) -> TypeGuard[st.FlatLoad]:
+    """Return whether stores of a load's value may fill in its zeros."""
+    return type(s) is st.FlatLoad and s.var.type.bits >= _LEAST
 
 
 #: A variable that a loop carries, its initial value, its next value and the loop's result.
@@ -61,9 +70,8 @@ class _Carried:
 class _Masks:
     """Values that loads may leave partly undefined, and the mask of lanes in which each exists."""
 
-    def __init__(self, body: st.Stmt) -> None:
-        inside = statements(body)
-        self.loads = {s.var: s for s in inside if type(s) is st.FlatLoad and s.var.type.bits >= _LEAST}
+    def __init__(self, body: st.Stmt, inside: Sequence[st.Stmt]) -> None:
+        self.loads = {s.var: s for s in inside if _may_fill(s)}
         self.loops = {v: (s, n) for s in inside if isinstance(s, st.For) for n, v in enumerate(s.carried)}
         self.results = {s.results[n]: v for v, (s, n) in self.loops.items()}
         self.known = self._only_stored(body, inside)

@@ -9,7 +9,6 @@ offsets sums stay: constants become immediates, and the other terms of an addres
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from functools import reduce
 
@@ -33,11 +32,15 @@ def order_sums(kernel: Kernel, facts: TargetFacts) -> Kernel:
 class _Orderer(Mutator):
     def __init__(self, kernel: Kernel) -> None:
         super().__init__()
-        self.uses = Counter(child for node in postorder(kernel.body) for child in node.children())
-        self.others = {  # operands with a user that does not add a constant
-            c for node in postorder(kernel.body) if not _adds_constant(node) for c in node.children()
-        }
-        self.uniform = uniformity(kernel)
+        self.kernel = kernel
+        self.uses: dict[Node, int] = {}
+        self.others: set[Node] = set()  # operands with a user that does not add a constant
+        for node in postorder(kernel.body):
+            children = node.children()
+            for c in children:
+                self.uses[c] = self.uses.get(c, 0) + 1
+            if not _adds_constant(node):
+                self.others.update(children)
         self.depths: dict[Node, int] = {}  # nesting depth of the block in which an expression's variables are bound
         self._note_binders(kernel.body, 0)
 
@@ -58,12 +61,19 @@ class _Orderer(Mutator):
         assert isinstance(e, Add)
         for part in (e.a, e.b):
             inner, by = (part.a, part.b.bits) if isinstance(part, Mul) and isinstance(part.b, Const) else (part, 1)
-            once = self.uses[part] == 1 and (inner is part or (self.uses[inner] == 1 and self.uniform(inner)))
-            apart = once or (inner is part and part not in self.others and self.uniform(part))
-            if isinstance(inner, Add) and apart:
+            if isinstance(inner, Add) and self._may_open(part, inner):
                 yield from self._terms(inner, factor * by)
             else:
                 yield _times(inner, factor * by)
+
+    def _may_open(self, part: Expr, inner: Expr) -> bool:
+        """Return whether a term may be taken apart: the sum `inner`, or its product by a constant."""
+        if self.uses[part] == 1 and (inner is part or (self.uses[inner] == 1 and self._uniform(inner))):
+            return True
+        return inner is part and part not in self.others and self._uniform(part)
+
+    def _uniform(self, e: Expr) -> bool:
+        return uniformity(self.kernel)(e)
 
     def _note_binders(self, s: Stmt, depth: int) -> None:
         self.depths.update(dict.fromkeys(s.binds, depth))

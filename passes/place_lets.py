@@ -114,7 +114,7 @@ class _Scope(NamedTuple):
 
 
 class _Uses:
-    """The uses of expressions."""
+    """The uses of expressions that are not leaves."""
 
     def __init__(self, body: Stmt) -> None:
         self.is_straight = True  #: whether there is neither a loop nor a product so far
@@ -129,7 +129,8 @@ class _Uses:
         self._operands(s.operands, place, cold=cold)
         if isinstance(s, For) or (isinstance(s, Let) and isinstance(s.value, Mma)):
             self.is_straight = False
-        self.moved += _registers([s.var] if isinstance(s, Load) else [s.value] if isinstance(s, Store) else [])
+        if isinstance(s, (Load, Store)):
+            self.moved += _registers([s.var if isinstance(s, Load) else s.value])
         for inner in s.bodies:
             inside = place if _inside(s, 0) == 0 else (*place, _Scope(next(self._blocks), isinstance(s, For)))
             self._note(inner, inside, cold=cold or (_is_vote(s) and inner is not s.then))
@@ -138,6 +139,8 @@ class _Uses:
 
     def _operands(self, operands: Iterable[Expr], place: Place, *, cold: bool) -> None:
         for e in operands:
+            if isinstance(e, _LEAVES):
+                continue
             if not cold:  # the cold arm is placed separately
                 self.depths.setdefault(e, []).append(len(place))
             self.add_use(e, place)
@@ -145,13 +148,14 @@ class _Uses:
 
     def stretch(self, e: Expr, span: tuple[int, int]) -> None:
         """Extend the range of an expression's uses by `span`."""
-        first, last = self.spans.get(e, span)
-        self.spans[e] = min(first, span[0]), max(last, span[1])
+        known = self.spans.setdefault(e, span)
+        if known is not span:
+            self.spans[e] = min(known[0], span[0]), max(known[1], span[1])
 
     def add_use(self, e: Expr, place: Place) -> None:
         """Add a place of use to an expression."""
         known = self.places.setdefault(e, place)
-        if known != place:
+        if known is not place and known != place:
             shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(known, place)))
             self.places[e] = known[:shared]
 
@@ -209,7 +213,7 @@ class _Placer:
         """Return the expressions to bind. Parents are decided before operands: a bound parent uses them once."""
         noted = _Uses(body)
         uses = noted.depths
-        order = [n for n in postorder(*noted.places) if isinstance(n, Expr)]
+        order = [n for n in postorder(*noted.places) if isinstance(n, Expr) and not isinstance(n, _LEAVES)]
         wanted: dict[Expr, None] = {}
         for e in reversed(order):
             place, depths = noted.places[e], uses.get(e, [])
@@ -222,6 +226,8 @@ class _Placer:
                 place, depths = place[:home], [home]
             is_operand = _is_operand(e)
             for c in e.children():
+                if isinstance(c, _LEAVES):
+                    continue
                 noted.add_use(c, place)
                 noted.stretch(c, span)
                 if depths and not (is_operand or (isinstance(e, FromLane) and c is e.lane)):

@@ -229,6 +229,8 @@ class _Splitter:
 
     def _complete(self, e: Expr) -> None:
         """Compute all waiting variables of an expression completely."""
+        if not self.waiting and not self.selections:
+            return
         for v in postorder(e):
             if isinstance(v, Var) and v in self.waiting:
                 self._whole(self.waiting[v])

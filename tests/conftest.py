@@ -5,7 +5,7 @@ import os
 import sys
 import zlib
 from collections import Counter
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -97,15 +97,16 @@ ALLOWED_SKIPS = (
     "Intel's Level Zero driver is not installed",
     "no chromium with its driver",
     "ptxas is not installed",
+    "ptxas after 13.0 puts the fence in",
 )
 
 
-_MISSING: list[str] = []  #: tools that the running test looked for in vain
+_MISSING: list[str] = []  #: tools that tests of the running module looked for in vain
 
 
-@pytest.fixture(autouse=True)
-def _notes_missing_tools(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Note the tools that a test looks for in vain: where it then fails, it is skipped."""
+@pytest.fixture(autouse=True, scope="module")
+def _notes_missing_tools() -> Iterator[None]:
+    """Note the tools that tests of a module look for in vain: those that then fail are skipped."""
     find = toolchain.Tool.find
     _MISSING.clear()
 
@@ -115,7 +116,9 @@ def _notes_missing_tools(monkeypatch: pytest.MonkeyPatch) -> None:
             _MISSING.append(tool.name)
         return path
 
-    monkeypatch.setattr(toolchain.Tool, "find", noted)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(toolchain.Tool, "find", noted)
+        yield
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

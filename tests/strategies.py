@@ -107,6 +107,11 @@ def _types(direction: str, inputs: str, output: str) -> str:
     return ":".join(types)
 
 
+def _sum_type(inputs: str) -> str:
+    """The type of sums of some inputs."""
+    return "f64" if inputs == "f64" else "s32" if inputs in _INTEGERS else "f32"
+
+
 def _pair(inputs: str) -> tuple[str, str]:
     first, _, second = inputs.partition(":")
     return first, second or first
@@ -127,11 +132,13 @@ def problems(
     directions: tuple[str, ...] = _DIRECTIONS,
     types: tuple[str, ...] = _INPUTS,
     unusual: bool = False,
+    sums: bool = False,
 ) -> Conv:
     """A problem with at most `most` positions an axis and `channels` channels.
 
     With `unusual`, also no images, groups, weights with a dimension for one group, strided tensors, scales, zero
-    points and post-ops.
+    points and post-ops. With `sums`, which includes `unusual`, slices may add to the result by atomics: it has the type
+    of the sums, a layout of blocks, and no scales or post-ops.
     """
     sizes = st.integers(1, channels) | st.sampled_from(range(8, channels + 1, 8))
     direction, inputs = draw(st.sampled_from(directions)), draw(st.sampled_from(types))
@@ -141,6 +148,7 @@ def problems(
     dims = "abcde"[: len(names) + 2]
     tags = st.just("any") | st.sampled_from(("any", "axb", "abx", "xba", *map("".join, permutations(dims))))
     grouped = ""
+    unusual |= sums
     if unusual:
         mb = draw(st.sampled_from((0, *[mb] * 15)))
         groups = draw(st.sampled_from((0, 0, 0, 1, 2, 3, 8)))
@@ -151,20 +159,23 @@ def problems(
         chosen["wtag"] = draw(st.sampled_from(("any", "abx", "abxc")))
     knobs = {
         "dir": direction,
-        "dt": _types(direction, inputs, draw(st.sampled_from(_outputs(inputs)))),
+        "dt": _types(direction, inputs, _sum_type(inputs) if sums else draw(st.sampled_from(_outputs(inputs)))),
         "attr_fpmath": draw(st.sampled_from(("strict", "tf32"))),
     }
-    deterministic = draw(st.booleans())
+    deterministic = not sums and draw(st.booleans())
+    result = {"BWD_D": "stag", "BWD_W": "wtag", "BWD_WB": "wtag"}.get(direction, "dtag")
     text = f"{grouped}mb{mb}ic{ic}oc{oc}{axes}"
     listed = ["", "", ""]
     if unusual:
         dense = Conv.parse(text, **knobs)
         for n, (tag, sizes_of) in enumerate(zip(chosen, (dense.src_dims, dense.wei_dims, dense.dst_dims))):
-            if not draw(st.integers(0, 4)):
+            if sums and tag == result:
+                chosen[tag] = draw(_blocks(len(sizes_of)))
+            elif not draw(st.integers(0, 4)):
                 chosen[tag], listed[n] = "any", draw(_strides(sizes_of))
             elif not draw(st.integers(0, 3)):
                 chosen[tag] = draw(_blocks(len(sizes_of)))
-        if dense.direction.is_forward and inputs != "f64":
+        if dense.direction.is_forward and inputs != "f64" and not sums:
             known = {"src": ("1",), "wei": ("per_oc", "1"), "dst": attributes.masks(dense.ndims)}
             knobs |= {
                 "attr_scales": draw(attributes.scales(known)),
@@ -278,8 +289,11 @@ def _has_phases(problem: Conv) -> bool:
 
 
 @st.composite
-def configs(draw: st.DrawFn, problem: Conv, facts: TargetFacts, work: int) -> Config:
-    """A config with small tiles that fits the problem, with at most `work` turns of the K loop over all waves."""
+def configs(draw: st.DrawFn, problem: Conv, facts: TargetFacts, work: int, sums: bool = False) -> Config:
+    """A config with small tiles that fits the problem, with at most `work` turns of the K loop over all waves.
+
+    With `sums`, K is in slices or shares, half of which are added by atomics.
+    """
     shapes = _shapes(tuple(input_atoms(problem, facts)))
     for _ in range(8):  # copies may not come out even
         config = evolve(
@@ -288,18 +302,19 @@ def configs(draw: st.DrawFn, problem: Conv, facts: TargetFacts, work: int) -> Co
             copy=draw(_copies(facts)),
             taps=draw(st.sampled_from(("split", "chunk", "fused", "images", "runs"))),
             acc=draw(st.sampled_from("va")),
-            slices=draw(st.sampled_from(_SLICES)),
+            slices=draw(st.sampled_from(_SLICES[3:] if sums else _SLICES)),
             subtiles=draw(st.sampled_from(tuning(facts).subtiles)),
             reorder=draw(_reorder(problem)),
             map=draw(st.just(IN_ROWS) | ORDERS),
         )
         if config.slices > 1:
             ways = ("", "launch", "last") if facts.tickets else ("", "launch")
-            config = evolve(config, sum=draw(st.sampled_from(ways)))
+            config = evolve(config, sum=draw(st.sampled_from((*ways, "atomic") if sums else ways)))
             if config.sum == "last":
                 config = evolve(config, at_a_time=draw(st.sampled_from((0, 2, 3, 8))))
         if config.map.shares:
             config = evolve(config, slices=1, sum="last" if facts.tickets else "atomic")
+            config = evolve(config, sum=draw(st.sampled_from(("atomic", config.sum)))) if sums else config
         if _has_phases(problem) and config.slices == 1 and not config.map.persist:
             config = evolve(config, grids=draw(st.sampled_from((APART, MERGED))))
         if config.grids == APART and have_columns(problem):
@@ -329,11 +344,12 @@ def cases(
     channels: int = 40,
     work: int = 40,
     unusual: bool = False,
+    sums: bool = False,
 ) -> tuple[Conv, Config]:
     """A problem with a config that fits it and needs at most `work` turns of the K loop over all waves."""
-    problem = draw(problems(most=most, channels=channels, types=input_types(facts), unusual=unusual))
+    problem = draw(problems(most=most, channels=channels, types=input_types(facts), unusual=unusual, sums=sums))
     assume(not problem.is_empty)
-    return problem, draw(configs(problem, facts, work))
+    return problem, draw(configs(problem, facts, work, sums))
 
 
 @attrs.frozen

@@ -71,6 +71,8 @@ class _Flow:
                 self.exits[-1].append(ages)
                 return ages
         found = self.accesses[s]
+        if not found:
+            return ages
         if isinstance(s, FlatDirectLoad):
             written = [access for access in found if access.write]
             if s in self.waits.ends or any(_are_slots(access, copy) for access in written for copy in _open(ages)):

@@ -49,6 +49,8 @@ class _Flow:
                 self.exits[-1].append(since)
                 return since
         own = self.accesses[s]
+        if not own:
+            return since
         if s in self.behind or any(a.write != b.write and a.conflicts(b) for a in own for b in since):
             self.behind.add(s)
             return own

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 
 import attrs
 
@@ -24,15 +23,13 @@ class Writer:
     labels: int = 0
     file: int = 0  #: number of the IR listing in the module's `.file` table; 0: the text gets no line information
     line_of: Mapping[Stmt, int] = attrs.field(factory=dict)  #: line of each statement in that listing, from 1
-    _line: int = 0  #: line of the statement that is being selected
+    line: int = 0  #: line of the statement that is being selected
     _told: int = 0  #: line of the last `.loc`
 
-    @contextmanager
-    def source(self, statement: Stmt) -> Iterator[None]:
-        """Attribute instructions within the block to a statement of the IR."""
-        before, self._line = self._line, self.line_of.get(statement, self._line)
-        yield
-        self._line = before
+    def begin(self, statement: Stmt) -> int:
+        """Attribute instructions from here on to a statement of the IR; return the line of the statement around it."""
+        before, self.line = self.line, self.line_of.get(statement, self.line)
+        return before
 
     def new(self, kind: str = "r") -> str:
         """Return a fresh register: `r` 32 bits, `rd` 64 bits, `h` 16 bits, `p` a predicate."""
@@ -46,9 +43,9 @@ class Writer:
 
     def emit(self, text: str, comment: str = "") -> None:
         """Append one instruction, behind a `.loc` if its statement is another one."""
-        if self.file and self._line not in (0, self._told):
-            self._told = self._line
-            self.lines.append(f"    .loc {self.file} {self._line} 0")
+        if self.file and self.line not in (0, self._told):
+            self._told = self.line
+            self.lines.append(f"    .loc {self.file} {self.line} 0")
         line = f"    {text};"
         self.lines.append(f"{line:<{_COLUMN - 1}} // {comment}" if comment else line)
 

@@ -6,6 +6,7 @@ A value is a list of registers. 32-bit words hold elements of up to 32 bits, low
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, TypeGuard
@@ -68,7 +69,7 @@ class Selector:
 
     def __init__(self, kernel: Kernel, target: str, out: Writer) -> None:
         self.kernel, self.target, self.out = kernel, target, out
-        self.env: dict[Var, Words] = {}
+        self.env: dict[Expr, Words] = {}  #: registers of variables; those in `pending`, `packs`, `offsets` are absent
         self.pending: dict[Var, st.SharedRead] = {}  #: reads that no instruction has needed yet
         self.packs: dict[Var, x.Pack] = {}  #: variables of packs that no instruction has needed whole yet
         self.pointers: dict[str, str] = {}
@@ -122,6 +123,8 @@ class Selector:
 
     def words(self, e: Expr) -> Words:
         """Return the registers of a value."""
+        if (known := self.env.get(e)) is not None:
+            return known
         if isinstance(e, Var):
             if e in self.offsets:
                 return [self._sum_of(e)]
@@ -396,18 +399,20 @@ class Selector:
             raise Unsupported(f"selection of {type(s).__name__} for {self.kernel.name}")
         if not isinstance(s, _APART) or s in self.behind_warp_barriers:
             self._flush()
-        with self.out.source(s):
-            if self.waits is not None and s in self.waits.at_once:
-                self.out.emit("cp.async.wait_all")
-            if s in self.behind_warp_barriers:
-                self.out.emit("bar.warp.sync -1", "lanes see each other's accesses")
-            handler(self, s)
+        before = self.out.begin(s)
+        if self.waits is not None and s in self.waits.at_once:
+            self.out.emit("cp.async.wait_all")
+        if s in self.behind_warp_barriers:
+            self.out.emit("bar.warp.sync -1", "lanes see each other's accesses")
+        handler(self, s)
+        self.out.line = before
 
     def _block(self, s: st.Block) -> None:
         for inner in s.stmts:
             self._statement(inner)
 
     def _let(self, s: st.Let) -> None:
+        self.env.pop(s.var, None)
         if _is_of_words(s.value):
             self.packs[s.var] = s.value
         elif (offset := _constant_offset(s.value)) is not None:
@@ -609,6 +614,7 @@ class Selector:
 
     def _shared_read(self, s: st.SharedRead) -> None:
         """Put a read off until its value is needed, at the latest to what may change the bytes."""
+        self.env.pop(s.var, None)
         self.pending[s.var] = s
 
     def _flush(self) -> None:
@@ -618,8 +624,9 @@ class Selector:
 
     def _read(self, v: Var) -> None:
         if (s := self.pending.pop(v, None)) is not None:
-            with self.out.source(s):
-                self._emit_read(s)
+            before = self.out.begin(s)
+            self._emit_read(s)
+            self.out.line = before
 
     def _emit_read(self, s: st.SharedRead) -> None:
         registers, address = self._fresh(s.var.type), self._shared_address(s)
@@ -673,15 +680,21 @@ class _Factor:
         self.selector = selector
         self.parts = selector.parts(e)
         self.starts = list(accumulate((count_of(part.type) for part in self.parts), initial=0))
+        self.found: dict[int, Words] = {}  #: by their first word, words that consist of variables
 
     def words(self, first: int, count: int) -> Words:
-        """Return the words from `first` on."""
-        found: Words = []
-        for start, part in zip(self.starts, self.parts):
-            if start < first + count and first < start + count_of(part.type):
-                words = self.selector.words(part)
-                found += words[max(0, first - start) : first + count - start]
-        return found
+        """Return the words from `first` on; `count` is that of all calls."""
+        if (known := self.found.get(first)) is not None:
+            return known
+        words: Words = []
+        part = begin = bisect_right(self.starts, first) - 1
+        while self.starts[part] < first + count:
+            words += self.selector.words(self.parts[part])
+            part += 1
+        words = words[first - self.starts[begin] :][:count]
+        if all(isinstance(e, Var) for e in self.parts[begin:part]):
+            self.found[first] = words
+        return words
 
 
 def _remark(s: Any) -> str:

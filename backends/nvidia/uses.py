@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from convgen.ir import stmt as st
-from convgen.ir.expr import Expr, Var
+from convgen.ir.expr import Var
 from convgen.ir.mutate import statements
 from convgen.ir.program import Kernel
 
@@ -15,15 +15,14 @@ OWN = 0  #: bytes from one lane's place to the next where lanes have addresses o
 
 def use_counts(kernel: Kernel) -> Counter[Var]:
     """Return how often expressions name each variable, counting every statement that has them."""
-    return Counter(v for s in statements(kernel.body) for e in (*s.operands, *s.yields) for v in _named(e))
-
-
-def _named(e: Expr) -> Iterator[Var]:
-    if isinstance(e, Var):
-        yield e
-    for child in e.children():
-        if isinstance(child, Expr):
-            yield from _named(child)
+    counts = Counter[Var]()
+    named = [e for s in statements(kernel.body) for e in (*s.operands, *s.yields)]
+    for e in named:  # the list grows during the loop
+        if isinstance(e, Var):
+            counts[e] += 1
+        elif e.child_fields:
+            named += e.children()
+    return counts
 
 
 def shared_addresses(kernel: Kernel) -> Mapping[Var, list[int]]:

@@ -6,6 +6,9 @@ target needs this, written its caches back. It *publishes* them by an atomic ope
 then on that thread may read the released stores, and so may the other threads of its workgroup after a barrier. A
 release includes all stores that its thread has acquired before.
 
+A thread is a wave. Where a target does not order the lanes of a wave, each lane observes and acquires for itself: a set
+of lanes, one bit each, tells who did. A barrier of the wave joins what its lanes have acquired (`join_lanes`).
+
 An atomic read-modify-write keeps what was published at its address before; an atomic store replaces it.
 """
 
@@ -18,7 +21,7 @@ import numpy as np
 
 from convgen.backends.sim.device_memory import Allocation
 from convgen.backends.sim.wave_arrays import Array, Bools
-from convgen.ir.record import define, frozen
+from convgen.ir.record import define, evolve, frozen
 
 
 def _latest(one: Mapping[int, int], other: Mapping[int, int]) -> dict[int, int]:
@@ -64,13 +67,20 @@ class Knowledge:
 _NOTHING = Knowledge()
 
 
+EVERY_LANE = -1  #: the set of all lanes
+
+
 @frozen
 class Who:
-    """A thread at a moment: its number in the launch, its workgroup, and how many barriers the workgroup has passed."""
+    """A thread, or some of its lanes, at a moment.
+
+    A thread has a number in the launch and a workgroup, which has passed `epoch` barriers.
+    """
 
     thread: int
     group: int
     epoch: int
+    lanes: int = EVERY_LANE
 
 
 @define
@@ -83,15 +93,19 @@ class Causality:
         factory=dict
     )  #: epoch in which (ticket, thread) was waited for
     store_issued: dict[tuple[int, int], int] = attrs.field(factory=dict)  #: epoch in which (ticket, thread) was issued
-    _acquired: dict[int, Knowledge] = attrs.field(factory=dict)  #: by thread
+    _acquired: dict[int, dict[int, Knowledge]] = attrs.field(factory=dict)  #: by thread and set of its lanes
     _shared: dict[int, list[tuple[int, Knowledge]]] = attrs.field(factory=dict)  #: by workgroup, with the epoch
     _released: dict[int, Knowledge] = attrs.field(factory=dict)
-    _observed: dict[int, set[int]] = attrs.field(factory=dict)  #: numbers of what was published
+    #: Numbers of what was published, by thread and set of its lanes.
+    _observed: dict[int, dict[int, set[int]]] = attrs.field(factory=dict)
     _published: list[Knowledge] = attrs.field(factory=lambda: [_NOTHING])  #: by number; 0 is nothing
 
     def known(self, who: Who) -> Knowledge:
-        """Return the stores that a thread has acquired itself, or its workgroup before the last barrier."""
-        known = self._acquired.get(who.thread, _NOTHING)
+        """Return the stores that one of some lanes has acquired itself, or its workgroup before the last barrier."""
+        known = _NOTHING
+        for lanes, knowledge in self._acquired.get(who.thread, {}).items():
+            if lanes & who.lanes:
+                known = known.joined(knowledge)
         for epoch, knowledge in self._shared.get(who.group, ()):
             if epoch < who.epoch:
                 known = known.joined(knowledge)
@@ -113,25 +127,49 @@ class Causality:
         return ticket in self._published[self.observed(thread)].unwaited.get(writer, _NEVER)[1]
 
     def acquire(self, who: Who, number: int) -> None:
-        """Record that a thread acquired the stores published under `number` (from `observed`)."""
-        observed, before = self._published[number], self._acquired.get(who.thread, _NOTHING)
-        if not before.includes(observed):
-            self._acquired[who.thread] = before.joined(observed)
-            self._shared.setdefault(who.group, []).append((who.epoch, observed))
+        """Record that some lanes acquired the stores published under `number` (from `observed`)."""
+        observed, by_lanes = self._published[number], self._acquired.get(who.thread, {})
+        if any(by_lanes.get(lanes, _NOTHING).includes(observed) for lanes in (who.lanes, EVERY_LANE)):
+            return
+        by_lanes[who.lanes] = by_lanes.get(who.lanes, _NOTHING).joined(observed)
+        self._acquired[who.thread] = by_lanes
+        self._shared.setdefault(who.group, []).append((who.epoch, observed))
+
+    def acquire_observed(self, who: Who) -> None:
+        """Record that each of some lanes acquired what it has observed itself."""
+        for lanes in tuple(self._observed.get(who.thread, ())):
+            if own := lanes & who.lanes:
+                self.acquire(evolve(who, lanes=own), self._observed_by(who.thread, lanes))
+
+    def join_lanes(self, thread: int, lanes: int) -> None:
+        """Record that some lanes met at a barrier: each knows from then on what any of them has acquired."""
+        if not lanes or not self.lanes_differ(thread):
+            return
+        before = self._acquired[thread]
+        met = before.get(lanes, _NOTHING)
+        for own, knowledge in before.items():
+            met = met.joined(knowledge) if own & lanes else met
+        self._acquired[thread] = {own: known for own, known in before.items() if own & ~lanes} | {lanes: met}
+
+    def lanes_differ(self, thread: int) -> bool:
+        """Return whether some lanes of a thread have acquired what others have not."""
+        return any(lanes != EVERY_LANE for lanes in self._acquired.get(thread, ()))
 
     def observed(self, thread: int) -> int:
         """Return the number in `_published` of all that a thread has observed."""
-        numbers = self._observed.get(thread)
-        if numbers is None:
-            return 0
-        number = self._together(numbers)
-        self._observed[thread] = {number}
+        return self._together({self._observed_by(thread, lanes) for lanes in self._observed.get(thread, ())})
+
+    def _observed_by(self, thread: int, lanes: int) -> int:
+        """Return the number in `_published` of all that a set of lanes has observed."""
+        by_lanes = self._observed[thread]
+        number = self._together(by_lanes[lanes])
+        by_lanes[lanes] = {number}
         return number
 
-    def observe(self, thread: int, number: int) -> None:
-        """Record that the result of a thread's atomic operation arrived, which read the publication `number`."""
+    def observe(self, thread: int, number: int, lanes: int = EVERY_LANE) -> None:
+        """Record that the result of an atomic operation of some lanes arrived, which read the publication `number`."""
         if number:
-            self._observed.setdefault(thread, set()).add(number)
+            self._observed.setdefault(thread, {}).setdefault(lanes, set()).add(number)
 
     def publish_and_observe(
         self, allocation: Allocation, units: Array, lanes: Bools, threads: Iterable[int], kind: str

@@ -12,7 +12,7 @@ import numpy as np
 from convgen.backends.sim.causality import Who
 from convgen.backends.sim.device_memory import READER_GROUP, READER_WAVE, Allocation
 from convgen.backends.sim.threads import Stepped, Threads
-from convgen.backends.sim.wave_arrays import U64, Array, Bools, all_bits
+from convgen.backends.sim.wave_arrays import U64, Array, Bools, all_bits, any_along
 from convgen.backends.simulation import Source
 
 _UNWAITED = " and did not wait for before the barrier"
@@ -267,12 +267,12 @@ class _Lack(NamedTuple):
     is_own: bool
 
 
-def _unordered(g: Threads, row: int, ticket: int, wave: int, outstanding: Collection[int]) -> _Lack | None:
-    """Return what fails to order store `ticket` of `wave` before an access of wave `row`; None if it is ordered."""
+def _unordered(g: Threads, row: int, lane: int, ticket: int, wave: int, outstanding: Collection[int]) -> _Lack | None:
+    """Return what fails to order store `ticket` of `wave` before an access of a lane of wave `row`; None: nothing."""
     if wave == int(g.wave_ids()[row]):
         return _Lack("its own store wrote, without a wait between", is_own=True) if ticket in outstanding else None
     if wave // g.env.waves != g.group_id[row]:
-        who = Who(int(g.wave_ids()[row]), int(g.group_id[row]), int(g.env.epoch[g.slot[row]]))
+        who = Who(int(g.wave_ids()[row]), int(g.group_id[row]), int(g.env.epoch[g.slot[row]]), 1 << lane)
         causality, group = g.env.causality, wave // g.env.waves
         if causality.covers(who, ticket, wave, group):
             return None
@@ -323,10 +323,11 @@ def check_stores(
         return
     outstanding = g.outstanding_stores()
     rows, lanes_ = np.nonzero(suspect)
-    who = np.stack((rows, ticket[suspect], writer[suspect]))
+    apart = lanes_ if any(map(g.env.causality.lanes_differ, g.wave_ids().tolist())) else np.zeros_like(lanes_)
+    who = np.stack((rows, apart, ticket[suspect], writer[suspect]))
     for at in np.unique(who, axis=1, return_index=True)[1] if len(rows) > _FEW else range(len(rows)):
         row, lane = rows[at], lanes_[at]
-        lack = _unordered(g, row, int(ticket[row, lane]), int(writer[row, lane]), outstanding)
+        lack = _unordered(g, row, int(lane), int(ticket[row, lane]), int(writer[row, lane]), outstanding)
         if lack:
             kind = "global-visibility" if access == "loads" else "global-race"
             message = f"{access} what {lack.what}, at {allocation.name} + {int(offset[row, lane]):#x}"
@@ -343,6 +344,16 @@ def _updated(
     units = allocation.units(offset, size)
     hit = updated.take(units)
     return units, hit if lanes is None else hit & lanes
+
+
+def _lanes_apart(g: Threads, hit: Bools) -> Iterator[tuple[int, Bools]]:
+    """Yield (row, flags of lanes) that have acquired the same, of accesses [units, rows, lanes]."""
+    for row in np.flatnonzero(hit.any(axis=(0, 2))).tolist():
+        lanes = any_along(hit[:, row], 0)
+        if g.env.causality.lanes_differ(int(g.wave_ids()[row])):
+            yield from ((row, np.arange(len(lanes)) == lane) for lane in np.flatnonzero(lanes))
+        else:
+            yield row, lanes
 
 
 def check_updates(
@@ -368,17 +379,18 @@ def check_updates(
     if not hit.any():
         return
     outstanding = g.outstanding_stores()
-    for row in np.flatnonzero(hit.any(axis=(0, 2))):
-        mine = set(units[:, row][hit[:, row]].tolist())
+    for row, lanes_ in _lanes_apart(g, hit):
+        some = hit[:, row] & lanes_
+        mine = set(units[:, row][some].tolist())
+        lane = int(some.any(axis=0).argmax())
         met = {(wave, ticket) for unit in mine for wave, ticket in allocation.updates[unit].items()}
-        wrong = (_unordered(g, int(row), ticket, wave, outstanding) for wave, ticket in sorted(met))
+        wrong = (_unordered(g, row, lane, ticket, wave, outstanding) for wave, ticket in sorted(met))
         for lack in filter(None, wrong):
             kind = "global-visibility" if access == "loads" else "global-race"
-            lane = int(hit[:, row].any(axis=0).argmax())
             message = f"{access} what an atomic operation of {lack.what}".replace("of its own store", "of its own")
             message += f", at {allocation.name} + {int(offset[row, lane]):#x}"
             source = g.env.own_order if queued and lack.is_own else None
-            report = partial(g.env.reporter.add, kind, message, step.instruction, g, int(row), lane, source)
+            report = partial(g.env.reporter.add, kind, message, step.instruction, g, row, lane, source)
             if guess and source is None:
                 places = {(int(g.wave_ids()[row]), allocation.name, unit) for unit in mine}
                 g.env.reporter.hold(places, report)

@@ -30,12 +30,13 @@ def checks(found: Json) -> list[str]:
         rows.append(
             ("single instructions, random operands", f"{part['cases']} of {part['forms']} forms", len(part["differ"]))
         )
+    if "uses" in found:
+        outcomes = found["uses"].values()
+        rows.append(("uses of a kernel, each once", f"{len(outcomes)}", sum(each != "right" for each in outcomes)))
     names = {"listed": "layers of tests/data/problems, 3 directions, f16", "drawn": "random problems and configs"}
-    names["earlier"] = "random problems, another list"
     for name, what in names.items():
         if name in found:
             part = found[name]
-            what += f", at commit {part['commit']}" if "commit" in part else ""
             outcomes = dict(part["outcomes"])
             exact = f"{outcomes.pop('exact', 0)} of {part['problems']} exact, {part['outputs']:,} outputs compared"
             refused = outcomes.pop("refused", 0)

@@ -165,6 +165,15 @@ def exported_c(folder: Path) -> None:
     assert torch.equal(result, left @ right)
 
 
+def a_tuned_config(folder: Path) -> None:
+    """`convgen tune --on` writes the fastest of two configs, with the device's name, to a registry."""
+    file = folder / "r.registry"
+    words = ["256x192:192x320", "--dt=f16", f"--target={TARGET}", "--on=cuda", "--configs=2", f"--registry={file}"]
+    done = subprocess.run([sys.executable, "-m", "convgen", "tune", *words], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "NVIDIA" in file.read_text()
+
+
 def a_fault(folder: Path) -> None:
     """A kernel that writes outside its memory is one line of `convgen run`, and the next program is right."""
     from convgen.run.files import write_code
@@ -193,6 +202,7 @@ USES: tuple[Callable[[Path], None], ...] = (
     sizes_at_launch,
     a_benchmark,
     exported_c,
+    a_tuned_config,
     a_fault,
 )
 

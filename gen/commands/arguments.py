@@ -69,7 +69,8 @@ class Parser(argparse.ArgumentParser):
         if unknown := re.search(r"^unrecognized arguments: (-[^\s=]+)", text):
             shown = (action for action in self._actions if action.help != argparse.SUPPRESS)
             known = [option for action in shown for option in action.option_strings]
-            text = text.replace(unknown[1], unknown[1] + meant(unknown[1], known), 1)
+            # Python releases differ in whether the words behind the option belong to it.
+            text = text[: unknown.end()] + meant(unknown[1], known)
         for pattern, ours in _COMPLAINTS:
             text = re.sub(pattern, ours, text)
         raise UserError(text.replace("{prog}", self.prog))
@@ -149,11 +150,11 @@ def add_finding_options(add: Callable[..., object]) -> None:
     add("--allow", action="append", default=[], metavar="CHECK", help="a kind of finding that is none (repeatable)")
 
 
-def add_device(add: Callable[..., object]) -> None:
-    """Add the option that selects the device."""
+def add_device(add: Callable[..., object], use: str = "run on a device instead") -> None:
+    """Add the option that selects the device; `use` is what happens there."""
     kinds = [family.runtime.option for family in families.having("runtime") if family.runtime]
     number = f", or one by number such as {kinds[0]}:1" if kinds else ""
-    add("--on", metavar="DEVICE", help=f"run on a device instead: {', '.join(kinds)}{number}")
+    add("--on", metavar="DEVICE", help=f"{use}: {', '.join(kinds)}{number}")
 
 
 def add_pass_options(parser: argparse.ArgumentParser) -> None:

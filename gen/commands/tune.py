@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from convgen.commands import generate, session
-from convgen.commands.arguments import Parser, number
+from convgen.commands.arguments import Parser, add_device, number
 from convgen.default_target import DEFAULT_TARGET
 from convgen.ir.error import UserError
 from convgen.ir.record import evolve
@@ -36,14 +36,16 @@ Row = dict[str, Any]
 def parser() -> argparse.ArgumentParser:
     parser = Parser(
         "tune",
-        "Time the best configs of each problem by the model of whole launches (docs/time.md) and keep the quickest in\n"
-        "a registry: a text file, a line a problem, that a team shares. Commands that generate look there first if\n"
-        "--registry or CONVGEN_REGISTRY names it. What it has is not timed again, so a command that was interrupted\n"
-        "goes on where it was. Problems are descriptors, under the knobs given here, or files as of `convgen batch`.",
+        "Time the best configs of each problem by the model of whole launches (docs/time.md), or with --on on a\n"
+        "device, and keep the quickest in a registry: a text file, a line a problem, that a team shares. Commands\n"
+        "that generate look there first if --registry or CONVGEN_REGISTRY names it. What it has is not timed again,\n"
+        "so a command that was interrupted goes on where it was. Problems are descriptors, under the knobs given\n"
+        "here, or files as of `convgen batch`.",
         "convgen tune resnet50.txt --dir FWD_D --dt f16 --target {newest} --registry team.registry",
         "convgen tune mb32ic64ih56oc64oh56kh3ph1 1024x512:512x256 --dt f16,bf16 --configs 16 --registry team.registry",
         "convgen tune --merge theirs.registry --registry team.registry",
         "convgen tune models.txt --registry team.registry --dask tcp://head:8786",
+        "convgen tune models.txt --registry team.registry --on {device}",
     )
     add = parser.add_argument
     add("what", metavar="LIST|PROBLEM", nargs="*", help="a batch file, or a descriptor of a convolution or product")
@@ -52,7 +54,8 @@ def parser() -> argparse.ArgumentParser:
     add("--registry", metavar="FILE", help="what is found is kept here (default: CONVGEN_REGISTRY)")
     add("--again", action="store_true", help="time what the registry has, too, its config beside the others")
     add("--merge", action="append", default=[], metavar="FILE", help="take over a registry: of two, the quicker config")
-    add("--jobs", type=number(1), metavar="N", help="worker processes (default: one a core)")
+    add_device(add, "time configs on a device instead, and compare outputs of the quickest")
+    add("--jobs", type=number(1), metavar="N", help="worker processes (default: one a core; with --on one)")
     add("--timeout", type=number(1), metavar="SECONDS", help="give up a problem that takes longer")
     add("--dask", metavar="ADDRESS", help="work on the machines of this Dask scheduler instead")
     add("--json", action="store_true", help="print one JSON object a problem, and nothing else, on stdout")
@@ -87,9 +90,13 @@ def _check(options: argparse.Namespace, path: Path | None) -> None:
         raise UserError("given no problem, wanted a batch file or a descriptor such as mb1ic64ih56oc64oh56kh3ph1")
     targets.get(options.target)
     timed = dict.fromkeys(chip.target for chip in chips().values())
-    if options.target not in timed:
+    if options.on is not None:
+        session.device_of(options)
+        if (options.jobs or 1) > 1:
+            raise UserError(f"given --jobs {options.jobs} with --on, wanted 1: one device times one program at a time")
+    elif options.target not in timed:
         given = f"the target {options.target}, whose launches have no model"
-        raise UserError(f"given {given}, wanted one of {', '.join(timed)}")
+        raise UserError(f"given {given}, wanted one of {', '.join(timed)}, or --on with a device")
     if options.dask is not None and options.timeout is not None:
         raise UserError("given --timeout with --dask, wanted one of them: work elsewhere is not ended from here")
 
@@ -155,7 +162,8 @@ def _coming(
             found = {"config": entry.config, "us": entry.us, "model": entry.model}
             yield at, _row(options.target, request, KEPT, session.FINE, None, **found)
         else:
-            task = Task(options.target, options.configs, request.text, "" if entry is None else entry.config)
+            known_config = "" if entry is None else entry.config
+            task = Task(options.target, options.configs, request.text, known_config, options.on or "")
             waiting.append((at, task))
     tasks = [task for _, task in waiting]
     with closing(_answers(options, tasks)) as answers:
@@ -196,7 +204,7 @@ def _answers(options: argparse.Namespace, tasks: Sequence[Task]) -> Generator[tu
         from convgen.commands import cluster
 
         return cluster.run(perform, tasks, options.dask)
-    jobs = options.jobs or len(os.sched_getaffinity(0))
+    jobs = options.jobs or (1 if options.on else len(os.sched_getaffinity(0)))
     return workers.run(perform, tasks, jobs, _PRELOAD, options.timeout)
 
 

@@ -176,18 +176,17 @@ class Eltwise(Step):
 class ZeroPadding(Step):
     """Store zero in the padding of the result's blocks, whatever earlier steps produce there.
 
-    `view` has the axes of the result, `sizes` are those of the tensor, without padding. Padding is loaded as zero; its
-    sums are zero unless a factor is shifted on its way to the product (u8 multiplied as s8).
+    `view` has the axes of the result, `sizes` are those of the tensor, without padding.
     """
 
     is_light = True
 
     view: View
     sizes: tuple[int, ...]
-    sums_are_zero: bool = True  #: whether sums of padding are zero before this step
 
     def may_precede_sums(self, acc: Type) -> bool:
-        return self.sums_are_zero
+        """Return True: slices add nothing to padding (`views.without_padding`)."""
+        return True
 
     def load(self, reader: Reader, layout: Fragment) -> Loaded:
         """Compute the coordinates along the dims that have padding."""

@@ -128,17 +128,22 @@ class Tiles:
     def _region(self, section: Section, down: Indices, across: Indices, fixed: dict[str, Indices]) -> OutputRegion:
         """Return the output region of some rows and columns: a product of coordinates once `fixed` dims are fixed."""
         coordinates = {**_coordinates(section, 1, down, fixed), **_coordinates(section, 0, across, fixed)}
-        sizes = self.problem.tensor(section.output).dims
-        (rows, is_kept), (columns, exists) = (
-            _flat(coordinates, dims, sizes) for dims in _matrix_dims(self.problem, section.output)
-        )
+        spec = self.problem.tensor(section.output)
+        rows, columns = self._matrix(section, coordinates, spec.dims)
+        sizes = spec.layout.padded_dims
+        in_blocks = None if sizes == spec.dims else self._matrix(section, coordinates, sizes)
+        return OutputRegion(section.output, rows, columns, in_blocks)
+
+    def _matrix(
+        self, section: Section, coordinates: dict[int, Indices], sizes: Sequence[int]
+    ) -> tuple[Indices, Indices]:
+        """Return the rows and columns of coordinates that lie within `sizes` and that no later launch overwrites."""
+        dims = _matrix_dims(self.problem, section.output)
+        (rows, is_kept), (columns, exists) = (_flat(coordinates, side, sizes) for side in dims)
         if section.overwritten:
-            dims = _matrix_dims(self.problem, section.output)[0]
-            is_kept = is_kept & ~np.logical_or.reduce(
-                [_reached(view, coordinates, dims) for view in section.overwritten]
-            )
-        rows, columns = rows[is_kept], columns[exists]
-        return OutputRegion(section.output, rows, columns)
+            reached = [_reached(view, coordinates, dims[0]) for view in section.overwritten]
+            is_kept = is_kept & ~np.logical_or.reduce(reached)
+        return rows[is_kept], columns[exists]
 
 
 def _shared(view: View, axis: int) -> set[str]:
@@ -335,7 +340,7 @@ class _Builder:
                 multiply(result, part.epilogue)
             case Reduction.ATOMIC:
                 used |= self._stream(streams.fill(result, part.epilogue, acc, tile, facts, f"begin{tail}"))
-                multiply(result, _NOTHING)
+                multiply(views.without_padding(self.problem, result), _NOTHING)
             case Reduction.LAST:
                 multiply(result, part.epilogue, ReductionBuffers.of(plan, part) if part.mapping.sharers > 1 else None)
             case Reduction.LAUNCH:

@@ -260,7 +260,20 @@ class _CompensationBuilder:
         shift: View | int = w.known
         if w.point and not w.point.is_known:
             shift = views.view_over(self.problem, self.product, w.point.name, "wei", *source.axes)
+        factor = views.zero_outside(factor, self._ragged(summed))
         return self._launch(role, source, others, (Affine(-1, 0),), factor, shift, add=add)
+
+    def _ragged(self, summed: tuple[Dim, ...]) -> tuple[TensorDim, ...]:
+        """Return the coordinates along `summed` that reach into padding of blocks, with their true sizes.
+
+        Weights are stored as 0 there, which less their zero point is no zero.
+        """
+        names, cuts = {d.name for d in summed}, self.product.cuts
+        whole = (
+            TensorDim(size, ((name, 1),)) for name, size in views.k_lengths(self.problem).items() if isinstance(size, int)
+        )
+        pieces = (t for dim in whole for t in cuts.index(Layout.dense((dim.size,), (0,)), (dim,)))
+        return tuple(t for t in pieces if t.masked and names_in((t,)) <= names)
 
     def _launch(
         self,

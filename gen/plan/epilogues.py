@@ -113,20 +113,20 @@ def _check_post_ops(problem: Problem) -> None:
             raise Unsupported(f"{given} that reads dst as {read}, {wanted}", rule="post-op-sum")
 
 
-def of(problem: Problem, product: Product, *, sums_are_zero: bool = True) -> tuple[Step, ...]:
+def of(problem: Problem, product: Product) -> tuple[Step, ...]:
     """Return the steps from sums to results, with the rounding at the end, or earlier where that is equal and cheaper.
 
     An element-wise step that keeps rounded numbers rounded follows the rounding to f16, because two f16 share a
-    register. With `sums_are_zero`, sums in the padding of blocks are zero.
+    register.
     """
-    steps, elem = list(_unrounded(problem, product, sums_are_zero=sums_are_zero)), product.result.memory.elem
+    steps, elem = list(_unrounded(problem, product)), product.result.memory.elem
     match steps:
         case [*others, Eltwise() as last] if elem is f16 and last.keeps_rounded:
             return (*others, Convert(elem), last)
     return (*steps, Convert(elem))
 
 
-def _unrounded(problem: Problem, product: Product, *, sums_are_zero: bool) -> Iterator[Step]:
+def _unrounded(problem: Problem, product: Product) -> Iterator[Step]:
     """Yield the steps before rounding: scales of the factors, bias, post-ops, scale and zero point of dst.
 
     Sums are first converted to the type of the result's arithmetic; padding of blocks is zeroed last.
@@ -142,7 +142,7 @@ def _unrounded(problem: Problem, product: Product, *, sums_are_zero: bool) -> It
     if point := problem.zero_point("dst"):
         yield _shifted(problem, product, point)
     if (output := problem.outputs[0]).layout.padded_dims != output.dims:
-        yield ZeroPadding(product.result, output.dims, sums_are_zero)
+        yield ZeroPadding(product.result, output.dims)
 
 
 def _scaled(problem: Problem, product: Product, *roles: str) -> Iterator[Scale]:

@@ -319,7 +319,7 @@ def _part(
     blocks_of_slice = rounded_up(product.of_m.length(1), tile_k) if problem.runtime else mapping.turns.blocks_of_tile
     offsets, depth = (of_n.offset, of_m.offset), times(blocks_of_slice, tile_k * config.slices)
     compensated = compensation(problem, product, offsets, depth)
-    epilogue = Epilogue((*compensated.steps, *epilogues.of(problem, product, sums_are_zero=not any(offsets))))
+    epilogue = Epilogue((*compensated.steps, *epilogues.of(problem, product)))
     padding_views = None
     if config.padding == EXACT and isinstance(unit, MmaTile):
         images = [n for n, packing in enumerate(packings) if packing and packing.is_image]

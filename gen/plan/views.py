@@ -176,6 +176,26 @@ def whole_result(problem: Problem) -> View:
     return tensor.view(*(in_order(side, tensor, tensor) for side in sides))
 
 
+def without_padding(problem: Problem, result: View) -> View:
+    """Return a view of the result whose stores and atomic additions leave out the padding of blocks.
+
+    A sum in padding is not zero where zeros are multiplied by an infinity or a NaN, or where u8 is multiplied as s8.
+    """
+    dims = problem.outputs[0].dims
+    index = (evolve(t, size=n, masked=True) if t.size > n else t for t, n in zip(result.index, dims, strict=True))
+    return evolve(result, layout=evolve(result.layout, dims=dims), index=tuple(index))
+
+
+def zero_outside(view: View, masks: tuple[TensorDim, ...]) -> View:
+    """Return the view with masked coordinates added, outside which it reads zero: dims of the tensor with stride 0."""
+    if not masks:
+        return view
+    rank, layout = len(view.index), view.layout
+    strideless = (Digit(LETTERS[rank + n], t.size, Space.MEMORY, 0) for n, t in enumerate(masks))
+    layout = Layout((*layout.dims, *(t.size for t in masks)), (*strideless, *layout.blocks))
+    return evolve(view, layout=layout, index=(*view.index, *masks))
+
+
 def view_over_result(problem: Problem, part: Product, name: str, role: str = "dst") -> View:
     """Return a tensor that a step reads, as (N, M), broadcast along sides on which it does not depend.
 

@@ -16,11 +16,24 @@ from convgen.run.launch_record import LaunchRecord
 
 @frozen(eq=False)
 class OutputRegion:
-    """Elements rows x columns of an output seen as a matrix (see `reference`), all within the output."""
+    """Elements rows x columns of an output seen as a matrix (see `reference`), all within the output.
+
+    If blocks of the output's layout have padding, `in_blocks` are the rows and columns of the region in the matrix that
+    includes the padding (see `reference.index_in_blocks`).
+    """
 
     output: str
     rows: npt.NDArray[np.int64]
     columns: npt.NDArray[np.int64]
+    in_blocks: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]] | None = None
+
+    @property
+    def has_padding(self) -> bool:
+        """Return whether some elements of the region are padding of blocks, which must be zero."""
+        if self.in_blocks is None:
+            return False
+        rows, columns = self.in_blocks
+        return (rows.size, columns.size) != (self.rows.size, self.columns.size)
 
 
 class OutputTiles(Protocol):

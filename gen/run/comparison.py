@@ -15,11 +15,10 @@ from convgen.problem.matmul import Problem
 from convgen.run import reference
 from convgen.run import reference_request as request
 from convgen.run.code import OutputRegion
-from convgen.run.execution import SENTINEL, Memory, layout_bytes
+from convgen.run.execution import SENTINEL, Memory
 from convgen.run.launch_record import LaunchRecord, StoredTensor
 from convgen.run.ranges import Range
 from convgen.run.reference import Array, Tensor
-from convgen.run.reference_request import Asked
 
 _SHOWN = 8  #: mismatches that a comparison holds
 _ROWS = 4096  #: rows compared at a time
@@ -50,11 +49,21 @@ class Comparison:
 
 
 def whole_outputs(problem: Problem) -> Iterator[OutputRegion]:
-    """Yield regions that together hold every element of every output."""
+    """Yield regions that together hold every element of every output, and the padding of their blocks."""
     for spec in request.outputs(problem):
         rows, columns = reference.output_shape(problem, spec.name)
-        for start in range(0, rows, _ROWS):
-            yield OutputRegion(spec.name, np.arange(start, min(start + _ROWS, rows)), np.arange(columns))
+        if not reference.has_padding(spec):
+            yield from (OutputRegion(spec.name, some, np.arange(columns)) for some in _in_turn(rows))
+            continue
+        padded_rows, padded_columns = reference.shape_in_blocks(problem, spec.name)
+        for some in _in_turn(padded_rows):
+            in_blocks = some, np.arange(padded_columns)
+            yield OutputRegion(spec.name, some[some < rows], np.arange(columns), in_blocks)
+
+
+def _in_turn(rows: int) -> Iterator[npt.NDArray[np.int64]]:
+    """Yield the numbers of rows, a few thousand at a time."""
+    return (np.arange(start, min(start + _ROWS, rows)) for start in range(0, rows, _ROWS))
 
 
 def compare(
@@ -64,43 +73,43 @@ def compare(
     memory: Memory,
     regions: Iterable[OutputRegion],
 ) -> Comparison:
-    """Compare the outputs in `regions` with the reference, bit for bit or by range."""
+    """Compare the outputs in `regions` with the reference, bit for bit or by range; padding of blocks must be zero."""
     checked, mismatches, first = 0, 0, list[Mismatch]()
     for region in regions:
+        for wrong, indices, right, got in _compared(problem, inputs, record, memory, region):
+            mismatches += int(np.count_nonzero(wrong))
+            for row, column in np.argwhere(wrong)[: _SHOWN - len(first)]:
+                index = tuple(int(np.broadcast_to(i, wrong.shape)[row, column]) for i in indices)
+                first.append(_mismatch(region.output, index, right[row, column], got[row, column]))
+        checked += region.rows.size * region.columns.size
+    return Comparison(checked, mismatches, tuple(first))
+
+
+#: flags of wrong elements, their logical indices, the right elements and those in memory
+_Compared = tuple[npt.NDArray[np.bool_], list[reference.Indices], Array, Array]
+
+
+def _compared(
+    problem: Problem, inputs: Mapping[str, Tensor], record: LaunchRecord, memory: Memory, region: OutputRegion
+) -> Iterator[_Compared]:
+    """Yield the comparison of a region's elements with the reference, and of its padding with zero."""
+    tensor = record.buffers[region.output].tensor
+    if region.rows.size and region.columns.size:
         indices = reference.output_index(problem, region.output, region.rows, region.columns)
-        tensor = record.buffers[region.output].tensor
         got = _gathered(memory[region.output], tensor, indices)
         with np.errstate(invalid="ignore", over="ignore"):  # infinities may be among the inputs
             right = reference.ranges(problem, inputs, region.output, region.rows, region.columns)
-        wrong = _differs(right.least, got) if right.is_one else ~_within(right, got)
-        checked += wrong.size
-        mismatches += int(np.count_nonzero(wrong))
-        for row, column in np.argwhere(wrong)[: _SHOWN - len(first)]:
-            index = tuple(int(np.broadcast_to(i, wrong.shape)[row, column]) for i in indices)
-            first.append(_mismatch(region.output, index, right.least[row, column], got[row, column]))
-    return Comparison(checked, mismatches, tuple(first))
+        yield _differs(right.least, got) if right.is_one else ~_within(right, got), indices, right.least, got
+    if region.in_blocks:
+        indices = reference.index_in_blocks(problem, region.output, *region.in_blocks)
+        got = _gathered(memory[region.output], tensor, indices)
+        is_padding = np.logical_or.reduce(np.broadcast_arrays(*(at >= n for at, n in zip(indices, tensor.dims))))
+        yield is_padding & (_bits(got) != 0), indices, np.zeros_like(got), got
 
 
 def _mismatch(output: str, index: tuple[int, ...], expected: Any, there: Any) -> Mismatch:
     unwritten = there.tobytes() == bytes([SENTINEL]) * there.itemsize
     return Mismatch(output, index, float(expected), float(there), unwritten)
-
-
-def with_padding(result: Comparison, record: LaunchRecord, memory: Memory, outputs: Sequence[Asked]) -> Comparison:
-    """Add the padding of blocked output layouts to a comparison; it must be zero."""
-    mismatches, first = result.mismatches, result.first
-    for spec in outputs:
-        tensor = record.buffers[spec.name].tensor
-        if reference.storage(tensor).padded_dims == tensor.dims:
-            continue
-        stored = memory[spec.name].whole(layout_bytes(tensor))
-        whole = reference.unpack(tensor, tensor.dtype, stored, padding=True)
-        whole[tuple(map(slice, tensor.dims))] = 0
-        wrong = np.argwhere(_bits(whole))
-        mismatches += len(wrong)
-        for index in wrong[: _SHOWN - len(first)]:
-            first = (*first, _mismatch(spec.name, tuple(map(int, index)), 0.0, whole[tuple(index)]))
-    return Comparison(result.checked, mismatches, first)
 
 
 def _differs(expected: Array, got: Array) -> npt.NDArray[np.bool_]:

@@ -32,7 +32,7 @@ from convgen.run import reference_types as types
 from convgen.run.accuracy import is_curved
 from convgen.run.fills import Fill
 from convgen.run.ranges import Range, Read, chained, converted, divided, multiplied, shifted
-from convgen.run.reference_memory import gather, pack, packed, packed_bytes, storage, unpack
+from convgen.run.reference_memory import gather, has_padding, pack, packed, packed_bytes, storage, unpack
 from convgen.run.reference_request import Asked, depth
 from convgen.run.reference_types import numpy_type
 
@@ -41,6 +41,8 @@ __all__ = [
     "fill",
     "fills",
     "gather",
+    "has_padding",
+    "index_in_blocks",
     "numpy_type",
     "output_index",
     "output_shape",
@@ -49,6 +51,7 @@ __all__ = [
     "packed",
     "packed_bytes",
     "ranges",
+    "shape_in_blocks",
     "storage",
     "unpack",
     "whole",
@@ -141,8 +144,31 @@ def output_shape(problem: Problem, output: str) -> tuple[int, int]:
 
 def output_index(problem: Problem, output: str, rows: Indices, columns: Indices) -> list[Indices]:
     """Return the logical index of the elements rows x columns: one array per dimension, which broadcast."""
+    return _index(problem, output, request.tensor(problem, output).dims, rows, columns)
+
+
+def shape_in_blocks(problem: Problem, output: str) -> tuple[int, int]:
+    """Return rows and columns of an output as a matrix that includes the padding of blocks."""
+    dims = storage(request.tensor(problem, output)).padded_dims
+    if isinstance(problem, Matmul):
+        return prod(dims[:-1]), dims[-1]
+    channels = 1 if output in ("dst", "diff_src") else 0
+    grouped = output == "diff_wei" and problem.has_groups
+    columns = dims[channels] * (dims[1] if grouped else 1)
+    return prod(dims) // columns if columns else 0, columns
+
+
+def index_in_blocks(problem: Problem, output: str, rows: Indices, columns: Indices) -> list[Indices]:
+    """Return the index of elements rows x columns of the matrix that includes the padding of blocks.
+
+    Elements whose index reaches the size of a dimension are padding.
+    """
+    return _index(problem, output, storage(request.tensor(problem, output)).padded_dims, rows, columns)
+
+
+def _index(problem: Problem, output: str, dims: Sequence[int], rows: Indices, columns: Indices) -> list[Indices]:
+    """Return the index of elements rows x columns of an output of some size: one array per dimension."""
     down, across = rows[:, None], columns[None, :]
-    dims = request.tensor(problem, output).dims
     if isinstance(problem, Matmul):
         return [*np.unravel_index(down, dims[:-1]), across]
     if output == "diff_bia":

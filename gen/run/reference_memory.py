@@ -162,6 +162,11 @@ def storage(tensor: Described) -> Storage:
     return _read(tensor.tag, tuple(tensor.dims))
 
 
+def has_padding(tensor: Described) -> bool:
+    """Return whether blocks of a tensor's layout have padding."""
+    return storage(tensor).padded_dims != tuple(tensor.dims)
+
+
 def pack(tensor: Described, logical: Array, gaps: int = 0) -> Bytes:
     """Return the bytes of a logical tensor in memory: padding is zero, gaps between strided elements are `gaps`.
 
@@ -173,13 +178,11 @@ def pack(tensor: Described, logical: Array, gaps: int = 0) -> Bytes:
     return _two_a_byte(np.append(memory, np.zeros(len(memory) % 2, np.uint8)))
 
 
-def unpack(tensor: Described, dtype: str, memory: Bytes, *, padding: bool = False) -> Array:
-    """Return the logical tensor that bytes in memory hold, with or without the padding of blocks: the inverse of
-    `pack`.
-    """
+def unpack(tensor: Described, dtype: str, memory: Bytes) -> Array:
+    """Return the logical tensor that bytes in memory hold: the inverse of `pack`."""
     lies = storage(tensor)
     whole = lies.read(_elements(memory, dtype)[: lies.elements])
-    return (whole if padding else whole[tuple(map(slice, lies.dims))]).copy()
+    return whole[tuple(map(slice, lies.dims))].copy()
 
 
 def gather(tensor: Described, dtype: str, memory: Bytes, index: Sequence[Indices]) -> Array:

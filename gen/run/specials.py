@@ -5,6 +5,9 @@ are not finite (docs/architecture.md, "Padding contributes nothing"). Padding is
 backward data, and by the gradient of the result in gradients of weights. One or two columns of a sampled output tile
 get a special value in that factor: the subgroups with these columns recompute their sums, all others must keep theirs.
 The last of several tiles also gets a special value in the tensor that windows move over.
+
+Blocks of a result's layout have padding, which must be zero. A kernel may compute sums there, products of zeros with
+elements of either factor. So each tile with such padding gets special values in both factors.
 """
 
 from __future__ import annotations
@@ -22,6 +25,8 @@ from convgen.run.accuracy import is_curved
 from convgen.run.code import OutputRegion
 from convgen.run.fills import Fill
 from convgen.run.oracle import input_of, output_of, outputs_inside
+from convgen.run.reference_memory import has_padding
+from convgen.run.reference_request import inputs as inputs_of
 from convgen.run.reference_request import outputs, size, tensor
 
 Index = tuple[int, ...]
@@ -43,6 +48,12 @@ def pads(problem: Problem) -> bool:
     outside = _outside_sources if outputs(problem)[0].name == "diff_src" else _outside_results
     reaches = any(outside(axis, k) for axis in problem.axes for k in range(axis.k))
     return reaches and bool(_kinds(problem, _beside_padding(problem)))
+
+
+def pads_blocks(problem: Problem) -> bool:
+    """Return whether blocks of an output have padding, where sums may multiply zeros by infinities or NaNs."""
+    factors = inputs_of(problem)[:2]
+    return any(map(has_padding, outputs(problem))) and any(_kinds(problem, factor.name) for factor in factors)
 
 
 def _outside_results(axis: Axis, k: int) -> bool:
@@ -94,11 +105,12 @@ def _specials(problem: Problem, regions: Sequence[OutputRegion]) -> Iterator[Spe
         if isinstance(problem, Matmul):
             yield from _of_product(problem, region, number)
             continue
+        with_source = region is last or region.has_padding
         match region.output:
             case "dst" | "diff_src":
-                yield from _of_taps(problem, region, 2 * number, with_source=region is last)
+                yield from _of_taps(problem, region, 2 * number, with_source=with_source)
             case "diff_wei":
-                yield from _of_positions(problem, region, 2 * number, with_source=region is last)
+                yield from _of_positions(problem, region, 2 * number, with_source=with_source)
 
 
 def _of_product(problem: Matmul, region: OutputRegion, turn: int) -> Iterator[Special]:

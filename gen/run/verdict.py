@@ -16,7 +16,7 @@ from convgen.problem.matmul import Problem, parse_problem
 from convgen.run import npy, reference, specials
 from convgen.run import reference_request as request
 from convgen.run.code import Code, OutputRegion
-from convgen.run.comparison import Comparison, Mismatch, compare, whole_outputs, with_padding
+from convgen.run.comparison import Comparison, Mismatch, compare, whole_outputs
 from convgen.run.execution import (
     IDLE,
     Executor,
@@ -36,6 +36,7 @@ from convgen.run.reference_request import Asked
 #: Tiles sampled for the run with infinities and NaNs, if kernels compute no more parts of outputs. They are simulated
 #: together; recomputing the sums of some takes up to seven times as long as a tile.
 _FEW_TILES = 2
+_CORNERS = 4  #: tiles sampled of each part if blocks of the output have padding: at its last rows and columns
 
 
 @frozen
@@ -95,9 +96,10 @@ def run(
 ) -> Outcome:
     """Simulate `code` and compare every output, or those of `groups` sampled tiles, exactly with the reference.
 
-    `arrays` are logical inputs by buffer name; without them inputs are filled by `seed`, and where windows meet padding
-    a few tiles run again with infinities and NaNs. The device `on`, if given, runs all workgroups. Raises Unsupported
-    if there is no object to run, UserError if there is not memory enough.
+    `arrays` are logical inputs by buffer name; without them inputs are filled by `seed`, and where windows meet
+    padding, or blocks of the output have padding, a few tiles run again with infinities and NaNs. The device `on`, if
+    given, runs all workgroups. Raises Unsupported if there is no object to run, UserError if there is not memory
+    enough.
     """
     problem = code.problem
     if problem is None:
@@ -109,9 +111,14 @@ def run(
         return _run(code, problem, arrays, groups, seed, progress, taking, on)
     inputs = reference.fills(problem, seed)
     outcome = _run(code, problem, inputs, groups, seed, progress, taking, on)
-    if not outcome.passed or code.tiles is None or not code.keeps_padding_out or not specials.pads(problem):
+    if not outcome.passed or code.tiles is None or not _has_use_of_specials(code, problem):
         return outcome
     return _with_specials(code, problem, inputs, outcome, seed, progress, on)
+
+
+def _has_use_of_specials(code: Code, problem: Problem) -> bool:
+    """Return whether infinities and NaNs beside padding, of windows or of blocks, may show a fault of the code."""
+    return code.keeps_padding_out if specials.pads(problem) else specials.pads_blocks(problem)
 
 
 def as_asked(record: LaunchRecord, problem: Problem) -> LaunchRecord:
@@ -172,7 +179,8 @@ def _with_specials(
     on: Executor | None,
 ) -> Outcome:
     """Run a few tiles again with infinities and NaNs among the inputs; return the outcome of both runs."""
-    regions, workgroups = _sampled(code, _FEW_TILES, seed)
+    tiles = _CORNERS * len(code.tiles.grids) if code.tiles and specials.pads_blocks(problem) else _FEW_TILES
+    regions, workgroups = _sampled(code, tiles, seed)
     inputs = specials.placed(problem, fills, regions)
     memory, report = execute(code.record, code.object, inputs, workgroups, progress, on=on)
     comparison = compare(problem, inputs, code.record, memory, regions)
@@ -203,7 +211,7 @@ def _verified(
     save(memory)
     arrays = {name: np.asarray(tensor) for name, tensor in inputs.items()}  # looked at often, so computed once
     comparison = compare(problem, arrays, record, memory, whole_outputs(problem))
-    return _outcome(report, with_padding(comparison, record, memory, request.outputs(problem)), on)
+    return _outcome(report, comparison, on)
 
 
 def _tell(taking: Taking | None, size: int) -> None:

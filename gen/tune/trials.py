@@ -1,7 +1,8 @@
-"""Candidates of tuning: configs worth timing, and the time of a config by the model of launches (docs/time.md)."""
+"""Candidates of tuning: configs worth timing, and the time of a config by the model of launches or on a device."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Iterator
 from itertools import islice
 
@@ -9,15 +10,22 @@ from convgen import driver
 from convgen.backends.target import get
 from convgen.choose.choose import Candidate, candidates, fitting
 from convgen.choose.workgroup_orders import ordered
+from convgen.device.devices import open_device
+from convgen.device.executor import Executor
+from convgen.device.loaded import load
 from convgen.ir.error import DoesNotFit, UserError
 from convgen.ir.facts import TargetFacts
 from convgen.ir.node import compiling
+from convgen.ir.record import frozen
 from convgen.plan.config import Config
 from convgen.plan.variants.variant import variant_of
 from convgen.problem.matmul import Problem
 from convgen.profile import launch_times as launches
-from convgen.profile.launch_times import Times
-from convgen.run import prepared
+from convgen.run import prepared, verdict
+from convgen.run.code import Code
+
+MEASURED = "measured"  #: in place of the bound that the model tells
+_COMPARED = 8  #: tiles of outputs
 
 
 def worth_timing(problem: Problem, target: str, count: int) -> list[Config]:
@@ -55,15 +63,49 @@ def _of_each_kind(ranked: Iterable[Candidate], known: Collection[tuple[object, .
             yield candidate
 
 
-def times(problem: Problem, target: str, config: Config) -> Times:
-    """Return the times of a problem's launches under a config, by the model.
+@frozen
+class Time:
+    """The time of all launches of a problem under a config."""
+
+    us: float
+    bound: str  #: a pipe, a level of memory or `latency`, by the model; else MEASURED
+    by: str  #: the chip that the model knows, or the device
+
+
+def predicted(problem: Problem, target: str, config: Config) -> Time:
+    """Return the time by the model of launches (docs/time.md).
 
     Raises DoesNotFit if the config does not fit the registers, UserError if the target has no model of launches.
     """
+    code = _compiled(problem, target, config)
+    times = launches.profile(prepared.of_launches(code.record, code.object, str(problem)))
+    return Time(times.total, times.longest.bound, times.chip.name)
+
+
+def measured(problem: Problem, target: str, config: Config, device: str) -> Time:
+    """Return the median time of calls on a device, with cold caches.
+
+    Raises DoesNotFit if the config does not fit the registers, UserError if the device does not run the code.
+    """
+    kernel = load(_compiled(problem, target, config), device=device)
     try:
-        code = driver.compile(driver.build(problem, target, config))
+        found = kernel.benchmark(predict=False)
+    finally:
+        kernel.unload()
+    return Time(found.median, MEASURED, re.sub(r"[^\w.+-]+", "-", kernel.device.title))
+
+
+def mismatches(problem: Problem, target: str, config: Config, device: str) -> int:
+    """Return the wrong outputs of a config on a device, in a sample of tiles."""
+    executor = Executor(open_device(device))
+    return verdict.run(_compiled(problem, target, config), groups=_COMPARED, on=executor).mismatches
+
+
+def _compiled(problem: Problem, target: str, config: Config) -> Code:
+    """Return the code of a config. Raises DoesNotFit if it does not fit the registers."""
+    try:
+        return driver.compile(driver.build(problem, target, config))
     except UserError as error:
         if isinstance(error.__cause__, DoesNotFit):
             raise error.__cause__ from None
         raise
-    return launches.profile(prepared.of_launches(code.record, code.object, str(problem)))

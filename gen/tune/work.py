@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -24,12 +25,16 @@ _ONE_AT_A_TIME = threading.Lock()  #: building uses nodes interned per process, 
 
 @frozen
 class Task:
-    """A problem, and its config in the registry, which is timed again with the others; "" if there is none."""
+    """A problem, and its config in the registry, which is timed again with the others; "" if there is none.
+
+    `on` is the device that times configs; "" is the model of launches.
+    """
 
     target: str
     configs: int
     problem: str
     known: str = ""
+    on: str = ""
 
 
 @frozen
@@ -69,7 +74,7 @@ def checked(task: Task, answer: object) -> Result:
             given = f"the problem {shown(entry.problem)} on {entry.target}"
             raise UserError(f"given {given} from a worker, wanted {task.problem} on {task.target}")
         models = [f"convgen {__version__}, {chip.name}" for chip in chips_of(task.target)]
-        if entry.model not in models:
+        if entry.model not in models and not (task.on and entry.model.startswith(f"convgen {__version__}, ")):
             raise UserError(f"given a time by {entry.model!r} from a worker, wanted {' or '.join(models)}")
         best = min(timed, key=lambda each: each.us, default=None)
         if best is None or (entry.config, entry.us) != (best.config, round(best.us, 3)):
@@ -95,29 +100,41 @@ def perform(task: Task) -> Result:
     """Time the configs of a problem. Raises ConvgenError where none can be timed."""
     start = perf_counter()
     with _ONE_AT_A_TIME:
-        timed, chip = _timed(task)
-    if not timed:
-        raise UserError(f"given {task.configs} configs, wanted more: none of them fits the registers, at --configs")
-    best = min(timed, key=lambda each: each.us)
-    entry = Entry.of_result(task.target, task.problem, best.config, best.us, chip)
+        timed, by = _timed(task)
+        if not timed:
+            raise UserError(f"given {task.configs} configs, wanted more: none of them fits the registers, at --configs")
+        best = min(timed, key=lambda each: each.us)
+        if task.on:
+            _check_outputs(task, best)
+    entry = Entry.of_result(task.target, task.problem, best.config, best.us, by)
     return Result(entry, tuple(timed), perf_counter() - start)
 
 
 def _timed(task: Task) -> tuple[list[Timed], str]:
-    """Return the configs that fit with their times, and the chip of the model."""
+    """Return the configs that fit with their times, and the chip of the model or the device."""
     problem = parse_problem(task.problem)
     configs = trials.worth_timing(problem, task.target, task.configs)
     known = [Config.parse(task.known)] if task.known else []
+    time = partial(trials.measured, device=task.on) if task.on else trials.predicted
     timed: list[Timed] = []
-    chip = ""
+    by = ""
     for config in dict.fromkeys([*configs, *known]):
         try:
-            times = trials.times(problem, task.target, config)
+            found = time(problem, task.target, config)
         except DoesNotFit:
             continue
-        timed.append(Timed(str(config), times.total, times.longest.bound))
-        chip = times.chip.name
-    return timed, chip
+        timed.append(Timed(str(config), found.us, found.bound))
+        by = found.by
+    return timed, by
+
+
+def _check_outputs(task: Task, best: Timed) -> None:
+    """Raise UserError if the fastest config computes wrong outputs on the device."""
+    wrong = trials.mismatches(parse_problem(task.problem), task.target, Config.parse(best.config), task.on)
+    if wrong:
+        raise UserError(
+            f"given {wrong} wrong outputs of {best.config} on {task.on}, wanted none: see `convgen run --on`"
+        )
 
 
 def describe(result: Result) -> dict[str, Any]:

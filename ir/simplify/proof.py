@@ -119,7 +119,7 @@ class Knowledge(Scope):
     def range_of_sum(self, sum: Linear) -> Range:
         """Return the exact range of a sum from all facts."""
         known = self.range_of_terms(sum)
-        if any(t in self.values for t in sum[0]):
+        if not self.values.keys().isdisjoint(sum[0]):
             known = intersection(known, self.range_of_terms(self.resolved(sum)))
         for inequality in self.inequalities:
             if not inequality[0].keys().isdisjoint(sum[0]):

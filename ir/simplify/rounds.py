@@ -49,10 +49,15 @@ class Rounds:
 
     def begin(self, root: Node) -> None:
         """Begin a round over `root`, the result of the round before."""
-        uses, addends = self.uses, self.addends
+        before, addends = self.uses, self.addends
         self.uses, self.addends = _uses(root)
-        self._changed_uses = {e for e, _ in uses.items() ^ self.uses.items()} | (addends ^ self.addends)
         self._dependencies = {}
+        if not before:  # the first round
+            self._changed_uses = set(self.uses)
+            return
+        known = before.get
+        changed = {e for e, count in self.uses.items() if known(e) != count}
+        self._changed_uses = changed | (before.keys() - self.uses.keys()) | (addends ^ self.addends)
 
     def bit(self, v: Var) -> int:
         """Return the bit of a variable, equal in all rounds."""
@@ -87,13 +92,12 @@ def _uses(root: Node) -> tuple[dict[Expr, int], frozenset[Expr]]:
     for node in inner:  # the list grows during the loop
         children: tuple[Expr, ...] = node.children()  # type: ignore[assignment]
         for c in children:
-            count = uses.get(c)
-            if count is None:
+            if c in uses:
+                uses[c] = 2
+            else:
                 uses[c] = 1
                 if c.child_fields:
                     inner.append(c)
-            elif count == 1:
-                uses[c] = 2
         if type(node) in SUMS:
             addends += [c for c in children if type(c) in SUMS]
     return uses, frozenset(e for e in addends if uses[e] == 1)

@@ -17,6 +17,8 @@ Linear = tuple[Terms, int]  #: terms and a constant
 
 NOTHING: Linear = ({}, 0)
 
+_SUMS, _PRODUCTS = (Add, Sub), (Mul, Shl)
+
 Simplify = Callable[[Expr], Expr]
 
 
@@ -272,6 +274,8 @@ class Grouping:
 
     def __call__(self, s: Simplify, e: Expr) -> Expr:
         """Return an equal sum that costs less, or `e`."""
+        if not _may_regroup(e):
+            return e
         addends: list[tuple[Expr, int]] = []
         inner: dict[Expr, None] = {}
         self._flatten(e, 1, addends, inner)
@@ -333,6 +337,12 @@ class Grouping:
             seen.update(operands)
             stack.extend(operands)
         return cost, seen
+
+
+def _may_regroup(e: Expr) -> bool:
+    """Return whether a sum may have three addends, or two products."""
+    a, b = map(type, e.children())
+    return a in _SUMS or b in _SUMS or (a in _PRODUCTS and b in _PRODUCTS)
 
 
 def _factored(s: Simplify, terms: Terms, like: Expr) -> dict[Expr, int]:

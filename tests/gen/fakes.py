@@ -44,7 +44,15 @@ class Tiles:
         m, n = divmod(tile, self.grids[part][1])
         rows, columns = map(np.arange, self.shapes[part])
         name = self.problem.outputs[part].name
-        return (OutputRegion(name, rows[m * ROWS : (m + 1) * ROWS], columns[n * COLUMNS : (n + 1) * COLUMNS]),)
+        own = rows[m * ROWS : (m + 1) * ROWS], columns[n * COLUMNS : (n + 1) * COLUMNS]
+        if not reference.has_padding(self.problem.outputs[part].layout):
+            return (OutputRegion(name, *own),)
+        ends = reference.shape_in_blocks(self.problem, name)  # the last tiles have the padding
+        in_blocks = tuple(
+            np.arange(some[0], end if some[-1] == axis[-1] else some[-1] + 1)
+            for some, axis, end in zip(own, (rows, columns), ends)
+        )
+        return (OutputRegion(name, *own, (in_blocks[0], in_blocks[1])),)
 
 
 def code_of(problem: Conv, **changes: Any) -> Code:

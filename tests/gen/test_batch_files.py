@@ -153,7 +153,7 @@ def test_missing_files() -> None:
     Path("bytes").write_bytes(b"\xff\xfe")
     with pytest.raises(UserError, match=r"^given 'bytes' that is not text, wanted a batch file$"):
         batch.read(Path("bytes"), {})
-    assert errors("--batch=a\0b") == ["file:1: cannot read a\\x00b: embedded null byte"]
+    assert errors("--batch=a\0b") == ["file:1: cannot read a\\x00b: a null byte in its name"]
 
 
 # What is bounded

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from convgen.backends.toolchain import IGA64
 from convgen.commands import cli
 from convgen.commands.journal import KIND, KNOB, Journal
 from convgen.ir.error import UserError
@@ -43,6 +44,8 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Good:
     @cache
     def make(family: str) -> Path:
         target, _ = FAMILIES[family]
+        if family == "intel" and IGA64.find() is None:
+            pytest.skip("iga64 is not installed")
         folder = tmp_path_factory.mktemp(family)
         line = ["conv", "mb1ic16ih4oc16kh3ph1", "--dir", "FWD_B", "--dt", "f16", "--target", target]
         assert cli.main([*line, "-o", f"{folder}/k", "--dump-dir", f"{folder}/dumps"]) == 0

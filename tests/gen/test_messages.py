@@ -162,7 +162,7 @@ MESSAGES = [
     ("conv DESC --run-groups 0", "given '0', wanted an integer from 1, at --run-groups"),
     ("conv DESC --run-groups 2.5", "given '2.5', wanted an integer from 1, at --run-groups"),
     ("conv DESC --seed -3", "given '-3', wanted an integer from 0, at --seed"),
-    ("conv DESC --speed 11", "given --speed (did you mean --seed?) 11, wanted what `convgen conv --help` lists"),
+    ("conv DESC --speed 11", "given --speed (did you mean --seed?), wanted what `convgen conv --help` lists"),
     ("conv DESC --js", "given --js (did you mean --json?), wanted what `convgen conv --help` lists"),
     ("conv DESC DESC -o k", "given 2 problems and -o k, wanted one problem, or a directory DIR/"),
     ("conv DESC F16 -o ''", "given an empty prefix, wanted a file prefix or DIR/, at -o"),
@@ -244,7 +244,7 @@ MESSAGES = [
         "given the stride 15, wanted at least 16, past what the smaller strides reach, in --strides of wei, "
         "at column 3: 1x^15",
     ),
-    ("gemm GEMM --mb 3", "given --mb 3, wanted what `convgen gemm --help` lists"),
+    ("gemm GEMM --mb 3", "given --mb, wanted what `convgen gemm --help` lists"),
     (
         "gemm GEMM --dt s32",
         "unsupported: given s32 inputs and dst of s32, wanted both inputs one of bf16, f16, f32, f64, f8_e4m3fnuz,"

@@ -183,6 +183,57 @@ def test_no_second_run_where_padding_may_count_or_there_is_none(
     assert outcome.coverage[0].missed == machine.missed
 
 
+BLOCKED = "--dir=FWD_D --dt=f16 --dtag=aBcd16b mb2ic5oc10ih9kh3"
+
+
+@pytest.mark.parametrize(
+    ("line", "pads"),
+    [
+        (BLOCKED, True),
+        ("--dir=FWD_D --dt=f16 --dtag=aBcd2b mb2ic5oc10ih9kh3", False),
+        ("--dir=BWD_W --dt=f16 --wtag=ABcd8a8b mb2ic5oc16ih9kh3", True),
+        ("--dt=f16 --dtag=BA8a16b 20x70:70x21", True),
+        ("--dir=FWD_D --dt=s8 --dtag=aBcd16b mb2ic5oc10ih9kh3", False),
+    ],
+)
+def test_blocks_with_padding_get_specials_if_types_have_any(line: str, pads: bool) -> None:
+    assert specials.pads_blocks(parse_problem(line)) is pads
+
+
+def test_a_tile_with_padding_of_blocks_gets_specials_in_both_factors() -> None:
+    problem = parse_problem(BLOCKED)
+    region = region_of(problem, range(27), range(10))
+    inputs = specials.placed(
+        problem, reference.fills(problem), [evolve(region, in_blocks=(region.rows, np.arange(16)))]
+    )
+    assert not any(np.isfinite(np.asarray(inputs[name])).all() for name in ("src", "wei"))
+
+
+@pytest.mark.parametrize("config", ["m16n4", "m16n4 padding=zeros"])
+def test_a_second_run_looks_at_padding_of_blocks(machine: Covering, config: str) -> None:
+    """A kernel that multiplies zeros of padding by a NaN: padding is wrong with infinities and NaNs only."""
+    problem = convolution(BLOCKED)
+
+    def spoil(memory: Any) -> None:
+        if len(machine.executed) == 2:
+            memory["dst"].view(np.float16)[-1] = np.nan
+
+    machine.spoil = spoil
+    outcome = verdict.run(code_of(problem, config=config))
+    assert outcome.specials is not None
+    assert outcome.mismatches == 1
+    assert outcome.first[0].index == (1, 15, 6, 6)
+
+
+@pytest.mark.parametrize("groups", [None, 4])
+def test_padding_of_blocks_is_compared(machine: Covering, groups: int | None) -> None:
+    """Whole outputs are compared, and tiles of a sample: here the corners."""
+    machine.spoil = lambda memory: memory["dst"].view(np.float16)[-1:].fill(1)
+    outcome = verdict.run(code_of(convolution(BLOCKED)), groups=groups)
+    assert outcome.mismatches == 1
+    assert outcome.first[0].index == (1, 15, 6, 6)
+
+
 def test_no_second_run_on_data_that_was_given(machine: Covering) -> None:
     problem = convolution(FORWARD)
     assert verdict.run(code_of(problem), arrays=reference.fill(problem)).specials is None

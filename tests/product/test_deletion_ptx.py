@@ -3,9 +3,6 @@
 Each barrier, fence, commit and wait of asynchronous copies is deleted, and each wait lets one group more be pending.
 Masks are dropped in kernels where no tile reaches beyond rows that are stored: the guard of a message, the size operand
 of a copy, the zero that stands for masked elements. Elsewhere some masks keep nothing but unstored rows right.
-
-One instruction is not deleted: the barrier of a warp behind lane 0's ticket. The simulator follows what a warp has
-acquired, so it takes lane 0's acquire for that of all lanes.
 """
 
 from __future__ import annotations
@@ -128,9 +125,9 @@ _FILL = re.compile(r"selp\.(b\d+) (%r\w+), (%r\w+), 0, %p\d+;")
 def orders(ptx: str) -> Iterator[Change]:
     """Yield every deletion of a barrier, fence, commit or wait, and every wait that lets one group more be pending."""
     for number, line in enumerate(ptx.splitlines()):
-        code, _, comment = line.partition("//")
+        code = line.partition("//")[0]
         shown = " ".join(code.split())
-        if _ORDER.match(code) and not comment.strip().startswith("acquire: "):
+        if _ORDER.match(code):
             yield Change(number, "", f"deleted: {shown}")
         if wait := _WAIT.search(code):
             yield Change(number, code.replace(wait[0], f"wait_group {int(wait[1]) + 1}"), f"one more pending: {shown}")

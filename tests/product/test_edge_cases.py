@@ -285,6 +285,30 @@ def test_tiles_of_gradients_of_zero_with_groups(descriptor: str, target: str) ->
     assert verdict.run(code, groups=2).passed
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "--dir=FWD_D --dt=f16 --dtag=acB8b mb2ic8oc17iw8kw1",
+        "--dir=FWD_D --dt=f16 --dtag=AcB2a8b g2mb3ic8oc34iw8kw1",
+        "--dir=BWD_D --dt=f16 --stag=aBcd16b mb1ic5oc9ih7oh3kh2sh3",
+        "--dir=BWD_W --dt=f16 --wtag=AcBd2a8b16a mb2ic9oc20ih5kh2",
+        "--dt=f16 --dtag=aCB8b8c 2x20x40:2x40x21",
+    ],
+)
+def test_tiles_hold_each_element_of_whole_blocks_once(line: str) -> None:
+    """Also the padding, in all parts: phases, and positions that no window reaches."""
+    problem = parse_problem(line)
+    built = driver.build(problem, "gfx942")
+    assert built.tiles is not None
+    count = np.zeros(problem.outputs[0].layout.padded_dims, np.int64)
+    for part, (m, n) in enumerate(built.tiles.grids):
+        for tile in range(m * n):
+            for region in built.tiles.regions(part, tile):
+                assert region.in_blocks is not None
+                np.add.at(count, tuple(reference.index_in_blocks(problem, region.output, *region.in_blocks)), 1)
+    assert (count == 1).all()
+
+
 def test_no_images_are_not_reordered() -> None:
     problem = Conv.parse("mb0ic9ih5oc7kh3ph1", dir="BWD_W", dt="f16", stag="abx", dtag="abx")
     config = "tile=32x32x32 waves=1x1 mma=16x16x16 reorder=src+diff_dst slices=2"

@@ -18,6 +18,7 @@ from convgen import driver
 from convgen.backends.target import get
 from convgen.ir.error import UserError
 from convgen.plan.config import Config
+from convgen.plan.plan import Reduction, make_plan
 from convgen.problem.conv import Conv
 from convgen.problem.matmul import Matmul, Problem
 from convgen.problem.post_ops import Binary, Eltwise, Prelu, Sum
@@ -127,6 +128,40 @@ def test_many_problems_with_configs(target: str) -> None:
         check(case[0], target, case[1], place)
 
     run()
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("target", TARGETS)
+def test_many_slices_that_add_to_padded_blocks(target: str) -> None:
+    """Random configs seldom add slices by atomics, and then seldom floats to a result with padding: here many do."""
+
+    @settings(SWEEP, max_examples=40)
+    @given(cases(get(target).facts, most=12, work=2000, sums=True), PLACES)
+    def run(case: Case, place: int) -> None:
+        check(case[0], target, case[1], place)
+
+    run()
+
+
+@pytest.mark.sweep
+def test_slices_that_add_floats_to_padded_blocks_are_drawn() -> None:
+    drawn: list[Case] = []
+
+    @settings(FIXED, max_examples=100)
+    @given(cases(get("gfx942").facts, most=12, work=2000, sums=True))
+    def draw(case: Case) -> None:
+        drawn.append(case)
+
+    draw()
+    assert (
+        sum(
+            problem.acc_type != "s32"
+            and "padded blocks" in traits(problem, config)
+            and make_plan(problem, config, get("gfx942").facts).reduction is Reduction.ATOMIC
+            for problem, config in drawn
+        )
+        >= 10
+    )
 
 
 def traits(problem: Conv, config: Config) -> set[str]:

@@ -15,7 +15,9 @@ import numpy.typing as npt
 import pytest
 
 from convgen import driver
+from convgen.plan.plan import Reduction
 from convgen.problem.conv import Conv
+from convgen.problem.matmul import parse_problem
 from convgen.run import execution, reference, verdict
 from convgen.run.code import Code
 
@@ -134,3 +136,30 @@ def test_padding_of_blocks_stays_zero_where_slices_add_to_it(dt: str) -> None:
     problem = Conv.parse("mb2ic22ih6oc35kh1", dir="BWD_W", dt=dt, stag="axb", wtag="cAdB2a2b", dtag="axb")
     config = "tile=32x32x64 waves=1x2 mma=16x16x32 slots=1 taps=chunk slices=3"
     assert verdict.run(driver.compile(driver.build(problem, config=config))).passed
+
+
+_AMD = "tile=32x32x16 waves=1x1 mma=16x16x4 slots=1 taps=fused"
+_XE = "tile=32x32x32 waves=1x2 mma=16x8x16 slots=1 taps=fused"
+_NVIDIA = "tile=32x32x32 waves=1x2 mma=8x16x16 slots=2 taps=fused"
+_BLOCKED = [
+    ("--dir=FWD_D --dt=f64 --stag=axb --dtag=acB8b mb2ic40oc17_iw8ow8kw1dw2pw1", "gfx942", f"{_AMD} slices=3"),
+    ("--dir=FWD_B --dt=f16:f16:f32 --dtag=AcB4a8b mb3ic40oc17_iw8ow6kw3", "sm_90", f"{_NVIDIA} slices=3"),
+    ("--dir=BWD_D --dt=f32:f16:f16 --stag=aBcd16b mb1ic5oc40ih6oh3kh2sh2", "xehpc", f"{_XE} slices=2"),
+    ("--dir=BWD_W --dt=f32 --wtag=ABcd8b16a mb2ic20oc20ih5kh2", "gfx942", f"{_AMD} map=stream:5 sum=atomic"),
+    ("--dt=f16:f16:f32 --dtag=BA8a16b 20x70:70x21", "xehpc", f"{_XE} slices=2"),
+]
+
+
+@pytest.mark.parametrize(("line", "target", "config"), _BLOCKED)
+def test_padding_of_blocks_stays_zero_beside_a_nan(line: str, target: str, config: str) -> None:
+    """A lane multiplies the zeros of padding by a NaN; slices must not add the product."""
+    problem = parse_problem(line)
+    built = driver.build(problem, target, config)
+    assert built.plan is not None
+    assert built.plan.reduction is Reduction.ATOMIC
+    code, inputs = driver.compile(built), reference.fill(problem)
+    for factor in problem.factors:
+        inputs[factor.name] = inputs[factor.name].copy()
+        inputs[factor.name][(0,) * len(factor.dims)] = np.nan
+    outcome = verdict.run(code, arrays=inputs)
+    assert outcome.passed, outcome.first

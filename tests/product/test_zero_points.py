@@ -189,6 +189,23 @@ def test_the_reference_follows_the_definition() -> None:
     assert np.array_equal(reference.whole(problem, inputs, "dst")[0], direct(problem, inputs) - 5)
 
 
+_RAGGED = "mb1ic9oc16_ih5oh6kh2ph1_iw5kw2"  #: 9 channels in blocks of 32
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"--dt=u8:s8:s32 --wtag=acdB32b --attr-zero-points=src:common:s32+wei:per_oc:s8 {_RAGGED}",
+        f"--dt=u8:s8:s32 --wtag=acdB32b --attr-zero-points=src:per_dim_1+wei:common:3 {_RAGGED}",
+        f"--dt=s8:s8:s32 --stag=aBcd4b --wtag=aBcd2b --attr-zero-points=src:common:s32+wei:per_oc:s8 {_RAGGED}",
+        "--dt=s8:s8:s32 --wtag=AB8b32a --attr-zero-points=src:common:s32+wei:per_oc:s8 20x41:41x20",
+    ],
+)
+def test_zero_points_do_not_count_in_padding_of_blocks(line: str) -> None:
+    """Weights are stored as 0 in padding of blocks along K, which less their zero point is no zero."""
+    assert verdict.run(driver.compile(driver.build(parse_problem(line), "gfx942"))).passed
+
+
 REFUSED = [
     ("--dir=FWD_D --dt=s8:s8:s32 --attr-zero-points=src:per_dim_2 mb1ic8ih5oc8kh1", "zero-points"),
     ("--dir=FWD_D --dt=s8:s8:s32 --attr-zero-points=wei:per_dim_1 mb1ic8ih5oc8kh1", "zero-points"),

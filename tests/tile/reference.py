@@ -208,13 +208,13 @@ class Numpy:
 
     def less(self, a: Block, b: Block | float) -> Block:
         b = like(b, a)
-        unknown = np.isnan(a.low) | np.isnan(b.low) if a.elem.is_float else False
+        unknown = np.isnan(a.low) | np.isnan(b.low) if a.elem.is_float else np.False_
         return Block(bool_, (a.high < b.low) & ~unknown, (a.low < b.high) | unknown)
 
     def equal(self, a: Block, b: Block | float) -> Block:
         b = like(b, a)
         meet = (a.low <= b.high) & (b.low <= a.high)
-        unknown = np.isnan(a.low) | np.isnan(b.low) if a.elem.is_float else False
+        unknown = np.isnan(a.low) | np.isnan(b.low) if a.elem.is_float else np.False_
         return Block(bool_, meet & (a.low == a.high) & (b.low == b.high), meet | unknown)
 
     def where(self, cond: Block, a: Block, b: Block) -> Block:

@@ -194,7 +194,7 @@ def _barrier(instruction: Instruction, context: Context) -> Step:
         ids = np.broadcast_to(number(g), g.shape)
         counts = None if counted is None else np.broadcast_to(counted(g), g.shape).astype(np.int64)
         arrive(g, step, taken, ids, counts, waits=not arrives)
-        order_lanes(g, taken)
+        order_lanes(g, taken, waits=not arrives)
         if predicate is not None and write is not None:
             flags = np.broadcast_to(predicate(g), g.shape)
             reduction(g, taken, ids, flags, operation)

@@ -1,15 +1,27 @@
-"""Fences, and the strong accesses that order workgroups (PTX ISA, Memory Consistency Model; membar, fence)."""
+"""Fences, and the strong accesses that order workgroups (PTX ISA, Memory Consistency Model; membar, fence).
+
+Each lane is a thread of its own. An acquire pattern is a strong read and an acquire or a fence behind it in program
+order, which relates operations of one thread ("Release and Acquire Patterns", "Program Order"). So a lane acquires what
+it has read itself. Causality order passes this on to other lanes by barriers only: bar.warp.sync, and barriers of the
+workgroup, order the memory accesses of their participants. shfl.sync and vote.sync order none.
+
+Some order is assumed that the model does not give: lanes that execute one strong access observe what any of them reads,
+and a release publishes what any lane has acquired that takes part in it.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 
+from convgen.backends.nvidia.sim.lanes import packed_flags
 from convgen.backends.nvidia.sim.ptx_text import Instruction
 from convgen.backends.nvidia.sim.state import WarpGroup
 from convgen.backends.nvidia.sim.step import Context, Step, unsupported
+from convgen.backends.sim.causality import EVERY_LANE, Who
 from convgen.backends.sim.device_memory import Allocation
 from convgen.backends.sim.global_access import thread_states
 from convgen.backends.sim.wave_arrays import Array, Bools
+from convgen.ir.record import evolve
 
 _WIDE = ("gpu", "gl", "sys", "cluster")  #: scopes of more than a workgroup
 
@@ -45,7 +57,9 @@ def release(g: WarpGroup) -> None:
     causality = g.env.causality
     if not causality.tracked:
         return
-    for row, who in enumerate(thread_states(g)):
+    for row, who in enumerate(_lanes_of(g, g.active)):
+        if not who.lanes:
+            continue
         first = g.env.first_store[g.thread[row]]
         first[g.active[row]] = 0
         behind = first[first > 0]
@@ -59,18 +73,30 @@ def note_store(g: WarpGroup, lanes: Bools, ticket: int) -> None:
         g.env.first_store[g.thread] = np.where(lanes & (first == 0), ticket, first)
 
 
-def order_lanes(g: WarpGroup, lanes: Bools) -> None:
-    """Order the stores of lanes that meet at a barrier before all that these lanes do next."""
-    if g.env.causality.tracked:
-        g.env.first_store[g.thread] = np.where(lanes, 0, g.env.first_store[g.thread])
+def order_lanes(g: WarpGroup, lanes: Bools, *, waits: bool = True) -> None:
+    """Order what lanes that meet at a barrier have stored before all that these lanes do next.
+
+    Lanes that wait there also acquire what any of them has acquired.
+    """
+    if not g.env.causality.tracked:
+        return
+    g.env.first_store[g.thread] = np.where(lanes, 0, g.env.first_store[g.thread])
+    for who in _lanes_of(g, lanes) if waits else ():
+        g.env.causality.join_lanes(who.thread, who.lanes)
 
 
 def acquire(g: WarpGroup) -> None:
-    """Acquire what the warps have observed by strong accesses."""
-    causality = g.env.causality
-    if causality.tracked:
-        for who in thread_states(g):
-            causality.acquire(who, causality.observed(who.thread))
+    """Acquire, in each lane that takes part, what it has observed by strong accesses."""
+    if g.env.causality.tracked:
+        for who in _lanes_of(g, g.active):
+            g.env.causality.acquire_observed(who)
+
+
+def _lanes_of(g: WarpGroup, lanes: Bools) -> list[Who]:
+    """Return the warps with sets of some lanes; lanes that have ended, or never were, make no difference."""
+    taken, alive = packed_flags(lanes).tolist(), packed_flags(g.env.alive[g.thread]).tolist()
+    sets = (EVERY_LANE if some and not there & ~some else some for some, there in zip(taken, alive, strict=True))
+    return [evolve(who, lanes=some) for who, some in zip(thread_states(g), sets, strict=True)]
 
 
 def meet(g: WarpGroup, allocation: Allocation, offset: Array, size: int, lanes: Bools | None, kind: str) -> None:
@@ -79,5 +105,5 @@ def meet(g: WarpGroup, allocation: Allocation, offset: Array, size: int, lanes: 
     some = np.ones(offset.shape, np.bool_) if lanes is None else lanes
     threads = [int(thread) for thread in g.wave_ids()]
     met = causality.publish_and_observe(allocation, allocation.units(offset, size), some, threads, kind)
-    for thread, number in zip(threads, met[:, 0], strict=True):
-        causality.observe(thread, int(number))
+    for who, number in zip(_lanes_of(g, some), met[:, 0], strict=True):
+        causality.observe(who.thread, int(number), who.lanes)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,16 @@ from convgen.problem.matmul import parse_problem
 from tests.backends.test_toolchain import program
 
 GEMM = ["gemm", "32x32:32x32", "--dt", "f16", "--target", "sm_90"]
+
+
+def release() -> tuple[int, ...]:
+    """Return the release of the installed ptxas."""
+    text = subprocess.run([str(PTXAS.find()), "--version"], capture_output=True, text=True, check=True).stdout
+    found = re.search(r"release (\d+)\.(\d+)", text)
+    assert found is not None
+    return tuple(map(int, found.groups()))
+
+
 needs_ptxas = pytest.mark.skipif(PTXAS.find() is None, reason="ptxas is not installed")
 
 PTX = """.version 8.0
@@ -158,6 +170,8 @@ def test_a_cubin_has_equal_bytes_in_every_run() -> None:
     ],
 )
 def test_advisories_on_matrix_products_are_errors(code: str, body: str) -> None:
+    if code == "C7519" and release() > (13, 0):
+        pytest.skip("ptxas after 13.0 puts the fence in without a message")
     with pytest.raises(AssemblerError, match=f"^ptxas: .*{ADVISORIES[code]}.*"):
         compiled(PTX.format(target="sm_90a", body=body))
 

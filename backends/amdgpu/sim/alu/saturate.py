@@ -136,7 +136,7 @@ def _saturating_64(wrapping: Callable[..., tuple[Array, Array]]) -> Function:
 
     def function(a: Array, b: Array, c: Array) -> tuple[Array, Array]:
         total, left = wrapping(a, b, c)
-        limits = np.iinfo(total.dtype)
-        return np.where(left, np.where(c < 0, limits.min, limits.max).astype(total.dtype), total), left
+        of_type, limits = total.dtype.type, np.iinfo(total.dtype)
+        return np.where(left, np.where(c < 0, of_type(limits.min), of_type(limits.max)), total), left
 
     return function

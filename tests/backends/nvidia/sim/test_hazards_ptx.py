@@ -381,6 +381,71 @@ def test_scoped_accesses_release_and_acquire(run: Run, text: Text) -> None:
     assert words[2][0] == 7
 
 
+#: Lane 0 draws a ticket for its warp; the workgroup that comes last reads what the other one stored.
+TICKET = """
+    mov.u32 %r1, %ctaid.x; mul.wide.u32 %rd1, %r0, 4; mul.wide.u32 %rd2, %r1, 128;
+    xor.b32 %r1, %r1, 1; mul.wide.u32 %rd3, %r1, 128; add.u64 %rd4, %a0, %rd1;
+    add.u64 %rd2, %rd4, %rd2; add.u64 %rd3, %rd4, %rd3; add.u64 %rd5, %a2, %rd1;
+    STORE [%rd2], 7;
+    bar.warp.sync -1;   // releases
+    setp.ne.u32 %p1, %r0, 0; mov.b32 %r2, 0; @!%p1 atom.acq_rel.gpu.global.add.u32 %r2, [%a1], 1;
+    shfl.sync.idx.b32 %r2, %r2, 0, 31, -1;
+    bar.warp.sync -1;   // joins
+    setp.eq.u32 %p3, %r2, 0; @%p3 ret;
+    ld.global.b32 %r3, [%rd3]; st.global.b32 [%rd5], %r3;
+"""
+STORES = ("st.global.b32", "red.relaxed.gpu.global.add.u32")
+
+
+def ticket(store: str = STORES[0]) -> str:
+    return TICKET.replace("STORE", store)
+
+
+def zeros() -> list[Any]:
+    return [np.zeros(64, U32), np.zeros(1, U32), np.zeros(32, U32)]
+
+
+@pytest.mark.parametrize(
+    ("instead", "ordered"),
+    [
+        ("", False),
+        ("shfl.sync.idx.b32 %r4, %r2, 0, 31, -1;", False),
+        ("fence.acq_rel.gpu;", False),
+        ("@%p1 bar.warp.sync -2;", False),
+        ("bar.arrive 1, 64;", False),
+        ("bar.sync 0;", True),
+        ("ld.acquire.gpu.global.b32 %r4, [%a1];", True),
+        ("ld.relaxed.gpu.global.b32 %r4, [%a1]; fence.acq_rel.gpu;", True),
+    ],
+)
+@pytest.mark.parametrize("store", STORES)
+def test_a_lane_acquires_for_itself_until_a_barrier(
+    run: Run, text: Text, store: str, instead: str, *, ordered: bool
+) -> None:
+    cut = "bar.warp.sync -1;   // joins"
+    found = judged(run, text(ticket(store), 3), cut, instead, *zeros(), grid=(2, 1, 1))
+    assert found == (set() if ordered else {"global-visibility"})
+
+
+def test_a_fence_of_other_lanes_acquires_nothing_that_lane_0_has_read(run: Run, text: Text) -> None:
+    """Its own read and its own fence make an acquire pattern, others do not."""
+    relaxed = ticket().replace("atom.acq_rel", "fence.acq_rel.gpu; @!%p1 atom.relaxed")
+    late = relaxed.replace("bar.warp.sync -1;   // joins", "bar.warp.sync -1; fence.acq_rel.gpu;")
+    early = relaxed.replace("bar.warp.sync -1;   // joins", "fence.acq_rel.gpu; bar.warp.sync -1;")
+    assert not run(text(early, 3), *zeros(), grid=(2, 1, 1)).findings
+    assert kinds(run(text(late, 3), *zeros(), grid=(2, 1, 1))) == {"global-visibility"}
+
+
+@pytest.mark.parametrize(("readers", "lacks"), [("%p2 ret", False), ("%p2 bra READ", True)])
+def test_a_barrier_joins_the_lanes_that_its_mask_names(run: Run, text: Text, readers: str, *, lacks: bool) -> None:
+    """Lanes 0 to 15 meet; nothing is missing unless others read, too."""
+    body = ticket().replace(
+        "bar.warp.sync -1;   // joins",
+        f"setp.eq.u32 %p3, %r2, 0; @%p3 ret; setp.gt.u32 %p2, %r0, 15; @{readers}; bar.warp.sync 65535; READ:",
+    )
+    assert bool(run(text(body, 3), *zeros(), grid=(2, 1, 1)).findings) is lacks
+
+
 def test_a_flag_that_nobody_sets_is_waited_for_in_vain(run: Run, text: Text) -> None:
     never = text(FLAG.replace("st.relaxed.gpu.global.b32 [%a1], 1;", ""), 3)
     words = [np.zeros(1, U32) for _ in range(3)]
