@@ -270,7 +270,9 @@ class _CompensationBuilder:
         """
         names, cuts = {d.name for d in summed}, self.product.cuts
         whole = (
-            TensorDim(size, ((name, 1),)) for name, size in views.k_lengths(self.problem).items() if isinstance(size, int)
+            TensorDim(size, ((name, 1),))
+            for name, size in views.k_lengths(self.problem).items()
+            if isinstance(size, int)
         )
         pieces = (t for dim in whole for t in cuts.index(Layout.dense((dim.size,), (0,)), (dim,)))
         return tuple(t for t in pieces if t.masked and names_in((t,)) <= names)
