@@ -40,9 +40,9 @@ class Tuning:
     fragment_sets: tuple[float, float]
     mask_registers: float  #: registers; for each masked load of a K block
     other_registers: int  #: registers; addresses and temporaries
-    #: registers; for each one with elements of a block in flight, its address included. Configs that need more than
-    #: there are because of these are not chosen, but taken if given: assemblers may spill
-    copied_registers: float = 1.0
+    #: factor on the registers of elements that a copy through registers has in flight: addresses and masks come on top.
+    #: Only the ranking counts them: a given config is tried, since assemblers may spill
+    registers_through_copy: float = 1.0
     tap_registers: int = 0  #: registers; fragments of taps that are read ahead while the only slot is written
 
     # ------------------------------------------------------------ clocks of a block of K
@@ -56,7 +56,8 @@ class Tuning:
     #: factor on the time of writes if there is no space for the padding that avoids bank conflicts
     unpadded: float = 1.0
     message: int = 16  #: clocks; issue of a load with its mask and its share of the write to shared memory
-    held_copy: float = 1.0  #: times `message`; a message whose elements pass through registers into shared memory
+    #: times `message`; issue of a message of a copy through registers (`registers_through_copy` counts its registers)
+    issue_through_registers: float = 1.0
     trim: float = 4.0  #: times `message`; a message that is trimmed along K, since all SIMDs share the path
     trim_rows: float = 4.0  #: times `message`; a message that is trimmed along rows, whose cuts differ between lanes
     barrier: int = 40  #: clocks; a barrier, without the instructions around it

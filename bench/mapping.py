@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from convgen.backends.target import get
-from convgen.choose.workgroup_orders import Launch, best_order
+from convgen.choose.workgroup_orders import LaunchTraffic, best_order
 from convgen.ir.layout.order import Order
 from convgen.ir.record import as_dict
 from convgen.plan.config import Config
@@ -60,7 +60,7 @@ class Row:
 def rows() -> Iterator[Row]:
     for m, n, k in GEMMS:
         plan = make_plan(Matmul.parse(f"{m}x{k}:{k}x{n}", dt="f16"), Config.parse(CONFIG), FACTS)
-        launch = Launch.of(plan)
+        launch = LaunchTraffic.of(plan)
         best = best_order(launch)
         for name, order in (*ORDERS.items(), ("chosen", best), ("chosen, K flip", Order.parse(f"{best}+flip:304"))):
             closed, moved = launch.traffic(order), launch.simulated(order, plan)

@@ -17,7 +17,7 @@ from convgen.backends.target import get
 from convgen.choose.choose import candidates
 from convgen.choose.search import first_fitting
 from convgen.choose.supported import check_supported
-from convgen.choose.workgroup_orders import Launch, best_order
+from convgen.choose.workgroup_orders import LaunchTraffic, best_order
 from convgen.ir.error import ConvgenError
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.order import IN_ROWS
@@ -52,7 +52,7 @@ def rows(file: Path, mb: int, dt: str, facts: TargetFacts) -> Iterator[Row]:
                 continue
             if problem.ndims != 4 or not fitting or not fitting[1].parts:
                 continue
-            launch = Launch.of(fitting[1], fitting[0].together)
+            launch = LaunchTraffic.of(fitting[1], fitting[0].together)
             best = best_order(launch)
             found, default = launch.traffic(best), launch.traffic(IN_ROWS)
             m, n = launch.tiles

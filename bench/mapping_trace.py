@@ -15,7 +15,7 @@ from rich.table import Table
 import convgen as cg
 from convgen.backends.amdgpu.sim.simulate import simulate
 from convgen.backends.target import get
-from convgen.choose.workgroup_orders import Launch
+from convgen.choose.workgroup_orders import LaunchTraffic
 from convgen.ir.layout.order import Order
 from convgen.plan.config import Config
 from convgen.plan.plan import make_plan
@@ -52,7 +52,7 @@ def lines_read(order: str) -> tuple[int, list[set[tuple[str, int]]]]:
 
 def rows() -> Iterator[dict[str, str | float]]:
     facts, problem = get(TARGET).facts, Matmul.parse(PRODUCT, dt="f16")
-    launch = Launch.of(make_plan(problem, Config.parse(CONFIG), facts))
+    launch = LaunchTraffic.of(make_plan(problem, Config.parse(CONFIG), facts))
     for order in ORDERS:
         written, read = lines_read(order)
         yield {

@@ -68,7 +68,7 @@ def measured(problem: Problem, target: str, config: Config) -> Row | None:
 
 
 def _kind(config: Config, blocks: int) -> str:
-    if (blocks - config.depth) // config.round < 2:
+    if (blocks - config.staging.depth) // config.staging.round < 2:
         return "short sums"
     if variant_of(config).by_taps:
         return "resident windows"

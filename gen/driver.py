@@ -112,7 +112,7 @@ class Build:
     passed: Mapping[str, str] = attrs.Factory(dict)
     trail: list[tuple[Kernel, str | None]] = attrs.Factory(list)
     tiles: Tiles | None = None
-    others: Iterator[Kernel] = attrs.Factory(lambda: iter(()))
+    fallbacks: Iterator[Kernel] = attrs.Factory(lambda: iter(()))  #: further kernels of a tile program
     origin: str = ""
     notes: tuple[str, ...] | None = None  #: remarks on a tile program; None of other kernels
     tensors: Mapping[str, StoredTensor] = attrs.Factory(dict)  #: of buffers by name, as far as they are known
@@ -129,8 +129,8 @@ class Build:
         return "" if self.plan is None else str(self.plan.config)
 
     @property
-    def is_given(self) -> bool:
-        """Whether no other config may replace this one as long as it can be compiled at all."""
+    def is_final(self) -> bool:
+        """Whether the back end must accept the config by any means: it was given, or the search is at its end."""
         if self._search is None or self._candidate is None:
             return True
         return self._candidate.score == inf or self._search.at_any_cost
@@ -146,10 +146,10 @@ class Build:
         Raises Unsupported when the search has taken too long.
         """
         if self.problem is None or self.attempt is None:
-            other = next(self.others, None)
-            self.ir = self.ir if other is None else _alone(other)
-            return other is not None
-        _tell(self.options, evolve(self.attempt, refused=f"in the back end: {why}"))
+            fallback = next(self.fallbacks, None)
+            self.ir = self.ir if fallback is None else _program_of(fallback)
+            return fallback is not None
+        _report(self.options, evolve(self.attempt, refused=f"in the back end: {why}"))
         if self._search is None or self._candidate is None or self.plan is None:
             return False
         if perf_counter() - self._begun > _PATIENCE:
@@ -162,14 +162,14 @@ class Build:
         """Replace the plan by the last resort's, whose kernels need least of a target; False if it was that already."""
         if self._search is None or self._candidate is None or self._candidate.score == inf or self.attempt is None:
             return False
-        _tell(self.options, evolve(self.attempt, refused=f"in the back end: {why}"))
+        _report(self.options, evolve(self.attempt, refused=f"in the back end: {why}"))
         self._search.end()
         return self._take_next(self._search)
 
     def _take_next(self, search: Search) -> bool:
-        if (found := _next_plan(search, self.options)) is None:
+        if (chosen := _next_plan(search, self.options)) is None:
             return False
-        self._candidate, self.plan, self.attempt = found
+        self._candidate, self.plan, self.attempt = chosen
         self.ir, self.tiles = build_launches(self.plan)
         return True
 
@@ -203,26 +203,23 @@ def build(
     options = Options(disable, observe, tried, debug)
     start = perf_counter()
     chosen = targets.get(target)
-    if config is not None and not isinstance(config, str | Config):
-        given = f"given config of type {type(config).__name__}"
-        raise UserError(f"{given}, wanted a line such as 'tile=128x128x32 waves=2x2 mma=32x32x8', see docs/config.md")
+    _check_config(config)
     check_names(disable, steps(target), optional=True)
     _expect("problem", problem, Conv, Matmul)
     check_supported(problem, chosen.facts)
     if problem.is_empty:
         return Build(chosen, Program((), ()), options, {}, problem)
-    kept = find(problem, target, registry) if config is None else None
-    origin, config = ("", config) if kept is None else (kept.where, kept.config)
+    entry = find(problem, target, registry) if config is None else None
+    origin, config = ("", config) if entry is None else (entry.where, entry.config)
     with compiling():
         search, candidate = None, None
         if config is not None:
             plan, attempt = _given_plan(problem, chosen, config, options, origin)
         else:
             search = _search(problem, chosen, options)
-            found = _next_plan(search, options)
-            if found is None:
+            if (first := _next_plan(search, options)) is None:
                 raise search.none_fits()
-            candidate, plan, attempt = found
+            candidate, plan, attempt = first
         planned = perf_counter()
         program, tiles = build_launches(plan)
     stages = {"plan": planned - start, "build": perf_counter() - planned}
@@ -230,6 +227,13 @@ def build(
         chosen, program, options, stages, problem, plan, attempt, tensors=tensors_of(problem),
         tiles=tiles, origin=origin, search=search, candidate=candidate, begun=start,
     )  # fmt: skip
+
+
+def _check_config(config: object) -> None:
+    """Raise UserError unless a config is a line or a `Config`, or none is given."""
+    if config is not None and not isinstance(config, str | Config):
+        given = f"given config of type {type(config).__name__}"
+        raise UserError(f"{given}, wanted a line such as 'tile=128x128x32 waves=2x2 mma=32x32x8', see docs/config.md")
 
 
 def wrap(
@@ -244,20 +248,20 @@ def wrap(
     """
     from convgen.tile.tile_kernel import TileProgram
 
-    others: Iterator[Kernel] = iter(())
+    fallbacks: Iterator[Kernel] = iter(())
     notes: tuple[str, ...] | None = None
     tensors: dict[str, StoredTensor] = {}
     if isinstance(kernel, TileProgram):
         tensors = {tensor.name: StoredTensor.of(tensor.layout, tensor.dtype) for tensor in kernel.tensors}
         notes = _remarked(kernel, targets.get(target).facts)
-        others = kernel.kernels(targets.get(target).facts)
-        done = next(others)
+        fallbacks = kernel.kernels(targets.get(target).facts)
+        done = next(fallbacks)
     else:
         done = sound(kernel.done() if isinstance(kernel, KernelBuilder) else kernel)
     chosen = targets.get(target)
     return Build(
-        chosen, _alone(done), options or Options(), {},
-        scalars=scalars or {}, others=others, notes=notes, tensors=tensors,
+        chosen, _program_of(done), options or Options(), {},
+        scalars=scalars or {}, fallbacks=fallbacks, notes=notes, tensors=tensors,
     )  # fmt: skip
 
 
@@ -273,8 +277,8 @@ def _remarked(program: TileProgram, facts: TargetFacts) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _alone(kernel: Kernel) -> Program:
-    """The program of one kernel."""
+def _program_of(kernel: Kernel) -> Program:
+    """Return the program of one kernel."""
     return Program((kernel,), tuple(p for p in kernel.params if isinstance(p, Global)))
 
 
@@ -289,37 +293,43 @@ def with_tiles(code: Code) -> Code:
 def _given_plan(
     problem: Problem, target: Target, config: str | Config, options: Options, origin: str = ""
 ) -> tuple[Plan, Attempt]:
+    """Return the plan of a config that the user or the registry gives. Raises UserError where it does not fit."""
     given = Config.parse(config) if isinstance(config, str) else config
     try:
         plan = make_plan(problem, given, target.facts)
     except DoesNotFit as error:
-        raise UserError(f"given the config {given}{_of(origin)}, wanted one that fits: {error}") from error
-    return plan, _tell(options, _planned(plan, None))
+        raise UserError(f"given the config {given}{_from(origin)}, wanted one that fits: {error}") from error
+    return plan, _report(options, _attempt_of(plan, None))
 
 
-def _of(origin: str) -> str:
+def _from(origin: str) -> str:
     return f" of {origin}" if origin else ""
 
 
 def _search(problem: Problem, target: Target, options: Options) -> Search:
+    """Return a search through the candidates that reports refused ones."""
+
     def refused(candidate: Candidate, error: DoesNotFit) -> None:
-        _tell(options, Attempt(candidate.config, candidate.score, refused=str(error)))
+        _report(options, Attempt(candidate.config, candidate.score, refused=str(error)))
 
     return Search(problem, candidates(problem, target.facts), target.facts, refused)
 
 
 def _next_plan(search: Search, options: Options) -> tuple[Candidate, Plan, Attempt] | None:
-    if (found := search.next()) is None:
+    """Return the next candidate whose plan fits, the plan in its best order, and the reported attempt."""
+    if (fitting := search.next()) is None:
         return None
-    candidate, plan = found[0], ordered(found[1], found[0].together)
-    return candidate, plan, _tell(options, _planned(plan, candidate.score))
+    candidate, plan = fitting
+    plan = ordered(plan, candidate.together)
+    return candidate, plan, _report(options, _attempt_of(plan, candidate.score))
 
 
-def _planned(plan: Plan, score: float | None) -> Attempt:
+def _attempt_of(plan: Plan, score: float | None) -> Attempt:
     return Attempt(plan.config, score, plan.registers, plan.shared_bytes)
 
 
-def _tell(options: Options, attempt: Attempt) -> Attempt:
+def _report(options: Options, attempt: Attempt) -> Attempt:
+    """Report an attempt to `tried`, and return it."""
     if options.tried is not None:
         options.tried(attempt)
     return attempt
@@ -363,12 +373,13 @@ def compile(
                 given = f"given {program.problem}, wanted a problem of which a config fits {program.target.facts.name}"
                 raise Unsupported(f"{given}: not even {program.config} does: {error}", rule="search") from error
             given = f"config {program.config}" if program.plan else f"kernel {program.ir.kernels[0].name}"
-            given += _of(program.origin)
+            given += _from(program.origin)
             notes = (str(error),) if program.notes is None else program.notes
             raise UserError(f"given {given}, wanted {': '.join((wanted, *notes))}") from error
 
 
 def _compile(program: Build) -> Code:
+    """Return the code of the current kernels. Raises DoesNotFit, Unsupported."""
     stages = dict(program.stages)
     target = program.target
     if not program.ir.kernels:
@@ -387,7 +398,7 @@ def _compile(program: Build) -> Code:
     compiled = {} if machine is None else machine.registers
     costs = {e.name: KernelCost(compiled.get(e.name, e.registers), e.shared_bytes) for e in emitted}
     if program.attempt is not None:
-        _tell(program.options, evolve(program.attempt, actual=_most_registers(costs.values())))
+        _report(program.options, evolve(program.attempt, actual=_most_registers(costs.values())))
     return Code(
         program.problem,
         target.facts.name,
@@ -410,6 +421,7 @@ def _most_registers(costs: Collection[KernelCost]) -> dict[str, int]:
 
 
 def _emit(program: Build, number: int, stages: dict[str, float]) -> Emitted:
+    """Return a kernel lowered and emitted; add each step's seconds to `stages`. Raises DoesNotFit, Unsupported."""
     options, kernel = program.options, program.ir.kernels[number]
 
     def observe(step: Step, before: Kernel | MachineKernel, after: Kernel | MachineKernel, seconds: float) -> None:
@@ -430,8 +442,8 @@ def _emit(program: Build, number: int, stages: dict[str, float]) -> Emitted:
     header += [] if program.problem is None else [f"problem: {program.problem}", f"config:  {program.config}"]
     header += [f"remark:  {note}" for note in program.notes or ()]
     shown, debug = list(map(visible, header)), number + 1 if options.debug else 0
-    given = program.is_given
-    return program.target.emit(lowered, shown, debug=debug, disable=options.disable, observe=observe, allows_slow=given)
+    final = program.is_final
+    return program.target.emit(lowered, shown, debug=debug, disable=options.disable, observe=observe, allows_slow=final)
 
 
 class SimulationError(ConvgenError):
@@ -459,12 +471,7 @@ def simulate(code: Code, **given: npt.ArrayLike) -> Results:
     sizes, buffers = code.record.sizes, code.record.buffers
     arrays = {name: _array(name, a, buffers.get(name)) for name, a in given.items() if name not in sizes}
     shapes = {name: a.shape for name, a in arrays.items()}
-    numbers = code.record.told(shapes) if code.problem is None else {}
-    numbers |= {name: _whole(name, given[name]) for name in sizes if name in given}
-    missing = [name for name in sizes if name not in numbers]
-    if missing and code.problem is None:
-        raise UserError(f"given no {missing[0]}, wanted a number for each of {', '.join(sizes)}")
-    record = code.record.with_scalars(numbers)
+    record = code.record.with_scalars(_launch_sizes(code, given, shapes))
     buffers = record.buffers
     if code.problem is None:
         wanted = {name: b.tensor.dims for name, b in buffers.items() if b.is_read}
@@ -486,8 +493,24 @@ def simulate(code: Code, **given: npt.ArrayLike) -> Results:
     return results if len(results) != 1 else results[outputs[0]]
 
 
+def _launch_sizes(
+    code: Code, given: Mapping[str, npt.ArrayLike], shapes: Mapping[str, tuple[int, ...]]
+) -> dict[str, int]:
+    """Return the sizes known at launch only: given numbers, else dims of arrays; a problem's default is its own.
+
+    Raises UserError for a missing size of a hand-written kernel.
+    """
+    sizes = code.record.sizes
+    numbers = code.record.told(shapes) if code.problem is None else {}
+    numbers |= {name: _whole(name, given[name]) for name in sizes if name in given}
+    missing = [name for name in sizes if name not in numbers]
+    if missing and code.problem is None:
+        raise UserError(f"given no {missing[0]}, wanted a number for each of {', '.join(sizes)}")
+    return numbers
+
+
 def _expect(argument: str, given: object, *kinds: type) -> None:
-    """Raises UserError for an argument of another kind."""
+    """Raise UserError unless an argument is of one of the kinds."""
     if not isinstance(given, kinds):
         wanted = " or ".join(kind.__name__ for kind in kinds)
         raise UserError(f"given {argument} of type {type(given).__name__}, wanted {wanted}")
@@ -497,9 +520,9 @@ def _array(name: str, given: npt.ArrayLike, buffer: Buffer | None) -> npt.NDArra
     """Convert an argument to an array; an argument without a type gets the buffer's."""
     from convgen.run.reference import numpy_type
 
-    typed = buffer is None or hasattr(given, "dtype") or hasattr(given, "__array__")
+    is_typed = hasattr(given, "dtype") or hasattr(given, "__array__")
     try:
-        return np.asarray(given, None if typed or buffer is None else numpy_type(buffer.tensor.dtype))
+        return np.asarray(given, None if is_typed or buffer is None else numpy_type(buffer.tensor.dtype))
     except (ValueError, TypeError, OverflowError) as error:
         raise UserError(f"given {name} that is no array ({error}), wanted numbers") from None
 

@@ -34,7 +34,7 @@ _TIME = re.compile(r"([0-9]{1,9}\.[0-9]{3}) us")
 _MODEL = re.compile(r"convgen [\w.+-]+, [\w.+-]+")
 _MOST_BYTES = 1 << 23  #: of a file
 
-Key = tuple[str, str]
+Key = tuple[str, str]  #: target, and problem as `str` writes it, without a name
 
 
 def key_of(problem: Problem, target: str) -> Key:
@@ -61,13 +61,13 @@ class Entry:
         return _BETWEEN.join((self.target, self.problem, self.config, f"{self.us:.3f} us", self.model))
 
     @classmethod
-    def found(cls, target: str, problem: str, config: str, us: float, chip: str) -> Entry:
+    def of_result(cls, target: str, problem: str, config: str, us: float, chip: str) -> Entry:
         """Return the entry of a result of this convgen."""
         return cls(target, problem, config, round(us, 3), f"convgen {__version__}, {chip}")
 
     @classmethod
     def parse(cls, line: str, where: str) -> Entry:
-        """The entry of a line. Raises UserError: given, wanted, where."""
+        """Return the entry of a line. Raises UserError: given, wanted, where."""
         fields = line.split(_BETWEEN)
         if len(fields) != len(_HEADER.split(_BETWEEN)):
             raise UserError(f"given {len(fields)} fields, wanted {_HEADER.partition(': ')[2]}, in {where}")
@@ -131,7 +131,7 @@ def _time(entry: Entry) -> float:
 
 
 def read(path: Path) -> Registry:
-    """The registry in a file. Raises UserError."""
+    """Return the registry in a file. Raises UserError."""
     try:
         return _parsed(untrusted.read(path, "a registry", _MOST_BYTES, KNOB), str(path))
     except UnicodeDecodeError:
@@ -144,7 +144,7 @@ def _parsed(content: bytes, name: str) -> Registry:
 
 
 def read_or_begin(path: Path) -> Registry:
-    """The registry in a file that need not be there yet."""
+    """Return the registry in a file, an empty one if there is no file. Raises UserError."""
     return read(path) if os.path.exists(path) else Registry()
 
 
@@ -155,17 +155,17 @@ def add(path: Path, entries: Iterable[Entry]) -> None:
     that could not be read back.
     """
     checked = [Entry.parse(str(entry), "an entry to be kept") for entry in entries]
-    with _alone(path) as held:
-        _write(held, read_or_begin(path).replaced(checked))
+    with _locked(path) as target:
+        _write(target, read_or_begin(path).replaced(checked))
 
 
 def merge(path: Path, others: Iterable[Path]) -> None:
     """Add the entries of other files, keeping the faster of two configs for one problem. Raises UserError."""
-    with _alone(path) as held:
-        found = read_or_begin(path)
+    with _locked(path) as target:
+        registry = read_or_begin(path)
         for other in others:
-            found = found.merged(read(other))
-        _write(held, found)
+            registry = registry.merged(read(other))
+        _write(target, registry)
 
 
 def _write(path: Path, registry: Registry) -> None:
@@ -173,17 +173,17 @@ def _write(path: Path, registry: Registry) -> None:
 
 
 @contextmanager
-def _alone(path: Path) -> Iterator[Path]:
+def _locked(path: Path) -> Iterator[Path]:
     """Yield the file behind any links, while a lock keeps other processes from writing a registry in its folder."""
     try:
-        held = Path(os.path.realpath(path))
-        folder = os.open(held.parent, os.O_RDONLY | os.O_DIRECTORY)
+        target = Path(os.path.realpath(path))
+        folder = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY)
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
         raise UserError(f"cannot write {str(path)!r}: {why}, at {KNOB}") from None
     try:
         fcntl.flock(folder, fcntl.LOCK_EX)
-        yield held
+        yield target
     finally:
         os.close(folder)
 

@@ -30,7 +30,7 @@ from convgen.plan.config import APART, COLUMNS, DIRECT, MERGED, REGISTERS, Confi
 from convgen.plan.directions import have_columns
 from convgen.plan.phases import Columns
 from convgen.plan.plan import make_plan
-from convgen.plan.views import must_move
+from convgen.plan.views import must_reorder
 from convgen.problem.conv import Conv, Direction
 from convgen.problem.matmul import Matmul
 from tests import attributes
@@ -200,7 +200,7 @@ def _blocks(draw: st.DrawFn, rank: int) -> str:
 def _can_move(problem: Conv) -> bool:
     """Whether blocks of the result end where views can follow."""
     with suppress(Unsupported):
-        must_move(problem)
+        must_reorder(problem)
         return True
     return False
 
@@ -252,7 +252,7 @@ def _reorder(draw: st.DrawFn, problem: Conv) -> tuple[str, ...]:
     """Inputs to reorder: those that must be, and mostly no others."""
     names = [t.name for t in problem.factors]
     chosen = draw(st.lists(st.sampled_from(names), unique=True)) if not draw(st.integers(0, 3)) else []
-    return tuple(dict.fromkeys([*must_move(problem), *chosen]))
+    return tuple(dict.fromkeys([*must_reorder(problem), *chosen]))
 
 
 def _copies(facts: TargetFacts) -> st.SearchStrategy[tuple[str, ...]]:

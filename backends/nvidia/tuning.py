@@ -18,7 +18,7 @@ _AMPERE = Tuning(
     exchanged_store=16,  # gradients of data of 1x1 layers take .44 to .75 of the time with stores of 4 bytes
     least_row=64,  # 1x1 layers of 64 to 256 channels take 2.2 times as long with rows of 32 bytes as with rows of 128
     # 3x3 layers of 256 channels, tile 192x128x64: a block takes 550 clocks more through registers.
-    held_copy=2.7,
+    issue_through_registers=2.7,
     barrier=100,  # 3x3 layers of 256 channels, tile 128x128: blocks of 32 take 80 clocks more for each barrier
     exposed=0.3,
     staggered=True,
@@ -29,7 +29,7 @@ _AMPERE = Tuning(
     fragment_sets=(0.5, 0.5),
     mask_registers=1,
     other_registers=32,
-    copied_registers=3,  # by ptxas 13.0, tile 64x64x64: 62 to 126 more than direct copies, 32 of them elements
+    registers_through_copy=3,  # by ptxas 13.0, tile 64x64x64: 62 to 126 more than direct copies, 32 of them elements
 )
 
 TUNING: dict[str, Tuning] = dict.fromkeys(("sm_80", "sm_86", "sm_89", "sm_90", "sm_120"), _AMPERE)

@@ -26,7 +26,7 @@ _GAPS = 1 / 64  #: share of a shared tile that gaps take, as `find_gaps` leaves 
 
 
 @frozen(cache_hash=True)
-class Kind:
+class OfferTraits:
     """The properties of an offer, besides types, that decide the cost of a block of K."""
 
     taps: int  #: taps of resident windows; 0 without any
@@ -37,13 +37,13 @@ class Kind:
     issue_slots: tuple[tuple[float, ...], ...]
 
     @classmethod
-    def of(cls, offer: Offer, variants: Sequence[Variant], atom: MmaAtom, facts: TargetFacts) -> Kind:
+    def of(cls, offer: Offer, variants: Sequence[Variant], atom: MmaAtom, facts: TargetFacts) -> OfferTraits:
         loads, chunk = offer.loads(atom, facts), facts.chunk_bytes // atom.elem_bytes
         issue_slots = tuple(
             tuple(_issue_slots(each, offer.inner, chunk, load, facts) for each in variants) for load in loads
         )
         masks = masks_of(offer.of_m, loads[0].trimmed), masks_of(offer.of_n, loads[1].trimmed)
-        return cls(len(offer.taps), max(offer.taps, default=0), loads, masks, issue_slots)
+        return cls(len(offer.tap_rows), max(offer.tap_rows, default=0), loads, masks, issue_slots)
 
 
 def _issue_slots(variant: Variant, inner: int, chunk: int, load: OperandLoad, facts: TargetFacts) -> float:
@@ -67,38 +67,38 @@ class BlockWork:
     subgroups: Numbers
 
     @classmethod
-    def of(cls, configs: Configs, kind: Kind, atom: MmaAtom, facts: TargetFacts) -> BlockWork:
+    def of(cls, configs: Configs, traits: OfferTraits, atom: MmaAtom, facts: TargetFacts) -> BlockWork:
         """Return the work of a block for the given configs."""
-        b = _Block(configs, kind, atom, facts)
+        b = _Block(configs, traits, atom, facts)
         return cls(b.matrix, b.shared, b.moved, b.issue, b.slot_bytes, b.reduction, b.lane_registers, b.subgroups)
 
 
 class _Block:
     """Arithmetic for one block of K, from the sizes of its tile."""
 
-    def __init__(self, configs: Configs, kind: Kind, atom: MmaAtom, facts: TargetFacts) -> None:
-        self.kind, self.atom, self.facts, self.elem = kind, atom, facts, atom.elem_bytes
+    def __init__(self, configs: Configs, traits: OfferTraits, atom: MmaAtom, facts: TargetFacts) -> None:
+        self.traits, self.atom, self.facts, self.elem = traits, atom, facts, atom.elem_bytes
         self.m, self.n, self.k, self.subgroups_m, self.subgroups_n, self.subgroups_k = configs.sizes
         self.subtiles, self.slots = along(SUBTILES, configs.subtiles), configs.of_stagings("slots")
         self.through_registers = configs.of_stagings("in_registers") > 0
-        self.issue_slots = [along(VARIANT, slots) for slots in kind.issue_slots]
+        self.issue_slots = [along(VARIANT, slots) for slots in traits.issue_slots]
         self.subgroups = self.subgroups_m * self.subgroups_n * self.subgroups_k
         self.lanes = facts.subgroup_size * self.subgroups
         self.simds = np.minimum(self.subgroups, facts.core.simds)
-        self.depth = self.k // max(1, kind.taps)
+        self.depth = self.k // max(1, traits.taps)
 
     @property
     def has_gaps(self) -> bool:
         """Whether gaps follow the rows of shared memory, as for resident windows in rows."""
-        return self.kind.taps > 0 and not self.facts.tiles_as_fragments
+        return self.traits.taps > 0 and not self.facts.tiles_as_fragments
 
     # ------------------------------------------------------------ what is copied
 
     @cached_property
     def sides(self) -> tuple[tuple[Numbers, Numbers], tuple[Numbers, Numbers]]:
         """Return rows and columns of M's and N's input; rows of resident windows are rounded up to divide evenly."""
-        sides = (self.m + self.kind.reach, self.depth), (self.n, self.k)
-        if not self.kind.taps:
+        sides = (self.m + self.traits.reach, self.depth), (self.n, self.k)
+        if not self.traits.taps:
             return sides
         even = partial(rounded_rows, elem_bytes=self.elem, facts=self.facts)
         of_m, of_n = (
@@ -138,7 +138,7 @@ class _Block:
 
     @property
     def _loads(self) -> list[tuple[OperandLoad, tuple[Numbers, Numbers]]]:
-        return list(zip(self.kind.loads, self.sides))
+        return list(zip(self.traits.loads, self.sides))
 
     # ------------------------------------------------------------ clocks
 
@@ -175,7 +175,7 @@ class _Block:
         """Return the clocks to load both inputs: by bytes, or by messages if these take longer."""
         core, tuned = self.facts.core, tuning(self.facts)
         clocks_of_message = (
-            tuned.element_clocks if load.widest == 1 else tuned.load_clocks for load in self.kind.loads
+            tuned.element_clocks if load.widest == 1 else tuned.load_clocks for load in self.traits.loads
         )
         loads = sum(number * clocks for number, clocks in zip(self.messages, clocks_of_message)) * self.subgroups
         taken: Numbers = np.maximum(self.loaded_bytes / core.global_rate, loads)
@@ -203,10 +203,10 @@ class _Block:
         messages = sum(number * slots for number, slots in zip(self.messages, self.issue_slots))
         fragment_messages = self.read / (self.facts.chunk_bytes * self.lanes) * np.maximum(*self.issue_slots)
         transposed_bytes = sum(rows * cols for load, (rows, cols) in self._loads if not load.along_k) * self.elem
-        clocks_of_copies = tuned.read * self.reads + tuned.transpose * transposed_bytes / (4 * self.lanes)
-        copied = np.where((self.slots > 0) & self.through_registers, tuned.held_copy, 1.0)
-        clocks_of_loads = (messages * copied + np.where(self.slots > 0, 0, fragment_messages)) * tuned.message
-        of_subgroup = clocks_of_loads + np.where(self.slots > 0, clocks_of_copies, 0) + tuned.block
+        clocks_of_reads = tuned.read * self.reads + tuned.transpose * transposed_bytes / (4 * self.lanes)
+        factor = np.where((self.slots > 0) & self.through_registers, tuned.issue_through_registers, 1.0)
+        clocks_of_loads = (messages * factor + np.where(self.slots > 0, 0, fragment_messages)) * tuned.message
+        of_subgroup = clocks_of_loads + np.where(self.slots > 0, clocks_of_reads, 0) + tuned.block
         clocks: Numbers = of_subgroup * self.subgroups / self.simds
         return clocks
 
@@ -238,5 +238,5 @@ class _Block:
             sums=self.m * self.n * self.atom.acc.bytes * self.subgroups_k // (4 * self.lanes),
             fragments=rows * self.depth * self.elem // (4 * lanes * self.subgroups_k),
             copied=self.through_registers * self.copied // (4 * self.lanes),
-            masks=sum(number * masks for number, masks in zip(self.messages, self.kind.masks)),
+            masks=sum(number * masks for number, masks in zip(self.messages, self.traits.masks)),
         )

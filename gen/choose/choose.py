@@ -24,7 +24,7 @@ from convgen.plan.copies import comes_out_even
 from convgen.plan.plan import Plan, make_plan
 from convgen.plan.registers import Numbers
 from convgen.plan.variants.variant import TILE_K
-from convgen.plan.views import factor_types, must_move
+from convgen.plan.views import factor_types, must_reorder
 from convgen.problem.matmul import Problem
 
 _SIDES = (8, 16, 32, 64)  #: sides of the last resort's tile
@@ -92,16 +92,16 @@ def candidates(problem: Problem, facts: TargetFacts) -> Ranking:
     """Return all configs worth trying, best first, ending in one that always fits."""
     atoms, group_sizes = input_atoms(problem, facts), _group_sizes(problem, facts)
     tables = [
-        (ranked(offer, atom, facts, moved, group_sizes, fill), clocks + offer.before)
-        for moved, clocks in reorders(problem, facts)
-        for offer in offers(problem, facts, moved)
+        (ranked(offer, atom, facts, reorder, group_sizes, fill), clocks + offer.before)
+        for reorder, clocks in reorders(problem, facts)
+        for offer in offers(problem, facts, reorder)
         for atom in atoms
         for fill in range(1, tuning(facts).fills + 1)
     ]
     by_lanes = [
-        Candidate(clocks, config) for clocks, config in lane_configs.configs(problem, facts, must_move(problem))
+        Candidate(clocks, config) for clocks, config in lane_configs.configs(problem, facts, must_reorder(problem))
     ]
-    resort = last_resort(problem, atoms, facts, must_move(problem))
+    resort = last_resort(problem, atoms, facts, must_reorder(problem))
     return Ranking.of(tables, [*by_lanes, Candidate(float("inf"), resort)])
 
 
@@ -128,17 +128,17 @@ def clocks_of(problem: Problem, config: Config, facts: TargetFacts) -> Clocks | 
     return None
 
 
-def last_resort(problem: Problem, atoms: list[MmaAtom], facts: TargetFacts, moved: tuple[str, ...] = ()) -> Config:
+def last_resort(problem: Problem, atoms: list[MmaAtom], facts: TargetFacts, reorder: tuple[str, ...] = ()) -> Config:
     """Return the config that asks least: the smallest square tile that one instruction's subgroups share evenly."""
     atom = min(atoms, key=lambda a: (a.spans, a.n, a.k))
     k = max(TILE_K[0], atom.k)
-    side = next(s for s in _SIDES if _is_whole(s, k, atom, facts))
+    side = next(s for s in _SIDES if _divides_evenly(s, k, atom, facts))
     types = converted(factor_types(problem), atom)
     return Config(
-        (side, side, k), (1, atom.spans), (atom.n, atom.m, atom.k), 1, "split", "v", reorder=moved, types=types
+        (side, side, k), (1, atom.spans), (atom.n, atom.m, atom.k), 1, "split", "v", reorder=reorder, types=types
     )
 
 
-def _is_whole(side: int, k: int, atom: MmaAtom, facts: TargetFacts) -> bool:
+def _divides_evenly(side: int, k: int, atom: MmaAtom, facts: TargetFacts) -> bool:
     even = comes_out_even(side, k, atom.elem_bytes, facts, atom.spans)
     return even and side % atom.n == 0 and side % atom.m == 0

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from convgen.backends.tuning import tuning
-from convgen.choose.block_work import BlockWork, Kind
+from convgen.choose.block_work import BlockWork, OfferTraits
 from convgen.choose.combinations import STAGING, SUBTILES, TILE, VARIANT, Configs, along, by_tile
 from convgen.choose.launch_work import Launch, pace
 from convgen.ir.facts import TargetFacts
@@ -80,7 +80,7 @@ class Table:
 
     offer: Offer
     atom: MmaAtom
-    moved: tuple[str, ...]  #: inputs that an earlier launch reorders
+    reorder: tuple[str, ...]  #: inputs that an earlier launch reorders
     configs: Configs
     launch: Launch | None  #: None where there are no combinations
     in_vectors: Numbers  #: whether accumulators live in vector registers
@@ -102,7 +102,7 @@ class Table:
             taps=configs.variants[place[VARIANT]].word,
             acc="v" if self._at(self.in_vectors, place) else "a",
             slices=self._at(self.launch.slices, place),
-            reorder=self.moved,
+            reorder=self.reorder,
             packed=offer.packed,
             sum="last" if (at_a_time := self._at(self.launch.at_a_time, place)) else "",
             at_a_time=at_a_time,
@@ -132,7 +132,7 @@ def ranked(
     offer: Offer,
     atom: MmaAtom,
     facts: TargetFacts,
-    moved: tuple[str, ...],
+    reorder: tuple[str, ...],
     group_sizes: tuple[int, ...] = (),
     fill: int = 1,
 ) -> Table:
@@ -142,17 +142,17 @@ def ranked(
     most `fill` workgroups; configs that have as many slices with a smaller `fill` are left out.
     """
     offered = offer.variants[0].choices(offer, atom, facts)
-    configs = _even_configs(len(offer.taps), offered, atom, facts, group_sizes)
+    configs = _even_configs(len(offer.tap_rows), offered, atom, facts, group_sizes)
     if not all(configs.dims):
-        return Table(offer, atom, moved, configs, None, *[np.zeros(0, np.int64)] * 5)
-    bounds = _bounds(configs, Kind.of(offer, configs.variants, atom, facts), atom, facts)
-    launch, sums = Launch(configs, bounds.work, offer, atom, facts, fill), bounds.work.lane_registers.sums
+        return Table(offer, atom, reorder, configs, None, *[np.zeros(0, np.int64)] * 5)
+    work, even = _work_and_fits(configs, OfferTraits.of(offer, configs.variants, atom, facts), atom, facts)
+    launch, sums = Launch(configs, work, offer, atom, facts, fill), work.lane_registers.sums
     in_vectors, fits = _place_of_sums(sums, launch.registers, facts)
-    rows = np.flatnonzero(np.broadcast_to(bounds.fits & fits & launch.is_new, configs.dims))
+    rows = np.flatnonzero(np.broadcast_to(even & fits & launch.is_new, configs.dims))
     clocks = offer.form.launches * (launch.launch + launch.besides)
     vectors = launch.registers - np.where(in_vectors, 0, sums)
     of_rows = (np.broadcast_to(column, configs.dims).ravel()[rows] for column in (clocks, launch.depths, vectors))
-    return Table(offer, atom, moved, configs, launch, in_vectors, rows, *of_rows)
+    return Table(offer, atom, reorder, configs, launch, in_vectors, rows, *of_rows)
 
 
 def _place_of_sums(sums: Counts, registers: Numbers, facts: TargetFacts) -> tuple[Numbers, Numbers]:
@@ -171,44 +171,38 @@ def _place_of_sums(sums: Counts, registers: Numbers, facts: TargetFacts) -> tupl
 def of_config(offer: Offer, config: Config, atom: MmaAtom, facts: TargetFacts) -> Clocks:
     """Return the parts of the clocks of one config."""
     configs = Configs.of(config)
-    work = BlockWork.of(configs, Kind.of(offer, configs.variants, atom, facts), atom, facts)
+    work = BlockWork.of(configs, OfferTraits.of(offer, configs.variants, atom, facts), atom, facts)
     columns = _columns(Launch(configs, work, offer, atom, facts))
     return Clocks(**{name: column.item() for name, column in columns.items()})
 
 
-@frozen(eq=False)
-class _Bounds:
-    """Resources of the configs from which all products of a kind choose, and which of them fit, registers aside."""
-
-    work: BlockWork
-    fits: Numbers
-
-
 @lru_cache(maxsize=256)
-def _bounds(configs: Configs, kind: Kind, atom: MmaAtom, facts: TargetFacts) -> _Bounds:
+def _work_and_fits(
+    configs: Configs, traits: OfferTraits, atom: MmaAtom, facts: TargetFacts
+) -> tuple[BlockWork, Numbers]:
     """Return the work of a block for all configs, and which of them fit in shared memory and are worth ranking."""
-    work = BlockWork.of(configs, kind, atom, facts)
+    work = BlockWork.of(configs, traits, atom, facts)
     m, n, k, subgroups_m, subgroups_n, subgroups_k = configs.sizes
     fits = work.slot_bytes * configs.of_stagings("slots") <= facts.shared_bytes
-    fits = fits & ((configs.of_stagings("in_registers") > 0) | _divides_columns(configs, kind, atom, facts))
+    fits = fits & ((configs.of_stagings("in_registers") > 0) | _divides_columns(configs, traits, atom, facts))
     subtiles = along(SUBTILES, configs.subtiles)
     fits = fits & (m % (subgroups_m * atom.m * subtiles) == 0)
     products = m * n * k * atom.spans // (subgroups_m * subgroups_n * subgroups_k * atom.m * atom.n * atom.k)
     fits = fits & ((subtiles == 1) | (products >= _PART * subtiles))
     fits = fits & ((configs.of_stagings("slots") > 0) | _fills_rows(k * atom.elem_bytes, facts))
     # By `convgen profile`, more slots do not pay for windows so narrow that their memory granules are loaded twice.
-    narrow = k // max(1, kind.taps) * atom.elem_bytes < facts.core.global_granule
-    fits = fits & ~(narrow & (configs.of_stagings("slots") > 1) & (kind.taps > 0))
-    return _Bounds(work, fits)
+    narrow = k // max(1, traits.taps) * atom.elem_bytes < facts.core.global_granule
+    fits = fits & ~(narrow & (configs.of_stagings("slots") > 1) & (traits.taps > 0))
+    return work, fits
 
 
-def _divides_columns(configs: Configs, kind: Kind, atom: MmaAtom, facts: TargetFacts) -> Numbers:
+def _divides_columns(configs: Configs, traits: OfferTraits, atom: MmaAtom, facts: TargetFacts) -> Numbers:
     """Return whether copies without registers divide the columns of inputs that reads transpose."""
     m, n, _, subgroups_m, subgroups_n, subgroups_k = configs.sizes
     subgroups = subgroups_m * subgroups_n * subgroups_k
     divides = partial(divides_columns, elem_bytes=atom.elem_bytes, width=facts.chunk_bytes, lanes=facts.subgroup_size)
     even: Numbers = np.ones((), bool)
-    for rows, load in zip((m, n), kind.loads):
+    for rows, load in zip((m, n), traits.loads):
         if load.by_reads:
             even = even & by_tile(lambda rows, subgroups: divides(rows, subgroups=subgroups), rows, subgroups)
     return even

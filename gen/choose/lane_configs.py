@@ -52,7 +52,7 @@ def has_few_channels(problem: Problem) -> bool:
     return problem.groups > 1 and max(_channels(problem)) <= _MOST_OF_GROUP
 
 
-def configs(problem: Problem, facts: TargetFacts, moved: tuple[str, ...]) -> Iterator[tuple[float, Config]]:
+def configs(problem: Problem, facts: TargetFacts, reorder: tuple[str, ...]) -> Iterator[tuple[float, Config]]:
     """Yield (clocks of all launches, config) for a convolution of small groups; nothing for other problems.
 
     Among tiles that differ only in subgroups and slices, only the best is yielded: all take equal registers.
@@ -60,17 +60,17 @@ def configs(problem: Problem, facts: TargetFacts, moved: tuple[str, ...]) -> Ite
     if not isinstance(problem, Conv) or not has_few_channels(problem):
         return
     weights = sums_weights(problem)
-    for config, works in _lanes(problem, facts, moved):
+    for config, works in _lanes(problem, facts, reorder):
         assert isinstance(config.mma, LanePart)
         for tiles in _tiles(works, config.mma, _SUBGROUPS[weights], facts):
             choices = ((tile, n) for tile in tiles for n in (_slices(works, tile, facts) if weights else (1,)))
             clocks, tile, slices = min(
                 ((_clocks(works, *each, facts), *each) for each in choices), key=lambda choice: choice[0]
             )
-            yield clocks, _with(config, tile, slices, facts, weights=weights)
+            yield clocks, _with_tile(config, tile, slices, facts, weights=weights)
 
 
-def _lanes(problem: Conv, facts: TargetFacts, moved: tuple[str, ...]) -> Iterator[tuple[Config, list[_Work]]]:
+def _lanes(problem: Conv, facts: TargetFacts, reorder: tuple[str, ...]) -> Iterator[tuple[Config, list[_Work]]]:
     """Yield configs without tiles, with a lane's work in each product."""
     widest = facts.chunk_bytes // scalar(problem.factors[0].dtype).bytes
     outs, ins = _channels(problem)
@@ -80,7 +80,7 @@ def _lanes(problem: Conv, facts: TargetFacts, moved: tuple[str, ...]) -> Iterato
         lanes = [LanePart(n * outs, rows, columns, atom and atom.shape) for n in counts]
         products = unrolled * ins
         short = [lane for lane in lanes if _is_short(lane, products)]
-        config = Config((products, 1, products), (1, 1), lanes[0], 0, "fused", reorder=moved)
+        config = Config((products, 1, products), (1, 1), lanes[0], 0, "fused", reorder=reorder)
         try:
             # independent of the number of channels
             parts = windows(problem, lanes[0], config, facts.chunk_bytes) if short else ()
@@ -112,7 +112,7 @@ def _slices(works: list[_Work], tile: LaneTile, facts: TargetFacts) -> Iterator[
     yield from dict.fromkeys(-(-blocks // -(-blocks // count)) for count in counts)
 
 
-def _with(config: Config, tile: LaneTile, slices: int, facts: TargetFacts, *, weights: bool) -> Config:
+def _with_tile(config: Config, tile: LaneTile, slices: int, facts: TargetFacts, *, weights: bool) -> Config:
     """Return the config with a tile and slices; its order sends neighbours, which share halos, to one die."""
     dies = facts.caches.dies
     order = Order((Xcc(dies),)) if dies > 1 else IN_ROWS
@@ -163,7 +163,7 @@ class _Work:
         side_by_side = wide if part.flat else run if atom and part.weights_along_k else 1
         sharers = atom.side if atom else 1
         products = turns * per_turn * lane.positions
-        moved = rows * places * sources  # elements of the source; each is converted, or moved into place
+        arranged = rows * places * sources  # elements of the source; each is converted, or moved into place
         operations = 2 if part.of_weights and part.is_ragged else 1  # of a product; the second masks missing positions
         tiles_m = prod(w.taps for w in part.axes[: part.looped]) if part.of_weights else 1
         return cls(
@@ -175,7 +175,7 @@ class _Work:
             messages=rows * places * sources // run + lane.size // along,
             weight_messages=0 if part.of_weights else turns * -(-per_turn // (side_by_side * sharers)),
             weight_bytes=side_by_side * elem, sharers=sharers,
-            operations=moved * along_m if atom else operations * products + moved + factors,
+            operations=arranged * along_m if atom else operations * products + arranged + factors,
             matrix=products / (atom.side * atom.k) * atom.clocks if atom else 0,
             sums=sums, registers=sums + part.registers(lane) + _OTHER_REGISTERS,
         )  # fmt: skip

@@ -92,7 +92,7 @@ class Launch:
         self.slots = configs.of_stagings("slots")
         self.pipeline = Pipeline.of(configs.of_stagings)
         self.grid = _Grid(offer, *configs.sizes[:2])
-        self.by_taps = bool(offer.taps)
+        self.by_taps = bool(offer.tap_rows)
 
     # ------------------------------------------------------------ workgroups and their blocks
 
@@ -156,7 +156,7 @@ class Launch:
     def registers(self) -> Numbers:
         """Return the registers of a lane."""
         lane = self.work.lane_registers
-        lane = evolve(lane, copied=np.asarray(lane.copied * self.tuned.copied_registers))
+        lane = evolve(lane, copied=np.asarray(lane.copied * self.tuned.registers_through_copy))
         return lane.registers(self.k_blocks, self.pipeline, self.facts, by_taps=self.by_taps)
 
     @cached_property

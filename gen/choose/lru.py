@@ -52,7 +52,7 @@ class _Lru:
         self._free, self._held = capacity, OrderedDict[int, int]()
         self.missed = 0
 
-    def has(self, block: int, size: int) -> bool:
+    def use(self, block: int, size: int) -> bool:
         """Use a block of `size` bytes and return whether it was cached."""
         blocks = self._held
         if block in blocks:
@@ -113,12 +113,12 @@ class _Hierarchy:
 
     def use(self, die: int, k: int, block: int, size: int, workgroup: int) -> None:
         near = self._near[die]
-        if near and near[workgroup % len(near)].has(block, size):
+        if near and near[workgroup % len(near)].use(block, size):
             return
         self._requested += size
         part = _channel(k, self._steps, self._caches) % self._parts if self._parts > 1 else 0
-        if not self._l2[die][part].has(block, size):
-            self._side.has(block, size)
+        if not self._l2[die][part].use(block, size):
+            self._side.use(block, size)
 
     def moved(self, workgroups: int) -> Moved:
         bytes_of_workgroup = self._steps.count * (self._steps.rows + self._steps.columns)

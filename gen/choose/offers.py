@@ -17,35 +17,35 @@ from convgen.plan.contraction import reordered
 from convgen.plan.directions import have_columns
 from convgen.plan.loads import view_load
 from convgen.plan.packing import packed
-from convgen.plan.padding import has_whole_pairs, windows
+from convgen.plan.padding import has_whole_pairs, window_coordinates
 from convgen.plan.variants.variant import Form, Offer, of_words
-from convgen.plan.views import must_move, products
+from convgen.plan.views import must_reorder, products
 from convgen.problem.matmul import Problem
 
 _MOST_COLUMNS = 128  #: columns of all phases together; with more, a single phase fills tiles as well
 _MOST_MERGED = 9  #: products in one grid: stride phases of 3 x 3 or 2 x 2 x 2, each with its own code in the kernel
 
 
-def offers(problem: Problem, facts: TargetFacts, moved: tuple[str, ...]) -> Iterator[Offer]:
-    """Yield all offers of a problem whose inputs `moved` are reordered first."""
+def offers(problem: Problem, facts: TargetFacts, reorder: tuple[str, ...]) -> Iterator[Offer]:
+    """Yield all offers of a problem whose inputs `reorder` are reordered first."""
     variants = of_words(VARIANTS)
     plain = tuple(each for each in variants if each.is_plain)
-    for form in forms(problem, moved):
+    for form in forms(problem, reorder):
         for offer in (Offer.of(form, *plain), *(o for each in variants for o in each.offers(form, facts))):
             yield offer
             yield from _packed(offer, problem, facts)
 
 
-def forms(problem: Problem, moved: tuple[str, ...]) -> Iterator[Form]:
+def forms(problem: Problem, reorder: tuple[str, ...]) -> Iterator[Form]:
     """Yield the products of a problem: a launch each, stride phases as columns of one product, or all in one grid."""
-    parts = products(problem, 1, moved)
+    parts = products(problem, 1, reorder)
     if not parts:
         return
     is_sized = bool(problem.runtime)
     largest = max(parts, key=lambda p: p.m * p.n * p.k)
     yield Form(largest, len(parts), is_sized=is_sized)
     if have_columns(problem):
-        (joined,) = products(problem, 1, moved, COLUMNS)
+        (joined,) = products(problem, 1, reorder, COLUMNS)
         if joined.n <= _MOST_COLUMNS and has_whole_pairs(joined):
             yield Form(joined, 1, (("phases", COLUMNS),), is_sized=is_sized)
     if 1 < len(parts) <= _MOST_MERGED and not is_sized:
@@ -69,7 +69,7 @@ def _packed(offer: Offer, problem: Problem, facts: TargetFacts) -> Iterator[Offe
     byte_inputs = {t.name for t in problem.factors if scalar(t.dtype).bits >= 8}
     candidates = [view for view in (offer.of_n, offer.of_m) if view.memory.name in byte_inputs]
     in_image = not facts.checks_bounds and offer.variants[0].packs_images
-    images = tuple(view for view in candidates if in_image and windows(view))
+    images = tuple(view for view in candidates if in_image and window_coordinates(view))
     weights = tuple(view for view in candidates[:1] if view is offer.of_n and _is_narrow(view, facts))
     for views in filter(None, dict.fromkeys((weights, images, (*weights, *images)))):
         with suppress(DoesNotFit):
@@ -84,15 +84,15 @@ def _is_narrow(view: View, facts: TargetFacts) -> bool:
 def _with_packed(offer: Offer, views: Mapping[str, View], problem: Problem, facts: TargetFacts) -> Offer:
     """Return the offer with some inputs packed; DoesNotFit where one cannot be packed."""
     chunk = facts.chunk_bytes // offer.of_m.memory.elem.bytes if offer.variants[0].packs_images else 0
-    packings = {name: packed(v, "", (v.extent(0), v.extent(1)), image_of=chunk) for name, v in views.items()}
-    read_bytes = sum(problem.tensor(name).layout.size_elems * p.seen.memory.elem.bytes for name, p in packings.items())
-    traffic = read_bytes + sum(p.seen.memory.bytes for p in packings.values())
-    of_n, of_m = (packings[v.memory.name].seen if v.memory.name in packings else v for v in (offer.of_n, offer.of_m))
-    before = _streaming(1, traffic, facts)
+    packings = {name: packed(v, "", (v.extent(0), v.extent(1)), row_multiple=chunk) for name, v in views.items()}
+    read_bytes = sum(problem.tensor(name).layout.size_elems * p.read.memory.elem.bytes for name, p in packings.items())
+    traffic = read_bytes + sum(p.read.memory.bytes for p in packings.values())
+    of_n, of_m = (packings[v.memory.name].read if v.memory.name in packings else v for v in (offer.of_n, offer.of_m))
+    before = _clocks_of_streams(1, traffic, facts)
     return evolve(offer, of_n=of_n, of_m=of_m, packed=tuple(sorted(packings)), before=before)
 
 
-# ---------------------------------------------------------------- inputs that are moved before
+# ---------------------------------------------------------------- inputs that are reordered before
 
 
 def reorders(problem: Problem, facts: TargetFacts) -> Iterator[tuple[tuple[str, ...], float]]:
@@ -101,8 +101,8 @@ def reorders(problem: Problem, facts: TargetFacts) -> Iterator[tuple[tuple[str, 
     The first set holds the inputs that must be reordered. If one input is read element by element, a second set holds
     all inputs not in their default layout, since the order of K follows memory.
     """
-    required = must_move(problem)
-    yield required, _moving(problem, required, facts)
+    required = must_reorder(problem)
+    yield required, _clocks_of_reorders(problem, required, facts)
     parts = products(problem, 1, required)[:1]
     if all(view_load(view, facts).widest > 1 for part in parts for view in (part.of_m, part.of_n)):
         return
@@ -110,15 +110,15 @@ def reorders(problem: Problem, facts: TargetFacts) -> Iterator[tuple[tuple[str, 
     byte_inputs = [t for t in problem.factors if scalar(t.dtype).bits >= 8]
     others = tuple(t.name for t in byte_inputs if reordered(problem, t.name).layout != t.layout)
     if others != required:
-        yield others, _moving(problem, others, facts)
+        yield others, _clocks_of_reorders(problem, others, facts)
 
 
-def _moving(problem: Problem, names: Collection[str], facts: TargetFacts) -> float:
+def _clocks_of_reorders(problem: Problem, names: Collection[str], facts: TargetFacts) -> float:
     """Return the clocks to reorder inputs."""
     traffic = sum(2 * t.layout.size_elems * scalar(t.dtype).bytes for t in problem.factors if t.name in names)
-    return _streaming(len(names), traffic, facts)
+    return _clocks_of_streams(len(names), traffic, facts)
 
 
-def _streaming(launches: int, traffic: int, facts: TargetFacts) -> float:
+def _clocks_of_streams(launches: int, traffic: int, facts: TargetFacts) -> float:
     """Return the clocks of launches that read and write `traffic` bytes in all."""
     return launches * tuning(facts).launch + traffic / (facts.compute_units * tuning(facts).stream_rate)

@@ -40,7 +40,7 @@ def check_supported(problem: Problem, facts: TargetFacts) -> None:
     dequantise.check(problem)
     _check_types(problem, facts)
     _check_runtime(problem)
-    views.must_move(problem)  # raises where no kernel can write the result
+    views.must_reorder(problem)  # raises where no kernel can write the result
     _check_grid(problem, facts)
 
 
@@ -131,8 +131,8 @@ def _check_sizes(problem: Problem) -> None:
     sizes["products"] = count = directions.product_count(problem)
     if problem.runtime and count > MOST_ALONG_Y_OR_Z:
         given = f"{problem.given_sizes} and {count} products"
-        given_most = f"at most {MOST_ALONG_Y_OR_Z} products"
-        raise Unsupported(f"{given}, wanted sizes that are known, or {given_most}", rule="size")
+        most = f"at most {MOST_ALONG_Y_OR_Z} products"
+        raise Unsupported(f"{given}, wanted sizes that are known, or {most}", rule="size")
     for what, size in sizes.items():
         if size >= LIMIT - _LARGEST_TILE:
             given = f"given {what} of {size}, wanted less than 2^31 - {_LARGEST_TILE}"
@@ -181,9 +181,9 @@ def _check_runtime(problem: Problem) -> None:
 
 def _check_phases(problem: Conv) -> None:
     """Refuse strides of backward data with too many phases, each of which is a kernel."""
-    if problem.direction is Direction.BWD_D and directions.phases(problem) > _MOST_PHASES:
+    if problem.direction is Direction.BWD_D and directions.phase_count(problem) > _MOST_PHASES:
         given = "".join(f"s{axis}{a.s}" for axis, a in zip("dhw", problem.axes) if a.s > 1)
-        given = f"given {given} in BWD_D, which makes {directions.phases(problem)} stride phases with taps"
+        given = f"given {given} in BWD_D, which makes {directions.phase_count(problem)} stride phases with taps"
         raise Unsupported(f"{given}, wanted at most {_MOST_PHASES}: each is a kernel", rule="stride-phases")
 
 

@@ -25,7 +25,7 @@ _MOST_WORKGROUPS = 1 << 15  #: workgroups; in larger launches orders are not com
 
 
 @frozen
-class Launch:
+class LaunchTraffic:
     """The properties of a product's launch, besides the order, that decide its traffic."""
 
     product: Product
@@ -49,7 +49,7 @@ class Launch:
         return WorkgroupMapping.of(*self.tiles, k=self.slices, order=order)
 
     @classmethod
-    def of(cls, plan: Plan, together: int = 1) -> Launch:
+    def of(cls, plan: Plan, together: int = 1) -> LaunchTraffic:
         """Return the largest launch of a plan, with `together` workgroups on a unit."""
         part = plan.largest
         tile_m, tile_n, _ = plan.config.tile
@@ -101,7 +101,7 @@ def takers_of(mapping: WorkgroupMapping) -> Ints | None:
     return mapping.turns.first_owners() if mapping.order.persist else None
 
 
-def best_order(launch: Launch) -> Order:
+def best_order(launch: LaunchTraffic) -> Order:
     """Return the order with the fewest clocks of memory that fills L2 no more than rows do; rows if none pays."""
     if not launch.facts.caches.dies < launch.workgroups <= _MOST_WORKGROUPS:
         return IN_ROWS
@@ -129,10 +129,10 @@ def ordered(plan: Plan, together: int) -> Plan:
         return plan
     if isinstance(plan.unit, LaneTile):  # sums over windows have an order of their own
         return plan
-    return plan.in_order(best_order(Launch.of(plan, together)))
+    return plan.in_order(best_order(LaunchTraffic.of(plan, together)))
 
 
-def _orders(launch: Launch) -> Iterator[Order]:
+def _orders(launch: LaunchTraffic) -> Iterator[Order]:
     """Yield columns, then even groups about as high or wide as the best rectangle, each die in one part of the grid."""
     dies = launch.facts.caches.dies
     remaps = (Xcc(dies),) if dies > 1 else ()
@@ -141,8 +141,11 @@ def _orders(launch: Launch) -> Iterator[Order]:
         yield Order(remaps, Grouped(along, size, even=True))
 
 
-def _sizes(launch: Launch) -> Iterator[tuple[str, int]]:
-    """Yield (dimension, tiles) of groups: sides of the wave's rectangle that reads least, and sizes around them."""
+def _sizes(launch: LaunchTraffic) -> Iterator[tuple[str, int]]:
+    """Yield (dimension, tiles) of groups: sides of the rectangle that reads least, and sizes around them.
+
+    The rectangle has as many tiles as a die has workgroups in flight, a wave of `traffic`.
+    """
     rows, columns = launch.operands.rows, launch.operands.columns
     row, column = rows.whole / rows.tiles, columns.whole / columns.tiles
     wave = launch.in_flight

@@ -17,6 +17,7 @@ from convgen.ir.error import UserError
 
 if TYPE_CHECKING:
     from convgen.backends.simulation import Scrutiny
+    from convgen.run.foreign_launch import LaunchOptions
     from convgen.run.verdict import Outcome
 
 _ARGUMENT = "an argument by name or number: a number, FILE.npy, TYPE:DIMS (undefined) or zeros:TYPE:DIMS (repeatable)"
@@ -73,17 +74,11 @@ def refuse_launch_options(options: argparse.Namespace, path: Path) -> None:
             raise UserError(f"given --{name} with the launch record {path.name}, which states it")
 
 
-def launch_of(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the values of `add_launch_options` as arguments of functions that launch a code object without a
-    record.
-    """
-    return {
-        "kernel": options.kernel,
-        "grid": options.grid,
-        "block": options.block,
-        "dynamic_lds": options.lds,
-        "arguments": options.arg,
-    }
+def launch_of(options: argparse.Namespace) -> LaunchOptions:
+    """Return the values of `add_launch_options`, for functions that launch a code object without a record."""
+    from convgen.run.foreign_launch import LaunchOptions
+
+    return LaunchOptions(options.kernel, options.grid, options.block, options.lds, options.arg)
 
 
 def _setting(text: str) -> tuple[str, int]:
@@ -168,7 +163,7 @@ def _directly(path: Path, options: argparse.Namespace, scrutiny: Scrutiny) -> Ou
     with session.progress_bar(options.record) as progress:
         return foreign_launch.run(
             path,
-            **launch_of(options),
+            launch_of(options),
             outputs=[_pair(text) for text in options.out],
             progress=progress,
             advice=options.strict == "llvm",

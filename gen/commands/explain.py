@@ -110,7 +110,7 @@ def code(path: Path, options: argparse.Namespace) -> Subject:
 
     if options.grid is None and options.block is None:
         return subject.of_code(path, None)
-    return subject.of_code(path, prepared.of_object(path, **launch_of(options)), options.chip)
+    return subject.of_code(path, prepared.of_object(path, launch_of(options)), options.chip)
 
 
 def _refuse(options: argparse.Namespace, names: Sequence[str], given: str) -> None:

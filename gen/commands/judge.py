@@ -17,7 +17,7 @@ from convgen.commands import session
 from convgen.commands.arguments import Parser, add_finding_options, number
 from convgen.commands.execute import add_launch_options, launch_of
 from convgen.ir.error import Unsupported, UserError, named
-from convgen.ir.record import frozen
+from convgen.ir.record import evolve, frozen
 
 if TYPE_CHECKING:
     from convgen.backends.simulation import Signature
@@ -152,13 +152,17 @@ def _judged(subject: Subject, target: str, signature: Signature, options: argpar
     from convgen.run.defaults import Defaults
 
     given = launch_of(options)
-    given |= {"kernel": signature.kernel, "grid": given["grid"] or _GRID}
-    given["block"] = given["block"] or signature.workgroup
-    given["dynamic_lds"] = given["dynamic_lds"] or subject.hints_of(signature.kernel).dynamic_lds
-    if given["block"] is None:
+    given = evolve(
+        given,
+        kernel=signature.kernel,
+        grid=given.grid or _GRID,
+        block=given.block or signature.workgroup,
+        dynamic_lds=given.dynamic_lds or subject.hints_of(signature.kernel).dynamic_lds,
+    )
+    if given.block is None:
         raise UserError(f"given no --block for {signature.kernel}, wanted one: the object does not state its workgroup")
     filling = Defaults(options.buffer, Budget(footprint.available()))
-    launch = foreign_launch.prepare({signature.kernel: signature}, **given, filling=filling)
+    launch = foreign_launch.prepare({signature.kernel: signature}, given, filling)
     with session.progress_bar(subject.name) as progress:
         outcome = foreign_launch.execute(
             subject.content,

@@ -17,7 +17,7 @@ from convgen.default_target import DEFAULT_TARGET
 from convgen.ir.error import UserError
 
 if TYPE_CHECKING:
-    from convgen.choose.workgroup_orders import Launch
+    from convgen.choose.workgroup_orders import LaunchTraffic
     from convgen.ir.layout.mapping import WorkgroupMapping
     from convgen.ir.layout.order import Order
     from convgen.plan.plan import Plan
@@ -183,7 +183,7 @@ def _draw(options: argparse.Namespace, mapping: WorkgroupMapping, dies: int, in_
 
 def _problem(options: argparse.Namespace, problem: Problem) -> int:
     """Show the cache traffic of each order."""
-    from convgen.choose.workgroup_orders import Launch, best_order, named
+    from convgen.choose.workgroup_orders import LaunchTraffic, best_order, named
     from convgen.plan.config import LanePart
     from convgen.show import report
 
@@ -193,7 +193,7 @@ def _problem(options: argparse.Namespace, problem: Problem) -> int:
     if isinstance(plan.config.mma, LanePart):
         given = f"given {problem.descriptor} by mma={plan.config.mma}"
         raise UserError(f"{given}, wanted a --config with a matrix instruction, whose tiles read panels")
-    launch = Launch.of(plan, together)
+    launch = LaunchTraffic.of(plan, together)
     best, asked = best_order(launch), _order(options)
     orders = {str(asked): asked} if asked else {str(best): best, **named(launch.facts.caches.dies, _GROUP)}
     if options.output:
@@ -245,7 +245,7 @@ def _plan(options: argparse.Namespace, problem: Problem) -> tuple[Plan, int]:
 _HEADER = ("order", "L2 fill MiB", "hit rate", "memory MiB", "of the bound", "clocks")
 
 
-def _row(launch: Launch, plan: Plan, order: Order) -> dict[str, Any]:
+def _row(launch: LaunchTraffic, plan: Plan, order: Order) -> dict[str, Any]:
     """Return the traffic of an order by the closed form; for a matrix product also block by block."""
     from convgen.problem.matmul import Matmul
 
@@ -277,7 +277,7 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
             f"{moved['of_wave_bound']:.3f}", f"{row['clocks']}")  # fmt: skip
 
 
-def _remarks(launch: Launch, plan: Plan, asked: Order | None) -> Iterator[str]:
+def _remarks(launch: LaunchTraffic, plan: Plan, asked: Order | None) -> Iterator[str]:
     """Yield warnings: half of a mapping that hurts if it was asked for, and rows in one cache channel."""
     from convgen.choose.traffic import camping, halves
     from convgen.ir.layout.order import IN_ROWS

@@ -182,4 +182,4 @@ def _prepared(path: Path, options: argparse.Namespace) -> Prepared:
         return prepared.of_record(path, dict(options.set))
     if options.set:
         raise UserError(f"given --set without a launch record, wanted --arg for each argument of {path.name}")
-    return prepared.of_object(path, **launch_of(options))
+    return prepared.of_object(path, launch_of(options))

@@ -42,31 +42,31 @@ class Step(ABC):
         """Return the buffers that the step needs."""
         return tuple(view.memory for _, view in self.operands)
 
-    def is_sum(self, acc: Type) -> bool:
-        """Whether the step only adds to sums of this type, so that slices may be added after it."""
+    def may_precede_sums(self, acc: Type) -> bool:
+        """Whether slices may add their sums of this type after the step: it only adds, or changes nothing."""
         return False
 
-    def load(self, reader: Reader, layout: Fragment) -> Held:
+    def load(self, reader: Reader, layout: Fragment) -> Loaded:
         """Load the step's inputs: for each tensor an element for each register of the sums, in its own type."""
         return tuple(reader.read(name, view, layout) for name, view in self.operands)
 
     @abstractmethod
-    def apply(self, k: KernelBuilder, total: Expr, held: Held) -> Expr:
+    def apply(self, k: KernelBuilder, total: Expr, loaded: Loaded) -> Expr:
         """Return the sums after this step."""
 
 
 class Addend(Step):
     """A step that adds a term to sums; the sums may start from the term instead of zero."""
 
-    def is_sum(self, acc: Type) -> bool:
+    def may_precede_sums(self, acc: Type) -> bool:
         return True
 
     @abstractmethod
-    def term(self, elem: Type, held: Held) -> Expr:
+    def term(self, elem: Type, loaded: Loaded) -> Expr:
         """Return the term that the step adds to sums of type `elem`."""
 
-    def apply(self, k: KernelBuilder, total: Expr, held: Held) -> Expr:
-        return total + self.term(total.type.elem, held)
+    def apply(self, k: KernelBuilder, total: Expr, loaded: Loaded) -> Expr:
+        return total + self.term(total.type.elem, loaded)
 
 
 @frozen
@@ -81,7 +81,7 @@ class Epilogue:
 
     def may_precede_sums(self, acc: Type) -> bool:
         """Whether slices may add their sums of this type to the epilogue of zero."""
-        return all(step.is_sum(acc) for step in self.steps)
+        return all(step.may_precede_sums(acc) for step in self.steps)
 
     def first_addend(self) -> tuple[Addend | None, Epilogue]:
         """Return the first step if sums may start from its term instead of zero, else None, and the remaining steps."""
@@ -94,13 +94,13 @@ class Epilogue:
     def is_light(self) -> bool:
         return all(step.is_light for step in self.steps)
 
-    def load(self, reader: Reader, layout: Fragment) -> tuple[Held, ...]:
+    def load(self, reader: Reader, layout: Fragment) -> tuple[Loaded, ...]:
         """Load the inputs of all steps for sums distributed as `layout`."""
         return tuple(step.load(reader, layout) for step in self.steps)
 
-    def apply(self, k: KernelBuilder, total: Expr, held: Sequence[Held]) -> Expr:
-        """Return the values to store for the sums `total`, given the loaded inputs `held`."""
-        for step, own in zip(self.steps, held, strict=True):
+    def apply(self, k: KernelBuilder, total: Expr, loaded: Sequence[Loaded]) -> Expr:
+        """Return the values to store for the sums `total`, given the inputs `loaded`."""
+        for step, own in zip(self.steps, loaded, strict=True):
             total = step.apply(k, total, own)
         return total
 
@@ -109,13 +109,13 @@ class Epilogue:
 class Broadcast:
     """A tensor broadcast over sums: each lane holds an element once, and `order` gives each register's element."""
 
-    held: Expr
+    elements: Expr  #: a lane's elements, each once
     order: tuple[int, ...]
 
     @property
     def words(self) -> int:
         """Return the registers of a lane that it takes: dwords, rounded up."""
-        return -(-self.held.type.lanes * self.held.type.elem.bits // 32)
+        return -(-self.elements.type.lanes * self.elements.type.elem.bits // 32)
 
     def piece(self, first: int, count: int) -> Broadcast:
         """Return the broadcast for `count` registers from `first` on."""
@@ -126,12 +126,12 @@ class Broadcast:
 
         `read_as`, s8 or u8, reinterprets 8-bit integers before the conversion.
         """
-        lanes = self.held.type.lanes
-        elements = self.held.to(vector(read_as, lanes)) if read_as else self.held
-        return Shuffle(function(elements.to(vector(elem, lanes))), self.order)
+        lanes = self.elements.type.lanes
+        stored = self.elements.to(vector(read_as, lanes)) if read_as else self.elements
+        return Shuffle(function(stored.to(vector(elem, lanes))), self.order)
 
 
-Held = tuple[Broadcast, ...]  #: loaded inputs of a step, in registers
+Loaded = tuple[Broadcast, ...]  #: loaded inputs of a step, in registers
 
 
 @define
@@ -147,22 +147,23 @@ class Reader:
     _kept: dict[tuple[str, View, Fragment], Broadcast] = attrs.Factory(dict)
 
     def read(self, name: str, view: View, layout: Fragment) -> Broadcast:
-        """Return a view's element for each register of `layout`."""
+        """Return a view's element for each register of `layout`; keep a broadcast load if it fits in `room`."""
         sides = {axis for t in view.index for axis in axes_of(view, t) if axis < 2}
         distinct, order = along(layout, [layout.dims[n] for n in sides])
         key = name, view, distinct
         if key in self._kept:
-            return Broadcast(self._kept[key].held, order)
-        held = self.k.load_view(name, view, self.at[: len(view.axes)], distinct, "load", view.memory.name)
-        broadcast = Broadcast(held, order)
+            return Broadcast(self._kept[key].elements, order)
+        elements = self.k.load_view(name, view, self.at[: len(view.axes)], distinct, "load", view.memory.name)
+        broadcast = Broadcast(elements, order)
         if len(sides) < len(layout.dims[:2]) and broadcast.words <= self.room:
             self.room -= broadcast.words
             self._kept[key] = broadcast
         return broadcast
 
-    def fresh(self, held: Iterable[Broadcast]) -> int:
-        """Return the registers of a lane that these broadcasts take, kept ones excluded."""
-        return sum(b.words for b in held if all(b.held is not kept.held for kept in self._kept.values()))
+    def fresh(self, broadcasts: Iterable[Broadcast]) -> int:
+        """Return the registers of a lane that these broadcasts take, without those of loads that the reader keeps."""
+        kept = [broadcast.elements for broadcast in self._kept.values()]
+        return sum(b.words for b in broadcasts if all(b.elements is not elements for elements in kept))
 
 
 def axes_of(view: View, t: TensorDim) -> list[int]:

@@ -8,7 +8,7 @@ from operator import mul
 
 import numpy as np
 
-from convgen.epilogue.epilogue import Addend, Broadcast, Held, Reader, Step, along, axes_of
+from convgen.epilogue.epilogue import Addend, Broadcast, Loaded, Reader, Step, along, axes_of
 from convgen.ir import functions
 from convgen.ir.build import KernelBuilder
 from convgen.ir.expr import Expr, Lane, Pack, Splat, const, lift, ne, select, zeros
@@ -39,15 +39,15 @@ class Bias(Addend):
     def operands(self) -> tuple[tuple[str, View], ...]:
         return (("bias", self.view), *((("factor", self.factor),) if self.factor else ()))
 
-    def term(self, elem: Type, held: Held) -> Expr:
-        bias, *factors = held
+    def term(self, elem: Type, loaded: Loaded) -> Expr:
+        bias, *factors = loaded
         term = bias.as_type(elem, self._scaled)
         for factor in factors:
             term = term * factor.as_type(elem)
         return term
 
-    def _scaled(self, held: Expr) -> Expr:
-        return held if self.scale == 1 else held * every(self.scale, held)
+    def _scaled(self, elements: Expr) -> Expr:
+        return elements if self.scale == 1 else elements * splat(self.scale, elements)
 
 
 @frozen
@@ -59,9 +59,9 @@ class Affine(Step):
     scale: int
     shift: Extent
 
-    def apply(self, k: KernelBuilder, total: Expr, held: Held) -> Expr:
-        scaled = total if self.scale == 1 else total * every(self.scale, total)
-        return scaled if self.shift == 0 else scaled + every(self.shift, total)
+    def apply(self, k: KernelBuilder, total: Expr, loaded: Loaded) -> Expr:
+        scaled = total if self.scale == 1 else total * splat(self.scale, total)
+        return scaled if self.shift == 0 else scaled + splat(self.shift, total)
 
 
 @frozen
@@ -79,9 +79,9 @@ class Scale(Step):
     def operands(self) -> tuple[tuple[str, View], ...]:
         return tuple(("scale", view) for view in self.views)
 
-    def apply(self, k: KernelBuilder, total: Expr, held: Held) -> Expr:
+    def apply(self, k: KernelBuilder, total: Expr, loaded: Loaded) -> Expr:
         factor = _constant(self.numbers, divides=self.divides)
-        terms = [scale.as_type(f32, self._reciprocal) for scale in held]
+        terms = [scale.as_type(f32, self._reciprocal) for scale in loaded]
         if not terms:
             return total * factor
         first, *others = terms
@@ -90,8 +90,8 @@ class Scale(Step):
             term = term * other
         return total * term
 
-    def _reciprocal(self, held: Expr) -> Expr:
-        return functions.divide(lift(1.0, held), held) if self.divides else held
+    def _reciprocal(self, elements: Expr) -> Expr:
+        return functions.divide(lift(1.0, elements), elements) if self.divides else elements
 
 
 def _constant(numbers: Sequence[np.float32], *, divides: bool) -> float:
@@ -113,11 +113,11 @@ class Binary(Step):
     def operands(self) -> tuple[tuple[str, View], ...]:
         return ((self.name, self.view), *((("condition", self.condition),) if self.condition else ()))
 
-    def apply(self, k: KernelBuilder, total: Expr, held: Held) -> Expr:
-        operand = held[0].as_type(f32)
+    def apply(self, k: KernelBuilder, total: Expr, loaded: Loaded) -> Expr:
+        operand = loaded[0].as_type(f32)
         if self.condition is None:
             return k.let(self.name, eltwise.BINARY[self.name](total, operand))
-        chosen = held[1].as_type(s32)
+        chosen = loaded[1].as_type(s32)
         return k.let(self.name, select(ne(chosen, 0), total, operand))
 
 
@@ -131,8 +131,8 @@ class Prelu(Step):
     def operands(self) -> tuple[tuple[str, View], ...]:
         return (("slope", self.view),)
 
-    def apply(self, k: KernelBuilder, total: Expr, held: Held) -> Expr:
-        slopes = held[0].as_type(f32)
+    def apply(self, k: KernelBuilder, total: Expr, loaded: Loaded) -> Expr:
+        slopes = loaded[0].as_type(f32)
         return k.let("prelu", select(total > 0.0, total, total * slopes))
 
 
@@ -147,9 +147,9 @@ class Sum(Step):
     def operands(self) -> tuple[tuple[str, View], ...]:
         return (("old", self.view),)
 
-    def apply(self, k: KernelBuilder, total: Expr, held: Held) -> Expr:
+    def apply(self, k: KernelBuilder, total: Expr, loaded: Loaded) -> Expr:
         """Return the sums with the old values added; the post-op's type decides whether 8-bit integers have a sign."""
-        term = held[0].as_type(f32, read_as=scalar(self.op.dtype) if self.op.dtype else None)
+        term = loaded[0].as_type(f32, read_as=scalar(self.op.dtype) if self.op.dtype else None)
         if self.op.zero_point:
             term = term - float(self.op.zero_point)
         return fma(term, 1.0, total) if self.op.scale == 1 else total + term * self.op.scale
@@ -166,14 +166,14 @@ class Eltwise(Step):
         """Whether the function maps rounded numbers to rounded numbers, so that it may follow the rounding."""
         return self.op.name == "relu" and not self.op.alpha and self.op.scale == 1
 
-    def apply(self, k: KernelBuilder, total: Expr, held: Held) -> Expr:
+    def apply(self, k: KernelBuilder, total: Expr, loaded: Loaded) -> Expr:
         op = self.op
         value = eltwise.FUNCTIONS[op.name](k.let("total", total), op.alpha, op.beta)
         return k.let(op.name, value if op.scale == 1 else value * op.scale)
 
 
 @frozen
-class Tails(Step):
+class ZeroPadding(Step):
     """Store zero in the padding of the result's blocks, whatever earlier steps produce there.
 
     `view` has the axes of the result, `sizes` are those of the tensor, without padding.
@@ -184,16 +184,16 @@ class Tails(Step):
     view: View
     sizes: tuple[int, ...]
 
-    def is_sum(self, acc: Type) -> bool:
+    def may_precede_sums(self, acc: Type) -> bool:
         """Return True: slices add nothing to padding (`views.without_padding`)."""
         return True
 
-    def load(self, reader: Reader, layout: Fragment) -> Held:
+    def load(self, reader: Reader, layout: Fragment) -> Loaded:
         """Compute the coordinates along the dims that have padding."""
         return tuple(self._coordinate(reader, self.view.index[n], layout) for n in self._padded)
 
-    def apply(self, k: KernelBuilder, total: Expr, held: Held) -> Expr:
-        for n, place in zip(self._padded, held):
+    def apply(self, k: KernelBuilder, total: Expr, loaded: Loaded) -> Expr:
+        for n, place in zip(self._padded, loaded):
             exists = k.let("exists", place.as_type(s32) < self.sizes[n])
             total = select(exists, total, zeros(vector(total.type.elem, total.type.lanes)))
         return total
@@ -224,16 +224,16 @@ class Convert(Step):
 
     elem: Type
 
-    def is_sum(self, acc: Type) -> bool:
+    def may_precede_sums(self, acc: Type) -> bool:
         return self.elem is acc
 
-    def apply(self, k: KernelBuilder, total: Expr, held: Held) -> Expr:
+    def apply(self, k: KernelBuilder, total: Expr, loaded: Loaded) -> Expr:
         if total.type.elem.is_int and self.elem.is_float and self.elem.bits == 8:
             total = total.to(vector(f32, total.type.lanes))
         return total.to(vector(self.elem, total.type.lanes), saturate=self.elem.is_int)
 
 
-def every(number: Extent, like: Expr) -> Expr:
+def splat(number: Extent, like: Expr) -> Expr:
     """Return a number, modulo 2^32, in each element of a vector of 32-bit integers."""
     elem = like.type.elem
     wrapped = const((number - elem.min) % (1 << elem.bits) + elem.min, elem) if isinstance(number, int) else number

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from convgen.choose.traffic import Schedule
-from convgen.choose.workgroup_orders import Launch, takers_of, tiles_of
+from convgen.choose.workgroup_orders import LaunchTraffic, takers_of, tiles_of
 from convgen.explain.history import StepHistory
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.digits import Digit, Space
@@ -259,7 +259,7 @@ def mapping(plan: Plan, together: int) -> MappingShown | None:
     """Return the mapping of the largest product, with `together` workgroups on a unit."""
     if not plan.parts:
         return None
-    launch = Launch.of(plan, together)
+    launch = LaunchTraffic.of(plan, together)
     chosen = plan.largest.mapping
     batch, m, n, slices = chosen.counts
     dies, persists, takers = plan.facts.caches.dies, chosen.order.persist is not None, takers_of(chosen)

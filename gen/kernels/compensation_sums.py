@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from convgen.epilogue.epilogue import Epilogue, Reader
-from convgen.epilogue.steps import every
+from convgen.epilogue.steps import splat
 from convgen.ir.build import KernelBuilder
 from convgen.ir.expr import Add, Expr, zeros
 from convgen.ir.facts import TargetFacts
@@ -62,7 +62,7 @@ def _terms(k: KernelBuilder, sums: Sums, at: tuple[Expr, Expr], layout: Fragment
         if isinstance(sums.shift, View):
             term = term - loaded("shift", sums.shift, r0)
         elif sums.shift:
-            term = term - every(sums.shift, term)
+            term = term - splat(sums.shift, term)
         if sums.factor:
             term = term * loaded("factor", sums.factor, r0)
         loop.yields(k.let("sum_next", loop["sum"] + term))

@@ -29,10 +29,10 @@ from convgen.ir.types import u32, vector
 from convgen.ir.votes import AllLanes
 from convgen.kernels.agree import all_agree
 from convgen.plan.inputs import InputPath
-from convgen.plan.padding import Padding, piece
+from convgen.plan.padding import Padding, recomputed_tile
 from convgen.plan.plan import Part, Plan
 
-Whole = Sequence[tuple[Expr, Fragment]]  #: sums of parts of a tile, and their distribution over lanes
+TileSums = Sequence[tuple[Expr, Fragment]]  #: sums of parts of a tile, and their distribution over lanes
 At = Callable[[Expr, Expr], Sequence[Index]]  #: coordinates of a row's block of K: row, position along K, product
 Begin = Callable[[Fragment, Sequence[Index]], Expr]  #: start value of the sums at a place, in a layout
 #: a fragment of an input, in the type in which it is multiplied
@@ -44,7 +44,7 @@ _LINKS = 96  #: products in one chain of additions: passes that walk an expressi
 _TOGETHER = 4  #: elements; sums that are tested together, for vector units that take several at a time
 
 
-def sums_are_finite(k: KernelBuilder, facts: TargetFacts, padding: Padding, sums: Whole) -> Expr:
+def sums_are_finite(k: KernelBuilder, facts: TargetFacts, padding: Padding, sums: TileSums) -> Expr:
     """Whether a tile's sums are finite in all lanes.
 
     One sum of each row of a factor that is multiplied by zeros is tested: if an element of that row is not finite, none
@@ -105,7 +105,7 @@ class Recomputation:
     @property
     def unit(self) -> MmaTile:
         """Return the piece of a tile whose sums are recomputed at a time."""
-        return piece(self.plan.mma, self.plan.facts)
+        return recomputed_tile(self.plan.mma, self.plan.facts)
 
     @property
     def _parts(self) -> int:

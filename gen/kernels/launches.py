@@ -243,6 +243,8 @@ _Launches = dict[int, TiledKernel]  #: by number
 
 
 class _Builder:
+    """Collector of the launches and sections of a plan; its public methods are called in launch order."""
+
     def __init__(self, plan: Plan) -> None:
         self.plan, self.problem = plan, plan.problem
         self.launches: list[TiledKernel] = []
@@ -266,7 +268,7 @@ class _Builder:
             launches |= self._launch(kernel, None, mapping)
         return launches
 
-    def _moved(self, role: str, *moves: tuple[View, View]) -> _Launches:
+    def _copied(self, role: str, *moves: tuple[View, View]) -> _Launches:
         """Add the kernel that copies tensors from one view to another; every reader needs all of its workgroups."""
         kernel, mapping = streams.transpose(kernel_name(self.plan, role), moves, self.plan.facts)
         return self._launch(kernel, None, mapping)
@@ -274,7 +276,7 @@ class _Builder:
     def reorders(self) -> None:
         """Add the kernels that reorder inputs; every tile needs all of their workgroups."""
         for name in self.plan.config.reorder if self.plan.parts else ():
-            self.shared |= self._moved(f"reorder_{name}", views.reordering(self.problem, name))
+            self.shared |= self._copied(f"reorder_{name}", views.reordering(self.problem, name))
 
     def _packed(self, part: Part) -> _Launches:
         """Add the kernel that packs a product's inputs; every tile of the product needs all of its workgroups."""
@@ -282,7 +284,7 @@ class _Builder:
         if not moves:
             return {}
         role = "_".join(("pack", *(move.target.memory.name for move in moves)))
-        return self._moved(role, *((move.source, move.target) for move in moves))
+        return self._copied(role, *((move.source, move.target) for move in moves))
 
     def _before(self, part: Part) -> _Launches:
         """Add the launches that only this product needs first."""
@@ -292,7 +294,7 @@ class _Builder:
         """Add the kernels that widen 4-bit zero points to bytes."""
         for point in self.problem.zero_points:
             if views.is_widened(self.problem, point.name):
-                self.shared |= self._moved(f"widen_{point.name}", views.widening(self.problem, point.name))
+                self.shared |= self._copied(f"widen_{point.name}", views.widening(self.problem, point.name))
 
     def products(self) -> None:
         """Add the launches of all matrix products."""

@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from functools import partial
 from itertools import chain, islice
 
-from convgen.epilogue.epilogue import Addend, Epilogue, Held, Reader
+from convgen.epilogue.epilogue import Addend, Epilogue, Loaded, Reader
 from convgen.ir.build import Index, KernelBuilder
 from convgen.ir.expr import Expr, Mma, Pack, Slice, Var, const, eq, lift, maximum, select, zeros
 from convgen.ir.layout.digits import plus, times
@@ -22,7 +22,7 @@ from convgen.ir.program import Kernel
 from convgen.ir.record import evolve
 from convgen.ir.stmt import For, Let, block
 from convgen.ir.types import vector
-from convgen.kernels.exact_padding import Recomputation, Whole, sums_are_finite
+from convgen.kernels.exact_padding import Recomputation, TileSums, sums_are_finite
 from convgen.kernels.last_arrival import LastArrival, ReductionBuffers, Start
 from convgen.passes.buffer_shared import flipped
 from convgen.plan import dequantise, views
@@ -41,9 +41,9 @@ _MOST_AHEAD = 3  #: pieces whose epilogue inputs are in registers at a time
 _ROOM = 0.25
 
 _Results = Iterable[tuple[Expr, Fragment]]  #: values to store, part by part, and their distribution over lanes
-_Finish = Callable[[Whole, Start], _Results]  #: returns the values to store for sums that begin at a place
+_Finish = Callable[[TileSums, Start], _Results]  #: returns the values to store for sums that begin at a place
 #: some sums, their distribution over lanes, and the epilogue's inputs for them
-_Piece = tuple[Expr, Fragment, tuple[Held, ...]]
+_Piece = tuple[Expr, Fragment, tuple[Loaded, ...]]
 
 
 def kernel_name(plan: Plan, role: str) -> str:
@@ -59,7 +59,7 @@ def product_kernel(
 ) -> Kernel:
     """Return a kernel that computes one output tile and one slice of K in each workgroup."""
     k = _builder(plan, role, part.mapping.grid)
-    _Product(plan, part, k).build(result, epilogue, buffers)
+    _ProductBuilder(plan, part, k).build(result, epilogue, buffers)
     return _done(k)
 
 
@@ -73,7 +73,7 @@ def merged_kernel(plan: Plan, role: str) -> Kernel:
         for number, part in enumerate(plan.parts):
             if number:
                 around.enter_context(k.otherwise())
-            _Product(plan, part, k).build(part.product.result, part.epilogue, None)
+            _ProductBuilder(plan, part, k).build(part.product.result, part.epilogue, None)
     return _done(k)
 
 
@@ -88,7 +88,7 @@ def _done(k: KernelBuilder) -> Kernel:
     return k.done()
 
 
-class _Product:
+class _ProductBuilder:
     """One product in a kernel: its tiles, one in each workgroup."""
 
     def __init__(self, plan: Plan, part: Part, k: KernelBuilder) -> None:
@@ -100,8 +100,8 @@ class _Product:
         """Add the product; with `reduction`, the last workgroup to arrive at a tile reduces its slices or shares."""
         plan, part, k = self.plan, self.part, self.k
         tile_m, tile_n, _ = plan.config.tile
-        how = [side.dequantisation for side in (part.of_n, part.of_m) if side.dequantisation]
-        scales_and_points = [group.view.memory for dequantisation in how for group in dequantisation.tensors]
+        dequantised = [side.dequantisation for side in (part.of_n, part.of_m) if side.dequantisation]
+        scales_and_points = [group.view.memory for dequantisation in dequantised for group in dequantisation.tensors]
         unpacked = [side.packing.source.memory for side in (part.of_n, part.of_m) if side.packing and part.padding]
         factors = part.of_m.view.memory, part.of_n.view.memory, *unpacked, *scales_and_points
         workspace = (reduction.sums.memory, reduction.counts) if reduction else ()
@@ -115,27 +115,27 @@ class _Product:
             self._prefetch_at_first()
             adds_first = not (reduction or plan.config.separate_accumulators or plan.config.waves_k > 1)
             addend, rest = epilogue.first_addend() if adds_first else (None, epilogue)
-            self.begin = partial(self._begun, addend)
-            self._finish(self._all_of(self._sums()), result, rest, reduction)
+            self.begin = partial(self._start_value, addend)
+            self._store_tile(self._over_all_subgroups(self._sums()), result, rest, reduction)
 
-    def _all_of(self, sums: Sequence[Var]) -> Whole:
+    def _over_all_subgroups(self, sums: Sequence[Var]) -> TileSums:
         """Return the sums with their layouts, reduced over subgroups along K if there are several."""
         reduction = self.plan.subgroup_reduction
         if reduction is None:
             return [(total, mma.d) for mma, total in zip(self.mmas, sums)]
         return [(reduction.sums(self.k, mma, total), mma.reduced_d) for mma, total in zip(self.mmas, sums)]
 
-    def _finish(self, sums: Whole, result: View, epilogue: Epilogue, buffers: ReductionBuffers | None) -> None:
+    def _store_tile(self, sums: TileSums, result: View, epilogue: Epilogue, buffers: ReductionBuffers | None) -> None:
         """Store the tile, or store this sharer's sums for the last to arrive."""
         sharers = self.tile["sharers"]
         if buffers is None:
             row = self._row_of_slice() if self.plan.reduction is Reduction.LAUNCH else self.m0
-            self._settle(sums, partial(self._finished, epilogue), partial(self._store, result, row))
+            self._store_exact(sums, partial(self._results, epilogue), partial(self._store, result, row))
             return
         with ExitStack() as around:
             if isinstance(sharers, Expr):
                 with self.k.when(eq(sharers, 1)):
-                    self._settle(sums, partial(self._finished, epilogue), partial(self._store, result, self.m0))
+                    self._store_exact(sums, partial(self._results, epilogue), partial(self._store, result, self.m0))
                 around.enter_context(self.k.otherwise())
             arrival = LastArrival(self.k, self.plan, self.part, self.tile, buffers)
             whole = [layout for _, layout in sums]
@@ -146,7 +146,7 @@ class _Product:
                 results = ((epilogue.apply(self.k, total, inputs), layout) for total, layout, inputs in loaded)
                 self._store(result, self.m0, results, (0, 0))
 
-    def _settle(self, sums: Whole, finish: _Finish, store: Callable[[_Results, Start], None]) -> None:
+    def _store_exact(self, sums: TileSums, finish: _Finish, store: Callable[[_Results, Start], None]) -> None:
         """Finish and store the sums; where padding has made one NaN, first recompute them, piece by piece of the tile.
 
         `finish` computes the values to store from sums, `store` stores them.
@@ -174,7 +174,7 @@ class _Product:
             return results
         return [(self.k.let("made", value), layout) for value, layout in results]
 
-    def _finished(self, epilogue: Epilogue, sums: Whole, start: Start) -> _Results:
+    def _results(self, epilogue: Epilogue, sums: TileSums, start: Start) -> _Results:
         """Yield the epilogue's results for sums that begin at a place within the tile, piece by piece."""
         for total, layout, inputs in self._pieces(sums, self._reader(start), epilogue):
             yield epilogue.apply(self.k, total, inputs), layout
@@ -183,7 +183,7 @@ class _Product:
         """Return a reader of the epilogue's inputs beside the tile, or beside a piece that begins at `start`."""
         return Reader(self.k, (plus(self.n0, start[0]), plus(self.m0, start[1]), *self.batch))
 
-    def _pieces(self, sums: Whole, reader: Reader, epilogue: Epilogue) -> Iterator[_Piece]:
+    def _pieces(self, sums: TileSums, reader: Reader, epilogue: Epilogue) -> Iterator[_Piece]:
         """Yield the sums whole, or in pieces if steps need registers, each with its epilogue inputs loaded.
 
         As many pieces' inputs are loaded ahead as fit in `_ROOM` of the free registers, at most `_MOST_AHEAD`.
@@ -230,7 +230,7 @@ class _Product:
         slice: Index = self.tile["k"]
         return self.m0 + slice * (self.part.mapping.counts[1] * self.plan.config.tile[0])
 
-    def _store_share(self, arrival: LastArrival, sums: Whole) -> None:
+    def _store_share(self, arrival: LastArrival, sums: TileSums) -> None:
         """Store the sums of this slice or share in the workspace, without an epilogue."""
         at = arrival.place_of(self.tile["rank"])
 
@@ -238,9 +238,9 @@ class _Product:
             for total, layout in sums:
                 arrival.store(at, total, layout, start)
 
-        self._settle(sums, lambda sums, start: sums, store)
+        self._store_exact(sums, lambda sums, start: sums, store)
 
-    def _begun(self, addend: Addend | None, layout: Fragment, at: Sequence[Index]) -> Expr:
+    def _start_value(self, addend: Addend | None, layout: Fragment, at: Sequence[Index]) -> Expr:
         """Return the start value of sums from a place on: zero, or the term of the epilogue's first step.
 
         Registers with equal terms share one value.
@@ -267,7 +267,7 @@ class _Product:
         begin, end = self._blocks(kb)
         begun = [self.begin(mma.d, (self.n0, self.m0)) for mma in self.mmas]
         first_elements = self._scales_and_points(begin)
-        tensors = {key: k.var(f"{key[1].view.memory.name}_held", found.type) for key, found in first_elements.items()}
+        tensors = {key: k.var(f"{key[1].view.memory.name}_held", first.type) for key, first in first_elements.items()}
         with k.suite() as body:
             next_elements = self._block(kb, acc, products, tensors)
         last_elements = tuple(k.var(v.name, v.type) for v in tensors.values())  # not read after the loop
@@ -306,13 +306,13 @@ class _Product:
             for path in paths:
                 self._copy(*path, kb)
             k.barrier("publish")
-        if part.of_m.taps:
+        if part.of_m.tap_rows:
             self._taps(acc, products)
             return {}
         next_elements = self._scales_and_points(kb + 1) if elements else {}
         a = self._fragment(*paths[0], kb, self.plan.mma.a, elements)
         b = self._fragment(*paths[1], kb, self.mmas[0].b, elements)
-        ahead = config.depth + config.prefetch
+        ahead = config.staging.depth + config.prefetch
         if config.prefetch and ahead < part.k_blocks:
             for path in paths:
                 self._prefetch(*path, kb + ahead)
@@ -329,8 +329,8 @@ class _Product:
         assert of_n.tile is not None
         assert of_m.tile is not None
         sums: list[Expr] = list(acc)
-        depth, last = of_m.tile.cols, len(of_m.taps) - 1
-        for n, row in enumerate(of_m.taps):
+        depth, last = of_m.tile.cols, len(of_m.tap_rows) - 1
+        for n, row in enumerate(of_m.tap_rows):
             a = self._at_tap(of_n.tile, self.mmas[0].a, (0, n * depth))
             for i, mma in enumerate(self.mmas):
                 added = Mma(mma, sums[i], a, self._at_tap(of_m.tile, mma.b, (row, 0)))
@@ -345,8 +345,8 @@ class _Product:
 
     def _prefetch_at_first(self) -> None:
         """Prefetch the blocks for which the loop's own prefetches are too late; the first block is loaded at once."""
-        config, part = self.plan.config, self.part
-        for n in range(max(1, config.depth), min(config.depth + config.prefetch, part.k_blocks)):
+        staging, part = self.plan.config.staging, self.part
+        for n in range(max(1, staging.depth), min(staging.depth + staging.prefetch, part.k_blocks)):
             for path in ((part.of_n, self.n0), (part.of_m, self.m0)):
                 self._prefetch(*path, lift(self.tile["begin"] * part.mapping.grain + n, self.m0))
 
@@ -364,8 +364,8 @@ class _Product:
     def _copy(self, path: InputPath, start: Expr, kb: Expr) -> None:
         assert path.tile is not None
         at, name = self._at(start, kb, path.tile.cols), path.view.memory.name
-        if path.direct:
-            self.k.copy_directly(path.tile, path.view, at, path.direct, 0, "copy", name)
+        if path.direct_bytes:
+            self.k.copy_directly(path.tile, path.view, at, path.direct_bytes, 0, "copy", name)
             return
         assert path.copy is not None
         copy, stages = path.copy, self.plan.config.stages
@@ -383,9 +383,8 @@ class _Product:
         if dequantisation is None:
             return fragment
         groups = {group: elements[layout, group] for group in dequantisation.tensors}
-        return self.k.let(
-            f"{path.view.memory.name}_made", dequantise.dequantised(self.k, dequantisation, groups, fragment, layout)
-        )
+        wide = dequantise.dequantised(self.k, dequantisation, groups, fragment, layout)
+        return self.k.let(f"{path.view.memory.name}_made", wide)
 
     def _loaded(self, path: InputPath, at: Sequence[Index], layout: Fragment) -> Var:
         name = path.view.memory.name

@@ -29,7 +29,7 @@ from convgen.plan.lane_tile import LaneTile
 from convgen.plan.plan import Part, Plan
 from convgen.plan.window_views import Window, Windows
 
-_CHOSEN = 16  #: registers; sums that are recomputed in one loop, which needs twice as many
+_RECOMPUTED_TOGETHER = 16  #: registers; sums that are recomputed in one loop, which needs twice as many
 
 
 def windows_kernel(plan: Plan, part: Part, result: View, epilogue: Epilogue, role: str) -> Kernel:
@@ -255,7 +255,7 @@ class _OfWeights(WindowsKernel):
         # `alone`, since in the reduction only one subgroup stores
         are_finite = vectors_are_finite(self.k, self.plan.facts, sums[:1], alone=True)
         spoiled = self.k.let("spoiled", select(are_finite, const(0), const(1)))
-        result, together = list(sums), max(1, _CHOSEN // self.tile.lane_part.channels)
+        result, together = list(sums), max(1, _RECOMPUTED_TOGETHER // self.tile.lane_part.channels)
         for first in range(0, len(sums), together):
             chosen = {f"sum{n}": sums[n] for n in range(len(sums))[first:][:together]}
             with self.k.loop("again", first, first + spoiled * len(chosen), **chosen) as loop:

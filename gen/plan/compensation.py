@@ -31,7 +31,7 @@ from convgen.ir.sizes import Extent
 from convgen.ir.types import s32
 from convgen.plan import views
 from convgen.plan.contraction import Product
-from convgen.plan.padding import halo, names_in, windows
+from convgen.plan.padding import halo, names_in, window_coordinates
 from convgen.problem.matmul import Problem
 from convgen.problem.zero_points import ZeroPoint
 
@@ -109,7 +109,7 @@ class _Factor:
     @property
     def windows(self) -> dict[int, TensorDim]:
         """Return the coordinates that depend on both rows and K, by tensor dimension."""
-        return windows(self.view)
+        return window_coordinates(self.view)
 
     @property
     def is_plain(self) -> bool:
@@ -176,7 +176,7 @@ class _CompensationBuilder:
 
     def _count(self, dims: tuple[Dim, ...]) -> Extent:
         """Count the positions along dims of K without padding; pieces of a split dim count once, as the whole dim."""
-        extents, joined = views.summed(self.problem), self.product.joined
+        extents, joined = views.k_lengths(self.problem), self.product.joined
         separate = (part for d in dims for part in (joined.dims if joined and d.name == joined.name else (d,)))
         names = dict.fromkeys(d.name.partition("_")[0] for d in separate)
         count: Extent = reduce(times, (extents[name] for name in names if name in extents), 1)
@@ -270,7 +270,9 @@ class _CompensationBuilder:
         """
         names, cuts = {d.name for d in summed}, self.product.cuts
         whole = (
-            TensorDim(size, ((name, 1),)) for name, size in views.summed(self.problem).items() if isinstance(size, int)
+            TensorDim(size, ((name, 1),))
+            for name, size in views.k_lengths(self.problem).items()
+            if isinstance(size, int)
         )
         pieces = (t for dim in whole for t in cuts.index(Layout.dense((dim.size,), (0,)), (dim,)))
         return tuple(t for t in pieces if t.masked and names_in((t,)) <= names)

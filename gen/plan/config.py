@@ -136,16 +136,6 @@ class Config:
     def staging(self) -> Staging:
         return Staging(self.slots, self.stages, self.prefetch, self.copy)
 
-    @property
-    def depth(self) -> int:
-        """Return the blocks of K from a load to its product, for the input that is loaded further ahead."""
-        return self.staging.depth
-
-    @property
-    def round(self) -> int:
-        """Return the blocks of K after which shared-memory slots and register stages repeat."""
-        return self.staging.round
-
     def groups(self, sharers: int) -> list[int]:
         """Return, level by level, how many groups reduce the `sharers` of one tile's K; the last level has one."""
         return levels(sharers, self.at_a_time or sharers)

@@ -153,10 +153,10 @@ class Contraction:
         """Return the contraction with the batch as part of N: correct for a launch that treats all results equally."""
         return evolve(self, n=(*self.batch, *self.n), batch=())
 
-    def reading(self, problem: Problem, moved: Collection[str]) -> Contraction:
-        """Return the contraction with the inputs in `moved` read from their reordered copies."""
+    def reading(self, problem: Problem, reorder: Collection[str]) -> Contraction:
+        """Return the contraction with the inputs in `reorder` read from their reordered copies."""
         of_m, of_n = (
-            evolve(t, spec=reordered(problem, t.spec.name)) if t.spec.name in moved else t
+            evolve(t, spec=reordered(problem, t.spec.name)) if t.spec.name in reorder else t
             for t in (self.of_m, self.of_n)
         )
         return evolve(self, of_m=of_m, of_n=of_n)

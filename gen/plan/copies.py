@@ -70,7 +70,7 @@ def copy_layout(
         return whole
     if memory == column_major(rows, cols):
         return _split_in_chunks(linear, memory, ("k", cols), ("row", rows), facts, subgroups, elem)
-    if _runs_along(linear) == K:
+    if _lane_axis(linear) == K:
         return _split_in_chunks(linear, memory, ("row", rows), ("k", cols), facts, subgroups, elem, across)
     if plane_of(linear, facts.planes) and (
         transposed := _split_in_rectangles(linear, memory, rows, cols, facts, subgroups)
@@ -127,8 +127,8 @@ def message_elems(view: View, chunk_bytes: int, along: int = K, alignment: int =
     return _widest_message(linear, most, alignment) if linear.unit_axis == along else 1
 
 
-def _runs_along(view: LinearView) -> int:
-    """Return the axis with the smaller stride in memory: neighbouring lanes go along it."""
+def _lane_axis(view: LinearView) -> int:
+    """Return the axis along which neighbouring lanes go: that with the smaller stride in memory."""
     if view.unit_axis is not None:
         return view.unit_axis
     return min((K, ROWS), key=lambda axis: upper_bound(view.axes[axis][-1].stride) or view.memory.bytes)
@@ -202,7 +202,7 @@ def _blocks(
 def _split_in_chunks(
     view: LinearView,
     memory: Digits,
-    across_lines: tuple[str, int],
+    lines: tuple[str, int],
     along: tuple[str, int],
     facts: TargetFacts,
     subgroups: int,
@@ -212,12 +212,12 @@ def _split_in_chunks(
 ) -> CopyLayout:
     """Return a layout in which each lane copies whole chunks along one dim, usually K.
 
-    `across_lines` and `along` are (dim, positions): the dim that numbers lines, and the dim along a line. Neighbouring
+    `lines` and `along` are (dim, positions): the dim that numbers lines, and the dim along a line. Neighbouring
     lanes continue along a line; in blocked tiles they go from line to line, with `across` lanes side by side on one.
     Among the layouts that suit, the one whose writes take the least time; DoesNotFit where none does.
     """
     lanes = facts.subgroup_size
-    (line, rows), (k, cols) = across_lines, along
+    (line, rows), (k, cols) = lines, along
     chunk, across = _chunks(rows, cols, elem.bytes, facts, subgroups, across)
     down = lanes // across
     chunks = cols // (chunk * across)
@@ -248,10 +248,10 @@ def _split_in_chunks(
                 layouts.append(CopyLayout(loaded, in_memory_order(loaded, memory), message))
     if not layouts:
         raise DoesNotFit("no such layout suits")
-    return _with_least_conflicts(layouts, memory, elem, facts)
+    return _least_conflicting(layouts, memory, elem, facts)
 
 
-def _with_least_conflicts(layouts: Iterable[CopyLayout], memory: Digits, elem: Type, facts: TargetFacts) -> CopyLayout:
+def _least_conflicting(layouts: Iterable[CopyLayout], memory: Digits, elem: Type, facts: TargetFacts) -> CopyLayout:
     """Return the layout whose writes to a blocked tile, with gaps added, take the fewest extra cycles."""
 
     def conflicts(layout: CopyLayout) -> int:
@@ -549,4 +549,4 @@ def _split_along_rows(
     # In a blocked tile neighbours along K may start in few banks, as neighbouring lines do (see `_line_orders`).
     in_blocks = facts.tiles_as_fragments and memory != row_major(rows, cols)
     neighbours = [across >> n for n in range(across.bit_length())] if in_blocks else [across]
-    return _with_least_conflicts(map(with_neighbours, neighbours), memory, elem, facts)
+    return _least_conflicting(map(with_neighbours, neighbours), memory, elem, facts)

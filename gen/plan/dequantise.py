@@ -63,7 +63,7 @@ def multiplied_type(problem: Problem, role: str) -> Type | None:
 
 def _is_dequantised(problem: Matmul, role: str) -> bool:
     """Whether a factor has a zero point, or a scale that is applied before the product."""
-    return problem.zero_point(role) is not None or role in problem.scales_on_the_way
+    return problem.zero_point(role) is not None or role in problem.dequantising_scales
 
 
 def check(problem: Problem) -> None:
@@ -85,10 +85,10 @@ def of(problem: Problem, factor: View, cuts: Cuts, tile: tuple[int, int]) -> Deq
     if multiplied_type(problem, role) is None:
         return None
     assert isinstance(problem, Matmul)
-    point, scale = problem.zero_point(role), problem.scales_on_the_way.get(role)
+    point, scale = problem.zero_point(role), problem.dequantising_scales.get(role)
     zero: GroupTensor | int = 0 if point is None or point.value is None else point.value
     if point is not None and not point.is_known:
-        zero = _group_tensor(problem, views.bytes_of(problem, point.name), point, factor, cuts, tile)
+        zero = _group_tensor(problem, views.in_bytes(problem, point.name), point, factor, cuts, tile)
     scales = _group_tensor(problem, problem.tensor(scale.name), scale, factor, cuts, tile) if scale else None
     return Dequantisation(zero, scales)
 

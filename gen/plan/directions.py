@@ -180,8 +180,8 @@ def _backward_weights(problem: Conv) -> Contraction:
     )
 
 
-def phases(problem: Conv) -> int:
-    """Return the most products of backward data: one for each combination of stride phases that have taps."""
+def phase_count(problem: Conv) -> int:
+    """Return the number of products of backward data at most: one for each combination of stride phases with taps."""
     return prod(Phase.count(axis) for _, axis in axes_of(problem))
 
 

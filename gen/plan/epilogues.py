@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from convgen.epilogue.epilogue import Step
-from convgen.epilogue.steps import Bias, Binary, Convert, Eltwise, Prelu, Scale, Sum, Tails
+from convgen.epilogue.steps import Bias, Binary, Convert, Eltwise, Prelu, Scale, Sum, ZeroPadding
 from convgen.ir.error import Unsupported
 from convgen.ir.types import f16, scalar
 from convgen.plan import views
@@ -45,7 +45,7 @@ def _check_scales(problem: Problem) -> None:
     """Refuse scales where they have no meaning, and scales that vary along K unless factors are dequantised."""
     _check_steps(problem, "attr-scales", "scales")
     for scale in problem.scales:
-        if _is_on_the_way(problem, scale):
+        if _multiplies_a_factor(problem, scale):
             continue
         given = f"given the scale {scale}"
         if isinstance(problem, Conv) and _is_grouped(problem, scale):
@@ -142,21 +142,21 @@ def _unrounded(problem: Problem, product: Product) -> Iterator[Step]:
     if point := problem.zero_point("dst"):
         yield _shifted(problem, product, point)
     if (output := problem.outputs[0]).layout.padded_dims != output.dims:
-        yield Tails(product.result, output.dims)
+        yield ZeroPadding(product.result, output.dims)
 
 
 def _scaled(problem: Problem, product: Product, *roles: str) -> Iterator[Scale]:
     """Yield at most one step for the scales of some tensors."""
-    chosen = [scale for scale in problem.scales if scale.role in roles and not _is_on_the_way(problem, scale)]
+    chosen = [scale for scale in problem.scales if scale.role in roles and not _multiplies_a_factor(problem, scale)]
     if chosen:
         tensors = [views.view_over_result(problem, product, s.name, s.role) for s in chosen if s.value is None]
         numbers = tuple(s.number for s in chosen if s.number is not None)
         yield Scale(numbers, tuple(tensors), divides="dst" in roles)
 
 
-def _is_on_the_way(problem: Problem, scale: problem_scales.Scale) -> bool:
+def _multiplies_a_factor(problem: Problem, scale: problem_scales.Scale) -> bool:
     """Whether the scale multiplies a factor before products are summed."""
-    return isinstance(problem, Matmul) and scale in problem.scales_on_the_way.values()
+    return isinstance(problem, Matmul) and scale in problem.dequantising_scales.values()
 
 
 def _shifted(problem: Problem, product: Product, point: ZeroPoint) -> Step:

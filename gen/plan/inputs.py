@@ -44,8 +44,8 @@ class InputPath:
     tile: Shared | None
     copy: CopyLayout | None  #: each lane's share of the copy, or of the prefetch without a tile
     dequantisation: Dequantisation | None = None  #: from stored elements to those that are multiplied, if any
-    taps: tuple[int, ...] = ()  #: rows of the resident tile at which each tap's windows begin (taps=resident)
-    direct: int = 0  #: bytes of a lane in messages that copy to shared memory without registers; 0: through registers
+    tap_rows: tuple[int, ...] = ()  #: rows of the resident tile at which each tap's windows begin (taps=resident)
+    direct_bytes: int = 0  #: bytes; of a lane in messages that copy without registers; 0: through registers
     conflicts: int = 0  #: cycles; extra ones for bank conflicts of the first accesses to the shared tile
     packing: Packing | None = None  #: how a launch packs it, if one does
 
@@ -63,45 +63,146 @@ class InputPath:
         return s8.max + 1 if (self.view.memory.elem, self.elem) == (u8, s8) else 0
 
 
-def input_path(
-    view: View,
-    elem: Type,
-    rows: int,
-    fragment: Fragment,
-    config: Config,
-    facts: TargetFacts,
-    *,
-    direct: bool = False,
-    period: int = 0,
-) -> InputPath:
-    """Return the path of `rows` rows of a view, as deep as the config's tile, to a fragment; DoesNotFit if uneven.
+@frozen
+class ProductInput:
+    """An input of a product, and the fragments that subgroups read of it."""
 
-    Fragments of a transposed tile may begin at multiples of `period` columns.
-    """
-    cols = config.tile[2]
-    if direct:
-        return _direct(view, elem, (rows, cols), fragment, config, facts)
-    transposed = bool(config.slots) and is_read_transposed(view, elem, fragment, facts)
-    pitch, chunk = (0, facts.chunk_bytes) if transposed else pitch_of(cols, elem.bytes, facts)
-    digits = column_major(rows, cols) if transposed else row_major(rows, cols, pitch)
-    if facts.tiles_as_fragments:
-        digits = _image(fragment, elem, facts)
-    copied = config.slots or config.prefetch
-    copy = copy_layout(view, digits, rows, cols, facts, config.subgroups, elem) if copied else None
-    if not config.slots or copy is None:
-        return InputPath(view, elem, None, copy)
+    view: View
+    elem: Type  #: type in which it is multiplied
+    fragment: Fragment
+    config: Config
+    facts: TargetFacts
 
-    def with_copy(copy: CopyLayout) -> InputPath:
-        swizzle, conflicts = Swizzle(), 0
-        if not facts.tiles_as_fragments:
-            length = rows if transposed else cols
-            swizzle, conflicts = find_swizzle(
-                length, elem, chunk, fragment, copy.stored, facts, pitch=pitch, transposed=transposed, period=period
-            )
-        tile = _tile(view, elem, digits, config.slots, swizzle, chunk)
-        return InputPath(view, elem, tile, copy, conflicts=conflicts)
+    def path(self, rows: int, *, direct: bool = False, period: int = 0) -> InputPath:
+        """Return the path of `rows` rows, as deep as the config's tile; DoesNotFit if uneven.
 
-    return _with_least_conflicts(map(with_copy, lane_swaps(copy, elem, facts)))
+        With `direct`, the copy bypasses registers. Fragments of a transposed tile may begin at multiples of `period`
+        columns.
+        """
+        shape, elem, config, facts = (rows, self.config.tile[2]), self.elem, self.config, self.facts
+        if direct:
+            return self._direct(shape)
+        transposed = bool(config.slots) and self._is_transposed
+        pitch, chunk = (0, facts.chunk_bytes) if transposed else pitch_of(shape[1], elem.bytes, facts)
+        digits = column_major(*shape) if transposed else row_major(*shape, pitch)
+        if facts.tiles_as_fragments:
+            digits = self._image
+        copy = self._copy(digits, shape) if config.slots or config.prefetch else None
+        if not config.slots or copy is None:
+            return InputPath(self.view, elem, None, copy)
+
+        def with_copy(copy: CopyLayout) -> InputPath:
+            swizzle, conflicts = Swizzle(), 0
+            if not facts.tiles_as_fragments:
+                length, read = shape[not transposed], self.fragment
+                swizzle, conflicts = find_swizzle(
+                    length, elem, chunk, read, copy.stored, facts, pitch=pitch, transposed=transposed, period=period
+                )
+            return self._through(self._tile(digits, swizzle, chunk), copy, conflicts)
+
+        return _with_least_conflicts(map(with_copy, lane_swaps(copy, self.elem, facts)))
+
+    def path_at_offsets(self, shape: tuple[int, int], *, run: int = 0, reads: int) -> InputPath:
+        """Return the path to fragments that begin at any row of a tile or, with `run`, at multiples of `run` columns.
+
+        `shape` is (rows, columns); rows are added until the copy divides evenly. Each element is read `reads` times.
+        In a tile of rows, gaps after rows avoid bank conflicts, and swizzles within a run; if fragments take at most
+        half a chunk, gaps of half chunks are tried too. A tile that reads transpose has one swizzle for every run.
+        """
+        if run and self._is_transposed:
+            with suppress(DoesNotFit):
+                return self.path(shape[0], period=run)
+        (rows, cols), subgroups = shape, self.config.subgroups
+        if self.facts.tiles_as_fragments:
+            rows = rounded_rows(rows, cols, self.elem.bytes, self.facts, subgroups)
+        for more in range(rows, rows + self.facts.subgroup_size * subgroups):
+            with suppress(DoesNotFit):
+                if not self.facts.tiles_as_fragments:
+                    return self._through_rows((more, cols), run, reads)
+                return _with_least_conflicts(self._through_blocks((more, cols), run))
+        raise DoesNotFit(f"rows of {cols} over {subgroups} subgroups")
+
+    @property
+    def _is_transposed(self) -> bool:
+        return is_read_transposed(self.view, self.elem, self.fragment, self.facts)
+
+    @property
+    def _image(self) -> Digits:
+        """Return the order of a blocked tile: blocks of memory are runs of the fragment's registers."""
+        image = self.fragment.image(self.facts.subgroup_size, self.elem.bytes)
+        return image.renamed(dict(zip(image.dims, (ROW, COL))))
+
+    def _copy(self, digits: Digits, shape: tuple[int, int], across: int = 1) -> CopyLayout:
+        return copy_layout(self.view, digits, *shape, self.facts, self.config.subgroups, self.elem, across)
+
+    def _tile(self, digits: Digits, swizzle: Swizzle, chunk: int) -> Shared:
+        """Return the shared tile."""
+        (rows, cols), name = digits.shape, f"{self.view.memory.name}_tile"
+        return Shared(name, self.elem, rows, cols, digits, self.config.slots, swizzle, chunk)
+
+    def _through(self, tile: Shared, copy: CopyLayout | None, conflicts: int, direct_bytes: int = 0) -> InputPath:
+        return InputPath(self.view, self.elem, tile, copy, direct_bytes=direct_bytes, conflicts=conflicts)
+
+    def _through_blocks(self, shape: tuple[int, int], run: int) -> Iterator[InputPath]:
+        """Yield paths through a blocked tile of exactly this shape: one lane to a row, then two if that divides evenly.
+
+        If a row is 2^n words long, rows start in few banks; with two lanes to a row, half as many rows start at once.
+        DoesNotFit where rows do not divide evenly.
+        """
+        elem, facts = self.elem, self.facts
+        digits = _beginning_at_runs(self._image, run, *shape) if run else _beginning_at_rows(self._image, *shape)
+        tile = self._tile(digits, Swizzle(), facts.chunk_bytes)
+
+        def with_lanes(across: int) -> InputPath:
+            copy = self._copy(digits, shape, across)
+            # `with_gaps` will change the tile in this way.
+            in_memory = find_gaps(digits, elem, copy.stored, facts) if run else digits
+            return self._through(tile, copy, write_conflicts(in_memory, elem, copy.stored, facts))
+
+        yield with_lanes(1)
+        with suppress(DoesNotFit):
+            yield with_lanes(2)
+
+    def _through_rows(self, shape: tuple[int, int], run: int, reads: int) -> InputPath:
+        """Return the path through a tile of exactly this shape, with gaps after rows; DoesNotFit if it is uneven."""
+        (rows, cols), elem, facts, chunk = shape, self.elem, self.facts, self.facts.chunk_bytes
+        halved = self.fragment.contiguous("k") * elem.bytes <= chunk // 2
+
+        def with_copy(copy: CopyLayout, unit: int) -> InputPath:
+            chunks = run * elem.bytes // unit
+            swizzled = chunks & -chunks if run else 1  # the largest power of two that divides a run's chunks
+            pitch, swizzle, conflicts = find_rows(cols, elem, unit, self.fragment, copy.stored, facts, swizzled, reads)
+            tile = self._tile(row_major(rows, cols, pitch * unit // elem.bytes), swizzle, unit)
+            return self._through(tile, copy, conflicts)
+
+        copy = self._copy(row_major(rows, cols), shape)
+        units = (chunk, chunk // 2) if halved else (chunk,)
+        return _with_least_conflicts(
+            with_copy(swapped, unit) for swapped in lane_swaps(copy, elem, facts) for unit in units
+        )
+
+    def _direct(self, shape: tuple[int, int]) -> InputPath:
+        """Return the path of a copy to shared memory without registers; DoesNotFit where no message suits."""
+        view, elem, facts = self.view, self.elem, self.facts
+        name, chunk = view.memory.name, facts.chunk_bytes
+        if not self.config.slots:
+            raise DoesNotFit("copy=direct: there is no shared memory with slots=0")
+        if not facts.direct_widths:
+            raise DoesNotFit(f"copy=direct: {facts.name} copies through registers only")
+        if elem is not view.memory.elem:
+            raise DoesNotFit(f"copy=direct: {name} of {view.memory.elem} is converted to {elem} on the way")
+        transposed = self._is_transposed
+        width = direct_width(linearize(view), ROWS if transposed else K, elem, chunk, facts)
+        if not width:
+            wanted = ", ".join(map(str, facts.direct_widths))
+            given = f"copy=direct: neighbours along K of {name}"
+            raise DoesNotFit(f"{given} are not together in messages of {wanted} bytes")
+        digits = column_major(*shape) if transposed else row_major(*shape)
+        places_of(digits, elem, width, facts.subgroup_size, self.config.subgroups)
+        swizzle, conflicts = find_swizzle(
+            shape[not transposed], elem, chunk, self.fragment, None, facts, transposed=transposed
+        )
+        return self._through(self._tile(digits, swizzle, chunk), None, conflicts, width)
 
 
 def _with_least_conflicts(paths: Iterator[InputPath]) -> InputPath:
@@ -121,7 +222,7 @@ def with_gaps(paths: tuple[InputPath, ...], facts: TargetFacts) -> tuple[InputPa
         return paths
     changed, free = [], facts.shared_bytes - sum(path.tile.bytes for path in paths if path.tile)
     for path in paths:
-        if path.tile and path.copy and not path.taps:
+        if path.tile and path.copy and not path.tap_rows:
             stored = path.copy.stored
             tile = evolve(path.tile, digits=find_gaps(path.tile.digits, path.elem, stored, facts))
             if (gaps := tile.bytes - path.tile.bytes) <= free:
@@ -131,88 +232,6 @@ def with_gaps(paths: tuple[InputPath, ...], facts: TargetFacts) -> tuple[InputPa
             path = evolve(path, tile=tile, conflicts=write_conflicts(tile.digits, path.elem, stored, facts))
         changed.append(path)
     return tuple(changed)
-
-
-def input_path_from_any_row(
-    view: View,
-    elem: Type,
-    shape: tuple[int, int],
-    fragment: Fragment,
-    config: Config,
-    facts: TargetFacts,
-    *,
-    run: int = 0,
-    reads: int,
-) -> InputPath:
-    """Return a path to fragments that begin at any row of a tile, or, with `run`, at any run of `run` columns.
-
-    `shape` is (rows, columns); rows are added until the copy divides evenly. Each element is read `reads` times. In a
-    tile of rows, gaps after rows avoid bank conflicts, and swizzles within a run; if fragments take at most half a
-    chunk, gaps of half chunks are tried too. A tile that reads transpose has one swizzle for every run.
-    """
-    if run and is_read_transposed(view, elem, fragment, facts):
-        with suppress(DoesNotFit):
-            return input_path(view, elem, shape[0], fragment, config, facts, period=run)
-    (rows, cols), subgroups = shape, config.subgroups
-    if facts.tiles_as_fragments:
-        rows = rounded_rows(rows, cols, elem.bytes, facts, subgroups)
-    for more in range(rows, rows + facts.subgroup_size * subgroups):
-        with suppress(DoesNotFit):
-            if not facts.tiles_as_fragments:
-                return _through_rows(view, elem, (more, cols), fragment, config, facts, run, reads)
-            return _with_least_conflicts(_through_blocks(view, elem, (more, cols), fragment, config, facts, run))
-    raise DoesNotFit(f"rows of {cols} over {subgroups} subgroups")
-
-
-def _through_blocks(
-    view: View, elem: Type, shape: tuple[int, int], fragment: Fragment, config: Config, facts: TargetFacts, run: int
-) -> Iterator[InputPath]:
-    """Yield paths through a blocked tile of exactly this shape: one lane to a row, then two where that divides evenly.
-
-    If a row is 2^n words long, rows start in few banks; with two lanes to a row, half as many rows start at once.
-    DoesNotFit where rows do not divide evenly.
-    """
-    image = _image(fragment, elem, facts)
-    digits = _beginning_at_runs(image, run, *shape) if run else _beginning_at_rows(image, *shape)
-    tile = _tile(view, elem, digits, config.slots, Swizzle(), facts.chunk_bytes)
-
-    def with_lanes(across: int) -> InputPath:
-        copy = copy_layout(view, digits, *shape, facts, config.subgroups, elem, across)
-        in_memory = find_gaps(digits, elem, copy.stored, facts) if run else digits  # as `with_gaps` changes the tile
-        return InputPath(view, elem, tile, copy, conflicts=write_conflicts(in_memory, elem, copy.stored, facts))
-
-    yield with_lanes(1)
-    with suppress(DoesNotFit):
-        yield with_lanes(2)
-
-
-def _through_rows(
-    view: View,
-    elem: Type,
-    shape: tuple[int, int],
-    fragment: Fragment,
-    config: Config,
-    facts: TargetFacts,
-    run: int,
-    reads: int,
-) -> InputPath:
-    """Return the path through a tile of exactly this shape, with gaps after rows; DoesNotFit if the copy is uneven."""
-    (rows, cols), chunk = shape, facts.chunk_bytes
-    halved = fragment.contiguous("k") * elem.bytes <= chunk // 2
-
-    def with_copy(copy: CopyLayout, unit: int) -> InputPath:
-        chunks = run * elem.bytes // unit
-        swizzled = chunks & -chunks if run else 1  # the largest power of two that divides a run's chunks
-        pitch, swizzle, conflicts = find_rows(cols, elem, unit, fragment, copy.stored, facts, swizzled, reads)
-        digits = row_major(rows, cols, pitch * unit // elem.bytes)
-        tile = _tile(view, elem, digits, config.slots, swizzle, unit)
-        return InputPath(view, elem, tile, copy, conflicts=conflicts)
-
-    copy = copy_layout(view, row_major(rows, cols), rows, cols, facts, config.subgroups, elem)
-    units = (chunk, chunk // 2) if halved else (chunk,)
-    return _with_least_conflicts(
-        with_copy(swapped, unit) for swapped in lane_swaps(copy, elem, facts) for unit in units
-    )
 
 
 def _beginning_at_runs(image: Digits, run: int, rows: int, cols: int) -> Digits:
@@ -241,38 +260,3 @@ def _beginning_at_rows(image: Digits, rows: int, cols: int) -> Digits:
         Digit(COL, cols // width, Space.MEMORY, width * rows),
     )
     return Digits(image.dims, tuple(d for d in whole if d.size > 1))
-
-
-def _direct(
-    view: View, elem: Type, shape: tuple[int, int], fragment: Fragment, config: Config, facts: TargetFacts
-) -> InputPath:
-    """Return the path of a copy to shared memory without registers; DoesNotFit where no message suits."""
-    name, chunk = view.memory.name, facts.chunk_bytes
-    if not config.slots:
-        raise DoesNotFit("copy=direct: there is no shared memory with slots=0")
-    if not facts.direct_widths:
-        raise DoesNotFit(f"copy=direct: {facts.name} copies through registers only")
-    if elem is not view.memory.elem:
-        raise DoesNotFit(f"copy=direct: {name} of {view.memory.elem} is converted to {elem} on the way")
-    transposed = is_read_transposed(view, elem, fragment, facts)
-    width = direct_width(linearize(view), ROWS if transposed else K, elem, chunk, facts)
-    if not width:
-        wanted = ", ".join(map(str, facts.direct_widths))
-        raise DoesNotFit(f"copy=direct: neighbours along K of {name} are not together in messages of {wanted} bytes")
-    digits = column_major(*shape) if transposed else row_major(*shape)
-    places_of(digits, elem, width, facts.subgroup_size, config.subgroups)
-    swizzle, conflicts = find_swizzle(shape[not transposed], elem, chunk, fragment, None, facts, transposed=transposed)
-    tile = _tile(view, elem, digits, config.slots, swizzle, chunk)
-    return InputPath(view, elem, tile, None, direct=width, conflicts=conflicts)
-
-
-def _tile(view: View, elem: Type, digits: Digits, slots: int, swizzle: Swizzle, chunk: int) -> Shared:
-    """Return the shared tile of an input."""
-    rows, cols = digits.shape
-    return Shared(f"{view.memory.name}_tile", elem, rows, cols, digits, slots, swizzle, chunk)
-
-
-def _image(fragment: Fragment, elem: Type, facts: TargetFacts) -> Digits:
-    """Return the shared tile in register order of the fragment: blocks of memory are runs of registers."""
-    image = fragment.image(facts.subgroup_size, elem.bytes)
-    return image.renamed(dict(zip(image.dims, (ROW, COL))))

@@ -16,7 +16,7 @@ from convgen.ir.error import DoesNotFit
 from convgen.ir.layout.memory import Dim, Global, SizedView, TensorDim, View
 from convgen.ir.layout.tags import Layout
 from convgen.ir.record import evolve, frozen
-from convgen.plan.padding import windows
+from convgen.plan.padding import window_coordinates
 
 _ROWS, _K = "packed_row", "packed_k"  #: dims of a packed matrix
 _MOST_GROWTH = 1.25  #: factor; most growth of an image by rounding its axes up to whole tiles; assumed
@@ -28,15 +28,15 @@ class Packing:
 
     source: View  #: the launch's source; axes rows and contiguous elements
     target: View  #: the launch's destination
-    seen: View  #: the product's view of the destination
+    read: View  #: the product's view of the destination
     is_image: bool = False
 
 
-def packed(view: View, role: str, counts: tuple[int, int], *, image_of: int = 0) -> Packing:
-    """Return the packing of an input of the product `role`: an image where `image_of` and windows allow, else a matrix.
+def packed(view: View, role: str, counts: tuple[int, int], *, row_multiple: int = 0) -> Packing:
+    """Return the packing of an input of the product `role`: an image where windows allow it, else a matrix.
 
     `counts` are the rows and columns of whole tiles. A matrix has that size, an image only if it grows little by it.
-    Rows of an image begin at multiples of `image_of` elements.
+    Rows of an image begin at multiples of `row_multiple` elements; 0 makes a matrix in any case.
 
     Raises DoesNotFit where the input belongs to several products, has sizes that are known only at launch, or packs two
     elements in a byte.
@@ -45,8 +45,8 @@ def packed(view: View, role: str, counts: tuple[int, int], *, image_of: int = 0)
     if isinstance(view, SizedView) or len(view.axes) > 2 or memory.elem.bits < 8:
         raise DoesNotFit(f"packed={memory.name}: wanted one product, of sizes that are known and whole bytes")
     name = "_".join(filter(None, (memory.name, "packed", role)))
-    if image_of and windows(view):
-        return _image(view, name, counts, image_of)
+    if row_multiple and window_coordinates(view):
+        return _image(view, name, counts, row_multiple)
     return _matrix(view, name, *counts)
 
 

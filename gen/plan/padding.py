@@ -72,18 +72,17 @@ class Padding:
         return {**_decoded(rows, row), **_decoded(self.taps, tap)}
 
 
-def piece(mma: MmaTile, facts: TargetFacts) -> MmaTile:
+def recomputed_tile(mma: MmaTile, facts: TargetFacts) -> MmaTile:
     """Return the part of a tile whose sums are recomputed at a time: a subgroup's single instruction.
 
-    The part is as deep along K as a message.
-
-    Where rows are distributed over all instructions of a workgroup, the part belongs to the first of these.
+    The part is as deep along K as a message. Where rows are distributed over all instructions of a workgroup, it
+    belongs to the first of these.
     """
     one, all_of_them = mma.atom.of_one_subgroup(facts.atoms), mma.teams_m * mma.tiles_m * mma.parts
     return MmaTile(one, 1, 1, mma.pack, mma.pack, rows=mma.rows, parts=all_of_them if mma.rows else 1)
 
 
-def windows(view: View) -> dict[int, TensorDim]:
+def window_coordinates(view: View) -> dict[int, TensorDim]:
     """Return the coordinates that depend on rows and on K, by tensor dimension."""
     rows, summed = ({d.name for d in dims} for dims in view.axes[:2])
     used = ((n, t, names_in((t,))) for n, t in enumerate(view.index))
@@ -92,12 +91,12 @@ def windows(view: View) -> dict[int, TensorDim]:
 
 def halo(view: View) -> tuple[TensorDim, ...]:
     """Return the coordinates along which windows reach outside the tensor."""
-    return tuple(t for t in windows(view).values() if t.masked)
+    return tuple(t for t in window_coordinates(view).values() if t.masked)
 
 
-def _masked(view: View) -> View:
-    """Return the view with windows that are taken to reach outside."""
-    moving = windows(view).values()
+def _with_halos(view: View) -> View:
+    """Return the view with all its windows masked, as if each reached outside the tensor."""
+    moving = window_coordinates(view).values()
     return evolve(view, index=tuple(evolve(t, masked=True) if t in moving else t for t in view.index))
 
 
@@ -107,7 +106,7 @@ def names_in(index: Iterable[TensorDim]) -> set[str]:
 
 def unsafe_halo(factors: Sequence[View]) -> tuple[TensorDim, ...]:
     """Return the halo coordinates where padding may spoil sums: the other factor's type has infinities or NaN."""
-    spoiled = (view for view, partner in zip(factors, factors[::-1]) if _has_more(partner.memory.elem))
+    spoiled = (view for view, partner in zip(factors, factors[::-1]) if _has_non_finite(partner.memory.elem))
     return tuple(t for view in spoiled for t in halo(view))
 
 
@@ -125,7 +124,7 @@ def has_whole_pairs(product: Product) -> bool:
     return True
 
 
-def _has_more(elem: Type) -> bool:
+def _has_non_finite(elem: Type) -> bool:
     """Whether a type has infinities or NaN."""
     return elem.is_float and elem is not f4_e2m1
 
@@ -136,10 +135,10 @@ def padding(product: Product, unit: MmaTile, images: Collection[int] = (), *, sh
     `images` are factors that are packed as images (0: N's, 1: M's). Where K is padded, an image has the elements
     behind a window, and the other factor has the zeros.
     """
-    factors = product.of_n, product.of_m
+    factors: Sequence[View] = (product.of_n, product.of_m)
     images = [n for n in images if any(d.padded > d.size for d in factors[n].axes[_K])]
-    factors = tuple(_masked(view) if n in images else view for n, view in enumerate(factors))
-    spoiling = [n for n in images if _has_more(factors[n].memory.elem)]
+    factors = tuple(_with_halos(view) if n in images else view for n, view in enumerate(factors))
+    spoiling = [n for n in images if _has_non_finite(factors[n].memory.elem)]
     if not (unsafe_halo(factors) or spoiling):
         return None
     sides = [n for n, view in enumerate(factors) if halo(view)]

@@ -33,7 +33,7 @@ from convgen.plan.copies import is_read_transposed
 from convgen.plan.inputs import InputPath
 from convgen.plan.lane_tile import LaneTile
 from convgen.plan.packing import Packing, packed
-from convgen.plan.padding import Padding, padding, piece
+from convgen.plan.padding import Padding, padding, recomputed_tile
 from convgen.plan.refusals import check_words
 from convgen.plan.registers import LaneRegisters, Pipeline, masks_of
 from convgen.plan.subgroup_reduction import SubgroupReduction
@@ -158,7 +158,7 @@ def _check_halves(parts: Sequence[Part], mma: MmaTile, facts: TargetFacts) -> No
         for side, whole in ((part.of_n, mma.a), (part.of_m, mma.b)):
             check_halves(side.view, side.copy.loaded if side.copy else whole)
         if part.padding:
-            one = piece(mma, facts)
+            one = recomputed_tile(mma, facts)
             try:
                 check_halves(part.padding.of_n, one.a)
                 check_halves(part.padding.of_m, one.b)
@@ -182,22 +182,22 @@ def _laid_out(
     The first choice has wide stores (runs of columns in a lane) and rows in order.
     """
 
-    def laid_out(unit: MmaTile | LaneTile) -> tuple[Part, ...]:
+    def parts_of(unit: MmaTile | LaneTile) -> tuple[Part, ...]:
         return tuple(_part(problem, product, unit, config, facts) for product in products)
 
-    if isinstance(unit, MmaTile) and _turns_columns(products, unit, config, facts):
+    if isinstance(unit, MmaTile) and _needs_columns_in_order(products, unit, config, facts):
         unit = evolve(unit, run=1)
-    parts = laid_out(unit)
+    parts = parts_of(unit)
     if isinstance(unit, MmaTile):
         for side, change in _other_orders(unit, parts, config, facts):
             if conflicts := _conflicts(parts, side):
                 changed = evolve(unit, **change)
-                changed_parts = laid_out(changed)
+                changed_parts = parts_of(changed)
                 unit, parts = (changed, changed_parts) if _conflicts(changed_parts, side) < conflicts else (unit, parts)
     return unit, parts
 
 
-def _turns_columns(products: Sequence[Product], unit: MmaTile, config: Config, facts: TargetFacts) -> bool:
+def _needs_columns_in_order(products: Sequence[Product], unit: MmaTile, config: Config, facts: TargetFacts) -> bool:
     """Whether transposing reads bring N's input only if neighbouring lanes of an instruction have neighbouring rows."""
     ordered, elem = evolve(unit, run=1), unit.atom.a_elem
     views = [product.of_n for product in products]
@@ -284,11 +284,11 @@ def _reduction(problem: Problem, config: Config, parts: tuple[Part, ...], facts:
     if config.sum == "last" and not facts.tickets:
         raise DoesNotFit(f"sum=last: {facts.name} does not order workgroups")
     if config.map.shares:
-        return _of_stream(config, may_add, facts)
+        return _stream_k_reduction(config, may_add, facts)
     return Reduction(config.sum or ("atomic" if may_add else "launch"))
 
 
-def _of_stream(config: Config, may_add: bool, facts: TargetFacts) -> Reduction:
+def _stream_k_reduction(config: Config, may_add: bool, facts: TargetFacts) -> Reduction:
     """Return the reduction within a stream-K launch: in the order of K where the target has tickets."""
     if config.at_a_time:
         raise DoesNotFit(f"sum={config.sum}:{config.at_a_time}: map={config.map} reduces all shares of K at once")
@@ -343,7 +343,7 @@ def _packings(product: Product, config: Config, facts: TargetFacts, depth: int) 
         if view.memory.name not in config.packed:
             return None
         chunk = facts.chunk_bytes // view.memory.elem.bytes if variant_of(config).packs_images else 0
-        return packed(view, product.role, (-(-rows // tile) * tile, depth), image_of=chunk)
+        return packed(view, product.role, (-(-rows // tile) * tile, depth), row_multiple=chunk)
 
     tile_m, tile_n, _ = config.tile
     return packing(product.of_n, product.n, tile_n), packing(product.of_m, product.m, tile_m)
@@ -354,7 +354,9 @@ def _mapping(problem: Problem, product: Product, config: Config, blocks: int) ->
     tile_m, tile_n, _ = config.tile
     tiles = -(-product.m // tile_m), -(-product.n // tile_n)
     if not problem.runtime:
-        grain = config.round if config.map.shares else 1  # shared-memory slots and register stages repeat after a round
+        grain = (
+            config.staging.round if config.map.shares else 1
+        )  # shared-memory slots and register stages repeat after a round
         return WorkgroupMapping.of(
             *tiles, k=config.slices, batch=product.batch, order=config.map, blocks=blocks, grain=grain
         )
@@ -370,14 +372,16 @@ def _in_whole_rounds(mapping: WorkgroupMapping, product: Product, config: Config
     Some slices take one round more than others. Otherwise the last slice has blocks past the end of K, and loads are
     masked in every slice.
     """
-    rounds, rest = divmod(product.k, config.tile[2] * config.round)
-    longest = -(-rounds // config.slices) * config.round
+    grain = config.staging.round
+    rounds, rest = divmod(product.k, config.tile[2] * grain)
+    longest = -(-rounds // config.slices) * grain
     if rest or rounds < config.slices or rounds % config.slices == 0 or longest > mapping.blocks or config.map.flip:
         return mapping
-    return evolve(mapping, blocks=longest, grain=config.round, uneven_grains=rounds)
+    return evolve(mapping, blocks=longest, grain=grain, uneven_grains=rounds)
 
 
 def accumulator_registers(plan: Plan) -> int:
+    """Return the registers of a lane that hold its sums."""
     if isinstance(plan.unit, LaneTile):
         lane, parts = plan.unit.lane_part, (part.product for part in plan.parts)
         most_sums = max((product.sums(lane) for product in parts if isinstance(product, Windows)), default=0)
@@ -395,8 +399,8 @@ def _estimate_registers(plan: Plan, part: Part) -> int:
     copied = masks = 0
     for side in (part.of_n, part.of_m):
         messages = 0
-        if side.tile and side.direct:
-            messages = side.tile.slot_bytes // (side.direct * plan.facts.subgroup_size * plan.subgroups)
+        if side.tile and side.direct_bytes:
+            messages = side.tile.slot_bytes // (side.direct_bytes * plan.facts.subgroup_size * plan.subgroups)
         elif side.tile and side.copy:
             messages = side.copy.loaded.registers // side.copy.message
             copied += side.copy.loaded.registers * elem // 4
@@ -418,6 +422,7 @@ def vector_registers(plan: Plan) -> int:
 
 
 def _check_registers(plan: Plan) -> None:
+    """Raise DoesNotFit where a lane's estimated registers, or its accumulators, exceed those of the target."""
     acc = accumulator_registers(plan)
     separate = plan.config.separate_accumulators
     alu = vector_registers(plan)

@@ -19,10 +19,10 @@ def check_words(problem: Problem, config: Config, facts: TargetFacts) -> None:
     """Raise DoesNotFit for the first rule that the config breaks."""
     refusals = chain(
         _of_target(config, facts),
-        _on_the_way(config),
+        _of_copies(config),
         variant_of(config).refusals(problem, config, facts),
         _of_slices(problem, config),
-        _moved(problem, config),
+        _of_earlier_launches(problem, config),
     )
     if refusal := next(refusals, ""):
         raise DoesNotFit(refusal)
@@ -37,7 +37,7 @@ def _of_target(config: Config, facts: TargetFacts) -> Iterator[str]:
         yield f"{facts.name} has no prefetch"
 
 
-def _on_the_way(config: Config) -> Iterator[str]:
+def _of_copies(config: Config) -> Iterator[str]:
     """Yield conflicts between words for the copy into shared memory."""
     if config.stages > 1 and not config.slots:
         yield f"stages={config.stages}: with slots=0 nothing is on its way to shared memory"
@@ -58,11 +58,11 @@ def _of_slices(problem: Problem, config: Config) -> Iterator[str]:
         yield f"{what}: there are several products"
 
 
-def _moved(problem: Problem, config: Config) -> Iterator[str]:
-    """Yield conflicts of inputs that are reordered or packed."""
+def _of_earlier_launches(problem: Problem, config: Config) -> Iterator[str]:
+    """Yield conflicts of inputs that an earlier launch reorders or packs."""
     types = {t.name: scalar(t.dtype) for t in problem.factors}
-    for word, moved in (("reorder", config.reorder), ("packed", config.packed)):
-        for name in moved:
+    for word, names in (("reorder", config.reorder), ("packed", config.packed)):
+        for name in names:
             if name not in types:
                 yield f"{word}={name}: the problem has no such input"
             elif types[name].bits < 8:

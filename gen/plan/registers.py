@@ -35,6 +35,7 @@ class Pipeline:
 
     @classmethod
     def of(cls, number: Callable[[str], Counts]) -> Pipeline:
+        """Return the pipeline whose numbers are `number` of the names of `Staging`'s properties."""
         return cls(*map(number, ("slots", "stages", "depth", "round")))
 
     def loops(self, blocks: Counts) -> npt.NDArray[np.bool_]:

@@ -38,17 +38,17 @@ from convgen.problem.zero_points import ZeroPoint
 
 
 @lru_cache(maxsize=2**6)
-def products(problem: Problem, block: int, moved: tuple[str, ...] = (), phases: str = APART) -> tuple[Product, ...]:
+def products(problem: Problem, block: int, reorder: tuple[str, ...] = (), phases: str = APART) -> tuple[Product, ...]:
     """Return the products of a problem; the innermost dim of K is padded to a multiple of `block` (1: not at all).
 
-    The inputs `moved` are read from their reordered copies (see `reordered`); `phases` is a config's word.
+    The inputs `reorder` are read from their reordered copies (see `reordered`); `phases` is a config's word.
 
     The products write disjoint parts of the result. Products without terms are left out: positions of backward
     data that no window reaches, and all of backward weights without images (see `covers_result`).
     """
-    steps = _in_steps(problem)
+    steps = _blocked_step_tensors(problem)
     parts = contractions_of(problem, phases)
-    split = (c.reading(problem, moved).in_blocks(steps).with_sizes(sizes(problem)) for c in parts)
+    split = (c.reading(problem, reorder).in_blocks(steps).with_sizes(sizes(problem)) for c in parts)
     whole = (c.product(block) for c in split)
     return tuple(p for p in whole if p.m and p.n and p.k)
 
@@ -97,7 +97,7 @@ def is_widened(problem: Problem, name: str) -> bool:
     return any(spec.name == name and scalar(spec.dtype).bits == 4 for spec in problem.inputs)
 
 
-def bytes_of(problem: Problem, name: str) -> TensorSpec:
+def in_bytes(problem: Problem, name: str) -> TensorSpec:
     """Return a tensor, or its copy in bytes, in a buffer of its own, where it has 4-bit elements."""
     spec = problem.tensor(name)
     wide = {"s4": "s8", "u4": "u8"}.get(spec.dtype)
@@ -106,7 +106,7 @@ def bytes_of(problem: Problem, name: str) -> TensorSpec:
 
 def widening(problem: Problem, name: str) -> tuple[View, View]:
     """Return a tensor and its copy in bytes, both as (rows, columns); the last dim longer than 1 is the columns."""
-    specs = problem.tensor(name), bytes_of(problem, name)
+    specs = problem.tensor(name), in_bytes(problem, name)
     index = [along(f"dim{n}", size) if size > 1 else TensorDim(1, ()) for n, size in enumerate(specs[0].dims)]
     *outer, inner = [dim_of("one", 1), *(dim_of(name, t.size) for t in index for name, _ in t.terms)]
     source, target = (Tensor(spec, tuple(index)) for spec in specs)
@@ -118,52 +118,52 @@ def factor_types(problem: Problem) -> tuple[Type, Type]:
     """Return the element types of `of_n` and `of_m`, equal for all products of a problem."""
     first, second = (scalar(t.dtype) for t in problem.factors)
     if first is not second:
-        for product in products(problem, 1, must_move(problem)):
+        for product in products(problem, 1, must_reorder(problem)):
             return product.of_n.memory.elem, product.of_m.memory.elem
     return first, second
 
 
 def factors(problem: Problem) -> tuple[View, View]:
     """Return N's and M's input of the first product of a problem."""
-    first = products(problem, 1, must_move(problem))[0]
+    first = products(problem, 1, must_reorder(problem))[0]
     return first.of_n, first.of_m
 
 
 @lru_cache(maxsize=2**10)
-def must_move(problem: Problem) -> tuple[str, ...]:
+def must_reorder(problem: Problem) -> tuple[str, ...]:
     """Return the fewest blocked inputs that must be reordered because no view describes them.
 
     Raises Unsupported where the blocks of the result are the obstacle.
     """
     blocked = tuple(t.name for t in problem.factors if not t.layout.is_plain)
-    for moved in ((), *((name,) for name in blocked)):
+    for reorder in ((), *((name,) for name in blocked)):
         with suppress(Unsupported):
-            products(problem, 1, moved)
-            return moved
+            products(problem, 1, reorder)
+            return reorder
     products(problem, 1, blocked)
     return blocked
 
 
-def contractions(problem: Problem, moved: Collection[str] = ()) -> tuple[Contraction, ...]:
+def contractions(problem: Problem, reorder: Collection[str] = ()) -> tuple[Contraction, ...]:
     """Return the non-empty products of a problem before M, N and K are axes of views (see `products`)."""
-    steps = _in_steps(problem)
-    split = (c.reading(problem, moved).in_blocks(steps) for c in contractions_of(problem))
+    steps = _blocked_step_tensors(problem)
+    split = (c.reading(problem, reorder).in_blocks(steps) for c in contractions_of(problem))
     return tuple(c for c in split if all(prod(d.size for d in dims) for dims in (c.m, c.n, c.k)))
 
 
 def covers_result(problem: Problem, phases: str = APART) -> bool:
     """Whether the products write every element of the result."""
-    summed = [c for c in contractions_of(problem, phases) if prod(d.size for d in c.k)]
+    with_terms = [c for c in contractions_of(problem, phases) if prod(d.size for d in c.k)]
     if phases == COLUMNS:  # each position is in a phase that has taps
-        return bool(summed)
-    return sum(prod(d.size for d in (*c.m, *c.n, *c.batch)) for c in summed) == prod(problem.outputs[0].dims)
+        return bool(with_terms)
+    return sum(prod(d.size for d in (*c.m, *c.n, *c.batch)) for c in with_terms) == prod(problem.outputs[0].dims)
 
 
 def whole_result(problem: Problem) -> View:
     """Return the whole result as (N, M)."""
     if isinstance(problem, Matmul) or problem.direction is not Dir.BWD_D:
         (contraction,) = contractions_of(problem)
-        return contraction.reading(problem, must_move(problem)).fused().in_blocks().product(1).result
+        return contraction.reading(problem, must_reorder(problem)).fused().in_blocks().product(1).result
     axes = axes_of(problem)
     # channels of all groups
     index = (along("mb", problem.mb), along("ic", problem.ic), *(along(f"i{n}", a.i) for n, a in axes))
@@ -201,7 +201,7 @@ def view_over_result(problem: Problem, part: Product, name: str, role: str = "ds
 
     Each of its dims is that of src, weights or dst (`role`), or 1.
     """
-    tensor = Tensor(bytes_of(problem, name), _coordinates_of(problem, name, role))
+    tensor = Tensor(in_bytes(problem, name), _coordinates_of(problem, name, role))
     tensor = tensor.cut(part.cuts).with_sizes(sizes(problem))
     return tensor.view(*result_axes(part, tensor.index))
 
@@ -229,17 +229,17 @@ def view_over(problem: Problem, part: Product, name: str, role: str, *axes: tupl
     """
     names = {d.name.partition("_")[0] for dims in axes for d in dims}  # names before dims were split
     index = _coordinates_of(problem, name, role, exact=names)
-    tensor = Tensor(bytes_of(problem, name), index).cut(part.cuts)
+    tensor = Tensor(in_bytes(problem, name), index).cut(part.cuts)
     return tensor.with_sizes(sizes(problem)).view(*axes)
 
 
-def summed(problem: Problem) -> dict[str, Extent]:
+def k_lengths(problem: Problem) -> dict[str, Extent]:
     """Return the number of positions along the dims of K, by their names before they are split."""
     (contraction,) = contractions_of(problem)
     return {d.name: d.extent for d in contraction.with_sizes(sizes(problem)).k}
 
 
-def _in_steps(problem: Problem) -> list[Tensor]:
+def _blocked_step_tensors(problem: Problem) -> list[Tensor]:
     """Return the blocked tensors that steps after the sums read; they have the dims of the result."""
     steps = (t for t in problem.inputs if t not in problem.factors and t not in problem.outputs)
     return [Tensor(t, _coordinates_of(problem, t.name, "dst")) for t in steps if not t.layout.is_plain]

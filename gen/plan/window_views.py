@@ -189,10 +189,14 @@ def _of_image(c: Contraction) -> Contraction:
 
 
 class _WindowsBuilder:
-    """Builder of the views of `Windows`, from a contraction whose result is an image."""
+    """Builder of the views of `Windows`, from a contraction whose result is an image.
 
-    def __init__(self, contraction: Contraction, lane: LanePart, unrolled: int, chunk_bytes: int) -> None:
-        self.lane_part, self.unrolled, self.chunk_bytes = lane, unrolled, chunk_bytes
+    `tile_products` are the products of a sum that a lane has in straight-line code: the config's tile along K,
+    or along M for weights.
+    """
+
+    def __init__(self, contraction: Contraction, lane: LanePart, tile_products: int, chunk_bytes: int) -> None:
+        self.lane_part, self.tile_products, self.chunk_bytes = lane, tile_products, chunk_bytes
         self.c = c = contraction
         names = {d.name for d in c.m}
         #: tap name -> (dimension of the source that it moves along, position name on that dimension)
@@ -222,7 +226,7 @@ class _WindowsBuilder:
             divide("channels of a group over the instruction's side", outs, atom[0])
             if outs != self.lane_part.channels:
                 raise DoesNotFit(f"mma={self.lane_part}: wanted the {outs} channels of a group in a lane")
-        kept = [self.unrolled >= ins * prod(d.size for d in self.taps[n:]) for n in range(len(self.taps) + 1)]
+        kept = [self.tile_products >= ins * prod(d.size for d in self.taps[n:]) for n in range(len(self.taps) + 1)]
         looped = kept.index(True) if True in kept else len(self.taps)
         axes = tuple(self._window(d, count, n < looped) for n, (d, count) in enumerate(zip(self.taps, self.counts)))
         cuts = self._cuts()
@@ -239,8 +243,8 @@ class _WindowsBuilder:
     def weights(self) -> Windows:
         """Return the sums with the weights as result."""
         of_image, c = self.image(), self.c
-        if self.unrolled != (wanted := of_image.ins * prod(w.taps for w in of_image.unrolled)):
-            raise DoesNotFit(f"tile M of {self.unrolled}, wanted {wanted}: all taps of some axes of space")
+        if self.tile_products != (wanted := of_image.ins * prod(w.taps for w in of_image.unrolled)):
+            raise DoesNotFit(f"tile M of {self.tile_products}, wanted {wanted}: all taps of some axes of space")
         result = c.of_n.view((*c.batch, *c.n), (*self.taps, *self.channels))
         return evolve(of_image, of_n=of_image.result, result=result, flat=(), of_weights=True)
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import prod
+from typing import ClassVar
 
 from convgen.ir.caret import PointedError
 from convgen.ir.error import named
 from convgen.ir.layout.tags import STRIDES
 from convgen.ir.record import define
-from convgen.problem import eltwise, grammar
+from convgen.problem import attribute_masks, eltwise, grammar
 from convgen.problem.attribute_masks import SINGLE
 
 _ARGUMENTS = ("src", "src0", "src1", "wei", "dst", "attr_post_op_dw_dst", "attr_post_op_dw_wei")
@@ -244,6 +245,36 @@ def typed(fields: Sequence[str]) -> tuple[str, tuple[int, ...]]:
     dtype, groups = (*fields, "", "")[:2]
     sizes = tuple(map(int, groups.split("x"))) if groups else ()
     return dtype.removeprefix("dnnl_"), sizes if prod(sizes) != 1 else ()
+
+
+class Quantity:
+    """The scale or zero point of src, wei or dst (`role`): a known `value`, or a tensor.
+
+    The tensor differs along the dims of the mask; one whose mask has no bits holds one element, which the kernel
+    reads. `groups` is the number of neighbours along each of the last dims that share an element.
+    """
+
+    default_type: ClassVar[str]
+    role: str
+    mask: str
+    value: float | None
+    dtype: str
+    groups: tuple[int, ...]
+
+    @property
+    def is_known(self) -> bool:
+        return self.value is not None
+
+    def dims(self, size: tuple[int, ...], mask: int) -> tuple[int, ...]:
+        """Return the sizes of the tensor of scales or zero points, for a quantised tensor of `size`."""
+        return attribute_masks.dims(size, mask, self.groups)
+
+    def __str__(self) -> str:
+        value = [] if self.value is None else [number(self.value)]
+        groups = "x".join(map(str, self.groups))
+        is_one_element = not self.is_known and attribute_masks.is_single(self.mask)
+        dtype = [self.dtype] if groups or self.dtype != self.default_type or is_one_element else []
+        return ":".join([self.role, self.mask, *value, *dtype, *([groups] if groups else [])])
 
 
 def split_entries(text: str) -> list[str]:

@@ -14,7 +14,7 @@ from convgen.ir.error import UserError
 from convgen.ir.record import evolve, frozen
 from convgen.problem import grammar, options
 from convgen.problem.knobs import ConvKnobs, ConvShapeKnobs
-from convgen.problem.tensors import TensorProblem, Triple, fields_of, parsed, unknown_dims
+from convgen.problem.tensors import TensorProblem, Triple, fields_of, unknown_dims, with_checked_layouts
 
 #: tags that replace `any`: activations channels-last, weights K-contiguous, without and with a group dimension
 _ANY, _ANY_GROUPED = "axb", "abxc"
@@ -115,10 +115,7 @@ class Conv(TensorProblem):
         `mb` other than 0 overrides the descriptor's. Raises UserError: given, wanted, where; Unsupported for a tag that
         suits another number of dimensions. What is not generated is refused when the problem is built.
         """
-        try:
-            return cls.of(desc, options.of_arguments(options.CONV, arguments))
-        except options.OptionError as error:
-            raise (error if error.flag in desc else error.of_argument()) from None
+        return cls.of_arguments(desc, arguments)
 
     @classmethod
     def from_sizes(
@@ -160,7 +157,7 @@ class Conv(TensorProblem):
 
     @classmethod
     def of(cls, line: str, knobs: Mapping[str, str]) -> Conv:
-        """The problem of a driver line, whose knobs win over `knobs`; else as `parse`, in the words of driver lines."""
+        """Return the problem of a driver line, whose knobs win over `knobs`. Raises as `parse` does."""
         given, text = options.split_line(line, options.CONV)
         values = options.read(options.CONV, {**knobs, **given})
         scanned = grammar.scan(text)
@@ -179,7 +176,7 @@ class Conv(TensorProblem):
             **fields_of(values),
         )
         _check_channels(problem, scanned)
-        return parsed(_with_bias(problem, values["bia-dt"]))
+        return with_checked_layouts(_with_bias(problem, values["bia-dt"]))
 
     @property
     def spatial(self) -> tuple[Axis, ...]:

@@ -21,10 +21,12 @@ _PRODUCT = re.compile(r"[0-9]+(x[0-9]+)+:.*")
 _MATRIX = re.compile(r"[0-9]+(x[0-9]+)+")  #: half a product, or a size in a sentence
 _OF_OTHERS = re.compile(r"[0-9]+(x[0-9]+)*(:[0-9x]+)*|[a-z]+[0-9][\w.:\"]*")  #: descriptors of benchdnn's other drivers
 
-#: options of convgen's commands that do not describe a problem, and whether a value follows
-_COMMAND = {"-o": True, "--target": True, "--config": True, "--registry": True, "--seed": True, "--run-groups": True}
-_COMMAND |= {"--on": True, "--run": False, "--json": False, "--no-cache": False, "-v": False, "-g": False}
-_COMMAND |= {"--disable": True, "--dump": True, "--dump-dir": True, "--check-passes": False, "--time-passes": False}
+#: option of convgen's commands that does not describe a problem -> whether a value follows
+_HAS_VALUE = {
+    **dict.fromkeys(("-o", "--target", "--config", "--registry", "--seed", "--run-groups", "--on"), True),
+    **dict.fromkeys(("--disable", "--dump", "--dump-dir"), True),
+    **dict.fromkeys(("--run", "--json", "--no-cache", "-v", "-g", "--check-passes", "--time-passes"), False),
+}
 
 #: a driver line contains one of these
 _HINT = re.compile(rf"(?:^|[\s\"'`(])(?:-[-A-Za-z]|_*(?:{'|'.join(grammar.KEYS)})|[0-9]+x[0-9x]+:)")
@@ -75,7 +77,7 @@ def find(text: str) -> DriverLine | None:
         return None
     words = _command(text.split())
     if words is not None:
-        return _of_its_own(words)
+        return _command_line(words)
     for line in _without_prefixes(text):
         if _is_driver(line.split()):
             return DriverLine(line)
@@ -108,7 +110,7 @@ def joint(text: str, more: str) -> str | None:
 
 
 def _command(words: Sequence[str]) -> list[str] | None:
-    """The words of a call of benchdnn or of convgen that tell of problems; None where they are no call."""
+    """Return the words that describe problems in a call of benchdnn or convgen; None without such a call."""
     for number, (word, after) in enumerate(pairwise(words)):
         bare = word.lstrip("\"'`(")
         if _BENCHDNN.fullmatch(bare):
@@ -119,8 +121,8 @@ def _command(words: Sequence[str]) -> list[str] | None:
     return None
 
 
-def _of_its_own(words: Sequence[str]) -> DriverLine | None:
-    """The driver line of a command; one without a descriptor asks for nothing."""
+def _command_line(words: Sequence[str]) -> DriverLine | None:
+    """Return the driver line of a command; None without a descriptor or batch file, or with other words."""
     if not _is_driver(words) or not any(_is_complete(word) or "--batch" in word for word in words):
         return None
     return DriverLine(" ".join(words), is_command=True)
@@ -164,12 +166,12 @@ def _up_to_operator(words: Sequence[str]) -> Iterator[str]:
 
 
 def _of_command(words: Iterator[str], driver: str) -> list[str]:
-    """The words of `convgen conv` or `convgen gemm` that tell of problems, options, which hold for all, first."""
+    """Return the words that describe problems after `convgen conv` or `convgen gemm`, options first."""
     options_first, descriptors = [f"--{driver}"], list[str]()
     for word in words:
         name, equals, _ = word.partition("=")
-        if name in _COMMAND:
-            if _COMMAND[name] and not equals:
+        if name in _HAS_VALUE:
+            if _HAS_VALUE[name] and not equals:
                 next(words, "")
         elif not word.startswith("-"):
             descriptors.append(word)

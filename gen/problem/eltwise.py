@@ -78,7 +78,7 @@ _POWERS: dict[float, Callable[[Expr], Expr]] = {
 }
 
 
-def _as_number(holds: Callable[[Expr, Expr], Expr]) -> Callable[[Expr, Expr], Expr]:
+def _one_or_zero(holds: Callable[[Expr, Expr], Expr]) -> Callable[[Expr, Expr], Expr]:
     """Return a comparison with the result 1 or 0."""
     return lambda x, y: select(holds(x, y), lift(1.0, x), 0.0)
 
@@ -90,12 +90,12 @@ BINARY: dict[str, Callable[[Expr, Expr], Expr]] = {
     "min": Min,
     "mul": operator.mul,
     "sub": operator.sub,
-    "eq": _as_number(eq),
-    "ge": _as_number(operator.ge),
-    "gt": _as_number(operator.gt),
-    "le": _as_number(operator.le),
-    "lt": _as_number(operator.lt),
-    "ne": _as_number(ne),
+    "eq": _one_or_zero(eq),
+    "ge": _one_or_zero(operator.ge),
+    "gt": _one_or_zero(operator.gt),
+    "le": _one_or_zero(operator.le),
+    "lt": _one_or_zero(operator.lt),
+    "ne": _one_or_zero(ne),
 }
 
 #: Every element-wise function by benchdnn's name, of x, alpha and beta; requests are parsed by these names.

@@ -15,7 +15,7 @@ from convgen.problem import attribute_masks, grammar, options
 from convgen.problem.conv import Conv
 from convgen.problem.knobs import MatmulKnobs
 from convgen.problem.scales import Scale
-from convgen.problem.tensors import TensorProblem, Triple, fields_of, parsed, unknown_dims
+from convgen.problem.tensors import TensorProblem, Triple, fields_of, unknown_dims, with_checked_layouts
 
 #: role -> the names of the rows and columns of its matrices
 MATRICES = {"src": "mk", "wei": "kn", "dst": "mn"}
@@ -49,14 +49,11 @@ class Matmul(TensorProblem):
         Raises UserError: given, wanted, where; Unsupported for a tag that suits another number of dimensions. What is
         not generated is refused when the problem is built.
         """
-        try:
-            return cls.of(desc, options.of_arguments(options.MATMUL, arguments))
-        except options.OptionError as error:
-            raise (error if error.flag in desc else error.of_argument()) from None
+        return cls.of_arguments(desc, arguments)
 
     @classmethod
     def of(cls, line: str, knobs: Mapping[str, str]) -> Matmul:
-        """The problem of a driver line, whose knobs win over `knobs`; else as `parse`, in the words of driver lines."""
+        """Return the problem of a driver line, whose knobs win over `knobs`. Raises as `parse` does."""
         given, text = options.split_line(line, options.MATMUL)
         values = options.read(options.MATMUL, {**knobs, **given})
         (src, wei, *dst), name = grammar.scan_matmul(text)
@@ -74,7 +71,7 @@ class Matmul(TensorProblem):
             if not is_grouped and tuple(size for size, _ in sizes) != problem.dst_dims:
                 wanted = "x".join(map(str, problem.dst_dims))
                 raise PointedError(f"given another size of the result, wanted {wanted}", text, sizes[0][1])
-        return problem if is_grouped else parsed(problem)
+        return problem if is_grouped else with_checked_layouts(problem)
 
     @property
     def src_dims(self) -> tuple[int, ...]:
@@ -136,14 +133,14 @@ class Matmul(TensorProblem):
         return {s.role: s for s, dim in scales_and_dims if self.spans(s)[dim] < self.size(s.role)[dim]}
 
     @property
-    def scales_on_the_way(self) -> dict[str, Scale]:
-        """The scales of src and of weights, by role, by which factors are multiplied: sums cannot be."""
+    def dequantising_scales(self) -> dict[str, Scale]:
+        """Return the scales, by role, that multiply src or weights before the product: sums mix several of them."""
         return self._scales_along_k if self.acc_type == "f32" else {}
 
     @property
     def dequantises(self) -> bool:
-        """Whether factors become floats, by a zero point of weights or scales, before they are multiplied."""
-        return self.acc_type == "f32" and (self.zero_point("wei") is not None or bool(self.scales_on_the_way))
+        """Whether factors become floats before they are multiplied: by scales along K, or a zero point of weights."""
+        return self.acc_type == "f32" and (self.zero_point("wei") is not None or bool(self.dequantising_scales))
 
     @cached_property
     def groups(self) -> dict[str, tuple[int, ...]]:

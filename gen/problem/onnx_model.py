@@ -77,10 +77,10 @@ class _Operator:
     attributes: Mapping[str, Any]
 
     def tensor(self, number: int) -> _Tensor:
-        found = self.optional(number)
-        if found is None:
+        tensor = self.optional(number)
+        if tensor is None:
             raise UserError(f"given no input {number}, wanted one, or its shape")
-        return found
+        return tensor
 
     def optional(self, number: int) -> _Tensor | None:
         return self.tensors[number] if number < len(self.tensors) else None
@@ -180,7 +180,7 @@ def _type(tensor: _Tensor) -> str:
     return _TYPES[tensor.dtype]
 
 
-_Read = tuple[str, dict[str, str]]
+_Request = tuple[str, dict[str, str]]
 
 
 def _window(op: _Operator, source: _Tensor, weights: _Tensor) -> tuple[list[int], list[int], list[int], list[int]]:
@@ -227,7 +227,7 @@ def _tags(ndims: int, groups: int) -> dict[str, str]:
     return {"stag": letters[:ndims], "wtag": letters[: ndims + (groups > 1)], "dtag": letters[:ndims]}
 
 
-def _conv_of(op: _Operator, source: _Tensor, weights: _Tensor, result: str, direction: str = "FWD_D") -> _Read:
+def _conv_of(op: _Operator, source: _Tensor, weights: _Tensor, result: str, direction: str = "FWD_D") -> _Request:
     """A forward convolution, with results of a type."""
     inputs, windows, strides, dilations = _window(op, source, weights)
     groups = op.attributes.get("group", 1)
@@ -242,14 +242,14 @@ def _conv_of(op: _Operator, source: _Tensor, weights: _Tensor, result: str, dire
     return _descriptor(groups, mb, ic, weights.sizes[0], axes), knobs
 
 
-def _conv(op: _Operator) -> _Read:
+def _conv(op: _Operator) -> _Request:
     source, weights = op.tensor(0), op.tensor(1)
     descriptor, knobs = _conv_of(op, source, weights, _type(source))
     bias = op.optional(2)
     return descriptor, knobs | ({"bia-dt": _type(bias)} if bias else {})
 
 
-def _conv_transpose(op: _Operator) -> _Read:
+def _conv_transpose(op: _Operator) -> _Request:
     """The convolution from the result to the source, whose gradient of data this is."""
     source, weights = op.tensor(0), op.tensor(1)
     if op.optional(2) is not None:
@@ -276,7 +276,7 @@ def _conv_transpose(op: _Operator) -> _Read:
     return _descriptor(groups, mb, weights.sizes[1] * groups, channels, axes), knobs
 
 
-def _product(left: _Tensor, right: _Tensor, result: str) -> _Read:
+def _product(left: _Tensor, right: _Tensor, result: str) -> _Request:
     """Return a product by numpy's rules: leading dims are the batch, or rows if the second factor has none."""
     a, b = left.sizes, right.sizes
     if not a or not b:
@@ -294,11 +294,11 @@ def _product(left: _Tensor, right: _Tensor, result: str) -> _Read:
     return ":".join("x".join(map(str, each)) for each in (a, b)), knobs
 
 
-def _matmul(op: _Operator) -> _Read:
+def _matmul(op: _Operator) -> _Request:
     return _product(op.tensor(0), op.tensor(1), _type(op.tensor(0)))
 
 
-def _gemm(op: _Operator) -> _Read:
+def _gemm(op: _Operator) -> _Request:
     left, right, bias = op.tensor(0), op.tensor(1), op.optional(2)
     transposed = [bool(op.attributes.get(name, 0)) for name in ("transA", "transB")]
     alpha, beta = op.attributes.get("alpha", 1.0), op.attributes.get("beta", 1.0)
@@ -356,7 +356,7 @@ def _mask(role: str, tensor: _Tensor, masks: Mapping[str, str]) -> str:
     return "common" if prod(tensor.sizes) == 1 else masks[role]
 
 
-def _of_product(descriptor: str) -> dict[str, str]:
+def _masks_of_product(descriptor: str) -> dict[str, str]:
     """The masks of MatMulInteger and QLinearMatMul: one for each row of the first factor and of the result, and one for
     each column of the second.
     """
@@ -365,17 +365,17 @@ def _of_product(descriptor: str) -> dict[str, str]:
 
 
 #: The masks of ConvInteger and QLinearConv, which have one for each output channel of weights only.
-_OF_CONV = dict.fromkeys(("src", "wei", "dst"), "per_oc")
+_MASKS_OF_CONV = dict.fromkeys(("src", "wei", "dst"), "per_oc")
 
 
-def _conv_integer(op: _Operator) -> _Read:
+def _conv_integer(op: _Operator) -> _Request:
     descriptor, knobs = _conv_of(op, op.tensor(0), op.tensor(1), "s32")
-    return descriptor, knobs | _points({"src": op.optional(2), "wei": op.optional(3)}, _OF_CONV)
+    return descriptor, knobs | _points({"src": op.optional(2), "wei": op.optional(3)}, _MASKS_OF_CONV)
 
 
-def _matmul_integer(op: _Operator) -> _Read:
+def _matmul_integer(op: _Operator) -> _Request:
     descriptor, knobs = _product(op.tensor(0), op.tensor(1), "s32")
-    return descriptor, knobs | _points({"src": op.optional(2), "wei": op.optional(3)}, _of_product(descriptor))
+    return descriptor, knobs | _points({"src": op.optional(2), "wei": op.optional(3)}, _masks_of_product(descriptor))
 
 
 def _quantised(op: _Operator, masks: Mapping[str, str]) -> dict[str, str]:
@@ -385,19 +385,19 @@ def _quantised(op: _Operator, masks: Mapping[str, str]) -> dict[str, str]:
     return _scales(scales, masks) | _points(points, masks)
 
 
-def _qlinear_conv(op: _Operator) -> _Read:
+def _qlinear_conv(op: _Operator) -> _Request:
     if op.optional(8) is not None:
         raise Unsupported("a QLinearConv with a bias, which is added before the scales", rule="onnx-bias")
     descriptor, knobs = _conv_of(op, op.tensor(0), op.tensor(3), _type(op.tensor(7)))
-    return descriptor, knobs | _quantised(op, _OF_CONV)
+    return descriptor, knobs | _quantised(op, _MASKS_OF_CONV)
 
 
-def _qlinear_matmul(op: _Operator) -> _Read:
+def _qlinear_matmul(op: _Operator) -> _Request:
     descriptor, knobs = _product(op.tensor(0), op.tensor(3), _type(op.tensor(7)))
-    return descriptor, knobs | _quantised(op, _of_product(descriptor))
+    return descriptor, knobs | _quantised(op, _masks_of_product(descriptor))
 
 
-_READERS: Mapping[str, tuple[str, Callable[[_Operator], _Read]]] = {
+_READERS: Mapping[str, tuple[str, Callable[[_Operator], _Request]]] = {
     "Conv": (CONV, _conv),
     "ConvTranspose": (CONV, _conv_transpose),
     "ConvInteger": (CONV, _conv_integer),

@@ -6,7 +6,7 @@ A driver line is `{--option=value | --option value} descriptor`; an empty value 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from functools import lru_cache
 from typing import Any, NoReturn
 
@@ -327,12 +327,6 @@ def of_arguments(driver: str, arguments: Mapping[str, object]) -> dict[str, str]
         if name not in known:
             raise UserError(f"given the argument {named(name, known)}, wanted one of {', '.join(known)}")
     return {known[name]: str(value) for name, value in arguments.items()}
-
-
-def refuse_others(driver: str, others: Sequence[tuple[str, str]]) -> None:
-    """Raise Unsupported for the first knob whose value is not generated."""
-    for name, text in others:
-        SPELLED[driver][name].refuse(text)
 
 
 _DEFAULTS = {driver: {option.name: option.value("") for option in knobs} for driver, knobs in KNOBS_OF.items()}

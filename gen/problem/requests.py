@@ -159,7 +159,7 @@ class Reader:
         return cls(given, None if match is None else _Pattern.of(match, match, 0), start)
 
     def file(self, path: Path) -> Iterator[Request]:
-        """The requests of one file. Raises UserError if it cannot be read or is being read already."""
+        """Yield the requests of one file. Raises UserError if it cannot be read or is being read already."""
         self.files += 1
         if self.files > _FILES:
             raise TooMuch(f"given more than {_FILES} files by --batch, wanted fewer")
@@ -175,7 +175,7 @@ class Reader:
         self.open.pop()
 
     def model(self, path: Path) -> Iterator[Request]:
-        """The convolutions and products of a model, equal ones once. Raises UserError if it cannot be read."""
+        """Yield the convolutions and products of a model, equal ones once. Raises UserError if it cannot be read."""
         from convgen.problem import onnx_model
 
         minibatch = grammar.parse_minibatch(self.given.get("mb", ["0"])[0] or "0")
@@ -204,7 +204,7 @@ class Reader:
         self.executed = before
 
     def table(self, rows: Iterable[Row], path: Path) -> Iterator[Request]:
-        """The problems of a table, a row each."""
+        """Yield the problems of a table, one a row."""
         for row in rows:
             line = _Line(row.descriptor, path, row.number)
             if row.error is not None:
@@ -215,13 +215,13 @@ class Reader:
                 )
 
     def words(self, text: str) -> Iterator[Request]:
-        """Return the requests of a text of the command line, which is not prose."""
+        """Yield the requests of a text of the command line, which is never a remark."""
         line = _Line(text, Path(), 0)
         logged = request_lines.driver_of(text)
         yield from self._words(line) if logged is None else self.ask(logged, text, {}, line)
 
     def line(self, line: _Line) -> Iterator[Request]:
-        """Read one logical line; a sentence becomes a remark."""
+        """Yield the requests of one logical line; keep any other line as a remark."""
         if logged := request_lines.split(line.text):
             for text in logged:
                 yield from self._logged(text, line)
@@ -236,7 +236,7 @@ class Reader:
             self.remarks.append(line)
 
     def _logged(self, text: str, line: _Line) -> Iterator[Request]:
-        """Request the problems of a line of a known format, unless it repeats a logged execution."""
+        """Yield the problems of a line of a known format, unless it repeats a logged execution."""
         if verbose.repeats(text, self.executed):
             self.remarks.append(line)
             return
@@ -246,7 +246,7 @@ class Reader:
         yield from self.ask(driver, text, {}, line)
 
     def _words(self, line: _Line) -> Iterator[Request]:
-        """The requests of a driver line. An option that is refused takes with it the descriptors after it."""
+        """Yield the requests of a driver line; the descriptors after a refused option are left out with it."""
         is_refused = False
         words = iter([(match.start(), match[0]) for match in _WORD.finditer(line.text)])
         for column, word in words:
@@ -263,7 +263,7 @@ class Reader:
                 yield from self.descriptor(line, word)
 
     def option(self, line: _Line, column: int, word: str, words: Iterator[tuple[int, str]]) -> Iterator[Request]:
-        """One option; a value that is not after `=` is the next of `words`. Raises UserError."""
+        """Set one option, whose value may be the next of `words`; yield the requests of its file. Raises UserError."""
         name, equals, value = word.removeprefix("--").partition("=")
         if word == "--reset":
             for driver in self._drivers:
@@ -297,7 +297,7 @@ class Reader:
         return (self.driver,) if self.driver in options.BOTH else ()
 
     def _find(self, line: _Line, column: int, word: str, name: str) -> options.Option | None:
-        """The option of a word, or None if the reader heeds it itself."""
+        """Return the option of a word, None if the reader obeys it itself. Raises PointedError."""
         if word.startswith("--") and name in _READER and word.partition("=")[0] not in _SWITCHES | {"--reset"}:
             return None
         error: UserError | None = None
@@ -309,7 +309,7 @@ class Reader:
         raise PointedError(str(error), line.text, column)
 
     def select(self, name: str, value: str, line: _Line, column: int) -> Iterator[Request]:
-        """Another file, or which problems are chosen."""
+        """Obey `--batch`, `--match` or `--start`; yield the requests of a file. Raises UserError."""
         if name == "batch":
             if value:
                 yield from self.file(self._located(line.path.parent, value))
@@ -329,7 +329,7 @@ class Reader:
         return next((place for place in places if os.path.exists(place)), beside)
 
     def descriptor(self, line: _Line, word: str) -> Iterator[Request]:
-        """The problems of a descriptor."""
+        """Yield the problems of a descriptor."""
         if self.driver in options.OTHER_DRIVERS:
             given = f"a problem of benchdnn's --{self.driver}"
             error = Unsupported(
@@ -344,7 +344,7 @@ class Reader:
     def ask(
         self, driver: str, text: str, knobs: Mapping[str, Sequence[str]], line: _Line, match: _Pattern | None = None
     ) -> Iterator[Request]:
-        """The problems of a text, for each combination of knobs, that are selected."""
+        """Yield the selected problems of a text, for each combination of knobs. Raises TooMuch."""
         known = options.SPELLED[driver]
         lists = {**knobs, **{knob: values for knob, values in self.given.items() if knob in known}}
         choices = [(option, lists[option.name]) for option in options.KNOBS_OF[driver] if option.name in lists]
@@ -360,7 +360,7 @@ class Reader:
                     yield from self._chosen(request, match, reported)
 
     def _chosen(self, request: Request, match: _Pattern | None, reported: set[str] | None = None) -> Iterator[Request]:
-        """The request, if it is selected."""
+        """Count a request and yield it, unless `--match` or `--start` leaves it out; add its error to `reported`."""
         pattern = self.match or match
         if pattern is not None and not pattern.finds(request.text):
             return

@@ -7,6 +7,7 @@ import numpy as np
 from convgen.ir.record import evolve, frozen
 from convgen.ir.types import scalar
 from convgen.problem import attribute_masks, attributes
+from convgen.problem.attributes import Quantity
 
 ROLES = ("src", "wei", "dst")
 
@@ -15,25 +16,15 @@ TYPES = ("f32", "f16", "bf16", "f8_e4m3", "f8_e5m2", "e8m0")
 
 
 @frozen
-class Scale:
-    """The scale of a tensor: a known `value`, or a tensor that differs along the dims of a mask.
+class Scale(Quantity):
+    """The scale of a tensor."""
 
-    A tensor whose mask has no bits holds one element, which the kernel reads. `groups` is the number of neighbours
-    along each of the last dims that share a scale.
-    """
-
+    default_type = "f32"
     role: str
     mask: str = "common"
     value: float | None = None
-    dtype: str = "f32"
+    dtype: str = default_type
     groups: tuple[int, ...] = ()
-
-    def __str__(self) -> str:
-        value = [] if self.value is None else [attributes.number(self.value)]
-        groups = "x".join(map(str, self.groups))
-        says_type = groups or self.dtype != "f32" or (self.value is None and attribute_masks.is_single(self.mask))
-        dtype = [self.dtype] if says_type else []
-        return ":".join([self.role, self.mask, *value, *dtype, *([groups] if groups else [])])
 
     @property
     def is_one(self) -> bool:
@@ -53,22 +44,18 @@ class Scale:
 
     @property
     def name(self) -> str:
-        """The name of the tensor of scales, as an argument."""
+        """Return the name of the tensor of scales, as an argument."""
         return f"{self.role}_scales"
-
-    def dims(self, size: tuple[int, ...], mask: int) -> tuple[int, ...]:
-        """Return the sizes of the tensor of scales, for a scaled tensor of `size`."""
-        return attribute_masks.dims(size, mask, self.groups)
 
 
 def read(text: str) -> tuple[Scale, ...]:
-    """The scales of a text that `attributes.scales` took; a scale of 1 is none, and the last of a tensor counts."""
+    """Return the scales of a text that `attributes.scales` took, the last of each tensor, without those of 1."""
     scales = {scale.role: scale for scale in map(_scale, attributes.split_entries(text))}
     return tuple(scales[role] for role in ROLES if role in scales and not scales[role].is_one)
 
 
 def refused(text: str) -> str:
-    """The rule by which a text is refused, if there is one."""
+    """Return the rule that refuses a text, "" if none does."""
     for entry in attributes.split_entries(text):
         argument, mask, *_ = entry.split(":")
         if argument.startswith("attr_post_op_dw"):

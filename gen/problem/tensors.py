@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from functools import cached_property, lru_cache
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 from convgen.ir.caret import PointedError
 from convgen.ir.error import Unsupported, UserError
@@ -69,9 +69,22 @@ class TensorProblem(ABC):
     zero_points: tuple[ZeroPoint, ...] = ()  #: at most one of each of src, wei and dst
     post_ops: tuple[PostOp, ...] = ()  #: operations on a sum with its bias, in order
     bias_type: str = ""  #: type of a bias; "" for that of the sums
-    masks: tuple[int, ...] = ()  #: bits of the dims of src, then of the weights, that are known at launch only
+    runtime_masks: tuple[int, ...] = ()  #: bits of the dims of src, then of the weights, that are known at launch only
     name: str = ""
     others: tuple[tuple[str, str], ...] = ()
+
+    @classmethod
+    @abstractmethod
+    def of(cls, line: str, knobs: Mapping[str, str]) -> Self:
+        """Return the problem of a driver line, whose knobs win over `knobs`. Raises UserError, Unsupported."""
+
+    @classmethod
+    def of_arguments(cls, desc: str, arguments: Mapping[str, object]) -> Self:
+        """Return the problem of a descriptor and arguments of Python. Raises OptionError, which names arguments."""
+        try:
+            return cls.of(desc, options.of_arguments(cls.driver, arguments))
+        except options.OptionError as error:
+            raise (error if error.flag in desc else error.of_argument()) from None
 
     @property
     @abstractmethod
@@ -159,8 +172,8 @@ class TensorProblem(ABC):
 
     def tensor(self, name: str) -> TensorSpec:
         """The tensor of a name; a bias is dense."""
-        if name in self._operands:
-            return self._operands[name]
+        if name in self._attribute_tensors:
+            return self._attribute_tensors[name]
         role = name.removeprefix("diff_")
         if role == _BIAS:
             return TensorSpec(name, _dense(self.bias_dims), self.bias_type or self.acc_type)
@@ -168,7 +181,7 @@ class TensorProblem(ABC):
         return TensorSpec(name, layouts[role], self._types[role])
 
     @cached_property
-    def _operands(self) -> dict[str, TensorSpec]:
+    def _attribute_tensors(self) -> dict[str, TensorSpec]:
         """Return the tensors that scales, post-ops and zero points read, by name."""
         points = (p for p in self.zero_points if not p.is_known)
         shifts = (TensorSpec(p.name, _dense(self.point_dims(p)), p.dtype) for p in points)
@@ -206,7 +219,7 @@ class TensorProblem(ABC):
     def _scale_tensors(self) -> Iterator[TensorSpec]:
         for scale in self.scales:
             dims = scale.dims(self.size(scale.role), self._bits(scale.role, scale.mask))
-            if scale.value is None:
+            if not scale.is_known:
                 yield TensorSpec(scale.name, _dense(dims), scale.dtype)
 
     def _post_op_tensors(self) -> Iterator[TensorSpec]:
@@ -226,7 +239,7 @@ class TensorProblem(ABC):
         """Return the tensors that kernels read: factors, bias, a destination to add to, operands of post-ops."""
         adds = any(isinstance(op, Sum) for op in self.post_ops)
         tensors = map(self.tensor, (*self.tensor_names[0], *(("dst",) if adds else ())))
-        return (*tensors, *self._operands.values())
+        return (*tensors, *self._attribute_tensors.values())
 
     @property
     def factors(self) -> tuple[TensorSpec, ...]:
@@ -249,14 +262,14 @@ class TensorProblem(ABC):
         return all(0 in output.dims for output in self.outputs)
 
     @property
-    def masks_text(self) -> str:
+    def runtime_masks_text(self) -> str:
         """`runtime_dims_masks` as a driver line gives them."""
-        return ":".join(map(str, self.masks))
+        return ":".join(map(str, self.runtime_masks))
 
     @property
     def given_sizes(self) -> str:
         """Return the words of a refusal for sizes that are known at launch only."""
-        return f"given runtime_dims_masks {self.masks_text}"
+        return f"given runtime_dims_masks {self.runtime_masks_text}"
 
     @property
     def knob_texts(self) -> dict[str, str]:
@@ -268,7 +281,7 @@ class TensorProblem(ABC):
             "dt": types[0] if len(set(types)) == 1 else ":".join(types),
             **{knob: "any" if listed else tag for knob, tag, listed in tags_and_strides},
             "strides": ":".join(strides) if any(strides) else "",
-            "runtime_dims_masks": self.masks_text,
+            "runtime_dims_masks": self.runtime_masks_text,
             "attr-deterministic": str(self.deterministic).lower(),
             "attr-fpmath": f"{self.fpmath}:true" if self.fpmath_ints else self.fpmath,
             "attr-scales": "+".join(map(str, self.scales)),
@@ -307,7 +320,7 @@ def fields_of(knobs: options.Knobs) -> dict[str, Any]:
         "deterministic": knobs["attr-deterministic"],
         "fpmath": knobs["attr-fpmath"][0],
         "fpmath_ints": knobs["attr-fpmath"][1],
-        "masks": knobs["runtime_dims_masks"],
+        "runtime_masks": knobs["runtime_dims_masks"],
         "others": knobs.others,
         "scales": () if "attr-scales" in others else scales.read(knobs["attr-scales"]),
         "zero_points": () if "attr-zero-points" in others else zero_points.read(knobs["attr-zero-points"]),
@@ -318,18 +331,19 @@ def fields_of(knobs: options.Knobs) -> dict[str, Any]:
 def unknown_dims(problem: TensorProblem, *names: tuple[str, ...]) -> tuple[str, ...]:
     """Return the names of dims whose bits are set in the masks, in `names` by tensor; Unsupported for other bits."""
     names_of_dims: dict[str, None] = {}
-    for n, mask in enumerate(problem.masks):
+    for n, mask in enumerate(problem.runtime_masks):
         dims = names[n] if n < len(names) else ()
         for bit in (bit for bit in range(mask.bit_length()) if mask >> bit & 1):
             if bit >= len(dims) or not dims[bit]:
-                options.SPELLED[problem.driver]["runtime_dims_masks"].refuse(problem.masks_text)
+                options.SPELLED[problem.driver]["runtime_dims_masks"].refuse(problem.runtime_masks_text)
             names_of_dims[dims[bit]] = None
     return tuple(names_of_dims)
 
 
 def refuse_others(problem: TensorProblem) -> None:
-    """Raise Unsupported for an option at a value that is not generated."""
-    options.refuse_others(problem.driver, problem.others)
+    """Raise Unsupported for the first option at a value that is not generated."""
+    for name, text in problem.others:
+        options.SPELLED[problem.driver][name].refuse(text)
 
 
 def check_outputs(problem: TensorProblem) -> None:
@@ -338,8 +352,8 @@ def check_outputs(problem: TensorProblem) -> None:
         raise UserError(f"given the empty problem {problem.descriptor}, wanted outputs to compute")
 
 
-def parsed(problem: ProblemT) -> ProblemT:
-    """Return the problem if its layouts are sound. Raises UserError for a wrong tag, Unsupported for another rank."""
+def with_checked_layouts(problem: ProblemT) -> ProblemT:
+    """Return the problem; check its layouts. Raises UserError for a wrong tag, Unsupported for another rank."""
     _ = problem.tensors
     return problem
 
@@ -349,9 +363,8 @@ def _dense(dims: tuple[int, ...]) -> Layout:
 
 
 @lru_cache(maxsize=2**12)
-def _layout(strides: str, knob: str, tag: str, default: str, dims: tuple[int, ...]) -> Layout:
-    """The layout of a tag, where `any` means `default`, or of a stride list; `strides` is what errors call that."""
-    listed = grammar.is_strides(tag)
+def _layout(strides_name: str, knob: str, tag: str, default: str, dims: tuple[int, ...]) -> Layout:
+    """Return the layout of a tag, where `any` means `default`, or of a stride list, called `strides_name` in errors."""
     if tag == "undef":
         raise Unsupported(f"given {knob} undef, wanted a layout or any: it is not deduced", rule="undef-tag")
     try:
@@ -361,9 +374,9 @@ def _layout(strides: str, knob: str, tag: str, default: str, dims: tuple[int, ..
             raise options.Misfit(error.message, knob, error.text, error.column, rule="tag-rank") from None
         raise options.OptionError(error.message, knob, error.text, error.column) from None
     except UserError as error:
-        raise options.Misfit(str(error), strides, tag, len(tag), rule="strides-rank") from None
-    if listed:
-        _check_apart(layout, tag, strides)
+        raise options.Misfit(str(error), strides_name, tag, len(tag), rule="strides-rank") from None
+    if grammar.is_strides(tag):
+        _check_apart(layout, tag, strides_name)
     return layout
 
 

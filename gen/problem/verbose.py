@@ -105,26 +105,26 @@ class _Execution:
 def find(text: str) -> str | None:
     """Return the line of an execution, a creation or an error within a text, without its prefix; None without one."""
     line = _from_marker(text)
-    return None if line is None or _fields(line) is None else line
+    return None if line is None or _logged_line(line) is None else line
 
 
 def executed(text: str, every: bool = False) -> frozenset[str]:
     """Return the primitives that the lines of a log execute, for `repeats`; or `every` primitive that they name."""
     if not _MARKER.search(text):
         return frozenset()
-    lines_of_log = (_fields(line) for line in map(_from_marker, text.splitlines()) if line is not None)
+    lines_of_log = (_logged_line(line) for line in map(_from_marker, text.splitlines()) if line is not None)
     return frozenset(line.key for line in lines_of_log if line is not None and (every or line.event == "exec"))
 
 
 def repeats(line: str, known: frozenset[str]) -> bool:
     """Whether a line is the creation or error of a primitive that is known."""
-    logged = _fields(line)
+    logged = _logged_line(line)
     return logged is not None and logged.event != "exec" and logged.key in known
 
 
 def driver_of(line: str) -> str:
     """Whose problem a line is; other primitives count as convolutions, for `problems` to refuse."""
-    logged = _fields(line)
+    logged = _logged_line(line)
     fields = () if logged is None else logged.fields
     name = fields[1] if len(fields) > 1 else ""
     is_product = name == "matmul" or (name == "inner_product" and not re.search(r"i[dhw][0-9]", ",".join(fields[7:8])))
@@ -151,8 +151,8 @@ def _from_marker(text: str) -> str | None:
     return None if match is None else text[match.start() :].rstrip(" \t\"'`")
 
 
-def _fields(line: str) -> _Line | None:
-    """The fields of an execution, creation or error; None for another line."""
+def _logged_line(line: str) -> _Line | None:
+    """Return the line of an execution, creation or error; None for another line."""
     fields = line.strip().split(",")
     at = next(
         (n for n, field in enumerate(fields[:6]) if field in ("exec", "error") or field.startswith("create")), None
@@ -170,7 +170,7 @@ def _fields(line: str) -> _Line | None:
 
 
 def _execution(line: str) -> _Execution:
-    logged = _fields(line)
+    logged = _logged_line(line)
     fields = () if logged is None else logged.fields
     if line.startswith("mkldnn"):
         raise Unsupported("a line of MKL-DNN 0.x, which does not tell the types of tensors", rule="verbose-version")
@@ -311,11 +311,11 @@ def _propagation(execution: _Execution) -> str:
     return known[execution.propagation]
 
 
-_Read = tuple[type[Conv] | type[Matmul], str, dict[str, str]]
+_Request = tuple[type[Conv] | type[Matmul], str, dict[str, str]]
 _ROLES = {"src": "src", "wei": "wei", "dst": "dst"}
 
 
-def _conv(execution: _Execution) -> _Read:
+def _conv(execution: _Execution) -> _Request:
     propagation = _propagation(execution)
     knobs = {"dir": {"F": "FWD_D", "D": "BWD_D", "W": "BWD_W"}[propagation]}
     if execution.bias and propagation != "D":
@@ -324,7 +324,7 @@ def _conv(execution: _Execution) -> _Read:
     return Conv, execution.descriptor, knobs | _tensors(*tensors) | _attributes(execution, _ROLES)
 
 
-def _deconv(execution: _Execution) -> _Read:
+def _deconv(execution: _Execution) -> _Request:
     """The convolution from the deconvolution's destination to its source."""
     propagation = _propagation(execution)
     if execution.bias and propagation != "D":
@@ -338,7 +338,7 @@ def _deconv(execution: _Execution) -> _Read:
     return Conv, text, knobs | tensors | _attributes(execution, roles, "wei")
 
 
-def _inner_product(execution: _Execution) -> _Read:
+def _inner_product(execution: _Execution) -> _Request:
     propagation, sizes = _propagation(execution), execution.sizes
     src, wei, dst = (execution.tensor(name) for name in ("src", "wei", "dst"))
     if not {"mb", "ic", "oc"} <= sizes.keys():
@@ -368,7 +368,7 @@ def _refuse_layout(memory: _Memory) -> str:
     raise Unsupported(f"{given}, wanted ab, of an inner product of images", rule="blocked-layout")
 
 
-def _matmul(execution: _Execution) -> _Read:
+def _matmul(execution: _Execution) -> _Request:
     knobs = _tensors(*(execution.tensor(name) for name in ("src", "wei", "dst"))) | _attributes(execution, _ROLES)
     if execution.bias is not None:
         mask = _MASK.search(execution.bias.flags)
@@ -388,7 +388,7 @@ def _former_product(execution: _Execution) -> str:
     return f"{batch}{m}x{k}:{batch}{k}x{n}"
 
 
-_READERS: Mapping[str, Callable[[_Execution], _Read]] = {
+_READERS: Mapping[str, Callable[[_Execution], _Request]] = {
     "convolution": _conv,
     "deconvolution": _deconv,
     "inner_product": _inner_product,

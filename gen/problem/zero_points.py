@@ -6,47 +6,31 @@ from collections.abc import Sequence
 
 from convgen.ir.record import frozen
 from convgen.problem import attribute_masks, attributes
+from convgen.problem.attributes import Quantity
 
 _ARGUMENTS = ("src", "wei", "dst")
 _TYPES = ("s32", "s8", "u8", "s4", "u4")
 
 
 @frozen
-class ZeroPoint:
-    """The zero point of src, wei or dst (`role`): a known value, or a tensor that differs along the dims of a mask.
+class ZeroPoint(Quantity):
+    """The zero point of a tensor."""
 
-    A tensor whose mask has no bits holds one element, which the kernel reads.
-    """
-
+    default_type = "s32"
     role: str
     mask: str
     value: int | None = None
-    dtype: str = "s32"
-    groups: tuple[int, ...] = ()  #: neighbours along each of the last dims that have one
-
-    @property
-    def is_known(self) -> bool:
-        return self.value is not None
+    dtype: str = default_type
+    groups: tuple[int, ...] = ()
 
     @property
     def name(self) -> str:
-        """The name of the tensor of zero points."""
+        """Return the name of the tensor of zero points, as an argument."""
         return f"{self.role}_zero_points"
-
-    def dims(self, size: tuple[int, ...], mask: int) -> tuple[int, ...]:
-        """Return the sizes of the tensor of zero points, for a quantised tensor of `size`."""
-        return attribute_masks.dims(size, mask, self.groups)
-
-    def __str__(self) -> str:
-        value = [] if self.value is None else [str(self.value)]
-        groups = "x".join(map(str, self.groups))
-        says_type = groups or self.dtype != "s32" or (self.value is None and attribute_masks.is_single(self.mask))
-        dtype = [self.dtype] if says_type else []
-        return ":".join([self.role, self.mask, *value, *dtype, *([groups] if groups else [])])
 
 
 def read(text: str) -> tuple[ZeroPoint, ...]:
-    """The zero points of a text that `attributes.zero_points` took and that is not `refused`; zeros change nothing."""
+    """Return the zero points of a text that `attributes.zero_points` took and that is not `refused`, without zeros."""
     points = (_read(entry) for entry in attributes.split_entries(text))
     by_role = {point.role: point for point in points if point.value != 0}
     return tuple(by_role[name] for name in _ARGUMENTS if name in by_role)

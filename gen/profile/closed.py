@@ -89,9 +89,15 @@ def _term(unit: str, low: float, high: float, start: float, meaning: str) -> Any
 
 @frozen
 class Terms:
-    """The constants of one maker's kernels on one chip."""
+    """The constants of one maker's kernels on one chip: of workgroups, and of launches around them (`start` too).
+
+    Of the former, `loop_times` needs matrix, far, operands, store and around; `bench/lib/products.py`, which knows
+    sizes and tiles only, needs all but around.
+    """
 
     start: float = _term("ticks", 1e-3, 1e5, 5.0, "start of a launch")
+    # ------------------------------------------------------------ workgroups
+
     matrix: float = _term("1", 1.0, 1.3, 1.0, "matrix clocks relative to those at the peak rate")
     serial: float = _term("clocks", 1.0, 3000.0, 300.0, "of an iteration in which its workgroup waits for loads")
     far: float = _term("clocks", 1.0, 6000.0, 500.0, "further ones of an iteration whose operands all come from memory")
@@ -108,6 +114,8 @@ class Terms:
     store: float = _term("clocks/byte", 0.02, 0.6, 0.2, "writing of results by a unit")
     round: float = _term("clocks", 1.0, 12000.0, 300.0, "of a round of workgroups, outside its iterations and results")
     around: float = _term("1", 0.3, 1.5, 1.0, "clocks of the code around a loop relative to the modelled ones")
+    # ------------------------------------------------------------ launches
+
     memory: float = _term("bytes/tick", 100.0, 2e7, 1e6, "rate at which operands and results move once")
     cached: float = _term("bytes", 1e7, 1e9, 1e8, "bytes of a call that move at these rates")
     slower: float = _term("1", 1.0, 6.0, 1.5, "time of further bytes relative to these")

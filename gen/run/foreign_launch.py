@@ -43,6 +43,17 @@ _MOST_BYTES = 1 << 34  #: bytes of an array given by TYPE:DIMS
 
 
 @frozen
+class LaunchOptions:
+    """The options of a launch without a record, as the command line gives them."""
+
+    kernel: str | None  #: None: the only kernel of the object
+    grid: Extents | None  #: workgroups
+    block: Extents | None  #: work-items of a workgroup
+    dynamic_lds: int = 0  #: bytes; shared memory beyond that of the kernel
+    arguments: Sequence[tuple[str, str]] = ()  #: name or number, and value
+
+
+@frozen
 class Direct:
     """A launch, its buffers as arrays by name, and the names of those that start undefined.
 
@@ -69,12 +80,8 @@ class Direct:
 
 def run(
     path: Path,
+    options: LaunchOptions,
     *,
-    kernel: str | None,
-    grid: Extents | None,
-    block: Extents | None,
-    dynamic_lds: int = 0,
-    arguments: Sequence[tuple[str, str]] = (),
     outputs: Sequence[tuple[str, str]] = (),
     progress: Progress | None = None,
     advice: bool = False,
@@ -85,7 +92,7 @@ def run(
 
     Raises UserError, Unsupported.
     """
-    content, launch = read(path, kernel=kernel, grid=grid, block=block, dynamic_lds=dynamic_lds, arguments=arguments)
+    content, launch = read(path, options)
     unknown = [name for name, _ in outputs if name not in launch.arrays]
     if unknown:
         wanted = ", ".join(launch.arrays) or "none: no --arg is an array"
@@ -130,21 +137,14 @@ def execute(
     )
 
 
-def read(
-    path: Path,
-    *,
-    kernel: str | None,
-    grid: Extents | None,
-    block: Extents | None,
-    dynamic_lds: int,
-    arguments: Sequence[tuple[str, str]],
-) -> tuple[bytes, Direct]:
+def read(path: Path, options: LaunchOptions) -> tuple[bytes, Direct]:
     """Return the bytes of a code object and a launch of it. Raises UserError."""
     content = targets.read(path)
     known = targets.executor(content, path.name).signatures(content)
-    if grid is None or block is None:
-        raise UserError(f"given no {'--grid' if grid is None else '--block'}, wanted one to launch {path.name}")
-    return content, prepare(known, kernel=kernel, grid=grid, block=block, dynamic_lds=dynamic_lds, arguments=arguments)
+    if options.grid is None or options.block is None:
+        missing = "--grid" if options.grid is None else "--block"
+        raise UserError(f"given no {missing}, wanted one to launch {path.name}")
+    return content, prepare(known, options)
 
 
 def _save(outputs: Sequence[tuple[str, str]], arrays: Mapping[str, Array]) -> None:
@@ -157,31 +157,24 @@ def _save(outputs: Sequence[tuple[str, str]], arrays: Mapping[str, Array]) -> No
     write_all(contents, "--out")
 
 
-def prepare(
-    signatures: Mapping[str, Signature],
-    *,
-    kernel: str | None,
-    grid: Extents,
-    block: Extents,
-    dynamic_lds: int,
-    arguments: Sequence[tuple[str, str]],
-    filling: Defaults | None = None,
-) -> Direct:
-    """Return a launch of `grid` workgroups of `block` work-items; `filling` makes up missing arguments.
+def prepare(signatures: Mapping[str, Signature], options: LaunchOptions, filling: Defaults | None = None) -> Direct:
+    """Return a launch, whose options have a grid and a block; `filling` makes up missing arguments.
 
     Without `filling` a missing pointer is null, and a missing scalar is a UserError.
     """
-    chosen = _kernel(signatures, kernel)
-    if chosen.wants_shared and not dynamic_lds:
+    assert options.grid is not None
+    assert options.block is not None
+    chosen = _kernel(signatures, options.kernel)
+    if chosen.wants_shared and not options.dynamic_lds:
         raise UserError(
             f"given no --lds for {chosen.kernel}, wanted one: the launch gives the size of its shared memory"
         )
-    left = dict(enumerate(chosen.parameters))
+    missing = dict(enumerate(chosen.parameters))
     args: list[KernelArg] = []
     arrays: dict[str, Array] = {}
     undefined = []
-    for name, text in arguments:
-        parameter = left.pop(_place(name, chosen), None)
+    for name, text in options.arguments:
+        parameter = missing.pop(_place(name, chosen), None)
         if parameter is None:
             raise UserError(f"given the argument {name} twice, wanted it once")
         if parameter.is_pointer:
@@ -190,8 +183,8 @@ def prepare(
         value = name if parameter.is_pointer else _encoded(text, name, parameter)
         args.append(KernelArg(parameter.offset, parameter.size, value))
     made_up: dict[str, Pages] = {}
-    settings = list(arguments)
-    for number, parameter in left.items():
+    settings = list(options.arguments)
+    for number, parameter in missing.items():
         name = _unused(parameter.name or str(number), arrays)
         if filling is None and not parameter.is_pointer:
             raise UserError(f"given no argument {name} of {chosen.kernel}, wanted its value")
@@ -201,7 +194,9 @@ def prepare(
         assumed = name if name in made_up else _encoded(text, name, parameter) if text else bytes(parameter.size)
         args.append(KernelArg(parameter.offset, parameter.size, assumed))
         settings.append((name, f"{len(made_up[name].data)} bytes" if name in made_up else text or "zeros"))
-    request = LaunchRequest(chosen.kernel, grid, block, tuple(args), chosen.shared_bytes + dynamic_lds)
+    request = LaunchRequest(
+        chosen.kernel, options.grid, options.block, tuple(args), chosen.shared_bytes + options.dynamic_lds
+    )
     return Direct(request, arrays, tuple(undefined), made_up, tuple(settings))
 
 

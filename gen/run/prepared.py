@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from convgen.ir.error import UserError
 from convgen.ir.record import frozen
 from convgen.problem.matmul import parse_problem
 from convgen.run import execution, foreign_launch, reference
-from convgen.run.foreign_launch import Extents
+from convgen.run.foreign_launch import LaunchOptions
 from convgen.run.launch_record import LaunchRecord
 
 
@@ -50,19 +50,9 @@ def of_launches(record: LaunchRecord, content: bytes | None, where: str) -> Prep
     return Prepared(where, content, record.requests(), lambda: execution.allocate(record, inputs), macs)
 
 
-def of_object(
-    path: Path,
-    *,
-    kernel: str | None,
-    grid: Extents | None,
-    block: Extents | None,
-    dynamic_lds: int = 0,
-    arguments: Sequence[tuple[str, str]] = (),
-) -> Prepared:
+def of_object(path: Path, options: LaunchOptions) -> Prepared:
     """Return a launch of a code object without a record (`foreign_launch`). Raises UserError."""
-    content, launch = foreign_launch.read(
-        path, kernel=kernel, grid=grid, block=block, dynamic_lds=dynamic_lds, arguments=arguments
-    )
+    content, launch = foreign_launch.read(path, options)
 
     def copies() -> dict[str, Any]:
         return {name: data.copy() for name, data in launch.array_bytes.items()}

@@ -24,7 +24,7 @@ from convgen.ir.stmt import For, block
 from convgen.ir.types import Type, VectorType, vector
 from convgen.ir.verify import MOST_LANES
 from convgen.plan.config import Config
-from convgen.plan.inputs import InputPath, input_path
+from convgen.plan.inputs import InputPath, ProductInput
 from convgen.tile.edges import Section, sections
 from convgen.tile.lane_products import FmaTile, multiplied
 from convgen.tile.layouts import Layouts, Options, Spread, all_statements
@@ -190,7 +190,7 @@ class _Emitter:
         config = Config((rows, rows, depth), self.options.subgroups, (1, 1, 1), slots)
         try:
             view = self.places.view(load.tile, spread, depth)
-            return input_path(view, load.elem, rows, spread.layout, config, self.facts)
+            return ProductInput(view, load.elem, spread.layout, config, self.facts).path(rows)
         except DoesNotFit:
             return None
 

@@ -21,6 +21,7 @@ from convgen.plan.config import Config
 from convgen.plan.variants.variant import variant_of
 from convgen.problem.matmul import Problem
 from convgen.profile import launch_times as launches
+from convgen.profile.launch_times import Times
 from convgen.run import prepared, verdict
 from convgen.run.code import Code
 
@@ -72,14 +73,19 @@ class Time:
     by: str  #: the chip that the model knows, or the device
 
 
-def predicted(problem: Problem, target: str, config: Config) -> Time:
-    """Return the time by the model of launches (docs/time.md).
+def times(problem: Problem, target: str, config: Config) -> Times:
+    """Return the times of a problem's launches under a config, by the model (docs/time.md).
 
     Raises DoesNotFit if the config does not fit the registers, UserError if the target has no model of launches.
     """
     code = _compiled(problem, target, config)
-    times = launches.profile(prepared.of_launches(code.record, code.object, str(problem)))
-    return Time(times.total, times.longest.bound, times.chip.name)
+    return launches.profile(prepared.of_launches(code.record, code.object, str(problem)))
+
+
+def predicted(problem: Problem, target: str, config: Config) -> Time:
+    """Return the time by the model; raises what `times` raises."""
+    found = times(problem, target, config)
+    return Time(found.total, found.longest.bound, found.chip.name)
 
 
 def measured(problem: Problem, target: str, config: Config, device: str) -> Time:

@@ -106,7 +106,7 @@ def perform(task: Task) -> Result:
         best = min(timed, key=lambda each: each.us)
         if task.on:
             _check_outputs(task, best)
-    entry = Entry.found(task.target, task.problem, best.config, best.us, by)
+    entry = Entry.of_result(task.target, task.problem, best.config, best.us, by)
     return Result(entry, tuple(timed), perf_counter() - start)
 
 

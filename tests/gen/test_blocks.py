@@ -44,11 +44,11 @@ def test_what_cannot_be_cut_is_named(line: str, knobs: dict[str, str], named: st
 
 def test_inputs_that_no_view_follows_are_moved_before() -> None:
     problem = Conv.parse("g2mb2ic20ih4oc20kh1", dir="FWD_D", dt="f16", stag="aBcd16b", wtag="Abcde2a")
-    assert views.must_move(problem) == ("src",)
+    assert views.must_reorder(problem) == ("src",)
     both = Matmul.parse("48x48:48x48", dt="f16", stag="aB12b", wtag="BA16a48b")
-    assert views.must_move(both) == ("src",)
+    assert views.must_reorder(both) == ("src",)
     with pytest.raises(Unsupported, match="dst"):
-        views.must_move(Conv.parse("g2mb2ic20ih4oc20kh1", dir="FWD_D", dt="f16", dtag="aBcd16b"))
+        views.must_reorder(Conv.parse("g2mb2ic20ih4oc20kh1", dir="FWD_D", dt="f16", dtag="aBcd16b"))
 
 
 @FIXED

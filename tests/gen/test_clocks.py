@@ -143,7 +143,7 @@ def test_loops_go_round_in_whole_runs() -> None:
     """A run of 21 is two blocks of 16: with three slots it would begin anywhere in the loop."""
     problem = Conv.parse("mb32ic3ih224oc64oh112kh7sh2ph3", dir="FWD_D", dt="f16", **TAGS)
     configs = [c.config for c in candidates(problem, get("xehpc").facts) if c.config.taps == "runs"]
-    rounds = {depth: {c.round for c in configs if c.tile[2] == depth} for depth in (16, 32)}
+    rounds = {depth: {c.staging.round for c in configs if c.tile[2] == depth} for depth in (16, 32)}
     assert all(n % 2 == 0 for n in rounds[16])
     assert 3 in rounds[32]
 

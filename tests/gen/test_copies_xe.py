@@ -26,7 +26,7 @@ from convgen.passes.messages.shared import Arrangement, shared_messages
 from convgen.passes.messages.swizzle import find_gaps, write_conflicts
 from convgen.plan.config import Config
 from convgen.plan.copies import comes_out_even, copy_layout, in_memory_order, rounded_rows
-from convgen.plan.inputs import input_path, with_gaps
+from convgen.plan.inputs import ProductInput, with_gaps
 from convgen.plan.plan import make_plan
 from convgen.problem.conv import Conv
 from tests.gen.test_copies import TILES, owned, view
@@ -125,7 +125,7 @@ def test_rows_are_dealt_where_lanes_meet_otherwise() -> None:
     plan = make_plan(made, config, facts)
     assert plan.mma.rows == 4
     mma = evolve(plan.mma, rows=0)
-    copied = input_path(plan.parts[0].product.of_m, f16, 64, mma.b, plan.config, facts)
+    copied = ProductInput(plan.parts[0].product.of_m, f16, mma.b, plan.config, facts).path(64)
     in_order = with_gaps((copied,), facts)[0]
     assert in_order.conflicts > 0
 

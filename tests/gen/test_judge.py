@@ -378,14 +378,8 @@ def test_a_whole_number_given_to_a_float_is_that_float() -> None:
     known = targets.executor(SOFTMAX.read_bytes(), "x").signatures(SOFTMAX.read_bytes())["softmax"]
     parameters = (*known.parameters[:2], Parameter("scale", 16, 4, False, "f32"))
     signature = Signature("softmax", parameters, 0)
-    launch = foreign_launch.prepare(
-        {"softmax": signature},
-        kernel=None,
-        grid=(1, 1, 1),
-        block=(256, 1, 1),
-        dynamic_lds=0,
-        arguments=[("scale", "2")],
-    )
+    options = foreign_launch.LaunchOptions(None, (1, 1, 1), (256, 1, 1), arguments=[("scale", "2")])
+    launch = foreign_launch.prepare({"softmax": signature}, options)
     assert launch.request.args[0].value == np.float32(2).tobytes()
 
 

@@ -14,7 +14,7 @@ from convgen.backends import target
 from convgen.backends.tuning import tuning
 from convgen.choose.choose import candidates
 from convgen.choose.search import first_fitting
-from convgen.choose.workgroup_orders import _MATTERS, Launch, _orders, best_order, named
+from convgen.choose.workgroup_orders import _MATTERS, LaunchTraffic, _orders, best_order, named
 from convgen.commands.cli import main
 from convgen.ir.layout.order import IN_ROWS, Order
 from convgen.plan.plan import make_plan
@@ -154,10 +154,10 @@ def test_wrong_requests(words: list[str], message: str, capsys: pytest.CaptureFi
 # ---------------------------------------------------------------- the choice
 
 
-def launch_of(problem: Conv | Matmul, config: str) -> Launch:
+def launch_of(problem: Conv | Matmul, config: str) -> LaunchTraffic:
     from convgen.plan.config import Config
 
-    return Launch.of(make_plan(problem, Config.parse(config), FACTS))
+    return LaunchTraffic.of(make_plan(problem, Config.parse(config), FACTS))
 
 
 @pytest.mark.parametrize("shape", GEMMS)
@@ -180,7 +180,7 @@ def test_no_choice_reads_more_than_the_default() -> None:
             problem = Conv.parse(descriptor, dir=direction, dt="f16")
             found = first_fitting(problem, candidates(problem, FACTS), FACTS)
             assert found is not None
-            launch = Launch.of(found[1])
+            launch = LaunchTraffic.of(found[1])
             assert launch.traffic(best_order(launch)).fill <= launch.traffic(IN_ROWS).fill
 
 
@@ -193,7 +193,7 @@ def test_the_choice_is_that_of_all_orders_counted_whole(descriptor: str, directi
     problem = Conv.parse(descriptor, dir=direction, dt="f16")
     found = first_fitting(problem, candidates(problem, FACTS), FACTS)
     assert found is not None
-    launch = Launch.of(found[1], found[0].together)
+    launch = LaunchTraffic.of(found[1], found[0].together)
     default = launch.traffic(IN_ROWS)
     orders = [order for order in _orders(launch) if launch.traffic(order).fill <= default.fill]
     clocks = {o: launch.traffic(o).clocks(FACTS.caches, FACTS.compute_units) for o in (*orders, IN_ROWS)}
@@ -209,7 +209,7 @@ def test_no_order_is_below_the_least(descriptor: str, direction: str) -> None:
     problem = Conv.parse(descriptor, dir=direction, dt="f16")
     found = first_fitting(problem, candidates(problem, FACTS), FACTS)
     assert found is not None
-    launch = Launch.of(found[1])
+    launch = LaunchTraffic.of(found[1])
     bytes_at_least = launch.least(launch.traffic(IN_ROWS))
     least = bytes_at_least.clocks(FACTS.caches, FACTS.compute_units)
     for order in ("rows", "cols", "xcc:8+cols", "group:8m", "xcc:8+even:4m", "xcc:8+even:2n", "chunk:8x16"):

@@ -42,7 +42,7 @@ def elements(view: View, row: Any, k: Any) -> np.ndarray[Any, Any]:
 
 def check(found: Resident, depth: int) -> None:
     """Each row of the result that exists sees through the source what its windows see."""
-    product, taps = found, found.taps
+    product, taps = found, found.tap_rows
     each = depth // len(taps)
     rows = np.arange(product.m)[:, None]
     dims = product.of_m.decode(0, rows)
@@ -62,7 +62,7 @@ def check(found: Resident, depth: int) -> None:
 @given(problems(most=7, channels=8, directions=("FWD_D", "BWD_D")), st.integers(1, 4), st.booleans())
 def test_rows_of_the_source_are_what_windows_see(problem: Conv, blocks: int, columns: bool) -> None:
     phases = COLUMNS if columns and have_columns(problem) else APART
-    for part in views.products(problem, 1, views.must_move(problem), phases):
+    for part in views.products(problem, 1, views.must_reorder(problem), phases):
         channels = part.k_inner.size
         assume(channels % blocks == 0)
         try:
@@ -86,7 +86,7 @@ def test_lines_have_the_least_gaps(line: str, pitch: int) -> None:
     (part,) = views.products(problem, 1)
     found = resident(part, part.k)
     assert found.source.axes[0][-1].padded == pitch
-    assert found.taps[1] - found.taps[0] == (2 if "dw1" in line else 1)
+    assert found.tap_rows[1] - found.tap_rows[0] == (2 if "dw1" in line else 1)
     check(found, part.k)
 
 

@@ -18,7 +18,7 @@ from convgen.choose import traffic
 from convgen.choose.lru import Steps, simulate
 from convgen.choose.panels import panels, reach
 from convgen.choose.traffic import Count, Operands, Schedule, Traffic
-from convgen.choose.workgroup_orders import Launch, takers_of
+from convgen.choose.workgroup_orders import LaunchTraffic, takers_of
 from convgen.ir.layout.mapping import WorkgroupMapping
 from convgen.ir.layout.memory import TensorDim, View
 from convgen.ir.layout.order import Order
@@ -229,7 +229,7 @@ def test_takers_have_the_first_blocks_of_tiles(order: str) -> None:
 
 def test_dies_read_what_their_workgroups_take() -> None:
     """Twelve on eight dies, each of which goes down a column of four: half of the dies have two columns, half one."""
-    launch = Launch(product(4 * 128, 12 * 128, 4096), (128, 128), (4, 12), 1, get("gfx942").facts, 1)
+    launch = LaunchTraffic(product(4 * 128, 12 * 128, 4096), (128, 128), (4, 12), 1, get("gfx942").facts, 1)
     found = launch.traffic(Order.parse("persist:12"))
     operands = launch.operands
     rows, columns = (side.whole / side.tiles for side in (operands.rows, operands.columns))

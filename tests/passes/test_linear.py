@@ -127,7 +127,7 @@ def linear_addresses(view: LinearView) -> dict[tuple[int, ...], int]:
 
 
 def views_of(problem: Conv, block: int) -> Iterator[View]:
-    for part in views.products(problem, block, views.must_move(problem)):
+    for part in views.products(problem, block, views.must_reorder(problem)):
         yield from (part.of_m, part.of_n, part.result)
 
 

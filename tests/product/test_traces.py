@@ -11,7 +11,7 @@ import pytest
 
 import convgen as cg
 from convgen.backends.target import get
-from convgen.choose.workgroup_orders import Launch
+from convgen.choose.workgroup_orders import LaunchTraffic
 from convgen.ir.layout.order import Order
 from convgen.plan.config import Config
 from convgen.plan.plan import Plan, make_plan
@@ -50,7 +50,7 @@ def test_dies_read_what_the_model_says(line: str, order: str) -> None:
         if kind == "load":
             for die, at in zip((groups % 8).tolist(), (offsets // LINE).tolist()):
                 read[die].add((buffer, at))
-    assert sum(map(len, read.values())) * LINE == Launch.of(plan).traffic(Order.parse(order)).fill
+    assert sum(map(len, read.values())) * LINE == LaunchTraffic.of(plan).traffic(Order.parse(order)).fill
 
 
 @pytest.mark.parametrize("target", ["gfx942", "xehpc"])

@@ -10,7 +10,7 @@ from convgen.plan.config import APART, FUSED, Config, LanePart
 from convgen.plan.contraction import Product
 from convgen.plan.inputs import InputPath
 from convgen.plan.lane_tile import LaneTile, sums_weights
-from convgen.plan.variants.variant import Inputs, Packings, Variant, seen
+from convgen.plan.variants.variant import Inputs, Packings, Variant, read_views
 from convgen.plan.window_views import windows
 from convgen.problem.matmul import Problem
 
@@ -56,7 +56,7 @@ class Lanes(Variant):
         facts: TargetFacts,
     ) -> Inputs:
         """Return both inputs, read directly from global memory."""
-        of_n, of_m = (InputPath(view, view.memory.elem, None, None) for view in seen(product, packings))
+        of_n, of_m = (InputPath(view, view.memory.elem, None, None) for view in read_views(product, packings))
         return of_n, of_m
 
 

@@ -20,7 +20,7 @@ from convgen.plan.config import Config
 from convgen.plan.contraction import Product
 from convgen.plan.copies import power_of_two
 from convgen.plan.loads import OperandLoad, view_load
-from convgen.plan.padding import names_in, windows
+from convgen.plan.padding import names_in, window_coordinates
 from convgen.plan.variants import runs
 from convgen.plan.variants.runs import along_memory
 from convgen.plan.variants.variant import CHUNK_ISSUE, ELEMENT_ISSUE, Form, Offer, Variant
@@ -49,7 +49,7 @@ def _line(view: View) -> tuple[Dim, Dim] | None:
 
     Taps are on the axis with the fewer positions along windows.
     """
-    names = names_in(windows(view).values())
+    names = names_in(window_coordinates(view).values())
     axis = min(view.axes[:2], key=lambda axis: prod(d.size for d in axis if d.name in names))
     if sum(d.name not in names for d in axis) != 1:
         return None

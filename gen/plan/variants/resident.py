@@ -28,8 +28,8 @@ from convgen.passes.messages.planes import plane_of
 from convgen.plan import views
 from convgen.plan.config import Config, Staging
 from convgen.plan.contraction import Product
-from convgen.plan.inputs import input_path_from_any_row, with_gaps
-from convgen.plan.padding import windows
+from convgen.plan.inputs import ProductInput, with_gaps
+from convgen.plan.padding import window_coordinates
 from convgen.plan.variants.variant import (
     TILE_M,
     TILE_N,
@@ -40,12 +40,11 @@ from convgen.plan.variants.variant import (
     Packings,
     Variant,
     matrix_unit,
-    seen,
+    read_views,
     tiles_k,
 )
 from convgen.problem.matmul import Problem
 
-_CONFIG_WORD = "taps=resident"
 _RECTANGLE = 8  #: rows; the least rectangle of a 2-D message that is a block of a matrix input
 _LEAST_TAPS = 4  #: fewest taps worth trying: windows of fewer taps reread little
 _MORE_ROWS = (384, 512)  #: rows of further tile sizes, since each tile also reads a margin around its own rows
@@ -59,12 +58,12 @@ class Resident(Product):
 
     source: View = attrs.field(kw_only=True)  #: axes positions, channels and, if any, batch
     #: rows; offset of each tap's source row from the result's row, in the order of K
-    taps: tuple[int, ...] = attrs.field(kw_only=True)
+    tap_rows: tuple[int, ...] = attrs.field(kw_only=True)
 
     @property
     def reach(self) -> int:
         """Return the rows of the source after those of a tile that windows reach."""
-        return max(self.taps)
+        return max(self.tap_rows)
 
 
 @frozen
@@ -99,15 +98,15 @@ def resident(product: Product, depth: int, planes: PlaneLimits | None = None) ->
     taps = tuple(line.tap for line in lines)
     *outer, channels = k
     if tuple(outer) != taps or isinstance(product.of_m, SizedView) or channels.exact is not None:
-        raise DoesNotFit(f"{_CONFIG_WORD}: wanted taps around the channels, and sizes that are known")
+        raise DoesNotFit("taps=resident: wanted taps around the channels, and sizes that are known")
     channels_of_block, uneven = divmod(depth, prod(tap.size for tap in taps))
     if uneven or not channels_of_block or channels.size % channels_of_block:
         spelled = " x ".join(str(tap.size) for tap in taps)
         raise DoesNotFit(
-            f"{_CONFIG_WORD}: tile K of {depth}, wanted {spelled} taps times a divisor of {channels.size} channels"
+            f"taps=resident: tile K of {depth}, wanted {spelled} taps times a divisor of {channels.size} channels"
         )
     if m[-len(lines) :] != tuple(line.dim for line in lines):
-        raise DoesNotFit(f"{_CONFIG_WORD}: wanted positions of windows innermost in memory")
+        raise DoesNotFit("taps=resident: wanted positions of windows innermost in memory")
     blocks = Dim(f"{channels.name}_blocks", channels.size // channels_of_block, channels.size // channels_of_block)
     channels_dim = Dim(channels.name, channels_of_block, channels_of_block)
     rows = (*m[: -len(lines)], *(evolve(line.dim, padded=line.padded) for line in lines))
@@ -122,7 +121,7 @@ def resident(product: Product, depth: int, planes: PlaneLimits | None = None) ->
         joined=product.joined,
         gap=_gap(rows),
         source=_source(of_m, lines, (blocks, channels_dim)),
-        taps=_taps(lines),
+        tap_rows=_tap_rows(lines),
     )
 
 
@@ -139,15 +138,15 @@ def _lines(product: Product) -> list[_Line]:
     names = {d.name: d for axis in product.of_m.axes[:2] for d in axis}
     rows = [d.name for d in product.of_m.axes[0]]
     lines = []
-    for at, t in windows(product.of_m).items():
+    for at, t in window_coordinates(product.of_m).items():
         terms = {name: coef for name, coef in t.terms if name in names}
         position, *more = [name for name in terms if name in rows]
         tap, *others = [name for name in terms if name not in rows]
         if more or others or terms[position] != 1 or terms[tap] < 1 or len(terms) != len(t.terms):
-            raise DoesNotFit(f"{_CONFIG_WORD}: wanted windows in steps of 1")
+            raise DoesNotFit("taps=resident: wanted windows in steps of 1")
         lines.append(_Line(names[position], names[tap], at, t.size, terms[tap], t.const))
     if not lines:
-        raise DoesNotFit(f"{_CONFIG_WORD}: wanted M's input to have windows")
+        raise DoesNotFit("taps=resident: wanted M's input to have windows")
     return sorted(lines, key=lambda line: rows.index(line.dim.name))
 
 
@@ -174,7 +173,7 @@ def _source(of_m: View, lines: list[_Line], k: tuple[Dim, ...]) -> View:
     return evolve(of_m, axes=(rows, k, *of_m.axes[2:]), index=tuple(index))
 
 
-def _taps(lines: list[_Line]) -> tuple[int, ...]:
+def _tap_rows(lines: list[_Line]) -> tuple[int, ...]:
     steps = [line.growth * prod(inner.padded for inner in lines[n + 1 :]) for n, line in enumerate(lines)]
     places = (range(line.tap.size) for line in lines)
     return tuple(sum(at * step for at, step in zip(chosen, steps)) for chosen in combinations(*places))
@@ -188,20 +187,20 @@ class ResidentWindows(Variant):
 
     def refusals(self, problem: Problem, config: Config, facts: TargetFacts) -> Iterator[str]:
         if not config.slots or any(config.direct):
-            yield f"{_CONFIG_WORD}: wanted rows of shared memory, that registers bring"
+            yield "taps=resident: wanted rows of shared memory, that registers bring"
         if config.slices > 1 or config.map.shares:
-            yield f"{_CONFIG_WORD}: wanted one slice"
+            yield "taps=resident: wanted one slice"
         if config.types or problem.runtime:
-            yield f"{_CONFIG_WORD}: wanted inputs that are not converted, of sizes that are known"
+            yield "taps=resident: wanted inputs that are not converted, of sizes that are known"
 
     def lay_out(self, problem: Problem, config: Config, facts: TargetFacts) -> tuple[MmaTile, Sequence[Product]]:
         """Return the instructions of one tap's tile, and the products, all with equal numbers of taps."""
         matrix_unit(problem, config, facts)
         plain = views.products(problem, 1, config.reorder, config.phases)
         products = tuple(resident(each, config.tile[2], facts.planes) for each in plain)
-        if len({len(each.taps) for each in products}) > 1:
-            raise DoesNotFit(f"{_CONFIG_WORD}: products have different counts of taps")
-        depth = config.tile[2] // len(products[0].taps) if products else config.tile[2]
+        if len({len(each.tap_rows) for each in products}) > 1:
+            raise DoesNotFit("taps=resident: products have different counts of taps")
+        depth = config.tile[2] // len(products[0].tap_rows) if products else config.tile[2]
         return matrix_unit(problem, evolve(config, tile=(*config.tile[:2], depth)), facts), products
 
     def inputs(
@@ -217,22 +216,14 @@ class ResidentWindows(Variant):
         assert isinstance(product, Resident)
         if packings[1]:
             raise DoesNotFit(f"packed={product.of_m.memory.name}: its windows are resident")
-        (tile_m, tile_n, tile_k), count = config.tile, len(product.taps)
+        (tile_m, tile_n, tile_k), count = config.tile, len(product.tap_rows)
         depth = tile_k // count
-        of_n = input_path_from_any_row(
-            seen(product, packings)[0],
-            unit.atom.a_elem,
-            (tile_n, tile_k),
-            unit.a,
-            config,
-            facts,
-            run=depth,
-            reads=config.waves[0],
-        )
-        rows = tile_m + product.reach, depth
-        source = input_path_from_any_row(product.source, unit.atom.b_elem, rows, unit.b, config, facts, reads=count)
-        of_n, of_m = with_gaps((of_n, evolve(source, taps=product.taps)), facts)
-        return of_n, of_m
+        of_n = ProductInput(read_views(product, packings)[0], unit.atom.a_elem, unit.a, config, facts)
+        source = ProductInput(product.source, unit.atom.b_elem, unit.b, config, facts)
+        path_n = of_n.path_at_offsets((tile_n, tile_k), run=depth, reads=config.waves[0])
+        path_m = source.path_at_offsets((tile_m + product.reach, depth), reads=count)
+        path_n, path_m = with_gaps((path_n, evolve(path_m, tap_rows=product.tap_rows)), facts)
+        return path_n, path_m
 
     def offers(self, form: Form, facts: TargetFacts) -> Iterator[Offer]:
         """Yield an offer for windows with so many taps that rereading costs more than the source's shared memory."""
@@ -242,11 +233,11 @@ class ResidentWindows(Variant):
             return
         with suppress(DoesNotFit):
             windows_of = resident(product, product.k, facts.planes)
-            yield evolve(Offer.of(form, self), m=windows_of.m, taps=windows_of.taps)
+            yield evolve(Offer.of(form, self), m=windows_of.m, tap_rows=windows_of.tap_rows)
 
     def choices(self, offer: Offer, atom: MmaAtom, facts: TargetFacts) -> Choices:
         depths = (k for k in tiles_k(atom, facts) if k % atom.k == 0 and offer.inner % k == 0)
-        blocks = tuple(k * len(offer.taps) for k in depths)
+        blocks = tuple(k * len(offer.tap_rows) for k in depths)
         stagings = () if offer.types(atom) else _STAGINGS
         return Choices(TILE_M + _MORE_ROWS, TILE_N, blocks, tuning(facts).grids, (self,), stagings)
 

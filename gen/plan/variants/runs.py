@@ -25,7 +25,7 @@ from convgen.passes.messages.linear import WORD, linearize
 from convgen.plan.config import Config
 from convgen.plan.contraction import Joined, Product
 from convgen.plan.loads import view_load
-from convgen.plan.padding import windows
+from convgen.plan.padding import window_coordinates
 from convgen.plan.registers import Pipeline
 from convgen.plan.variants.images import by_images, fill_rectangles
 from convgen.plan.variants.variant import TILE_K, TILE_M, TILE_N, Choices, Form, Offer, Variant, stagings
@@ -59,7 +59,7 @@ def in_runs(product: Product, tile_k: int, facts: TargetFacts) -> Product:
         )
         windowed = (of_n, of_m)[side]
         linear = linearize(windowed)
-        message = max(n for n in _runs(chunk) if linear.makes_messages(n))
+        message = max(n for n in _widths(chunk) if linear.makes_messages(n))
         score = message, not linear.is_skewed
         if score > widest and (facts.checks_bounds or not linear.is_skewed):
             if not facts.checks_bounds:
@@ -77,7 +77,8 @@ def _unskewed(view: View) -> View:
     return View(view.memory, view.layout, view.axes, view.index) if skewed else view
 
 
-def _runs(most: int) -> Iterator[int]:
+def _widths(most: int) -> Iterator[int]:
+    """Yield the elements that a message may bring: a power of two, then its halves."""
     while most:
         yield most
         most //= 2
@@ -102,7 +103,7 @@ def along_memory(view: View, axis: Sequence[Dim]) -> Iterator[tuple[Dim, ...]]:
     alone = {t.terms: step for t, step in zip(view.index, steps)}
     in_one = ((d, alone[terms]) for d in axis if (terms := ((d.name, 1),)) in alone)
     channels = [d for d, step in in_one if step == 1 or d.size == 1]
-    for n, t in windows(view).items():
+    for n, t in window_coordinates(view).items():
         for taps in (d for d in axis if (d.name, 1) in t.terms):
             yield from ((taps, d) for d in channels if d.size == steps[n])
             if steps[n] == 1:

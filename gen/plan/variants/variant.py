@@ -6,7 +6,7 @@ The plan, the chooser, the tuner and `explain` use this interface and never ask 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from convgen.backends.tuning import tuning
@@ -20,7 +20,7 @@ from convgen.plan import dequantise, views
 from convgen.plan.atoms import chosen_atom, converted, mma_tile
 from convgen.plan.config import Config, LanePart, Staging
 from convgen.plan.contraction import Product
-from convgen.plan.inputs import InputPath, input_path, with_gaps
+from convgen.plan.inputs import InputPath, ProductInput, with_gaps
 from convgen.plan.lane_tile import LaneTile
 from convgen.plan.loads import OperandLoad, fragment_load
 from convgen.plan.packing import Packing
@@ -61,7 +61,7 @@ class Offer:
     variants: tuple[Variant, ...]  #: variants that may cut K, all with this product
     tile_k: int = 0  #: elements; the only block of K that suits, 0 where any may
     #: rows; offset of each tap's source row from the result's row, where windows are resident
-    taps: tuple[int, ...] = ()
+    tap_rows: tuple[int, ...] = ()
     packed: tuple[str, ...] = ()  #: inputs that an earlier launch lays out as the product reads them
     before: float = 0.0  #: clocks; duration of those launches
 
@@ -159,15 +159,16 @@ class Variant:
     ) -> Inputs:
         """Return the path of N's and M's input from memory to the multiplying unit."""
         tile_m, tile_n, tile_k = config.tile
-        from_n, from_m = seen(product, packings)
+        from_n, from_m = read_views(product, packings)
         direct_n, direct_m = config.direct
-        of_n = input_path(from_n, unit.atom.a_elem, tile_n, unit.a, config, facts, direct=direct_n)
-        of_m = input_path(from_m, unit.atom.b_elem, tile_m, unit.b, config, facts, direct=direct_m)
+        of_n = ProductInput(from_n, unit.atom.a_elem, unit.a, config, facts).path(tile_n, direct=direct_n)
+        of_m = ProductInput(from_m, unit.atom.b_elem, unit.b, config, facts).path(tile_m, direct=direct_m)
         of_n, of_m = with_gaps((of_n, of_m), facts)
-        from_q_n = dequantise.of(problem, product.of_n, product.cuts, (tile_n, tile_k))
-        from_q_m = dequantise.of(problem, product.of_m, product.cuts, (tile_m, tile_k))
-        of_n, of_m = evolve(of_n, dequantisation=from_q_n), evolve(of_m, dequantisation=from_q_m)
-        return of_n, of_m
+        dequantised = partial(dequantise.of, problem, cuts=product.cuts)
+        return (
+            evolve(of_n, dequantisation=dequantised(product.of_n, tile=(tile_n, tile_k))),
+            evolve(of_m, dequantisation=dequantised(product.of_m, tile=(tile_m, tile_k))),
+        )
 
     # ------------------------------------------------------------ the chooser
 
@@ -189,9 +190,9 @@ class Variant:
         return 1.0
 
 
-def seen(product: Product, packings: Packings) -> tuple[View, View]:
+def read_views(product: Product, packings: Packings) -> tuple[View, View]:
     """Return N's and M's view: of the packed input where there is one, else of the tensor."""
-    of_n, of_m = (p.seen if p else view for p, view in zip(packings, (product.of_n, product.of_m)))
+    of_n, of_m = (p.read if p else view for p, view in zip(packings, (product.of_n, product.of_m)))
     return of_n, of_m
 
 

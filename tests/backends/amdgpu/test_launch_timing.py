@@ -21,7 +21,7 @@ from convgen.backends.amdgpu.timing.unit import Latencies, ModelRun, Unit
 from convgen.backends.simulation import KernelArg, LaunchRequest
 from convgen.backends.target import get
 from convgen.backends.timing import LaunchProfile, Machine
-from convgen.choose.workgroup_orders import Launch
+from convgen.choose.workgroup_orders import LaunchTraffic
 from convgen.ir.layout.order import Order
 from convgen.ir.record import evolve
 from convgen.plan.config import Config
@@ -162,7 +162,7 @@ def test_dies_take_in_what_the_traffic_model_says(order: str, units: int, l2: in
         Config.parse(f"tile=32x32x32 waves=1x1 mma=32x32x8 map={order}"),
         evolve(facts, compute_units=units, caches=evolve(facts.caches, l2_bytes=l2)),
     )
-    traffic = Launch.of(plan, found.full).traffic(Order.parse(order))
+    traffic = LaunchTraffic.of(plan, found.full).traffic(Order.parse(order))
     assert found.moved.fill == pytest.approx(traffic.fill, rel=0.01)
     assert found.moved.loaded == pytest.approx(traffic.requested, rel=0.01)
     assert found.moved.stored == 512 * 256 * 2
