@@ -107,17 +107,17 @@ _MISSING: list[str] = []  #: tools that tests of the running module looked for i
 @pytest.fixture(autouse=True, scope="module")
 def _notes_missing_tools() -> Iterator[None]:
     """Note the tools that tests of a module look for in vain: those that then fail are skipped."""
-    find = toolchain.Tool.find
+    paths = toolchain.Tool.all
     _MISSING.clear()
 
-    def noted(tool: toolchain.Tool, processor: str = "") -> str | None:
-        path = find(tool, processor)
-        if path is None and not tool.is_given:
+    def noted(tool: toolchain.Tool) -> Iterator[str]:
+        found = list(paths(tool))
+        if not found:
             _MISSING.append(tool.name)
-        return path
+        return iter(found)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(toolchain.Tool, "find", noted)
+        patch.setattr(toolchain.Tool, "all", noted)
         yield
 
 
