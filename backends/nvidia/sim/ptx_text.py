@@ -495,7 +495,7 @@ class _Reader:
             elif word == ".pragma":
                 self.skip_to(";")
             elif word == ".branchtargets":
-                self.wrong("a label ahead of .branchtargets", token)
+                raise self.wrong("a label ahead of .branchtargets", token)
             elif word == ";":
                 continue
             elif self.peek() == ":" and token.kind == "word":

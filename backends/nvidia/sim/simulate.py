@@ -142,12 +142,12 @@ class _Run(Run):
         begin = partial(self._begin, program, launch, waves, shared, static)
         self._begun = []
 
-        def reinforce() -> WarpGroup | None:
+        def begin_more() -> WarpGroup | None:
             more = self._next()
             return None if more is None else begin(more)
 
         first = begin(groups)
-        WarpEngine(first.env, program, self.limit, reinforce).run(first)
+        WarpEngine(first.env, program, self.limit, begin_more).run(first)
 
     def _begin(
         self, program: Program, launch: LaunchRequest, waves: int, shared: int, static: int, groups: Array
