@@ -18,7 +18,8 @@ from convgen.backends.nvidia.sim.launch import (
 )
 from convgen.backends.nvidia.sim.local_memory import LocalMemory
 from convgen.backends.nvidia.sim.ptx_program import Program
-from convgen.backends.nvidia.sim.ptx_text import Kernel, Module, parse
+from convgen.backends.nvidia.sim.ptx_reader import parse
+from convgen.backends.nvidia.sim.ptx_text import Kernel, Module
 from convgen.backends.nvidia.sim.shared_memory import Shared
 from convgen.backends.nvidia.sim.sources import SOURCES
 from convgen.backends.nvidia.sim.state import LANES, WarpGroup
