@@ -1,9 +1,9 @@
 """A strict simulator of NVIDIA PTX.
 
-`simulate` runs launches of PTX text: `ptx_reader` reads its tokens (`ptx_tokens`) into records (`ptx_text`) and puts the
-bodies of device functions in place of calls (`ptx_calls`), `flow` orders blocks so that diverged threads meet again,
-`engine` executes groups of warps (`state`) that are at one instruction, each instruction compiled once (`ptx_program`)
-into a `step`. Instructions are implemented in `moves`, `integers`, `float_alu`, `conversions`, `lanes`,
+`simulate` runs launches of PTX text: `ptx_reader` reads its tokens (`ptx_tokens`) into records (`ptx_text`) and puts
+the bodies of device functions in place of calls (`ptx_calls`), `flow` orders blocks so that diverged threads meet
+again, `engine` executes groups of warps (`state`) that are at one instruction, each instruction compiled once
+(`ptx_program`) into a `step`. Instructions are implemented in `moves`, `integers`, `float_alu`, `conversions`, `lanes`,
 `memory_access`, `atomics`, `fences`, `async_copies`, `matrix` and `control`. Checks: `shared_memory` (races, copies in
 flight), `backends.sim.global_access` (races, visibility), undefined values (`state`). `sources` names the document of
 each rule.

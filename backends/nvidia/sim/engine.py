@@ -44,7 +44,7 @@ class WarpEngine(Engine[WarpGroup, Step]):
     def _prepare(self, g: WarpGroup, step: Step) -> None:
         """Do nothing: steps check their own operands."""
 
-    def _looks_out(self, g: WarpGroup) -> bool:
+    def _has_polled(self, g: WarpGroup) -> bool:
         polled, g.polled = g.polled, False
         return polled
 

@@ -13,10 +13,10 @@ import numpy as np
 from convgen.backends.nvidia.sim.operands import computed, numbers_of, source, target
 from convgen.backends.nvidia.sim.ptx_text import Instruction, Operand, Pair
 from convgen.backends.nvidia.sim.ptx_types import TYPES, UNSIGNED, bits_of
-from convgen.backends.nvidia.sim.rounding import FORMATS, decode, encode, rounded, to_odd, two_sum
+from convgen.backends.nvidia.sim.rounding import FORMATS, decode, encode, rounded
 from convgen.backends.nvidia.sim.state import WarpGroup
 from convgen.backends.nvidia.sim.step import Context, Step, unsupported
-from convgen.backends.sim.numbers import fma_f32, fma_f64
+from convgen.backends.sim.numbers import fma_f32, fma_f64, to_odd, two_sum
 from convgen.backends.sim.wave_arrays import Array, Bools
 from convgen.ir.record import frozen
 
