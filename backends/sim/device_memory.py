@@ -237,9 +237,8 @@ class Memory:
         raw = argument.value
         if isinstance(raw, str):
             if raw not in self.by_name:
-                raise SimulatorError(
-                    f"given no buffer {raw!r}, wanted one for the argument at offset {argument.offset}"
-                )
+                given = f"given no buffer {raw!r}"
+                raise SimulatorError(f"{given}, wanted one for the argument at offset {argument.offset}")
             raw = self.by_name[raw].base.to_bytes(8, "little")
         if len(raw) != argument.size:
             given = f"given {len(raw)} bytes at offset {argument.offset} of the arguments"
