@@ -10,11 +10,11 @@ from convgen.ir.expr import Expr, Var
 from convgen.ir.mutate import statements
 from convgen.ir.program import Kernel
 
-OWN = 0  #: bytes from one lane's place to the next where lanes have addresses of their own
+OWN = 0  #: step of accesses whose address is each lane's own
 
 
-def use_counts(kernel: Kernel) -> Counter[Var]:
-    """Return how often expressions name each variable, counting every statement that has them."""
+def occurrences(kernel: Kernel) -> Counter[Var]:
+    """Return how often statements name each variable: an expression counts once for each place that it stands in."""
     return Counter(v for s in statements(kernel.body) for e in (*s.operands, *s.yields) for v in _named(e))
 
 
@@ -27,8 +27,11 @@ def _named(e: Expr) -> Iterator[Var]:
 
 
 def shared_addresses(kernel: Kernel) -> Mapping[Var, list[int]]:
-    """Return the variables that are addresses of accesses to shared memory, each with the lanes' steps in bytes."""
-    found: dict[Var, list[int]] = {}
+    """Return the variables that are addresses of accesses to shared memory, each with the steps of these accesses.
+
+    A step is the bytes that are added to the address for each lower lane; `OWN` where each lane has its address.
+    """
+    steps_of: dict[Var, list[int]] = {}
     for s in statements(kernel.body):
         match s:
             case st.SharedRead() | st.SharedWrite():
@@ -37,6 +40,6 @@ def shared_addresses(kernel: Kernel) -> Mapping[Var, list[int]]:
                 address, step = s.place, s.width
             case _:
                 continue
-        if isinstance(address, Var) and step not in found.setdefault(address, []):
-            found[address].append(step)
-    return found
+        if isinstance(address, Var) and step not in steps_of.setdefault(address, []):
+            steps_of[address].append(step)
+    return steps_of
