@@ -49,20 +49,9 @@ class MmaRow:
         b = Fragment(("m", "k"), (*rows, *inner, Digit("k", 2, _R, 2 * packed)))
         columns = (Digit("n", 2, _R, 1), Digit("n", 4, _L, 1))
         d = Fragment(("n", "m"), (*columns, Digit("m", 8, _L, 4), Digit("m", 2, _R, 2)))
-        return MmaAtom(
-            self.name,
-            8,
-            16,
-            self.k,
-            self.a,
-            self.b,
-            self.acc,
-            a=a,
-            b=b,
-            d=d,
-            clocks=clocks,
-            rounds_to=self.rounds_to,
-        )
+        n, m = 8, 16  # columns and rows of the manual
+        types = self.a, self.b, self.acc
+        return MmaAtom(self.name, n, m, self.k, *types, a=a, b=b, d=d, clocks=clocks, rounds_to=self.rounds_to)
 
 
 @frozen
@@ -99,8 +88,7 @@ MMA = (
 )
 MMA_F8 = tuple(MmaRow("m16n8k32", 32, a, b, f32) for a in (f8_e4m3, f8_e5m2) for b in (f8_e4m3, f8_e5m2))
 FMA = (FmaRow(f32, 4), FmaRow(f64, 2))
-_ALL: tuple[MmaRow | FmaRow, ...] = (*MMA, *MMA_F8, *FMA)
-ROWS: dict[str, MmaRow | FmaRow] = {row.name: row for row in _ALL}
+ROWS: dict[str, MmaRow | FmaRow] = {row.name: row for row in (*MMA, *MMA_F8, *FMA)}
 
 
 @frozen
@@ -114,7 +102,10 @@ class Rates:
 
 
 def _phases(width: int) -> SharedPhases:
-    """Lanes in their order, 128 bytes a cycle (CUDA C++ Best Practices Guide, "Shared Memory")."""
+    """Return the lanes that shared memory serves together if each accesses `width` bytes: in order, 128 bytes a cycle.
+
+    Source: CUDA C++ Best Practices Guide, "Shared Memory".
+    """
     together = min(LANES, 128 // width)
     return SharedPhases(32, tuple(tuple(range(lane, lane + together)) for lane in range(0, LANES, together)))
 

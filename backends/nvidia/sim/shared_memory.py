@@ -191,7 +191,7 @@ class Shared(Lds):
             if np.count_nonzero(lost):
                 unit, column = (int(i) for i in np.argwhere(lost)[0])
                 what = "stores to bytes where another thread stores another value by this instruction"
-                self._report(g, step, access, unit, column, what, KIND)
+                self._report_at(g, step, access, unit, column, what, KIND)
 
     def note_updates(self, g: WarpGroup, step: Step, access: Access) -> Bools | None:
         """Stamp atomic operations; report races with plain accesses; return flags of undefined bytes."""
@@ -232,14 +232,16 @@ class Shared(Lds):
             same = late.tolist() == [own]
             other = "another lane of this warp" if same else f"warp {int(late[late != own][0])}"
         lack = ", with no bar.warp.sync or barrier between" if same else ", with no barrier between"
-        self._report(g, step, access, unit, column, what.format(other) + lack, LANE_KIND if same else KIND)
+        self._report_at(g, step, access, unit, column, what.format(other) + lack, LANE_KIND if same else KIND)
 
     def _writers(self, units: Array) -> tuple[Array, Array]:
         """Return warp and lane of the last store to each unit."""
         stamps = self.stores.take(units)
         return stamps >> np.uint32(_LANE_BITS) & np.uint32((1 << _WARP_BITS) - 1), stamps & _LANE
 
-    def _report(self, g: WarpGroup, step: Step, access: Access, unit: int, column: int, what: str, kind: str) -> None:
+    def _report_at(
+        self, g: WarpGroup, step: Step, access: Access, unit: int, column: int, what: str, kind: str
+    ) -> None:
         """Report what the access `column` does to its `unit`."""
         place = int(access.units[unit, column]) * self.grain % self.stride
         row, lane = int(access.row[column]), int(access.lane[column])
