@@ -18,7 +18,7 @@ FATAL = frozenset({"register-range"})
 
 
 class Step(Stepped, Protocol):
-    """An instruction that a whole group executes.
+    """A compiled instruction as the engine executes it, for a whole group (`step.Ready` is the class behind it).
 
     `control` is "", "barrier", "end", "wait" (for memory), "sleep" or says that it may jump.
     """
