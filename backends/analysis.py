@@ -90,7 +90,7 @@ class Stretch:
 
     @property
     def bound(self) -> str:
-        """Return the unit that is busy longest."""
+        """Return the unit of `slots` that is busy longest."""
         slots = self.slots
         return max(slots, key=lambda unit: slots[unit])
 

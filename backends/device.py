@@ -68,7 +68,8 @@ class Device(Protocol):
     alignment: int  #: bytes; alignment of addresses that kernels assume
     has_foreign_memory: bool  #: whether kernels may use memory that `region` does not know
 
-    def allocate(self, size: int) -> int: ...
+    def allocate(self, size: int) -> int:
+        """Return the address of new memory; its bytes are undefined."""
 
     def free(self, address: int) -> None:
         """Free memory once all enqueued operations are complete, since they may use it."""
@@ -82,15 +83,20 @@ class Device(Protocol):
     def download(self, data: Bytes, address: int, stream: int) -> None:
         """Copy to the host; the bytes are complete when this returns."""
 
-    def fill(self, address: int, size: int, byte: int, stream: int) -> None: ...
+    def fill(self, address: int, size: int, byte: int, stream: int) -> None:
+        """Set `size` bytes to `byte`."""
 
-    def load(self, content: bytes) -> Module: ...
+    def load(self, content: bytes) -> Module:
+        """Load a code object. Also raises UserError for content that the device does not run."""
 
-    def launch(self, function: Function, call: Call, stream: int) -> None: ...
+    def launch(self, function: Function, call: Call, stream: int) -> None:
+        """Enqueue a launch."""
 
-    def new_stream(self) -> int: ...
+    def new_stream(self) -> int:
+        """Return a new stream."""
 
-    def end_stream(self, stream: int) -> None: ...
+    def end_stream(self, stream: int) -> None:
+        """Destroy a stream of `new_stream`."""
 
     def synchronize(self, stream: int) -> None:
         """Wait until all operations enqueued in a stream are complete."""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from convgen.ir.facts import TargetFacts
     from convgen.ir.program import Kernel
 
-Progress = Callable[[int, int], None]
+Progress = Callable[[int, int], None]  #: called with the workgroups done and all workgroups
 
 
 class Target(Protocol):

@@ -81,6 +81,7 @@ class LoopProfile:
 
     @property
     def bound(self) -> str:
+        """Return the busiest pipe, or `waiting` if no pipe is busy for half of the time."""
         return bound_of(self.busy, self.clocks)
 
 
@@ -144,6 +145,7 @@ class Moved:
 
     @property
     def l2_hits(self) -> float:
+        """Return the hit rate of L2."""
         return 1 - self.fill / self.asked if self.asked else 1.0
 
 
@@ -210,6 +212,7 @@ class UnitProfile:
 
     @property
     def bound(self) -> str:
+        """Return the busiest pipe, or `waiting` if no pipe is busy for half of the time."""
         return bound_of(self.busy, self.clocks)
 
     @property

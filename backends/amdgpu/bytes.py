@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from convgen.backends.amdgpu.emitter import AmdEmitter
 from convgen.backends.machine.instruction import Reg
-from convgen.backends.machine.vectors import WORD_BYTES, Bytes
+from convgen.backends.machine.vectors import WORD_BYTES, ByteNumbers
 
 _ZERO_BYTE = 0x0C  #: selector of a zero byte
 
 
-def gather_words(out: AmdEmitter, sources: Sequence[Reg], wanted: Sequence[Bytes]) -> Reg:
+def gather_words(out: AmdEmitter, sources: Sequence[Reg], wanted: Sequence[ByteNumbers]) -> Reg:
     """Return a tuple of words; each has the bytes `wanted`, numbered from the first byte of the words `sources`."""
     sources = list(sources)
     dst = out.new("v", len(wanted))
@@ -24,7 +24,7 @@ def gather_words(out: AmdEmitter, sources: Sequence[Reg], wanted: Sequence[Bytes
     return dst
 
 
-def _of_two_words(out: AmdEmitter, sources: list[Reg], wanted: Sequence[Bytes]) -> list[Bytes]:
+def _of_two_words(out: AmdEmitter, sources: list[Reg], wanted: Sequence[ByteNumbers]) -> list[ByteNumbers]:
     """Return the wanted words so that none has bytes of more than two words.
 
     Pairs of bytes from two words are first combined in new words that hold two pairs each, which are appended to
@@ -32,11 +32,11 @@ def _of_two_words(out: AmdEmitter, sources: list[Reg], wanted: Sequence[Bytes]) 
     """
     wide_words = [four for four in wanted if len(_words(four)) > 2]
     pairs = [pair for four in wide_words for pair in (four[:2], four[2:])]
-    pairs_of_words: dict[Bytes, dict[Bytes, None]] = {}  # pairs by the words that they come from
+    pairs_of_words: dict[ByteNumbers, dict[ByteNumbers, None]] = {}  # pairs by the words that they come from
     for pair in pairs:
         if len(_words(pair)) == 2:
             pairs_of_words.setdefault(_words(pair), {})[pair] = None
-    place_of: dict[Bytes, Bytes] = {}
+    place_of: dict[ByteNumbers, ByteNumbers] = {}
     for same_words in map(list, pairs_of_words.values()):
         for two in (same_words[i : i + 2] for i in range(0, len(same_words), 2)):
             at = WORD_BYTES * len(sources)
@@ -46,12 +46,12 @@ def _of_two_words(out: AmdEmitter, sources: list[Reg], wanted: Sequence[Bytes]) 
     return [moved.get(four, four) for four in wanted]
 
 
-def _words(some: Bytes) -> tuple[int, ...]:
+def _words(some: ByteNumbers) -> tuple[int, ...]:
     """Return the words that bytes come from, each once."""
     return tuple(dict.fromkeys(byte // WORD_BYTES for byte in some))
 
 
-def _permute(out: AmdEmitter, sources: Sequence[Reg], wanted: Bytes, into: Reg) -> Reg:
+def _permute(out: AmdEmitter, sources: Sequence[Reg], wanted: ByteNumbers, into: Reg) -> Reg:
     """Combine bytes of at most two words in one word; unused upper bytes are zero."""
     first, *others = _words(wanted)
     second = others[0] if others else first

@@ -18,7 +18,7 @@ from convgen.backends.amdgpu.scalars import AmdScalars
 from convgen.backends.machine.conversions import round_to_odd
 from convgen.backends.machine.instruction import Imm, Operand, Reg
 from convgen.backends.machine.scalars import retyped
-from convgen.backends.machine.vectors import Bytes, Parts, view
+from convgen.backends.machine.vectors import ByteNumbers, Parts, view
 from convgen.ir.error import Unsupported
 from convgen.ir.expr import Cast, Const, Expr, Saturate, Splat, Var
 from convgen.ir.facts import TargetFacts
@@ -83,7 +83,7 @@ class AmdVectors(Elements):
             return self.out.valu("v_lshrrev_b32", Imm(offset), word)
         return self.out.valu("v_bfe_u32", word, Imm(offset), Imm(bits))
 
-    def _gather(self, sources: Sequence[Reg], wanted: Sequence[Bytes]) -> Reg:
+    def _gather(self, sources: Sequence[Reg], wanted: Sequence[ByteNumbers]) -> Reg:
         return gather_words(self.out, sources, wanted)
 
     def _convert(self, to: VectorType, e: Cast | Saturate) -> Reg:

@@ -12,14 +12,14 @@ from collections.abc import Iterator, Sequence
 from convgen.backends.intel.emitter import XeEmitter
 from convgen.backends.intel.isa import Literal, region
 from convgen.backends.machine.instruction import Reg
-from convgen.backends.machine.vectors import WORD_BYTES, Bytes
+from convgen.backends.machine.vectors import WORD_BYTES, ByteNumbers
 from convgen.ir.record import evolve
 
 UNSIGNED = {1: "ub", 2: "uw", 4: "ud"}  #: bytes -> unsigned type of that size
 _HALF_BYTES = 2
 
 
-def gather_words(out: XeEmitter, sources: Sequence[Reg], wanted: Sequence[Bytes]) -> Reg:
+def gather_words(out: XeEmitter, sources: Sequence[Reg], wanted: Sequence[ByteNumbers]) -> Reg:
     """Return a tuple of words; each has the bytes `wanted`, numbered from the first byte of the words `sources`."""
     dst = out.new("v", len(wanted))
     for n, four in enumerate(wanted):
@@ -52,7 +52,7 @@ def _join(out: XeEmitter, into: Reg, low: tuple[Reg, int], high: tuple[Reg, int]
     out.emit(name, (region(into, "ud"),), (first, *others), lanes=out.lanes)
 
 
-def _runs(wanted: Bytes) -> Iterator[int]:
+def _runs(wanted: ByteNumbers) -> Iterator[int]:
     """Yield the bytes that each move brings: as many adjacent ones as are aligned in source and destination."""
     at = 0
     while at < len(wanted):

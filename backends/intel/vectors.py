@@ -18,7 +18,7 @@ from convgen.backends.intel.scalars import XeScalars
 from convgen.backends.intel.tables import MATRIX
 from convgen.backends.machine.instruction import Operand, Reg
 from convgen.backends.machine.scalars import retyped
-from convgen.backends.machine.vectors import WORD_BYTES, Bytes, Parts, view
+from convgen.backends.machine.vectors import WORD_BYTES, ByteNumbers, Parts, view
 from convgen.ir.error import Unsupported
 from convgen.ir.expr import Cast, Expr, Saturate, Var
 from convgen.ir.layout.mma import MmaAtom
@@ -72,7 +72,7 @@ class XeVectors(Elements):
         self.out.emit("mov", (region(dst, "ud"),), (part,), lanes=self.out.lanes)
         return dst
 
-    def _gather(self, sources: Sequence[Reg], wanted: Sequence[Bytes]) -> Reg:
+    def _gather(self, sources: Sequence[Reg], wanted: Sequence[ByteNumbers]) -> Reg:
         return gather_words(self.out, sources, wanted)
 
     def _convert(self, to: VectorType, e: Cast | Saturate) -> Reg:

@@ -21,12 +21,9 @@ def dependences(body: Sequence[Instruction], published: Ahead, iterations: int =
     loop all accesses may, since the next barrier comes soon; none crosses a barrier that orders it against another
     subgroup.
     """
-    latencies = [i.op.latency for i in body]
-    registers, flags, memory = (
-        _Registers(latencies),
-        _Flags(body, is_loop=iterations > 1),
-        _Memory(body, published, iterations > 1),
-    )
+    latencies, is_loop = [i.op.latency for i in body], iterations > 1
+    registers = _Registers(latencies)
+    flags, memory = _Flags(body, is_loop=is_loop), _Memory(body, published, is_loop=is_loop)
     for iteration in range(iterations):
         for n, i in enumerate(body):
             predecessors = registers.step(n, i, last=iteration > 0)
@@ -39,39 +36,25 @@ def dependences(body: Sequence[Instruction], published: Ahead, iterations: int =
                 yield n, iteration > 0, predecessors
 
 
-#: Key of a kind: whether it is a fence; the barrier, if it is one; the memory that it accesses, reads from, and also
-#: accesses.
-_KindKey = tuple[bool, Instruction | None, Access | None, Access | None, Access | None]
-
-
 class _Kind(NamedTuple):
     """The common properties of some memory operations and barriers; each barrier is a kind of its own."""
 
     is_fence: bool
     barrier: Instruction | None
-    access: Access | None
-    origin: Access | None
+    origin: Access | None  #: source of a copy from one memory to another
     accesses: tuple[Access, ...]  #: all memory that it touches
-    is_shared: bool  #: whether any of that is shared memory
 
-    @classmethod
-    def of(
-        cls,
-        is_fence: bool,
-        barrier: Instruction | None,
-        access: Access | None,
-        origin: Access | None,
-        also: Access | None,
-    ) -> _Kind:
-        accesses = tuple(a for a in (access, origin, also) if a is not None)
-        return cls(is_fence, barrier, access, origin, accesses, any(a.space == "shared" for a in accesses))
+    @property
+    def is_shared(self) -> bool:
+        """Return whether it touches shared memory."""
+        return any(a.space == "shared" for a in self.accesses)
 
 
-def _kind_key(i: Instruction) -> _KindKey | None:
-    """Return the key of an instruction's kind; None if it neither touches memory nor orders accesses."""
+def _kind(i: Instruction) -> _Kind | None:
+    """Return the kind of an instruction; None if it neither touches memory nor orders accesses."""
     if i.access is None and not i.op.barrier and not i.op.fence:
         return None
-    return i.op.fence, i if i.op.barrier else None, i.access, i.origin, i.also
+    return _Kind(i.op.fence, i if i.op.barrier else None, i.origin, i.accesses)
 
 
 class _Memory:
@@ -80,13 +63,13 @@ class _Memory:
     Operations are numbered in order, those of the next iteration after those of this one; a set of them is a bit mask.
     """
 
-    def __init__(self, body: Sequence[Instruction], published: Ahead, across: bool) -> None:
-        keys = list(map(_kind_key, body))
-        number = {key: n for n, key in enumerate(dict.fromkeys(key for key in keys if key is not None))}
-        kinds = [_Kind.of(*key) for key in number]
-        self._kinds = [-1 if key is None else number[key] for key in keys]  # of each instruction, by number
+    def __init__(self, body: Sequence[Instruction], published: Ahead, *, is_loop: bool) -> None:
+        of_each = list(map(_kind, body))
+        kinds = list(dict.fromkeys(kind for kind in of_each if kind is not None))
+        number = {kind: n for n, kind in enumerate(kinds)}
+        self._kinds = [-1 if kind is None else number[kind] for kind in of_each]  # of each instruction, by number
         self._before = [
-            [n for n, other in enumerate(kinds) if _ordered(other, kind, published, across)] for kind in kinds
+            [n for n, other in enumerate(kinds) if _ordered(other, kind, published, is_loop=is_loop)] for kind in kinds
         ]
         self._members = [0] * len(kinds)
         self._preceding: dict[int, int] = {}  #: operation -> the operations that precede it, and itself
@@ -119,17 +102,17 @@ class _Memory:
         return predecessors
 
 
-def _ordered(before: _Kind, after: _Kind, published: Ahead, across: bool) -> bool:
+def _ordered(before: _Kind, after: _Kind, published: Ahead, *, is_loop: bool) -> bool:
     """Return whether two memory operations or barriers must keep their order.
 
-    With `across`, accesses may cross barriers that do not publish them.
+    In a loop, accesses may cross barriers that do not publish them.
     """
     if before.is_fence or after.is_fence:
         return True
     if before.barrier is not None:
         return after.barrier is not None or after.is_shared
     if after.barrier is not None:
-        if before.origin is None and not across:
+        if before.origin is None and not is_loop:
             return before.is_shared
         return any(a.conflicts(other) for a in before.accesses for other in published[after.barrier])
     for a in before.accesses:

@@ -72,9 +72,9 @@ class Emitter(ABC):
         """Let the last instruction write `to` instead of the fresh `made`; False if `made` is not its result."""
 
     def redirect(self, fresh: Reg, to: Reg, since: int) -> bool:
-        """Let the block's instructions from index `since` on write `to` instead of the fresh tuple `made`.
+        """Let the block's instructions from index `since` on write `to` instead of the tuple `fresh`.
 
-        Return False if other instructions write part of `made`, or if one of these reads a word of `to` after it is
+        Return False if other instructions write part of `fresh`, or if one of these reads a word of `to` after it is
         overwritten.
         """
         written, writers = 0, list[Instruction]()

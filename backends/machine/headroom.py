@@ -73,18 +73,23 @@ def headrooms(function: Function, banks: Mapping[str, Bank]) -> list[Headroom]:
     result = []
     for block, start in zip(function.blocks, liveness.starts):
         first, end = start // 2, start // 2 + len(block.instructions)
-
-        def value(v: VirtualRegister, at: int, first: int = first) -> Value:
-            run = bisect(runs[v], 2 * at + 1) - 1 & ~1
-            begun, before = runs[v][run] // 2, runs[v][run - 1] if run else 0
-            return Value(v, max(0, -(-before // 2) - first), max(0, begun - first))
-
         values = [
-            [value(v, at) for v in dict.fromkeys(r.vreg for r in i.defs()) if v.bank in banks]
+            [_value(v, runs[v], at, first) for v in dict.fromkeys(r.vreg for r in i.defs()) if v.bank in banks]
             for at, i in enumerate(block.instructions, first)
         ]
         result.append(Headroom({name: words[first:end] for name, words in free.items()}, values))
     return result
+
+
+def _value(v: VirtualRegister, edges: Sequence[int], at: int, first: int) -> Value:
+    """Return the value that instruction `at` makes in a register, or a part of it.
+
+    `edges` are the positions (`allocate`) at which runs of the register's live range begin and end; `first` is the
+    block's first instruction. The value's run is the last that begins up to the position of the instruction's results.
+    """
+    run = (bisect(edges, 2 * at + 1) - 1) // 2 * 2
+    begun, previous_end = edges[run] // 2, edges[run - 1] if run else 0
+    return Value(v, max(0, -(-previous_end // 2) - first), max(0, begun - first))
 
 
 def _runs(at: int) -> list[int]:

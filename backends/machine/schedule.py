@@ -75,15 +75,34 @@ def multiplies(block: BasicBlock) -> bool:
 
 @define(eq=False)
 class _Node:
+    """An instruction of the block with what must follow it."""
+
     instruction: Instruction
     unit: Unit
-    successors: dict[int, int] = attrs.Factory(dict)  # node -> latency
-    waiting: int = 0
-    ready: int = 0  # first slot in which all operands are ready
-    height: int = 0  # slots from issue to the end of the block along the longest path
+    successors: dict[int, int] = attrs.Factory(dict)  #: node -> issue slots from this one's issue to that one's
+    waiting: int = 0  #: predecessors that have not issued
+    ready: int = 0  #: first slot in which all operands are ready, as far as predecessors have issued
+    height: int = 0  #: slots from issue to the end of the block along the longest path
+
+
+_Queues = dict[Unit, list[tuple[int, int]]]  #: unit -> heap of (urgency, node), the most urgent first
+
+
+def _next_unit(ready: _Queues, free: Mapping[Unit, int], slot: int) -> Unit | None:
+    """Return the unit that issues in a slot: the matrix unit, else that of the most urgent node; None if none can."""
+    best: Unit | None = None
+    for unit, queue in ready.items():
+        if queue and free[unit] <= slot:
+            if unit is _MATRIX:
+                return unit
+            if best is None or queue[0] < ready[best][0]:
+                best = unit
+    return best
 
 
 class _Scheduler:
+    """List scheduling of one block: nodes by urgency, as their operands and units become ready."""
+
     def __init__(self, body: Sequence[Instruction], published: Ahead, busy: Busy, is_last: bool) -> None:
         self.nodes = [_Node(i, i.op.unit) for i in body]
         self.matrix_slots = sum(i.op.busy for i in body if i.op.unit is _MATRIX)
@@ -199,51 +218,48 @@ class _Scheduler:
         has no registers for that one so early, the first remaining instruction in program order goes.
         """
         out: list[Instruction] = []
-        ready: dict[Unit, list[tuple[int, int]]] = {node.unit: [] for node in self.nodes}  # (urgency, node), by urgency
-        free = dict.fromkeys(ready, 0)
-        waiting = [(node.ready, n) for n, node in enumerate(self.nodes) if not node.waiting]  # by time
+        ready: _Queues = {node.unit: [] for node in self.nodes}
+        free = dict.fromkeys(ready, 0)  # unit -> first slot in which it takes an instruction
+        waiting = [(node.ready, n) for n, node in enumerate(self.nodes) if not node.waiting]  # (slot, node), by slot
         heapify(waiting)
         slot = 0
         while len(out) < len(self.nodes):
             while waiting and waiting[0][0] <= slot:
                 n = heappop(waiting)[1]
                 heappush(ready[self.nodes[n].unit], (self._urgency(n), n))
-            best: Unit | None = None
-            for unit, queue in ready.items():
-                if queue and free[unit] <= slot:
-                    if unit is _MATRIX:
-                        best = unit
-                        break
-                    if best is None or queue[0] < ready[best][0]:
-                        best = unit
-            if best is None:
-                later = [free[unit] for unit, queue in ready.items() if queue] + [at for at, _ in waiting[:1]]
-                slot = min(later)
+            unit = _next_unit(ready, free, slot)
+            if unit is None:
+                slot = min([free[unit] for unit, queue in ready.items() if queue] + [at for at, _ in waiting[:1]])
                 continue
-            n = ready[best][0][1]
-            if headroom is None or headroom.admits(n):
-                heappop(ready[best])
+            if headroom is None or headroom.admits(ready[unit][0][1]):
+                node = self.nodes[n := heappop(ready[unit])[1]]
             else:
-                n = headroom.first
-                best, there = self.nodes[n].unit, self.nodes[n].ready
-                queue, entry = (ready[best], self._urgency(n)) if there <= slot else (waiting, there)
-                queue.remove((entry, n))
-                heapify(queue)
-                slot = max(slot, there, free[best])
+                node = self.nodes[n := headroom.first]
+                self._withdraw(n, waiting if slot < node.ready else ready[node.unit], slot)
+                slot = max(slot, node.ready, free[node.unit])
             if headroom is not None:
                 headroom.take(n)
-            node = self.nodes[n]
             out.append(node.instruction)
-            free[best] = slot + node.instruction.op.busy
-            for s, latency in node.successors.items():
-                after = self.nodes[s]
-                if after.ready < slot + latency:
-                    after.ready = slot + latency
-                after.waiting -= 1
-                if not after.waiting:
-                    heappush(waiting, (after.ready, s))
+            free[node.unit] = slot + node.instruction.op.busy
+            self._release_successors(node, slot, waiting)
             slot += 1
         return out
+
+    def _withdraw(self, n: int, queue: list[tuple[int, int]], slot: int) -> None:
+        """Remove a node from the queue that it is in at `slot`."""
+        ready = self.nodes[n].ready
+        queue.remove((self._urgency(n) if ready <= slot else ready, n))
+        heapify(queue)
+
+    def _release_successors(self, node: _Node, slot: int, waiting: list[tuple[int, int]]) -> None:
+        """Record that a node issues in `slot`; successors of which all predecessors have issued join `waiting`."""
+        for s, latency in node.successors.items():
+            after = self.nodes[s]
+            if after.ready < slot + latency:
+                after.ready = slot + latency
+            after.waiting -= 1
+            if not after.waiting:
+                heappush(waiting, (after.ready, s))
 
     def _urgency(self, n: int) -> int:
         """Return the longest path from a node to the end, negated; for a global load, plus the block's matrix work."""

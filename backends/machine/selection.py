@@ -270,14 +270,14 @@ class Selector(ABC):
     ) -> list[tuple[Reg, Reg]]:
         """Return the remaining moves after writing new vectors directly into their carried registers, where possible.
 
-        `vectors` are (to, from); instructions from index `since` on made them.
+        Moves and `vectors` are (to, from); instructions from index `since` on computed the vectors.
         """
-        for parts, made in vectors:
-            if len(parts) == len(made) == 1:
-                (to,), (at,) = parts, made
+        for targets, sources in vectors:
+            if len(targets) == len(sources) == 1:
+                (to,), (fresh,) = targets, sources
                 others = [move for move in moves if move[0].vreg is not to.vreg]
-                alone = all(source.vreg not in (to.vreg, at.vreg) for _, source in others)
-                if alone and self.out.redirect(at, to, since):
+                alone = all(source.vreg not in (to.vreg, fresh.vreg) for _, source in others)
+                if alone and self.out.redirect(fresh, to, since):
                     moves = others
         return moves
 
@@ -303,9 +303,8 @@ class Selector(ABC):
             if not needed and self.out.retarget(at, to):
                 continue
             if not isinstance(at, Reg):
-                held = self.out.new(to.bank, to.count)
-                self.out.move(held, at)
-                at = held
+                immediate, at = at, self.out.new(to.bank, to.count)
+                self.out.move(at, immediate)
             moves += _unequal((to,), (at,))
         if self.out.block is block:
             moves = self._redirected(moves, vectors, begun)

@@ -144,13 +144,13 @@ class _LoopOrder:
             for before, latency in predecessors.items():
                 users = self.nodes[before].later if carried else self.nodes[before].after
                 users[n] = latency
-        self._find_barriers()
+        self._find_free_barriers()
         for node in self.nodes:
             node.find_waits()
         self.products = [n for n, node in enumerate(self.nodes) if node.unit is _MATRIX]
         self.loads = [n for n, node in enumerate(self.nodes) if node.instruction.loads]
         self.reads = [{r.vreg for r in node.instruction.uses()} for node in self.nodes]
-        self.results = {n: list(self._results(n)) for n in self.loads}
+        self.users = {n: list(self._users(n)) for n in self.loads}
         self.feeding = self._feeding()
         kept = {*self.products, *self.loads, *self.feeding}
         others = [n for n in range(len(self.nodes)) if n not in kept]
@@ -159,7 +159,7 @@ class _LoopOrder:
         self.soonest = [0] * len(self.nodes)  #: first slot in which a node's operands are ready
         self.slot = [-1] * len(self.nodes)  #: preferred slot; -1: none yet
 
-    def _find_barriers(self) -> None:
+    def _find_free_barriers(self) -> None:
         """Set, for each shared-memory access, the next barrier if that does not wait for it."""
         ahead: list[int] = []
         for n, node in enumerate(self.nodes):
@@ -175,12 +175,12 @@ class _LoopOrder:
         """Return the nodes that are computed only for loads from global memory."""
         feeding = set(self.loads)
         for n in reversed(range(len(self.nodes))):
-            results = list(self._results(n)) if self.nodes[n].unit in (Unit.VALU, Unit.SALU) else []
-            if results and all(user in feeding for user in results):
+            users = list(self._users(n)) if self.nodes[n].unit in (Unit.VALU, Unit.SALU) else []
+            if users and all(user in feeding for user in users):
                 feeding.add(n)
         return sorted(feeding.difference(self.loads))
 
-    def _results(self, n: int) -> Iterator[int]:
+    def _users(self, n: int) -> Iterator[int]:
         """Yield the instructions that read a node's results, or the barriers that publish a copy to shared memory."""
         node, i = self.nodes[n], self.nodes[n].instruction
         registers = {r.vreg for r in i.defs()}
@@ -206,7 +206,7 @@ class _LoopOrder:
 
     def _order(self, passes: int = 1) -> list[int]:
         """Return the order for the current iteration length, starting from the previous slots."""
-        self._spread()
+        self._place_products()
         self._find_soonest()
         for _ in range(passes):
             self._place()
@@ -237,7 +237,7 @@ class _LoopOrder:
 
     # ------------------------------------------------------------ matrix instructions
 
-    def _spread(self) -> None:
+    def _place_products(self) -> None:
         """Place the matrix instructions in an iteration that is at least as long as before."""
         matrix = sum(self.nodes[n].busy for n in self.products)
         pipes = [sum(node.busy for node in self.nodes if node.unit is unit) for unit in _PIPES]
@@ -276,9 +276,9 @@ class _LoopOrder:
         for n in self.products:
             table.take(self.nodes[n], self.slot[n])
         others, feeding = self.groups
-        self._late(others, table)
-        self._early(table)
-        self._late(feeding, table)
+        self._place_late(others, table)
+        self._place_loads(table)
+        self._place_late(feeding, table)
 
     def _find_soonest(self) -> None:
         """Compute the first slot in which each node's operands are ready, if loads issue as early as they can."""
@@ -301,7 +301,7 @@ class _LoopOrder:
             if all_soonest == known:
                 break
 
-    def _late(self, group: _Group, table: _FreeSlots) -> None:
+    def _place_late(self, group: _Group, table: _FreeSlots) -> None:
         """Place a group as late as possible without a wait: users first, nodes with the least freedom first."""
         for n in group.waiting:
             self.slot[n] = -1
@@ -345,13 +345,13 @@ class _LoopOrder:
                 latest = slots[user] - gap + length
         return latest - self.soonest[n], -latest, -n
 
-    def _early(self, table: _FreeSlots) -> None:
+    def _place_loads(self, table: _FreeSlots) -> None:
         """Place loads from global memory, in order, early enough to arrive before their use."""
         wishes: dict[int, int] = {}
         latest = self.length
         for n in reversed(self.loads):
             node = self.nodes[n]
-            uses = [self.slot[u] + self.length * (u not in node.after) for u in self.results[n]]
+            uses = [self.slot[u] + self.length * (u not in node.after) for u in self.users[n]]
             latest = min(latest - node.busy, min(uses, default=0) - _AHEAD)
             wishes[n] = latest
         for n in self.loads:

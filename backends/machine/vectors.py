@@ -20,7 +20,7 @@ from convgen.ir.text import in_short
 from convgen.ir.types import AnyType, Type, VectorType
 
 Parts = tuple[Reg, ...]  #: a vector value: register views in element order, low bits first
-Bytes = tuple[int, ...]  #: numbers of bytes of a vector value, from its first
+ByteNumbers = tuple[int, ...]  #: numbers of bytes of a vector value, from its first
 
 WORD_BYTES = 4
 
@@ -91,7 +91,7 @@ class Vectors(ABC):
         """Return some bits of a word in the lowest bits of another word."""
 
     @abstractmethod
-    def _gather(self, sources: Sequence[Reg], wanted: Sequence[Bytes]) -> Reg:
+    def _gather(self, sources: Sequence[Reg], wanted: Sequence[ByteNumbers]) -> Reg:
         """Return a tuple of words that consist of bytes `wanted`, numbered from the first byte of words `sources`."""
 
     @abstractmethod
@@ -291,7 +291,7 @@ def single_words(parts: Parts) -> list[Reg]:
     return [p.words(i, 1) for p in parts for i in range(p.count)]
 
 
-def _by_words(order: Sequence[int]) -> list[Bytes]:
+def _by_words(order: Sequence[int]) -> list[ByteNumbers]:
     """Group bytes by words."""
     return [tuple(order[i : i + WORD_BYTES]) for i in range(0, len(order), WORD_BYTES)]
 

@@ -131,7 +131,6 @@ class _Checker:
 
     def contents(self) -> None:
         """Follow the contents of places over all paths. Raises VerifyError for a read of another word."""
-
         written = [dict(self._words(r for i in b.instructions for r in i.defs())) for b in self.function.blocks]
         entry = solve(self.function, self._inputs(), lambda index, held: {**held, **written[index]}, _agreed)
         for index, held in entry.items():

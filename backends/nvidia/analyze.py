@@ -18,7 +18,8 @@ from convgen.backends.hot_code import basic_blocks, hottest, reachable
 from convgen.backends.nvidia.assemble import compiled
 from convgen.backends.nvidia.costs import line_of
 from convgen.backends.nvidia.family import FAMILY
-from convgen.backends.nvidia.sim.ptx_text import Instruction, Kernel, Module, Name, parse
+from convgen.backends.nvidia.sim.ptx_reader import parse
+from convgen.backends.nvidia.sim.ptx_text import Instruction, Kernel, Module, Name
 from convgen.backends.nvidia.tables import FACTS, LANES
 from convgen.ir.error import AssemblerError, Unsupported, UserError
 from convgen.ir.record import evolve

@@ -17,7 +17,19 @@ import numpy as np
 import numpy.typing as npt
 
 from convgen.backends.sim.errors import SimulatorError
-from convgen.backends.sim.wave_arrays import U32, U64, Array, Bools, Bytes, all_bits, counted, least, most
+from convgen.backends.sim.wave_arrays import (
+    U32,
+    U64,
+    Array,
+    Bools,
+    Bytes,
+    all_bits,
+    counted,
+    gather_bytes,
+    least,
+    most,
+    scatter_bytes,
+)
 from convgen.backends.simulation import KernelArg, Pages, reserve
 from convgen.ir.record import define
 
@@ -74,16 +86,13 @@ class Allocation:
     def load(self, offset: Array, size: int) -> Array:
         """Return `size` bytes at each offset: words [size/4, ...], for sizes 1 and 2 zero-extended values [1, ...]."""
         self.touch(offset, size)
-        if size >= 4:
-            steps = counted(size // 4, offset.ndim)
-            if not all_bits(offset) & 3 and len(self.data) % 4 == 0:
-                return self.words.take((offset >> 2) + steps)
-            at = (offset + 4 * steps)[..., None] + np.arange(4)
-            return np.ascontiguousarray(self.data.take(at)).view(np.uint32)[..., 0]
-        values = self.data.take(offset).astype(np.uint32)
-        if size == 2:
-            values |= self.data.take(offset + 1).astype(np.uint32) << 8
-        return values[None]
+        if self._in_words(offset, size):
+            return self.words.take((offset >> 2) + counted(size // 4, offset.ndim))
+        return gather_bytes(self.data, offset, size)
+
+    def _in_words(self, offset: Array, size: int) -> bool:
+        """Return whether an access can use `words`."""
+        return size >= 4 and not all_bits(offset) & 3 and len(self.data) % 4 == 0
 
     def load_poison(self, offset: Array, size: int) -> Bools | None:
         """Return flags of the words of `load` that contain a byte never written; None if all bytes started defined."""
@@ -96,16 +105,10 @@ class Allocation:
     def store(self, offset: Array, size: int, values: Array) -> None:
         """Write words [size/4, lanes] (or single values) at flat offsets."""
         self.touch(offset, size)
-        if size >= 4:
-            steps = counted(size // 4, 1)
-            if not all_bits(offset) & 3 and len(self.data) % 4 == 0:
-                self.words[(offset >> 2) + steps] = values
-            else:
-                at = (offset + 4 * steps)[..., None] + np.arange(4)
-                self.data[at] = np.ascontiguousarray(values).view(np.uint8).reshape(at.shape)
+        if self._in_words(offset, size):
+            self.words[(offset >> 2) + counted(size // 4, 1)] = values
         else:
-            for byte in range(size):
-                self.data[offset + byte] = (values[0] >> (8 * byte)).astype(np.uint8)
+            scatter_bytes(self.data, offset, size, values)
         self.define(offset, size)
 
     def define(self, offset: Array, size: int) -> None:
@@ -196,13 +199,13 @@ class Memory:
         self._copied: list[tuple[Bytes, Allocation]] = []
         unknown = set(uninitialised) - set(buffers)
         if unknown:
-            raise SimulatorError(f"uninitialised buffers that do not exist: {', '.join(sorted(unknown))}")
+            raise SimulatorError(f"given uninitialised buffers {', '.join(sorted(unknown))}, wanted names of buffers")
         for name, buffer in buffers.items():
             data = buffer.data if isinstance(buffer, Pages) else buffer
             if len(data) > SPACING:
                 raise SimulatorError(f"given buffer {name!r} of {len(data)} bytes, wanted at most {SPACING}")
             if data.dtype != np.uint8 or data.ndim != 1:
-                raise SimulatorError(f"buffer {name!r}: a 1-D uint8 array is wanted, got {data.ndim}-D {data.dtype}")
+                raise SimulatorError(f"given buffer {name!r} as {data.ndim}-D {data.dtype}, wanted a 1-D uint8 array")
             direct = data.flags.c_contiguous and data.ctypes.data % 4 == 0
             allocation = self.add(name, data if direct else data.copy(), writable=data.flags.writeable)
             allocation.pages = buffer if isinstance(buffer, Pages) else None
@@ -234,12 +237,12 @@ class Memory:
         raw = argument.value
         if isinstance(raw, str):
             if raw not in self.by_name:
-                raise SimulatorError(f"argument at offset {argument.offset}: no buffer {raw!r}")
+                given = f"given no buffer {raw!r}"
+                raise SimulatorError(f"{given}, wanted one for the argument at offset {argument.offset}")
             raw = self.by_name[raw].base.to_bytes(8, "little")
         if len(raw) != argument.size:
-            raise SimulatorError(
-                f"argument at offset {argument.offset}: {argument.size} bytes wanted, {len(raw)} given"
-            )
+            given = f"given {len(raw)} bytes at offset {argument.offset} of the arguments"
+            raise SimulatorError(f"{given}, wanted {argument.size}")
         return raw
 
     def find(self, address: int) -> Allocation | None:

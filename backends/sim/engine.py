@@ -18,7 +18,7 @@ FATAL = frozenset({"register-range"})
 
 
 class Step(Stepped, Protocol):
-    """An instruction that a whole group executes.
+    """A compiled instruction as the engine executes it, for a whole group (`step.Ready` is the class behind it).
 
     `control` is "", "barrier", "end", "wait" (for memory), "sleep" or says that it may jump.
     """
@@ -54,8 +54,8 @@ class Engine(ABC, Generic[G, S]):
         self.program = program
         self.limit = limit  #: instructions a thread may execute
         self.reached = env.reached  #: indices of instructions that had an effect
-        self._at = 0  # the instruction in work
-        self._tired = False  #: whether the group that stopped last has had its turn
+        self._executing = 0  #: index of the instruction that executes
+        self._turn_is_over = False  #: whether the group that stopped last has had its turn
         self._states: set[object] = set()  #: states in which all groups rested, since memory changed last
         self._changes = -1
 
@@ -79,7 +79,7 @@ class Engine(ABC, Generic[G, S]):
         """Return whether two groups that stand at one instruction may be merged."""
         return True
 
-    def _looks_out(self, g: G) -> bool:
+    def _has_polled(self, g: G) -> bool:
         """Return whether a group has just polled memory, as in a spin loop, so that other groups should run."""
         return False
 
@@ -109,7 +109,7 @@ class Engine(ABC, Generic[G, S]):
         try:
             self._run(first)
         except STUMBLES as error:
-            instruction = self.program.instructions[self._at]
+            instruction = self.program.instructions[self._executing]
             what = f"`{instruction.text}` at {instruction.address:#x} is not simulated"
             raise Unsupported(f"{what} ({type(error).__name__}: {error})") from error
 
@@ -134,11 +134,11 @@ class Engine(ABC, Generic[G, S]):
                 self.reporter.add("runaway", what, self._next_instruction(group), group)
                 raise LaunchStopped
             meet = frozenset(other.pc for other in runnable if self._may_meet(group, other))
-            self._tired = False
+            self._turn_is_over = False
             for part in self._advance(group, meet):
                 if part.blocked:
                     waiting.append(part)
-                elif self._tired:
+                elif self._turn_is_over:
                     rested.append(part)
                 else:
                     self._join(runnable, part)
@@ -197,7 +197,7 @@ class Engine(ABC, Generic[G, S]):
             if pc < 0 or pc >= len(steps):
                 self.reporter.add("control", "execution leaves the kernel's code: a jump or a missing end", None, g)
                 raise LaunchStopped
-            self._at = pc
+            self._executing = pc
             step = steps[pc] or program.compile(pc)
             executed[pc] += g.count
             if pc not in reached and self._does_something(g, step):
@@ -213,13 +213,13 @@ class Engine(ABC, Generic[G, S]):
                 if control == "barrier":
                     return [g]
                 if control == "wait":
-                    if self._looks_out(g):
-                        self._tired = True
+                    if self._has_polled(g):
+                        self._turn_is_over = True
                         return [g]
                     if shared:
                         return [g]
                 elif control == "sleep":
-                    self._tired = True
+                    self._turn_is_over = True
                     return [g]
                 elif g.targets is not None:
                     return self._split(g, g.targets)
@@ -227,7 +227,7 @@ class Engine(ABC, Generic[G, S]):
                 return [g]
             quantum -= 1
             if not quantum:
-                self._tired = True
+                self._turn_is_over = True
                 return [g]
 
     @staticmethod

@@ -19,7 +19,8 @@ class LaunchStopped(Exception):
     """Raised after a finding that leaves nothing sensible to execute, or when the limit of findings is reached."""
 
 
-Place = tuple[int, str, int]  #: a thread, a buffer and the number of a stamp there
+#: A load whose value a compare-and-swap may check: the thread, the buffer and the number of the stamp that it covers.
+Guess = tuple[int, str, int]
 
 
 class Reporter:
@@ -40,7 +41,8 @@ class Reporter:
         self.line_of: Callable[[int], str] = lambda address: ""  #: the source line of an address, as FILE:LINE
         self._seen: set[tuple[str, str, int, bool]] = set()
         self._causes: set[tuple[str, str, tuple[object, ...]]] = set()
-        self._held: list[tuple[set[Place], Callable[[], None]]] = []
+        #: Postponed findings, with those of their guesses that nothing has checked.
+        self._postponed: list[tuple[set[Guess], Callable[[], None]]] = []
 
     def start(self, kernel: str, base: int, line_of: Callable[[int], str] = lambda address: "") -> None:
         """Set the kernel of later findings, the address of its symbol, and the function that returns source lines."""
@@ -100,24 +102,25 @@ class Reporter:
         if self._required >= self.limit:
             raise LaunchStopped
 
-    def hold(self, places: set[Place], report: Callable[[], None]) -> None:
-        """Postpone a finding: `found_out` drops it once it has named all `places`, the launch's end reports it."""
-        self._held.append((places, report))
+    def postpone(self, guesses: set[Guess], report: Callable[[], None]) -> None:
+        """Postpone a finding: `check_guesses` drops it once all `guesses` are checked; else it is reported."""
+        self._postponed.append((guesses, report))
 
-    def found_out(self, places: set[Place]) -> None:
-        """Record that compare-and-swaps told threads whether their earlier loads of `places` were stale."""
-        for held, _ in self._held:
-            held -= places
-        self._held = [(held, report) for held, report in self._held if held]
+    def check_guesses(self, checked: set[Guess]) -> None:
+        """Record that compare-and-swaps told threads whether their earlier loads were stale."""
+        for guesses, _ in self._postponed:
+            guesses -= checked
+        self._postponed = [(guesses, report) for guesses, report in self._postponed if guesses]
 
     @property
-    def holds(self) -> bool:
-        return bool(self._held)
+    def has_postponed(self) -> bool:
+        """Return whether a finding is postponed."""
+        return bool(self._postponed)
 
     def report_postponed(self) -> None:
         """Report the findings that are still postponed, at the end of a launch."""
-        held, self._held = self._held, []
-        for _, report in held:
+        postponed, self._postponed = self._postponed, []
+        for _, report in postponed:
             report()
 
     def at_first(

@@ -25,6 +25,26 @@ def thread_states(g: Threads) -> list[Who]:
     return [Who(int(t), int(i), int(e)) for t, i, e in zip(g.wave_ids(), g.group_id, epochs, strict=True)]
 
 
+def _in_buffers(
+    parts: Iterable[tuple[Allocation, Bools | None]], address: U64, lanes: Bools | None
+) -> Iterator[tuple[Allocation, Array, Bools | None]]:
+    """Yield (buffer, byte offsets [waves, lanes], lanes) for the parts of an access (`Memory.resolve`).
+
+    Offsets of lanes that take no part are 0; lanes are None if all take part.
+    """
+    for allocation, some in parts:
+        taken = some if some is not None else lanes
+        offset = (address - np.uint64(allocation.base)).view(np.int64)
+        yield allocation, offset if taken is None else np.where(taken, offset, 0), taken
+
+
+def buffers_of(
+    g: Threads, address: U64, size: int, lanes: Bools | None
+) -> Iterator[tuple[Allocation, Array, Bools | None]]:
+    """Yield (buffer, byte offsets [waves, lanes], lanes) of an access, as `parts_of` does, without any check."""
+    return _in_buffers(g.env.memory.resolve(address, size, lanes)[0], address, lanes)
+
+
 def parts_of(
     g: Threads,
     step: Stepped,
@@ -54,11 +74,7 @@ def parts_of(
             lane,
         )
     hits = []
-    for allocation, some in parts:
-        taken = some if some is not None else lanes
-        offset = (address - np.uint64(allocation.base)).view(np.int64)
-        if taken is not None:
-            offset = np.where(taken, offset, 0)
+    for allocation, offset, taken in _in_buffers(parts, address, lanes):
         need = min(size, alignment)
         if all_bits(offset) & (need - 1):
             g.env.reporter.at_first(
@@ -86,12 +102,9 @@ def check_reads(g: Threads, step: Stepped, address: U64, size: int, values: Arra
     The other thread is one of the workgroup since the last barrier, or, in a kernel that never acquires, one of any
     other workgroup in this launch.
     """
-    for allocation, some in g.env.memory.resolve(address, size, lanes)[0]:
-        taken = some if some is not None else lanes
+    for allocation, offset, taken in buffers_of(g, address, size, lanes):
         if allocation.private or not allocation.writable or (allocation.readers is None and not allocation.loads):
             continue
-        offset = (address - np.uint64(allocation.base)).view(np.int64)
-        offset = offset if taken is None else np.where(taken, offset, 0)
         before, own = allocation.read_by(offset, size), reader_of(g)
         apart = before >> READER_GROUP != own >> READER_GROUP
         here = (before >> READER_WAVE == own >> READER_WAVE) & (before != own)
@@ -104,7 +117,7 @@ def check_reads(g: Threads, step: Stepped, address: U64, size: int, values: Arra
         g.env.reporter.at_first("global-race", what, step.instruction, g, lost)
 
 
-def _observed(g: Threads, kind: str, to: Allocation, offset: Array, size: int, lanes: Bools | None) -> None:
+def _tell_observer(g: Threads, kind: str, to: Allocation, offset: Array, size: int, lanes: Bools | None) -> None:
     """Call the run's observer, if there is one, with an access."""
     if g.env.observe is not None:
         group = np.broadcast_to(g.group_id[:, None], offset.shape)
@@ -135,7 +148,7 @@ def load_lanes(
     poison: Bools | None = None
     for allocation, offset, taken in parts_of(g, step, address, size, lanes, alignment):
         got = allocation.load(offset, size)
-        _observed(g, "load", allocation, offset, size, taken)
+        _tell_observer(g, "load", allocation, offset, size, taken)
         if g.env.strict:
             if kind is not LoadKind.ATOMIC_UNMARKED:
                 check_stores(g, step, allocation, offset, size, taken, "loads")
@@ -160,11 +173,8 @@ def load_lanes(
 def peek_lanes(g: Threads, address: U64, size: int, lanes: Bools | None) -> Array:
     """Load data [words, waves, lanes] without any check; lanes that take no part read 0."""
     data: Array = np.zeros((max(size // 4, 1), *address.shape), np.uint32)
-    parts, _ = g.env.memory.resolve(address, size, lanes)
-    for allocation, some in parts:
-        taken = some if some is not None else lanes
-        offset = (address - np.uint64(allocation.base)).view(np.int64)
-        got = allocation.load(offset if taken is None else np.where(taken, offset, 0), size)
+    for allocation, offset, taken in buffers_of(g, address, size, lanes):
+        got = allocation.load(offset, size)
         data = got if taken is None else np.where(taken, got, data)
     return data
 
@@ -181,14 +191,9 @@ def _changing(
     g: Threads, address: U64, size: int, values: Array, lanes: Bools | None
 ) -> Iterator[tuple[Allocation, Array, Bools]]:
     """Yield (buffer, offsets, lanes) of the lanes whose values differ from memory, in buffers with stamps of stores."""
-    parts, _ = g.env.memory.resolve(address, size, lanes)
-    for allocation, some in parts:
-        taken = some if some is not None else lanes
+    for allocation, offset, taken in buffers_of(g, address, size, lanes):
         if allocation.stamps is None:
             continue
-        offset = (address - np.uint64(allocation.base)).astype(np.int64)
-        if taken is not None:
-            offset = np.where(taken, offset, 0)
         differ = np.any(allocation.load(offset, size) != values, axis=0)
         if taken is not None:
             differ &= taken
@@ -247,7 +252,7 @@ def store_lanes(
             continue
         if g.env.strict and not atomic:
             check_updates(g, step, allocation, offset, size, taken, "overwrites")
-        _observed(g, "store", allocation, offset, size, taken)
+        _tell_observer(g, "store", allocation, offset, size, taken)
         waves = np.broadcast_to(g.wave_ids()[:, None], address.shape)
         if taken is None:
             flat, data, owners = offset.reshape(-1), values.reshape(len(values), -1), waves.reshape(-1)
@@ -371,7 +376,7 @@ def check_updates(
     """Report a plain load or store of bytes that this launch updates atomically, if nothing orders the two.
 
     A `guess` is a load whose value a compare-and-swap may check; that drops the finding, which is therefore postponed
-    (`Reporter.hold`).
+    (`Reporter.postpone`).
     """
     if allocation.updated is None:
         return
@@ -393,7 +398,7 @@ def check_updates(
             report = partial(g.env.reporter.add, kind, message, step.instruction, g, row, lane, source)
             if guess and source is None:
                 places = {(int(g.wave_ids()[row]), allocation.name, unit) for unit in mine}
-                g.env.reporter.hold(places, report)
+                g.env.reporter.postpone(places, report)
                 break
             report()
             if source is None:

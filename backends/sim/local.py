@@ -16,7 +16,16 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from convgen.backends.sim.wave_arrays import U32, Array, Bools, all_bits, any_along, counted
+from convgen.backends.sim.wave_arrays import (
+    U32,
+    Array,
+    Bools,
+    all_bits,
+    any_along,
+    counted,
+    gather_bytes,
+    scatter_bytes,
+)
 from convgen.ir.record import frozen
 
 if TYPE_CHECKING:
@@ -52,6 +61,12 @@ def _by_other_waves(stamps: U32, mine: U32) -> Bools:
     apart -= _ONE_WAVE
     found: Bools = apart < SEVERAL
     return found
+
+
+def _wave_bits(units: Array, mine: U32) -> U32:
+    """Return, for each of some units, the accessing wave of stamp `mine` as a set of one bit."""
+    bits: U32 = np.uint32(1) << (np.broadcast_to(mine, units.shape) >> np.uint32(1) & np.uint32(0xFF))
+    return bits
 
 
 def _undefined(stamps: U32) -> Bools | None:
@@ -112,28 +127,14 @@ class Lds:
 
     def load(self, at: Stretch) -> Array:
         """Load the bytes at each address: words [size/4, ...], for sizes 1 and 2 zero-extended values [1, ...]."""
-        place, size = at.place, at.size
-        if at.words is not None:
-            return self.words.take(at.words)
-        if size >= 4:
-            each = (place + 4 * counted(size // 4, place.ndim))[..., None] + np.arange(4)
-            return np.ascontiguousarray(self.data.take(each)).view(np.uint32)[..., 0]
-        values = self.data.take(place).astype(np.uint32)
-        if size == 2:
-            values |= self.data.take(place + 1).astype(np.uint32) << 8
-        return values[None]
+        return gather_bytes(self.data, at.place, at.size) if at.words is None else self.words.take(at.words)
 
     def store(self, at: Stretch, values: Array) -> None:
         """Write words [size/4, ...] (or single values) at each address."""
-        place, size = at.place, at.size
-        if at.words is not None:
-            self.words[at.words] = values
-        elif size >= 4:
-            each = (place + 4 * counted(size // 4, place.ndim))[..., None] + np.arange(4)
-            self.data[each] = np.ascontiguousarray(values).view(np.uint8).reshape(each.shape)
+        if at.words is None:
+            scatter_bytes(self.data, at.place, at.size, values)
         else:
-            for byte in range(size):
-                self.data[place + byte] = (values[0] >> (8 * byte)).astype(np.uint8)
+            self.words[at.words] = values
 
     # -- races --------------------------------------------------------------------------------------------------------
 
@@ -175,9 +176,10 @@ class Lds:
         clean: Array | int = 1,
         where: Array | None = None,
     ) -> None:
-        """Store words [size/4, ...] (or single values) at each address and stamp them.
+        """Store words [size/4, ...] (or single values) at each address and stamp their `units` with `mine`.
 
         `clean` is 0 where they are undefined. A write races if it changes what another wave wrote in this epoch.
+        `where` is as of `note_read`.
         """
         others = _by_other_waves(self._accessed.take(units, axis=1), mine)
         if np.count_nonzero(others):
@@ -235,16 +237,15 @@ class Lds:
     def _note_guess(self, group: Threads, step: Stepped, units: Array, mine: U32) -> None:
         if self._guesses is None:
             self._guesses = np.zeros(len(self.read), np.uint32), np.zeros(len(self.read), np.uint32)
-        bits = np.uint32(1) << (np.broadcast_to(mine, units.shape) >> np.uint32(1) & np.uint32(0xFF))
+        bits = _wave_bits(units, mine)
         for masks in self._guesses:
             np.bitwise_or.at(masks, units, bits)
         self._guess = step, group
 
-    def find_out(self, units: Array, mine: U32) -> None:
+    def check_guesses(self, units: Array, mine: U32) -> None:
         """Record that compare-and-swaps told their waves whether their guesses about `units` were stale."""
         if self._guesses is not None:
-            bits = np.uint32(1) << (np.broadcast_to(mine, units.shape) >> np.uint32(1) & np.uint32(0xFF))
-            np.bitwise_and.at(self._guesses[1], units, ~bits)
+            np.bitwise_and.at(self._guesses[1], units, ~_wave_bits(units, mine))
 
     def report_stale_guesses(self, slot: int, epoch: int) -> None:
         """Report unchecked guesses that raced with atomic operations, at a workgroup's barrier or end."""

@@ -16,29 +16,14 @@ from convgen.backends.sim.wave_arrays import U32, Array
 F32 = npt.NDArray[np.float32]
 
 
-def _table(bits: int, dtype: Any) -> F32:
-    """All values of a narrow format, indexed by their bits."""
+def _table(dtype: Any, bits: int) -> F32:
+    """Return all values of a format of `bits` bits, indexed by their bits."""
     raw = np.arange(1 << bits, dtype=np.uint16 if bits > 8 else np.uint8)
     values: F32 = raw.view(dtype).astype(np.float32)
     return values
 
 
-def _small(dtype: Any, bits: int) -> F32:
-    values: F32 = np.arange(1 << bits, dtype=np.uint8).view(dtype).astype(np.float32)
-    return values
-
-
-HALF: F32 = _table(16, np.float16)
-#: Values of fp8, fp6 and fp4 formats by bits, keyed by their names here.
-NARROW: dict[str, F32] = {
-    "fp8_fnuz": _table(8, ml_dtypes.float8_e4m3fnuz),
-    "bf8_fnuz": _table(8, ml_dtypes.float8_e5m2fnuz),
-    "fp8_ocp": _table(8, ml_dtypes.float8_e4m3fn),
-    "bf8_ocp": _table(8, ml_dtypes.float8_e5m2),
-    "fp6": _small(ml_dtypes.float6_e2m3fn, 6),
-    "bf6": _small(ml_dtypes.float6_e3m2fn, 6),
-    "fp4": _small(ml_dtypes.float4_e2m1fn, 4),
-}
+HALF: F32 = _table(np.float16, 16)
 _NARROW_TYPES: dict[str, Any] = {
     "fp8_fnuz": ml_dtypes.float8_e4m3fnuz,
     "bf8_fnuz": ml_dtypes.float8_e5m2fnuz,
@@ -48,6 +33,9 @@ _NARROW_TYPES: dict[str, Any] = {
     "bf6": ml_dtypes.float6_e3m2fn,
     "fp4": ml_dtypes.float4_e2m1fn,
 }
+_BITS = {"fp6": 6, "bf6": 6, "fp4": 4}  #: of formats below 8 bits
+#: Values of fp8, fp6 and fp4 formats by bits, keyed by their names here.
+NARROW: dict[str, F32] = {name: _table(kind, _BITS.get(name, 8)) for name, kind in _NARROW_TYPES.items()}
 #: Bits of mantissa, and the exponent of the least normal number.
 _PRECISION: dict[str, tuple[int, int]] = {
     "f16": (10, -14),
@@ -152,20 +140,20 @@ def to_integer(low: int, high: int, dtype: Any) -> Callable[[Array], Array]:
     return convert
 
 
-def _two_sum(a: Array, b: Array) -> tuple[Array, Array]:
+def two_sum(a: Array, b: Array) -> tuple[Array, Array]:
     """Return the rounded sum of two f64 numbers and the rounding error."""
     total = np.asarray(a + b)
     virtual = total - a
     return total, (a - (total - virtual)) + (b - virtual)
 
 
-def _to_odd(total: Array, error: Array) -> Array:
+def to_odd(total: Array, error: Array) -> Array:
     """Round a sum, given as rounded f64 and error, to odd: a second rounding, to fewer bits, is then correct."""
     bits = total.view(np.int64)
     inexact = (error != 0) & np.isfinite(total) & ((bits & 1) == 0) & ~np.isnan(error)
     if not inexact.any():
         return total
-    step = np.where((error > 0) == (total > 0), 1, -1)
+    step = np.where(total == 0, 0, np.where((error > 0) == (total > 0), 1, -1))
     odd: Array = np.where(inexact, bits + step, bits).view(np.float64)
     return odd
 
@@ -173,7 +161,7 @@ def _to_odd(total: Array, error: Array) -> Array:
 def fma_f32(a: Array, b: Array, c: Array) -> Array:
     """a * b + c in f32 with one rounding: the product is exact in f64, the sum is rounded to odd first."""
     product = np.asarray(a, np.float64) * np.asarray(b, np.float64)
-    result: Array = _to_odd(*_two_sum(product, np.asarray(c, np.float64))).astype(np.float32)
+    result: Array = to_odd(*two_sum(product, np.asarray(c, np.float64))).astype(np.float32)
     return result
 
 
@@ -201,9 +189,9 @@ def fma_f64(a: Array, b: Array, c: Array) -> Array:
     """
     x, y, z = np.broadcast_arrays(*(np.asarray(v, np.float64) for v in (a, b, c)))
     product, low = _two_product(x, y)
-    middle, rest = _two_sum(z, low)
-    high, tail = _two_sum(product, middle)
-    result = np.asarray(high + _to_odd(*_two_sum(rest, tail)))
+    middle, rest = two_sum(z, low)
+    high, tail = two_sum(product, middle)
+    result = np.asarray(high + to_odd(*two_sum(rest, tail)))
     plain = ~np.isfinite(x) | ~np.isfinite(y) | ~np.isfinite(z) | (x == 0) | (y == 0)
     result = np.where(plain, x * y + z, result)
     result = np.where(np.isfinite(x) & np.isfinite(y) & np.isinf(z), z, result)  # x * y may overflow the other way

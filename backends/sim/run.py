@@ -47,7 +47,7 @@ class Run(ABC):
     ) -> None:
         """Prepare memory and findings; a thread may execute `limit` instructions, `simulate` explains the rest."""
         if wave_order not in ("forward", "reverse"):
-            raise SimulatorError(f"wave_order: 'forward' or 'reverse' is wanted, got {wave_order!r}")
+            raise SimulatorError(f"given wave_order {wave_order!r}, wanted 'forward' or 'reverse'")
         self._started = time.perf_counter()
         self.memory, self.reporter = Memory(buffers, uninitialised), Reporter(max_findings, self.sources)
         self.backwards, self.limit = wave_order == "reverse", limit
@@ -127,5 +127,5 @@ def _groups_of(launch: LaunchRequest) -> Sequence[int]:
         return range(count)
     bad = [group for group in launch.groups if not 0 <= group < count]
     if bad:
-        raise SimulatorError(f"workgroup {bad[0]} is not in the grid of {count}")
+        raise SimulatorError(f"given workgroup {bad[0]} of a grid of {count}, wanted one below {count}")
     return launch.groups

@@ -17,7 +17,7 @@ Group = TypeVar("Group")
 
 @define(eq=False)
 class Ready(Generic[Code, Group]):
-    """One instruction compiled for one kernel. `run` does the work for a whole group."""
+    """One instruction compiled for one kernel, the base of each family's `Step`. `run` works for a whole group."""
 
     instruction: Code
     kind: str  #: under which the report counts it
@@ -29,7 +29,7 @@ class Ready(Generic[Code, Group]):
     faults: tuple[tuple[str, str], ...] = attrs.field(default=(), kw_only=True)
 
     def running(self, run: Callable[[Group], None]) -> Self:
-        """Set the function that does the work, which needed the step itself; return the step."""
+        """Set the function that does the work, which itself needs the step to report findings; return the step."""
         self.run = run
         return self
 

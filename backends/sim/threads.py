@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Located(Protocol):
-    """An instruction, as findings name it."""
+    """A decoded instruction, as findings name it: each family has a class of its own."""
 
     @property
     def address(self) -> int: ...
@@ -32,7 +32,7 @@ class Located(Protocol):
 
 
 class Stepped(Protocol):
-    """An instruction made ready to execute."""
+    """A compiled instruction, as checks need it to name the instruction (`step.Ready` is the class behind it)."""
 
     @property
     def instruction(self) -> Located: ...

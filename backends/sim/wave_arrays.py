@@ -1,4 +1,4 @@
-"""Names for the arrays that simulators pass around."""
+"""Types of the arrays that simulators pass around, and small operations on them."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from convgen.backends.simulation import Bytes as Bytes
+
 Array = npt.NDArray[Any]
-Bytes = npt.NDArray[np.uint8]
 U32 = npt.NDArray[np.uint32]
 U64 = npt.NDArray[np.uint64]
 Bools = npt.NDArray[np.bool_]
@@ -42,6 +43,27 @@ def all_bits(numbers: Array) -> int:
 def counted(count: int, axes: int) -> Array:
     """Return 0, 1, .. `count` - 1 along the first axis of an array with `axes` further axes of size 1."""
     return np.arange(count).reshape((-1,) + (1,) * axes)
+
+
+def gather_bytes(data: Bytes, offset: Array, size: int) -> Array:
+    """Return `size` bytes at each offset: words [size/4, ...], for sizes 1 and 2 zero-extended values [1, ...]."""
+    if size >= 4:
+        at = (offset + 4 * counted(size // 4, offset.ndim))[..., None] + np.arange(4)
+        return np.ascontiguousarray(data.take(at)).view(np.uint32)[..., 0]
+    values = data.take(offset).astype(np.uint32)
+    if size == 2:
+        values |= data.take(offset + 1).astype(np.uint32) << 8
+    return values[None]
+
+
+def scatter_bytes(data: Bytes, offset: Array, size: int, values: Array) -> None:
+    """Write words [size/4, ...], or single values of `size` bytes [1, ...], at each offset."""
+    if size >= 4:
+        at = (offset + 4 * counted(size // 4, offset.ndim))[..., None] + np.arange(4)
+        data[at] = np.ascontiguousarray(values).view(np.uint8).reshape(at.shape)
+        return
+    for byte in range(size):
+        data[offset + byte] = (values[0] >> (8 * byte)).astype(np.uint8)
 
 
 def united(rows: Iterable[Bools | None]) -> Bools | None:

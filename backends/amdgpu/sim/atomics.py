@@ -92,13 +92,13 @@ def _land_both(g: WaveGroup, pending: Pending) -> None:
     land_observed(g, pending)
 
 
-def _find_out(g: WaveGroup, allocation: Allocation, offset: Array, size: int, lanes: Bools) -> None:
+def _check_guesses(g: WaveGroup, allocation: Allocation, offset: Array, size: int, lanes: Bools) -> None:
     """Tell the reporter that a compare-and-swap showed its waves whether their earlier loads were stale."""
     units = allocation.units(offset, size)
     threads = np.broadcast_to(g.wave_ids()[:, None], units.shape)
     taken = np.broadcast_to(lanes, units.shape)
     pairs = zip(threads[taken].tolist(), units[taken].tolist(), strict=True)
-    g.env.reporter.found_out({(thread, allocation.name, unit) for thread, unit in pairs})
+    g.env.reporter.check_guesses({(thread, allocation.name, unit) for thread, unit in pairs})
 
 
 @frozen(eq=False)
@@ -138,8 +138,8 @@ class _Atomic:
             old = np.where(lanes, before, old)
             if g.env.strict:
                 self._note(g, allocation, offset, lanes if expected is None else lanes & (before == expected), ticket)
-                if expected is not None and g.env.reporter.holds:
-                    _find_out(g, allocation, offset, self.size, lanes)
+                if expected is not None and g.env.reporter.has_postponed:
+                    _check_guesses(g, allocation, offset, self.size, lanes)
             g.env.memory.changes += bool((memory[offset[lanes] // size] != before[lanes]).any())
             allocation.define(offset[lanes], size)
         return old, met

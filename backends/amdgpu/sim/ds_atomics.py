@@ -52,7 +52,7 @@ def compile_ds_atomic(instruction: Instruction, context: Context, function: Comb
             old = exchange(g, number, at.place, lanes)
             if swaps and g.env.strict:
                 taking = np.broadcast_to(lanes, at.units.shape)
-                g.env.local.find_out(at.units[taking], np.broadcast_to(g.stamp, at.units.shape)[taking])
+                g.env.local.check_guesses(at.units[taking], np.broadcast_to(g.stamp, at.units.shape)[taking])
             old_words.append(np.moveaxis(np.ascontiguousarray(old)[..., None].view(np.uint32), -1, 0))
             g.env.counters["lds_write_bytes"] += int(lanes.sum()) * size
         kept = None if at.lanes is None else at.lanes.copy()

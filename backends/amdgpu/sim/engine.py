@@ -54,7 +54,7 @@ class WaveEngine(Engine[WaveGroup, Step]):
             self._join(released, group)
         return released, still
 
-    def _looks_out(self, g: WaveGroup) -> bool:
+    def _has_polled(self, g: WaveGroup) -> bool:
         """Return whether an atomic operation has just returned, as in loops that wait for other workgroups."""
         polled, g.polled = g.polled, False
         return polled

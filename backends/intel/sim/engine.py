@@ -74,7 +74,7 @@ class ThreadEngine(Engine[ThreadGroup, Step]):
     def _may_meet(self, g: ThreadGroup, other: ThreadGroup) -> bool:
         return g.squad == other.squad
 
-    def _looks_out(self, g: ThreadGroup) -> bool:
+    def _has_polled(self, g: ThreadGroup) -> bool:
         """Return whether a group that has signalled a barrier is held there."""
         adversary = self.env.adversary
         if adversary is None or not adversary.holds(g, self._phase):

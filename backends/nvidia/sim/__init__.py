@@ -1,21 +1,22 @@
 """A strict simulator of NVIDIA PTX.
 
-`simulate` runs launches of PTX text: `ptx_text` reads it, `flow` orders blocks so that diverged threads meet again,
-`engine` executes groups of warps (`state`) that are at one instruction, each instruction compiled once (`ptx_program`)
-into a `step`. Instructions are implemented in `moves`, `integers`, `float_alu`, `conversions`, `lanes`,
+`simulate` runs launches of PTX text: `ptx_reader` reads its tokens (`ptx_tokens`) into records (`ptx_text`) and puts
+the bodies of device functions in place of calls (`ptx_calls`), `flow` orders blocks so that diverged threads meet
+again, `engine` executes groups of warps (`state`) that are at one instruction, each instruction compiled once
+(`ptx_program`) into a `step`. Instructions are implemented in `moves`, `integers`, `float_alu`, `conversions`, `lanes`,
 `memory_access`, `atomics`, `fences`, `async_copies`, `matrix` and `control`. Checks: `shared_memory` (races, copies in
 flight), `backends.sim.global_access` (races, visibility), undefined values (`state`). `sources` names the document of
 each rule.
 
-Not simulated: mbarrier, bulk copies and TMA, wgmma, clusters, textures, calls by
-address and recursion, the exact error of approximate
-functions (they are rounded correctly), what ptxas makes of the text. Between lanes of one warp, only accesses to
-shared memory are checked for races. A barrier of some warps orders accesses to global memory as one of all does.
+Not simulated: mbarrier, bulk copies and TMA, wgmma, clusters, textures, calls by address and recursion, the exact error
+of approximate functions (they are rounded correctly), what ptxas makes of the text. Between lanes of one warp, only
+accesses to shared memory are checked for races. A barrier of some warps orders accesses to global memory as one of all
+does.
 
 May import: convgen.ir.error, convgen.backends.simulation; nothing from selection or emission (two rooms, no shared
 mistakes)."""
 
-from convgen.backends.nvidia.sim.ptx_text import is_ptx
+from convgen.backends.nvidia.sim.ptx_reader import is_ptx
 from convgen.backends.nvidia.sim.simulate import architecture, signatures, simulate
 from convgen.backends.sim.errors import SimulatorError, Unsupported
 

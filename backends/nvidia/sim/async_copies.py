@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import numpy as np
 
+from convgen.backends.nvidia.sim.memory_access import addresses
 from convgen.backends.nvidia.sim.operands import Getter, numbers_of, report_undefined, source, wrong
-from convgen.backends.nvidia.sim.ptx_text import Instruction, Literal
+from convgen.backends.nvidia.sim.ptx_text import Instruction, Inverted, Literal, Operand, Register
 from convgen.backends.nvidia.sim.shared_memory import Access, located
 from convgen.backends.nvidia.sim.state import LANES, WarpGroup
 from convgen.backends.nvidia.sim.step import Context, Step, unsupported
 from convgen.backends.sim.global_access import load_lanes, peek_lanes
 from convgen.backends.sim.wave_arrays import Array, Bools, any_along
-from convgen.ir.record import define
+from convgen.ir.record import define, evolve
 
 KIND = "cp-async"
 
@@ -30,7 +31,7 @@ class Copy:
     number: int
     thread: Array  #: warps in the batch
     lane: Array
-    group: Array  #: of the thread: groups committed before, so that this one has that number
+    group: Array  #: number of its group: groups that its thread has committed before
     access: Access  #: the destination
     source: Array  #: addresses
     size: int
@@ -39,24 +40,15 @@ class Copy:
 
     def take(self, columns: Array) -> Copy:
         """Return the copies of some columns."""
-        at = self.access
-        access = Access.__new__(Access)
-        access.place, access.size = at.place[columns], at.size
-        access.row, access.slot, access.warp, access.lane = (
-            part[columns] for part in (at.row, at.slot, at.warp, at.lane)
-        )
-        access.units = at.units[:, columns]
-        return Copy(
-            self.step,
-            self.number,
-            self.thread[columns],
-            self.lane[columns],
-            self.group[columns],
-            access,
-            self.source[columns],
-            self.size,
-            self.kept[columns],
-            self.data[:, columns],
+        return evolve(
+            self,
+            thread=self.thread[columns],
+            lane=self.lane[columns],
+            group=self.group[columns],
+            access=self.access.take(columns),
+            source=self.source[columns],
+            kept=self.kept[columns],
+            data=self.data[:, columns],
         )
 
 
@@ -67,7 +59,6 @@ class Copies:
         self.committed: Array = np.zeros((warps, LANES), np.int64)
         self.pending: list[Copy] = []
         self.count = 0
-        self.steps: list[Step] = []  #: by number of the copy
 
     def issue(self, g: WarpGroup, copy: Copy) -> None:
         """Take copies in flight; their destination is undefined until they land."""
@@ -115,7 +106,7 @@ class Copies:
         shared.flight[access.units] = np.where(mine, 0, shared.flight[access.units])
         shared.store(access.stretch, copy.data)
         units = access.units
-        stamps = shared._stamp(access.slot, access.warp, access.lane)  # one room
+        stamps = shared.stamps_of(access.slot, access.warp, access.lane)
         shared.stores[units] = np.broadcast_to(stamps, units.shape)
         shared.defined[units] = True
         g.env.memory.changes += 1
@@ -191,8 +182,6 @@ def _wait(instruction: Instruction) -> Step:
 
 
 def _copy(instruction: Instruction, context: Context) -> Step:
-    from convgen.backends.nvidia.sim.memory_access import addresses
-
     operands = list(instruction.operands)
     size = operands[2].bits if len(operands) > 2 and isinstance(operands[2], Literal) else 0
     allowed = (16,) if instruction.has("cg") else (4, 8, 16)
@@ -269,7 +258,5 @@ def _report_poison(g: WarpGroup, step: Step, poison: Bools | None, lanes: Bools)
         g.env.reporter.at_first("poison", "copies undefined bytes of global memory", step.instruction, g, bad)
 
 
-def _is_predicate(operand: object) -> bool:
-    from convgen.backends.nvidia.sim.ptx_text import Inverted, Register
-
+def _is_predicate(operand: Operand) -> bool:
     return isinstance(operand, Inverted) or (isinstance(operand, Register) and operand.type == "pred")

@@ -15,13 +15,13 @@ from convgen.backends.nvidia.sim.memory_access import addresses, check_constant,
 from convgen.backends.nvidia.sim.operands import numbers_of, report_undefined, source, target
 from convgen.backends.nvidia.sim.ptx_text import Instruction
 from convgen.backends.nvidia.sim.ptx_types import TYPES, UNSIGNED
-from convgen.backends.nvidia.sim.rounding import decode, encode
+from convgen.backends.nvidia.sim.rounding import FORMATS, decode, encode, rounded
 from convgen.backends.nvidia.sim.shared_memory import located
 from convgen.backends.nvidia.sim.state import WarpGroup
 from convgen.backends.nvidia.sim.step import Context, Step, unsupported
 from convgen.backends.sim.combine import FLOATING, INTEGER, Combine, combine_lanes
 from convgen.backends.sim.device_memory import Allocation
-from convgen.backends.sim.global_access import check_stores, is_writable, issue_store, parts_of
+from convgen.backends.sim.global_access import check_stores, is_writable, issue_store, land_store, parts_of
 from convgen.backends.sim.wave_arrays import Array, Bools, any_along
 from convgen.ir.record import frozen
 
@@ -29,8 +29,6 @@ from convgen.ir.record import frozen
 def _narrow_add(kind: str) -> Combine:
     def add(old: Array, new: Array) -> Array:
         total = decode(old, kind).astype(np.float64) + decode(new, kind)
-        from convgen.backends.nvidia.sim.rounding import FORMATS, rounded
-
         return encode(rounded(total, FORMATS[kind], "rn"), kind)
 
     return add
@@ -188,8 +186,7 @@ class _Atomic:
                 allocation.mark_update(offset[changes], self.size, ticket, waves)
             g.env.memory.changes += bool((memory[offset[some] // self.size] != before[some]).any())
             allocation.define(offset[some], self.size)
-        for wave, epoch in zip(g.wave_ids().tolist(), g.env.epoch[g.slot].tolist(), strict=True):
-            g.env.store_done[ticket, wave] = epoch
+        land_store(g, (ticket,))
         return old
 
     def _check_defined(self, g: WarpGroup, allocation: Allocation, offset: Array, lanes: Bools) -> None:

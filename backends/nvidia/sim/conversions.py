@@ -49,13 +49,19 @@ def _write_as(kind: str) -> str:
     return f"b{bits_of(kind)}" if TYPES[kind].kind == "f" else kind
 
 
+def _limits(kind: str) -> tuple[type[np.integer], int, int]:
+    """Return the numpy type of an integer type, its least and its greatest number."""
+    bits = bits_of(kind)
+    if TYPES[kind].kind == "s":
+        return SIGNED[bits], -(1 << bits - 1), (1 << bits - 1) - 1
+    return UNSIGNED[bits], 0, (1 << bits) - 1
+
+
 def _integer(value: Array, kind: str) -> Array:
     """Clamp whole f64 numbers to an integer type; NaN becomes 0 (PTX ISA, cvt: float-to-integer)."""
-    bits, signed = bits_of(kind), TYPES[kind].kind == "s"
-    dtype = (SIGNED if signed else UNSIGNED)[bits]
-    low, high = (-(1 << bits - 1), (1 << bits - 1) - 1) if signed else (0, (1 << bits) - 1)
+    dtype, low, high = _limits(kind)
     number = np.where(np.isnan(value), 0.0, value)
-    above, below = number >= float(high) + (1 if bits < 64 else 0), number <= float(low)
+    above, below = number >= float(high) + (1 if bits_of(kind) < 64 else 0), number <= float(low)
     safe = np.where(above | below, 0.0, number).astype(dtype)
     return np.where(above, dtype(high), np.where(below, dtype(low), safe))
 
@@ -91,10 +97,8 @@ def _bounded(value: Array, *, saturate: bool) -> Array:
 
 
 def _between_integers(value: Array, to: str, *, saturate: bool) -> Array:
-    bits, signed = bits_of(to), TYPES[to].kind == "s"
-    dtype = (SIGNED if signed else UNSIGNED)[bits]
+    dtype, low, high = _limits(to)
     if saturate:
-        low, high = (-(1 << bits - 1), (1 << bits - 1) - 1) if signed else (0, (1 << bits) - 1)
         info = np.iinfo(value.dtype)
         value = np.clip(value, max(low, info.min), min(high, info.max))
     return np.asarray(value).astype(dtype)

@@ -31,10 +31,10 @@ class WarpEngine(Engine[WarpGroup, Step]):
     """Executes one batch of workgroups to their end."""
 
     def __init__(
-        self, env: Environment, program: Program, limit: int, reinforce: Callable[[], WarpGroup | None]
+        self, env: Environment, program: Program, limit: int, begin_more: Callable[[], WarpGroup | None]
     ) -> None:
         super().__init__(env, program, limit)
-        self._more = reinforce
+        self._more = begin_more
         self._program = program
 
     def _advance(self, g: WarpGroup, meet: frozenset[int]) -> list[WarpGroup]:
@@ -44,11 +44,11 @@ class WarpEngine(Engine[WarpGroup, Step]):
     def _prepare(self, g: WarpGroup, step: Step) -> None:
         """Do nothing: steps check their own operands."""
 
-    def _looks_out(self, g: WarpGroup) -> bool:
+    def _has_polled(self, g: WarpGroup) -> bool:
         polled, g.polled = g.polled, False
         return polled
 
-    def _reinforce(self) -> WarpGroup | None:
+    def _begin_more(self) -> WarpGroup | None:
         return self._more()
 
     def _state(self, groups: Sequence[WarpGroup]) -> object:

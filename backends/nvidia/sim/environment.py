@@ -39,8 +39,9 @@ class Environment(Surroundings):
         super().__init__(run, shared, slots, waves, causality)
         self.dtypes, self.live = dtypes, live
         self.alive: Bools = np.zeros((slots * waves, LANES), np.bool_)  #: threads that have not ended
-        self.arrived: Array = np.zeros((slots, BARRIERS), np.int64)  #: threads, each warp counted as a whole
-        self.threads: Array = np.zeros((slots, BARRIERS), np.int64)  #: threads, counted one by one
+        #: Threads at each barrier that counts them; ended threads of a warp arrive with its last one.
+        self.arrived: Array = np.zeros((slots, BARRIERS), np.int64)
+        self.threads: Array = np.zeros((slots, BARRIERS), np.int64)  #: threads at each barrier that takes all live ones
         self.expected: Array = np.zeros((slots, BARRIERS), np.int64)  #: threads; 0 while nobody has arrived; -1: all
         #: What warps at bar.arrive let others see, by workgroup and barrier.
         self.passed_on: dict[tuple[int, int], list[Array]] = {}

@@ -13,11 +13,11 @@ import numpy as np
 from convgen.backends.nvidia.sim.operands import computed, numbers_of, source, target
 from convgen.backends.nvidia.sim.ptx_text import Instruction, Operand, Pair
 from convgen.backends.nvidia.sim.ptx_types import TYPES, UNSIGNED, bits_of
-from convgen.backends.nvidia.sim.rounding import FORMATS, decode, encode, rounded, to_odd, two_sum
+from convgen.backends.nvidia.sim.rounding import FORMATS, decode, encode, rounded
 from convgen.backends.nvidia.sim.state import WarpGroup
 from convgen.backends.nvidia.sim.step import Context, Step, unsupported
-from convgen.backends.sim.numbers import fma_f32, fma_f64
-from convgen.backends.sim.wave_arrays import Array
+from convgen.backends.sim.numbers import fma_f32, fma_f64, to_odd, two_sum
+from convgen.backends.sim.wave_arrays import Array, Bools
 from convgen.ir.record import frozen
 
 Function = Callable[..., Array]
@@ -60,11 +60,7 @@ def saturated(value: Array) -> Array:
 def canonical(value: Array, name: str) -> Array:
     """Return the bits of results, NaNs as the canonical NaN of the format."""
     raw = np.asarray(value)
-    bits = (
-        np.ascontiguousarray(raw)
-        .reshape(raw.shape)
-        .view({2: np.uint16, 4: np.uint32, 8: np.uint64}[raw.dtype.itemsize])
-    )
+    bits = np.ascontiguousarray(raw).reshape(raw.shape).view(UNSIGNED[8 * raw.dtype.itemsize])
     nan = np.isnan(raw)
     return np.where(nan, bits.dtype.type(FORMATS[name].nan), bits) if np.count_nonzero(nan) else bits
 
@@ -113,16 +109,13 @@ def _exact(name: str, values: Sequence[Array]) -> Array:
     return to_odd(*two_sum(np.asarray(wide[0] * wide[1]), wide[2]))
 
 
+_SUMS: Mapping[str, Function] = {"add": lambda a, b: a + b, "sub": lambda a, b: a - b, "mul": lambda a, b: a * b}
+
+
 def _single(name: str, mode: str) -> Function:
     """Return an operation on f32 with a rounding mode."""
     if mode == "rn":
-        plain: Mapping[str, Function] = {
-            "add": lambda a, b: a + b,
-            "sub": lambda a, b: a - b,
-            "mul": lambda a, b: a * b,
-            "fma": fma_f32,
-        }
-        return plain[name]
+        return fma_f32 if name == "fma" else _SUMS[name]
     return lambda *values: rounded(_signed_zero(name, mode, values), FORMATS["f32"], mode).astype(np.float32)
 
 
@@ -139,29 +132,17 @@ def _signed_zero(name: str, mode: str, values: Sequence[Array]) -> Array:
 
 
 def _double(name: str, mode: str) -> Function:
-    """Return an operation on f64 with a rounding mode."""
-
-    def rest_of(values: Sequence[Array], total: Array) -> Array:
-        from convgen.backends.sim.numbers import fma_f64 as fma
-
-        if name == "mul":
-            return fma(values[0], values[1], -total)
-        if name in ("add", "sub"):
-            return two_sum(values[0], values[1] if name == "add" else -values[1])[1]
-        raise AssertionError(name)
-
-    plain: Mapping[str, Function] = {
-        "add": lambda a, b: a + b,
-        "sub": lambda a, b: a - b,
-        "mul": lambda a, b: a * b,
-        "fma": fma_f64,
-    }
+    """Return an operation on f64 with a rounding mode; `fma` rounds to nearest only."""
+    nearest = fma_f64 if name == "fma" else _SUMS[name]
     if mode == "rn":
-        return plain[name]
+        return nearest
 
     def directed(*values: Array) -> Array:
-        total = np.asarray(plain[name](*values))
-        rest = rest_of(values, total)
+        total = np.asarray(nearest(*values))
+        if name == "mul":
+            rest = fma_f64(values[0], values[1], -total)
+        else:
+            rest = two_sum(values[0], values[1] if name == "add" else -values[1])[1]
         low, high = np.nextafter(total, -np.inf), np.nextafter(total, np.inf)
         down = np.where(rest < 0, low, total)
         up = np.where(rest > 0, high, total)
@@ -183,7 +164,7 @@ def _narrow(name: str, kind: str, mode: str) -> Function:
     return apply
 
 
-def packed(function: Function, count: int) -> Function:
+def packed(function: Function) -> Function:
     """Apply a function of 16-bit numbers to both halves of words."""
     shift = np.uint32(16)
 
@@ -241,23 +222,24 @@ def compile_float(instruction: Instruction, context: Context) -> Step | None:
 
 def _arithmetic(instruction: Instruction, context: Context, name: str, kind: str, mode: str) -> Step:
     count = _ARITHMETIC[name]
-    halves = bits_of(kind) if TYPES[kind].packed == 1 else 16
     base = kind.removesuffix("x2")
     if len(set(instruction.types)) > 1:  # mixed precision of sm_100: add.f32.f16
         raise unsupported(instruction, "two types")
-    if halves == 16:
-        function = _narrow(name, base, mode)
-        function = _modified16(function, instruction, base)
-        if TYPES[kind].packed == 2:
-            function = packed(function, count)
-        bits = f"b{bits_of(kind)}"
-        return computed(context, instruction, function, [bits] * count, bits)
+    if bits_of(base) == 16:
+        return _computed16(instruction, context, _modified16(_narrow(name, base, mode), instruction, base), kind, count)
     if kind == "f32x2":
         raise unsupported(instruction)
-    operation = _single(name, mode) if kind == "f32" else _double(name, mode)
     if name == "fma" and kind == "f64" and mode != "rn":
         raise unsupported(instruction, f"fma.{mode}.f64")
+    operation = _single(name, mode) if kind == "f32" else _double(name, mode)
     return computed(context, instruction, _modified(operation, instruction, kind), [kind] * count, kind)
+
+
+def _computed16(instruction: Instruction, context: Context, function: Function, kind: str, count: int) -> Step:
+    """Return the step of a function of the bits of `count` 16-bit numbers, or of each half of words of two."""
+    bits = f"b{bits_of(kind)}"
+    function = packed(function) if TYPES[kind].packed == 2 else function
+    return computed(context, instruction, function, [bits] * count, bits)
 
 
 def _modified(function: Function, instruction: Instruction, kind: str) -> Function:
@@ -317,11 +299,7 @@ def _selecting(instruction: Instruction, context: Context, kind: str) -> Step:
         function = lambda a, b, c: two(two(a, b), c)  # noqa: E731
     if base in ("f32", "f64"):
         return computed(context, instruction, _modified(function, instruction, kind), [kind] * count, kind)
-    function = _modified16(_on_bits(function, base), instruction, base)
-    if TYPES[kind].packed == 2:
-        function = packed(function, count)
-    bits = f"b{bits_of(kind)}"
-    return computed(context, instruction, function, [bits] * count, bits)
+    return _computed16(instruction, context, _modified16(_on_bits(function, base), instruction, base), kind, count)
 
 
 def _sign(instruction: Instruction, context: Context, kind: str) -> Step:
@@ -356,14 +334,11 @@ def _function(instruction: Instruction, context: Context, kind: str, mode: str) 
         narrow = _on_bits(
             lambda *v: function(*(np.asarray(x, np.float64) for x in v)), base, flush=instruction.has("ftz")
         )
-        if TYPES[kind].packed == 2:
-            narrow = packed(narrow, count)
-        bits = f"b{bits_of(kind)}"
-        return computed(context, instruction, narrow, [bits] * count, bits)
-    if mode != "rn" and instruction.has(*_DIRECTED):
-        return computed(
-            context, instruction, _modified(_divided(name, kind, mode), instruction, kind), [kind] * count, kind
-        )
+        return _computed16(instruction, context, narrow, kind, count)
+    if mode in _DIRECTED:
+        if kind != "f32":
+            raise unsupported(instruction, f"{name}.{mode}.{kind}")
+        return computed(context, instruction, _modified(_divided(name, mode), instruction, kind), [kind] * count, kind)
     if kind == "f64" or (name in ("div", "sqrt", "rcp") and instruction.has("rn")):
         exact = _EXACT.get(name, function)
         return computed(context, instruction, _modified(exact, instruction, kind), [kind] * count, kind)
@@ -377,10 +352,8 @@ def _function(instruction: Instruction, context: Context, kind: str, mode: str) 
     return computed(context, instruction, _modified(approximate, instruction, kind), [kind] * count, kind)
 
 
-def _divided(name: str, kind: str, mode: str) -> Function:
-    """div, rcp and sqrt of f32 with directed rounding: the sign of the remainder tells where the quotient lies."""
-    if kind != "f32":
-        return lambda *values: _raise(name, kind, mode)
+def _divided(name: str, mode: str) -> Function:
+    """Return div, rcp or sqrt of f32 with directed rounding: the remainder's sign tells where the quotient lies."""
 
     def apply(*values: Array) -> Array:
         wide = [np.asarray(value, np.float64) for value in values]
@@ -395,10 +368,6 @@ def _divided(name: str, kind: str, mode: str) -> Function:
         return rounded(to_odd(result, rest), FORMATS["f32"], mode).astype(np.float32)
 
     return apply
-
-
-def _raise(name: str, kind: str, mode: str) -> Array:
-    raise ValueError(f"{name}.{mode}.{kind}")
 
 
 _CLASSES: Mapping[str, Callable[[Array], Array]] = {
@@ -448,99 +417,89 @@ def compile_comparison(instruction: Instruction, context: Context) -> Step | Non
         return None
     if instruction.name in ("selp", "slct"):
         return _selected(instruction, context)
-    modifiers = instruction.modifiers
+    write = _written_flags(instruction, context) if instruction.name == "setp" else _written_value(instruction, context)
+    flags, combined = _compared(instruction, context), _combined(instruction, context)
+    numbers = numbers_of(*instruction.operands[1:])
+
+    def run(g: WarpGroup) -> None:
+        low, high = flags(g)
+        if high is None and instruction.name == "setp":
+            high = ~low
+        write(g, combined(g, low), None if high is None else combined(g, high), g.undefined(numbers))
+
+    return Step(instruction, "alu", run)
+
+
+def _compared(instruction: Instruction, context: Context) -> Callable[[WarpGroup], tuple[Array, Array | None]]:
+    """Return the comparison of operands 1 and 2: flags [rows, lanes], of packed types also those of upper halves."""
     kind = instruction.types[-1]
-    comparison = next((m for m in modifiers if m in _ORDERED), None)
+    comparison = next((m for m in instruction.modifiers if m in _ORDERED), None)
     if comparison is None:
         raise unsupported(instruction)
     if comparison in _UNSIGNED_ONLY and TYPES[kind].kind == "s":
         kind = f"u{bits_of(kind)}"
-    combination = next((m for m in modifiers if m in _COMBINED), None)
-    base, double = kind.removesuffix("x2"), TYPES[kind].packed == 2
-    flush = instruction.has("ftz")
-    compare = _ORDERED[comparison]
+    base, compare = kind.removesuffix("x2"), _ORDERED[comparison]
+    flush, narrow, is_packed = instruction.has("ftz"), base in ("f16", "bf16"), TYPES[kind].packed == 2
+    reads = [
+        source(context, instruction, o, f"b{bits_of(kind)}" if narrow else kind) for o in instruction.operands[1:3]
+    ]
 
-    def compared(a: Array, b: Array) -> Array:
-        if flush and a.dtype == np.float32 and base == "f32":
+    def compared(values: Sequence[Array]) -> Array:
+        a, b = (decode(value, base) for value in values) if narrow else values
+        if flush and base == "f32":
             a, b = flushed(a), flushed(b)
         return np.asarray(compare(a, b))
 
-    first = instruction.operands[1:3]
-    raw = base in ("f16", "bf16")
-    reads = [source(context, instruction, o, f"b{bits_of(kind)}" if raw else kind) for o in first]
-    extra = source(context, instruction, instruction.operands[3], "pred") if combination else None
-    numbers = numbers_of(*instruction.operands[1:])
-
     def flags(g: WarpGroup) -> tuple[Array, Array | None]:
         values = [read(g) for read in reads]
-        if not raw:
-            return compared(*values), None
-        if not double:
-            return compared(*(decode(value, base) for value in values)), None
-        shift = np.uint32(16)
-        low = compared(*(decode(value.astype(np.uint16), base) for value in values))
-        return low, compared(*(decode((value >> shift).astype(np.uint16), base) for value in values))
+        if not (narrow and is_packed):
+            return compared(values), None
+        high = [(value >> np.uint32(16)).astype(np.uint16) for value in values]
+        return compared([value.astype(np.uint16) for value in values]), compared(high)
 
-    if instruction.name == "set":
-        return _set(instruction, context, flags, extra, combination, numbers)
-    return _setp(instruction, context, flags, extra, combination, numbers)
+    return flags
 
 
-_Flags = Callable[[WarpGroup], tuple[Array, Array | None]]
+def _combined(instruction: Instruction, context: Context) -> Callable[[WarpGroup, Array], Array]:
+    """Return the function that combines flags with the predicate of operand 3 (.and, .or, .xor), if there is one."""
+    name = next((m for m in instruction.modifiers if m in _COMBINED), None)
+    if name is None:
+        return lambda g, flags: flags
+    join, predicate = _COMBINED[name], source(context, instruction, instruction.operands[3], "pred")
+    return lambda g, flags: np.asarray(join(flags, predicate(g)))
 
 
-def _setp(
-    instruction: Instruction,
-    context: Context,
-    flags: _Flags,
-    extra: Function | None,
-    combination: str | None,
-    numbers: tuple[int, ...],
-) -> Step:
-    """Write p, and q as the combination of the inverted comparison; for packed types the two halves' results."""
+_WriteFlags = Callable[[WarpGroup, Array, Array | None, Bools | None], None]
+
+
+def _written_flags(instruction: Instruction, context: Context) -> _WriteFlags:
+    """Return the function that writes setp's flags to p, and those of its upper half or inverted comparison to q."""
     first = instruction.operands[0]
     both: tuple[Operand, ...] = (first.first, first.second) if isinstance(first, Pair) else (first,)
     writes = [target(context, instruction, operand, "pred") for operand in both]
-    join = _COMBINED[combination] if combination else None
 
-    def run(g: WarpGroup) -> None:
-        low, high = flags(g)
-        results = [low, ~low if high is None else high]
-        if extra is not None and join is not None:
-            with_ = extra(g)
-            results = [np.asarray(join(result, with_)) for result in results]
-        poison = g.undefined(numbers)
-        for write, result in zip(writes, results, strict=False):
-            write(g, result, poison)
+    def write(g: WarpGroup, low: Array, high: Array | None, poison: Bools | None) -> None:
+        for put, flags in zip(writes, (low, high), strict=False):
+            assert flags is not None
+            put(g, flags, poison)
 
-    return Step(instruction, "alu", run)
+    return write
 
 
-def _set(
-    instruction: Instruction,
-    context: Context,
-    flags: _Flags,
-    extra: Function | None,
-    combination: str | None,
-    numbers: tuple[int, ...],
-) -> Step:
+def _written_value(instruction: Instruction, context: Context) -> _WriteFlags:
+    """Return the function that writes set's flags as numbers: 1.0, or an integer's ones; upper halves' flags above."""
     result = instruction.types[0]
-    write = target(context, instruction, instruction.operands[0], f"b{bits_of(result)}")
-    join = _COMBINED[combination] if combination else None
+    put = target(context, instruction, instruction.operands[0], f"b{bits_of(result)}")
     one: Mapping[str, int] = {"f32": 0x3F800000, "f16": 0x3C00, "bf16": 0x3F80, "f16x2": 0x3C00, "bf16x2": 0x3F80}
     true = one.get(result, (1 << (16 if instruction.types[-1].endswith("x2") else bits_of(result))) - 1)
 
-    def run(g: WarpGroup) -> None:
-        halves = [half for half in flags(g) if half is not None]
-        if extra is not None and join is not None:
-            with_ = extra(g)
-            halves = [np.asarray(join(half, with_)) for half in halves]
-        value = np.where(halves[0], np.uint32(true), np.uint32(0))
-        if len(halves) == 2:
-            value = value | np.where(halves[1], np.uint32(true << 16), np.uint32(0))
-        write(g, value.astype(UNSIGNED[bits_of(result)]), g.undefined(numbers))
+    def write(g: WarpGroup, low: Array, high: Array | None, poison: Bools | None) -> None:
+        value = np.where(low, np.uint32(true), np.uint32(0))
+        if high is not None:
+            value = value | np.where(high, np.uint32(true << 16), np.uint32(0))
+        put(g, value.astype(UNSIGNED[bits_of(result)]), poison)
 
-    return Step(instruction, "alu", run)
+    return write
 
 
 def _selected(instruction: Instruction, context: Context) -> Step:

@@ -291,7 +291,7 @@ def compile_integer(instruction: Instruction, context: Context) -> Step | None:
     if not types:
         return None
     kind = types[-1]
-    if TYPES[kind].kind == "f" and instruction.name not in ("mov",):
+    if TYPES[kind].kind == "f":
         return None
     name = instruction.name
     if kind == "pred" and name in ("and", "or", "xor", "not"):
@@ -343,7 +343,7 @@ def _product(instruction: Instruction, context: Context, kind: str) -> Step | No
 
 
 def _special_bits(instruction: Instruction, context: Context, kind: str) -> Step | None:
-    """Shifts, fields of bits and permutations."""
+    """Return the step of a shift, of an operation on fields of bits or of a permutation; None for others."""
     name = instruction.name
     unsigned = f"u{TYPES[kind].bits}"
     if name == "shl":
@@ -361,8 +361,8 @@ def _special_bits(instruction: Instruction, context: Context, kind: str) -> Step
         table = instruction.operands[-1]
         if instruction.has("and", "or") or not isinstance(table, Literal):
             raise unsupported(instruction)
-        shorter = _without_last(instruction)
-        return computed(context, shorter, lop3(table.bits), ["u32"] * 3, "u32")
+        without_table = evolve(instruction, operands=instruction.operands[:-1])
+        return computed(context, without_table, lop3(table.bits), ["u32"] * 3, "u32")
     if name == "prmt":
         mode = next((m for m in instruction.modifiers if m in _PERMUTED), "")
         return computed(context, instruction, permute(mode), ["u32"] * 3, "u32")
@@ -383,10 +383,6 @@ def _special_bits(instruction: Instruction, context: Context, kind: str) -> Step
             lambda a, b: insert(np.asarray(~np.uint32(0)), np.asarray(np.uint32(0)), a, b), ["u32", "u32"], "u32",
         )  # fmt: skip
     return None
-
-
-def _without_last(instruction: Instruction) -> Instruction:
-    return evolve(instruction, operands=instruction.operands[:-1])
 
 
 def _checking_divisor(step: Step, context: Context, kind: str) -> Step:

@@ -127,7 +127,7 @@ def _pointers(kernel: Kernel) -> set[str]:
     """Return the 64-bit parameters whose values reach an address of global memory by moves and additions."""
     comes_from: dict[int, set[str]] = {}
     found: set[str] = set()
-    for _ in range(3):
+    for _ in range(3):  # passes: values that reach an address around a loop, or by code that stands ahead
         for instruction in kernel.code:
             operands = instruction.operands
             if instruction.name == "ld" and instruction.has("param") and isinstance(operands[1], Address):

@@ -19,7 +19,7 @@ import numpy as np
 
 from convgen.backends.nvidia.sim.control import check_aligned
 from convgen.backends.nvidia.sim.memory_access import addresses, store_shared
-from convgen.backends.nvidia.sim.operands import numbers_of, report_undefined, source, target, wrong
+from convgen.backends.nvidia.sim.operands import Putter, numbers_of, report_undefined, source, target, wrong
 from convgen.backends.nvidia.sim.ptx_text import Instruction, Operand, Vector
 from convgen.backends.nvidia.sim.ptx_types import TYPES
 from convgen.backends.nvidia.sim.rounding import FORMATS, decode, encode, rounded
@@ -128,15 +128,14 @@ def _product(instruction: Instruction, context: Context) -> Step:
     width = 64 if a_type == "f64" else 32
     each = max(width // TYPES[a_type].bits, 1)
     first, second = factor(m, k, each, second=False), factor(k, n, each, second=True)
-    numbers = m * n // LANES
-    packed = d_type == "f16"
-    count = numbers // 2 if packed else numbers
+    results = m * n // LANES  # of a lane
+    count = results // 2 if d_type == "f16" else results
     operands = instruction.operands
     result_bits = {"f64": "b64"}.get(d_type, "b32")
     writes = [target(context, instruction, o, result_bits) for o in _items(instruction, operands[0], count)]
     a_items = _items(instruction, operands[1], first.registers)
     b_items = _items(instruction, operands[2], second.registers)
-    c_items = _items(instruction, operands[3], numbers // 2 if c_type == "f16" else numbers)
+    c_items = _items(instruction, operands[3], results // 2 if c_type == "f16" else results)
     reads_a = [source(context, instruction, o, f"b{width}") for o in a_items]
     reads_b = [source(context, instruction, o, f"b{width}") for o in b_items]
     reads_c = [source(context, instruction, o, result_bits) for o in c_items]
@@ -197,7 +196,7 @@ def _accumulators(
 
 
 def _scatter(
-    g: WarpGroup, d: Array, where: tuple[Array, Array], kind: str, writes: Sequence[object], poison: Bools | None
+    g: WarpGroup, d: Array, where: tuple[Array, Array], kind: str, writes: Sequence[Putter], poison: Bools | None
 ) -> None:
     values = np.moveaxis(d[:, where[0], where[1]], 0, 1)  # [numbers, warps, lanes]
     flags = None if poison is None else np.moveaxis(poison[:, where[0], where[1]], 0, 1)
@@ -210,7 +209,6 @@ def _scatter(
     else:
         bits = encode(values, kind)
     for number, write in enumerate(writes):
-        assert callable(write)
         write(g, bits[number], None if flags is None else flags[number])
 
 

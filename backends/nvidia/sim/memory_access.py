@@ -24,10 +24,12 @@ from convgen.backends.nvidia.sim.state import WarpGroup
 from convgen.backends.nvidia.sim.step import Context, Step, unsupported
 from convgen.backends.sim.global_access import (
     LoadKind,
+    buffers_of,
     check_meeting,
     check_overwrites,
     check_reads,
     issue_store,
+    land_store,
     load_lanes,
     store_lanes,
 )
@@ -226,11 +228,11 @@ def load(
 
 def _note_constant(g: WarpGroup, step: Step, address: Array, size: int, lanes: Bools | None) -> None:
     """Remember what ld.global.nc reads, and report bytes that this launch has stored (PTX ISA, ld: .nc)."""
-    for allocation, some in g.env.memory.resolve(address, size, lanes)[0]:
+    for allocation, offsets, some in buffers_of(g, address, size, lanes):
         if not allocation.writable:
             continue
-        taken = np.ones(g.shape, np.bool_) if (t := some if some is not None else lanes) is None else t
-        offset = (address - np.uint64(allocation.base)).view(np.int64)[taken]
+        taken = np.ones(g.shape, np.bool_) if some is None else some
+        offset = offsets[taken]
         units = (offset[None] + np.arange(0, size, 4)[:, None]) // 4
         flags = g.env.constant_reads.get(allocation.name)
         if flags is None:
@@ -252,13 +254,12 @@ def check_constant(g: WarpGroup, step: Step, address: Array, size: int, lanes: B
     """Report a store to bytes that ld.global.nc has read in this launch."""
     if not g.env.constant_reads:
         return
-    for allocation, some in g.env.memory.resolve(address, size, lanes)[0]:
+    for allocation, offset, taken in buffers_of(g, address, size, lanes):
         flags = g.env.constant_reads.get(allocation.name)
         if flags is None:
             continue
-        taken = np.ones(g.shape, np.bool_) if (t := some if some is not None else lanes) is None else t
-        offset = np.where(taken, (address - np.uint64(allocation.base)).view(np.int64), 0)
-        hit = flags[(offset[None] + np.arange(0, size, 4)[:, None, None]) // 4].any(axis=0) & taken
+        hit = any_along(flags[(offset[None] + np.arange(0, size, 4)[:, None, None]) // 4], 0)
+        hit = hit if taken is None else hit & taken
         if hit.any():
             what = f"stores to bytes of {allocation.name} that a load by .nc has read in this launch"
             g.env.reporter.at_first("constant-cache", what, step.instruction, g, hit)
@@ -325,8 +326,7 @@ def _store_global(
     store_lanes(g, step, at, size, words, lanes, ticket, size, atomic=strong)
     if not strong and g.count > 1:
         check_meeting(g, step, at, size, words, lanes)
-    for wave, epoch in zip(g.wave_ids().tolist(), g.env.epoch[g.slot].tolist(), strict=True):
-        g.env.store_done[ticket, wave] = epoch
+    land_store(g, (ticket,))
     note_store(g, g.active if lanes is None else lanes, ticket)
     g.env.counters["global_store_bytes"] += size * (g.count * 32 if lanes is None else int(lanes.sum()))
 
@@ -335,10 +335,7 @@ def meet_all(g: WarpGroup, address: Array, size: int, lanes: Bools | None, ticke
     """Publish and observe by strong accesses to global memory (`causality`)."""
     if not g.env.causality.tracked:
         return
-    for allocation, some in g.env.memory.resolve(address, size, lanes)[0]:
-        taken = some if some is not None else lanes
-        offset = (address - np.uint64(allocation.base)).view(np.int64)
-        offset = offset if taken is None else np.where(taken, offset, 0)
+    for allocation, offset, taken in buffers_of(g, address, size, lanes):
         meet(g, allocation, offset, size, taken, kind)
 
 

@@ -182,8 +182,8 @@ _SPECIAL: Mapping[str, Callable[[WarpGroup], Array]] = {
     "%globaltimer_hi": _constant(lambda g: 0),
     "%dynamic_smem_size": _constant(lambda g: g.env.dynamic_bytes),
     "%total_smem_size": _constant(lambda g: g.env.shared_bytes),
-    **{f"%cluster_{what}.{axis}": _constant(lambda g: 0) for what in ("ctaid",) for axis in "xyz"},
-    **{f"%cluster_{what}.{axis}": _constant(lambda g: 1) for what in ("nctaid",) for axis in "xyz"},
+    **{f"%cluster_ctaid.{axis}": _constant(lambda g: 0) for axis in "xyz"},
+    **{f"%cluster_nctaid.{axis}": _constant(lambda g: 1) for axis in "xyz"},
     "%cluster_ctarank": _constant(lambda g: 0),
     "%cluster_nctarank": _constant(lambda g: 1),
 }

@@ -56,7 +56,7 @@ def bits_of(name: str) -> int:
 
 
 def bytes_of(name: str) -> int:
-    """Bytes of a type in memory."""
+    """Return the bytes of a type in memory."""
     return max(TYPES[name].bits // 8, 1)
 
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 import ml_dtypes
 import numpy as np
 
+from convgen.backends.sim.numbers import HALF, NARROW, bf16_to_f32
 from convgen.backends.sim.wave_arrays import Array
 from convgen.ir.record import frozen
 
@@ -36,26 +37,6 @@ FORMATS: Mapping[str, Format] = {
     "e4m3": Format(3, -6, 448.0, 8, 0x7F, has_infinity=False),
     "e5m2": Format(2, -14, 57344.0, 8, 0x7F),
 }
-MODES = ("rn", "rz", "rm", "rp", "rna")
-
-
-def to_odd(total: Array, rest: Array) -> Array:
-    """Round a sum, given as f64 and rest, to odd."""
-    bits = np.asarray(total).view(np.int64)
-    inexact = (rest != 0) & np.isfinite(total) & ((bits & 1) == 0)
-    if not inexact.any():
-        return total
-    step = np.where((rest > 0) == (total > 0), 1, -1)
-    step = np.where(total == 0, 0, step)
-    odd: Array = np.where(inexact, bits + step, bits).view(np.float64)
-    return odd
-
-
-def two_sum(a: Array, b: Array) -> tuple[Array, Array]:
-    """Return the rounded sum of f64 numbers and its error."""
-    total = np.asarray(a + b)
-    virtual = total - a
-    return total, np.asarray((a - (total - virtual)) + (b - virtual))
 
 
 def rounded(value: Array, format_: Format, mode: str) -> Array:
@@ -112,17 +93,16 @@ def encode(value: Array, name: str) -> Array:
     return np.where(nan, np.asarray(format_.nan, bits.dtype), bits) if nan.any() else bits
 
 
-_HALVES = np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32)
-_BYTES = {name: np.arange(256, dtype=np.uint8).view(_NUMPY[name]).astype(np.float32) for name in ("e4m3", "e5m2")}
+_BYTES = {"e4m3": NARROW["fp8_ocp"], "e5m2": NARROW["bf8_ocp"]}  #: values by bits
 
 
 def decode(bits: Array, name: str) -> Array:
     """Return the numbers that bits stand for: f32 for formats of up to 32 bits, else f64."""
     raw = np.asarray(bits)
     if name == "f16":
-        return _HALVES.take(raw)
+        return HALF.take(raw)
     if name == "bf16":
-        return (raw.astype(np.uint32) << np.uint32(16)).view(np.float32)
+        return bf16_to_f32(raw)
     if name in _BYTES:
         return _BYTES[name].take(raw)
     if name == "tf32":

@@ -12,6 +12,7 @@ A stamp covers `grain` bytes, at most the narrowest access of the kernel.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -73,7 +74,8 @@ class Shared(Lds):
         self.seen[slot, warp, warp] = self.clocks[slot, warp]
         self.clocks[slot, warp] += 1
 
-    def _stamp(self, slot: Array, warp: Array, lane: Array) -> Array:
+    def stamps_of(self, slot: Array, warp: Array, lane: Array) -> Array:
+        """Return the stamp of a store by each thread now: clock, warp and lane."""
         clock = self.clocks[slot, warp]
         return (clock << _WARP_SHIFT | warp << _LANE_BITS | lane).astype(np.uint32)
 
@@ -179,7 +181,7 @@ class Shared(Lds):
             self._mark(self._updates(), units, *who)
             self.defined[units] = defined
             return
-        stamps = np.broadcast_to(self._stamp(*who), units.shape)
+        stamps = np.broadcast_to(self.stamps_of(*who), units.shape)
         self.stores[units] = stamps
         self.defined[units] = defined
         if units.size > 1:
@@ -187,8 +189,9 @@ class Shared(Lds):
             if values is not None and np.count_nonzero(lost):
                 lost = lost & self.differing(access, values)
             if np.count_nonzero(lost):
+                unit, column = (int(i) for i in np.argwhere(lost)[0])
                 what = "stores to bytes where another thread stores another value by this instruction"
-                self.report_race(g, step, access, lost, what)
+                self._report_at(g, step, access, unit, column, what, KIND)
 
     def note_updates(self, g: WarpGroup, step: Step, access: Access) -> Bools | None:
         """Stamp atomic operations; report races with plain accesses; return flags of undefined bytes."""
@@ -212,31 +215,37 @@ class Shared(Lds):
         self, g: WarpGroup, step: Step, access: Access, race: Bools, what: str, table: U32 | None = None
     ) -> None:
         """Report the first racing access, with the other thread of a store; `table` has the stamps of other kinds."""
-        if table is None and "by this" not in what:
-            writers = self.stores.take(access.units) >> np.uint32(_LANE_BITS) & np.uint32((1 << _WARP_BITS) - 1)
-            own_warp = writers == access.warp
+        if table is None:
+            own_warp = self._writers(access.units)[0] == access.warp
             if np.count_nonzero(race & own_warp) and np.count_nonzero(race & ~own_warp):
                 self.report_race(g, step, access, race & ~own_warp, what)
                 race = race & own_warp
         unit, column = (int(i) for i in np.argwhere(race)[0])
-        row, lane = int(access.row[column]), int(access.lane[column])
         slot, own = int(access.slot[column]), int(access.warp[column])
-        place = int(access.units[unit, column])
-        if "by this" in what:
-            other, lack, same = "", "", False
-        elif table is None:
-            stamp = int(self.stores[place])
-            warp = stamp >> _LANE_BITS & (1 << _WARP_BITS) - 1
+        number = access.units[unit, column]
+        if table is None:
+            warp, lane = (int(part) for part in self._writers(number))
             same = warp == own
-            other = f"lane {stamp & int(_LANE)} of {'this warp' if same else f'warp {warp}'}"
+            other = f"lane {lane} of {'this warp' if same else f'warp {warp}'}"
         else:
-            late = np.flatnonzero(table[:, place] >> np.uint32(_LANE_BITS) > self.seen[slot, own])
+            late = np.flatnonzero(table[:, number] >> np.uint32(_LANE_BITS) > self.seen[slot, own])
             same = late.tolist() == [own]
             other = "another lane of this warp" if same else f"warp {int(late[late != own][0])}"
-        if "by this" not in what:
-            lack = ", with no bar.warp.sync or barrier between" if same else ", with no barrier between"
-        message = what.format(other) + f"{lack}, at shared address {place * self.grain % self.stride:#x}"
-        g.env.reporter.add(LANE_KIND if same else KIND, message, step.instruction, g, row, lane)
+        lack = ", with no bar.warp.sync or barrier between" if same else ", with no barrier between"
+        self._report_at(g, step, access, unit, column, what.format(other) + lack, LANE_KIND if same else KIND)
+
+    def _writers(self, units: Array) -> tuple[Array, Array]:
+        """Return warp and lane of the last store to each unit."""
+        stamps = self.stores.take(units)
+        return stamps >> np.uint32(_LANE_BITS) & np.uint32((1 << _WARP_BITS) - 1), stamps & _LANE
+
+    def _report_at(
+        self, g: WarpGroup, step: Step, access: Access, unit: int, column: int, what: str, kind: str
+    ) -> None:
+        """Report what the access `column` does to its `unit`."""
+        place = int(access.units[unit, column]) * self.grain % self.stride
+        row, lane = int(access.row[column]), int(access.lane[column])
+        g.env.reporter.add(kind, f"{what}, at shared address {place:#x}", step.instruction, g, row, lane)
 
     def differing(self, access: Access, values: Array) -> Bools:
         """Return flags [units, accesses] of the stamps whose bytes differ from words [size/4, accesses]."""
@@ -256,6 +265,14 @@ class Access:
         self.place, self.size = place, size
         self.row, self.slot, self.warp, self.lane = row, slot, warp, lane
         self.units: Array = shared.units(place, size)
+
+    def take(self, columns: Array) -> Access:
+        """Return the accesses of some columns."""
+        some = copy(self)
+        for name in ("place", "row", "slot", "warp", "lane"):
+            setattr(some, name, getattr(self, name)[columns])
+        some.units = self.units[:, columns]
+        return some
 
     @property
     def stretch(self) -> Stretch:

@@ -18,7 +18,8 @@ from convgen.backends.nvidia.sim.launch import (
 )
 from convgen.backends.nvidia.sim.local_memory import LocalMemory
 from convgen.backends.nvidia.sim.ptx_program import Program
-from convgen.backends.nvidia.sim.ptx_text import Kernel, Module, parse
+from convgen.backends.nvidia.sim.ptx_reader import parse
+from convgen.backends.nvidia.sim.ptx_text import Kernel, Module
 from convgen.backends.nvidia.sim.shared_memory import Shared
 from convgen.backends.nvidia.sim.sources import SOURCES
 from convgen.backends.nvidia.sim.state import LANES, WarpGroup
@@ -142,12 +143,12 @@ class _Run(Run):
         begin = partial(self._begin, program, launch, waves, shared, static)
         self._begun = []
 
-        def reinforce() -> WarpGroup | None:
+        def begin_more() -> WarpGroup | None:
             more = self._next()
             return None if more is None else begin(more)
 
         first = begin(groups)
-        WarpEngine(first.env, program, self.limit, reinforce).run(first)
+        WarpEngine(first.env, program, self.limit, begin_more).run(first)
 
     def _begin(
         self, program: Program, launch: LaunchRequest, waves: int, shared: int, static: int, groups: Array

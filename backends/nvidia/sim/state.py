@@ -131,7 +131,7 @@ class WarpGroup(Threads):
         return part
 
     def reversed(self) -> Self:
-        """Return a group that has not executed anything yet, with its warps in descending order."""
+        """Put the warps of this group, which has not executed anything yet, in descending order; return the group."""
         for name in (*_BY_ROW, "mask"):
             setattr(self, name, getattr(self, name)[::-1].copy())
         self.ready()

@@ -59,7 +59,7 @@ def test_some_workgroups(sim: Any) -> None:
     assert not report.findings
     assert out[:, 0].tolist() == [0, 7, 0]
     assert done == [(1, 1)]
-    with pytest.raises(SimulatorError, match="workgroup 9 is not in the grid of 3"):
+    with pytest.raises(SimulatorError, match="given workgroup 9 of a grid of 3"):
         simulate(code, [evolve(request, groups=(9,))], {"out": out.view(np.uint8).reshape(-1)})
 
 

@@ -453,6 +453,16 @@ def test_a_flag_that_nobody_sets_is_waited_for_in_vain(run: Run, text: Text) -> 
     assert kinds(run(text("L: bra L;", 0), max_instructions=1000)) == {"runaway"}
 
 
+@pytest.mark.parametrize(("reader", "order"), [(0, "forward"), (8, "reverse")])
+def test_a_flag_of_a_workgroup_that_has_not_begun_is_waited_for(run: Run, text: Text, reader: int, order: str) -> None:
+    body = f"setp.ne.u32 %p1, %r0, 0; @%p1 ret; setp.eq.u32 %p2, %r1, {reader}; @%p2 bra READER;"
+    one_writer = f"mov.u32 %r1, %ctaid.x; {body} setp.ne.u32 %p1, %r1, {8 - reader}; @%p1 ret;"
+    begun = FLAG[FLAG.index("    st.global") :]
+    words = [np.zeros(1, U32) for _ in range(3)]
+    assert not run(text(one_writer + begun, 3), *words, grid=(9, 1, 1), block=(1024, 1, 1), wave_order=order).findings
+    assert words[2][0] == 7
+
+
 def test_workgroups_and_warps_race_in_global_memory(run: Run, text: Text) -> None:
     body = "mov.u32 %r1, %ctaid.x; st.global.b32 [%a0], 5;"
     assert judged(run, text(body, 1), "5;", "%r1;", np.zeros(1, U32), grid=(2, 1, 1)) == {"global-race"}
@@ -479,6 +489,8 @@ def test_workgroups_and_warps_race_in_global_memory(run: Run, text: Text) -> Non
         ("fence.proxy.async;", "not simulated yet"),
         ("call (%r1), f, (%r2);", "no recursion"),
         ("frobnicate.b32 %r1, %r2;", "is not simulated"),
+        ("div.rz.f64 %d1, %d2, %d3;", "div.rz.f64"),
+        ("fma.rm.f64 %d1, %d2, %d3, %d4;", "fma.rm.f64"),
         ("mov.u32 %r1, %frob;", "special register"),
     ],
 )
@@ -498,6 +510,7 @@ def test_refusals_take_one_line(run: Run, text: Text, statement: str, why: str) 
         (".version 8.0\n.entry k() { .reg .b32 %r<2>; add.u64 %r0, %r1, %r1; }", "bits"),
         (".version 8.0\n.entry k() { .reg .b32 %r<2>; add.u32 %r0, %r1; }", "operands"),
         (".version 8.0 €", "wanted PTX"),
+        (".version 8.0\n.entry k() { .branchtargets A, B; A: B: ret; }", "a label ahead of .branchtargets"),
     ],
 )
 def test_damaged_text_is_refused_in_one_line(run: Run, ptx: str, wanted: str) -> None:
