@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 
 from convgen.backends import target as targets
+from convgen.backends.toolchain import LLVM_OBJDUMP
 from convgen.commands.cli import main
 
-OBJDUMP, DWARFDUMP = "llvm-objdump-22", "llvm-dwarfdump-22"
+OBJDUMP = LLVM_OBJDUMP.find() or LLVM_OBJDUMP.name
+DWARFDUMP = OBJDUMP.replace("objdump", "dwarfdump")
 DESC = ("mb1ic64ih8oc64kh3ph1", "--dir", "FWD_D", "--dt", "f16")
 
 

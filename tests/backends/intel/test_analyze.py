@@ -41,7 +41,7 @@ second:
         add (M|M0)       r71.0<1>:d  r71.0<1;1,0>:d  1:d {I@1}
 (W&f0.0) jmpi second
 (W)     mov (8|M0)       r127.0<1>:f  r0.0<1;1,0>:f
-(W)     send.gtwy (1|M0) null  r127  null:0  0x0  0x02000010  {EOT,A@1}
+(W)     send.gtwy (1|M0) null  r127  null:0  0x0  0x02000010  {EOT}
 """
 
 

@@ -109,7 +109,7 @@ loop:
         dpas.8x8 (M|M0)  r40:f  r40:f  r16.0:hf  r32.0:hf {$0}
 (W&f0.0) jmpi loop
 (W)     mov (8|M0)       r127.0<1>:f  r0.0<1;1,0>:f
-(W)     send.gtwy (1|M0) null  r127  null:0  0x0  0x02000010  {EOT,A@1}
+(W)     send.gtwy (1|M0) null  r127  null:0  0x0  0x02000010  {EOT}
 """
 
 
