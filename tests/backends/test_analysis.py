@@ -11,6 +11,7 @@ from convgen.backends import target as targets
 from convgen.backends.analysis import KernelAnalysis
 from convgen.ir.record import as_dict
 from tests import samples
+from tests.conftest import with_debian_12
 
 FOREIGN = Path(__file__).parents[1] / "data" / "foreign"
 
@@ -32,6 +33,7 @@ def analysed(path: Path) -> str:
     return "\n".join(described(k) for k in targets.analyze(path).kernels) + "\n"
 
 
+@with_debian_12
 @pytest.mark.parametrize("path", sorted(FOREIGN.glob("*.hsaco")), ids=lambda p: p.stem)
 def test_other_compilers(path: Path, golden: Callable[[str, str], None]) -> None:
     golden(f"analysis/{path.stem}.txt", analysed(path))

@@ -12,6 +12,7 @@ from convgen.backends.intel.zebin_devices import DEVICES
 from tests.backends.intel.aub import Trace
 from tests.backends.intel.capture import Capture, Launch, available, capture
 from tests.backends.intel.listings import AXPY, renamed, second_kernel, section
+from tests.conftest import with_debian_12
 
 pytestmark = pytest.mark.skipif(not available(), reason="Intel's Level Zero driver is not installed")
 
@@ -51,6 +52,7 @@ def trace(result: Capture) -> Trace:
     return Trace(result.aub)
 
 
+@with_debian_12
 def test_the_driver_reads_our_description(target: str, result: Capture) -> None:
     assert result.failure is None
     simd = DEVICES[target].simd_size
@@ -98,11 +100,13 @@ def test_256_registers_are_asked_for(target: str) -> None:
     assert Trace(result.aub).large_registers
 
 
+@with_debian_12
 def test_the_driver_refuses_another_device(target: str) -> None:
     wrong = next(DEVICES[other].product for other in AXPY if other != target)
     assert capture(zebin(target), wrong).failure == "zeModuleCreate: 0x7800000f"
 
 
+@with_debian_12
 def test_the_driver_refuses_too_much_local_memory(target: str) -> None:
     limit = FACTS[target].shared_bytes
     for size, failure in ((limit, None), (limit + 1, "zeModuleCreate: 0x7800000f")):

@@ -19,6 +19,7 @@ from convgen.ir.types import bool_, s32, u32, u64
 from convgen.ir.verify import verify
 from convgen.passes.legalize_messages import legalize_messages
 from tests.backends.intel.random_kernels import TIMES, assert_simulates, kernels, simulates_through_the_passes
+from tests.conftest import with_debian_12
 from tests.strategies import FIXED, SWEEP
 
 LANES = {"xehpg": 8, "xehpc": 16}
@@ -225,6 +226,7 @@ def test_small_kernels(made: Callable[[Room], None], target: str) -> None:
     assert_simulates(target, verify(k.done(), "message"))
 
 
+@with_debian_12
 def test_64_bits_are_compared_where_the_engine_has_them() -> None:
     for target in LANES:
         k = Room(target)

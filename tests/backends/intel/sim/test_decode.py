@@ -17,6 +17,7 @@ from convgen.backends.intel.sim.platforms import XEHPC
 from convgen.backends.toolchain import IGA64
 from convgen.commands import cli
 from convgen.ir.record import as_dict
+from tests.conftest import with_debian_12
 
 NEWER = Path(__file__).parents[1] / "newer_iga64.py"
 
@@ -44,6 +45,7 @@ def decoded(data: bytes) -> list[dict[str, Any]]:
     return [as_dict(instruction) for name in code.kernels for instruction in code.instructions(name)]
 
 
+@with_debian_12
 @pytest.mark.parametrize("name", ["matrix8_dg2", "doubles_pvc", "division_pvc", "blocks_pvc"])
 def test_both_forms_decode_alike(sim: Any, name: str, request: pytest.FixtureRequest) -> None:
     data = (sim.compiled / f"{name}.bin").read_bytes()
@@ -134,6 +136,7 @@ def test_another_listing_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: P
         disassemble(bytes(16), XEHPC)
 
 
+@with_debian_12
 @pytest.mark.usefixtures("newer")
 def test_a_kernel_for_xe2_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     prefix = str(tmp_path / "k")
