@@ -21,6 +21,7 @@ from rich.table import Table
 
 from convgen.ir.error import ConvgenError
 from convgen.ir.layout.tags import LETTERS
+from convgen.run.launch_record import StoredTensor
 
 TARGET = "sm_90"
 ROUNDS = 9
@@ -91,15 +92,19 @@ def _graph(calls: Sequence[Callable[[], object]], torch: Any) -> Any:
     return graph
 
 
+def strides(stored: StoredTensor) -> list[int]:
+    """Return the strides of a tensor in a plain layout, which has a block for each dimension, in elements."""
+    by_dim = {block.dim: block.stride for block in stored.layout.blocks}
+    return [by_dim[dim] for dim in LETTERS[: len(stored.dims)]]
+
+
 def _tensors(kernel: Any, torch: Any) -> dict[str, Any]:
     """Return fresh random tensors for all inputs and outputs of a kernel, with the strides of its launch record."""
     found = {}
     for name in (*kernel.program.inputs, *kernel.program.outputs):
         stored = kernel.program.record.buffers[name].tensor
         dtype = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32}[stored.dtype]
-        strides = {block.dim: block.stride for block in stored.layout.blocks}  # plain layouts: a block a dimension
-        steps = [strides[dim] for dim in LETTERS[: len(stored.dims)]]
-        made = torch.empty_strided(stored.dims, steps, dtype=dtype, device="cuda")
+        made = torch.empty_strided(stored.dims, strides(stored), dtype=dtype, device="cuda")
         found[name] = made.normal_() / 8
     return found
 

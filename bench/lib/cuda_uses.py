@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from lib.cuda_checks import DEVICE
+from lib.cuda_times import TARGET, strides
 
 from convgen.ir.error import ConvgenError
 
-TARGET = "sm_90"
 _PRODUCT = "--dt=f16 256x192:192x320"
 _LAYER = "--dir=FWD_D --dt=f16 --stag=axb --wtag=axb --dtag=axb mb5ic32ih14oc48oh14kh3ph1"
 #: Sums of slices meet in a workspace, and a second launch adds them.
@@ -39,14 +40,13 @@ def _factors(torch: Any) -> tuple[Any, Any]:
 def _loaded(line: str = _PRODUCT, config: str | None = None) -> Any:
     import convgen as cg
 
-    return cg.load(_compiled(line, config), device="cuda:0")
+    return cg.load(_compiled(line, config), device=DEVICE)
 
 
 def _strided(kernel: Any, name: str, tensor: Any) -> Any:
     """Return a copy of a tensor with the strides of the launch record, which are plain."""
     stored = kernel.program.record.buffers[name].tensor
-    strides = {block.dim: block.stride for block in stored.layout.blocks}
-    found = tensor.new_empty_strided(tensor.shape, [strides[dim] for dim in "abcdef"[: tensor.ndim]])
+    found = tensor.new_empty_strided(tensor.shape, strides(stored))
     return found.copy_(tensor)
 
 
@@ -120,7 +120,7 @@ def sizes_at_launch(folder: Path) -> None:
     from convgen.problem.matmul import parse_problem
 
     problem = parse_problem("--runtime_dims_masks=1 " + _LAYER)
-    kernel = cg.load(cg.compile(cg.build(problem, target=TARGET)), device="cuda:0")
+    kernel = cg.load(cg.compile(cg.build(problem, target=TARGET)), device=DEVICE)
     generator = torch.Generator("cuda").manual_seed(0)
     for images in (1, 3, 5):
         shapes = (images, 32, 14, 14), (48, 32, 3, 3)

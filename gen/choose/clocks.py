@@ -82,7 +82,7 @@ class Table:
     atom: MmaAtom
     reorder: tuple[str, ...]  #: inputs that an earlier launch reorders
     configs: Configs
-    launch: Launch | None  #: None where there are no combinations
+    launch: Launch | None  #: None where there are no rows
     in_vectors: Numbers  #: whether accumulators live in vector registers
     rows: Numbers  #: number of each row's combination
     scores: Numbers  #: clocks; all products, by row
@@ -143,12 +143,16 @@ def ranked(
     """
     offered = offer.variants[0].choices(offer, atom, facts)
     configs = _even_configs(len(offer.tap_rows), offered, atom, facts, group_sizes)
+    no_rows = Table(offer, atom, reorder, configs, None, *[np.zeros(0, np.int64)] * 5)
     if not all(configs.dims):
-        return Table(offer, atom, reorder, configs, None, *[np.zeros(0, np.int64)] * 5)
+        return no_rows
     work, even = _work_and_fits(configs, OfferTraits.of(offer, configs.variants, atom, facts), atom, facts)
     launch, sums = Launch(configs, work, offer, atom, facts, fill), work.lane_registers.sums
+    candidates = even & launch.is_new
+    if not candidates.any():  # before the clocks of all configs are counted
+        return no_rows
     in_vectors, fits = _place_of_sums(sums, launch.registers, facts)
-    rows = np.flatnonzero(np.broadcast_to(even & fits & launch.is_new, configs.dims))
+    rows = np.flatnonzero(np.broadcast_to(candidates & fits, configs.dims))
     clocks = offer.form.launches * (launch.launch + launch.besides)
     vectors = launch.registers - np.where(in_vectors, 0, sums)
     of_rows = (np.broadcast_to(column, configs.dims).ravel()[rows] for column in (clocks, launch.depths, vectors))
