@@ -50,14 +50,10 @@ def atomic_step(
     if what not in ATOMICS:
         raise unsupported(instruction)
     function, size = ATOMICS[what]
-    returning = not _RETURNING.isdisjoint(instruction.modifiers)
-    target = operands[0] if returning else None
-    if space == "buffer":
-        data = operands.pop(0)
-    else:
-        if returning:
-            operands.pop(0)
-        data = operands.pop(1)
+    target = None if _RETURNING.isdisjoint(instruction.modifiers) else operands[0]
+    if target is not None and space != "buffer":
+        operands.pop(0)
+    data = operands.pop(0 if space == "buffer" else 1)
     compare = what.startswith("cmpswap")
     check_tuple(data, size // 4 * (2 if compare else 1), context)
     if target is not None:
@@ -65,25 +61,8 @@ def atomic_step(
         check_tuple(target, size // 4, context)
     address = make(instruction, context, operands)
     step = transfer.memory_step(instruction, context, "atomic", address, target, context.bits(data))
-    atomic = _Atomic(step, address, function, size, context.registers(data), compare, what.startswith("swap"))
-    queue = "flat" if space == "flat" else "vm"
-    writes = step.writes
-
-    def run(g: WaveGroup) -> None:
-        transfer.check_address(g, step, address)
-        transfer.refuse_poison(g, step, step.reads, atomic.registers, "the data of an atomic operation")
-        ticket = issue_store(g)
-        tickets = (ticket,)
-        old, met = atomic.apply(g, ticket)
-        g.env.counters["atomic_bytes"] += g.active_lanes() * size
-        if writes:
-            back = np.moveaxis(old[..., None].view(np.uint32), -1, 0)
-            kept = None if g.exec_full else g.exec.copy()
-            issue(g, Pending(step, queue, writes, (back, None, kept, None, met), _land_both, tickets))
-        else:
-            issue(g, Pending(step, queue, 0, (), transfer.land_stores, tickets))
-
-    return step.running(run)
+    registers, replaces = context.registers(data), what.startswith("swap")
+    return step.running(_Atomic(step, space, address, function, size, registers, compare, replaces).run)
 
 
 def _land_both(g: WaveGroup, pending: Pending) -> None:
@@ -103,9 +82,10 @@ def _check_guesses(g: WaveGroup, allocation: Allocation, offset: Array, size: in
 
 @frozen(eq=False)
 class _Atomic:
-    """The memory side of one atomic instruction."""
+    """One atomic instruction on device memory, or a flat one that may also reach LDS."""
 
     step: Step
+    space: str  #: "buffer", "global" or "flat"
     address: Address
     function: Combine
     size: int
@@ -113,25 +93,39 @@ class _Atomic:
     compare: bool
     replaces: bool  #: whether the new value ignores the old one (swap), so that memory need not be defined
 
-    def apply(self, g: WaveGroup, ticket: int) -> tuple[Array, Array | None]:
+    def run(self, g: WaveGroup) -> None:
+        step, size = self.step, self.size
+        transfer.check_address(g, step, self.address)
+        transfer.refuse_poison(g, step, step.reads, self.registers, "the data of an atomic operation")
+        ticket = issue_store(g)
+        where = self.address.resolve(g, step, size, transfer.active(g))
+        old, observed = self._apply(g, where, ticket)
+        g.env.counters["atomic_bytes"] += g.active_lanes() * size
+        queue = transfer.queue_of(self.space, where)
+        if step.writes:
+            back = np.moveaxis(old[..., None].view(np.uint32), -1, 0)
+            kept = None if g.exec_full else g.exec.copy()
+            issue(g, Pending(step, queue, step.writes, (back, None, kept, None, observed), _land_both, (ticket,)))
+        else:
+            issue(g, Pending(step, queue, 0, (), transfer.land_stores, (ticket,)))
+
+    def _apply(self, g: WaveGroup, where: Where, ticket: int) -> tuple[Array, Array | None]:
         """Update memory; return old values (0 outside a descriptor's range) and what waves observe (`causality`)."""
         size = self.size
-        where = self.address.resolve(g, self.step, size, transfer.active(g))
         values = transfer.numbers(g, self.registers[0], size)
         expected = transfer.numbers(g, self.registers[0] + size // 4, size) if self.compare else None
         old = np.zeros(values.shape, values.dtype)
-        met: Array | None = None
-        rest = where.lanes
+        observed: Array | None = None
         if where.local is not None:
             old = self._local(g, where, values, expected)
-            rest = ~where.local if where.lanes is None else where.lanes & ~where.local
-        for allocation, offset, taken in parts_of(g, self.step, where.address, size, rest, size, ALIGNED):
+        parts = parts_of(g, self.step, where.address, size, where.device_lanes, size, ALIGNED)
+        for allocation, offset, taken in parts:
             if not is_writable(g, self.step, allocation, taken):
                 continue
             lanes = np.ones(values.shape, np.bool_) if taken is None else taken
             if g.env.strict:
                 self._check(g, allocation, offset, lanes)
-                met = publish_and_observe(g, allocation, offset, size, lanes, ticket, "update")
+                observed = publish_and_observe(g, allocation, offset, size, lanes, ticket, "update")
             allocation.touch(offset[lanes], size)
             memory = allocation.data[: len(allocation.data) // size * size].view(values.dtype)
             before = combine_lanes(memory, offset // size, values, lanes, self.function, expected)
@@ -142,12 +136,11 @@ class _Atomic:
                     _check_guesses(g, allocation, offset, self.size, lanes)
             g.env.memory.changes += bool((memory[offset[lanes] // size] != before[lanes]).any())
             allocation.define(offset[lanes], size)
-        return old, met
+        return old, observed
 
     def _local(self, g: WaveGroup, where: Where, values: Array, expected: Array | None) -> Array:
         """Update LDS for the lanes of a flat operation that address it; return their old values."""
-        offset = (where.address & np.uint64(0xFFFFFFFF)).astype(np.int64)
-        at = locate(g, self.step, offset, self.size, lanes=where.local, aligned=ALIGNED)
+        at = locate(g, self.step, where.local_offset, self.size, lanes=where.local, aligned=ALIGNED)
         taking = np.ones(at.place.shape, np.bool_) if at.lanes is None else at.lanes
         if g.env.strict:
             note_update(g, self.step, at.units, taking, replaces=self.replaces)

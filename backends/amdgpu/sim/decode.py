@@ -116,12 +116,10 @@ class Instruction:
 
 
 def follows(i: Instruction) -> tuple[bool, tuple[int, ...]]:
-    """Return whether the next instruction may follow, and the address of a branch's target."""
-    if i.name == "s_branch":
-        return False, (i.address + 4 + 4 * i.simm16,)
-    if i.name.startswith("s_cbranch"):
-        return True, (i.address + 4 + 4 * i.simm16,)
-    return i.name not in ("s_endpgm", "s_setpc_b64"), ()
+    """Return whether the next instruction may follow, and the address that a branch or call names."""
+    falls = i.name not in ("s_branch", "s_endpgm", "s_endpgm_saved", "s_setpc_b64")
+    jumps = i.name in ("s_branch", "s_call_b64") or i.name.startswith("s_cbranch")
+    return falls, (i.address + 4 + 4 * i.simm16,) if jumps else ()
 
 
 def parse_operand(text: str) -> Operand:

@@ -275,10 +275,10 @@ class HazardRules:
 
     def check(self, group: WaveGroup, step: Step) -> None:
         """Report the uses of `step` that come too early after earlier events, the latest event first."""
-        met = [event for event in reversed(group.events) if event.mask & step.touches]
+        recent = [event for event in reversed(group.events) if event.mask & step.touches]
         for use in step.consumes:
             mask, kinds = use.mask, self._kinds[use.role]
-            for event in met:
+            for event in recent:
                 if event.mask & mask and event.kind in kinds:
                     self._check_pair(group, step, event, use)
 

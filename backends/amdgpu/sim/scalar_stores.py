@@ -57,10 +57,15 @@ def compile_scalar_store(instruction: Instruction, context: Context) -> Step | N
             issue(g, Pending(step, "smem", 0, (), transfer.land_stores, (ticket,)))
             return
         old = _update(g, step, match[2], address, words, ticket)
-        land = land_scalars if returns else transfer.land_nothing
+        land = _land_both if returns else transfer.land_stores
         issue(g, Pending(step, "smem", step.writes, (old, None), land, (ticket,)))
 
     return step.running(run)
+
+
+def _land_both(g: WaveGroup, pending: Pending) -> None:
+    land_scalars(g, pending)
+    transfer.land_stores(g, pending)
 
 
 def _place(instruction: Instruction, context: Context, *, buffered: bool) -> Callable[[WaveGroup], U64]:

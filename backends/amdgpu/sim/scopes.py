@@ -81,8 +81,8 @@ def publish_and_observe(
 
 def land_observed(g: WaveGroup, pending: Pending) -> None:
     """Record what the waves of a returned atomic operation observe. Payload 4: numbers of publications [waves, 1]."""
-    met = pending.payload[4]
-    if met is not None:
+    observed = pending.payload[4]
+    if observed is not None:
         g.polled = True
-        for thread, number in zip(g.wave_ids(), met[:, 0], strict=True):
+        for thread, number in zip(g.wave_ids(), observed[:, 0], strict=True):
             g.env.causality.observe(int(thread), int(number))

@@ -45,6 +45,19 @@ class Where:
     private: bool = False  #: whether all lanes address scratch
     local: Bools | None = None  #: lanes of a flat instruction that reach LDS, at the low half of `address`
 
+    @property
+    def device_lanes(self) -> Bools | None:
+        """Return the lanes that do not reach LDS (None: all)."""
+        if self.local is None:
+            return self.lanes
+        return ~self.local if self.lanes is None else self.lanes & ~self.local
+
+    @property
+    def local_offset(self) -> Array:
+        """Return the byte offsets in LDS of the lanes that reach it."""
+        offset: Array = (self.address & np.uint64(0xFFFFFFFF)).astype(np.int64)
+        return offset
+
     def moved(self, active: int, size: int) -> int:
         """Return the bytes that reach memory if `active` lanes access `size` bytes each."""
         if self.words is not None:

@@ -112,7 +112,7 @@ class WaveGroup(Threads):
             self.matrix_bits |= kept
 
     def outstanding_stores(self) -> set[int]:
-        return {ticket for pending in self.vm for ticket in pending.tickets}
+        return {ticket for pending in (*self.vm, *self.lgkm) for ticket in pending.tickets}
 
     # -- exec ---------------------------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ import numpy as np
 from convgen.backends.amdgpu.sim.addressing import Address
 from convgen.backends.amdgpu.sim.decode import Instruction, Operand
 from convgen.backends.amdgpu.sim.hazards import Consumes, Produces
+from convgen.backends.amdgpu.sim.scratch import Where
 from convgen.backends.amdgpu.sim.state import Pending, WaveGroup
 from convgen.backends.amdgpu.sim.step import Context, Step
 from convgen.backends.sim.global_access import land_store
@@ -174,6 +175,13 @@ def memory_step(
     if data.bit_count() > 2:
         step.produces = (Produces("wide_store_soffset" if address.scalar_offset else "wide_store", data),)
     return step
+
+
+def queue_of(space: str, where: Where) -> str:
+    """Return the kind of the pending operation of an access (`waits`)."""
+    if space != "flat":
+        return "vm"
+    return "flat_memory" if where.local is None else "flat"
 
 
 def check_address(g: WaveGroup, step: Step, address: Address) -> None:

@@ -70,7 +70,7 @@ def load_words(
 ) -> tuple[Array, Bools | None]:
     """Load `size` bytes per lane; words outside a descriptor's range read 0."""
     if where.local is not None:
-        return load_flat(g, step, where, size)
+        return _load_flat(g, step, where, size)
     if where.pieces is not None:
         return _load_pieces(g, step, where)
     if where.words is None:
@@ -110,42 +110,30 @@ def _may_be_atomic(instruction: Instruction, context: Context, width: transfer.W
     return context.text.tracked and width.size >= 4 and (not modifier or modifier in instruction.modifiers)
 
 
-def _met(g: WaveGroup, where: Where, size: int, ticket: int, kind: str) -> Array | None:
+def _publish(g: WaveGroup, where: Where, size: int, ticket: int, kind: str) -> Array | None:
     """Publish by an atomic load or store; return what each wave observes (`scopes.publish_and_observe`)."""
-    met: Array | None = None
+    observed: Array | None = None
     for allocation, some in g.env.memory.resolve(where.address, size, where.lanes)[0]:
         taken = some if some is not None else where.lanes
         offset = (where.address - np.uint64(allocation.base)).astype(np.int64)
         if taken is not None:
             offset = np.where(taken, offset, 0)
-        met = publish_and_observe(g, allocation, offset, size, taken, ticket, kind)
-    return met
+        observed = publish_and_observe(g, allocation, offset, size, taken, ticket, kind)
+    return observed
 
 
-def _queue(space: str) -> Callable[[Where], str]:
-    """Return a function from an access to its kind of pending operation (`waits`)."""
-    if space != "flat":
-        return lambda where: "vm"
-    return lambda where: "flat_memory" if where.local is None else "flat"
-
-
-def load_flat(g: WaveGroup, step: Step, where: Where, size: int) -> tuple[Array, Bools | None]:
+def _load_flat(g: WaveGroup, step: Step, where: Where, size: int) -> tuple[Array, Bools | None]:
     """Load by a flat instruction of which some lanes address LDS."""
     assert where.local is not None
-    rest = ~where.local if where.lanes is None else where.lanes & ~where.local
-    data, poison = load_lanes(g, step, where.address, size, rest)
-    offset = (where.address & np.uint64(0xFFFFFFFF)).astype(np.int64)
-    got, bad = read_places(g, step, locate(g, step, offset, size, lanes=where.local))
+    data, poison = load_lanes(g, step, where.address, size, where.device_lanes)
+    got, bad = read_places(g, step, locate(g, step, where.local_offset, size, lanes=where.local))
     return np.where(where.local, got, data), united((poison, None if bad is None else bad & where.local))
 
 
-def store_flat(g: WaveGroup, step: Step, where: Where, size: int, values: Array, ticket: int) -> None:
+def _store_flat(g: WaveGroup, step: Step, where: Where, size: int, values: Array, ticket: int) -> None:
     """Store by a flat instruction of which some lanes address LDS."""
-    assert where.local is not None
-    rest = ~where.local if where.lanes is None else where.lanes & ~where.local
-    store_checked(g, step, where.address, size, values, rest, ticket)
-    offset = (where.address & np.uint64(0xFFFFFFFF)).astype(np.int64)
-    write_places(g, step, locate(g, step, offset, size, lanes=where.local), values, None)
+    store_checked(g, step, where.address, size, values, where.device_lanes, ticket)
+    write_places(g, step, locate(g, step, where.local_offset, size, lanes=where.local), values, None)
 
 
 def _load(
@@ -153,7 +141,7 @@ def _load(
 ) -> Step:
     check_tuple(target, width.registers, context)
     step = transfer.memory_step(instruction, context, "vmem_load", address, target)
-    queue, registers = _queue(space), context.registers(target)[: width.registers]
+    registers = context.registers(target)[: width.registers]
     writes, land = step.writes, transfer.landing(width)
     scope = context.arch.scope
     atomic = context.text.tracked and width.size >= 4 and scope.load in instruction.modifiers
@@ -177,8 +165,8 @@ def _load(
         kept = None if g.exec_full else g.exec.copy()
         payload: tuple[Array | None, ...] = (transfer.expand(data, width), poison, kept)
         if atomic:
-            payload += (None, _met(g, where, width.size, 0, "load"))
-        issue(g, Pending(step, queue(where), writes, payload, land))
+            payload += (None, _publish(g, where, width.size, 0, "load"))
+        issue(g, Pending(step, transfer.queue_of(space, where), writes, payload, land))
 
     return step.running(run)
 
@@ -190,7 +178,6 @@ def _store(
     bits = context.bits(data)
     step = transfer.memory_step(instruction, context, "vmem_store", address, None, bits)
     fetch, registers = transfer.store_words(data, width, context), context.registers(data)[: width.registers]
-    queue = _queue(space)
     publishes = _may_be_atomic(instruction, context, width)
     atomic = publishes and bool(context.arch.scope.store)
 
@@ -203,13 +190,13 @@ def _store(
         if undefined and not where.private:
             _refuse_poisoned_data(g, step, registers, where.words, where.lanes)
         if where.local is not None:
-            store_flat(g, step, where, width.size, values, ticket)
+            _store_flat(g, step, where, width.size, values, ticket)
         elif where.pieces is not None:
             _store_pieces(g, step, where, values, ticket)
         elif where.words is None:
             store_checked(g, step, where.address, width.size, values, where.lanes, ticket, atomic=atomic)
             if publishes and g.env.strict:
-                _met(g, where, width.size, ticket, "store")
+                _publish(g, where, width.size, ticket, "store")
         else:
             for word, lanes in enumerate(where.words):
                 at = where.address + np.uint64(where.stride * word)
@@ -217,7 +204,7 @@ def _store(
         if undefined and where.private:
             g.env.scratch.forget(g, where, registers, width.size)
         g.env.counters["global_write_bytes"] += where.moved(g.active_lanes(), width.size)
-        issue(g, Pending(step, queue(where), 0, (), transfer.land_stores, (ticket,)))
+        issue(g, Pending(step, transfer.queue_of(space, where), 0, (), transfer.land_stores, (ticket,)))
 
     return step.running(run)
 

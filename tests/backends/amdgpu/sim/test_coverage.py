@@ -87,6 +87,25 @@ def test_code_behind_a_computed_jump_counts_once_it_is_executed(sim: Any) -> Non
     assert (found.places, found.missed) == (10, ())
 
 
+def test_code_behind_a_call_whose_distance_is_in_the_instruction_counts(sim: Any) -> None:
+    body = """
+        s_branch behind
+      callee:
+        s_nop 1
+        s_setpc_b64 s[6:7]
+      behind:
+        s_cmp_eq_u32 s2, 0
+        s_cbranch_scc1 end
+        s_call_b64 s[6:7], callee
+      end:
+        s_nop 2"""
+    found = covered(sim, body)
+    assert (found.places, [missed.instruction.split()[0] for missed in found.missed]) == (
+        8,
+        ["s_nop", "s_setpc_b64", "s_call_b64"],
+    )
+
+
 def test_a_copy_under_relative_addressing_counts_as_the_text(sim: Any) -> None:
     body = """
         v_mov_b32_e32 v16, 0

@@ -165,6 +165,22 @@ def test_only_a_wait_for_zero_is_sure_of_a_flat_load(sim: Any, loads: str, wait:
     assert found == ([] if safe else ["wait-count"])
 
 
+@pytest.mark.parametrize(
+    ("lds", "wait", "safe"),
+    [
+        (False, "vmcnt(0)", True),
+        (False, "lgkmcnt(0)", False),
+        (True, "vmcnt(0)", False),
+        (True, "vmcnt(0) lgkmcnt(0)", True),
+    ],
+)
+def test_a_flat_atomic_without_a_lane_in_lds_completes_with_vmcnt(sim: Any, lds: bool, wait: str, safe: bool) -> None:
+    to_memory = "" if lds else "v_mov_b32_e32 v4, v8\n v_mov_b32_e32 v5, v10\n v_lshl_add_u32 v4, v0, 2, v4\n"
+    loads = to_memory + "flat_atomic_add v2, v[4:5], v0 sc0"
+    found = kinds(sim, _FLAT.format(loads=loads, wait=wait), Twin("", "", ""))
+    assert found == ([] if safe else ["wait-count"])
+
+
 #: Workgroup 0 stores data past its caches and sets a flag, for which workgroup 1 waits.
 _MESSAGE = """
   v_mov_b32_e32 v4, 9

@@ -47,3 +47,29 @@ def test_a_result_that_is_not_waited_for(sim: Any) -> None:
     body = f"{SETUP} s_atomic_add s12, s[4:5], 0x0 glc\n s_add_u32 s14, s12, s12\n s_waitcnt lgkmcnt(0)"
     report = sim.run("gfx942", body, {"memory": np.zeros(4, np.uint32), "out": np.zeros(2, np.uint32)})
     assert sim.kinds(report) == ["wait-count"]
+
+
+@pytest.mark.parametrize(("wait", "found"), [("", ["global-visibility"]), ("s_waitcnt lgkmcnt(0)\n", [])])
+def test_a_load_behind_a_store_that_is_not_waited_for(sim: Any, wait: str, found: list[str]) -> None:
+    body = f"""{SETUP} s_store_dword s12, s[4:5], 0x0
+        v_mov_b32 v2, 0
+        {wait}
+        global_load_dword v1, v2, s[4:5]
+        s_waitcnt vmcnt(0) lgkmcnt(0)"""
+    report = sim.run("gfx942", body, {"memory": np.zeros(4, np.uint32), "out": np.zeros(2, np.uint32)})
+    assert sim.kinds(report) == found
+
+
+@pytest.mark.parametrize("returns", ["", " glc"])
+@pytest.mark.parametrize(("wait", "found"), [("", ["global-visibility"]), ("s_waitcnt lgkmcnt(0)\n", [])])
+def test_another_wave_sees_an_atomic_operation_behind_a_wait_and_a_barrier(
+    sim: Any, wait: str, found: list[str], returns: str
+) -> None:
+    body = f"""{SETUP} s_atomic_add s12, s[4:5], 0x0{returns}
+        v_mov_b32 v2, 0
+        {wait}
+        s_barrier
+        global_load_dword v1, v2, s[4:5]
+        s_waitcnt vmcnt(0) lgkmcnt(0)"""
+    buffers = {"memory": np.zeros(4, np.uint32), "out": np.zeros(2, np.uint32)}
+    assert set(sim.kinds(sim.run("gfx942", body, buffers, workgroup=128))) == set(found)
