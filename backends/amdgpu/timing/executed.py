@@ -58,7 +58,7 @@ class Trace:
         if step.kind == "atomic" and step.writes and step.instruction.name == _TURN:
             self._begin_turns(group, step)
         if step.kind == "mfma":
-            self.flop += flop(step.instruction) * group.count
+            self.flop += flop(step.instruction, self.context.arch.name) * group.count
         ops: Sequence[Op]
         if step.instruction.name.startswith("ds_"):
             ops = [self._op(step, lds=clocks) for clocks in self._lds(group, step)]

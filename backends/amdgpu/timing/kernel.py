@@ -118,7 +118,9 @@ class _Kernel:
     @cached_property
     def _flops(self) -> tuple[int, int, int]:
         """Return the operations of a wave before the hot code, in it and after it."""
-        before, body, after = (sum(flop(self._program.instructions[n]) for n in part) for part in self._parts)
+        before, body, after = (
+            sum(flop(self._program.instructions[n], self.arch) for n in part) for part in self._parts
+        )
         return before, body, after
 
     @cached_property

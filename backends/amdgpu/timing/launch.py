@@ -79,7 +79,7 @@ class _Executed:
         """Return the input type of most matrix instructions."""
         times = Counter(op.at for ops in self.trace.waves.values() for op in ops if op.port is Port.MATRIX)
         most = max(times, key=lambda at: times[at], default=None)
-        return "" if most is None else element(self.trace.instructions[most])
+        return "" if most is None else element(self.trace.instructions[most], self.trace.context.arch.name)
 
 
 @frozen(eq=False, slots=False)

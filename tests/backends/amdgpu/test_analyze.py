@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from convgen.backends import target as targets
 from convgen.backends.amdgpu import costs
 from convgen.backends.amdgpu.sim import CodeObject
 from convgen.backends.amdgpu.sim.decode import parse_instruction
-from convgen.backends.amdgpu.sim.mfma_table import MATRIX_ROWS
+from convgen.backends.amdgpu.sim.mfma_table import MATRIX_ROWS, SPARSE_ROWS
 from convgen.backends.analysis import KernelAnalysis, Line
 from convgen.commands import cli
 from convgen.ir.record import evolve
@@ -141,26 +142,49 @@ def test_what_every_wave_runs_through_may_be_hot(
     assert found.loops == 2
 
 
-ROWS = [(arch, name) for arch, rows in MATRIX_ROWS.items() for name in rows]
+#: Passes, written apart from the simulator's table (AMD matrix instruction calculator, "Execution statistics", and
+#: llvm-mca's reciprocal throughput): architectures, pattern of the mnemonic, passes. The first match counts.
+PASSES = [
+    ("gfx950", r"v_mfma_f64_16x16x4_?f64", 16),
+    ("gfx90a gfx942 gfx950", r"v_mfma_f64_16x16x4_?f64", 8),
+    ("gfx90a gfx942 gfx950", r"v_mfma_f64_4x4x4_?(4b_)?f64", 4),
+    ("gfx950", r"v_mfma_(scale_)?f32_32x32x64_f8f6f4", 16),
+    ("gfx950", r"v_mfma_(scale_)?f32_16x16x128_f8f6f4", 8),
+    ("gfx90a gfx942 gfx950", r"v_mfma_\w+?_4x4x\w+", 2),
+    ("gfx942 gfx950", r"v_mfma_f32_32x32x2_f32", 16),
+    ("gfx942 gfx950", r"v_mfma_f32_16x16x4_f32", 8),
+    ("gfx942 gfx950", r"v_mfma_\w+?_32x32x\d+_2b_\w+", 16),
+    ("gfx942 gfx950", r"v_mfma_\w+?_16x16x\d+_4b_\w+", 8),
+    ("gfx942 gfx950", r"v_s?mfm?ac?_\w+?_32x32x\w+", 8),
+    ("gfx942 gfx950", r"v_s?mfm?ac?_\w+?_16x16x\w+", 4),
+    ("gfx90a", r"v_mfma_\w+?_32x32x\w+", 16),
+    ("gfx90a", r"v_mfma_\w+?_16x16x\w+", 8),
+]
+BITS = {"f16": 16, "bf16": 16, "f32": 32, "xf32": 32, "f64": 64}  # all other types: 8
+ROWS = [(arch, name) for arch in MATRIX_ROWS for name in (*MATRIX_ROWS[arch], *SPARSE_ROWS[arch])]
 
 
 @pytest.mark.parametrize(("arch", "name"), ROWS)
-def test_matrix_costs_are_the_simulators(arch: str, name: str) -> None:
-    """Two tables of passes, written apart; FLOP follow from the registers of operand A."""
-    row = MATRIX_ROWS[arch][name]
-    assert costs.passes(name, arch) == row.passes
-    if row.a_type == "f8f6f4":
-        return
-    bits = {"f16": 16, "bf16": 16, "f32": 32, "xf32": 32, "f64": 64}.get(row.a_type, 8)
+def test_matrix_costs(arch: str, name: str) -> None:
+    """The shape is that of the mnemonic; a dense instruction has as many blocks as fill the registers of operand A."""
+    row = MATRIX_ROWS[arch].get(name) or SPARSE_ROWS[arch][name]
+    bits = BITS.get(row.a_type, 8)
     registers = row.m * row.k * row.blocks * bits // 32 // 64
-    a = "v0" if registers == 1 else f"v[0:{registers - 1}]"
-    instruction = parse_instruction(0, (0,), f"{name} a[0:3], {a}, {a}, a[0:3]")
-    assert costs.flop(instruction) == 2 * row.m * row.n * row.k * row.blocks
+    a = "v0" if registers <= 1 else f"v[0:{registers - 1}]"
+    found = line(f"{name} a[0:3], {a}, {a}, a[0:3]", arch)
+    assert found.slots == next(n for archs, pattern, n in PASSES if arch in archs and re.match(pattern, name))
+    sizes = re.search(r"_(\d+)x(\d+)x(\d+)", name)
+    assert sizes
+    m, n, k = map(int, sizes.groups())
+    blocks = 1 if row.sparse or row.a_type == "f8f6f4" else registers * 32 * 64 // (m * k * bits)
+    assert found.flop == 2 * m * n * k * max(1, blocks)
 
 
 COSTS = [
     ("v_add_u32_e32 v0, v1, v2", "valu", "valu", 1, {}),
     ("v_mul_lo_u32 v0, v1, v2", "valu", "valu", 4, {}),
+    ("v_mul_hi_u32_u24_e32 v0, v1, v2", "valu", "valu", 1, {}),
+    ("v_mul_lo_u16_e32 v0, v1, v2", "valu", "valu", 1, {}),
     ("v_rcp_f32_e32 v0, v1", "valu", "valu", 4, {}),
     ("s_add_i32 s0, s1, s2", "salu", "", 1, {}),
     ("s_load_dwordx4 s[0:3], s[4:5], 0x0", "smem", "", 1, {}),
@@ -221,7 +245,7 @@ def test_formats_of_four_bits_take_half_the_passes() -> None:
     content = (FOREIGN / "triton_gfx950_scaled_mxfp4.hsaco").read_bytes()
     (loaded,) = CodeObject.load(content).kernels.values()
     found = [i for i in loaded.instructions if i.name.endswith("_f8f6f4")]
-    assert {costs.element(i) for i in found} == {"fp4"}
+    assert {costs.element(i, "gfx950") for i in found} == {"fp4"}
     assert {costs.line_of(i, 0, "gfx950").slots for i in found} == {8}
     wide = evolve(found[0], modifiers={"cbsz": "4"})
-    assert (costs.element(wide), costs.line_of(wide, 0, "gfx950").slots) == ("fp8", 16)
+    assert (costs.element(wide, "gfx950"), costs.line_of(wide, 0, "gfx950").slots) == ("fp8", 16)
