@@ -10,7 +10,7 @@ from convgen.ir.record import frozen
 Phases = tuple[tuple[int, ...], ...]
 
 
-def _spread(first_half: tuple[tuple[int, ...], ...]) -> Phases:
+def _spread(first_half: Phases) -> Phases:
     """Return the phases of lanes 0 to 31, followed by those of lanes 32 to 63 in equal order."""
     return first_half + tuple(tuple(lane + 32 for lane in phase) for phase in first_half)
 
@@ -89,7 +89,6 @@ class Arch:
 
     name: str
     lds_bytes: int
-    kernarg_preload: bool
     flat_scratch_set: bool  #: hardware sets FLAT_SCRATCH (AMDGPUUsage, "Architected Flat Scratch")
     transposed_reads: bool  #: ds_read_b64_tr_*
     permutes_single_blocks: bool  #: blgp also works on matrix instructions of one block
@@ -104,7 +103,6 @@ ARCHS: Mapping[int, Arch] = {
     0x3F: Arch(
         "gfx90a",
         64 << 10,
-        kernarg_preload=True,
         flat_scratch_set=False,
         transposed_reads=False,
         permutes_single_blocks=True,
@@ -116,7 +114,6 @@ ARCHS: Mapping[int, Arch] = {
     0x4C: Arch(
         "gfx942",
         64 << 10,
-        kernarg_preload=True,
         flat_scratch_set=True,
         transposed_reads=False,
         permutes_single_blocks=False,
@@ -128,7 +125,6 @@ ARCHS: Mapping[int, Arch] = {
     0x4F: Arch(
         "gfx950",
         160 << 10,
-        kernarg_preload=True,
         flat_scratch_set=True,
         transposed_reads=True,
         permutes_single_blocks=False,

@@ -31,16 +31,16 @@ MOST_ARGUMENTS = 1 << 16  #: bytes of an argument block; runtimes allow fewer
 _RELOCATIONS: Mapping[int, tuple[int, int]] = {1: (0, 4), 2: (32, 4), 3: (0, 8), 6: (0, 4), 13: (0, 8)}
 #: bytes; scratch of a lane where recursion or indirect calls hide the stack's depth from the compiler
 DYNAMIC_STACK = 1 << 14
-PRELOAD_SKIP = 256  #: hardware with kernarg preload enters this many bytes behind the entry symbol
+PRELOAD_SKIP = 256  #: bytes behind the entry symbol where a kernel with preloaded arguments begins
 
 
 @frozen
 class Descriptor:
     """The fields of a kernel descriptor that shape a wave (AMDGPUUsage, "Code Object V3 Kernel Descriptor")."""
 
-    group_segment: int
-    private_segment: int
-    kernarg_size: int
+    group_segment: int  #: bytes of LDS of a workgroup
+    private_segment: int  #: bytes of scratch of a lane
+    kernarg_size: int  #: bytes
     entry: int  #: address of the first instruction
     vgprs: int  #: allocated vector registers of both kinds
     sgprs: int
@@ -60,8 +60,6 @@ class Descriptor:
     private_size: bool
     preload_length: int  #: dwords
     preload_offset: int  #: dwords
-    round_mode: int
-    denorm_f32: int
 
     @classmethod
     def parse(cls, raw: bytes, address: int) -> Descriptor:
@@ -94,8 +92,6 @@ class Descriptor:
             private_size=bool(properties >> 6 & 1),
             preload_length=preload & 0x7F,
             preload_offset=preload >> 7,
-            round_mode=rsrc1 >> 12 & 0xF,
-            denorm_f32=rsrc1 >> 16 & 3,
         )
 
 
@@ -203,7 +199,7 @@ def _load(raw: bytes) -> CodeObject:
     by_address = {instruction.address: index for index, instruction in enumerate(instructions)}
     kernels: dict[str, KernelInfo] = {}
     for name, descriptor in descriptors.items():
-        entry = descriptor.entry + (PRELOAD_SKIP if descriptor.preload_length and arch.kernarg_preload else 0)
+        entry = descriptor.entry + (PRELOAD_SKIP if descriptor.preload_length else 0)
         if entry not in by_address:
             raise SimulatorError(f"kernel {name}.kd enters at {entry:#x}, where no instruction starts")
         kernels[name] = KernelInfo(name, descriptor, metadata.get(f"{name}.kd", {}), by_address[entry], instructions)

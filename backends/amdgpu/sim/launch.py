@@ -12,9 +12,10 @@ from functools import partial
 import numpy as np
 
 from convgen.backends.amdgpu.sim.code_object import CodeObject, Descriptor, KernelInfo
+from convgen.backends.amdgpu.sim.decode import EXEC, SCC
 from convgen.backends.amdgpu.sim.environment import IMAGE, VARIABLES, Environment
 from convgen.backends.amdgpu.sim.scratch import FLAT_SCRATCH, SWIZZLE, WORD3, wave_bytes
-from convgen.backends.amdgpu.sim.state import WaveGroup
+from convgen.backends.amdgpu.sim.state import WaveGroup, pack_lanes
 from convgen.backends.sim.device_memory import Allocation, Memory
 from convgen.backends.sim.errors import SimulatorError
 from convgen.backends.sim.wave_arrays import Array, any_along
@@ -101,7 +102,7 @@ def start_group(
     for number, (known, word) in enumerate(values):
         if known and number < descriptor.user_sgprs:
             _set(g, number, word)
-    for register in (126, 127, 128):
+    for register in (EXEC, EXEC + 1, SCC):
         g.poison_scalar(register, None)
     return g
 
@@ -130,8 +131,7 @@ def _work_items(g: WaveGroup, descriptor: Descriptor, launch: LaunchRequest, thr
     g.env.work_items = partial(packed_ids, descriptor=descriptor, launch=launch)
     g.poison_vector(0, None)
     inside = g.wave[:, None] * 64 + np.arange(64) < threads
-    words = np.packbits(inside, axis=1, bitorder="little").view(np.uint32)
-    g.s[126], g.s[127] = words[:, 0], words[:, 1]
+    g.s[EXEC], g.s[EXEC + 1] = pack_lanes(inside)
     g.exec_changed()
 
 

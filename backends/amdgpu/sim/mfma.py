@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from convgen.backends.amdgpu.sim.alu.curves import flushed
 from convgen.backends.amdgpu.sim.alu.operands import check_tuple, constant_bits
 from convgen.backends.amdgpu.sim.decode import EXEC, Instruction, Operand, require_plain
 from convgen.backends.amdgpu.sim.hazards import SGEMM_KIND, Consumes, Produces
@@ -41,16 +42,6 @@ _FLUSHED_64 = {
     "f16": np.where(np.abs(_HALF64) < 2.0**-14, 0.0, _HALF64),
     "bf16": np.where(np.abs(_BF16_64) < 2.0**-126, 0.0, _BF16_64),
 }
-_TINY = np.finfo(np.float32).tiny
-
-
-def flushed(values: Array, *, signed: bool) -> Array:
-    """Replace denormals of f32 numbers by 0, with `signed` by 0 of their sign."""
-    small = (np.abs(values) < _TINY) & (values != 0)
-    if not small.any():
-        return values
-    result: Array = np.where(small, np.copysign(np.float32(0), values) if signed else np.float32(0), values)
-    return result
 
 
 def _decode_xf32(words: Array) -> Array:
@@ -314,7 +305,7 @@ class Matrix:
 
             def run(g: WaveGroup) -> None:
                 total = layout.to_registers(product(g)) + flushed(np.asarray(accumulator(g), np.float32), signed=False)
-                g.v[target : target + count] = flushed(total.astype(np.float32), signed=True).view(np.uint32)
+                g.v[target : target + count] = flushed(total.astype(np.float32)).view(np.uint32)
 
         else:
 

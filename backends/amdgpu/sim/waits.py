@@ -19,12 +19,8 @@ from convgen.backends.amdgpu.sim.step import Context, Step
 VM_MAX, LGKM_MAX = 63, 15  #: largest values of the fields
 
 
-def _land(g: WaveGroup, pending: Pending) -> None:
-    pending.land(g, pending)
-
-
-def _nothing(g: WaveGroup, pending: Pending) -> None:
-    """Do nothing: a flat operation has left lgkmcnt, but only vmcnt tells that its data is there."""
+def _land_later(g: WaveGroup, pending: Pending) -> None:
+    """Do nothing: lgkmcnt no longer counts a flat operation, but its data arrives with vmcnt."""
 
 
 def _refresh(g: WaveGroup) -> None:
@@ -73,19 +69,19 @@ def _land_all(g: WaveGroup, done: list[Pending], counted_elsewhere: list[Pending
         return
     for pending in done:
         if pending.kind != "flat" or pending not in counted_elsewhere:
-            _land(g, pending)
+            pending.land(g, pending)
     _refresh(g)
 
 
 def issue(g: WaveGroup, pending: Pending) -> None:
     """Put an operation into its queues; without strictness it completes at once."""
     if not g.env.strict:
-        _land(g, pending)
+        pending.land(g, pending)
         return
     if pending.kind in ("vm", "flat", "flat_memory"):
         g.vm.append(pending)
     if pending.kind == "flat_memory":
-        g.lgkm.append(Pending(pending.step, "flat_memory", 0, (), _nothing))
+        g.lgkm.append(Pending(pending.step, "flat_memory", 0, (), _land_later))
     elif pending.kind != "vm":
         g.lgkm.append(pending)
     g.inflight |= pending.writes

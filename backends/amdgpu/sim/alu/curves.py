@@ -53,15 +53,20 @@ class Curve:
 
     def _wide(self, operand: Array) -> Array:
         value = np.asarray(operand, np.float64)
-        return self.exact(_flushed(value) if self.dtype is np.float32 else value)
+        return self.exact(flushed(value) if self.dtype is np.float32 else value)
 
     def _rounded(self, wide: Array) -> Array:
-        return _flushed(wide.astype(np.float32)) if self.dtype is np.float32 else wide
+        return flushed(wide.astype(np.float32)) if self.dtype is np.float32 else wide
 
 
-def _flushed(value: Array) -> Array:
-    """Replace denormals of f32 by zeros of their sign."""
-    return np.where(np.abs(value) < _TINY, np.copysign(value.dtype.type(0), value), value)
+def flushed(values: Array, *, signed: bool = True) -> Array:
+    """Replace denormals of f32 numbers by 0, with `signed` by 0 of their sign."""
+    small = (np.abs(values) < _TINY) & (values != 0)
+    if not small.any():
+        return values
+    zero = values.dtype.type(0)
+    result: Array = np.where(small, np.copysign(zero, values) if signed else zero, values)
+    return result
 
 
 def _noise(wide: Array, seed: int) -> Array:

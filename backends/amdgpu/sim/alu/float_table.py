@@ -24,15 +24,6 @@ def _pkrtz(a: Array, b: Array) -> Array:
     return num.half_toward_zero(a) | (num.half_toward_zero(b) << U32(16))
 
 
-def _pk_norm(scale: int, low: int) -> Function:
-    def function(a: Array, b: Array) -> Array:
-        x, y = (np.rint(np.clip(np.nan_to_num(v), low, 1.0) * scale).astype(np.int32).view(U32) for v in (a, b))
-        result: Array = (x & U32(0xFFFF)) | (y << U32(16))
-        return result
-
-    return function
-
-
 def _pk_int(low: int, high: int) -> Function:
     def function(a: Array, b: Array) -> Array:
         x, y = (np.clip(v, low, high).astype(np.int64).astype(U32) for v in (a, b))
@@ -81,8 +72,9 @@ def _class(tiny: float, a: Array, mask: Array) -> Array:
     return found
 
 
-def _ldexp(a: Array, b: Array) -> Array:
-    return np.ldexp(a, b)
+def _mad_f16(a: Array, b: Array, c: Array) -> Array:
+    """Return a sum whose product is rounded to f16 first; the caller rounds the sum."""
+    return num.half_to_f32(num.f32_to_half(a * b)) + c
 
 
 _BINARY: dict[str, Function] = {
@@ -110,8 +102,7 @@ _FLOAT: dict[str, VectorRow] = {
     "v_fma_f32": row("f32 = f32 f32 f32", num.fma_f32),
     "v_fma_f64": row("f64 = f64 f64 f64", num.fma_f64),
     "v_fma_f16": row("f16 = f16 f16 f16", num.fma_f16),
-    "v_mad_f16": row("f16 = f16 f16 f16", lambda a, b, c: num.half_to_f32(num.f32_to_half(a * b)) + c),
-    "v_mad_legacy_f16": row("f16 = f16 f16 f16", lambda a, b, c: num.half_to_f32(num.f32_to_half(a * b)) + c),
+    **{f"v_{n}_f16": row("f16 = f16 f16 f16", _mad_f16) for n in ("mad", "mad_legacy", "madak", "madmk")},
     "v_fma_legacy_f16": row("f16 = f16 f16 f16", num.fma_f16),
     **{f"v_{name}_f32": row("f32 = f32 f32 f32", lambda a, b, c: a * b + c) for name in ("mad", "madak", "madmk")},
     "v_fmac_f32": row("f32 = f32 f32 acc", num.fma_f32),
@@ -120,10 +111,10 @@ _FLOAT: dict[str, VectorRow] = {
     "v_fmaak_f32": row("f32 = f32 f32 f32", num.fma_f32),
     "v_fmamk_f32": row("f32 = f32 f32 f32", num.fma_f32),
     "v_mac_f32": row("f32 = f32 f32 acc", lambda a, b, c: a * b + c),
-    "v_mac_f16": row("f16 = f16 f16 acc", lambda a, b, c: num.half_to_f32(num.f32_to_half(a * b)) + c),
-    "v_ldexp_f32": row("f32 = f32 i32", _ldexp),
-    "v_ldexp_f64": row("f64 = f64 i32", _ldexp),
-    "v_ldexp_f16": row("f16 = f16 i16", _ldexp),
+    "v_mac_f16": row("f16 = f16 f16 acc", _mad_f16),
+    "v_ldexp_f32": row("f32 = f32 i32", np.ldexp),
+    "v_ldexp_f64": row("f64 = f64 i32", np.ldexp),
+    "v_ldexp_f16": row("f16 = f16 i16", np.ldexp),
     **{f"v_div_fixup_{t}": row(f"{t} = {t} {t} {t}", division_steps.fixup) for t in ("f16", "f32", "f64")},
     "v_div_fixup_legacy_f16": row("f16 = f16 f16 f16", division_steps.fixup),
     **{f"v_div_scale_{t}": row(f"{t} mask = {t} {t} {t}", division_steps.scale(f)) for t, f in _FORMATS.items()},
@@ -161,8 +152,6 @@ _CONVERT: dict[str, VectorRow] = {
     "v_cvt_pkrtz_f16_f32": row("u32 = f32 f32", _pkrtz),
     "v_cvt_pk_f16_f32": row("u32 = f32 f32", lambda a, b: num.f32_to_half(a) | (num.f32_to_half(b) << U32(16))),
     "v_cvt_pk_bf16_f32": row("u32 = f32 f32", lambda a, b: num.f32_to_bf16(a) | (num.f32_to_bf16(b) << U32(16))),
-    "v_cvt_pknorm_i16_f32": row("u32 = f32 f32", _pk_norm(32767, -1)),
-    "v_cvt_pknorm_u16_f32": row("u32 = f32 f32", _pk_norm(65535, 0)),
     "v_cvt_pk_u16_u32": row("u32 = u32 u32", _pk_int(0, 0xFFFF)),
     "v_cvt_pk_i16_i32": row("u32 = i32 i32", _pk_int(-0x8000, 0x7FFF)),
 }

@@ -7,6 +7,7 @@ import numpy as np
 from convgen.backends.amdgpu.sim.alu.vector_rows import Function
 from convgen.backends.sim.wave_arrays import Array
 
+Word = type[np.uint32] | type[np.uint64]
 U32_MAX = np.uint32(0xFFFFFFFF)
 
 
@@ -48,12 +49,15 @@ def right(bits: int) -> Function:
     return lambda a, b: a >> (b & np.uint32(bits - 1)).astype(a.dtype, copy=False)
 
 
-def ones(width: Array, offset: Array) -> Array:
-    """Return a run of `width` ones from bit `offset` on, both modulo 32."""
-    return ((np.uint32(1) << (width & np.uint32(31))) - np.uint32(1)) << (offset & np.uint32(31))
+def ones(width: Array, offset: Array, word: Word = np.uint32) -> Array:
+    """Return a run of `width` ones from bit `offset` on, both modulo the bits of `word`."""
+    most = np.uint32(8 * word().itemsize - 1)
+    length, place = (width & most).astype(word), (offset & most).astype(word)
+    result: Array = ((word(1) << length) - word(1)) << place
+    return result
 
 
-def bit_reverse(a: Array, word: type[np.uint32] | type[np.uint64] = np.uint32) -> Array:
+def bit_reverse(a: Array, word: Word = np.uint32) -> Array:
     """Return the bits of each word in opposite order."""
     flat = np.ascontiguousarray(a).astype(word)
     bits = np.unpackbits(flat[..., None].view(np.uint8), axis=-1, bitorder="little")
@@ -61,14 +65,14 @@ def bit_reverse(a: Array, word: type[np.uint32] | type[np.uint64] = np.uint32) -
 
 
 def first_one(a: Array) -> Array:
-    """Index of the lowest set bit, -1 when there is none."""
+    """Return the index of the lowest set bit, -1 when there is none."""
     wide = a.astype(np.uint64)
     lowest = wide & (~wide + np.uint64(1))
     return np.where(a == 0, -1, np.log2(np.maximum(lowest, 1).astype(np.float64)).astype(np.int64)).astype(np.int32)
 
 
 def leading_zeros(a: Array, bits: int = 32) -> Array:
-    """Number of zeros above the highest set bit, -1 when there is none (V_FFBH_U32, S_FLBIT_I32)."""
+    """Return the number of zeros above the highest set bit, -1 when there is none (V_FFBH_U32, S_FLBIT_I32)."""
     value = a.astype(np.uint64)
     count = np.zeros(a.shape, np.int64)
     for step in (32, 16, 8, 4, 2, 1):
@@ -80,5 +84,5 @@ def leading_zeros(a: Array, bits: int = 32) -> Array:
 
 
 def redundant_signs(a: Array) -> Array:
-    """Number of bits below the sign that repeat it, and the sign; -1 for 0 and -1 (V_FFBH_I32, S_FLBIT_I32)."""
+    """Return the number of leading bits that equal the sign bit; -1 for 0 and -1 (V_FFBH_I32, S_FLBIT_I32)."""
     return leading_zeros(np.where(a < 0, ~a, a).view(np.uint32))

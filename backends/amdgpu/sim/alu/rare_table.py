@@ -8,7 +8,6 @@ from functools import lru_cache
 import numpy as np
 
 from convgen.backends.amdgpu.sim.alu.vector_rows import Function, VectorRow, row
-from convgen.backends.sim import numbers as num
 from convgen.backends.sim.wave_arrays import Array
 
 U32, U64 = np.uint32, np.uint64
@@ -30,31 +29,32 @@ def _lerp(a: Array, b: Array, c: Array) -> Array:
     return result
 
 
+def _distance(a: Array, b: Array) -> Array:
+    return np.maximum(a, b) - np.minimum(a, b)
+
+
 def _sad_u16(a: Array, b: Array, c: Array) -> Array:
-    low, high = ((a & U32(0xFFFF), b & U32(0xFFFF)), (a >> U32(16), b >> U32(16)))
-    for x, y in (low, high):
-        c = c + (np.maximum(x, y) - np.minimum(x, y))
-    return c
+    return _distance(a & U32(0xFFFF), b & U32(0xFFFF)) + _distance(a >> U32(16), b >> U32(16)) + c
 
 
-def _difference(a: Array, b: Array, *, masked: bool) -> Array:
+def _byte_distances(a: Array, b: Array, *, masked: bool = False) -> Array:
     """Return the sum of the distances of four bytes; `masked` leaves out those where `b` is 0."""
     total = np.zeros((), U32)
     for number in range(4):
         x, y = _byte(a, number), _byte(b, number)
-        distance = np.maximum(x, y) - np.minimum(x, y)
+        distance = _distance(x, y)
         total = total + (np.where(y == 0, U32(0), distance) if masked else distance)
     return total
 
 
-def _four_differences(*, masked: bool) -> Function:
+def _four_distances(*, masked: bool) -> Function:
     """V_QSAD_PK_U16_U8: four bytes of the second operand against those of the first from byte 0, 1, 2 and 3 on."""
 
     def function(a: Array, b: Array, c: Array) -> Array:
         result = np.zeros((), U64)
         for number in range(4):
             window = (a >> U64(8 * number)).astype(U32)
-            added = (c >> U64(16 * number)).astype(U32) + _difference(window, b, masked=masked)
+            added = (c >> U64(16 * number)).astype(U32) + _byte_distances(window, b, masked=masked)
             result = result | (added & U32(0xFFFF)).astype(U64) << U64(16 * number)
         return result
 
@@ -144,18 +144,21 @@ def _trig_preop(a: Array, b: Array) -> Array:
 
 RARE_ROWS: Mapping[str, VectorRow] = {
     "v_lerp_u8": row("u32 = u32 u32 u32", _lerp),
+    "v_sad_u8": row("u32 = u32 u32 u32", lambda a, b, c: _byte_distances(a, b) + c),
+    "v_sad_hi_u8": row("u32 = u32 u32 u32", lambda a, b, c: (_byte_distances(a, b) << U32(16)) + c),
     "v_sad_u16": row("u32 = u32 u32 u32", _sad_u16),
-    "v_msad_u8": row("u32 = u32 u32 u32", lambda a, b, c: c + _difference(a, b, masked=True)),
-    "v_qsad_pk_u16_u8": row("u64 = u64 u32 u64", _four_differences(masked=False)),
-    "v_mqsad_pk_u16_u8": row("u64 = u64 u32 u64", _four_differences(masked=True)),
+    "v_sad_u32": row("u32 = u32 u32 u32", lambda a, b, c: _distance(a, b) + c),
+    "v_msad_u8": row("u32 = u32 u32 u32", lambda a, b, c: _byte_distances(a, b, masked=True) + c),
+    "v_qsad_pk_u16_u8": row("u64 = u64 u32 u64", _four_distances(masked=False)),
+    "v_mqsad_pk_u16_u8": row("u64 = u64 u32 u64", _four_distances(masked=True)),
     "v_cubeid_f32": row("f32 = f32 f32 f32", _cube_id),
     "v_cubema_f32": row("f32 = f32 f32 f32", _cube_major),
     "v_cubesc_f32": row("f32 = f32 f32 f32", _cube_s),
     "v_cubetc_f32": row("f32 = f32 f32 f32", _cube_t),
     "v_cvt_norm_i16_f16": row("i16 = f16", _normed(-1, 32767)),
     "v_cvt_norm_u16_f16": row("u16 = f16", _normed(0, 65535)),
-    "v_cvt_pknorm_i16_f16": row("u32 = f16 f16", _normed_pair(-1, 32767)),
-    "v_cvt_pknorm_u16_f16": row("u32 = f16 f16", _normed_pair(0, 65535)),
+    **{f"v_cvt_pknorm_i16_{t}": row(f"u32 = {t} {t}", _normed_pair(-1, 32767)) for t in ("f16", "f32")},
+    **{f"v_cvt_pknorm_u16_{t}": row(f"u32 = {t} {t}", _normed_pair(0, 65535)) for t in ("f16", "f32")},
     "v_cvt_off_f32_i4": row("f32 = u32", lambda a: ((a << U32(28)).view(np.int32) >> 28) * np.float32(1 / 16)),
     "v_trig_preop_f64": row("f64 = f64 u32", _trig_preop),
     "v_ashr_pk_i8_i32": row("u16 = i32 i32 u32", _shifted_bytes(-128, 127)),
@@ -163,8 +166,4 @@ RARE_ROWS: Mapping[str, VectorRow] = {
     "v_mad_legacy_f32": row(
         "f32 = f32 f32 f32", lambda a, b, c: np.where((a == 0) | (b == 0), np.float32(0), a * b) + c
     ),
-    **{
-        f"v_{name}_f16": row("f16 = f16 f16 f16", lambda a, b, c: num.half_to_f32(num.f32_to_half(a * b)) + c)
-        for name in ("madak", "madmk")
-    },
 }

@@ -42,11 +42,13 @@ def _sub_i(a: Array, b: Array) -> tuple[Array, Array]:
     return total, ((a ^ b) & (a ^ total)) < 0
 
 
-def _bfe_u32(a: Array, b: Array) -> Array:
-    offset, width = b & np.uint32(31), (b >> np.uint32(16)) & np.uint32(0x7F)
-    mask = np.where(width >= 32, integers.U32_MAX, (np.uint32(1) << (width & np.uint32(31))) - np.uint32(1))
-    result: Array = (a >> offset) & mask
-    return result
+def _bfe_unsigned(a: Array, b: Array) -> Array:
+    """S_BFE_U32 and S_BFE_U64."""
+    bits, kind = 8 * a.itemsize, a.dtype.type
+    width = ((b >> np.uint32(16)) & np.uint32(0x7F)).astype(a.dtype)
+    mask = np.where(width >= bits, ~kind(0), (kind(1) << (width & kind(bits - 1))) - kind(1))
+    field: Array = a >> (b & np.uint32(bits - 1)).astype(a.dtype)
+    return field & mask
 
 
 def _bfe_signed(a: Array, b: Array) -> Array:
@@ -57,13 +59,6 @@ def _bfe_signed(a: Array, b: Array) -> Array:
     field: Array = a >> (b & np.uint32(bits - 1)).astype(a.dtype)
     result: Array = np.where(width == 0, kind(0), field << spare >> spare)
     return result
-
-
-def _bfe_u64(a: Array, b: Array) -> Array:
-    offset, width = (b & np.uint32(63)).astype(np.uint64), ((b >> np.uint32(16)) & np.uint32(0x7F)).astype(np.uint64)
-    ones = np.uint64(0xFFFFFFFFFFFFFFFF)
-    mask = np.where(width >= 64, ones, (np.uint64(1) << (width & np.uint64(63))) - np.uint64(1))
-    return (a >> offset) & mask
 
 
 def _quads(a: Array) -> Array:
@@ -91,11 +86,6 @@ def _replicated(a: Array) -> Array:
     for bit in range(32):
         result = result | (a >> np.uint32(bit) & np.uint32(1)).astype(np.uint64) * np.uint64(3) << np.uint64(2 * bit)
     return result
-
-
-def _bfm_b64(a: Array, b: Array) -> Array:
-    width, offset = (a & np.uint32(63)).astype(np.uint64), (b & np.uint32(63)).astype(np.uint64)
-    return ((np.uint64(1) << width) - np.uint64(1)) << offset
 
 
 def _shift_add(shift: int) -> Callable[[Array, Array], tuple[Array, Array]]:
@@ -180,12 +170,12 @@ SCALAR_ROWS_BY_NAME: Mapping[str, ScalarRow] = {
     "s_lshr_b64": _row("u64 = u64 u32", integers.right(64), "nonzero"),
     "s_ashr_i64": _row("i64 = i64 u32", integers.right(64), "nonzero"),
     **{f"s_lshl{n}_add_u32": _row("u32 = u32 u32", _shift_add(n), "given") for n in (1, 2, 3, 4)},
-    "s_bfe_u32": _row("u32 = u32 u32", _bfe_u32, "nonzero"),
+    "s_bfe_u32": _row("u32 = u32 u32", _bfe_unsigned, "nonzero"),
     "s_bfe_i32": _row("i32 = i32 u32", _bfe_signed, "nonzero"),
-    "s_bfe_u64": _row("u64 = u64 u32", _bfe_u64, "nonzero"),
+    "s_bfe_u64": _row("u64 = u64 u32", _bfe_unsigned, "nonzero"),
     "s_bfe_i64": _row("i64 = i64 u32", _bfe_signed, "nonzero"),
     "s_bfm_b32": _row("u32 = u32 u32", integers.ones),
-    "s_bfm_b64": _row("u64 = u32 u32", _bfm_b64),
+    "s_bfm_b64": _row("u64 = u32 u32", lambda a, b: integers.ones(a, b, np.uint64)),
     "s_absdiff_i32": _row("i32 = i32 i32", lambda a, b: np.abs(a - b), "nonzero"),
     "s_pack_ll_b32_b16": _row("u32 = u32 u32", _pack(0, 0)),
     "s_pack_lh_b32_b16": _row("u32 = u32 u32", _pack(0, 16)),

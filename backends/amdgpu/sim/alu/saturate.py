@@ -7,6 +7,7 @@ asks for exceptions, which are not simulated.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping
 
 import numpy as np
@@ -22,19 +23,7 @@ RANGES: Mapping[str, tuple[int, int]] = {
     "i16": (-(1 << 15), (1 << 15) - 1),
 }
 #: Type of result -> numpy type in which the tables compute.
-_HELD: Mapping[str, type] = {"u32": np.uint32, "i32": np.int32, "u16": np.uint32, "i16": np.int32}
-
-
-def _add(a: Array, b: Array) -> Array:
-    return a + b
-
-
-def _subtract(a: Array, b: Array) -> Array:
-    return a - b
-
-
-def _subtract_reversed(a: Array, b: Array) -> Array:
-    return b - a
+_COMPUTED_IN: Mapping[str, type] = {"u32": np.uint32, "i32": np.int32, "u16": np.uint32, "i16": np.int32}
 
 
 def _multiply_add(a: Array, b: Array, c: Array) -> Array:
@@ -66,19 +55,18 @@ def _differences(scale: int) -> Function:
 
 
 EXACT: Mapping[str, Function] = {
-    **{f"v_add_{t}": _add for t in RANGES},
-    **{f"v_sub_{t}": _subtract for t in RANGES},
-    **{f"v_pk_add_{t}": _add for t in ("u16", "i16")},
-    **{f"v_pk_sub_{t}": _subtract for t in ("u16", "i16")},
-    **dict.fromkeys(("v_subrev_u32", "v_subrev_u16"), _subtract_reversed),
+    **{f"v_add_{t}": operator.add for t in RANGES},
+    **{f"v_sub_{t}": operator.sub for t in RANGES},
+    **{f"v_pk_add_{t}": operator.add for t in ("u16", "i16")},
+    **{f"v_pk_sub_{t}": operator.sub for t in ("u16", "i16")},
+    **dict.fromkeys(("v_subrev_u32", "v_subrev_u16", "v_subrev_co_u32"), lambda a, b: b - a),
     **dict.fromkeys(
         "v_mad_u16 v_mad_i16 v_mad_legacy_u16 v_mad_legacy_i16 v_mad_u32_u24 v_mad_i32_i24 v_mad_u32_u16 "
         "v_mad_i32_i16 v_pk_mad_u16 v_pk_mad_i16".split(),
         _multiply_add,
     ),
-    "v_add_co_u32": _add,
-    "v_sub_co_u32": _subtract,
-    "v_subrev_co_u32": _subtract_reversed,
+    "v_add_co_u32": operator.add,
+    "v_sub_co_u32": operator.sub,
     "v_addc_co_u32": lambda a, b, carry: a + b + carry,
     "v_subb_co_u32": lambda a, b, borrow: a - b - borrow,
     "v_subbrev_co_u32": lambda a, b, borrow: b - a - borrow,
@@ -121,10 +109,10 @@ def saturating(name: str, kind: str, wrapping: Function) -> Function | None:
 
 def _clipped(exact: Function, kind: str, wrapping: Function) -> Function:
     low, high = RANGES[kind]
-    held = _HELD[kind]
+    dtype = _COMPUTED_IN[kind]
 
     def function(*values: Array) -> Array | tuple[Array, Array]:
-        result: Array = np.clip(exact(*(value.astype(np.int64) for value in values)), low, high).astype(held)
+        result: Array = np.clip(exact(*(value.astype(np.int64) for value in values)), low, high).astype(dtype)
         plain = wrapping(*values)
         return (result, plain[1]) if isinstance(plain, tuple) else result
 
@@ -135,8 +123,8 @@ def _saturating_64(wrapping: Callable[..., tuple[Array, Array]]) -> Function:
     """Saturate a 64-bit sum whose second result flags overflow: upwards unless the addend is negative."""
 
     def function(a: Array, b: Array, c: Array) -> tuple[Array, Array]:
-        total, left = wrapping(a, b, c)
+        total, overflows = wrapping(a, b, c)
         of_type, limits = total.dtype.type, np.iinfo(total.dtype)
-        return np.where(left, np.where(c < 0, of_type(limits.min), of_type(limits.max)), total), left
+        return np.where(overflows, np.where(c < 0, of_type(limits.min), of_type(limits.max)), total), overflows
 
     return function

@@ -157,10 +157,6 @@ def _permlane(rows: int) -> Callable[[Array, Array], tuple[Array, Array]]:
     return swap
 
 
-def _v_nop(instruction: Instruction, context: Context) -> Step:
-    return Step(instruction, "valu", lambda g: None)
-
-
 _COMPILERS: Mapping[str, Callable[[Instruction, Context], Step]] = {
     "v_readfirstlane_b32": _readfirstlane,
     "v_readlane_b32": _readlane,
@@ -171,7 +167,7 @@ _COMPILERS: Mapping[str, Callable[[Instruction, Context], Step]] = {
     "v_swap_b32": lambda i, c: _exchange(i, c, lambda a, b: (b, a), ""),
     "v_permlane16_swap_b32": lambda i, c: _exchange(i, c, _permlane(16), "permlane"),
     "v_permlane32_swap_b32": lambda i, c: _exchange(i, c, _permlane(32), "permlane"),
-    "v_nop": _v_nop,
+    "v_nop": lambda i, c: Step(i, "valu", lambda g: None),
 }
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from convgen.backends.amdgpu.sim.alu import integers
+from convgen.backends.amdgpu.sim.alu.curves import flushed
 from convgen.backends.amdgpu.sim.alu.float_table import FLOAT_ROWS
 from convgen.backends.amdgpu.sim.alu.rare_table import RARE_ROWS
 from convgen.backends.amdgpu.sim.alu.vector_rows import Function, VectorRow, row
@@ -67,15 +68,6 @@ def _align(step: int) -> Function:
     return function
 
 
-def _sad_u8(a: Array, b: Array, c: Array) -> Array:
-    total = c
-    for shift in (0, 8, 16, 24):
-        x = ((a >> U32(shift)) & U32(0xFF)).astype(np.int32)
-        y = ((b >> U32(shift)) & U32(0xFF)).astype(np.int32)
-        total = total + np.abs(x - y).astype(U32)
-    return total
-
-
 def _dot(bits: int, *, signed: bool) -> Function:
     def function(a: Array, b: Array, c: Array) -> Array:
         total = c
@@ -100,14 +92,9 @@ def _dot2(decode: Function, tiny: float) -> Function:
 
     def function(a: Array, b: Array, c: Array) -> Array:
         low, high = number(a) * number(b), number(a >> U32(16)) * number(b >> U32(16))
-        return _flushed(np.asarray(low + high + _flushed(c)).astype(np.float32))
+        return flushed(np.asarray(low + high + flushed(c)).astype(np.float32))
 
     return function
-
-
-def _flushed(value: Array) -> Array:
-    """Replace denormals of f32 numbers by 0 of their sign."""
-    return np.where(np.abs(value) < np.finfo(np.float32).tiny, np.copysign(np.float32(0), value), value)
 
 
 _dot2_half = _dot2(num.half_to_f32, 2.0**-14)
@@ -181,9 +168,6 @@ _PLAIN: dict[str, VectorRow] = {
     "v_perm_b32": row("u32 = u32 u32 u32", _perm),
     "v_alignbit_b32": row("u32 = u32 u32 u32", _align(1)),
     "v_alignbyte_b32": row("u32 = u32 u32 u32", _align(8)),
-    "v_sad_u8": row("u32 = u32 u32 u32", _sad_u8),
-    "v_sad_hi_u8": row("u32 = u32 u32 u32", lambda a, b, c: (_sad_u8(a, b, c ^ c) << U32(16)) + c),
-    "v_sad_u32": row("u32 = u32 u32 u32", lambda a, b, c: np.maximum(a, b) - np.minimum(a, b) + c),
     "v_pack_b32_f16": row("u32 = f16 f16", lambda a, b: num.f32_to_half(a) | (num.f32_to_half(b) << U32(16))),
     **{
         f"v_{n}_{t}": row(f"{t} = {t} {t}", f)
