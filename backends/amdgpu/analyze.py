@@ -16,7 +16,7 @@ from convgen.backends.amdgpu.costs import line_of
 from convgen.backends.amdgpu.family import FAMILY
 from convgen.backends.amdgpu.sim import CodeObject, KernelInfo
 from convgen.backends.amdgpu.sim.decode import Instruction, follows
-from convgen.backends.amdgpu.tables import FACTS
+from convgen.backends.amdgpu.tables import FACTS, WAVE
 from convgen.backends.analysis import Analysis, KernelAnalysis
 from convgen.backends.family import check_rows
 from convgen.backends.hot_code import basic_blocks, hottest, hottest_blocks, reachable
@@ -110,7 +110,7 @@ def most_threads(kernel: KernelInfo) -> int:
 
 def waves_held(kernel: KernelInfo, arch: str) -> dict[str, int]:
     """Return the waves that a SIMD holds, by limiting resource; whole workgroups share a CU's LDS."""
-    waves, core = -(-most_threads(kernel) // 64), FACTS[arch].core
+    waves, core = -(-most_threads(kernel) // WAVE), FACTS[arch].core
     groups = groups_held(kernel, arch, waves, shared_bytes(kernel))
     return {
         "registers": _by_registers(kernel, arch),

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from convgen.backends.amdgpu.emitter import AmdEmitter
+from convgen.backends.amdgpu.tables import F8_NAMES
 from convgen.backends.machine.instruction import Imm, Operand, Reg
 from convgen.ir.facts import TargetFacts
 from convgen.ir.record import frozen
@@ -22,10 +23,6 @@ from convgen.ir.types import (
     Type,
     VectorType,
     bf16,
-    f8_e4m3,
-    f8_e4m3fnuz,
-    f8_e5m2,
-    f8_e5m2fnuz,
     f16,
     f32,
     f64,
@@ -99,14 +96,11 @@ def _from_f8(out: AmdEmitter, word: Reg, into: Reg, *, form: str) -> None:
         out.emit(f"v_cvt_f32_{form}_sdwa", (into.words(last, 1),), (word,), modifiers=(f"src0_sel:BYTE_{last}",))
 
 
-#: fp8 type -> name in mnemonics; the target decides which of the two forms it means
-_F8 = {f8_e4m3: "fp8", f8_e4m3fnuz: "fp8", f8_e5m2: "bf8", f8_e5m2fnuz: "bf8"}
-
 _UNPACK = (
     ConversionRow(f16, f32, _from_f16),
     ConversionRow(bf16, f32, _from_bf16),
     ConversionRow(u8, f32, _from_u8),
-    *(ConversionRow(t, f32, partial(_from_f8, form=form), t.name) for t, form in _F8.items()),
+    *(ConversionRow(t, f32, partial(_from_f8, form=form), t.name) for t, form in F8_NAMES.items()),
     *(ConversionRow(t, s32, partial(_field, name="v_bfe_i32", bits=t.bits)) for t in (s8, s16)),
     *(ConversionRow(t, word, partial(_field, name="v_bfe_u32", bits=t.bits)) for t in (u8, u16) for word in (u32, s32)),
 )
@@ -254,7 +248,7 @@ _PACK = (
     ConversionRow(f32, f16, _to_f16),
     ConversionRow(f32, bf16, partial(_two, name="v_cvt_pk_bf16_f32"), "bf16x2"),
     ConversionRow(f32, bf16, _to_bf16),
-    *(ConversionRow(f32, t, partial(_to_f8, form=form), t.name) for t, form in _F8.items()),
+    *(ConversionRow(f32, t, partial(_to_f8, form=form), t.name) for t, form in F8_NAMES.items()),
     *(ConversionRow(word, t, _to_bytes) for word, t in ((s32, s8), (u32, u8))),
     *(ConversionRow(word, t, _to_halves) for word, t in ((s32, s16), (u32, u16))),
 )

@@ -321,10 +321,8 @@ _USES = {
     Unit.SHARED: (Use.SCALAR_TO_MEMORY, Use.MEMORY_READ, Use.MEMORY_WRITE),
 }
 _USERS = {Unit.MATRIX, *_USES}
-_FACTORS, _ADDEND = Use.MFMA_AB, Use.MFMA_C
 _OTHER_READS = {READS_LANE: Use.LANE_READ, DPP: Use.DPP_READ}  #: further uses, by hazard class
-#: by unit: events of scalar registers written, and of others
-_WRITES = {Unit.VALU: (Event.VALU_SCALAR, Event.VALU_VECTOR)}
+_VALU, _SCALAR, _VECTOR = Unit.VALU, Event.VALU_SCALAR, Event.VALU_VECTOR  # names are faster than members of an Enum
 
 
 def _result_of(i: Instruction) -> Event | None:
@@ -338,7 +336,7 @@ def _uses(i: Instruction, physical: Physical, has_transcendentals: bool) -> list
     if hazard in _MATRIX_EVENTS:
         # Overwriting a register that an earlier matrix or vector instruction wrote needs no states.
         factors = physical.operand(i.source("a")) | physical.operand(i.source("b"))
-        return [(_FACTORS, factors), (_ADDEND, physical.operand(i.source("c")))]
+        return [(Use.MFMA_AB, factors), (Use.MFMA_C, physical.operand(i.source("c")))]
     kinds = _USES.get(i.op.unit)
     if kinds is None:
         return []
@@ -347,7 +345,7 @@ def _uses(i: Instruction, physical: Physical, has_transcendentals: bool) -> list
     uses = [(scalar, read & SCALARS), (vector, read & ~SCALARS), (overwrites, physical.written(i))]
     if hazard in _OTHER_READS:
         uses.append((_OTHER_READS[hazard], read))
-    if has_transcendentals and hazard != TRANS and i.op.unit is Unit.VALU:
+    if has_transcendentals and hazard != TRANS and i.op.unit is _VALU:
         uses.append((Use.PLAIN_READ, read))
     if M0 in i.flag_uses():
         uses.append((Use.DIRECT_M0, _M0))
@@ -363,10 +361,9 @@ def _events(i: Instruction, physical: Physical, written: Words) -> Iterator[tupl
         yield result, written, op.busy
         if addend_event and addend != written:
             yield addend_event, addend, op.busy
-    elif op.unit in _WRITES:
-        scalar, vector = _WRITES[op.unit]
-        yield scalar, written & SCALARS, 0
-        yield vector, written & ~SCALARS, 0
+    elif op.unit is _VALU:
+        yield _SCALAR, written & SCALARS, 0
+        yield _VECTOR, written & ~SCALARS, 0
         if op.merges and i.modifiers:  # op_sel: the upper half
             yield Event.VALU_PART, written, 0
         if op.hazard == TRANS:

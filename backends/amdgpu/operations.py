@@ -84,9 +84,9 @@ BITWISE: dict[tuple[type[Unary], Kind], tuple[str, str]] = {
 FUSED: dict[Type, str] = {f16: "v_pk_fma_f16", f32: "v_fma_f32", f64: "v_fma_f64"}
 
 _RELATIONS = {Lt: "lt", Le: "le", Eq: "eq", Ne: "ne"}
-_THEIRS = {s16: "i16", u16: "u16", s32: "i32", u32: "u32"}
+_SUFFIXES = {s16: "i16", u16: "u16", s32: "i32", u32: "u32"}
 COMPARE: dict[tuple[type[Comparison], Type], str] = {
-    **{(o, t): f"v_cmp_{n}_{_THEIRS[t]}" for o, n in _RELATIONS.items() for t in _THEIRS},
+    **{(o, t): f"v_cmp_{n}_{_SUFFIXES[t]}" for o, n in _RELATIONS.items() for t in _SUFFIXES},
     **{(o, t): f"v_cmp_{'neq' if o is Ne else n}_{t}" for o, n in _RELATIONS.items() for t in (f16, f32, f64)},
 }
 

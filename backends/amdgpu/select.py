@@ -39,8 +39,6 @@ from convgen.ir.uniform import uniformity
 
 #: Word 3 of a raw buffer descriptor: DATA_FORMAT = 32 (CDNA3 ISA 8.1.5; CK and rocRoller use it, too).
 _DESCRIPTOR_WORD3 = 0x00020000
-_BUFFER_OFFSET_MAX = 4095
-_DS_OFFSET_MAX = 65535
 _OUT_OF_RANGE = -(1 << 31)  #: bytes; an offset beyond every surface
 
 
@@ -145,15 +143,15 @@ class _Selector(Selector):
         out, base = self.out, self.pointers[e.buffer.name]
         dst = out.new("s", 4, f"{e.buffer.name}_surface")
         low, high = self._shift(e.shift)
-        if isinstance(low, Imm) and isinstance(high, Imm) and low.value == high.value == 0:
-            out.emit("s_mov_b32", (dst.words(0, 1),), (base.words(0, 1),))
-            out.salu("s_and_b32", base.words(1, 1), Imm(0xFFFF), into=dst.words(1, 1))
+        upper = base.words(1, 1)
+        if low == high == Imm(0):
+            out.move(dst.words(0, 1), base.words(0, 1))
         else:
             out.salu("s_add_u32", base.words(0, 1), low, into=dst.words(0, 1))
-            out.salu("s_addc_u32", base.words(1, 1), high, into=dst.words(1, 1))
-            out.salu("s_and_b32", dst.words(1, 1), Imm(0xFFFF), into=dst.words(1, 1))
-        out.emit("s_mov_b32", (dst.words(2, 1),), (self.scalars.value(e.extent),))
-        out.emit("s_mov_b32", (dst.words(3, 1),), (Imm(_DESCRIPTOR_WORD3),), comment=f"surface of {e.buffer.name}")
+            upper = out.salu("s_addc_u32", upper, high, into=dst.words(1, 1))
+        out.salu("s_and_b32", upper, Imm(0xFFFF), into=dst.words(1, 1))
+        out.move(dst.words(2, 1), self.scalars.value(e.extent))
+        out.move(dst.words(3, 1), Imm(_DESCRIPTOR_WORD3), comment=f"surface of {e.buffer.name}")
         return dst
 
     def _shift(self, e: Expr) -> tuple[Operand, Operand]:
@@ -184,10 +182,9 @@ class _Selector(Selector):
         offset = self.scalars.value(s.uniform)
         if isinstance(offset, Imm) and not is_inline(offset.value):
             offset = self.out.constant(offset.value)
-        if not 0 <= imm <= _BUFFER_OFFSET_MAX:
-            raise Unsupported(
-                f"given an immediate offset of {imm}, wanted at most {_BUFFER_OFFSET_MAX} in a buffer access"
-            )
+        most = self.facts.global_imm_max
+        if not 0 <= imm <= most:
+            raise Unsupported(f"given an immediate offset of {imm}, wanted at most {most} in a buffer access")
         varying_offset = self.out.move_to_vector(self.scalars.value(s.varying))
         return (varying_offset, surface, offset), ("offen", *((f"offset:{imm}",) if imm else ()))
 
@@ -237,27 +234,30 @@ class _Selector(Selector):
         here = choose(eq(Lane(), 0), s.index * s.buffer.elem.bytes, _OUT_OF_RANGE)
         place = out.move_to_vector(self.scalars.value(here))
         if scope.release:
-            out.emit(
-                scope.release[0],
-                modifiers=scope.release[1:],
-                comment="release: make stores visible",
-            )
+            name, *modifiers = scope.release
+            out.emit(name, modifiers=modifiers, comment="release: make stores visible")
         taken = out.new("v", 1, s.var.name)
         out.move(taken, self.scalars.value(simplify(s.turns - 1)))
         access = Access("global", s.buffer.name, -1, True)
-        source, modifiers = (place, surface, Imm(0), taken), ("offen", scope.returns)
-        out.emit("buffer_atomic_inc", (taken,), source, modifiers=modifiers, access=access, comment=comment(s))
-        out.emit(scope.acquire[0], modifiers=scope.acquire[1:], comment="acquire: see stores of others")
+        out.emit(
+            "buffer_atomic_inc",
+            (taken,),
+            (place, surface, Imm(0), taken),
+            modifiers=("offen", scope.returns),
+            access=access,
+            comment=comment(s),
+        )
+        self._acquire(s)
         self.scalars.env[s.var] = out.salu_from_lane(taken)
 
-    def _acquire(self, _s: st.Acquire) -> None:
-        scope = SCOPES[self.facts.name]
-        self.out.emit(scope.acquire[0], modifiers=scope.acquire[1:], comment="acquire: see stores of others")
+    def _acquire(self, _: st.Stmt) -> None:
+        name, *modifiers = SCOPES[self.facts.name].acquire
+        self.out.emit(name, modifiers=modifiers, comment="acquire: see stores of others")
 
     def _shared_address(self, s: st.SharedRead | st.SharedWrite) -> tuple[Reg, tuple[str, ...]]:
         imm = self.kernel.shared_base(s.tile) + s.imm
         address = self.scalars.value(s.address)
-        if imm > _DS_OFFSET_MAX:
+        if imm > self.facts.shared_imm_max:
             address, imm = self.out.valu("v_add_u32", Imm(imm), self.out.move_to_vector(address)), 0
         return self.out.move_to_vector(address), ((f"offset:{imm}",) if imm else ())
 
@@ -265,11 +265,9 @@ class _Selector(Selector):
         address, modifiers = self._shared_address(s)
         dst = self.load_registers(s.var)
         access = Access("shared", s.tile.region, s.site.slot, False, s.site.private)
-        name = (
-            "ds_read_b64_tr_b16"
-            if isinstance(s, st.TransposedRead)
-            else f"ds_read_{DS_READ_WIDTH[s.var.type.bits // 8]}"
-        )
+        name = f"ds_read_{DS_READ_WIDTH[s.var.type.bits // 8]}"
+        if isinstance(s, st.TransposedRead):
+            name = "ds_read_b64_tr_b16"
         self.out.emit(name, (dst,), (address,), modifiers=modifiers, access=access, comment=comment(s))
         self._loaded(s.var, dst)
 

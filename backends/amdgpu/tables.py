@@ -60,7 +60,7 @@ class MfmaRow:
     @property
     def name(self) -> str:
         """Return the mnemonic, with the input types if modifiers select them."""
-        return self.mnemonic if self.formats is None else f"{self.mnemonic}.{_F8[self.ab]}_{_F8[self.b]}"
+        return self.mnemonic if self.formats is None else f"{self.mnemonic}.{F8_NAMES[self.ab]}_{F8_NAMES[self.b]}"
 
     @property
     def modifiers(self) -> tuple[str, ...]:
@@ -122,13 +122,15 @@ class MfmaRow:
 
 
 #: fp8 type -> name in mnemonics; the target decides which of the two forms it means
-_F8 = {f8_e4m3: "fp8", f8_e4m3fnuz: "fp8", f8_e5m2: "bf8", f8_e5m2fnuz: "bf8"}
+F8_NAMES = {f8_e4m3: "fp8", f8_e4m3fnuz: "fp8", f8_e5m2: "bf8", f8_e5m2fnuz: "bf8"}
 
 
 def _f8_rows(*types: Type) -> tuple[MfmaRow, ...]:
     """Return products of any two of the types whose mnemonics name both."""
     return tuple(
-        MfmaRow(f"v_mfma_f32_{m}x{m}x{k}_{_F8[a]}_{_F8[b]}", m, m, k, a, f32, passes=passes, hazard=XDL, second=b)
+        MfmaRow(
+            f"v_mfma_f32_{m}x{m}x{k}_{F8_NAMES[a]}_{F8_NAMES[b]}", m, m, k, a, f32, passes=passes, hazard=XDL, second=b
+        )
         for m, k, passes in ((32, 16, 8), (16, 32, 4))
         for a, b in product(types, repeat=2)
     )

@@ -12,11 +12,11 @@ from convgen.backends.amdgpu.isa import OPCODES
 from convgen.backends.machine.instruction import Access, Function, Instruction, Operand, Reg, Unit, VirtualRegister
 from convgen.ir.record import frozen
 
-_MOST = 255  #: largest of the two offsets, in elements or in 64 elements (CDNA3 ISA, "DS": 8 bits each)
-_FAR = 64  #: elements; unit of offsets in the st64 form
+_OFFSET_MAX = 255  #: units; each of the two offsets has 8 bits (CDNA3 ISA, "DS")
+_UNITS = {"": 1, "st64": 64}  #: suffix of the instruction -> elements; unit of its offsets
 _SIZES = {"ds_write_b32": 4, "ds_write_b64": 8}  #: bytes a lane
 
-_Place = tuple[VirtualRegister, int, str]  #: address register of a write (with its word), and the instruction's name
+_Place = tuple[VirtualRegister, int, str]  #: address register of a write, its word there, and the mnemonic
 
 
 @frozen(eq=False)
@@ -86,8 +86,9 @@ def _offset(i: Instruction) -> int:
 
 def _offsets(one: int, other: int, size: int) -> tuple[str, int, int] | None:
     """Return the suffix of the instruction that encodes both offsets, and the encoded offsets; None if none does."""
-    for suffix, unit in (("", size), ("st64", _FAR * size)):
-        if one % unit == other % unit == 0 and max(one, other) <= _MOST * unit:
+    for suffix, elements in _UNITS.items():
+        unit = elements * size
+        if one % unit == other % unit == 0 and max(one, other) <= _OFFSET_MAX * unit:
             return suffix, one // unit, other // unit
     return None
 
