@@ -60,7 +60,7 @@ def buffer_address(instruction: Instruction, context: Context, operands: list[Op
         raise unsupported(instruction, "address operand")
     immediate = instruction.number("offset")
     scalar_of = scalar_fetch(soffset, "u32", context, instruction)
-    described = Descriptors(resource.index)
+    described = DescriptorCache(resource.index)
     first = context.vector(vaddr) if vaddr.kind == "v" else 0
     index_register = first
     offset_register = first + 1 if idxen else first
@@ -93,18 +93,18 @@ def buffer_address(instruction: Instruction, context: Context, operands: list[Op
 
 
 @frozen(eq=False)
-class Descriptor:
-    """The fields of one buffer descriptor per wave: arrays [waves, 1]."""
+class BufferDescriptor:
+    """The fields of one buffer descriptor per wave: arrays [waves, 1], in bytes."""
 
     base: U64
-    records: U64
+    records: U64  #: NUM_RECORDS of a raw buffer: its size
     stride: U64
     shortest: int  #: least of `records`
     swizzled: bool  #: whether any descriptor is swizzled
     scratch: bool
 
     @classmethod
-    def of(cls, words: U32) -> Descriptor:
+    def of(cls, words: U32) -> BufferDescriptor:
         wide = words.astype(np.uint64)[:, :, None]
         base = wide[0] | (wide[1] & np.uint64(0xFFFF)) << np.uint64(32)
         stride = wide[1] >> np.uint64(16) & np.uint64(0x3FFF)
@@ -112,18 +112,18 @@ class Descriptor:
         return cls(base, wide[2], stride, least(wide[2]), swizzled, is_scratch(words))
 
 
-class Descriptors:
-    """Reads the descriptors in four scalar registers, again only after their words have changed."""
+class DescriptorCache:
+    """Decodes the descriptors in four scalar registers, and keeps the result until the words change."""
 
     def __init__(self, row: int) -> None:
         self.row = row
         self._words = b""
-        self._last: Descriptor | None = None
+        self._last: BufferDescriptor | None = None
 
-    def __call__(self, g: WaveGroup) -> Descriptor:
+    def __call__(self, g: WaveGroup) -> BufferDescriptor:
         words = g.s[self.row : self.row + 4]
         if self._last is None or words.tobytes() != self._words:
-            self._words, self._last = words.tobytes(), Descriptor.of(words)
+            self._words, self._last = words.tobytes(), BufferDescriptor.of(words)
         return self._last
 
 

@@ -54,7 +54,7 @@ def _compile_reads(
             g.env.counters["lds_bank_conflict_cycles"] += cycles
         g.env.counters["lds_read_bytes"] += g.active_lanes() * size * len(offsets)
         data = transfer.expand(_joined(parts), width)
-        poison = _stack_poison(poisons, parts)
+        poison = _joined_poison(poisons, parts)
         kept = None if lanes is None else lanes.copy()
         issue(g, Pending(step, "ds", writes, (data, poison, kept, _joined(units)), land))
 
@@ -65,15 +65,12 @@ def _joined(parts: Sequence[Array]) -> Array:
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
-def _stack_poison(poisons: Sequence[Bools | None], parts: Sequence[Array]) -> Bools | None:
+def _joined_poison(poisons: Sequence[Bools | None], parts: Sequence[Array]) -> Bools | None:
+    """Return the undefined words of all parts; None if there are none."""
     if all(poison is None for poison in poisons):
         return None
-    return np.concatenate(
-        [
-            np.zeros(part.shape, np.bool_) if poison is None else poison
-            for poison, part in zip(poisons, parts, strict=True)
-        ]
-    )
+    clean = (np.zeros(part.shape, np.bool_) for part in parts)
+    return np.concatenate([none if poison is None else poison for poison, none in zip(poisons, clean)])
 
 
 def _compile_writes(

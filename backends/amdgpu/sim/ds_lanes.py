@@ -9,8 +9,7 @@ import numpy as np
 from convgen.backends.amdgpu.sim.alu.operands import check_tuple
 from convgen.backends.amdgpu.sim.banks import bank_conflicts
 from convgen.backends.amdgpu.sim.decode import Instruction
-from convgen.backends.amdgpu.sim.ds_access import locate, read_places
-from convgen.backends.amdgpu.sim.hazards import Consumes
+from convgen.backends.amdgpu.sim.ds_access import ds_step, locate, read_places
 from convgen.backends.amdgpu.sim.sources import ALIGNED
 from convgen.backends.amdgpu.sim.state import Pending, WaveGroup
 from convgen.backends.amdgpu.sim.step import Context, Step, unsupported
@@ -55,9 +54,7 @@ def _step(instruction: Instruction, context: Context) -> Step:
     target, *sources = instruction.operands
     for operand in sources:
         check_tuple(operand, 1, context)
-    touched, writes = context.bits(*sources), context.bits(target)
-    consumes = (Consumes("mem_read", touched), Consumes("mem_write", writes))
-    return Step(instruction, "ds_read", lambda g: None, touched, writes, (), consumes)
+    return ds_step(instruction, context, "ds_read", target, *sources)
 
 
 def _finish(g: WaveGroup, step: Step, data: Array, poison: Bools | None) -> None:

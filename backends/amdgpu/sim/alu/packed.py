@@ -16,12 +16,11 @@ from convgen.backends.amdgpu.sim.alu.operands import (
     PoisonSource,
     any_poison,
     check_tuple,
-    poison_source,
     raw_fetch,
     write_vector,
 )
 from convgen.backends.amdgpu.sim.alu.saturate import saturating
-from convgen.backends.amdgpu.sim.alu.valu import vector_hazards, with_poison
+from convgen.backends.amdgpu.sim.alu.valu import vector_hazards, vector_step
 from convgen.backends.amdgpu.sim.decode import Instruction, Operand, require_plain
 from convgen.backends.amdgpu.sim.state import WaveGroup
 from convgen.backends.amdgpu.sim.step import Context, Step, unsupported
@@ -111,16 +110,7 @@ def _finish(
     """Return the step of an instruction with a one-word result; with `keeps` the rest of the destination is kept."""
     target, *sources = instruction.operands
     check_tuple(target, 1, context)
-    reads, writes = context.bits(*sources), context.bits(target)
-    poisons = _poison_sources(context, sources)
-    final = with_poison(run, instruction, context, (target,), ("u32",), poisons, reads | writes, "all")
-    hazards = vector_hazards(reads | (writes if keeps else 0), writes, partial=partial)
-    return Step(instruction, "valu", final, reads, writes, *hazards)
-
-
-def _poison_sources(context: Context, operands: Sequence[Operand]) -> tuple[PoisonSource, ...]:
-    found = (poison_source(operand, context) for operand in operands)
-    return tuple(source for source in found if source is not None)
+    return vector_step(instruction, context, run, (target,), ("u32",), sources, partial=partial, keeps=keeps)
 
 
 def _halves(instruction: Instruction, context: Context, kind: str, function: Function) -> Step:
@@ -310,10 +300,7 @@ def _pair_from_fp8(instruction: Instruction, context: Context) -> Step:
         for number, value in enumerate(pair):  # the source may be the first of the two
             write_vector(g, register + number, value.view(np.uint32))
 
-    reads, writes = context.bits(source), context.bits(target)
-    poisons = _poison_sources(context, (source,))
-    final = with_poison(run, instruction, context, (target,), ("u64",), poisons, reads | writes, "all")
-    return Step(instruction, "valu", final, reads, writes, *vector_hazards(reads, writes))
+    return vector_step(instruction, context, run, (target,), ("u64",), (source,))
 
 
 def _to_fp8(instruction: Instruction, context: Context) -> Step:

@@ -14,8 +14,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from convgen.backends.amdgpu.sim.alu.operands import Fetch, check_tuple, poison_source, raw_fetch, write_vector
-from convgen.backends.amdgpu.sim.alu.valu import vector_hazards, with_poison
+from convgen.backends.amdgpu.sim.alu.operands import Fetch, check_tuple, raw_fetch, write_vector
+from convgen.backends.amdgpu.sim.alu.valu import vector_step
 from convgen.backends.amdgpu.sim.alu.valu_table import VECTOR_ROWS
 from convgen.backends.amdgpu.sim.decode import Instruction, Operand, require_plain
 from convgen.backends.amdgpu.sim.state import WaveGroup
@@ -79,14 +79,11 @@ def compile_scaled(instruction: Instruction, context: Context) -> Step | None:
             kept = g.v[register] & ~np.uint32(mask << shift)
             write_vector(g, register, kept | (words[0] & np.uint32(mask)) << np.uint32(shift))
 
-    reads, writes = context.bits(*sources), context.bits(target)
-    poisons = tuple(found for o in sources if (found := poison_source(o, context)) is not None)
     targets = [evolve(target, index=target.index + n, count=1) for n in range(target.count)]
-    final = with_poison(run, instruction, context, targets, ["u32"] * len(targets), poisons, reads | writes, "all")
-    # LLVM, GCNHazardRecognizer, getDstSelForwardingOperand: what is not in the lowest part is forwarded, fp4 always.
+    # LLVM, GCNHazardRecognizer, getDstSelForwardingOperand: all parts but the lowest are forwarded, of fp4 all parts.
     partial = part is not None and (part[0] > 0 or conversion.to == "fp4")
-    hazards = vector_hazards(reads | (0 if part is None else writes), writes, partial=partial)
-    return Step(instruction, "valu", final, reads, writes, *hazards)
+    kinds, keeps = ["u32"] * len(targets), part is not None
+    return vector_step(instruction, context, run, targets, kinds, sources, partial=partial, keeps=keeps)
 
 
 def _part(conversion: _Conversion, selected: int) -> tuple[int, int] | None:

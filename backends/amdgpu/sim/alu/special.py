@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from convgen.backends.amdgpu.sim.alu.operands import check_tuple, poison_source, raw_fetch, write_vector
+from convgen.backends.amdgpu.sim.alu.operands import check_tuple, raw_fetch, write_vector
 from convgen.backends.amdgpu.sim.alu.salu import scalar_fetch, write_scalar
-from convgen.backends.amdgpu.sim.alu.valu import VECTOR_MASK, vector_hazards, with_poison
+from convgen.backends.amdgpu.sim.alu.valu import VECTOR_MASK, vector_hazards, vector_step
 from convgen.backends.amdgpu.sim.decode import EXEC, Instruction, require_plain
 from convgen.backends.amdgpu.sim.hazards import Consumes
 from convgen.backends.amdgpu.sim.state import WaveGroup, scalar_bits
@@ -107,11 +107,7 @@ def _accvgpr(instruction: Instruction, context: Context) -> Step:
         if origin in g.lane_bits:
             g.lane_bits[register] = g.lane_bits[origin].copy()
 
-    reads, writes = context.bits(source), context.bits(target)
-    found = poison_source(source, context)
-    poisons = () if found is None else (found,)
-    final = with_poison(run, instruction, context, (target,), ("u32",), poisons, reads | writes, "all")
-    return Step(instruction, "valu", final, reads, writes, *vector_hazards(reads, writes))
+    return vector_step(instruction, context, run, (target,), ("u32",), (source,))
 
 
 def _exchange(

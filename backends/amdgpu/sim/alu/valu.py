@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -205,10 +205,9 @@ def _selected(instruction: Instruction, context: Context, mask_of: Fetch) -> Cal
     """Return the poison function of v_cndmask: the poison of the source that each lane selects, and of the mask."""
     first, second = (poison_source(operand, context) for operand in instruction.operands[1:3])
     mask = mask_poison(instruction.operands[3])
-    everything = slice(None)
 
     def lanes(g: WaveGroup) -> Bools | None:
-        rows = [None if source is None else source.lanes(g, everything) for source in (first, second, mask)]
+        rows = [None if source is None else source.lanes(g, _ALL) for source in (first, second, mask)]
         if all(row is None for row in rows):
             return None
         unset, set_, doubt = (np.zeros((1, 1), np.bool_) if row is None else row for row in rows)
@@ -275,12 +274,35 @@ def _writer(
     return lambda g, value: write_vector(g, register, encode(value))
 
 
-def scalar_pair_poison(lanes: Bools | None, g: WaveGroup) -> tuple[U32 | None, U32 | None]:
-    """Return the undefined bits of the two words of a lane mask, from its undefined lanes."""
-    if lanes is None:
-        return None, None
-    full = np.broadcast_to(lanes, (g.count, 64)) & g.exec
-    return pack_lanes(full)
+def vector_step(
+    instruction: Instruction,
+    context: Context,
+    run: Run,
+    targets: Sequence[Operand],
+    kinds: Sequence[str],
+    sources: Sequence[Operand],
+    *,
+    partial: bool = False,
+    keeps: bool = False,
+) -> Step:
+    """Return the step of an instruction without a table row, with its hazards; undefined sources spoil all results.
+
+    `partial`: it writes part of a register. `keeps`: the rest of that register stays, so that it is a source, too.
+    """
+    reads, writes = context.bits(*sources), context.bits(*targets)
+    poisons = [source for operand in sources if (source := poison_source(operand, context)) is not None]
+    final = with_poison(run, instruction, context, targets, kinds, poisons, reads | writes)
+    hazards = vector_hazards(reads | (writes if keeps else 0), writes, partial=partial)
+    return Step(instruction, "valu", final, reads, writes, *hazards)
+
+
+_ALL = slice(None)
+#: Rule of a row's poison -> source words on which the low and the high word of a result depend.
+_POISON_WORDS: Mapping[str, tuple[slice, slice]] = {
+    "all": (_ALL, _ALL),
+    "words": (slice(0, 1), slice(1, 2)),
+    "low": (slice(0, 1), _ALL),
+}
 
 
 def with_poison(
@@ -291,45 +313,50 @@ def with_poison(
     kinds: Sequence[str],
     sources: Sequence[PoisonSource],
     touched: int,
-    rule: str,
+    rule: str = "all",
     *,
     cmpx: bool = False,
     whole_of: Callable[[WaveGroup], Bools | None] | None = None,
 ) -> Run:
     """Return `run` followed by marking its results as undefined, if any register that it touches may be undefined.
 
-    `whole_of` says which lanes are poisoned where that is not simply any source.
+    `whole_of` returns the poisoned lanes of a result if they are not simply those of any source.
     """
-    fixed = tuple(sources)
-    word_sets = {
-        "all": (slice(None), slice(None)),
-        "words": (slice(0, 1), slice(1, 2)),
-        "low": (slice(0, 1), slice(None)),
-    }[rule]
+    fixed, word_sets = tuple(sources), _POISON_WORDS[rule]
     places = [(context.vector(t) if t.is_vector else t.index, kind) for t, kind in zip(targets, kinds, strict=True)]
 
     def poisoned(g: WaveGroup) -> None:
         if not g.poison & touched:
             run(g)
             return
-        whole = any_poison(g, fixed) if whole_of is None else whole_of(g)
-        low = whole if rule == "all" else any_poison(g, fixed, word_sets[0])
-        high = any_poison(g, fixed, word_sets[1]) if rule == "words" else whole
-        low = None if low is None else low.copy()
-        high = None if high is None else high.copy()
-        pair = scalar_pair_poison(None if whole is None else whole.copy(), g)
+        whole = _copied(any_poison(g, fixed) if whole_of is None else whole_of(g))
+        low, high = (whole if words == _ALL else _copied(any_poison(g, fixed, words)) for words in word_sets)
+        mask = _undefined_mask_bits(whole, g)
         run(g)
         for place, kind in places:
             if kind == "mask":
-                g.poison_scalar(place, pair[0])
-                g.poison_scalar(place + 1, pair[1])
+                _poison_mask(g, place, mask)
             else:
                 g.poison_vector(place, low)
                 if words_of(kind) == 2:
                     g.poison_vector(place + 1, high)
         if cmpx:
-            g.poison_scalar(EXEC, pair[0])
-            g.poison_scalar(EXEC + 1, pair[1])
+            _poison_mask(g, EXEC, mask)
             refuse_poisoned_exec(g, instruction)
 
     return poisoned
+
+
+def _copied(lanes: Bools | None) -> Bools | None:
+    """Copy lanes that the instruction's own results would overwrite."""
+    return None if lanes is None else lanes.copy()
+
+
+def _undefined_mask_bits(lanes: Bools | None, g: WaveGroup) -> tuple[U32 | None, U32 | None]:
+    """Return the undefined bits of the two words of a lane mask, from its undefined lanes."""
+    return (None, None) if lanes is None else pack_lanes(np.broadcast_to(lanes, (g.count, 64)) & g.exec)
+
+
+def _poison_mask(g: WaveGroup, row: int, bits: tuple[U32 | None, U32 | None]) -> None:
+    g.poison_scalar(row, bits[0])
+    g.poison_scalar(row + 1, bits[1])
