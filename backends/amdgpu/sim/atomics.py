@@ -112,8 +112,8 @@ class _Atomic:
     def _apply(self, g: WaveGroup, where: Where, ticket: int) -> tuple[Array, Array | None]:
         """Update memory; return old values (0 outside a descriptor's range) and what waves observe (`causality`)."""
         size = self.size
-        values = transfer.numbers(g, self.registers[0], size)
-        expected = transfer.numbers(g, self.registers[0] + size // 4, size) if self.compare else None
+        values = transfer.register_values(g, self.registers[0], size)
+        expected = transfer.register_values(g, self.registers[0] + size // 4, size) if self.compare else None
         old = np.zeros(values.shape, values.dtype)
         observed: Array | None = None
         if where.local is not None:

@@ -30,7 +30,7 @@ from convgen.backends.amdgpu.sim.step import Context, Step, Text, unsupported
 from convgen.backends.amdgpu.sim.transfer import STORES
 from convgen.backends.amdgpu.sim.vmem import compile_vmem
 from convgen.backends.amdgpu.sim.waits import compile_waitcnt
-from convgen.backends.amdgpu.sim.work_items import watched
+from convgen.backends.amdgpu.sim.work_items import with_id_check
 from convgen.backends.hot_code import reachable
 
 _COMPILERS: tuple[Callable[[Instruction, Context], Step | None], ...] = (
@@ -155,5 +155,5 @@ class Program:
         for compiler in _COMPILERS:
             step = compiler(instruction, self.context)
             if step is not None:
-                return watched(step, instruction, self.context)
+                return with_id_check(step, instruction, self.context)
         raise unsupported(instruction)

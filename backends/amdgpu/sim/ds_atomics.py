@@ -13,7 +13,7 @@ from convgen.backends.amdgpu.sim.ds_table import EXCHANGE2, TWO_OPERANDS
 from convgen.backends.amdgpu.sim.sources import ALIGNED
 from convgen.backends.amdgpu.sim.state import Pending, WaveGroup
 from convgen.backends.amdgpu.sim.step import Context, Step
-from convgen.backends.amdgpu.sim.transfer import land_nothing, land_registers, numbers, refuse_poison
+from convgen.backends.amdgpu.sim.transfer import land_nothing, land_registers, refuse_poison, register_values
 from convgen.backends.amdgpu.sim.waits import issue
 from convgen.backends.sim.combine import Combine, combine_lanes
 from convgen.backends.sim.wave_arrays import Array, Bools, any_along
@@ -75,13 +75,13 @@ def _exchange(name: str, function: Combine, size: int, places: Sequence[int], *,
     real = {4: np.float32, 8: np.float64}[size] if compares and name.endswith(("f32", "f64")) else None
 
     def exchange(g: WaveGroup, number: int, place: Array, lanes: Bools) -> Array:
-        values = numbers(g, places[number if pairwise else -1], size)
-        expected = numbers(g, places[0], size) if compares else None
+        values = register_values(g, places[number if pairwise else -1], size)
+        expected = register_values(g, places[0], size) if compares else None
         if real is not None and expected is not None:
             values, expected = values.view(real), expected.view(real)
         memory, combine = g.env.local.data.view(values.dtype), function
         if name in TWO_OPERANDS:
-            first, second = numbers(g, places[0], size).reshape(-1), values.reshape(-1)
+            first, second = register_values(g, places[0], size).reshape(-1), values.reshape(-1)
             meaning = TWO_OPERANDS[name][0]
             combine = lambda old, at: meaning(old, first[at], second[at])  # noqa: E731
             values = np.arange(values.size).reshape(values.shape)

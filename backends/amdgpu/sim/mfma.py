@@ -53,7 +53,7 @@ def _decode_xf32(words: Array) -> Array:
     return np.where(nan, words, words & np.uint32(0xFFFFE000)).view(np.float32).astype(np.float64)
 
 
-def numbers(words: Array, kind: str, fp8: str, *, flush: bool) -> Array:
+def decoded(words: Array, kind: str, fp8: str, *, flush: bool) -> Array:
     """Decode consecutive words of the last axis, low bits first, into f64 numbers."""
     if kind in _NARROW_64:
         return (_FLUSHED_64 if flush else _NARROW_64)[kind].take(words.view(np.uint16))
@@ -231,7 +231,7 @@ class Matrix:
                 return kept[1]
             words = g.v[first : first + count]
             rows = operand_rows(words if lanes is None else words[:, :, lanes], side, blocks, split=split)
-            matrix = numbers(rows, kind, fp8, flush=flush)
+            matrix = decoded(rows, kind, fp8, flush=flush)
             if transposed:
                 matrix = np.ascontiguousarray(matrix.swapaxes(-1, -2))
             g.matrices[key] = (bits, matrix)

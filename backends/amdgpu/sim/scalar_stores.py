@@ -6,16 +6,14 @@ Scalar caches are not modelled: every wave sees a scalar store at once, without 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 
 import numpy as np
 
 from convgen.backends.amdgpu.sim import transfer
-from convgen.backends.amdgpu.sim.alu.operands import check_tuple, join_words
-from convgen.backends.amdgpu.sim.alu.salu import scalar_fetch
+from convgen.backends.amdgpu.sim.alu.operands import check_tuple
 from convgen.backends.amdgpu.sim.atomics import ATOMICS
 from convgen.backends.amdgpu.sim.decode import Instruction, require_plain
-from convgen.backends.amdgpu.sim.smem import land_scalars
+from convgen.backends.amdgpu.sim.smem import land_scalars, scalar_address, scalar_registers
 from convgen.backends.amdgpu.sim.sources import ALIGNED
 from convgen.backends.amdgpu.sim.state import Pending, WaveGroup, scalar_bits
 from convgen.backends.amdgpu.sim.step import Context, Step
@@ -44,13 +42,13 @@ def compile_scalar_store(instruction: Instruction, context: Context) -> Step | N
     kept = data.count // 2 if "cmpswap" in instruction.name else data.count
     writes = scalar_bits(data.index, kept) if returns else 0
     step = Step(instruction, "smem", lambda g: None, reads, writes)
-    registers = tuple(r for o in (data, base, offset) if o.kind == "s" for r in range(o.index, o.index + o.count))
-    place = _place(instruction, context, buffered=match[1] is not None)
+    registers = scalar_registers(data, base, offset)
+    address_of = scalar_address(instruction, context, base, offset)
     rows = range(data.index, data.index + data.count)
 
     def run(g: WaveGroup) -> None:
         transfer.refuse_scalar_poison(g, step, reads, registers, "the scalar address or data", always=True)
-        ticket, address = issue_store(g), place(g)
+        ticket, address = issue_store(g), address_of(g)[0][:, None]
         words = np.stack([g.s[row] for row in rows])[:, :, None]
         if not atomic:
             store_checked(g, step, address, 4 * len(rows), words, None, ticket)
@@ -66,23 +64,6 @@ def compile_scalar_store(instruction: Instruction, context: Context) -> Step | N
 def _land_both(g: WaveGroup, pending: Pending) -> None:
     land_scalars(g, pending)
     transfer.land_stores(g, pending)
-
-
-def _place(instruction: Instruction, context: Context, *, buffered: bool) -> Callable[[WaveGroup], U64]:
-    """Return a function that computes each wave's address [waves, 1]."""
-    _, base, offset = instruction.operands
-    offset_of, extra = scalar_fetch(offset, "u32", context, instruction), instruction.number("offset")
-    first, signed = base.index, offset.kind != "s"
-
-    def place(g: WaveGroup) -> U64:
-        given = np.broadcast_to(offset_of(g), (g.count,))
-        shift = (given.view(np.int32) if signed else given).astype(np.int64) + extra
-        address = join_words(g.s[first], g.s[first + 1])
-        address = address & np.uint64(0xFFFFFFFFFFFF) if buffered else address
-        found: U64 = ((address + shift.astype(np.uint64)) & np.uint64(0xFFFFFFFFFFFFFFFC))[:, None]
-        return found
-
-    return place
 
 
 def _update(g: WaveGroup, step: Step, what: str, address: U64, words: Array, ticket: int) -> Array:

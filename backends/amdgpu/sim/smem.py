@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 import numpy as np
 
 from convgen.backends.amdgpu.sim.alu.operands import check_tuple, join_words
 from convgen.backends.amdgpu.sim.alu.salu import scalar_fetch
-from convgen.backends.amdgpu.sim.decode import Instruction, require_plain
+from convgen.backends.amdgpu.sim.decode import Instruction, Operand, require_plain
 from convgen.backends.amdgpu.sim.state import Pending, WaveGroup, scalar_bits
 from convgen.backends.amdgpu.sim.step import Context, Step
 from convgen.backends.amdgpu.sim.transfer import refuse_scalar_poison
 from convgen.backends.amdgpu.sim.waits import issue
 from convgen.backends.sim.global_access import check_stores, check_updates
-from convgen.backends.sim.wave_arrays import Array
+from convgen.backends.sim.wave_arrays import U64, Array
 
 _LOAD = re.compile(r"s_(buffer_)?load_dword(?:x(\d+))?$")
 _CACHE = frozenset(
@@ -34,9 +35,9 @@ def land_scalars(g: WaveGroup, pending: Pending) -> None:
         g.poison_scalar(first + number, None if poison is None else poison[number, :, 0])
 
 
-def _load(g: WaveGroup, step: Step, address: Array, count: int, inside: Array | None) -> Pending:
+def _load(g: WaveGroup, step: Step, address: U64, count: int, inside: Array | None) -> Pending:
     """Read `count` words at one address per wave; waves outside `inside` read 0."""
-    lanes = address.astype(np.uint64)[:, None]
+    lanes = address[:, None]
     active = None if inside is None else inside[:, None]
     parts, missing = g.env.memory.resolve(lanes, 4 * count, active)
     data = np.zeros((count, g.count, 1), np.uint32)
@@ -78,31 +79,43 @@ def compile_smem(instruction: Instruction, context: Context) -> Step | None:
     count = int(match[2] or 1)
     check_tuple(target, count, context)
     check_tuple(base, base.count, context)
-    offset_of = scalar_fetch(offset, "u32", context, instruction)
-    extra = instruction.number("offset")
-    first = base.index
-    base_registers = tuple(range(first, first + base.count))
-    offset_registers = (offset.index,) if offset.kind == "s" else ()
+    address_of = scalar_address(instruction, context, base, offset)
+    registers = scalar_registers(base, offset)
     reads = context.bits(base, offset)
     step = Step(instruction, "smem", lambda g: None, reads, context.bits(target))
-    signed = offset.kind != "s"
-    buffered = match[1] is not None
 
     def run(g: WaveGroup) -> None:
-        refuse_scalar_poison(g, step, reads, base_registers + offset_registers, "the scalar address", always=True)
-        given = offset_of(g)
-        shift = given.view(np.int32).astype(np.int64) if signed else given.astype(np.int64)
-        shift = shift + extra
-        address = join_words(g.s[first], g.s[first + 1])
+        refuse_scalar_poison(g, step, reads, registers, "the scalar address", always=True)
+        address, shift = address_of(g)
         inside = None
-        if buffered:
-            address = address & np.uint64(0xFFFFFFFFFFFF)
-            inside = shift + 4 * count <= g.s[first + 2].astype(np.int64)
+        if match[1]:
+            inside = shift + 4 * count <= g.s[base.index + 2].astype(np.int64)
             inside = None if inside.all() else inside
-        place = (address + shift.astype(np.uint64)) & np.uint64(0xFFFFFFFFFFFFFFFC)
-        issue(g, _load(g, step, place, count, inside))
+        issue(g, _load(g, step, address, count, inside))
 
     return step.running(run)
+
+
+def scalar_registers(*operands: Operand) -> tuple[int, ...]:
+    """Return the scalar registers of some operands; constants have none."""
+    return tuple(r for o in operands if o.kind == "s" for r in range(o.index, o.index + o.count))
+
+
+def scalar_address(
+    instruction: Instruction, context: Context, base: Operand, offset: Operand
+) -> Callable[[WaveGroup], tuple[U64, Array]]:
+    """Return a function that computes each wave's address, and its distance from the base, in bytes [waves]."""
+    offset_of, immediate = scalar_fetch(offset, "u32", context, instruction), instruction.number("offset")
+    signed, buffered = offset.kind != "s", "_buffer_" in instruction.name
+
+    def address(g: WaveGroup) -> tuple[U64, Array]:
+        given = np.broadcast_to(offset_of(g), (g.count,))
+        shift = (given.view(np.int32) if signed else given).astype(np.int64) + immediate
+        start = join_words(g.s[base.index], g.s[base.index + 1])
+        start = start & np.uint64(0xFFFFFFFFFFFF) if buffered else start
+        return (start + shift.astype(np.uint64)) & np.uint64(0xFFFFFFFFFFFFFFFC), shift
+
+    return address
 
 
 def _time(instruction: Instruction, context: Context) -> Step:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from convgen.backends.amdgpu.sim.decode import Instruction
-from convgen.backends.amdgpu.sim.mfma import Matrix, matrix_row, numbers, operand_rows
+from convgen.backends.amdgpu.sim.mfma import Matrix, decoded, matrix_row, operand_rows
 from convgen.backends.amdgpu.sim.mfma_table import SPARSE_ROWS, MatrixRow
 from convgen.backends.amdgpu.sim.state import WaveGroup
 from convgen.backends.amdgpu.sim.step import Context, Step, unsupported
@@ -63,7 +63,7 @@ class _Sparse(Matrix):
 
         def gather(g: WaveGroup) -> Array:
             rows = operand_rows(g.v[first : first + count], row.m, 1, split=False)
-            present = numbers(rows, self.a_type, self.fp8, flush=self.flush).reshape(g.count, row.m, groups, quads, 2)
+            present = decoded(rows, self.a_type, self.fp8, flush=self.flush).reshape(g.count, row.m, groups, quads, 2)
             words = g.v[index].reshape(g.count, groups, row.m).swapaxes(1, 2)
             places = words[..., None] >> shifts & np.uint32(15)
             dense = np.zeros((*present.shape[:-1], 4))

@@ -190,8 +190,8 @@ def check_address(g: WaveGroup, step: Step, address: Address) -> None:
     refuse_scalar_poison(g, step, address.scalar_bits, address.scalars, "the base or descriptor")
 
 
-def numbers(g: WaveGroup, first: int, size: int) -> Array:
-    """Return numbers of 4 or 8 bytes from the vector registers from `first` on [waves, lanes]."""
+def register_values(g: WaveGroup, first: int, size: int) -> Array:
+    """Return unsigned values of `size` bytes (4 or 8) from the vector registers from `first` on [waves, lanes]."""
     words = np.ascontiguousarray(np.moveaxis(g.v[first : first + size // 4], 0, -1))
     return words.view(np.uint64 if size == 8 else np.uint32)[..., 0]
 

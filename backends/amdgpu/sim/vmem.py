@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 
 import numpy as np
 
@@ -24,7 +23,6 @@ from convgen.backends.amdgpu.sim.waits import issue
 from convgen.backends.sim.global_access import LoadKind, issue_store, load_lanes
 from convgen.backends.sim.local import Stretch
 from convgen.backends.sim.wave_arrays import Array, Bools, any_along, united
-from convgen.ir.record import frozen
 
 _NAME = re.compile(r"(buffer|global|flat|scratch)_(load|store|atomic)_(.+)$")
 _ADDRESSES = {
@@ -224,21 +222,14 @@ def _refuse_poisoned_data(
             return
 
 
-@frozen
-class _DmaWidth:
-    memory: transfer.Width
-    lds: int  #: bytes per lane in LDS
-
-
 def _dma(instruction: Instruction, context: Context, width: transfer.Width, address: Address) -> Step:
     """Compile a load straight into LDS: lane l of a wave writes at M0 + instruction offset + l * size."""
     step = transfer.memory_step(instruction, context, "lds_dma", address, None)
     m0 = scalar_bits(M0)
     step.reads |= m0
     step.consumes += (Consumes("m0_buffer" if instruction.name.startswith("buffer_") else "m0_use", m0),)
-    sizes = _DmaWidth(width, max(width.size, 4))
-    offset = instruction.number("offset")
-    lane_offset = np.arange(64, dtype=np.int64) * sizes.lds + offset
+    lds_size = max(width.size, 4)  # bytes of a lane in LDS
+    lane_offset = np.arange(64, dtype=np.int64) * lds_size + instruction.number("offset")
 
     def run(g: WaveGroup) -> None:
         transfer.check_address(g, step, address)
@@ -250,9 +241,9 @@ def _dma(instruction: Instruction, context: Context, width: transfer.Width, addr
                 "poison", "undefined memory is copied to LDS", step.instruction, g, any_along(poison & g.exec, 0)
             )
         base = (g.s[M0] & np.uint32(0x3FFFF)).astype(np.int64)[:, None] + lane_offset
-        at = locate(g, step, base, sizes.lds, alignment=4, aligned=ALIGNED)
+        at = locate(g, step, base, lds_size, alignment=4, aligned=ALIGNED)
         g.env.counters["global_read_bytes"] += g.active_lanes() * width.size
-        g.env.counters["lds_write_bytes"] += g.active_lanes() * sizes.lds
+        g.env.counters["lds_write_bytes"] += g.active_lanes() * lds_size
         units = at.units if g.env.strict else None
         if units is not None:
             _stamp(g, step, units, at.lanes, pending=True)
@@ -264,16 +255,14 @@ def _dma(instruction: Instruction, context: Context, width: transfer.Width, addr
 
 def _stamp(g: WaveGroup, step: Step, units: Array, lanes: Bools | None, *, pending: bool) -> None:
     """Stamp the LDS that a DMA load writes: undefined while `pending`, defined once complete."""
-    note: Callable[[Array, Array], object]
-    if pending:
-        note = lambda some, mine: g.env.local.note_write(g, step, some, mine, 0)  # noqa: E731
-    else:
-        note = lambda some, mine: g.env.local.stamp_write(some, mine, 1)  # noqa: E731
-    if lanes is None:
-        note(units, g.stamp)
-    else:
+    mine = g.stamp
+    if lanes is not None:
         where = np.broadcast_to(lanes, units.shape)
-        note(units[where], np.broadcast_to(g.stamp, units.shape)[where])
+        units, mine = units[where], np.broadcast_to(g.stamp, units.shape)[where]
+    if pending:
+        g.env.local.note_write(g, step, units, mine, 0)
+    else:
+        g.env.local.stamp_write(units, mine, 1)
 
 
 def _land_dma(g: WaveGroup, pending: Pending) -> None:

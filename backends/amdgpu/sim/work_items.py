@@ -36,7 +36,7 @@ def _number(text: str) -> int | None:
         return None
 
 
-def watched(step: Step, instruction: Instruction, context: Context) -> Step:
+def with_id_check(step: Step, instruction: Instruction, context: Context) -> Step:
     """Make a step report that it extracts a work-item id from v0 that the descriptor did not ask for."""
     lowest, dims = _extracted_from(instruction), context.descriptor.work_item_dims
     if lowest is None or lowest < _BITS * dims or lowest >= 3 * _BITS:
