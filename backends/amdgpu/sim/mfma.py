@@ -20,7 +20,7 @@ from convgen.backends.amdgpu.sim.decode import EXEC, Instruction, Operand, requi
 from convgen.backends.amdgpu.sim.hazards import SGEMM_KIND, Consumes, Produces
 from convgen.backends.amdgpu.sim.mfma_table import BITS, F8F6F4_FORMATS, MATRIX_ROWS, MatrixRow
 from convgen.backends.amdgpu.sim.state import WaveGroup, scalar_bits
-from convgen.backends.amdgpu.sim.step import Context, Step, unsupported
+from convgen.backends.amdgpu.sim.step import Context, Run, Step, unsupported
 from convgen.backends.sim.numbers import HALF, NARROW
 from convgen.backends.sim.wave_arrays import Array, Bools, any_along
 
@@ -274,53 +274,51 @@ class Matrix:
     # -- executing ----------------------------------------------------------------------------------------------------
 
     def step(self) -> Step:
-        row, layout = self.row, self.layout
-        gather_a, gather_b, accumulator = self._gather_a(), self._gather_b(), self._accumulator()
-        target, count = self.context.vector(self.d), self.d.count
+        reads = self.context.bits(self.a, self.b, self.c, *self.steering)
+        writes = self.context.bits(self.d)
+        produces, consumes = self._hazards()
+        run = self._with_poison(self._run(), reads | writes)
+        return Step(self.instruction, "mfma", run, reads, writes, produces, consumes)
+
+    def _run(self) -> Run:
+        """Return the function that adds the product to C, rounds to the type of D, and writes D."""
+        layout, product, accumulator = self.layout, self._product(), self._accumulator()
+        first = self.context.vector(self.d)
+        end = first + self.d.count
         signs = [-1.0 if negative else 1.0 for negative in self.negate]
-        scale = self._scaling()
+
+        def add_f64(g: WaveGroup) -> None:
+            total = signs[0] * signs[1] * layout.to_registers(product(g)) + signs[2] * accumulator(g)
+            words = np.ascontiguousarray(total).view(np.uint32).reshape(*total.shape, 2)
+            g.v[first:end:2] = words[..., 0]
+            g.v[first + 1 : end : 2] = words[..., 1]
+
+        def add_i32(g: WaveGroup) -> None:
+            total = layout.to_registers(product(g)).astype(np.int64) + accumulator(g).astype(np.int64)
+            g.v[first:end] = total.astype(np.uint32)
+
+        def add_flushed(g: WaveGroup) -> None:
+            total = layout.to_registers(product(g)) + flushed(np.asarray(accumulator(g), np.float32), signed=False)
+            g.v[first:end] = flushed(total.astype(np.float32)).view(np.uint32)
+
+        def add_f32(g: WaveGroup) -> None:
+            c = accumulator(g)
+            addend = layout.parts(c) if c.ndim else c
+            d = layout.parts(g.v[first:end].view(np.float32))
+            np.add(layout.ordered(product(g)), addend, out=d, casting="same_kind")
+
+        return {"f64": add_f64, "i32": add_i32}.get(self.row.result, add_flushed if self.flush else add_f32)
+
+    def _product(self) -> Callable[[WaveGroup], Array]:
+        """Return a function that multiplies A and B [waves, blocks, M, N]."""
+        gather_a, gather_b, scale = self._gather_a(), self._gather_b(), self._scaling()
 
         def product(g: WaveGroup) -> Array:
             a, b = gather_a(g), gather_b(g)
-            if scale is not None:
-                a, b = scale(g, a, b)
-            result: Array = np.matmul(a, b)
+            result: Array = np.matmul(a, b) if scale is None else np.matmul(*scale(g, a, b))
             return result
 
-        if row.result == "f64":
-
-            def run(g: WaveGroup) -> None:
-                total = signs[0] * signs[1] * layout.to_registers(product(g)) + signs[2] * accumulator(g)
-                words = np.ascontiguousarray(total).view(np.uint32).reshape(*total.shape, 2)
-                g.v[target : target + count : 2] = words[..., 0]
-                g.v[target + 1 : target + count : 2] = words[..., 1]
-
-        elif row.result == "i32":
-
-            def run(g: WaveGroup) -> None:
-                total = layout.to_registers(product(g)).astype(np.int64) + accumulator(g).astype(np.int64)
-                g.v[target : target + count] = total.astype(np.uint32)
-
-        elif self.flush:
-
-            def run(g: WaveGroup) -> None:
-                total = layout.to_registers(product(g)) + flushed(np.asarray(accumulator(g), np.float32), signed=False)
-                g.v[target : target + count] = flushed(total.astype(np.float32)).view(np.uint32)
-
-        else:
-
-            def run(g: WaveGroup) -> None:
-                c = accumulator(g)
-                addend = layout.parts(c) if c.ndim else c
-                d = layout.parts(g.v[target : target + count].view(np.float32))
-                np.add(layout.ordered(product(g)), addend, out=d, casting="same_kind")
-
-        reads = 0
-        for operand in (self.a, self.b, self.c, *self.steering):
-            reads |= self.context.bits(operand)
-        writes = self.context.bits(self.d)
-        produces, consumes = self._hazards()
-        return Step(self.instruction, "mfma", self._with_poison(run, reads | writes), reads, writes, produces, consumes)
+        return product
 
     def _scaling(self) -> Callable[[WaveGroup, Array, Array], tuple[Array, Array]] | None:
         """Return the function that applies block scales: E8M0, one byte per lane, for row lane % M and 32 K."""
@@ -343,43 +341,45 @@ class Matrix:
 
         return scale
 
-    def _with_poison(self, run: Callable[[WaveGroup], None], touched: int) -> Callable[[WaveGroup], None]:
-        row, layout, context = self.row, self.layout, self.context
-        inputs = [(self.a, row.m), (self.b, row.n), *zip(self.steering, (row.m, row.n), strict=False)]
-        c_first = context.vector(self.c) if self.c.is_vector else -1
-        target, count = context.vector(self.d), self.d.count
-        per = 2 if row.result == "f64" else 1
-        lanes_whole = bool(self.cbsz or self.blgp)
+    def _with_poison(self, run: Run, touched: int) -> Run:
+        """Return `run` followed by marking undefined results, if any register that it touches may be undefined."""
+        first = self.context.vector(self.d)
+        words = 2 if self.row.result == "f64" else 1
+        c_registers = self.context.registers(self.c) if self.c.is_vector else ()
 
         def poisoned(g: WaveGroup) -> None:
             if not g.poison & touched:
                 run(g)
                 return
-            spoiled: Bools = np.zeros((g.count, row.blocks, row.m, row.n), np.bool_)
-            for number, (operand, side) in enumerate(inputs):
-                bad = g.lanes_poison(context.registers(operand)) if operand.is_vector else None
-                if bad is None:
-                    continue
-                lines = any_along(operand_rows(bad[None], side, row.blocks, split=False), -1)
-                if lanes_whole:
-                    lines = np.broadcast_to(any_along(lines.reshape(g.count, -1), 1)[:, None, None], lines.shape)
-                spoiled |= lines[..., None] if number % 2 == 0 else lines[:, :, None, :]
-            rows = layout.to_registers(spoiled).repeat(per, axis=0)
-            if c_first >= 0:
-                for number in range(count):
-                    bad = g.vector_poison(c_first + number)
-                    if bad is not None:
-                        rows[number] |= bad
+            rows = self.layout.to_registers(self._spoiled(g)).repeat(words, axis=0)
+            for row, register in zip(rows, c_registers, strict=False):
+                bad = g.vector_poison(register)
+                if bad is not None:
+                    row |= bad
             run(g)
-            for number in range(count):
-                register, line = target + number, rows[number]
-                if line.any():
-                    g.vp[register] = line
+            for register, row in enumerate(rows, first):
+                if row.any():
+                    g.vp[register] = row
                     g.poison |= 1 << register
                 else:
                     g.poison &= ~(1 << register)
 
         return poisoned
+
+    def _spoiled(self, g: WaveGroup) -> Bools:
+        """Return the elements of D whose row of A or column of B is undefined [waves, blocks, M, N]."""
+        row = self.row
+        spoiled: Bools = np.zeros((g.count, row.blocks, row.m, row.n), np.bool_)
+        sources = ((self.a, row.m), (self.b, row.n), *zip(self.steering, (row.m, row.n), strict=False))
+        for number, (operand, side) in enumerate(sources):
+            bad = g.lanes_poison(self.context.registers(operand)) if operand.is_vector else None
+            if bad is None:
+                continue
+            lines = any_along(operand_rows(bad[None], side, row.blocks, split=False), -1)
+            if self.cbsz or self.blgp:  # lanes are permuted
+                lines = np.broadcast_to(any_along(lines.reshape(g.count, -1), 1)[:, None, None], lines.shape)
+            spoiled |= lines[..., None] if number % 2 == 0 else lines[:, :, None, :]
+        return spoiled
 
     def _hazards(self) -> tuple[tuple[Produces, ...], tuple[Consumes, ...]]:
         bits = self.context.bits
@@ -389,9 +389,7 @@ class Matrix:
         produces = [Produces(kind, bits(self.d), self.passes)]
         if kind == "xdl":
             produces.append(Produces("xdl_c", bits(self.c), self.passes))
-        inputs = bits(self.a) | bits(self.b)
-        for operand in self.steering:
-            inputs |= bits(operand)
+        inputs = bits(self.a, self.b, *self.steering)
         c_role = "c64" if self.row.result == "f64" else "c"
         consumes = [Consumes("ab", inputs), Consumes("exec_mfma", scalar_bits(EXEC, 2))]
         if self.c.is_vector:

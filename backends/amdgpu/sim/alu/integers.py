@@ -52,9 +52,8 @@ def right(bits: int) -> Function:
 def ones(width: Array, offset: Array, word: Word = np.uint32) -> Array:
     """Return a run of `width` ones from bit `offset` on, both modulo the bits of `word`."""
     most = np.uint32(8 * word().itemsize - 1)
-    length, place = (width & most).astype(word), (offset & most).astype(word)
-    result: Array = ((word(1) << length) - word(1)) << place
-    return result
+    one: Array = np.asarray(1, word)
+    return ((one << (width & most).astype(word)) - one) << (offset & most).astype(word)
 
 
 def bit_reverse(a: Array, word: Word = np.uint32) -> Array:

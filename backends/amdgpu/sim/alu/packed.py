@@ -141,55 +141,58 @@ def _halves(instruction: Instruction, context: Context, kind: str, function: Fun
 
 
 def _words(instruction: Instruction, context: Context) -> Step:
-    """Two 32-bit operations on register pairs; each result word depends on the words it selects only."""
+    """Two 32-bit operations on register pairs, or two moves; op_sel and op_sel_hi pick the word of each source."""
     require_plain(instruction, _PK_MODIFIERS)
     target, *sources = instruction.operands
-    count = len(sources)
-    check_tuple(target, 2, context)
-    for operand in sources:
+    for operand in instruction.operands:
         if operand.is_register:
             check_tuple(operand, 2, context)
-    move = instruction.name == "v_pk_mov_b32"
-    low = instruction.bits("op_sel", count)
-    high = instruction.bits("op_sel_hi", count, 1)
-    if move:
+    count = len(sources)
+    low, high = instruction.bits("op_sel", count), instruction.bits("op_sel_hi", count, 1)
+    if instruction.name == "v_pk_mov_b32":
         chosen = [[(sources[0], low[0])], [(sources[1], low[1])]]
-        function: Function = lambda a: a  # noqa: E731
+        functions: list[Function] = [lambda a: a] * 2
     else:
         chosen = [list(zip(sources, low, strict=True)), list(zip(sources, high, strict=True))]
-        function = _clamped(instruction, "f32", WORDS[instruction.name])
-    negates = (instruction.bits("neg_lo", count), instruction.bits("neg_hi", count))
+        functions = [_on_f32(instruction, instruction.bits(name, count)) for name in ("neg_lo", "neg_hi")]
     fetches = [[_word_fetch(operand, upper, instruction, context) for operand, upper in word] for word in chosen]
-    poisons = [
-        tuple(
-            PoisonSource(operand.is_vector, (_word_index(operand, upper, context),))
-            for operand, upper in word
-            if operand.is_register
-        )
-        for word in chosen
-    ]
-    register = context.vector(target)
+    poisons = [_word_poison(word, context) for word in chosen]
+    first = context.vector(target)
     reads, writes = context.bits(*sources), context.bits(target)
-    touched = reads | writes
 
     def run(g: WaveGroup) -> None:
-        results = []
-        for word in (0, 1):
-            values = [fetch(g) for fetch in fetches[word]]
-            if not move:
-                values = [
-                    -v.view(np.float32) if negate else v.view(np.float32)
-                    for v, negate in zip(values, negates[word], strict=True)
-                ]
-            results.append(np.array(function(*values)).view(np.uint32))
-        spoiled = [any_poison(g, poisons[word]) for word in (0, 1)] if g.poison & touched else [None, None]
-        spoiled = [None if row is None else row.copy() for row in spoiled]
-        for word in (0, 1):
-            write_vector(g, register + word, results[word])
-            if g.poison & touched:
-                g.poison_vector(register + word, spoiled[word])
+        # Copies, since the first result may overwrite a source of the second.
+        results = [np.array(function(*(fetch(g) for fetch in word))) for function, word in zip(functions, fetches)]
+        spoiled = None
+        if g.poison & (reads | writes):
+            spoiled = [None if bad is None else bad.copy() for bad in (any_poison(g, word) for word in poisons)]
+        for number, result in enumerate(results):
+            write_vector(g, first + number, result)
+            if spoiled is not None:
+                g.poison_vector(first + number, spoiled[number])
 
     return Step(instruction, "valu", run, reads, writes, *vector_hazards(reads, writes))
+
+
+def _on_f32(instruction: Instruction, negates: Sequence[bool]) -> Function:
+    """Return the operation of a packed f32 instruction on words, with its modifiers."""
+    function = _clamped(instruction, "f32", WORDS[instruction.name])
+
+    def operate(*words: Array) -> Array:
+        values = (word.view(np.float32) for word in words)
+        result = function(*(-v if negate else v for v, negate in zip(values, negates, strict=True)))
+        return np.asarray(result).view(np.uint32)
+
+    return operate
+
+
+def _word_poison(word: Sequence[tuple[Operand, bool]], context: Context) -> tuple[PoisonSource, ...]:
+    """Return the poison sources of a result word: the words of registers that it selects."""
+    return tuple(
+        PoisonSource(operand.is_vector, (_word_index(operand, upper, context),))
+        for operand, upper in word
+        if operand.is_register
+    )
 
 
 def _word_index(operand: Operand, upper: bool, context: Context) -> int:

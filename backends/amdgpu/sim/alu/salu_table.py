@@ -47,8 +47,8 @@ def _bfe_unsigned(a: Array, b: Array) -> Array:
     bits, kind = 8 * a.itemsize, a.dtype.type
     width = ((b >> np.uint32(16)) & np.uint32(0x7F)).astype(a.dtype)
     mask = np.where(width >= bits, ~kind(0), (kind(1) << (width & kind(bits - 1))) - kind(1))
-    field: Array = a >> (b & np.uint32(bits - 1)).astype(a.dtype)
-    return field & mask
+    field: Array = (a >> (b & np.uint32(bits - 1)).astype(a.dtype)) & mask
+    return field
 
 
 def _bfe_signed(a: Array, b: Array) -> Array:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -34,6 +35,7 @@ from convgen.backends.amdgpu.sim.hazards import Consumes, Produces
 from convgen.backends.amdgpu.sim.state import SCALAR_BIT, WaveGroup, pack_lanes, scalar_bits
 from convgen.backends.amdgpu.sim.step import Context, Run, Step, unsupported
 from convgen.backends.sim.wave_arrays import U32, Array, Bools
+from convgen.ir.record import frozen
 
 VECTOR_MASK = (1 << SCALAR_BIT) - 1
 _VCC_OPERAND = Operand("s", "vcc", VCC, 2)
@@ -100,44 +102,51 @@ def output_modifier(instruction: Instruction, kind: str) -> Callable[[Array], Ar
     return function
 
 
+@frozen(eq=False)
+class _Sources:
+    """The sources and masks of an instruction: fetches, poison, registers, and its DPP control, if any."""
+
+    fetches: list[Fetch]
+    poisons: list[PoisonSource]
+    reads: int
+    masks: int  #: registers among `reads` that hold lane masks
+    dpp: Dpp | None
+
+
 def _sources(
-    row: VectorRow, instruction: Instruction, operands: list[Operand], context: Context, target: Operand
-) -> tuple[list[Fetch], list[PoisonSource], int, int, Dpp | None]:
-    """Return fetches, poison sources and register sets of all sources and masks, and the DPP control, if any."""
+    row: VectorRow, instruction: Instruction, operands: Sequence[Operand], context: Context, target: Operand
+) -> _Sources:
+    """Compile the sources of a row; `operands` are those behind the results."""
     dpp = Dpp(instruction) if instruction.encoding == "dpp" else None
     op_sel = instruction.bits("op_sel", 5)
     fetches: list[Fetch] = []
     poisons: list[PoisonSource] = []
     reads = masks = 0
+    remaining = iter(operands)
     for number, kind in enumerate(row.sources):
         if kind == "acc":
             operand, kind = target, row.results[0]
         elif kind == "vcc":
             operand, kind = _VCC_OPERAND, "mask"
         else:
-            operand = operands.pop(0)
+            operand = next(remaining)
         if operand.kind == "a":
             raise unsupported(instruction, "a VALU instruction cannot read accumulation registers")
-        move: Move | None = None
-        if dpp is not None and number == 0:
-            move = dpp.move
-        elif instruction.encoding == "sdwa" and number < 2:
+        moved = dpp.move if dpp is not None and number == 0 else None
+        move: Move | None = moved
+        if instruction.encoding == "sdwa" and number < 2:
             selector = instruction.modifiers.get(f"src{number}_sel", "DWORD")
             move = sdwa_select(selector, sign_extend=operand.sign_extend)
-        elif op_sel[number] and kind in _NARROW:
+        elif move is None and op_sel[number] and kind in _NARROW:
             move = lambda g, raw: raw >> np.uint32(16)  # noqa: E731
         fetches.append(typed_fetch(operand, kind, context, instruction, move))
-        if kind == "mask":
-            source = mask_poison(operand)
-        else:
-            moved = dpp.move if dpp is not None and number == 0 else None
-            source = poison_source(operand, context, words_of(kind), moved)
+        is_mask = kind == "mask"
+        source = mask_poison(operand) if is_mask else poison_source(operand, context, words_of(kind), moved)
         if source is not None:
             poisons.append(source)
         reads |= context.bits(operand)
-        if kind == "mask":
-            masks |= context.bits(operand)
-    return fetches, poisons, reads, masks, dpp
+        masks |= context.bits(operand) if is_mask else 0
+    return _Sources(fetches, poisons, reads, masks, dpp)
 
 
 def compile_valu(instruction: Instruction, context: Context) -> Step | None:
@@ -147,46 +156,45 @@ def compile_valu(instruction: Instruction, context: Context) -> Step | None:
         return None
     allowed = {"sdwa": _SDWA_MODIFIERS, "dpp": _DPP_MODIFIERS}.get(instruction.encoding, _PLAIN_MODIFIERS)
     require_plain(instruction, allowed)
-    operands = list(instruction.operands)
-    targets = [operands.pop(0) for _ in row.results]
+    targets, operands = instruction.operands[: len(row.results)], instruction.operands[len(row.results) :]
     for target, kind in zip(targets, row.results, strict=True):
         if target.kind != ("s" if kind == "mask" else "v"):
             raise unsupported(instruction, f"destination {target.text}")
         check_tuple(target, words_of(kind), context)
-    fetches, poisons, reads, masks, dpp = _sources(row, instruction, operands, context, targets[0])
-    high = instruction.bits("op_sel", 5)[len(row.sources)] and row.results[0] in _NARROW
+    sources = _sources(row, instruction, operands, context, targets[0])
+    dpp, reads, writes = sources.dpp, sources.reads, context.bits(*targets)
     cmpx = instruction.name.startswith("v_cmpx")
-    writers = [
-        _writer(instruction, context, target, kind, high=high, cmpx=cmpx)
-        for target, kind in zip(targets, row.results, strict=True)
-    ]
-    compute = _computation(row, instruction, fetches, context.approximate)
-
-    def run(g: WaveGroup) -> None:
-        value = compute(g)
-        if len(writers) == 1:
-            writers[0](g, value)
-        else:
-            for write, part in zip(writers, value, strict=True):
-                write(g, part)
-
-    writes = context.bits(*targets)
     if cmpx:
         writes |= scalar_bits(EXEC, 2)
-    rule = "all" if row.poison == "select" else row.poison
-    chosen = _selected(instruction, context, fetches[2]) if row.poison == "select" and dpp is None else None
-    final = with_poison(
-        run, instruction, context, targets, row.results, poisons, reads | writes, rule, cmpx=cmpx, whole_of=chosen
+    high = instruction.bits("op_sel", 5)[len(row.sources)] and row.results[0] in _NARROW
+    writers = [_writer(instruction, context, t, kind, high=high, cmpx=cmpx) for t, kind in zip(targets, row.results)]
+    run = _written(_computation(row, instruction, sources.fetches, context.approximate), writers)
+    rule, whole_of = row.poison, None
+    if rule == "select":
+        rule, whole_of = "all", None if dpp else _selected(instruction, context, sources.fetches[2])
+    kinds, poisons = row.results, sources.poisons
+    run = with_poison(
+        run, instruction, context, targets, kinds, poisons, reads | writes, rule, cmpx=cmpx, whole_of=whole_of
     )
     partial = high or instruction.modifiers.get("dst_sel", "DWORD") != "DWORD"
     produces, consumes = vector_hazards(
-        reads, writes, masks=masks, trans=row.transcendental, dot=row.dot, partial=bool(partial), cmpx=cmpx
+        reads, writes, masks=sources.masks, trans=row.transcendental, dot=row.dot, partial=partial, cmpx=cmpx
     )
-    step = Step(instruction, "valu", final, reads, writes, produces, consumes)
-    if dpp is not None:
-        step.run = dpp.wrap(final)
-    step.consumes += tuple(_consumes(row, instruction, context, is_dpp=dpp is not None))
-    return step
+    consumes += tuple(_consumes(row, instruction, context, is_dpp=dpp is not None))
+    return Step(instruction, "valu", dpp.wrap(run) if dpp else run, reads, writes, produces, consumes)
+
+
+def _written(compute: Callable[[WaveGroup], Any], writers: Sequence[Callable[[WaveGroup, Array], None]]) -> Run:
+    """Return a function that computes results and writes each by its writer; a single result is no tuple."""
+    if len(writers) == 1:
+        (only,) = writers
+        return lambda g: only(g, compute(g))
+
+    def run(g: WaveGroup) -> None:
+        for write, part in zip(writers, compute(g), strict=True):
+            write(g, part)
+
+    return run
 
 
 def _consumes(row: VectorRow, instruction: Instruction, context: Context, *, is_dpp: bool) -> Iterator[Consumes]:
