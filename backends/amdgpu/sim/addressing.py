@@ -77,19 +77,25 @@ def buffer_address(instruction: Instruction, context: Context, operands: list[Op
             return scratch_where(g, step, base[:, 0], offset, size, active, scalar)
         if idxen:
             offset += g.v[index_register] * buffer.stride
-        end, shift = most(offset) + size, most(scalar)
-        if end + shift <= buffer.shortest:
+        if most(offset) + size + most(scalar) <= buffer.shortest:
             return Where(base + offset, active)
-        if g.env.strict and end > 1 << 32:
-            _check_wrap(g, step, offset, buffer.records, size, active)
-        room = (buffer.records - offset).view(np.int64)
-        there = _words_in(room, size)
-        if g.env.strict and shift:
-            _check_soffset(g, step, there, _words_in(room - scalar.view(np.int64), size), active)
-        return Where(base + offset, *_reaching(there, size, active))
+        return Where(base + offset, *_in_range(g, step, buffer, offset, scalar, size, active))
 
     sets = _register_sets(context, [vaddr] if vaddr.kind == "v" else [], [resource, soffset])
     return Address(*sets, soffset.kind == "s", resolve)
+
+
+def _in_range(
+    g: WaveGroup, step: Step, buffer: BufferDescriptor, offset: U64, scalar: U64, size: int, active: Bools | None
+) -> tuple[Bools | None, list[Bools] | None]:
+    """Return the lanes of an access in range, as `_reaching`; report those on which documents disagree."""
+    if g.env.strict and most(offset) + size > 1 << 32:
+        _check_wrap(g, step, offset, buffer.records, size, active)
+    room = (buffer.records - offset).view(np.int64)
+    there = _words_in(room, size)
+    if g.env.strict and most(scalar):
+        _check_soffset(g, step, there, _words_in(room - scalar.view(np.int64), size), active)
+    return _reaching(there, size, active)
 
 
 @frozen(eq=False)

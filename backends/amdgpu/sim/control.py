@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from convgen.backends.amdgpu.sim.alu.operands import check_tuple, join_words
-from convgen.backends.amdgpu.sim.decode import EXEC, M0, SCC, VCC, Instruction
+from convgen.backends.amdgpu.sim.decode import EXEC, M0, SCALAR_ROWS, SCC, VCC, Instruction
 from convgen.backends.amdgpu.sim.ds_table import ATOMICS
 from convgen.backends.amdgpu.sim.hazards import Consumes, Produces
-from convgen.backends.amdgpu.sim.relative import GPR_INDEX
+from convgen.backends.amdgpu.sim.relative import GPR_INDEX, continue_at
 from convgen.backends.amdgpu.sim.state import Pending, WaveGroup, scalar_bits
 from convgen.backends.amdgpu.sim.step import Context, Step, unsupported
 from convgen.backends.amdgpu.sim.transfer import refuse_scalar_poison
@@ -47,8 +47,8 @@ _CONDITIONS: Mapping[str, tuple[Callable[[WaveGroup], Array], tuple[int, ...]]] 
     "s_cbranch_execnz": (_either(EXEC), (EXEC, EXEC + 1)),
 }
 _HWREG = re.compile(r"hwreg\((?P<name>\w+)(?:,\s*(?P<offset>\d+),\s*(?P<size>\d+))?\)")
-#: A stand-in register bit for hazards on hardware registers.
-_HARDWARE_REGISTER = scalar_bits(160)
+#: Stands for the hardware registers in hazards: a bit that no scalar register has.
+_HARDWARE_REGISTER = scalar_bits(SCALAR_ROWS)
 
 
 def compile_control(instruction: Instruction, context: Context) -> Step | None:
@@ -177,13 +177,8 @@ def _program_counter(instruction: Instruction, context: Context) -> Step:
             g.poison_scalar(target.index, None)
             g.poison_scalar(target.index + 1, None)
         if goal is not None:
-            found = [context.text.index_of.get(int(address)) for address in goal]
-            targets = [-1 if index is None else base_index + index for index in found]
-            g.targets = None
-            if len(set(targets)) == 1:
-                g.pc = targets[0]
-            else:
-                g.targets = np.array(targets)
+            indices = [context.text.index_of.get(int(address)) for address in goal]
+            continue_at(g, [-1 if index is None else base_index + index for index in indices])
 
     return step.running(run)
 
@@ -212,18 +207,22 @@ def _hardware_register(instruction: Instruction, context: Context) -> Step:
         raise unsupported(instruction)
 
     def put(g: WaveGroup) -> None:
-        if not is_mode:
-            return
-        values = {instruction.words[1]} if immediate else {int(value) for value in g.s[source.index]}
-        if len(values) != 1:
-            raise Unsupported(f"`{instruction.text}`: waves of one group set different modes")
-        mask = ((1 << size) - 1) << offset
-        if mask & GPR_INDEX:
-            raise Unsupported(f"`{instruction.text}`: MODE.GPR_IDX_EN is simulated where s_set_gpr_idx_* sets it")
-        g.mode = (g.mode & ~mask) | (values.pop() << offset & mask)
-        if g.mode & 0xF:
-            raise Unsupported(f"`{instruction.text}`: only round to nearest even is simulated")
+        if is_mode:
+            values = {instruction.words[1]} if immediate else {int(value) for value in g.s[source.index]}
+            _set_mode(g, instruction, values, offset, size)
 
     reads = 0 if immediate else context.bits(source)
     produces = (Produces("setreg", _HARDWARE_REGISTER),)
     return Step(instruction, "salu", put, reads, 0, produces, uses)
+
+
+def _set_mode(g: WaveGroup, instruction: Instruction, values: set[int], offset: int, size: int) -> None:
+    """Write `size` bits of MODE from bit `offset` on; `values` are those of the waves. Raises Unsupported."""
+    if len(values) != 1:
+        raise Unsupported(f"`{instruction.text}`: waves of one group set different modes")
+    mask = ((1 << size) - 1) << offset
+    if mask & GPR_INDEX:
+        raise Unsupported(f"`{instruction.text}`: MODE.GPR_IDX_EN is simulated where s_set_gpr_idx_* sets it")
+    g.mode = (g.mode & ~mask) | (values.pop() << offset & mask)
+    if g.mode & 0xF:
+        raise Unsupported(f"`{instruction.text}`: only round to nearest even is simulated")

@@ -90,20 +90,12 @@ def locate(
     used, sound = address if lanes is None else np.where(lanes, address, 0), True
     if most(used) + size > lds.size:
         used = used & 0xFFFFFFFF
-        bad = used + size > lds.size if lanes is None else (used + size > lds.size) & lanes
-        if bad.any():
+        beyond = used + size > lds.size
+        beyond = beyond if lanes is None else beyond & lanes
+        if beyond.any():
             sound = False
-            row, lane = (int(i) for i in np.argwhere(bad)[0])
-            g.env.reporter.add(
-                "lds-bounds",
-                f"accesses {size} bytes at LDS address {int(used[row, lane]):#x}, the workgroup has {lds.size:#x}"
-                " bytes: what the kernel declares and the launch adds (--lds)",
-                step.instruction,
-                g,
-                row,
-                lane,
-            )
-            lanes = ~bad if lanes is None else lanes & ~bad
+            _report_beyond(g, step, used, size, beyond)
+            lanes = ~beyond if lanes is None else lanes & ~beyond
             used = np.where(lanes, used, 0)
     if all_bits(used) & (alignment - 1):
         sound = False
@@ -114,6 +106,16 @@ def locate(
     across = not sound and lds.grain > 1 and all_bits(place) & (lds.grain - 1)
     units = lds.units_across(place, size) if across else lds.units(place, size)
     return Located(place, size, lanes, units, sound)
+
+
+def _report_beyond(g: WaveGroup, step: Step, address: Array, size: int, lanes: Bools) -> None:
+    """Report the first of some lanes that access LDS beyond the workgroup's allocation."""
+    row, lane = (int(i) for i in np.argwhere(lanes)[0])
+    message = (
+        f"accesses {size} bytes at LDS address {int(address[row, lane]):#x}, the workgroup has {g.env.local.size:#x}"
+        " bytes: what the kernel declares and the launch adds (--lds)"
+    )
+    g.env.reporter.add("lds-bounds", message, step.instruction, g, row, lane)
 
 
 def read_places(g: WaveGroup, step: Step, at: Located, *, guess: bool = False) -> tuple[Array, Bools | None]:

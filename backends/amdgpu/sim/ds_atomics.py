@@ -22,43 +22,41 @@ from convgen.backends.sim.wave_arrays import Array, Bools, any_along
 def compile_ds_atomic(instruction: Instruction, context: Context, function: Combine, size: int) -> Step:
     """Return the step of ds_OP or ds_OP_rtn; cmpst reads the comparand, then the data (CDNA3 ISA, DS_CMPST_B32)."""
     name = instruction.name
-    returning = "_rtn_" in name
     operands = list(instruction.operands)
-    target = operands.pop(0) if returning else None
+    target = operands.pop(0) if "_rtn_" in name else None
     source, *data = operands
     for operand in instruction.operands:
         check_tuple(operand, operand.count, context)
     step = ds_step(instruction, context, "ds_write", target, source, *data)
     register, source_bits = context.vector(source), context.bits(source)
-    every = tuple(index for operand in data for index in context.registers(operand))
-    places = [context.vector(operand) for operand in data]
+    data_registers = tuple(index for operand in data for index in context.registers(operand))
     offsets = [instruction.number("offset")]
     if name in EXCHANGE2:
         far = EXCHANGE2[name][0] * size
         offsets = [instruction.number("offset0") * far, instruction.number("offset1") * far]
-    replaces, swaps = "wrxchg" in name, name.startswith("ds_cmpst_rtn_")
-    exchange = _exchange(name, function, size, places, pairwise=len(offsets) == 2)
+    exchange = _exchange(
+        name, function, size, [context.vector(operand) for operand in data], pairwise=len(offsets) == 2
+    )
+    land = land_nothing if target is None else land_registers
 
     def run(g: WaveGroup) -> None:
         refuse_poison(g, step, source_bits, (register,), "the LDS address")
-        refuse_poison(g, step, step.reads, every, "the data of an atomic operation")
+        refuse_poison(g, step, step.reads, data_registers, "the data of an atomic operation")
         old_words, noted = [], []
         for number, offset in enumerate(offsets):
             at = locate(g, step, g.v[register].astype(np.int64) + offset, size, aligned=ALIGNED)
             lanes = np.ones(at.place.shape, np.bool_) if at.lanes is None else at.lanes
             noted.append(at.units)
             if g.env.strict:
-                note_update(g, step, at.units, lanes, replaces=replaces)
+                note_update(g, step, at.units, lanes, replaces="wrxchg" in name)
             old = exchange(g, number, at.place, lanes)
-            if swaps and g.env.strict:
-                taking = np.broadcast_to(lanes, at.units.shape)
-                g.env.local.check_guesses(at.units[taking], np.broadcast_to(g.stamp, at.units.shape)[taking])
+            if g.env.strict and name.startswith("ds_cmpst_rtn_"):
+                _check_guesses(g, at.units, lanes)
             old_words.append(np.moveaxis(np.ascontiguousarray(old)[..., None].view(np.uint32), -1, 0))
             g.env.counters["lds_write_bytes"] += int(lanes.sum()) * size
         kept = None if at.lanes is None else at.lanes.copy()
-        back, units = np.concatenate(old_words) if returning else None, np.concatenate(noted)
-        land = land_registers if returning else land_nothing
-        issue(g, Pending(step, "ds", step.writes, (back, None, kept, units), land))
+        back = None if target is None else np.concatenate(old_words)
+        issue(g, Pending(step, "ds", step.writes, (back, None, kept, np.concatenate(noted)), land))
 
     return step.running(run)
 
@@ -88,6 +86,12 @@ def _exchange(name: str, function: Combine, size: int, places: Sequence[int], *,
         return combine_lanes(memory, place // size, values, lanes, combine, expected)
 
     return exchange
+
+
+def _check_guesses(g: WaveGroup, units: Array, lanes: Bools) -> None:
+    """Note that a compare-and-swap shows whether earlier reads of LDS were stale."""
+    where = np.broadcast_to(lanes, units.shape)
+    g.env.local.check_guesses(units[where], np.broadcast_to(g.stamp, units.shape)[where])
 
 
 def note_update(g: WaveGroup, step: Step, units: Array, lanes: Bools, *, replaces: bool) -> None:

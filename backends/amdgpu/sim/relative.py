@@ -93,12 +93,16 @@ def _moved(operand: Operand, by: int) -> Operand:
 
 def _enter(g: WaveGroup, copies: Copies) -> None:
     """Continue each wave in the copy that M0 and MODE select."""
-    g.targets = None
     if not g.mode & GPR_INDEX:
-        g.pc = copies.place(Copy(), g.pc)
+        continue_at(g, [copies.place(Copy(), g.pc)])
         return
     words: Array = g.s[M0] & np.uint32(0xF0FF)
-    targets = [copies.place(Copy(int(word) & 0xFF, int(word) >> 12), g.pc) for word in words]
+    continue_at(g, [copies.place(Copy(int(word) & 0xFF, int(word) >> 12), g.pc) for word in words])
+
+
+def continue_at(g: WaveGroup, targets: list[int]) -> None:
+    """Let each wave continue at its index among `targets`, or all at the only one."""
+    g.targets = None
     if len(set(targets)) == 1:
         g.pc = targets[0]
     else:
@@ -135,10 +139,7 @@ def _compile_skip(instruction: Instruction, context: Context, copies: Copies) ->
             raise unsupported(instruction, "under relative addressing")
         word, place = (np.broadcast_to(fetch(g), (g.count,)) for fetch in fetches)
         skips = (word >> (place & np.uint32(31)) & np.uint32(1)) != 0
-        targets = [copies.place(Copy(skips=bool(each)), g.pc) for each in skips]
-        g.targets = None if len(set(targets)) == 1 else np.array(targets)
-        if g.targets is None:
-            g.pc = targets[0]
+        continue_at(g, [copies.place(Copy(skips=bool(each)), g.pc) for each in skips])
 
     step = Step(instruction, "salu", run, reads, control="branch")
     return step

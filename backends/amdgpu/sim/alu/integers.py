@@ -53,7 +53,8 @@ def ones(width: Array, offset: Array, word: Word = np.uint32) -> Array:
     """Return a run of `width` ones from bit `offset` on, both modulo the bits of `word`."""
     most = np.uint32(8 * word().itemsize - 1)
     one: Array = np.asarray(1, word)
-    return ((one << (width & most).astype(word)) - one) << (offset & most).astype(word)
+    run: Array = ((one << (width & most).astype(word)) - one) << (offset & most).astype(word)
+    return run
 
 
 def bit_reverse(a: Array, word: Word = np.uint32) -> Array:

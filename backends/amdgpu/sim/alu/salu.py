@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import product
 
 import numpy as np
@@ -86,9 +86,24 @@ def compile_salu(instruction: Instruction, context: Context) -> Step | None:
     if target is not None:
         check_tuple(target, words_of(row.result), context)
     fetches, registers = _sources(row, instruction, target, operands, context)
+    wide, index = row.result in WIDE, -1 if target is None else target.index
+    writes = scalar_bits(index, 2 if wide else 1) if index >= 0 else 0
+    writes |= scalar_bits(SCC) if row.flag else 0
+    run = _computation(row, fetches, index, wide)
+    step = Step(instruction, "salu", run, sum_bits(registers), writes)
+    if row.bitwise:
+        bits = Bits(row.function, fetches, instruction.operands[1:], wide)
+        step.run = _bitwise(run, step, bits, index, row.flag)
+    else:
+        step.run = _propagating(run, step, registers, index, wide, row.flag)
+    if writes & scalar_bits(M0):
+        step.produces = (Produces("m0", scalar_bits(M0)),)
+    return step
+
+
+def _computation(row: ScalarRow, fetches: list[ScalarFetch], index: int, wide: bool) -> Run:
+    """Return the function that computes a row and writes its result from register `index` on (-1: none), and SCC."""
     compute, flag = computed(row.function, fetches), row.flag
-    wide = row.result in WIDE
-    index = -1 if target is None else target.index
 
     def run(g: WaveGroup) -> None:
         value = scc = compute(g)
@@ -101,18 +116,7 @@ def compile_salu(instruction: Instruction, context: Context) -> Step | None:
         elif flag == "given":
             g.s[SCC] = scc
 
-    reads = sum_bits(registers)
-    writes = scalar_bits(index, 2 if wide else 1) if index >= 0 else 0
-    writes |= scalar_bits(SCC) if flag else 0
-    step = Step(instruction, "salu", run, reads, writes)
-    if row.bitwise:
-        sources = list(instruction.operands[1:])
-        step.run = _bitwise(run, step, Bits(row.function, fetches, sources, wide), index, flag)
-    else:
-        step.run = _propagating(run, step, registers, index, wide, flag)
-    if writes & scalar_bits(M0):
-        step.produces = (Produces("m0", scalar_bits(M0)),)
-    return step
+    return run
 
 
 def _sources(
@@ -179,7 +183,7 @@ class Bits:
 
     function: Callable[..., Array]
     fetches: list[ScalarFetch]
-    sources: list[Operand]  #: operands of the first fetches; further fetches are defined
+    sources: Sequence[Operand]  #: operands of the first fetches; further fetches are defined
     wide: bool
 
     def undefined(self, g: WaveGroup) -> tuple[Array, Array]:
@@ -277,19 +281,29 @@ def _relative(instruction: Instruction, context: Context) -> Step:
             message = f"M0 leads to s{int(places[outside][0])}, the kernel has {room} scalar registers"
             g.env.reporter.at_first("register-range", message, instruction, g, outside)
             places = np.where(outside, moved.index, places)
-        waves, bad = np.arange(g.count), g.waves_poison((M0,))
-        values = None if fetch is None else np.broadcast_to(fetch(g), (g.count,))
+        value = None if fetch is None else np.broadcast_to(fetch(g), (g.count,))
         for word in range(count):
-            if values is None:
-                rows = [g.scalar_poison(int(place) + word) for place in places]
-                g.s[target.index + word] = g.s[places + word, waves]
-                spoiled = np.array([row is not None and bool(row[wave]) for wave, row in enumerate(rows)])
-                g.poison_scalar(target.index + word, spoiled if bad is None else spoiled | bad)
-                continue
-            g.s[places + word, waves] = (values >> values.dtype.type(32 * word)).astype(np.uint32)
-            for place in np.unique(places + word):
-                before = g.scalar_poison(int(place))
-                if before is not None:
-                    g.poison_scalar(int(place), before & (places + word != place))
+            if value is None:
+                _gather(g, places + word, target.index + word)
+            else:
+                _scatter(g, (value >> value.dtype.type(32 * word)).astype(np.uint32), places + word)
 
     return step.running(run)
+
+
+def _gather(g: WaveGroup, rows: Array, target: int) -> None:
+    """Copy one scalar register, another for each wave, to `target`."""
+    poisons = [g.scalar_poison(int(row)) for row in rows]
+    spoiled = np.array([bad is not None and bool(bad[wave]) for wave, bad in enumerate(poisons)])
+    unknown = g.scalar_poison(M0)
+    g.s[target] = g.s[rows, np.arange(g.count)]
+    g.poison_scalar(target, spoiled if unknown is None else spoiled | unknown)
+
+
+def _scatter(g: WaveGroup, value: Array, rows: Array) -> None:
+    """Write one scalar register, another for each wave."""
+    g.s[rows, np.arange(g.count)] = value
+    for row in np.unique(rows):
+        before = g.scalar_poison(int(row))
+        if before is not None:
+            g.poison_scalar(int(row), before & (rows != row))
