@@ -199,7 +199,7 @@ class UnitProfile:
 
     groups: int
     clocks: float
-    rounds: float  #: iterations of the loop by a wave
+    loop_iterations: float  #: of a wave
     #: clocks; from one iteration to the next; without a loop, from the first matrix instruction to the last
     iteration: float
     steady: float  #: clocks; an iteration in the steady state
@@ -219,9 +219,9 @@ class UnitProfile:
     def iterations(self) -> float:
         """Return the loop iterations that would do all products of the kernel, including those outside the loop."""
         products = [(each.times, each.times * each.line.flop) for each in self.lines]
-        of_loop = sum(flop for times, flop in products if times > self.rounds - 0.5)
-        iterations = self.rounds * sum(flop for _, flop in products) / of_loop if of_loop else self.rounds
-        return max(1.0, iterations)
+        of_loop = sum(flop for times, flop in products if times > self.loop_iterations - 0.5)
+        share = sum(flop for _, flop in products) / of_loop if of_loop else 1.0
+        return max(1.0, self.loop_iterations * share)
 
     def pace(self, iterations: float) -> Pace:
         """Return the pace of its workgroups if the kernel's products are worth `iterations` iterations.

@@ -109,9 +109,9 @@ def _executed_text(launch: LaunchProfile) -> str:
 
 
 def _loop_text(unit: UnitProfile) -> str:
-    if not unit.rounds:
+    if not unit.loop_iterations:
         return "none"
-    how = f"{unit.rounds:.4g} rounds, {unit.iteration:.0f} clocks each"
+    how = f"{unit.loop_iterations:.4g} rounds, {unit.iteration:.0f} clocks each"
     return f"{how}; {unit.left_out} of them told by others that are equal" if unit.left_out else how
 
 
@@ -191,7 +191,7 @@ def _unit_json(unit: UnitProfile) -> dict[str, Any]:
     return {
         "groups": unit.groups,
         "clocks": round(unit.clocks, 2),
-        "rounds": round(unit.rounds, 2),
+        "rounds": round(unit.loop_iterations, 2),
         "each": round(unit.iteration, 2),
         "left_out": unit.left_out,
         "busy": _rounded(unit.busy),

@@ -143,7 +143,8 @@ def _grid(end: float, height: int) -> Iterator[Box]:
 def _remark(unit: UnitProfile, end: float) -> str:
     """Return why the picture ends at another clock than the unit does; empty if it does not."""
     if unit.left_out:
-        return f"{unit.left_out} of {unit.rounds:.0f} rounds of the loop are left out; the picture has {end:.0f} clocks"
+        of_loop = f"{unit.left_out} of {unit.loop_iterations:.0f} iterations of the loop"
+        return f"{of_loop} are left out; the picture has {end:.0f} clocks"
     behind = end - unit.clocks
     return f"pipes are at work for {behind:.0f} clocks more than waves: with their last stores" if behind >= 1 else ""
 

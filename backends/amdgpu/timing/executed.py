@@ -20,8 +20,7 @@ from convgen.backends.sim.wave_arrays import Array
 from convgen.ir.record import define
 
 _MEMORY = ("vmem_load", "vmem_store", "lds_dma", "atomic")
-#: atomic increment that returns the old value, by which a wave knows how many arrived before
-_TURN = "buffer_atomic_inc"
+_TAKES_TICKET = "buffer_atomic_inc"  #: returns the old value: how many waves arrived before
 
 
 @define(eq=False)
@@ -31,32 +30,32 @@ class Trace:
     Waves are identified by workgroup and number. Equal instructions (address, number of lanes, LDS clocks) are one `Op`
     object.
 
-    With `last`, waves that take tickets get the largest count that is possible, as if they were the last to arrive.
+    With `last`, waves get the last ticket, as if they were the last to arrive.
     """
 
     context: Context
     wanted: frozenset[int]  #: traced workgroups
     last: bool = False
-    turns: dict[int, int] = attrs.Factory(dict)  #: address of the counting instruction -> largest number of tickets
+    tickets: dict[int, int] = attrs.Factory(dict)  #: address of an instruction that takes tickets -> their number
     waves: dict[tuple[int, int], list[Op]] = attrs.Factory(dict)
     instructions: dict[int, Instruction] = attrs.Factory(dict)  #: by address
     flop: int = 0
     _ops: dict[tuple[int, float, int], Op] = attrs.Factory(dict)
     _accesses: dict[int, Access | None] = attrs.Factory(dict)
     _places: dict[tuple[int, bytes], Sequence[float]] = attrs.Factory(dict)
-    _together: Array | None = None
+    _group_waves: Array | None = None  #: wave numbers of the group that `_lists` belongs to
     _lists: Sequence[list[Op] | deque[Op]] = ()
-    #: workgroup and wave -> register, and the count to put there
-    _limits: dict[tuple[int, int], tuple[int, Array]] = attrs.Factory(dict)
+    #: workgroup and wave -> register of its ticket, and the last ticket
+    _last_tickets: dict[tuple[int, int], tuple[int, Array]] = attrs.Factory(dict)
 
     def __call__(self, halt: Halt) -> None:
         group, step = halt.group, halt.step
-        if group.wave is not self._together:
-            self._together, self._lists = group.wave, self._lists_of(group)
-        if self._limits:
-            self._end_turns(group, step)
-        if step.kind == "atomic" and step.writes and step.instruction.name == _TURN:
-            self._begin_turns(group, step)
+        if group.wave is not self._group_waves:
+            self._group_waves, self._lists = group.wave, self._lists_of(group)
+        if self._last_tickets:
+            self._give_last_ticket(group, step)
+        if step.kind == "atomic" and step.writes and step.instruction.name == _TAKES_TICKET:
+            self._note_tickets(group, step)
         if step.kind == "mfma":
             self.flop += flop(step.instruction, self.context.arch.name) * group.count
         ops: Sequence[Op]
@@ -71,32 +70,32 @@ class Trace:
 
     @property
     def share_of_last(self) -> float:
-        """Return the share of waves that arrive last in their group of ticket takers.
+        """Return the share of waves that take the last ticket of their counter.
 
-        If these take further tickets, the share is the mean over the counters, weighted by their numbers of tickets.
+        If these take tickets of a further counter, it is the mean over the counters, weighted by their tickets.
         """
         done, remaining = 0.0, 1.0
-        for count in self.turns.values():
+        for count in self.tickets.values():
             remaining /= count
             done += count * remaining
-        return done / max(1, sum(self.turns.values()))
+        return done / max(1, sum(self.tickets.values()))
 
-    def _begin_turns(self, group: WaveGroup, step: Step) -> None:
-        """Remember the largest possible count, which is in the register that the old value will overwrite."""
+    def _note_tickets(self, group: WaveGroup, step: Step) -> None:
+        """Note the number of tickets: its register holds the largest count until the old value overwrites that."""
         register = step.writes.bit_length() - 1
         most = int(group.v[register][:, 0].max()) + 1
-        self.turns[step.instruction.address] = max(most, self.turns.get(step.instruction.address, 1))
+        self.tickets[step.instruction.address] = max(most, self.tickets.get(step.instruction.address, 1))
         if self.last:
             for who, limit in zip(_who(group), group.v[register].copy(), strict=True):
-                self._limits[who] = register, limit
+                self._last_tickets[who] = register, limit
 
-    def _end_turns(self, group: WaveGroup, step: Step) -> None:
-        """Before an instruction reads the old value, replace it by the largest count."""
+    def _give_last_ticket(self, group: WaveGroup, step: Step) -> None:
+        """Before an instruction reads its ticket, replace that by the last one."""
         for n, who in enumerate(_who(group)):
-            register, limit = self._limits.get(who, (0, None))
+            register, limit = self._last_tickets.get(who, (0, None))
             if limit is not None and step.reads >> register & 1:
                 group.v[register][n] = limit
-                del self._limits[who]
+                del self._last_tickets[who]
 
     def of(self, workgroup: int) -> list[list[Op]]:
         """Return the waves of a workgroup."""

@@ -18,7 +18,7 @@ from convgen.backends.amdgpu.tables import WAVE
 from convgen.backends.amdgpu.timing.executed import Trace
 from convgen.backends.amdgpu.timing.moved import Lengths, Reads, Share, moved
 from convgen.backends.amdgpu.timing.ops import Op, Port
-from convgen.backends.amdgpu.timing.repeated_rounds import marks_of, shortened
+from convgen.backends.amdgpu.timing.shortened_loops import marks_of, shortened
 from convgen.backends.amdgpu.timing.shown import unit_profile
 from convgen.backends.amdgpu.timing.unequal import Amounts, amount, longest, work_of
 from convgen.backends.amdgpu.timing.unit import Latencies, Unit
@@ -39,13 +39,13 @@ def architecture(code: bytes) -> str:
 
 
 def profile_launch(
-    code: bytes, launch: LaunchRequest, buffers: Callable[[], Buffers], machine: Machine, latency: float, rounds: int
+    code: bytes, launch: LaunchRequest, buffers: Callable[[], Buffers], machine: Machine, latency: float, keep: int
 ) -> LaunchProfile:
-    """Return the profile of a launch on a chip; runs of equal loop iterations are modelled `rounds` times at most.
+    """Return the profile of a launch on a chip; runs of equal loop iterations are cut to `keep` at most.
 
     `buffers` returns fresh buffers of the launch, which are overwritten. Raises SimulatorError, Unsupported.
     """
-    return _Launch(code, launch, buffers, machine, latency, rounds).profile()
+    return _Launch(code, launch, buffers, machine, latency, keep).profile()
 
 
 @frozen(eq=False)
@@ -89,7 +89,7 @@ class _Launch:
     buffers: Callable[[], Buffers]
     machine: Machine
     latency: float
-    rounds: int
+    keep: int  #: iterations
 
     def profile(self) -> LaunchProfile:
         ran = self._run(self.sample)
@@ -97,7 +97,7 @@ class _Launch:
         if not alone:
             ran = self._run(None)
         streams = ran.longest
-        last_arrivals = self._run(self.sample, last=True) if ran.trace.turns else ran
+        last_arrivals = self._run(self.sample, last=True) if ran.trace.tickets else ran
         if last_arrivals is not ran:  # one workgroup on the CU is the last to arrive, where workgroups count themselves
             streams = [last_arrivals.longest[0], *streams[1:]]
             ran.trace.instructions.update(last_arrivals.trace.instructions)
@@ -121,7 +121,7 @@ class _Launch:
             ),
             flop=ran.trace.flop / ran.ran,
             element=ran.element,
-            moved=self._with_meetings(self._moved(ran), ran, last_arrivals),
+            moved=self._with_reductions(self._moved(ran), ran, last_arrivals),
             added=ran.report.counters.get("atomic_bytes", 0) / ran.ran * self.workgroups,
             full=self.full,
             rounds=self.workgroups // (self.full * self.machine.units),
@@ -190,8 +190,8 @@ class _Launch:
         share = Share(self.machine, self.workgroups, self.full)
         return moved(self.code, self.request, ran.memory, share, ran.reads, ran.ran, lengths)
 
-    def _with_meetings(self, moved: Moved, ran: _Executed, last_arrivals: _Executed) -> Moved:
-        """Add the traffic of workgroups that arrive last and reduce the results of others: it misses all caches."""
+    def _with_reductions(self, moved: Moved, ran: _Executed, last_arrivals: _Executed) -> Moved:
+        """Add the traffic of workgroups that arrive last and reduce the others' partial sums: it misses all caches."""
         share = last_arrivals.trace.share_of_last * self.workgroups / ran.ran
         read = max(0, last_arrivals.reads.count - ran.reads.count) * self.machine.line_bytes * share
         stored = max(0, last_arrivals.reads.stored - ran.reads.stored) * share
@@ -207,17 +207,17 @@ class _Launch:
     def _unit(self, ran: _Executed, streams: Sequence[list[list[Op]]], count: int) -> UnitProfile:
         """Model `count` workgroups on a CU; workgroup n executes stream n modulo their number."""
         waves = [streams[n % len(streams)] for n in range(count)]
-        with_most = cache(partial(shortened, waves, self.body))
-        run = cache(lambda unit, most: unit.run(with_most(most).workgroups))
+        loop_of = cache(partial(shortened, waves, self.body))
+        run = cache(lambda unit, keep: unit.run(loop_of(keep).workgroups))
 
-        def steady(unit: Unit, most: int) -> float:
-            """Return the clocks of an iteration in the steady state; at `most` that many equal ones are modelled."""
-            rounds, half = with_most(most), most // 2
-            if not rounds.left_out:
-                return rounds.steady(unit, most)
-            return rounds.pace_of(with_most(half), run(unit, most).end - run(unit, half).end)
+        def steady(unit: Unit, keep: int) -> float:
+            """Return the clocks of an iteration in the steady state; of equal iterations `keep` are modelled."""
+            loop, half = loop_of(keep), keep // 2
+            if not loop.left_out:
+                return loop.steady(unit, keep)
+            return loop.pace_of(loop_of(half), run(unit, keep).end - run(unit, half).end)
 
         soon, later = (Unit(Latencies(latency)) for latency in (self.latency, self.latency + LATER))
-        paces = steady(soon, self.rounds), steady(later, self.rounds // 2)
-        rounds, model_run = with_most(self.rounds), run(soon, self.rounds)
-        return unit_profile(ran.trace, rounds, model_run, paces, self.program.kernel.descriptor.entry)
+        paces = steady(soon, self.keep), steady(later, self.keep // 2)
+        entry = self.program.kernel.descriptor.entry
+        return unit_profile(ran.trace, loop_of(self.keep), run(soon, self.keep), paces, entry)

@@ -8,21 +8,21 @@ from functools import partial
 from convgen.backends.amdgpu.costs import line_of
 from convgen.backends.amdgpu.timing.executed import Trace
 from convgen.backends.amdgpu.timing.ops import Op, Port
-from convgen.backends.amdgpu.timing.repeated_rounds import Rounds
+from convgen.backends.amdgpu.timing.shortened_loops import ShortenedLoop
 from convgen.backends.amdgpu.timing.unit import PIPES, ModelRun, busy_of
 from convgen.backends.analysis import Line
 from convgen.backends.timing import Executed, Slice, Step, TimedLine, UnitProfile, exposed
 
 
 def unit_profile(
-    trace: Trace, rounds: Rounds, result: ModelRun, steady: tuple[float, float], entry: int
+    trace: Trace, loop: ShortenedLoop, result: ModelRun, steady: tuple[float, float], entry: int
 ) -> UnitProfile:
     """Return the profile of a run of some workgroups; `entry` is the kernel's address.
 
     `steady` has the clocks of an iteration in the steady state, at normal latency and with loads `LATER` clocks later.
     """
-    clocks, iteration = rounds.clocks(result, steady[0])
-    spent = _spent(rounds, result)
+    clocks, iteration = loop.clocks(result, steady[0])
+    spent = _spent(loop, result)
     count = len(result.waves)
     lines = {at: _line(trace, at, entry) for at in sorted({op.at for op in spent})}
     times, stalled = dict.fromkeys(lines, 0.0), dict.fromkeys(lines, 0.0)
@@ -30,13 +30,13 @@ def unit_profile(
         times[op.at] += weight / count
         stalled[op.at] += clocks_stalled / count
     return UnitProfile(
-        groups=len(rounds.workgroups),
+        groups=len(loop.workgroups),
         clocks=clocks,
-        rounds=rounds.count,
+        loop_iterations=loop.count,
         iteration=iteration,
         steady=steady[0],
         exposed=exposed(*steady),
-        left_out=rounds.left_out,
+        left_out=loop.left_out,
         busy=busy_of((op, weight) for op, (weight, _) in spent.items()),
         lines=tuple(TimedLine(line, stalled[at], times[at]) for at, line in lines.items()),
         slices=partial(_slices, result, lines),
@@ -44,11 +44,11 @@ def unit_profile(
     )
 
 
-def _spent(rounds: Rounds, result: ModelRun) -> dict[Op, tuple[float, float]]:
+def _spent(loop: ShortenedLoop, result: ModelRun) -> dict[Op, tuple[float, float]]:
     """Return the executions of each instruction over all waves, and the clocks that waves stall there."""
     spent: dict[Op, tuple[float, float]] = {}
     for number, wave in enumerate(result.waves):
-        for op, stall, weight in zip(wave.ops, wave.stalls(), rounds.weights(number, len(wave.ops)), strict=True):
+        for op, stall, weight in zip(wave.ops, wave.stalls(), loop.weights(number, len(wave.ops)), strict=True):
             times, stalled = spent.get(op, (0.0, 0.0))
             spent[op] = times + weight, stalled + weight * stall
     return spent

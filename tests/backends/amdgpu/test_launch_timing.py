@@ -16,7 +16,7 @@ from convgen.backends.amdgpu.timing import kernel
 from convgen.backends.amdgpu.timing.launch import profile_launch
 from convgen.backends.amdgpu.timing.moved import Reads, Share
 from convgen.backends.amdgpu.timing.ops import Op, Port
-from convgen.backends.amdgpu.timing.repeated_rounds import Rounds, shortened
+from convgen.backends.amdgpu.timing.shortened_loops import ShortenedLoop, shortened
 from convgen.backends.amdgpu.timing.unit import Latencies, ModelRun, Unit
 from convgen.backends.simulation import KernelArg, LaunchRequest
 from convgen.backends.target import get
@@ -48,11 +48,11 @@ BODY = {0, 4, 8, 12}
 # ---------------------------------------------------------------- rounds that are left out
 
 
-def run(rounds: Rounds) -> ModelRun:
+def run(rounds: ShortenedLoop) -> ModelRun:
     return Unit(Latencies(300)).run(rounds.workgroups)
 
 
-def total(rounds: Rounds, fewer: Rounds) -> float:
+def total(rounds: ShortenedLoop, fewer: ShortenedLoop) -> float:
     model_run = run(rounds)
     return rounds.clocks(model_run, rounds.pace_of(fewer, model_run.end - run(fewer).end))[0]
 
@@ -145,7 +145,7 @@ def product(order: str = "rows", line: str = "512x256:256x256") -> Code:
 
 def profiled(code: Code, **changes: Any) -> LaunchProfile:
     given = prepared.of_launches(code.record, code.object, "x")
-    settings: dict[str, Any] = {"machine": MI300X, "latency": 500.0, "rounds": 16, **changes}
+    settings: dict[str, Any] = {"machine": MI300X, "latency": 500.0, "keep": 16, **changes}
     return profile_launch(given.content, given.requests[-1], given.buffers, **settings)
 
 
@@ -207,7 +207,7 @@ def test_latency_and_company_make_a_unit_slower() -> None:
 
 def test_fewer_rounds_in_detail_say_nearly_the_same() -> None:
     code = product(line="32x1024:1024x32")
-    whole, short = (profiled(code, rounds=rounds).units[1] for rounds in (100, 8))
+    whole, short = (profiled(code, keep=keep).units[1] for keep in (100, 8))
     assert whole.left_out == 0 < short.left_out
     assert short.clocks == pytest.approx(whole.clocks, rel=0.05)
 
@@ -218,11 +218,11 @@ def test_products_beside_a_loop_are_iterations_of_it(ways: str, blocks: int) -> 
     problem = Matmul.parse("32x544:544x32", dt="f16")
     code = cg.compile(cg.build(problem, config=f"tile=32x32x32 waves=1x1 mma=32x32x8 {ways}"))
     unit = profiled(code).units[1]
-    assert unit.rounds * blocks < 17
+    assert unit.loop_iterations * blocks < 17
     assert unit.iterations * blocks == pytest.approx(17)
     around = kernel.profile(code.object or b"", "x")[0].loops[0].rest
     each, rest, _ = kernel.loop_clocks(code.object or b"", 500.0).shared[1]
-    beside = 17 / blocks - unit.rounds
+    beside = 17 / blocks - unit.loop_iterations
     assert around - rest == pytest.approx(beside * each) or rest == 0
 
 
@@ -234,7 +234,7 @@ def test_a_loop_exposes_latency_as_far_as_it_does_not_load_ahead() -> None:
 
     def exposed(ways: str) -> list[float]:
         code = cg.compile(cg.build(problem, config=f"tile=64x64x32 waves=2x1 mma=32x32x8 {ways}"))
-        of_launch = profiled(code, rounds=8).units[1].exposed
+        of_launch = profiled(code, keep=8).units[1].exposed
         return [of_launch, kernel.loop_clocks(code.object or b"", 500.0).shared[1].exposed]
 
     assert exposed("slots=1") == pytest.approx([1, 1], abs=0.1)

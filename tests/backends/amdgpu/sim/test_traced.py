@@ -32,7 +32,7 @@ def test_only_what_is_executed_counts(sim: Any) -> None:
     times = {line.line.text.split()[0]: line.times for line in found.units[1].lines}
     assert "s_add_u32" not in times
     assert (times["s_sub_u32"], times["s_load_dwordx2"]) == (5, 1)
-    assert found.units[1].rounds == 5
+    assert found.units[1].loop_iterations == 5
     assert found.instructions == 3 + 3 + 5 * 4 + 1
 
 

@@ -15,8 +15,8 @@ _PERIODS = (1, 2, 3, 4)  #: iterations after which a loop may repeat itself: its
 
 
 @frozen(eq=False)
-class Rounds:
-    """Waves of workgroups, without the iterations that are left out."""
+class ShortenedLoop:
+    """Waves of workgroups, without the iterations of their loop that are left out."""
 
     workgroups: Sequence[Sequence[list[Op]]]
     marks: Sequence[list[int]]  #: for each wave, the indices of the instructions with which iterations begin
@@ -42,7 +42,7 @@ class Rounds:
             weights[first:last] = [self.weight] * (last - first)
         return weights
 
-    def pace_of(self, fewer: Rounds, clocks: float) -> float:
+    def pace_of(self, fewer: ShortenedLoop, clocks: float) -> float:
         """Return the clocks of a left-out iteration; a run takes `clocks` longer than one with `fewer` iterations."""
         more = fewer.left_out - self.left_out
         return clocks / more if more else 0.0
@@ -55,8 +55,9 @@ class Rounds:
     def steady(self, unit: Unit, count: int) -> float:
         """Return the clocks of an iteration in the steady state.
 
-        The model runs the loop with its iterations repeated, and again with twice as many, at least `count` more. If no
-        iteration follows another, the result is that of `clocks`.
+        The model runs the loop with its iterations repeated, and again with twice as many, at least `count` more: the
+        difference is that of iterations in the steady state. If no wave has two iterations, the result is that of
+        `clocks`.
         """
         followed = sum(max(0, len(m) - 1) for m in self.marks) / len(self.marks)
         if not followed:
@@ -68,7 +69,7 @@ class Rounds:
     def clocks(self, result: ModelRun, pace: float) -> tuple[float, float]:
         """Return the clocks of a run with all iterations, and from one iteration to the next.
 
-        Left-out iterations take `pace` clocks each. If no iteration follows another, the second value is from the first
+        Left-out iterations take `pace` clocks each. If no wave has two iterations, the second value is from the first
         matrix instruction to the last, or all clocks if there is none.
         """
         total = result.end + self.left_out * pace
@@ -90,7 +91,7 @@ def _multiplying(result: ModelRun) -> float:
     return max(times) - min(times) if times else 0.0
 
 
-def shortened(workgroups: Sequence[Sequence[list[Op]]], body: Collection[int], keep: int) -> Rounds:
+def shortened(workgroups: Sequence[Sequence[list[Op]]], body: Collection[int], keep: int) -> ShortenedLoop:
     """Shorten runs of equal iterations to `keep` at most; `body` has the addresses of a loop.
 
     An iteration begins at the loop's most frequent instruction. Iterations are left out only if all waves have equally
@@ -99,20 +100,20 @@ def shortened(workgroups: Sequence[Sequence[list[Op]]], body: Collection[int], k
     waves = [ops for group in workgroups for ops in group]
     marks = marks_of(waves, body)
     if len({len(m) for m in marks}) > 1 or not marks[0]:
-        return Rounds(workgroups, marks, (0, 0), 0)
-    best = max((_longest(waves, marks, period) for period in _PERIODS), key=lambda run: run[1] - run[0])
-    first, end, period = best
+        return ShortenedLoop(workgroups, marks, (0, 0), 0)
+    runs = (_longest(waves, marks, period) for period in _PERIODS)
+    first, end, period = max(runs, key=lambda run: run[1] - run[0])
     kept = -(-keep // period) * period
     left_out = (end - first - kept) // period * period
     if left_out <= 0:
-        return Rounds(workgroups, marks, (0, 0), 0)
+        return ShortenedLoop(workgroups, marks, (0, 0), 0)
     cut = first + kept
     middle = first + kept // 2 // period * period
     numbered = iter(range(len(waves)))
     short = [[_without(ops, marks[next(numbered)], cut, cut + left_out) for ops in group] for group in workgroups]
     gaps = [m[cut + left_out] - m[cut] for m in marks]
     fewer = [m[:cut] + [n - gap for n in m[cut + left_out :]] for m, gap in zip(marks, gaps)]
-    return Rounds(short, fewer, (middle, cut), left_out)
+    return ShortenedLoop(short, fewer, (middle, cut), left_out)
 
 
 def marks_of(waves: Sequence[list[Op]], body: Collection[int]) -> list[list[int]]:
@@ -128,10 +129,10 @@ def marks_of(waves: Sequence[list[Op]], body: Collection[int]) -> list[list[int]
 def _longest(waves: Sequence[list[Op]], marks: Sequence[list[int]], period: int) -> tuple[int, int, int]:
     """Return the longest run of iterations that equal the one `period` before: its first, its end, the period."""
     count = len(marks[0]) - 1  # the code after the last mark is more than an iteration
-    rounds = [[ops[a:b] for a, b in pairwise(m)] for ops, m in zip(waves, marks)]
+    iterations = [[ops[a:b] for a, b in pairwise(m)] for ops, m in zip(waves, marks)]
     best, first = (0, 0), 0
     for n in range(count):
-        if n >= period and any(mine[n] != mine[n - period] for mine in rounds):
+        if n >= period and any(mine[n] != mine[n - period] for mine in iterations):
             first = n - period + 1
         best = max(best, (first, n + 1), key=lambda run: run[1] - run[0])
     return *best, period
