@@ -46,15 +46,15 @@ class ConversionRow:
 
     source: Type
     to: Type
-    make: Any
+    stage: Any  #: an Unpack, Step or Pack
     needs: str = ""
 
 
-def _supported(rows: Iterable[ConversionRow], source: Type, to: Type, facts: TargetFacts) -> Any:
-    """Return the first row that the target can do, None if there is none."""
+def _stage(rows: Iterable[ConversionRow], source: Type, to: Type, facts: TargetFacts) -> Any:
+    """Return the stage of the first row that the target can do, None if there is none."""
     for row in rows:
         if row.source is source and row.to is to and (not row.needs or row.needs in facts.conversions):
-            return row.make
+            return row.stage
     return None
 
 
@@ -119,11 +119,11 @@ def _rounded(round_: str, name: str) -> Step:
     return lambda out, a, into: out.valu(name, out.valu(round_, a, size=a.count), into=into)
 
 
-def _clip(name: str, limit: int) -> Step:
+def _bounded(name: str, limit: int) -> Step:
     return lambda out, a, into: out.valu(name, Imm(limit), a, into=into)
 
 
-def _same(out: AmdEmitter, a: Reg, into: Reg | None) -> Reg:
+def _unchanged(out: AmdEmitter, a: Reg, into: Reg | None) -> Reg:
     if into is not None:
         out.copy(into, a)
     return into or a
@@ -142,8 +142,11 @@ _STEPS = (
     ConversionRow(s32, f64, _by("v_cvt_f64_i32", size=2)),
     ConversionRow(u32, f64, _by("v_cvt_f64_u32", size=2)),
 )
-_WRAPPING = (ConversionRow(s32, u32, _same), ConversionRow(u32, s32, _same))
-_SATURATING = (ConversionRow(s32, u32, _clip("v_max_i32", 0)), ConversionRow(u32, s32, _clip("v_min_u32", s32.max)))
+_WRAPPING = (ConversionRow(s32, u32, _unchanged), ConversionRow(u32, s32, _unchanged))
+_SATURATING = (
+    ConversionRow(s32, u32, _bounded("v_max_i32", 0)),
+    ConversionRow(u32, s32, _bounded("v_min_u32", s32.max)),
+)
 
 
 # ---------------------------------------------------------------- limits
@@ -152,7 +155,7 @@ _SATURATING = (ConversionRow(s32, u32, _clip("v_max_i32", 0)), ConversionRow(u32
 def _limit(out: AmdEmitter, to: Type) -> Step:
     """Return a step that clamps words to the range of a narrower type; the limits are loaded once."""
     if to.kind is Kind.UNSIGNED:
-        return _clip("v_min_u32", to.max)
+        return _bounded("v_min_u32", to.max)
     if to.kind is Kind.SIGNED:
         most = out.in_lanes(to.max)
         return lambda out, a, into: out.valu("v_med3_i32", a, Imm(to.min), most, into=into)
@@ -279,22 +282,16 @@ def plan(source: Type, to: Type, facts: TargetFacts, *, saturate: bool = False) 
     word, result_word = _word(source), _word(to)
     if word is None or result_word is None or (saturate and source.is_float and to is f64):
         return None
-    unpack = step = pack = None
-    if source is not word:
-        word = result_word if _supported(_UNPACK, source, result_word, facts) else word
-        unpack = _supported(_UNPACK, source, word, facts)
-    if word is not result_word:
-        step = _supported((*_STEPS, *(_SATURATING if saturate else _WRAPPING)), word, result_word, facts)
-    if to is not result_word:
-        pack = _supported(_PACK, result_word, to, facts)
-    missing = (
-        (source is not word and not unpack)
-        or (word is not result_word and not step)
-        or (to is not result_word and not pack)
-    )
-    twice = to.is_float and pack and (source is f64 or (source in (s32, u32) and to is not f16))
-    if missing or twice:  # integers that are inexact in f32 overflow f16 anyway
+    if source is not word and _stage(_UNPACK, source, result_word, facts):
+        word = result_word
+    steps = (*_STEPS, *(_SATURATING if saturate else _WRAPPING))
+    ways = ((_UNPACK, source, word), (steps, word, result_word), (_PACK, result_word, to))
+    unpack, step, pack = stages = [_stage(rows, a, b, facts) for rows, a, b in ways]
+    if any(a is not b and stage is None for stage, (_, a, b) in zip(stages, ways)):
         return None
+    # f16 is no such case: integers that are inexact in f32 overflow it, whatever the rounding.
+    if pack and to.is_float and (source is f64 or (source in (s32, u32) and to is not f16)):
+        return None  # both the step and the packing would round
     limited = (saturate or (source.is_float and to.is_int)) if pack else (saturate and source.is_float and to is f32)
     return Conversion(unpack, step, to if limited else None, pack)
 

@@ -41,7 +41,7 @@ Masks = Callable[[int, "Reg | None"], Reg]
 
 _UPPER = "src0_sel:WORD_1"
 _UPPER_WORD = ("dst_sel:DWORD", "dst_unused:UNUSED_PAD", _UPPER)
-_MASKS = 4  #: pairs of scalar registers; this many comparisons hide the wait states between a comparison and its use
+_MASKS = 4  #: pairs of scalar registers, so that comparisons fill the wait states between a comparison and its use
 
 
 class Elements(Vectors):
@@ -93,7 +93,7 @@ class Elements(Vectors):
         return [self.tuple_of(view(parts, at, size)) for at in range(0, count, size)]
 
     def _constant(self, c: x.Const, type: AnyType) -> Operand:
-        """Return a word of a constant. Packed 16-bit operations read inline constants other than zero differently."""
+        """Return a word of a constant; a register for narrow types, whose operations do not repeat inline constants."""
         bits = c.dtype.bits
         word = sum((c.bits & (1 << bits) - 1) << i for i in range(0, min(32, type.bits), bits))
         return self.out.constant(word) if bits < 32 and word else Imm(word)

@@ -18,7 +18,7 @@ from convgen.backends.machine.instruction import (
     VirtualRegister,
 )
 
-_NEAR = 128  #: instructions; a constant keeps its register between two uses this close
+_NEAR = 128  #: instructions; uses of a constant that are at most so far apart share a register
 
 
 def signed(value: int) -> int:
@@ -50,7 +50,7 @@ class AmdEmitter(Emitter):
     def in_lanes(self, value: int) -> Reg:
         """Return a read-only vector register with a constant.
 
-        In loops it holds the constant for the whole kernel; elsewhere it is reused from nearby, or new.
+        In loops one register holds it for the whole kernel. Elsewhere uses close to each other share a register.
         """
         if self.loops:
             return self.constant(value, "v")

@@ -65,13 +65,14 @@ GLOBAL_ATOMICS: dict[tuple[str, Type], tuple[str, int]] = {
     **{(op, u32): (f"buffer_atomic_u{op}", 4) for op in ("min", "max")},
 }
 
+#: slots from issue to data (assumed: 80, 600 and 200 clocks)
 _LATENCY = {Unit.SHARED: 20, Unit.GLOBAL: 150, Unit.SCALAR_MEMORY: 50}
 
-#: bytes a slot; one SIMD's share of the path: 128 and 64 bytes a clock for the four SIMDs of a CU
+#: bytes a slot that a SIMD moves if all four share the CU's path of 128 and 64 bytes a clock
 SLOT_BYTES = {Unit.SHARED: 128, Unit.GLOBAL: 64}
 
 
-#: M0, the shared-memory address at which a direct load begins (CDNA3 ISA 9.1.9)
+#: the register with the LDS address at which a direct load begins (CDNA3 ISA 9.1.9)
 M0 = "m0"
 
 #: Hazard classes besides those of matrix instructions.
@@ -186,7 +187,10 @@ DIRECT: dict[int, Opcode] = {
 
 
 def _mfma(row: MfmaRow) -> Opcode:
-    """Return the row of a matrix instruction: its pipe is busy for its passes; its result is ready later."""
+    """Return the row of a matrix instruction.
+
+    Its pipe is busy for its passes; other units may read its result 3 slots later (`hazards.py`: 2 to 4).
+    """
     sums = row.rows * row.cols * row.blocks * row.acc.bytes // (4 * WAVE)
     a, b = (side * row.k * row.blocks * of.bytes // (4 * WAVE) for side, of in ((row.rows, row.ab), (row.cols, row.b)))
     return Opcode(
@@ -212,8 +216,8 @@ def is_inline(value: int) -> bool:
     return -16 <= value <= 64
 
 
-#: slots; least time of a vector memory instruction on the address pipe: 4 lanes a clock, shared by four SIMDs (fitted
-#: to measured kernels: docs/time.md)
+#: slots of a SIMD's share; least time of a vector memory instruction on the address pipe, which takes 4 lanes a clock
+#: (fitted to measured kernels: docs/time.md)
 _ADDRESSES = WAVE // 4
 
 

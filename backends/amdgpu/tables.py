@@ -77,34 +77,10 @@ class MfmaRow:
         return BlockAtom(self.name, self.rows, self.k, self.ab, self.acc, 4 * self.passes)
 
     def atom(self) -> MmaAtom:
-        """Return the instruction with the layouts of its operands. The manual's rows, adjacent in a lane of D, are our
-        N.
+        """Return the instruction with the layouts of its operands.
 
-        A: lane = n + rows * (k // kpl), element k % kpl, where kpl = rows*k/64 elements a lane; B has m in place of
-        n. D: groups of 4 consecutive rows (of 1 for 64-bit elements) lie in the registers of a lane; the next groups go
-        to further lanes, then to further registers (CDNA3 ISA 7.1, "MFMA register layouts"). With formats a lane holds
-        a part of each half of K (CDNA4 ISA 7.1).
+        The manual's rows, adjacent in a lane of D, are our N.
         """
-        groups = WAVE // self.rows
-        lane_elements = self.rows * self.k // WAVE
-
-        def operand(row: str) -> Fragment:
-            lanes = (Digit(row, self.rows, Space.LANE, 1),)
-            halves = 2 if self.formats else 1
-            inner = (Digit("k", lane_elements // halves, Space.REGISTER, 1), Digit("k", groups, Space.LANE, self.rows))
-            outer = (Digit("k", halves, Space.REGISTER, lane_elements // halves),) if halves > 1 else ()
-            return Fragment((row, "k"), lanes + inner + outer)
-
-        own = WORD_GROUP if self.acc.bits == 32 else 1
-        d = Fragment(
-            ("n", "m"),
-            (
-                Digit("n", own, Space.REGISTER, 1),
-                Digit("n", groups, Space.LANE, self.cols),
-                Digit("n", self.rows // (own * groups), Space.REGISTER, own),
-                Digit("m", self.cols, Space.LANE, 1),
-            ),
-        )
         return MmaAtom(
             self.name,
             n=self.rows,
@@ -113,11 +89,44 @@ class MfmaRow:
             a_elem=self.ab,
             b_elem=self.b,
             acc=self.acc,
-            a=operand("n"),
-            b=operand("m"),
-            d=d,
+            a=self._operand("n"),
+            b=self._operand("m"),
+            d=self._result(),
             clocks=4 * self.passes,
             rounds_to=self.rounds_to,
+        )
+
+    def _operand(self, row: str) -> Fragment:
+        """Return the layout of A (`row` n) or B (m).
+
+        Lane = n + rows * (k // kpl), element k % kpl, where kpl = rows * k / 64 elements a lane (CDNA3 ISA 7.1, "MFMA
+        register layouts"). With formats a lane holds a part of each half of K (CDNA4 ISA 7.1).
+        """
+        halves = 2 if self.formats else 1
+        together = self.rows * self.k // WAVE // halves
+        digits = (
+            Digit(row, self.rows, Space.LANE, 1),
+            Digit("k", together, Space.REGISTER, 1),
+            Digit("k", WAVE // self.rows, Space.LANE, self.rows),
+        )
+        outer = (Digit("k", halves, Space.REGISTER, together),) if halves > 1 else ()
+        return Fragment((row, "k"), digits + outer)
+
+    def _result(self) -> Fragment:
+        """Return the layout of C and D.
+
+        Groups of 4 consecutive rows (of 1 for 64-bit elements) lie in the registers of a lane; the next groups go to
+        further lanes, then to further registers (CDNA3 ISA 7.1, "MFMA register layouts").
+        """
+        own, groups = WORD_GROUP if self.acc.bits == 32 else 1, WAVE // self.rows
+        return Fragment(
+            ("n", "m"),
+            (
+                Digit("n", own, Space.REGISTER, 1),
+                Digit("n", groups, Space.LANE, self.cols),
+                Digit("n", self.rows // (own * groups), Space.REGISTER, own),
+                Digit("m", self.cols, Space.LANE, 1),
+            ),
         )
 
 

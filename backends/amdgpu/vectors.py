@@ -61,7 +61,7 @@ class AmdVectors(Elements):
 
     def _join(self, pieces: list[tuple[Reg, int]], into: Reg | None = None) -> Reg:
         """Join narrow values with clean upper bits in one word."""
-        acc, shift = pieces[0][0], pieces[0][1]
+        acc, shift = pieces[0]
         for i, (reg, bits) in enumerate(pieces[1:], 2):
             acc = self.out.valu("v_lshl_or_b32", reg, Imm(shift), acc, into=into if i == len(pieces) else None)
             shift += bits

@@ -111,7 +111,7 @@ def _executed_text(launch: LaunchProfile) -> str:
 def _loop_text(unit: UnitProfile) -> str:
     if not unit.loop_iterations:
         return "none"
-    how = f"{unit.loop_iterations:.4g} rounds, {unit.iteration:.0f} clocks each"
+    how = f"{unit.loop_iterations:.4g} iterations, {unit.iteration:.0f} clocks each"
     return f"{how}; {unit.left_out} of them told by others that are equal" if unit.left_out else how
 
 
