@@ -157,7 +157,7 @@ def write_for_viewer(
     files: Mapping[PurePath, bytes] = module.files(launches, kernels, beside)
     contents = {folder / path: content for path, content in files.items()}
     write_all(contents, family.viewer.option)
-    remove_old(folder, module.OLD, contents)
+    remove_old(folder, module.EARLIER_FILES, contents)
 
 
 def remove_old(folder: Path, pattern: str, written: Collection[Path]) -> None:

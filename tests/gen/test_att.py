@@ -271,7 +271,7 @@ def test_old_waves_go(tmp_path: Path) -> None:
     kernel = KernelAnalysis("k", {}, 0, 4, 64, {}, 0, Stretch((line,), False), (line,))
     written = att.files([evolve(USUAL, units={2: unit(2)})], {"k": kernel}, tmp_path)
     assert any(path.name == "filenames.json" for path in written)
-    remove_old(tmp_path, att.OLD, [tmp_path / path for path in written])
+    remove_old(tmp_path, att.EARLIER_FILES, [tmp_path / path for path in written])
     assert not old.exists()
     assert kept.exists()
 

@@ -16,7 +16,7 @@ from convgen.backends.amdgpu.sim.control import compile_control
 from convgen.backends.amdgpu.sim.decode import M0, Instruction, follows
 from convgen.backends.amdgpu.sim.ds import compile_ds
 from convgen.backends.amdgpu.sim.ds_lanes import compile_ds_lanes
-from convgen.backends.amdgpu.sim.ds_table import ATOMICS, READ2, READS, WRITE2, WRITES
+from convgen.backends.amdgpu.sim.ds_table import ATOMICS, elements_of
 from convgen.backends.amdgpu.sim.formats import compile_typed
 from convgen.backends.amdgpu.sim.hazards import HazardRules
 from convgen.backends.amdgpu.sim.mfma import compile_mfma
@@ -65,11 +65,9 @@ def _lds_grain(instructions: tuple[Instruction, ...]) -> int:
     grain = 16
     for instruction in instructions:
         name = instruction.name
-        if name in READS or name in WRITES:
-            size = (READS.get(name) or WRITES[name]).size
-            grain = min(grain, _power_of_two_part(size), _power_of_two_part(instruction.number("offset") or size))
-        elif name in READ2 or name in WRITE2:
-            grain = min(grain, (READ2.get(name) or WRITE2[name])[0])
+        if elements := elements_of(instruction):
+            size = elements.width.size
+            grain = min(grain, *(_power_of_two_part(offset or size) for offset in (size, *elements.offsets)))
         elif name in ATOMICS:
             grain = min(grain, ATOMICS[name][1])
         elif "_tr_b" in name:

@@ -11,7 +11,7 @@ from convgen.backends.amdgpu.sim.alu.operands import check_tuple
 from convgen.backends.amdgpu.sim.decode import Instruction, require_plain
 from convgen.backends.amdgpu.sim.ds_access import Places, data_poison, ds_step, read_places, write_places
 from convgen.backends.amdgpu.sim.ds_atomics import compile_ds_atomic
-from convgen.backends.amdgpu.sim.ds_table import ATOMICS, READ2, READS, WRITE2, WRITES
+from convgen.backends.amdgpu.sim.ds_table import ATOMICS, Elements, elements_of
 from convgen.backends.amdgpu.sim.state import Pending, WaveGroup
 from convgen.backends.amdgpu.sim.step import Context, Step, unsupported
 from convgen.backends.amdgpu.sim.waits import issue
@@ -20,16 +20,8 @@ from convgen.backends.sim.wave_arrays import Array, Bools
 _MODIFIERS = frozenset("offset offset0 offset1 gds".split())
 
 
-def _elements(instruction: Instruction, row: tuple[int, int]) -> tuple[tuple[int, int], int]:
-    """Byte offsets of the two elements of read2/write2, and the element size."""
-    size, scale = row
-    first, second = instruction.number("offset0"), instruction.number("offset1")
-    return (first * size * scale, second * size * scale), size
-
-
-def _compile_reads(
-    instruction: Instruction, context: Context, offsets: Sequence[int], size: int, width: transfer.Width
-) -> Step:
+def _compile_reads(instruction: Instruction, context: Context, elements: Elements) -> Step:
+    offsets, width, size = elements.offsets, elements.width, elements.width.size
     target, source = instruction.operands
     check_tuple(target, target.count, context)
     check_tuple(source, 1, context)
@@ -73,9 +65,8 @@ def _joined_poison(poisons: Sequence[Bools | None], parts: Sequence[Array]) -> B
     return np.concatenate([none if poison is None else poison for poison, none in zip(poisons, clean)])
 
 
-def _compile_writes(
-    instruction: Instruction, context: Context, offsets: Sequence[int], size: int, width: transfer.Width
-) -> Step:
+def _compile_writes(instruction: Instruction, context: Context, elements: Elements) -> Step:
+    offsets, width, size = elements.offsets, elements.width, elements.width.size
     source, *data = instruction.operands
     check_tuple(source, 1, context)
     for operand in data:
@@ -112,18 +103,8 @@ def compile_ds(instruction: Instruction, context: Context) -> Step | None:
     require_plain(instruction, _MODIFIERS)
     if "gds" in instruction.modifiers:
         raise unsupported(instruction, "global data share")
-    if name in READS:
-        width = READS[name]
-        return _compile_reads(instruction, context, (instruction.number("offset"),), width.size, width)
-    if name in READ2:
-        offsets, size = _elements(instruction, READ2[name])
-        return _compile_reads(instruction, context, offsets, size, transfer.Width(size))
-    if name in WRITES:
-        width = WRITES[name]
-        return _compile_writes(instruction, context, (instruction.number("offset"),), width.size, width)
-    if name in WRITE2:
-        offsets, size = _elements(instruction, WRITE2[name])
-        return _compile_writes(instruction, context, offsets, size, transfer.Width(size))
+    if elements := elements_of(instruction):
+        return (_compile_reads if elements.reads else _compile_writes)(instruction, context, elements)
     if name in ATOMICS:
         return compile_ds_atomic(instruction, context, *ATOMICS[name])
     raise unsupported(instruction)

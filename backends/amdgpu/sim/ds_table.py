@@ -6,9 +6,11 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from convgen.backends.amdgpu.sim.decode import Instruction
 from convgen.backends.amdgpu.sim.transfer import LOADS, STORES, Width
 from convgen.backends.sim.combine import FLOATING, INTEGER, Combine
 from convgen.backends.sim.wave_arrays import Array
+from convgen.ir.record import frozen
 
 #: Suffixes of reads and writes, in the order of the loads (LOADS) and stores (STORES) with equal widths.
 _READS = "u8 i8 u16 i16 u8_d16 u8_d16_hi i8_d16 i8_d16_hi u16_d16 u16_d16_hi b32 b64 b96 b128".split()
@@ -23,6 +25,26 @@ READ2: Mapping[str, tuple[int, int]] = {
     "ds_read2st64_b64": (8, 64),
 }
 WRITE2: Mapping[str, tuple[int, int]] = {name.replace("read", "write"): row for name, row in READ2.items()}
+
+
+@frozen
+class Elements:
+    """The elements that a lane of an LDS read or write moves."""
+
+    width: Width
+    offsets: tuple[int, ...]  #: bytes; offset of each element from the address
+    reads: bool
+
+
+def elements_of(instruction: Instruction) -> Elements | None:
+    """Return the elements of an LDS read or write; None for other instructions."""
+    name = instruction.name
+    if pair := READ2.get(name) or WRITE2.get(name):
+        size, scale = pair
+        offsets = tuple(instruction.number(f"offset{n}") * size * scale for n in (0, 1))
+        return Elements(Width(size), offsets, name in READ2)
+    width = READS.get(name) or WRITES.get(name)
+    return None if width is None else Elements(width, (instruction.number("offset"),), name in READS)
 
 
 #: Our names of the integer operations by the mnemonic's (operation, type letter).

@@ -27,7 +27,7 @@ from convgen.backends.timing import (
 from convgen.ir.error import UserError
 from convgen.ir.record import frozen
 
-_SHARED = (1, 2, 4, 8)  #: workgroups on a CU for which clocks are computed; others are interpolated
+_GROUPS = (1, 2, 4, 8)  #: workgroups on a CU for which clocks are computed; others are interpolated
 
 
 def profile(content: bytes, where: str, latency: float | None = None, groups: int | None = None) -> list[KernelProfile]:
@@ -53,7 +53,7 @@ def loop_clocks(code: bytes, latency: float) -> LoopClocks:
     """Return the clocks of the first kernel of a code object; `latency` is that of vector memory in clocks."""
     kernel = _Kernel(code, next(iter(CodeObject.load(code).kernels)))
     resident = kernel.resident
-    groups = sorted({min(n, resident) for n in (*_SHARED, resident)})
+    groups = sorted({min(n, resident) for n in (*_GROUPS, resident)})
     shared = {n: kernel.pace(n, latency) for n in groups}
     return LoopClocks(kernel.name, kernel.arch, kernel.threads, resident, kernel.flop, kernel.matrix, shared)
 

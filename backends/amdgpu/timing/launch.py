@@ -11,6 +11,7 @@ import numpy as np
 
 from convgen.backends.amdgpu.analyze import groups_held, hot_code
 from convgen.backends.amdgpu.costs import element
+from convgen.backends.amdgpu.foreign import architecture
 from convgen.backends.amdgpu.sim import CodeObject
 from convgen.backends.amdgpu.sim.compile import Program
 from convgen.backends.amdgpu.sim.simulate import simulate
@@ -27,15 +28,12 @@ from convgen.backends.simulation import LaunchRequest, Scrutiny, SimReport
 from convgen.backends.timing import LATER, LaunchProfile, Machine, Moved, UnitProfile
 from convgen.ir.record import evolve, frozen
 
+__all__ = ["architecture", "profile_launch"]
+
 _EXECUTED = 8  #: workgroups to execute, spread evenly over the grid
 _WINDOW = 3  #: loop iterations that suffice to see which lines workgroups share
 _NEVER = 1 << 30  #: limit of findings, so that none stops a run
 _WAITS_FOR_OTHERS = "no-progress"  #: finding: a workgroup waits for one that does not run
-
-
-def architecture(code: bytes) -> str:
-    """Return the processor of a code object. Raises SimulatorError."""
-    return CodeObject.load(code).arch.name
 
 
 def profile_launch(

@@ -15,13 +15,13 @@ from convgen.backends.amdgpu.sim.archs import BankPhases
 from convgen.backends.amdgpu.sim.banks import wave_conflicts
 from convgen.backends.amdgpu.sim.compile import Program
 from convgen.backends.amdgpu.sim.decode import EXEC, Instruction
-from convgen.backends.amdgpu.sim.ds_table import READ2, READS, WRITE2, WRITES
+from convgen.backends.amdgpu.sim.ds_table import elements_of
 from convgen.backends.amdgpu.sim.simulate import waves_at_entry
 from convgen.backends.amdgpu.sim.state import WaveGroup, scalar_bits
 from convgen.backends.amdgpu.sim.step import Context
 from convgen.backends.sim.errors import SimulatorError, Unsupported
 from convgen.backends.sim.wave_arrays import Array, Bools
-from convgen.ir.record import frozen
+from convgen.ir.record import evolve, frozen
 
 Floats = npt.NDArray[np.float64]
 
@@ -79,15 +79,10 @@ class Access:
 
 def access_of(context: Context, instruction: Instruction) -> Access | None:
     """Return the access of an LDS instruction; None if it does not read or write by address."""
-    name = instruction.name.partition("_tr_")[0]  # a transposing read has the addresses of a plain one
-    is_read = name in READ2 or name in READS
-    offsets: tuple[int, ...]
-    if name in READ2 or name in WRITE2:
-        size, scale = READ2.get(name) or WRITE2[name]
-        offsets = tuple(instruction.number(f"offset{n}") * size * scale for n in (0, 1))
-    elif name in READS or name in WRITES:
-        size, offsets = (READS.get(name) or WRITES[name]).size, (instruction.number("offset"),)
-    else:
+    # A transposing read has the addresses of a plain one.
+    elements = elements_of(evolve(instruction, name=instruction.name.partition("_tr_")[0]))
+    if elements is None:
         return None
-    phases = context.arch.banks["read" if is_read else "write", max(4, size)]
-    return Access(context.vector(instruction.operands[1 if is_read else 0]), offsets, size, phases)
+    size = elements.width.size
+    phases = context.arch.banks["read" if elements.reads else "write", max(4, size)]
+    return Access(context.vector(instruction.operands[int(elements.reads)]), elements.offsets, size, phases)
