@@ -218,7 +218,8 @@ def test_a_picture_has_a_row_for_each_track() -> None:
     rows = {box.y for box in drawn.boxes if box.height > 13 and box.colour != EMPTY}
     assert len(rows) == 4
     assert all(box.x >= 0 and box.x + box.width <= drawn.width for box in drawn.boxes)
-    assert "5 of 8 iterations of the loop are left out; the picture has 32 clocks" in [line.text for line in drawn.lines]
+    texts = [line.text for line in drawn.lines]
+    assert "5 of 8 iterations of the loop are left out; the picture has 32 clocks" in texts
     assert drawn.title.startswith("k on gfx942: 2 workgroups on a unit")
     alone = timeline.picture(evolve(USUAL, full=1, units={1: unit()}))
     assert alone.title.startswith("k on gfx942: 1 workgroup on a unit, 9000 clocks")
