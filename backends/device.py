@@ -30,6 +30,13 @@ class Call:
     block_size: int
     shared_bytes: int  #: local memory of a workgroup, in all
 
+    def block(self) -> bytes:
+        """Return the block of arguments; bytes of no argument are zero."""
+        block = bytearray(self.block_size)
+        for offset, value in self.arguments:
+            block[offset : offset + len(value)] = value
+        return bytes(block)
+
 
 class Function(Protocol):
     """A kernel of a loaded code object."""

@@ -33,9 +33,7 @@ _CODE_OBJECT = 1  #: number of the code object; 0 is unknown code
 _KERNEL = 1  #: number of the kernel; 0 is none
 _HEADER = "ISA, _, LineNumber, Source, Codeobj, Vaddr, Hit, Latency, Stall, Idle"
 _COLUMNS = ("CodeObj", "Vaddr", "Instruction", "Hitcount", "Latency", "Stall", "Idle", "Source")
-EARLIER_FILES = (
-    "ui_output_agent_0_dispatch_*/se*_sm*_sl*_wv*.json"  #: waves of an earlier trace
-)
+EARLIER_FILES = "ui_output_agent_0_dispatch_*/se*_sm*_sl*_wv*.json"  #: waves of an earlier trace
 _COUNTS = re.compile(r"(vmcnt|lgkmcnt)\((\d+)\)")
 
 

@@ -49,7 +49,8 @@ _SIGNATURES = {
     "hipEventElapsedTime": (c.POINTER(c.c_float), _P, _P),
 }
 
-_PROPERTIES, _NAME, _ARCH, _TEXT = 1472, 0, 1160, 256  #: bytes of hipDeviceProp_tR0600, its name and gcnArchName
+_PROPERTIES = 1472  #: bytes of hipDeviceProp_tR0600
+_NAME, _ARCH, _TEXT = 0, 1160, 256  #: bytes in it: offsets of name and gcnArchName, size of both
 _TO_DEVICE, _TO_HOST = 1, 2  #: hipMemcpyKind
 _SHARED_BYTES = 1  #: HIP_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES
 _ORDINAL = 9  #: HIP_POINTER_ATTRIBUTE_DEVICE_ORDINAL
@@ -171,12 +172,8 @@ class Device:
 
     def launch(self, function: Function, call: Call, stream: int) -> None:
         assert isinstance(function, _Function)
-        block = bytearray(call.block_size)
-        for offset, value in call.arguments:
-            block[offset : offset + len(value)] = value
-        held = (c.c_char * max(1, len(block))).from_buffer(block or bytearray(1))
-        size = _SIZE(len(block))
-        extra = (_P * 5)(_BLOCK, c.addressof(held), _BLOCK_SIZE, c.addressof(size), _END)
+        block, size = c.create_string_buffer(call.block(), max(1, call.block_size)), _SIZE(call.block_size)
+        extra = (_P * 5)(_BLOCK, c.addressof(block), _BLOCK_SIZE, c.addressof(size), _END)
         dynamic = max(0, call.shared_bytes - function.shared_bytes)
         with self.current():
             self.library.call(

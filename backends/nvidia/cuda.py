@@ -201,12 +201,8 @@ class Device:
 
     def launch(self, function: Function, call: Call, stream: int) -> None:
         assert isinstance(function, _Function)
-        block = bytearray(call.block_size)
-        for offset, value in call.arguments:
-            block[offset : offset + len(value)] = value
-        held = (c.c_char * max(1, len(block))).from_buffer(block or bytearray(1))
-        size = _SIZE(len(block))
-        extra = (_P * 5)(_BLOCK, c.addressof(held), _BLOCK_SIZE, c.addressof(size), _END)
+        block, size = c.create_string_buffer(call.block(), max(1, call.block_size)), _SIZE(call.block_size)
+        extra = (_P * 5)(_BLOCK, c.addressof(block), _BLOCK_SIZE, c.addressof(size), _END)
         with self.current():
             self.library.call("cuFuncSetAttribute", function.handle, _DYNAMIC_SHARED, call.shared_bytes)
             self.library.call(
