@@ -145,6 +145,6 @@ def arch_of_flags(e_flags: int) -> Arch:
     return arch
 
 
-def named(name: str) -> Arch:
+def arch_named(name: str) -> Arch:
     """Return the architecture called `name`."""
     return next(arch for arch in ARCHS.values() if arch.name == name)

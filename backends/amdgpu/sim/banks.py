@@ -9,7 +9,7 @@ from convgen.backends.sim.wave_arrays import Array, Bools
 
 
 def bank_conflicts(phases: BankPhases, word: Array, width: int, active: Bools) -> int:
-    """Extra LDS cycles of one access of `width` dwords per lane: in each phase, the fullest bank group less one.
+    """Return the extra LDS cycles of an access of `width` dwords a lane: per phase, the fullest bank group less one.
 
     `word` is the dword address per [wave, lane]; lanes with equal addresses share one access.
     """
@@ -17,7 +17,7 @@ def bank_conflicts(phases: BankPhases, word: Array, width: int, active: Bools) -
 
 
 def wave_conflicts(phases: BankPhases, word: Array, width: int, active: Bools) -> Array:
-    """Extra LDS cycles of one access by wave [waves], counted as by `bank_conflicts`."""
+    """Return the extra LDS cycles of an access for each wave [waves]; `bank_conflicts` returns their sum."""
     groups = phases.banks // width
     lanes = np.array(phases.phases)
     waves = len(word)

@@ -116,7 +116,7 @@ class KernelInfo:
 
     @property
     def hidden_args(self) -> tuple[tuple[str, int, int], ...]:
-        """(value kind, offset, size) of the arguments that the runtime fills in."""
+        """Return (value kind, offset, size) of the arguments that the runtime fills in."""
         return tuple(
             (arg[".value_kind"], int(arg[".offset"]), int(arg[".size"]))
             for arg in self.metadata.get(".args", ())

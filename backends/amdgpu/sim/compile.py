@@ -20,9 +20,16 @@ from convgen.backends.amdgpu.sim.ds_table import ATOMICS, elements_of
 from convgen.backends.amdgpu.sim.formats import compile_typed
 from convgen.backends.amdgpu.sim.hazards import HazardRules
 from convgen.backends.amdgpu.sim.mfma import compile_mfma
-from convgen.backends.amdgpu.sim.relative import Copies, compile_index, continue_in_copy, displaced, outside, skipped
+from convgen.backends.amdgpu.sim.relative import (
+    Copies,
+    compile_index,
+    continue_in_copy,
+    end_of_copy,
+    is_vector,
+    with_moved_registers,
+)
 from convgen.backends.amdgpu.sim.scalar_stores import compile_scalar_store
-from convgen.backends.amdgpu.sim.scopes import compile_cache, names
+from convgen.backends.amdgpu.sim.scopes import compile_cache, is_operation
 from convgen.backends.amdgpu.sim.smem import compile_smem
 from convgen.backends.amdgpu.sim.smfmac import compile_smfmac
 from convgen.backends.amdgpu.sim.state import scalar_bits
@@ -101,7 +108,7 @@ def _text(instructions: tuple[Instruction, ...], acquire: str) -> Text:
         _store_grain(instructions),
         any("_atomic_cmpswap" in i.name for i in instructions),
         any(i.name.startswith("ds_cmpst_rtn_") for i in instructions),
-        any(names(i, acquire) for i in instructions),
+        any(is_operation(i, acquire) for i in instructions),
     )
 
 
@@ -127,11 +134,11 @@ class Program:
         """Compile the instruction at an index, which may lie in a copy of the text (`relative`), and keep the step."""
         copy, index_in_text = self.copies.locate(index)
         if index_in_text == len(self.instructions):
-            return self._set(index, outside(self.instructions[-1]))
+            return self._set(index, end_of_copy(self.instructions[-1]))
         instruction = self.instructions[index_in_text]
         if copy.roles:
-            instruction = displaced(instruction, copy)
-        elif copy.skips and skipped(instruction):
+            instruction = with_moved_registers(instruction, copy)
+        elif copy.skips and is_vector(instruction):
             return self._set(index, Step(instruction, "other", lambda g: None))
         self.context.faults, self.context.base = [], index - index_in_text
         step = compile_index(instruction, self.context, self.copies) or self._compiled(instruction)

@@ -123,7 +123,7 @@ def follows(i: Instruction) -> tuple[bool, tuple[int, ...]]:
 
 
 def parse_operand(text: str) -> Operand:
-    """One operand of the disassembly."""
+    """Return one operand of the disassembly."""
     negate = absolute = sign_extend = False
     inner = text
     while True:
@@ -161,7 +161,7 @@ def parse_operand(text: str) -> Operand:
 
 @lru_cache(maxsize=1 << 15)
 def parse_instruction(address: int, words: tuple[int, ...], text: str) -> Instruction:
-    """One line of the disassembly, `text` without the trailing comment."""
+    """Return the instruction of one line of the disassembly, whose comment has the address and the words."""
     mnemonic, _, rest = text.partition(" ")
     operands: list[Operand] = []
     modifiers: dict[str, str] = {}
@@ -186,7 +186,7 @@ def parse_instruction(address: int, words: tuple[int, ...], text: str) -> Instru
 
 
 def parse_disassembly(listing: str) -> tuple[Instruction, ...]:
-    """All instructions of an `llvm-objdump -d` listing, in order of address."""
+    """Return all instructions of an `llvm-objdump -d` listing, in order of address. Raises SimulatorError for none."""
     instructions: list[Instruction] = []
     for line in listing.splitlines():
         match = _LINE.match(line)

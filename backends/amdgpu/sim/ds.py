@@ -29,7 +29,7 @@ def _compile_reads(instruction: Instruction, context: Context, elements: Element
     register, source_bits, writes = context.vector(source), context.bits(source), context.bits(target)
     phases = context.arch.banks.get(("read", size))
     places = [Places(register, offset, size, phases) for offset in offsets]
-    land, guess = transfer.landing(width), context.text.local_swaps and size in (4, 8)
+    land, guess = transfer.landing(width), context.text.has_lds_swaps and size in (4, 8)
 
     def run(g: WaveGroup) -> None:
         transfer.refuse_poison(g, step, source_bits, (register,), "the LDS address")

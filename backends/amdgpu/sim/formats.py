@@ -52,7 +52,7 @@ _ONE = 1  #: selector of the constant 1 in a descriptor; 0 selects 0, 4 and abov
 
 @frozen
 class Format:
-    """A format, and by register the number of the component loaded, -1 for the constant 0, -2 for 1."""
+    """A memory format; `chosen` has the component that each register loads, -1 for the constant 0, -2 for 1."""
 
     bits: tuple[int, ...]
     numbers: int
@@ -60,7 +60,7 @@ class Format:
 
     @property
     def size(self) -> int:
-        """Bytes in memory."""
+        """Return the bytes in memory."""
         return sum(self.bits) // 8
 
     def load(self, words: Array) -> list[Array]:

@@ -50,8 +50,11 @@ class MatrixRow:
         return self.m * self.n * self.blocks // 64 * (2 if self.result == "f64" else 1)
 
 
-def _same(shapes: str, kind: str, result: str, spelling: str) -> dict[str, MatrixRow]:
-    """Return rows from "MxNxK/blocks:passes" items; `spelling` is the format of the mnemonic."""
+def _dense(shapes: str, kind: str, result: str, spelling: str) -> dict[str, MatrixRow]:
+    """Return rows of instructions whose inputs have one type, from "MxNxK/blocks:passes" items.
+
+    `spelling` is the format of the mnemonic.
+    """
     rows: dict[str, MatrixRow] = {}
     for item in shapes.split():
         shape, _, passes = item.partition(":")
@@ -90,26 +93,27 @@ _SPARSE_CDNA4: dict[str, MatrixRow] = {
     **_sparse("16x16x128:4 32x32x64:8", _FP8_PAIRS, "f32"),
 }
 
-_OLD = "v_mfma_{}_{{shape}}{{type}}"  # CDNA2 spelling
-_NEW = "v_mfma_{}_{{shape}}{{blocks}}_{{type}}"
+#: Mnemonics by type of the result: on CDNA2, and on CDNA3 and CDNA4.
+_CDNA2_NAME = "v_mfma_{}_{{shape}}{{type}}"
+_CDNA3_NAME = "v_mfma_{}_{{shape}}{{blocks}}_{{type}}"
 
 _F32_SHAPES = "32x32x1/2:16 16x16x1/4:8 4x4x1/16:2 32x32x2:16 16x16x4:8"
 _F16_MULTI = "32x32x4/2:16 16x16x4/4:8 4x4x4/16:2"
 
 _GFX90A: dict[str, MatrixRow] = {
-    **_same(_F32_SHAPES, "f32", "f32", _OLD.format("f32")),
-    **_same(_F16_MULTI + " 32x32x8:16 16x16x16:8", "f16", "f32", _OLD.format("f32")),
-    **_same(_F16_MULTI + " 32x32x8:16 16x16x16:8", "bf16", "f32", _OLD.format("f32") + "_1k"),
-    **_same("32x32x2/2:16 16x16x2/4:8 4x4x2/16:2 32x32x4:16 16x16x8:8", "bf16", "f32", _OLD.format("f32")),
-    **_same("32x32x4/2:16 16x16x4/4:8 4x4x4/16:2 32x32x8:16 16x16x16:8", "i8", "i32", _OLD.format("i32")),
-    **_same("16x16x4:8 4x4x4/4:4", "f64", "f64", _OLD.format("f64")),
+    **_dense(_F32_SHAPES, "f32", "f32", _CDNA2_NAME.format("f32")),
+    **_dense(_F16_MULTI + " 32x32x8:16 16x16x16:8", "f16", "f32", _CDNA2_NAME.format("f32")),
+    **_dense(_F16_MULTI + " 32x32x8:16 16x16x16:8", "bf16", "f32", _CDNA2_NAME.format("f32") + "_1k"),
+    **_dense("32x32x2/2:16 16x16x2/4:8 4x4x2/16:2 32x32x4:16 16x16x8:8", "bf16", "f32", _CDNA2_NAME.format("f32")),
+    **_dense("32x32x4/2:16 16x16x4/4:8 4x4x4/16:2 32x32x8:16 16x16x16:8", "i8", "i32", _CDNA2_NAME.format("i32")),
+    **_dense("16x16x4:8 4x4x4/4:4", "f64", "f64", _CDNA2_NAME.format("f64")),
 }
 _BOTH_CDNA34: dict[str, MatrixRow] = {
-    **_same(_F32_SHAPES, "f32", "f32", _NEW.format("f32")),
-    **_same(_F16_MULTI + " 32x32x8:8 16x16x16:4", "f16", "f32", _NEW.format("f32")),
-    **_same(_F16_MULTI + " 32x32x8:8 16x16x16:4", "bf16", "f32", _NEW.format("f32")),
-    **_same(_F16_MULTI, "i8", "i32", _NEW.format("i32")),
-    **_same("32x32x16:8 16x16x32:4", "i8", "i32", _NEW.format("i32")),
+    **_dense(_F32_SHAPES, "f32", "f32", _CDNA3_NAME.format("f32")),
+    **_dense(_F16_MULTI + " 32x32x8:8 16x16x16:4", "f16", "f32", _CDNA3_NAME.format("f32")),
+    **_dense(_F16_MULTI + " 32x32x8:8 16x16x16:4", "bf16", "f32", _CDNA3_NAME.format("f32")),
+    **_dense(_F16_MULTI, "i8", "i32", _CDNA3_NAME.format("i32")),
+    **_dense("32x32x16:8 16x16x32:4", "i8", "i32", _CDNA3_NAME.format("i32")),
     **{
         f"v_mfma_f32_{m}x{m}x{k}_{a}_{b}": MatrixRow(m, m, k, 1, a, b, "f32", passes)
         for m, k, passes in ((32, 16, 8), (16, 32, 4))
@@ -119,17 +123,17 @@ _BOTH_CDNA34: dict[str, MatrixRow] = {
 }
 _GFX942: dict[str, MatrixRow] = {
     **_BOTH_CDNA34,
-    **_same("32x32x4:8 16x16x8:4", "xf32", "f32", _NEW.format("f32")),
-    **_same("16x16x4:8 4x4x4/4:4", "f64", "f64", _NEW.format("f64")),
+    **_dense("32x32x4:8 16x16x8:4", "xf32", "f32", _CDNA3_NAME.format("f32")),
+    **_dense("16x16x4:8 4x4x4/4:4", "f64", "f64", _CDNA3_NAME.format("f64")),
 }
 _GFX950: dict[str, MatrixRow] = {
     **_BOTH_CDNA34,
-    **_same("16x16x4:16 4x4x4/4:4", "f64", "f64", _NEW.format("f64")),
-    **_same("32x32x16:8 16x16x32:4", "f16", "f32", _NEW.format("f32")),
-    **_same("32x32x16:8 16x16x32:4", "bf16", "f32", _NEW.format("f32")),
-    **_same("32x32x32:8 16x16x64:4", "i8", "i32", _NEW.format("i32")),
-    **_same("32x32x64:16 16x16x128:8", "f8f6f4", "f32", _NEW.format("f32")),
-    **_same("32x32x64:16 16x16x128:8", "f8f6f4", "f32", "v_mfma_scale_f32_{shape}{blocks}_{type}"),
+    **_dense("16x16x4:16 4x4x4/4:4", "f64", "f64", _CDNA3_NAME.format("f64")),
+    **_dense("32x32x16:8 16x16x32:4", "f16", "f32", _CDNA3_NAME.format("f32")),
+    **_dense("32x32x16:8 16x16x32:4", "bf16", "f32", _CDNA3_NAME.format("f32")),
+    **_dense("32x32x32:8 16x16x64:4", "i8", "i32", _CDNA3_NAME.format("i32")),
+    **_dense("32x32x64:16 16x16x128:8", "f8f6f4", "f32", _CDNA3_NAME.format("f32")),
+    **_dense("32x32x64:16 16x16x128:8", "f8f6f4", "f32", "v_mfma_scale_f32_{shape}{blocks}_{type}"),
 }
 #: Dense instructions (MATRIX_ROWS) and sparse ones (SPARSE_ROWS): architecture -> mnemonic -> row.
 MATRIX_ROWS: Mapping[str, Mapping[str, MatrixRow]] = {"gfx90a": _GFX90A, "gfx942": _GFX942, "gfx950": _GFX950}

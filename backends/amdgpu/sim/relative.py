@@ -60,7 +60,7 @@ class Copies:
         return self.known.index(copy) * (self.size + 1) + index % (self.size + 1)
 
 
-def outside(last: Instruction) -> Step:
+def end_of_copy(last: Instruction) -> Step:
     """Return the step after the last instruction of a copy, which reports that execution leaves the code."""
 
     def run(g: WaveGroup) -> None:
@@ -70,7 +70,7 @@ def outside(last: Instruction) -> Step:
     return Step(last, "other", run)
 
 
-def displaced(instruction: Instruction, copy: Copy) -> Instruction:
+def with_moved_registers(instruction: Instruction, copy: Copy) -> Instruction:
     """Return an instruction with the index added to its vector registers. Raises Unsupported for unusual operands."""
     if not instruction.name.startswith("v_"):
         return instruction
@@ -121,8 +121,8 @@ def continue_in_copy(step: Step, copies: Copies) -> None:
     step.run, step.control = run, "branch"
 
 
-def skipped(instruction: Instruction) -> bool:
-    """Return whether an instruction does nothing under MODE.VSKIP."""
+def is_vector(instruction: Instruction) -> bool:
+    """Return whether an instruction is a vector instruction, which MODE.VSKIP skips."""
     return instruction.name.startswith(_VECTOR)
 
 
@@ -134,7 +134,7 @@ def _compile_skip(instruction: Instruction, context: Context, copies: Copies) ->
     reads = context.bits(value, bit)
 
     def run(g: WaveGroup) -> None:
-        refuse_scalar_poison(g, step, reads, rows, "what is to be skipped", always=True)
+        refuse_scalar_poison(g, step, reads, rows, "whether to skip vector instructions", always=True)
         if g.mode & GPR_INDEX:
             raise unsupported(instruction, "under relative addressing")
         word, place = (np.broadcast_to(fetch(g), (g.count,)) for fetch in fetches)

@@ -16,19 +16,19 @@ from convgen.backends.sim.wave_arrays import Array, Bools
 _CACHES = frozenset("buffer_wbinvl1 buffer_wbinvl1_vol buffer_wbl2 buffer_invl2 buffer_inv".split())
 
 
-def names(instruction: Instruction, operation: str) -> bool:
+def is_operation(instruction: Instruction, operation: str) -> bool:
     """Return whether an instruction has the mnemonic and all modifiers of `operation`."""
     return operation.startswith(instruction.name) and set(operation.split()) <= set(instruction.text.split())
 
 
 def compile_cache(instruction: Instruction, context: Context) -> Step | None:
-    """Return the step of an instruction on caches; None for other mnemonics. Data is right whatever they do."""
+    """Return the step of a cache instruction, which changes no data; None for other mnemonics."""
     if instruction.name not in _CACHES:
         return None
     scope = context.arch.scope
     if instruction.name == "buffer_wbl2":
         step = Step(instruction, "other", lambda g: None)
-        releases = names(instruction, scope.release)
+        releases = is_operation(instruction, scope.release)
 
         def write_back(g: WaveGroup) -> None:
             upto = np.full((g.count, 1), g.env.causality.tickets, np.int64)
@@ -37,7 +37,7 @@ def compile_cache(instruction: Instruction, context: Context) -> Step | None:
 
         step.run = write_back
         return step
-    if names(instruction, scope.acquire):
+    if is_operation(instruction, scope.acquire):
         return Step(instruction, "other", _acquire)
     return Step(instruction, "other", lambda g: None)
 

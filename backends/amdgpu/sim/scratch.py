@@ -77,8 +77,8 @@ class Scratch:
     lane_bytes: int
     bits: dict[int, int] = attrs.field(factory=dict)
 
-    def forget(self, g: WaveGroup, where: Where, registers: tuple[int, ...], size: int) -> None:
-        """Mark the bytes as undefined to which undefined lanes of `registers` were stored."""
+    def note_undefined(self, g: WaveGroup, where: Where, registers: tuple[int, ...], size: int) -> None:
+        """Mark the bytes that undefined lanes of `registers` were stored to."""
         written = self.allocation.written
         assert written is not None
         for number, register in enumerate(registers):
@@ -97,7 +97,7 @@ class Scratch:
             if bits is not None or self.bits:
                 self.bits.update(zip(places.tolist(), known.tolist(), strict=True))
 
-    def recall(self, g: WaveGroup, where: Where, registers: tuple[int, ...], poison: Bools) -> None:
+    def restore_undefined(self, g: WaveGroup, where: Where, registers: tuple[int, ...], poison: Bools) -> None:
         """Set the undefined bits of registers that are loaded from partly undefined words."""
         if where.pieces is not None or not self.bits:
             return

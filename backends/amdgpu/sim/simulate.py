@@ -7,7 +7,7 @@ from functools import lru_cache, partial
 
 import numpy as np
 
-from convgen.backends.amdgpu.sim.archs import named
+from convgen.backends.amdgpu.sim.archs import arch_named
 from convgen.backends.amdgpu.sim.code_object import CodeObject, KernelInfo
 from convgen.backends.amdgpu.sim.compile import Program
 from convgen.backends.amdgpu.sim.engine import WaveEngine
@@ -70,7 +70,7 @@ def simulate(
 @lru_cache(maxsize=16)
 def _program(kernel: KernelInfo, arch: str, approximate: int | None) -> Program:
     """Return a kernel's program, cached so that a later run reuses compiled instructions."""
-    return Program(kernel, named(arch), approximate)
+    return Program(kernel, arch_named(arch), approximate)
 
 
 class _Run(Run):
@@ -91,7 +91,7 @@ class _Run(Run):
         self.look = watcher(self.code, kernel, self.scrutiny)
         place_arguments(self.memory, kernel, launch)
         place_dispatch_packet(self.memory, kernel, launch)
-        self.causality = Causality(tracked=self.strict and program.context.text.tracked)
+        self.causality = Causality(tracked=self.strict and program.context.text.acquires)
         for allocation in self.memory.allocations:
             allocation.start_launch(program.context.text.global_grain)
         lds_bytes = max(descriptor.group_segment, launch.shared_bytes)

@@ -172,11 +172,11 @@ class WaveGroup(Threads):
         return np.zeros(self.count, np.uint32) if clean else self.sp[register].copy()
 
     def lanes_poison(self, registers: tuple[int, ...]) -> Bools | None:
-        """Lanes poisoned in any of some vector registers."""
+        """Return the lanes poisoned in any of some vector registers."""
         return united(map(self.vector_poison, registers))
 
     def waves_poison(self, registers: tuple[int, ...]) -> Bools | None:
-        """Waves poisoned in any of some scalar registers."""
+        """Return the waves poisoned in any of some scalar registers."""
         return united(map(self.scalar_poison, registers))
 
     # -- splitting and merging ----------------------------------------------------------------------------------------

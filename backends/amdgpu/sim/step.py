@@ -42,9 +42,10 @@ class Text:
     index_of: Mapping[int, int]  #: instruction index by address
     lds_grain: int  #: bytes; part of LDS that one race stamp covers
     global_grain: int  #: bytes; part of device memory that one race stamp covers
-    swaps: bool  #: whether compare-and-swaps on device memory exist, which show whether earlier loads were stale
-    local_swaps: bool  #: whether compare-and-swaps on LDS exist
-    tracked: bool  #: whether any instruction acquires other workgroups' stores
+    #: whether compare-and-swaps on device memory exist, which show whether earlier loads were stale
+    has_global_swaps: bool
+    has_lds_swaps: bool
+    acquires: bool  #: whether any instruction acquires other workgroups' stores
 
 
 @define
@@ -64,7 +65,7 @@ class Context:
         return -1 if index is None else self.base + index
 
     def vector(self, operand: Operand) -> int:
-        """Unified index of the first register of a vector operand."""
+        """Return the unified index of the first register of a vector operand."""
         return operand.index + (self.descriptor.accum_offset if operand.kind == "a" else 0)
 
     def bits(self, *operands: Operand) -> int:
@@ -78,6 +79,6 @@ class Context:
         return registers
 
     def registers(self, operand: Operand) -> tuple[int, ...]:
-        """Unified indices of a vector operand's registers."""
+        """Return the unified indices of a vector operand's registers."""
         first = self.vector(operand)
         return tuple(range(first, first + operand.count))

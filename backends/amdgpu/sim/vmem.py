@@ -105,7 +105,7 @@ def _store_pieces(g: WaveGroup, step: Step, where: Where, values: Array, ticket:
 def _may_be_atomic(instruction: Instruction, context: Context, width: transfer.Width) -> bool:
     """Return whether a store may be a flag that other workgroups wait for."""
     modifier = context.arch.scope.store
-    return context.text.tracked and width.size >= 4 and (not modifier or modifier in instruction.modifiers)
+    return context.text.acquires and width.size >= 4 and (not modifier or modifier in instruction.modifiers)
 
 
 def _publish(g: WaveGroup, where: Where, size: int, ticket: int, kind: str) -> Array | None:
@@ -142,8 +142,8 @@ def _load(
     registers = context.registers(target)[: width.registers]
     writes, land = step.writes, transfer.landing(width)
     scope = context.arch.scope
-    atomic = context.text.tracked and width.size >= 4 and scope.load in instruction.modifiers
-    kind = LoadKind.GUESS if context.text.swaps and width.size in (4, 8) else LoadKind.PLAIN
+    atomic = context.text.acquires and width.size >= 4 and scope.load in instruction.modifiers
+    kind = LoadKind.GUESS if context.text.has_global_swaps and width.size in (4, 8) else LoadKind.PLAIN
     if atomic:
         kind = LoadKind.ATOMIC if scope.store else LoadKind.ATOMIC_UNMARKED
     if atomic:
@@ -159,7 +159,7 @@ def _load(
         data, poison = load_words(g, step, where, width.size, kind)
         g.env.counters["global_read_bytes"] += where.moved(g.active_lanes(), width.size)
         if poison is not None and where.private:
-            g.env.scratch.recall(g, where, registers, poison)
+            g.env.scratch.restore_undefined(g, where, registers, poison)
         kept = None if g.exec_full else g.exec.copy()
         payload: tuple[Array | None, ...] = (transfer.expand(data, width), poison, kept)
         if atomic:
@@ -200,7 +200,7 @@ def _store(
                 at = where.address + np.uint64(where.stride * word)
                 store_checked(g, step, at, 4, values[word : word + 1], lanes, ticket)
         if undefined and where.private:
-            g.env.scratch.forget(g, where, registers, width.size)
+            g.env.scratch.note_undefined(g, where, registers, width.size)
         g.env.counters["global_write_bytes"] += where.moved(g.active_lanes(), width.size)
         issue(g, Pending(step, transfer.queue_of(space, where), 0, (), transfer.land_stores, (ticket,)))
 

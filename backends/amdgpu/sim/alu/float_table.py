@@ -158,7 +158,7 @@ _CONVERT: dict[str, VectorRow] = {
 
 
 def _comparisons() -> dict[str, VectorRow]:
-    """All v_cmp_* and v_cmpx_* (the latter also write EXEC, which the compiler adds)."""
+    """Return the rows of v_cmp_* and v_cmpx_*; that the latter also write EXEC, `valu` adds."""
     plain: dict[str, Function] = {
         "f": lambda a, b: np.zeros(np.broadcast_shapes(a.shape, b.shape), np.bool_),
         "lt": lambda a, b: a < b,

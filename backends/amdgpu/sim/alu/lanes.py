@@ -15,7 +15,7 @@ _ROW, _IN_ROW = _LANE // 16 * 16, _LANE % 16
 
 
 def dpp_source_lanes(instruction: Instruction) -> Array:
-    """For each lane the lane that DPP reads, -1 where the control points outside."""
+    """Return the lane that DPP reads for each lane, -1 where the control points outside."""
     modifiers = instruction.modifiers
     if "quad_perm" in modifiers:
         order = np.array([int(item) for item in modifiers["quad_perm"].strip("[]").split(",")])
@@ -57,10 +57,11 @@ class Dpp:
         self.source = np.where(self.inside, source, 0)
         self.zero_outside = "bound_ctrl" in instruction.modifiers
         rows, banks = instruction.number("row_mask", 0xF), instruction.number("bank_mask", 0xF)
+        self._valid_now: Bools = np.ones((1, 64), np.bool_)
         self.enabled: Bools = ((rows >> (_LANE // 16)) & 1 & (banks >> (_LANE % 16 // 4))) != 0
 
     def valid(self, exec_: Bools) -> Bools:
-        """Lanes whose source lane exists and is active."""
+        """Return the lanes whose source lane exists and is active."""
         return self.inside & exec_[:, self.source]
 
     def move(self, g: WaveGroup, raw: Array) -> Array:
@@ -68,7 +69,7 @@ class Dpp:
         return np.where(self._valid_now, raw[:, self.source], np.zeros((), raw.dtype))
 
     def wrap(self, run: Run) -> Run:
-        """`run` with EXEC narrowed to the lanes that DPP writes."""
+        """Return `run` with EXEC narrowed to the lanes that DPP writes."""
 
         def narrowed(g: WaveGroup) -> None:
             before, full = g.exec, g.exec_full
@@ -83,8 +84,6 @@ class Dpp:
 
         return narrowed
 
-    _valid_now: Bools = np.ones((1, 64), np.bool_)
-
 
 #: SDWA selectors: (shift, bits).
 SELECTORS = {
@@ -96,7 +95,7 @@ SELECTORS = {
 
 
 def sdwa_select(selector: str, *, sign_extend: bool) -> Move | None:
-    """Pick a byte or half of each word; None for the whole word."""
+    """Return a function that picks a byte or half of each word; None for the whole word."""
     shift, bits = SELECTORS[selector]
     if bits == 32:
         return None
@@ -107,7 +106,7 @@ def sdwa_select(selector: str, *, sign_extend: bool) -> Move | None:
 
 
 def sdwa_merge(selector: str, unused: str, value: Array, old: Array) -> Array:
-    """Put a result into the selected part of a word; the rest is cleared, sign-extended or kept."""
+    """Return a word with a result in the selected part; the rest is cleared, sign-extended or kept."""
     shift, bits = SELECTORS[selector]
     if bits == 32:
         return value

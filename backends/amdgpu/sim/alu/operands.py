@@ -22,13 +22,13 @@ from convgen.ir.record import frozen
 Fetch = Callable[[WaveGroup], Array]
 Move = Callable[[WaveGroup, Array], Array]  #: rearranges lanes of raw words (DPP) or picks parts of them (SDWA)
 
-WIDE = frozenset("u64 i64 f64 b64 f32x2 b32x2".split())
+WIDE = frozenset("u64 i64 f64 b64".split())
 FLOATS = frozenset("f16 bf16 f32 f64".split())
 _SIGN: Mapping[str, int] = {"b32": 0x80000000, "b64": 0x8000000000000000}
 
 
 def words_of(kind: str) -> int:
-    """Registers that a value of a type occupies."""
+    """Return the registers that a value of a type occupies."""
     return 2 if kind in WIDE or kind == "mask" else 1
 
 
@@ -101,7 +101,7 @@ ENCODE: Mapping[str, Callable[[Array], Array]] = {
 
 
 def join_words(low: Array, high: Array) -> Array:
-    """Two 32-bit words as one 64-bit number."""
+    """Return two 32-bit words as one 64-bit number."""
     return low.astype(np.uint64) | (high.astype(np.uint64) << np.uint64(32))
 
 
@@ -134,7 +134,7 @@ def check_tuple(operand: Operand, count: int, context: Context) -> None:
 
 
 def raw_fetch(operand: Operand, kind: str, context: Context, instruction: Instruction) -> Fetch:
-    """Fetch the raw bits of a source: [waves, lanes] for vector, [waves, 1] for scalar registers, a number else."""
+    """Return a fetch of a source's raw bits: [waves, lanes] of vector, [waves, 1] of scalar registers, or a number."""
     if operand.is_register:
         check_tuple(operand, words_of(kind), context)
     if operand.is_vector:
@@ -159,7 +159,7 @@ def raw_fetch(operand: Operand, kind: str, context: Context, instruction: Instru
 
 
 def modified(fetch: Fetch, kind: str, *, negate: bool, absolute: bool) -> Fetch:
-    """Apply the sign modifiers to a fetched number."""
+    """Return a fetch that applies the sign modifiers."""
     if kind in _SIGN:
         bit = np.uint64(_SIGN[kind]) if kind == "b64" else np.uint32(_SIGN[kind])
         if absolute:
@@ -181,7 +181,7 @@ def modified(fetch: Fetch, kind: str, *, negate: bool, absolute: bool) -> Fetch:
 def typed_fetch(
     operand: Operand, kind: str, context: Context, instruction: Instruction, move: Move | None = None
 ) -> Fetch:
-    """Fetch a source as a number of its type, sign modifiers applied; `move` acts on the raw words first."""
+    """Return a fetch of a source as a number of its type; `move` acts on the raw words, then the sign modifiers."""
     raw = raw_fetch(operand, kind, context, instruction)
     if kind == "mask":
         return raw
@@ -270,5 +270,5 @@ def poison_source(operand: Operand, context: Context, count: int = 0, move: Move
 
 
 def any_poison(g: WaveGroup, sources: tuple[PoisonSource, ...], words: slice = slice(None)) -> Bools | None:
-    """Lanes (or [waves, 1]) in which any of the sources is poisoned."""
+    """Return the lanes, or [waves, 1], in which any of the sources is poisoned."""
     return united([source.lanes(g, words) for source in sources])

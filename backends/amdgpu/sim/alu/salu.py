@@ -29,7 +29,7 @@ _VIEWS = {"i32": np.int32, "i64": np.int64}
 
 
 def scalar_fetch(operand: Operand, kind: str, context: Context, instruction: Instruction) -> ScalarFetch:
-    """Fetch a scalar source: [waves], or a 0-d constant."""
+    """Return a fetch of a scalar source [waves], or of a constant [1]."""
     view = _VIEWS.get(kind)
     if operand.kind == "s":
         check_tuple(operand, words_of(kind), context)
