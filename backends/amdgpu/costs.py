@@ -117,9 +117,9 @@ def _global(instruction: Instruction, offset: int, access: re.Match[str]) -> Lin
     to_lds = "lds" in instruction.modifiers or rest.startswith("lds_")
     rest = rest.removeprefix("lds_")
     if verb == "atomic":
-        size = 8 if rest.endswith("_x2") else 4
+        size = 8 if rest.endswith(("_x2", "_f64")) else 4
     elif rest.startswith("format"):
-        size = 4 * len(rest.rpartition("_")[2])
+        size = (2 if "_d16_" in rest else 4) * len(rest.rpartition("_")[2])
     elif words := re.match(r"dwordx(\d)", rest):
         size = 4 * int(words[1])
     else:

@@ -82,12 +82,13 @@ class AmdEmitter(Emitter):
             op, tuple(dst), tuple(src), tuple(modifiers), access, target, comment, self.line, origin=origin
         )
         self.block.instructions.append(instruction)
-        compared = self._scc_operands and any(
-            isinstance(r, Reg) and r.vreg in self._scc_operands for r in instruction.dst
-        )
-        if compared or "scc" in op.writes:
-            self._scc_comparison, self._scc_operands = None, ()
+        self._note_results(instruction)
         return instruction
+
+    def _note_results(self, i: Instruction) -> None:
+        """Forget which comparison scc holds if an instruction writes scc or an operand of the comparison."""
+        if "scc" in i.op.writes or any(isinstance(r, Reg) and r.vreg in self._scc_operands for r in i.dst):
+            self._scc_comparison, self._scc_operands = None, ()
 
     def salu(self, name: str, *src: Operand, size: int = 1, comment: str = "", into: Reg | None = None) -> Reg:
         """Emit a scalar operation into a fresh register; of several literals all but one come from registers."""
@@ -154,6 +155,7 @@ class AmdEmitter(Emitter):
         if last is None or not fresh or len(last.dst) != 1 or last.dst[0] is not made:
             return False
         last.retarget(to)
+        self._note_results(last)
         return True
 
     def move_to_vector(self, o: Operand) -> Reg:

@@ -205,6 +205,8 @@ COSTS = [
     ("global_store_short_d16_hi v[0:1], v2, off", "vmem_store", "global", 2, {"global store": 128}),
     ("flat_atomic_add_x2 v[0:1], v[2:3]", "vmem_atomic", "global", 8, {"global atomic": 512}),
     ("buffer_load_format_xyz v[0:2], v4, s[0:3], 0 offen", "vmem_load", "global", 12, {"global load": 768}),
+    ("buffer_load_format_d16_xyzw v[0:1], v4, s[0:3], 0 offen", "vmem_load", "global", 8, {"global load": 512}),
+    ("global_atomic_add_f64 v[0:1], v[2:3], off", "vmem_atomic", "global", 8, {"global atomic": 512}),
 ]
 
 

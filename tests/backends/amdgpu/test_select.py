@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from convgen import driver
 from convgen.backends import target as targets
+from convgen.backends.amdgpu.emitter import AmdEmitter
+from convgen.backends.machine.instruction import Imm
 from convgen.backends.simulation import KernelArg, LaunchRequest
 from convgen.backends.target import Target
 from convgen.ir.build import KernelBuilder
@@ -329,3 +331,12 @@ def test_operands_that_several_messages_bring_are_not_moved() -> None:
     assert loop.count("v_mfma") == 2
     assert loop.count("ds_read_b128") == 8
     assert "v_mov_b32" not in loop
+
+
+def test_a_comparison_is_repeated_once_a_later_instruction_is_retargeted_to_its_operand() -> None:
+    out = AmdEmitter("k")
+    counter = out.new("s")
+    out.scalar_compare("s_cmp_lt_i32", counter, Imm(3))
+    assert out.retarget(out.salu("s_mul_i32", counter, Imm(5)), counter)
+    out.scalar_compare("s_cmp_lt_i32", counter, Imm(3))
+    assert [i.op.name for i in out.block.instructions] == ["s_cmp_lt_i32", "s_mul_i32", "s_cmp_lt_i32"]
