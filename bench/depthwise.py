@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from convgen import driver
-from convgen.backends.amdgpu.timing.moved import missed
+from convgen.backends.amdgpu.timing.moved import count_misses
 from convgen.backends.target import get
 from convgen.ir.layout.memory import View
 from convgen.plan.config import Config
@@ -69,7 +69,7 @@ def moved(plan: Plan) -> Moved:
             units += len(read) * line
             # What the image has begins behind the source, in lines of its own.
             apart = 0 if view is windows.of_m else windows.of_m.memory.bytes // line + 1
-            fill += missed(caches[number % dies], read + apart, facts.caches.l2_bytes // line) * line
+            fill += count_misses(caches[number % dies], read + apart, facts.caches.l2_bytes // line) * line
     result = windows.m * windows.n * windows.result.memory.elem.bytes
     least = windows.of_m.memory.bytes + windows.of_n.memory.bytes + result
     weights = 0 if windows.of_weights else windows.of_n.memory.bytes

@@ -26,7 +26,7 @@ from convgen.ir import untrusted
 from convgen.ir.record import as_dict, define, frozen
 
 _VERSION = "3.0.0"  #: version of rocprofv3 whose format the files have
-_MOST_SOURCE = 1 << 24  #: bytes of a source file that is copied
+_SOURCE_BYTES_MAX = 1 << 24  #: of a source file that is copied
 _GFXIP = 9  #: the major version of all CDNA
 _ENGINE = _UNIT = 0
 _CODE_OBJECT = 1  #: number of the code object; 0 is unknown code
@@ -128,7 +128,7 @@ def _files(launch: LaunchProfile, kernel: KernelAnalysis, beside: Path) -> Itera
     for name, content in contents.items():
         yield name, json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
     for source, name in sources.items():
-        yield name, untrusted.read(beside / source, "a source file", _MOST_SOURCE)
+        yield name, untrusted.read(beside / source, "a source file", _SOURCE_BYTES_MAX)
 
 
 # ---------------------------------------------------------------- waves
@@ -137,23 +137,23 @@ def _files(launch: LaunchProfile, kernel: KernelAnalysis, beside: Path) -> Itera
 def traced(launch: LaunchProfile, kernel: KernelAnalysis) -> list[Traced]:
     """Return the waves of a full unit."""
     rows = {line.offset: row for row, line in enumerate(kernel.lines, 1)}
-    behind = {a.offset: b.offset for a, b in pairwise(kernel.lines)}
+    next_offsets = {a.offset: b.offset for a, b in pairwise(kernel.lines)}
     slots: Counter[int] = Counter()
     waves = []
     for wave in launch.units[launch.full].waves():
         if wave.steps:
-            waves.append(_traced(wave, slots[wave.simd], rows, behind))
+            waves.append(_traced(wave, slots[wave.simd], rows, next_offsets))
             slots[wave.simd] += 1
     return waves
 
 
-def _traced(wave: Executed, slot: int, rows: Mapping[int, int], behind: Mapping[int, int]) -> Traced:
+def _traced(wave: Executed, slot: int, rows: Mapping[int, int], next_offsets: Mapping[int, int]) -> Traced:
     instructions = []
     states: list[tuple[State, int]] = []
     for step, after in zip(wave.steps, (*wave.steps[1:], None)):
         could, issued, done = (round(clocks) for clocks in (step.could, step.issued, step.done))
         waited = min(done - issued, round(step.done - step.issued - step.issue)) if step.waits_after_issue else 0
-        falls = after is None or after.line.offset == behind.get(step.line.offset)
+        falls = after is None or after.line.offset == next_offsets.get(step.line.offset)
         stall = issued - could + waited
         instructions.append((could, category(step, falls), stall, done - could, rows[step.line.offset]))
         states += [(State.STALL, issued - could), (State.EXEC, done - issued - waited), (State.WAIT, waited)]
@@ -326,10 +326,10 @@ def _table(launch: LaunchProfile, kernel: KernelAnalysis) -> str:
 
 def _sources(kernel: KernelAnalysis, beside: Path) -> dict[str, str]:
     """Return source file -> name of its copy, for existing files that debug information names."""
-    named = sorted({source.rpartition(":")[0] for source in kernel.sources.values()})
-    files = [name for name in named if (beside / name).is_file()]
-    there = [name for name in files if (beside / name).stat().st_size <= _MOST_SOURCE]
-    return {name: f"source_{n}_{PurePath(name).name}" for n, name in enumerate(there)}
+    names = sorted({source.rpartition(":")[0] for source in kernel.sources.values()})
+    files = [name for name in names if (beside / name).is_file()]
+    copied = [name for name in files if (beside / name).stat().st_size <= _SOURCE_BYTES_MAX]
+    return {name: f"source_{n}_{PurePath(name).name}" for n, name in enumerate(copied)}
 
 
 def _tree(sources: Mapping[str, str]) -> dict[str, Any]:

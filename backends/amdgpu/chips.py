@@ -1,7 +1,7 @@
 """CDNA chips of the time model, from public measurements or data sheets.
 
-Units and clocks: AMD's data sheets. A die of the MI250 has 104 units, of the MI250X 110; rows of rocBLAS's table with
-tiles of 105 to 110 workgroups take one round, with 111 two, so that table is of the MI250X.
+Units and clocks: AMD's data sheets. A die of the MI250 has 104 units, one of the MI250X 110. rocBLAS's table is of the
+MI250X: launches of 105 to 110 workgroups take one round in it, launches of 111 two.
 """
 
 from __future__ import annotations
@@ -27,9 +27,8 @@ USUAL = {chip.target: chip for chip in CHIPS if chip.name in ("mi250x", "mi300x"
 FITS = Fits(
     makers=("miopen code", "aiter code", "aiter", "rocblas"),
     in_clocks="rocblas",
-    # Entries in clocks are of calls, which have no further launches and start later than kernels do. MIOpen's table
-    # times kernels; the shortest, a gradient of weights, takes 5.1 us from start to end, and gradients of data have
-    # further launches.
+    # Entries in clocks time calls: one launch each, which starts later than a kernel does. MIOpen's table times
+    # kernels: the shortest, a gradient of weights, takes 5.1 us, and gradients of data have further launches.
     launches={
         "mi250x": ("miopen nhwc/mi250/mlir W", "miopen nhwc/mi250/mlir B"),
         "mi300x": ("miopen code/mi300x/f16", "miopen code/mi300x/f16"),

@@ -179,7 +179,7 @@ def _limit(out: AmdEmitter, to: Type) -> Step:
 _UPPER_HALF = ("dst_sel:WORD_1", "dst_unused:UNUSED_PRESERVE", "src0_sel:DWORD")
 
 
-def _two(out: AmdEmitter, values: Sequence[Reg], into: Reg, *, name: str) -> None:
+def _by_pair(out: AmdEmitter, values: Sequence[Reg], into: Reg, *, name: str) -> None:
     out.valu(name, values[0], values[1] if len(values) > 1 else Imm(0), into=into)
 
 
@@ -227,12 +227,12 @@ def _to_f8(out: AmdEmitter, values: Sequence[Reg], into: Reg, *, form: str) -> N
 
 
 def _to_bytes(out: AmdEmitter, values: Sequence[Reg], into: Reg) -> None:
-    halves = [_to_low(out, values[i : i + 2], into if len(values) <= 2 else None) for i in range(0, len(values), 2)]
+    halves = [_low_bytes(out, values[i : i + 2], into if len(values) <= 2 else None) for i in range(0, len(values), 2)]
     if len(halves) == 2:
         out.valu("v_lshl_or_b32", halves[1], Imm(16), halves[0], into=into)
 
 
-def _to_low(out: AmdEmitter, values: Sequence[Reg], into: Reg | None) -> Reg:
+def _low_bytes(out: AmdEmitter, values: Sequence[Reg], into: Reg | None) -> Reg:
     """Return the low bytes of one or two words in the low half of a word; selector 0x0c is a zero byte."""
     if len(values) == 1:
         return out.valu("v_and_b32", Imm(0xFF), values[0], into=into)
@@ -247,9 +247,9 @@ def _to_halves(out: AmdEmitter, values: Sequence[Reg], into: Reg) -> None:
 
 
 _PACK = (
-    ConversionRow(f32, f16, partial(_two, name="v_cvt_pk_f16_f32"), "f16x2"),
+    ConversionRow(f32, f16, partial(_by_pair, name="v_cvt_pk_f16_f32"), "f16x2"),
     ConversionRow(f32, f16, _to_f16),
-    ConversionRow(f32, bf16, partial(_two, name="v_cvt_pk_bf16_f32"), "bf16x2"),
+    ConversionRow(f32, bf16, partial(_by_pair, name="v_cvt_pk_bf16_f32"), "bf16x2"),
     ConversionRow(f32, bf16, _to_bf16),
     *(ConversionRow(f32, t, partial(_to_f8, form=form), t.name) for t, form in F8_NAMES.items()),
     *(ConversionRow(word, t, _to_bytes) for word, t in ((s32, s8), (u32, u8))),

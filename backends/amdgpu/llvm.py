@@ -74,8 +74,8 @@ class Llvm:
     def _function(self, name: str, result: Any, *arguments: Any) -> Callable[..., Any]:
         function = getattr(self._library, f"LLVM{name}")
         function.restype, function.argtypes = result, arguments
-        found: Callable[..., Any] = function
-        return found
+        typed: Callable[..., Any] = function
+        return typed
 
     def relocatable(self, text: str, target: str) -> bytes | None:
         """Return the object file of an assembly text; None if the text has an error."""

@@ -16,7 +16,7 @@ from convgen.ir.record import frozen
 
 _COMMENT_COLUMN = 64  #: characters before a comment
 #: names that LLVM's YAML takes for a boolean or a number, before LLVM 22 also the booleans of YAML 1.1
-_NO_STRINGS = {"y", "n", "yes", "no", "on", "off", "true", "false", "inf", "infinity", "nan"}
+_NOT_STRINGS = {"y", "n", "yes", "no", "on", "off", "true", "false", "inf", "infinity", "nan"}
 _SGPR_GRANULE = 8  #: registers; the SGPR count in the metadata is a multiple
 _KEEP_DENORMALS = 3  # keep denormals of sources and results; the default for f32 would flush both
 
@@ -123,7 +123,7 @@ def metadata(kernel: Kernel, r: Resources, arguments: Sequence[tuple[str, int, i
 
 def _yaml(name: str) -> str:
     """Return a name as a string of LLVM's YAML, which heeds a tag, but no quotes."""
-    return f"!str {name}" if name.lower() in _NO_STRINGS else name
+    return f"!str {name}" if name.lower() in _NOT_STRINGS else name
 
 
 def _triple(target: str) -> str:

@@ -1,9 +1,9 @@
 """Insert `s_waitcnt`, no stricter than the data flow over the whole control-flow graph demands.
 
 gfx9 counts outstanding vector memory operations (vmcnt, in order) and LDS and scalar memory operations (lgkmcnt; LDS in
-order among themselves, scalar loads in any order). An operation after which n in-order operations were issued is done
-once the count is at most n (CDNA3 ISA 4.4): if it were outstanding, so would those n be, and scalar loads only add to
-the count. Only a count of 0 tells that a scalar load is done.
+order among themselves, scalar loads in any order). While an operation is outstanding, so are the n in-order operations
+issued after it. So a count of at most n shows that it is done (CDNA3 ISA 4.4); scalar loads only raise the count. Only
+a count of 0 shows that a scalar load is done.
 """
 
 from __future__ import annotations

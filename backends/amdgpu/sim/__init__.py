@@ -12,8 +12,8 @@ than to nearest even, swizzled buffers other than scratch, the exact error of tr
 correctly, or with `approximate` within the documented error: `alu/curves`), the order of atomic operations of several
 waves (rounded sums differ with the order). An instruction that `bench/isa.py` lists as refused raises Unsupported.
 
-May import: convgen.ir.error, convgen.backends.simulation; nothing from selection or emission (two rooms, no shared
-mistakes)."""
+May import: convgen.ir.record, convgen.backends.sim, and modules of convgen.backends that emit nothing (simulation,
+toolchain, hot_code); nothing of selection or emission (two rooms, no shared mistakes)."""
 
 from convgen.backends.amdgpu.sim.code_object import CodeObject, KernelInfo
 from convgen.backends.amdgpu.sim.simulate import signatures, simulate

@@ -47,9 +47,10 @@ ISA4_MATRIX = Source("CDNA4 ISA 7.6, Table 38")
 CDNA2 = Source("LLVM GCNHazardRecognizer for gfx90a; CDNA3 ISA 4.5 has the same row")
 CDNA2_MATRIX = Source("LLVM GCNHazardRecognizer for gfx90a; CDNA3 ISA 7.5 has such a row, with its own numbers")
 LLVM = Source("LLVM alone (GCNHazardRecognizer)", required=False)
-#: For an accumulator of as many passes but another mnemonic, for which the manuals require no wait states.
+#: For an accumulator of another mnemonic with as many passes; the manuals require no wait states for it.
 LLVM_LIKE = Source("LLVM pull request 218363 alone", required=False)
-#: LLVM counts from the VALU's write. MIOpen's kernels for gfx942, which ship, set EXEC behind v_cmpx and multiply.
+#: LLVM counts from the VALU's write even after a scalar instruction has overwritten the register. MIOpen's kernels for
+#: gfx942, which ship, set EXEC after v_cmpx and then multiply.
 STALE = Source("LLVM alone (GCNHazardRecognizer): the last writer is scalar", required=False)
 
 
@@ -133,8 +134,8 @@ def _common(general: Source, matrix: Source) -> Table:
         **_rows("valu_exec", "exec_mfma", _always(4), matrix),
         **_rows("valu_exec", "exec_dpp", _always(5), general),
         **_rows("m0", "m0_use", _always(1), general),
-        # Table 11 names "buffer_store_LDS_dword, scratch or global with LDS = 1" and not buffer_load ... lds, before
-        # which AITER's gfx950 GEMMs, which ship, write M0.
+        # Table 11 names "buffer_store_LDS_dword, scratch or global with LDS = 1", not buffer_load ... lds. AITER's GEMMs
+        # for gfx950, which ship, write M0 just before one.
         **_rows("m0", "m0_buffer", _always(1), LLVM),
         **_rows("setreg", "hwreg", _always(2), general),
         **_rows("dgemm4", "c_same c_like c_overlap", _always(4), LLVM),

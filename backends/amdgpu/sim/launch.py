@@ -8,6 +8,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 from functools import partial
+from math import prod
 
 import numpy as np
 
@@ -78,11 +79,10 @@ def start_group(
     env: Environment, descriptor: Descriptor, launch: LaunchRequest, slots: Array, groups: Array
 ) -> WaveGroup:
     """Return the waves of some workgroups at the kernel's entry; `slots` and `groups` number them in batch and grid."""
-    threads = launch.workgroup[0] * launch.workgroup[1] * launch.workgroup[2]
     wave = np.tile(np.arange(env.waves), len(groups))
     registers = max(descriptor.vgprs, descriptor.accum_offset)
     g = WaveGroup(env, np.repeat(slots, env.waves), np.repeat(groups, env.waves), wave, registers)
-    _work_items(g, descriptor, launch, threads)
+    _work_items(g, descriptor, launch)
     values = _user_values(env, descriptor)
     grid_x, grid_y, _ = launch.grid
     ids = (g.group_id % grid_x, g.group_id // grid_x % grid_y, g.group_id // (grid_x * grid_y))
@@ -124,13 +124,13 @@ def packed_ids(g: WaveGroup, descriptor: Descriptor, launch: LaunchRequest) -> A
     return packed
 
 
-def _work_items(g: WaveGroup, descriptor: Descriptor, launch: LaunchRequest, threads: int) -> None:
+def _work_items(g: WaveGroup, descriptor: Descriptor, launch: LaunchRequest) -> None:
     """Set v0 to the packed work-item ids, and EXEC to the lanes within the workgroup."""
     g.v[0] = packed_ids(g, descriptor, launch)
     g.env.workgroup = launch.workgroup
     g.env.work_items = partial(packed_ids, descriptor=descriptor, launch=launch)
     g.poison_vector(0, None)
-    inside = g.wave[:, None] * 64 + np.arange(64) < threads
+    inside = g.wave[:, None] * 64 + np.arange(64) < prod(launch.workgroup)
     g.s[EXEC], g.s[EXEC + 1] = pack_lanes(inside)
     g.exec_changed()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from functools import lru_cache, partial
+from math import prod
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from convgen.backends.amdgpu.sim.environment import Environment
 from convgen.backends.amdgpu.sim.launch import place_arguments, place_dispatch_packet, place_image, start_group
 from convgen.backends.amdgpu.sim.scratch import place_scratch
 from convgen.backends.amdgpu.sim.sources import OWN_ORDER, SOURCES
-from convgen.backends.amdgpu.sim.state import WaveGroup
+from convgen.backends.amdgpu.sim.state import LANES, WaveGroup
 from convgen.backends.amdgpu.sim.step import KINDS
 from convgen.backends.amdgpu.sim.watching import watcher
 from convgen.backends.sim.causality import Causality
@@ -33,6 +34,8 @@ def signatures(code_object: bytes) -> dict[str, Signature]:
 
 
 REGISTER_BYTES = 64 << 20  #: vector registers and their poison that a batch may hold
+_LANE_BYTES = 5  #: a word of a register, and the flag of its poison
+_THREADS_MAX = 1024  #: of a workgroup (LLVM, getMaxFlatWorkGroupSize)
 BATCH_WAVES = 128  #: waves that a batch simulates together, at most
 
 
@@ -100,10 +103,10 @@ class _Run(Run):
             what = f"the launch asks for {lds_bytes} bytes of LDS, {self.code.arch.name} has {limit} per workgroup"
             self.reporter.add("lds-size", what, None)
             raise LaunchStopped
-        threads = launch.workgroup[0] * launch.workgroup[1] * launch.workgroup[2]
-        if not 1 <= threads <= 1024:
-            raise SimulatorError(f"a workgroup of {threads} threads; 1 to 1024 are possible")
-        waves = -(-threads // 64)
+        threads = prod(launch.workgroup)
+        if not 1 <= threads <= _THREADS_MAX:
+            raise SimulatorError(f"a workgroup of {threads} threads; 1 to {_THREADS_MAX} are possible")
+        waves = -(-threads // LANES)
         execute = partial(self._batch, program, launch, waves, lds_bytes)
         self._batches(launch, batch_groups(kernel, waves), program, execute)
 
@@ -151,11 +154,11 @@ def waves_at_entry(code_object: bytes, kernel: str, threads: int) -> tuple[Progr
     place_arguments(run.memory, program.kernel, launch)
     place_dispatch_packet(run.memory, program.kernel, launch)
     run.causality, run._living, run._begun = Causality(tracked=False), 0, []
-    return program, run._begin(program, launch, -(-threads // 64), run.code.arch.lds_bytes, np.arange(1))
+    return program, run._begin(program, launch, -(-threads // LANES), run.code.arch.lds_bytes, np.arange(1))
 
 
 def batch_groups(kernel: KernelInfo, waves: int) -> int:
     """Return how many workgroups run together: as many as waves and register memory of a batch allow."""
     registers = max(kernel.descriptor.vgprs, kernel.descriptor.accum_offset)
-    fitting = REGISTER_BYTES // (registers * 64 * 5)
+    fitting = REGISTER_BYTES // (registers * LANES * _LANE_BYTES)
     return max(1, min(BATCH_WAVES, fitting) // waves)

@@ -29,8 +29,8 @@ Ints = npt.NDArray[np.int64]
 _L1_BYTES: Mapping[str, int] = {"gfx90a": 16 << 10, "gfx942": 32 << 10, "gfx950": 32 << 10}
 check_rows(FAMILY, {"timing/moved.py: _L1_BYTES": _L1_BYTES})
 _UNITS = 2  #: CUs whose L1 is modelled line by line
-_BUFFER, _GROUP = 30, 38  #: bits; positions of buffer and workgroup numbers above line numbers
-_MOST = 400_000  #: limit of wave instructions, over all workgroups that run only to show which lines they share
+_BUFFER_BIT, _GROUP_BIT = 30, 38  #: where the numbers of buffer and workgroup begin above the line number
+_INSTRUCTIONS_MAX = 400_000  #: wave instructions of all workgroups that run only to show which lines they share
 
 
 @define(eq=False)
@@ -48,11 +48,11 @@ class Reads:
         if kind == "store":
             self.stored += len(offsets) * size
             return
-        place = groups << _GROUP | self.buffers.setdefault(buffer, len(self.buffers)) << _BUFFER
+        place = groups << _GROUP_BIT | self.buffers.setdefault(buffer, len(self.buffers)) << _BUFFER_BIT
         self.halves += len(_distinct(place | offsets // (self.line // 2)))
         both = _distinct(place | offsets // self.line)
-        self.groups.append(both >> _GROUP)
-        self.lines.append(both & (1 << _GROUP) - 1)
+        self.groups.append(both >> _GROUP_BIT)
+        self.lines.append(both & (1 << _GROUP_BIT) - 1)
 
     @property
     def count(self) -> int:
@@ -65,25 +65,25 @@ class Reads:
         lines = [line[np.isin(group, wanted)] for group, line in zip(self.groups, self.lines, strict=True)]
         return np.unique(np.concatenate([np.zeros(0, np.int64), *lines]))
 
-    def missed(self, groups: Collection[int], capacity: int) -> tuple[int, int]:
+    def misses(self, groups: Collection[int], capacity: int) -> tuple[int, int]:
         """Return the lines that some workgroups request of a cache of `capacity` lines, and those that miss."""
-        wanted, held = np.array(sorted(groups), np.int64), OrderedDict[int, None]()
+        wanted, cache = np.array(sorted(groups), np.int64), OrderedDict[int, None]()
         asked = [line[np.isin(group, wanted)] for group, line in zip(self.groups, self.lines, strict=True)]
-        return sum(map(len, asked)), sum(missed(held, lines, capacity) for lines in asked)
+        return sum(map(len, asked)), sum(count_misses(cache, lines, capacity) for lines in asked)
 
 
-def missed(cache: OrderedDict[int, None], lines: Ints, most: int) -> int:
+def count_misses(cache: OrderedDict[int, None], lines: Ints, most: int) -> int:
     """Return how many lines miss in a cache of `most` lines, and update the cache."""
-    lacking = 0
+    misses = 0
     for number in lines.tolist():
         if number in cache:
             cache.move_to_end(number)
             continue
-        lacking += 1
+        misses += 1
         cache[number] = None
         if len(cache) > most:
             cache.popitem(last=False)
-    return lacking
+    return misses
 
 
 def _distinct(numbers: Ints) -> Ints:
@@ -133,16 +133,16 @@ def moved(
     code: bytes, launch: LaunchRequest, buffers: Buffers, share: Share, whole: Reads, executed: int, lengths: Lengths
 ) -> Moved:
     """Return the traffic of a launch; `whole` has the reads of `executed` workgroups that ran to their end."""
-    machine, every = share.machine, share.workgroups / executed
+    machine, scale = share.machine, share.workgroups / executed
     seen = _run_two_rounds(code, launch, buffers, share, lengths)
-    requested = whole.count * every * machine.line_bytes
+    requested = whole.count * scale * machine.line_bytes
     asked = requested * seen.miss_rate(_L1_BYTES[machine.target] // machine.line_bytes)
-    there = sum(len(_bytes_of(buffers[name])) for name in whole.buffers if name in buffers)
+    read_bytes = sum(len(_bytes_of(buffers[name])) for name in whole.buffers if name in buffers)
     fill = min(asked, seen.fill(whole.count / executed))
-    if there <= machine.l2_bytes:
-        fill = min(fill, machine.dies * there)
-    memory = min(fill, there) if machine.memory_side_bytes else fill
-    return Moved(whole.halves * every * machine.line_bytes // 2, requested, asked, fill, memory, whole.stored * every)
+    if read_bytes <= machine.l2_bytes:
+        fill = min(fill, machine.dies * read_bytes)
+    memory = min(fill, read_bytes) if machine.memory_side_bytes else fill
+    return Moved(whole.halves * scale * machine.line_bytes // 2, requested, asked, fill, memory, whole.stored * scale)
 
 
 def _bytes_of(buffer: Bytes | Pages) -> Bytes:
@@ -159,15 +159,15 @@ class _Seen:
 
     def miss_rate(self, capacity: int) -> float:
         """Return the miss rate of an L1 of `capacity` lines."""
-        counts_by_unit = [self.reads.missed(self.share.unit(n), capacity) for n in range(min(_UNITS, self.share.units))]
-        asked, lacking = (sum(counts) for counts in zip(*counts_by_unit))
-        return lacking / asked if asked else 1.0
+        counts_by_unit = [self.reads.misses(self.share.unit(n), capacity) for n in range(min(_UNITS, self.share.units))]
+        asked, misses = (sum(counts) for counts in zip(*counts_by_unit))
+        return misses / asked if asked else 1.0
 
     def fill(self, lines: float) -> float:
         """Return the bytes that all L2s fetch, if a workgroup touches `lines` lines, with repetition.
 
-        A later round hits lines of the round before if that round fits in L2: as much has been read in between when the
-        later one comes to that point of its loop.
+        A later round hits lines of the round before if that round fits in L2: between two reads of a line, L2 brings a
+        whole round.
         """
         machine, count = self.share.machine, sum(map(len, self.rounds))
         bytes_of_a_line = machine.line_bytes * lines * count / max(1, self.reads.count)
@@ -188,8 +188,8 @@ def _run_two_rounds(code: bytes, launch: LaunchRequest, buffers: Buffers, share:
     waves = -(-int(np.prod(launch.workgroup)) // WAVE)
     first, second = share.round(0), share.round(1)
     both = waves * (len(first) + len(second))
-    most = min(lengths.whole, max(lengths.window, _MOST // both))
-    second = second if both * most <= _MOST else []
+    most = min(lengths.whole, max(lengths.window, _INSTRUCTIONS_MAX // both))
+    second = second if both * most <= _INSTRUCTIONS_MAX else []
     reads, some, size = Reads(share.machine.line_bytes), [*first, *second], max(1, BATCH_WAVES // waves)
     for n in range(0, len(some), size):
         part = evolve(launch, groups=tuple(some[n : n + size]))

@@ -26,29 +26,29 @@ def amount(waves: Iterable[list[Op]]) -> float:
 
 
 def work_of(
-    known: Amounts, execute: Callable[[tuple[int, ...]], Amounts], workgroups: int, units: int, held: int
+    known: Amounts, execute: Callable[[tuple[int, ...]], Amounts], workgroups: int, units: int, resident: int
 ) -> Work:
-    """Return the work of a launch, on `units` units that hold `held` workgroups each.
+    """Return the work of a launch, on `units` units that run `resident` workgroups each.
 
     `known` has the work of some workgroups, the first and last among them; `execute` returns that of others.
     """
     while further := _between(known):
         known = {**known, **execute(further)}
     most = max(known.values())
-    runs = [(count, each / most) for count, each in _runs(known)]
-    mean = sum(count * each for count, each in runs) / workgroups
-    return Work(mean, min(each for _, each in runs), makespan(runs, units, held))
+    runs = [(count, work / most) for count, work in _runs(known)]
+    mean = sum(count * work for count, work in runs) / workgroups
+    return Work(mean, min(work for _, work in runs), makespan(runs, units, resident))
 
 
 def longest(known: Amounts) -> list[int]:
     """Return the workgroups with nearly the most work."""
     most = max(known.values())
-    return [number for number, each in known.items() if each >= _ALIKE * most]
+    return [number for number, work in known.items() if work >= _ALIKE * most]
 
 
 def _between(known: Amounts) -> tuple[int, ...]:
     """Return workgroups halfway between known ones whose work differs too much."""
-    most = _OPEN * sum(count * each for count, each in _runs(known))
+    most = _OPEN * sum(count * work for count, work in _runs(known))
     return tuple(
         (one + other) // 2
         for one, other in pairwise(sorted(known))

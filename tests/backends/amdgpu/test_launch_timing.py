@@ -130,8 +130,8 @@ def test_a_line_is_read_once_an_instruction_and_workgroup() -> None:
     assert (reads.halves, reads.stored) == (3 * 2 * 8 + 1, 256)  # all lanes of one address touch one half
     assert reads.count == 3 * 8 + 1
     assert len(reads.of([0])) == 9
-    assert reads.missed([0, 1], 100) == (25, 9)
-    assert reads.missed([0, 1], 2) == (25, 25)  # two lines are gone before they are touched again
+    assert reads.misses([0, 1], 100) == (25, 9)
+    assert reads.misses([0, 1], 2) == (25, 25)  # two lines are gone before they are touched again
 
 
 # ---------------------------------------------------------------- launches
