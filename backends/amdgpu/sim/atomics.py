@@ -61,8 +61,8 @@ def atomic_step(
         check_tuple(target, size // 4, context)
     address = make(instruction, context, operands)
     step = transfer.memory_step(instruction, context, "atomic", address, target, context.bits(data))
-    registers, replaces = context.registers(data), what.startswith("swap")
-    return step.running(_Atomic(step, space, address, function, size, registers, compare, replaces).run)
+    update = Update(step, function, size, what.startswith("swap"))
+    return step.running(_Atomic(update, space, address, context.registers(data), compare).run)
 
 
 def _land_both(g: WaveGroup, pending: Pending) -> None:
@@ -82,24 +82,23 @@ def _check_guesses(g: WaveGroup, allocation: Allocation, offset: Array, size: in
 
 @frozen(eq=False)
 class _Atomic:
-    """One atomic instruction on device memory, or a flat one that may also reach LDS."""
+    """One atomic instruction of vector memory."""
 
-    step: Step
+    update: Update
     space: str  #: "buffer", "global" or "flat"
     address: Address
-    function: Combine
-    size: int
     registers: tuple[int, ...]  #: registers of the data, then of the comparand
     compare: bool
-    replaces: bool  #: whether the new value ignores the old one (swap), so that memory need not be defined
 
     def run(self, g: WaveGroup) -> None:
-        step, size = self.step, self.size
+        step, size = self.update.step, self.update.size
         transfer.check_address(g, step, self.address)
         transfer.refuse_poison(g, step, step.reads, self.registers, "the data of an atomic operation")
         ticket = issue_store(g)
         where = self.address.resolve(g, step, size, transfer.active(g))
-        old, observed = self._apply(g, where, ticket)
+        values = transfer.register_values(g, self.registers[0], size)
+        expected = transfer.register_values(g, self.registers[0] + size // 4, size) if self.compare else None
+        old, observed = self.update.apply(g, where, values, expected, ticket)
         g.env.counters["atomic_bytes"] += g.active_lanes() * size
         queue = transfer.queue_of(self.space, where)
         if step.writes:
@@ -109,11 +108,21 @@ class _Atomic:
         else:
             issue(g, Pending(step, queue, 0, (), transfer.land_stores, (ticket,)))
 
-    def _apply(self, g: WaveGroup, where: Where, ticket: int) -> tuple[Array, Array | None]:
+
+@frozen(eq=False)
+class Update:
+    """The effect of an atomic instruction on memory: device memory, or LDS for lanes of a flat instruction."""
+
+    step: Step
+    function: Combine
+    size: int  #: bytes
+    replaces: bool  #: whether the new value ignores the old one (swap), so that memory need not be defined
+
+    def apply(
+        self, g: WaveGroup, where: Where, values: Array, expected: Array | None, ticket: int
+    ) -> tuple[Array, Array | None]:
         """Update memory; return old values (0 outside a descriptor's range) and what waves observe (`causality`)."""
         size = self.size
-        values = transfer.register_values(g, self.registers[0], size)
-        expected = transfer.register_values(g, self.registers[0] + size // 4, size) if self.compare else None
         old = np.zeros(values.shape, values.dtype)
         observed: Array | None = None
         if where.local is not None:

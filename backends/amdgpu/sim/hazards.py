@@ -134,8 +134,8 @@ def _common(general: Source, matrix: Source) -> Table:
         **_rows("valu_exec", "exec_mfma", _always(4), matrix),
         **_rows("valu_exec", "exec_dpp", _always(5), general),
         **_rows("m0", "m0_use", _always(1), general),
-        # Table 11 names "buffer_store_LDS_dword, scratch or global with LDS = 1", not buffer_load ... lds. GEMMs of AITER
-        # for gfx950, which ship, write M0 just before one.
+        # Table 11 names "buffer_store_LDS_dword, scratch or global with LDS = 1", not buffer_load ... lds. The GEMMs of
+        # AITER for gfx950, which ship, write M0 just before one.
         **_rows("m0", "m0_buffer", _always(1), LLVM),
         **_rows("setreg", "hwreg", _always(2), general),
         **_rows("dgemm4", "c_same c_like c_overlap", _always(4), LLVM),

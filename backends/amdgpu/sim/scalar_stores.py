@@ -6,21 +6,21 @@ Scalar caches are not modelled: every wave sees a scalar store at once, without 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 import numpy as np
 
 from convgen.backends.amdgpu.sim import transfer
 from convgen.backends.amdgpu.sim.alu.operands import check_tuple
-from convgen.backends.amdgpu.sim.atomics import ATOMICS
+from convgen.backends.amdgpu.sim.atomics import ATOMICS, Update
 from convgen.backends.amdgpu.sim.decode import Instruction, require_plain
+from convgen.backends.amdgpu.sim.scratch import Where
 from convgen.backends.amdgpu.sim.smem import land_scalars, scalar_address, scalar_registers
-from convgen.backends.amdgpu.sim.sources import ALIGNED
 from convgen.backends.amdgpu.sim.state import Pending, WaveGroup, scalar_bits
 from convgen.backends.amdgpu.sim.step import Context, Step
 from convgen.backends.amdgpu.sim.stores import store_checked
 from convgen.backends.amdgpu.sim.waits import issue
-from convgen.backends.sim.combine import combine_lanes
-from convgen.backends.sim.global_access import is_writable, issue_store, parts_of
+from convgen.backends.sim.global_access import issue_store
 from convgen.backends.sim.wave_arrays import U64, Array
 
 _STORE = re.compile(r"s_(buffer_)?store_dword(x[24])?$")
@@ -36,52 +36,52 @@ def compile_scalar_store(instruction: Instruction, context: Context) -> Step | N
     data, base, offset = instruction.operands
     for operand in (data, base):
         check_tuple(operand, operand.count, context)
-    atomic = "_atomic_" in instruction.name
     reads = context.bits(data, base, offset)
-    returns = atomic and "glc" in instruction.modifiers
+    returns = "_atomic_" in instruction.name and "glc" in instruction.modifiers
     kept = data.count // 2 if "cmpswap" in instruction.name else data.count
-    writes = scalar_bits(data.index, kept) if returns else 0
-    step = Step(instruction, "smem", lambda g: None, reads, writes)
+    step = Step(instruction, "smem", lambda g: None, reads, scalar_bits(data.index, kept) if returns else 0)
     registers = scalar_registers(data, base, offset)
     address_of = scalar_address(instruction, context, base, offset)
-    rows = range(data.index, data.index + data.count)
+    access = _updating(step, match[2]) if "_atomic_" in instruction.name else _storing(step)
+    rows = slice(data.index, data.index + data.count)
 
     def run(g: WaveGroup) -> None:
         transfer.refuse_scalar_poison(g, step, reads, registers, "the scalar address or data", always=True)
-        ticket, address = issue_store(g), address_of(g)[0][:, None]
-        words = np.stack([g.s[row] for row in rows])[:, :, None]
-        if not atomic:
-            store_checked(g, step, address, 4 * len(rows), words, None, ticket)
-            issue(g, Pending(step, "smem", 0, (), transfer.land_stores, (ticket,)))
-            return
-        old = _update(g, step, match[2], address, words, ticket)
-        land = _land_both if returns else transfer.land_stores
-        issue(g, Pending(step, "smem", step.writes, (old, None), land, (ticket,)))
+        issue(g, access(g, address_of(g)[0][:, None], g.s[rows][:, :, None], issue_store(g)))
 
     return step.running(run)
+
+
+#: (group, addresses [waves, 1], data [words, waves, 1], ticket) -> pending operation
+_Access = Callable[[WaveGroup, U64, Array, int], Pending]
+
+
+def _storing(step: Step) -> _Access:
+    def store(g: WaveGroup, address: U64, words: Array, ticket: int) -> Pending:
+        store_checked(g, step, address, 4 * len(words), words, None, ticket)
+        return Pending(step, "smem", 0, (), transfer.land_stores, (ticket,))
+
+    return store
+
+
+def _updating(step: Step, what: str) -> _Access:
+    """Return the access of atomic operation `what`; cmpswap has data, then comparand."""
+    function, size = ATOMICS[what]
+    kind, words_each = (np.uint64, 2) if size == 8 else (np.uint32, 1)
+    update = Update(step, function, size, what.startswith("swap"))
+
+    def apply(g: WaveGroup, address: U64, words: Array, ticket: int) -> Pending:
+        parts = np.split(words, len(words) // words_each)
+        values, *comparands = (np.ascontiguousarray(np.moveaxis(p, 0, -1)).view(kind)[..., 0] for p in parts)
+        old, _ = update.apply(g, Where(address, None), values, comparands[0] if comparands else None, ticket)
+        if not step.writes:
+            return Pending(step, "smem", 0, (), transfer.land_stores, (ticket,))
+        back = np.moveaxis(np.ascontiguousarray(old)[..., None].view(np.uint32), -1, 0)
+        return Pending(step, "smem", step.writes, (back, None), _land_both, (ticket,))
+
+    return apply
 
 
 def _land_both(g: WaveGroup, pending: Pending) -> None:
     land_scalars(g, pending)
     transfer.land_stores(g, pending)
-
-
-def _update(g: WaveGroup, step: Step, what: str, address: U64, words: Array, ticket: int) -> Array:
-    """Do an atomic operation on memory; return the old words [words, waves, 1]."""
-    function, size = ATOMICS[what]
-    count = size // 4
-    kind = np.uint64 if size == 8 else np.uint32
-    parts = np.split(words, len(words) // count)
-    numbers = [np.ascontiguousarray(np.moveaxis(part, 0, -1)).view(kind)[..., 0] for part in parts]
-    expected = numbers[1] if "cmpswap" in what else None
-    old = np.zeros(address.shape, kind)
-    for allocation, offset, taken in parts_of(g, step, address, size, None, size, ALIGNED):
-        if is_writable(g, step, allocation, taken):
-            lanes = np.ones(address.shape, np.bool_) if taken is None else taken
-            memory = allocation.data[: len(allocation.data) // size * size].view(kind)
-            allocation.touch(offset[lanes], size)
-            old = np.where(lanes, combine_lanes(memory, offset // size, numbers[0], lanes, function, expected), old)
-            allocation.define(offset[lanes], size)
-            allocation.mark_update(offset[lanes], size, ticket, g.wave_ids()[:, None][lanes])
-    g.env.memory.changes += 1
-    return np.moveaxis(np.ascontiguousarray(old)[..., None].view(np.uint32), -1, 0)

@@ -73,3 +73,22 @@ def test_another_wave_sees_an_atomic_operation_behind_a_wait_and_a_barrier(
         s_waitcnt vmcnt(0) lgkmcnt(0)"""
     buffers = {"memory": np.zeros(4, np.uint32), "out": np.zeros(2, np.uint32)}
     assert set(sim.kinds(sim.run("gfx942", body, buffers, workgroup=128))) == set(found)
+
+
+@pytest.mark.parametrize(("operation", "found"), [("add", ["poison"]), ("swap", [])])
+def test_an_atomic_operation_that_reads_undefined_memory(sim: Any, operation: str, found: list[str]) -> None:
+    body = f"{SETUP} s_atomic_{operation} s12, s[4:5], 0x0\n s_waitcnt lgkmcnt(0)"
+    buffers = {"memory": np.zeros(4, np.uint32), "out": np.zeros(2, np.uint32)}
+    assert sim.kinds(sim.run("gfx942", body, buffers, uninitialised=("memory",))) == found
+
+
+def test_an_atomic_operation_races_with_a_plain_store_of_another_wave(sim: Any) -> None:
+    """Both waves store plainly, then update atomically, without a barrier between."""
+    body = f"""{SETUP} v_mov_b32 v2, 0
+        v_mov_b32 v3, 1
+        global_store_dword v2, v3, s[4:5]
+        s_waitcnt vmcnt(0)
+        s_atomic_add s12, s[4:5], 0x0
+        s_waitcnt lgkmcnt(0)"""
+    buffers = {"memory": np.zeros(4, np.uint32), "out": np.zeros(2, np.uint32)}
+    assert "global-race" in sim.kinds(sim.run("gfx942", body, buffers, workgroup=128))
