@@ -114,7 +114,6 @@ def files(
 
 
 def _files(launch: LaunchProfile, kernel: KernelAnalysis, beside: Path) -> Iterator[tuple[str, bytes]]:
-    """Yield name and content of all files of a launch."""
     waves = traced(launch, kernel)
     sources = _sources(kernel, beside)
     contents = {

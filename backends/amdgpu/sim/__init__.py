@@ -16,11 +16,11 @@ May import: convgen.ir.record, convgen.backends.sim, and modules of convgen.back
 toolchain, hot_code); nothing of selection or emission (two rooms, no shared mistakes)."""
 
 from convgen.backends.amdgpu.sim.code_object import CodeObject, KernelInfo
-from convgen.backends.amdgpu.sim.simulate import signatures, simulate
+from convgen.backends.amdgpu.sim.simulate import simulate
 from convgen.backends.amdgpu.sim.watching import Halt
 from convgen.backends.sim.errors import SimulatorError, Unsupported
 
 if __name__ != "convgen.backends.amdgpu.sim":  # a second copy of a module would mean a second intern table
     raise ImportError(f"import this package as convgen.backends.amdgpu.sim, not as {__name__}")
 
-__all__ = ["CodeObject", "Halt", "KernelInfo", "SimulatorError", "Unsupported", "signatures", "simulate"]
+__all__ = ["CodeObject", "Halt", "KernelInfo", "SimulatorError", "Unsupported", "simulate"]

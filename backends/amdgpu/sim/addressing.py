@@ -17,10 +17,13 @@ from convgen.backends.amdgpu.sim.alu.salu import scalar_fetch
 from convgen.backends.amdgpu.sim.decode import Instruction, Operand
 from convgen.backends.amdgpu.sim.scratch import FLAT_SCRATCH, Where, flat_where, is_scratch, scratch_where
 from convgen.backends.amdgpu.sim.state import WaveGroup
-from convgen.backends.amdgpu.sim.step import Context, Step, unsupported
+from convgen.backends.amdgpu.sim.step import Context, Step, scalar_registers, unsupported
 from convgen.backends.sim.errors import Unsupported
 from convgen.backends.sim.wave_arrays import U32, U64, Array, Bools, least, most
 from convgen.ir.record import frozen
+
+#: (group, step, bytes, active lanes) -> addresses
+Resolve = Callable[[WaveGroup, Step, int, Bools | None], Where]
 
 
 @frozen
@@ -32,21 +35,16 @@ class Address:
     scalar_bits: int
     scalars: tuple[int, ...]
     scalar_offset: bool
-    resolve: Callable[[WaveGroup, Step, int, Bools | None], Where]
+    resolve: Resolve
 
 
-def _register_sets(
-    context: Context, vectors: list[Operand], scalars: list[Operand]
-) -> tuple[int, tuple[int, ...], int, tuple[int, ...]]:
-    vector_set, vector_list, scalar_set, scalar_list = 0, [], 0, []
-    for operand in vectors:
-        vector_set |= context.bits(operand)
-        vector_list += list(context.registers(operand))
-    for operand in scalars:
-        if operand.kind == "s":
-            scalar_set |= context.bits(operand)
-            scalar_list += list(range(operand.index, operand.index + operand.count))
-    return vector_set, tuple(vector_list), scalar_set, tuple(scalar_list)
+def _address(context: Context, operands: list[Operand], resolve: Resolve, *, scalar_offset: bool = False) -> Address:
+    """Return an address mode with the registers of its operands."""
+    vectors = [operand for operand in operands if operand.kind == "v"]
+    scalars = [operand for operand in operands if operand.kind == "s"]
+    registers = tuple(register for operand in vectors for register in context.registers(operand))
+    bits = context.bits(*vectors), registers, context.bits(*scalars), scalar_registers(*scalars)
+    return Address(*bits, scalar_offset, resolve)
 
 
 def buffer_address(instruction: Instruction, context: Context, operands: list[Operand]) -> Address:
@@ -81,8 +79,7 @@ def buffer_address(instruction: Instruction, context: Context, operands: list[Op
             return Where(base + offset, active)
         return Where(base + offset, *_in_range(g, step, buffer, offset, scalar, size, active))
 
-    sets = _register_sets(context, [vaddr] if vaddr.kind == "v" else [], [resource, soffset])
-    return Address(*sets, soffset.kind == "s", resolve)
+    return _address(context, operands, resolve, scalar_offset=soffset.kind == "s")
 
 
 def _in_range(
@@ -197,7 +194,7 @@ def global_address(instruction: Instruction, context: Context, operands: list[Op
             return flat_where(g, step, address + immediate, size, active)
         return Where(address + immediate, active)
 
-    return Address(*_register_sets(context, [vaddr], [] if scalar is None else [scalar]), False, resolve)
+    return _address(context, operands, resolve)
 
 
 def scratch_address(instruction: Instruction, context: Context, operands: list[Operand]) -> Address:
@@ -219,5 +216,4 @@ def scratch_address(instruction: Instruction, context: Context, operands: list[O
         base = join_words(g.s[FLAT_SCRATCH.index], g.s[FLAT_SCRATCH.index + 1])
         return scratch_where(g, step, base, offset, size, active)
 
-    scalars = [FLAT_SCRATCH] + ([saddr] if row >= 0 else [])
-    return Address(*_register_sets(context, [vaddr] if first >= 0 else [], scalars), row >= 0, resolve)
+    return _address(context, [FLAT_SCRATCH, *operands], resolve, scalar_offset=row >= 0)

@@ -15,9 +15,9 @@ from convgen.backends.amdgpu.sim.alu.operands import check_tuple
 from convgen.backends.amdgpu.sim.atomics import ATOMICS, Update
 from convgen.backends.amdgpu.sim.decode import Instruction, require_plain
 from convgen.backends.amdgpu.sim.scratch import Where
-from convgen.backends.amdgpu.sim.smem import land_scalars, scalar_address, scalar_registers
+from convgen.backends.amdgpu.sim.smem import land_scalars, scalar_address
 from convgen.backends.amdgpu.sim.state import Pending, WaveGroup, scalar_bits
-from convgen.backends.amdgpu.sim.step import Context, Step
+from convgen.backends.amdgpu.sim.step import Context, Step, scalar_registers
 from convgen.backends.amdgpu.sim.stores import store_checked
 from convgen.backends.amdgpu.sim.waits import issue
 from convgen.backends.sim.global_access import issue_store

@@ -7,6 +7,7 @@ import numpy as np
 from convgen.backends.amdgpu.sim.decode import Instruction
 from convgen.backends.amdgpu.sim.state import Pending, WaveGroup
 from convgen.backends.amdgpu.sim.step import Context, Step
+from convgen.backends.amdgpu.sim.transfer import land_nothing
 from convgen.backends.amdgpu.sim.waits import issue
 from convgen.backends.sim.causality import Who
 from convgen.backends.sim.device_memory import Allocation
@@ -28,22 +29,19 @@ def compile_cache(instruction: Instruction, context: Context) -> Step | None:
     scope = context.arch.scope
     if instruction.name == "buffer_wbl2":
         step = Step(instruction, "other", lambda g: None)
-        releases = is_operation(instruction, scope.release)
+        # A write-back that does not reach agent scope releases nothing.
+        land = _land_release if is_operation(instruction, scope.release) else land_nothing
 
         def write_back(g: WaveGroup) -> None:
             upto = np.full((g.count, 1), g.env.causality.tickets, np.int64)
             epochs = g.env.epoch[g.slot][:, None].astype(np.int64)
-            issue(g, Pending(step, "vm", 0, (upto, epochs), _land_release if releases else _land_nothing))
+            issue(g, Pending(step, "vm", 0, (upto, epochs), land))
 
         step.run = write_back
         return step
     if is_operation(instruction, scope.acquire):
         return Step(instruction, "other", _acquire)
     return Step(instruction, "other", lambda g: None)
-
-
-def _land_nothing(g: WaveGroup, pending: Pending) -> None:
-    """Do nothing: this write-back does not reach agent scope, so it releases nothing."""
 
 
 def _land_release(g: WaveGroup, pending: Pending) -> None:

@@ -25,13 +25,7 @@ from convgen.backends.sim.findings import LaunchStopped
 from convgen.backends.sim.local import Lds
 from convgen.backends.sim.run import MAX_INSTRUCTIONS, Buffers, Observer, Progress, Run
 from convgen.backends.sim.wave_arrays import Array
-from convgen.backends.simulation import STRICT, LaunchRequest, Scrutiny, Signature, SimReport
-
-
-def signatures(code_object: bytes) -> dict[str, Signature]:
-    """Return the arguments, workgroup and LDS of each kernel of a code object, by name. Raises SimulatorError."""
-    return {name: kernel.signature for name, kernel in CodeObject.load(code_object).kernels.items()}
-
+from convgen.backends.simulation import STRICT, LaunchRequest, Scrutiny, SimReport
 
 REGISTER_BYTES = 64 << 20  #: vector registers and their poison that a batch may hold
 _LANE_BYTES = 5  #: a word of a register, and the flag of its poison

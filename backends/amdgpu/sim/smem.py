@@ -11,7 +11,7 @@ from convgen.backends.amdgpu.sim.alu.operands import check_tuple, join_words
 from convgen.backends.amdgpu.sim.alu.salu import scalar_fetch
 from convgen.backends.amdgpu.sim.decode import Instruction, Operand, require_plain
 from convgen.backends.amdgpu.sim.state import Pending, WaveGroup, scalar_bits
-from convgen.backends.amdgpu.sim.step import Context, Step
+from convgen.backends.amdgpu.sim.step import Context, Step, scalar_registers
 from convgen.backends.amdgpu.sim.transfer import refuse_scalar_poison
 from convgen.backends.amdgpu.sim.waits import issue
 from convgen.backends.sim.global_access import check_stores, check_updates
@@ -94,11 +94,6 @@ def compile_smem(instruction: Instruction, context: Context) -> Step | None:
         issue(g, _load(g, step, address, count, inside))
 
     return step.running(run)
-
-
-def scalar_registers(*operands: Operand) -> tuple[int, ...]:
-    """Return the scalar registers of some operands; constants have none."""
-    return tuple(r for o in operands if o.kind == "s" for r in range(o.index, o.index + o.count))
 
 
 def scalar_address(

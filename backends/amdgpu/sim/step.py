@@ -82,3 +82,8 @@ class Context:
         """Return the unified indices of a vector operand's registers."""
         first = self.vector(operand)
         return tuple(range(first, first + operand.count))
+
+
+def scalar_registers(*operands: Operand) -> tuple[int, ...]:
+    """Return the scalar registers of some operands; vector registers and constants do not count."""
+    return tuple(r for o in operands if o.kind == "s" for r in range(o.index, o.index + o.count))

@@ -95,7 +95,6 @@ def _load_pieces(g: WaveGroup, step: Step, where: Where) -> tuple[Array, Bools |
 
 
 def _store_pieces(g: WaveGroup, step: Step, where: Where, values: Array, ticket: int) -> None:
-    """Store byte by byte."""
     assert where.pieces is not None
     for number, address in enumerate(where.pieces):
         byte = values[number // 4] >> np.uint32(8 * (number % 4)) & np.uint32(0xFF)
@@ -210,7 +209,6 @@ def _store(
 def _refuse_poisoned_data(
     g: WaveGroup, step: Step, registers: tuple[int, ...], words: list[Bools] | None, lanes: Bools | None
 ) -> None:
-    """Report undefined data that a store writes to memory."""
     for number, register in enumerate(registers):
         bad = g.vector_poison(register)
         if bad is None:

@@ -62,7 +62,6 @@ def _line(trace: Trace, at: int, entry: int) -> Line:
 
 
 def _waves(result: ModelRun, lines: Mapping[int, Line]) -> list[Executed]:
-    """Return the executed instructions of each wave."""
     waves: list[Executed] = []
     members: dict[int, int] = {}
     for wave in result.waves:

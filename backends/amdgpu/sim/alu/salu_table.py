@@ -43,7 +43,6 @@ def _sub_i(a: Array, b: Array) -> tuple[Array, Array]:
 
 
 def _bfe_unsigned(a: Array, b: Array) -> Array:
-    """S_BFE_U32 and S_BFE_U64."""
     bits, kind = 8 * a.itemsize, a.dtype.type
     width = ((b >> np.uint32(16)) & np.uint32(0x7F)).astype(a.dtype)
     mask = np.where(width >= bits, ~kind(0), (kind(1) << (width & kind(bits - 1))) - kind(1))
