@@ -40,24 +40,23 @@ class AmdVectors(Elements):
         self._mask_pool = deque()
 
     def _pack(self, parts: tuple[Expr, ...]) -> Parts:
-        out: list[Reg] = []
-        pending: list[tuple[Reg, int]] = []
-        narrow = all(p.type.bits < 32 for p in parts)
-        words = sum(p.type.bits for p in parts) // 32
-        joined = self.out.new("v", words) if narrow and words else None
+        words: list[Reg] = []
+        pending: list[tuple[Reg, int]] = []  # parts of the next word, with their bits
+        count = sum(p.type.bits for p in parts) // 32
+        whole = self.out.new("v", count) if count and all(p.type.bits < 32 for p in parts) else None
         for p in parts:
             registers = self.vector_registers(p)
             if p.type.bits >= 32:
-                out.extend(registers)
+                words.extend(registers)
                 continue
             pending.append((registers[0], p.type.bits))
             if sum(bits for _, bits in pending) == 32:
-                into = joined.words(len(out), 1) if joined else self.out.new("v")
-                out.append(self._join(pending, into))
+                into = whole.words(len(words), 1) if whole else self.out.new("v")
+                words.append(self._join(pending, into))
                 pending = []
         if pending:
-            return (*out, self._join(pending))
-        return (joined,) if joined else tuple(out)
+            return (*words, self._join(pending))
+        return (whole,) if whole else tuple(words)
 
     def _join(self, pieces: list[tuple[Reg, int]], into: Reg | None = None) -> Reg:
         """Join narrow values with clean upper bits in one word."""

@@ -25,7 +25,7 @@ from convgen.backends.amdgpu.timing.unequal import Amounts, amount, longest, wor
 from convgen.backends.amdgpu.timing.unit import Latencies, Unit
 from convgen.backends.sim.run import Buffers
 from convgen.backends.simulation import LaunchRequest, Scrutiny, SimReport
-from convgen.backends.timing import LATER, LaunchProfile, Machine, Moved, UnitProfile
+from convgen.backends.timing import LATER, LaunchProfile, Machine, Moved, UnitProfile, Work
 from convgen.ir.record import evolve, frozen
 
 __all__ = ["architecture", "profile_launch"]
@@ -91,12 +91,12 @@ class _Launch:
 
     def profile(self) -> LaunchProfile:
         ran = self._run(self.sample)
-        alone = all(finding.kind != _WAITS_FOR_OTHERS for finding in ran.report.findings)
-        if not alone:
+        independent = all(finding.kind != _WAITS_FOR_OTHERS for finding in ran.report.findings)
+        if not independent:
             ran = self._run(None)
         streams = ran.longest
         last_arrivals = self._run(self.sample, last=True) if ran.trace.tickets else ran
-        if last_arrivals is not ran:  # one workgroup on the CU is the last to arrive, where workgroups count themselves
+        if last_arrivals is not ran:  # where workgroups take tickets, one on the CU is the last to arrive
             streams = [last_arrivals.longest[0], *streams[1:]]
             ran.trace.instructions.update(last_arrivals.trace.instructions)
         lengths = [len(ops) for ops in ran.trace.waves.values()]
@@ -110,13 +110,7 @@ class _Launch:
             executed=self.sample,
             distinct=len({tuple(map(tuple, waves)) for waves in ran.waves.values()}),
             instructions=sum(lengths) / max(1, len(lengths)),
-            work=work_of(
-                ran.amounts,
-                lambda groups: self._run(groups if alone else None, traced=groups).amounts,
-                self.workgroups,
-                self.machine.units,
-                self.full,
-            ),
+            work=self._work(ran.amounts, independent),
             flop=ran.trace.flop / ran.ran,
             element=ran.element,
             moved=self._with_reductions(self._moved(ran), ran, last_arrivals),
@@ -180,6 +174,14 @@ class _Launch:
         scrutiny = Scrutiny(watch=trace)
         report = simulate(self.code, [request], memory, observe=reads, scrutiny=scrutiny, max_findings=_NEVER)
         return _Executed(trace, self.workgroups if groups is None else len(groups), reads, memory, report)
+
+    def _work(self, known: Amounts, independent: bool) -> Work:
+        """Return the work of the launch; workgroups that are not `independent` of others run with the whole grid."""
+
+        def execute(groups: tuple[int, ...]) -> Amounts:
+            return self._run(groups if independent else None, traced=groups).amounts
+
+        return work_of(known, execute, self.workgroups, self.machine.units, self.full)
 
     def _moved(self, ran: _Executed) -> Moved:
         longest = max(ran.trace.waves.values(), key=len, default=[])
