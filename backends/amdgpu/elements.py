@@ -131,12 +131,11 @@ class Elements(Vectors):
     # ------------------------------------------------------------ arithmetic
 
     def _element_by_element(self, name: str, e: x.Binary) -> Reg:
-        if self.in_pairs and name in PAIRED and e.type.lanes % 2 == 0 and not _is_same(e.a) and not _is_same(e.b):
+        if self.in_pairs and name in PAIRED and e.type.lanes % 2 == 0 and not any(map(_is_repeated, (e.a, e.b))):
             values = {c: self.vector_registers(c) for c in (e.a, e.b)}
             if all(map(_are_pairs, values.values())):
                 return self._two_by_two(PAIRED[name], (e.a, e.b), values, e.type)
-            terms = [self._sliced(values[c], words_of(e.type.elem)) for c in (e.a, e.b)]
-            return self._of_words(name, e.type, *terms)
+            return self._of_words(name, e.type, *(self._sliced(values[c], 1) for c in (e.a, e.b)))
         words = self._term if isinstance(e, x.Add) else self.words
         return self._of_words(name, e.type, words(e.a, scalar=True), words(e.b, scalar=not _is_constant(e.a)))
 
@@ -224,7 +223,7 @@ class Elements(Vectors):
         operands = (e.a, e.b, e.c)
         if any(map(_was_half, operands)):
             return self._mixed(operands, e.type)
-        values = {c: self.vector_registers(c) for c in operands if not _is_same(c)}
+        values = {c: self.vector_registers(c) for c in operands if not _is_repeated(c)}
         if e.type.elem is f32 and e.type.lanes % 2 == 0 and all(map(_are_pairs, values.values())):
             return (self._two_by_two("v_pk_fma_f32", operands, values, e.type),)
         dst, into = self._result(e.type)
@@ -437,7 +436,7 @@ def _bits_of(e: x.Splat) -> int:
     return e.a.bits
 
 
-def _is_same(e: Expr) -> bool:
+def _is_repeated(e: Expr) -> bool:
     """Return whether an operand is syntactically equal in all elements."""
     return isinstance(e, (x.Const, x.Splat))
 

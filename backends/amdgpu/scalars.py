@@ -68,7 +68,7 @@ LOGIC: dict[type[x.Expr], str] = {x.And: "s_and_b64", x.Or: "s_or_b64", x.Xor: "
 _U24 = (1 << 24) - 1
 
 
-class OtherValues(Protocol):
+class OtherTypes(Protocol):
     """The evaluator of values other than 32-bit integers and bools."""
 
     def converted(self, e: x.Cast | x.Saturate) -> Reg:
@@ -85,7 +85,7 @@ class AmdScalars(Scalars):
     """Evaluates 32-bit integer and bool expressions."""
 
     out: AmdEmitter
-    elements: OtherValues  #: evaluator of all other values
+    elements: OtherTypes  #: evaluator of all other values
 
     def _computed(self, e: x.Expr) -> Operand:
         match e:
