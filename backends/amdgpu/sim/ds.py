@@ -9,7 +9,7 @@ import numpy as np
 from convgen.backends.amdgpu.sim import transfer
 from convgen.backends.amdgpu.sim.alu.operands import check_tuple
 from convgen.backends.amdgpu.sim.decode import Instruction, require_plain
-from convgen.backends.amdgpu.sim.ds_access import Places, data_poison, ds_step, read_places, write_places
+from convgen.backends.amdgpu.sim.ds_access import LdsAddress, data_poison, ds_step, read_lds, write_lds
 from convgen.backends.amdgpu.sim.ds_atomics import compile_ds_atomic
 from convgen.backends.amdgpu.sim.ds_table import ATOMICS, Elements, elements_of
 from convgen.backends.amdgpu.sim.state import Pending, WaveGroup
@@ -28,16 +28,16 @@ def _compile_reads(instruction: Instruction, context: Context, elements: Element
     step = ds_step(instruction, context, "ds_read", target, source)
     register, source_bits, writes = context.vector(source), context.bits(source), context.bits(target)
     phases = context.arch.banks.get(("read", size))
-    places = [Places(register, offset, size, phases) for offset in offsets]
+    addresses = [LdsAddress(register, offset, size, phases) for offset in offsets]
     land, guess = transfer.landing(width), context.text.has_lds_swaps and size in (4, 8)
 
     def run(g: WaveGroup) -> None:
         transfer.refuse_poison(g, step, source_bits, (register,), "the LDS address")
         lanes = transfer.active(g)
         parts, poisons, units = [], [], []
-        for each in places:
-            at, cycles = each.of(g, step)
-            data, poison = read_places(g, step, at, guess=guess)
+        for address in addresses:
+            at, cycles = address.of(g, step)
+            data, poison = read_lds(g, step, at, guess=guess)
             if at.lanes is not None and at.lanes is not lanes:
                 data = np.where(at.lanes, data, np.uint32(0))
             parts.append(data)
@@ -77,16 +77,16 @@ def _compile_writes(instruction: Instruction, context: Context, elements: Elemen
     registers = [context.registers(operand)[: width.registers] for operand in data]
     data_bits = step.reads
     phases = context.arch.banks.get(("write", size))
-    places = [Places(register, offset, size, phases) for offset in offsets]
+    addresses = [LdsAddress(register, offset, size, phases) for offset in offsets]
 
     def run(g: WaveGroup) -> None:
         transfer.refuse_poison(g, step, source_bits, (register,), "the LDS address")
         units = []
         kept = None if g.exec_full else g.exec.copy()
-        for each, fetch, regs in zip(places, fetches, registers, strict=True):
-            at, cycles = each.of(g, step)
+        for address, fetch, regs in zip(addresses, fetches, registers, strict=True):
+            at, cycles = address.of(g, step)
             poison = data_poison(g, regs) if g.poison & data_bits else None
-            write_places(g, step, at, fetch(g), poison)
+            write_lds(g, step, at, fetch(g), poison)
             units.append(at.units)
             g.env.counters["lds_bank_conflict_cycles"] += cycles
         g.env.counters["lds_write_bytes"] += g.active_lanes() * size * len(offsets)

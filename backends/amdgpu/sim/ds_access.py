@@ -25,7 +25,7 @@ ALIGNMENT: Mapping[int, int] = {1: 1, 2: 2, 4: 4, 8: 8, 12: 16, 16: 16}
 
 @frozen(eq=False, slots=False)
 class Located:
-    """The addresses of an LDS access."""
+    """Where the lanes of an LDS access lead."""
 
     place: Array  #: byte offsets in the LDS of the batch [waves, lanes]
     size: int  #: bytes per lane
@@ -38,8 +38,8 @@ class Located:
         return Stretch.of(self.place, self.size)
 
 
-class Places:
-    """Computes an LDS instruction's addresses and bank conflicts, both again only after the addresses have changed."""
+class LdsAddress:
+    """An address of an LDS instruction; where it leads, and its bank conflicts, are computed when lanes' words change."""
 
     def __init__(self, register: int, offset: int, size: int, phases: BankPhases | None) -> None:
         self.register, self.offset, self.size, self.phases = register, offset, size, phases
@@ -118,7 +118,7 @@ def _report_beyond(g: WaveGroup, step: Step, address: Array, size: int, lanes: B
     g.env.reporter.add("lds-bounds", message, step.instruction, g, row, lane)
 
 
-def read_places(g: WaveGroup, step: Step, at: Located, *, guess: bool = False) -> tuple[Array, Bools | None]:
+def read_lds(g: WaveGroup, step: Step, at: Located, *, guess: bool = False) -> tuple[Array, Bools | None]:
     """Read LDS and stamp the read; return data and undefined words [words, waves, lanes].
 
     A `guess` is a read whose value a compare-and-swap may check later; it may be stale.
@@ -147,7 +147,7 @@ def read_places(g: WaveGroup, step: Step, at: Located, *, guess: bool = False) -
     return data, poison
 
 
-def write_places(g: WaveGroup, step: Step, at: Located, values: Array, poison: Bools | None) -> None:
+def write_lds(g: WaveGroup, step: Step, at: Located, values: Array, poison: Bools | None) -> None:
     """Write LDS and stamp the write; `poison` flags undefined words."""
     lds, place, units = g.env.local, at.place, at.units
     some = None if at.lanes is None else at.lanes & np.ones(place.shape, np.bool_)

@@ -9,7 +9,7 @@ import numpy as np
 from convgen.backends.amdgpu.sim.alu.operands import check_tuple
 from convgen.backends.amdgpu.sim.banks import bank_conflicts
 from convgen.backends.amdgpu.sim.decode import Instruction
-from convgen.backends.amdgpu.sim.ds_access import ds_step, locate, read_places
+from convgen.backends.amdgpu.sim.ds_access import ds_step, locate, read_lds
 from convgen.backends.amdgpu.sim.sources import ALIGNED
 from convgen.backends.amdgpu.sim.state import Pending, WaveGroup
 from convgen.backends.amdgpu.sim.step import Context, Step, unsupported
@@ -134,7 +134,7 @@ def _transposed(instruction: Instruction, context: Context, words: int, bits: in
         refuse_poison(g, step, 1 << register, (register,), "the LDS address")
         address = g.v[register].astype(np.int64) + offset
         at = locate(g, step, address, size, alignment, aligned=ALIGNED)
-        data, poison = read_places(g, step, at)
+        data, poison = read_lds(g, step, at)
         g.env.counters["lds_read_bytes"] += g.active_lanes() * size
         g.env.counters["lds_bank_conflict_cycles"] += bank_conflicts(phases, address >> 2, words, g.exec)
         if poison is not None:

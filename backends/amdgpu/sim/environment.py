@@ -16,7 +16,7 @@ from convgen.backends.sim.threads import Surroundings
 from convgen.backends.sim.wave_arrays import Array
 
 if TYPE_CHECKING:
-    from convgen.backends.amdgpu.sim.ds_access import Located, Places
+    from convgen.backends.amdgpu.sim.ds_access import LdsAddress, Located
     from convgen.backends.amdgpu.sim.state import WaveGroup
 
 #: Names of the allocations of the code object's segments: read-only ones, and writable ones.
@@ -45,5 +45,5 @@ class Environment(Surroundings):
         self.workgroup = (1, 1, 1)  #: work-items along x, y and z
         #: Returns the initial v0 of a group: packed work-item ids [waves, lanes].
         self.work_items: Callable[[WaveGroup], Array] = lambda g: np.zeros(0, np.uint32)
-        #: Last LDS addresses by instruction: words of the address register, workgroups, addresses and conflict cycles.
-        self.located: dict[Places, tuple[bytes, Array, tuple[Located, int]]] = {}
+        #: LDS address -> words of its register, workgroups, and what `LdsAddress.of` returned for them.
+        self.located: dict[LdsAddress, tuple[bytes, Array, tuple[Located, int]]] = {}

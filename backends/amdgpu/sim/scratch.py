@@ -28,7 +28,7 @@ _LANE = np.arange(64, dtype=np.uint64)
 _INTERLEAVE = 256  #: bytes from one dword of a lane to its next
 #: Word 3 of the private segment's descriptor: ADD_TID_ENABLE, INDEX_STRIDE 64, ELEMENT_SIZE 4 (AMDGPUUsage).
 WORD3 = 1 << 23 | 3 << 21 | 1 << 19
-_LAYOUT = 0x1F << 19
+_LAYOUT = 0x1F << 19  #: bits of these fields
 SWIZZLE = 1 << 31  #: SWIZZLE_ENABLE, in word 1
 _HIGH = np.uint64(0xFFFFFFFF00000000)
 

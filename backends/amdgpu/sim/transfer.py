@@ -98,9 +98,9 @@ def land_registers(g: WaveGroup, pending: Pending) -> None:
 def _land_half(half: int) -> Callable[[WaveGroup, Pending], None]:
     """Return a function that completes a d16 load, which defines the bits `half`; the other bits change.
 
-    The ISA manuals say that the other bits are kept, but SRAM ECC does not keep them, nor does gfx90a without ECC
-    (LLVM, GCNSubtarget::d16PreservesUnusedBits and review D112635). No document states their value, so this function
-    inverts them: code that needs them kept or cleared computes something else.
+    The ISA manuals say that the other bits are kept. With SRAM ECC they are not, nor on gfx90a without ECC (LLVM,
+    GCNSubtarget::d16PreservesUnusedBits and review D112635), and no document states their value. So this function
+    inverts them: code that needs them kept or cleared gets wrong results.
     """
     others = np.uint32(0xFFFFFFFF ^ half)
 

@@ -11,7 +11,7 @@ from convgen.backends.amdgpu.sim.addressing import Address, buffer_address, glob
 from convgen.backends.amdgpu.sim.alu.operands import check_tuple
 from convgen.backends.amdgpu.sim.atomics import atomic_step
 from convgen.backends.amdgpu.sim.decode import M0, Instruction, Operand, require_plain
-from convgen.backends.amdgpu.sim.ds_access import locate, read_places, write_places
+from convgen.backends.amdgpu.sim.ds_access import locate, read_lds, write_lds
 from convgen.backends.amdgpu.sim.hazards import Consumes
 from convgen.backends.amdgpu.sim.scopes import land_observed, publish_and_observe
 from convgen.backends.amdgpu.sim.scratch import Where
@@ -123,14 +123,14 @@ def _load_flat(g: WaveGroup, step: Step, where: Where, size: int) -> tuple[Array
     """Load by a flat instruction of which some lanes address LDS."""
     assert where.local is not None
     data, poison = load_lanes(g, step, where.address, size, where.device_lanes)
-    got, bad = read_places(g, step, locate(g, step, where.local_offset, size, lanes=where.local))
+    got, bad = read_lds(g, step, locate(g, step, where.local_offset, size, lanes=where.local))
     return np.where(where.local, got, data), united((poison, None if bad is None else bad & where.local))
 
 
 def _store_flat(g: WaveGroup, step: Step, where: Where, size: int, values: Array, ticket: int) -> None:
     """Store by a flat instruction of which some lanes address LDS."""
     store_checked(g, step, where.address, size, values, where.device_lanes, ticket)
-    write_places(g, step, locate(g, step, where.local_offset, size, lanes=where.local), values, None)
+    write_lds(g, step, locate(g, step, where.local_offset, size, lanes=where.local), values, None)
 
 
 def _load(
