@@ -39,7 +39,7 @@ class Located:
 
 
 class LdsAddress:
-    """An address of an LDS instruction; where it leads, and its bank conflicts, are computed when lanes' words change."""
+    """An address of an LDS instruction, resolved anew, with its bank conflicts, only when the lanes' words change."""
 
     def __init__(self, register: int, offset: int, size: int, phases: BankPhases | None) -> None:
         self.register, self.offset, self.size, self.phases = register, offset, size, phases
