@@ -87,7 +87,9 @@ class AmdEmitter(Emitter):
 
     def _note_results(self, i: Instruction) -> None:
         """Forget which comparison scc holds if an instruction writes scc or an operand of the comparison."""
-        if "scc" in i.op.writes or any(isinstance(r, Reg) and r.vreg in self._scc_operands for r in i.dst):
+        operands = self._scc_operands
+        changed = operands and any(isinstance(r, Reg) and r.vreg in operands for r in i.dst)
+        if changed or "scc" in i.op.writes:
             self._scc_comparison, self._scc_operands = None, ()
 
     def salu(self, name: str, *src: Operand, size: int = 1, comment: str = "", into: Reg | None = None) -> Reg:
