@@ -36,7 +36,9 @@ def _fields(word: Array, bits: int, shift: int, *, signed: bool) -> Array:
     return (field ^ sign) - sign if signed else field
 
 
-def _dot(bits: int, *, signed: bool) -> Function:
+def exact_dot(bits: int, *, signed: bool) -> Function:
+    """Return the sum of products of fields of two words, and an addend; all are 64-bit integers."""
+
     def function(a: Array, b: Array, c: Array) -> Array:
         for shift in range(0, 32, bits):
             c = c + _fields(a, bits, shift, signed=signed) * _fields(b, bits, shift, signed=signed)
@@ -74,7 +76,7 @@ EXACT: Mapping[str, Function] = {
     "v_sad_hi_u8": _differences(1 << 16),
     "v_sad_u32": lambda a, b, c: np.abs(a - b) + c,
     **{
-        f"v_dot{32 // bits}{form}_{'i32_i' if signed else 'u32_u'}{bits}": _dot(bits, signed=signed)
+        f"v_dot{32 // bits}{form}_{'i32_i' if signed else 'u32_u'}{bits}": exact_dot(bits, signed=signed)
         for bits in (16, 8, 4)
         for signed in (True, False)
         for form in ("", "c")

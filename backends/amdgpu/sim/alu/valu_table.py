@@ -10,6 +10,7 @@ from convgen.backends.amdgpu.sim.alu import integers
 from convgen.backends.amdgpu.sim.alu.curves import flushed
 from convgen.backends.amdgpu.sim.alu.float_table import FLOAT_ROWS
 from convgen.backends.amdgpu.sim.alu.rare_table import RARE_ROWS
+from convgen.backends.amdgpu.sim.alu.saturate import exact_dot
 from convgen.backends.amdgpu.sim.alu.vector_rows import Function, VectorRow, row
 from convgen.backends.sim import numbers as num
 from convgen.backends.sim.wave_arrays import Array
@@ -69,17 +70,9 @@ def _align(step: int) -> Function:
 
 
 def _dot(bits: int, *, signed: bool) -> Function:
-    def function(a: Array, b: Array, c: Array) -> Array:
-        total = c
-        for shift in range(0, 32, bits):
-            x, y = (v << U32(32 - bits - shift) for v in (a, b))
-            if signed:
-                total = total + (x.view(np.int32) >> (32 - bits)) * (y.view(np.int32) >> (32 - bits))
-            else:
-                total = total + (x >> U32(32 - bits)) * (y >> U32(32 - bits))
-        return total
-
-    return function
+    """Return the sum of products of fields of two words, and an addend, as 64-bit integers, which the caller wraps."""
+    exact = exact_dot(bits, signed=signed)
+    return lambda a, b, c: exact(*(value.astype(np.int64) for value in (a, b, c)))
 
 
 def _dot2(decode: Function, tiny: float) -> Function:
