@@ -139,7 +139,7 @@ def _written(i: Instruction, grf: int) -> list[_Registers]:
     if i.message is not None:
         return _payloads(i.message.dst)
     if i.op.startswith("dpas"):
-        return [(o.reg, int(i.sub.partition("x")[2])) for o in _in_registers(i.dst)]
+        return [(o.reg, i.rows) for o in _in_registers(i.dst)]
     return [(o.reg, -(-_reach(o, i.exec_size) // grf)) for o in _in_registers(i.dst)]
 
 
@@ -148,9 +148,8 @@ def _read(i: Instruction, grf: int) -> list[_Registers]:
     if i.message is not None:
         return _payloads(i.message.src0, i.message.src1)
     if i.op.startswith("dpas"):
-        rows = int(i.sub.partition("x")[2])
-        packed = -(-rows * 32 // grf)  # in dpasw each of the two threads holds one half
-        counts = rows, 8, -(-packed // 2) if i.op == "dpasw" else packed
+        packed = -(-i.rows * 32 // grf)  # in dpasw each of the two threads holds one half
+        counts = i.rows, 8, -(-packed // 2) if i.op == "dpasw" else packed
         return [(o.reg, count) for source, count in zip(i.sources, counts) for o in _in_registers(source)]
     return [(o.reg, -(-_reach(o, i.exec_size) // grf)) for o in _in_registers(*i.sources)]
 

@@ -13,7 +13,7 @@ from convgen.backends.intel.sim.comparisons import choose, compare, select
 from convgen.backends.intel.sim.curves import CURVES
 from convgen.backends.intel.sim.decode import SIZES, Instruction, Region
 from convgen.backends.intel.sim.execution_masks import active, set_flags
-from convgen.backends.intel.sim.operands import FLOATS, VIEWS, Reader, is_signed, working
+from convgen.backends.intel.sim.operands import FLOATS, KEEPS_DENORMALS, VIEWS, Reader, is_signed, working
 from convgen.backends.intel.sim.passes import KIND, Passes, overlapped, passes_of
 from convgen.backends.intel.sim.register_file import byte_bits
 from convgen.backends.intel.sim.results import Writer, convert, target
@@ -79,7 +79,6 @@ def _compile(instruction: Instruction, context: Context) -> Step | None:
     acts = active(instruction, context)
     step = new_step(instruction, context, sources, goal)
     compute = _computing(instruction, sources, function)
-    saturate = instruction.dst is not None and instruction.dst.saturate
     overflow = instruction.condition == "ov"
     if overflow and not _may_carry(instruction):
         raise unsupported(instruction, "overflow of other than a sum of dwords without signs")
@@ -92,7 +91,7 @@ def _compile(instruction: Instruction, context: Context) -> Step | None:
         on = acts(g)
         result = compute(g)
         undefined = union(sources, g)
-        data = convert(result, goal.type, g.control, saturate=saturate)
+        data = convert(result, goal.type, g.control, saturate=instruction.saturates)
         if directed and g.control & ROUNDING:
             data = redirect(instruction.op, [item.get(g) for item in sources], data, g.control & ROUNDING)
         if overflow:
@@ -114,7 +113,7 @@ def _may_carry(instruction: Instruction) -> bool:
     """Return whether an instruction adds unsigned dwords, the only overflow that is simulated (IGC, ADD3O.md)."""
     operands = (instruction.dst, *instruction.sources)
     plain = all(o is not None and o.type == "ud" and not (o.negate or o.absolute) for o in operands)
-    return plain and instruction.op in ("add", "add3") and not (instruction.dst and instruction.dst.saturate)
+    return plain and instruction.op in ("add", "add3") and not (instruction.saturates)
 
 
 def _is_raw(instruction: Instruction) -> bool:
@@ -134,7 +133,7 @@ def _copy(instruction: Instruction, context: Context) -> Step:
     acts = active(instruction, context)
     step = new_step(instruction, context, sources, goal)
     raw, marks, values = sources[0].raw, sources[0].marks, sources[0].get
-    keeps = {"df": 1 << 6, "f": 1 << 7, "hf": 1 << 10}.get(goal.type, 0)
+    keeps = KEEPS_DENORMALS.get(goal.type, 0)
     if raw is None or marks is None:  # the source is out of range
         return step
     view = VIEWS[goal.type]

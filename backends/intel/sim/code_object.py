@@ -156,7 +156,7 @@ def _kernel(entry: Mapping[str, Any], code: bytes) -> KernelInfo:
 
     simd = number("simd_size", 0, 32)
     if simd not in (1, 8, 16, 32):
-        raise SimulatorError(f"kernel {entry['name']!r}: simd_size {simd}; 8, 16 or 32 are possible")
+        raise SimulatorError(f"kernel {entry['name']!r}: simd_size {simd}; 1, 8, 16 or 32 are possible")
     return KernelInfo(
         name=str(entry["name"]),
         code=code,

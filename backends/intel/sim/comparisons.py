@@ -29,7 +29,6 @@ def select(instruction: Instruction, context: Context) -> Step:
     step = new_step(instruction, context, sources, goal)
     on_lanes = enabled(instruction)
     kind = float_type(instruction)
-    saturate = instruction.dst is not None and instruction.dst.saturate
     unsigned_long = all(s.type == "uq" for s in sources)
     compare = None if not instruction.condition else table.COMPARE[instruction.condition]
     if compare is None:
@@ -52,7 +51,7 @@ def select(instruction: Instruction, context: Context) -> Step:
             if kind:
                 first = (first & ~np.isnan(a)) | np.isnan(b)
             undefined = united((bad_a, bad_b))
-        data = convert(np.where(first, a, b), goal.type, g.control, saturate=saturate)
+        data = convert(np.where(first, a, b), goal.type, g.control, saturate=instruction.saturates)
         goal.put(g, data, on, undefined)
 
     return step.running(run)
@@ -114,11 +113,10 @@ def choose(instruction: Instruction, context: Context) -> Step:
     condition = condition_of(instruction, context)
     if condition is None:
         raise unsupported(instruction, "no condition")
-    saturate = instruction.dst is not None and instruction.dst.saturate
 
     def run(g: ThreadGroup) -> None:
         a, b, c = (item.get(g) for item in sources)
-        data = convert(np.where(condition(c, 0), a, b), goal.type, g.control, saturate=saturate)
+        data = convert(np.where(condition(c, 0), a, b), goal.type, g.control, saturate=instruction.saturates)
         goal.put(g, data, on_lanes(g), union(sources, g))
 
     return step.running(run)

@@ -2,8 +2,7 @@
 
 Layouts (IGC, visa documentation DPAS.md): src1 is B, 8 registers, dword n of register d holds the consecutive k of
 column n from d * ops on; src2 is A, rows of 8 dwords back to back; D and C have a row a register (bf and hf: two rows,
-an assumption). Products are exact,
-each instruction makes one sum in f64 and rounds it once to the accumulator (design: "MMA numerics").
+an assumption). Products are exact; an instruction sums them in f64 and rounds once, to the accumulator (assumed).
 
 dpasw (DPASW.md): the two threads of a fused pair supply half of src2 each, the even one the first registers.
 """
@@ -234,7 +233,7 @@ def _run(instruction: Instruction, shape: DpasShape, context: Context, *, fused:
         if shape.c >= 0:
             raw_c = np.ascontiguousarray(g.regs[:, shape.c : shape.c + cells * c_size])
             total += _number(raw_c, shape.c_type).reshape(total.shape)
-        data = _stored(total, shape.d_type, saturate=_saturates(instruction))
+        data = _stored(total, shape.d_type, saturate=instruction.saturates)
         g.regs[:, shape.d : shape.d + cells * d_size] = data.reshape(g.count, -1).view(np.uint8)
         _mark(g, shape, _undefined(g), d_size, units_d)
 
@@ -262,10 +261,6 @@ def _mark(g: ThreadGroup, shape: DpasShape, undefined: Bools | None, d_size: int
     elif g.dirty & units:
         g.poison[:, place] = 0
         g.clean(units)
-
-
-def _saturates(instruction: Instruction) -> bool:
-    return instruction.dst is not None and instruction.dst.saturate
 
 
 def _number(raw: Array, type_: str) -> Array:

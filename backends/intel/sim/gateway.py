@@ -92,7 +92,7 @@ def retire(g: ThreadGroup, done: frozenset[int]) -> None:
         if unit == "slm":
             orders_loads = g.env.platform.slm_fence_orders_loads
             g.local = [a for a in g.local if a.order > order or (a.returns and not orders_loads)]
-        else:
+        elif unit == "ugm":
             land_store(g, [ticket for when, ticket in g.stores if when < order])
             g.stores = [(when, ticket) for when, ticket in g.stores if when > order]
     g.fences = [fence for fence in g.fences if fence[0] not in done]

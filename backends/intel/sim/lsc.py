@@ -33,14 +33,14 @@ from convgen.backends.sim.global_access import load_lanes, peek_lanes
 from convgen.backends.sim.wave_arrays import U64, Array, Bools, any_along
 from convgen.ir.record import define, evolve
 
-UNITS = ("ugm", "slm", "tgm")
-
 
 def compile_lsc(instruction: Instruction, context: Context) -> Step | None:
     """Return the step of an LSC message; None for other sends."""
     message = instruction.message
-    if message is None or message.unit not in UNITS:
+    if message is None or message.unit not in ("ugm", "slm", "tgm"):
         return None
+    if message.unit == "tgm":
+        raise unsupported(instruction, "typed message, whose addresses are coordinates")
     if message.descriptor is None:
         raise unsupported(instruction, "descriptor in a register")
     decoded = Lsc.decode(message.descriptor)
@@ -165,7 +165,7 @@ def memory_load(
 ) -> tuple[Array, Bools | None]:
     """Load words or narrow values [n, threads, count] and their undefined ones; `again` skips all checks."""
     channels = access.lsc.channels
-    if channels and channels[-1] >= len(channels):  # not the first ones
+    if channels and channels[-1] >= len(channels):  # they skip one
         whole = evolve(access, vector=1, lsc=evolve(access.lsc, channels=()))
         parts = [memory_load(whole, g, at + np.uint64(4 * channel), lanes, again=again) for channel in channels]
         none = np.zeros((1, *at.shape), np.bool_)

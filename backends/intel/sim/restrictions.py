@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from convgen.backends.intel.sim.alu_steps import LOGIC
 from convgen.backends.intel.sim.areas import INTEGERS, Area, Operation
 from convgen.backends.intel.sim.operands import FLOATS
+from convgen.backends.intel.sim.pipes import LONG_INTEGERS
 from convgen.backends.intel.sim.platforms import Platform
 from convgen.ir.record import frozen
 
 MESA = "PRM, by Mesa, instruction_restrictions"
-LONG_INTEGERS = frozenset(("q", "uq"))
 NARROW_INTEGERS = frozenset(("b", "ub", "w", "uw"))
 SMALL_INTEGERS = frozenset(("w", "uw", "d", "ud"))
-LOGIC = frozenset(("and", "or", "xor", "not"))
 
 
 @frozen
@@ -31,7 +31,7 @@ class Restriction:
 
 
 def only(*names: str) -> frozenset[str]:
-    """Names of instructions."""
+    """Return a set of mnemonics."""
     return frozenset(names)
 
 
@@ -44,13 +44,13 @@ def _is_accumulator(area: Area) -> bool:
 
 
 def _multiplies_mixed_sizes(op: Operation, platform: Platform) -> bool:
-    """Return a 32-bit integer times a narrower one with a sign changed."""
+    """Return whether a 32-bit integer is multiplied by a narrower one whose sign a modifier changes."""
     sizes = [source.size for source in op.sources]
     return max(sizes) == 4 and any(_modified(s) for s in op.sources if s.type in NARROW_INTEGERS)
 
 
 def _multiplies_dword(op: Operation, platform: Platform) -> bool:
-    """Return a product that does not fit its destination, and is asked about."""
+    """Return whether a product of dwords, of which the destination has the low half, saturates or sets flags."""
     dst, takes = op.dst, {source.type for source in op.sources} & {"d", "ud"}
     if dst is None or not takes or dst.type not in SMALL_INTEGERS:
         return False
@@ -62,7 +62,7 @@ def _types(op: Operation) -> list[str]:
 
 
 def _chooses_unlike(op: Operation, platform: Platform) -> bool:
-    """csel on types of two sizes or of both kinds."""
+    """Return whether csel has types of two sizes, or integers and floats."""
     areas = [area for area in (op.dst, *op.sources) if area is not None]
     return len({area.size for area in areas}) > 1 or len({area.type in FLOATS for area in areas}) > 1
 

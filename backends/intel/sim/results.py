@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 
 from convgen.backends.intel.sim.decode import Instruction, Operand
-from convgen.backends.intel.sim.operands import FLOATS, TINY, VIEWS, flush, indirect_places
+from convgen.backends.intel.sim.operands import FLOATS, KEEPS_DENORMALS, TINY, VIEWS, flush, indirect_places
 from convgen.backends.intel.sim.register_file import byte_bits
 from convgen.backends.intel.sim.state import ThreadGroup
 from convgen.backends.intel.sim.step import Context, unsupported
@@ -38,7 +38,7 @@ def convert(values: Array, type_: str, control: int, *, saturate: bool) -> Array
         if type_ == "bf":
             return np.asarray(values, np.float32).astype(ml_dtypes.bfloat16).view(np.uint16)
         rounded = values.astype(VIEWS[type_])
-        kept = control & {"df": 1 << 6, "f": 1 << 7, "hf": 1 << 10}[type_]
+        kept = control & KEEPS_DENORMALS[type_]
         return rounded if kept else flush(rounded, TINY[type_])
     if values.dtype.kind == "f":
         return _to_integer(values, type_)
@@ -62,10 +62,10 @@ Put = Callable[[ThreadGroup, Array, "Bools | None", "Array | None"], None]
 
 @define(eq=False)
 class Writer:
-    """A compiled destination: `put(group, data, active lanes or None, undefined lanes or None)`."""
+    """A compiled destination."""
 
     put: Put
-    bits: int
+    bits: int  #: register bytes that it may write
     type: str
     wide: bool = False  #: an accumulator of 32-bit integers, which keeps all bits of a product
 

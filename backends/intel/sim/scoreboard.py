@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from convgen.backends.intel.sim.decode import ALL_TOKENS
 from convgen.backends.intel.sim.pipes import own_pipe
 from convgen.backends.intel.sim.platforms import Platform
 from convgen.backends.intel.sim.register_file import Layout
@@ -163,26 +164,24 @@ class Scoreboard:
             for at, letter in enumerate(PIPES):
                 if pipe in (letter, "A"):
                     pipes[at] = pipes[at][: count - 1]
-        waits: list[tuple[int, str]] = []
+        waits = instruction.waits()
         if instruction.token is not None:
             number, mode = instruction.token
             if number >= self.count:
                 registers = self.layout.registers
                 findings.append(("token", f"token ${number}; there are {self.count} with {registers} registers"))
-            else:
-                waits.append((number, mode or "dst"))
-        if instruction.op == "sync" and instruction.sub in ("allrd", "allwr"):
-            source = instruction.sources[0]
-            mask = source.value if source.kind == "imm" else -1
-            mode = "src" if instruction.sub == "allrd" else "dst"
-            waits += [(number, mode) for number in range(self.count) if mask >> number & 1]
+            elif not mode:  # setting a token waits for its last use
+                waits.append((number, "dst"))
         for number, mode in waits:
-            token = tokens[number]
-            if mode == "dst":
-                retired |= token.ops
-                tokens[number] = IDLE
-            else:
-                tokens[number] = Token(token.ops, NONE, token.released | token.sources)
+            for at in range(self.count) if number == ALL_TOKENS else (number,):
+                if at >= self.count:
+                    continue
+                token = tokens[at]
+                if mode == "dst":
+                    retired |= token.ops
+                    tokens[at] = IDLE
+                else:
+                    tokens[at] = Token(token.ops, NONE, token.released | token.sources)
 
     def _check_pipes(self, step: Step, pipes: list[tuple[Ops, ...]], findings: list[tuple[str, str]]) -> None:
         free_flags = step.kind == "branch" or (self.trust_igc and step.pipe != "*")

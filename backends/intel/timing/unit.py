@@ -13,7 +13,8 @@ from heapq import heappop, heappush
 
 import attrs
 
-from convgen.backends.intel.timing.ops import ALL, IN_ORDER, Op
+from convgen.backends.intel.sim.decode import ALL_TOKENS
+from convgen.backends.intel.timing.ops import IN_ORDER, Op
 from convgen.ir.record import define, frozen
 
 _PAYLOAD = 8.0  #: clocks in which a message or matrix instruction reads its sources (assumed: a register a clock)
@@ -32,7 +33,7 @@ class Thread:
     done: dict[str, list[float]] = attrs.Factory(dict)
     #: token -> when its sources are read, and when it is done
     tokens: dict[int, tuple[float, float]] = attrs.Factory(dict)
-    chains: set[int] = attrs.Factory(set)  #: tokens whose last setter is a matrix instruction
+    matrix_tokens: set[int] = attrs.Factory(set)  #: tokens whose last setter is a matrix instruction
     passed: int = 0  #: barriers passed
 
     def stalls(self) -> Iterator[float]:
@@ -42,7 +43,7 @@ class Thread:
 
 @frozen(eq=False)
 class ModelRun:
-    """The result of a run."""
+    """The result of a run; `waves` are its threads (the name that AMD's model shares)."""
 
     end: float  #: clocks until the last thread has ended
     waves: Sequence[Thread]
@@ -90,11 +91,11 @@ class _Run:
         done = start + op.busy - 1 + op.latency
         if op.pipe:
             self.free[op.pipe] = now + op.busy
-        if op.pipe in IN_ORDER and op.pipe:
+        if op.pipe and op.pipe in IN_ORDER:
             thread.done.setdefault(op.pipe, []).append(done)
         if op.sets is not None:
             thread.tokens[op.sets] = (now + max(_PAYLOAD, op.busy), done)
-            (thread.chains.add if op.pipe == "matrix" else thread.chains.discard)(op.sets)
+            (thread.matrix_tokens.add if op.pipe == "matrix" else thread.matrix_tokens.discard)(op.sets)
         thread.since = start + op.issue
         self.end = max(self.end, done, thread.since)
         if op.barrier == "signal":
@@ -123,9 +124,9 @@ def _allowed(thread: Thread, op: Op) -> float:
             done = thread.done.get(letter, [])
             times.append(done[-count] if len(done) >= count else 0.0)
     for token, only_read in op.waits:
-        some = thread.tokens.values() if token == ALL else [thread.tokens.get(token, (0.0, 0.0))]
+        some = thread.tokens.values() if token == ALL_TOKENS else [thread.tokens.get(token, (0.0, 0.0))]
         times += [read if only_read else done for read, done in some]
-    chained = op.pipe == "matrix" and op.sets in thread.chains
+    chained = op.pipe == "matrix" and op.sets in thread.matrix_tokens
     if op.sets is not None and not chained:
         times.append(thread.tokens.get(op.sets, (0.0, 0.0))[1])
     return max(times)
