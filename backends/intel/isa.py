@@ -16,8 +16,8 @@ from convgen.ir.record import define, frozen
 from convgen.ir.types import Type, f32, s32, u32
 
 #: Registers are in two banks, by bit 0 (XeHPC, Xe2) or bit 1 (XeHPG) of their number (IGC, GraphColor.h, `get_bank`).
-#: An instruction with all three sources in one bank takes a clock more: accumulators and inputs are placed so that they
-#: are in different banks under both rules.
+#: An instruction whose three sources are in one bank takes a clock more. Residue 0 modulo 4 for accumulators and 3 for
+#: inputs are different banks under both rules.
 BANK_PERIOD, ACCUMULATORS_AT, INPUTS_AT = 4, 0, 3
 
 TYPE_BYTES = {"ub": 1, "b": 1, "uw": 2, "w": 2, "hf": 2, "bf": 2, "ud": 4, "d": 4, "f": 4, "tf32": 4, "uq": 8, "q": 8}
@@ -58,6 +58,12 @@ class Region(Reg):
 def region(r: Reg, type: str, sub: int = 0, stride: int = 1, *, saturated: bool = False, signs: str = "") -> Region:
     """Return a view of a register as elements of `type`."""
     return Region(r.vreg, r.first, r.count, type, sub, stride, saturated, signs)
+
+
+def as_register(o: object) -> Reg:
+    """Return an operand that is known to be a register."""
+    assert isinstance(o, Reg)
+    return o
 
 
 @frozen
@@ -129,7 +135,7 @@ class XeInstruction(Instruction):
     flag: Reg | None = None  #: flag register that the condition writes
     partial: bool = False  #: writes only part of the destination's words
     discards: bool = False  #: the lanes that the predicate turns off are undefined
-    apart: bool = False  #: the destination must not overlap the sources: some are read after it is written
+    apart: bool = False  #: the destination must not overlap the sources, some of which are read after it is written
     leads: bool = False  #: leads a chain of matrix instructions that has another source 1
     annotations: tuple[str, ...] = ()  #: scoreboard annotations: distances and tokens to wait for, and the token set
 
@@ -192,7 +198,7 @@ class XeInstruction(Instruction):
 
 _SLOT_CLOCKS = 4  #: clocks; an issue slot of the scheduler
 _ALU_LATENCY, _TOKEN_LATENCY = 3, {"dpas": 8, "slm": 10, "ugm": 60, "gtwy": 8, "math": 5}  #: slots
-#: instructions after a message that should not overwrite its sources: about its time in flight
+#: Instructions after a message that should not overwrite its sources, by port: about its time in flight (assumed).
 _HOLDS = {"slm": 12, "ugm": 96}
 
 _ALU = "mov add3 mad csel dp4a shl shr asr not cmp bfn rndd rndu rnde".split()

@@ -24,13 +24,12 @@ from functools import cached_property, reduce
 from operator import or_
 
 from convgen.backends.intel.chains import chains, same_operation
-from convgen.backends.intel.isa import OPCODES, Null, Region, XeInstruction, region
-from convgen.backends.intel.physical import Physical
+from convgen.backends.intel.isa import OPCODES, Null, Region, XeInstruction, as_register, region
+from convgen.backends.intel.physical import Physical, Places
 from convgen.backends.machine.dataflow import solve
 from convgen.backends.machine.instruction import BasicBlock, Function, Instruction, Reg, Unit, VirtualRegister
 from convgen.ir.record import evolve, frozen
 
-Places = dict[VirtualRegister, int]
 #: Block -> its last matrix instruction if that is a chain alone (else nothing), for blocks with matrix instructions.
 Lasts = dict[int, frozenset[XeInstruction]]
 _Grfs = int  #: a set of registers, one bit each
@@ -185,7 +184,7 @@ class _Leads:
 
     def _factor(self, i: XeInstruction) -> int:
         """Return the first register of source 1."""
-        return self._at(_register(i, 1))
+        return self._at(as_register(i.src[1]))
 
     def _at(self, r: Reg) -> int:
         return self.base[r.vreg] + r.first
@@ -295,7 +294,7 @@ class _Leads:
             return None
         taken = {self._factor(i) for i in (first, *self._alone_before(pieces, n, ahead))}
         written = _grfs((r for i in pieces[n].run for r in i.defs()), base) | ((1 << _SUMS) - 1) << result
-        own, rows = self._factor(first), self._at(_register(first, 2))
+        own, rows = self._factor(first), self._at(as_register(first.src[2]))
         starts = [rows, *(own + step * side for step in range(1, self.registers) for side in (1, -1))]
         factor = next(
             at
@@ -346,9 +345,3 @@ def _wait_for(i: XeInstruction) -> XeInstruction:
     (sums,) = i.defs()
     first = region(sums.words(0, 1), "ud")
     return XeInstruction(OPCODES["mov"], (first,), (first,), lanes=i.lanes, comment="waits for the accumulator")
-
-
-def _register(i: XeInstruction, source: int) -> Reg:
-    operand = i.src[source]
-    assert isinstance(operand, Reg)
-    return operand

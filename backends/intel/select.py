@@ -54,6 +54,11 @@ _END_FENCE = "0x0210651F"  #: tile scope, a flush type that means none (IGC, `in
 _KEEP_DENORMALS = 0x4C0  #: cr0.0: bits for f64, f32 and f16
 
 
+def _global(buffer: Global, *, stores: bool) -> Access:
+    """Return an access to global memory, which has no slots."""
+    return Access("global", buffer.name, -1, stores)
+
+
 def select(kernel: Kernel, facts: TargetFacts, lines: Mapping[st.Stmt, int] | None = None) -> Function:
     """Return the kernel as a machine function. Raises Unsupported for operations that the tables lack."""
     return _Selector(kernel, facts, lines or {}).run()
@@ -175,14 +180,14 @@ class _Selector(Selector):
 
     def leave(self) -> None:
         """End the thread: its payload is sent from one of the last registers."""
-        if Workaround.END_BEHIND_ATOMICS in self.out.generation.workarounds and self._adds_for_good():
-            self._finished(self._fence(device_fence(_END_FENCE), "atomics before the end"))
+        if Workaround.END_BEHIND_ATOMICS in self.out.generation.workarounds and self._has_atomics_without_result():
+            self._await_fence(self._fence(device_fence(_END_FENCE), "atomics before the end"))
         last = self.out.new("v", 1, "end_of_thread", fixed=-1)
         whole = region(self.payload, "f")
         self.out.emit("mov", (region(last, "f"),), (whole,), lanes=self.out.lanes)
         self.out.emit("eot", (), (last,), lanes=8, comment="end of thread")
 
-    def _adds_for_good(self) -> bool:
+    def _has_atomics_without_result(self) -> bool:
         """Return whether the kernel has atomic operations on global memory without a result."""
         return any(isinstance(n, (st.FlatAtomic, st.Ticket)) for n in postorder(self.kernel.body))
 
@@ -238,7 +243,7 @@ class _Selector(Selector):
         discards = isinstance(s, st.PartialLoad)
         if mask is not None and not discards:
             out.fill(dst, Literal(0, "ud"))
-        access = Access("global", s.buffer.name, -1, False)
+        access = _global(s.buffer, stores=False)
         row = message("load", "ugm", lane_bytes)
         out.emit(
             row, (dst,), (address,), lanes=out.lanes, predicate=mask, discards=discards, access=access,
@@ -250,7 +255,7 @@ class _Selector(Selector):
         elem = s.var.type.elem.bytes
         payload = self.payloads.for_load(s, elem)
         dst = self._tuple(s.var)
-        access = Access("global", s.plane.memory.name, -1, False)
+        access = _global(s.plane.memory, stores=False)
         row = plane_message("load", s.shape.grain(elem), s.shape.order)
         self.out.emit(row, (dst,), (payload,), access=access, comment=comment(s))
         self._loaded(s.var, dst)
@@ -271,7 +276,7 @@ class _Selector(Selector):
         elem, across = s.value.type.elem.bytes, s.shape.order is RectangleOrder.COLUMN_A_LANE
         value = self.vectors.across(s.value) if across else self._stored(s.value)
         payload = self.payloads.for_store(s, elem)
-        access = Access("global", s.plane.memory.name, -1, True)
+        access = _global(s.plane.memory, stores=True)
         row = plane_message("store", s.shape.grain(elem), s.shape.order)
         self.out.emit(row, (), (payload, value), access=access, comment=comment(s))
 
@@ -285,7 +290,7 @@ class _Selector(Selector):
         out = self.out
         value = self._stored(s.value)
         address, mask = self._address(s.address), self._mask(s.mask)
-        access = Access("global", s.buffer.name, -1, True)
+        access = _global(s.buffer, stores=True)
         row = message(kind, "ugm", s.value.type.bits // 8)
         out.emit(row, (), (address, value), lanes=out.lanes, predicate=mask, access=access, comment=comment(s))
 
@@ -293,7 +298,7 @@ class _Selector(Selector):
         """Count in lane 0, between fences; the last ticket subtracts the count of its round."""
         out, fences = self.out, self.out.generation.fences
         first = eq(Lane(), 0)
-        self._finished(self._fence(device_fence(fences.release), "release: make stores visible"))
+        self._await_fence(self._fence(device_fence(fences.release), "release: make stores visible"))
         address = self._address(AddressOf(s.buffer) + (s.index * s.buffer.elem.bytes).to(u64))
         counted = out.new("v", 1, s.var.name)
         out.fill(counted, Literal(0, "ud"))
@@ -307,17 +312,14 @@ class _Selector(Selector):
     def _acquire(self, _s: st.Acquire | None = None) -> None:
         """Invalidate caches: later loads do not hit stale lines."""
         row = device_fence(self.out.generation.fences.acquire)
-        self._finished(self._fence(row, "acquire: see stores of others"))
+        self._await_fence(self._fence(row, "acquire: see stores of others"))
 
     def _count(self, s: st.Ticket, address: Reg, number: Expr, where: Expr, into: Reg | None = None) -> None:
         """Add a number to a count; `into` gets the old count."""
         out = self.out
         value, mask = out.new("v"), self.scalars.mask(where)
         out.move(value, self.scalars.value(number))
-        row, access = (
-            message(GLOBAL_ATOMICS["add", s32], "ugm", s.buffer.elem.bytes),
-            Access("global", s.buffer.name, -1, True),
-        )
+        row, access = message(GLOBAL_ATOMICS["add", s32], "ugm", s.buffer.elem.bytes), _global(s.buffer, stores=True)
         dst, src = () if into is None else (into,), (address, value)
         out.emit(row, dst, src, lanes=out.lanes, predicate=mask, access=access, comment=comment(s))
 
@@ -327,8 +329,8 @@ class _Selector(Selector):
         self.out.emit(row, (response,), (self.payload,), comment=what)
         return response
 
-    def _finished(self, response: Reg) -> None:
-        """Wait for the response of a fence."""
+    def _await_fence(self, response: Reg) -> None:
+        """Read the response of a fence, which waits for it."""
         self.out.emit("fenced", (Null("ud"),), (region(response, "ud"),), lanes=8, comment="fence done")
 
     def _address(self, e: Expr) -> Reg:

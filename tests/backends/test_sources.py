@@ -35,7 +35,7 @@ def test_every_row_of_wait_states_has_a_source() -> None:
 
 
 def _reported(tree: ast.AST) -> Iterator[str]:
-    """The kinds in calls of `add` and `at_first`, in (kind, message) pairs of faults, and those that `kind` names, also in a row."""
+    """Yield the kinds in calls of `add` and `at_first`, in (kind, message) pairs of faults, and in values of `kind`."""
     for node in ast.walk(tree):
         match node:
             case ast.Call(func=ast.Attribute(attr="add" | "at_first" | "fault"), args=[first, *_]):
