@@ -48,13 +48,13 @@ class XeVectors(Elements):
                 continue
             narrow.append((self.tuple_of(registers), p.type.bits))
             if sum(bits for _, bits in narrow) == 32:
-                out.append(self._joined(narrow))
+                out.append(self._packed_dword(narrow))
                 narrow = []
         if narrow:
-            out.append(self._joined(narrow))
+            out.append(self._packed_dword(narrow))
         return tuple(out)
 
-    def _joined(self, pieces: list[tuple[Reg, int]]) -> Reg:
+    def _packed_dword(self, pieces: list[tuple[Reg, int]]) -> Reg:
         """Join narrow values in one dword."""
         if len(pieces) == 1:
             return pieces[0][0]
