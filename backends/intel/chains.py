@@ -13,7 +13,8 @@ from convgen.backends.intel.isa import Null, Region, XeInstruction, as_register
 from convgen.backends.intel.physical import Cells, Physical
 from convgen.backends.machine.instruction import Instruction, Unit
 
-_MOST = 8  #: instructions, at most; in a longer chain the first waits too early for operands of the last
+#: Instructions of a chain, at most (assumed): the first waits for the operands of all.
+_MOST = 8
 
 
 def chains(

@@ -1,9 +1,9 @@
 """Leaders of chains of matrix instructions, because the hardware reuses source 1 too long (Wa_18023229625).
 
-A matrix instruction must not read source 1 from the registers of the previous one if arithmetic may have written them,
-in two cases: as the second of a chain, or after one that is a chain alone. Later in a chain, and after a longer chain,
-it may (IGC, `prepareDPASFuseRSWA` in SWWA.cpp; `needWA` and `createADummyDpasRSWAInst` in SWSB_G4IR.cpp). Chains that
-begin like this get a leader, an instruction with another source 1:
+A matrix instruction must not read source 1 from the registers of the previous one if arithmetic may have written them.
+That holds for the second of a chain, and for the first after a chain of one instruction; later in a chain, and after a
+longer chain, it may (IGC, `prepareDPASFuseRSWA` in SWWA.cpp; `needWA` and `createADummyDpasRSWAInst` in SWSB_G4IR.cpp).
+Such chains get a leader, an instruction with another source 1:
 
 - the first of the next chain, which the last of this one then leads;
 - the last of the chain before;
