@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from convgen.backends.intel.sim import alu_table as table
-from convgen.backends.intel.sim.alu_steps import condition_of, float_type, new_step, operands, union
+from convgen.backends.intel.sim.alu_steps import condition_of, float_type, parts_of, union
 from convgen.backends.intel.sim.areas import Operation
 from convgen.backends.intel.sim.comparisons import choose, compare, select
 from convgen.backends.intel.sim.curves import CURVES
@@ -72,12 +72,13 @@ def _compile(instruction: Instruction, context: Context) -> Step | None:
     if op == "mov" and _is_raw(instruction):
         return _copy(instruction, context)
     function = _function(instruction, context)
-    if function is None:
-        return None
-    sources = operands(instruction, context)
-    goal = target(instruction.dst, instruction.exec_size, instruction, context)
+    return None if function is None else _compute(instruction, context, function)
+
+
+def _compute(instruction: Instruction, context: Context, function: table.Function) -> Step:
+    """Compile an instruction that computes `function` in each lane."""
+    sources, goal, step = parts_of(instruction, context)
     acts = active(instruction, context)
-    step = new_step(instruction, context, sources, goal)
     compute = _computing(instruction, sources, function)
     overflow = instruction.condition == "ov"
     if overflow and not _may_carry(instruction):
@@ -97,11 +98,11 @@ def _compile(instruction: Instruction, context: Context) -> Step | None:
         if overflow:
             set_flags(instruction, g, result != working(goal.type, data), on, undefined)
         if condition is not None:
-            kept = working(goal.type, data)
-            # Shifts and sums have a bit more before they are stored (C for Media, `_gfx_sllv_i32`): no manual says
-            # which of the two a condition sees.
-            unsure = united((undefined, result != kept)) if may_overflow else undefined
-            set_flags(instruction, g, condition(kept, 0), on, unsure)
+            stored = working(goal.type, data)
+            # Sums and shifts that overflow are wider before they are stored (C for Media, `_gfx_sllv_i32`), and no
+            # manual says which of the two a condition sees: then the flag is undefined.
+            unsure = united((undefined, result != stored)) if may_overflow else undefined
+            set_flags(instruction, g, condition(stored, 0), on, unsure)
         goal.put(g, data, on, undefined)
         if goal.wide:
             keep_wide(g, slots, result, on)
@@ -128,10 +129,8 @@ def _is_raw(instruction: Instruction) -> bool:
 
 def _copy(instruction: Instruction, context: Context) -> Step:
     """Compile a move of bits: undefined bytes stay undefined; floating-point denormals are flushed."""
-    sources = operands(instruction, context)
-    goal = target(instruction.dst, instruction.exec_size, instruction, context)
+    sources, goal, step = parts_of(instruction, context)
     acts = active(instruction, context)
-    step = new_step(instruction, context, sources, goal)
     raw, marks, values = sources[0].raw, sources[0].marks, sources[0].get
     keeps = KEEPS_DENORMALS.get(goal.type, 0)
     if raw is None or marks is None:  # the source is out of range
@@ -204,8 +203,8 @@ def _shift(instruction: Instruction) -> table.Function:
     """Return a shift or rotation: on 8 bytes if value or result has 8, else on 4; rotations on the wider of the two."""
     op, value = instruction.op, instruction.sources[0]
     assert instruction.dst is not None
-    size = max(SIZES[value.type], SIZES[instruction.dst.type], 4)
-    size = max(SIZES[value.type], SIZES[instruction.dst.type]) if op in ("rol", "ror") else size
+    least = 1 if op in ("rol", "ror") else 4
+    size = max(SIZES[value.type], SIZES[instruction.dst.type], least)
     wrap = 8 * size - 1
     narrow = min(size, 4) if SIZES[value.type] < 8 and not is_signed(value.type) else size
     if op == "shl":
@@ -237,13 +236,11 @@ def keep_wide(g: ThreadGroup, slots: slice, value: Array, on: Bools | None) -> N
 def _accumulating(instruction: Instruction, context: Context) -> Step:
     """Compile addc, subb, mach and macl, which read or write acc0 without naming it."""
     op, platform, lanes = instruction.op, context.platform, instruction.exec_size
-    sources = operands(instruction, context)
-    goal = target(instruction.dst, lanes, instruction, context)
+    sources, goal, step = parts_of(instruction, context)
     keeps = not platform.acc_wr_en or "AccWrEn" in instruction.options
     if op in CARRY and not keeps:
         context.fault("acc-wr-en", f"{op} without AccWrEn loses the carry")
     acts = active(instruction, context)
-    step = new_step(instruction, context, sources, goal)
     acc = byte_bits(context.layout.acc, 4 * lanes)
     if op in HIGH:
         step.reads |= acc
@@ -260,7 +257,7 @@ def _accumulating(instruction: Instruction, context: Context) -> Step:
         a, b = (item.get(g) for item in sources)
         undefined = union(sources, g)
         if op in HIGH:
-            undefined = united((undefined, acc_undefined(g)))
+            undefined = united((undefined, _undefined_acc0(g, lanes)))
             total = g.wide[:, slots] + ((a * (b >> 16)) << 16)
             result, kept = (total if low else total >> 32), total
         else:
@@ -273,16 +270,16 @@ def _accumulating(instruction: Instruction, context: Context) -> Step:
             implied.put(g, convert(kept, "ud", g.control, saturate=False), on, undefined)
             keep_wide(g, slots, kept, on)
 
-    start = context.layout.acc // 4
-    units = context.layout.units(context.layout.acc, 4 * lanes)
-
-    def acc_undefined(g: ThreadGroup) -> Bools | None:
-        if not g.dirty & units:
-            return None
-        bad: Bools = g.poisons[4][:, start : start + lanes] != 0
-        return bad if bad.any() else None
-
     return step.running(run)
+
+
+def _undefined_acc0(g: ThreadGroup, lanes: int) -> Bools | None:
+    """Return flags of undefined dwords among the first of acc0; None if all are defined."""
+    acc = g.layout.acc
+    if not g.dirty & g.layout.units(acc, 4 * lanes):
+        return None
+    bad: Bools = g.poisons[4][:, acc // 4 : acc // 4 + lanes] != 0
+    return bad if bad.any() else None
 
 
 def _with_carry(op: str, a: Array, b: Array, size: int) -> tuple[Array, Array]:
@@ -294,7 +291,7 @@ def _with_carry(op: str, a: Array, b: Array, size: int) -> tuple[Array, Array]:
 
 
 def _implicit(instruction: Instruction, context: Context) -> Writer:
-    """acc0 as a destination of 32-bit integers."""
+    """Return acc0 as a destination of 32-bit integers."""
     assert instruction.dst is not None
     operand = evolve(instruction.dst, kind="reg", file="acc", reg=0, sub=0, type="ud", region=_ONE, saturate=False)
     return target(operand, instruction.exec_size, instruction, context)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from convgen.backends.intel.sim import alu_table as table
-from convgen.backends.intel.sim.alu_steps import condition_of, float_type, new_step, operands, union
+from convgen.backends.intel.sim.alu_steps import condition_of, float_type, parts_of, union
 from convgen.backends.intel.sim.decode import SIZES, Instruction
 from convgen.backends.intel.sim.execution_masks import (
     active,
@@ -16,7 +16,7 @@ from convgen.backends.intel.sim.execution_masks import (
     undefined_flags,
 )
 from convgen.backends.intel.sim.operands import VIEWS
-from convgen.backends.intel.sim.results import convert, target
+from convgen.backends.intel.sim.results import convert
 from convgen.backends.intel.sim.state import ThreadGroup
 from convgen.backends.intel.sim.step import Context, Step, unsupported
 from convgen.backends.sim.wave_arrays import Array, Bools, united
@@ -24,9 +24,7 @@ from convgen.backends.sim.wave_arrays import Array, Bools, united
 
 def select(instruction: Instruction, context: Context) -> Step:
     """Compile sel: a source by predicate, or with a condition the smaller or larger one (a number beats a NaN)."""
-    sources = operands(instruction, context)
-    goal = target(instruction.dst, instruction.exec_size, instruction, context)
-    step = new_step(instruction, context, sources, goal)
+    sources, goal, step = parts_of(instruction, context)
     on_lanes = enabled(instruction)
     kind = float_type(instruction)
     unsigned_long = all(s.type == "uq" for s in sources)
@@ -74,10 +72,8 @@ def _to_common_type(values: list[Array], kind: str) -> list[Array]:
 
 def compare(instruction: Instruction, context: Context) -> Step:
     """Compile cmp: set the flags of active lanes, and the destination to all ones or zeros."""
-    sources = operands(instruction, context)
-    goal = target(instruction.dst, instruction.exec_size, instruction, context)
+    sources, goal, step = parts_of(instruction, context)
     acts = active(instruction, context)
-    step = new_step(instruction, context, sources, goal)
     kind = float_type(instruction)
     unsigned_long = all(s.type == "uq" for s in sources)
     unordered = instruction.condition in ("un", "uo")
@@ -106,10 +102,8 @@ def compare(instruction: Instruction, context: Context) -> Step:
 
 def choose(instruction: Instruction, context: Context) -> Step:
     """Compile csel: the first source in lanes whose third source compares with zero as asked, else the second."""
-    sources = operands(instruction, context)
-    goal = target(instruction.dst, instruction.exec_size, instruction, context)
+    sources, goal, step = parts_of(instruction, context)
     on_lanes = enabled(instruction)
-    step = new_step(instruction, context, sources, goal)
     condition = condition_of(instruction, context)
     if condition is None:
         raise unsupported(instruction, "no condition")

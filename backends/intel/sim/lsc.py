@@ -27,7 +27,7 @@ from convgen.backends.intel.sim.payload import (
 )
 from convgen.backends.intel.sim.slm import load_local, peek_local, store_local
 from convgen.backends.intel.sim.state import ThreadGroup
-from convgen.backends.intel.sim.step import Context, Step, unsupported
+from convgen.backends.intel.sim.step import Context, Step, send_step, unsupported
 from convgen.backends.intel.sim.stores import store_global
 from convgen.backends.sim.global_access import load_lanes, peek_lanes
 from convgen.backends.sim.wave_arrays import U64, Array, Bools, any_along
@@ -106,7 +106,7 @@ def compile_access(
         raise unsupported(instruction, "vector of narrow elements")
     if local and lsc.address_bytes == 8:
         context.fault("message", "local memory has 32-bit addresses")
-    step = Step(instruction, "send_slm" if local else "send_ugm", lambda g: None, pipe="*", is_send=True)
+    step = send_step(instruction, "send_slm" if local else "send_ugm")
     acts = active(instruction, context)
     address = _addresses(instruction, message, lsc, binding, count)
     access = Access(instruction, message, lsc, context, step, acts, count, width, vector, address, local)

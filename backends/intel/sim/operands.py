@@ -142,6 +142,11 @@ def source(
         return _flag_source(operand, context)
     if operand.file == "ce":
         return Reader(_channel_enables, lambda g: None, type=operand.type)
+    return _register_source(operand, lanes, context, logical=logical)
+
+
+def _register_source(operand: Operand, lanes: int, context: Context, *, logical: bool) -> Reader:
+    """Return a reader of general registers, accumulators, or other architecture registers, at a known place."""
     layout = context.layout
     start = layout.start(operand.file, operand.reg, operand.sub * operand.size)
     places = element_bytes(operand, lanes, start)

@@ -23,7 +23,7 @@ _RANGES: Mapping[str, tuple[int, int]] = {
     "w": (-32768, 32767),
     "ud": (0, 2**32 - 1),
     "d": (-(2**31), 2**31 - 1),
-    "uq": (0, 2**63 - 1),
+    "uq": (0, 2**63 - 1),  # working numbers are int64
     "q": (-(2**63), 2**63 - 1),
 }
 
@@ -74,13 +74,21 @@ def target(operand: Operand | None, lanes: int, instruction: Instruction, contex
     """Return a writer of a destination of `lanes` elements."""
     if operand is None or operand.kind == "null":
         return Writer(lambda g, data, active, undefined: None, 0, "" if operand is None else operand.type)
-    layout = context.layout
     if operand.type not in VIEWS:
         raise unsupported(instruction, f"type {operand.type}")
     if operand.kind == "indirect":
         return _indirect_target(operand, lanes, instruction)
     if operand.file == "f":
         return _flag_target(operand, context)
+    writer = _register_target(operand, lanes, context)
+    if operand.file == "cr":
+        writer.put = _control_put(writer.put, instruction)
+    return writer
+
+
+def _register_target(operand: Operand, lanes: int, context: Context) -> Writer:
+    """Return a writer of registers at a known place."""
+    layout = context.layout
     start = layout.start(operand.file, operand.reg, operand.sub * operand.size)
     stride = operand.region.horizontal if operand.region is not None else 1
     size = operand.size
@@ -107,10 +115,7 @@ def target(operand: Operand | None, lanes: int, instruction: Instruction, contex
         else:
             g.clean(units)
 
-    wide = operand.file == "acc" and operand.type in ("d", "ud")
-    if operand.file == "cr":
-        return Writer(_control_put(put, instruction), bits, operand.type)
-    return Writer(put, bits, operand.type, wide)
+    return Writer(put, bits, operand.type, wide=operand.file == "acc" and operand.type in ("d", "ud"))
 
 
 def _write(place: Array, data: Array, active: Bools | None) -> None:

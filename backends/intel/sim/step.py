@@ -21,21 +21,23 @@ KINDS = "dpas alu math send_ugm send_slm send_gtwy send_other sync branch nop".s
 
 @define(eq=False)
 class Step(Ready[Instruction, ThreadGroup]):
-    """A compiled instruction, with register sets by byte.
+    """A compiled instruction; `reads` and `writes` are register bytes (`register_file`).
 
     `control` is "", "branch" (run may set `pc` or `targets`), "wait", "barrier" or "end".
-
-    `pipe` is the in-order pipe's letter, "*" for out of order, "" for none.
     """
 
     index: int = -1
-    pipe: str = ""
-    fence: str = ""  #: "slm" or "ugm"
+    pipe: str = ""  #: letter of an in-order pipe, "*" for out of order, "" for none
     is_dpas: bool = False
     factors: int = 0  #: bytes of `reads` that are src1 and src2 of a dpas
     is_send: bool = False
     unit: str = ""  #: destination of a message; for other instructions the mnemonic
     drains: bool = False  #: whether it takes longer than any in-order instruction in IGC's model
+
+
+def send_step(instruction: Instruction, kind: str, reads: int = 0, writes: int = 0) -> Step:
+    """Return the step of a message; the caller sets `run`."""
+    return Step(instruction, kind, lambda g: None, reads, writes, pipe="*", is_send=True)
 
 
 @define
