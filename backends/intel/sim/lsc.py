@@ -79,12 +79,12 @@ class Access:
 
     @property
     def size(self) -> int:
-        """Bytes in memory at an address."""
+        """Return the bytes in memory at an address."""
         return self.vector * self.lsc.memory_bytes
 
     @property
     def data_registers(self) -> int:
-        """Registers of the data of all lanes."""
+        """Return the registers that the data of all lanes take."""
         if self.lsc.transposed:
             return registers(self.lsc.register_bytes, self.vector, self.context)
         return self.vector * registers(self.lsc.register_bytes, self.width, self.context)
@@ -97,15 +97,10 @@ def compile_access(
     layout, message = context.layout, instruction.message
     assert message is not None
     vector = len(lsc.channels) or lsc.vector
-    count = 1 if lsc.transposed else instruction.exec_size
-    if lsc.transposed and instruction.exec_size != 1:
-        context.fault("message", f"a block message has one address, not {instruction.exec_size}")
-    if lsc.transposed and lsc.memory_bytes != lsc.register_bytes:
-        context.fault("message", "a block message moves whole d32 or d64 elements")
     if vector > 1 and lsc.memory_bytes < 4:
         raise unsupported(instruction, "vector of narrow elements")
-    if local and lsc.address_bytes == 8:
-        context.fault("message", "local memory has 32-bit addresses")
+    _check_sizes(instruction, lsc, context, local=local)
+    count = 1 if lsc.transposed else instruction.exec_size
     step = send_step(instruction, "send_slm" if local else "send_ugm")
     acts = active(instruction, context)
     address = _addresses(instruction, message, lsc, binding, count)
@@ -129,19 +124,24 @@ def compile_access(
     if instruction.predicate:
         step.reads |= flag_bits(instruction, context)
     if fits:
-        if loads:
-            step.run = _load(access, returns)
-        elif stores:
-            step.run = _store(access)
-        else:
-            step.run = _atomic(access, returns)
+        step.run = _load(access, returns) if loads else _store(access) if stores else _atomic(access, returns)
     return step
+
+
+def _check_sizes(instruction: Instruction, lsc: Lsc, context: Context, *, local: bool) -> None:
+    """Report combinations of address and element sizes that messages do not have."""
+    if lsc.transposed and instruction.exec_size != 1:
+        context.fault("message", f"a block message has one address, not {instruction.exec_size}")
+    if lsc.transposed and lsc.memory_bytes != lsc.register_bytes:
+        context.fault("message", "a block message moves whole d32 or d64 elements")
+    if local and lsc.address_bytes == 8:
+        context.fault("message", "local memory has 32-bit addresses")
 
 
 def _addresses(
     instruction: Instruction, message: Message, lsc: Lsc, binding: int, count: int
 ) -> Callable[[ThreadGroup, Bools | None], U64]:
-    """Fetch the addresses [threads, count]; offsets into a surface become addresses."""
+    """Return a function that fetches addresses [threads, count]; offsets into a surface become addresses."""
     reg, size = message.src0.reg, lsc.address_bytes
 
     def fetch(g: ThreadGroup, lanes: Bools | None) -> U64:
