@@ -31,7 +31,7 @@ from convgen.backends.intel.zebin_devices import DEVICES
 from convgen.backends.toolchain import IGA64
 from convgen.ir.error import AssemblerError, Unsupported, UserError
 
-_CORE_SLM = 128 << 10  #: bytes of shared local memory of a core (GPU occupancy calculator)
+_CORE_SLM = 128 << 10  #: bytes of shared local memory of a core, of any target (GPU occupancy calculator)
 _LEAST_REGISTERS = 128  #: registers of a thread, at least
 _MOST_ITEMS = 1024  #: work-items of a workgroup without a required size
 
@@ -111,7 +111,7 @@ def hot_code(code: Sequence[Instruction], target: str) -> tuple[list[Instruction
 
 
 def threads_held(kernel: KernelInfo, target: str) -> dict[str, int]:
-    """Return the threads that an EU holds, by limiting resource; whole workgroups share a core's local memory."""
+    """Return the occupancy in threads of an EU, by limiting resource; workgroups share a core's local memory."""
     core, group = FACTS[target].core, -(-most_items(kernel) // kernel.simd)
     most = core.simd_subgroups
     by_slm = min(most, _CORE_SLM // kernel.slm * group // core.simds) if kernel.slm else most

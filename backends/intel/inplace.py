@@ -89,7 +89,7 @@ class _Finder:
 
     @cached_property
     def liveness(self) -> Liveness:
-        """Liveness of the function, computed on first use."""
+        """Return the liveness of the function, computed on first use."""
         return Liveness(self.function)
 
     def homes(self, n: int, code: Sequence[Instruction]) -> Iterator[tuple[VirtualRegister, _Home]]:

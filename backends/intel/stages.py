@@ -76,7 +76,7 @@ def _make_in_place(machine: MachineKernel) -> MachineKernel:
 
 
 def _drop_fences(machine: MachineKernel) -> MachineKernel:
-    """Remove fences that publish nothing: no thread loads earlier stores after them."""
+    """Remove needless fences: after their barrier no thread loads what was stored before."""
     return evolve(machine, function=drop_fences(machine.code))
 
 

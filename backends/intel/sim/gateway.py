@@ -83,7 +83,7 @@ def epoch_of(stamps: Array) -> Array:
 
 
 def retire(g: ThreadGroup, done: frozenset[int]) -> None:
-    """Drop the accesses that completed out-of-order instructions `done` order, and land the stores of their fences."""
+    """Forget local accesses that instructions `done`, now complete, order, and land the stores before their fences."""
     for index, order, unit in g.fences:
         if index not in done:
             continue

@@ -107,7 +107,7 @@ class Scoreboard:
 
     def __init__(self, platform: Platform, layout: Layout, steps: Sequence[Step | None], rules: Rules) -> None:
         self.platform, self.layout, self.steps = platform, layout, steps
-        self.errata = rules.errata and platform.send_war
+        self.send_war = rules.errata and platform.send_war
         self.trust_igc = rules.trust_igc
         self.count = platform.tokens[layout.registers]
         self.scores: dict[State, Score] = {}
@@ -187,35 +187,30 @@ class Scoreboard:
         free_flags = step.kind == "branch" or (self.trust_igc and step.pipe != "*")
         reads = step.reads & ~self.layout.flag_bits if free_flags else step.reads
         for letter, queue in zip(PIPES, pipes, strict=True):
-            same = letter == step.pipe
-            for index in (index for ops in queue for index in ops):
-                earlier = self._step(index)
-                wrote = earlier.writes & ~self.layout.exempt if same else earlier.writes
-                if wrote & reads:
-                    findings.append(self._hazard("reads", wrote & reads, "result", earlier, f"{letter}@"))
-                elif not same and earlier.writes & step.writes:
-                    shared = earlier.writes & step.writes
-                    findings.append(self._hazard("overwrites", shared, "result", earlier, f"{letter}@"))
-                elif not same and earlier.reads & step.writes & ~self.layout.control_bits:
-                    shared = earlier.reads & step.writes
-                    findings.append(self._hazard("overwrites", shared, "source", earlier, f"{letter}@"))
+            same, wait = letter == step.pipe, f"{letter}@"
+            for earlier in (self._step(index) for ops in queue for index in ops):
+                if shared := reads & (earlier.writes & ~self.layout.exempt if same else earlier.writes):
+                    findings.append(self._hazard("reads", shared, "result", earlier, wait))
+                elif same:
+                    continue
+                elif shared := earlier.writes & step.writes:
+                    findings.append(self._hazard("overwrites", shared, "result", earlier, wait))
+                elif shared := earlier.reads & step.writes & ~self.layout.control_bits:
+                    findings.append(self._hazard("overwrites", shared, "source", earlier, wait))
 
     def _check_tokens(self, step: Step, tokens: list[Token], findings: list[tuple[str, str]]) -> None:
         for number, token in enumerate(tokens):
             for index in token.ops:
-                earlier = self._step(index)
-                if earlier.writes & step.reads:
-                    shared = earlier.writes & step.reads
-                    findings.append(self._hazard("reads", shared, "result", earlier, f"${number}.dst"))
-                elif earlier.writes & step.writes:
-                    shared = earlier.writes & step.writes
-                    findings.append(self._hazard("overwrites", shared, "result", earlier, f"${number}.dst"))
-                elif earlier.reads & step.writes and step.unit != earlier.unit:
-                    shared = earlier.reads & step.writes
+                earlier, wait = self._step(index), f"${number}.dst"
+                if shared := earlier.writes & step.reads:
+                    findings.append(self._hazard("reads", shared, "result", earlier, wait))
+                elif shared := earlier.writes & step.writes:
+                    findings.append(self._hazard("overwrites", shared, "result", earlier, wait))
+                elif (shared := earlier.reads & step.writes) and step.unit != earlier.unit:
                     if index in token.sources:
                         findings.append(self._hazard("overwrites", shared, "source", earlier, f"${number}.src"))
-                    elif self.errata and earlier.is_send and shared & ~self.layout.flag_bits:  # but for the predicate
-                        _, message = self._hazard("overwrites", shared, "payload", earlier, f"${number}.dst")
+                    elif self.send_war and earlier.is_send and shared & ~self.layout.flag_bits:  # but for the predicate
+                        _, message = self._hazard("overwrites", shared, "payload", earlier, wait)
                         findings.append(("send-war", f"{message}: on this platform .src is not enough"))
 
     def _set_token(self, step: Step, tokens: list[Token], chain: Ops, findings: list[tuple[str, str]]) -> Ops:
@@ -236,16 +231,14 @@ class Scoreboard:
 
     def indirect(self, score: Score, index: int, reads: int) -> tuple[tuple[str, str], ...]:
         """Return findings on registers that instruction `index` reads through a0; `score` is the one after it."""
-        findings: list[tuple[str, str]] = []
-        for letter, queue in zip(PIPES, score.pipes, strict=True):
-            for earlier in (self._step(at) for ops in queue for at in ops if at != index):
-                if earlier.writes & reads:
-                    findings.append(self._hazard("reads", earlier.writes & reads, "result", earlier, f"{letter}@"))
-        for number, token in enumerate(score.tokens):
-            for earlier in (self._step(at) for at in token.ops if at != index):
-                if earlier.writes & reads:
-                    findings.append(self._hazard("reads", earlier.writes & reads, "result", earlier, f"${number}.dst"))
-        return tuple(findings)
+        in_flight = [(f"{letter}@", ops) for letter, queue in zip(PIPES, score.pipes, strict=True) for ops in queue]
+        in_flight += [(f"${number}.dst", token.ops) for number, token in enumerate(score.tokens)]
+        return tuple(
+            self._hazard("reads", shared, "result", earlier, wait)
+            for wait, ops in in_flight
+            for earlier in (self._step(at) for at in ops if at != index)
+            if (shared := earlier.writes & reads)
+        )
 
     def _step(self, index: int) -> Step:
         step = self.steps[index]

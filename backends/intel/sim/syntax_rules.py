@@ -12,7 +12,7 @@ from convgen.backends.intel.sim.platforms import Platform
 from convgen.backends.intel.sim.register_file import Layout
 from convgen.backends.intel.sim.step import Context, Step
 
-FIRST_LAST_REGISTER = 112  #: a thread's last message comes from the last 16 registers that all threads have
+FIRST_LAST_REGISTER = 112  #: first register for the payload of a thread's last message (of 128, which all threads have)
 
 
 def check(instruction: Instruction, step: Step, context: Context) -> None:
