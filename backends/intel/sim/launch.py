@@ -94,7 +94,7 @@ def place_payload(memory: Memory, kernel: KernelInfo, launch: LaunchRequest) -> 
 
 
 def local_ids(kernel: KernelInfo, launch: LaunchRequest) -> tuple[Bytes, Bools]:
-    """Return the local ids of a workgroup's threads [threads, bytes], u16 x, y, z, each padded, and the defined ones."""
+    """Return the local ids of a workgroup's threads [threads, bytes], u16 x, y, z, each padded; and which are set."""
     threads, size = threads_of(kernel, launch), kernel.local_id_bytes
     ids, defined = np.zeros((threads, size), np.uint8), np.zeros((threads, size), np.bool_)
     if not size:
