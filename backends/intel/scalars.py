@@ -257,20 +257,15 @@ class XeScalars(Scalars):
             case x.Cast(_, a) if a.type.bits == 64:
                 return self._whole(a)
             case x.Mul(a, b):
-                for one, other in ((a, b), (b, a)):
-                    by = self._word(other)
-                    if by is not None:
-                        return self._product_wide(one, by)
+                factors = self._halves(b), self._halves(a)
+                for (low, high), other in (factors, factors[::-1]):
+                    if high == Imm(0):
+                        return self._product_wide(other, low)
         raise Unsupported(f"given {type(e).__name__}, wanted an operation on addresses: {in_short(e)}")
 
-    def _word(self, e: x.Expr) -> Operand | None:
-        """Return the lower half of a 64-bit value whose upper half is zero; None if it may not be."""
-        low, high = self._halves(e)
-        return low if high == Imm(0) else None
-
-    def _product_wide(self, a: x.Expr, by: Operand) -> Reg:
-        """Return a 64-bit value times a non-negative value of 32 bits."""
-        below, above = self._halves(a)
+    def _product_wide(self, factor: tuple[Operand, Operand], by: Operand) -> Reg:
+        """Return a 64-bit value, given as halves, times a non-negative value of 32 bits."""
+        below, above = factor
         low, high = (self.product(below, by, "ud", high=h) for h in (False, True))
         if above != Imm(0):
             high = self.out.alu("add", "ud", high, self.product(above, by, "ud"))
