@@ -81,7 +81,7 @@ def _kernel(loaded: CodeObject, kernel: KernelInfo) -> KernelAnalysis:
         kernel.slm,
         code[-1].address + code[-1].size,
         items,
-        threads_held(kernel, target),
+        occupancy(kernel, target),
         loops,
         hot,
         tuple(lines),
@@ -110,7 +110,7 @@ def hot_code(code: Sequence[Instruction], target: str) -> tuple[list[Instruction
     return running, [at[line.offset] for line in hot.lines], hot.is_loop
 
 
-def threads_held(kernel: KernelInfo, target: str) -> dict[str, int]:
+def occupancy(kernel: KernelInfo, target: str) -> dict[str, int]:
     """Return the occupancy in threads of an EU, by limiting resource; workgroups share a core's local memory."""
     core, group = FACTS[target].core, -(-most_items(kernel) // kernel.simd)
     most = core.simd_subgroups
@@ -197,7 +197,7 @@ def _at(code: Sequence[Instruction]) -> Mapping[int, Instruction]:
 
 
 def _token_waits(code: Sequence[Instruction], lines: Sequence[Line]) -> int:
-    """Return the number of tokens waited for; a wait for all tokens counts every token that the kernel sets."""
+    """Return how many tokens the lines wait for; a wait for all counts every token that the kernel sets."""
     tokens = len({i.token[0] for i in code if i.token is not None and not i.token[1]})
     at = _at(code)
     return sum(waits(at[line.offset], tokens) for line in lines)
@@ -218,9 +218,8 @@ def _auto_deps(loaded: CodeObject, kernel: KernelInfo) -> tuple[Instruction, ...
         if text.returncode:
             return None
         (path / "bare.asm").write_text(_bare(text.stdout))
-        made = [*common, "-a", "-Xauto-deps", f"-Xsbid-count={tokens}", "bare.asm", "-o", "automatic.bin"]
-        done = subprocess.run(made, capture_output=True, text=True, cwd=path, check=False)
-        if done.returncode:
+        assembling = [*common, "-a", "-Xauto-deps", f"-Xsbid-count={tokens}", "bare.asm", "-o", "automatic.bin"]
+        if subprocess.run(assembling, capture_output=True, cwd=path, check=False).returncode:
             return None
         return disassemble((path / "automatic.bin").read_bytes(), loaded.platform)
 

@@ -30,7 +30,7 @@ from convgen.backends.machine.dataflow import solve
 from convgen.backends.machine.instruction import BasicBlock, Function, Instruction, Reg, Unit, VirtualRegister
 from convgen.ir.record import evolve, frozen
 
-#: Block -> its last matrix instruction if that is a chain alone (else nothing), for blocks with matrix instructions.
+#: Block with matrix instructions -> the last one if that is a chain of one, else nothing.
 Lasts = dict[int, frozenset[XeInstruction]]
 _Grfs = int  #: a set of registers, one bit each
 _FACTOR = 8  #: registers of source 1
@@ -104,17 +104,17 @@ class _Leads:
         pieces = self._pieces(block)
         if len(pieces) > 1:
             pieces = self._with_leaders(pieces, self._ahead.get(number, frozenset()))
-            self.lasts[number] = self._alone_before(pieces, len(pieces) - 1, frozenset())
+            self.lasts[number] = self._single_before(pieces, len(pieces) - 1, frozenset())
         for piece in pieces:
             yield from piece.gap
             yield from self._marked(piece.run)
 
     @cached_property
     def _ahead(self) -> Lasts:
-        """Return the matrix instructions that may be the last ahead of a block, alone and not yet waited for."""
+        """Return, by block, the chains of one that may be the last before it and that nothing has waited for."""
 
         def leaving(number: int, facts: frozenset[XeInstruction]) -> frozenset[XeInstruction]:
-            return self.assumed.get(number, self._unread(facts, self.function.blocks[number].instructions))
+            return self.assumed.get(number, self._not_waited_for(facts, self.function.blocks[number].instructions))
 
         return solve(self.function, frozenset(), leaving, or_)
 
@@ -162,10 +162,12 @@ class _Leads:
             return False
         if others and self._factor(others[0]) == factor:
             return True
-        return any(self._factor(i) == factor for i in self._unread(self._alone_before(pieces, n, ahead), [first]))
+        return any(
+            self._factor(i) == factor for i in self._not_waited_for(self._single_before(pieces, n, ahead), [first])
+        )
 
-    def _alone_before(self, pieces: _Pieces, n: int, ahead: frozenset[XeInstruction]) -> frozenset[XeInstruction]:
-        """Return the matrix instructions that may be the last before a piece's chain, alone and not yet waited for.
+    def _single_before(self, pieces: _Pieces, n: int, ahead: frozenset[XeInstruction]) -> frozenset[XeInstruction]:
+        """Return the chains of one that may be the last before a piece's chain and that nothing has waited for.
 
         `ahead` are those before the block.
         """
@@ -175,11 +177,13 @@ class _Leads:
                 ahead = frozenset(piece.run if len(piece.run) == 1 else ())
                 break
             gap = piece.gap + gap
-        return self._unread(ahead, gap)
+        return self._not_waited_for(ahead, gap)
 
-    def _unread(self, alone: Iterable[XeInstruction], following: Sequence[Instruction]) -> frozenset[XeInstruction]:
-        """Return the members of `alone` whose results no `following` instruction reads: nothing has waited for them."""
-        written = {i: _grfs(i.defs(), self.base) for i in alone}
+    def _not_waited_for(
+        self, singles: Iterable[XeInstruction], following: Sequence[Instruction]
+    ) -> frozenset[XeInstruction]:
+        """Return the instructions whose results no `following` instruction reads: nothing has waited for them."""
+        written = {i: _grfs(i.defs(), self.base) for i in singles}
         return frozenset(i for i in written if not any(_grfs(f.uses(), self.base) & written[i] for f in following))
 
     def _factor(self, i: XeInstruction) -> int:
@@ -278,7 +282,7 @@ class _Leads:
 
     def _separated_by_waits(self, pieces: _Pieces, n: int, ahead: frozenset[XeInstruction]) -> _Pieces:
         """Return a chain as chains of one instruction, each after a `mov` that waits for the instruction before."""
-        parts, gap, before = _Pieces(), pieces[n].gap, self._alone_before(pieces, n, ahead)
+        parts, gap, before = _Pieces(), pieces[n].gap, self._single_before(pieces, n, ahead)
         for i in pieces[n].run:
             parts.append(_Piece((*gap, *map(_wait_for, before)), (i,)))
             gap, before = (), frozenset((i,))
@@ -292,7 +296,7 @@ class _Leads:
         result = self._free(live | _grfs((r for i in around for r in (*i.uses(), *i.defs())), base))
         if result is None:
             return None
-        taken = {self._factor(i) for i in (first, *self._alone_before(pieces, n, ahead))}
+        taken = {self._factor(i) for i in (first, *self._single_before(pieces, n, ahead))}
         written = _grfs((r for i in pieces[n].run for r in i.defs()), base) | ((1 << _SUMS) - 1) << result
         own, rows = self._factor(first), self._at(as_register(first.src[2]))
         starts = [rows, *(own + step * side for step in range(1, self.registers) for side in (1, -1))]
