@@ -298,13 +298,7 @@ class _Leads:
             return None
         taken = {self._factor(i) for i in (first, *self._single_before(pieces, n, ahead))}
         written = _grfs((r for i in pieces[n].run for r in i.defs()), base) | ((1 << _SUMS) - 1) << result
-        own, rows = self._factor(first), self._at(as_register(first.src[2]))
-        starts = [rows, *(own + step * side for step in range(1, self.registers) for side in (1, -1))]
-        factor = next(
-            at
-            for at in starts
-            if 0 < at <= self.registers - _FACTOR and at not in taken and not written & ((1 << _FACTOR) - 1) << at
-        )
+        factor = self._other_factor(first, taken, written)
         (sums,), (_, old, rows_operand) = first.dst, first.src
         assert isinstance(sums, Region)
         assert isinstance(old, Region)
@@ -312,6 +306,16 @@ class _Leads:
         operands = (Null(sums.type), region(read, old.type), rows_operand)
         comment = "leads the chain; its result is unused"
         return XeInstruction(first.op, (region(put, sums.type),), operands, lanes=first.lanes, comment=comment)
+
+    def _other_factor(self, i: XeInstruction, taken: set[int], written: _Grfs) -> int:
+        """Return the first register of another source 1: source 2, or else the registers nearest to the own source 1.
+
+        It is none of `taken`, and no register of it is in `written`.
+        """
+        own, rows = self._factor(i), self._at(as_register(i.src[2]))
+        starts = [rows, *(own + step * side for step in range(1, self.registers) for side in (1, -1))]
+        fitting = (at for at in starts if 0 < at <= self.registers - _FACTOR and at not in taken)
+        return next(at for at in fitting if not written & ((1 << _FACTOR) - 1) << at)
 
     def _placed(self, name: str, at: int) -> Reg:
         added = VirtualRegister(len(self.base), "v", _SUMS, name)

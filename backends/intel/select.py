@@ -86,25 +86,16 @@ class _Selector(Selector):
 
     def enter(self) -> None:
         k, out = self.kernel, self.out
-        control = Special("cr0", "ud")
-        out.emit("or", (control,), (control, Literal(_KEEP_DENORMALS, "uw")), comment="keep denormals")
-        if out.lanes < FLAG_BITS:  # comparisons leave the upper bits, which logic on whole flags would read
-            for n in range(out.generation.flags // 2):
-                out.emit("mov", (Special(f"f{n}", "ud"),), (Literal(0, "ud"),))
+        self._set_modes()
         out.begin = len(out.block.instructions)
         for v, dword, count in zip(k.group_ids, _GROUP_IDS, k.grid):
-            self.scalars.env[v] = Imm(0)
-            if count > 1:
-                self.scalars.env[v] = self._payload(dword, v.name)
+            self.scalars.env[v] = self._payload(dword, v.name) if count > 1 else Imm(0)
         self._load_arguments()
         self.scalars.env[k.subgroup] = Imm(0)
         if k.subgroups > 1:
-            thread = out.new("s", 1, k.subgroup.name)
-            out.emit(
-                "and", (region(thread, "ud"),), (region(self.payload, "ud", 2, 0), Literal(_THREAD_MASK, "ud")),
-                comment=k.subgroup.name,
-            )  # fmt: skip
-            self.scalars.env[k.subgroup] = thread
+            thread = self.scalars.env[k.subgroup] = out.new("s", 1, k.subgroup.name)
+            number = region(self.payload, "ud", 2, 0), Literal(_THREAD_MASK, "ud")
+            out.emit("and", (region(thread, "ud"),), number, comment=k.subgroup.name)
             if any(isinstance(n, (st.Barrier, st.Arrive)) for n in postorder(k.body)):
                 self.barrier = self._barrier_header()
         self.scalars.lane = self.lane_number()
@@ -114,6 +105,15 @@ class _Selector(Selector):
             out.fill(self.zeros, Literal(0, "ud"))
         self.payloads.entered = len(out.block.instructions)
 
+    def _set_modes(self) -> None:
+        """Keep denormals, and clear flags whose upper bits no comparison writes."""
+        out = self.out
+        control = Special("cr0", "ud")
+        out.emit("or", (control,), (control, Literal(_KEEP_DENORMALS, "uw")), comment="keep denormals")
+        if out.lanes < FLAG_BITS:  # comparisons leave the upper bits, which logic on whole flags would read
+            for n in range(out.generation.flags // 2):
+                out.emit("mov", (Special(f"f{n}", "ud"),), (Literal(0, "ud"),))
+
     def _payload(self, dword: int, name: str) -> Reg:
         dst = self.out.new("s", 1, name)
         self.out.emit("mov", (region(dst, "ud"),), (region(self.payload, "ud", dword, 0),), comment=name)
@@ -121,35 +121,38 @@ class _Selector(Selector):
 
     def _load_arguments(self) -> None:
         """Load all arguments in blocks of a register's size, then move each to scalar registers."""
-        out, k = self.out, self.kernel
-        placed = kernel_arguments(k)
-        end = max((offset + size for _, offset, size in placed), default=0)
-        grf = 4 * out.lanes
-        start = out.new("v", 1, "arguments_address")
-        mask = Literal(_ARGUMENTS_MASK, "ud")
-        out.emit("and", (region(start, "ud"),), (region(self.payload, "ud", 0, 0), mask))
-        loaded = []
-        for at in range(0, end, grf):
-            address = start
-            if at:
-                address = out.new("v")
-                out.emit("add", (region(address, "ud"),), (region(start, "ud", 0, 0), Literal(at, "ud")))
-            loaded.append(out.new("v", 1, "arguments"))
-            row = load_arguments(min(out.lanes, -(-(end - at) // _ARGUMENTS_GRANULE) * _ARGUMENTS_GRANULE // 4))
-            access = Access("kernarg", "arguments", -1, False)
-            out.emit(row, (loaded[-1],), (address,), access=access, comment="arguments")
+        out, placed, grf = self.out, kernel_arguments(self.kernel), 4 * self.out.lanes
+        blocks = self._argument_blocks(max((offset + size for _, offset, size in placed), default=0))
         for p, offset, _ in placed:
             if not isinstance(p, Global) and p.type.bits != 32:
                 raise Unsupported(f"given the argument {p.name} of type {p.type}, wanted 32 bits")
             dst = out.new("s", 2 if isinstance(p, Global) else 1, p.name)
             for word in range(dst.count):
                 to = region(dst.words(word, 1), "ud")
-                source = region(loaded[offset // grf], "ud", offset % grf // 4 + word, 0)
+                source = region(blocks[offset // grf], "ud", offset % grf // 4 + word, 0)
                 out.emit("mov", (to,), (source,), comment=f"argument {p.name}" if not word else "")
             if isinstance(p, Global):
                 self.scalars.pointers[p.name] = dst
             else:
                 self.scalars.env[p] = dst
+
+    def _argument_blocks(self, size: int) -> list[Reg]:
+        """Load `size` bytes of arguments; return their registers."""
+        out, grf = self.out, 4 * self.out.lanes
+        start = out.new("v", 1, "arguments_address")
+        mask = Literal(_ARGUMENTS_MASK, "ud")
+        out.emit("and", (region(start, "ud"),), (region(self.payload, "ud", 0, 0), mask))
+        blocks = []
+        for at in range(0, size, grf):
+            address = start
+            if at:
+                address = out.new("v")
+                out.emit("add", (region(address, "ud"),), (region(start, "ud", 0, 0), Literal(at, "ud")))
+            blocks.append(out.new("v", 1, "arguments"))
+            row = load_arguments(min(out.lanes, -(-(size - at) // _ARGUMENTS_GRANULE) * _ARGUMENTS_GRANULE // 4))
+            access = Access("kernarg", "arguments", -1, False)
+            out.emit(row, (blocks[-1],), (address,), access=access, comment="arguments")
+        return blocks
 
     def lane_number(self) -> Reg:
         """Build the lane numbers from an immediate vector, which has eight elements."""
@@ -179,7 +182,7 @@ class _Selector(Selector):
     # ------------------------------------------------------------ control
 
     def leave(self) -> None:
-        """End the thread: its payload is sent from one of the last registers."""
+        """End the thread by a message whose payload, r0, is sent from one of the last registers."""
         if Workaround.END_BEHIND_ATOMICS in self.out.generation.workarounds and self._has_atomics_without_result():
             self._await_fence(self._fence(device_fence(_END_FENCE), "atomics before the end"))
         last = self.out.new("v", 1, "end_of_thread", fixed=-1)

@@ -276,6 +276,7 @@ def _region(text: str) -> Region:
 
 
 def _operand(item: dict[str, Any], indirect: Any, *, is_dst: bool = False) -> Operand:
+    """Return an operand; `indirect` yields the regions of registers addressed through a0, from the text."""
     kind = item["kind"]
     type_ = item.get("type") or ""
     if kind == "IM":

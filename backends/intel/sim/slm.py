@@ -42,13 +42,14 @@ class Slm(Lds):
             self._carried.setdefault(int(epoch), []).append((access.units, stamps, access.instruction))
 
     def _overwrites(self, group: Threads, step: Stepped, others: Bools, where: Array | None, units: Array) -> None:
-        if self._carried and np.count_nonzero(others[1]):
-            flat = others[1].reshape(len(others[1]), -1)  # of which the base class reports this one
-            column = flat.any(axis=0).argmax()
-            unit = np.broadcast_to(units, others[1].shape).reshape(flat.shape)[flat[:, column].argmax(), column]
-            named = self._unwaited(int(unit))
-            if named is not None:
-                self._report(group, step, others[1], named, where, units)
+        reads = others[1]
+        if self._carried and np.count_nonzero(reads):
+            flat = reads.reshape(len(reads), -1)
+            column = flat.any(axis=0).argmax()  # the access that the base class would report
+            unit = np.broadcast_to(units, reads.shape).reshape(flat.shape)[flat[:, column].argmax(), column]
+            message = self._unwaited(int(unit))
+            if message is not None:
+                self._report(group, step, reads, message, where, units)
                 others = others.copy()
                 others[1] = False
         super()._overwrites(group, step, others, where, units)
