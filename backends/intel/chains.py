@@ -66,7 +66,6 @@ class _Chain:
 
     @property
     def _without_leader(self) -> Sequence[XeInstruction]:
-        """Return the members without a leader."""
         return self.members[1:] if self.members[0].leads else self.members
 
     def _same(self, i: XeInstruction) -> frozenset[int]:

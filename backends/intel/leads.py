@@ -332,7 +332,6 @@ class _Leads:
 
     @cached_property
     def _live(self) -> Mapping[Instruction, _Grfs]:
-        """Return the registers that are live before each instruction."""
         base, count = self.base, len(self.function.blocks)
         entry, live_before = [0] * count, dict[Instruction, _Grfs]()
         changed = True

@@ -286,7 +286,6 @@ class XeScalars(Scalars):
         return e.type.elem.kind is Kind.SIGNED and self.bounds(e)[0] < 0
 
     def _from_halves(self, low: Operand, high: Operand) -> Reg:
-        """Return a 64-bit value from its halves."""
         out, scalar = self.out, all(map(self.out.is_uniform, (low, high)))
         dst = out.new("s" if scalar else "v", 2)
         for word, half in enumerate((low, high)):
