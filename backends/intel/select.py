@@ -7,6 +7,7 @@ On entry r0 holds the workgroup's ids and the address of the arguments (Programm
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 from convgen.backends.intel.emitter import XeEmitter
 from convgen.backends.intel.isa import (
@@ -283,9 +284,6 @@ class _Selector(Selector):
         row = plane_message("store", s.shape.grain(elem), s.shape.order)
         self.out.emit(row, (), (payload, value), access=access, comment=comment(s))
 
-    def _flat_store(self, s: st.FlatStore) -> None:
-        self._write_global(s, "store")
-
     def _flat_atomic(self, s: st.FlatAtomic) -> None:
         self._write_global(s, atomic(s, GLOBAL_ATOMICS, self.target))
 
@@ -414,12 +412,6 @@ class _Selector(Selector):
         self._write_shared(s, address, value, mask=mask)
         self._write_shared(s, address, self.zeros.words(0, value.count), mask=mask, unless=True)
 
-    def _block_read(self, s: st.BlockRead) -> None:
-        self._shared_read(s, block=True)
-
-    def _block_write(self, s: st.BlockWrite) -> None:
-        self._shared_write(s, block=True)
-
     def _row(self, kind: str, lane_bytes: int, block: bool) -> Message:
         return block_message(kind, lane_bytes * self.out.lanes) if block else message(kind, "slm", lane_bytes)
 
@@ -433,7 +425,7 @@ MESSAGES: Handlers = {
     st.Wait: _Selector._wait,
     st.FlatLoad: _Selector._flat_load,
     st.PartialLoad: _Selector._flat_load,
-    st.FlatStore: _Selector._flat_store,
+    st.FlatStore: partial(_Selector._write_global, kind="store"),
     st.FlatAtomic: _Selector._flat_atomic,
     st.Ticket: _Selector._ticket,
     st.Acquire: _Selector._acquire,
@@ -444,6 +436,6 @@ MESSAGES: Handlers = {
     st.SharedRead: _Selector._shared_read,
     st.SharedWrite: _Selector._shared_write,
     st.FilledWrite: _Selector._filled_write,
-    st.BlockRead: _Selector._block_read,
-    st.BlockWrite: _Selector._block_write,
+    st.BlockRead: partial(_Selector._shared_read, block=True),
+    st.BlockWrite: partial(_Selector._shared_write, block=True),
 }
