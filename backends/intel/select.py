@@ -344,7 +344,7 @@ class _Selector(Selector):
 
     # ------------------------------------------------------------ shared memory
 
-    def _place(self, s: st.SharedRead | st.SharedWrite, *, block: bool) -> Reg:
+    def _shared_address(self, s: st.SharedRead | st.SharedWrite, *, block: bool) -> Reg:
         """Return the byte address in local memory of each lane, or of the block."""
         out = self.out
         at, place = self.kernel.shared_base(s.tile) + s.imm, s.address
@@ -371,7 +371,7 @@ class _Selector(Selector):
 
     def _shared_read(self, s: st.SharedRead, *, block: bool = False) -> None:
         lane_bytes = s.var.type.bits // 8
-        address = self._place(s, block=block)
+        address = self._shared_address(s, block=block)
         dst = self._tuple(s.var)
         access = Access("shared", s.tile.region, s.site.slot, False, s.site.private)
         row = self._row("load", lane_bytes, block)
@@ -379,7 +379,7 @@ class _Selector(Selector):
         self._loaded(s.var, dst)
 
     def _shared_write(self, s: st.SharedWrite, *, block: bool = False) -> None:
-        value, address = self._stored(s.value), self._place(s, block=block)
+        value, address = self._stored(s.value), self._shared_address(s, block=block)
         self._write_shared(s, address, value, block=block)
 
     def _write_shared(
@@ -407,7 +407,7 @@ class _Selector(Selector):
 
     def _filled_write(self, s: st.FilledWrite) -> None:
         """Store in two messages: the masked value, and zeros for the other lanes."""
-        value, address, mask = self._stored(s.value), self._place(s, block=False), self.scalars.mask(s.mask)
+        value, address, mask = self._stored(s.value), self._shared_address(s, block=False), self.scalars.mask(s.mask)
         assert self.zeros is not None
         self._write_shared(s, address, value, mask=mask)
         self._write_shared(s, address, self.zeros.words(0, value.count), mask=mask, unless=True)

@@ -77,34 +77,34 @@ def _compile(instruction: Instruction, context: Context) -> Step | None:
 
 def _compute(instruction: Instruction, context: Context, function: table.Function) -> Step:
     """Compile an instruction that computes `function` in each lane."""
-    sources, goal, step = parts_of(instruction, context)
-    acts = active(instruction, context)
+    sources, destination, step = parts_of(instruction, context)
+    active_lanes = active(instruction, context)
     compute = _computing(instruction, sources, function)
     overflow = instruction.condition == "ov"
     if overflow and not _may_carry(instruction):
         raise unsupported(instruction, "overflow of other than a sum of dwords without signs")
     condition = None if overflow else condition_of(instruction, context)
     slots = wide_slots(instruction, instruction.exec_size, context)
-    directed = instruction.op in ROUNDED and goal.type in ("f", "df", "hf")
-    may_overflow = instruction.op in OVERFLOWING and goal.type not in FLOATS
+    directed = instruction.op in ROUNDED and destination.type in ("f", "df", "hf")
+    may_overflow = instruction.op in OVERFLOWING and destination.type not in FLOATS
 
     def run(g: ThreadGroup) -> None:
-        on = acts(g)
+        on = active_lanes(g)
         result = compute(g)
         undefined = union(sources, g)
-        data = convert(result, goal.type, g.control, saturate=instruction.saturates)
+        data = convert(result, destination.type, g.control, saturate=instruction.saturates)
         if directed and g.control & ROUNDING:
             data = redirect(instruction.op, [item.get(g) for item in sources], data, g.control & ROUNDING)
         if overflow:
-            set_flags(instruction, g, result != working(goal.type, data), on, undefined)
+            set_flags(instruction, g, result != working(destination.type, data), on, undefined)
         if condition is not None:
-            stored = working(goal.type, data)
+            stored = working(destination.type, data)
             # Sums and shifts that overflow are wider before they are stored (C for Media, `_gfx_sllv_i32`), and no
             # manual says which of the two a condition sees: then the flag is undefined.
             unsure = united((undefined, result != stored)) if may_overflow else undefined
             set_flags(instruction, g, condition(stored, 0), on, unsure)
-        goal.put(g, data, on, undefined)
-        if goal.wide:
+        destination.put(g, data, on, undefined)
+        if destination.wide:
             keep_wide(g, slots, result, on)
 
     return step.running(run)
@@ -129,21 +129,21 @@ def _is_raw(instruction: Instruction) -> bool:
 
 def _copy(instruction: Instruction, context: Context) -> Step:
     """Compile a move of bits: undefined bytes stay undefined; floating-point denormals are flushed."""
-    sources, goal, step = parts_of(instruction, context)
-    acts = active(instruction, context)
+    sources, destination, step = parts_of(instruction, context)
+    active_lanes = active(instruction, context)
     raw, marks, values = sources[0].raw, sources[0].marks, sources[0].get
-    keeps = KEEPS_DENORMALS.get(goal.type, 0)
+    keeps = KEEPS_DENORMALS.get(destination.type, 0)
     if raw is None or marks is None:  # the source is out of range
         return step
-    view = VIEWS[goal.type]
+    view = VIEWS[destination.type]
 
     def run(g: ThreadGroup) -> None:
-        on = acts(g)
+        on = active_lanes(g)
         if keeps and not g.control & keeps:
-            data = convert(values(g), goal.type, g.control, saturate=False)
+            data = convert(values(g), destination.type, g.control, saturate=False)
         else:
             data = raw(g).view(view)
-        goal.put(g, data, on, marks(g))
+        destination.put(g, data, on, marks(g))
 
     return step.running(run)
 
@@ -236,11 +236,11 @@ def keep_wide(g: ThreadGroup, slots: slice, value: Array, on: Bools | None) -> N
 def _accumulating(instruction: Instruction, context: Context) -> Step:
     """Compile addc, subb, mach and macl, which read or write acc0 without naming it."""
     op, platform, lanes = instruction.op, context.platform, instruction.exec_size
-    sources, goal, step = parts_of(instruction, context)
+    sources, destination, step = parts_of(instruction, context)
     keeps = not platform.acc_wr_en or "AccWrEn" in instruction.options
     if op in CARRY and not keeps:
         context.fault("acc-wr-en", f"{op} without AccWrEn loses the carry")
-    acts = active(instruction, context)
+    active_lanes = active(instruction, context)
     acc = byte_bits(context.layout.acc, 4 * lanes)
     if op in HIGH:
         step.reads |= acc
@@ -253,7 +253,7 @@ def _accumulating(instruction: Instruction, context: Context) -> Step:
     condition = condition_of(instruction, context)
 
     def run(g: ThreadGroup) -> None:
-        on = acts(g)
+        on = active_lanes(g)
         a, b = (item.get(g) for item in sources)
         undefined = union(sources, g)
         if op in HIGH:
@@ -262,10 +262,10 @@ def _accumulating(instruction: Instruction, context: Context) -> Step:
             result, kept = (total if low else total >> 32), total
         else:
             result, kept = _with_carry(op, table.unsigned(a, size), table.unsigned(b, size), size)
-        data = convert(result, goal.type, g.control, saturate=False)
+        data = convert(result, destination.type, g.control, saturate=False)
         if condition is not None:
-            set_flags(instruction, g, condition(working(goal.type, data), 0), on, undefined)
-        goal.put(g, data, on, undefined)
+            set_flags(instruction, g, condition(working(destination.type, data), 0), on, undefined)
+        destination.put(g, data, on, undefined)
         if keeps:
             implied.put(g, convert(kept, "ud", g.control, saturate=False), on, undefined)
             keep_wide(g, slots, kept, on)

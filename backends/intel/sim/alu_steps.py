@@ -23,13 +23,13 @@ def parts_of(instruction: Instruction, context: Context) -> tuple[list[Reader], 
     """Return the sources and the destination of an instruction, and its step; the caller sets `run`."""
     logical, lanes = instruction.op in LOGIC or instruction.op == "bfn", instruction.exec_size
     sources = [source(o, lanes, instruction, context, logical=logical) for o in instruction.sources]
-    goal = target(instruction.dst, lanes, instruction, context)
-    return sources, goal, _new_step(instruction, context, sources, goal)
+    destination = target(instruction.dst, lanes, instruction, context)
+    return sources, destination, _new_step(instruction, context, sources, destination)
 
 
-def _new_step(instruction: Instruction, context: Context, sources: list[Reader], goal: Writer) -> Step:
+def _new_step(instruction: Instruction, context: Context, sources: list[Reader], destination: Writer) -> Step:
     """Return a step with the registers that an instruction uses."""
-    reads, writes = context.layout.control_bits, goal.bits
+    reads, writes = context.layout.control_bits, destination.bits
     for item in sources:
         reads |= item.bits
     if instruction.predicate or (instruction.op == "sel" and not instruction.condition):

@@ -43,11 +43,11 @@ class ThreadEngine(Engine[ThreadGroup, Step]):
         still: list[ThreadGroup] = []
         for group in waiting:
             free = epoch_of(group.stamp[:, 0]) < env.epoch[group.slot]
-            for rows, some in ((np.flatnonzero(free), True), (np.flatnonzero(~free), False)):
+            for rows, passes in ((np.flatnonzero(free), True), (np.flatnonzero(~free), False)):
                 if not len(rows):
                     continue
                 part = group if len(rows) == group.count else group.select(rows)
-                if some:
+                if passes:
                     part.blocked = part.signalled = part.held = False
                     part.stamp = env.stamps(part)
                     self._join(released, part)

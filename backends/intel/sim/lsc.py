@@ -102,9 +102,9 @@ def compile_access(
     _check_sizes(instruction, lsc, context, local=local)
     count = 1 if lsc.transposed else instruction.exec_size
     step = send_step(instruction, "send_slm" if local else "send_ugm")
-    acts = active(instruction, context)
+    active_lanes = active(instruction, context)
     address = _addresses(instruction, message, lsc, binding, count)
-    access = Access(instruction, message, lsc, context, step, acts, count, width, vector, address, local)
+    access = Access(instruction, message, lsc, context, step, active_lanes, count, width, vector, address, local)
     wanted = registers(lsc.address_bytes, width, context)
     check_length(context, "an address payload", lsc.address_registers, wanted)
     fits = check_range(context, "address payload", message.src0.reg, wanted)

@@ -85,7 +85,7 @@ def _run(
     message = instruction.message
     assert message is not None
     header, dst, src = message.src0.reg, message.dst.reg, message.src1.reg
-    acts = active(evolve(instruction, exec_size=1), context)
+    active_lanes = active(evolve(instruction, exec_size=1), context)
 
     def address(g: ThreadGroup) -> U64:
         first = 0 if kind.wide else 2
@@ -102,7 +102,7 @@ def _run(
         fill(g, dst, 4, data[:, :, 0].T, lanes)
 
     def store(g: ThreadGroup) -> None:
-        lanes, at = acts(g), address(g)
+        lanes, at = active_lanes(g), address(g)
         g.env.counters["slm_write_bytes" if local else "global_write_bytes"] += g.count * size
         values, bad = elements(g, src, 4, size // 4).T[:, :, None], undefined(g, src, 4, size // 4)
         if local:
@@ -114,7 +114,7 @@ def _run(
         store_global(g, step, at, size, values, lanes, kind.alignment)
 
     def load(g: ThreadGroup) -> None:
-        lanes, at = acts(g), address(g)
+        lanes, at = active_lanes(g), address(g)
         g.env.counters["slm_read_bytes" if local else "global_read_bytes"] += g.count * size
         if local:
             data, spoilt = load_local(g, step, at, size, kind.alignment, lanes)
