@@ -1,4 +1,4 @@
-"""Compute a value in its destination: a scalar that is only moved to a payload, a register to part of a tuple."""
+"""Compute values in the place that a move brings them to: scalars in a payload, registers in a tuple."""
 
 from __future__ import annotations
 

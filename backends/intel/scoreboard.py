@@ -103,7 +103,7 @@ _NO_WAITS = Waits({}, (), ())
 
 @frozen
 class _Effects:
-    """The accesses of one instruction as the scoreboard sees them."""
+    """The accesses of one instruction; the head of a chain has those of the whole chain."""
 
     source: Source  #: its token or pipe, by which others wait for it; "" for neither
     read: Cells
@@ -238,7 +238,7 @@ class Scoreboard:
     # ------------------------------------------------------------ data flow
 
     def _walk(self, index: int, entry: Pending) -> tuple[Pending, Iterable[Instruction]]:
-        pending, waiting = _Current(entry), list[tuple[XeInstruction, Waits]]()
+        pending, waiting = _MutablePending(entry), list[tuple[XeInstruction, Waits]]()
         for i in self.function.blocks[index].instructions:
             assert isinstance(i, XeInstruction)
             waits = self._waits_of(pending, i)
@@ -246,7 +246,7 @@ class Scoreboard:
             self._step(pending, i, waits)
         return pending.frozen(), (each for i, waits in waiting for each in self._annotated(i, waits))
 
-    def _waits_of(self, pending: _Current, i: XeInstruction) -> Waits:
+    def _waits_of(self, pending: _MutablePending, i: XeInstruction) -> Waits:
         """Return the waits that an instruction needs before it issues; the module's rules say why each is needed."""
         effects = self.effects[i]
         if not (pending.touched & (effects.read | effects.written | self.mode) or effects.written & self.mode):
@@ -261,7 +261,7 @@ class Scoreboard:
         awaited = dict.fromkeys(t for t in done if t != own or effects.chain)
         return Waits(distances, tuple(awaited), tuple(t for t in read if t != own and t not in awaited))
 
-    def _distances(self, pending: _Current, effects: _Effects) -> dict[str, int]:
+    def _distances(self, pending: _MutablePending, effects: _Effects) -> dict[str, int]:
         """Return the distance to wait for in each pipe."""
         own, distances = effects.source, dict[str, int]()
         # the last writers in pipes: a pipe orders its own writes, and interlocks accumulators and flags
@@ -279,7 +279,7 @@ class Scoreboard:
             distances.update(dict.fromkeys(_PIPES, 1))
         return distances
 
-    def _awaited_tokens(self, pending: _Current, effects: _Effects) -> tuple[list[int], list[int]]:
+    def _awaited_tokens(self, pending: _MutablePending, effects: _Effects) -> tuple[list[int], list[int]]:
         """Return the tokens whose setters must be done, and those whose setters must have read their sources."""
         peers, held = self._peers(effects.source), pending.reads.tokens
         done = pending.writes.tokens_of(effects.read | effects.written)
@@ -308,7 +308,7 @@ class Scoreboard:
         """
         return self.peers[source] if isinstance(source, int) else ()
 
-    def _step(self, pending: _Current, i: XeInstruction, waits: Waits) -> None:
+    def _step(self, pending: _MutablePending, i: XeInstruction, waits: Waits) -> None:
         """Update the pending accesses with an instruction that has waited."""
         for pipe, distance in waits.distances.items():
             pending.finish_pipe(pipe, distance)
@@ -387,8 +387,8 @@ def _note(distances: dict[str, int], pipe: str, distance: int | None) -> None:
         distances[pipe] = min(distance, distances.get(pipe, _FARTHEST))
 
 
-class _Accesses:
-    """The unfinished accesses of one kind; in a pipe by the number of the instruction, oldest first."""
+class _MutableUnfinished:
+    """`Unfinished` while a block is walked: accesses in a pipe by the number of the instruction, oldest first."""
 
     def __init__(self, known: Unfinished, count: Mapping[str, int]) -> None:
         self.count = count  #: pipe -> instructions so far
@@ -475,12 +475,15 @@ class _Accesses:
         return Unfinished(tokens, {pipe: ages for pipe, ages in pipes.items() if ages})
 
 
-class _Current:
-    """The pending accesses while a block is walked."""
+class _MutablePending:
+    """`Pending` while a block is walked."""
 
     def __init__(self, entry: Pending) -> None:
         self.count = dict.fromkeys(_PIPES, 0)
-        self.writes, self.reads = _Accesses(entry.writes, self.count), _Accesses(entry.reads, self.count)
+        self.writes, self.reads = (
+            _MutableUnfinished(entry.writes, self.count),
+            _MutableUnfinished(entry.reads, self.count),
+        )
 
     def issue(self, source: Source, read: Cells, written: Cells, kept: Collection[Source]) -> None:
         """Record an instruction's accesses; reads by the sources `kept` stay pending although it overwrites them."""

@@ -46,11 +46,11 @@ from convgen.ir.simplify.variable_ranges import var_ranges
 from convgen.ir.types import s32, u64
 from convgen.ir.uniform import uniformity
 
-_ARGUMENTS_MASK = 0xFFFFFFC0  #: r0.0: address of the arguments
+_ARGUMENTS_MASK = 0xFFFFFFC0  #: bits of r0.0: address of the arguments
 _ARGUMENTS_GRANULE = 32  #: bytes; the driver rounds the argument size up to a multiple
-_THREAD_MASK = 0xFF  #: r0.2: the thread's number in its workgroup
-_COUNT_MASK = 0xFF000000  #: r0.2: threads that a barrier of the workgroup waits for
-_GROUP_IDS = (1, 6, 7)  #: dwords of r0
+_THREAD_MASK = 0xFF  #: bits of r0.2: the thread's number in its workgroup
+_COUNT_MASK = 0xFF000000  #: bits of r0.2: threads that a barrier of the workgroup waits for
+_GROUP_IDS = (1, 6, 7)  #: dwords of r0: the workgroup's x, y, z
 _END_FENCE = "0x0210651F"  #: tile scope, a flush type that means none (IGC, `insertFenceBeforeEOT`)
 _KEEP_DENORMALS = 0x4C0  #: cr0.0: bits for f64, f32 and f16
 

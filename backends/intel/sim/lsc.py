@@ -63,7 +63,7 @@ def compile_lsc(instruction: Instruction, context: Context) -> Step | None:
 
 @define(eq=False)
 class Access:
-    """The data that an LSC message moves, and the places of its payloads."""
+    """An LSC message: the data that it moves, and the places of its payloads."""
 
     instruction: Instruction
     message: Message
