@@ -196,7 +196,8 @@ def _math(instruction: Instruction, context: Context) -> table.Function:
     if curve is None:
         return table.MATH[instruction.sub]
     assert instruction.dst is not None
-    return curve if context.approximate is None else curve.within(context.approximate, instruction.dst.type)
+    seed = context.rules.approximate
+    return curve if seed is None else curve.within(seed, instruction.dst.type)
 
 
 def _shift(instruction: Instruction) -> table.Function:

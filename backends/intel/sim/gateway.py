@@ -61,7 +61,7 @@ def _fence(instruction: Instruction, decoded: Lsc, context: Context) -> Step:
     kind = f"send_{unit}" if unit in ("ugm", "slm") else "send_other"
     reads = layout.grf_bits(message.src0.reg, decoded.address_registers)
     step = send_step(instruction, kind, reads, layout.grf_bits(message.dst.reg, decoded.response))
-    order = order_of(instruction, context.platform, trust_igc=context.trust_igc)
+    order = order_of(instruction, context.platform, trust_igc=context.rules.trust_igc)
     first = message.dst.reg * layout.grf
     size = decoded.response * layout.grf if message.dst.reg >= 0 else 0
 

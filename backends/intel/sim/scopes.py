@@ -3,7 +3,7 @@
 A fence of the global unit releases or acquires, depending on its scope and its operation on the first-level cache; an
 atomic operation observes by its result. Either takes effect once the scoreboard shows that it is complete.
 
-IGC 1.0.12504 assumes more, which is simulated on request only (`scoreboard.Rules`): its stores bypass the first-level
+IGC 1.0.12504 assumes more, which is simulated on request only (`Rules.trust_igc`): its stores bypass the first-level
 cache, so that on XeHPC a fence releases them without a flush, and a fence waits for earlier atomic operations, so that
 their results need not have arrived.
 """

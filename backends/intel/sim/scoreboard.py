@@ -28,21 +28,12 @@ from convgen.backends.intel.sim.decode import ALL_TOKENS
 from convgen.backends.intel.sim.pipes import own_pipe
 from convgen.backends.intel.sim.platforms import Platform
 from convgen.backends.intel.sim.register_file import Layout
-from convgen.backends.intel.sim.step import Step
+from convgen.backends.intel.sim.step import Rules, Step
 from convgen.ir.record import frozen
 
 PIPES = ("F", "I", "L", "M")
 Ops = frozenset[int]  #: indices of steps
 NONE: Ops = frozenset()
-
-
-@frozen
-class Rules:
-    """The assumptions of a simulation."""
-
-    errata: bool = True  #: report missing workarounds of hardware defects
-    trust_igc: bool = False  #: assume what code of Intel's compiler relies on
-    approximate: int | None = None  #: seed of the errors of math functions; None: rounded correctly
 
 
 @frozen

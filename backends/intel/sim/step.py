@@ -12,7 +12,7 @@ from convgen.backends.intel.sim.register_file import Layout
 from convgen.backends.intel.sim.state import ThreadGroup
 from convgen.backends.sim.step import Ready
 from convgen.backends.sim.step import unsupported as unsupported
-from convgen.ir.record import define
+from convgen.ir.record import define, frozen
 
 Run = Callable[[ThreadGroup], None]
 #: Kinds of instructions that the report counts.
@@ -40,6 +40,15 @@ def send_step(instruction: Instruction, kind: str, reads: int = 0, writes: int =
     return Step(instruction, kind, lambda g: None, reads, writes, pipe="*", is_send=True)
 
 
+@frozen
+class Rules:
+    """The assumptions of a simulation."""
+
+    errata: bool = True  #: report missing workarounds of hardware defects, also of those found after older compilers
+    trust_igc: bool = False  #: assume what code of Intel's compiler relies on (`scoreboard`)
+    approximate: int | None = None  #: seed of the errors of math functions (`curves`); None: rounded correctly
+
+
 @define
 class Context:
     """Context of compiling an instruction: platform, register layout, SIMD width, addresses, assumptions."""
@@ -48,10 +57,7 @@ class Context:
     layout: Layout
     simd: int
     index_of: dict[int, int]  #: instruction index by address
-    grain: int = 4  #: bytes that a local memory race stamp covers
-    errata: bool = True  #: whether defects of the hardware count that older compilers did not know
-    trust_igc: bool = False  #: whether to assume what code of Intel's compiler relies on
-    approximate: int | None = None  #: the seed by which math functions err as much as they may
+    rules: Rules = attrs.field(factory=Rules)
     faults: list[tuple[str, str]] = attrs.field(factory=list)  #: (kind, message) of the instruction being compiled
 
     def fault(self, kind: str, message: str) -> None:

@@ -55,7 +55,7 @@ def _payloads(instruction: Instruction, step: Step, context: Context) -> None:
     if message is None:
         return
     registers = (1 << context.layout.acc) - 1
-    if context.errata and not context.platform.send_overlap and step.writes & step.reads & registers:
+    if context.rules.errata and not context.platform.send_overlap and step.writes & step.reads & registers:
         context.fault("message", "the response overlaps a payload [IGC, WaDisableSendSrcDstOverlap]")
     if "EOT" in instruction.options:
         for payload in (message.src0, message.src1):
