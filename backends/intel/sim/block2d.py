@@ -99,10 +99,8 @@ def _to_registers(values: Array, size: int, grf: int) -> Array:
     return padded[None]
 
 
-def compile_block2d(instruction: Instruction, lsc: Lsc, context: Context) -> Step:
+def compile_block2d(instruction: Instruction, message: Message, lsc: Lsc, context: Context) -> Step:
     """Return the step of a 2-D block message."""
-    message = instruction.message
-    assert message is not None
     layout = context.layout
     if not context.platform.block2d:
         context.fault("unsupported-message", f"{context.platform.name} has no 2-D block messages")

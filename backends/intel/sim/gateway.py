@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from convgen.backends.intel.sim.decode import Instruction
+from convgen.backends.intel.sim.decode import Instruction, Message
 from convgen.backends.intel.sim.messages import FENCE, Lsc
 from convgen.backends.intel.sim.register_file import byte_bits
 from convgen.backends.intel.sim.scopes import begin_fence, order_of
@@ -40,22 +40,20 @@ def compile_gateway(instruction: Instruction, context: Context) -> Step | None:
     if message.unit == "gtwy":
         operation = None if message.descriptor is None else message.descriptor & 0xFF
         if operation == SIGNAL:
-            return _signal(instruction, context)
+            return _signal(instruction, message, context)
         if operation == END and "EOT" in instruction.options:
-            return _end(instruction, context)
+            return _end(instruction, message, context)
         raise unsupported(instruction, "gateway message")
     if "EOT" in instruction.options:
         raise unsupported(instruction, "end of thread on another message than the gateway's")
     if message.unit in ("ugm", "slm", "tgm") and message.descriptor is not None:
         decoded = Lsc.decode(message.descriptor)
         if decoded.op == FENCE:
-            return _fence(instruction, decoded, context)
+            return _fence(instruction, message, decoded, context)
     return None
 
 
-def _fence(instruction: Instruction, decoded: Lsc, context: Context) -> Step:
-    message = instruction.message
-    assert message is not None
+def _fence(instruction: Instruction, message: Message, decoded: Lsc, context: Context) -> Step:
     layout = context.layout
     unit = message.unit
     kind = f"send_{unit}" if unit in ("ugm", "slm") else "send_other"
@@ -118,10 +116,8 @@ def _carry_over(g: ThreadGroup, access: LocalAccess) -> None:
         g.env.local.remember(g, access)
 
 
-def _signal(instruction: Instruction, context: Context) -> Step:
+def _signal(instruction: Instruction, message: Message, context: Context) -> Step:
     """Compile a barrier signal; dword 2 of the payload holds the number of threads, in bytes 2 and 3."""
-    message = instruction.message
-    assert message is not None
     layout = context.layout
     step = send_step(instruction, "send_gtwy", layout.grf_bits(message.src0.reg, 1))
     step.control = "wait"
@@ -172,9 +168,7 @@ def _wait(instruction: Instruction, context: Context) -> Step:
     return step.running(run)
 
 
-def _end(instruction: Instruction, context: Context) -> Step:
-    message = instruction.message
-    assert message is not None
+def _end(instruction: Instruction, message: Message, context: Context) -> Step:
     layout = context.layout
     first = layout.registers - END_REGISTERS
     if message.src0.reg < first:

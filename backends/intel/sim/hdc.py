@@ -122,7 +122,7 @@ def compile_hdc(instruction: Instruction, context: Context) -> Step | None:
     local = fields.binding == LOCAL
     binding = msg.STATELESS if fields.binding in STATELESS or local else fields.binding
     if fields.header:
-        return compile_blocks(instruction, message.unit, fields.kind, fields.control, binding, context, local=local)
+        return compile_blocks(instruction, message, fields.kind, fields.control, binding, context, local=local)
     make = _GATHERS.get((message.unit, fields.kind))
     if make is None:
         raise unsupported(instruction, f"data port message {fields.kind:#x}")
@@ -133,4 +133,4 @@ def compile_hdc(instruction: Instruction, context: Context) -> Step | None:
         raise unsupported(instruction, "data size")
     if lsc.address_bytes == 8:
         binding = msg.STATELESS
-    return compile_access(instruction, lsc, binding, width, context, local=local and lsc.address_bytes == 4)
+    return compile_access(instruction, message, lsc, binding, width, context, local=local and lsc.address_bytes == 4)

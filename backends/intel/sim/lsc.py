@@ -45,7 +45,7 @@ def compile_lsc(instruction: Instruction, context: Context) -> Step | None:
         raise unsupported(instruction, "descriptor in a register")
     decoded = Lsc.decode(message.descriptor)
     if decoded.op in (msg.LOAD_2D, msg.STORE_2D):
-        return compile_block2d(instruction, decoded, context)
+        return compile_block2d(instruction, message, decoded, context)
     if decoded.op not in (msg.LOAD, msg.LOAD_QUAD, msg.STORE, msg.STORE_QUAD, *msg.ATOMICS):
         raise unsupported(instruction, f"LSC operation {decoded.op}")
     if not decoded.address_bytes or not decoded.memory_bytes:
@@ -58,7 +58,7 @@ def compile_lsc(instruction: Instruction, context: Context) -> Step | None:
             raise unsupported(instruction, "binding table index in a register")
         binding = message.extended >> 24
     width = 1 if decoded.transposed else instruction.exec_size
-    return compile_access(instruction, decoded, binding, width, context, local=message.unit == "slm")
+    return compile_access(instruction, message, decoded, binding, width, context, local=message.unit == "slm")
 
 
 @define(eq=False)
@@ -91,11 +91,10 @@ class Access:
 
 
 def compile_access(
-    instruction: Instruction, lsc: Lsc, binding: int, width: int, context: Context, *, local: bool
+    instruction: Instruction, message: Message, lsc: Lsc, binding: int, width: int, context: Context, *, local: bool
 ) -> Step:
     """Return the step of a message with one address per lane, whose payloads have room for `width` lanes."""
-    layout, message = context.layout, instruction.message
-    assert message is not None
+    layout = context.layout
     vector = len(lsc.channels) or lsc.vector
     if vector > 1 and lsc.memory_bytes < 4:
         raise unsupported(instruction, "vector of narrow elements")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from convgen.backends.intel.sim.decode import Instruction
+from convgen.backends.intel.sim.decode import Instruction, Message
 from convgen.backends.intel.sim.execution_masks import active
 from convgen.backends.intel.sim.late import note_late
 from convgen.backends.intel.sim.lsc import surface_base
@@ -53,12 +53,17 @@ _KINDS: Mapping[tuple[str, int], Kind] = {
 
 
 def compile_blocks(
-    instruction: Instruction, port: str, number: int, control: int, binding: int, context: Context, *, local: bool
+    instruction: Instruction,
+    message: Message,
+    number: int,
+    control: int,
+    binding: int,
+    context: Context,
+    *,
+    local: bool,
 ) -> Step:
     """Return the step of a block message."""
-    message = instruction.message
-    assert message is not None
-    kind = _KINDS.get((port, number))
+    kind = _KINDS.get((message.unit, number))
     words = _WORDS.get(control & 7)
     if kind is None or words is None:
         raise unsupported(instruction, f"data port message {number:#x} with a header")
@@ -75,15 +80,21 @@ def compile_blocks(
         fits &= check_range(context, "response", message.dst.reg, data)
         step.writes = layout.grf_bits(message.dst.reg, data)
     if fits:
-        step.run = _run(instruction, step, kind, binding, size, context, local=local)
+        step.run = _run(instruction, message, step, kind, binding, size, context, local=local)
     return step
 
 
 def _run(
-    instruction: Instruction, step: Step, kind: Kind, binding: int, size: int, context: Context, *, local: bool
+    instruction: Instruction,
+    message: Message,
+    step: Step,
+    kind: Kind,
+    binding: int,
+    size: int,
+    context: Context,
+    *,
+    local: bool,
 ) -> Callable[[ThreadGroup], None]:
-    message = instruction.message
-    assert message is not None
     header, dst, src = message.src0.reg, message.dst.reg, message.src1.reg
     active_lanes = active(evolve(instruction, exec_size=1), context)
 
