@@ -94,10 +94,11 @@ class Payloads:
     def _missing(self, payload: Reg, s: _Message) -> dict[int, Expr]:
         """Return the dwords of a message's position that a payload does not hold yet."""
         place = {_X: s.x, _Y: s.y} | ({} if isinstance(s.shift, Const) else {_BASE: s.shift})
-        held = self.holds.get((self.out.block.label, payload), {})
-        return {dword: e for dword, e in place.items() if held.get(dword) is not e}
+        known = self.holds.get((self.out.block.label, payload), {})
+        return {dword: e for dword, e in place.items() if known.get(dword) is not e}
 
     def _with_position(self, payload: Reg, s: _Message) -> Reg:
+        """Set the missing dwords of a message's position; return the payload."""
         missing = self._missing(payload, s)
         for dword, e in missing.items():
             if dword == _BASE:
@@ -113,8 +114,8 @@ class Payloads:
         pointer = self.scalars.pointers[plane.memory.name]
         if isinstance(shift, Add) and self.in_loop():
             steady = self.scalars.value(shift.a)
-            if isinstance(steady, Reg) and steady.bank == "s" and (before := self._after_maker(steady)):
-                pointer, shift = self._summed(pointer, steady, *before), shift.b
+            if isinstance(steady, Reg) and steady.bank == "s" and (after := self._after_maker(steady)):
+                pointer, shift = self._summed(pointer, steady, *after), shift.b
         self._set_base(payload, pointer, self.out.source(self.scalars.value(shift), "d"))
 
     def _after_maker(self, o: Reg) -> tuple[BasicBlock, int] | None:
@@ -173,17 +174,14 @@ class Payloads:
         return self._copied(like, kind[0]) if like else self._described(*kind)
 
     def _described(self, plane: Plane, shape: Rectangle, elem_bytes: int, shift: int | None) -> Reg:
+        """Return a new payload with all but the position, and without a base that moves."""
         out, payload = self.out, self.out.new("v", 1, f"{plane.memory.name}_plane")
         out.fill(payload, Literal(0, "ud"))
+        pointer = self.scalars.pointers[plane.memory.name]
         if shift is not None and plane.base + shift:
-            self._set_base(payload, self.scalars.pointers[plane.memory.name], Literal(plane.base + shift, "d"))
+            self._set_base(payload, pointer, Literal(plane.base + shift, "d"))
         elif shift is not None:
-            out.emit(
-                "mov",
-                (region(payload, "q"),),
-                (out.source(self.scalars.pointers[plane.memory.name], "q"),),
-                partial=True,
-            )
+            out.emit("mov", (region(payload, "q"),), (out.source(pointer, "q"),), partial=True)
         for dword, extent in zip((2, 3, 4), (plane.width - 1, plane.height - 1, plane.pitch - 1), strict=True):
             self._set(payload, dword, extent)
         self._set(payload, _SHAPE, _size(shape, elem_bytes))
