@@ -78,7 +78,7 @@ class _Selector(Selector):
         bounds = Bounds(var_ranges(kernel), kernel.width)
         self.scalars = XeScalars(self.out, uniformity(kernel), bounds)
         self.vectors = XeVectors(self.scalars, self.uses)
-        self.payload = self.out.new("v", 1, "payload", fixed=0)
+        self.thread_payload = self.out.new("v", 1, "payload", fixed=0)
         self.barrier: Reg | None = None  # the header of barrier messages
         self.zeros: Reg | None = None  # zeros, as many registers as the largest store
         self.payloads = Payloads(self.out, self.scalars, lambda: bool(self.exits))
@@ -90,12 +90,12 @@ class _Selector(Selector):
         self._set_modes()
         out.begin = len(out.block.instructions)
         for v, dword, count in zip(k.group_ids, _GROUP_IDS, k.grid):
-            self.scalars.env[v] = self._payload(dword, v.name) if count > 1 else Imm(0)
+            self.scalars.env[v] = self._dword_of_payload(dword, v.name) if count > 1 else Imm(0)
         self._load_arguments()
         self.scalars.env[k.subgroup] = Imm(0)
         if k.subgroups > 1:
             thread = self.scalars.env[k.subgroup] = out.new("s", 1, k.subgroup.name)
-            number = region(self.payload, "ud", 2, 0), Literal(_THREAD_MASK, "ud")
+            number = region(self.thread_payload, "ud", 2, 0), Literal(_THREAD_MASK, "ud")
             out.emit("and", (region(thread, "ud"),), number, comment=k.subgroup.name)
             if any(isinstance(n, (st.Barrier, st.Arrive)) for n in postorder(k.body)):
                 self.barrier = self._barrier_header()
@@ -115,9 +115,9 @@ class _Selector(Selector):
             for n in range(out.generation.flags // 2):
                 out.emit("mov", (Special(f"f{n}", "ud"),), (Literal(0, "ud"),))
 
-    def _payload(self, dword: int, name: str) -> Reg:
+    def _dword_of_payload(self, dword: int, name: str) -> Reg:
         dst = self.out.new("s", 1, name)
-        self.out.emit("mov", (region(dst, "ud"),), (region(self.payload, "ud", dword, 0),), comment=name)
+        self.out.emit("mov", (region(dst, "ud"),), (region(self.thread_payload, "ud", dword, 0),), comment=name)
         return dst
 
     def _load_arguments(self) -> None:
@@ -142,7 +142,7 @@ class _Selector(Selector):
         out, grf = self.out, 4 * self.out.lanes
         start = out.new("v", 1, "arguments_address")
         mask = Literal(_ARGUMENTS_MASK, "ud")
-        out.emit("and", (region(start, "ud"),), (region(self.payload, "ud", 0, 0), mask))
+        out.emit("and", (region(start, "ud"),), (region(self.thread_payload, "ud", 0, 0), mask))
         blocks = []
         for at in range(0, size, grf):
             address = start
@@ -172,7 +172,7 @@ class _Selector(Selector):
         out = self.out
         header = out.new("v", 1, "barrier_header")
         out.fill(header, Literal(0, "ud"))
-        count = out.alu("and", "ud", region(self.payload, "ud", 2, 0), Literal(_COUNT_MASK, "ud"))
+        count = out.alu("and", "ud", region(self.thread_payload, "ud", 2, 0), Literal(_COUNT_MASK, "ud"))
         again = out.alu("shr", "ud", count, Imm(8))
         to = region(header, "ud", 2)
         out.emit(
@@ -187,7 +187,7 @@ class _Selector(Selector):
         if Workaround.END_BEHIND_ATOMICS in self.out.generation.workarounds and self._has_atomics_without_result():
             self._await_fence(self._fence(device_fence(_END_FENCE), "atomics before the end"))
         last = self.out.new("v", 1, "end_of_thread", fixed=-1)
-        whole = region(self.payload, "f")
+        whole = region(self.thread_payload, "f")
         self.out.emit("mov", (region(last, "f"),), (whole,), lanes=self.out.lanes)
         self.out.emit("eot", (), (last,), lanes=8, comment="end of thread")
 
@@ -327,7 +327,7 @@ class _Selector(Selector):
     def _fence(self, row: Opcode, what: str) -> Reg:
         """Emit a fence; return its response, which arrives when it is done."""
         response = self.out.new("v")
-        self.out.emit(row, (response,), (self.payload,), comment=what)
+        self.out.emit(row, (response,), (self.thread_payload,), comment=what)
         return response
 
     def _await_fence(self, response: Reg) -> None:
