@@ -31,7 +31,7 @@ from convgen.backends.intel.zebin_devices import DEVICES
 from convgen.backends.toolchain import IGA64
 from convgen.ir.error import AssemblerError, Unsupported, UserError
 
-_CORE_SLM = 128 << 10  #: bytes of shared local memory of a core (GPU occupancy calculator)
+_CORE_SLM = 128 << 10  #: bytes of shared local memory of a core, of any target (GPU occupancy calculator)
 _LEAST_REGISTERS = 128  #: registers of a thread, at least
 _MOST_ITEMS = 1024  #: work-items of a workgroup without a required size
 
@@ -81,7 +81,7 @@ def _kernel(loaded: CodeObject, kernel: KernelInfo) -> KernelAnalysis:
         kernel.slm,
         code[-1].address + code[-1].size,
         items,
-        threads_held(kernel, target),
+        occupancy(kernel, target),
         loops,
         hot,
         tuple(lines),
@@ -110,8 +110,8 @@ def hot_code(code: Sequence[Instruction], target: str) -> tuple[list[Instruction
     return running, [at[line.offset] for line in hot.lines], hot.is_loop
 
 
-def threads_held(kernel: KernelInfo, target: str) -> dict[str, int]:
-    """Return the threads that an EU holds, by limiting resource; whole workgroups share a core's local memory."""
+def occupancy(kernel: KernelInfo, target: str) -> dict[str, int]:
+    """Return the occupancy in threads of an EU, by limiting resource; workgroups share a core's local memory."""
     core, group = FACTS[target].core, -(-most_items(kernel) // kernel.simd)
     most = core.simd_subgroups
     by_slm = min(most, _CORE_SLM // kernel.slm * group // core.simds) if kernel.slm else most
@@ -139,7 +139,7 @@ def _written(i: Instruction, grf: int) -> list[_Registers]:
     if i.message is not None:
         return _payloads(i.message.dst)
     if i.op.startswith("dpas"):
-        return [(o.reg, int(i.sub.partition("x")[2])) for o in _in_registers(i.dst)]
+        return [(o.reg, i.rows) for o in _in_registers(i.dst)]
     return [(o.reg, -(-_reach(o, i.exec_size) // grf)) for o in _in_registers(i.dst)]
 
 
@@ -148,9 +148,8 @@ def _read(i: Instruction, grf: int) -> list[_Registers]:
     if i.message is not None:
         return _payloads(i.message.src0, i.message.src1)
     if i.op.startswith("dpas"):
-        rows = int(i.sub.partition("x")[2])
-        packed = -(-rows * 32 // grf)  # in dpasw each of the two threads holds one half
-        counts = rows, 8, -(-packed // 2) if i.op == "dpasw" else packed
+        packed = -(-i.rows * 32 // grf)  # in dpasw each of the two threads holds one half
+        counts = i.rows, 8, -(-packed // 2) if i.op == "dpasw" else packed
         return [(o.reg, count) for source, count in zip(i.sources, counts) for o in _in_registers(source)]
     return [(o.reg, -(-_reach(o, i.exec_size) // grf)) for o in _in_registers(*i.sources)]
 
@@ -198,7 +197,7 @@ def _at(code: Sequence[Instruction]) -> Mapping[int, Instruction]:
 
 
 def _token_waits(code: Sequence[Instruction], lines: Sequence[Line]) -> int:
-    """Return the number of tokens waited for; a wait for all tokens counts every token that the kernel sets."""
+    """Return how many tokens the lines wait for; a wait for all counts every token that the kernel sets."""
     tokens = len({i.token[0] for i in code if i.token is not None and not i.token[1]})
     at = _at(code)
     return sum(waits(at[line.offset], tokens) for line in lines)
@@ -219,9 +218,8 @@ def _auto_deps(loaded: CodeObject, kernel: KernelInfo) -> tuple[Instruction, ...
         if text.returncode:
             return None
         (path / "bare.asm").write_text(_bare(text.stdout))
-        made = [*common, "-a", "-Xauto-deps", f"-Xsbid-count={tokens}", "bare.asm", "-o", "automatic.bin"]
-        done = subprocess.run(made, capture_output=True, text=True, cwd=path, check=False)
-        if done.returncode:
+        assembling = [*common, "-a", "-Xauto-deps", f"-Xsbid-count={tokens}", "bare.asm", "-o", "automatic.bin"]
+        if subprocess.run(assembling, capture_output=True, cwd=path, check=False).returncode:
             return None
         return disassemble((path / "automatic.bin").read_bytes(), loaded.platform)
 

@@ -69,9 +69,9 @@ def _until_signal(function: Function, index: int, first: int, stores: bool) -> I
 
 
 def drop_fences(function: Function) -> Function:
-    """Return the function without fences that publish nothing: no thread loads earlier stores after them.
+    """Return the function without needless fences: after their barrier no thread loads what was stored before.
 
-    Stores that a removed fence would have published are left to the next fence.
+    The next fence publishes the stores of a removed one.
     """
     loads = dict(behind_signals(function, stores=False))
     following = {
@@ -97,9 +97,9 @@ def drop_fences(function: Function) -> Function:
 
 
 def delay_signals(function: Function) -> Function:
-    """Return the function with signals that need a fence moved behind the next arithmetic, which waits in their place.
+    """Return the function with arithmetic between a fence and its signal, if some follows them.
 
-    A message has no room for a token wait (`syncs.py`): a stand-alone wait would be needed.
+    A message has no room for a token wait (`syncs.py`); the arithmetic waits for the fence, so no wait stands alone.
     """
     return function.rewritten(lambda _, block: _delayed(block.instructions))
 

@@ -43,13 +43,13 @@ def gather_words(out: XeEmitter, sources: Sequence[Reg], wanted: Sequence[ByteNu
 
 def _join(out: XeEmitter, into: Reg, low: tuple[Reg, int], high: tuple[Reg, int]) -> None:
     """Set `into` to two halves, each the lower (0) or upper (1) half of a word."""
-    first, (word, part) = region(low[0], "uw", low[1], 2), high
+    addend, (word, part) = region(low[0], "uw", low[1], 2), high
     lower = region(word, "uw", 0, 2)
-    if part:  # the word minus its lower half
+    if part:  # the word minus its lower half is the upper half, in place
         name, others = "add3", (region(word, "ud"), evolve(lower, signs="-"))
     else:
         name, others = "mad", (region(out.kernel_constant(Literal(1 << 16, "ud")), "ud", 0, 0), lower)
-    out.emit(name, (region(into, "ud"),), (first, *others), lanes=out.lanes)
+    out.emit(name, (region(into, "ud"),), (addend, *others), lanes=out.lanes)
 
 
 def _runs(wanted: ByteNumbers) -> Iterator[int]:

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from convgen.backends.intel.isa import Null, Region, XeInstruction
+from convgen.backends.intel.isa import Null, Region, XeInstruction, as_register
 from convgen.backends.intel.physical import Cells, Physical
-from convgen.backends.machine.instruction import Instruction, Reg, Unit
+from convgen.backends.machine.instruction import Instruction, Unit
 
-_MOST = 8  #: instructions, at most; in a longer chain the first waits too early for operands of the last
+#: Instructions of a chain, at most (assumed): the first waits for the operands of all.
+_MOST = 8
 
 
 def chains(
@@ -65,20 +66,13 @@ class _Chain:
 
     @property
     def _without_leader(self) -> Sequence[XeInstruction]:
-        """Return the members without a leader."""
         return self.members[1:] if self.members[0].leads else self.members
 
     def _same(self, i: XeInstruction) -> frozenset[int]:
         """Return the sources that an instruction has in common with the members, except a leader."""
         if not self.members or not self._without_leader:
             return self.same
-        return frozenset(n for n in self.same if _register(i, n).same(self.members[-1].src[n]))
-
-
-def _register(i: XeInstruction, source: int) -> Reg:
-    operand = i.src[source]
-    assert isinstance(operand, Reg)
-    return operand
+        return frozenset(n for n in self.same if as_register(i.src[n]).same(self.members[-1].src[n]))
 
 
 def same_operation(i: XeInstruction, other: XeInstruction) -> bool:

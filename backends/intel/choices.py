@@ -38,8 +38,8 @@ class Choices(Operands):
             a, b = (in_wider(c, WIDER[elem]) for c in (e.a, e.b))
             return self.tuple_of(self.value(x.Select(e.cond, a, b).to(e.type)))
         check(e.type)
-        if elem is f32 and (tested := _with_zero(e.cond)) is not None:
-            return self._by_zero(e, tested)
+        if elem is f32 and (tested := _comparison_with_zero(e.cond)) is not None:
+            return self._select_by_zero(e, tested)
         width = 32 if isinstance(e.cond.type, Type) else elem.bits
         is_swapped = is_constant(e.a) and not is_constant(e.b)
         first, second = (e.b, e.a) if is_swapped else (e.a, e.b)
@@ -53,7 +53,7 @@ class Choices(Operands):
                 self.do("sel", region(to, kind), chosen(n), otherwise(n), predicate=flag, modifiers=modifiers)
         return dst
 
-    def _by_zero(self, e: x.Select, tested: x.Comparison) -> Reg:
+    def _select_by_zero(self, e: x.Select, tested: x.Comparison) -> Reg:
         """Compare with zero and select in one instruction."""
         condition, kind, numbers, _ = self._comparison(tested)
         chosen, otherwise = (self.typed(c, last=False) for c in (e.a, e.b))
@@ -112,9 +112,9 @@ class Choices(Operands):
                 return [self._logic(LOGIC[type(e)], *pair) for pair in pairs]
             case x.Not(a):
                 return [self._logic("not", word) for word in self.masks(a, width)]
-        return self._masks_of(self._held_masks(e), 32, width)
+        return self._widened_masks(self._masks_of_bools(e), 32, width)
 
-    def _held_masks(self, e: Expr) -> list[Reg]:
+    def _masks_of_bools(self, e: Expr) -> list[Reg]:
         """Return a dword for each bool of a variable, slice, shuffle, splat or uniform."""
         match e:
             case x.Var():
@@ -122,8 +122,8 @@ class Choices(Operands):
             case x.Slice(a, start, count):
                 return self.masks(a, 32)[start : start + count]
             case x.Shuffle(a, order):
-                held = self.masks(a, 32)
-                return [held[i] for i in order]
+                masks = self.masks(a, 32)
+                return [masks[i] for i in order]
             case x.Splat(_, a):
                 return [self.spread(self.scalars.mask(a))] * e.type.lanes
             case x.Uniform(a):
@@ -151,9 +151,9 @@ class Choices(Operands):
         _, into = self.result(e.a.type)
         for n, to in enumerate(into):
             self.compare(condition, kind, a(n), b(n), to)
-        return self._masks_of(into, e.a.type.elem.bits, width)
+        return self._widened_masks(into, e.a.type.elem.bits, width)
 
-    def _masks_of(self, words: list[Reg], of: int, width: int) -> list[Reg]:
+    def _widened_masks(self, words: list[Reg], of: int, width: int) -> list[Reg]:
         """Convert masks from width `of` to another width."""
         if of == width:
             return words
@@ -164,7 +164,7 @@ class Choices(Operands):
         return [self.side_by_side("uw", *(region(w, "uw", 0, 2) for w in pair)) for pair in pairs]
 
 
-def _with_zero(cond: Expr) -> x.Comparison | None:
+def _comparison_with_zero(cond: Expr) -> x.Comparison | None:
     """Return the comparison if it compares f32 elements with zero, else None."""
     cond = plain(cond)
     if not isinstance(cond, x.Comparison) or isinstance(cond.type, Type) or cond.a.type.elem is not f32:

@@ -1,4 +1,4 @@
-"""Compute a value in its destination: a scalar that is only moved to a payload, a register to part of a tuple."""
+"""Compute values in the place that a move brings them to: scalars in a payload, registers in a tuple."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from convgen.backends.machine.instruction import Function, Instruction, Reg, Uni
 from convgen.ir.record import evolve
 
 _BITS = {"d", "ud"}  #: dword types between which a move converts nothing
+_ANY = -1  #: stands for any single dword of a register
 
 
 def coalesce(function: Function, lanes: int) -> Function:
@@ -21,7 +22,7 @@ def coalesce(function: Function, lanes: int) -> Function:
 
 
 class _Regions(Coalescing):
-    """Parts are tuples, their registers, dwords of these, and `_ANY` if any dword was touched alone."""
+    """Parts that are tracked: a tuple, a register of it, a dword of that; `_ANY` stands for any dword touched alone."""
 
     banks = "sv"
 
@@ -73,9 +74,6 @@ class _Regions(Coalescing):
     def _must_be_untouched(self, place: Reg, move: Instruction) -> Iterable[Hashable]:
         dword = _dword(place, move)
         return (place.vreg,), (place.vreg, place.first), (place.vreg, place.first, _ANY if dword is None else dword)
-
-
-_ANY = -1  #: stands for any single dword
 
 
 def _dword(r: Reg, writer: Instruction | None) -> int | None:

@@ -24,13 +24,12 @@ from convgen.backends.analysis import Line
 from convgen.backends.family import check_rows
 from convgen.backends.intel.family import FAMILY
 from convgen.backends.intel.sim import messages as msg
-from convgen.backends.intel.sim.decode import Instruction, Message, Operand
+from convgen.backends.intel.sim.decode import ALL_TOKENS, Instruction, Message, Operand
 from convgen.backends.intel.sim.dpas import BITS, DEPTH
+from convgen.backends.intel.sim.pipes import LONG_INTEGERS
 from convgen.backends.intel.sim.platforms import CORES
 from convgen.backends.intel.tables import DPAS_ROWS, GENERATIONS
 from convgen.backends.intel.zebin_devices import DEVICES
-
-_LONG = ("q", "uq")
 
 #: Target -> bank and bundle of a register, each bundle in one bank.
 _BUNDLES: Mapping[str, Callable[[int], tuple[int, int]]] = {
@@ -97,12 +96,12 @@ def _clocks(instruction: Instruction, grf: int) -> int:
     dst = instruction.dst
     size = 1 if dst is None or not dst.type else dst.size
     registers = max(1, -(-instruction.exec_size * size // grf))
-    return 2 * registers if dst is not None and dst.type in _LONG else registers
+    return 2 * registers if dst is not None and dst.type in LONG_INTEGERS else registers
 
 
 def _matrix(instruction: Instruction) -> tuple[int, int]:
     """Return the rows and the operations of a matrix instruction."""
-    rows = int(instruction.sub.partition("x")[2])
+    rows = instruction.rows
     _, b, a = instruction.sources
     k = DEPTH * 32 // max(BITS.get(a.type, 32), BITS.get(b.type, 32), 4)
     return rows, 2 * rows * k * instruction.exec_size
@@ -142,7 +141,4 @@ def _is_register(o: Operand) -> bool:
 
 def waits(instruction: Instruction, tokens: int) -> int:
     """Return how many tokens an instruction waits for; a wait for all tokens counts as `tokens`."""
-    if instruction.op == "sync" and instruction.sub in ("allrd", "allwr"):
-        masks = [o.value for o in instruction.sources if o.kind == "imm"]
-        return masks[0].bit_count() if masks else tokens
-    return int(instruction.token is not None and instruction.token[1] != "")
+    return sum(tokens if number == ALL_TOKENS else 1 for number, _ in instruction.waits())

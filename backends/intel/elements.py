@@ -18,7 +18,7 @@ from convgen.ir.expr import Expr
 from convgen.ir.floats import Abs, Cos, Fma, Neg, Sin
 from convgen.ir.types import Type, VectorType, f16, f32, vector
 
-_REVOLUTION = 0x40C90FDB  #: f32; radians of a revolution
+_REVOLUTION = 0x40C90FDB  #: f32 bits; radians of a revolution
 
 
 class Elements(Choices):
@@ -49,7 +49,7 @@ class Elements(Choices):
     def filled(self, dtype: VectorType, a: Expr, into: Reg | None = None) -> Reg:
         if isinstance(a, x.Const) and not dtype.elem.is_bool:
             return super().filled(dtype, a, into)
-        word = self.spread(self.scalars.mask(a)) if dtype.elem.is_bool else self.same(a)
+        word = self.spread(self.scalars.mask(a)) if dtype.elem.is_bool else self.in_all_elements(a)
         dst = into or self.out.new("v", dtype.lanes if dtype.elem.is_bool else -(-dtype.bits // 32))
         for n in range(dst.count):
             self.out.move(dst.words(n, 1), word)
@@ -59,16 +59,16 @@ class Elements(Choices):
 
     def _element_by_element(self, name: str, e: x.Binary) -> Reg:
         a, b, elem = e.a, e.b, e.type.elem
-        begins = name == "add" and isinstance(a, x.Splat) and _is_zero(a)  # first addend of a sum: zeros in registers
-        if name in COMMUTES and is_constant(a) and not begins:
+        starts_sum = name == "add" and isinstance(a, x.Splat) and _is_zero(a)
+        if name in COMMUTES and is_constant(a) and not starts_sum:
             a, b = b, a
         if name == "sub" and elem.is_float:
             name, b = "add", -b
-        if elem.bits == 32 and elem.is_int and name.startswith("mul"):
-            name = f"{'short' if name == 'mul' and _is_short(b) else 'long'} {name}"
+        if name == "mul" and elem.bits == 32 and elem.is_int:
+            name = "mul16" if _is_short(b) else "mul32"
         source = self.typed if name in EXTREMA else self.operand
-        left = self.registers(self.value(a), TYPES[elem], "") if begins else source(a, last=False)
-        right = source(b, last=name != "sub" and not name.startswith("long"))
+        left = self.registers(self.value(a), TYPES[elem], "") if starts_sum else source(a, last=False)
+        right = source(b, last=name not in ("sub", "mul32", "mulhi"))  # the others take an immediate
         if name in EXTREMA and elem.is_float:
             return self._extremum(name, e, left, right, uniform(b))
         dst, into = self.result(e.type)
@@ -78,11 +78,11 @@ class Elements(Choices):
 
     def _operate(self, name: str, elem: Type, a: Reg, b: Reg, into: Reg) -> None:
         to = region(into, TYPES[elem])
-        if name == "short mul":
+        if name == "mul16":
             self.do("mul", to, a, as_type(b, "uw"))
-        elif name == "long mul":
+        elif name == "mul32":
             self.scalars.product(a, b, to.type, into=into)
-        elif name == "long mulhi":
+        elif name == "mulhi":
             self.scalars.product(a, b, "ud", high=True, into=into)
         elif name == "sub":
             self.do("add", to, a, self.scalars.negated(b, to.type))

@@ -29,8 +29,9 @@ class _Move:
         return range(self.to, self.to + self.count * self.step, self.step)
 
     def agrees(self, lanes: Sequence[int]) -> bool:
-        wanted = [self.of + n * self.stride for n in range(self.count)]
-        return self.written[-1] < len(lanes) and [lanes[n] for n in self.written] == wanted
+        """Return whether the lanes that it writes get the lanes that they want, by `lanes`."""
+        brought = [self.of + n * self.stride for n in range(self.count)]
+        return self.written[-1] < len(lanes) and [lanes[n] for n in self.written] == brought
 
 
 def from_lanes(scalars: XeScalars, words: Sequence[Reg], e: FromLane) -> Reg:

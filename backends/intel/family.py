@@ -11,8 +11,9 @@ RUNTIME = Runtime(
     kind="level_zero",
     title="Level Zero",
     module=f"{_HERE}.level_zero",
-    most_workgroups=((1 << 32) - 1, (1 << 16) - 1, (1 << 16) - 1),  # y and z assumed: zeDeviceGetComputeProperties
-    alignment=64,  # bytes: what 2-D block messages want of a matrix
+    # along x, y, z; y and z are assumed (a device reports its own limits in zeDeviceGetComputeProperties)
+    most_workgroups=((1 << 32) - 1, (1 << 16) - 1, (1 << 16) - 1),
+    alignment=64,  # bytes; 2-D block messages need it of a matrix
     library="libze_loader",
     package=_HERE,
     c_header="level_zero.h.j2",
@@ -50,7 +51,7 @@ FAMILY = Family(
             **dict.fromkeys(("alu", "mov", "math"), "vector"),
         },
     ),
-    load_latency=200.0,  # to data that L3 has (IGC's table of latencies)
+    load_latency=200.0,  # clocks; of loads that hit L3 (IGC's table of latencies)
     reader=f"{_HERE}.analyze",
     model=f"{_HERE}.timing.kernel",
     simulator=f"{_HERE}.sim",

@@ -1,12 +1,12 @@
 """Set flags once that a block sets twice, if a flag register can keep them in between.
 
-Selection makes flags at each use: a comparison for each register that is selected by it, a move for each message under
-a named mask. An instruction that sets flags as an earlier one of its block did is removed; readers use the earlier
-flags. A copy of flags to a scalar that is no longer read is removed, too.
+Selection sets flags at each use: by a comparison for each register that is selected, by a move for each message with a
+mask in a variable. An instruction that sets flags as an earlier one of its block did is removed; readers then use the
+earlier flags. A copy of flags to a scalar that nothing reads any more is removed, too.
 
-Of two comparisons that are combined by `and`, one runs under the other's flags as predicate and writes into them, if
-neither is needed alone: the `and` is removed. A comparison keeps the flags of disabled lanes (IGC,
-documentation/visa/instructions/CMP.md), and those are zero.
+If `and` combines two comparisons of which neither is needed alone, one of them gets the other's flags as predicate and
+as result, and the `and` is removed: a comparison keeps the flags of disabled lanes (IGC,
+documentation/visa/instructions/CMP.md), which are zero here.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ def keep_flags(function: Function, most: int) -> Function:
     written = Counter(r.vreg for i in function.instructions() for r in i.defs() if r.bank == "f")
     users = Counter(v for block in function.blocks for v in {r.vreg for i in block.instructions for r in _flags(i)})
     local = {v for v, n in written.items() if n == 1 and users[v] == 1}
-    # pairs start at even registers, with a single register on either side at worst
+    # Pairs start at even registers. At worst a single register is taken in each pair, so only half of them count.
     usable = most // max((v.size for v in written), default=1)
-    shorter = function.rewritten(lambda _, block: _joined_comparisons([*_Block(block, local, usable).left()], local))
+    shorter = function.rewritten(lambda _, block: _with_predicates([*_Block(block, local, usable).needed()], local))
     read = {r.vreg for i in shorter.instructions() for r in i.uses()}
 
     def is_read(i: Instruction) -> bool:
@@ -125,7 +125,7 @@ class _Block(_Renaming):
                 taken[at] += v.size
         return taken
 
-    def left(self) -> Iterator[Instruction]:
+    def needed(self) -> Iterator[Instruction]:
         """Yield the instructions that are not redundant."""
         for at, i in enumerate(self.instructions):
             assert isinstance(i, XeInstruction)
@@ -158,23 +158,23 @@ class _Block(_Renaming):
         return True
 
     def _forget(self, i: XeInstruction) -> None:
-        """Drop the makers whose sources an instruction overwrites."""
+        """Drop the setters whose sources an instruction overwrites."""
         written = {r.vreg for r in i.defs()}
         if any(not written.isdisjoint(setter.sources) for setter in self.setters.values()):
             self.setters = {key: setter for key, setter in self.setters.items() if written.isdisjoint(setter.sources)}
 
 
-def _joined_comparisons(block: Sequence[Instruction], local: set[VirtualRegister]) -> Sequence[Instruction]:
+def _with_predicates(block: Sequence[Instruction], local: set[VirtualRegister]) -> Sequence[Instruction]:
     """Return the block with each `and` of two comparisons replaced by a comparison under the other one's flags."""
-    return _Joining(block, local).left if any(map(_joined, block)) else block
+    return _Predicating(block, local).out if any(map(_anded_flags, block)) else block
 
 
-class _Joining(_Renaming):
+class _Predicating(_Renaming):
     """The instructions of a block that combines flags, with the comparisons that may move down."""
 
     def __init__(self, block: Sequence[Instruction], local: set[VirtualRegister]) -> None:
         super().__init__()
-        self.left: list[Instruction] = []
+        self.out: list[Instruction] = []
         self.touched = Counter(r.vreg for i in block for r in _flags(i))
         self.last = {r.vreg: at for at, i in enumerate(block) for r in _flags(i)}
         self.local = local
@@ -191,23 +191,23 @@ class _Joining(_Renaming):
             }
         if i.flag is not None and i.op.name == "cmp" and i.predicate is None and _only_sets(i):
             self.setters[i.flag.vreg] = i
-        self.left.append(i)
+        self.out.append(i)
 
     def _predicated(self, i: XeInstruction, at: int) -> XeInstruction:
         """Return a predicated comparison instead of an `and` of two flags, where possible."""
-        for own, other in permutations(_joined(i), 2):
+        for own, other in permutations(_anded_flags(i), 2):
             setter, result = self.setters.get(own.vreg), i.defs()[0]
             if setter is None or not self.local.issuperset((own.vreg, other.vreg, result.vreg)):
                 continue
             if self.touched[own.vreg] == 2 and self.last[other.vreg] == at:
-                self.left.remove(setter)
+                self.out.remove(setter)
                 self.replacements[result.vreg] = other
                 self.last[other.vreg] = self.last[result.vreg]
                 return evolve(setter, predicate=other, flag=other)
         return i
 
 
-def _joined(i: Instruction) -> Sequence[Reg]:
+def _anded_flags(i: Instruction) -> Sequence[Reg]:
     """Return the two flags that an `and` combines; empty for other instructions."""
     if i.op.name != "and":
         return ()

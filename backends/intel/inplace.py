@@ -1,4 +1,4 @@
-"""Build a tuple of other tuples' words inside one of these, where some words are in place already."""
+"""Build a tuple inside another one whose words it is made of, where some of the words then need no move."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class _Home:
         return evolve(r, vreg=self.vreg, first=self.first + r.first)
 
     def holds(self, built: VirtualRegister) -> bool:
-        """Return whether the tuple fits there, and neither is pinned."""
+        """Return whether the tuple fits there, and neither has a fixed register."""
         v = self.vreg
         fits = 0 <= self.first <= v.size - built.size
         return fits and v is not built and v.fixed is None and built.fixed is None
@@ -89,7 +89,7 @@ class _Finder:
 
     @cached_property
     def liveness(self) -> Liveness:
-        """Liveness of the function, computed on first use."""
+        """Return the liveness of the function, computed on first use."""
         return Liveness(self.function)
 
     def homes(self, n: int, code: Sequence[Instruction]) -> Iterator[tuple[VirtualRegister, _Home]]:

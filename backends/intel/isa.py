@@ -16,8 +16,8 @@ from convgen.ir.record import define, frozen
 from convgen.ir.types import Type, f32, s32, u32
 
 #: Registers are in two banks, by bit 0 (XeHPC, Xe2) or bit 1 (XeHPG) of their number (IGC, GraphColor.h, `get_bank`).
-#: An instruction with all three sources in one bank takes a clock more: accumulators and inputs are placed so that they
-#: are in different banks under both rules.
+#: An instruction whose three sources are in one bank takes a clock more. Residue 0 modulo 4 for accumulators and 3 for
+#: inputs are different banks under both rules.
 BANK_PERIOD, ACCUMULATORS_AT, INPUTS_AT = 4, 0, 3
 
 TYPE_BYTES = {"ub": 1, "b": 1, "uw": 2, "w": 2, "hf": 2, "bf": 2, "ud": 4, "d": 4, "f": 4, "tf32": 4, "uq": 8, "q": 8}
@@ -58,6 +58,12 @@ class Region(Reg):
 def region(r: Reg, type: str, sub: int = 0, stride: int = 1, *, saturated: bool = False, signs: str = "") -> Region:
     """Return a view of a register as elements of `type`."""
     return Region(r.vreg, r.first, r.count, type, sub, stride, saturated, signs)
+
+
+def as_register(o: object) -> Reg:
+    """Return an operand that is known to be a register."""
+    assert isinstance(o, Reg)
+    return o
 
 
 @frozen
@@ -129,7 +135,7 @@ class XeInstruction(Instruction):
     flag: Reg | None = None  #: flag register that the condition writes
     partial: bool = False  #: writes only part of the destination's words
     discards: bool = False  #: the lanes that the predicate turns off are undefined
-    apart: bool = False  #: the destination must not overlap the sources: some are read after it is written
+    apart: bool = False  #: the destination must not overlap the sources, some of which are read after it is written
     leads: bool = False  #: leads a chain of matrix instructions that has another source 1
     annotations: tuple[str, ...] = ()  #: scoreboard annotations: distances and tokens to wait for, and the token set
 
@@ -167,7 +173,7 @@ class XeInstruction(Instruction):
         return read
 
     def annotated(self, *annotations: str) -> XeInstruction:
-        """Return the instruction with these scoreboard annotations."""
+        """Return the instruction with these scoreboard annotations. (`evolve` takes eight times as long.)"""
         return XeInstruction(
             self.op, self.dst, self.src, self.modifiers, self.access, self.target, self.comment, self.line,
             self.lanes, self.predicate, self.condition, self.flag, self.partial, self.discards, self.apart,
@@ -192,7 +198,7 @@ class XeInstruction(Instruction):
 
 _SLOT_CLOCKS = 4  #: clocks; an issue slot of the scheduler
 _ALU_LATENCY, _TOKEN_LATENCY = 3, {"dpas": 8, "slm": 10, "ugm": 60, "gtwy": 8, "math": 5}  #: slots
-#: instructions after a message that should not overwrite its sources: about its time in flight
+#: Instructions after a message that should not overwrite its sources, by port: about its time in flight (assumed).
 _HOLDS = {"slm": 12, "ugm": 96}
 
 _ALU = "mov add3 mad csel dp4a shl shr asr not cmp bfn rndd rndu rnde".split()
@@ -258,12 +264,12 @@ GLOBAL_ATOMICS: dict[tuple[str, Type], str] = {
 
 
 def _message(
-    kind: str, port: str, what: str, busy: int, *, address_bits: int = 32, block: bool = True, window: str = ""
+    kind: str, port: str, form: str, busy: int, *, address_bits: int = 32, block: bool = True, window: str = ""
 ) -> Message:
-    """Return the row of a load, store or atomic operation; `what` is the text after the port."""
+    """Return the row of a load, store or atomic operation; `form` is the text after the port, such as d32x2.a64."""
     stores = kind not in ("load", "load_block2d")
     return Message(
-        f"{kind}.{port}.{what}",
+        f"{kind}.{port}.{form}",
         Unit.SHARED if port == "slm" else Unit.GLOBAL,
         _TOKEN_LATENCY[port],
         busy,
@@ -279,16 +285,16 @@ def _message(
 
 
 @cache
-def message(kind: str, sfid: str, lane_bytes: int) -> Message:
+def message(kind: str, port: str, lane_bytes: int) -> Message:
     """Return the row of a load, store or atomic operation of `lane_bytes` bytes a lane.
 
     Addresses have 64 bits in global memory ("ugm"), 32 in shared local memory ("slm"). Names follow IGA's load and
     store text.
     """
-    bits = 64 if sfid == "ugm" else 32
-    caches = "" if sfid == "slm" else {"load": ".ca.ca", "store": ".wb.wb"}.get(kind, ".uc.wb")
-    what, busy = f"{_VECTORS[lane_bytes]}.a{bits}{caches}", max(1, lane_bytes // 4)
-    return _message(kind, sfid, what, busy, address_bits=bits, block=False)
+    bits = 64 if port == "ugm" else 32
+    caches = "" if port == "slm" else {"load": ".ca.ca", "store": ".wb.wb"}.get(kind, ".uc.wb")
+    form, busy = f"{_VECTORS[lane_bytes]}.a{bits}{caches}", max(1, lane_bytes // 4)
+    return _message(kind, port, form, busy, address_bits=bits, block=False)
 
 
 @cache
@@ -308,8 +314,8 @@ def plane_message(kind: str, grain: int, order: RectangleOrder) -> Message:
     Columns of dwords need no rearrangement; narrower columns are packed ("v"). Stores never rearrange.
     """
     stores = kind == "store"
-    how = "" if stores or (grain == 4 and order is RectangleOrder.COLUMN_A_LANE) else _ORDERS[order]
-    return _message(f"{kind}_block2d", "ugm", f"d{8 * grain}{how}.a64.{'wb.wb' if stores else 'ca.ca'}", 8)
+    rearranged = "" if stores or (grain == 4 and order is RectangleOrder.COLUMN_A_LANE) else _ORDERS[order]
+    return _message(f"{kind}_block2d", "ugm", f"d{8 * grain}{rearranged}.a64.{'wb.wb' if stores else 'ca.ca'}", 8)
 
 
 @cache

@@ -1,9 +1,9 @@
 """Leaders of chains of matrix instructions, because the hardware reuses source 1 too long (Wa_18023229625).
 
-A matrix instruction must not read source 1 from the registers of the previous one if arithmetic may have written them,
-in two cases: as the second of a chain, or after one that is a chain alone. Later in a chain, and after a longer chain,
-it may (IGC, `prepareDPASFuseRSWA` in SWWA.cpp; `needWA` and `createADummyDpasRSWAInst` in SWSB_G4IR.cpp). Chains that
-begin like this get a leader, an instruction with another source 1:
+A matrix instruction must not read source 1 from the registers of the previous one if arithmetic may have written them.
+That holds for the second of a chain, and for the first after a chain of one instruction; later in a chain, and after a
+longer chain, it may (IGC, `prepareDPASFuseRSWA` in SWWA.cpp; `needWA` and `createADummyDpasRSWAInst` in SWSB_G4IR.cpp).
+Such chains get a leader, an instruction with another source 1:
 
 - the first of the next chain, which the last of this one then leads;
 - the last of the chain before;
@@ -24,14 +24,13 @@ from functools import cached_property, reduce
 from operator import or_
 
 from convgen.backends.intel.chains import chains, same_operation
-from convgen.backends.intel.isa import OPCODES, Null, Region, XeInstruction, region
-from convgen.backends.intel.physical import Physical
+from convgen.backends.intel.isa import OPCODES, Null, Region, XeInstruction, as_register, region
+from convgen.backends.intel.physical import Physical, Places
 from convgen.backends.machine.dataflow import solve
 from convgen.backends.machine.instruction import BasicBlock, Function, Instruction, Reg, Unit, VirtualRegister
 from convgen.ir.record import evolve, frozen
 
-Places = dict[VirtualRegister, int]
-#: Block -> its last matrix instruction if that is a chain alone (else nothing), for blocks with matrix instructions.
+#: Block with matrix instructions -> the last one if that is a chain of one, else nothing.
 Lasts = dict[int, frozenset[XeInstruction]]
 _Grfs = int  #: a set of registers, one bit each
 _FACTOR = 8  #: registers of source 1
@@ -105,17 +104,17 @@ class _Leads:
         pieces = self._pieces(block)
         if len(pieces) > 1:
             pieces = self._with_leaders(pieces, self._ahead.get(number, frozenset()))
-            self.lasts[number] = self._alone_before(pieces, len(pieces) - 1, frozenset())
+            self.lasts[number] = self._single_before(pieces, len(pieces) - 1, frozenset())
         for piece in pieces:
             yield from piece.gap
             yield from self._marked(piece.run)
 
     @cached_property
     def _ahead(self) -> Lasts:
-        """Return the matrix instructions that may be the last ahead of a block, alone and not yet waited for."""
+        """Return, by block, the chains of one that may be the last before it and that nothing has waited for."""
 
         def leaving(number: int, facts: frozenset[XeInstruction]) -> frozenset[XeInstruction]:
-            return self.assumed.get(number, self._unread(facts, self.function.blocks[number].instructions))
+            return self.assumed.get(number, self._not_waited_for(facts, self.function.blocks[number].instructions))
 
         return solve(self.function, frozenset(), leaving, or_)
 
@@ -163,10 +162,12 @@ class _Leads:
             return False
         if others and self._factor(others[0]) == factor:
             return True
-        return any(self._factor(i) == factor for i in self._unread(self._alone_before(pieces, n, ahead), [first]))
+        return any(
+            self._factor(i) == factor for i in self._not_waited_for(self._single_before(pieces, n, ahead), [first])
+        )
 
-    def _alone_before(self, pieces: _Pieces, n: int, ahead: frozenset[XeInstruction]) -> frozenset[XeInstruction]:
-        """Return the matrix instructions that may be the last before a piece's chain, alone and not yet waited for.
+    def _single_before(self, pieces: _Pieces, n: int, ahead: frozenset[XeInstruction]) -> frozenset[XeInstruction]:
+        """Return the chains of one that may be the last before a piece's chain and that nothing has waited for.
 
         `ahead` are those before the block.
         """
@@ -176,16 +177,18 @@ class _Leads:
                 ahead = frozenset(piece.run if len(piece.run) == 1 else ())
                 break
             gap = piece.gap + gap
-        return self._unread(ahead, gap)
+        return self._not_waited_for(ahead, gap)
 
-    def _unread(self, alone: Iterable[XeInstruction], following: Sequence[Instruction]) -> frozenset[XeInstruction]:
-        """Return the members of `alone` whose results no `following` instruction reads: nothing has waited for them."""
-        written = {i: _grfs(i.defs(), self.base) for i in alone}
+    def _not_waited_for(
+        self, singles: Iterable[XeInstruction], following: Sequence[Instruction]
+    ) -> frozenset[XeInstruction]:
+        """Return the instructions whose results no `following` instruction reads: nothing has waited for them."""
+        written = {i: _grfs(i.defs(), self.base) for i in singles}
         return frozenset(i for i in written if not any(_grfs(f.uses(), self.base) & written[i] for f in following))
 
     def _factor(self, i: XeInstruction) -> int:
         """Return the first register of source 1."""
-        return self._at(_register(i, 1))
+        return self._at(as_register(i.src[1]))
 
     def _at(self, r: Reg) -> int:
         return self.base[r.vreg] + r.first
@@ -279,7 +282,7 @@ class _Leads:
 
     def _separated_by_waits(self, pieces: _Pieces, n: int, ahead: frozenset[XeInstruction]) -> _Pieces:
         """Return a chain as chains of one instruction, each after a `mov` that waits for the instruction before."""
-        parts, gap, before = _Pieces(), pieces[n].gap, self._alone_before(pieces, n, ahead)
+        parts, gap, before = _Pieces(), pieces[n].gap, self._single_before(pieces, n, ahead)
         for i in pieces[n].run:
             parts.append(_Piece((*gap, *map(_wait_for, before)), (i,)))
             gap, before = (), frozenset((i,))
@@ -293,15 +296,9 @@ class _Leads:
         result = self._free(live | _grfs((r for i in around for r in (*i.uses(), *i.defs())), base))
         if result is None:
             return None
-        taken = {self._factor(i) for i in (first, *self._alone_before(pieces, n, ahead))}
+        taken = {self._factor(i) for i in (first, *self._single_before(pieces, n, ahead))}
         written = _grfs((r for i in pieces[n].run for r in i.defs()), base) | ((1 << _SUMS) - 1) << result
-        own, rows = self._factor(first), self._at(_register(first, 2))
-        starts = [rows, *(own + step * side for step in range(1, self.registers) for side in (1, -1))]
-        factor = next(
-            at
-            for at in starts
-            if 0 < at <= self.registers - _FACTOR and at not in taken and not written & ((1 << _FACTOR) - 1) << at
-        )
+        factor = self._other_factor(first, taken, written)
         (sums,), (_, old, rows_operand) = first.dst, first.src
         assert isinstance(sums, Region)
         assert isinstance(old, Region)
@@ -309,6 +306,16 @@ class _Leads:
         operands = (Null(sums.type), region(read, old.type), rows_operand)
         comment = "leads the chain; its result is unused"
         return XeInstruction(first.op, (region(put, sums.type),), operands, lanes=first.lanes, comment=comment)
+
+    def _other_factor(self, i: XeInstruction, taken: set[int], written: _Grfs) -> int:
+        """Return the first register of another source 1: source 2, or else the registers nearest to the own source 1.
+
+        It is none of `taken`, and no register of it is in `written`.
+        """
+        own, rows = self._factor(i), self._at(as_register(i.src[2]))
+        starts = [rows, *(own + step * side for step in range(1, self.registers) for side in (1, -1))]
+        fitting = (at for at in starts if 0 < at <= self.registers - _FACTOR and at not in taken)
+        return next(at for at in fitting if not written & ((1 << _FACTOR) - 1) << at)
 
     def _placed(self, name: str, at: int) -> Reg:
         added = VirtualRegister(len(self.base), "v", _SUMS, name)
@@ -325,7 +332,6 @@ class _Leads:
 
     @cached_property
     def _live(self) -> Mapping[Instruction, _Grfs]:
-        """Return the registers that are live before each instruction."""
         base, count = self.base, len(self.function.blocks)
         entry, live_before = [0] * count, dict[Instruction, _Grfs]()
         changed = True
@@ -346,9 +352,3 @@ def _wait_for(i: XeInstruction) -> XeInstruction:
     (sums,) = i.defs()
     first = region(sums.words(0, 1), "ud")
     return XeInstruction(OPCODES["mov"], (first,), (first,), lanes=i.lanes, comment="waits for the accumulator")
-
-
-def _register(i: XeInstruction, source: int) -> Reg:
-    operand = i.src[source]
-    assert isinstance(operand, Reg)
-    return operand

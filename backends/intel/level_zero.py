@@ -64,7 +64,7 @@ _SIGNATURES = {
 
 
 def _structure(title: str, stype: int, **fields: Any) -> Callable[..., Any]:
-    """Return a constructor of a descriptor, which begins with its type and an extension chain."""
+    """Return a constructor of a structure that begins with its type (`stype`) and an extension chain."""
     members = [("stype", _U32), ("next", _P), *fields.items()]
     return partial(type(title, (c.Structure,), {"_fields_": members}), stype)
 
@@ -101,12 +101,12 @@ _Properties = _structure(
     uuid=c.c_uint8 * 16,
     model=c.c_char * 256,
 )
-_GPU, _COMPUTE, _NATIVE = 1, 1, 1  #: type of a device, flag of a group of queues, format of a module
-_OF_DEVICES = (2, 3)  #: types of memory: of a device, shared
+_GPU, _COMPUTE, _NATIVE = 1, 1, 1  #: type of a device, flag of a queue group, format of a module
+_ON_DEVICE = (2, 3)  #: types of memory: of a device, shared with the host
 _PAGE = 4096  #: bytes; alignment of allocations
 _MOST_PENDING = 1024  #: command lists of a stream; at this number the host waits and frees them
-_FOREVER = (1 << 64) - 1
-_NOTHING = (None, 0, None)
+_FOREVER = (1 << 64) - 1  #: nanoseconds
+_NO_EVENTS = (None, 0, None)  #: signal no event, wait for none
 
 _ERRORS = {
     0x70000001: "DEVICE_LOST",
@@ -194,8 +194,8 @@ class Device:
         self.library = Library.find(NAMES, VARIABLE, "the loader of Level Zero", _SIGNATURES, _error_name)
         gpus = [] if self.library.status("zeInit", 0) else list(self._found())
         if number >= len(gpus):
-            there = f"level_zero:0 to level_zero:{len(gpus) - 1}" if gpus else "a GPU, but Level Zero finds none"
-            raise UserError(f"given the device {self.name}, wanted {there}")
+            present = f"level_zero:0 to level_zero:{len(gpus) - 1}" if gpus else "a GPU, but Level Zero finds none"
+            raise UserError(f"given the device {self.name}, wanted {present}")
         driver, self.handle, properties = gpus[number]
         self._handles = [handle.value for _, handle, _ in gpus]
         self.title = properties.model.decode(errors="replace")
@@ -206,7 +206,7 @@ class Device:
         self._own = self.new_stream()
 
     def _found(self) -> Iterator[tuple[c.c_void_p, c.c_void_p, Any]]:
-        """Yield all GPUs with their drivers and properties."""
+        """Yield the driver, handle and properties of each GPU."""
         for driver in self._listed("zeDriverGet"):
             for device in self._listed("zeDeviceGet", driver):
                 properties = _Properties()
@@ -232,23 +232,23 @@ class Device:
     # ------------------------------------------------------------ memory
 
     def allocate(self, size: int) -> int:
-        address, wanted = _P(), _DeviceMemory()
+        address, descriptor = _P(), _DeviceMemory()
         self.library.call(
-            "zeMemAllocDevice", self.context, c.byref(wanted), max(1, size), _PAGE, self.handle, c.byref(address)
+            "zeMemAllocDevice", self.context, c.byref(descriptor), max(1, size), _PAGE, self.handle, c.byref(address)
         )
         return address.value or 0
 
     def free(self, address: int) -> None:
-        for stream in list(self._pending):  # the driver does not wait for who still uses it
+        for stream in list(self._pending):  # the driver frees memory that a kernel still uses
             self.synchronize(stream)
         self.library.call("zeMemFree", self.context, address)
 
     def region(self, address: int) -> Region | None:
         properties, device, base, size = _Allocation(), _P(), _P(), _SIZE()
-        told = self.library.status(
+        status = self.library.status(
             "zeMemGetAllocProperties", self.context, address, c.byref(properties), c.byref(device)
         )
-        if told or properties.kind not in _OF_DEVICES:
+        if status or properties.kind not in _ON_DEVICE:
             return None
         if self.library.status("zeMemGetAddressRange", self.context, address, c.byref(base), c.byref(size)):
             return None
@@ -274,13 +274,14 @@ class Device:
 
     def load(self, content: bytes) -> _Module:
         module, log = _P(), _P()
-        wanted = _Code(format=_NATIVE, size=len(content), code=c.cast(c.c_char_p(content), _P))
+        descriptor = _Code(format=_NATIVE, size=len(content), code=c.cast(c.c_char_p(content), _P))
         status = self.library.status(
-            "zeModuleCreate", self.context, self.handle, c.byref(wanted), c.byref(module), c.byref(log)
+            "zeModuleCreate", self.context, self.handle, c.byref(descriptor), c.byref(module), c.byref(log)
         )
-        said = self._build_log(log)
+        log_text = self._build_log(log)
         if status:
-            raise DeviceError(f"zeModuleCreate failed: {_error_name(self.library.handle, status)} ({status:#x}){said}")
+            name = _error_name(self.library.handle, status)
+            raise DeviceError(f"zeModuleCreate failed: {name} ({status:#x}){log_text}")
         return _Module(self.library, module)
 
     def _build_log(self, log: c.c_void_p) -> str:
@@ -292,8 +293,8 @@ class Device:
         text = c.create_string_buffer(size.value + 1)
         self.library.call("zeModuleBuildLogGetString", log, c.byref(size), text)
         self.library.call("zeModuleBuildLogDestroy", log)
-        said = visible(re.sub(r"\s+", " ", text.value.decode(errors="replace")).strip())
-        return f": {said}" if said else ""
+        line = visible(re.sub(r"\s+", " ", text.value.decode(errors="replace")).strip())
+        return f": {line}" if line else ""
 
     def launch(self, function: Function, call: Call, stream: int) -> None:
         assert isinstance(function, _Function)
@@ -310,8 +311,8 @@ class Device:
         queue, commands = stream or self._own, _P()
         if len(self._pending.get(queue, [])) >= _MOST_PENDING:
             self.synchronize(queue)
-        wanted = _List(ordinal=self._ordinal)
-        self.library.call("zeCommandListCreate", self.context, self.handle, c.byref(wanted), c.byref(commands))
+        descriptor = _List(ordinal=self._ordinal)
+        self.library.call("zeCommandListCreate", self.context, self.handle, c.byref(descriptor), c.byref(commands))
         self._pending.setdefault(queue, []).append(commands)
         append(commands)
         self._append(commands, "Barrier")
@@ -319,11 +320,11 @@ class Device:
         self.library.call("zeCommandQueueExecuteCommandLists", queue, 1, c.byref(commands), None)
 
     def _append(self, commands: c.c_void_p, what: str, *arguments: Any) -> None:
-        self.library.call(f"zeCommandListAppend{what}", commands, *arguments, *_NOTHING)
+        self.library.call(f"zeCommandListAppend{what}", commands, *arguments, *_NO_EVENTS)
 
     def new_stream(self) -> int:
-        queue, wanted = _P(), _Queue(ordinal=self._ordinal)
-        self.library.call("zeCommandQueueCreate", self.context, self.handle, c.byref(wanted), c.byref(queue))
+        queue, descriptor = _P(), _Queue(ordinal=self._ordinal)
+        self.library.call("zeCommandQueueCreate", self.context, self.handle, c.byref(descriptor), c.byref(queue))
         return queue.value or 0
 
     def end_stream(self, stream: int) -> None:

@@ -14,12 +14,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from convgen.backends.intel.isa import OPCODES, TYPE_BYTES, Literal, Null, Region, Special, XeInstruction
-from convgen.backends.intel.physical import Physical
+from convgen.backends.intel.physical import Physical, Places
 from convgen.backends.machine.instruction import BasicBlock, Function, Instruction, Operand, Unit, VirtualRegister
 from convgen.backends.machine.vectors import WORD_BYTES
 from convgen.ir.record import evolve
 
-Places = dict[VirtualRegister, int]
 #: Whether the second of two neighbours in a pipe reads a stale value.
 _Hazard = Callable[[XeInstruction, XeInstruction], bool]
 _PRODUCTS, _COMPLETED = ("mul",), ("mach", "macl")
@@ -116,7 +115,7 @@ def _span(i: XeInstruction, physical: Physical) -> int:
 
 
 def _is_flat(i: XeInstruction, physical: Physical) -> bool:
-    """Return whether elements of source 1 and of the result have equal offsets and strides, in whole elements."""
+    """Return whether elements of source 1 and of the result have equal offsets and strides (IGC, `isFlatRegRegion`)."""
     width = max(TYPE_BYTES[o.type] for o in i.src if isinstance(o, (Region, Literal)))
     (at, apart), factor = _offset_and_stride(i.dst[0], physical), i.src[1]
     return isinstance(factor, Region) and _offset_and_stride(factor, physical) == (at, apart) and apart % width == 0

@@ -67,15 +67,15 @@ class Operands(Vectors):
             assert isinstance(literal, Literal)
             return self._immediate(literal, last=last)
         if isinstance(e, x.Splat):
-            same = self.same(e.a)
-            return lambda n: region(same, kind, 0, _stride(same), signs=signs)
+            word = self.in_all_elements(e.a)
+            return lambda n: region(word, kind, 0, _stride(word), signs=signs)
         return self.registers(self.vector_registers(e), kind, signs)
 
     def _immediate(self, literal: Literal, *, last: bool) -> Words:
         operand: Operand = literal if last else region(self.out.constant(literal), literal.type, 0, 0)
         return lambda n: operand
 
-    def same(self, a: Expr) -> Reg:
+    def in_all_elements(self, a: Expr) -> Reg:
         """Return a register with the scalar in all elements of its dwords: one dword per lane, or one for all lanes."""
         known = self.scalars.env.get(a) if isinstance(a, x.Var) else None
         if a.type.bits == 32 and isinstance(known, Reg):

@@ -63,6 +63,6 @@ def _sets_flags(i: Instruction) -> bool:
 
 
 def _fills(i: Instruction, brought: set[VirtualRegister]) -> bool:
-    """Return whether an instruction only fills registers with constants, of which a load then writes some lanes."""
+    """Return whether an instruction only fills registers with constants before a masked load writes some lanes."""
     written = i.defs()
     return i.op.unit is Unit.VALU and len(written) == 1 and written[0].vreg in brought and not i.uses()

@@ -1,9 +1,10 @@
 """Hoist out of loops the message payloads that they recompute, and constants in scalars.
 
-A loop-invariant address gets its own register throughout the loop, if one is left. Nothing overwrites it, so no message
-waits for an earlier one to have read its address. The other addresses share the rest in turn: only as many are hoisted
-as leave these enough registers not to be overwritten for a while. A part of a payload that is always set to one value
-needs no register, since the payload itself stays. Constants use what the last register of scalars has free.
+A hoisted address has a register of its own throughout the loop. Nothing overwrites that, so no message waits for an
+earlier one to have read its address. The addresses that stay in the loop take the other free registers in turn, and
+none is overwritten for a while after its message (`holds`): that limits how many are hoisted. A dword of a payload that
+is always set to one value is hoisted without a register, since the payload itself stays. Constants take free dwords of
+the last register of scalars.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ def keep_payloads(
     """
     graph = [function.successors(n) for n in range(len(function.blocks))]
     everywhere = _Uses(function.blocks)
-    gone: set[Instruction] = set()
-    ahead: dict[int, Sequence[Instruction]] = {}
+    removed: set[Instruction] = set()
+    hoisted: dict[int, Sequence[Instruction]] = {}
     for header, nodes in innermost(natural_loops(graph)).items():
         entries = [n for n, after in enumerate(graph) if header in after and n not in nodes]
         if entries != [header - 1] or graph[header - 1] != [header]:
@@ -43,21 +44,21 @@ def keep_payloads(
         loop = _Uses([function.blocks[n] for n in nodes])
         # positions of the loop, as bits
         span = sum((1 << liveness.starts[n + 1]) - (1 << liveness.starts[n]) for n in nodes)
-        files, addresses, constants = (
-            _FreeRegisters(places, liveness, banks),
-            loop.addresses(everywhere),
-            loop.constants(everywhere),
-        )
-        kept, places = files.place_addresses(list(addresses), span, holds)
-        staying = files.place_scalars(list(constants), span)
-        places = {**places, **staying}
-        moved, parts = [*(constants[v] for v in staying), *(addresses[v] for v in kept)], loop.same_parts()
-        gone.update(moved, *parts)
-        ahead[header - 1] = [*(same[0] for same in parts), *moved]
-    if not gone:
+        free, addresses = _FreeRegisters(places, liveness, banks), loop.addresses(everywhere)
+        constants = loop.constants(everywhere)
+        kept, places = free.place_addresses(list(addresses), span, holds)
+        scalars = free.place_scalars(list(constants), span)
+        places = {**places, **scalars}
+        moved, parts = [*(constants[v] for v in scalars), *(addresses[v] for v in kept)], loop.repeated_parts()
+        removed.update(moved, *parts)
+        hoisted[header - 1] = [*(same[0] for same in parts), *moved]
+    if not removed:
         return function, places
-    left = function.rewritten(lambda n, block: [*(i for i in block.instructions if i not in gone), *ahead.get(n, ())])
-    return left, places
+
+    def body(n: int, block: BasicBlock) -> Sequence[Instruction]:
+        return [*(i for i in block.instructions if i not in removed), *hoisted.get(n, ())]
+
+    return function.rewritten(body), places
 
 
 def invariant_addresses(function: Function) -> int:
@@ -92,18 +93,15 @@ class _FreeRegisters:
         None stays if the others would then be overwritten at once.
         """
         free = [at for at, needed in self._needed("v", addresses, 0).items() if not needed & span]
-        order = [
-            *addresses[::2],
-            *addresses[1::2],
-        ]  # neighbours are used close together: do not make both share registers
+        order = [*addresses[::2], *addresses[1::2]]  # not both of two neighbours, used close together, take turns
         for hold in sorted(holds, reverse=True):
             needed, live = self._needed("v", addresses, hold), self.liveness.ranges(hold=hold)
             for count in range(min(len(order), len(free)), 0, -1):
                 kept = dict(zip(order[:count], free))
                 others = {v: live[v] for v in addresses if v not in kept}
-                by_turns = _placed(others, needed | {at: needed[at] | span for at in kept.values()})
-                if by_turns is not None:
-                    return list(kept), {**self.places, **kept, **by_turns}
+                in_turn = _placed(others, needed | {at: needed[at] | span for at in kept.values()})
+                if in_turn is not None:
+                    return list(kept), {**self.places, **kept, **in_turn}
         return [], self.places
 
     def _needed(self, bank: str, made: Sequence[VirtualRegister], hold: int) -> dict[int, int]:
@@ -167,7 +165,7 @@ class _Uses:
             if everywhere.written[to.vreg] == 1 and len(set(readers)) == 1:
                 yield to.vreg, i
 
-    def same_parts(self) -> list[list[Instruction]]:
+    def repeated_parts(self) -> list[list[Instruction]]:
         """Return groups of instructions that set a dword of a register to one value, before all readers.
 
         The dword has no other writer in this code.

@@ -5,18 +5,20 @@ Scalars are packed, a dword each, into the registers after r0; tuples follow.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 
 from convgen.backends.intel.isa import FLOATS, TYPE_BYTES, Literal, Null, Region, Special, XeInstruction
 from convgen.backends.machine.allocate import Allocation
-from convgen.backends.machine.instruction import Operand, Reg
+from convgen.backends.machine.instruction import Operand, Reg, VirtualRegister
 
-_DWORD = 4
+#: Place of each virtual register: the first register of a tuple, the number of a scalar or flag.
+Places = dict[VirtualRegister, int]
 
-#: A set of cells, between which dependences exist, one bit each: quarters of tuples' registers, scalars, flags, named
-#: registers. Quarter q of a register consists of bytes 2 q and 2 q + 1 of each 8 bytes: of a lane's qword, or of the
-#: dwords of two lanes.
+_DWORD = 4  #: bytes
+#: A set of cells, one bit each, by which dependences are tracked: quarters of the registers of tuples, scalars, flags,
+#: named registers. Quarter q consists of bytes 2 q and 2 q + 1 of each 8 bytes of a register, so that halves of
+#: qwords, and of dwords, are cells of their own.
 Cells = int
 
 _QUARTERS = 4
@@ -50,12 +52,8 @@ class Physical:
         """Return the cells that an instruction writes."""
         return self._registers(i.defs(), i.lanes) | self.named(i.flag_defs())
 
-    @property
-    def by_register(self) -> tuple[Callable[[XeInstruction], list[Cells]], Callable[[XeInstruction], list[Cells]]]:
-        """Return two functions: the registers that an instruction reads, and writes, one by one in operand order."""
-        return lambda i: self._by_register(i.touched()), lambda i: self._by_register(i.defs())
-
-    def _by_register(self, registers: Iterable[Reg]) -> list[Cells]:
+    def by_register(self, registers: Iterable[Reg]) -> list[Cells]:
+        """Return the cells of operands, register by register."""
         return [self._registers((r.words(n, 1),)) for r in registers for n in range(r.count)]
 
     def _registers(self, registers: Iterable[Reg], lanes: int = 0) -> Cells:
@@ -76,12 +74,13 @@ class Physical:
             cells |= self._named.setdefault(name, 1 << self._runs[1] + len(self._named))
         return cells
 
-    def bank(self, bank: str) -> Cells:
-        """Return all cells of a bank."""
+    @property
+    def flags(self) -> Cells:
+        """Return the cells of all flag registers."""
         first, end = self._runs
-        if bank not in first:
+        if "f" not in first:
             return 0
-        return (1 << min((at for at in first.values() if at > first[bank]), default=end)) - (1 << first[bank])
+        return (1 << min((at for at in first.values() if at > first["f"]), default=end)) - (1 << first["f"])
 
     # ------------------------------------------------------------ text
 

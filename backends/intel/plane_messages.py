@@ -7,7 +7,8 @@ Only x and y change from message to message, and the base if the plane moves.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from convgen.backends.intel.emitter import XeEmitter
 from convgen.backends.intel.isa import Literal, region
@@ -56,30 +57,30 @@ class _Pool:
 
 
 class Payloads:
-    """Makes payloads. Those of loads last for the whole kernel; those of stores are made in the block of the store."""
+    """Makes payloads: those of loads in the kernel's entry, for all blocks; those of stores in the store's block."""
 
     def __init__(self, out: XeEmitter, scalars: XeScalars, in_loop: Callable[[], bool]) -> None:
         self.out, self.scalars, self.in_loop = out, scalars, in_loop
         self.sums: dict[tuple[Reg, Reg], Reg] = {}  # (pointer, loop-invariant offset) -> their sum
         self.entered = 0  #: entry instructions that come first
-        self.loads, self.prefetches = (_Pool(self._lasting, _MOST_LOADS) for _ in range(2))
-        # plane -> its first payload, and that one's rectangle
-        self.lasting: dict[tuple[Plane, int | None], tuple[Reg, int]] = {}
+        self.loads, self.prefetches = (_Pool(self._make_in_entry, _MOST_LOADS) for _ in range(2))
+        #: Plane and shift -> its first payload of the entry, and the dword of that payload's rectangle.
+        self.in_entry: dict[tuple[Plane, int | None], tuple[Reg, int]] = {}
         self.stores: dict[str, _Pool] = {}  # label of a block -> its payloads
         self.holds: dict[tuple[str, Reg], dict[int, Expr]] = {}  # (block, payload) -> known dwords
 
     def for_load(self, s: st.PlaneLoad, elem_bytes: int) -> Reg:
         """Return a payload for a load; loads up to the next barrier use different ones, so that none waits."""
-        return self._placed(self._payload_for(self.loads, s, elem_bytes), s)
+        return self._with_position(self._payload_for(self.loads, s, elem_bytes), s)
 
     def for_prefetch(self, s: st.PlanePrefetch, elem_bytes: int) -> Reg:
         """Return a payload for a prefetch, apart from those of loads, so that no load waits for a prefetch."""
-        return self._placed(self._payload_for(self.prefetches, s, elem_bytes), s)
+        return self._with_position(self._payload_for(self.prefetches, s, elem_bytes), s)
 
     def for_store(self, s: st.PlaneStore, elem_bytes: int) -> Reg:
-        """Return one of the few payloads that the stores of a block use in turn."""
-        pool = self.stores.setdefault(self.out.block.label, _Pool(self._passing, _MOST_STORES))
-        return self._placed(self._payload_for(pool, s, elem_bytes), s)
+        """Return a payload for a store; the stores of a block use a few in turn."""
+        pool = self.stores.setdefault(self.out.block.label, _Pool(self._make_in_block, _MOST_STORES))
+        return self._with_position(self._payload_for(pool, s, elem_bytes), s)
 
     def release(self) -> None:
         """Free all payloads at a barrier: the messages before it have read them."""
@@ -93,30 +94,31 @@ class Payloads:
     def _missing(self, payload: Reg, s: _Message) -> dict[int, Expr]:
         """Return the dwords of a message's position that a payload does not hold yet."""
         place = {_X: s.x, _Y: s.y} | ({} if isinstance(s.shift, Const) else {_BASE: s.shift})
-        held = self.holds.get((self.out.block.label, payload), {})
-        return {dword: e for dword, e in place.items() if held.get(dword) is not e}
+        known = self.holds.get((self.out.block.label, payload), {})
+        return {dword: e for dword, e in place.items() if known.get(dword) is not e}
 
-    def _placed(self, payload: Reg, s: _Message) -> Reg:
+    def _with_position(self, payload: Reg, s: _Message) -> Reg:
+        """Set the missing dwords of a message's position; return the payload."""
         missing = self._missing(payload, s)
         for dword, e in missing.items():
             if dword == _BASE:
-                self._moved(payload, s.plane, e + s.plane.base if s.plane.base else e)
+                self._set_moving_base(payload, s.plane, e + s.plane.base if s.plane.base else e)
             else:
                 source = self.out.source(self.scalars.value(e), "ud")
                 self.out.emit("mov", (region(payload, "ud", dword),), (source,), partial=True)
         self.holds.setdefault((self.out.block.label, payload), {}).update(missing)
         return payload
 
-    def _moved(self, payload: Reg, plane: Plane, shift: Expr) -> None:
+    def _set_moving_base(self, payload: Reg, plane: Plane, shift: Expr) -> None:
         """Set a base that moves; the loop-invariant part of a sum is added to the pointer ahead of the loop."""
         pointer = self.scalars.pointers[plane.memory.name]
         if isinstance(shift, Add) and self.in_loop():
             steady = self.scalars.value(shift.a)
-            if isinstance(steady, Reg) and steady.bank == "s" and (before := self._before(steady)):
-                pointer, shift = self._summed(pointer, steady, *before), shift.b
-        self._based(payload, pointer, self.out.source(self.scalars.value(shift), "d"))
+            if isinstance(steady, Reg) and steady.bank == "s" and (after := self._after_maker(steady)):
+                pointer, shift = self._summed(pointer, steady, *after), shift.b
+        self._set_base(payload, pointer, self.out.source(self.scalars.value(shift), "d"))
 
-    def _before(self, o: Reg) -> tuple[BasicBlock, int] | None:
+    def _after_maker(self, o: Reg) -> tuple[BasicBlock, int] | None:
         """Return the position after the only instruction that sets a scalar, if it is in an earlier block."""
         makers = [
             (block, n)
@@ -129,59 +131,57 @@ class Payloads:
     def _summed(self, pointer: Reg, steady: Reg, block: BasicBlock, at: int) -> Reg:
         """Return pointer plus offset, computed once, at index `at` of a block."""
         if (pointer, steady) not in self.sums:
-            here, behind = self.out.block, block.instructions[at:]
-            del block.instructions[at:]
-            self.out.block = block
             total = self.sums[pointer, steady] = self.out.new("s", 2)
-            self.out.emit("add", (region(total, "q"),), (self.out.source(pointer, "q"), self.out.source(steady, "d")))
-            block.instructions += behind
-            self.out.block = here
-            if block is self.out.function.blocks[0] and at <= self.entered:
-                self.entered += 1
+            with self._inserting(block, at):
+                sources = self.out.source(pointer, "q"), self.out.source(steady, "d")
+                self.out.emit("add", (region(total, "q"),), sources)
         return self.sums[pointer, steady]
 
-    def _based(self, payload: Reg, pointer: Reg, further: Operand) -> None:
+    @contextmanager
+    def _inserting(self, block: BasicBlock, at: int) -> Iterator[None]:
+        """Emit into a block at index `at`, in place of the end of the current block."""
+        here, behind = self.out.block, block.instructions[at:]
+        del block.instructions[at:]
+        self.out.block = block
+        yield
+        if block is self.out.function.blocks[0] and at <= self.entered:
+            self.entered += len(block.instructions) - at
+        block.instructions += behind
+        self.out.block = here
+
+    def _set_base(self, payload: Reg, pointer: Reg, further: Operand) -> None:
         """Set the base to a pointer plus an offset in bytes."""
         base = self.out.source(pointer, "q")
         self.out.emit("add", (region(payload, "q"),), (base, further), partial=True)
 
-    def _lasting(self, kind: _Kind) -> Reg:
+    def _make_in_entry(self, kind: _Kind) -> Reg:
         """Make a payload after the entry, so that it serves every block: a copy if there is a similar one."""
-        here, entry = self.out.block, self.out.function.blocks[0]
-        behind = entry.instructions[self.entered :]
-        del entry.instructions[self.entered :]
-        self.out.block = entry
         plane, shape, elem_bytes, shift = kind
-        size, (first, its_size) = _size(shape, elem_bytes), self.lasting.get((plane, shift), (None, 0))
-        if first is None:
-            payload = self._described(*kind)
-            self.lasting[plane, shift] = payload, size
-        else:
-            payload = self._copied(first, plane)
-            if size != its_size:
-                self._set(payload, _SHAPE, size)
-        self.entered = len(entry.instructions)
-        entry.instructions += behind
-        self.out.block = here
+        size, (first, its_size) = _size(shape, elem_bytes), self.in_entry.get((plane, shift), (None, 0))
+        with self._inserting(self.out.function.blocks[0], self.entered):
+            if first is None:
+                payload = self._described(*kind)
+                self.in_entry[plane, shift] = payload, size
+            else:
+                payload = self._copied(first, plane)
+                if size != its_size:
+                    self._set(payload, _SHAPE, size)
         return payload
 
-    def _passing(self, kind: _Kind) -> Reg:
+    def _make_in_block(self, kind: _Kind) -> Reg:
         """Make a payload where it is needed: a copy if the block has an equal one."""
         like = next((payload for k, payload in self.stores[self.out.block.label].busy if k == kind), None)
         return self._copied(like, kind[0]) if like else self._described(*kind)
 
     def _described(self, plane: Plane, shape: Rectangle, elem_bytes: int, shift: int | None) -> Reg:
+        """Return a new payload with all but the position, and without a base that moves."""
         out, payload = self.out, self.out.new("v", 1, f"{plane.memory.name}_plane")
         out.fill(payload, Literal(0, "ud"))
+        pointer = self.scalars.pointers[plane.memory.name]
         if shift is not None and plane.base + shift:
-            self._based(payload, self.scalars.pointers[plane.memory.name], Literal(plane.base + shift, "d"))
+            self._set_base(payload, pointer, Literal(plane.base + shift, "d"))
         elif shift is not None:
-            out.emit(
-                "mov",
-                (region(payload, "q"),),
-                (out.source(self.scalars.pointers[plane.memory.name], "q"),),
-                partial=True,
-            )
+            out.emit("mov", (region(payload, "q"),), (out.source(pointer, "q"),), partial=True)
         for dword, extent in zip((2, 3, 4), (plane.width - 1, plane.height - 1, plane.pitch - 1), strict=True):
             self._set(payload, dword, extent)
         self._set(payload, _SHAPE, _size(shape, elem_bytes))

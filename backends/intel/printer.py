@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from convgen.backends.intel.isa import Literal, Message, Send, XeInstruction
+from convgen.backends.intel.isa import Literal, Message, Send, XeInstruction, as_register
 from convgen.backends.intel.physical import Physical
 from convgen.backends.intel.tables import Generation, Workaround
-from convgen.backends.machine.instruction import Function, Reg, Unit
+from convgen.backends.machine.instruction import Function, Unit
 
 _MNEMONIC_COLUMN, _COMMENT_COLUMN = 8, 100
 
@@ -59,8 +59,8 @@ def _body(i: XeInstruction, physical: Physical, generation: Generation) -> str:
     if isinstance(i.op, Message):
         return f"{head:<45} {_message(i, i.op, physical, generation)}"
     if isinstance(i.op, Send):
-        dst = physical.grf(_register(i.dst[0])) if i.dst else "null"
-        return f"{head:<25}{dst:<8} {physical.grf(_register(i.src[0])):<7} null:0  0x0  {i.op.descriptor}"
+        dst = physical.grf(as_register(i.dst[0])) if i.dst else "null"
+        return f"{head:<25}{dst:<8} {physical.grf(as_register(i.src[0])):<7} null:0  0x0  {i.op.descriptor}"
     matrix = i.op.unit is Unit.MATRIX
     operands = [physical.destination(i.dst[0], matrix)]
     for n, o in enumerate(i.src):
@@ -76,20 +76,15 @@ def _body(i: XeInstruction, physical: Physical, generation: Generation) -> str:
 
 def _message(i: XeInstruction, op: Message, physical: Physical, generation: Generation) -> str:
     """Return destination, address and data, each with its number of registers."""
-    address, *data = map(_register, i.src)
+    address, *data = map(as_register, i.src)
     lanes = 1 if op.block else i.lanes
     registers = max(1, lanes * op.address_bits // 32 // generation.lanes)
     place = f"{op.window}[{physical.grf(address)}:{registers}]"
-    loaded = f"{physical.grf(_register(i.dst[0]))}:{_register(i.dst[0]).count}" if i.dst else ""
+    loaded = f"{physical.grf(as_register(i.dst[0]))}:{as_register(i.dst[0]).count}" if i.dst else ""
     if op.stores:
         result = f"{loaded or 'null'}  " if op.returns else ""
         return f"{result}{place}  {physical.grf(data[0])}:{data[0].count}"
     return f"{loaded or 'null:0'}  {place}"
-
-
-def _register(o: object) -> Reg:
-    assert isinstance(o, Reg)
-    return o
 
 
 def kernel_text(header: Sequence[str], directives: Sequence[str], body: Iterator[str]) -> str:

@@ -58,14 +58,14 @@ class XeScalars(Scalars):
     def __init__(self, out: XeEmitter, uniform: Uniformity, bounds: Bounds) -> None:
         super().__init__(out, uniform, bounds)
         self.pointers: dict[str, Reg] = {}  # buffer -> register of its address
-        #: The current block, and its upper halves of sums -> register with the half plus one.
+        #: A block, and its upper halves of sums -> register with the half plus one.
         self.next_in: tuple[BasicBlock, dict[tuple[VirtualRegister, int, int], Reg]] = out.block, {}
 
     def value(self, e: x.Expr) -> Operand:
         operand = super().value(e)
         if isinstance(operand, Region) and operand.signs:
             return self.out.alu("mov", operand.type, operand)
-        return self._joined(operand, Imm(0)) if _is_half(operand, e) else operand
+        return self._from_halves(operand, Imm(0)) if _is_half(operand, e) else operand
 
     def named(self, e: x.Expr) -> Operand:
         """Return the value as a variable keeps it: if cheaper, negated, or without an upper half of zeros.
@@ -76,9 +76,9 @@ class XeScalars(Scalars):
         match strip(e):
             case x.Select(x.Comparison() as cond, x.Const(_, 1), x.Const(_, 0)) if _is_wide_integer(cond.a.type):
                 uniform = self.uniform(cond)
-                held = out.new("s" if uniform else "v")
-                self._compare(cond, 1 if uniform else out.lanes, into=region(held, "d"))
-                return self.negated(held, "d")
+                truth = out.new("s" if uniform else "v")
+                self._compare(cond, 1 if uniform else out.lanes, into=region(truth, "d"))
+                return self.negated(truth, "d")
             case x.Cast(_, a) if (e.type.bits, a.type.bits) == (64, 32) and not self._may_be_negative(a):
                 if not out.generation.long_alu:
                     low = self.value(a)
@@ -257,31 +257,26 @@ class XeScalars(Scalars):
             case x.Cast(_, a) if a.type.bits == 64:
                 return self._whole(a)
             case x.Mul(a, b):
-                for one, other in ((a, b), (b, a)):
-                    by = self._word(other)
-                    if by is not None:
-                        return self._product_wide(one, by)
+                factors = self._halves(b), self._halves(a)
+                for (low, high), other in (factors, factors[::-1]):
+                    if high == Imm(0):
+                        return self._product_wide(other, low)
         raise Unsupported(f"given {type(e).__name__}, wanted an operation on addresses: {in_short(e)}")
 
-    def _word(self, e: x.Expr) -> Operand | None:
-        """Return the lower half of a 64-bit value whose upper half is zero; None if it may not be."""
-        low, high = self._halves(e)
-        return low if high == Imm(0) else None
-
-    def _product_wide(self, a: x.Expr, by: Operand) -> Reg:
-        """Return a 64-bit value times a non-negative value of 32 bits."""
-        below, above = self._halves(a)
+    def _product_wide(self, factor: tuple[Operand, Operand], by: Operand) -> Reg:
+        """Return a 64-bit value, given as halves, times a non-negative value of 32 bits."""
+        below, above = factor
         low, high = (self.product(below, by, "ud", high=h) for h in (False, True))
         if above != Imm(0):
             high = self.out.alu("add", "ud", high, self.product(above, by, "ud"))
-        return self._joined(low, high)
+        return self._from_halves(low, high)
 
     def _extended(self, a: x.Expr) -> Reg:
         """Return a 32-bit value as 64 bits."""
         value = self.value(a)
         if self.out.generation.long_alu and self.out.is_uniform(value):
             return self.out.alu("mov", "q", self.out.source(value, "d" if a.type.elem.kind is Kind.SIGNED else "ud"))
-        return self._joined(value, self._sign(a, value))
+        return self._from_halves(value, self._sign(a, value))
 
     def _sign(self, a: x.Expr, value: Operand) -> Operand:
         """Return the upper half of a 32-bit value that is extended to 64 bits."""
@@ -290,8 +285,7 @@ class XeScalars(Scalars):
     def _may_be_negative(self, e: x.Expr) -> bool:
         return e.type.elem.kind is Kind.SIGNED and self.bounds(e)[0] < 0
 
-    def _joined(self, low: Operand, high: Operand) -> Reg:
-        """Return a 64-bit value from its halves."""
+    def _from_halves(self, low: Operand, high: Operand) -> Reg:
         out, scalar = self.out, all(map(self.out.is_uniform, (low, high)))
         dst = out.new("s" if scalar else "v", 2)
         for word, half in enumerate((low, high)):
@@ -318,7 +312,7 @@ class XeScalars(Scalars):
             return self.value(e)
         kind, value = "d" if e.a.type.elem.kind is Kind.SIGNED else "ud", self.value(e.a)
         if not isinstance(value, Reg):
-            return self._joined(value, self._sign(e.a, value))
+            return self._from_halves(value, self._sign(e.a, value))
         if out.is_uniform(value):
             return out.source(value, kind)
         spread = out.new("v", 2)  # each lane's element must be at the same offset of a qword (Mesa, brw_eu_validate.c)
@@ -413,8 +407,8 @@ class XeScalars(Scalars):
             case x.And(a, b) | x.Or(a, b) | x.Xor(a, b):
                 # Evaluate the operand that needs most flag registers first, while none is live for the other.
                 first, second = sorted((a, b), key=_flags_at_once, reverse=True)
-                made = {each: self._bits(each) for each in (first, second)}
-                return self._flags(_ALU[type(e)][0], made[a], made[b])
+                bits = {operand: self._bits(operand) for operand in (first, second)}
+                return self._flags(_ALU[type(e)][0], bits[a], bits[b])
             case x.Not(a):
                 return self._flags("not", self._bits(a))
             case x.Uniform(a):
@@ -443,7 +437,7 @@ class XeScalars(Scalars):
         return self._compare(e, 1) if isinstance(e, x.Comparison) else self.mask(e)
 
     def _agreed(self, e: x.Expr, lanes: int) -> Reg:
-        """Return flags for `lanes` lanes that tell whether a bool holds in all lanes."""
+        """Return `lanes` equal flags: whether a bool holds in all lanes."""
         mask, every = self.mask_in_scalar(e), (1 << self.out.lanes) - 1
         bits = self.out.alu("and", "ud", mask, Imm(every))
         return self.out.compare("eq", "ud", bits, Imm(every), lanes)

@@ -1,16 +1,16 @@
 """The software scoreboard: annotate each instruction with its waits, over the whole control-flow graph.
 
-In-order pipes are waited for by distance (`I@2`: the second last instruction of the integer pipe is done), out-of-order
-instructions by the token they set (`$3.dst`: all of it is done, `$3.src`: its sources are read). No wait is placed that
-another wait implies. Sources: Intel's Programmer's Reference Manual of Alchemist, "Software Scoreboard"; IGA's RegDeps
-(which dependences the pipes order by themselves).
+An instruction waits for an in-order pipe by distance (`I@2`: the second last instruction of the integer pipe is done),
+for an out-of-order instruction by the token it set (`$3.dst`: it is done, `$3.src`: its sources are read). No wait is
+placed that another wait implies. Sources: Intel's Programmer's Reference Manual of Alchemist, "Software Scoreboard";
+IGA's RegDeps (which dependences the pipes order by themselves).
 
 - True dependences need a wait, except through flags and accumulators within one pipe.
 - Overwriting needs a wait if the other access is in another pipe or out of order.
-- Units take their instructions in order: an instruction may overwrite what an earlier one of its unit reads (IGC and
-  IGA place no wait there either).
-- Setting a token waits for its last use, so products that add to one accumulator keep to one token, and each unit has
-  its own tokens: a message to local memory does not wait for a slow global load.
+- A unit reads the sources of its instructions in order, so an instruction may overwrite a source of an earlier one of
+  its unit (IGC and IGA place no wait there either).
+- Setting a token waits for its last use. So products that add to one accumulator share a token, and each unit has its
+  own tokens: a message to local memory does not wait for a slow global load.
 - A chain of matrix instructions waits before its first, which has room for one token, and sets one at its last.
 """
 
@@ -103,7 +103,7 @@ _NO_WAITS = Waits({}, (), ())
 
 @frozen
 class _Effects:
-    """The accesses of one instruction as the scoreboard sees them."""
+    """The accesses of one instruction; the head of a chain has those of the whole chain."""
 
     source: Source  #: its token or pipe, by which others wait for it; "" for neither
     read: Cells
@@ -158,10 +158,10 @@ class Scoreboard:
         self.function, self.physical, self.generation = function, physical, generation
         self.tokens: dict[Instruction, int] = {}
         self.units: dict[int, str] = {}  # token -> unit
-        together = [
+        matrix_chains = [
             chain for block in function.blocks for chain in chains(block.instructions, physical, generation.dpas_chains)
         ]
-        self._assign_tokens(tokens, [chain[0] for chain in together])
+        self._assign_tokens(tokens, [chain[0] for chain in matrix_chains])
         self.peers = {token: {t for t in self.units if self.units[t] == unit} for token, unit in self.units.items()}
         done, awaited = self._local_accesses()
         self.effects: dict[Instruction, _Effects] = {}
@@ -170,16 +170,16 @@ class Scoreboard:
             source = self.tokens.get(i, pipe_of(i, generation))
             read = physical.read(i) | physical.named(awaited.get(i, ()))
             self.effects[i] = _Effects(source, read, physical.written(i) | physical.named(done.get(i, ())))
-        self.first = {chain[0] for chain in together if len(chain) > 1}
-        self.following: dict[Instruction, str] = {}  # later member of a chain -> its annotation
-        for chain in together:
+        self.heads = {chain[0] for chain in matrix_chains if len(chain) > 1}
+        self.members: dict[Instruction, str] = {}  # later member of a chain -> its annotation
+        for chain in matrix_chains:
             self._join(chain)
-        self.flags, self.mode = physical.bank("f"), physical.named((_MODE,))
+        self.flags, self.mode = physical.flags, physical.named((_MODE,))
         self.interlocked = self.flags | physical.named((_ACCUMULATOR,))
         self.local = physical.named(name for names in done.values() for name in names)
 
-    def _assign_tokens(self, tokens: int, first: Iterable[Instruction]) -> None:
-        """Assign tokens: to chains of matrix instructions by accumulator, to messages in turn within their unit."""
+    def _assign_tokens(self, tokens: int, heads: Iterable[Instruction]) -> None:
+        """Assign tokens: to heads of matrix chains by accumulator, to messages in turn within their unit."""
         own: dict[str, list[int]] = {}
         number = _MATRIX_TOKENS
         for unit, share in _shares(self.function, self.generation, tokens - _MATRIX_TOKENS).items():
@@ -188,7 +188,7 @@ class Scoreboard:
             number += share
         turns = {unit: cycle(numbers) for unit, numbers in own.items()}
         accumulators: dict[tuple[VirtualRegister, int], int] = {}
-        for i in (*(i for i in self.function.instructions() if i.op.unit is not Unit.MATRIX), *first):
+        for i in (*(i for i in self.function.instructions() if i.op.unit is not Unit.MATRIX), *heads):
             unit = _unit(i, self.generation)
             if unit in turns:
                 self.tokens[i] = next(turns[unit])
@@ -200,16 +200,16 @@ class Scoreboard:
 
     def _join(self, chain: Sequence[XeInstruction]) -> None:
         """Give the accesses of a whole chain to its first instruction."""
-        first, *others = chain
+        head, *others = chain
         if not others:
             return
-        read, written = ([cell for i in chain for cell in cells_of(i)] for cells_of in self.physical.by_register)
-        effects = _Effects(self.tokens[first], reduce(or_, read), reduce(or_, written), (*read, *written))
-        self.effects[first] = effects
+        read = [cells for i in chain for cells in self.physical.by_register(i.touched())]
+        written = [cells for i in chain for cells in self.physical.by_register(i.defs())]
+        self.effects[head] = _Effects(self.tokens[head], reduce(or_, read), reduce(or_, written), (*read, *written))
         for i in others:
             self.effects[i] = _Effects("", 0, 0)
-            self.following[i] = _ATOMIC
-        self.following[others[-1]] = f"${self.tokens[first]}"
+            self.members[i] = _ATOMIC
+        self.members[others[-1]] = f"${self.tokens[head]}"
 
     def _local_accesses(self) -> tuple[dict[Instruction, list[str]], dict[Instruction, list[str]]]:
         """Return artificial cells by which stores and signals wait for local loads and fences: written, and read.
@@ -238,49 +238,57 @@ class Scoreboard:
     # ------------------------------------------------------------ data flow
 
     def _walk(self, index: int, entry: Pending) -> tuple[Pending, Iterable[Instruction]]:
-        facts, waiting = _Current(entry), list[tuple[XeInstruction, Waits]]()
+        pending, waiting = _MutablePending(entry), list[tuple[XeInstruction, Waits]]()
         for i in self.function.blocks[index].instructions:
             assert isinstance(i, XeInstruction)
-            waits = self._waits_of(facts, i)
+            waits = self._waits_of(pending, i)
             waiting.append((i, waits))
-            self._step(facts, i, waits)
-        return facts.frozen(), (each for i, waits in waiting for each in self._annotated(i, waits))
+            self._step(pending, i, waits)
+        return pending.frozen(), (each for i, waits in waiting for each in self._annotated(i, waits))
 
-    def _waits_of(self, facts: _Current, i: XeInstruction) -> Waits:
+    def _waits_of(self, pending: _MutablePending, i: XeInstruction) -> Waits:
         """Return the waits that an instruction needs before it issues; the module's rules say why each is needed."""
         effects = self.effects[i]
-        if not (facts.touched & (effects.read | effects.written | self.mode) or effects.written & self.mode):
+        if not (pending.touched & (effects.read | effects.written | self.mode) or effects.written & self.mode):
             return _NO_WAITS
+        distances = self._distances(pending, effects)
+        if self._waits_for_all(i, distances):
+            distances = dict.fromkeys(_PIPES, min(distances.values()))
+        done, read = self._awaited_tokens(pending, effects)
+        for cell in reversed(effects.chain if len(done) > 1 else ()):  # the first member can carry one token wait
+            done.sort(key=lambda t: not pending.touches(t, cell))
         own = effects.source
-        peers = self._peers(own)
-        distances: dict[str, int] = {}
+        awaited = dict.fromkeys(t for t in done if t != own or effects.chain)
+        return Waits(distances, tuple(awaited), tuple(t for t in read if t != own and t not in awaited))
+
+    def _distances(self, pending: _MutablePending, effects: _Effects) -> dict[str, int]:
+        """Return the distance to wait for in each pipe."""
+        own, distances = effects.source, dict[str, int]()
         # the last writers in pipes: a pipe orders its own writes, and interlocks accumulators and flags
-        for pipe in facts.writes.pipes:
+        for pipe in pending.writes.pipes:
             seen = effects.read & ~self.interlocked if pipe == own else effects.read | effects.written
             if not own and pipe == "I":  # the branch unit interlocks flags
                 seen = effects.read & ~self.flags | effects.written
-            _note(distances, pipe, facts.writes.distance(pipe, seen))
+            _note(distances, pipe, pending.writes.distance(pipe, seen))
         # readers in other pipes, if this instruction overwrites their sources
-        for pipe in facts.reads.pipes:
+        for pipe in pending.reads.pipes:
             if pipe != own:
-                _note(distances, pipe, facts.reads.distance(pipe, effects.written))
-        # out-of-order writers, and readers of other units whose sources this instruction overwrites
-        done = facts.writes.tokens_of(effects.read | effects.written)
-        read = [t for t in facts.reads.tokens_of(effects.written) if t not in peers]
+                _note(distances, pipe, pending.reads.distance(pipe, effects.written))
+        # the control register: its writer, and the next instruction, wait for all pipes
+        if (self.mode & effects.written or pending.writes.holds(self.mode)) and pending.is_busy():
+            distances.update(dict.fromkeys(_PIPES, 1))
+        return distances
+
+    def _awaited_tokens(self, pending: _MutablePending, effects: _Effects) -> tuple[list[int], list[int]]:
+        """Return the tokens whose setters must be done, and those whose setters must have read their sources."""
+        peers, held = self._peers(effects.source), pending.reads.tokens
+        done = pending.writes.tokens_of(effects.read | effects.written)
+        read = [t for t in pending.reads.tokens_of(effects.written) if t not in peers]
         # sources of messages, except flags, may be overwritten only once the message is done
         if self.generation.waits_for_writes:
-            held = facts.reads.tokens
             done += [t for t in read if self._is_message(t) and held[t] & effects.written & ~self.flags]
             read = [t for t in read if not self._is_message(t) or held[t] & effects.written & self.flags]
-        # the control register: its writer, and the next instruction, wait for all pipes
-        if (self.mode & effects.written or facts.writes.holds(self.mode)) and facts.is_busy():
-            distances.update(dict.fromkeys(_PIPES, 1))
-        if self._waits_for_all(i, distances):
-            distances = dict.fromkeys(_PIPES, min(distances.values()))
-        for cell in reversed(effects.chain if len(done) > 1 else ()):  # the first member can carry one token wait
-            done.sort(key=lambda t: not facts.touches(t, cell))
-        awaited = dict.fromkeys(t for t in done if t != own or effects.chain)
-        return Waits(distances, tuple(awaited), tuple(t for t in read if t != own and t not in awaited))
+        return done, read
 
     def _waits_for_all(self, i: XeInstruction, distances: Mapping[str, int]) -> bool:
         """Return whether one distance for all pipes replaces the distances.
@@ -300,22 +308,21 @@ class Scoreboard:
         """
         return self.peers[source] if isinstance(source, int) else ()
 
-    def _step(self, facts: _Current, i: XeInstruction, waits: Waits) -> None:
-        """Update the facts with an instruction that has waited."""
+    def _step(self, pending: _MutablePending, i: XeInstruction, waits: Waits) -> None:
+        """Update the pending accesses with an instruction that has waited."""
         for pipe, distance in waits.distances.items():
-            facts.finish_pipe(pipe, distance)
+            pending.finish_pipe(pipe, distance)
         for token in waits.done:
-            facts.finish_token(token)
+            pending.finish_token(token)
         for token in waits.read:
             flags_only = self.generation.waits_for_writes and self._is_message(token)
-            facts.reads.finish_token(token, self.flags if flags_only else -1)
+            pending.reads.finish_token(token, self.flags if flags_only else -1)
         effects = self.effects[i]
         if isinstance(effects.source, int) and not effects.chain:
-            facts.finish_token(effects.source)
+            pending.finish_token(effects.source)
         if effects.source != "":
-            # Unwaited reads stay pending for later instructions; signals wait for local accesses and leave none
-            # pending.
-            facts.issue(effects.source, effects.read & ~self.local, effects.written, self._peers(effects.source))
+            # Reads that nothing waited for stay pending; local accesses do not, since signals have waited for them.
+            pending.issue(effects.source, effects.read & ~self.local, effects.written, self._peers(effects.source))
 
     # ------------------------------------------------------------ annotation
 
@@ -324,12 +331,12 @@ class Scoreboard:
 
         The encoding has one token, which is set or waited for, and one distance; together they are restricted.
         """
-        distance = _joined(waits.distances)
+        distance = _covering(waits.distances)
         tokens = [(t, "dst") for t in waits.done] + [(t, "src") for t in waits.read]
         own = f"${self.tokens[i]}" if i in self.tokens else ""
         carried: list[str] = []
-        if i in self.following or i in self.first:
-            own = self.following.get(i, _ATOMIC)  # only the first member has waits; it sets no token
+        if i in self.members or i in self.heads:
+            own = self.members.get(i, _ATOMIC)  # only the first member has waits; it sets no token
             if waits.done:
                 (token, what), *tokens = tokens
                 carried = [f"${token}.{what}"]
@@ -355,8 +362,8 @@ class Scoreboard:
         yield i.annotated(*filter(None, annotations))
 
 
-def _joined(distances: Mapping[str, int]) -> str:
-    """Return one distance that covers all pipes."""
+def _covering(distances: Mapping[str, int]) -> str:
+    """Return the text of one distance that covers all pipes, empty for none."""
     if not distances:
         return ""
     pipe = next(iter(distances)) if len(distances) == 1 else "A"
@@ -380,8 +387,8 @@ def _note(distances: dict[str, int], pipe: str, distance: int | None) -> None:
         distances[pipe] = min(distance, distances.get(pipe, _FARTHEST))
 
 
-class _Accesses:
-    """The unfinished accesses of one kind; in a pipe by the number of the instruction, oldest first."""
+class _MutableUnfinished:
+    """`Unfinished` while a block is walked: accesses in a pipe by the number of the instruction, oldest first."""
 
     def __init__(self, known: Unfinished, count: Mapping[str, int]) -> None:
         self.count = count  #: pipe -> instructions so far
@@ -468,12 +475,15 @@ class _Accesses:
         return Unfinished(tokens, {pipe: ages for pipe, ages in pipes.items() if ages})
 
 
-class _Current:
-    """The pending accesses while a block is walked."""
+class _MutablePending:
+    """`Pending` while a block is walked."""
 
-    def __init__(self, facts: Pending) -> None:
+    def __init__(self, entry: Pending) -> None:
         self.count = dict.fromkeys(_PIPES, 0)
-        self.writes, self.reads = _Accesses(facts.writes, self.count), _Accesses(facts.reads, self.count)
+        self.writes, self.reads = (
+            _MutableUnfinished(entry.writes, self.count),
+            _MutableUnfinished(entry.reads, self.count),
+        )
 
     def issue(self, source: Source, read: Cells, written: Cells, kept: Collection[Source]) -> None:
         """Record an instruction's accesses; reads by the sources `kept` stay pending although it overwrites them."""

@@ -7,6 +7,7 @@ On entry r0 holds the workgroup's ids and the address of the arguments (Programm
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 from convgen.backends.intel.emitter import XeEmitter
 from convgen.backends.intel.isa import (
@@ -45,13 +46,18 @@ from convgen.ir.simplify.variable_ranges import var_ranges
 from convgen.ir.types import s32, u64
 from convgen.ir.uniform import uniformity
 
-_ARGUMENTS_MASK = 0xFFFFFFC0  #: r0.0: address of the arguments
+_ARGUMENTS_MASK = 0xFFFFFFC0  #: bits of r0.0: address of the arguments
 _ARGUMENTS_GRANULE = 32  #: bytes; the driver rounds the argument size up to a multiple
-_THREAD_MASK = 0xFF  #: r0.2: the thread's number in its workgroup
-_COUNT_MASK = 0xFF000000  #: r0.2: threads that a barrier of the workgroup waits for
-_GROUP_IDS = (1, 6, 7)  #: dwords of r0
+_THREAD_MASK = 0xFF  #: bits of r0.2: the thread's number in its workgroup
+_COUNT_MASK = 0xFF000000  #: bits of r0.2: threads that a barrier of the workgroup waits for
+_GROUP_IDS = (1, 6, 7)  #: dwords of r0: the workgroup's x, y, z
 _END_FENCE = "0x0210651F"  #: tile scope, a flush type that means none (IGC, `insertFenceBeforeEOT`)
 _KEEP_DENORMALS = 0x4C0  #: cr0.0: bits for f64, f32 and f16
+
+
+def _global(buffer: Global, *, stores: bool) -> Access:
+    """Return an access to global memory, which has no slots."""
+    return Access("global", buffer.name, -1, stores)
 
 
 def select(kernel: Kernel, facts: TargetFacts, lines: Mapping[st.Stmt, int] | None = None) -> Function:
@@ -72,7 +78,7 @@ class _Selector(Selector):
         bounds = Bounds(var_ranges(kernel), kernel.width)
         self.scalars = XeScalars(self.out, uniformity(kernel), bounds)
         self.vectors = XeVectors(self.scalars, self.uses)
-        self.payload = self.out.new("v", 1, "payload", fixed=0)
+        self.thread_payload = self.out.new("v", 1, "payload", fixed=0)
         self.barrier: Reg | None = None  # the header of barrier messages
         self.zeros: Reg | None = None  # zeros, as many registers as the largest store
         self.payloads = Payloads(self.out, self.scalars, lambda: bool(self.exits))
@@ -81,25 +87,16 @@ class _Selector(Selector):
 
     def enter(self) -> None:
         k, out = self.kernel, self.out
-        control = Special("cr0", "ud")
-        out.emit("or", (control,), (control, Literal(_KEEP_DENORMALS, "uw")), comment="keep denormals")
-        if out.lanes < FLAG_BITS:  # comparisons leave the upper bits, which logic on whole flags would read
-            for n in range(out.generation.flags // 2):
-                out.emit("mov", (Special(f"f{n}", "ud"),), (Literal(0, "ud"),))
+        self._set_modes()
         out.begin = len(out.block.instructions)
         for v, dword, count in zip(k.group_ids, _GROUP_IDS, k.grid):
-            self.scalars.env[v] = Imm(0)
-            if count > 1:
-                self.scalars.env[v] = self._payload(dword, v.name)
+            self.scalars.env[v] = self._dword_of_payload(dword, v.name) if count > 1 else Imm(0)
         self._load_arguments()
         self.scalars.env[k.subgroup] = Imm(0)
         if k.subgroups > 1:
-            thread = out.new("s", 1, k.subgroup.name)
-            out.emit(
-                "and", (region(thread, "ud"),), (region(self.payload, "ud", 2, 0), Literal(_THREAD_MASK, "ud")),
-                comment=k.subgroup.name,
-            )  # fmt: skip
-            self.scalars.env[k.subgroup] = thread
+            thread = self.scalars.env[k.subgroup] = out.new("s", 1, k.subgroup.name)
+            number = region(self.thread_payload, "ud", 2, 0), Literal(_THREAD_MASK, "ud")
+            out.emit("and", (region(thread, "ud"),), number, comment=k.subgroup.name)
             if any(isinstance(n, (st.Barrier, st.Arrive)) for n in postorder(k.body)):
                 self.barrier = self._barrier_header()
         self.scalars.lane = self.lane_number()
@@ -109,42 +106,54 @@ class _Selector(Selector):
             out.fill(self.zeros, Literal(0, "ud"))
         self.payloads.entered = len(out.block.instructions)
 
-    def _payload(self, dword: int, name: str) -> Reg:
+    def _set_modes(self) -> None:
+        """Keep denormals, and clear flags whose upper bits no comparison writes."""
+        out = self.out
+        control = Special("cr0", "ud")
+        out.emit("or", (control,), (control, Literal(_KEEP_DENORMALS, "uw")), comment="keep denormals")
+        if out.lanes < FLAG_BITS:  # comparisons leave the upper bits, which logic on whole flags would read
+            for n in range(out.generation.flags // 2):
+                out.emit("mov", (Special(f"f{n}", "ud"),), (Literal(0, "ud"),))
+
+    def _dword_of_payload(self, dword: int, name: str) -> Reg:
         dst = self.out.new("s", 1, name)
-        self.out.emit("mov", (region(dst, "ud"),), (region(self.payload, "ud", dword, 0),), comment=name)
+        self.out.emit("mov", (region(dst, "ud"),), (region(self.thread_payload, "ud", dword, 0),), comment=name)
         return dst
 
     def _load_arguments(self) -> None:
         """Load all arguments in blocks of a register's size, then move each to scalar registers."""
-        out, k = self.out, self.kernel
-        placed = kernel_arguments(k)
-        end = max((offset + size for _, offset, size in placed), default=0)
-        grf = 4 * out.lanes
-        start = out.new("v", 1, "arguments_address")
-        mask = Literal(_ARGUMENTS_MASK, "ud")
-        out.emit("and", (region(start, "ud"),), (region(self.payload, "ud", 0, 0), mask))
-        loaded = []
-        for at in range(0, end, grf):
-            address = start
-            if at:
-                address = out.new("v")
-                out.emit("add", (region(address, "ud"),), (region(start, "ud", 0, 0), Literal(at, "ud")))
-            loaded.append(out.new("v", 1, "arguments"))
-            row = load_arguments(min(out.lanes, -(-(end - at) // _ARGUMENTS_GRANULE) * _ARGUMENTS_GRANULE // 4))
-            access = Access("kernarg", "arguments", -1, False)
-            out.emit(row, (loaded[-1],), (address,), access=access, comment="arguments")
+        out, placed, grf = self.out, kernel_arguments(self.kernel), 4 * self.out.lanes
+        blocks = self._argument_blocks(max((offset + size for _, offset, size in placed), default=0))
         for p, offset, _ in placed:
             if not isinstance(p, Global) and p.type.bits != 32:
                 raise Unsupported(f"given the argument {p.name} of type {p.type}, wanted 32 bits")
             dst = out.new("s", 2 if isinstance(p, Global) else 1, p.name)
             for word in range(dst.count):
                 to = region(dst.words(word, 1), "ud")
-                source = region(loaded[offset // grf], "ud", offset % grf // 4 + word, 0)
+                source = region(blocks[offset // grf], "ud", offset % grf // 4 + word, 0)
                 out.emit("mov", (to,), (source,), comment=f"argument {p.name}" if not word else "")
             if isinstance(p, Global):
                 self.scalars.pointers[p.name] = dst
             else:
                 self.scalars.env[p] = dst
+
+    def _argument_blocks(self, size: int) -> list[Reg]:
+        """Load `size` bytes of arguments; return their registers."""
+        out, grf = self.out, 4 * self.out.lanes
+        start = out.new("v", 1, "arguments_address")
+        mask = Literal(_ARGUMENTS_MASK, "ud")
+        out.emit("and", (region(start, "ud"),), (region(self.thread_payload, "ud", 0, 0), mask))
+        blocks = []
+        for at in range(0, size, grf):
+            address = start
+            if at:
+                address = out.new("v")
+                out.emit("add", (region(address, "ud"),), (region(start, "ud", 0, 0), Literal(at, "ud")))
+            blocks.append(out.new("v", 1, "arguments"))
+            row = load_arguments(min(out.lanes, -(-(size - at) // _ARGUMENTS_GRANULE) * _ARGUMENTS_GRANULE // 4))
+            access = Access("kernarg", "arguments", -1, False)
+            out.emit(row, (blocks[-1],), (address,), access=access, comment="arguments")
+        return blocks
 
     def lane_number(self) -> Reg:
         """Build the lane numbers from an immediate vector, which has eight elements."""
@@ -163,7 +172,7 @@ class _Selector(Selector):
         out = self.out
         header = out.new("v", 1, "barrier_header")
         out.fill(header, Literal(0, "ud"))
-        count = out.alu("and", "ud", region(self.payload, "ud", 2, 0), Literal(_COUNT_MASK, "ud"))
+        count = out.alu("and", "ud", region(self.thread_payload, "ud", 2, 0), Literal(_COUNT_MASK, "ud"))
         again = out.alu("shr", "ud", count, Imm(8))
         to = region(header, "ud", 2)
         out.emit(
@@ -174,15 +183,15 @@ class _Selector(Selector):
     # ------------------------------------------------------------ control
 
     def leave(self) -> None:
-        """End the thread: its payload is sent from one of the last registers."""
-        if Workaround.END_BEHIND_ATOMICS in self.out.generation.workarounds and self._adds_for_good():
-            self._finished(self._fence(device_fence(_END_FENCE), "atomics before the end"))
+        """End the thread by a message whose payload, r0, is sent from one of the last registers."""
+        if Workaround.END_BEHIND_ATOMICS in self.out.generation.workarounds and self._has_atomics_without_result():
+            self._await_fence(self._fence(device_fence(_END_FENCE), "atomics before the end"))
         last = self.out.new("v", 1, "end_of_thread", fixed=-1)
-        whole = region(self.payload, "f")
+        whole = region(self.thread_payload, "f")
         self.out.emit("mov", (region(last, "f"),), (whole,), lanes=self.out.lanes)
         self.out.emit("eot", (), (last,), lanes=8, comment="end of thread")
 
-    def _adds_for_good(self) -> bool:
+    def _has_atomics_without_result(self) -> bool:
         """Return whether the kernel has atomic operations on global memory without a result."""
         return any(isinstance(n, (st.FlatAtomic, st.Ticket)) for n in postorder(self.kernel.body))
 
@@ -238,7 +247,7 @@ class _Selector(Selector):
         discards = isinstance(s, st.PartialLoad)
         if mask is not None and not discards:
             out.fill(dst, Literal(0, "ud"))
-        access = Access("global", s.buffer.name, -1, False)
+        access = _global(s.buffer, stores=False)
         row = message("load", "ugm", lane_bytes)
         out.emit(
             row, (dst,), (address,), lanes=out.lanes, predicate=mask, discards=discards, access=access,
@@ -250,7 +259,7 @@ class _Selector(Selector):
         elem = s.var.type.elem.bytes
         payload = self.payloads.for_load(s, elem)
         dst = self._tuple(s.var)
-        access = Access("global", s.plane.memory.name, -1, False)
+        access = _global(s.plane.memory, stores=False)
         row = plane_message("load", s.shape.grain(elem), s.shape.order)
         self.out.emit(row, (dst,), (payload,), access=access, comment=comment(s))
         self._loaded(s.var, dst)
@@ -271,12 +280,9 @@ class _Selector(Selector):
         elem, across = s.value.type.elem.bytes, s.shape.order is RectangleOrder.COLUMN_A_LANE
         value = self.vectors.across(s.value) if across else self._stored(s.value)
         payload = self.payloads.for_store(s, elem)
-        access = Access("global", s.plane.memory.name, -1, True)
+        access = _global(s.plane.memory, stores=True)
         row = plane_message("store", s.shape.grain(elem), s.shape.order)
         self.out.emit(row, (), (payload, value), access=access, comment=comment(s))
-
-    def _flat_store(self, s: st.FlatStore) -> None:
-        self._write_global(s, "store")
 
     def _flat_atomic(self, s: st.FlatAtomic) -> None:
         self._write_global(s, atomic(s, GLOBAL_ATOMICS, self.target))
@@ -285,7 +291,7 @@ class _Selector(Selector):
         out = self.out
         value = self._stored(s.value)
         address, mask = self._address(s.address), self._mask(s.mask)
-        access = Access("global", s.buffer.name, -1, True)
+        access = _global(s.buffer, stores=True)
         row = message(kind, "ugm", s.value.type.bits // 8)
         out.emit(row, (), (address, value), lanes=out.lanes, predicate=mask, access=access, comment=comment(s))
 
@@ -293,7 +299,7 @@ class _Selector(Selector):
         """Count in lane 0, between fences; the last ticket subtracts the count of its round."""
         out, fences = self.out, self.out.generation.fences
         first = eq(Lane(), 0)
-        self._finished(self._fence(device_fence(fences.release), "release: make stores visible"))
+        self._await_fence(self._fence(device_fence(fences.release), "release: make stores visible"))
         address = self._address(AddressOf(s.buffer) + (s.index * s.buffer.elem.bytes).to(u64))
         counted = out.new("v", 1, s.var.name)
         out.fill(counted, Literal(0, "ud"))
@@ -307,28 +313,25 @@ class _Selector(Selector):
     def _acquire(self, _s: st.Acquire | None = None) -> None:
         """Invalidate caches: later loads do not hit stale lines."""
         row = device_fence(self.out.generation.fences.acquire)
-        self._finished(self._fence(row, "acquire: see stores of others"))
+        self._await_fence(self._fence(row, "acquire: see stores of others"))
 
     def _count(self, s: st.Ticket, address: Reg, number: Expr, where: Expr, into: Reg | None = None) -> None:
         """Add a number to a count; `into` gets the old count."""
         out = self.out
         value, mask = out.new("v"), self.scalars.mask(where)
         out.move(value, self.scalars.value(number))
-        row, access = (
-            message(GLOBAL_ATOMICS["add", s32], "ugm", s.buffer.elem.bytes),
-            Access("global", s.buffer.name, -1, True),
-        )
+        row, access = message(GLOBAL_ATOMICS["add", s32], "ugm", s.buffer.elem.bytes), _global(s.buffer, stores=True)
         dst, src = () if into is None else (into,), (address, value)
         out.emit(row, dst, src, lanes=out.lanes, predicate=mask, access=access, comment=comment(s))
 
     def _fence(self, row: Opcode, what: str) -> Reg:
         """Emit a fence; return its response, which arrives when it is done."""
         response = self.out.new("v")
-        self.out.emit(row, (response,), (self.payload,), comment=what)
+        self.out.emit(row, (response,), (self.thread_payload,), comment=what)
         return response
 
-    def _finished(self, response: Reg) -> None:
-        """Wait for the response of a fence."""
+    def _await_fence(self, response: Reg) -> None:
+        """Read the response of a fence, which waits for it."""
         self.out.emit("fenced", (Null("ud"),), (region(response, "ud"),), lanes=8, comment="fence done")
 
     def _address(self, e: Expr) -> Reg:
@@ -341,7 +344,7 @@ class _Selector(Selector):
 
     # ------------------------------------------------------------ shared memory
 
-    def _place(self, s: st.SharedRead | st.SharedWrite, *, block: bool) -> Reg:
+    def _shared_address(self, s: st.SharedRead | st.SharedWrite, *, block: bool) -> Reg:
         """Return the byte address in local memory of each lane, or of the block."""
         out = self.out
         at, place = self.kernel.shared_base(s.tile) + s.imm, s.address
@@ -368,7 +371,7 @@ class _Selector(Selector):
 
     def _shared_read(self, s: st.SharedRead, *, block: bool = False) -> None:
         lane_bytes = s.var.type.bits // 8
-        address = self._place(s, block=block)
+        address = self._shared_address(s, block=block)
         dst = self._tuple(s.var)
         access = Access("shared", s.tile.region, s.site.slot, False, s.site.private)
         row = self._row("load", lane_bytes, block)
@@ -376,7 +379,7 @@ class _Selector(Selector):
         self._loaded(s.var, dst)
 
     def _shared_write(self, s: st.SharedWrite, *, block: bool = False) -> None:
-        value, address = self._stored(s.value), self._place(s, block=block)
+        value, address = self._stored(s.value), self._shared_address(s, block=block)
         self._write_shared(s, address, value, block=block)
 
     def _write_shared(
@@ -404,16 +407,10 @@ class _Selector(Selector):
 
     def _filled_write(self, s: st.FilledWrite) -> None:
         """Store in two messages: the masked value, and zeros for the other lanes."""
-        value, address, mask = self._stored(s.value), self._place(s, block=False), self.scalars.mask(s.mask)
+        value, address, mask = self._stored(s.value), self._shared_address(s, block=False), self.scalars.mask(s.mask)
         assert self.zeros is not None
         self._write_shared(s, address, value, mask=mask)
         self._write_shared(s, address, self.zeros.words(0, value.count), mask=mask, unless=True)
-
-    def _block_read(self, s: st.BlockRead) -> None:
-        self._shared_read(s, block=True)
-
-    def _block_write(self, s: st.BlockWrite) -> None:
-        self._shared_write(s, block=True)
 
     def _row(self, kind: str, lane_bytes: int, block: bool) -> Message:
         return block_message(kind, lane_bytes * self.out.lanes) if block else message(kind, "slm", lane_bytes)
@@ -428,7 +425,7 @@ MESSAGES: Handlers = {
     st.Wait: _Selector._wait,
     st.FlatLoad: _Selector._flat_load,
     st.PartialLoad: _Selector._flat_load,
-    st.FlatStore: _Selector._flat_store,
+    st.FlatStore: partial(_Selector._write_global, kind="store"),
     st.FlatAtomic: _Selector._flat_atomic,
     st.Ticket: _Selector._ticket,
     st.Acquire: _Selector._acquire,
@@ -439,6 +436,6 @@ MESSAGES: Handlers = {
     st.SharedRead: _Selector._shared_read,
     st.SharedWrite: _Selector._shared_write,
     st.FilledWrite: _Selector._filled_write,
-    st.BlockRead: _Selector._block_read,
-    st.BlockWrite: _Selector._block_write,
+    st.BlockRead: partial(_Selector._shared_read, block=True),
+    st.BlockWrite: partial(_Selector._shared_write, block=True),
 }

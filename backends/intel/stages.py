@@ -29,13 +29,13 @@ from convgen.ir.layout.memory import Global
 from convgen.ir.record import evolve
 
 _GRF_COUNTS = (128, 256)  #: registers of a thread; with 256, half as many threads are resident
-_HOLD_STEPS = (3, 6, 12)  #: instructions for which sources of messages are not overwritten, if registers suffice
-#: percent; share of a loop's invariant addresses that get registers of their own; the others share the rest
-_OWN_REGISTERS = 67
-_SCALARS = 192  #: scalars, at most; a dword each: 12 GRFs of 16 lanes, 24 of 8
-#: Units whose loads are moved down to their first use; the first costs less time.
-_SUNK = (Unit.SHARED, Unit.GLOBAL)
+#: Instructions for which sources of messages are not overwritten, if registers suffice (assumed).
+_HOLD_STEPS = (3, 6, 12)
+#: Percent of a loop's invariant addresses for which registers are set aside; the others take turns (assumed).
+_OWN_PERCENT = 67
 _SCALARS_AT = 1  #: first register of scalars; the thread's payload comes before
+_SCALARS = 192  #: scalars, at most; a dword each: 12 GRFs of 16 lanes, 24 of 8
+_SUNK = (Unit.SHARED, Unit.GLOBAL)  #: units whose loads may move down to their first use, the faster one first
 
 
 def banks(g: Generation) -> Mapping[str, Bank]:
@@ -61,7 +61,7 @@ def _select(machine: MachineKernel) -> MachineKernel:
 
 
 def _keep_flags(machine: MachineKernel) -> MachineKernel:
-    """Keep comparison results in flag registers instead of recomputing or moving them, as far as registers last."""
+    """Keep comparison results in free flag registers instead of recomputing or moving them."""
     return evolve(machine, function=keep_flags(machine.code, _generation(machine).flags))
 
 
@@ -76,7 +76,7 @@ def _make_in_place(machine: MachineKernel) -> MachineKernel:
 
 
 def _drop_fences(machine: MachineKernel) -> MachineKernel:
-    """Remove fences that publish nothing: no thread loads earlier stores after them."""
+    """Remove needless fences: after their barrier no thread loads what was stored before."""
     return evolve(machine, function=drop_fences(machine.code))
 
 
@@ -116,7 +116,7 @@ def _allocate(
 
 
 def _keep_payloads(machine: MachineKernel) -> MachineKernel:
-    """Hoist loop-invariant message payloads and constants out of loops, as far as registers are left."""
+    """Hoist loop-invariant message payloads and constants out of loops into free registers."""
     assert machine.liveness is not None
     allocation, lanes = machine.allocation, _generation(machine).lanes
     begun = lanes * (_tuples_at(machine) - _SCALARS_AT)
@@ -191,15 +191,13 @@ def _info(machine: MachineKernel) -> KernelInfo:
 def _ladders(g: Generation) -> Ladders:
     """Return the attempts: the smaller register file if the kernel fits, with as long a hold as registers allow.
 
-    If overwriting sources of a message means to wait for the whole message, the larger file is better than no hold. On
-    other generations a short hold suffices, and hoisted addresses have priority over a longer one.
+    Where sources of a message may be overwritten only once the message is done, the larger file is tried before no
+    hold. On other generations a short hold suffices, and hoisted addresses come before a longer one.
     """
     largest, ladders = _GRF_COUNTS[-1], list[tuple[Rung, ...]]()
     for grf in _GRF_COUNTS:
         if not g.waits_for_writes:
-            ladders.append(
-                tuple(Rung({"grf": grf, "hold": hold, "own_percent": _OWN_REGISTERS}) for hold in _HOLD_STEPS)
-            )
+            ladders.append(tuple(Rung({"grf": grf, "hold": hold, "own_percent": _OWN_PERCENT}) for hold in _HOLD_STEPS))
         holds = _HOLD_STEPS if g.waits_for_writes else (0, *_HOLD_STEPS)
         ladders.append(tuple(Rung({"grf": grf, "hold": hold, "own_percent": 0}) for hold in holds))
     return (

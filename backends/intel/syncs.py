@@ -1,11 +1,11 @@
 """Merge stand-alone token waits into arithmetic, which has room for one token each, or into other waits.
 
-A message sets a token and cannot wait for another; matrix instructions mostly cannot, either. But arithmetic that makes
-a message's payload stands directly before it, and can wait in its place. So hardly any wait moves too early, and one
-instruction less issues. Besides a distance in its own pipe, an instruction can carry what the generation's table says
-(IGA 1.1.0, by trial).
+A message sets a token and cannot wait for another; matrix instructions mostly cannot, either. Arithmetic that computes
+a message's payload stands directly before the message and can wait in its place, which saves a stand-alone wait and
+moves the wait up by a few instructions only. `Generation.carried` says which token waits an instruction can carry
+beside a distance in its own pipe (IGA 1.1.0, by trial).
 
-Of the remaining waits, one covers those that follow closely.
+Remaining waits that are close together are merged into the first.
 """
 
 from __future__ import annotations
@@ -17,22 +17,21 @@ from convgen.backends.intel.scoreboard import SYNCS, type_pipe, waiting
 from convgen.backends.intel.tables import Generation
 from convgen.backends.machine.instruction import Function, Instruction, Unit
 
-_REACH = 4  #: instructions by which a wait may move up
-_JOINED = 8  #: instructions between two stand-alone waits that may be merged
+_REACH = 4  #: instructions by which a wait may move up (assumed)
+_MERGED_ACROSS = 8  #: instructions between two stand-alone waits that are merged, at most (assumed)
 _MASKS = {name: what for what, name in SYNCS.items()}
 
 
 def carry_waits(function: Function, generation: Generation) -> Function:
     """Return the function with fewer stand-alone waits; every token is still waited for."""
-    return function.rewritten(lambda _, block: _joined(_carried(block.instructions, generation)))
+    return function.rewritten(lambda _, block: _merged(_carried(block.instructions, generation)))
 
 
 def _carried(instructions: Iterable[Instruction], generation: Generation) -> list[XeInstruction]:
     """Return a block's instructions, each after those of its waits that neither it nor arithmetic before it carries."""
-    done: list[XeInstruction] = []
+    carrying = _Carrying()
+    done = carrying.done
     syncs: list[XeInstruction] = []  # waits before the next instruction
-    # token -> index of the instruction that waits for its sources, and where that is needed
-    early: dict[str, tuple[int, int]] = {}
     for i in instructions:
         assert isinstance(i, XeInstruction)
         if _waits(i):
@@ -49,20 +48,36 @@ def _carried(instructions: Iterable[Instruction], generation: Generation) -> lis
                 remaining.append(sync)
                 continue
             for n, wait in zip(carriers, waits):
-                done[n] = done[n].annotated(*(a.lstrip("FILM") for a in done[n].annotations), wait)
-                token, what = wait.split(".")
-                if what == "src":
-                    early[token] = n, first
-                    continue
-                at, wanted = early.pop(token, (n, n))
-                if n != at and n <= wanted:  # a finished instruction has read its sources
-                    done[at] = done[at].annotated(*(a for a in done[at].annotations if a != f"{token}.src"))
+                carrying.carry(n, wait, first)
         done[first:first] = remaining
         syncs = []
     return done + syncs
 
 
-def _joined(instructions: Iterable[XeInstruction]) -> list[XeInstruction]:
+class _Carrying:
+    """The instructions of a block so far, some of which carry waits."""
+
+    def __init__(self) -> None:
+        self.done: list[XeInstruction] = []
+        #: Token -> index of the instruction that waits for its sources, and the index where that is needed.
+        self.early: dict[str, tuple[int, int]] = {}
+
+    def carry(self, n: int, wait: str, needed: int) -> None:
+        """Let instruction `n` carry a wait that instruction `needed` needs; drop an earlier wait that it implies."""
+        self._annotate(n, *(a.lstrip("FILM") for a in self.done[n].annotations), wait)
+        token, what = wait.split(".")
+        if what == "src":
+            self.early[token] = n, needed
+            return
+        at, wanted = self.early.pop(token, (n, n))
+        if n != at and n <= wanted:  # a finished instruction has read its sources
+            self._annotate(at, *(a for a in self.done[at].annotations if a != f"{token}.src"))
+
+    def _annotate(self, n: int, *annotations: str) -> None:
+        self.done[n] = self.done[n].annotated(*annotations)
+
+
+def _merged(instructions: Iterable[XeInstruction]) -> list[XeInstruction]:
     """Return the instructions with stand-alone waits merged into earlier ones nearby."""
     done: list[XeInstruction] = []
     last: dict[str, int] = {}  # kind (dst or src) -> index of its last stand-alone wait
@@ -71,8 +86,8 @@ def _joined(instructions: Iterable[XeInstruction]) -> list[XeInstruction]:
         if not waits:
             done.append(i)
             continue
-        kind, at = waits[0][1], last.get(waits[0][1], -_JOINED)
-        between = done[at:] if len(done) - at <= _JOINED else []
+        kind, at = waits[0][1], last.get(waits[0][1], -_MERGED_ACROSS)
+        between = done[at:] if len(done) - at <= _MERGED_ACROSS else []
         since = {a for other in between for a in other.annotations}
         early = [token for token, _ in waits if between and token not in since]
         late = [token for token, _ in waits if token not in early]

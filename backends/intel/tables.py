@@ -252,8 +252,8 @@ def _one_lane_a_dword(lanes: int) -> SharedPhases:
 def _planes(pitch: int) -> PlaneLimits:
     """Return the limits of two-dimensional block messages (oneDNN, block_2d_utils.hpp; LLVM's XeGPU documentation).
 
-    32 registers would be the limit, but the descriptor counts to 31, and IGA's load and store text rejects more. Narrow
-    elements allow a count of 4, dwords of 2; 4 is not used.
+    Hardware loads up to 32 registers, but the descriptor counts to 31, and IGA's load and store text rejects more; 16
+    is the next power of two. Narrow elements allow a count of 4, which is not used, dwords of 2.
     """
     return PlaneLimits(
         pitch,
@@ -328,7 +328,7 @@ def _facts(name: str, *, core: Core, caches: Caches, units: int, slm: int, subgr
         shared_widths=(32, 16, 12, 8, 4, 2, 1),
         global_imm_max=0,
         # Messages have no immediate offset: selection adds it in the instruction that moves the address to its payload,
-        # which is needed anyway. Any offset will do, up to more than a workgroup shares.
+        # which is needed anyway. So any offset into a workgroup's memory is free.
         shared_imm_max=(1 << 20) - 1,
         surface_max=0x7FFFFFFE,
         shared_read=phases,

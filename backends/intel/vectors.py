@@ -48,18 +48,18 @@ class XeVectors(Elements):
                 continue
             narrow.append((self.tuple_of(registers), p.type.bits))
             if sum(bits for _, bits in narrow) == 32:
-                out.append(self._joined(narrow))
+                out.append(self._packed_dword(narrow))
                 narrow = []
         if narrow:
-            out.append(self._joined(narrow))
+            out.append(self._packed_dword(narrow))
         return tuple(out)
 
-    def _joined(self, pieces: list[tuple[Reg, int]]) -> Reg:
+    def _packed_dword(self, pieces: list[tuple[Reg, int]]) -> Reg:
         """Join narrow values in one dword."""
         if len(pieces) == 1:
             return pieces[0][0]
         wanted = tuple(WORD_BYTES * n + i for n, (_, bits) in enumerate(pieces) for i in range(bits // 8))
-        return self._gather([held for held, _ in pieces], [wanted])
+        return self._gather([register for register, _ in pieces], [wanted])
 
     def _bits(self, word: Reg, offset: int, bits: int) -> Reg:
         if offset % 8 or bits % 8:  # not whole bytes: moves cannot extract them
@@ -92,12 +92,12 @@ class XeVectors(Elements):
         dst = self.out.new("v", -(-to.bits // 32))
         for n in range(to.lanes):
             (word, place), (at, part) = divmod(n, 32 // to.elem.bits), divmod(n, 32 // of.elem.bits)
-            (held,) = view(source, at, 1)
+            (read,) = view(source, at, 1)
             into = dst.words(word, 1)
             if wraps:
-                self._low_bits(into, place, to.elem, held, part * of.elem.bits // to.elem.bits)
+                self._low_bits(into, place, to.elem, read, part * of.elem.bits // to.elem.bits)
             else:
-                self._convert_element(into, place, to.elem, held, part, of.elem, saturates)
+                self._convert_element(into, place, to.elem, read, part, of.elem, saturates)
         return dst
 
     def _low_bits(self, into: Reg, place: int, to: Type, source: Reg, part: int) -> None:
@@ -137,20 +137,18 @@ class XeVectors(Elements):
         """
         if e.type.elem.bits == 32:
             return self.tuple_of(self.value(e))
-        elem, whole, kinds = e.type.elem, e, (UNSIGNED[e.type.elem.bytes],) * 2
+        elem, whole, kinds = e.type.elem, e, (UNSIGNED[e.type.elem.bytes],) * 2  # kinds: written, read
         of = e.a.type.elem if isinstance(e, Cast) else elem
         if isinstance(e, Cast) and of.bits == 32 and CONVERSIONS.get((of, elem)) is elem:
             whole, kinds = e.a, (TYPES[elem], TYPES[of])
         source, lanes, dst = self.value(whole), self.out.lanes, self.out.new("v", -(-e.type.bits // 32))
-        each, wide = 32 // e.type.elem.bits, whole.type.elem.bits
+        wide = whole.type.elem.bits
         for n in range(e.type.lanes):
-            word, part = divmod(n, each)
+            word, part = divmod(n, 32 // elem.bits)
             at, sub = divmod(n * wide, 32)
-            (held,) = view(source, at, 1)
-            to, read = (
-                region(dst.words(word, 1), kinds[0], part * lanes),
-                region(held, kinds[1], sub // wide, 32 // wide),
-            )
+            (register,) = view(source, at, 1)
+            to = region(dst.words(word, 1), kinds[0], part * lanes)
+            read = region(register, kinds[1], sub // wide, 32 // wide)
             self.out.emit("mov", (to,), (read,), lanes=lanes, partial=part > 0)
         return dst
 

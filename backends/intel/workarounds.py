@@ -3,9 +3,9 @@
 They run after allocation, since they depend on registers, and before the scoreboard, which then covers what they
 insert.
 
-- Matrix instructions reuse source 1 of the previous one; after a masked message with a result, too long. In a kernel
-  with such messages a `mov` writes the first register of source 1 to itself before the first matrix instruction of a
-  block, and before the first one after each such message (IGC, SWWA.cpp, `insertDummyMovForHWRSWADPAS`, and its output
+- A matrix instruction may reuse a stale source 1 of the previous one after a masked message with a result. In a kernel
+  with masked loads a `mov` writes the first register of source 1 to itself before the first matrix instruction of a
+  block, and before the first one after each masked load (IGC, SWWA.cpp, `insertDummyMovForHWRSWADPAS`, and its output
   for DG2; oneDNN, `rsFix`).
 - They also reuse it after arithmetic has written it: chains begin with two different sources 1 (`leads.py`).
 - Pipes also reuse sources of arithmetic if the next instruction reads them differently: f16 on XeHPC, products on Xe2
@@ -24,12 +24,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from convgen.backends.intel.isa import OPCODES, Message, XeInstruction, region
-from convgen.backends.intel.leads import Places, lead_chains
+from convgen.backends.intel.isa import OPCODES, Message, XeInstruction, as_register, region
+from convgen.backends.intel.leads import lead_chains
 from convgen.backends.intel.neighbours import separate_factors, separate_halves
-from convgen.backends.intel.physical import Physical
+from convgen.backends.intel.physical import Physical, Places
 from convgen.backends.intel.tables import Generation, Workaround
-from convgen.backends.machine.instruction import BasicBlock, Function, Instruction, Reg, Unit
+from convgen.backends.machine.instruction import BasicBlock, Function, Instruction, Unit
 
 LARGE_FILE = 256  #: registers of a thread
 _CSEL_LANES = 4
@@ -49,18 +49,12 @@ def _refreshed(block: BasicBlock) -> Iterator[Instruction]:
     is_fresh = False
     for i in block.instructions:
         if i.op.unit is Unit.MATRIX and not is_fresh:
-            source = i.src[1]
-            assert isinstance(source, Reg)
-            first = region(source.words(0, 1), "ud")
-            yield XeInstruction(OPCODES["mov"], (first,), (first,), lanes=_lanes(i), comment="refreshes source 1")
+            assert isinstance(i, XeInstruction)
+            first = region(as_register(i.src[1]).words(0, 1), "ud")
+            yield XeInstruction(OPCODES["mov"], (first,), (first,), lanes=i.lanes, comment="refreshes source 1")
             is_fresh = True
         yield i
         is_fresh = is_fresh and not _is_masked_load(i)
-
-
-def _lanes(i: Instruction) -> int:
-    assert isinstance(i, XeInstruction)
-    return i.lanes
 
 
 def _is_masked_load(i: Instruction) -> bool:
@@ -77,7 +71,7 @@ def _settled(instructions: Sequence[Instruction]) -> Iterator[Instruction]:
     for before, i in zip((None, *instructions), instructions):
         if i.op.ends:
             assert before is not None
-            (payload,) = before.uses()  # the first place of the thread's payload, which has been moved
+            (payload,) = before.uses()  # r0, of which `before` made a copy for the last message
             for type, at in (("w", 0), ("f", _CSEL_LANES)):
                 own = region(payload, type, at)
                 yield XeInstruction(OPCODES["csel"], (own,), (own, own, own), lanes=_CSEL_LANES, condition="eq")
@@ -87,7 +81,10 @@ def _settled(instructions: Sequence[Instruction]) -> Iterator[Instruction]:
 def applied(function: Function, physical: Physical, generation: Generation, registers: int) -> tuple[Function, Places]:
     """Return the function with its workarounds, and the places of inserted tuples (`registers` a thread)."""
     workarounds, places = generation.workarounds, Places()
-    refreshed = refresh_sources if Workaround.SOURCE_1_KEPT in workarounds else _unchanged
+
+    def refreshed(function: Function) -> Function:
+        return refresh_sources(function) if Workaround.SOURCE_1_KEPT in workarounds else function
+
     if Workaround.SOURCE_1_KEPT_BEHIND_ARITHMETIC in workarounds:
         function, places = lead_chains(function, physical, generation.dpas_chains, registers, refreshed)
     else:
@@ -99,7 +96,3 @@ def applied(function: Function, physical: Physical, generation: Generation, regi
     if Workaround.END_WITH_LARGE_FILE in workarounds and registers == LARGE_FILE:
         function = settle_pipes(function)
     return function, places
-
-
-def _unchanged(function: Function) -> Function:
-    return function

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from itertools import pairwise
 from math import prod
 from typing import Any
@@ -33,25 +34,26 @@ from elftools.elf.structs import ELFStructs
 
 from convgen.backends import dwarf
 from convgen.backends.dwarf import CompilationUnit
+from convgen.backends.intel.family import FAMILY
 from convgen.backends.intel.zebin_devices import DEVICES, Device
 from convgen.ir.error import AssemblerError
 from convgen.ir.record import frozen
 
-_VERSION = "1.20"
+_VERSION = "1.20"  #: of the zebin format
 _POINTER_BYTES = 8
-_SIZES = (1, 2, 4, 8)
+_ARGUMENT_SIZES = (1, 2, 4, 8)  #: bytes
 _ABI_VERSION = 1
-_MACHINE = 205  # EM_INTELGT
-_ZE_INFO = 0xFF000011  # section type SHT_ZEBIN_ZEINFO
-_ALLOCATED_CODE = 0x6  # section flags SHF_ALLOC | SHF_EXECINSTR
-_CODE_ALIGNMENT = 64
-_PREFETCH_BYTES = 128  # hardware prefetches past the last instruction: zeros must follow it
+_MACHINE = FAMILY.machine
+_ZE_INFO = 0xFF000011  #: section type SHT_ZEBIN_ZEINFO
+_ALLOCATED_CODE = 0x6  #: section flags SHF_ALLOC | SHF_EXECINSTR
+_CODE_ALIGNMENT = 64  #: bytes
+_PREFETCH_BYTES = 128  #: hardware prefetches past the last instruction: zeros must follow it
 _NOTE_OWNER = b"IntelGT\0"
-_FAMILY_NOTE, _CORE_NOTE, _VERSION_NOTE = 1, 2, 4
+_FAMILY_NOTE, _CORE_NOTE, _VERSION_NOTE = 1, 2, 4  #: types of notes
 
-_ADDRESS_RELOCATION = 1  # R_ZE_SYM_ADDR: 64 bits, the address of a symbol
-_LISTED = re.compile(r"//\s*(\S+\.ir):(\d+)")  # a comment that refers to a line of a listing
-_INSTRUCTION_BYTES = 16
+_ADDRESS_RELOCATION = 1  #: R_ZE_SYM_ADDR: 64 bits, the address of a symbol
+_LISTED = re.compile(r"//\s*(\S+\.ir):(\d+)")  #: a comment that refers to a line of a listing
+_INSTRUCTION_BYTES = 16  #: of an instruction that is not compacted
 
 
 @frozen
@@ -84,7 +86,7 @@ class Argument:
 
     name: str = attrs.field(validator=_named)
     offset: int  #: bytes from the start of the cross-thread data
-    size: int = attrs.field(validator=attrs.validators.in_(_SIZES))  #: bytes
+    size: int = attrs.field(validator=attrs.validators.in_(_ARGUMENT_SIZES))  #: bytes
     kind: str = attrs.field(validator=attrs.validators.in_(("buffer", "scalar")))  #: a global address, or a value
 
     def __attrs_post_init__(self) -> None:
@@ -165,20 +167,20 @@ def parse(text: str) -> tuple[str, list[tuple[KernelInfo, str]]]:
     Empty lines precede a kernel's lines, so that each keeps its number. Raises AssemblerError.
     """
     lines = text.splitlines()
-    directives_found = [(n, m[1], m[2]) for n, line in enumerate(lines, 1) if (m := _DIRECTIVE.fullmatch(line.strip()))]
-    if not directives_found or directives_found[0][1] != "target":
+    found_directives = [(n, m[1], m[2]) for n, line in enumerate(lines, 1) if (m := _DIRECTIVE.fullmatch(line.strip()))]
+    if not found_directives or found_directives[0][1] != "target":
         raise AssemblerError("no //.target before the first kernel")
-    _, _, target = directives_found.pop(0)
+    _, _, target = found_directives.pop(0)
     if target not in DEVICES:
         raise AssemblerError(f"//.target of {target}, wanted one of {', '.join(DEVICES)}")
-    starts = [place for place, (_, key, _) in enumerate(directives_found) if key == "kernel"]
-    if directives_found and starts[:1] != [0]:
-        raise AssemblerError(f"line {directives_found[0][0]}: //.{directives_found[0][1]} before the first //.kernel")
+    starts = [place for place, (_, key, _) in enumerate(found_directives) if key == "kernel"]
+    if found_directives and starts[:1] != [0]:
+        raise AssemblerError(f"line {found_directives[0][0]}: //.{found_directives[0][1]} before the first //.kernel")
     kernels: dict[str, tuple[KernelInfo, str]] = {}
-    for start, end in pairwise([*starts, len(directives_found)]):
-        first = directives_found[start][0] - 1
-        last = directives_found[end][0] - 1 if end < len(directives_found) else len(lines)
-        info = _info(directives_found[start:end])
+    for start, end in pairwise([*starts, len(found_directives)]):
+        first = found_directives[start][0] - 1
+        last = found_directives[end][0] - 1 if end < len(found_directives) else len(lines)
+        info = _info(found_directives[start:end])
         if info.name in kernels:
             raise AssemblerError(f"line {first + 1}: kernel {info.name} twice")
         kernels[info.name] = info, "\n" * first + "\n".join([*lines[first:last], ""])
@@ -255,30 +257,15 @@ def _debug_sections(units: Sequence[CompilationUnit], kernels: Sequence[str]) ->
     """Return DWARF sections like the graphics compiler's -g, with addresses relative to the kernels' sections."""
     if not units:
         return []
-    content, structs = dwarf.sections(units), _structs()
-    # numbers of sections, which equal those of their symbols
+    content = dwarf.sections(units)
+    # a kernel's section and its symbol have one number
     numbers = [1 + kernels.index(unit.name) for unit in units]
 
-    def symbol(section: int) -> bytes:
-        info = Container(bind="STB_LOCAL", type="STT_SECTION" if section else "STT_NOTYPE")
-        other = Container(local=0, visibility="STV_DEFAULT")
-        built: bytes = structs.Elf_Sym.build(
-            Container(st_name=0, st_value=0, st_size=0, st_info=info, st_other=other, st_shndx=section or "SHN_UNDEF")
-        )
-        return built
-
     def relocations(places: Sequence[tuple[int, int]]) -> bytes:
-        def one(at: int, unit: int) -> bytes:
-            fields = {"r_info_sym": numbers[unit], "r_info_type": _ADDRESS_RELOCATION}
-            fields["r_info"] = fields["r_info_sym"] << 32 | _ADDRESS_RELOCATION
-            built: bytes = structs.Elf_Rela.build(Container(r_offset=at, r_addend=0, **fields))
-            return built
+        return b"".join(_relocation(at, numbers[unit]) for at, unit in places)
 
-        return b"".join(one(*place) for place in places)
-
-    symbols = [symbol(section) for section in range(len(kernels) + 1)]
-    size, entry = len(symbols), structs.Elf_Rela.sizeof()
-    rela = {"link": ".symtab", "entry_bytes": entry, "alignment": 8}
+    symbols = [_section_symbol(section) for section in range(len(kernels) + 1)]
+    rela = {"link": ".symtab", "entry_bytes": _structs().Elf_Rela.sizeof(), "alignment": 8}
     return [
         _Section(".debug_abbrev", "SHT_PROGBITS", content.abbrev),
         _Section(".debug_info", "SHT_PROGBITS", content.info),
@@ -289,10 +276,27 @@ def _debug_sections(units: Sequence[CompilationUnit], kernels: Sequence[str]) ->
             *(".symtab", "SHT_SYMTAB", b"".join(symbols)),
             alignment=8,
             link=".strtab",
-            info=size,
+            info=len(symbols),
             entry_bytes=len(symbols[0]),
         ),
     ]
+
+
+def _section_symbol(section: int) -> bytes:
+    """Return the symbol of a section by its number; 0 gives the null symbol."""
+    info = Container(bind="STB_LOCAL", type="STT_SECTION" if section else "STT_NOTYPE")
+    other = Container(local=0, visibility="STV_DEFAULT")
+    symbol: bytes = _structs().Elf_Sym.build(
+        Container(st_name=0, st_value=0, st_size=0, st_info=info, st_other=other, st_shndx=section or "SHN_UNDEF")
+    )
+    return symbol
+
+
+def _relocation(at: int, symbol: int) -> bytes:
+    """Return the relocation that puts the address of a symbol at byte `at`."""
+    info = {"r_info": symbol << 32 | _ADDRESS_RELOCATION, "r_info_sym": symbol, "r_info_type": _ADDRESS_RELOCATION}
+    relocation: bytes = _structs().Elf_Rela.build(Container(r_offset=at, r_addend=0, **info))
+    return relocation
 
 
 def _padded(code: bytes) -> bytes:
@@ -342,6 +346,7 @@ def _payload(index: int, a: Argument) -> Mapping[str, object]:
     return fields
 
 
+@cache
 def _structs() -> Any:
     structs = ELFStructs(little_endian=True, elfclass=64)
     structs.create_basic_structs()
@@ -368,7 +373,7 @@ def _elf(sections: Sequence[_Section]) -> bytes:
     names = b"\0".join([b"", *(section.name.encode() for section in sections), b".strtab", b""])
     every = [_Section("", "SHT_NULL", b"", alignment=0), *sections, _Section(".strtab", "SHT_STRTAB", names)]
     numbers = {section.name: number for number, section in enumerate(every)}
-    header_bytes, entry_bytes = structs.Elf_Ehdr.sizeof(), structs.Elf_Shdr.sizeof()
+    header_bytes = structs.Elf_Ehdr.sizeof()
     content = bytearray(header_bytes)
     headers = []
     name_at = 0
@@ -383,6 +388,13 @@ def _elf(sections: Sequence[_Section]) -> bytes:
         content += section.content
         name_at += len(section.name) + 1
     content += bytes(-len(content) % _POINTER_BYTES)
+    content[:header_bytes] = _file_header(headers_at=len(content), sections=len(every))
+    return bytes(content) + b"".join(headers)
+
+
+def _file_header(*, headers_at: int, sections: int) -> bytes:
+    """Return the ELF header of a file with the section headers at a byte; the last section has their names."""
+    structs = _structs()
     ident = {
         "EI_MAG": b"\x7fELF",
         "EI_CLASS": "ELFCLASS64",
@@ -391,18 +403,18 @@ def _elf(sections: Sequence[_Section]) -> bytes:
         "EI_OSABI": "ELFOSABI_SYSV",
         "EI_ABIVERSION": _ABI_VERSION,
     }
-    content[:header_bytes] = structs.Elf_Ehdr.build(
+    header: bytes = structs.Elf_Ehdr.build(
         Container(
             e_ident=Container(**ident),
             e_type="ET_REL",
             e_machine=_MACHINE,
             e_version="EV_CURRENT",
-            e_shoff=len(content),
-            e_ehsize=header_bytes,
-            e_shentsize=entry_bytes,
-            e_shnum=len(every),
-            e_shstrndx=len(every) - 1,
+            e_shoff=headers_at,
+            e_ehsize=structs.Elf_Ehdr.sizeof(),
+            e_shentsize=structs.Elf_Shdr.sizeof(),
+            e_shnum=sections,
+            e_shstrndx=sections - 1,
             **dict.fromkeys(("e_entry", "e_phoff", "e_flags", "e_phentsize", "e_phnum"), 0),
         )
     )
-    return bytes(content) + b"".join(headers)
+    return header

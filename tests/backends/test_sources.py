@@ -35,7 +35,7 @@ def test_every_row_of_wait_states_has_a_source() -> None:
 
 
 def _reported(tree: ast.AST) -> Iterator[str]:
-    """The kinds in calls of `add` and `at_first`, in (kind, message) pairs of faults, and those that `kind` names."""
+    """Yield the kinds in calls of `add` and `at_first`, in (kind, message) pairs of faults, and in values of `kind`."""
     for node in ast.walk(tree):
         match node:
             case ast.Call(func=ast.Attribute(attr="add" | "at_first" | "fault"), args=[first, *_]):
@@ -45,6 +45,10 @@ def _reported(tree: ast.AST) -> Iterator[str]:
             case ast.Assign(targets=[ast.Name(id="kind" | "KIND")], value=value):
                 kinds = list(_kinds(value))
                 yield from kinds if any("-" in kind for kind in kinds) else ()
+            case ast.Call(func=ast.Name(id="Restriction"), keywords=keywords):
+                yield from (kind for word in keywords if word.arg == "kind" for kind in _kinds(word.value))
+            case ast.AnnAssign(target=ast.Name(id="kind"), value=ast.Constant() as value):
+                yield from _kinds(value)
             case ast.AnnAssign(target=ast.Name(id="DEFECTS"), value=ast.Dict(keys=keys)):
                 yield from (kind for key in keys if key is not None for kind in _kinds(key))
             case ast.FunctionDef(args=ast.arguments(defaults=defaults)):

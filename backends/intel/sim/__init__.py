@@ -6,17 +6,14 @@ at one instruction, each instruction compiled once (`compile`) into a `step`. In
 checks beside each kind of message, races (`backends.sim`), undefined values (`state`). An `adversary` delays loads as
 long as their waits allow (`late`) and runs threads in unfavourable orders.
 
-Findings: "distance", "token-wait", "token", "swsb" (annotations), "send-war" (defect of XeHPC), "code-end",
-"end-suppression", "send-suppression", "dpas-suppression", "half-suppression", "mul-suppression" (`defects`),
-"fused-branch", "poison", "slm-race", "global-race", "global-visibility", "out-of-bounds", "misaligned", "read-only",
-"barrier", "dpas", "dpasw", "region", "type", "acc-wr-en", "register-range", "message", "message-length",
-"unsupported-message", "block2d", "end-of-thread", "slm-size", "control", "runaway".
+`sources` lists the kinds of findings, each with the document of its rule.
 
-Not simulated: bindless surfaces, descriptors in registers, calls, scratch memory, the exact error of math functions
-(they are rounded correctly, or with `approximate` within the documented error: `curves`), the order of atomic
+Not simulated: typed and bindless surfaces, descriptors in registers, calls, scratch memory, the exact error of math
+functions (they are rounded correctly, or with `approximate` within the documented error: `curves`), the order of atomic
 operations of several threads.
 
-May import: convgen.backends.simulation, convgen.backends.sim; nothing from selection or emission."""
+May import: convgen.backends.simulation, convgen.backends.sim; nothing from selection or emission.
+"""
 
 from convgen.backends.intel.sim.adversary import Adversary
 from convgen.backends.intel.sim.code_object import CodeObject, KernelInfo

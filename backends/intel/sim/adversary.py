@@ -36,7 +36,8 @@ class Adversary:
         parts, squads = [], self.squads(g, fused=fused)
         for squad in np.unique(squads):
             rows = np.flatnonzero(squads == squad)
-            # Atomic operations meet in the order of rows: workgroups go up in one thread of a pair, down in the other.
+            # Atomic operations of several threads execute in the order of rows: workgroups ascend in even threads and
+            # descend in odd ones.
             places = np.where(g.wave[rows] & 1, -g.slot[rows], g.slot[rows])
             part = g.select(rows[np.lexsort((places, g.wave[rows]))])
             part.squad = int(squad)

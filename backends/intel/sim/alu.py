@@ -7,13 +7,13 @@ from collections.abc import Callable
 import numpy as np
 
 from convgen.backends.intel.sim import alu_table as table
-from convgen.backends.intel.sim.alu_steps import condition_of, float_type, new_step, operands, union
+from convgen.backends.intel.sim.alu_steps import condition_of, float_type, parts_of, union
 from convgen.backends.intel.sim.areas import Operation
 from convgen.backends.intel.sim.comparisons import choose, compare, select
 from convgen.backends.intel.sim.curves import CURVES
 from convgen.backends.intel.sim.decode import SIZES, Instruction, Region
 from convgen.backends.intel.sim.execution_masks import active, set_flags
-from convgen.backends.intel.sim.operands import FLOATS, VIEWS, Reader, is_signed, working
+from convgen.backends.intel.sim.operands import FLOATS, KEEPS_DENORMALS, VIEWS, Reader, is_signed, working
 from convgen.backends.intel.sim.passes import KIND, Passes, overlapped, passes_of
 from convgen.backends.intel.sim.register_file import byte_bits
 from convgen.backends.intel.sim.results import Writer, convert, target
@@ -72,39 +72,39 @@ def _compile(instruction: Instruction, context: Context) -> Step | None:
     if op == "mov" and _is_raw(instruction):
         return _copy(instruction, context)
     function = _function(instruction, context)
-    if function is None:
-        return None
-    sources = operands(instruction, context)
-    goal = target(instruction.dst, instruction.exec_size, instruction, context)
-    acts = active(instruction, context)
-    step = new_step(instruction, context, sources, goal)
+    return None if function is None else _compute(instruction, context, function)
+
+
+def _compute(instruction: Instruction, context: Context, function: table.Function) -> Step:
+    """Compile an instruction that computes `function` in each lane."""
+    sources, destination, step = parts_of(instruction, context)
+    active_lanes = active(instruction, context)
     compute = _computing(instruction, sources, function)
-    saturate = instruction.dst is not None and instruction.dst.saturate
     overflow = instruction.condition == "ov"
     if overflow and not _may_carry(instruction):
         raise unsupported(instruction, "overflow of other than a sum of dwords without signs")
     condition = None if overflow else condition_of(instruction, context)
     slots = wide_slots(instruction, instruction.exec_size, context)
-    directed = instruction.op in ROUNDED and goal.type in ("f", "df", "hf")
-    may_overflow = instruction.op in OVERFLOWING and goal.type not in FLOATS
+    directed = instruction.op in ROUNDED and destination.type in ("f", "df", "hf")
+    may_overflow = instruction.op in OVERFLOWING and destination.type not in FLOATS
 
     def run(g: ThreadGroup) -> None:
-        on = acts(g)
+        on = active_lanes(g)
         result = compute(g)
         undefined = union(sources, g)
-        data = convert(result, goal.type, g.control, saturate=saturate)
+        data = convert(result, destination.type, g.control, saturate=instruction.saturates)
         if directed and g.control & ROUNDING:
             data = redirect(instruction.op, [item.get(g) for item in sources], data, g.control & ROUNDING)
         if overflow:
-            set_flags(instruction, g, result != working(goal.type, data), on, undefined)
+            set_flags(instruction, g, result != working(destination.type, data), on, undefined)
         if condition is not None:
-            kept = working(goal.type, data)
-            # Shifts and sums have a bit more before they are stored (C for Media, `_gfx_sllv_i32`): no manual says
-            # which of the two a condition sees.
-            unsure = united((undefined, result != kept)) if may_overflow else undefined
-            set_flags(instruction, g, condition(kept, 0), on, unsure)
-        goal.put(g, data, on, undefined)
-        if goal.wide:
+            stored = working(destination.type, data)
+            # Sums and shifts that overflow are wider before they are stored (C for Media, `_gfx_sllv_i32`), and no
+            # manual says which of the two a condition sees: then the flag is undefined.
+            unsure = united((undefined, result != stored)) if may_overflow else undefined
+            set_flags(instruction, g, condition(stored, 0), on, unsure)
+        destination.put(g, data, on, undefined)
+        if destination.wide:
             keep_wide(g, slots, result, on)
 
     return step.running(run)
@@ -114,7 +114,7 @@ def _may_carry(instruction: Instruction) -> bool:
     """Return whether an instruction adds unsigned dwords, the only overflow that is simulated (IGC, ADD3O.md)."""
     operands = (instruction.dst, *instruction.sources)
     plain = all(o is not None and o.type == "ud" and not (o.negate or o.absolute) for o in operands)
-    return plain and instruction.op in ("add", "add3") and not (instruction.dst and instruction.dst.saturate)
+    return plain and instruction.op in ("add", "add3") and not (instruction.saturates)
 
 
 def _is_raw(instruction: Instruction) -> bool:
@@ -129,23 +129,21 @@ def _is_raw(instruction: Instruction) -> bool:
 
 def _copy(instruction: Instruction, context: Context) -> Step:
     """Compile a move of bits: undefined bytes stay undefined; floating-point denormals are flushed."""
-    sources = operands(instruction, context)
-    goal = target(instruction.dst, instruction.exec_size, instruction, context)
-    acts = active(instruction, context)
-    step = new_step(instruction, context, sources, goal)
+    sources, destination, step = parts_of(instruction, context)
+    active_lanes = active(instruction, context)
     raw, marks, values = sources[0].raw, sources[0].marks, sources[0].get
-    keeps = {"df": 1 << 6, "f": 1 << 7, "hf": 1 << 10}.get(goal.type, 0)
+    keeps = KEEPS_DENORMALS.get(destination.type, 0)
     if raw is None or marks is None:  # the source is out of range
         return step
-    view = VIEWS[goal.type]
+    view = VIEWS[destination.type]
 
     def run(g: ThreadGroup) -> None:
-        on = acts(g)
+        on = active_lanes(g)
         if keeps and not g.control & keeps:
-            data = convert(values(g), goal.type, g.control, saturate=False)
+            data = convert(values(g), destination.type, g.control, saturate=False)
         else:
             data = raw(g).view(view)
-        goal.put(g, data, on, marks(g))
+        destination.put(g, data, on, marks(g))
 
     return step.running(run)
 
@@ -198,15 +196,16 @@ def _math(instruction: Instruction, context: Context) -> table.Function:
     if curve is None:
         return table.MATH[instruction.sub]
     assert instruction.dst is not None
-    return curve if context.approximate is None else curve.within(context.approximate, instruction.dst.type)
+    seed = context.rules.approximate
+    return curve if seed is None else curve.within(seed, instruction.dst.type)
 
 
 def _shift(instruction: Instruction) -> table.Function:
     """Return a shift or rotation: on 8 bytes if value or result has 8, else on 4; rotations on the wider of the two."""
     op, value = instruction.op, instruction.sources[0]
     assert instruction.dst is not None
-    size = max(SIZES[value.type], SIZES[instruction.dst.type], 4)
-    size = max(SIZES[value.type], SIZES[instruction.dst.type]) if op in ("rol", "ror") else size
+    least = 1 if op in ("rol", "ror") else 4
+    size = max(SIZES[value.type], SIZES[instruction.dst.type], least)
     wrap = 8 * size - 1
     narrow = min(size, 4) if SIZES[value.type] < 8 and not is_signed(value.type) else size
     if op == "shl":
@@ -238,13 +237,11 @@ def keep_wide(g: ThreadGroup, slots: slice, value: Array, on: Bools | None) -> N
 def _accumulating(instruction: Instruction, context: Context) -> Step:
     """Compile addc, subb, mach and macl, which read or write acc0 without naming it."""
     op, platform, lanes = instruction.op, context.platform, instruction.exec_size
-    sources = operands(instruction, context)
-    goal = target(instruction.dst, lanes, instruction, context)
+    sources, destination, step = parts_of(instruction, context)
     keeps = not platform.acc_wr_en or "AccWrEn" in instruction.options
     if op in CARRY and not keeps:
         context.fault("acc-wr-en", f"{op} without AccWrEn loses the carry")
-    acts = active(instruction, context)
-    step = new_step(instruction, context, sources, goal)
+    active_lanes = active(instruction, context)
     acc = byte_bits(context.layout.acc, 4 * lanes)
     if op in HIGH:
         step.reads |= acc
@@ -257,33 +254,33 @@ def _accumulating(instruction: Instruction, context: Context) -> Step:
     condition = condition_of(instruction, context)
 
     def run(g: ThreadGroup) -> None:
-        on = acts(g)
+        on = active_lanes(g)
         a, b = (item.get(g) for item in sources)
         undefined = union(sources, g)
         if op in HIGH:
-            undefined = united((undefined, acc_undefined(g)))
+            undefined = united((undefined, _undefined_acc0(g, lanes)))
             total = g.wide[:, slots] + ((a * (b >> 16)) << 16)
             result, kept = (total if low else total >> 32), total
         else:
             result, kept = _with_carry(op, table.unsigned(a, size), table.unsigned(b, size), size)
-        data = convert(result, goal.type, g.control, saturate=False)
+        data = convert(result, destination.type, g.control, saturate=False)
         if condition is not None:
-            set_flags(instruction, g, condition(working(goal.type, data), 0), on, undefined)
-        goal.put(g, data, on, undefined)
+            set_flags(instruction, g, condition(working(destination.type, data), 0), on, undefined)
+        destination.put(g, data, on, undefined)
         if keeps:
             implied.put(g, convert(kept, "ud", g.control, saturate=False), on, undefined)
             keep_wide(g, slots, kept, on)
 
-    start = context.layout.acc // 4
-    units = context.layout.units(context.layout.acc, 4 * lanes)
-
-    def acc_undefined(g: ThreadGroup) -> Bools | None:
-        if not g.dirty & units:
-            return None
-        bad: Bools = g.poisons[4][:, start : start + lanes] != 0
-        return bad if bad.any() else None
-
     return step.running(run)
+
+
+def _undefined_acc0(g: ThreadGroup, lanes: int) -> Bools | None:
+    """Return flags of undefined dwords among the first of acc0; None if all are defined."""
+    acc = g.layout.acc
+    if not g.dirty & g.layout.units(acc, 4 * lanes):
+        return None
+    bad: Bools = g.poisons[4][:, acc // 4 : acc // 4 + lanes] != 0
+    return bad if bad.any() else None
 
 
 def _with_carry(op: str, a: Array, b: Array, size: int) -> tuple[Array, Array]:
@@ -295,7 +292,7 @@ def _with_carry(op: str, a: Array, b: Array, size: int) -> tuple[Array, Array]:
 
 
 def _implicit(instruction: Instruction, context: Context) -> Writer:
-    """acc0 as a destination of 32-bit integers."""
+    """Return acc0 as a destination of 32-bit integers."""
     assert instruction.dst is not None
     operand = evolve(instruction.dst, kind="reg", file="acc", reg=0, sub=0, type="ud", region=_ONE, saturate=False)
     return target(operand, instruction.exec_size, instruction, context)

@@ -11,7 +11,7 @@ from convgen.backends.intel.sim.decode import Instruction
 from convgen.backends.intel.sim.execution_masks import check_flag, flag_bits
 from convgen.backends.intel.sim.operands import FLOATS, Reader, address_bits, source
 from convgen.backends.intel.sim.pipes import pipe_of
-from convgen.backends.intel.sim.results import Writer
+from convgen.backends.intel.sim.results import Writer, target
 from convgen.backends.intel.sim.state import ThreadGroup
 from convgen.backends.intel.sim.step import Context, Step, unsupported
 from convgen.backends.sim.wave_arrays import Array, Bools, united
@@ -19,15 +19,17 @@ from convgen.backends.sim.wave_arrays import Array, Bools, united
 LOGIC = frozenset(("and", "or", "xor", "not"))
 
 
-def operands(instruction: Instruction, context: Context) -> list[Reader]:
-    """Return the sources of an instruction."""
-    logical = instruction.op in LOGIC or instruction.op == "bfn"
-    return [source(o, instruction.exec_size, instruction, context, logical=logical) for o in instruction.sources]
+def parts_of(instruction: Instruction, context: Context) -> tuple[list[Reader], Writer, Step]:
+    """Return the sources and the destination of an instruction, and its step; the caller sets `run`."""
+    logical, lanes = instruction.op in LOGIC or instruction.op == "bfn", instruction.exec_size
+    sources = [source(o, lanes, instruction, context, logical=logical) for o in instruction.sources]
+    destination = target(instruction.dst, lanes, instruction, context)
+    return sources, destination, _new_step(instruction, context, sources, destination)
 
 
-def new_step(instruction: Instruction, context: Context, sources: list[Reader], goal: Writer) -> Step:
-    """Return a step with the registers that an instruction uses; the caller sets `run`."""
-    reads, writes = context.layout.control_bits, goal.bits
+def _new_step(instruction: Instruction, context: Context, sources: list[Reader], destination: Writer) -> Step:
+    """Return a step with the registers that an instruction uses."""
+    reads, writes = context.layout.control_bits, destination.bits
     for item in sources:
         reads |= item.bits
     if instruction.predicate or (instruction.op == "sel" and not instruction.condition):

@@ -23,14 +23,14 @@ def unsigned(value: Array, size: int) -> Array:
 
 
 def shift_right(value: Array, count: Array, size: int) -> Array:
-    """Logical shift of `size` bytes."""
+    """Return `size` bytes shifted right, zeros from the left."""
     if size < 8:
         return np.asarray(unsigned(value, size) >> count)
     return np.asarray(value.view(np.uint64) >> count.astype(np.uint64)).view(np.int64)
 
 
 def rotate_left(value: Array, count: Array, size: int) -> Array:
-    """Rotate `size` bytes."""
+    """Return `size` bytes rotated left."""
     bits = 8 * size
     value = unsigned(value, size)
     back = (bits - count) % bits
@@ -59,7 +59,7 @@ def first_high_signed(value: Array) -> Array:
 
 
 def count_bits(value: Array) -> Array:
-    """Bits set of the low 32."""
+    """Return how many of the low 32 bits are set."""
     raw = np.ascontiguousarray(unsigned(value, 4).astype(np.uint32))
     bits = np.unpackbits(raw.view(np.uint8).reshape(*raw.shape, 4), axis=-1)
     return np.asarray(bits.sum(axis=-1, dtype=np.int64))
@@ -73,7 +73,7 @@ def reverse_bits(value: Array) -> Array:
 
 
 def extract(width: Array, offset: Array, value: Array, *, signed: bool) -> Array:
-    """bfe: `width` bits from `offset`."""
+    """Return `width` bits from `offset` (bfe)."""
     width, offset = width & 31, offset & 31
     ones = (np.int64(1) << width) - 1
     bits = (unsigned(value, 4) >> offset) & ones
@@ -83,19 +83,19 @@ def extract(width: Array, offset: Array, value: Array, *, signed: bool) -> Array
 
 
 def insert(mask: Array, value: Array, into: Array) -> Array:
-    """bfi2: the low bits of `value` where `mask` has ones, `into` elsewhere."""
+    """Return the low bits of `value` where `mask` has ones, `into` elsewhere (bfi2)."""
     mask = unsigned(mask, 4)
     shift = np.where(mask == 0, 0, first_low(mask))
     return (unsigned(value, 4) << shift & mask) | (into & ~mask)
 
 
 def bit_mask(width: Array, offset: Array) -> Array:
-    """bfi1: `width` ones from `offset`."""
+    """Return `width` ones from `offset` (bfi1)."""
     return (((np.int64(1) << (width & 31)) - 1) << (offset & 31)) & 0xFFFFFFFF
 
 
 def boolean(table: int) -> Function:
-    """bfn: any function of three bits; bit n of the table is the result for s0 + 2 s1 + 4 s2 = n."""
+    """Return a function of three bits (bfn): bit n of the table is the result for s0 + 2 s1 + 4 s2 = n."""
 
     def function(a: Array, b: Array, c: Array) -> Array:
         result = np.zeros(np.broadcast(a, b, c).shape, np.int64)
@@ -109,7 +109,7 @@ def boolean(table: int) -> Function:
 
 
 def dot4(signs: tuple[bool, bool]) -> Function:
-    """dp4a: the accumulator and the sum of four products of bytes."""
+    """Return the sum of an accumulator and four products of bytes, as a function (dp4a)."""
 
     def bytes_of(value: Array, signed: bool) -> list[Array]:
         parts = [value >> (8 * at) & 0xFF for at in range(4)]

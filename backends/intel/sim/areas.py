@@ -31,12 +31,12 @@ class Area:
 
     @property
     def size(self) -> int:
-        """Bytes of an element."""
+        """Return the bytes of an element."""
         return self.operand.size
 
     @cached_property
     def region(self) -> Region:
-        """Return a destination's region has only the horizontal stride; an operand without one is packed."""
+        """Return the operand's region, by default that of packed elements."""
         packed = Region(0, 0, 1) if self.destination else Region(1, 1, 0)
         return self.operand.region or packed
 
@@ -81,7 +81,7 @@ class Area:
 
     @cached_property
     def stride(self) -> int | None:
-        """Bytes from each lane to the next; None where they differ."""
+        """Return the bytes from each lane to the next; None where they differ."""
         if self.destination:
             return self.region.horizontal * self.size
         steps = np.unique(np.diff(self.places))
@@ -122,7 +122,7 @@ class Operation:
 
     @property
     def native_lanes(self) -> int:
-        """Lanes of 32 bits that fill a register (IGC: native execution size)."""
+        """Return the lanes of 32 bits that fill a register (IGC: native execution size)."""
         return self.grf // 4
 
     @cached_property
@@ -133,7 +133,7 @@ class Operation:
 
     @cached_property
     def execution_size(self) -> int:
-        """Bytes of the type that the instruction computes in: the widest source, bytes as words, hf beside f as f."""
+        """Return the bytes of the type that is computed in: the widest source, bytes as words, hf beside f as f."""
         sizes = [max(area.size, 2) for area in self.sources if area.type]
         return max(sizes, default=0 if self.dst is None or not self.dst.type else self.dst.size)
 

@@ -56,19 +56,8 @@ def atomic(
     expected = values[0].astype(kind) if name == "compare" else None
     operand = values[-1].astype(kind) if values else np.zeros(address.shape, kind)
     if local:
-        place, lanes = places(g, step, address, size, size, lanes)
-        taken = np.ones(address.shape, np.bool_) if lanes is None else lanes
-        slm = g.env.local
-        where = np.argwhere(taken)
-        units = slm.units(place, size)[:, taken]
-        mine = np.broadcast_to(g.stamp, taken.shape)[taken]
-        check_own_loads(g, step, where[:, 0], units, address, size, taken)
-        bad = slm.note_update(g, step, units, mine, where)
-        if bad is not None:
-            what = "the memory of an atomic operation is undefined"
-            g.env.reporter.add("poison", what, step.instruction, g, int(where[0][0]))
-        note_local(g, step, "update", where[:, 0], units)
-        return combine_lanes(slm.data.view(kind), place // size, operand, taken, function, expected)
+        place, taken = _note_local_update(g, step, address, size, lanes)
+        return combine_lanes(g.env.local.data.view(kind), place // size, operand, taken, function, expected)
     read_before_store(g, address, size, lanes, local=False)
     old = np.zeros(address.shape, kind)
     ticket = g.env.ticket()
@@ -87,3 +76,18 @@ def atomic(
         allocation.mark_update(offset[taken], size, ticket, waves)
         allocation.define(offset[taken], size)
     return old
+
+
+def _note_local_update(g: ThreadGroup, step: Step, address: U64, size: int, lanes: Bools | None) -> tuple[Array, Bools]:
+    """Check and record an atomic operation on local memory; return flat byte offsets and the lanes in bounds."""
+    place, lanes = places(g, step, address, size, size, lanes)
+    taken = np.ones(address.shape, np.bool_) if lanes is None else lanes
+    slm, where = g.env.local, np.argwhere(taken)
+    units = slm.units(place, size)[:, taken]
+    mine = np.broadcast_to(g.stamp, taken.shape)[taken]
+    check_own_loads(g, step, where[:, 0], units, address, size, taken)
+    if slm.note_update(g, step, units, mine, where) is not None:
+        what = "the memory of an atomic operation is undefined"
+        g.env.reporter.add("poison", what, step.instruction, g, int(where[0][0]))
+    note_local(g, step, "update", where[:, 0], units)
+    return place, taken

@@ -19,7 +19,7 @@ from convgen.backends.intel.sim.late import note_late
 from convgen.backends.intel.sim.messages import LOAD_2D, STORE_2D, Lsc
 from convgen.backends.intel.sim.payload import check_length, check_range, fill, land, report_undefined, undefined
 from convgen.backends.intel.sim.state import ThreadGroup
-from convgen.backends.intel.sim.step import Context, Step, unsupported
+from convgen.backends.intel.sim.step import Context, Step, send_step, unsupported
 from convgen.backends.intel.sim.stores import store_global
 from convgen.backends.sim.global_access import load_lanes, peek_lanes
 from convgen.backends.sim.wave_arrays import U64, Array, Bools, any_along
@@ -83,7 +83,7 @@ def placement(shape: BlockShape, size: int, grf: int, *, vnni: bool, transposed:
 
 
 def _rows_of(columns: Array, rows: Array, size: int) -> tuple[Array, Array]:
-    """Rows padded to a power of two."""
+    """Return columns and rows of a grid, flat, its rows padded to a power of two with -1."""
     height, width = columns.shape
     wide = max(power_of_two(width), 4 // size)
     column, row = np.full((height, wide), -1), np.full((height, wide), -1)
@@ -92,17 +92,15 @@ def _rows_of(columns: Array, rows: Array, size: int) -> tuple[Array, Array]:
 
 
 def _to_registers(values: Array, size: int, grf: int) -> Array:
-    """One block padded to whole registers, as [1, elements]."""
+    """Return a block padded with -1 to whole registers, as [1, elements]."""
     each = grf // size
     padded = np.full(-(-len(values) // each) * each, -1)
     padded[: len(values)] = values
     return padded[None]
 
 
-def compile_block2d(instruction: Instruction, lsc: Lsc, context: Context) -> Step:
+def compile_block2d(instruction: Instruction, message: Message, lsc: Lsc, context: Context) -> Step:
     """Return the step of a 2-D block message."""
-    message = instruction.message
-    assert message is not None
     layout = context.layout
     if not context.platform.block2d:
         context.fault("unsupported-message", f"{context.platform.name} has no 2-D block messages")
@@ -110,8 +108,7 @@ def compile_block2d(instruction: Instruction, lsc: Lsc, context: Context) -> Ste
         context.fault("message", "2-D blocks are messages of the global unit")
     check_length(context, "an address payload", lsc.address_registers, 1)
     fits = check_range(context, "address payload", message.src0.reg, 1)
-    step = Step(instruction, "send_ugm", lambda g: None, pipe="*", is_send=True)
-    step.reads = layout.grf_bits(message.src0.reg, 1)
+    step = send_step(instruction, "send_ugm", layout.grf_bits(message.src0.reg, 1))
     if instruction.predicate:
         step.reads |= flag_bits(instruction, context)
     if lsc.op == LOAD_2D:
@@ -170,12 +167,30 @@ class Block:
 
     def _check(self, g: ThreadGroup, shape: BlockShape, origin: Array, words: Array, taking: Bools) -> bool:
         """Report values that the payload must not hold; return False if the block cannot be executed."""
+        fine = True
+        for message, broken in self._rules(shape, origin, words).items():
+            bad = np.broadcast_to(np.asarray(broken), taking.shape) & taking
+            if bad.any():
+                g.env.reporter.at_first("block2d", message, self.instruction, g, bad)
+                fine = False
+        loads = self.lsc.op == LOAD_2D
+        if fine and (not loads or self.message.dst.reg >= 0):
+            payload = self.lsc.response if loads else self.message.src1.length
+            wanted = len(self._placement(shape).column) * self.lsc.memory_bytes // self.context.layout.grf
+            if payload != (min(wanted, MOST_RESPONSE) if loads else wanted):
+                what = f"the message has {payload} registers of data, the block needs {wanted}"
+                g.env.reporter.add("message-length", what, self.instruction, g)
+                fine = False
+        return fine
+
+    def _rules(self, shape: BlockShape, origin: Array, words: Array) -> Mapping[str, Array | bool]:
+        """Return whether each rule is broken, by message, for the payload's base and dwords [threads, 8]."""
         lsc, size = self.lsc, self.lsc.memory_bytes
         width, height, pitch = words[:, 2] + 1, words[:, 3] + 1, words[:, 4] + 1
         x = words[:, 5].astype(np.int32).astype(np.int64)
         row_bytes = shape.width * shape.count * size
         grain, widest = self.context.platform.pitch_multiple, 8 if size == 4 else 4
-        rules: Mapping[str, Array | bool] = {
+        return {
             f"the base is not aligned to {BASE_ALIGNMENT} bytes": origin % np.uint64(BASE_ALIGNMENT) != 0,
             f"the surface is narrower than {LEAST_WIDTH} bytes": width < LEAST_WIDTH,
             f"the surface is wider than {LARGEST} bytes": width > LARGEST,
@@ -198,20 +213,6 @@ class Block:
             f"packing (VNNI) elements of {size} bytes, 1 or 2 are possible": lsc.vnni and size > 2,
             "a block is both packed (VNNI) and transposed": lsc.vnni and lsc.transposed,
         }
-        fine = True
-        for message, broken in rules.items():
-            bad = np.broadcast_to(np.asarray(broken), taking.shape) & taking
-            if bad.any():
-                g.env.reporter.at_first("block2d", message, self.instruction, g, bad)
-                fine = False
-        payload = self.lsc.response if lsc.op == LOAD_2D else self.message.src1.length
-        if fine and (lsc.op == STORE_2D or self.message.dst.reg >= 0):
-            wanted = len(self._placement(shape).column) * size // self.context.layout.grf
-            if payload != min(wanted, MOST_RESPONSE if lsc.op == LOAD_2D else wanted):
-                what = f"the message has {payload} registers of data, the block needs {wanted}"
-                g.env.reporter.add("message-length", what, self.instruction, g)
-                fine = False
-        return fine
 
     def _placement(self, shape: BlockShape) -> Placement:
         layout = self.placements.get(shape)

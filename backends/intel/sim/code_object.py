@@ -24,12 +24,12 @@ MOST_MEMORY = 1 << 24  #: bytes of local memory that are worth a finding; device
 
 
 @frozen
-class Implicit:
-    """A payload argument that the runtime fills in."""
+class PayloadArgument:
+    """A payload argument, which the runtime or, with an `index`, the host sets."""
 
-    kind: str
-    offset: int
-    size: int
+    kind: str  #: `arg_type` of .ze_info
+    offset: int  #: bytes
+    size: int  #: bytes
     index: int = -1  #: number of the kernel argument that it belongs to
 
 
@@ -39,21 +39,21 @@ class KernelInfo:
 
     name: str
     code: bytes
-    simd: int
-    registers: int
-    slm: int
+    simd: int  #: work-items of a thread
+    registers: int  #: of a thread
+    slm: int  #: bytes of local memory of a workgroup
     barriers: int
-    inline_bytes: int
-    skip_offset: int  #: entry for threads whose local ids the hardware generates
-    local_id_bytes: int  #: per thread; 0 when the kernel wants none
-    payload: tuple[Implicit, ...]
+    inline_bytes: int  #: cross-thread data that arrives in registers
+    skip_offset: int  #: bytes; entry for threads whose local ids the hardware generates
+    local_id_bytes: int  #: per thread; 0 if the kernel reads none
+    payload: tuple[PayloadArgument, ...]
     bindings: Mapping[int, int]  #: argument index by binding table index
     required_size: tuple[int, int, int] | None
     unfused: bool  #: the driver runs it without EU fusion (IGC, zeinfo.md, require_disable_eufusion)
 
     @property
     def payload_bytes(self) -> int:
-        """Cross-thread data as the runtime lays it out, rounded to 32 bytes; includes the inline part."""
+        """Return the bytes of cross-thread data, in whole blocks of 32, with the inline part."""
         end = max([item.offset + item.size for item in self.payload] + [0])
         return (end + 31) // 32 * 32
 
@@ -67,7 +67,7 @@ class CodeObject:
 
     @classmethod
     def load(cls, data: bytes) -> CodeObject:
-        """Parse a zebin."""
+        """Parse a zebin. Raises SimulatorError."""
         return _load(data)
 
     def kernel(self, name: str) -> KernelInfo:
@@ -156,7 +156,7 @@ def _kernel(entry: Mapping[str, Any], code: bytes) -> KernelInfo:
 
     simd = number("simd_size", 0, 32)
     if simd not in (1, 8, 16, 32):
-        raise SimulatorError(f"kernel {entry['name']!r}: simd_size {simd}; 8, 16 or 32 are possible")
+        raise SimulatorError(f"kernel {entry['name']!r}: simd_size {simd}; 1, 8, 16 or 32 are possible")
     return KernelInfo(
         name=str(entry["name"]),
         code=code,
@@ -168,7 +168,7 @@ def _kernel(entry: Mapping[str, Any], code: bytes) -> KernelInfo:
         skip_offset=number("offset_to_skip_per_thread_data_load", 0, MOST_MEMORY),
         local_id_bytes=sum(place("size", item) for item in per_thread if item["arg_type"] == "local_id"),
         payload=tuple(
-            Implicit(
+            PayloadArgument(
                 str(item["arg_type"]),
                 place("offset", item),
                 place("size", item),

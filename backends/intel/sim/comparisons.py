@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from convgen.backends.intel.sim import alu_table as table
-from convgen.backends.intel.sim.alu_steps import condition_of, float_type, new_step, operands, union
+from convgen.backends.intel.sim.alu_steps import condition_of, float_type, parts_of, union
 from convgen.backends.intel.sim.decode import SIZES, Instruction
 from convgen.backends.intel.sim.execution_masks import (
     active,
@@ -16,7 +16,7 @@ from convgen.backends.intel.sim.execution_masks import (
     undefined_flags,
 )
 from convgen.backends.intel.sim.operands import VIEWS
-from convgen.backends.intel.sim.results import convert, target
+from convgen.backends.intel.sim.results import convert
 from convgen.backends.intel.sim.state import ThreadGroup
 from convgen.backends.intel.sim.step import Context, Step, unsupported
 from convgen.backends.sim.wave_arrays import Array, Bools, united
@@ -24,12 +24,9 @@ from convgen.backends.sim.wave_arrays import Array, Bools, united
 
 def select(instruction: Instruction, context: Context) -> Step:
     """Compile sel: a source by predicate, or with a condition the smaller or larger one (a number beats a NaN)."""
-    sources = operands(instruction, context)
-    goal = target(instruction.dst, instruction.exec_size, instruction, context)
-    step = new_step(instruction, context, sources, goal)
-    on_lanes = enabled(instruction)
+    sources, destination, step = parts_of(instruction, context)
+    enabled_lanes = enabled(instruction)
     kind = float_type(instruction)
-    saturate = instruction.dst is not None and instruction.dst.saturate
     unsigned_long = all(s.type == "uq" for s in sources)
     compare = None if not instruction.condition else table.COMPARE[instruction.condition]
     if compare is None:
@@ -37,7 +34,7 @@ def select(instruction: Instruction, context: Context) -> Step:
     chosen = predicate(instruction) if compare is None else None
 
     def run(g: ThreadGroup) -> None:
-        on = on_lanes(g)
+        on = enabled_lanes(g)
         a, b = _to_common_type([item.get(g) for item in sources], kind)
         bad_a, bad_b = sources[0].undefined(g), sources[1].undefined(g)
         if chosen is not None:
@@ -52,8 +49,8 @@ def select(instruction: Instruction, context: Context) -> Step:
             if kind:
                 first = (first & ~np.isnan(a)) | np.isnan(b)
             undefined = united((bad_a, bad_b))
-        data = convert(np.where(first, a, b), goal.type, g.control, saturate=saturate)
-        goal.put(g, data, on, undefined)
+        data = convert(np.where(first, a, b), destination.type, g.control, saturate=instruction.saturates)
+        destination.put(g, data, on, undefined)
 
     return step.running(run)
 
@@ -75,10 +72,8 @@ def _to_common_type(values: list[Array], kind: str) -> list[Array]:
 
 def compare(instruction: Instruction, context: Context) -> Step:
     """Compile cmp: set the flags of active lanes, and the destination to all ones or zeros."""
-    sources = operands(instruction, context)
-    goal = target(instruction.dst, instruction.exec_size, instruction, context)
-    acts = active(instruction, context)
-    step = new_step(instruction, context, sources, goal)
+    sources, destination, step = parts_of(instruction, context)
+    active_lanes = active(instruction, context)
     kind = float_type(instruction)
     unsigned_long = all(s.type == "uq" for s in sources)
     unordered = instruction.condition in ("un", "uo")
@@ -87,7 +82,7 @@ def compare(instruction: Instruction, context: Context) -> Step:
     compare = np.equal if unordered else table.COMPARE[instruction.condition]
 
     def run(g: ThreadGroup) -> None:
-        on = acts(g)
+        on = active_lanes(g)
         a, b = _to_common_type([item.get(g) for item in sources], kind)
         undefined = union(sources, g)
         if unordered:
@@ -97,28 +92,25 @@ def compare(instruction: Instruction, context: Context) -> Step:
         else:
             truth = compare(a, b)
         set_flags(instruction, g, truth, on, undefined)
-        if goal.bits:
+        if destination.bits:
             ones = -truth.astype(np.int64)
-            size = SIZES[goal.type]
-            goal.put(g, ones.astype(f"i{size}").view(VIEWS[goal.type]), on, undefined)
+            size = SIZES[destination.type]
+            destination.put(g, ones.astype(f"i{size}").view(VIEWS[destination.type]), on, undefined)
 
     return step.running(run)
 
 
 def choose(instruction: Instruction, context: Context) -> Step:
     """Compile csel: the first source in lanes whose third source compares with zero as asked, else the second."""
-    sources = operands(instruction, context)
-    goal = target(instruction.dst, instruction.exec_size, instruction, context)
-    on_lanes = enabled(instruction)
-    step = new_step(instruction, context, sources, goal)
+    sources, destination, step = parts_of(instruction, context)
+    enabled_lanes = enabled(instruction)
     condition = condition_of(instruction, context)
     if condition is None:
         raise unsupported(instruction, "no condition")
-    saturate = instruction.dst is not None and instruction.dst.saturate
 
     def run(g: ThreadGroup) -> None:
         a, b, c = (item.get(g) for item in sources)
-        data = convert(np.where(condition(c, 0), a, b), goal.type, g.control, saturate=saturate)
-        goal.put(g, data, on_lanes(g), union(sources, g))
+        data = convert(np.where(condition(c, 0), a, b), destination.type, g.control, saturate=instruction.saturates)
+        destination.put(g, data, enabled_lanes(g), union(sources, g))
 
     return step.running(run)

@@ -19,8 +19,8 @@ from convgen.backends.intel.sim.messages import STORE, STORE_2D, STORE_QUAD, Lsc
 from convgen.backends.intel.sim.platforms import Platform
 from convgen.backends.intel.sim.register_file import Layout
 from convgen.backends.intel.sim.scopes import order_of
-from convgen.backends.intel.sim.scoreboard import Rules, Scoreboard
-from convgen.backends.intel.sim.step import Context, Step, unsupported
+from convgen.backends.intel.sim.scoreboard import Scoreboard
+from convgen.backends.intel.sim.step import Context, Rules, Step, unsupported
 from convgen.backends.intel.sim.syntax_rules import check
 from convgen.ir.record import evolve
 
@@ -104,15 +104,7 @@ def _compiled(
 
     The cache outlives a kernel: the next simulation often runs that kernel again, or one that differs in a few lines.
     """
-    context = Context(
-        platform,
-        layout,
-        simd,
-        dict(targets),
-        errata=rules.errata,
-        trust_igc=rules.trust_igc,
-        approximate=rules.approximate,
-    )
+    context = Context(platform, layout, simd, dict(targets), rules)
     for compiler in _COMPILERS:
         step = compiler(instruction, context)
         if step is not None:

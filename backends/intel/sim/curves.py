@@ -4,9 +4,9 @@ By default a result is the exact one, rounded. With a seed it is any result that
 operands, so that a kernel that relies on more fails. Denormals of f32 then become zeros as operands and results, as no
 document states that the unit keeps them.
 
-Source: Intel, documentation of ESIMD, "Math functions supported by hardware": errors in units in the last place; of
-sines and cosines for operands of at most 32767 half turns, in radians, beyond which a result means nothing. Of halves
-nothing else is said; their denormals are kept (PRM of Kaby Lake, "math", restrictions, by Mesa, anv_physical_device.c).
+Source: Intel, documentation of ESIMD, "Math functions supported by hardware": errors in units in the last place. Sines
+and cosines are defined up to 32767 pi radians. The documents state no other errors for f16, whose denormals are kept
+(PRM of Kaby Lake, "math", restrictions, by Mesa, anv_physical_device.c).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from convgen.backends.intel.sim.operands import TINY, VIEWS, flush
 from convgen.backends.sim.wave_arrays import Array
 from convgen.ir.record import frozen
 
-_REACH = 32767 * np.pi  #: radians; of sines and cosines, either way
+_REACH = 32767 * np.pi  #: radians; largest operand of sine and cosine
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  #: 2^64 divided by the golden ratio: Knuth's multiplicative hash
 
 
@@ -59,7 +59,7 @@ def _ulp(wide: Array, dtype: np.dtype[Any]) -> Array:
 
 
 def _noise(wide: Array, seed: int) -> Array:
-    """Numbers in [-1, 1) that depend on the seed and the exact results alone."""
+    """Return numbers in [-1, 1) that depend on the seed and the exact results alone."""
     mixed = (np.ascontiguousarray(wide).view(np.uint64) ^ np.uint64(seed + 1)) * _MULTIPLIER
     mixed = (mixed ^ (mixed >> np.uint64(29))) * _MULTIPLIER
     return mixed.view(np.int64) / 2.0**63

@@ -29,6 +29,7 @@ SIZES = {
 }
 
 
+ALL_TOKENS = -1  #: stands for every token of a thread
 EACH_ROW = -1  #: vertical stride of a region whose rows have addresses of their own (Vx1, VxH)
 
 
@@ -79,7 +80,6 @@ class Message:
     src1: Payload
     descriptor: int | None  #: None when in a register
     extended: int | None
-    extended_register: int = 0  #: element of a0
 
 
 @frozen(cache_hash=True)
@@ -105,6 +105,25 @@ class Instruction:
     message: Message | None = None
     size: int = 16
     window: tuple[int, int] | None = None  #: first lane and end of one pass of an instruction that runs in two
+
+    @property
+    def rows(self) -> int:
+        """Return the rows of a systolic instruction's result."""
+        return int(self.sub.partition("x")[2])
+
+    @property
+    def saturates(self) -> bool:
+        """Return whether the result is clamped to the range of its type."""
+        return self.dst is not None and self.dst.saturate
+
+    def waits(self) -> list[tuple[int, str]]:
+        """Return the tokens that the instruction waits for, each with "dst" or "src", or `ALL_TOKENS`."""
+        waits = [self.token] if self.token is not None and self.token[1] else []
+        if self.op != "sync" or self.sub not in ("allrd", "allwr"):
+            return waits
+        masks = [o.value for o in self.sources if o.kind == "imm"]
+        numbers = [n for n in range(masks[0].bit_length()) if masks[0] >> n & 1] if masks else [ALL_TOKENS]
+        return waits + [(number, "src" if self.sub == "allrd" else "dst") for number in numbers]
 
 
 def follows(i: Instruction) -> tuple[bool, tuple[int, ...]]:
@@ -150,6 +169,7 @@ def _run(command: list[str], folder: Path, platform: Platform) -> str:
     return done.stdout
 
 
+#: An instruction of iga64's text: address, instruction, perhaps a comment.
 _LINE = re.compile(r"^\s*/\* \[([0-9A-F]+)\]\s*\*/\s*(.*?)\s*(?://.*)?$")
 
 
@@ -165,8 +185,8 @@ def _lines(text: str) -> dict[int, str]:
 # ---------------------------------------------------------------- both forms of the JSON
 
 
-#: Where printers of the first form leave JSON: a source without braces; an error in place of a surface's type, of
-#: messages that have no surface (iga64 of Ubuntu 22.04, libigc-tools 1.0.10840).
+#: Text that makes the first form invalid JSON, and its repair: a source without braces; an error in place of a type of
+#: surface, in messages without one (iga64 of Ubuntu 22.04, libigc-tools 1.0.10840).
 _REPAIRS = (
     (re.compile(r'^(\s*)("kind":"RD".*"defs":\[\])(,?)$', re.M), r"\1{\2}\3"),
     (re.compile(r'"type":IR\.Error\("invalid surface type"\)'), '"type":"invalid"'),
@@ -243,12 +263,12 @@ def _token(event: dict[str, Any] | None) -> tuple[int, str] | None:
 
 
 def _register(item: dict[str, Any]) -> tuple[str, int, int]:
-    """File, number and subregister."""
+    """Return file, number and subregister."""
     return item["rn"], item.get("r", 0), item.get("sr", 0)
 
 
 def _region(text: str) -> Region:
-    """`<v;w,h>`, `<w,h>` (one address per group of w) or a destination's `<h>`."""
+    """Return a region from `<v;w,h>`, `<w,h>` (one address per group of w) or a destination's `<h>`."""
     numbers = [int(number) for number in re.findall(r"\d+", text)]
     if len(numbers) == 2:
         return Region(EACH_ROW, *numbers)
@@ -256,10 +276,11 @@ def _region(text: str) -> Region:
 
 
 def _operand(item: dict[str, Any], indirect: Any, *, is_dst: bool = False) -> Operand:
+    """Return an operand; `indirect` yields the regions of registers addressed through a0, from the text."""
     kind = item["kind"]
     type_ = item.get("type") or ""
     if kind == "IM":
-        return Operand("imm", type_, value=_number(item["value"]))
+        return Operand("imm", type_, value=int(item["value"], 0))
     if kind == "LB":
         return Operand("label", value=int(item["target"][1:]))
     mods = item.get("mods", "")
@@ -287,10 +308,6 @@ def _operand(item: dict[str, Any], indirect: Any, *, is_dst: bool = False) -> Op
     return Operand("reg", type_, file, number, sub, region, negate, absolute, saturate=saturate)
 
 
-def _number(text: str) -> int:
-    return int(text, 0)
-
-
 def _payload(register: dict[str, Any], length: int) -> Payload:
     file, number, _ = _register(register)
     return Payload(-1 if file == "null" else number, length)
@@ -305,7 +322,6 @@ def _message(item: dict[str, Any]) -> Message:
         _payload(dst["reg"], dst.get("len", 0)),
         at_first,
         _payload(second["reg"], second.get("len", 0)),
-        _number(descriptor["value"]) if descriptor["kind"] == "IM" else None,
-        _number(extended["value"]) if extended["kind"] == "IM" else None,
-        _register(extended["reg"])[2] if extended["kind"] == "RD" else 0,
+        int(descriptor["value"], 0) if descriptor["kind"] == "IM" else None,
+        int(extended["value"], 0) if extended["kind"] == "IM" else None,
     )

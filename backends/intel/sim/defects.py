@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from convgen.backends.intel.sim.decode import Instruction, Operand, follows
+from convgen.backends.intel.sim.decode import ALL_TOKENS, Instruction, Operand, follows
+from convgen.backends.intel.sim.pipes import FLOAT_TYPES
 from convgen.backends.intel.sim.register_file import Layout
 from convgen.ir.record import frozen
 
@@ -43,7 +44,7 @@ def _is_end(instruction: Instruction) -> bool:
 
 
 def _blocks(code: Code) -> Iterator[range]:
-    """The basic blocks, up to the last end of a thread."""
+    """Yield the basic blocks, up to the last end of a thread."""
     ends = [index for index, instruction in enumerate(code) if _is_end(instruction)]
     last = ends[-1] + 1 if ends else len(code)
     labels = {o.value for instruction in code[:last] for o in instruction.sources if o.kind == "label"}
@@ -60,7 +61,7 @@ def _blocks(code: Code) -> Iterator[range]:
 
 
 def _written(instruction: Instruction, layout: Layout) -> range:
-    """The general registers that an instruction other than a send or dpas writes."""
+    """Return the general registers that an instruction other than a send or dpas writes."""
     dst = instruction.dst
     if instruction.message is not None or dst is None or dst.kind != "reg" or dst.file != "r":
         return range(0)
@@ -70,16 +71,12 @@ def _written(instruction: Instruction, layout: Layout) -> range:
     return range(first // layout.grf, (end - 1) // layout.grf + 1)
 
 
-def _repeats(instruction: Instruction) -> int:
-    return int(instruction.sub.partition("x")[2] or 1)
-
-
 def _is_whole(instruction: Instruction) -> bool:
     return instruction.sub == f"{_WHOLE}x{_WHOLE}"
 
 
 def _factor(instruction: Instruction) -> int:
-    """The first register of a dpas' src1."""
+    """Return the first register of a dpas' src1."""
     return instruction.sources[1].reg
 
 
@@ -91,14 +88,14 @@ def _is_dpas(instruction: Instruction) -> bool:
 
 
 def _nothing_behind(code: Code, layout: Layout) -> Iterator[tuple[int, str]]:
-    """IGC, SWWA.cpp, HWWorkaround: a nop follows the last message unless other code does."""
+    """Yield ends of threads that no legal instruction follows (IGC, SWWA.cpp, HWWorkaround)."""
     for index, instruction in enumerate(code):
         if _is_end(instruction) and (index + 1 == len(code) or code[index + 1].op == "illegal"):
             yield index, "no legal instruction follows the end of the thread: add a nop"
 
 
 def _no_csel(code: Code, layout: Layout) -> Iterator[tuple[int, str]]:
-    """IGC, SWWA.cpp, HWWorkaround: with 256 registers a csel in each ALU pipe precedes the last message."""
+    """Yield ends of threads of 256 registers that no csel in each ALU pipe precedes (IGC, SWWA.cpp, HWWorkaround)."""
     if layout.registers != 256:
         return
     for index, instruction in enumerate(code):
@@ -107,13 +104,9 @@ def _no_csel(code: Code, layout: Layout) -> Iterator[tuple[int, str]]:
         before = [each for each in code[:index] if each.op not in ("sync", "nop")][-3:]
         if before and "Atomic" not in before[-1].options:
             before = before[-2:]
-        pipes = {_is_float(each.dst) for each in before if each.op == "csel" and each.dst is not None}
+        pipes = {each.dst.type in FLOAT_TYPES for each in before if each.op == "csel" and each.dst is not None}
         if len(pipes) < 2:
             yield index, "with 256 registers a csel of floats and one of words must precede the end of the thread"
-
-
-def _is_float(operand: Operand) -> bool:
-    return operand.type in ("f", "hf", "bf")
 
 
 # -- read suppression of dpas -----------------------------------------------------------------------------------------
@@ -169,7 +162,7 @@ def _suppressed(code: Code, layout: Layout) -> Iterator[tuple[int, str]]:
     chains = {chain[0]: chain for part in parts for chain in part}
 
     def walk(block: range, ahead: frozenset[int]) -> Iterator[tuple[int, frozenset[int]]]:
-        """Each head of a chain with the dpas that are no chain and may be the last before it; at last those behind."""
+        """Yield each head of a chain with the single dpas that may be the last before it; then -1 with those behind."""
         for index in block:
             ahead = frozenset(i for i in ahead if not _waits(code[index], code[i].token))
             if index in chains:
@@ -211,36 +204,31 @@ def _entries(code: Code, blocks: Sequence[range], walk: _Walk) -> Sequence[froze
 
 
 def _adds_to(instruction: Instruction, before: Instruction) -> bool:
-    """Whether a dpas reads the result of another as src0."""
-    sums, made = instruction.sources[0], before.dst
-    assert made is not None
-    return sums.kind == "reg" and sums.reg < made.reg + _repeats(before) and made.reg < sums.reg + _repeats(instruction)
+    """Return whether a dpas reads the result of another as src0."""
+    sums, result = instruction.sources[0], before.dst
+    assert result is not None
+    return sums.kind == "reg" and sums.reg < result.reg + before.rows and result.reg < sums.reg + instruction.rows
 
 
 def _by_arithmetic(code: Code, layout: Layout) -> set[int]:
-    """The registers that instructions other than sends write somewhere."""
+    """Return the registers that instructions other than sends write somewhere."""
     registers: set[int] = set()
     for instruction in code:
         if _is_dpas(instruction):
             assert instruction.dst is not None
-            registers.update(range(instruction.dst.reg, instruction.dst.reg + _repeats(instruction)))
+            registers.update(range(instruction.dst.reg, instruction.dst.reg + instruction.rows))
         else:
             registers.update(_written(instruction, layout))
     return registers
 
 
 def _waits(instruction: Instruction, token: tuple[int, str] | None) -> bool:
-    """Whether an instruction waits for the result behind a token."""
-    if token is None:
-        return False
-    if instruction.op == "sync" and instruction.sub == "allwr":
-        masks = [o.value for o in instruction.sources if o.kind == "imm"]
-        return not masks or bool(masks[0] >> token[0] & 1)
-    return instruction.token == (token[0], "dst")
+    """Return whether an instruction waits for the result behind a token."""
+    return token is not None and not {(token[0], "dst"), (ALL_TOKENS, "dst")}.isdisjoint(instruction.waits())
 
 
 def _chains(code: Code, block: Sequence[int]) -> Iterator[list[int]]:
-    """A block's dpas, those together that {Atomic} ties to the next."""
+    """Yield a block's dpas by chains: {Atomic} ties a dpas to the next."""
     chain: list[int] = []
     for index in block:
         chain.append(index)
@@ -269,13 +257,13 @@ def _is_region(operand: Operand) -> bool:
 
 
 def _in_float_pipe(instruction: Instruction) -> bool:
-    """IGC, fixReadSuppressioninFPU0, isFloatPipe: by the destination, else by src0."""
+    """Return whether the destination, or else src0, is a float (IGC, fixReadSuppressioninFPU0, isFloatPipe)."""
     operands = [each for each in (instruction.dst, *instruction.sources[:1]) if each is not None]
-    return not _is_dpas(instruction) and bool(operands) and operands[0].type in ("f", "hf", "bf", "df")
+    return not _is_dpas(instruction) and bool(operands) and operands[0].type in (*FLOAT_TYPES, "df")
 
 
 def _moves_halves(instruction: Instruction) -> bool:
-    """IGC, isSPPath: a mov or sel that takes halves as they are, or a double that becomes a float."""
+    """Return whether a mov or sel copies halves, or a double becomes a float (IGC, isSPPath)."""
     if instruction.dst is None or not instruction.sources:
         return False
     types = instruction.dst.type, instruction.sources[0].type
@@ -306,7 +294,7 @@ _PRODUCTS, _COMPLETED = ("mul", "mac"), ("mach", "macl")
 
 
 def _is_flat(instruction: Instruction, width: int) -> bool:
-    """Whether src1 has the offset and stride of the destination, a stride of whole elements (IGC, isFlatRegRegion)."""
+    """Return whether src1 has the destination's offset and stride, of whole elements (IGC, isFlatRegRegion)."""
     source, dst = instruction.sources[1], instruction.dst
     assert dst is not None
     assert source.region is not None
@@ -351,7 +339,7 @@ def _in_integer_pipe(instruction: Instruction) -> bool:
 
 
 def _registers(operand: Operand, instruction: Instruction, layout: Layout) -> set[int]:
-    """The general registers that a source of an instruction reads, from the first element on."""
+    """Return the general registers that a source of an instruction reads, from the first element on."""
     if operand.region is None:
         return {operand.reg}
     rows = max(1, instruction.exec_size // max(1, operand.region.width))

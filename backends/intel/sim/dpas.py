@@ -2,8 +2,7 @@
 
 Layouts (IGC, visa documentation DPAS.md): src1 is B, 8 registers, dword n of register d holds the consecutive k of
 column n from d * ops on; src2 is A, rows of 8 dwords back to back; D and C have a row a register (bf and hf: two rows,
-an assumption). Products are exact,
-each instruction makes one sum in f64 and rounds it once to the accumulator (design: "MMA numerics").
+an assumption). Products are exact; an instruction sums them in f64 and rounds once, to the accumulator (assumed).
 
 dpasw (DPASW.md): the two threads of a fused pair supply half of src2 each, the even one the first registers.
 """
@@ -11,11 +10,14 @@ dpasw (DPASW.md): the two threads of a fused pair supply half of src2 each, the 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cached_property, reduce
+from operator import or_
 
 import ml_dtypes
 import numpy as np
 
 from convgen.backends.intel.sim.decode import Instruction, Operand
+from convgen.backends.intel.sim.register_file import Layout
 from convgen.backends.intel.sim.state import ThreadGroup
 from convgen.backends.intel.sim.step import Context, Step, unsupported
 from convgen.backends.sim.wave_arrays import Array, Bools, any_along
@@ -95,7 +97,7 @@ def compile_dpas(instruction: Instruction, context: Context) -> Step | None:
     if shape.c >= 0 and shape.c != shape.d and shape.c < shape.d + d_bytes and shape.d < shape.c + c_bytes:
         context.fault("dpas", "the destination overlaps src0 in part")
     if not any(kind == "dpas" for kind, _ in context.faults):
-        step.run = _run(instruction, shape, context, fused=fused)
+        step.run = _Multiplication(instruction, shape, layout, fused, *_decoders(instruction, shape)).run
     return step
 
 
@@ -172,8 +174,8 @@ def _check(shape: DpasShape, context: Context, *, fused: bool) -> None:
 Decode = Callable[[Array], Array]
 
 
-def _decoder(type_: str, other: str) -> Decode:
-    """Return a function that decodes bytes [..., n] to f64 numbers [..., n * 8 / bits]."""
+def _decoder(type_: str) -> Decode:
+    """Return a function that decodes bytes [..., n] to f64 numbers [..., n * 8 / bits], of at least 4 bits."""
     if type_ == "hf":
         return lambda raw: raw.view(np.float16).astype(np.float64)
     if type_ == "bf":
@@ -183,10 +185,7 @@ def _decoder(type_: str, other: str) -> Decode:
     if BITS[type_] == 8:
         kind = np.int8 if type_ in ("b", "s8") else np.uint8
         return lambda raw: raw.view(kind).astype(np.float64)
-    bits, signed = BITS[type_], type_.startswith("s")
-    stride = 4 if BITS[other] <= 4 else 8
-    if stride != bits:
-        raise NotImplementedError
+    signed = type_.startswith("s")
 
     def nibbles(raw: Array) -> Array:
         both = np.stack((raw & 15, raw >> 4), axis=-1).reshape(*raw.shape[:-1], -1).astype(np.int64)
@@ -196,76 +195,91 @@ def _decoder(type_: str, other: str) -> Decode:
 
 
 def _decoders(instruction: Instruction, shape: DpasShape) -> tuple[Decode, Decode]:
-    """Return the decoders of both sources. Raises Unsupported for types that cannot be combined."""
-    try:
-        return _decoder(shape.a_type, shape.b_type), _decoder(shape.b_type, shape.a_type)
-    except NotImplementedError:
-        raise unsupported(instruction, f"{shape.b_type} with {shape.a_type}") from None
+    """Return the decoders of both sources. Raises Unsupported for types of 2 bits, and for 4 bits with 8."""
+    a, b = BITS[shape.a_type], BITS[shape.b_type]
+    if min(a, b) < 4 or (min(a, b) == 4 and a != b):
+        raise unsupported(instruction, f"{shape.b_type} with {shape.a_type}")
+    return _decoder(shape.a_type), _decoder(shape.b_type)
 
 
-def _run(instruction: Instruction, shape: DpasShape, context: Context, *, fused: bool) -> Callable[[ThreadGroup], None]:
-    decode_a, decode_b = _decoders(instruction, shape)
-    grf, layout = context.layout.grf, context.layout
-    b_bytes, c_size, d_size = DEPTH * grf, ACCUMULATOR_BYTES[shape.c_type], ACCUMULATOR_BYTES[shape.d_type]
-    cells = shape.rows * shape.columns
-    units_a = layout.units(shape.a, shape.a_bytes)
-    units_b = layout.units(shape.b, b_bytes)
-    units_c = layout.units(shape.c, cells * c_size) if shape.c >= 0 else 0
-    units_d = layout.units(shape.d, cells * d_size)
-    row_bytes = shape.rows * ROW_BYTES
+@frozen(eq=False)
+class _Multiplication:
+    """A systolic instruction with its decoders."""
 
-    def rows_of(array: Array, g: ThreadGroup) -> Array:
-        """Return the bytes of src2, for dpasw both halves of the fused pair."""
-        mine = array[:, shape.a : shape.a + shape.a_bytes]
-        if fused:
-            even, odd = _pairs(g, instruction)
-            mine = np.concatenate((mine[even], mine[odd]), axis=1)
-        return mine[:, :row_bytes]
+    instruction: Instruction
+    shape: DpasShape
+    layout: Layout
+    fused: bool
+    decode_a: Decode
+    decode_b: Decode
 
-    def run(g: ThreadGroup) -> None:
-        if g.on < shape.columns and not instruction.no_mask:
+    def run(self, g: ThreadGroup) -> None:
+        """Execute the instruction."""
+        shape = self.shape
+        if g.on < shape.columns and not self.instruction.no_mask:
             off = ~np.logical_and.reduce(g.mask[:, : shape.columns], axis=1)
-            g.env.reporter.at_first("dpas", "some channels are disabled, dpas needs all of them", instruction, g, off)
-        raw_a = np.ascontiguousarray(rows_of(g.regs, g))
-        raw_b = np.ascontiguousarray(g.regs[:, shape.b : shape.b + b_bytes])
-        a = decode_a(raw_a).reshape(g.count, shape.rows, shape.k)
-        b = decode_b(raw_b).reshape(g.count, DEPTH, shape.columns, shape.ops).swapaxes(2, 3)
-        total = a @ b.reshape(g.count, shape.k, shape.columns)
+            what = "some channels are disabled, dpas needs all of them"
+            g.env.reporter.at_first("dpas", what, self.instruction, g, off)
+        a = self.decode_a(np.ascontiguousarray(self._rows(g.regs, g))).reshape(g.count, shape.rows, shape.k)
+        b = self.decode_b(np.ascontiguousarray(g.regs[:, self._b])).reshape(g.count, DEPTH, shape.columns, shape.ops)
+        total = a @ b.swapaxes(2, 3).reshape(g.count, shape.k, shape.columns)
         if shape.c >= 0:
-            raw_c = np.ascontiguousarray(g.regs[:, shape.c : shape.c + cells * c_size])
-            total += _number(raw_c, shape.c_type).reshape(total.shape)
-        data = _stored(total, shape.d_type, saturate=_saturates(instruction))
-        g.regs[:, shape.d : shape.d + cells * d_size] = data.reshape(g.count, -1).view(np.uint8)
-        _mark(g, shape, _undefined(g), d_size, units_d)
+            total += _number(np.ascontiguousarray(g.regs[:, self._c]), shape.c_type).reshape(total.shape)
+        data = _stored(total, shape.d_type, saturate=self.instruction.saturates)
+        g.regs[:, self._d] = data.reshape(g.count, -1).view(np.uint8)
+        self._mark(g, self._undefined(g))
 
-    def _undefined(g: ThreadGroup) -> Bools | None:
-        if not g.dirty & (units_a | units_b | units_c):
+    @cached_property
+    def _b(self) -> slice:
+        return slice(self.shape.b, self.shape.b + DEPTH * self.layout.grf)
+
+    @cached_property
+    def _c(self) -> slice:
+        return slice(self.shape.c, self.shape.c + _accumulator_bytes(self.shape, self.shape.c_type))
+
+    @cached_property
+    def _d(self) -> slice:
+        return slice(self.shape.d, self.shape.d + _accumulator_bytes(self.shape, self.shape.d_type))
+
+    def _rows(self, array: Array, g: ThreadGroup) -> Array:
+        """Return the bytes of src2, for dpasw both halves of the fused pair."""
+        rows = array[:, self.shape.a : self.shape.a + self.shape.a_bytes]
+        if self.fused:
+            even, odd = _pairs(g, self.instruction)
+            rows = np.concatenate((rows[even], rows[odd]), axis=1)
+        return rows[:, : self.shape.rows * ROW_BYTES]
+
+    @cached_property
+    def _read_units(self) -> int:
+        places = [slice(self.shape.a, self.shape.a + self.shape.a_bytes), self._b]
+        places += [self._c] if self.shape.c >= 0 else []
+        return reduce(or_, (self._units(place) for place in places))
+
+    def _units(self, place: slice) -> int:
+        return self.layout.units(place.start, place.stop - place.start)
+
+    def _undefined(self, g: ThreadGroup) -> Bools | None:
+        """Return flags [threads, rows, columns] of results of undefined operands; None if there are none."""
+        if not g.dirty & self._read_units:
             return None
+        shape = self.shape
         bad = np.zeros((g.count, shape.rows, shape.columns), np.bool_)
-        bad |= any_along(rows_of(g.poison, g).reshape(g.count, shape.rows, -1), 2)[:, :, None]
-        b_marks = g.poison[:, shape.b : shape.b + b_bytes].reshape(g.count, DEPTH, shape.columns, 4)
-        bad |= any_along(b_marks, (1, 3))[:, None, :]
+        bad |= any_along(self._rows(g.poison, g).reshape(g.count, shape.rows, -1), 2)[:, :, None]
+        bad |= any_along(g.poison[:, self._b].reshape(g.count, DEPTH, shape.columns, 4), (1, 3))[:, None, :]
         if shape.c >= 0:
-            c_marks = g.poison[:, shape.c : shape.c + cells * c_size]
-            bad |= any_along(c_marks.reshape(g.count, shape.rows, shape.columns, c_size), 3)
+            bad |= any_along(g.poison[:, self._c].reshape(g.count, shape.rows, shape.columns, -1), 3)
         return bad if bad.any() else None
 
-    return run
-
-
-def _mark(g: ThreadGroup, shape: DpasShape, undefined: Bools | None, d_size: int, units: int) -> None:
-    """Mark the elements of the destination as undefined or defined."""
-    place = slice(shape.d, shape.d + shape.rows * shape.columns * d_size)
-    if undefined is not None:
-        g.poison[:, place] = np.repeat(undefined.reshape(g.count, -1), d_size, axis=1)
-        g.dirty |= units
-    elif g.dirty & units:
-        g.poison[:, place] = 0
-        g.clean(units)
-
-
-def _saturates(instruction: Instruction) -> bool:
-    return instruction.dst is not None and instruction.dst.saturate
+    def _mark(self, g: ThreadGroup, undefined: Bools | None) -> None:
+        """Mark the elements of the destination as undefined or defined."""
+        place, units = self._d, self._units(self._d)
+        if undefined is not None:
+            size = ACCUMULATOR_BYTES[self.shape.d_type]
+            g.poison[:, place] = np.repeat(undefined.reshape(g.count, -1), size, axis=1)
+            g.dirty |= units
+        elif g.dirty & units:
+            g.poison[:, place] = 0
+            g.clean(units)
 
 
 def _number(raw: Array, type_: str) -> Array:

@@ -8,7 +8,7 @@ import numpy as np
 
 from convgen.backends.intel.sim.compile import Program
 from convgen.backends.intel.sim.environment import Environment
-from convgen.backends.intel.sim.gateway import retire
+from convgen.backends.intel.sim.gateway import epoch_of, retire
 from convgen.backends.intel.sim.late import read_completed
 from convgen.backends.intel.sim.scopes import land
 from convgen.backends.intel.sim.state import ThreadGroup
@@ -42,12 +42,12 @@ class ThreadEngine(Engine[ThreadGroup, Step]):
         released: list[ThreadGroup] = []
         still: list[ThreadGroup] = []
         for group in waiting:
-            free = group.stamp[:, 0] >> np.uint32(9) < env.epoch[group.slot]
-            for rows, some in ((np.flatnonzero(free), True), (np.flatnonzero(~free), False)):
+            free = epoch_of(group.stamp[:, 0]) < env.epoch[group.slot]
+            for rows, passes in ((np.flatnonzero(free), True), (np.flatnonzero(~free), False)):
                 if not len(rows):
                     continue
                 part = group if len(rows) == group.count else group.select(rows)
-                if some:
+                if passes:
                     part.blocked = part.signalled = part.held = False
                     part.stamp = env.stamps(part)
                     self._join(released, part)

@@ -1,9 +1,9 @@
 """Barriers, fences and the end of a thread, which order memory accesses of the threads of a workgroup.
 
-A barrier orders a store to local memory if the thread waited for a later fence before its signal. It orders a load, or
-an atomic operation with a result, if the thread waited for the destination. Any other access is carried over into the
-epoch after the barrier, where it races (`backends.sim.local`). A global store needs a fence of the global unit;
-`scopes` orders workgroups.
+A barrier orders a store to local memory if the thread issued a fence after it and waited for the fence before the
+signal. It orders a load, or an atomic operation with a result, if the thread waited for the destination. Any other
+access is carried over into the epoch after the barrier, where it races (`backends.sim.local`). A global store needs a
+fence of the global unit; `scopes` orders workgroups.
 
 IGC's LSC_FENCE.md has a fence wait for all earlier accesses of the thread to its unit, but its scoreboard pass (visa,
 SWSB_G4IR.cpp, clearSLMWARWAissue) has every SLM store and fence wait for the destinations of all SLM loads in flight on
@@ -15,17 +15,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from convgen.backends.intel.sim.decode import Instruction
+from convgen.backends.intel.sim.decode import Instruction, Message
 from convgen.backends.intel.sim.messages import FENCE, Lsc
 from convgen.backends.intel.sim.register_file import byte_bits
 from convgen.backends.intel.sim.scopes import begin_fence, order_of
 from convgen.backends.intel.sim.state import LocalAccess, ThreadGroup
-from convgen.backends.intel.sim.step import Context, Step, unsupported
+from convgen.backends.intel.sim.step import Context, Step, send_step, unsupported
 from convgen.backends.sim.global_access import land_store
 from convgen.backends.sim.wave_arrays import Array, any_along
 
 SIGNAL, END = 0x4, 0x10
-EPOCH = np.uint32(1 << 9)  #: the next epoch's stamp, less this one's (`backends.sim.local`)
+_EPOCH_BIT = np.uint32(9)  #: stamps hold the epoch from this bit on (`backends.sim.local`)
+NEXT_EPOCH = np.uint32(1) << _EPOCH_BIT  #: the next epoch's stamp, less this one's
 END_REGISTERS = 16  #: the end-of-thread message comes from the last so many registers
 
 
@@ -39,36 +40,26 @@ def compile_gateway(instruction: Instruction, context: Context) -> Step | None:
     if message.unit == "gtwy":
         operation = None if message.descriptor is None else message.descriptor & 0xFF
         if operation == SIGNAL:
-            return _signal(instruction, context)
+            return _signal(instruction, message, context)
         if operation == END and "EOT" in instruction.options:
-            return _end(instruction, context)
+            return _end(instruction, message, context)
         raise unsupported(instruction, "gateway message")
     if "EOT" in instruction.options:
         raise unsupported(instruction, "end of thread on another message than the gateway's")
     if message.unit in ("ugm", "slm", "tgm") and message.descriptor is not None:
         decoded = Lsc.decode(message.descriptor)
         if decoded.op == FENCE:
-            return _fence(instruction, decoded, context)
+            return _fence(instruction, message, decoded, context)
     return None
 
 
-def _fence(instruction: Instruction, decoded: Lsc, context: Context) -> Step:
-    message = instruction.message
-    assert message is not None
+def _fence(instruction: Instruction, message: Message, decoded: Lsc, context: Context) -> Step:
     layout = context.layout
     unit = message.unit
-    writes = layout.grf_bits(message.dst.reg, decoded.response)
-    step = Step(
-        instruction,
-        f"send_{unit}" if unit in ("ugm", "slm") else "send_other",
-        lambda g: None,
-        pipe="*",
-        reads=layout.grf_bits(message.src0.reg, decoded.address_registers),
-        writes=writes,
-        fence=unit,
-        is_send=True,
-    )
-    order = order_of(instruction, context.platform, trust_igc=context.trust_igc)
+    kind = f"send_{unit}" if unit in ("ugm", "slm") else "send_other"
+    reads = layout.grf_bits(message.src0.reg, decoded.address_registers)
+    step = send_step(instruction, kind, reads, layout.grf_bits(message.dst.reg, decoded.response))
+    order = order_of(instruction, context.platform, trust_igc=context.rules.trust_igc)
     first = message.dst.reg * layout.grf
     size = decoded.response * layout.grf if message.dst.reg >= 0 else 0
 
@@ -84,15 +75,20 @@ def _fence(instruction: Instruction, decoded: Lsc, context: Context) -> Step:
     return step.running(run)
 
 
+def epoch_of(stamps: Array) -> Array:
+    """Return the epochs of stamps."""
+    return np.asarray(stamps >> _EPOCH_BIT)
+
+
 def retire(g: ThreadGroup, done: frozenset[int]) -> None:
-    """Drop the accesses that completed out-of-order instructions `done` order, and land the stores of their fences."""
+    """Forget local accesses that instructions `done`, now complete, order, and land the stores before their fences."""
     for index, order, unit in g.fences:
         if index not in done:
             continue
         if unit == "slm":
             orders_loads = g.env.platform.slm_fence_orders_loads
             g.local = [a for a in g.local if a.order > order or (a.returns and not orders_loads)]
-        else:
+        elif unit == "ugm":
             land_store(g, [ticket for when, ticket in g.stores if when < order])
             g.stores = [(when, ticket) for when, ticket in g.stores if when > order]
     g.fences = [fence for fence in g.fences if fence[0] not in done]
@@ -114,50 +110,24 @@ def note_local(g: ThreadGroup, step: Step, access: str, rows: Array, units: Arra
 
 
 def _carry_over(g: ThreadGroup, access: LocalAccess) -> None:
-    ahead = g.stamp[:, 0] + EPOCH
+    ahead = g.stamp[:, 0] + NEXT_EPOCH
     g.env.local.cross_barrier(access.units, ahead[access.rows], access.access)
     if access.returns:
         g.env.local.remember(g, access)
 
 
-def _signal(instruction: Instruction, context: Context) -> Step:
+def _signal(instruction: Instruction, message: Message, context: Context) -> Step:
     """Compile a barrier signal; dword 2 of the payload holds the number of threads, in bytes 2 and 3."""
-    message = instruction.message
-    assert message is not None
     layout = context.layout
-    step = Step(
-        instruction,
-        "send_gtwy",
-        lambda g: None,
-        pipe="*",
-        reads=layout.grf_bits(message.src0.reg, 1),
-        is_send=True,
-        control="wait",
-    )
+    step = send_step(instruction, "send_gtwy", layout.grf_bits(message.src0.reg, 1))
+    step.control = "wait"
     if message.src0.length != 1:
         context.fault("message-length", f"a barrier signal takes 1 register, not {message.src0.length}")
     at = message.src0.reg * layout.grf + 8
 
     def run(g: ThreadGroup) -> None:
         env = g.env
-        if g.dirty & layout.units(at, 4):
-            bad = any_along(g.poison[:, at : at + 4], 1)
-            env.reporter.at_first("poison", "dword 2 of the barrier header is undefined", instruction, g, bad)
-        header = g.views["u4"][:, at // 4]
-        wrong = header != (env.waves << 24 | env.waves << 16)
-        if wrong.any():
-            got = int(header[wrong.argmax()])
-            env.reporter.at_first(
-                "barrier",
-                f"header dword 2 is {got:#x}, {env.waves} threads need {env.waves << 24 | env.waves << 16:#x}",
-                instruction,
-                g,
-                wrong,
-            )
-        if not env.barriers:
-            env.reporter.add("barrier", "the kernel declares no barrier: .ze_info has barrier_count 0", instruction, g)
-        if g.signalled:
-            env.reporter.add("barrier", "signals a barrier again before it has waited for it", instruction, g)
+        _check_signal(g, instruction, at)
         g.signalled = True
         np.add.at(env.arrived, g.slot, 1)
         env.counters["barriers"] += g.count
@@ -165,6 +135,23 @@ def _signal(instruction: Instruction, context: Context) -> Step:
             _carry_over(g, access)
 
     return step.running(run)
+
+
+def _check_signal(g: ThreadGroup, instruction: Instruction, at: int) -> None:
+    """Report a barrier signal with a wrong number of threads at byte `at`, or out of turn."""
+    env = g.env
+    if g.dirty & g.layout.units(at, 4):
+        bad = any_along(g.poison[:, at : at + 4], 1)
+        env.reporter.at_first("poison", "dword 2 of the barrier header is undefined", instruction, g, bad)
+    header, needed = g.views["u4"][:, at // 4], env.waves << 24 | env.waves << 16
+    wrong = header != needed
+    if wrong.any():
+        what = f"header dword 2 is {int(header[wrong.argmax()]):#x}, {env.waves} threads need {needed:#x}"
+        env.reporter.at_first("barrier", what, instruction, g, wrong)
+    if not env.barriers:
+        env.reporter.add("barrier", "the kernel declares no barrier: .ze_info has barrier_count 0", instruction, g)
+    if g.signalled:
+        env.reporter.add("barrier", "signals a barrier again before it has waited for it", instruction, g)
 
 
 def _wait(instruction: Instruction, context: Context) -> Step:
@@ -181,9 +168,7 @@ def _wait(instruction: Instruction, context: Context) -> Step:
     return step.running(run)
 
 
-def _end(instruction: Instruction, context: Context) -> Step:
-    message = instruction.message
-    assert message is not None
+def _end(instruction: Instruction, message: Message, context: Context) -> Step:
     layout = context.layout
     first = layout.registers - END_REGISTERS
     if message.src0.reg < first:
@@ -198,4 +183,6 @@ def _end(instruction: Instruction, context: Context) -> Step:
         if g.signalled:
             g.env.reporter.add("barrier", "ends between the signal and the wait of a barrier", instruction, g)
 
-    return Step(instruction, "send_gtwy", run, pipe="*", reads=byte_bits(at, size), control="end", is_send=True)
+    step = send_step(instruction, "send_gtwy", byte_bits(at, size))
+    step.control = "end"
+    return step.running(run)

@@ -79,17 +79,17 @@ def _read_again(g: ThreadGroup, due: Callable[[LateLoad], bool]) -> None:
 
 
 def read_completed(g: ThreadGroup, done: frozenset[int]) -> None:
-    """Let the loads read that completed instructions `done` settle: loads and, before their fences, earlier loads."""
+    """Let the loads that are known to be complete read memory again: those in `done`, and those before its fences."""
     orders_local = g.env.platform.slm_fence_orders_loads
-    upto = {True: 0, False: 0}
+    upto = {"slm": 0, "ugm": 0, "tgm": 0}  # unit -> order of its last completed fence
     for index, order, unit in g.fences:
         if index in done and (orders_local or unit != "slm"):
-            upto[unit == "slm"] = max(upto[unit == "slm"], order)
-    _read_again(g, lambda load: load.step in done or load.order < upto[load.local])
+            upto[unit] = max(upto[unit], order)
+    _read_again(g, lambda load: load.step in done or load.order < upto["slm" if load.local else "ugm"])
 
 
 def read_before_store(g: ThreadGroup, address: U64, size: int, lanes: Bools | None, *, local: bool) -> None:
-    """Let the threads' loads read, before a store is issued, whose bytes it overwrites and that it may not overtake."""
+    """Before a store, let the threads' loads of its bytes read memory again, unless the store may overtake them."""
     if not g.late or (local and not g.env.platform.slm_fence_orders_loads):
         return
     stored = lines_of(address, size, lanes)

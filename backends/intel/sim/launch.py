@@ -11,7 +11,7 @@ import struct
 
 import numpy as np
 
-from convgen.backends.intel.sim.code_object import Implicit, KernelInfo
+from convgen.backends.intel.sim.code_object import KernelInfo, PayloadArgument
 from convgen.backends.intel.sim.environment import Environment
 from convgen.backends.intel.sim.register_file import Layout
 from convgen.backends.intel.sim.scoreboard import Score
@@ -25,8 +25,8 @@ from convgen.ir.record import frozen
 PAYLOAD = "<payload>"
 PAYLOAD_BASE = 0x1000_0000  #: 32-bit addresses reach it
 SLACK = 512  #: bytes behind the payload that a block load may touch
-NONSENSE = 0x15  #: bits 5:0 of r0.0
-NONSENSE_BITS = 0x5A00  #: bits 15:8 of r0.2
+NONSENSE = 0x15  #: arbitrary; reserved bits 5:0 of r0.0
+NONSENSE_BITS = 0x5A00  #: arbitrary; reserved bits 15:8 of r0.2
 
 
 @frozen(eq=False)
@@ -39,7 +39,7 @@ class Payload:
     ids_defined: Bools
 
 
-def implicit_value(item: Implicit, launch: LaunchRequest) -> bytes | None:
+def implicit_value(item: PayloadArgument, launch: LaunchRequest) -> bytes | None:
     """Return the value that the runtime puts into a payload argument; None if the host sets it."""
     dimensions = 3 if launch.grid[2] > 1 or launch.workgroup[2] > 1 else 2
     if launch.grid[1] == launch.workgroup[1] == 1 and dimensions == 2:
@@ -56,12 +56,12 @@ def implicit_value(item: Implicit, launch: LaunchRequest) -> bytes | None:
         "private_base_stateless": (0, 0),
         "printf_buffer": (0, 0),
     }
-    found = values.get(item.kind)
-    return None if found is None else struct.pack(f"<{len(found)}I", *found)[: item.size].ljust(item.size, b"\0")
+    dwords = values.get(item.kind)
+    return None if dwords is None else struct.pack(f"<{len(dwords)}I", *dwords)[: item.size].ljust(item.size, b"\0")
 
 
 def threads_of(kernel: KernelInfo, launch: LaunchRequest) -> int:
-    """Threads of a workgroup."""
+    """Return the threads of a workgroup."""
     items = launch.workgroup[0] * launch.workgroup[1] * launch.workgroup[2]
     if not 1 <= items <= 1024:
         raise SimulatorError(f"a workgroup of {items} work-items; 1 to 1024 are possible")
@@ -94,7 +94,7 @@ def place_payload(memory: Memory, kernel: KernelInfo, launch: LaunchRequest) -> 
 
 
 def local_ids(kernel: KernelInfo, launch: LaunchRequest) -> tuple[Bytes, Bools]:
-    """Return the local ids of a workgroup's threads as u16 x, y, z, each padded [threads, bytes]."""
+    """Return the local ids of a workgroup's threads [threads, bytes], u16 x, y, z, each padded; and which are set."""
     threads, size = threads_of(kernel, launch), kernel.local_id_bytes
     ids, defined = np.zeros((threads, size), np.uint8), np.zeros((threads, size), np.bool_)
     if not size:
@@ -154,7 +154,7 @@ def start_group(
 
 
 def _header(g: ThreadGroup, launch: LaunchRequest) -> None:
-    """r0: payload address, workgroup, thread number, thread count."""
+    """Set r0: payload address, workgroup, thread number, thread count."""
     grid_x, grid_y, _ = launch.grid
     values = {
         0: PAYLOAD_BASE | NONSENSE,

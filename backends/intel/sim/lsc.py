@@ -27,25 +27,25 @@ from convgen.backends.intel.sim.payload import (
 )
 from convgen.backends.intel.sim.slm import load_local, peek_local, store_local
 from convgen.backends.intel.sim.state import ThreadGroup
-from convgen.backends.intel.sim.step import Context, Step, unsupported
+from convgen.backends.intel.sim.step import Context, Step, send_step, unsupported
 from convgen.backends.intel.sim.stores import store_global
 from convgen.backends.sim.global_access import load_lanes, peek_lanes
 from convgen.backends.sim.wave_arrays import U64, Array, Bools, any_along
 from convgen.ir.record import define, evolve
 
-UNITS = ("ugm", "slm", "tgm")
-
 
 def compile_lsc(instruction: Instruction, context: Context) -> Step | None:
     """Return the step of an LSC message; None for other sends."""
     message = instruction.message
-    if message is None or message.unit not in UNITS:
+    if message is None or message.unit not in ("ugm", "slm", "tgm"):
         return None
+    if message.unit == "tgm":
+        raise unsupported(instruction, "typed message, whose addresses are coordinates")
     if message.descriptor is None:
         raise unsupported(instruction, "descriptor in a register")
     decoded = Lsc.decode(message.descriptor)
     if decoded.op in (msg.LOAD_2D, msg.STORE_2D):
-        return compile_block2d(instruction, decoded, context)
+        return compile_block2d(instruction, message, decoded, context)
     if decoded.op not in (msg.LOAD, msg.LOAD_QUAD, msg.STORE, msg.STORE_QUAD, *msg.ATOMICS):
         raise unsupported(instruction, f"LSC operation {decoded.op}")
     if not decoded.address_bytes or not decoded.memory_bytes:
@@ -58,12 +58,12 @@ def compile_lsc(instruction: Instruction, context: Context) -> Step | None:
             raise unsupported(instruction, "binding table index in a register")
         binding = message.extended >> 24
     width = 1 if decoded.transposed else instruction.exec_size
-    return compile_access(instruction, decoded, binding, width, context, local=message.unit == "slm")
+    return compile_access(instruction, message, decoded, binding, width, context, local=message.unit == "slm")
 
 
 @define(eq=False)
 class Access:
-    """The data that an LSC message moves, and the places of its payloads."""
+    """An LSC message: the data that it moves, and the places of its payloads."""
 
     instruction: Instruction
     message: Message
@@ -79,37 +79,31 @@ class Access:
 
     @property
     def size(self) -> int:
-        """Bytes in memory at an address."""
+        """Return the bytes in memory at an address."""
         return self.vector * self.lsc.memory_bytes
 
     @property
     def data_registers(self) -> int:
-        """Registers of the data of all lanes."""
+        """Return the registers that the data of all lanes take."""
         if self.lsc.transposed:
             return registers(self.lsc.register_bytes, self.vector, self.context)
         return self.vector * registers(self.lsc.register_bytes, self.width, self.context)
 
 
 def compile_access(
-    instruction: Instruction, lsc: Lsc, binding: int, width: int, context: Context, *, local: bool
+    instruction: Instruction, message: Message, lsc: Lsc, binding: int, width: int, context: Context, *, local: bool
 ) -> Step:
     """Return the step of a message with one address per lane, whose payloads have room for `width` lanes."""
-    layout, message = context.layout, instruction.message
-    assert message is not None
+    layout = context.layout
     vector = len(lsc.channels) or lsc.vector
-    count = 1 if lsc.transposed else instruction.exec_size
-    if lsc.transposed and instruction.exec_size != 1:
-        context.fault("message", f"a block message has one address, not {instruction.exec_size}")
-    if lsc.transposed and lsc.memory_bytes != lsc.register_bytes:
-        context.fault("message", "a block message moves whole d32 or d64 elements")
     if vector > 1 and lsc.memory_bytes < 4:
         raise unsupported(instruction, "vector of narrow elements")
-    if local and lsc.address_bytes == 8:
-        context.fault("message", "local memory has 32-bit addresses")
-    step = Step(instruction, "send_slm" if local else "send_ugm", lambda g: None, pipe="*", is_send=True)
-    acts = active(instruction, context)
+    _check_sizes(instruction, lsc, context, local=local)
+    count = 1 if lsc.transposed else instruction.exec_size
+    step = send_step(instruction, "send_slm" if local else "send_ugm")
+    active_lanes = active(instruction, context)
     address = _addresses(instruction, message, lsc, binding, count)
-    access = Access(instruction, message, lsc, context, step, acts, count, width, vector, address, local)
+    access = Access(instruction, message, lsc, context, step, active_lanes, count, width, vector, address, local)
     wanted = registers(lsc.address_bytes, width, context)
     check_length(context, "an address payload", lsc.address_registers, wanted)
     fits = check_range(context, "address payload", message.src0.reg, wanted)
@@ -129,19 +123,24 @@ def compile_access(
     if instruction.predicate:
         step.reads |= flag_bits(instruction, context)
     if fits:
-        if loads:
-            step.run = _load(access, returns)
-        elif stores:
-            step.run = _store(access)
-        else:
-            step.run = _atomic(access, returns)
+        step.run = _load(access, returns) if loads else _store(access) if stores else _atomic(access, returns)
     return step
+
+
+def _check_sizes(instruction: Instruction, lsc: Lsc, context: Context, *, local: bool) -> None:
+    """Report combinations of address and element sizes that messages do not have."""
+    if lsc.transposed and instruction.exec_size != 1:
+        context.fault("message", f"a block message has one address, not {instruction.exec_size}")
+    if lsc.transposed and lsc.memory_bytes != lsc.register_bytes:
+        context.fault("message", "a block message moves whole d32 or d64 elements")
+    if local and lsc.address_bytes == 8:
+        context.fault("message", "local memory has 32-bit addresses")
 
 
 def _addresses(
     instruction: Instruction, message: Message, lsc: Lsc, binding: int, count: int
 ) -> Callable[[ThreadGroup, Bools | None], U64]:
-    """Fetch the addresses [threads, count]; offsets into a surface become addresses."""
+    """Return a function that fetches addresses [threads, count]; offsets into a surface become addresses."""
     reg, size = message.src0.reg, lsc.address_bytes
 
     def fetch(g: ThreadGroup, lanes: Bools | None) -> U64:
@@ -165,7 +164,7 @@ def memory_load(
 ) -> tuple[Array, Bools | None]:
     """Load words or narrow values [n, threads, count] and their undefined ones; `again` skips all checks."""
     channels = access.lsc.channels
-    if channels and channels[-1] >= len(channels):  # not the first ones
+    if channels and channels[-1] >= len(channels):  # they skip one
         whole = evolve(access, vector=1, lsc=evolve(access.lsc, channels=()))
         parts = [memory_load(whole, g, at + np.uint64(4 * channel), lanes, again=again) for channel in channels]
         none = np.zeros((1, *at.shape), np.bool_)

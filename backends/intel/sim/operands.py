@@ -33,6 +33,7 @@ VIEWS: Mapping[str, str] = {
     "df": "f8",
 }
 Get = Callable[[ThreadGroup], Array]
+KEEPS_DENORMALS = {"df": 1 << 6, "f": 1 << 7, "hf": 1 << 10}  #: bits of cr0.0; where clear, denormals become zeros
 TINY = {"hf": 2.0**-14, "f": 2.0**-126, "df": 2.0**-1022}  #: the least normal numbers
 
 
@@ -78,7 +79,7 @@ def _bits(region: Region | None, lanes: int, size: int) -> int:
 
 
 def working(type_: str, raw: Array) -> Array:
-    """Register data as numbers of the working types: int64, float32 or float64."""
+    """Return register data as numbers of the working types: int64, float32 or float64."""
     if type_ == "bf":
         return np.asarray(np.asarray(raw, np.uint16).view(ml_dtypes.bfloat16).astype(np.float32))
     if type_ == "hf":
@@ -91,7 +92,7 @@ def working(type_: str, raw: Array) -> Array:
 
 
 def _modified(get: Get, operand: Operand, *, logical: bool) -> Get:
-    """Source modifiers; on logic instructions the sign means complement."""
+    """Return a source with its modifiers; on logic instructions the sign means complement."""
     absolute, negate = operand.absolute, operand.negate
     if absolute and negate:
         return lambda g: -np.abs(get(g))
@@ -105,8 +106,8 @@ def _modified(get: Get, operand: Operand, *, logical: bool) -> Get:
 
 
 def _flushed(get: Get, type_: str) -> Get:
-    """Denormal sources are zeros unless cr0 keeps them (bit 6 df, 7 f, 10 hf)."""
-    bit = {"df": 1 << 6, "f": 1 << 7, "hf": 1 << 10}.get(type_)
+    """Return a source whose denormals are zeros unless cr0 keeps them."""
+    bit = KEEPS_DENORMALS.get(type_)
     if bit is None:
         return get
 
@@ -118,7 +119,7 @@ def _flushed(get: Get, type_: str) -> Get:
 
 
 def flush(values: Array, smallest: float) -> Array:
-    """Replace denormals, numbers below `tiny`, by zeros of their sign."""
+    """Replace numbers below `smallest`, the least normal one, by zeros of their sign."""
     return np.where(np.abs(values) < smallest, np.copysign(values.dtype.type(0), values), values)
 
 
@@ -141,6 +142,11 @@ def source(
         return _flag_source(operand, context)
     if operand.file == "ce":
         return Reader(_channel_enables, lambda g: None, type=operand.type)
+    return _register_source(operand, lanes, context, logical=logical)
+
+
+def _register_source(operand: Operand, lanes: int, context: Context, *, logical: bool) -> Reader:
+    """Return a reader of general registers, accumulators, or other architecture registers, at a known place."""
     layout = context.layout
     start = layout.start(operand.file, operand.reg, operand.sub * operand.size)
     places = element_bytes(operand, lanes, start)
@@ -186,7 +192,7 @@ def _index(elements: Array) -> slice | Array:
 
 
 def _word_steps(instruction: Instruction) -> int:
-    """Words from lane to lane of a destination."""
+    """Return the words from lane to lane of a destination."""
     dst = instruction.dst
     if dst is None or not dst.type or dst.region is None:
         return 1

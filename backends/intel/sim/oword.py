@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from convgen.backends.intel.sim.decode import Instruction
+from convgen.backends.intel.sim.decode import Instruction, Message
 from convgen.backends.intel.sim.execution_masks import active
 from convgen.backends.intel.sim.late import note_late
 from convgen.backends.intel.sim.lsc import surface_base
@@ -23,7 +23,7 @@ from convgen.backends.intel.sim.payload import (
 )
 from convgen.backends.intel.sim.slm import load_local, peek_local, store_local
 from convgen.backends.intel.sim.state import ThreadGroup
-from convgen.backends.intel.sim.step import Context, Step, unsupported
+from convgen.backends.intel.sim.step import Context, Step, send_step, unsupported
 from convgen.backends.intel.sim.stores import store_global
 from convgen.backends.sim.global_access import load_lanes, peek_lanes
 from convgen.backends.sim.wave_arrays import U64, Bools, any_along
@@ -53,20 +53,24 @@ _KINDS: Mapping[tuple[str, int], Kind] = {
 
 
 def compile_blocks(
-    instruction: Instruction, port: str, number: int, control: int, binding: int, context: Context, *, local: bool
+    instruction: Instruction,
+    message: Message,
+    number: int,
+    control: int,
+    binding: int,
+    context: Context,
+    *,
+    local: bool,
 ) -> Step:
     """Return the step of a block message."""
-    message = instruction.message
-    assert message is not None
-    kind = _KINDS.get((port, number))
+    kind = _KINDS.get((message.unit, number))
     words = _WORDS.get(control & 7)
     if kind is None or words is None:
         raise unsupported(instruction, f"data port message {number:#x} with a header")
     layout = context.layout
     size = 16 * words
     data = registers(16, words, context)
-    step = Step(instruction, "send_slm" if local else "send_ugm", lambda g: None, pipe="*", is_send=True)
-    step.reads = layout.grf_bits(message.src0.reg, 1)
+    step = send_step(instruction, "send_slm" if local else "send_ugm", layout.grf_bits(message.src0.reg, 1))
     fits = check_range(context, "header", message.src0.reg, 1)
     if kind.stores:
         check_length(context, "a data payload", message.src1.length, data)
@@ -76,17 +80,23 @@ def compile_blocks(
         fits &= check_range(context, "response", message.dst.reg, data)
         step.writes = layout.grf_bits(message.dst.reg, data)
     if fits:
-        step.run = _run(instruction, step, kind, binding, size, context, local=local)
+        step.run = _run(instruction, message, step, kind, binding, size, context, local=local)
     return step
 
 
 def _run(
-    instruction: Instruction, step: Step, kind: Kind, binding: int, size: int, context: Context, *, local: bool
+    instruction: Instruction,
+    message: Message,
+    step: Step,
+    kind: Kind,
+    binding: int,
+    size: int,
+    context: Context,
+    *,
+    local: bool,
 ) -> Callable[[ThreadGroup], None]:
-    message = instruction.message
-    assert message is not None
     header, dst, src = message.src0.reg, message.dst.reg, message.src1.reg
-    acts = active(evolve(instruction, exec_size=1), context)
+    active_lanes = active(evolve(instruction, exec_size=1), context)
 
     def address(g: ThreadGroup) -> U64:
         first = 0 if kind.wide else 2
@@ -102,24 +112,21 @@ def _run(
         data = peek_local(g, at, size, kind.alignment) if local else peek_lanes(g, at, size, lanes)
         fill(g, dst, 4, data[:, :, 0].T, lanes)
 
-    def run(g: ThreadGroup) -> None:
-        lanes = acts(g)
-        at = address(g)
-        counters = g.env.counters
-        place = "slm" if local else "global"
-        if kind.stores:
-            counters[f"{place}_write_bytes"] += g.count * size
-            values, bad = elements(g, src, 4, size // 4).T[:, :, None], undefined(g, src, 4, size // 4)
+    def store(g: ThreadGroup) -> None:
+        lanes, at = active_lanes(g), address(g)
+        g.env.counters["slm_write_bytes" if local else "global_write_bytes"] += g.count * size
+        values, bad = elements(g, src, 4, size // 4).T[:, :, None], undefined(g, src, 4, size // 4)
+        if local:
             marks = None if bad is None else bad.T[:, :, None]
-            if local:
-                store_local(g, step, at, size, kind.alignment, values, lanes, marks)
-                return
-            report_undefined(
-                g, instruction, None if bad is None else any_along(bad, 1, keepdims=True), lanes, "the data"
-            )
-            store_global(g, step, at, size, values, lanes, kind.alignment)
+            store_local(g, step, at, size, kind.alignment, values, lanes, marks)
             return
-        counters[f"{place}_read_bytes"] += g.count * size
+        marks = None if bad is None else any_along(bad, 1, keepdims=True)
+        report_undefined(g, instruction, marks, lanes, "the data")
+        store_global(g, step, at, size, values, lanes, kind.alignment)
+
+    def load(g: ThreadGroup) -> None:
+        lanes, at = active_lanes(g), address(g)
+        g.env.counters["slm_read_bytes" if local else "global_read_bytes"] += g.count * size
         if local:
             data, spoilt = load_local(g, step, at, size, kind.alignment, lanes)
         else:
@@ -127,4 +134,4 @@ def _run(
         land(g, dst, 4, data[:, :, 0].T, lanes, None if spoilt is None else spoilt[:, :, 0].T)
         note_late(g, step.index, at, size, lanes, again, local=local)
 
-    return run
+    return store if kind.stores else load

@@ -13,7 +13,7 @@ from convgen.backends.sim.wave_arrays import Array, Bools
 
 
 def registers(size: int, count: int, context: Context) -> int:
-    """Registers that `count` elements of `size` bytes take."""
+    """Return the registers that `count` elements of `size` bytes take."""
     return -(-size * count // context.layout.grf)
 
 
@@ -65,7 +65,7 @@ Landing = Callable[[ThreadGroup, int, int, Array, "Bools | None", "Bools | None"
 
 
 def fill(g: ThreadGroup, reg: int, size: int, values: Array, lanes: Bools | None, bad: Bools | None = None) -> None:
-    """Write numbers [threads, count] from a register on, without changing which bytes are undefined."""
+    """Write numbers [threads, count] from a register on; leave poison as it is, whatever `bad` says (a `Landing`)."""
     first = reg * g.layout.grf // size
     place = g.views[f"u{size}"][:, first : first + values.shape[1]]
     if lanes is None:
@@ -75,7 +75,7 @@ def fill(g: ThreadGroup, reg: int, size: int, values: Array, lanes: Bools | None
 
 
 def land(g: ThreadGroup, reg: int, size: int, values: Array, lanes: Bools | None, bad: Bools | None) -> None:
-    """Write numbers [threads, count] from a register on; lanes that take no part keep what they have."""
+    """Write numbers [threads, count] from a register on, and their poison; idle lanes keep their values."""
     count = values.shape[1]
     first = reg * g.layout.grf // size
     fill(g, reg, size, values, lanes)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from convgen.backends.intel.sim.decode import Instruction
 from convgen.backends.intel.sim.platforms import Platform
 
-_FLOAT = frozenset(("f", "hf", "bf"))
-_LONG = frozenset(("q", "uq"))
+FLOAT_TYPES = frozenset(("f", "hf", "bf"))
+LONG_INTEGERS = frozenset(("q", "uq"))
 
 
 def pipe_of(instruction: Instruction, platform: Platform) -> str:
@@ -23,6 +23,6 @@ def own_pipe(instruction: Instruction, platform: Platform) -> str:
     kind = instruction.dst.type
     if kind == "df":
         return "L"
-    if kind in _LONG:
+    if kind in LONG_INTEGERS:
         return platform.long_integer_pipe
-    return "F" if kind in _FLOAT else "I"
+    return "F" if kind in FLOAT_TYPES else "I"

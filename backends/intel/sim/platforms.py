@@ -1,7 +1,9 @@
-"""Differences between XeHPG, XeHPC and Xe2: one row each. Numbers and rules come from Intel's tools and documentation:
-IGA (platform names, token counts), IGC's visa documentation (DPAS.md, DPASW.md) and SWSB pass (pipes, distances), IGC's
-HWCaps.inc and workaround tables (what operations lack; the names stand beside the fields), the NEO runtime (payload),
-the GPU occupancy calculator (local memory)."""
+"""Differences between XeHPG, XeHPC and Xe2: one row each.
+
+Sources: IGA (platform names, token counts), IGC's visa documentation (DPAS.md, DPASW.md) and SWSB pass (pipes,
+distances), IGC's HWCaps.inc and workaround tables (missing operations; the names stand beside the fields), the NEO
+runtime (payload), the GPU occupancy calculator (local memory).
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ class Platform:
     grf: int  #: bytes of a general register
     dpas_width: int  #: columns of a systolic operation = its execution size
     tokens: Mapping[int, int]  #: scoreboard tokens, by registers per thread
-    max_slm: int  #: local memory of a workgroup
+    max_slm: int  #: bytes of local memory of a workgroup
     flags: int  #: 32-bit flag registers
     long_integers: bool  #: 64-bit integer arithmetic is native
     long_integer_pipe: str
@@ -37,7 +39,7 @@ class Platform:
     dpasw: bool
     row_pair_alignment: bool  #: src2 of 8 rows starts at a register
     send_war: bool  #: "source read" does not release a send's payload (nGEN: ONEAPI_PVC_SEND_WAR_WA)
-    local_id_bytes: int  #: per dimension, up to SIMD16
+    local_id_bytes: int  #: bytes of a thread's local ids along a dimension, up to SIMD16
     distance_pipes: str  #: pipes that may stand beside a token on a send
     distance_beside_wait: bool  #: an ALU instruction may combine A@d with a token wait
     narrow_crossbar: bool  #: words and bytes reach only some places (IGC: native execution size above 8)
@@ -46,9 +48,8 @@ class Platform:
     half_math_broadcast: bool  #: math takes one hf for all lanes (hasHFMathSrcBroadCast, Wa_22016140776)
     #: sel of dwords may give words from an odd dword on (hasSelWDstDwExecTypeAlignIssue, Wa_18027439769)
     odd_word_select: bool
-    odd_word_source: (
-        bool  #: src1 words from an odd one on can become bytes (hasBDstWSrc1EvenAlignIssue, Wa_14017715663)
-    )
+    #: src1 words from an odd one on can become bytes (hasBDstWSrc1EvenAlignIssue, Wa_14017715663)
+    odd_word_source: bool
     word_source_to_bytes: bool  #: src1 words two apart can become bytes (Wa_16012383669)
     float_vectors: bool  #: vf, and integer vectors for floating-point destinations (hasPackedRestrictedFloatVector)
     send_overlap: bool  #: a message's response may take its payload's place (WaDisableSendSrcDstOverlap)
@@ -63,8 +64,8 @@ class Platform:
     #: src0 addressed through a0 may meet a destination of two registers (Wa_13010473643)
     indirect_crossing: bool = True
     pitch_multiple: int = 8  #: bytes; the pitch of a 2-D block surface is a multiple
+    #: pipe -> number of later instructions of the pipe after which an instruction is done (IGA drops such dependences)
     distances: Mapping[str, int] = attrs.field(factory=lambda: {"F": 10, "I": 10, "L": 12, "M": 18})
-    #: ^ an in-order instruction is done when so many later ones of its pipe have issued (IGA drops such dependencies)
 
 
 XEHPG = Platform(

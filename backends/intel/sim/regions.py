@@ -25,7 +25,7 @@ from convgen.backends.intel.sim.region_types import BRAIN_RULES, CHANNEL_RULES, 
 
 
 def _row_crosses(op: Operation, area: Area) -> bool:
-    """Whether a row of a source lies in two registers."""
+    """Return whether a row of a source lies in two registers."""
     if area.each_row or not area.is_register:
         return False
     width, grf = max(area.region.width, 1), op.grf
@@ -33,8 +33,8 @@ def _row_crosses(op: Operation, area: Area) -> bool:
     return bool((starts // grf != ends // grf).any())
 
 
-def _uneven(op: Operation, dst: Area) -> bool:
-    """Whether a destination in two registers has more elements in one of them."""
+def _splits_unevenly(op: Operation, dst: Area) -> bool:
+    """Return whether a destination in two registers has more elements in one of them."""
     if not dst.is_register or dst.registers != MOST_REGISTERS:
         return False
     first = dst.places // op.grf == dst.places[0] // op.grf
@@ -84,7 +84,7 @@ REGION_RULES = (
     InstructionRule(
         "math does not split its destination evenly between two registers",
         ALIGNMENT,
-        lambda op, dst: op.op == "math" and _uneven(op, dst),
+        lambda op, dst: op.op == "math" and _splits_unevenly(op, dst),
     ),
     InstructionRule(
         "the first channel is no multiple of the execution size",
@@ -113,11 +113,8 @@ INDIRECT_RULES = (
 # -- words and bytes through the narrower crossbar --------------------------------------------------------------------
 
 
-def _crossbar(op: Operation, source: Area, number: int) -> bool:
-    """Whether a source of words or bytes cannot reach a destination of words or bytes.
-
-    `stride` is of elements in a row, `even` says whether it holds from row to row; offsets are in elements.
-    """
+def _is_out_of_reach(op: Operation, source: Area, number: int) -> bool:
+    """Return whether the crossbar cannot bring a source of words or bytes to a destination of words or bytes."""
     dst = op.dst
     if dst is None or number > 1 or op.lanes == 1 or dst.operand.kind == "indirect":
         return False
@@ -134,13 +131,16 @@ def _crossbar(op: Operation, source: Area, number: int) -> bool:
     to, at = dst.start // dst.size, source.start // source.size
     if number == 1 and dst.size == 1 and not op.context.platform.word_source_to_bytes:
         return stride >= 2
-    return not _reachable((source.size, dst.size, step), stride, even, to, at, region.width, region.vertical)
+    return not _reaches((source.size, dst.size, step), stride, even, to, at, region.width, region.vertical)
 
 
-def _reachable(
-    kind: tuple[int, int, int], stride: int, even: bool, to: int, at: int, width: int, vertical: int
-) -> bool:
-    """The manual's cases, by (source bytes, destination bytes, destination stride)."""
+def _reaches(kind: tuple[int, int, int], stride: int, even: bool, to: int, at: int, width: int, vertical: int) -> bool:
+    """Return whether a source reaches a destination, by the manual's cases.
+
+    `kind` is (source bytes, destination bytes, destination stride). `stride` is that of the source in a row, `even`
+    says whether it also holds from row to row. `to` and `at` are the first elements of destination and source in their
+    registers.
+    """
     if kind == (2, 2, 1):
         return stride < 2 or (stride == 2 and even and to % 16 == at // 2)
     if kind == (2, 1, 2):
@@ -169,7 +169,7 @@ CROSSBAR_RULES = (
     SourceRule(
         "words or bytes lie where the destination's words or bytes cannot be reached",
         CROSSBAR,
-        _crossbar,
+        _is_out_of_reach,
         lambda platform: platform.narrow_crossbar,
     ),
 )
@@ -177,8 +177,11 @@ CROSSBAR_RULES = (
 # -- vector immediates ------------------------------------------------------------------------------------------------
 
 
-def _vector_place(op: Operation, source: Area, number: int) -> bool:
-    """A destination of dwords takes every other number of an integer vector, which suffices for up to 4 lanes."""
+def _misplaces_vector(op: Operation, source: Area, number: int) -> bool:
+    """Return whether a vector immediate does not fit its destination's place or stride.
+
+    A destination of dwords takes every other number of an integer vector, which has enough of them for 4 lanes.
+    """
     dst = op.dst
     if dst is None or dst.operand.kind == "indirect" or source.type not in ("v", "uv", "vf"):
         return False
@@ -187,7 +190,7 @@ def _vector_place(op: Operation, source: Area, number: int) -> bool:
 
 
 VECTOR_RULES = (
-    SourceRule("a vector of numbers meets a destination that it does not fit", VECTOR, _vector_place, kinds=ANY),
+    SourceRule("a vector of numbers meets a destination that it does not fit", VECTOR, _misplaces_vector, kinds=ANY),
     SourceRule(
         "there are no vectors of floating-point numbers",
         VECTOR,

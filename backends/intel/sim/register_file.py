@@ -27,8 +27,8 @@ def byte_bits(start: int, size: int) -> int:
 class Layout:
     """Offsets of the register files of a kernel's threads."""
 
-    grf: int
-    registers: int
+    grf: int  #: bytes of a general register
+    registers: int  #: general registers of a thread
 
     @classmethod
     def of(cls, platform: Platform, registers: int) -> Layout:
@@ -57,7 +57,7 @@ class Layout:
 
     @property
     def total(self) -> int:
-        """Bytes of a thread's array, a whole number of units."""
+        """Return the bytes of a thread's array, a whole number of units."""
         return -(-(self.state + STATE_BYTES) // self.grf) * self.grf
 
     def start(self, file: str, reg: int, byte: int) -> int:
@@ -96,7 +96,7 @@ class Layout:
 
     @property
     def exempt(self) -> int:
-        """Bytes that hardware interlocks inside a pipe: accumulators and flags (IGA adds no distance there)."""
+        """Return the bytes that hardware interlocks inside a pipe: accumulators and flags (IGA adds no distance)."""
         return byte_bits(self.acc, ACCUMULATORS * self.grf) | self.flag_bits
 
     @property

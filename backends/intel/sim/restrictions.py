@@ -5,18 +5,18 @@ Each comes from Mesa's brw_eu_validate.c, instruction_restrictions, which quotes
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
+from convgen.backends.intel.sim.alu_steps import LOGIC
 from convgen.backends.intel.sim.areas import INTEGERS, Area, Operation
 from convgen.backends.intel.sim.operands import FLOATS
+from convgen.backends.intel.sim.pipes import LONG_INTEGERS
 from convgen.backends.intel.sim.platforms import Platform
 from convgen.ir.record import frozen
 
 MESA = "PRM, by Mesa, instruction_restrictions"
-LONG_INTEGERS = frozenset(("q", "uq"))
 NARROW_INTEGERS = frozenset(("b", "ub", "w", "uw"))
 SMALL_INTEGERS = frozenset(("w", "uw", "d", "ud"))
-LOGIC = frozenset(("and", "or", "xor", "not"))
 
 
 @frozen
@@ -25,14 +25,9 @@ class Restriction:
 
     says: str
     is_broken: Callable[[Operation, Platform], bool]
-    names: frozenset[str] = frozenset()
+    names: Collection[str] = ()
     source: str = MESA
     kind: str = "operation"
-
-
-def only(*names: str) -> frozenset[str]:
-    """Names of instructions."""
-    return frozenset(names)
 
 
 def _modified(area: Area) -> bool:
@@ -44,13 +39,13 @@ def _is_accumulator(area: Area) -> bool:
 
 
 def _multiplies_mixed_sizes(op: Operation, platform: Platform) -> bool:
-    """Return a 32-bit integer times a narrower one with a sign changed."""
+    """Return whether a 32-bit integer is multiplied by a narrower one whose sign a modifier changes."""
     sizes = [source.size for source in op.sources]
     return max(sizes) == 4 and any(_modified(s) for s in op.sources if s.type in NARROW_INTEGERS)
 
 
 def _multiplies_dword(op: Operation, platform: Platform) -> bool:
-    """Return a product that does not fit its destination, and is asked about."""
+    """Return whether a product of dwords, of which the destination has the low half, saturates or sets flags."""
     dst, takes = op.dst, {source.type for source in op.sources} & {"d", "ud"}
     if dst is None or not takes or dst.type not in SMALL_INTEGERS:
         return False
@@ -62,7 +57,7 @@ def _types(op: Operation) -> list[str]:
 
 
 def _chooses_unlike(op: Operation, platform: Platform) -> bool:
-    """csel on types of two sizes or of both kinds."""
+    """Return whether csel has types of two sizes, or integers and floats."""
     areas = [area for area in (op.dst, *op.sources) if area is not None]
     return len({area.size for area in areas}) > 1 or len({area.type in FLOATS for area in areas}) > 1
 
@@ -86,53 +81,53 @@ RESTRICTIONS = (
     Restriction(
         "a 32-bit integer is multiplied by a narrower one whose sign changes",
         _multiplies_mixed_sizes,
-        only("mul"),
+        ("mul",),
         "Wa_1604601757, by Mesa, instruction_restrictions",
     ),
     Restriction(
         "floating point is multiplied by an integer",
         lambda op, p: len({t in FLOATS for t in _types(op)}) > 1,
-        only("mul"),
+        ("mul",),
     ),
     Restriction(
         "an integer product becomes floating point",
         lambda op, p: op.is_float and bool(set(_types(op)) & INTEGERS),
-        only("mul"),
+        ("mul",),
     ),
     Restriction(
         "an integer factor is an accumulator",
         lambda op, p: any(_is_accumulator(s) and s.type in INTEGERS for s in op.sources),
-        only("mul"),
+        ("mul",),
     ),
     Restriction(
         "src0 is narrower than the 32-bit integer src1: exchange the factors",
         lambda op, p: op.sources[0].size < 4 and op.sources[1].type in ("d", "ud") and not op.sources[1].is_immediate,
-        only("mul"),
+        ("mul",),
     ),
-    Restriction("the low half of a product cannot saturate or set flags", _multiplies_dword, only("mul")),
+    Restriction("the low half of a product cannot saturate or set flags", _multiplies_dword, ("mul",)),
     Restriction(
         "src0 and src1 are both accumulators",
         lambda op, p: _is_accumulator(op.sources[0]) and _is_accumulator(op.sources[1]),
-        only("dp4a"),
+        ("dp4a",),
     ),
-    Restriction("a comparison needs a condition", lambda op, p: not op.instruction.condition, only("cmp", "cmpn")),
+    Restriction("a comparison needs a condition", lambda op, p: not op.instruction.condition, ("cmp", "cmpn")),
     Restriction(
         "sel has either a predicate or a condition",
         lambda op, p: bool(op.instruction.condition) == bool(op.instruction.predicate),
-        only("sel"),
+        ("sel",),
     ),
-    Restriction("csel takes f, hf and integers of 16 and 32 bits of one size", _chooses_unlike, only("csel")),
-    Restriction("add3 takes integers of 16 and 32 bits", lambda op, p: not op.types <= SMALL_INTEGERS, only("add3")),
+    Restriction("csel takes f, hf and integers of 16 and 32 bits of one size", _chooses_unlike, ("csel",)),
+    Restriction("add3 takes integers of 16 and 32 bits", lambda op, p: not op.types <= SMALL_INTEGERS, ("add3",)),
     Restriction(
         "mad multiplies two integers of 32 bits",
         lambda op, p: all(s.type in INTEGERS and s.size == 4 for s in op.sources[1:]),
-        only("mad"),
+        ("mad",),
         "oneDNN, whose generator takes one of 16",
     ),
     Restriction(
         "an immediate of add3 has 16 bits",
         lambda op, p: any(s.is_immediate and s.type not in ("w", "uw") for s in op.sources),
-        only("add3"),
+        ("add3",),
     ),
     Restriction(
         "a logic operation takes an absolute value", lambda op, p: any(s.operand.absolute for s in op.sources), LOGIC
@@ -148,15 +143,15 @@ RESTRICTIONS = (
         LOGIC,
     ),
     Restriction(
-        "avg takes integers of up to 32 bits", lambda op, p: not op.types <= INTEGERS - LONG_INTEGERS, only("avg")
+        "avg takes integers of up to 32 bits", lambda op, p: not op.types <= INTEGERS - LONG_INTEGERS, ("avg",)
     ),
     Restriction(
-        "integers and floating point are added", lambda op, p: len({t in FLOATS for t in _types(op)}) > 1, only("add")
+        "integers and floating point are added", lambda op, p: len({t in FLOATS for t in _types(op)}) > 1, ("add",)
     ),
     Restriction(
         "rotation has values of two sizes, or bytes",
         lambda op, p: op.dst is not None and (op.dst.size != op.sources[0].size or op.dst.size == 1),
-        only("rol", "ror"),
+        ("rol", "ror"),
         "IGC, fixRotate",
     ),
 )

@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 
 from convgen.backends.intel.sim.decode import Instruction, Operand
-from convgen.backends.intel.sim.operands import FLOATS, TINY, VIEWS, flush, indirect_places
+from convgen.backends.intel.sim.operands import FLOATS, KEEPS_DENORMALS, TINY, VIEWS, flush, indirect_places
 from convgen.backends.intel.sim.register_file import byte_bits
 from convgen.backends.intel.sim.state import ThreadGroup
 from convgen.backends.intel.sim.step import Context, unsupported
@@ -23,7 +23,7 @@ _RANGES: Mapping[str, tuple[int, int]] = {
     "w": (-32768, 32767),
     "ud": (0, 2**32 - 1),
     "d": (-(2**31), 2**31 - 1),
-    "uq": (0, 2**63 - 1),
+    "uq": (0, 2**63 - 1),  # working numbers are int64
     "q": (-(2**63), 2**63 - 1),
 }
 
@@ -38,7 +38,7 @@ def convert(values: Array, type_: str, control: int, *, saturate: bool) -> Array
         if type_ == "bf":
             return np.asarray(values, np.float32).astype(ml_dtypes.bfloat16).view(np.uint16)
         rounded = values.astype(VIEWS[type_])
-        kept = control & {"df": 1 << 6, "f": 1 << 7, "hf": 1 << 10}[type_]
+        kept = control & KEEPS_DENORMALS[type_]
         return rounded if kept else flush(rounded, TINY[type_])
     if values.dtype.kind == "f":
         return _to_integer(values, type_)
@@ -62,10 +62,10 @@ Put = Callable[[ThreadGroup, Array, "Bools | None", "Array | None"], None]
 
 @define(eq=False)
 class Writer:
-    """A compiled destination: `put(group, data, active lanes or None, undefined lanes or None)`."""
+    """A compiled destination."""
 
     put: Put
-    bits: int
+    bits: int  #: register bytes that it may write
     type: str
     wide: bool = False  #: an accumulator of 32-bit integers, which keeps all bits of a product
 
@@ -74,13 +74,21 @@ def target(operand: Operand | None, lanes: int, instruction: Instruction, contex
     """Return a writer of a destination of `lanes` elements."""
     if operand is None or operand.kind == "null":
         return Writer(lambda g, data, active, undefined: None, 0, "" if operand is None else operand.type)
-    layout = context.layout
     if operand.type not in VIEWS:
         raise unsupported(instruction, f"type {operand.type}")
     if operand.kind == "indirect":
         return _indirect_target(operand, lanes, instruction)
     if operand.file == "f":
         return _flag_target(operand, context)
+    writer = _register_target(operand, lanes, context)
+    if operand.file == "cr":
+        writer.put = _control_put(writer.put, instruction)
+    return writer
+
+
+def _register_target(operand: Operand, lanes: int, context: Context) -> Writer:
+    """Return a writer of registers at a known place."""
+    layout = context.layout
     start = layout.start(operand.file, operand.reg, operand.sub * operand.size)
     stride = operand.region.horizontal if operand.region is not None else 1
     size = operand.size
@@ -107,10 +115,7 @@ def target(operand: Operand | None, lanes: int, instruction: Instruction, contex
         else:
             g.clean(units)
 
-    wide = operand.file == "acc" and operand.type in ("d", "ud")
-    if operand.file == "cr":
-        return Writer(_control_put(put, instruction), bits, operand.type)
-    return Writer(put, bits, operand.type, wide)
+    return Writer(put, bits, operand.type, wide=operand.file == "acc" and operand.type in ("d", "ud"))
 
 
 def _write(place: Array, data: Array, active: Bools | None) -> None:

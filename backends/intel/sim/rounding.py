@@ -25,7 +25,7 @@ ROUNDED = frozenset(_EXACT)
 
 
 def redirect(op: str, arguments: list[Array], rounded: Array, mode: int) -> Array:
-    """Round an operation's result in mode `control`, from its sources and the result rounded to nearest even."""
+    """Round an operation's result in `mode`, from its sources and its result rounded to nearest even."""
     result = np.broadcast_to(rounded, np.broadcast_shapes(rounded.shape, *(a.shape for a in arguments))).copy()
     sources = [np.broadcast_to(a, result.shape) for a in arguments]
     for at in np.ndindex(result.shape):

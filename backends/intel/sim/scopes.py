@@ -3,7 +3,7 @@
 A fence of the global unit releases or acquires, depending on its scope and its operation on the first-level cache; an
 atomic operation observes by its result. Either takes effect once the scoreboard shows that it is complete.
 
-IGC 1.0.12504 assumes more, which is simulated on request only (`scoreboard.Rules`): its stores bypass the first-level
+IGC 1.0.12504 assumes more, which is simulated on request only (`Rules.trust_igc`): its stores bypass the first-level
 cache, so that on XeHPC a fence releases them without a flush, and a fence waits for earlier atomic operations, so that
 their results need not have arrived.
 """
@@ -55,8 +55,8 @@ def begin_fence(g: ThreadGroup, step: Step, order: Order) -> None:
     """Issue a fence, which covers the stores issued and the publications observed so far."""
     causality = g.env.causality
     if causality.tracked and (order.releases or order.acquires):
-        for one in g.underway if order.waits else ():
-            _observe(g, one)
+        for operation in g.underway if order.waits else ():
+            _observe(g, operation)
         observed = [causality.observed(int(thread)) if order.acquires else 0 for thread in g.wave_ids()]
         upto = causality.tickets if order.releases else 0
         epochs = g.env.epoch[g.slot].astype(np.int64)
@@ -76,23 +76,23 @@ def begin_atomic(
             g.underway.append(Underway(step.index, None, np.zeros(g.count, np.int64), met[:, 0]))
 
 
-def _observe(g: ThreadGroup, one: Underway) -> None:
+def _observe(g: ThreadGroup, operation: Underway) -> None:
     """Record what the threads of a completed atomic operation observe."""
-    if one.upto is None:
-        for thread, number in zip(g.wave_ids(), one.numbers, strict=True):
+    if operation.upto is None:
+        for thread, number in zip(g.wave_ids(), operation.numbers, strict=True):
             g.env.causality.observe(int(thread), int(number))
 
 
 def land(g: ThreadGroup, done: frozenset[int]) -> None:
     """Let the fences and atomic operations among completed instructions take effect."""
     causality = g.env.causality
-    for one in g.underway:
-        if one.step not in done:
+    for operation in g.underway:
+        if operation.step not in done:
             continue
-        _observe(g, one)
-        for who, epoch, number in zip(thread_states(g), one.epochs, one.numbers, strict=True):
-            if one.upto:
-                causality.release(Who(who.thread, who.group, int(epoch)), one.upto)
-            if one.upto is not None:
+        _observe(g, operation)
+        for who, epoch, number in zip(thread_states(g), operation.epochs, operation.numbers, strict=True):
+            if operation.upto:
+                causality.release(Who(who.thread, who.group, int(epoch)), operation.upto)
+            if operation.upto is not None:
                 causality.acquire(who, int(number))
-    g.underway = [one for one in g.underway if one.step not in done]
+    g.underway = [operation for operation in g.underway if operation.step not in done]

@@ -24,24 +24,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from convgen.backends.intel.sim.decode import ALL_TOKENS
 from convgen.backends.intel.sim.pipes import own_pipe
 from convgen.backends.intel.sim.platforms import Platform
 from convgen.backends.intel.sim.register_file import Layout
-from convgen.backends.intel.sim.step import Step
+from convgen.backends.intel.sim.step import Rules, Step
 from convgen.ir.record import frozen
 
 PIPES = ("F", "I", "L", "M")
 Ops = frozenset[int]  #: indices of steps
 NONE: Ops = frozenset()
-
-
-@frozen
-class Rules:
-    """The assumptions of a simulation."""
-
-    errata: bool = True  #: report missing workarounds of hardware defects
-    trust_igc: bool = False  #: assume what code of Intel's compiler relies on
-    approximate: int | None = None  #: seed of the errors of math functions; None: rounded correctly
 
 
 @frozen
@@ -106,7 +98,7 @@ class Scoreboard:
 
     def __init__(self, platform: Platform, layout: Layout, steps: Sequence[Step | None], rules: Rules) -> None:
         self.platform, self.layout, self.steps = platform, layout, steps
-        self.errata = rules.errata and platform.send_war
+        self.send_war = rules.errata and platform.send_war
         self.trust_igc = rules.trust_igc
         self.count = platform.tokens[layout.registers]
         self.scores: dict[State, Score] = {}
@@ -163,60 +155,53 @@ class Scoreboard:
             for at, letter in enumerate(PIPES):
                 if pipe in (letter, "A"):
                     pipes[at] = pipes[at][: count - 1]
-        waits: list[tuple[int, str]] = []
+        waits = instruction.waits()
         if instruction.token is not None:
             number, mode = instruction.token
             if number >= self.count:
                 registers = self.layout.registers
                 findings.append(("token", f"token ${number}; there are {self.count} with {registers} registers"))
-            else:
-                waits.append((number, mode or "dst"))
-        if instruction.op == "sync" and instruction.sub in ("allrd", "allwr"):
-            source = instruction.sources[0]
-            mask = source.value if source.kind == "imm" else -1
-            mode = "src" if instruction.sub == "allrd" else "dst"
-            waits += [(number, mode) for number in range(self.count) if mask >> number & 1]
+            elif not mode:  # setting a token waits for its last use
+                waits.append((number, "dst"))
         for number, mode in waits:
-            token = tokens[number]
-            if mode == "dst":
-                retired |= token.ops
-                tokens[number] = IDLE
-            else:
-                tokens[number] = Token(token.ops, NONE, token.released | token.sources)
+            for at in range(self.count) if number == ALL_TOKENS else (number,):
+                if at >= self.count:
+                    continue
+                token = tokens[at]
+                if mode == "dst":
+                    retired |= token.ops
+                    tokens[at] = IDLE
+                else:
+                    tokens[at] = Token(token.ops, NONE, token.released | token.sources)
 
     def _check_pipes(self, step: Step, pipes: list[tuple[Ops, ...]], findings: list[tuple[str, str]]) -> None:
         free_flags = step.kind == "branch" or (self.trust_igc and step.pipe != "*")
         reads = step.reads & ~self.layout.flag_bits if free_flags else step.reads
         for letter, queue in zip(PIPES, pipes, strict=True):
-            same = letter == step.pipe
-            for index in (index for ops in queue for index in ops):
-                earlier = self._step(index)
-                wrote = earlier.writes & ~self.layout.exempt if same else earlier.writes
-                if wrote & reads:
-                    findings.append(self._hazard("reads", wrote & reads, "result", earlier, f"{letter}@"))
-                elif not same and earlier.writes & step.writes:
-                    shared = earlier.writes & step.writes
-                    findings.append(self._hazard("overwrites", shared, "result", earlier, f"{letter}@"))
-                elif not same and earlier.reads & step.writes & ~self.layout.control_bits:
-                    shared = earlier.reads & step.writes
-                    findings.append(self._hazard("overwrites", shared, "source", earlier, f"{letter}@"))
+            same, wait = letter == step.pipe, f"{letter}@"
+            for earlier in (self._step(index) for ops in queue for index in ops):
+                if shared := reads & (earlier.writes & ~self.layout.exempt if same else earlier.writes):
+                    findings.append(self._hazard("reads", shared, "result", earlier, wait))
+                elif same:
+                    continue
+                elif shared := earlier.writes & step.writes:
+                    findings.append(self._hazard("overwrites", shared, "result", earlier, wait))
+                elif shared := earlier.reads & step.writes & ~self.layout.control_bits:
+                    findings.append(self._hazard("overwrites", shared, "source", earlier, wait))
 
     def _check_tokens(self, step: Step, tokens: list[Token], findings: list[tuple[str, str]]) -> None:
         for number, token in enumerate(tokens):
             for index in token.ops:
-                earlier = self._step(index)
-                if earlier.writes & step.reads:
-                    shared = earlier.writes & step.reads
-                    findings.append(self._hazard("reads", shared, "result", earlier, f"${number}.dst"))
-                elif earlier.writes & step.writes:
-                    shared = earlier.writes & step.writes
-                    findings.append(self._hazard("overwrites", shared, "result", earlier, f"${number}.dst"))
-                elif earlier.reads & step.writes and step.unit != earlier.unit:
-                    shared = earlier.reads & step.writes
+                earlier, wait = self._step(index), f"${number}.dst"
+                if shared := earlier.writes & step.reads:
+                    findings.append(self._hazard("reads", shared, "result", earlier, wait))
+                elif shared := earlier.writes & step.writes:
+                    findings.append(self._hazard("overwrites", shared, "result", earlier, wait))
+                elif (shared := earlier.reads & step.writes) and step.unit != earlier.unit:
                     if index in token.sources:
                         findings.append(self._hazard("overwrites", shared, "source", earlier, f"${number}.src"))
-                    elif self.errata and earlier.is_send and shared & ~self.layout.flag_bits:  # but for the predicate
-                        _, message = self._hazard("overwrites", shared, "payload", earlier, f"${number}.dst")
+                    elif self.send_war and earlier.is_send and shared & ~self.layout.flag_bits:  # but for the predicate
+                        _, message = self._hazard("overwrites", shared, "payload", earlier, wait)
                         findings.append(("send-war", f"{message}: on this platform .src is not enough"))
 
     def _set_token(self, step: Step, tokens: list[Token], chain: Ops, findings: list[tuple[str, str]]) -> Ops:
@@ -237,16 +222,14 @@ class Scoreboard:
 
     def indirect(self, score: Score, index: int, reads: int) -> tuple[tuple[str, str], ...]:
         """Return findings on registers that instruction `index` reads through a0; `score` is the one after it."""
-        findings: list[tuple[str, str]] = []
-        for letter, queue in zip(PIPES, score.pipes, strict=True):
-            for earlier in (self._step(at) for ops in queue for at in ops if at != index):
-                if earlier.writes & reads:
-                    findings.append(self._hazard("reads", earlier.writes & reads, "result", earlier, f"{letter}@"))
-        for number, token in enumerate(score.tokens):
-            for earlier in (self._step(at) for at in token.ops if at != index):
-                if earlier.writes & reads:
-                    findings.append(self._hazard("reads", earlier.writes & reads, "result", earlier, f"${number}.dst"))
-        return tuple(findings)
+        in_flight = [(f"{letter}@", ops) for letter, queue in zip(PIPES, score.pipes, strict=True) for ops in queue]
+        in_flight += [(f"${number}.dst", token.ops) for number, token in enumerate(score.tokens)]
+        return tuple(
+            self._hazard("reads", shared, "result", earlier, wait)
+            for wait, ops in in_flight
+            for earlier in (self._step(at) for at in ops if at != index)
+            if (shared := earlier.writes & reads)
+        )
 
     def _step(self, index: int) -> Step:
         step = self.steps[index]

@@ -13,10 +13,9 @@ from convgen.backends.intel.sim.compile import Program
 from convgen.backends.intel.sim.engine import ThreadEngine
 from convgen.backends.intel.sim.environment import Environment
 from convgen.backends.intel.sim.launch import Payload, place_payload, start_group, surfaces_of, threads_of
-from convgen.backends.intel.sim.scoreboard import Rules
 from convgen.backends.intel.sim.slm import Slm
 from convgen.backends.intel.sim.sources import SOURCES
-from convgen.backends.intel.sim.step import KINDS
+from convgen.backends.intel.sim.step import KINDS, Rules
 from convgen.backends.sim.causality import Causality
 from convgen.backends.sim.errors import SimulatorError, Unsupported
 from convgen.backends.sim.findings import LaunchStopped

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from convgen.backends.intel.sim.gateway import note_local
+from convgen.backends.intel.sim.gateway import NEXT_EPOCH, epoch_of, note_local
 from convgen.backends.intel.sim.late import read_before_store
 from convgen.backends.intel.sim.state import LocalAccess, ThreadGroup
 from convgen.backends.intel.sim.step import Step
@@ -19,7 +19,7 @@ from convgen.backends.sim.wave_arrays import U64, Array, Bools, any_along
 from convgen.backends.simulation import Source
 
 _OVERTAKES = Source("IGC, HWCaps.inc hasSLMWARIssue: an SLM store waits for the destinations of SLM loads in flight")
-_WAVE = np.uint32(0xFF)
+_WAVE = np.uint32(0xFF)  #: of a stamp, above its lowest bit
 BANKS = 32  #: banks of local memory, a dword wide
 TAG = np.uint64(0xFFFFFFFF ^ 1 << 28)  #: IGC marks local addresses by bit 28, which the hardware must ignore
 
@@ -35,30 +35,31 @@ class Slm(Lds):
 
     def remember(self, g: ThreadGroup, access: LocalAccess) -> None:
         """Remember a load, or an atomic operation with a result, in flight while its thread signals a barrier."""
-        stamps = (g.stamp[:, 0] + np.uint32(1 << 9))[access.rows]
-        for epoch in np.unique(stamps >> np.uint32(9)):
+        stamps = (g.stamp[:, 0] + NEXT_EPOCH)[access.rows]
+        for epoch in np.unique(epoch_of(stamps)):
             if epoch not in self._carried:
                 self._carried = {old: loads for old, loads in self._carried.items() if old + 2 > epoch}
             self._carried.setdefault(int(epoch), []).append((access.units, stamps, access.instruction))
 
     def _overwrites(self, group: Threads, step: Stepped, others: Bools, where: Array | None, units: Array) -> None:
-        if self._carried and np.count_nonzero(others[1]):
-            flat = others[1].reshape(len(others[1]), -1)  # of which the base class reports this one
-            column = flat.any(axis=0).argmax()
-            unit = np.broadcast_to(units, others[1].shape).reshape(flat.shape)[flat[:, column].argmax(), column]
-            named = self._unwaited(int(unit))
-            if named is not None:
-                self._report(group, step, others[1], named, where, units)
+        reads = others[1]
+        if self._carried and np.count_nonzero(reads):
+            flat = reads.reshape(len(reads), -1)
+            column = flat.any(axis=0).argmax()  # the access that the base class would report
+            unit = np.broadcast_to(units, reads.shape).reshape(flat.shape)[flat[:, column].argmax(), column]
+            message = self._unwaited(int(unit))
+            if message is not None:
+                self._report(group, step, reads, message, where, units)
                 others = others.copy()
                 others[1] = False
         super()._overwrites(group, step, others, where, units)
 
     def _unwaited(self, unit: int) -> str | None:
         """Return the message for a store to a unit that a load in flight at the barrier may still read; else None."""
-        for loaded, mine, instruction in self._carried.get(int(self.read[unit] >> np.uint32(9)), ()):
+        for loaded, stamps, instruction in self._carried.get(int(epoch_of(self.read[unit])), ()):
             met = loaded == unit
             if met.any():
-                thread = int(mine[met][0] >> np.uint32(1) & _WAVE)
+                thread = int(stamps[met][0] >> np.uint32(1) & _WAVE)
                 load = f"`{instruction.text}` at {instruction.address:#x}"
                 return f"overwrites what thread {thread}'s {load}, not waited for before the barrier, may still read"
         return None
@@ -78,7 +79,7 @@ def check_own_loads(
     # A load in flight has stamped its bytes with its thread's epoch, or with the next one.
     read, mine = g.env.local.read.take(units), g.stamp[:, 0].take(rows)
     own = ((read ^ mine) & SEVERAL == 0) | (read & SEVERAL == SEVERAL)
-    if not np.count_nonzero(own & (read >> np.uint32(9) >= mine >> np.uint32(9))):
+    if not np.count_nonzero(own & (epoch_of(read) >= epoch_of(mine))):
         return
     owner = g.env.local.owner
     stored = np.broadcast_to(units, shape)

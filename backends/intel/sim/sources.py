@@ -37,6 +37,7 @@ SOURCES: Mapping[str, Source] = {
     "misaligned": _MESSAGES,
     "mul-suppression": Source("IGC, visa/SWWA.cpp, for skuwa/igt_20_0*_hw_wa.c: Wa_18035690555, mulMacRSWA"),
     "no-progress": Source("the launch: no workgroup is left that could change what the thread waits for"),
+    "operation": Source("PRM, Instruction Set Reference, by Mesa, instruction_restrictions; IGC, HWConformity.cpp"),
     "out-of-bounds": Source("the launch: none of its buffers contains the address"),
     "poison": Source("PRM, Thread Payload: registers and memory not listed there start undefined"),
     "read-only": Source("the launch: the buffer is read-only"),
@@ -53,5 +54,6 @@ SOURCES: Mapping[str, Source] = {
     "swsb": Source("IGA, checks of SWSB annotations by platform"),
     "token": _SCOREBOARD,
     "token-wait": _SCOREBOARD,
+    "type": Source("IGC, HWCaps.inc noInt64 and noFP64; Mesa, special_restrictions_for_mixed_float_mode"),
     "unsupported-message": _MESSAGES,
 }

@@ -59,7 +59,7 @@ class Underway:
     step: int  #: index of its instruction
     upto: int | None  #: the last ticket that a fence releases, 0 for none; None for an atomic operation
     epochs: Array  #: epochs of the threads at issue
-    numbers: Array  #: what the threads had observed, or have met (`causality`)
+    numbers: Array  #: publications (`causality`) that the threads had observed, or that the atomic operation observes
 
     def take(self, rows: Array) -> Underway:
         """Return the operation for some of the threads."""
@@ -90,9 +90,9 @@ class ThreadGroup(Threads):
         self.signalled = False  #: has signalled a barrier that it has not waited for
         self.control = 0  #: cr0.0
         self.local: list[LocalAccess] = []
-        self.late: list[LateLoad] = []  #: loads that have not read memory for good, where an adversary delays them
-        self.squad = 0  #: threads of a number run together, where an adversary orders them
-        self.held = False  #: behind the signal of a barrier, until all others can do no more
+        self.late: list[LateLoad] = []  #: loads that an adversary lets read memory again
+        self.squad = 0  #: the adversary's squad
+        self.held = False  #: whether the adversary holds the group behind its barrier signal, until all others block
         self.stores: list[tuple[int, int]] = []  #: global stores that no fence has covered: (order, ticket)
         self.fences: list[tuple[int, int, str]] = []  #: fences under way: instruction, order, what they order
         self.underway: list[Underway] = []  #: fences and atomic operations that may order workgroups

@@ -12,7 +12,7 @@ from convgen.backends.intel.sim.register_file import Layout
 from convgen.backends.intel.sim.state import ThreadGroup
 from convgen.backends.sim.step import Ready
 from convgen.backends.sim.step import unsupported as unsupported
-from convgen.ir.record import define
+from convgen.ir.record import define, frozen
 
 Run = Callable[[ThreadGroup], None]
 #: Kinds of instructions that the report counts.
@@ -21,21 +21,32 @@ KINDS = "dpas alu math send_ugm send_slm send_gtwy send_other sync branch nop".s
 
 @define(eq=False)
 class Step(Ready[Instruction, ThreadGroup]):
-    """A compiled instruction, with register sets by byte.
+    """A compiled instruction; `reads` and `writes` are register bytes (`register_file`).
 
     `control` is "", "branch" (run may set `pc` or `targets`), "wait", "barrier" or "end".
-
-    `pipe` is the in-order pipe's letter, "*" for out of order, "" for none.
     """
 
     index: int = -1
-    pipe: str = ""
-    fence: str = ""  #: "slm" or "ugm"
+    pipe: str = ""  #: letter of an in-order pipe, "*" for out of order, "" for none
     is_dpas: bool = False
     factors: int = 0  #: bytes of `reads` that are src1 and src2 of a dpas
     is_send: bool = False
     unit: str = ""  #: destination of a message; for other instructions the mnemonic
     drains: bool = False  #: whether it takes longer than any in-order instruction in IGC's model
+
+
+def send_step(instruction: Instruction, kind: str, reads: int = 0, writes: int = 0) -> Step:
+    """Return the step of a message; the caller sets `run`."""
+    return Step(instruction, kind, lambda g: None, reads, writes, pipe="*", is_send=True)
+
+
+@frozen
+class Rules:
+    """The assumptions of a simulation."""
+
+    errata: bool = True  #: report missing workarounds of hardware defects, also of those found after older compilers
+    trust_igc: bool = False  #: assume what code of Intel's compiler relies on (`scoreboard`)
+    approximate: int | None = None  #: seed of the errors of math functions (`curves`); None: rounded correctly
 
 
 @define
@@ -46,10 +57,7 @@ class Context:
     layout: Layout
     simd: int
     index_of: dict[int, int]  #: instruction index by address
-    grain: int = 4  #: bytes that a local memory race stamp covers
-    errata: bool = True  #: whether defects of the hardware count that older compilers did not know
-    trust_igc: bool = False  #: whether to assume what code of Intel's compiler relies on
-    approximate: int | None = None  #: the seed by which math functions err as much as they may
+    rules: Rules = attrs.field(factory=Rules)
     faults: list[tuple[str, str]] = attrs.field(factory=list)  #: (kind, message) of the instruction being compiled
 
     def fault(self, kind: str, message: str) -> None:

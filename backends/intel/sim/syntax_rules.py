@@ -12,7 +12,7 @@ from convgen.backends.intel.sim.platforms import Platform
 from convgen.backends.intel.sim.register_file import Layout
 from convgen.backends.intel.sim.step import Context, Step
 
-FIRST_LAST_REGISTER = 112  #: a thread's last message comes from the last 16 registers that all threads have
+FIRST_LAST_REGISTER = 112  #: first register for the payload of a thread's last message (of 128, which all threads have)
 
 
 def check(instruction: Instruction, step: Step, context: Context) -> None:
@@ -55,7 +55,7 @@ def _payloads(instruction: Instruction, step: Step, context: Context) -> None:
     if message is None:
         return
     registers = (1 << context.layout.acc) - 1
-    if context.errata and not context.platform.send_overlap and step.writes & step.reads & registers:
+    if context.rules.errata and not context.platform.send_overlap and step.writes & step.reads & registers:
         context.fault("message", "the response overlaps a payload [IGC, WaDisableSendSrcDstOverlap]")
     if "EOT" in instruction.options:
         for payload in (message.src0, message.src1):

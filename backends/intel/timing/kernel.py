@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 
-from convgen.backends.intel.analyze import hot_code, most_items, readable, threads_held
+from convgen.backends.intel.analyze import hot_code, most_items, occupancy, readable
 from convgen.backends.intel.costs import line_of
 from convgen.backends.intel.family import FAMILY
 from convgen.backends.intel.sim import CodeObject, KernelInfo
@@ -47,7 +47,7 @@ class _Kernel:
 
     loaded: CodeObject
     info: KernelInfo
-    latency: float
+    latency: float  #: clocks; of loads from global memory
 
     @property
     def target(self) -> str:
@@ -62,8 +62,8 @@ class _Kernel:
     @cached_property
     def resident(self) -> int:
         """Return the workgroups that a core holds."""
-        held = threads_held(self.info, self.target)
-        return max(1, min(held.values()) * FACTS[self.target].core.simds // self.threads)
+        engine_threads = min(occupancy(self.info, self.target).values())
+        return max(1, engine_threads * FACTS[self.target].core.simds // self.threads)
 
     @cached_property
     def _hot(self) -> tuple[list[Instruction], list[Instruction], bool]:

@@ -9,14 +9,13 @@ from convgen.backends.intel.sim.platforms import Platform
 from convgen.ir.record import evolve, frozen
 
 IN_ORDER = "FILM"  #: pipes whose instructions end in the order of their issue
-ALL = -1  #: in place of a token: all tokens
 
 #: Clocks to the result, by kind of instruction (IGC's latency table); the model counts them from the pipe's last busy
 #: clock, so results of several registers come later.
 _VECTOR, _MATH, _MATRIX, _BRANCH, _FENCE = 10.0, 17.0, 21.0, 23, 23.0
 _SHARED, _SHARED_WIDE = 28.0, 45.0  #: shared local memory: up to 16 lanes, and more
 _NARROW = 16  #: lanes
-_ELSE = {"*": "M", "A": "I"}  #: pipes for out-of-order math, and for instructions without a destination
+_PIPE_OF_REST = {"*": "M", "A": "I"}  #: for out-of-order math, and for instructions without a destination
 
 
 @frozen(eq=False)
@@ -28,7 +27,7 @@ class Op:
     busy: float = 1.0  #: clocks that the pipe is busy
     latency: float = 0.0  #: clocks from the last busy clock of the pipe to the result
     sets: int | None = None  #: token
-    waits: tuple[tuple[int, bool], ...] = ()  #: tokens, and whether only until their sources are read
+    waits: tuple[tuple[int, bool], ...] = ()  #: tokens (or `ALL_TOKENS`), and whether only until their sources are read
     distance: tuple[str, int] | None = None  #: pipe ("A": all) and n: the n-th instruction back must be done
     barrier: str = ""  #: "signal" or "wait"
 
@@ -40,15 +39,12 @@ def op_of(instruction: Instruction, platform: Platform, latency: float) -> Op:
     if distance is not None and not distance[0]:
         distance = own_pipe(instruction, platform), distance[1]
     token = instruction.token
-    waits = _masked(instruction)
-    if token is not None and token[1]:
-        waits = (*waits, (token[0], token[1] == "src"))
+    waits = tuple((number, mode == "src") for number, mode in instruction.waits())
     sets = token[0] if token is not None and not token[1] else None
     op = Op("", sets=sets, waits=waits, distance=distance)
     match line.unit:
         case "matrix":
-            rows = int(instruction.sub.partition("x")[2])
-            return evolve(op, pipe="matrix", busy=line.slots, latency=_MATRIX + rows - 1)
+            return evolve(op, pipe="matrix", busy=line.slots, latency=_MATRIX + instruction.rows - 1)
         case "lds":
             taken = _SHARED if instruction.exec_size <= _NARROW else _SHARED_WIDE
             return evolve(op, pipe="lds", busy=line.slots, latency=taken)
@@ -56,7 +52,7 @@ def op_of(instruction: Instruction, platform: Platform, latency: float) -> Op:
             return evolve(op, pipe="global", busy=line.slots, latency=latency)
         case "valu":
             pipe, slow = pipe_of(instruction, platform), _MATH if line.kind == "math" else _VECTOR
-            return evolve(op, pipe=_ELSE.get(pipe, pipe), busy=line.slots, latency=slow)
+            return evolve(op, pipe=_PIPE_OF_REST.get(pipe, pipe), busy=line.slots, latency=slow)
     if line.kind == "branch":
         return evolve(op, issue=_BRANCH)
     if line.kind.endswith("_fence"):
@@ -64,14 +60,3 @@ def op_of(instruction: Instruction, platform: Platform, latency: float) -> Op:
     if line.kind == "barrier_signal":
         return evolve(op, barrier="signal")
     return evolve(op, barrier="wait") if instruction.sub == "bar" else op
-
-
-def _masked(instruction: Instruction) -> tuple[tuple[int, bool], ...]:
-    """Return the tokens of a wait for several."""
-    if instruction.op != "sync" or instruction.sub not in ("allrd", "allwr"):
-        return ()
-    only_read = instruction.sub == "allrd"
-    masks = [o.value for o in instruction.sources if o.kind == "imm"]
-    if not masks:
-        return ((ALL, only_read),)
-    return tuple((n, only_read) for n in range(masks[0].bit_length()) if masks[0] >> n & 1)

@@ -13,7 +13,8 @@ from heapq import heappop, heappush
 
 import attrs
 
-from convgen.backends.intel.timing.ops import ALL, IN_ORDER, Op
+from convgen.backends.intel.sim.decode import ALL_TOKENS
+from convgen.backends.intel.timing.ops import IN_ORDER, Op
 from convgen.ir.record import define, frozen
 
 _PAYLOAD = 8.0  #: clocks in which a message or matrix instruction reads its sources (assumed: a register a clock)
@@ -26,13 +27,13 @@ class Thread:
 
     group: int
     ops: Sequence[Op]
-    since: float = 0.0  #: when it is free to issue the next instruction
+    free_at: float = 0.0  #: when it is free to issue the next instruction
     waited: list[float] = attrs.Factory(list)  #: clocks waited before each instruction
     #: in-order pipe -> completion of each of the thread's instructions
     done: dict[str, list[float]] = attrs.Factory(dict)
     #: token -> when its sources are read, and when it is done
     tokens: dict[int, tuple[float, float]] = attrs.Factory(dict)
-    chains: set[int] = attrs.Factory(set)  #: tokens whose last setter is a matrix instruction
+    matrix_tokens: set[int] = attrs.Factory(set)  #: tokens whose last setter is a matrix instruction
     passed: int = 0  #: barriers passed
 
     def stalls(self) -> Iterator[float]:
@@ -42,7 +43,7 @@ class Thread:
 
 @frozen(eq=False)
 class ModelRun:
-    """The result of a run."""
+    """The result of a run; `waves` are its threads (the name that AMD's model shares)."""
 
     end: float  #: clocks until the last thread has ended
     waves: Sequence[Thread]
@@ -58,11 +59,11 @@ class _Run:
         self.threads = [Thread(number, ops) for number, group in enumerate(workgroups) for ops in group]
         self.members = [len(group) for group in workgroups]
         self.signalled = [0] * len(workgroups)
-        self.opened = [0.0] * len(workgroups)  #: when the last barrier let threads go on
-        self.held: list[list[tuple[int, Thread]]] = [[] for _ in workgroups]  #: threads that wait at a barrier
-        self.opened_so_far = [0] * len(workgroups)  #: barriers opened, by workgroup
+        self.opened_at = [0.0] * len(workgroups)  #: when the last barrier let threads go on
+        self.at_barrier: list[list[tuple[int, Thread]]] = [[] for _ in workgroups]  #: threads that wait at a barrier
+        self.barriers_opened = [0] * len(workgroups)  #: by workgroup
         self.free: dict[str, float] = {}  #: when each pipe takes the next instruction
-        self.queue = [(thread.since, n, thread) for n, thread in enumerate(self.threads)]
+        self.queue = [(thread.free_at, n, thread) for n, thread in enumerate(self.threads)]
         self.issues = 0.0  #: when the EU issues the next instruction
         self.end = 0.0
 
@@ -74,8 +75,8 @@ class _Run:
             start = max(now, self.issues, self.free.get(op.pipe, 0.0) if op.pipe else 0.0, _allowed(thread, op))
             if start > now:
                 heappush(self.queue, (start, number, thread))
-            elif op.barrier == "wait" and thread.passed == self.opened_so_far[thread.group]:
-                self.held[thread.group].append((number, thread))
+            elif op.barrier == "wait" and thread.passed == self.barriers_opened[thread.group]:
+                self.at_barrier[thread.group].append((number, thread))
             else:
                 self._issue(number, thread, op, now)
         return ModelRun(self.end, self.threads)
@@ -83,35 +84,35 @@ class _Run:
     def _issue(self, number: int, thread: Thread, op: Op, now: float) -> None:
         start = now
         if op.barrier == "wait":
-            start = max(now, self.opened[thread.group])
+            start = max(now, self.opened_at[thread.group])
             thread.passed += 1
-        thread.waited.append(start - thread.since)
+        thread.waited.append(start - thread.free_at)
         self.issues = max(self.issues, now + 1)
         done = start + op.busy - 1 + op.latency
         if op.pipe:
             self.free[op.pipe] = now + op.busy
-        if op.pipe in IN_ORDER and op.pipe:
+        if op.pipe and op.pipe in IN_ORDER:
             thread.done.setdefault(op.pipe, []).append(done)
         if op.sets is not None:
             thread.tokens[op.sets] = (now + max(_PAYLOAD, op.busy), done)
-            (thread.chains.add if op.pipe == "matrix" else thread.chains.discard)(op.sets)
-        thread.since = start + op.issue
-        self.end = max(self.end, done, thread.since)
+            (thread.matrix_tokens.add if op.pipe == "matrix" else thread.matrix_tokens.discard)(op.sets)
+        thread.free_at = start + op.issue
+        self.end = max(self.end, done, thread.free_at)
         if op.barrier == "signal":
             self._signal(thread.group, done)
         if len(thread.waited) < len(thread.ops):
-            heappush(self.queue, (thread.since, number, thread))
+            heappush(self.queue, (thread.free_at, number, thread))
 
     def _signal(self, group: int, done: float) -> None:
         """Count a signal; the last one of a workgroup opens its barrier."""
         self.signalled[group] += 1
         if self.signalled[group] < self.members[group]:
             return
-        self.signalled[group], self.opened[group] = 0, done + BARRIER
-        waiting, self.held[group] = self.held[group], []
-        self.opened_so_far[group] += 1
+        self.signalled[group], self.opened_at[group] = 0, done + BARRIER
+        waiting, self.at_barrier[group] = self.at_barrier[group], []
+        self.barriers_opened[group] += 1
         for number, thread in waiting:
-            heappush(self.queue, (self.opened[group], number, thread))
+            heappush(self.queue, (self.opened_at[group], number, thread))
 
 
 def _allowed(thread: Thread, op: Op) -> float:
@@ -123,9 +124,9 @@ def _allowed(thread: Thread, op: Op) -> float:
             done = thread.done.get(letter, [])
             times.append(done[-count] if len(done) >= count else 0.0)
     for token, only_read in op.waits:
-        some = thread.tokens.values() if token == ALL else [thread.tokens.get(token, (0.0, 0.0))]
+        some = thread.tokens.values() if token == ALL_TOKENS else [thread.tokens.get(token, (0.0, 0.0))]
         times += [read if only_read else done for read, done in some]
-    chained = op.pipe == "matrix" and op.sets in thread.chains
+    chained = op.pipe == "matrix" and op.sets in thread.matrix_tokens
     if op.sets is not None and not chained:
         times.append(thread.tokens.get(op.sets, (0.0, 0.0))[1])
     return max(times)

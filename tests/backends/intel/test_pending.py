@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from convgen.backends.intel.physical import Cells
-from convgen.backends.intel.scoreboard import _PIPES, _SETTLED, Source, Unfinished, _Accesses
+from convgen.backends.intel.scoreboard import _PIPES, _SETTLED, Source, Unfinished, _MutableUnfinished
 
 _CELLS = 6
 
@@ -53,9 +53,9 @@ class ByCell:
         return {key: d for key, d in found.items() if d <= _SETTLED.get(key[1], 1)}
 
 
-def stepped(known: Unfinished, steps: list[tuple[str, Source | None, int]]) -> _Accesses:
+def stepped(known: Unfinished, steps: list[tuple[str, Source | None, int]]) -> _MutableUnfinished:
     count = dict.fromkeys(_PIPES, 0)
-    accesses = _Accesses(known, count)
+    accesses = _MutableUnfinished(known, count)
     for what, source, number in steps:
         match what, source:
             case "note", int() | str():
@@ -84,7 +84,7 @@ def test_sets_know_what_cells_do(steps: list[tuple[str, Source | None, int]]) ->
         wanted.step(*step)
     accesses = stepped(Unfinished(), steps)
     distances = wanted.distances()
-    again = _Accesses(accesses.frozen(), dict.fromkeys(_PIPES, 0))
+    again = _MutableUnfinished(accesses.frozen(), dict.fromkeys(_PIPES, 0))
     for known in (accesses, again):
         assert by_cell(known.frozen()) == distances
         for cells in range(1 << _CELLS):

@@ -10,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from convgen.backends import target as targets
+from convgen.backends.intel.select import select as select_instructions
 from convgen.ir import stmt as s
 from convgen.ir.build import KernelBuilder
 from convgen.ir.error import Unsupported
-from convgen.ir.expr import AddressOf, Expr, FromLane, Lane, Uniform, const, eq, ne, select
+from convgen.ir.expr import AddressOf, Expr, FromLane, Lane, Mul, Uniform, const, eq, ne, select
 from convgen.ir.fused import Fused
 from convgen.ir.types import bool_, s32, u32, u64
 from convgen.ir.verify import verify
@@ -251,3 +252,17 @@ def test_conditions_in_one_another_take_few_flags(*, deep_first: bool) -> None:
     kernel = k.done()
     lowered = legalize_messages(kernel, targets.get("xehpg").facts)
     assert_simulates("xehpg", kernel, lowered, {"y": np.zeros(32, np.uint8)})
+
+
+@pytest.mark.parametrize("target", LANES)
+def test_factors_of_long_products_are_computed_once(target: str) -> None:
+    """The order of factors does not matter, whichever of them has 32 bits."""
+
+    def instructions(product: Callable[[Expr, Expr], Expr]) -> int:
+        k = Room(target)
+        offset = (Lane() * 4).to(u64) + k.load(AddressOf(k.given) + (Lane() * 4).to(u64)).to(u64)
+        k.store(k.n, far=product(offset, k.n.to(u32).to(u64)))
+        facts = targets.get(target).facts
+        return sum(1 for _ in select_instructions(k.done(), facts).instructions())
+
+    assert instructions(Mul) == instructions(lambda offset, n: Mul(n, offset))

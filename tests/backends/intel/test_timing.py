@@ -9,8 +9,9 @@ import pytest
 
 from convgen.backends import target as targets
 from convgen.backends.intel.assemble import available
+from convgen.backends.intel.sim.decode import ALL_TOKENS
 from convgen.backends.intel.timing.kernel import spread
-from convgen.backends.intel.timing.ops import ALL, Op
+from convgen.backends.intel.timing.ops import Op
 from convgen.backends.intel.timing.unit import BARRIER, run
 from convgen.backends.timing import KernelProfile
 from convgen.commands import cli
@@ -62,7 +63,7 @@ def test_distances_count_the_instructions_of_a_pipe() -> None:
 
 
 def test_sources_are_read_before_data_are_there() -> None:
-    read, there, all_of_it = (end(LOAD, waits(token), ADD) for token in ((0, True), (0, False), (ALL, False)))
+    read, there, all_of_it = (end(LOAD, waits(token), ADD) for token in ((0, True), (0, False), (ALL_TOKENS, False)))
     assert read == 3 + 200  # the load itself is what ends last
     assert there == all_of_it == 3 + 200 + 1 + 10
 

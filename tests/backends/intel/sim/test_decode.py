@@ -115,7 +115,7 @@ def test_the_second_form_leaves_out_zeros(monkeypatch: pytest.MonkeyPatch, tmp_p
     message = send.message
     assert message is not None
     assert (message.dst, message.src0, message.src1) == (Payload(-1, 0), Payload(12, 2), Payload(20, 4))
-    assert (message.descriptor, message.extended, message.extended_register) == (0x2480203, None, 2)
+    assert (message.descriptor, message.extended) == (0x2480203, None)
     assert (send.token, send.no_mask, send.sub) == ((5, ""), True, "ugm")
     assert jump.sources == (Operand("label", value=16),)
     assert [(i.size, i.address) for i in (add, send, jump)] == [(16, 0), (16, 16), (16, 32)]

@@ -448,6 +448,9 @@ again:
         workgroup=32,
         barriers=1,
     ),
+    "global exchange, fence of typed memory": Case(
+        "global-visibility", GLOBAL_EXCHANGE, "send.ugm (1|M0) r28", "send.tgm (1|M0) r28", workgroup=32, barriers=1
+    ),
     "indirect": Case(
         "distance",
         "(W) mov (1|M0) a0.0<1>:uw 0x540:uw\n(W) mov (16|M0) r21.0<1>:d 1:w\n"

@@ -9,6 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from convgen.backends.intel.sim import Unsupported
+
 Array = npt.NDArray[Any]
 #: r5 is the address of `in`, r6 of `out`; r8 (two registers) holds lane numbers times four, r10 64-bit addresses of in.
 START = {
@@ -145,6 +147,14 @@ def test_prefetch(sim: Any) -> None:
     assert not report.findings
     assert report.counters["prefetch_bytes"] == 64
     assert not out.any()
+
+
+@pytest.mark.parametrize("name", ["load", "store"])
+def test_typed_messages_are_refused(sim: Any, name: str) -> None:
+    """Their addresses are coordinates, which no surface state here describes."""
+    operands = {"load": "r20 [r10:2]", "store": "[r12:2] r8"}[name]
+    with pytest.raises(Unsupported, match="typed"):
+        execute(sim, "xehpc", f"{name}.tgm.d32.a64 (16|M0) {operands} {{$1}}\n", numbers(256))
 
 
 ATOMICS: dict[str, Callable[[Array, Array], Array]] = {

@@ -16,8 +16,7 @@ from convgen.backends.intel.sim.decode import Instruction, disassemble
 from convgen.backends.intel.sim.regions import RULES
 from convgen.backends.intel.sim.register_file import Layout
 from convgen.backends.intel.sim.restrictions import RESTRICTIONS
-from convgen.backends.intel.sim.scoreboard import Rules
-from convgen.backends.intel.sim.step import Context, Step
+from convgen.backends.intel.sim.step import Context, Rules, Step
 from convgen.backends.intel.sim.syntax_rules import check
 
 COMPILED = Path(__file__).parents[3] / "data" / "intel"
