@@ -189,9 +189,9 @@ def test_the_quickest_is_kept(
     assert first == cg.build(problem).config
     really = trials.predicted
 
-    def slow(problem: Any, target: str, config: Any) -> Any:
-        found = really(problem, target, config)
-        return evolve(found, us=9.0) if str(config) == first else found
+    def slow(code: Any) -> Any:
+        found = really(code)
+        return evolve(found, us=9.0) if code.config == first else found
 
     monkeypatch.setattr(trials, "predicted", slow)
     code, (row,), err = tune(capsys, LAYER, *KNOBS)

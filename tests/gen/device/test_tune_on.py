@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from functools import partialmethod
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from convgen import driver
 from convgen.commands import cli
 from convgen.commands.tune import perform
 from convgen.device.loaded import DeviceKernel
@@ -34,6 +36,20 @@ def test_configs_are_timed_on_the_device(cuda: CudaStandIn) -> None:
     assert checked(task, result) == result
     assert len(cuda.launches) >= 3  # one of each config, and one whose outputs are compared
     assert not cuda.findings
+
+
+def test_each_config_is_compiled_once(cuda: CudaStandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    configs = []
+    build = driver.build
+
+    def counted(problem: Any, target: str, config: Any) -> Any:
+        configs.append(str(config))
+        return build(problem, target, config)
+
+    monkeypatch.setattr(driver, "build", counted)
+    result = perform(Task("sm_90", 2, PRODUCT, on="cuda"))
+    assert isinstance(result, Result)
+    assert configs == [each.config for each in result.timed]
 
 
 def test_a_result_that_was_not_measured_on_a_device_is_refused_without_on(cuda: CudaStandIn) -> None:
