@@ -130,12 +130,12 @@ def _time(entry: Entry) -> float:
     return entry.us
 
 
-def read(path: Path) -> Registry:
-    """Return the registry in a file. Raises UserError."""
+def read(path: Path, knob: str = KNOB) -> Registry:
+    """Return the registry in a file. Raises UserError, which names the option `knob`."""
     try:
-        return _parsed(untrusted.read(path, "a registry", _MOST_BYTES, KNOB), str(path))
+        return _parsed(untrusted.read(path, "a registry", _MOST_BYTES, knob), str(path))
     except UnicodeDecodeError:
-        raise UserError(f"given {str(path)!r} that is not text, wanted a registry, at {KNOB}") from None
+        raise UserError(f"given {str(path)!r} that is not text, wanted a registry, at {knob}") from None
 
 
 @lru_cache(maxsize=8)
@@ -164,7 +164,7 @@ def merge(path: Path, others: Iterable[Path]) -> None:
     with _locked(path) as target:
         registry = read_or_begin(path)
         for other in others:
-            registry = registry.merged(read(other))
+            registry = registry.merged(read(other, "--merge"))
         _write(target, registry)
 
 

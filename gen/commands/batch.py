@@ -187,6 +187,7 @@ def _check(options: argparse.Namespace) -> None:
         registry.read(known)
     if options.dump is not None:
         watch.check_dump(options.dump, options.target)
+    session.check_device(options)
 
 
 def _run(options: argparse.Namespace, requests: Sequence[Request], journal: Journal | None) -> list[Row]:

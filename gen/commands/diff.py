@@ -41,7 +41,8 @@ def parser() -> argparse.ArgumentParser:
         "convgen diff a{object} b{object} --grid 16 --grid 8 --block 256 --arg n=512 --arg A:C=f32:64 --arg B:D=f32:64",
     )
     add = parser.add_argument
-    add("subjects", metavar="A [B]", nargs="*", help="MxK:KxN, benchdnn's of a convolution; a launch record or code")
+    add("a", metavar="A", help="MxK:KxN, benchdnn's of a convolution; a launch record or code")
+    add("b", metavar="B", nargs="?", help="the other kernel")
     add("--chip", metavar="NAME", help="the chip that is modelled, as of `convgen profile`")
     add("--json", action="store_true", help="print one JSON object")
     add = parser.add_argument_group("of problems").add_argument
@@ -61,12 +62,12 @@ def parser() -> argparse.ArgumentParser:
 def diff(arguments: Sequence[str]) -> int:
     """`convgen diff`: 0 whether they differ or not."""
     options, knobs = parse_knobs(parser(), arguments, "conv", "matmul")
-    a, b = _pair("subject", options.subjects, None)
+    a, b = options.a, options.b or options.a
     targets = _pair("--target", options.target, DEFAULT_TARGET)
-    configs = _configs(options, len(options.subjects) == 1 and targets[0] == targets[1])
+    configs = _configs(options, options.b is None and targets[0] == targets[1])
     launch_a, launch_b = _launches(options)
     is_twice = targets[0] == targets[1] and configs[0] == configs[1] and launch_a == launch_b
-    if len(options.subjects) == 1 and is_twice:
+    if options.b is None and is_twice:
         raise UserError(f"given {a} alone, wanted two kernels: B, or two of --target, --config or --grid")
     files = [text for text in (a, b) if is_file(text)]
     if len(files) == 2 and (knobs or options.target or options.config):

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from convgen.commands import session
-from convgen.commands.arguments import Parser, add_device, add_finding_options, number
+from convgen.commands.arguments import Parser, add_device, add_finding_options, number, refuse
 from convgen.commands.looking import watching
 from convgen.ir.error import UserError
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from convgen.backends.simulation import Scrutiny
     from convgen.run.foreign_launch import LaunchOptions
     from convgen.run.verdict import Outcome
+
+LAUNCH_OPTIONS = ("kernel", "grid", "block", "lds", "arg")  #: names of those that `add_launch_options` adds
 
 _ARGUMENT = "an argument by name or number: a number, FILE.npy, TYPE:DIMS (undefined) or zeros:TYPE:DIMS (repeatable)"
 
@@ -45,7 +47,7 @@ def parser() -> argparse.ArgumentParser:
     add = parser.add_argument_group("of a launch record").add_argument
     add("--data", metavar="DIR", help="NAME.npy of each buffer that is read; else its problem is filled, and checked")
     add_scalars(add)
-    add("--seed", type=number(0), default=0, metavar="N", help="of fills (default 0)")
+    add("--seed", type=number(0), default=0, metavar="N", help="seed of inputs (default 0)")
     add_launch_options(parser)
     return parser
 
@@ -69,9 +71,7 @@ def add_launch_options(parser: argparse.ArgumentParser, *, twice: bool = False) 
 
 def refuse_launch_options(options: argparse.Namespace, path: Path) -> None:
     """Raise UserError for options that a launch record states itself."""
-    for name in ("kernel", "grid", "block", "arg"):
-        if getattr(options, name):
-            raise UserError(f"given --{name} with the launch record {path.name}, which states it")
+    refuse(options, LAUNCH_OPTIONS, f"with the launch record {path.name}, wanted it with a code object only")
 
 
 def launch_of(options: argparse.Namespace) -> LaunchOptions:
@@ -128,13 +128,15 @@ def run(arguments: Sequence[str]) -> int:
 def _refuse_looking(options: argparse.Namespace) -> None:
     """Raise UserError for options that only a simulator supports."""
     given = {"trace": options.trace, "break": options.place, "allow": options.allow, "strict": options.strict == "llvm"}
-    for name, value in given.items():
-        if value:
-            raise UserError(f"given --{name} with --on {options.on}, wanted it without: only the simulator does that")
+    why = f"with --on {options.on}, wanted it without: only the simulator does that"
+    refuse(argparse.Namespace(**given), given, why)
 
 
 def _of_record(path: Path, options: argparse.Namespace, scrutiny: Scrutiny) -> Outcome:
     refuse_launch_options(options, path)
+    for name, given in (("data", [options.data]), ("out", options.out)):
+        if "" in given:
+            raise UserError(f"given an empty name, wanted a directory, at --{name}")
     if len(options.out) > 1 or any("=" in out for out in options.out):
         raise UserError(f"given --out {options.out[-1]}, wanted one directory for the buffers of {path.name}")
     from convgen.run import verdict
@@ -155,16 +157,18 @@ def _of_record(path: Path, options: argparse.Namespace, scrutiny: Scrutiny) -> O
 
 
 def _directly(path: Path, options: argparse.Namespace, scrutiny: Scrutiny) -> Outcome:
-    for name in ("data", "set", "seed"):
-        if getattr(options, name):
-            raise UserError(f"given --{name} without a launch record, wanted --arg for each argument of {path.name}")
+    refuse(options, ("data", "set", "seed"), f"without a launch record, wanted --arg for each argument of {path.name}")
+    outputs = [(name, file) for name, _, file in (out.partition("=") for out in options.out)]
+    for name, file in outputs:
+        if not name or not file:
+            raise UserError(f"given --out {name}, wanted NAME=FILE for each array of {path.name}")
     from convgen.run import foreign_launch
 
     with session.progress_bar(options.record) as progress:
         return foreign_launch.run(
             path,
             launch_of(options),
-            outputs=[_pair(text) for text in options.out],
+            outputs=outputs,
             progress=progress,
             advice=options.strict == "llvm",
             scrutiny=scrutiny,

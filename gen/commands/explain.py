@@ -8,8 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from convgen.backends import family as families
-from convgen.commands.arguments import Parser, number
-from convgen.commands.execute import add_launch_options, add_scalars, launch_of, refuse_launch_options
+from convgen.commands.arguments import Parser, number, refuse
+from convgen.commands.execute import (
+    LAUNCH_OPTIONS,
+    add_launch_options,
+    add_scalars,
+    launch_of,
+    refuse_launch_options,
+)
 from convgen.commands.generate import add_knobs, described, parse_knobs
 from convgen.commands.session import FINE, WRONG
 from convgen.default_target import DEFAULT_TARGET
@@ -19,7 +25,6 @@ if TYPE_CHECKING:
     from convgen.explain.subject import Subject
 
 _OF_PROBLEMS = ("config", "registry", "disable")
-_OF_LAUNCHES = ("kernel", "grid", "block", "lds", "arg")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -75,7 +80,7 @@ def explain(arguments: Sequence[str]) -> int:
 
 
 def _of_problem(options: argparse.Namespace, knobs: dict[str, str]) -> Subject:
-    _refuse(options, ("set", *_OF_LAUNCHES), f"the problem {options.subject}")
+    _refuse(options, ("set", *LAUNCH_OPTIONS), f"the problem {options.subject}")
 
     from convgen.explain import subject
 
@@ -115,6 +120,4 @@ def code(path: Path, options: argparse.Namespace) -> Subject:
 
 def _refuse(options: argparse.Namespace, names: Sequence[str], given: str) -> None:
     """Raise UserError for options without a meaning here."""
-    for name in names:
-        if getattr(options, name):
-            raise UserError(f"given --{name.replace('_', '-')} with {given}, where it has no meaning: see --help")
+    refuse(options, names, f"with {given}, where it has no meaning: see --help")

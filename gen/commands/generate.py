@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from convgen.commands import session
 from convgen.commands.arguments import Parser, add_pass_options, add_result_options
-from convgen.commands.session import worst
 from convgen.default_target import DEFAULT_TARGET
 from convgen.ir.error import UserError
 
@@ -127,17 +127,16 @@ def _generate(options: argparse.Namespace, parse: Callable[[str], Iterable[Probl
         raise UserError(f"given no descriptor, wanted at least one such as {example}")
     if options.output == "":
         raise UserError("given an empty prefix, wanted a file prefix or DIR/, at -o")
+    session.check_device(options)
     requests = [each for text in options.descriptors for each in batch.requested(text, partial(parse, text))]
     if options.output and not options.output.endswith("/") and len(requests) > 1:
         given = f"{len(requests)} problems and -o {options.output}"
         raise UserError(f"given {given}, wanted one problem, or a directory DIR/")
-    return worst([partial(_one, options, request) for request in requests], options.verbose)
+    return session.worst([partial(_one, options, request) for request in requests], options.verbose)
 
 
 def _one(options: argparse.Namespace, request: Request) -> int:
     """Generate a requested problem, write files as asked, and run it if asked."""
-    from convgen.commands import session
-
     if request.problem is None:
         assert request.error is not None
         raise request.error
@@ -164,7 +163,6 @@ def check(problem: Problem, target: str) -> None:
 def make(options: argparse.Namespace, problem: Problem) -> Code:
     """Return the code of a problem."""
     from convgen.backends import target as targets
-    from convgen.commands import session
 
     targets.get(options.target)
     if problem.is_empty:  # nothing to choose, to cache or to watch
@@ -193,7 +191,6 @@ def make(options: argparse.Namespace, problem: Problem) -> Code:
 def _config_words(options: argparse.Namespace, problem: Problem) -> str | None:
     """Return the config that is given, or that a registry has, which is reported."""
     from convgen import registry
-    from convgen.commands import session
 
     if options.config is not None:
         return str(options.config)
@@ -212,8 +209,6 @@ def _watched(options: argparse.Namespace) -> bool:
 
 def _built(options: argparse.Namespace, problem: Problem) -> Code:
     """Generate code."""
-    from convgen.commands import session
-
     with session.watching(options) as watch:
         from convgen import driver
 

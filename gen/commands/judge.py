@@ -73,6 +73,9 @@ def run(arguments: Sequence[str]) -> int:
     options = parser().parse_intermixed_args(arguments)
     from convgen.run import defaults
 
+    if options.path.endswith(".json"):
+        given = f"given the launch record {options.path}"
+        raise UserError(f"{given}, wanted a code object; `convgen run` executes records")
     if options.buffer > defaults.MOST_BYTES:
         raise UserError(f"given --buffer {options.buffer}, wanted at most {defaults.MOST_BYTES} bytes")
     judged = []

@@ -7,10 +7,10 @@ import json
 import math
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from convgen.commands.arguments import Parser, number, one_of
+from convgen.commands.arguments import Parser, number, one_of, refuse
 from convgen.commands.session import FINE
 from convgen.default_target import DEFAULT_TARGET
 from convgen.ir.error import UserError
@@ -46,7 +46,7 @@ def parser() -> argparse.ArgumentParser:
     add(
         "--operand",
         type=one_of("a", "b", "d"),
-        default="d",
+        metavar="a|b|d",
         help="with --mma: a (n x k), b (m x k) or d (n x m; default)",
     )
     add(
@@ -81,22 +81,24 @@ def run(arguments: Sequence[str]) -> int:
     options = parser().parse_args(arguments)
     given = [options.layout is not None, bool(options.wg_map or options.sg_map), options.mma is not None]
     if sum(given) != 1:
-        how = "none" if not any(given) else "several"
+        how = "no layout" if not any(given) else "several layouts"
         raise UserError(f"given {how}, wanted one of LAYOUT, --wg-map or --sg-map, and --mma")
     shown = _nested(options) if given[0] else _maps(options) if given[1] else _instruction(options)
     if math.prod(shown.on.digits.shape) > _MOST_SHOWN:
         raise UserError(f"given {math.prod(shown.on.digits.shape)} elements, wanted at most {_MOST_SHOWN} to show")
     if not shown.on.covers:
         raise UserError(f"given {shown.on.owners} {shown.unit}s, wanted an owner for each element")
+    at = {} if options.at is None else _at(shown, options.at)
+    held = None if options.owner is None else _held(shown, options.owner)
     if options.output:
         from convgen.show import drawing, owners
 
         drawing.check_output(options.output)
         drawing.write(owners.picture(shown.on, shown.unit, shown.group), options.output)
     if options.json:
-        print(json.dumps(_json(shown, options)))
+        print(json.dumps(_json(shown, at, held)))
         return FINE
-    _print(shown, options)
+    _print(shown, at, held)
     return FINE
 
 
@@ -122,6 +124,8 @@ def _facts(options: argparse.Namespace) -> TargetFacts:
 
 
 def _nested(options: argparse.Namespace) -> _Shown:
+    refuse(options, ["tile"], "with a layout, wanted it with --wg-map or --sg-map only")
+    refuse(options, ["operand"], "with a layout, wanted it with --mma only")
     from convgen.ir.layout.nested import NestedLayout
 
     layout = NestedLayout.parse(options.layout)
@@ -136,6 +140,7 @@ def _nested(options: argparse.Namespace) -> _Shown:
 
 
 def _maps(options: argparse.Namespace) -> _Shown:
+    refuse(options, ["operand"], "with maps, wanted it with --mma only")
     from convgen.ir.layout.distribution import Distribution
     from convgen.ir.layout.xetile import SgMap, WgMap
 
@@ -154,18 +159,20 @@ def _maps(options: argparse.Namespace) -> _Shown:
 
 
 def _instruction(options: argparse.Namespace) -> _Shown:
+    refuse(options, ["tile"], "with --mma, wanted it with --wg-map or --sg-map only")
+    refuse(options, ["subgroup"], "with --mma, wanted it with a layout or maps only")
     from convgen.ir.layout.distribution import Distribution
 
-    facts = _facts(options)
+    facts, operand = _facts(options), options.operand or "d"
     atoms = [a for a in facts.atoms if options.mma in (a.name, f"{a.n}x{a.m}x{a.k}")]
-    fragments = {getattr(atom, options.operand): atom for atom in atoms}
+    fragments = {getattr(atom, operand): atom for atom in atoms}
     if len(fragments) != 1:
         raise UserError(_which(options, atoms or facts.atoms, bool(atoms)))
     (fragment, atom), size = next(iter(fragments.items())), facts.subgroup_size
     threads = options.threads or size * atom.spans
     rows = [
         ("instruction", " ".join(a.name for a in atoms)),
-        ("operand", f"{options.operand}, {' x '.join(fragment.dims)}"),
+        ("operand", f"{operand}, {' x '.join(fragment.dims)}"),
     ]
     on = Distribution.of(fragment, size, threads)
     return _Shown(rows, on, "thread", size, _as_nested(fragment, size), _as_maps(fragment, threads // size))
@@ -199,14 +206,16 @@ def _as_maps(fragment: Fragment, subgroups: int) -> str:
 # ---------------------------------------------------------------- how it is shown
 
 
-def _print(shown: _Shown, options: argparse.Namespace) -> None:
+def _print(shown: _Shown, at: Mapping[str, Any], held: Sequence[Sequence[int]] | None) -> None:
     from convgen.show import owners, report
 
     on = shown.on
     rows = [*shown.rows, ("shape", "x".join(map(str, on.digits.shape)))]
     if not isinstance(shown.nested, str):
-        packed, held = shown.nested.packed_shape, shown.nested.unpacked_shape
-        rows.append(("", f"packed {_by(packed)}, distributed {_by(shown.nested.distributed_shape)}, held {_by(held)}"))
+        packed, unpacked = shown.nested.packed_shape, shown.nested.unpacked_shape
+        rows.append(
+            ("", f"packed {_by(packed)}, distributed {_by(shown.nested.distributed_shape)}, held {_by(unpacked)}")
+        )
     rows.append(("digits", str(on.digits)))
     told = {text for _, text in rows}
     rows += [(name, text) for name, text in (("nested", str(shown.nested)), ("xetile", shown.maps)) if text not in told]
@@ -214,13 +223,13 @@ def _print(shown: _Shown, options: argparse.Namespace) -> None:
     rows.append(("owners", f"{on.owners} {shown.unit}s, {each} of each element"))
     report.show(rows, sys.stdout)
     print()
-    if options.at is None and options.owner is None:
+    if not at and held is None:
         for title, table in owners.tables(on):
             print(f"{title}{table}")
-    if options.at is not None:
-        report.show([(name, str(value)) for name, value in _at(shown, options.at).items()], sys.stdout)
-    if options.owner is not None:
-        print(" ".join(f"({', '.join(map(str, coord))})" for coord in _held(shown, options.owner)))
+    if at:
+        report.show([(name, str(value)) for name, value in at.items()], sys.stdout)
+    if held is not None:
+        print(" ".join(f"({', '.join(map(str, coord))})" for coord in held))
 
 
 def _by(shape: Sequence[int]) -> str:
@@ -246,7 +255,7 @@ def _held(shown: _Shown, owner: int) -> list[list[int]]:
     return found
 
 
-def _json(shown: _Shown, options: argparse.Namespace) -> dict[str, Any]:
+def _json(shown: _Shown, at: Mapping[str, Any], held: Sequence[Sequence[int]] | None) -> dict[str, Any]:
     """Return the layout for `--json`, with the owners of each element by its coordinates."""
     on, nested = shown.on, shown.nested
     sets = on.sets()
@@ -260,5 +269,5 @@ def _json(shown: _Shown, options: argparse.Namespace) -> dict[str, Any]:
             entry[name] = list(getattr(nested, name))
     entry |= {"nested": str(nested), "xetile": shown.maps, "unit": shown.unit, "owner_count": on.owners}
     entry |= {"replication": list(on.replication), "owners": owners(on.grid().tolist())}
-    entry |= {} if options.at is None else {"at": _at(shown, options.at)}
-    return entry | ({} if options.owner is None else {"held": _held(shown, options.owner)})
+    entry |= {"at": at} if at else {}
+    return entry | ({} if held is None else {"held": held})

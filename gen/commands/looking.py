@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import Any, TextIO
 
 from convgen.ir.error import UserError
@@ -35,9 +34,9 @@ def watching(
         return
     with ExitStack() as stack:
         try:
-            file = stack.enter_context(Path(trace).open("w"))
+            file = stack.enter_context(open(trace, "w"))
         except OSError as error:
-            raise UserError(f"cannot write {trace}: {error.strerror}") from None
+            raise UserError(f"cannot write {trace!r}: {error.strerror}, at --trace") from None
         yield lambda halt: _note(halt, file), ()
 
 

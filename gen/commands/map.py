@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from convgen.commands.arguments import Parser, number, one_of
+from convgen.commands.arguments import Parser, number, one_of, refuse
 from convgen.commands.generate import add_knobs, described, parse_knobs
 from convgen.commands.session import FINE
 from convgen.default_target import DEFAULT_TARGET
@@ -46,11 +46,17 @@ def parser() -> argparse.ArgumentParser:
     add("--target", default=DEFAULT_TARGET, help=f"see `convgen targets` (default {DEFAULT_TARGET})")
     add("--config", metavar="LINE", help="use this config instead of choosing one")
     add("--grid", type=_extents, metavar="MxN", help="tiles along M and N instead of a problem")
-    add("--batch", type=number(1), default=1, metavar="N", help="with --grid: results (default 1)")
-    add("--slices", type=number(1), default=1, metavar="N", help="with --grid: slices of K (default 1)")
+    add("--batch", type=number(1), metavar="N", help="with --grid: results (default 1)")
+    add("--slices", type=number(1), metavar="N", help="with --grid: slices of K (default 1)")
     add("--map", metavar="ORDER", help="this order instead of all by name")
     add("--wgm", type=number(1), metavar="N", help="groups of N tiles: --map group:Nm, or group:Nn with --dim 1")
-    add("--dim", type=one_of("0", "1"), default="0", help="what groups, or numbers, run along: 0 M, 1 N (default 0)")
+    add(
+        "--dim",
+        type=one_of("0", "1"),
+        default="0",
+        metavar="0|1",
+        help="what groups, or numbers, run along: 0 M, 1 N (default 0)",
+    )
     add("--xcc", type=number(1), metavar="N", help="remap for N dies ahead of that")
     add("-o", dest="output", metavar="FILE", help="draw the order: FILE.svg or FILE.png, by die and time")
     add("--animate", action="store_true", help="rounds appear one after the other (SVG)")
@@ -69,13 +75,22 @@ def _extents(text: str) -> tuple[int, int]:
 def run(arguments: Sequence[str]) -> int:
     """`convgen map`."""
     options, knobs = parse_knobs(parser(), arguments, "conv", "matmul")
-    if (options.grid is None) == (options.descriptor is None):
-        given = "both" if options.grid else "neither"
-        raise UserError(f"given {given}, wanted a problem or --grid MxN")
+    if options.grid is None and options.descriptor is None:
+        raise UserError("given no problem, wanted one, or --grid MxN")
+    if options.grid is not None and options.descriptor is not None:
+        raise UserError("given a problem and --grid, wanted one of them")
+    if not options.output:
+        refuse(options, ["animate"], "without -o, wanted it with -o FILE.svg")
     if options.map is not None and (options.wgm is not None or options.xcc is not None):
         raise UserError("given --map and --wgm or --xcc, wanted one of them")
     if options.grid is not None:
+        refuse(
+            argparse.Namespace(**vars(options) | knobs),
+            ("config", *knobs),
+            "with --grid, wanted it with a problem only",
+        )
         return _grid(options)
+    refuse(options, ("batch", "slices"), "with a problem, wanted it with --grid only")
     return _problem(options, described(options.descriptor, knobs))
 
 
@@ -102,19 +117,20 @@ def _grid(options: argparse.Namespace) -> int:
     from convgen.ir.layout.order import Order
 
     m, n = options.grid
+    batch, slices = options.batch or 1, options.slices or 1
     facts = target.get(options.target).facts
     order = _order(options)
     default = Order.parse("rows" if options.dim == "1" else "cols")
-    shown = WorkgroupMapping.of(m, n, k=options.slices, batch=options.batch, order=order or default)
+    shown = WorkgroupMapping.of(m, n, k=slices, batch=batch, order=order or default)
     if options.output:
         _draw(options, shown, facts.caches.dies, facts.compute_units // facts.caches.dies)
     if options.json:
-        entry: dict[str, Any] = {"grid": [m, n], "batch": options.batch, "slices": options.slices, **_json(shown)}
+        entry: dict[str, Any] = {"grid": [m, n], "batch": batch, "slices": slices, **_json(shown)}
         if order is None:
             from convgen.choose.workgroup_orders import named
 
             orders = named(max(2, facts.caches.dies), _GROUP)
-            mappings = {text: WorkgroupMapping.of(m, n, k=options.slices, batch=options.batch, order=each)
+            mappings = {text: WorkgroupMapping.of(m, n, k=slices, batch=batch, order=each)
                         for text, each in orders.items()}  # fmt: skip
             entry["mappings"] = {text: _json(mapping) for text, mapping in mappings.items()}
         print(json.dumps(entry))

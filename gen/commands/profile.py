@@ -11,8 +11,14 @@ from typing import TYPE_CHECKING
 
 from convgen.backends import family as families
 from convgen.backends.family import Family, Viewer
-from convgen.commands.arguments import Parser, files_of_code, number
-from convgen.commands.execute import add_launch_options, add_scalars, launch_of, refuse_launch_options
+from convgen.commands.arguments import Parser, files_of_code, number, refuse
+from convgen.commands.execute import (
+    LAUNCH_OPTIONS,
+    add_launch_options,
+    add_scalars,
+    launch_of,
+    refuse_launch_options,
+)
 from convgen.commands.session import FINE
 from convgen.ir.error import UserError, imported
 
@@ -48,7 +54,7 @@ def parser() -> argparse.ArgumentParser:
     add("--groups", type=number(1), metavar="N", help="workgroups on a unit (default: one, and all it holds)")
     add = parser.add_argument_group("of a launch").add_argument
     add("--chip", metavar="NAME", help=f"the chip: {families.listed(families.chips())}")
-    add("--rounds", type=number(8), metavar="N", help="of equal rounds of a loop, model N (default 16)")
+    add("--rounds", type=number(8), metavar="N", help="model N of the equal iterations of a loop (default 16)")
     add("--timeline", metavar="FILE", help="write what waves and pipes did: .json for Perfetto, .svg or .png")
     for viewer in _viewers():
         add(viewer.option, metavar="DIR", help=viewer.help)
@@ -73,10 +79,8 @@ def profile(arguments: Sequence[str]) -> int:
 
 def _loops(path: Path, options: argparse.Namespace) -> int:
     """Time the loops of code without a launch. Nothing is executed."""
-    viewers = [viewer.dest for viewer in _viewers()]
-    for name in ("chip", "rounds", "timeline", *viewers, "set", "kernel", "lds", "arg"):
-        if getattr(options, name):
-            raise UserError(f"given --{name} without a launch, wanted a launch record, or --grid and --block")
+    names = ("chip", "rounds", "timeline", *(viewer.dest for viewer in _viewers()), "set", *LAUNCH_OPTIONS)
+    refuse(options, names, "without a launch, wanted a launch record, or --grid and --block")
 
     from convgen.backends import target
     from convgen.show import profiled, report
@@ -103,8 +107,7 @@ def _loops(path: Path, options: argparse.Namespace) -> int:
 
 def _launches(path: Path, options: argparse.Namespace) -> int:
     """Time launches; some workgroups of each are executed."""
-    if options.groups:
-        raise UserError(f"given --groups with a launch of {path.name}, which says how many share a unit")
+    refuse(options, ["groups"], f"with a launch of {path.name}, wanted it with a loop alone")
 
     from convgen.profile import launch_times
     from convgen.show import profiled, report, timeline
@@ -180,6 +183,5 @@ def _prepared(path: Path, options: argparse.Namespace) -> Prepared:
 
     if path.suffix == ".json":
         return prepared.of_record(path, dict(options.set))
-    if options.set:
-        raise UserError(f"given --set without a launch record, wanted --arg for each argument of {path.name}")
+    refuse(options, ["set"], f"without a launch record, wanted --arg for each argument of {path.name}")
     return prepared.of_object(path, launch_of(options))

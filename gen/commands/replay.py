@@ -30,6 +30,7 @@ def replay(arguments: Sequence[str]) -> int:
     options = parser().parse_intermixed_args(arguments)
     if options.output == "":
         raise UserError("given an empty prefix, wanted a file prefix or DIR/, at -o")
+    session.check_device(options)
     return session.guarded(lambda: _replay(options), options.verbose)
 
 

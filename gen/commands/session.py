@@ -135,8 +135,6 @@ def finish(options: argparse.Namespace, code: Code) -> tuple[Files | None, Outco
 
         family = target.family
         files = write_code(code, options.output, family.text_suffix, family.object_suffix, family.machine_suffix)
-    if options.on is not None and not options.run and options.run_groups is None:
-        raise UserError(f"given --on {options.on} without --run, wanted --run, or --run-groups to compare a sample")
     if options.run or options.run_groups is not None:
         from convgen.run import verdict
 
@@ -152,6 +150,13 @@ def finish(options: argparse.Namespace, code: Code) -> tuple[Files | None, Outco
     elif code.record.launches and code.object is None:
         complain(f"note: no assembler found ({target.assembler}), so text and launch record only")
     return files, outcome
+
+
+def check_device(options: argparse.Namespace) -> None:
+    """Raise UserError for --on without a run, and for a device that is missing."""
+    if options.on is not None and not options.run and options.run_groups is None:
+        raise UserError(f"given --on {options.on} without --run, wanted --run, or --run-groups to compare a sample")
+    device_of(options)
 
 
 def device_of(options: argparse.Namespace) -> Executor | None:

@@ -253,7 +253,7 @@ def export(code: Code | str | PathLike[str], prefix: str | PathLike[str]) -> tup
     runtime.
     """
     stem = Path(prefix)
-    header, source = stem.with_name(f"{stem.name}.h"), stem.with_name(f"{stem.name}.c")
+    header, source = stem.parent / f"{stem.name}.h", stem.parent / f"{stem.name}.c"
     program = Program.of(code)
     family = targets.get(program.record.target).family
     if family.runtime is None:

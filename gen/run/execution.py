@@ -79,14 +79,20 @@ def allocate(record: LaunchRecord, inputs: Mapping[str, Tensor]) -> Memory:
 
 def _check_size(record: LaunchRecord, *, sampled: bool) -> None:
     """Refuse a run that needs more memory than there is, or more workgroups than can be simulated."""
-    for launch in record.launches:
-        if not sampled and math.prod(launch.grid) > MOST_GROUPS:
-            given = f"{math.prod(launch.grid)} workgroups of kernel {launch.kernel}"
-            raise UserError(f"given {given}, wanted at most {MOST_GROUPS}, or --run-groups for a sample of them")
+    if not sampled:
+        for launch in record.launches:
+            check_workgroups(launch.kernel, launch.grid, ", or --run-groups for a sample of them")
     needed, there = predicted(record), footprint.available()
     if not sampled and needed > there:
         given, wanted = footprint.text(needed), footprint.text(there)
         raise UserError(f"given a run that takes {given} of memory, wanted at most {wanted}, or --run-groups")
+
+
+def check_workgroups(kernel: str, grid: Sequence[int], otherwise: str = " on the simulator") -> None:
+    """Raise UserError for more workgroups than can be simulated; `otherwise` ends its message."""
+    if math.prod(grid) > MOST_GROUPS:
+        given = f"given {math.prod(grid)} workgroups of kernel {kernel}"
+        raise UserError(f"{given}, wanted at most {MOST_GROUPS}{otherwise}")
 
 
 def predicted(record: LaunchRecord) -> int:

@@ -24,7 +24,7 @@ from convgen.ir.error import UserError, named
 from convgen.ir.record import frozen
 from convgen.run import defaults, npy, reference
 from convgen.run.defaults import Defaults
-from convgen.run.execution import Executor
+from convgen.run.execution import Executor, check_workgroups
 from convgen.run.files import write_all
 from convgen.run.verdict import Outcome
 
@@ -119,6 +119,7 @@ def execute(
     if on is not None:
         report = on.execute(content, [launch.request], launch.buffers)
     else:
+        check_workgroups(launch.request.kernel, launch.request.grid)
         report = targets.executor(content, name).simulate(
             content,
             [launch.request],
