@@ -48,7 +48,7 @@ from convgen.problem.matmul import Matmul, Problem
 from convgen.registry import find
 from convgen.run.abi import Scalars, launch_record, tensors_of
 from convgen.run.code import Code, KernelCost
-from convgen.run.launch_record import Buffer, LaunchRecord, StoredTensor
+from convgen.run.launch_record import Buffer, LaunchRecord, StoredTensor, size_given
 
 if TYPE_CHECKING:  # what few commands need
     from convgen.tile.tile_kernel import TileProgram
@@ -348,9 +348,8 @@ def compile(
     wanted = "one that fits"
     if isinstance(program, Build) and target not in (None, program.target.facts.name):
         asked = targets.get(str(target)).facts.name
-        raise UserError(
-            f"given the target {asked} and a program built for {program.target.facts.name}, wanted one of them"
-        )
+        built = program.target.facts.name
+        raise UserError(f"given target={asked} for a program built for {built}, wanted target={built} or none")
     if not isinstance(program, Build):
         from convgen.tile.tile_kernel import TileProgram
 
@@ -406,12 +405,12 @@ def _compile(program: Build) -> Code:
         text,
         code_object,
         record,
-        costs,
-        stages,
-        program.tiles,
-        {f"{e.name}.ir": e.listing for e in emitted if e.listing is not None},
-        program.notes or (),
-        None if machine is None else machine.content,
+        kernels=costs,
+        stages=stages,
+        tiles=program.tiles,
+        listings={f"{e.name}.ir": e.listing for e in emitted if e.listing is not None},
+        remarks=program.notes or (),
+        machine=None if machine is None else machine.content,
     )
 
 
@@ -501,8 +500,8 @@ def _launch_sizes(
     Raises UserError for a missing size of a hand-written kernel.
     """
     sizes = code.record.sizes
-    numbers = code.record.told(shapes) if code.problem is None else {}
-    numbers |= {name: _whole(name, given[name]) for name in sizes if name in given}
+    numbers = code.record.sizes_of(shapes) if code.problem is None else {}
+    numbers |= {name: size_given(name, given[name]) for name in sizes if name in given}
     missing = [name for name in sizes if name not in numbers]
     if missing and code.problem is None:
         raise UserError(f"given no {missing[0]}, wanted a number for each of {', '.join(sizes)}")
@@ -525,12 +524,6 @@ def _array(name: str, given: npt.ArrayLike, buffer: Buffer | None) -> npt.NDArra
         return np.asarray(given, None if is_typed or buffer is None else numpy_type(buffer.tensor.dtype))
     except (ValueError, TypeError, OverflowError) as error:
         raise UserError(f"given {name} that is no array ({error}), wanted numbers") from None
-
-
-def _whole(name: str, given: npt.ArrayLike) -> int:
-    if not isinstance(given, int | np.integer):
-        raise UserError(f"given {name} of type {type(given).__name__}, wanted a number")
-    return int(given)
 
 
 def _shapes(arrays: Mapping[str, tuple[int, ...]]) -> str:

@@ -122,9 +122,7 @@ class _Writer:
         self.program, self.runtime, self.stem = program, runtime, stem
         self.end = b"" if program.content.startswith(_ELF) else b"\0"  #: text ends as strings of C do
         self.calls: set[str] = set()
-        self.free = {
-            a.name: a for n in program.record.launches for a in n.args if isinstance(a, Scalar) and a.expr is None
-        }
+        self.free = program.record.free_scalars
         for scalar in self.free.values():
             if scalar.dtype not in _TYPES:
                 raise Unsupported(f"scalars of {scalar.dtype} ({scalar.name}) in exported C", rule="export-c")

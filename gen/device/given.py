@@ -208,7 +208,7 @@ def _check_stored(name: str, stored: StoredTensor, wanted: StoredTensor) -> None
 def _check_lying(name: str, dims: tuple[int, ...], strides: tuple[int, ...], dtype: str, wanted: StoredTensor) -> None:
     """Refuse a tensor on the device whose sizes, type or strides are not the argument's. Raises UserError."""
     layout = wanted.layout
-    rows = {(wanted.dtype, layout.size_elems), ("u8", types.scalar(wanted.dtype).size(layout.size_elems))}
+    rows = {(wanted.dtype, layout.size_elems), ("u8", wanted.layout_bytes)}
     if len(dims) == 1 and strides == (1,) and (dtype, dims[0]) in rows:
         return
     if len(wanted.dims) == 1 and strides == dlpack.dense(dims) and (dtype, prod(dims)) in rows:
@@ -223,7 +223,7 @@ def _check_lying(name: str, dims: tuple[int, ...], strides: tuple[int, ...], dty
 
 def _check_memory(given: OnDevice, wanted: StoredTensor, device: Device) -> None:
     """Refuse memory that is not live memory of the device, as far as the runtime knows. Raises UserError."""
-    size = types.scalar(wanted.dtype).size(wanted.layout.size_elems)
+    size = wanted.layout_bytes
     region = device.region(given.address)
     if region is None and not (device.has_foreign_memory and given.dims is not None):
         what = "freed, or of the host" if device.has_foreign_memory else "freed, of the host, or of another context"

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 
-from convgen.backends import target as targets
 from convgen.backends.simulation import STRICT, Coverage, Finding, Scrutiny, SimReport, joined
 from convgen.ir.error import Unsupported, UserError, VerifyError
 from convgen.ir.record import evolve, frozen
@@ -267,7 +266,7 @@ def run_record(
     """
     record = LaunchRecord.read(path)
     record = record.with_scalars(scalars) if scalars else record
-    code_object = None if record.object is None else targets.read(path.parent / record.object)
+    code_object = record.read_object(path)
     if not record.launches:
         return _outcome(IDLE, Comparison())
 
