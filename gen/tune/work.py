@@ -81,7 +81,7 @@ def checked(task: Task, answer: object) -> Result:
             raise UserError(f"given a time by {entry.model!r} from a worker, wanted {' or '.join(models)}")
         best = min(timed, key=lambda each: each.us, default=None)
         if best is None or (entry.config, entry.us) != (best.config, round(best.us, 3)):
-            raise UserError("given an entry from a worker that is not the quickest of its configs, wanted that one")
+            raise UserError("given an entry from a worker that is not the fastest of its configs, wanted that one")
         if not _is_time(answer.seconds):
             raise UserError(f"given {shown(answer.seconds)} seconds from a worker, wanted a number from 0")
         return Result(entry, timed, answer.seconds)

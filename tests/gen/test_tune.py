@@ -126,7 +126,7 @@ def test_files_merge(capsys: pytest.CaptureFixture[str]) -> None:
     assert tune(capsys, "--merge", "theirs")[0] == 0
     assert lines() == [QUICKER, PRODUCT]
     assert tune(capsys, "--merge", "nobodys")[2] == [
-        "convgen: cannot read nobodys: No such file or directory, at --registry"
+        "convgen: cannot read nobodys: No such file or directory, at --merge"
     ]
 
 
@@ -245,7 +245,7 @@ def test_the_table(capsys: pytest.CaptureFixture[str], given: list[Task]) -> Non
 
 
 REFUSED = [
-    ([LAYER], "given neither --registry nor CONVGEN_REGISTRY, wanted a file for what is found"),
+    ([LAYER], "given neither --registry nor CONVGEN_REGISTRY, wanted a file for the results"),
     (["--registry", "r"], "given no problem, wanted a batch file or a descriptor such as "),
     ([LAYER, "--registry", ""], "given an empty name, wanted a file, at --registry"),
     ([LAYER, "--registry", "no/r"], "cannot write 'no/r': No such file or directory, at --registry"),
@@ -330,9 +330,9 @@ HOSTILE: dict[str, tuple[Any, str]] = {
     "another target": (entry(target="gfx90a"), f"wanted {PROBLEM} on gfx942"),
     "another version": (entry(model="convgen 9.9, mi300x"), "given a time by 'convgen 9.9, mi300x' from a worker"),
     "another chip": (entry(model="convgen 0.1.0, mi250x"), "given a time by 'convgen 0.1.0, mi250x' from a worker"),
-    "a quicker time than any": (entry(us=1.0), "that is not the quickest of its configs"),
-    "another config": (entry(config=OTHER), "that is not the quickest of its configs"),
-    "nothing timed": (evolve(RIGHT, timed=()), "that is not the quickest of its configs"),
+    "a quicker time than any": (entry(us=1.0), "that is not the fastest of its configs"),
+    "another config": (entry(config=OTHER), "that is not the fastest of its configs"),
+    "nothing timed": (evolve(RIGHT, timed=()), "that is not the fastest of its configs"),
     "a time that is none": (evolve(RIGHT, timed=(Timed(SMALL, NAN, "memory"),)), "wanted a config, its time"),
     "a bound of two lines": (evolve(RIGHT, timed=(Timed(SMALL, 2.5, "a\nb"),)), "wanted a config, its time"),
     "a config that is none": (evolve(RIGHT, timed=(Timed("x", 2.5, "memory"),)), "in the config"),
