@@ -148,7 +148,7 @@ def _of_record(path: Path, options: argparse.Namespace, scrutiny: Scrutiny) -> O
             out=Path(options.out[0]) if options.out else None,
             seed=options.seed,
             progress=progress,
-            taking=session.tell_memory,
+            report_bytes=session.report_bytes,
             advice=options.strict == "llvm",
             scalars=dict(options.set),
             scrutiny=scrutiny,

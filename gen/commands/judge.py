@@ -21,7 +21,7 @@ from convgen.ir.record import evolve, frozen
 
 if TYPE_CHECKING:
     from convgen.backends.simulation import Signature
-    from convgen.run.foreign_launch import Direct
+    from convgen.run.foreign_launch import ForeignLaunch
     from convgen.run.subjects import Subject
     from convgen.run.verdict import Outcome
 
@@ -63,7 +63,7 @@ class Judgement:
     verdict: str
     kernel: str = ""
     target: str = ""
-    launch: Direct | None = None
+    launch: ForeignLaunch | None = None
     outcome: Outcome | None = None
     reason: str = ""
 

@@ -144,7 +144,7 @@ def finish(options: argparse.Namespace, code: Code) -> tuple[Files | None, Outco
                 groups=options.run_groups,
                 seed=options.seed,
                 progress=progress,
-                taking=tell_memory,
+                report_bytes=report_bytes,
                 on=device_of(options),
             )
     elif code.record.launches and code.object is None:
@@ -168,7 +168,7 @@ def device_of(options: argparse.Namespace) -> Executor | None:
     return executor_on(options.on)
 
 
-def tell_memory(size: int) -> None:
+def report_bytes(size: int) -> None:
     """Report the memory that a run will take, if it is much."""
     if size >= _MUCH:
         from convgen.run import footprint

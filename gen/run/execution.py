@@ -22,7 +22,7 @@ from convgen.run.reference import Array, Tensor
 
 Memory = dict[str, Pages]
 Progress = Callable[[int, int], None]
-Taking = Callable[[int], None]  #: called before a run with the bytes of memory that it will take
+ReportBytes = Callable[[int], None]  #: called before a run with the bytes of memory that it will take
 
 
 class Executor(Protocol):
@@ -37,7 +37,7 @@ class Executor(Protocol):
 SENTINEL = 0xA5  #: fill byte of outputs; no small integer wider than a byte consists of it
 FOREIGN = 0xFF  #: fill byte of gaps in strided inputs, which kernels must not use: NaN in every float type, no small u8
 
-MOST_GROUPS = 1 << 24  #: workgroups of a launch that may be simulated: days of work
+MOST_GROUPS = 1 << 24  #: workgroups of a launch that may be simulated; more take days
 
 _BESIDE = 2  #: bytes that the simulator keeps per byte that kernels write: a stamp of 8 bytes per dword
 
@@ -142,8 +142,8 @@ def logical(tensor: StoredTensor, given: Array) -> Array | None:
         return given
     if len(tensor.dims) == 1:
         return given.reshape(-1) if given.size == tensor.dims[0] else None
-    lies = reference.storage(tensor)
-    return lies.read(given)[tuple(map(slice, tensor.dims))] if given.shape == (lies.elements,) else None
+    stored = reference.storage(tensor)
+    return stored.read(given)[tuple(map(slice, tensor.dims))] if given.shape == (stored.elements,) else None
 
 
 def unpacked(tensor: StoredTensor, memory: Pages) -> Array:

@@ -32,9 +32,9 @@ _POINTER_BYTES = 8
 _MOST_LAUNCHES = 4096
 _MOST_ARGUMENTS = 1024
 _MOST_GROUPS = (1 << 31) - 1  #: workgroups along an axis of the grid
-_MOST_ITEMS = 1024  #: work-items of a workgroup, on every target
+MOST_ITEMS = 1024  #: work-items of a workgroup, on every target
 _MOST_BLOCK = 1 << 16  #: bytes of an argument block
-_MOST_LOCAL = 1 << 24  #: bytes of local memory that are worth a finding; devices have up to 160 KiB
+MOST_SHARED = 1 << 24  #: bytes of local memory that are worth a finding; devices have up to 160 KiB
 
 
 @frozen
@@ -311,14 +311,14 @@ def _read_launch(entry: Entry) -> Launch:
     launch = Launch(
         kernel=entry["kernel"].text(),
         grid=_extents(grid, _MOST_GROUPS),
-        workgroup=_extents(workgroup, _MOST_ITEMS),
+        workgroup=_extents(workgroup, MOST_ITEMS),
         args=tuple(_read_arg(arg) for arg in entry["args"].items(_MOST_ARGUMENTS)),
         kernarg_size=entry["kernarg_size"].integer(0, _MOST_BLOCK),
-        shared_bytes=entry["lds_bytes"].integer(0, _MOST_LOCAL),
+        shared_bytes=entry["lds_bytes"].integer(0, MOST_SHARED),
         grid_expr=(exprs[0], exprs[1], exprs[2]),
     )
-    if math.prod(launch.workgroup) > _MOST_ITEMS:
-        raise entry["workgroup"].error(f"at most {_MOST_ITEMS} work-items")
+    if math.prod(launch.workgroup) > MOST_ITEMS:
+        raise entry["workgroup"].error(f"at most {MOST_ITEMS} work-items")
     _check_argument_block(launch, entry["args"].items(_MOST_ARGUMENTS))
     return launch
 

@@ -18,12 +18,11 @@ from convgen.ir.record import frozen
 from convgen.problem.conv import Axis, Conv
 from convgen.problem.matmul import Matmul
 from convgen.run import reference_request as request
-from convgen.run.fills import Fill
+from convgen.run.fills import Array, Fill
+from convgen.run.reference_memory import Indices
 
-Array = npt.NDArray[np.generic]
 Tensor = Array | Fill
 Floats = npt.NDArray[np.float64]
-Indices = npt.NDArray[np.int64]
 
 #: (axis, positions along it, kernel tap) -> the positions on the other side, and which of them exist
 _Law = Callable[[Axis, Indices, int], tuple[Indices, npt.NDArray[np.bool_]]]

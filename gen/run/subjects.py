@@ -20,6 +20,7 @@ from convgen.backends.simulation import Parameter, Signature
 from convgen.ir import untrusted
 from convgen.ir.error import UserError
 from convgen.ir.record import evolve, frozen
+from convgen.run.launch_record import MOST_ITEMS, MOST_SHARED
 from convgen.run.schema import Entry
 
 Extents: TypeAlias = tuple[int, int, int]
@@ -29,8 +30,6 @@ _COMPRESSED = b"CCOB"  #: the first bytes of a compressed bundle
 _MOST_ENTRIES = 256
 _MOST_FILES = 4096  #: files in a folder
 _ANY_SIZE = 1 << 62  #: bytes of a file of which only the beginning is read
-_MOST_ITEMS = 1024  #: work-items of a workgroup
-_MOST_SHARED = 1 << 24
 _MOST_DIVISOR = 1 << 16
 _MOST_TEXT = 1 << 24  #: bytes of a .ttir
 #: An argument of a function in MLIR: `%name: type {tt.divisibility = 16 : i32} loc(...)`.
@@ -151,12 +150,12 @@ def _hints(path: Path) -> Hints:
     if not all(entry.has(key) for key in ("num_warps", "shared", "name")):
         return Hints()
     target = entry["target"] if entry.has("target") else entry
-    items = entry["num_warps"].integer(1, _MOST_ITEMS) * target["warp_size"].integer(1, 64)
-    if items > _MOST_ITEMS:
-        raise UserError(f"given workgroups of {items} work-items, wanted at most {_MOST_ITEMS}, at {beside}")
+    items = entry["num_warps"].integer(1, MOST_ITEMS) * target["warp_size"].integer(1, 64)
+    if items > MOST_ITEMS:
+        raise UserError(f"given workgroups of {items} work-items, wanted at most {MOST_ITEMS}, at {beside}")
     name = entry["name"].text()
     return Hints(
-        name, (items, 1, 1), entry["shared"].integer(0, _MOST_SHARED), _parameters(path.with_suffix(".ttir"), name)
+        name, (items, 1, 1), entry["shared"].integer(0, MOST_SHARED), _parameters(path.with_suffix(".ttir"), name)
     )
 
 
