@@ -87,7 +87,7 @@ def taken(work: OfWork, which: npt.NDArray[Any]) -> OfWork:
 def bounds(estimate: Estimate) -> list[str]:
     """Name the largest cause of each launch's time."""
     names = "start", "memory", "written back", "meeting", "others"
-    parts = estimate.start, estimate.memory, estimate.written_back, estimate.meeting, estimate.others
+    parts = estimate.start, estimate.memory, estimate.written_back, estimate.reduction, estimate.others
     causes = dict(zip(names, parts))
     busy = estimate.matrix > 0.7 * estimate.kernel
     causes["matrix"] = np.where(busy, estimate.kernel, 0.0)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from convgen.commands import session
 from convgen.commands.arguments import Parser, add_device, add_finding_options, number, refuse
-from convgen.commands.looking import watching
+from convgen.commands.wave_watch import watching_waves
 from convgen.ir.error import UserError
 
 if TYPE_CHECKING:
@@ -108,12 +108,12 @@ def run(arguments: Sequence[str]) -> int:
     options = parser().parse_intermixed_args(arguments)
     path = Path(options.record)
     if options.on is not None:
-        _refuse_looking(options)
+        _refuse_simulator_options(options)
 
     from convgen.backends.simulation import Scrutiny
     from convgen.show import report
 
-    with watching(options.trace, options.place, sys.stderr if options.json else sys.stdout) as (watch, places):
+    with watching_waves(options.trace, options.place, sys.stderr if options.json else sys.stdout) as (watch, places):
         scrutiny = Scrutiny(options.allow, watch, places)
         outcome = _of_record(path, options, scrutiny) if path.suffix == ".json" else _directly(path, options, scrutiny)
     if options.json:
@@ -125,7 +125,7 @@ def run(arguments: Sequence[str]) -> int:
     return session.FINE if outcome.passed else session.WRONG
 
 
-def _refuse_looking(options: argparse.Namespace) -> None:
+def _refuse_simulator_options(options: argparse.Namespace) -> None:
     """Raise UserError for options that only a simulator supports."""
     given = {"trace": options.trace, "break": options.place, "allow": options.allow, "strict": options.strict == "llvm"}
     why = f"with --on {options.on}, wanted it without: only the simulator does that"

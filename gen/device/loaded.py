@@ -18,7 +18,7 @@ from convgen.device import frameworks
 from convgen.device.allocated import DeviceArray, fetched
 from convgen.device.benchmark import Benchmark, benchmark
 from convgen.device.devices import open_device
-from convgen.device.given import Argument, Given, OnDevice, OnHost, TorchT, check, look
+from convgen.device.tensor_arguments import Argument, Given, OnDevice, OnHost, TorchT, check, locate
 from convgen.ir.error import Unsupported, UserError, named
 from convgen.ir.record import evolve, frozen
 from convgen.problem.matmul import Problem, parse_problem
@@ -213,21 +213,21 @@ class DeviceKernel:
         numbers = {name: size_given(name, value) for name, value in given.items() if name in self.program.scalars}
         self._check_names(tensors)
         queue = self._stream(stream, tensors)
-        looked = {name: look(name, value, self.device, queue) for name, value in tensors.items()}
-        record = self.sized(numbers, looked)
-        for name, each in looked.items():
+        located = {name: locate(name, value, self.device, queue) for name, value in tensors.items()}
+        record = self.sized(numbers, located)
+        for name, each in located.items():
             tensor = record.buffers[name].tensor
             check(self._shaped(each, tensor), tensor, self.device, written=name in self.program.outputs)
         results = {name: given.get(name) for name in self.program.outputs}
-        on_device = any(isinstance(tensor, OnDevice) for tensor in looked.values())
+        on_device = any(isinstance(tensor, OnDevice) for tensor in located.values())
         for name in self.program.outputs:
-            if name not in looked:
+            if name not in located:
                 results[name] = self._allocated(record.buffers[name].tensor, tensors, on_device=on_device)
-                looked[name] = look(name, results[name], self.device, queue)
-        self._check_apart(record, looked)
+                located[name] = locate(name, results[name], self.device, queue)
+        self._check_apart(record, located)
         with ExitStack() as held:
-            addresses = self._addresses(record, looked, queue, held)
-            staged = {n: g.array for n, g in looked.items() if isinstance(g, OnHost) and n in self.program.outputs}
+            addresses = self._addresses(record, located, queue, held)
+            staged = {n: g.array for n, g in located.items() if isinstance(g, OnHost) and n in self.program.outputs}
             yield Ready(record, addresses, queue, staged, results)
 
     def _shaped(self, given: Given, tensor: StoredTensor) -> Given:
@@ -249,19 +249,19 @@ class DeviceKernel:
         """
         if name not in self.program.record.buffers:
             raise UserError(f"given the argument {named(name, self.program.record.buffers)}, wanted {self._wanted()}")
-        looked = look(name, array, self.device, 0)
-        if not isinstance(looked, OnHost):
+        located = locate(name, array, self.device, 0)
+        if not isinstance(located, OnHost):
             raise UserError(f"given {name} on {self.device.name}, wanted an array of the host")
-        all_sizes = self.program.record.sizes_of({name: looked.array.shape}) | sizes
+        all_sizes = self.program.record.sizes_of({name: located.array.shape}) | sizes
         tensor = self._sized(tuple(sorted(all_sizes.items()))).buffers[name].tensor
-        shaped = self._shaped(looked, tensor)
+        shaped = self._shaped(located, tensor)
         assert isinstance(shaped, OnHost)
         check(shaped, tensor, self.device, written=False)
         return DeviceArray.of(self.device, tensor, shaped.array)
 
-    def sized(self, numbers: Mapping[str, int], looked: Mapping[str, Given]) -> LaunchRecord:
+    def sized(self, numbers: Mapping[str, int], located: Mapping[str, Given]) -> LaunchRecord:
         """Return the launches at the sizes that are given, or that tensors have."""
-        dims = {name: g.array.shape if isinstance(g, OnHost) else g.dims for name, g in looked.items()}
+        dims = {name: g.array.shape if isinstance(g, OnHost) else g.dims for name, g in located.items()}
         shapes = {name: shape for name, shape in dims.items() if shape is not None}
         sizes = self.program.record.sizes_of(shapes) | dict(numbers)
         missing = [name for name in self.program.record.sizes if name not in sizes]
@@ -333,8 +333,8 @@ class DeviceKernel:
             return DeviceArray(self.device, tensor)
         return frameworks.empty_numpy(tensor)
 
-    def _check_apart(self, record: LaunchRecord, looked: Mapping[str, Given]) -> None:
-        there = [(n, g.address, record.buffers[n].tensor.bytes) for n, g in looked.items() if isinstance(g, OnDevice)]
+    def _check_apart(self, record: LaunchRecord, located: Mapping[str, Given]) -> None:
+        there = [(n, g.address, record.buffers[n].tensor.bytes) for n, g in located.items() if isinstance(g, OnDevice)]
         for name, start, size in there:
             for other, begin, length in there:
                 meets = name != other and start < begin + length and begin < start + size
@@ -344,11 +344,11 @@ class DeviceKernel:
     # ------------------------------------------------------------ memory
 
     def _addresses(
-        self, record: LaunchRecord, looked: Mapping[str, Given], stream: int, staged: ExitStack
+        self, record: LaunchRecord, located: Mapping[str, Given], stream: int, staged: ExitStack
     ) -> dict[str, int]:
         """Return the address of each buffer; host arrays are copied to memory that `staged` frees."""
         addresses = self.workspace(record, stream)
-        for name, given in looked.items():
+        for name, given in located.items():
             if isinstance(given, OnDevice):
                 addresses[name] = given.address
                 continue

@@ -56,7 +56,7 @@ class Work(ABC):
     def bytes_out(self) -> Numbers:
         """Return the bytes of the result."""
 
-    def whole(self, chip: Chip, terms: Terms, inner: Inner, meeting: Numbers, *, timed: bool) -> Estimate:
+    def whole(self, chip: Chip, terms: Terms, inner: Inner, reduction: Numbers, *, timed: bool) -> Estimate:
         """Return the estimate, given the clocks of the product's workgroups and the ticks of the reduction."""
         used = inner.matrix_all / (chip.units * inner.clocks)
         clock = at_clock(chip, terms, used) if timed else np.ones_like(inner.clocks)
@@ -67,9 +67,9 @@ class Work(ABC):
         written_back = np.minimum(self.bytes_out, terms.dirty) / terms.written_back
         others = self.others * terms.other + self.other_groups / terms.other_groups
         others = others + (self.other_read / terms.reads + self.other_written / terms.writes) * slower
-        total = start + smooth(self.overlap, kernel, memory) + written_back + meeting + others
+        total = start + smooth(self.overlap, kernel, memory) + written_back + reduction + others
         matrix = inner.matrix_busiest / clock
-        return Estimate(total, start, matrix, kernel, memory, written_back, meeting, others, clock)
+        return Estimate(total, start, matrix, kernel, memory, written_back, reduction, others, clock)
 
 
 @frozen(eq=False)
@@ -145,7 +145,7 @@ class Estimate:
     kernel: Numbers  #: all workgroups
     memory: Numbers  #: each byte once
     written_back: Numbers  #: write-back of results from the L2s
-    meeting: Numbers  #: reduction of split-K slices
+    reduction: Numbers  #: of split-K slices
     others: Numbers  #: further launches
     clock: Numbers  #: clocks a tick
 

@@ -103,14 +103,14 @@ class LaunchTime:
     entry: Entry  #: the constants
     start: float
     kernel: float  #: all workgroups, and the write-back after them
-    meeting: float  #: reduction of split-K slices
+    reduction: float  #: of split-K slices
     clock: float  #: MHz
     used: float  #: share of the chip's matrix units at work while it runs
     causes: Mapping[str, float]  #: us that each cause takes alone; a unit's causes are those of the busiest unit
 
     @property
     def total(self) -> float:
-        return self.start + self.kernel + self.meeting
+        return self.start + self.kernel + self.reduction
 
     @property
     def bound(self) -> str:
@@ -168,13 +168,13 @@ def time_of(launch: LaunchProfile, chip: Chip, caches: Caches, *, further: bool 
     start = terms.other if further else terms.start
     fill = moved.fill / (caches.fill_rate * chip.partitions / caches.dies) / chip.clock
     memory = max(estimate["memory"], (moved.memory + moved.stored) / caches.memory_rate / chip.clock)
-    kernel = max(estimate["total"] - estimate["start"] - estimate["meeting"], fill, memory)
+    kernel = max(estimate["total"] - estimate["start"] - estimate["reduction"], fill, memory)
     busiest = launch.work.busiest / launch.work.mean  # in average workgroups
     operands = busiest * moved.brought / launch.workgroups / terms.operands / clock
     causes = {name: clocks / clock for name, clocks in _busy(launch).items()}
     causes |= {"l2": max(operands, fill), "memory": memory, "write back": estimate["written_back"], "launch": start}
     used = estimate["matrix"] / estimate["kernel"] * launch.workgroups / (busiest * chip.units)
-    return LaunchTime(launch, entry, start, kernel, estimate["meeting"], clock, used, causes)
+    return LaunchTime(launch, entry, start, kernel, estimate["reduction"], clock, used, causes)
 
 
 def _busy(launch: LaunchProfile) -> dict[str, float]:

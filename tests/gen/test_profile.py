@@ -169,7 +169,7 @@ def test_pieces_of_k_bring_what_lies_between() -> None:
 @given(products())
 def test_causes_are_parts_of_the_time(p: Products) -> None:
     found = p.estimate(CHIP, Terms())
-    parts = [found.start, found.matrix, found.kernel, found.memory, found.written_back, found.meeting, found.others]
+    parts = [found.start, found.matrix, found.kernel, found.memory, found.written_back, found.reduction, found.others]
     assert all(0 <= float(part[0]) <= float(found.total[0]) for part in parts if part is not found.matrix)
     causes = ("start", "memory", "written back", "meeting", "others", "matrix", "operands and results")
     assert bounds(found)[0] in causes

@@ -14,7 +14,7 @@ _LANES = 8  #: lanes of a vector register that are printed, if not all are equal
 
 
 @contextmanager
-def watching(
+def watching_waves(
     trace: str | None, place: str | None, stream: TextIO
 ) -> Iterator[tuple[Watch | None, tuple[int | str, ...]]]:
     """Yield a watch function for waves and the places to watch; registers go to `stream`. Raises UserError for a

@@ -83,9 +83,10 @@ class OnDevice:
 Given = OnHost | OnDevice
 
 
-def look(name: str, given: Argument | None, device: Device, stream: int) -> Given:
-    """Return the value of argument `name`. Raises UserError for a value that is no tensor, or lies on another
-    device.
+def locate(name: str, given: Argument | None, device: Device, stream: int) -> Given:
+    """Return where the value of argument `name` is, without a copy.
+
+    Raises UserError for a value that is no tensor, or is on another device.
     """
     if isinstance(given, DeviceArray):
         _check_device(name, given.device.name, device)
@@ -186,7 +187,7 @@ def check(given: Given, wanted: StoredTensor, device: Device, *, written: bool) 
     if given.stored is not None:
         _check_stored(given.name, given.stored, wanted)
     elif given.dims is not None and given.dtype is not None and given.strides is not None:
-        _check_lying(given.name, given.dims, given.strides, given.dtype, wanted)
+        _check_placement(given.name, given.dims, given.strides, given.dtype, wanted)
     _check_memory(given, wanted, device)
 
 
@@ -205,7 +206,9 @@ def _check_stored(name: str, stored: StoredTensor, wanted: StoredTensor) -> None
         raise UserError(f"given {name} of layout {stored.tag}, wanted {wanted.tag}")
 
 
-def _check_lying(name: str, dims: tuple[int, ...], strides: tuple[int, ...], dtype: str, wanted: StoredTensor) -> None:
+def _check_placement(
+    name: str, dims: tuple[int, ...], strides: tuple[int, ...], dtype: str, wanted: StoredTensor
+) -> None:
     """Refuse a tensor on the device whose sizes, type or strides are not the argument's. Raises UserError."""
     layout = wanted.layout
     rows = {(wanted.dtype, layout.size_elems), ("u8", wanted.layout_bytes)}
