@@ -278,7 +278,6 @@ def _remarked(program: TileProgram, facts: TargetFacts) -> tuple[str, ...]:
 
 
 def _program_of(kernel: Kernel) -> Program:
-    """Return the program of one kernel."""
     return Program((kernel,), tuple(p for p in kernel.params if isinstance(p, Global)))
 
 

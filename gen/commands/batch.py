@@ -73,7 +73,6 @@ def parser() -> argparse.ArgumentParser:
 
 
 def batch(arguments: Sequence[str]) -> int:
-    """`convgen batch`."""
     from convgen.problem.requests import Reader
 
     options, knobs = generate.parse_knobs(parser(), arguments, *BOTH)
@@ -265,7 +264,6 @@ def perform(options: argparse.Namespace, line: str) -> Row:
 
 
 def _refused(options: argparse.Namespace, line: str, error: Exception) -> Row:
-    """Return the row of a problem that raised an exception."""
     code, text = session.failure(error, options.verbose)
     status = UNSUPPORTED if isinstance(error, Unsupported) else ERROR
     return _row(
@@ -287,7 +285,6 @@ def _row(code: int, status: str, data: dict[str, Any], error: str | None = None,
 
 
 def _print_row(options: argparse.Namespace, request: Request, row: Row) -> None:
-    """Print a problem that is complete."""
     data = row["data"]
     sys.stderr.write(row["said"])
     if data["error"] is not None:

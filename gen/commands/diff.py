@@ -146,7 +146,6 @@ def _check_launches(options: argparse.Namespace, subjects: tuple[str, str]) -> N
 def _subject(
     text: str, target: str, config: str | None, launch: argparse.Namespace, knobs: Mapping[str, str]
 ) -> Subject:
-    """Return the subject that A or B names."""
     from convgen.explain import subject
 
     path = Path(text)

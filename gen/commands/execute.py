@@ -104,7 +104,6 @@ def _extents(text: str) -> tuple[int, int, int]:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """`convgen run`."""
     options = parser().parse_intermixed_args(arguments)
     path = Path(options.record)
     if options.on is not None:

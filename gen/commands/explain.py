@@ -119,5 +119,4 @@ def code(path: Path, options: argparse.Namespace) -> Subject:
 
 
 def _refuse(options: argparse.Namespace, names: Sequence[str], given: str) -> None:
-    """Raise UserError for options without a meaning here."""
     refuse(options, names, f"with {given}, where it has no meaning: see --help")

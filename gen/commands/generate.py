@@ -136,7 +136,6 @@ def _generate(options: argparse.Namespace, parse: Callable[[str], Iterable[Probl
 
 
 def _one(options: argparse.Namespace, request: Request) -> int:
-    """Generate a requested problem, write files as asked, and run it if asked."""
     if request.problem is None:
         assert request.error is not None
         raise request.error
@@ -161,7 +160,6 @@ def check(problem: Problem, target: str) -> None:
 
 
 def make(options: argparse.Namespace, problem: Problem) -> Code:
-    """Return the code of a problem."""
     from convgen.backends import target as targets
 
     targets.get(options.target)
@@ -208,7 +206,6 @@ def _watched(options: argparse.Namespace) -> bool:
 
 
 def _built(options: argparse.Namespace, problem: Problem) -> Code:
-    """Generate code."""
     with session.watching(options) as watch:
         from convgen import driver
 

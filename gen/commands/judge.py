@@ -33,7 +33,6 @@ _EXITS = {CLEAN: session.FINE, FINDINGS: session.WRONG, NOT_JUDGED: session.REFU
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser of `convgen check`."""
     parser = Parser(
         "check",
         "Judge anybody's code objects strictly: races, missing waits, undefined values, accesses out of bounds.\n"
@@ -215,7 +214,6 @@ def _as_json(path: str, judged: Sequence[Judgement]) -> dict[str, Any]:
 
 
 def _kernel_json(judgement: Judgement) -> dict[str, Any]:
-    """Return a kernel's entry of `--json`."""
     from convgen.show import report
 
     entry: dict[str, Any] = {

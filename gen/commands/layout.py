@@ -77,7 +77,6 @@ def _coord(text: str) -> tuple[int, ...]:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """`convgen layout`."""
     options = parser().parse_args(arguments)
     given = [options.layout is not None, bool(options.wg_map or options.sg_map), options.mma is not None]
     if sum(given) != 1:
@@ -104,8 +103,6 @@ def run(arguments: Sequence[str]) -> int:
 
 @frozen
 class _Shown:
-    """A layout on owners, with its texts."""
-
     rows: list[tuple[str, str]]  #: rows of the report
     on: Distribution
     unit: str  #: kind of the owners: "thread" or "subgroup"
@@ -237,7 +234,6 @@ def _by(shape: Sequence[int]) -> str:
 
 
 def _at(shown: _Shown, coord: Sequence[int]) -> dict[str, Any]:
-    """Return levels and owners of an element."""
     shape = shown.on.digits.shape
     if len(coord) != len(shape) or any(n >= size for n, size in zip(coord, shape)):
         raise UserError(f"given {','.join(map(str, coord))}, wanted an element of {_by(shape)}, at --at")
@@ -248,7 +244,6 @@ def _at(shown: _Shown, coord: Sequence[int]) -> dict[str, Any]:
 
 
 def _held(shown: _Shown, owner: int) -> list[list[int]]:
-    """Return the elements of an owner."""
     if owner >= shown.on.owners:
         raise UserError(f"given {owner}, wanted one of {shown.on.owners} {shown.unit}s, at --owner")
     found: list[list[int]] = shown.on.elements_of(owner).tolist()

@@ -73,7 +73,6 @@ def _extents(text: str) -> tuple[int, int]:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """`convgen map`."""
     options, knobs = parse_knobs(parser(), arguments, "conv", "matmul")
     if options.grid is None and options.descriptor is None:
         raise UserError("given no problem, wanted one, or --grid MxN")
@@ -95,7 +94,6 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _order(options: argparse.Namespace) -> Order | None:
-    """Return the order that the options name."""
     from convgen.ir.layout.order import Order
 
     if options.map is not None:
@@ -111,7 +109,6 @@ def _order(options: argparse.Namespace) -> Order | None:
 
 
 def _grid(options: argparse.Namespace) -> int:
-    """Show the tiles of each workgroup of a grid."""
     from convgen.backends import target
     from convgen.ir.layout.mapping import WorkgroupMapping
     from convgen.ir.layout.order import Order
@@ -180,7 +177,6 @@ def _tables(mapping: WorkgroupMapping) -> Iterator[tuple[str, str]]:
 
 
 def _draw(options: argparse.Namespace, mapping: WorkgroupMapping, dies: int, in_flight: int) -> None:
-    """Write the picture."""
     from convgen.choose.workgroup_orders import takers_of, tiles_of
     from convgen.show import drawing
 
@@ -198,7 +194,6 @@ def _draw(options: argparse.Namespace, mapping: WorkgroupMapping, dies: int, in_
 
 
 def _problem(options: argparse.Namespace, problem: Problem) -> int:
-    """Show the cache traffic of each order."""
     from convgen.choose.workgroup_orders import LaunchTraffic, best_order, named
     from convgen.plan.config import LanePart
     from convgen.show import report

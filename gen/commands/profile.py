@@ -64,7 +64,6 @@ def parser() -> argparse.ArgumentParser:
 
 
 def profile(arguments: Sequence[str]) -> int:
-    """`convgen profile`."""
     options = parser().parse_intermixed_args(arguments)
     path = Path(options.file)
     if path.suffix == ".json":

@@ -26,7 +26,6 @@ def parser() -> argparse.ArgumentParser:
 
 
 def replay(arguments: Sequence[str]) -> int:
-    """`convgen replay`."""
     options = parser().parse_intermixed_args(arguments)
     if options.output == "":
         raise UserError("given an empty prefix, wanted a file prefix or DIR/, at -o")

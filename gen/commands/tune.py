@@ -74,7 +74,6 @@ def parser() -> argparse.ArgumentParser:
 
 
 def tune(arguments: Sequence[str]) -> int:
-    """`convgen tune`."""
     from convgen import registry
 
     options, knobs = generate.parse_knobs(parser(), arguments, *_DRIVERS)
@@ -228,7 +227,6 @@ def _row(target: str, request: Request, status: str, code: int, error: str | Non
 
 
 def _print_row(options: argparse.Namespace, row: Row) -> None:
-    """Print a problem that is complete."""
     data = row["data"]
     if data["error"] is not None:
         session.complain(": ".join(filter(None, (data["where"] or data["problem"], data["error"]))))

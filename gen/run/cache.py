@@ -89,7 +89,6 @@ class Cache:
         return code if code is not None and code.target == target else None
 
     def add(self, key: str, code: Code) -> None:
-        """Keep code."""
         try:
             if self._store is not None:
                 self._store.add(_KIND, key, _entry_bytes(code))

@@ -265,7 +265,6 @@ def _two_a_byte(nibbles: Bytes) -> Bytes:
 
 
 def _elements(memory: Bytes, dtype: str) -> Array:
-    """Return all whole elements of some bytes."""
     element = numpy_type(dtype)
     if is_half_byte(element):
         return np.stack([memory & np.uint8(0xF), memory >> np.uint8(4)], axis=-1).reshape(-1).view(element)

@@ -53,13 +53,11 @@ def inputs(problem: Problem) -> tuple[RequestedTensor, ...]:
 
 
 def outputs(problem: Problem) -> tuple[RequestedTensor, ...]:
-    """Return the outputs."""
     _, names = _names(problem)
     return tuple(tensor(problem, name) for name in names)
 
 
 def tensors(problem: Problem) -> dict[str, RequestedTensor]:
-    """Return all tensors by name."""
     return {each.name: each for each in (*inputs(problem), *outputs(problem))}
 
 

@@ -183,12 +183,10 @@ def _of_positions(problem: Conv, region: OutputRegion, turn: int, *, with_source
 
 
 def _inner(problem: Conv) -> Index:
-    """Return the positions of the result."""
     return tuple(axis.o for axis in problem.axes)
 
 
 def _outer(problem: Conv) -> Index:
-    """Return the positions of the source."""
     return tuple(axis.i for axis in problem.axes)
 
 

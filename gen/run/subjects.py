@@ -87,7 +87,6 @@ def files(path: Path) -> list[Path]:
 
 
 def _below(folder: Path) -> Iterator[Path]:
-    """Yield the code objects and bundles below a folder."""
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
     if len(paths) > _MOST_FILES:
         raise UserError(f"given the folder {folder} of {len(paths)} files, wanted at most {_MOST_FILES}")
