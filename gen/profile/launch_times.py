@@ -21,12 +21,12 @@ from convgen.ir.record import evolve, fields_of, frozen
 from convgen.profile import constants
 from convgen.profile.closed import Estimate, Terms
 from convgen.profile.constants import Entry
-from convgen.profile.loop_times import Borrowed, Loops
+from convgen.profile.loop_times import Loops, LoopsOfClosedForm
 from convgen.run.prepared import Prepared
 
 ROUNDS = 16  #: loop iterations, if all are equal, that are modelled one by one
-_CODE = " code/"  #: part of the names of kinds that were fitted to machine code
-_MOST = 0.5  #: share of the time; a smaller cause does not bound a launch
+_CODE = " code/"  #: in the names of kinds that were fitted to machine code
+_BOUND_SHARE = 0.5  #: share of the time that a cause needs to be named as the bound: more than all others together
 
 
 def chip_named(name: str | None, facts: TargetFacts) -> Chip:
@@ -46,9 +46,9 @@ def machine_of(chip: Chip, caches: Caches) -> Machine:
 
 
 def constants_for(chip: Chip, element: str) -> tuple[Entry, Terms]:
-    """Return the constants that suit code of a chip and input type best; as terms in us.
+    """Return the entry that suits code of a chip and input type best, and its constants with us as ticks.
 
-    Those of the chip come first, also of types that are as fast; then those of other chips that run the same code.
+    Entries of the chip come first, also those of types of equal rate; then those of other chips that run the same code.
     Launch costs always come from tables that time kernels.
     """
     known = constants.known()
@@ -58,8 +58,8 @@ def constants_for(chip: Chip, element: str) -> tuple[Entry, Terms]:
         return entry, entry.terms
     scaled = {f.name: getattr(entry.terms, f.name) * _per_us(f.metadata["unit"], chip) for f in fields_of(Terms)}
     first, further = (known[kind].terms for kind in launches)
-    told = {"clock": entry.terms.clock, "start": first.start, "other": further.other}
-    return entry, evolve(entry.terms, **(scaled | told))
+    launch_costs = {"clock": entry.terms.clock, "start": first.start, "other": further.other}
+    return entry, evolve(entry.terms, **(scaled | launch_costs))
 
 
 def kinds_for(chip: Chip, element: str, known: Mapping[str, Entry]) -> tuple[str, ...]:
@@ -116,7 +116,7 @@ class LaunchTime:
     def bound(self) -> str:
         """Return the largest cause; `latency` if no cause takes half of the time."""
         cause = max(self.causes, key=lambda name: self.causes[name])
-        return cause if self.causes[cause] >= _MOST * self.total else "latency"
+        return cause if self.causes[cause] >= _BOUND_SHARE * self.total else "latency"
 
 
 @frozen(eq=False)
@@ -162,7 +162,7 @@ def profile(given: Prepared, chip: str | None = None, latency: float | None = No
 def time_of(launch: LaunchProfile, chip: Chip, caches: Caches, *, further: bool = False) -> LaunchTime:
     """Return the time of one launch; a `further` launch, which follows others, has another start cost."""
     entry, terms = constants_for(chip, launch.element)
-    found = _loops(launch, chip, Loops if _CODE in entry.kind else Borrowed).estimate(chip, terms)
+    found = _loops(launch, chip, Loops if _CODE in entry.kind else LoopsOfClosedForm).estimate(chip, terms)
     estimate = {f.name: float(getattr(found, f.name)[0]) for f in fields_of(Estimate)}
     clock, moved = estimate["clock"], launch.moved
     start = terms.other if further else terms.start
