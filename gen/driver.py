@@ -255,12 +255,12 @@ def wrap(
         tensors = {tensor.name: StoredTensor.of(tensor.layout, tensor.dtype) for tensor in kernel.tensors}
         notes = _remarked(kernel, targets.get(target).facts)
         fallbacks = kernel.kernels(targets.get(target).facts)
-        done = next(fallbacks)
+        first = next(fallbacks)
     else:
-        done = sound(kernel.done() if isinstance(kernel, KernelBuilder) else kernel)
+        first = sound(kernel.done() if isinstance(kernel, KernelBuilder) else kernel)
     chosen = targets.get(target)
     return Build(
-        chosen, _program_of(done), options or Options(), {},
+        chosen, _program_of(first), options or Options(), {},
         scalars=scalars or {}, fallbacks=fallbacks, notes=notes, tensors=tensors,
     )  # fmt: skip
 

@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
+from operator import attrgetter
 from pathlib import Path
 
 import attrs
@@ -80,11 +81,11 @@ class Entry:
         for given, wanted in zip((problem, config), known):
             if given != wanted:
                 raise UserError(f"given {given!r}, wanted it as convgen writes it, {wanted!r}, in {where}")
-        taken = _TIME.fullmatch(time)
-        if taken is None or not _MODEL.fullmatch(model):
-            given, wanted = (time, "TIME us, such as 12.345 us") if taken is None else (model, "convgen VERSION, CHIP")
+        match = _TIME.fullmatch(time)
+        if match is None or not _MODEL.fullmatch(model):
+            given, wanted = (time, "TIME us, such as 12.345 us") if match is None else (model, "convgen VERSION, CHIP")
             raise UserError(f"given {given!r}, wanted {wanted}, in {where}")
-        return cls(target, problem, config, float(taken[1]), model, where)
+        return cls(target, problem, config, float(match[1]), model, where)
 
 
 @frozen
@@ -104,11 +105,11 @@ class Registry:
                 comments[line] = None
             elif line.strip():
                 entry = Entry.parse(line, f"{name}:{number}")
-                other = entries.get(entry.key, entry)
-                if other.config != entry.config:
-                    both = f"{other.where} and {entry.where}"
+                earlier = entries.get(entry.key, entry)
+                if earlier.config != entry.config:
+                    both = f"{earlier.where} and {entry.where}"
                     raise UserError(f"given two configs for {entry.problem} on {entry.target}, wanted one, in {both}")
-                entries[entry.key] = min(other, entry, key=_time)
+                entries[entry.key] = min(earlier, entry, key=attrgetter("us"))
         return cls(entries, tuple(line for line in comments if not line.startswith(_HEADER.partition(": ")[0])))
 
     def __str__(self) -> str:
@@ -118,16 +119,12 @@ class Registry:
         """Return the registry with the entries of another; the faster of two for one problem is kept."""
         entries = dict(self.entries)
         for key, entry in other.entries.items():
-            entries[key] = min(entries.get(key, entry), entry, key=_time)
+            entries[key] = min(entries.get(key, entry), entry, key=attrgetter("us"))
         return Registry(entries, tuple(dict.fromkeys(self.comments + other.comments)))
 
     def replaced(self, entries: Iterable[Entry]) -> Registry:
         """Return the registry with `entries` in place of those for their problems."""
         return evolve(self, entries={**self.entries, **{entry.key: entry for entry in entries}})
-
-
-def _time(entry: Entry) -> float:
-    return entry.us
 
 
 def read(path: Path, knob: str = KNOB) -> Registry:

@@ -205,11 +205,11 @@ def _rows(
     keys = _keys(options, requests)
     waiting: list[int] = []
     for at, request in enumerate(requests):
-        kept = None if journal is None else journal.get(keys[at])
+        known_row = None if journal is None else journal.get(keys[at])
         if request.error is not None:
             yield at, _refused(options, request.text, request.error)
-        elif kept is not None:
-            yield at, {**kept, "kept": True}
+        elif known_row is not None:
+            yield at, {**known_row, "kept": True}
         else:
             waiting.append(at)
     lines = [requests[at].text for at in waiting]

@@ -192,11 +192,11 @@ def _config_words(options: argparse.Namespace, problem: Problem) -> str | None:
 
     if options.config is not None:
         return str(options.config)
-    kept = registry.find(problem, options.target, options.registry)
-    if kept is None:
+    entry = registry.find(problem, options.target, options.registry)
+    if entry is None:
         return None
-    session.complain(f"note: the config is that of {kept.where}")
-    return kept.config
+    session.complain(f"note: the config is that of {entry.where}")
+    return entry.config
 
 
 def _watched(options: argparse.Namespace) -> bool:

@@ -123,8 +123,8 @@ def _described(subject: Subject) -> tuple[str, dict[str, Signature]]:
     from convgen.backends import target as targets
 
     machine = targets.executor(subject.content, subject.name)
-    found: dict[str, Signature] = machine.signatures(subject.content)
-    known = {name: subject.hints_of(name).applied(signature) for name, signature in found.items()}
+    signatures: dict[str, Signature] = machine.signatures(subject.content)
+    known = {name: subject.hints_of(name).applied(signature) for name, signature in signatures.items()}
     return str(machine.architecture(subject.content)), known
 
 

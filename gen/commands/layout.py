@@ -214,8 +214,10 @@ def _print(shown: _Shown, at: Mapping[str, Any], held: Sequence[Sequence[int]] |
             ("", f"packed {_by(packed)}, distributed {_by(shown.nested.distributed_shape)}, held {_by(unpacked)}")
         )
     rows.append(("digits", str(on.digits)))
-    told = {text for _, text in rows}
-    rows += [(name, text) for name, text in (("nested", str(shown.nested)), ("xetile", shown.maps)) if text not in told]
+    texts = {text for _, text in rows}
+    rows += [
+        (name, text) for name, text in (("nested", str(shown.nested)), ("xetile", shown.maps)) if text not in texts
+    ]
     each = " or ".join(map(str, on.replication))
     rows.append(("owners", f"{on.owners} {shown.unit}s, {each} of each element"))
     report.show(rows, sys.stdout)
@@ -239,15 +241,15 @@ def _at(shown: _Shown, coord: Sequence[int]) -> dict[str, Any]:
         raise UserError(f"given {','.join(map(str, coord))}, wanted an element of {_by(shape)}, at --at")
     nested = shown.nested
     levels = {} if isinstance(nested, str) or shown.unit == "subgroup" else as_dict(nested.place(coord))
-    found = {level: list(map(int, index)) for level, index in levels.items()}
-    return {"element at": list(coord), **found, "owners": list(shown.on.owners_of(coord))}
+    indices = {level: list(map(int, index)) for level, index in levels.items()}
+    return {"element at": list(coord), **indices, "owners": list(shown.on.owners_of(coord))}
 
 
 def _held(shown: _Shown, owner: int) -> list[list[int]]:
     if owner >= shown.on.owners:
         raise UserError(f"given {owner}, wanted one of {shown.on.owners} {shown.unit}s, at --owner")
-    found: list[list[int]] = shown.on.elements_of(owner).tolist()
-    return found
+    elements: list[list[int]] = shown.on.elements_of(owner).tolist()
+    return elements
 
 
 def _json(shown: _Shown, at: Mapping[str, Any], held: Sequence[Sequence[int]] | None) -> dict[str, Any]:

@@ -186,8 +186,8 @@ def _draw(options: argparse.Namespace, mapping: WorkgroupMapping, dies: int, in_
     _, m, n, _ = mapping.counts
     in_flight = min(in_flight, -(-mapping.turns.workgroups // dies))
     title = f"{m} x {n} tiles, {mapping.order}, {dies} dies, {in_flight} workgroups a die at a time"
-    made = drawing.draw(tiles_of(mapping), (m, n), dies, in_flight, title, takers_of(mapping))
-    drawing.write(made, options.output, options.animate)
+    picture = drawing.draw(tiles_of(mapping), (m, n), dies, in_flight, title, takers_of(mapping))
+    drawing.write(picture, options.output, options.animate)
 
 
 # ---------------------------------------------------------------- a problem
@@ -213,9 +213,9 @@ def _problem(options: argparse.Namespace, problem: Problem) -> int:
     remarks = list(_remarks(launch, plan, asked))
     if options.json:
         m, n = launch.tiles
-        found = {"problem": str(problem), "target": options.target, "config": str(plan.config), "grid": [m, n],
+        entry = {"problem": str(problem), "target": options.target, "config": str(plan.config), "grid": [m, n],
                  "slices": launch.slices, "chosen": str(best), "orders": rows, "remarks": remarks}  # fmt: skip
-        print(json.dumps(found))
+        print(json.dumps(entry))
         return FINE
     tiles = f"{launch.tiles[0]} x {launch.tiles[1]} tiles" + (f" x {launch.slices} slices" * (launch.slices > 1))
     report.show([("problem", str(problem)), ("target", options.target), ("config", str(plan.config)),
@@ -248,9 +248,9 @@ def _plan(options: argparse.Namespace, problem: Problem) -> tuple[Plan, int]:
         except DoesNotFit as error:
             raise UserError(f"given the config {options.config}, wanted one that fits: {error}") from error
     search = Search(problem, candidates(problem, facts), facts)
-    if (found := search.next()) is None:
+    if (fitting := search.next()) is None:
         raise search.none_fits()
-    return found[1], found[0].together
+    return fitting[1], fitting[0].together
 
 
 _HEADER = ("order", "L2 fill MiB", "hit rate", "memory MiB", "of the bound", "clocks")

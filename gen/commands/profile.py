@@ -127,11 +127,8 @@ def _launches(path: Path, options: argparse.Namespace) -> int:
         profiles = [time.profile for time in times.launches]
         write_for_viewer(family, profiles, prepared.content, Path(folder), path.parent)
     if options.json:
-        print(
-            json.dumps(
-                {"file": options.file, "latency": latency or family.load_latency, **profiled.launches_json(times)}
-            )
-        )
+        latency_used = latency or family.load_latency
+        print(json.dumps({"file": options.file, "latency": latency_used, **profiled.launches_json(times)}))
         return FINE
     for time in times.launches:
         report.show(profiled.launch_rows(time, times.chip), sys.stdout)

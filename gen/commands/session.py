@@ -60,8 +60,8 @@ def failure(error: Exception, verbose: bool = False) -> tuple[int, str]:
     if isinstance(error, ModuleNotFoundError) and (lacking := missing(error)):
         return REFUSED, str(lacking)
     if isinstance(error, OSError):
-        what = error.strerror or str(error) or type(error).__name__
-        return REFUSED, _flat(what if error.filename is None else f"cannot use {error.filename}: {what}")
+        reason = error.strerror or str(error) or type(error).__name__
+        return REFUSED, _flat(reason if error.filename is None else f"cannot use {error.filename}: {reason}")
     if isinstance(error, MemoryError):
         return REFUSED, _flat(f"the machine has not memory enough for this: {error}").rstrip(": ")
     if verbose:
@@ -110,8 +110,8 @@ def watching(options: argparse.Namespace) -> Iterator[Watch]:
         raise
     except Exception as error:
         with suppress(OSError):  # where a dump cannot be written, `error` is still what matters
-            if (kept := watch.keep(error)) is not None:
-                error.add_note(f"dump: {kept}")
+            if (dump := watch.keep(error)) is not None:
+                error.add_note(f"dump: {dump}")
         raise
     finally:
         if options.verbose and watch.attempts:

@@ -143,9 +143,9 @@ def _at_end_of(name: bytes, kind: type[c.Structure]) -> Any:
     """Return the destructor of a capsule: it releases a tensor that nobody took (a taker renames the capsule)."""
 
     def end(capsule: int) -> None:
-        held = c.cast(capsule, c.py_object)
-        if _is(held, name):
-            _shared.pop(kind.from_address(_pointer(held, name)).context, None)
+        live = c.cast(capsule, c.py_object)
+        if _is(live, name):
+            _shared.pop(kind.from_address(_pointer(live, name)).context, None)
 
     return c.CFUNCTYPE(None, c.c_void_p)(end)
 

@@ -83,22 +83,22 @@ def executor_on(name: str) -> Executor | IsolatedExecutor:
 
 def _ask(work: _Work, folder: str) -> _Answer:
     command = [sys.executable, "-P", "-c", f"from {__name__} import serve; serve()"]
-    done = subprocess.run(command, input=pickle.dumps(work), capture_output=True, cwd=folder, check=False)
-    if done.returncode:
-        raise UserError(f"the process that used {work.device} died: {_how(done)}")
-    answer = pickle.loads(done.stdout)
+    process = subprocess.run(command, input=pickle.dumps(work), capture_output=True, cwd=folder, check=False)
+    if process.returncode:
+        raise UserError(f"the process that used {work.device} died: {_how(process)}")
+    answer = pickle.loads(process.stdout)
     assert isinstance(answer, _Answer)
     if answer.error:
         raise (Unsupported if answer.is_unsupported else UserError)(answer.error)
     return answer
 
 
-def _how(done: subprocess.CompletedProcess[bytes]) -> str:
+def _how(process: subprocess.CompletedProcess[bytes]) -> str:
     """Return how a child ended: by a signal, or with the last line that it printed."""
-    if done.returncode < 0:
-        return f"it was killed by {signal.Signals(-done.returncode).name}"
-    lines = done.stderr.decode(errors="replace").strip().splitlines()
-    return lines[-1] if lines else f"it ended with code {done.returncode}"
+    if process.returncode < 0:
+        return f"it was killed by {signal.Signals(-process.returncode).name}"
+    lines = process.stderr.decode(errors="replace").strip().splitlines()
+    return lines[-1] if lines else f"it ended with code {process.returncode}"
 
 
 def serve() -> None:

@@ -282,12 +282,12 @@ class DeviceKernel:
         addresses = {}
         for name in self.program.workspaces:
             buffer = record.buffers[name]
-            kept = self._workspaces.get((stream, name))
-            if kept is None or kept.tensor.bytes < buffer.tensor.bytes:
-                kept = self._workspaces[stream, name] = DeviceArray(self.device, buffer.tensor)
+            array = self._workspaces.get((stream, name))
+            if array is None or array.tensor.bytes < buffer.tensor.bytes:
+                array = self._workspaces[stream, name] = DeviceArray(self.device, buffer.tensor)
                 if buffer.zero:
-                    self.device.fill(kept.address, buffer.tensor.bytes, 0, stream)
-            addresses[name] = kept.address
+                    self.device.fill(array.address, buffer.tensor.bytes, 0, stream)
+            addresses[name] = array.address
         return addresses
 
     def unload(self) -> None:
@@ -334,9 +334,11 @@ class DeviceKernel:
         return frameworks.empty_numpy(tensor)
 
     def _check_apart(self, record: LaunchRecord, located: Mapping[str, Given]) -> None:
-        there = [(n, g.address, record.buffers[n].tensor.bytes) for n, g in located.items() if isinstance(g, OnDevice)]
-        for name, start, size in there:
-            for other, begin, length in there:
+        regions = [
+            (n, g.address, record.buffers[n].tensor.bytes) for n, g in located.items() if isinstance(g, OnDevice)
+        ]
+        for name, start, size in regions:
+            for other, begin, length in regions:
                 meets = name != other and start < begin + length and begin < start + size
                 if meets and name in self.program.outputs:
                     raise UserError(f"given {name} and {other} in the same memory, wanted separate memory")

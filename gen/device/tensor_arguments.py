@@ -147,10 +147,10 @@ def _array(name: str, shared: dlpack.SharedTensor) -> Array:
     steps = [stride * (size - 1) for size, stride in zip(shared.dims, shared.strides)]
     first, last = sum(min(0, step) for step in steps), sum(max(0, step) for step in steps)
     size = dtype.bytes
-    held = (c.c_char * ((last - first + 1) * size)).from_address(shared.address + first * size)
-    held.owner = shared.owner  # type: ignore[attr-defined]  # lives as long as the view
+    memory = (c.c_char * ((last - first + 1) * size)).from_address(shared.address + first * size)
+    memory.owner = shared.owner  # type: ignore[attr-defined]  # lives as long as the view
     view: Array = np.ndarray(
-        shared.dims, dtype.numpy, memoryview(held), -first * size, [stride * size for stride in shared.strides]
+        shared.dims, dtype.numpy, memoryview(memory), -first * size, [stride * size for stride in shared.strides]
     )
     view.flags.writeable = shared.writable
     return view
@@ -229,13 +229,13 @@ def _check_memory(given: OnDevice, wanted: StoredTensor, device: Device) -> None
     size = wanted.layout_bytes
     region = device.region(given.address)
     if region is None and not (device.has_foreign_memory and given.dims is not None):
-        what = "freed, or of the host" if device.has_foreign_memory else "freed, of the host, or of another context"
-        raise UserError(f"given {given.name} at {given.address:#x}, wanted memory of {device.name}: this is {what}")
+        reason = "freed, or of the host" if device.has_foreign_memory else "freed, of the host, or of another context"
+        raise UserError(f"given {given.name} at {given.address:#x}, wanted memory of {device.name}: this is {reason}")
     if region is not None and region.device != device.number:
         where = f"of device {region.device}"
         raise UserError(f"given {given.name} at {given.address:#x}, wanted memory of {device.name}: this is {where}")
     if given.address % device.alignment:
         raise UserError(f"given {given.name} at {given.address:#x}, wanted an address that {device.alignment} divides")
-    there = size if region is None else region.base + region.size - given.address
-    if there < size:
-        raise UserError(f"given {given.name} at {given.address:#x} with {there} bytes behind it, wanted {size}")
+    available = size if region is None else region.base + region.size - given.address
+    if available < size:
+        raise UserError(f"given {given.name} at {given.address:#x} with {available} bytes behind it, wanted {size}")

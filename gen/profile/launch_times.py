@@ -162,8 +162,8 @@ def profile(given: Prepared, chip: str | None = None, latency: float | None = No
 def time_of(launch: LaunchProfile, chip: Chip, caches: Caches, *, further: bool = False) -> LaunchTime:
     """Return the time of one launch; a `further` launch, which follows others, has another start cost."""
     entry, terms = constants_for(chip, launch.element)
-    found = _loops(launch, chip, Loops if _CODE in entry.kind else LoopsOfClosedForm).estimate(chip, terms)
-    estimate = {f.name: float(getattr(found, f.name)[0]) for f in fields_of(Estimate)}
+    estimates = _loops(launch, chip, Loops if _CODE in entry.kind else LoopsOfClosedForm).estimate(chip, terms)
+    estimate = {f.name: float(getattr(estimates, f.name)[0]) for f in fields_of(Estimate)}
     clock, moved = estimate["clock"], launch.moved
     start = terms.other if further else terms.start
     fill = moved.fill / (caches.fill_rate * chip.partitions / caches.dies) / chip.clock

@@ -45,8 +45,8 @@ class Loops(LaunchArrays):
     def estimate(self, chip: Chip, terms: Terms, *, timed: bool = True) -> Estimate:
         together = self.resident * chip.units
         rounds = np.floor(self.groups / together)
-        left = self.groups - rounds * together
-        sharing = np.ceil(left / chip.units)
+        last_groups = self.groups - rounds * together
+        sharing = np.ceil(last_groups / chip.units)
         missed = np.minimum(1.0, chip.partitions * self.bytes_once / (self.groups * self.iterations * self.operands))
 
         written = np.maximum(self.bytes_out, self.added) / self.groups * self.stores
@@ -57,7 +57,7 @@ class Loops(LaunchArrays):
             return self.iterations * self.uneven * pace + rest * terms.around + groups * written * terms.store
 
         last = np.where(
-            left > 0, clocks(self.iteration_last, self.rest_last, self.exposed_last, np.maximum(1, sharing)), 0.0
+            last_groups > 0, clocks(self.iteration_last, self.rest_last, self.exposed_last, np.maximum(1, sharing)), 0.0
         )
         total = rounds * clocks(self.iteration_full, self.rest_full, self.exposed_full, self.resident) + last
         matrix = self.iterations * self.matrix

@@ -114,15 +114,15 @@ def _mismatch(output: str, index: tuple[int, ...], expected: Any, there: Any) ->
 
 def _differs(expected: Array, got: Array) -> npt.NDArray[np.bool_]:
     """Return flags of differing bits; all NaNs are equal, as no document states which NaN an operation returns."""
-    found: npt.NDArray[np.bool_] = (_bits(expected) != _bits(got)) & ~((expected != expected) & (got != got))
-    return found
+    flags: npt.NDArray[np.bool_] = (_bits(expected) != _bits(got)) & ~((expected != expected) & (got != got))
+    return flags
 
 
 def _within(right: Range, got: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
     """Return flags of values that lie in a range, or are NaN where NaN is right."""
     with np.errstate(invalid="ignore"):  # a NaN of few bits is compared
-        found: npt.NDArray[np.bool_] = ((right.least <= got) & (got <= right.most)) | ((got != got) & right.nan)
-    return found
+        flags: npt.NDArray[np.bool_] = ((right.least <= got) & (got <= right.most)) | ((got != got) & right.nan)
+    return flags
 
 
 def _gathered(memory: Pages, tensor: StoredTensor, index: Sequence[reference.Indices]) -> Array:

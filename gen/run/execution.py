@@ -82,9 +82,9 @@ def _check_size(record: LaunchRecord, *, sampled: bool) -> None:
     if not sampled:
         for launch in record.launches:
             check_workgroups(launch.kernel, launch.grid, ", or --run-groups for a sample of them")
-    needed, there = predicted(record), footprint.available()
-    if not sampled and needed > there:
-        given, wanted = footprint.text(needed), footprint.text(there)
+    needed, available = predicted(record), footprint.available()
+    if not sampled and needed > available:
+        given, wanted = footprint.text(needed), footprint.text(available)
         raise UserError(f"given a run that takes {given} of memory, wanted at most {wanted}, or --run-groups")
 
 

@@ -58,9 +58,9 @@ def load(path: Path, check: Check) -> Array:
         with opened(path, "an .npy file", _MOST_FILE) as file:
             shape, dtype = _npy_header(file)
             check(shape, dtype)
-            size, there = math.prod(shape) * dtype.itemsize, os.fstat(file.fileno()).st_size - file.tell()
-            if size > there:
-                raise ValueError(f"its header promises {shown(size, 30)} bytes and {there} follow")
+            size, following = math.prod(shape) * dtype.itemsize, os.fstat(file.fileno()).st_size - file.tell()
+            if size > following:
+                raise ValueError(f"its header promises {shown(size, 30)} bytes and {following} follow")
             file.seek(0)
             array: Array = np.load(file, allow_pickle=False)
     except OSError as error:

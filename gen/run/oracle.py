@@ -144,8 +144,8 @@ def _over_taps(
         at, inside = zip(*map(law, problem.axes, places, tap))
         where = np.flatnonzero(np.logical_and.reduce(inside))
         if len(where):
-            taken = source[n[where], :, at[0][where], at[1][where], at[2][where]].astype(np.float64) - zero
-            by_group = taken.reshape(len(where), problem.groups, -1)[:, groups]
+            operands = source[n[where], :, at[0][where], at[1][where], at[2][where]].astype(np.float64) - zero
+            by_group = operands.reshape(len(where), problem.groups, -1)[:, groups]
             sums[:, where] += by_group.transpose(1, 0, 2) @ weights[tap]
     return sums
 

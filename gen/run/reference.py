@@ -30,10 +30,10 @@ from convgen.run import oracle as sums
 from convgen.run import reference_request as request
 from convgen.run import reference_types as types
 from convgen.run.accuracy import is_curved
-from convgen.run.fills import Fill
-from convgen.run.oracle import Array, Indices, Tensor
+from convgen.run.fills import Array, Fill
+from convgen.run.oracle import Tensor
 from convgen.run.ranges import Range, Read, chained, converted, divided, multiplied, shifted
-from convgen.run.reference_memory import gather, has_padding, pack, packed, packed_bytes, storage, unpack
+from convgen.run.reference_memory import Indices, gather, has_padding, pack, packed, packed_bytes, storage, unpack
 from convgen.run.reference_request import RequestedTensor, depth
 from convgen.run.reference_types import numpy_type
 
@@ -197,7 +197,7 @@ def ranges(problem: Problem, inputs: Mapping[str, Tensor], output: str, rows: In
     acc = (sums_.astype(np.int64) if types.is_integer(acc_type) else sums_).astype(numpy_type(acc_type))
     acc = acc.astype(numpy_type(request.step_type(problem, output)))
     read = partial(_operand, problem, inputs, output_index(problem, output, rows, columns))
-    factors = _scales(problem, read, "src", "wei")
+    factors = _scales(problem, read)
     if factors:
         acc = multiplied(acc, *factors)
     if "bia" in inputs:
@@ -212,10 +212,10 @@ def ranges(problem: Problem, inputs: Mapping[str, Tensor], output: str, rows: In
     return converted(result, partial(_stored, to=to), types.limits(to)[1])
 
 
-def _scales(problem: Problem, read: Read, *roles: str) -> tuple[list[np.float32], list[Array]] | None:
+def _scales(problem: Problem, read: Read) -> tuple[list[np.float32], list[Array]] | None:
     """Return the scales of src and weights by which sums are multiplied: numbers, and tensors."""
-    done = _before_sums(problem)
-    chosen = [scale for scale in problem.scales if scale.role in roles and scale.role not in done]
+    scaled_before = _before_sums(problem)
+    chosen = [scale for scale in problem.scales if scale.role != "dst" and scale.role not in scaled_before]
     numbers = [_number(scale) for scale in chosen if scale.value is not None]
     return (numbers, [read(f"{scale.role}_scales") for scale in chosen if scale.value is None]) if chosen else None
 

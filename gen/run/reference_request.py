@@ -182,10 +182,10 @@ def step_type(problem: Problem, output: str) -> str:
     """
     result = tensor(problem, output).dtype
     narrow = types.bits(result) <= 16 and not types.is_integer(result)
-    made = problem.scales or problem.post_ops or zero_point(problem, "dst") or narrow
+    needs_f32 = problem.scales or problem.post_ops or zero_point(problem, "dst") or narrow
     adds = "bia" in _names(problem)[0]
     is_whole = not adds or not problem.bias_type or types.is_integer(problem.bias_type)
-    return "f32" if sum_type(problem) == "s32" and (made or not is_whole) else sum_type(problem)
+    return "f32" if sum_type(problem) == "s32" and (needs_f32 or not is_whole) else sum_type(problem)
 
 
 def _names(problem: Problem) -> tuple[tuple[str, ...], tuple[str, ...]]:

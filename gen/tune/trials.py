@@ -57,10 +57,10 @@ def _kind(config: Config) -> tuple[object, ...]:
 
 def _of_each_kind(ranked: Iterable[Candidate], known: Collection[tuple[object, ...]]) -> Iterator[Candidate]:
     """Yield the best config of each kind that is not in `known`."""
-    seen = set(known)
+    kinds = set(known)
     for candidate in ranked:
-        if (kind := _kind(candidate.config)) not in seen:
-            seen.add(kind)
+        if (kind := _kind(candidate.config)) not in kinds:
+            kinds.add(kind)
             yield candidate
 
 
