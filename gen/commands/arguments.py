@@ -138,6 +138,20 @@ def refuse(options: argparse.Namespace, names: Iterable[str], why: str) -> None:
             raise UserError(f"given --{name.replace('_', '-')} {why}")
 
 
+def add_target(parser: Any, default: str | None = DEFAULT_TARGET) -> None:
+    parser.add_argument("--target", default=default, help=f"see `convgen targets` (default {DEFAULT_TARGET})")
+
+
+def add_config_options(parser: Any) -> None:
+    """Add the options that select the config of a problem."""
+    parser.add_argument("--config", metavar="LINE", help="use this config instead of choosing one")
+    parser.add_argument("--registry", metavar="FILE", help="file of tuned configs (default: CONVGEN_REGISTRY)")
+
+
+def add_disable(add: Callable[..., object]) -> None:
+    add("--disable", action="append", default=[], metavar="PASS", help="switch an optimising step off (repeatable)")
+
+
 def add_result_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that write, run and report code."""
     add = parser.add_argument_group("results").add_argument
@@ -150,7 +164,12 @@ def add_result_options(parser: argparse.ArgumentParser) -> None:
     add("--run", action="store_true", help="execute on the simulator and compare every output with the reference")
     add("--run-groups", type=number(1), metavar="N", help="execute and compare only N sampled output tiles")
     add_device(add)
-    add("-g", dest="debug", action="store_true", help="line information into the IR, which -o writes as KERNEL.ir")
+    add(
+        "-g",
+        dest="debug",
+        action="store_true",
+        help="add line information that refers to the IR; -o writes it as KERNEL.ir",
+    )
     add("--seed", type=number(0), default=0, metavar="N", help="seed of inputs and samples (default 0)")
     add("--json", action="store_true", help="print one JSON object per problem on stdout, and nothing else")
 
@@ -170,11 +189,11 @@ def add_device(add: Callable[..., object], use: str = "run on a device instead")
 
 
 def add_pass_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options on passes: which run, and what is reported on them."""
+    """Add the options that switch passes off and report on them."""
     add = parser.add_argument_group("watching").add_argument
-    add("--disable", action="append", default=[], metavar="PASS", help="switch an optimising step off (repeatable)")
+    add_disable(add)
     add("--dump", metavar="WHAT", help="print each step to stderr: all, changed (as diffs) or after:PASS")
     add("--dump-dir", metavar="DIR", help="write these dumps (default: all) as files for `convgen replay` instead")
-    add("--check-passes", action="store_true", help="verify each step, interpret the IR after each pass (slow)")
+    add("--check-passes", action="store_true", help="verify each step and interpret the IR after each pass (slow)")
     add("--time-passes", action="store_true", help="print the time of each stage on stderr")
     add("-v", dest="verbose", action="store_true", help="print each config that is tried, with its cost")

@@ -28,7 +28,7 @@ _ARGUMENT = "an argument by name or number: a number, FILE.npy, TYPE:DIMS (undef
 def parser() -> argparse.ArgumentParser:
     parser = Parser(
         "run",
-        "Execute a code object on the simulator: what a launch record says, or any kernel.",
+        "Execute the launches of a record, or any kernel of a code object, on the simulator or on a device.",
         "convgen run out/k.launch.json",
         "convgen run out/k.launch.json --data arrays --out results",
         "convgen run out/k.launch.json --set wgm=6",
@@ -43,9 +43,19 @@ def parser() -> argparse.ArgumentParser:
     add("--trace", metavar="FILE", help="write each executed instruction: place, workgroups and waves, text")
     add("--break", dest="place", metavar="PLACE", help="print registers when a wave comes to a label, or +BYTES")
     add("--json", action="store_true", help="print one JSON object on stdout")
-    add("--out", action="append", default=[], metavar="DIR|NAME=FILE", help="write what a run leaves in buffers: .npy")
+    add(
+        "--out",
+        action="append",
+        default=[],
+        metavar="DIR|NAME=FILE",
+        help="write buffers after the run: a record's to DIR, array NAME of a code object to FILE.npy",
+    )
     add = parser.add_argument_group("of a launch record").add_argument
-    add("--data", metavar="DIR", help="NAME.npy of each buffer that is read; else its problem is filled, and checked")
+    add(
+        "--data",
+        metavar="DIR",
+        help="read inputs from NAME.npy; default: fill the record's problem and check its outputs",
+    )
     add_scalars(add)
     add("--seed", type=number(0), default=0, metavar="N", help="seed of inputs (default 0)")
     add_launch_options(parser)
@@ -54,14 +64,14 @@ def parser() -> argparse.ArgumentParser:
 
 def add_scalars(add: Callable[..., object]) -> None:
     """Add the option that sets scalars which a launch record lets the host choose."""
-    add("--set", type=_setting, action="append", default=[], metavar="NAME=VALUE", help="a scalar (repeatable)")
+    add("--set", type=_setting, action="append", default=[], metavar="NAME=VALUE", help="set a scalar (repeatable)")
 
 
 def add_launch_options(parser: argparse.ArgumentParser, *, twice: bool = False) -> None:
     """Add the options that launch a code object without a record; options that may be given `twice` are lists."""
     add = parser.add_argument_group("of a code object").add_argument
     often: dict[str, Any] = {"action": "append", "default": []} if twice else {}
-    add("--kernel", **often, metavar="SYMBOL", help="which one, where there are several")
+    add("--kernel", **often, metavar="SYMBOL", help="kernel to launch, if there are several")
     add("--grid", **often, type=_extents, metavar="X[,Y[,Z]]", help="workgroups")
     add("--block", **often, type=_extents, metavar="X[,Y[,Z]]", help="work-items of a workgroup")
     beyond = "local memory beyond what the kernel declares"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from convgen.backends import family as families
-from convgen.commands.arguments import Parser, number, refuse
+from convgen.commands.arguments import Parser, add_config_options, add_disable, add_target, number, refuse
 from convgen.commands.execute import (
     LAUNCH_OPTIONS,
     add_launch_options,
@@ -32,7 +32,8 @@ def parser() -> argparse.ArgumentParser:
         "explain",
         "Write a page of HTML on a kernel, complete in one file: the problem, why it has its config, what every pass\n"
         "changed, layouts, who computes which tile, and the assembly with its lines of IR and what each instruction\n"
-        "waits for. A launch record of convgen's is made again; of other files it tells what can be read from them.",
+        "waits for. Kernels of convgen's launch records are generated again; a page on other code shows what can be\n"
+        "read from it.",
         "convgen explain mb1ic64ih56oc64oh56kh3ph1 --dir FWD_D --dt f16 -o k.html",
         "convgen explain 4096x4096:4096x4096 --dt f16 --target {newest} -o g.html",
         "convgen explain out/k.launch.json -o k.html",
@@ -40,15 +41,14 @@ def parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("subject", metavar="PROBLEM|FILE", help="MxK:KxN, benchdnn's of a convolution; a launch record or code")
-    add("-o", dest="output", metavar="FILE.html", required=True, help="the page")
-    add("--chip", metavar="NAME", help="the chip that is modelled, as of `convgen profile`")
+    add("-o", dest="output", metavar="FILE.html", required=True, help="write this page")
+    add("--chip", metavar="NAME", help="chip to model; see `convgen profile --help`")
     groups = "execute and compare N sampled output tiles (default 2; 0: none)"
     add("--run-groups", type=number(0), metavar="N", help=groups)
-    add = parser.add_argument_group("of a problem").add_argument
-    add("--target", help=f"see `convgen targets` (default {DEFAULT_TARGET})")
-    add("--config", metavar="LINE", help="use this config instead of choosing one")
-    add("--registry", metavar="FILE", help="configs that are known (default: CONVGEN_REGISTRY)")
-    add("--disable", action="append", default=[], metavar="PASS", help="switch an optimising step off (repeatable)")
+    of_problems = parser.add_argument_group("of a problem")
+    add_target(of_problems, default=None)
+    add_config_options(of_problems)
+    add_disable(of_problems.add_argument)
     add_scalars(parser.add_argument_group("of a launch record").add_argument)
     add_launch_options(parser)
     add_knobs(parser, "conv", "matmul")

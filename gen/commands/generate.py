@@ -10,8 +10,13 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from convgen.commands import session
-from convgen.commands.arguments import Parser, add_pass_options, add_result_options
-from convgen.default_target import DEFAULT_TARGET
+from convgen.commands.arguments import (
+    Parser,
+    add_config_options,
+    add_pass_options,
+    add_result_options,
+    add_target,
+)
 from convgen.ir.error import UserError
 
 if TYPE_CHECKING:
@@ -76,10 +81,9 @@ def described(descriptor: str, knobs: Mapping[str, str]) -> Problem:
 
 def finished(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     """Return the parser with the options of every generating command."""
-    parser.add_argument("--target", default=DEFAULT_TARGET, help=f"see `convgen targets` (default {DEFAULT_TARGET})")
-    parser.add_argument("--config", metavar="LINE", help="use this config instead of choosing one")
-    parser.add_argument("--registry", metavar="FILE", help="configs that are known (default: CONVGEN_REGISTRY)")
-    parser.add_argument("--no-cache", dest="cache", action="store_false", help="compile what was compiled before, too")
+    add_target(parser)
+    add_config_options(parser)
+    parser.add_argument("--no-cache", dest="cache", action="store_false", help="ignore the compile cache")
     add_result_options(parser)
     add_pass_options(parser)
     return parser

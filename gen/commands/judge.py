@@ -35,9 +35,9 @@ _EXITS = {CLEAN: session.FINE, FINDINGS: session.WRONG, NOT_JUDGED: session.REFU
 def parser() -> argparse.ArgumentParser:
     parser = Parser(
         "check",
-        "Judge anybody's code objects strictly: races, missing waits, undefined values, accesses out of bounds.\n"
-        "What no option gives is made up and reported: one workgroup of the size that the object states, large buffers "
-        "of small numbers, scalars of 1. Exit code 0: clean, 1: findings, 2: cannot be judged.",
+        "Check code objects of any compiler for races, missing waits, undefined values and accesses out of bounds.\n"
+        "convgen makes up and reports what no option gives: one workgroup of the size that the object states, large\n"
+        "buffers of small numbers, scalars of 1. Exit code 0: clean, 1: findings, 2: cannot be judged.",
         "convgen check k{object}",
         "convgen check ~/.triton/cache --kernel gemm --grid 4 --arg M=128 --arg N=128 --arg K=256",
         "convgen check k{object} --block 256 --lds 8192 --arg 0=a.npy --arg 2=f32:64x64 --arg n=64",
@@ -49,7 +49,7 @@ def parser() -> argparse.ArgumentParser:
     add_finding_options(add)
     add("--json", action="store_true", help="print one JSON object on stdout")
     add_launch_options(parser)
-    size = "of each buffer that no --arg gives (default 256 MiB; only pages that are touched take memory)"
+    size = "size of each buffer without --arg (default 256 MiB; only pages that are touched take memory)"
     add("--buffer", type=number(1), default=_BUFFER_BYTES, metavar="BYTES", help=size)
     return parser
 

@@ -29,8 +29,8 @@ _MOST_SHOWN = 1 << 16  #: elements; of a table, a picture or a JSON object
 def parser() -> argparse.ArgumentParser:
     parser = Parser(
         "layout",
-        "Say who owns which element of a vector, as a table in which neighbours with the same owners are one, and how\n"
-        "the layout is written: in digits, as IREE's NestedLayout and as XeTile's maps. docs/layouts.md explains them.",
+        "Show which lane or subgroup owns each element of a vector, in a table that joins neighbours of equal owners,\n"
+        "and the layout in digits, as IREE's NestedLayout and as XeTile's maps (docs/layouts.md).",
         "convgen layout 'subgroup_tile = [2, 1], batch_tile = [2, 4], outer_tile = [1, 1], thread_tile = [16, 4],"
         " element_tile = [1, 4], subgroup_strides = [1, 0], thread_strides = [1, 16]' --threads 256 --at 33,6",
         "convgen layout --wg-map 'sg_layout = [2, 2], sg_data = [32, 128]' --tile 128x128",
@@ -40,8 +40,8 @@ def parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("layout", metavar="LAYOUT", nargs="?", help="a NestedLayout as IREE writes it, with or without its name")
     add("--wg-map", metavar="MAP", help="XeTile's wg_map: how subgroups share a --tile")
-    add("--sg-map", metavar="MAP", help="XeTile's sg_map: how lanes share what a subgroup has, or a --tile")
-    add("--tile", type=_tile, metavar="RxC", help="with maps: rows and columns that they spread")
+    add("--sg-map", metavar="MAP", help="XeTile's sg_map: how lanes share the part of a subgroup, or a --tile")
+    add("--tile", type=_tile, metavar="RxC", help="with maps: rows and columns of the tile")
     add("--mma", metavar="NAME", help="a matrix instruction of the target: its name, or NxMxK")
     add(
         "--operand",
@@ -52,12 +52,12 @@ def parser() -> argparse.ArgumentParser:
     add(
         "--target",
         default=DEFAULT_TARGET,
-        help=f"whose instructions and subgroups; see `convgen targets` (default {DEFAULT_TARGET})",
+        help=f"target of the instructions and subgroups; see `convgen targets` (default {DEFAULT_TARGET})",
     )
     add("--subgroup", type=number(1), metavar="N", help="lanes of a subgroup (default: the target's, or sg_map's)")
     add("--threads", type=number(1), metavar="N", help="threads of the workgroup (default: as many as are needed)")
-    add("--at", type=_coord, metavar="I,J,...", help="say which levels and owners an element has")
-    add("--owner", type=number(0), metavar="N", help="say what a thread holds, register by register")
+    add("--at", type=_coord, metavar="I,J,...", help="print levels and owners of an element")
+    add("--owner", type=number(0), metavar="N", help="print the elements of a thread, register by register")
     add("-o", dest="output", metavar="FILE", help="draw it: FILE.svg or FILE.png, by subgroup and register")
     add("--json", action="store_true", help="print one JSON object")
     return parser

@@ -10,10 +10,9 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from convgen.commands.arguments import Parser, number, one_of, refuse
+from convgen.commands.arguments import Parser, add_target, number, one_of, refuse
 from convgen.commands.generate import add_knobs, described, parse_knobs
 from convgen.commands.session import FINE
-from convgen.default_target import DEFAULT_TARGET
 from convgen.ir.error import UserError
 
 if TYPE_CHECKING:
@@ -31,8 +30,8 @@ _GROUP = 8  #: tiles in a group, for orders without a size
 def parser() -> argparse.ArgumentParser:
     parser = Parser(
         "map",
-        "Say in which order workgroups take the tiles of a result. With --grid: as a table of workgroup numbers, one\n"
-        "row of tiles a line. With a problem: what each order by name makes of the caches, the best first.\n"
+        "Show the order in which workgroups compute the tiles of a result. --grid prints a table of workgroup\n"
+        "numbers, a row of tiles per line. A problem prints the cache traffic of each named order, the best first.\n"
         "\n"
         "An order is remaps and a walk, joined by +; docs/mapping.md explains them:\n"
         "  rows cols group:8m even:8m:snake rect:8x4n zorder:8x8 hilbert; remaps xcc:8 chunk:8x64; flip:304",
@@ -43,23 +42,23 @@ def parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("descriptor", metavar="DESC", nargs="?", help="a problem: MxK:KxN, or benchdnn's of a convolution")
-    add("--target", default=DEFAULT_TARGET, help=f"see `convgen targets` (default {DEFAULT_TARGET})")
+    add_target(parser)
     add("--config", metavar="LINE", help="use this config instead of choosing one")
     add("--grid", type=_extents, metavar="MxN", help="tiles along M and N instead of a problem")
     add("--batch", type=number(1), metavar="N", help="with --grid: results (default 1)")
     add("--slices", type=number(1), metavar="N", help="with --grid: slices of K (default 1)")
-    add("--map", metavar="ORDER", help="this order instead of all by name")
+    add("--map", metavar="ORDER", help="use this order instead of all named ones")
     add("--wgm", type=number(1), metavar="N", help="groups of N tiles: --map group:Nm, or group:Nn with --dim 1")
     add(
         "--dim",
         type=one_of("0", "1"),
         default="0",
         metavar="0|1",
-        help="what groups, or numbers, run along: 0 M, 1 N (default 0)",
+        help="dimension along which groups or numbers run: 0 M, 1 N (default 0)",
     )
-    add("--xcc", type=number(1), metavar="N", help="remap for N dies ahead of that")
+    add("--xcc", type=number(1), metavar="N", help="remap workgroups for N dies before that")
     add("-o", dest="output", metavar="FILE", help="draw the order: FILE.svg or FILE.png, by die and time")
-    add("--animate", action="store_true", help="rounds appear one after the other (SVG)")
+    add("--animate", action="store_true", help="let rounds appear one after another (SVG)")
     add("--json", action="store_true", help="print one JSON object")
     add_knobs(parser, "conv", "matmul")
     return parser

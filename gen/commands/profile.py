@@ -33,11 +33,10 @@ def parser() -> argparse.ArgumentParser:
     others = f", and for {_titles(rest)}" if rest else ""
     parser = Parser(
         "profile",
-        f"Time launches for {_titles(timed)} of any compiler by an event model of one compute unit: subgroups issue\n"
-        "in order, matrix units, shared memory with its bank conflicts and address pipes take what comes\n"
-        "first (docs/time.md). Some workgroups are executed on the simulator; what subgroups did there, grid\n"
-        f"and caches make the time of the launch. Without a launch{others}, the loop alone is timed, and\n"
-        "nothing is executed.",
+        f"Predict the time of launches for {_titles(timed)}, code of any compiler, by an event model of one unit:\n"
+        "subgroups issue in order and compete for matrix units, shared memory with its bank conflicts, and address\n"
+        "pipes (docs/time.md). The simulator executes some workgroups; their instructions, the grid and the caches\n"
+        f"give the time of the launch. Without a launch{others}, the loop alone is timed, and nothing runs.",
         "convgen profile out/k.launch.json",
         "convgen profile out/k.launch.json --timeline k.json -v",
         "convgen profile k{object} --grid 4 --block 256 --lds 8192 --arg A=f16:128x128 --arg C=f32:128x128 --arg n=128",
@@ -53,9 +52,9 @@ def parser() -> argparse.ArgumentParser:
     add = parser.add_argument_group("of a loop alone").add_argument
     add("--groups", type=number(1), metavar="N", help="workgroups on a unit (default: one, and all it holds)")
     add = parser.add_argument_group("of a launch").add_argument
-    add("--chip", metavar="NAME", help=f"the chip: {families.listed(families.chips())}")
+    add("--chip", metavar="NAME", help=f"chip to model: {families.listed(families.chips())}")
     add("--rounds", type=number(8), metavar="N", help="model N of the equal iterations of a loop (default 16)")
-    add("--timeline", metavar="FILE", help="write what waves and pipes did: .json for Perfetto, .svg or .png")
+    add("--timeline", metavar="FILE", help="write a timeline of waves and pipes: .json for Perfetto, .svg or .png")
     for viewer in _viewers():
         add(viewer.option, metavar="DIR", help=viewer.help)
     add_scalars(add)

@@ -14,8 +14,7 @@ from convgen.ir.error import UserError
 def parser() -> argparse.ArgumentParser:
     parser = Parser(
         "replay",
-        "Go on from a dump file, as --dump-dir and internal errors write them: run the remaining passes and the back"
-        " end.",
+        "Continue from a dump file of --dump-dir or an internal error: run the remaining passes and the back end.",
         "convgen replay dumps/conv_fwd_d_1234abcd_main.03.lower_tiles.dump >k.s",
         "convgen replay dumps/conv_fwd_d_1234abcd_main.00.built.dump --disable simplify --run",
     )

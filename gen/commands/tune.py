@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from convgen.commands import generate, session
-from convgen.commands.arguments import Parser, add_device, number
+from convgen.commands.arguments import Parser, add_device, add_target, number
 from convgen.commands.rows import Row, death, in_order, status_counts
-from convgen.default_target import DEFAULT_TARGET
 from convgen.ir.error import UserError
 from convgen.ir.record import evolve
 
@@ -47,7 +46,7 @@ def parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("what", metavar="LIST|PROBLEM", nargs="*", help="a batch file, or a descriptor of a convolution or product")
-    add("--target", default=DEFAULT_TARGET, help=f"see `convgen targets` (default {DEFAULT_TARGET})")
+    add_target(parser)
     add(
         "--configs",
         type=number(1),
@@ -67,8 +66,8 @@ def parser() -> argparse.ArgumentParser:
     add_device(add, "time configs on a device instead, and check outputs of the fastest")
     add("--jobs", type=number(1), metavar="N", help="worker processes (default: one a core; with --on one)")
     add("--timeout", type=number(1), metavar="SECONDS", help="give up a problem that takes longer")
-    add("--dask", metavar="ADDRESS", help="work on the machines of this Dask scheduler instead")
-    add("--json", action="store_true", help="print one JSON object a problem, and nothing else, on stdout")
+    add("--dask", metavar="ADDRESS", help="use the workers of this Dask scheduler instead")
+    add("--json", action="store_true", help="print one JSON object per problem on stdout, and nothing else")
     generate.add_knobs(parser, *_DRIVERS)
     return parser
 
