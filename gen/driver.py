@@ -248,19 +248,14 @@ def wrap(
     """
     from convgen.tile.tile_kernel import TileProgram
 
-    fallbacks: Iterator[Kernel] = iter(())
-    notes: tuple[str, ...] | None = None
-    tensors: dict[str, StoredTensor] = {}
-    if isinstance(kernel, TileProgram):
-        tensors = {tensor.name: StoredTensor.of(tensor.layout, tensor.dtype) for tensor in kernel.tensors}
-        notes = _remarked(kernel, targets.get(target).facts)
-        fallbacks = kernel.kernels(targets.get(target).facts)
-        first = next(fallbacks)
-    else:
+    if not isinstance(kernel, TileProgram):
         first = sound(kernel.done() if isinstance(kernel, KernelBuilder) else kernel)
+        return Build(targets.get(target), _program_of(first), options or Options(), {}, scalars=scalars or {})
     chosen = targets.get(target)
+    notes, fallbacks = _remarked(kernel, chosen.facts), kernel.kernels(chosen.facts)
+    tensors = {tensor.name: StoredTensor.of(tensor.layout, tensor.dtype) for tensor in kernel.tensors}
     return Build(
-        chosen, _program_of(first), options or Options(), {},
+        chosen, _program_of(next(fallbacks)), options or Options(), {},
         scalars=scalars or {}, fallbacks=fallbacks, notes=notes, tensors=tensors,
     )  # fmt: skip
 
@@ -298,7 +293,7 @@ def _given_plan(
         plan = make_plan(problem, given, target.facts)
     except DoesNotFit as error:
         raise UserError(f"given the config {given}{_from(origin)}, wanted one that fits: {error}") from error
-    return plan, _report(options, _attempt_of(plan, None))
+    return plan, _report_plan(options, plan, None)
 
 
 def _from(origin: str) -> str:
@@ -320,18 +315,19 @@ def _next_plan(search: Search, options: Options) -> tuple[Candidate, Plan, Attem
         return None
     candidate, plan = fitting
     plan = ordered(plan, candidate.together)
-    return candidate, plan, _report(options, _attempt_of(plan, candidate.score))
+    return candidate, plan, _report_plan(options, plan, candidate.score)
 
 
-def _attempt_of(plan: Plan, score: float | None) -> Attempt:
-    return Attempt(plan.config, score, plan.registers, plan.shared_bytes)
+def _report_plan(options: Options, plan: Plan, score: float | None) -> Attempt:
+    """Report the attempt to compile a plan, and return it."""
+    attempt = Attempt(plan.config, score, plan.registers, plan.shared_bytes)
+    _report(options, attempt)
+    return attempt
 
 
-def _report(options: Options, attempt: Attempt) -> Attempt:
-    """Report an attempt to `tried`, and return it."""
+def _report(options: Options, attempt: Attempt) -> None:
     if options.tried is not None:
         options.tried(attempt)
-    return attempt
 
 
 def compile(

@@ -120,6 +120,18 @@ def one_of(*names: str) -> Callable[[str], str]:
     return convert
 
 
+def rectangle(wanted: str) -> Callable[[str], tuple[int, int]]:
+    """Return an argparse type: two sizes from 1, joined by x; `wanted` shows their form."""
+
+    def convert(text: str) -> tuple[int, int]:
+        if not re.fullmatch(r"[1-9]\d{0,8}x[1-9]\d{0,8}", text):
+            raise argparse.ArgumentTypeError(f"given {text!r}, wanted {wanted}")
+        first, _, second = text.partition("x")
+        return int(first), int(second)
+
+    return convert
+
+
 def number(least: int) -> Callable[[str], int]:
     """Return an argparse type: a decimal integer from `least`."""
 

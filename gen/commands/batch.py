@@ -73,7 +73,9 @@ def parser() -> argparse.ArgumentParser:
 
 
 def batch(arguments: Sequence[str]) -> int:
+    from convgen.commands.journal import Journal
     from convgen.problem.requests import Reader
+    from convgen.show import report
 
     options, knobs = generate.parse_knobs(parser(), arguments, *BOTH)
     _refuse_early(options)
@@ -83,18 +85,12 @@ def batch(arguments: Sequence[str]) -> int:
     requests = list(reader.file(Path(options.file)))
     _report_reading(options, reader, len(requests))
     start = perf_counter()
-    with nullcontext(None) if options.resume is None else closing(_journal(options)) as journal:
+    resumed = None if options.resume is None else Journal(Path(options.resume), report.check_row)
+    with nullcontext(None) if resumed is None else closing(resumed) as journal:
         rows = _run(options, requests, journal)
     _summarise(options, rows, perf_counter() - start)
     _print_remarks(options, reader)
     return max((int(row["exit"]) for row in rows), key=_SEVERITY.index)
-
-
-def _journal(options: argparse.Namespace) -> Journal:
-    from convgen.commands.journal import Journal
-    from convgen.show import report
-
-    return Journal(Path(options.resume), report.check_row)
 
 
 def _report_reading(options: argparse.Namespace, reader: Reader, problems: int) -> None:

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from convgen.commands.arguments import Parser, number, one_of, refuse
+from convgen.commands.arguments import Parser, number, one_of, rectangle, refuse
 from convgen.commands.session import FINE
 from convgen.default_target import DEFAULT_TARGET
 from convgen.ir.error import UserError
@@ -41,7 +41,7 @@ def parser() -> argparse.ArgumentParser:
     add("layout", metavar="LAYOUT", nargs="?", help="a NestedLayout as IREE writes it, with or without its name")
     add("--wg-map", metavar="MAP", help="XeTile's wg_map: how subgroups share a --tile")
     add("--sg-map", metavar="MAP", help="XeTile's sg_map: how lanes share the part of a subgroup, or a --tile")
-    add("--tile", type=_tile, metavar="RxC", help="with maps: rows and columns of the tile")
+    add("--tile", type=rectangle("RxC"), metavar="RxC", help="with maps: rows and columns of the tile")
     add("--mma", metavar="NAME", help="a matrix instruction of the target: its name, or NxMxK")
     add(
         "--operand",
@@ -61,13 +61,6 @@ def parser() -> argparse.ArgumentParser:
     add("-o", dest="output", metavar="FILE", help="draw it: FILE.svg or FILE.png, by subgroup and register")
     add("--json", action="store_true", help="print one JSON object")
     return parser
-
-
-def _tile(text: str) -> tuple[int, int]:
-    if not re.fullmatch(r"[1-9]\d{0,5}x[1-9]\d{0,5}", text):
-        raise argparse.ArgumentTypeError(f"given {text!r}, wanted RxC")
-    rows, _, cols = text.partition("x")
-    return int(rows), int(cols)
 
 
 def _coord(text: str) -> tuple[int, ...]:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import re
 import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from convgen.commands.arguments import Parser, add_target, number, one_of, refuse
+from convgen.commands.arguments import Parser, add_target, number, one_of, rectangle, refuse
 from convgen.commands.generate import add_knobs, described, parse_knobs
 from convgen.commands.session import FINE
 from convgen.ir.error import UserError
@@ -44,7 +43,7 @@ def parser() -> argparse.ArgumentParser:
     add("descriptor", metavar="DESC", nargs="?", help="a problem: MxK:KxN, or benchdnn's of a convolution")
     add_target(parser)
     add("--config", metavar="LINE", help="use this config instead of choosing one")
-    add("--grid", type=_extents, metavar="MxN", help="tiles along M and N instead of a problem")
+    add("--grid", type=rectangle("MxN"), metavar="MxN", help="tiles along M and N instead of a problem")
     add("--batch", type=number(1), metavar="N", help="with --grid: results (default 1)")
     add("--slices", type=number(1), metavar="N", help="with --grid: slices of K (default 1)")
     add("--map", metavar="ORDER", help="use this order instead of all named ones")
@@ -62,13 +61,6 @@ def parser() -> argparse.ArgumentParser:
     add("--json", action="store_true", help="print one JSON object")
     add_knobs(parser, "conv", "matmul")
     return parser
-
-
-def _extents(text: str) -> tuple[int, int]:
-    if not re.fullmatch(r"[1-9]\d{0,8}x[1-9]\d{0,8}", text):
-        raise argparse.ArgumentTypeError(f"given {text!r}, wanted MxN")
-    m, _, n = text.partition("x")
-    return int(m), int(n)
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -39,12 +39,6 @@ def chip_named(name: str | None, facts: TargetFacts) -> Chip:
     return fitting[name]
 
 
-def machine_of(chip: Chip, caches: Caches) -> Machine:
-    """Return the properties of a chip that the model of a unit needs."""
-    sizes = caches.l2_bytes, caches.memory_side_bytes, caches.line_bytes
-    return Machine(chip.target, chip.units, chip.partitions, *sizes)
-
-
 def constants_for(chip: Chip, element: str) -> tuple[Entry, Terms]:
     """Return the entry that suits code of a chip and input type best, and its constants with us as ticks.
 
@@ -150,7 +144,8 @@ def profile(given: Prepared, chip: str | None = None, latency: float | None = No
     target = targets.get(timer.architecture(given.content))
     facts, latency = target.facts, latency or target.family.load_latency
     chip_used = chip_named(chip, facts)
-    machine = machine_of(chip_used, facts.caches)
+    sizes = facts.caches.l2_bytes, facts.caches.memory_side_bytes, facts.caches.line_bytes
+    machine = Machine(chip_used.target, chip_used.units, chip_used.partitions, *sizes)
     profiles = [
         timer.profile_launch(given.content, request, given.buffers, machine, latency, rounds)
         for request in given.requests

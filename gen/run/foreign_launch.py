@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
-from io import BytesIO
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -25,13 +24,11 @@ from convgen.ir.record import evolve, frozen
 from convgen.run import defaults, npy, reference
 from convgen.run.comparison import Comparison
 from convgen.run.defaults import Defaults
-from convgen.run.execution import Executor, check_workgroups
-from convgen.run.files import write_all
+from convgen.run.execution import Executor, Progress, check_workgroups
+from convgen.run.launch_record import Extents
 from convgen.run.verdict import Outcome, outcome_of
 
 Array: TypeAlias = npt.NDArray[Any]
-Extents: TypeAlias = tuple[int, int, int]
-Progress: TypeAlias = Callable[[int, int], None]
 
 _SHAPED = re.compile(r"(?P<zeros>zeros:)?(?P<type>[a-z]+[0-9][a-z0-9_]*):(?P<dims>[0-9]+(?:x[0-9]+)*)$")
 _NUMBER = re.compile(r"[-+]?(?:0x[0-9a-fA-F]+|[0-9]+|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[-+]?[0-9]+)?|inf|nan)$")
@@ -95,7 +92,7 @@ def run(
         wanted = ", ".join(launch.arrays) or "none: no --arg is an array"
         raise UserError(f"given --out {unknown[0]}, wanted one of {wanted}")
     outcome = execute(content, path.name, launch, progress=progress, advice=advice, scrutiny=scrutiny, on=on)
-    _save(outputs, launch.arrays)
+    npy.save({Path(file): launch.arrays[name] for name, file in outputs})
     return outcome
 
 
@@ -136,16 +133,6 @@ def read(path: Path, options: LaunchOptions) -> tuple[bytes, ForeignLaunch]:
         missing = "--grid" if options.grid is None else "--block"
         raise UserError(f"given no {missing}, wanted one to launch {path.name}")
     return content, prepare(known, options)
-
-
-def _save(outputs: Sequence[tuple[str, str]], arrays: Mapping[str, Array]) -> None:
-    contents = {}
-    for name, file in outputs:
-        array = arrays[name]
-        stored = array if array.dtype.isbuiltin == 1 else array.view(f"u{array.dtype.itemsize}")
-        np.save(buffer := BytesIO(), stored)
-        contents[Path(file)] = buffer.getvalue()
-    write_all(contents, "--out")
 
 
 def prepare(

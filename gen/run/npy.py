@@ -87,12 +87,12 @@ def _npy_header(file: BinaryIO) -> tuple[tuple[int, ...], np.dtype[np.generic]]:
     return shape, dtype
 
 
-def save(directory: Path, arrays: Mapping[str, Array]) -> None:
-    """Write NAME.npy of all arrays, or none. Raises UserError."""
+def save(arrays: Mapping[Path, Array]) -> None:
+    """Write an `.npy` file for each path, or none. Raises UserError."""
     contents = {}
-    for name, array in arrays.items():
+    for path, array in arrays.items():
         np.save(file := BytesIO(), array.view(_stored(array.dtype)))
-        contents[directory / f"{name}.npy"] = file.getvalue()
+        contents[path] = file.getvalue()
     write_all(contents, "--out")
 
 

@@ -12,7 +12,6 @@ import re
 import struct
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TypeAlias
 
 from convgen.backends import family as families
 from convgen.backends import target as targets
@@ -20,10 +19,8 @@ from convgen.backends.simulation import Parameter, Signature
 from convgen.ir import untrusted
 from convgen.ir.error import UserError
 from convgen.ir.record import evolve, frozen
-from convgen.run.launch_record import MOST_ITEMS, MOST_SHARED
+from convgen.run.launch_record import MOST_ITEMS, MOST_SHARED, Extents
 from convgen.run.schema import Entry
-
-Extents: TypeAlias = tuple[int, int, int]
 
 _BUNDLE = b"__CLANG_OFFLOAD_BUNDLE__"
 _COMPRESSED = b"CCOB"  #: the first bytes of a compressed bundle

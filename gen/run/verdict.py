@@ -258,7 +258,8 @@ def run_record(
 
     def save(memory: Memory) -> None:
         if out is not None:
-            npy.save(out, {n: unpacked(b.tensor, memory[n]) for n, b in record.buffers.items() if b.is_written})
+            written = {n: b.tensor for n, b in record.buffers.items() if b.is_written}
+            npy.save({out / f"{name}.npy": unpacked(tensor, memory[name]) for name, tensor in written.items()})
 
     if data is not None:
         report_bytes(predicted(record))
