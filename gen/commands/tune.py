@@ -192,8 +192,12 @@ def _answers(options: argparse.Namespace, tasks: Sequence[Task]) -> Generator[tu
         from convgen.commands import cluster
 
         return cluster.run(perform, tasks, options.dask)
-    jobs = options.jobs or (1 if options.on else len(os.sched_getaffinity(0)))
-    return workers.run(perform, tasks, jobs, _PRELOAD, options.timeout)
+    if options.on is None:
+        return workers.run(perform, tasks, options.jobs or len(os.sched_getaffinity(0)), _PRELOAD, options.timeout)
+    from convgen.device.devices import runtime_of
+
+    lifetime = workers.LIFETIME if runtime_of(options.on)[0].survives_faults else 1
+    return workers.run(perform, tasks, 1, _PRELOAD, options.timeout, lifetime)
 
 
 def perform(task: Task) -> Result | tuple[int, str]:

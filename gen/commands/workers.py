@@ -21,7 +21,7 @@ from convgen.ir.record import define, frozen
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-_LIFETIME = 50  #: pieces of work after which a process is replaced, to free its memory
+LIFETIME = 50  #: pieces of work after which a process is replaced, to free its memory
 
 
 @frozen
@@ -81,12 +81,13 @@ def run(
     jobs: int,
     preload: Sequence[str] = (),
     timeout: float | None = None,
+    lifetime: int = LIFETIME,
 ) -> Generator[tuple[int, Result | Died], None, None]:
     """Apply `work` to every item in up to `jobs` processes; yield number and result of each, as they complete.
 
     `work` is pickled, so it is a function of a module or a partial of one. `preload` names modules that are imported
-    before processes fork. A piece that takes more than `timeout` seconds is given up. Closing the generator ends the
-    processes.
+    before processes fork. A piece that takes more than `timeout` seconds is given up. A process ends after `lifetime`
+    pieces. Closing the generator ends the processes.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(preload))
@@ -108,7 +109,7 @@ def run(
                     worker.begin()
                     continue
                 busy.remove(worker)
-                if isinstance(answer, Died) or worker.served == _LIFETIME:
+                if isinstance(answer, Died) or worker.served == lifetime:
                     worker.end()
                 else:
                     idle.append(worker)
