@@ -176,6 +176,7 @@ class Build:
 
 def facts(target: str) -> TargetFacts:
     """Return a target's facts: lanes of a subgroup, matrix instructions, local memory. Raises UserError."""
+    _expect("target", target, str)
     return targets.get(target).facts
 
 
@@ -202,8 +203,11 @@ def build(
     """
     options = Options(disable, observe, tried, debug)
     start = perf_counter()
+    _expect("target", target, str)
     chosen = targets.get(target)
     _check_config(config)
+    if isinstance(disable, str):
+        raise UserError(f"given disable={disable!r}, wanted a tuple of names")
     check_names(disable, steps(target), optional=True)
     _expect("problem", problem, Conv, Matmul)
     check_supported(problem, chosen.facts)
@@ -477,7 +481,8 @@ def simulate(code: Code, **given: npt.ArrayLike) -> Results:
         wanted = {s.name: buffers[s.name].tensor.dims if s.name in buffers else s.dims for s in inputs}
         outputs = [spec.name for spec in code.problem.outputs]
     if {name: a.shape for name, a in arrays.items()} != wanted:
-        raise UserError(f"given arrays {_shapes(shapes)}, wanted {_shapes(wanted)}")
+        given_text = f"arrays {_shapes(shapes)}" if shapes else "no arrays"
+        raise UserError(f"given {given_text}, wanted {_shapes(wanted)}")
     memory, report = execute(record, code.object, arrays)
     if report.findings:
         raise SimulationError(report.findings)
@@ -522,4 +527,4 @@ def _array(name: str, given: npt.ArrayLike, buffer: Buffer | None) -> npt.NDArra
 
 
 def _shapes(arrays: Mapping[str, tuple[int, ...]]) -> str:
-    return ", ".join(f"{name} {'x'.join(map(str, shape))}" for name, shape in arrays.items())
+    return ", ".join(f"{name} {'x'.join(map(str, shape)) or '(one number)'}" for name, shape in arrays.items())

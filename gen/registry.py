@@ -187,6 +187,8 @@ def _locked(path: Path) -> Iterator[Path]:
 
 def named(given: str | os.PathLike[str] | None) -> Path | None:
     """Return the given file, else that of CONVGEN_REGISTRY, else None. Raises UserError for an empty name."""
+    if given is not None and not isinstance(given, str | os.PathLike):
+        raise UserError(f"given a registry of type {type(given).__name__}, wanted a path")
     if given is not None and not os.fspath(given):
         raise UserError(f"given an empty name, wanted a file, at {KNOB}")
     name = given or os.environ.get(VARIABLE)

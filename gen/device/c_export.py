@@ -250,6 +250,8 @@ def export(code: Code | str | PathLike[str], prefix: str | PathLike[str]) -> tup
     no name in C, files that cannot be written, and a record without a code object; Unsupported for a family without a
     runtime.
     """
+    if not isinstance(prefix, str | PathLike):
+        raise UserError(f"given prefix of type {type(prefix).__name__}, wanted a path")
     stem = Path(prefix)
     header, source = stem.parent / f"{stem.name}.h", stem.parent / f"{stem.name}.c"
     program = Program.of(code)

@@ -45,6 +45,8 @@ class Program:
         """Return the program of compiled code, or of a launch record's file. Raises UserError if there is nothing to
         launch.
         """
+        if not isinstance(code, Code | str | PathLike):
+            raise UserError(f"given code of type {type(code).__name__}, wanted Code or the path of a launch record")
         if isinstance(code, Code):
             name, record, content, problem = str(code.problem or code.name), code.record, code.object, code.problem
         else:
@@ -93,8 +95,8 @@ def load(code: Code | str | PathLike[str], device: str | None = None) -> DeviceK
     for a device or a runtime that is missing, and for code of another target; Unsupported for a target without a
     runtime.
     """
-    if not isinstance(code, Code | str | PathLike):
-        raise UserError(f"given code of type {type(code).__name__}, wanted Code or the path of a launch record")
+    if device is not None and not isinstance(device, str):
+        raise UserError(f"given device of type {type(device).__name__}, wanted a name KIND:NUMBER")
     program = Program.of(code)
     return DeviceKernel(program, open_device(device or _usual_device(program.record.target)))
 
