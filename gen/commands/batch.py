@@ -16,7 +16,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from convgen.commands import generate, session
-from convgen.commands.arguments import Parser, number
+from convgen.commands.arguments import Parser, number, refuse
 from convgen.commands.rows import Row, death, in_order, status_counts
 from convgen.ir.error import Unsupported, UserError, visible
 
@@ -171,6 +171,8 @@ def _refuse_early(options: argparse.Namespace) -> None:
     from convgen.plan.config import Config
     from convgen.show import watch
 
+    if options.check:
+        refuse(options, ("run", "run_groups", "resume"), "with --check, wanted one of them: it generates nothing")
     if options.output is not None and not options.output.endswith("/"):
         raise UserError(f"given -o {options.output}, wanted a directory DIR/ for the files of several problems")
     check_names(options.disable, steps(options.target), optional=True)

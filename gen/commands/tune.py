@@ -111,7 +111,6 @@ def _refuse_early(options: argparse.Namespace, path: Path | None) -> None:
 
 def _requests(words: Sequence[str], knobs: dict[str, str]) -> Iterator[Request]:
     """Yield the problems of files and descriptors, each once and without its name, which a registry ignores."""
-
     from convgen.problem.requests import Reader
     from convgen.registry import key_of
 

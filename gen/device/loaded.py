@@ -313,7 +313,7 @@ class DeviceKernel:
         return ", ".join(dict.fromkeys((*self.program.inputs, *self.program.outputs, *self.program.scalars)))
 
     def _check_names(self, tensors: Mapping[str, Argument]) -> None:
-        known = {*self.program.inputs, *self.program.outputs}
+        known = (*self.program.inputs, *self.program.outputs)
         for name in tensors:
             if name not in known:
                 raise UserError(f"given the argument {named(name, known)}, wanted {self._wanted()}")

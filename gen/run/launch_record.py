@@ -10,7 +10,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias, cast, get_args
 
 import numpy as np
 
@@ -337,17 +337,14 @@ def _read_arg(entry: Entry) -> Buffer | Scalar:
 
 
 def _read_buffer(entry: Entry) -> Buffer:
-    access = entry["access"].text()
-    for known in get_args(Access):
-        if access == known:
-            name, offset = entry["name"].name("buffer"), entry["offset"].integer(0, _MOST_BLOCK)
-            zero = entry.has("zero") and entry["zero"].flag()
-            shape = tuple(e.text() for e in entry["shape"].items(len(LETTERS))) if entry.has("shape") else ()
-            tensor = _read_tensor(entry["tensor"])
-            if shape and len(shape) != len(tensor.dims):
-                raise entry["shape"].error(f"{len(tensor.dims)} expressions")
-            return Buffer(name, offset, known, tensor, zero, shape)
-    raise entry["access"].error(" or ".join(get_args(Access)))
+    access = cast(Access, entry["access"].one_of(*get_args(Access)))
+    name, offset = entry["name"].name("buffer"), entry["offset"].integer(0, _MOST_BLOCK)
+    zero = entry.has("zero") and entry["zero"].flag()
+    shape = tuple(e.text() for e in entry["shape"].items(len(LETTERS))) if entry.has("shape") else ()
+    tensor = _read_tensor(entry["tensor"])
+    if shape and len(shape) != len(tensor.dims):
+        raise entry["shape"].error(f"{len(tensor.dims)} expressions")
+    return Buffer(name, offset, access, tensor, zero, shape)
 
 
 def _read_scalar(entry: Entry) -> Scalar:

@@ -57,9 +57,7 @@ class Points:
 def forward(problem: Conv, src: Tensor, wei: Tensor, rows: Indices, columns: Indices, zero: Points) -> Floats:
     """dst[n, oc, o] = sum over k and ic of (src[n, ic, i] - zero) * (wei[oc, ic, k] - zero).
 
-    Rows (n, o...), columns oc.
-
-    Zero points of src are those of channels.
+    Rows (n, o...), columns oc. Zero points of src are those of channels.
     """
     chosen = _Channels.of(columns, problem.oc // problem.groups)
     places = np.ix_(chosen.groups, chosen.within)

@@ -102,9 +102,7 @@ class Storage:
     def index(self, places: Indices) -> tuple[list[Indices], npt.NDArray[np.bool_]]:
         """Return the index by dimension of the elements at some offsets, and flags of offsets that hold an element.
 
-        Padding of blocks counts as elements.
-
-        No two elements may share a place.
+        Padding of blocks counts as elements. No two elements may share a place.
         """
         rest, exists = places, places < self.elements
         at: dict[Factor, Indices] = {}

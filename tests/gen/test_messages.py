@@ -311,6 +311,10 @@ MESSAGES = [
     ("layout --mma 32x32x8 --at 32,0", "given 32,0, wanted an element of 32x32, at --at"),
     ("layout --mma 32x32x8 --owner 64", "given 64, wanted one of 64 threads, at --owner"),
     ("conv DESC --on hip -o k", "given --on hip without --run, wanted --run, or --run-groups to compare a sample"),
+    (
+        "batch k.json --check --run-groups 2",
+        "given --run-groups with --check, wanted one of them: it generates nothing",
+    ),
     ("batch k.json --run --on gpu", "given the device 'gpu', wanted one of hip:0, level_zero:0, cuda:0"),
     ("tune --merge missing --registry r", "cannot read missing: No such file or directory, at --merge"),
     (
