@@ -130,14 +130,14 @@ class Build:
 
     @property
     def is_final(self) -> bool:
-        """Whether the back end must accept the config by any means: it was given, or the search is at its end."""
+        """Return whether no other config can replace this one: it was given, or the search is at its end."""
         if self._search is None or self._candidate is None:
             return True
         return self._candidate.score == inf or self._search.at_any_cost
 
     @property
     def is_chosen(self) -> bool:
-        """Whether the search, not the user, took the config."""
+        """Return whether the search, not the user, took the config."""
         return self._search is not None
 
     def next_config(self, why: DoesNotFit) -> bool:

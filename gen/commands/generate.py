@@ -191,7 +191,7 @@ def make(options: argparse.Namespace, problem: Problem) -> Code:
 
 
 def _config_words(options: argparse.Namespace, problem: Problem) -> str | None:
-    """Return the config that is given, or that a registry has, which is reported."""
+    """Return the config of --config, else that of the registry, which is reported."""
     from convgen import registry
 
     if options.config is not None:

@@ -147,9 +147,9 @@ class _Writer:
     def buffer(self, name: str) -> dict[str, Any]:
         buffer, tensor = self.program.record.buffers[name], self.program.record.buffers[name].tensor
         sizes = buffer.shape or tuple(map(str, tensor.dims))
-        told = f"{tensor.dtype} [{', '.join(sizes)}] {tensor.tag}"
-        told += "" if buffer.shape else f", {tensor.bytes} bytes"
-        return {"name": _member(name), "written": name in self.program.outputs, "told": _comment(told)}
+        remark = f"{tensor.dtype} [{', '.join(sizes)}] {tensor.tag}"
+        remark += "" if buffer.shape else f", {tensor.bytes} bytes"
+        return {"name": _member(name), "written": name in self.program.outputs, "remark": _comment(remark)}
 
     def scalar(self, scalar: Scalar) -> dict[str, Any]:
         kind, name, promise = types.scalar(scalar.dtype), _member(scalar.name), scalar.promise
@@ -160,7 +160,7 @@ class _Writer:
             range_text = f"from {promise.least} to {promise.most}"
             range_text += f", a multiple of {promise.multiple}" if promise.multiple > 1 else ""
         field, default = "int64_t" if kind.is_int else "double", f".{name} = {scalar.value!r}"
-        return {"name": name, "field": field, "told": range_text, "promise": promise, "default": default}
+        return {"name": name, "field": field, "remark": range_text, "promise": promise, "default": default}
 
     def argument(self, arg: Buffer | Scalar) -> dict[str, Any]:
         if isinstance(arg, Buffer):

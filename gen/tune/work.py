@@ -28,16 +28,13 @@ _ONE_AT_A_TIME = threading.Lock()  #: building uses nodes interned per process, 
 
 @frozen
 class Task:
-    """A problem, and its config in the registry, which is timed again with the others; "" if there is none.
-
-    `on` is the device that times configs; "" is the model of launches.
-    """
+    """One problem to tune."""
 
     target: str
-    configs: int
+    configs: int  #: number of configs to time
     problem: str
-    known: str = ""
-    on: str = ""
+    known: str = ""  #: config in the registry, which is timed with the others; "" if there is none
+    on: str = ""  #: device that times configs; "" is the model of launches
 
 
 @frozen
