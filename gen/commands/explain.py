@@ -8,14 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from convgen.backends import family as families
+from convgen.commands import execute
 from convgen.commands.arguments import Parser, add_config_options, add_disable, add_target, number, refuse
-from convgen.commands.execute import (
-    LAUNCH_OPTIONS,
-    add_launch_options,
-    add_scalars,
-    launch_of,
-    refuse_launch_options,
-)
 from convgen.commands.generate import add_knobs, described, parse_knobs
 from convgen.commands.session import FINE, WRONG
 from convgen.default_target import DEFAULT_TARGET
@@ -49,8 +43,8 @@ def parser() -> argparse.ArgumentParser:
     add_target(of_problems, default=None)
     add_config_options(of_problems)
     add_disable(of_problems.add_argument)
-    add_scalars(parser.add_argument_group("of a launch record").add_argument)
-    add_launch_options(parser)
+    execute.add_scalars(parser.add_argument_group("of a launch record").add_argument)
+    execute.add_launch_options(parser)
     add_knobs(parser, "conv", "matmul")
     return parser
 
@@ -80,7 +74,7 @@ def explain(arguments: Sequence[str]) -> int:
 
 
 def _of_problem(options: argparse.Namespace, knobs: dict[str, str]) -> Subject:
-    _refuse(options, ("set", *LAUNCH_OPTIONS), f"the problem {options.subject}")
+    _refuse(options, ("set", *execute.LAUNCH_OPTIONS), f"the problem {options.subject}")
 
     from convgen.explain import subject
 
@@ -99,7 +93,7 @@ def _of_file(options: argparse.Namespace, knobs: dict[str, str]) -> Subject:
     from convgen.explain import subject
 
     if path.suffix == ".json":
-        refuse_launch_options(options, path)
+        execute.refuse_launch_options(options, path)
         groups = 2 if options.run_groups is None else options.run_groups
         return subject.of_record(path, dict(options.set), options.chip, groups)
     _refuse(options, ("set", "run_groups"), f"the code {path.name}")
@@ -115,7 +109,7 @@ def code(path: Path, options: argparse.Namespace) -> Subject:
 
     if options.grid is None and options.block is None:
         return subject.of_code(path, None)
-    return subject.of_code(path, prepared.of_object(path, launch_of(options)), options.chip)
+    return subject.of_code(path, prepared.of_object(path, execute.launch_of(options)), options.chip)
 
 
 def _refuse(options: argparse.Namespace, names: Sequence[str], given: str) -> None:

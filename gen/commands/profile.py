@@ -11,14 +11,8 @@ from typing import TYPE_CHECKING
 
 from convgen.backends import family as families
 from convgen.backends.family import Family, Viewer
+from convgen.commands import execute
 from convgen.commands.arguments import Parser, files_of_code, number, refuse
-from convgen.commands.execute import (
-    LAUNCH_OPTIONS,
-    add_launch_options,
-    add_scalars,
-    launch_of,
-    refuse_launch_options,
-)
 from convgen.commands.session import FINE
 from convgen.ir.error import UserError, imported
 
@@ -57,8 +51,8 @@ def parser() -> argparse.ArgumentParser:
     add("--timeline", metavar="FILE", help="write a timeline of waves and pipes: .json for Perfetto, .svg or .png")
     for viewer in _viewers():
         add(viewer.option, metavar="DIR", help=viewer.help)
-    add_scalars(add)
-    add_launch_options(parser)
+    execute.add_scalars(add)
+    execute.add_launch_options(parser)
     return parser
 
 
@@ -66,7 +60,7 @@ def profile(arguments: Sequence[str]) -> int:
     options = parser().parse_intermixed_args(arguments)
     path = Path(options.file)
     if path.suffix == ".json":
-        refuse_launch_options(options, path)
+        execute.refuse_launch_options(options, path)
     if path.suffix != ".json" and options.grid is None and options.block is None:
         return _loops(path, options)
     return _launches(path, options)
@@ -77,7 +71,7 @@ def profile(arguments: Sequence[str]) -> int:
 
 def _loops(path: Path, options: argparse.Namespace) -> int:
     """Time the loops of code without a launch. Nothing is executed."""
-    names = ("chip", "rounds", "timeline", *(viewer.dest for viewer in _viewers()), "set", *LAUNCH_OPTIONS)
+    names = ("chip", "rounds", "timeline", *(viewer.dest for viewer in _viewers()), "set", *execute.LAUNCH_OPTIONS)
     refuse(options, names, "without a launch, wanted a launch record, or --grid and --block")
 
     from convgen.backends import target
@@ -179,4 +173,4 @@ def _prepared(path: Path, options: argparse.Namespace) -> Prepared:
     if path.suffix == ".json":
         return prepared.of_record(path, dict(options.set))
     refuse(options, ["set"], f"without a launch record, wanted --arg for each argument of {path.name}")
-    return prepared.of_object(path, launch_of(options))
+    return prepared.of_object(path, execute.launch_of(options))

@@ -80,7 +80,9 @@ def compare(
             mismatches += int(np.count_nonzero(wrong))
             for row, column in np.argwhere(wrong)[: _SHOWN - len(first)]:
                 index = tuple(int(np.broadcast_to(i, wrong.shape)[row, column]) for i in indices)
-                first.append(_mismatch(region.output, index, right[row, column], got[row, column]))
+                expected, there = float(right[row, column]), got[row, column]
+                unwritten = there.tobytes() == bytes([SENTINEL]) * there.itemsize
+                first.append(Mismatch(region.output, index, expected, float(there), unwritten))
         checked += region.rows.size * region.columns.size
     return Comparison(checked, mismatches, tuple(first))
 
@@ -105,11 +107,6 @@ def _compared(
         got = _gathered(memory[region.output], tensor, indices)
         is_padding = np.logical_or.reduce(np.broadcast_arrays(*(at >= n for at, n in zip(indices, tensor.dims))))
         yield is_padding & (_bits(got) != 0), indices, np.zeros_like(got), got
-
-
-def _mismatch(output: str, index: tuple[int, ...], expected: Any, there: Any) -> Mismatch:
-    unwritten = there.tobytes() == bytes([SENTINEL]) * there.itemsize
-    return Mismatch(output, index, float(expected), float(there), unwritten)
 
 
 def _differs(expected: Array, got: Array) -> npt.NDArray[np.bool_]:
