@@ -71,7 +71,7 @@ class Entry:
         """Return the entry of a line. Raises UserError: given, wanted, where."""
         fields = line.split(_BETWEEN)
         if len(fields) != len(_HEADER.split(_BETWEEN)):
-            raise UserError(f"given {len(fields)} fields, wanted {_HEADER.partition(': ')[2]}, in {where}")
+            raise UserError(f"given a line of {len(fields)}, wanted 5 fields: {_HEADER.partition(': ')[2]}, in {where}")
         target, problem, config, time, model = fields
         try:
             targets.get(target)
@@ -195,7 +195,13 @@ def named(given: str | os.PathLike[str] | None) -> Path | None:
     return Path(name) if name else None
 
 
+def read_named(given: str | os.PathLike[str] | None) -> Registry | None:
+    """Return the given registry, else that of CONVGEN_REGISTRY, else None. Raises UserError, which names its origin."""
+    path = named(given)
+    return None if path is None else read(path, KNOB if given else VARIABLE)
+
+
 def find(problem: Problem, target: str, given: str | os.PathLike[str] | None = None) -> Entry | None:
     """Return the entry of a problem in the given registry, else in that of CONVGEN_REGISTRY. Raises UserError."""
-    path = named(given)
-    return None if path is None else read(path).entries.get(key_of(problem, target))
+    registry = read_named(given)
+    return None if registry is None else registry.entries.get(key_of(problem, target))

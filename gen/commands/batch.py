@@ -178,8 +178,7 @@ def _refuse_early(options: argparse.Namespace) -> None:
     check_names(options.disable, steps(options.target), optional=True)
     if options.config is not None:
         Config.parse(options.config)
-    if (known := registry.named(options.registry)) is not None:
-        registry.read(known)
+    registry.read_named(options.registry)
     if options.dump is not None:
         watch.check_dump(options.dump, options.target)
     session.check_device(options)

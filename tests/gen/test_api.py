@@ -96,6 +96,15 @@ def test_errors(work: Callable[[], object], error: type[cg.ConvgenError], messag
     assert "--" not in str(caught.value)
 
 
+def test_a_registry_that_is_missing_is_named_by_its_origin(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = cg.Conv.parse(DESC)
+    with pytest.raises(cg.UserError, match=r"^cannot read missing: No such file or directory, at --registry$"):
+        cg.build(problem, registry="missing")
+    monkeypatch.setenv("CONVGEN_REGISTRY", "missing")
+    with pytest.raises(cg.UserError, match=r"^cannot read missing: No such file or directory, at CONVGEN_REGISTRY$"):
+        cg.build(problem)
+
+
 def test_what_is_exported_is_there() -> None:
     for name in cg.__all__:
         assert getattr(cg, name) is not None

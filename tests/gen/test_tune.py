@@ -80,7 +80,7 @@ def test_lines_are_sorted_and_read_as_written() -> None:
 
 
 WRONG = [
-    (LINE.replace(" | ", " "), "given 1 fields, wanted target | problem | config | time | "),
+    (LINE.replace(" | ", " "), "given a line of 1, wanted 5 fields: target | problem | config | time | "),
     (LINE.replace("gfx942", "gfx000"), "given target 'gfx000' (did you mean gfx950?), wanted one of "),
     (LINE.replace("--dt=f16", "--dt=f15"), "given the type 'f15' (did you mean f16?), wanted one of "),
     (LINE.replace("mb1_", ""), "given '--dir=FWD_D --dt=f16 ic16oc16_ih6oh6kh3ph1', wanted it as convgen writes it"),
@@ -316,12 +316,12 @@ class Older:
 
 
 HOSTILE: dict[str, tuple[Any, str]] = {
-    "a line more": (entry(model=f"{MODEL}\n{QUICKER}"), "given 9 fields"),
+    "a line more": (entry(model=f"{MODEL}\n{QUICKER}"), "given a line of 9, wanted 5 fields"),
     "a remark more": (entry(model=f"{MODEL}\n# mine"), "wanted convgen VERSION, CHIP, in a worker's result"),
     "a line in the problem": (entry(problem=f"{PROBLEM}\n{PROBLEM}"), "in a worker's result"),
     "a line in the config": (entry(config=f"{SMALL}\n{SMALL}"), "in a worker's result"),
     "a line in the target": (entry(target="gfx942\ngfx942"), "given target 'gfx942\\ngfx942'"),
-    "more fields": (entry(config=f"{SMALL} | {SMALL}"), "given 6 fields"),
+    "more fields": (entry(config=f"{SMALL} | {SMALL}"), "given a line of 6, wanted 5 fields"),
     "no number": (entry(us=NAN), "given 'nan us', wanted TIME us"),
     "an endless time": (entry(us=float("inf")), "given 'inf us', wanted TIME us"),
     "a negative time": (entry(us=-1.0), "given '-1.000 us', wanted TIME us"),
