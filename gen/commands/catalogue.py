@@ -63,7 +63,7 @@ _INSTRUCTION = ("mma", "instruction", "a", "b", "sums", "clocks")
 
 
 def _instructions(target: Target) -> list[dict[str, str | int]]:
-    """Return a row for each matrix instruction: config word, name, types of factors and sums, clocks."""
+    """Return a row for each matrix instruction, by the columns of `_INSTRUCTION`."""
     rows: list[dict[str, str | int]] = []
     for atom in target.facts.atoms:
         a, b = (elem if not atom.rounds_to else f"{elem} ({atom.rounds_to})" for elem in (atom.a_elem, atom.b_elem))

@@ -136,7 +136,7 @@ def _generate(options: argparse.Namespace, parse: Callable[[str], Iterable[Probl
     if options.output and not options.output.endswith("/") and len(requests) > 1:
         given = f"{len(requests)} problems and -o {options.output}"
         raise UserError(f"given {given}, wanted one problem, or a directory DIR/")
-    return session.worst([partial(_one, options, request) for request in requests], options.verbose)
+    return max(session.guarded(partial(_one, options, request), options.verbose) for request in requests)
 
 
 def _one(options: argparse.Namespace, request: Request) -> int:

@@ -184,14 +184,15 @@ def _show(judgement: Judgement) -> None:
     launch, outcome = judgement.launch, judgement.outcome
     assert launch is not None
     assert outcome is not None
-    request = launch.request
+    request, family = launch.request, families.of_target(judgement.target)
+    shared = "shared memory" if family is None else family.terms.shared
     counted = [finding for finding in outcome.findings if outcome.advice or finding.source.required]
     advice = [finding for finding in outcome.findings if finding not in counted]
     grid, block = ("x".join(map(str, extents)) for extents in (request.grid, request.workgroup))
     rows = [
         ("object", judgement.name),
         ("kernel", f"{judgement.kernel} for {judgement.target}"),
-        ("launch", f"grid {grid}, workgroup {block}, {request.shared_bytes} bytes of {_shared(judgement.target)}"),
+        ("launch", f"grid {grid}, workgroup {block}, {request.shared_bytes} bytes of {shared}"),
         ("arguments", ", ".join(f"{name}={value}" for name, value in launch.settings) or "none"),
         *report.execution_rows(outcome),
         *(report.finding_rows(advice, "advice") if advice else []),
@@ -200,12 +201,6 @@ def _show(judgement: Judgement) -> None:
         ("verdict", judgement.verdict.upper()),
     ]
     report.show(rows, sys.stdout)
-
-
-def _shared(target: str) -> str:
-    """Return the vendor's word for a target's shared memory."""
-    family = families.of_target(target)
-    return "shared memory" if family is None else family.terms.shared
 
 
 def _as_json(path: str, judged: Sequence[Judgement]) -> dict[str, Any]:

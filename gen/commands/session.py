@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
@@ -22,11 +22,6 @@ FINE, WRONG, REFUSED, INTERNAL = range(4)
 
 _LONGEST = 2000  #: characters of a message; a longer one is cut in the middle
 _MUCH = 1 << 30  #: bytes of memory; a larger need is reported before the run
-
-
-def worst(works: Sequence[Callable[[], int]], verbose: bool = False) -> int:
-    """Run several pieces of work, whether or not others fail; return the worst exit code."""
-    return max(guarded(work, verbose) for work in works)
 
 
 def guarded(work: Callable[[], int], verbose: bool = False) -> int:

@@ -109,14 +109,10 @@ def serve() -> None:
 def _answer(work: _Work) -> _Answer:
     try:
         executor = Executor(open_device(work.device))
-        sized = {name: (str(number), size) for number, (name, size) in enumerate(work.sizes.items())}
-        buffers = {name: _mapped(file, size) for name, (file, size) in sized.items()}
+        buffers: dict[str, Bytes] = {}
+        for number, (name, size) in enumerate(work.sizes.items()):  # a file of no bytes cannot be mapped
+            buffers[name] = np.memmap(str(number), np.uint8, "r+") if size else np.empty(0, np.uint8)
         report = executor.execute(work.content, work.requests, buffers, work.target)
     except (UserError, Unsupported) as error:
         return _Answer(error=str(error), is_unsupported=isinstance(error, Unsupported))
     return _Answer(str(executor), report.seconds)
-
-
-def _mapped(file: str, size: int) -> Bytes:
-    """Return the bytes of a file, which change with the array; a file of no bytes cannot be mapped."""
-    return np.memmap(file, np.uint8, "r+") if size else np.empty(0, np.uint8)

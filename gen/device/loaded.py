@@ -98,11 +98,11 @@ def load(code: Code | str | PathLike[str], device: str | None = None) -> DeviceK
     if device is not None and not isinstance(device, str):
         raise UserError(f"given device of type {type(device).__name__}, wanted a name KIND:NUMBER")
     program = Program.of(code)
-    return DeviceKernel(program, open_device(device or _usual_device(program.record.target)))
+    return DeviceKernel(program, open_device(device or _first_device(program.record.target)))
 
 
-def _usual_device(target: str) -> str:
-    """Return the name of the first device of a target's runtime."""
+def _first_device(target: str) -> str:
+    """Return the name of the first device of a target's runtime. Raises Unsupported."""
     family = targets.get(target).family
     if family.runtime is None:
         why = f"{family.vendor}'s {family.title} has no runtime"

@@ -148,9 +148,5 @@ def logical(tensor: StoredTensor, given: Array) -> Array | None:
 
 def unpacked(tensor: StoredTensor, memory: Pages) -> Array:
     """Return the logical tensor in a buffer."""
-    return reference.unpack(tensor, tensor.dtype, memory.whole(layout_bytes(tensor)))
-
-
-def layout_bytes(tensor: StoredTensor) -> int:
-    """Return the bytes of a tensor in its layout."""
-    return types.scalar(tensor.dtype).size(reference.storage(tensor).elements)
+    size = types.scalar(tensor.dtype).size(reference.storage(tensor).elements)
+    return reference.unpack(tensor, tensor.dtype, memory.whole(size))

@@ -39,11 +39,9 @@ class Task:
 
 @frozen
 class Timed:
-    """A config and its time."""
-
     config: str
-    us: float
-    bound: str
+    us: float  #: microseconds of all launches
+    bound: str  #: as in `trials.Time`
 
 
 @frozen
