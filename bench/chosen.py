@@ -129,7 +129,7 @@ class Times:
         if self._key(row) in self.rows:
             return
         try:
-            found = trials.times(problem, target, config)
+            found = trials.times(trials.compiled(problem, target, config))
         except DoesNotFit as error:
             row["error"] = str(error)
         else:

@@ -53,7 +53,7 @@ def taken(problem: Problem, facts: TargetFacts) -> Config:
 def time_of(problem: Problem, target: str, config: Config) -> float | None:
     """Microseconds of a problem's launches, None where there is no model of them."""
     try:
-        return trials.times(problem, target, config).total
+        return trials.times(trials.compiled(problem, target, config)).total
     except (ConvgenError, DoesNotFit):
         return None
 

@@ -48,7 +48,7 @@ from convgen.problem.matmul import Matmul, Problem
 from convgen.registry import find
 from convgen.run.abi import Scalars, launch_record, tensors_of
 from convgen.run.code import Code, KernelCost
-from convgen.run.launch_record import Buffer, LaunchRecord, StoredTensor
+from convgen.run.launch_record import Buffer, LaunchRecord, StoredTensor, size_given
 
 if TYPE_CHECKING:  # what few commands need
     from convgen.tile.tile_kernel import TileProgram
@@ -130,14 +130,14 @@ class Build:
 
     @property
     def is_final(self) -> bool:
-        """Whether the back end must accept the config by any means: it was given, or the search is at its end."""
+        """Return whether no other config can replace this one: it was given, or the search is at its end."""
         if self._search is None or self._candidate is None:
             return True
         return self._candidate.score == inf or self._search.at_any_cost
 
     @property
     def is_chosen(self) -> bool:
-        """Whether the search, not the user, took the config."""
+        """Return whether the search, not the user, took the config."""
         return self._search is not None
 
     def next_config(self, why: DoesNotFit) -> bool:
@@ -176,6 +176,7 @@ class Build:
 
 def facts(target: str) -> TargetFacts:
     """Return a target's facts: lanes of a subgroup, matrix instructions, local memory. Raises UserError."""
+    _expect("target", target, str)
     return targets.get(target).facts
 
 
@@ -202,8 +203,11 @@ def build(
     """
     options = Options(disable, observe, tried, debug)
     start = perf_counter()
+    _expect("target", target, str)
     chosen = targets.get(target)
     _check_config(config)
+    if isinstance(disable, str):
+        raise UserError(f"given disable={disable!r}, wanted a tuple of names")
     check_names(disable, steps(target), optional=True)
     _expect("problem", problem, Conv, Matmul)
     check_supported(problem, chosen.facts)
@@ -248,19 +252,14 @@ def wrap(
     """
     from convgen.tile.tile_kernel import TileProgram
 
-    fallbacks: Iterator[Kernel] = iter(())
-    notes: tuple[str, ...] | None = None
-    tensors: dict[str, StoredTensor] = {}
-    if isinstance(kernel, TileProgram):
-        tensors = {tensor.name: StoredTensor.of(tensor.layout, tensor.dtype) for tensor in kernel.tensors}
-        notes = _remarked(kernel, targets.get(target).facts)
-        fallbacks = kernel.kernels(targets.get(target).facts)
-        done = next(fallbacks)
-    else:
-        done = sound(kernel.done() if isinstance(kernel, KernelBuilder) else kernel)
+    if not isinstance(kernel, TileProgram):
+        first = sound(kernel.done() if isinstance(kernel, KernelBuilder) else kernel)
+        return Build(targets.get(target), _program_of(first), options or Options(), {}, scalars=scalars or {})
     chosen = targets.get(target)
+    notes, fallbacks = _remarked(kernel, chosen.facts), kernel.kernels(chosen.facts)
+    tensors = {tensor.name: StoredTensor.of(tensor.layout, tensor.dtype) for tensor in kernel.tensors}
     return Build(
-        chosen, _program_of(done), options or Options(), {},
+        chosen, _program_of(next(fallbacks)), options or Options(), {},
         scalars=scalars or {}, fallbacks=fallbacks, notes=notes, tensors=tensors,
     )  # fmt: skip
 
@@ -278,7 +277,6 @@ def _remarked(program: TileProgram, facts: TargetFacts) -> tuple[str, ...]:
 
 
 def _program_of(kernel: Kernel) -> Program:
-    """Return the program of one kernel."""
     return Program((kernel,), tuple(p for p in kernel.params if isinstance(p, Global)))
 
 
@@ -299,7 +297,7 @@ def _given_plan(
         plan = make_plan(problem, given, target.facts)
     except DoesNotFit as error:
         raise UserError(f"given the config {given}{_from(origin)}, wanted one that fits: {error}") from error
-    return plan, _report(options, _attempt_of(plan, None))
+    return plan, _report_plan(options, plan, None)
 
 
 def _from(origin: str) -> str:
@@ -321,18 +319,19 @@ def _next_plan(search: Search, options: Options) -> tuple[Candidate, Plan, Attem
         return None
     candidate, plan = fitting
     plan = ordered(plan, candidate.together)
-    return candidate, plan, _report(options, _attempt_of(plan, candidate.score))
+    return candidate, plan, _report_plan(options, plan, candidate.score)
 
 
-def _attempt_of(plan: Plan, score: float | None) -> Attempt:
-    return Attempt(plan.config, score, plan.registers, plan.shared_bytes)
+def _report_plan(options: Options, plan: Plan, score: float | None) -> Attempt:
+    """Report the attempt to compile a plan, and return it."""
+    attempt = Attempt(plan.config, score, plan.registers, plan.shared_bytes)
+    _report(options, attempt)
+    return attempt
 
 
-def _report(options: Options, attempt: Attempt) -> Attempt:
-    """Report an attempt to `tried`, and return it."""
+def _report(options: Options, attempt: Attempt) -> None:
     if options.tried is not None:
         options.tried(attempt)
-    return attempt
 
 
 def compile(
@@ -348,9 +347,8 @@ def compile(
     wanted = "one that fits"
     if isinstance(program, Build) and target not in (None, program.target.facts.name):
         asked = targets.get(str(target)).facts.name
-        raise UserError(
-            f"given the target {asked} and a program built for {program.target.facts.name}, wanted one of them"
-        )
+        built = program.target.facts.name
+        raise UserError(f"given target={asked} for a program built for {built}, wanted target={built} or none")
     if not isinstance(program, Build):
         from convgen.tile.tile_kernel import TileProgram
 
@@ -406,12 +404,12 @@ def _compile(program: Build) -> Code:
         text,
         code_object,
         record,
-        costs,
-        stages,
-        program.tiles,
-        {f"{e.name}.ir": e.listing for e in emitted if e.listing is not None},
-        program.notes or (),
-        None if machine is None else machine.content,
+        kernels=costs,
+        stages=stages,
+        tiles=program.tiles,
+        listings={f"{e.name}.ir": e.listing for e in emitted if e.listing is not None},
+        remarks=program.notes or (),
+        machine=None if machine is None else machine.content,
     )
 
 
@@ -483,7 +481,8 @@ def simulate(code: Code, **given: npt.ArrayLike) -> Results:
         wanted = {s.name: buffers[s.name].tensor.dims if s.name in buffers else s.dims for s in inputs}
         outputs = [spec.name for spec in code.problem.outputs]
     if {name: a.shape for name, a in arrays.items()} != wanted:
-        raise UserError(f"given arrays {_shapes(shapes)}, wanted {_shapes(wanted)}")
+        given_text = f"arrays {_shapes(shapes)}" if shapes else "no arrays"
+        raise UserError(f"given {given_text}, wanted {_shapes(wanted)}")
     memory, report = execute(record, code.object, arrays)
     if report.findings:
         raise SimulationError(report.findings)
@@ -501,8 +500,8 @@ def _launch_sizes(
     Raises UserError for a missing size of a hand-written kernel.
     """
     sizes = code.record.sizes
-    numbers = code.record.told(shapes) if code.problem is None else {}
-    numbers |= {name: _whole(name, given[name]) for name in sizes if name in given}
+    numbers = code.record.sizes_of(shapes) if code.problem is None else {}
+    numbers |= {name: size_given(name, given[name]) for name in sizes if name in given}
     missing = [name for name in sizes if name not in numbers]
     if missing and code.problem is None:
         raise UserError(f"given no {missing[0]}, wanted a number for each of {', '.join(sizes)}")
@@ -527,11 +526,5 @@ def _array(name: str, given: npt.ArrayLike, buffer: Buffer | None) -> npt.NDArra
         raise UserError(f"given {name} that is no array ({error}), wanted numbers") from None
 
 
-def _whole(name: str, given: npt.ArrayLike) -> int:
-    if not isinstance(given, int | np.integer):
-        raise UserError(f"given {name} of type {type(given).__name__}, wanted a number")
-    return int(given)
-
-
 def _shapes(arrays: Mapping[str, tuple[int, ...]]) -> str:
-    return ", ".join(f"{name} {'x'.join(map(str, shape))}" for name, shape in arrays.items())
+    return ", ".join(f"{name} {'x'.join(map(str, shape)) or '(one number)'}" for name, shape in arrays.items())

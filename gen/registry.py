@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
+from operator import attrgetter
 from pathlib import Path
 
 import attrs
@@ -70,7 +71,7 @@ class Entry:
         """Return the entry of a line. Raises UserError: given, wanted, where."""
         fields = line.split(_BETWEEN)
         if len(fields) != len(_HEADER.split(_BETWEEN)):
-            raise UserError(f"given {len(fields)} fields, wanted {_HEADER.partition(': ')[2]}, in {where}")
+            raise UserError(f"given a line of {len(fields)}, wanted 5 fields: {_HEADER.partition(': ')[2]}, in {where}")
         target, problem, config, time, model = fields
         try:
             targets.get(target)
@@ -80,11 +81,11 @@ class Entry:
         for given, wanted in zip((problem, config), known):
             if given != wanted:
                 raise UserError(f"given {given!r}, wanted it as convgen writes it, {wanted!r}, in {where}")
-        taken = _TIME.fullmatch(time)
-        if taken is None or not _MODEL.fullmatch(model):
-            given, wanted = (time, "TIME us, such as 12.345 us") if taken is None else (model, "convgen VERSION, CHIP")
+        match = _TIME.fullmatch(time)
+        if match is None or not _MODEL.fullmatch(model):
+            given, wanted = (time, "TIME us, such as 12.345 us") if match is None else (model, "convgen VERSION, CHIP")
             raise UserError(f"given {given!r}, wanted {wanted}, in {where}")
-        return cls(target, problem, config, float(taken[1]), model, where)
+        return cls(target, problem, config, float(match[1]), model, where)
 
 
 @frozen
@@ -104,11 +105,11 @@ class Registry:
                 comments[line] = None
             elif line.strip():
                 entry = Entry.parse(line, f"{name}:{number}")
-                other = entries.get(entry.key, entry)
-                if other.config != entry.config:
-                    both = f"{other.where} and {entry.where}"
+                earlier = entries.get(entry.key, entry)
+                if earlier.config != entry.config:
+                    both = f"{earlier.where} and {entry.where}"
                     raise UserError(f"given two configs for {entry.problem} on {entry.target}, wanted one, in {both}")
-                entries[entry.key] = min(other, entry, key=_time)
+                entries[entry.key] = min(earlier, entry, key=attrgetter("us"))
         return cls(entries, tuple(line for line in comments if not line.startswith(_HEADER.partition(": ")[0])))
 
     def __str__(self) -> str:
@@ -118,7 +119,7 @@ class Registry:
         """Return the registry with the entries of another; the faster of two for one problem is kept."""
         entries = dict(self.entries)
         for key, entry in other.entries.items():
-            entries[key] = min(entries.get(key, entry), entry, key=_time)
+            entries[key] = min(entries.get(key, entry), entry, key=attrgetter("us"))
         return Registry(entries, tuple(dict.fromkeys(self.comments + other.comments)))
 
     def replaced(self, entries: Iterable[Entry]) -> Registry:
@@ -126,16 +127,12 @@ class Registry:
         return evolve(self, entries={**self.entries, **{entry.key: entry for entry in entries}})
 
 
-def _time(entry: Entry) -> float:
-    return entry.us
-
-
-def read(path: Path) -> Registry:
-    """Return the registry in a file. Raises UserError."""
+def read(path: Path, knob: str = KNOB) -> Registry:
+    """Return the registry in a file. Raises UserError, which names the option `knob`."""
     try:
-        return _parsed(untrusted.read(path, "a registry", _MOST_BYTES, KNOB), str(path))
+        return _parsed(untrusted.read(path, "a registry", _MOST_BYTES, knob), str(path))
     except UnicodeDecodeError:
-        raise UserError(f"given {str(path)!r} that is not text, wanted a registry, at {KNOB}") from None
+        raise UserError(f"given {str(path)!r} that is not text, wanted a registry, at {knob}") from None
 
 
 @lru_cache(maxsize=8)
@@ -164,7 +161,7 @@ def merge(path: Path, others: Iterable[Path]) -> None:
     with _locked(path) as target:
         registry = read_or_begin(path)
         for other in others:
-            registry = registry.merged(read(other))
+            registry = registry.merged(read(other, "--merge"))
         _write(target, registry)
 
 
@@ -190,13 +187,21 @@ def _locked(path: Path) -> Iterator[Path]:
 
 def named(given: str | os.PathLike[str] | None) -> Path | None:
     """Return the given file, else that of CONVGEN_REGISTRY, else None. Raises UserError for an empty name."""
+    if given is not None and not isinstance(given, str | os.PathLike):
+        raise UserError(f"given a registry of type {type(given).__name__}, wanted a path")
     if given is not None and not os.fspath(given):
         raise UserError(f"given an empty name, wanted a file, at {KNOB}")
     name = given or os.environ.get(VARIABLE)
     return Path(name) if name else None
 
 
+def read_named(given: str | os.PathLike[str] | None) -> Registry | None:
+    """Return the given registry, else that of CONVGEN_REGISTRY, else None. Raises UserError, which names its origin."""
+    path = named(given)
+    return None if path is None else read(path, KNOB if given else VARIABLE)
+
+
 def find(problem: Problem, target: str, given: str | os.PathLike[str] | None = None) -> Entry | None:
     """Return the entry of a problem in the given registry, else in that of CONVGEN_REGISTRY. Raises UserError."""
-    path = named(given)
-    return None if path is None else read(path).entries.get(key_of(problem, target))
+    registry = read_named(given)
+    return None if registry is None else registry.entries.get(key_of(problem, target))

@@ -23,7 +23,7 @@ EXCEPTIONS = {
     "backends/device.py": "the attribute `__cuda_array_interface__`, which frameworks of all vendors have",
     "gen/device/dlpack.py": "names of DLPack's kinds of devices",
     "gen/device/frameworks.py": "names of devices in frameworks",
-    "gen/device/given.py": "names of devices in frameworks",
+    "gen/device/tensor_arguments.py": "names of devices in frameworks",
     "gen/run/defaults.py": "names of types in the metadata of others' compilers",
     "ir/floats.py": "sources of error bounds: manuals by their vendors",
     "backends/toolchain.py": "homes of other projects' programs",

@@ -20,7 +20,7 @@ from scipy.optimize import least_squares
 
 from convgen.backends.family import Chip
 from convgen.ir.record import evolve, fields_of
-from convgen.profile.closed import Estimate, Numbers, Terms, Work
+from convgen.profile.closed import Estimate, LaunchArrays, Numbers, Terms
 from convgen.profile.constants import Entry
 
 Mask = npt.NDArray[np.bool_]
@@ -94,7 +94,7 @@ class _Part:
     table: Table
     rows: Rows
     chip: Chip
-    work: Work
+    work: LaunchArrays
 
     @property
     def measured(self) -> Numbers:

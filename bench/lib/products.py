@@ -17,10 +17,10 @@ from convgen.backends import target as targets
 from convgen.backends.family import Chip
 from convgen.ir.facts import TargetFacts
 from convgen.ir.record import fields_of, frozen
-from convgen.profile.closed import PACE, Estimate, Inner, Numbers, Terms, Work, smooth
-from convgen.profile.loop_times import Borrowed
+from convgen.profile.closed import PACE, Estimate, LaunchArrays, Numbers, Terms, WorkgroupClocks, smooth
+from convgen.profile.loop_times import LoopsOfClosedForm
 
-OfWork = TypeVar("OfWork", bound=Work)
+OfWork = TypeVar("OfWork", bound=LaunchArrays)
 
 _OTHER_REGISTERS = 48  #: registers; of a subgroup, for addresses, masks and temporaries
 _STAGES = 2  #: blocks of K held in registers and in local memory
@@ -28,10 +28,10 @@ SUM = 4.0  #: bytes of an element of a sum that others are added to
 
 
 @frozen(eq=False)
-class Products(Work):
+class Products(LaunchArrays):
     """Products of M x K and K x N matrices, one an element."""
 
-    overlap = Borrowed.overlap
+    overlap = LoopsOfClosedForm.overlap
 
     rate: Numbers  #: FLOP of matrix instructions a clock and unit
     m: Numbers
@@ -58,7 +58,7 @@ class Products(Work):
     def estimate(self, chip: Chip, terms: Terms, *, timed: bool = True) -> Estimate:
         sums = self.split * self.m * self.n * self.batch * SUM
         meeting = np.where(self.split > 1, terms.meeting + sums / terms.shares, 0.0)
-        return self.whole(chip, terms, _inner(self, chip, terms), meeting, timed=timed)
+        return self.launch_estimate(chip, terms, _inner(self, chip, terms), meeting, timed=timed)
 
     @property
     def groups(self) -> Numbers:
@@ -87,7 +87,7 @@ def taken(work: OfWork, which: npt.NDArray[Any]) -> OfWork:
 def bounds(estimate: Estimate) -> list[str]:
     """Name the largest cause of each launch's time."""
     names = "start", "memory", "written back", "meeting", "others"
-    parts = estimate.start, estimate.memory, estimate.written_back, estimate.meeting, estimate.others
+    parts = estimate.start, estimate.memory, estimate.written_back, estimate.reduction, estimate.others
     causes = dict(zip(names, parts))
     busy = estimate.matrix > 0.7 * estimate.kernel
     causes["matrix"] = np.where(busy, estimate.kernel, 0.0)
@@ -96,7 +96,7 @@ def bounds(estimate: Estimate) -> list[str]:
     return [known[n] for n in np.array(list(causes.values())).argmax(axis=0)]
 
 
-def _inner(p: Products, chip: Chip, terms: Terms) -> Inner:
+def _inner(p: Products, chip: Chip, terms: Terms) -> WorkgroupClocks:
     """Rounds of workgroups, iteration by iteration."""
     facts = targets.get(chip.target).facts
     lanes, simds = facts.subgroup_size, facts.core.simds
@@ -121,7 +121,7 @@ def _inner(p: Products, chip: Chip, terms: Terms) -> Inner:
     stored = stores * result * (terms.store + terms.put / (lanes * p.lane_out))
     partial = np.where(p.depth % p.tile_k, turns * terms.rest, 0.0)
     clocks = iterations * pace + stored + partial + turns * terms.round
-    return Inner(clocks, p.groups * iterations * matrix, rounds * iterations * matrix)
+    return WorkgroupClocks(clocks, p.groups * iterations * matrix, rounds * iterations * matrix)
 
 
 def _resident(p: Products, facts: TargetFacts) -> Numbers:

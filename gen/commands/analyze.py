@@ -30,7 +30,6 @@ def parser() -> argparse.ArgumentParser:
 
 
 def analyze(arguments: Sequence[str]) -> int:
-    """`convgen analyze`."""
     options = parser().parse_intermixed_args(arguments)
 
     from convgen.backends import target

@@ -15,6 +15,9 @@ from convgen.ir.error import UserError, meant, named
 _COLUMNS = 80  #: width without a terminal
 _MOST_OPTIONS = 10  #: options in a usage line
 
+#: Positional argument in a usage line, by argparse's `nargs`.
+_USAGE: dict[int | str | None, str] = {None: "{}", "?": "[{}]", "*": "[{} ...]"}
+
 #: argparse's complaints in our words: given, wanted, where
 _COMPLAINTS = (
     (r"^unrecognized arguments: (.*)$", r"given \1, wanted what `{prog} --help` lists"),
@@ -32,11 +35,13 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
         super().__init__(prog, width=_columns() - 2)
 
     def add_usage(self, usage: str | None, actions: Iterable[argparse.Action], *others: Any) -> None:
-        """Add a usage line; it omits the options if they are many, as the help lists them below."""
+        """Add a usage line; it omits the options if they are many, as the help lists them below.
+
+        A `usage` that is given stays: `parse_intermixed_args` stores it before it hides the positional arguments.
+        """
         shown = [action for action in actions if not action.option_strings or action.help != argparse.SUPPRESS]
-        if sum(bool(action.option_strings) for action in shown) > _MOST_OPTIONS:
-            words = [f"[{action.metavar} ...]" if action.nargs else str(action.metavar) for action in shown]
-            words = [word for word, action in zip(words, shown) if not action.option_strings]
+        if usage is None and sum(bool(action.option_strings) for action in shown) > _MOST_OPTIONS:
+            words = [_USAGE[action.nargs].format(action.metavar) for action in shown if not action.option_strings]
             usage = " ".join((self._prog, "[OPTIONS]", *words))
         super().add_usage(usage, shown, *others)
 
@@ -115,6 +120,18 @@ def one_of(*names: str) -> Callable[[str], str]:
     return convert
 
 
+def rectangle(wanted: str) -> Callable[[str], tuple[int, int]]:
+    """Return an argparse type: two sizes from 1, joined by x; `wanted` shows their form."""
+
+    def convert(text: str) -> tuple[int, int]:
+        if not re.fullmatch(r"[1-9]\d{0,8}x[1-9]\d{0,8}", text):
+            raise argparse.ArgumentTypeError(f"given {text!r}, wanted {wanted}")
+        first, _, second = text.partition("x")
+        return int(first), int(second)
+
+    return convert
+
+
 def number(least: int) -> Callable[[str], int]:
     """Return an argparse type: a decimal integer from `least`."""
 
@@ -124,6 +141,27 @@ def number(least: int) -> Callable[[str], int]:
         return int(text)
 
     return convert
+
+
+def refuse(options: argparse.Namespace, names: Iterable[str], why: str) -> None:
+    """Raise UserError if one of the named options is given; `why` continues "given --NAME"."""
+    for name in names:
+        if getattr(options, name):
+            raise UserError(f"given --{name.replace('_', '-')} {why}")
+
+
+def add_target(parser: Any, default: str | None = DEFAULT_TARGET) -> None:
+    parser.add_argument("--target", default=default, help=f"see `convgen targets` (default {DEFAULT_TARGET})")
+
+
+def add_config_options(parser: Any) -> None:
+    """Add the options that select the config of a problem."""
+    parser.add_argument("--config", metavar="LINE", help="use this config instead of choosing one")
+    parser.add_argument("--registry", metavar="FILE", help="file of tuned configs (default: CONVGEN_REGISTRY)")
+
+
+def add_disable(add: Callable[..., object]) -> None:
+    add("--disable", action="append", default=[], metavar="PASS", help="switch an optimising step off (repeatable)")
 
 
 def add_result_options(parser: argparse.ArgumentParser) -> None:
@@ -136,18 +174,23 @@ def add_result_options(parser: argparse.ArgumentParser) -> None:
         help=filled("write PREFIX{text}, PREFIX{object}, PREFIX.launch.json; DIR/ names by kernel"),
     )
     add("--run", action="store_true", help="execute on the simulator and compare every output with the reference")
-    add("--run-groups", type=number(1), metavar="N", help="the same for N sampled output tiles only")
+    add("--run-groups", type=number(1), metavar="N", help="execute and compare only N sampled output tiles")
     add_device(add)
-    add("-g", dest="debug", action="store_true", help="line information into the IR, which -o writes as KERNEL.ir")
-    add("--seed", type=number(0), default=0, metavar="N", help="of fills and samples (default 0)")
-    add("--json", action="store_true", help="print one JSON object a problem, and nothing else, on stdout")
+    add(
+        "-g",
+        dest="debug",
+        action="store_true",
+        help="add line information that refers to the IR; -o writes it as KERNEL.ir",
+    )
+    add("--seed", type=number(0), default=0, metavar="N", help="seed of inputs and samples (default 0)")
+    add("--json", action="store_true", help="print one JSON object per problem on stdout, and nothing else")
 
 
 def add_finding_options(add: Callable[..., object]) -> None:
     """Add the options that select the simulator's findings."""
-    strict = "whose rules fail a run: the ISA manuals' (default), or also what LLVM alone asks for"
-    add("--strict", choices=("manual", "llvm"), default="manual", help=strict)
-    add("--allow", action="append", default=[], metavar="CHECK", help="a kind of finding that is none (repeatable)")
+    strict = "rules that fail a run: those of the ISA manuals (default), or also those of LLVM alone"
+    add("--strict", type=one_of("manual", "llvm"), default="manual", metavar="manual|llvm", help=strict)
+    add("--allow", action="append", default=[], metavar="CHECK", help="ignore findings of this kind (repeatable)")
 
 
 def add_device(add: Callable[..., object], use: str = "run on a device instead") -> None:
@@ -158,11 +201,11 @@ def add_device(add: Callable[..., object], use: str = "run on a device instead")
 
 
 def add_pass_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options on passes: which run, and what is reported on them."""
+    """Add the options that switch passes off and report on them."""
     add = parser.add_argument_group("watching").add_argument
-    add("--disable", action="append", default=[], metavar="PASS", help="switch an optimising step off (repeatable)")
+    add_disable(add)
     add("--dump", metavar="WHAT", help="print each step to stderr: all, changed (as diffs) or after:PASS")
     add("--dump-dir", metavar="DIR", help="write these dumps (default: all) as files for `convgen replay` instead")
-    add("--check-passes", action="store_true", help="verify each step, interpret the IR after each pass (slow)")
-    add("--time-passes", action="store_true", help="tell on stderr what each stage took")
-    add("-v", dest="verbose", action="store_true", help="tell of each config that is tried and what it costs")
+    add("--check-passes", action="store_true", help="verify each step and interpret the IR after each pass (slow)")
+    add("--time-passes", action="store_true", help="print the time of each stage on stderr")
+    add("-v", dest="verbose", action="store_true", help="print each config that is tried, with its cost")

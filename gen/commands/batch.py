@@ -16,7 +16,8 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from convgen.commands import generate, session
-from convgen.commands.arguments import Parser, number
+from convgen.commands.arguments import Parser, number, refuse
+from convgen.commands.rows import Row, death, in_order, status_counts
 from convgen.ir.error import Unsupported, UserError, visible
 
 BOTH = ("conv", "matmul")  #: the drivers of benchdnn whose problems are taken
@@ -38,16 +39,13 @@ _ASIDE = (
     *("match", "resume", "start", "time_passes", "timeout", "verbose"),
 )
 
-#: The result of a problem: `exit` code, stderr text `said`, JSON object `data`, whether a journal `kept` it.
-Row = dict[str, Any]
-
 
 def parser() -> argparse.ArgumentParser:
     parser = Parser(
         "batch",
         "Generate every problem of a benchdnn batch file, in worker processes, and with --run verify it. Knobs given\n"
         "here win over the file's and may be lists (--dt f16,bf16). FILE may be a log, a table or an ONNX model, too:\n"
-        "docs/requests.md lists what is read. Lines that are no requests are counted. --conv and --matmul in the\n"
+        "docs/requests.md lists the formats. Lines that are no requests are counted. --conv and --matmul in the\n"
         "file say whose descriptors follow, else a descriptor's first character does.\n"
         "\n"
         "Each problem ends as passed, generated (without --run), failed, unsupported or error. The exit code is 3\n"
@@ -64,44 +62,39 @@ def parser() -> argparse.ArgumentParser:
     add(
         "--check",
         action="store_true",
-        help="only say of each problem whether it is supported, and else by which rule not",
+        help="only report whether each problem is supported, or the rule that refuses it",
     )
     add("--timeout", type=number(1), metavar="SECONDS", help="give up a problem that takes longer")
-    add("--resume", metavar="JOURNAL", help="keep what is done in this file, and do not do it again")
+    add("--resume", metavar="JOURNAL", help="keep results in this file, and skip problems that it has")
     add("--match", metavar="REGEX", help="only problems whose line matches")
-    add("--start", type=number(0), metavar="N", help="leave out the first N of these")
+    add("--start", type=number(0), metavar="N", help="skip the first N of these")
     generate.add_knobs(parser, *BOTH)
     return generate.finished(parser)
 
 
 def batch(arguments: Sequence[str]) -> int:
-    """`convgen batch`."""
+    from convgen.commands.journal import Journal
     from convgen.problem.requests import Reader
+    from convgen.show import report
 
     options, knobs = generate.parse_knobs(parser(), arguments, *BOTH)
-    _check(options)
+    _refuse_early(options)
     reader = Reader.of(knobs, options.match, options.start)
     if options.check:
         return _check_all(options, reader)
     requests = list(reader.file(Path(options.file)))
-    _tell_of_reading(options, reader, len(requests))
+    _report_reading(options, reader, len(requests))
     start = perf_counter()
-    with nullcontext(None) if options.resume is None else closing(_journal(options)) as journal:
+    resumed = None if options.resume is None else Journal(Path(options.resume), report.check_row)
+    with nullcontext(None) if resumed is None else closing(resumed) as journal:
         rows = _run(options, requests, journal)
     _summarise(options, rows, perf_counter() - start)
-    _tell_remarks(options, reader)
+    _print_remarks(options, reader)
     return max((int(row["exit"]) for row in rows), key=_SEVERITY.index)
 
 
-def _journal(options: argparse.Namespace) -> Journal:
-    from convgen.commands.journal import Journal
-    from convgen.show import report
-
-    return Journal(Path(options.resume), report.check_row)
-
-
-def _tell_of_reading(options: argparse.Namespace, reader: Reader, problems: int) -> None:
-    """Report ignored lines. Raises UserError if there is no problem."""
+def _report_reading(options: argparse.Namespace, reader: Reader, problems: int) -> None:
+    """Report ignored options. Raises UserError if there is no problem."""
     if reader.ignored:
         texts = ", ".join(f"{option} ({where})" for option, where in reader.ignored.items())
         session.complain(f"note: ignored, as they mean nothing here: {texts}")
@@ -116,11 +109,11 @@ def _counted_remarks(reader: Reader) -> str:
 
     count, first = len(reader.remarks), reader.remarks[0]
     lines = "1 line is no request" if count == 1 else f"{count} lines are no requests"
-    told = f"{lines}, {'it' if count == 1 else 'the first'} is {first.where} {visible(first.text[:40])!r}"
-    return "; ".join([told, *request_lines.advice(remark.text for remark in reader.remarks)])
+    where = f"{lines}, {'it' if count == 1 else 'the first'} is {first.where} {visible(first.text[:40])!r}"
+    return "; ".join([where, *request_lines.advice(remark.text for remark in reader.remarks)])
 
 
-def _tell_remarks(options: argparse.Namespace, reader: Reader) -> None:
+def _print_remarks(options: argparse.Namespace, reader: Reader) -> None:
     """Report all lines that are no requests in one line."""
     if reader.remarks:
         print(_counted_remarks(reader), file=sys.stderr if options.json else sys.stdout)
@@ -144,14 +137,14 @@ def _check_all(options: argparse.Namespace, reader: Reader) -> int:
             print(visible(f"{status:<12}{rule or '':<24}{request.text}{counted_text}"))
             if error is not None:
                 print(f"    {visible(error)}")
-    _tell_of_reading(options, reader, counts.total())
+    _report_reading(options, reader, counts.total())
     stream = sys.stderr if options.json else sys.stdout
-    texts = ", ".join(f"{counts[status]} {status}" for status in (SUPPORTED, UNSUPPORTED, MALFORMED) if counts[status])
-    print(f"{_counted(counts.total())} in {perf_counter() - start:.1f} s: {texts}", file=stream)
+    texts = status_counts(counts, (SUPPORTED, UNSUPPORTED, MALFORMED))
+    print(f"{_problems(counts.total())} in {perf_counter() - start:.1f} s: {texts}", file=stream)
     for rule, count in rules.most_common():
         if count:
             print(f"{count:>8}  {rule}", file=stream)
-    _tell_remarks(options, reader)
+    _print_remarks(options, reader)
     return session.FINE if counts[SUPPORTED] == counts.total() else session.REFUSED
 
 
@@ -171,42 +164,33 @@ def _verdict(target: str, request: Request) -> tuple[str, str | None, str | None
     return (UNSUPPORTED, error.rule, text) if isinstance(error, Unsupported) else (MALFORMED, None, text)
 
 
-def _check(options: argparse.Namespace) -> None:
-    """Refuse options at once that every problem would refuse."""
+def _refuse_early(options: argparse.Namespace) -> None:
+    """Raise UserError for options that every problem would refuse."""
     from convgen import registry
     from convgen.compile_steps import check_names, steps
     from convgen.plan.config import Config
     from convgen.show import watch
 
+    if options.check:
+        refuse(options, ("run", "run_groups", "resume"), "with --check, wanted one of them: it generates nothing")
     if options.output is not None and not options.output.endswith("/"):
         raise UserError(f"given -o {options.output}, wanted a directory DIR/ for the files of several problems")
     check_names(options.disable, steps(options.target), optional=True)
     if options.config is not None:
         Config.parse(options.config)
-    if (known := registry.named(options.registry)) is not None:
-        registry.read(known)
+    registry.read_named(options.registry)
     if options.dump is not None:
         watch.check_dump(options.dump, options.target)
+    session.check_device(options)
 
 
 def _run(options: argparse.Namespace, requests: Sequence[Request], journal: Journal | None) -> list[Row]:
     """Return the row of every request; rows are printed in the order of requests."""
-    done: dict[int, Row] = {}
-    rows: list[Row] = []
-    try:
-        with session.progress_bar(options.file) as progress, closing(_rows(options, requests, journal)) as coming:
-            for at, row in coming:
-                done[at] = row
-                while len(rows) in done:
-                    rows.append(done[len(rows)])
-                    _print_row(options, requests[len(rows) - 1], rows[-1])
-                if progress is not None:
-                    progress(len(done), len(requests))
-    except KeyboardInterrupt:
-        goes_on = "" if journal is None else "; the same command goes on from there"
-        session.complain(f"interrupted with {len(done)} of {len(requests)} problems done{goes_on}")
-        raise
-    return rows
+    resumes = "" if journal is None else "; the same command goes on from there"
+    rows_coming = _rows(options, requests, journal)
+    return in_order(
+        rows_coming, len(requests), options.file, lambda at, row: _print_row(options, requests[at], row), resumes
+    )
 
 
 def _rows(
@@ -218,11 +202,11 @@ def _rows(
     keys = _keys(options, requests)
     waiting: list[int] = []
     for at, request in enumerate(requests):
-        kept = None if journal is None else journal.get(keys[at])
+        known_row = None if journal is None else journal.get(keys[at])
         if request.error is not None:
             yield at, _refused(options, request.text, request.error)
-        elif kept is not None:
-            yield at, {**kept, "kept": True}
+        elif known_row is not None:
+            yield at, {**known_row, "kept": True}
         else:
             waiting.append(at)
     lines = [requests[at].text for at in waiting]
@@ -230,13 +214,9 @@ def _rows(
     with closing(workers.run(partial(perform, options), lines, jobs, _PRELOAD, options.timeout)) as answers:
         for number, answer in answers:
             at = waiting[number]
-            if isinstance(answer, workers.TookTooLong):
-                text = f"given --timeout {options.timeout}, wanted more: the problem takes longer than so many seconds"
-                yield at, _row(session.REFUSED, ERROR, _nothing(options, lines[number]), text)
-                continue
             if isinstance(answer, workers.Died):
-                text = f"internal error: the worker process {answer.how}"
-                yield at, _row(session.INTERNAL, ERROR, _nothing(options, lines[number]), text)
+                code, text = death(answer, options.timeout)
+                yield at, _row(code, ERROR, _nothing(options, lines[number]), text)
                 continue
             if journal is not None and answer["exit"] != session.INTERNAL:
                 journal.add(keys[at], answer)
@@ -281,7 +261,6 @@ def perform(options: argparse.Namespace, line: str) -> Row:
 
 
 def _refused(options: argparse.Namespace, line: str, error: Exception) -> Row:
-    """Return the row of a problem that raised an exception."""
     code, text = session.failure(error, options.verbose)
     status = UNSUPPORTED if isinstance(error, Unsupported) else ERROR
     return _row(
@@ -297,12 +276,12 @@ def _nothing(options: argparse.Namespace, line: str) -> dict[str, Any]:
 
 
 def _row(code: int, status: str, data: dict[str, Any], error: str | None = None, rule: str | None = None) -> Row:
-    told = {"status": status, "rule": rule, "error": error, "seconds": 0.0}
-    return {"exit": code, "said": "", "kept": False, "data": {**data, **told}}
+    """Return the row of a problem; `said` is its text on stderr, `kept` tells whether it comes from a journal."""
+    data = {**data, "status": status, "rule": rule, "error": error, "seconds": 0.0}
+    return {"exit": code, "said": "", "kept": False, "data": data}
 
 
 def _print_row(options: argparse.Namespace, request: Request, row: Row) -> None:
-    """Print a problem that is complete."""
     data = row["data"]
     sys.stderr.write(row["said"])
     if data["error"] is not None:
@@ -321,15 +300,14 @@ def _summarise(options: argparse.Namespace, rows: Sequence[Row], seconds: float)
         report.show_table(header, [_cells(row["data"]) for row in rows], sys.stdout)
         print()
     counts = Counter(row["data"]["status"] for row in rows)
-    texts = ", ".join(f"{counts[status]} {status}" for status in STATUSES if counts[status])
     kept = sum(row["kept"] for row in rows)
     known = f" ({kept} known from {options.resume})" if kept else ""
-    line = f"{_counted(len(rows))} in {seconds:.1f} s: {texts}{known}"
+    line = f"{_problems(len(rows))} in {seconds:.1f} s: {status_counts(counts, STATUSES)}{known}"
     print(line, file=sys.stderr if options.json else sys.stdout)
 
 
-def _counted(problems: int) -> str:
-    return "1 problem" if problems == 1 else f"{problems} problems"
+def _problems(count: int) -> str:
+    return "1 problem" if count == 1 else f"{count} problems"
 
 
 def _cells(data: dict[str, Any]) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def targets_parser() -> argparse.ArgumentParser:
     parser = Parser(
         "targets",
-        "List the targets that --target takes; of one, its matrix instructions with their types (`mma=` in a config).",
+        "List the targets of --target; for one TARGET, its matrix instructions and their types (`mma=` in a config).",
         "convgen targets",
         "convgen targets {target}",
         "convgen targets --json",
@@ -63,7 +63,7 @@ _INSTRUCTION = ("mma", "instruction", "a", "b", "sums", "clocks")
 
 
 def _instructions(target: Target) -> list[dict[str, str | int]]:
-    """Return a row for each matrix instruction: config word, name, types of factors and sums, clocks."""
+    """Return a row for each matrix instruction, by the columns of `_INSTRUCTION`."""
     rows: list[dict[str, str | int]] = []
     for atom in target.facts.atoms:
         a, b = (elem if not atom.rounds_to else f"{elem} ({atom.rounds_to})" for elem in (atom.a_elem, atom.b_elem))
@@ -87,12 +87,13 @@ def _target_json(name: str, target: Target) -> dict[str, object]:
 def passes_parser() -> argparse.ArgumentParser:
     parser = Parser(
         "passes",
-        "List the passes in the order in which they run, and the stages of a target's back end behind them. An"
-        " optimising one can be switched off with --disable.",
+        "List the passes in order, then the stages of a target's back end. --disable switches optimising ones off.",
         "convgen passes --target {other}",
         "convgen passes --json",
     )
-    parser.add_argument("--target", default=DEFAULT_TARGET, help=f"whose stages (default {DEFAULT_TARGET})")
+    parser.add_argument(
+        "--target", default=DEFAULT_TARGET, help=f"target whose stages are listed (default {DEFAULT_TARGET})"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON array")
     return parser
 

@@ -21,25 +21,31 @@ from convgen.version import __version__
 #: name -> module in `commands`, its functions that return the parser and run the command, arguments and summary
 COMMANDS: dict[str, tuple[str, str, str, str, str]] = {
     "conv": ("generate", "conv_parser", "conv", "[KNOBS] DESC ...", "generate, assemble and verify convolutions"),
-    "gemm": ("generate", "gemm_parser", "gemm", "[KNOBS] MxK:KxN ...", "the same for matrix multiplications"),
-    "batch": ("batch", "parser", "batch", "FILE [KNOBS]", "every problem of a benchdnn batch file"),
-    "tune": ("tune", "parser", "tune", "LIST|PROBLEM ...", "time the best configs, keep the quickest in a registry"),
+    "gemm": ("generate", "gemm_parser", "gemm", "[KNOBS] MxK:KxN ...", "generate, assemble and verify matrix products"),
+    "batch": ("batch", "parser", "batch", "FILE [KNOBS]", "generate every problem of a benchdnn batch file"),
+    "tune": ("tune", "parser", "tune", "LIST|PROBLEM ...", "time the best configs and keep the fastest in a registry"),
     "run": ("execute", "parser", "run", "LAUNCH.json|CODE", "execute a code object on the simulator"),
-    "check": ("judge", "parser", "run", "FILE|FOLDER", "judge anybody's code objects: races, waits, undefined values"),
-    "export": ("export", "parser", "run", "LAUNCH.json --c PREFIX", "kernels as C, to link into other programs"),
-    "analyze": ("analyze", "parser", "analyze", "FILE of code", "registers, hot loop, instruction mix, bound"),
-    "profile": (
-        "profile",
+    "check": (
+        "judge",
         "parser",
-        "profile",
-        "LAUNCH.json|CODE",
-        "time of launches, what bounds them and what waits",
+        "run",
+        "FILE|FOLDER",
+        "check code of any compiler for races, missing waits, undefined values",
     ),
-    "explain": ("explain", "parser", "explain", "PROBLEM|FILE -o K.html", "a page on how a kernel came about"),
-    "diff": ("diff", "parser", "diff", "A [B]", "two kernels side by side, and what makes the difference"),
-    "map": ("map", "parser", "run", "PROBLEM|--grid MxN", "orders of workgroups and what caches make of them"),
-    "layout": ("layout", "parser", "run", "LAYOUT|--mma NAME", "who owns which element of a vector"),
-    "replay": ("replay", "parser", "replay", "DUMP", "go on from dumped IR"),
+    "export": ("export", "parser", "run", "LAUNCH.json --c PREFIX", "write kernels as C, to link into other programs"),
+    "analyze": (
+        "analyze",
+        "parser",
+        "analyze",
+        "FILE of code",
+        "report registers, hot loop, instruction mix and bound",
+    ),
+    "profile": ("profile", "parser", "profile", "LAUNCH.json|CODE", "predict time, bottleneck and stalls of launches"),
+    "explain": ("explain", "parser", "explain", "PROBLEM|FILE -o K.html", "write a page on how a kernel was generated"),
+    "diff": ("diff", "parser", "diff", "A [B]", "compare two kernels and say why one is faster"),
+    "map": ("map", "parser", "run", "PROBLEM|--grid MxN", "show orders of workgroups and their cache traffic"),
+    "layout": ("layout", "parser", "run", "LAYOUT|--mma NAME", "show which lane owns which element of a vector"),
+    "replay": ("replay", "parser", "replay", "DUMP", "continue from dumped IR"),
     "passes": ("catalogue", "passes_parser", "passes", "", "list the passes"),
     "targets": ("catalogue", "targets_parser", "targets", "", "list the targets"),
     "completion": ("completion", "parser", "completion", "bash|zsh", "print a completion script for a shell"),
@@ -61,7 +67,7 @@ examples:
   convgen batch problems.txt --run-groups 8 --jobs 4 --resume problems.journal
   convgen profile out/k.launch.json
 
-`convgen COMMAND --help` (or `convgen help COMMAND`) explains a command, `convgen --version` tells which this is."""
+`convgen COMMAND --help` (or `convgen help COMMAND`) explains a command, `convgen --version` prints the version."""
 
 
 def entry(run: Callable[[Sequence[str]], int] | None = None) -> NoReturn:
@@ -169,5 +175,6 @@ def _function(module: str, name: str) -> Callable[..., Any]:
 
 
 def _usage() -> str:
-    lines = (f"  {f'{name} {takes}':<27} {what}" for name, (*_, takes, what) in COMMANDS.items())
-    return _USAGE.format(commands="\n".join(lines))
+    rows = [(f"{name} {takes}", summary) for name, (*_, takes, summary) in COMMANDS.items()]
+    width = max(len(words) for words, _ in rows)
+    return _USAGE.format(commands="\n".join(f"  {words:<{width}}  {summary}" for words, summary in rows))

@@ -70,7 +70,6 @@ def _words(parser: argparse.ArgumentParser) -> list[str]:
 
 
 def _values() -> dict[str, list[str]]:
-    """Return the possible values of options."""
     from convgen.backends import target
     from convgen.compile_steps import steps
     from convgen.passes.pipeline import OPTIMISING

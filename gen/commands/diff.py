@@ -28,12 +28,11 @@ _CHOSEN = "auto"  #: value of --config for the chosen config
 def parser() -> argparse.ArgumentParser:
     parser = Parser(
         "diff",
-        "Show two kernels side by side: config, registers, local memory, the mix of their loops, times, what they are\n"
-        "bound by and where their waves wait; then say in words what differs and what follows from it. A and B are\n"
+        "Show two kernels side by side: config, registers, local memory, instruction mix of their loops, times,\n"
+        "bounds and stalls of their waves; then say in words what differs and what follows from it. A and B are\n"
         "problems, launch records, or code of any compiler; one problem with two targets or two configs is two\n"
-        "kernels, too. An option that is given once holds for both, but for one --config of one problem and target,\n"
-        "with which the chosen config is compared; given twice, it is of A, then of B. --arg A:NAME=VALUE is of A\n"
-        "alone, and takes the place of one for both; B: likewise.",
+        "kernels, too. Give an option once for both kernels, or twice: first A, then B. With one problem and a single\n"
+        "--config, A has the chosen config. --arg A:NAME=VALUE and B:NAME=VALUE replace an --arg for both.",
         'convgen diff mb1ic64ih56oc64oh56kh3ph1 --dir FWD_D --dt f16 --config "tile=64x64x32 waves=2x2 mma=32x32x8"',
         "convgen diff 1024x1024:1024x1024 --dt f16 --target {target} --target {newest}",
         "convgen diff out/a.launch.json out/b.launch.json --json",
@@ -41,8 +40,9 @@ def parser() -> argparse.ArgumentParser:
         "convgen diff a{object} b{object} --grid 16 --grid 8 --block 256 --arg n=512 --arg A:C=f32:64 --arg B:D=f32:64",
     )
     add = parser.add_argument
-    add("subjects", metavar="A [B]", nargs="*", help="MxK:KxN, benchdnn's of a convolution; a launch record or code")
-    add("--chip", metavar="NAME", help="the chip that is modelled, as of `convgen profile`")
+    add("a", metavar="A", help="MxK:KxN, benchdnn's of a convolution; a launch record or code")
+    add("b", metavar="B", nargs="?", help="default: A, under another --target, --config or --grid")
+    add("--chip", metavar="NAME", help="chip to model; see `convgen profile --help`")
     add("--json", action="store_true", help="print one JSON object")
     add = parser.add_argument_group("of problems").add_argument
     add(
@@ -61,12 +61,12 @@ def parser() -> argparse.ArgumentParser:
 def diff(arguments: Sequence[str]) -> int:
     """`convgen diff`: 0 whether they differ or not."""
     options, knobs = parse_knobs(parser(), arguments, "conv", "matmul")
-    a, b = _pair("subject", options.subjects, None)
+    a, b = options.a, options.b or options.a
     targets = _pair("--target", options.target, DEFAULT_TARGET)
-    configs = _configs(options, len(options.subjects) == 1 and targets[0] == targets[1])
+    configs = _configs(options, options.b is None and targets[0] == targets[1])
     launch_a, launch_b = _launches(options)
     is_twice = targets[0] == targets[1] and configs[0] == configs[1] and launch_a == launch_b
-    if len(options.subjects) == 1 and is_twice:
+    if options.b is None and is_twice:
         raise UserError(f"given {a} alone, wanted two kernels: B, or two of --target, --config or --grid")
     files = [text for text in (a, b) if is_file(text)]
     if len(files) == 2 and (knobs or options.target or options.config):
@@ -145,7 +145,6 @@ def _check_launches(options: argparse.Namespace, subjects: tuple[str, str]) -> N
 def _subject(
     text: str, target: str, config: str | None, launch: argparse.Namespace, knobs: Mapping[str, str]
 ) -> Subject:
-    """Return the subject that A or B names."""
     from convgen.explain import subject
 
     path = Path(text)

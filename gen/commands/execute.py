@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from convgen.commands import session
-from convgen.commands.arguments import Parser, add_device, add_finding_options, number
-from convgen.commands.looking import watching
+from convgen.commands.arguments import Parser, add_device, add_finding_options, number, refuse
+from convgen.commands.wave_watch import watching_waves
 from convgen.ir.error import UserError
 
 if TYPE_CHECKING:
@@ -20,13 +20,15 @@ if TYPE_CHECKING:
     from convgen.run.foreign_launch import LaunchOptions
     from convgen.run.verdict import Outcome
 
+LAUNCH_OPTIONS = ("kernel", "grid", "block", "lds", "arg")  #: names of those that `add_launch_options` adds
+
 _ARGUMENT = "an argument by name or number: a number, FILE.npy, TYPE:DIMS (undefined) or zeros:TYPE:DIMS (repeatable)"
 
 
 def parser() -> argparse.ArgumentParser:
     parser = Parser(
         "run",
-        "Execute a code object on the simulator: what a launch record says, or any kernel.",
+        "Execute the launches of a record, or any kernel of a code object, on the simulator or on a device.",
         "convgen run out/k.launch.json",
         "convgen run out/k.launch.json --data arrays --out results",
         "convgen run out/k.launch.json --set wgm=6",
@@ -41,25 +43,35 @@ def parser() -> argparse.ArgumentParser:
     add("--trace", metavar="FILE", help="write each executed instruction: place, workgroups and waves, text")
     add("--break", dest="place", metavar="PLACE", help="print registers when a wave comes to a label, or +BYTES")
     add("--json", action="store_true", help="print one JSON object on stdout")
-    add("--out", action="append", default=[], metavar="DIR|NAME=FILE", help="write what a run leaves in buffers: .npy")
+    add(
+        "--out",
+        action="append",
+        default=[],
+        metavar="DIR|NAME=FILE",
+        help="write buffers after the run: a record's to DIR, array NAME of a code object to FILE.npy",
+    )
     add = parser.add_argument_group("of a launch record").add_argument
-    add("--data", metavar="DIR", help="NAME.npy of each buffer that is read; else its problem is filled, and checked")
+    add(
+        "--data",
+        metavar="DIR",
+        help="read inputs from NAME.npy; default: fill the record's problem and check its outputs",
+    )
     add_scalars(add)
-    add("--seed", type=number(0), default=0, metavar="N", help="of fills (default 0)")
+    add("--seed", type=number(0), default=0, metavar="N", help="seed of inputs (default 0)")
     add_launch_options(parser)
     return parser
 
 
 def add_scalars(add: Callable[..., object]) -> None:
     """Add the option that sets scalars which a launch record lets the host choose."""
-    add("--set", type=_setting, action="append", default=[], metavar="NAME=VALUE", help="a scalar (repeatable)")
+    add("--set", type=_setting, action="append", default=[], metavar="NAME=VALUE", help="set a scalar (repeatable)")
 
 
 def add_launch_options(parser: argparse.ArgumentParser, *, twice: bool = False) -> None:
     """Add the options that launch a code object without a record; options that may be given `twice` are lists."""
     add = parser.add_argument_group("of a code object").add_argument
     often: dict[str, Any] = {"action": "append", "default": []} if twice else {}
-    add("--kernel", **often, metavar="SYMBOL", help="which one, where there are several")
+    add("--kernel", **often, metavar="SYMBOL", help="kernel to launch, if there are several")
     add("--grid", **often, type=_extents, metavar="X[,Y[,Z]]", help="workgroups")
     add("--block", **often, type=_extents, metavar="X[,Y[,Z]]", help="work-items of a workgroup")
     beyond = "local memory beyond what the kernel declares"
@@ -69,9 +81,7 @@ def add_launch_options(parser: argparse.ArgumentParser, *, twice: bool = False) 
 
 def refuse_launch_options(options: argparse.Namespace, path: Path) -> None:
     """Raise UserError for options that a launch record states itself."""
-    for name in ("kernel", "grid", "block", "arg"):
-        if getattr(options, name):
-            raise UserError(f"given --{name} with the launch record {path.name}, which states it")
+    refuse(options, LAUNCH_OPTIONS, f"with the launch record {path.name}, wanted it with a code object only")
 
 
 def launch_of(options: argparse.Namespace) -> LaunchOptions:
@@ -104,16 +114,15 @@ def _extents(text: str) -> tuple[int, int, int]:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """`convgen run`."""
     options = parser().parse_intermixed_args(arguments)
     path = Path(options.record)
     if options.on is not None:
-        _refuse_looking(options)
+        _refuse_simulator_options(options)
 
     from convgen.backends.simulation import Scrutiny
     from convgen.show import report
 
-    with watching(options.trace, options.place, sys.stderr if options.json else sys.stdout) as (watch, places):
+    with watching_waves(options.trace, options.place, sys.stderr if options.json else sys.stdout) as (watch, places):
         scrutiny = Scrutiny(options.allow, watch, places)
         outcome = _of_record(path, options, scrutiny) if path.suffix == ".json" else _directly(path, options, scrutiny)
     if options.json:
@@ -125,16 +134,18 @@ def run(arguments: Sequence[str]) -> int:
     return session.FINE if outcome.passed else session.WRONG
 
 
-def _refuse_looking(options: argparse.Namespace) -> None:
+def _refuse_simulator_options(options: argparse.Namespace) -> None:
     """Raise UserError for options that only a simulator supports."""
     given = {"trace": options.trace, "break": options.place, "allow": options.allow, "strict": options.strict == "llvm"}
-    for name, value in given.items():
-        if value:
-            raise UserError(f"given --{name} with --on {options.on}, wanted it without: only the simulator does that")
+    why = f"with --on {options.on}, wanted it without: only the simulator does that"
+    refuse(argparse.Namespace(**given), given, why)
 
 
 def _of_record(path: Path, options: argparse.Namespace, scrutiny: Scrutiny) -> Outcome:
     refuse_launch_options(options, path)
+    for name, given in (("data", [options.data]), ("out", options.out)):
+        if "" in given:
+            raise UserError(f"given an empty name, wanted a directory, at --{name}")
     if len(options.out) > 1 or any("=" in out for out in options.out):
         raise UserError(f"given --out {options.out[-1]}, wanted one directory for the buffers of {path.name}")
     from convgen.run import verdict
@@ -146,7 +157,7 @@ def _of_record(path: Path, options: argparse.Namespace, scrutiny: Scrutiny) -> O
             out=Path(options.out[0]) if options.out else None,
             seed=options.seed,
             progress=progress,
-            taking=session.tell_memory,
+            report_bytes=session.report_bytes,
             advice=options.strict == "llvm",
             scalars=dict(options.set),
             scrutiny=scrutiny,
@@ -155,16 +166,18 @@ def _of_record(path: Path, options: argparse.Namespace, scrutiny: Scrutiny) -> O
 
 
 def _directly(path: Path, options: argparse.Namespace, scrutiny: Scrutiny) -> Outcome:
-    for name in ("data", "set", "seed"):
-        if getattr(options, name):
-            raise UserError(f"given --{name} without a launch record, wanted --arg for each argument of {path.name}")
+    refuse(options, ("data", "set", "seed"), f"without a launch record, wanted --arg for each argument of {path.name}")
+    outputs = [(name, file) for name, _, file in (out.partition("=") for out in options.out)]
+    for name, file in outputs:
+        if not name or not file:
+            raise UserError(f"given --out {name}, wanted NAME=FILE for each array of {path.name}")
     from convgen.run import foreign_launch
 
     with session.progress_bar(options.record) as progress:
         return foreign_launch.run(
             path,
             launch_of(options),
-            outputs=[_pair(text) for text in options.out],
+            outputs=outputs,
             progress=progress,
             advice=options.strict == "llvm",
             scrutiny=scrutiny,

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from convgen.backends import family as families
-from convgen.commands.arguments import Parser, number
-from convgen.commands.execute import add_launch_options, add_scalars, launch_of, refuse_launch_options
+from convgen.commands import execute
+from convgen.commands.arguments import Parser, add_config_options, add_disable, add_target, number, refuse
 from convgen.commands.generate import add_knobs, described, parse_knobs
 from convgen.commands.session import FINE, WRONG
 from convgen.default_target import DEFAULT_TARGET
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from convgen.explain.subject import Subject
 
 _OF_PROBLEMS = ("config", "registry", "disable")
-_OF_LAUNCHES = ("kernel", "grid", "block", "lds", "arg")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -27,7 +26,8 @@ def parser() -> argparse.ArgumentParser:
         "explain",
         "Write a page of HTML on a kernel, complete in one file: the problem, why it has its config, what every pass\n"
         "changed, layouts, who computes which tile, and the assembly with its lines of IR and what each instruction\n"
-        "waits for. A launch record of convgen's is made again; of other files it tells what can be read from them.",
+        "waits for. Kernels of convgen's launch records are generated again; a page on other code shows what can be\n"
+        "read from it.",
         "convgen explain mb1ic64ih56oc64oh56kh3ph1 --dir FWD_D --dt f16 -o k.html",
         "convgen explain 4096x4096:4096x4096 --dt f16 --target {newest} -o g.html",
         "convgen explain out/k.launch.json -o k.html",
@@ -35,17 +35,16 @@ def parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("subject", metavar="PROBLEM|FILE", help="MxK:KxN, benchdnn's of a convolution; a launch record or code")
-    add("-o", dest="output", metavar="FILE.html", required=True, help="the page")
-    add("--chip", metavar="NAME", help="the chip that is modelled, as of `convgen profile`")
+    add("-o", dest="output", metavar="FILE.html", required=True, help="write this page")
+    add("--chip", metavar="NAME", help="chip to model; see `convgen profile --help`")
     groups = "execute and compare N sampled output tiles (default 2; 0: none)"
     add("--run-groups", type=number(0), metavar="N", help=groups)
-    add = parser.add_argument_group("of a problem").add_argument
-    add("--target", help=f"see `convgen targets` (default {DEFAULT_TARGET})")
-    add("--config", metavar="LINE", help="use this config instead of choosing one")
-    add("--registry", metavar="FILE", help="configs that are known (default: CONVGEN_REGISTRY)")
-    add("--disable", action="append", default=[], metavar="PASS", help="switch an optimising step off (repeatable)")
-    add_scalars(parser.add_argument_group("of a launch record").add_argument)
-    add_launch_options(parser)
+    of_problems = parser.add_argument_group("of a problem")
+    add_target(of_problems, default=None)
+    add_config_options(of_problems)
+    add_disable(of_problems.add_argument)
+    execute.add_scalars(parser.add_argument_group("of a launch record").add_argument)
+    execute.add_launch_options(parser)
     add_knobs(parser, "conv", "matmul")
     return parser
 
@@ -75,7 +74,7 @@ def explain(arguments: Sequence[str]) -> int:
 
 
 def _of_problem(options: argparse.Namespace, knobs: dict[str, str]) -> Subject:
-    _refuse(options, ("set", *_OF_LAUNCHES), f"the problem {options.subject}")
+    _refuse(options, ("set", *execute.LAUNCH_OPTIONS), f"the problem {options.subject}")
 
     from convgen.explain import subject
 
@@ -94,7 +93,7 @@ def _of_file(options: argparse.Namespace, knobs: dict[str, str]) -> Subject:
     from convgen.explain import subject
 
     if path.suffix == ".json":
-        refuse_launch_options(options, path)
+        execute.refuse_launch_options(options, path)
         groups = 2 if options.run_groups is None else options.run_groups
         return subject.of_record(path, dict(options.set), options.chip, groups)
     _refuse(options, ("set", "run_groups"), f"the code {path.name}")
@@ -110,11 +109,8 @@ def code(path: Path, options: argparse.Namespace) -> Subject:
 
     if options.grid is None and options.block is None:
         return subject.of_code(path, None)
-    return subject.of_code(path, prepared.of_object(path, launch_of(options)), options.chip)
+    return subject.of_code(path, prepared.of_object(path, execute.launch_of(options)), options.chip)
 
 
 def _refuse(options: argparse.Namespace, names: Sequence[str], given: str) -> None:
-    """Raise UserError for options without a meaning here."""
-    for name in names:
-        if getattr(options, name):
-            raise UserError(f"given --{name.replace('_', '-')} with {given}, where it has no meaning: see --help")
+    refuse(options, names, f"with {given}, where it has no meaning: see --help")

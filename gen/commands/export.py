@@ -29,7 +29,6 @@ def parser() -> argparse.ArgumentParser:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """`convgen export`."""
     options = parser().parse_intermixed_args(arguments)
 
     from convgen.device.c_export import export

@@ -9,9 +9,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from convgen.commands.arguments import Parser, add_pass_options, add_result_options
-from convgen.commands.session import worst
-from convgen.default_target import DEFAULT_TARGET
+from convgen.commands import session
+from convgen.commands.arguments import (
+    Parser,
+    add_config_options,
+    add_pass_options,
+    add_result_options,
+    add_target,
+)
 from convgen.ir.error import UserError
 
 if TYPE_CHECKING:
@@ -76,10 +81,9 @@ def described(descriptor: str, knobs: Mapping[str, str]) -> Problem:
 
 def finished(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     """Return the parser with the options of every generating command."""
-    parser.add_argument("--target", default=DEFAULT_TARGET, help=f"see `convgen targets` (default {DEFAULT_TARGET})")
-    parser.add_argument("--config", metavar="LINE", help="use this config instead of choosing one")
-    parser.add_argument("--registry", metavar="FILE", help="configs that are known (default: CONVGEN_REGISTRY)")
-    parser.add_argument("--no-cache", dest="cache", action="store_false", help="compile what was compiled before, too")
+    add_target(parser)
+    add_config_options(parser)
+    parser.add_argument("--no-cache", dest="cache", action="store_false", help="ignore the compile cache")
     add_result_options(parser)
     add_pass_options(parser)
     return parser
@@ -127,17 +131,15 @@ def _generate(options: argparse.Namespace, parse: Callable[[str], Iterable[Probl
         raise UserError(f"given no descriptor, wanted at least one such as {example}")
     if options.output == "":
         raise UserError("given an empty prefix, wanted a file prefix or DIR/, at -o")
+    session.check_device(options)
     requests = [each for text in options.descriptors for each in batch.requested(text, partial(parse, text))]
     if options.output and not options.output.endswith("/") and len(requests) > 1:
         given = f"{len(requests)} problems and -o {options.output}"
         raise UserError(f"given {given}, wanted one problem, or a directory DIR/")
-    return worst([partial(_one, options, request) for request in requests], options.verbose)
+    return max(session.guarded(partial(_one, options, request), options.verbose) for request in requests)
 
 
 def _one(options: argparse.Namespace, request: Request) -> int:
-    """Generate a requested problem, write files as asked, and run it if asked."""
-    from convgen.commands import session
-
     if request.problem is None:
         assert request.error is not None
         raise request.error
@@ -162,9 +164,7 @@ def check(problem: Problem, target: str) -> None:
 
 
 def make(options: argparse.Namespace, problem: Problem) -> Code:
-    """Return the code of a problem."""
     from convgen.backends import target as targets
-    from convgen.commands import session
 
     targets.get(options.target)
     if problem.is_empty:  # nothing to choose, to cache or to watch
@@ -191,17 +191,16 @@ def make(options: argparse.Namespace, problem: Problem) -> Code:
 
 
 def _config_words(options: argparse.Namespace, problem: Problem) -> str | None:
-    """Return the config that is given, or that a registry has, which is reported."""
+    """Return the config of --config, else that of the registry, which is reported."""
     from convgen import registry
-    from convgen.commands import session
 
     if options.config is not None:
         return str(options.config)
-    kept = registry.find(problem, options.target, options.registry)
-    if kept is None:
+    entry = registry.find(problem, options.target, options.registry)
+    if entry is None:
         return None
-    session.complain(f"note: the config is that of {kept.where}")
-    return kept.config
+    session.complain(f"note: the config is that of {entry.where}")
+    return entry.config
 
 
 def _watched(options: argparse.Namespace) -> bool:
@@ -211,9 +210,6 @@ def _watched(options: argparse.Namespace) -> bool:
 
 
 def _built(options: argparse.Namespace, problem: Problem) -> Code:
-    """Generate code."""
-    from convgen.commands import session
-
     with session.watching(options) as watch:
         from convgen import driver
 

@@ -32,32 +32,32 @@ class Journal:
 
     def __init__(self, path: Path, check: Callable[[Entry], None] = lambda entry: None) -> None:
         self.path, self._check = path, check
-        self._held = self._hold()
+        self._descriptor = self._lock()
         try:
             self._store = Store(path, KNOB)
         except BaseException:
-            os.close(self._held)
+            os.close(self._descriptor)
             raise
 
-    def _hold(self) -> int:
+    def _lock(self) -> int:
         """Open and lock the file while this batch writes it; return its descriptor."""
         try:
-            held = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK, 0o666)
+            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK, 0o666)
         except OSError as error:
             raise UserError(f"cannot open {self.path}: {error.strerror}, at {KNOB}") from None
         except ValueError:
             raise UserError(f"given {KNOB} {str(self.path)!r}, wanted a name that a file can have") from None
         try:
-            if not stat.S_ISREG(os.fstat(held).st_mode):
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 raise UserError(f"given {KNOB} {self.path} that is a device or a pipe, wanted a file")
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            os.close(held)
+            os.close(descriptor)
             raise UserError(f"given {KNOB} {self.path} that another batch writes, wanted one of its own") from None
         except BaseException:
-            os.close(held)
+            os.close(descriptor)
             raise
-        return held
+        return descriptor
 
     def get(self, key: str) -> dict[str, Any] | None:
         """Return the result of a key."""
@@ -77,4 +77,4 @@ class Journal:
     def close(self) -> None:
         """Close the file: sqlite first, since its locks end when any descriptor of the file is closed."""
         self._store.close()
-        os.close(self._held)
+        os.close(self._descriptor)

@@ -21,7 +21,7 @@ from convgen.ir.record import evolve, frozen
 
 if TYPE_CHECKING:
     from convgen.backends.simulation import Signature
-    from convgen.run.foreign_launch import Direct
+    from convgen.run.foreign_launch import ForeignLaunch
     from convgen.run.subjects import Subject
     from convgen.run.verdict import Outcome
 
@@ -33,12 +33,11 @@ _EXITS = {CLEAN: session.FINE, FINDINGS: session.WRONG, NOT_JUDGED: session.REFU
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser of `convgen check`."""
     parser = Parser(
         "check",
-        "Judge anybody's code objects strictly: races, missing waits, undefined values, accesses out of bounds.\n"
-        "What no option gives is made up and reported: one workgroup of the size that the object states, large buffers "
-        "of small numbers, scalars of 1. Exit code 0: clean, 1: findings, 2: cannot be judged.",
+        "Check code objects of any compiler for races, missing waits, undefined values and accesses out of bounds.\n"
+        "convgen makes up and reports what no option gives: one workgroup of the size that the object states, large\n"
+        "buffers of small numbers, scalars of 1. Exit code 0: clean, 1: findings, 2: cannot be judged.",
         "convgen check k{object}",
         "convgen check ~/.triton/cache --kernel gemm --grid 4 --arg M=128 --arg N=128 --arg K=256",
         "convgen check k{object} --block 256 --lds 8192 --arg 0=a.npy --arg 2=f32:64x64 --arg n=64",
@@ -50,7 +49,7 @@ def parser() -> argparse.ArgumentParser:
     add_finding_options(add)
     add("--json", action="store_true", help="print one JSON object on stdout")
     add_launch_options(parser)
-    size = "of each buffer that no --arg gives (default 256 MiB; only pages that are touched take memory)"
+    size = "size of each buffer without --arg (default 256 MiB; only pages that are touched take memory)"
     add("--buffer", type=number(1), default=_BUFFER_BYTES, metavar="BYTES", help=size)
     return parser
 
@@ -63,7 +62,7 @@ class Judgement:
     verdict: str
     kernel: str = ""
     target: str = ""
-    launch: Direct | None = None
+    launch: ForeignLaunch | None = None
     outcome: Outcome | None = None
     reason: str = ""
 
@@ -73,6 +72,9 @@ def run(arguments: Sequence[str]) -> int:
     options = parser().parse_intermixed_args(arguments)
     from convgen.run import defaults
 
+    if options.path.endswith(".json"):
+        given = f"given the launch record {options.path}"
+        raise UserError(f"{given}, wanted a code object; `convgen run` executes records")
     if options.buffer > defaults.MOST_BYTES:
         raise UserError(f"given --buffer {options.buffer}, wanted at most {defaults.MOST_BYTES} bytes")
     judged = []
@@ -121,8 +123,8 @@ def _described(subject: Subject) -> tuple[str, dict[str, Signature]]:
     from convgen.backends import target as targets
 
     machine = targets.executor(subject.content, subject.name)
-    found: dict[str, Signature] = machine.signatures(subject.content)
-    known = {name: subject.hints_of(name).applied(signature) for name, signature in found.items()}
+    signatures: dict[str, Signature] = machine.signatures(subject.content)
+    known = {name: subject.hints_of(name).applied(signature) for name, signature in signatures.items()}
     return str(machine.architecture(subject.content)), known
 
 
@@ -182,14 +184,15 @@ def _show(judgement: Judgement) -> None:
     launch, outcome = judgement.launch, judgement.outcome
     assert launch is not None
     assert outcome is not None
-    request = launch.request
+    request, family = launch.request, families.of_target(judgement.target)
+    shared = "shared memory" if family is None else family.terms.shared
     counted = [finding for finding in outcome.findings if outcome.advice or finding.source.required]
     advice = [finding for finding in outcome.findings if finding not in counted]
     grid, block = ("x".join(map(str, extents)) for extents in (request.grid, request.workgroup))
     rows = [
         ("object", judgement.name),
         ("kernel", f"{judgement.kernel} for {judgement.target}"),
-        ("launch", f"grid {grid}, workgroup {block}, {request.shared_bytes} bytes of {_shared(judgement.target)}"),
+        ("launch", f"grid {grid}, workgroup {block}, {request.shared_bytes} bytes of {shared}"),
         ("arguments", ", ".join(f"{name}={value}" for name, value in launch.settings) or "none"),
         *report.execution_rows(outcome),
         *(report.finding_rows(advice, "advice") if advice else []),
@@ -200,19 +203,12 @@ def _show(judgement: Judgement) -> None:
     report.show(rows, sys.stdout)
 
 
-def _shared(target: str) -> str:
-    """Return the vendor's word for a target's shared memory."""
-    family = families.of_target(target)
-    return "shared memory" if family is None else family.terms.shared
-
-
 def _as_json(path: str, judged: Sequence[Judgement]) -> dict[str, Any]:
     worst = max((judgement.verdict for judgement in judged), key=lambda verdict: _EXITS[verdict])
     return {"path": path, "verdict": worst, "kernels": [_kernel_json(judgement) for judgement in judged]}
 
 
 def _kernel_json(judgement: Judgement) -> dict[str, Any]:
-    """Return a kernel's entry of `--json`."""
     from convgen.show import report
 
     entry: dict[str, Any] = {

@@ -7,10 +7,10 @@ import json
 import math
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from convgen.commands.arguments import Parser, number, one_of
+from convgen.commands.arguments import Parser, number, one_of, rectangle, refuse
 from convgen.commands.session import FINE
 from convgen.default_target import DEFAULT_TARGET
 from convgen.ir.error import UserError
@@ -29,8 +29,8 @@ _MOST_SHOWN = 1 << 16  #: elements; of a table, a picture or a JSON object
 def parser() -> argparse.ArgumentParser:
     parser = Parser(
         "layout",
-        "Say who owns which element of a vector, as a table in which neighbours with the same owners are one, and how\n"
-        "the layout is written: in digits, as IREE's NestedLayout and as XeTile's maps. docs/layouts.md explains them.",
+        "Show which lane or subgroup owns each element of a vector, in a table that joins neighbours of equal owners,\n"
+        "and the layout in digits, as IREE's NestedLayout and as XeTile's maps (docs/layouts.md).",
         "convgen layout 'subgroup_tile = [2, 1], batch_tile = [2, 4], outer_tile = [1, 1], thread_tile = [16, 4],"
         " element_tile = [1, 4], subgroup_strides = [1, 0], thread_strides = [1, 16]' --threads 256 --at 33,6",
         "convgen layout --wg-map 'sg_layout = [2, 2], sg_data = [32, 128]' --tile 128x128",
@@ -40,34 +40,27 @@ def parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("layout", metavar="LAYOUT", nargs="?", help="a NestedLayout as IREE writes it, with or without its name")
     add("--wg-map", metavar="MAP", help="XeTile's wg_map: how subgroups share a --tile")
-    add("--sg-map", metavar="MAP", help="XeTile's sg_map: how lanes share what a subgroup has, or a --tile")
-    add("--tile", type=_tile, metavar="RxC", help="with maps: rows and columns that they spread")
+    add("--sg-map", metavar="MAP", help="XeTile's sg_map: how lanes share the part of a subgroup, or a --tile")
+    add("--tile", type=rectangle("RxC"), metavar="RxC", help="with maps: rows and columns of the tile")
     add("--mma", metavar="NAME", help="a matrix instruction of the target: its name, or NxMxK")
     add(
         "--operand",
         type=one_of("a", "b", "d"),
-        default="d",
+        metavar="a|b|d",
         help="with --mma: a (n x k), b (m x k) or d (n x m; default)",
     )
     add(
         "--target",
         default=DEFAULT_TARGET,
-        help=f"whose instructions and subgroups; see `convgen targets` (default {DEFAULT_TARGET})",
+        help=f"target of the instructions and subgroups; see `convgen targets` (default {DEFAULT_TARGET})",
     )
     add("--subgroup", type=number(1), metavar="N", help="lanes of a subgroup (default: the target's, or sg_map's)")
     add("--threads", type=number(1), metavar="N", help="threads of the workgroup (default: as many as are needed)")
-    add("--at", type=_coord, metavar="I,J,...", help="say which levels and owners an element has")
-    add("--owner", type=number(0), metavar="N", help="say what a thread holds, register by register")
+    add("--at", type=_coord, metavar="I,J,...", help="print levels and owners of an element")
+    add("--owner", type=number(0), metavar="N", help="print the elements of a thread, register by register")
     add("-o", dest="output", metavar="FILE", help="draw it: FILE.svg or FILE.png, by subgroup and register")
     add("--json", action="store_true", help="print one JSON object")
     return parser
-
-
-def _tile(text: str) -> tuple[int, int]:
-    if not re.fullmatch(r"[1-9]\d{0,5}x[1-9]\d{0,5}", text):
-        raise argparse.ArgumentTypeError(f"given {text!r}, wanted RxC")
-    rows, _, cols = text.partition("x")
-    return int(rows), int(cols)
 
 
 def _coord(text: str) -> tuple[int, ...]:
@@ -77,33 +70,32 @@ def _coord(text: str) -> tuple[int, ...]:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """`convgen layout`."""
     options = parser().parse_args(arguments)
     given = [options.layout is not None, bool(options.wg_map or options.sg_map), options.mma is not None]
     if sum(given) != 1:
-        how = "none" if not any(given) else "several"
+        how = "no layout" if not any(given) else "several layouts"
         raise UserError(f"given {how}, wanted one of LAYOUT, --wg-map or --sg-map, and --mma")
     shown = _nested(options) if given[0] else _maps(options) if given[1] else _instruction(options)
     if math.prod(shown.on.digits.shape) > _MOST_SHOWN:
         raise UserError(f"given {math.prod(shown.on.digits.shape)} elements, wanted at most {_MOST_SHOWN} to show")
     if not shown.on.covers:
         raise UserError(f"given {shown.on.owners} {shown.unit}s, wanted an owner for each element")
+    at = {} if options.at is None else _at(shown, options.at)
+    held = None if options.owner is None else _held(shown, options.owner)
     if options.output:
         from convgen.show import drawing, owners
 
         drawing.check_output(options.output)
         drawing.write(owners.picture(shown.on, shown.unit, shown.group), options.output)
     if options.json:
-        print(json.dumps(_json(shown, options)))
+        print(json.dumps(_json(shown, at, held)))
         return FINE
-    _print(shown, options)
+    _print(shown, at, held)
     return FINE
 
 
 @frozen
 class _Shown:
-    """A layout on owners, with its texts."""
-
     rows: list[tuple[str, str]]  #: rows of the report
     on: Distribution
     unit: str  #: kind of the owners: "thread" or "subgroup"
@@ -122,6 +114,8 @@ def _facts(options: argparse.Namespace) -> TargetFacts:
 
 
 def _nested(options: argparse.Namespace) -> _Shown:
+    refuse(options, ["tile"], "with a layout, wanted it with --wg-map or --sg-map only")
+    refuse(options, ["operand"], "with a layout, wanted it with --mma only")
     from convgen.ir.layout.nested import NestedLayout
 
     layout = NestedLayout.parse(options.layout)
@@ -136,6 +130,7 @@ def _nested(options: argparse.Namespace) -> _Shown:
 
 
 def _maps(options: argparse.Namespace) -> _Shown:
+    refuse(options, ["operand"], "with maps, wanted it with --mma only")
     from convgen.ir.layout.distribution import Distribution
     from convgen.ir.layout.xetile import SgMap, WgMap
 
@@ -154,18 +149,20 @@ def _maps(options: argparse.Namespace) -> _Shown:
 
 
 def _instruction(options: argparse.Namespace) -> _Shown:
+    refuse(options, ["tile"], "with --mma, wanted it with --wg-map or --sg-map only")
+    refuse(options, ["subgroup"], "with --mma, wanted it with a layout or maps only")
     from convgen.ir.layout.distribution import Distribution
 
-    facts = _facts(options)
+    facts, operand = _facts(options), options.operand or "d"
     atoms = [a for a in facts.atoms if options.mma in (a.name, f"{a.n}x{a.m}x{a.k}")]
-    fragments = {getattr(atom, options.operand): atom for atom in atoms}
+    fragments = {getattr(atom, operand): atom for atom in atoms}
     if len(fragments) != 1:
         raise UserError(_which(options, atoms or facts.atoms, bool(atoms)))
     (fragment, atom), size = next(iter(fragments.items())), facts.subgroup_size
     threads = options.threads or size * atom.spans
     rows = [
         ("instruction", " ".join(a.name for a in atoms)),
-        ("operand", f"{options.operand}, {' x '.join(fragment.dims)}"),
+        ("operand", f"{operand}, {' x '.join(fragment.dims)}"),
     ]
     on = Distribution.of(fragment, size, threads)
     return _Shown(rows, on, "thread", size, _as_nested(fragment, size), _as_maps(fragment, threads // size))
@@ -199,28 +196,32 @@ def _as_maps(fragment: Fragment, subgroups: int) -> str:
 # ---------------------------------------------------------------- how it is shown
 
 
-def _print(shown: _Shown, options: argparse.Namespace) -> None:
+def _print(shown: _Shown, at: Mapping[str, Any], held: Sequence[Sequence[int]] | None) -> None:
     from convgen.show import owners, report
 
     on = shown.on
     rows = [*shown.rows, ("shape", "x".join(map(str, on.digits.shape)))]
     if not isinstance(shown.nested, str):
-        packed, held = shown.nested.packed_shape, shown.nested.unpacked_shape
-        rows.append(("", f"packed {_by(packed)}, distributed {_by(shown.nested.distributed_shape)}, held {_by(held)}"))
+        packed, unpacked = shown.nested.packed_shape, shown.nested.unpacked_shape
+        rows.append(
+            ("", f"packed {_by(packed)}, distributed {_by(shown.nested.distributed_shape)}, held {_by(unpacked)}")
+        )
     rows.append(("digits", str(on.digits)))
-    told = {text for _, text in rows}
-    rows += [(name, text) for name, text in (("nested", str(shown.nested)), ("xetile", shown.maps)) if text not in told]
+    texts = {text for _, text in rows}
+    rows += [
+        (name, text) for name, text in (("nested", str(shown.nested)), ("xetile", shown.maps)) if text not in texts
+    ]
     each = " or ".join(map(str, on.replication))
     rows.append(("owners", f"{on.owners} {shown.unit}s, {each} of each element"))
     report.show(rows, sys.stdout)
     print()
-    if options.at is None and options.owner is None:
+    if not at and held is None:
         for title, table in owners.tables(on):
             print(f"{title}{table}")
-    if options.at is not None:
-        report.show([(name, str(value)) for name, value in _at(shown, options.at).items()], sys.stdout)
-    if options.owner is not None:
-        print(" ".join(f"({', '.join(map(str, coord))})" for coord in _held(shown, options.owner)))
+    if at:
+        report.show([(name, str(value)) for name, value in at.items()], sys.stdout)
+    if held is not None:
+        print(" ".join(f"({', '.join(map(str, coord))})" for coord in held))
 
 
 def _by(shape: Sequence[int]) -> str:
@@ -228,25 +229,23 @@ def _by(shape: Sequence[int]) -> str:
 
 
 def _at(shown: _Shown, coord: Sequence[int]) -> dict[str, Any]:
-    """Return levels and owners of an element."""
     shape = shown.on.digits.shape
     if len(coord) != len(shape) or any(n >= size for n, size in zip(coord, shape)):
         raise UserError(f"given {','.join(map(str, coord))}, wanted an element of {_by(shape)}, at --at")
     nested = shown.nested
     levels = {} if isinstance(nested, str) or shown.unit == "subgroup" else as_dict(nested.place(coord))
-    found = {level: list(map(int, index)) for level, index in levels.items()}
-    return {"element at": list(coord), **found, "owners": list(shown.on.owners_of(coord))}
+    indices = {level: list(map(int, index)) for level, index in levels.items()}
+    return {"element at": list(coord), **indices, "owners": list(shown.on.owners_of(coord))}
 
 
 def _held(shown: _Shown, owner: int) -> list[list[int]]:
-    """Return the elements of an owner."""
     if owner >= shown.on.owners:
         raise UserError(f"given {owner}, wanted one of {shown.on.owners} {shown.unit}s, at --owner")
-    found: list[list[int]] = shown.on.elements_of(owner).tolist()
-    return found
+    elements: list[list[int]] = shown.on.elements_of(owner).tolist()
+    return elements
 
 
-def _json(shown: _Shown, options: argparse.Namespace) -> dict[str, Any]:
+def _json(shown: _Shown, at: Mapping[str, Any], held: Sequence[Sequence[int]] | None) -> dict[str, Any]:
     """Return the layout for `--json`, with the owners of each element by its coordinates."""
     on, nested = shown.on, shown.nested
     sets = on.sets()
@@ -260,5 +259,5 @@ def _json(shown: _Shown, options: argparse.Namespace) -> dict[str, Any]:
             entry[name] = list(getattr(nested, name))
     entry |= {"nested": str(nested), "xetile": shown.maps, "unit": shown.unit, "owner_count": on.owners}
     entry |= {"replication": list(on.replication), "owners": owners(on.grid().tolist())}
-    entry |= {} if options.at is None else {"at": _at(shown, options.at)}
-    return entry | ({} if options.owner is None else {"held": _held(shown, options.owner)})
+    entry |= {"at": at} if at else {}
+    return entry | ({} if held is None else {"held": held})

@@ -5,15 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import re
 import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from convgen.commands.arguments import Parser, number, one_of
+from convgen.commands.arguments import Parser, add_target, number, one_of, rectangle, refuse
 from convgen.commands.generate import add_knobs, described, parse_knobs
 from convgen.commands.session import FINE
-from convgen.default_target import DEFAULT_TARGET
 from convgen.ir.error import UserError
 
 if TYPE_CHECKING:
@@ -31,8 +29,8 @@ _GROUP = 8  #: tiles in a group, for orders without a size
 def parser() -> argparse.ArgumentParser:
     parser = Parser(
         "map",
-        "Say in which order workgroups take the tiles of a result. With --grid: as a table of workgroup numbers, one\n"
-        "row of tiles a line. With a problem: what each order by name makes of the caches, the best first.\n"
+        "Show the order in which workgroups compute the tiles of a result. --grid prints a table of workgroup\n"
+        "numbers, a row of tiles per line. A problem prints the cache traffic of each named order, the best first.\n"
         "\n"
         "An order is remaps and a walk, joined by +; docs/mapping.md explains them:\n"
         "  rows cols group:8m even:8m:snake rect:8x4n zorder:8x8 hilbert; remaps xcc:8 chunk:8x64; flip:304",
@@ -43,44 +41,50 @@ def parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("descriptor", metavar="DESC", nargs="?", help="a problem: MxK:KxN, or benchdnn's of a convolution")
-    add("--target", default=DEFAULT_TARGET, help=f"see `convgen targets` (default {DEFAULT_TARGET})")
+    add_target(parser)
     add("--config", metavar="LINE", help="use this config instead of choosing one")
-    add("--grid", type=_extents, metavar="MxN", help="tiles along M and N instead of a problem")
-    add("--batch", type=number(1), default=1, metavar="N", help="with --grid: results (default 1)")
-    add("--slices", type=number(1), default=1, metavar="N", help="with --grid: slices of K (default 1)")
-    add("--map", metavar="ORDER", help="this order instead of all by name")
+    add("--grid", type=rectangle("MxN"), metavar="MxN", help="tiles along M and N instead of a problem")
+    add("--batch", type=number(1), metavar="N", help="with --grid: results (default 1)")
+    add("--slices", type=number(1), metavar="N", help="with --grid: slices of K (default 1)")
+    add("--map", metavar="ORDER", help="use this order instead of all named ones")
     add("--wgm", type=number(1), metavar="N", help="groups of N tiles: --map group:Nm, or group:Nn with --dim 1")
-    add("--dim", type=one_of("0", "1"), default="0", help="what groups, or numbers, run along: 0 M, 1 N (default 0)")
-    add("--xcc", type=number(1), metavar="N", help="remap for N dies ahead of that")
+    add(
+        "--dim",
+        type=one_of("0", "1"),
+        default="0",
+        metavar="0|1",
+        help="dimension along which groups or numbers run: 0 M, 1 N (default 0)",
+    )
+    add("--xcc", type=number(1), metavar="N", help="remap workgroups for N dies before that")
     add("-o", dest="output", metavar="FILE", help="draw the order: FILE.svg or FILE.png, by die and time")
-    add("--animate", action="store_true", help="rounds appear one after the other (SVG)")
+    add("--animate", action="store_true", help="let rounds appear one after another (SVG)")
     add("--json", action="store_true", help="print one JSON object")
     add_knobs(parser, "conv", "matmul")
     return parser
 
 
-def _extents(text: str) -> tuple[int, int]:
-    if not re.fullmatch(r"[1-9]\d{0,8}x[1-9]\d{0,8}", text):
-        raise argparse.ArgumentTypeError(f"given {text!r}, wanted MxN")
-    m, _, n = text.partition("x")
-    return int(m), int(n)
-
-
 def run(arguments: Sequence[str]) -> int:
-    """`convgen map`."""
     options, knobs = parse_knobs(parser(), arguments, "conv", "matmul")
-    if (options.grid is None) == (options.descriptor is None):
-        given = "both" if options.grid else "neither"
-        raise UserError(f"given {given}, wanted a problem or --grid MxN")
+    if options.grid is None and options.descriptor is None:
+        raise UserError("given no problem, wanted one, or --grid MxN")
+    if options.grid is not None and options.descriptor is not None:
+        raise UserError("given a problem and --grid, wanted one of them")
+    if not options.output:
+        refuse(options, ["animate"], "without -o, wanted it with -o FILE.svg")
     if options.map is not None and (options.wgm is not None or options.xcc is not None):
         raise UserError("given --map and --wgm or --xcc, wanted one of them")
     if options.grid is not None:
+        refuse(
+            argparse.Namespace(**vars(options) | knobs),
+            ("config", *knobs),
+            "with --grid, wanted it with a problem only",
+        )
         return _grid(options)
+    refuse(options, ("batch", "slices"), "with a problem, wanted it with --grid only")
     return _problem(options, described(options.descriptor, knobs))
 
 
 def _order(options: argparse.Namespace) -> Order | None:
-    """Return the order that the options name."""
     from convgen.ir.layout.order import Order
 
     if options.map is not None:
@@ -96,25 +100,25 @@ def _order(options: argparse.Namespace) -> Order | None:
 
 
 def _grid(options: argparse.Namespace) -> int:
-    """Show the tiles of each workgroup of a grid."""
     from convgen.backends import target
     from convgen.ir.layout.mapping import WorkgroupMapping
     from convgen.ir.layout.order import Order
 
     m, n = options.grid
+    batch, slices = options.batch or 1, options.slices or 1
     facts = target.get(options.target).facts
     order = _order(options)
     default = Order.parse("rows" if options.dim == "1" else "cols")
-    shown = WorkgroupMapping.of(m, n, k=options.slices, batch=options.batch, order=order or default)
+    shown = WorkgroupMapping.of(m, n, k=slices, batch=batch, order=order or default)
     if options.output:
         _draw(options, shown, facts.caches.dies, facts.compute_units // facts.caches.dies)
     if options.json:
-        entry: dict[str, Any] = {"grid": [m, n], "batch": options.batch, "slices": options.slices, **_json(shown)}
+        entry: dict[str, Any] = {"grid": [m, n], "batch": batch, "slices": slices, **_json(shown)}
         if order is None:
             from convgen.choose.workgroup_orders import named
 
             orders = named(max(2, facts.caches.dies), _GROUP)
-            mappings = {text: WorkgroupMapping.of(m, n, k=options.slices, batch=options.batch, order=each)
+            mappings = {text: WorkgroupMapping.of(m, n, k=slices, batch=batch, order=each)
                         for text, each in orders.items()}  # fmt: skip
             entry["mappings"] = {text: _json(mapping) for text, mapping in mappings.items()}
         print(json.dumps(entry))
@@ -164,7 +168,6 @@ def _tables(mapping: WorkgroupMapping) -> Iterator[tuple[str, str]]:
 
 
 def _draw(options: argparse.Namespace, mapping: WorkgroupMapping, dies: int, in_flight: int) -> None:
-    """Write the picture."""
     from convgen.choose.workgroup_orders import takers_of, tiles_of
     from convgen.show import drawing
 
@@ -174,15 +177,14 @@ def _draw(options: argparse.Namespace, mapping: WorkgroupMapping, dies: int, in_
     _, m, n, _ = mapping.counts
     in_flight = min(in_flight, -(-mapping.turns.workgroups // dies))
     title = f"{m} x {n} tiles, {mapping.order}, {dies} dies, {in_flight} workgroups a die at a time"
-    made = drawing.draw(tiles_of(mapping), (m, n), dies, in_flight, title, takers_of(mapping))
-    drawing.write(made, options.output, options.animate)
+    picture = drawing.draw(tiles_of(mapping), (m, n), dies, in_flight, title, takers_of(mapping))
+    drawing.write(picture, options.output, options.animate)
 
 
 # ---------------------------------------------------------------- a problem
 
 
 def _problem(options: argparse.Namespace, problem: Problem) -> int:
-    """Show the cache traffic of each order."""
     from convgen.choose.workgroup_orders import LaunchTraffic, best_order, named
     from convgen.plan.config import LanePart
     from convgen.show import report
@@ -202,9 +204,9 @@ def _problem(options: argparse.Namespace, problem: Problem) -> int:
     remarks = list(_remarks(launch, plan, asked))
     if options.json:
         m, n = launch.tiles
-        found = {"problem": str(problem), "target": options.target, "config": str(plan.config), "grid": [m, n],
+        entry = {"problem": str(problem), "target": options.target, "config": str(plan.config), "grid": [m, n],
                  "slices": launch.slices, "chosen": str(best), "orders": rows, "remarks": remarks}  # fmt: skip
-        print(json.dumps(found))
+        print(json.dumps(entry))
         return FINE
     tiles = f"{launch.tiles[0]} x {launch.tiles[1]} tiles" + (f" x {launch.slices} slices" * (launch.slices > 1))
     report.show([("problem", str(problem)), ("target", options.target), ("config", str(plan.config)),
@@ -237,9 +239,9 @@ def _plan(options: argparse.Namespace, problem: Problem) -> tuple[Plan, int]:
         except DoesNotFit as error:
             raise UserError(f"given the config {options.config}, wanted one that fits: {error}") from error
     search = Search(problem, candidates(problem, facts), facts)
-    if (found := search.next()) is None:
+    if (fitting := search.next()) is None:
         raise search.none_fits()
-    return found[1], found[0].together
+    return fitting[1], fitting[0].together
 
 
 _HEADER = ("order", "L2 fill MiB", "hit rate", "memory MiB", "of the bound", "clocks")

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from convgen.backends import family as families
 from convgen.backends.family import Family, Viewer
-from convgen.commands.arguments import Parser, files_of_code, number
-from convgen.commands.execute import add_launch_options, add_scalars, launch_of, refuse_launch_options
+from convgen.commands import execute
+from convgen.commands.arguments import Parser, files_of_code, number, refuse
 from convgen.commands.session import FINE
 from convgen.ir.error import UserError, imported
 
@@ -27,11 +27,10 @@ def parser() -> argparse.ArgumentParser:
     others = f", and for {_titles(rest)}" if rest else ""
     parser = Parser(
         "profile",
-        f"Time launches for {_titles(timed)} of any compiler by an event model of one compute unit: subgroups issue\n"
-        "in order, matrix units, shared memory with its bank conflicts and address pipes take what comes\n"
-        "first (docs/time.md). Some workgroups are executed on the simulator; what subgroups did there, grid\n"
-        f"and caches make the time of the launch. Without a launch{others}, the loop alone is timed, and\n"
-        "nothing is executed.",
+        f"Predict the time of launches for {_titles(timed)}, code of any compiler, by an event model of one unit:\n"
+        "subgroups issue in order and compete for matrix units, shared memory with its bank conflicts, and address\n"
+        "pipes (docs/time.md). The simulator executes some workgroups; their instructions, the grid and the caches\n"
+        f"give the time of the launch. Without a launch{others}, the loop alone is timed, and nothing runs.",
         "convgen profile out/k.launch.json",
         "convgen profile out/k.launch.json --timeline k.json -v",
         "convgen profile k{object} --grid 4 --block 256 --lds 8192 --arg A=f16:128x128 --arg C=f32:128x128 --arg n=128",
@@ -47,22 +46,21 @@ def parser() -> argparse.ArgumentParser:
     add = parser.add_argument_group("of a loop alone").add_argument
     add("--groups", type=number(1), metavar="N", help="workgroups on a unit (default: one, and all it holds)")
     add = parser.add_argument_group("of a launch").add_argument
-    add("--chip", metavar="NAME", help=f"the chip: {families.listed(families.chips())}")
-    add("--rounds", type=number(8), metavar="N", help="of equal rounds of a loop, model N (default 16)")
-    add("--timeline", metavar="FILE", help="write what waves and pipes did: .json for Perfetto, .svg or .png")
+    add("--chip", metavar="NAME", help=f"chip to model: {families.listed(families.chips())}")
+    add("--rounds", type=number(8), metavar="N", help="model N of the equal iterations of a loop (default 16)")
+    add("--timeline", metavar="FILE", help="write a timeline of waves and pipes: .json for Perfetto, .svg or .png")
     for viewer in _viewers():
         add(viewer.option, metavar="DIR", help=viewer.help)
-    add_scalars(add)
-    add_launch_options(parser)
+    execute.add_scalars(add)
+    execute.add_launch_options(parser)
     return parser
 
 
 def profile(arguments: Sequence[str]) -> int:
-    """`convgen profile`."""
     options = parser().parse_intermixed_args(arguments)
     path = Path(options.file)
     if path.suffix == ".json":
-        refuse_launch_options(options, path)
+        execute.refuse_launch_options(options, path)
     if path.suffix != ".json" and options.grid is None and options.block is None:
         return _loops(path, options)
     return _launches(path, options)
@@ -73,10 +71,8 @@ def profile(arguments: Sequence[str]) -> int:
 
 def _loops(path: Path, options: argparse.Namespace) -> int:
     """Time the loops of code without a launch. Nothing is executed."""
-    viewers = [viewer.dest for viewer in _viewers()]
-    for name in ("chip", "rounds", "timeline", *viewers, "set", "kernel", "lds", "arg"):
-        if getattr(options, name):
-            raise UserError(f"given --{name} without a launch, wanted a launch record, or --grid and --block")
+    names = ("chip", "rounds", "timeline", *(viewer.dest for viewer in _viewers()), "set", *execute.LAUNCH_OPTIONS)
+    refuse(options, names, "without a launch, wanted a launch record, or --grid and --block")
 
     from convgen.backends import target
     from convgen.show import profiled, report
@@ -103,8 +99,7 @@ def _loops(path: Path, options: argparse.Namespace) -> int:
 
 def _launches(path: Path, options: argparse.Namespace) -> int:
     """Time launches; some workgroups of each are executed."""
-    if options.groups:
-        raise UserError(f"given --groups with a launch of {path.name}, which says how many share a unit")
+    refuse(options, ["groups"], f"with a launch of {path.name}, wanted it with a loop alone")
 
     from convgen.profile import launch_times
     from convgen.show import profiled, report, timeline
@@ -125,11 +120,8 @@ def _launches(path: Path, options: argparse.Namespace) -> int:
         profiles = [time.profile for time in times.launches]
         write_for_viewer(family, profiles, prepared.content, Path(folder), path.parent)
     if options.json:
-        print(
-            json.dumps(
-                {"file": options.file, "latency": latency or family.load_latency, **profiled.launches_json(times)}
-            )
-        )
+        latency_used = latency or family.load_latency
+        print(json.dumps({"file": options.file, "latency": latency_used, **profiled.launches_json(times)}))
         return FINE
     for time in times.launches:
         report.show(profiled.launch_rows(time, times.chip), sys.stdout)
@@ -180,6 +172,5 @@ def _prepared(path: Path, options: argparse.Namespace) -> Prepared:
 
     if path.suffix == ".json":
         return prepared.of_record(path, dict(options.set))
-    if options.set:
-        raise UserError(f"given --set without a launch record, wanted --arg for each argument of {path.name}")
-    return prepared.of_object(path, launch_of(options))
+    refuse(options, ["set"], f"without a launch record, wanted --arg for each argument of {path.name}")
+    return prepared.of_object(path, execute.launch_of(options))

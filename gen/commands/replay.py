@@ -14,8 +14,7 @@ from convgen.ir.error import UserError
 def parser() -> argparse.ArgumentParser:
     parser = Parser(
         "replay",
-        "Go on from a dump file, as --dump-dir and internal errors write them: run the remaining passes and the back"
-        " end.",
+        "Continue from a dump file of --dump-dir or an internal error: run the remaining passes and the back end.",
         "convgen replay dumps/conv_fwd_d_1234abcd_main.03.lower_tiles.dump >k.s",
         "convgen replay dumps/conv_fwd_d_1234abcd_main.00.built.dump --disable simplify --run",
     )
@@ -26,10 +25,10 @@ def parser() -> argparse.ArgumentParser:
 
 
 def replay(arguments: Sequence[str]) -> int:
-    """`convgen replay`."""
     options = parser().parse_intermixed_args(arguments)
     if options.output == "":
         raise UserError("given an empty prefix, wanted a file prefix or DIR/, at -o")
+    session.check_device(options)
     return session.guarded(lambda: _replay(options), options.verbose)
 
 

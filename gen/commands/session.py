@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
@@ -22,11 +22,6 @@ FINE, WRONG, REFUSED, INTERNAL = range(4)
 
 _LONGEST = 2000  #: characters of a message; a longer one is cut in the middle
 _MUCH = 1 << 30  #: bytes of memory; a larger need is reported before the run
-
-
-def worst(works: Sequence[Callable[[], int]], verbose: bool = False) -> int:
-    """Run several pieces of work, whether or not others fail; return the worst exit code."""
-    return max(guarded(work, verbose) for work in works)
 
 
 def guarded(work: Callable[[], int], verbose: bool = False) -> int:
@@ -60,8 +55,8 @@ def failure(error: Exception, verbose: bool = False) -> tuple[int, str]:
     if isinstance(error, ModuleNotFoundError) and (lacking := missing(error)):
         return REFUSED, str(lacking)
     if isinstance(error, OSError):
-        what = error.strerror or str(error) or type(error).__name__
-        return REFUSED, _flat(what if error.filename is None else f"cannot use {error.filename}: {what}")
+        reason = error.strerror or str(error) or type(error).__name__
+        return REFUSED, _flat(reason if error.filename is None else f"cannot use {error.filename}: {reason}")
     if isinstance(error, MemoryError):
         return REFUSED, _flat(f"the machine has not memory enough for this: {error}").rstrip(": ")
     if verbose:
@@ -110,8 +105,8 @@ def watching(options: argparse.Namespace) -> Iterator[Watch]:
         raise
     except Exception as error:
         with suppress(OSError):  # where a dump cannot be written, `error` is still what matters
-            if (kept := watch.keep(error)) is not None:
-                error.add_note(f"dump: {kept}")
+            if (dump := watch.keep(error)) is not None:
+                error.add_note(f"dump: {dump}")
         raise
     finally:
         if options.verbose and watch.attempts:
@@ -135,8 +130,6 @@ def finish(options: argparse.Namespace, code: Code) -> tuple[Files | None, Outco
 
         family = target.family
         files = write_code(code, options.output, family.text_suffix, family.object_suffix, family.machine_suffix)
-    if options.on is not None and not options.run and options.run_groups is None:
-        raise UserError(f"given --on {options.on} without --run, wanted --run, or --run-groups to compare a sample")
     if options.run or options.run_groups is not None:
         from convgen.run import verdict
 
@@ -146,12 +139,19 @@ def finish(options: argparse.Namespace, code: Code) -> tuple[Files | None, Outco
                 groups=options.run_groups,
                 seed=options.seed,
                 progress=progress,
-                taking=tell_memory,
+                report_bytes=report_bytes,
                 on=device_of(options),
             )
     elif code.record.launches and code.object is None:
         complain(f"note: no assembler found ({target.assembler}), so text and launch record only")
     return files, outcome
+
+
+def check_device(options: argparse.Namespace) -> None:
+    """Raise UserError for --on without a run, and for a device that is missing."""
+    if options.on is not None and not options.run and options.run_groups is None:
+        raise UserError(f"given --on {options.on} without --run, wanted --run, or --run-groups to compare a sample")
+    device_of(options)
 
 
 def device_of(options: argparse.Namespace) -> Executor | None:
@@ -163,7 +163,7 @@ def device_of(options: argparse.Namespace) -> Executor | None:
     return executor_on(options.on)
 
 
-def tell_memory(size: int) -> None:
+def report_bytes(size: int) -> None:
     """Report the memory that a run will take, if it is much."""
     if size >= _MUCH:
         from convgen.run import footprint

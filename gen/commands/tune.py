@@ -13,14 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from convgen.commands import generate, session
-from convgen.commands.arguments import Parser, add_device, number
-from convgen.default_target import DEFAULT_TARGET
+from convgen.commands.arguments import Parser, add_device, add_target, number
+from convgen.commands.rows import Row, death, in_order, status_counts
 from convgen.ir.error import UserError
 from convgen.ir.record import evolve
 
 if TYPE_CHECKING:
     from convgen.problem.requests import Request
-    from convgen.registry import Registry
     from convgen.tune.work import Result, Task
 
 TUNED, KEPT, REFUSED = STATUSES = ("tuned", "kept", "refused")
@@ -30,16 +29,14 @@ _CONFIGS = 8
 _MOST_LINES = 100  #: lines of a worker's internal error that are kept
 _PRELOAD = ("convgen.tune.work", "convgen.profile.launch_times")
 
-Row = dict[str, Any]
-
 
 def parser() -> argparse.ArgumentParser:
     parser = Parser(
         "tune",
         "Time the best configs of each problem by the model of whole launches (docs/time.md), or with --on on a\n"
-        "device, and keep the quickest in a registry: a text file, a line a problem, that a team shares. Commands\n"
-        "that generate look there first if --registry or CONVGEN_REGISTRY names it. What it has is not timed again,\n"
-        "so a command that was interrupted goes on where it was. Problems are descriptors, under the knobs given\n"
+        "device, and keep the fastest in a registry: a text file, a line a problem, that a team shares. Commands\n"
+        "that generate look there first if --registry or CONVGEN_REGISTRY names it. Problems that it has are skipped,\n"
+        "so an interrupted command continues when it is repeated. Problems are descriptors, under the knobs given\n"
         "here, or files as of `convgen batch`.",
         "convgen tune resnet50.txt --dir FWD_D --dt f16 --target {newest} --registry team.registry",
         "convgen tune mb32ic64ih56oc64oh56kh3ph1 1024x512:512x256 --dt f16,bf16 --configs 16 --registry team.registry",
@@ -49,27 +46,38 @@ def parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("what", metavar="LIST|PROBLEM", nargs="*", help="a batch file, or a descriptor of a convolution or product")
-    add("--target", default=DEFAULT_TARGET, help=f"see `convgen targets` (default {DEFAULT_TARGET})")
-    add("--configs", type=number(1), default=_CONFIGS, metavar="N", help=f"that are timed of each (default {_CONFIGS})")
-    add("--registry", metavar="FILE", help="what is found is kept here (default: CONVGEN_REGISTRY)")
-    add("--again", action="store_true", help="time what the registry has, too, its config beside the others")
-    add("--merge", action="append", default=[], metavar="FILE", help="take over a registry: of two, the quicker config")
-    add_device(add, "time configs on a device instead, and compare outputs of the quickest")
+    add_target(parser)
+    add(
+        "--configs",
+        type=number(1),
+        default=_CONFIGS,
+        metavar="N",
+        help=f"configs to time per problem (default {_CONFIGS})",
+    )
+    add("--registry", metavar="FILE", help="file of the fastest configs (default: CONVGEN_REGISTRY)")
+    add("--again", action="store_true", help="also time problems that the registry has, its config among the others")
+    add(
+        "--merge",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="add the entries of another registry; the faster config of two stays",
+    )
+    add_device(add, "time configs on a device instead, and check outputs of the fastest")
     add("--jobs", type=number(1), metavar="N", help="worker processes (default: one a core; with --on one)")
     add("--timeout", type=number(1), metavar="SECONDS", help="give up a problem that takes longer")
-    add("--dask", metavar="ADDRESS", help="work on the machines of this Dask scheduler instead")
-    add("--json", action="store_true", help="print one JSON object a problem, and nothing else, on stdout")
+    add("--dask", metavar="ADDRESS", help="use the workers of this Dask scheduler instead")
+    add("--json", action="store_true", help="print one JSON object per problem on stdout, and nothing else")
     generate.add_knobs(parser, *_DRIVERS)
     return parser
 
 
 def tune(arguments: Sequence[str]) -> int:
-    """`convgen tune`."""
     from convgen import registry
 
     options, knobs = generate.parse_knobs(parser(), arguments, *_DRIVERS)
     path = registry.named(options.registry)
-    _check(options, path)
+    _refuse_early(options, path)
     assert path is not None
     registry.merge(path, map(Path, options.merge))
     requests = list(_requests(options.what, knobs))
@@ -79,13 +87,13 @@ def tune(arguments: Sequence[str]) -> int:
     return max((int(row["exit"]) for row in rows), default=session.FINE)
 
 
-def _check(options: argparse.Namespace, path: Path | None) -> None:
-    """Refuse options at once that every problem would refuse."""
+def _refuse_early(options: argparse.Namespace, path: Path | None) -> None:
+    """Raise UserError for options that every problem would refuse."""
     from convgen.backends import target as targets
     from convgen.backends.family import chips
 
     if path is None:
-        raise UserError("given neither --registry nor CONVGEN_REGISTRY, wanted a file for what is found")
+        raise UserError("given neither --registry nor CONVGEN_REGISTRY, wanted a file for the results")
     if not options.what and not options.merge:
         raise UserError("given no problem, wanted a batch file or a descriptor such as mb1ic64ih56oc64oh56kh3ph1")
     targets.get(options.target)
@@ -103,7 +111,6 @@ def _check(options: argparse.Namespace, path: Path | None) -> None:
 
 def _requests(words: Sequence[str], knobs: dict[str, str]) -> Iterator[Request]:
     """Yield the problems of files and descriptors, each once and without its name, which a registry ignores."""
-
     from convgen.problem.requests import Reader
     from convgen.registry import key_of
 
@@ -120,39 +127,20 @@ def _requests(words: Sequence[str], knobs: dict[str, str]) -> Iterator[Request]:
 
 def _rows(options: argparse.Namespace, requests: Sequence[Request], path: Path) -> list[Row]:
     """Return the row of each request; rows are printed in the order of requests."""
-    from convgen import registry
-
-    done: dict[int, Row] = {}
-    rows: list[Row] = []
-    try:
-        known = registry.read_or_begin(path)
-        with session.progress_bar("tune") as progress, closing(_coming(options, requests, known)) as coming:
-            for at, row_or_result in coming:
-                if isinstance(row_or_result, dict):
-                    done[at] = row_or_result
-                else:
-                    registry.add(path, [row_or_result.entry])
-                    done[at] = _tuned(requests[at], row_or_result)
-                while len(rows) in done:
-                    rows.append(done[len(rows)])
-                    _print_row(options, rows[-1])
-                if progress is not None:
-                    progress(len(done), len(requests))
-    except KeyboardInterrupt:
-        session.complain(
-            f"interrupted with {len(done)} of {len(requests)} problems done; the same command goes on from there"
-        )
-        raise
-    return rows
+    resumes = "; the same command goes on from there"
+    coming = _coming(options, requests, path)
+    return in_order(coming, len(requests), "tune", lambda at, row: _print_row(options, row), resumes)
 
 
 def _coming(
-    options: argparse.Namespace, requests: Sequence[Request], known: Registry
-) -> Generator[tuple[int, Row | Result], None, None]:
-    """Yield the number of each request with its row, or with the timed result, as they complete."""
+    options: argparse.Namespace, requests: Sequence[Request], path: Path
+) -> Generator[tuple[int, Row], None, None]:
+    """Yield the number of each request with its row, as they complete; results are in the registry `path` by then."""
+    from convgen import registry
     from convgen.commands import workers
     from convgen.tune.work import Task
 
+    known = registry.read_or_begin(path)
     waiting: list[tuple[int, Task]] = []
     for at, request in enumerate(requests):
         entry = known.entries.get((options.target, request.text))
@@ -169,31 +157,30 @@ def _coming(
     with closing(_answers(options, tasks)) as answers:
         for turn, answer in answers:
             at = waiting[turn][0]
-            if isinstance(answer, workers.TookTooLong):
-                text = f"given --timeout {options.timeout}, wanted more: the problem takes longer than so many seconds"
-                yield at, _refused(options, requests[at], session.REFUSED, text)
-            elif isinstance(answer, workers.Died):
-                text = f"internal error: the worker process {answer.how}"
-                yield at, _refused(options, requests[at], session.INTERNAL, text)
+            if isinstance(answer, workers.Died):
+                yield at, _refused(options, requests[at], *death(answer, options.timeout))
+                continue
+            result = _checked(tasks[turn], answer)
+            if isinstance(result, tuple):
+                yield at, _refused(options, requests[at], *result)
             else:
-                yield at, _answered(options, requests[at], tasks[turn], answer)
+                registry.add(path, [result.entry])
+                yield at, _tuned(requests[at], result)
 
 
-def _answered(options: argparse.Namespace, request: Request, task: Task, answer: object) -> Row | Result:
-    """Convert a worker's answer, possibly from another machine, to a result for the registry, or to a row with the
-    reason why there is none.
-    """
+def _checked(task: Task, answer: object) -> Result | tuple[int, str]:
+    """Return the result in a worker's answer, possibly from another machine; without one, exit code and message."""
     from convgen.ir.untrusted import shown
     from convgen.tune.work import checked
 
     match answer:
         case (session.WRONG | session.REFUSED | session.INTERNAL as code, str(text)):
             lines = [shown(line, 2000) for line in text.split("\n")[:_MOST_LINES]]
-            return _refused(options, request, code, "\n".join(lines))
+            return code, "\n".join(lines)
     try:
         return checked(task, answer)
     except Exception as error:
-        return _refused(options, request, *session.failure(error))
+        return session.failure(error)
 
 
 def _answers(options: argparse.Namespace, tasks: Sequence[Task]) -> Generator[tuple[int, Any], None, None]:
@@ -204,8 +191,12 @@ def _answers(options: argparse.Namespace, tasks: Sequence[Task]) -> Generator[tu
         from convgen.commands import cluster
 
         return cluster.run(perform, tasks, options.dask)
-    jobs = options.jobs or (1 if options.on else len(os.sched_getaffinity(0)))
-    return workers.run(perform, tasks, jobs, _PRELOAD, options.timeout)
+    if options.on is None:
+        return workers.run(perform, tasks, options.jobs or len(os.sched_getaffinity(0)), _PRELOAD, options.timeout)
+    from convgen.device.devices import runtime_of
+
+    lifetime = workers.LIFETIME if runtime_of(options.on)[0].survives_faults else 1
+    return workers.run(perform, tasks, 1, _PRELOAD, options.timeout, lifetime)
 
 
 def perform(task: Task) -> Result | tuple[int, str]:
@@ -233,12 +224,11 @@ def _refused(options: argparse.Namespace, request: Request, code: int, text: str
 
 def _row(target: str, request: Request, status: str, code: int, error: str | None, **found: Any) -> Row:
     nothing = dict.fromkeys(("config", "us", "model", "chosen")) | {"timed": [], "seconds": 0.0}
-    told = {"problem": request.text, "target": target, "status": status, **nothing, **found}
-    return {"exit": code, "data": {**told, "error": error, "where": request.where}}
+    data = {"problem": request.text, "target": target, "status": status, **nothing, **found}
+    return {"exit": code, "data": {**data, "error": error, "where": request.where}}
 
 
 def _print_row(options: argparse.Namespace, row: Row) -> None:
-    """Print a problem that is complete."""
     data = row["data"]
     if data["error"] is not None:
         session.complain(": ".join(filter(None, (data["where"] or data["problem"], data["error"]))))
@@ -255,10 +245,9 @@ def _summarise(options: argparse.Namespace, rows: Sequence[Row]) -> None:
         report.show_table(("status", "us", "chosen", "problem", "config"), list(map(_cells, entries)), sys.stdout)
         print()
     counts = Counter(data["status"] for data in entries)
-    texts = [f"{counts[status]} {status}" for status in STATUSES if counts[status]]
     gains = [data["chosen"]["us"] / data["us"] for data in entries if data["chosen"] is not None]
     better = f"; {sum(gain > 1 for gain in gains)} quicker than chosen" if gains else ""
-    print(", ".join(texts) + better, file=sys.stderr if options.json else sys.stdout)
+    print(status_counts(counts, STATUSES) + better, file=sys.stderr if options.json else sys.stdout)
 
 
 def _cells(data: dict[str, Any]) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ from convgen.ir.record import define, frozen
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-_LIFETIME = 50  #: pieces of work after which a process is replaced, to free its memory
+LIFETIME = 50  #: pieces of work after which a process is replaced, to free its memory
 
 
 @frozen
@@ -35,24 +35,24 @@ class TookTooLong(Died):
     """The answer of a process that was ended for exceeding its time."""
 
 
-class _Here:
+class _Started:
     """The message of a process that has started."""
 
 
 @define(eq=False)
 class _Worker:
-    """A process: our end of its pipe, the number of its piece of work, the start of that, and how many it served."""
+    """A process and its current piece of work."""
 
     process: ForkServerProcess
-    connection: Connection
-    number: int = -1
-    since: float = inf
-    served: int = 0
-    begun: bool = False
+    connection: Connection  #: our end of its pipe
+    number: int = -1  #: of the piece
+    since: float = inf  #: seconds; start of the piece
+    served: int = 0  #: pieces so far
+    begun: bool = False  #: whether the process has started
 
     def give(self, number: int, item: object) -> None:
         self.number, self.since, self.served = number, monotonic() if self.begun else inf, self.served + 1
-        with suppress(OSError):  # if it has died, who waits for its answer will learn so
+        with suppress(OSError):  # if the process has died, `take` reports it
             self.connection.send(item)
 
     def take(self) -> object:
@@ -81,12 +81,13 @@ def run(
     jobs: int,
     preload: Sequence[str] = (),
     timeout: float | None = None,
+    lifetime: int = LIFETIME,
 ) -> Generator[tuple[int, Result | Died], None, None]:
     """Apply `work` to every item in up to `jobs` processes; yield number and result of each, as they complete.
 
     `work` is pickled, so it is a function of a module or a partial of one. `preload` names modules that are imported
-    before processes fork. A piece that takes more than `timeout` seconds is given up. Closing the generator ends the
-    processes.
+    before processes fork. A piece that takes more than `timeout` seconds is given up. A process ends after `lifetime`
+    pieces. Closing the generator ends the processes.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(preload))
@@ -104,15 +105,15 @@ def run(
             late = [] if timeout is None else [worker for worker in busy if monotonic() - worker.since >= timeout]
             for worker in [worker for worker in busy if worker.connection in ready or worker in late]:
                 answer = worker.take() if worker.connection in ready else TookTooLong("took too long")
-                if isinstance(answer, _Here):
+                if isinstance(answer, _Started):
                     worker.begin()
                     continue
                 busy.remove(worker)
-                if isinstance(answer, Died) or worker.served == _LIFETIME:
+                if isinstance(answer, Died) or worker.served == lifetime:
                     worker.end()
                 else:
                     idle.append(worker)
-                yield worker.number, answer  # type: ignore[misc]  # what `work` gave crossed a pipe
+                yield worker.number, answer  # type: ignore[misc]  # the answer of `work`, through a pipe
     finally:
         for worker in busy + idle:
             worker.end()
@@ -143,10 +144,10 @@ def _start(context: ForkServerContext, work: Callable[[Item], Result]) -> _Worke
 
 def _serve(connection: Connection, work: Callable[[Item], Result], folder: str) -> None:
     """Run a worker process: work on items until the pipe is closed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the one who gives work decides when it ends
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this process
     threading.Thread(target=_end_with_parent, daemon=True).start()
     os.chdir(folder)
-    connection.send(_Here())
+    connection.send(_Started())
     while True:
         try:
             item = connection.recv()

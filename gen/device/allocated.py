@@ -10,7 +10,6 @@ import numpy as np
 from convgen.backends.device import Device
 from convgen.backends.library import DeviceError
 from convgen.device import dlpack
-from convgen.ir import types
 from convgen.ir.error import UserError
 from convgen.ir.layout.tags import Layout
 from convgen.run import reference
@@ -20,7 +19,7 @@ from convgen.run.reference import Array
 
 def fetched(device: Device, tensor: StoredTensor, address: int, stream: int) -> Array:
     """Return the logical tensor at an address, after all operations enqueued in a stream."""
-    memory = np.empty(types.scalar(tensor.dtype).size(tensor.layout.size_elems), np.uint8)
+    memory = np.empty(tensor.layout_bytes, np.uint8)
     device.download(memory, address, stream)
     return reference.unpack(tensor, tensor.dtype, memory)
 
@@ -40,9 +39,9 @@ class DeviceArray:
     def of(cls, device: Device, tensor: StoredTensor, logical: Array, stream: int = 0) -> DeviceArray:
         """Return a tensor with the contents of a logical array; padding is zero."""
         memory = reference.pack(tensor, np.asarray(logical))
-        made = cls(device, tensor)
-        device.upload(made.address, memory, stream)
-        return made
+        array = cls(device, tensor)
+        device.upload(array.address, memory, stream)
+        return array
 
     def __repr__(self) -> str:
         sizes = "x".join(map(str, self.tensor.dims))
@@ -84,9 +83,16 @@ class DeviceArray:
         """Return the tensor with its strides; one with a blocked layout as a row of all its elements."""
         layout = self.tensor.layout
         flat = Layout.dense((layout.size_elems,), (0,))
-        dims, strides = (each := layout if layout.is_plain else flat).dims, each.strides()
+        seen = layout if layout.is_plain else flat
         return dlpack.SharedTensor(
-            self.address, dims, strides, self.tensor.dtype, self.device.dlpack, self.device.number, True, self
+            self.address,
+            seen.dims,
+            seen.strides(),
+            self.tensor.dtype,
+            self.device.dlpack,
+            self.device.number,
+            True,
+            self,
         )
 
     def __dlpack_device__(self) -> tuple[int, int]:

@@ -17,8 +17,8 @@ from convgen.run import prepared, reference
 from convgen.run.launch_record import LaunchRecord
 
 if TYPE_CHECKING:
-    from convgen.device.given import Argument
     from convgen.device.loaded import DeviceKernel, Program
+    from convgen.device.tensor_arguments import Argument
 
 _MOST = 1_000_000  #: calls
 

@@ -122,9 +122,7 @@ class _Writer:
         self.program, self.runtime, self.stem = program, runtime, stem
         self.end = b"" if program.content.startswith(_ELF) else b"\0"  #: text ends as strings of C do
         self.calls: set[str] = set()
-        self.free = {
-            a.name: a for n in program.record.launches for a in n.args if isinstance(a, Scalar) and a.expr is None
-        }
+        self.free = program.record.free_scalars
         for scalar in self.free.values():
             if scalar.dtype not in _TYPES:
                 raise Unsupported(f"scalars of {scalar.dtype} ({scalar.name}) in exported C", rule="export-c")
@@ -149,9 +147,9 @@ class _Writer:
     def buffer(self, name: str) -> dict[str, Any]:
         buffer, tensor = self.program.record.buffers[name], self.program.record.buffers[name].tensor
         sizes = buffer.shape or tuple(map(str, tensor.dims))
-        told = f"{tensor.dtype} [{', '.join(sizes)}] {tensor.tag}"
-        told += "" if buffer.shape else f", {tensor.bytes} bytes"
-        return {"name": _member(name), "written": name in self.program.outputs, "told": _comment(told)}
+        remark = f"{tensor.dtype} [{', '.join(sizes)}] {tensor.tag}"
+        remark += "" if buffer.shape else f", {tensor.bytes} bytes"
+        return {"name": _member(name), "written": name in self.program.outputs, "remark": _comment(remark)}
 
     def scalar(self, scalar: Scalar) -> dict[str, Any]:
         kind, name, promise = types.scalar(scalar.dtype), _member(scalar.name), scalar.promise
@@ -162,7 +160,7 @@ class _Writer:
             range_text = f"from {promise.least} to {promise.most}"
             range_text += f", a multiple of {promise.multiple}" if promise.multiple > 1 else ""
         field, default = "int64_t" if kind.is_int else "double", f".{name} = {scalar.value!r}"
-        return {"name": name, "field": field, "told": range_text, "promise": promise, "default": default}
+        return {"name": name, "field": field, "remark": range_text, "promise": promise, "default": default}
 
     def argument(self, arg: Buffer | Scalar) -> dict[str, Any]:
         if isinstance(arg, Buffer):
@@ -252,8 +250,10 @@ def export(code: Code | str | PathLike[str], prefix: str | PathLike[str]) -> tup
     no name in C, files that cannot be written, and a record without a code object; Unsupported for a family without a
     runtime.
     """
+    if not isinstance(prefix, str | PathLike):
+        raise UserError(f"given prefix of type {type(prefix).__name__}, wanted a path")
     stem = Path(prefix)
-    header, source = stem.with_name(f"{stem.name}.h"), stem.with_name(f"{stem.name}.c")
+    header, source = stem.parent / f"{stem.name}.h", stem.parent / f"{stem.name}.c"
     program = Program.of(code)
     family = targets.get(program.record.target).family
     if family.runtime is None:

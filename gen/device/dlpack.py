@@ -135,24 +135,24 @@ _shared: dict[int, tuple[Any, ...]] = {}
 _numbers = itertools.count(1)
 
 
-def _end(managed: Any) -> None:
+def _release(managed: Any) -> None:
     _shared.pop(managed.contents.context, None)
 
 
-def _at_end_of(name: bytes, kind: type[c.Structure]) -> Any:
+def _capsule_destructor(name: bytes, kind: type[c.Structure]) -> Any:
     """Return the destructor of a capsule: it releases a tensor that nobody took (a taker renames the capsule)."""
 
     def end(capsule: int) -> None:
-        held = c.cast(capsule, c.py_object)
-        if _is(held, name):
-            _shared.pop(kind.from_address(_pointer(held, name)).context, None)
+        live = c.cast(capsule, c.py_object)
+        if _is(live, name):
+            _shared.pop(kind.from_address(_pointer(live, name)).context, None)
 
     return c.CFUNCTYPE(None, c.c_void_p)(end)
 
 
-_ended: Any = c.CFUNCTYPE(None, c.POINTER(_Managed))(_end)
-_ended_versioned: Any = c.CFUNCTYPE(None, c.POINTER(_Versioned))(_end)
-_unused, _unused_versioned = _at_end_of(_LEGACY, _Managed), _at_end_of(_VERSIONED, _Versioned)
+_deleter: Any = c.CFUNCTYPE(None, c.POINTER(_Managed))(_release)
+_versioned_deleter: Any = c.CFUNCTYPE(None, c.POINTER(_Versioned))(_release)
+_destructor, _versioned_destructor = _capsule_destructor(_LEGACY, _Managed), _capsule_destructor(_VERSIONED, _Versioned)
 
 
 def share(seen: SharedTensor, *, versioned: bool) -> Any:
@@ -163,10 +163,10 @@ def share(seen: SharedTensor, *, versioned: bool) -> Any:
     code, bits = TYPES[seen.dtype]
     tensor = _Tensor(seen.address, seen.kind, seen.device, rank, code, bits, 1, shape, strides, 0)
     if versioned:
-        end = c.cast(_ended_versioned, c.c_void_p).value
+        end = c.cast(_versioned_deleter, c.c_void_p).value
         managed: c.Structure = _Versioned(*_VERSION, number, end, 0 if seen.writable else _READ_ONLY, tensor)
     else:
-        managed = _Managed(tensor, number, c.cast(_ended, c.c_void_p).value)
+        managed = _Managed(tensor, number, c.cast(_deleter, c.c_void_p).value)
     _shared[number] = (managed, shape, strides, seen.owner)
-    name, unused = (_VERSIONED, _unused_versioned) if versioned else (_LEGACY, _unused)
-    return _new(c.addressof(managed), name, c.cast(unused, c.c_void_p))
+    name, destructor = (_VERSIONED, _versioned_destructor) if versioned else (_LEGACY, _destructor)
+    return _new(c.addressof(managed), name, c.cast(destructor, c.c_void_p))

@@ -7,10 +7,10 @@ from contextlib import ExitStack, suppress
 
 import numpy as np
 
-from convgen.backends.device import Call, Device
+from convgen.backends.device import Device
 from convgen.backends.library import DeviceError
 from convgen.backends.simulation import Bytes, LaunchRequest, Pages, SimReport
-from convgen.device.loaded import check_target
+from convgen.device.loaded import call_of, check_target
 from convgen.ir.record import frozen
 
 
@@ -45,7 +45,7 @@ class Executor:
             functions = {name: module.function(name) for name in dict.fromkeys(r.kernel for r in requests)}
             first = device.record(0)
             for request in requests:
-                device.launch(functions[request.kernel], _call(request, addresses), 0)
+                device.launch(functions[request.kernel], call_of(request, addresses), 0)
             seconds = device.seconds(first, device.record(0))
             for name, buffer in buffers.items():
                 device.download(contiguous(buffer), addresses[name], 0)
@@ -61,12 +61,3 @@ def _quietly(release: Callable[..., None], *arguments: int) -> None:
 def contiguous(buffer: Bytes | Pages) -> Bytes:
     """Return all bytes of a buffer, which change with the array."""
     return np.ascontiguousarray(buffer.whole() if isinstance(buffer, Pages) else buffer)
-
-
-def _call(request: LaunchRequest, addresses: Mapping[str, int]) -> Call:
-    arguments = [
-        (a.offset, addresses[a.value].to_bytes(8, "little") if isinstance(a.value, str) else a.value)
-        for a in request.args
-    ]
-    size = max([request.kernarg_size, *(a.offset + a.size for a in request.args)])
-    return Call(request.grid, request.workgroup, arguments, size, request.shared_bytes)

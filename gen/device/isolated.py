@@ -83,22 +83,22 @@ def executor_on(name: str) -> Executor | IsolatedExecutor:
 
 def _ask(work: _Work, folder: str) -> _Answer:
     command = [sys.executable, "-P", "-c", f"from {__name__} import serve; serve()"]
-    done = subprocess.run(command, input=pickle.dumps(work), capture_output=True, cwd=folder, check=False)
-    if done.returncode:
-        raise UserError(f"the process that used {work.device} died: {_how(done)}")
-    answer = pickle.loads(done.stdout)
+    process = subprocess.run(command, input=pickle.dumps(work), capture_output=True, cwd=folder, check=False)
+    if process.returncode:
+        raise UserError(f"the process that used {work.device} died: {_how(process)}")
+    answer = pickle.loads(process.stdout)
     assert isinstance(answer, _Answer)
     if answer.error:
         raise (Unsupported if answer.is_unsupported else UserError)(answer.error)
     return answer
 
 
-def _how(done: subprocess.CompletedProcess[bytes]) -> str:
+def _how(process: subprocess.CompletedProcess[bytes]) -> str:
     """Return how a child ended: by a signal, or with the last line that it printed."""
-    if done.returncode < 0:
-        return f"it was killed by {signal.Signals(-done.returncode).name}"
-    lines = done.stderr.decode(errors="replace").strip().splitlines()
-    return lines[-1] if lines else f"it ended with code {done.returncode}"
+    if process.returncode < 0:
+        return f"it was killed by {signal.Signals(-process.returncode).name}"
+    lines = process.stderr.decode(errors="replace").strip().splitlines()
+    return lines[-1] if lines else f"it ended with code {process.returncode}"
 
 
 def serve() -> None:
@@ -109,14 +109,10 @@ def serve() -> None:
 def _answer(work: _Work) -> _Answer:
     try:
         executor = Executor(open_device(work.device))
-        sized = {name: (str(number), size) for number, (name, size) in enumerate(work.sizes.items())}
-        buffers = {name: _mapped(file, size) for name, (file, size) in sized.items()}
+        buffers: dict[str, Bytes] = {}
+        for number, (name, size) in enumerate(work.sizes.items()):  # a file of no bytes cannot be mapped
+            buffers[name] = np.memmap(str(number), np.uint8, "r+") if size else np.empty(0, np.uint8)
         report = executor.execute(work.content, work.requests, buffers, work.target)
     except (UserError, Unsupported) as error:
         return _Answer(error=str(error), is_unsupported=isinstance(error, Unsupported))
     return _Answer(str(executor), report.seconds)
-
-
-def _mapped(file: str, size: int) -> Bytes:
-    """Return the bytes of a file, which change with the array; a file of no bytes cannot be mapped."""
-    return np.memmap(file, np.uint8, "r+") if size else np.empty(0, np.uint8)

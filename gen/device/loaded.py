@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import lru_cache
 from os import PathLike
 from pathlib import Path
 from typing import Any, overload
 
-import numpy as np
 import numpy.typing as npt
 
 from convgen.backends import target as targets
 from convgen.backends.device import Call, Device, Function
+from convgen.backends.simulation import LaunchRequest
 from convgen.device import frameworks
 from convgen.device.allocated import DeviceArray, fetched
 from convgen.device.benchmark import Benchmark, benchmark
 from convgen.device.devices import open_device
-from convgen.device.given import Argument, Given, OnDevice, OnHost, TorchT, check, look
+from convgen.device.tensor_arguments import Argument, Given, OnDevice, OnHost, TorchT, check, locate
 from convgen.ir.error import Unsupported, UserError, named
 from convgen.ir.record import evolve, frozen
 from convgen.problem.matmul import Problem, parse_problem
 from convgen.run.code import Code
 from convgen.run.execution import logical
-from convgen.run.launch_record import Buffer, Launch, LaunchRecord, Scalar, StoredTensor
+from convgen.run.launch_record import LaunchRecord, StoredTensor, size_given
 from convgen.run.reference import Array, pack
 from convgen.run.verdict import check_buffers
 
@@ -45,19 +45,18 @@ class Program:
         """Return the program of compiled code, or of a launch record's file. Raises UserError if there is nothing to
         launch.
         """
+        if not isinstance(code, Code | str | PathLike):
+            raise UserError(f"given code of type {type(code).__name__}, wanted Code or the path of a launch record")
         if isinstance(code, Code):
             name, record, content, problem = str(code.problem or code.name), code.record, code.object, code.problem
         else:
             path = Path(code)
             name, record = path.name, LaunchRecord.read(path)
-            content = None if record.object is None else targets.read(path.parent / record.object)
+            content = record.read_object(path)
             problem = None if record.problem is None else parse_problem(record.problem)
             if problem is not None:
                 check_buffers(record, problem, name)
-        if content is None or not record.launches:
-            missing = "a code object" if record.launches else "launches"
-            raise UserError(f"given {name} without {missing}, wanted a record that has both")
-        return cls(name, record, content, problem)
+        return cls(name, record, record.required(content, name), problem)
 
     @property
     def suffix(self) -> str:
@@ -84,9 +83,8 @@ class Program:
 
     @property
     def scalars(self) -> tuple[str, ...]:
-        """Return the scalars that a host may choose."""
-        args = [a for launch in self.record.launches for a in launch.args if isinstance(a, Scalar)]
-        return tuple(dict.fromkeys(a.name for a in args if a.expr is None))
+        """Return the names of the scalars that a host may choose."""
+        return tuple(self.record.free_scalars)
 
 
 def load(code: Code | str | PathLike[str], device: str | None = None) -> DeviceKernel:
@@ -97,14 +95,14 @@ def load(code: Code | str | PathLike[str], device: str | None = None) -> DeviceK
     for a device or a runtime that is missing, and for code of another target; Unsupported for a target without a
     runtime.
     """
-    if not isinstance(code, Code | str | PathLike):
-        raise UserError(f"given code of type {type(code).__name__}, wanted Code or the path of a launch record")
+    if device is not None and not isinstance(device, str):
+        raise UserError(f"given device of type {type(device).__name__}, wanted a name KIND:NUMBER")
     program = Program.of(code)
-    return DeviceKernel(program, open_device(device or _usual_device(program.record.target)))
+    return DeviceKernel(program, open_device(device or _first_device(program.record.target)))
 
 
-def _usual_device(target: str) -> str:
-    """Return the name of the first device of a target's runtime."""
+def _first_device(target: str) -> str:
+    """Return the name of the first device of a target's runtime. Raises Unsupported."""
     family = targets.get(target).family
     if family.runtime is None:
         why = f"{family.vendor}'s {family.title} has no runtime"
@@ -214,23 +212,24 @@ class DeviceKernel:
         if not self.functions:
             raise UserError(f"given {self!r}, which was unloaded; load it again")
         tensors = {name: value for name, value in given.items() if name not in self.program.scalars}
-        numbers = {name: _whole(name, value) for name, value in given.items() if name in self.program.scalars}
+        numbers = {name: size_given(name, value) for name, value in given.items() if name in self.program.scalars}
         self._check_names(tensors)
         queue = self._stream(stream, tensors)
-        looked = {name: look(name, value, self.device, queue) for name, value in tensors.items()}
-        record = self.sized(numbers, looked)
-        for name, each in looked.items():
+        located = {name: locate(name, value, self.device, queue) for name, value in tensors.items()}
+        record = self.sized(numbers, located)
+        for name, each in located.items():
             tensor = record.buffers[name].tensor
             check(self._shaped(each, tensor), tensor, self.device, written=name in self.program.outputs)
         results = {name: given.get(name) for name in self.program.outputs}
+        on_device = any(isinstance(tensor, OnDevice) for tensor in located.values())
         for name in self.program.outputs:
-            if name not in looked:
-                results[name] = self._made(record.buffers[name].tensor, tensors)
-                looked[name] = look(name, results[name], self.device, queue)
-        self._check_apart(record, looked)
+            if name not in located:
+                results[name] = self._allocated(record.buffers[name].tensor, tensors, on_device=on_device)
+                located[name] = locate(name, results[name], self.device, queue)
+        self._check_apart(record, located)
         with ExitStack() as held:
-            addresses = self._addresses(record, looked, queue, held)
-            staged = {n: g.array for n, g in looked.items() if isinstance(g, OnHost) and n in self.program.outputs}
+            addresses = self._addresses(record, located, queue, held)
+            staged = {n: g.array for n, g in located.items() if isinstance(g, OnHost) and n in self.program.outputs}
             yield Ready(record, addresses, queue, staged, results)
 
     def _shaped(self, given: Given, tensor: StoredTensor) -> Given:
@@ -252,22 +251,21 @@ class DeviceKernel:
         """
         if name not in self.program.record.buffers:
             raise UserError(f"given the argument {named(name, self.program.record.buffers)}, wanted {self._wanted()}")
-        looked = look(name, array, self.device, 0)
-        if not isinstance(looked, OnHost):
+        located = locate(name, array, self.device, 0)
+        if not isinstance(located, OnHost):
             raise UserError(f"given {name} on {self.device.name}, wanted an array of the host")
-        told = self.program.record.told({name: looked.array.shape}) | sizes
-        tensor = self._sized(tuple(sorted(told.items()))).buffers[name].tensor
-        shaped = self._shaped(looked, tensor)
+        all_sizes = self.program.record.sizes_of({name: located.array.shape}) | sizes
+        tensor = self._sized(tuple(sorted(all_sizes.items()))).buffers[name].tensor
+        shaped = self._shaped(located, tensor)
         assert isinstance(shaped, OnHost)
         check(shaped, tensor, self.device, written=False)
         return DeviceArray.of(self.device, tensor, shaped.array)
 
-    def sized(self, numbers: Mapping[str, int], looked: Mapping[str, Given]) -> LaunchRecord:
+    def sized(self, numbers: Mapping[str, int], located: Mapping[str, Given]) -> LaunchRecord:
         """Return the launches at the sizes that are given, or that tensors have."""
-        dims = {name: g.array.shape if isinstance(g, OnHost) else g.dims for name, g in looked.items()}
-        sizes = self.program.record.told({name: each for name, each in dims.items() if each is not None}) | dict(
-            numbers
-        )
+        dims = {name: g.array.shape if isinstance(g, OnHost) else g.dims for name, g in located.items()}
+        shapes = {name: shape for name, shape in dims.items() if shape is not None}
+        sizes = self.program.record.sizes_of(shapes) | dict(numbers)
         missing = [name for name in self.program.record.sizes if name not in sizes]
         if missing and self.program.problem is None:
             raise UserError(f"given no {missing[0]}, wanted a number")
@@ -277,7 +275,7 @@ class DeviceKernel:
         """Enqueue all launches in a stream, with every buffer at its address."""
         for launch in record.launches:
             if 0 not in launch.grid:
-                self.device.launch(self.functions[launch.kernel], _call(launch, addresses), stream)
+                self.device.launch(self.functions[launch.kernel], call_of(launch.request(), addresses), stream)
 
     def workspace(self, record: LaunchRecord, stream: int) -> dict[str, int]:
         """Return the addresses of the internal buffers; those that are zero between calls are cleared when
@@ -286,12 +284,12 @@ class DeviceKernel:
         addresses = {}
         for name in self.program.workspaces:
             buffer = record.buffers[name]
-            kept = self._workspaces.get((stream, name))
-            if kept is None or kept.tensor.bytes < buffer.tensor.bytes:
-                kept = self._workspaces[stream, name] = DeviceArray(self.device, buffer.tensor)
+            array = self._workspaces.get((stream, name))
+            if array is None or array.tensor.bytes < buffer.tensor.bytes:
+                array = self._workspaces[stream, name] = DeviceArray(self.device, buffer.tensor)
                 if buffer.zero:
-                    self.device.fill(kept.address, buffer.tensor.bytes, 0, stream)
-            addresses[name] = kept.address
+                    self.device.fill(array.address, buffer.tensor.bytes, 0, stream)
+            addresses[name] = array.address
         return addresses
 
     def unload(self) -> None:
@@ -309,13 +307,13 @@ class DeviceKernel:
         """Return the bytes of device memory that a call needs besides its tensors, at the record's sizes."""
         return sum(self.program.record.buffers[name].tensor.bytes for name in self.program.workspaces)
 
-    # ------------------------------------------------------------ what was given
+    # ------------------------------------------------------------ arguments
 
     def _wanted(self) -> str:
         return ", ".join(dict.fromkeys((*self.program.inputs, *self.program.outputs, *self.program.scalars)))
 
     def _check_names(self, tensors: Mapping[str, Argument]) -> None:
-        known = {*self.program.inputs, *self.program.outputs}
+        known = (*self.program.inputs, *self.program.outputs)
         for name in tensors:
             if name not in known:
                 raise UserError(f"given the argument {named(name, known)}, wanted {self._wanted()}")
@@ -328,19 +326,21 @@ class DeviceKernel:
             return frameworks.stream_of(stream)
         return max(map(frameworks.current_stream, tensors.values()), default=0)
 
-    def _made(self, tensor: StoredTensor, tensors: Mapping[str, Argument]) -> Any:
-        """Allocate an output, by the library of the caller's tensors."""
+    def _allocated(self, tensor: StoredTensor, tensors: Mapping[str, Argument], *, on_device: bool) -> Any:
+        """Return a new output: a torch tensor beside torch tensors, else on the device or the host."""
         like = next(filter(frameworks.is_torch, tensors.values()), None)
         if like is not None:
             return frameworks.empty_torch(tensor, like)
-        if any(isinstance(look(name, each, self.device, 0), OnDevice) for name, each in tensors.items()):
+        if on_device:
             return DeviceArray(self.device, tensor)
         return frameworks.empty_numpy(tensor)
 
-    def _check_apart(self, record: LaunchRecord, looked: Mapping[str, Given]) -> None:
-        there = [(n, g.address, record.buffers[n].tensor.bytes) for n, g in looked.items() if isinstance(g, OnDevice)]
-        for name, start, size in there:
-            for other, begin, length in there:
+    def _check_apart(self, record: LaunchRecord, located: Mapping[str, Given]) -> None:
+        regions = [
+            (n, g.address, record.buffers[n].tensor.bytes) for n, g in located.items() if isinstance(g, OnDevice)
+        ]
+        for name, start, size in regions:
+            for other, begin, length in regions:
                 meets = name != other and start < begin + length and begin < start + size
                 if meets and name in self.program.outputs:
                     raise UserError(f"given {name} and {other} in the same memory, wanted separate memory")
@@ -348,11 +348,11 @@ class DeviceKernel:
     # ------------------------------------------------------------ memory
 
     def _addresses(
-        self, record: LaunchRecord, looked: Mapping[str, Given], stream: int, staged: ExitStack
+        self, record: LaunchRecord, located: Mapping[str, Given], stream: int, staged: ExitStack
     ) -> dict[str, int]:
         """Return the address of each buffer; host arrays are copied to memory that `staged` frees."""
         addresses = self.workspace(record, stream)
-        for name, given in looked.items():
+        for name, given in located.items():
             if isinstance(given, OnDevice):
                 addresses[name] = given.address
                 continue
@@ -366,14 +366,11 @@ class DeviceKernel:
         return addresses
 
 
-def _whole(name: str, given: Argument) -> int:
-    if isinstance(given, bool) or not isinstance(given, int | np.integer):
-        raise UserError(f"given {name} of type {type(given).__name__}, wanted a number")
-    return int(given)
-
-
-def _call(launch: Launch, addresses: Mapping[str, int]) -> Call:
-    arguments: Sequence[tuple[int, bytes]] = [
-        (a.offset, addresses[a.name].to_bytes(8, "little") if isinstance(a, Buffer) else a.encoded) for a in launch.args
+def call_of(request: LaunchRequest, addresses: Mapping[str, int]) -> Call:
+    """Return a launch as a device takes it, with every buffer at its address."""
+    arguments = [
+        (a.offset, addresses[a.value].to_bytes(8, "little") if isinstance(a.value, str) else a.value)
+        for a in request.args
     ]
-    return Call(launch.grid, launch.workgroup, arguments, launch.kernarg_size, launch.shared_bytes)
+    size = max([request.kernarg_size, *(a.offset + a.size for a in request.args)])
+    return Call(request.grid, request.workgroup, arguments, size, request.shared_bytes)

@@ -32,7 +32,7 @@ def smooth(power: float, *terms: Numbers) -> Numbers:
 
 
 @frozen(eq=False)
-class Work(ABC):
+class LaunchArrays(ABC):
     """Launches, one an element; subclasses have an array for each known property."""
 
     overlap: ClassVar[float]  #: exponent of the smooth maximum of workgroups and memory; 1: no overlap
@@ -44,7 +44,7 @@ class Work(ABC):
 
     @abstractmethod
     def estimate(self, chip: Chip, terms: Terms, *, timed: bool = True) -> Estimate:
-        """Return the time on a chip; if not `timed`, ticks are clocks at whatever clock the chip ran."""
+        """Return the time on a chip; ticks are us, or clocks if not `timed`."""
 
     @property
     @abstractmethod
@@ -56,24 +56,26 @@ class Work(ABC):
     def bytes_out(self) -> Numbers:
         """Return the bytes of the result."""
 
-    def whole(self, chip: Chip, terms: Terms, inner: Inner, meeting: Numbers, *, timed: bool) -> Estimate:
+    def launch_estimate(
+        self, chip: Chip, terms: Terms, workgroups: WorkgroupClocks, reduction: Numbers, *, timed: bool
+    ) -> Estimate:
         """Return the estimate, given the clocks of the product's workgroups and the ticks of the reduction."""
-        used = inner.matrix_all / (chip.units * inner.clocks)
-        clock = at_clock(chip, terms, used) if timed else np.ones_like(inner.clocks)
-        start, kernel = np.full_like(inner.clocks, terms.start), inner.clocks / clock
+        used = workgroups.matrix_all / (chip.units * workgroups.clocks)
+        clock = at_clock(chip, terms, used) if timed else np.ones_like(workgroups.clocks)
+        start, kernel = np.full_like(workgroups.clocks, terms.start), workgroups.clocks / clock
         moved = self.other_read + self.other_written
         slower = 1 + (terms.slower - 1) * np.maximum(0.0, 1 - terms.cached / (moved + self.bytes_once))
         memory = self.bytes_once / terms.memory * slower
         written_back = np.minimum(self.bytes_out, terms.dirty) / terms.written_back
         others = self.others * terms.other + self.other_groups / terms.other_groups
         others = others + (self.other_read / terms.reads + self.other_written / terms.writes) * slower
-        total = start + smooth(self.overlap, kernel, memory) + written_back + meeting + others
-        matrix = inner.matrix_busiest / clock
-        return Estimate(total, start, matrix, kernel, memory, written_back, meeting, others, clock)
+        total = start + smooth(self.overlap, kernel, memory) + written_back + reduction + others
+        matrix = workgroups.matrix_busiest / clock
+        return Estimate(total, start, matrix, kernel, memory, written_back, reduction, others, clock)
 
 
 @frozen(eq=False)
-class Inner:
+class WorkgroupClocks:
     """The clocks of a product's workgroups alone."""
 
     clocks: Numbers
@@ -89,10 +91,10 @@ def _term(unit: str, low: float, high: float, start: float, meaning: str) -> Any
 
 @frozen
 class Terms:
-    """The constants of one maker's kernels on one chip: of workgroups, and of launches around them (`start` too).
+    """The constants of one maker's kernels on one chip: those of workgroups, then those of launches and `start`.
 
-    Of the former, `loop_times` needs matrix, far, operands, store and around; `bench/lib/products.py`, which knows
-    sizes and tiles only, needs all but around.
+    Of those of workgroups `loop_times` reads matrix, far, operands, store and around, and `bench/lib/products.py`,
+    which knows sizes and tiles only, all but around.
     """
 
     start: float = _term("ticks", 1e-3, 1e5, 5.0, "start of a launch")
@@ -145,7 +147,7 @@ class Estimate:
     kernel: Numbers  #: all workgroups
     memory: Numbers  #: each byte once
     written_back: Numbers  #: write-back of results from the L2s
-    meeting: Numbers  #: reduction of split-K slices
+    reduction: Numbers  #: of split-K slices
     others: Numbers  #: further launches
     clock: Numbers  #: clocks a tick
 

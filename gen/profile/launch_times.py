@@ -21,12 +21,12 @@ from convgen.ir.record import evolve, fields_of, frozen
 from convgen.profile import constants
 from convgen.profile.closed import Estimate, Terms
 from convgen.profile.constants import Entry
-from convgen.profile.loop_times import Borrowed, Loops
+from convgen.profile.loop_times import Loops, LoopsOfClosedForm
 from convgen.run.prepared import Prepared
 
 ROUNDS = 16  #: loop iterations, if all are equal, that are modelled one by one
-_CODE = " code/"  #: part of the names of kinds that were fitted to machine code
-_MOST = 0.5  #: share of the time; a smaller cause does not bound a launch
+_CODE = " code/"  #: in the names of kinds that were fitted to machine code
+_BOUND_SHARE = 0.5  #: share of the time that a cause needs to be named as the bound: more than all others together
 
 
 def chip_named(name: str | None, facts: TargetFacts) -> Chip:
@@ -39,16 +39,10 @@ def chip_named(name: str | None, facts: TargetFacts) -> Chip:
     return fitting[name]
 
 
-def machine_of(chip: Chip, caches: Caches) -> Machine:
-    """Return the properties of a chip that the model of a unit needs."""
-    sizes = caches.l2_bytes, caches.memory_side_bytes, caches.line_bytes
-    return Machine(chip.target, chip.units, chip.partitions, *sizes)
-
-
 def constants_for(chip: Chip, element: str) -> tuple[Entry, Terms]:
-    """Return the constants that suit code of a chip and input type best; as terms in us.
+    """Return the entry that suits code of a chip and input type best, and its constants with us as ticks.
 
-    Those of the chip come first, also of types that are as fast; then those of other chips that run the same code.
+    Entries of the chip come first, also those of types of equal rate; then those of other chips that run the same code.
     Launch costs always come from tables that time kernels.
     """
     known = constants.known()
@@ -58,8 +52,8 @@ def constants_for(chip: Chip, element: str) -> tuple[Entry, Terms]:
         return entry, entry.terms
     scaled = {f.name: getattr(entry.terms, f.name) * _per_us(f.metadata["unit"], chip) for f in fields_of(Terms)}
     first, further = (known[kind].terms for kind in launches)
-    told = {"clock": entry.terms.clock, "start": first.start, "other": further.other}
-    return entry, evolve(entry.terms, **(scaled | told))
+    launch_costs = {"clock": entry.terms.clock, "start": first.start, "other": further.other}
+    return entry, evolve(entry.terms, **(scaled | launch_costs))
 
 
 def kinds_for(chip: Chip, element: str, known: Mapping[str, Entry]) -> tuple[str, ...]:
@@ -103,20 +97,20 @@ class LaunchTime:
     entry: Entry  #: the constants
     start: float
     kernel: float  #: all workgroups, and the write-back after them
-    meeting: float  #: reduction of split-K slices
+    reduction: float  #: of split-K slices
     clock: float  #: MHz
     used: float  #: share of the chip's matrix units at work while it runs
     causes: Mapping[str, float]  #: us that each cause takes alone; a unit's causes are those of the busiest unit
 
     @property
     def total(self) -> float:
-        return self.start + self.kernel + self.meeting
+        return self.start + self.kernel + self.reduction
 
     @property
     def bound(self) -> str:
         """Return the largest cause; `latency` if no cause takes half of the time."""
         cause = max(self.causes, key=lambda name: self.causes[name])
-        return cause if self.causes[cause] >= _MOST * self.total else "latency"
+        return cause if self.causes[cause] >= _BOUND_SHARE * self.total else "latency"
 
 
 @frozen(eq=False)
@@ -150,7 +144,8 @@ def profile(given: Prepared, chip: str | None = None, latency: float | None = No
     target = targets.get(timer.architecture(given.content))
     facts, latency = target.facts, latency or target.family.load_latency
     chip_used = chip_named(chip, facts)
-    machine = machine_of(chip_used, facts.caches)
+    sizes = facts.caches.l2_bytes, facts.caches.memory_side_bytes, facts.caches.line_bytes
+    machine = Machine(chip_used.target, chip_used.units, chip_used.partitions, *sizes)
     profiles = [
         timer.profile_launch(given.content, request, given.buffers, machine, latency, rounds)
         for request in given.requests
@@ -162,19 +157,19 @@ def profile(given: Prepared, chip: str | None = None, latency: float | None = No
 def time_of(launch: LaunchProfile, chip: Chip, caches: Caches, *, further: bool = False) -> LaunchTime:
     """Return the time of one launch; a `further` launch, which follows others, has another start cost."""
     entry, terms = constants_for(chip, launch.element)
-    found = _loops(launch, chip, Loops if _CODE in entry.kind else Borrowed).estimate(chip, terms)
-    estimate = {f.name: float(getattr(found, f.name)[0]) for f in fields_of(Estimate)}
+    estimates = _loops(launch, chip, Loops if _CODE in entry.kind else LoopsOfClosedForm).estimate(chip, terms)
+    estimate = {f.name: float(getattr(estimates, f.name)[0]) for f in fields_of(Estimate)}
     clock, moved = estimate["clock"], launch.moved
     start = terms.other if further else terms.start
     fill = moved.fill / (caches.fill_rate * chip.partitions / caches.dies) / chip.clock
     memory = max(estimate["memory"], (moved.memory + moved.stored) / caches.memory_rate / chip.clock)
-    kernel = max(estimate["total"] - estimate["start"] - estimate["meeting"], fill, memory)
+    kernel = max(estimate["total"] - estimate["start"] - estimate["reduction"], fill, memory)
     busiest = launch.work.busiest / launch.work.mean  # in average workgroups
     operands = busiest * moved.brought / launch.workgroups / terms.operands / clock
     causes = {name: clocks / clock for name, clocks in _busy(launch).items()}
     causes |= {"l2": max(operands, fill), "memory": memory, "write back": estimate["written_back"], "launch": start}
     used = estimate["matrix"] / estimate["kernel"] * launch.workgroups / (busiest * chip.units)
-    return LaunchTime(launch, entry, start, kernel, estimate["meeting"], clock, used, causes)
+    return LaunchTime(launch, entry, start, kernel, estimate["reduction"], clock, used, causes)
 
 
 def _busy(launch: LaunchProfile) -> dict[str, float]:

@@ -14,11 +14,11 @@ import numpy as np
 
 from convgen.backends.family import Chip
 from convgen.ir.record import frozen
-from convgen.profile.closed import PACE, Estimate, Inner, Numbers, Terms, Work, smooth
+from convgen.profile.closed import PACE, Estimate, LaunchArrays, Numbers, Terms, WorkgroupClocks, smooth
 
 
 @frozen(eq=False)
-class Loops(Work):
+class Loops(LaunchArrays):
     """Launches of kernels, one an element; `full` is a unit with as many workgroups as it holds, `last` one in the
     last round.
     """
@@ -45,25 +45,25 @@ class Loops(Work):
     def estimate(self, chip: Chip, terms: Terms, *, timed: bool = True) -> Estimate:
         together = self.resident * chip.units
         rounds = np.floor(self.groups / together)
-        left = self.groups - rounds * together
-        sharing = np.ceil(left / chip.units)
+        last_groups = self.groups - rounds * together
+        sharing = np.ceil(last_groups / chip.units)
         missed = np.minimum(1.0, chip.partitions * self.bytes_once / (self.groups * self.iterations * self.operands))
 
         written = np.maximum(self.bytes_out, self.added) / self.groups * self.stores
 
-        def clocks(each: Numbers, rest: Numbers, exposed: Numbers, groups: Numbers) -> Numbers:
+        def clocks(iteration: Numbers, rest: Numbers, exposed: Numbers, groups: Numbers) -> Numbers:
             waited = terms.far * missed * exposed
-            pace = smooth(PACE, each * terms.matrix + waited, groups * self.operands / terms.operands)
+            pace = smooth(PACE, iteration * terms.matrix + waited, groups * self.operands / terms.operands)
             return self.iterations * self.uneven * pace + rest * terms.around + groups * written * terms.store
 
         last = np.where(
-            left > 0, clocks(self.iteration_last, self.rest_last, self.exposed_last, np.maximum(1, sharing)), 0.0
+            last_groups > 0, clocks(self.iteration_last, self.rest_last, self.exposed_last, np.maximum(1, sharing)), 0.0
         )
         total = rounds * clocks(self.iteration_full, self.rest_full, self.exposed_full, self.resident) + last
         matrix = self.iterations * self.matrix
         busiest = (rounds * self.resident + sharing) * self.uneven
-        inner = Inner(total, self.groups * matrix, busiest * matrix)
-        return self.whole(chip, terms, inner, self.added / terms.shares, timed=timed)
+        workgroups = WorkgroupClocks(total, self.groups * matrix, busiest * matrix)
+        return self.launch_estimate(chip, terms, workgroups, self.added / terms.shares, timed=timed)
 
     @property
     def bytes_once(self) -> Numbers:
@@ -71,7 +71,7 @@ class Loops(Work):
 
 
 @frozen(eq=False)
-class Borrowed(Loops):
+class LoopsOfClosedForm(Loops):
     """A launch with constants of the closed form, which contain the code around a loop that stores results.
 
     Their cost of stores covers everything that a workgroup does after its loop.

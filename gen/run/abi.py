@@ -50,7 +50,6 @@ def launch_record(
 
 
 def tensors_of(problem: Problem) -> dict[str, StoredTensor]:
-    """Return the tensors of a problem by name."""
     return {spec.name: StoredTensor.of(spec.layout, spec.dtype) for spec in problem.tensors}
 
 

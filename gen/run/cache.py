@@ -82,14 +82,13 @@ class Cache:
     def get(self, key: str, problem: Problem, target: str) -> Code | None:
         """Return the code of a key for a target, without its tiles; None if the cache has none that can be read."""
         try:
-            found = None if self._store is None else self._store.get(_KIND, key)
-            code = None if found is None else _code_of_entry(found, problem)
+            content = None if self._store is None else self._store.get(_KIND, key)
+            code = None if content is None else _code_of_entry(content, problem)
         except (UserError, ValueError, RecursionError):
             return None
         return code if code is not None and code.target == target else None
 
     def add(self, key: str, code: Code) -> None:
-        """Keep code."""
         try:
             if self._store is not None:
                 self._store.add(_KIND, key, _entry_bytes(code))
@@ -132,8 +131,8 @@ def _files(root: Path) -> Iterator[str]:
             for path, _, names in os.walk(top):
                 for name in names:
                     if name.endswith(".py"):
-                        found = os.stat(os.path.join(path, name))
-                        yield f"{path}/{name} {found.st_size} {found.st_mtime_ns}"
+                        status = os.stat(os.path.join(path, name))
+                        yield f"{path}/{name} {status.st_size} {status.st_mtime_ns}"
 
 
 def _entry_bytes(code: Code) -> bytes:

@@ -80,7 +80,9 @@ def compare(
             mismatches += int(np.count_nonzero(wrong))
             for row, column in np.argwhere(wrong)[: _SHOWN - len(first)]:
                 index = tuple(int(np.broadcast_to(i, wrong.shape)[row, column]) for i in indices)
-                first.append(_mismatch(region.output, index, right[row, column], got[row, column]))
+                expected, there = float(right[row, column]), got[row, column]
+                unwritten = there.tobytes() == bytes([SENTINEL]) * there.itemsize
+                first.append(Mismatch(region.output, index, expected, float(there), unwritten))
         checked += region.rows.size * region.columns.size
     return Comparison(checked, mismatches, tuple(first))
 
@@ -107,22 +109,17 @@ def _compared(
         yield is_padding & (_bits(got) != 0), indices, np.zeros_like(got), got
 
 
-def _mismatch(output: str, index: tuple[int, ...], expected: Any, there: Any) -> Mismatch:
-    unwritten = there.tobytes() == bytes([SENTINEL]) * there.itemsize
-    return Mismatch(output, index, float(expected), float(there), unwritten)
-
-
 def _differs(expected: Array, got: Array) -> npt.NDArray[np.bool_]:
     """Return flags of differing bits; all NaNs are equal, as no document states which NaN an operation returns."""
-    found: npt.NDArray[np.bool_] = (_bits(expected) != _bits(got)) & ~((expected != expected) & (got != got))
-    return found
+    flags: npt.NDArray[np.bool_] = (_bits(expected) != _bits(got)) & ~((expected != expected) & (got != got))
+    return flags
 
 
 def _within(right: Range, got: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
     """Return flags of values that lie in a range, or are NaN where NaN is right."""
     with np.errstate(invalid="ignore"):  # a NaN of few bits is compared
-        found: npt.NDArray[np.bool_] = ((right.least <= got) & (got <= right.most)) | ((got != got) & right.nan)
-    return found
+        flags: npt.NDArray[np.bool_] = ((right.least <= got) & (got <= right.most)) | ((got != got) & right.nan)
+    return flags
 
 
 def _gathered(memory: Pages, tensor: StoredTensor, index: Sequence[reference.Indices]) -> Array:

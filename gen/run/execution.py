@@ -22,7 +22,7 @@ from convgen.run.reference import Array, Tensor
 
 Memory = dict[str, Pages]
 Progress = Callable[[int, int], None]
-Taking = Callable[[int], None]  #: called before a run with the bytes of memory that it will take
+ReportBytes = Callable[[int], None]  #: called before a run with the bytes of memory that it will take
 
 
 class Executor(Protocol):
@@ -37,7 +37,7 @@ class Executor(Protocol):
 SENTINEL = 0xA5  #: fill byte of outputs; no small integer wider than a byte consists of it
 FOREIGN = 0xFF  #: fill byte of gaps in strided inputs, which kernels must not use: NaN in every float type, no small u8
 
-MOST_GROUPS = 1 << 24  #: workgroups of a launch that may be simulated: days of work
+MOST_GROUPS = 1 << 24  #: workgroups of a launch that may be simulated; more take days
 
 _BESIDE = 2  #: bytes that the simulator keeps per byte that kernels write: a stamp of 8 bytes per dword
 
@@ -79,14 +79,20 @@ def allocate(record: LaunchRecord, inputs: Mapping[str, Tensor]) -> Memory:
 
 def _check_size(record: LaunchRecord, *, sampled: bool) -> None:
     """Refuse a run that needs more memory than there is, or more workgroups than can be simulated."""
-    for launch in record.launches:
-        if not sampled and math.prod(launch.grid) > MOST_GROUPS:
-            given = f"{math.prod(launch.grid)} workgroups of kernel {launch.kernel}"
-            raise UserError(f"given {given}, wanted at most {MOST_GROUPS}, or --run-groups for a sample of them")
-    needed, there = predicted(record), footprint.available()
-    if not sampled and needed > there:
-        given, wanted = footprint.text(needed), footprint.text(there)
+    if not sampled:
+        for launch in record.launches:
+            check_workgroups(launch.kernel, launch.grid, ", or --run-groups for a sample of them")
+    needed, available = predicted(record), footprint.available()
+    if not sampled and needed > available:
+        given, wanted = footprint.text(needed), footprint.text(available)
         raise UserError(f"given a run that takes {given} of memory, wanted at most {wanted}, or --run-groups")
+
+
+def check_workgroups(kernel: str, grid: Sequence[int], otherwise: str = " on the simulator") -> None:
+    """Raise UserError for more workgroups than can be simulated; `otherwise` ends its message."""
+    if math.prod(grid) > MOST_GROUPS:
+        given = f"given {math.prod(grid)} workgroups of kernel {kernel}"
+        raise UserError(f"{given}, wanted at most {MOST_GROUPS}{otherwise}")
 
 
 def predicted(record: LaunchRecord) -> int:
@@ -136,15 +142,11 @@ def logical(tensor: StoredTensor, given: Array) -> Array | None:
         return given
     if len(tensor.dims) == 1:
         return given.reshape(-1) if given.size == tensor.dims[0] else None
-    lies = reference.storage(tensor)
-    return lies.read(given)[tuple(map(slice, tensor.dims))] if given.shape == (lies.elements,) else None
+    stored = reference.storage(tensor)
+    return stored.read(given)[tuple(map(slice, tensor.dims))] if given.shape == (stored.elements,) else None
 
 
 def unpacked(tensor: StoredTensor, memory: Pages) -> Array:
     """Return the logical tensor in a buffer."""
-    return reference.unpack(tensor, tensor.dtype, memory.whole(layout_bytes(tensor)))
-
-
-def layout_bytes(tensor: StoredTensor) -> int:
-    """Return the bytes of a tensor in its layout."""
-    return types.scalar(tensor.dtype).size(reference.storage(tensor).elements)
+    size = types.scalar(tensor.dtype).size(reference.storage(tensor).elements)
+    return reference.unpack(tensor, tensor.dtype, memory.whole(size))

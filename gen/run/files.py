@@ -102,9 +102,9 @@ def _target(at: Path) -> Path:
 def _create(path: Path, content: bytes, replaced: Path) -> None:
     """Write a new file, with the permissions of the file that it will replace, if there is one."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    kept = replaced.stat().st_mode & 0o777 if replaced.exists() else None
-    number = os.open(path, flags, 0o666 if kept is None else 0o600)
+    mode = replaced.stat().st_mode & 0o777 if replaced.exists() else None
+    number = os.open(path, flags, 0o666 if mode is None else 0o600)
     with open(number, "wb") as file:
-        if kept is not None:
-            os.fchmod(number, kept)
+        if mode is not None:
+            os.fchmod(number, mode)
         file.write(content)

@@ -19,7 +19,7 @@ from convgen.ir.record import evolve, frozen
 Array = npt.NDArray[np.generic]
 Numbers = npt.NDArray[np.int64]
 
-_CHUNK = 1 << 15  #: elements drawn at a time: what is in work stays in a core's caches
+_CHUNK = 1 << 15  #: elements drawn at a time, so that temporaries stay in a core's caches
 _LOW = 0xFFFFFFFF
 
 

@@ -7,7 +7,7 @@ import resource
 from contextlib import suppress
 from pathlib import Path
 
-_SHARE = 0.8  #: share of the free memory; a run needs the rest besides buffers
+_SHARE = 0.8  #: share of the free memory that buffers may take; the rest is for the simulator itself
 _MEMORY = Path("/proc/meminfo")
 _GROUP = Path("/sys/fs/cgroup")
 

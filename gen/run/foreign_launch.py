@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
-from io import BytesIO
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -21,16 +20,15 @@ from convgen.backends import target as targets
 from convgen.backends.simulation import STRICT, KernelArg, LaunchRequest, Pages, Parameter, Scrutiny, Signature
 from convgen.ir import types
 from convgen.ir.error import UserError, named
-from convgen.ir.record import frozen
+from convgen.ir.record import evolve, frozen
 from convgen.run import defaults, npy, reference
+from convgen.run.comparison import Comparison
 from convgen.run.defaults import Defaults
-from convgen.run.execution import Executor
-from convgen.run.files import write_all
-from convgen.run.verdict import Outcome
+from convgen.run.execution import Executor, Progress, check_workgroups
+from convgen.run.launch_record import Extents
+from convgen.run.verdict import Outcome, outcome_of
 
 Array: TypeAlias = npt.NDArray[Any]
-Extents: TypeAlias = tuple[int, int, int]
-Progress: TypeAlias = Callable[[int, int], None]
 
 _SHAPED = re.compile(r"(?P<zeros>zeros:)?(?P<type>[a-z]+[0-9][a-z0-9_]*):(?P<dims>[0-9]+(?:x[0-9]+)*)$")
 _NUMBER = re.compile(r"[-+]?(?:0x[0-9a-fA-F]+|[0-9]+|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[-+]?[0-9]+)?|inf|nan)$")
@@ -54,18 +52,14 @@ class LaunchOptions:
 
 
 @frozen
-class Direct:
-    """A launch, its buffers as arrays by name, and the names of those that start undefined.
-
-    `made` holds the made-up buffers of pointers without a value; `settings` has each argument's name or number and its
-    value, as an option gives it.
-    """
+class ForeignLaunch:
+    """A launch with its buffers."""
 
     request: LaunchRequest
-    arrays: Mapping[str, Array]
-    undefined: tuple[str, ...]
-    made: Mapping[str, Pages] = {}
-    settings: tuple[tuple[str, str], ...] = ()
+    arrays: Mapping[str, Array]  #: buffers that options give, by argument
+    undefined: tuple[str, ...]  #: names of arrays whose content is undefined
+    made_up: Mapping[str, Pages] = {}  #: buffers of pointers without a value
+    settings: tuple[tuple[str, str], ...] = ()  #: name or number of each argument, and its value for people
 
     @property
     def array_bytes(self) -> dict[str, npt.NDArray[np.uint8]]:
@@ -75,7 +69,7 @@ class Direct:
     @property
     def buffers(self) -> dict[str, Any]:
         """Return all buffers, which a run changes in place."""
-        return {**self.array_bytes, **self.made}
+        return {**self.array_bytes, **self.made_up}
 
 
 def run(
@@ -98,14 +92,14 @@ def run(
         wanted = ", ".join(launch.arrays) or "none: no --arg is an array"
         raise UserError(f"given --out {unknown[0]}, wanted one of {wanted}")
     outcome = execute(content, path.name, launch, progress=progress, advice=advice, scrutiny=scrutiny, on=on)
-    _save(outputs, launch.arrays)
+    npy.save({Path(file): launch.arrays[name] for name, file in outputs})
     return outcome
 
 
 def execute(
     content: bytes,
     name: str,
-    launch: Direct,
+    launch: ForeignLaunch,
     *,
     progress: Progress | None = None,
     advice: bool = False,
@@ -119,6 +113,7 @@ def execute(
     if on is not None:
         report = on.execute(content, [launch.request], launch.buffers)
     else:
+        check_workgroups(launch.request.kernel, launch.request.grid)
         report = targets.executor(content, name).simulate(
             content,
             [launch.request],
@@ -127,17 +122,10 @@ def execute(
             uninitialised=launch.undefined,
             scrutiny=scrutiny,
         )
-    where, counted = "" if on is None else str(on), report.instructions
-    return Outcome(
-        *(0, 0, (), report.findings, report.seconds, counted),
-        compared=False,
-        advice=advice,
-        on=where,
-        coverage=report.coverage,
-    )
+    return evolve(outcome_of(report, Comparison(), on), compared=False, advice=advice)
 
 
-def read(path: Path, options: LaunchOptions) -> tuple[bytes, Direct]:
+def read(path: Path, options: LaunchOptions) -> tuple[bytes, ForeignLaunch]:
     """Return the bytes of a code object and a launch of it. Raises UserError."""
     content = targets.read(path)
     known = targets.executor(content, path.name).signatures(content)
@@ -147,17 +135,9 @@ def read(path: Path, options: LaunchOptions) -> tuple[bytes, Direct]:
     return content, prepare(known, options)
 
 
-def _save(outputs: Sequence[tuple[str, str]], arrays: Mapping[str, Array]) -> None:
-    contents = {}
-    for name, file in outputs:
-        array = arrays[name]
-        stored = array if array.dtype.isbuiltin == 1 else array.view(f"u{array.dtype.itemsize}")
-        np.save(buffer := BytesIO(), stored)
-        contents[Path(file)] = buffer.getvalue()
-    write_all(contents, "--out")
-
-
-def prepare(signatures: Mapping[str, Signature], options: LaunchOptions, filling: Defaults | None = None) -> Direct:
+def prepare(
+    signatures: Mapping[str, Signature], options: LaunchOptions, filling: Defaults | None = None
+) -> ForeignLaunch:
     """Return a launch, whose options have a grid and a block; `filling` makes up missing arguments.
 
     Without `filling` a missing pointer is null, and a missing scalar is a UserError.
@@ -170,34 +150,45 @@ def prepare(signatures: Mapping[str, Signature], options: LaunchOptions, filling
             f"given no --lds for {chosen.kernel}, wanted one: the launch gives the size of its shared memory"
         )
     missing = dict(enumerate(chosen.parameters))
-    args: list[KernelArg] = []
+    values: list[tuple[Parameter, str | bytes]] = []  #: name of a buffer, or bytes
     arrays: dict[str, Array] = {}
-    undefined = []
     for name, text in options.arguments:
         parameter = missing.pop(_place(name, chosen), None)
         if parameter is None:
             raise UserError(f"given the argument {name} twice, wanted it once")
         if parameter.is_pointer:
             arrays[name] = _array(text, name)
-            undefined += [name] if _SHAPED.match(text) and not text.startswith("zeros:") else []
-        value = name if parameter.is_pointer else _encoded(text, name, parameter)
-        args.append(KernelArg(parameter.offset, parameter.size, value))
+        values.append((parameter, name if parameter.is_pointer else _encoded(text, name, parameter)))
     made_up: dict[str, Pages] = {}
     settings = list(options.arguments)
     for number, parameter in missing.items():
         name = _unused(parameter.name or str(number), arrays)
-        if filling is None and not parameter.is_pointer:
-            raise UserError(f"given no argument {name} of {chosen.kernel}, wanted its value")
-        if filling is not None and parameter.is_pointer:
-            made_up[name] = filling.buffer(parameter, number)
-        text = "" if filling is None or parameter.is_pointer else filling.scalar(parameter, number)
-        assumed = name if name in made_up else _encoded(text, name, parameter) if text else bytes(parameter.size)
-        args.append(KernelArg(parameter.offset, parameter.size, assumed))
-        settings.append((name, f"{len(made_up[name].data)} bytes" if name in made_up else text or "zeros"))
-    request = LaunchRequest(
-        chosen.kernel, options.grid, options.block, tuple(args), chosen.shared_bytes + options.dynamic_lds
-    )
-    return Direct(request, arrays, tuple(undefined), made_up, tuple(settings))
+        value, shown = _assumed(name, parameter, number, filling, made_up)
+        values.append((parameter, value))
+        settings.append((name, shown))
+    args = tuple(KernelArg(parameter.offset, parameter.size, value) for parameter, value in values)
+    shared_bytes = chosen.shared_bytes + options.dynamic_lds
+    request = LaunchRequest(chosen.kernel, options.grid, options.block, args, shared_bytes)
+    undefined = [n for n, t in options.arguments if n in arrays and _SHAPED.match(t) and not t.startswith("zeros:")]
+    return ForeignLaunch(request, arrays, tuple(undefined), made_up, tuple(settings))
+
+
+def _assumed(
+    name: str, parameter: Parameter, number: int, filling: Defaults | None, made_up: dict[str, Pages]
+) -> tuple[str | bytes, str]:
+    """Return the value of an argument that no option gives, and the value for people; add a buffer to `made_up`.
+
+    Raises UserError for a scalar without `filling`.
+    """
+    if filling is None:
+        if not parameter.is_pointer:
+            raise UserError(f"given no argument {name}, wanted its value")
+        return bytes(parameter.size), "zeros"
+    if parameter.is_pointer:
+        made_up[name] = filling.buffer(parameter, number)
+        return name, f"{len(made_up[name].data)} bytes"
+    text = filling.scalar(parameter, number)
+    return (_encoded(text, name, parameter), text) if text else (bytes(parameter.size), "zeros")
 
 
 def _unused(name: str, taken: Mapping[str, object]) -> str:

@@ -10,10 +10,11 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias, cast, get_args
 
 import numpy as np
 
+from convgen.backends import target as targets
 from convgen.backends.simulation import KernelArg, LaunchRequest
 from convgen.ir import types, untrusted
 from convgen.ir.error import UserError
@@ -31,9 +32,9 @@ _POINTER_BYTES = 8
 _MOST_LAUNCHES = 4096
 _MOST_ARGUMENTS = 1024
 _MOST_GROUPS = (1 << 31) - 1  #: workgroups along an axis of the grid
-_MOST_ITEMS = 1024  #: work-items of a workgroup, on every target
+MOST_ITEMS = 1024  #: work-items of a workgroup, on every target
 _MOST_BLOCK = 1 << 16  #: bytes of an argument block
-_MOST_LOCAL = 1 << 24  #: bytes of local memory that are worth a finding; devices have up to 160 KiB
+MOST_SHARED = 1 << 24  #: bytes of local memory that are worth a finding; devices have up to 160 KiB
 
 
 @frozen
@@ -43,7 +44,7 @@ class StoredTensor:
     dims: tuple[int, ...]
     tag: str
     dtype: str
-    bytes: int
+    bytes: int  #: `layout_bytes` or more
 
     @classmethod
     def of(cls, layout: Layout, dtype: str) -> StoredTensor:
@@ -52,6 +53,11 @@ class StoredTensor:
     @property
     def layout(self) -> Layout:
         return Layout.from_tag(self.tag, self.dims)
+
+    @property
+    def layout_bytes(self) -> int:
+        """Return the bytes from the first element to the last, gaps and padding included."""
+        return types.scalar(self.dtype).size(self.layout.size_elems)
 
 
 @frozen
@@ -71,11 +77,7 @@ class Buffer:
         if not self.shape:
             return self
         dims = tuple(evaluate(expr, integers) for expr in self.shape)
-        layout = Layout.from_tag(self.tensor.tag, dims)
-        return evolve(self, tensor=StoredTensor(dims, layout.tag, self.tensor.dtype, self._bytes(layout)))
-
-    def _bytes(self, layout: Layout) -> int:
-        return types.scalar(self.tensor.dtype).size(layout.size_elems)
+        return evolve(self, tensor=StoredTensor.of(Layout.from_tag(self.tensor.tag, dims), self.tensor.dtype))
 
     @property
     def is_read(self) -> bool:
@@ -133,7 +135,7 @@ class Launch:
         chosen = {a.name: values.get(a.name, a.value) for a in self.args if isinstance(a, Scalar) and a.expr is None}
         integers = {name: value for name, value in chosen.items() if isinstance(value, int)}
 
-        def renewed(arg: Buffer | Scalar) -> Buffer | Scalar:
+        def with_value(arg: Buffer | Scalar) -> Buffer | Scalar:
             if isinstance(arg, Buffer):
                 return arg.sized(integers)
             value = chosen[arg.name] if arg.expr is None else evaluate(arg.expr, integers)
@@ -143,7 +145,7 @@ class Launch:
             return evolve(arg, value=value)
 
         counts = [n if e is None else evaluate(e, integers) for n, e in zip(self.grid, self.grid_expr)]
-        return evolve(self, args=tuple(map(renewed, self.args)), grid=(counts[0], counts[1], counts[2]))
+        return evolve(self, args=tuple(map(with_value, self.args)), grid=(counts[0], counts[1], counts[2]))
 
     def request(self, groups: Sequence[int] | None = None) -> LaunchRequest:
         """Return the launch as a request to a simulator; `groups` are the linear workgroup ids to run (None: all)."""
@@ -181,15 +183,19 @@ class LaunchRecord:
         return merged
 
     @property
-    def sizes(self) -> tuple[str, ...]:
-        """Return the scalars with a promise of the host about their value: sizes known at launch."""
-        scalars = [a for launch in self.launches for a in launch.args if isinstance(a, Scalar)]
-        return tuple(dict.fromkeys(a.name for a in scalars if a.promise))
+    def free_scalars(self) -> dict[str, Scalar]:
+        """Return the scalars that a host may choose, by name, in order of appearance."""
+        args = [arg for launch in self.launches for arg in launch.args]
+        return {arg.name: arg for arg in args if isinstance(arg, Scalar) and arg.expr is None}
 
-    def told(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
-        """Return the scalars that a host may choose and that are dims of buffers of these shapes."""
-        scalars = [a for launch in self.launches for a in launch.args if isinstance(a, Scalar)]
-        free, buffers = {a.name for a in scalars if a.expr is None}, self.buffers
+    @property
+    def sizes(self) -> tuple[str, ...]:
+        """Return the names of the sizes known at launch: free scalars about whose value the host makes a promise."""
+        return tuple(name for name, scalar in self.free_scalars.items() if scalar.promise)
+
+    def sizes_of(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
+        """Return the values of free scalars that are dims of buffers, given the shapes of these buffers by name."""
+        free, buffers = self.free_scalars, self.buffers
         values: dict[str, int] = {}
         for name, shape in shapes.items():
             exprs = buffers[name].shape if name in buffers else ()
@@ -201,8 +207,7 @@ class LaunchRecord:
 
     def with_scalars(self, values: Mapping[str, int]) -> LaunchRecord:
         """Return the record with other values of scalars that a host may choose. Raises UserError for unknown names."""
-        scalars = [a for launch in self.launches for a in launch.args if isinstance(a, Scalar)]
-        free = dict.fromkeys(a.name for a in scalars if a.expr is None)
+        free = self.free_scalars
         for name in values:
             if name not in free:
                 known = ", ".join(free) or "none"
@@ -230,6 +235,17 @@ class LaunchRecord:
         content = untrusted.read(path, "a launch record", untrusted.MOST_RECORD)
         return cls.from_json(content.decode(errors="replace"), path.name)
 
+    def read_object(self, path: Path) -> bytes | None:
+        """Return the code object beside the record's file `path`; None if the record has none. Raises UserError."""
+        return None if self.object is None else targets.read(path.parent / self.object)
+
+    def required(self, code_object: bytes | None, where: str) -> bytes:
+        """Return the code object. Raises UserError, which names the record `where`, if there is nothing to launch."""
+        if code_object is None or not self.launches:
+            missing = "a code object" if self.launches else "launches"
+            raise UserError(f"given {where} without {missing}, wanted a record that has both")
+        return code_object
+
     @classmethod
     def from_json(cls, text: str, where: str = "launch record") -> LaunchRecord:
         """Read the record of a JSON text. Raises UserError, which names the missing or wrong entry of file `where`."""
@@ -242,6 +258,13 @@ class LaunchRecord:
         )
         _check_shared_buffers(record, root)
         return record
+
+
+def size_given(name: str, given: object) -> int:
+    """Return a size known at launch that a caller passes. Raises UserError unless it is an integer."""
+    if isinstance(given, bool) or not isinstance(given, int | np.integer):
+        raise UserError(f"given {name} of type {type(given).__name__}, wanted a number")
+    return int(given)
 
 
 def _launch_json(launch: Launch) -> dict[str, Json]:
@@ -288,14 +311,14 @@ def _read_launch(entry: Entry) -> Launch:
     launch = Launch(
         kernel=entry["kernel"].text(),
         grid=_extents(grid, _MOST_GROUPS),
-        workgroup=_extents(workgroup, _MOST_ITEMS),
+        workgroup=_extents(workgroup, MOST_ITEMS),
         args=tuple(_read_arg(arg) for arg in entry["args"].items(_MOST_ARGUMENTS)),
         kernarg_size=entry["kernarg_size"].integer(0, _MOST_BLOCK),
-        shared_bytes=entry["lds_bytes"].integer(0, _MOST_LOCAL),
+        shared_bytes=entry["lds_bytes"].integer(0, MOST_SHARED),
         grid_expr=(exprs[0], exprs[1], exprs[2]),
     )
-    if math.prod(launch.workgroup) > _MOST_ITEMS:
-        raise entry["workgroup"].error(f"at most {_MOST_ITEMS} work-items")
+    if math.prod(launch.workgroup) > MOST_ITEMS:
+        raise entry["workgroup"].error(f"at most {MOST_ITEMS} work-items")
     _check_argument_block(launch, entry["args"].items(_MOST_ARGUMENTS))
     return launch
 
@@ -314,17 +337,14 @@ def _read_arg(entry: Entry) -> Buffer | Scalar:
 
 
 def _read_buffer(entry: Entry) -> Buffer:
-    access = entry["access"].text()
-    for known in get_args(Access):
-        if access == known:
-            name, offset = entry["name"].name("buffer"), entry["offset"].integer(0, _MOST_BLOCK)
-            zero = entry.has("zero") and entry["zero"].flag()
-            shape = tuple(e.text() for e in entry["shape"].items(len(LETTERS))) if entry.has("shape") else ()
-            tensor = _read_tensor(entry["tensor"])
-            if shape and len(shape) != len(tensor.dims):
-                raise entry["shape"].error(f"{len(tensor.dims)} expressions")
-            return Buffer(name, offset, known, tensor, zero, shape)
-    raise entry["access"].error(" or ".join(get_args(Access)))
+    access = cast(Access, entry["access"].one_of(*get_args(Access)))
+    name, offset = entry["name"].name("buffer"), entry["offset"].integer(0, _MOST_BLOCK)
+    zero = entry.has("zero") and entry["zero"].flag()
+    shape = tuple(e.text() for e in entry["shape"].items(len(LETTERS))) if entry.has("shape") else ()
+    tensor = _read_tensor(entry["tensor"])
+    if shape and len(shape) != len(tensor.dims):
+        raise entry["shape"].error(f"{len(tensor.dims)} expressions")
+    return Buffer(name, offset, access, tensor, zero, shape)
 
 
 def _read_scalar(entry: Entry) -> Scalar:
@@ -364,7 +384,7 @@ def _read_tensor(entry: Entry) -> StoredTensor:
         entry["bytes"].integer(0, MOST_BYTES),
     )
     try:
-        needed = types.scalar(tensor.dtype).size(tensor.layout.size_elems)
+        needed = tensor.layout_bytes
     except UserError as error:
         raise UserError(f"{error} ({entry['tag'].place})") from None
     if tensor.bytes < needed:

@@ -58,9 +58,9 @@ def load(path: Path, check: Check) -> Array:
         with opened(path, "an .npy file", _MOST_FILE) as file:
             shape, dtype = _npy_header(file)
             check(shape, dtype)
-            size, there = math.prod(shape) * dtype.itemsize, os.fstat(file.fileno()).st_size - file.tell()
-            if size > there:
-                raise ValueError(f"its header promises {shown(size, 30)} bytes and {there} follow")
+            size, following = math.prod(shape) * dtype.itemsize, os.fstat(file.fileno()).st_size - file.tell()
+            if size > following:
+                raise ValueError(f"its header promises {shown(size, 30)} bytes and {following} follow")
             file.seek(0)
             array: Array = np.load(file, allow_pickle=False)
     except OSError as error:
@@ -87,12 +87,12 @@ def _npy_header(file: BinaryIO) -> tuple[tuple[int, ...], np.dtype[np.generic]]:
     return shape, dtype
 
 
-def save(directory: Path, arrays: Mapping[str, Array]) -> None:
-    """Write NAME.npy of all arrays, or none. Raises UserError."""
+def save(arrays: Mapping[Path, Array]) -> None:
+    """Write an `.npy` file for each path, or none. Raises UserError."""
     contents = {}
-    for name, array in arrays.items():
+    for path, array in arrays.items():
         np.save(file := BytesIO(), array.view(_stored(array.dtype)))
-        contents[directory / f"{name}.npy"] = file.getvalue()
+        contents[path] = file.getvalue()
     write_all(contents, "--out")
 
 

@@ -1,8 +1,8 @@
 """Sums of convolutions by the definition: exact, in float64, for the requested rows and columns.
 
 The law of each spatial axis is i = o*s - p + k*(d + 1); a tap k outside 0 <= i < I contributes nothing. Tensors are
-logical, with three spatial axes (absent ones of size 1). Work is done in pieces that keep memory small, and looks at no
-more of a tensor than it needs: tensors may be `Fill`s, which compute what is looked at.
+logical, with three spatial axes (absent ones of size 1). Sums are computed piece by piece, to save memory, and read
+only the elements that they need: tensors may be `Fill`s, which compute elements when they are read.
 """
 
 from __future__ import annotations
@@ -18,14 +18,13 @@ from convgen.ir.record import frozen
 from convgen.problem.conv import Axis, Conv
 from convgen.problem.matmul import Matmul
 from convgen.run import reference_request as request
-from convgen.run.fills import Fill
+from convgen.run.fills import Array, Fill
+from convgen.run.reference_memory import Indices
 
-Array = npt.NDArray[np.generic]
 Tensor = Array | Fill
 Floats = npt.NDArray[np.float64]
-Indices = npt.NDArray[np.int64]
 
-#: (axis, positions along it, kernel tap) -> the positions on the other side, and which of them exist
+#: (axis, positions along it, kernel tap) -> positions in the tensor that is read, and flags of those inside it
 _Law = Callable[[Axis, Indices, int], tuple[Indices, npt.NDArray[np.bool_]]]
 
 _CHUNK_ELEMS = 1 << 22  #: elements gathered at a time: 32 MiB of float64
@@ -58,9 +57,7 @@ class Points:
 def forward(problem: Conv, src: Tensor, wei: Tensor, rows: Indices, columns: Indices, zero: Points) -> Floats:
     """dst[n, oc, o] = sum over k and ic of (src[n, ic, i] - zero) * (wei[oc, ic, k] - zero).
 
-    Rows (n, o...), columns oc.
-
-    Zero points of src are those of channels.
+    Rows (n, o...), columns oc. Zero points of src are those of channels.
     """
     chosen = _Channels.of(columns, problem.oc // problem.groups)
     places = np.ix_(chosen.groups, chosen.within)
@@ -145,8 +142,8 @@ def _over_taps(
         at, inside = zip(*map(law, problem.axes, places, tap))
         where = np.flatnonzero(np.logical_and.reduce(inside))
         if len(where):
-            taken = source[n[where], :, at[0][where], at[1][where], at[2][where]].astype(np.float64) - zero
-            by_group = taken.reshape(len(where), problem.groups, -1)[:, groups]
+            operands = source[n[where], :, at[0][where], at[1][where], at[2][where]].astype(np.float64) - zero
+            by_group = operands.reshape(len(where), problem.groups, -1)[:, groups]
             sums[:, where] += by_group.transpose(1, 0, 2) @ weights[tap]
     return sums
 
@@ -154,7 +151,7 @@ def _over_taps(
 def by_weights(problem: Conv, src: Tensor, diff_dst: Tensor, rows: Indices, columns: Indices) -> Floats:
     """diff_wei[oc, ic, k] = sum over n and o of src[n, ic, i] * diff_dst[n, oc, o]; rows (k..., ic), columns oc.
 
-    One matrix product a tap and piece of the output, of the channels that its rows and the columns need.
+    One matrix product per tap and piece of the input, of the channels that rows and columns need.
     """
     ic = problem.ic // problem.groups
     chosen = _Channels.of(columns, problem.oc // problem.groups)
@@ -227,7 +224,7 @@ def by_bias(diff_dst: Tensor, columns: Indices) -> Floats:
 def by_inner(problem: Matmul, src: Tensor, wei: Tensor, rows: Indices, columns: Indices, zero: Points) -> Floats:
     """dst[b..., m, n] = sum over k of (src[b..., m, k] - zero) * (wei[b..., k, n] - zero); rows (b..., m), columns n.
 
-    A tensor of size 1 along a dimension of the batch is the same all along it.
+    A tensor of size 1 along a batch dimension is broadcast.
     """
     sums, batch = np.zeros((len(rows), len(columns))), request.size(problem, "dst")[:-2]
     for number in np.unique(rows // problem.m):

@@ -6,9 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from convgen.backends import target as targets
 from convgen.backends.simulation import LaunchRequest
-from convgen.ir.error import UserError
 from convgen.ir.record import frozen
 from convgen.problem.matmul import parse_problem
 from convgen.run import execution, foreign_launch, reference
@@ -32,22 +30,18 @@ def of_record(path: Path, scalars: Mapping[str, int]) -> Prepared:
     carries a problem. Raises UserError.
     """
     record = LaunchRecord.read(path).with_scalars(scalars)
-    content = None if record.object is None else targets.read(path.parent / record.object)
-    return of_launches(record, content, path.name)
+    return of_launches(record, record.read_object(path), path.name)
 
 
 def of_launches(record: LaunchRecord, content: bytes | None, where: str) -> Prepared:
     """Return the launches of a record and its code object. Raises UserError if there are none."""
-    if content is None or not record.launches:
-        raise UserError(
-            f"given {where} without {'a code object' if content is None else 'launches'}, wanted a record that has both"
-        )
+    code_object = record.required(content, where)
     problem = None if record.problem is None else parse_problem(record.problem)
     drawn = {} if problem is None else reference.fills(problem, 0)
     sizes = {name: buffer.tensor.dims for name, buffer in record.buffers.items()}
     inputs = {name: tensor for name, tensor in drawn.items() if sizes.get(name) == tensor.shape}
     macs = 0 if problem is None else problem.macs
-    return Prepared(where, content, record.requests(), lambda: execution.allocate(record, inputs), macs)
+    return Prepared(where, code_object, record.requests(), lambda: execution.allocate(record, inputs), macs)
 
 
 def of_object(path: Path, options: LaunchOptions) -> Prepared:

@@ -84,8 +84,8 @@ def multiplied(values: Floats, numbers: Sequence[np.float32], tensors: Sequence[
         factor: Any = np.float32(1)
         for term in (*numbers, *tensors):
             factor = factor * np.asarray(term, np.float32)
-        found: Floats = values * factor
-        return found
+        product: Floats = values * factor
+        return product
 
 
 def divided(given: Range, by: npt.NDArray[Any]) -> Range:
@@ -115,8 +115,8 @@ def _floats(given: npt.NDArray[Any]) -> Floats:
 
 
 def _term(op: Sum, old: npt.NDArray[Any]) -> Any:
-    seen = old.view(numpy_type(op.dtype)) if op.dtype else old
-    return (_floats(seen) - np.float32(op.zero_point)) * np.float32(op.scale)
+    typed = old.view(numpy_type(op.dtype)) if op.dtype else old
+    return (_floats(typed) - np.float32(op.zero_point)) * np.float32(op.scale)
 
 
 def _with(function: Callable[[Any, Any], Any], given: Range, term: _Any, *turns: _Any) -> Range:
@@ -164,8 +164,8 @@ _BINARY: dict[str, Callable[[Any, Any], Any]] = {
 def _applied(op: Eltwise, given: Range) -> Range:
     points = given.points(*accuracy.turns(op))
     if accuracy.of(op).is_exact:
-        found = Range.of([np.asarray(accuracy.value(op, point), np.float32) for point in points])
-        return found if given.is_one else _outwards(found)
+        result = Range.of([np.asarray(accuracy.value(op, point), np.float32) for point in points])
+        return result if given.is_one else _outwards(result)
     exact = Range.of([accuracy.value(op, point.astype(np.float64)) for point in points])
     return _outwards(Range(exact.least - _off(op, exact.least), exact.most + _off(op, exact.most), exact.nan))
 

@@ -30,13 +30,17 @@ from convgen.run import oracle as sums
 from convgen.run import reference_request as request
 from convgen.run import reference_types as types
 from convgen.run.accuracy import is_curved
-from convgen.run.fills import Fill
+from convgen.run.fills import Array, Fill
+from convgen.run.oracle import Tensor
 from convgen.run.ranges import Range, Read, chained, converted, divided, multiplied, shifted
-from convgen.run.reference_memory import gather, has_padding, pack, packed, packed_bytes, storage, unpack
-from convgen.run.reference_request import Asked, depth
+from convgen.run.reference_memory import Indices, gather, has_padding, pack, packed, packed_bytes, storage, unpack
+from convgen.run.reference_request import RequestedTensor, depth
 from convgen.run.reference_types import numpy_type
 
 __all__ = [
+    "Array",
+    "Indices",
+    "Tensor",
     "depth",
     "fill",
     "fills",
@@ -57,11 +61,7 @@ __all__ = [
     "whole",
 ]
 
-Array = npt.NDArray[np.generic]
-Tensor = Array | Fill
-Indices = npt.NDArray[np.int64]
-
-_EXACT = {"f32": 24, "f64": 53, "s32": 30}  #: an accumulator holds every integer up to this power of two
+_EXACT = {"f32": 24, "f64": 53, "s32": 30}  #: power of two up to which an accumulator holds every integer
 _BYTE_RANGE = 255  #: from the least to the greatest value of a byte
 #: The largest absolute value of a fill, while sums allow it.
 _MAGNITUDE = {"src": 8, "wei": 4, "bia": 8, "dst": 8, "diff_dst": 4}
@@ -90,7 +90,7 @@ def fills(problem: Problem, seed: int = 0) -> dict[str, Fill]:
     return {spec.name: Fill.of(_values(spec, magnitudes), (seed, n), spec.dims) for n, spec in enumerate(wanted)}
 
 
-def _magnitude(problem: Problem, spec: Asked) -> int:
+def _magnitude(problem: Problem, spec: RequestedTensor) -> int:
     """Return the largest absolute value of a fill for which the accumulator holds all sums.
 
     8-bit integers take every value, to show errors in signs, unless the result is so narrow that most would saturate.
@@ -115,7 +115,7 @@ def _largest_sum(problem: Problem, depth: int, magnitudes: Mapping[str, int]) ->
     return depth * factors + magnitudes.get("bia", 0)
 
 
-def _values(spec: Asked, magnitudes: Mapping[str, int]) -> Array:
+def _values(spec: RequestedTensor, magnitudes: Mapping[str, int]) -> Array:
     """Return the values of a fill: powers of two for scales, 0 and 1 for conditions, else integers but zero."""
     if spec.name.endswith("_scales"):
         return np.array(_SCALES).astype(numpy_type(spec.dtype))
@@ -196,8 +196,8 @@ def ranges(problem: Problem, inputs: Mapping[str, Tensor], output: str, rows: In
     sums_ = _sums(problem, inputs, output, rows, columns)
     acc = (sums_.astype(np.int64) if types.is_integer(acc_type) else sums_).astype(numpy_type(acc_type))
     acc = acc.astype(numpy_type(request.step_type(problem, output)))
-    read = partial(_seen, problem, inputs, output_index(problem, output, rows, columns))
-    factors = _scales(problem, read, "src", "wei")
+    read = partial(_operand, problem, inputs, output_index(problem, output, rows, columns))
+    factors = _scales(problem, read)
     if factors:
         acc = multiplied(acc, *factors)
     if "bia" in inputs:
@@ -212,17 +212,17 @@ def ranges(problem: Problem, inputs: Mapping[str, Tensor], output: str, rows: In
     return converted(result, partial(_stored, to=to), types.limits(to)[1])
 
 
-def _scales(problem: Problem, read: Read, *roles: str) -> tuple[list[np.float32], list[Array]] | None:
+def _scales(problem: Problem, read: Read) -> tuple[list[np.float32], list[Array]] | None:
     """Return the scales of src and weights by which sums are multiplied: numbers, and tensors."""
-    done = _before_sums(problem)
-    chosen = [scale for scale in problem.scales if scale.role in roles and scale.role not in done]
+    scaled_before = _before_sums(problem)
+    chosen = [scale for scale in problem.scales if scale.role != "dst" and scale.role not in scaled_before]
     numbers = [_number(scale) for scale in chosen if scale.value is not None]
     return (numbers, [read(f"{scale.role}_scales") for scale in chosen if scale.value is None]) if chosen else None
 
 
 def _before_sums(problem: Problem) -> tuple[str, ...]:
     """Return the factors, src or weights, that are scaled before products are summed."""
-    if not isinstance(problem, Matmul) or not request.is_made(problem):
+    if not isinstance(problem, Matmul) or not request.is_dequantised(problem):
         return ()
     return tuple(role for role in ("src", "wei") if request.differs_along_k(problem, role))
 
@@ -233,10 +233,10 @@ def _number(scale: Scale) -> np.float32:
         return np.float32(np.array(scale.value).astype(numpy_type(scale.dtype)))
 
 
-def _seen(problem: Problem, inputs: Mapping[str, Tensor], index: Sequence[Indices], name: str) -> Array:
-    """Return the operand elements beside elements of a forward result; the operand is 1 long along broadcast dims.
+def _operand(problem: Problem, inputs: Mapping[str, Tensor], index: Sequence[Indices], name: str) -> Array:
+    """Return the elements of input `name`, in its type, that belong to elements of dst at a logical `index`.
 
-    `index` is the logical one of dst; in its own type.
+    The input is 1 long along broadcast dims.
     """
     tensor, role = inputs[name], name.removesuffix("_scales").removesuffix("_zero_points")
     own = index[1:2] if name == "bia" and isinstance(problem, Conv) else _coordinates(problem, role, index)
@@ -311,8 +311,8 @@ def _sums(
 def _zero_points(problem: Problem, inputs: Mapping[str, Tensor], argument: str) -> npt.NDArray[np.float64]:
     """Return the zero points of src or weights, in its rank, 1 long along broadcast dims."""
     point = request.zero_point(problem, argument)
-    if request.is_made(problem):
-        point = None  # it is taken off before
+    if request.is_dequantised(problem):
+        point = None  # `_dequantised` subtracts it
     if point and point.value is None:
         return np.asarray(inputs[f"{argument}_zero_points"]).astype(np.float64)
     rank = len(request.size(problem, argument))
@@ -320,9 +320,9 @@ def _zero_points(problem: Problem, inputs: Mapping[str, Tensor], argument: str) 
 
 
 def _dequantised(problem: Matmul, inputs: Mapping[str, Tensor], role: str) -> Tensor:
-    """Return src or weights as multiplied: (q - zero point) * scale in f32, rounded to the type of `made_type`."""
+    """Return src or weights as multiplied: (q - zero point) * scale in f32, rounded to `dequantised_type`."""
     point, is_scaled = request.zero_point(problem, role), role in _before_sums(problem)
-    if not request.is_made(problem) or (point is None and not is_scaled):
+    if not request.is_dequantised(problem) or (point is None and not is_scaled):
         return inputs[role]
     values = np.asarray(inputs[role]).astype(np.float32)
     if point is not None:
@@ -330,7 +330,7 @@ def _dequantised(problem: Matmul, inputs: Mapping[str, Tensor], role: str) -> Te
         values = values - (_repeated(problem, inputs, name, values.shape) if point.value is None else point.value)
     if is_scaled:
         values = values * _repeated(problem, inputs, f"{role}_scales", values.shape)
-    rounded: Array = values.astype(numpy_type(request.made_type(problem)))
+    rounded: Array = values.astype(numpy_type(request.dequantised_type(problem)))
     return rounded
 
 

@@ -23,14 +23,13 @@ import numpy.typing as npt
 
 from convgen.ir.error import UserError
 from convgen.ir.record import frozen
-from convgen.run.fills import Fill
+from convgen.run.fills import Array, Fill
 from convgen.run.reference_types import is_half_byte, numpy_type
 
-Array = npt.NDArray[np.generic]
 Bytes = npt.NDArray[np.uint8]
 Indices = npt.NDArray[np.int64]
 
-_LETTERS = "abcdefghijkl"
+LETTERS = "abcdefghijkl"
 _TOKEN = re.compile(r"([0-9]*)([A-Za-z])")
 #: Names of dimensions in logical order, by a letter that only tags with these names have.
 _NAMES = {"n": "ncdhw", "o": "goidhw"}
@@ -103,9 +102,7 @@ class Storage:
     def index(self, places: Indices) -> tuple[list[Indices], npt.NDArray[np.bool_]]:
         """Return the index by dimension of the elements at some offsets, and flags of offsets that hold an element.
 
-        Padding of blocks counts as elements.
-
-        No two elements may share a place.
+        Padding of blocks counts as elements. No two elements may share a place.
         """
         rest, exists = places, places < self.elements
         at: dict[Factor, Indices] = {}
@@ -180,9 +177,9 @@ def pack(tensor: Described, logical: Array, gaps: int = 0) -> Bytes:
 
 def unpack(tensor: Described, dtype: str, memory: Bytes) -> Array:
     """Return the logical tensor that bytes in memory hold: the inverse of `pack`."""
-    lies = storage(tensor)
-    whole = lies.read(_elements(memory, dtype)[: lies.elements])
-    return whole[tuple(map(slice, lies.dims))].copy()
+    stored = storage(tensor)
+    whole = stored.read(_elements(memory, dtype)[: stored.elements])
+    return whole[tuple(map(slice, stored.dims))].copy()
 
 
 def gather(tensor: Described, dtype: str, memory: Bytes, index: Sequence[Indices]) -> Array:
@@ -221,7 +218,7 @@ def _read(text: str, dims: tuple[int, ...]) -> Storage:
         strides = [int(stride) for stride in text.split("x")]
         _check(text, dims, range(len(strides)))
         return Storage(dims, tuple(Factor(n, size, at) for n, (size, at) in enumerate(zip(dims, strides))), True)
-    blocks = [(_LETTERS.index(letter.lower()), number) for number, letter in _tokens(_in_letters(text, len(dims)))]
+    blocks = [(LETTERS.index(letter.lower()), number) for number, letter in _tokens(_in_letters(text, len(dims)))]
     _check(text, dims, [dim for dim, number in blocks if not number])
     whole = [prod(int(number) for other, number in blocks if number and other == dim) for dim in range(len(dims))]
     sizes = [int(number) if number else -(-dims[dim] // whole[dim]) for dim, number in blocks]
@@ -250,13 +247,13 @@ def _in_letters(tag: str, rank: int) -> str:
         return "".join(f"{n}{_renamed(name, present)}" for n, name in _tokens(tag))
     if "x" not in tag:
         return tag
-    first = 1 + max((_LETTERS.index(letter.lower()) for _, letter in _tokens(tag) if letter != "x"), default=-1)
-    tokens = _tokens(tag.replace("x", _LETTERS[first:rank]))
-    return "".join(f"{n}{letter}" for n, letter in tokens if _LETTERS.index(letter.lower()) < rank)
+    first = 1 + max((LETTERS.index(letter.lower()) for _, letter in _tokens(tag) if letter != "x"), default=-1)
+    tokens = _tokens(tag.replace("x", LETTERS[first:rank]))
+    return "".join(f"{n}{letter}" for n, letter in tokens if LETTERS.index(letter.lower()) < rank)
 
 
 def _renamed(name: str, present: Sequence[str]) -> str:
-    letter = _LETTERS[present.index(name.lower())]
+    letter = LETTERS[present.index(name.lower())]
     return letter.upper() if name.isupper() else letter
 
 
@@ -266,7 +263,6 @@ def _two_a_byte(nibbles: Bytes) -> Bytes:
 
 
 def _elements(memory: Bytes, dtype: str) -> Array:
-    """Return all whole elements of some bytes."""
     element = numpy_type(dtype)
     if is_half_byte(element):
         return np.stack([memory & np.uint8(0xF), memory >> np.uint8(4)], axis=-1).reshape(-1).view(element)

@@ -16,6 +16,7 @@ from convgen.problem.post_ops import Binary, Operand, Prelu, Sum
 from convgen.problem.scales import Scale
 from convgen.problem.zero_points import ZeroPoint
 from convgen.run import reference_types as types
+from convgen.run.reference_memory import LETTERS
 
 Attribute = Scale | ZeroPoint
 
@@ -34,7 +35,7 @@ _WIDE = ("f16", "bf16", "f32")  #: to which factors that are dequantised are rou
 
 
 @frozen
-class Asked:
+class RequestedTensor:
     """A tensor of a request: its logical size, its type by benchdnn's name, and the text of its tag or strides."""
 
     name: str
@@ -43,7 +44,7 @@ class Asked:
     tag: str
 
 
-def inputs(problem: Problem) -> tuple[Asked, ...]:
+def inputs(problem: Problem) -> tuple[RequestedTensor, ...]:
     """Return the inputs: factors, bias, a destination that sums are added to, then operands of attributes."""
     names, _ = _names(problem)
     adds = any(isinstance(op, Sum) for op in problem.post_ops)
@@ -51,18 +52,16 @@ def inputs(problem: Problem) -> tuple[Asked, ...]:
     return (*own, *_operands(problem))
 
 
-def outputs(problem: Problem) -> tuple[Asked, ...]:
-    """Return the outputs."""
+def outputs(problem: Problem) -> tuple[RequestedTensor, ...]:
     _, names = _names(problem)
     return tuple(tensor(problem, name) for name in names)
 
 
-def tensors(problem: Problem) -> dict[str, Asked]:
-    """Return all tensors by name."""
+def tensors(problem: Problem) -> dict[str, RequestedTensor]:
     return {each.name: each for each in (*inputs(problem), *outputs(problem))}
 
 
-def tensor(problem: Problem, name: str) -> Asked:
+def tensor(problem: Problem, name: str) -> RequestedTensor:
     """Return a factor, the bias, the result, or the gradient of one of these."""
     role = name.removeprefix("diff_")
     if role == "bia":
@@ -70,7 +69,7 @@ def tensor(problem: Problem, name: str) -> Asked:
     n = _ROLES.index(role)
     given = (problem.stag, problem.wtag, problem.dtag)[n]
     dtype = (problem.src_type, problem.wei_type, problem.dst_type)[n]
-    return Asked(name, size(problem, role), dtype, _any(problem, role) if given == "any" else given)
+    return RequestedTensor(name, size(problem, role), dtype, _any(problem, role) if given == "any" else given)
 
 
 def size(problem: Problem, role: str) -> tuple[int, ...]:
@@ -142,7 +141,7 @@ def attribute(problem: Problem, name: str) -> Attribute | None:
     return next((each for each in of_kind.get(kind, ()) if each.role == role), None)
 
 
-def is_made(problem: Problem) -> bool:
+def is_dequantised(problem: Problem) -> bool:
     """Return whether factors are dequantised before they are multiplied: if a scale differs along the sum, or if
     weights with a zero point are multiplied by floats (oneDNN's Developer Guide, "Matrix Multiplication",
     decompression).
@@ -158,7 +157,7 @@ def differs_along_k(problem: Matmul, role: str) -> bool:
     return own is not None and spans(problem, own)[dim] < problem.k
 
 
-def made_type(problem: Matmul) -> str:
+def dequantised_type(problem: Matmul) -> str:
     """Return the type to which dequantised factors are rounded: that of `--attr-fpmath`, of src, or f32; the first
     with 16 bits or more that holds all numbers of both factors.
     """
@@ -179,14 +178,14 @@ def sum_type(problem: Problem) -> str:
 def step_type(problem: Problem, output: str) -> str:
     """Return the type in which sums are processed: f32 for s32 sums, except with an integer bias; else that of sums.
 
-    Sums of integers become floats of 16 and 8 bits by way of f32 (README, "result").
+    Sums of integers become floats of 16 and 8 bits by way of f32.
     """
     result = tensor(problem, output).dtype
     narrow = types.bits(result) <= 16 and not types.is_integer(result)
-    made = problem.scales or problem.post_ops or zero_point(problem, "dst") or narrow
+    needs_f32 = problem.scales or problem.post_ops or zero_point(problem, "dst") or narrow
     adds = "bia" in _names(problem)[0]
     is_whole = not adds or not problem.bias_type or types.is_integer(problem.bias_type)
-    return "f32" if sum_type(problem) == "s32" and (made or not is_whole) else sum_type(problem)
+    return "f32" if sum_type(problem) == "s32" and (needs_f32 or not is_whole) else sum_type(problem)
 
 
 def _names(problem: Problem) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -205,11 +204,11 @@ def _any(problem: Problem, role: str) -> str:
     """Return the tag for a layout that convgen may choose: channels innermost, columns of weights contiguous."""
     if isinstance(problem, Conv):
         return "abxc" if role == "wei" and problem.has_groups else "axb"
-    letters = "abcdefghijkl"[: len(size(problem, role))]
+    letters = LETTERS[: len(size(problem, role))]
     return letters[:-2] + letters[:-3:-1] if role == "wei" else letters
 
 
-def _operands(problem: Problem) -> Iterator[Asked]:
+def _operands(problem: Problem) -> Iterator[RequestedTensor]:
     """Return the tensors of scales, post-ops and zero points whose values the request does not state."""
     yield from (_of_attribute(problem, each) for each in problem.scales if each.value is None)
     for n, op in enumerate(problem.post_ops):
@@ -220,7 +219,7 @@ def _operands(problem: Problem) -> Iterator[Asked]:
     yield from (_of_attribute(problem, each) for each in problem.zero_points if each.value is None)
 
 
-def _of_attribute(problem: Problem, attribute: Attribute) -> Asked:
+def _of_attribute(problem: Problem, attribute: Attribute) -> RequestedTensor:
     ending = "scales" if isinstance(attribute, Scale) else "zero_points"
     each = zip(size(problem, attribute.role), spans(problem, attribute), strict=True)
     bits = mask(problem, attribute.role, attribute.mask)
@@ -228,7 +227,7 @@ def _of_attribute(problem: Problem, attribute: Attribute) -> Asked:
     return _dense(f"{attribute.role}_{ending}", dims, attribute.dtype)
 
 
-def _of_post_op(problem: Problem, name: str, operand: Operand) -> Asked:
+def _of_post_op(problem: Problem, name: str, operand: Operand) -> RequestedTensor:
     """Return the operand of a post-op, in the layout of its strides or tag, else in that of the destination; without
     blocks if it is 1 long along some dimension.
     """
@@ -237,15 +236,15 @@ def _of_post_op(problem: Problem, name: str, operand: Operand) -> Asked:
     dims = tuple(extent if bits >> n & 1 else 1 for n, extent in enumerate(whole))
     given = operand.strides or operand.tag
     if given != "any":
-        return Asked(name, dims, operand.dtype, given)
+        return RequestedTensor(name, dims, operand.dtype, given)
     is_blocked = any(character.isdigit() for character in problem.dtag)
     follows = not problem.dtag[:1].isdigit() and (dims == whole or not is_blocked)
     tag = problem.dtag if follows and problem.dtag != "any" else _any(problem, "dst")
-    return Asked(name, dims, operand.dtype, tag)
+    return RequestedTensor(name, dims, operand.dtype, tag)
 
 
-def _dense(name: str, dims: tuple[int, ...], dtype: str) -> Asked:
-    return Asked(name, dims, dtype, "abcdefghijkl"[: len(dims)])
+def _dense(name: str, dims: tuple[int, ...], dtype: str) -> RequestedTensor:
+    return RequestedTensor(name, dims, dtype, LETTERS[: len(dims)])
 
 
 def depth(problem: Problem) -> int:

@@ -82,7 +82,7 @@ def limits(name: str) -> tuple[float, float]:
 
 @cache
 def holds(wide: str, narrow: str) -> bool:
-    """Return whether each number of one type, infinities among them, is one of the other."""
+    """Return whether type `wide` has every number of type `narrow`, infinities included."""
     if wide == narrow:
         return True
     if bits(narrow) > _MOST_TRIED:

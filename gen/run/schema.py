@@ -29,7 +29,7 @@ class Entry:
         try:
             return cls(json.loads(text), where)
         except (ValueError, RecursionError) as error:
-            raise UserError(f"given {where} that is not JSON: {shown(error, 200)}") from None
+            raise UserError(f"given {where}, wanted JSON: {shown(error, 200)}") from None
 
     @property
     def place(self) -> str:

@@ -1,7 +1,7 @@
 """Infinities and NaNs in a few inputs, which reach code that small integers never reach.
 
 Padding contributes nothing to a sum. A kernel whose windows reach outside their tensor therefore recomputes sums that
-are not finite (docs/architecture.md, "Padding contributes nothing"). Padding is multiplied by weights in forward and
+are not finite (docs/architecture.md, "Padding and infinities"). Padding is multiplied by weights in forward and
 backward data, and by the gradient of the result in gradients of weights. One or two columns of a sampled output tile
 get a special value in that factor: the subgroups with these columns recompute their sums, all others must keep theirs.
 The last of several tiles also gets a special value in the tensor that windows move over.
@@ -183,12 +183,10 @@ def _of_positions(problem: Conv, region: OutputRegion, turn: int, *, with_source
 
 
 def _inner(problem: Conv) -> Index:
-    """Return the positions of the result."""
     return tuple(axis.o for axis in problem.axes)
 
 
 def _outer(problem: Conv) -> Index:
-    """Return the positions of the source."""
     return tuple(axis.i for axis in problem.axes)
 
 

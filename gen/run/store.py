@@ -77,7 +77,6 @@ class Store:
         return kept[SEAL:]
 
     def add(self, kind: str, key: str, value: bytes) -> None:
-        """Add a value."""
         with self._errors():
             self._db.execute(
                 "INSERT OR REPLACE INTO entries VALUES (?, ?, ?)", (kind, key, _seal(kind, key, value) + value)
@@ -91,13 +90,11 @@ class Store:
         return int(pages) * int(each)
 
     def clear(self) -> None:
-        """Delete all entries."""
         with self._errors():
             self._db.execute("DELETE FROM entries")
             self._db.execute("VACUUM")
 
     def close(self) -> None:
-        """Close the file."""
         self._db.close()
 
 

@@ -12,7 +12,6 @@ import re
 import struct
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TypeAlias
 
 from convgen.backends import family as families
 from convgen.backends import target as targets
@@ -20,17 +19,14 @@ from convgen.backends.simulation import Parameter, Signature
 from convgen.ir import untrusted
 from convgen.ir.error import UserError
 from convgen.ir.record import evolve, frozen
+from convgen.run.launch_record import MOST_ITEMS, MOST_SHARED, Extents
 from convgen.run.schema import Entry
-
-Extents: TypeAlias = tuple[int, int, int]
 
 _BUNDLE = b"__CLANG_OFFLOAD_BUNDLE__"
 _COMPRESSED = b"CCOB"  #: the first bytes of a compressed bundle
 _MOST_ENTRIES = 256
 _MOST_FILES = 4096  #: files in a folder
 _ANY_SIZE = 1 << 62  #: bytes of a file of which only the beginning is read
-_MOST_ITEMS = 1024  #: work-items of a workgroup
-_MOST_SHARED = 1 << 24
 _MOST_DIVISOR = 1 << 16
 _MOST_TEXT = 1 << 24  #: bytes of a .ttir
 #: An argument of a function in MLIR: `%name: type {tt.divisibility = 16 : i32} loc(...)`.
@@ -88,7 +84,6 @@ def files(path: Path) -> list[Path]:
 
 
 def _below(folder: Path) -> Iterator[Path]:
-    """Yield the code objects and bundles below a folder."""
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
     if len(paths) > _MOST_FILES:
         raise UserError(f"given the folder {folder} of {len(paths)} files, wanted at most {_MOST_FILES}")
@@ -151,12 +146,12 @@ def _hints(path: Path) -> Hints:
     if not all(entry.has(key) for key in ("num_warps", "shared", "name")):
         return Hints()
     target = entry["target"] if entry.has("target") else entry
-    items = entry["num_warps"].integer(1, _MOST_ITEMS) * target["warp_size"].integer(1, 64)
-    if items > _MOST_ITEMS:
-        raise UserError(f"given workgroups of {items} work-items, wanted at most {_MOST_ITEMS}, at {beside}")
+    items = entry["num_warps"].integer(1, MOST_ITEMS) * target["warp_size"].integer(1, 64)
+    if items > MOST_ITEMS:
+        raise UserError(f"given workgroups of {items} work-items, wanted at most {MOST_ITEMS}, at {beside}")
     name = entry["name"].text()
     return Hints(
-        name, (items, 1, 1), entry["shared"].integer(0, _MOST_SHARED), _parameters(path.with_suffix(".ttir"), name)
+        name, (items, 1, 1), entry["shared"].integer(0, MOST_SHARED), _parameters(path.with_suffix(".ttir"), name)
     )
 
 

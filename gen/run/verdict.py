@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 
-from convgen.backends import target as targets
 from convgen.backends.simulation import STRICT, Coverage, Finding, Scrutiny, SimReport, joined
 from convgen.ir.error import Unsupported, UserError, VerifyError
 from convgen.ir.record import evolve, frozen
@@ -22,7 +21,7 @@ from convgen.run.execution import (
     Executor,
     Memory,
     Progress,
-    Taking,
+    ReportBytes,
     execute,
     predicted,
     predicted_sample,
@@ -31,7 +30,7 @@ from convgen.run.execution import (
 from convgen.run.fills import Fill
 from convgen.run.launch_record import Buffer, LaunchRecord, Scalar, StoredTensor
 from convgen.run.reference import Array, Tensor
-from convgen.run.reference_request import Asked
+from convgen.run.reference_request import RequestedTensor
 
 #: Tiles sampled for the run with infinities and NaNs, if kernels compute no more parts of outputs. They are simulated
 #: together; recomputing the sums of some takes up to seven times as long as a tile.
@@ -39,8 +38,11 @@ _FEW_TILES = 2
 _CORNERS = 4  #: tiles sampled of each part if blocks of the output have padding: at its last rows and columns
 
 
+_Sample = tuple[list[OutputRegion], list[tuple[int, ...]]]  #: regions of tiles, and their workgroups by launch
+
+
 @frozen
-class Few:
+class SpecialRun:
     """The run with infinities and NaNs: special input elements, compared outputs, seconds."""
 
     values: int
@@ -68,7 +70,7 @@ class Outcome:
     advice: bool = True
     on: str = ""
     coverage: tuple[Coverage, ...] = ()
-    specials: Few | None = None
+    specials: SpecialRun | None = None
 
     @property
     def passed(self) -> bool:
@@ -84,6 +86,39 @@ class Outcome:
         return "failed" if not self.passed else "passed" if self.compared else "executed"
 
 
+@frozen
+class _Setup:
+    """A record to execute with the problem that it solves; the device `on`, if given, replaces the simulator."""
+
+    problem: Problem
+    record: LaunchRecord
+    code_object: bytes | None
+    progress: Progress | None
+    report_bytes: ReportBytes
+    scrutiny: Scrutiny = STRICT
+    on: Executor | None = None
+
+    def run_all(self, inputs: Mapping[str, Tensor], save: Callable[[Memory], None] = lambda memory: None) -> Outcome:
+        """Run all workgroups and compare all outputs; `save` is called with the memory after the run."""
+        self.report_bytes(predicted(self.record))
+        memory, report = self._execute(inputs)
+        save(memory)
+        arrays = {name: np.asarray(tensor) for name, tensor in inputs.items()}  # looked at often, so computed once
+        comparison = compare(self.problem, arrays, self.record, memory, whole_outputs(self.problem))
+        return outcome_of(report, comparison, self.on)
+
+    def run_tiles(self, inputs: Mapping[str, Tensor], sample: _Sample) -> tuple[SimReport, Comparison]:
+        """Run the workgroups of sampled tiles and compare these tiles."""
+        regions, workgroups = sample
+        memory, report = self._execute(inputs, workgroups)
+        return report, compare(self.problem, inputs, self.record, memory, regions)
+
+    def _execute(
+        self, inputs: Mapping[str, Tensor], workgroups: Sequence[Sequence[int]] | None = None
+    ) -> tuple[Memory, SimReport]:
+        return execute(self.record, self.code_object, inputs, workgroups, self.progress, self.scrutiny, self.on)
+
+
 def run(
     code: Code,
     *,
@@ -91,7 +126,7 @@ def run(
     seed: int = 0,
     arrays: Mapping[str, Array] | None = None,
     progress: Progress | None = None,
-    taking: Taking | None = None,
+    report_bytes: ReportBytes = lambda size: None,
     on: Executor | None = None,
 ) -> Outcome:
     """Simulate `code` and compare every output, or those of `groups` sampled tiles, exactly with the reference.
@@ -105,34 +140,55 @@ def run(
     if problem is None:
         raise Unsupported("verification of code that carries no problem")
     if problem.is_empty:
-        return _outcome(IDLE, Comparison())
-    code = evolve(code, record=as_asked(code.record, problem))
-    if arrays is not None:
-        return _run(code, problem, arrays, groups, seed, progress, taking, on)
-    inputs = reference.fills(problem, seed)
-    outcome = _run(code, problem, inputs, groups, seed, progress, taking, on)
-    if not outcome.passed or code.tiles is None or not _has_use_of_specials(code, problem):
+        return outcome_of(IDLE, Comparison())
+    record = with_requested_layouts(code.record, problem)
+    setup = _Setup(problem, record, code.object, progress, report_bytes, on=on)
+    fills = reference.fills(problem, seed) if arrays is None else {}
+    inputs: Mapping[str, Tensor] = fills if arrays is None else arrays
+    if groups is None:
+        outcome = setup.run_all(inputs)
+    else:
+        sample = _sampled(code, groups, seed)
+        whole = predicted(record)
+        report_bytes(whole if on else min(whole, predicted_sample(problem, sample[0])))
+        outcome = outcome_of(*setup.run_tiles(inputs, sample), on)
+    if arrays is not None or not outcome.passed or code.tiles is None or not _specials_may_show_faults(code, problem):
         return outcome
-    return _with_specials(code, problem, inputs, outcome, seed, progress, on)
+    few = _CORNERS * len(code.tiles.grids) if specials.pads_blocks(problem) else _FEW_TILES
+    return _with_specials(setup, fills, _sampled(code, few, seed), outcome)
 
 
-def _has_use_of_specials(code: Code, problem: Problem) -> bool:
+def _specials_may_show_faults(code: Code, problem: Problem) -> bool:
     """Return whether infinities and NaNs beside padding, of windows or of blocks, may show a fault of the code."""
     return code.keeps_padding_out if specials.pads(problem) else specials.pads_blocks(problem)
 
 
-def as_asked(record: LaunchRecord, problem: Problem) -> LaunchRecord:
+def _with_specials(setup: _Setup, fills: Mapping[str, Fill], sample: _Sample, before: Outcome) -> Outcome:
+    """Run sampled tiles again with infinities and NaNs among the inputs; return the outcome of both runs."""
+    inputs = specials.placed(setup.problem, fills, sample[0])
+    report, comparison = setup.run_tiles(inputs, sample)
+    return evolve(
+        before,
+        mismatches=comparison.mismatches,
+        first=comparison.first,
+        findings=report.findings,
+        coverage=joined((*before.coverage, *report.coverage)),
+        specials=SpecialRun(specials.count(inputs), comparison.checked, report.seconds),
+    )
+
+
+def with_requested_layouts(record: LaunchRecord, problem: Problem) -> LaunchRecord:
     """Return the record with each tensor's layout as the problem's text states it.
 
     A kernel that reads or writes elements at other places than the request states then gives a wrong result. Raises
     VerifyError if the record states another size, type or layout than the problem.
     """
-    asked = request.tensors(problem)
+    requested = request.tensors(problem)
 
-    def renewed(arg: Buffer | Scalar) -> Buffer | Scalar:
-        if not isinstance(arg, Buffer) or arg.name not in asked:
+    def with_tag(arg: Buffer | Scalar) -> Buffer | Scalar:
+        if not isinstance(arg, Buffer) or arg.name not in requested:
             return arg
-        wanted = asked[arg.name]
+        wanted = requested[arg.name]
         if (arg.tensor.dims, arg.tensor.dtype) != (wanted.dims, wanted.dtype):
             given, asks = (f"{each.dtype}{list(each.dims)}" for each in (arg.tensor, wanted))
             raise VerifyError(f"kernels take {arg.name} of {given}, and {problem} asks for {asks}")
@@ -140,83 +196,13 @@ def as_asked(record: LaunchRecord, problem: Problem) -> LaunchRecord:
             raise VerifyError(f"the record has {arg.name} as {arg.tensor.tag}, and {problem} asks for {wanted.tag}")
         return evolve(arg, tensor=evolve(arg.tensor, tag=wanted.tag))
 
-    launches = (evolve(launch, args=tuple(map(renewed, launch.args))) for launch in record.launches)
+    launches = (evolve(launch, args=tuple(map(with_tag, launch.args))) for launch in record.launches)
     return evolve(record, launches=tuple(launches))
 
 
-def _same_placement(tensor: StoredTensor, wanted: Asked) -> bool:
+def _same_placement(tensor: StoredTensor, wanted: RequestedTensor) -> bool:
     """Return whether two layout texts place every element alike."""
     return reference.storage(tensor).steps == reference.storage(wanted).steps
-
-
-def _run(
-    code: Code,
-    problem: Problem,
-    inputs: Mapping[str, Tensor],
-    groups: int | None,
-    seed: int,
-    progress: Progress | None,
-    taking: Taking | None,
-    on: Executor | None,
-) -> Outcome:
-    """Execute all of `code` or sampled tiles once, on one set of inputs."""
-    if groups is None:
-        return _verified(problem, code.record, code.object, inputs, progress, taking, on=on)
-    regions, workgroups = _sampled(code, groups, seed)
-    all_of_it = predicted(code.record)
-    _tell(taking, all_of_it if on else min(all_of_it, predicted_sample(problem, regions)))
-    memory, report = execute(code.record, code.object, inputs, workgroups, progress, on=on)
-    return _outcome(report, compare(problem, inputs, code.record, memory, regions), on)
-
-
-def _with_specials(
-    code: Code,
-    problem: Problem,
-    fills: Mapping[str, Fill],
-    before: Outcome,
-    seed: int,
-    progress: Progress | None,
-    on: Executor | None,
-) -> Outcome:
-    """Run a few tiles again with infinities and NaNs among the inputs; return the outcome of both runs."""
-    tiles = _CORNERS * len(code.tiles.grids) if code.tiles and specials.pads_blocks(problem) else _FEW_TILES
-    regions, workgroups = _sampled(code, tiles, seed)
-    inputs = specials.placed(problem, fills, regions)
-    memory, report = execute(code.record, code.object, inputs, workgroups, progress, on=on)
-    comparison = compare(problem, inputs, code.record, memory, regions)
-    return evolve(
-        before,
-        mismatches=comparison.mismatches,
-        first=comparison.first,
-        findings=report.findings,
-        coverage=joined((*before.coverage, *report.coverage)),
-        specials=Few(specials.count(inputs), comparison.checked, report.seconds),
-    )
-
-
-def _verified(
-    problem: Problem,
-    record: LaunchRecord,
-    code_object: bytes | None,
-    inputs: Mapping[str, Tensor],
-    progress: Progress | None,
-    taking: Taking | None,
-    save: Callable[[Memory], None] = lambda memory: None,
-    scrutiny: Scrutiny = STRICT,
-    on: Executor | None = None,
-) -> Outcome:
-    """Run all workgroups and compare all outputs."""
-    _tell(taking, predicted(record))
-    memory, report = execute(record, code_object, inputs, progress=progress, scrutiny=scrutiny, on=on)
-    save(memory)
-    arrays = {name: np.asarray(tensor) for name, tensor in inputs.items()}  # looked at often, so computed once
-    comparison = compare(problem, arrays, record, memory, whole_outputs(problem))
-    return _outcome(report, comparison, on)
-
-
-def _tell(taking: Taking | None, size: int) -> None:
-    if taking is not None:
-        taking(size)
 
 
 def sample_tiles(grids: Sequence[tuple[int, int]], count: int, seed: int) -> tuple[tuple[int, int], ...]:
@@ -250,7 +236,7 @@ def run_record(
     out: Path | None = None,
     seed: int = 0,
     progress: Progress | None = None,
-    taking: Taking | None = None,
+    report_bytes: ReportBytes = lambda size: None,
     advice: bool = False,
     scalars: Mapping[str, int] | None = None,
     scrutiny: Scrutiny = STRICT,
@@ -265,31 +251,28 @@ def run_record(
     values of arguments that a host may choose. The device `on`, if given, executes in place of the simulator. Raises
     UserError.
     """
-    record = LaunchRecord.read(path)
-    record = record.with_scalars(scalars) if scalars else record
-    code_object = None if record.object is None else targets.read(path.parent / record.object)
+    record = LaunchRecord.read(path).with_scalars(scalars or {})
+    code_object = record.read_object(path)
     if not record.launches:
-        return _outcome(IDLE, Comparison())
+        return outcome_of(IDLE, Comparison())
 
     def save(memory: Memory) -> None:
         if out is not None:
-            arrays = {n: unpacked(b.tensor, memory[n]) for n, b in record.buffers.items() if b.is_written}
-            npy.save(out, arrays)
+            written = {n: b.tensor for n, b in record.buffers.items() if b.is_written}
+            npy.save({out / f"{name}.npy": unpacked(tensor, memory[name]) for name, tensor in written.items()})
 
-    if data is None and record.problem is not None:
-        problem = parse_problem(record.problem)
-        check_buffers(record, problem, path.name)
-        outcome = _verified(
-            problem, record, code_object, reference.fills(problem, seed), progress, taking, save, scrutiny, on
-        )
-        return evolve(outcome, advice=advice)
-    if data is None:
+    if data is not None:
+        report_bytes(predicted(record))
+        inputs = npy.inputs(data, record)
+        memory, report = execute(record, code_object, inputs, progress=progress, scrutiny=scrutiny, on=on)
+        save(memory)
+        return evolve(outcome_of(report, Comparison(), on), compared=False, advice=advice)
+    if record.problem is None:
         raise UserError(f"given no --data, wanted a directory of arrays: {path.name} carries no problem to fill")
-    _tell(taking, predicted(record))
-    inputs = npy.inputs(data, record)
-    memory, report = execute(record, code_object, inputs, progress=progress, scrutiny=scrutiny, on=on)
-    save(memory)
-    return evolve(_outcome(report, Comparison(), on), compared=False, advice=advice)
+    problem = parse_problem(record.problem)
+    check_buffers(record, problem, path.name)
+    setup = _Setup(problem, record, code_object, progress, report_bytes, scrutiny, on)
+    return evolve(setup.run_all(reference.fills(problem, seed), save), advice=advice)
 
 
 def check_buffers(record: LaunchRecord, problem: Problem, where: str) -> None:
@@ -311,7 +294,7 @@ def check_buffers(record: LaunchRecord, problem: Problem, where: str) -> None:
             raise UserError(f"given {given}, wanted a place for each element, in {where}")
 
 
-def _sampled(code: Code, count: int, seed: int) -> tuple[list[OutputRegion], list[tuple[int, ...]]]:
+def _sampled(code: Code, count: int, seed: int) -> _Sample:
     """Return the output regions of sampled tiles, and for each launch the ascending workgroups that they need."""
     tiles = code.tiles
     if tiles is None:
@@ -322,8 +305,8 @@ def _sampled(code: Code, count: int, seed: int) -> tuple[list[OutputRegion], lis
     return [region for tile in sample for region in tiles.regions(*tile)], workgroups
 
 
-def _outcome(report: SimReport, comparison: Comparison, on: Executor | None = None) -> Outcome:
-    where = "" if on is None else str(on)
+def outcome_of(report: SimReport, comparison: Comparison, on: Executor | None = None) -> Outcome:
+    """Return the outcome of one run."""
     return Outcome(
         comparison.checked,
         comparison.mismatches,
@@ -331,6 +314,6 @@ def _outcome(report: SimReport, comparison: Comparison, on: Executor | None = No
         report.findings,
         report.seconds,
         report.instructions,
-        on=where,
+        on="" if on is None else str(on),
         coverage=report.coverage,
     )

@@ -81,7 +81,7 @@ def launch_rows(time: LaunchTime, chip: Chip) -> list[tuple[str, str]]:
         ("memory", f"{_bytes(moved.memory)} read, {_bytes(moved.stored)} written"),
         ("clock", f"{time.clock:.0f} MHz of {chip.clock}, with {_percent(time.used)} of all matrix units at work"),
         ("alone", ", ".join(f"{cause} {us:.2f}" for cause, us in time.causes.items()) + " us"),
-        ("time", f"{time.total:.2f} us: {time.start:.2f} to start, {time.kernel:.2f} of workgroups{_meeting(time)}"),
+        ("time", f"{time.total:.2f} us: {time.start:.2f} to start, {time.kernel:.2f} of workgroups{_reduction(time)}"),
         ("bound", time.bound),
     ]
     required = [finding for finding in launch.findings if finding.source.required]
@@ -115,8 +115,8 @@ def _loop_text(unit: UnitProfile) -> str:
     return f"{how}; {unit.left_out} of them told by others that are equal" if unit.left_out else how
 
 
-def _meeting(time: LaunchTime) -> str:
-    return f", {time.meeting:.2f} of sums that meet" if time.meeting else ""
+def _reduction(time: LaunchTime) -> str:
+    return f", {time.reduction:.2f} to reduce slices" if time.reduction else ""
 
 
 def total_rows(times: Times) -> list[tuple[str, str]]:
@@ -177,7 +177,7 @@ def _launch_json(time: LaunchTime) -> dict[str, Any]:
         "causes_us": {cause: round(us, 4) for cause, us in time.causes.items()},
         "start_us": round(time.start, 4),
         "kernel_us": round(time.kernel, 4),
-        "meeting_us": round(time.meeting, 4),
+        "meeting_us": round(time.reduction, 4),
         "us": round(time.total, 4),
         "bound": time.bound,
         "constants": time.entry.kind,

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from convgen.choose.choose import Candidate
     from convgen.driver import Attempt
     from convgen.run.schema import Entry
-    from convgen.run.verdict import Few, Outcome
+    from convgen.run.verdict import Outcome, SpecialRun
 
 _MANY_MISSED = 0.2  #: share of a kernel's instructions; kernels with right arguments miss fewer
 _MOST_STRETCHES = 8  #: stretches of unexecuted instructions that a report lists
@@ -175,7 +175,7 @@ def outcome_json(outcome: Outcome, labels: Labels | None = None) -> dict[str, An
     }
 
 
-def _specials_json(few: Few, digits: int) -> dict[str, Any]:
+def _specials_json(few: SpecialRun, digits: int) -> dict[str, Any]:
     """Return the run with infinities and NaNs for `--json`."""
     return {"values": few.values, "checked": few.checked, "seconds": round(few.seconds, digits)}
 

@@ -1,4 +1,4 @@
-"""Candidates of tuning: configs worth timing, and the time of a config by the model of launches or on a device."""
+"""Trials of tuning: configs worth timing, and the time of compiled code by the model of launches or on a device."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from convgen.profile.launch_times import Times
 from convgen.run import prepared, verdict
 from convgen.run.code import Code
 
-MEASURED = "measured"  #: in place of the bound that the model tells
-_COMPARED = 8  #: tiles of outputs
+MEASURED = "measured"  #: in place of the bound that the model reports
+_COMPARED = 8  #: output tiles; sampled from those of the fastest config
 
 
 def worth_timing(problem: Problem, target: str, count: int) -> list[Config]:
@@ -49,7 +49,7 @@ def _fitting(problem: Problem, ranked: Iterable[Candidate], facts: TargetFacts) 
 
 
 def _kind(config: Config) -> tuple[object, ...]:
-    """Return a key that configs share if they distribute the work in nearly one way."""
+    """Return a key that is equal for configs that distribute the work nearly alike."""
     taps = "" if variant_of(config).is_plain else config.taps
     launches = config.reorder, config.packed, config.grids, config.phases
     return config.tile[:2], taps, config.slots > 0, config.copy, config.slices, launches
@@ -57,10 +57,10 @@ def _kind(config: Config) -> tuple[object, ...]:
 
 def _of_each_kind(ranked: Iterable[Candidate], known: Collection[tuple[object, ...]]) -> Iterator[Candidate]:
     """Yield the best config of each kind that is not in `known`."""
-    seen = set(known)
+    kinds = set(known)
     for candidate in ranked:
-        if (kind := _kind(candidate.config)) not in seen:
-            seen.add(kind)
+        if (kind := _kind(candidate.config)) not in kinds:
+            kinds.add(kind)
             yield candidate
 
 
@@ -69,45 +69,11 @@ class Time:
     """The time of all launches of a problem under a config."""
 
     us: float
-    bound: str  #: a pipe, a level of memory or `latency`, by the model; else MEASURED
-    by: str  #: the chip that the model knows, or the device
+    bound: str  #: by the model a pipe, a level of memory or `latency`; on a device MEASURED
+    by: str  #: the model's chip, or the device
 
 
-def times(problem: Problem, target: str, config: Config) -> Times:
-    """Return the times of a problem's launches under a config, by the model (docs/time.md).
-
-    Raises DoesNotFit if the config does not fit the registers, UserError if the target has no model of launches.
-    """
-    code = _compiled(problem, target, config)
-    return launches.profile(prepared.of_launches(code.record, code.object, str(problem)))
-
-
-def predicted(problem: Problem, target: str, config: Config) -> Time:
-    """Return the time by the model; raises what `times` raises."""
-    found = times(problem, target, config)
-    return Time(found.total, found.longest.bound, found.chip.name)
-
-
-def measured(problem: Problem, target: str, config: Config, device: str) -> Time:
-    """Return the median time of calls on a device, with cold caches.
-
-    Raises DoesNotFit if the config does not fit the registers, UserError if the device does not run the code.
-    """
-    kernel = load(_compiled(problem, target, config), device=device)
-    try:
-        found = kernel.benchmark(predict=False)
-    finally:
-        kernel.unload()
-    return Time(found.median, MEASURED, re.sub(r"[^\w.+-]+", "-", kernel.device.title))
-
-
-def mismatches(problem: Problem, target: str, config: Config, device: str) -> int:
-    """Return the wrong outputs of a config on a device, in a sample of tiles."""
-    executor = Executor(open_device(device))
-    return verdict.run(_compiled(problem, target, config), groups=_COMPARED, on=executor).mismatches
-
-
-def _compiled(problem: Problem, target: str, config: Config) -> Code:
+def compiled(problem: Problem, target: str, config: Config) -> Code:
     """Return the code of a config. Raises DoesNotFit if it does not fit the registers."""
     try:
         return driver.compile(driver.build(problem, target, config))
@@ -115,3 +81,32 @@ def _compiled(problem: Problem, target: str, config: Config) -> Code:
         if isinstance(error.__cause__, DoesNotFit):
             raise error.__cause__ from None
         raise
+
+
+def times(code: Code) -> Times:
+    """Return the times of a problem's launches, by the model (docs/time.md).
+
+    Raises UserError if the target has no model of launches.
+    """
+    return launches.profile(prepared.of_launches(code.record, code.object, str(code.problem)))
+
+
+def predicted(code: Code) -> Time:
+    """Return the time by the model; raises what `times` raises."""
+    predicted_times = times(code)
+    return Time(predicted_times.total, predicted_times.longest.bound, predicted_times.chip.name)
+
+
+def measured(code: Code, device: str) -> Time:
+    """Return the median time of calls on a device, with cold caches. Raises UserError if the device does not run it."""
+    kernel = load(code, device=device)
+    try:
+        median = kernel.benchmark(predict=False).median
+    finally:
+        kernel.unload()
+    return Time(median, MEASURED, re.sub(r"[^\w.+-]+", "-", kernel.device.title))
+
+
+def mismatches(code: Code, device: str) -> int:
+    """Return the number of wrong outputs on a device, in a sample of tiles."""
+    return verdict.run(code, groups=_COMPARED, on=Executor(open_device(device))).mismatches

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import threading
-from functools import partial
+from collections.abc import Iterator
+from contextlib import suppress
 from time import perf_counter
 from typing import Any
 
@@ -15,7 +16,9 @@ from convgen.ir.untrusted import shown
 from convgen.plan.config import Config
 from convgen.problem.matmul import parse_problem
 from convgen.registry import Entry
+from convgen.run.code import Code
 from convgen.tune import trials
+from convgen.tune.trials import Time
 from convgen.version import __version__
 
 _BOUND = re.compile(r"[a-z0-9][a-z0-9 _-]{0,39}")  #: a pipe, a level of memory or `latency`
@@ -25,25 +28,20 @@ _ONE_AT_A_TIME = threading.Lock()  #: building uses nodes interned per process, 
 
 @frozen
 class Task:
-    """A problem, and its config in the registry, which is timed again with the others; "" if there is none.
-
-    `on` is the device that times configs; "" is the model of launches.
-    """
+    """One problem to tune."""
 
     target: str
-    configs: int
+    configs: int  #: number of configs to time
     problem: str
-    known: str = ""
-    on: str = ""
+    known: str = ""  #: config in the registry, which is timed with the others; "" if there is none
+    on: str = ""  #: device that times configs; "" is the model of launches
 
 
 @frozen
 class Timed:
-    """A config and its time."""
-
     config: str
-    us: float
-    bound: str
+    us: float  #: microseconds of all launches
+    bound: str  #: as in `trials.Time`
 
 
 @frozen
@@ -78,7 +76,7 @@ def checked(task: Task, answer: object) -> Result:
             raise UserError(f"given a time by {entry.model!r} from a worker, wanted {' or '.join(models)}")
         best = min(timed, key=lambda each: each.us, default=None)
         if best is None or (entry.config, entry.us) != (best.config, round(best.us, 3)):
-            raise UserError("given an entry from a worker that is not the quickest of its configs, wanted that one")
+            raise UserError("given an entry from a worker that is not the fastest of its configs, wanted that one")
         if not _is_time(answer.seconds):
             raise UserError(f"given {shown(answer.seconds)} seconds from a worker, wanted a number from 0")
         return Result(entry, timed, answer.seconds)
@@ -97,44 +95,30 @@ def _is_time(value: object) -> bool:
 
 
 def perform(task: Task) -> Result:
-    """Time the configs of a problem. Raises ConvgenError where none can be timed."""
+    """Time the configs of a problem. Raises ConvgenError if none can be timed."""
     start = perf_counter()
     with _ONE_AT_A_TIME:
-        timed, by = _timed(task)
-        if not timed:
+        trials_of_task = list(_trials(task))
+        if not trials_of_task:
             raise UserError(f"given {task.configs} configs, wanted more: none of them fits the registers, at --configs")
-        best = min(timed, key=lambda each: each.us)
-        if task.on:
-            _check_outputs(task, best)
-    entry = Entry.of_result(task.target, task.problem, best.config, best.us, by)
-    return Result(entry, tuple(timed), perf_counter() - start)
+        code, time = min(trials_of_task, key=lambda trial: trial[1].us)
+        if task.on and (wrong := trials.mismatches(code, task.on)):
+            given = f"given {wrong} wrong outputs of {code.config} on {task.on}"
+            raise UserError(f"{given}, wanted none: see `convgen run --on`")
+    entry = Entry.of_result(task.target, task.problem, code.config, time.us, time.by)
+    timed = tuple(Timed(code.config, time.us, time.bound) for code, time in trials_of_task)
+    return Result(entry, timed, perf_counter() - start)
 
 
-def _timed(task: Task) -> tuple[list[Timed], str]:
-    """Return the configs that fit with their times, and the chip of the model or the device."""
+def _trials(task: Task) -> Iterator[tuple[Code, Time]]:
+    """Yield the code and time of each config that fits, the chooser's first."""
     problem = parse_problem(task.problem)
     configs = trials.worth_timing(problem, task.target, task.configs)
     known = [Config.parse(task.known)] if task.known else []
-    time = partial(trials.measured, device=task.on) if task.on else trials.predicted
-    timed: list[Timed] = []
-    by = ""
     for config in dict.fromkeys([*configs, *known]):
-        try:
-            found = time(problem, task.target, config)
-        except DoesNotFit:
-            continue
-        timed.append(Timed(str(config), found.us, found.bound))
-        by = found.by
-    return timed, by
-
-
-def _check_outputs(task: Task, best: Timed) -> None:
-    """Raise UserError if the fastest config computes wrong outputs on the device."""
-    wrong = trials.mismatches(parse_problem(task.problem), task.target, Config.parse(best.config), task.on)
-    if wrong:
-        raise UserError(
-            f"given {wrong} wrong outputs of {best.config} on {task.on}, wanted none: see `convgen run --on`"
-        )
+        with suppress(DoesNotFit):
+            code = trials.compiled(problem, task.target, config)
+            yield code, trials.measured(code, task.on) if task.on else trials.predicted(code)
 
 
 def describe(result: Result) -> dict[str, Any]:

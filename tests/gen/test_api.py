@@ -64,6 +64,26 @@ ERRORS: list[tuple[Callable[[], object], type[cg.ConvgenError], str]] = [
         cg.UserError,
         "given the config tile=3x3x3 ",
     ),
+    (lambda: cg.build(cg.Conv.parse(DESC), cast(Any, 942)), cg.UserError, "given target of type int, wanted str"),
+    (lambda: cg.facts(cast(Any, None)), cg.UserError, "given target of type NoneType, wanted str"),
+    (
+        lambda: cg.build(cg.Conv.parse(DESC), disable=cast(Any, "simplify")),
+        cg.UserError,
+        "given disable='simplify', wanted a tuple of names",
+    ),
+    (
+        lambda: cg.build(cg.Conv.parse(DESC), registry=cast(Any, 3)),
+        cg.UserError,
+        "given a registry of type int, wanted a path",
+    ),
+    (lambda: cg.load(cast(Any, 3)), cg.UserError, "given code of type int, wanted Code or the path of a launch record"),
+    (
+        lambda: cg.export(cast(Any, 3), "k"),
+        cg.UserError,
+        "given code of type int, wanted Code or the path of a launch record",
+    ),
+    (lambda: cg.load("k.json", cast(Any, 0)), cg.UserError, "given device of type int, wanted a name KIND:NUMBER"),
+    (lambda: cg.export("k.json", cast(Any, 0)), cg.UserError, "given prefix of type int, wanted a path"),
 ]
 
 
@@ -74,6 +94,15 @@ def test_errors(work: Callable[[], object], error: type[cg.ConvgenError], messag
     assert isinstance(caught.value, error)
     assert str(caught.value).startswith(message)
     assert "--" not in str(caught.value)
+
+
+def test_a_registry_that_is_missing_is_named_by_its_origin(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = cg.Conv.parse(DESC)
+    with pytest.raises(cg.UserError, match=r"^cannot read missing: No such file or directory, at --registry$"):
+        cg.build(problem, registry="missing")
+    monkeypatch.setenv("CONVGEN_REGISTRY", "missing")
+    with pytest.raises(cg.UserError, match=r"^cannot read missing: No such file or directory, at CONVGEN_REGISTRY$"):
+        cg.build(problem)
 
 
 def test_what_is_exported_is_there() -> None:
@@ -105,12 +134,21 @@ def test_what_is_no_array(code: Code) -> None:
         cg.simulate(code, src=[[1], [2, 3]], wei=[])
     with pytest.raises(cg.UserError, match=r"^given arrays src 2, wanted src 1x2x2x2, wei 2x2x1x1$"):
         cg.simulate(code, src=[1, 2])
+    with pytest.raises(cg.UserError, match=r"^given no arrays, wanted src 1x2x2x2, wei 2x2x1x1$"):
+        cg.simulate(code)
+    with pytest.raises(cg.UserError, match=r"^given arrays src \(one number\), wanted src 1x2x2x2, wei 2x2x1x1$"):
+        cg.simulate(code, src=1)
 
 
 @pytest.mark.parametrize("target", ["gfx90a", "nonsense"])
 def test_a_program_is_compiled_for_the_target_that_it_was_built_for(target: str) -> None:
     program = cg.build(cg.Matmul.parse("16x16:16x16", dt="f16"), target="gfx942")
-    with pytest.raises(cg.UserError, match="gfx90a and a program built for gfx942" if target == "gfx90a" else target):
+    with pytest.raises(
+        cg.UserError,
+        match="given target=gfx90a for a program built for gfx942, wanted target=gfx942 or none"
+        if target == "gfx90a"
+        else target,
+    ):
         cg.compile(program, target=target)
     assert cg.compile(program, target="gfx942").target == "gfx942"
 

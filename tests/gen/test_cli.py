@@ -365,6 +365,32 @@ def test_each_command_has_help(command: str, capsys: pytest.CaptureFixture[str])
     assert f"convgen {command}" in out[out.index("examples:") :]
 
 
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("run", "[OPTIONS] FILE"),
+        ("explain", "[OPTIONS] PROBLEM|FILE"),
+        ("map", "[OPTIONS] [DESC]"),
+        ("diff", "[OPTIONS] A [B]"),
+        ("conv", "[OPTIONS] [DESC ...]"),
+    ],
+)
+def test_usage_says_how_many_words_a_command_takes(
+    command: str, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        cli.main([command, "--help"])
+    assert capsys.readouterr().out.splitlines()[0] == f"usage: convgen {command} {words}"
+
+
+def test_summaries_of_commands_are_in_one_column(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--help"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    summaries = [summary for *_, summary in cli.COMMANDS.values()]
+    columns = {line.index(summary) for line in lines for summary in summaries if line.endswith(f"  {summary}")}
+    assert len(columns) == 1
+
+
 def test_help_is_a_command_too(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["--help"]) == cli.main(["help"]) == 0
     first, second = capsys.readouterr().out.split("usage: convgen COMMAND")[1:]

@@ -48,7 +48,7 @@ def test_arguments_by_number(arrays: tuple[npt.NDArray[Any], npt.NDArray[Any]]) 
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (LAUNCH, "given no argument 3 of gemm, wanted its value"),
+        (LAUNCH, "given no argument 3, wanted its value"),
         (["--grid", "4"], "given no --block, wanted one to launch triton_gfx942_small_gemm_NT.hsaco"),
         ([*LAUNCH, "--arg", "n=1"], "given the argument n of gemm, wanted one of 0, 1, 2, 3, 4, 5, 6, 7, 8"),
         ([*LAUNCH, "--arg", "0=x.bin"], "given 0=x.bin, wanted FILE.npy"),

@@ -129,7 +129,7 @@ def test_a_sample_of_a_huge_problem_takes_little(
     monkeypatch.setattr(footprint, "available", lambda: 96 << 20)
     code = cg.compile(cg.build(Conv.parse(HUGE, **knobs), target))
     told: list[int] = []
-    outcome = verdict.run(code, groups=1, taking=told.append)
+    outcome = verdict.run(code, groups=1, report_bytes=told.append)
     assert outcome.passed
     assert outcome.checked
     assert told[0] < 64 << 20

@@ -124,8 +124,8 @@ SHAPES = "32x32x4, 16x16x8, 16x16x4, 32x32x8, 16x16x16, 32x32x2, 32x32x16, 16x16
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ((), "given none, wanted one of LAYOUT, --wg-map or --sg-map, and --mma"),
-        ((EXAMPLE, "--mma", "x"), "given several, wanted one of LAYOUT, --wg-map or --sg-map, and --mma"),
+        ((), "given no layout, wanted one of LAYOUT, --wg-map or --sg-map, and --mma"),
+        ((EXAMPLE, "--mma", "x"), "given several layouts, wanted one of LAYOUT, --wg-map or --sg-map, and --mma"),
         (("batch_tile = [1]",), "given no subgroup_tile, wanted each of subgroup_tile, batch_tile, outer_tile, "
          "thread_tile, element_tile, subgroup_strides, thread_strides, at column 17: batch_tile = [1]^"),
         ((EXAMPLE, "--threads", "64"), "given 64 threads in subgroups of 64, wanted a multiple of the 2 subgroups of "

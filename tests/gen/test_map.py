@@ -131,9 +131,9 @@ def test_half_a_mapping_is_warned_of(capsys: pytest.CaptureFixture[str]) -> None
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "given neither, wanted a problem or --grid MxN"),
+        ([], "given no problem, wanted one, or --grid MxN"),
         (["--grid", "6"], "given '6', wanted MxN"),
-        (["--grid", "6x8", "64x64:64x64"], "given both, wanted a problem or --grid MxN"),
+        (["--grid", "6x8", "64x64:64x64"], "given a problem and --grid, wanted one of them"),
         (["--grid", "6x8", "--map", "rows", "--wgm", "2"], "given --map and --wgm or --xcc"),
         (["--grid", "6x8", "--map", "rect:2m"], "wanted rect:COUNTxCOUNTm|n[:snake]"),
         (["--grid", "6x8", "-o", "map.gif"], "given map.gif, wanted FILE.svg or FILE.png, at -o"),

@@ -25,7 +25,7 @@ from convgen.ir.error import UserError
 from convgen.ir.record import evolve, fields_of
 from convgen.profile import constants, launch_times
 from convgen.profile.closed import Terms, at_clock
-from convgen.profile.loop_times import Borrowed, Loops
+from convgen.profile.loop_times import Loops, LoopsOfClosedForm
 
 MEASURED = Path(__file__).parents[1] / "data" / "measured"
 CHIP = chips()["mi300x"]
@@ -111,9 +111,9 @@ def test_rates_make_it_quicker(p: Products, name: str, times: float) -> None:
 
 @given(products(), st.sampled_from(["m", "n", "k", "batch", "other_groups", "other_read", "other_written"]))
 def test_more_work_takes_longer(p: Products, name: str) -> None:
-    """Twice the work, that is: where tiles were not full, it may take a little less."""
+    """Twice the work takes at most a fifth less: tiles may become full, and more workgroups share what they read."""
     twice = evolve(p, **{name: 2 * getattr(p, name)})
-    assert total(twice, Terms(rest=1)) >= 0.95 * total(p, Terms(rest=1))
+    assert total(twice, Terms(rest=1)) >= 0.8 * total(p, Terms(rest=1))
 
 
 #: Terms with which nothing but what is asked for takes long.
@@ -169,7 +169,7 @@ def test_pieces_of_k_bring_what_lies_between() -> None:
 @given(products())
 def test_causes_are_parts_of_the_time(p: Products) -> None:
     found = p.estimate(CHIP, Terms())
-    parts = [found.start, found.matrix, found.kernel, found.memory, found.written_back, found.meeting, found.others]
+    parts = [found.start, found.matrix, found.kernel, found.memory, found.written_back, found.reduction, found.others]
     assert all(0 <= float(part[0]) <= float(found.total[0]) for part in parts if part is not found.matrix)
     causes = ("start", "memory", "written back", "meeting", "others", "matrix", "operands and results")
     assert bounds(found)[0] in causes
@@ -244,7 +244,7 @@ def test_a_unit_writes_the_results_of_its_workgroups(kept: str) -> None:
 
 def test_constants_of_the_closed_form_have_stores_within_the_code_around_a_loop() -> None:
     work = loops(groups=608, bytes_out=608 * 65536)
-    borrowed = Borrowed(**{f.name: getattr(work, f.name) for f in fields_of(Loops)})
+    borrowed = LoopsOfClosedForm(**{f.name: getattr(work, f.name) for f in fields_of(Loops)})
     fast, slow = (Terms(clock=1e4, power=1e-9, store=clocks) for clocks in (0.1, 0.3))
     assert borrowed.estimate(CHIP, slow).kernel == borrowed.estimate(CHIP, fast).kernel
     assert work.estimate(CHIP, slow).kernel > borrowed.estimate(CHIP, slow).kernel

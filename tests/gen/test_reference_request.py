@@ -97,7 +97,7 @@ BLOCKED: dict[str, tuple[str, list[tuple[str, int]]]] = {
 @pytest.mark.parametrize("dims", [(2, 3, 4, 5), (5, 9, 2, 1), (1, 1, 1, 1)])
 def test_tags_mean_what_onednn_documents(tag: str, dims: tuple[int, ...]) -> None:
     logical = np.arange(1, 1 + prod(dims), dtype=np.int32).reshape(dims)
-    tensor, numbers = request.Asked("src", dims, "s32", tag), numbers_in_memory(*BLOCKED[tag], dims)
+    tensor, numbers = request.RequestedTensor("src", dims, "s32", tag), numbers_in_memory(*BLOCKED[tag], dims)
     assert np.array_equal(reference.pack(tensor, logical).view(np.int32), numbers + 1)
     assert storage(tensor).elements == numbers.size
 
@@ -128,20 +128,20 @@ def test_tags_mean_what_onednn_documents(tag: str, dims: tuple[int, ...]) -> Non
 )
 def test_names_and_x_mean_letters(name: str, letters: str, rank: int) -> None:
     dims = tuple(range(3, 3 + rank))
-    of_name, of_letters = (storage(request.Asked("src", dims, "f32", tag)) for tag in (name, letters))
+    of_name, of_letters = (storage(request.RequestedTensor("src", dims, "f32", tag)) for tag in (name, letters))
     assert of_name == of_letters
 
 
 @pytest.mark.parametrize(("tag", "dims"), [("ab", (2, 3, 4)), ("aab", (2, 3)), ("24x1", (2, 3, 4))])
 def test_a_tag_of_another_rank_is_refused(tag: str, dims: tuple[int, ...]) -> None:
     with pytest.raises(UserError, match=f"given the tag {tag}, wanted each of {len(dims)} dimensions once"):
-        storage(request.Asked("src", dims, "f32", tag))
+        storage(request.RequestedTensor("src", dims, "f32", tag))
 
 
 @pytest.mark.parametrize("strides", [(1, 2, 6), (12, 4, 1), (40, 2, 9)])
 def test_strides_are_numpys(strides: tuple[int, ...]) -> None:
     dims, memory = (2, 3, 4), np.arange(80, dtype=np.float32)
-    told = request.Asked("src", dims, "f32", "x".join(map(str, strides)))
+    told = request.RequestedTensor("src", dims, "f32", "x".join(map(str, strides)))
     seen = np.lib.stride_tricks.as_strided(memory, dims, [stride * memory.itemsize for stride in strides])
     assert np.array_equal(reference.unpack(told, "f32", memory.view(np.uint8)), seen)
     assert storage(told).elements == 1 + int(seen.max())
@@ -153,7 +153,7 @@ def test_strides_are_numpys(strides: tuple[int, ...]) -> None:
 @settings(max_examples=60)
 def test_the_reference_and_the_planner_read_tags_alike(tag: str, dims: tuple[int, ...]) -> None:
     index = list(np.indices(dims))
-    mine, planners = storage(request.Asked("src", dims, "f32", tag)), Layout.from_tag(tag, dims)
+    mine, planners = storage(request.RequestedTensor("src", dims, "f32", tag)), Layout.from_tag(tag, dims)
     assert np.array_equal(mine.offset(index), np.broadcast_to(planners.offset(index), dims))
     assert mine.elements == planners.size_elems
     assert mine.padded_dims == planners.padded_dims
@@ -241,7 +241,7 @@ def test_the_planner_concludes_what_the_reference_does(line: str) -> None:
         assert lying == [(t.layout.size_elems, t.layout.digits) for t in planners]
     assert request.sum_type(problem) == problem.acc_type
     assert request.step_type(problem, problem.outputs[0].name) == problem.result_type
-    assert request.is_made(problem) == (isinstance(problem, Matmul) and problem.dequantises)
+    assert request.is_dequantised(problem) == (isinstance(problem, Matmul) and problem.dequantises)
     for attribute in problem.attributes:
         assert request.spans(problem, attribute) == problem.spans(attribute)
 

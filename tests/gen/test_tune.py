@@ -80,7 +80,7 @@ def test_lines_are_sorted_and_read_as_written() -> None:
 
 
 WRONG = [
-    (LINE.replace(" | ", " "), "given 1 fields, wanted target | problem | config | time | "),
+    (LINE.replace(" | ", " "), "given a line of 1, wanted 5 fields: target | problem | config | time | "),
     (LINE.replace("gfx942", "gfx000"), "given target 'gfx000' (did you mean gfx950?), wanted one of "),
     (LINE.replace("--dt=f16", "--dt=f15"), "given the type 'f15' (did you mean f16?), wanted one of "),
     (LINE.replace("mb1_", ""), "given '--dir=FWD_D --dt=f16 ic16oc16_ih6oh6kh3ph1', wanted it as convgen writes it"),
@@ -126,7 +126,7 @@ def test_files_merge(capsys: pytest.CaptureFixture[str]) -> None:
     assert tune(capsys, "--merge", "theirs")[0] == 0
     assert lines() == [QUICKER, PRODUCT]
     assert tune(capsys, "--merge", "nobodys")[2] == [
-        "convgen: cannot read nobodys: No such file or directory, at --registry"
+        "convgen: cannot read nobodys: No such file or directory, at --merge"
     ]
 
 
@@ -189,9 +189,9 @@ def test_the_quickest_is_kept(
     assert first == cg.build(problem).config
     really = trials.predicted
 
-    def slow(problem: Any, target: str, config: Any) -> Any:
-        found = really(problem, target, config)
-        return evolve(found, us=9.0) if str(config) == first else found
+    def slow(code: Any) -> Any:
+        found = really(code)
+        return evolve(found, us=9.0) if code.config == first else found
 
     monkeypatch.setattr(trials, "predicted", slow)
     code, (row,), err = tune(capsys, LAYER, *KNOBS)
@@ -245,7 +245,7 @@ def test_the_table(capsys: pytest.CaptureFixture[str], given: list[Task]) -> Non
 
 
 REFUSED = [
-    ([LAYER], "given neither --registry nor CONVGEN_REGISTRY, wanted a file for what is found"),
+    ([LAYER], "given neither --registry nor CONVGEN_REGISTRY, wanted a file for the results"),
     (["--registry", "r"], "given no problem, wanted a batch file or a descriptor such as "),
     ([LAYER, "--registry", ""], "given an empty name, wanted a file, at --registry"),
     ([LAYER, "--registry", "no/r"], "cannot write 'no/r': No such file or directory, at --registry"),
@@ -316,12 +316,12 @@ class Older:
 
 
 HOSTILE: dict[str, tuple[Any, str]] = {
-    "a line more": (entry(model=f"{MODEL}\n{QUICKER}"), "given 9 fields"),
+    "a line more": (entry(model=f"{MODEL}\n{QUICKER}"), "given a line of 9, wanted 5 fields"),
     "a remark more": (entry(model=f"{MODEL}\n# mine"), "wanted convgen VERSION, CHIP, in a worker's result"),
     "a line in the problem": (entry(problem=f"{PROBLEM}\n{PROBLEM}"), "in a worker's result"),
     "a line in the config": (entry(config=f"{SMALL}\n{SMALL}"), "in a worker's result"),
     "a line in the target": (entry(target="gfx942\ngfx942"), "given target 'gfx942\\ngfx942'"),
-    "more fields": (entry(config=f"{SMALL} | {SMALL}"), "given 6 fields"),
+    "more fields": (entry(config=f"{SMALL} | {SMALL}"), "given a line of 6, wanted 5 fields"),
     "no number": (entry(us=NAN), "given 'nan us', wanted TIME us"),
     "an endless time": (entry(us=float("inf")), "given 'inf us', wanted TIME us"),
     "a negative time": (entry(us=-1.0), "given '-1.000 us', wanted TIME us"),
@@ -330,9 +330,9 @@ HOSTILE: dict[str, tuple[Any, str]] = {
     "another target": (entry(target="gfx90a"), f"wanted {PROBLEM} on gfx942"),
     "another version": (entry(model="convgen 9.9, mi300x"), "given a time by 'convgen 9.9, mi300x' from a worker"),
     "another chip": (entry(model="convgen 0.1.0, mi250x"), "given a time by 'convgen 0.1.0, mi250x' from a worker"),
-    "a quicker time than any": (entry(us=1.0), "that is not the quickest of its configs"),
-    "another config": (entry(config=OTHER), "that is not the quickest of its configs"),
-    "nothing timed": (evolve(RIGHT, timed=()), "that is not the quickest of its configs"),
+    "a quicker time than any": (entry(us=1.0), "that is not the fastest of its configs"),
+    "another config": (entry(config=OTHER), "that is not the fastest of its configs"),
+    "nothing timed": (evolve(RIGHT, timed=()), "that is not the fastest of its configs"),
     "a time that is none": (evolve(RIGHT, timed=(Timed(SMALL, NAN, "memory"),)), "wanted a config, its time"),
     "a bound of two lines": (evolve(RIGHT, timed=(Timed(SMALL, 2.5, "a\nb"),)), "wanted a config, its time"),
     "a config that is none": (evolve(RIGHT, timed=(Timed("x", 2.5, "memory"),)), "in the config"),

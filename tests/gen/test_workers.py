@@ -35,9 +35,8 @@ def test_a_dead_process_costs_its_item_only(jobs: int) -> None:
     assert run(items, jobs) == dict(enumerate(["a", killed, killed, "b", "exited with code 7", "c"]))
 
 
-def test_processes_are_reused_and_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "_LIFETIME", 3)
-    answers = [answer for _, answer in workers.run(perilous.answer, ["x"] * 7, 1)]
+def test_processes_are_reused_and_replaced() -> None:
+    answers = [answer for _, answer in workers.run(perilous.answer, ["x"] * 7, 1, lifetime=3)]
     pids = [answer[1] for answer in answers if not isinstance(answer, workers.Died)]
     assert len(pids) == 7
     assert [pids.count(pid) for pid in dict.fromkeys(pids)] == [3, 3, 1]

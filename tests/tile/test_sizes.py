@@ -160,6 +160,8 @@ def test_what_is_promised_is_checked() -> None:
         cg.simulate(code, x=x, y=x)
     with pytest.raises(UserError, match="given m of type str, wanted a number"):
         cg.simulate(code, m="6", x=x, y=x)
+    with pytest.raises(UserError, match="given m of type bool, wanted a number"):
+        cg.simulate(code, m=True, x=x, y=x)
 
 
 def test_the_record_says_how_it_is_launched() -> None:

@@ -18,7 +18,7 @@ from lib.products import Products
 from convgen.backends.family import Chip
 from convgen.backends.timing import LoopClocks
 from convgen.ir.record import define, fields_of, frozen
-from convgen.profile.closed import Numbers, Work
+from convgen.profile.closed import LaunchArrays, Numbers
 
 Row = dict[str, str]
 
@@ -45,7 +45,7 @@ def lane_bytes(row_bytes: float) -> float:
     return min(WIDEST, float(int(row_bytes) & -int(row_bytes)))
 
 
-#: Numbers of `Work` where nothing else is launched.
+#: Numbers of `LaunchArrays` where nothing else is launched.
 ALONE = {"others": 0.0, "other_groups": 0.0, "other_read": 0.0, "other_written": 0.0}
 
 
@@ -93,7 +93,7 @@ class Table:
     labels: tuple[str, ...]  #: columns by which errors are told
     apart: Callable[[Row], bool] = lambda _: False  #: whether a row says nothing of kinds wider than its own
     subsets: dict[str, Callable[[Row], bool]] = attrs.field(factory=dict)  #: and other rows for which they are, by name
-    model: type[Work] = Products
+    model: type[LaunchArrays] = Products
 
     def kinds_told(self, row: Row) -> tuple[str, ...]:
         """Return the row's kinds of which it says something."""
@@ -105,7 +105,7 @@ class Table:
         return [self.sample(row) for row in self.rows]
 
     @cached_property
-    def work(self) -> Work:
+    def work(self) -> LaunchArrays:
         """All rows."""
         names = [f.name for f in fields_of(self.model)]
         return self.model(*(np.array([s.numbers[n] for s in self.samples], np.float64) for n in names))

@@ -9,7 +9,7 @@ import json
 import sys
 
 import convgen as cg
-from convgen.device.given import Argument
+from convgen.device.tensor_arguments import Argument
 from convgen.run import reference
 
 

@@ -222,6 +222,7 @@ def test_the_command(standin: StandIn, tmp_path: Path, capsys: pytest.CaptureFix
     [
         ([], "given no --c, wanted one; see convgen export --help"),
         (["--c", "7up"], "given the name '7up' for C, wanted a letter, and letters, digits, _, - or ."),
+        (["--c", ""], "given the name '' for C, wanted a letter, and letters, digits, _, - or ."),
         (["--c", "a.launch.json/k"], "cannot write a.launch.json: File exists, at --c"),
     ],
 )

@@ -211,6 +211,16 @@ def test_memory_of_the_device_is_used_where_it_lies(how: str, standin: StandIn) 
     assert not standin.findings
 
 
+def test_each_tensor_is_shared_once_where_the_output_is_allocated(standin: StandIn) -> None:
+    code = code_of("forward")
+    assert code.problem is not None
+    kernel = cg.load(code)
+    inputs = {name: kernel.put(name, array) for name, array in reference.fill(code.problem).items()}
+    shown = {name: ByDlpack(array, "versioned") for name, array in inputs.items()}
+    assert isinstance(kernel(**shown), DeviceArray)
+    assert [len(tensor.streams) for tensor in shown.values()] == [1] * len(shown)
+
+
 class Flat:
     def __init__(self, seen: dlpack.SharedTensor) -> None:
         self.seen = seen

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from functools import partialmethod
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from convgen.commands import cli
+from convgen import driver
+from convgen.commands import cli, workers
 from convgen.commands.tune import perform
 from convgen.device.loaded import DeviceKernel
 from convgen.ir.error import UserError
@@ -36,6 +38,20 @@ def test_configs_are_timed_on_the_device(cuda: CudaStandIn) -> None:
     assert not cuda.findings
 
 
+def test_each_config_is_compiled_once(cuda: CudaStandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    configs = []
+    build = driver.build
+
+    def counted(problem: Any, target: str, config: Any) -> Any:
+        configs.append(str(config))
+        return build(problem, target, config)
+
+    monkeypatch.setattr(driver, "build", counted)
+    result = perform(Task("sm_90", 2, PRODUCT, on="cuda"))
+    assert isinstance(result, Result)
+    assert configs == [each.config for each in result.timed]
+
+
 def test_a_result_that_was_not_measured_on_a_device_is_refused_without_on(cuda: CudaStandIn) -> None:
     task = Task("sm_90", 1, PRODUCT, on="cuda")
     result = perform(task)
@@ -48,6 +64,21 @@ def test_a_config_with_wrong_outputs_is_refused(cuda: CudaStandIn, monkeypatch: 
     code, text = perform(Task("sm_90", 1, PRODUCT, on="cuda"))  # type: ignore[misc]
     assert code == 2
     assert text.startswith("given 5 wrong outputs of tile=")
+
+
+def test_each_problem_has_a_process_of_its_own_where_a_fault_ends_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cuda: CudaStandIn
+) -> None:
+    calls = []
+
+    def run(work: Any, tasks: Any, jobs: int, preload: Any, timeout: Any, lifetime: int) -> Any:
+        calls.append((len(tasks), jobs, lifetime))
+        yield from ()
+
+    monkeypatch.setattr(workers, "run", run)
+    words = ["tune", "32x48:48x64", "--dt=f16", "--target=sm_90", f"--registry={tmp_path / 'r'}", "--on=cuda"]
+    assert cli.main(words) == 0
+    assert calls == [(1, 1, 1)]
 
 
 def test_the_command_refuses_before_it_times(

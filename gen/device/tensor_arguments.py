@@ -83,9 +83,10 @@ class OnDevice:
 Given = OnHost | OnDevice
 
 
-def look(name: str, given: Argument | None, device: Device, stream: int) -> Given:
-    """Return the value of argument `name`. Raises UserError for a value that is no tensor, or lies on another
-    device.
+def locate(name: str, given: Argument | None, device: Device, stream: int) -> Given:
+    """Return where the value of argument `name` is, without a copy.
+
+    Raises UserError for a value that is no tensor, or is on another device.
     """
     if isinstance(given, DeviceArray):
         _check_device(name, given.device.name, device)
@@ -146,10 +147,10 @@ def _array(name: str, shared: dlpack.SharedTensor) -> Array:
     steps = [stride * (size - 1) for size, stride in zip(shared.dims, shared.strides)]
     first, last = sum(min(0, step) for step in steps), sum(max(0, step) for step in steps)
     size = dtype.bytes
-    held = (c.c_char * ((last - first + 1) * size)).from_address(shared.address + first * size)
-    held.owner = shared.owner  # type: ignore[attr-defined]  # lives as long as the view
+    memory = (c.c_char * ((last - first + 1) * size)).from_address(shared.address + first * size)
+    memory.owner = shared.owner  # type: ignore[attr-defined]  # lives as long as the view
     view: Array = np.ndarray(
-        shared.dims, dtype.numpy, memoryview(held), -first * size, [stride * size for stride in shared.strides]
+        shared.dims, dtype.numpy, memoryview(memory), -first * size, [stride * size for stride in shared.strides]
     )
     view.flags.writeable = shared.writable
     return view
@@ -186,7 +187,7 @@ def check(given: Given, wanted: StoredTensor, device: Device, *, written: bool) 
     if given.stored is not None:
         _check_stored(given.name, given.stored, wanted)
     elif given.dims is not None and given.dtype is not None and given.strides is not None:
-        _check_lying(given.name, given.dims, given.strides, given.dtype, wanted)
+        _check_placement(given.name, given.dims, given.strides, given.dtype, wanted)
     _check_memory(given, wanted, device)
 
 
@@ -205,10 +206,12 @@ def _check_stored(name: str, stored: StoredTensor, wanted: StoredTensor) -> None
         raise UserError(f"given {name} of layout {stored.tag}, wanted {wanted.tag}")
 
 
-def _check_lying(name: str, dims: tuple[int, ...], strides: tuple[int, ...], dtype: str, wanted: StoredTensor) -> None:
+def _check_placement(
+    name: str, dims: tuple[int, ...], strides: tuple[int, ...], dtype: str, wanted: StoredTensor
+) -> None:
     """Refuse a tensor on the device whose sizes, type or strides are not the argument's. Raises UserError."""
     layout = wanted.layout
-    rows = {(wanted.dtype, layout.size_elems), ("u8", types.scalar(wanted.dtype).size(layout.size_elems))}
+    rows = {(wanted.dtype, layout.size_elems), ("u8", wanted.layout_bytes)}
     if len(dims) == 1 and strides == (1,) and (dtype, dims[0]) in rows:
         return
     if len(wanted.dims) == 1 and strides == dlpack.dense(dims) and (dtype, prod(dims)) in rows:
@@ -223,16 +226,16 @@ def _check_lying(name: str, dims: tuple[int, ...], strides: tuple[int, ...], dty
 
 def _check_memory(given: OnDevice, wanted: StoredTensor, device: Device) -> None:
     """Refuse memory that is not live memory of the device, as far as the runtime knows. Raises UserError."""
-    size = types.scalar(wanted.dtype).size(wanted.layout.size_elems)
+    size = wanted.layout_bytes
     region = device.region(given.address)
     if region is None and not (device.has_foreign_memory and given.dims is not None):
-        what = "freed, or of the host" if device.has_foreign_memory else "freed, of the host, or of another context"
-        raise UserError(f"given {given.name} at {given.address:#x}, wanted memory of {device.name}: this is {what}")
+        reason = "freed, or of the host" if device.has_foreign_memory else "freed, of the host, or of another context"
+        raise UserError(f"given {given.name} at {given.address:#x}, wanted memory of {device.name}: this is {reason}")
     if region is not None and region.device != device.number:
         where = f"of device {region.device}"
         raise UserError(f"given {given.name} at {given.address:#x}, wanted memory of {device.name}: this is {where}")
     if given.address % device.alignment:
         raise UserError(f"given {given.name} at {given.address:#x}, wanted an address that {device.alignment} divides")
-    there = size if region is None else region.base + region.size - given.address
-    if there < size:
-        raise UserError(f"given {given.name} at {given.address:#x} with {there} bytes behind it, wanted {size}")
+    available = size if region is None else region.base + region.size - given.address
+    if available < size:
+        raise UserError(f"given {given.name} at {given.address:#x} with {available} bytes behind it, wanted {size}")

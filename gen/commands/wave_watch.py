@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import Any, TextIO
 
 from convgen.ir.error import UserError
@@ -15,7 +14,7 @@ _LANES = 8  #: lanes of a vector register that are printed, if not all are equal
 
 
 @contextmanager
-def watching(
+def watching_waves(
     trace: str | None, place: str | None, stream: TextIO
 ) -> Iterator[tuple[Watch | None, tuple[int | str, ...]]]:
     """Yield a watch function for waves and the places to watch; registers go to `stream`. Raises UserError for a
@@ -35,9 +34,9 @@ def watching(
         return
     with ExitStack() as stack:
         try:
-            file = stack.enter_context(Path(trace).open("w"))
+            file = stack.enter_context(open(trace, "w"))
         except OSError as error:
-            raise UserError(f"cannot write {trace}: {error.strerror}") from None
+            raise UserError(f"cannot write {trace!r}: {error.strerror}, at --trace") from None
         yield lambda halt: _note(halt, file), ()
 
 
