@@ -20,6 +20,8 @@ from convgen.tile.tiles import Index, Shape, Tensor, Tile, size
 from convgen.tile.trace import Grid, Loop, Trace, Value, tracing
 
 _KERNEL = re.compile(r"kernel (\w+)\((.*)\)((?: \w+=\w+)*)")
+_MOST_DIGITS = 309  #: digits of the greatest f64
+_LONG_NUMBER = re.compile(rf"\d{{{_MOST_DIGITS + 1},}}")
 _EXTENT = r"(?:\d+|\[[^\]]*\])"
 _PARAMETER = re.compile(rf"(\w+): (?:size<(\d+) to (\d+) by (\d+)>|memref<((?:{_EXTENT}x)*)(\w+)(?:, (\w+))?>)(?:, |$)")
 _GRID = re.compile(r"(\w+(?:, \w+)*) = grid (.+) of <([\dx]+)> in (\S+)")
@@ -61,6 +63,9 @@ class _Reader:
     """Reader of the lines; `names` are the values and tiles in scope, `scalars` the scalars."""
 
     def __init__(self, text: str) -> None:
+        if digits := _LONG_NUMBER.search(text):
+            number = 1 + text.count("\n", 0, digits.start())
+            raise UserError(f"line {number}: given a number of {len(digits[0])} digits, wanted at most {_MOST_DIGITS}")
         lines = ((n, line.rstrip()) for n, line in enumerate(text.splitlines(), 1))
         self.lines = [_Line(n, (len(t) - len(t.lstrip())) // 2, t.lstrip()) for n, t in lines if t]
         self.at = 0
@@ -182,7 +187,7 @@ class _Reader:
 
     def operation(self, text: str) -> None:
         if match := _INIT.fullmatch(text):
-            self.init(*match.groups(default=""))
+            self.init_tile(*match.groups(default=""))
         elif match := _MOVE.fullmatch(text):
             name, of, by = match.groups()
             self.bind(name, language.update_tile_offset(self.tile(of), self.indices(by)), again=name == of)
@@ -207,9 +212,11 @@ class _Reader:
                 return value
         raise UserError(f"given {text!r}, wanted an operation that makes a value")
 
-    def init(self, name: str, tensor: str, at: str, along: str, sizes: str, dtype: str, maps: str) -> None:
+    def init_tile(self, name: str, tensor: str, at: str, along: str, sizes: str, dtype: str, maps: str) -> None:
         offsets, shape, of = self.indices(at), _shape(sizes), self.tensor(tensor)
-        kept = [int(n) for n in listed(along)] if along else list(range(len(offsets)))
+        kept = [n for n in range(len(offsets)) if not along or str(n) in listed(along)]
+        if along and list(map(str, kept)) != listed(along):
+            raise UserError(f"given the dims {along!r}, wanted ascending numbers below {len(offsets)}, at init_tile")
         if len(kept) != len(shape) or dtype != of.dtype:
             raise UserError(f"given a tile of {sizes}{dtype}, wanted {len(kept)} sizes of {of.dtype}, at init_tile")
         sizes_of, maps_given = dict(zip(kept, shape)), KINDS["maps"].read(maps, self)
@@ -262,6 +269,8 @@ def _knobs(text: str) -> dict[str, Any]:
     wanted = ("subgroups", "slots", "mma", "acc")
     if not set(words) <= set(wanted):
         raise UserError(f"given {text.strip()!r}, wanted some of {', '.join(wanted)}")
+    if len(words) < len(text.split()):
+        raise UserError(f"given {text.strip()!r}, wanted each of {', '.join(wanted)} once at most")
     numbers: dict[str, Any] = {}
     try:
         numbers = {"subgroups": _shape(words.pop("subgroups", "1x1"))}

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, count
 
 import attrs
@@ -51,7 +51,9 @@ class _Writer:
     def loop(self, loop: Loop) -> Iterator[str]:
         for _, first, _ in loop.moved:
             yield from self.tile(first)
-        carried: dict[Value | Tile, str] = {first: self.fresh(name) for name, first, _ in loop.carried}
+        carried: dict[Value | Tile, str] = {}
+        for name, value, _ in loop.carried:
+            carried[value] = self.fresh(name, carried.values())
         inits = [f"{name[1:]} = {self.name(first)}" for first, name in carried.items()]
         carrying = f" carrying {', '.join(inits)}" if carried else ""
         yield f"for {loop.var.name} in [0, {shown(loop.trips)}){carrying}"
@@ -75,10 +77,10 @@ class _Writer:
             last = last.moved_from
         return steps
 
-    def fresh(self, name: str) -> str:
-        """Return an unused name for a value that a loop carries."""
+    def fresh(self, name: str, others: Iterable[str]) -> str:
+        """Return a name for a value that a loop carries, other than all in use and than `others`."""
         bare = "%" + "".join(c for c in name.replace("[", "_") if c.isalnum() or c == "_")
-        taken = self.names.values()
+        taken = {*self.names.values(), *others}
         return next(n for n in chain([bare], (f"{bare}_{i}" for i in count(2))) if n not in taken)
 
     def name(self, what: Value | Tile) -> str:

@@ -10,7 +10,7 @@ import operator
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import attrs
 import numpy as np
@@ -377,6 +377,7 @@ class Loop:
 
 
 Statement: TypeAlias = Value | Store | Scatter | Prefetch | Loop
+AnyStatement = TypeVar("AnyStatement", bound=Statement)
 
 
 @define(eq=False)
@@ -431,8 +432,8 @@ def tracing() -> Iterator[Trace]:
         _current.reset(token)
 
 
-def record(operation: str, statement: Any) -> Any:
-    """Append a value or statement to the suite that is being traced."""
+def record(operation: str, statement: AnyStatement) -> AnyStatement:
+    """Append a value or statement to the suite that is being traced, and return it."""
     trace = current(operation)
     trace.suites[-1].append(statement)
     trace.lines[statement] = line()
@@ -453,8 +454,7 @@ def applied(name: str, *operands: Value | float | Expr) -> Value:
     shape = common_shape(name, [v.shape for v in values])
     _check(name, operands)
     elem = scalar("bool") if name in CONDITIONS else typed[0].elem
-    result: Value = record(name, Map(shape=shape, elem=elem, name=name, operands=tuple(operands)))
-    return result
+    return record(name, Map(shape=shape, elem=elem, name=name, operands=tuple(operands)))
 
 
 def _check(name: str, operands: Sequence[Value | float | Expr]) -> None:

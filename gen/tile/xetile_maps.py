@@ -49,6 +49,9 @@ def maps(operation: str, shape: Sequence[int], wg_map: Pairs | None, sg_map: Pai
     """Return the maps of a block of `shape`, None if none are given. Raises UserError if they break XeTile's rules."""
     if wg_map is None and sg_map is None:
         return None
+    for name, pairs in (("wg_map", wg_map), ("sg_map", sg_map)):
+        if pairs is not None and not _is_pairs(pairs):
+            raise UserError(f"given {name}={pairs!r}, wanted two pairs of numbers, (layout, data), at {operation}")
     if wg_map is None or len(shape) != 2:
         given = f"given {'sg_map alone' if wg_map is None else 'wg_map'} of {'x'.join(map(str, shape))}"
         raise UserError(
@@ -60,6 +63,10 @@ def maps(operation: str, shape: Sequence[int], wg_map: Pairs | None, sg_map: Pai
         if checked.sg:
             checked.sg.units(checked.wg.sg_data)
     return checked
+
+
+def _is_pairs(pairs: object) -> bool:
+    return isinstance(pairs, Sequence) and len(pairs) == 2 and all(isinstance(pair, Sequence) for pair in pairs)
 
 
 @contextmanager

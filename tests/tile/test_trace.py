@@ -47,6 +47,10 @@ def two_grids(x: Tensor) -> None:
     tile.grid(x, (32, 32))
 
 
+def over_a_number(x: Tensor) -> None:
+    tile.grid(64, (32, 32))  # type: ignore[arg-type]
+
+
 def wrong_rank(x: Tensor) -> None:
     tile.grid(x, (32,))
 
@@ -144,8 +148,9 @@ def wrong_constant(x: Tensor) -> None:
 
 REFUSED: list[tuple[Callable[[Tensor], None], str]] = [
     (two_grids, "given a second grid, wanted one a kernel"),
+    (over_a_number, "given 64, wanted a tensor or a tuple of sizes, at grid"),
     (wrong_rank, "given a grid of 32 blocks, wanted 2 sizes from 1, for 64x64"),
-    (wrong_tile, "given 3 offsets and a block of 32x32, wanted 2 of each, sizes from 1, at init_tile of x 64x64"),
+    (wrong_tile, "given 3 offsets and a block of 32x32, wanted 2 of each, at init_tile of x 64x64"),
     (wrong_store, "given 32x32 of f32, wanted 32x32 of f16, at store_tile to x"),
     (wrong_shapes, "given blocks of 32x32 and 32x16, wanted the same shape, or 1 along a dim, at add"),
     (wrong_types, "given f16 and f32, wanted values of one type, at add"),
