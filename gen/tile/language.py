@@ -75,6 +75,8 @@ def init_tile(
     """
     current("init_tile")
     expect("init_tile", tensor, Tensor, "init_tile(tensor, offsets, shape)")
+    if not tensor.strides:
+        raise UserError(f"given the blocked layout {tensor.tag}, wanted a plain one, at init_tile of {tensor.name}")
     rank, at = len(tensor.shape), check_offsets("init_tile", offsets)
     kept = tuple(n for n, size in enumerate(shape) if size is not None)
     block = check_shape("init_tile", [shape[n] for n in kept])

@@ -99,7 +99,7 @@ class _Writer:
             return
         at = f"{tile.tensor.name}[{_listed(tile.offsets)}]"
         maps = f" {{{tile.maps}}}" if tile.maps else ""
-        along = "" if len(tile.kept) == len(tile.offsets) else f" along {', '.join(map(str, tile.kept))}"
+        along = f" along {', '.join(map(str, tile.kept))}" if tile.folded else ""
         yield f"{self.name(tile)} = init_tile {at}{along} : {type_of('tile', tile.shape, tile.tensor.dtype)}{maps}"
 
     def operation(self, statement: Value | Store | Scatter | Prefetch) -> Iterator[str]:

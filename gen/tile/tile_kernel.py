@@ -52,7 +52,7 @@ class TileProgram:
         layouts = Layouts(self.trace, facts, self.options)
 
         def words(v: Value) -> int:
-            return layouts.of[v].layout.registers * v.elem.bits // 32
+            return layouts.of[v].fragment.registers * v.elem.bits // 32
 
         block = max(layouts.of, key=words)
         at = self.trace.lines.get(block)

@@ -177,9 +177,10 @@ class Load(Value):
         """Return the maps given for the load itself, None if it uses the tile's."""
         return None if self.maps is self.tile.maps else self.maps
 
-    def dim(self, axis: int) -> int:
-        """Return the tensor's dim that corresponds to an axis of the value."""
-        return self.tile.kept[len(self.shape) - 1 - axis if self.transposed else axis]
+    @property
+    def dims(self) -> tuple[int, ...]:
+        """Return the tensor's dim that corresponds to each axis of the value."""
+        return self.tile.kept[::-1] if self.transposed else self.tile.kept
 
 
 @frozen(eq=False, kw_only=True)

@@ -168,7 +168,7 @@ REFUSED: list[tuple[Callable[[Tensor], None], str]] = [
     (wrong_range, "given range(4, 0, 1), wanted a step from 1 and an end not before the beginning"),
     (two_names, "given a and b, the same when the loop begins, wanted one of their own for each"),
     (another_tile, "given a tile of x that is another one in the next iteration"),
-    (behind_the_loop, "given a block that was made within a loop, wanted one that is carried, after the loop"),
+    (behind_the_loop, "given a block of a loop's body after the loop, wanted a name bound before it, so that the loop carries the block"),
 ]
 
 
@@ -232,3 +232,11 @@ def test_blocks_that_take_too_many_registers(target: str) -> None:
 def test_too_many_subgroups() -> None:
     with pytest.raises(UserError, match="given 64 subgroups of 64 lanes on gfx942, wanted at most 1024 lanes"):
         cg.compile(tile.kernel(subgroups=(8, 8))(large_blocks)(X))
+
+
+def test_a_tile_of_a_blocked_tensor_is_refused_when_it_is_described() -> None:
+    def blocked(x: Tensor) -> None:
+        tile.load_tile(tile.init_tile(x, (0, 0), (32, 32), wg_map=((1, 1), (32, 32))))
+
+    with pytest.raises(UserError, match="^given the blocked layout Ba16b, wanted a plain one, at init_tile of x, in "):
+        tile.kernel()(blocked)(Tensor((32, 32), "f16", "Ba16b"))
