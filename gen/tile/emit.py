@@ -26,9 +26,9 @@ from convgen.ir.verify import MOST_LANES
 from convgen.plan.config import Config
 from convgen.plan.inputs import InputPath, ProductInput
 from convgen.tile.edges import Section, sections
+from convgen.tile.element_access import inside, once
 from convgen.tile.lane_products import FmaTile, multiplied
 from convgen.tile.layouts import Layouts, Options, ValueLayout, all_statements
-from convgen.tile.numbered import inside, once
 from convgen.tile.places import Places
 from convgen.tile.tiles import Index, Tensor, Tile
 from convgen.tile.trace import (

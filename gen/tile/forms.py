@@ -41,7 +41,7 @@ from convgen.tile.trace import (
 class Names(Protocol):
     """Names of values and tiles while printing."""
 
-    def name(self, what: Value | Tile) -> str: ...
+    def name(self, value: Value | Tile) -> str: ...
 
 
 class Scope(Protocol):
@@ -76,9 +76,9 @@ def number(text: str) -> float | None:
             return None
 
 
-def shown(what: float | Expr) -> str:
+def shown(scalar: float | Expr) -> str:
     """Return the text of a number or a scalar of the kernel."""
-    return infix(what) if isinstance(what, Expr) else repr(what)
+    return infix(scalar) if isinstance(scalar, Expr) else repr(scalar)
 
 
 def extents(shape: Sequence[int | Expr]) -> str:
@@ -105,8 +105,8 @@ def _operand(text: str, scope: Scope) -> Value | float | Expr:
     return scope.scalar(text) if known is None else known
 
 
-def _operands(what: Sequence[Value | float | Expr], names: Names) -> str:
-    return ", ".join(names.name(o) if isinstance(o, Value) else shown(o) for o in what)
+def _operands(operands: Sequence[Value | float | Expr], names: Names) -> str:
+    return ", ".join(names.name(o) if isinstance(o, Value) else shown(o) for o in operands)
 
 
 def _constant(text: str, scope: Scope) -> float:
@@ -118,7 +118,16 @@ def _constant(text: str, scope: Scope) -> float:
 
 def _flag(word: str) -> Kind:
     """Return the kind of a flag: a word that is present if the flag is set."""
-    return Kind(rf"(?: {{{word}}})?", lambda what, _: f" {{{word}}}" if what else "", lambda text, _: bool(text))
+    return Kind(rf"(?: {{{word}}})?", lambda field, _: f" {{{word}}}" if field else "", lambda text, _: bool(text))
+
+
+def _optional_block(before: str) -> Kind:
+    """Return the kind of a block that may be missing, with the text before it."""
+    return Kind(
+        rf"(?:{before}%\w+)?",
+        lambda field, names: "" if field is None else f"{before}{names.name(field)}",
+        lambda text, scope: scope.value(text.removeprefix(before)) if text else None,
+    )
 
 
 def _maps(text: str, scope: Scope) -> dict[str, Any]:
@@ -135,29 +144,21 @@ def _maps(text: str, scope: Scope) -> dict[str, Any]:
 
 
 KINDS: dict[str, Kind] = {
-    "block": Kind(r"%\w+", lambda what, names: names.name(what), lambda text, scope: scope.value(text)),
-    "tile": Kind(r"%\w+", lambda what, names: names.name(what), lambda text, scope: scope.tile(text)),
-    "int": Kind(r"\d+", lambda what, _: str(what), lambda text, _: int(text)),
-    "word": Kind(r"\w+", lambda what, _: str(what), lambda text, _: text),
-    "number": Kind(r"\S+", lambda what, _: shown(what), _constant),
+    "block": Kind(r"%\w+", lambda field, names: names.name(field), lambda text, scope: scope.value(text)),
+    "tile": Kind(r"%\w+", lambda field, names: names.name(field), lambda text, scope: scope.tile(text)),
+    "int": Kind(r"\d+", lambda field, _: str(field), lambda text, _: int(text)),
+    "word": Kind(r"\w+", lambda field, _: str(field), lambda text, _: text),
+    "number": Kind(r"\S+", lambda field, _: shown(field), _constant),
     "operands": Kind(r".+", _operands, lambda text, scope: tuple(_operand(part, scope) for part in listed(text))),
-    "tensor": Kind(r"\w+", lambda what, _: str(what.name), lambda text, scope: scope.tensor(text)),
-    "mask": Kind(
-        r"(?: if %\w+)?",
-        lambda what, names: f" if {names.name(what)}" if what is not None else "",
-        lambda text, scope: scope.value(text[4:]) if text else None,
-    ),
+    "tensor": Kind(r"\w+", lambda field, _: str(field.name), lambda text, scope: scope.tensor(text)),
+    "mask": _optional_block(" if "),
     "other": Kind(
         r"(?: else \S+)?",
-        lambda what, _: f" else {shown(what)}" if what else "",
+        lambda field, _: f" else {shown(field)}" if field else "",
         lambda text, scope: _constant(text[6:], scope) if text else 0,
     ),
-    "maps": Kind(MAPS, lambda what, _: f" {{{what}}}" if what else "", _maps),
-    "more": Kind(
-        r"(?:, %\w+)?",
-        lambda what, names: f", {names.name(what)}" if what is not None else "",
-        lambda text, scope: scope.value(text[2:]) if text else None,
-    ),
+    "maps": Kind(MAPS, lambda field, _: f" {{{field}}}" if field else "", _maps),
+    "more": _optional_block(", "),
     "transpose": _flag("transpose"),
     "saturate": _flag("saturate"),
 }
@@ -274,4 +275,5 @@ def written(statement: Any, names: Names) -> str:
 
 
 def type_of(kind: str, shape: Sequence[int], dtype: str) -> str:
+    """Return the text of a type, `tile<64x32xf16>`; `kind` is tile or vector."""
     return f"{kind}<{sized(shape)}x{dtype}>"

@@ -20,10 +20,10 @@ from convgen.tile.trace import Load, Loop, Prefetch, Scatter, Statement, Store, 
 
 def text_of(name: str, tensors: Sequence[Tensor], trace: Trace, options: Options) -> str:
     """Return the text of the whole kernel."""
-    settings = {"slots": options.slots, "mma": options.mma or None, "acc": options.acc or None}
-    knobs = [f"subgroups={sized(options.subgroups)}", *(f"{k}={v}" for k, v in settings.items() if v is not None)]
+    optional = {"slots": options.slots, "mma": options.mma or None, "acc": options.acc or None}
+    words = [f"subgroups={sized(options.subgroups)}", *(f"{k}={v}" for k, v in optional.items() if v is not None)]
     sizes = dict.fromkeys(size for t in tensors for size in t.shape if isinstance(size, Size))
-    lines = [f"kernel {name}({', '.join([*map(_size, sizes), *map(_tensor, tensors)])}) {' '.join(knobs)}"]
+    lines = [f"kernel {name}({', '.join([*map(_size, sizes), *map(_tensor, tensors)])}) {' '.join(words)}"]
     if grid := trace.grid:
         offsets = ", ".join(v.name for v in grid.offsets)
         lines.append(f"  {offsets} = grid {extents(grid.counts)} of <{sized(grid.shape)}> in {grid.order}")
@@ -83,10 +83,10 @@ class _Writer:
         taken = {*self.names.values(), *others}
         return next(n for n in chain([bare], (f"{bare}_{i}" for i in count(2))) if n not in taken)
 
-    def name(self, what: Value | Tile) -> str:
-        if what not in self.names:
-            self.names[what] = f"%{next(self.numbers)}"
-        return self.names[what]
+    def name(self, value: Value | Tile) -> str:
+        if value not in self.names:
+            self.names[value] = f"%{next(self.numbers)}"
+        return self.names[value]
 
     def tile(self, tile: Tile) -> Iterator[str]:
         """Yield the lines that define a tile, unless it has a name already."""

@@ -117,7 +117,7 @@ class TileKernel:
 
 
 def kernel(
-    *others: object, subgroups: tuple[int, int] = (1, 1), slots: int | None = None, mma: str = "", acc: str = ""
+    *arguments: object, subgroups: tuple[int, int] = (1, 1), slots: int | None = None, mma: str = "", acc: str = ""
 ) -> Callable[[Callable[..., None]], TileKernel]:
     """Turn a function into a tile kernel.
 
@@ -125,16 +125,16 @@ def kernel(
     share, 0 for none; by default two, or as many as fit. `mma` is NxMxK of a matrix instruction, by default the first
     that fits, or "fma" for none. `acc` is where sums live, "v" or "a".
     """
-    if others:
+    if arguments:
         raise UserError("given tile.kernel without parentheses, wanted @tile.kernel(), or with subgroups=(2, 2)")
     chosen = options(subgroups, slots, mma, acc)
 
-    def made(function: Callable[..., None]) -> TileKernel:
+    def decorate(function: Callable[..., None]) -> TileKernel:
         if not callable(function) or getattr(function, "__name__", "<lambda>") == "<lambda>":
             raise UserError("given a lambda, wanted a function with a name, def NAME(a, b, c): ..., at tile.kernel")
         return TileKernel(function, chosen)
 
-    return made
+    return decorate
 
 
 def _check_tensors(name: str, names: Sequence[str], given: Sequence[object]) -> None:
@@ -158,9 +158,9 @@ def _check_numbers(function: Callable[..., None], given: Mapping[str, object]) -
     parameters = inspect.signature(function).parameters.values()
     known = {p.name: p for p in parameters if p.kind is p.KEYWORD_ONLY}
     missing = [n for n, p in known.items() if p.default is p.empty and n not in given]
-    others = [n for n in given if n not in known]
-    if missing or others:
-        wrong = f"{named(others[0], known)}" if others else f"no {missing[0]}"
+    unknown = [n for n in given if n not in known]
+    if missing or unknown:
+        wrong = f"{named(unknown[0], known)}" if unknown else f"no {missing[0]}"
         wanted = f"wanted {', '.join(f'{n}=' for n in known)}" if known else "wanted no keywords"
         raise UserError(f"given {wrong}, {wanted}, at {function.__name__}")
 

@@ -149,19 +149,14 @@ class Value:
         raise self._refused("{} as an array of numpy", "functions of convgen.tile: elements are known on the GPU only")
 
     def __array_ufunc__(self, function: Any, *arguments: Any, **named: object) -> Any:
-        numbers = all(isinstance(a, Value) or np.ndim(a) == 0 for a in arguments[1:])
-        if (same := _PYTHON.get(function.__name__)) is not None and numbers and not named:
-            return same(*(a if isinstance(a, Value) else float(a) for a in arguments[1:]))
-        name = {"absolute": "abs", "maximum": "max", "minimum": "min", "true_divide": "divide"}.get(
-            function.__name__, function.__name__
-        )
-        known = name in ELEMENTWISE and name not in ("add", "sub", "mul")
-        wanted = (
-            f"tile.{name}({{}}{', ...' * (len(arguments) > 2)})"
-            if known
-            else "functions of convgen.tile, and + - * on blocks"
-        )
-        raise self._refused(f"numpy's {function.__name__} of {{}}", wanted)
+        ufunc, are_scalars = function.__name__, all(isinstance(a, Value) or np.ndim(a) == 0 for a in arguments[1:])
+        if ufunc in _OPERATORS_OF_UFUNCS and are_scalars and not named:
+            return _OPERATORS_OF_UFUNCS[ufunc](*(a if isinstance(a, Value) else float(a) for a in arguments[1:]))
+        name = _NAMES_OF_UFUNCS.get(ufunc, ufunc)
+        wanted = "functions of convgen.tile, and + - * on blocks"
+        if name in ELEMENTWISE and name not in ("add", "sub", "mul"):
+            wanted = f"tile.{name}({{}}{', ...' * (len(arguments) > 2)})"
+        raise self._refused(f"numpy's {ufunc} of {{}}", wanted)
 
 
 @frozen(eq=False, kw_only=True)
@@ -263,7 +258,10 @@ ELEMENTWISE: dict[str, Callable[..., Expr]] = {
     **functions.LIBRARY,
 }  # fmt: skip
 #: Ufuncs that numpy scalars call for operators with a block.
-_PYTHON: dict[str, Callable[..., Value]] = {"add": operator.add, "subtract": operator.sub, "multiply": operator.mul}
+_OPERATORS_OF_UFUNCS: dict[str, Callable[..., Value]] = {
+    "add": operator.add, "subtract": operator.sub, "multiply": operator.mul,
+}  # fmt: skip
+_NAMES_OF_UFUNCS = {"absolute": "abs", "maximum": "max", "minimum": "min", "true_divide": "divide"}
 CONDITIONS = ("less", "equal")  #: functions that return bools
 
 #: name of a reduction -> the operation of the IR
@@ -397,8 +395,8 @@ class Trace:
 
     statements: list[Statement] = attrs.field(factory=list)
     grid: Grid | None = None
-    suites: list[list[Statement]] = attrs.field(factory=list)
-    ids: int = 0
+    suites: list[list[Statement]] = attrs.field(factory=list)  #: the open suites, the innermost last
+    ids: int = 0  #: ids of scalars given so far
     lines: dict[Any, Line | None] = attrs.field(factory=dict)  #: source line of each value and statement
     scalars: dict[str, Var] = attrs.field(factory=dict)
 
@@ -453,12 +451,12 @@ def applied(name: str, *operands: Value | float | Expr) -> Value:
     if len(elems) != 1:
         raise UserError(f"given {' and '.join(elems) or 'numbers'}, wanted values of one type, at {name}")
     shape = common_shape(name, [v.shape for v in values])
-    _check(name, operands)
+    _check_types(name, operands)
     elem = scalar("bool") if name in CONDITIONS else typed[0].elem
     return record(name, Map(shape=shape, elem=elem, name=name, operands=tuple(operands)))
 
 
-def _check(name: str, operands: Sequence[Value | float | Expr]) -> None:
+def _check_types(name: str, operands: Sequence[Value | float | Expr]) -> None:
     """Raise UserError where a function does not accept elements of these types."""
 
     def sample(n: int, o: Value | float | Expr) -> float | Expr:
