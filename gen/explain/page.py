@@ -25,7 +25,7 @@ from convgen.version import __version__
 
 _RANKED = 10  #: configs that the ranking shows
 _LONGEST = 8  #: instructions that wait longest
-_PARTS = slice(3, 7)  #: columns of a ranking, of which the slowest sets the pace
+_PARTS = ("matrix", "shared", "global", "issue")  #: columns of a ranking, of which the slowest sets the pace
 
 Rows = Sequence[tuple[str, str]]
 
@@ -135,21 +135,20 @@ def _sizes(generated: Generated) -> Rows:
         products.append(("as a product", f"M {p.m:,} × N {p.n:,}, each a sum of K {p.k:,}{batch}"))
     return [
         *dict.fromkeys(products),
-        ("arithmetic", f"{2e-9 * generated.problem.macs:,.3f} GFLOP, those with padding included"),
+        ("arithmetic", f"{2e-9 * generated.problem.macs:,.3f} GFLOP, products with padding included"),
     ]
 
 
 def _ranking(generated: Generated) -> dict[str, Any]:
-    """Return the table of the best configs, with the slowest part of each row, and the row of the chosen config."""
-    plain = str(generated.unordered)
+    """Return the table of the best configs, with the slowest part of each row, and the rank of the chosen config."""
     header, rows = report.ranking_table(generated.ranking)
-    marked = []
-    for row in rows:
-        parts = [float(text) if text != "-" else 0.0 for text in row[_PARTS]]
-        slowest = 3 + parts.index(max(parts)) if any(parts) else -1
-        marked.append((row, slowest, row[1] == plain))
-    taken = next((int(row[0]) for row, _, is_taken in marked if is_taken), None)
-    shown = [each for each in marked if int(each[0][0]) <= _RANKED or each[2]]
+    config, columns = str(generated.unordered), [header.index(part) for part in _PARTS]
+    taken = next((rank for rank, row in enumerate(rows, 1) if row[1] == config), None)
+    shown = []
+    for rank, row in enumerate(rows, 1):
+        if rank <= _RANKED or rank == taken:
+            clocks = {column: float(row[column]) for column in columns if row[column] != "-"}
+            shown.append((row, max(clocks, key=lambda column: clocks[column], default=-1), rank == taken))
     return {"header": header, "rows": shown, "count": len(generated.ranking), "taken": taken}
 
 
@@ -200,22 +199,21 @@ def _kernels(subject: Subject) -> Iterator[KernelPart]:
 
 
 def _facts(subject: Subject, kernel: KernelAnalysis) -> tuple[Rows, Sequence[tuple[str, ...]]]:
-    """Return the rows of `analyze` and its table of units; only the place of a hot loop that the launch does not
-    enter.
-    """
+    """Return the rows of `analyze` and its table of units; of a hot loop that a launch does not enter, its place."""
     assert subject.analysis is not None
     hot, terms = kernel.hot, subject.analysis.terms
     if hot.is_loop and not listing.enters_loop(kernel, subject.timed(kernel.name)):
-        told = f"none: this launch does not enter that at {analyzed.where(hot)}"
-        return [*analyzed.kernel_rows(kernel, subject.analysis), ("hot loop", told)], ()
+        place = f"none: this launch does not enter the loop at {analyzed.where(hot)}"
+        return [*analyzed.kernel_rows(kernel, subject.analysis), ("hot loop", place)], ()
     return analyzed.rows(kernel, subject.analysis), analyzed.units(hot, terms)
 
 
 def _ir(text: str, rows: Sequence[Row]) -> Iterator[tuple[int, str, Sequence[Row], float]]:
-    found = listing.by_line(rows)
+    """Yield each line of the IR with its number, its instructions and their stalls."""
+    instructions = listing.by_line(rows)
     for number, line in enumerate(text.splitlines(), 1):
-        mine = found.get(number, [])
-        yield number, line, mine, sum(row.stalled for row in mine)
+        of_line = instructions.get(number, [])
+        yield number, line, of_line, sum(row.stalled for row in of_line)
 
 
 def _unit(subject: Subject, kernel: KernelAnalysis) -> str:
@@ -230,14 +228,13 @@ def _unit(subject: Subject, kernel: KernelAnalysis) -> str:
 
 
 def _times(subject: Subject, kernel: str) -> Rows:
+    """Return the rows of `profile`: on a kernel's launch, else on its loops."""
     for time in subject.times.launches if subject.times else ():
         if time.profile.kernel == kernel:
             assert subject.times is not None
             return profiled.launch_rows(time, subject.times.chip)
-    for found in subject.loops:
-        if found.name == kernel:
-            return [row for loop in found.loops for row in profiled.loop_rows(found, loop)]
-    return []
+    profiles = (profile for profile in subject.loops if profile.name == kernel)
+    return [row for profile in profiles for loop in profile.loops for row in profiled.loop_rows(profile, loop)]
 
 
 def _timelines(subject: Subject) -> list[Drawing]:
@@ -248,9 +245,10 @@ def _timelines(subject: Subject) -> list[Drawing]:
 
 def _findings(subject: Subject) -> list[tuple[str, str]]:
     """Return the simulator's findings, each with whether it fails a run."""
-    told = [finding for t in (subject.times.launches if subject.times else ()) for finding in t.profile.findings]
-    told += subject.outcome.findings if subject.outcome else ()
-    return [("required" if f.source.required else "advice", str(f)) for f in dict.fromkeys(told)]
+    launches = subject.times.launches if subject.times else ()
+    findings = [finding for launch in launches for finding in launch.profile.findings]
+    findings += subject.outcome.findings if subject.outcome else ()
+    return [("required" if f.source.required else "advice", str(f)) for f in dict.fromkeys(findings)]
 
 
 def _outcome(subject: Subject) -> Rows:

@@ -81,7 +81,7 @@ def launch_rows(time: LaunchTime, chip: Chip) -> list[tuple[str, str]]:
         ("memory", f"{_bytes(moved.memory)} read, {_bytes(moved.stored)} written"),
         ("clock", f"{time.clock:.0f} MHz of {chip.clock}, with {_percent(time.used)} of all matrix units at work"),
         ("alone", ", ".join(f"{cause} {us:.2f}" for cause, us in time.causes.items()) + " us"),
-        ("time", f"{time.total:.2f} us: {time.start:.2f} to start, {time.kernel:.2f} of workgroups{_meeting(time)}"),
+        ("time", f"{time.total:.2f} us: {time.start:.2f} to start, {time.kernel:.2f} of workgroups{_reduction(time)}"),
         ("bound", time.bound),
     ]
     required = [finding for finding in launch.findings if finding.source.required]
@@ -99,11 +99,11 @@ def _rounds_text(launch: LaunchProfile, chip: Chip) -> str:
 
 
 def _executed_text(launch: LaunchProfile) -> str:
-    what = "all alike" if launch.distinct == 1 else f"{launch.distinct} different ones"
+    kinds = "all alike" if launch.distinct == 1 else f"{launch.distinct} different ones"
     if launch.work.least < _EQUAL:
         least, mean = _percent(launch.work.least), _percent(launch.work.mean)
-        what += f" with {least} or more of the longest's work, {mean} on average"
-    some = f"{len(launch.executed)} of {launch.workgroups} workgroups, {what}"
+        kinds += f" with {least} or more of the longest's work, {mean} on average"
+    some = f"{len(launch.executed)} of {launch.workgroups} workgroups, {kinds}"
     family = families.of_target(launch.target)
     return f"{some}; {launch.instructions:.0f} instructions a {family.terms.subgroup if family else 'subgroup'}"
 
@@ -112,11 +112,11 @@ def _loop_text(unit: UnitProfile) -> str:
     if not unit.rounds:
         return "none"
     how = f"{unit.rounds:.4g} rounds, {unit.iteration:.0f} clocks each"
-    return f"{how}; {unit.left_out} of them told by others that are equal" if unit.left_out else how
+    return f"{how}; {unit.left_out} of them taken from equal ones" if unit.left_out else how
 
 
-def _meeting(time: LaunchTime) -> str:
-    return f", {time.meeting:.2f} of sums that meet" if time.meeting else ""
+def _reduction(time: LaunchTime) -> str:
+    return f", {time.meeting:.2f} to reduce slices" if time.meeting else ""
 
 
 def total_rows(times: Times) -> list[tuple[str, str]]:
