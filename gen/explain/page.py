@@ -61,33 +61,21 @@ def page(subject: Subject) -> str:
         loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters["visible"] = visible
-    kernels = list(_kernels(subject))
-    generated = subject.generated
     context: dict[str, Any] = {
         "subject": subject,
-        "generated": generated,
+        "generated": subject.generated,
         "version": __version__,
         "style": Markup(_resource("style.css")),
         "script": Markup(_resource("script.js")),
         "svg": _Pictures().svg,
-        "kernels": kernels,
-        "shown": None if generated is None else _layouts(generated),
-        "tensors": [] if generated is None else _tensors(generated),
-        "sizes": [] if generated is None else _sizes(generated),
-        "config": [] if generated is None else list(words.config_words(generated.plan.config)),
-        "order_words": words.order_words,
-        "ranking": None if generated is None else _ranking(generated),
-        "attempts": None if generated is None else report.attempts_table(generated.attempts),
-        "steps": []
-        if generated is None
-        else [(name, steps, *census(steps)) for name, steps in generated.histories.items()],
+        "kernels": list(_kernels(subject)),
         "timelines": _timelines(subject),
         "total": profiled.total_rows(subject.times) if subject.times else [],
         "longest_launch": subject.times.longest if subject.times else None,
         "bound": words.bound,
-        "outputs": 0 if generated is None else sum(prod(spec.dims) for spec in generated.problem.outputs),
         "findings": _findings(subject),
         "outcome": _outcome(subject),
+        **(_of_generated(subject.generated) if subject.generated else {}),
     }
     return environment.get_template("page.html").render(context)
 
@@ -107,7 +95,22 @@ class _Pictures:
         return Markup(drawing.svg(shown, prefix=f"p{self.count}-"))
 
 
-# ---------------------------------------------------------------- what was decided
+# ---------------------------------------------------------------- problem and config
+
+
+def _of_generated(generated: Generated) -> dict[str, Any]:
+    """Return the variables of the sections that only generated kernels have."""
+    return {
+        "tensors": _tensors(generated),
+        "sizes": _sizes(generated),
+        "outputs": sum(prod(spec.dims) for spec in generated.problem.outputs),
+        "config": list(words.config_words(generated.plan.config)),
+        "ranking": _ranking(generated),
+        "attempts": report.attempts_table(generated.attempts),
+        "steps": [(name, history, *census(history)) for name, history in generated.histories.items()],
+        "shown": _layouts(generated),
+        "order_words": words.order_words,
+    }
 
 
 def _tensors(generated: Generated) -> list[tuple[str, ...]]:

@@ -40,6 +40,11 @@ class Value:
         """Return the values from which it is computed."""
         return ()
 
+    @property
+    def dtype(self) -> str:
+        """Return the name of the element type."""
+        return self.elem.name
+
     def __add__(self, other: Value | float | Expr) -> Value:
         return applied("add", self, other)
 
@@ -49,14 +54,20 @@ class Value:
     def __sub__(self, other: Value | float | Expr) -> Value:
         return applied("sub", self, other)
 
-    def __mul__(self, other: Value | float | Expr) -> Value:
-        return applied("mul", self, other)
-
     def __rsub__(self, other: float) -> Value:
         return applied("sub", other, self)
 
+    def __mul__(self, other: Value | float | Expr) -> Value:
+        return applied("mul", self, other)
+
+    def __rmul__(self, other: float) -> Value:
+        return applied("mul", other, self)
+
     def __neg__(self) -> Value:
         return applied("neg", self)
+
+    def __abs__(self) -> Value:
+        return applied("abs", self)
 
     def __and__(self, other: Value | float | Expr) -> Value:
         return applied("and", self, other)
@@ -76,22 +87,11 @@ class Value:
     def __rshift__(self, other: Value | float | Expr) -> Value:
         return applied("shift_right", self, other)
 
-    def __rmul__(self, other: float) -> Value:
-        return applied("mul", other, self)
-
     # ------------------------------------------------------------ Python operations that blocks do not have
 
-    @property
-    def dtype(self) -> str:
-        """Return the name of the element type."""
-        return self.elem.name
-
     def _refused(self, given: str, wanted: str) -> UserError:
-        name = called(self)
-        return UserError(f"given {given}, wanted {wanted}".replace("{}", name))
-
-    def __abs__(self) -> Value:
-        return applied("abs", self)
+        """Return the error for an operation; `{}` in both texts stands for the block's name."""
+        return UserError(f"given {given}, wanted {wanted}".replace("{}", called(self)))
 
     def __truediv__(self, other: object) -> Value:
         raise self._refused("{} / ...", "tile.divide({}, ...), or {} * (1 / number)")
@@ -223,15 +223,21 @@ class Map(Value):
 
 
 @frozen(eq=False, kw_only=True)
-class Convert(Value):
-    """A conversion to another element type."""
+class _OfOne(Value):
+    """A value computed from one other."""
 
     of: Value
-    saturate: bool
 
     @property
     def args(self) -> tuple[Value, ...]:
         return (self.of,)
+
+
+@frozen(eq=False, kw_only=True)
+class Convert(_OfOne):
+    """A conversion to another element type."""
+
+    saturate: bool
 
 
 def _in_f32(operation: type[floats.Approximate]) -> Callable[[Expr], Expr]:
@@ -271,39 +277,23 @@ REDUCTIONS: dict[str, type[ir.Binary]] = {
 
 
 @frozen(eq=False, kw_only=True)
-class Transposed(Value):
+class Transposed(_OfOne):
     """The transpose of a block."""
 
-    of: Value
-
-    @property
-    def args(self) -> tuple[Value, ...]:
-        return (self.of,)
-
 
 @frozen(eq=False, kw_only=True)
-class Redistributed(Value):
+class Redistributed(_OfOne):
     """A block, redistributed by explicit maps."""
 
-    of: Value
     maps: Maps
-
-    @property
-    def args(self) -> tuple[Value, ...]:
-        return (self.of,)
 
 
 @frozen(eq=False, kw_only=True)
-class Reduced(Value):
+class Reduced(_OfOne):
     """The reduction of a dim to one element; `kind` is a key of `REDUCTIONS`."""
 
-    of: Value
     axis: int
     kind: str
-
-    @property
-    def args(self) -> tuple[Value, ...]:
-        return (self.of,)
 
 
 @frozen(eq=False, kw_only=True)
