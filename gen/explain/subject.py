@@ -147,7 +147,7 @@ def generate(
 def _with_results(generated: Generated, chip: str | None, groups: int) -> Subject:
     """Return the subject with the results of the models and the simulator."""
     code, target = generated.code, targets.get(generated.code.target)
-    bare = Subject(
+    subject = Subject(
         name=str(generated.problem),
         target=code.target,
         generated=generated,
@@ -156,28 +156,20 @@ def _with_results(generated: Generated, chip: str | None, groups: int) -> Subjec
     )
     if code.object is None:
         remark = f"No assembler was found ({target.assembler}), so machine code and clocks are missing."
-        return evolve(bare, remarks=(remark,))
+        return evolve(subject, remarks=(remark,))
     if not target.family.reader:
         remark = f"{target.family.vendor}'s {target.family.title} has no reader of code, so its analysis is missing."
-        return evolve(bare, remarks=(remark,))
+        return evolve(subject, remarks=(remark,))
     name = f"{code.name}{target.family.object_suffix}"
     analysis = targets.analyze_code(code.object, name)
     times, loops, remarks = _clocks(prepared.of_launches(code.record, code.object, name), chip)
-    outcome = None
-    if groups:
-        from convgen.run import verdict
+    subject = evolve(subject, content=code.object, file=name, analysis=analysis)
+    subject = evolve(subject, times=times, loops=loops, remarks=remarks)
+    if not groups:
+        return subject
+    from convgen.run import verdict
 
-        outcome = verdict.run(code, groups=groups)
-    return evolve(
-        bare,
-        content=code.object,
-        file=name,
-        analysis=analysis,
-        times=times,
-        loops=loops,
-        outcome=outcome,
-        remarks=remarks,
-    )
+    return evolve(subject, outcome=verdict.run(code, groups=groups))
 
 
 def _clocks(given: Prepared, chip: str | None) -> tuple[Times | None, Sequence[KernelProfile], tuple[str, ...]]:
@@ -267,21 +259,13 @@ def of_code(path: Path, launch: Prepared | None, chip: str | None = None) -> Sub
     analysis = targets.analyze_code(content, path.name)
     family = families.of_suffix(path.suffix)
     is_text = family is not None and path.suffix == family.text_suffix
-    if launch is None:
-        times_loops = family is not None and bool(family.model)
-        loops = targets.profile_code(content, path.name) if times_loops else ()
-        remark = "Only loops are timed: nothing is executed without a launch (--grid, --block)."
-        return Subject(
-            name=path.name,
-            target=analysis.target,
-            text=content.decode() if is_text else None,
-            content=content,
-            file=path.name,
-            analysis=analysis,
-            loops=loops,
-            remarks=(remark if times_loops else _NO_MODEL,),
-        )
-    times = launches.profile(launch, chip)
-    return Subject(
-        name=path.name, target=analysis.target, content=content, file=path.name, analysis=analysis, times=times
+    text = content.decode() if is_text else None
+    subject = Subject(
+        name=path.name, target=analysis.target, text=text, content=content, file=path.name, analysis=analysis
     )
+    if launch is not None:
+        return evolve(subject, times=launches.profile(launch, chip))
+    if family is None or not family.model:
+        return evolve(subject, remarks=(_NO_MODEL,))
+    remark = "Only loops are timed: nothing is executed without a launch (--grid, --block)."
+    return evolve(subject, loops=targets.profile_code(content, path.name), remarks=(remark,))

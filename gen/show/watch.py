@@ -36,7 +36,11 @@ class Watch:
     ) -> None:
         self.stream, self.folder = stream, folder
         self.dump = dump or (ALL if folder is not None else None)
-        self.checker = _checker() if check else None
+        self.checker: PassChecker | None = None
+        if check:
+            from convgen.show.pass_checker import PassChecker  # which loads the interpreter
+
+            self.checker = PassChecker()
         self.attempts: dict[str, Attempt] = {}
         self.program: Build | None = None
         self._begun: set[str] = set()
@@ -113,13 +117,6 @@ class Watch:
         with os.fdopen(handle, "w") as file:
             file.write(text)
         return Path(name)
-
-
-def _checker() -> PassChecker:
-    """Return a checker of passes; the interpreter is loaded only on use."""
-    from convgen.show.pass_checker import PassChecker
-
-    return PassChecker()
 
 
 def is_other_form(before: Kernel | MachineKernel, after: Kernel | MachineKernel) -> bool:

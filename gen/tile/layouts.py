@@ -64,9 +64,6 @@ class ValueLayout:
         """Return the fragment's dim that stands for an axis."""
         return self.fragment.dims[self.axes.index(axis)]
 
-    def __str__(self) -> str:
-        return str(self.fragment)
-
 
 @frozen
 class Options:
