@@ -147,7 +147,7 @@ class Side:
         return self.kernel is not None and listing.enters_loop(self.kernel, self.timed)
 
     def mix(self, *, of_loop: bool) -> dict[str, float]:
-        """Return the number of instructions by kind: of an iteration of the hot loop, or that a wave executed."""
+        """Return the number of instructions by kind: of an iteration of the hot loop, or that a subgroup executed."""
         if self.kernel is None:
             return {}
         if of_loop:
@@ -156,7 +156,7 @@ class Side:
 
     @cached_property
     def stalls(self) -> dict[str, float]:
-        """Return the clocks that a wave stalls, by kind of instruction."""
+        """Return the clocks that a subgroup stalls, by kind of instruction."""
         return self._by_kind(lambda timed: timed.stalled, least=0.5)
 
     def _by_kind(self, amount: Callable[[TimedLine], float], *, least: float) -> dict[str, float]:
@@ -184,7 +184,7 @@ class Difference:
 
     @property
     def is_comparable(self) -> bool:
-        """Return whether both sides' clocks are of waves of a launch, or both of an iteration."""
+        """Return whether both sides' clocks are of subgroups of a launch, or both of an iteration."""
         return (self.a.launch is None) == (self.b.launch is None)
 
     @property
@@ -211,7 +211,7 @@ class Difference:
         return self.a.has_loop and self.b.has_loop
 
     def mix(self) -> dict[str, tuple[float | None, float | None]]:
-        """Return the instructions by kind of both sides: of loops if both have one, else of waves."""
+        """Return the instructions by kind of both sides: of loops if both have one, else of subgroups."""
         return _side_by_side(*(side.mix(of_loop=self.has_loops) for side in (self.a, self.b)))
 
     def stalls(self) -> dict[str, tuple[float | None, float | None]]:

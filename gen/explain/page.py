@@ -41,7 +41,7 @@ class KernelPart:
     ir: Sequence[tuple[int, str, Sequence[Row], float]]  #: number, text, instructions and their stalls of each line
     facts: Rows = ()  #: of `convgen analyze`, where there is machine code
     units: Sequence[tuple[str, ...]] = ()
-    unit: str = ""  #: reference of the clocks, such as a wave; empty if nothing was timed
+    unit: str = ""  #: reference of the clocks, such as a subgroup; empty if nothing was timed
     times: Rows = ()  #: of `convgen profile`
 
     @property
@@ -220,7 +220,7 @@ def _ir(text: str, rows: Sequence[Row]) -> Iterator[tuple[int, str, Sequence[Row
 
 
 def _unit(subject: Subject, kernel: KernelAnalysis) -> str:
-    """Return the reference of times and stalls: a wave, or an iteration."""
+    """Return the reference of times and stalls: a subgroup, or an iteration."""
     assert subject.analysis is not None
     if not subject.timed(kernel.name):
         return ""

@@ -31,7 +31,7 @@ class Row:
     line: int = 0  #: line of the IR at selection; 0 if unknown
     source: str = ""  #: FILE:LINE, where debug information says so
     kind: str = ""
-    times: float = 0.0  #: executions by a wave, if it was timed
+    times: float = 0.0  #: executions by a subgroup, if it was timed
     stalled: float = 0.0  #: clocks
     share: float = 0.0  #: share of all stalls
     is_timed: bool = False

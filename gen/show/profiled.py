@@ -206,7 +206,7 @@ def _unit_json(unit: UnitProfile) -> dict[str, Any]:
 def show_lines(lines: Sequence[TimedLine], verbose: bool) -> None:
     """Print the instructions that stall longest, longest first, or with `verbose` all in the order of the code.
 
-    Clocks are of one wave: in all, and where instructions are executed several times also of each time.
+    Clocks are of one subgroup: total, and per execution where some instruction is executed several times.
     """
     longest = [timed for timed in sorted(lines, key=lambda timed: -timed.stalled)[:_SHOWN] if timed.stalled >= 1]
     kept = lines if verbose else longest

@@ -1,4 +1,4 @@
-"""The activity of a unit's waves and pipes over time: Chrome's trace format, which Perfetto opens, and a picture.
+"""The activity of a unit's subgroups and pipes over time: Chrome's trace format, which Perfetto opens, and a picture.
 
 In the trace a clock is a nanosecond, whatever the chip's clock rate, so that every time is a whole number. Each SIMD is
 a process with a track for each of its subgroups and one for its matrix unit; shared memory and the address pipe belong
@@ -145,7 +145,7 @@ def _remark(unit: UnitProfile, end: float) -> str:
     if unit.left_out:
         return f"{unit.left_out} of {unit.rounds:.0f} rounds of the loop are left out; the picture has {end:.0f} clocks"
     behind = end - unit.clocks
-    return f"pipes are at work for {behind:.0f} clocks more than waves: with their last stores" if behind >= 1 else ""
+    return f"pipes work {behind:.0f} clocks longer than subgroups, on the last stores" if behind >= 1 else ""
 
 
 def _row(slices: Sequence[Slice], terms: Terms, end: float, y: float) -> Iterator[Box]:
