@@ -168,7 +168,10 @@ REFUSED: list[tuple[Callable[[Tensor], None], str]] = [
     (wrong_range, "given range(4, 0, 1), wanted a step from 1 and an end not before the beginning"),
     (two_names, "given a and b, the same when the loop begins, wanted one of their own for each"),
     (another_tile, "given a tile of x that is another one in the next iteration"),
-    (behind_the_loop, "given a block of a loop's body after the loop, wanted a name bound before it, so that the loop carries the block"),
+    (
+        behind_the_loop,
+        "given a block of a loop's body after the loop, wanted a name bound before it, so that the loop carries the block",
+    ),
 ]
 
 
