@@ -170,7 +170,7 @@ REFUSED: list[tuple[Callable[[Tensor], None], str]] = [
     (another_tile, "given a tile of x that is another one in the next iteration"),
     (
         behind_the_loop,
-        "given a block of a loop's body after the loop, wanted a name bound before it, so that the loop carries the block",
+        "given a block of a loop's body after the loop, wanted a name bound before it",
     ),
 ]
 
