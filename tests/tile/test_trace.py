@@ -241,5 +241,5 @@ def test_a_tile_of_a_blocked_tensor_is_refused_when_it_is_described() -> None:
     def blocked(x: Tensor) -> None:
         tile.load_tile(tile.init_tile(x, (0, 0), (32, 32), wg_map=((1, 1), (32, 32))))
 
-    with pytest.raises(UserError, match="^given the blocked layout Ba16b, wanted a plain one, at init_tile of x, in "):
+    with pytest.raises(UserError, match=r"^given the blocked layout Ba16b, wanted a plain one, at init_tile of x, in "):
         tile.kernel()(blocked)(Tensor((32, 32), "f16", "Ba16b"))
