@@ -41,7 +41,7 @@ class KernelPart:
     ir: Sequence[tuple[int, str, Sequence[Row], float]]  #: number, text, instructions and their stalls of each line
     facts: Rows = ()  #: of `convgen analyze`, where there is machine code
     units: Sequence[tuple[str, ...]] = ()
-    unit: str = ""  #: reference of the clocks, such as a subgroup; empty if nothing was timed
+    reference: str = ""  #: of the clocks: a subgroup, or its iteration; empty if nothing was timed
     times: Rows = ()  #: of `convgen profile`
 
     @property
@@ -196,7 +196,7 @@ def _kernels(subject: Subject) -> Iterator[KernelPart]:
             list(_ir(listings.get(f"{kernel.name}.ir", ""), rows)),
             facts,
             units,
-            _unit(subject, kernel),
+            _reference(subject, kernel),
             _times(subject, kernel.name),
         )
 
@@ -219,8 +219,8 @@ def _ir(text: str, rows: Sequence[Row]) -> Iterator[tuple[int, str, Sequence[Row
         yield number, line, of_line, sum(row.stalled for row in of_line)
 
 
-def _unit(subject: Subject, kernel: KernelAnalysis) -> str:
-    """Return the reference of times and stalls: a subgroup, or an iteration."""
+def _reference(subject: Subject, kernel: KernelAnalysis) -> str:
+    """Return the reference of clocks: a subgroup, or its iteration of the hot loop."""
     assert subject.analysis is not None
     if not subject.timed(kernel.name):
         return ""

@@ -313,13 +313,18 @@ def stages_table(stages: Mapping[str, float]) -> tuple[Row, list[Row]]:
     return ("stage", "ms", "share"), [*rows, ("all", f"{1e3 * total:.1f}", "100%")]
 
 
+def _print_aligned(rows: Sequence[Row], stream: TextIO) -> None:
+    """Print rows as plain text, each column as wide as its widest entry."""
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    for row in rows:
+        print("  ".join(f"{text:<{width}}" for text, width in zip(row, widths)).rstrip(), file=stream)
+
+
 def show_table(header: Row, rows: Sequence[Row], stream: TextIO, styles: Sequence[str] = ()) -> None:
     """Print a table with a header: ruled on a terminal, with a style for each row, else aligned plain text."""
     rows = [tuple(map(visible, row)) for row in rows]
     if not stream.isatty():
-        widths = [max(map(len, column)) for column in zip(header, *rows)]
-        for row in (header, *rows):
-            print("  ".join(f"{text:<{width}}" for text, width in zip(row, widths)).rstrip(), file=stream)
+        _print_aligned([header, *rows], stream)
         return
     from rich.console import Console
     from rich.table import Table
@@ -337,9 +342,7 @@ def show(rows: list[tuple[str, str]], stream: TextIO) -> None:
     """Print a report: a table on a terminal, else aligned plain text."""
     rows = [(label, visible(text)) for label, text in rows]
     if not stream.isatty():
-        width = max(_LABEL_WIDTH, *(len(label) for label, _ in rows)) + 2
-        for label, text in rows:
-            print(f"{label:<{width}}{text}".rstrip(), file=stream)
+        _print_aligned([(f"{label:<{_LABEL_WIDTH}}", text) for label, text in rows], stream)
         return
     from rich.console import Console
     from rich.table import Table
