@@ -28,7 +28,7 @@ from convgen.plan.inputs import InputPath, ProductInput
 from convgen.tile.edges import Section, sections
 from convgen.tile.element_access import inside, once
 from convgen.tile.lane_products import FmaTile, multiplied
-from convgen.tile.layouts import Layouts, Options, ValueLayout, all_statements
+from convgen.tile.layouts import Layouts, Options, ValueLayout, all_statements, factor_layouts
 from convgen.tile.places import Places
 from convgen.tile.tiles import Index, Tensor, Tile
 from convgen.tile.trace import (
@@ -53,7 +53,7 @@ from convgen.tile.trace import (
     Value,
 )
 
-WORD = 32  #: bits of a register in one lane
+_WORD = 32  #: bits of a register in one lane
 
 
 def emit(name: str, trace: Trace, tensors: Sequence[Tensor], options: Options, facts: TargetFacts) -> Kernel:
@@ -105,13 +105,13 @@ class _Emitter:
                 numbers.insert(0, rest % count if count > 1 else 0)
                 rest = rest // count if count > 1 else rest
             elif n:
-                given = f"given {count} blocks along dim {n} of a grid"
-                raise UserError(f"{given}, wanted a number: only the first dim may have a size known at launch")
+                wanted = "wanted a number: before the last two dims, only the first may have a size known at launch"
+                raise UserError(f"given {count} blocks along dim {n} of a grid, {wanted}")
             else:
                 numbers.insert(0, rest)
-        for var, number, count, size in zip(grid.offsets, numbers, grid.counts, grid.shape):
-            self.places.scalars[var] = at = self.k.let(var.name, number * size)
-            self.places.ranges[at] = (0, (upper_bound(count) - 1) * size)
+        for var, number, count, length in zip(grid.offsets, numbers, grid.counts, grid.block):
+            self.places.scalars[var] = at = self.k.let(var.name, number * length)
+            self.places.ranges[at] = (0, (upper_bound(count) - 1) * length)
 
     # ------------------------------------------------------------ statements
 
@@ -251,9 +251,9 @@ class _Emitter:
         """Apply a function to fragments, padded to whole words by repeating their last element."""
         result, count = function(*operands), max(e.type.lanes for e in operands if isinstance(e, Expr))
         fragments = [e for e in (*operands, result) if isinstance(e, Expr) and not e.type.elem.is_bool]
-        if count == 1 or not any(e.type.bits % WORD for e in fragments):
+        if count == 1 or not any(e.type.bits % _WORD for e in fragments):
             return self.k.let(name, result)
-        multiple = max(WORD // e.type.elem.bits for e in fragments)
+        multiple = max(_WORD // e.type.elem.bits for e in fragments)
         order = (*range(count), *[count - 1] * (-count % multiple))
         padded = (self.k.let(name, Shuffle(e, order)) if isinstance(e, Expr) else e for e in operands)
         return self.k.let(name, Shuffle(self.k.let(name, function(*padded)), tuple(range(count))))
@@ -276,19 +276,17 @@ class _Emitter:
         sums = zeros(op.acc_type) if acc is None else acc
         if self.options.by_steps and op.steps > 1:
             return self._product_by_steps(value, op, sums)
-        right, left = (
-            self._in_layout(value.b, ValueLayout(op.a, (1, 0))),
-            self._in_layout(value.a, ValueLayout(op.b, (0, 1))),
-        )
+        layout_of_a, layout_of_b = factor_layouts(op)
+        right, left = self._in_layout(value.b, layout_of_b), self._in_layout(value.a, layout_of_a)
         return k.mma("product", op, sums, right, left)
 
     def _product_by_steps(self, value: Product, op: MmaTile, sums: Expr) -> Expr:
         """Return a product whose factors are read from shared memory one step along K at a time."""
-        step = evolve(op, steps=1)
-        right, left = ((value.b, ValueLayout(op.a, (1, 0)), step.a), (value.a, ValueLayout(op.b, (0, 1)), step.b))
+        step, (layout_of_a, layout_of_b) = evolve(op, steps=1), factor_layouts(op)
         for n in range(op.steps):
-            a, b = (self._step(*factor, n, op) for factor in (right, left))
-            sums = self.k.mma("product", step, sums, a, b)
+            right = self._step(value.b, layout_of_b, step.a, n, op)
+            left = self._step(value.a, layout_of_a, step.b, n, op)
+            sums = self.k.mma("product", step, sums, right, left)
         return sums
 
     def _step(self, factor: Value, whole: ValueLayout, fragment: Fragment, n: int, op: MmaTile) -> Expr:
@@ -329,8 +327,7 @@ class _Emitter:
 
     def _reduced(self, value: Value, of: Value, axis: int, kind: str) -> Expr:
         layout = self.layouts.of[of]
-        operation = REDUCTIONS[kind]
-        reduced, _ = self.k.reduce("reduced", self._value(of), layout.fragment, layout.dim(axis), operation)
+        reduced, _ = self.k.reduce("reduced", self._value(of), layout.fragment, layout.dim(axis), REDUCTIONS[kind])
         return self._moved(_relabelled(reduced), self.layouts.along(value, of), self.layouts.of[value])
 
     def _in_layout_of(self, value: Value, other: Value) -> Expr:

@@ -65,6 +65,11 @@ class ValueLayout:
         return self.fragment.dims[self.axes.index(axis)]
 
 
+def factor_layouts(tile: MmaTile) -> tuple[ValueLayout, ValueLayout]:
+    """Return the layouts of a product's factors a and b: the instruction's operands b, m x k, and a, n x k."""
+    return ValueLayout(tile.b, (0, 1)), ValueLayout(tile.a, (1, 0))
+
+
 @frozen
 class Options:
     """The options of a kernel's workgroups."""
@@ -220,7 +225,7 @@ class Layouts:
         tile = self.tiles.get(value)
         if not isinstance(tile, MmaTile):
             return
-        for factor, layout in ((value.a, ValueLayout(tile.b, (0, 1))), (value.b, ValueLayout(tile.a, (1, 0)))):
+        for factor, layout in zip((value.a, value.b), factor_layouts(tile)):
             if factor not in self.of:
                 self._set(factor, layout)
                 self.factors.update(v for v in self._groups.group(factor) if isinstance(v, Load))

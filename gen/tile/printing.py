@@ -26,7 +26,7 @@ def text_of(name: str, tensors: Sequence[Tensor], trace: Trace, options: Options
     lines = [f"kernel {name}({', '.join([*map(_size, sizes), *map(_tensor, tensors)])}) {' '.join(words)}"]
     if grid := trace.grid:
         offsets = ", ".join(v.name for v in grid.offsets)
-        lines.append(f"  {offsets} = grid {extents(grid.counts)} of <{sized(grid.shape)}> in {grid.order}")
+        lines.append(f"  {offsets} = grid {extents(grid.counts)} of <{sized(grid.block)}> in {grid.order}")
     return "\n".join([*lines, *_Writer().suite(trace.statements, 1)]) + "\n"
 
 

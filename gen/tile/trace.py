@@ -371,12 +371,12 @@ AnyStatement = TypeVar("AnyStatement", bound=Statement)
 
 @define(eq=False)
 class Grid:
-    """The grid of workgroups: blocks along each dim of a tensor, and the variables of a workgroup's offsets."""
+    """The grid of workgroups: counts of blocks along each dim, a block's shape, the variables of a block's offsets."""
 
     counts: tuple[Extent, ...]
-    shape: Shape
+    block: Shape
     offsets: tuple[Var, ...]
-    order: str
+    order: str  #: of the workgroups (docs/mapping.md)
 
 
 @define(eq=False)
