@@ -17,7 +17,7 @@ from convgen.ir.layout.xetile import SgMap, WgMap
 from convgen.ir.record import frozen
 from convgen.ir.text import infix
 from convgen.tile import indexed, language
-from convgen.tile.tiles import Shape, Tensor, Tile, sized
+from convgen.tile.tiles import Tensor, Tile, sized
 from convgen.tile.trace import (
     ELEMENTWISE,
     Convert,
@@ -169,13 +169,15 @@ _FIELD = re.compile(r"{(\w+):(\w+)}")
 class Form:
     """The text form of operations of one class, restricted to those whose attributes have the values in `where`.
 
-    `make` rebuilds the operation from the fields and, for a value, its `shape` and the name of its type.
+    `make` rebuilds the operation from its fields, in the order of the text; if `typed`, from the shape of its value
+    and the name of its type before them.
     """
 
     operation: type[Any]
     text: str
     make: Callable[..., Any]
     where: Mapping[str, Any] = attrs.field(factory=dict)
+    typed: bool = False
 
     def suits(self, statement: Any) -> bool:
         return isinstance(statement, self.operation) and all(getattr(statement, k) == v for k, v in self.where.items())
@@ -183,8 +185,8 @@ class Form:
     def show(self, statement: Any, names: Names) -> str:
         return _FIELD.sub(lambda f: KINDS[f[2]].show(getattr(statement, f[1]), names), self.text)
 
-    def read(self, text: str, scope: Scope) -> dict[str, Any] | None:
-        """Return the parsed fields; None if the text has another form."""
+    def read(self, text: str, scope: Scope) -> list[Any] | None:
+        """Return the parsed fields, in order; None if the text has another form."""
         literal = re.split(_FIELD, self.text)
         groups = (f"({KINDS[kind].pattern})" for kind in literal[2::3])
         pattern = re.escape(literal[0]) + "".join(
@@ -193,11 +195,10 @@ class Form:
         match = re.fullmatch(pattern, text)
         if match is None:
             return None
-        fields = zip(literal[1::3], literal[2::3], match.groups(default=""))
-        return {name: KINDS[kind].read(part, scope) for name, kind, part in fields}
+        return [KINDS[kind].read(part, scope) for kind, part in zip(literal[2::3], match.groups(default=""))]
 
 
-def _map(shape: Shape, dtype: str, name: str, operands: tuple[Any, ...]) -> Value:
+def _map(name: str, operands: tuple[Any, ...]) -> Value:
     if name not in ELEMENTWISE:
         raise UserError(f"given the operation {name!r}, wanted one of those in docs/tile.md")
     return applied(name, *operands)
@@ -208,52 +209,34 @@ VALUES: tuple[Form, ...] = (
     Form(
         Load,
         "load_tile {tile:tile}{transposed:transpose}{own_maps:maps}",
-        lambda shape, dtype, tile, transposed, own_maps: language.load_tile(tile, transpose=transposed, **own_maps),
+        lambda tile, transposed, maps: language.load_tile(tile, transpose=transposed, **maps),
     ),
-    Form(Full, "constant {value:number}", lambda shape, dtype, value: language.full(shape, value, dtype)),
-    Form(Positions, "positions along {axis:int}", lambda shape, dtype, axis: language.positions(shape, axis)),
+    Form(Full, "constant {value:number}", lambda shape, dtype, value: language.full(shape, value, dtype), typed=True),
+    Form(Positions, "positions along {axis:int}", lambda shape, _, axis: language.positions(shape, axis), typed=True),
     Form(
         Convert,
         "convert {of:block}{saturate:saturate}",
         lambda shape, dtype, of, saturate: language.convert(of, dtype, saturate=saturate),
+        typed=True,
     ),
-    Form(
-        Reduced,
-        "reduce {kind:word} {of:block} along {axis:int}",
-        lambda shape, dtype, kind, of, axis: language.reduce(kind, of, axis),
-    ),
-    Form(
-        Product,
-        "tile_mma {a:block}, {b:block}{acc:more}",
-        lambda shape, dtype, a, b, acc: language.tile_mma(a, b, acc),
-    ),
-    Form(
-        Gather,
-        "gather {tensor:tensor}[{indices:block}]{mask:mask}{other:other}",
-        lambda shape, dtype, tensor, indices, mask, other: indexed.gather(tensor, indices, mask, other),
-    ),
-    Form(Transposed, "transpose {of:block}", lambda shape, dtype, of: language.transpose(of)),
-    Form(
-        Redistributed,
-        "convert_layout {of:block}{maps:maps}",
-        lambda shape, dtype, of, maps: language.convert_layout(of, **maps),
-    ),
+    Form(Reduced, "reduce {kind:word} {of:block} along {axis:int}", language.reduce),
+    Form(Product, "tile_mma {a:block}, {b:block}{acc:more}", language.tile_mma),
+    Form(Gather, "gather {tensor:tensor}[{indices:block}]{mask:mask}{other:other}", indexed.gather),
+    Form(Transposed, "transpose {of:block}", language.transpose),
+    Form(Redistributed, "convert_layout {of:block}{maps:maps}", lambda of, maps: language.convert_layout(of, **maps)),
     Form(
         Map,
         "broadcast {operands:operands}",
         lambda shape, dtype, operands: language.broadcast(operands[0], shape),
         {"name": "broadcast"},
+        typed=True,
     ),
     Form(Map, "{name:word} {operands:operands}", _map),
 )
 #: The forms of statements without a value.
 STATEMENTS: tuple[Form, ...] = (
     Form(Store, "store_tile {value:block}, {tile:tile}", language.store_tile, {"op": ""}),
-    Form(
-        Store,
-        "atomic_rmw {op:word} {value:block}, {tile:tile}",
-        lambda op, value, tile: indexed.atomic_rmw(op, value, tile),
-    ),
+    Form(Store, "atomic_rmw {op:word} {value:block}, {tile:tile}", indexed.atomic_rmw),
     Form(
         Scatter,
         "scatter {value:block}, {tensor:tensor}[{indices:block}]{mask:mask}",
@@ -261,9 +244,7 @@ STATEMENTS: tuple[Form, ...] = (
         {"op": ""},
     ),
     Form(
-        Scatter,
-        "atomic_rmw {op:word} {value:block}, {tensor:tensor}[{indices:block}]{mask:mask}",
-        lambda op, value, tensor, indices, mask: indexed.atomic_rmw(op, value, tensor, indices, mask),
+        Scatter, "atomic_rmw {op:word} {value:block}, {tensor:tensor}[{indices:block}]{mask:mask}", indexed.atomic_rmw
     ),
     Form(Prefetch, "prefetch_tile {tile:tile}", language.prefetch_tile),
 )

@@ -204,14 +204,14 @@ class _Reader:
         else:
             for form in STATEMENTS:
                 if (fields := form.read(text, self)) is not None:
-                    form.make(**fields)
+                    form.make(*fields)
                     return
             raise UserError(f"given {text!r}, wanted an operation of the tile language")
 
     def read_value(self, text: str, shape: Shape, dtype: str) -> Value:
         for form in VALUES:
             if (fields := form.read(text, self)) is not None:
-                value: Value = form.make(shape, dtype, **fields)
+                value: Value = form.make(shape, dtype, *fields) if form.typed else form.make(*fields)
                 return value
         raise UserError(f"given {text!r}, wanted an operation that returns a value")
 
