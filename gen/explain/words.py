@@ -64,11 +64,9 @@ BOUNDS: dict[str, str] = {
     "memory": "memory delivers operands no faster",
     "write back": "the caches write back results no faster",
     "launch": "the launch itself takes most of the time: the problem is small",
-    **dict.fromkeys(
-        ("latency", "waiting"),  # of a launch, and of a loop
-        "no pipe is busy for half of the time: subgroups wait for each other, or for memory to answer",
-    ),
+    "latency": "no pipe is busy for half of the time: subgroups wait for each other, or for memory to answer",
 }
+BOUNDS["waiting"] = BOUNDS["latency"]  # of a loop, and of a launch
 
 
 def bound(cause: str) -> str:

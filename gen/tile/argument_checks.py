@@ -28,10 +28,9 @@ def check_shape(operation: str, shape: object) -> Shape:
     if not isinstance(shape, Sequence) or isinstance(shape, str):
         raise UserError(f"given the shape {shape!r}, wanted a tuple of sizes, at {operation}")
     for size in shape:
-        if not isinstance(size, int):
-            raise UserError(f"given a block size {size}, wanted a number, at {operation}")
-        if size < 1:
-            raise UserError(f"given a block size {size}, wanted at least 1, at {operation}")
+        if not isinstance(size, int) or size < 1:
+            wanted = "at least 1" if isinstance(size, int) else "a number"
+            raise UserError(f"given a block size {size}, wanted {wanted}, at {operation}")
     return tuple(shape)
 
 

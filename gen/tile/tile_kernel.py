@@ -18,7 +18,7 @@ from convgen.tile.layouts import Layouts, Options
 from convgen.tile.printing import text_of
 from convgen.tile.source import Line, line_of
 from convgen.tile.tiles import Tensor, sized
-from convgen.tile.trace import Product, Trace, Value, tracing
+from convgen.tile.trace import Trace, Value, tracing
 
 _SLOTS = (2, 1, 0)  #: numbers of slots that are tried if none is given
 
@@ -44,8 +44,9 @@ class TileProgram:
         if self.options.mma == "fma":
             return []
         layouts = Layouts(self.trace, facts, self.options)
-        products = (v for v, op in layouts.tiles.items() if isinstance(op, FmaTile))
-        return [(_product(v), self.trace.lines.get(v)) for v in products]
+        products = [v for v, op in layouts.tiles.items() if isinstance(op, FmaTile)]
+        factors = [" by ".join(f"{sized(factor.shape)} {factor.elem}" for factor in (v.a, v.b)) for v in products]
+        return [(f"tile_mma of {ab} into {v.elem}", self.trace.lines.get(v)) for v, ab in zip(products, factors)]
 
     def largest(self, facts: TargetFacts) -> str:
         """Return a sentence about the block that takes the most registers of a lane."""
@@ -79,12 +80,6 @@ class TileProgram:
         if not fits:
             given = f"given {self.name} that takes {needed} bytes of shared memory"
             raise UserError(f"{given}, wanted at most {facts.shared_bytes} on {facts.name}, from smaller blocks")
-
-
-def _product(value: Product) -> str:
-    """Return a product in words."""
-    a, b = (f"{sized(v.shape)} {v.elem}" for v in (value.a, value.b))
-    return f"tile_mma of {a} by {b} into {value.elem}"
 
 
 @frozen
