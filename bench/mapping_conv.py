@@ -22,6 +22,7 @@ from convgen.ir.error import ConvgenError
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.order import IN_ROWS
 from convgen.ir.record import as_dict
+from convgen.plan.config import LanePart
 from convgen.problem.conv import Conv
 
 MIB = 2**20
@@ -51,6 +52,8 @@ def rows(file: Path, mb: int, dt: str, facts: TargetFacts) -> Iterator[Row]:
             except ConvgenError:
                 continue
             if problem.ndims != 4 or not fitting or not fitting[1].parts:
+                continue
+            if isinstance(fitting[1].config.mma, LanePart):  # sums by lanes read no panels
                 continue
             launch = LaunchTraffic.of(fitting[1], fitting[0].together)
             best = best_order(launch)

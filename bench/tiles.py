@@ -108,7 +108,7 @@ def ours(row: Row, target: str) -> Run:
     kernel = TileKernel(row.kernel.function, evolve(row.kernel.options, subgroups=subgroups))
     program = kernel(*(Tensor(shape, "f32") for shape in row.shapes), rows=rows, cols=cols)
     code = driver.compile(program, target)
-    given = {t.name: array.ravel() for t, array in zip(program.tensors[:-1], data(row))}
+    given = {t.name: array for t, array in zip(program.tensors[:-1], data(row))}
     _, report = execute(code.record, code.object, given)
     assert not report.findings, report.findings[0]
     assert code.object is not None

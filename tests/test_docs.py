@@ -10,6 +10,7 @@ import contextlib
 import io
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ import attrs
 import pytest
 
 from convgen.backends.target import get, names
+from convgen.commands import cli
 from convgen.plan import config
 from tests.conftest import blessing
 from tests.gen.device.standin import StandIn, serving
@@ -92,6 +94,26 @@ def test_the_readme_lists_the_types_of_matrix_instructions() -> None:
     narrow = [{a.a_elem.name for a in f.atoms if a.a_elem.name.startswith("f8")} for f in facts]
     kinds = ["FNUZ" if any(n.endswith("fnuz") for n in found) else "OCP" if found else "" for found in narrow]
     assert shown("fp8 matrix instructions") == kinds
+
+
+def test_the_readme_shows_its_first_command_at_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The report is shortened, and its wall time differs; the lines of assembly follow one another."""
+    page = (ROOT / "README.md").read_text()
+    command = next(line for line in page.splitlines() if line.startswith("convgen conv"))
+    report, assembly = (block.strip("\n").split("\n") for block in re.findall(r"(?:^    .*\n)+", page, re.M)[:2])
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(shlex.split(command)[1:]) == 0
+    printed = re.sub(r"in \d+\.\d+ s", "in TIME", capsys.readouterr().out).splitlines()
+    assert {re.sub(r"in \d+\.\d+ s", "in TIME", line[4:]) for line in report} <= set(printed)
+    assert "\n".join(assembly) in (tmp_path / "out/k.s").read_text()
+
+
+def test_pages_count_the_kept_kernels() -> None:
+    count = sum(len(path.read_text().splitlines()) for path in (ROOT / "tests/golden/kept").glob("*.txt"))
+    assert f"pinned by the tests | {count} |" in (ROOT / "README.md").read_text()
+    assert f"instructions of {count} kernels" in (ROOT / "CONTRIBUTING.md").read_text()
 
 
 def test_every_block_that_could_run_is_run_or_plain() -> None:

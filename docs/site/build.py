@@ -1,7 +1,7 @@
-"""The site of the documentation: pages of this folder's parent and of the checkout, the API, examples and a gallery.
+"""The site of the documentation: pages of `docs/` and of the checkout, the API, examples and a gallery.
 
-What MkDocs reads is collected in `out/docs`, and becomes `out/site`. Pictures of the gallery are made by the commands
-that stand below them.
+`collect` writes the input of MkDocs to `out/docs`; MkDocs writes `out/site`. Each picture of the gallery is made by the
+command that is shown below it.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from convgen.commands import cli
 ROOT = Path(__file__).parents[2]
 PAGES = ROOT / "out" / "docs"
 
-#: Fences of pages, whose blocks are tests, as MkDocs knows them.
+#: Fence of a tested block -> its language for MkDocs.
 _FENCES = {"python run": "python", "python continued": "python", "sh run": "sh", "sh continued": "sh", "output": "text"}
 _LINK = re.compile(r"\]\(docs/([^)]*)\)")
 
-#: Title of a picture, what one sees, and the command, whose -o names the picture.
+#: Title of a picture, its description, and the command, whose -o names the picture.
 _GALLERY = (
     (
         "A matrix product on eight dies",
-        "Colours are dies, which workgroups come to in turns. In the order that is chosen each has a block of its own.",
+        "Colours are dies; workgroups go to them round robin. In the chosen order each die has one block.",
         "map 4096x4096:4096x4096 --dt f16 -o pictures/chosen-gemm.svg",
     ),
     (
@@ -40,17 +40,17 @@ _GALLERY = (
     ),
     (
         "A Hilbert curve on eight dies",
-        "Pieces of one curve.",
+        "Each die has one piece of the curve.",
         "map --grid 16x16 --map xcc:8+hilbert -o pictures/hilbert.svg",
     ),
     (
         "The result of a matrix instruction",
-        "Who holds which element of D: the lane, and the register there.",
+        "The lane and the register that hold each element of D.",
         "layout --mma 32x32x8 --operand d -o pictures/mfma-d.svg",
     ),
     (
         "An operand on Xe",
-        "The rows of a dpas as its lanes hold them.",
+        "The lane and the register that hold each element of the rows of a dpas.",
         "layout --mma 16x8x16 --operand b --target xehpc -o pictures/dpas-b.svg",
     ),
     (
@@ -59,7 +59,7 @@ _GALLERY = (
         "layout --wg-map 'sg_layout = [2, 2], sg_data = [32, 128]' --tile 128x128 -o pictures/wg-map.svg",
     ),
     (
-        "What waves and pipes do when",
+        "Waves and pipes over time",
         "A compute unit with as many workgroups as it holds.",
         "profile k.launch.json --timeline pictures/timeline.svg",
     ),
@@ -80,13 +80,13 @@ _OF_PROBLEMS = (
     "bias_dims",
     "macs",
     "descriptor",
-)  #: that people need
-_LAYER = "mb1ic64ih56oc64oh56kh3ph1 --dir FWD_D --dt f16"  #: of `./dev demo`
+)  #: members of problem classes that the API page lists
+_LAYER = "mb1ic64ih56oc64oh56kh3ph1 --dir FWD_D --dt f16"  #: the layer of `./dev demo`
 _EXPLAINED = ("gfx942", "xehpc")
 
 
 def collect() -> None:
-    """Everything into `PAGES`, anew."""
+    """Write all pages to `PAGES`, which is emptied first."""
     shutil.rmtree(PAGES, ignore_errors=True)
     (PAGES / "pictures").mkdir(parents=True)
     for page in sorted((ROOT / "docs").glob("*.md")):
@@ -101,7 +101,7 @@ def collect() -> None:
 
 
 def _page(text: str) -> str:
-    """A page as MkDocs reads it: its fences, and links as files now stand."""
+    """Return a page for MkDocs, with its fences, and with links between pages of one folder."""
     for fence, language in _FENCES.items():
         text = text.replace(f"```{fence}\n", f"```{language}\n")
     return _LINK.sub(r"](\1)", text)
@@ -116,7 +116,7 @@ def _examples() -> Iterator[str]:
 
 
 def _api() -> Iterator[str]:
-    """Each public name, and what functions return, with the documentation that stands in the code."""
+    """Yield the API page: each public name, then the classes that functions return, with their docstrings."""
     yield "# Python\n"
     yield "All of it is in the module `convgen`, here `import convgen as cg`; the README shows how it goes together.\n"
     kinds: dict[str, list[str]] = {
@@ -142,7 +142,7 @@ def _api() -> Iterator[str]:
 
 
 def _documented(value: Any) -> str:
-    """Document a name of the tile language: from its source, or by inspection where a function is made at run time."""
+    """Return the entry of a name of the tile language; functions made at run time are documented by inspection."""
     if not callable(value):
         return f"Either of the types `{value}`."
     if "<locals>" in value.__qualname__:
@@ -152,26 +152,26 @@ def _documented(value: Any) -> str:
 
 
 def _gallery() -> Iterator[str]:
-    """Pictures that commands made, and pages of the demo layer."""
+    """Yield the gallery: pictures that commands make, and pages on the demo layer."""
     yield "# Gallery\n"
-    yield "Each picture is what the command below it writes.\n"
+    yield "The command below each picture writes it.\n"
     _run(f"conv {_LAYER} -o k")
-    for title, what, command in _GALLERY:
+    for title, description, command in _GALLERY:
         _run(command)
         words = shlex.split(command)
         picture = next(word for word in words if word.startswith("pictures/"))
-        yield f"## {title}\n\n{what}\n\n![{title}: {what}]({picture})\n\n```sh\nconvgen {command}\n```\n"
+        yield f"## {title}\n\n{description}\n\n![{title}: {description}]({picture})\n\n```sh\nconvgen {command}\n```\n"
     yield "## Kernels, explained\n"
     for target in _EXPLAINED:
         command = f"explain {_LAYER} --target {target} -o {target}.html"
         _run(command)
         yield f"- [A layer of ResNet-50 for {target}]({target}.html): `convgen {command}`"
-    for left in PAGES.glob("k.*"):
-        left.unlink()
+    for file_of_layer in PAGES.glob("k.*"):
+        file_of_layer.unlink()
 
 
 def _run(command: str) -> None:
-    """A command of convgen in `PAGES`; ends the build where it fails."""
+    """Run a command of convgen in `PAGES`; a failure ends the build."""
     from contextlib import chdir, redirect_stdout
     from io import StringIO
 

@@ -25,7 +25,7 @@ from convgen.plan.copies import comes_out_even
 from convgen.plan.registers import Counts, Numbers
 from convgen.plan.variants.variant import Choices, Offer
 
-_MOST_IN_VECTORS = 64  #: registers; most accumulators of a lane that still leave enough vector registers; assumed
+MOST_IN_VECTORS = 64  #: registers; most accumulators of a lane that still leave enough vector registers; assumed
 _PART = 4  #: least products of a part (`subtiles`) that hide the reads of the next part's fragments; assumed
 
 
@@ -167,7 +167,7 @@ def _place_of_sums(sums: Counts, registers: Numbers, facts: TargetFacts) -> tupl
     fit_together = np.asarray(registers <= facts.registers)
     if not facts.accumulators:
         return np.ones((), bool), fit_together
-    in_vectors = (sums <= _MOST_IN_VECTORS) & fit_together
+    in_vectors = (sums <= MOST_IN_VECTORS) & fit_together
     fit_apart = (sums <= facts.accumulators) & (registers - sums <= facts.registers)
     return in_vectors, in_vectors | fit_apart
 

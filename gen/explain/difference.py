@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
 from convgen.backends.analysis import KernelAnalysis
-from convgen.backends.timing import LoopProfile, TimedLine
+from convgen.backends.timing import KernelProfile, LoopProfile, TimedLine
 from convgen.explain import words
 from convgen.explain.subject import Subject
 from convgen.ir.record import frozen
@@ -45,9 +45,7 @@ _FOLLOWS: Mapping[str, tuple[str, ...]] = {
 
 @frozen(eq=False, slots=False)
 class Side:
-    """One of the two subjects, by its main kernel: that of the longest launch, or of the loop with the most matrix
-    work.
-    """
+    """One of the two subjects, by its main kernel: the one with the longest launch, else with the most matrix work."""
 
     letter: str
     subject: Subject
@@ -73,7 +71,11 @@ class Side:
     @cached_property
     def loop(self) -> LoopProfile | None:
         """Return the loop with as many workgroups as a unit holds, if no launch was timed."""
-        return next((k.loops[-1] for k in self.subject.loops if self.kernel and k.name == self.kernel.name), None)
+        return self._kernel_profile.loops[-1] if self._kernel_profile else None
+
+    @property
+    def _kernel_profile(self) -> KernelProfile | None:
+        return next((k for k in self.subject.loops if self.kernel and k.name == self.kernel.name), None)
 
     @property
     def bound(self) -> str:
@@ -86,10 +88,9 @@ class Side:
     @cached_property
     def config(self) -> dict[str, str]:
         """Return the words of the config; none for a kernel that is not convgen's."""
-        generated = self.subject.generated
-        return (
-            {} if generated is None else {name: value for name, value, _ in words.config_words(generated.plan.config)}
-        )
+        if self.subject.generated is None:
+            return {}
+        return {name: value for name, value, _ in words.config_words(self.subject.generated.plan.config)}
 
     @cached_property
     def numbers(self) -> dict[str, float]:
@@ -114,12 +115,12 @@ class Side:
             for pipe, clocks in unit.busy.items():
                 yield f"{pipe} busy, %", 100 * clocks / unit.clocks
         elif self.loop is not None:
-            found = next(k for k in self.subject.loops if self.kernel and k.name == self.kernel.name)
-            yield "threads", found.threads
-            yield "workgroups of a unit", found.resident
+            assert self._kernel_profile is not None
+            yield "threads", self._kernel_profile.threads
+            yield "workgroups of a unit", self._kernel_profile.resident
             yield "clocks of an iteration", self.loop.clocks
-            if found.flop:
-                yield "clocks a kFLOP", 1e3 * self.loop.clocks / (found.flop * self.loop.groups)
+            if flop := self._kernel_profile.flop:
+                yield "clocks a kFLOP", 1e3 * self.loop.clocks / (flop * self.loop.groups)
             for pipe, clocks in self.loop.busy.items():
                 yield f"{pipe} busy, %", 100 * clocks / self.loop.clocks
 
@@ -146,25 +147,24 @@ class Side:
         return self.kernel is not None and listing.enters_loop(self.kernel, self.timed)
 
     def mix(self, *, of_loop: bool) -> dict[str, float]:
-        """Return the number of instructions by kind: of an iteration of the hot loop, or of a wave as it was
-        executed.
-        """
+        """Return the number of instructions by kind: of an iteration of the hot loop, or that a subgroup executed."""
         if self.kernel is None:
             return {}
         if of_loop:
             return {kind: float(count) for kind, count in self.kernel.hot.mix.items()}
-        found: dict[str, float] = {}
-        for timed in self.timed:
-            found[timed.line.kind] = found.get(timed.line.kind, 0.0) + timed.times
-        return {kind: count for kind, count in found.items() if count}
+        return self._by_kind(lambda timed: timed.times, least=1e-9)
 
     @cached_property
     def stalls(self) -> dict[str, float]:
-        """Return the clocks that a wave stalls, by kind of instruction."""
-        found: dict[str, float] = {}
+        """Return the clocks that a subgroup stalls, by kind of instruction."""
+        return self._by_kind(lambda timed: timed.stalled, least=0.5)
+
+    def _by_kind(self, amount: Callable[[TimedLine], float], *, least: float) -> dict[str, float]:
+        """Return the sums of an amount by kind of instruction, without those below `least`."""
+        sums: dict[str, float] = {}
         for timed in self.timed:
-            found[timed.line.kind] = found.get(timed.line.kind, 0.0) + timed.stalled
-        return {kind: clocks for kind, clocks in found.items() if clocks >= 0.5}
+            sums[timed.line.kind] = sums.get(timed.line.kind, 0.0) + amount(timed)
+        return {kind: total for kind, total in sums.items() if total >= least}
 
 
 @frozen(eq=False)
@@ -176,9 +176,7 @@ class Difference:
 
     @classmethod
     def of(cls, a: Subject, b: Subject) -> Difference:
-        """Compare two subjects. If only one has timed launches, both are compared by their loops, if both have
-        loops.
-        """
+        """Compare two subjects: by launches if both were timed, else by their loops if both have one."""
         sides = Side("A", a), Side("B", b)
         if (a.times is None) != (b.times is None) and all(side.has_loop for side in sides):
             sides = Side("A", a.by_loops if a.times else a), Side("B", b.by_loops if b.times else b)
@@ -186,20 +184,20 @@ class Difference:
 
     @property
     def is_comparable(self) -> bool:
-        """Return whether both sides' clocks are of waves of a launch, or both of an iteration."""
+        """Return whether both sides' clocks are of subgroups of a launch, or both of an iteration."""
         return (self.a.launch is None) == (self.b.launch is None)
 
     @property
     def is_same(self) -> bool:
         """Return whether both sides have equal instructions."""
-        mine, others = (side.kernel and side.kernel.lines for side in (self.a, self.b))
-        return mine is not None and mine == others
+        a, b = (side.kernel and side.kernel.lines for side in (self.a, self.b))
+        return a is not None and a == b
 
     def config(self) -> list[tuple[str, str, str]]:
         """Return the words that differ, with the value of each side."""
-        mine, others = self.a.config, self.b.config
-        names = dict.fromkeys((*mine, *others)) if mine and others else ()
-        rows = ((n, mine.get(n) or words.default(n), others.get(n) or words.default(n)) for n in names)
+        a, b = self.a.config, self.b.config
+        names = dict.fromkeys((*a, *b)) if a and b else ()
+        rows = ((n, a.get(n) or words.default(n), b.get(n) or words.default(n)) for n in names)
         return [row for row in rows if row[1] != row[2]]
 
     def numbers(self) -> dict[str, tuple[float | None, float | None]]:
@@ -213,13 +211,13 @@ class Difference:
         return self.a.has_loop and self.b.has_loop
 
     def mix(self) -> dict[str, tuple[float | None, float | None]]:
-        """Return the instructions by kind of both sides: of loops if both have one, else of waves."""
+        """Return the instructions by kind of both sides: of loops if both have one, else of subgroups."""
         return _side_by_side(*(side.mix(of_loop=self.has_loops) for side in (self.a, self.b)))
 
     def stalls(self) -> dict[str, tuple[float | None, float | None]]:
         """Return the stalls by kind of both sides; kinds that differ most come first."""
-        found = _side_by_side(self.a.stalls, self.b.stalls)
-        return dict(sorted(found.items(), key=lambda row: -abs((row[1][1] or 0) - (row[1][0] or 0))))
+        stalls = _side_by_side(self.a.stalls, self.b.stalls)
+        return dict(sorted(stalls.items(), key=lambda row: -abs((row[1][1] or 0) - (row[1][0] or 0))))
 
     @property
     def subgroup(self) -> str:
@@ -238,12 +236,12 @@ class Difference:
         reported: set[str] = set()
         if self.a.subject.target != self.b.subject.target:
             yield f"A is for {self.a.subject.target}, B for {self.b.subject.target}."
-        for word, mine, other in self.config():
+        for word, a, b in self.config():
             names = list(self._follows(word))
-            follows = [text for name in names if name not in reported and (text := self._changed(name))]
+            changes = [text for name in names if name not in reported and (text := self._changed(name))]
             reported |= set(names)
-            behind = f" With it change: {'; '.join(follows)}." if follows else ""
-            yield f"{word} is {mine} in A and {other} in B ({words.MEANINGS[word]}).{behind}"
+            consequence = f" With it change: {'; '.join(changes)}." if changes else ""
+            yield f"{word} is {a} in A and {b} in B ({words.MEANINGS[word]}).{consequence}"
 
     def _follows(self, word: str) -> Iterator[str]:
         """Yield the numbers that a word of the config decides first; registers by the classes of both families."""
@@ -258,41 +256,39 @@ class Difference:
 
     def _changed(self, name: str) -> str:
         """Return the values of a number if it differs, else ""."""
-        mine, other = self.a.numbers.get(name), self.b.numbers.get(name)
-        if mine is None or other is None or _is_alike(mine, other):
-            return ""
-        return f"{name} {shown(mine)} to {shown(other)}"
+        a, b = self._values(name)
+        return "" if a is None or b is None or _is_alike(a, b) else f"{name} {shown(a)} to {shown(b)}"
+
+    def _values(self, name: str) -> tuple[float | None, float | None]:
+        return self.a.numbers.get(name), self.b.numbers.get(name)
 
     def _of_time(self) -> Iterator[str]:
         for name in ("time, us", "clocks a kFLOP", "clocks of an iteration"):
-            mine, other = self.a.numbers.get(name), self.b.numbers.get(name)
-            if mine and other:
-                yield _compared(name, mine, other)
+            a, b = self._values(name)
+            if a and b:
+                yield _compared(name, a, b)
                 break
         if self.is_comparable and self.a.bound and self.b.bound:
             if self.a.bound != self.b.bound:
-                yield (
-                    f"A is bound by {self.a.bound} ({words.bound(self.a.bound)}), B by {self.b.bound}"
-                    f" ({words.bound(self.b.bound)})."
-                )
+                bounds = (f"{side.bound} ({words.bound(side.bound)})" for side in (self.a, self.b))
+                yield f"A is bound by {', B by '.join(bounds)}."
             else:
                 yield f"Both are bound by {self.a.bound}: {words.bound(self.a.bound)}."
         if self.a.launch and self.b.launch:
-            one, two = self.a.launch.causes, self.b.launch.causes
-            apart = {cause: two[cause] - one[cause] for cause in one if not _is_alike(one[cause], two[cause])}
+            of_a, of_b = self.a.launch.causes, self.b.launch.causes
+            apart = {cause: abs(of_b[cause] - us) for cause, us in of_a.items() if not _is_alike(us, of_b[cause])}
             if apart:
-                cause = max(apart, key=lambda name: abs(apart[name]))
-                yield f"Alone, {cause} would take {one[cause]:.2f} us in A and {two[cause]:.2f} us in B."
+                cause = max(apart, key=lambda name: apart[name])
+                yield f"Alone, {cause} would take {of_a[cause]:.2f} us in A and {of_b[cause]:.2f} us in B."
 
     def _of_waits(self) -> Iterator[str]:
         both = [(kind, a or 0.0, b or 0.0) for kind, (a, b) in self.stalls().items()]
         most = [f"{kind} {shown(a)} to {shown(b)}" for kind, a, b in both[:_WAITS] if not _is_alike(a, b)]
         if not self.is_comparable:
-            one = f"a {self.subgroup} of its launch"
-            yield f"Clocks of one are those of {one}, of the other those of an iteration: do not compare."
+            launch = f"one side has the clocks of a {self.subgroup} of its launch"
+            yield f"Do not compare clocks: {launch}, the other side those of an iteration."
         elif most:
-            what = f"how long a {self.subgroup} waits, in clocks by kind of instruction"
-            yield f"What differs most in {what}: {'; '.join(most)}."
+            yield f"The waits of a {self.subgroup} that differ most, in clocks by kind: {'; '.join(most)}."
         for side in (self.a, self.b):
             longest = max(side.timed, key=lambda t: t.stalled, default=None)
             if longest is not None and longest.stalled >= 1:
@@ -304,22 +300,20 @@ def _known(rows: Iterable[tuple[str, float | None]]) -> dict[str, float]:
     return {name: value for name, value in rows if value is not None}
 
 
-def _side_by_side(
-    mine: Mapping[str, float], other: Mapping[str, float]
-) -> dict[str, tuple[float | None, float | None]]:
-    return {name: (mine.get(name), other.get(name)) for name in dict.fromkeys((*mine, *other))}
+def _side_by_side(a: Mapping[str, float], b: Mapping[str, float]) -> dict[str, tuple[float | None, float | None]]:
+    return {name: (a.get(name), b.get(name)) for name in dict.fromkeys((*a, *b))}
 
 
-def _is_alike(mine: float, other: float) -> bool:
-    return abs(mine - other) <= _ALIKE * max(abs(mine), abs(other))
+def _is_alike(a: float, b: float) -> bool:
+    return abs(a - b) <= _ALIKE * max(abs(a), abs(b))
 
 
-def _compared(name: str, mine: float, other: float) -> str:
-    if _is_alike(mine, other):
-        return f"Both take the same: {shown(mine)} ({name})."
-    slower, quicker = ("B", "A") if other > mine else ("A", "B")
-    factor = max(mine, other) / min(mine, other)
-    return f"{slower} takes {factor:.2f} times as long as {quicker}: {shown(mine)} in A, {shown(other)} in B ({name})."
+def _compared(name: str, a: float, b: float) -> str:
+    if _is_alike(a, b):
+        return f"Both take equally long: {shown(a)} ({name})."
+    slower, quicker = ("B", "A") if b > a else ("A", "B")
+    factor = max(a, b) / min(a, b)
+    return f"{slower} takes {factor:.2f} times as long as {quicker}: {shown(a)} in A, {shown(b)} in B ({name})."
 
 
 def shown(value: float | None) -> str:
@@ -338,7 +332,7 @@ def as_json(difference: Difference) -> dict[str, Any]:
     return {
         **{side.letter.lower(): _side_json(side) for side in (difference.a, difference.b)},
         "same": difference.is_same,
-        "config": {word: [mine, other] for word, mine, other in difference.config()},
+        "config": {word: [a, b] for word, a, b in difference.config()},
         "numbers": pairs(difference.numbers()),
         "mix": pairs(difference.mix()),
         "stalls": pairs(difference.stalls()),

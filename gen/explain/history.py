@@ -16,7 +16,7 @@ from convgen.ir.products import BlockMma
 from convgen.ir.program import Kernel
 from convgen.ir.record import define, frozen
 from convgen.ir.stmt import Block, Stmt
-from convgen.show.watch import changes, is_written_anew
+from convgen.show.watch import changes, is_other_form
 
 Row = tuple[str, str]  #: sign of a line in a unified diff, and its text
 
@@ -29,9 +29,9 @@ class AppliedStep:
     level: str  #: "tile", "message" or "machine"
     kind: str  #: "lowering" or "optimising"
     contract: str
-    rows: tuple[Row, ...]  #: the difference, the text as a whole where no line can be the same, or nothing
+    rows: tuple[Row, ...]  #: lines of the diff, or of the whole text; empty for an unchanged text and for assembly
     seconds: float
-    whole: bool = False
+    whole: bool = False  #: whether `rows` are the whole text, since the step changes its form
     kernel: Kernel | None = None  #: the IR after a pass
 
     @property
@@ -47,7 +47,7 @@ class AppliedStep:
         """Return the change of the text, in words."""
         if not self.rows:
             return "no change"
-        return f"{len(self.rows)} lines, written anew" if self.whole else f"+{self.added} −{self.removed} lines"
+        return f"{len(self.rows)} lines in another form" if self.whole else f"+{self.added} −{self.removed} lines"
 
 
 @define(eq=False)
@@ -79,8 +79,8 @@ class Recorder:
         if isinstance(before, Kernel) and self._last.get(name) is not before:
             self.histories[name] = StepHistory(before)
         self._last[name] = after
-        whole = is_written_anew(before, after)
-        printed = isinstance(after, MachineKernel) and after.emitted is not None  # the assembly stands elsewhere
+        whole = is_other_form(before, after)
+        printed = isinstance(after, MachineKernel) and after.emitted is not None  # the page shows the assembly apart
         text = "" if printed else changes(before, after)
         rows = tuple((" ", line) if whole else (line[:1], line[1:]) for line in text.splitlines())
         kernel = after if isinstance(after, Kernel) else None
@@ -90,14 +90,14 @@ class Recorder:
 
 
 def census(history: StepHistory) -> tuple[list[str], list[tuple[str, list[int]]]]:
-    """Return the names of the IR's states, and for each kind of statement its number in each state."""
-    counts: list[tuple[str, Counter[str]]] = []
+    """Return the names of the IR's states that differ, and for each kind of statement its number in each of them."""
+    states: list[tuple[str, Counter[str]]] = []
     for name, kernel in history.states:
-        found = Counter(type(n).__name__ for n in _counted(kernel))
-        if not counts or counts[-1][1] != found:
-            counts.append((name, found))
-    kinds = dict.fromkeys(kind for _, found in counts for kind in found)
-    return [name for name, _ in counts], [(kind, [found[kind] for _, found in counts]) for kind in kinds]
+        counts = Counter(type(n).__name__ for n in _counted(kernel))
+        if not states or states[-1][1] != counts:
+            states.append((name, counts))
+    kinds = dict.fromkeys(kind for _, counts in states for kind in counts)
+    return [name for name, _ in states], [(kind, [counts[kind] for _, counts in states]) for kind in kinds]
 
 
 def _counted(kernel: Kernel) -> Iterator[Node]:

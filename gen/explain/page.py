@@ -25,7 +25,7 @@ from convgen.version import __version__
 
 _RANKED = 10  #: configs that the ranking shows
 _LONGEST = 8  #: instructions that wait longest
-_PARTS = slice(3, 7)  #: columns of a ranking, of which the slowest sets the pace
+_PARTS = ("matrix", "shared", "global", "issue")  #: columns of a ranking, of which the slowest sets the pace
 
 Rows = Sequence[tuple[str, str]]
 
@@ -41,7 +41,7 @@ class KernelPart:
     ir: Sequence[tuple[int, str, Sequence[Row], float]]  #: number, text, instructions and their stalls of each line
     facts: Rows = ()  #: of `convgen analyze`, where there is machine code
     units: Sequence[tuple[str, ...]] = ()
-    unit: str = ""  #: reference of the clocks, such as a wave; empty if nothing was timed
+    reference: str = ""  #: of the clocks: a subgroup, or its iteration; empty if nothing was timed
     times: Rows = ()  #: of `convgen profile`
 
     @property
@@ -61,33 +61,21 @@ def page(subject: Subject) -> str:
         loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters["visible"] = visible
-    kernels = list(_kernels(subject))
-    generated = subject.generated
     context: dict[str, Any] = {
         "subject": subject,
-        "generated": generated,
+        "generated": subject.generated,
         "version": __version__,
         "style": Markup(_resource("style.css")),
         "script": Markup(_resource("script.js")),
         "svg": _Pictures().svg,
-        "kernels": kernels,
-        "shown": None if generated is None else _layouts(generated),
-        "tensors": [] if generated is None else _tensors(generated),
-        "sizes": [] if generated is None else _sizes(generated),
-        "config": [] if generated is None else list(words.config_words(generated.plan.config)),
-        "order_words": words.order_words,
-        "ranking": None if generated is None else _ranking(generated),
-        "attempts": None if generated is None else report.attempts_table(generated.attempts),
-        "steps": []
-        if generated is None
-        else [(name, steps, *census(steps)) for name, steps in generated.histories.items()],
+        "kernels": list(_kernels(subject)),
         "timelines": _timelines(subject),
         "total": profiled.total_rows(subject.times) if subject.times else [],
         "longest_launch": subject.times.longest if subject.times else None,
         "bound": words.bound,
-        "outputs": 0 if generated is None else sum(prod(spec.dims) for spec in generated.problem.outputs),
         "findings": _findings(subject),
         "outcome": _outcome(subject),
+        **(_of_generated(subject.generated) if subject.generated else {}),
     }
     return environment.get_template("page.html").render(context)
 
@@ -107,7 +95,22 @@ class _Pictures:
         return Markup(drawing.svg(shown, prefix=f"p{self.count}-"))
 
 
-# ---------------------------------------------------------------- what was decided
+# ---------------------------------------------------------------- problem and config
+
+
+def _of_generated(generated: Generated) -> dict[str, Any]:
+    """Return the variables of the sections that only generated kernels have."""
+    return {
+        "tensors": _tensors(generated),
+        "sizes": _sizes(generated),
+        "outputs": sum(prod(spec.dims) for spec in generated.problem.outputs),
+        "config": list(words.config_words(generated.plan.config)),
+        "ranking": _ranking(generated),
+        "attempts": report.attempts_table(generated.attempts),
+        "steps": [(name, history, *census(history)) for name, history in generated.histories.items()],
+        "shown": _layouts(generated),
+        "order_words": words.order_words,
+    }
 
 
 def _tensors(generated: Generated) -> list[tuple[str, ...]]:
@@ -135,21 +138,20 @@ def _sizes(generated: Generated) -> Rows:
         products.append(("as a product", f"M {p.m:,} × N {p.n:,}, each a sum of K {p.k:,}{batch}"))
     return [
         *dict.fromkeys(products),
-        ("arithmetic", f"{2e-9 * generated.problem.macs:,.3f} GFLOP, those with padding included"),
+        ("arithmetic", f"{2e-9 * generated.problem.macs:,.3f} GFLOP, products with padding included"),
     ]
 
 
 def _ranking(generated: Generated) -> dict[str, Any]:
-    """Return the table of the best configs, with the slowest part of each row, and the row of the chosen config."""
-    plain = str(generated.unordered)
+    """Return the table of the best configs, with the slowest part of each row, and the rank of the chosen config."""
     header, rows = report.ranking_table(generated.ranking)
-    marked = []
-    for row in rows:
-        parts = [float(text) if text != "-" else 0.0 for text in row[_PARTS]]
-        slowest = 3 + parts.index(max(parts)) if any(parts) else -1
-        marked.append((row, slowest, row[1] == plain))
-    taken = next((int(row[0]) for row, _, is_taken in marked if is_taken), None)
-    shown = [each for each in marked if int(each[0][0]) <= _RANKED or each[2]]
+    config, columns = str(generated.unordered), [header.index(part) for part in _PARTS]
+    taken = next((rank for rank, row in enumerate(rows, 1) if row[1] == config), None)
+    shown = []
+    for rank, row in enumerate(rows, 1):
+        if rank <= _RANKED or rank == taken:
+            clocks = {column: float(row[column]) for column in columns if row[column] != "-"}
+            shown.append((row, max(clocks, key=lambda column: clocks[column], default=-1), rank == taken))
     return {"header": header, "rows": shown, "count": len(generated.ranking), "taken": taken}
 
 
@@ -194,32 +196,31 @@ def _kernels(subject: Subject) -> Iterator[KernelPart]:
             list(_ir(listings.get(f"{kernel.name}.ir", ""), rows)),
             facts,
             units,
-            _unit(subject, kernel),
+            _reference(subject, kernel),
             _times(subject, kernel.name),
         )
 
 
 def _facts(subject: Subject, kernel: KernelAnalysis) -> tuple[Rows, Sequence[tuple[str, ...]]]:
-    """Return the rows of `analyze` and its table of units; only the place of a hot loop that the launch does not
-    enter.
-    """
+    """Return the rows of `analyze` and its table of units; of a hot loop that a launch does not enter, its place."""
     assert subject.analysis is not None
     hot, terms = kernel.hot, subject.analysis.terms
     if hot.is_loop and not listing.enters_loop(kernel, subject.timed(kernel.name)):
-        told = f"none: this launch does not enter that at {analyzed.where(hot)}"
-        return [*analyzed.kernel_rows(kernel, subject.analysis), ("hot loop", told)], ()
+        place = f"none: this launch does not enter the loop at {analyzed.where(hot)}"
+        return [*analyzed.kernel_rows(kernel, subject.analysis), ("hot loop", place)], ()
     return analyzed.rows(kernel, subject.analysis), analyzed.units(hot, terms)
 
 
 def _ir(text: str, rows: Sequence[Row]) -> Iterator[tuple[int, str, Sequence[Row], float]]:
-    found = listing.by_line(rows)
+    """Yield each line of the IR with its number, its instructions and their stalls."""
+    instructions = listing.by_line(rows)
     for number, line in enumerate(text.splitlines(), 1):
-        mine = found.get(number, [])
-        yield number, line, mine, sum(row.stalled for row in mine)
+        of_line = instructions.get(number, [])
+        yield number, line, of_line, sum(row.stalled for row in of_line)
 
 
-def _unit(subject: Subject, kernel: KernelAnalysis) -> str:
-    """Return the reference of times and stalls: a wave, or an iteration."""
+def _reference(subject: Subject, kernel: KernelAnalysis) -> str:
+    """Return the reference of clocks: a subgroup, or its iteration of the hot loop."""
     assert subject.analysis is not None
     if not subject.timed(kernel.name):
         return ""
@@ -230,14 +231,13 @@ def _unit(subject: Subject, kernel: KernelAnalysis) -> str:
 
 
 def _times(subject: Subject, kernel: str) -> Rows:
+    """Return the rows of `profile`: on a kernel's launch, else on its loops."""
     for time in subject.times.launches if subject.times else ():
         if time.profile.kernel == kernel:
             assert subject.times is not None
             return profiled.launch_rows(time, subject.times.chip)
-    for found in subject.loops:
-        if found.name == kernel:
-            return [row for loop in found.loops for row in profiled.loop_rows(found, loop)]
-    return []
+    profiles = (profile for profile in subject.loops if profile.name == kernel)
+    return [row for profile in profiles for loop in profile.loops for row in profiled.loop_rows(profile, loop)]
 
 
 def _timelines(subject: Subject) -> list[Drawing]:
@@ -248,9 +248,10 @@ def _timelines(subject: Subject) -> list[Drawing]:
 
 def _findings(subject: Subject) -> list[tuple[str, str]]:
     """Return the simulator's findings, each with whether it fails a run."""
-    told = [finding for t in (subject.times.launches if subject.times else ()) for finding in t.profile.findings]
-    told += subject.outcome.findings if subject.outcome else ()
-    return [("required" if f.source.required else "advice", str(f)) for f in dict.fromkeys(told)]
+    launches = subject.times.launches if subject.times else ()
+    findings = [finding for launch in launches for finding in launch.profile.findings]
+    findings += subject.outcome.findings if subject.outcome else ()
+    return [("required" if f.source.required else "advice", str(f)) for f in dict.fromkeys(findings)]
 
 
 def _outcome(subject: Subject) -> Rows:

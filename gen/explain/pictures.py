@@ -74,8 +74,8 @@ def fragments(kernel: Kernel, width: int) -> list[FragmentShown]:
 def _named(stmt: Stmt) -> str:
     """Return a statement's action and its tensor or tile: `copy: wei`."""
     site = getattr(stmt, "site", None)
-    told = " ".join(text for text in (site.stage, site.comment) if text) if site else ""
-    return told or type(stmt).__name__
+    action = " ".join(text for text in (site.stage, site.comment) if text) if site else ""
+    return action or type(stmt).__name__
 
 
 def instruction_fragments(plan: Plan) -> list[FragmentShown]:
@@ -142,8 +142,8 @@ def _tile(tile: Shared, history: StepHistory, facts: TargetFacts) -> TileShown:
     conflicts = None
     if read is not None and tile.swizzle.mask:
         plain = Shared(tile.name, tile.elem, tile.rows, tile.cols, tile.digits, tile.slots, Swizzle(), tile.chunk)
-        found, without = (_conflicts(each, read.layout, facts) for each in (tile, plain))
-        conflicts = None if found is None or without is None else (found, without)
+        with_swizzle, without = (_conflicts(variant, read.layout, facts) for variant in (tile, plain))
+        conflicts = None if with_swizzle is None or without is None else (with_swizzle, without)
     first = next(kernel for name, kernel in states if name == since)
     lines = (line.strip() for line in str(first).splitlines())
     return TileShown(
@@ -160,11 +160,12 @@ def _tile(tile: Shared, history: StepHistory, facts: TargetFacts) -> TileShown:
 
 def _has_addresses(kernel: Kernel, tile: Shared) -> bool:
     """Return whether messages on a tile have computed addresses."""
-    found = (s for s in postorder(kernel.body) if isinstance(s, Stmt) and s.level == "message")
-    return any(getattr(stmt, "tile", None) is tile for stmt in found)
+    messages = (s for s in postorder(kernel.body) if isinstance(s, Stmt) and s.level == "message")
+    return any(getattr(message, "tile", None) is tile for message in messages)
 
 
 def _arrangement(tile: Shared) -> str:
+    """Return a sentence on the order of a tile's elements."""
     line, across = ("column", "row") if tile.is_transposed else ("row", "column")
     if tile.swizzle.mask:
         formula = str(tile.swizzle).replace("row", line)
@@ -182,8 +183,8 @@ def _conflicts(tile: Shared, layout: Fragment, facts: TargetFacts) -> int | None
     row, col = layout.coords(0, lane, register).values()
     at = np.broadcast_to(tile.address(0, row, col), lane.shape)
     width = facts.chunk_bytes
-    each = width // tile.elem.bytes
-    if layout.registers % each or (at[:, :each] - at[:, :1] != np.arange(each) * tile.elem.bytes).any():
+    count = width // tile.elem.bytes
+    if layout.registers % count or (at[:, :count] - at[:, :1] != np.arange(count) * tile.elem.bytes).any():
         return None
     return conflict_cycles(at[:, 0] // width, facts.shared_read, width)
 
@@ -193,7 +194,7 @@ def _banks(tile: Shared, facts: TargetFacts) -> Drawing:
     banks = facts.shared_read.banks
     at = np.asarray(tile.address(0, *np.indices((tile.rows, tile.cols))))
     most = min(tile.chunk, facts.chunk_bytes, banks * _BANK)
-    by_rows, by_columns = (_run(each, tile.elem.bytes, most) for each in (at, at.T))
+    by_rows, by_columns = (_run(addresses, tile.elem.bytes, most) for addresses in (at, at.T))
     name, along, width = ("row", at, by_rows) if by_rows >= by_columns else ("column", at.T, by_columns)
     across, per = banks * _BANK // width, width // tile.elem.bytes
     lines = -(-tile.slot_bytes // (across * width))
@@ -218,9 +219,9 @@ def _banks(tile: Shared, facts: TargetFacts) -> Drawing:
 def _run(along: Addresses, elem_bytes: int, most: int) -> int:
     """Return the bytes of the longest runs, up to `most`, whose neighbours along a line are neighbours in memory."""
     width = elem_bytes
-    while 2 * width <= most and along.shape[1] % (each := 2 * width // elem_bytes) == 0:
-        runs = along.reshape(along.shape[0], -1, each)
-        if (runs - runs[..., :1] != np.arange(each) * elem_bytes).any():
+    while 2 * width <= most and along.shape[1] % (count := 2 * width // elem_bytes) == 0:
+        runs = along.reshape(along.shape[0], -1, count)
+        if (runs - runs[..., :1] != np.arange(count) * elem_bytes).any():
             break
         width *= 2
     return width
@@ -279,7 +280,7 @@ def _by_tile(schedule: Schedule, chosen: WorkgroupMapping, dies: int) -> list[li
     _, m, n, _ = chosen.counts
     texts = [["none"] * n for _ in range(m)]
     columns = schedule.tile, schedule.number, schedule.round
-    for (row, column, part), number, turn in zip(*(each.tolist() for each in columns)):
+    for (row, column, part), number, turn in zip(*(values.tolist() for values in columns)):
         if part == 0:
             texts[row][column] = f"{_who((chosen.first or 0) + number, dies)}, round {turn}"
     return texts
@@ -290,7 +291,7 @@ def _of_persisting(chosen: WorkgroupMapping, dies: int) -> list[list[str]]:
     _, m, n, _ = chosen.counts
     here = {"batch": (0,), "k": (0,)}
     groups = [[chosen.groups({**here, "m": (row,), "n": (column,)}) for column in range(n)] for row in range(m)]
-    return [["; ".join(_who(group, dies) for group in each) for each in row] for row in groups]
+    return [["; ".join(_who(group, dies) for group in groups_of_tile) for groups_of_tile in row] for row in groups]
 
 
 def _who(group: int, dies: int) -> str:

@@ -1,8 +1,7 @@
-"""The material of a page or comparison: for a problem, all results of generating it; for a file, what can be read from
-it.
+"""The material of a page or comparison: the results of generating a problem, or what a file contains.
 
 A launch record of convgen names its problem. The kernel is generated again; if the code is equal, instruction by
-instruction, the generator's knowledge applies to the file, too.
+instruction, all that the generator knows also holds for the file.
 """
 
 from __future__ import annotations
@@ -73,8 +72,8 @@ class Subject:
     generated: Generated | None = None
     launches: Sequence[Launch] = ()
     text: str | None = None  #: assembly
-    content: bytes = b""  #: what is analysed, as a file of the name `file` holds it
-    file: str = ""
+    content: bytes = b""  #: the analysed code
+    file: str = ""  #: name of the file that holds it
     analysis: Analysis | None = None  #: None where nothing was assembled
     times: Times | None = None  #: times of executed launches
     loops: Sequence[KernelProfile] = ()  #: clocks of the loops of kernels that were not executed
@@ -110,11 +109,10 @@ def of_problem(
 
     Raises UserError, Unsupported.
     """
-    generated = make(problem, target, config, registry, disable)
-    return _with_results(generated, chip, groups)
+    return _with_results(generate(problem, target, config, registry, disable), chip, groups)
 
 
-def make(
+def generate(
     problem: Problem,
     target: str,
     config: str | None = None,
@@ -149,7 +147,7 @@ def make(
 def _with_results(generated: Generated, chip: str | None, groups: int) -> Subject:
     """Return the subject with the results of the models and the simulator."""
     code, target = generated.code, targets.get(generated.code.target)
-    bare = Subject(
+    subject = Subject(
         name=str(generated.problem),
         target=code.target,
         generated=generated,
@@ -157,33 +155,25 @@ def _with_results(generated: Generated, chip: str | None, groups: int) -> Subjec
         text=code.asm,
     )
     if code.object is None:
-        remark = f"No assembler was found ({target.assembler}), so nothing is known of the machine code's clocks."
-        return evolve(bare, remarks=(remark,))
+        remark = f"No assembler was found ({target.assembler}), so machine code and clocks are missing."
+        return evolve(subject, remarks=(remark,))
     if not target.family.reader:
-        remark = f"{target.family.vendor}'s {target.family.title} has no reader of code, so nothing is known of it."
-        return evolve(bare, remarks=(remark,))
+        remark = f"{target.family.vendor}'s {target.family.title} has no reader of code, so its analysis is missing."
+        return evolve(subject, remarks=(remark,))
     name = f"{code.name}{target.family.object_suffix}"
     analysis = targets.analyze_code(code.object, name)
     times, loops, remarks = _clocks(prepared.of_launches(code.record, code.object, name), chip)
-    outcome = None
-    if groups:
-        from convgen.run import verdict
+    subject = evolve(subject, content=code.object, file=name, analysis=analysis)
+    subject = evolve(subject, times=times, loops=loops, remarks=remarks)
+    if not groups:
+        return subject
+    from convgen.run import verdict
 
-        outcome = verdict.run(code, groups=groups)
-    return evolve(
-        bare,
-        content=code.object,
-        file=name,
-        analysis=analysis,
-        times=times,
-        loops=loops,
-        outcome=outcome,
-        remarks=remarks,
-    )
+    return evolve(subject, outcome=verdict.run(code, groups=groups))
 
 
 def _clocks(given: Prepared, chip: str | None) -> tuple[Times | None, Sequence[KernelProfile], tuple[str, ...]]:
-    """Return the times of launches, else the clocks of loops with the reason."""
+    """Return the times of launches, else the clocks of loops; and remarks that say why launches are not timed."""
     if targets.has_timer(given.content):
         return launches.profile(given, chip), (), ()
     if chip is not None:
@@ -191,7 +181,7 @@ def _clocks(given: Prepared, chip: str | None) -> tuple[Times | None, Sequence[K
     family = families.of_object(given.content)
     if family is None or not family.model:
         return None, (), (_NO_MODEL,)
-    remark = "Loops alone are timed: of this target's launches there is no model."
+    remark = "Only loops are timed: there is no model of this target's launches."
     return None, targets.profile_code(given.content, given.name), (remark,)
 
 
@@ -212,12 +202,12 @@ def of_record(path: Path, scalars: Mapping[str, int], chip: str | None = None, g
     analysis = targets.analyze_code(content, file.name)
     generated, remarks = _generated_again(record, file, analysis)
     if generated is not None:
-        found = _with_results(
-            evolve(generated, code=evolve(generated.code, record=record)), chip, 0 if scalars else groups
-        )
-        chosen = ", ".join(f"{name}={value}" for name, value in scalars.items())
-        told = (f"Launches and times are those of {chosen}; tiles are told as without, and none are compared.",)
-        return evolve(found, remarks=(*remarks, *found.remarks, *(told if scalars else ())))
+        code = evolve(generated.code, record=record)
+        subject = _with_results(evolve(generated, code=code), chip, 0 if scalars else groups)
+        if scalars:
+            chosen = ", ".join(f"{name}={value}" for name, value in scalars.items())
+            remarks += (f"Launches and times are those of {chosen}; the mapping shown is the default's.",)
+        return evolve(subject, remarks=(*remarks, *subject.remarks))
     times, loops, more = _clocks(prepared.of_launches(record, content, file.name), chip)
     return Subject(
         name=path.name,
@@ -236,23 +226,23 @@ def of_record(path: Path, scalars: Mapping[str, int], chip: str | None = None, g
 def _generated_again(record: LaunchRecord, file: Path, analysis: Analysis) -> tuple[Generated | None, tuple[str, ...]]:
     """Generate a record's kernels again; return them if they equal the file's code, and remarks on the result."""
     if record.problem is None:
-        return None, ("The record names no problem: how the kernel came about is unknown.",)
+        return None, ("The record names no problem, so the steps that made the kernel are unknown.",)
     text = _text_beside(file)
     config = _CONFIG.search(text) if text else None
     try:
-        generated = make(parse_problem(record.problem), record.target, config[1] if config else None)
+        generated = generate(parse_problem(record.problem), record.target, config[1] if config else None)
     except (UserError, Unsupported) as error:
-        return None, (f"This convgen does not make the kernel again: {error}.",)
+        return None, (f"This convgen cannot generate the kernel again: {error}.",)
     if generated.code.object is not None:
         again = targets.analyze_code(generated.code.object, file.name)
         if _instructions(again) == _instructions(analysis):
-            return generated, (f"Made again, the code of {file.name} is the same, instruction by instruction.",)
-    remark = f"This convgen makes other code of the record's problem than {file.name} has: its steps are not shown."
+            return generated, (f"Generated again, the code equals that of {file.name}, instruction by instruction.",)
+    remark = f"For the record's problem this convgen generates other code than {file.name} has, so no steps are shown."
     return None, (remark,)
 
 
 def _instructions(analysis: Analysis) -> list[list[str]]:
-    """Return the instructions of each kernel; offsets in text count its line information, too."""
+    """Return the instructions of each kernel, without offsets: line information shifts those of text."""
     return [[line.text for line in kernel.lines] for kernel in analysis.kernels]
 
 
@@ -269,21 +259,13 @@ def of_code(path: Path, launch: Prepared | None, chip: str | None = None) -> Sub
     analysis = targets.analyze_code(content, path.name)
     family = families.of_suffix(path.suffix)
     is_text = family is not None and path.suffix == family.text_suffix
-    if launch is None:
-        times_loops = family is not None and bool(family.model)
-        loops = targets.profile_code(content, path.name) if times_loops else ()
-        remark = "Loops alone are timed: without a launch (--grid, --block) nothing is executed."
-        return Subject(
-            name=path.name,
-            target=analysis.target,
-            text=content.decode() if is_text else None,
-            content=content,
-            file=path.name,
-            analysis=analysis,
-            loops=loops,
-            remarks=(remark if times_loops else _NO_MODEL,),
-        )
-    times = launches.profile(launch, chip)
-    return Subject(
-        name=path.name, target=analysis.target, content=content, file=path.name, analysis=analysis, times=times
+    text = content.decode() if is_text else None
+    subject = Subject(
+        name=path.name, target=analysis.target, text=text, content=content, file=path.name, analysis=analysis
     )
+    if launch is not None:
+        return evolve(subject, times=launches.profile(launch, chip))
+    if family is None or not family.model:
+        return evolve(subject, remarks=(_NO_MODEL,))
+    remark = "Only loops are timed: nothing is executed without a launch (--grid, --block)."
+    return evolve(subject, loops=targets.profile_code(content, path.name), remarks=(remark,))

@@ -9,64 +9,64 @@ from convgen.ir.record import fields_of
 from convgen.plan.config import ATTRIBUTES, FIELDS, Config
 from convgen.plan.variants.variant import variant_of
 
-#: Word of a config -> what it means, of a value (`docs/config.md` says more).
+#: Word of a config -> the meaning of its value; docs/config.md has more.
 MEANINGS: dict[str, str] = {
     "tile": "outputs of a workgroup along M and N, and the block of K that it takes at a time, in elements",
     "waves": "subgroups of a workgroup, along M and N of its tile, and along K if given",
-    "mma": "the matrix instruction: rows along N, columns along M, depth along K; or what each lane sums by itself",
-    "slots": "copies of the tile's inputs in shared memory; 0: fragments come straight from global memory",
+    "mma": "the matrix instruction: rows along N, columns along M, depth along K; or the outputs that each lane sums",
+    "slots": "copies of the tile's inputs in shared memory; 0: fragments are loaded from global memory",
     "stages": "blocks of K that registers hold on their way to shared memory",
-    "taps": "how K, which is taps times channels, is cut into blocks",
-    "acc": "registers of the sums: v vector registers, a accumulation registers",
-    "slices": "parts of K, each with workgroups of its own",
+    "taps": "how K, taps times channels, is cut into blocks",
+    "acc": "registers of the accumulators: v vector registers, a accumulation registers",
+    "slices": "parts of K (split-K), each summed by other workgroups",
     "subtiles": "parts of M that a subgroup multiplies one after the other",
-    "prefetch": "blocks of K by which memory is brought nearer ahead of its load",
-    "reorder": "inputs that a launch before brings into their default layout",
-    "packed": "inputs that a launch before lays out as the product reads them: rows of K, without gaps",
-    "sum": "how slices of K meet",
+    "prefetch": "blocks of K between the prefetch into caches and the load",
+    "reorder": "inputs that an earlier launch copies to their default layout",
+    "packed": "inputs that an earlier launch lays out as the product reads them: rows of K, without gaps",
+    "sum": "how slices of K are reduced",
     "map": "the order in which workgroups take their tiles",
     "in": "types in which inputs are multiplied",
-    "grids": "launches of several products: apart, or merged in one",
-    "phases": "phases of strides: products of their own, or columns of one",
-    "copy": "the way into shared memory: through registers, or direct",
-    "padding": "what padding adds to sums of infinities: exact nothing, or NaN with zeros",
+    "grids": "launches of several products: apart, or merged into one",
+    "phases": "stride phases: products apart, or columns of one product",
+    "copy": "the path into shared memory: through registers, or direct",
+    "padding": "what padding adds to sums: exact: nothing; zeros: zero times the other factor, NaN for an infinity",
 }
 assert MEANINGS.keys() == FIELDS.keys()
 
-#: Step of an order of workgroups -> what it does (`docs/mapping.md` says more).
+#: Step of an order of workgroups -> what it does; docs/mapping.md has more.
 STEPS_OF_ORDERS: dict[str, str] = {
-    "rows": "one row of tiles comes after the other, N fastest",
-    "cols": "one column of tiles comes after the other, M fastest",
-    "group": "so many rows (m) or columns (n) of tiles at a time, across them first; snake: each second one back",
-    "even": "so many rows (m) or columns (n) of tiles at a time at most, in groups of even size, across them first",
-    "wgm": "as group, with a size that a host may change from launch to launch",
-    "rect": "in rectangles of so many tiles, one row or column of them after the other",
-    "zorder": "in blocks that double by turns along N and M, then one row of blocks after the other",
-    "hilbert": "along a curve on which neighbours in time are neighbours in the result",
-    "xcc": "of workgroups, which the chip deals in turns to so many dies, each die gets one run of neighbours",
-    "chunk": "of workgroups, which the chip deals in turns to so many dies, each die gets runs of so many neighbours",
-    "flip": "workgroups of every second round of so many walk K backwards, and find its end in the cache",
-    "persist": "so many workgroups are launched, and take one tile after the other",
+    "rows": "one row of tiles after another, N fastest",
+    "cols": "one column of tiles after another, M fastest",
+    "group": "so many rows (m) or columns (n) of tiles at a time, across them first; snake: every second one back",
+    "even": "as group, in groups of nearly equal size, which have at most so many rows or columns",
+    "wgm": "as group; the size is a kernel argument",
+    "rect": "in rectangles of so many tiles, one row or column of rectangles after another",
+    "zorder": "in blocks that double alternately along N and M, then one row of blocks after another",
+    "hilbert": "along a Hilbert curve: consecutive workgroups have adjacent tiles",
+    "xcc": "the chip distributes workgroups round robin over so many dies; each die gets one run of consecutive tiles",
+    "chunk": "the chip distributes workgroups round robin over so many dies; each die gets runs of so many tiles",
+    "flip": "in every second round of so many workgroups K runs backwards, and its end is still in the cache",
+    "persist": "so many workgroups are launched, and take one tile after another",
     "stream": "so many workgroups are launched, and share the K of the last tiles (all: of all tiles) evenly",
 }
 assert STEPS_OF_ORDERS.keys() == STEPS.keys()
 
-#: What holds a launch -> what that says.
+#: Bound of a launch or loop -> its meaning.
 BOUNDS: dict[str, str] = {
     "matrix": "the matrix units work for most of the time, at the clock that their power leaves",
     "lds": "shared memory is busy for most of the time: wider or fewer accesses to it would help",
     "global": "the path from global memory is busy for most of the time",
-    "addresses": "the unit that takes addresses of memory instructions is busy for most of the time",
+    "addresses": "the address unit of memory instructions is busy for most of the time",
     "valu": "vector arithmetic takes most of the time: addresses, masks and conversions",
     "salu": "scalar arithmetic takes most of the time",
     "issue": "there are so many instructions that issuing them takes most of the time",
-    "l2": "operands come no faster from the L2 caches",
-    "memory": "operands come no faster from memory",
-    "write back": "results leave the caches no faster",
+    "l2": "the L2 caches deliver operands no faster",
+    "memory": "memory delivers operands no faster",
+    "write back": "the caches write back results no faster",
     "launch": "the launch itself takes most of the time: the problem is small",
     "latency": "no pipe is busy for half of the time: subgroups wait for each other, or for memory to answer",
-    "waiting": "no pipe is busy for half of the time: subgroups wait for each other, or for memory to answer",
 }
+BOUNDS["waiting"] = BOUNDS["latency"]  # of a loop, and of a launch
 
 
 def bound(cause: str) -> str:

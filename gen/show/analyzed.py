@@ -31,19 +31,15 @@ def rows(kernel: KernelAnalysis, analysis: Analysis) -> list[tuple[str, str]]:
 def kernel_rows(kernel: KernelAnalysis, analysis: Analysis) -> list[tuple[str, str]]:
     """Return the rows on a kernel's resources."""
     code = f"{kernel.code_bytes} bytes" if kernel.code_bytes else f"{len(kernel.lines)} instructions of text"
-    held = ", ".join(f"{count} by {what}" for what, count in kernel.occupancy.items())
+    occupancy = ", ".join(f"{count} by {limit}" for limit, count in kernel.occupancy.items())
+    registers = " ".join(f"{name} {count}" for name, count in kernel.registers.items())
     return [
         ("kernel", kernel.name),
         ("target", analysis.target),
-        (
-            "registers",
-            f"{' '.join(f'{name} {count}' for name, count in kernel.registers.items())}, allocated in granules"
-            if kernel.registers
-            else "virtual",
-        ),
+        ("registers", f"{registers}, allocated in granules" if registers else "virtual"),
         ("shared", f"{kernel.shared_bytes} bytes"),
         ("code", f"{code}, {kernel.loops} loops, workgroups of up to {kernel.workgroup}"),
-        (analysis.terms.occupancy, held or "unknown"),
+        (analysis.terms.occupancy, occupancy or "unknown"),
     ]
 
 
@@ -65,9 +61,7 @@ def hot_rows(kernel: KernelAnalysis, terms: Terms) -> list[tuple[str, str]]:
 
 
 def units(hot: Stretch, terms: Terms) -> list[tuple[str, ...]]:
-    """Return the rows on each unit: busy slots, their share of the busiest unit's, and the instructions that occupy
-    it.
-    """
+    """Return a row for each unit: busy slots, their share of the busiest unit's, and its instructions."""
     slots = hot.slots
     longest = max(1, *slots.values())
     with_what = {unit: f"{sum(line.unit == unit for line in hot.lines)} instructions" for unit in slots}
@@ -83,6 +77,7 @@ def _rounded(value: float | None) -> float | None:
 
 
 def as_json(kernel: KernelAnalysis, terms: Terms, verbose: bool) -> dict[str, Any]:
+    """Return an analysed kernel for `--json`; `verbose`: with the instructions of its hot code."""
     hot = kernel.hot
     lines = [
         {"offset": n.offset, "kind": n.kind, "unit": n.unit or "issue", "slots": n.slots, "text": n.text}

@@ -24,7 +24,7 @@ from convgen.run.files import write_all
 
 #: Okabe and Ito's colours, distinct for any colour vision; grey replaces their black.
 PALETTE = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442", "#999999")
-EMPTY, FAINT = "#eeeeee", "#d9d9d9"  #: what is no tile, and what waits; a page in dark mode replaces both
+EMPTY, FAINT = "#eeeeee", "#d9d9d9"  #: background without a tile, and waiting; a page in dark mode replaces both
 _PAPER, _INK = "#ffffff", "#222222"
 _LIGHTEST = 0.6  #: share of white in the last round's colours
 
@@ -108,8 +108,7 @@ def _whole(pixels: float) -> float:
 def draw(
     tiles: Tiles, shape: tuple[int, int], dies: int, in_flight: int, title: str, takers: Ints | None = None
 ) -> Drawing:
-    """Draw a grid of M x N tiles; a die has `in_flight` workgroups at a time. Of the slices of a tile, the first is
-    drawn.
+    """Draw a grid of M x N tiles, each by its first slice; a die has `in_flight` workgroups at a time.
 
     Tiles bear the number of their die, or of their workgroup if there is one die.
     `takers` are the workgroups that take the tiles, where they persist.
@@ -117,31 +116,31 @@ def draw(
     at = Schedule.of(tiles, dies, in_flight, takers=takers)
     grid = _Grid.of(*shape)
     right, bottom = grid.end
-    boxes = [Box(_MARGIN, 2 * _MARGIN, right - _MARGIN, bottom - 2 * _MARGIN, EMPTY)]
     names = [[str(n) for n in range(count)] for count in shape]
-    lines = [Line(_MARGIN, _MARGIN / 2, title, size=_TEXT + 4), *_ruler(grid, ("M", "N"), *names)]
+    parts: list[Box | Line] = [
+        Box(_MARGIN, 2 * _MARGIN, right - _MARGIN, bottom - 2 * _MARGIN, EMPTY),
+        Line(_MARGIN, _MARGIN / 2, title, size=_TEXT + 4),
+        *_ruler(grid, ("M", "N"), *names),
+    ]
     _, first = np.unique(at.tile[:, 0] * shape[1] + at.tile[:, 1], return_index=True)
     for n in sorted(first.tolist(), key=lambda n: (at.round[n], at.die[n], at.number[n])):
         die, turn = int(at.die[n]), int(at.round[n])
         colour = _shade(die, turn, at.rounds)
         number = str(die if dies > 1 else at.number[n])
-        parts = list(_tile(grid, int(at.tile[n, 0]), int(at.tile[n, 1]), colour, (number,), turn))
-        boxes += [part for part in parts if isinstance(part, Box)]
-        lines += [part for part in parts if isinstance(part, Line)]
-    named = "die" if dies > 1 else ""
-    legend = list(_legend((named, "round"), sorted(set(at.die.tolist())), at.rounds, bottom + _MARGIN / 2))
-    boxes += [part for part in legend if isinstance(part, Box)]
-    lines += [part for part in legend if isinstance(part, Line)]
-    on = f" on {dies} dies" if dies > 1 else ""
-    description = f"{shape[0]} x {shape[1]} tiles (M x N){on} in {at.rounds} rounds of {in_flight} workgroups each"
-    return _drawing(title, description, grid, at.rounds, boxes, lines)
+        parts += _tile(grid, int(at.tile[n, 0]), int(at.tile[n, 1]), colour, (number,), turn)
+    named, on, of = ("die", f" on {dies} dies", " a die") if dies > 1 else ("", "", "")
+    parts += _legend((named, "round"), sorted(set(at.die.tolist())), at.rounds, bottom + _MARGIN / 2)
+    rounds = f"{at.rounds} round{'s' * (at.rounds > 1)} of up to {in_flight} workgroups{of}"
+    return _drawing(title, f"{shape[0]} x {shape[1]} tiles (M x N){on} in {rounds}", grid, at.rounds, parts)
 
 
 def _drawing(
-    title: str, description: str, grid: _Grid, rounds: int, boxes: list[Box], lines: list[Line], below: float = 0
+    title: str, description: str, grid: _Grid, rounds: int, parts: Sequence[Box | Line], below: float = 0
 ) -> Drawing:
     """Return the drawing, with space for text beside and below the grid."""
     right, bottom = grid.end
+    boxes = [part for part in parts if isinstance(part, Box)]
+    lines = [part for part in parts if isinstance(part, Line)]
     reach = max(right, *(line.x + 0.6 * line.size * len(line.text) for line in lines if line.anchor == "start"))
     return Drawing(title, description, int(reach + _MARGIN), int(bottom + 2 * _MARGIN + below), rounds, boxes, lines)
 
@@ -168,25 +167,20 @@ def draw_cells(
 ) -> Drawing:
     """Draw rows of coloured cells; `kinds` name the quantities that colours and shades count."""
     grid = _Grid.of(len(down.labels), len(across.labels))
-    boxes: list[Box] = []
-    lines = [Line(_MARGIN, _MARGIN / 2, title, size=_TEXT + 4)]
-    lines += _ruler(grid, (down.name, across.name), list(down.labels), list(across.labels))
+    parts: list[Box | Line] = [Line(_MARGIN, _MARGIN / 2, title, size=_TEXT + 4)]
+    parts += _ruler(grid, (down.name, across.name), list(down.labels), list(across.labels))
     shades = 1 + max(cell.shade for row in cells for cell in row)
     for row, row_cells in enumerate(cells):
         for column, cell in enumerate(row_cells):
             colour = EMPTY if cell.colour is None else _shade(cell.colour, cell.shade, shades)
-            parts = list(_tile(grid, row, column, colour, cell.lines, None))
-            boxes += [part for part in parts if isinstance(part, Box)]
-            lines += [part for part in parts if isinstance(part, Line)]
+            parts += _tile(grid, row, column, colour, cell.lines, None)
     colours = sorted({cell.colour for row in cells for cell in row if cell.colour is not None})
     bottom = grid.end[1]
-    room = _MARGIN if len(colours) <= len(PALETTE) else 0  # height of the legend
-    if room:
-        legend = list(_legend(kinds, colours, shades, bottom + _MARGIN / 2))
-        boxes += [part for part in legend if isinstance(part, Box)]
-        lines += [part for part in legend if isinstance(part, Line)]
-    lines.append(Line(_MARGIN, bottom + _MARGIN + room, remark))
-    return _drawing(title, remark, grid, 0, boxes, lines, below=_TEXT + room - _MARGIN)
+    height_of_legend = _MARGIN if len(colours) <= len(PALETTE) else 0
+    if height_of_legend:
+        parts += _legend(kinds, colours, shades, bottom + _MARGIN / 2)
+    parts.append(Line(_MARGIN, bottom + _MARGIN + height_of_legend, remark))
+    return _drawing(title, remark, grid, 0, parts, below=_TEXT + height_of_legend - _MARGIN)
 
 
 def _tile(
@@ -254,8 +248,7 @@ def _readable(colour: str) -> str:
 
 
 def svg(drawing: Drawing, animated: bool = False, prefix: str = "") -> str:
-    """Return SVG text. If `animated`, rounds appear one after the other, repeatedly, unless the viewer asks for reduced
-    motion.
+    """Return SVG text. If `animated`, rounds appear one by one, unless the viewer asks for reduced motion.
 
     `prefix` begins the names of elements, which must differ between pictures of one page.
     """
@@ -272,7 +265,7 @@ def svg(drawing: Drawing, animated: bool = False, prefix: str = "") -> str:
     for turn in (None, *range(drawing.rounds)):
         parts.append("<g>" if turn is None else f'<g class="r{turn}">')
         boxes = (box for box in drawing.boxes if box.round == turn)
-        parts += [_path(colour, list(same)) for colour, same in groupby(boxes, lambda box: box.colour)]
+        parts += [_path(colour, list(run)) for colour, run in groupby(boxes, lambda box: box.colour)]
         parts += [_text(line, bool(prefix)) for line in drawing.lines if line.round == turn]
         parts.append("</g>")
     return "\n".join([*parts, "</svg>", ""])
@@ -295,7 +288,7 @@ def _path(colour: str, boxes: list[Box]) -> str:
 
 
 def _text(line: Line, on_page: bool) -> str:
-    """An element; on a page, text on paper has a class, whose colour follows the page's."""
+    """Return a text element; on a page, text that stands on paper has the class `ink`, whose colour the page sets."""
     place = f'x="{line.x:.8g}" y="{line.y:.8g}" text-anchor="{line.anchor}"'
     place += ' class="ink"' if on_page and line.on_paper else ""
     return f'<text {place} font-size="{line.size}" fill="{line.colour}">{escape(line.text)}</text>'
@@ -326,9 +319,7 @@ def check_output(output: str, animated: bool = False) -> None:
 
 
 def write(drawing: Drawing, output: str, animated: bool = False, knob: str = "-o") -> None:
-    """Write a drawing to a file; its suffix selects the format. Raises UserError, naming the knob, if it cannot be
-    written.
-    """
+    """Write a drawing to a file, whose suffix selects the format. Raises UserError, which names the knob."""
     data = svg(drawing, animated).encode() if Path(output).suffix == ".svg" else png(drawing)
     write_all({Path(output): data}, knob)
 

@@ -1,4 +1,4 @@
-"""Dump files: one kernel between two passes, with all that is needed to go on from there.
+"""Dump files: one kernel between two passes, with all that `convgen replay` needs to continue.
 
     # convgen dump
     # target: TARGET
@@ -55,9 +55,7 @@ def to_text(program: Build, kernel: Kernel, after: str | None) -> str:
 
 
 def read(path: Path, options: Options | None = None) -> Build:
-    """Return the program that continues from a dump file; other kernels of its problem are built again. Raises
-    UserError.
-    """
+    """Return the program that continues from a dump file, with its problem's other kernels. Raises UserError."""
     try:
         text = untrusted.read(path, "a dump file", _MOST_BYTES).decode()
     except UnicodeDecodeError:
@@ -96,9 +94,8 @@ def _header(text: str, where: str) -> dict[str, str]:
         if not line.startswith("#"):
             break
         if not colon or key not in values:
-            raise UserError(
-                f"given the line {line[:60]!r}, wanted '# KEY: VALUE' with one of {', '.join(_KEYS)}, in {where}"
-            )
+            wanted = f"wanted '# KEY: VALUE' with one of {', '.join(_KEYS)}"
+            raise UserError(f"given the line {line[:60]!r}, {wanted}, in {where}")
         values[key] = value
     if not values["target"]:
         raise UserError(f"given no target, wanted '# target: NAME', in {where}")

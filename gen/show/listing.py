@@ -31,7 +31,7 @@ class Row:
     line: int = 0  #: line of the IR at selection; 0 if unknown
     source: str = ""  #: FILE:LINE, where debug information says so
     kind: str = ""
-    times: float = 0.0  #: executions by a wave, if it was timed
+    times: float = 0.0  #: executions by a subgroup, if it was timed
     stalled: float = 0.0  #: clocks
     share: float = 0.0  #: share of all stalls
     is_timed: bool = False
@@ -93,14 +93,13 @@ def _together(printed: Sequence[Row], decoded: Sequence[Row]) -> Iterator[Row]:
     Decoded code ends with the last instruction that control flow reaches; padding after it is printed only.
     """
     instructions = [row for row in printed if not row.label]
-    same = len(instructions) >= len(decoded) and all(map(_is_same, instructions, decoded))
-    if not same:
+    if len(instructions) < len(decoded) or not all(map(_is_same, instructions, decoded)):
         yield from decoded
         return
-    found = iter(decoded)
+    remaining = iter(decoded)
     for row in printed:
-        here = None if row.label else next(found, None)
-        yield row if here is None else evolve(row, offset=here.offset, kind=here.kind)
+        match = None if row.label else next(remaining, None)
+        yield row if match is None else evolve(row, offset=match.offset, kind=match.kind)
 
 
 def _is_same(printed: Row, decoded: Row) -> bool:
@@ -138,7 +137,7 @@ def _body(lines: Sequence[str], kernel: str) -> Iterator[str]:
 def by_line(rows: Sequence[Row]) -> Mapping[int, list[Row]]:
     """Return the instructions of each line of the IR."""
     known = sorted((row for row in rows if row.line), key=lambda row: row.line)
-    return {line: list(some) for line, some in groupby(known, key=lambda row: row.line)}
+    return {line: list(group) for line, group in groupby(known, key=lambda row: row.line)}
 
 
 def longest(rows: Sequence[Row], count: int) -> Waits:
@@ -147,5 +146,6 @@ def longest(rows: Sequence[Row], count: int) -> Waits:
     if not by_stall:
         return Waits()
     alike = sum(round(row.stalled) == round(by_stall[0].stalled) for row in by_stall) - 1
-    each = max(by_stall, key=lambda row: row.each)
-    return Waits(by_stall[:count], alike, len(by_stall), each if round(each.each) > round(by_stall[0].each) else None)
+    longest_each = max(by_stall, key=lambda row: row.each)
+    is_another = round(longest_each.each) > round(by_stall[0].each)
+    return Waits(by_stall[:count], alike, len(by_stall), longest_each if is_another else None)

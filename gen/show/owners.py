@@ -81,11 +81,11 @@ def _of_subgroups(on: Distribution, title: str) -> Drawing:
 def _of_threads(on: Distribution, group: int, title: str) -> Drawing:
     matrix, sets = on.grid().reshape(_matrix(on.digits.shape)), on.sets()
     register = _registers(on).reshape(matrix.shape)
-    kind, each = ("subgroup", group) if on.owners > group else ("thread", 1)
+    kind, owners_of_colour = ("subgroup", group) if on.owners > group else ("thread", 1)
 
     def cell(r: int, c: int) -> Cell:
-        first, held = sets[int(matrix[r, c])][0], int(register[r, c])
-        return Cell(first // each, held, (str(first), f"r{held}"))
+        owner, number = sets[int(matrix[r, c])][0], int(register[r, c])
+        return Cell(owner // owners_of_colour, number, (str(owner), f"r{number}"))
 
     cells = [[cell(r, c) for c in range(matrix.shape[1])] for r in range(matrix.shape[0])]
     sides = zip(_sides(on.digits.dims, matrix), matrix.shape)
@@ -97,5 +97,5 @@ def _of_threads(on: Distribution, group: int, title: str) -> Drawing:
 def _registers(on: Distribution) -> Grid:
     """Return the register of each element."""
     at = dict(zip(on.digits.dims, np.indices(on.digits.shape)))
-    found = on.digits.place(at).get(Space.REGISTER, 0)
-    return np.broadcast_to(np.asarray(found, np.int64), on.digits.shape)
+    registers = on.digits.place(at).get(Space.REGISTER, 0)
+    return np.broadcast_to(np.asarray(registers, np.int64), on.digits.shape)

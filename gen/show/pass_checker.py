@@ -62,25 +62,21 @@ class PassChecker:
         for name, got in self._run(after).items():
             wrong = np.flatnonzero(got != self._expected[before.name][name])
             if wrong.size:
-                raise VerifyError(
-                    f"{after.name}: {step.name} changes what is computed: {wrong.size} bytes of buffer {name}, "
-                    f"the first at {wrong[0]}"
-                )
+                where = f"{wrong.size} bytes of buffer {name}, the first at {wrong[0]}"
+                raise VerifyError(f"{after.name}: {step.name} changes what is computed: {where}")
 
     def _run(self, kernel: Kernel) -> Memory:
         buffers = [(n, p) for n, p in enumerate(kernel.params) if isinstance(p, Global)]
-        # As of the kernel's first form: passes may look at a buffer as one of bytes.
-        held = {p.name: self._filled.setdefault((kernel.name, p.name), _fill(p, n)) for n, p in buffers}
-        memory = {name: data.copy() for name, data in held.items()}
+        # Filled by the kernel's first form: a later one may declare a buffer as bytes.
+        filled = {p.name: self._filled.setdefault((kernel.name, p.name), _fill(p, n)) for n, p in buffers}
+        memory = {name: data.copy() for name, data in filled.items()}
         memory |= {p.name: np.zeros(p.bytes, np.uint8) for p in zeroed_buffers(kernel)}
         scalars = {p.name: int(self.scalars.get(p.name, 0)) for p in kernel.params if isinstance(p, Var)}
         interpret(kernel, memory, scalars, self._groups[kernel.name])
         return memory
 
     def _choose_groups(self, kernel: Kernel) -> list[int]:
-        """Return the workgroups to interpret: as many as the budget allows, spread evenly from the first to the
-        last.
-        """
+        """Return the workgroups to interpret: as many as the budget allows, from the first to the last."""
         total = math.prod(kernel.grid)
         each = kernel.subgroups * _steps(kernel.body)
         count = 0 if each > _MOST else min(total, max(1, _BUDGET // each))
@@ -100,7 +96,7 @@ def _steps(stmt: Stmt) -> int:
 
 
 def _fill(buffer: Global, seed: int) -> npt.NDArray[np.uint8]:
-    """Return small integers, whose sums are exact in any order; for a type of powers of two, powers of two."""
+    """Return small integers, whose sums are exact in any order; for e8m0 small powers of two."""
     if buffer.elem.bits == 4:
         return np.random.default_rng(seed).integers(0, 256, buffer.bytes).astype(np.uint8)
     values = np.random.default_rng(seed).integers(-3, 4, buffer.bytes // buffer.elem.bytes)

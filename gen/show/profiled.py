@@ -99,11 +99,11 @@ def _rounds_text(launch: LaunchProfile, chip: Chip) -> str:
 
 
 def _executed_text(launch: LaunchProfile) -> str:
-    what = "all alike" if launch.distinct == 1 else f"{launch.distinct} different ones"
+    kinds = "all alike" if launch.distinct == 1 else f"{launch.distinct} different ones"
     if launch.work.least < _EQUAL:
         least, mean = _percent(launch.work.least), _percent(launch.work.mean)
-        what += f" with {least} or more of the longest's work, {mean} on average"
-    some = f"{len(launch.executed)} of {launch.workgroups} workgroups, {what}"
+        kinds += f" with {least} or more of the longest's work, {mean} on average"
+    some = f"{len(launch.executed)} of {launch.workgroups} workgroups, {kinds}"
     family = families.of_target(launch.target)
     return f"{some}; {launch.instructions:.0f} instructions a {family.terms.subgroup if family else 'subgroup'}"
 
@@ -112,7 +112,7 @@ def _loop_text(unit: UnitProfile) -> str:
     if not unit.loop_iterations:
         return "none"
     how = f"{unit.loop_iterations:.4g} iterations, {unit.iteration:.0f} clocks each"
-    return f"{how}; {unit.left_out} of them told by others that are equal" if unit.left_out else how
+    return f"{how}; {unit.left_out} of them taken from equal ones" if unit.left_out else how
 
 
 def _reduction(time: LaunchTime) -> str:
@@ -206,7 +206,7 @@ def _unit_json(unit: UnitProfile) -> dict[str, Any]:
 def show_lines(lines: Sequence[TimedLine], verbose: bool) -> None:
     """Print the instructions that stall longest, longest first, or with `verbose` all in the order of the code.
 
-    Clocks are of one wave: in all, and where instructions are executed several times also of each time.
+    Clocks are of one subgroup: total, and per execution where some instruction is executed several times.
     """
     longest = [timed for timed in sorted(lines, key=lambda timed: -timed.stalled)[:_SHOWN] if timed.stalled >= 1]
     kept = lines if verbose else longest

@@ -19,15 +19,17 @@ if TYPE_CHECKING:
 
 _MANY_MISSED = 0.2  #: share of a kernel's instructions; kernels with right arguments miss fewer
 _MOST_STRETCHES = 8  #: stretches of unexecuted instructions that a report lists
+_LABEL_WIDTH = 12  #: characters; the least width of the labels of a report
+_SHOWN_MS = 1.0  #: milliseconds; a report does not list shorter stages
+
+Row = tuple[str, ...]
+Labels = Mapping[str, Sequence[tuple[int, str]]]  #: by kernel: offsets in bytes, ascending, and the labels there
 
 
 def as_json(problem: str, code: Code, files: Files | None, outcome: Outcome | None) -> dict[str, Any]:
     """Return one problem for `--json`; seconds are wall time."""
     assemble = code.stages.get("assemble", 0.0)
-    return {
-        "problem": problem,
-        "target": code.target,
-        "config": code.config,
+    return without_code(problem, code.target, code.config) | {
         "launches": [
             {
                 "kernel": launch.kernel,
@@ -94,9 +96,6 @@ def _paths(files: Files | None) -> dict[str, str | None]:
     return {kind: None if path is None else str(path) for kind, path in paths}
 
 
-Labels = Mapping[str, Sequence[tuple[int, str]]]  #: by kernel: offsets in bytes, ascending, and the labels there
-
-
 def labels_of(code: Code, outcome: Outcome) -> Labels:
     """Return the labels of the text's kernels, if a run missed instructions; none if text and object do not agree."""
     if code.object is None or not any(one.missed for one in outcome.coverage):
@@ -151,9 +150,8 @@ def _coverage_rows(coverage: Sequence[Coverage], labels: Labels) -> list[tuple[s
     for number, never in enumerate(counts["never"][:_MOST_STRETCHES]):
         place = f"{never['kernel']}+{never['begin']:#x} to +{never['end']:#x}"
         behind = f", behind {never['label']}" if never["label"] else ""
-        rows.append(
-            ("" if number else "never", f"{place}: {never['count']} instructions from `{never['instruction']}`{behind}")
-        )
+        instructions = f"{never['count']} instructions from `{never['instruction']}`"
+        rows.append(("" if number else "never", f"{place}: {instructions}{behind}"))
     more = len(counts["never"]) - _MOST_STRETCHES
     return [*rows, ("", f"and {more} more stretches: see --json")] if more > 0 else rows
 
@@ -221,7 +219,7 @@ def outcome_rows(outcome: Outcome, labels: Labels | None = None) -> list[tuple[s
 
 
 def execution_rows(outcome: Outcome, labels: Labels | None = None) -> list[tuple[str, str]]:
-    """Return the lines on what was executed: instructions, time, places that no subgroup reached."""
+    """Return the rows on the execution: instructions, time, places that no subgroup reached."""
     return [
         *(_device_rows(outcome) if outcome.on else _simulator_rows(outcome)),
         *(_coverage_rows(outcome.coverage, labels or {}) if outcome.coverage else []),
@@ -229,22 +227,20 @@ def execution_rows(outcome: Outcome, labels: Labels | None = None) -> list[tuple
 
 
 def finding_rows(findings: Sequence[Finding], label: str = "findings") -> list[tuple[str, str]]:
-    """Return the lines on a simulator's findings: how many, and each."""
+    """Return the rows on a simulator's findings: how many, and each."""
     return [(label, str(len(findings))), *(("", str(finding)) for finding in findings)]
 
 
 def hint_rows(outcome: Outcome) -> list[tuple[str, str]]:
-    """Return what to try where a launch of a code object without a record looks incomplete."""
+    """Return the rows that suggest options, where a launch of a code object without a record looks incomplete."""
     hints = []
     if any(
         finding.kind == "lds-bounds" or (finding.kind == "out-of-bounds" and "local memory" in finding.message)
         for finding in outcome.findings
     ):
         hints.append("if the host asks for dynamic shared memory, give its size: --lds BYTES")
-    missed, places = (
-        sum(map(len, (one.missed for one in outcome.coverage))),
-        sum(one.places for one in outcome.coverage),
-    )
+    missed = sum(len(one.missed) for one in outcome.coverage)
+    places = sum(one.places for one in outcome.coverage)
     if missed > _MANY_MISSED * places:
         hints.append(f"{missed} of {places} instructions did not run: other --arg or --grid may reach them")
     return [("" if number else "hint", hint) for number, hint in enumerate(hints)]
@@ -278,11 +274,6 @@ def _device_rows(outcome: Outcome) -> list[tuple[str, str]]:
     return [("executed", f"on {outcome.on} in {1e6 * outcome.seconds:.1f} us")]
 
 
-Row = tuple[str, ...]
-_LABEL = 12  #: characters; the least width of the labels of a report
-_SHOWN_MS = 1.0  #: stages that take less are not listed in a report
-
-
 def ranking_table(ranked: Sequence[Candidate]) -> tuple[Row, list[Row]]:
     """Return the chooser's estimate of each config, best first: total clocks, and the parts of one product's."""
     header = (
@@ -296,21 +287,9 @@ def ranking_table(ranked: Sequence[Candidate]) -> tuple[Row, list[Row]]:
             if candidate.score < float("inf"):  # by lanes; the last resort has no rank
                 rows.append((str(rank), str(candidate.config), f"{candidate.score:.0f}", *"-" * (len(header) - 3)))
             continue
-        block = (f"{part:.0f}" for part in (c.matrix, c.shared, c.moved, c.issue, c.serial))
-        rounds = f"{c.rounds} of {c.together}"
-        total = f"{candidate.score:.0f}"
-        rows.append(
-            (
-                str(rank),
-                str(candidate.config),
-                total,
-                *block,
-                f"{c.blocks:.4g}",
-                f"{c.pace:.0f}",
-                rounds,
-                f"{c.besides:.0f}",
-            )
-        )
+        clocks = (f"{part:.0f}" for part in (candidate.score, c.matrix, c.shared, c.moved, c.issue, c.serial))
+        launch = f"{c.blocks:.4g}", f"{c.pace:.0f}", f"{c.rounds} of {c.together}", f"{c.besides:.0f}"
+        rows.append((str(rank), str(candidate.config), *clocks, *launch))
     return header, rows
 
 
@@ -334,13 +313,18 @@ def stages_table(stages: Mapping[str, float]) -> tuple[Row, list[Row]]:
     return ("stage", "ms", "share"), [*rows, ("all", f"{1e3 * total:.1f}", "100%")]
 
 
+def _print_aligned(rows: Sequence[Row], stream: TextIO) -> None:
+    """Print rows as plain text, each column as wide as its widest entry."""
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    for row in rows:
+        print("  ".join(f"{text:<{width}}" for text, width in zip(row, widths)).rstrip(), file=stream)
+
+
 def show_table(header: Row, rows: Sequence[Row], stream: TextIO, styles: Sequence[str] = ()) -> None:
     """Print a table with a header: ruled on a terminal, with a style for each row, else aligned plain text."""
     rows = [tuple(map(visible, row)) for row in rows]
     if not stream.isatty():
-        widths = [max(map(len, column)) for column in zip(header, *rows)]
-        for row in (header, *rows):
-            print("  ".join(f"{text:<{width}}" for text, width in zip(row, widths)).rstrip(), file=stream)
+        _print_aligned([header, *rows], stream)
         return
     from rich.console import Console
     from rich.table import Table
@@ -358,9 +342,7 @@ def show(rows: list[tuple[str, str]], stream: TextIO) -> None:
     """Print a report: a table on a terminal, else aligned plain text."""
     rows = [(label, visible(text)) for label, text in rows]
     if not stream.isatty():
-        width = max(_LABEL, *(len(label) for label, _ in rows)) + 2
-        for label, text in rows:
-            print(f"{label:<{width}}{text}".rstrip(), file=stream)
+        _print_aligned([(f"{label:<{_LABEL_WIDTH}}", text) for label, text in rows], stream)
         return
     from rich.console import Console
     from rich.table import Table

@@ -1,4 +1,4 @@
-"""The activity of a unit's waves and pipes over time: Chrome's trace format, which Perfetto opens, and a picture.
+"""The activity of a unit's subgroups and pipes over time: Chrome's trace format, which Perfetto opens, and a picture.
 
 In the trace a clock is a nanosecond, whatever the chip's clock rate, so that every time is a whole number. Each SIMD is
 a process with a track for each of its subgroups and one for its matrix unit; shared memory and the address pipe belong
@@ -63,18 +63,18 @@ def trace(launches: Sequence[LaunchProfile]) -> dict[str, Any]:
                 events += [_event(s, begin, process, thread) for s in some]
         begin += max((s.start + s.clocks for s in slices), default=0.0)
     events.sort(key=lambda event: (event["ts"], event["pid"], event["tid"]))
-    told = {"clocks": "1 ns is 1 clock", "kernels": [launch.kernel for launch in launches]}
-    return {"traceEvents": [*named, *events], "displayTimeUnit": "ns", "otherData": told}
+    remarks = {"clocks": "1 ns is 1 clock", "kernels": [launch.kernel for launch in launches]}
+    return {"traceEvents": [*named, *events], "displayTimeUnit": "ns", "otherData": remarks}
 
 
 def _lanes(slices: Iterable[Slice]) -> Iterator[tuple[str, list[tuple[str, list[Slice]]]]]:
     """Yield the slices by lane and track, in this order."""
-    for lane, mine in groupby(slices, lambda s: s.lane):
-        yield lane, [(track, list(some)) for track, some in groupby(mine, lambda s: s.track)]
+    for lane, slices_of_lane in groupby(slices, lambda s: s.lane):
+        yield lane, [(track, list(some)) for track, some in groupby(slices_of_lane, lambda s: s.track)]
 
 
-def _metadata(what: str, process: int, thread: int, name: str) -> dict[str, Any]:
-    return {"name": what, "ph": "M", "pid": process, "tid": thread, "args": {"name": name}}
+def _metadata(kind: str, process: int, thread: int, name: str) -> dict[str, Any]:
+    return {"name": kind, "ph": "M", "pid": process, "tid": thread, "args": {"name": name}}
 
 
 def _event(s: Slice, begin: float, process: int, thread: int) -> dict[str, Any]:
@@ -128,14 +128,14 @@ def marks(end: float) -> list[int]:
 
 
 def _axis(end: float) -> Iterator[Line]:
-    """The clocks above the rows, and what they are."""
+    """Yield the axis above the rows: its name, and the clock of each mark."""
     yield Line(_LEFT - 8, _TOP - _ROW / 2, "clock", "end", _TEXT)
     for clock in marks(end):
         yield Line(_LEFT + clock / end * _WIDTH, _TOP - _ROW / 2, f"{clock:,}", "middle", _TEXT)
 
 
 def _grid(end: float, height: int) -> Iterator[Box]:
-    """A line down through all rows at each mark."""
+    """Yield a line down through all rows at each mark."""
     for clock in marks(end):
         yield Box(round(_LEFT + clock / end * _WIDTH), _TOP, 1, height, EMPTY)
 
@@ -146,10 +146,11 @@ def _remark(unit: UnitProfile, end: float) -> str:
         of_loop = f"{unit.left_out} of {unit.loop_iterations:.0f} iterations of the loop"
         return f"{of_loop} are left out; the picture has {end:.0f} clocks"
     behind = end - unit.clocks
-    return f"pipes are at work for {behind:.0f} clocks more than waves: with their last stores" if behind >= 1 else ""
+    return f"pipes work {behind:.0f} clocks longer than subgroups, on the last stores" if behind >= 1 else ""
 
 
 def _row(slices: Sequence[Slice], terms: Terms, end: float, y: float) -> Iterator[Box]:
+    """Yield the boxes of a track: each pixel that is busy for half of its time shows its main group of instructions."""
     spent = np.zeros((len(GROUPS), _WIDTH))
     for s in slices:
         a, b = s.start / end * _WIDTH, (s.start + s.clocks) / end * _WIDTH
@@ -157,8 +158,8 @@ def _row(slices: Sequence[Slice], terms: Terms, end: float, y: float) -> Iterato
             spent[GROUPS.index(terms.group(s.kind)), column] += max(0.0, min(b, column + 1) - max(a, column))
     shown = np.where(spent.sum(axis=0) > 0.5, spent.argmax(axis=0), -1).tolist()  # at least half a pixel of work
     x = 0
-    for kind, same in groupby(shown):
-        width = len(list(same))
+    for kind, run in groupby(shown):
+        width = len(list(run))
         if kind >= 0:
             yield Box(_LEFT + x, y + 2, width, _ROW - 4, _COLOURS[GROUPS[kind]])
         x += width

@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 ALL, CHANGED, AFTER = "all", "changed", "after:"
 
 
-def check_dump(what: str, target: str) -> None:
-    """Raise UserError unless `what` is a value that --dump takes for a target."""
-    if what in (ALL, CHANGED):
+def check_dump(dump: str, target: str) -> None:
+    """Raise UserError unless --dump takes this value for a target."""
+    if dump in (ALL, CHANGED):
         return
-    if not what.startswith(AFTER):
-        raise UserError(f"given --dump={what}, wanted all, changed or after:PASS")
-    check_names([what.removeprefix(AFTER)], steps(target))
+    if not dump.startswith(AFTER):
+        raise UserError(f"given --dump={dump}, wanted all, changed or after:PASS")
+    check_names([dump.removeprefix(AFTER)], steps(target))
 
 
 class Watch:
@@ -36,7 +36,11 @@ class Watch:
     ) -> None:
         self.stream, self.folder = stream, folder
         self.dump = dump or (ALL if folder is not None else None)
-        self.checker = _checker() if check else None
+        self.checker: PassChecker | None = None
+        if check:
+            from convgen.show.pass_checker import PassChecker  # which loads the interpreter
+
+            self.checker = PassChecker()
         self.attempts: dict[str, Attempt] = {}
         self.program: Build | None = None
         self._begun: set[str] = set()
@@ -56,7 +60,7 @@ class Watch:
         return program
 
     def options(self, disable: tuple[str, ...] = ()) -> Options:
-        """Return driver options through which this watch sees everything."""
+        """Return driver options that report every step and every config to this watch."""
         return Options(disable, self.observe, self.tried)
 
     def tried(self, attempt: Attempt) -> None:
@@ -96,7 +100,7 @@ class Watch:
         write_all({path: text.encode()}, "--dump-dir")
 
     def keep(self, error: BaseException) -> Path | None:
-        """Write the kernel in work as it was before `error` broke it, as a replayable file; None if there was none."""
+        """Write the kernel as it was before the step that raised `error`, as a replayable file; None without kernel."""
         if self.program is None or not self.program.trail:
             return None
         import tempfile
@@ -115,21 +119,14 @@ class Watch:
         return Path(name)
 
 
-def _checker() -> PassChecker:
-    """Return a checker of passes; the interpreter is loaded only on use."""
-    from convgen.show.pass_checker import PassChecker
-
-    return PassChecker()
-
-
-def is_written_anew(before: Kernel | MachineKernel, after: Kernel | MachineKernel) -> bool:
-    """Return whether the texts of two steps can share no line."""
+def is_other_form(before: Kernel | MachineKernel, after: Kernel | MachineKernel) -> bool:
+    """Return whether a step changes the form of the text, so that no line stays the same."""
     return isinstance(before, MachineKernel) and isinstance(after, MachineKernel) and before.form != after.form
 
 
 def changes(before: Kernel | MachineKernel, after: Kernel | MachineKernel) -> str:
-    """Return a unified diff of two steps without file names; the whole text if the two can share no line."""
-    if is_written_anew(before, after):
+    """Return a unified diff of two steps without file names; the whole text if a step changes its form."""
+    if is_other_form(before, after):
         return str(after)
     import difflib
 

@@ -12,9 +12,7 @@ if __name__ != "convgen.tile":  # a second copy of a module would mean a second 
 
 from convgen.tile.indexed import atomic_rmw, gather, scatter
 from convgen.tile.language import (
-    absolute as abs,
-)
-from convgen.tile.language import (
+    absolute,
     broadcast,
     ceil,
     convert,
@@ -36,15 +34,19 @@ from convgen.tile.language import (
     load_tile,
     log,
     log2,
+    maximum,
+    minimum,
     positions,
     prefetch_tile,
     reciprocal,
     reduce,
+    rounded,
     rsqrt,
     sigmoid,
     sin,
     softplus,
     sqrt,
+    steps,
     store_tile,
     swish,
     tanh,
@@ -54,22 +56,12 @@ from convgen.tile.language import (
     where,
     zeros,
 )
-from convgen.tile.language import (
-    maximum as max,
-)
-from convgen.tile.language import (
-    minimum as min,
-)
-from convgen.tile.language import (
-    rounded as round,
-)
-from convgen.tile.language import (
-    steps as range,
-)
 from convgen.tile.parsing import parse
 from convgen.tile.tile_kernel import TileProgram, kernel
 from convgen.tile.tiles import Index, Tensor, Tile, size
 from convgen.tile.trace import Value
+
+abs, max, min, round, range = absolute, maximum, minimum, rounded, steps
 
 __all__ = [
     "Index",

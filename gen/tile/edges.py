@@ -18,24 +18,27 @@ class Section:
     """Registers of a block from `start` on, with their layout."""
 
     start: int
-    layout: Fragment
+    fragment: Fragment
     #: elements; length of a row for bounds checks, which may be rounded down to whole messages; None: the tensor's own
     row: int | None = None
     outside: bool = False  #: whether no element of the section is in the tensor
 
 
-def sections(layout: Fragment, dim: str, begin: int, size: int) -> list[Section]:
+def sections(fragment: Fragment, dim: str, begin: int, size: int) -> list[Section]:
     """Return the sections of a block that begins at `begin` along a dim of `size` elements; one if messages fit."""
-    run = layout.contiguous(dim)
+    run = fragment.contiguous(dim)
     if run == 1 or size % run == 0 or begin % run:
-        return [Section(0, layout)]
-    return list(_parts(layout, dim, begin, size, run))
+        return [Section(0, fragment)]
+    return list(_sections_of_messages(fragment, dim, begin, size, run))
 
 
-def _parts(layout: Fragment, dim: str, begin: int, size: int, run: int) -> Iterator[Section]:
-    beyond_lane = sum((d.size - 1) * step for step, d in layout.stepped() if d.dim == dim and d.space != Space.REGISTER)
-    for n, part in enumerate(layout.parts(run)):
+def _sections_of_messages(fragment: Fragment, dim: str, begin: int, size: int, run: int) -> Iterator[Section]:
+    """Yield a section for each message of `run` elements."""
+    farthest_lane = sum(
+        (d.size - 1) * step for step, d in fragment.stepped() if d.dim == dim and d.space != Space.REGISTER
+    )
+    for n, part in enumerate(fragment.parts(run)):
         first = begin + part.partial(Space.REGISTER, 0)[dim]
-        inside = first + beyond_lane + run <= size
+        inside = first + farthest_lane + run <= size
         # Rounded down, the row's length is a multiple of the message, and messages of the section stay wide.
         yield Section(n * run, part, size // run * run if inside else size, outside=first >= size)

@@ -26,9 +26,9 @@ from convgen.ir.verify import MOST_LANES
 from convgen.plan.config import Config
 from convgen.plan.inputs import InputPath, ProductInput
 from convgen.tile.edges import Section, sections
+from convgen.tile.element_access import inside, once
 from convgen.tile.lane_products import FmaTile, multiplied
-from convgen.tile.layouts import Layouts, Options, Spread, all_statements
-from convgen.tile.numbered import inside, once
+from convgen.tile.layouts import Layouts, Options, ValueLayout, all_statements, factor_layouts
 from convgen.tile.places import Places
 from convgen.tile.tiles import Index, Tensor, Tile
 from convgen.tile.trace import (
@@ -53,7 +53,7 @@ from convgen.tile.trace import (
     Value,
 )
 
-WORD = 32  #: bits of a register in one lane
+_WORD = 32  #: bits of a register in one lane
 
 
 def emit(name: str, trace: Trace, tensors: Sequence[Tensor], options: Options, facts: TargetFacts) -> Kernel:
@@ -89,29 +89,29 @@ class _Emitter:
 
     def build(self) -> Kernel:
         with self.k.tile_of(self.mapping) as tile:
-            self._place(tile)
+            self._define_offsets(tile)
             self._suite(self.trace.statements)
         return self.k.done()
 
-    def _place(self, tile: dict[str, Index]) -> None:
-        """Compute the offsets of this workgroup's block."""
+    def _define_offsets(self, tile: dict[str, Index]) -> None:
+        """Compute the offsets of this workgroup's block; `tile` has its number along M, N and all outer dims."""
         grid = self.trace.grid
         if grid is None:
             return
         numbers: list[Index] = [tile["m"], tile["n"]][-len(grid.counts) :]
         rest: Index = tile["batch"]
-        outer = grid.counts[:-2]
-        for n, count in reversed(list(enumerate(outer))):
+        for n, count in reversed(list(enumerate(grid.counts[:-2]))):
             if isinstance(count, int):
                 numbers.insert(0, rest % count if count > 1 else 0)
                 rest = rest // count if count > 1 else rest
             elif n:
-                raise UserError(f"given {count} blocks along dim {n} of a grid, wanted a number but for the first dim")
+                wanted = "wanted a number: before the last two dims, only the first may have a size known at launch"
+                raise UserError(f"given {count} blocks along dim {n} of a grid, {wanted}")
             else:
                 numbers.insert(0, rest)
-        for var, number, count, size in zip(grid.offsets, numbers, grid.counts, grid.shape):
-            self.places.scalars[var] = at = self.k.let(var.name, number * size)
-            self.places.ranges[at] = (0, (upper_bound(count) - 1) * size)
+        for var, number, count, length in zip(grid.offsets, numbers, grid.counts, grid.block):
+            self.places.scalars[var] = at = self.k.let(var.name, number * length)
+            self.places.ranges[at] = (0, (upper_bound(count) - 1) * length)
 
     # ------------------------------------------------------------ statements
 
@@ -125,8 +125,8 @@ class _Emitter:
                 case Scatter():
                     self._scatter(statement)
                 case Prefetch(tile):
-                    layout = _of_tensor(tile, self.layouts.of_prefetch(tile))
-                    self.k.prefetch(self.places.view(tile, layout), self.places.at(tile, layout), layout.layout)
+                    layout = self.layouts.of_prefetch(tile).on(tile.kept)
+                    self.k.prefetch(self.places.view(tile, layout), self.places.at(tile, layout), layout.fragment)
                 case Load() if statement in self.shared:
                     self.unread.append(statement)
                 case Value():
@@ -135,10 +135,8 @@ class _Emitter:
     def _loop(self, loop: Loop, suite: list[Statement]) -> None:
         """Add a loop of `suite`; it carries those values that its body or anything after it uses."""
         k = self.k
-        used = {v for statement in all_statements(loop.body) for v in _uses(statement)}
-        after_loop = suite[suite.index(loop) + 1 :]
-        used |= {v for statement in all_statements(after_loop) for v in _uses(statement)}
-        used |= self.carried_values
+        readers = [*loop.body, *suite[suite.index(loop) + 1 :]]
+        used = {v for statement in all_statements(readers) for v in _operands(statement)} | self.carried_values
         carried = [(name, first, last) for name, first, last in loop.carried if first in used or last in used]
         for value in list(self.unread):
             self._value(value)
@@ -157,8 +155,7 @@ class _Emitter:
         state = tuple(names), tuple(inits), block(*body), yields, tuple(results)
         k.add(For(index, const(0), self.places.scalar(loop.trips), *state, "k_loop"))
         of = self.layouts.of
-        redistributed = [self._redistributed(v, of[first], of[last]) for (_, first, last), v in zip(carried, results)]
-        self.values |= {last: v for (_, _, last), v in zip(carried, redistributed)}
+        self.values |= {last: self._moved(v, of[first], of[last]) for (_, first, last), v in zip(carried, results)}
 
     # ------------------------------------------------------------ shared memory
 
@@ -172,11 +169,11 @@ class _Emitter:
             return
         self.k.barrier("release")
         for load in copied:
-            path = self.shared[load] = self._with_own_tile(copied[load])
+            path = self.shared[load] = self._with_unique_name(copied[load])
             assert path.tile is not None
             assert path.copy is not None
             self.k.tiles.append(path.tile)
-            at, name = self.places.at(load.tile, self._loaded(load)), load.tile.tensor.name
+            at, name = self.places.at(load.tile, self._layout_of_load(load)), load.tile.tensor.name
             self.k.copy(path.tile, path.view, at, path.copy.stored, 0, "copy", path.copy.loaded, name)
         self.k.barrier("publish")
 
@@ -185,22 +182,21 @@ class _Emitter:
         slots = self.options.slots
         if not slots:
             return None
-        spread = self._loaded(load)
-        rows, depth = spread.layout.shape
+        layout = self._layout_of_load(load)
+        rows, depth = layout.fragment.shape
         config = Config((rows, rows, depth), self.options.subgroups, (1, 1, 1), slots)
         try:
-            view = self.places.view(load.tile, spread, depth)
-            return ProductInput(view, load.elem, spread.layout, config, self.facts).path(rows)
+            view = self.places.view(load.tile, layout, depth)
+            return ProductInput(view, load.elem, layout.fragment, config, self.facts).path(rows)
         except DoesNotFit:
             return None
 
-    def _with_own_tile(self, path: InputPath) -> InputPath:
-        """Return the operand with a tile of a free name: a tensor may pass through shared memory several times."""
+    def _with_unique_name(self, path: InputPath) -> InputPath:
+        """Return the path with another name of its tile if that is taken: a tensor may have several tiles."""
         assert path.tile is not None
         taken, name = {m.name for m in (*self.k.tiles, *self.k.params)}, path.tile.name
         names = itertools.chain([name], (f"{name}{n}" for n in itertools.count(1)))
-        free = next(candidate for candidate in names if candidate not in taken)
-        return evolve(path, tile=evolve(path.tile, name=free))
+        return evolve(path, tile=evolve(path.tile, name=next(n for n in names if n not in taken)))
 
     # ------------------------------------------------------------ values
 
@@ -209,37 +205,41 @@ class _Emitter:
             self.unread.remove(value)
             self.values[value] = self._emitted(value)
         if value not in self.values:
-            raise UserError("given a block that was made within a loop, wanted one that is carried, after the loop")
+            wanted = "wanted a name bound before it, so that the loop carries the block"
+            raise UserError(f"given a block of a loop's body after the loop, {wanted}")
         return self.values[value]
 
     def _emitted(self, value: Value) -> Expr:
         k, wanted = self.k, self.layouts.of[value]
-        layout = wanted.layout
-        result_type = vector(value.elem, layout.registers)
+        fragment = wanted.fragment
+        result_type = vector(value.elem, fragment.registers)
         match value:
             case Load() if value in self.shared:
                 path = self.shared[value]
                 assert path.tile is not None
                 name = value.tile.tensor.name
-                return k.load_shared(f"{name}_frag", path.tile, layout, 0, "fragment", name)
+                return k.load_shared(f"{name}_frag", path.tile, fragment, 0, "fragment", name)
             case Load(tile=tile):
-                return self._load(tile, self._loaded(value))
+                return self._load(tile, self._layout_of_load(value))
             case Gather():
                 return self._gathered(value, result_type)
             case Redistributed(of=of):
                 return self._in_layout(of, wanted)
             case Transposed(of=of):
-                axes = tuple(1 - n for n in wanted.axes)
-                return self._redistributed(self._value(of), self.layouts.of[of], evolve(wanted, axes=axes))
+                return self._in_layout(of, wanted.on((1, 0)))
             case Full(value=number):
                 return Splat(result_type, const(number, value.elem))
             case Positions():
                 return self._positions(value)
             case Convert(of=of, saturate=saturate):
                 operand = self._in_layout(of, wanted)
-                return self._elementwise("converted", lambda a: _converted(a, value.elem, saturate), operand)
+
+                def convert(a: Expr) -> Expr:
+                    return a.to(vector(value.elem, a.type.lanes), saturate=saturate)
+
+                return self._elementwise("converted", convert, operand)
             case Map(name=name, function=function):
-                operands = [self._operand_of(v, value) for v in value.operands]
+                operands = [self._operand(v, value) for v in value.operands]
                 return self._elementwise(name, function, *operands)
             case Product():
                 return self._product(value)
@@ -251,20 +251,20 @@ class _Emitter:
         """Apply a function to fragments, padded to whole words by repeating their last element."""
         result, count = function(*operands), max(e.type.lanes for e in operands if isinstance(e, Expr))
         fragments = [e for e in (*operands, result) if isinstance(e, Expr) and not e.type.elem.is_bool]
-        if count == 1 or not any(e.type.bits % WORD for e in fragments):
+        if count == 1 or not any(e.type.bits % _WORD for e in fragments):
             return self.k.let(name, result)
-        multiple = max(WORD // e.type.elem.bits for e in fragments)
+        multiple = max(_WORD // e.type.elem.bits for e in fragments)
         order = (*range(count), *[count - 1] * (-count % multiple))
         padded = (self.k.let(name, Shuffle(e, order)) if isinstance(e, Expr) else e for e in operands)
         return self.k.let(name, Shuffle(self.k.let(name, function(*padded)), tuple(range(count))))
 
-    def _operand_of(self, operand: Value | float | Expr, value: Map) -> float | Expr:
-        """Return an operand of an element-wise function; a scalar is broadcast."""
+    def _operand(self, operand: Value | float | Expr, value: Map) -> float | Expr:
+        """Return an operand of an element-wise function; a block of size 1 along a dim, or a scalar, is broadcast."""
         if isinstance(operand, Value):
-            return self._spread(operand, value)
+            return self._broadcast(operand, value)
         if isinstance(operand, Expr):
             scalar = self.places.scalar(operand)
-            return Splat(vector(scalar.type.elem, self.layouts.of[value].layout.registers), scalar)
+            return Splat(vector(scalar.type.elem, self.layouts.of[value].fragment.registers), scalar)
         return operand
 
     def _product(self, value: Product) -> Expr:
@@ -272,124 +272,121 @@ class _Emitter:
         acc = self._in_layout(value.acc, self.layouts.of[value]) if value.acc is not None else None
         if isinstance(op, FmaTile):
             a, b = (self._factor(v, f, value.elem) for v, f in ((value.a, op.a), (value.b, op.b)))
-            return _renamable(multiplied(k, op, a, b, acc))
+            return _relabelled(multiplied(k, op, a, b, acc))
         sums = zeros(op.acc_type) if acc is None else acc
         if self.options.by_steps and op.steps > 1:
             return self._product_by_steps(value, op, sums)
-        right, left = self._in_layout(value.b, Spread(op.a, (1, 0))), self._in_layout(value.a, Spread(op.b, (0, 1)))
+        layout_of_a, layout_of_b = factor_layouts(op)
+        right, left = self._in_layout(value.b, layout_of_b), self._in_layout(value.a, layout_of_a)
         return k.mma("product", op, sums, right, left)
 
     def _product_by_steps(self, value: Product, op: MmaTile, sums: Expr) -> Expr:
         """Return a product whose factors are read from shared memory one step along K at a time."""
-        step = evolve(op, steps=1)
-        right, left = ((value.b, Spread(op.a, (1, 0)), step.a), (value.a, Spread(op.b, (0, 1)), step.b))
+        step, (layout_of_a, layout_of_b) = evolve(op, steps=1), factor_layouts(op)
         for n in range(op.steps):
-            a, b = (self._step(*factor, n, op) for factor in (right, left))
-            sums = self.k.mma("product", step, sums, a, b)
+            right = self._step(value.b, layout_of_b, step.a, n, op)
+            left = self._step(value.a, layout_of_a, step.b, n, op)
+            sums = self.k.mma("product", step, sums, right, left)
         return sums
 
-    def _step(self, factor: Value, whole: Spread, layout: Fragment, n: int, op: MmaTile) -> Expr:
+    def _step(self, factor: Value, whole: ValueLayout, fragment: Fragment, n: int, op: MmaTile) -> Expr:
         """Return the fragment of step `n` along K of a factor: read from shared memory now, or cut out of registers.
 
-        `whole` is the factor's layout for all steps, `layout` that of one.
+        `whole` is the factor's layout for all steps, `fragment` that of one.
         """
         if factor in self.unread and isinstance(factor, Load) and self.layouts.of[factor] == whole:
             tile, name = self.shared[factor].tile, factor.tile.tensor.name
             assert tile is not None
-            return self.k.load_part(f"{name}_frag", tile, layout, (0, n * op.atom.k), "fragment", name)
+            return self.k.load_part(f"{name}_frag", tile, fragment, (0, n * op.atom.k), "fragment", name)
         registers = self._in_layout(factor, whole)
-        of_step = (op.atom.a if layout.dims == op.a.dims else op.atom.b).registers
-        starts = range(n * of_step, whole.layout.registers, op.steps * of_step)
+        of_step = (op.atom.a if fragment.dims == op.a.dims else op.atom.b).registers
+        starts = range(n * of_step, whole.fragment.registers, op.steps * of_step)
         parts = tuple(Slice(registers, start, of_step) for start in starts)
-        return Pack(vector(registers.type.elem, layout.registers), parts)
+        return Pack(vector(registers.type.elem, fragment.registers), parts)
 
-    def _factor(self, factor: Value, layout: Fragment, elem: Type) -> Expr:
+    def _factor(self, factor: Value, fragment: Fragment, elem: Type) -> Expr:
         """Return a factor in the product's layout: converted while each element is in one lane, then redistributed."""
-        fragment, layout_of_factor = self._value(factor), self.layouts.of[factor]
+        elements = self._value(factor)
         if factor.elem is not elem:
-            fragment = self.k.let("factor", fragment.to(vector(elem, fragment.type.lanes)))
-        return self._redistributed(fragment, layout_of_factor, Spread(layout, (0, 1)))
+            elements = self.k.let("factor", elements.to(vector(elem, elements.type.lanes)))
+        return self._moved(elements, self.layouts.of[factor], ValueLayout(fragment, (0, 1)))
 
     def _gathered(self, value: Gather, result_type: VectorType) -> Expr:
-        k, layout, memory = self.k, self.layouts.of[value].layout, self.places.memory[value.tensor.name]
+        k, fragment, memory = self.k, self.layouts.of[value].fragment, self.places.memory[value.tensor.name]
         numbers = self._in_layout_of(value.indices, value)
         exists = inside(k, memory, numbers, self._in_layout_of(value.mask, value) if value.mask is not None else None)
-        loaded = k.load_at(f"{memory.name}_at", memory, numbers, layout, exists, "load")
+        loaded = k.load_at(f"{memory.name}_at", memory, numbers, fragment, exists, "load")
         other = Splat(result_type, const(value.other, value.elem))
         return k.let("gathered", select(exists, loaded, other)) if value.other else loaded
 
     def _positions(self, value: Positions) -> Expr:
-        layout, axes = self.layouts.of[value].layout, self.layouts.of[value].axes
-        dim = layout.dims[axes.index(value.axis)]
-        coordinates = (layout.coords(self.k.subgroup, Lane(), r)[dim] for r in range(layout.registers))
+        fragment, dim = self.layouts.of[value].fragment, self.layouts.of[value].dim(value.axis)
+        coordinates = (fragment.coords(self.k.subgroup, Lane(), r)[dim] for r in range(fragment.registers))
         parts = tuple(e if isinstance(e, Expr) else const(e) for e in coordinates)
         return self.k.let("positions", Pack(vector(value.elem, len(parts)), parts))
 
     def _reduced(self, value: Value, of: Value, axis: int, kind: str) -> Expr:
-        spread = self.layouts.of[of]
-        dim = spread.layout.dims[spread.axes.index(axis)]
-        reduced, _ = self.k.reduce("reduced", self._value(of), spread.layout, dim, REDUCTIONS[kind])
-        layout_of_sums, wanted = self.layouts.along(value, of), self.layouts.of[value]
-        return self._redistributed(_renamable(reduced), layout_of_sums, wanted)
+        layout = self.layouts.of[of]
+        reduced, _ = self.k.reduce("reduced", self._value(of), layout.fragment, layout.dim(axis), REDUCTIONS[kind])
+        return self._moved(_relabelled(reduced), self.layouts.along(value, of), self.layouts.of[value])
 
     def _in_layout_of(self, value: Value, other: Value) -> Expr:
         """Return a value in the layout of another."""
         return self._in_layout(value, self.layouts.of[other])
 
-    def _in_layout(self, value: Value, wanted: Spread) -> Expr:
+    def _in_layout(self, value: Value, wanted: ValueLayout) -> Expr:
         """Return a value in a given layout."""
-        return self._redistributed(self._value(value), self.layouts.of[value], wanted)
+        return self._moved(self._value(value), self.layouts.of[value], wanted)
 
-    def _redistributed(self, held: Expr, of: Spread, to: Spread) -> Expr:
+    def _moved(self, elements: Expr, of: ValueLayout, to: ValueLayout) -> Expr:
+        """Return elements redistributed from one layout to another."""
         if of == to:
-            return held
-        return _renamable(self.k.redistribute("moved", _renamable(held), of.by_axis, to.by_axis))
+            return elements
+        return _relabelled(self.k.redistribute("moved", _relabelled(elements), of.by_axis, to.by_axis))
 
-    def _spread(self, value: Value, to: Value) -> Expr:
+    def _broadcast(self, value: Value, to: Value) -> Expr:
         """Return a value broadcast along the dims in which it has one position."""
         if value.shape == to.shape:
             return self._in_layout(value, self.layouts.of[to])
-        wanted = self.layouts.along(value, to)
-        narrow = self._in_layout(value, wanted)
-        layout_of_value, whole = wanted.layout, self.layouts.of[to].layout
-        return Shuffle(narrow, tuple(layout_of_value.owner(whole.coords(0, 0, r))[2] for r in range(whole.registers)))
+        layout, whole = self.layouts.along(value, to), self.layouts.of[to].fragment
+        registers = (layout.fragment.owner(whole.coords(0, 0, r))[2] for r in range(whole.registers))
+        return Shuffle(self._in_layout(value, layout), tuple(registers))
 
     # ------------------------------------------------------------ memory
 
-    def _load(self, tile: Tile, spread: Spread) -> Expr:
-        name, at = tile.tensor.name, self.places.at(tile, spread)
+    def _load(self, tile: Tile, layout: ValueLayout) -> Expr:
+        tensor, at = tile.tensor, self.places.at(tile, layout)
         parts: list[Expr] = []
-        for part in self._sections(tile, spread):
-            if not part.outside:
-                view = self.places.view(tile, spread, row=part.row)
-                parts.append(self.k.load_view(f"{name}_tile", view, at, part.layout, "load", name))
+        for part in self._sections(tile, layout):
+            if part.outside:
+                parts.append(Splat(vector(tensor.elem, part.fragment.registers), const(0, tensor.elem)))
             else:
-                parts.append(Splat(vector(tile.tensor.elem, part.layout.registers), const(0, tile.tensor.elem)))
+                view = self.places.view(tile, layout, row=part.row)
+                parts.append(self.k.load_view(f"{tensor.name}_tile", view, at, part.fragment, "load", tensor.name))
         if len(parts) == 1:
             return parts[0]
-        return self.k.let(f"{name}_tile", Pack(vector(tile.tensor.elem, spread.layout.registers), tuple(parts)))
+        return self.k.let(f"{tensor.name}_tile", Pack(vector(tensor.elem, layout.fragment.registers), tuple(parts)))
 
     def _store(self, store: Store) -> None:
-        tile, wanted, name = store.tile, self.layouts.of[store.value], store.tile.tensor.name
+        tile, name, wanted = store.tile, store.tile.tensor.name, self.layouts.of[store.value]
         if tile.maps:
             wanted = self.layouts.mapped(tile.maps, tile.shape, store.value.elem)
-        whole, spread = self._in_layout(store.value, wanted), _of_tensor(tile, wanted)
-        at = self.places.at(tile, spread)
-        if not store.op:
-            self._check_order(store, wanted)
+        value, layout = self._in_layout(store.value, wanted), wanted.on(tile.kept)
+        at = self.places.at(tile, layout)
         if store.op:
-            whole = once(self.k, whole, spread.layout, store.op)
-            self.k.atomic_view(store.op, self.places.view(tile, spread), at, whole, spread.layout, "store", name)
+            value = once(self.k, value, layout.fragment, store.op)
+            view = self.places.view(tile, layout)
+            self.k.atomic_view(store.op, view, at, value, layout.fragment, "store", name)
             return
-        for part in self._sections(tile, spread):
+        self._check_order(store, wanted)
+        for part in self._sections(tile, layout):
             if not part.outside:
-                view, count = self.places.view(tile, spread, row=part.row), part.layout.registers
-                value = whole
-                if count < spread.layout.registers:
-                    value = Slice(_renamable(whole), part.start, count)
-                self.k.store_view(view, at, value, part.layout, "store", name)
+                view, count = self.places.view(tile, layout, row=part.row), part.fragment.registers
+                is_whole = count == layout.fragment.registers
+                elements = value if is_whole else Slice(_relabelled(value), part.start, count)
+                self.k.store_view(view, at, elements, part.fragment, "store", name)
 
-    def _check_order(self, store: Store, stored: Spread) -> None:
+    def _check_order(self, store: Store, stored: ValueLayout) -> None:
         """Raise UserError for a store to elements that another subgroup may still load.
 
         A subgroup's own accesses are in order. Copies to shared memory, and loads for sums that subgroups share, end
@@ -398,7 +395,7 @@ class _Emitter:
         tensor, subgroups = store.tile.tensor, prod(self.options.subgroups)
         loads = [v for v in all_statements(self.trace.statements) if isinstance(v, Load) and v.tile.tensor is tensor]
         direct = [self.layouts.of[v] for v in loads if v not in self.shared and v not in self._before_reductions()]
-        owners = min((layout.layout.subgroups for layout in (*direct, stored)), default=subgroups)
+        owners = min((layout.fragment.subgroups for layout in (*direct, stored)), default=subgroups)
         if direct and owners < subgroups:
             many = f"blocks whose elements {subgroups // owners} subgroups hold"
             given = f"given {tensor.name}, loaded and stored in {many}"
@@ -417,45 +414,34 @@ class _Emitter:
             arguments.update(ahead)
         return arguments
 
-    def _sections(self, tile: Tile, spread: Spread) -> list[Section]:
+    def _sections(self, tile: Tile, layout: ValueLayout) -> list[Section]:
         """Return the block in sections along the dim that is contiguous in memory, if its start there is known."""
-        tensor, layout, begin = tile.tensor, spread.layout, self.places.begin(tile)
-        for n, dim, stride in ((n, d, tensor.strides[n]) for n, d in zip(spread.axes, layout.dims)):
-            is_whole_dim = n != tile.kept[0] or len(tile.kept) == len(begin)
-            at, size = begin[n], tensor.shape[n]
-            if tensor.is_known and stride == 1 and is_whole_dim and isinstance(at, int) and at >= 0:
-                return sections(layout, dim, at, size)
-        return [Section(0, layout)]
+        tensor, begin = tile.tensor, self.places.begin(tile)
+        for n, dim in zip(layout.axes, layout.fragment.dims):
+            at, is_whole = begin[n], not (tile.folded and n == tile.kept[0])
+            if tensor.is_known and tensor.strides[n] == 1 and is_whole and isinstance(at, int) and at >= 0:
+                return sections(layout.fragment, dim, at, tensor.shape[n])
+        return [Section(0, layout.fragment)]
 
     def _scatter(self, scatter: Scatter) -> None:
-        k, layout, memory = self.k, self.layouts.of[scatter.value].layout, self.places.memory[scatter.tensor.name]
+        k, fragment, memory = self.k, self.layouts.of[scatter.value].fragment, self.places.memory[scatter.tensor.name]
         numbers, value = self._in_layout_of(scatter.indices, scatter.value), self._value(scatter.value)
         mask = self._in_layout_of(scatter.mask, scatter.value) if scatter.mask is not None else None
         exists = inside(k, memory, numbers, mask)
         if scatter.op:
-            value = once(k, value, layout, scatter.op)
-            k.atomic_at(scatter.op, memory, numbers, value, layout, exists, "store")
+            value = once(k, value, fragment, scatter.op)
+            k.atomic_at(scatter.op, memory, numbers, value, fragment, exists, "store")
         else:
-            k.store_at(memory, numbers, value, layout, exists, "store")
+            k.store_at(memory, numbers, value, fragment, exists, "store")
 
-    def _loaded(self, load: Load) -> Spread:
+    def _layout_of_load(self, load: Load) -> ValueLayout:
         """Return the layout of a loaded value in terms of the tensor's dims."""
-        spread = self.layouts.of[load]
-        return evolve(spread, axes=tuple(load.dim(n) for n in spread.axes))
+        return self.layouts.of[load].on(load.dims)
 
 
-def _of_tensor(tile: Tile, spread: Spread) -> Spread:
-    """Return a layout in terms of the tensor's dims."""
-    return evolve(spread, axes=tuple(tile.kept[n] for n in spread.axes))
-
-
-def _converted(held: Expr, elem: Type, saturate: bool) -> Expr:
-    return held.to(vector(elem, held.type.lanes), saturate=saturate)
-
-
-def _renamable(held: Expr) -> Expr:
-    """Return a copy of a value for another layout of the same registers; no register moves."""
-    return Shuffle(held, tuple(range(held.type.lanes)))
+def _relabelled(elements: Expr) -> Expr:
+    """Return a value under another name, which may have another layout of the same registers; no register moves."""
+    return Shuffle(elements, tuple(range(elements.type.lanes)))
 
 
 def _tiles(counts: Sequence[Extent]) -> tuple[Extent, Extent, Extent]:
@@ -464,7 +450,7 @@ def _tiles(counts: Sequence[Extent]) -> tuple[Extent, Extent, Extent]:
     return reduce(times, outer, 1), rows, columns
 
 
-def _uses(statement: Statement) -> tuple[Value, ...]:
+def _operands(statement: Statement) -> tuple[Value, ...]:
     match statement:
         case Store() | Scatter() | Value():
             return statement.args

@@ -17,7 +17,7 @@ from convgen.ir.layout.xetile import SgMap, WgMap
 from convgen.ir.record import frozen
 from convgen.ir.text import infix
 from convgen.tile import indexed, language
-from convgen.tile.tiles import Shape, Tensor, Tile, sized
+from convgen.tile.tiles import Tensor, Tile, sized
 from convgen.tile.trace import (
     ELEMENTWISE,
     Convert,
@@ -41,7 +41,7 @@ from convgen.tile.trace import (
 class Names(Protocol):
     """Names of values and tiles while printing."""
 
-    def name(self, what: Value | Tile) -> str: ...
+    def name(self, value: Value | Tile) -> str: ...
 
 
 class Scope(Protocol):
@@ -76,9 +76,9 @@ def number(text: str) -> float | None:
             return None
 
 
-def shown(what: float | Expr) -> str:
+def shown(scalar: float | Expr) -> str:
     """Return the text of a number or a scalar of the kernel."""
-    return infix(what) if isinstance(what, Expr) else repr(what)
+    return infix(scalar) if isinstance(scalar, Expr) else repr(scalar)
 
 
 def extents(shape: Sequence[int | Expr]) -> str:
@@ -105,8 +105,8 @@ def _operand(text: str, scope: Scope) -> Value | float | Expr:
     return scope.scalar(text) if known is None else known
 
 
-def _operands(what: Sequence[Value | float | Expr], names: Names) -> str:
-    return ", ".join(names.name(o) if isinstance(o, Value) else shown(o) for o in what)
+def _operands(operands: Sequence[Value | float | Expr], names: Names) -> str:
+    return ", ".join(names.name(o) if isinstance(o, Value) else shown(o) for o in operands)
 
 
 def _constant(text: str, scope: Scope) -> float:
@@ -118,7 +118,16 @@ def _constant(text: str, scope: Scope) -> float:
 
 def _flag(word: str) -> Kind:
     """Return the kind of a flag: a word that is present if the flag is set."""
-    return Kind(rf"(?: {{{word}}})?", lambda what, _: f" {{{word}}}" if what else "", lambda text, _: bool(text))
+    return Kind(rf"(?: {{{word}}})?", lambda field, _: f" {{{word}}}" if field else "", lambda text, _: bool(text))
+
+
+def _optional_block(before: str) -> Kind:
+    """Return the kind of a block that may be missing, with the text before it."""
+    return Kind(
+        rf"(?:{before}%\w+)?",
+        lambda field, names: "" if field is None else f"{before}{names.name(field)}",
+        lambda text, scope: scope.value(text.removeprefix(before)) if text else None,
+    )
 
 
 def _maps(text: str, scope: Scope) -> dict[str, Any]:
@@ -135,29 +144,21 @@ def _maps(text: str, scope: Scope) -> dict[str, Any]:
 
 
 KINDS: dict[str, Kind] = {
-    "block": Kind(r"%\w+", lambda what, names: names.name(what), lambda text, scope: scope.value(text)),
-    "tile": Kind(r"%\w+", lambda what, names: names.name(what), lambda text, scope: scope.tile(text)),
-    "int": Kind(r"\d+", lambda what, _: str(what), lambda text, _: int(text)),
-    "word": Kind(r"\w+", lambda what, _: str(what), lambda text, _: text),
-    "number": Kind(r"\S+", lambda what, _: shown(what), _constant),
+    "block": Kind(r"%\w+", lambda field, names: names.name(field), lambda text, scope: scope.value(text)),
+    "tile": Kind(r"%\w+", lambda field, names: names.name(field), lambda text, scope: scope.tile(text)),
+    "int": Kind(r"\d+", lambda field, _: str(field), lambda text, _: int(text)),
+    "word": Kind(r"\w+", lambda field, _: str(field), lambda text, _: text),
+    "number": Kind(r"\S+", lambda field, _: shown(field), _constant),
     "operands": Kind(r".+", _operands, lambda text, scope: tuple(_operand(part, scope) for part in listed(text))),
-    "tensor": Kind(r"\w+", lambda what, _: str(what.name), lambda text, scope: scope.tensor(text)),
-    "mask": Kind(
-        r"(?: if %\w+)?",
-        lambda what, names: f" if {names.name(what)}" if what is not None else "",
-        lambda text, scope: scope.value(text[4:]) if text else None,
-    ),
+    "tensor": Kind(r"\w+", lambda field, _: str(field.name), lambda text, scope: scope.tensor(text)),
+    "mask": _optional_block(" if "),
     "other": Kind(
         r"(?: else \S+)?",
-        lambda what, _: f" else {shown(what)}" if what else "",
+        lambda field, _: f" else {shown(field)}" if field else "",
         lambda text, scope: _constant(text[6:], scope) if text else 0,
     ),
-    "maps": Kind(MAPS, lambda what, _: f" {{{what}}}" if what else "", _maps),
-    "more": Kind(
-        r"(?:, %\w+)?",
-        lambda what, names: f", {names.name(what)}" if what is not None else "",
-        lambda text, scope: scope.value(text[2:]) if text else None,
-    ),
+    "maps": Kind(MAPS, lambda field, _: f" {{{field}}}" if field else "", _maps),
+    "more": _optional_block(", "),
     "transpose": _flag("transpose"),
     "saturate": _flag("saturate"),
 }
@@ -168,13 +169,15 @@ _FIELD = re.compile(r"{(\w+):(\w+)}")
 class Form:
     """The text form of operations of one class, restricted to those whose attributes have the values in `where`.
 
-    `make` rebuilds the operation from the fields and, for a value, its `shape` and the name of its type.
+    `make` rebuilds the operation from its fields, in the order of the text; if `typed`, from the shape of its value
+    and the name of its type before them.
     """
 
     operation: type[Any]
     text: str
     make: Callable[..., Any]
     where: Mapping[str, Any] = attrs.field(factory=dict)
+    typed: bool = False
 
     def suits(self, statement: Any) -> bool:
         return isinstance(statement, self.operation) and all(getattr(statement, k) == v for k, v in self.where.items())
@@ -182,8 +185,8 @@ class Form:
     def show(self, statement: Any, names: Names) -> str:
         return _FIELD.sub(lambda f: KINDS[f[2]].show(getattr(statement, f[1]), names), self.text)
 
-    def read(self, text: str, scope: Scope) -> dict[str, Any] | None:
-        """Return the parsed fields; None if the text has another form."""
+    def read(self, text: str, scope: Scope) -> list[Any] | None:
+        """Return the parsed fields, in order; None if the text has another form."""
         literal = re.split(_FIELD, self.text)
         groups = (f"({KINDS[kind].pattern})" for kind in literal[2::3])
         pattern = re.escape(literal[0]) + "".join(
@@ -192,11 +195,10 @@ class Form:
         match = re.fullmatch(pattern, text)
         if match is None:
             return None
-        fields = zip(literal[1::3], literal[2::3], match.groups(default=""))
-        return {name: KINDS[kind].read(part, scope) for name, kind, part in fields}
+        return [KINDS[kind].read(part, scope) for kind, part in zip(literal[2::3], match.groups(default=""))]
 
 
-def _map(shape: Shape, dtype: str, name: str, operands: tuple[Any, ...]) -> Value:
+def _map(name: str, operands: tuple[Any, ...]) -> Value:
     if name not in ELEMENTWISE:
         raise UserError(f"given the operation {name!r}, wanted one of those in docs/tile.md")
     return applied(name, *operands)
@@ -207,52 +209,34 @@ VALUES: tuple[Form, ...] = (
     Form(
         Load,
         "load_tile {tile:tile}{transposed:transpose}{own_maps:maps}",
-        lambda shape, dtype, tile, transposed, own_maps: language.load_tile(tile, transpose=transposed, **own_maps),
+        lambda tile, transposed, maps: language.load_tile(tile, transpose=transposed, **maps),
     ),
-    Form(Full, "constant {value:number}", lambda shape, dtype, value: language.full(shape, value, dtype)),
-    Form(Positions, "positions along {axis:int}", lambda shape, dtype, axis: language.positions(shape, axis)),
+    Form(Full, "constant {value:number}", lambda shape, dtype, value: language.full(shape, value, dtype), typed=True),
+    Form(Positions, "positions along {axis:int}", lambda shape, _, axis: language.positions(shape, axis), typed=True),
     Form(
         Convert,
         "convert {of:block}{saturate:saturate}",
         lambda shape, dtype, of, saturate: language.convert(of, dtype, saturate=saturate),
+        typed=True,
     ),
-    Form(
-        Reduced,
-        "reduce {kind:word} {of:block} along {axis:int}",
-        lambda shape, dtype, kind, of, axis: language.reduce(kind, of, axis),
-    ),
-    Form(
-        Product,
-        "tile_mma {a:block}, {b:block}{acc:more}",
-        lambda shape, dtype, a, b, acc: language.tile_mma(a, b, acc),
-    ),
-    Form(
-        Gather,
-        "gather {tensor:tensor}[{indices:block}]{mask:mask}{other:other}",
-        lambda shape, dtype, tensor, indices, mask, other: indexed.gather(tensor, indices, mask, other),
-    ),
-    Form(Transposed, "transpose {of:block}", lambda shape, dtype, of: language.transpose(of)),
-    Form(
-        Redistributed,
-        "convert_layout {of:block}{maps:maps}",
-        lambda shape, dtype, of, maps: language.convert_layout(of, **maps),
-    ),
+    Form(Reduced, "reduce {kind:word} {of:block} along {axis:int}", language.reduce),
+    Form(Product, "tile_mma {a:block}, {b:block}{acc:more}", language.tile_mma),
+    Form(Gather, "gather {tensor:tensor}[{indices:block}]{mask:mask}{other:other}", indexed.gather),
+    Form(Transposed, "transpose {of:block}", language.transpose),
+    Form(Redistributed, "convert_layout {of:block}{maps:maps}", lambda of, maps: language.convert_layout(of, **maps)),
     Form(
         Map,
         "broadcast {operands:operands}",
         lambda shape, dtype, operands: language.broadcast(operands[0], shape),
         {"name": "broadcast"},
+        typed=True,
     ),
     Form(Map, "{name:word} {operands:operands}", _map),
 )
 #: The forms of statements without a value.
 STATEMENTS: tuple[Form, ...] = (
     Form(Store, "store_tile {value:block}, {tile:tile}", language.store_tile, {"op": ""}),
-    Form(
-        Store,
-        "atomic_rmw {op:word} {value:block}, {tile:tile}",
-        lambda op, value, tile: indexed.atomic_rmw(op, value, tile),
-    ),
+    Form(Store, "atomic_rmw {op:word} {value:block}, {tile:tile}", indexed.atomic_rmw),
     Form(
         Scatter,
         "scatter {value:block}, {tensor:tensor}[{indices:block}]{mask:mask}",
@@ -260,9 +244,7 @@ STATEMENTS: tuple[Form, ...] = (
         {"op": ""},
     ),
     Form(
-        Scatter,
-        "atomic_rmw {op:word} {value:block}, {tensor:tensor}[{indices:block}]{mask:mask}",
-        lambda op, value, tensor, indices, mask: indexed.atomic_rmw(op, value, tensor, indices, mask),
+        Scatter, "atomic_rmw {op:word} {value:block}, {tensor:tensor}[{indices:block}]{mask:mask}", indexed.atomic_rmw
     ),
     Form(Prefetch, "prefetch_tile {tile:tile}", language.prefetch_tile),
 )
@@ -274,4 +256,5 @@ def written(statement: Any, names: Names) -> str:
 
 
 def type_of(kind: str, shape: Sequence[int], dtype: str) -> str:
+    """Return the text of a type, `tile<64x32xf16>`; `kind` is tile or vector."""
     return f"{kind}<{sized(shape)}x{dtype}>"

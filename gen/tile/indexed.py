@@ -5,6 +5,7 @@ from __future__ import annotations
 from convgen.ir.error import UserError
 from convgen.ir.stmt import ATOMICS
 from convgen.ir.types import scalar
+from convgen.tile.argument_checks import expect
 from convgen.tile.language import broadcast, stored
 from convgen.tile.tiles import Shape, Tensor, Tile, common_shape
 from convgen.tile.trace import Gather, Scatter, Value, record
@@ -15,11 +16,11 @@ def gather(tensor: Tensor, indices: Value, mask: Value | None = None, other: flo
 
     The result is `other` where a number is out of range or `mask` does not hold. Raises UserError for wrong types.
     """
-    shape, (indices, *rest) = _numbered("gather", tensor, indices, mask)
-    (mask,) = rest or (None,)
+    for argument, kind in ((tensor, Tensor), (indices, Value)):
+        expect("gather", argument, kind, "gather(tensor, indices)")
+    shape, mask, (indices,) = _of_one_shape("gather", tensor, mask, indices)
     gathered = Gather(shape=shape, elem=tensor.elem, tensor=tensor, indices=indices, mask=mask, other=other)
-    value: Value = record("gather", gathered)
-    return value
+    return record("gather", gathered)
 
 
 def scatter(tensor: Tensor, indices: Value, values: Value, mask: Value | None = None) -> None:
@@ -38,9 +39,10 @@ def atomic_rmw(
     `kind` is add, min or max of f32, f64, s32 or u32, or and, or or xor of integers, as far as the target has them. The
     order is undefined. Raises UserError for other kinds and types.
     """
-    takes = ATOMICS.get(kind, ())
-    if value.elem not in takes:
-        wanted = f"one of {' '.join(map(str, takes))}" if takes else f"one of {', '.join(ATOMICS)}"
+    expect("atomic_rmw", value, Value, "atomic_rmw(kind, block, to)")
+    elems = ATOMICS.get(kind, ())
+    if value.elem not in elems:
+        wanted = f"one of {' '.join(map(str, elems))}" if elems else f"one of {', '.join(ATOMICS)}"
         raise UserError(f"given {kind} of {value.elem}, wanted {wanted}, at atomic_rmw")
     if isinstance(to, Tensor) and indices is not None:
         _scatter("atomic_rmw", to, indices, value, mask, kind)
@@ -51,19 +53,24 @@ def atomic_rmw(
 
 
 def _scatter(operation: str, tensor: Tensor, indices: Value, values: Value, mask: Value | None, op: str = "") -> None:
+    for argument, kind in ((tensor, Tensor), (indices, Value), (values, Value)):
+        expect(operation, argument, kind, "scatter(tensor, indices, values)")
     if values.elem is not tensor.elem:
         raise UserError(f"given values of {values.elem}, wanted {tensor.elem}, at {operation} to {tensor.name}")
-    _, (indices, values, *rest) = _numbered(operation, tensor, indices, values, mask)
-    (mask,) = rest or (None,)
+    _, mask, (indices, values) = _of_one_shape(operation, tensor, mask, indices, values)
     record(operation, Scatter(tensor, indices, values, mask, op))
 
 
-def _numbered(operation: str, tensor: Tensor, indices: Value, *others: Value | None) -> tuple[Shape, list[Value]]:
-    """Return the common shape of the blocks, and the blocks broadcast to it."""
-    blocks = [indices, *(v for v in others if v is not None)]
-    mask = others[-1]
+def _of_one_shape(
+    operation: str, tensor: Tensor, mask: Value | None, indices: Value, *values: Value
+) -> tuple[Shape, Value | None, list[Value]]:
+    """Return the common shape, then mask, indices and values broadcast to it.
+
+    Raises UserError unless indices are s32 and the mask is bool.
+    """
     if indices.elem is not scalar("s32") or (mask is not None and mask.elem is not scalar("bool")):
         given = " and ".join(str(v.elem) for v in (indices, mask) if v is not None)
         raise UserError(f"given {given}, wanted indices of s32 and a mask of bool, at {operation} of {tensor.name}")
-    shape = common_shape(operation, [v.shape for v in blocks])
-    return shape, [broadcast(v, shape) for v in blocks]
+    blocks = [indices, *values]
+    shape = common_shape(operation, [v.shape for v in (*blocks, mask) if v is not None])
+    return shape, None if mask is None else broadcast(mask, shape), [broadcast(v, shape) for v in blocks]

@@ -16,7 +16,7 @@ from convgen.ir.record import evolve, frozen
 from convgen.ir.types import bool_, f16, f32, f64, vector
 
 _ROUNDED_ONCE = (f16, f32, f64)  #: types with a fused multiply-add (docs/ir.md)
-_MOST_PARTIAL_SUMS = 32  #: registers; partial sums of subgroups that a lane adds up at the end, all live at once
+_MOST_PARTIAL_SUMS = 32  #: registers; partial sums of subgroups that a lane adds up, all live at once; assumed
 _ROWS, _COLS, _DEPTH = "d0", "d1", "k"
 
 

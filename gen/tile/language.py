@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 
 from convgen.ir.error import UserError
 from convgen.ir.expr import Expr
 from convgen.ir.layout.digits import plus, times
+from convgen.ir.layout.order import Order
 from convgen.ir.record import evolve
 from convgen.ir.simplify.extents import lower_bound, rounded_up
 from convgen.ir.sizes import Extent
 from convgen.ir.types import scalar
-from convgen.tile.source import called
+from convgen.tile.argument_checks import check_inside, check_offsets, check_shape, expect
 from convgen.tile.tiles import Index, Tensor, Tile, elem_of, sized
 from convgen.tile.trace import (
     REDUCTIONS,
@@ -47,12 +48,15 @@ def grid(over: Tensor | Sequence[Extent], shape: Sequence[int], *, map: str = "r
     trace = current("grid")
     if trace.grid is not None:
         raise UserError("given a second grid, wanted one a kernel")
+    if not isinstance(over, Tensor | Sequence):
+        raise UserError(f"given {over!r}, wanted a tensor or a tuple of sizes, at grid")
     sizes = over.shape if isinstance(over, Tensor) else tuple(over)
-    _check_block("grid", shape)
-    if len(shape) != len(sizes) or min(*shape, *(lower_bound(size) for size in sizes)) < 1:
-        raise UserError(f"given a grid of {sized(shape)} blocks, wanted {len(sizes)} sizes from 1, for {sized(sizes)}")
-    counts = tuple(rounded_up(size, block) for size, block in zip(sizes, shape))
-    trace.grid = Grid(counts, tuple(shape), tuple(trace.var(f"at{n}") for n in range(len(shape))), map)
+    block = check_shape("grid", shape)
+    if len(block) != len(sizes) or any(lower_bound(size) < 1 for size in sizes):
+        raise UserError(f"given a grid of {sized(block)} blocks, wanted {len(sizes)} sizes from 1, for {sized(sizes)}")
+    Order.parse(map)
+    counts = tuple(rounded_up(size, length) for size, length in zip(sizes, block))
+    trace.grid = Grid(counts, block, tuple(trace.var(f"at{n}") for n in range(len(block))), map)
     return trace.grid.offsets
 
 
@@ -70,27 +74,26 @@ def init_tile(
     Raises UserError unless offsets and shape have the tensor's rank, and the maps divide the block (docs/layouts.md).
     """
     current("init_tile")
-    _expect("init_tile", tensor, Tensor, "init_tile(tensor, offsets, shape)")
-    rank = len(tensor.shape)
-    sizes = {n: size for n, size in enumerate(shape) if size is not None}
-    _check_block("init_tile", sizes.values())
-    if len(offsets) != rank or len(shape) != rank or min(sizes.values(), default=0) < 1:
-        given = f"given {len(offsets)} offsets and a block of {sized(shape)}"
-        raise UserError(
-            f"{given}, wanted {rank} of each, sizes from 1, at init_tile of {tensor.name} {sized(tensor.shape)}"
-        )
-    checked = maps(f"init_tile of {tensor.name}", tuple(sizes.values()), wg_map, sg_map)
-    return Tile(tensor, tuple(sizes.values()), tuple(offsets), tuple(sizes), maps=checked)
+    expect("init_tile", tensor, Tensor, "init_tile(tensor, offsets, shape)")
+    if not tensor.strides:
+        raise UserError(f"given the blocked layout {tensor.tag}, wanted a plain one, at init_tile of {tensor.name}")
+    rank, at = len(tensor.shape), check_offsets("init_tile", offsets)
+    kept = tuple(n for n, size in enumerate(shape) if size is not None)
+    block = check_shape("init_tile", [shape[n] for n in kept])
+    if len(at) != rank or len(shape) != rank or not kept:
+        given = f"given {len(at)} offsets and a block of {sized(shape)}"
+        raise UserError(f"{given}, wanted {rank} of each, at init_tile of {tensor.name} {sized(tensor.shape)}")
+    return Tile(tensor, block, at, kept, maps=maps(f"init_tile of {tensor.name}", block, wg_map, sg_map))
 
 
 def update_tile_offset(tile: Tile, by: Sequence[Index]) -> Tile:
     """Return the tile moved by so many elements along each dim."""
-    if len(by) != len(tile.offsets):
-        raise UserError(
-            f"given {len(by)} steps, wanted {len(tile.offsets)}, at update_tile_offset of {tile.tensor.name}"
-        )
-    offsets = tuple(o + d for o, d in zip(tile.offsets, by))
-    return evolve(tile, offsets=offsets, moved_from=tile, moved_by=tuple(by))
+    expect("update_tile_offset", tile, Tile, "update_tile_offset(tile, steps)")
+    steps, rank = check_offsets("update_tile_offset", by), len(tile.offsets)
+    if len(steps) != rank:
+        raise UserError(f"given {len(steps)} steps, wanted {rank}, at update_tile_offset of {tile.tensor.name}")
+    offsets = tuple(o + d for o, d in zip(tile.offsets, steps))
+    return evolve(tile, offsets=offsets, moved_from=tile, moved_by=steps)
 
 
 def load_tile(
@@ -102,28 +105,25 @@ def load_tile(
     is certain to lie wholly outside.
     """
     current("load_tile")
-    _expect("load_tile", tile, Tile, "load_tile(init_tile(tensor, offsets, shape))")
-    _check_inside("load_tile", tile)
+    expect("load_tile", tile, Tile, "load_tile(init_tile(tensor, offsets, shape))")
+    check_inside("load_tile", tile)
     shape = tile.shape[::-1] if transpose else tile.shape
     checked = maps(f"load_tile of {tile.tensor.name}", tile.shape, wg_map, sg_map) or tile.maps
-    value: Value = record(
-        "load_tile", Load(shape=shape, elem=tile.tensor.elem, tile=tile, transposed=transpose, maps=checked)
-    )
-    return value
+    load = Load(shape=shape, elem=tile.tensor.elem, tile=tile, transposed=transpose, maps=checked)
+    return record("load_tile", load)
 
 
 def convert_layout(value: Value, *, wg_map: Pairs, sg_map: Pairs | None = None) -> Value:
     """Redistribute a block by maps as for `init_tile`; through shared memory where elements change lanes."""
+    expect("convert_layout", value, Value, "convert_layout(block, wg_map=...)")
     checked = maps("convert_layout", value.shape, wg_map, sg_map)
     assert checked is not None
-    redistributed: Value = record(
-        "convert_layout", Redistributed(shape=value.shape, elem=value.elem, of=value, maps=checked)
-    )
-    return redistributed
+    return record("convert_layout", Redistributed(shape=value.shape, elem=value.elem, of=value, maps=checked))
 
 
 def prefetch_tile(tile: Tile) -> None:
     """Prefetch a tile into the caches; no value changes."""
+    expect("prefetch_tile", tile, Tile, "prefetch_tile(tile)")
     record("prefetch_tile", Prefetch(tile))
 
 
@@ -134,9 +134,9 @@ def store_tile(value: Value, tile: Tile) -> None:
 
 def stored(operation: str, value: Value, tile: Tile, op: str = "") -> None:
     """Store a block to a tile, or combine them by `op`. Raises UserError unless shape, type and maps agree."""
-    _expect(operation, tile, Tile, "store_tile(block, tile)")
-    _expect(operation, value, Value, "store_tile(block, tile)")
-    _check_inside(operation, tile)
+    expect(operation, tile, Tile, "store_tile(block, tile)")
+    expect(operation, value, Value, "store_tile(block, tile)")
+    check_inside(operation, tile)
     if value.shape != tile.shape or value.elem is not tile.tensor.elem:
         shapes = f"given {sized(value.shape)} of {value.elem}, wanted {sized(tile.shape)} of {tile.tensor.elem}"
         raise UserError(f"{shapes}, at {operation} to {tile.tensor.name}")
@@ -147,39 +147,37 @@ def stored(operation: str, value: Value, tile: Tile, op: str = "") -> None:
 
 def broadcast(value: Value, shape: Sequence[int]) -> Value:
     """Repeat a block along dims in which it has one position. Raises UserError unless the other dims are equal."""
-    wanted = tuple(shape)
+    expect("broadcast", value, Value, "broadcast(block, shape)")
+    wanted = check_shape("broadcast", shape)
     if wanted == value.shape:
         return value
     if len(wanted) != len(value.shape) or any(n not in (1, size) for n, size in zip(value.shape, wanted)):
         raise UserError(f"given {sized(value.shape)}, wanted {sized(wanted)}, or 1 along a dim, at broadcast")
-    made: Value = record("broadcast", Map(shape=wanted, elem=value.elem, name="broadcast", operands=(value,)))
-    return made
+    return record("broadcast", Map(shape=wanted, elem=value.elem, name="broadcast", operands=(value,)))
 
 
 def transpose(value: Value) -> Value:
     """Swap the two dims of a block, through shared memory where needed. Raises UserError for blocks of other ranks."""
+    expect("transpose", value, Value, "transpose(block)")
     if len(value.shape) != 2:
         raise UserError(f"given {sized(value.shape)}, wanted a block of two dims, at transpose")
-    made: Value = record("transpose", Transposed(shape=value.shape[::-1], elem=value.elem, of=value))
-    return made
+    return record("transpose", Transposed(shape=value.shape[::-1], elem=value.elem, of=value))
 
 
 def full(shape: Sequence[int], value: float, dtype: str = "f32") -> Value:
     """Return a block filled with one value. Raises UserError unless the value is a number."""
-    _check_block("full", shape)
+    block = check_shape("full", shape)
     if not isinstance(value, int | float):
         raise UserError(f"given the value {value!r}, wanted a number, at full")
-    made: Value = record("full", Full(shape=tuple(shape), elem=elem_of(dtype, "full"), value=value))
-    return made
+    return record("full", Full(shape=block, elem=elem_of(dtype, "full"), value=value))
 
 
 def positions(shape: Sequence[int], axis: int) -> Value:
     """Return a block of s32 with each element's position along an axis. Raises UserError for another axis."""
-    _check_block("positions", shape)
-    if not 0 <= axis < len(shape):
-        raise UserError(f"given the axis {axis}, wanted one of {sized(shape)}, at positions")
-    made: Value = record("positions", Positions(shape=tuple(shape), elem=scalar("s32"), axis=axis))
-    return made
+    block = check_shape("positions", shape)
+    if axis not in range(len(block)):
+        raise UserError(f"given the axis {axis!r}, wanted one of {sized(block)}, at positions")
+    return record("positions", Positions(shape=block, elem=scalar("s32"), axis=axis))
 
 
 def zeros(shape: Sequence[int], dtype: str = "f32") -> Value:
@@ -194,7 +192,7 @@ def tile_mma(a: Value, b: Value, acc: Value | None = None) -> Value:
     shapes fit and all types are integers or all are floats.
     """
     for factor in (a, b, *([] if acc is None else [acc])):
-        _expect("tile_mma", factor, Value, "tile_mma(a, b, acc)")
+        expect("tile_mma", factor, Value, "tile_mma(a, b, acc)")
     if len(a.shape) != 2 or len(b.shape) != 2 or a.shape[1] != b.shape[0]:
         raise UserError(f"given a {sized(a.shape)} and b {sized(b.shape)}, wanted MxK and KxN, at tile_mma")
     shape = (a.shape[0], b.shape[1])
@@ -204,8 +202,7 @@ def tile_mma(a: Value, b: Value, acc: Value | None = None) -> Value:
         given = f"given {a.elem} by {b.elem}" + ("" if acc is None else f" into {acc.elem}")
         raise UserError(f"{given}, wanted all of integers or all of floats, at tile_mma")
     elem = acc.elem if acc is not None else scalar("s32" if a.elem.is_int else "f64" if a.elem.name == "f64" else "f32")
-    value: Value = record("tile_mma", Product(shape=shape, elem=elem, a=a, b=b, acc=acc))
-    return value
+    return record("tile_mma", Product(shape=shape, elem=elem, a=a, b=b, acc=acc))
 
 
 def reduce(kind: str, value: Value, axis: int) -> Value:
@@ -213,25 +210,22 @@ def reduce(kind: str, value: Value, axis: int) -> Value:
 
     docs/ir.md gives the order in which floats are added. Raises UserError for another operation or axis.
     """
-    _expect("reduce", value, Value, 'reduce("sum", block, axis)')
-    if kind not in REDUCTIONS or not 0 <= axis < len(value.shape):
-        given, wanted = f"given reduce {kind!r} along {axis}", f"one of {', '.join(REDUCTIONS)} along an axis"
-        raise UserError(f"{given}, wanted {wanted} of {sized(value.shape)}")
+    expect("reduce", value, Value, 'reduce("sum", block, axis)')
+    if kind not in list(REDUCTIONS) or axis not in range(len(value.shape)):
+        wanted = f"one of {', '.join(REDUCTIONS)} along an axis of {sized(value.shape)}"
+        raise UserError(f"given reduce {kind!r} along {axis!r}, wanted {wanted}")
     is_number = value.elem.is_float and not value.elem.is_storage
     if not (value.elem.is_int or (is_number and kind not in ("and", "or"))):
         raise UserError(f"given {value.elem}, wanted numbers, and integers for and and or, at reduce {kind}")
     shape = tuple(1 if n == axis else size for n, size in enumerate(value.shape))
-    made: Value = record("reduce", Reduced(shape=shape, elem=value.elem, of=value, axis=axis, kind=kind))
-    return made
+    return record("reduce", Reduced(shape=shape, elem=value.elem, of=value, axis=axis, kind=kind))
 
 
 def convert(value: Value, dtype: str, *, saturate: bool = False) -> Value:
     """Convert the elements to another type: floats round to nearest even; see docs/ir.md."""
-    _expect("convert", value, Value, 'convert(block, "f16")')
-    made: Value = record(
-        "convert", Convert(shape=value.shape, elem=elem_of(dtype, "convert"), of=value, saturate=saturate)
-    )
-    return made
+    expect("convert", value, Value, 'convert(block, "f16")')
+    elem = elem_of(dtype, "convert")
+    return record("convert", Convert(shape=value.shape, elem=elem, of=value, saturate=saturate))
 
 
 def _function(name: str) -> Callable[[Value], Value]:
@@ -273,7 +267,7 @@ def equal(a: Value, b: Value | float | Expr) -> Value:
 def where(cond: Value, a: Value, b: Value) -> Value:
     """Return `a` where the condition holds, else `b`. Raises UserError unless types and shapes agree."""
     for operand in (cond, a, b):
-        _expect("where", operand, Value, "where(condition, a, tile.full((1, 1), number))")
+        expect("where", operand, Value, "where(condition, a, tile.full((1, 1), number))")
     if cond.elem is not scalar("bool") or a.elem is not b.elem:
         raise UserError(f"given {cond.elem}, {a.elem} and {b.elem}, wanted bool and twice the same type, at where")
     return applied("where", cond, a, b)
@@ -298,14 +292,15 @@ def steps(begin: Index, end: Index, step: int = 1) -> Iterator[Expr]:
     next. Raises UserError for names that cannot be carried.
     """
     trace = current("range")
-    for bound in (begin, end, step):
+    for bound in (begin, end):
         if not isinstance(bound, int | Expr):
             raise UserError(f"given the bound {bound!r}, wanted integers, or scalars of the kernel, at tile.range")
+    if not isinstance(step, int):
+        raise UserError(f"given the step {step}, wanted an integer, at tile.range")
     known = isinstance(begin, int) and isinstance(end, int)
     if step < 1 or (known and end < begin):
-        raise UserError(
-            f"given range({begin}, {end}, {step}), wanted a step from 1 and an end not before the beginning"
-        )
+        given = f"given range({begin}, {end}, {step})"
+        raise UserError(f"{given}, wanted a step from 1 and an end not before the beginning")
     from_zero = isinstance(begin, int) and begin == 0
     loop = Loop(trace.var("i"), rounded_up(end if from_zero else end - begin, step))
     frame = sys._getframe(1)
@@ -315,32 +310,6 @@ def steps(begin: Index, end: Index, step: int = 1) -> Iterator[Expr]:
     yield plus(times(loop.var, step), begin)
     trace.suites.pop()  # a break leaves it there, which the kernel notices when it ends
     _carry(loop, before, _named(frame))
-
-
-def _check_inside(operation: str, tile: Tile) -> None:
-    """Raise UserError for a tile at known offsets that has no element in the tensor."""
-    block = dict(zip(tile.kept, tile.shape))
-    for n, (offset, size) in enumerate(zip(tile.offsets, tile.tensor.most)):
-        if isinstance(offset, int) and not -block.get(n, 1) < offset < size:
-            given = f"given a block of {block.get(n, 1)} at {offset} along dim {n} of {tile.tensor.name}"
-            wanted = f"wanted an offset below {size}" if offset >= 0 else "wanted some of it in the tensor"
-            raise UserError(f"{given}, {wanted}, at {operation}")
-
-
-def _expect(operation: str, given: object, kind: type, example: str) -> None:
-    """Raise UserError for an argument of the wrong kind."""
-    if not isinstance(given, kind):
-        names = {Value: "a block", Tile: "a tile", Tensor: "a tensor"}
-        told = next((f"{name} ({called(given, '')})" for k, name in names.items() if isinstance(given, k)), None)
-        told = told.replace(" ()", "") if told else f"an argument of type {type(given).__name__}"
-        raise UserError(f"given {told}, wanted {names[kind]}, as in {example}, at {operation}")
-
-
-def _check_block(operation: str, shape: Iterable[object]) -> None:
-    """Raise UserError for a block whose sizes are not all numbers."""
-    for size in shape:
-        if not isinstance(size, int):
-            raise UserError(f"given a block size {size}, wanted a number, at {operation}")
 
 
 def _named(frame: FrameType) -> dict[str, Value | Tile]:

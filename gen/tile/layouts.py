@@ -8,11 +8,12 @@ widest message, and lanes run along rows.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from math import gcd, prod
 
 import attrs
 
+from convgen.choose.clocks import MOST_IN_VECTORS
 from convgen.ir.error import DoesNotFit, UserError
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.digits import Digit, Space
@@ -41,24 +42,32 @@ from convgen.tile.trace import (
 )
 from convgen.tile.xetile_maps import Maps
 
-_MOST_IN_VECTORS = 64  #: registers; most accumulators of a lane that still leave enough vector registers
-
 
 @frozen
-class Spread:
-    """A layout of a value; the layout's dims stand for the value's `axes` in this order."""
+class ValueLayout:
+    """A layout of a value: a fragment, whose dims stand for the value's `axes` in this order."""
 
-    layout: Fragment
+    fragment: Fragment
     axes: tuple[int, ...]
 
     @property
     def by_axis(self) -> Fragment:
-        """Return the layout with dims named d0, d1, ... after the value's axes, in their order."""
-        names = {dim: f"d{n}" for dim, n in zip(self.layout.dims, self.axes)}
-        return evolve(self.layout.renamed(names), dims=tuple(sorted(names.values())))
+        """Return the fragment with dims named d0, d1, ... after the value's axes, in their order."""
+        names = {dim: f"d{n}" for dim, n in zip(self.fragment.dims, self.axes)}
+        return evolve(self.fragment.renamed(names), dims=tuple(sorted(names.values())))
 
-    def __str__(self) -> str:
-        return str(self.layout)
+    def on(self, dims: Sequence[int]) -> ValueLayout:
+        """Return the layout with axis `n` standing for `dims[n]`, such as a tensor's dim."""
+        return evolve(self, axes=tuple(dims[n] for n in self.axes))
+
+    def dim(self, axis: int) -> str:
+        """Return the fragment's dim that stands for an axis."""
+        return self.fragment.dims[self.axes.index(axis)]
+
+
+def factor_layouts(tile: MmaTile) -> tuple[ValueLayout, ValueLayout]:
+    """Return the layouts of a product's factors a and b: the instruction's operands b, m x k, and a, n x k."""
+    return ValueLayout(tile.b, (0, 1)), ValueLayout(tile.a, (1, 0))
 
 
 @frozen
@@ -85,133 +94,151 @@ def all_statements(suite: list[Statement]) -> Iterator[Statement]:
 class Layouts:
     """The layouts of a kernel's values on a target; `tiles` are the instruction tiles of its products.
 
-    They are given in this order: explicit maps; results and factors of products; values combined with one of these;
-    values that are stored or redistributed by maps; broadcast values; defaults, largest values first. A value takes the
-    first layout that reaches it; where another is required, it is redistributed.
+    Layouts come from, in this order: explicit maps; results and factors of products; values combined with one of these;
+    maps of stores and redistributions; values that a broadcast value is combined with; defaults, largest values first.
+    A value takes the first layout that reaches it; where another is required, it is redistributed.
     """
 
     trace: Trace
     facts: TargetFacts
     options: Options
-    of: dict[Value, Spread] = attrs.field(factory=dict)
+    of: dict[Value, ValueLayout] = attrs.field(factory=dict)
     tiles: dict[Product, MmaTile | FmaTile] = attrs.field(factory=dict)
     factors: set[Value] = attrs.field(factory=set)  #: loads from which products take fragments
+    _statements: list[Statement] = attrs.field(init=False)
+    _groups: _Groups = attrs.field(init=False)
+    #: (value of size 1 along some dims, value it is combined with or reduced from), the last ones first
+    _narrower: list[tuple[Value, Value]] = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        statements = list(all_statements(self.trace.statements))
-        values = [statement for statement in statements if isinstance(statement, Value)]
+        self._statements, self._groups = list(all_statements(self.trace.statements)), _Groups()
+        values = [statement for statement in self._statements if isinstance(statement, Value)]
+        self._narrower = list(_narrower(values))
         products = [value for value in values if isinstance(value, Product)]
-        preferred = list(self._given(statements))
-        explicit = list(self.of)
+        explicit = dict(self._explicit())
+        self.of |= explicit
         for product in products:
-            self._instructed(product)
-        groups, neighbours = self._joined(statements)
-        narrower = list(_narrower(values))
+            self._lay_out_by_instruction(product)
+        neighbours = self._join_groups()
         for product in products:
-            self._grant(neighbours[product], product, groups)
-            self._factors(product, groups)
+            self._propagate(product, neighbours)
+            self._lay_out_factors(product)
         for value in explicit:
-            self._grant(neighbours[value], value, groups)
-        for value, layout in preferred:
+            self._propagate(value, neighbours)
+        for value, layout in self._preferred():
             if value not in self.of:
-                self._set(value, layout, groups)
-        self._follow(narrower, groups)
+                self._set(value, layout)
+        self._lay_out_narrower()
         for product in products:
             if product not in self.tiles:
-                self._product_of_lanes(product, groups, statements)
-                self._follow(narrower, groups)
+                self._lay_out_by_lanes(product)
+                self._lay_out_narrower()
         for value in sorted(values, key=lambda v: -prod(v.shape)):
             if value not in self.of:
-                self._default(value, groups, statements)
-                self._follow(narrower, groups)
+                self._lay_out_by_default(value)
+                self._lay_out_narrower()
 
-    def _joined(self, statements: list[Statement]) -> tuple[_Groups, dict[Value, list[Value]]]:
-        """Return groups of values with one layout and, for each value with a layout, the values combined with it."""
-        groups, neighbours = _Groups(), defaultdict[Value, list[Value]](list)
-        for a, b in _together(statements):
+    # ------------------------------------------------------------ explicit maps
+
+    def _explicit(self) -> Iterator[tuple[Value, ValueLayout]]:
+        """Yield the values that have maps of their own, with their layouts."""
+        for statement in self._statements:
+            match statement:
+                case Load(maps=Maps() as maps, tile=tile, transposed=transposed):
+                    yield statement, self.mapped(maps, tile.shape, statement.elem, transposed=transposed)
+                case Redistributed(maps=maps):
+                    yield statement, self.mapped(maps, statement.shape, statement.elem)
+
+    def _preferred(self) -> Iterator[tuple[Value, ValueLayout]]:
+        """Yield the values that are stored or redistributed by maps, with the layouts of these maps."""
+        for statement in self._statements:
+            match statement:
+                case Redistributed(of=of):
+                    yield of, self.of[statement]
+                case Store(tile, value) if tile.maps:
+                    yield value, self.mapped(tile.maps, tile.shape, value.elem)
+
+    def mapped(self, maps: Maps, shape: Shape, elem: Type, *, transposed: bool = False) -> ValueLayout:
+        """Return the layout of a block, or of its transpose, by a kernel's maps."""
+        rows, columns = shape
+        subgroups = prod(self.options.subgroups)
+        fragment = maps.fragment(
+            (rows, columns), self.facts.subgroup_size, subgroups, self._elements_of_message(elem.bits)
+        )
+        return ValueLayout(fragment, (1, 0) if transposed else (0, 1))
+
+    def _elements_of_message(self, bits: int) -> int:
+        """Return how many elements of so many bits a lane's widest message has."""
+        return max(1, 8 * self.facts.chunk_bytes // bits)
+
+    # ------------------------------------------------------------ propagation
+
+    def _join_groups(self) -> dict[Value, list[Value]]:
+        """Group values that must have one layout; return those combined with each value that has a layout already."""
+        neighbours = defaultdict[Value, list[Value]](list)
+        for a, b in _together(self._statements):
             if a in self.of or b in self.of:
                 neighbours[a].append(b)
                 neighbours[b].append(a)
             else:
-                groups.join(a, b)
-        return groups, neighbours
+                self._groups.join(a, b)
+        return neighbours
 
-    def _grant(self, values: list[Value], like: Value, groups: _Groups) -> None:
-        """Give values without a layout that of a value they are combined with."""
-        for value in values:
-            if like in self.of and value not in self.of:
-                self._set(value, self.of[like], groups)
+    def _propagate(self, value: Value, neighbours: dict[Value, list[Value]]) -> None:
+        """Give a value's layout, if it has one, to neighbours without."""
+        for neighbour in neighbours[value]:
+            if value in self.of and neighbour not in self.of:
+                self._set(neighbour, self.of[value])
 
-    def _given(self, statements: list[Statement]) -> Iterator[tuple[Value, Spread]]:
-        """Record explicit layouts; yield values that are stored or redistributed by maps, with those layouts."""
-        for statement in statements:
-            match statement:
-                case Load(maps=Maps() as maps, tile=tile, transposed=transposed):
-                    self.of[statement] = self.mapped(maps, tile.shape, statement.elem, transposed=transposed)
-                case Redistributed(maps=maps):
-                    self.of[statement] = self.mapped(maps, statement.shape, statement.elem)
-                    yield statement.of, self.of[statement]
-                case Store(tile, value) if tile.maps:
-                    yield value, self.mapped(tile.maps, tile.shape, value.elem)
-
-    def mapped(self, maps: Maps, shape: Shape, elem: Type, *, transposed: bool = False) -> Spread:
-        """Return the layout of a block, or of its transpose, by a kernel's maps."""
-        wide = max(1, 8 * self.facts.chunk_bytes // elem.bits)
-        fragment = maps.fragment((shape[0], shape[1]), self.facts.subgroup_size, prod(self.options.subgroups), wide)
-        return Spread(fragment, (1, 0) if transposed else (0, 1))
-
-    def of_prefetch(self, tile: Tile) -> Spread:
-        """Return the distribution of a prefetch over lanes."""
-        if tile.maps:
-            return self.mapped(tile.maps, tile.shape, tile.tensor.elem)
-        return self.in_rows(tile.shape, len(tile.shape) - 1, 1)
-
-    def _follow(self, narrower: list[tuple[Value, Value]], groups: _Groups) -> None:
+    def _lay_out_narrower(self) -> None:
         """Give broadcast values that have no layout yet the layout of the value with which they are combined."""
         changed = True
         while changed:
             changed = False
-            for narrow, whole in narrower:
+            for narrow, whole in self._narrower:
                 if whole in self.of and narrow not in self.of:
-                    self._set(narrow, self.along(narrow, whole), groups)
+                    self._set(narrow, self.along(narrow, whole))
                     changed = True
 
-    def along(self, narrow: Value, whole: Value) -> Spread:
+    def along(self, narrow: Value, whole: Value) -> ValueLayout:
         """Return the layout in which a value can be broadcast along the dims in which it has one position."""
-        layout, axes = self.of[whole].layout, self.of[whole].axes
-        kept = {dim for dim, n in zip(layout.dims, axes) if narrow.shape[n] > 1}
-        own = tuple(d for d in layout.digits if d.dim in kept)
-        return Spread(Fragment(layout.dims, own).renumbered(Space.REGISTER), axes)
+        fragment, axes = self.of[whole].fragment, self.of[whole].axes
+        kept = {dim for dim, n in zip(fragment.dims, axes) if narrow.shape[n] > 1}
+        digits = tuple(d for d in fragment.digits if d.dim in kept)
+        return ValueLayout(Fragment(fragment.dims, digits).renumbered(Space.REGISTER), axes)
 
-    def _set(self, value: Value, layout: Spread, groups: _Groups) -> None:
-        self.of |= dict.fromkeys(groups.group(value), layout)
+    def _set(self, value: Value, layout: ValueLayout) -> None:
+        """Give a layout to all values of a value's group."""
+        self.of |= dict.fromkeys(self._groups.group(value), layout)
 
-    def _instructed(self, value: Product) -> None:
+    # ------------------------------------------------------------ products
+
+    def _lay_out_by_instruction(self, value: Product) -> None:
         """Give a product the layout of a matrix instruction's result, if one fits."""
         tile = self._tile(value)
         if tile is not None:
             self.tiles[value] = tile
-            self.of[value] = Spread(tile.d, (1, 0))
+            self.of[value] = ValueLayout(tile.d, (1, 0))
 
-    def _factors(self, value: Product, groups: _Groups) -> None:
+    def _lay_out_factors(self, value: Product) -> None:
         """Give factors that have no layout yet that of a matrix instruction's inputs; the others are redistributed."""
         tile = self.tiles.get(value)
         if not isinstance(tile, MmaTile):
             return
-        for factor, spread in ((value.a, Spread(tile.b, (0, 1))), (value.b, Spread(tile.a, (1, 0)))):
+        for factor, layout in zip((value.a, value.b), factor_layouts(tile)):
             if factor not in self.of:
-                self._set(factor, spread, groups)
-                self.factors.update(v for v in groups.group(factor) if isinstance(v, Load))
+                self._set(factor, layout)
+                self.factors.update(v for v in self._groups.group(factor) if isinstance(v, Load))
 
-    def _product_of_lanes(self, value: Product, groups: _Groups, statements: list[Statement]) -> None:
+    def _lay_out_by_lanes(self, value: Product) -> None:
         """Give the factors of a product of lanes their layouts; replicated ones are loaded once and redistributed."""
         if value not in self.of:
-            self._default(value, groups, statements)
+            self._lay_out_by_default(value)
         size = self.facts.subgroup_size, prod(self.options.subgroups)
         tile = self.tiles[value] = fma_tile(self.of[value].by_axis, value.a.shape[1], *size)
-        for factor, layout in ((value.a, tile.a), (value.b, tile.b)):
-            if factor not in self.of and not layout.has_replicas(*size):
-                self._set(factor, Spread(layout, (0, 1)), groups)
+        for factor, fragment in ((value.a, tile.a), (value.b, tile.b)):
+            if factor not in self.of and not fragment.has_replicas(*size):
+                self._set(factor, ValueLayout(fragment, (0, 1)))
 
     def _tile(self, value: Product) -> MmaTile | None:
         """Return the tile of a matrix instruction; None where none fits, or `fma` is asked for."""
@@ -219,50 +246,71 @@ class Layouts:
             return None
         (m, k), n = value.a.shape, value.b.shape[1]
         types = value.b.elem, value.a.elem, value.elem
-        atoms = [a for a in self.facts.atoms if (a.a_elem, a.b_elem, a.acc) == types and not a.rounds_to]
         why = f"no matrix instruction {self.options.mma}"
-        for atom in atoms:
-            shape = (atom.n, atom.m, atom.k)
-            if self.options.mma and sized(shape) != self.options.mma:
+        for atom in self.facts.atoms:
+            size = atom.n, atom.m, atom.k
+            suits = (atom.a_elem, atom.b_elem, atom.acc) == types and not atom.rounds_to
+            if not suits or self.options.mma not in ("", sized(size)):
                 continue
             try:
-                tile = mma_tile(atom, Config((m, n, k), self.options.subgroups, shape), self.facts, atom.acc)
+                tile = mma_tile(atom, Config((m, n, k), self.options.subgroups, size), self.facts, atom.acc)
             except DoesNotFit as error:
                 why = str(error)
                 continue
-            registers = tile.d.registers * atom.acc.bytes // 4
-            prefers_accumulators = self.facts.accumulators and registers > _MOST_IN_VECTORS
             pack = 1 if self.options.by_steps else tile.pack
-            separate = (self.options.acc or ("a" if prefers_accumulators else "v")) == "a"
-            return evolve(tile, pack=pack, separate_accumulators=separate)
+            return evolve(tile, pack=pack, separate_accumulators=self._separates_accumulators(tile))
         if not self.options.mma:
             return None
         given = f"given tile_mma of {m}x{k} by {k}x{n} on {sized(self.options.subgroups)} subgroups"
         raise UserError(f"{given}, wanted one that {self.facts.name} has instructions for: {why}")
 
-    def _default(self, value: Value, groups: _Groups, statements: list[Statement]) -> None:
-        """Give a value that no product constrains a default layout, along memory if it is loaded or stored."""
-        group_of_value = groups.group(value)
-        strides_of_accesses = [[s[v.dim(n)] for n in range(len(v.shape))] for v in group_of_value if isinstance(v, Load)
-                 for s in [v.tile.tensor.layout.strides()]]  # fmt: skip
-        strides_of_accesses += [[s.tile.tensor.layout.strides()[n] for n in s.tile.kept]
-                  for s in statements if isinstance(s, Store) and s.value in group_of_value]  # fmt: skip
-        strides = strides_of_accesses[0] if strides_of_accesses else []
-        along = next((n for n, s in enumerate(strides) if s == 1 and value.shape[n] > 1), len(value.shape) - 1)
-        bits = max(v.elem.bits for v in group_of_value)
-        self._set(value, self.in_rows(value.shape, along, max(1, 8 * self.facts.chunk_bytes // bits)), groups)
+    def _separates_accumulators(self, tile: MmaTile) -> bool:
+        """Return whether accumulators live in registers of their own: as `acc` says, else where they are many."""
+        registers = tile.d.registers * tile.atom.acc.bytes // 4
+        if self.options.acc:
+            return self.options.acc == "a"
+        return bool(self.facts.accumulators) and registers > MOST_IN_VECTORS
 
-    def in_rows(self, shape: Shape, along: int, wide: int) -> Spread:
+    # ------------------------------------------------------------ defaults
+
+    def of_prefetch(self, tile: Tile) -> ValueLayout:
+        """Return the distribution of a prefetch over lanes."""
+        if tile.maps:
+            return self.mapped(tile.maps, tile.shape, tile.tensor.elem)
+        return self.in_rows(tile.shape, len(tile.shape) - 1, 1)
+
+    def _lay_out_by_default(self, value: Value) -> None:
+        """Give a value that no product constrains a default layout, along memory if it is loaded or stored."""
+        group = self._groups.group(value)
+        strides = next(self._strides(group), [])
+        along = next((n for n, s in enumerate(strides) if s == 1 and value.shape[n] > 1), len(value.shape) - 1)
+        most = self._elements_of_message(max(v.elem.bits for v in group))
+        self._set(value, self.in_rows(value.shape, along, most))
+
+    def _strides(self, group: Collection[Value]) -> Iterator[list[int]]:
+        """Yield the strides in memory along a group's axes, for each load, then for each store."""
+        for value in group:
+            if isinstance(value, Load):
+                strides = value.tile.tensor.layout.strides()
+                yield [strides[n] for n in value.dims]
+        for statement in self._statements:
+            if isinstance(statement, Store) and statement.value in group:
+                strides = statement.tile.tensor.layout.strides()
+                yield [strides[n] for n in statement.tile.kept]
+
+    def in_rows(self, shape: Shape, along: int, wide: int) -> ValueLayout:
         """Return a layout with registers, lanes and subgroups along one dim, then along the others.
 
         A message has `wide` registers, or fewer so that each lane of the workgroup has elements.
         """
-        while wide > 1 and prod(shape) < wide * self.facts.subgroup_size * prod(self.options.subgroups):
+        subgroups = prod(self.options.subgroups)
+        while wide > 1 and prod(shape) < wide * self.facts.subgroup_size * subgroups:
             wide //= 2
         order = [along, *(n for n in reversed(range(len(shape))) if n != along)]
-        sizes, digits = dict(enumerate(shape)), []
+        sizes, digits = dict(enumerate(shape)), list[Digit]()
 
         def place(space: Space, count: int, stride: int, dims: list[int]) -> None:
+            """Distribute what is left of some dims over `count` numbers of a space."""
             for n in dims:
                 size = gcd(sizes[n], count)
                 if size > 1:
@@ -272,9 +320,10 @@ class Layouts:
         place(Space.REGISTER, wide, 1, [along])
         registers_of_message = prod(d.size for d in digits)
         place(Space.LANE, self.facts.subgroup_size, 1, order)
-        place(Space.SUBGROUP, prod(self.options.subgroups), 1, order[1:] + order[:1])
+        place(Space.SUBGROUP, subgroups, 1, order[1:] + order[:1])
         place(Space.REGISTER, prod(sizes.values()), registers_of_message, order)
-        return Spread(Fragment(tuple(f"d{n}" for n in range(len(shape))), tuple(digits)), tuple(range(len(shape))))
+        axes = tuple(range(len(shape)))
+        return ValueLayout(Fragment(tuple(f"d{n}" for n in axes), tuple(digits)), axes)
 
 
 def _together(statements: list[Statement]) -> Iterator[tuple[Value, Value]]:
@@ -297,11 +346,11 @@ def _together(statements: list[Statement]) -> Iterator[tuple[Value, Value]]:
 
 def _narrower(values: list[Value]) -> Iterator[tuple[Value, Value]]:
     """Yield (value of size 1 along some dims, value it is combined with or reduced from), the last ones first."""
-    for each in reversed(values):
-        if isinstance(each, Map):
-            yield from ((v, each) for v in each.args if v.shape != each.shape)
-        if isinstance(each, Reduced):
-            yield each, each.of
+    for value in reversed(values):
+        if isinstance(value, Map):
+            yield from ((v, value) for v in value.args if v.shape != value.shape)
+        if isinstance(value, Reduced):
+            yield value, value.of
 
 
 class _Groups:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from convgen.ir import arithmetic
 from convgen.ir.error import UserError
@@ -20,6 +20,10 @@ from convgen.tile.tiles import Index, Shape, Tensor, Tile, size
 from convgen.tile.trace import Grid, Loop, Trace, Value, tracing
 
 _KERNEL = re.compile(r"kernel (\w+)\((.*)\)((?: \w+=\w+)*)")
+ValueOrTile = TypeVar("ValueOrTile", Value, Tile)
+
+_MOST_DIGITS = 309  #: digits of the greatest f64
+_LONG_NUMBER = re.compile(rf"\d{{{_MOST_DIGITS + 1},}}")
 _EXTENT = r"(?:\d+|\[[^\]]*\])"
 _PARAMETER = re.compile(rf"(\w+): (?:size<(\d+) to (\d+) by (\d+)>|memref<((?:{_EXTENT}x)*)(\w+)(?:, (\w+))?>)(?:, |$)")
 _GRID = re.compile(r"(\w+(?:, \w+)*) = grid (.+) of <([\dx]+)> in (\S+)")
@@ -61,6 +65,9 @@ class _Reader:
     """Reader of the lines; `names` are the values and tiles in scope, `scalars` the scalars."""
 
     def __init__(self, text: str) -> None:
+        if digits := _LONG_NUMBER.search(text):
+            number = 1 + text.count("\n", 0, digits.start())
+            raise UserError(f"line {number}: given a number of {len(digits[0])} digits, wanted at most {_MOST_DIGITS}")
         lines = ((n, line.rstrip()) for n, line in enumerate(text.splitlines(), 1))
         self.lines = [_Line(n, (len(t) - len(t.lstrip())) // 2, t.lstrip()) for n, t in lines if t]
         self.at = 0
@@ -83,9 +90,10 @@ class _Reader:
 
     def program(self) -> TileProgram:
         with self.line() as text:
-            name, parameters, knobs = self.matched(_KERNEL, text, "kernel NAME(TENSOR: memref<...>, ...) subgroups=MxN")
+            form = "kernel NAME(TENSOR: memref<...>, ...) subgroups=MxN"
+            name, parameters, words = self.matched(_KERNEL, text, form)
             self.read_parameters(parameters)
-            chosen = options(**_knobs(knobs))
+            chosen = options(**_options(words))
         with tracing() as self.trace:
             if self.at < len(self.lines) and " = grid " in self.lines[self.at].text:
                 self.read_grid()
@@ -182,13 +190,13 @@ class _Reader:
 
     def operation(self, text: str) -> None:
         if match := _INIT.fullmatch(text):
-            self.init(*match.groups(default=""))
+            self.init_tile(*match.groups(default=""))
         elif match := _MOVE.fullmatch(text):
             name, of, by = match.groups()
             self.bind(name, language.update_tile_offset(self.tile(of), self.indices(by)), again=name == of)
         elif match := _VALUE.fullmatch(text):
             name, text_of_value, sizes, dtype = match.groups()
-            value = self.made(text_of_value, _shape(sizes), dtype)
+            value = self.read_value(text_of_value, _shape(sizes), dtype)
             if (value.shape, value.elem.name) != (_shape(sizes), dtype):
                 wanted_type = type_of("vector", value.shape, value.elem.name)
                 raise UserError(f"given the type vector<{sizes}{dtype}>, wanted {wanted_type}, at {text_of_value}")
@@ -196,20 +204,22 @@ class _Reader:
         else:
             for form in STATEMENTS:
                 if (fields := form.read(text, self)) is not None:
-                    form.make(**fields)
+                    form.make(*fields)
                     return
             raise UserError(f"given {text!r}, wanted an operation of the tile language")
 
-    def made(self, text: str, shape: Shape, dtype: str) -> Value:
+    def read_value(self, text: str, shape: Shape, dtype: str) -> Value:
         for form in VALUES:
             if (fields := form.read(text, self)) is not None:
-                value: Value = form.make(shape, dtype, **fields)
+                value: Value = form.make(shape, dtype, *fields) if form.typed else form.make(*fields)
                 return value
-        raise UserError(f"given {text!r}, wanted an operation that makes a value")
+        raise UserError(f"given {text!r}, wanted an operation that returns a value")
 
-    def init(self, name: str, tensor: str, at: str, along: str, sizes: str, dtype: str, maps: str) -> None:
+    def init_tile(self, name: str, tensor: str, at: str, along: str, sizes: str, dtype: str, maps: str) -> None:
         offsets, shape, of = self.indices(at), _shape(sizes), self.tensor(tensor)
-        kept = [int(n) for n in listed(along)] if along else list(range(len(offsets)))
+        kept = [n for n in range(len(offsets)) if not along or str(n) in listed(along)]
+        if along and list(map(str, kept)) != listed(along):
+            raise UserError(f"given the dims {along!r}, wanted ascending numbers below {len(offsets)}, at init_tile")
         if len(kept) != len(shape) or dtype != of.dtype:
             raise UserError(f"given a tile of {sizes}{dtype}, wanted {len(kept)} sizes of {of.dtype}, at init_tile")
         sizes_of, maps_given = dict(zip(kept, shape)), KINDS["maps"].read(maps, self)
@@ -217,27 +227,28 @@ class _Reader:
 
     # ------------------------------------------------------------ names and scalars
 
-    def bind(self, name: str, what: Value | Tile, *, again: bool = False) -> None:
+    def bind(self, name: str, value: Value | Tile, *, again: bool = False) -> None:
         if name in self.names and not again:
             raise UserError(f"given {name} twice, wanted a name of its own")
-        self.names[name] = what
+        self.names[name] = value
+
+    def defined(self, name: str, kind: type[ValueOrTile]) -> ValueOrTile:
+        """Return the value or tile of that name. Raises UserError if there is none, or one of the other kind."""
+        value = self.names.get(name)
+        if not isinstance(value, kind):
+            raise UserError(f"given {name}, wanted a {kind.__name__.lower()} that is defined before")
+        return value
 
     def value(self, name: str) -> Value:
-        found = self.names.get(name)
-        if not isinstance(found, Value):
-            raise UserError(f"given {name}, wanted a value that was made before")
-        return found
+        return self.defined(name, Value)
+
+    def tile(self, name: str) -> Tile:
+        return self.defined(name, Tile)
 
     def tensor(self, name: str) -> Tensor:
         if name not in self.tensors:
             raise UserError(f"given the tensor {name}, wanted one of {', '.join(self.tensors)}")
         return self.tensors[name]
-
-    def tile(self, name: str) -> Tile:
-        found = self.names.get(name)
-        if not isinstance(found, Tile):
-            raise UserError(f"given {name}, wanted a tile that was made before")
-        return found
 
     def indices(self, text: str) -> list[Index]:
         return [self.scalar(part) for part in listed(text)]
@@ -256,12 +267,14 @@ def _shape(sizes: str) -> Shape:
     return tuple(int(n) for n in sizes.split("x") if n)
 
 
-def _knobs(text: str) -> dict[str, Any]:
+def _options(text: str) -> dict[str, Any]:
     """Return the arguments of `tile.kernel`."""
     words = dict(part.split("=") for part in text.split())
     wanted = ("subgroups", "slots", "mma", "acc")
     if not set(words) <= set(wanted):
         raise UserError(f"given {text.strip()!r}, wanted some of {', '.join(wanted)}")
+    if len(words) < len(text.split()):
+        raise UserError(f"given {text.strip()!r}, wanted each of {', '.join(wanted)} once at most")
     numbers: dict[str, Any] = {}
     try:
         numbers = {"subgroups": _shape(words.pop("subgroups", "1x1"))}

@@ -12,13 +12,12 @@ from convgen.ir.layout.digits import plus, times
 from convgen.ir.layout.memory import Dim, SizedView, TensorDim, View
 from convgen.ir.mutate import substitute
 from convgen.ir.simplify.bounds import Bounds, Range
-from convgen.tile.layouts import Spread
+from convgen.tile.layouts import ValueLayout
 from convgen.tile.tiles import Index, Tensor, Tile, sized
 from convgen.tile.trace import Loop, Statement
 
-#: positions before a tensor's first at which a tile may begin; views count these positions as well
-_MOST_BEFORE = 1 << 16
-_MOST_AROUND = 1 << 30  #: positions of a tile's first dim and of the dims folded into it, which are counted together
+_MOST_BEFORE = 1 << 16  #: positions before a tensor that a tile may cover along a dim; views count them as well
+_MOST_FOLDED = 1 << 30  #: positions of a tile's first dim and of the dims folded into it, which are counted together
 
 By = tuple[Index, ...]  #: a distance along each dim of a tensor
 
@@ -46,17 +45,15 @@ class Places:
                 self._ends[last] = first, tuple(times(loop.trips, d) for d in by)
 
     def _distance(self, first: Tile, last: Tile) -> By:
-        """Return how far `last` is moved from `first`; UserError if it is no moved `first`."""
+        """Return how far `last` is moved from `first`. Raises UserError unless it was made by moving `first`."""
         by: By = (0,) * len(first.offsets)
         at: Tile | None = last
         while at is not first and at is not None:
             at, further = self._ends.get(at, (at.moved_from, at.moved_by))
             by = tuple(a + b for a, b in zip(by, further))
         if at is None:
-            raise UserError(
-                f"given a tile of {first.tensor.name} that is another one in the next iteration, "
-                "wanted it moved by update_tile_offset, in tile.range"
-            )
+            given = f"given a tile of {first.tensor.name} that is another one in the next iteration"
+            raise UserError(f"{given}, wanted it moved by update_tile_offset, in tile.range")
         return by
 
     @contextmanager
@@ -88,62 +85,69 @@ class Places:
         """Return an index with the current values of its variables."""
         return substitute(index, self.scalars) if isinstance(index, Expr) else const(index)
 
-    def at(self, tile: Tile, spread: Spread) -> tuple[Index, ...]:
+    def at(self, tile: Tile, layout: ValueLayout) -> tuple[Index, ...]:
         """Return where a tile begins, in the order of a layout's dims."""
-        begin = self.begin(tile)
+        begin, (margins, lengths) = self.begin(tile), self._extents(tile)
         folded: Index = 0
-        first, (margins, rooms) = tile.kept[0], self._extents(tile)
-        for n, room in enumerate(rooms):
-            folded = folded if n in tile.kept else plus(times(folded, room), begin[n])
-        starts = [begin[n] + margins[n] if margins[n] else begin[n] for n in range(len(begin))]
-        return tuple(starts[n] + folded * rooms[n] if n == first else starts[n] for n in spread.axes)
+        for n in tile.folded:
+            folded = plus(times(folded, lengths[n]), begin[n])
+        starts = [start + margin if margin else start for start, margin in zip(begin, margins)]
+        return tuple(starts[n] + folded * lengths[n] if n == tile.kept[0] else starts[n] for n in layout.axes)
 
     def _extents(self, tile: Tile) -> tuple[list[int], list[int]]:
-        """Return, by dim of the tensor, how far before it a tile may begin, and its positions including those."""
+        """Return, by dim of the tensor, how far before it a tile may begin, and the positions that a view counts."""
         ranges = [(at, at) if isinstance(at, int) else Bounds(self.ranges)(at) for at in self.begin(tile)]
         margins = _margins(tile, ranges)
-        return margins, _rooms(tile, ranges, margins)
+        return margins, _lengths(tile, ranges, margins)
 
-    def view(self, tile: Tile, spread: Spread, depth: int = 1, row: int | None = None) -> View:
+    def view(self, tile: Tile, layout: ValueLayout, depth: int = 1, row: int | None = None) -> View:
         """Return a view of a tensor with dims in a layout's order, the last one padded to whole tiles of `depth`.
 
-        Dims in which a tile has one position are folded into its first dim, outside of it. `row`, if given, is the
+        Dims along which a tile has one position are folded into its first dim, outside of it. `row`, if given, is the
         length of memory's rows.
         """
-        tensor, (margins, rooms) = tile.tensor, self._extents(tile)
-        names = {n: f"around{n}" for n in range(len(tensor.shape))} | dict(zip(spread.axes, spread.layout.dims))
-        sizes = [size + margin for size, margin in zip(tensor.most, margins)]
-        padded = dict(enumerate(rooms))
-        last = spread.axes[-1]
-        if last != tile.kept[0] or len(tile.kept) == len(names):
-            padded[last] = -(-padded[last] // depth) * depth
-        exact = {n: plus(size, margins[n]) for n, size in enumerate(tensor.shape) if isinstance(size, Expr)}
-        dims = {n: Dim(names[n], size, padded[n], exact.get(n)) for n, size in enumerate(sizes)}
+        tensor, (margins, lengths) = tile.tensor, self._extents(tile)
+        _check_known_at_launch(tile, margins)
+        names = {n: f"around{n}" for n in tile.folded} | dict(zip(layout.axes, layout.fragment.dims))
+        last = layout.axes[-1]
+        if last != tile.kept[0] or not tile.folded:
+            lengths[last] = -(-lengths[last] // depth) * depth
+        dims: list[Dim] = []
+        for n, (size, most, margin) in enumerate(zip(tensor.shape, tensor.most, margins)):
+            exact = plus(size, margin) if isinstance(size, Expr) else None
+            dims.append(Dim(names[n], most + margin, lengths[n], exact))
         if row is not None:
-            dims |= {n: Dim(names[n], row, row) for n, stride in enumerate(tensor.strides) if stride == 1}
-        folded = tuple(dim for n, dim in dims.items() if n not in tile.kept)
-        axes = tuple((*folded, dims[n]) if n == tile.kept[0] else (dims[n],) for n in spread.axes)
-        if any(dim.exact is not None for axis in axes for dim in axis[1:]):
-            raise UserError(
-                f"given a tile of one position along a dim of {tensor.name}, whose rows are counted at launch, "
-                "wanted numbers for all dims but the first"
-            )
+            dims = [Dim(dim.name, row, row) if tensor.strides[n] == 1 else dim for n, dim in enumerate(dims)]
+        folded = tuple(dims[n] for n in tile.folded)
+        axes = tuple((*folded, dims[n]) if n == tile.kept[0] else (dims[n],) for n in layout.axes)
         index = tuple(
             TensorDim(size, ((names[n], 1),), -margin, masked=margin > 0)
             for n, (size, margin) in enumerate(zip(tensor.most, margins))
         )
-        if any(margins[n] and isinstance(step, Expr) for n, step in enumerate(tensor.strides)):
-            raise UserError(
-                f"given a tile that may begin before {tensor.name}, whose rows are measured at launch, "
-                "wanted numbers for all dims but the first"
-            )
+        memory = self.memory[tensor.name]
         if not tensor.is_known:
-            return SizedView(self.memory[tensor.name], tensor.layout, axes, index, tensor.strides)
-        return View(self.memory[tensor.name], tensor.layout, axes, index)
+            return SizedView(memory, tensor.layout, axes, index, tensor.strides)
+        return View(memory, tensor.layout, axes, index)
 
 
 def _further(start: By, steps: Expr, by: By) -> By:
     return tuple(plus(times(steps, d), o) for o, d in zip(start, by))
+
+
+def _counted_together(tile: Tile) -> tuple[int, ...]:
+    """Return the dims that have others folded around them."""
+    return (*tile.folded[1:], tile.kept[0]) if tile.folded else ()
+
+
+def _check_known_at_launch(tile: Tile, margins: Sequence[int]) -> None:
+    """Raise UserError for a view that would need a length or stride that only the launch knows."""
+    tensor, wanted = tile.tensor, "wanted numbers for all dims but the first"
+    if any(isinstance(tensor.shape[n], Expr) for n in _counted_together(tile)):
+        given = f"given a tile of one position along a dim of {tensor.name}"
+        raise UserError(f"{given}, whose rows are counted at launch, {wanted}")
+    if any(margin and isinstance(stride, Expr) for margin, stride in zip(margins, tensor.strides)):
+        given = f"given a tile that may begin before {tensor.name}"
+        raise UserError(f"{given}, whose rows are measured at launch, {wanted}")
 
 
 def _margins(tile: Tile, ranges: Sequence[Range]) -> list[int]:
@@ -156,14 +160,13 @@ def _margins(tile: Tile, ranges: Sequence[Range]) -> list[int]:
     return [max(0, -low) for low, _ in ranges]
 
 
-def _rooms(tile: Tile, ranges: Sequence[Range], margins: Sequence[int]) -> list[int]:
+def _lengths(tile: Tile, ranges: Sequence[Range], margins: Sequence[int]) -> list[int]:
     """Return the positions of each dim; a dim that has others folded around it counts all that a tile may reach."""
-    rooms = [size + margin for size, margin in zip(tile.tensor.most, margins)]
-    folded = [n for n in range(len(rooms)) if n not in tile.kept]
-    for n in (*folded[1:], tile.kept[0]) if folded else ():
-        length = tile.shape[0] if n in tile.kept else 1
-        rooms[n] = max(tile.tensor.most[n] - 1, ranges[n][1]) + margins[n] + length
-    if folded and prod(rooms[n] for n in (*folded, tile.kept[0])) > _MOST_AROUND:
-        given = f"given a tile of {tile.tensor.name} at one position along some dims, that may reach {sized(rooms)}"
-        raise UserError(f"{given}, wanted at most {_MOST_AROUND} positions along these and the next, at init_tile")
-    return rooms
+    lengths = [size + margin for size, margin in zip(tile.tensor.most, margins)]
+    for n in _counted_together(tile):
+        block = tile.shape[0] if n in tile.kept else 1
+        lengths[n] = max(tile.tensor.most[n] - 1, ranges[n][1]) + margins[n] + block
+    if tile.folded and prod(lengths[n] for n in (*tile.folded, tile.kept[0])) > _MOST_FOLDED:
+        given = f"given a tile of {tile.tensor.name} at one position along some dims, that may reach {sized(lengths)}"
+        raise UserError(f"{given}, wanted at most {_MOST_FOLDED} positions along these and the next, at init_tile")
+    return lengths

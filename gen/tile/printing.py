@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, count
 
 import attrs
@@ -20,13 +20,13 @@ from convgen.tile.trace import Load, Loop, Prefetch, Scatter, Statement, Store, 
 
 def text_of(name: str, tensors: Sequence[Tensor], trace: Trace, options: Options) -> str:
     """Return the text of the whole kernel."""
-    settings = {"slots": options.slots, "mma": options.mma or None, "acc": options.acc or None}
-    knobs = [f"subgroups={sized(options.subgroups)}", *(f"{k}={v}" for k, v in settings.items() if v is not None)]
+    optional = {"slots": options.slots, "mma": options.mma or None, "acc": options.acc or None}
+    words = [f"subgroups={sized(options.subgroups)}", *(f"{k}={v}" for k, v in optional.items() if v is not None)]
     sizes = dict.fromkeys(size for t in tensors for size in t.shape if isinstance(size, Size))
-    lines = [f"kernel {name}({', '.join([*map(_size, sizes), *map(_tensor, tensors)])}) {' '.join(knobs)}"]
+    lines = [f"kernel {name}({', '.join([*map(_size, sizes), *map(_tensor, tensors)])}) {' '.join(words)}"]
     if grid := trace.grid:
         offsets = ", ".join(v.name for v in grid.offsets)
-        lines.append(f"  {offsets} = grid {extents(grid.counts)} of <{sized(grid.shape)}> in {grid.order}")
+        lines.append(f"  {offsets} = grid {extents(grid.counts)} of <{sized(grid.block)}> in {grid.order}")
     return "\n".join([*lines, *_Writer().suite(trace.statements, 1)]) + "\n"
 
 
@@ -51,7 +51,9 @@ class _Writer:
     def loop(self, loop: Loop) -> Iterator[str]:
         for _, first, _ in loop.moved:
             yield from self.tile(first)
-        carried: dict[Value | Tile, str] = {first: self.fresh(name) for name, first, _ in loop.carried}
+        carried: dict[Value | Tile, str] = {}
+        for name, value, _ in loop.carried:
+            carried[value] = self.fresh(name, carried.values())
         inits = [f"{name[1:]} = {self.name(first)}" for first, name in carried.items()]
         carrying = f" carrying {', '.join(inits)}" if carried else ""
         yield f"for {loop.var.name} in [0, {shown(loop.trips)}){carrying}"
@@ -75,16 +77,16 @@ class _Writer:
             last = last.moved_from
         return steps
 
-    def fresh(self, name: str) -> str:
-        """Return an unused name for a value that a loop carries."""
+    def fresh(self, name: str, others: Iterable[str]) -> str:
+        """Return a name for a value that a loop carries, other than all in use and than `others`."""
         bare = "%" + "".join(c for c in name.replace("[", "_") if c.isalnum() or c == "_")
-        taken = self.names.values()
+        taken = {*self.names.values(), *others}
         return next(n for n in chain([bare], (f"{bare}_{i}" for i in count(2))) if n not in taken)
 
-    def name(self, what: Value | Tile) -> str:
-        if what not in self.names:
-            self.names[what] = f"%{next(self.numbers)}"
-        return self.names[what]
+    def name(self, value: Value | Tile) -> str:
+        if value not in self.names:
+            self.names[value] = f"%{next(self.numbers)}"
+        return self.names[value]
 
     def tile(self, tile: Tile) -> Iterator[str]:
         """Yield the lines that define a tile, unless it has a name already."""
@@ -97,7 +99,7 @@ class _Writer:
             return
         at = f"{tile.tensor.name}[{_listed(tile.offsets)}]"
         maps = f" {{{tile.maps}}}" if tile.maps else ""
-        along = "" if len(tile.kept) == len(tile.offsets) else f" along {', '.join(map(str, tile.kept))}"
+        along = f" along {', '.join(map(str, tile.kept))}" if tile.folded else ""
         yield f"{self.name(tile)} = init_tile {at}{along} : {type_of('tile', tile.shape, tile.tensor.dtype)}{maps}"
 
     def operation(self, statement: Value | Store | Scatter | Prefetch) -> Iterator[str]:

@@ -18,7 +18,7 @@ from convgen.tile.layouts import Layouts, Options
 from convgen.tile.printing import text_of
 from convgen.tile.source import Line, line_of
 from convgen.tile.tiles import Tensor, sized
-from convgen.tile.trace import Product, Trace, Value, tracing
+from convgen.tile.trace import Trace, Value, tracing
 
 _SLOTS = (2, 1, 0)  #: numbers of slots that are tried if none is given
 
@@ -44,15 +44,16 @@ class TileProgram:
         if self.options.mma == "fma":
             return []
         layouts = Layouts(self.trace, facts, self.options)
-        products = (v for v, op in layouts.tiles.items() if isinstance(op, FmaTile))
-        return [(_product(v), self.trace.lines.get(v)) for v in products]
+        products = [v for v, op in layouts.tiles.items() if isinstance(op, FmaTile)]
+        factors = [" by ".join(f"{sized(factor.shape)} {factor.elem}" for factor in (v.a, v.b)) for v in products]
+        return [(f"tile_mma of {ab} into {v.elem}", self.trace.lines.get(v)) for v, ab in zip(products, factors)]
 
     def largest(self, facts: TargetFacts) -> str:
         """Return a sentence about the block that takes the most registers of a lane."""
         layouts = Layouts(self.trace, facts, self.options)
 
         def words(v: Value) -> int:
-            return layouts.of[v].layout.registers * v.elem.bits // 32
+            return layouts.of[v].fragment.registers * v.elem.bits // 32
 
         block = max(layouts.of, key=words)
         at = self.trace.lines.get(block)
@@ -79,12 +80,6 @@ class TileProgram:
         if not fits:
             given = f"given {self.name} that takes {needed} bytes of shared memory"
             raise UserError(f"{given}, wanted at most {facts.shared_bytes} on {facts.name}, from smaller blocks")
-
-
-def _product(value: Product) -> str:
-    """Return a product in words."""
-    a, b = (f"{sized(v.shape)} {v.elem}" for v in (value.a, value.b))
-    return f"tile_mma of {a} by {b} into {value.elem}"
 
 
 @frozen
@@ -117,7 +112,7 @@ class TileKernel:
 
 
 def kernel(
-    *others: object, subgroups: tuple[int, int] = (1, 1), slots: int | None = None, mma: str = "", acc: str = ""
+    *arguments: object, subgroups: tuple[int, int] = (1, 1), slots: int | None = None, mma: str = "", acc: str = ""
 ) -> Callable[[Callable[..., None]], TileKernel]:
     """Turn a function into a tile kernel.
 
@@ -125,16 +120,16 @@ def kernel(
     share, 0 for none; by default two, or as many as fit. `mma` is NxMxK of a matrix instruction, by default the first
     that fits, or "fma" for none. `acc` is where sums live, "v" or "a".
     """
-    if others:
+    if arguments:
         raise UserError("given tile.kernel without parentheses, wanted @tile.kernel(), or with subgroups=(2, 2)")
     chosen = options(subgroups, slots, mma, acc)
 
-    def made(function: Callable[..., None]) -> TileKernel:
+    def decorate(function: Callable[..., None]) -> TileKernel:
         if not callable(function) or getattr(function, "__name__", "<lambda>") == "<lambda>":
             raise UserError("given a lambda, wanted a function with a name, def NAME(a, b, c): ..., at tile.kernel")
         return TileKernel(function, chosen)
 
-    return made
+    return decorate
 
 
 def _check_tensors(name: str, names: Sequence[str], given: Sequence[object]) -> None:
@@ -158,9 +153,9 @@ def _check_numbers(function: Callable[..., None], given: Mapping[str, object]) -
     parameters = inspect.signature(function).parameters.values()
     known = {p.name: p for p in parameters if p.kind is p.KEYWORD_ONLY}
     missing = [n for n, p in known.items() if p.default is p.empty and n not in given]
-    others = [n for n in given if n not in known]
-    if missing or others:
-        wrong = f"{named(others[0], known)}" if others else f"no {missing[0]}"
+    unknown = [n for n in given if n not in known]
+    if missing or unknown:
+        wrong = f"{named(unknown[0], known)}" if unknown else f"no {missing[0]}"
         wanted = f"wanted {', '.join(f'{n}=' for n in known)}" if known else "wanted no keywords"
         raise UserError(f"given {wrong}, {wanted}, at {function.__name__}")
 

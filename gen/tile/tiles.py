@@ -113,6 +113,11 @@ class Tile:
     moved_by: tuple[Index, ...] = ()
     maps: Maps | None = None  #: explicit layout of loads and stores, if any
 
+    @property
+    def folded(self) -> tuple[int, ...]:
+        """Return the dims along which the tile has one position."""
+        return tuple(n for n in range(len(self.offsets)) if n not in self.kept)
+
 
 def sized(shape: Sequence[Extent | None]) -> str:
     """Return a shape as text."""

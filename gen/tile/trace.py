@@ -10,7 +10,7 @@ import operator
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import attrs
 import numpy as np
@@ -40,6 +40,11 @@ class Value:
         """Return the values from which it is computed."""
         return ()
 
+    @property
+    def dtype(self) -> str:
+        """Return the name of the element type."""
+        return self.elem.name
+
     def __add__(self, other: Value | float | Expr) -> Value:
         return applied("add", self, other)
 
@@ -49,14 +54,20 @@ class Value:
     def __sub__(self, other: Value | float | Expr) -> Value:
         return applied("sub", self, other)
 
-    def __mul__(self, other: Value | float | Expr) -> Value:
-        return applied("mul", self, other)
-
     def __rsub__(self, other: float) -> Value:
         return applied("sub", other, self)
 
+    def __mul__(self, other: Value | float | Expr) -> Value:
+        return applied("mul", self, other)
+
+    def __rmul__(self, other: float) -> Value:
+        return applied("mul", other, self)
+
     def __neg__(self) -> Value:
         return applied("neg", self)
+
+    def __abs__(self) -> Value:
+        return applied("abs", self)
 
     def __and__(self, other: Value | float | Expr) -> Value:
         return applied("and", self, other)
@@ -76,22 +87,11 @@ class Value:
     def __rshift__(self, other: Value | float | Expr) -> Value:
         return applied("shift_right", self, other)
 
-    def __rmul__(self, other: float) -> Value:
-        return applied("mul", other, self)
-
     # ------------------------------------------------------------ Python operations that blocks do not have
 
-    @property
-    def dtype(self) -> str:
-        """Return the name of the element type."""
-        return self.elem.name
-
     def _refused(self, given: str, wanted: str) -> UserError:
-        name = called(self)
-        return UserError(f"given {given}, wanted {wanted}".replace("{}", name))
-
-    def __abs__(self) -> Value:
-        return applied("abs", self)
+        """Return the error for an operation; `{}` in both texts stands for the block's name."""
+        return UserError(f"given {given}, wanted {wanted}".replace("{}", called(self)))
 
     def __truediv__(self, other: object) -> Value:
         raise self._refused("{} / ...", "tile.divide({}, ...), or {} * (1 / number)")
@@ -149,19 +149,14 @@ class Value:
         raise self._refused("{} as an array of numpy", "functions of convgen.tile: elements are known on the GPU only")
 
     def __array_ufunc__(self, function: Any, *arguments: Any, **named: object) -> Any:
-        numbers = all(isinstance(a, Value) or np.ndim(a) == 0 for a in arguments[1:])
-        if (same := _PYTHON.get(function.__name__)) is not None and numbers and not named:
-            return same(*(a if isinstance(a, Value) else float(a) for a in arguments[1:]))
-        name = {"absolute": "abs", "maximum": "max", "minimum": "min", "true_divide": "divide"}.get(
-            function.__name__, function.__name__
-        )
-        known = name in ELEMENTWISE and name not in ("add", "sub", "mul")
-        wanted = (
-            f"tile.{name}({{}}{', ...' * (len(arguments) > 2)})"
-            if known
-            else "functions of convgen.tile, and + - * on blocks"
-        )
-        raise self._refused(f"numpy's {function.__name__} of {{}}", wanted)
+        ufunc, are_scalars = function.__name__, all(isinstance(a, Value) or np.ndim(a) == 0 for a in arguments[1:])
+        if ufunc in _OPERATORS_OF_UFUNCS and are_scalars and not named:
+            return _OPERATORS_OF_UFUNCS[ufunc](*(a if isinstance(a, Value) else float(a) for a in arguments[1:]))
+        name = _NAMES_OF_UFUNCS.get(ufunc, ufunc)
+        wanted = "functions of convgen.tile, and + - * on blocks"
+        if name in ELEMENTWISE and name not in ("add", "sub", "mul"):
+            wanted = f"tile.{name}({{}}{', ...' * (len(arguments) > 2)})"
+        raise self._refused(f"numpy's {ufunc} of {{}}", wanted)
 
 
 @frozen(eq=False, kw_only=True)
@@ -177,9 +172,10 @@ class Load(Value):
         """Return the maps given for the load itself, None if it uses the tile's."""
         return None if self.maps is self.tile.maps else self.maps
 
-    def dim(self, axis: int) -> int:
-        """Return the tensor's dim that corresponds to an axis of the value."""
-        return self.tile.kept[len(self.shape) - 1 - axis if self.transposed else axis]
+    @property
+    def dims(self) -> tuple[int, ...]:
+        """Return the tensor's dim that corresponds to each axis of the value."""
+        return self.tile.kept[::-1] if self.transposed else self.tile.kept
 
 
 @frozen(eq=False, kw_only=True)
@@ -227,15 +223,21 @@ class Map(Value):
 
 
 @frozen(eq=False, kw_only=True)
-class Convert(Value):
-    """A conversion to another element type."""
+class _OfOne(Value):
+    """A value computed from one other."""
 
     of: Value
-    saturate: bool
 
     @property
     def args(self) -> tuple[Value, ...]:
         return (self.of,)
+
+
+@frozen(eq=False, kw_only=True)
+class Convert(_OfOne):
+    """A conversion to another element type."""
+
+    saturate: bool
 
 
 def _in_f32(operation: type[floats.Approximate]) -> Callable[[Expr], Expr]:
@@ -262,7 +264,10 @@ ELEMENTWISE: dict[str, Callable[..., Expr]] = {
     **functions.LIBRARY,
 }  # fmt: skip
 #: Ufuncs that numpy scalars call for operators with a block.
-_PYTHON: dict[str, Callable[..., Value]] = {"add": operator.add, "subtract": operator.sub, "multiply": operator.mul}
+_OPERATORS_OF_UFUNCS: dict[str, Callable[..., Value]] = {
+    "add": operator.add, "subtract": operator.sub, "multiply": operator.mul,
+}  # fmt: skip
+_NAMES_OF_UFUNCS = {"absolute": "abs", "maximum": "max", "minimum": "min", "true_divide": "divide"}
 CONDITIONS = ("less", "equal")  #: functions that return bools
 
 #: name of a reduction -> the operation of the IR
@@ -272,39 +277,23 @@ REDUCTIONS: dict[str, type[ir.Binary]] = {
 
 
 @frozen(eq=False, kw_only=True)
-class Transposed(Value):
+class Transposed(_OfOne):
     """The transpose of a block."""
 
-    of: Value
-
-    @property
-    def args(self) -> tuple[Value, ...]:
-        return (self.of,)
-
 
 @frozen(eq=False, kw_only=True)
-class Redistributed(Value):
+class Redistributed(_OfOne):
     """A block, redistributed by explicit maps."""
 
-    of: Value
     maps: Maps
-
-    @property
-    def args(self) -> tuple[Value, ...]:
-        return (self.of,)
 
 
 @frozen(eq=False, kw_only=True)
-class Reduced(Value):
+class Reduced(_OfOne):
     """The reduction of a dim to one element; `kind` is a key of `REDUCTIONS`."""
 
-    of: Value
     axis: int
     kind: str
-
-    @property
-    def args(self) -> tuple[Value, ...]:
-        return (self.of,)
 
 
 @frozen(eq=False, kw_only=True)
@@ -377,16 +366,17 @@ class Loop:
 
 
 Statement: TypeAlias = Value | Store | Scatter | Prefetch | Loop
+AnyStatement = TypeVar("AnyStatement", bound=Statement)
 
 
 @define(eq=False)
 class Grid:
-    """The grid of workgroups: blocks along each dim of a tensor, and the variables of a workgroup's offsets."""
+    """The grid of workgroups: counts of blocks along each dim, a block's shape, the variables of a block's offsets."""
 
     counts: tuple[Extent, ...]
-    shape: Shape
+    block: Shape
     offsets: tuple[Var, ...]
-    order: str
+    order: str  #: of the workgroups (docs/mapping.md)
 
 
 @define(eq=False)
@@ -395,8 +385,8 @@ class Trace:
 
     statements: list[Statement] = attrs.field(factory=list)
     grid: Grid | None = None
-    suites: list[list[Statement]] = attrs.field(factory=list)
-    ids: int = 0
+    suites: list[list[Statement]] = attrs.field(factory=list)  #: the open suites, the innermost last
+    ids: int = 0  #: ids of scalars given so far
     lines: dict[Any, Line | None] = attrs.field(factory=dict)  #: source line of each value and statement
     scalars: dict[str, Var] = attrs.field(factory=dict)
 
@@ -431,8 +421,8 @@ def tracing() -> Iterator[Trace]:
         _current.reset(token)
 
 
-def record(operation: str, statement: Any) -> Any:
-    """Append a value or statement to the suite that is being traced."""
+def record(operation: str, statement: AnyStatement) -> AnyStatement:
+    """Append a value or statement to the suite that is being traced, and return it."""
     trace = current(operation)
     trace.suites[-1].append(statement)
     trace.lines[statement] = line()
@@ -451,13 +441,12 @@ def applied(name: str, *operands: Value | float | Expr) -> Value:
     if len(elems) != 1:
         raise UserError(f"given {' and '.join(elems) or 'numbers'}, wanted values of one type, at {name}")
     shape = common_shape(name, [v.shape for v in values])
-    _check(name, operands)
+    _check_types(name, operands)
     elem = scalar("bool") if name in CONDITIONS else typed[0].elem
-    result: Value = record(name, Map(shape=shape, elem=elem, name=name, operands=tuple(operands)))
-    return result
+    return record(name, Map(shape=shape, elem=elem, name=name, operands=tuple(operands)))
 
 
-def _check(name: str, operands: Sequence[Value | float | Expr]) -> None:
+def _check_types(name: str, operands: Sequence[Value | float | Expr]) -> None:
     """Raise UserError where a function does not accept elements of these types."""
 
     def sample(n: int, o: Value | float | Expr) -> float | Expr:

@@ -31,14 +31,14 @@ class Maps:
             self.wg.check_store((shape[0], shape[1]))
 
     def fragment(self, shape: Pair, width: int, subgroups: int, wide: int) -> Fragment:
-        """Return the layout of a tile, `wide` elements side by side unless lanes are given.
+        """Return the layout of a tile on subgroups of `width` lanes; without `sg`, at most `wide` neighbours a lane.
 
         Raises UserError unless the maps use all subgroups of the workgroup and all lanes of a subgroup.
         """
         if self.wg.subgroups != subgroups:
             given = f"given sg_layout of {self.wg.subgroups} subgroups"
             raise UserError(f"{given}, wanted the workgroup's {subgroups}, at {self.at}")
-        lanes = self.sg or _in_rows(self.wg.sg_data, width, wide)
+        lanes = self.sg or _default_lanes(self.wg.sg_data, width, wide)
         if lanes.lanes != width:
             given = f"given a block of {'x'.join(map(str, self.wg.sg_data))} on {lanes.lanes} lanes"
             raise UserError(f"{given}, wanted the subgroup's {width}, at {self.at}")
@@ -49,6 +49,9 @@ def maps(operation: str, shape: Sequence[int], wg_map: Pairs | None, sg_map: Pai
     """Return the maps of a block of `shape`, None if none are given. Raises UserError if they break XeTile's rules."""
     if wg_map is None and sg_map is None:
         return None
+    for name, pairs in (("wg_map", wg_map), ("sg_map", sg_map)):
+        if pairs is not None and not _is_pairs(pairs):
+            raise UserError(f"given {name}={pairs!r}, wanted two pairs of numbers, (layout, data), at {operation}")
     if wg_map is None or len(shape) != 2:
         given = f"given {'sg_map alone' if wg_map is None else 'wg_map'} of {'x'.join(map(str, shape))}"
         raise UserError(
@@ -62,6 +65,10 @@ def maps(operation: str, shape: Sequence[int], wg_map: Pairs | None, sg_map: Pai
     return checked
 
 
+def _is_pairs(pairs: object) -> bool:
+    return isinstance(pairs, Sequence) and len(pairs) == 2 and all(isinstance(pair, Sequence) for pair in pairs)
+
+
 @contextmanager
 def _with_operation(operation: str) -> Iterator[None]:
     """Add the operation to errors."""
@@ -71,8 +78,8 @@ def _with_operation(operation: str) -> Iterator[None]:
         raise UserError(f"{error}, at {operation}") from None
 
 
-def _in_rows(block: Pair, width: int, wide: int) -> SgMap:
-    """Return lanes side by side along rows, then below, each with as many elements as leave some for all lanes.
+def _default_lanes(block: Pair, width: int, wide: int) -> SgMap:
+    """Return lanes along rows, then along columns, each with as many elements as leave some for all lanes.
 
     A small block uses fewer lanes.
     """

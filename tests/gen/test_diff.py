@@ -102,7 +102,7 @@ def test_a_loop_that_is_not_executed_is_none() -> None:
     assert not found.a.has_loop
     assert found.b.has_loop
     assert not found.is_comparable
-    assert any("do not compare" in sentence for sentence in found.sentences())
+    assert any("Do not compare clocks" in sentence for sentence in found.sentences())
 
 
 def test_words_have_meanings_defaults_and_consequences() -> None:

@@ -84,7 +84,7 @@ def test_tiles_of_one_die_bear_their_workgroup() -> None:
     picture = draw(wgm(2, 3, 2), (2, 3), 1, 16, "one die")
     assert [line.text for line in picture.lines if not line.on_paper] == [str(n) for n in range(6)]
     assert "die" not in " ".join(line.text for line in picture.lines).removeprefix("one die")
-    assert picture.description == "2 x 3 tiles (M x N) in 1 rounds of 16 workgroups each"
+    assert picture.description == "2 x 3 tiles (M x N) in 1 round of up to 16 workgroups"
 
 
 def test_text_on_paper_follows_the_page() -> None:
@@ -127,7 +127,7 @@ def test_svg_is_told_to_those_who_do_not_see_it() -> None:
     assert title is not None
     assert title.text == "WGM 4 & more"
     assert told is not None
-    assert told.text == "6 x 8 tiles (M x N) on 8 dies in 3 rounds of 2 workgroups each"
+    assert told.text == "6 x 8 tiles (M x N) on 8 dies in 3 rounds of up to 2 workgroups a die"
     background = root.find(f"{SVG}rect")
     assert background is not None
     assert background.attrib["fill"] == "#ffffff"

@@ -17,7 +17,7 @@ from convgen.backends.timing import TimedLine
 from convgen.commands import cli
 from convgen.explain import history, pictures, words
 from convgen.explain.page import _ranking, page
-from convgen.explain.subject import Subject, make, of_code, of_problem, of_record
+from convgen.explain.subject import Subject, generate, of_code, of_problem, of_record
 from convgen.ir.layout.digits import Digit, Space
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.mapping import WorkgroupMapping
@@ -188,7 +188,7 @@ def test_a_loop_that_no_launch_enters_is_not_told_as_hot() -> None:
     assert not listing.enters_loop(other, subject.timed(kernel.name))
     analysis = evolve(subject.analysis, kernels=(other,))
     text = Page(page(evolve(subject, analysis=analysis))).text
-    assert f"hot loop none: this launch does not enter that at +{skipped.lines[0].offset:#x} to" in text
+    assert f"hot loop none: this launch does not enter the loop at +{skipped.lines[0].offset:#x} to" in text
     assert "What the hot code occupies" not in text
     assert "A bar on the left marks the hot loop" not in text
     assert listing.enters_loop(other, ())
@@ -213,7 +213,7 @@ def test_every_instruction_leads_to_the_ir_and_back(shown: tuple[Subject, str]) 
 
 @pytest.mark.parametrize("target", ["gfx942", "xehpc", "xe2"])
 def test_printed_and_decoded_instructions_are_put_together(target: str) -> None:
-    made = make(cg.Matmul.parse("64x64:64x64", dt="f16"), target)
+    made = generate(cg.Matmul.parse("64x64:64x64", dt="f16"), target)
     name = made.code.name
     rows = listing.printed_rows(made.code.asm, name)
     labels = [row.label for row in rows if row.label]
@@ -235,7 +235,7 @@ def test_printed_and_decoded_instructions_are_put_together(target: str) -> None:
 
 
 def test_the_steps_are_those_of_the_driver() -> None:
-    made = make(cg.Conv.parse(SMALL, dir="FWD_D", dt="f16"), "gfx942")
+    made = generate(cg.Conv.parse(SMALL, dir="FWD_D", dt="f16"), "gfx942")
     (way,) = made.histories.values()
     from convgen.compile_steps import steps as every
 
@@ -264,7 +264,7 @@ def test_a_config_that_failed_leaves_no_steps() -> None:
 
 
 def test_tiles_and_dies() -> None:
-    made = make(
+    made = generate(
         cg.Matmul.parse("1024x1024:1024x1024", dt="f16"),
         "gfx942",
         "tile=128x128x32 waves=2x2 mma=32x32x8 map=xcc:8+group:4m",
@@ -284,7 +284,8 @@ def test_workgroups_that_persist_have_several_tiles() -> None:
     config = "tile=128x128x32 waves=2x2 mma=32x32x8 map="
     problem = cg.Matmul.parse("1024x1024:1024x1024", dt="f16")
     whole, shared = (
-        pictures.mapping(make(problem, "gfx942", f"{config}{order}").plan, 1) for order in ("persist:20", "stream:20")
+        pictures.mapping(generate(problem, "gfx942", f"{config}{order}").plan, 1)
+        for order in ("persist:20", "stream:20")
     )
     assert whole is not None
     assert whole.tiles[7][7] == "die 3, workgroup 3"  # number 63, in the fourth round of 20
@@ -298,7 +299,7 @@ def test_workgroups_that_persist_have_several_tiles() -> None:
 
 
 def test_results_of_many_tiles_are_not_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = make(cg.Matmul.parse("1024x1024:1024x1024", dt="f16"), "gfx942", "tile=128x128x32 waves=2x2 mma=32x32x8")
+    made = generate(cg.Matmul.parse("1024x1024:1024x1024", dt="f16"), "gfx942", "tile=128x128x32 waves=2x2 mma=32x32x8")
     for most, is_drawn in ((64, True), (63, False)):
         monkeypatch.setattr(pictures, "_MOST_TILES", most)
         found = pictures.mapping(made.plan, 1)
@@ -308,7 +309,9 @@ def test_results_of_many_tiles_are_not_drawn(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_fragments_are_drawn_where_they_can_be() -> None:
     """Of two dimensions, whole, of no more elements than somebody can look at; with tables if they are few."""
-    made = make(cg.Matmul.parse("512x512:512x512", dt="f16"), "gfx942", "tile=256x256x32 waves=2x2 mma=32x32x8 acc=a")
+    made = generate(
+        cg.Matmul.parse("512x512:512x512", dt="f16"), "gfx942", "tile=256x256x32 waves=2x2 mma=32x32x8 acc=a"
+    )
     (way,) = made.histories.values()
     found = [*pictures.fragments(way.built, 64), *pictures.instruction_fragments(made.plan)]
     sizes = {f.name: math.prod(int(n) for n in re.findall(r"(\d+) [a-z]", f.shape)) for f in found}
@@ -336,7 +339,7 @@ def test_which_chunks_a_swizzle_counts_is_told() -> None:
 
 
 def test_the_ranking_has_ten_rows_and_how_many_run_together() -> None:
-    made = make(cg.Matmul.parse("512x512:512x512", dt="f16"), "gfx942")
+    made = generate(cg.Matmul.parse("512x512:512x512", dt="f16"), "gfx942")
     assert [row[0][0] for row in _ranking(made)["rows"]] == [str(n) for n in range(1, 11)]
     assert made.together == made.ranking[0].together
     assert evolve(made, ranking=()).together == 1
@@ -367,7 +370,7 @@ def test_a_record_is_made_again(tmp_path: Path) -> None:
     again = of_record(tmp_path / "k.launch.json", {})
     assert again.generated is not None
     (remark,) = again.remarks  # and nothing of scalars that nobody chose
-    assert "the same, instruction by instruction" in remark
+    assert "the code equals that of k.hsaco, instruction by instruction" in remark
     check(page(again))
     text = (tmp_path / "k.s").read_text()
     another = "tile=32x32x32 waves=1x2 mma=16x16x16 slots=2 taps=split acc=v"

@@ -225,9 +225,7 @@ def test_a_picture_has_a_row_for_each_track() -> None:
     assert alone.title.startswith("k on gfx942: 1 workgroup on a unit, 9000 clocks")
     assert not any("more than waves" in line.text for line in alone.lines)
     ended = timeline.picture(evolve(USUAL, full=1, units={1: unit(clocks=28.0)}))
-    assert "pipes are at work for 4 clocks more than waves: with their last stores" in [
-        line.text for line in ended.lines
-    ]
+    assert "pipes work 4 clocks longer than subgroups, on the last stores" in [line.text for line in ended.lines]
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,7 @@ def test_a_picture_of_workgroups_that_persist(tmp_path: Path, capsys: pytest.Cap
     assert "8 x 8 tiles, persist:12, 8 dies, 2 workgroups a die at a time" in texts
     told = root.find("{http://www.w3.org/2000/svg}desc")
     assert told is not None
-    assert told.text == "8 x 8 tiles (M x N) on 8 dies in 6 rounds of 2 workgroups each"
+    assert told.text == "8 x 8 tiles (M x N) on 8 dies in 6 rounds of up to 2 workgroups a die"
     numbers = [text for text in texts if text.isdigit()][16:]  # behind those of the sides
     assert sorted(numbers[:64]) == sorted(str(n % 12 % 8) for n in range(64))
 

@@ -1,4 +1,4 @@
-"""Refactoring keeps instructions: the code of 381 problems, digested without comments and names.
+"""Refactoring keeps instructions: the code of problems, digested without comments and names.
 
 tests/golden/kept/TARGET.txt has a line a case: the digest of the assembly text, the problem, the config. Changes that
 mean to alter code bless the digests (`./dev bless` rewrites all lines); changes that do not must leave each alone.

@@ -125,11 +125,11 @@ IN_KERNELS = (
     ),
     (
         "tile.init_tile(x, (0,), (32, 32))",
-        "given 1 offsets and a block of 32x32, wanted 2 of each, sizes from 1, at init_tile of x 64x64",
+        "given 1 offsets and a block of 32x32, wanted 2 of each, at init_tile of x 64x64",
     ),
     (
         "tile.init_tile(x, (0, 0), (0, 32))",
-        "given 2 offsets and a block of 0x32, wanted 2 of each, sizes from 1, at init_tile of x 64x64",
+        "given a block size 0, wanted at least 1, at init_tile",
     ),
     ("tile.init_tile(x, (0, 0), (32.0, 32))", "given a block size 32.0, wanted a number, at init_tile"),
     (
@@ -188,6 +188,59 @@ IN_KERNELS = (
     ("tile.positions((4, 4), 2)", "given the axis 2, wanted one of 4x4, at positions"),
     ("tile.broadcast(v, (64, 64))", "given 32x32, wanted 64x64, or 1 along a dim, at broadcast"),
     ("tile.full((4, 4), 'x')", "given the value 'x', wanted a number, at full"),
+    ("tile.full((4, -1), 0)", "given a block size -1, wanted at least 1, at full"),
+    ("tile.full(4, 0)", "given the shape 4, wanted a tuple of sizes, at full"),
+    ("tile.broadcast(v, 32)", "given the shape 32, wanted a tuple of sizes, at broadcast"),
+    (
+        "tile.broadcast(1, (4, 4))",
+        "given an argument of type int, wanted a block, as in broadcast(block, shape), at broadcast",
+    ),
+    ("tile.transpose(x)", "given a tensor (x), wanted a block, as in transpose(block), at transpose"),
+    (
+        "tile.convert_layout(1, wg_map=((1, 1), (4, 4)))",
+        "given an argument of type int, wanted a block, as in convert_layout(block, wg_map=...), at convert_layout",
+    ),
+    (
+        "tile.load_tile(tile.init_tile(x, (0, 0), (8, 8), wg_map=3))",
+        "given wg_map=3, wanted two pairs of numbers, (layout, data), at init_tile of x",
+    ),
+    (
+        "tile.update_tile_offset(v, (0, 1))",
+        "given a block (v), wanted a tile, as in update_tile_offset(tile, steps), at update_tile_offset",
+    ),
+    (
+        "tile.update_tile_offset(tile.init_tile(x, (0, 0), (8, 8)), (0, 'a'))",
+        "given the offset 'a', wanted an integer or a scalar of the kernel, at update_tile_offset",
+    ),
+    (
+        "tile.init_tile(x, (0.5, 0), (8, 8))",
+        "given the offset 0.5, wanted an integer or a scalar of the kernel, at init_tile",
+    ),
+    (
+        "tile.init_tile(x, (v, 0), (8, 8))",
+        "given the offset v, wanted an integer or a scalar of the kernel, at init_tile",
+    ),
+    ("tile.init_tile(x, 0, (8, 8))", "given the offsets 0, wanted a tuple of them, at init_tile"),
+    (
+        "tile.prefetch_tile(3)",
+        "given an argument of type int, wanted a tile, as in prefetch_tile(tile), at prefetch_tile",
+    ),
+    ("tile.gather(v, v)", "given a block (v), wanted a tensor, as in gather(tensor, indices), at gather"),
+    ("tile.gather(x, 3)", "given an argument of type int, wanted a block, as in gather(tensor, indices), at gather"),
+    (
+        "tile.scatter(x, tile.positions((32, 32), 0), 1.0)",
+        "given an argument of type float, wanted a block, as in scatter(tensor, indices, values), at scatter",
+    ),
+    (
+        "tile.atomic_rmw('add', 3, x)",
+        "given an argument of type int, wanted a block, as in atomic_rmw(kind, block, to), at atomic_rmw",
+    ),
+    (
+        "tile.reduce('sum', v, 'a')",
+        "given reduce 'sum' along 'a', wanted one of sum, prod, max, min, and, or along an axis of 32x32",
+    ),
+    ("tile.positions((4, 4), 'a')", "given the axis 'a', wanted one of 4x4, at positions"),
+    ("list(tile.range(0, 4, m))", "given the step at0, wanted an integer, at tile.range"),
 )
 
 #: An expression elsewhere, and the answer.

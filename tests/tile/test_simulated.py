@@ -261,3 +261,19 @@ def test_bytes_that_go_between_lanes_are_joined_without_their_neighbours(target:
     x = np.random.default_rng(3).integers(0, 6, (12, 128)).astype(np.uint8)
     out = cg.simulate(cg.compile(least(*[Tensor((12, 128), "u8")] * 2), target), x=x.ravel())
     assert (out.reshape(12, 128) == x.min(0)).all()
+
+
+@tile.kernel(subgroups=(2, 1))
+def weighted(x: Tensor, y: Tensor) -> None:
+    """Sum over the first dim, each matrix times its number."""
+    _, m, n = tile.grid(y, (1, 4, 8))
+    block = tile.load_tile(tile.init_tile(x, (0, m, n), (2, 4, 8)))
+    numbers = tile.convert(tile.positions((2, 1, 1), 0), "f32")
+    tile.store_tile(tile.reduce("sum", block * numbers, 0), tile.init_tile(y, (0, m, n), (1, 4, 8)))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_blocks_of_three_dims(target: str) -> None:
+    x = np.random.default_rng(0).integers(-4, 5, (2, 7, 13)).astype(np.float32)
+    code = cg.compile(weighted(Tensor(x.shape, "f32"), Tensor((1, 7, 13), "f32")), target)
+    assert np.array_equal(cg.simulate(code, x=x)[0], x[1])

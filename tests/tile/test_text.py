@@ -116,7 +116,7 @@ WRONG = [
     (START + "  %0 = init_tile z[m, n] : tile<32x32xf32>", "line 3: given the tensor z, wanted one of x"),
     (START + "  %0 = init_tile x[m, q] : tile<32x32xf32>", "line 3: given 'q', wanted numbers and scalars"),
     (START + "  %0 = init_tile x[m] : tile<32x32xf32>", "line 3: given a tile of 32x32xf32, wanted 1 sizes of f32"),
-    (START + "  %0 = load_tile %9 : vector<32x32xf32>", "line 3: given %9, wanted a tile that was made before"),
+    (START + "  %0 = load_tile %9 : vector<32x32xf32>", "line 3: given %9, wanted a tile that is defined before"),
     (START + ONE + "  %1 = sqroot %0 : vector<8x8xf32>", "line 4: given the operation"),
     (START + ONE + "  %1 = sqrt %0 : vector<8x4xf32>", "line 4: given the type vector<8x4xf32>"),
     (START + "  %0 = constant x : vector<8x8xf32>", "line 3: given 'x', wanted a number"),
@@ -128,6 +128,17 @@ WRONG = [
         "line 5: given '%1 = neg %a : vector<8x8xf32>', wanted a yield of 1 values at the end of the loop",
     ),
     (START + "  for i in 2:", "line 3: given 'for i in 2:', wanted for I in [0, TRIPS)"),
+    (
+        START + "  %0 = init_tile x[m, n] along 0,,1 : tile<8x8xf32>",
+        "line 3: given the dims '0,,1', wanted ascending numbers below 2, at init_tile",
+    ),
+    (
+        START + "  %0 = init_tile x[m, n] along 1, 0 : tile<8x4xf32>",
+        "line 3: given the dims '1, 0', wanted ascending numbers below 2, at init_tile",
+    ),
+    (START + f"  %0 = constant {'9' * 5000} : vector<4xf32>", "line 3: given a number of 5000 digits, wanted at most"),
+    (START + f"  %0 = constant 1 : vector<{'9' * 5000}xf32>", "line 3: given a number of 5000 digits, wanted at most"),
+    ("kernel k(x: memref<8x8xf32>) slots=1 slots=2\n", "line 1: given 'slots=1 slots=2', wanted each of"),
 ]  # fmt: skip
 
 
@@ -137,3 +148,19 @@ def test_errors_name_the_line(text: str, said: str) -> None:
         tile.parse(text)
     assert said in str(wrong.value)
     assert "\n" not in str(wrong.value)
+
+
+@tile.kernel(subgroups=(1, 1))
+def twice_acc_0(y: Tensor) -> None:
+    """Carry two values whose names print alike."""
+    m, n = tile.grid(y, (16, 16))
+    acc, acc_0 = [tile.zeros((16, 16))], tile.full((16, 16), 1.0)
+    for _ in tile.range(0, 4):
+        acc[0], acc_0 = acc[0] + 1.0, acc_0 + 2.0
+    tile.store_tile(acc[0] + acc_0 * 10.0, tile.init_tile(y, (m, n), (16, 16)))
+
+
+def test_carried_values_have_different_names() -> None:
+    program = twice_acc_0(Tensor((16, 16), "f32"))
+    assert str(tile.parse(str(program))) == str(program)
+    assert (cg.simulate(cg.compile(tile.parse(str(program)), "gfx942")) == 94).all()

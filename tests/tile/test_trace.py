@@ -47,6 +47,10 @@ def two_grids(x: Tensor) -> None:
     tile.grid(x, (32, 32))
 
 
+def over_a_number(x: Tensor) -> None:
+    tile.grid(64, (32, 32))  # type: ignore[arg-type]
+
+
 def wrong_rank(x: Tensor) -> None:
     tile.grid(x, (32,))
 
@@ -144,8 +148,9 @@ def wrong_constant(x: Tensor) -> None:
 
 REFUSED: list[tuple[Callable[[Tensor], None], str]] = [
     (two_grids, "given a second grid, wanted one a kernel"),
+    (over_a_number, "given 64, wanted a tensor or a tuple of sizes, at grid"),
     (wrong_rank, "given a grid of 32 blocks, wanted 2 sizes from 1, for 64x64"),
-    (wrong_tile, "given 3 offsets and a block of 32x32, wanted 2 of each, sizes from 1, at init_tile of x 64x64"),
+    (wrong_tile, "given 3 offsets and a block of 32x32, wanted 2 of each, at init_tile of x 64x64"),
     (wrong_store, "given 32x32 of f32, wanted 32x32 of f16, at store_tile to x"),
     (wrong_shapes, "given blocks of 32x32 and 32x16, wanted the same shape, or 1 along a dim, at add"),
     (wrong_types, "given f16 and f32, wanted values of one type, at add"),
@@ -163,7 +168,10 @@ REFUSED: list[tuple[Callable[[Tensor], None], str]] = [
     (wrong_range, "given range(4, 0, 1), wanted a step from 1 and an end not before the beginning"),
     (two_names, "given a and b, the same when the loop begins, wanted one of their own for each"),
     (another_tile, "given a tile of x that is another one in the next iteration"),
-    (behind_the_loop, "given a block that was made within a loop, wanted one that is carried, after the loop"),
+    (
+        behind_the_loop,
+        "given a block of a loop's body after the loop, wanted a name bound before it",
+    ),
 ]
 
 
@@ -227,3 +235,11 @@ def test_blocks_that_take_too_many_registers(target: str) -> None:
 def test_too_many_subgroups() -> None:
     with pytest.raises(UserError, match="given 64 subgroups of 64 lanes on gfx942, wanted at most 1024 lanes"):
         cg.compile(tile.kernel(subgroups=(8, 8))(large_blocks)(X))
+
+
+def test_a_tile_of_a_blocked_tensor_is_refused_when_it_is_described() -> None:
+    def blocked(x: Tensor) -> None:
+        tile.load_tile(tile.init_tile(x, (0, 0), (32, 32), wg_map=((1, 1), (32, 32))))
+
+    with pytest.raises(UserError, match=r"^given the blocked layout Ba16b, wanted a plain one, at init_tile of x, in "):
+        tile.kernel()(blocked)(Tensor((32, 32), "f16", "Ba16b"))

@@ -1,4 +1,4 @@
-"""Elements of tensors by number, and atomic operations: bounds checks, and replicas that count once."""
+"""Accesses to elements by number, and atomic operations: bounds checks, and replicas that count once."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NEUTRAL: dict[str, Callable[[Type], float]] = {
 
 
 def inside(k: KernelBuilder, memory: Global, numbers: Expr, mask: Expr | None) -> Expr:
-    """Whether a tensor has an element with each number, and the mask holds."""
+    """Return whether a tensor has an element with each number, and the mask holds."""
     count = memory.elements
     assert isinstance(numbers.type, VectorType)
     exists = (numbers >= 0) & (numbers < (Splat(numbers.type, count) if isinstance(count, Expr) else count))

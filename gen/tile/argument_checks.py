@@ -1,0 +1,56 @@
+"""Checks of the arguments of a kernel's operations. Each raises UserError, which names the operation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from numbers import Integral
+
+from convgen.ir.error import UserError
+from convgen.ir.expr import Expr
+from convgen.tile.source import called
+from convgen.tile.tiles import Index, Shape, Tensor, Tile
+from convgen.tile.trace import Value
+
+_KINDS: dict[type, str] = {Value: "a block", Tile: "a tile", Tensor: "a tensor"}
+
+
+def expect(operation: str, value: object, kind: type, example: str) -> None:
+    """Raise UserError unless a value is a `kind`, one of `_KINDS`; `example` shows a right call."""
+    if not isinstance(value, kind):
+        names = (name for known, name in _KINDS.items() if isinstance(value, known))
+        described = next(names, f"an argument of type {type(value).__name__}")
+        called_so = f" ({name})" if (name := called(value, "")) and described in _KINDS.values() else ""
+        raise UserError(f"given {described}{called_so}, wanted {_KINDS[kind]}, as in {example}, at {operation}")
+
+
+def check_shape(operation: str, shape: object) -> Shape:
+    """Return the shape of a block: a sequence of numbers from 1."""
+    if not isinstance(shape, Sequence) or isinstance(shape, str):
+        raise UserError(f"given the shape {shape!r}, wanted a tuple of sizes, at {operation}")
+    for size in shape:
+        if not isinstance(size, int) or size < 1:
+            wanted = "at least 1" if isinstance(size, int) else "a number"
+            raise UserError(f"given a block size {size}, wanted {wanted}, at {operation}")
+    return tuple(shape)
+
+
+def check_offsets(operation: str, offsets: object) -> tuple[Index, ...]:
+    """Return offsets, or distances, along the dims of a tensor: integers and scalars of the kernel."""
+    if not isinstance(offsets, Sequence) or isinstance(offsets, str):
+        raise UserError(f"given the offsets {offsets!r}, wanted a tuple of them, at {operation}")
+    for offset in offsets:
+        if not isinstance(offset, Integral | Expr):
+            text = called(offset) if isinstance(offset, Value) else repr(offset)
+            raise UserError(f"given the offset {text}, wanted an integer or a scalar of the kernel, at {operation}")
+    return tuple(offsets)
+
+
+def check_inside(operation: str, tile: Tile) -> None:
+    """Raise UserError for a tile at known offsets that has no element in the tensor."""
+    block = dict(zip(tile.kept, tile.shape))
+    for n, (offset, size) in enumerate(zip(tile.offsets, tile.tensor.most)):
+        length = block.get(n, 1)
+        if isinstance(offset, int) and not -length < offset < size:
+            wanted = f"an offset below {size}" if offset >= 0 else "some of it in the tensor"
+            place = f"a block of {length} at {offset} along dim {n} of {tile.tensor.name}"
+            raise UserError(f"given {place}, wanted {wanted}, at {operation}")
