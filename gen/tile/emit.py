@@ -184,6 +184,7 @@ class _Emitter:
             return None
         layout = self._layout_of_load(load)
         rows, depth = layout.fragment.shape
+        # The path depends on the depth of the config's tile, on its subgroups and on its slots only.
         config = Config((rows, rows, depth), self.options.subgroups, (1, 1, 1), slots)
         try:
             view = self.places.view(load.tile, layout, depth)

@@ -223,7 +223,11 @@ VALUES: tuple[Form, ...] = (
     Form(Product, "tile_mma {a:block}, {b:block}{acc:more}", language.tile_mma),
     Form(Gather, "gather {tensor:tensor}[{indices:block}]{mask:mask}{other:other}", indexed.gather),
     Form(Transposed, "transpose {of:block}", language.transpose),
-    Form(Redistributed, "convert_layout {of:block}{maps:maps}", lambda of, maps: language.convert_layout(of, **maps)),
+    Form(
+        Redistributed,
+        "convert_layout {of:block}{maps:maps}",
+        lambda of, maps: language.convert_layout(of, **({"wg_map": None} | maps)),
+    ),
     Form(
         Map,
         "broadcast {operands:operands}",

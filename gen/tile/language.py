@@ -117,7 +117,8 @@ def convert_layout(value: Value, *, wg_map: Pairs, sg_map: Pairs | None = None) 
     """Redistribute a block by maps as for `init_tile`; through shared memory where elements change lanes."""
     expect("convert_layout", value, Value, "convert_layout(block, wg_map=...)")
     checked = maps("convert_layout", value.shape, wg_map, sg_map)
-    assert checked is not None
+    if checked is None:
+        raise UserError("given no wg_map, wanted one, as in convert_layout(block, wg_map=...), at convert_layout")
     return record("convert_layout", Redistributed(shape=value.shape, elem=value.elem, of=value, maps=checked))
 
 

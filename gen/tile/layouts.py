@@ -257,7 +257,7 @@ class Layouts:
             except DoesNotFit as error:
                 why = str(error)
                 continue
-            pack = 1 if self.options.by_steps else tile.pack
+            pack = 1 if self.options.by_steps else tile.pack  # instructions whose elements of K lie together in a lane
             return evolve(tile, pack=pack, separate_accumulators=self._separates_accumulators(tile))
         if not self.options.mma:
             return None

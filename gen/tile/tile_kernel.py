@@ -68,9 +68,9 @@ class TileProgram:
         """
         needed, fits = 0, False
         slots_to_try = _SLOTS if self.options.slots is None else (self.options.slots,)
-        # targets that keep instructions in order also keep these reads in order
-        orders = (False,) if facts.core.reorders else (False, True)
-        for by_steps, slots in itertools.product(orders, slots_to_try):
+        # Reading step by step saves registers only where the scheduler keeps the order of statements.
+        by_steps_to_try = (False,) if facts.core.reorders else (False, True)
+        for by_steps, slots in itertools.product(by_steps_to_try, slots_to_try):
             options = evolve(self.options, slots=slots, by_steps=by_steps)
             kernel = emit(self.name, self.trace, self.tensors, options, facts)
             needed = exchange(kernel, facts).shared_bytes

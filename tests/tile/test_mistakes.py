@@ -201,6 +201,10 @@ IN_KERNELS = (
         "given an argument of type int, wanted a block, as in convert_layout(block, wg_map=...), at convert_layout",
     ),
     (
+        "tile.convert_layout(tile.zeros((8, 8)), wg_map=None)",
+        "given no wg_map, wanted one, as in convert_layout(block, wg_map=...), at convert_layout",
+    ),
+    (
         "tile.load_tile(tile.init_tile(x, (0, 0), (8, 8), wg_map=3))",
         "given wg_map=3, wanted two pairs of numbers, (layout, data), at init_tile of x",
     ),

@@ -136,6 +136,12 @@ WRONG = [
         START + "  %0 = init_tile x[m, n] along 1, 0 : tile<8x4xf32>",
         "line 3: given the dims '1, 0', wanted ascending numbers below 2, at init_tile",
     ),
+    (START + ONE + "  %1 = convert_layout %0 : vector<8x8xf32>", "line 4: given no wg_map, wanted one"),
+    (
+        f"{START}{ONE}  %1 = convert_layout %0 {{#xetile.sg_map<wi_layout = [2, 8], wi_data = [1, 1]>}}"
+        " : vector<8x8xf32>",
+        "line 4: given sg_map alone of 8x8, wanted wg_map",
+    ),
     (START + f"  %0 = constant {'9' * 5000} : vector<4xf32>", "line 3: given a number of 5000 digits, wanted at most"),
     (START + f"  %0 = constant 1 : vector<{'9' * 5000}xf32>", "line 3: given a number of 5000 digits, wanted at most"),
     ("kernel k(x: memref<8x8xf32>) slots=1 slots=2\n", "line 1: given 'slots=1 slots=2', wanted each of"),
