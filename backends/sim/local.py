@@ -64,7 +64,10 @@ def _by_other_waves(stamps: U32, mine: U32) -> Bools:
 
 
 def _wave_bits(units: Array, mine: U32) -> U32:
-    """Return, for each of some units, the accessing wave of stamp `mine` as a set of one bit."""
+    """Return, for each of some units, the accessing wave of stamp `mine` as a set of one bit.
+
+    Only families with at most 32 waves a workgroup note guesses.
+    """
     bits: U32 = np.uint32(1) << (np.broadcast_to(mine, units.shape) >> np.uint32(1) & np.uint32(0xFF))
     return bits
 
@@ -102,7 +105,7 @@ class Lds:
         self.kind = kind  #: kind of its findings
         self.size, self.grain = size, grain  #: bytes per workgroup; bytes per stamp, a power of two
         self._shift = grain.bit_length() - 1
-        self.stride = (size + 31) // 16 * 16
+        self.stride = (size + 31) // 16 * 16  #: bytes to the next workgroup's memory: 16 to 31 more than `size`
         self.data: npt.NDArray[np.uint8] = np.zeros(max(slots * self.stride, 16), np.uint8)
         self.words: U32 = self.data.view(np.uint32)
         self._accessed: U32 = np.zeros((2, len(self.data) // grain), np.uint32)

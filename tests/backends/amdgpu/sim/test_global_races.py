@@ -8,6 +8,8 @@ import attrs
 import numpy as np
 import pytest
 
+from convgen.backends.amdgpu.sim import simulate
+
 #: s[4:5] = data, s[6:7] = words that are zeros at first; v1 = 4 * thread, v3 = 0, s8 = the wave's first thread.
 PROLOGUE = """
   s_load_dwordx4 s[4:7], s[0:1], 0x0
@@ -213,3 +215,19 @@ def test_data_is_waited_for_before_its_flag(sim: Any, order: str, flag: str) -> 
     assert not kinds(sim, body, twin, order)
     late = body.replace("s_waitcnt vmcnt(0)\n", "", 1)
     assert kinds(sim, late, twin, order) == ["global-visibility"]
+
+
+def test_own_stores_stay_ordered_in_workgroups_of_any_number(sim: Any) -> None:
+    body = """
+  v_mov_b32_e32 v4, 1
+  global_store_dword v3, v4, s[4:5]
+  s_waitcnt vmcnt(0)
+  v_mov_b32_e32 v4, 2
+  global_store_dword v3, v4, s[4:5]
+"""
+    buffers = {"data": np.zeros(4, np.uint32), "flags": np.zeros(4, np.uint32)}
+    for group in ((1 << 24) - 1, 1 << 24, (1 << 26) - 2):
+        launch = attrs.evolve(sim.launch("k", list(buffers), grid=group + 1), groups=(group,))
+        code = sim.assemble("gfx942", {"k": sim.Source(PROLOGUE + body)})
+        report = simulate(code, [launch], {name: data.view(np.uint8) for name, data in buffers.items()})
+        assert [finding.kind for finding in report.findings] == []
