@@ -126,7 +126,8 @@ def _keep_payloads(machine: MachineKernel) -> MachineKernel:
 
 
 def _tuples_at(machine: MachineKernel) -> int:
-    return _SCALARS_AT - -machine.allocation.used["s"] // _generation(machine).lanes
+    """Return the first register of tuples, after the registers that scalars fill."""
+    return _SCALARS_AT + -(-machine.allocation.used["s"] // _generation(machine).lanes)
 
 
 def _apply_workarounds(machine: MachineKernel) -> MachineKernel:

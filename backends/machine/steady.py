@@ -356,7 +356,7 @@ class _LoopOrder:
             wishes[n] = latest
         for n in self.loads:
             node = self.nodes[n]
-            wish = max(0, wishes[n], *(self.slot[b] for b in node.before), -1)
+            wish = max(0, wishes[n], *(self.slot[b] for b in node.before))
             free = table.starts(node) & (table.all >> wish << wish)
             self.slot[n] = (free & -free).bit_length() - 1 if free else wish
             table.take(node, self.slot[n])
