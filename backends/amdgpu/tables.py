@@ -264,7 +264,7 @@ _CORE = Core(
     simd_subgroups=8,  # CDNA3 ISA, "Wavefront occupancy"
     register_granule=8,  # LLVM, getVGPRAllocGranule of gfx90a and later
     shared_rate=128,  # CDNA3 ISA 11
-    shared_read_rate=128,  # CDNA3 ISA 11; other widths by their phases
+    shared_read_rate=128,  # CDNA3 ISA 11; `_facts` replaces it by that of the widest reads
     global_rate=64,  # L1 cache; assumed, MIOpen's kernels on an MI300X have 63
     global_granule=64,  # half a line: docs/time.md
 )

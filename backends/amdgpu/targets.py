@@ -51,7 +51,7 @@ class AmdTarget(Target):
         return assemble_module(text, self.name)
 
     def assembled_by(self) -> str:
-        """Return name, size and time of the assembler."""
+        """Return a text that identifies the assembler and its version; empty if there is none."""
         return assembled_by(self.name)
 
 
