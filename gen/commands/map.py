@@ -132,8 +132,8 @@ def _grid(options: argparse.Namespace) -> int:
 def _json(mapping: WorkgroupMapping) -> dict[str, Any]:
     """Return, by workgroup number: its tile [m, n] (null without one), batch and slices.
 
-    For persistent workgroups, numbers are those that they take, with the workgroup that takes them: of a share, the
-    first.
+    Persistent workgroups take several numbers each: `taken_by` has the workgroup that takes each number, the first one
+    if several share the K of its tile.
     """
     from convgen.choose.workgroup_orders import takers_of
 
@@ -280,7 +280,9 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _remarks(launch: LaunchTraffic, plan: Plan, asked: Order | None) -> Iterator[str]:
-    """Yield warnings: half of a mapping that hurts if it was asked for, and rows in one cache channel."""
+    """Yield warnings: an order with remaps but no groups, or groups but no remaps, that was asked for and reads more
+    than the default; and rows in one cache channel.
+    """
     from convgen.choose.traffic import camping, halves
     from convgen.ir.layout.order import IN_ROWS
 

@@ -66,7 +66,7 @@ BOUNDS: dict[str, str] = {
     "launch": "the launch itself takes most of the time: the problem is small",
     "latency": "no pipe is busy for half of the time: subgroups wait for each other, or for memory to answer",
 }
-BOUNDS["waiting"] = BOUNDS["latency"]  # of a loop, and of a launch
+BOUNDS["waiting"] = BOUNDS["latency"]  # a loop is bound by `waiting` where a launch is by `latency`
 
 
 def bound(cause: str) -> str:

@@ -5,7 +5,7 @@ The clocks of the workgroups come from their machine code (`loop_times`), or fro
 time overlaps with the workgroups. Launch start comes before them; write-back of results from the L2s, reduction of
 split-K slices and further launches, which only move bytes, come after them.
 
-A tick is the time unit of a set of measurements: us, or clocks of the unit if it states efficiencies.
+A tick is the unit of time of a set of measurements: us, or clocks where the set states efficiencies in place of times.
 """
 
 from __future__ import annotations
@@ -91,10 +91,10 @@ def _term(unit: str, low: float, high: float, start: float, meaning: str) -> Any
 
 @frozen
 class Terms:
-    """The constants of one maker's kernels on one chip: those of workgroups, then those of launches and `start`.
+    """The constants of one maker's kernels on one chip: `start`, those of workgroups, then those of launches.
 
-    Of those of workgroups `loop_times` reads matrix, far, operands, store and around, and `bench/lib/products.py`,
-    which knows sizes and tiles only, all but around.
+    `loop_times` reads matrix, far, operands, store and around of the constants of workgroups. `bench/lib/products.py`,
+    which knows sizes and tiles only, reads all of them except around.
     """
 
     start: float = _term("ticks", 1e-3, 1e5, 5.0, "start of a launch")

@@ -14,7 +14,8 @@ from convgen.profile.closed import Terms
 class Entry:
     """The constants of one kind of kernels, and their error on the rows that they were fitted to."""
 
-    kind: str  #: maker/chip/type, and further properties that distinguish kernels
+    #: maker/chip/type, `_out_` and the type of results where the table states it, further properties
+    kind: str
     source: str  #: the table of measurements
     rows: int
     median: float  #: per cent; median over rows of |predicted / measured - 1|, in the measured unit

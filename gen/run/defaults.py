@@ -20,6 +20,8 @@ from convgen.ir.types import Kind, Type
 from convgen.run.fills import Fill
 
 MOST_BYTES = 1 << 32  #: bytes; largest made-up buffer
+#: bytes that the simulator keeps per byte of a buffer: stamps of stores and of loads, 8 bytes per dword each
+_BESIDE = 4
 
 #: Element type by its name in compilers' metadata (`.type_name`) and in MLIR, which Triton's .ttir is written in.
 _ELEMENTS: Mapping[str, str] = {
@@ -69,7 +71,7 @@ class Defaults:
             drawn = fill.numbered(places[:, :: elem.bytes] // elem.bytes)
             return np.ascontiguousarray(drawn).view(np.uint8).reshape(places.shape)
 
-        return Pages(self.size, make, self.budget, beside=4)
+        return Pages(self.size, make, self.budget, _BESIDE)
 
     def scalar(self, parameter: Parameter, number: int) -> str:
         """Return the value of an argument that is no pointer, as an option would give it; "" for a structure.

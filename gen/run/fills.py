@@ -122,7 +122,7 @@ class Fill:
         """Return the elements with these numbers."""
         elements = np.empty(numbers.shape, self.dtype)
         flat, wanted = elements.reshape(-1), numbers.reshape(-1)
-        small = wanted.size == 0 or int(wanted.max()) <= _LOW  # the upper halves of all numbers are then one
+        small = wanted.size == 0 or int(wanted.max()) <= _LOW  # the upper halves of all numbers are then 0
         for start in range(0, len(wanted), _CHUNK):
             chunk = wanted[start : start + _CHUNK]
             upper = (chunk[:1] if small else chunk) >> 32
