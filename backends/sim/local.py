@@ -31,7 +31,10 @@ from convgen.ir.record import frozen
 if TYPE_CHECKING:
     from convgen.backends.sim.threads import Stepped, Threads
 
+#: First bits of the wave and of the epoch in a stamp.
+_WAVE_BIT, EPOCH_BIT = np.uint32(1), np.uint32(9)
 SEVERAL = np.uint32(0x1FE)  #: the wave field of a unit that more than one wave has read or updated
+MOST_WAVES = 255  #: of a workgroup: the field's largest number stands for several
 _SINCE = " since the last barrier"
 _ONE_WAVE, _CLEAN, _DOUBTFUL = np.uint32(2), np.uint32(1), np.uint32(0xFFFFFFFE)
 
@@ -50,9 +53,15 @@ class _Access(NamedTuple):
 
 
 def stamps_of(epoch: Array, wave: Array) -> U32:
-    """Return the stamp of a clean access by each wave [waves, 1]; wave numbers are below 255."""
-    packed = (epoch.astype(np.uint32) << np.uint32(9)) | (wave.astype(np.uint32) << np.uint32(1)) | np.uint32(1)
+    """Return the stamp of a clean access by each wave [waves, 1], of at most `MOST_WAVES`."""
+    packed = (epoch.astype(np.uint32) << EPOCH_BIT) | (wave.astype(np.uint32) << _WAVE_BIT) | _CLEAN
     return packed[:, None]
+
+
+def wave_of(stamps: U32) -> U32:
+    """Return the waves of stamps."""
+    waves: U32 = (stamps & SEVERAL) >> _WAVE_BIT
+    return waves
 
 
 def _by_other_waves(stamps: U32, mine: U32) -> Bools:
@@ -68,7 +77,7 @@ def _wave_bits(units: Array, mine: U32) -> U32:
 
     Only families with at most 32 waves a workgroup note guesses.
     """
-    bits: U32 = np.uint32(1) << (np.broadcast_to(mine, units.shape) >> np.uint32(1) & np.uint32(0xFF))
+    bits: U32 = np.uint32(1) << wave_of(np.broadcast_to(mine, units.shape))
     return bits
 
 
@@ -259,9 +268,9 @@ class Lds:
         places = np.flatnonzero(doubts)
         if len(places) and self.updated is not None:
             stamps = self.updated[part][places]
-            other = np.uint32(1) << np.minimum(stamps >> np.uint32(1) & np.uint32(0xFF), np.uint32(31))
+            other = np.uint32(1) << np.minimum(wave_of(stamps), np.uint32(31))
             others = (doubts[places] != other) | (stamps & SEVERAL == SEVERAL)
-            met = places[(stamps >> np.uint32(9) == epoch) & others]
+            met = places[(stamps >> EPOCH_BIT == epoch) & others]
             if len(met):
                 step, group = self._guess
                 message = f"reads what another wave updated{_SINCE}, at local address {int(met[0]) * self.grain:#x}"
@@ -335,7 +344,7 @@ class Lds:
                 stamps = np.broadcast_to(remembered.stamps, remembered.units.shape)[remembered.units == unit]
                 others = stamps[_by_other_waves(stamps, own)]
                 if len(others):
-                    return int(others[0]) >> 1 & 0xFF, remembered
+                    return int(wave_of(others[0])), remembered
         return None
 
     def stamp_write(self, units: Array, mine: U32, clean: Array | int) -> bool:

@@ -59,7 +59,7 @@ _BANKS_32: Mapping[tuple[str, int], BankPhases] = {
     ("write", 16): BankPhases(32, _consecutive(8)),
 }
 _BANKS_64: Mapping[tuple[str, int], BankPhases] = {
-    **_BANKS_32,
+    **_BANKS_32,  # stores; also reads of 12 bytes, of which nothing else is known
     ("read", 4): BankPhases(64, _consecutive(64)),
     ("read", 8): BankPhases(64, _consecutive(32)),
     ("read", 16): BankPhases(64, _READ_128_64),

@@ -15,6 +15,7 @@ from convgen.ir.record import frozen
 
 #: Register numbers of the scalar file that have names (CDNA3 ISA, "Scalar ALU operands").
 VCC, M0, EXEC, SCC = 106, 124, 126, 128
+GENERAL_SCALARS = 102  #: scalar registers below it are allocated as the kernel asks; the others have names of their own
 SCALAR_ROWS = 129  #: rows of the scalar register file, SCC kept behind the architectural ones
 NAMED_SCALARS: Mapping[str, tuple[int, int]] = {
     "flat_scratch": (102, 2),

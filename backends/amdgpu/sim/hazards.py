@@ -231,7 +231,7 @@ TABLES: Mapping[str, Table] = {
         **_rows("wide_store_soffset", "valu_write", _always(1), _SOFFSET_950),
     },
 }
-#: The two f32-input classes behave alike on CDNA2.
+#: The kind of event of a matrix instruction with f32 inputs: CDNA2 has no rows of its own for them.
 SGEMM_KIND: Mapping[str, str] = {"gfx90a": "xdl", "gfx942": "sgemm", "gfx950": "sgemm"}
 
 

@@ -31,6 +31,7 @@ _ADDRESSES = {
     "flat": global_address,
     "scratch": scratch_address,
 }
+_M0_ADDRESS = np.uint32(0x3FFFF)  #: bits of M0 that hold an address in LDS
 _MODIFIERS = frozenset("offen idxen offset glc slc scc sc0 sc1 nt lds".split())
 
 
@@ -238,7 +239,7 @@ def _dma(instruction: Instruction, context: Context, width: transfer.Width, addr
             g.env.reporter.at_first(
                 "poison", "undefined memory is copied to LDS", step.instruction, g, any_along(poison & g.exec, 0)
             )
-        base = (g.s[M0] & np.uint32(0x3FFFF)).astype(np.int64)[:, None] + lane_offset
+        base = (g.s[M0] & _M0_ADDRESS).astype(np.int64)[:, None] + lane_offset
         at = locate(g, step, base, lds_size, alignment=4, aligned=ALIGNED)
         g.env.counters["global_read_bytes"] += g.active_lanes() * width.size
         g.env.counters["lds_write_bytes"] += g.active_lanes() * lds_size

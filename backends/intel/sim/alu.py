@@ -114,7 +114,7 @@ def _may_carry(instruction: Instruction) -> bool:
     """Return whether an instruction adds unsigned dwords, the only overflow that is simulated (IGC, ADD3O.md)."""
     operands = (instruction.dst, *instruction.sources)
     plain = all(o is not None and o.type == "ud" and not (o.negate or o.absolute) for o in operands)
-    return plain and instruction.op in ("add", "add3") and not (instruction.saturates)
+    return plain and instruction.op in ("add", "add3") and not instruction.saturates
 
 
 def _is_raw(instruction: Instruction) -> bool:

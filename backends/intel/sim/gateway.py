@@ -22,11 +22,11 @@ from convgen.backends.intel.sim.scopes import begin_fence, order_of
 from convgen.backends.intel.sim.state import LocalAccess, ThreadGroup
 from convgen.backends.intel.sim.step import Context, Step, send_step, unsupported
 from convgen.backends.sim.global_access import land_store
+from convgen.backends.sim.local import EPOCH_BIT
 from convgen.backends.sim.wave_arrays import Array, any_along
 
 SIGNAL, END = 0x4, 0x10
-_EPOCH_BIT = np.uint32(9)  #: stamps hold the epoch from this bit on (`backends.sim.local`)
-NEXT_EPOCH = np.uint32(1) << _EPOCH_BIT  #: the next epoch's stamp, less this one's
+NEXT_EPOCH = np.uint32(1) << EPOCH_BIT  #: the next epoch's stamp, less this one's
 END_REGISTERS = 16  #: the end-of-thread message comes from the last so many registers
 
 
@@ -77,7 +77,7 @@ def _fence(instruction: Instruction, message: Message, decoded: Lsc, context: Co
 
 def epoch_of(stamps: Array) -> Array:
     """Return the epochs of stamps."""
-    return np.asarray(stamps >> _EPOCH_BIT)
+    return np.asarray(stamps >> EPOCH_BIT)
 
 
 def retire(g: ThreadGroup, done: frozenset[int]) -> None:

@@ -18,7 +18,7 @@ from convgen.backends.intel.sim.step import Context, Step, unsupported
 from convgen.ir.record import frozen
 
 LOCAL, STATELESS = 254, (253, 255)  #: binding table indices of local memory and of plain addresses
-#: Integer and floating-point atomic operations, as those of LSC.
+#: Integer and floating-point atomic operations: code in the control field -> code in LSC (`messages.ATOMICS`).
 _ATOMICS = {1: 24, 2: 25, 3: 26, 4: 11, 5: 8, 6: 9, 7: 12, 8: 13, 10: 15, 11: 14, 12: 17, 13: 16, 14: 18}
 _FLOAT_ATOMICS = {1: 22, 2: 21, 4: 19}
 

@@ -18,6 +18,7 @@ from convgen.backends.intel.sim.scoreboard import Score
 from convgen.backends.intel.sim.state import CHANNELS, GONE, ThreadGroup
 from convgen.backends.sim.device_memory import Allocation, Memory
 from convgen.backends.sim.errors import SimulatorError
+from convgen.backends.sim.local import MOST_WAVES
 from convgen.backends.sim.wave_arrays import Array, Bools, Bytes
 from convgen.backends.simulation import LaunchRequest
 from convgen.ir.record import frozen
@@ -61,11 +62,14 @@ def implicit_value(item: PayloadArgument, launch: LaunchRequest) -> bytes | None
 
 
 def threads_of(kernel: KernelInfo, launch: LaunchRequest) -> int:
-    """Return the threads of a workgroup."""
+    """Return the threads of a workgroup. Raises SimulatorError for more than local memory's stamps tell apart."""
     items = launch.workgroup[0] * launch.workgroup[1] * launch.workgroup[2]
     if not 1 <= items <= 1024:
         raise SimulatorError(f"a workgroup of {items} work-items; 1 to 1024 are possible")
-    return -(-items // kernel.simd)
+    threads = -(-items // kernel.simd)
+    if threads > MOST_WAVES:
+        raise SimulatorError(f"a workgroup of {threads} threads of SIMD{kernel.simd}; 1 to {MOST_WAVES} are possible")
+    return threads
 
 
 def place_payload(memory: Memory, kernel: KernelInfo, launch: LaunchRequest) -> Payload:

@@ -231,7 +231,7 @@ BRAIN_RULES = (
             and bool(
                 op.instruction.predicate
                 or op.instruction.condition
-                or (dst.operand.saturate)
+                or dst.operand.saturate
                 or op.sources[0].operand.negate
                 or op.sources[0].operand.absolute
             )

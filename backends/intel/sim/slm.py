@@ -13,13 +13,12 @@ from convgen.backends.intel.sim.gateway import NEXT_EPOCH, epoch_of, note_local
 from convgen.backends.intel.sim.late import read_before_store
 from convgen.backends.intel.sim.state import LocalAccess, ThreadGroup
 from convgen.backends.intel.sim.step import Step
-from convgen.backends.sim.local import SEVERAL, Lds, Stretch
+from convgen.backends.sim.local import SEVERAL, Lds, Stretch, wave_of
 from convgen.backends.sim.threads import Located, Stepped, Threads
 from convgen.backends.sim.wave_arrays import U64, Array, Bools, any_along
 from convgen.backends.simulation import Source
 
 _OVERTAKES = Source("IGC, HWCaps.inc hasSLMWARIssue: an SLM store waits for the destinations of SLM loads in flight")
-_WAVE = np.uint32(0xFF)  #: of a stamp, above its lowest bit
 BANKS = 32  #: banks of local memory, a dword wide
 TAG = np.uint64(0xFFFFFFFF ^ 1 << 28)  #: IGC marks local addresses by bit 28, which the hardware must ignore
 
@@ -59,7 +58,7 @@ class Slm(Lds):
         for loaded, stamps, instruction in self._carried.get(int(epoch_of(self.read[unit])), ()):
             met = loaded == unit
             if met.any():
-                thread = int(stamps[met][0] >> np.uint32(1) & _WAVE)
+                thread = int(wave_of(stamps[met])[0])
                 load = f"`{instruction.text}` at {instruction.address:#x}"
                 return f"overwrites what thread {thread}'s {load}, not waited for before the barrier, may still read"
         return None
@@ -193,7 +192,6 @@ def count_conflicts(g: ThreadGroup, place: Array, size: int, lanes: Bools | None
     if place.shape[1] == 1:
         return
     word = place >> 2
-    bank = word % BANKS
     if lanes is None and (np.diff(word, axis=1) == 1).all() and place.shape[1] <= BANKS:
         return
     order = np.where(True if lanes is None else lanes, word, -1)

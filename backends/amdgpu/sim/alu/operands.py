@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from convgen.backends.amdgpu.sim.decode import Instruction, Operand
+from convgen.backends.amdgpu.sim.decode import GENERAL_SCALARS, Instruction, Operand
 from convgen.backends.amdgpu.sim.state import WaveGroup, pack_lanes, unpack_lanes
 from convgen.backends.amdgpu.sim.step import Context, unsupported
 from convgen.backends.sim.numbers import bf16_to_f32, f32_to_bf16, f32_to_half, half_to_f32
@@ -22,6 +22,7 @@ from convgen.ir.record import frozen
 Fetch = Callable[[WaveGroup], Array]
 Move = Callable[[WaveGroup, Array], Array]  #: rearranges lanes of raw words (DPP) or picks parts of them (SDWA)
 
+FP16_OVFL = 1 << 23  #: bit of MODE: conversions to formats of 8 bits saturate
 WIDE = frozenset("u64 i64 f64 b64".split())
 FLOATS = frozenset("f16 bf16 f32 f64".split())
 _SIGN: Mapping[str, int] = {"b32": 0x80000000, "b64": 0x8000000000000000}
@@ -127,9 +128,9 @@ def check_tuple(operand: Operand, count: int, context: Context) -> None:
                 ("register-range", f"{operand.text}: the kernel has {max(room, 0)} of these registers")
             )
     elif operand.kind == "s":
-        if operand.index < 102 and operand.index % min(count if count < 3 else 4, 4):
+        if operand.index < GENERAL_SCALARS and operand.index % min(count if count < 3 else 4, 4):
             context.faults.append(("register-alignment", f"{operand.text} is not aligned"))
-        if operand.index < 102 and operand.index + operand.count > limits.sgprs:
+        if operand.index < GENERAL_SCALARS and operand.index + operand.count > limits.sgprs:
             context.faults.append(("register-range", f"{operand.text}: the kernel has {limits.sgprs} scalar registers"))
 
 

@@ -12,6 +12,7 @@ from convgen.backends.amdgpu.sim.alu.operands import (
     DOMAIN,
     ENCODE,
     FLOATS,
+    FP16_OVFL,
     Fetch,
     PoisonSource,
     any_poison,
@@ -315,7 +316,7 @@ def _to_fp8(instruction: Instruction, context: Context) -> Step:
     high = instruction.bits("op_sel", 3)[2]
 
     def run(g: WaveGroup) -> None:
-        saturate = bool(g.mode >> 23 & 1)
+        saturate = bool(g.mode & FP16_OVFL)
         pair = np.zeros((), np.uint32)
         for number, (fetch, operand) in enumerate(zip(fetches, sources, strict=True)):
             value = fetch(g).view(np.float32)

@@ -12,7 +12,9 @@ from convgen.backends.sim.wave_arrays import Array
 
 U32, U64 = np.uint32, np.uint64
 _FRACTION_BITS = 1201  #: bits of 2/pi in V_TRIG_PREOP_F64
-_KEPT_BITS = 53
+_KEPT_BITS = 53  #: bits of a result, the mantissa of an f64
+_FIRST_SHIFT = 1077  #: exponent field of an f64 up to which an angle needs the first bits of 2/pi
+_SCALED = 1968  #: exponent field from which an angle comes scaled by 2^-128, so that its result is scaled by 2^128
 
 
 def _byte(word: Array, number: int) -> Array:
@@ -131,14 +133,14 @@ def two_over_pi() -> int:
 
 
 def _trig_preop(a: Array, b: Array) -> Array:
-    """V_TRIG_PREOP_F64: 53 bits of 2/pi for the magnitude of an angle; `b` selects which part of them."""
+    """V_TRIG_PREOP_F64: 53 bits of 2/pi for the magnitude of an angle; `b` counts parts from there on."""
     exponent = (a.view(U64) >> U64(52) & U64(0x7FF)).astype(np.int64)
-    shift = (b & U32(31)).astype(np.int64) * _KEPT_BITS + np.maximum(exponent - 1077, 0)
+    shift = (b & U32(31)).astype(np.int64) * _KEPT_BITS + np.maximum(exponent - _FIRST_SHIFT, 0)
     shift, exponent = np.broadcast_arrays(shift, exponent)
-    fraction, mask = two_over_pi(), (1 << _KEPT_BITS) - 1
-    parts = {int(s): float((fraction << int(s) >> _FRACTION_BITS) & mask) for s in np.unique(shift)}
+    fraction, mask, rest = two_over_pi(), (1 << _KEPT_BITS) - 1, _FRACTION_BITS - _KEPT_BITS
+    parts = {int(s): float(fraction << int(s) >> rest & mask) for s in np.unique(shift)}
     whole = np.array([parts[int(s)] for s in shift.ravel()]).reshape(shift.shape)
-    result: Array = np.ldexp(whole, np.where(exponent >= 1968, 128, 0) - _KEPT_BITS - shift)
+    result: Array = np.ldexp(whole, np.where(exponent >= _SCALED, 128, 0) - _KEPT_BITS - shift)
     return result
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from convgen.backends.amdgpu.sim.alu.operands import Fetch, check_tuple, raw_fetch, write_vector
+from convgen.backends.amdgpu.sim.alu.operands import FP16_OVFL, Fetch, check_tuple, raw_fetch, write_vector
 from convgen.backends.amdgpu.sim.alu.valu import vector_step
 from convgen.backends.amdgpu.sim.alu.valu_table import VECTOR_ROWS
 from convgen.backends.amdgpu.sim.decode import Instruction, Operand, require_plain
@@ -181,7 +181,7 @@ def _narrowing(
     next_random = VECTOR_ROWS["v_prng_b32"].function
 
     def compute(g: WaveGroup) -> list[Array]:
-        factors, saturate = scale(g), bool(g.mode >> 23 & 1)
+        factors, saturate = scale(g), bool(g.mode & FP16_OVFL)
         random = None if random_of is None else random_of(g)
         codes = []
         for value in values_of(g):

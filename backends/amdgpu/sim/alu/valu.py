@@ -39,6 +39,7 @@ from convgen.ir.record import frozen
 
 VECTOR_MASK = (1 << SCALAR_BIT) - 1
 _VCC_OPERAND = Operand("s", "vcc", VCC, 2)
+_MOST_OP_SEL = 5  #: bits of op_sel: those of a row's sources, at most 4, and one of the result
 _NARROW = frozenset("u16 i16 f16 bf16".split())
 _PLAIN_MODIFIERS = frozenset("clamp mul div op_sel".split())
 _SDWA_MODIFIERS = frozenset("clamp mul div dst_sel dst_unused src0_sel src1_sel".split())
@@ -118,7 +119,7 @@ def _sources(
 ) -> _Sources:
     """Compile the sources of a row; `operands` are those behind the results."""
     dpp = Dpp(instruction) if instruction.encoding == "dpp" else None
-    op_sel = instruction.bits("op_sel", 5)
+    op_sel = instruction.bits("op_sel", _MOST_OP_SEL)
     fetches: list[Fetch] = []
     poisons: list[PoisonSource] = []
     reads = masks = 0
@@ -166,7 +167,7 @@ def compile_valu(instruction: Instruction, context: Context) -> Step | None:
     cmpx = instruction.name.startswith("v_cmpx")
     if cmpx:
         writes |= scalar_bits(EXEC, 2)
-    high = instruction.bits("op_sel", 5)[len(row.sources)] and row.results[0] in _NARROW
+    high = instruction.bits("op_sel", _MOST_OP_SEL)[len(row.sources)] and row.results[0] in _NARROW
     writers = [_writer(instruction, context, t, kind, high=high, cmpx=cmpx) for t, kind in zip(targets, row.results)]
     run = _written(_computation(row, instruction, sources.fetches, context.approximate), writers)
     rule, whole_of = row.poison, None

@@ -319,6 +319,26 @@ def test_wide_integers(sim: Any) -> None:
             assert have == int(WIDE[line](a, b, c)) & 0xFFFFFFFFFFFFFFFF, (line, hex(a), hex(b), hex(c))
 
 
+#: 2/pi behind the point (LLVM's `instCombineIntrinsic` for amdgcn_trig_preop has the same words).
+TWO_OVER_PI = 0xA2F9836E4E441529FC2757D1F534DDC0DB6295993C439041FE5163ABDEBBC561B7246E3A424DD2E0
+TWO_OVER_PI_BITS = 320
+
+
+def test_parts_of_two_over_pi(sim: Any) -> None:
+    """A segment is 53 bits of 2/pi: segment 0 the first ones, of large angles later ones."""
+    angles = np.array([1.0, -3.0, 2.0**55, 2.0**100, 2.0**130, *[2.0**54] * 59], np.float64)
+    words = angles.view(np.uint32).reshape(64, 2).T
+    inputs = np.stack([words[0], words[1], *[B] * 4])
+    got = results(sim, "gfx942", [f"v_trig_preop_f64 {{d}}, {{a}}, {n}" for n in (0, 1, 2)], inputs, wide=True)
+    for segment in range(3):
+        for lane in range(64):
+            shift = 53 * segment + max(math.frexp(angles[lane])[1] - 55, 0)
+            part = TWO_OVER_PI >> (TWO_OVER_PI_BITS - 53 - shift) & (1 << 53) - 1
+            have = np.ascontiguousarray(got[segment, :, lane]).view(np.float64)[0]
+            assert have == math.ldexp(part, -53 - shift), (segment, angles[lane])
+    assert abs(np.ascontiguousarray(got[0, :, 0]).view(np.float64)[0] - 2 / math.pi) <= 2.0**-53
+
+
 FLOATS = np.concatenate(
     [
         np.array(

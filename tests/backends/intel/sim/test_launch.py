@@ -92,6 +92,10 @@ def test_errors(sim: Any) -> None:
         simulate(code, [sim.launch("k", ["x"])], {})
     with pytest.raises(SimulatorError, match="2000 work-items"):
         simulate(code, [sim.launch("k", [], workgroup=2000)], {})
+    single = code.replace(b"simd_size: 16", b"simd_size: 1 ")
+    with pytest.raises(SimulatorError, match="256 threads of SIMD1; 1 to 255 are possible"):
+        simulate(single, [sim.launch("k", [], workgroup=256)], {})
+    assert not simulate(single, [sim.launch("k", [], workgroup=255)], {}).findings
     with pytest.raises(SimulatorError, match=r"\.ze_info is not as the zebin specification wants it"):
         CodeObject.load(code.replace(b"kernels:", b"kernals:"))
     with pytest.raises(SimulatorError, match=r"no \.note\.intelgt\.compat"):
