@@ -157,7 +157,7 @@ def profile(given: Prepared, chip: str | None = None, latency: float | None = No
 def time_of(launch: LaunchProfile, chip: Chip, caches: Caches, *, further: bool = False) -> LaunchTime:
     """Return the time of one launch; a `further` launch, which follows others, has another start cost."""
     entry, terms = constants_for(chip, launch.element)
-    estimates = _loops(launch, chip, Loops if _CODE in entry.kind else LoopsOfClosedForm).estimate(chip, terms)
+    estimates = _loops(launch, Loops if _CODE in entry.kind else LoopsOfClosedForm).estimate(chip, terms)
     estimate = {f.name: float(getattr(estimates, f.name)[0]) for f in fields_of(Estimate)}
     clock, moved = estimate["clock"], launch.moved
     start = terms.other if further else terms.start
@@ -179,7 +179,7 @@ def _busy(launch: LaunchProfile) -> dict[str, float]:
     return {pipe: launch.share * clocks for pipe, clocks in whole.items()}
 
 
-def _loops(launch: LaunchProfile, chip: Chip, kind: type[Loops]) -> Loops:
+def _loops(launch: LaunchProfile, kind: type[Loops]) -> Loops:
     """Return the launch as the time model takes it; without a loop the whole kernel is one iteration."""
     one, full = launch.units[1], launch.units[launch.full]
     last = launch.units[launch.last or launch.full]
