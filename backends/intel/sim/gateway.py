@@ -38,6 +38,7 @@ def compile_gateway(instruction: Instruction, context: Context) -> Step | None:
     if message is None:
         return None
     if message.unit == "gtwy":
+        _refuse_predicate(instruction)
         operation = None if message.descriptor is None else message.descriptor & 0xFF
         if operation == SIGNAL:
             return _signal(instruction, message, context)
@@ -49,8 +50,15 @@ def compile_gateway(instruction: Instruction, context: Context) -> Step | None:
     if message.unit in ("ugm", "slm", "tgm") and message.descriptor is not None:
         decoded = Lsc.decode(message.descriptor)
         if decoded.op == FENCE:
+            _refuse_predicate(instruction)
             return _fence(instruction, message, decoded, context)
     return None
+
+
+def _refuse_predicate(instruction: Instruction) -> None:
+    """Refuse a message that orders all threads of a group, or ends them, for some of them only."""
+    if instruction.predicate:
+        raise unsupported(instruction, "predicate")
 
 
 def _fence(instruction: Instruction, message: Message, decoded: Lsc, context: Context) -> Step:

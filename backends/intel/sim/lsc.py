@@ -203,10 +203,10 @@ def _load(access: Access, returns: bool) -> Callable[[ThreadGroup], None]:
             return
         at = access.address(g, lanes)
         if not returns:  # a prefetch
-            g.env.counters["prefetch_bytes"] += _active_count(g, lanes, access.count) * access.size
+            g.env.counters["prefetch_bytes"] += active_count(g, lanes, access.count) * access.size
             return
         words, bad = memory_load(access, g, at, lanes)
-        g.env.counters[counter] += _active_count(g, lanes, access.count) * access.size
+        g.env.counters[counter] += active_count(g, lanes, access.count) * access.size
         place(g, words, lanes, bad, land)
         if lsc.transposed:  # the rest of the last register is undefined
             grf = g.layout.grf
@@ -227,7 +227,8 @@ def element_values(words: Array, bad: Bools | None, memory: int, vector: int, si
     raise AssertionError("vectors of narrow elements are refused")
 
 
-def _active_count(g: ThreadGroup, lanes: Bools | None, count: int) -> int:
+def active_count(g: ThreadGroup, lanes: Bools | None, count: int) -> int:
+    """Return the active lanes of all threads, of which each has `count`."""
     return g.count * count if lanes is None else int(lanes.sum())
 
 
@@ -267,7 +268,7 @@ def _store(access: Access) -> Callable[[ThreadGroup], None]:
             return
         at = access.address(g, lanes)
         values, bad = store_values(access, g, access.message.src1.reg)
-        g.env.counters[counter] += _active_count(g, lanes, access.count) * access.size
+        g.env.counters[counter] += active_count(g, lanes, access.count) * access.size
         if access.local:
             store_local(g, step, at, access.size, size, values, lanes, bad)
             return
@@ -301,7 +302,7 @@ def _atomic(access: Access, returns: bool) -> Callable[[ThreadGroup], None]:
             )
             values.append(elements(g, reg + number * each, access.lsc.register_bytes, access.count))
         old = atomic(g, access.step, name, at, access.lsc.memory_bytes, values, lanes, local=access.local)
-        g.env.counters["atomics"] += _active_count(g, lanes, access.count)
+        g.env.counters["atomics"] += active_count(g, lanes, access.count)
         if returns:
             land(g, access.message.dst.reg, access.lsc.register_bytes, old, lanes, None)
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from convgen.backends.intel.sim.decode import Instruction, Message
-from convgen.backends.intel.sim.execution_masks import active
+from convgen.backends.intel.sim.execution_masks import active, flag_bits
 from convgen.backends.intel.sim.late import note_late
-from convgen.backends.intel.sim.lsc import surface_base
+from convgen.backends.intel.sim.lsc import active_count, surface_base
 from convgen.backends.intel.sim.messages import STATELESS
 from convgen.backends.intel.sim.payload import (
     check_length,
@@ -79,6 +79,8 @@ def compile_blocks(
     else:
         fits &= check_range(context, "response", message.dst.reg, data)
         step.writes = layout.grf_bits(message.dst.reg, data)
+    if instruction.predicate:
+        step.reads |= flag_bits(instruction, context)
     if fits:
         step.run = _run(instruction, message, step, kind, binding, size, context, local=local)
     return step
@@ -98,11 +100,11 @@ def _run(
     header, dst, src = message.src0.reg, message.dst.reg, message.src1.reg
     active_lanes = active(evolve(instruction, exec_size=1), context)
 
-    def address(g: ThreadGroup) -> U64:
+    def address(g: ThreadGroup, lanes: Bools | None) -> U64:
         first = 0 if kind.wide else 2
         count = 2 if kind.wide else 1
         bad = undefined(g, header, 4, first + count)
-        report_undefined(g, instruction, None if bad is None else bad[:, first:], None, "the address")
+        report_undefined(g, instruction, None if bad is None else bad[:, first:], lanes, "the address")
         if kind.wide:
             return elements(g, header, 8, 1).astype(np.uint64)
         offset = elements(g, header, 4, 3)[:, 2:].astype(np.uint64) * np.uint64(kind.unit)
@@ -113,8 +115,9 @@ def _run(
         fill(g, dst, 4, data[:, :, 0].T, lanes)
 
     def store(g: ThreadGroup) -> None:
-        lanes, at = active_lanes(g), address(g)
-        g.env.counters["slm_write_bytes" if local else "global_write_bytes"] += g.count * size
+        lanes = active_lanes(g)
+        at = address(g, lanes)
+        g.env.counters["slm_write_bytes" if local else "global_write_bytes"] += active_count(g, lanes, 1) * size
         values, bad = elements(g, src, 4, size // 4).T[:, :, None], undefined(g, src, 4, size // 4)
         if local:
             marks = None if bad is None else bad.T[:, :, None]
@@ -125,8 +128,9 @@ def _run(
         store_global(g, step, at, size, values, lanes, kind.alignment)
 
     def load(g: ThreadGroup) -> None:
-        lanes, at = active_lanes(g), address(g)
-        g.env.counters["slm_read_bytes" if local else "global_read_bytes"] += g.count * size
+        lanes = active_lanes(g)
+        at = address(g, lanes)
+        g.env.counters["slm_read_bytes" if local else "global_read_bytes"] += active_count(g, lanes, 1) * size
         if local:
             data, spoilt = load_local(g, step, at, size, kind.alignment, lanes)
         else:

@@ -304,3 +304,45 @@ send.dc1 (8|M0) r20 r10 null:0 0x0 0x{descriptor:08X} {{$5}}
             at, to = 4 * lane + element * size, 32 * element + step * lane
             wanted[to : to + size] = given[at : at + size]
     assert np.array_equal(out[:64], wanted)
+
+
+#: A 16-byte block from the address in r30, or nothing by the flag.
+PREDICATED_BLOCK = """
+(W) mov (8|M0) r20.0<1>:ud 0x7:ud
+(W) mov (1|M0) f0.0<1>:ud {flag}:ud
+{header}
+(W) sync.nop null {{A@1}}
+{wait}
+(W&f0.0) send.dc1 (8|M0) r20 r30 null:0 0x0 0x021D00FF {{$5}}
+(W) sync.nop null {{$5.dst}}
+(W) store.ugm.d32x8t.a64 (1|M0) [r6:1] r20:1 {{A@1,$6}}
+"""
+HEADER = "(W) mov (2|M0) r30.0<1>:ud r5.0<1;1,0>:ud"
+
+
+@pytest.mark.parametrize(("flag", "header", "moved"), [("0x0", "", 0), ("0xFF", HEADER, 16)])
+def test_predicated_blocks_of_the_old_data_port(sim: Any, flag: str, header: str, moved: int) -> None:
+    """A block that the flag switches off needs no address, and counts no bytes."""
+    given = numbers(64)
+    body = PREDICATED_BLOCK.format(flag=flag, header=header, wait="")
+    report, out = execute(sim, "xehpg", body, given)
+    assert not report.findings, [str(finding) for finding in report.findings]
+    assert report.counters["global_read_bytes"] == 64 + moved  # of them 64 of the prologue
+    wanted = np.full(8, 7, np.uint32).view(np.uint8)
+    wanted[:moved] = given[:moved]
+    assert np.array_equal(out[:32], wanted)
+
+
+def test_blocks_of_the_old_data_port_wait_for_their_flag(sim: Any) -> None:
+    late = "(W) mov (1|M0) f0.0<1>:ud 0xFF:ud"
+    report, _ = execute(sim, "xehpg", PREDICATED_BLOCK.format(flag="0x0", header=HEADER, wait=late), numbers(64))
+    assert sim.kinds(report) == ["distance"]
+
+
+@pytest.mark.parametrize(
+    "message", ["send.gtwy (1|M0) null r3 null:0 0x0 0x02000004", "send.slm (1|M0) r18 r0 null:0 0x0 0x0210011F"]
+)
+def test_predicated_barriers_and_fences_are_refused(sim: Any, message: str) -> None:
+    """They would order only some threads, and none at all where the flag is off."""
+    with pytest.raises(Unsupported, match="predicate"):
+        execute(sim, "xehpg", f"(W) mov (1|M0) f0.0<1>:ud 0x0:ud\n(W&f0.0) {message} {{A@1,$5}}\n", numbers(64))
