@@ -563,6 +563,7 @@ SCALAR: dict[str, Callable[[int, int], tuple[int, int | None]]] = {
     "s_bfe_i64 s[32:33], s[20:21], 0x1e0026\n s_mov_b32 s30, s33": lambda a, b: (signed(b) >> 31, signed(b) >> 6 != 0),
     "s_min_i32 s30, s20, s21": lambda a, b: (min(signed(a), signed(b)), signed(a) < signed(b)),
     "s_max_u32 s30, s20, s21": lambda a, b: (max(a, b), a > b),
+    "s_max_i32 s30, s20, s20": lambda a, b: (signed(a), False),
     "s_lshl2_add_u32 s30, s20, s21": lambda a, b: ((a << 2) + b, (a << 2) + b > MASK),
     "s_absdiff_i32 s30, s20, s21": lambda a, b: (abs(signed(a - b)), a != b),
     "s_flbit_i32_b32 s30, s20": lambda a, b: (clz(a), None),
