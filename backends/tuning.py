@@ -30,6 +30,7 @@ class Tuning:
     byte_rows: tuple[int, ...] = ()  #: bytes; further K extents of tiles of 8-bit elements
     subtiles: tuple[int, ...] = (1,)  #: parts into which a subgroup's tile is cut along M
 
+    packs_images: bool = True  #: whether images are offered packed, for variants that read a row of pixels as one run
     #: bytes; a lane's part of a store for which lanes exchange elements of the result; 0: they do not
     exchanged_store: int = 0
 
@@ -58,6 +59,8 @@ class Tuning:
     message: int = 16  #: clocks; issue of a load with its mask and its share of the write to shared memory
     #: times `message`; issue of a message of a copy through registers (`registers_through_copy` counts its registers)
     issue_through_registers: float = 1.0
+    #: times `message`; as `issue_through_registers`, for loads of one element, whose share of a write is smaller
+    issue_of_elements: float = 1.0
     trim: float = 4.0  #: times `message`; a message that is trimmed along K, since all SIMDs share the path
     trim_rows: float = 4.0  #: times `message`; a message that is trimmed along rows, whose cuts differ between lanes
     barrier: int = 40  #: clocks; a barrier, without the instructions around it
@@ -66,12 +69,17 @@ class Tuning:
     #: clocks; issue for each register of an operand that is transposed before it is stored to shared memory
     transpose: float = 0.0
     load_latency: int = 800  #: clocks; from a global load to its data
+    #: clocks; as `load_latency`, while all units load blocks of K; 0: as long
+    busy_latency: int = 0
     shared_latency: int = 128  #: clocks; from a write to shared memory to a read of it, with a single buffer
     shared_exposed: float = 0.5  #: share of shared memory's clocks that nothing hides, with a single buffer
     exposed: float = 0.1  #: share of the clocks of all units that does not overlap
     #: whether two subgroups of a SIMD hide half of each other's exposed clocks, for every variant
     subgroups_overlap: bool = False
     hidden: float = 0.0  #: share of a workgroup's exposed clocks that each further workgroup of its CU or core hides
+    hidden_by_issue: float = 0.0  #: as `hidden`, where the issue of instructions is the busiest unit
+    #: whether the scheduler issues the loads of all blocks of straight-line code ahead
+    hoists_loads: bool = True
 
     # ------------------------------------------------------------ clocks of a launch
 
@@ -90,6 +98,11 @@ class Tuning:
     order_worth: float = 0.98
     dirty: int = 0  #: bytes; upper limit of written data that caches write back when a launch ends
     drain: int = 1  #: bytes a clock; rate of that write-back
+
+    @property
+    def latency_of_blocks(self) -> int:
+        """Return the clocks from a load of a block of K to its data."""
+        return self.busy_latency or self.load_latency
 
 
 def tuning(facts: TargetFacts) -> Tuning:

@@ -200,12 +200,16 @@ class _Block:
         Without shared memory the loads of the tile are prefetches, and each subgroup loads its fragments as well.
         """
         tuned = tuning(self.facts)
-        messages = sum(number * slots for number, slots in zip(self.messages, self.issue_slots))
+        slots_of_loads = [number * slots for number, slots in zip(self.messages, self.issue_slots)]
+        through_registers = sum(
+            slots * (tuned.issue_of_elements if load.widest == 1 else tuned.issue_through_registers)
+            for load, slots in zip(self.traits.loads, slots_of_loads)
+        )
         fragment_messages = self.read / (self.facts.chunk_bytes * self.lanes) * np.maximum(*self.issue_slots)
         transposed_bytes = sum(rows * cols for load, (rows, cols) in self._loads if not load.along_k) * self.elem
         clocks_of_reads = tuned.read * self.reads + tuned.transpose * transposed_bytes / (4 * self.lanes)
-        factor = np.where((self.slots > 0) & self.through_registers, tuned.issue_through_registers, 1.0)
-        clocks_of_loads = (messages * factor + np.where(self.slots > 0, 0, fragment_messages)) * tuned.message
+        messages = np.where((self.slots > 0) & self.through_registers, through_registers, sum(slots_of_loads))
+        clocks_of_loads = (messages + np.where(self.slots > 0, 0, fragment_messages)) * tuned.message
         of_subgroup = clocks_of_loads + np.where(self.slots > 0, clocks_of_reads, 0) + tuned.block
         clocks: Numbers = of_subgroup * self.subgroups / self.simds
         return clocks

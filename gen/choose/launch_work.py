@@ -156,7 +156,9 @@ class Launch:
     def registers(self) -> Numbers:
         """Return the registers of a lane."""
         lane = self.work.lane_registers
-        lane = evolve(lane, copied=np.asarray(lane.copied * self.tuned.registers_through_copy))
+        # With a single slot, barriers part loads from products: an assembler that schedules has little to overlap.
+        factor = np.where(self.slots > 1, self.tuned.registers_through_copy, 1.0)
+        lane = evolve(lane, copied=np.asarray(lane.copied * factor))
         return lane.registers(self.k_blocks, self.pipeline, self.facts, by_taps=self.by_taps)
 
     @cached_property
@@ -210,11 +212,12 @@ class Launch:
     def slowest(self) -> Numbers:
         """Return the clocks from one block to the next where only loads or prefetches are awaited.
 
-        The pipeline keeps loads of as many blocks in flight as it awaits. Where the scheduler moves instructions, all
-        loads of straight-line blocks are issued ahead.
+        The pipeline keeps loads of as many blocks in flight as it awaits. Where the scheduler hoists loads, all loads
+        of straight-line blocks are issued ahead.
         """
-        between_blocks = self.tuned.load_latency / self.configs.of_stagings("awaited") + self._waits
-        return np.where(self.loops | (not self.core.reorders), between_blocks, 0.0)
+        between_blocks = self.tuned.latency_of_blocks / self.configs.of_stagings("awaited") + self._waits
+        hoists = self.core.reorders and self.tuned.hoists_loads
+        return np.where(self.loops | (not hoists), between_blocks, 0.0)
 
     @cached_property
     def _busiest(self) -> Numbers:
@@ -235,7 +238,8 @@ class Launch:
     @cached_property
     def hidden(self) -> Numbers:
         """Return the clocks of a block that each further workgroup on the unit hides."""
-        hidden: Numbers = self.tuned.hidden * (self.block - self._busiest)
+        share = np.where(self.work.issue < self._busiest, self.tuned.hidden, self.tuned.hidden_by_issue)
+        hidden: Numbers = share * (self.block - self._busiest)
         return hidden
 
     @cached_property
@@ -246,7 +250,7 @@ class Launch:
         pipelines take .99 to 1.01 of the time and up to 1.5 of the code.
         """
         in_time = self.configs.of_stagings("in_registers") * (self.block - self.work.moved) * self.together
-        enough = self.loops & (in_time >= self.tuned.load_latency)
+        enough = self.loops & (in_time >= self.tuned.latency_of_blocks)
         return np.where(enough, self.pipeline.depth, np.max(self.pipeline.depth))
 
     # ------------------------------------------------------------ clocks of the launch

@@ -68,7 +68,7 @@ def _packed(offer: Offer, problem: Problem, facts: TargetFacts) -> Iterator[Offe
         return
     byte_inputs = {t.name for t in problem.factors if scalar(t.dtype).bits >= 8}
     candidates = [view for view in (offer.of_n, offer.of_m) if view.memory.name in byte_inputs]
-    in_image = not facts.checks_bounds and offer.variants[0].packs_images
+    in_image = tuning(facts).packs_images and not facts.checks_bounds and offer.variants[0].packs_images
     images = tuple(view for view in candidates if in_image and window_coordinates(view))
     weights = tuple(view for view in candidates[:1] if view is offer.of_n and _is_narrow(view, facts))
     for views in filter(None, dict.fromkeys((weights, images, (*weights, *images)))):
@@ -83,8 +83,12 @@ def _is_narrow(view: View, facts: TargetFacts) -> bool:
 
 def _with_packed(offer: Offer, views: Mapping[str, View], problem: Problem, facts: TargetFacts) -> Offer:
     """Return the offer with some inputs packed; DoesNotFit where one cannot be packed."""
-    chunk = facts.chunk_bytes // offer.of_m.memory.elem.bytes if offer.variants[0].packs_images else 0
-    packings = {name: packed(v, "", (v.extent(0), v.extent(1)), row_multiple=chunk) for name, v in views.items()}
+    whole = facts.chunk_bytes // offer.of_m.memory.elem.bytes  # tiles have whole chunks along K
+    row_multiple = whole if offer.variants[0].packs_images else 0
+    packings = {
+        name: packed(v, "", (v.extent(0), -(-v.extent(1) // whole) * whole), row_multiple=row_multiple)
+        for name, v in views.items()
+    }
     read_bytes = sum(problem.tensor(name).layout.size_elems * p.read.memory.elem.bytes for name, p in packings.items())
     traffic = read_bytes + sum(p.read.memory.bytes for p in packings.values())
     of_n, of_m = (packings[v.memory.name].read if v.memory.name in packings else v for v in (offer.of_n, offer.of_m))

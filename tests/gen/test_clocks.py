@@ -5,10 +5,13 @@ from __future__ import annotations
 import pytest
 
 from convgen.backends.target import get
+from convgen.backends.tuning import tuning
 from convgen.choose import lane_configs
 from convgen.choose.choose import candidates, clocks_of
 from convgen.choose.clocks import Clocks
+from convgen.choose.offers import offers
 from convgen.ir.record import evolve
+from convgen.plan.atoms import input_atoms
 from convgen.plan.config import Config, LanePart, evenly, levels
 from convgen.problem.conv import Conv
 from convgen.problem.matmul import Matmul, Problem
@@ -230,3 +233,57 @@ def test_lanes_that_load_weights_element_by_element_leave_larger_groups_to_matri
     assert isinstance(candidates(layer(4, "axb"), facts)[0].config.mma, LanePart)
     assert not isinstance(candidates(layer(16, "axb"), facts)[0].config.mma, LanePart)
     assert best("axb") > 2 * best("any")
+
+
+SM_90 = get("sm_90").facts
+FIRST_LAYER = Conv.parse("mb32ic3ih224oc64oh112kh7sh2ph3", dir="FWD_D", dt="f16", **TAGS)
+
+
+@pytest.mark.parametrize("target", ["gfx942", "sm_90"])
+def test_packed_rows_of_k_are_loaded_in_whole_chunks(target: str) -> None:
+    """K of 147 elements is packed in rows of 152, which begin at whole chunks, as tiles along K end at them."""
+    facts = get(target).facts
+    atom = input_atoms(FIRST_LAYER, facts)[0]
+    packed = [offer for offer in offers(FIRST_LAYER, facts, ()) if offer.packed == ("wei",)]
+    assert {offer.loads(atom, facts)[1].widest for offer in packed} == {8}
+
+
+def test_weights_in_whole_chunks_are_issued_faster_than_single_elements() -> None:
+    single, chunks = (
+        clocks_of(FIRST_LAYER, Config.parse(f"tile=128x64x32 waves=2x2 mma=8x16x16 slots=1 taps=fused{word}"), SM_90)
+        for word in ("", " packed=wei")
+    )
+    assert single
+    assert chunks
+    assert chunks.issue < single.issue
+
+
+def test_images_are_packed_where_that_pays() -> None:
+    packing = evolve(SM_90, tuning=evolve(tuning(SM_90), packs_images=True))
+    offered = [{name for o in offers(FIRST_LAYER, facts, ()) for name in o.packed} for facts in (packing, SM_90)]
+    assert offered == [{"src", "wei"}, {"wei"}]
+
+
+def test_workgroups_hide_all_exposed_clocks_where_issue_is_busiest() -> None:
+    found = clocks_of(FIRST_LAYER, Config.parse("tile=96x64x32 waves=2x2 mma=8x16x16 slots=1 taps=fused"), SM_90)
+    assert found
+    assert found.together > 1
+    assert found.issue > max(found.matrix, found.shared, found.moved)
+    assert found.pace == pytest.approx(found.block + (found.together - 1) * found.issue)
+
+
+def test_straight_line_blocks_wait_for_loads_that_the_assembler_does_not_hoist() -> None:
+    line = "tile=96x64x32 waves=2x2 mma=8x16x16 slots=3 taps=fused"  # five blocks of K are no loop
+    hoisting = evolve(SM_90, tuning=evolve(tuning(SM_90), hoists_loads=True))
+    waiting, hoisted = (clocks_of(FIRST_LAYER, Config.parse(line), facts) for facts in (SM_90, hoisting))
+    assert waiting
+    assert hoisted
+    assert waiting.slowest > tuning(SM_90).busy_latency > hoisted.slowest == 0
+
+
+def test_copies_through_registers_leave_room_for_more_workgroups_with_a_single_slot() -> None:
+    lines = (f"tile=128x64x32 waves=2x2 mma=8x16x16 slots={slots} taps=fused packed=wei" for slots in (1, 2))
+    single, double = (clocks_of(FIRST_LAYER, Config.parse(line), SM_90) for line in lines)
+    assert single
+    assert double
+    assert single.together > double.together

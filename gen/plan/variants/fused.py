@@ -16,8 +16,10 @@ class Fused(Plain):
         return offer.inner % deepest != 0
 
     def issue(self, load: OperandLoad, inner: int, chunk: int) -> float:
-        """Return the slots of a load that computes a tap for each chunk, or for each element if chunks hold several."""
-        return CHUNK_ISSUE if not load.along_k or inner % chunk == 0 else ELEMENT_ISSUE
+        """Return the slots of a load: a whole chunk along K has one address, other elements compute a tap each."""
+        has_one_tap = not load.along_k or inner % chunk == 0
+        is_whole = load.widest == chunk and not load.by_reads
+        return CHUNK_ISSUE if has_one_tap or is_whole else ELEMENT_ISSUE
 
 
 VARIANT = Fused()
