@@ -48,10 +48,6 @@ class Knowledge(Scope):
         new.inequalities.extend(self.inequalities)
         return new
 
-    def multiple_of(self, var: Var, factor: int) -> None:
-        """Learn that `var` is a multiple of `factor`."""
-        self._learn_congruence(var, (factor, 0))
-
     def let(self, var: Var, *values: Expr) -> None:
         """Learn that `var` has the value of one of `values`."""
         if var.type.elem.is_float:
