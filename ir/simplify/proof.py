@@ -73,6 +73,11 @@ class Knowledge(Scope):
                 gap = add_scaled(self.terms(high), self.terms(low), -1)
                 self.inequalities.append(gap if high is s.var else add_scaled(gap, ({}, -1), 1))
 
+    def results(self, s: For) -> None:
+        """Bind the results of a loop, and drop what held only in its body, as the loop may not have run."""
+        super().results(s)
+        self.inequalities = [sum for sum in self.inequalities if s.var not in sum[0]]
+
     # ------------------------------------------------------------ exact sums
 
     def terms(self, e: Expr) -> Linear:

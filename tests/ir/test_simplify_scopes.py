@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from convgen.ir.build import KernelBuilder
-from convgen.ir.expr import Expr, Lane, Var, const, eq, minimum, select, var
+from convgen.ir.expr import Expr, Lane, Select, Var, const, eq, minimum, select, var
 from convgen.ir.interp import interpret
-from convgen.ir.mutate import postorder
+from convgen.ir.mutate import postorder, statements
 from convgen.ir.program import Kernel
 from convgen.ir.simplify.simplify import simplify
 from convgen.ir.simplify.variable_ranges import Scope, VarRanges
-from convgen.ir.stmt import For, block
+from convgen.ir.stmt import For, GlobalStore, block
 from convgen.ir.types import s32, u32
 from convgen.ir.verify import verify
 from tests.ir.expressions import Draw, Grower
@@ -185,6 +185,17 @@ def test_loops_in_both_arms_may_carry_one_variable() -> None:
     low, high = VarRanges(k.done())[v]
     assert low <= 0
     assert high >= 13  # 0, 1, 4, 13
+
+
+def test_bounds_of_a_loop_that_may_not_run_are_not_in_order_behind_it() -> None:
+    k = KernelBuilder("k")
+    first, end = k.size("first", 10, least=0), k.size("end", 5, least=0)
+    out = k.surface(k.buffer("out", s32, 64))
+    with k.loop("i", first, end) as loop:
+        k.global_store(out, loop.var, Lane() * 4)
+    k.global_store(out, select(end - first < -5, const(1), const(2)), Lane() * 4)
+    _, behind = (s.value for s in statements(simplify(k.done()).body) if isinstance(s, GlobalStore))
+    assert isinstance(behind, Select)
 
 
 def test_a_variable_that_is_bound_twice_has_no_definition() -> None:
