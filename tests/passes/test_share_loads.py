@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from convgen.ir import stmt as s
 from convgen.ir.build import KernelBuilder
-from convgen.ir.expr import AddressOf, Expr, Lane, const
+from convgen.ir.expr import AddressOf, Expr, Lane, Var, const
 from convgen.ir.interp import interpret
 from convgen.ir.mutate import statements
 from convgen.ir.program import Kernel
@@ -128,7 +128,7 @@ def test_a_loop_with_an_exit_carries_all_its_values() -> None:
     k = KernelBuilder("k", width=LANES)
     of, to, n = k.buffer("of", u32, LANES), k.buffer("to", u32, LANES), k.scalar("n")
 
-    def twice() -> list[Expr]:
+    def twice() -> list[Var]:
         values = [k.var(name, u32) for name in ("one", "other")]
         for v in values:
             k.add(s.FlatLoad(v, of, AddressOf(of), const(True, bool_), k.site()))
