@@ -345,8 +345,9 @@ class KernelBuilder:
         flip: int = 0,
         stages: int = 1,
     ) -> None:
-        """Copy a tile of a view to a shared tile through registers, distributed there as `loaded` (default: `layout`).
+        """Copy a tile of a view to a shared tile through registers; lanes store elements in the order of `layout`.
 
+        They load them in the order of `loaded`, by default in the same one; each lane has the same elements in both.
         `flip` is a bit mask that the copy XORs into each element. `stages` is the number of blocks in registers in
         flight where the loop is pipelined.
         """
@@ -465,8 +466,8 @@ class KernelBuilder:
         self.add(s.AtomicAt(buffer, offsets, _every(mask, layout), value, layout, self.site(stage, buffer.name), op))
 
     def surface(self, buffer: Global, shift: Index = 0, extent: Index | None = None) -> x.Surface:
-        """Return a window of a buffer, `extent` bytes from byte `shift` on; to the buffer's size in bytes if None."""
-        return x.Surface(buffer, _index(shift), _index(buffer.bytes if extent is None else extent))
+        """Return a window of a buffer, `extent` bytes from byte `shift` on; up to the buffer's end if None."""
+        return x.Surface(buffer, _index(shift), _index(buffer.bytes - shift if extent is None else extent))
 
     def _window(self, surface: Expr, varying: Index, uniform: Index) -> tuple[Global, Expr, Expr, Expr]:
         """Return (buffer, surface, varying, uniform) of an access; a let may have bound the surface."""

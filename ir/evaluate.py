@@ -100,7 +100,8 @@ class Evaluator:
     def __init__(self, width: int, bases: Mapping[Global, int] | None = None, numbers: Sequence[int] = (0,)) -> None:
         """Set the lanes of a subgroup (`width`), the buffers' addresses (`bases`) and the subgroups' `numbers`."""
         self.width, self.numbers, self.lanes = width, numbers, width * len(numbers)
-        #: Operands (a, b) of a product, for each of the subgroups that share its instructions, in order of subgroups.
+        #: Operands (a, b) of a product: one pair with the lanes of all subgroups that are evaluated together, or a pair
+        #: for each subgroup of the team where one is evaluated alone; concatenated, they are whole teams in order.
         self.team: Callable[[x.Mma], Sequence[tuple[Value, ...]]] = lambda e: [(self(e.a), self(e.b))]
         self.env: dict[Var, Value | SurfaceValue] = {}
         self.bases: Mapping[Global, int] = bases or {}

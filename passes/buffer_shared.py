@@ -36,6 +36,7 @@ from convgen.ir.layout.memory import RunView, Shared
 from convgen.ir.mutate import postorder, rewrite, substitute
 from convgen.ir.program import Kernel
 from convgen.ir.record import evolve, frozen
+from convgen.ir.simplify.variable_ranges import exits_of
 from convgen.ir.sizes import Extent
 from convgen.ir.stmt import (
     Barrier,
@@ -55,7 +56,7 @@ from convgen.ir.stmt import (
     block,
     stmts_of,
 )
-from convgen.ir.types import Type, vector
+from convgen.ir.types import Type, s32, vector
 from convgen.passes.clone import Cloner
 from convgen.passes.messages.linear import linearize, loaded_elements
 
@@ -82,6 +83,8 @@ def buffer_shared(kernel: Kernel) -> Kernel:
         parts = _parts(loop)
         if parts is None:
             return loop
+        if isinstance(loop.begin, Const) and isinstance(loop.end, Const) and loop.end.bits <= loop.begin.bits:
+            return block(*map(Let, loop.results, loop.inits))
         distances = _Distances(
             parts.copies[0].tile.slots, tuple(map(_in_flight, parts.copies)), gcd(*map(_run, parts.copies))
         )
@@ -98,7 +101,10 @@ def buffer_shared(kernel: Kernel) -> Kernel:
 
 
 def _parts(loop: For) -> _Body | None:
-    """Return the parts of a loop that begins with a barrier and copies; None for other loops."""
+    """Return the parts of a loop that begins with a barrier and copies; None for other loops.
+
+    Raises Unsupported for further statements among these, exits, and a counter that is not s32.
+    """
     stmts = stmts_of(loop.body)
     copies = tuple(s for s in stmts if isinstance(s, (Copy, DirectCopy)))
     if not copies or not isinstance(stmts[0], Barrier):
@@ -108,6 +114,9 @@ def _parts(loop: For) -> _Body | None:
         raise Unsupported(
             f"given loop {loop.label}, which begins with a barrier, wanted barrier, copies, barrier, compute"
         )
+    if any(exits_of(loop.body)) or loop.var.type is not s32:
+        given = f"with a counter of {loop.var.type}" + ", and an exit" * any(exits_of(loop.body))
+        raise Unsupported(f"given loop {loop.label} of copies {given}, wanted one of s32 without exits")
     return _Body(release, copies, publish, rest)
 
 

@@ -17,6 +17,7 @@ from convgen.ir.facts import TargetFacts
 from convgen.ir.mutate import Mutator, postorder, statements
 from convgen.ir.program import Kernel
 from convgen.ir.record import define, evolve
+from convgen.ir.simplify.variable_ranges import exits_of
 from convgen.ir.types import bool_
 from convgen.passes.messages.masks import TRUE
 
@@ -44,9 +45,9 @@ _Group = tuple[Var, Var, Var, Var]
 
 
 def _groups(inside: Sequence[st.Stmt]) -> Iterator[_Group]:
-    """Yield the groups of variables that loops carry."""
+    """Yield the groups of variables that loops without exits carry: an exit passes values, but no masks."""
     for s in inside:
-        if isinstance(s, st.For):
+        if isinstance(s, st.For) and not any(exits_of(s.body)):
             for carried, first, following, last in zip(s.carried, s.inits, s.yields, s.results):
                 if isinstance(first, Var) and isinstance(following, Var):
                     yield carried, first, following, last

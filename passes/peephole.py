@@ -33,8 +33,8 @@ _FUSIONS: dict[type[Expr], dict[type[Expr], tuple[str, ...]]] = {
 #: Most bits of the unsigned factors, as `ir.fused` requires.
 _FACTOR_BITS = {"mad24": (24, 24), "mad16": (32, 16)}
 
-#: Operations whose operands, instead of the result, may be cast between integers of one width.
-_BITWISE = (Add, Sub, Mul, And, Or, Xor, Shl)
+#: Operations modulo 2^bits: their operands, instead of the result, may be cast between integers of one width.
+_MODULAR = (Add, Sub, Mul, And, Or, Xor, Shl)
 
 
 def peephole(kernel: Kernel, facts: TargetFacts) -> Kernel:
@@ -105,7 +105,7 @@ class _Peephole(Mutator):
     def Cast(self, e: x.Cast) -> Expr:
         """Move free conversions to the leaves, where they do not separate two operations."""
         new = self.descend(e)
-        if self._is_free(new) and isinstance(new.a, _BITWISE):
+        if self._is_free(new) and isinstance(new.a, _MODULAR):
             moved = type(new.a)(_retyped(new.dtype, new.a.a), _retyped(new.dtype, new.a.b))
             return self._fuse(moved) if isinstance(moved, (Add, Or)) else moved
         return new

@@ -12,7 +12,7 @@ from convgen.ir.stmt import Barrier, Block, ExitIf, For, If, LoadShared, Stmt, S
 
 
 class Access(NamedTuple):
-    """An access to a shared tile; `slot` is None if it is not a constant."""
+    """An access to a shared tile; `slot` is None if it is no constant, and in an overlay: its slots lie elsewhere."""
 
     tile: Shared
     slot: int | None

@@ -1,6 +1,6 @@
 """Merge equal loads, such as those of neighbouring filter taps, which read overlapping positions.
 
-Loop-carried values that come from merged loads are merged, too.
+Loop-carried values that come from merged loads are merged, too, in loops without exits.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from convgen.ir.layout.memory import Global, Shared
 from convgen.ir.mutate import rewrite, statements, substitute
 from convgen.ir.program import Kernel
 from convgen.ir.record import evolve
+from convgen.ir.simplify.variable_ranges import exits_of
 from convgen.ir.stmt_base import Site
 from convgen.ir.types import AnyType
 
@@ -31,7 +32,7 @@ def share_loads(kernel: Kernel) -> Kernel:
             same |= _loaded(s, written)
     for s in inside:
         if isinstance(s, st.For):
-            same |= _carried(s, same)
+            same |= {} if any(exits_of(s.body)) else _carried(s, same)  # exits pass each value by its place
     if not same:
         return kernel
 

@@ -42,7 +42,7 @@ def _copies(loop: For, cloner: Cloner) -> Stmt:
     out: list[Stmt] = []
     for trip in range(loop.begin.bits, loop.end.bits):
         # Substitute carried values before copying, as a yield may be an expression of them.
-        names: dict[Var, Expr] = {loop.var: const(trip), **dict(zip(loop.carried, state))}
+        names: dict[Var, Expr] = {loop.var: const(trip, loop.begin.dtype), **dict(zip(loop.carried, state))}
         stmts, names = cloner.copy(body, names)
         out += stmts
         state = tuple(substitute(y, names) for y in loop.yields)

@@ -152,6 +152,7 @@ class Sum(Step):
         term = loaded[0].as_type(f32, read_as=scalar(self.op.dtype) if self.op.dtype else None)
         if self.op.zero_point:
             term = term - float(self.op.zero_point)
+        # With a factor of 1 an `fma` is a sum, and one instruction where the target reads f16 unconverted.
         return fma(term, 1.0, total) if self.op.scale == 1 else total + term * self.op.scale
 
 

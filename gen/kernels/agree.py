@@ -38,15 +38,16 @@ def one_finds(k: KernelBuilder, facts: TargetFacts, holds: Expr) -> Expr:
 
 
 def _votes(k: KernelBuilder, facts: TargetFacts, own: Expr) -> Expr:
-    """Return the sum of a 0-or-1 number over all lanes of the two voters, times the elements of a dword.
+    """Return a number that is 0 if the 0-or-1 number `own` is 0 in all lanes of the two voters, else positive.
 
-    Only whether the sum is 0 matters.
+    Each voter supplies half of the rows of one factor, and each of its lanes a dword of each of these rows, with `own`
+    in all elements. The other factor is all ones, so the sums of one row of each voter count all votes.
     """
     atom = next(a for a in facts.atoms if a.spans == facts.lockstep and a.acc is s32)
     product = MmaTile(atom, 1, 1, 1)
     ones = Splat(vector(atom.a_elem, product.a.registers), const(1, atom.a_elem))
     votes = Splat(vector(atom.b_elem, product.b.registers), own.to(atom.b_elem))
     counted = k.mma("votes", product, zeros(vector(s32, product.d.registers)), ones, votes)
-    rows = 0, product.d.registers - 1  # one row of the first subgroup, one of the last
+    rows = 0, product.d.registers - 1  # one of each voter
     first, last = (Pack(s32, (Slice(counted, n, 1),)) for n in rows)
     return first + last

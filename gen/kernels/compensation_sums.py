@@ -24,7 +24,7 @@ from convgen.ir.sizes import Size
 from convgen.ir.types import s32, vector
 from convgen.passes.messages.linear import linearize
 from convgen.plan.compensation import Sums
-from convgen.plan.copies import power_of_two
+from convgen.plan.copies import next_power_of_two, power_of_two
 
 _SUBGROUPS = 4
 _NEIGHBOURS = 4  #: sums of a lane, where these are contiguous in memory: one wide access
@@ -96,4 +96,4 @@ def _layout(source: View, facts: TargetFacts) -> Fragment:
 
 def _covering(count: int, each: int) -> int:
     """Return the least power of two that, times `each`, covers a count."""
-    return 1 << (-(-count // each) - 1).bit_length()
+    return next_power_of_two(-(-count // each))

@@ -153,11 +153,12 @@ def _shared(view: View, axis: int) -> set[str]:
 
 
 def _split(problem: Problem, section: Section) -> tuple[int, set[str]]:
-    """Return an axis and its dims that are fixed, run by run, so that rows and columns depend on one axis alone each.
+    """Return an axis and its dims to fix, run by run, so that a region is the product of some rows and columns.
 
-    The dims are those that share a tensor coordinate with the other axis: of N, or of M where M has the phases. Where
-    the axes share none, as groups along N and channels along M, which number columns together, they are N's dims of
-    such rows or columns.
+    For that the rows of the output's matrix depend on one axis alone, and so do its columns. The dims of N are fixed
+    that share a tensor coordinate with M, such as phases. Where rows or columns depend on both axes even then, the
+    phases of M are fixed if M has them, else the dims of N that number these rows or columns together with dims of M,
+    as groups along N and channels along M do.
     """
     view = section.result
     shared = _shared(view, 0)

@@ -28,7 +28,7 @@ from convgen.ir.record import evolve, frozen
 from convgen.ir.types import Type, VectorType, vector
 from convgen.passes.buffer_shared import reordered
 from convgen.plan.contraction import buffer
-from convgen.plan.copies import copy_layout, power_of_two
+from convgen.plan.copies import copy_layout, next_power_of_two, power_of_two
 from convgen.problem.tensors import TensorSpec
 
 _VECTOR = 4  #: neighbours along N in the registers of a lane: one wide access
@@ -173,7 +173,7 @@ def sum_slices(
     terms, ahead = source.extent(2), min(_AHEAD, power_of_two(source.extent(2)))
     workgroups = -(-source.extent(0) * source.extent(1) // (_VECTOR * facts.subgroup_size * _SUBGROUPS))
     to_fill_units = min(max(1, facts.compute_units // workgroups), terms // ahead)
-    sharers = max(power_of_two(-(-terms // most_terms) * 2 - 1), power_of_two(to_fill_units))
+    sharers = max(next_power_of_two(-(-terms // most_terms)), power_of_two(to_fill_units))
     layout = _nested(tile, facts, ahead, sharers)
     rounds = -(-terms // layout.extent("r"))
     return Stream(role, source, _with_parts(result), epilogue, acc, layout, rounds, 1)
@@ -208,7 +208,7 @@ def sums_of_channels(
         return (fill(_rows(target, n, 1).of_axes(2), to_result, acc, (1, n), facts, f"{role}_0"),)
     while True:
         is_last = terms <= _MOST_TERMS
-        lanes_n = min(facts.subgroup_size, -(-power_of_two(2 * n - 1) // _VECTOR))
+        lanes_n = min(facts.subgroup_size, -(-next_power_of_two(n) // _VECTOR))
         lanes_r, subgroups = (1, 1) if is_last else (facts.subgroup_size // lanes_n, _SUBGROUPS)
         layout = _layout(lanes_n * _VECTOR, 1, facts.subgroup_size, subgroups, _AHEAD, lanes_r, subgroups)
         rounds = -(-min(terms, _MOST_TERMS) // _AHEAD)

@@ -59,11 +59,11 @@ class Staging:
     slots: int
     stages: int = 1
     prefetch: int = 0
-    copy: tuple[str, ...] = ()
+    copy: tuple[str, ...] = ()  #: as `Config.copy`; one input that bypasses registers counts for both
 
     @property
     def in_registers(self) -> int:
-        """Return the blocks of K that registers hold on their way to shared memory."""
+        """Return the blocks of K that registers hold on their way to shared memory, 0 with direct copies."""
         return self.stages if self.slots and not self.copy else 0
 
     @property

@@ -147,6 +147,11 @@ def power_of_two(most: int) -> int:
     return 1 << most.bit_length() - 1
 
 
+def next_power_of_two(least: int) -> int:
+    """Return the least power of two that is not below a number from 1."""
+    return 1 << (least - 1).bit_length()
+
+
 def divide(what: str, total: int, part: int) -> int:
     """Return the quotient; DoesNotFit unless it is whole and positive."""
     count, rest = divmod(total, part)

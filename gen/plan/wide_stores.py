@@ -1,7 +1,8 @@
 """Wide stores: lanes exchange elements of the result, so that each stores longer runs of memory.
 
-Matrix instructions leave a lane two neighbours of the result, and instructions in an order that reads of fragments
-choose do not lengthen the run. A digit of the lane number then changes places with one of the register number.
+A matrix instruction leaves a lane two neighbours of the result. Further instructions lengthen this run only if their
+columns are neighbours (`MmaTile.run`), and reads of fragments may need another order. So a digit of the lane number
+changes places with one of the register number.
 """
 
 from __future__ import annotations

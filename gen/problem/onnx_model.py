@@ -227,7 +227,7 @@ def _tags(ndims: int, groups: int) -> dict[str, str]:
     return {"stag": letters[:ndims], "wtag": letters[: ndims + (groups > 1)], "dtag": letters[:ndims]}
 
 
-def _conv_of(op: _Operator, source: _Tensor, weights: _Tensor, result: str, direction: str = "FWD_D") -> _Request:
+def _conv_of(op: _Operator, source: _Tensor, weights: _Tensor, result: str) -> _Request:
     """A forward convolution, with results of a type."""
     inputs, windows, strides, dilations = _window(op, source, weights)
     groups = op.attributes.get("group", 1)
@@ -238,7 +238,7 @@ def _conv_of(op: _Operator, source: _Tensor, weights: _Tensor, result: str, dire
         for i, k, s, d, extent, pads in zip(inputs, windows, strides, dilations, extents, _pads(op, same))
     ]
     mb, ic = source.sizes[:2]
-    knobs = {"dir": direction, "dt": f"{_type(source)}:{_type(weights)}:{result}", **_tags(len(source.sizes), groups)}
+    knobs = {"dir": "FWD_D", "dt": f"{_type(source)}:{_type(weights)}:{result}", **_tags(len(source.sizes), groups)}
     return _descriptor(groups, mb, ic, weights.sizes[0], axes), knobs
 
 

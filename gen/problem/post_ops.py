@@ -60,9 +60,9 @@ class Operand:
 
 @frozen
 class Binary:
-    """An operation on a number and an element of a tensor; `condition` is that of `select`, the number where it holds.
+    """An operation on a number and an element of a tensor; a comparison gives 1 or 0.
 
-    A comparison gives 1 or 0.
+    `select` has a second tensor, `condition`: it gives the number where that is not 0, else the element.
     """
 
     name: str

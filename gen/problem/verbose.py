@@ -199,9 +199,8 @@ def _memory(text: str) -> tuple[str, _Memory]:
     if kind == "sparse" and tag == "grouped":
         raise Unsupported("tensors of groups in oneDNN's log", rule="grouped-gemm")
     flags = ":".join(parts[4:]) or flags
-    if (
-        match["name"].endswith("wei") and flags and not re.match("f0(_|$)", flags)
-    ):  # with what only oneDNN reads after it
+    # Flags other than f0 mean sums behind the weights, for compensation, which only oneDNN reads: any layout serves.
+    if match["name"].endswith("wei") and flags and not re.match("f0(_|$)", flags):
         kind, tag, strides = "any", "", ""
     return match["name"], _Memory(match["type"], kind, tag, strides, flags)
 

@@ -166,7 +166,10 @@ class WorkgroupMapping:
 
     @property
     def shared(self) -> int:
-        """Return how many tiles several workgroups may have parts of (tiles from 0 on), or the number of all tiles."""
+        """Return how many tiles several workgroups may have parts of (tiles from 0 on), or the number of all tiles.
+
+        Plans divide K of a single product only, so the batch does not count.
+        """
         return self.turns.shared or self.counts[1] * self.counts[2]
 
     def place(self, tile: Mapping[str, Index]) -> Index:

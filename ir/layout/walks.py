@@ -221,7 +221,7 @@ class ArgumentGroups(Walk):
 
     along: str
     size: int  #: the current value
-    values: tuple[Index, ...] | None = None
+    values: tuple[Index, ...] | None = None  #: of `arguments`, in order; None: the current ones
 
     def arguments(self, m: int, n: int) -> tuple[Argument, ...]:
         own, across = _exchanged(self.along, (m, n))
@@ -261,7 +261,7 @@ class SizedRows(Walk):
     """Row by row; the host sets the row's length in tiles at launch: `length`."""
 
     length: Expr
-    values: tuple[Index, ...] | None = None
+    values: tuple[Index, ...] | None = None  #: of `arguments`, in order; None: those of the largest grid
 
     def arguments(self, m: int, n: int) -> tuple[Argument, ...]:
         length = launch_expression(self.length)

@@ -50,7 +50,7 @@ def remainder(s: Algebra, e: Mod | And) -> Expr | None:
 
 
 def _nested_quotient(s: Algebra, e: Div, c: int) -> Expr | None:
-    """(x // c0) // c1 == x // (c0 * c1), unless the remainder by c0 or c1 is wanted, too."""
+    """(x // c0) // c1 == x // (c0 * c1), unless (x // c0) % c1 is computed, too: the two share x // c0."""
     if c > e.type.elem.max or not s.is_known_unused(Mod(e.a, e.b), e.a):
         return None
     return s(Div(e.a.a, make(c, e.type)))  # type: ignore[attr-defined]

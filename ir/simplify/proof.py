@@ -48,10 +48,6 @@ class Knowledge(Scope):
         new.inequalities.extend(self.inequalities)
         return new
 
-    def multiple_of(self, var: Var, factor: int) -> None:
-        """Learn that `var` is a multiple of `factor`."""
-        self._learn_congruence(var, (factor, 0))
-
     def let(self, var: Var, *values: Expr) -> None:
         """Learn that `var` has the value of one of `values`."""
         if var.type.elem.is_float:
@@ -76,6 +72,11 @@ class Knowledge(Scope):
             if number(low) is None and number(high) is None:
                 gap = add_scaled(self.terms(high), self.terms(low), -1)
                 self.inequalities.append(gap if high is s.var else add_scaled(gap, ({}, -1), 1))
+
+    def results(self, s: For) -> None:
+        """Bind the results of a loop, and drop what held only in its body, as the loop may not have run."""
+        super().results(s)
+        self.inequalities = [sum for sum in self.inequalities if s.var not in sum[0]]
 
     # ------------------------------------------------------------ exact sums
 

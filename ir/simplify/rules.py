@@ -81,11 +81,10 @@ Rewrite = Callable[[Prover, Any], Expr | None]
 
 
 class Rules:
-    """A table of rules. `rewrites[root]` tries all rules with that class of node at the root."""
+    """A table of rules."""
 
     def __init__(self, *rows: tuple[Any, ...]) -> None:
         self.rules = tuple(Rule(name, left, lift(right, left), tuple(conds)) for name, left, right, *conds in rows)
-        self.rewrites = Rewrites(self)
 
 
 class Rewrites(dict[type[Expr], Rewrite | None]):

@@ -30,11 +30,13 @@ class Scope:
         self.bounds = Bounds(self.ranges, width, self.definitions)
 
     def bind(self, var: x.Var, range: Range) -> None:
-        """Add `range` to the values of `var`."""
+        """Add `range` to the values of `var`; a variable that is bound already has no one definition any more."""
         known = self.ranges.get(var)
         if known is None:
             self.ranges[var] = range
-        elif not within(range, known):
+            return
+        was_defined = self.definitions.pop(var, None) is not None
+        if was_defined or not within(range, known):
             self.ranges[var] = hull(range, known)
             self.refresh()
 
@@ -48,8 +50,6 @@ class Scope:
             return
         if len(values) == 1 and var not in self.ranges:
             self.definitions[var] = values[0]
-        else:
-            self.definitions.pop(var, None)
         self.bind(var, hull(*map(self.bounds, values)))
 
     def kernel(self, k: Kernel) -> None:
@@ -93,8 +93,13 @@ class Scope:
             self.bind(var, range)
 
     def _trial(self, s: For, assumed: Mapping[x.Var, Range]) -> Scope:
-        """Return the ranges in a loop's body for carried values in `assumed` ranges, others in those of their types."""
-        trial = Scope(self.bounds.width, {**self.ranges, **assumed})
+        """Return the ranges in a loop's body for carried values in `assumed` ranges, others in those of their types.
+
+        A loop in another arm of a branch may have bound these variables: its ranges say nothing of this loop.
+        """
+        carried = frozenset(s.carried)
+        ranges = {v: known for v, known in self.ranges.items() if v not in carried}
+        trial = Scope(self.bounds.width, {**ranges, **assumed})
         trial.visit(s.body)
         return trial
 

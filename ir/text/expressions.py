@@ -76,7 +76,7 @@ def signs() -> dict[str, type[x.Binary]]:
 
 @cache
 def calls() -> dict[str, type[Expr]]:
-    """Return the expression classes that are written as calls, by the name of the function."""
+    """Return the expression classes of `convgen.ir` that are written as calls, by the name of the function."""
     found = (c for c in CLASSES.values() if issubclass(c, Expr) and c.symbol.isidentifier())
     return {c.symbol: c for c in found if c.__module__.startswith("convgen.ir.")}
 

@@ -66,7 +66,7 @@ def _parts(cls: type[Stmt]) -> Iterator[Part]:
 
 @cache
 def classes_with_form() -> tuple[type[Stmt], ...]:
-    """Return the statement classes that have a form."""
+    """Return the statement classes of `convgen.ir` that have a form: classes of tests are not in the language."""
     stmts = (c for c in CLASSES.values() if issubclass(c, Stmt) and c.__module__.startswith("convgen.ir."))
     return tuple(c for c in stmts if hasattr(c, "form"))
 

@@ -68,7 +68,8 @@ class _Planes:
     def within(self, view: LinearView) -> tuple[int, int]:
         """Return columns and rows whose multiples a rectangle must not straddle; 0 if it may.
 
-        Beyond the columns of a sliding plane lie columns of its next position, not its end.
+        Beyond the columns of a sliding plane lie columns of its next position, not its end. Rows past the end of a dim
+        whose halo counts the rows may be inside the plane: they are masked (`unchecked`), by whole rectangles only.
         """
         assert view.unit_axis is not None
         across, down = view.axes[view.unit_axis], view.axes[1 - view.unit_axis]

@@ -115,6 +115,7 @@ def find_swizzle(
     multiples of `period` rows (columns in a transposed tile), the swizzle repeats there.
     """
     within, lanes = cols * elem.bytes // chunk, facts.subgroup_size
+    # A direct copy (no `write`) cannot move chunks between rows, and fragments within a period must not lose any.
     count = read.shape[transposed] if write and not period else 0
     if transposed and (reads := transposing(facts)):
         read, write = _across(read), write and _across(write)

@@ -8,7 +8,7 @@ import pytest
 from convgen.ir import build
 from convgen.ir.build import KernelBuilder
 from convgen.ir.error import UserError
-from convgen.ir.expr import Var, var
+from convgen.ir.expr import Var, const, var
 from convgen.ir.interp import interpret
 from convgen.ir.mutate import postorder
 from convgen.ir.types import f16, f32
@@ -48,6 +48,14 @@ def test_a_build_depends_on_nothing_before_it() -> None:
     first = make()
     var("other")
     assert make() is first
+
+
+def test_a_surface_without_an_extent_ends_with_its_buffer() -> None:
+    k = KernelBuilder("k")
+    x, n = k.buffer("x", f32, 64), k.scalar("n")
+    assert k.surface(x, 16).extent is const(256 - 16)
+    assert k.surface(x, n).extent is 256 - n
+    assert k.surface(x, 16, 32).extent is const(32)
 
 
 def test_variables_made_later_are_fresh() -> None:

@@ -25,7 +25,7 @@ def facts() -> Knowledge:
     f.let(M0, GROUP // 4 * 64)
     f.let(N0, GROUP % 4 * 64)
     f.bind(OFFSET, (0, 1 << 20))
-    f.multiple_of(OFFSET, 128)
+    f.assume(eq(OFFSET % 128, 0))
     return f
 
 
@@ -247,7 +247,7 @@ def test_children_do_not_change_their_parents() -> None:
     f = Knowledge(64, {COUNT: (0, 1000)})
     inner = f.child()
     inner.assume(COUNT < 5)
-    inner.multiple_of(COUNT, 4)
+    inner.assume(eq(COUNT % 4, 0))
     assert inner.bounds(COUNT) == (0, 4)
     assert f.bounds(COUNT) == (0, 1000)
     assert f.congruence(COUNT) == (1, 0)

@@ -19,7 +19,22 @@ from convgen.ir.node import Node
 from convgen.ir.simplify.bounds import Range, type_range
 from convgen.ir.simplify.identities import TABLES
 from convgen.ir.simplify.proof import Knowledge
-from convgen.ir.simplify.rules import INTEGER, VALUE, Rule, Rules, c0, c1, exact, make, number, u, wrapped, y, z
+from convgen.ir.simplify.rules import (
+    INTEGER,
+    VALUE,
+    Rewrites,
+    Rule,
+    Rules,
+    c0,
+    c1,
+    exact,
+    make,
+    number,
+    u,
+    wrapped,
+    y,
+    z,
+)
 from convgen.ir.simplify.rules import x as w
 from convgen.ir.types import AnyType, Type, VectorType, bool_, f32, s8, s16, s32, s64, u8, u16, u32, u64, vector
 
@@ -115,7 +130,7 @@ def instance(rule: Rule, r: random.Random) -> Instance:
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
 def test_value(rule: Rule) -> None:
     r = random.Random(rule.name)
-    rewrite = Rules((rule.name, rule.left, rule.right, *rule.conditions)).rewrites[type(rule.left)]
+    rewrite = Rewrites(Rules((rule.name, rule.left, rule.right, *rule.conditions)))[type(rule.left)]
     assert rewrite is not None
     fired = tried = 0
     while fired < FIRINGS and tried < 40_000:
@@ -183,17 +198,19 @@ def test_names_are_unique() -> None:
 # ---------------------------------------------------------------- the engine
 
 A, B, C = var("a"), var("b"), var("c")
-ENGINE = Rules(
-    ("add.zero", w + 0, w),
-    ("add.constants", (w + c0) + c1, w + (c0 + c1)),
-    ("add.common_factor", w * y + w * z, w * (y + z)),
-    ("add.both_ones", u & -1, u),
-    ("sub.exact", (w + c0) - c0, w, exact(w + c0)),
+ENGINE = Rewrites(
+    Rules(
+        ("add.zero", w + 0, w),
+        ("add.constants", (w + c0) + c1, w + (c0 + c1)),
+        ("add.common_factor", w * y + w * z, w * (y + z)),
+        ("add.both_ones", u & -1, u),
+        ("sub.exact", (w + c0) - c0, w, exact(w + c0)),
+    )
 )
 
 
 def applied(e: Expr, domains: dict[Var, Range] | None = None) -> Expr | None:
-    rewrite = ENGINE.rewrites[type(e)]
+    rewrite = ENGINE[type(e)]
     return rewrite(Only(Knowledge(64, domains)), e) if rewrite else None
 
 

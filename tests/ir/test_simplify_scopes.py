@@ -9,14 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from convgen.ir.build import KernelBuilder
-from convgen.ir.expr import Expr, Lane, Var, const, eq, minimum, select, var
+from convgen.ir.expr import Expr, Lane, Select, Var, const, eq, minimum, select, var
 from convgen.ir.interp import interpret
-from convgen.ir.mutate import postorder
+from convgen.ir.mutate import postorder, statements
 from convgen.ir.program import Kernel
 from convgen.ir.simplify.simplify import simplify
 from convgen.ir.simplify.variable_ranges import Scope, VarRanges
-from convgen.ir.stmt import For
-from convgen.ir.types import s32
+from convgen.ir.stmt import For, GlobalStore, block
+from convgen.ir.types import s32, u32
 from convgen.ir.verify import verify
 from tests.ir.expressions import Draw, Grower
 from tests.strategies import FIXED, SWEEP
@@ -169,6 +169,43 @@ def test_a_variable_that_is_bound_twice_has_the_hull_of_both() -> None:
     for bound, held in (((0, 3), (0, 3)), ((5, 9), (0, 9)), ((1, 4), (0, 9))):
         scope.bind(v, bound)
         assert scope.bounds(v + 1) == (held[0] + 1, held[1] + 1)
+
+
+def test_loops_in_both_arms_may_carry_one_variable() -> None:
+    k = KernelBuilder("k")
+    v, n, results = k.var("v"), k.scalar("n"), (k.var("r"),)
+
+    def looping(next_value: Expr) -> None:
+        k.add(For(k.var("i"), const(0), const(4), (v,), (const(0),), block(), (next_value,), results, "i"))
+
+    with k.when(n < 3):
+        looping(v & 1)
+    with k.otherwise():
+        looping(v * 3 + 1)
+    low, high = VarRanges(k.done())[v]
+    assert low <= 0
+    assert high >= 13  # 0, 1, 4, 13
+
+
+def test_bounds_of_a_loop_that_may_not_run_are_not_in_order_behind_it() -> None:
+    k = KernelBuilder("k")
+    first, end = k.size("first", 10, least=0), k.size("end", 5, least=0)
+    out = k.surface(k.buffer("out", s32, 64))
+    with k.loop("i", first, end) as loop:
+        k.global_store(out, loop.var, Lane() * 4)
+    k.global_store(out, select(end - first < -5, const(1), const(2)), Lane() * 4)
+    _, behind = (s.value for s in statements(simplify(k.done()).body) if isinstance(s, GlobalStore))
+    assert isinstance(behind, Select)
+
+
+def test_a_variable_that_is_bound_twice_has_no_definition() -> None:
+    t, v = var("t", u32), var("v", u32)
+    scope = Scope(ranges={t: (0, 9)})
+    remainder = minimum(t, v)
+    scope.let(v, t - 5)
+    assert scope.bounds(remainder) == (0, 4)
+    scope.let(v, const(7, u32))
+    assert scope.bounds(remainder) == (0, 9)
 
 
 @pytest.mark.sweep

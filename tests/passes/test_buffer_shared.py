@@ -11,13 +11,15 @@ import pytest
 
 from convgen.backends.target import get
 from convgen.ir.error import Unsupported
-from convgen.ir.expr import Const, Expr, Mma, Var, const, var
+from convgen.ir.expr import Const, Expr, Mma, Var, const, eq, var
 from convgen.ir.interp import InterpError
 from convgen.ir.mutate import mutate, postorder, substitute
 from convgen.ir.program import Kernel
 from convgen.ir.record import evolve
 from convgen.ir.simplify.simplify import simplify
-from convgen.ir.stmt import Barrier, Block, For, If, Let, LoadShared, LoadView, Stmt, StoreShared, block
+from convgen.ir.stmt import Barrier, Block, ExitIf, For, If, Let, LoadShared, LoadView, Stmt, StoreShared, block
+from convgen.ir.types import s32, s64
+from convgen.ir.verify import verify
 from convgen.passes.buffer_shared import buffer_shared
 from convgen.passes.clone import sites
 from convgen.passes.drop_barriers import drop_barriers
@@ -321,3 +323,29 @@ def test_a_statement_among_the_copies_is_refused() -> None:
 
     with pytest.raises(Unsupported, match="wanted barrier, copies, barrier, compute"):
         buffer_shared(mutate(kernel(3, 1, 2), {For: shuffled}))
+
+
+@pytest.mark.parametrize(("begin", "end"), [(0, 0), (5, 5), (5, 3)])
+def test_a_loop_that_never_runs_passes_its_initial_values(begin: int, end: int) -> None:
+    bounds = {"begin": const(begin), "end": const(end)}
+    made = buffer_shared(mutate(kernel(3, 2, 1), {For: lambda s: evolve(s, **bounds)}))
+    assert not any(isinstance(s, For | LoadView | StoreShared) for s in postorder(made.body))
+    assert verify(made) is made
+
+
+def test_a_loop_of_copies_with_an_exit_is_refused() -> None:
+    def leaving(s: For) -> Stmt:
+        return evolve(s, body=block(s.body, ExitIf(eq(s.var, 1), s.carried)))
+
+    with pytest.raises(Unsupported, match="and an exit, wanted one of s32 without exits"):
+        buffer_shared(mutate(kernel(3, 2, 1), {For: leaving}))
+
+
+def test_a_loop_of_copies_that_counts_in_another_type_is_refused() -> None:
+    def counting(s: For) -> Stmt:
+        counter = var("n", s64)
+        body = substitute(s.body, {s.var: counter.to(s32)})
+        return evolve(s, var=counter, begin=const(0, s64), end=const(3, s64), body=body)
+
+    with pytest.raises(Unsupported, match="with a counter of s64, wanted one of s32"):
+        buffer_shared(mutate(kernel(3, 2, 1), {For: counting}))

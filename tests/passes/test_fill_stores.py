@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from convgen.backends.target import get
 from convgen.ir import stmt as s
 from convgen.ir.build import KernelBuilder
-from convgen.ir.expr import AddressOf, Expr, Lane, const
+from convgen.ir.expr import AddressOf, Expr, Lane, const, zeros
 from convgen.ir.interp import interpret
 from convgen.ir.mutate import statements
 from convgen.ir.program import Kernel
@@ -120,6 +120,20 @@ def test_short_values_get_their_zeros_at_once() -> None:
     v = k.var("v", u32)
     k.add(s.FlatLoad(v, of, AddressOf(of) + (Lane().to(u32) * 4).to(u64), Lane().to(u32) < 3, k.site()))
     k.shared_write(tile, v, Lane() * 4)
+    made = k.done()
+    assert fill_stores(made, FACTS) is made
+
+
+def test_values_that_a_loop_with_an_exit_carries_get_their_zeros_at_once() -> None:
+    k = KernelBuilder("k", width=LANES)
+    of, tile, n = k.buffer("of", u32, ROOM // 4), k.shared("tile", u32, 1, WORDS * LANES), k.scalar("n")
+    v = k.var("v", vector(u32, WORDS))
+    k.add(s.FlatLoad(v, of, AddressOf(of), Lane() < 3, k.site()))
+    with k.loop("i", 0, TRIPS, v=v) as loop:
+        k.shared_write(tile, loop["v"], Lane() * BYTES)
+        k.exit_if(loop.var < n, zeros(vector(u32, WORDS)))
+        loop.yields(loop["v"])
+    k.shared_write(tile, loop.result("v"), Lane() * BYTES)
     made = k.done()
     assert fill_stores(made, FACTS) is made
 

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from convgen.ir import stmt as s
 from convgen.ir.build import KernelBuilder
-from convgen.ir.expr import AddressOf, Expr, Lane, const
+from convgen.ir.expr import AddressOf, Expr, Lane, Var, const
 from convgen.ir.interp import interpret
 from convgen.ir.mutate import statements
 from convgen.ir.program import Kernel
-from convgen.ir.types import u32, u64
+from convgen.ir.types import bool_, u32, u64
 from convgen.ir.verify import verify
 from convgen.passes.share_loads import share_loads
 from tests.strategies import FIXED
@@ -122,6 +122,29 @@ def test_what_the_kernel_writes_is_loaded_again() -> None:
     k.add(s.FlatStore(both, address, Lane() < LANES, one + other, k.site()))
     made = k.done()
     assert share_loads(made) is made
+
+
+def test_a_loop_with_an_exit_carries_all_its_values() -> None:
+    k = KernelBuilder("k", width=LANES)
+    of, to, n = k.buffer("of", u32, LANES), k.buffer("to", u32, LANES), k.scalar("n")
+
+    def twice() -> list[Var]:
+        values = [k.var(name, u32) for name in ("one", "other")]
+        for v in values:
+            k.add(s.FlatLoad(v, of, AddressOf(of), const(True, bool_), k.site()))
+        return values
+
+    one, other = twice()
+    with k.loop("i", 0, TRIPS, one=one, other=other) as loop:
+        k.exit_if(loop.var < n, loop["one"], loop["other"])
+        k.barrier()
+        loop.yields(*twice())
+    total = loop.result("one") + loop.result("other")
+    k.add(s.FlatStore(to, AddressOf(to), const(True, bool_), total, k.site()))
+    made = verify(share_loads(k.done()))
+    (after,) = (each for each in statements(made.body) if isinstance(each, s.For))
+    assert len(after.carried) == 2
+    assert sum(isinstance(each, s.FlatLoad) for each in statements(made.body)) == 2
 
 
 @settings(FIXED, max_examples=40)

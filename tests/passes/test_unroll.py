@@ -8,7 +8,8 @@ from convgen.ir.build import KernelBuilder
 from convgen.ir.expr import const
 from convgen.ir.mutate import postorder
 from convgen.ir.program import Kernel
-from convgen.ir.stmt import For
+from convgen.ir.stmt import For, block
+from convgen.ir.types import u32
 from convgen.passes.unroll import unroll
 from tests.passes.texts import statements
 
@@ -86,6 +87,15 @@ def test_an_exit_keeps_its_loop() -> None:
         k.exit_if(n < 3)
     kernel = k.done()
     assert str(unroll(kernel)) == str(kernel)
+
+
+def test_a_counter_keeps_its_type() -> None:
+    k = KernelBuilder("k")
+    counter = k.var("i", u32)
+    with k.suite() as body:
+        k.let("next", counter + 1)
+    k.add(For(counter, const(1, u32), const(3, u32), (), (), block(*body), (), (), "i"))
+    assert statements(unroll(k.done())) == ["next.1: u32 = 1_u32 + 1", "next.2: u32 = 2_u32 + 1"]
 
 
 def test_nothing_to_do_gives_the_kernel_itself() -> None:

@@ -18,7 +18,7 @@ from convgen.ir.record import evolve
 from convgen.passes.messages.linear import WORD
 from convgen.plan.config import Config
 from convgen.plan.contraction import Product
-from convgen.plan.copies import power_of_two
+from convgen.plan.copies import next_power_of_two
 from convgen.plan.loads import OperandLoad, view_load
 from convgen.plan.padding import names_in, window_coordinates
 from convgen.plan.variants import runs
@@ -34,7 +34,7 @@ def in_lines(product: Product, facts: TargetFacts) -> Product:
     for view in views:
         if line := _line(view):
             tap, channels = line
-            most = power_of_two(2 * max(channels.size, WORD // elem.bytes) - 1)
+            most = next_power_of_two(max(channels.size, WORD // elem.bytes))
             if most >= chunk:
                 raise DoesNotFit(f"taps=lines: {channels.size} channels fill chunks of {chunk}")
             taps = chunk // most
