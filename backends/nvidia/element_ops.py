@@ -24,8 +24,6 @@ OPERATIONS: Mapping[type[Expr], tuple[str, str]] = {
     x.Sub: ("sub", "sub.rn"),
     x.Mul: ("mul.lo", "mul.rn"),
     x.MulHi: ("mul.hi", ""),
-    x.Div: ("div", "div.rn"),
-    x.Mod: ("rem", ""),
     x.Min: ("min", "min"),
     x.Max: ("max", "max"),
     x.Shl: ("shl", ""),
@@ -76,6 +74,8 @@ def apply(out: Writer, operation: type[Expr], of: Type, operands: Sequence[str])
         return _of_halves(out, operation, of, name, operands)
     if operation in _OF_ANGLES:
         operands = [_radians(out, *operands)]
+    if operation in (x.Shl, x.Shr) and of.bits == 64 and operands[1].startswith("%"):  # PTX counts in 32 bits
+        operands = [operands[0], out.op("cvt.u32.u64", operands[1])]
     kind = kind_of(bool_ if operation in _COMPARISONS else of)
     return out.op(f"{name}.{_suffix(operation, of)}", *operands, kind=kind)
 
@@ -83,10 +83,9 @@ def apply(out: Writer, operation: type[Expr], of: Type, operands: Sequence[str])
 def _suffix(operation: type[Expr], of: Type) -> str:
     if of.is_float:
         return f"{of.name}.{of.name}" if operation in _OF_TWO_TYPES else of.name
-    bits = 64 if of.bits == 64 else 32
-    if operation is x.Shl:
-        return f"b{bits}"
-    return f"{'s' if of.min < 0 else 'u'}{bits}"
+    if operation is x.MulHi:
+        return "u32"  # the IR's product is unsigned
+    return f"b{_wide(of)[1:]}" if operation is x.Shl else _wide(of)
 
 
 def _radians(out: Writer, turns: str) -> str:
