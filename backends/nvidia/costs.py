@@ -11,16 +11,18 @@ import re
 from convgen.backends.analysis import Line
 from convgen.backends.nvidia.sim.ptx_text import Instruction, Vector
 from convgen.backends.nvidia.sim.ptx_types import bytes_of
-from convgen.backends.nvidia.tables import FACTS, LANES, MMA
+from convgen.backends.nvidia.tables import FACTS, LANES
 from convgen.ir.facts import TargetFacts
 
 _SHAPE = re.compile(r"m(?P<m>\d+)n(?P<n>\d+)k(?P<k>\d+)")
-_SPECIAL = frozenset("ex2 lg2 rcp sqrt rsqrt sin cos tanh".split())  # 16 lanes a clock of an SM (Programming Guide)
+_SPECIAL = frozenset("ex2 lg2 rcp sqrt rsqrt sin cos tanh".split())
+_SPECIAL_CLOCKS = (
+    8  #: of a sub-core; an SM has 16 lanes a clock (CUDA C++ Programming Guide, "Arithmetic Instructions")
+)
 _WAITS = frozenset("mbarrier membar fence griddepcontrol nanosleep".split())
 _BRANCHES = frozenset("bra brx ret exit trap call".split())
-_WARPS_OF_WGMMA = 4
+_WARPS_OF_WGMMA = 4  #: PTX ISA, "Warpgroup"
 _WGMMA_FLOP = 1024  #: of f16 a clock of a sub-core (NVIDIA's H100 white paper: 4096 a clock of an SM)
-_WHOLE_ROW = 32  #: bytes of K of the instruction whose clocks the tables have
 
 
 def facts_of(target: str) -> TargetFacts | None:
@@ -47,7 +49,7 @@ def line_of(instruction: Instruction, offset: int, target: str) -> Line:
         return Line(offset, text, "barrier", "", 1)
     if name in _BRANCHES:
         return Line(offset, text, "branch", "", 1)
-    return Line(offset, text, "alu", "valu", 2 if name in _SPECIAL else 1)
+    return Line(offset, text, "alu", "valu", _SPECIAL_CLOCKS if name in _SPECIAL else 1)
 
 
 def _shape(instruction: Instruction) -> tuple[int, int, int] | None:
@@ -57,15 +59,22 @@ def _shape(instruction: Instruction) -> tuple[int, int, int] | None:
 
 
 def _products(instruction: Instruction, shape: tuple[int, int, int], target: str) -> tuple[int, int]:
-    """Return the clocks of a sub-core, and the operations of one warp, of a matrix instruction."""
+    """Return the clocks of a sub-core, and the operations of one warp, of a matrix instruction.
+
+    The tables have one shape for each pair of input types; other shapes take clocks by their operations. Other types
+    are counted as f16 of as many bytes.
+    """
     m, n, k = shape
-    size = bytes_of(instruction.types[1]) if len(instruction.types) > 1 else 2
+    types, flop = instruction.types, 2 * m * n * k
+    size = bytes_of(types[1]) if len(types) > 1 else 2
     if instruction.name == "wgmma":
-        flop = 2 * m * n * k // _WARPS_OF_WGMMA
+        flop //= _WARPS_OF_WGMMA
         return -(-flop * size // (2 * _WGMMA_FLOP)), flop
-    names = {row.name for row in MMA}
-    clocks = next(atom.clocks for atom in FACTS[target].atoms if atom.name in names)
-    return max(1, -(-clocks * m * n * k * size // (16 * 8 * _WHOLE_ROW))), 2 * m * n * k
+    inputs = ".".join(dict.fromkeys(types[2:0:-1]))  # B and A of the manual, as in `MmaRow.name`
+    known = [atom for atom in FACTS[target].atoms if atom.name.startswith("mma.")]
+    atom = next((atom for atom in known if atom.name.endswith(f".{inputs}")), known[0])
+    row = atom.m * atom.n * atom.k * atom.a_elem.bytes
+    return max(1, -(-atom.clocks * m * n * k * size // row)), flop
 
 
 def _moved(instruction: Instruction) -> int:
