@@ -16,9 +16,7 @@ from convgen.ir.facts import TargetFacts
 
 _SHAPE = re.compile(r"m(?P<m>\d+)n(?P<n>\d+)k(?P<k>\d+)")
 _SPECIAL = frozenset("ex2 lg2 rcp sqrt rsqrt sin cos tanh".split())
-_SPECIAL_CLOCKS = (
-    8  #: of a sub-core; an SM has 16 lanes a clock (CUDA C++ Programming Guide, "Arithmetic Instructions")
-)
+_SPECIAL_CLOCKS = 8  #: of a sub-core: an SM takes 16 lanes a clock (Programming Guide, "Arithmetic Instructions")
 _WAITS = frozenset("mbarrier membar fence griddepcontrol nanosleep".split())
 _BRANCHES = frozenset("bra brx ret exit trap call".split())
 _WARPS_OF_WGMMA = 4  #: PTX ISA, "Warpgroup"

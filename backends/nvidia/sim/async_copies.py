@@ -106,7 +106,7 @@ class Copies:
         shared.flight[access.units] = np.where(mine, 0, shared.flight[access.units])
         shared.store(access.stretch, copy.data)
         units = access.units
-        stamps = shared.stamps_of(access.slot, access.warp, access.lane)
+        stamps = shared.stamps_of(*access.who)
         shared.stores[units] = np.broadcast_to(stamps, units.shape)
         shared.defined[units] = True
         g.env.memory.changes += 1
@@ -122,18 +122,10 @@ class Copies:
                 return f"`{copy.step.instruction.text}`{state}"
         return "a copy"
 
-    def report_early(self, g: WarpGroup, step: Step, access: Access, flight: Array) -> None:
-        """Report a load of bytes that a copy in flight has not brought yet."""
+    def report(self, g: WarpGroup, step: Step, access: Access, flight: Array, verb: str) -> None:
+        """Report an access to bytes that a copy in flight will write; `verb` is "loads" or "stores to"."""
         unit, column = (int(i) for i in np.argwhere(flight)[0])
-        name = self._named(int(flight[unit, column]) - 1)
-        what = f"loads bytes of {name} before its wait"
-        g.env.reporter.add(KIND, what, step.instruction, g, int(access.row[column]), int(access.lane[column]))
-
-    def report_overwritten(self, g: WarpGroup, step: Step, access: Access, flight: Array) -> None:
-        """Report a store to bytes that a copy in flight will overwrite."""
-        unit, column = (int(i) for i in np.argwhere(flight)[0])
-        name = self._named(int(flight[unit, column]) - 1)
-        what = f"stores to bytes of {name} before its wait"
+        what = f"{verb} bytes of {self._named(int(flight[unit, column]) - 1)} before its wait"
         g.env.reporter.add(KIND, what, step.instruction, g, int(access.row[column]), int(access.lane[column]))
 
 

@@ -19,8 +19,8 @@ _BIT = np.arange(LANES, dtype=np.uint32)
 
 
 def packed_flags(flags: Bools) -> Array:
-    """Return a word [rows] with a bit for each lane's flag."""
-    words: Array = np.packbits(flags, axis=1, bitorder="little").view(np.uint32)[:, 0]
+    """Return words [..] with a bit for each of the lanes' flags [.., lanes]."""
+    words: Array = np.packbits(flags, axis=-1, bitorder="little").view(np.uint32)[..., 0]
     return words
 
 
@@ -126,8 +126,7 @@ def _vote(instruction: Instruction, context: Context, mask: Getter) -> Step:
         named = members(g, step, mask(g))
         flags = np.broadcast_to(read(g), g.shape)[:, None, :]
         if mode == "ballot":
-            bits = np.where(flags & named, np.uint32(1) << _BIT, np.uint32(0))
-            write(g, np.bitwise_or.reduce(bits, axis=2), None)
+            write(g, packed_flags(flags & named), None)
             return
         some, every = any_along(flags & named, 2), ~any_along(~flags & named, 2)
         result = {"all": every, "any": some, "uni": every | ~some}[mode]
@@ -152,13 +151,11 @@ def _match(instruction: Instruction, context: Context, mask: Getter) -> Step:
         named = members(g, step, mask(g))
         data = np.broadcast_to(read(g), g.shape)
         equal = (data[:, :, None] == data[:, None, :]) & named
-        bits = np.bitwise_or.reduce(np.where(equal, np.uint32(1) << _BIT, np.uint32(0)), axis=2)
         if not everything:
-            write(g, bits, None)
+            write(g, packed_flags(equal), None)
             return
         same = (equal == named).all(axis=2)
-        members_ = np.bitwise_or.reduce(np.where(named, np.uint32(1) << _BIT, np.uint32(0)), axis=2)
-        write(g, np.where(same, members_, np.uint32(0)), None)
+        write(g, np.where(same, packed_flags(named), np.uint32(0)), None)
         write_flag(g, same, None)
 
     return step.running(run)

@@ -18,12 +18,11 @@ from functools import lru_cache, partial
 import numpy as np
 
 from convgen.backends.nvidia.sim.control import check_aligned
-from convgen.backends.nvidia.sim.memory_access import addresses, store_shared
+from convgen.backends.nvidia.sim.memory_access import addresses, load_shared, store_shared
 from convgen.backends.nvidia.sim.operands import Putter, numbers_of, report_undefined, source, target, wrong
 from convgen.backends.nvidia.sim.ptx_text import Instruction, Operand, Vector
 from convgen.backends.nvidia.sim.ptx_types import TYPES
 from convgen.backends.nvidia.sim.rounding import FORMATS, decode, encode, rounded
-from convgen.backends.nvidia.sim.shared_memory import Access, located
 from convgen.backends.nvidia.sim.state import LANES, WarpGroup
 from convgen.backends.nvidia.sim.step import Context, Step, unsupported
 from convgen.backends.sim.numbers import fma_f64
@@ -327,10 +326,14 @@ def _count(instruction: Instruction) -> int:
     return next((int(m[1:]) for m in instruction.modifiers if m in ("x1", "x2", "x4")), 1)
 
 
-def _rows_at(g: WarpGroup, step: Step, offset: Array, count: int) -> Access | None:
-    """Return the accesses to the rows of `count` matrices, whose addresses the first lanes hold."""
-    used = g.active & (np.arange(LANES) < 8 * count)
-    return located(g, step, offset, 16, used, 16)
+def _addressing(g: WarpGroup, step: Step, numbers: Sequence[int], count: int) -> Bools:
+    """Return the lanes that hold the addresses of the rows of `count` matrices; report undefined addresses."""
+    active = g.active
+    lanes: Bools = active & (np.arange(LANES) < 8 * count)
+    g.active = lanes
+    report_undefined(g, step, numbers, "an address")
+    g.active = active
+    return lanes
 
 
 def _load(instruction: Instruction, context: Context) -> Step:
@@ -345,19 +348,7 @@ def _load(instruction: Instruction, context: Context) -> Step:
 
     def run(g: WarpGroup) -> None:
         check_aligned(g, step, g.active, whole=True)
-        _check_addresses(g, step, numbers, count)
-        access = _rows_at(g, step, where(g), count)
-        if access is None:
-            return
-        shared = g.env.local
-        undefined = shared.note_loads(g, step, access)
-        words = np.zeros((4, *g.shape), np.uint32)
-        words[:, access.row, access.lane] = shared.load(access.stretch)
-        g.env.counters["shared_load_bytes"] += 16 * len(access.row)
-        poison = None
-        if undefined is not None:
-            poison = np.zeros(words.shape, np.bool_)
-            poison[:, access.row, access.lane] = undefined.reshape(4, -1, undefined.shape[-1]).any(axis=1)
+        words, poison = load_shared(g, step, where(g), 16, _addressing(g, step, numbers, count))
         for i, write in enumerate(writes):
             if not transposed:
                 at = lane % 4, slice(None), 8 * i + lane // 4
@@ -380,13 +371,6 @@ def _half(words: Array, i: int, row: Array, column: Array) -> Array:
     return word >> (16 * (column % 2)).astype(np.uint32) & np.uint32(0xFFFF)
 
 
-def _check_addresses(g: WarpGroup, step: Step, numbers: Sequence[int], count: int) -> None:
-    active = g.active
-    g.active = active & (np.arange(LANES) < 8 * count)
-    report_undefined(g, step, numbers, "an address")
-    g.active = active
-
-
 def _store(instruction: Instruction, context: Context) -> Step:
     """stmatrix: the inverse of ldmatrix."""
     count = _count(instruction)
@@ -400,7 +384,7 @@ def _store(instruction: Instruction, context: Context) -> Step:
 
     def run(g: WarpGroup) -> None:
         check_aligned(g, step, g.active, whole=True)
-        _check_addresses(g, step, numbers, count)
+        lanes = _addressing(g, step, numbers, count)
         words: Array = np.zeros((4, *g.shape), np.uint32)
         poison: Array = np.zeros((4, *g.shape), np.bool_)
         for i, (read, some) in enumerate(zip(reads, parts, strict=True)):
@@ -415,8 +399,7 @@ def _store(instruction: Instruction, context: Context) -> Step:
             else:
                 words[:, :, at] = np.moveaxis(data[:, 4 * row + word], -1, 0)
                 poison[:, :, at] = np.moveaxis(flags[:, 4 * row + word], -1, 0)
-        used = g.active & (np.arange(LANES) < 8 * count)
-        store_shared(g, step, where(g), 16, words, poison if poison.any() else None, used, align=16)
+        store_shared(g, step, where(g), 16, words, poison if poison.any() else None, lanes)
 
     return step.running(run)
 

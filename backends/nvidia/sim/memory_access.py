@@ -138,9 +138,10 @@ def in_spaces(g: WarpGroup, space: str, address: Array, work: Callable[[str, Arr
         work("global", address, None if left.all() else left)
 
 
-def _load_shared(
-    g: WarpGroup, step: Step, offset: Array, size: int, lanes: Bools | None, *, strong: bool
+def load_shared(
+    g: WarpGroup, step: Step, offset: Array, size: int, lanes: Bools | None, *, strong: bool = False
 ) -> tuple[Array, Bools | None]:
+    """Load `size` bytes a lane from shared memory: words [words, rows, lanes], and flags of undefined words."""
     access = located(g, step, offset, size, lanes)
     words: Array = np.zeros((max(size // 4, 1), *g.shape), np.uint32)
     if access is None:
@@ -201,7 +202,7 @@ def load(
         nonlocal data, poison
         undefined: Bools | None
         if where == "shared":
-            words, undefined = _load_shared(g, step, at, size, lanes, strong=strong)
+            words, undefined = load_shared(g, step, at, size, lanes, strong=strong)
         elif where == "local":
             assert g.env.thread_local is not None
             raw, flags = g.env.thread_local.load(g, step, at, size, g.active if lanes is None else lanes)
@@ -267,10 +268,10 @@ def check_constant(g: WarpGroup, step: Step, address: Array, size: int, lanes: B
 
 def store_shared(
     g: WarpGroup, step: Step, offset: Array, size: int, words: Array, poison: Array | None, lanes: Bools | None,
-    *, strong: bool = False, align: int = 0,
+    *, strong: bool = False,
 ) -> None:  # fmt: skip
     """Store words [words, rows, lanes] to shared memory; `poison` flags undefined elements [elements, rows, lanes]."""
-    access = located(g, step, offset, size, lanes, align)
+    access = located(g, step, offset, size, lanes)
     if access is None:
         return
     shared = g.env.local
