@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 
 from convgen.backends import reading
@@ -41,7 +42,7 @@ def analyze(content: bytes, where: str) -> Analysis:
     if content.startswith(b"\x7fELF"):
         given = "a cubin, whose machine code (SASS) is not read"
         raise Unsupported(f"analysis of {where}: given {given}, wanted the .ptx text of it")
-    with reading.readable(content, where, _parsed, _encoded) as (module, text):
+    with reading.readable(content, where, parse, lambda text, _: text.encode()) as (module, text):
         if (facts := facts_of(module.target)) is None:
             raise Unsupported(f"analysis of {where}: given .target {module.target}, supported: {', '.join(FACTS)}")
         registers = _allocated(text.decode())
@@ -50,14 +51,6 @@ def analyze(content: bytes, where: str) -> Analysis:
             _kernel(module, kernel, facts, registers.get(kernel.name, {}), places) for kernel in module.kernels.values()
         )
         return Analysis(facts.name, FAMILY.terms, tuple(kernels))
-
-
-def _parsed(content: bytes) -> Module:
-    return parse(content)
-
-
-def _encoded(text: str, where: str) -> bytes:
-    return text.encode()
 
 
 def _allocated(text: str) -> Mapping[str, Mapping[str, int]]:
@@ -87,17 +80,7 @@ def _kernel(
     if not kernel.code:
         raise UserError(f"given kernel {kernel.name} without instructions, wanted some")
     placed = _placed(kernel.code)
-
-    def follows(instruction: Instruction) -> tuple[bool, list[int]]:
-        labels = [o.name for o in instruction.operands if isinstance(o, Name)]
-        if instruction.name == "brx":
-            labels = [label for table in labels for label in kernel.tables.get(table, ())]
-        elif instruction.name != "bra":
-            labels = []
-        stops = instruction.guard is None and instruction.name in {"bra", "brx", *_ENDS}
-        there = (kernel.labels[label] for label in labels if label in kernel.labels)
-        return not stops, [placed[n].address for n in there if n < len(placed)]
-
+    follows = partial(_follows, kernel, placed)
     in_text = {i.address: original.address for i, original in zip(placed, kernel.code, strict=True)}
     code = reachable(placed, 0, follows)
     start = code[0].address
@@ -122,6 +105,18 @@ def _kernel(
     )
 
 
+def _follows(kernel: Kernel, placed: Sequence[Instruction], instruction: Instruction) -> tuple[bool, Sequence[int]]:
+    """Return whether the next instruction may follow an instruction, and the addresses to which it may branch."""
+    names = [o.name for o in instruction.operands if isinstance(o, Name)]
+    if instruction.name == "brx":
+        names = [label for table in names for label in kernel.tables.get(table, ())]
+    elif instruction.name != "bra":
+        names = []
+    stops = instruction.guard is None and instruction.name in {"bra", "brx", *_ENDS}
+    numbers = (kernel.labels[name] for name in names if name in kernel.labels)
+    return not stops, [placed[n].address for n in numbers if n < len(placed)]
+
+
 def _placed(code: Sequence[Instruction]) -> Sequence[Instruction]:
     """Return instructions by ascending address: their numbers, if bodies of device functions are among them."""
     if all(a.address < b.address for a, b in pairwise(code)):
@@ -143,8 +138,8 @@ def _occupancy(facts: TargetFacts, registers: Mapping[str, int], shared: int, wa
     most = facts.core.simd_subgroups * facts.core.simds
     by: dict[str, int] = {}
     if "reg" in registers:
-        each = -(-registers["reg"] * LANES // _REGISTER_UNIT) * _REGISTER_UNIT
-        by["registers"] = min(most, _SM_REGISTERS // each) // warps * warps
+        registers_of_warp = -(-registers["reg"] * LANES // _REGISTER_UNIT) * _REGISTER_UNIT
+        by["registers"] = min(most, _SM_REGISTERS // registers_of_warp) // warps * warps
     if shared:
         by["shared memory"] = min(most // warps, facts.shared_bytes // shared) * warps
     return by

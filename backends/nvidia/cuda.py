@@ -126,8 +126,8 @@ class Device:
         status = self.library.status("cuInit", 0) or self.library.status("cuDeviceGetCount", c.byref(count))
         if status or number >= count.value:
             why = f" ({_error_name(self.library.handle, status)})" if status else ""
-            there = f"cuda:0 to cuda:{count.value - 1}" if count.value else f"a device, but CUDA finds none{why}"
-            raise UserError(f"given the device {self.name}, wanted {there}")
+            available = f"cuda:0 to cuda:{count.value - 1}" if count.value else f"a device, but CUDA finds none{why}"
+            raise UserError(f"given the device {self.name}, wanted {available}")
         device, title, self.context = _INT(), c.create_string_buffer(256), _P()
         self.library.call("cuDeviceGet", c.byref(device), number)
         self.library.call("cuDeviceGetName", title, 256, device)
@@ -204,9 +204,9 @@ class Device:
         block = bytearray(call.block_size)
         for offset, value in call.arguments:
             block[offset : offset + len(value)] = value
-        held = (c.c_char * max(1, len(block))).from_buffer(block or bytearray(1))
+        buffer = (c.c_char * max(1, len(block))).from_buffer(block or bytearray(1))
         size = _SIZE(len(block))
-        extra = (_P * 5)(_BLOCK, c.addressof(held), _BLOCK_SIZE, c.addressof(size), _END)
+        extra = (_P * 5)(_BLOCK, c.addressof(buffer), _BLOCK_SIZE, c.addressof(size), _END)
         with self.current():
             self.library.call("cuFuncSetAttribute", function.handle, _DYNAMIC_SHARED, call.shared_bytes)
             self.library.call(

@@ -41,7 +41,7 @@ _ATOMICS: Mapping[tuple[str, Type], str] = {
 
 
 class Selector(Values):
-    """The statements of one kernel."""
+    """Selects the statements of one kernel."""
 
     def __init__(self, kernel: Kernel, target: str, out: Writer) -> None:
         super().__init__(kernel, target, out)

@@ -34,7 +34,7 @@ def count_of(type: AnyType) -> int:
 
 
 class Values(ABC):
-    """The values of one kernel."""
+    """Selects the values of one kernel."""
 
     lane: str  #: register with the lane's number
 
@@ -89,21 +89,21 @@ class Values(ABC):
 
     def _element(self, words: Words, elem: Type, number: int) -> str:
         """Return an element of words in a register, extended to 32 bits."""
-        each = 32 // elem.bits
+        per_word = 32 // elem.bits
         signed = "s32" if elem.is_int and elem.min < 0 else "u32"
-        at = number % each * elem.bits
-        return self.out.op(f"bfe.{signed}", words[number // each], str(at), str(elem.bits))
+        at = number % per_word * elem.bits
+        return self.out.op(f"bfe.{signed}", words[number // per_word], str(at), str(elem.bits))
 
     def joined(self, elements: Words, elem: Type) -> Words:
         """Return the words of elements that are each in the low bits of a register."""
         if elem is bool_ or elem.bits >= 32:
             return elements
-        each, out = 32 // elem.bits, self.out
+        per_word, out = 32 // elem.bits, self.out
         if elem.bits not in (8, 16):
             raise Unsupported(f"selection of elements of {elem}")
         words = []
-        for first in range(0, len(elements), each):
-            part = elements[first : first + each]
+        for first in range(0, len(elements), per_word):
+            part = elements[first : first + per_word]
             if elem.bits == 8:
                 part = [
                     out.op("prmt.b32", a, b, "0x0040") if b else a
@@ -163,18 +163,18 @@ class Values(ABC):
         words = self._as_words(e)
         if bits == 32:
             return words
-        each = 32 // bits
+        per_word = 32 // bits
         return [
-            self.out.op("bfe.u32", words[n // each], str(n % each * bits), str(bits))
+            self.out.op("bfe.u32", words[n // per_word], str(n % per_word * bits), str(bits))
             for n in range(e.type.bits // bits)
         ]
 
     def _joined_bits(self, pieces: Words, bits: int) -> Words:
         """Return the words of pieces that are each in the low `bits` bits of a register."""
-        each, words = 32 // bits, []
-        for first in range(0, len(pieces), each):
+        per_word, words = 32 // bits, []
+        for first in range(0, len(pieces), per_word):
             word = pieces[first]
-            for n, piece in enumerate(pieces[first + 1 : first + each], 1):
+            for n, piece in enumerate(pieces[first + 1 : first + per_word], 1):
                 word = self.out.op("bfi.b32", piece, word, str(n * bits), str(bits))
             words.append(word)
         return words
@@ -190,12 +190,12 @@ class Values(ABC):
         words, elem = self.words(of), of.type.elem
         if elem is bool_ or elem.bits >= 32:
             return [words[n] for n in order]
-        each, result = 32 // elem.bits, []
-        for first in range(0, len(order), each):
-            part = list(order[first : first + each])
+        per_word, result = 32 // elem.bits, []
+        for first in range(0, len(order), per_word):
+            part = list(order[first : first + per_word])
             begin = part[0]
-            if begin % each == 0 and part == list(range(begin, begin + len(part))):
-                result.append(words[begin // each])
+            if begin % per_word == 0 and part == list(range(begin, begin + len(part))):
+                result.append(words[begin // per_word])
             else:
                 pieces = [self._element(words, elem, n) for n in part]
                 result += self._joined_bits(pieces, elem.bits)
@@ -204,8 +204,8 @@ class Values(ABC):
     def _select(self, e: x.Select) -> Words:
         conditions = self.words(e.cond)
         if e.type.elem is bool_:
-            pairs = zip(conditions * (e.type.lanes // len(conditions)), self.words(e.a), self.words(e.b))
-            return [self._chosen(*each) for each in pairs]
+            triples = zip(conditions * (e.type.lanes // len(conditions)), self.words(e.a), self.words(e.b))
+            return [self._chosen(*triple) for triple in triples]
         kind = kind_of(e.type.elem)
         name = f"selp.{KINDS[kind]}"
         if len(conditions) == 1:
@@ -217,9 +217,9 @@ class Values(ABC):
     def _chosen(self, condition: str, a: str, b: str) -> str:
         """Return one of two predicates."""
         out = self.out
-        where = out.op("and.pred", condition, a, kind="p")
-        other = out.op("and.pred", out.op("not.pred", condition, kind="p"), b, kind="p")
-        return out.op("or.pred", where, other, kind="p")
+        first = out.op("and.pred", condition, a, kind="p")
+        second = out.op("and.pred", out.op("not.pred", condition, kind="p"), b, kind="p")
+        return out.op("or.pred", first, second, kind="p")
 
     def _bitwise(self, e: x.Binary) -> Words:
         name = {x.And: "and", x.Or: "or", x.Xor: "xor"}[type(e)]
@@ -252,8 +252,8 @@ class Values(ABC):
             return self.words(e.a)
         if packed.convertible(of, to, saturate=saturates):
             return packed.convert(self.out, of, to, self.words(e.a), e.type.lanes)
-        made = [element_ops.convert(self.out, of, to, each, saturate=saturates) for each in self.elements(e.a)]
-        return self.joined(made, to)
+        converted = [element_ops.convert(self.out, of, to, a, saturate=saturates) for a in self.elements(e.a)]
+        return self.joined(converted, to)
 
     def _from_lane(self, e: x.FromLane) -> Words:
         lane, out = self.scalar(e.lane), self.out

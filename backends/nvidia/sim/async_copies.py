@@ -70,13 +70,13 @@ class Copies:
         """End a group of each thread."""
         self.committed[g.thread] += g.active
 
-    def wait(self, g: WarpGroup, step: Step, left: int | None) -> None:
-        """Land the copies of all but the last `left` committed groups of each thread; None: all copies."""
-        if left is None:
+    def wait(self, g: WarpGroup, step: Step, allowed: int | None) -> None:
+        """Land the copies of all but the last `allowed` committed groups of each thread; None: all copies."""
+        if allowed is None:
             self.committed[g.thread] += g.active
-            left = 0
+            allowed = 0
         upto = np.zeros(self.committed.shape, np.int64)
-        upto[g.thread] = np.where(g.active, self.committed[g.thread] - left, 0)
+        upto[g.thread] = np.where(g.active, self.committed[g.thread] - allowed, 0)
         still: list[Copy] = []
         row_of = np.zeros(len(self.committed), np.int64)
         row_of[g.thread] = np.arange(g.count)
@@ -163,14 +163,14 @@ def compile_copy(instruction: Instruction, context: Context) -> Step | None:
 
 
 def _wait(instruction: Instruction) -> Step:
-    left: int | None = None
+    allowed: int | None = None
     if instruction.has("wait_group"):
         (count,) = instruction.operands
         if not isinstance(count, Literal):
             raise wrong(instruction, "a register", "a constant")
-        left = count.bits
+        allowed = count.bits
     step = Step(instruction, "wait", lambda g: None)
-    return step.running(lambda g: g.env.copies.wait(g, step, left))
+    return step.running(lambda g: g.env.copies.wait(g, step, allowed))
 
 
 def _copy(instruction: Instruction, context: Context) -> Step:

@@ -133,7 +133,7 @@ def _components(blocks: Sequence[Block], nodes: set[int], entry: int | None) -> 
     low: dict[int, int] = {}
     on_stack: set[int] = set()
     stack: list[int] = []
-    found: list[set[int]] = []
+    components: list[set[int]] = []
     roots = sorted(nodes, reverse=True) if entry is None else [*sorted(nodes - {entry}, reverse=True), entry]
     for root in roots:
         if root in index:
@@ -168,8 +168,8 @@ def _components(blocks: Sequence[Block], nodes: set[int], entry: int | None) -> 
                     component.add(member)
                     if member == node:
                         break
-                found.append(component)
-    return found[::-1]
+                components.append(component)
+    return components[::-1]
 
 
 def _successors(blocks: Sequence[Block], nodes: set[int], block: int) -> list[int]:

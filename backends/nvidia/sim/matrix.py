@@ -55,21 +55,21 @@ class Fragment:
 
 
 @lru_cache(maxsize=64)
-def factor(rows: int, columns: int, each: int, *, second: bool) -> Fragment:
-    """Return the fragment of A [m, k], or of B [k, n] as the `second` factor; `each` elements fill a register."""
+def factor(rows: int, columns: int, per_register: int, *, second: bool) -> Fragment:
+    """Return the fragment of A [m, k], or of B [k, n] as the `second` factor, with `per_register` elements each."""
     lane = np.arange(LANES)
     group, thread = lane // 4, lane % 4
-    registers = rows * columns // (LANES * each)
+    registers = rows * columns // (LANES * per_register)
     shape = (rows, columns)
     register, element, lanes = (np.zeros(shape, np.int64) for _ in range(3))
     for i in range(registers):
-        for j in range(each):
+        for j in range(per_register):
             if second:
-                row, column = thread * each + j + 4 * each * i, group
+                row, column = thread * per_register + j + 4 * per_register * i, group
             elif rows == 16:
-                row, column = group + 8 * (i % 2), thread * each + j + 4 * each * (i // 2)
+                row, column = group + 8 * (i % 2), thread * per_register + j + 4 * per_register * (i // 2)
             else:
-                row, column = group, thread * each + j + 4 * each * i
+                row, column = group, thread * per_register + j + 4 * per_register * i
             register[row, column], element[row, column], lanes[row, column] = i, j, lane
     return Fragment(register, element, lanes, registers)
 
@@ -125,8 +125,8 @@ def _product(instruction: Instruction, context: Context) -> Step:
     if not instruction.has("row") or not instruction.has("col"):
         raise wrong(instruction, "other layouts", ".row.col")
     width = 64 if a_type == "f64" else 32
-    each = max(width // TYPES[a_type].bits, 1)
-    first, second = factor(m, k, each, second=False), factor(k, n, each, second=True)
+    per_register = max(width // TYPES[a_type].bits, 1)
+    first, second = factor(m, k, per_register, second=False), factor(k, n, per_register, second=True)
     results = m * n // LANES  # of a lane
     count = results // 2 if d_type == "f16" else results
     operands = instruction.operands

@@ -126,16 +126,16 @@ def in_spaces(g: WarpGroup, space: str, address: Array, work: Callable[[str, Arr
     if space:
         work(space, address, g.lanes)
         return
-    left = g.active
+    unassigned = g.active
     for name in ("shared", "local", "param"):
         window = np.uint64(_WINDOWS[name])
-        some = left & (address >= window) & (address < window + np.uint64(WINDOW_BYTES))
-        if some.any():
-            left = left & ~some
-            lanes = None if some.all() else some
+        inside = unassigned & (address >= window) & (address < window + np.uint64(WINDOW_BYTES))
+        if inside.any():
+            unassigned = unassigned & ~inside
+            lanes = None if inside.all() else inside
             work(name, (address - window).view(np.int64), lanes)
-    if left.any():
-        work("global", address, None if left.all() else left)
+    if unassigned.any():
+        work("global", address, None if unassigned.all() else unassigned)
 
 
 def load_shared(

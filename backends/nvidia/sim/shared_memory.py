@@ -241,10 +241,10 @@ class Shared(Lds):
 
     def differing(self, access: Access, values: Array) -> Bools:
         """Return flags [units, accesses] of the stamps whose bytes differ from words [size/4, accesses]."""
-        there = self.data.take(access.place[:, None] + np.arange(access.size))
+        stored = self.data.take(access.place[:, None] + np.arange(access.size))
         words = np.ascontiguousarray(np.moveaxis(values, 0, -1))
-        given = words.view(np.uint8) if access.size >= 4 else words.view(np.uint8)[..., : access.size]
-        parts = (there != given).reshape(len(access.place), len(access.units), -1)
+        written = words.view(np.uint8) if access.size >= 4 else words.view(np.uint8)[..., : access.size]
+        parts = (stored != written).reshape(len(access.place), len(access.units), -1)
         return np.moveaxis(any_along(parts, -1), -1, 0)
 
 
