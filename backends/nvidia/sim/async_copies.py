@@ -8,6 +8,8 @@ copies as late as it may, and reads their source then, too.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from convgen.backends.nvidia.sim.memory_access import addresses
@@ -181,21 +183,13 @@ def _copy(instruction: Instruction, context: Context) -> Step:
         raise wrong(instruction, f"{size} bytes", " or ".join(map(str, allowed)))
     to = addresses(context, instruction, operands[0])
     of = addresses(context, instruction, operands[1], wide=True)
-    extra: Getter | None = None
-    ignores = False
-    rest = operands[3:]
-    if rest and not instruction.has("L2::cache_hint"):
-        ignores = _is_predicate(rest[0])
-        extra = source(context, instruction, rest[0], "pred" if ignores else "u32")
+    kept_of = _kept(instruction, context, operands[3:], size)
     numbers = numbers_of(*operands)
     step = Step(instruction, "cp_async", lambda g: None)
 
     def run(g: WarpGroup) -> None:
         offset, where = to(g), of(g)
-        kept: Array = np.full(g.shape, size)
-        if extra is not None:
-            value = np.broadcast_to(extra(g), g.shape)
-            kept = np.where(value, 0, size) if ignores else value.astype(np.int64)
+        kept = np.broadcast_to(kept_of(g), g.shape)
         report_undefined(g, step, numbers, "an operand of a copy")
         if (kept > size)[g.active].any():
             what = f"a source size above {size} bytes (PTX ISA, cp.async: src-size)"
@@ -217,6 +211,19 @@ def _copy(instruction: Instruction, context: Context) -> Step:
         g.env.counters["cp_async_bytes"] += size * len(row)
 
     return step.running(run)
+
+
+def _kept(instruction: Instruction, context: Context, rest: Sequence[Operand], size: int) -> Getter:
+    """Return a function that computes the bytes that are read: src-size, 0 under ignore-src, or all of the copy's.
+
+    `rest` are the operands behind cp-size; a cache policy is the last of them.
+    """
+    rest = rest[:-1] if instruction.has("L2::cache_hint") else rest
+    if not rest:
+        return lambda g: np.array(size)
+    ignores = isinstance(rest[0], Inverted) or (isinstance(rest[0], Register) and rest[0].type == "pred")
+    value = source(context, instruction, rest[0], "pred" if ignores else "u32")
+    return lambda g: np.where(value(g), 0, size) if ignores else value(g).astype(np.int64)
 
 
 def _fetch(g: WarpGroup, step: Step, where: Array, size: int, kept: Array) -> Array:
@@ -248,7 +255,3 @@ def _report_poison(g: WarpGroup, step: Step, poison: Bools | None, lanes: Bools)
     if poison is not None and (poison & lanes).any():
         bad = any_along(poison & lanes, 0)
         g.env.reporter.at_first("poison", "copies undefined bytes of global memory", step.instruction, g, bad)
-
-
-def _is_predicate(operand: Operand) -> bool:
-    return isinstance(operand, Inverted) or (isinstance(operand, Register) and operand.type == "pred")
