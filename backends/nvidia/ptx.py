@@ -20,8 +20,8 @@ class Writer:
     """The body of a kernel as it is selected: instructions on virtual registers."""
 
     lines: list[str] = attrs.field(factory=list)
-    counts: Counter[str] = attrs.field(factory=Counter)
-    labels: int = 0
+    counts: Counter[str] = attrs.field(factory=Counter)  #: registers of each kind
+    labels: int = 0  #: how many there are
     file: int = 0  #: number of the IR listing in the module's `.file` table; 0: the text gets no line information
     line_of: Mapping[Stmt, int] = attrs.field(factory=dict)  #: line of each statement in that listing, from 1
     line: int = 0  #: line of the statement that is being selected

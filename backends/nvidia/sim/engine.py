@@ -20,7 +20,7 @@ _Key = tuple[int, int, int]  #: a barrier: id of its environment, slot of its wo
 
 
 class _From(frozenset[int]):
-    """The indices from the lowest of some on."""
+    """Contains every index from the lowest of a set on, so that a group stops for those at it or ahead of it."""
 
     def __init__(self, indices: frozenset[int]) -> None:
         self.lowest = min(indices)

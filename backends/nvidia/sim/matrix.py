@@ -40,8 +40,8 @@ _SHAPES: Mapping[str, frozenset[tuple[int, int, int]]] = {  # by the type of A
     "e5m2": frozenset({(16, 8, 16), (16, 8, 32)}),
 }
 _BELOW = 25  #: bits below the greatest exponent that a sum keeps
-_NO_TERM = -1000  #: exponent of a product that is zero, which aligns nothing
-_EXACT = float(1 << 24)
+_NO_TERM = -1000  #: exponent given to zero terms, below all others, so that they do not align a sum
+_EXACT = float(1 << 24)  #: whole numbers below are exact in f32
 
 
 @frozen
@@ -141,7 +141,7 @@ def _product(instruction: Instruction, context: Context) -> Step:
     poisoned = [numbers_of(*items) for items in (a_items, b_items, c_items)]
     multiply = _multiplier(instruction, a_type, b_type, d_type)
     where = accumulator(m)
-    step = Step(instruction, "mma", lambda g: None, aligned=True)
+    step = Step(instruction, "mma", lambda g: None)
 
     def run(g: WarpGroup) -> None:
         check_aligned(g, step, g.active, whole=True)
@@ -344,7 +344,7 @@ def _load(instruction: Instruction, context: Context) -> Step:
     where, numbers = addresses(context, instruction, instruction.operands[1]), numbers_of(instruction.operands[1])
     transposed = instruction.has("trans")
     lane = np.arange(LANES)
-    step = Step(instruction, "ldmatrix", lambda g: None, aligned=True)
+    step = Step(instruction, "ldmatrix", lambda g: None)
 
     def run(g: WarpGroup) -> None:
         check_aligned(g, step, g.active, whole=True)
@@ -380,7 +380,7 @@ def _store(instruction: Instruction, context: Context) -> Step:
     where, numbers = addresses(context, instruction, instruction.operands[0]), numbers_of(instruction.operands[0])
     transposed = instruction.has("trans")
     row, word = np.arange(8)[:, None], np.arange(4)
-    step = Step(instruction, "st_shared", lambda g: None, aligned=True)
+    step = Step(instruction, "st_shared", lambda g: None)
 
     def run(g: WarpGroup) -> None:
         check_aligned(g, step, g.active, whole=True)
@@ -405,7 +405,7 @@ def _store(instruction: Instruction, context: Context) -> Step:
 
 
 def _column(data: Array, row: Array, column: Array) -> Array:
-    """Element (row, column) of the transposed matrix in a register: lane 4 column + row / 2 holds rows 2 t, 2 t + 1."""
+    """Return element (row, column) of the transposed matrix: lane 4 column + row / 2 has its rows 2 t and 2 t + 1."""
     word = data[:, 4 * column + row // 2]
     return word >> (16 * (row % 2)).astype(np.uint32) & np.uint32(0xFFFF)
 
@@ -417,7 +417,7 @@ def _move(instruction: Instruction, context: Context) -> Step:
     write = target(context, instruction, instruction.operands[0], "b32")
     read, numbers = source(context, instruction, instruction.operands[1], "b32"), numbers_of(instruction.operands[1])
     lane = np.arange(LANES)
-    step = Step(instruction, "alu", lambda g: None, aligned=True)
+    step = Step(instruction, "alu", lambda g: None)
 
     def run(g: WarpGroup) -> None:
         check_aligned(g, step, g.active, whole=True)

@@ -177,7 +177,7 @@ def _load_param(g: WarpGroup, step: Step, offset: Array, size: int, lanes: Bools
 
 
 def _from_bytes(raw: Array) -> Array:
-    """Words [words, rows, lanes] of bytes [rows, lanes, size]."""
+    """Return the words [words, rows, lanes] of bytes [rows, lanes, size]."""
     size = raw.shape[-1]
     if size >= 4:
         return np.moveaxis(np.ascontiguousarray(raw).view(np.uint32), -1, 0)
@@ -186,6 +186,7 @@ def _from_bytes(raw: Array) -> Array:
 
 
 def _flags_from_bytes(flags: Bools) -> Bools:
+    """Return flags of words [words, rows, lanes] from those of their bytes [rows, lanes, size]."""
     size = flags.shape[-1]
     parts = flags.reshape(*flags.shape[:-1], max(size // 4, 1), -1)
     return np.moveaxis(np.any(parts, axis=-1), -1, 0)

@@ -40,7 +40,7 @@ class WarpGroup(Threads):
         self.shape: tuple[int, ...] = mask.shape
         self.polled = False  #: whether the group has just read memory that other threads may change
         self.waiting_at: Array = np.full(self.count, -1)  #: barrier at which each warp waits
-        #: What bar.red will write behind the barrier: the destination, and the operation.
+        #: Destination and operation of a bar.red, whose result is written when the barrier is complete.
         self.awaiting: tuple[Putter, str] | None = None
         self.ready()
 
