@@ -222,8 +222,7 @@ def _spread_poison(
     """Return flags [warps, m, n] of undefined results: an undefined factor spoils its row or column."""
 
     def flags(operands: Sequence[Operand]) -> Bools:
-        none = np.zeros(g.shape, np.bool_)
-        return np.stack([none if (p := g.undefined(numbers_of(o))) is None else p for o in operands])
+        return np.stack([g.flags(numbers_of(o)) for o in operands])
 
     a = any_along(np.moveaxis(flags(items[0])[first.register, :, first.lane], -1, 0), 2)
     b = any_along(np.moveaxis(flags(items[1])[second.register, :, second.lane], -1, 0), 1)
@@ -388,8 +387,7 @@ def _store(instruction: Instruction, context: Context) -> Step:
         words: Array = np.zeros((4, *g.shape), np.uint32)
         poison: Array = np.zeros((4, *g.shape), np.bool_)
         for i, (read, some) in enumerate(zip(reads, parts, strict=True)):
-            data, undefined = np.broadcast_to(read(g), g.shape), g.undefined(some)
-            flags = np.zeros(g.shape, np.bool_) if undefined is None else undefined
+            data, flags = np.broadcast_to(read(g), g.shape), g.flags(some)
             at = slice(8 * i, 8 * i + 8)
             if transposed:  # row r has the elements of lanes with r = lane / 4 as column
                 low, high = (_column(data, row, 2 * word + j) for j in (0, 1))

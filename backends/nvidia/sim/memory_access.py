@@ -362,8 +362,7 @@ def compile_memory(instruction: Instruction, context: Context) -> Step | None:
 
 def _shape(instruction: Instruction, operand: Operand) -> tuple[str, int, Sequence[Operand]]:
     """Return the element type of a load or store, the bytes of an element, and the operands of the elements."""
-    kind = instruction.types[-1]
-    count = next((int(m[1:]) for m in instruction.modifiers if m in ("v2", "v4", "v8")), 1)
+    kind, count = instruction.types[-1], instruction.vector
     items: Sequence[Operand] = operand.items if isinstance(operand, Vector) else (operand,)
     if count != len(items):
         raise wrong(instruction, f"{len(items)} elements", str(count))
@@ -457,10 +456,9 @@ def _compile_store(instruction: Instruction, context: Context) -> Step:
     def run(g: WarpGroup) -> None:
         report_undefined(g, step, numbers, "an address")
         values = [np.broadcast_to(read(g), g.shape) for read in reads]
-        flags = [g.undefined(some) for some in parts]
         poison = None
-        if any(flag is not None and (flag & g.active).any() for flag in flags):
-            poison = np.stack([np.zeros(g.shape, np.bool_) if flag is None else flag for flag in flags])
+        if any(flags is not None and (flags & g.active).any() for flags in map(g.undefined, parts)):
+            poison = np.stack([g.flags(registers) for registers in parts])
         if releases:
             release(g)
         words = _words([np.ascontiguousarray(value) for value in values], each)

@@ -143,8 +143,7 @@ def _grain(kernel: Kernel, spaces: Sequence[str]) -> int:
     """Return the bytes of the narrowest access of a kernel to some state spaces, at most 4."""
     grain = 4
     for instruction in kernel.code:
-        if instruction.name in ("ld", "st", "atom", "red", "ldu") and space_of(instruction) in spaces:
-            count = next((int(m[1:]) for m in instruction.modifiers if m in ("v2", "v4", "v8")), 1)
-            if instruction.types:
-                grain = min(grain, bytes_of(instruction.types[-1]) * count)
+        accesses = instruction.name in ("ld", "st", "atom", "red", "ldu") and space_of(instruction) in spaces
+        if accesses and instruction.types:
+            grain = min(grain, bytes_of(instruction.types[-1]) * instruction.vector)
     return grain

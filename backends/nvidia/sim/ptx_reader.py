@@ -85,7 +85,7 @@ class _Reader(Cursor):
         while self.at < len(self.tokens):
             word = self.take().text
             if word == ".version":
-                result.version = self.take().text
+                self.take()
             elif word == ".target":
                 result.target = self.listed(self.take)[0].text
             elif word == ".address_size":

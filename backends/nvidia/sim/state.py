@@ -101,6 +101,11 @@ class WarpGroup(Threads):
                 union = flags if union is None else union | flags
         return union
 
+    def flags(self, numbers: Sequence[int]) -> Bools:
+        """Return flags [rows, lanes] of the lanes in which any of some registers is undefined."""
+        undefined = self.undefined(numbers)
+        return np.zeros(self.shape, np.bool_) if undefined is None else undefined
+
     # -- splitting and merging ----------------------------------------------------------------------------------------
 
     def select(self, rows: Array) -> Self:
