@@ -74,9 +74,9 @@ def apply(out: Writer, operation: type[Expr], of: Type, operands: Sequence[str])
         return _of_halves(out, operation, of, name, operands)
     if operation in _OF_ANGLES:
         operands = [_radians(out, *operands)]
-    if operation in (x.Shl, x.Shr) and of.bits == 64 and operands[1].startswith("%"):  # PTX counts in 32 bits
+    if of.bits == 64 and operation in (x.Shl, x.Shr) and operands[1].startswith("%"):  # PTX counts in 32 bits
         operands = [operands[0], out.op("cvt.u32.u64", operands[1])]
-    kind = kind_of(bool_ if operation in _COMPARISONS else of)
+    kind = "p" if operation in _COMPARISONS else kind_of(of)
     return out.op(f"{name}.{_suffix(operation, of)}", *operands, kind=kind)
 
 

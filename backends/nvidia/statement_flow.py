@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from functools import reduce
 from typing import Generic, TypeVar
 
-from convgen.ir.stmt import Block, ExitIf, For, If, Stmt
+from convgen.ir.stmt import Block, ExitIf, For, If, Let, Stmt
 
 State = TypeVar("State")
 
@@ -23,11 +23,13 @@ class Flow(ABC, Generic[State]):
 
     @abstractmethod
     def step(self, s: Stmt, state: State, /) -> State:
-        """Return the state behind a statement that contains no others, given that before it."""
+        """Return the state behind a message or a barrier, given that before it."""
 
     def walk(self, s: Stmt, state: State) -> State:
         """Return the state behind a statement, given that before it."""
         match s:
+            case Let():
+                return state
             case Block(stmts):
                 for inner in stmts:
                     state = self.walk(inner, state)
@@ -39,7 +41,8 @@ class Flow(ABC, Generic[State]):
             case ExitIf():
                 self._exits[-1].append(state)
                 return state
-        return self.step(s, state)
+            case _:
+                return self.step(s, state)
 
     def _loop(self, s: For, head: State) -> State:
         """Walk a loop until the state at its head stays; it may run no iteration."""
