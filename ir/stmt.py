@@ -25,7 +25,7 @@ from convgen.ir.stmt_base import Stmt as Stmt
 from convgen.ir.stmt_base import Store as Store
 from convgen.ir.types import Type, bool_, f32, f64, s32, u32, vector
 
-_MOST_STAGES = 64  #: blocks of one copy in flight in registers
+_MOST_STAGES = 64  #: blocks of one copy in flight in registers; bounds what IR text may ask for
 
 
 @node
@@ -136,8 +136,8 @@ class Wait(Barrier):
 class Ticket(Load):
     """Bind `var` to the number of tickets taken before in this round: an atomic increment of `buffer[index]`.
 
-    A subgroup takes one ticket. The last of the `turns` tickets of a round resets the count to 0. Acquire and release
-    in the whole grid: the subgroup sees all global stores that precede the earlier tickets of the round.
+    A subgroup takes one ticket. The last of the `turns` tickets of a round resets the count to 0. A ticket acquires and
+    releases in the whole grid: the subgroup sees all global stores that precede the earlier tickets of the round.
     """
 
     form, needs = "{var} = ticket {buffer}[{index}] of {turns}", "tickets"
@@ -179,7 +179,7 @@ class LoadView(Load):
 
 @node
 class LoadRuns(LoadView):
-    """Load the tile of a `RunView` in whole words, with elements that do not exist; `Trim` extracts the tile."""
+    """Load the tile of a `RunView` in whole words, which also hold elements outside it; `Trim` extracts the tile."""
 
     form = "{var} = load runs of {view}[{coords}] as {layout}"
 
@@ -391,7 +391,7 @@ class Exchange(Load):
 class Reduce(Exchange):
     """Reduce a fragment along `dim` by `op`; bind `var` to the fragment without that dim.
 
-    Every lane that held elements of a sum gets the result. docs/ir.md, "Exchanges", gives the order of operations.
+    Every lane with elements of a sum gets the sum. docs/ir.md, "Exchanges", gives the order of operations.
     """
 
     form = "{var} = reduce {op} of {value} along {dim} of {of}"

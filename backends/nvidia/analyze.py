@@ -10,18 +10,20 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 
 from convgen.backends import reading
 from convgen.backends.analysis import Analysis, KernelAnalysis
 from convgen.backends.hot_code import basic_blocks, hottest, reachable
 from convgen.backends.nvidia.assemble import compiled
-from convgen.backends.nvidia.costs import line_of
+from convgen.backends.nvidia.costs import facts_of, line_of
 from convgen.backends.nvidia.family import FAMILY
 from convgen.backends.nvidia.sim.ptx_reader import parse
 from convgen.backends.nvidia.sim.ptx_text import Instruction, Kernel, Module, Name
 from convgen.backends.nvidia.tables import FACTS, LANES
 from convgen.ir.error import AssemblerError, Unsupported, UserError
+from convgen.ir.facts import TargetFacts
 from convgen.ir.record import evolve
 
 _SM_REGISTERS = 1 << 16  #: registers of 32 bits of an SM (CUDA C++ Programming Guide, "Compute Capabilities")
@@ -40,24 +42,15 @@ def analyze(content: bytes, where: str) -> Analysis:
     if content.startswith(b"\x7fELF"):
         given = "a cubin, whose machine code (SASS) is not read"
         raise Unsupported(f"analysis of {where}: given {given}, wanted the .ptx text of it")
-    with reading.readable(content, where, _parsed, _encoded) as (module, text):
-        target = module.target.rstrip("a")
-        if target not in FACTS:
+    with reading.readable(content, where, parse, lambda text, _: text.encode()) as (module, text):
+        if (facts := facts_of(module.target)) is None:
             raise Unsupported(f"analysis of {where}: given .target {module.target}, supported: {', '.join(FACTS)}")
         registers = _allocated(text.decode())
         places = list(_places(text.decode()))
         kernels = (
-            _kernel(module, kernel, registers.get(kernel.name, {}), places) for kernel in module.kernels.values()
+            _kernel(module, kernel, facts, registers.get(kernel.name, {}), places) for kernel in module.kernels.values()
         )
-        return Analysis(target, FAMILY.terms, tuple(kernels))
-
-
-def _parsed(content: bytes) -> Module:
-    return parse(content)
-
-
-def _encoded(text: str, where: str) -> bytes:
-    return text.encode()
+        return Analysis(facts.name, FAMILY.terms, tuple(kernels))
 
 
 def _allocated(text: str) -> Mapping[str, Mapping[str, int]]:
@@ -77,25 +70,21 @@ def _places(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _kernel(
-    module: Module, kernel: Kernel, registers: Mapping[str, int], places: Sequence[tuple[int, str]]
+    module: Module,
+    kernel: Kernel,
+    facts: TargetFacts,
+    registers: Mapping[str, int],
+    places: Sequence[tuple[int, str]],
 ) -> KernelAnalysis:
-    def follows(instruction: Instruction) -> tuple[bool, list[int]]:
-        labels = [o.name for o in instruction.operands if isinstance(o, Name)]
-        if instruction.name == "brx":
-            labels = [label for table in labels for label in kernel.tables.get(table, ())]
-        elif instruction.name != "bra":
-            labels = []
-        stops = instruction.guard is None and instruction.name in {"bra", "brx", *_ENDS}
-        there = (kernel.labels[label] for label in labels if label in kernel.labels)
-        return not stops, [placed[n].address for n in there if n < len(placed)]
-
+    """Return the analysis of a kernel; `places` are source lines by offset in the text (`_places`)."""
     if not kernel.code:
         raise UserError(f"given kernel {kernel.name} without instructions, wanted some")
     placed = _placed(kernel.code)
+    follows = partial(_follows, kernel, placed)
     in_text = {i.address: original.address for i, original in zip(placed, kernel.code, strict=True)}
     code = reachable(placed, 0, follows)
     start = code[0].address
-    lines = [line_of(i, i.address - start, module.target) for i in code]
+    lines = [line_of(i, i.address - start, facts.name) for i in code]
     loops, hot = hottest(lines, *basic_blocks(code, follows))
     static = (v.size for v in (*module.variables.values(), *kernel.variables.values()) if v.space == "shared")
     shared = sum(static)
@@ -104,16 +93,28 @@ def _kernel(
     numbers = ((i.address - start, bisect_right(begins, in_text[i.address]) - 1) for i in code)
     return KernelAnalysis(
         kernel.name,
-        dict(registers),
-        shared,
-        0,
-        threads,
-        _held(module.target.rstrip("a"), registers, shared, -(-threads // LANES)),
-        loops,
-        hot,
-        tuple(lines),
+        registers=dict(registers),
+        shared_bytes=shared,
+        code_bytes=0,
+        workgroup=threads,
+        occupancy=_occupancy(facts, registers, shared, -(-threads // LANES)),
+        loops=loops,
+        hot=hot,
+        lines=tuple(lines),
         sources={offset: places[n][1] for offset, n in numbers if n >= 0},
     )
+
+
+def _follows(kernel: Kernel, placed: Sequence[Instruction], instruction: Instruction) -> tuple[bool, Sequence[int]]:
+    """Return whether the next instruction may follow an instruction, and the addresses to which it may branch."""
+    names = [o.name for o in instruction.operands if isinstance(o, Name)]
+    if instruction.name == "brx":
+        names = [label for table in names for label in kernel.tables.get(table, ())]
+    elif instruction.name != "bra":
+        names = []
+    stops = instruction.guard is None and instruction.name in {"bra", "brx", *_ENDS}
+    numbers = (kernel.labels[name] for name in names if name in kernel.labels)
+    return not stops, [placed[n].address for n in numbers if n < len(placed)]
 
 
 def _placed(code: Sequence[Instruction]) -> Sequence[Instruction]:
@@ -129,14 +130,16 @@ def _threads(kernel: Kernel) -> int:
     return limits[0] * limits[1] * limits[2] if limits else _MOST_THREADS
 
 
-def _held(target: str, registers: Mapping[str, int], shared: int, warps: int) -> dict[str, int]:
-    """Return the warps that an SM holds, in whole workgroups, by limiting resource, as far as it is known."""
-    facts = FACTS[target]
+def _occupancy(facts: TargetFacts, registers: Mapping[str, int], shared: int, warps: int) -> dict[str, int]:
+    """Return the warps that an SM holds, in whole workgroups of `warps`, by limiting resource, as far as it is known.
+
+    `shared` is the shared memory of a workgroup in bytes.
+    """
     most = facts.core.simd_subgroups * facts.core.simds
     by: dict[str, int] = {}
     if "reg" in registers:
-        each = -(-registers["reg"] * LANES // _REGISTER_UNIT) * _REGISTER_UNIT
-        by["registers"] = min(most, _SM_REGISTERS // each) // warps * warps
+        registers_of_warp = -(-registers["reg"] * LANES // _REGISTER_UNIT) * _REGISTER_UNIT
+        by["registers"] = min(most, _SM_REGISTERS // registers_of_warp) // warps * warps
     if shared:
         by["shared memory"] = min(most // warps, facts.shared_bytes // shared) * warps
     return by

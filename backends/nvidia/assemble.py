@@ -73,6 +73,7 @@ def _check(done: subprocess.CompletedProcess[str]) -> None:
 
 
 def _first(said: str) -> str:
+    """Return the first of ptxas's messages that is no information, on one line."""
     lines = [line for line in said.splitlines() if line.strip() and " info " not in line]
     return " ".join(lines[0].removeprefix("ptxas ").split()) if lines else "it says nothing"
 

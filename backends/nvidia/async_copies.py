@@ -9,17 +9,17 @@ barrier waits for the youngest copy that an access may touch before the next bar
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from itertools import chain
 
 import attrs
 
+from convgen.backends.nvidia.statement_flow import Flow
 from convgen.ir.mutate import statements
 from convgen.ir.program import Kernel
 from convgen.ir.record import define
-from convgen.ir.stmt import Barrier, Block, ExitIf, FlatDirectLoad, For, If, Stmt
+from convgen.ir.stmt import Barrier, FlatDirectLoad, Stmt
 from convgen.passes.reach import Access, Accesses, Reach
 
-Ages = Mapping[Access, int]  #: pending copies -> groups behind them; -1 within the open group
+Ages = Mapping[Access, int]  #: pending copies -> groups that end behind them, less 1: -1 in the open group
 
 
 @define
@@ -40,45 +40,37 @@ def waits_of(kernel: Kernel) -> Waits | None:
     accesses = Accesses(())
     ahead = Reach(False, accesses)
     ahead.walk(kernel.body, frozenset())
-    flow = _Flow(accesses, ahead.at, Waits())
+    flow = _PendingCopies(accesses, ahead.at)
     flow.walk(kernel.body, {})
     return flow.waits
 
 
-@define(eq=False)
-class _Flow:
-    """Ages of pending copies along the statements; `ahead` has the accesses up to the next barrier."""
+class _PendingCopies(Flow[Ages]):
+    """Ages of pending copies; `waits` collects their groups and waits.
 
-    accesses: Accesses
-    ahead: Mapping[Barrier, frozenset[Access]]
-    waits: Waits
-    exits: tuple[list[Ages], ...] = ()  #: ages where loops are left early, outermost loop first
+    `ahead` has the accesses between a barrier and the next one.
+    """
 
-    def walk(self, s: Stmt, ages: Ages) -> Ages:
-        """Return the ages behind a statement, given those before it; note the waits that it needs."""
-        match s:
-            case Block(stmts):
-                for inner in stmts:
-                    ages = self.walk(inner, ages)
-                return ages
-            case Barrier():
-                return self._barrier(s, self._ended(s, ages)) if ages else ages
-            case If(_, then, other):
-                return _merged(self.walk(then, ages), self.walk(other, ages))
-            case For():
-                return self._loop(s, ages)
-            case ExitIf():
-                self.exits[-1].append(ages)
-                return ages
-        found = self.accesses[s]
-        if not found:
+    def __init__(self, accesses: Accesses, ahead: Mapping[Barrier, frozenset[Access]]) -> None:
+        super().__init__()
+        self.accesses, self.ahead, self.waits = accesses, ahead, Waits()
+
+    def merged(self, a: Ages, b: Ages) -> Ages:
+        """Return the copies pending on either path; the younger age demands the stricter wait."""
+        return {access: min(a.get(access, age), age) for access, age in {**a, **b}.items()}
+
+    def step(self, s: Stmt, ages: Ages, /) -> Ages:
+        if isinstance(s, Barrier):
+            return self._barrier(s, self._ended(s, ages)) if ages else ages
+        own = self.accesses[s]
+        if not own:
             return ages
         if isinstance(s, FlatDirectLoad):
-            written = [access for access in found if access.write]
-            if s in self.waits.ends or any(_are_slots(access, copy) for access in written for copy in _open(ages)):
+            written = [access for access in own if access.write]
+            if s in self.waits.ends or any(_are_two_slots(access, copy) for access in written for copy in _open(ages)):
                 ages = self._ended(s, ages)
             return {**ages, **dict.fromkeys(written, -1)}
-        if any(_touches(access, found) for access in ages):
+        if any(_touches(access, own) for access in ages):
             self.waits.at_once.add(s)
             return {}
         return ages
@@ -89,6 +81,7 @@ class _Flow:
         return {access: age + 1 for access, age in ages.items()}
 
     def _barrier(self, s: Barrier, ages: Ages) -> Ages:
+        """Return the ages behind a barrier, which waits for the copies that accesses may touch before the next one."""
         awaited = [age for access, age in ages.items() if _touches(access, self.ahead[s])]
         if not awaited:
             return ages
@@ -96,29 +89,13 @@ class _Flow:
         self.waits.at_barriers[s] = pending
         return {access: age for access, age in ages.items() if age < pending}
 
-    def _loop(self, s: For, ages: Ages) -> Ages:
-        """Walk a loop until the ages at its head stay; it may run no iteration."""
-        self.exits = (*self.exits, [])
-        head: Ages = ages
-        while True:
-            behind = self.walk(s.body, head)
-            if (again := _merged(head, behind)) == head:
-                break
-            head = again
-        *outer, left = self.exits
-        self.exits = tuple(outer)
-        ends = head
-        for each in chain([behind], left):
-            ends = _merged(ends, each)
-        return ends
-
 
 def _open(ages: Ages) -> Iterator[Access]:
     """Yield the copies of the open group."""
     return (access for access, age in ages.items() if age < 0)
 
 
-def _are_slots(a: Access, b: Access) -> bool:
+def _are_two_slots(a: Access, b: Access) -> bool:
     """Return whether two accesses are to different slots of one tile."""
     return a.tile is b.tile and a.slot != b.slot
 
@@ -126,8 +103,3 @@ def _are_slots(a: Access, b: Access) -> bool:
 def _touches(copy: Access, others: frozenset[Access]) -> bool:
     """Return whether an access may touch the slot that a pending copy writes."""
     return any(copy.conflicts(other) for other in others)
-
-
-def _merged(a: Ages, b: Ages) -> Ages:
-    """Return the copies pending on either path; the younger age demands the stricter wait."""
-    return {access: min(a.get(access, age), age) for access, age in {**a, **b}.items()}

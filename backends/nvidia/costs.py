@@ -11,20 +11,28 @@ import re
 from convgen.backends.analysis import Line
 from convgen.backends.nvidia.sim.ptx_text import Instruction, Vector
 from convgen.backends.nvidia.sim.ptx_types import bytes_of
-from convgen.backends.nvidia.tables import FACTS, LANES, MMA
-from convgen.ir.facts import Core
+from convgen.backends.nvidia.tables import FACTS, LANES
+from convgen.ir.facts import TargetFacts
 
 _SHAPE = re.compile(r"m(?P<m>\d+)n(?P<n>\d+)k(?P<k>\d+)")
-_SPECIAL = frozenset("ex2 lg2 rcp sqrt rsqrt sin cos tanh".split())  # 16 lanes a clock of an SM (Programming Guide)
+_SPECIAL = frozenset("ex2 lg2 rcp sqrt rsqrt sin cos tanh".split())
+_SPECIAL_CLOCKS = 8  #: of a sub-core: an SM takes 16 lanes a clock (Programming Guide, "Arithmetic Instructions")
 _WAITS = frozenset("mbarrier membar fence griddepcontrol nanosleep".split())
 _BRANCHES = frozenset("bra brx ret exit trap call".split())
-_WARPS_OF_WGMMA = 4
+_WARPS_OF_WGMMA = 4  #: PTX ISA, "Warpgroup"
 _WGMMA_FLOP = 1024  #: of f16 a clock of a sub-core (NVIDIA's H100 white paper: 4096 a clock of an SM)
-_WHOLE_ROW = 32  #: bytes of K of the instruction whose clocks the tables have
+
+
+def facts_of(target: str) -> TargetFacts | None:
+    """Return the facts of a target as PTX names it, such as sm_90a; None if there are none."""
+    return FACTS.get(target.rstrip("a"))
 
 
 def line_of(instruction: Instruction, offset: int, target: str) -> Line:
-    """Return the instruction as a line of an analysis; `target` as PTX names it, such as sm_90a."""
+    """Return the instruction, `offset` bytes from the kernel's start, as a line of an analysis.
+
+    `target` is a key of `FACTS`.
+    """
     name, text = instruction.name, " ".join(instruction.text.split())
     if name in ("mma", "wgmma") and (shape := _shape(instruction)):
         clocks, flop = _products(instruction, shape, target)
@@ -39,25 +47,32 @@ def line_of(instruction: Instruction, offset: int, target: str) -> Line:
         return Line(offset, text, "barrier", "", 1)
     if name in _BRANCHES:
         return Line(offset, text, "branch", "", 1)
-    return Line(offset, text, "alu", "valu", 2 if name in _SPECIAL else 1)
+    return Line(offset, text, "alu", "valu", _SPECIAL_CLOCKS if name in _SPECIAL else 1)
 
 
 def _shape(instruction: Instruction) -> tuple[int, int, int] | None:
     shapes = (_SHAPE.fullmatch(modifier) for modifier in instruction.modifiers)
-    found = next((shape for shape in shapes if shape), None)
-    return None if found is None else (int(found["m"]), int(found["n"]), int(found["k"]))
+    shape = next(filter(None, shapes), None)
+    return None if shape is None else (int(shape["m"]), int(shape["n"]), int(shape["k"]))
 
 
 def _products(instruction: Instruction, shape: tuple[int, int, int], target: str) -> tuple[int, int]:
-    """Return clocks of a sub-core, and operations of one warp."""
+    """Return the clocks of a sub-core, and the operations of one warp, of a matrix instruction.
+
+    The tables have one shape for each pair of input types; other shapes take clocks by their operations. Other types
+    are counted as f16 of as many bytes.
+    """
     m, n, k = shape
-    size = bytes_of(instruction.types[1]) if len(instruction.types) > 1 else 2
+    types, flop = instruction.types, 2 * m * n * k
+    size = bytes_of(types[1]) if len(types) > 1 else 2
     if instruction.name == "wgmma":
-        flop = 2 * m * n * k // _WARPS_OF_WGMMA
+        flop //= _WARPS_OF_WGMMA
         return -(-flop * size // (2 * _WGMMA_FLOP)), flop
-    names = {row.name for row in MMA}
-    clocks = next(atom.clocks for atom in FACTS[target.rstrip("a")].atoms if atom.name in names)
-    return max(1, -(-clocks * m * n * k * size // (16 * 8 * _WHOLE_ROW))), 2 * m * n * k
+    inputs = ".".join(dict.fromkeys(types[2:0:-1]))  # B and A of the manual, as in `MmaRow.name`
+    known = [atom for atom in FACTS[target].atoms if atom.name.startswith("mma.")]
+    atom = next((atom for atom in known if atom.name.endswith(f".{inputs}")), known[0])
+    row = atom.m * atom.n * atom.k * atom.a_elem.bytes
+    return max(1, -(-atom.clocks * m * n * k * size // row)), flop
 
 
 def _moved(instruction: Instruction) -> int:
@@ -67,23 +82,22 @@ def _moved(instruction: Instruction) -> int:
 
 
 def _message(instruction: Instruction, offset: int, text: str, target: str) -> Line:
-    core, name = FACTS[target.rstrip("a")].core, instruction.name
+    """Return a load, a store or an atomic operation of every lane."""
+    core, name = FACTS[target].core, instruction.name
     if name in ("ldmatrix", "stmatrix"):
         tiles = next((int(each[1:]) for each in instruction.modifiers if each in ("x1", "x2", "x4")), 1)
-        return _shared(Line(offset, text, name, "lds", 1), "read" if name == "ldmatrix" else "write", 128 * tiles, core)
+        path = "lds read" if name == "ldmatrix" else "lds write"
+        return Line(offset, text, name, "lds", -(-128 * tiles // core.shared_rate), bytes={path: 128 * tiles})
     is_store = name in ("st", "red")
     if instruction.has("shared"):
-        kind = "atomic" if name in ("atom", "red") else f"{name}_shared"
-        return _shared(Line(offset, text, kind, "lds", 1), "write" if is_store else "read", _moved(instruction), core)
+        kind, moved = "atomic" if name in ("atom", "red") else f"{name}_shared", _moved(instruction)
+        path = "lds write" if is_store else "lds read"
+        return Line(offset, text, kind, "lds", -(-moved // core.shared_rate), bytes={path: moved})
     if instruction.has("param", "const", "local"):
         return Line(offset, text, "other", "", 1)
     moved, kind = _moved(instruction), "atomic" if name in ("atom", "red") else "st_global" if is_store else "ld_global"
     path = "global store" if is_store else "global load"
     return Line(offset, text, kind, "global", -(-moved // core.global_rate), bytes={path: moved})
-
-
-def _shared(line: Line, way: str, moved: int, core: Core) -> Line:
-    return Line(line.offset, line.text, line.kind, "lds", -(-moved // core.shared_rate), bytes={f"lds {way}": moved})
 
 
 def _copy(instruction: Instruction, offset: int, text: str, target: str) -> Line:
@@ -94,5 +108,5 @@ def _copy(instruction: Instruction, offset: int, text: str, target: str) -> Line
     if instruction.has("bulk") or not sizes:
         return Line(offset, text, "cp_async", "global", 1)
     moved = LANES * sizes[0]
-    clocks = -(-moved // FACTS[target.rstrip("a")].core.global_rate)
+    clocks = -(-moved // FACTS[target].core.global_rate)
     return Line(offset, text, "cp_async", "global", clocks, bytes={"global load": moved, "lds write": moved})

@@ -126,8 +126,8 @@ class Device:
         status = self.library.status("cuInit", 0) or self.library.status("cuDeviceGetCount", c.byref(count))
         if status or number >= count.value:
             why = f" ({_error_name(self.library.handle, status)})" if status else ""
-            there = f"cuda:0 to cuda:{count.value - 1}" if count.value else f"a device, but CUDA finds none{why}"
-            raise UserError(f"given the device {self.name}, wanted {there}")
+            available = f"cuda:0 to cuda:{count.value - 1}" if count.value else f"a device, but CUDA finds none{why}"
+            raise UserError(f"given the device {self.name}, wanted {available}")
         device, title, self.context = _INT(), c.create_string_buffer(256), _P()
         self.library.call("cuDeviceGet", c.byref(device), number)
         self.library.call("cuDeviceGetName", title, 256, device)

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from convgen.backends.nvidia.packed import BYTES
-from convgen.backends.nvidia.ptx import Writer
+from convgen.backends.nvidia.ptx import KINDS, Writer, kind_of
 from convgen.ir import expr as x
 from convgen.ir import floats
 from convgen.ir.error import Unsupported
@@ -24,8 +24,6 @@ OPERATIONS: Mapping[type[Expr], tuple[str, str]] = {
     x.Sub: ("sub", "sub.rn"),
     x.Mul: ("mul.lo", "mul.rn"),
     x.MulHi: ("mul.hi", ""),
-    x.Div: ("div", "div.rn"),
-    x.Mod: ("rem", ""),
     x.Min: ("min", "min"),
     x.Max: ("max", "max"),
     x.Shl: ("shl", ""),
@@ -76,17 +74,18 @@ def apply(out: Writer, operation: type[Expr], of: Type, operands: Sequence[str])
         return _of_halves(out, operation, of, name, operands)
     if operation in _OF_ANGLES:
         operands = [_radians(out, *operands)]
-    kind = "p" if operation in _COMPARISONS else "rd" if of.bits == 64 else "r"
+    if of.bits == 64 and operation in (x.Shl, x.Shr) and operands[1].startswith("%"):  # PTX counts in 32 bits
+        operands = [operands[0], out.op("cvt.u32.u64", operands[1])]
+    kind = "p" if operation in _COMPARISONS else kind_of(of)
     return out.op(f"{name}.{_suffix(operation, of)}", *operands, kind=kind)
 
 
 def _suffix(operation: type[Expr], of: Type) -> str:
     if of.is_float:
         return f"{of.name}.{of.name}" if operation in _OF_TWO_TYPES else of.name
-    bits = 64 if of.bits == 64 else 32
-    if operation is x.Shl:
-        return f"b{bits}"
-    return f"{'s' if of.min < 0 else 'u'}{bits}"
+    if operation is x.MulHi:
+        return "u32"  # the IR's product is unsigned
+    return f"b{_wide(of)[1:]}" if operation is x.Shl else _wide(of)
 
 
 def _radians(out: Writer, turns: str) -> str:
@@ -96,7 +95,7 @@ def _radians(out: Writer, turns: str) -> str:
 
 
 def _of_bools(out: Writer, operation: type[Expr], operands: Sequence[str]) -> str:
-    """Comparisons of predicates."""
+    """Return a comparison of predicates for equality. Raises Unsupported for other operations."""
     differ = out.op("xor.pred", *operands, kind="p")
     if operation is x.Ne:
         return differ
@@ -117,7 +116,7 @@ def convert(out: Writer, of: Type, to: Type, element: str, *, saturate: bool = F
     """Return an element converted as docs/ir.md, "Conversions", says: rounded at most once."""
     if of is bool_:
         one = 1 if to.is_int else int(np.asarray(1.0, to.numpy).view(f"u{to.bytes}"))
-        return out.op("selp.b64" if to.bits == 64 else "selp.b32", hex(one), "0", element, kind=_kind(to))
+        return out.op(f"selp.{KINDS[kind_of(to)]}", hex(one), "0", element, kind=kind_of(to))
     if to is bool_:
         return _truth(out, of, element)
     if of.is_int and to.is_int:
@@ -127,12 +126,8 @@ def convert(out: Writer, of: Type, to: Type, element: str, *, saturate: bool = F
     if to.is_int:
         source = element if of.bits >= 32 else convert(out, of, f32, element)
         name = (of if of.bits >= 32 else f32).name
-        return out.op(f"cvt.rni.{to.name}.{name}", source, kind=_kind(to))
+        return out.op(f"cvt.rni.{to.name}.{name}", source, kind=kind_of(to))
     return _between_floats(out, of, to, element, saturate=saturate)
-
-
-def _kind(elem: Type) -> str:
-    return "rd" if elem.bits == 64 else "r"
 
 
 def _wide(elem: Type) -> str:
@@ -151,7 +146,7 @@ def _truth(out: Writer, of: Type, element: str) -> str:
 
 def _between_integers(out: Writer, of: Type, to: Type, element: str, *, saturate: bool) -> str:
     if saturate and (of.min < to.min or of.max > to.max):
-        return out.op(f"cvt.sat.{to.name}.{_wide(of)}", element, kind=_kind(to))
+        return out.op(f"cvt.sat.{to.name}.{_wide(of)}", element, kind=kind_of(to))
     if to.bits == 64 and of.bits < 64:
         return out.op(f"cvt.{'s64' if of.min < 0 else 'u64'}.{_wide(of)}", element, kind="rd")
     return out.op("cvt.u32.u64", element) if of.bits == 64 and to.bits < 64 else element
@@ -159,7 +154,7 @@ def _between_integers(out: Writer, of: Type, to: Type, element: str, *, saturate
 
 def _from_integer(out: Writer, of: Type, to: Type, element: str, *, saturate: bool) -> str:
     if to.bits >= 32:
-        return out.op(f"cvt.rn.{to.name}.{_wide(of)}", element, kind=_kind(to))
+        return out.op(f"cvt.rn.{to.name}.{_wide(of)}", element, kind=kind_of(to))
     if to is f16:
         if saturate and max(-of.min, of.max) > to.largest:
             element = _limited(out, of, int(to.largest), element)
@@ -172,8 +167,8 @@ def _from_integer(out: Writer, of: Type, to: Type, element: str, *, saturate: bo
 
 def _limited(out: Writer, of: Type, most: int, element: str) -> str:
     """Return an integer brought between -most and most."""
-    element = out.op(f"min.{_wide(of)}", element, str(most), kind=_kind(of))
-    return out.op(f"max.{_wide(of)}", element, str(-most), kind=_kind(of)) if of.min < 0 else element
+    element = out.op(f"min.{_wide(of)}", element, str(most), kind=kind_of(of))
+    return out.op(f"max.{_wide(of)}", element, str(-most), kind=kind_of(of)) if of.min < 0 else element
 
 
 def _between_floats(out: Writer, of: Type, to: Type, element: str, *, saturate: bool) -> str:

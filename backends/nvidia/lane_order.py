@@ -7,11 +7,9 @@ Messages that write one slot write different bytes, or a lane its own again, so 
 
 from __future__ import annotations
 
-from itertools import chain
-
+from convgen.backends.nvidia.statement_flow import Flow
 from convgen.ir.program import Kernel
-from convgen.ir.record import define
-from convgen.ir.stmt import Barrier, Block, ExitIf, For, If, Stmt
+from convgen.ir.stmt import Barrier, Stmt
 from convgen.passes.reach import Access, Accesses
 
 Since = frozenset[Access]  #: accesses since the last barrier
@@ -19,35 +17,25 @@ Since = frozenset[Access]  #: accesses since the last barrier
 
 def warp_barriers(kernel: Kernel) -> frozenset[Stmt]:
     """Return the accesses of a message-level kernel that need a barrier of the warp ahead of them."""
-    flow = _Flow(Accesses((), of_subgroup=True), set())
+    flow = _AccessesSince()
     flow.walk(kernel.body, frozenset())
     return frozenset(flow.behind)
 
 
-@define(eq=False)
-class _Flow:
-    """Walks the statements; `behind` collects the accesses that stand behind a barrier of the warp."""
+class _AccessesSince(Flow[Since]):
+    """Accesses since the last barrier; `behind` collects those that stand behind a barrier of the warp."""
 
-    accesses: Accesses
-    behind: set[Stmt]
-    exits: tuple[list[Since], ...] = ()  #: accesses where loops are left early, outermost loop first
+    def __init__(self) -> None:
+        super().__init__()
+        self.accesses = Accesses((), of_subgroup=True)
+        self.behind = set[Stmt]()
 
-    def walk(self, s: Stmt, since: Since) -> Since:
-        """Return the accesses since the last barrier behind a statement, given those before it."""
-        match s:
-            case Block(stmts):
-                for inner in stmts:
-                    since = self.walk(inner, since)
-                return since
-            case Barrier():
-                return frozenset()
-            case If(_, then, other):
-                return self.walk(then, since) | self.walk(other, since)
-            case For():
-                return self._loop(s, since)
-            case ExitIf():
-                self.exits[-1].append(since)
-                return since
+    def merged(self, a: Since, b: Since) -> Since:
+        return a | b
+
+    def step(self, s: Stmt, since: Since, /) -> Since:
+        if isinstance(s, Barrier):
+            return frozenset()
         own = self.accesses[s]
         if not own:
             return since
@@ -55,16 +43,3 @@ class _Flow:
             self.behind.add(s)
             return own
         return since | own
-
-    def _loop(self, s: For, since: Since) -> Since:
-        """Walk a loop until the accesses at its head stay; it may run no iteration."""
-        self.exits = (*self.exits, [])
-        head = since
-        while True:
-            end = self.walk(s.body, head)
-            if end <= head:
-                break
-            head |= end
-        *outer, left = self.exits
-        self.exits = tuple(outer)
-        return head.union(*chain([end], left))

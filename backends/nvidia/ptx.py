@@ -9,8 +9,9 @@ import attrs
 
 from convgen.ir.record import define
 from convgen.ir.stmt import Stmt
+from convgen.ir.types import Type, bool_
 
-KINDS = {"r": "b32", "rd": "b64", "h": "b16", "p": "pred"}  #: register kind -> its type
+KINDS = {"r": "b32", "rd": "b64", "h": "b16", "p": "pred"}  #: kind of register -> its type, as mnemonics have it
 _COLUMN = 72  #: where comments begin
 
 
@@ -19,15 +20,15 @@ class Writer:
     """The body of a kernel as it is selected: instructions on virtual registers."""
 
     lines: list[str] = attrs.field(factory=list)
-    counts: Counter[str] = attrs.field(factory=Counter)
-    labels: int = 0
+    counts: Counter[str] = attrs.field(factory=Counter)  #: registers of each kind
+    labels: int = 0  #: how many there are
     file: int = 0  #: number of the IR listing in the module's `.file` table; 0: the text gets no line information
     line_of: Mapping[Stmt, int] = attrs.field(factory=dict)  #: line of each statement in that listing, from 1
     line: int = 0  #: line of the statement that is being selected
-    _told: int = 0  #: line of the last `.loc`
+    _written_line: int = 0  #: line of the last `.loc`
 
     def begin(self, statement: Stmt) -> int:
-        """Attribute instructions from here on to a statement of the IR; return the line of the statement around it."""
+        """Attribute instructions from now on to a statement of the IR; return the line of the statement around it."""
         before, self.line = self.line, self.line_of.get(statement, self.line)
         return before
 
@@ -43,8 +44,8 @@ class Writer:
 
     def emit(self, text: str, comment: str = "") -> None:
         """Append one instruction, behind a `.loc` if its statement is another one."""
-        if self.file and self.line not in (0, self._told):
-            self._told = self.line
+        if self.file and self.line not in (0, self._written_line):
+            self._written_line = self.line
             self.lines.append(f"    .loc {self.file} {self.line} 0")
         line = f"    {text};"
         self.lines.append(f"{line:<{_COLUMN - 1}} // {comment}" if comment else line)
@@ -63,6 +64,13 @@ class Writer:
         result = self.new(kind)
         self.emit(f"{mnemonic} {', '.join((result, *sources))}", comment)
         return result
+
+
+def kind_of(elem: Type) -> str:
+    """Return the kind of register that holds an element, or a word of elements."""
+    if elem is bool_:
+        return "p"
+    return "rd" if elem.bits == 64 else "r"
 
 
 def braces(registers: Sequence[str]) -> str:

@@ -22,12 +22,15 @@ _R, _L = Space.REGISTER, Space.LANE
 class MmaRow:
     """One `mma.sync` of shape m16n8kK. The manual's rows are M here, its columns N."""
 
-    shape: str  #: mNnNkK
     k: int
     a: Type  #: of the factor along N, B of the manual
     b: Type  #: of the factor along M, A of the manual
     acc: Type
     rounds_to: str = ""  #: type to which inputs are cut
+
+    @property
+    def shape(self) -> str:
+        return f"m16n8k{self.k}"
 
     @property
     def mnemonic(self) -> str:
@@ -49,20 +52,9 @@ class MmaRow:
         b = Fragment(("m", "k"), (*rows, *inner, Digit("k", 2, _R, 2 * packed)))
         columns = (Digit("n", 2, _R, 1), Digit("n", 4, _L, 1))
         d = Fragment(("n", "m"), (*columns, Digit("m", 8, _L, 4), Digit("m", 2, _R, 2)))
-        return MmaAtom(
-            self.name,
-            8,
-            16,
-            self.k,
-            self.a,
-            self.b,
-            self.acc,
-            a=a,
-            b=b,
-            d=d,
-            clocks=clocks,
-            rounds_to=self.rounds_to,
-        )
+        n, m = 8, 16  # columns and rows of the manual
+        types = self.a, self.b, self.acc
+        return MmaAtom(self.name, n, m, self.k, *types, a=a, b=b, d=d, clocks=clocks, rounds_to=self.rounds_to)
 
 
 @frozen
@@ -92,12 +84,12 @@ class FmaRow:
 _INPUTS = {f16: "f16", bf16: "bf16", f32: "tf32", s8: "s8", u8: "u8", f8_e4m3: "e4m3", f8_e5m2: "e5m2"}
 
 MMA = (
-    MmaRow("m16n8k16", 16, f16, f16, f32),
-    MmaRow("m16n8k16", 16, bf16, bf16, f32),
-    MmaRow("m16n8k8", 8, f32, f32, f32, rounds_to="xf32"),
-    *(MmaRow("m16n8k32", 32, a, b, s32) for a, b in ((s8, s8), (u8, u8), (s8, u8), (u8, s8))),
+    MmaRow(16, f16, f16, f32),
+    MmaRow(16, bf16, bf16, f32),
+    MmaRow(8, f32, f32, f32, rounds_to="xf32"),
+    *(MmaRow(32, a, b, s32) for a, b in ((s8, s8), (u8, u8), (s8, u8), (u8, s8))),
 )
-MMA_F8 = tuple(MmaRow("m16n8k32", 32, a, b, f32) for a in (f8_e4m3, f8_e5m2) for b in (f8_e4m3, f8_e5m2))
+MMA_F8 = tuple(MmaRow(32, a, b, f32) for a in (f8_e4m3, f8_e5m2) for b in (f8_e4m3, f8_e5m2))
 FMA = (FmaRow(f32, 4), FmaRow(f64, 2))
 _ALL: tuple[MmaRow | FmaRow, ...] = (*MMA, *MMA_F8, *FMA)
 ROWS: dict[str, MmaRow | FmaRow] = {row.name: row for row in _ALL}
@@ -114,7 +106,10 @@ class Rates:
 
 
 def _phases(width: int) -> SharedPhases:
-    """Lanes in their order, 128 bytes a cycle (CUDA C++ Best Practices Guide, "Shared Memory")."""
+    """Return the lanes that shared memory serves together if each accesses `width` bytes: in order, 128 bytes a cycle.
+
+    Source: CUDA C++ Best Practices Guide, "Shared Memory".
+    """
     together = min(LANES, 128 // width)
     return SharedPhases(32, tuple(tuple(range(lane, lane + together)) for lane in range(0, LANES, together)))
 

@@ -29,13 +29,13 @@ check_rows(
 )
 
 
-def select_ptx(made: MachineKernel) -> MachineKernel:
-    """PTX text on virtual registers; the driver, or ptxas, allocates registers and schedules."""
-    kernel = made.kernel
+def select_ptx(machine: MachineKernel) -> MachineKernel:
+    """Return the kernel with its PTX text, on virtual registers: the driver, or ptxas, allocates and schedules."""
+    kernel = machine.kernel
     arguments = tuple((p.name, offset, size) for p, offset, size in kernel_arguments(kernel))
-    writer = Selector(kernel, made.facts.name, Writer(file=made.debug, line_of=made.lines)).run()
+    writer = Selector(kernel, machine.facts.name, Writer(file=machine.debug, line_of=machine.lines)).run()
     parameters = [(name, size) for name, _, size in arguments]
-    text = kernel_text(kernel.name, parameters, LANES * kernel.subgroups, writer, made.header)
+    text = kernel_text(kernel.name, parameters, LANES * kernel.subgroups, writer, machine.header)
     emitted = Emitted(
         name=kernel.name,
         text=text,
@@ -43,13 +43,13 @@ def select_ptx(made: MachineKernel) -> MachineKernel:
         shared_bytes=kernel.shared_bytes,
         arguments=arguments,
         kernarg_size=max((offset + size for _, offset, size in arguments), default=0),
-        listing=made.listing,
+        listing=machine.listing,
     )
-    return evolve(made, emitted=emitted)
+    return evolve(machine, emitted=emitted)
 
 
 class PtxTarget(Target):
-    """One generation."""
+    """The target of one compute capability, such as sm_90."""
 
     family = FAMILY
     stages = (Stage("select_ptx", select_ptx),)

@@ -10,11 +10,11 @@ from convgen.ir.expr import Var
 from convgen.ir.mutate import statements
 from convgen.ir.program import Kernel
 
-OWN = 0  #: bytes from one lane's place to the next where lanes have addresses of their own
+OWN = 0  #: stride of accesses whose address is each lane's own
 
 
-def use_counts(kernel: Kernel) -> Counter[Var]:
-    """Return how often expressions name each variable, counting every statement that has them."""
+def occurrences(kernel: Kernel) -> Counter[Var]:
+    """Return how often statements name each variable: an expression counts once for each place that it stands in."""
     counts = Counter[Var]()
     named = [e for s in statements(kernel.body) for e in (*s.operands, *s.yields)]
     for e in named:  # the list grows during the loop
@@ -26,16 +26,19 @@ def use_counts(kernel: Kernel) -> Counter[Var]:
 
 
 def shared_addresses(kernel: Kernel) -> Mapping[Var, list[int]]:
-    """Return the variables that are addresses of accesses to shared memory, each with the lanes' steps in bytes."""
-    found: dict[Var, list[int]] = {}
+    """Return the variables that are addresses of accesses to shared memory, each with the strides of these accesses.
+
+    A stride is the distance between neighbouring lanes in bytes, if the address is that of lane 0; else `OWN`.
+    """
+    strides_of: dict[Var, list[int]] = {}
     for s in statements(kernel.body):
         match s:
             case st.SharedRead() | st.SharedWrite():
-                address, step = s.address, OWN
+                address, stride = s.address, OWN
             case st.FlatDirectLoad():
-                address, step = s.place, s.width
+                address, stride = s.place, s.width
             case _:
                 continue
-        if isinstance(address, Var) and step not in found.setdefault(address, []):
-            found[address].append(step)
-    return found
+        if isinstance(address, Var) and stride not in strides_of.setdefault(address, []):
+            strides_of[address].append(stride)
+    return strides_of

@@ -109,9 +109,9 @@ def _with_lanes_swapped(layout: Fragment, low: int, high: int) -> Fragment:
 def is_read_transposed(
     view: View, elem: Type, fragment: Fragment, facts: TargetFacts, *, repeated: bool = False
 ) -> bool:
-    """Whether shared memory keeps a tile contiguous along rows, as memory does, and reads of fragments transpose it.
+    """Return whether a shared tile stays contiguous along rows, as in memory, and reads of fragments transpose it.
 
-    The fragment is that of the tile, or `repeated` in it.
+    `fragment` is that of the whole tile, or `repeated` in it.
     """
     linear = linearize(view)
     if elem is not view.memory.elem or elem.bits != TRANSPOSED_BITS:
@@ -219,7 +219,7 @@ def _split_in_chunks(
 
     `lines` and `along` are (dim, positions): the dim that numbers lines, and the dim along a line. Neighbouring
     lanes continue along a line; in blocked tiles they go from line to line, with `across` lanes side by side on one.
-    Among the layouts that suit, the one whose writes take the least time; DoesNotFit where none does.
+    Of the layouts for which `suits` holds, it takes the one whose writes cost least; DoesNotFit where there is none.
     """
     lanes = facts.subgroup_size
     (line, rows), (k, cols) = lines, along
@@ -230,13 +230,10 @@ def _split_in_chunks(
     subgroups_down = subgroups // subgroups_across
     rounds_across = divide("chunks copied a round", chunks, subgroups_across)
     rounds_down = divide("rows copied a round", rows, down * subgroups_down)
-    by_rank = Digits(
-        (_RANK,),
-        (
-            Digit(_RANK, down, Space.LANE, across),
-            Digit(_RANK, subgroups_down, Space.SUBGROUP, 1),
-            Digit(_RANK, rounds_down, Space.REGISTER, chunk * rounds_across),
-        ),
+    ranks_to_lanes = (
+        Digit(_RANK, down, Space.LANE, across),
+        Digit(_RANK, subgroups_down, Space.SUBGROUP, 1),
+        Digit(_RANK, rounds_down, Space.REGISTER, chunk * rounds_across),
     )
     along_k = (
         Digit(k, chunk, Space.REGISTER, 1),
@@ -244,12 +241,11 @@ def _split_in_chunks(
         Digit(k, subgroups_across, Space.SUBGROUP, subgroups_down),
         Digit(k, rounds_across, Space.REGISTER, chunk),
     )
-    layouts = []
+    message, layouts = _widest_message(view, chunk, facts.message_alignment), []
     for ranks in _line_orders(line, rows, memory, elem, facts):
         with suppress(Straddles):
-            loaded = _fragment(*along_k, *Digits((line,), ranks).then(by_rank).digits)
+            loaded = _fragment(*along_k, *Digits((line,), ranks).then(Digits((_RANK,), ranks_to_lanes)).digits)
             if suits(loaded):
-                message = _widest_message(view, chunk, facts.message_alignment)
                 layouts.append(CopyLayout(loaded, in_memory_order(loaded, memory), message))
     if not layouts:
         raise DoesNotFit("no such layout suits")
@@ -318,9 +314,9 @@ def _split_in_rectangles(
 
 
 def comes_as_rectangles(view: LinearView, layout: Fragment, facts: TargetFacts, least: int = 1) -> bool:
-    """Whether 2-D messages of at least `least` elements load the layout and are worth the cost of their start address.
+    """Return whether 2-D messages of `least` or more elements load the layout, and cost less than per-lane messages.
 
-    The address takes about four instructions; per-lane messages take one or two a register, and two more to transpose.
+    An address takes about four instructions; per-lane messages take one or two a register, and two more to transpose.
     """
     size = _rectangle_size(view, layout, facts)
     if size < least:
@@ -420,7 +416,7 @@ def pitch_of(cols: int, elem_bytes: int, facts: TargetFacts) -> tuple[int, int]:
 
 
 def comes_out_even(rows: int, cols: int, elem_bytes: int, facts: TargetFacts, subgroups: int) -> bool:
-    """Whether a tile can be distributed over the lanes of a workgroup in whole chunks."""
+    """Return whether a tile can be distributed over the lanes of a workgroup in whole chunks."""
     try:
         chunk, across = _chunks(rows, cols, elem_bytes, facts, subgroups)
     except DoesNotFit:
@@ -530,28 +526,32 @@ def _split_along_rows(
         divide("elements of a lane over those of a byte", share, most)
     dim, _ = _lane_step(memory, elem, lanes)
     block = _lane_block(most, rows, cols, elem.bytes, facts, subgroups, dim)
-    run, chunk, down, subgroups_across = block.rows, block.chunk, block.lanes_down, block.subgroups_across
-    across = lanes // down
-    subgroups_down = subgroups // subgroups_across
-    rounds_across = cols // (chunk * across * subgroups_across)
-    rounds_down = rows // (run * down * subgroups_down)
-
-    def with_neighbours(near: int) -> CopyLayout:
-        """Return a layout with `near` lanes side by side along K, the rest after the subgroups and rounds."""
-        loaded = _fragment(
-            Digit("k", chunk, Space.REGISTER, run),
-            Digit("k", near, Space.LANE, down),
-            Digit("k", subgroups_across, Space.SUBGROUP, 1),
-            Digit("k", rounds_across, Space.REGISTER, run * chunk),
-            Digit("k", across // near, Space.LANE, down * near),
-            Digit("row", run, Space.REGISTER, 1),
-            Digit("row", down, Space.LANE, 1),
-            Digit("row", subgroups_down, Space.SUBGROUP, subgroups_across),
-            Digit("row", rounds_down, Space.REGISTER, run * chunk * rounds_across),
-        )
-        return CopyLayout(loaded, in_memory_order(loaded, memory), run)
-
+    across = lanes // block.lanes_down
     # In a blocked tile neighbours along K may start in few banks, as neighbouring lines do (see `_line_orders`).
     in_blocks = facts.tiles_as_fragments and memory != row_major(rows, cols)
     neighbours = [across >> n for n in range(across.bit_length())] if in_blocks else [across]
-    return _least_conflicting(map(with_neighbours, neighbours), memory, elem, facts)
+    fragments = [_blocks_of_lanes(block, rows, cols, lanes, subgroups, near) for near in neighbours]
+    layouts = (CopyLayout(loaded, in_memory_order(loaded, memory), block.rows) for loaded in fragments)
+    return _least_conflicting(layouts, memory, elem, facts)
+
+
+def _blocks_of_lanes(block: _LaneBlock, rows: int, cols: int, lanes: int, subgroups: int, near: int) -> Fragment:
+    """Return the layout of a tile in lanes' blocks.
+
+    `near` lanes stand side by side along K in one round of a subgroup, the other lanes along K beyond all rounds.
+    """
+    run, chunk, down, subgroups_across = block.rows, block.chunk, block.lanes_down, block.subgroups_across
+    across, subgroups_down = lanes // down, subgroups // subgroups_across
+    rounds_across = cols // (chunk * across * subgroups_across)
+    rounds_down = rows // (run * down * subgroups_down)
+    return _fragment(
+        Digit("k", chunk, Space.REGISTER, run),
+        Digit("k", near, Space.LANE, down),
+        Digit("k", subgroups_across, Space.SUBGROUP, 1),
+        Digit("k", rounds_across, Space.REGISTER, run * chunk),
+        Digit("k", across // near, Space.LANE, down * near),
+        Digit("row", run, Space.REGISTER, 1),
+        Digit("row", down, Space.LANE, 1),
+        Digit("row", subgroups_down, Space.SUBGROUP, subgroups_across),
+        Digit("row", rounds_down, Space.REGISTER, run * chunk * rounds_across),
+    )

@@ -8,6 +8,8 @@ copies as late as it may, and reads their source then, too.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from convgen.backends.nvidia.sim.memory_access import addresses
@@ -70,13 +72,13 @@ class Copies:
         """End a group of each thread."""
         self.committed[g.thread] += g.active
 
-    def wait(self, g: WarpGroup, step: Step, left: int | None) -> None:
-        """Land the copies of all but the last `left` committed groups of each thread; None: all copies."""
-        if left is None:
+    def wait(self, g: WarpGroup, step: Step, allowed: int | None) -> None:
+        """Land the copies of all but the last `allowed` committed groups of each thread; None: all copies."""
+        if allowed is None:
             self.committed[g.thread] += g.active
-            left = 0
+            allowed = 0
         upto = np.zeros(self.committed.shape, np.int64)
-        upto[g.thread] = np.where(g.active, self.committed[g.thread] - left, 0)
+        upto[g.thread] = np.where(g.active, self.committed[g.thread] - allowed, 0)
         still: list[Copy] = []
         row_of = np.zeros(len(self.committed), np.int64)
         row_of[g.thread] = np.arange(g.count)
@@ -106,7 +108,7 @@ class Copies:
         shared.flight[access.units] = np.where(mine, 0, shared.flight[access.units])
         shared.store(access.stretch, copy.data)
         units = access.units
-        stamps = shared.stamps_of(access.slot, access.warp, access.lane)
+        stamps = shared.stamps_of(*access.who)
         shared.stores[units] = np.broadcast_to(stamps, units.shape)
         shared.defined[units] = True
         g.env.memory.changes += 1
@@ -122,18 +124,10 @@ class Copies:
                 return f"`{copy.step.instruction.text}`{state}"
         return "a copy"
 
-    def report_early(self, g: WarpGroup, step: Step, access: Access, flight: Array) -> None:
-        """Report a load of bytes that a copy in flight has not brought yet."""
+    def report(self, g: WarpGroup, step: Step, access: Access, flight: Array, verb: str) -> None:
+        """Report an access to bytes that a copy in flight will write; `verb` is "loads" or "stores to"."""
         unit, column = (int(i) for i in np.argwhere(flight)[0])
-        name = self._named(int(flight[unit, column]) - 1)
-        what = f"loads bytes of {name} before its wait"
-        g.env.reporter.add(KIND, what, step.instruction, g, int(access.row[column]), int(access.lane[column]))
-
-    def report_overwritten(self, g: WarpGroup, step: Step, access: Access, flight: Array) -> None:
-        """Report a store to bytes that a copy in flight will overwrite."""
-        unit, column = (int(i) for i in np.argwhere(flight)[0])
-        name = self._named(int(flight[unit, column]) - 1)
-        what = f"stores to bytes of {name} before its wait"
+        what = f"{verb} bytes of {self._named(int(flight[unit, column]) - 1)} before its wait"
         g.env.reporter.add(KIND, what, step.instruction, g, int(access.row[column]), int(access.lane[column]))
 
 
@@ -171,14 +165,14 @@ def compile_copy(instruction: Instruction, context: Context) -> Step | None:
 
 
 def _wait(instruction: Instruction) -> Step:
-    left: int | None = None
+    allowed: int | None = None
     if instruction.has("wait_group"):
         (count,) = instruction.operands
         if not isinstance(count, Literal):
             raise wrong(instruction, "a register", "a constant")
-        left = count.bits
+        allowed = count.bits
     step = Step(instruction, "wait", lambda g: None)
-    return step.running(lambda g: g.env.copies.wait(g, step, left))
+    return step.running(lambda g: g.env.copies.wait(g, step, allowed))
 
 
 def _copy(instruction: Instruction, context: Context) -> Step:
@@ -189,21 +183,13 @@ def _copy(instruction: Instruction, context: Context) -> Step:
         raise wrong(instruction, f"{size} bytes", " or ".join(map(str, allowed)))
     to = addresses(context, instruction, operands[0])
     of = addresses(context, instruction, operands[1], wide=True)
-    extra: Getter | None = None
-    ignores = False
-    rest = operands[3:]
-    if rest and not instruction.has("L2::cache_hint"):
-        ignores = _is_predicate(rest[0])
-        extra = source(context, instruction, rest[0], "pred" if ignores else "u32")
+    kept_of = _kept(instruction, context, operands[3:], size)
     numbers = numbers_of(*operands)
     step = Step(instruction, "cp_async", lambda g: None)
 
     def run(g: WarpGroup) -> None:
         offset, where = to(g), of(g)
-        kept: Array = np.full(g.shape, size)
-        if extra is not None:
-            value = np.broadcast_to(extra(g), g.shape)
-            kept = np.where(value, 0, size) if ignores else value.astype(np.int64)
+        kept = np.broadcast_to(kept_of(g), g.shape)
         report_undefined(g, step, numbers, "an operand of a copy")
         if (kept > size)[g.active].any():
             what = f"a source size above {size} bytes (PTX ISA, cp.async: src-size)"
@@ -225,6 +211,19 @@ def _copy(instruction: Instruction, context: Context) -> Step:
         g.env.counters["cp_async_bytes"] += size * len(row)
 
     return step.running(run)
+
+
+def _kept(instruction: Instruction, context: Context, rest: Sequence[Operand], size: int) -> Getter:
+    """Return a function that computes the bytes that are read: src-size, 0 under ignore-src, or all of the copy's.
+
+    `rest` are the operands behind cp-size; a cache policy is the last of them.
+    """
+    rest = rest[:-1] if instruction.has("L2::cache_hint") else rest
+    if not rest:
+        return lambda g: np.array(size)
+    ignores = isinstance(rest[0], Inverted) or (isinstance(rest[0], Register) and rest[0].type == "pred")
+    value = source(context, instruction, rest[0], "pred" if ignores else "u32")
+    return lambda g: np.where(value(g), 0, size) if ignores else value(g).astype(np.int64)
 
 
 def _fetch(g: WarpGroup, step: Step, where: Array, size: int, kept: Array) -> Array:
@@ -256,7 +255,3 @@ def _report_poison(g: WarpGroup, step: Step, poison: Bools | None, lanes: Bools)
     if poison is not None and (poison & lanes).any():
         bad = any_along(poison & lanes, 0)
         g.env.reporter.at_first("poison", "copies undefined bytes of global memory", step.instruction, g, bad)
-
-
-def _is_predicate(operand: Operand) -> bool:
-    return isinstance(operand, Inverted) or (isinstance(operand, Register) and operand.type == "pred")

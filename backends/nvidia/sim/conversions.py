@@ -168,23 +168,23 @@ def _packed(instruction: Instruction, context: Context, to: str, of: str) -> Ste
     scalar = _between_floats(
         instruction, base_to, base_of, None, saturate=instruction.has("satfinite"), flush=instruction.has("ftz")
     )
-    each = bits_of(base_to)
-    total = UNSIGNED[2 * each]
+    width = bits_of(base_to)
+    total = UNSIGNED[2 * width]
 
     def join(low: Array, high: Array) -> Array:
-        return np.asarray(np.asarray(low).astype(total) | (np.asarray(high).astype(total) << total(each)))
+        return np.asarray(np.asarray(low).astype(total) | (np.asarray(high).astype(total) << total(width)))
 
     if TYPES[of].packed == 1:
         if len(instruction.operands) != 3:
             raise unsupported(instruction)
-        return computed(context, instruction, lambda a, b: join(scalar(b), scalar(a)), [of, of], f"b{2 * each}")
+        return computed(context, instruction, lambda a, b: join(scalar(b), scalar(a)), [of, of], f"b{2 * width}")
     size = bits_of(base_of)
     part = UNSIGNED[size]
 
     def split(a: Array) -> Array:
         return join(scalar(a.astype(part)), scalar((a >> a.dtype.type(size)).astype(part)))
 
-    return computed(context, instruction, split, [f"b{2 * size}"], f"b{2 * each}")
+    return computed(context, instruction, split, [f"b{2 * size}"], f"b{2 * width}")
 
 
 def _pack(instruction: Instruction, context: Context) -> Step:

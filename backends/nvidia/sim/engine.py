@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -16,9 +16,11 @@ from convgen.backends.sim.engine import Engine
 from convgen.backends.sim.findings import LaunchStopped
 from convgen.backends.sim.wave_arrays import Array
 
+_Key = tuple[int, int, int]  #: a barrier: id of its environment, slot of its workgroup, number
+
 
 class _From(frozenset[int]):
-    """The indices from the lowest of some on."""
+    """Contains every index from the lowest of a set on, so that a group stops for those at it or ahead of it."""
 
     def __init__(self, indices: frozenset[int]) -> None:
         self.lowest = min(indices)
@@ -104,13 +106,34 @@ class WarpEngine(Engine[WarpGroup, Step]):
 
     def _pass(self, waiting: list[WarpGroup]) -> tuple[list[WarpGroup], list[WarpGroup]]:
         """Return the groups whose barriers are complete, and the rest."""
-        warps: dict[tuple[int, int, int], tuple[Environment, set[int]]] = {}
+        complete = self._complete(waiting)
+        released: list[WarpGroup] = []
+        still: list[WarpGroup] = []
+        for g in waiting:
+            keys = [
+                (id(g.env), slot, barrier) for slot, barrier in zip(g.slot.tolist(), g.waiting_at.tolist(), strict=True)
+            ]
+            free = np.array([key in complete for key in keys])
+            if not free.all():
+                still.append(g.select(np.flatnonzero(~free)) if free.any() else g)
+            if not free.any():
+                continue
+            part = g if free.all() else g.select(np.flatnonzero(free))
+            part.blocked = False
+            if part.awaiting is not None:
+                self._deliver(part, [complete[key] for key in keys if key in complete])
+            part.waiting_at = np.full(part.count, -1)
+            self._join(released, part)
+        return released, still
+
+    def _complete(self, waiting: Sequence[WarpGroup]) -> Mapping[_Key, Array]:
+        """Return the barriers at which enough threads have arrived, with the flags of bar.red; reset them."""
+        warps: dict[_Key, tuple[Environment, set[int]]] = {}
         for g in waiting:
             for slot, barrier, warp in zip(g.slot.tolist(), g.waiting_at.tolist(), g.wave.tolist(), strict=True):
                 warps.setdefault((id(g.env), slot, barrier), (g.env, set()))[1].add(warp)
-        complete = set()
-        results: dict[tuple[int, int, int], Array] = {}
-        for key, (env, some) in warps.items():
+        complete: dict[_Key, Array] = {}
+        for key, (env, arrivals) in warps.items():
             _, slot, barrier = key
             arrived, needed = self._needed(env, slot, barrier)
             if arrived < needed:
@@ -120,32 +143,11 @@ class WarpEngine(Engine[WarpGroup, Step]):
                 row = int(((g.slot == slot) & (g.waiting_at == barrier)).argmax())
                 what = f"{arrived} threads have arrived at barrier {barrier}, which takes {needed}"
                 self.reporter.add("barrier", what, self._behind(g), g, row)
-            complete.add(key)
-            env.local.meet(slot, np.array(sorted(some)), env.passed_on.pop((slot, barrier), []))
+            env.local.meet(slot, np.array(sorted(arrivals)), env.passed_on.pop((slot, barrier), []))
             env.epoch[slot] += np.uint32(1)
             env.arrived[slot, barrier] = env.threads[slot, barrier] = env.expected[slot, barrier] = 0
-            flags = env.reduction.pop((slot, barrier), None)
-            if flags:
-                results[key] = np.concatenate(flags)
-        released: list[WarpGroup] = []
-        still: list[WarpGroup] = []
-        for g in waiting:
-            keys = [
-                (id(g.env), slot, barrier) for slot, barrier in zip(g.slot.tolist(), g.waiting_at.tolist(), strict=True)
-            ]
-            free = np.array([key in complete for key in keys])
-            if not free.all():
-                part = g if not free.any() else g.select(np.flatnonzero(~free))
-                still.append(part)
-                if not free.any():
-                    continue
-            part = g if free.all() else g.select(np.flatnonzero(free))
-            part.blocked = False
-            if part.awaiting is not None:
-                self._deliver(part, [results[key] for key, passes in zip(keys, free, strict=True) if passes])
-            part.waiting_at = np.full(part.count, -1)
-            self._join(released, part)
-        return released, still
+            complete[key] = np.concatenate(env.reduction.pop((slot, barrier), [np.zeros(0, np.bool_)]))
+        return complete
 
     @staticmethod
     def _deliver(g: WarpGroup, flags: Sequence[Array]) -> None:

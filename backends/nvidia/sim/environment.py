@@ -43,7 +43,7 @@ class Environment(Surroundings):
         self.arrived: Array = np.zeros((slots, BARRIERS), np.int64)
         self.threads: Array = np.zeros((slots, BARRIERS), np.int64)  #: threads at each barrier that takes all live ones
         self.expected: Array = np.zeros((slots, BARRIERS), np.int64)  #: threads; 0 while nobody has arrived; -1: all
-        #: What warps at bar.arrive let others see, by workgroup and barrier.
+        #: By workgroup's slot and barrier: the clocks that warps pass on at bar.arrive.
         self.passed_on: dict[tuple[int, int], list[Array]] = {}
         self.reduction: dict[tuple[int, int], list[Array]] = {}  #: predicates of bar.red by slot and barrier
         self.names: Sequence[str] = ()  #: of registers

@@ -85,7 +85,7 @@ def _propagating(function: Function) -> Function:
 
 
 def _signed_by(function: Function) -> Function:
-    """.xorsign.abs: the magnitude of a minimum of magnitudes, its sign the product of signs."""
+    """Return a minimum or maximum of magnitudes whose sign is the product of the operands' signs (.xorsign.abs)."""
 
     def apply(a: Array, b: Array) -> Array:
         sign = np.where(np.signbit(a) ^ np.signbit(b), -1.0, 1.0).astype(np.asarray(a).dtype)

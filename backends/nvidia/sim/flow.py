@@ -90,7 +90,7 @@ def ordered(blocks: Sequence[Block]) -> list[int]:
 
 
 def _arrange(blocks: Sequence[Block], nodes: set[int], entry: int, result: list[int]) -> None:
-    """Append the blocks of a region: components one after the other, a loop's header ahead of its body."""
+    """Append the blocks of a region to `result`: one component after another, a loop's header ahead of its body."""
     work: list[tuple[set[int], int]] = [(nodes, entry)]
     while work:
         nodes, entry = work.pop()
@@ -133,7 +133,7 @@ def _components(blocks: Sequence[Block], nodes: set[int], entry: int | None) -> 
     low: dict[int, int] = {}
     on_stack: set[int] = set()
     stack: list[int] = []
-    found: list[set[int]] = []
+    components: list[set[int]] = []
     roots = sorted(nodes, reverse=True) if entry is None else [*sorted(nodes - {entry}, reverse=True), entry]
     for root in roots:
         if root in index:
@@ -168,12 +168,12 @@ def _components(blocks: Sequence[Block], nodes: set[int], entry: int | None) -> 
                     component.add(member)
                     if member == node:
                         break
-                found.append(component)
-    return found[::-1]
+                components.append(component)
+    return components[::-1]
 
 
 def _successors(blocks: Sequence[Block], nodes: set[int], block: int) -> list[int]:
-    """Successors within some blocks, the last in the text first, so that the first comes first in the result."""
+    """Return successors among some blocks, in reverse order of the text, so that the result has them in its order."""
     return sorted((s for s in blocks[block].after if s in nodes), reverse=True)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from convgen.backends.nvidia.sim.float_alu import packed
 from convgen.backends.nvidia.sim.operands import computed, numbers_of, source, target
 from convgen.backends.nvidia.sim.ptx_text import Instruction, Literal, Pair, Register
 from convgen.backends.nvidia.sim.ptx_types import SIGNED, TYPES, UNSIGNED
@@ -412,15 +413,8 @@ def _pairwise(instruction: Instruction, context: Context, kind: str) -> Step | N
         return None
     half = (SIGNED if TYPES[kind].kind == "s" else UNSIGNED)[16]
     function = _BINARY[name]
-
-    def apply(a: Array, b: Array) -> Array:
-        x, y = (np.ascontiguousarray(v).reshape(np.shape(v)).view(np.uint32) for v in np.broadcast_arrays(a, b))
-        low = function(x.astype(np.uint16).view(half), y.astype(np.uint16).view(half)).view(np.uint16)
-        shift = np.uint32(16)
-        high = function((x >> shift).astype(np.uint16).view(half), (y >> shift).astype(np.uint16).view(half))
-        return low.astype(np.uint32) | (high.view(np.uint16).astype(np.uint32) << shift)
-
-    return computed(context, instruction, apply, [kind] * 2, kind)
+    halves = packed(lambda a, b: np.asarray(function(a.view(half), b.view(half))).view(np.uint16))
+    return computed(context, instruction, halves, [kind] * 2, kind)
 
 
 def _carrying(instruction: Instruction, context: Context, kind: str) -> Step | None:

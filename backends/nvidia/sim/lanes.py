@@ -19,8 +19,8 @@ _BIT = np.arange(LANES, dtype=np.uint32)
 
 
 def packed_flags(flags: Bools) -> Array:
-    """Return a word [rows] with a bit for each lane's flag."""
-    words: Array = np.packbits(flags, axis=1, bitorder="little").view(np.uint32)[:, 0]
+    """Return words [..] with a bit for each of the lanes' flags [.., lanes]."""
+    words: Array = np.packbits(flags, axis=-1, bitorder="little").view(np.uint32)[..., 0]
     return words
 
 
@@ -76,41 +76,38 @@ def _shuffle(instruction: Instruction, context: Context) -> Step:
     value, amount, clamp, mask = (source(context, instruction, o, "b32") for o in operands[1:5])
     mode = next(m for m in instruction.modifiers if m in ("up", "down", "bfly", "idx"))
     numbers, controls = numbers_of(operands[1]), numbers_of(*operands[2:])
-    lane = np.arange(LANES)
     step = Step(instruction, "alu", lambda g: None)
 
     def run(g: WarpGroup) -> None:
         report_undefined(g, step, controls, "an operand of an exchange")
         named = members(g, step, mask(g))
-        b, c = np.broadcast_to(amount(g), g.shape), np.broadcast_to(clamp(g), g.shape)
-        offset, limit = (b & np.uint32(31)).astype(np.int64), (c & np.uint32(31)).astype(np.int64)
-        segment = (c >> np.uint32(8) & np.uint32(31)).astype(np.int64)
-        most = (lane & segment) | (limit & ~segment)
-        if mode == "up":
-            j = lane - offset
-            inside = j >= most
-        elif mode == "down":
-            j = lane + offset
-            inside = j <= most
-        elif mode == "bfly":
-            j = lane ^ offset
-            inside = j <= most
-        else:
-            j = (lane & segment) | (offset & ~segment & 31)
-            inside = j <= most
-        taken = np.where(inside, j, lane)
+        taken, inside = _partners(mode, np.broadcast_to(amount(g), g.shape), np.broadcast_to(clamp(g), g.shape))
         data = np.broadcast_to(value(g), g.shape)
         result = np.take_along_axis(data, taken, axis=1)
         lost = inside & ~np.take_along_axis(named, taken[..., None], axis=2)[..., 0]
         poison: Bools | None = lost if (lost & g.active).any() else None
         undefined = g.undefined(numbers)
         if undefined is not None:
-            other = np.take_along_axis(undefined, taken, axis=1)
-            poison = other if poison is None else poison | other
+            spoiled = np.take_along_axis(undefined, taken, axis=1)
+            poison = spoiled if poison is None else poison | spoiled
         write(g, result, poison)
         write_flag(g, inside, None)
 
     return step.running(run)
+
+
+def _partners(mode: str, amount: Array, clamp: Array) -> tuple[Array, Bools]:
+    """Return the lane from which each lane takes its value, and whether that is within its segment (PTX ISA, shfl)."""
+    lane = np.arange(LANES)
+    offset, limit = (amount & np.uint32(31)).astype(np.int64), (clamp & np.uint32(31)).astype(np.int64)
+    segment = (clamp >> np.uint32(8) & np.uint32(31)).astype(np.int64)
+    most = (lane & segment) | (limit & ~segment)
+    if mode == "idx":
+        partner = (lane & segment) | (offset & ~segment & 31)
+    else:
+        partner = {"up": lane - offset, "down": lane + offset, "bfly": lane ^ offset}[mode]
+    inside = partner >= most if mode == "up" else partner <= most
+    return np.where(inside, partner, lane), inside
 
 
 def _vote(instruction: Instruction, context: Context, mask: Getter) -> Step:
@@ -126,8 +123,7 @@ def _vote(instruction: Instruction, context: Context, mask: Getter) -> Step:
         named = members(g, step, mask(g))
         flags = np.broadcast_to(read(g), g.shape)[:, None, :]
         if mode == "ballot":
-            bits = np.where(flags & named, np.uint32(1) << _BIT, np.uint32(0))
-            write(g, np.bitwise_or.reduce(bits, axis=2), None)
+            write(g, packed_flags(flags & named), None)
             return
         some, every = any_along(flags & named, 2), ~any_along(~flags & named, 2)
         result = {"all": every, "any": some, "uni": every | ~some}[mode]
@@ -152,13 +148,11 @@ def _match(instruction: Instruction, context: Context, mask: Getter) -> Step:
         named = members(g, step, mask(g))
         data = np.broadcast_to(read(g), g.shape)
         equal = (data[:, :, None] == data[:, None, :]) & named
-        bits = np.bitwise_or.reduce(np.where(equal, np.uint32(1) << _BIT, np.uint32(0)), axis=2)
         if not everything:
-            write(g, bits, None)
+            write(g, packed_flags(equal), None)
             return
         same = (equal == named).all(axis=2)
-        members_ = np.bitwise_or.reduce(np.where(named, np.uint32(1) << _BIT, np.uint32(0)), axis=2)
-        write(g, np.where(same, members_, np.uint32(0)), None)
+        write(g, np.where(same, packed_flags(named), np.uint32(0)), None)
         write_flag(g, same, None)
 
     return step.running(run)

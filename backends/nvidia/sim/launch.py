@@ -126,7 +126,7 @@ _KEEPS = {"mov": (1,), "cvta": (1,), "add": (1, 2), "sub": (1,), "mad": (3,), "s
 def _pointers(kernel: Kernel) -> set[str]:
     """Return the 64-bit parameters whose values reach an address of global memory by moves and additions."""
     comes_from: dict[int, set[str]] = {}
-    found: set[str] = set()
+    pointers: set[str] = set()
     for _ in range(3):  # passes: values that reach an address around a loop, or by code that stands ahead
         for instruction in kernel.code:
             operands = instruction.operands
@@ -143,8 +143,8 @@ def _pointers(kernel: Kernel) -> set[str]:
             if instruction.has("shared", "local", "param") and instruction.name != "cp":
                 continue
             if instruction.name == "cvta" and isinstance(operands[1], Register):
-                found |= comes_from.get(operands[1].number, set())
+                pointers |= comes_from.get(operands[1].number, set())
             for operand in operands:
                 if isinstance(operand, Address) and isinstance(operand.base, Register):
-                    found |= comes_from.get(operand.base.number, set())
-    return found
+                    pointers |= comes_from.get(operand.base.number, set())
+    return pointers

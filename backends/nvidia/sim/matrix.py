@@ -18,12 +18,11 @@ from functools import lru_cache, partial
 import numpy as np
 
 from convgen.backends.nvidia.sim.control import check_aligned
-from convgen.backends.nvidia.sim.memory_access import addresses, store_shared
+from convgen.backends.nvidia.sim.memory_access import addresses, load_shared, store_shared
 from convgen.backends.nvidia.sim.operands import Putter, numbers_of, report_undefined, source, target, wrong
 from convgen.backends.nvidia.sim.ptx_text import Instruction, Operand, Vector
 from convgen.backends.nvidia.sim.ptx_types import TYPES
 from convgen.backends.nvidia.sim.rounding import FORMATS, decode, encode, rounded
-from convgen.backends.nvidia.sim.shared_memory import Access, located
 from convgen.backends.nvidia.sim.state import LANES, WarpGroup
 from convgen.backends.nvidia.sim.step import Context, Step, unsupported
 from convgen.backends.sim.numbers import fma_f64
@@ -41,8 +40,8 @@ _SHAPES: Mapping[str, frozenset[tuple[int, int, int]]] = {  # by the type of A
     "e5m2": frozenset({(16, 8, 16), (16, 8, 32)}),
 }
 _BELOW = 25  #: bits below the greatest exponent that a sum keeps
-_NO_TERM = -1000  #: exponent of a product that is zero, which aligns nothing
-_EXACT = float(1 << 24)
+_NO_TERM = -1000  #: exponent given to zero terms, below all others, so that they do not align a sum
+_EXACT = float(1 << 24)  #: whole numbers below are exact in f32
 
 
 @frozen
@@ -56,21 +55,21 @@ class Fragment:
 
 
 @lru_cache(maxsize=64)
-def factor(rows: int, columns: int, each: int, *, second: bool) -> Fragment:
-    """Return the fragment of A [m, k], or of B [k, n] as the `second` factor; `each` elements fill a register."""
+def factor(rows: int, columns: int, per_register: int, *, second: bool) -> Fragment:
+    """Return the fragment of A [m, k], or of B [k, n] as the `second` factor, with `per_register` elements each."""
     lane = np.arange(LANES)
     group, thread = lane // 4, lane % 4
-    registers = rows * columns // (LANES * each)
+    registers = rows * columns // (LANES * per_register)
     shape = (rows, columns)
     register, element, lanes = (np.zeros(shape, np.int64) for _ in range(3))
     for i in range(registers):
-        for j in range(each):
+        for j in range(per_register):
             if second:
-                row, column = thread * each + j + 4 * each * i, group
+                row, column = thread * per_register + j + 4 * per_register * i, group
             elif rows == 16:
-                row, column = group + 8 * (i % 2), thread * each + j + 4 * each * (i // 2)
+                row, column = group + 8 * (i % 2), thread * per_register + j + 4 * per_register * (i // 2)
             else:
-                row, column = group, thread * each + j + 4 * each * i
+                row, column = group, thread * per_register + j + 4 * per_register * i
             register[row, column], element[row, column], lanes[row, column] = i, j, lane
     return Fragment(register, element, lanes, registers)
 
@@ -126,8 +125,8 @@ def _product(instruction: Instruction, context: Context) -> Step:
     if not instruction.has("row") or not instruction.has("col"):
         raise wrong(instruction, "other layouts", ".row.col")
     width = 64 if a_type == "f64" else 32
-    each = max(width // TYPES[a_type].bits, 1)
-    first, second = factor(m, k, each, second=False), factor(k, n, each, second=True)
+    per_register = max(width // TYPES[a_type].bits, 1)
+    first, second = factor(m, k, per_register, second=False), factor(k, n, per_register, second=True)
     results = m * n // LANES  # of a lane
     count = results // 2 if d_type == "f16" else results
     operands = instruction.operands
@@ -142,7 +141,7 @@ def _product(instruction: Instruction, context: Context) -> Step:
     poisoned = [numbers_of(*items) for items in (a_items, b_items, c_items)]
     multiply = _multiplier(instruction, a_type, b_type, d_type)
     where = accumulator(m)
-    step = Step(instruction, "mma", lambda g: None, aligned=True)
+    step = Step(instruction, "mma", lambda g: None)
 
     def run(g: WarpGroup) -> None:
         check_aligned(g, step, g.active, whole=True)
@@ -223,8 +222,7 @@ def _spread_poison(
     """Return flags [warps, m, n] of undefined results: an undefined factor spoils its row or column."""
 
     def flags(operands: Sequence[Operand]) -> Bools:
-        none = np.zeros(g.shape, np.bool_)
-        return np.stack([none if (p := g.undefined(numbers_of(o))) is None else p for o in operands])
+        return np.stack([g.flags(numbers_of(o)) for o in operands])
 
     a = any_along(np.moveaxis(flags(items[0])[first.register, :, first.lane], -1, 0), 2)
     b = any_along(np.moveaxis(flags(items[1])[second.register, :, second.lane], -1, 0), 1)
@@ -327,10 +325,14 @@ def _count(instruction: Instruction) -> int:
     return next((int(m[1:]) for m in instruction.modifiers if m in ("x1", "x2", "x4")), 1)
 
 
-def _rows_at(g: WarpGroup, step: Step, offset: Array, count: int) -> Access | None:
-    """Return the accesses to the rows of `count` matrices, whose addresses the first lanes hold."""
-    used = g.active & (np.arange(LANES) < 8 * count)
-    return located(g, step, offset, 16, used, 16)
+def _addressing(g: WarpGroup, step: Step, numbers: Sequence[int], count: int) -> Bools:
+    """Return the lanes that hold the addresses of the rows of `count` matrices; report undefined addresses."""
+    active = g.active
+    lanes: Bools = active & (np.arange(LANES) < 8 * count)
+    g.active = lanes
+    report_undefined(g, step, numbers, "an address")
+    g.active = active
+    return lanes
 
 
 def _load(instruction: Instruction, context: Context) -> Step:
@@ -341,23 +343,11 @@ def _load(instruction: Instruction, context: Context) -> Step:
     where, numbers = addresses(context, instruction, instruction.operands[1]), numbers_of(instruction.operands[1])
     transposed = instruction.has("trans")
     lane = np.arange(LANES)
-    step = Step(instruction, "ldmatrix", lambda g: None, aligned=True)
+    step = Step(instruction, "ldmatrix", lambda g: None)
 
     def run(g: WarpGroup) -> None:
         check_aligned(g, step, g.active, whole=True)
-        _check_addresses(g, step, numbers, count)
-        access = _rows_at(g, step, where(g), count)
-        if access is None:
-            return
-        shared = g.env.local
-        undefined = shared.note_loads(g, step, access)
-        words = np.zeros((4, *g.shape), np.uint32)
-        words[:, access.row, access.lane] = shared.load(access.stretch)
-        g.env.counters["shared_load_bytes"] += 16 * len(access.row)
-        poison = None
-        if undefined is not None:
-            poison = np.zeros(words.shape, np.bool_)
-            poison[:, access.row, access.lane] = undefined.reshape(4, -1, undefined.shape[-1]).any(axis=1)
+        words, poison = load_shared(g, step, where(g), 16, _addressing(g, step, numbers, count))
         for i, write in enumerate(writes):
             if not transposed:
                 at = lane % 4, slice(None), 8 * i + lane // 4
@@ -380,13 +370,6 @@ def _half(words: Array, i: int, row: Array, column: Array) -> Array:
     return word >> (16 * (column % 2)).astype(np.uint32) & np.uint32(0xFFFF)
 
 
-def _check_addresses(g: WarpGroup, step: Step, numbers: Sequence[int], count: int) -> None:
-    active = g.active
-    g.active = active & (np.arange(LANES) < 8 * count)
-    report_undefined(g, step, numbers, "an address")
-    g.active = active
-
-
 def _store(instruction: Instruction, context: Context) -> Step:
     """stmatrix: the inverse of ldmatrix."""
     count = _count(instruction)
@@ -396,16 +379,15 @@ def _store(instruction: Instruction, context: Context) -> Step:
     where, numbers = addresses(context, instruction, instruction.operands[0]), numbers_of(instruction.operands[0])
     transposed = instruction.has("trans")
     row, word = np.arange(8)[:, None], np.arange(4)
-    step = Step(instruction, "st_shared", lambda g: None, aligned=True)
+    step = Step(instruction, "st_shared", lambda g: None)
 
     def run(g: WarpGroup) -> None:
         check_aligned(g, step, g.active, whole=True)
-        _check_addresses(g, step, numbers, count)
+        lanes = _addressing(g, step, numbers, count)
         words: Array = np.zeros((4, *g.shape), np.uint32)
         poison: Array = np.zeros((4, *g.shape), np.bool_)
         for i, (read, some) in enumerate(zip(reads, parts, strict=True)):
-            data, undefined = np.broadcast_to(read(g), g.shape), g.undefined(some)
-            flags = np.zeros(g.shape, np.bool_) if undefined is None else undefined
+            data, flags = np.broadcast_to(read(g), g.shape), g.flags(some)
             at = slice(8 * i, 8 * i + 8)
             if transposed:  # row r has the elements of lanes with r = lane / 4 as column
                 low, high = (_column(data, row, 2 * word + j) for j in (0, 1))
@@ -415,14 +397,13 @@ def _store(instruction: Instruction, context: Context) -> Step:
             else:
                 words[:, :, at] = np.moveaxis(data[:, 4 * row + word], -1, 0)
                 poison[:, :, at] = np.moveaxis(flags[:, 4 * row + word], -1, 0)
-        used = g.active & (np.arange(LANES) < 8 * count)
-        store_shared(g, step, where(g), 16, words, poison if poison.any() else None, used, align=16)
+        store_shared(g, step, where(g), 16, words, poison if poison.any() else None, lanes)
 
     return step.running(run)
 
 
 def _column(data: Array, row: Array, column: Array) -> Array:
-    """Element (row, column) of the transposed matrix in a register: lane 4 column + row / 2 holds rows 2 t, 2 t + 1."""
+    """Return element (row, column) of the transposed matrix: lane 4 column + row / 2 has its rows 2 t and 2 t + 1."""
     word = data[:, 4 * column + row // 2]
     return word >> (16 * (row % 2)).astype(np.uint32) & np.uint32(0xFFFF)
 
@@ -434,7 +415,7 @@ def _move(instruction: Instruction, context: Context) -> Step:
     write = target(context, instruction, instruction.operands[0], "b32")
     read, numbers = source(context, instruction, instruction.operands[1], "b32"), numbers_of(instruction.operands[1])
     lane = np.arange(LANES)
-    step = Step(instruction, "alu", lambda g: None, aligned=True)
+    step = Step(instruction, "alu", lambda g: None)
 
     def run(g: WarpGroup) -> None:
         check_aligned(g, step, g.active, whole=True)

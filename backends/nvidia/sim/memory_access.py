@@ -126,21 +126,22 @@ def in_spaces(g: WarpGroup, space: str, address: Array, work: Callable[[str, Arr
     if space:
         work(space, address, g.lanes)
         return
-    left = g.active
+    unassigned = g.active
     for name in ("shared", "local", "param"):
         window = np.uint64(_WINDOWS[name])
-        some = left & (address >= window) & (address < window + np.uint64(WINDOW_BYTES))
-        if some.any():
-            left = left & ~some
-            lanes = None if some.all() else some
+        inside = unassigned & (address >= window) & (address < window + np.uint64(WINDOW_BYTES))
+        if inside.any():
+            unassigned = unassigned & ~inside
+            lanes = None if inside.all() else inside
             work(name, (address - window).view(np.int64), lanes)
-    if left.any():
-        work("global", address, None if left.all() else left)
+    if unassigned.any():
+        work("global", address, None if unassigned.all() else unassigned)
 
 
-def _load_shared(
-    g: WarpGroup, step: Step, offset: Array, size: int, lanes: Bools | None, *, strong: bool
+def load_shared(
+    g: WarpGroup, step: Step, offset: Array, size: int, lanes: Bools | None, *, strong: bool = False
 ) -> tuple[Array, Bools | None]:
+    """Load `size` bytes a lane from shared memory: words [words, rows, lanes], and flags of undefined words."""
     access = located(g, step, offset, size, lanes)
     words: Array = np.zeros((max(size // 4, 1), *g.shape), np.uint32)
     if access is None:
@@ -176,7 +177,7 @@ def _load_param(g: WarpGroup, step: Step, offset: Array, size: int, lanes: Bools
 
 
 def _from_bytes(raw: Array) -> Array:
-    """Words [words, rows, lanes] of bytes [rows, lanes, size]."""
+    """Return the words [words, rows, lanes] of bytes [rows, lanes, size]."""
     size = raw.shape[-1]
     if size >= 4:
         return np.moveaxis(np.ascontiguousarray(raw).view(np.uint32), -1, 0)
@@ -185,6 +186,7 @@ def _from_bytes(raw: Array) -> Array:
 
 
 def _flags_from_bytes(flags: Bools) -> Bools:
+    """Return flags of words [words, rows, lanes] from those of their bytes [rows, lanes, size]."""
     size = flags.shape[-1]
     parts = flags.reshape(*flags.shape[:-1], max(size // 4, 1), -1)
     return np.moveaxis(np.any(parts, axis=-1), -1, 0)
@@ -201,7 +203,7 @@ def load(
         nonlocal data, poison
         undefined: Bools | None
         if where == "shared":
-            words, undefined = _load_shared(g, step, at, size, lanes, strong=strong)
+            words, undefined = load_shared(g, step, at, size, lanes, strong=strong)
         elif where == "local":
             assert g.env.thread_local is not None
             raw, flags = g.env.thread_local.load(g, step, at, size, g.active if lanes is None else lanes)
@@ -267,10 +269,10 @@ def check_constant(g: WarpGroup, step: Step, address: Array, size: int, lanes: B
 
 def store_shared(
     g: WarpGroup, step: Step, offset: Array, size: int, words: Array, poison: Array | None, lanes: Bools | None,
-    *, strong: bool = False, align: int = 0,
+    *, strong: bool = False,
 ) -> None:  # fmt: skip
     """Store words [words, rows, lanes] to shared memory; `poison` flags undefined elements [elements, rows, lanes]."""
-    access = located(g, step, offset, size, lanes, align)
+    access = located(g, step, offset, size, lanes)
     if access is None:
         return
     shared = g.env.local
@@ -360,8 +362,7 @@ def compile_memory(instruction: Instruction, context: Context) -> Step | None:
 
 def _shape(instruction: Instruction, operand: Operand) -> tuple[str, int, Sequence[Operand]]:
     """Return the element type of a load or store, the bytes of an element, and the operands of the elements."""
-    kind = instruction.types[-1]
-    count = next((int(m[1:]) for m in instruction.modifiers if m in ("v2", "v4", "v8")), 1)
+    kind, count = instruction.types[-1], instruction.vector
     items: Sequence[Operand] = operand.items if isinstance(operand, Vector) else (operand,)
     if count != len(items):
         raise wrong(instruction, f"{len(items)} elements", str(count))
@@ -455,10 +456,9 @@ def _compile_store(instruction: Instruction, context: Context) -> Step:
     def run(g: WarpGroup) -> None:
         report_undefined(g, step, numbers, "an address")
         values = [np.broadcast_to(read(g), g.shape) for read in reads]
-        flags = [g.undefined(some) for some in parts]
         poison = None
-        if any(flag is not None and (flag & g.active).any() for flag in flags):
-            poison = np.stack([np.zeros(g.shape, np.bool_) if flag is None else flag for flag in flags])
+        if any(flags is not None and (flags & g.active).any() for flags in map(g.undefined, parts)):
+            poison = np.stack([g.flags(registers) for registers in parts])
         if releases:
             release(g)
         words = _words([np.ascontiguousarray(value) for value in values], each)

@@ -94,17 +94,17 @@ def _register(
 def _parts(instruction: Instruction, operand: Vector, type_: str) -> tuple[int, int, int]:
     """Return the bits of a type, the items of a vector that make one number of it, and the bits of an item."""
     total, count = TYPES[type_].bits, len(operand.items)
-    each = total // count
-    if count * each != total or each not in UNSIGNED:
+    item_bits = total // count
+    if count * item_bits != total or item_bits not in UNSIGNED:
         raise unsupported(instruction, f"{count} parts of {total} bits")
-    return total, count, each
+    return total, count, item_bits
 
 
 def _packed(context: Context, instruction: Instruction, operand: Vector, type_: str) -> Getter:
     """Read a vector as one number, its first item in the lowest bits (PTX ISA, mov)."""
-    total, count, each = _parts(instruction, operand, type_)
-    parts = [source(context, instruction, item, f"b{each}") for item in operand.items]
-    dtype, bits = UNSIGNED[total], [np.array(each * place, UNSIGNED[total]) for place in range(count)]
+    total, count, item_bits = _parts(instruction, operand, type_)
+    parts = [source(context, instruction, item, f"b{item_bits}") for item in operand.items]
+    dtype, bits = UNSIGNED[total], [np.array(item_bits * place, UNSIGNED[total]) for place in range(count)]
 
     def pack(g: WarpGroup) -> Array:
         value = np.asarray(parts[0](g)).astype(dtype)
@@ -227,10 +227,10 @@ def target(context: Context, instruction: Instruction, operand: Operand, type_: 
 
 
 def _unpacked(context: Context, instruction: Instruction, operand: Vector, type_: str) -> Putter:
-    total, count, each = _parts(instruction, operand, type_)
-    parts = [target(context, instruction, item, f"b{each}") for item in operand.items]
-    dtype, narrow = UNSIGNED[total], UNSIGNED[each]
-    shifts = [np.array(each * place, dtype) for place in range(count)]
+    total, count, item_bits = _parts(instruction, operand, type_)
+    parts = [target(context, instruction, item, f"b{item_bits}") for item in operand.items]
+    dtype, narrow = UNSIGNED[total], UNSIGNED[item_bits]
+    shifts = [np.array(item_bits * place, dtype) for place in range(count)]
 
     def unpack(g: WarpGroup, value: Array, poison: Bools | None) -> None:
         whole = np.asarray(value).view(dtype)

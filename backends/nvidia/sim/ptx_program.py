@@ -18,7 +18,7 @@ from convgen.backends.nvidia.sim.lanes import compile_lanes
 from convgen.backends.nvidia.sim.matrix import compile_matrix
 from convgen.backends.nvidia.sim.memory_access import compile_memory, space_of
 from convgen.backends.nvidia.sim.moves import compile_move
-from convgen.backends.nvidia.sim.ptx_text import Instruction, Kernel, Module
+from convgen.backends.nvidia.sim.ptx_text import Instruction, Kernel
 from convgen.backends.nvidia.sim.ptx_types import bytes_of, storage
 from convgen.backends.nvidia.sim.state import WarpGroup
 from convgen.backends.nvidia.sim.step import Context, Step, unsupported
@@ -47,9 +47,9 @@ _LATER: Mapping[str, str] = {
 
 
 class Program:
-    """The instructions of a kernel as the engine executes them; `executed` counts them a warp."""
+    """The instructions of a kernel in the engine's order; `executed` counts the warps that have executed each."""
 
-    def __init__(self, module: Module, kernel: Kernel, symbols: Mapping[str, tuple[str, int]]) -> None:
+    def __init__(self, kernel: Kernel, symbols: Mapping[str, tuple[str, int]]) -> None:
         self.kernel = kernel
         carry = len(kernel.registers)
         self.dtypes = [*(storage(kind) for kind in kernel.registers), np.bool_]
@@ -78,7 +78,7 @@ class Program:
         self.steps: list[Step | None] = [None] * len(self.instructions)
         self.executed = [0] * len(self.instructions)
         self.places = [kernel.code[i] for number in order for i in range(blocks[number].start, blocks[number].end)]
-        self.context = Context(module, kernel, symbols, place_of, carry, self.dtypes)
+        self.context = Context(kernel, symbols, place_of, carry)
         self.tracked = any(map(orders_workgroups, kernel.code))
         self.shared_grain = _grain(kernel, ("shared", ""))
         self.global_grain = _grain(kernel, ("global", "", "const"))
@@ -143,8 +143,7 @@ def _grain(kernel: Kernel, spaces: Sequence[str]) -> int:
     """Return the bytes of the narrowest access of a kernel to some state spaces, at most 4."""
     grain = 4
     for instruction in kernel.code:
-        if instruction.name in ("ld", "st", "atom", "red", "ldu") and space_of(instruction) in spaces:
-            count = next((int(m[1:]) for m in instruction.modifiers if m in ("v2", "v4", "v8")), 1)
-            if instruction.types:
-                grain = min(grain, bytes_of(instruction.types[-1]) * count)
+        accesses = instruction.name in ("ld", "st", "atom", "red", "ldu") and space_of(instruction) in spaces
+        if accesses and instruction.types:
+            grain = min(grain, bytes_of(instruction.types[-1]) * instruction.vector)
     return grain

@@ -85,7 +85,7 @@ class _Reader(Cursor):
         while self.at < len(self.tokens):
             word = self.take().text
             if word == ".version":
-                result.version = self.take().text
+                self.take()
             elif word == ".target":
                 result.target = self.listed(self.take)[0].text
             elif word == ".address_size":
@@ -135,7 +135,7 @@ class _Reader(Cursor):
 
     def parameters(self) -> list[Variable]:
         """Read parameters up to the closing bracket, with their offsets."""
-        found: list[Variable] = []
+        variables: list[Variable] = []
         end = 0
         while not self.accept(")"):
             if self.peek() == ".reg":
@@ -143,10 +143,10 @@ class _Reader(Cursor):
             self.take(".param")
             (variable,) = self.declaration("param")
             end = -(-end // variable.align) * variable.align
-            found.append(evolve(variable, offset=end))
+            variables.append(evolve(variable, offset=end))
             end += variable.size
             self.accept(",")
-        return found
+        return variables
 
     def declaration(self, space: str, *, external: bool = False) -> list[Variable]:
         """Read variables of a state space, up to the semicolon (or the comma or bracket behind a parameter)."""
@@ -289,7 +289,7 @@ class _Reader(Cursor):
 
     def names_ahead(self) -> dict[str, Register | str]:
         """Return the labels of the block that begins: they hide outer ones."""
-        depth, place, found = 0, self.at, {}
+        depth, place, labels = 0, self.at, {}
         while place < len(self.tokens):
             text = self.tokens[place].text
             if text == "{":
@@ -305,9 +305,9 @@ class _Reader(Cursor):
                 and self.tokens[place + 1].text == ":"
                 and self.tokens[place - 1].text in ("{", "}", ";", ":")
             ):
-                found[text] = f"{text}@{self.blocks}"
+                labels[text] = f"{text}@{self.blocks}"
             place += 1
-        return found  # type: ignore[return-value]
+        return labels  # type: ignore[return-value]
 
     def lookup(self, name: str) -> Register | str | None:
         """Return what a name stands for in the innermost block that declares it."""
@@ -326,8 +326,8 @@ class _Reader(Cursor):
 
     def resolved(self, name: str) -> str:
         """Return the name in the kernel of a label or variable; a name that no block declares is its own."""
-        found = self.lookup(name)
-        return found if isinstance(found, str) else name
+        meaning = self.lookup(name)
+        return meaning if isinstance(meaning, str) else name
 
     def registers(self, kernel: Kernel) -> None:
         """Read a declaration of registers."""
@@ -443,13 +443,13 @@ class _Reader(Cursor):
         """Return the operand that a word stands for."""
         if text == "_":
             return Sink()
-        found = self.lookup(text)
-        if isinstance(found, Register):
-            return found
+        meaning = self.lookup(text)
+        if isinstance(meaning, Register):
+            return meaning
         own = self.resolved(text)
         if own in kernel.variables or own in self.result.variables:
             return Symbol(own, self.offset())
-        if text.startswith("%") and found is None:
+        if text.startswith("%") and meaning is None:
             return Special(text)
         if text == "WARP_SZ":
             return Literal("int", 32)

@@ -112,6 +112,11 @@ class Instruction:
         return any(modifier in self.modifiers for modifier in modifiers)
 
     @property
+    def vector(self) -> int:
+        """Return the elements of a load or store: those of a vector, else 1."""
+        return next((int(m[1:]) for m in self.modifiers if m in ("v2", "v4", "v8")), 1)
+
+    @property
     def types(self) -> tuple[str, ...]:
         """Return the types among the modifiers, in order."""
         return tuple(modifier for modifier in self.modifiers if is_type(modifier))
@@ -155,7 +160,6 @@ class Module:
     """The variables and kernels of a PTX file."""
 
     target: str = ""
-    version: str = ""
     variables: dict[str, Variable] = attrs.field(factory=dict)
     kernels: dict[str, Kernel] = attrs.field(factory=dict)
     #: Device functions as kernels, their results first among the parameters; None where the body is elsewhere.

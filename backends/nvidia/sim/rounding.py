@@ -11,6 +11,7 @@ from collections.abc import Mapping
 import ml_dtypes
 import numpy as np
 
+from convgen.backends.nvidia.sim.ptx_types import UNSIGNED
 from convgen.backends.sim.numbers import HALF, NARROW, bf16_to_f32
 from convgen.backends.sim.wave_arrays import Array
 from convgen.ir.record import frozen
@@ -77,7 +78,6 @@ _NUMPY: Mapping[str, type[np.generic]] = {
     "e4m3": ml_dtypes.float8_e4m3fn,
     "e5m2": ml_dtypes.float8_e5m2,
 }
-_RAW: Mapping[int, type[np.generic]] = {8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64}
 
 
 def encode(value: Array, name: str) -> Array:
@@ -88,7 +88,7 @@ def encode(value: Array, name: str) -> Array:
         single = number.astype(np.float32).view(np.uint32)
         bits = (single >> np.uint32(16)).astype(np.uint16)
     else:
-        bits = np.ascontiguousarray(number.astype(_NUMPY[name])).reshape(number.shape).view(_RAW[format_.bits])
+        bits = np.ascontiguousarray(number.astype(_NUMPY[name])).reshape(number.shape).view(UNSIGNED[format_.bits])
     nan = np.isnan(number)
     return np.where(nan, np.asarray(format_.nan, bits.dtype), bits) if nan.any() else bits
 

@@ -119,25 +119,16 @@ class Shared(Lds):
 
     def note_loads(self, g: WarpGroup, step: Step, access: Access, *, strong: bool = False) -> Bools | None:
         """Stamp loads; report races and copies in flight; return flags [units, accesses] of undefined bytes."""
-        who = access.slot, access.warp, access.lane
         units = access.units
-        race = self._unseen_stores(units, *who)
-        if np.count_nonzero(race) and not strong:
-            self.report_race(g, step, access, race, "loads what {} stored")
-        if self.atomics is not None and not strong:
-            late = self._unseen(self.atomics, units, *who)
-            if np.count_nonzero(late):
-                self.report_race(g, step, access, late, "loads what {} updated atomically", self.atomics)
-        if strong:
-            self._mark(self._updates(), units, *who)
-        else:
-            self._mark(self.loads, units, *who)
+        if not strong:
+            self._check(g, step, access, "loads", updated=self.atomics)
+        self._mark(self._updates() if strong else self.loads, units, *access.who)
         undefined = ~self.defined.take(units)
         if not np.count_nonzero(undefined):
             return None
         flight = self.flight.take(units) * undefined
         if np.count_nonzero(flight):
-            g.env.copies.report_early(g, step, access, flight)
+            g.env.copies.report(g, step, access, flight, "loads")
         return undefined
 
     def _updates(self) -> U32:
@@ -160,30 +151,16 @@ class Shared(Lds):
 
         `values` are the words that memory has received; None: they come later.
         """
-        who = access.slot, access.warp, access.lane
         units = access.units
         if not strong:
-            checks: list[tuple[Bools, str, U32 | None]] = [
-                (self._unseen_stores(units, *who), "overwrites what {} stored", None),
-                (self._unseen(self.loads, units, *who), "overwrites what {} has loaded", self.loads),
-            ]
-            if self.atomics is not None:
-                late = self._unseen(self.atomics, units, *who)
-                checks.append((late, "overwrites what {} updated atomically", self.atomics))
-            for race, what, table in checks:
-                lost = race if changed is None else race & changed
-                if np.count_nonzero(lost):
-                    self.report_race(g, step, access, lost, what, table)
-        flight = self.flight.take(units)
-        if np.count_nonzero(flight):
-            g.env.copies.report_overwritten(g, step, access, flight)
-        if strong:
-            self._mark(self._updates(), units, *who)
-            self.defined[units] = defined
-            return
-        stamps = np.broadcast_to(self.stamps_of(*who), units.shape)
-        self.stores[units] = stamps
+            self._check(g, step, access, "overwrites", loaded=self.loads, updated=self.atomics, changed=changed)
+        self._check_flight(g, step, access)
         self.defined[units] = defined
+        if strong:
+            self._mark(self._updates(), units, *access.who)
+            return
+        stamps = np.broadcast_to(self.stamps_of(*access.who), units.shape)
+        self.stores[units] = stamps
         if units.size > 1:
             lost = self.stores.take(units) != stamps
             if values is not None and np.count_nonzero(lost):
@@ -195,21 +172,36 @@ class Shared(Lds):
 
     def note_updates(self, g: WarpGroup, step: Step, access: Access) -> Bools | None:
         """Stamp atomic operations; report races with plain accesses; return flags of undefined bytes."""
-        who = access.slot, access.warp, access.lane
         units = access.units
-        race = self._unseen_stores(units, *who)
-        if np.count_nonzero(race):
-            self.report_race(g, step, access, race, "atomically updates what {} stored")
-        late = self._unseen(self.loads, units, *who)
-        if np.count_nonzero(late):
-            self.report_race(g, step, access, late, "atomically updates what {} has loaded", self.loads)
-        self._mark(self._updates(), units, *who)
-        flight = self.flight.take(units)
-        if np.count_nonzero(flight):
-            g.env.copies.report_overwritten(g, step, access, flight)
+        self._check(g, step, access, "atomically updates", loaded=self.loads)
+        self._mark(self._updates(), units, *access.who)
+        self._check_flight(g, step, access)
         undefined = ~self.defined.take(units)
         self.defined[units] = True
         return undefined if np.count_nonzero(undefined) else None
+
+    def _check(
+        self, g: WarpGroup, step: Step, access: Access, verb: str,
+        *, loaded: U32 | None = None, updated: U32 | None = None, changed: Bools | None = None,
+    ) -> None:  # fmt: skip
+        """Report races with other threads' stores, and with those that have stamped the tables of other accesses.
+
+        `changed` flags the units that count; None: all.
+        """
+        checks: list[tuple[Bools, str, U32 | None]] = [(self._unseen_stores(access.units, *access.who), "stored", None)]
+        for table, done in ((loaded, "has loaded"), (updated, "updated atomically")):
+            if table is not None:
+                checks.append((self._unseen(table, access.units, *access.who), done, table))
+        for late, done, table in checks:
+            race = late if changed is None else late & changed
+            if np.count_nonzero(race):
+                self.report_race(g, step, access, race, f"{verb} what {{}} {done}", table)
+
+    def _check_flight(self, g: WarpGroup, step: Step, access: Access) -> None:
+        """Report a store to bytes that a copy in flight will overwrite."""
+        flight = self.flight.take(access.units)
+        if np.count_nonzero(flight):
+            g.env.copies.report(g, step, access, flight, "stores to")
 
     def report_race(
         self, g: WarpGroup, step: Step, access: Access, race: Bools, what: str, table: U32 | None = None
@@ -249,10 +241,10 @@ class Shared(Lds):
 
     def differing(self, access: Access, values: Array) -> Bools:
         """Return flags [units, accesses] of the stamps whose bytes differ from words [size/4, accesses]."""
-        there = self.data.take(access.place[:, None] + np.arange(access.size))
+        stored = self.data.take(access.place[:, None] + np.arange(access.size))
         words = np.ascontiguousarray(np.moveaxis(values, 0, -1))
-        given = words.view(np.uint8) if access.size >= 4 else words.view(np.uint8)[..., : access.size]
-        parts = (there != given).reshape(len(access.place), len(access.units), -1)
+        written = words.view(np.uint8) if access.size >= 4 else words.view(np.uint8)[..., : access.size]
+        parts = (stored != written).reshape(len(access.place), len(access.units), -1)
         return np.moveaxis(any_along(parts, -1), -1, 0)
 
 
@@ -275,15 +267,19 @@ class Access:
         return some
 
     @property
+    def who(self) -> tuple[Array, Array, Array]:
+        """Return the workgroup's slot, the warp and the lane of each access."""
+        return self.slot, self.warp, self.lane
+
+    @property
     def stretch(self) -> Stretch:
         """Return the bytes as `local` reads and writes them."""
         return Stretch.of(self.place, self.size)
 
 
-def located(g: WarpGroup, step: Step, offset: Array, size: int, lanes: Bools | None, align: int = 0) -> Access | None:
+def located(g: WarpGroup, step: Step, offset: Array, size: int, lanes: Bools | None) -> Access | None:
     """Return the accesses at byte offsets [rows, lanes] within bounds; report others, and unaligned ones."""
     shared = g.env.local
-    need = align or size
     taken = np.ones(g.shape, np.bool_) if lanes is None else lanes
     beyond = taken & ((offset < 0) | (offset > shared.size - size))
     if np.count_nonzero(beyond):
@@ -295,12 +291,11 @@ def located(g: WarpGroup, step: Step, offset: Array, size: int, lanes: Bools | N
     if not len(rows):
         return None
     at = offset[rows, lanes_]
-    if all_bits(at) & (need - 1):
-        bad = taken & ((offset & (need - 1)) != 0)
-        g.env.reporter.at_first(
-            "misaligned", f"shared access of {size} bytes not aligned to {need}", step.instruction, g, bad
-        )
-        at = at & ~(need - 1)
+    if all_bits(at) & (size - 1):
+        bad = taken & ((offset & (size - 1)) != 0)
+        what = f"shared access of {size} bytes not aligned to {size}"
+        g.env.reporter.at_first("misaligned", what, step.instruction, g, bad)
+        at = at & ~(size - 1)
     place = at + g.slot[rows] * shared.stride
     if len(at) == g.count * LANES:
         count_conflicts(g, at, size)

@@ -31,7 +31,7 @@ from convgen.backends.sim.run import MAX_INSTRUCTIONS, Buffers, Observer, Progre
 from convgen.backends.sim.wave_arrays import Array
 from convgen.backends.simulation import STRICT, LaunchRequest, Scrutiny, Signature, SimReport
 
-BATCH_WARPS = 128
+BATCH_WARPS = 128  #: warps that execute side by side
 
 
 def architecture(code_object: bytes) -> str:
@@ -96,7 +96,7 @@ class _Run(Run):
         program = self._programs.get(kernel.name)
         if program is None:
             with reading(f"kernel {kernel.name}"):
-                program = Program(self.module, kernel, place_variables(self.memory, self.module, kernel))
+                program = Program(kernel, place_variables(self.memory, self.module, kernel))
             self._programs[kernel.name] = program
         return program
 

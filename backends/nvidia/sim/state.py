@@ -40,7 +40,7 @@ class WarpGroup(Threads):
         self.shape: tuple[int, ...] = mask.shape
         self.polled = False  #: whether the group has just read memory that other threads may change
         self.waiting_at: Array = np.full(self.count, -1)  #: barrier at which each warp waits
-        #: What bar.red will write behind the barrier: the destination, and the operation.
+        #: Destination and operation of a bar.red, whose result is written when the barrier is complete.
         self.awaiting: tuple[Putter, str] | None = None
         self.ready()
 
@@ -100,6 +100,11 @@ class WarpGroup(Threads):
             if flags is not None:
                 union = flags if union is None else union | flags
         return union
+
+    def flags(self, numbers: Sequence[int]) -> Bools:
+        """Return flags [rows, lanes] of the lanes in which any of some registers is undefined."""
+        undefined = self.undefined(numbers)
+        return np.zeros(self.shape, np.bool_) if undefined is None else undefined
 
     # -- splitting and merging ----------------------------------------------------------------------------------------
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
-import attrs
-
-from convgen.backends.nvidia.sim.ptx_text import Instruction, Kernel, Module
+from convgen.backends.nvidia.sim.ptx_text import Instruction, Kernel
 from convgen.backends.nvidia.sim.state import WarpGroup
 from convgen.backends.sim.step import Ready
 from convgen.backends.sim.step import unsupported as unsupported
@@ -21,18 +19,13 @@ KINDS = ("mma ldmatrix alu ld_global st_global ld_shared st_shared cp_async atom
 class Step(Ready[Instruction, WarpGroup]):
     """A compiled instruction. `control` is "", "branch" (run has set targets), "wait", "sleep" or "barrier"."""
 
-    #: Whether all threads of a warp must execute it together (PTX ISA, .aligned).
-    aligned: bool = attrs.field(default=False, kw_only=True)
-
 
 @define(eq=False)
 class Context:
-    """Context of compiling an instruction: the kernel, addresses of variables, and sizes of race stamps."""
+    """Context of compiling an instruction: its kernel, and where its variables and labels are."""
 
-    module: Module
     kernel: Kernel
     #: Name of a variable -> its state space and address there; addresses in "global" are those of device memory.
     symbols: Mapping[str, tuple[str, int]]
     place_of: Mapping[int, int]  #: index of an instruction in the text -> index in the program
     carry: int  #: number of the register that stands for the carry flag CC.CF
-    dtypes: Sequence[object] = ()

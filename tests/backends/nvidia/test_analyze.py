@@ -70,7 +70,7 @@ def of(body: str, target: str = "sm_90") -> KernelAnalysis:
         ),
         ("cp.async.wait_group 1;", "wait", "", 1, {}),
         ("bar.sync 0;", "barrier", "", 1, {}),
-        ("ex2.approx.f32 %f1, %f2;", "alu", "valu", 2, {}),
+        ("ex2.approx.f32 %f1, %f2;", "alu", "valu", 8, {}),
         ("fma.rn.f32 %f1, %f2, %f2, %f1;", "alu", "valu", 1, {}),
     ],
 )  # fmt: skip
@@ -98,6 +98,11 @@ def test_an_instruction_has_its_unit_and_its_bytes(
             "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32"
             " {%r10,%r11,%r12,%r13}, {%r2,%r3,%r4,%r5}, {%r6,%r7}, {%r10,%r11,%r12,%r13};",
             "sm_90", 7, 8192,
+        ),
+        (
+            "mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e5m2.f32"
+            " {%f0,%f1,%f2,%f3}, {%r2,%r3,%r4,%r5}, {%r6,%r7}, {%f0,%f1,%f2,%f3};",
+            "sm_90", 12, 8192,
         ),
         (
             "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%f0,%f1,%f2,%f3}, %rd2, %rd2, 1,1,1,0,0;",

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from convgen.backends import target as targets
 from convgen.backends.nvidia.sim import simulate
 from convgen.backends.simulation import LaunchRequest, SimReport
-from convgen.ir.types import Type, f16, f32, vector
+from convgen.ir.expr import MulHi
+from convgen.ir.types import Type, f16, f32, s32, s64, u32, u64, vector
 from tests import arithmetic as ar
 from tests import trees as trees_on
 from tests.functions import check_bounds
@@ -32,6 +33,21 @@ def test_exact_operations_on_widened_halves() -> None:
     """Results are f32, whose NaN has other bits than the interpreter's."""
     cases = {name: ar.Case(f, vector(f16, 8), 32) for name, f in ar.WIDENED.items()}
     ar.check_exact(TARGET, cases, f32)
+
+
+@pytest.mark.parametrize("elem", [s32, u32], ids=str)
+def test_the_upper_half_of_a_product_is_that_of_unsigned_factors(elem: Type) -> None:
+    ar.check_exact(TARGET, {"mulhi(a, b)": ar.Case(lambda a, b, c: MulHi(a, b), elem, 32)}, elem)
+
+
+def test_wide_integers_are_shifted_by_numbers_of_their_own_type() -> None:
+    cases = {
+        "<<": ar.Case(lambda a, b, c: (a.to(u64) << (b.to(u64) & 7)).to(u32), u32, 32),
+        ">>": ar.Case(lambda a, b, c: (a.to(s64) >> (b.to(s64) & 7)).to(s32), s32, 32),
+    }
+    for name, case in cases.items():
+        assert isinstance(case.type, Type)
+        ar.check_exact(TARGET, {name: case}, case.type)
 
 
 @settings(FIXED, max_examples=4)

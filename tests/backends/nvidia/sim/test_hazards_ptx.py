@@ -95,6 +95,15 @@ def test_copies_fill_with_zeros_what_they_do_not_read(run: Run, text: Text) -> N
     assert not out.reshape(64, 4)[::-1][10:].any()
 
 
+def test_a_cache_policy_stands_behind_the_size_of_the_source(run: Run, text: Text) -> None:
+    hinted = COPY.replace("cp.async.cg.shared.global", "cp.async.cg.shared.global.L2::cache_hint")
+    out = np.ones(256, U32)
+    for operands, whole in (("[%rd2], 16, %rd4;", True), ("[%rd2], 16, %r10, %rd4;", False)):
+        ptx = hinted.replace("[%rd2], 16;", operands).replace("cvt.u64", "mov.u32 %r10, 0; mov.b64 %rd4, 1; cvt.u64", 1)
+        assert not run(text(ptx, 2), np.ones(256, U32), out, block=(64, 1, 1)).findings
+        assert out.all() if whole else not out.any()
+
+
 # ---------------------------------------------------------------- shared memory and barriers
 
 EXCHANGE = """
