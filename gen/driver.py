@@ -206,9 +206,7 @@ def build(
     _expect("target", target, str)
     chosen = targets.get(target)
     _check_config(config)
-    if isinstance(disable, str):
-        raise UserError(f"given disable={disable!r}, wanted a tuple of names")
-    check_names(disable, steps(target), optional=True)
+    _check_disabled(disable, target)
     _expect("problem", problem, Conv, Matmul)
     check_supported(problem, chosen.facts)
     if problem.is_empty:
@@ -231,6 +229,13 @@ def build(
         chosen, program, options, stages, problem, plan, attempt, tensors=tensors_of(problem),
         tiles=tiles, origin=origin, search=search, candidate=candidate, begun=start,
     )  # fmt: skip
+
+
+def _check_disabled(names: tuple[str, ...], target: str) -> None:
+    """Raise UserError unless `names` are optimising steps of the target."""
+    if isinstance(names, str):
+        raise UserError(f"given disable={names!r}, wanted a tuple of names")
+    check_names(names, steps(target), optional=True)
 
 
 def _check_config(config: object) -> None:

@@ -86,6 +86,24 @@ def compile_blocks(
     return step
 
 
+def _address(
+    instruction: Instruction, message: Message, kind: Kind, surface: int | None
+) -> Callable[[ThreadGroup, Bools | None], U64]:
+    """Return the step that reads the address (bytes) from a message's header, relative to a surface if there is one."""
+    header = message.src0.reg
+    first, count = (0, 2) if kind.wide else (2, 1)  # dwords of the header
+
+    def address(g: ThreadGroup, lanes: Bools | None) -> U64:
+        bad = undefined(g, header, 4, first + count)
+        report_undefined(g, instruction, None if bad is None else bad[:, first:], lanes, "the address")
+        if kind.wide:
+            return elements(g, header, 8, 1).astype(np.uint64)
+        offset = elements(g, header, 4, 3)[:, 2:].astype(np.uint64) * np.uint64(kind.unit)
+        return offset if surface is None else offset + surface_base(g, instruction, surface)
+
+    return address
+
+
 def _run(
     instruction: Instruction,
     message: Message,
@@ -97,18 +115,9 @@ def _run(
     *,
     local: bool,
 ) -> Callable[[ThreadGroup], None]:
-    header, dst, src = message.src0.reg, message.dst.reg, message.src1.reg
+    dst, src = message.dst.reg, message.src1.reg
     active_lanes = active(evolve(instruction, exec_size=1), context)
-
-    def address(g: ThreadGroup, lanes: Bools | None) -> U64:
-        first = 0 if kind.wide else 2
-        count = 2 if kind.wide else 1
-        bad = undefined(g, header, 4, first + count)
-        report_undefined(g, instruction, None if bad is None else bad[:, first:], lanes, "the address")
-        if kind.wide:
-            return elements(g, header, 8, 1).astype(np.uint64)
-        offset = elements(g, header, 4, 3)[:, 2:].astype(np.uint64) * np.uint64(kind.unit)
-        return offset if binding == STATELESS or local else offset + surface_base(g, instruction, binding)
+    address = _address(instruction, message, kind, None if local or binding == STATELESS else binding)
 
     def again(g: ThreadGroup, at: U64, lanes: Bools | None) -> None:
         data = peek_local(g, at, size, kind.alignment) if local else peek_lanes(g, at, size, lanes)
