@@ -80,8 +80,8 @@ class Viewer:
 
     option: str  #: option of `convgen profile`
     help: str
-    #: module whose `files(launches, kernels, beside)` gives contents by path, and whose `OLD` is a pattern of paths
-    #: that an earlier trace may have left
+    #: module whose `files(launches, kernels, beside)` gives contents by path, and whose `EARLIER_FILES` is a pattern
+    #: of paths that an earlier trace may have left
     module: str
 
     @property
@@ -243,8 +243,8 @@ def makers(field: str) -> str:
 
 
 def suffixes(*kinds: str) -> str:
-    """Return the suffixes of files of code as a list in a sentence: all, or of the fields `text_suffix` or
-    `object_suffix`.
+    """Return the suffixes of files of code as a list in a sentence: those of the fields `kinds`, by default of
+    assembly text and of code objects.
     """
     kinds = kinds or ("text_suffix", "object_suffix")
     return listed(getattr(family, kind) for family in families() for kind in kinds)

@@ -132,8 +132,8 @@ class Parameter:
     size: int
     is_pointer: bool
     type_name: str = ""  #: type in the source, where the object records it
-    #: Value of a scalar that the host does not pass: the divisor that its compiler assumed, or an offset in local
-    #: memory. None if no value can be assumed.
+    #: Value of a scalar that the user does not give: a divisor that its compiler assumed of it (Triton; else 1), or an
+    #: offset in local memory. None if no value can be assumed.
     default: int | None = 1
 
 

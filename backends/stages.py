@@ -60,7 +60,7 @@ class MachineKernel:
     listing: str | None = None  #: IR listing that line information points into
     lines: Mapping[Stmt, int] = attrs.Factory(dict)  #: line in that listing of each statement, from 1
     function: Function | None = None
-    liveness: Liveness | None = None  #: liveness of the function; set once a register is placed
+    liveness: Liveness | None = None  #: of `function`, for stages that share it; None elsewhere
     allocation: Allocation = attrs.Factory(lambda: Allocation({}, {}))
     emitted: Emitted | None = None
     allows_slow: bool = True  #: whether slow attempts are allowed, because the caller has no other config to try

@@ -1,7 +1,7 @@
-"""Numbers by which the chooser ranks configs of a target. They are tuned, not measured: `bench/tuning.py` repeats each.
+"""Numbers by which the chooser ranks configs of a target. Each family's `tuning.py` says how its numbers were found.
 
 `bench/tuning.py TARGET NAME VALUE ...` draws problems, chooses a config with each value, and reports how many problems
-get another config and how long the chosen configs take by the time model.
+get another config and, for a family with a model of launches, how long the chosen configs take by it.
 """
 
 from __future__ import annotations

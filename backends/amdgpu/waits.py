@@ -119,7 +119,10 @@ def _owned(operations: Iterable[_Operation]) -> Words:
 
 
 def _conflict(access: Access, other: Access) -> bool:
-    """Return whether `other`, maybe of another wave, may touch bytes that `access` writes, or write those it reads."""
+    """Return whether `other`, maybe of another wave, may touch bytes that `access` writes, or write those it reads.
+
+    Writes of one distribution over lanes and waves (`Access.distribution`) conflict with none of another wave.
+    """
     if access.region != other.region or not (access.slot == other.slot or min(access.slot, other.slot) < 0):
         return False
     return not access.distribution or access.distribution != other.distribution if access.write else other.write

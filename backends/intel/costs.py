@@ -49,6 +49,7 @@ _KINDS: Mapping[str, str] = {
 }
 _GATEWAY = {0x4: "barrier_signal", 0x10: "end"}
 _UNITS = {"slm": ("lds", "lds"), "ugm": ("global", "global"), "tgm": ("global", "global")}
+#: A label of iga64's text, which is the address of a branch's target in bytes.
 _ADDRESS_SOURCES = re.compile(r"L(\d+)")
 
 
@@ -102,7 +103,7 @@ def _clocks(instruction: Instruction, grf: int) -> int:
 def _matrix(instruction: Instruction) -> tuple[int, int]:
     """Return the rows and the operations of a matrix instruction."""
     rows = instruction.rows
-    _, b, a = instruction.sources
+    _, a, b = instruction.sources
     k = DEPTH * 32 // max(BITS.get(a.type, 32), BITS.get(b.type, 32), 4)
     return rows, 2 * rows * k * instruction.exec_size
 

@@ -142,6 +142,7 @@ class _Finder:
             for r in i.defs():
                 if r.vreg is built and _home_of(i) != home:
                     written |= _bytes(home.of(r))
+        # each instruction has two positions in `Liveness`: it reads at 2 * at, and its results are live from 2 * at + 1
         begin, end = (self.liveness.starts[n] + 2 * at + 1 for at in (needed, last))
         return not self.liveness.ranges()[home.vreg] >> begin & (1 << end - begin) - 1
 

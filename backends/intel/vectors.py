@@ -184,5 +184,5 @@ class XeVectors(Elements):
             comment = ""
 
     def _nothing(self, name: str) -> Operand:
-        """Return the first addend: a zero whose sign does not matter, as in a product of a minus zero."""
+        """Return the first addend: plus zero. A product of minus zero loses its sign, which the IR leaves open."""
         return Literal(0, "w") if name == "dp4a" else region(self.out.kernel_constant(Literal(0, "ud")), "f", 0, 0)

@@ -37,8 +37,8 @@ def waits_of(kernel: Kernel) -> Waits | None:
     """Return the waits of a message-level kernel; None if it copies nothing asynchronously."""
     if not any(isinstance(s, FlatDirectLoad) for s in statements(kernel.body)):
         return None
-    accesses = Accesses(())
-    ahead = Reach(False, accesses)
+    accesses = Accesses(())  # of all tiles that several subgroups access: `()` leaves out none
+    ahead = Reach(False, accesses)  # against the order of execution: at each barrier the accesses that follow it
     ahead.walk(kernel.body, frozenset())
     flow = _PendingCopies(accesses, ahead.at)
     flow.walk(kernel.body, {})

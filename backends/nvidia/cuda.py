@@ -195,7 +195,7 @@ class Device:
                 raise UserError(
                     f"given code that {self.title} does not load: {log.value.decode(errors='replace')[:400]}"
                 )
-            if status:
+            if status:  # no message: `call` fails in the same way, and raises with the name of the status
                 self.library.call("cuModuleLoadDataEx", c.byref(handle), content + b"\0", 2, options, values)
         return _Module(self, handle)
 

@@ -2,7 +2,7 @@
 
 Lanes of a warp progress independently (CUDA C++ Programming Guide, "Independent Thread Scheduling"): a lane sees what
 another lane of its warp wrote only behind a barrier, of the workgroup or of the warp (PTX ISA, "bar.warp.sync").
-Messages that write one slot write different bytes, or a lane its own again, so that a write needs none after a write.
+Messages that write one slot write different bytes, or each lane rewrites its own, so no barrier separates two writes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class _AccessesSince(Flow[Since]):
 
     def __init__(self) -> None:
         super().__init__()
-        self.accesses = Accesses((), of_subgroup=True)
+        self.accesses = Accesses((), of_subgroup=True)  # of all tiles: `()` leaves out none
         self.behind = set[Stmt]()
 
     def merged(self, a: Since, b: Since) -> Since:

@@ -128,6 +128,8 @@ def _facts(name: str, *, shared: int, units: int, warps: int, caches: Caches, ra
         compute_units=units,
         global_widths=(16, 8, 4, 2, 1),
         shared_widths=(16, 8, 4, 2, 1),
+        # Messages have 32-bit immediate offsets, but no pass forms them: constants stay summands of 64-bit addresses,
+        # and selection makes them immediates (`Selector._origin`).
         global_imm_max=0,
         shared_imm_max=(1 << 20) - 1,
         surface_max=0x7FFFFFFE,

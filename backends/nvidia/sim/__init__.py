@@ -13,8 +13,8 @@ of approximate functions (they are rounded correctly), what ptxas makes of the t
 accesses to shared memory are checked for races. A barrier of some warps orders accesses to global memory as one of all
 does.
 
-May import: convgen.ir.error, convgen.backends.simulation; nothing from selection or emission (two rooms, no shared
-mistakes)."""
+May import: convgen.ir.record, convgen.backends.sim, convgen.backends.simulation; nothing from selection or emission
+(two rooms, no shared mistakes)."""
 
 from convgen.backends.nvidia.sim.ptx_reader import is_ptx
 from convgen.backends.nvidia.sim.simulate import architecture, signatures, simulate

@@ -65,7 +65,11 @@ class WarpEngine(Engine[WarpGroup, Step]):
 
     @staticmethod
     def _split(g: WarpGroup, targets: Array) -> list[WarpGroup]:
-        """Return the parts of a group by where its lanes go on; a warp may be in several of them."""
+        """Return the parts of a group by where its lanes go on; a warp may be in several of them.
+
+        `targets` [rows, lanes]: twice the index of the next instruction, plus one if the lane waits there; negative for
+        lanes that are absent or end (`control`).
+        """
         g.ready()
         parts = []
         for target in np.unique(targets).tolist():

@@ -39,7 +39,7 @@ class Environment(Surroundings):
         super().__init__(run, shared, slots, waves, causality)
         self.dtypes, self.live = dtypes, live
         self.alive: Bools = np.zeros((slots * waves, LANES), np.bool_)  #: threads that have not ended
-        #: Threads at each barrier that counts them; ended threads of a warp arrive with its last one.
+        #: Threads at each barrier that counts them; if all live threads of a warp arrive at once, its ended ones count.
         self.arrived: Array = np.zeros((slots, BARRIERS), np.int64)
         self.threads: Array = np.zeros((slots, BARRIERS), np.int64)  #: threads at each barrier that takes all live ones
         self.expected: Array = np.zeros((slots, BARRIERS), np.int64)  #: threads; 0 while nobody has arrived; -1: all

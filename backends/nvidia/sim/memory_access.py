@@ -241,6 +241,7 @@ def _note_constant(g: WarpGroup, step: Step, address: Array, size: int, lanes: B
             flags = g.env.constant_reads[allocation.name] = np.zeros(len(allocation.data) // 4 + 1, np.bool_)
         flags[units] = True
         marks = allocation.marks(offset[None], size)
+        # `marks`: tickets of the last stores [units, 1, lanes]; 0 where this launch has not stored
         stored = None if marks is None else marks[0].max(axis=0)[0] > 0
         if allocation.updated is not None:
             changed = allocation.updated.take(allocation.units(offset, size)).any(axis=0)

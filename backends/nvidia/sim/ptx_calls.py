@@ -37,6 +37,7 @@ def inline(module: Module, caller: Kernel, stack: tuple[str, ...]) -> None:
         inline(module, callee, (*stack, caller.name))
         _paste(caller, callee, instruction)
     place.append(len(caller.code))
+    # labels of pasted bodies (`<N>...`) are indices of the new code already
     caller.labels = {name: index if name.startswith("<") else place[index] for name, index in caller.labels.items()}
 
 

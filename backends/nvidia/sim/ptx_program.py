@@ -77,6 +77,7 @@ class Program:
         self._listed: dict[int, Sequence[int]] = {}
         self.steps: list[Step | None] = [None] * len(self.instructions)
         self.executed = [0] * len(self.instructions)
+        #: Instructions that coverage counts: those of the text that can be reached, without jumps that the order adds.
         self.places = [kernel.code[i] for number in order for i in range(blocks[number].start, blocks[number].end)]
         self.context = Context(kernel, symbols, place_of, carry)
         self.tracked = any(map(orders_workgroups, kernel.code))

@@ -115,7 +115,10 @@ class _Reader(Cursor):
         return result
 
     def function(self) -> None:
-        """Read a device function, or skip one whose parameters are registers; its name stays known."""
+        """Read a device function; of a declaration without a body only the name is kept.
+
+        Raises SimulatorError for parameters in registers.
+        """
         start = self.taken.at
         parameters = self.parameters() if self.accept("(") else []
         name = self.take().text

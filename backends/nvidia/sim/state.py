@@ -147,11 +147,12 @@ class WarpGroup(Threads):
         both = copy(self)
         threads = np.concatenate((self.thread, other.thread))
         unique, first = np.unique(threads, return_index=True)
-        order = np.sort(first)
+        order = np.sort(first)  # row of the result -> row among those of this group, then of the other
         place = np.empty(len(unique), np.int64)
         place[np.argsort(first, kind="stable")] = np.arange(len(unique))
         second = place[np.searchsorted(unique, other.thread)]  # row of each of the other's warps
-        pick = np.repeat(order[:, None], LANES, axis=1)
+        pick = np.repeat(order[:, None], LANES, axis=1)  # of the result's rows and lanes: the row that they are from
+        # the other's rows whose warp has a row in this group, too: their lanes join it
         theirs = np.flatnonzero(order[second] != np.arange(len(second)) + self.count)
         pick[second[theirs]] = np.where(other.mask[theirs], (theirs + self.count)[:, None], pick[second[theirs]])
         flat = pick * LANES + np.arange(LANES)
