@@ -24,8 +24,8 @@ _WGMMA_FLOP = 1024  #: of f16 a clock of a sub-core (NVIDIA's H100 white paper: 
 
 
 def facts_of(target: str) -> TargetFacts | None:
-    """Return the facts of a target as PTX names it, such as sm_90a; None if there are none."""
-    return FACTS.get(target.rstrip("a"))
+    """Return the facts of a target as PTX names it, such as sm_90a or sm_120f; None if there are none."""
+    return FACTS.get(target.rstrip("af"))
 
 
 def line_of(instruction: Instruction, offset: int, target: str) -> Line:
@@ -89,11 +89,11 @@ def _message(instruction: Instruction, offset: int, text: str, target: str) -> L
         path = "lds read" if name == "ldmatrix" else "lds write"
         return Line(offset, text, name, "lds", -(-128 * tiles // core.shared_rate), bytes={path: 128 * tiles})
     is_store = name in ("st", "red")
-    if instruction.has("shared"):
+    if instruction.is_in("shared"):
         kind, moved = "atomic" if name in ("atom", "red") else f"{name}_shared", _moved(instruction)
         path = "lds write" if is_store else "lds read"
         return Line(offset, text, kind, "lds", -(-moved // core.shared_rate), bytes={path: moved})
-    if instruction.has("param", "const", "local"):
+    if instruction.is_in("param", "const", "local"):
         return Line(offset, text, "other", "", 1)
     moved, kind = _moved(instruction), "atomic" if name in ("atom", "red") else "st_global" if is_store else "ld_global"
     path = "global store" if is_store else "global load"

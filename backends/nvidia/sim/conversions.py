@@ -114,12 +114,24 @@ def _from_integer(value: Array, to: str, mode: str) -> Array:
         return raw.astype({"f32": np.float32, "f64": np.float64}[to])
     negative = raw < 0
     size = np.where(negative, raw.view(np.uint64) * np.uint64(0xFFFFFFFFFFFFFFFF), raw.view(np.uint64))
+    if to == "f64":
+        return _directed(size, negative, mode)
     sticky = (size & np.uint64(0xFFF)) != 0  # round to odd within 52 bits
     odd = np.where(
         size >> np.uint64(52) != 0, (size & ~np.uint64(0xFFF)) | np.where(sticky, np.uint64(0x1000), np.uint64(0)), size
     )
     wide = np.where(negative, -odd.astype(np.float64), odd.astype(np.float64))
-    return rounded(wide, FORMATS["f32" if to == "f64" else to], mode)
+    return rounded(wide, FORMATS[to], mode)
+
+
+def _directed(size: Array, negative: Array, mode: str) -> Array:
+    """Round 64-bit magnitudes with signs to f64: toward zero (rz), up (rp) or down (rm)."""
+    shift = sum(((size >> np.uint64(bits)) != 0 for bits in range(53, 64)), np.zeros_like(size))  # f64 has 53 bits
+    cut = (size >> shift) << shift
+    away = (cut != size) & (negative if mode == "rm" else ~negative if mode == "rp" else np.zeros_like(negative))
+    magnitude = cut.astype(np.float64)
+    magnitude = np.where(away, np.nextafter(magnitude, np.inf), magnitude)
+    return np.where(negative, -magnitude, magnitude)
 
 
 def _between_floats(

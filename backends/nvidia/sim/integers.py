@@ -137,6 +137,18 @@ def insert(a: Array, b: Array, start: Array, length: Array) -> Array:
     return np.asarray((b & ~mask) | (np.where(inside, a << amount, kind(0)) & mask))
 
 
+def bit_mask(*, clamps: bool) -> Function:
+    """bmsk: ones from bit `start` on, as many as `length`; both are clamped or taken modulo 32 (PTX ISA, bmsk)."""
+
+    def mask(start: Array, length: Array) -> Array:
+        first, count = (np.minimum(n, 32) if clamps else n & np.uint32(31) for n in (start, length))
+        ends = np.minimum(first.astype(np.uint64) + count, 32)
+        below, upto = ((np.uint64(1) << n.astype(np.uint64)) - np.uint64(1) for n in (first, ends))
+        return np.asarray(upto & ~below).astype(np.uint32)
+
+    return mask
+
+
 def lop3(table: int) -> Function:
     """Any function of three bits, by its table of truth (PTX ISA, lop3)."""
 
@@ -379,10 +391,7 @@ def _special_bits(instruction: Instruction, context: Context, kind: str) -> Step
         result = "s32" if "s32" in kinds else "u32"
         return computed(context, instruction, dot(kinds, halves), ["u32"] * 3, result)
     if name == "bmsk":
-        return computed(
-            context, instruction,
-            lambda a, b: insert(np.asarray(~np.uint32(0)), np.asarray(np.uint32(0)), a, b), ["u32", "u32"], "u32",
-        )  # fmt: skip
+        return computed(context, instruction, bit_mask(clamps=instruction.has("clamp")), ["u32", "u32"], "u32")
     return None
 
 

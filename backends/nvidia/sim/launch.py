@@ -140,7 +140,7 @@ def _pointers(kernel: Kernel) -> set[str]:
                     operand = operands[place] if place < len(operands) else None
                     if isinstance(operand, Register) and operand.number in comes_from:
                         comes_from.setdefault(operands[0].number, set()).update(comes_from[operand.number])
-            if instruction.has("shared", "local", "param") and instruction.name != "cp":
+            if instruction.is_in("shared", "local", "param") and instruction.name != "cp":
                 continue
             if instruction.name == "cvta" and isinstance(operands[1], Register):
                 pointers |= comes_from.get(operands[1].number, set())

@@ -111,6 +111,10 @@ class Instruction:
         """Return whether the opcode has any of some modifiers."""
         return any(modifier in self.modifiers for modifier in modifiers)
 
+    def is_in(self, *spaces: str) -> bool:
+        """Return whether the opcode names any of some state spaces, also as a part of one, such as shared::cta."""
+        return any(modifier.partition("::")[0] in spaces for modifier in self.modifiers)
+
     @property
     def vector(self) -> int:
         """Return the elements of a load or store: those of a vector, else 1."""

@@ -157,6 +157,17 @@ def test_shifts_clamp(run: Run, text: Text, bits: int) -> None:
         assert kept == _wrapped(x, bits, signed=True) >> n
 
 
+@pytest.mark.parametrize("mode", ["clamp", "wrap"])
+def test_masks_of_bits(run: Run, text: Text, mode: str) -> None:
+    start, length = (np.array(n, np.uint32).repeat(COUNT // 8)[:COUNT] for n in ((0, 1, 33, 256, 0, 31, 32, 5),) * 2)
+    length = np.roll(length, COUNT // 8 * 3)
+    length[:4] = 0, 32, 256, 4
+    got = apply(run, text, f"bmsk.{mode}.b32 {{d}}, {{0}}, {{1}};", "u32", ("u32", start), ("u32", length))
+    for a, b, result in zip(start.tolist(), length.tolist(), got.tolist(), strict=True):
+        first, count = (min(a, 32), min(b, 32)) if mode == "clamp" else (a % 32, b % 32)
+        assert result == sum(1 << bit for bit in range(first, min(first + count, 32)))
+
+
 def test_bit_fields(run: Run, text: Text) -> None:
     for bits in (32, 64):
         a, b = words(bits), words(bits)
@@ -461,6 +472,19 @@ def test_comparisons_of_integers(run: Run, text: Text) -> None:
 
 
 # ---------------------------------------------------------------- conversions
+
+
+@pytest.mark.parametrize("of", ["s64", "u64"])
+@pytest.mark.parametrize("mode", ["rn", "rz", "rm", "rp"])
+def test_wide_integers_are_rounded_to_doubles(run: Run, text: Text, of: str, mode: str) -> None:
+    """numpy's conversion rounds to nearest; a directed rounding is that, or the double beside it."""
+    a = np.concatenate([words(64)[: COUNT - 4], np.array([2**24 + 1, 2**53 + 1, 2**63 + 1, 2**64 - 1], np.uint64)])
+    got = apply(run, text, f"cvt.{mode}.f64.{of} {{d}}, {{0}};", "f64", ("b64", a))
+    for x, result in zip((a.view(np.int64) if of == "s64" else a).tolist(), got.tolist(), strict=True):
+        wanted = float(x)
+        beyond = {"rn": False, "rz": abs(int(wanted)) > abs(x), "rm": int(wanted) > x, "rp": int(wanted) < x}[mode]
+        goal = {"rz": 0.0, "rm": -math.inf, "rp": math.inf}.get(mode, 0.0)
+        assert result == (math.nextafter(wanted, goal) if beyond else wanted)
 
 
 @pytest.mark.parametrize("to", ["s8", "u8", "s16", "u16", "s32", "u32", "s64", "u64"])
