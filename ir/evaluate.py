@@ -75,7 +75,7 @@ def _few(values: Array) -> str:
 
 
 def check_inside(numbers: Array, end: int, what: str, where: str) -> None:
-    """Raise InterpError unless all numbers of a `what` are in [0, end), the ones that `where` has."""
+    """Raise InterpError unless all numbers are in [0, end); it says `what` they number, a byte say, of `where`."""
     if (bad := numbers[(numbers < 0) | (numbers >= end)]).size:
         raise InterpError(f"{what} {bad[0]} of {where}, which has {end}")
 

@@ -25,7 +25,7 @@ MEANING: dict[str, Callable[[Expr, Expr, Expr], Expr]] = {
 
 @node
 class Fused(Expr):
-    """The operation `name` of MEANING on three 32-bit integers of one type.
+    """The operation `name` of MEANING on three integers of one type; targets take 32-bit ones only.
 
     `peephole` creates it, and `lower_tiles` where it aligns words.
     """

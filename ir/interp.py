@@ -36,8 +36,9 @@ def interpret(
     scalars: Mapping[str, int] | None = None,
     groups: Iterable[int] | None = None,
 ) -> None:
-    """Run the workgroups `groups` (linear numbers, x fastest; all if None) of a kernel, one after the other.
+    """Run the workgroups `groups` (linear numbers, x fastest; all if None) of a kernel.
 
+    Workgroups that race for a place of a buffer, which docs/ir.md does not define, may run in step or one by one.
     `buffers` maps each buffer argument to a 1-D uint8 array, changed in place; `scalars` has the other arguments.
     Raises UserError if an argument is missing or too short, InterpError if the kernel breaks a rule of docs/ir.md.
     """

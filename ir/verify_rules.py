@@ -242,6 +242,7 @@ def _ticket(c: Checker, n: Any) -> str | None:
 def _part(c: Checker, n: s.LoadPart) -> str | None:
     """Check that a part has the strides of the part at (0, 0), and that the swizzle moves no chunk out of it."""
     tile, swizzle = n.tile, n.tile.swizzle
+    # The swizzle permutes chunks within groups of `mask` + 1 along a line, by the line's number modulo `period`.
     along, line = (n.row, n.col) if tile.is_transposed else (n.col, n.row)
     leads_out = swizzle.mask and (along % (tile.chunk // tile.elem.bytes * (swizzle.mask + 1)) or line % swizzle.period)
     evenly = all(

@@ -37,7 +37,8 @@ FIRST_ADDRESS = 0x7000_0000_0000
 SPACING = 1 << 36  #: bytes of the address space for each allocation; a 32-bit offset never reaches the next one
 _WAVE_BITS = 36  #: of a stamp of a store: the number of the wave in the launch; the ticket stands above it
 _LOADS = 256  #: loads of a buffer that are remembered before the launch first stores to it
-#: A stamp of a load: workgroup + 1 from bit 36, epoch from bit 10, wave + 1 in bits 9:0.
+#: A stamp of a load: workgroup + 1 from bit 36, epoch from bit 10, wave + 1 in bits 9:0. Right shifts: `READER_GROUP`
+#: leaves the workgroup, `READER_WAVE` the workgroup and the epoch.
 READER_GROUP, READER_WAVE = 36, 10
 SEVERAL_WAVES = (1 << READER_WAVE) - 1  #: more than one wave of a workgroup in the epoch
 SEVERAL_GROUPS = (1 << 62) - 1  #: more than one workgroup

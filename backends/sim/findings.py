@@ -24,10 +24,11 @@ Guess = tuple[int, str, int]
 
 
 class Reporter:
-    """Keeps the first finding of each kind and instruction of a launch.
+    """Keeps the first finding of each kind and instruction, over all launches of a run.
 
-    The launch stops after `limit` findings whose rule a manual states. `sources` maps each kind to the document of its
-    rule; `add` may name another one.
+    The run stops after `limit` findings whose rule a manual states; of one kind and instruction, a finding whose rule a
+    manual states is kept besides one whose rule none does. `sources` maps each kind to the document of its rule; `add`
+    may name another one.
     """
 
     def __init__(self, limit: int, sources: Mapping[str, Source]) -> None:

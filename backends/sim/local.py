@@ -66,6 +66,8 @@ def wave_of(stamps: U32) -> U32:
 
 def _by_other_waves(stamps: U32, mine: U32) -> Bools:
     """Return flags of the stamps that another wave made in the epoch of `mine`."""
+    # Two stamps of one wave and epoch differ by 0 or 1 (clean), which wraps around below; of two epochs, by SEVERAL + 2
+    # or more.
     apart = stamps ^ mine
     apart -= _ONE_WAVE
     found: Bools = apart < SEVERAL
@@ -124,7 +126,7 @@ class Lds:
         #: Guesses are reads that a compare-and-swap may check later. By unit, two sets of waves, a bit each: those that
         #: have guessed since the last barrier, and those of them that no compare-and-swap has checked yet.
         self._guesses: tuple[U32, U32] | None = None
-        self._guess: tuple[Stepped, Threads] | None = None
+        self._guess: tuple[Stepped, Threads] | None = None  #: the latest guess, which a finding names
         self._accesses: deque[_Access] = deque(maxlen=_REMEMBERED)  #: the latest ones
 
     def units(self, place: Array, size: int) -> Array:

@@ -113,6 +113,7 @@ class Run(ABC):
         An instruction that only computed jumps reach counts as part of the kernel once it is executed.
         """
         text, base = program.instructions, self.reporter.base
+        # each copy of the text ends with one more step, which reports that control leaves it
         reached = {text[at].address for at in (i % (len(text) + 1) for i in self.reached) if at < len(text)}
         places = {i.address for i in program.places}
         missed = (i for i in program.places if i.address not in reached)

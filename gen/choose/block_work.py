@@ -151,7 +151,10 @@ class _Block:
 
     @cached_property
     def read(self) -> Numbers:
-        """Return the bytes of fragments that all subgroups read, from shared memory or the nearest cache."""
+        """Return the bytes of fragments that all subgroups read, from shared memory or the nearest cache.
+
+        The subgroups that one instruction spans each read their own rows of N's input, and one share of M's.
+        """
         rows: Numbers = self.n * self.subgroups_m + self.m * self.subgroups_n // self.atom.spans
         return rows * self.k * self.elem
 

@@ -82,7 +82,7 @@ def _lanes(problem: Conv, facts: TargetFacts, reorder: tuple[str, ...]) -> Itera
         short = [lane for lane in lanes if _is_short(lane, products)]
         config = Config((products, 1, products), (1, 1), lanes[0], 0, "fused", reorder=reorder)
         try:
-            # independent of the number of channels
+            # windows are equal for all numbers of channels of a lane
             parts = windows(problem, lanes[0], config, facts.chunk_bytes) if short else ()
         except (DoesNotFit, Unsupported):
             continue

@@ -316,8 +316,9 @@ class Launch:
     def _added(self) -> tuple[Numbers, Numbers]:
         """Return the clocks of the reduction of slices, and how many slices are added at a time.
 
-        All units store sums; then they, or the last arrival at each tile, add them up. Stream-K workgroups store their
-        shares of tiles, and add up about as many tiles as they have.
+        All units store sums; then they, or the last arrival at each tile, add them up. A stream-K workgroup stores the
+        sums of each of its turns on a shared tile. The shared tiles are distributed over workgroups as evenly as
+        possible, and reducing one reads the sums of all its sharers.
         """
         configs, tuned, slices = self.configs, self.tuned, self.slices
         tile = configs.sizes[0] * configs.sizes[1] * self.atom.acc.bytes

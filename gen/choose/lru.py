@@ -205,8 +205,9 @@ def _parts(steps: Steps, caches: Caches) -> int:
     """Return the number of caches into which L2 falls, by the channels over which a block of either input lies."""
     if not all(steps.pitches):
         return 1
-    begins = max(caches.camp_bytes // gcd(pitch, caches.camp_bytes) for pitch in steps.pitches)
-    reached = min(caches.channels, begins * max(1, steps.depth // caches.channel_bytes))
+    # distinct places, within the span of all channels, at which rows of an input start
+    starts = max(caches.camp_bytes // gcd(pitch, caches.camp_bytes) for pitch in steps.pitches)
+    reached = min(caches.channels, starts * max(1, steps.depth // caches.channel_bytes))
     return max(1, caches.channels // reached)
 
 

@@ -94,14 +94,15 @@ def _merged(start: Ints, end: Ints, group: Ints, span: int) -> tuple[Ints, Ints,
 class _Run:
     """A tensor coordinate that rows move: the row dim, its coefficient, and the offsets that K adds.
 
-    Where K moves the coordinate further than rows do, in steps of `size`, its place is the coordinate modulo `size`.
+    Where K moves the coordinate to at least as many places as rows do, in steps of `size`, all places that are equal
+    modulo `size` count as one (`wraps`).
     """
 
     dim: str
     coef: int
     const: int
     offsets: tuple[int, ...]  #: ascending, distinct
-    size: int
+    size: int  #: positions of the coordinate; the step of K if it wraps
     wraps: bool = False
 
     def places(self, index: Ints, offset: int) -> tuple[Ints, npt.NDArray[np.bool_]]:

@@ -97,7 +97,7 @@ class Traffic(Moved):
     """Bytes that a launch reads, could read at best, and writes."""
 
     bound: float  #: bytes; fill with nothing kept between waves, for the best mapping
-    unlimited: float  #: bytes; fill if a die kept everything that it ever read
+    unlimited: float  #: bytes; fill if a die kept everything that it ever read, for the best mapping
     result: float  #: bytes; written result
     channels: float  #: share of an L2's channels that a wave's results reach
 

@@ -102,7 +102,8 @@ class Config:
     subtiles: int = 1
     prefetch: int = 0  #: blocks of K; distance between prefetch and load
     packed: tuple[str, ...] = ()  #: names of inputs that an earlier kernel lays out as the product reads them
-    #: how slices are reduced: name of a `plan.Reduction`; empty: `atomic` where that is correct, else `launch`
+    #: How slices are reduced: value of a `plan.Reduction`; empty: `atomic` where that is correct, else `launch`. With
+    #: stream-K (`map`), empty is `last` where the target has tickets, else `atomic`.
     sum: str = ""
     at_a_time: int = 0  #: slices; the most that one `last` arrival adds up, level after level; 0: all at once
     map: Order = IN_ROWS  #: order in which workgroups take their tiles

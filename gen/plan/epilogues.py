@@ -70,8 +70,8 @@ def _check_zero_points(problem: Problem) -> None:
     if problem.acc_type != "s32":
         types = " and ".join(dict.fromkeys(t.dtype for t in problem.factors))
         raise Unsupported(f"{given} of {types}, wanted integers of 8 bits", rule="zero-points")
-    rows = (1 << rank) - 1 & ~(1 << rank - 2)
-    allowed = {"src": 2, "wei": 3 if problem.has_groups else 1} if isinstance(problem, Conv) else {"wei": rows}
+    all_but_k = (1 << rank) - 1 & ~(1 << rank - 2)  # of the weights of a matrix product
+    allowed = {"src": 2, "wei": 3 if problem.has_groups else 1} if isinstance(problem, Conv) else {"wei": all_but_k}
     allowed = {"src": 1 << rank - 1, "dst": (1 << rank) - 1, **allowed}
     for point in problem.zero_points:
         dims = problem.point_dims(point)

@@ -18,7 +18,9 @@ class OperandLoad:
     """The messages that load one input of a matrix instruction."""
 
     widest: int  #: elements; the most that one message of a lane brings
-    along_k: bool  #: the elements of a message are neighbours along K, else along rows
+    #: Lanes transpose nothing in registers: messages bring neighbours along K, or rectangles or reads transpose. Else
+    #: messages bring neighbours along rows.
+    along_k: bool
     as_rectangles: bool = False  #: one message brings a rectangle of memory for all lanes
     by_reads: bool = False  #: messages run along rows, and reads from shared memory transpose them
     trimmed: bool = False  #: messages bring runs of which registers keep a part

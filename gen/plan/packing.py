@@ -77,7 +77,9 @@ def _image(view: View, name: str, counts: tuple[int, int], chunk: int) -> Packin
         axes = longer if _size(index, longer) <= most else axes
     lows, extents = zip(*((low, high - low + 1) for low, high in _reaches(index, axes)))
     sizes = [*extents]
-    row = -1 if chunk % extents[-1] else -2  # Dim of a row: pixels x channels for taps=lines
+    # The dim that is lengthened until rows are whole chunks: pixels, where their channels divide a chunk (taps=lines),
+    # else the innermost dim, which has pixels with their channels (taps=runs).
+    row = -1 if chunk % extents[-1] else -2
     multiple = chunk // gcd(chunk, prod(extents[row:][1:]))
     sizes[row] = -(-extents[row] // multiple) * multiple
     layout = Layout.dense(sizes, range(len(sizes)))

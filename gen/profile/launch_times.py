@@ -168,12 +168,16 @@ def time_of(launch: LaunchProfile, chip: Chip, caches: Caches, *, further: bool 
     operands = busiest * moved.brought / launch.workgroups / terms.operands / clock
     causes = {name: clocks / clock for name, clocks in _busy(launch).items()}
     causes |= {"l2": max(operands, fill), "memory": memory, "write back": estimate["written_back"], "launch": start}
+    # the busiest unit's matrix share, times the work of an average unit over that of the busiest
     used = estimate["matrix"] / estimate["kernel"] * launch.workgroups / (busiest * chip.units)
     return LaunchTime(launch, entry, start, kernel, estimate["reduction"], clock, used, causes)
 
 
 def _busy(launch: LaunchProfile) -> dict[str, float]:
-    """Return the clocks for which each pipe of the busiest unit works."""
+    """Return the clocks for which each pipe of the busiest unit works.
+
+    `units` profiles workgroups that all have the most work; `share` scales that to the unit's actual work.
+    """
     full, last = launch.units[launch.full].busy, launch.units.get(launch.last)
     whole = {pipe: launch.rounds * each + (last.busy[pipe] if last else 0.0) for pipe, each in full.items()}
     return {pipe: launch.share * clocks for pipe, clocks in whole.items()}

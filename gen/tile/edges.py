@@ -25,7 +25,10 @@ class Section:
 
 
 def sections(fragment: Fragment, dim: str, begin: int, size: int) -> list[Section]:
-    """Return the sections of a block that begins at `begin` along a dim of `size` elements; one if messages fit."""
+    """Return the sections of a block that begins at `begin` along a dim of `size` elements.
+
+    There is one where all messages fit as they are, or where none does because the block begins within a message.
+    """
     run = fragment.contiguous(dim)
     if run == 1 or size % run == 0 or begin % run:
         return [Section(0, fragment)]

@@ -47,10 +47,10 @@ def fma_tile(result: Fragment, depth: int, width: int, subgroups: int) -> FmaTil
         depth_left //= size
     steps = Digit(_DEPTH, depth_left, Space.REGISTER, 1)
     sums = Fragment((_ROWS, _COLS, _DEPTH), (*result.digits, *shares))
-    across, down = ({_DEPTH: dim} for dim in (_COLS, _ROWS))
+    k_across, k_down = ({_DEPTH: dim} for dim in (_COLS, _ROWS))  # K is the columns of a, and the rows of b
     return FmaTile(
-        _factor(result.of(_ROWS), (steps, *shares), across),
-        _factor(result.of(_COLS), (steps, *shares), down),
+        _factor(result.of(_ROWS), (steps, *shares), k_across),
+        _factor(result.of(_COLS), (steps, *shares), k_down),
         sums,
         depth_left,
     )
@@ -63,7 +63,10 @@ def _spare(f: Fragment, space: Space, available: int) -> tuple[int, int]:
 
 
 def _factor(own: tuple[Digit, ...], depth: tuple[Digit, ...], named: dict[str, str]) -> Fragment:
-    """Return a factor's layout: a lane's rows or columns in sequence, each with all of the lane's positions of K."""
+    """Return a factor's layout: a lane's rows or columns in sequence, each with all of the lane's positions of K.
+
+    `named` maps K to the factor's dim for it.
+    """
     layout = Fragment((_ROWS, _COLS, _DEPTH), own).renumbered(Space.REGISTER)
     steps = depth[0].size
     rows = (evolve(d, stride=d.stride * steps) if d.space == Space.REGISTER else d for d in layout.digits)

@@ -52,7 +52,7 @@ class ValueLayout:
 
     @property
     def by_axis(self) -> Fragment:
-        """Return the fragment with dims named d0, d1, ... after the value's axes, in their order."""
+        """Return the fragment with dims named d0, d1, ... after the value's axes, sorted as text (d10 before d2)."""
         names = {dim: f"d{n}" for dim, n in zip(self.fragment.dims, self.axes)}
         return evolve(self.fragment.renamed(names), dims=tuple(sorted(names.values())))
 

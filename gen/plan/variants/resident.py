@@ -80,7 +80,11 @@ class _Line:
 
     @property
     def padded(self) -> int:
-        """Return the least distance between lines at which taps beyond either end fall into a gap."""
+        """Return the least distance between lines at which taps beyond either end fall into a gap.
+
+        Windows reach `apart` positions. With a distance below that, the last ones are read as the first positions of
+        the next line. Both must lie outside the source: the last ones after its end, the first ones before its start.
+        """
         apart = self.dim.size + (self.tap.size - 1) * self.growth
         least = max(self.dim.size, min(apart, max(self.size - self.start, apart + self.start)))
         return -(-least // self.grain) * self.grain
