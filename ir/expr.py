@@ -7,6 +7,7 @@ lifted to the type of the other operand. Integer `//` and `%` are floor division
 from __future__ import annotations
 
 import itertools
+from math import isfinite
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -492,8 +493,8 @@ def const(value: Number | bool, type: Type = s32) -> Const:
     if type.is_float:
         pattern = np.array([value], dtype=type.numpy).view(f"uint{type.bits}")[0]
         return Const(type, int(pattern))
-    bits = int(value)
-    if bits != value or not type.min <= bits <= type.max:
+    bits = int(value) if isfinite(value) else None
+    if bits is None or bits != value or not type.min <= bits <= type.max:
         raise UserError(f"constant {value} does not fit {type}")
     return Const(type, bits)
 

@@ -25,6 +25,12 @@ _COMBINED: dict[str, np.ufunc] = {
 }  # fmt: skip
 
 
+def picked(data: Array, at: Array, exists: Mask) -> Array:
+    """Return the elements `at` of an array, zero where they do not exist; the array may be empty."""
+    zero = np.zeros((), data.dtype)
+    return np.where(exists, data[at] if data.size else zero, zero)
+
+
 class Lanes:
     """All lanes of some subgroups, concatenated. `interp_tiles` and `interp_messages` define the statements."""
 
@@ -75,7 +81,7 @@ class Lanes:
 
     def read(self, memory: Global, at: Array, exists: Mask) -> Value:
         """Return the elements `at` of a buffer, zero where they do not exist."""
-        return Value(np.where(exists, self.elements(memory)[at], np.zeros((), memory.elem.numpy)))
+        return Value(picked(self.elements(memory), at, exists))
 
     def put(self, memory: Array, places: Array, data: Array, op: str = "") -> None:
         """Store `data` at `places` of a memory, or combine it by the atomic operation `op` with the elements there."""

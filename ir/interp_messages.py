@@ -10,7 +10,7 @@ import numpy as np
 from convgen.ir import stmt as s
 from convgen.ir.evaluate import Array, Evaluator, InterpError, Mask, Value, check_inside, from_bytes, to_bytes
 from convgen.ir.expr import Expr
-from convgen.ir.interp_lanes import Lanes
+from convgen.ir.interp_lanes import Lanes, picked
 from convgen.ir.interp_shared import agree
 from convgen.ir.stmt import Stmt
 from convgen.ir.types import AnyType
@@ -62,7 +62,7 @@ def _window(
 def _global_load(lanes: Lanes, node: s.GlobalLoad | s.FlatLoad) -> None:
     buffer, at, inside = _place(lanes, node, node.var.type.bits // 8)
     poison = ~inside if isinstance(node, s.PartialLoad) else None
-    lanes.bind(node.var, from_bytes(np.where(inside, buffer[at], 0).astype(np.uint8), poison, node.var.type))
+    lanes.bind(node.var, from_bytes(picked(buffer, at, inside), poison, node.var.type))
 
 
 def _global_store(lanes: Lanes, node: s.GlobalStore | s.FlatStore) -> None:
@@ -127,7 +127,7 @@ def _flat_prefetch(lanes: Lanes, node: s.FlatPrefetch) -> None:
 
 def _plane_load(lanes: Lanes, node: s.PlaneLoad) -> None:
     buffer, at, inside = _rectangle(lanes, node, node.var.type)
-    lanes.bind(node.var, from_bytes(np.where(inside, buffer[at], 0).astype(np.uint8), None, node.var.type))
+    lanes.bind(node.var, from_bytes(picked(buffer, at, inside), None, node.var.type))
 
 
 def _plane_store(lanes: Lanes, node: s.PlaneStore) -> None:
@@ -170,7 +170,7 @@ def _direct_load(lanes: Lanes, node: s.DirectLoad | s.FlatDirectLoad) -> None:
     else:
         buffer, at, inside = _window(lanes, node, node.width, 0)
     to = shared_bytes(lanes.ev, node)
-    lanes.shared[node.tile].write(to, lanes.accessors, np.where(inside, buffer[at], 0).astype(np.uint8), None)
+    lanes.shared[node.tile].write(to, lanes.accessors, picked(buffer, at, inside), None)
 
 
 #: By read that exchanges elements between lanes: the shape of the addresses `[lanes, bytes]` and its transposition.

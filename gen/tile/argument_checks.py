@@ -42,7 +42,7 @@ def check_offsets(operation: str, offsets: object) -> tuple[Index, ...]:
         if not isinstance(offset, Integral | Expr):
             text = called(offset) if isinstance(offset, Value) else repr(offset)
             raise UserError(f"given the offset {text}, wanted an integer or a scalar of the kernel, at {operation}")
-    return tuple(offsets)
+    return tuple(each if isinstance(each, Expr) else int(each) for each in offsets)  # numpy's integers as well
 
 
 def check_inside(operation: str, tile: Tile) -> None:

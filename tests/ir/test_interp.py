@@ -580,3 +580,13 @@ def test_bfloat16_moves_through_views() -> None:
     y = np.zeros(512, ml_dtypes.bfloat16)
     run(k, x=x, y=y)
     assert np.array_equal(y.astype(np.float32), x.astype(np.float32) * 2)
+
+
+def test_nothing_is_read_from_a_buffer_without_elements() -> None:
+    """A launch may give a tensor no elements; a read beyond the end is zero, as with any other length."""
+    k = KernelBuilder("empty")
+    source, out = k.surface(k.buffer("x", f32, 0)), k.surface(k.buffer("y", f32, 64))
+    k.global_store(out, k.global_load("v", f32, source, LANE * 4), LANE * 4)
+    y = np.ones(64, np.float32)
+    run(k, x=np.zeros(0, np.float32), y=y)
+    assert not y.any()

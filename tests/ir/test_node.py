@@ -49,6 +49,10 @@ def test_operands_must_agree() -> None:
         Add(X, var("u", u8))
     with pytest.raises(UserError, match="constant 300 does not fit s8"):
         var("c", s8) + 300
+    with pytest.raises(UserError, match="constant inf does not fit s32"):
+        X + float("inf")
+    with pytest.raises(UserError, match="constant nan does not fit s32"):
+        X + float("nan")
     with pytest.raises(UserError, match="select"):
         select(X, X, Y)
 

@@ -43,6 +43,10 @@ def kernel(x, y):
 IN_KERNELS = (
     ("v / 2", "given v / ..., wanted tile.divide(v, ...), or v * (1 / number)"),
     ("1 / v", "given ... / v, wanted tile.divide(tile.full(v.shape, ...), v) or tile.reciprocal(v)"),
+    (
+        "tile.load_tile(tile.init_tile(x, (np.int64(64), 0), (16, 16)))",
+        "given a block of 16 at 64 along dim 0 of x, wanted an offset below 64, at load_tile",
+    ),
     ("v // 2", "given v // ..., wanted v >> bits for a power of two: integers are not divided"),
     ("v % 2", "given v % ..., wanted v & (2**bits - 1) for a power of two: integers are not divided"),
     ("v ** 2", "given v ** ..., wanted v * v, tile.sqrt(v) or tile.exp2(tile.log2(v) * ...)"),

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from convgen.backends.nvidia.sim.control import ENDED
 from convgen.backends.nvidia.sim.environment import Environment
 from convgen.backends.nvidia.sim.ptx_program import Program
 from convgen.backends.nvidia.sim.ptx_text import Instruction
@@ -81,8 +80,6 @@ class WarpEngine(Engine[WarpGroup, Step]):
             if not part.blocked:
                 part.awaiting = None
             parts.append(part)
-        if ENDED in targets and not parts:
-            return []
         return parts
 
     # -- barriers -----------------------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from convgen.backends.nvidia.sim.ptx_text import Instruction, Kernel
 from convgen.backends.nvidia.sim.state import WarpGroup
@@ -10,7 +10,6 @@ from convgen.backends.sim.step import Ready
 from convgen.backends.sim.step import unsupported as unsupported
 from convgen.ir.record import define
 
-Run = Callable[[WarpGroup], None]
 #: Kinds of instructions that the report counts.
 KINDS = ("mma ldmatrix alu ld_global st_global ld_shared st_shared cp_async atomic barrier wait branch other").split()
 
