@@ -226,7 +226,7 @@ def arrive(g: WarpGroup, step: Step, taken: Array, ids: Array, counts: Array | N
         env.expected[slot, barrier] = expected
         threads = int(taken[row].sum())
         env.threads[slot, barrier] += threads
-        env.arrived[slot, barrier] += LANES if threads == int(env.alive[g.thread[row]].sum()) else threads
+        env.add_arrivals(slot, barrier, warp, taken[row])
         if waits:
             g.waiting_at[row] = barrier
         else:

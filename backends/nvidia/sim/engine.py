@@ -103,7 +103,7 @@ class WarpEngine(Engine[WarpGroup, Step]):
         if expected < 0:  # without a number, threads that have ended do not count
             alive = env.alive[slot * env.waves : (slot + 1) * env.waves]
             return int(env.threads[slot, barrier]), int(alive.sum())
-        return int(env.arrived[slot, barrier]), expected
+        return env.arrivals(slot, barrier), expected
 
     def _pass(self, waiting: list[WarpGroup]) -> tuple[list[WarpGroup], list[WarpGroup]]:
         """Return the groups whose barriers are complete, and the rest."""
@@ -147,6 +147,7 @@ class WarpEngine(Engine[WarpGroup, Step]):
             env.local.meet(slot, np.array(sorted(arrivals)), env.passed_on.pop((slot, barrier), []))
             env.epoch[slot] += np.uint32(1)
             env.arrived[slot, barrier] = env.threads[slot, barrier] = env.expected[slot, barrier] = 0
+            env.arriving[slot, barrier] = False
             complete[key] = np.concatenate(env.reduction.pop((slot, barrier), [np.zeros(0, np.bool_)]))
         return complete
 

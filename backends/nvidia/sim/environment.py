@@ -39,8 +39,9 @@ class Environment(Surroundings):
         super().__init__(run, shared, slots, waves, causality)
         self.dtypes, self.live = dtypes, live
         self.alive: Bools = np.zeros((slots * waves, LANES), np.bool_)  #: threads that have not ended
-        #: Threads at each barrier that counts them; if all live threads of a warp arrive at once, its ended ones count.
+        #: By barrier with a number of threads: those of earlier arrivals, and the lanes of each warp's last arrival.
         self.arrived: Array = np.zeros((slots, BARRIERS), np.int64)
+        self.arriving: Bools = np.zeros((slots, BARRIERS, waves, LANES), np.bool_)
         self.threads: Array = np.zeros((slots, BARRIERS), np.int64)  #: threads at each barrier that takes all live ones
         self.expected: Array = np.zeros((slots, BARRIERS), np.int64)  #: threads; 0 while nobody has arrived; -1: all
         #: By workgroup's slot and barrier: the clocks that warps pass on at bar.arrive.
@@ -60,3 +61,25 @@ class Environment(Surroundings):
         self.clock = 0
         #: Flags of dwords by buffer: those that ld.global.nc has read in this launch.
         self.constant_reads: dict[str, Bools] = {}
+
+    def add_arrivals(self, slot: int, barrier: int, warp: int, lanes: Bools) -> None:
+        """Count the lanes [LANES] of a warp at a barrier that takes a number of threads."""
+        arriving = self.arriving[slot, barrier, warp]
+        if (arriving & lanes).any():  # the warp arrives once more
+            self.arrived[slot, barrier] += self._counted(slot, barrier)[warp]
+            arriving[:] = False
+        arriving |= lanes
+
+    def arrivals(self, slot: int, barrier: int) -> int:
+        """Return the threads that have arrived at a barrier that takes a number of threads."""
+        return int(self.arrived[slot, barrier] + self._counted(slot, barrier).sum())
+
+    def _counted(self, slot: int, barrier: int) -> Array:
+        """Return the threads [warps] that the last arrival of each warp counts for.
+
+        A warp counts whole as soon as all its live threads have arrived (PTX ISA, barrier: the executing thread waits
+        for all non-exited threads of its warp).
+        """
+        arriving, alive = self.arriving[slot, barrier], self.alive[slot * self.waves : (slot + 1) * self.waves]
+        whole = arriving.any(axis=1) & ~(alive & ~arriving).any(axis=1)
+        return np.where(whole, LANES, arriving.sum(axis=1))

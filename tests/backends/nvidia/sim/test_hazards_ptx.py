@@ -530,3 +530,37 @@ def test_damaged_text_is_refused_in_one_line(run: Run, ptx: str, wanted: str) ->
 
 def test_the_trap_of_an_assertion(run: Run, text: Text) -> None:
     assert judged(run, text("setp.gt.u32 %p1, %r0, 99; @%p1 trap;", 0), "99", "9") == {"trap"}
+
+
+ARRIVING_APART = """
+    setp.ge.u32 %p1, %r0, 24;
+    setp.lt.u32 %p2, %r0, 32;
+    and.pred %p1, %p1, %p2;
+    @%p1 exit;
+    setp.lt.u32 %p3, %r0, 12;
+    @%p3 bra FIRST;
+    barrier.sync 1, 64;
+    bra DONE;
+FIRST:
+    barrier.sync 1, 64;
+DONE:
+    mul.wide.u32 %rd1, %r0, 4;
+    add.u64 %rd2, %a0, %rd1;
+    st.global.b32 [%rd2], 1;
+"""
+
+
+def test_ended_threads_count_once_all_others_of_their_warp_have_arrived(run: Run, text: Text) -> None:
+    """24 of the first warp's threads arrive on two paths, 8 have ended; PTX ISA, barrier: the warp counts 32."""
+    out = np.zeros(64, U32)
+    assert not run(text(ARRIVING_APART, 1), out, block=(64, 1, 1)).findings
+    assert out.sum() == 56
+
+
+def test_a_warp_that_arrives_and_ends_counts_once(run: Run, text: Text) -> None:
+    """Three warps: the first two arrive without waiting and end, the third waits for all 96 threads."""
+    body = "setp.ge.u32 %p1, %r0, 64; @%p1 bra WAIT; bar.arrive 1, 96; bra DONE; WAIT: bar.sync 1, 96; DONE:"
+    assert not run(text(body, 1), np.zeros(96, U32), block=(96, 1, 1)).findings
+    lacking = body.replace("bar.arrive 1, 96;", "setp.ge.u32 %p2, %r0, 32; @%p2 bar.arrive 1, 96;")
+    report = run(text(lacking, 1), np.zeros(96, U32), block=(96, 1, 1))
+    assert "waits for ever: 64 threads of 96 have arrived" in report.findings[0].message
