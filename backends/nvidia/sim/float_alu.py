@@ -1,7 +1,7 @@
 """Floating-point instructions (PTX ISA, Floating Point; Half Precision Floating Point; Comparison and Selection).
 
-Results are rounded as the instruction says. Approximate functions are rounded correctly: `APPROXIMATE` has the error
-that the document allows.
+Results are rounded as the instruction says; those of approximate functions, to which the document allows an error, are
+rounded to nearest.
 """
 
 from __future__ import annotations
@@ -18,30 +18,22 @@ from convgen.backends.nvidia.sim.state import WarpGroup
 from convgen.backends.nvidia.sim.step import Context, Step, unsupported
 from convgen.backends.sim.numbers import fma_f32, fma_f64, to_odd, two_sum
 from convgen.backends.sim.wave_arrays import Array, Bools
-from convgen.ir.record import frozen
 
 Function = Callable[..., Array]
 _DIRECTED = ("rz", "rm", "rp")
 
 
-@frozen
-class Approximation:
-    """An approximate function, computed in f64, and the error that the document allows."""
-
-    function: Function
-    bound: str
-
-
-APPROXIMATE: Mapping[str, Approximation] = {
-    "ex2": Approximation(np.exp2, "PTX ISA, ex2: 2 ulp; f16: 2^-9.9 relative; bf16: 2^-7 relative"),
-    "lg2": Approximation(np.log2, "PTX ISA, lg2: 2^-22.6 absolute in (0.5, 2), else 2^-22 relative"),
-    "sin": Approximation(np.sin, "PTX ISA, sin: 2^-20.9 absolute in [-pi, pi]"),
-    "cos": Approximation(np.cos, "PTX ISA, cos: 2^-20.9 absolute in [-pi, pi]"),
-    "tanh": Approximation(np.tanh, "PTX ISA, tanh: 2^-11 relative; f16: 2^-10.987 absolute; bf16: 2^-8"),
-    "rcp": Approximation(lambda x: 1.0 / x, "PTX ISA, rcp: 1 ulp"),
-    "sqrt": Approximation(np.sqrt, "PTX ISA, sqrt: 2^-23 relative"),
-    "rsqrt": Approximation(lambda x: 1.0 / np.sqrt(x), "PTX ISA, rsqrt: 2^-22.9 relative"),
-    "div": Approximation(lambda x, y: x / y, "PTX ISA, div: 2 ulp where the divisor is in [2^-126, 2^126]"),
+#: approximate functions, computed in f64
+APPROXIMATE: Mapping[str, Function] = {
+    "ex2": np.exp2,
+    "lg2": np.log2,
+    "sin": np.sin,
+    "cos": np.cos,
+    "tanh": np.tanh,
+    "rcp": lambda x: 1.0 / x,
+    "sqrt": np.sqrt,
+    "rsqrt": lambda x: 1.0 / np.sqrt(x),
+    "div": lambda x, y: x / y,
 }
 
 
@@ -327,7 +319,7 @@ _EXACT: Mapping[str, Function] = {
 def _function(instruction: Instruction, context: Context, kind: str, mode: str) -> Step:
     """rcp, sqrt, div, and the approximate functions."""
     name = instruction.name
-    function = APPROXIMATE[name].function
+    function = APPROXIMATE[name]
     base = kind.removesuffix("x2")
     count = 2 if name == "div" else 1
     if base in ("f16", "bf16"):
