@@ -92,7 +92,8 @@ def mma_tile(atom: MmaAtom, config: Config, facts: TargetFacts, stored: Type) ->
     # Reads of matrices take K in the instruction's order; other reads are wider if a lane packs K of several steps.
     most = 1 if facts.matrix_reads else facts.chunk_bytes // (atom.a.registers * atom.elem_bytes)
     pack = max(1, min(steps, most))
-    # Where 2-D messages store rectangles, neighbours of the result may lie in neighbouring lanes: no runs are needed.
+    # `run` counts the neighbouring columns of the result that a lane holds, for wide stores. A 2-D message stores a
+    # rectangle from the registers of all lanes, so a lane needs no run.
     return MmaTile(
         atom,
         tiles_n=tiles_n,

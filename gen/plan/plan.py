@@ -354,9 +354,8 @@ def _mapping(problem: Problem, product: Product, config: Config, blocks: int) ->
     tile_m, tile_n, _ = config.tile
     tiles = -(-product.m // tile_m), -(-product.n // tile_n)
     if not problem.runtime:
-        grain = (
-            config.staging.round if config.map.shares else 1
-        )  # shared-memory slots and register stages repeat after a round
+        # Shares of a tile's K are cut at whole rounds, after which shared-memory slots and register stages repeat.
+        grain = config.staging.round if config.map.shares else 1
         return WorkgroupMapping.of(
             *tiles, k=config.slices, batch=product.batch, order=config.map, blocks=blocks, grain=grain
         )

@@ -25,7 +25,7 @@ ALIGNMENT: Mapping[int, int] = {1: 1, 2: 2, 4: 4, 8: 8, 12: 16, 16: 16}
 
 @frozen(eq=False, slots=False)
 class Located:
-    """Where the lanes of an LDS access lead."""
+    """The LDS addresses of one access, lane by lane, with the stamps of races that they cover."""
 
     place: Array  #: byte offsets in the LDS of the batch [waves, lanes]
     size: int  #: bytes per lane

@@ -113,9 +113,6 @@ def _arrange(blocks: Sequence[Block], nodes: set[int], entry: int, result: list[
                     following.append(({single}, single))
                 else:
                     following.append((part, _header(blocks, part, component, header)))
-        if len(following) == 1:  # one loop that does not fall apart
-            result.extend(sorted(nodes))
-            continue
         work.extend(reversed(following))
 
 

@@ -155,8 +155,8 @@ SCALAR_ROWS_BY_NAME: Mapping[str, ScalarRow] = {
     "s_mul_hi_i32": _row("i32 = i32 i32", integers.high_product),
     "s_min_i32": _row("i32 = i32 i32", lambda a, b: (np.minimum(a, b), a < b), "given"),
     "s_min_u32": _row("u32 = u32 u32", lambda a, b: (np.minimum(a, b), a < b), "given"),
-    # Of equal numbers SCC is 0, as other emulators have it (rocjitsu; one like tinygrad's, by tests on hardware). The
-    # manuals say that the first number is chosen, and SCC 1.
+    # s_max sets SCC if it chooses the first number. For equal numbers the manuals say 1; two other emulators give 0
+    # (rocjitsu, and one like tinygrad's whose results were compared with hardware), and so does this one.
     "s_max_i32": _row("i32 = i32 i32", lambda a, b: (np.maximum(a, b), a > b), "given"),
     "s_max_u32": _row("u32 = u32 u32", lambda a, b: (np.maximum(a, b), a > b), "given"),
     "s_cselect_b32": _row("u32 = u32 u32 scc", lambda a, b, c: np.where(c, a, b), bitwise=True),
