@@ -66,7 +66,7 @@ class Device(Protocol):
 
     name: str  #: `KIND:NUMBER`, where KIND is the runtime's
     number: int
-    arch: str  #: name of the target whose code it runs; "" if the runtime does not report it
+    runs: tuple[str, ...]  #: names of the targets whose code it runs, its own last; empty if the runtime has no report
     title: str  #: the vendor's name of the product
     dlpack: int  #: DLPack's device type
     also: tuple[int, ...]  #: further DLPack device types that frameworks use for it

@@ -155,6 +155,11 @@ class TargetFacts:
         return self.block_bytes > 0
 
     @property
+    def shared_factors(self) -> bool:
+        """Return whether matrix instructions read factors from shared memory."""
+        return any(atom.in_shared for atom in self.atoms)
+
+    @property
     def surface_direct(self) -> bool:
         """Whether direct copies take surfaces."""
         return self.checks_bounds and bool(self.direct_widths)

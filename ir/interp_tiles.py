@@ -177,5 +177,6 @@ TILES: dict[type[Stmt], Callable[[Lanes, Any], None]] = {
     s.DirectCopy: _direct_copy,
     s.LoadShared: _load_shared,
     s.LoadPart: _load_shared,
+    s.LoadFactor: _load_shared,
     s.StoreShared: _store_shared,
 }

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 
 from convgen.ir.expr import Expr, Mma, Pack, Var
+from convgen.ir.layout.mma import MmaAtom
 from convgen.ir.mutate import postorder, statements
 from convgen.ir.stmt import For, Let, Stmt
 
@@ -34,6 +35,13 @@ def operand_sizes_of(products: Iterable[Mma], body: Stmt) -> Mapping[Var, int]:
                 taken[source] = taken[v]
                 todo.append(source)
     return taken
+
+
+@lru_cache(maxsize=1)
+def shared_factors(body: Stmt) -> Mapping[Var, MmaAtom]:
+    """Return the variables that matrix instructions read in shared memory, with the instructions."""
+    products = (n for n in postorder(body) if isinstance(n, Mma) and n.op.atom.in_shared)
+    return {side: n.op.atom for n in products for side in (n.a, n.b) if isinstance(side, Var)}
 
 
 def _sources(body: Stmt) -> Iterator[tuple[Var, tuple[Expr, ...]]]:

@@ -339,6 +339,18 @@ class LoadPart(LoadShared):
 
 
 @node
+class LoadFactor(LoadPart):
+    """Load a part that only products with `MmaAtom.in_shared` use: they read it where it stands.
+
+    `address` is uniform: the byte of the slot at which the rows of the subgroup's team begin, before the swizzle.
+    """
+
+    form = "{var} = factor {tile}[{slot}] from {row}, {col} on at {address} as {layout}"
+    level, needs = "message", "shared_factors"
+    address: Expr = role("read_address")
+
+
+@node
 class StoreShared(Store):
     """Store the fragment `value` to slot `slot` of a shared tile."""
 

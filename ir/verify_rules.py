@@ -26,6 +26,7 @@ from convgen.ir.layout.memory import (
     SizedView,
     View,
 )
+from convgen.ir.mma_operands import shared_factors
 from convgen.ir.mutate import postorder
 from convgen.ir.simplify.extents import extent_complaint, never_less
 from convgen.ir.stmt import Stmt
@@ -257,6 +258,15 @@ def _part(c: Checker, n: s.LoadPart) -> str | None:
     return f"{part} has chunks that the swizzle moves out of it" if leads_out else None
 
 
+def _factor(c: Checker, n: s.LoadFactor) -> str | None:
+    """Check that products read the fragment where it stands."""
+    return (
+        None
+        if n.var in shared_factors(c.kernel.body)
+        else f"{n.var.name} is used by no product that reads shared memory"
+    )
+
+
 @lru_cache(maxsize=2**10)
 def _is_even(digits: Digits, dim: str, first: int, count: int) -> bool:
     """Return whether `count` positions from `first` on have the strides in memory of those from 0 on."""
@@ -401,6 +411,7 @@ STATEMENTS: dict[type[Stmt], tuple[Rule, ...]] = {
     s.DirectCopy: (_view, _uniform("coords", "slot"), _direct),
     s.LoadShared: (_uniform("slot"), _fragment, _moved),
     s.LoadPart: (_uniform("slot"), _fragment, _moved, _part),
+    s.LoadFactor: (_uniform("slot"), _uniform("address"), _fragment, _moved, _part, _factor),
     s.StoreShared: (_uniform("slot"), _fragment, _moved),
     s.Reduce: (_exchanged, _reducible),
     s.Redistribute: (_exchanged,),

@@ -3,7 +3,8 @@
 The loop `for i: barrier; copies(i); barrier; compute` has the stages L(i), loads of block i into registers, S(i),
 stores of these to slot i % slots, and compute. A stage's distance is the number of iterations by which it precedes the
 block's multiplication: for S the number of slots minus one, for L as many more as the copy has `stages` (blocks in
-flight in registers). With one stage:
+flight in registers). Where products read their factors in shared memory, they may read a slot while the next iteration
+runs: with three slots and more, S and L are one iteration closer, and follow the products. With one stage:
 
     1 slot    L(0);               for i: barrier; S(i); L(i+1); barrier; compute(i)
     2 slots   L(0); S(0); L(1);   for i: barrier; compute(i); S(i+1); L(i+2)
@@ -30,7 +31,7 @@ from math import gcd, lcm
 from typing import Any
 
 from convgen.ir.error import Unsupported
-from convgen.ir.expr import Const, Expr, Lt, Mul, Shuffle, Splat, Var, const, maximum, minimum, var
+from convgen.ir.expr import Const, Expr, Lt, Mma, Mul, Shuffle, Splat, Var, const, maximum, minimum, var
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import RunView, Shared
 from convgen.ir.mutate import postorder, rewrite, substitute
@@ -61,6 +62,9 @@ from convgen.passes.clone import Cloner
 from convgen.passes.messages.linear import linearize, loaded_elements
 
 
+_LEAST_SLOTS = 2  #: slots; with fewer, a block is copied between the multiplications of two blocks
+
+
 @frozen
 class _Body:
     """The parts of a copy loop's body, in order."""
@@ -85,9 +89,8 @@ def buffer_shared(kernel: Kernel) -> Kernel:
             return loop
         if isinstance(loop.begin, Const) and isinstance(loop.end, Const) and loop.end.bits <= loop.begin.bits:
             return block(*map(Let, loop.results, loop.inits))
-        distances = _Distances(
-            parts.copies[0].tile.slots, tuple(map(_in_flight, parts.copies)), gcd(*map(_run, parts.copies))
-        )
+        slots, run = parts.copies[0].tile.slots, gcd(*map(_run, parts.copies))
+        distances = _Distances(slots, tuple(map(_in_flight, parts.copies)), run, late=_read_late(parts, slots))
         trips = _trips(loop, distances, known.get(loop, frozenset()))
         return _Pipeline(loop, parts, trips, cloner).build()
 
@@ -123,6 +126,15 @@ def _parts(loop: For) -> _Body | None:
 def _in_flight(copy: TileCopy) -> int:
     """Return how many blocks of a copy are in flight in registers."""
     return copy.stages if isinstance(copy, Copy) else 0
+
+
+def _read_late(parts: _Body, slots: int) -> int:
+    """Return the iterations for which products may read a slot behind their own: one where a third slot allows it.
+
+    Products that read factors in shared memory run while the next iteration begins.
+    """
+    products = (n for s in parts.compute for n in postorder(s) if isinstance(n, Mma))
+    return int(slots > _LEAST_SLOTS and any(n.op.atom.in_shared for n in products))
 
 
 def _run(copy: TileCopy) -> int:
@@ -176,10 +188,11 @@ class _Distances:
     slots: int
     in_flight: tuple[int, ...]  #: blocks of each copy in flight in registers
     run: int  #: blocks that share masks and address terms, such as the blocks of one filter tap; 0 if all blocks do
+    late: int = 0  #: iterations; how long products may still read a slot when the next iteration begins
 
     @property
     def stores(self) -> int:
-        return self.slots - 1
+        return self.slots - 1 - self.late
 
     @property
     def loads(self) -> int:
@@ -208,7 +221,8 @@ class _Distances:
     def within(self, count: int) -> _Distances:
         """Return distances no greater than `count` iterations allow."""
         slots = min(self.slots, count)
-        return _Distances(slots, tuple(min(blocks, count - slots + 1) for blocks in self.in_flight), self.run)
+        in_flight = tuple(min(blocks, count - slots + 1) for blocks in self.in_flight)
+        return evolve(self, slots=slots, in_flight=in_flight, late=min(self.late, max(0, slots - _LEAST_SLOTS)))
 
 
 @frozen
@@ -421,6 +435,8 @@ class _Pipeline:
         fetch, kept = self._fetch((slot + self.distances.stores) % self.slots, in_flight, at)
         reads, rest, state = self._compute(index, slot, state)
         publish = Barrier(self.cloner.site(self.parts.publish.site))
+        if self.distances.late:
+            return [publish, *reads, *rest, *fetch], state, kept
         if self.distances.stores:
             return [publish, *reads, *fetch, *rest], state, kept
         release = Barrier(self.cloner.site(self.parts.release.site))

@@ -32,7 +32,9 @@ from convgen.ir.expr import (
 from convgen.ir.facts import TargetFacts
 from convgen.ir.floats import Approximate, Fma
 from convgen.ir.layout.fragment import Fragment
-from convgen.ir.layout.memory import Global, Shared
+from convgen.ir.layout.digits import plus
+from convgen.ir.layout.memory import Global, Shared, Swizzle
+from convgen.ir.mma_operands import shared_factors
 from convgen.ir.mutate import Mutator, postorder
 from convgen.ir.program import Kernel
 from convgen.ir.record import evolve
@@ -80,6 +82,7 @@ class _Lowering(Mutator):
         self.cloner = Cloner(kernel)
         self.invariants = LoopInvariants(*kernel.group_ids, kernel.subgroup)
         self.private = private_tiles(kernel)
+        self.factors = shared_factors(kernel.body)
         self.values: dict[Var, Expr] = {}
         self.depth = 0
         self.branches = 0  # nesting depth of branches around the statement being lowered
@@ -331,6 +334,9 @@ class _Lowering(Mutator):
         return self.cloner.slot_site(s.site, slot, private=s.tile in self.private)
 
     def LoadShared(self, s: st.LoadShared) -> st.Stmt:
+        if s.var in self.factors:
+            return self._factor(s)
+
         def read(m: SharedMessage) -> st.Load:
             part = _part(s.var, m.start, vector(s.tile.elem, m.count))
             return _READS[m.arrangement](part, s.tile, m.address, m.imm, self._slot_site(s))
@@ -338,6 +344,15 @@ class _Lowering(Mutator):
         return _packed(s.var, map(read, self._shared(s)))
 
     LoadPart = LoadShared
+
+    def _factor(self, s: st.LoadShared) -> st.Stmt:
+        """Return the load of a factor that products read in shared memory, with the place of the team's first row."""
+        team = self.factors[s.var].spans
+        first = s.layout.coords(self.kernel.subgroup // team * team, ZERO, ZERO)
+        start = (s.row, s.col) if isinstance(s, st.LoadPart) else (0, 0)
+        row, col = (plus(at, n) for at, n in zip(first.values(), start))
+        address = lift(evolve(s.tile, swizzle=Swizzle()).address(0, row, col), ZERO)
+        return st.LoadFactor(s.var, s.tile, s.slot, s.layout, self._slot_site(s), *start, address)
 
     def StoreShared(self, s: st.StoreShared) -> st.Stmt:
         out: list[st.Stmt] = []

@@ -180,7 +180,7 @@ class _Event:
 class Device:
     """One GPU; `convgen.backends.device` explains the members."""
 
-    arch = ""  # the driver refuses code for another product
+    runs: tuple[str, ...] = ()  # the driver refuses code for another product
     dlpack = 14  #: kDLOneAPI
     also: tuple[int, ...] = ()
     cuda_interface = False

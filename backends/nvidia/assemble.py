@@ -27,7 +27,7 @@ _UNKNOWN = ("Unsupported .version", "Unsupported .target", "is not defined for o
 #: Advisory messages of ptxas -> what they mean for a kernel. Each is a defect of the emitter.
 ADVISORIES = {
     "C7508": "setmaxnreg is ignored",
-    "C7511": "matrix products are serialised",
+    **dict.fromkeys((f"C75{n}" for n in range(10, 16)), "matrix products are serialised"),
     "C7517": "a wait for matrix products is missing",
     "C7519": "a fence before matrix products is missing",
 }

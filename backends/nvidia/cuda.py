@@ -71,10 +71,16 @@ def _error_name(handle: c.CDLL, status: int) -> str:
     return ", ".join(part.decode(errors="replace") for part in (name.value, text.value) if part) or "unknown error"
 
 
-def _runs(capability: int) -> str:
-    """Return the newest target whose code a device runs: PTX also runs on later devices (PTX ISA, ".target")."""
-    earlier = [target for target in FAMILY.targets if int(target.removeprefix("sm_")) <= capability]
-    return earlier[-1] if earlier else f"sm_{capability}"
+def _runs(capability: int) -> tuple[str, ...]:
+    """Return the targets whose code a device runs, the newest last; those of a later device if it runs none.
+
+    PTX runs on later devices too, unless its target ends in `a` (PTX ISA, ".target").
+    """
+    numbers = {target: int(target.removeprefix("sm_").removesuffix("a")) for target in FAMILY.targets}
+    own = tuple(
+        target for target, n in numbers.items() if n == capability or (n < capability and not target.endswith("a"))
+    )
+    return own or (f"sm_{capability}",)
 
 
 @frozen(eq=False)
@@ -133,7 +139,7 @@ class Device:
         self.library.call("cuDeviceGetName", title, 256, device)
         self.title = title.value.decode(errors="replace")
         major, minor = (self._attribute(each, device) for each in (_MAJOR, _MINOR))
-        self.arch = _runs(10 * major + minor)
+        self.runs = _runs(10 * major + minor)
         self.library.call("cuDevicePrimaryCtxRetain", c.byref(self.context), device)
 
     def _attribute(self, attribute: int, device: c.c_int) -> int:

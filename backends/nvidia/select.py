@@ -9,9 +9,10 @@ from convgen.backends.machine.selection import atomic, comment
 from convgen.backends.nvidia.async_copies import waits_of
 from convgen.backends.nvidia.lane_order import warp_barriers
 from convgen.backends.nvidia.ptx import KINDS, Writer, at, braces, kind_of
-from convgen.backends.nvidia.tables import LANES
+from convgen.backends.nvidia.tables import LANES, WgmmaRow
 from convgen.backends.nvidia.uses import OWN, occurrences, shared_addresses
 from convgen.backends.nvidia.values import Values, Words, is_of_words
+from convgen.backends.nvidia.warpgroups import FactorPlace, is_of_warpgroup, products_of
 from convgen.ir import expr as x
 from convgen.ir import stmt as st
 from convgen.ir.error import Unsupported
@@ -51,6 +52,9 @@ class Selector(Values):
         #: Variable and stride (`shared_addresses`) -> register with the address that accesses share.
         self.shared_bases: dict[tuple[Var, int], str] = {}
         self.waits, self.behind_warp_barriers = waits_of(kernel), warp_barriers(kernel)
+        self.products = products_of(kernel)
+        #: Address of a factor and its place -> register with the descriptor of the team's rows in slot 0.
+        self.descriptors: dict[tuple[Expr, FactorPlace], str] = {}
         written = (s.buffer for s in statements(kernel.body) if isinstance(s, (st.FlatStore, st.Ticket)))
         self.written = {buffer.name for buffer in written}  #: these buffers are not read by `ld.global.nc`
 
@@ -82,6 +86,7 @@ class Selector(Values):
         widths = sorted({s.width for s in statements(kernel.body) if isinstance(s, st.FlatDirectLoad)})
         #: Stride -> register with the start of shared memory, plus that many bytes for each lower lane.
         self.starts = {OWN: self.shared} | {w: out.op("mad.lo.u32", self.lane, str(w), self.shared) for w in widths}
+        self._add_descriptors(x.const(0))
 
     # ------------------------------------------------------------ statements
 
@@ -116,6 +121,8 @@ class Selector(Values):
             self.out.remark(begin, s.var.name)
             if isinstance(s.value, x.Mma):
                 self._own(s.var)
+            if is_of_warpgroup(s.value):
+                self.in_flight.add(s.var)
         self._add_start(s.var)
 
     def _own(self, v: Var) -> None:
@@ -125,12 +132,18 @@ class Selector(Values):
 
     def _add_start(self, v: Var) -> None:
         """Add a variable to the start of shared memory where it is bound, once for all accesses at this address."""
+        self._add_descriptors(v)
         for stride in self.strides.get(v, ()):
             self.shared_bases[v, stride] = self.out.op("add.u32", self.starts[stride], self.scalar(v), comment=v.name)
 
     def _assign(self, to: list[Words], values: Sequence[Expr]) -> None:
-        """Move values to registers: all are computed before any move, and saved where a move would overwrite them."""
-        sources = [self.words(value) for value in values]
+        """Move values to registers: all are computed before any move, and saved where a move would overwrite them.
+
+        A value that is in its registers already may still be in flight.
+        """
+        sources = [
+            targets if self.env.get(value) == targets else self.words(value) for targets, value in zip(to, values)
+        ]
         written = {target for targets in to for target in targets}
         kinds = [kind_of(value.type.elem) for value in values]
         saved = [
@@ -149,7 +162,7 @@ class Selector(Values):
 
     def _for(self, s: st.For) -> None:
         out = self.out
-        carried = [self._fresh(var.type) for var in s.carried]
+        carried = [self._taken(init) or self._fresh(init.type) for init in s.inits]
         self._assign(carried, s.inits)
         begin, end = self.scalar(s.begin), self.scalar(s.end)
         counter = out.op("mov.u32", begin, comment=s.label)
@@ -159,6 +172,8 @@ class Selector(Values):
         out.place(head)
         self.env[s.var] = [counter]
         self.env |= dict(zip(s.carried, carried))
+        added_to = self._sums_in_flight(s)
+        self.in_flight |= {var for var, yielded in zip(s.carried, s.yields) if yielded in added_to}
         self.exits.append((carried, tail))
         self.loops += 1
         for var in (s.var, *s.carried):
@@ -173,8 +188,22 @@ class Selector(Values):
         out.emit(f"@{more} bra.uni {head}")
         out.place(tail)
         self.env |= dict(zip(s.results, carried))
+        for var, yielded in zip(s.results, s.yields):
+            if yielded in added_to:
+                self.in_flight.add(var)
+                self._own(var)
         for var in s.results:
             self._add_start(var)
+
+    def _taken(self, init: Expr) -> Words:
+        """Return the registers of sums in flight that nothing but a loop reads, which adds to them in place."""
+        is_free = init in self.in_flight and isinstance(init, Var) and self.owned.pop(init, -1) == self.loops
+        return self.env[init] if is_free else []
+
+    @staticmethod
+    def _sums_in_flight(s: st.For) -> set[Expr]:
+        """Return the variables of a loop's body that products of warpgroups bind."""
+        return {n.var for n in statements(s.body) if isinstance(n, st.Let) and is_of_warpgroup(n.value)}
 
     def _if(self, s: st.If) -> None:
         out, condition = self.out, self.scalar(s.cond)
@@ -206,6 +235,11 @@ class Selector(Values):
         self._end_group(s)
         if self.waits is not None and s in self.waits.at_barriers:
             self.out.emit(f"cp.async.wait_group {self.waits.at_barriers[s]}")
+        if self.products is not None and s in self.products.fences:
+            self.out.emit("fence.proxy.async.shared::cta", "products see what this lane wrote")
+        if self.products is not None and s in self.products.at_barriers:
+            running = self.products.at_barriers[s]
+            self.out.emit(f"wgmma.wait_group.sync.aligned {running}", "the other products have read their slots")
         self.out.emit("bar.sync 0", s.site.stage)
 
     def _end_group(self, s: st.Stmt) -> None:
@@ -320,6 +354,82 @@ class Selector(Values):
         self.out.emit(f"{name} {braces(registers)}, [{address}]", comment(s))
         self.env[s.var] = registers
 
+    # ------------------------------------------------------------ products of warpgroups
+
+    def _load_factor(self, s: st.LoadFactor) -> None:
+        """Leave the factor where it stands."""
+
+    def _add_descriptors(self, address: Expr) -> None:
+        """Compute the descriptors of factors at an address where its variable is bound; a constant's, ahead of all."""
+        for tile in self.products.at(address) if self.products else ():
+            place = FactorPlace.of(tile, self.kernel.shared_base(tile))
+            self.descriptors[address, place] = self._descriptor(address, place)
+
+    def _descriptor(self, address: Expr, place: FactorPlace) -> str:
+        """Return a register with the descriptor of a factor whose rows begin at `address` of slot 0."""
+        out, base = self.out, self.kernel.shared_base(place.tile)
+        start = out.op("add.u32", out.op("add.u32", self.shared, self.scalar(address)), str(base))
+        wide = out.op("cvt.u64.u32", out.op("shr.u32", start, "4"), kind="rd")
+        return out.op("or.b64", wide, f"0x{place.constant:x}", kind="rd", comment=f"descriptor of {place.tile.name}")
+
+    def _by_warpgroup(self, e: x.Mma, row: WgmmaRow) -> Words:
+        """Add the products of all steps to each instruction's sums, as one group."""
+        out, op, sums = self.out, e.op, self._sums_to_add_to(e.acc)
+        a, b = (self._factor_at(side) for side in (e.a, e.b))
+        turned = self._are_transposed(e) if row.takes_transposed else ""
+        out.emit("wgmma.fence.sync.aligned", "sums as other instructions left them")
+        adds = out.op("setp.eq.u32", self.lane, self.lane, kind="p")
+        for m in range(op.tiles_m):
+            for n in range(op.tiles_n):
+                at = op.d_start(n, m)
+                total = braces(sums[at : at + op.atom.d.registers])
+                for step in range(op.steps):
+                    k = step * op.atom.k
+                    # The manual's A, of 64 rows, is `b` here.
+                    factors = b(m * op.atom.m, k), a(n * op.atom.n, k)
+                    scales = ", 1, 1" if op.atom.acc.is_float else ""
+                    out.emit(f"{row.mnemonic} {total}, {', '.join(factors)}, {adds}{scales}{turned}")
+        out.emit("wgmma.commit_group.sync.aligned")
+        return sums
+
+    def _sums_to_add_to(self, acc: Expr) -> Words:
+        """Return registers of the sums before a product, which it may change."""
+        if isinstance(acc, Var) and self.owned.pop(acc, -1) == self.loops:
+            return self.env[acc]
+        before, kind = self.words(acc), kind_of(acc.type.elem)
+        return [self.out.op(f"mov.{KINDS[kind]}", word, kind=kind) for word in before]
+
+    def _factor_at(self, side: Expr) -> Callable[[int, int], str]:
+        """Return a function that emits the descriptor of a factor from a row of the team and an element of K on."""
+        s = self._factor_of(side)
+        place = FactorPlace.of(s.tile, self.kernel.shared_base(s.tile))
+        start, slot = self.descriptors.get((s.address, place)) or self._descriptor(s.address, place), s.slot
+        if not isinstance(slot, x.Const):
+            raise Unsupported(f"selection of products from a slot of {s.tile.name} that is not known")
+        first = slot.bits * s.tile.slot_bytes // 16
+
+        def at(row: int, k: int) -> str:
+            offset = first + place.offset(row, k)
+            return self.out.op("add.s64", start, str(offset), kind="rd") if offset else start
+
+        return at
+
+    def _factor_of(self, side: Expr) -> st.LoadFactor:
+        found = self.products.factors.get(side) if self.products and isinstance(side, Var) else None
+        if found is None:
+            raise Unsupported(f"selection of a warpgroup's product from registers for {self.kernel.name}")
+        return found
+
+    def _are_transposed(self, e: x.Mma) -> str:
+        """Return the operands that say whether the manual's A and B are contiguous along their rows."""
+        return "".join(f", {int(self._factor_of(side).tile.is_transposed)}" for side in (e.b, e.a))
+
+    def _await_sums(self) -> None:
+        self.out.emit("wgmma.wait_group.sync.aligned 0", "sums are complete")
+        self.in_flight.clear()
+
+    # ------------------------------------------------------------ writes
+
     def _shared_write(self, s: st.SharedWrite) -> None:
         self._write(s, self.words(s.value))
 
@@ -362,6 +472,7 @@ MESSAGES: Mapping[type[st.Stmt], Callable[[Selector, Any], None]] = {
     st.Acquire: Selector._acquire,
     st.FlatDirectLoad: Selector._direct_load,
     **dict.fromkeys((st.SharedRead, *_MATRIX_READS), Selector._shared_read),
+    st.LoadFactor: Selector._load_factor,
     st.SharedWrite: Selector._shared_write,
     st.FilledWrite: Selector._filled_write,
 }

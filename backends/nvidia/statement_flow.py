@@ -25,11 +25,16 @@ class Flow(ABC, Generic[State]):
     def step(self, s: Stmt, state: State, /) -> State:
         """Return the state behind a message or a barrier, given that before it."""
 
+    def let(self, s: Let, state: State, /) -> State:
+        """Return the state behind the binding of a value, given that before it."""
+        del s
+        return state
+
     def walk(self, s: Stmt, state: State) -> State:
         """Return the state behind a statement, given that before it."""
         match s:
             case Let():
-                return state
+                return self.let(s, state)
             case Block(stmts):
                 for inner in stmts:
                     state = self.walk(inner, state)

@@ -11,10 +11,11 @@ from convgen.ir.facts import Caches, Core, SharedPhases, TargetFacts
 from convgen.ir.layout.digits import Digit, Space
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.mma import MmaAtom
-from convgen.ir.record import frozen
+from convgen.ir.record import evolve, frozen
 from convgen.ir.types import Type, bf16, f8_e4m3, f8_e5m2, f16, f32, f64, s8, s32, u8
 
 LANES = 32
+WARPGROUP = 4  #: warps (PTX ISA, "Warpgroup")
 _R, _L = Space.REGISTER, Space.LANE
 
 
@@ -80,6 +81,52 @@ class FmaRow:
         return MmaAtom(self.name, 8, 4, self.k, self.elem, self.elem, self.elem, a=a, b=b, d=d, clocks=clocks * self.k)
 
 
+@frozen
+class WgmmaRow:
+    """One `wgmma.mma_async` of shape m64nNkK by a warpgroup; it reads both factors from shared memory.
+
+    Its sums are those of `mma.sync` of m16n8kK, side by side along N, a quarter of M in each warp. `a` and `b` are the
+    fragments of these. Source: PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions".
+    """
+
+    n: int
+    one: MmaRow  #: the `mma.sync` of one warp
+
+    @property
+    def shape(self) -> str:
+        return f"m{WARPGROUP * 16}n{self.n}k{self.one.k}"
+
+    @property
+    def mnemonic(self) -> str:
+        """Return the instruction with the types of the manual's D, A and B."""
+        kinds = self.one.acc.name, _INPUTS[self.one.b], _INPUTS[self.one.a]
+        return f"wgmma.mma_async.sync.aligned.{self.shape}.{'.'.join(kinds)}"
+
+    @property
+    def name(self) -> str:
+        kinds = dict.fromkeys((_INPUTS[self.one.a], _INPUTS[self.one.b]))
+        return f"wgmma.{self.shape}.{'.'.join(kinds)}"
+
+    @property
+    def takes_transposed(self) -> bool:
+        """Return whether factors may be contiguous along their rows: 16-bit types only."""
+        return self.one.a.bits == 16
+
+    def atom(self, clocks: float) -> MmaAtom:
+        """Return the atom; `clocks` are those of 8 columns."""
+        one = self.one.atom(1)
+        columns = self.n // one.n
+        a, d = (evolve(side, digits=(*side.digits, Digit("n", columns, _R, side.registers))) for side in (one.a, one.d))
+        warps = Digit("m", WARPGROUP, Space.SUBGROUP, 1)
+        b, d = (evolve(side, digits=(*side.digits, warps)) for side in (one.b, d))
+        sizes = self.n, one.m * WARPGROUP, one.k
+        types = one.a_elem, one.b_elem, one.acc
+        whole = max(1, int(columns * clocks))
+        return MmaAtom(
+            self.name, *sizes, *types, a=a, b=b, d=d, clocks=whole, rounds_to=self.one.rounds_to, in_shared=True
+        )
+
+
 #: Types of inputs as mnemonics have them.
 _INPUTS = {f16: "f16", bf16: "bf16", f32: "tf32", s8: "s8", u8: "u8", f8_e4m3: "e4m3", f8_e5m2: "e5m2"}
 
@@ -91,8 +138,11 @@ MMA = (
 )
 MMA_F8 = tuple(MmaRow(32, a, b, f32) for a in (f8_e4m3, f8_e5m2) for b in (f8_e4m3, f8_e5m2))
 FMA = (FmaRow(f32, 4), FmaRow(f64, 2))
-_ALL: tuple[MmaRow | FmaRow, ...] = (*MMA, *MMA_F8, *FMA)
-ROWS: dict[str, MmaRow | FmaRow] = {row.name: row for row in _ALL}
+#: Columns of `wgmma` that plans use; the manual has all multiples of 8 up to 256, for integers fewer.
+_WGMMA_COLUMNS = (64, 96, 128, 192, 256)
+WGMMA = tuple(WgmmaRow(n, one) for one in MMA if one.acc is f32 for n in _WGMMA_COLUMNS)
+_ALL: tuple[MmaRow | WgmmaRow | FmaRow, ...] = (*MMA, *MMA_F8, *WGMMA, *FMA)
+ROWS: dict[str, MmaRow | WgmmaRow | FmaRow] = {row.name: row for row in _ALL}
 
 
 @frozen
@@ -103,6 +153,7 @@ class Rates:
     f32: int  #: clocks; of `fma.rn.f32`
     f64: int  #: clocks; of `fma.rn.f64`
     f8: int = 0  #: clocks; of m16n8k32 with 8-bit floats; 0 where there is none
+    wgmma: float = 0  #: clocks of an SM; of 8 columns of m64nNk16 with f16, or of as many bytes; 0 where there is none
 
 
 def _phases(width: int) -> SharedPhases:
@@ -118,6 +169,7 @@ def _facts(name: str, *, shared: int, units: int, warps: int, caches: Caches, ra
     """Return the facts of a target: `shared` bytes of a workgroup, `units` SMs, `warps` resident on a sub-core."""
     of_lanes = {f32: rates.f32, f64: rates.f64}
     of_f8 = [row.atom(rates.f8) for row in MMA_F8 if rates.f8]
+    of_warpgroups = [row.atom(rates.wgmma) for row in WGMMA if rates.wgmma]
     return TargetFacts(
         name=name,
         subgroup_size=LANES,
@@ -140,7 +192,12 @@ def _facts(name: str, *, shared: int, units: int, warps: int, caches: Caches, ra
         shared_half_read=_phases(8),
         shared_write=_phases(16),
         fused=frozenset(),
-        atoms=(*(row.atom(rates.mma) for row in MMA), *of_f8, *(row.atom(of_lanes[row.elem]) for row in FMA)),
+        atoms=(
+            *of_warpgroups,
+            *(row.atom(rates.mma) for row in MMA),
+            *of_f8,
+            *(row.atom(of_lanes[row.elem]) for row in FMA),
+        ),
         core=Core(
             simds=4,
             simd_registers=512,
@@ -178,21 +235,25 @@ FACTS: dict[str, TargetFacts] = {
         _facts("sm_86", shared=99 << 10, units=72, warps=12, caches=_caches(6, 350), rates=Rates(16, 1, 64)),
         _facts("sm_89", shared=99 << 10, units=142, warps=12, caches=_caches(96, 350), rates=Rates(16, 1, 64, f8=16)),
         _facts("sm_90", shared=227 << 10, units=132, warps=16, caches=_caches(50, 2300), rates=Rates(7, 1, 2, f8=12)),
+        _facts(
+            "sm_90a", shared=227 << 10, units=132, warps=16, caches=_caches(50, 2300), rates=Rates(7, 1, 2, 12, 4.2)
+        ),
         _facts("sm_120", shared=99 << 10, units=170, warps=12, caches=_caches(96, 750), rates=Rates(32, 1, 64, f8=32)),
     )
 }
 
 #: Least versions of PTX with a target and its rows (PTX ISA, "Release Notes"): 8.4 for `mma` of 8-bit floats, 8.7 for
 #: sm_120. A driver takes versions up to its own.
-PTX_VERSIONS = {"sm_80": "7.8", "sm_86": "7.8", "sm_89": "8.4", "sm_90": "8.4", "sm_120": "8.7"}
+PTX_VERSIONS = {"sm_80": "7.8", "sm_86": "7.8", "sm_89": "8.4", "sm_90": "8.4", "sm_90a": "8.4", "sm_120": "8.7"}
 
 #: Targets that add and multiply bf16 (PTX ISA, "Half Precision Floating Point Instructions": sm_90 and up).
-BF16_SUMS = ("sm_90", "sm_120")
+BF16_SUMS = ("sm_90", "sm_90a", "sm_120")
 
 PRODUCTS: dict[str, tuple[str, ...]] = {
     "sm_80": ("a100", "a30"),
     "sm_86": ("a10", "a40", "rtx3090"),
     "sm_89": ("l40s", "l4", "rtx4090"),
     "sm_90": ("h100", "h200"),
+    "sm_90a": (),
     "sm_120": ("rtx5090",),
 }

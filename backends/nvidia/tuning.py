@@ -43,4 +43,4 @@ _AMPERE = Tuning(
     registers_through_copy=3,
 )
 
-TUNING: dict[str, Tuning] = dict.fromkeys(("sm_80", "sm_86", "sm_89", "sm_90", "sm_120"), _AMPERE)
+TUNING: dict[str, Tuning] = dict.fromkeys(("sm_80", "sm_86", "sm_89", "sm_90", "sm_90a", "sm_120"), _AMPERE)

@@ -14,7 +14,7 @@ from typing import Any, TypeGuard
 
 from convgen.backends.nvidia import element_ops, packed
 from convgen.backends.nvidia.ptx import KINDS, Writer, braces, kind_of
-from convgen.backends.nvidia.tables import BF16_SUMS, ROWS, MmaRow
+from convgen.backends.nvidia.tables import BF16_SUMS, ROWS, MmaRow, WgmmaRow
 from convgen.ir import expr as x
 from convgen.ir.error import Unsupported
 from convgen.ir.expr import Expr, Var
@@ -47,10 +47,15 @@ class Values(ABC):
         self.loops = 0  #: loops around the statement that is being selected
         #: Variables with a single use -> loops around their binding. A product in as many loops adds to them in place.
         self.owned: dict[Var, int] = {}
+        self.in_flight: set[Expr] = set()  #: variables to whose registers products of warpgroups may still add
 
     @abstractmethod
     def _read(self, v: Var) -> None:
         """Emit the read of shared memory that binds a variable, if it was postponed."""
+
+    @abstractmethod
+    def _await_sums(self) -> None:
+        """Emit a wait for all products of the warpgroup."""
 
     def scalar(self, e: Expr) -> str:
         """Return the register, or the immediate, of a scalar."""
@@ -61,6 +66,8 @@ class Values(ABC):
 
     def words(self, e: Expr) -> Words:
         """Return the registers of a value."""
+        if e in self.in_flight:
+            self._await_sums()
         if (known := self.env.get(e)) is not None:
             return known
         if isinstance(e, Var):
@@ -268,6 +275,8 @@ class Values(ABC):
     def _mma(self, e: x.Mma) -> Words:
         """Multiply step by step along K; a step's fragments are read during the step before."""
         op, row = e.op, ROWS[e.op.atom.name]
+        if isinstance(row, WgmmaRow):
+            return self._by_warpgroup(e, row)
         sums, a, b = list(self.words(e.acc)), _Factor(self, e.a), _Factor(self, e.b)
         owned = set(sums) if isinstance(e.acc, Var) and self.owned.pop(e.acc, -1) == self.loops else set()
         per = max(1, 32 // op.atom.a_elem.bits)  # elements of a register
@@ -294,6 +303,10 @@ class Values(ABC):
                     sums[at_d : at_d + of_d] = after
                     owned.update(after)
         return sums
+
+    @abstractmethod
+    def _by_warpgroup(self, e: x.Mma, row: WgmmaRow) -> Words:
+        """Multiply factors in shared memory; the sums are in flight until `_await_sums`."""
 
     def _by_matrix(self, mnemonic: str, a: Words, b: Words, before: Words, after: Words) -> None:
         """Multiply by `mma.sync`, whose A in the manual is `b` here."""

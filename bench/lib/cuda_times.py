@@ -23,7 +23,7 @@ from convgen.ir.error import ConvgenError
 from convgen.ir.layout.tags import LETTERS
 from convgen.run.launch_record import StoredTensor
 
-TARGET = "sm_90"
+TARGET = "sm_90a"
 ROUNDS = 9
 CALLS = 20  #: of a graph
 _LEAST_BYTES = 1 << 27  #: bytes of all input sets together: twice the L2 of an H200

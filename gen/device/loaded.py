@@ -112,8 +112,8 @@ def _first_device(target: str) -> str:
 
 def check_target(given: str, target: str, device: Device) -> None:
     """Refuse code for a target that the device does not run, if the device reports its own. Raises UserError."""
-    if device.arch not in ("", target) or targets.get(target).family.object_suffix != device.suffix:
-        runs = f"{device.arch or device.suffix} code, which {device.name} ({device.title}) runs"
+    if (device.runs and target not in device.runs) or targets.get(target).family.object_suffix != device.suffix:
+        runs = f"{device.runs[-1] if device.runs else device.suffix} code, which {device.name} ({device.title}) runs"
         raise UserError(f"given {given}, wanted {runs}")
 
 

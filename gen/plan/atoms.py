@@ -90,10 +90,11 @@ def mma_tile(atom: MmaAtom, config: Config, facts: TargetFacts, stored: Type) ->
     tiles_m = divide("tile M over subgroups x the instruction's M x subtiles", tile_m, part_m)
     divide("instructions of a subgroup over subgroups along K", tiles_n, shares(config.waves_k, tiles_m)[0])
     # Reads of matrices take K in the instruction's order; other reads are wider if a lane packs K of several steps.
-    most = 1 if facts.matrix_reads else facts.chunk_bytes // (atom.a.registers * atom.elem_bytes)
+    most = 1 if facts.matrix_reads or atom.in_shared else facts.chunk_bytes // (atom.a.registers * atom.elem_bytes)
     pack = max(1, min(steps, most))
     # `run` counts the neighbouring columns of the result that a lane holds, for wide stores. A 2-D message stores a
-    # rectangle from the registers of all lanes, so a lane needs no run.
+    # rectangle from the registers of all lanes, so a lane needs no run. An instruction that reads shared memory takes
+    # rows in the order in which they stand there.
     return MmaTile(
         atom,
         tiles_n=tiles_n,
@@ -104,6 +105,6 @@ def mma_tile(atom: MmaAtom, config: Config, facts: TargetFacts, stored: Type) ->
         teams_m=teams_m,
         separate_accumulators=config.separate_accumulators,
         parts=config.subtiles,
-        run=1 if facts.planes else facts.chunk_bytes // stored.bytes,
+        run=1 if facts.planes or atom.in_shared else facts.chunk_bytes // stored.bytes,
         teams_k=config.waves_k,
     )

@@ -23,7 +23,7 @@ from convgen.ir.error import DoesNotFit
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.digits import Digit, Digits, Space, Straddles
 from convgen.ir.layout.fragment import Fragment
-from convgen.ir.layout.memory import COL, ROW, View, column_major, row_major
+from convgen.ir.layout.memory import COL, ROW, View, row_major
 from convgen.ir.record import evolve, frozen
 from convgen.ir.simplify.extents import upper_bound
 from convgen.ir.types import Type
@@ -68,7 +68,7 @@ def copy_layout(
     linear = linearize(view)
     if elem is view.memory.elem and (whole := _split_as_stored(linear, memory, facts, subgroups)):
         return whole
-    if memory == column_major(rows, cols):
+    if memory.digits[0].dim == ROW and not facts.tiles_as_fragments:
         return _split_in_chunks(linear, memory, ("k", cols), ("row", rows), facts, subgroups, elem)
     if _lane_axis(linear) == K:
         return _split_in_chunks(linear, memory, ("row", rows), ("k", cols), facts, subgroups, elem, across)

@@ -14,6 +14,8 @@ from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.digits import Digit, Digits, Space
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import COL, ROW, Shared, Swizzle, View, column_major, row_major
+from convgen.ir.layout.mma import MmaTile
+from convgen.ir.layout.panels import SPANS, panel_order
 from convgen.ir.record import evolve, frozen
 from convgen.ir.types import Type, s8, u8
 from convgen.passes.messages.direct_copies import direct_width, places_of
@@ -72,6 +74,17 @@ class ProductInput:
     fragment: Fragment
     config: Config
     facts: TargetFacts
+    in_place: int = 0  #: rows of an instruction that reads the input in shared memory; 0: fragments are read from there
+
+    @classmethod
+    def of_n(cls, view: View, unit: MmaTile, config: Config, facts: TargetFacts) -> ProductInput:
+        """Return the input along N of a product by `unit`."""
+        return cls(view, unit.atom.a_elem, unit.a, config, facts, unit.atom.n * unit.atom.in_shared)
+
+    @classmethod
+    def of_m(cls, view: View, unit: MmaTile, config: Config, facts: TargetFacts) -> ProductInput:
+        """Return the input along M of a product by `unit`."""
+        return cls(view, unit.atom.b_elem, unit.b, config, facts, unit.atom.m * unit.atom.in_shared)
 
     def path(self, rows: int, *, direct: bool = False, period: int = 0) -> InputPath:
         """Return the path of `rows` rows, as deep as the config's tile; DoesNotFit if uneven.
@@ -82,6 +95,9 @@ class ProductInput:
         shape, elem, config, facts = (rows, self.config.tile[2]), self.elem, self.config, self.facts
         if direct:
             return self._direct(shape)
+        if self.in_place:
+            digits, swizzle = self._panels(shape)
+            return self._through(self._tile(digits, swizzle, facts.chunk_bytes), self._copy(digits, shape), 0)
         transposed = bool(config.slots) and self._is_transposed
         pitch, chunk = (0, facts.chunk_bytes) if transposed else pitch_of(shape[1], elem.bytes, facts)
         digits = column_major(*shape) if transposed else row_major(*shape, pitch)
@@ -109,6 +125,8 @@ class ProductInput:
         In a tile of rows, gaps after rows avoid bank conflicts, and swizzles within a run; if fragments take at most
         half a chunk, gaps of half chunks are tried too. A tile that reads transpose has one swizzle for every run.
         """
+        if self.in_place:
+            raise DoesNotFit("taps=resident: wanted a matrix instruction that takes fragments from registers")
         if run and self._is_transposed:
             with suppress(DoesNotFit):
                 return self.path(shape[0], period=run)
@@ -125,6 +143,21 @@ class ProductInput:
     @property
     def _is_transposed(self) -> bool:
         return is_read_transposed(self.view, self.elem, self.fragment, self.facts)
+
+    def _panels(self, shape: tuple[int, int]) -> tuple[Digits, Swizzle]:
+        """Return the order of a tile that instructions read in place: the widest panels; DoesNotFit if none divides.
+
+        Lines go along K, or along rows where memory does and the instruction reads such tiles.
+        """
+        if not self.config.slots:
+            raise DoesNotFit("slots=0: the matrix instruction reads its factors from shared memory")
+        transposed = self._is_transposed
+        line = (self.in_place if transposed else shape[1]) * self.elem.bytes
+        span = next((span for span in SPANS if line % span == 0), 0)
+        if not span:
+            wanted = ", ".join(map(str, SPANS))
+            raise DoesNotFit(f"lines of {line} bytes that a matrix instruction reads in place, wanted {wanted} or more")
+        return panel_order(*shape, self.elem, span, transposed=transposed)
 
     @property
     def _image(self) -> Digits:
@@ -197,11 +230,14 @@ class ProductInput:
             wanted = ", ".join(map(str, facts.direct_widths))
             given = f"copy=direct: neighbours along K of {name}"
             raise DoesNotFit(f"{given} are not together in messages of {wanted} bytes")
-        digits = column_major(*shape) if transposed else row_major(*shape)
+        if self.in_place:
+            (digits, swizzle), conflicts = self._panels(shape), 0
+        else:
+            digits = column_major(*shape) if transposed else row_major(*shape)
+            swizzle, conflicts = find_swizzle(
+                shape[not transposed], elem, chunk, self.fragment, None, facts, transposed=transposed
+            )
         places_of(digits, elem, width, facts.subgroup_size, self.config.subgroups)
-        swizzle, conflicts = find_swizzle(
-            shape[not transposed], elem, chunk, self.fragment, None, facts, transposed=transposed
-        )
         return self._through(self._tile(digits, swizzle, chunk), None, conflicts, width)
 
 

@@ -405,7 +405,7 @@ def _estimate_registers(plan: Plan, part: Part) -> int:
             copied += side.copy.loaded.registers * elem // 4
         masks += messages * masks_of(side.view, variant.trims)
     epilogue = 0 if part.epilogue.is_light else ROOM
-    registers = LaneRegisters(sums, (mma.a.registers + mma.b.registers) * elem // 4, copied, masks, epilogue)
+    registers = LaneRegisters(sums, mma.fragment_elements * elem // 4, copied, masks, epilogue)
     pipeline = Pipeline.of(partial(getattr, plan.config.staging))
     return int(registers.registers(part.k_blocks, pipeline, plan.facts, by_taps=variant.by_taps))
 

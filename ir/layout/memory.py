@@ -161,12 +161,20 @@ class Shared(Node):
             check_range(value, 1, _MOST_SHARED, f"in shared tile {self.name}")
         along, lines = (self.rows, self.cols) if self.is_transposed else (self.cols, self.rows)
         chunks, rest = divmod(along * self.elem.bytes, self.chunk)
-        swizzled = self.swizzle.mask and (rest or not self.swizzle.suits(chunks, lines) or len(digits) > 2)
+        swizzled = self.swizzle.mask and (
+            rest or not self.swizzle.suits(chunks, lines) or (len(digits) > 2 and not self._is_in_panels)
+        )
         inside = all(d.dim in (ROW, COL) and d.space == Space.MEMORY for d in digits)
         shape = self.digits.dims == (ROW, COL) and inside and self.digits.shape == (self.rows, self.cols)
         if not shape or swizzled or not _steps_over(digits):
             what = ", ".join(f"{d.dim} {d.size} at {d.stride}" for d in digits)
             raise UserError(f"shared tile {self.name} of {self.rows} x {self.cols}: digits {what}, {self.swizzle}")
+
+    @property
+    def _is_in_panels(self) -> bool:
+        """Return whether the first digit, a part of each line, holds whole groups of chunks that the swizzle permutes."""
+        group = self.chunk << self.swizzle.mask.bit_length()
+        return self.digits.digits[0].size * self.elem.bytes % group == 0
 
     @property
     def region(self) -> str:

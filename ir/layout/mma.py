@@ -38,6 +38,8 @@ class MmaAtom:
     d: Fragment
     clocks: int  #: clocks; issue interval of this instruction
     rounds_to: str = ""  #: type to which inputs are truncated, if they are: "xf32" keeps ten mantissa bits
+    #: whether it reads factors from shared memory: fragments that are loaded from there then take no registers
+    in_shared: bool = False
 
     def __attrs_post_init__(self) -> None:
         check_name(self.name, "matrix instruction")
@@ -61,14 +63,20 @@ class MmaAtom:
         """
         if self.spans == 1:
             return self
-        own = tuple(d for d in self.d.digits if d.space is not Space.SUBGROUP)
         what = self.a_elem, self.b_elem, self.acc, self.k, self.rounds_to
-        found = (a for a in atoms if (a.a_elem, a.b_elem, a.acc, a.k, a.rounds_to) == what and a.d.digits == own)
-        alone = next((a for a in found if a.spans == 1), None)
+        twins = (a for a in atoms if (a.a_elem, a.b_elem, a.acc, a.k, a.rounds_to) == what and a.spans == 1)
+        alone = next((a for a in twins if self._repeats(a)), None)
         if alone is None:
             why = f"{self.name} takes {self.spans} subgroups, and no instruction of one has its sums"
             raise DoesNotFit(why, short_of="twins")
         return alone
+
+    def _repeats(self, one: MmaAtom) -> bool:
+        """Return whether a subgroup's sums are those of an instruction, or of several instructions along N."""
+        own = Digits(self.d.dims, tuple(d for d in self.d.digits if d.space is not Space.SUBGROUP))
+        further = Digit("n", own.extent("n") // one.n, Space.REGISTER, one.d.registers)
+        repeated = Digits(one.d.dims, (*one.d.digits, further)) if further.size > 1 else one.d
+        return own.canonical(*Space) == repeated.canonical(*Space)
 
 
 @frozen(cache_hash=True)
@@ -189,6 +197,11 @@ class MmaTile:
     def _operand(self, rows: tuple[Digit, ...], atom: Fragment) -> Fragment:
         teams = (self.along_k("k"),) if self.teams_k > 1 else ()
         return Fragment((rows[0].dim, "k"), (*rows, *_k_digits(atom, self.pack, self.steps), *teams))
+
+    @property
+    def fragment_elements(self) -> int:
+        """Return the elements of both factors that a lane holds in registers for a block of K."""
+        return 0 if self.atom.in_shared else self.a.registers + self.b.registers
 
     @property
     def teams(self) -> int:

@@ -414,6 +414,9 @@ def read_rectangle(c: Cursor) -> Rectangle:
 # ---------------------------------------------------------------- matrix instructions
 
 
+_IN_SHARED = ("factors", "in", "shared", "memory")
+
+
 def write_instruction(atom: MmaAtom | BlockAtom, name: str) -> str:
     """Return `instruction NAME: 16 x 16 x 16, f16 x f16 to f32, 8 clocks, a …, b …, d …`; on blocks, no fragments."""
     called = f", called {atom.name}" if name != atom.name else ""
@@ -423,8 +426,8 @@ def write_instruction(atom: MmaAtom | BlockAtom, name: str) -> str:
     sides = "".join(f", {side} {write_fragment(getattr(atom, side))}" for side in "abd")
     rounded = f", rounds to {atom.rounds_to}" if atom.rounds_to else ""
     sums = f"{atom.a_elem} x {atom.b_elem} to {atom.acc}"
-    sizes = _joined((atom.n, atom.m, atom.k))
-    return f"instruction {name}: {sizes}, {sums}, {atom.clocks} clocks{sides}{rounded}{called}"
+    sizes, placed = _joined((atom.n, atom.m, atom.k)), ", " + " ".join(_IN_SHARED) if atom.in_shared else ""
+    return f"instruction {name}: {sizes}, {sums}, {atom.clocks} clocks{sides}{rounded}{placed}{called}"
 
 
 def read_instruction(c: Cursor, name: str) -> MmaAtom | BlockAtom:
@@ -451,7 +454,8 @@ def read_instruction(c: Cursor, name: str) -> MmaAtom | BlockAtom:
         c.take(",", side)
         sides.append(read_fragment(c))
     rounded = c.name() if c.skip(",", "rounds", "to") else ""
-    return c.made(MmaAtom, _called(c, name), *sizes, a, b, acc, *sides, clocks, rounded)
+    in_shared = c.skip(",", *_IN_SHARED)
+    return c.made(MmaAtom, _called(c, name), *sizes, a, b, acc, *sides, clocks, rounded, in_shared)
 
 
 def _called(c: Cursor, name: str) -> str:

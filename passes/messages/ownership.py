@@ -8,6 +8,7 @@ import numpy as np
 
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import Shared
+from convgen.ir.mma_operands import shared_factors
 from convgen.ir.mutate import statements
 from convgen.ir.program import Kernel
 from convgen.ir.stmt import Copy, DirectCopy, LoadPart, LoadShared, StoreShared
@@ -19,6 +20,8 @@ def private_tiles(kernel: Kernel) -> frozenset[Shared]:
     accesses = statements(kernel.body)
     parts = {s.tile for s in accesses if isinstance(s, LoadPart)}  # parts overlap
     direct = {s.tile for s in accesses if isinstance(s, DirectCopy)}  # distributed by places, not by elements
+    factors = shared_factors(kernel.body)  # a team's instruction reads them, not one subgroup
+    direct |= {s.tile for s in accesses if isinstance(s, LoadShared) and s.var in factors}
     for s in accesses:
         if isinstance(s, (StoreShared, LoadShared, Copy)):
             layouts.setdefault(s.tile, {}).setdefault(s.layout)

@@ -222,8 +222,8 @@ class ResidentWindows(Variant):
             raise DoesNotFit(f"packed={product.of_m.memory.name}: its windows are resident")
         (tile_m, tile_n, tile_k), count = config.tile, len(product.tap_rows)
         depth = tile_k // count
-        of_n = ProductInput(read_views(product, packings)[0], unit.atom.a_elem, unit.a, config, facts)
-        source = ProductInput(product.source, unit.atom.b_elem, unit.b, config, facts)
+        of_n = ProductInput.of_n(read_views(product, packings)[0], unit, config, facts)
+        source = ProductInput.of_m(product.source, unit, config, facts)
         path_n = of_n.path_at_offsets((tile_n, tile_k), run=depth, reads=config.waves[0])
         path_m = source.path_at_offsets((tile_m + product.reach, depth), reads=count)
         path_n, path_m = with_gaps((path_n, evolve(path_m, tap_rows=product.tap_rows)), facts)

@@ -161,8 +161,8 @@ class Variant:
         tile_m, tile_n, tile_k = config.tile
         from_n, from_m = read_views(product, packings)
         direct_n, direct_m = config.direct
-        of_n = ProductInput(from_n, unit.atom.a_elem, unit.a, config, facts).path(tile_n, direct=direct_n)
-        of_m = ProductInput(from_m, unit.atom.b_elem, unit.b, config, facts).path(tile_m, direct=direct_m)
+        of_n = ProductInput.of_n(from_n, unit, config, facts).path(tile_n, direct=direct_n)
+        of_m = ProductInput.of_m(from_m, unit, config, facts).path(tile_m, direct=direct_m)
         of_n, of_m = with_gaps((of_n, of_m), facts)
         dequantised = partial(dequantise.of, problem, cuts=product.cuts)
         return (

@@ -105,7 +105,14 @@ def test_lanes_multiply_a_row_by_a_column(row: FmaRow) -> None:
 
 
 #: CUDA C++ Programming Guide, "Compute Capabilities": KB of shared memory a block, warps an SM
-CAPACITIES = {"sm_80": (163, 64), "sm_86": (99, 48), "sm_89": (99, 48), "sm_90": (227, 64), "sm_120": (99, 48)}
+CAPACITIES = {
+    "sm_80": (163, 64),
+    "sm_86": (99, 48),
+    "sm_89": (99, 48),
+    "sm_90": (227, 64),
+    "sm_90a": (227, 64),
+    "sm_120": (99, 48),
+}
 
 
 def test_capacities_are_those_of_the_guide() -> None:

@@ -1,0 +1,140 @@
+"""Products of warpgroups: descriptors of factors in shared memory, and waits for products that still run.
+
+`wgmma.mma_async` reads its factors and adds to its sums until a `wait_group` of its warpgroup covers it. Each product
+is a group of its own. A barrier waits for the products that read a slot which is overwritten before the next barrier;
+the sums are awaited where another instruction reads them. Sources: PTX ISA, "Asynchronous warpgroup level matrix
+instructions", "Matrix Descriptor Format".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from convgen.backends.nvidia.statement_flow import Flow
+from convgen.ir.error import Unsupported
+from convgen.ir.expr import Expr, Mma, Var
+from convgen.ir.layout.memory import Shared
+from convgen.ir.layout.panels import SPANS, span_of
+from convgen.ir.mutate import statements
+from convgen.ir.program import Kernel
+from convgen.ir.record import frozen
+from convgen.ir.stmt import Barrier, FlatDirectLoad, Let, LoadFactor, SharedWrite, Stmt
+from convgen.passes.reach import Access, Accesses, Reach
+
+Ages = Mapping[Access, int]  #: reads of running products -> groups that are committed behind them
+
+_UNIT = 16  #: bytes; unit of addresses and offsets in a descriptor
+_GROUP = 8  #: lines of a panel after which the swizzle repeats
+_MODES = dict(zip(SPANS, (1, 2, 3)))  #: bytes of a line in a panel -> swizzle mode
+
+
+@frozen
+class FactorPlace:
+    """Where instructions find a factor in shared memory: a tile in panels."""
+
+    tile: Shared
+    span: int  #: bytes of a line in a panel
+
+    @classmethod
+    def of(cls, tile: Shared, base: int) -> FactorPlace:
+        """Return the place of a tile that begins at byte `base`; Unsupported for tiles that no descriptor describes."""
+        span = span_of(tile)
+        if not span or base % (_GROUP * span):
+            given = f"given the shared tile {tile.name} at byte {base}"
+            raise Unsupported(f"{given}, wanted panels of {SPANS} bytes at a multiple of {_GROUP} lines")
+        return cls(tile, span)
+
+    @property
+    def _panel(self) -> int:
+        """Return the bytes from a panel to the next one."""
+        return self.span * (self.tile.cols if self.tile.is_transposed else self.tile.rows)
+
+    @property
+    def constant(self) -> int:
+        """Return the descriptor of a factor that begins at address 0.
+
+        The leading offset is that from panel to panel of a transposed tile, and otherwise unused.
+        """
+        leading = self._panel if self.tile.is_transposed else _UNIT
+        return leading // _UNIT << 16 | _GROUP * self.span // _UNIT << 32 | _MODES[self.span] << 62
+
+    def offset(self, row: int, k: int) -> int:
+        """Return the descriptor's address field of element (row, k), less that of element (0, 0)."""
+        along, line = (row, k) if self.tile.is_transposed else (k, row)
+        panel, within = divmod(along * self.tile.elem.bytes, self.span)
+        if self.tile.is_transposed and within:
+            raise Unsupported(f"given rows from {row} on of {self.tile.name}, wanted a whole panel")
+        return (panel * self._panel + line * self.span + within) // _UNIT
+
+
+@frozen
+class Products:
+    """Products of warpgroups in a kernel, and the waits for them."""
+
+    factors: Mapping[Var, LoadFactor]  #: by the variable that stands for the factor
+    at_barriers: Mapping[Barrier, int]  #: groups that may run behind a barrier; barriers without a wait are absent
+    fences: frozenset[Barrier]  #: barriers behind which instructions read what lanes wrote before
+
+    def at(self, address: Expr) -> Iterable[Shared]:
+        """Return the tiles with factors that begin at an address."""
+        return dict.fromkeys(s.tile for s in self.factors.values() if s.address is address)
+
+
+def products_of(kernel: Kernel) -> Products | None:
+    """Return the products of warpgroups of a message-level kernel; None if it has none."""
+    factors = {s.var: s for s in statements(kernel.body) if isinstance(s, LoadFactor)}
+    if not factors:
+        return None
+    accesses = Accesses(())
+    ahead = Reach(False, accesses)  # against the order of execution: at each barrier the accesses that follow it
+    ahead.walk(kernel.body, frozenset())
+    flow = _RunningProducts(factors, accesses, ahead.at)
+    flow.walk(kernel.body, {})
+    written = {s.tile.region for s in statements(kernel.body) if isinstance(s, (FlatDirectLoad, SharedWrite))}
+    read = {s.tile.region for s in factors.values()} & written
+    fences = (barrier for barrier, found in ahead.at.items() if any(_is_read(access, read) for access in found))
+    return Products(factors, flow.waits, frozenset(fences))
+
+
+def _is_read(access: Access, regions: set[str]) -> bool:
+    return not access.write and access.tile.region in regions
+
+
+class _RunningProducts(Flow[Ages]):
+    """Ages of running products; `waits` collects what barriers wait for."""
+
+    def __init__(
+        self, factors: Mapping[Var, LoadFactor], accesses: Accesses, ahead: Mapping[Barrier, frozenset[Access]]
+    ) -> None:
+        super().__init__()
+        self.factors, self.accesses, self.ahead = factors, accesses, ahead
+        self.waits: dict[Barrier, int] = {}
+
+    def merged(self, a: Ages, b: Ages) -> Ages:
+        """Return the products that run on either path; the younger age demands the stricter wait."""
+        return {access: min(a.get(access, age), age) for access, age in {**a, **b}.items()}
+
+    def let(self, s: Let, ages: Ages) -> Ages:
+        if not is_of_warpgroup(s.value):
+            return ages
+        own = {access for factor in self._factors(s.value) for access in self.accesses[factor]}
+        return {access: age + 1 for access, age in ages.items()} | dict.fromkeys(own, 0)
+
+    def _factors(self, product: Expr) -> Iterator[LoadFactor]:
+        assert isinstance(product, Mma)
+        return (self.factors[side] for side in (product.a, product.b) if isinstance(side, Var))
+
+    def step(self, s: Stmt, ages: Ages, /) -> Ages:
+        if not isinstance(s, Barrier):
+            return ages
+        late = [age for access, age in ages.items() if any(access.conflicts(other) for other in self.ahead[s])]
+        if not late:
+            return ages
+        running = min(*late, self.waits.get(s, late[0]))
+        self.waits[s] = running
+        return {access: age for access, age in ages.items() if age < running}
+
+
+def is_of_warpgroup(e: Expr) -> bool:
+    """Return whether a value is a product that a warpgroup computes from shared memory."""
+    return isinstance(e, Mma) and e.op.atom.in_shared

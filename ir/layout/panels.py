@@ -1,0 +1,36 @@
+"""Order of shared tiles whose elements matrix instructions read in place: panels of short, swizzled lines.
+
+A line is a row, or a column of a transposed tile. A panel holds `span` bytes of every line, line after line; further
+panels follow. Within a panel the lines' chunks of 16 bytes are swizzled by the address: bits 4 and up are XORed with
+bits 7 and up, as many as `span` leaves. Source: PTX ISA, "Asynchronous warpgroup level matrix shared memory layout".
+"""
+
+from __future__ import annotations
+
+from convgen.ir.layout.digits import Digit, Digits, Space
+from convgen.ir.layout.memory import COL, ROW, Shared, Swizzle
+from convgen.ir.types import Type
+
+SPANS = (128, 64, 32)  #: bytes of a line in a panel, the widest first
+CHUNK = 16  #: bytes; unit of the swizzle
+_REPEAT = 128  #: bytes; from address bit 7 on, bits decide the swizzle
+
+
+def panel_order(rows: int, cols: int, elem: Type, span: int, *, transposed: bool) -> tuple[Digits, Swizzle]:
+    """Return the digits and the swizzle of a tile in panels of `span` bytes of each line."""
+    (along, length), (across, lines) = ((ROW, rows), (COL, cols)) if transposed else ((COL, cols), (ROW, rows))
+    run = span // elem.bytes
+    panel = Digit(along, run, Space.MEMORY, 1), Digit(across, lines, Space.MEMORY, run)
+    further = Digit(along, length // run, Space.MEMORY, run * lines)
+    lines_alike = _REPEAT // span  # neighbouring lines with equal bits from 7 on
+    swizzle = Swizzle(lines_alike.bit_length() - 1, span // CHUNK - 1)
+    return Digits((ROW, COL), (*panel, further) if further.size > 1 else panel), swizzle
+
+
+def span_of(tile: Shared) -> int:
+    """Return the bytes of a line in a panel; 0 if the tile is not in panels."""
+    span = tile.digits.digits[0].size * tile.elem.bytes
+    if span not in SPANS or tile.chunk != CHUNK:
+        return 0
+    order = panel_order(tile.rows, tile.cols, tile.elem, span, transposed=tile.is_transposed)
+    return span if order == (tile.digits, tile.swizzle) else 0
