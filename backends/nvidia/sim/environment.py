@@ -10,6 +10,7 @@ import numpy as np
 from convgen.backends.nvidia.sim.async_copies import Copies
 from convgen.backends.nvidia.sim.shared_memory import Shared
 from convgen.backends.nvidia.sim.state import LANES
+from convgen.backends.nvidia.sim.warpgroup_products import Products
 from convgen.backends.sim.causality import Causality
 from convgen.backends.sim.run import Run
 from convgen.backends.sim.threads import Surroundings
@@ -49,6 +50,7 @@ class Environment(Surroundings):
         self.reduction: dict[tuple[int, int], list[Array]] = {}  #: predicates of bar.red by slot and barrier
         self.names: Sequence[str] = ()  #: of registers
         self.copies = Copies(slots * waves)
+        self.products = Products(slots, waves)
         #: Ticket of each lane's first store since a barrier ordered it before the other lanes; 0: none.
         self.first_store: Array = np.zeros((slots * waves, LANES), np.int64)
         self.grid: tuple[int, int, int] = (1, 1, 1)

@@ -4,7 +4,7 @@ Fragments, with g = lane / 4, t = lane % 4 and e elements in a register: element
 (g + 8 (i % 2), t e + j + 4 e (i / 2)), or (g, t e + j + 4 e i) for 8 rows; of B (t e + j + 4 e i, g); number i of C
 and D is (g + 8 (i / 2), 2 t + i % 2).
 
-`sums` adds the products.
+`matrix_sums` adds the products.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from functools import lru_cache
 import numpy as np
 
 from convgen.backends.nvidia.sim.control import check_aligned
+from convgen.backends.nvidia.sim.matrix_sums import multiplier
 from convgen.backends.nvidia.sim.memory_access import addresses, load_shared, store_shared
 from convgen.backends.nvidia.sim.operands import Putter, numbers_of, report_undefined, source, target, wrong
 from convgen.backends.nvidia.sim.ptx_text import Instruction, Operand, Vector
@@ -22,7 +23,6 @@ from convgen.backends.nvidia.sim.ptx_types import TYPES
 from convgen.backends.nvidia.sim.rounding import FORMATS, decode, encode, rounded
 from convgen.backends.nvidia.sim.state import LANES, WarpGroup
 from convgen.backends.nvidia.sim.step import Context, Step, unsupported
-from convgen.backends.nvidia.sim.sums import multiplier
 from convgen.backends.sim.wave_arrays import Array, Bools, any_along
 from convgen.ir.record import frozen
 
@@ -92,6 +92,7 @@ def compile_matrix(instruction: Instruction, context: Context) -> Step | None:
 
 
 def items_of(instruction: Instruction, operand: Operand, count: int) -> Sequence[Operand]:
+    """Return the registers of an operand, which are `count`. Raises SimulatorError for others."""
     items = operand.items if isinstance(operand, Vector) else (operand,)
     if len(items) != count:
         raise wrong(instruction, f"{len(items)} registers", str(count))
@@ -99,6 +100,7 @@ def items_of(instruction: Instruction, operand: Operand, count: int) -> Sequence
 
 
 def shape_of(instruction: Instruction) -> tuple[int, int, int]:
+    """Return m, n and k of the shape among the modifiers. Raises Unsupported if there is none."""
     for modifier in instruction.modifiers:
         if modifier.startswith("m") and "n" in modifier and modifier[1:2].isdigit():
             m, rest = modifier[1:].split("n")
@@ -191,6 +193,7 @@ def accumulated(
 def scatter(
     g: WarpGroup, d: Array, where: tuple[Array, Array], kind: str, writes: Sequence[Putter], poison: Bools | None
 ) -> None:
+    """Write D [warps, rows, columns], and flags of undefined numbers, to registers; f16 in pairs."""
     values = np.moveaxis(d[:, where[0], where[1]], 0, 1)  # [numbers, warps, lanes]
     flags = None if poison is None else np.moveaxis(poison[:, where[0], where[1]], 0, 1)
     if kind == "f16":

@@ -96,7 +96,8 @@ class _Run(Run):
         program = self._programs.get(kernel.name)
         if program is None:
             with reading(f"kernel {kernel.name}"):
-                program = Program(kernel, place_variables(self.memory, self.module, kernel))
+                symbols = place_variables(self.memory, self.module, kernel)
+                program = Program(kernel, symbols, self.module.target)
             self._programs[kernel.name] = program
         return program
 
@@ -155,7 +156,7 @@ class _Run(Run):
     ) -> WarpGroup:
         """Return the warps of some workgroups at the kernel's entry, in an environment of their own."""
         count = len(groups)
-        memory = Shared(count, shared, program.shared_grain, waves)
+        memory = Shared(count, shared, program.shared_grain, waves, has_agents=program.has_agents)
         env = Environment(self, memory, count, waves, self.causality, program.dtypes, program.live)
         env.grid, env.workgroup = launch.grid, launch.workgroup
         env.shared_bytes, env.dynamic_bytes = shared, max(shared - static, 0)

@@ -17,13 +17,26 @@ import numpy as np
 
 from convgen.backends.sim.threads import Threads
 from convgen.backends.sim.wave_arrays import Array, Bools
+from convgen.ir.record import frozen
 
 if TYPE_CHECKING:
     from convgen.backends.nvidia.sim.environment import Environment
     from convgen.backends.nvidia.sim.operands import Putter
 
 LANES = 32
+PRODUCTS = 16  #: stands for wgmma's products among the barriers that a warp may wait at, of which 16 are numbered
 _BY_ROW = ("slot", "group_id", "wave", "thread", "waiting_at")
+
+
+@frozen
+class Flight:
+    """A product of wgmma in flight. `results` and `factors` are the registers of D and A, as sets of bits."""
+
+    accumulators: tuple[int, ...]  #: numbers of the registers of D, in order
+    results: int
+    factors: int
+    shape: str
+    age: int = -1  #: groups committed since its own; -1 until it is committed
 
 
 class WarpGroup(Threads):
@@ -42,6 +55,12 @@ class WarpGroup(Threads):
         self.waiting_at: Array = np.full(self.count, -1)  #: barrier at which each warp waits
         #: Destination and operation of a bar.red, whose result is written when the barrier is complete.
         self.awaiting: tuple[Putter, str] | None = None
+        self.flights: tuple[Flight, ...] = ()  #: products of wgmma in flight
+        self.in_flight = 0  #: registers of these, as a set of bits
+        self.touched = (
+            -1
+        )  #: registers that other instructions have accessed since the last wgmma.fence; -1: no fence yet
+        self.left = 0  #: products that may stay in flight at the wgmma.wait_group where the group stands
         self.ready()
 
     def ready(self) -> None:
@@ -61,7 +80,20 @@ class WarpGroup(Threads):
         return ()
 
     def signature(self) -> tuple[object, ...]:
-        return (self.blocked, id(self.env))
+        return (self.blocked, id(self.env), self.flights)
+
+    def fly(self, flights: tuple[Flight, ...]) -> None:
+        """Set the products in flight."""
+        self.flights, self.in_flight = flights, 0
+        for flight in flights:
+            self.in_flight |= flight.results | flight.factors
+
+    def await_products(self, done: Bools, left: int) -> None:
+        """Let rows that are not `done` wait at the instruction ahead of the group's place; the rest repeats it."""
+        self.left = left
+        self.waiting_at = np.where(done, -1, PRODUCTS)
+        here = self.pc - 1
+        self.targets = np.where(self.mask, np.where(done, 2 * here, 2 * here + 1)[:, None], -1)
 
     # -- registers ----------------------------------------------------------------------------------------------------
 
@@ -162,6 +194,7 @@ class WarpGroup(Threads):
         both.count, both.targets = len(order), None
         both.mask = np.concatenate((self.mask, other.mask)).reshape(-1)[flat]
         both.issued = max(self.issued, other.issued)
+        both.touched = self.touched | other.touched
         both.ready()
         both.r, both.p = [None] * len(self.r), [None] * len(self.p)
         for number in self.env.live(self.pc):
