@@ -42,7 +42,7 @@ def compile_control(instruction: Instruction, context: Context) -> Step | None:
         return _barrier(instruction, context)
     if name == "nanosleep":
         return Step(instruction, "other", lambda g: None, control="sleep")
-    if name in ("griddepcontrol", "pmevent", "brkpt", "setmaxnreg"):
+    if name in ("griddepcontrol", "pmevent", "brkpt"):
         return Step(instruction, "other", lambda g: None)
     if name == "call":
         raise unsupported(
@@ -127,6 +127,7 @@ def _end(instruction: Instruction) -> Step:
         g.targets = np.where(g.mask, np.where(taken, ENDED, 2 * g.pc), ABSENT)
         alive = g.env.alive[g.thread]
         g.env.alive[g.thread] = alive & ~taken
+        g.env.register_pool.check_end(g, step.instruction)
 
     return step.running(run)
 

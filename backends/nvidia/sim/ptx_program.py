@@ -20,6 +20,7 @@ from convgen.backends.nvidia.sim.memory_access import compile_memory, space_of
 from convgen.backends.nvidia.sim.moves import compile_move
 from convgen.backends.nvidia.sim.ptx_text import Instruction, Kernel
 from convgen.backends.nvidia.sim.ptx_types import bytes_of, storage
+from convgen.backends.nvidia.sim.register_pool import compile_register_pool
 from convgen.backends.nvidia.sim.state import WarpGroup
 from convgen.backends.nvidia.sim.step import Context, Step, unsupported
 from convgen.backends.nvidia.sim.wgmma import compile_warpgroup
@@ -28,6 +29,7 @@ Compile = Callable[[Instruction, Context], Step | None]
 _COMPILERS: Sequence[Compile] = (
     compile_move, compile_memory, compile_control, compile_matrix, compile_warpgroup, compile_copy, compile_fence,
     compile_lanes, compile_atomic, compile_conversion, compile_comparison, compile_float, compile_integer,
+    compile_register_pool,
 )  # fmt: skip
 #: Opcodes that are refused, with what they belong to.
 _LATER: Mapping[str, str] = {

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from convgen.backends.nvidia.sim.state import LANES, WarpGroup
+from convgen.backends.nvidia.sim.state import LANES, WARPGROUP, WarpGroup
 from convgen.backends.sim.local import Lds, Stretch
 from convgen.backends.sim.wave_arrays import U32, Array, Bools, all_bits, any_along
 
@@ -37,7 +37,6 @@ _LANE = np.uint32((1 << _LANE_BITS) - 1)
 _BANKS = 32
 _UNFENCED = np.uint32(0xFFFFFFFF)
 PROXY_KIND = "proxy"
-WARPGROUP = 4  #: warps
 
 
 class Shared(Lds):

@@ -20,6 +20,7 @@ from convgen.backends.nvidia.sim.local_memory import LocalMemory
 from convgen.backends.nvidia.sim.ptx_program import Program
 from convgen.backends.nvidia.sim.ptx_reader import parse
 from convgen.backends.nvidia.sim.ptx_text import Kernel, Module
+from convgen.backends.nvidia.sim.register_pool import RegisterPool, at_entry
 from convgen.backends.nvidia.sim.shared_memory import Shared
 from convgen.backends.nvidia.sim.sources import SOURCES
 from convgen.backends.nvidia.sim.state import LANES, WarpGroup
@@ -161,6 +162,7 @@ class _Run(Run):
         env.grid, env.workgroup = launch.grid, launch.workgroup
         env.shared_bytes, env.dynamic_bytes = shared, max(shared - static, 0)
         env.names = program.names
+        env.register_pool = RegisterPool(count, waves, at_entry(program.kernel.limits))
         env.parameters, env.parameters_defined = parameter_block(self.memory, program.kernel, launch)
         env.thread_local = LocalMemory(count * waves, program.kernel.local_bytes)
         if self._begun:

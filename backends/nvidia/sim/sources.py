@@ -26,6 +26,7 @@ SOURCES: Mapping[str, Source] = {
     "proxy": Source("PTX ISA, Async Proxy: fence.proxy.async orders accesses across proxies"),
     "read-only": Source("the launch: the buffer is read-only"),
     "runaway": Source("the simulator's limit of instructions per warp"),
+    "setmaxnreg": Source("PTX ISA, setmaxnreg: registers of a warpgroup, and of the per-CTA pool"),
     "shared-race": _MODEL,
     "shared-size": Source("CUDA Programming Guide, Compute Capabilities: shared memory per thread block"),
     "trap": Source("the kernel: trap, which failed assertions become, ends it"),

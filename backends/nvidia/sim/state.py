@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from convgen.backends.nvidia.sim.operands import Putter
 
 LANES = 32
-PRODUCTS = 16  #: stands for wgmma's products among the barriers that a warp may wait at, of which 16 are numbered
+WARPGROUP = 4  #: warps
+#: Places where a warp may wait besides the barriers 0 to 15: wgmma.wait_group and setmaxnreg.
+PRODUCTS, REGISTERS = 16, 17
 _BY_ROW = ("slot", "group_id", "wave", "thread", "waiting_at")
 
 
@@ -60,7 +62,8 @@ class WarpGroup(Threads):
         self.touched = (
             -1
         )  #: registers that other instructions have accessed since the last wgmma.fence; -1: no fence yet
-        self.left = 0  #: products that may stay in flight at the wgmma.wait_group where the group stands
+        #: Products that may stay in flight, or registers a thread, at the instruction where blocked warps wait.
+        self.needed = 0
         self.ready()
 
     def ready(self) -> None:
@@ -88,12 +91,17 @@ class WarpGroup(Threads):
         for flight in flights:
             self.in_flight |= flight.results | flight.factors
 
-    def await_products(self, done: Bools, left: int) -> None:
-        """Let rows that are not `done` wait at the instruction ahead of the group's place; the rest repeats it."""
-        self.left = left
-        self.waiting_at = np.where(done, -1, PRODUCTS)
+    def await_rows(self, done: Bools, at: int, needed: int, *, resumes: bool = False) -> None:
+        """Let rows that are not `done` wait at the instruction ahead of the group's place, and repeat it later.
+
+        The other rows repeat it now, or go on if the instruction `resumes` there. `at` is PRODUCTS or REGISTERS, and
+        `needed` its number.
+        """
+        self.needed = needed
+        self.waiting_at = np.where(done, -1, at)
         here = self.pc - 1
-        self.targets = np.where(self.mask, np.where(done, 2 * here, 2 * here + 1)[:, None], -1)
+        following = 2 * self.pc if resumes else 2 * here
+        self.targets = np.where(self.mask, np.where(done, following, 2 * here + 1)[:, None], -1)
 
     # -- registers ----------------------------------------------------------------------------------------------------
 

@@ -16,8 +16,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from convgen.backends.nvidia.sim.ptx_text import Instruction
-from convgen.backends.nvidia.sim.shared_memory import WARPGROUP
-from convgen.backends.nvidia.sim.state import Flight, WarpGroup
+from convgen.backends.nvidia.sim.state import WARPGROUP, Flight, WarpGroup
 from convgen.backends.nvidia.sim.step import Step
 from convgen.backends.sim.wave_arrays import Array, Bools
 from convgen.ir.record import define, evolve

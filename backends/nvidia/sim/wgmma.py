@@ -29,8 +29,8 @@ from convgen.backends.nvidia.sim.operands import Getter, numbers_of, report_unde
 from convgen.backends.nvidia.sim.ptx_text import Instruction, Literal, Operand, Vector
 from convgen.backends.nvidia.sim.ptx_types import TYPES
 from convgen.backends.nvidia.sim.rounding import decode
-from convgen.backends.nvidia.sim.shared_memory import WARPGROUP, Access
-from convgen.backends.nvidia.sim.state import LANES, Flight, WarpGroup
+from convgen.backends.nvidia.sim.shared_memory import Access
+from convgen.backends.nvidia.sim.state import LANES, PRODUCTS, WARPGROUP, Flight, WarpGroup
 from convgen.backends.nvidia.sim.step import Context, Step, unsupported, wants_target
 from convgen.backends.nvidia.sim.warpgroup_products import Products
 from convgen.backends.sim.wave_arrays import Array, Bools, any_along
@@ -129,7 +129,7 @@ def _wait(instruction: Instruction, context: Context) -> Step:
         if done.all():
             products.land(g, left)
             return
-        g.await_products(done, len(left))
+        g.await_rows(done, PRODUCTS, len(left))
 
     return step.running(run)
 
