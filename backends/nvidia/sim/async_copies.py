@@ -110,6 +110,7 @@ class Copies:
         units = access.units
         stamps = shared.stamps_of(*access.who)
         shared.stores[units] = np.broadcast_to(stamps, units.shape)
+        shared.note_generic(access)
         shared.defined[units] = True
         g.env.memory.changes += 1
 

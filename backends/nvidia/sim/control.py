@@ -14,6 +14,7 @@ from convgen.backends.nvidia.sim.operands import Getter, numbers_of, report_unde
 from convgen.backends.nvidia.sim.ptx_text import Instruction, Name
 from convgen.backends.nvidia.sim.state import LANES, WarpGroup
 from convgen.backends.nvidia.sim.step import Context, Step, unsupported
+from convgen.backends.nvidia.sim.warpgroup_products import check_end
 from convgen.backends.sim.errors import SimulatorError
 from convgen.backends.sim.findings import LaunchStopped
 from convgen.backends.sim.wave_arrays import Array
@@ -41,7 +42,7 @@ def compile_control(instruction: Instruction, context: Context) -> Step | None:
         return _barrier(instruction, context)
     if name == "nanosleep":
         return Step(instruction, "other", lambda g: None, control="sleep")
-    if name in ("griddepcontrol", "pmevent", "brkpt", "setmaxnreg"):
+    if name in ("griddepcontrol", "pmevent", "brkpt"):
         return Step(instruction, "other", lambda g: None)
     if name == "call":
         raise unsupported(
@@ -122,9 +123,11 @@ def _end(instruction: Instruction) -> Step:
 
     def run(g: WarpGroup) -> None:
         taken = guard_of(g, step)
+        check_end(g, step.instruction, taken)
         g.targets = np.where(g.mask, np.where(taken, ENDED, 2 * g.pc), ABSENT)
         alive = g.env.alive[g.thread]
         g.env.alive[g.thread] = alive & ~taken
+        g.env.register_pool.check_end(g, step.instruction)
 
     return step.running(run)
 

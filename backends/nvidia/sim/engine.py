@@ -6,11 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from convgen.backends.nvidia.sim.environment import Environment
+from convgen.backends.nvidia.sim.control import guard_of
+from convgen.backends.nvidia.sim.environment import BARRIERS, Environment
 from convgen.backends.nvidia.sim.ptx_program import Program
 from convgen.backends.nvidia.sim.ptx_text import Instruction
-from convgen.backends.nvidia.sim.state import LANES, WarpGroup
+from convgen.backends.nvidia.sim.state import LANES, PRODUCTS, REGISTERS, WarpGroup
 from convgen.backends.nvidia.sim.step import Step
+from convgen.backends.nvidia.sim.warpgroup_products import check_access
 from convgen.backends.sim.engine import Engine
 from convgen.backends.sim.findings import LaunchStopped
 from convgen.backends.sim.wave_arrays import Array
@@ -43,7 +45,13 @@ class WarpEngine(Engine[WarpGroup, Step]):
         return super()._advance(g, _From(meet) if meet else meet)
 
     def _prepare(self, g: WarpGroup, step: Step) -> None:
-        """Do nothing: steps check their own operands."""
+        """Note the registers that an instruction accesses, where there are products of warpgroups."""
+        if not self._program.has_agents or step.instruction.name == "wgmma":
+            return
+        registers = self._program.accessed(self._executing)
+        if registers & g.in_flight and guard_of(g, step).any():
+            check_access(g, step.instruction, registers)
+        g.touched |= registers
 
     def _has_polled(self, g: WarpGroup) -> bool:
         polled, g.polled = g.polled, False
@@ -115,6 +123,8 @@ class WarpEngine(Engine[WarpGroup, Step]):
                 (id(g.env), slot, barrier) for slot, barrier in zip(g.slot.tolist(), g.waiting_at.tolist(), strict=True)
             ]
             free = np.array([key in complete for key in keys])
+            free |= (g.waiting_at == PRODUCTS) & g.env.products.complete(g, g.needed)
+            free |= (g.waiting_at == REGISTERS) & g.env.register_pool.fits(g, g.needed)
             if not free.all():
                 still.append(g.select(np.flatnonzero(~free)) if free.any() else g)
             if not free.any():
@@ -132,6 +142,8 @@ class WarpEngine(Engine[WarpGroup, Step]):
         warps: dict[_Key, tuple[Environment, set[int]]] = {}
         for g in waiting:
             for slot, barrier, warp in zip(g.slot.tolist(), g.waiting_at.tolist(), g.wave.tolist(), strict=True):
+                if barrier >= BARRIERS:
+                    continue
                 warps.setdefault((id(g.env), slot, barrier), (g.env, set()))[1].add(warp)
         complete: dict[_Key, Array] = {}
         for key, (env, arrivals) in warps.items():
@@ -167,6 +179,13 @@ class WarpEngine(Engine[WarpGroup, Step]):
 
     def _deadlock(self, g: WarpGroup) -> None:
         slot, barrier = int(g.slot[0]), int(g.waiting_at[0])
+        if barrier >= BARRIERS:
+            kind, what = {
+                PRODUCTS: ("wgmma", "other warps of its warpgroup never execute the products that it waits for"),
+                REGISTERS: ("setmaxnreg", "no other warp gives back the registers that it asks for"),
+            }[barrier]
+            self.reporter.add(kind, f"waits for ever: {what}", self._program.instructions[g.pc], g)
+            raise LaunchStopped
         arrived, needed = self._needed(g.env, slot, barrier)
         message = f"waits for ever: {arrived} threads of {needed} have arrived at barrier {barrier}, and no other can"
         self.reporter.add("barrier", message, self._behind(g), g)

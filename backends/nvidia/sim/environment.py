@@ -10,6 +10,7 @@ import numpy as np
 from convgen.backends.nvidia.sim.async_copies import Copies
 from convgen.backends.nvidia.sim.shared_memory import Shared
 from convgen.backends.nvidia.sim.state import LANES
+from convgen.backends.nvidia.sim.warpgroup_products import Products
 from convgen.backends.sim.causality import Causality
 from convgen.backends.sim.run import Run
 from convgen.backends.sim.threads import Surroundings
@@ -17,6 +18,7 @@ from convgen.backends.sim.wave_arrays import Array, Bools, Bytes
 
 if TYPE_CHECKING:
     from convgen.backends.nvidia.sim.local_memory import LocalMemory
+    from convgen.backends.nvidia.sim.register_pool import RegisterPool
 
 BARRIERS = 16  #: of a workgroup (PTX ISA, bar: "Each CTA has sixteen barriers numbered 0..15")
 
@@ -25,6 +27,7 @@ class Environment(Surroundings):
     """The environment of one batch of workgroups."""
 
     local: Shared
+    register_pool: RegisterPool
 
     def __init__(
         self,
@@ -49,6 +52,7 @@ class Environment(Surroundings):
         self.reduction: dict[tuple[int, int], list[Array]] = {}  #: predicates of bar.red by slot and barrier
         self.names: Sequence[str] = ()  #: of registers
         self.copies = Copies(slots * waves)
+        self.products = Products(slots, waves)
         #: Ticket of each lane's first store since a barrier ordered it before the other lanes; 0: none.
         self.first_store: Array = np.zeros((slots * waves, LANES), np.int64)
         self.grid: tuple[int, int, int] = (1, 1, 1)

@@ -16,7 +16,7 @@ import numpy as np
 from convgen.backends.nvidia.sim.lanes import packed_flags
 from convgen.backends.nvidia.sim.ptx_text import Instruction
 from convgen.backends.nvidia.sim.state import WarpGroup
-from convgen.backends.nvidia.sim.step import Context, Step, unsupported
+from convgen.backends.nvidia.sim.step import Context, Step, unsupported, wants_target
 from convgen.backends.sim.causality import EVERY_LANE, Who
 from convgen.backends.sim.device_memory import Allocation
 from convgen.backends.sim.global_access import thread_states
@@ -37,8 +37,10 @@ def compile_fence(instruction: Instruction, context: Context) -> Step | None:
     """Return the step of membar or fence; None for other instructions."""
     if instruction.name not in ("membar", "fence"):
         return None
-    if instruction.has("proxy", "mbarrier_init"):
-        raise unsupported(instruction, "proxies and mbarriers are not simulated yet")
+    if instruction.has("proxy"):
+        return _proxy_fence(instruction, context)
+    if instruction.has("mbarrier_init"):
+        raise unsupported(instruction, "mbarriers are not simulated yet")
     if not orders_workgroups(instruction):
         return Step(instruction, "other", lambda g: None)
 
@@ -47,6 +49,17 @@ def compile_fence(instruction: Instruction, context: Context) -> Step | None:
         acquire(g)
 
     return Step(instruction, "other", run)
+
+
+def _proxy_fence(instruction: Instruction, context: Context) -> Step:
+    """fence.proxy.async: orders the generic stores of the lanes that execute it before later reads by the async proxy.
+
+    PTX ISA, Async Proxy. The fence counts for stores by its own lane, and where others have seen it by a barrier.
+    """
+    if not instruction.has("async"):
+        raise unsupported(instruction, "proxies other than the async one are not simulated")
+    wants_target(instruction, context, "sm_90")
+    return Step(instruction, "other", lambda g: g.env.local.fence_proxy(g))
 
 
 def release(g: WarpGroup) -> None:

@@ -188,6 +188,8 @@ def reads_and_writes(instruction: Instruction, carry: int) -> tuple[int, int]:
             operands.pop(0)
             for register in registers_of(first):
                 writes |= 1 << register.number
+    if instruction.name == "wgmma":
+        reads |= writes  # accumulators
     for operand in operands:
         for register in registers_of(operand):
             reads |= 1 << register.number

@@ -4,20 +4,18 @@ Fragments, with g = lane / 4, t = lane % 4 and e elements in a register: element
 (g + 8 (i % 2), t e + j + 4 e (i / 2)), or (g, t e + j + 4 e i) for 8 rows; of B (t e + j + 4 e i, g); number i of C
 and D is (g + 8 (i / 2), 2 t + i % 2).
 
-Sums of f16, bf16, tf32 and 8-bit floats are as recorded on an H200 (tests/data/silicon; PTX leaves order and rounding
-open): the exponent of a product is the sum of its factors' exponents, and subnormal factors have the least one of their
-format. All products of an instruction and C are aligned to the greatest exponent with 25 bits below it and cut toward
-zero; their sum is cut toward zero to f32.
+`matrix_sums` adds the products.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 
 import numpy as np
 
 from convgen.backends.nvidia.sim.control import check_aligned
+from convgen.backends.nvidia.sim.matrix_sums import multiplier
 from convgen.backends.nvidia.sim.memory_access import addresses, load_shared, store_shared
 from convgen.backends.nvidia.sim.operands import Putter, numbers_of, report_undefined, source, target, wrong
 from convgen.backends.nvidia.sim.ptx_text import Instruction, Operand, Vector
@@ -25,7 +23,6 @@ from convgen.backends.nvidia.sim.ptx_types import TYPES
 from convgen.backends.nvidia.sim.rounding import FORMATS, decode, encode, rounded
 from convgen.backends.nvidia.sim.state import LANES, WarpGroup
 from convgen.backends.nvidia.sim.step import Context, Step, unsupported
-from convgen.backends.sim.numbers import fma_f64
 from convgen.backends.sim.wave_arrays import Array, Bools, any_along
 from convgen.ir.record import frozen
 
@@ -39,9 +36,6 @@ _SHAPES: Mapping[str, frozenset[tuple[int, int, int]]] = {  # by the type of A
     "e4m3": frozenset({(16, 8, 16), (16, 8, 32)}),
     "e5m2": frozenset({(16, 8, 16), (16, 8, 32)}),
 }
-_BELOW = 25  #: bits below the greatest exponent that a sum keeps
-_NO_TERM = -1000  #: exponent given to zero terms, below all others, so that they do not align a sum
-_EXACT = float(1 << 24)  #: whole numbers below are exact in f32
 
 
 @frozen
@@ -97,14 +91,16 @@ def compile_matrix(instruction: Instruction, context: Context) -> Step | None:
     return None if maker is None else maker(instruction, context)
 
 
-def _items(instruction: Instruction, operand: Operand, count: int) -> Sequence[Operand]:
+def items_of(instruction: Instruction, operand: Operand, count: int) -> Sequence[Operand]:
+    """Return the registers of an operand, which are `count`. Raises SimulatorError for others."""
     items = operand.items if isinstance(operand, Vector) else (operand,)
     if len(items) != count:
         raise wrong(instruction, f"{len(items)} registers", str(count))
     return items
 
 
-def _shape_of(instruction: Instruction) -> tuple[int, int, int]:
+def shape_of(instruction: Instruction) -> tuple[int, int, int]:
+    """Return m, n and k of the shape among the modifiers. Raises Unsupported if there is none."""
     for modifier in instruction.modifiers:
         if modifier.startswith("m") and "n" in modifier and modifier[1:2].isdigit():
             m, rest = modifier[1:].split("n")
@@ -114,7 +110,7 @@ def _shape_of(instruction: Instruction) -> tuple[int, int, int]:
 
 
 def _product(instruction: Instruction, context: Context) -> Step:
-    shape = m, n, k = _shape_of(instruction)
+    shape = m, n, k = shape_of(instruction)
     types = instruction.types
     if instruction.has("sp", "sp::ordered_metadata", "xor", "and", "block_scale") or len(types) != 4:
         raise unsupported(instruction, "sparse, scaled and one-bit products are not simulated")
@@ -131,33 +127,33 @@ def _product(instruction: Instruction, context: Context) -> Step:
     count = results // 2 if d_type == "f16" else results
     operands = instruction.operands
     result_bits = {"f64": "b64"}.get(d_type, "b32")
-    writes = [target(context, instruction, o, result_bits) for o in _items(instruction, operands[0], count)]
-    a_items = _items(instruction, operands[1], first.registers)
-    b_items = _items(instruction, operands[2], second.registers)
-    c_items = _items(instruction, operands[3], results // 2 if c_type == "f16" else results)
+    writes = [target(context, instruction, o, result_bits) for o in items_of(instruction, operands[0], count)]
+    a_items = items_of(instruction, operands[1], first.registers)
+    b_items = items_of(instruction, operands[2], second.registers)
+    c_items = items_of(instruction, operands[3], results // 2 if c_type == "f16" else results)
     reads_a = [source(context, instruction, o, f"b{width}") for o in a_items]
     reads_b = [source(context, instruction, o, f"b{width}") for o in b_items]
     reads_c = [source(context, instruction, o, result_bits) for o in c_items]
     poisoned = [numbers_of(*items) for items in (a_items, b_items, c_items)]
-    multiply = _multiplier(instruction, a_type, b_type, d_type)
+    multiply = multiplier(a_type, b_type, saturates=instruction.has("satfinite"))
     where = accumulator(m)
     step = Step(instruction, "mma", lambda g: None)
 
     def run(g: WarpGroup) -> None:
         check_aligned(g, step, g.active, whole=True)
-        a = _gathered([read(g) for read in reads_a], first, a_type, g)
-        b = _gathered([read(g) for read in reads_b], second, b_type, g)
-        c = _accumulators([read(g) for read in reads_c], where, (m, n), c_type, g)
+        a = gathered([read(g) for read in reads_a], first, a_type, g)
+        b = gathered([read(g) for read in reads_b], second, b_type, g)
+        c = accumulated([read(g) for read in reads_c], where, (m, n), c_type, g)
         d = multiply(a, b, c)
         poison = None
         if any(g.undefined(some) is not None for some in poisoned):
             poison = _spread_poison(g, (a_items, b_items, c_items), first, second, where, c_type)
-        _scatter(g, d, where, d_type, writes, poison)
+        scatter(g, d, where, d_type, writes, poison)
 
     return step.running(run)
 
 
-def _gathered(registers: Sequence[Array], fragment: Fragment, kind: str, g: WarpGroup) -> Array:
+def gathered(registers: Sequence[Array], fragment: Fragment, kind: str, g: WarpGroup) -> Array:
     """Return a factor [warps, rows, columns] as numbers."""
     words = np.stack([np.broadcast_to(register, g.shape) for register in registers])
     bits = TYPES[kind].bits
@@ -165,11 +161,11 @@ def _gathered(registers: Sequence[Array], fragment: Fragment, kind: str, g: Warp
         values = decode(words, kind)[:, None]
     else:
         raw = np.stack([words >> np.uint32(bits * j) for j in range(32 // bits)], axis=1)
-        values = _numbers(raw, kind)
+        values = numbers_in(raw, kind)
     return np.moveaxis(values[fragment.register, fragment.element, :, fragment.lane], -1, 0)
 
 
-def _numbers(raw: Array, kind: str) -> Array:
+def numbers_in(raw: Array, kind: str) -> Array:
     """Return the numbers in the low bits of words."""
     bits = TYPES[kind].bits
     if kind in ("s8", "s4"):
@@ -179,7 +175,7 @@ def _numbers(raw: Array, kind: str) -> Array:
     return low.astype(np.int32) if kind in ("u8", "u4") else decode(low, kind)
 
 
-def _accumulators(
+def accumulated(
     registers: Sequence[Array], where: tuple[Array, Array], shape: tuple[int, int], kind: str, g: WarpGroup
 ) -> Array:
     """Return C [warps, rows, columns]: f32 or f64 numbers, or s32."""
@@ -194,9 +190,10 @@ def _accumulators(
     return result
 
 
-def _scatter(
+def scatter(
     g: WarpGroup, d: Array, where: tuple[Array, Array], kind: str, writes: Sequence[Putter], poison: Bools | None
 ) -> None:
+    """Write D [warps, rows, columns], and flags of undefined numbers, to registers; f16 in pairs."""
     values = np.moveaxis(d[:, where[0], where[1]], 0, 1)  # [numbers, warps, lanes]
     flags = None if poison is None else np.moveaxis(poison[:, where[0], where[1]], 0, 1)
     if kind == "f16":
@@ -235,87 +232,6 @@ def _spread_poison(
     return result | own
 
 
-_Multiply = Callable[[Array, Array, Array], Array]
-
-
-def _multiplier(instruction: Instruction, a_type: str, b_type: str, d_type: str) -> _Multiply:
-    if a_type == "f64":
-        return _sum_f64
-    if TYPES[a_type].kind != "f":
-        saturates = instruction.has("satfinite")
-        return lambda a, b, c: _sum_integers(a, b, c, saturates=saturates)
-    least = FORMATS[a_type].least, FORMATS[b_type].least
-    return partial(_sum_emulated if a_type in ("e4m3", "e5m2") else _sum_aligned, least=least)
-
-
-def _sum_f64(a: Array, b: Array, c: Array) -> Array:
-    """Sum in f64 with one rounding a product, in ascending k (an assumption)."""
-    total = c
-    for k in range(a.shape[2]):
-        total = fma_f64(a[:, :, k, None], b[:, k, None, :], total)
-    return total
-
-
-def _sum_integers(a: Array, b: Array, c: Array, *, saturates: bool) -> Array:
-    products = np.matmul(a.astype(np.float64), b.astype(np.float64)).astype(np.int64)
-    total = products + c
-    if saturates:
-        total = np.clip(total, -(1 << 31), (1 << 31) - 1)
-    return np.asarray(total).astype(np.int32)
-
-
-def _is_exact(a: Array, b: Array, c: Array) -> bool:
-    """Return whether all are whole and so small that every partial sum is exact in f32."""
-    if not (np.isfinite(a).all() and np.isfinite(b).all() and np.isfinite(c).all()):
-        return False
-    bound = float(np.abs(a).max()) * float(np.abs(b).max()) * a.shape[2] + float(np.abs(c).max())
-    return bound < _EXACT and all(bool((np.trunc(value) == value).all()) for value in (a, b, c))
-
-
-def _sum_aligned(a: Array, b: Array, c: Array, *, least: tuple[int, int]) -> Array:
-    """Return C + A B in f32; `least` are the least exponents of normal numbers of A's and B's formats."""
-    if _is_exact(a, b, c):
-        plain: Array = (np.matmul(a, b) + c).astype(np.float32)
-        return plain
-    with np.errstate(all="ignore"):
-        a, b, c = a.astype(np.float64), np.moveaxis(b.astype(np.float64), 1, 2), c.astype(np.float64)
-        products = a[:, :, None, :] * b[:, None, :, :]
-        exponents = _exponents(a, least[0])[:, :, None, :] + _exponents(b, least[1])[:, None, :, :]
-        terms = np.concatenate((products, c[..., None]), axis=3)
-        exponents = np.concatenate((exponents, _exponents(c, FORMATS["f32"].least)[..., None]), axis=3)
-        unit = np.where(terms == 0, _NO_TERM, exponents).max(axis=3) - _BELOW
-        fine = np.isfinite(terms).all(axis=3)
-        cut = np.trunc(np.ldexp(np.where(np.isfinite(terms), terms, 0.0), -unit[..., None])).sum(axis=3)
-        return np.where(fine, _cut(np.ldexp(cut, unit)), terms.sum(axis=3)).astype(np.float32)
-
-
-def _exponents(numbers: Array, least: int) -> Array:
-    """Return the exponents of numbers of a format; subnormal ones have that of the least normal number."""
-    exponents: Array = np.maximum(np.frexp(np.where(np.isfinite(numbers), numbers, 0.0))[1] - 1, least)
-    return exponents
-
-
-def _cut(total: Array) -> Array:
-    """Cut f64 numbers toward zero to f32; too large ones become infinite."""
-    beyond = np.abs(total) >= 2.0 * (1 << 127)
-    return np.where(beyond, np.copysign(np.inf, total), rounded(total, FORMATS["f32"], "rz"))
-
-
-def _sum_emulated(a: Array, b: Array, c: Array, *, least: tuple[int, int]) -> Array:
-    """Return C + A B of 8-bit floats as sm_90 emulates it.
-
-    Products with k % 4 below 2 (two elements of each register) are summed as f16 products are, the others onto that
-    sum, which is then added to C in f32.
-    """
-    total = np.zeros(c.shape, np.float32)
-    for of_first in (True, False):
-        taken = np.arange(a.shape[2]) % 4 < 2
-        taken = taken if of_first else ~taken
-        total = _sum_aligned(a[:, :, taken], b[:, taken, :], total, least=least)
-    result: Array = (total + c.astype(np.float32)).astype(np.float32)
-    return result
-
-
 # ---------------------------------------------------------------- ldmatrix, stmatrix, movmatrix
 
 
@@ -338,7 +254,7 @@ def _addressing(g: WarpGroup, step: Step, numbers: Sequence[int], count: int) ->
 def _load(instruction: Instruction, context: Context) -> Step:
     """ldmatrix: lane 8 i + r addresses row r of matrix i; a lane receives two elements of each matrix."""
     count = _count(instruction)
-    items = _items(instruction, instruction.operands[0], count)
+    items = items_of(instruction, instruction.operands[0], count)
     writes = [target(context, instruction, item, "b32") for item in items]
     where, numbers = addresses(context, instruction, instruction.operands[1]), numbers_of(instruction.operands[1])
     transposed = instruction.has("trans")
@@ -373,7 +289,7 @@ def _half(words: Array, i: int, row: Array, column: Array) -> Array:
 def _store(instruction: Instruction, context: Context) -> Step:
     """stmatrix: the inverse of ldmatrix."""
     count = _count(instruction)
-    items = _items(instruction, instruction.operands[1], count)
+    items = items_of(instruction, instruction.operands[1], count)
     reads = [source(context, instruction, item, "b32") for item in items]
     parts = [numbers_of(item) for item in items]
     where, numbers = addresses(context, instruction, instruction.operands[0]), numbers_of(instruction.operands[0])

@@ -12,7 +12,7 @@ from convgen.backends.nvidia.sim.control import compile_control, guard_of
 from convgen.backends.nvidia.sim.conversions import compile_conversion
 from convgen.backends.nvidia.sim.fences import compile_fence, orders_workgroups
 from convgen.backends.nvidia.sim.float_alu import compile_comparison, compile_float
-from convgen.backends.nvidia.sim.flow import blocks_of, live_registers, ordered
+from convgen.backends.nvidia.sim.flow import blocks_of, live_registers, ordered, reads_and_writes
 from convgen.backends.nvidia.sim.integers import compile_integer
 from convgen.backends.nvidia.sim.lanes import compile_lanes
 from convgen.backends.nvidia.sim.matrix import compile_matrix
@@ -20,17 +20,19 @@ from convgen.backends.nvidia.sim.memory_access import compile_memory, space_of
 from convgen.backends.nvidia.sim.moves import compile_move
 from convgen.backends.nvidia.sim.ptx_text import Instruction, Kernel
 from convgen.backends.nvidia.sim.ptx_types import bytes_of, storage
+from convgen.backends.nvidia.sim.register_pool import compile_register_pool
 from convgen.backends.nvidia.sim.state import WarpGroup
 from convgen.backends.nvidia.sim.step import Context, Step, unsupported
+from convgen.backends.nvidia.sim.wgmma import compile_warpgroup
 
 Compile = Callable[[Instruction, Context], Step | None]
 _COMPILERS: Sequence[Compile] = (
-    compile_move, compile_memory, compile_control, compile_matrix, compile_copy, compile_fence, compile_lanes,
-    compile_atomic, compile_conversion, compile_comparison, compile_float, compile_integer,
+    compile_move, compile_memory, compile_control, compile_matrix, compile_warpgroup, compile_copy, compile_fence,
+    compile_lanes, compile_atomic, compile_conversion, compile_comparison, compile_float, compile_integer,
+    compile_register_pool,
 )  # fmt: skip
 #: Opcodes that are refused, with what they belong to.
 _LATER: Mapping[str, str] = {
-    "wgmma": "products of a warpgroup are not simulated yet",
     "tcgen05": "tensor memory is not simulated",
     "mbarrier": "mbarriers are not simulated yet",
     "mapa": "clusters are not simulated yet",
@@ -49,7 +51,7 @@ _LATER: Mapping[str, str] = {
 class Program:
     """The instructions of a kernel in the engine's order; `executed` counts the warps that have executed each."""
 
-    def __init__(self, kernel: Kernel, symbols: Mapping[str, tuple[str, int]]) -> None:
+    def __init__(self, kernel: Kernel, symbols: Mapping[str, tuple[str, int]], target: str) -> None:
         self.kernel = kernel
         carry = len(kernel.registers)
         self.dtypes = [*(storage(kind) for kind in kernel.registers), np.bool_]
@@ -79,8 +81,11 @@ class Program:
         self.executed = [0] * len(self.instructions)
         #: Instructions that coverage counts: those of the text that can be reached, without jumps that the order adds.
         self.places = [kernel.code[i] for number in order for i in range(blocks[number].start, blocks[number].end)]
-        self.context = Context(kernel, symbols, place_of, carry)
+        self.context = Context(kernel, symbols, place_of, carry, target)
         self.tracked = any(map(orders_workgroups, kernel.code))
+        #: Whether there are agents that access shared memory by the async proxy.
+        self.has_agents = any(instruction.name == "wgmma" for instruction in kernel.code)
+        self._accessed: dict[int, int] = {}
         self.shared_grain = _grain(kernel, ("shared", ""))
         self.global_grain = _grain(kernel, ("global", "", "const"))
 
@@ -92,6 +97,14 @@ class Program:
             listed = [number for number in range(bits.bit_length()) if bits >> number & 1]
             self._listed[index] = listed
         return listed
+
+    def accessed(self, index: int) -> int:
+        """Return the registers that an instruction reads or writes, as a set of bits."""
+        registers = self._accessed.get(index)
+        if registers is None:
+            reads, writes = reads_and_writes(self.instructions[index], self.context.carry)
+            registers = self._accessed[index] = reads | writes
+        return registers
 
     def compile(self, index: int) -> Step:
         """Compile an instruction. Raises Unsupported, SimulatorError."""

@@ -245,7 +245,7 @@ class _Reader(Cursor):
         kernel.variables.update({variable.name: variable for variable in parameters})
         while self.peek() not in ("{", ";"):
             directive = self.take().text
-            if directive in (".maxntid", ".reqntid"):
+            if directive in (".maxntid", ".reqntid", ".maxnreg", ".minnctapersm"):
                 sizes = self.listed(self.integer)
                 kernel.limits[directive[1:]] = (*sizes, 1, 1)[:3]  # type: ignore[assignment]
             elif self.tokens[self.at].kind == "number":

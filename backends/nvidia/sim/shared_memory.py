@@ -7,6 +7,11 @@ Lanes of a warp are threads like any others: since Volta no order holds among th
 Programming Guide, Independent Thread Scheduling). Storing equal bytes is no race, for nobody can see which came last.
 
 A stamp covers `grain` bytes, at most the narrowest access of the kernel.
+
+Agents are what accesses shared memory in flight, beside the warps: the products of each warpgroup. A vector of clocks
+has an entry for each agent, too: how many of its operations the warp has waited for. They access memory by the async
+proxy. What lanes have stored, by the generic proxy, they may read once the storing lane has executed fence.proxy.async
+and a barrier behind the fence has made it visible (PTX ISA, Async Proxy).
 """
 
 from __future__ import annotations
@@ -17,7 +22,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from convgen.backends.nvidia.sim.state import LANES, WarpGroup
+from convgen.backends.nvidia.sim.state import LANES, WARPGROUP, WarpGroup
 from convgen.backends.sim.local import Lds, Stretch
 from convgen.backends.sim.wave_arrays import U32, Array, Bools, all_bits, any_along
 
@@ -25,30 +30,36 @@ if TYPE_CHECKING:
     from convgen.backends.nvidia.sim.step import Step
 
 KIND, LANE_KIND = "shared-race", "lane-race"
-_LANE_BITS, _WARP_BITS = 6, 6  #: lanes below 32, and 32 for several
+_LANE_BITS, _WARP_BITS = 6, 7  #: lanes below 32, and 32 for several; warps and agents
 _WARP_SHIFT = _LANE_BITS + _WARP_BITS
 _SEVERAL = np.uint32(LANES)
 _LANE = np.uint32((1 << _LANE_BITS) - 1)
 _BANKS = 32
+_UNFENCED = np.uint32(0xFFFFFFFF)
+PROXY_KIND = "proxy"
 
 
 class Shared(Lds):
     """The shared memory of the workgroups of a batch."""
 
-    def __init__(self, slots: int, size: int, grain: int, waves: int) -> None:
+    def __init__(self, slots: int, size: int, grain: int, waves: int, *, has_agents: bool = False) -> None:
         super().__init__(slots, size, grain, KIND)
         count = len(self.data) // grain
         self.waves = waves
+        agents = -(-waves // WARPGROUP) if has_agents else 0
         #: Last store: clock, warp, lane; 0 for none.
         self.stores: U32 = np.zeros(count, np.uint32)
-        #: By warp: clock and lane of its last load, and of its last atomic operation.
-        self.loads: U32 = np.zeros((waves, count), np.uint32)
+        #: By warp and agent: clock and lane of its last load, and by warp of its last atomic operation.
+        self.loads: U32 = np.zeros((waves + agents, count), np.uint32)
         self.atomics: U32 | None = None
         self.defined: Bools = np.zeros(count, np.bool_)
         self.flight: Array = np.zeros(count, np.int32)  #: number of the copy in flight to the bytes, plus one
-        #: [workgroup, warp, other warp]: the last clock of the other warp that the warp may see.
-        self.seen: Array = np.zeros((slots, waves, waves), np.int64)
+        #: [workgroup, warp, other warp or agent]: the last clock of the other one that the warp may see.
+        self.seen: Array = np.zeros((slots, waves, waves + agents), np.int64)
         self.clocks: Array = np.ones((slots, waves), np.int64)
+        #: Clock at which the lane of the last generic store has fenced it, where there are agents; 0 for no such store.
+        self.fenced: U32 | None = np.zeros(count, np.uint32) if has_agents else None
+        self._unfenced: list[Access] = []  #: generic stores that their lanes have not fenced
 
     # -- order --------------------------------------------------------------------------------------------------------
 
@@ -93,10 +104,10 @@ class Shared(Lds):
     def _unseen(self, table: U32, units: Array, slot: Array, warp: Array, lane: Array) -> Bools:
         """Return flags of units that other threads have loaded (or updated), unseen by this one."""
         stamps = table[:, units]  # [warps, units, accesses]
-        late = (stamps >> np.uint32(_LANE_BITS)) > np.moveaxis(self.seen[slot, warp], -1, 0)[:, None]
+        late = (stamps >> np.uint32(_LANE_BITS)) > np.moveaxis(self.seen[slot, warp], -1, 0)[: len(table), None]
         if not np.count_nonzero(late):
             return np.zeros(units.shape, np.bool_)
-        number = np.arange(self.waves)[:, None, None]
+        number = np.arange(len(table))[:, None, None]
         own = (number == warp) & ((stamps & _LANE) == lane)
         return any_along(late & ~own, 0)
 
@@ -133,7 +144,7 @@ class Shared(Lds):
 
     def _updates(self) -> U32:
         if self.atomics is None:
-            self.atomics = np.zeros_like(self.loads)
+            self.atomics = np.zeros_like(self.loads[: self.waves])
         return self.atomics
 
     def note_stores(
@@ -161,6 +172,7 @@ class Shared(Lds):
             return
         stamps = np.broadcast_to(self.stamps_of(*access.who), units.shape)
         self.stores[units] = stamps
+        self.note_generic(access)
         if units.size > 1:
             lost = self.stores.take(units) != stamps
             if values is not None and np.count_nonzero(lost):
@@ -169,6 +181,77 @@ class Shared(Lds):
                 unit, column = (int(i) for i in np.argwhere(lost)[0])
                 what = "stores to bytes where another thread stores another value by this instruction"
                 self._report_at(g, step, access, unit, column, what, KIND)
+
+    # -- the async proxy ----------------------------------------------------------------------------------------------
+
+    def note_generic(self, access: Access) -> None:
+        """Remember a store by the generic proxy, which its lane has not fenced yet."""
+        if self.fenced is not None:
+            self.fenced[access.units] = _UNFENCED
+            self._unfenced.append(access)
+
+    def fence_proxy(self, g: WarpGroup) -> None:
+        """Fence the generic stores of the lanes that execute fence.proxy.async."""
+        if self.fenced is None:
+            return
+        fencing = np.zeros((len(self.seen), self.waves, LANES), np.bool_)
+        fencing[g.slot, g.wave] = g.active
+        still: list[Access] = []
+        for access in self._unfenced:
+            done = fencing[access.who]
+            if not done.all():
+                still.append(access.take(np.flatnonzero(~done)))
+            if done.any():
+                some = access.take(np.flatnonzero(done))
+                last = self._is_last(some) & (self.fenced[some.units] == _UNFENCED)
+                clocks = np.broadcast_to(self.clocks[some.slot, some.warp], last.shape)
+                self.fenced[some.units[last]] = clocks[last]
+        self._unfenced = still
+
+    def _is_last(self, access: Access) -> Bools:
+        """Return flags of the units whose last store is by the thread of an access."""
+        warp, lane = self._writers(access.units)
+        flags: Bools = (warp == access.warp) & (lane == access.lane)
+        return flags
+
+    def note_product(
+        self, g: WarpGroup, step: Step, access: Access, warps: Array, agent: int, clock: int
+    ) -> Bools | None:
+        """Stamp what a product of some warps reads; report races, copies in flight and stores that lack a fence.
+
+        `agent` is the number of the warpgroup, `clock` that of the product in it. Returns flags [units, accesses] of
+        undefined bytes.
+        """
+        units, slot = access.units, int(access.slot[0])
+        view = self.seen[slot, warps].min(axis=0)
+        writer = self._writers(units)[0].astype(np.int64)
+        unseen = (self.stores.take(units) >> np.uint32(_WARP_SHIFT)) > view[writer]
+        if np.count_nonzero(unseen):
+            self.report_race(g, step, access, unseen, "multiplies what {} stored")
+        self._check_fences(g, step, access, view[writer], ~unseen)
+        self.loads[self.waves + agent, units] = np.uint32(clock << _LANE_BITS)
+        undefined = ~self.defined.take(units)
+        if not np.count_nonzero(undefined):
+            return None
+        flight = self.flight.take(units) * undefined
+        if np.count_nonzero(flight):
+            g.env.copies.report(g, step, access, flight, "multiplies")
+        return undefined
+
+    def _check_fences(self, g: WarpGroup, step: Step, access: Access, seen: Array, candidates: Bools) -> None:
+        """Report generic stores that are read by the async proxy without a fence that is visible by clock `seen`."""
+        assert self.fenced is not None
+        fenced = self.fenced.take(access.units)
+        bad = candidates & (fenced > seen)
+        if not np.count_nonzero(bad):
+            return
+        unit, column = (int(i) for i in np.argwhere(bad)[0])
+        warp, lane = (int(part) for part in self._writers(access.units[unit, column]))
+        lack = "without fence.proxy.async by that lane behind the store"
+        if fenced[unit, column] != _UNFENCED:
+            lack = "with no barrier behind that lane's fence.proxy.async"
+        what = f"reads by the async proxy what lane {lane} of warp {warp} stored, {lack}"
+        self._report_at(g, step, access, unit, column, what, PROXY_KIND)
 
     def note_updates(self, g: WarpGroup, step: Step, access: Access) -> Bools | None:
         """Stamp atomic operations; report races with plain accesses; return flags of undefined bytes."""
@@ -220,11 +303,17 @@ class Shared(Lds):
             same = warp == own
             other = f"lane {lane} of {'this warp' if same else f'warp {warp}'}"
         else:
-            late = np.flatnonzero(table[:, number] >> np.uint32(_LANE_BITS) > self.seen[slot, own])
+            late = np.flatnonzero(table[:, number] >> np.uint32(_LANE_BITS) > self.seen[slot, own, : len(table)])
             same = late.tolist() == [own]
-            other = "another lane of this warp" if same else f"warp {int(late[late != own][0])}"
+            other = "another lane of this warp" if same else self._named(int(late[late != own][0]))
         lack = ", with no bar.warp.sync or barrier between" if same else ", with no barrier between"
         self._report_at(g, step, access, unit, column, what.format(other) + lack, LANE_KIND if same else KIND)
+
+    def _named(self, number: int) -> str:
+        """Name a warp or an agent."""
+        if number < self.waves:
+            return f"warp {number}"
+        return f"a product of warpgroup {number - self.waves} that it has not waited for"
 
     def _writers(self, units: Array) -> tuple[Array, Array]:
         """Return warp and lane of the last store to each unit."""

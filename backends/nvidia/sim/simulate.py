@@ -20,6 +20,7 @@ from convgen.backends.nvidia.sim.local_memory import LocalMemory
 from convgen.backends.nvidia.sim.ptx_program import Program
 from convgen.backends.nvidia.sim.ptx_reader import parse
 from convgen.backends.nvidia.sim.ptx_text import Kernel, Module
+from convgen.backends.nvidia.sim.register_pool import RegisterPool, at_entry
 from convgen.backends.nvidia.sim.shared_memory import Shared
 from convgen.backends.nvidia.sim.sources import SOURCES
 from convgen.backends.nvidia.sim.state import LANES, WarpGroup
@@ -96,7 +97,8 @@ class _Run(Run):
         program = self._programs.get(kernel.name)
         if program is None:
             with reading(f"kernel {kernel.name}"):
-                program = Program(kernel, place_variables(self.memory, self.module, kernel))
+                symbols = place_variables(self.memory, self.module, kernel)
+                program = Program(kernel, symbols, self.module.target)
             self._programs[kernel.name] = program
         return program
 
@@ -155,11 +157,12 @@ class _Run(Run):
     ) -> WarpGroup:
         """Return the warps of some workgroups at the kernel's entry, in an environment of their own."""
         count = len(groups)
-        memory = Shared(count, shared, program.shared_grain, waves)
+        memory = Shared(count, shared, program.shared_grain, waves, has_agents=program.has_agents)
         env = Environment(self, memory, count, waves, self.causality, program.dtypes, program.live)
         env.grid, env.workgroup = launch.grid, launch.workgroup
         env.shared_bytes, env.dynamic_bytes = shared, max(shared - static, 0)
         env.names = program.names
+        env.register_pool = RegisterPool(count, waves, at_entry(program.kernel.limits))
         env.parameters, env.parameters_defined = parameter_block(self.memory, program.kernel, launch)
         env.thread_local = LocalMemory(count * waves, program.kernel.local_bytes)
         if self._begun:

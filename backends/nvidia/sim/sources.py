@@ -23,9 +23,12 @@ SOURCES: Mapping[str, Source] = {
     "operand": Source("PTX ISA: values that an operand may have"),
     "out-of-bounds": Source("the launch: neither its buffers nor the kernel's variables contain the address"),
     "poison": Source("PTX ISA, State Spaces: registers, shared, local and global memory without initializer"),
+    "proxy": Source("PTX ISA, Async Proxy: fence.proxy.async orders accesses across proxies"),
     "read-only": Source("the launch: the buffer is read-only"),
     "runaway": Source("the simulator's limit of instructions per warp"),
+    "setmaxnreg": Source("PTX ISA, setmaxnreg: registers of a warpgroup, and of the per-CTA pool"),
     "shared-race": _MODEL,
     "shared-size": Source("CUDA Programming Guide, Compute Capabilities: shared memory per thread block"),
     "trap": Source("the kernel: trap, which failed assertions become, ends it"),
+    "wgmma": Source("PTX ISA, wgmma.fence, wgmma.commit_group, wgmma.wait_group: accesses to registers of a product"),
 }

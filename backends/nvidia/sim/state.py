@@ -17,13 +17,28 @@ import numpy as np
 
 from convgen.backends.sim.threads import Threads
 from convgen.backends.sim.wave_arrays import Array, Bools
+from convgen.ir.record import frozen
 
 if TYPE_CHECKING:
     from convgen.backends.nvidia.sim.environment import Environment
     from convgen.backends.nvidia.sim.operands import Putter
 
 LANES = 32
+WARPGROUP = 4  #: warps
+#: Places where a warp may wait besides the barriers 0 to 15: wgmma.wait_group and setmaxnreg.
+PRODUCTS, REGISTERS = 16, 17
 _BY_ROW = ("slot", "group_id", "wave", "thread", "waiting_at")
+
+
+@frozen
+class Flight:
+    """A product of wgmma in flight. `results` and `factors` are the registers of D and A, as sets of bits."""
+
+    accumulators: tuple[int, ...]  #: numbers of the registers of D, in order
+    results: int
+    factors: int
+    shape: str
+    age: int = -1  #: groups committed since its own; -1 until it is committed
 
 
 class WarpGroup(Threads):
@@ -42,6 +57,13 @@ class WarpGroup(Threads):
         self.waiting_at: Array = np.full(self.count, -1)  #: barrier at which each warp waits
         #: Destination and operation of a bar.red, whose result is written when the barrier is complete.
         self.awaiting: tuple[Putter, str] | None = None
+        self.flights: tuple[Flight, ...] = ()  #: products of wgmma in flight
+        self.in_flight = 0  #: registers of these, as a set of bits
+        self.touched = (
+            -1
+        )  #: registers that other instructions have accessed since the last wgmma.fence; -1: no fence yet
+        #: Products that may stay in flight, or registers a thread, at the instruction where blocked warps wait.
+        self.needed = 0
         self.ready()
 
     def ready(self) -> None:
@@ -61,7 +83,25 @@ class WarpGroup(Threads):
         return ()
 
     def signature(self) -> tuple[object, ...]:
-        return (self.blocked, id(self.env))
+        return (self.blocked, id(self.env), self.flights)
+
+    def fly(self, flights: tuple[Flight, ...]) -> None:
+        """Set the products in flight."""
+        self.flights, self.in_flight = flights, 0
+        for flight in flights:
+            self.in_flight |= flight.results | flight.factors
+
+    def await_rows(self, done: Bools, at: int, needed: int, *, resumes: bool = False) -> None:
+        """Let rows that are not `done` wait at the instruction ahead of the group's place, and repeat it later.
+
+        The other rows repeat it now, or go on if the instruction `resumes` there. `at` is PRODUCTS or REGISTERS, and
+        `needed` its number.
+        """
+        self.needed = needed
+        self.waiting_at = np.where(done, -1, at)
+        here = self.pc - 1
+        following = 2 * self.pc if resumes else 2 * here
+        self.targets = np.where(self.mask, np.where(done, following, 2 * here + 1)[:, None], -1)
 
     # -- registers ----------------------------------------------------------------------------------------------------
 
@@ -162,6 +202,7 @@ class WarpGroup(Threads):
         both.count, both.targets = len(order), None
         both.mask = np.concatenate((self.mask, other.mask)).reshape(-1)[flat]
         both.issued = max(self.issued, other.issued)
+        both.touched = self.touched | other.touched
         both.ready()
         both.r, both.p = [None] * len(self.r), [None] * len(self.p)
         for number in self.env.live(self.pc):

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from convgen.backends.nvidia.sim.ptx_text import Instruction, Kernel
 from convgen.backends.nvidia.sim.state import WarpGroup
+from convgen.backends.sim.errors import SimulatorError
 from convgen.backends.sim.step import Ready
 from convgen.backends.sim.step import unsupported as unsupported
 from convgen.ir.record import define
@@ -28,3 +29,17 @@ class Context:
     symbols: Mapping[str, tuple[str, int]]
     place_of: Mapping[int, int]  #: index of an instruction in the text -> index in the program
     carry: int  #: number of the register that stands for the carry flag CC.CF
+    target: str  #: that the text names, such as sm_90a
+
+
+def wants_target(instruction: Instruction, context: Context, target: str) -> None:
+    """Raise SimulatorError if the text's target lacks an instruction of `target`.
+
+    Instructions of an architecture-specific target, such as sm_90a, exist there only; others from it on.
+    """
+    number = int(context.target.removeprefix("sm_").rstrip("af") or 0)
+    there = context.target == target if target.endswith("a") else number >= int(target.removeprefix("sm_"))
+    if not there:
+        more = "" if target.endswith("a") else " or later"
+        given = f"`{instruction.text}` on {context.target}"
+        raise SimulatorError(f"given {given}, wanted .target {target}{more}")

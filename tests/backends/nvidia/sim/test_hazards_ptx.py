@@ -491,11 +491,10 @@ def test_workgroups_and_warps_race_in_global_memory(run: Run, text: Text) -> Non
 @pytest.mark.parametrize(
     ("statement", "why"),
     [
-        ("wgmma.fence.sync.aligned;", "not simulated yet"),
         ("mbarrier.init.shared.b64 [%r0], 1;", "not simulated yet"),
         ("cp.async.bulk.commit_group;", "not simulated yet"),
         ("barrier.cluster.arrive;", "not simulated yet"),
-        ("fence.proxy.async;", "not simulated yet"),
+        ("fence.proxy.alias;", "proxies other than the async one"),
         ("call (%r1), f, (%r2);", "no recursion"),
         ("frobnicate.b32 %r1, %r2;", "is not simulated"),
         ("div.rz.f64 %d1, %d2, %d3;", "div.rz.f64"),

@@ -1,0 +1,144 @@
+"""wgmma's products in flight: their registers, their order, and what all warps of a warpgroup do together.
+
+PTX ISA, wgmma.fence, wgmma.mma_async, wgmma.commit_group, wgmma.wait_group. Accumulators of a product, and registers of
+A, belong to it until a wait_group that covers its group; only products of equal shape may share accumulators in flight.
+Registers that other instructions have accessed need a wgmma.fence ahead of a product. A group is complete once all
+warps of the warpgroup have executed its products, so a wait lets a warp go on only then, and what it may see afterwards
+includes that the products have read shared memory.
+
+The engine writes results at the product, for nobody may look at them before the wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from convgen.backends.nvidia.sim.ptx_text import Instruction
+from convgen.backends.nvidia.sim.state import WARPGROUP, Flight, WarpGroup
+from convgen.backends.nvidia.sim.step import Step
+from convgen.backends.sim.wave_arrays import Array, Bools
+from convgen.ir.record import define, evolve
+
+KIND = "wgmma"
+
+
+@define(eq=False)
+class _Shared:
+    """The statement of a product by the first warp of a warpgroup; `warps` counts those that have executed it."""
+
+    instruction: Instruction
+    operands: tuple[int, ...]  #: descriptors and scale-d
+    warp: int
+    warps: int = 0
+
+
+class Products:
+    """The products that each warp of a batch has executed."""
+
+    def __init__(self, slots: int, waves: int) -> None:
+        self.waves = waves
+        self.issued: Array = np.zeros((slots, waves), np.int64)
+        self._shared: dict[tuple[int, int, int], _Shared] = {}  #: by slot, warpgroup and number; until all have it
+
+    # -- issue --------------------------------------------------------------------------------------------------------
+
+    def warpgroups(self, g: WarpGroup, step: Step) -> dict[tuple[int, int, int], list[int]]:
+        """Return the rows of each product that a group executes, by slot, warpgroup and number of the product."""
+        result: dict[tuple[int, int, int], list[int]] = {}
+        for row, (slot, warp) in enumerate(zip(g.slot.tolist(), g.wave.tolist(), strict=True)):
+            warpgroup = warp // WARPGROUP
+            if WARPGROUP * (warpgroup + 1) > self.waves:
+                what = f"warp {warp} belongs to a warpgroup of fewer than {WARPGROUP} warps"
+                g.env.reporter.add("divergence", what, step.instruction, g, row)
+            result.setdefault((slot, warpgroup, int(self.issued[slot, warp])), []).append(row)
+        return result
+
+    def issue(
+        self, g: WarpGroup, step: Step, key: tuple[int, int, int], rows: Sequence[int], operands: Sequence[Array]
+    ) -> tuple[int, ...]:
+        """Count a product of some warps; report warps of one warpgroup that execute different ones.
+
+        `operands` are the descriptors and scale-d by row; returns those of the first row.
+        """
+        given = [tuple(int(operand[row]) for operand in operands) for row in rows]
+        for row, own in zip(rows, given, strict=True):
+            self.issued[g.slot[row], g.wave[row]] += 1
+            first = self._shared.setdefault(key, _Shared(step.instruction, own, int(g.wave[row])))
+            first.warps += 1
+            if first.instruction.address != step.instruction.address:
+                what = f"warp {first.warp} of its warpgroup executes `{first.instruction.text}`"
+                g.env.reporter.add("divergence", what, step.instruction, g, row)
+            elif first.operands != own:
+                what = f"warp {first.warp} of its warpgroup executes it with other descriptors or another scale-d"
+                g.env.reporter.add("divergence", what, step.instruction, g, row)
+        if self._shared[key].warps >= WARPGROUP:
+            del self._shared[key]
+        return given[0]
+
+    @staticmethod
+    def check_registers(g: WarpGroup, step: Step, flight: Flight) -> None:
+        """Report a product whose registers lack a wgmma.fence, or belong to another product in flight."""
+        names = g.env.names
+        bare = g.touched & (flight.results | flight.factors)
+        if bare:
+            name = names[(bare & -bare).bit_length() - 1]
+            what = f"{name} was accessed by other instructions with no wgmma.fence since"
+            if g.touched < 0:
+                what = "no wgmma.fence stands ahead of the kernel's first product"
+            g.env.reporter.add(KIND, what, step.instruction, g)
+        for other in g.flights:
+            clash = flight.factors & other.results | flight.results & other.factors
+            if flight.accumulators != other.accumulators or flight.shape != other.shape:
+                clash |= flight.results & other.results
+            if clash:
+                name = names[(clash & -clash).bit_length() - 1]
+                what = f"{name} belongs to a product in flight with other registers or of another shape"
+                g.env.reporter.add(KIND, what, step.instruction, g)
+                return
+
+    # -- groups -------------------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def commit(g: WarpGroup) -> None:
+        """Put the products since the last commit into a group."""
+        g.fly(tuple(evolve(flight, age=flight.age + 1) for flight in g.flights))
+
+    @staticmethod
+    def remaining(g: WarpGroup, allowed: int) -> tuple[Flight, ...]:
+        """Return the products that a wait for all but `allowed` groups leaves in flight."""
+        return tuple(flight for flight in g.flights if flight.age < allowed)
+
+    def complete(self, g: WarpGroup, left: int) -> Bools:
+        """Return by row whether all warps of its warpgroup have executed all but its last `left` products."""
+        needed = self.issued[g.slot, g.wave] - left
+        first = g.wave // WARPGROUP * WARPGROUP
+        others = np.minimum(first[:, None] + np.arange(WARPGROUP), self.waves - 1)
+        return np.asarray((self.issued[g.slot[:, None], others] >= needed[:, None]).all(axis=1))
+
+    def land(self, g: WarpGroup, left: tuple[Flight, ...]) -> None:
+        """End the products of a group of warps but for those `left`."""
+        seen = g.env.local.seen
+        agent = g.env.waves + g.wave // WARPGROUP
+        done = self.issued[g.slot, g.wave] - len(left)
+        seen[g.slot, g.wave, agent] = np.maximum(seen[g.slot, g.wave, agent], done)
+        g.fly(left)
+
+
+def check_access(g: WarpGroup, instruction: Instruction, registers: int) -> None:
+    """Report an instruction other than a product that accesses registers (a set of bits) of products in flight."""
+    hit = registers & g.in_flight
+    name = g.env.names[(hit & -hit).bit_length() - 1]
+    what = f"accesses {name} of a product in flight, with no wgmma.wait_group that covers it"
+    if any(flight.age < 0 and (flight.results | flight.factors) & hit for flight in g.flights):
+        what = f"accesses {name} of a product that no wgmma.commit_group has committed"
+    g.env.reporter.add(KIND, what, instruction, g)
+
+
+def check_end(g: WarpGroup, instruction: Instruction, taken: Bools) -> None:
+    """Report threads that end with products in flight."""
+    if g.flights and taken.any():
+        uncommitted = sum(flight.age < 0 for flight in g.flights)
+        what = f"ends with {len(g.flights)} products in flight, {uncommitted} of them not committed"
+        g.env.reporter.at_first(KIND, what, instruction, g, taken)
