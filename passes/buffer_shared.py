@@ -61,7 +61,6 @@ from convgen.ir.types import Type, s32, vector
 from convgen.passes.clone import Cloner
 from convgen.passes.messages.linear import linearize, loaded_elements
 
-
 _LEAST_SLOTS = 2  #: slots; with fewer, a block is copied between the multiplications of two blocks
 
 

@@ -31,8 +31,8 @@ from convgen.ir.expr import (
 )
 from convgen.ir.facts import TargetFacts
 from convgen.ir.floats import Approximate, Fma
-from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.digits import plus
+from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import Global, Shared, Swizzle
 from convgen.ir.mma_operands import shared_factors
 from convgen.ir.mutate import Mutator, postorder

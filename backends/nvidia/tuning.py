@@ -9,6 +9,7 @@ the measured configs, the one that is ranked first takes 1.038 of the best one's
 from __future__ import annotations
 
 from convgen.backends.tuning import Tuning
+from convgen.ir.record import evolve
 
 _AMPERE = Tuning(
     grids=((2, 2, 1), (2, 4, 1), (4, 2, 1), (1, 4, 1), (4, 1, 1), (1, 2, 1), (2, 1, 1), (1, 1, 1)),
@@ -43,4 +44,11 @@ _AMPERE = Tuning(
     registers_through_copy=3,
 )
 
-TUNING: dict[str, Tuning] = dict.fromkeys(("sm_80", "sm_86", "sm_89", "sm_90", "sm_90a", "sm_120"), _AMPERE)
+_HOPPER = evolve(
+    _AMPERE, grids=((2, 4, 1), (1, 4, 1), (1, 8, 1), *_AMPERE.grids[:1], *_AMPERE.grids[2:3], *_AMPERE.grids[4:])
+)
+
+TUNING: dict[str, Tuning] = {
+    **dict.fromkeys(("sm_80", "sm_86", "sm_89", "sm_90", "sm_120"), _AMPERE),
+    "sm_90a": _HOPPER,
+}

@@ -153,10 +153,11 @@ class _Block:
     def read(self) -> Numbers:
         """Return the bytes of fragments that all subgroups read, from shared memory or the nearest cache.
 
-        The subgroups that one instruction spans each read their own rows of N's input, and one share of M's.
+        The subgroups that one instruction spans each read their own rows of N's input, and one share of M's. The clocks
+        of an instruction that reads its factors in shared memory include its reads.
         """
         rows: Numbers = self.n * self.subgroups_m + self.m * self.subgroups_n // self.atom.spans
-        return rows * self.k * self.elem
+        return rows * self.k * self.elem * (not self.atom.in_shared)
 
     @property
     def shared(self) -> Numbers:
@@ -223,7 +224,7 @@ class _Block:
         at_once = self.facts.block_bytes or self.facts.chunk_bytes * self.facts.subgroup_size
         part = self.m // (self.subgroups_m * self.atom.spans * self.subtiles)
         of_m, of_n = (np.ceil(rows * self.k * self.elem / at_once) for rows in (part, self.n // self.subgroups_n))
-        return self.subtiles * of_m + of_n
+        return (self.subtiles * of_m + of_n) * (not self.atom.in_shared)
 
     @property
     def reduction(self) -> Numbers:
@@ -243,7 +244,7 @@ class _Block:
         rows = self.m // (self.subgroups_m * self.subtiles * self.atom.spans) + self.n // self.subgroups_n
         return LaneRegisters(
             sums=self.m * self.n * self.atom.acc.bytes * self.subgroups_k // (4 * self.lanes),
-            fragments=rows * self.depth * self.elem // (4 * lanes * self.subgroups_k),
+            fragments=rows * self.depth * self.elem * (not self.atom.in_shared) // (4 * lanes * self.subgroups_k),
             copied=self.through_registers * self.copied // (4 * self.lanes),
             masks=sum(number * masks for number, masks in zip(self.messages, self.traits.masks)),
         )

@@ -188,6 +188,7 @@ def _work_and_fits(
     work = BlockWork.of(configs, traits, atom, facts)
     m, n, k, subgroups_m, subgroups_n, subgroups_k = configs.sizes
     fits = work.slot_bytes * configs.of_stagings("slots") <= facts.shared_bytes
+    fits = fits & ((configs.of_stagings("slots") > 0) | (not atom.in_shared))
     fits = fits & ((configs.of_stagings("in_registers") > 0) | _divides_columns(configs, traits, atom, facts))
     subtiles = along(SUBTILES, configs.subtiles)
     fits = fits & (m % (subgroups_m * atom.m * subtiles) == 0)
@@ -224,6 +225,8 @@ def _even_configs(
     tiles = []
     for m, n, k, (wm, wn, wk) in product(offered.tiles_m, offered.tiles_n, offered.tiles_k, offered.grids):
         if m % (wm * atom.m) or wn % spans or n % (wn // spans * atom.n) or k % (atom.k * wk):
+            continue
+        if atom.in_shared and n != wn // spans * atom.n:  # the widest instruction reads the other factor least often
             continue
         if wk > 1 and not _has_shares(
             m // (wm * atom.m), n // (wn // spans * atom.n), k // max(1, resident) // wk, wk, atom, facts

@@ -126,7 +126,8 @@ class ProductInput:
         half a chunk, gaps of half chunks are tried too. A tile that reads transpose has one swizzle for every run.
         """
         if self.in_place:
-            raise DoesNotFit("taps=resident: wanted a matrix instruction that takes fragments from registers")
+            why = "taps=resident: wanted a matrix instruction that takes fragments from registers"
+            raise DoesNotFit(why, short_of="fragments")
         if run and self._is_transposed:
             with suppress(DoesNotFit):
                 return self.path(shape[0], period=run)

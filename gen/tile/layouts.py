@@ -249,7 +249,7 @@ class Layouts:
         why = f"no matrix instruction {self.options.mma}"
         for atom in self.facts.atoms:
             size = atom.n, atom.m, atom.k
-            suits = (atom.a_elem, atom.b_elem, atom.acc) == types and not atom.rounds_to
+            suits = (atom.a_elem, atom.b_elem, atom.acc) == types and not atom.rounds_to and not atom.in_shared
             if not suits or self.options.mma not in ("", sized(size)):
                 continue
             try:

@@ -172,7 +172,7 @@ class Shared(Node):
 
     @property
     def _is_in_panels(self) -> bool:
-        """Return whether the first digit, a part of each line, holds whole groups of chunks that the swizzle permutes."""
+        """Return whether a line's first digit holds whole groups of chunks that the swizzle permutes."""
         group = self.chunk << self.swizzle.mask.bit_length()
         return self.digits.digits[0].size * self.elem.bytes % group == 0
 

@@ -10,7 +10,7 @@ from functools import cache, partial
 from typing import Any
 
 from convgen.backends.tuning import tuning
-from convgen.ir.error import imported
+from convgen.ir.error import DoesNotFit, imported
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.memory import View
 from convgen.ir.layout.mma import MmaAtom, MmaTile
@@ -165,10 +165,12 @@ class Variant:
         of_m = ProductInput.of_m(from_m, unit, config, facts).path(tile_m, direct=direct_m)
         of_n, of_m = with_gaps((of_n, of_m), facts)
         dequantised = partial(dequantise.of, problem, cuts=product.cuts)
-        return (
-            evolve(of_n, dequantisation=dequantised(product.of_n, tile=(tile_n, tile_k))),
-            evolve(of_m, dequantisation=dequantised(product.of_m, tile=(tile_m, tile_k))),
-        )
+        of_n = evolve(of_n, dequantisation=dequantised(product.of_n, tile=(tile_n, tile_k)))
+        of_m = evolve(of_m, dequantisation=dequantised(product.of_m, tile=(tile_m, tile_k)))
+        if unit.atom.in_shared and (of_n.dequantisation or of_m.dequantisation):
+            why = f"{unit.atom.name} reads shared memory: an input that is dequantised in registers has no place there"
+            raise DoesNotFit(why, short_of="fragments")
+        return of_n, of_m
 
     # ------------------------------------------------------------ the chooser
 
