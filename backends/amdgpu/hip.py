@@ -120,7 +120,7 @@ class Device:
         self.title, arch = (
             properties.raw[at : at + _TEXT].split(b"\0")[0].decode(errors="replace") for at in (_NAME, _ARCH)
         )
-        self.runs = (arch.split(":")[0],)  # features follow, as in gfx942:sramecc+:xnack-
+        self.runs: tuple[str, ...] = (arch.split(":")[0],)  # features follow, as in gfx942:sramecc+:xnack-
 
     @contextmanager
     def current(self) -> Iterator[None]:

@@ -45,7 +45,8 @@ _AMPERE = Tuning(
 )
 
 _HOPPER = evolve(
-    _AMPERE, grids=((2, 4, 1), (1, 4, 1), (1, 8, 1), *_AMPERE.grids[:1], *_AMPERE.grids[2:3], *_AMPERE.grids[4:])
+    _AMPERE,
+    grids=((2, 4, 1), (1, 4, 1), (1, 8, 1), (2, 2, 1), (4, 2, 1), (4, 1, 1), (1, 2, 1), (2, 1, 1), (1, 1, 1)),
 )
 
 TUNING: dict[str, Tuning] = {

@@ -93,11 +93,10 @@ class ProductInput:
         columns.
         """
         shape, elem, config, facts = (rows, self.config.tile[2]), self.elem, self.config, self.facts
+        if self.in_place:
+            return self._in_place(shape, direct=direct)
         if direct:
             return self._direct(shape)
-        if self.in_place:
-            digits, swizzle = self._panels(shape)
-            return self._through(self._tile(digits, swizzle, facts.chunk_bytes), self._copy(digits, shape), 0)
         transposed = bool(config.slots) and self._is_transposed
         pitch, chunk = (0, facts.chunk_bytes) if transposed else pitch_of(shape[1], elem.bytes, facts)
         digits = column_major(*shape) if transposed else row_major(*shape, pitch)
@@ -118,17 +117,17 @@ class ProductInput:
 
         return _with_least_conflicts(map(with_copy, lane_swaps(copy, self.elem, facts)))
 
-    def path_at_offsets(self, shape: tuple[int, int], *, run: int = 0, reads: int) -> InputPath:
+    def path_at_offsets(self, shape: tuple[int, int], *, run: int = 0, reads: int, direct: bool = False) -> InputPath:
         """Return the path to fragments that begin at any row of a tile or, with `run`, at multiples of `run` columns.
 
         `shape` is (rows, columns); rows are added until the copy divides evenly. Each element is read `reads` times.
         In a tile of rows, gaps after rows avoid bank conflicts, and swizzles within a run; if fragments take at most
-        half a chunk, gaps of half chunks are tried too. A tile that reads transpose has one swizzle for every run.
+        half a chunk, gaps of half chunks are tried too. A tile that reads transpose has one swizzle for every run. In a
+        tile that instructions read in place, addresses decide the swizzle, so that a part may begin at any row.
         """
-        if self.in_place:
-            why = "taps=resident: wanted a matrix instruction that takes fragments from registers"
-            raise DoesNotFit(why, short_of="fragments")
-        if run and self._is_transposed:
+        if direct and not self.in_place:
+            raise DoesNotFit("taps=resident: wanted rows of shared memory, that registers bring")
+        if run and self._is_transposed and not self.in_place:
             with suppress(DoesNotFit):
                 return self.path(shape[0], period=run)
         (rows, cols), subgroups = shape, self.config.subgroups
@@ -136,6 +135,8 @@ class ProductInput:
             rows = rounded_rows(rows, cols, self.elem.bytes, self.facts, subgroups)
         for more in range(rows, rows + self.facts.subgroup_size * subgroups):
             with suppress(DoesNotFit):
+                if self.in_place:
+                    return self._in_place((more, cols), run, direct=direct)
                 if not self.facts.tiles_as_fragments:
                     return self._through_rows((more, cols), run, reads)
                 return _with_least_conflicts(self._through_blocks((more, cols), run))
@@ -145,15 +146,28 @@ class ProductInput:
     def _is_transposed(self) -> bool:
         return is_read_transposed(self.view, self.elem, self.fragment, self.facts)
 
-    def _panels(self, shape: tuple[int, int]) -> tuple[Digits, Swizzle]:
+    def _in_place(self, shape: tuple[int, int], run: int = 0, *, direct: bool) -> InputPath:
+        """Return the path through a tile that instructions read in place; DoesNotFit where no copy divides evenly.
+
+        With `run`, parts begin at multiples of `run` columns.
+        """
+        digits, swizzle = self._panels(shape, run or shape[1])
+        tile = self._tile(digits, swizzle, self.facts.chunk_bytes)
+        if not direct:
+            return self._through(tile, self._copy(digits, shape), 0)
+        width = self._direct_width(digits, transposed=tile.is_transposed)
+        return self._through(tile, None, 0, width)
+
+    def _panels(self, shape: tuple[int, int], run: int) -> tuple[Digits, Swizzle]:
         """Return the order of a tile that instructions read in place: the widest panels; DoesNotFit if none divides.
 
-        Lines go along K, or along rows where memory does and the instruction reads such tiles.
+        Lines go along K, or along rows where memory does and the instruction reads such tiles. Panels of rows hold
+        parts of each run of columns.
         """
         if not self.config.slots:
             raise DoesNotFit("slots=0: the matrix instruction reads its factors from shared memory")
         transposed = self._is_transposed
-        line = (self.in_place if transposed else shape[1]) * self.elem.bytes
+        line = (self.in_place if transposed else run) * self.elem.bytes
         span = next((span for span in SPANS if line % span == 0), 0)
         if not span:
             wanted = ", ".join(map(str, SPANS))
@@ -217,29 +231,30 @@ class ProductInput:
 
     def _direct(self, shape: tuple[int, int]) -> InputPath:
         """Return the path of a copy to shared memory without registers; DoesNotFit where no message suits."""
-        view, elem, facts = self.view, self.elem, self.facts
-        name, chunk = view.memory.name, facts.chunk_bytes
         if not self.config.slots:
             raise DoesNotFit("copy=direct: there is no shared memory with slots=0")
+        elem, chunk, transposed = self.elem, self.facts.chunk_bytes, self._is_transposed
+        digits = column_major(*shape) if transposed else row_major(*shape)
+        width = self._direct_width(digits, transposed=transposed)
+        swizzle, conflicts = find_swizzle(
+            shape[not transposed], elem, chunk, self.fragment, None, self.facts, transposed=transposed
+        )
+        return self._through(self._tile(digits, swizzle, chunk), None, conflicts, width)
+
+    def _direct_width(self, digits: Digits, *, transposed: bool) -> int:
+        """Return the bytes of a lane in messages that copy to a tile without registers; DoesNotFit where none suits."""
+        view, elem, facts, name = self.view, self.elem, self.facts, self.view.memory.name
         if not facts.direct_widths:
             raise DoesNotFit(f"copy=direct: {facts.name} copies through registers only")
         if elem is not view.memory.elem:
             raise DoesNotFit(f"copy=direct: {name} of {view.memory.elem} is converted to {elem} on the way")
-        transposed = self._is_transposed
-        width = direct_width(linearize(view), ROWS if transposed else K, elem, chunk, facts)
+        width = direct_width(linearize(view), ROWS if transposed else K, elem, facts.chunk_bytes, facts)
         if not width:
             wanted = ", ".join(map(str, facts.direct_widths))
             given = f"copy=direct: neighbours along K of {name}"
             raise DoesNotFit(f"{given} are not together in messages of {wanted} bytes")
-        if self.in_place:
-            (digits, swizzle), conflicts = self._panels(shape), 0
-        else:
-            digits = column_major(*shape) if transposed else row_major(*shape)
-            swizzle, conflicts = find_swizzle(
-                shape[not transposed], elem, chunk, self.fragment, None, facts, transposed=transposed
-            )
         places_of(digits, elem, width, facts.subgroup_size, self.config.subgroups)
-        return self._through(self._tile(digits, swizzle, chunk), None, conflicts, width)
+        return width
 
 
 def _with_least_conflicts(paths: Iterator[InputPath]) -> InputPath:

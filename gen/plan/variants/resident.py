@@ -190,8 +190,8 @@ class ResidentWindows(Variant):
     rows_are_free = False
 
     def refusals(self, problem: Problem, config: Config, facts: TargetFacts) -> Iterator[str]:
-        if not config.slots or any(config.direct):
-            yield "taps=resident: wanted rows of shared memory, that registers bring"
+        if not config.slots:
+            yield "taps=resident: wanted rows of shared memory"
         if config.slices > 1 or config.map.shares:
             yield "taps=resident: wanted one slice"
         if config.types or problem.runtime:
@@ -224,8 +224,9 @@ class ResidentWindows(Variant):
         depth = tile_k // count
         of_n = ProductInput.of_n(read_views(product, packings)[0], unit, config, facts)
         source = ProductInput.of_m(product.source, unit, config, facts)
-        path_n = of_n.path_at_offsets((tile_n, tile_k), run=depth, reads=config.waves[0])
-        path_m = source.path_at_offsets((tile_m + product.reach, depth), reads=count)
+        direct_n, direct_m = config.direct
+        path_n = of_n.path_at_offsets((tile_n, tile_k), run=depth, reads=config.waves[0], direct=direct_n)
+        path_m = source.path_at_offsets((tile_m + product.reach, depth), reads=count, direct=direct_m)
         path_n, path_m = with_gaps((path_n, evolve(path_m, tap_rows=product.tap_rows)), facts)
         return path_n, path_m
 
@@ -242,7 +243,10 @@ class ResidentWindows(Variant):
     def choices(self, offer: Offer, atom: MmaAtom, facts: TargetFacts) -> Choices:
         depths = (k for k in tiles_k(atom, facts) if k % atom.k == 0 and offer.inner % k == 0)
         blocks = tuple(k * len(offer.tap_rows) for k in depths)
-        stagings = () if offer.types(atom) else _STAGINGS
+        through = _STAGINGS
+        if atom.in_shared and facts.flat_direct:
+            through += tuple(evolve(staging, stages=1, copy=("direct",)) for staging in _STAGINGS)
+        stagings = () if offer.types(atom) else through
         return Choices(TILE_M + _MORE_ROWS, TILE_N, blocks, tuning(facts).grids, (self,), stagings)
 
 
