@@ -133,7 +133,12 @@ def _read_late(parts: _Body, slots: int) -> int:
     Products that read factors in shared memory run while the next iteration begins.
     """
     products = (n for s in parts.compute for n in postorder(s) if isinstance(n, Mma))
-    return int(slots > _LEAST_SLOTS and any(n.op.atom.in_shared for n in products))
+    return int(runs_late(slots) and any(n.op.atom.in_shared for n in products))
+
+
+def runs_late(slots: Any) -> Any:
+    """Return whether products may read a slot while the next iteration begins; for numbers and arrays."""
+    return slots > _LEAST_SLOTS
 
 
 def _run(copy: TileCopy) -> int:

@@ -53,6 +53,7 @@ class Selector(Values):
         self.shared_bases: dict[tuple[Var, int], str] = {}
         self.waits, self.behind_warp_barriers = waits_of(kernel), warp_barriers(kernel)
         self.products = products_of(kernel)
+        self.is_open = False  #: whether there are products that no group has yet
         #: Address of a factor and its place -> register with the descriptor of the team's rows in slot 0.
         self.descriptors: dict[tuple[Expr, FactorPlace], str] = {}
         written = (s.buffer for s in statements(kernel.body) if isinstance(s, (st.FlatStore, st.Ticket)))
@@ -121,8 +122,11 @@ class Selector(Values):
             self.out.remark(begin, s.var.name)
             if isinstance(s.value, x.Mma):
                 self._own(s.var)
-            if is_of_warpgroup(s.value):
+            if self.products and is_of_warpgroup(s.value):
+                if s in self.products.ends:
+                    self._commit()
                 self.in_flight.add(s.var)
+                self.fenced.add(s.var)
         self._add_start(s.var)
 
     def _own(self, v: Var) -> None:
@@ -373,11 +377,12 @@ class Selector(Values):
         return out.op("or.b64", wide, f"0x{place.constant:x}", kind="rd", comment=f"descriptor of {place.tile.name}")
 
     def _by_warpgroup(self, e: x.Mma, row: WgmmaRow) -> Words:
-        """Add the products of all steps to each instruction's sums, as one group."""
+        """Add the products of all steps to each instruction's sums."""
         out, op, sums = self.out, e.op, self._sums_to_add_to(e.acc)
         a, b = (self._factor_at(side) for side in (e.a, e.b))
         turned = self._are_transposed(e) if row.takes_transposed else ""
-        out.emit("wgmma.fence.sync.aligned", "sums as other instructions left them")
+        if e.acc not in self.fenced:
+            out.emit("wgmma.fence.sync.aligned", "see the sums as other instructions left them")
         adds = out.op("setp.eq.u32", self.lane, self.lane, kind="p")
         for m in range(op.tiles_m):
             for n in range(op.tiles_n):
@@ -389,7 +394,7 @@ class Selector(Values):
                     factors = b(m * op.atom.m, k), a(n * op.atom.n, k)
                     scales = ", 1, 1" if op.atom.acc.is_float else ""
                     out.emit(f"{row.mnemonic} {total}, {', '.join(factors)}, {adds}{scales}{turned}")
-        out.emit("wgmma.commit_group.sync.aligned")
+        self.is_open = True
         return sums
 
     def _sums_to_add_to(self, acc: Expr) -> Words:
@@ -424,9 +429,16 @@ class Selector(Values):
         """Return the operands that say whether the manual's A and B are contiguous along their rows."""
         return "".join(f", {int(self._factor_of(side).tile.is_transposed)}" for side in (e.b, e.a))
 
+    def _commit(self) -> None:
+        if self.is_open:
+            self.out.emit("wgmma.commit_group.sync.aligned")
+        self.is_open = False
+
     def _await_sums(self) -> None:
+        self._commit()
         self.out.emit("wgmma.wait_group.sync.aligned 0", "sums are complete")
         self.in_flight.clear()
+        self.fenced.clear()
 
     # ------------------------------------------------------------ writes
 

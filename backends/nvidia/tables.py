@@ -16,6 +16,7 @@ from convgen.ir.types import Type, bf16, f8_e4m3, f8_e5m2, f16, f32, f64, s8, s3
 
 LANES = 32
 WARPGROUP = 4  #: warps (PTX ISA, "Warpgroup")
+_SHARED_RATE = 128  #: bytes a clock of an SM, out of shared memory or into it (Best Practices Guide, "Shared Memory")
 _R, _L = Space.REGISTER, Space.LANE
 
 
@@ -121,7 +122,8 @@ class WgmmaRow:
         b, d = (evolve(side, digits=(*side.digits, warps)) for side in (one.b, d))
         sizes = self.n, one.m * WARPGROUP, one.k
         types = one.a_elem, one.b_elem, one.acc
-        whole = max(1, int(columns * clocks))
+        read = (sizes[0] + sizes[1]) * sizes[2] * one.elem_bytes / _SHARED_RATE  # both factors
+        whole = round(max(columns * clocks, read))
         return MmaAtom(
             self.name, *sizes, *types, a=a, b=b, d=d, clocks=whole, rounds_to=self.one.rounds_to, in_shared=True
         )
@@ -203,8 +205,8 @@ def _facts(name: str, *, shared: int, units: int, warps: int, caches: Caches, ra
             simd_registers=512,
             simd_subgroups=warps,
             register_granule=8,
-            shared_rate=128,
-            shared_read_rate=128,
+            shared_rate=_SHARED_RATE,
+            shared_read_rate=_SHARED_RATE,
             global_rate=64,
             global_granule=64,  # sectors of 32 bytes in pairs; runs of 32 bytes take twice the time of longer ones
         ),

@@ -1,14 +1,15 @@
 """Products of warpgroups: descriptors of factors in shared memory, and waits for products that still run.
 
-`wgmma.mma_async` reads its factors and adds to its sums until a `wait_group` of its warpgroup covers it. Each product
-is a group of its own. A barrier waits for the products that read a slot which is overwritten before the next barrier;
-the sums are awaited where another instruction reads them. Sources: PTX ISA, "Asynchronous warpgroup level matrix
-instructions", "Matrix Descriptor Format".
+`wgmma.mma_async` reads its factors and adds to its sums until a `wait_group` of its warpgroup covers it. The products
+between two barriers are a group, as far as a barrier ahead waits. A barrier waits for the products that read a slot
+which is overwritten before the next barrier; the sums are awaited where another instruction reads them.
+
+Sources: PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions", "Matrix Descriptor Format".
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 
 from convgen.backends.nvidia.statement_flow import Flow
 from convgen.ir.error import Unsupported
@@ -18,10 +19,10 @@ from convgen.ir.layout.panels import SPANS, span_of
 from convgen.ir.mutate import statements
 from convgen.ir.program import Kernel
 from convgen.ir.record import frozen
-from convgen.ir.stmt import Barrier, FlatDirectLoad, Let, LoadFactor, SharedWrite, Stmt
+from convgen.ir.stmt import Barrier, Block, FlatDirectLoad, For, If, Let, LoadFactor, SharedWrite, Stmt
 from convgen.passes.reach import Access, Accesses, Reach
 
-Ages = Mapping[Access, int]  #: reads of running products -> groups that are committed behind them
+Ages = Mapping[Access, int]  #: reads of running products -> groups that end behind them, less 1: -1 in the open group
 
 _UNIT = 16  #: bytes; unit of addresses and offsets in a descriptor
 _GROUP = 8  #: lines of a panel after which the swizzle repeats
@@ -73,7 +74,8 @@ class Products:
 
     factors: Mapping[Var, LoadFactor]  #: by the variable that stands for the factor
     at_barriers: Mapping[Barrier, int]  #: groups that may run behind a barrier; barriers without a wait are absent
-    fences: frozenset[Barrier]  #: barriers behind which instructions read what lanes wrote before
+    ends: Container[Let]  #: products behind which a group ends
+    fences: Container[Barrier]  #: barriers behind which instructions read what lanes wrote before
 
     def at(self, address: Expr) -> Iterable[Shared]:
         """Return the tiles with factors that begin at an address."""
@@ -88,26 +90,69 @@ def products_of(kernel: Kernel) -> Products | None:
     accesses = Accesses(())
     ahead = Reach(False, accesses)  # against the order of execution: at each barrier the accesses that follow it
     ahead.walk(kernel.body, frozenset())
-    flow = _RunningProducts(factors, accesses, ahead.at)
+    products = [s for s in statements(kernel.body) if isinstance(s, Let) and is_of_warpgroup(s.value)]
+    every = _RunningProducts(factors, accesses, ahead.at, products)
+    every.walk(kernel.body, {})
+    ends = _GroupEnds(every.waits)
+    ends.walk(kernel.body, (False, False))
+    flow = _RunningProducts(factors, accesses, ahead.at, ends.found)
     flow.walk(kernel.body, {})
     written = {s.tile.region for s in statements(kernel.body) if isinstance(s, (FlatDirectLoad, SharedWrite))}
     read = {s.tile.region for s in factors.values()} & written
-    fences = (barrier for barrier, found in ahead.at.items() if any(_is_read(access, read) for access in found))
-    return Products(factors, flow.waits, frozenset(fences))
+    fences = {barrier for barrier, found in ahead.at.items() if any(_is_read(access, read) for access in found)}
+    return Products(factors, flow.waits, ends.found, fences)
 
 
 def _is_read(access: Access, regions: set[str]) -> bool:
     return not access.write and access.tile.region in regions
 
 
+class _GroupEnds:
+    """Finds, against the order of execution, the last products ahead of barriers at or behind which a barrier waits.
+
+    The state says whether a barrier may be the next of products and barriers, and whether a barrier ahead waits.
+    """
+
+    def __init__(self, waits: Container[Barrier]) -> None:
+        self.waits = waits
+        self.found: set[Let] = set()
+
+    def walk(self, s: Stmt, behind: tuple[bool, bool]) -> tuple[bool, bool]:
+        """Return the state ahead of a statement, given that behind it."""
+        match s:
+            case Block(stmts):
+                for inner in reversed(stmts):
+                    behind = self.walk(inner, behind)
+                return behind
+            case Barrier():
+                return True, behind[1] or s in self.waits
+            case Let() if is_of_warpgroup(s.value):
+                self.found.update([s] if all(behind) else [])
+                return False, behind[1]
+            case If(_, then, other):
+                return _either(self.walk(then, behind), self.walk(other, behind))
+            case For():
+                once = _either(self.walk(s.body, behind), behind)
+                return _either(self.walk(s.body, once), once)
+        return behind
+
+
+def _either(a: tuple[bool, bool], b: tuple[bool, bool]) -> tuple[bool, bool]:
+    return a[0] or b[0], a[1] or b[1]
+
+
 class _RunningProducts(Flow[Ages]):
-    """Ages of running products; `waits` collects what barriers wait for."""
+    """Ages of running products, whose groups end behind `ends`; `waits` collects what barriers wait for."""
 
     def __init__(
-        self, factors: Mapping[Var, LoadFactor], accesses: Accesses, ahead: Mapping[Barrier, frozenset[Access]]
+        self,
+        factors: Mapping[Var, LoadFactor],
+        accesses: Accesses,
+        ahead: Mapping[Barrier, frozenset[Access]],
+        ends: Container[Let],
     ) -> None:
         super().__init__()
-        self.factors, self.accesses, self.ahead = factors, accesses, ahead
+        self.factors, self.accesses, self.ahead, self.ends = factors, accesses, ahead, ends
         self.waits: dict[Barrier, int] = {}
 
     def merged(self, a: Ages, b: Ages) -> Ages:
@@ -118,7 +163,8 @@ class _RunningProducts(Flow[Ages]):
         if not is_of_warpgroup(s.value):
             return ages
         own = {access for factor in self._factors(s.value) for access in self.accesses[factor]}
-        return {access: age + 1 for access, age in ages.items()} | dict.fromkeys(own, 0)
+        ages = {**ages, **dict.fromkeys(own, -1)}
+        return {access: age + 1 for access, age in ages.items()} if s in self.ends else ages
 
     def _factors(self, product: Expr) -> Iterator[LoadFactor]:
         assert isinstance(product, Mma)

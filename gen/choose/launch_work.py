@@ -15,6 +15,7 @@ from convgen.ir.layout.dispatch import makespan
 from convgen.ir.layout.mma import MmaAtom
 from convgen.ir.layout.turns import Turns
 from convgen.ir.record import evolve, frozen
+from convgen.passes.buffer_shared import runs_late
 from convgen.plan.config import evenly, levels
 from convgen.plan.registers import Numbers, Pipeline
 from convgen.plan.variants.variant import Offer
@@ -106,6 +107,12 @@ class Launch:
         blocks: Numbers = -(-offer.outer * (-(-offer.inner // padded_to) * padded_to) // tile_k)
         return blocks
 
+    @property
+    def runs_late(self) -> Numbers:
+        """Return whether the products of a block still run while the next block begins."""
+        late: Numbers = runs_late(self.slots) & self.atom.in_shared
+        return late
+
     @cached_property
     def slices(self) -> Numbers:
         """Return the slices of K, each long enough to be worth its own result."""
@@ -191,6 +198,7 @@ class Launch:
         tuned = self.tuned
         barrier = np.where(self.slots > 0, float(tuned.barrier), 0.0)
         # Outside a loop, resident windows are written after the products of a block, whatever the number of slots.
+        barrier = np.where(self.runs_late, 0.0, barrier)  # products of the block before run meanwhile
         in_turn = (self.slots == 1) | (self.by_taps & (self.slots > 0) & ~self.loops)
         clocks: Numbers = barrier + np.where(in_turn, tuned.shared_exposed * self.work.shared + tuned.shared_latency, 0)
         return clocks
@@ -215,7 +223,8 @@ class Launch:
         The pipeline keeps loads of as many blocks in flight as it awaits. Where the scheduler hoists loads, all loads
         of straight-line blocks are issued ahead.
         """
-        between_blocks = self.tuned.latency_of_blocks / self.configs.of_stagings("awaited") + self._waits
+        ahead = self.configs.of_stagings("awaited") - self.runs_late
+        between_blocks = self.tuned.latency_of_blocks / np.maximum(ahead, 1) + self._waits
         hoists = self.core.reorders and self.tuned.hoists_loads
         return np.where(self.loops | (not hoists), between_blocks, 0.0)
 
