@@ -44,9 +44,24 @@ _AMPERE = Tuning(
     registers_through_copy=3,
 )
 
+#: Found on an H200 with products of warpgroups: FITTEXT
 _HOPPER = evolve(
     _AMPERE,
     grids=((2, 4, 1), (1, 4, 1), (1, 8, 1), (2, 2, 1), (4, 2, 1), (4, 1, 1), (1, 2, 1), (2, 1, 1), (1, 1, 1)),
+    message=11,
+    tail=0.148,
+    barrier=49,
+    stream_rate=15,
+    result_rate=61,
+    busy_latency=2795,
+    hidden_by_issue=0.742,
+    tile=8670,
+    launch=11267,
+    shared_exposed=0.031,
+    hidden=0.464,
+    exposed=0.231,
+    shared_latency=182,
+    issue_through_registers=3.628,
 )
 
 TUNING: dict[str, Tuning] = {

@@ -123,7 +123,8 @@ def _peer(problem: Any, given: dict[str, Any], torch: Any) -> Callable[[], objec
     wei = wei.flatten(0, 1) if problem.has_groups else wei
     where = strides, pads, dilations
     if problem.direction.is_forward:
-        return lambda: torch.nn.functional.conv2d(given["src"], wei, None, *where, problem.groups)
+        conv = (torch.nn.functional.conv1d, torch.nn.functional.conv2d, torch.nn.functional.conv3d)[len(spatial) - 1]
+        return lambda: conv(given["src"], wei, None, *where, problem.groups)
     mask = [problem.direction is Direction.BWD_D, problem.direction is not Direction.BWD_D, False]
     backward = torch.ops.aten.convolution_backward
     common = None, *where, False, [0] * len(spatial), problem.groups, mask
