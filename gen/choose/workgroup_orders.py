@@ -102,7 +102,7 @@ def takers_of(mapping: WorkgroupMapping) -> Ints | None:
 
 
 def best_order(launch: LaunchTraffic) -> Order:
-    """Return the order with the fewest clocks of memory that fills L2 no more than `IN_ROWS`; `IN_ROWS` if none pays."""
+    """Return the order with the fewest clocks of memory that fills L2 no more than `IN_ROWS`, or that if none pays."""
     if not launch.facts.caches.dies < launch.workgroups <= _MOST_WORKGROUPS:
         return IN_ROWS
     default = launch.traffic(IN_ROWS)

@@ -130,10 +130,10 @@ def _has_non_finite(elem: Type) -> bool:
 
 
 def padding(product: Product, unit: MmaTile, images: Collection[int] = (), *, shared: bool) -> Padding | None:
-    """Return the views for exact padding of a kernel with the tile `unit`; None where padding adds zeros.
+    """Return the views for exact padding of a kernel with the tile `unit`; None where padding cannot spoil sums.
 
-    `images` are factors that are packed as images (0: N's, 1: M's). Where K is padded, an image has the elements
-    behind a window, and the other factor has the zeros.
+    `images` are factors that are packed as images (0: N's, 1: M's). At padded positions of K an image's windows read
+    elements beyond them, which the second factor multiplies by zeros.
     """
     factors: Sequence[View] = (product.of_n, product.of_m)
     images = [n for n in images if any(d.padded > d.size for d in factors[n].axes[_K])]

@@ -75,7 +75,7 @@ def group_view(problem: Matmul, spec: TensorSpec, attribute: Scale | ZeroPoint, 
     """Return a tensor of scales or zero points by the axes of a factor: the dims of the product after `cuts`.
 
     Along each dim of src or weights `spec` has one element, one for each position, or one for each group. Past the end
-    of K it reads zero, also where the last group is shorter: an infinite scale times nothing must be nothing. For this,
+    of K it reads zero, also where the last group is shorter: zeros times an infinite scale would be NaN. For this,
     coordinates along K are added to the tensor with stride 0, as masks.
     """
     coordinates = batched(problem.tensor(attribute.role), MATRICES[attribute.role])
@@ -225,7 +225,7 @@ def result_axes(part: Product, index: Index) -> tuple[tuple[Dim, ...], ...]:
 def view_over(problem: Problem, part: Product, name: str, role: str, *axes: tuple[Dim, ...]) -> View:
     """Return a tensor by some axes; each of its dims is that of src, weights or dst (`role`), or 1.
 
-    Along the given axes a dim of size 1 has that position only, not the padding of its block.
+    Along the given axes a dim of size 1 is that single position; it is not broadcast over the padding of its block.
     """
     names = {d.name.partition("_")[0] for dims in axes for d in dims}  # names before dims were split
     index = _coordinates_of(problem, name, role, exact=names)

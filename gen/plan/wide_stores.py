@@ -2,7 +2,7 @@
 
 A matrix instruction leaves a lane two neighbours of the result. Further instructions lengthen this run only if their
 columns are neighbours (`MmaTile.run`), and reads of fragments may need another order. So a digit of the lane number
-changes places with one of the register number.
+is swapped with a digit of the register number.
 """
 
 from __future__ import annotations
