@@ -20,7 +20,7 @@ FATAL = frozenset({"register-range"})
 class Step(Stepped, Protocol):
     """A compiled instruction as the engine executes it, for a whole group (`step.Ready` is the class behind it).
 
-    `control` is "", "barrier", "end", "wait" (for memory), "sleep" or says that it may jump.
+    `control` is "", "barrier", "end", "wait" (for memory) or "sleep"; with any other text the instruction may jump.
     """
 
     @property
@@ -185,8 +185,8 @@ class Engine(ABC, Generic[G, S]):
     def _advance(self, g: G, meet: frozenset[int]) -> list[G]:
         """Run a group until it blocks, ends, splits, reaches another group or has used up its turn.
 
-        If it starts at the place of another group with other operations outstanding, it stops at each wait, too. The
-        other group then reads what lies behind a barrier before this one overwrites it.
+        `meet` holds the instructions of groups that may merge with it. If it starts at one of these, with different
+        operations outstanding, it stops at each wait, too: they read shared memory before this group overwrites it.
         """
         program, prepare = self.program, self._prepare
         shared = g.pc in meet
