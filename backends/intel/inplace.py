@@ -1,4 +1,4 @@
-"""Build a tuple inside another one whose words it is made of, where some of the words then need no move."""
+"""Build a tuple of another tuple's words inside that tuple, so that some of the words need no move."""
 
 from __future__ import annotations
 

@@ -271,7 +271,7 @@ class _Selector(Selector):
         self.out.emit(row, (), (payload,), comment=comment(s))
 
     def _flat_prefetch(self, s: st.FlatPrefetch) -> None:
-        """Load one byte to nowhere, which brings its cache line."""
+        """Load one byte to the null register: caches load its line."""
         address, mask = self._address(s.address), self._mask(s.mask)
         row = message("load", "ugm", 1)
         self.out.emit(row, (), (address,), lanes=self.out.lanes, predicate=mask, comment=comment(s))
