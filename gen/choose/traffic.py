@@ -190,8 +190,8 @@ class Count:
     @cached_property
     def memory(self) -> float:
         """Return the bytes read from memory."""
-        at, held = self.at, self.caches.memory_side_bytes
-        return _read(at, self.operands, np.zeros_like(at.die), 1, held, self._direction[:, :1]) if held else self.fill
+        at, size = self.at, self.caches.memory_side_bytes
+        return _read(at, self.operands, np.zeros_like(at.die), 1, size, self._direction[:, :1]) if size else self.fill
 
     @cached_property
     def channels(self) -> float:
