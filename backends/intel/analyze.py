@@ -228,8 +228,8 @@ def _bare(text: str) -> str:
     """Return the text without annotations and without instructions that only wait."""
 
     def without_dependences(options: re.Match[str]) -> str:
-        left = [o for o in options[1].split(",") if not _DEPENDENCE.fullmatch(o.strip())]
-        return "{" + ",".join(left) + "}" if left else ""
+        others = [o for o in options[1].split(",") if not _DEPENDENCE.fullmatch(o.strip())]
+        return "{" + ",".join(others) + "}" if others else ""
 
     lines = (line for line in text.splitlines() if not _WAIT_ONLY.search(line) and "illegal" not in line)
     return "\n".join(_OPTIONS.sub(without_dependences, line) for line in lines) + "\n"

@@ -88,8 +88,8 @@ class XeEmitter(Emitter):
         if isinstance(row, Message):
             return self.generation.response_apart
         grf = self.lanes * WORD_BYTES
-        held = (o for o in operands if isinstance(o, Region) and o.bank == "v")
-        return row.unit is Unit.VALU and any(o.spans(lanes, grf) for o in held)
+        regions = (o for o in operands if isinstance(o, Region) and o.bank == "v")
+        return row.unit is Unit.VALU and any(o.spans(lanes, grf) for o in regions)
 
     def alu(
         self,

@@ -36,7 +36,7 @@ class _Home:
 def make_in_place(function: Function, lanes: int) -> Function:
     """Return the function without moves of words to where they already are; a register has `lanes` lanes.
 
-    A tuple takes part in at most one such change.
+    A tuple is moved into another one, or takes one in, at most once.
     """
     finder = _Finder(function, lanes)
     homes: dict[VirtualRegister, _Home] = {}

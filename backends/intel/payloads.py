@@ -98,8 +98,8 @@ class _FreeRegisters:
             needed, live = self._needed("v", addresses, hold), self.liveness.ranges(hold=hold)
             for count in range(min(len(order), len(free)), 0, -1):
                 kept = dict(zip(order[:count], free))
-                others = {v: live[v] for v in addresses if v not in kept}
-                in_turn = _placed(others, needed | {at: needed[at] | span for at in kept.values()})
+                in_loop = {v: live[v] for v in addresses if v not in kept}
+                in_turn = _placed(in_loop, needed | {at: needed[at] | span for at in kept.values()})
                 if in_turn is not None:
                     return list(kept), {**self.places, **kept, **in_turn}
         return [], self.places

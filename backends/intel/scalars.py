@@ -40,13 +40,13 @@ class OtherTypes(Protocol):
     """The evaluator of values other than integers of at least 32 bits."""
 
     def converted(self, e: x.Expr) -> Reg:
-        """Return a conversion from or to such a value."""
+        """Return a conversion from or to a float, a narrow integer or a bool."""
 
     def value(self, e: x.Expr) -> tuple[Reg, ...]:
         """Return the registers of a packed value, or of a value from other lanes."""
 
     def compared(self, e: x.Comparison) -> Reg:
-        """Return the flags of a comparison of two such values."""
+        """Return the flags of a comparison of two floats or narrow integers."""
 
 
 class XeScalars(Scalars):

@@ -365,7 +365,7 @@ class _Selector(Selector):
         return dst
 
     def _tuple(self, v: Var) -> Reg:
-        """Return registers for a loaded value; one as long as a matrix operand starts in the bank of matrix inputs."""
+        """Return registers for a loaded value; values as long as matrix operands start in the bank of matrix inputs."""
         words = -(-v.type.bits // 32)
         return self.load_registers(v, INPUTS_AT if words >= BANK_PERIOD else None)
 
