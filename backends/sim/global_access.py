@@ -223,7 +223,7 @@ def check_overwrites(
         check_stores(g, step, allocation, offset, size, changed, "overwrites")
 
 
-def check_meeting(g: Threads, step: Stepped, address: U64, size: int, values: Array, lanes: Bools | None) -> None:
+def check_collisions(g: Threads, step: Stepped, address: U64, size: int, values: Array, lanes: Bools | None) -> None:
     """Report threads that have just stored different values to one place by one instruction."""
     for allocation, offset, lost in _changing(g, address, size, values, lanes):
         marks = allocation.marks(offset, size)
@@ -388,8 +388,8 @@ def check_updates(
         some = hit[:, row] & lanes_
         mine = set(units[:, row][some].tolist())
         lane = int(some.any(axis=0).argmax())
-        met = {(wave, ticket) for unit in mine for wave, ticket in allocation.updates[unit].items()}
-        wrong = (_unordered(g, row, lane, ticket, wave, outstanding) for wave, ticket in sorted(met))
+        updates = {(wave, ticket) for unit in mine for wave, ticket in allocation.updates[unit].items()}
+        wrong = (_unordered(g, row, lane, ticket, wave, outstanding) for wave, ticket in sorted(updates))
         for lack in filter(None, wrong):
             kind = "global-visibility" if access == "loads" else "global-race"
             message = f"{access} what an atomic operation of {lack.what}".replace("of its own store", "of its own")

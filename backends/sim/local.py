@@ -272,10 +272,10 @@ class Lds:
             stamps = self.updated[part][places]
             other = np.uint32(1) << np.minimum(wave_of(stamps), np.uint32(31))
             others = (doubts[places] != other) | (stamps & SEVERAL == SEVERAL)
-            met = places[(stamps >> EPOCH_BIT == epoch) & others]
-            if len(met):
+            stale = places[(stamps >> EPOCH_BIT == epoch) & others]
+            if len(stale):
                 step, group = self._guess
-                message = f"reads what another wave updated{_SINCE}, at local address {int(met[0]) * self.grain:#x}"
+                message = f"reads what another wave updated{_SINCE}, at local address {int(stale[0]) * self.grain:#x}"
                 group.env.reporter.add(self.kind, message, step.instruction, group)
         for masks in self._guesses:
             masks[part] = 0
