@@ -70,8 +70,8 @@ class Clocks:
 def _columns(launch: Launch) -> dict[str, Numbers]:
     """Return the fields of `Clocks` for all configs of a launch."""
     of_block = {name: getattr(launch.work, name) for name in ("matrix", "shared", "loading", "issue")}
-    rest = [field.name for field in fields_of(Clocks) if field.name not in (*of_block, "blocks")]
-    return {**of_block, "blocks": launch.longest, **{name: getattr(launch, name) for name in rest}}
+    rest = [field.name for field in fields_of(Clocks) if field.name not in of_block]
+    return {**of_block, **{name: getattr(launch, name) for name in rest}}
 
 
 @frozen(eq=False)

@@ -173,7 +173,7 @@ class Launch:
         return together
 
     @cached_property
-    def longest(self) -> Numbers:
+    def blocks(self) -> Numbers:
         """Return the blocks of K of a workgroup; where workgroups differ, the average on the unit that ends last."""
         blocks = np.full_like(self.grid.tiles, self.turns.longest) if self.turns else self.k_blocks
         return blocks * self.grid.on_busiest(self.per_unit, self.together, self.facts.compute_units)
@@ -294,11 +294,11 @@ class Launch:
 
     def _round(self, together: Numbers) -> Any:
         """Return the clocks in which a unit runs `together` workgroups; they run out of step if `tuning.staggered`."""
-        blocks = self.longest * pace(self.block, self.hidden, self.slowest, together)
+        in_blocks = self.blocks * pace(self.block, self.hidden, self.slowest, together)
         if not self.tuned.staggered:
-            return self.tile + together * self.storing + blocks
-        alone = self.tile + self.storing + self.longest * pace(self.block, self.hidden, self.slowest, 1)
-        return np.maximum(alone, np.maximum(blocks, together * self.storing))
+            return self.tile + together * self.storing + in_blocks
+        alone = self.tile + self.storing + self.blocks * pace(self.block, self.hidden, self.slowest, 1)
+        return np.maximum(alone, np.maximum(in_blocks, together * self.storing))
 
     # ------------------------------------------------------------ slices
 

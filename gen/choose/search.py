@@ -84,7 +84,7 @@ class Search:
 
     def none_fits(self) -> Unsupported:
         """Return the problem's refusal after `next` has returned None, with the reason against the last resort."""
-        given = f"given {self.problem}, wanted a problem of which a config fits {self.facts.name}"
+        given = f"given {self.problem}, wanted a problem for which a config fits {self.facts.name}"
         return Unsupported(f"{given}: {self.last_refusal}", rule="search")
 
     def learn(self, candidate: Candidate, plan: Plan, why: DoesNotFit) -> None:
