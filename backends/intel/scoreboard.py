@@ -108,7 +108,7 @@ class _Effects:
     source: Source  #: its token or pipe, by which others wait for it; "" for neither
     read: Cells
     written: Cells
-    #: Cells that all members of a chain read and then write. It waits for its own token, since its last member sets it.
+    #: Cells that all members of a chain read and then write. The chain waits for its token, which its last member sets.
     chain: Sequence[Cells] = ()
 
 
