@@ -96,7 +96,7 @@ def _check_nibbles(problem: Problem) -> None:
         if views.is_widened(problem, point.name):
             if problem.runtime:
                 given = f"{problem.given_sizes} and {point.name} of {point.dtype}"
-                raise Unsupported(f"{given}, wanted sizes that are known, or zero points in bytes", rule="runtime-sizes")
+                raise Unsupported(f"{given}, wanted known sizes, or zero points in bytes", rule="runtime-sizes")
             check_pairs(views.widening(problem, point.name)[0])
     if not any(SCALARS[t.dtype].bits == 4 for t in problem.factors if t.dtype in SCALARS):
         return
