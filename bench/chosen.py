@@ -185,13 +185,13 @@ def _told(row: Row, candidate: Candidate | None) -> str:
     if candidate is None or candidate.clocks is None:
         return f"{profiled}"
     c = candidate.clocks
-    parts = {name: getattr(c, name) * c.blocks * (c.rounds * c.together + c.left) for name in _COUNTED}
+    parts = {name: getattr(c, name) * c.blocks * (c.rounds * c.together + c.remaining) for name in _COUNTED}
     most = sorted(parts.items(), key=lambda part: -part[1])[:2]
     counted = " ".join(f"{name} {clocks / 1000:.1f}" for name, clocks in most)
     return f"{candidate.score / 1000:.1f}k: {counted}, besides {c.besides / 1000:.1f} | {profiled}"
 
 
-_COUNTED = "matrix", "shared", "moved", "issue"
+_COUNTED = "matrix", "shared", "loading", "issue"
 
 
 def main() -> None:

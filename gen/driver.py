@@ -373,7 +373,7 @@ def compile(
             if program.next_config(error):
                 continue
             if program.is_chosen:
-                given = f"given {program.problem}, wanted a problem of which a config fits {program.target.facts.name}"
+                given = f"given {program.problem}, wanted a problem for which a config fits {program.target.facts.name}"
                 raise Unsupported(f"{given}: not even {program.config} does: {error}", rule="search") from error
             given = f"config {program.config}" if program.plan else f"kernel {program.ir.kernels[0].name}"
             given += _from(program.origin)

@@ -106,7 +106,7 @@ def most_items(kernel: KernelInfo) -> int:
 def hot_code(code: Sequence[Instruction], target: str) -> tuple[list[Instruction], list[Instruction], bool]:
     """Return the reachable instructions, those of the hot code, and whether that is a loop."""
     running, _, _, hot = _hot(code, target)
-    at = _at(code)
+    at = _by_address(code)
     return running, [at[line.offset] for line in hot.lines], hot.is_loop
 
 
@@ -187,19 +187,19 @@ def _counts(code: Sequence[Instruction], hot: Stretch, loaded: CodeObject, kerne
     if automatic is not None:
         again, _, _, loop = _hot(automatic, target)
         counts["iga64's waits"] = _token_waits(again, loop.lines)
-    at = _at(code)
+    at = _by_address(code)
     counts["bank conflicts"] = sum(conflicts(at[line.offset], target) for line in hot.lines)
     return counts
 
 
-def _at(code: Sequence[Instruction]) -> Mapping[int, Instruction]:
+def _by_address(code: Sequence[Instruction]) -> Mapping[int, Instruction]:
     return {i.address: i for i in code}
 
 
 def _token_waits(code: Sequence[Instruction], lines: Sequence[Line]) -> int:
     """Return how many tokens the lines wait for; a wait for all counts every token that the kernel sets."""
     tokens = len({i.token[0] for i in code if i.token is not None and not i.token[1]})
-    at = _at(code)
+    at = _by_address(code)
     return sum(waits(at[line.offset], tokens) for line in lines)
 
 
@@ -228,8 +228,8 @@ def _bare(text: str) -> str:
     """Return the text without annotations and without instructions that only wait."""
 
     def without_dependences(options: re.Match[str]) -> str:
-        left = [o for o in options[1].split(",") if not _DEPENDENCE.fullmatch(o.strip())]
-        return "{" + ",".join(left) + "}" if left else ""
+        others = [o for o in options[1].split(",") if not _DEPENDENCE.fullmatch(o.strip())]
+        return "{" + ",".join(others) + "}" if others else ""
 
     lines = (line for line in text.splitlines() if not _WAIT_ONLY.search(line) and "illegal" not in line)
     return "\n".join(_OPTIONS.sub(without_dependences, line) for line in lines) + "\n"

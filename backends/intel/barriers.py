@@ -41,7 +41,7 @@ def behind_signals(function: Function, *, stores: bool) -> Iterator[tuple[Instru
 def signals(function: Function) -> Iterator[tuple[Instruction, Instruction | None]]:
     """Yield each signal with the fence ahead of it, if one orders all earlier accesses to local memory.
 
-    Fences always order stores; they order loads only on generations where they cannot overtake them
+    Fences always order stores; they order loads only on generations where a fence cannot overtake a load
     (`Generation.loads_overtaken`).
     """
     for block in function.blocks:

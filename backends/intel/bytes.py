@@ -1,6 +1,6 @@
 """Assemble words from bytes of other words, lane by lane: two halves by one addition, else by moves with dword stride.
 
-Destinations of moves keep a stride of a dword; with it, all generations let sources begin anywhere within theirs (Mesa,
+Destinations of moves keep a stride of a dword; then all generations let a source begin anywhere in its dword (Mesa,
 brw_eu_validate.c, "sub-dword integer region restrictions"). The last source of a three-source instruction has no region
 of its own: it begins where the destination does (IGC, `isGoodAlign1TernarySrc`), so it is always a lower half.
 """

@@ -41,7 +41,7 @@ class _Chain:
     def __init__(self, physical: Physical, shared: frozenset[int]) -> None:
         self.physical = physical
         self.members: list[XeInstruction] = []
-        self.same = shared
+        self.common = shared
         self.read: Cells = 0
         self.written: Cells = 0
 
@@ -50,7 +50,7 @@ class _Chain:
         if (
             not self.members
             or len(self._without_leader) == _MOST
-            or not self._same(i)
+            or not self._common_with(i)
             or not same_operation(i, self.members[-1])
         ):
             return False
@@ -59,7 +59,7 @@ class _Chain:
 
     def add(self, i: XeInstruction) -> None:
         """Append a member."""
-        self.same = self._same(i)
+        self.common = self._common_with(i)
         self.members.append(i)
         self.read |= self.physical.read(i)
         self.written |= self.physical.written(i)
@@ -68,11 +68,11 @@ class _Chain:
     def _without_leader(self) -> Sequence[XeInstruction]:
         return self.members[1:] if self.members[0].leads else self.members
 
-    def _same(self, i: XeInstruction) -> frozenset[int]:
+    def _common_with(self, i: XeInstruction) -> frozenset[int]:
         """Return the sources that an instruction has in common with the members, except a leader."""
         if not self.members or not self._without_leader:
-            return self.same
-        return frozenset(n for n in self.same if as_register(i.src[n]).same(self.members[-1].src[n]))
+            return self.common
+        return frozenset(n for n in self.common if as_register(i.src[n]).same(self.members[-1].src[n]))
 
 
 def same_operation(i: XeInstruction, other: XeInstruction) -> bool:

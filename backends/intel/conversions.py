@@ -11,7 +11,7 @@ from convgen.ir.types import Type, bf16, f32, s32
 
 
 def in_steps(e: Cast | Saturate) -> Expr | None:
-    """Return the conversion as several; None if one move does it, or if there is none.
+    """Return the conversion as several conversions; None if a single move does it, or no moves do.
 
     A move from a float to a 32-bit integer truncates, saturates, and turns NaN into zero (PRM, "Data Conversion": float
     to integer), so rounding comes first.

@@ -59,7 +59,7 @@ class Elements(Choices):
 
     def _element_by_element(self, name: str, e: x.Binary) -> Reg:
         a, b, elem = e.a, e.b, e.type.elem
-        # The zero that a sum begins with is read from registers of its own, neither exchanged nor an immediate.
+        # The zero that a sum begins with stays the first operand, in registers of its own.
         starts_sum = name == "add" and isinstance(a, x.Splat) and _is_zero(a)
         if name in COMMUTES and is_constant(a) and not starts_sum:
             a, b = b, a

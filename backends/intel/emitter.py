@@ -88,8 +88,8 @@ class XeEmitter(Emitter):
         if isinstance(row, Message):
             return self.generation.response_apart
         grf = self.lanes * WORD_BYTES
-        held = (o for o in operands if isinstance(o, Region) and o.bank == "v")
-        return row.unit is Unit.VALU and any(o.spans(lanes, grf) for o in held)
+        regions = (o for o in operands if isinstance(o, Region) and o.bank == "v")
+        return row.unit is Unit.VALU and any(o.spans(lanes, grf) for o in regions)
 
     def alu(
         self,
@@ -125,7 +125,7 @@ class XeEmitter(Emitter):
         return dst
 
     def constant(self, value: Literal) -> Reg:
-        """Return a scalar register with that value, an integer of at least 32 bits."""
+        """Return a scalar register with that value; 16-bit integers are widened to 32 bits."""
         dst = self.new("s", TYPE_BYTES[value.type] // 4 or 1)
         self.emit("mov", (region(dst, "d" if value.type in _SHORT else value.type),), (value,))
         return dst

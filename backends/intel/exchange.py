@@ -29,7 +29,7 @@ class _Move:
         return range(self.to, self.to + self.count * self.step, self.step)
 
     def agrees(self, lanes: Sequence[int]) -> bool:
-        """Return whether the lanes that it writes get the lanes that they want, by `lanes`."""
+        """Return whether each lane that the move writes gets the word of the lane that `lanes` has for it."""
         brought = [self.of + n * self.stride for n in range(self.count)]
         return self.written[-1] < len(lanes) and [lanes[n] for n in self.written] == brought
 

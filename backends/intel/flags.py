@@ -1,4 +1,4 @@
-"""Set flags once that a block sets twice, if a flag register can keep them in between.
+"""Remove instructions that set flags again in a block, if a flag register can keep the flags in between.
 
 Selection sets flags at each use: by a comparison for each register that is selected, by a move for each message with a
 mask in a variable. An instruction that sets flags as an earlier one of its block did is removed; readers then use the

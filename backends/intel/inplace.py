@@ -1,4 +1,4 @@
-"""Build a tuple inside another one whose words it is made of, where some of the words then need no move."""
+"""Build a tuple of another tuple's words inside that tuple, so that some of the words need no move."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class _Home:
 def make_in_place(function: Function, lanes: int) -> Function:
     """Return the function without moves of words to where they already are; a register has `lanes` lanes.
 
-    A tuple takes part in at most one such change.
+    A tuple is moved into another one, or takes one in, at most once.
     """
     finder = _Finder(function, lanes)
     homes: dict[VirtualRegister, _Home] = {}

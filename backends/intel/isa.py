@@ -116,7 +116,7 @@ class Message(Opcode):
     block: bool = False  #: one address; the dwords of all lanes are adjacent in memory
     address_bits: int = 64
     stores: bool = False  #: the last source is data
-    returns: bool = False  #: returns the old value; the text says if the result is unused
+    returns: bool = False  #: returns the old value, to the null register if it is unused
     window: str = ""  #: IGA's text before the address, such as a binding table entry
 
 

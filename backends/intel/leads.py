@@ -5,9 +5,9 @@ That holds for the second of a chain, and for the first after a chain of one ins
 longer chain, it may (IGC, `prepareDPASFuseRSWA` in SWWA.cpp; `needWA` and `createADummyDpasRSWAInst` in SWSB_G4IR.cpp).
 Such chains get a leader, an instruction with another source 1:
 
-- the first of the next chain, which the last of this one then leads;
+- the first of the next chain; the last of this chain then leads the next one;
 - the last of the chain before;
-- the last of the next chain, if it adds to the accumulator of the last of this one, which then leads the next one;
+- the last of the next chain, if both chains end in sums to one accumulator; the last of this chain then leads the next;
 - a useless instruction, whose result goes to free registers.
 
 If none is possible, a `mov` waits for each instruction of the chain before the next, which IGC accepts as well.
@@ -266,7 +266,7 @@ class _Leads:
         return [*pieces[:n], *pair, *pieces[n + 2 :]]
 
     def _may_swap(self, moved: Iterable[XeInstruction], others: Sequence[Instruction]) -> bool:
-        """Return whether instructions may swap with others, which must be neither messages nor ends of waits."""
+        """Return whether instructions may swap with others, which must be neither messages nor control instructions."""
         units, moved = (Unit.VALU, Unit.MATRIX), list(moved)
         return all(
             i.op.unit in units and not any(self._conflicts(i, m) or self._conflicts(m, i) for m in moved)

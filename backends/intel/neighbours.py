@@ -5,8 +5,8 @@ A useless instruction goes in between. Neighbours are those in program text, acr
 - XeHPC: plain moves and selections of f16 use another bus than other arithmetic of the float pipe. If two such
   neighbours share a source, the second reads a stale value (IGC, SWWA.cpp, `fixReadSuppressioninFPU0`). A float
   addition replaces IGC's `csel`, which writes a register.
-- Xe2: a multiplication, or its completion, with an element-wise source 1 reads a stale value after one that reads some
-  of these registers with another region; a completion also after other arithmetic (IGC, SWWA.cpp, `mulMacRSWA`).
+- Xe2: `mul`, and `mach` or `macl`, with an element-wise source 1 read a stale value after their own kind with another
+  region of some of these registers; `mach` and `macl` also after other arithmetic (IGC, SWWA.cpp, `mulMacRSWA`).
 """
 
 from __future__ import annotations

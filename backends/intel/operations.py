@@ -26,7 +26,7 @@ TYPES: dict[Type, str] = {
 _INTEGERS = (s16, u16, s32, u32)
 _NAMES: dict[type[Expr], str] = {Add: "add", Sub: "sub", Mul: "mul", Min: "min", Max: "max"}
 
-#: Two operands, by operation and element type; names are those of `Elements`.
+#: Operations on two operands, by operation and element type; names are those of `Elements`.
 BINARY: dict[tuple[type[Expr], Type], str] = {
     **{(o, t): name for o, name in _NAMES.items() for t in (f16, f32, *_INTEGERS)},
     **{(Shl, t): "shl" for t in _INTEGERS},
@@ -34,12 +34,12 @@ BINARY: dict[tuple[type[Expr], Type], str] = {
     **dict.fromkeys([(MulHi, s32), (MulHi, u32)], "mulhi"),
 }
 COMMUTES = frozenset(("add", "mul", "min", "max"))
-#: Two operands: the condition by which `sel` takes the first, and the logic that gives the sign of a zero from both
-#: signs.
+#: Minimum and maximum: the condition by which `sel` takes the first operand, and the logic that gives the sign of a
+#: zero from both signs.
 EXTREMA = {"min": ("lt", "or"), "max": ("ge", "and")}
 
-#: One f32; f16 is computed as f32. Sines and cosines take radians, at most 32767 half turns (Intel, documentation of
-#: ESIMD's math).
+#: Operations on one f32; f16 is computed as f32. Sines and cosines take radians, at most 32767 half turns (Intel,
+#: documentation of ESIMD's math).
 UNARY: dict[type[Unary], str] = {
     Floor: "rndd",
     Ceil: "rndu",

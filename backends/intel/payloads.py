@@ -93,23 +93,23 @@ class _FreeRegisters:
         None stays if the others would then be overwritten at once.
         """
         free = [at for at, needed in self._needed("v", addresses, 0).items() if not needed & span]
-        order = [*addresses[::2], *addresses[1::2]]  # not both of two neighbours, used close together, take turns
+        order = [*addresses[::2], *addresses[1::2]]  # keep every second one: neighbours are used close together
         for hold in sorted(holds, reverse=True):
             needed, live = self._needed("v", addresses, hold), self.liveness.ranges(hold=hold)
             for count in range(min(len(order), len(free)), 0, -1):
                 kept = dict(zip(order[:count], free))
-                others = {v: live[v] for v in addresses if v not in kept}
-                in_turn = _placed(others, needed | {at: needed[at] | span for at in kept.values()})
+                in_loop = {v: live[v] for v in addresses if v not in kept}
+                in_turn = _placed(in_loop, needed | {at: needed[at] | span for at in kept.values()})
                 if in_turn is not None:
                     return list(kept), {**self.places, **kept, **in_turn}
         return [], self.places
 
-    def _needed(self, bank: str, made: Sequence[VirtualRegister], hold: int) -> dict[int, int]:
-        """Return, for each register of a bank, the positions at which values other than `made` need it."""
+    def _needed(self, bank: str, movable: Sequence[VirtualRegister], hold: int) -> dict[int, int]:
+        """Return, for each register of a bank, the positions at which values other than `movable` need it."""
         needed = dict.fromkeys(range(self.banks[bank].first, self.banks[bank].limit), 0)
-        apart = set(made)
+        ignored = set(movable)
         for v, live in self.liveness.ranges(hold=hold).items():
-            if v.bank == bank and v not in apart:
+            if v.bank == bank and v not in ignored:
                 for at in range(self.places[v], self.places[v] + v.size):
                     if at in needed:
                         needed[at] |= live
@@ -180,9 +180,9 @@ class _Uses:
 
     def _come_first(self, same: Sequence[Instruction]) -> bool:
         """Return whether in each block a member of the group precedes all readers of its result."""
-        (made,) = {r.vreg for i in same for r in i.defs()}
+        (result,) = {r.vreg for i in same for r in i.defs()}
         for block in self.blocks:
-            first = next((i for i in block if i in same or any(r.vreg is made for r in i.touched())), None)
+            first = next((i for i in block if i in same or any(r.vreg is result for r in i.touched())), None)
             if first is not None and first not in same:
                 return False
         return True

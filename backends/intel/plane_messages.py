@@ -140,14 +140,14 @@ class Payloads:
     @contextmanager
     def _inserting(self, block: BasicBlock, at: int) -> Iterator[None]:
         """Emit into a block at index `at`, in place of the end of the current block."""
-        here, behind = self.out.block, block.instructions[at:]
+        current, following = self.out.block, block.instructions[at:]
         del block.instructions[at:]
         self.out.block = block
         yield
         if block is self.out.function.blocks[0] and at <= self.entered:
             self.entered += len(block.instructions) - at
-        block.instructions += behind
-        self.out.block = here
+        block.instructions += following
+        self.out.block = current
 
     def _set_base(self, payload: Reg, pointer: Reg, further: Operand) -> None:
         """Set the base to a pointer plus an offset in bytes."""

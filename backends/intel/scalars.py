@@ -40,13 +40,13 @@ class OtherTypes(Protocol):
     """The evaluator of values other than integers of at least 32 bits."""
 
     def converted(self, e: x.Expr) -> Reg:
-        """Return a conversion from or to such a value."""
+        """Return a conversion from or to a float, a narrow integer or a bool."""
 
     def value(self, e: x.Expr) -> tuple[Reg, ...]:
         """Return the registers of a packed value, or of a value from other lanes."""
 
     def compared(self, e: x.Comparison) -> Reg:
-        """Return the flags of a comparison of two such values."""
+        """Return the flags of a comparison of two floats or narrow integers."""
 
 
 class XeScalars(Scalars):
@@ -58,7 +58,7 @@ class XeScalars(Scalars):
     def __init__(self, out: XeEmitter, uniform: Uniformity, bounds: Bounds) -> None:
         super().__init__(out, uniform, bounds)
         self.pointers: dict[str, Reg] = {}  # buffer -> register of its address
-        #: A block, and its upper halves of sums -> register with the half plus one.
+        #: A block, and upper half of a 64-bit sum in it (register, word, element) -> register with that half plus one.
         self.next_in: tuple[BasicBlock, dict[tuple[VirtualRegister, int, int], Reg]] = out.block, {}
 
     def value(self, e: x.Expr) -> Operand:
@@ -342,7 +342,7 @@ class XeScalars(Scalars):
         return whole
 
     def adds_to(self, v: x.Var, e: x.Expr) -> bool:
-        """Add to a carried 64-bit value in place, half by half.
+        """Add to a carried 64-bit value in place, half by half; return whether that was possible.
 
         Its old lower half, and its upper half plus one, are not read again.
         """

@@ -108,7 +108,7 @@ class _Effects:
     source: Source  #: its token or pipe, by which others wait for it; "" for neither
     read: Cells
     written: Cells
-    #: Cells that all members of a chain read and then write, one by one; the chain begins before its token is set.
+    #: Cells that all members of a chain read and then write. The chain waits for its token, which its last member sets.
     chain: Sequence[Cells] = ()
 
 
@@ -214,9 +214,9 @@ class Scoreboard:
     def _local_accesses(self) -> tuple[dict[Instruction, list[str]], dict[Instruction, list[str]]]:
         """Return artificial cells by which stores and signals wait for local loads and fences: written, and read.
 
-        After a barrier other threads may overwrite bytes that this thread loads: its signal waits for these loads.
-        Waiting for a fence ahead of the signal suffices only if the fence cannot complete before the loads; and only if
-        a store cannot either may it follow a load of the bytes it overwrites at once.
+        After a barrier other threads may overwrite bytes that this thread loads: its signal waits for these loads, or
+        for a fence ahead of the signal that cannot complete before them. If a store may complete before an earlier
+        load, it waits for the loads of the bytes that it overwrites.
         """
         fences, overtaken = dict(signals(self.function)), self.generation.loads_overtaken
         loads = [i for i in self.function.instructions() if touches_local(i, stores=False)]
@@ -281,13 +281,13 @@ class Scoreboard:
 
     def _awaited_tokens(self, pending: _MutablePending, effects: _Effects) -> tuple[list[int], list[int]]:
         """Return the tokens whose setters must be done, and those whose setters must have read their sources."""
-        peers, held = self._peers(effects.source), pending.reads.tokens
+        peers, reading = self._peers(effects.source), pending.reads.tokens
         done = pending.writes.tokens_of(effects.read | effects.written)
         read = [t for t in pending.reads.tokens_of(effects.written) if t not in peers]
         # sources of messages, except flags, may be overwritten only once the message is done
         if self.generation.waits_for_writes:
-            done += [t for t in read if self._is_message(t) and held[t] & effects.written & ~self.flags]
-            read = [t for t in read if not self._is_message(t) or held[t] & effects.written & self.flags]
+            done += [t for t in read if self._is_message(t) and reading[t] & effects.written & ~self.flags]
+            read = [t for t in read if not self._is_message(t) or reading[t] & effects.written & self.flags]
         return done, read
 
     def _waits_for_all(self, i: XeInstruction, distances: Mapping[str, int]) -> bool:

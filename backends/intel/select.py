@@ -271,7 +271,7 @@ class _Selector(Selector):
         self.out.emit(row, (), (payload,), comment=comment(s))
 
     def _flat_prefetch(self, s: st.FlatPrefetch) -> None:
-        """Load one byte to nowhere, which brings its cache line."""
+        """Load one byte to the null register: caches load its line."""
         address, mask = self._address(s.address), self._mask(s.mask)
         row = message("load", "ugm", 1)
         self.out.emit(row, (), (address,), lanes=self.out.lanes, predicate=mask, comment=comment(s))
@@ -365,7 +365,7 @@ class _Selector(Selector):
         return dst
 
     def _tuple(self, v: Var) -> Reg:
-        """Return registers for a loaded value; one as long as a matrix operand starts in the bank of matrix inputs."""
+        """Return registers for a loaded value; values as long as matrix operands start in the bank of matrix inputs."""
         words = -(-v.type.bits // 32)
         return self.load_registers(v, INPUTS_AT if words >= BANK_PERIOD else None)
 

@@ -190,10 +190,10 @@ def _info(machine: MachineKernel) -> KernelInfo:
 
 
 def _ladders(g: Generation) -> Ladders:
-    """Return the attempts: the smaller register file if the kernel fits, with as long a hold as registers allow.
+    """Return the attempts: the smaller register file if the kernel fits, with the longest `hold` that registers allow.
 
-    Where sources of a message may be overwritten only once the message is done, the larger file is tried before no
-    hold. On other generations a short hold suffices, and hoisted addresses come before a longer one.
+    Where sources of a message may be overwritten only once the message is done, the larger file is tried before a
+    `hold` of 0. On other generations a short one suffices, and registers for hoisted addresses matter more.
     """
     largest, ladders = _GRF_COUNTS[-1], list[tuple[Rung, ...]]()
     for grf in _GRF_COUNTS:

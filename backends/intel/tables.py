@@ -71,7 +71,7 @@ class Generation:
     #: it then waits for the results of endangered loads (IGC, `hasSLMWARIssue`; oneDNN, `slmFenceWARWA`)
     loads_overtaken: bool
     response_apart: bool  #: a message's response must not overlap its payload (IGC, WaDisableSendSrcDstOverlap)
-    dpas_clocks: int  #: clocks of one 8x8
+    dpas_clocks: int  #: clocks of a matrix instruction of 8 rows and depth 8
     dpas_chains: frozenset[int]  #: numbers of the sources; one of them in common makes a chain (IGA, RegDeps)
     plane_pitch: int  #: bytes; the pitch of two-dimensional block messages is a multiple; 0: no such messages
     tf32: bool  #: matrix instructions for f32 inputs rounded to ten mantissa bits
@@ -178,7 +178,7 @@ def _atom(row: MatrixRow, types: Types, a: Fragment, b: Fragment, d: Fragment, c
 
 
 def _dpas_atom(lanes: int, types: Types, clocks: int) -> MmaAtom:
-    """Return an 8x8 with `types` of a, b and accumulator: columns N of the matrix lie across the lanes.
+    """Return `dpas.8x8` for `types` of a, b and accumulator: columns N of the matrix lie across the lanes.
 
     Source 1 (a): GRF d holds in lane i the elements of dword d of K. Source 2 (b): row j is eight adjacent dwords of K;
     rows follow one another across lanes and GRFs. Result: row j is one GRF (IGC, DPAS.md).
@@ -200,7 +200,7 @@ def _dpas_atom(lanes: int, types: Types, clocks: int) -> MmaAtom:
 
 
 def _dpasw_atom(lanes: int, types: Types, clocks: int) -> MmaAtom:
-    """Return an 8x8 of two neighbouring threads: each has its own columns N and half of the rows of source 2.
+    """Return `dpasw.8x8` of two neighbouring threads: each has its own columns N and half of the rows of source 2.
 
     The first registers of source 2 come from the even thread, the others from the odd one (IGC, DPASW.md).
     """
@@ -346,7 +346,7 @@ def _facts(name: str, *, core: Core, caches: Caches, units: int, slm: int, subgr
         planes=_planes(g.plane_pitch) if g.plane_pitch else None,
         prefetch=True,
         lockstep=2 if g.pairs else 0,
-        lane_words=True,  # regions without strides: Programmer's Reference Manuals
+        lane_words=True,  # regions of stride 0: Programmer's Reference Manuals
         split_barriers=True,
         tickets=True,
         block_bytes=512,

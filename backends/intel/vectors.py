@@ -111,9 +111,9 @@ class XeVectors(Elements):
     ) -> None:
         """Convert element `part` of each dword of `source` to element `place` of `into`; place 0 begins a new dword.
 
-        From 12.5 on, an f16 that is converted from or to a dword is in the lowest bits of that dword, and any narrower
-        destination begins where its source does (PRM, General Restrictions Based on Operand Types): bit moves bring it
-        elsewhere. A bf16 may be the upper half (IGC, HWConformity.cpp, `fixUnalignedRegions`).
+        From Xe 12.5 on, an f16 that is converted from or to a dword is in the lowest bits of that dword, and any
+        narrower destination begins where its source does (PRM, General Restrictions Based on Operand Types): bit moves
+        bring it elsewhere. A bf16 may be the upper half (IGC, HWConformity.cpp, `fixUnalignedRegions`).
         """
         out, apart = self.out, 32 // to.bits
         if of is bf16:  # bf16 is the upper half of an f32, and cannot be the source of a conversion
@@ -179,10 +179,10 @@ class XeVectors(Elements):
         first, second, sums = _DWORDS[atom.a_elem], _DWORDS[atom.b_elem], TYPES[atom.acc]
         for j in range(atom.m):
             row, factors = dst.words(j, 1), (region(a, first), region(b, second, j, 0))
-            addend = self._nothing(name) if start is None else region(start.words(j, 1), sums)
+            addend = self._zero(name) if start is None else region(start.words(j, 1), sums)
             self.out.emit(name, (region(row, sums),), (addend, *factors), lanes=self.out.lanes, comment=comment)
             comment = ""
 
-    def _nothing(self, name: str) -> Operand:
+    def _zero(self, name: str) -> Operand:
         """Return the first addend: plus zero. A product of minus zero loses its sign, which the IR leaves open."""
         return Literal(0, "w") if name == "dp4a" else region(self.out.kernel_constant(Literal(0, "ud")), "f", 0, 0)

@@ -7,7 +7,7 @@ insert.
   with masked loads a `mov` writes the first register of source 1 to itself before the first matrix instruction of a
   block, and before the first one after each masked load (IGC, SWWA.cpp, `insertDummyMovForHWRSWADPAS`, and its output
   for DG2; oneDNN, `rsFix`).
-- They also reuse it after arithmetic has written it: chains begin with two different sources 1 (`leads.py`).
+- Matrix instructions also reuse source 1 after arithmetic has written it: chains begin with two sources 1 (`leads.py`).
 - Pipes also reuse sources of arithmetic if the next instruction reads them differently: f16 on XeHPC, products on Xe2
   (`neighbours.py`).
 - With 256 registers the end of a thread may conflict with sources that the arithmetic pipes hold: a `csel` of each pipe

@@ -44,8 +44,8 @@ def _last(
 class Knowledge:
     """Known stores: those of a thread up to a ticket, and those that a workgroup waited for before an epoch."""
 
-    threads: Mapping[int, int] = attrs.field(factory=dict)
-    groups: Mapping[int, int] = attrs.field(factory=dict)
+    threads: Mapping[int, int] = attrs.field(factory=dict)  #: thread -> ticket up to which its stores are known
+    groups: Mapping[int, int] = attrs.field(factory=dict)  #: workgroup -> epoch; stores waited for before are known
     #: By thread: its last publication's ticket, and its stores that it had not waited for then.
     unwaited: Mapping[int, tuple[int, frozenset[int]]] = attrs.field(factory=dict)
 
@@ -96,12 +96,12 @@ class Causality:
     _acquired: dict[int, dict[int, Knowledge]] = attrs.field(factory=dict)  #: by thread and set of its lanes
     _shared: dict[int, list[tuple[int, Knowledge]]] = attrs.field(factory=dict)  #: by workgroup, with the epoch
     _released: dict[int, Knowledge] = attrs.field(factory=dict)
-    #: Numbers of what was published, by thread and set of its lanes.
+    #: Numbers of observed publications, by thread and set of its lanes.
     _observed: dict[int, dict[int, set[int]]] = attrs.field(factory=dict)
     _published: list[Knowledge] = attrs.field(factory=lambda: [_NOTHING])  #: by number; 0 is nothing
 
     def known(self, who: Who) -> Knowledge:
-        """Return the stores that one of some lanes has acquired itself, or its workgroup before the last barrier."""
+        """Return the stores that a lane of `who` has acquired, or its workgroup before the last barrier."""
         known = _NOTHING
         for lanes, knowledge in self._acquired.get(who.thread, {}).items():
             if lanes & who.lanes:
@@ -112,7 +112,7 @@ class Causality:
         return known
 
     def release(self, who: Who, ticket: int) -> None:
-        """Record that a thread released its stores up to a ticket, and its workgroup's before the last barrier."""
+        """Record that a thread released its stores up to a ticket, and its workgroup's from before the last barrier."""
         before = self._released.get(who.thread, _NOTHING).joined(self.known(who))
         self._released[who.thread] = before.joined(Knowledge({who.thread: ticket}, {who.group: who.epoch}))
 
@@ -136,20 +136,20 @@ class Causality:
         self._shared.setdefault(who.group, []).append((who.epoch, observed))
 
     def acquire_observed(self, who: Who) -> None:
-        """Record that each of some lanes acquired what it has observed itself."""
+        """Record that each lane of `who` acquired the publications that it has observed itself."""
         for lanes in tuple(self._observed.get(who.thread, ())):
             if own := lanes & who.lanes:
                 self.acquire(evolve(who, lanes=own), self._observed_by(who.thread, lanes))
 
     def join_lanes(self, thread: int, lanes: int) -> None:
-        """Record that some lanes met at a barrier: each knows from then on what any of them has acquired."""
+        """Record that some lanes passed a barrier of the wave: each then knows the stores that any of them acquired."""
         if not lanes or not self.lanes_differ(thread):
             return
         before = self._acquired[thread]
-        met = before.get(lanes, _NOTHING)
+        union = before.get(lanes, _NOTHING)
         for own, knowledge in before.items():
-            met = met.joined(knowledge) if own & lanes else met
-        self._acquired[thread] = {own: known for own, known in before.items() if own & ~lanes} | {lanes: met}
+            union = union.joined(knowledge) if own & lanes else union
+        self._acquired[thread] = {own: known for own, known in before.items() if own & ~lanes} | {lanes: union}
 
     def lanes_differ(self, thread: int) -> bool:
         """Return whether some lanes of a thread have acquired what others have not."""
@@ -181,13 +181,13 @@ class Causality:
         """
         if allocation.published is None:
             allocation.published = np.zeros(len(allocation.data) // allocation.grain + 1, np.int32)
-        places, met = allocation.published, np.zeros((units.shape[1], 1), np.int64)
+        places, observed = allocation.published, np.zeros((units.shape[1], 1), np.int64)
         for row, thread in enumerate(threads):
             mine = units[:, row][:, lanes[row]]
-            met[row] = before = self._together(set(np.unique(places[mine]).tolist()))
+            observed[row] = before = self._together(set(np.unique(places[mine]).tolist()))
             if kind != "load" and mine.size:
                 places[mine] = self._publish(thread, before if kind == "update" else 0)
-        return met
+        return observed
 
     def _publish(self, thread: int, before: int) -> int:
         """Publish a thread's released stores together with publication `before`; return the number of the union."""
@@ -211,7 +211,7 @@ class Causality:
     def covers(self, who: Who, ticket: int, thread: int, group: int, *, issued: bool = False) -> bool:
         """Return whether `who` has acquired store `ticket` of another workgroup's thread.
 
-        With `issued`, stores count that the writer issued before its barrier, even if it had not waited for them.
+        With `issued`, the writer need not have waited for the store before the barrier that follows it.
         """
         if not self.tracked:
             return False

@@ -263,7 +263,7 @@ class Memory:
     ) -> tuple[list[tuple[Allocation, Bools | None]], Bools | None]:
         """Split an access by allocation; return (allocation, lanes) pairs and the lanes that hit no allocation.
 
-        Lanes are None in place of all `active` ones, and in place of none.
+        The lanes of a pair are None if it has all `active` lanes; the second result is None if no lane missed.
         """
         used = address if active is None else address[active]
         if used.size == 0:

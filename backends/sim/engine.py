@@ -20,7 +20,7 @@ FATAL = frozenset({"register-range"})
 class Step(Stepped, Protocol):
     """A compiled instruction as the engine executes it, for a whole group (`step.Ready` is the class behind it).
 
-    `control` is "", "barrier", "end", "wait" (for memory), "sleep" or says that it may jump.
+    `control` is "", "barrier", "end", "wait" (for memory) or "sleep"; with any other text the instruction may jump.
     """
 
     @property
@@ -75,7 +75,7 @@ class Engine(ABC, Generic[G, S]):
         """Return the group at the lowest instruction: running it first lets diverged paths merge again."""
         return min(runnable, key=lambda g: g.pc)
 
-    def _may_meet(self, g: G, other: G) -> bool:
+    def _may_merge(self, g: G, other: G) -> bool:
         """Return whether two groups that stand at one instruction may be merged."""
         return True
 
@@ -102,7 +102,7 @@ class Engine(ABC, Generic[G, S]):
     def run(self, first: G) -> None:
         """Run until every thread has ended.
 
-        The group at the lowest instruction runs first, so that diverged paths meet again. A group that sleeps or has
+        The group at the lowest instruction runs first, so that diverged paths merge again. A group that sleeps or has
         used up its turn rests until all other groups rest or wait. Raises Unsupported at an instruction, or a
         combination of operands, that is not simulated.
         """
@@ -133,9 +133,9 @@ class Engine(ABC, Generic[G, S]):
                 what = f"has executed {self.limit} instructions without an end"
                 self.reporter.add("runaway", what, self._next_instruction(group), group)
                 raise LaunchStopped
-            meet = frozenset(other.pc for other in runnable if self._may_meet(group, other))
+            merge_at = frozenset(other.pc for other in runnable if self._may_merge(group, other))
             self._turn_is_over = False
-            for part in self._advance(group, meet):
+            for part in self._advance(group, merge_at):
                 if part.blocked:
                     waiting.append(part)
                 elif self._turn_is_over:
@@ -182,14 +182,14 @@ class Engine(ABC, Generic[G, S]):
                 return
         groups.append(group)
 
-    def _advance(self, g: G, meet: frozenset[int]) -> list[G]:
+    def _advance(self, g: G, merge_at: frozenset[int]) -> list[G]:
         """Run a group until it blocks, ends, splits, reaches another group or has used up its turn.
 
-        If it starts at the place of another group with other operations outstanding, it stops at each wait, too. The
-        other group then reads what lies behind a barrier before this one overwrites it.
+        `merge_at` holds the instructions of groups that may merge with it. If it starts at one of these, with other
+        operations outstanding, it stops at each wait, too: they read shared memory before this group overwrites it.
         """
         program, prepare = self.program, self._prepare
-        shared = g.pc in meet
+        shared = g.pc in merge_at
         steps, executed, reached = program.steps, program.executed, self.reached
         quantum = QUANTUM
         while True:
@@ -223,7 +223,7 @@ class Engine(ABC, Generic[G, S]):
                     return [g]
                 elif g.targets is not None:
                     return self._split(g, g.targets)
-            if g.pc in meet:
+            if g.pc in merge_at:
                 return [g]
             quantum -= 1
             if not quantum:

@@ -26,9 +26,9 @@ Guess = tuple[int, str, int]
 class Reporter:
     """Keeps the first finding of each kind and instruction, over all launches of a run.
 
-    The run stops after `limit` findings whose rule a manual states; of one kind and instruction, a finding whose rule a
-    manual states is kept besides one whose rule none does. `sources` maps each kind to the document of its rule; `add`
-    may name another one.
+    The run stops after `limit` findings whose rule a manual states. Findings whose rule no manual states are kept
+    apart, so one kind and instruction may have one of each. `sources` maps each kind to the document of its rule; `add`
+    may name another document.
     """
 
     def __init__(self, limit: int, sources: Mapping[str, Source]) -> None:
@@ -75,8 +75,8 @@ class Reporter:
         if kind in self.allowed:
             return
         address = self.base - 1 if instruction is None else instruction.address
-        asks = self.sources.get(kind, UNSTATED) if source is None else source
-        key = (kind, self.kernel, address, asks.required)
+        document = self.sources.get(kind, UNSTATED) if source is None else source
+        key = (kind, self.kernel, address, document.required)
         if key in self._seen:
             return
         self._seen.add(key)
@@ -95,11 +95,11 @@ class Reporter:
                 workgroup=-1 if group is None else int(group.group_id[row]),
                 subgroup=-1 if group is None else int(group.wave[row]),
                 lane=lane,
-                source=asks,
+                source=document,
                 line="" if instruction is None else self.line_of(address),
             )
         )
-        self._required += asks.required
+        self._required += document.required
         if self._required >= self.limit:
             raise LaunchStopped
 

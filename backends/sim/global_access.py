@@ -57,7 +57,7 @@ def parts_of(
     """Split an access into (allocation, byte offsets [waves, lanes], lanes); report lanes outside every buffer.
 
     Offsets of lanes that take no part are 0. Addresses must be multiples of the lesser of `size` and `alignment` bytes;
-    `aligned` is the document that asks for this if it is not that of plain accesses.
+    `aligned` is the document of this rule; None: the document for plain accesses.
     """
     parts, missing = g.env.memory.resolve(address, size, lanes)
     if missing is not None:
@@ -223,7 +223,7 @@ def check_overwrites(
         check_stores(g, step, allocation, offset, size, changed, "overwrites")
 
 
-def check_meeting(g: Threads, step: Stepped, address: U64, size: int, values: Array, lanes: Bools | None) -> None:
+def check_collisions(g: Threads, step: Stepped, address: U64, size: int, values: Array, lanes: Bools | None) -> None:
     """Report threads that have just stored different values to one place by one instruction."""
     for allocation, offset, lost in _changing(g, address, size, values, lanes):
         marks = allocation.marks(offset, size)
@@ -266,16 +266,16 @@ def store_lanes(
 
 
 class _Lack(NamedTuple):
-    """A missing order between two accesses: its text, and whether waves keep that order by themselves on hardware."""
+    """A missing order of two accesses: its text, and whether it lacks only the storing wave's wait for the store."""
 
     what: str
-    is_own: bool
+    is_wait: bool
 
 
 def _unordered(g: Threads, row: int, lane: int, ticket: int, wave: int, outstanding: Collection[int]) -> _Lack | None:
     """Return what fails to order store `ticket` of `wave` before an access of a lane of wave `row`; None: nothing."""
     if wave == int(g.wave_ids()[row]):
-        return _Lack("its own store wrote, without a wait between", is_own=True) if ticket in outstanding else None
+        return _Lack("its own store wrote, without a wait between", is_wait=True) if ticket in outstanding else None
     if wave // g.env.waves != g.group_id[row]:
         who = Who(int(g.wave_ids()[row]), int(g.group_id[row]), int(g.env.epoch[g.slot[row]]), 1 << lane)
         causality, group = g.env.causality, wave // g.env.waves
@@ -336,7 +336,7 @@ def check_stores(
         if lack:
             kind = "global-visibility" if access == "loads" else "global-race"
             message = f"{access} what {lack.what}, at {allocation.name} + {int(offset[row, lane]):#x}"
-            source = g.env.own_order if queued and lack.is_own else None
+            source = g.env.own_order if queued and lack.is_wait else None
             g.env.reporter.add(kind, message, step.instruction, g, int(row), int(lane), source)
             if source is None:
                 return
@@ -352,7 +352,7 @@ def _updated(
 
 
 def _lanes_apart(g: Threads, hit: Bools) -> Iterator[tuple[int, Bools]]:
-    """Yield (row, flags of lanes) that have acquired the same, of accesses [units, rows, lanes]."""
+    """Yield (row, flags of accessing lanes that have acquired equal stores); `hit` flags [units, rows, lanes]."""
     for row in np.flatnonzero(hit.any(axis=(0, 2))).tolist():
         lanes = any_along(hit[:, row], 0)
         if g.env.causality.lanes_differ(int(g.wave_ids()[row])):
@@ -388,13 +388,13 @@ def check_updates(
         some = hit[:, row] & lanes_
         mine = set(units[:, row][some].tolist())
         lane = int(some.any(axis=0).argmax())
-        met = {(wave, ticket) for unit in mine for wave, ticket in allocation.updates[unit].items()}
-        wrong = (_unordered(g, row, lane, ticket, wave, outstanding) for wave, ticket in sorted(met))
+        updates = {(wave, ticket) for unit in mine for wave, ticket in allocation.updates[unit].items()}
+        wrong = (_unordered(g, row, lane, ticket, wave, outstanding) for wave, ticket in sorted(updates))
         for lack in filter(None, wrong):
             kind = "global-visibility" if access == "loads" else "global-race"
             message = f"{access} what an atomic operation of {lack.what}".replace("of its own store", "of its own")
             message += f", at {allocation.name} + {int(offset[row, lane]):#x}"
-            source = g.env.own_order if queued and lack.is_own else None
+            source = g.env.own_order if queued and lack.is_wait else None
             report = partial(g.env.reporter.add, kind, message, step.instruction, g, row, lane, source)
             if guess and source is None:
                 places = {(int(g.wave_ids()[row]), allocation.name, unit) for unit in mine}

@@ -36,7 +36,7 @@ _WAVE_BIT, EPOCH_BIT = np.uint32(1), np.uint32(9)
 SEVERAL = np.uint32(0x1FE)  #: the wave field of a unit that more than one wave has read or updated
 MOST_WAVES = 255  #: of a workgroup: the field's largest number stands for several
 _SINCE = " since the last barrier"
-_ONE_WAVE, _CLEAN, _DOUBTFUL = np.uint32(2), np.uint32(1), np.uint32(0xFFFFFFFE)
+_ONE_WAVE, _CLEAN, _DOUBTFUL = np.uint32(2), np.uint32(1), np.uint32(0xFFFFFFFE)  #: wave step, clean bit, the rest
 
 
 _REMEMBERED = 512  #: accesses that a batch remembers to name the other side of a race
@@ -49,7 +49,7 @@ class _Access(NamedTuple):
     step: Stepped
     units: Array
     stamps: U32
-    outstanding: bool  #: whether a barrier was passed without its wait
+    outstanding: bool  #: whether its wave passed a barrier without waiting for it
 
 
 def stamps_of(epoch: Array, wave: Array) -> U32:
@@ -110,7 +110,7 @@ class Stretch:
 
 
 class Lds:
-    """The shared memory of a batch of workgroups, one stretch a workgroup."""
+    """The shared memory of a batch of workgroups, one range of bytes each."""
 
     def __init__(self, slots: int, size: int, grain: int, kind: str = "lds-race") -> None:
         self.kind = kind  #: kind of its findings
@@ -164,8 +164,8 @@ class Lds:
     ) -> Bools | None:
         """Stamp a read; report a race with another wave's write; return flags of the undefined units, or None.
 
-        A `guess` is checked against atomic operations at the next barrier (`report_stale_guesses`). `where` holds (row,
-        lane) of each column of `units` if these are those of some lanes only.
+        A `guess` is checked against atomic operations at the next barrier (`report_stale_guesses`). `where` holds the
+        (row, lane) of each column of `units` if these cover some lanes only.
         """
         stamps = self._accessed.take(units, axis=1)
         others = _by_other_waves(stamps, mine)
@@ -192,8 +192,8 @@ class Lds:
     ) -> None:
         """Store words [size/4, ...] (or single values) at each address and stamp their `units` with `mine`.
 
-        `clean` is 0 where they are undefined. A write races if it changes what another wave wrote in this epoch.
-        `where` is as of `note_read`.
+        `clean` is 0 where values are undefined. A write races if it changes what another wave wrote in this epoch.
+        `where` is explained at `note_read`.
         """
         others = _by_other_waves(self._accessed.take(units, axis=1), mine)
         if np.count_nonzero(others):
@@ -272,10 +272,10 @@ class Lds:
             stamps = self.updated[part][places]
             other = np.uint32(1) << np.minimum(wave_of(stamps), np.uint32(31))
             others = (doubts[places] != other) | (stamps & SEVERAL == SEVERAL)
-            met = places[(stamps >> EPOCH_BIT == epoch) & others]
-            if len(met):
+            stale = places[(stamps >> EPOCH_BIT == epoch) & others]
+            if len(stale):
                 step, group = self._guess
-                message = f"reads what another wave updated{_SINCE}, at local address {int(met[0]) * self.grain:#x}"
+                message = f"reads what another wave updated{_SINCE}, at local address {int(stale[0]) * self.grain:#x}"
                 group.env.reporter.add(self.kind, message, step.instruction, group)
         for masks in self._guesses:
             masks[part] = 0

@@ -45,14 +45,14 @@ class Run(ABC):
     def __init__(
         self, buffers: Buffers, uninitialised: Collection[str], max_findings: int, wave_order: str, limit: int
     ) -> None:
-        """Prepare memory and findings; a thread may execute `limit` instructions, `simulate` explains the rest."""
+        """Prepare memory (`uninitialised` names buffers) and findings; a thread may execute `limit` instructions."""
         if wave_order not in ("forward", "reverse"):
             raise SimulatorError(f"given wave_order {wave_order!r}, wanted 'forward' or 'reverse'")
         self._started = time.perf_counter()
         self.memory, self.reporter = Memory(buffers, uninitialised), Reporter(max_findings, self.sources)
         self.backwards, self.limit = wave_order == "reverse", limit
-        self.kinds: Counter[str] = Counter()
-        self.counters: Counter[str] = Counter()
+        self.kinds: Counter[str] = Counter()  #: executed instructions by kind
+        self.counters: Counter[str] = Counter()  #: events that a family counts, by name
         self._done = self._total = 0
         self._order: Sequence[int] = ()  #: workgroups still to run
         self._size = 1  #: workgroups of a batch

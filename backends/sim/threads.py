@@ -48,13 +48,13 @@ class Surroundings:
         self.observe, self.reached = run.observe, run.reached
         self.local = local
         self.waves = waves  #: threads in a workgroup
-        self.strict = strict
+        self.strict = strict  #: whether order, races and undefined bytes are checked
         self.epoch: U32 = np.ones(slots, np.uint32)  #: barriers passed, plus one, by slot
         self.causality = causality
         #: Document that asks a thread to wait for its own stores before later accesses and barriers; None: the document
         #: of any other order.
         self.own_order: Source | None = None
-        #: Epoch in which a store was waited for, by (ticket, thread). Later batches ask for it where they may acquire.
+        #: (ticket, thread) -> epoch in which a store was waited for; later batches share it if the kernel acquires.
         self.store_done: dict[tuple[int, int], int] = causality.store_done if causality.tracked else {}
         self.store_issued: dict[tuple[int, int], int] = causality.store_issued if causality.tracked else {}
 

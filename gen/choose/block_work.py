@@ -17,8 +17,8 @@ from convgen.plan.loads import OperandLoad
 from convgen.plan.registers import LaneRegisters, Numbers, masks_of
 from convgen.plan.variants.variant import Offer, Variant
 
-#: issue slots of a 2-D load, which has no masks and one address for all lanes, over those of a load with an address a
-#: lane; tuned, no command repeats it
+#: issue slots of a 2-D load, which has no masks and one address for all lanes, divided by those of a load with an
+#: address a lane; tuned by hand
 _OF_RECTANGLES = 0.3
 #: bytes; shortest row of a tile with gaps that the simulator writes at full rate; shorter ones take twice as long
 _WHOLE_ROW = 128
@@ -33,7 +33,7 @@ class OfferTraits:
     reach: int  #: rows beyond a tile that resident windows reach
     loads: tuple[OperandLoad, OperandLoad]  #: loads of M's and N's input
     masks: tuple[int, int]  #: masks of each of these loads, as `LaneRegisters` counts them
-    #: by input and variant: issue slots of a load, over those of a load whose place along K is known for a whole block
+    #: by input and variant: issue slots of a load, divided by those of a load with one address along K for each block
     issue_slots: tuple[tuple[float, ...], ...]
 
     @classmethod
@@ -47,7 +47,7 @@ class OfferTraits:
 
 
 def _issue_slots(variant: Variant, inner: int, chunk: int, load: OperandLoad, facts: TargetFacts) -> float:
-    """Return the issue slots of a load over those of a load whose place along K is known for a whole block."""
+    """Return the issue slots of a load, divided by those of a load with one address along K for each block."""
     if load.trimmed:
         return tuning(facts).trim if load.along_k else tuning(facts).trim_rows
     return _OF_RECTANGLES if load.as_rectangles else variant.issue(load, inner, chunk)
@@ -55,11 +55,11 @@ def _issue_slots(variant: Variant, inner: int, chunk: int, load: OperandLoad, fa
 
 @frozen(eq=False)
 class BlockWork:
-    """Clocks of one block of K of one workgroup on each unit of a core that it has to itself, and other resources."""
+    """Clocks on each unit of a core, and other resources, of one block of K of a workgroup alone on the core."""
 
     matrix: Numbers  #: clocks; matrix pipe
     shared: Numbers  #: clocks; shared memory
-    moved: Numbers  #: clocks; loads from global memory
+    loading: Numbers  #: clocks; loads from global memory
     issue: Numbers  #: clocks; loads and their addresses, and the fixed cost of a block of K
     slot_bytes: Numbers  #: bytes; one slot in shared memory
     reduction: Numbers  #: clocks; reduction of a tile over subgroups along K
@@ -70,7 +70,7 @@ class BlockWork:
     def of(cls, configs: Configs, traits: OfferTraits, atom: MmaAtom, facts: TargetFacts) -> BlockWork:
         """Return the work of a block for the given configs."""
         b = _Block(configs, traits, atom, facts)
-        return cls(b.matrix, b.shared, b.moved, b.issue, b.slot_bytes, b.reduction, b.lane_registers, b.subgroups)
+        return cls(b.matrix, b.shared, b.loading, b.issue, b.slot_bytes, b.reduction, b.lane_registers, b.subgroups)
 
 
 class _Block:
@@ -175,7 +175,7 @@ class _Block:
         return self.read / core.shared_read_rate + np.where(self.slots > 0, written, 0)
 
     @property
-    def moved(self) -> Numbers:
+    def loading(self) -> Numbers:
         """Return the clocks to load both inputs: by bytes, or by messages if these take longer."""
         core, tuned = self.facts.core, tuning(self.facts)
         clocks_of_message = (

@@ -106,7 +106,7 @@ def candidates(problem: Problem, facts: TargetFacts) -> Ranking:
 
 
 def _group_sizes(problem: Problem, facts: TargetFacts) -> tuple[int, ...]:
-    """Return the numbers of slices that the last arrival may add up; none where slices add to the result instead."""
+    """Return the group sizes worth trying for `sum=last:COUNT`; none where slices are reduced by atomic additions."""
     acc = scalar(problem.acc_type)
     adds = scalar(problem.outputs[0].dtype) is acc and (acc.is_int or not problem.deterministic)
     return tuning(facts).at_a_time if facts.tickets and not adds else ()
@@ -129,7 +129,7 @@ def clocks_of(problem: Problem, config: Config, facts: TargetFacts) -> Clocks | 
 
 
 def last_resort(problem: Problem, atoms: list[MmaAtom], facts: TargetFacts, reorder: tuple[str, ...] = ()) -> Config:
-    """Return the config that asks least: the smallest square tile that one instruction's subgroups share evenly."""
+    """Return the config with the fewest resources: the smallest square tile that one instruction's subgroups divide."""
     atom = min(atoms, key=lambda a: (a.spans, a.n, a.k))
     k = max(TILE_K[0], atom.k)
     side = next(s for s in _SIDES if _divides_evenly(s, k, atom, facts))

@@ -33,14 +33,14 @@ _PART = 4  #: least products of a part (`subtiles`) that hide the reads of the n
 class Clocks:
     """The clocks of a launch, by cause.
 
-    Workgroups run in `rounds`, `together` on a unit, and then the `left` ones. Each has a fixed part and its blocks of
-    K. A block takes the longest of matrix, shared, moved and issue, a fraction of their sum, and `serial`, in which
-    nothing else runs.
+    Workgroups run in `rounds`, `together` on a unit, and then the `remaining` ones. Each has a fixed part and its
+    blocks of K. A block takes the longest of matrix, shared, loading and issue, a fraction of their sum, and `serial`,
+    in which nothing else runs.
     """
 
     matrix: float  #: clocks; matrix pipe, for one block
     shared: float  #: clocks; shared memory
-    moved: float  #: clocks; from global memory
+    loading: float  #: clocks; loads from global memory
     issue: float  #: clocks; loads and their addresses, and the fixed cost of a block of K
     serial: float  #: clocks; barriers and the waits at them
     blocks: float  #: blocks of K of a workgroup; where workgroups differ, the average on the busiest unit
@@ -49,9 +49,9 @@ class Clocks:
     slowest: float  #: clocks; from one block to the next where only loads are awaited, 0 if all loads are issued ahead
     rounds: int  #: rounds in which a unit is full
     together: int  #: workgroups; resident on a unit
-    left: int  #: workgroups after the full rounds
+    remaining: int  #: workgroups after the full rounds
     tile: float  #: clocks; a workgroup besides its blocks
-    put: float  #: clocks; write of a workgroup's result, during which the unit writes no other
+    storing: float  #: clocks; write of a workgroup's result, during which the unit writes no other
     tail: float  #: clocks; a fraction of all work, spread evenly, so that less work wins ties
     besides: float  #: clocks; reduction of slices, further launches
     launch: float  #: clocks; the product's launch
@@ -69,9 +69,9 @@ class Clocks:
 
 def _columns(launch: Launch) -> dict[str, Numbers]:
     """Return the fields of `Clocks` for all configs of a launch."""
-    of_block = {name: getattr(launch.work, name) for name in ("matrix", "shared", "moved", "issue")}
-    rest = [field.name for field in fields_of(Clocks) if field.name not in (*of_block, "blocks")]
-    return {**of_block, "blocks": launch.longest, **{name: getattr(launch, name) for name in rest}}
+    of_block = {name: getattr(launch.work, name) for name in ("matrix", "shared", "loading", "issue")}
+    rest = [field.name for field in fields_of(Clocks) if field.name not in of_block]
+    return {**of_block, **{name: getattr(launch, name) for name in rest}}
 
 
 @frozen(eq=False)
@@ -202,7 +202,7 @@ def _work_and_fits(
 
 
 def _divides_columns(configs: Configs, traits: OfferTraits, atom: MmaAtom, facts: TargetFacts) -> Numbers:
-    """Return whether copies without registers divide the columns of inputs that reads transpose."""
+    """Return whether direct copies divide the columns of each input that reads from shared memory transpose."""
     m, n, _, subgroups_m, subgroups_n, subgroups_k = configs.sizes
     subgroups = subgroups_m * subgroups_n * subgroups_k
     divides = partial(divides_columns, elem_bytes=atom.elem_bytes, width=facts.chunk_bytes, lanes=facts.subgroup_size)
@@ -245,5 +245,5 @@ def _has_shares(tiles_m: int, tiles_n: int, k: int, subgroups_k: int, atom: MmaA
 
 
 def _fills_rows(row_bytes: Numbers, facts: TargetFacts) -> Numbers:
-    """Whether a row fills the widest rectangle of a 2-D message, a cache line."""
+    """Whether a row fills the widest rectangle of a 2-D message, a cache line; False without such messages."""
     return row_bytes >= (facts.planes.row if facts.planes else np.inf)

@@ -30,7 +30,7 @@ class Configs:
     stagings: tuple[Staging, ...]
     slices: int | None = None  #: slices of K; None: as many as fill the chip
     sum: str = ""  #: how slices are reduced
-    at_a_time: int = 0  #: slices; the most that one last arrival adds up, 0: all
+    at_a_time: int = 0  #: slices; the most that one workgroup adds up (`sum=last:COUNT`), 0: all
     group_sizes: tuple[int, ...] = ()  #: values of `at_a_time` worth trying
     persist: Persist | None = None  #: number of persistent workgroups; None where each tile has its own workgroup
 

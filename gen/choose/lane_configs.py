@@ -1,7 +1,8 @@
 """Configs by which lanes compute convolutions of small groups (`mma=fma:...`), with their clocks in closed form.
 
+The *image* is dst, diff_src or, for gradients of weights, diff_dst; lanes own its positions. Windows read the *source*.
 A launch takes the longest of issue, requests to the nearest cache, cache lines and memory, and a fraction of their sum.
-Constants marked assumed were chosen so that rankings come out well; no measurement backs them.
+Constants marked assumed are not backed by measurements.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _GROUPS = (1, 2, 4, 8, 16)  #: groups of a lane
 _MOST_CHANNELS = 16  #: channels of a lane
 _MOST_OF_GROUP = 16  #: channels of a group, on either side
 _MOST_PRODUCTS = 2304  #: products of a lane in straight-line code
-_SUBGROUPS = (4, 8)  #: least subgroups of a workgroup: for images, and for weights, whose partial sums are reduced
+_SUBGROUPS = (4, 8)  #: least subgroups of a workgroup: if the result is the image, and if it is the gradient of weights
 _FILLS = (1, 2, 4)  #: workgroups of a unit to aim for when K is cut into slices
 _OTHER_REGISTERS = 24  #: registers; addresses and masks
 _SEGMENT = 64  #: bytes; contiguous segment that the nearest cache returns at once; assumed
@@ -123,7 +124,7 @@ def _with_tile(config: Config, tile: LaneTile, slices: int, facts: TargetFacts, 
 
 @frozen
 class _Work:
-    """A lane's work in one product, whatever the tile: for its positions, or for a block of them."""
+    """A lane's work in one product, independent of the tile: its positions or, for weights, one block of positions."""
 
     of_weights: bool  #: whether the result is the gradient of weights
     along_m: bool  #: whether memory is contiguous along positions
@@ -131,7 +132,7 @@ class _Work:
     m: int
     n: int
     k: int
-    bytes: int  #: bytes that the launch reads and writes, image and source once for all tiles of a row of the result
+    bytes: int  #: bytes that the launch reads and writes; it reads both inputs once for each of `tiles_m`
     elem: int  #: bytes of an element
     narrowness: float  #: width of the widest message over twice that of the source's, at least 1
     contiguous: int  #: elements of the image of a lane that are contiguous in memory
@@ -221,7 +222,7 @@ def _clocks(works: list[_Work], tile: LaneTile, slices: int, facts: TargetFacts)
 
 
 def _issue(work: _Work, tile: LaneTile, groups: int, blocks: int, facts: TargetFacts) -> float:
-    """Return the clocks in which a unit issues `groups` workgroups; a row takes at least the latency of loads."""
+    """Return the clocks in which a unit issues `groups` workgroups; a row takes at least the latency of its loads."""
     core, count = facts.core, prod(tile.subgroups)
     waiting = -(-groups * count // core.simds)
     together = max(1, min(waiting, core.simd_registers // work.registers))

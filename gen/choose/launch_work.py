@@ -22,8 +22,8 @@ from convgen.plan.variants.variant import Offer
 
 _SLICE_BLOCKS = 16  #: least blocks of K of a slice
 _ARRIVAL = 1600  #: clocks; from a slice's store of its sums until another may add them, by `convgen profile`
-#: share of its issue clocks that code outside of loops adds to a launch; the fit to MIOpen's f16 kernels on an MI300X
-#: has .40 (`around` in `gen/profile/constants.json`)
+#: share of the issue clocks of code outside of loops that counts in a launch's time; the fit to MIOpen's f16 kernels on
+#: an MI300X has .40 (`around` in `gen/profile/constants.json`)
 _OUTSIDE_LOOPS = 0.42
 
 
@@ -57,20 +57,20 @@ class _Grid:
 
     @property
     def mean(self) -> Numbers:
-        """Return the average depth of a workgroup relative to the deepest."""
+        """Return the average length of K of a workgroup, over that of the longest."""
         all_depth: Numbers = sum(count * depth for count, depth in self.counts(self.m, self.n))
         return all_depth / self.tiles
 
-    def on_busiest(self, a_unit: Numbers, together: Numbers, units: int) -> Numbers:
-        """Return the average depth on the unit that ends last, which runs `a_unit` workgroups, some `together`."""
+    def on_busiest(self, per_unit: Numbers, together: Numbers, units: int) -> Numbers:
+        """Return the average length of K (see `mean`) on the unit that ends last, with `per_unit` workgroups in all."""
         if not self.offer.form.merged:
             return np.ones(())
-        numbers = np.broadcast_arrays(self.m, self.n, a_unit, together)
+        numbers = np.broadcast_arrays(self.m, self.n, per_unit, together)
         distinct, which = np.unique(np.reshape(numbers, (len(numbers), -1)), axis=1, return_inverse=True)
 
-        def depth(m: int, n: int, a_unit: int, together: int) -> float:
+        def depth(m: int, n: int, per_unit: int, together: int) -> float:
             grid = tuple((self.offer.batch * count, each) for count, each in self.counts(m, n))
-            return _makespan(grid, units, together) / a_unit
+            return _makespan(grid, units, together) / per_unit
 
         return np.array([depth(*each) for each in distinct.T.tolist()])[which].reshape(numbers[0].shape)
 
@@ -153,17 +153,17 @@ class Launch:
         return Turns(persist, self.all_tiles.item(), self.k_blocks.item(), self.configs.stagings[0].round)
 
     @cached_property
-    def a_unit(self) -> Numbers:
+    def per_unit(self) -> Numbers:
         """Return the workgroups of the fullest compute unit."""
         workgroups = np.full_like(self.grid.tiles, self.turns.workgroups) if self.turns else self.all_tiles
-        a_unit: Numbers = -(-workgroups // self.facts.compute_units)
-        return a_unit
+        per_unit: Numbers = -(-workgroups // self.facts.compute_units)
+        return per_unit
 
     @cached_property
     def registers(self) -> Numbers:
         """Return the registers of a lane."""
         lane = self.work.lane_registers
-        # With a single slot, barriers part loads from products: an assembler that schedules has little to overlap.
+        # With a single slot, barriers separate loads from products: an assembler that schedules has little to overlap.
         factor = np.where(self.slots > 1, self.tuned.registers_through_copy, 1.0)
         lane = evolve(lane, copied=np.asarray(lane.copied * factor))
         return lane.registers(self.k_blocks, self.pipeline, self.facts, by_taps=self.by_taps)
@@ -176,14 +176,14 @@ class Launch:
         by_registers = core.simd_registers // granted * core.simds // work.subgroups
         by_shared = self.facts.shared_bytes // (work.slot_bytes * np.maximum(1, self.slots))
         by_shared = np.where(self.slots > 0, by_shared, by_registers)
-        together: Numbers = np.maximum(1, np.minimum(self.a_unit, np.minimum(by_shared, by_registers)))
+        together: Numbers = np.maximum(1, np.minimum(self.per_unit, np.minimum(by_shared, by_registers)))
         return together
 
     @cached_property
-    def longest(self) -> Numbers:
+    def blocks(self) -> Numbers:
         """Return the blocks of K of a workgroup; where workgroups differ, the average on the unit that ends last."""
         blocks = np.full_like(self.grid.tiles, self.turns.longest) if self.turns else self.k_blocks
-        return blocks * self.grid.on_busiest(self.a_unit, self.together, self.facts.compute_units)
+        return blocks * self.grid.on_busiest(self.per_unit, self.together, self.facts.compute_units)
 
     @cached_property
     def loops(self) -> Numbers:
@@ -220,8 +220,8 @@ class Launch:
     def slowest(self) -> Numbers:
         """Return the clocks from one block to the next where only loads or prefetches are awaited.
 
-        The pipeline keeps loads of as many blocks in flight as it awaits. Where the scheduler hoists loads, all loads
-        of straight-line blocks are issued ahead.
+        The pipeline keeps loads of `Staging.awaited` blocks in flight. Where the scheduler hoists loads, all loads of
+        straight-line blocks are issued ahead.
         """
         ahead = self.configs.of_stagings("awaited") - self.runs_late
         between_blocks = self.tuned.latency_of_blocks / np.maximum(ahead, 1) + self._waits
@@ -232,7 +232,7 @@ class Launch:
     def _busiest(self) -> Numbers:
         """Return the clocks of a block on its busiest unit."""
         work = self.work
-        return np.maximum(np.maximum(work.matrix, work.shared), np.maximum(work.moved, work.issue))
+        return np.maximum(np.maximum(work.matrix, work.shared), np.maximum(work.loading, work.issue))
 
     @cached_property
     def block(self) -> Numbers:
@@ -241,7 +241,7 @@ class Launch:
         # If a SIMD has two waves of a workgroup, one hides half of the other's exposed clocks.
         hides = self.offer.variants[0].trims or tuned.subgroups_overlap
         exposed = tuned.exposed * (np.clip(self.core.simds / work.subgroups, 0.5, 1.0) if hides else 1.0)
-        block: Numbers = self._busiest + self.serial + exposed * (work.matrix + work.shared + work.moved + work.issue)
+        block: Numbers = self._busiest + self.serial + exposed * (work.matrix + work.shared + work.loading + work.issue)
         return block
 
     @cached_property
@@ -258,7 +258,7 @@ class Launch:
         Loads that return in time gain nothing by an earlier issue: by `convgen profile` of `bench/whole.py`, deeper
         pipelines take .99 to 1.01 of the time and up to 1.5 of the code.
         """
-        in_time = self.configs.of_stagings("in_registers") * (self.block - self.work.moved) * self.together
+        in_time = self.configs.of_stagings("in_registers") * (self.block - self.work.loading) * self.together
         enough = self.loops & (in_time >= self.tuned.latency_of_blocks)
         return np.where(enough, self.pipeline.depth, np.max(self.pipeline.depth))
 
@@ -271,7 +271,7 @@ class Launch:
         return np.asarray((self.tuned.tile + self.work.reduction) * tiles_each)
 
     @cached_property
-    def put(self) -> Numbers:
+    def storing(self) -> Numbers:
         """Return the clocks in which a unit writes a workgroup's result; `besides` counts the writes of slices."""
         tile_m, tile_n, *_ = self.configs.sizes
         written = tile_m * tile_n * self.offer.result.bytes / self.tuned.result_rate
@@ -287,27 +287,27 @@ class Launch:
     @cached_property
     def rounds(self) -> Numbers:
         """Return the rounds in which a unit is full."""
-        return self.a_unit // self.together
+        return self.per_unit // self.together
 
     @cached_property
-    def left(self) -> Numbers:
+    def remaining(self) -> Numbers:
         """Return the workgroups of a unit after the full rounds."""
-        return self.a_unit % self.together
+        return self.per_unit % self.together
 
     @cached_property
     def launch(self) -> Numbers:
         """Return the clocks of the product's launch."""
-        of_left = np.where(self.left > 0, self._round(self.left), 0.0)
-        launch: Numbers = self.rounds * self._round(self.together) + of_left + self.tail
+        of_remaining = np.where(self.remaining > 0, self._round(self.remaining), 0.0)
+        launch: Numbers = self.rounds * self._round(self.together) + of_remaining + self.tail
         return launch
 
     def _round(self, together: Numbers) -> Any:
-        """Return the clocks in which a unit runs `together` workgroups, out of step if the target has them so."""
-        blocks = self.longest * pace(self.block, self.hidden, self.slowest, together)
+        """Return the clocks in which a unit runs `together` workgroups; they run out of step if `tuning.staggered`."""
+        in_blocks = self.blocks * pace(self.block, self.hidden, self.slowest, together)
         if not self.tuned.staggered:
-            return self.tile + together * self.put + blocks
-        alone = self.tile + self.put + self.longest * pace(self.block, self.hidden, self.slowest, 1)
-        return np.maximum(alone, np.maximum(blocks, together * self.put))
+            return self.tile + together * self.storing + in_blocks
+        alone = self.tile + self.storing + self.blocks * pace(self.block, self.hidden, self.slowest, 1)
+        return np.maximum(alone, np.maximum(in_blocks, together * self.storing))
 
     # ------------------------------------------------------------ slices
 
@@ -325,9 +325,9 @@ class Launch:
     def _added(self) -> tuple[Numbers, Numbers]:
         """Return the clocks of the reduction of slices, and how many slices are added at a time.
 
-        All units store sums; then they, or the last arrival at each tile, add them up. A stream-K workgroup stores the
-        sums of each of its turns on a shared tile. The shared tiles are distributed over workgroups as evenly as
-        possible, and reducing one reads the sums of all its sharers.
+        All units store sums; then all units, or the last workgroup to arrive at each tile, add them up. A stream-K
+        workgroup stores the sums of each of its turns on a shared tile. The shared tiles are distributed over
+        workgroups as evenly as possible, and reducing one reads the sums of all its sharers.
         """
         configs, tuned, slices = self.configs, self.tuned, self.slices
         tile = configs.sizes[0] * configs.sizes[1] * self.atom.acc.bytes

@@ -49,12 +49,12 @@ class _Lru:
     """A cache of whole blocks that evicts the least recently used one."""
 
     def __init__(self, capacity: int) -> None:
-        self._free, self._held = capacity, OrderedDict[int, int]()
+        self._free, self._sizes = capacity, OrderedDict[int, int]()
         self.missed = 0
 
     def use(self, block: int, size: int) -> bool:
         """Use a block of `size` bytes and return whether it was cached."""
-        blocks = self._held
+        blocks = self._sizes
         if block in blocks:
             blocks.move_to_end(block)
             return True
@@ -202,7 +202,7 @@ def _arrivals(wave: _Wave, steps: Steps) -> Users:
 
 
 def _parts(steps: Steps, caches: Caches) -> int:
-    """Return the number of caches into which L2 falls, by the channels over which a block of either input lies."""
+    """Return the number of equal caches that model L2: one for each set of channels that a block of K may occupy."""
     if not all(steps.pitches):
         return 1
     # distinct places, within the span of all channels, at which rows of an input start

@@ -60,9 +60,9 @@ def forms(problem: Problem, reorder: tuple[str, ...]) -> Iterator[Form]:
 def _packed(offer: Offer, problem: Problem, facts: TargetFacts) -> Iterator[Offer]:
     """Yield the offer with packed inputs, if its product is the only one.
 
-    Packed are weights that lanes would load in less than a word and, together with them or alone, the image of a
-    variant that packs images. Images are packed only where addresses are flat: surfaces bound accesses outside the
-    tensor.
+    The packed inputs are weights that lanes would load in less than a word and, together with them or alone, the image
+    of a variant that packs images. Images are packed only where addresses are flat: a surface's bounds check reads
+    padding as zeros without a mask.
     """
     if offer.form.launches > 1 or offer.form.merged:
         return
@@ -77,7 +77,7 @@ def _packed(offer: Offer, problem: Problem, facts: TargetFacts) -> Iterator[Offe
 
 
 def _is_narrow(view: View, facts: TargetFacts) -> bool:
-    """Whether weights are loaded in less than words."""
+    """Whether a view is of weights that lanes load in less than a word at a time."""
     return view.memory.name == "wei" and view_load(view, facts).widest * view.memory.elem.bits < 8 * WORD
 
 
@@ -103,7 +103,7 @@ def reorders(problem: Problem, facts: TargetFacts) -> Iterator[tuple[tuple[str, 
     """Yield sets of inputs worth reordering, with the clocks that takes.
 
     The first set holds the inputs that must be reordered. If one input is read element by element, a second set holds
-    all inputs not in their default layout, since the order of K follows memory.
+    all inputs not in their default layout, since reordering one may change the order of K, in which both are read.
     """
     required = must_reorder(problem)
     yield required, _clocks_of_reorders(problem, required, facts)

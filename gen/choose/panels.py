@@ -7,7 +7,7 @@ in channels-last memory a pixel with all channels. The sets follow from the tens
 
 - along the innermost coordinate that the rows move, a run of rows and the taps over it are one interval;
 - along the coordinates around it, taps are enumerated;
-- a coordinate that K moves to as many places as the rows do counts as a whole (in steps of K, where these are apart).
+- a coordinate that K moves to as many places as the rows do counts as a whole, or modulo K's step if that exceeds 1.
 
 Forward and backward data come out exact, in elements. In backward weights all taps together are exact too, but by the
 last rule a tile of one tap counts the border that the tap never reaches: a sixth too much for 3x3 on images 14 wide.
@@ -165,13 +165,11 @@ def _coordinates(view: View, rows: dict[str, int]) -> dict[TensorDim, int]:
 
 
 def _run(dim: TensorDim, rows: dict[str, int], k: dict[str, int]) -> _Run | None:
-    """Return a coordinate as rows move it; None where they do not, or where K moves it to as many places."""
+    """Return a coordinate as rows move it; None where no row does, or where K moves it to as many places, one apart."""
     moving = [(name, coef) for name, coef in dim.terms if name in rows and rows[name] > 1]
     if not moving:
         return None
-    if len(moving) > 1:  # rows in groups of neighbours count as if every tile read all of them
-        return None
-    ((name, coef),) = moving
+    ((name, coef),) = moving  # see `_coordinates`
     of_k = [(k[other], c) for other, c in dim.terms if k.get(other, 1) > 1]
     if prod(n for n, _ in of_k) < rows[name]:
         offsets = {sum(chosen) for chosen in combinations(*(range(0, n * c, c) for n, c in of_k))}

@@ -52,7 +52,7 @@ class Search:
         self.least_shared_bytes = inf  #: bytes of shared memory; configs with as many or more are ruled out
         self.register_refusals = 0  #: kernels that were refused for want of registers
         self.ruled_out_kinds: set[tuple[object, ...]] = set()  #: see `_kind`
-        #: by `_cut`: number of an instruction's sums from which on configs are ruled out; 0 rules out all of the cut
+        #: by `_cut`: sums of an instruction from which on configs with that `_cut` are ruled out; 0: all of them
         self.ruled_out_sums: dict[tuple[str, str], int] = {}
         self.retries: list[Candidate] = []  #: candidates to try before the next one of the ranking
         self.last_refusal: DoesNotFit | None = None  #: the last refusal of a plan
@@ -83,16 +83,16 @@ class Search:
         return None
 
     def none_fits(self) -> Unsupported:
-        """Return the refusal of the problem where `next` has found nothing, with the reason of the last resort's."""
-        given = f"given {self.problem}, wanted a problem of which a config fits {self.facts.name}"
+        """Return the problem's refusal after `next` has returned None, with the reason against the last resort."""
+        given = f"given {self.problem}, wanted a problem for which a config fits {self.facts.name}"
         return Unsupported(f"{given}: {self.last_refusal}", rule="search")
 
     def learn(self, candidate: Candidate, plan: Plan, why: DoesNotFit) -> None:
         """Rule out configs that the back end would probably refuse for the reason `why` of this plan's kernel.
 
-        Short of vector registers, configs with nearly as many are ruled out, and this one is retried with accumulators
-        in their own file if that helps. Short of shared memory, configs with as much are. Short of anything else
-        (scalars, flags), configs of one cut of K with as many sums an instruction are, after a second refusal all.
+        Lack of vector registers rules out configs with nearly as many; this one is retried with accumulators in their
+        own file if that helps. Lack of shared memory rules out configs with as much. Lack of scalars or flags rules out
+        configs with this `_cut` and as many sums an instruction, the second time all with this `_cut`.
         """
         self.kernels += 1
         if why.short_of in _VECTOR_BANKS:

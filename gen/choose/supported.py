@@ -63,8 +63,8 @@ def _check_types(problem: Problem, facts: TargetFacts) -> None:
         raise Unsupported(f"{given}, wanted sums of {' or '.join(sums)} on {facts.name}", rule="types")
     if output.dtype not in outputs or not input_atoms(problem, facts):
         raise Unsupported(
-            f"{given}, wanted both inputs one of {_factors(facts)}, or what these hold, and {output.name} one of "
-            f"{', '.join(outputs)} on {facts.name}",
+            f"{given}, wanted both inputs one of {_factors(facts)}, or types whose values these hold, and "
+            f"{output.name} one of {', '.join(outputs)} on {facts.name}",
             rule="types",
         )
 
@@ -96,7 +96,7 @@ def _check_nibbles(problem: Problem) -> None:
         if views.is_widened(problem, point.name):
             if problem.runtime:
                 given = f"{problem.given_sizes} and {point.name} of {point.dtype}"
-                raise Unsupported(f"{given}, wanted numbers, or bytes", rule="runtime-sizes")
+                raise Unsupported(f"{given}, wanted known sizes, or zero points in bytes", rule="runtime-sizes")
             check_pairs(views.widening(problem, point.name)[0])
     if not any(SCALARS[t.dtype].bits == 4 for t in problem.factors if t.dtype in SCALARS):
         return
@@ -188,7 +188,7 @@ def _check_phases(problem: Conv) -> None:
 
 
 _LARGEST_TILE = 2**12  #: along M, N or K: padding adds at most as much
-_MANY_LANES = 2**31  #: work-items along x, about, of a launch whose grid is checked
+_MANY_LANES = 2**31  #: work-items along x; the grids of launches with fewer, estimated from `_SIDE`, are not checked
 _SIDE = 256  #: side of the largest tiles, to which rows and columns are rounded up
 _MOST_PHASES = 2**8  #: phases of backward data: as many as strides of 16 x 16 have
 

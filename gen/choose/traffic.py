@@ -190,8 +190,8 @@ class Count:
     @cached_property
     def memory(self) -> float:
         """Return the bytes read from memory."""
-        at, held = self.at, self.caches.memory_side_bytes
-        return _read(at, self.operands, np.zeros_like(at.die), 1, held, self._direction[:, :1]) if held else self.fill
+        at, size = self.at, self.caches.memory_side_bytes
+        return _read(at, self.operands, np.zeros_like(at.die), 1, size, self._direction[:, :1]) if size else self.fill
 
     @cached_property
     def channels(self) -> float:
@@ -266,8 +266,8 @@ class _Side:
         """Return the bytes that are still cached from the last round that read them.
 
         `read_before` (rounds + 1, places) are the bytes read before each round, of `whole` in all. `reverses` marks
-        rounds in which K changes direction: they reread the latest data first, and find as much of it as both rounds
-        fit.
+        rounds in which K changes direction: they reread the latest data first, so the cached part of a panel is the
+        capacity over the data of both rounds.
         """
         reread = np.flatnonzero(self.before >= 0)
         turn, place, before = self.round[reread], self.place[reread], self.before[reread]
@@ -287,7 +287,7 @@ class _Side:
 def _of_slices(panels: Panels, wave: Ints, tile: Ints, part: Ints, slices: int, waves: int) -> Floats:
     """Return the bytes of the union of the panels of each wave, of which a slice reads its part of K.
 
-    Slices read disjoint parts, unless taps over the same pixels fall into several slices: then as much as they request.
+    Slices read disjoint parts unless taps over one pixel fall into several: these read what they request, at most all.
     """
     if slices == 1:
         return panels.union(wave, tile, waves)

@@ -97,12 +97,12 @@ def tiles_of(mapping: WorkgroupMapping) -> Tiles:
 
 
 def takers_of(mapping: WorkgroupMapping) -> Ints | None:
-    """Return which persistent workgroup takes each number, or the first blocks of its tile; None without them."""
+    """Return, by tile number, the persistent workgroup that computes its first blocks of K; None if none persist."""
     return mapping.turns.first_owners() if mapping.order.persist else None
 
 
 def best_order(launch: LaunchTraffic) -> Order:
-    """Return the order with the fewest clocks of memory that fills L2 no more than rows do; rows if none pays."""
+    """Return the order with the fewest clocks of memory that fills L2 no more than `IN_ROWS`, or that if none pays."""
     if not launch.facts.caches.dies < launch.workgroups <= _MOST_WORKGROUPS:
         return IN_ROWS
     default = launch.traffic(IN_ROWS)
@@ -123,9 +123,9 @@ def best_order(launch: LaunchTraffic) -> Order:
 
 def ordered(plan: Plan, together: int) -> Plan:
     """Return the plan in the order that suits its largest launch, with `together` workgroups on a unit."""
-    if not plan.parts or plan.parts[0].product.batch > 1:  # for several products the reads of one decide little
+    if not plan.parts or plan.parts[0].product.batch > 1:  # in a batch, the order within one product matters little
         return plan
-    if plan.problem.runtime:  # rows of tiles; their length is known only at launch
+    if plan.problem.runtime:  # the number of tiles is known only at launch
         return plan
     if isinstance(plan.unit, LaneTile):  # sums over windows have an order of their own
         return plan

@@ -63,7 +63,7 @@ def signed(types: tuple[Type, Type], facts: TargetFacts) -> tuple[Type, Type]:
 
 
 def chosen_atom(problem: Problem, config: Config, facts: TargetFacts) -> MmaAtom:
-    """Return the matrix instruction that a config names; DoesNotFit where the target has no such one."""
+    """Return the matrix instruction that a config names; DoesNotFit where the target lacks it."""
     types = views.factor_types(problem)
     for atom in input_atoms(problem, facts):
         if (atom.n, atom.m, atom.k) == config.mma and converted(types, atom) == config.types:

@@ -199,8 +199,8 @@ class _CompensationBuilder:
     ) -> _StoredSums:
         """Add a launch that sums rows along all of K; the sums are scaled, shifted and, if `add`, added to the product.
 
-        A preceding launch sums each position once, and windows add these sums, where they are fewer bytes than the
-        elements.
+        Where the sums of single positions take fewer bytes than the elements, a preceding launch makes these sums, and
+        windows add them up.
         """
         moving = names_in(own.windows.values())
         taps, rest = (tuple(d for d in own.k_dims if (d.name in moving) == inside) for inside in (True, False))
@@ -266,7 +266,7 @@ class _CompensationBuilder:
     def _ragged(self, summed: tuple[Dim, ...]) -> tuple[TensorDim, ...]:
         """Return the coordinates along `summed` that reach into padding of blocks, with their true sizes.
 
-        Weights are stored as 0 there, which less their zero point is no zero.
+        Weights are stored as 0 there, and 0 less their zero point is not 0.
         """
         names, cuts = {d.name for d in summed}, self.product.cuts
         whole = (

@@ -105,7 +105,7 @@ class Config:
     #: How slices are reduced: value of a `plan.Reduction`; empty: `atomic` where that is correct, else `launch`. With
     #: stream-K (`map`), empty is `last` where the target has tickets, else `atomic`.
     sum: str = ""
-    at_a_time: int = 0  #: slices; the most that one `last` arrival adds up, level after level; 0: all at once
+    at_a_time: int = 0  #: slices; the most that one workgroup adds up on each level of `sum=last`; 0: all, on one level
     map: Order = IN_ROWS  #: order in which workgroups take their tiles
     #: types in which N's and M's inputs are multiplied (one name for both), where either is converted
     types: tuple[str, ...] = ()
@@ -193,7 +193,7 @@ class Config:
 
 
 def levels(sharers: int, at_a_time: int) -> list[int]:
-    """Return the number of groups on each level of a reduction of at most `at_a_time`; the last level has one."""
+    """Return the number of groups of at most `at_a_time` on each level of a reduction; the last level has one group."""
     counts = [-(-sharers // at_a_time)]
     while counts[-1] > 1:
         counts.append(-(-counts[-1] // at_a_time))

@@ -2,13 +2,13 @@
 
 A lane writes chunks, runs along K, because fragments are read along K. Where memory is contiguous along K too, it loads
 these chunks. Where memory is contiguous along rows, a lane loads runs of rows at several K and transposes them in
-registers (`ir.stmt.Copy.loaded`). Where a 2-D message brings a rectangle of memory in the order in which shared memory
-stores blocks, a subgroup copies it unchanged.
+registers (`ir.stmt.Copy.loaded`). A *blocked tile* stands in shared memory as blocks, runs of a fragment's registers
+(`facts.tiles_as_fragments`). Where a 2-D message brings such blocks, a subgroup copies them unchanged.
 
 Every copy must divide evenly. A round of a copy is what all lanes write with one chunk each. Subgroups stand one below
 another as far as they divide the steps down the rows (`gcd(subgroups, steps)`), and side by side otherwise; the copy is
-even if those side by side divide the chunks of a row (`_subgroups_across`). Where lanes transpose in registers, it is
-the other way round: as many stand side by side as there are runs along K for them (`_even_blocks`).
+even if the number side by side divides the chunks of a row (`_subgroups_across`). Where lanes transpose in registers,
+as many subgroups stand side by side as there are runs along K for them (`_even_blocks`).
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def lane_swaps(copy: CopyLayout, elem: Type, facts: TargetFacts) -> Iterator[Cop
     """Yield the copy, then copies with two bits of the lane number swapped, so that other lanes write in one phase.
 
     Low bits are swapped last: lanes that load one run of memory stay neighbours as long as possible. Blocked tiles get
-    no swaps; `_line_orders` has theirs.
+    no swaps; `_line_orders` permutes their lines instead.
     """
     yield copy
     if facts.tiles_as_fragments:
@@ -111,7 +111,7 @@ def is_read_transposed(
 ) -> bool:
     """Return whether a shared tile stays contiguous along rows, as in memory, and reads of fragments transpose it.
 
-    `fragment` is that of the whole tile, or `repeated` in it.
+    `fragment` covers the whole tile or, if `repeated`, a part of it that repeats.
     """
     linear = linearize(view)
     if elem is not view.memory.elem or elem.bits != TRANSPOSED_BITS:
@@ -248,7 +248,7 @@ def _split_in_chunks(
             if suits(loaded):
                 layouts.append(CopyLayout(loaded, in_memory_order(loaded, memory), message))
     if not layouts:
-        raise DoesNotFit("no such layout suits")
+        raise DoesNotFit(f"{rows} lines of {cols} elements do not divide into chunks of {chunk} over the lanes")
     return _least_conflicting(layouts, memory, elem, facts)
 
 

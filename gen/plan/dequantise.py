@@ -72,7 +72,7 @@ def check(problem: Problem) -> None:
         return
     if problem.runtime and (problem.dequantises or any(problem.groups.values())):
         given = f"{problem.given_sizes} and {'factors that are dequantised' if problem.dequantises else 'groups'}"
-        raise Unsupported(f"{given}, wanted numbers", rule="runtime-sizes")
+        raise Unsupported(f"{given}, wanted sizes that are known", rule="runtime-sizes")
     for axis, sizes in problem.groups.items():
         if any(larger % size for size, larger in pairwise(sizes)):
             given = f"given groups of {' and '.join(map(str, sizes))} along {axis}"

@@ -56,7 +56,7 @@ def coordinates(problem: Problem) -> dict[str, Index]:
 
 
 def _matmul(problem: Matmul) -> Contraction:
-    """Return dst[b..., m, n] = sum over k of src[b..., m, k] * wei[b..., k, n]; size 1 along b is broadcast."""
+    """Return the contraction dst[b..., m, n] = sum over k of src[b..., m, k] * wei[b..., k, n], b = 1 broadcast."""
     src, wei, dst = map(problem.tensor, MATRICES)
     index = {role: tuple(grouped(problem, t) for t in own) for role, own in coordinates(problem).items()}
     return Contraction(
@@ -181,7 +181,7 @@ def _backward_weights(problem: Conv) -> Contraction:
 
 
 def phase_count(problem: Conv) -> int:
-    """Return the number of products of backward data at most: one for each combination of stride phases with taps."""
+    """Return the most products of backward data: one for each combination of stride phases that have taps."""
     return prod(Phase.count(axis) for _, axis in axes_of(problem))
 
 

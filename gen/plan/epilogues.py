@@ -16,7 +16,7 @@ from convgen.problem.conv import Conv
 from convgen.problem.matmul import Matmul, Problem
 from convgen.problem.zero_points import ZeroPoint
 
-_ADDED = ("f32", "f16", "bf16", "s32", "s8", "u8")
+_ADDED = ("f32", "f16", "bf16", "s32", "s8", "u8")  #: types of biases, and of results beside floats of 8 bits
 _FLOATS_OF_8_BITS = ("f8_e4m3", "f8_e5m2", "f8_e4m3fnuz", "f8_e5m2fnuz")
 
 
@@ -55,7 +55,7 @@ def _check_scales(problem: Problem) -> None:
 
 
 def _check_zero_points(problem: Problem) -> None:
-    """Refuse zero points where they have no meaning, and along dims where no compensation sum is shared."""
+    """Refuse zero points where they have no meaning, and zero points that vary along dims without compensation sums."""
     text, rank = problem.knob_texts["attr-zero-points"], len(problem.dst_dims)
     if not text:
         return
@@ -109,7 +109,7 @@ def _check_post_ops(problem: Problem) -> None:
     given = f"given attr-post-ops {problem.knob_texts['attr-post-ops']}"
     for read in {op.dtype for op in problem.post_ops if isinstance(op, post_ops.Sum)} - {"", problem.dst_type}:
         if {read, problem.dst_type} != {"s8", "u8"}:
-            wanted = f"wanted {problem.dst_type}, as that is, or s8 of u8 and the other way round"
+            wanted = f"wanted {problem.dst_type}; only s8 and u8 may be read as one another"
             raise Unsupported(f"{given} that reads dst as {read}, {wanted}", rule="post-op-sum")
 
 

@@ -52,7 +52,7 @@ class InputPath:
     packing: Packing | None = None  #: how a launch packs it, if one does
 
     def with_tile(self, tile: Shared, facts: TargetFacts) -> InputPath:
-        """Return the path through another blocked tile, which has gaps in other places."""
+        """Return the path through a blocked tile that differs from its own in gaps only."""
         assert self.copy is not None
         return evolve(self, tile=tile, conflicts=write_conflicts(tile.digits, self.elem, self.copy.stored, facts))
 
@@ -126,7 +126,7 @@ class ProductInput:
         tile that instructions read in place, addresses decide the swizzle, so that a part may begin at any row.
         """
         if direct and not self.in_place:
-            raise DoesNotFit("taps=resident: wanted rows of shared memory, that registers bring")
+            raise DoesNotFit("taps=resident: wanted shared memory and copies through registers")
         if run and self._is_transposed and not self.in_place:
             with suppress(DoesNotFit):
                 return self.path(shape[0], period=run)
@@ -203,7 +203,7 @@ class ProductInput:
 
         def with_lanes(across: int) -> InputPath:
             copy = self._copy(digits, shape, across)
-            # `with_gaps` will change the tile in this way.
+            # `with_gaps` adds these gaps once the free shared memory is known
             in_memory = find_gaps(digits, elem, copy.stored, facts) if run else digits
             return self._through(tile, copy, write_conflicts(in_memory, elem, copy.stored, facts))
 

@@ -35,7 +35,7 @@ class Packing:
 def packed(view: View, role: str, counts: tuple[int, int], *, row_multiple: int = 0) -> Packing:
     """Return the packing of an input of the product `role`: an image where windows allow it, else a matrix.
 
-    `counts` are the rows and columns of whole tiles. A matrix has that size, an image only if it grows little by it.
+    `counts` are the rows and columns of whole tiles. A matrix has that size, an image only where it grows little.
     Rows of an image begin at multiples of `row_multiple` elements; 0 makes a matrix in any case.
 
     Raises DoesNotFit where the input belongs to several products, has sizes that are known only at launch, or packs two

@@ -14,14 +14,14 @@ from math import prod
 from typing import Any
 
 from convgen.ir.facts import TargetFacts
-from convgen.ir.layout.digits import Digit, Digits, Space, stacked
-from convgen.ir.layout.memory import Dim, SizedView, TensorDim, View
+from convgen.ir.layout.digits import Digits, Space, stacked
+from convgen.ir.layout.memory import Dim, TensorDim, View
 from convgen.ir.layout.mma import MmaTile
-from convgen.ir.layout.tags import LETTERS, Layout
 from convgen.ir.record import evolve, frozen
 from convgen.ir.types import Type, f4_e2m1
 from convgen.passes.messages.nibble_pairs import pairs_of
 from convgen.plan.contraction import Product
+from convgen.plan.views import zero_outside
 
 Dims = tuple[Dim, ...]
 Sides = tuple[int, ...]  #: factors; 0: N's, 1: M's
@@ -130,10 +130,10 @@ def _has_non_finite(elem: Type) -> bool:
 
 
 def padding(product: Product, unit: MmaTile, images: Collection[int] = (), *, shared: bool) -> Padding | None:
-    """Return the views for exact padding of a kernel with the tile `unit`; None where padding adds zeros.
+    """Return the views for exact padding of a kernel with the tile `unit`; None where padding cannot spoil sums.
 
-    `images` are factors that are packed as images (0: N's, 1: M's). Where K is padded, an image has the elements
-    behind a window, and the other factor has the zeros.
+    `images` are factors that are packed as images (0: N's, 1: M's). At padded positions of K an image's windows read
+    elements beyond them, which the second factor multiplies by zeros.
     """
     factors: Sequence[View] = (product.of_n, product.of_m)
     images = [n for n in images if any(d.padded > d.size for d in factors[n].axes[_K])]
@@ -166,10 +166,8 @@ def _with_taps_in_k(
     one_tap_k = (*outer, evolve(last, padded=-(-last.size // depth) * depth))
     tap_axis = tuple(evolve(d, padded=d.size) for d in taps)
     masks, share_dims = _share_masks(k_dims, tile_k) if shared else ((), ())
-    of_n, of_m = (
-        _with_masks(view, (view.axes[0], one_tap_k, *view.axes[2:], tap_axis, *((d,) for d in share_dims)), masks)
-        for view in factors
-    )
+    further = (tap_axis, *((d,) for d in share_dims))
+    of_n, of_m = (zero_outside(evolve(v, axes=(v.axes[0], one_tap_k, *v.axes[2:], *further)), masks) for v in factors)
     tap_step = inner if _count(k_dims) == _count(taps) * inner else 0
     k_blocks, tap_blocks = -(-_count(k_dims) // tile_k), _count(one_tap_k) // depth
     return Padding(
@@ -205,7 +203,7 @@ def _with_taps_in_rows(factors: Sequence[View], side: int, tested: Sides, dims: 
     same_tap = () if one_tap else tuple(TensorDim(1, ((d, 1), (tap, -1)), 0, True) for d, tap in tap_names.items())
     by_tap = tuple(evolve(t, terms=tuple((tap_names.get(name, name), c) for name, c in t.terms)) for t in halo(view))
     masks = ((), by_tap)
-    of_n, of_m = (_with_masks(factor, (*factor.axes, taps), masks[n != side]) for n, factor in enumerate(factors))
+    of_n, of_m = (zero_outside(evolve(v, axes=(*v.axes, taps)), masks[n != side]) for n, v in enumerate(factors))
     return Padding(of_n, of_m, {side: same_tap}, tested, taps, False, tap_step, one_tap)
 
 
@@ -230,17 +228,3 @@ def _count(dims: Iterable[Dim]) -> int:
 def _positions_after(dims: Dims, some: Dims) -> int:
     """Return the number of positions of the dims after the last of `some`."""
     return _count(dims[dims.index(some[-1]) + 1 :])
-
-
-def _with_masks(view: View, axes: tuple[Dims, ...], masks: tuple[TensorDim, ...]) -> View:
-    """Return a view with other axes that reads zero where a coordinate of `masks` is out of range.
-
-    The masks become further coordinates of the tensor, with stride 0.
-    """
-    layout, rank = view.layout, len(view.index)
-    strideless = (Digit(LETTERS[rank + n], t.size, Space.MEMORY, 0) for n, t in enumerate(masks))
-    layout = Layout((*layout.dims, *(t.size for t in masks)), (*strideless, *layout.blocks))
-    changes: dict[str, Any] = {"layout": layout, "axes": axes, "index": (*view.index, *masks)}
-    if isinstance(view, SizedView):
-        changes["apart"] = (*view.apart, *(0 for _ in masks))
-    return evolve(view, **changes)

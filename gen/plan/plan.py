@@ -177,9 +177,9 @@ def _with_subgroup_reduction(plan: Plan) -> Plan:
 def _laid_out(
     problem: Problem, products: Sequence[Product], unit: MmaTile | LaneTile, config: Config, facts: TargetFacts
 ) -> tuple[MmaTile | LaneTile, tuple[Part, ...]]:
-    """Return the tile and the parts of a plan; other orders of rows and columns where they have fewer bank conflicts.
+    """Return the tile and the parts of a plan, rows and columns in the order that has the fewest bank conflicts.
 
-    The first choice has wide stores (runs of columns in a lane) and rows in order.
+    On ties lanes have runs of columns, for wide stores, and rows are in order.
     """
 
     def parts_of(unit: MmaTile | LaneTile) -> tuple[Part, ...]:
@@ -280,9 +280,9 @@ def _reduction(problem: Problem, config: Config, parts: tuple[Part, ...], facts:
     any_order = acc.is_int or not problem.deterministic  # integer sums are equal in any order
     may_add = by_units and any_order and all(part.epilogue.may_precede_sums(acc) for part in parts)
     if config.sum == "atomic" and not may_add:
-        raise DoesNotFit("sum=atomic: the result is no sum in any order")
+        raise DoesNotFit("sum=atomic: slices cannot be added to the result in any order")
     if config.sum == "last" and not facts.tickets:
-        raise DoesNotFit(f"sum=last: {facts.name} does not order workgroups")
+        raise DoesNotFit(f"sum=last: {facts.name} cannot order workgroups")
     if config.map.shares:
         return _stream_k_reduction(config, may_add, facts)
     return Reduction(config.sum or ("atomic" if may_add else "launch"))
@@ -295,7 +295,7 @@ def _stream_k_reduction(config: Config, may_add: bool, facts: TargetFacts) -> Re
     if config.sum == "launch":
         raise DoesNotFit(f"sum=launch: map={config.map} reduces shares of K within its own launch")
     if not config.sum and not facts.tickets and not may_add:
-        raise DoesNotFit(f"map={config.map}: {facts.name} does not order workgroups, and the result is no sum")
+        raise DoesNotFit(f"map={config.map}: {facts.name} cannot order workgroups, so shares cannot be added in order")
     return Reduction(config.sum or ("last" if facts.tickets else "atomic"))
 
 

@@ -48,7 +48,7 @@ def _of_copies(config: Config) -> Iterator[str]:
 def _of_slices(problem: Problem, config: Config) -> Iterator[str]:
     """Yield conflicts between words that divide K."""
     if config.map.shares and config.slices > 1:
-        yield f"slices={config.slices}: map={config.map} shares K out itself"
+        yield f"slices={config.slices}: map={config.map} already divides K over workgroups"
     if config.sum and config.slices == 1 and not config.map.shares:
         yield f"sum={config.sum}: there is one slice"
     if problem.runtime and (config.slices > 1 or config.reorder or config.map != IN_ROWS):

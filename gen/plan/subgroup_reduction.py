@@ -1,4 +1,4 @@
-"""Reduction over subgroups along K: each has partial sums of a whole tile, and ends with all sums of a share of it.
+"""Reduction over subgroups along K: each subgroup has partial sums of a whole tile, and gets the sums of a share of it.
 
 The shares are reduced piece by piece in shared memory, over the tile that held blocks of K if there is one. Every
 subgroup stores its partial sums of a piece, and each adds up those of its own share, in the order of K.

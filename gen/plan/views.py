@@ -5,14 +5,15 @@ Later modules see only products and the steps after their sums.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from math import gcd, prod
+from typing import Any
 
 from convgen.ir.error import DoesNotFit, Unsupported
 from convgen.ir.layout.digits import Digit, Space
-from convgen.ir.layout.memory import Dim, TensorDim, View
+from convgen.ir.layout.memory import Dim, SizedView, TensorDim, View
 from convgen.ir.layout.tags import LETTERS, Layout
 from convgen.ir.record import evolve
 from convgen.ir.sizes import Extent, Size
@@ -75,7 +76,7 @@ def group_view(problem: Matmul, spec: TensorSpec, attribute: Scale | ZeroPoint, 
     """Return a tensor of scales or zero points by the axes of a factor: the dims of the product after `cuts`.
 
     Along each dim of src or weights `spec` has one element, one for each position, or one for each group. Past the end
-    of K it reads zero, also where the last group is shorter: an infinite scale times nothing must be nothing. For this,
+    of K it reads zero, also where the last group is shorter: zeros times an infinite scale would be NaN. For this,
     coordinates along K are added to the tensor with stride 0, as masks.
     """
     coordinates = batched(problem.tensor(attribute.role), MATRICES[attribute.role])
@@ -86,10 +87,13 @@ def group_view(problem: Matmul, spec: TensorSpec, attribute: Scale | ZeroPoint, 
         for t, span, size in dims
         if size > 1 and t.size % span and any(name == "k" for name, _ in t.terms)
     )
-    rank, layout = len(index), spec.layout
-    strideless = (Digit(LETTERS[rank + n], t.size, Space.MEMORY, 0) for n, t in enumerate(masks))
-    masked = Layout((*layout.dims, *(t.size for t in masks)), (*strideless, *layout.blocks))
-    return Tensor(evolve(spec, layout=masked), (*index, *masks)).cut(cuts).view(*factor.axes)
+    return Tensor(evolve(spec, layout=_with_masks(spec.layout, masks)), (*index, *masks)).cut(cuts).view(*factor.axes)
+
+
+def _with_masks(layout: Layout, masks: Sequence[TensorDim]) -> Layout:
+    """Return the layout with a further dim for each mask, of stride 0."""
+    dims = (Digit(LETTERS[n], t.size, Space.MEMORY, 0) for n, t in enumerate(masks, len(layout.dims)))
+    return Layout((*layout.dims, *(t.size for t in masks)), (*dims, *layout.blocks))
 
 
 def is_widened(problem: Problem, name: str) -> bool:
@@ -190,10 +194,10 @@ def zero_outside(view: View, masks: tuple[TensorDim, ...]) -> View:
     """Return the view with masked coordinates added, outside which it reads zero: dims of the tensor with stride 0."""
     if not masks:
         return view
-    rank, layout = len(view.index), view.layout
-    strideless = (Digit(LETTERS[rank + n], t.size, Space.MEMORY, 0) for n, t in enumerate(masks))
-    layout = Layout((*layout.dims, *(t.size for t in masks)), (*strideless, *layout.blocks))
-    return evolve(view, layout=layout, index=(*view.index, *masks))
+    changes: dict[str, Any] = {"layout": _with_masks(view.layout, masks), "index": (*view.index, *masks)}
+    if isinstance(view, SizedView):
+        changes["apart"] = (*view.apart, *(0 for _ in masks))
+    return evolve(view, **changes)
 
 
 def view_over_result(problem: Problem, part: Product, name: str, role: str = "dst") -> View:
@@ -225,7 +229,7 @@ def result_axes(part: Product, index: Index) -> tuple[tuple[Dim, ...], ...]:
 def view_over(problem: Problem, part: Product, name: str, role: str, *axes: tuple[Dim, ...]) -> View:
     """Return a tensor by some axes; each of its dims is that of src, weights or dst (`role`), or 1.
 
-    Along the given axes a dim of size 1 has that position only, not the padding of its block.
+    Along the given axes a dim of size 1 is that single position; it is not broadcast over the padding of its block.
     """
     names = {d.name.partition("_")[0] for dims in axes for d in dims}  # names before dims were split
     index = _coordinates_of(problem, name, role, exact=names)

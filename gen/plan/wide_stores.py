@@ -2,7 +2,7 @@
 
 A matrix instruction leaves a lane two neighbours of the result. Further instructions lengthen this run only if their
 columns are neighbours (`MmaTile.run`), and reads of fragments may need another order. So a digit of the lane number
-changes places with one of the register number.
+is swapped with a digit of the register number.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _inside(fine: Fragment, dim: str, run: int) -> Iterator[int]:
 
 
 def _partner(fine: Fragment, number: int, taken: set[int]) -> int | None:
-    """Return the number of a register digit to change places with: of the same dim if there is one, innermost first."""
+    """Return the number of the register digit to swap with: one of the digit's own dim if possible, innermost first."""
     of = fine.digits[number]
     free = (
         (d.dim != of.dim, d.stride, n)

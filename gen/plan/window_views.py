@@ -118,7 +118,7 @@ class Windows(Product):
         return self.axes[self.looped :]
 
     def sums(self, lane: LanePart) -> int:
-        """Return the sums of each channel that a lane keeps at a time; a row's sums leave when they are complete."""
+        """Return the sums of each channel that a lane keeps at a time; complete rows are stored."""
         if self.of_weights:
             return prod(w.taps for w in self.unrolled) * self.ins
         down = self.axes[0]
@@ -161,7 +161,7 @@ def refusal(problem: Problem) -> str:
     if problem.runtime:
         return "sizes that are known before the launch"
     if any(problem.zero_point(t.name) is not None for t in problem.factors):
-        return "no zero points of what is multiplied"
+        return "inputs without zero points"
     if any(t.dtype not in _MULTIPLIED for t in problem.factors):
         return f"inputs of {', '.join(_MULTIPLIED)}"
     return ""

@@ -287,7 +287,7 @@ def ranking_table(ranked: Sequence[Candidate]) -> tuple[Row, list[Row]]:
             if candidate.score < float("inf"):  # by lanes; the last resort has no rank
                 rows.append((str(rank), str(candidate.config), f"{candidate.score:.0f}", *"-" * (len(header) - 3)))
             continue
-        clocks = (f"{part:.0f}" for part in (candidate.score, c.matrix, c.shared, c.moved, c.issue, c.serial))
+        clocks = (f"{part:.0f}" for part in (candidate.score, c.matrix, c.shared, c.loading, c.issue, c.serial))
         launch = f"{c.blocks:.4g}", f"{c.pace:.0f}", f"{c.rounds} of {c.together}", f"{c.besides:.0f}"
         rows.append((str(rank), str(candidate.config), *clocks, *launch))
     return header, rows

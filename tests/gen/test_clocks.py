@@ -39,13 +39,13 @@ def test_many_workgroups_a_unit_take_as_long_as_the_average() -> None:
     mean = (82 * 4 + 90 * 2 + 90 * 2 + 100) / 362 / 4 * DEEPEST
     found = counted("128x128x32", 3)
     assert found.blocks == pytest.approx(mean, rel=0.02)
-    assert found.rounds * found.together + found.left == -(-362 // 3)
+    assert found.rounds * found.together + found.remaining == -(-362 // 3)
 
 
 def test_a_unit_that_gets_two_has_the_first_and_one_that_follows() -> None:
     """121 tiles on 110 units: the first 27 are the deepest, and who ends first takes one more."""
     found = counted("192x256x32", 110)
-    assert (found.rounds, found.together, found.left) == (2, 1, 0)
+    assert (found.rounds, found.together, found.remaining) == (2, 1, 0)
     assert found.blocks == DEEPEST / 2
 
 
@@ -62,14 +62,14 @@ def of_windows(tile: str, slots: int, channels: int = 256, direction: str = "FWD
 
 def test_runs_shorter_than_a_granule_take_as_long_as_a_whole_one() -> None:
     """Of 16 channels, 32 bytes: those of twice as many take no longer, but for the rows that make copies even."""
-    assert of_windows("32x144", 1).moved == pytest.approx(of_windows("32x288", 1).moved, rel=0.1)
-    assert of_windows("32x576", 1).moved > 1.7 * of_windows("32x288", 1).moved
+    assert of_windows("32x144", 1).loading == pytest.approx(of_windows("32x288", 1).loading, rel=0.1)
+    assert of_windows("32x576", 1).loading > 1.7 * of_windows("32x288", 1).loading
 
 
 def test_what_lanes_do_not_share_out_in_chunks_is_loaded_by_words() -> None:
     """Of 32 x 288 elements of weights that lie along N, 36 a lane, each load brings two; of 64 x 288 eight."""
     by_words, whole = (of_windows(tile, 2, direction="BWD_D") for tile in ("32x288", "64x288"))
-    assert by_words.moved == (18 + 5) * 4 * 16
+    assert by_words.loading == (18 + 5) * 4 * 16
     assert whole.issue < by_words.issue
 
 
@@ -82,7 +82,7 @@ def test_what_is_turned_when_it_is_read_comes_in_granules_of_rows() -> None:
     )
     assert narrow is not None
     assert wide is not None
-    assert narrow.moved == wide.moved == (64 * 128 + 64 * 64) / 48
+    assert narrow.loading == wide.loading == (64 * 128 + 64 * 64) / 48
 
 
 @pytest.mark.parametrize(("target", "clocks"), [("gfx90a", 128), ("gfx942", 8 * 4 * 16)])
@@ -92,7 +92,7 @@ def test_loads_of_single_elements_take_the_address_pipe(target: str, clocks: int
     config = Config.parse("tile=32x32x64 waves=2x2 mma=16x16x16 slots=2 stages=2 taps=split acc=v slices=14 sum=last:7")
     found = clocks_of(problem, config, get(target).facts)
     assert found is not None
-    assert found.moved == clocks
+    assert found.loading == clocks
 
 
 def test_a_second_slot_hides_what_is_written_where_blocks_are_a_loop() -> None:
@@ -190,7 +190,7 @@ def test_workgroups_of_a_unit_hide_a_part_of_what_each_exposes() -> None:
     found = clocks_of(problem, config, get("gfx942").facts)
     assert found is not None
     assert found.together == 2
-    busiest = max(found.matrix, found.shared, found.moved, found.issue)
+    busiest = max(found.matrix, found.shared, found.loading, found.issue)
     assert found.pace == pytest.approx(busiest + found.block + (found.block - busiest) / 2)
     assert found.hidden == pytest.approx((found.block - busiest) / 2)
 
@@ -268,7 +268,7 @@ def test_workgroups_hide_all_exposed_clocks_where_issue_is_busiest() -> None:
     found = clocks_of(FIRST_LAYER, Config.parse("tile=96x64x32 waves=2x2 mma=8x16x16 slots=1 taps=fused"), SM_90)
     assert found
     assert found.together > 1
-    assert found.issue > max(found.matrix, found.shared, found.moved)
+    assert found.issue > max(found.matrix, found.shared, found.loading)
     assert found.pace == pytest.approx(found.block + (found.together - 1) * found.issue)
 
 

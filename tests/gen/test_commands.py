@@ -213,7 +213,7 @@ def test_the_ranking_adds_up(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         parts = candidate.clocks
         assert parts is not None
         assert candidate.score == pytest.approx(parts.launch + parts.besides)
-        assert parts.pace >= max(parts.matrix, parts.shared, parts.moved, parts.issue) + parts.serial
+        assert parts.pace >= max(parts.matrix, parts.shared, parts.loading, parts.issue) + parts.serial
 
 
 # profile

@@ -170,13 +170,14 @@ MESSAGES = [
     (
         "conv DESC --dt s8:s8:f64 --target xehpg",
         "unsupported: given s8 inputs and dst of f64, wanted both inputs one of bf16, f16, f32, s8, u8, s8 with "
-        "u8, or what these hold, and dst one of f32, f16, bf16, s32, s8, u8, f8_e4m3, f8_e5m2, "
+        "u8, or types whose values these hold, and dst one of f32, f16, bf16, s32, s8, u8, f8_e4m3, f8_e5m2, "
         "f8_e4m3fnuz, f8_e5m2fnuz on xehpg",
     ),
     (
         "conv DESC --dt f64:f64:f32 --target gfx950",
         "unsupported: given f64 inputs and dst of f32, wanted both inputs one of bf16, f16, f32, f64, f8_e4m3, "
-        "f8_e5m2, s8, u8, f8_e4m3 with f8_e5m2, s8 with u8, or what these hold, and dst one of f64 on gfx950",
+        "f8_e5m2, s8, u8, f8_e4m3 with f8_e5m2, s8 with u8, or types whose values these hold, and dst one of f64 "
+        "on gfx950",
     ),
     (
         "conv g2ic20oc20ih4kh1 F16 --dtag aBcd16b",
@@ -248,8 +249,8 @@ MESSAGES = [
     (
         "gemm GEMM --dt s32",
         "unsupported: given s32 inputs and dst of s32, wanted both inputs one of bf16, f16, f32, f64, f8_e4m3fnuz,"
-        " f8_e5m2fnuz, s8, u8, f8_e4m3fnuz with f8_e5m2fnuz, s8 with u8, or what these hold, and dst one of f32, "
-        "f16, bf16, s32, s8, u8, f8_e4m3, f8_e5m2, f8_e4m3fnuz, f8_e5m2fnuz on gfx942",
+        " f8_e5m2fnuz, s8, u8, f8_e4m3fnuz with f8_e5m2fnuz, s8 with u8, or types whose values these hold, and dst one "
+        "of f32, f16, bf16, s32, s8, u8, f8_e4m3, f8_e5m2, f8_e4m3fnuz, f8_e5m2fnuz on gfx942",
     ),
     ("gemm GEMM --dt f16 --stag abc", "given dimension 'c', wanted one of a 2-D tensor in --stag, at column 3: ab^c"),
     (

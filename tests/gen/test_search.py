@@ -136,7 +136,7 @@ def test_a_search_that_finds_nothing_says_so(monkeypatch: pytest.MonkeyPatch) ->
 
     built = driver.build(LAYER, "gfx942")
     monkeypatch.setattr(driver, "_compile", refuse)
-    with pytest.raises(Unsupported, match=r"of which a config fits gfx942: not even tile=.*: no registers at all"):
+    with pytest.raises(Unsupported, match=r"for which a config fits gfx942: not even tile=.*: no registers at all"):
         driver.compile(built)
 
 

@@ -109,7 +109,7 @@ def test_whoever_has_the_whole_sum_applies_post_ops(summed: str) -> None:
     problem = parse_problem("--dt=f16 --bia-dt=f16 --attr-post-ops=linear:0.1:0.3+tanh 33x256:256x40")
     config = f"tile=32x32x32 waves=1x1 mma=16x16x16 slots=2 taps=fused slices=3{summed}"
     run(problem, "gfx942", config)
-    with pytest.raises(cg.UserError, match="sum=atomic: the result is no sum"):
+    with pytest.raises(cg.UserError, match="sum=atomic: slices cannot be added"):
         cg.build(problem, "gfx942", config.removesuffix(summed) + " sum=atomic")
 
 

@@ -97,8 +97,8 @@ def test_infinities_meet_no_padding() -> None:
     ("line", "tags", "direction", "why"),
     [
         ("mb1ic16ih8oc8oh8kh3ph1", LAST, "FWD_D", "16 channels fill chunks of 16"),
-        ("mb1ic3ih8oc8oh8kh3ph1", {**LAST, "stag": "abx"}, "FWD_D", "wanted windows along which memory runs"),
-        ("mb1ic3ih8oc8oh8kh3ph1dh1", LAST, "BWD_D", "wanted windows along which memory runs"),
+        ("mb1ic3ih8oc8oh8kh3ph1", {**LAST, "stag": "abx"}, "FWD_D", "wanted taps contiguous in memory"),
+        ("mb1ic3ih8oc8oh8kh3ph1dh1", LAST, "BWD_D", "wanted taps contiguous in memory"),
     ],
 )
 def test_what_has_no_lines_is_refused(line: str, tags: dict[str, str], direction: str, why: str) -> None:

@@ -150,12 +150,12 @@ def test_the_chooser_takes_resident_windows_where_they_are_read_often() -> None:
 @pytest.mark.parametrize(
     ("line", "target", "config", "why"),
     [
-        ("mb1ic32ih9oc32kh3ph1", "gfx942", "tile=64x32x288 waves=2x1 mma=16x16x16 slots=0", "rows of shared memory"),
-        ("mb1ic32ih9oc32kh3ph1", "gfx950", "tile=64x32x288 waves=2x1 mma=16x16x32 copy=direct", "registers bring"),
+        ("mb1ic32ih9oc32kh3ph1", "gfx942", "tile=64x32x288 waves=2x1 mma=16x16x16 slots=0", "wanted shared memory"),
+        ("mb1ic32ih9oc32kh3ph1", "gfx950", "tile=64x32x288 waves=2x1 mma=16x16x32 copy=direct", "through registers"),
         ("mb1ic32ih9oc32kh3ph1", "gfx942", "tile=64x32x288 waves=2x1 mma=16x16x16 slices=2", "one slice"),
         ("mb1ic32ih9oc32kh3ph1", "gfx942", "tile=64x32x256 waves=2x1 mma=16x16x16", "3 x 3 taps times a divisor"),
         ("mb1ic32ih9oc32oh4kh3ph1sh2", "gfx942", "tile=64x32x288 waves=2x1 mma=16x16x16", "steps of 1"),
-        ("mb1ic32ih9oc32kh3ph1", "xehpc", "tile=64x32x288 waves=2x2 mma=16x8x16 slots=0", "rows of shared memory"),
+        ("mb1ic32ih9oc32kh3ph1", "xehpc", "tile=64x32x288 waves=2x2 mma=16x8x16 slots=0", "wanted shared memory"),
     ],
 )
 def test_others_are_refused_in_a_line(line: str, target: str, config: str, why: str) -> None:

@@ -105,7 +105,7 @@ def test_the_same_bits_in_any_order(module: str, batch: str, target: str, monkey
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("slices=2 map=stream:4", "slices=2: map=stream:4 shares K out itself"),
+        ("slices=2 map=stream:4", "slices=2: map=stream:4 already divides K over workgroups"),
         ("map=stream:4 sum=launch", "sum=launch: map=stream:4 reduces shares of K within its own launch"),
         ("map=stream:0", "wanted stream:WORKGROUPS"),
         ("map=stream:4+persist:4", "at most one flip: and one persist: or stream:"),

@@ -225,7 +225,7 @@ def test_the_last_slice_sums_on(name: str) -> None:
     ("words", "said"),
     [
         ("sum=last", "sum=last: there is one slice"),
-        ("slices=2 sum=atomic", "sum=atomic: the result is no sum in any order"),
+        ("slices=2 sum=atomic", "sum=atomic: slices cannot be added to the result in any order"),
         ("map=stream:3 sum=last:2", "sum=last:2: map=stream:3 reduces all shares of K at once"),
         ("slices=2 sum=last:1", r"given 'sum=last:1', wanted sum=atomic|launch|last\[:2..8\]"),
         ("slices=20 sum=last:9", r"given 'sum=last:9', wanted sum=atomic|launch|last\[:2..8\]"),
@@ -241,5 +241,5 @@ def test_what_cannot_meet_so(words: str, said: str) -> None:
 def test_a_target_that_does_not_order_workgroups() -> None:
     facts = evolve(target.get("gfx942").facts, tickets=False)
     config = Config.parse("tile=32x32x16 waves=1x1 mma=16x16x16 slices=2 sum=last")
-    with pytest.raises(DoesNotFit, match="sum=last: gfx942 does not order workgroups"):
+    with pytest.raises(DoesNotFit, match="sum=last: gfx942 cannot order workgroups"):
         make_plan(Conv.parse(PROBLEM, dir="BWD_W", dt="f16"), config, facts)

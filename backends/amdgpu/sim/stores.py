@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from convgen.backends.amdgpu.sim.state import WaveGroup
 from convgen.backends.amdgpu.sim.step import Step
-from convgen.backends.sim.global_access import check_meeting, check_overwrites, check_reads, store_lanes
+from convgen.backends.sim.global_access import check_collisions, check_overwrites, check_reads, store_lanes
 from convgen.backends.sim.wave_arrays import U64, Array, Bools
 
 
@@ -30,4 +30,4 @@ def store_checked(
         check_reads(g, step, address, size, values, lanes)
     store_lanes(g, step, address, size, values, lanes, ticket, atomic=atomic)
     if compared and g.count > 1:
-        check_meeting(g, step, address, size, values, lanes)
+        check_collisions(g, step, address, size, values, lanes)

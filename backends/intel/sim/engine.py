@@ -71,7 +71,7 @@ class ThreadEngine(Engine[ThreadGroup, Step]):
             return super()._next(runnable)
         return min(runnable, key=lambda g: (*adversary.rank(g, self._phase), g.pc))
 
-    def _may_meet(self, g: ThreadGroup, other: ThreadGroup) -> bool:
+    def _may_merge(self, g: ThreadGroup, other: ThreadGroup) -> bool:
         return g.squad == other.squad
 
     def _has_polled(self, g: ThreadGroup) -> bool:

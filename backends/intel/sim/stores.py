@@ -5,7 +5,7 @@ from __future__ import annotations
 from convgen.backends.intel.sim.late import read_before_store
 from convgen.backends.intel.sim.state import ThreadGroup
 from convgen.backends.intel.sim.step import Step
-from convgen.backends.sim.global_access import check_meeting, check_overwrites, store_lanes
+from convgen.backends.sim.global_access import check_collisions, check_overwrites, store_lanes
 from convgen.backends.sim.wave_arrays import U64, Array, Bools
 
 
@@ -21,4 +21,4 @@ def store_global(
         g.stores.append((g.order, ticket))
     check_overwrites(g, step, address, size, values, lanes)
     store_lanes(g, step, address, size, values, lanes, ticket, alignment)
-    check_meeting(g, step, address, size, values, lanes)
+    check_collisions(g, step, address, size, values, lanes)

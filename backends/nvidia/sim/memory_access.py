@@ -25,7 +25,7 @@ from convgen.backends.nvidia.sim.step import Context, Step, unsupported
 from convgen.backends.sim.global_access import (
     LoadKind,
     buffers_of,
-    check_meeting,
+    check_collisions,
     check_overwrites,
     check_reads,
     issue_store,
@@ -328,7 +328,7 @@ def _store_global(
         meet_all(g, at, size, lanes, ticket, "store")
     store_lanes(g, step, at, size, words, lanes, ticket, size, atomic=strong)
     if not strong and g.count > 1:
-        check_meeting(g, step, at, size, words, lanes)
+        check_collisions(g, step, at, size, words, lanes)
     land_store(g, (ticket,))
     note_store(g, g.active if lanes is None else lanes, ticket)
     g.env.counters["global_store_bytes"] += size * (g.count * 32 if lanes is None else int(lanes.sum()))

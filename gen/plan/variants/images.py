@@ -28,7 +28,7 @@ def by_images(product: Product) -> Product:
     """Return the product with images innermost in K; DoesNotFit where images are no dim of K, or its only one."""
     order = _images_inside(product.of_n, product.of_m)
     if order is None:
-        raise DoesNotFit("taps=images: wanted windows that move along K, and images of a number that is known")
+        raise DoesNotFit("taps=images: wanted windows that move along K, and a number of images that is known")
     of_n, of_m = (
         View(v.memory, v.layout, (v.axes[0], order, *v.axes[2:]), v.index) for v in (product.of_n, product.of_m)
     )
@@ -48,7 +48,7 @@ def fill_rectangles(of_n: View, of_m: View) -> bool:
 
 
 def _images_inside(of_n: View, of_m: View) -> tuple[Dim, ...] | None:
-    """Return the dims of K, those along which no window moves innermost; None where that changes nothing."""
+    """Return K's dims with those that move no window innermost; None if that changes nothing or sizes are symbolic."""
     dims = of_n.axes[1]
     order = tuple(sorted(dims, key=lambda d: _is_still(d, of_n, of_m)))
     return None if order == dims or any(d.exact is not None for d in dims) else order

@@ -14,7 +14,7 @@ from convgen.plan.variants.variant import Inputs, Packings, Variant, read_views
 from convgen.plan.window_views import windows
 from convgen.problem.matmul import Problem
 
-#: Values of config words where lanes multiply by themselves and nothing is staged.
+#: config words without effect where lanes multiply by themselves -> the value that they must have
 _IDLE = {"slots": 0, "acc": "v", "subtiles": 1, "stages": 1, "prefetch": 0, "taps": FUSED}
 
 
@@ -29,9 +29,9 @@ class Lanes(Variant):
             if getattr(config, name) != value:
                 yield f"{name}={getattr(config, name)}: {mma} has {name}={value}"
         if config.phases != APART:
-            yield f"phases={config.phases}: {mma} has sums over windows of each phase"
+            yield f"phases={config.phases}: {mma} computes each phase by itself"
         if config.waves_k > 1:
-            yield f"{config.waves_k} subgroups along K: {mma} has one"
+            yield f"{config.waves_k} subgroups along K: {mma} takes one"
         if config.sum not in ("", "launch"):
             yield f"sum={config.sum}: a second launch sums the slices of {mma}, wanted sum=launch"
         if config.map.shares:

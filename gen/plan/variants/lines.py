@@ -41,7 +41,7 @@ def in_lines(product: Product, facts: TargetFacts) -> Product:
             dims = evolve(tap, padded=-(-tap.size // taps) * taps), evolve(channels, padded=most)
             of_n, of_m, result = (_with_lines(v, dims) for v in (*views, product.result))
             return evolve(product, of_n=of_n, of_m=of_m, result=result)
-    raise DoesNotFit("taps=lines: wanted windows along which memory runs, channels innermost, of sizes that are known")
+    raise DoesNotFit("taps=lines: wanted taps contiguous in memory, channels innermost, of sizes that are known")
 
 
 def _line(view: View) -> tuple[Dim, Dim] | None:

@@ -191,7 +191,7 @@ class ResidentWindows(Variant):
 
     def refusals(self, problem: Problem, config: Config, facts: TargetFacts) -> Iterator[str]:
         if not config.slots:
-            yield "taps=resident: wanted rows of shared memory"
+            yield "taps=resident: wanted shared memory"
         if config.slices > 1 or config.map.shares:
             yield "taps=resident: wanted one slice"
         if config.types or problem.runtime:

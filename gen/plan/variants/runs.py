@@ -41,7 +41,7 @@ def in_runs(product: Product, tile_k: int, facts: TargetFacts) -> Product:
 
     Runs along K are padded so that a block of `tile_k` holds whole runs, or a run whole blocks. A message of a run that
     starts inside a word loads one word more, possibly past the end of a buffer: with flat addresses windows get no such
-    messages, and other views are loaded element by element as far as they exist.
+    messages, and views without windows that would need them are loaded element by element.
     """
     side, axis, dims = _shortest_run(product)
     views = product.of_n, product.of_m
@@ -123,7 +123,7 @@ def _shortest_run(product: Product) -> tuple[int, int, tuple[Dim, ...]]:
         if dims[0].size > 1 and view.axes[axis][-len(dims) :] == dims
     ]
     if not runs:
-        raise DoesNotFit("taps=runs: wanted windows along which memory runs, without dilation")
+        raise DoesNotFit("taps=runs: wanted taps without dilation that are contiguous in memory")
     return min(runs, key=lambda each: prod(d.size for d in each[2]))
 
 

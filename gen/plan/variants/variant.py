@@ -63,7 +63,7 @@ class Offer:
     #: rows; offset of each tap's source row from the result's row, where windows are resident
     tap_rows: tuple[int, ...] = ()
     packed: tuple[str, ...] = ()  #: inputs that an earlier launch lays out as the product reads them
-    before: float = 0.0  #: clocks; duration of those launches
+    before: float = 0.0  #: clocks; launches that pack inputs
 
     @classmethod
     def of(cls, form: Form, *variants: Variant, **more: Any) -> Offer:
@@ -112,7 +112,7 @@ class Choices:
 
 
 class Variant:
-    """K as one run, with blocks that may end anywhere; other variants override what differs."""
+    """Base of all variants, with the defaults: K is one run, in which blocks may end anywhere."""
 
     word: str  #: its word in a config, `taps=word`
     summary: str  #: a block of K, described for people
@@ -184,7 +184,7 @@ class Variant:
         return Choices(TILE_M, TILE_N, tiles_k(atom, facts), tuning(facts).grids, (self,), stagings(facts))
 
     def issue(self, load: OperandLoad, inner: int, chunk: int) -> float:
-        """Return the issue slots of one load; a load whose place along K is known for a whole block takes 1.
+        """Return the issue slots of one load; a load with one address along K for each block takes 1.
 
         K has runs of `inner` elements, a chunk has `chunk` elements.
         """
