@@ -214,12 +214,18 @@ class Selector(Values):
         end = out.label("JOIN")
         other = end if s.other is st.empty else out.label("ELSE")
         out.emit(f"@!{condition} bra.uni {other}")
+        before = self._products_running()
         self._arm(s.then)
+        behind = self._products_running()
+        self.in_flight, self.fenced, self.is_open = before
         if s.other is not st.empty:
             out.emit(f"bra.uni {end}")
             out.place(other)
             self._arm(s.other)
         out.place(end)
+        in_flight, fenced, is_open = behind
+        self.in_flight, self.fenced = self.in_flight | in_flight, self.fenced & fenced
+        self.is_open |= is_open
 
     def _arm(self, s: st.Stmt) -> None:
         """Select a branch, with the reads postponed in it: their addresses may be undefined behind it."""
@@ -428,6 +434,10 @@ class Selector(Values):
     def _are_transposed(self, e: x.Mma) -> str:
         """Return the operands that say whether the manual's A and B are contiguous along their rows."""
         return "".join(f", {int(self._factor_of(side).tile.is_transposed)}" for side in (e.b, e.a))
+
+    def _products_running(self) -> tuple[set[Expr], set[Expr], bool]:
+        """Return what is known of products here, as `in_flight`, `fenced` and `is_open`."""
+        return {*self.in_flight}, {*self.fenced}, self.is_open
 
     def _commit(self) -> None:
         if self.is_open:

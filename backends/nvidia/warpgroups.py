@@ -15,7 +15,7 @@ from convgen.backends.nvidia.statement_flow import Flow
 from convgen.ir.error import Unsupported
 from convgen.ir.expr import Expr, Mma, Var
 from convgen.ir.layout.memory import Shared
-from convgen.ir.layout.panels import SPANS, span_of
+from convgen.ir.layout.shared_panels import SPANS, span_of
 from convgen.ir.mutate import statements
 from convgen.ir.program import Kernel
 from convgen.ir.record import frozen

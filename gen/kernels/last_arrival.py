@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 
 from convgen.ir.build import Index, KernelBuilder
 from convgen.ir.expr import Expr, Var, eq
-from convgen.ir.layout.digits import plus
+from convgen.ir.layout.digits import Straddles, plus
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.index import lesser
 from convgen.ir.layout.memory import Dim, Global, TensorDim, View
@@ -64,9 +64,15 @@ def _by_rows(plan: Plan, memory: Global, places: int) -> View:
 
 
 def _in_register_order(plan: Plan, memory: Global, places: int) -> View:
-    """Return a view of `places` tiles in the order of lanes' registers: messages of all lanes fill whole lines."""
+    """Return a view of `places` tiles in the order of lanes' registers: messages of all lanes fill whole lines.
+
+    Where the messages cut a lane's registers unevenly, each tile is laid out as in the result.
+    """
     tile_m, tile_n, _ = plan.config.tile
-    image = plan.mma.reduced_d.image(plan.facts.subgroup_size, plan.acc_type.bytes, plan.facts.chunk_bytes)
+    try:
+        image = plan.mma.reduced_d.image(plan.facts.subgroup_size, plan.acc_type.bytes, plan.facts.chunk_bytes)
+    except Straddles:
+        return _by_rows(plan, memory, places)
     dims = [(Dim(f"{d.dim}{n}", d.size, d.size), d.stride) for n, d in enumerate(image.digits) if d.size > 1]
     dims.append((Dim("m_place", places, places), tile_m * tile_n))
     axes = tuple(tuple(dim for dim, _ in reversed(dims) if dim.name.startswith(axis)) for axis in "nm")

@@ -15,7 +15,7 @@ from convgen.ir.layout.digits import Digit, Digits, Space
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import COL, ROW, Shared, Swizzle, View, column_major, row_major
 from convgen.ir.layout.mma import MmaTile
-from convgen.ir.layout.panels import SPANS, panel_order
+from convgen.ir.layout.shared_panels import SPANS, panel_order
 from convgen.ir.record import evolve, frozen
 from convgen.ir.types import Type, s8, u8
 from convgen.passes.messages.direct_copies import direct_width, places_of

@@ -36,7 +36,7 @@ def test_what_a_target_takes_is_selected(target: str) -> None:
     assert taken(target) <= selected(target)
 
 
-@pytest.mark.parametrize("target", ["gfx950", "xehpc", "sm_90"])
+@pytest.mark.parametrize("target", ["gfx950", "xehpc", "sm_90a"])
 def test_what_is_selected_some_target_takes(target: str) -> None:
     assert selected(target) == taken(target)
 

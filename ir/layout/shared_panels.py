@@ -2,7 +2,7 @@
 
 A line is a row, or a column of a transposed tile. A panel holds `span` bytes of every line, line after line; further
 panels follow. Within a panel the lines' chunks of 16 bytes are swizzled by the address: bits 4 and up are XORed with
-bits 7 and up, as many as `span` leaves. Source: PTX ISA, "Asynchronous warpgroup level matrix shared memory layout".
+bits 7 and up, as many as `span` leaves.
 """
 
 from __future__ import annotations
