@@ -196,11 +196,15 @@ class Launch:
     def _waits(self) -> Numbers:
         """Return the clocks of a block at barriers and, with one buffer, in waits for shared memory."""
         tuned = self.tuned
-        barrier = np.where(self.slots > 0, float(tuned.barrier), 0.0)
+        # Where products run late, those of the block before run meanwhile.
+        barrier = np.where((self.slots > 0) & ~self.runs_late, float(tuned.barrier), 0.0)
         # Outside a loop, resident windows are written after the products of a block, whatever the number of slots.
-        barrier = np.where(self.runs_late, 0.0, barrier)  # products of the block before run meanwhile
         in_turn = (self.slots == 1) | (self.by_taps & (self.slots > 0) & ~self.loops)
-        clocks: Numbers = barrier + np.where(in_turn, tuned.shared_exposed * self.work.shared + tuned.shared_latency, 0)
+        # The only slot is free for copies without registers when the block before is multiplied: all but the first wait.
+        direct = (self.slots == 1) & (self.configs.of_stagings("in_registers") == 0)
+        loads = np.where(direct, tuned.latency_of_blocks * (1 - 1 / self.k_blocks), 0.0)
+        shared = tuned.shared_exposed * self.work.shared + tuned.shared_latency
+        clocks: Numbers = barrier + loads + np.where(in_turn, shared, 0)
         return clocks
 
     @cached_property
