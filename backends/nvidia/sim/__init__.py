@@ -4,12 +4,12 @@
 the bodies of device functions in place of calls (`ptx_calls`), `flow` orders blocks so that diverged threads meet
 again, `engine` executes groups of warps (`state`) that are at one instruction, each instruction compiled once
 (`ptx_program`) into a `step`. Instructions are implemented in `moves`, `integers`, `float_alu`, `conversions`, `lanes`,
-`memory_access`, `atomics`, `fences`, `async_copies`, `matrix`, `wgmma` (operands by `descriptors`), `register_pool` and
-`control`; `matrix_sums` adds products. Checks: `shared_memory` (races, copies in flight, proxies),
-`warpgroup_products` (products in flight), `backends.sim.global_access` (races, visibility), undefined values (`state`).
-`sources` names the document of each rule.
+`memory_access`, `atomics`, `fences`, `async_copies`, `matrix`, `wgmma` (operands by `descriptors`), `register_pool`,
+`mbarrier_steps` and `control`; `matrix_sums` adds products. Checks: `shared_memory` (races, copies in flight, proxies),
+`warpgroup_products` (products in flight), `mbarriers` (phases), `backends.sim.global_access` (races, visibility),
+undefined values (`state`). `sources` names the document of each rule.
 
-Not simulated: mbarrier, bulk copies and TMA, clusters, textures, calls by address and recursion, the exact error of
+Not simulated: bulk copies and TMA, clusters, textures, calls by address and recursion, the exact error of
 approximate functions (they are rounded correctly), what ptxas makes of the text. Between lanes of one warp, only
 accesses to shared memory are checked for races. A barrier of some warps orders accesses to global memory as one of all
 does.

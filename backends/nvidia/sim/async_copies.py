@@ -8,7 +8,7 @@ copies as late as it may, and reads their source then, too.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -79,19 +79,40 @@ class Copies:
             allowed = 0
         upto = np.zeros(self.committed.shape, np.int64)
         upto[g.thread] = np.where(g.active, self.committed[g.thread] - allowed, 0)
+        self._land_all(g, step, lambda copy: np.asarray(copy.group < upto[copy.thread, copy.lane]))
+
+    def taken(self, g: WarpGroup, row: int, lanes: Array) -> Callable[[WarpGroup, int, int], None]:
+        """Return a function that lands all copies so far of some lanes of a warp, for an mbarrier that counts them."""
+        thread, upto = int(g.thread[row]), self.count
+
+        def land(waiting: WarpGroup, agent: int, clock: int) -> None:
+            def is_taken(copy: Copy) -> Bools:
+                return np.asarray((copy.number < upto) & (copy.thread == thread) & np.isin(copy.lane, lanes))
+
+            self._land_all(waiting, None, is_taken, (agent, clock))
+
+        return land
+
+    def _land_all(
+        self,
+        g: WarpGroup,
+        step: Step | None,
+        chosen: Callable[[Copy], Bools],
+        agent: tuple[int, int] | None = None,
+    ) -> None:
+        """Land the chosen copies; `agent`, if an mbarrier counts them, is its number and the phase's clock."""
         still: list[Copy] = []
         row_of = np.zeros(len(self.committed), np.int64)
         row_of[g.thread] = np.arange(g.count)
         for copy in self.pending:
-            done = copy.group < upto[copy.thread, copy.lane]
-            if not done.any():
-                still.append(copy)
-                continue
-            if done.all():
-                self._land(g, step, copy, row_of)
-            else:
-                self._land(g, step, copy.take(np.flatnonzero(done)), row_of)
-                still.append(copy.take(np.flatnonzero(~done)))
+            done = chosen(copy)
+            if done.any():
+                some = copy if done.all() else copy.take(np.flatnonzero(done))
+                self._land(g, step or copy.step, some, row_of)
+                if agent is not None:
+                    g.env.local.pass_to_agent(some.access, *agent)
+            if not done.all():
+                still.append(copy if not done.any() else copy.take(np.flatnonzero(~done)))
         self.pending = still
 
     def _land(self, g: WarpGroup, step: Step, copy: Copy, row_of: Array) -> None:
@@ -128,7 +149,10 @@ class Copies:
     def report(self, g: WarpGroup, step: Step, access: Access, flight: Array, verb: str) -> None:
         """Report an access to bytes that a copy in flight will write; `verb` is "loads" or "stores to"."""
         unit, column = (int(i) for i in np.argwhere(flight)[0])
-        what = f"{verb} bytes of {self._named(int(flight[unit, column]) - 1)} before its wait"
+        number = int(flight[unit, column])
+        what = f"{verb} bytes of an mbarrier"
+        if number > 0:
+            what = f"{verb} bytes of {self._named(number - 1)} before its wait"
         g.env.reporter.add(KIND, what, step.instruction, g, int(access.row[column]), int(access.lane[column]))
 
 
@@ -156,8 +180,8 @@ def compile_copy(instruction: Instruction, context: Context) -> Step | None:
     if instruction.name != "cp":
         return None
     modifiers = instruction.modifiers
-    if modifiers[:1] != ("async",) or instruction.has("bulk", "mbarrier"):
-        raise unsupported(instruction, "bulk copies and mbarriers are not simulated yet")
+    if modifiers[:1] != ("async",) or instruction.has("bulk"):
+        raise unsupported(instruction, "bulk copies are not simulated yet")
     if instruction.has("commit_group"):
         return Step(instruction, "wait", lambda g: g.env.copies.commit(g))
     if instruction.has("wait_all", "wait_group"):

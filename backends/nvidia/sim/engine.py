@@ -57,6 +57,16 @@ class WarpEngine(Engine[WarpGroup, Step]):
         polled, g.polled = g.polled, False
         return polled
 
+    def _begin_more_or_stop(self, group: WarpGroup) -> WarpGroup:
+        """Return workgroups that have not begun; report a wait at an mbarrier as such if all have begun."""
+        fresh = self._begin_more()
+        if fresh is not None:
+            self._states.clear()
+            return fresh
+        if group.env.mbarriers.deadlock(group):
+            raise LaunchStopped
+        return super()._begin_more_or_stop(group)
+
     def _begin_more(self) -> WarpGroup | None:
         return self._more()
 

@@ -18,6 +18,7 @@ from convgen.backends.sim.wave_arrays import Array, Bools, Bytes
 
 if TYPE_CHECKING:
     from convgen.backends.nvidia.sim.local_memory import LocalMemory
+    from convgen.backends.nvidia.sim.mbarriers import Mbarriers
     from convgen.backends.nvidia.sim.register_pool import RegisterPool
 
 BARRIERS = 16  #: of a workgroup (PTX ISA, bar: "Each CTA has sixteen barriers numbered 0..15")
@@ -28,6 +29,7 @@ class Environment(Surroundings):
 
     local: Shared
     register_pool: RegisterPool
+    mbarriers: Mbarriers
 
     def __init__(
         self,

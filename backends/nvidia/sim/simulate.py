@@ -17,6 +17,7 @@ from convgen.backends.nvidia.sim.launch import (
     start_group,
 )
 from convgen.backends.nvidia.sim.local_memory import LocalMemory
+from convgen.backends.nvidia.sim.mbarriers import Mbarriers
 from convgen.backends.nvidia.sim.ptx_program import Program
 from convgen.backends.nvidia.sim.ptx_reader import parse
 from convgen.backends.nvidia.sim.ptx_text import Kernel, Module
@@ -59,17 +60,19 @@ def simulate(
     uninitialised: Collection[str] = (),
     max_instructions: int = MAX_INSTRUCTIONS,
     scrutiny: Scrutiny = STRICT,
+    early: bool = False,
 ) -> SimReport:
     """Execute launches of PTX, one after the other, on buffers that are changed in place.
 
     `uninitialised` names buffers whose bytes are undefined until stored. `wave_order` "reverse" runs workgroups and
     warps in descending order. The run stops after `max_findings` findings. `progress` is called with the workgroups
-    done and all workgroups, `observe` with each access to global memory. Raises SimulatorError, Unsupported.
+    done and all workgroups, `observe` with each access to global memory. Copies that an mbarrier counts land at the
+    last moment, or, with `early`, when they are issued. Raises SimulatorError, Unsupported.
     """
     if scrutiny.watch is not None:
         raise Unsupported("given a trace or break on NVIDIA, supported on AMD only: run without")
     run = _Run(buffers, uninitialised, max_findings, wave_order, max_instructions)
-    run.observe = observe
+    run.observe, run.early = observe, early
     run.reporter.allow(scrutiny.allow)
     run.load(code_object)
     return run.report(launches, KINDS, progress)
@@ -79,6 +82,7 @@ class _Run(Run):
     sources = SOURCES
     module: Module
     _begun: list[Environment]
+    early: bool  #: whether copies that an mbarrier counts land when they are issued
 
     def load(self, code_object: bytes) -> None:
         """Take the text of a module."""
@@ -151,6 +155,8 @@ class _Run(Run):
 
         first = begin(groups)
         WarpEngine(first.env, program, self.limit, begin_more).run(first)
+        for env in self._begun:
+            env.mbarriers.check_end(program.instructions[-1])
 
     def _begin(
         self, program: Program, launch: LaunchRequest, waves: int, shared: int, static: int, groups: Array
@@ -162,6 +168,7 @@ class _Run(Run):
         env.grid, env.workgroup = launch.grid, launch.workgroup
         env.shared_bytes, env.dynamic_bytes = shared, max(shared - static, 0)
         env.names = program.names
+        env.mbarriers = Mbarriers(memory, self.reporter, early=self.early)
         env.register_pool = RegisterPool(count, waves, at_entry(program.kernel.limits))
         env.parameters, env.parameters_defined = parameter_block(self.memory, program.kernel, launch)
         env.thread_local = LocalMemory(count * waves, program.kernel.local_bytes)

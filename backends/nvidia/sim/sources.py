@@ -17,6 +17,7 @@ SOURCES: Mapping[str, Source] = {
     "global-race": _MODEL,
     "global-visibility": _MODEL,
     "lane-race": Source("CUDA Programming Guide, Independent Thread Scheduling; PTX ISA, bar.warp.sync"),
+    "mbarrier": Source("PTX ISA, mbarrier: counts, phases, tx-count, and Phase Completion of the mbarrier Object"),
     "member-mask": Source("PTX ISA, shfl.sync, vote.sync, bar.warp.sync: membermask"),
     "misaligned": Source("PTX ISA, Addresses as Operands: an address is a multiple of the access size"),
     "no-progress": Source("the launch: no workgroup is left that could change what the warp waits for"),

@@ -491,7 +491,6 @@ def test_workgroups_and_warps_race_in_global_memory(run: Run, text: Text) -> Non
 @pytest.mark.parametrize(
     ("statement", "why"),
     [
-        ("mbarrier.init.shared.b64 [%r0], 1;", "not simulated yet"),
         ("cp.async.bulk.commit_group;", "not simulated yet"),
         ("barrier.cluster.arrive;", "not simulated yet"),
         ("fence.proxy.alias;", "proxies other than the async one"),
