@@ -22,7 +22,7 @@ from convgen.backends.sim.global_access import load_lanes, peek_lanes
 from convgen.backends.sim.wave_arrays import Array, Bools, any_along
 from convgen.ir.record import define, evolve
 
-KIND = "cp-async"
+KIND, BULK_KIND, MBARRIER_KIND = "cp-async", "bulk-copy", "mbarrier"
 
 
 @define(eq=False)
@@ -61,12 +61,19 @@ class Copies:
         self.committed: Array = np.zeros((warps, LANES), np.int64)
         self.pending: list[Copy] = []
         self.count = 0
+        self._bulk: dict[int, Step] = {}  #: bulk copies by number
 
     def issue(self, g: WarpGroup, copy: Copy) -> None:
         """Take copies in flight; their destination is undefined until they land."""
         shared = g.env.local
         self.pending.append(copy)
         shared.flight[copy.access.units] = copy.number + 1
+
+    def number(self, step: Step) -> int:
+        """Return the number that marks the destination of a bulk copy as in flight."""
+        self.count += 1
+        self._bulk[self.count] = step
+        return self.count
 
     def commit(self, g: WarpGroup) -> None:
         """End a group of each thread."""
@@ -150,10 +157,13 @@ class Copies:
         """Report an access to bytes that a copy in flight will write; `verb` is "loads" or "stores to"."""
         unit, column = (int(i) for i in np.argwhere(flight)[0])
         number = int(flight[unit, column])
-        what = f"{verb} bytes of an mbarrier"
-        if number > 0:
-            what = f"{verb} bytes of {self._named(number - 1)} before its wait"
-        g.env.reporter.add(KIND, what, step.instruction, g, int(access.row[column]), int(access.lane[column]))
+        kind, what = MBARRIER_KIND, f"{verb} bytes of an mbarrier"
+        if number in self._bulk:
+            text = self._bulk[number].instruction.text
+            kind, what = BULK_KIND, f"{verb} bytes of `{text}`, whose mbarrier it has not waited for"
+        elif number > 0:
+            kind, what = KIND, f"{verb} bytes of {self._named(number - 1)} before its wait"
+        g.env.reporter.add(kind, what, step.instruction, g, int(access.row[column]), int(access.lane[column]))
 
 
 def _peek(g: WarpGroup, copy: Copy) -> Array:
@@ -181,7 +191,7 @@ def compile_copy(instruction: Instruction, context: Context) -> Step | None:
         return None
     modifiers = instruction.modifiers
     if modifiers[:1] != ("async",) or instruction.has("bulk"):
-        raise unsupported(instruction, "bulk copies are not simulated yet")
+        raise unsupported(instruction)
     if instruction.has("commit_group"):
         return Step(instruction, "wait", lambda g: g.env.copies.commit(g))
     if instruction.has("wait_all", "wait_group"):

@@ -47,9 +47,7 @@ def compile_mbarrier(instruction: Instruction, context: Context) -> Step | None:
     return maker(instruction, context)
 
 
-def shared_addresses(
-    context: Context, instruction: Instruction, operand: Operand, *, space: str | None = None
-) -> Getter:
+def shared_operand(context: Context, instruction: Instruction, operand: Operand, *, space: str | None = None) -> Getter:
     """Return a function that computes offsets in shared memory of a shared or generic address."""
     space = space_of(instruction) if space is None else space
     if space not in ("shared", ""):
@@ -64,7 +62,7 @@ def _objects(
     instruction: Instruction, context: Context, operand: Operand
 ) -> Callable[[WarpGroup, Step], Access | None]:
     """Return a function that locates the objects which lanes name."""
-    where, numbers = shared_addresses(context, instruction, operand), numbers_of(operand)
+    where, numbers = shared_operand(context, instruction, operand), numbers_of(operand)
 
     def locate(g: WarpGroup, step: Step) -> Access | None:
         report_undefined(g, step, numbers, "the address of an mbarrier")

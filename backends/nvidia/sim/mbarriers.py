@@ -138,6 +138,15 @@ class Mbarriers:
             at = np.asarray(columns)
             yield Use(thing, row, int(access.warp[columns[0]]), at, access.lane[at])
 
+    def check_fenced(self, g: WarpGroup, step: Step, access: Access) -> None:
+        """Report objects for the async proxy whose initialisation no fence has shown to it."""
+        lacking = any_along(self.shared.lacks_fence(access), 0)
+        if lacking.any():
+            column = int(lacking.argmax())
+            what = "a copy names an mbarrier with no fence.mbarrier_init or fence.proxy.async behind mbarrier.init"
+            row, lane = int(access.row[column]), int(access.lane[column])
+            self.reporter.add(KIND, what, step.instruction, g, row, lane)
+
     # -- arrivals -----------------------------------------------------------------------------------------------------
 
     def expect(self, g: WarpGroup, step: Step, use: Use, size: int) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 
 from convgen.backends.nvidia.sim.async_copies import compile_copy
 from convgen.backends.nvidia.sim.atomics import compile_atomic
+from convgen.backends.nvidia.sim.bulk_steps import compile_bulk
 from convgen.backends.nvidia.sim.control import compile_control, guard_of
 from convgen.backends.nvidia.sim.conversions import compile_conversion
 from convgen.backends.nvidia.sim.fences import compile_fence, orders_workgroups
@@ -28,8 +29,8 @@ from convgen.backends.nvidia.sim.wgmma import compile_warpgroup
 
 Compile = Callable[[Instruction, Context], Step | None]
 _COMPILERS: Sequence[Compile] = (
-    compile_move, compile_memory, compile_control, compile_matrix, compile_warpgroup, compile_mbarrier, compile_copy,
-    compile_fence, compile_lanes, compile_atomic, compile_conversion, compile_comparison, compile_float,
+    compile_move, compile_memory, compile_control, compile_matrix, compile_warpgroup, compile_mbarrier, compile_bulk,
+    compile_copy, compile_fence, compile_lanes, compile_atomic, compile_conversion, compile_comparison, compile_float,
     compile_integer, compile_register_pool,
 )  # fmt: skip
 #: Opcodes that are refused, with what they belong to.

@@ -25,6 +25,7 @@ from convgen.backends.nvidia.sim.ptx_text import (
     Sink,
     Special,
     Symbol,
+    TensorAddress,
     Variable,
     Vector,
     literal,
@@ -478,8 +479,11 @@ class _Reader(Cursor):
             result = Address(base, self.offset())
         else:
             raise self.wrong("a register or a variable in brackets", token)
-        if self.peek() != "]":
-            raise self.wrong("']', for tensors and textures are not simulated")
+        if self.accept(","):
+            self.take("{")
+            vector = Vector(self.items(kernel, "}"))
+            self.take("]")
+            return TensorAddress(result, vector)
         self.take("]")
         return result
 

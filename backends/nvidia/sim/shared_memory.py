@@ -298,35 +298,73 @@ class Shared(Lds):
         flags: Bools = (warp == access.warp) & (lane == access.lane)
         return flags
 
-    def note_product(
-        self, g: WarpGroup, step: Step, access: Access, warps: Array, agent: int, clock: int
+    def note_agent_load(
+        self, g: WarpGroup, step: Step, access: Access, warps: Array, agent: int, clock: int, *, lane: int = -1
     ) -> Bools | None:
-        """Stamp what a product of some warps reads; report races, copies in flight and stores that lack a fence.
+        """Stamp what an agent reads for some warps; report races, copies in flight and stores that lack a fence.
 
-        `agent` is the number of the warpgroup, `clock` that of the product in it. Returns flags [units, accesses] of
-        undefined bytes.
+        `clock` is the number of the agent's operation. A `lane` that issues it alone sees its own stores. Returns flags
+        [units, accesses] of undefined bytes.
         """
         units, slot = access.units, int(access.slot[0])
         view = self.seen[slot, warps].min(axis=0)
-        writer = self._writers(units)[0].astype(np.int64)
-        unseen = (self.stores.take(units) >> np.uint32(_WARP_SHIFT)) > view[writer]
+        writer, writing = (part.astype(np.int64) for part in self._writers(units))
+        own = (writer == access.warp) & (writing == lane)
+        unseen = ((self.stores.take(units) >> np.uint32(_WARP_SHIFT)) > view[writer]) & ~own
         if np.count_nonzero(unseen):
-            self.report_race(g, step, access, unseen, "multiplies what {} stored")
-        self._check_fences(g, step, access, view[writer], ~unseen)
-        self.loads[self.agents.waves + agent, units] = np.uint32(clock << _LANE_BITS)
+            self.report_race(g, step, access, unseen, "reads in flight what {} stored")
+        self._check_fences(g, step, access, view[writer], ~unseen, own)
+        self.loads[agent, units] = np.uint32(clock << _LANE_BITS)
         undefined = ~self.defined.take(units)
         if not np.count_nonzero(undefined):
             return None
         flight = self.flight.take(units) * undefined
         if np.count_nonzero(flight):
-            g.env.copies.report(g, step, access, flight, "multiplies")
+            g.env.copies.report(g, step, access, flight, "reads in flight")
         return undefined
 
-    def _check_fences(self, g: WarpGroup, step: Step, access: Access, seen: Array, candidates: Bools) -> None:
-        """Report generic stores that are read by the async proxy without a fence that is visible by clock `seen`."""
+    def note_flight(self, g: WarpGroup, step: Step, access: Access, number: int) -> None:
+        """Check the destination of a bulk copy that one lane issues, and mark it as in flight with a number."""
+        units = access.units
+        self._check(g, step, access, "overwrites", loaded=self.loads, updated=self.atomics)
+        self._check_flight(g, step, access)
+        slot, warp = int(access.slot[0]), int(access.warp[0])
+        writer, writing = (part.astype(np.int64) for part in self._writers(units))
+        own = (writer == warp) & (writing == access.lane)
+        self._check_fences(g, step, access, self.seen[slot, warp][writer], ~self.unseen_stores(access), own)
+        self.defined[units] = False
+        self.flight[units] = number
+
+    def land_flight(self, access: Access, words: Array, number: int, agent: int, clock: int) -> None:
+        """Write the bytes of a bulk copy, stamped with the clock of the mbarrier that counts it."""
+        assert self.fenced is not None
+        units = access.units
+        self.store(access.stretch, words)
+        mine = self.flight[units] == number
+        self.flight[units] = np.where(mine, 0, self.flight[units])
+        self.stores[units] = np.uint32(clock << _WARP_SHIFT | agent << _LANE_BITS)
+        self.fenced[units] = 0
+        self.defined[units] = True
+
+    def lacks_fence(self, access: Access) -> Bools:
+        """Return flags [units, accesses] of generic stores that have no fence which the accessing lane may see."""
+        assert self.fenced is not None
+        writer, writing = (part.astype(np.int64) for part in self._writers(access.units))
+        own = (writer == access.warp) & (writing == access.lane)
+        fenced = self.fenced.take(access.units)
+        hidden = (fenced > self.seen[access.slot, access.warp, writer]) & ~own
+        return np.asarray((fenced == _UNFENCED) | hidden)
+
+    def _check_fences(
+        self, g: WarpGroup, step: Step, access: Access, seen: Array, candidates: Bools, own: Bools
+    ) -> None:
+        """Report generic stores for the async proxy without a fence that is visible by clock `seen`.
+
+        Fences of the `own` lane are visible.
+        """
         assert self.fenced is not None
         fenced = self.fenced.take(access.units)
-        bad = candidates & (fenced > seen)
+        bad = candidates & ((fenced == _UNFENCED) | ((fenced > seen) & ~own))
         if not np.count_nonzero(bad):
             return
         unit, column = (int(i) for i in np.argwhere(bad)[0])
@@ -334,7 +372,7 @@ class Shared(Lds):
         lack = "without fence.proxy.async by that lane behind the store"
         if fenced[unit, column] != _UNFENCED:
             lack = "with no barrier behind that lane's fence.proxy.async"
-        what = f"reads by the async proxy what lane {lane} of warp {warp} stored, {lack}"
+        what = f"accesses by the async proxy what lane {lane} of warp {warp} stored, {lack}"
         self._report_at(g, step, access, unit, column, what, PROXY_KIND)
 
     def note_updates(self, g: WarpGroup, step: Step, access: Access) -> Bools | None:

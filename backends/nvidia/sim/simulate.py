@@ -6,6 +6,7 @@ from bisect import bisect_right
 from collections.abc import Collection, Sequence
 from functools import partial
 
+from convgen.backends.nvidia.sim.bulk_copies import BulkCopies
 from convgen.backends.nvidia.sim.engine import WarpEngine
 from convgen.backends.nvidia.sim.environment import Environment
 from convgen.backends.nvidia.sim.launch import (
@@ -15,6 +16,7 @@ from convgen.backends.nvidia.sim.launch import (
     shared_limit,
     signature_of,
     start_group,
+    tensor_maps,
 )
 from convgen.backends.nvidia.sim.local_memory import LocalMemory
 from convgen.backends.nvidia.sim.mbarriers import Mbarriers
@@ -66,8 +68,8 @@ def simulate(
 
     `uninitialised` names buffers whose bytes are undefined until stored. `wave_order` "reverse" runs workgroups and
     warps in descending order. The run stops after `max_findings` findings. `progress` is called with the workgroups
-    done and all workgroups, `observe` with each access to global memory. Copies that an mbarrier counts land at the
-    last moment, or, with `early`, when they are issued. Raises SimulatorError, Unsupported.
+    done and all workgroups, `observe` with each access to global memory. Bulk copies, and copies that an mbarrier
+    counts, land at the last moment, or, with `early`, when they are issued. Raises SimulatorError, Unsupported.
     """
     if scrutiny.watch is not None:
         raise Unsupported("given a trace or break on NVIDIA, supported on AMD only: run without")
@@ -156,6 +158,7 @@ class _Run(Run):
         first = begin(groups)
         WarpEngine(first.env, program, self.limit, begin_more).run(first)
         for env in self._begun:
+            env.bulk_copies.check_end()
             env.mbarriers.check_end(program.instructions[-1])
 
     def _begin(
@@ -169,6 +172,8 @@ class _Run(Run):
         env.shared_bytes, env.dynamic_bytes = shared, max(shared - static, 0)
         env.names = program.names
         env.mbarriers = Mbarriers(memory, self.reporter, early=self.early)
+        env.bulk_copies = BulkCopies(count * waves, early=self.early)
+        env.tensor_maps = tensor_maps(self.memory, launch)
         env.register_pool = RegisterPool(count, waves, at_entry(program.kernel.limits))
         env.parameters, env.parameters_defined = parameter_block(self.memory, program.kernel, launch)
         env.thread_local = LocalMemory(count * waves, program.kernel.local_bytes)

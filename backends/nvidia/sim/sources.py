@@ -10,6 +10,7 @@ _MODEL = Source("PTX ISA, Memory Consistency Model: Causality Order, Data-Race-F
 
 SOURCES: Mapping[str, Source] = {
     "barrier": Source("PTX ISA, bar, barrier: operands, and the number of threads that complete a barrier"),
+    "bulk-copy": Source("PTX ISA, cp.async.bulk, cp.async.bulk.wait_group, and mbarrier-based completion"),
     "constant-cache": Source("PTX ISA, ld, .nc: the location is read-only for the duration of the kernel"),
     "control": Source("PTX ISA, brx.idx: the index is within the list of targets"),
     "cp-async": Source("PTX ISA, cp.async.wait_group, and Asynchronous Data Copy Instructions: visibility of writes"),

@@ -310,7 +310,8 @@ def _operand(
     place = pieces.reshape(-1) + slot * shared.stride
     row = np.full(len(place), rows[0])
     access = Access(shared, place, PIECE, row, g.slot[row], g.wave[row], np.zeros_like(row))
-    undefined = shared.note_product(g, step, access, g.wave[np.asarray(rows)], warpgroup, number + 1)
+    agent = g.env.waves + warpgroup
+    undefined = shared.note_agent_load(g, step, access, g.wave[np.asarray(rows)], agent, number + 1)
     words = np.ascontiguousarray(shared.load(access.stretch).T)
     content = words.view(np.uint8).reshape(*pieces.shape, PIECE)
     flags = np.zeros(pieces.shape, np.bool_) if undefined is None else any_along(undefined, 0).reshape(pieces.shape)

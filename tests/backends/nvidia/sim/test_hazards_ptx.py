@@ -491,7 +491,6 @@ def test_workgroups_and_warps_race_in_global_memory(run: Run, text: Text) -> Non
 @pytest.mark.parametrize(
     ("statement", "why"),
     [
-        ("cp.async.bulk.commit_group;", "not simulated yet"),
         ("barrier.cluster.arrive;", "not simulated yet"),
         ("fence.proxy.alias;", "proxies other than the async one"),
         ("call (%r1), f, (%r2);", "no recursion"),
