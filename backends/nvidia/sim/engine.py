@@ -10,7 +10,7 @@ from convgen.backends.nvidia.sim.control import guard_of
 from convgen.backends.nvidia.sim.environment import BARRIERS, Environment
 from convgen.backends.nvidia.sim.ptx_program import Program
 from convgen.backends.nvidia.sim.ptx_text import Instruction
-from convgen.backends.nvidia.sim.state import LANES, PRODUCTS, REGISTERS, WarpGroup
+from convgen.backends.nvidia.sim.state import CLUSTER, LANES, PRODUCTS, REGISTERS, WarpGroup
 from convgen.backends.nvidia.sim.step import Step
 from convgen.backends.nvidia.sim.warpgroup_products import check_access
 from convgen.backends.sim.engine import Engine
@@ -134,6 +134,7 @@ class WarpEngine(Engine[WarpGroup, Step]):
             ]
             free = np.array([key in complete for key in keys])
             free |= (g.waiting_at == PRODUCTS) & g.env.products.complete(g, g.needed)
+            free |= (g.waiting_at == CLUSTER) & g.env.cluster_barriers.ended(g)
             free |= (g.waiting_at == REGISTERS) & g.env.register_pool.fits(g, g.needed)
             if not free.all():
                 still.append(g.select(np.flatnonzero(~free)) if free.any() else g)
@@ -192,6 +193,7 @@ class WarpEngine(Engine[WarpGroup, Step]):
         if barrier >= BARRIERS:
             kind, what = {
                 PRODUCTS: ("wgmma", "other warps of its warpgroup never execute the products that it waits for"),
+                CLUSTER: ("barrier", "other threads never arrive at the cluster's barrier"),
                 REGISTERS: ("setmaxnreg", "no other warp gives back the registers that it asks for"),
             }[barrier]
             self.reporter.add(kind, f"waits for ever: {what}", self._program.instructions[g.pc], g)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from convgen.backends.nvidia.sim.bulk_copies import BulkCopies
     from convgen.backends.nvidia.sim.local_memory import LocalMemory
     from convgen.backends.nvidia.sim.mbarriers import Mbarriers
+    from convgen.backends.nvidia.sim.one_cluster import ClusterBarriers
     from convgen.backends.nvidia.sim.register_pool import RegisterPool
 
 BARRIERS = 16  #: of a workgroup (PTX ISA, bar: "Each CTA has sixteen barriers numbered 0..15")
@@ -33,6 +34,7 @@ class Environment(Surroundings):
     register_pool: RegisterPool
     mbarriers: Mbarriers
     bulk_copies: BulkCopies
+    cluster_barriers: ClusterBarriers
 
     def __init__(
         self,

@@ -442,6 +442,8 @@ def _uniform_parameter(
 
 
 def _compile_store(instruction: Instruction, context: Context) -> Step:
+    if instruction.has("async"):
+        raise unsupported(instruction)
     _, each, items = _shape(instruction, instruction.operands[1])
     space = space_of(instruction)
     if space in ("param", "const"):

@@ -20,6 +20,7 @@ from convgen.backends.nvidia.sim.matrix import compile_matrix
 from convgen.backends.nvidia.sim.mbarrier_steps import compile_mbarrier
 from convgen.backends.nvidia.sim.memory_access import compile_memory, space_of
 from convgen.backends.nvidia.sim.moves import compile_move
+from convgen.backends.nvidia.sim.one_cluster import compile_cluster
 from convgen.backends.nvidia.sim.ptx_text import Instruction, Kernel
 from convgen.backends.nvidia.sim.ptx_types import bytes_of, storage
 from convgen.backends.nvidia.sim.register_pool import compile_register_pool
@@ -29,16 +30,13 @@ from convgen.backends.nvidia.sim.wgmma import compile_warpgroup
 
 Compile = Callable[[Instruction, Context], Step | None]
 _COMPILERS: Sequence[Compile] = (
-    compile_move, compile_memory, compile_control, compile_matrix, compile_warpgroup, compile_mbarrier, compile_bulk,
-    compile_copy, compile_fence, compile_lanes, compile_atomic, compile_conversion, compile_comparison, compile_float,
-    compile_integer, compile_register_pool,
+    compile_move, compile_memory, compile_cluster, compile_control, compile_matrix, compile_warpgroup,
+    compile_mbarrier, compile_bulk, compile_copy, compile_fence, compile_lanes, compile_atomic, compile_conversion,
+    compile_comparison, compile_float, compile_integer, compile_register_pool,
 )  # fmt: skip
 #: Opcodes that are refused, with what they belong to.
 _LATER: Mapping[str, str] = {
     "tcgen05": "tensor memory is not simulated",
-    "mapa": "clusters are not simulated yet",
-    "getctarank": "clusters are not simulated yet",
-    "elect": "elect.sync is not simulated yet",
     "wmma": "wmma leaves its fragments open; mma.sync is simulated",
     "tex": "textures are not simulated",
     "tld4": "textures are not simulated",

@@ -164,7 +164,7 @@ class Kernel:
     code: list[Instruction] = attrs.field(factory=list)
     labels: dict[str, int] = attrs.field(factory=dict)
     tables: dict[str, tuple[str, ...]] = attrs.field(factory=dict)  #: targets of brx.idx
-    limits: dict[str, tuple[int, int, int]] = attrs.field(factory=dict)  #: maxntid, reqntid, maxnreg, minnctapersm
+    limits: dict[str, tuple[int, int, int]] = attrs.field(factory=dict)  #: by directive
     param_bytes: int = 0
     local_bytes: int = 0
 

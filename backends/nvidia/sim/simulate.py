@@ -20,6 +20,7 @@ from convgen.backends.nvidia.sim.launch import (
 )
 from convgen.backends.nvidia.sim.local_memory import LocalMemory
 from convgen.backends.nvidia.sim.mbarriers import Mbarriers
+from convgen.backends.nvidia.sim.one_cluster import ClusterBarriers
 from convgen.backends.nvidia.sim.ptx_program import Program
 from convgen.backends.nvidia.sim.ptx_reader import parse
 from convgen.backends.nvidia.sim.ptx_text import Kernel, Module
@@ -136,6 +137,9 @@ class _Run(Run):
     def _check_threads(kernel: Kernel, launch: LaunchRequest, threads: int) -> None:
         if not 1 <= threads <= 1024:
             raise SimulatorError(f"given a workgroup of {threads} threads, wanted 1 to 1024")
+        x, y, z = kernel.limits.get("reqnctapercluster", (1, 1, 1))
+        if x * y * z > 1:
+            raise Unsupported(f"given clusters of {x * y * z} workgroups, supported: of one")
         wanted = kernel.limits.get("reqntid")
         if wanted is not None and wanted != launch.workgroup:
             raise SimulatorError(f"given workgroups of {launch.workgroup}, wanted {wanted} for {kernel.name}")
@@ -174,6 +178,7 @@ class _Run(Run):
         env.mbarriers = Mbarriers(memory, self.reporter, early=self.early)
         env.bulk_copies = BulkCopies(count * waves, early=self.early)
         env.tensor_maps = tensor_maps(self.memory, launch)
+        env.cluster_barriers = ClusterBarriers(count, waves)
         env.register_pool = RegisterPool(count, waves, at_entry(program.kernel.limits))
         env.parameters, env.parameters_defined = parameter_block(self.memory, program.kernel, launch)
         env.thread_local = LocalMemory(count * waves, program.kernel.local_bytes)

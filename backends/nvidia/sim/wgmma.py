@@ -12,7 +12,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from convgen.backends.nvidia.sim.control import check_aligned
+from convgen.backends.nvidia.sim.control import by_warps
 from convgen.backends.nvidia.sim.descriptors import (
     K_BYTES,
     PIECE,
@@ -97,20 +97,18 @@ def _fence(instruction: Instruction, context: Context) -> Step:
     step = Step(instruction, "other", lambda g: None)
 
     def run(g: WarpGroup) -> None:
-        check_aligned(g, step, g.active, whole=True)
         g.touched = 0
 
-    return step.running(run)
+    return by_warps(step, run)
 
 
 def _commit(instruction: Instruction, context: Context) -> Step:
     step = Step(instruction, "wait", lambda g: None)
 
     def run(g: WarpGroup) -> None:
-        check_aligned(g, step, g.active, whole=True)
         Products.commit(g)
 
-    return step.running(run)
+    return by_warps(step, run)
 
 
 def _wait(instruction: Instruction, context: Context) -> Step:
@@ -118,20 +116,18 @@ def _wait(instruction: Instruction, context: Context) -> Step:
     if not isinstance(count, Literal):
         raise wrong(instruction, "a register", "a constant")
     allowed = count.bits
-    step = Step(instruction, "wait", lambda g: None, control="branch")
+    step = Step(instruction, "wait", lambda g: None)
 
     def run(g: WarpGroup) -> None:
-        check_aligned(g, step, g.active, whole=True)
         products = g.env.products
         left = Products.remaining(g, allowed)
         done = products.complete(g, len(left))
-        g.targets = None
         if done.all():
             products.land(g, left)
             return
         g.await_rows(done, PRODUCTS, len(left))
 
-    return step.running(run)
+    return by_warps(step, run)
 
 
 # ---------------------------------------------------------------- products
@@ -190,7 +186,6 @@ def _multiplies(instruction: Instruction, context: Context) -> Step:
     step = Step(instruction, "mma", lambda g: None)
 
     def run(g: WarpGroup) -> None:
-        check_aligned(g, step, g.active, whole=True)
         report_undefined(g, step, scalars, "a descriptor or scale-d")
         Products.check_registers(g, step, flight)
         operands = [_uniform(g, step, read) for read in (*describers, adds)]
@@ -208,7 +203,7 @@ def _multiplies(instruction: Instruction, context: Context) -> Step:
         g.fly((*g.flights, flight))
         g.env.memory.changes += 1
 
-    return step.running(run)
+    return by_warps(step, run)
 
 
 def _flight(instruction: Instruction, product: _Product, results: Sequence[Operand], left: Operand | None) -> Flight:

@@ -408,3 +408,17 @@ def test_a_matrix_product_by_copies_and_each_of_its_deletions(run: Run) -> None:
             every = ptx.replace(line, "") if line != "wgmma.fence.sync.aligned;" else hopper.edited(ptx, line, "")
             found = kinds(run(every, a, b, out.copy(), wave_order=order, **options))
             assert found & some, (line, found)
+
+
+def test_a_predicate_may_differ_between_warpgroups(run: Run) -> None:
+    a, b = (RNG.integers(-3, 4, (128, 128)).astype(np.float16) for _ in range(2))
+    out = np.zeros((64, 256), np.float32)
+    ptx = hopper.edited(gemm(), "shr.u32 %r1", "setp.lt.u32 %p7, %r0, 128; shr.u32 %r1").replace(
+        "wgmma.", "@%p7 wgmma."
+    )
+    ptx = ptx.replace("st.global.f32", "@%p7 st.global.f32")
+    report = run(ptx, a, b, out, block=(256, 1, 1), shared=SLOTS * SLOT)
+    assert not report.findings, "\n".join(map(str, report.findings))
+    d = unpack(np.ascontiguousarray(out[:, :128]), 128, "f32")
+    assert (d == exact(a, b)[:64]).all()
+    assert not out[:, 128:].any()
