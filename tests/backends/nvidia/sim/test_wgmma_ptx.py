@@ -413,9 +413,8 @@ def test_a_matrix_product_by_copies_and_each_of_its_deletions(run: Run) -> None:
 def test_a_predicate_may_differ_between_warpgroups(run: Run) -> None:
     a, b = (RNG.integers(-3, 4, (128, 128)).astype(np.float16) for _ in range(2))
     out = np.zeros((64, 256), np.float32)
-    ptx = hopper.edited(gemm(), "shr.u32 %r1", "setp.lt.u32 %p7, %r0, 128; shr.u32 %r1").replace(
-        "wgmma.", "@%p7 wgmma."
-    )
+    ptx = hopper.edited(gemm(), "shr.u32 %r1", "setp.lt.u32 %p7, %r0, 128; shr.u32 %r1")
+    ptx = ptx.replace("wgmma.mma", "@%p7 wgmma.mma")
     ptx = ptx.replace("st.global.f32", "@%p7 st.global.f32")
     report = run(ptx, a, b, out, block=(256, 1, 1), shared=SLOTS * SLOT)
     assert not report.findings, "\n".join(map(str, report.findings))
