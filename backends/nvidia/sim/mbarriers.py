@@ -21,10 +21,16 @@ from convgen.backends.nvidia.sim.state import LANES, WarpGroup
 from convgen.backends.nvidia.sim.step import Step
 from convgen.backends.sim.findings import LaunchStopped, Reporter
 from convgen.backends.sim.wave_arrays import Array, any_along
+from convgen.backends.simulation import Source
 from convgen.ir.record import define, frozen
 
 KIND = "mbarrier"
 SIZE = 8  #: bytes of an object
+_FRESH = Source(
+    "CUDA Programming Guide, Asynchronous Data Copies, TMA: fence.proxy.async makes initialised barriers visible to "
+    "the async proxy; all the same Triton's kernels have a barrier alone",
+    required=False,
+)
 _MOST = (1 << 20) - 1  #: of a count of arrivals, and of bytes either way
 
 
@@ -120,8 +126,12 @@ class Mbarriers:
         return slot, int(access.place[column]) - slot * self.shared.stride
 
     def uses(self, g: WarpGroup, step: Step, access: Access) -> Iterator[Use]:
-        """Yield the lanes of each warp by the object that they name; report addresses without one."""
+        """Yield the lanes of each warp by the object that they name; report addresses without one.
+
+        A use counts as a load, so that inval and init have to come behind it.
+        """
         hidden = any_along(self.shared.unseen_stores(access), 0)
+        self.shared.mark_loads(access)
         groups: dict[tuple[int, int, int], list[int]] = {}
         for column in range(len(access.place)):
             groups.setdefault((int(access.row[column]), *self._key(access, column)), []).append(column)
@@ -145,7 +155,7 @@ class Mbarriers:
             column = int(lacking.argmax())
             what = "a copy names an mbarrier with no fence.mbarrier_init or fence.proxy.async behind mbarrier.init"
             row, lane = int(access.row[column]), int(access.lane[column])
-            self.reporter.add(KIND, what, step.instruction, g, row, lane)
+            self.reporter.add(KIND, what, step.instruction, g, row, lane, _FRESH)
 
     # -- arrivals -----------------------------------------------------------------------------------------------------
 

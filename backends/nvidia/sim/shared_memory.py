@@ -12,7 +12,8 @@ Agents access shared memory in flight, beside the warps: the products of each wa
 and the copies that an mbarrier counts. A vector of clocks has an entry for each agent, too: how many of its operations,
 or phases, the warp has waited for. Agents access memory by the async proxy. They may read what lanes have stored, by
 the generic proxy, once the storing lane has executed fence.proxy.async and a barrier behind the fence has made it
-visible (PTX ISA, Async Proxy).
+visible (PTX ISA, Async Proxy). The document does not say whose fence it is. Compilers also place one behind the
+barrier, in the warps that read, which is reported as advice.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import numpy as np
 from convgen.backends.nvidia.sim.state import LANES, WARPGROUP, WarpGroup
 from convgen.backends.sim.local import Lds, Stretch
 from convgen.backends.sim.wave_arrays import U32, Array, Bools, all_bits, any_along
+from convgen.backends.simulation import Source
 from convgen.ir.record import frozen
 
 if TYPE_CHECKING:
@@ -39,6 +41,11 @@ _LANE = np.uint32((1 << _LANE_BITS) - 1)
 _BANKS = 32
 _UNFENCED = np.uint32(0xFFFFFFFF)
 PROXY_KIND = "proxy"
+LATE_FENCE = Source(
+    "PTX ISA, Async Proxy: a fence between accesses of two proxies; all the same Triton's kernels place it behind the "
+    "barrier",
+    required=False,
+)
 MBARRIERS = 48  #: of a workgroup, at most, for which the simulator keeps clocks
 _MBARRIER = -1  #: in place of the number of a copy in flight: the bytes are those of an mbarrier
 
@@ -91,6 +98,8 @@ class Shared(Lds):
         self.clocks: Array = np.ones((slots, waves), np.int64)
         #: Clock at which the lane of the last generic store has fenced it, where there are agents; 0 for no such store.
         self.fenced: U32 | None = np.zeros(count, np.uint32) if has_agents else None
+        #: What each warp could see at its last fence.proxy.async, as `seen`.
+        self._at_fence: Array = np.zeros_like(self.seen) if has_agents else self.seen
         self._unfenced: list[Access] = []  #: generic stores that their lanes have not fenced
         #: Lanes of each warp that have accessed shared memory since its clock advanced, as bits.
         self._active: Array = np.zeros((slots, waves), np.int64)
@@ -256,6 +265,10 @@ class Shared(Lds):
             self.fenced[access.units] = _UNFENCED
             self._unfenced.append(access)
 
+    def mark_loads(self, access: Access) -> None:
+        """Stamp loads, without any check."""
+        self._mark(self.loads, access.units, *access.who)
+
     def mark_mbarriers(self, access: Access) -> None:
         """Let other accesses to the bytes of mbarriers be reported."""
         self.flight[access.units] = _MBARRIER
@@ -266,6 +279,9 @@ class Shared(Lds):
             return
         fencing = np.zeros((len(self.seen), self.waves, LANES), np.bool_)
         fencing[g.slot, g.wave] = g.active
+        if not mbarriers:
+            rows = g.active.any(axis=1)
+            self._at_fence[g.slot[rows], g.wave[rows]] = self.seen[g.slot[rows], g.wave[rows]]
         still: list[Access] = []
         for access in self._unfenced:
             done = fencing[access.who] if access.counted is None else self._counted(g, access)
@@ -313,7 +329,8 @@ class Shared(Lds):
         unseen = ((self.stores.take(units) >> np.uint32(_WARP_SHIFT)) > view[writer]) & ~own
         if np.count_nonzero(unseen):
             self.report_race(g, step, access, unseen, "reads in flight what {} stored")
-        self._check_fences(g, step, access, view[writer], ~unseen, own)
+        late = self._at_fence[slot, warps].min(axis=0)
+        self._check_fences(g, step, access, (view, late), ~unseen, own)
         self.loads[agent, units] = np.uint32(clock << _LANE_BITS)
         undefined = ~self.defined.take(units)
         if not np.count_nonzero(undefined):
@@ -331,7 +348,8 @@ class Shared(Lds):
         slot, warp = int(access.slot[0]), int(access.warp[0])
         writer, writing = (part.astype(np.int64) for part in self._writers(units))
         own = (writer == warp) & (writing == access.lane)
-        self._check_fences(g, step, access, self.seen[slot, warp][writer], ~self.unseen_stores(access), own)
+        views = self.seen[slot, warp], self._at_fence[slot, warp]
+        self._check_fences(g, step, access, views, ~self.unseen_stores(access), own)
         self.defined[units] = False
         self.flight[units] = number
 
@@ -356,24 +374,29 @@ class Shared(Lds):
         return np.asarray((fenced == _UNFENCED) | hidden)
 
     def _check_fences(
-        self, g: WarpGroup, step: Step, access: Access, seen: Array, candidates: Bools, own: Bools
+        self, g: WarpGroup, step: Step, access: Access, views: tuple[Array, Array], candidates: Bools, own: Bools
     ) -> None:
-        """Report generic stores for the async proxy without a fence that is visible by clock `seen`.
+        """Report generic stores for the async proxy that lack a fence by their lane, visible or by the `own` lane.
 
-        Fences of the `own` lane are visible.
+        `views` are the clocks that the accessing warps may see, and those that they could see at their last fence.
         """
         assert self.fenced is not None
-        fenced = self.fenced.take(access.units)
-        bad = candidates & ((fenced == _UNFENCED) | ((fenced > seen) & ~own))
+        writer = self._writers(access.units)[0].astype(np.int64)
+        fenced, (seen, late) = self.fenced.take(access.units), views
+        bad = candidates & ((fenced == _UNFENCED) | ((fenced > seen[writer]) & ~own))
         if not np.count_nonzero(bad):
             return
-        unit, column = (int(i) for i in np.argwhere(bad)[0])
+        covered = bad & (self.stores.take(access.units) >> np.uint32(_WARP_SHIFT) <= late[writer])
+        advice = None if np.count_nonzero(bad & ~covered) else LATE_FENCE
+        unit, column = (int(i) for i in np.argwhere(bad if advice else bad & ~covered)[0])
         warp, lane = (int(part) for part in self._writers(access.units[unit, column]))
         lack = "without fence.proxy.async by that lane behind the store"
-        if fenced[unit, column] != _UNFENCED:
+        if advice is not None:
+            lack = "with fence.proxy.async by the accessing warp only, behind the barrier"
+        elif fenced[unit, column] != _UNFENCED:
             lack = "with no barrier behind that lane's fence.proxy.async"
         what = f"accesses by the async proxy what lane {lane} of warp {warp} stored, {lack}"
-        self._report_at(g, step, access, unit, column, what, PROXY_KIND)
+        self._report_at(g, step, access, unit, column, what, PROXY_KIND, advice)
 
     def note_updates(self, g: WarpGroup, step: Step, access: Access) -> Bools | None:
         """Stamp atomic operations; report races with plain accesses; return flags of undefined bytes."""
@@ -438,12 +461,20 @@ class Shared(Lds):
         return stamps >> np.uint32(_LANE_BITS) & np.uint32((1 << _WARP_BITS) - 1), stamps & _LANE
 
     def _report_at(
-        self, g: WarpGroup, step: Step, access: Access, unit: int, column: int, what: str, kind: str
+        self,
+        g: WarpGroup,
+        step: Step,
+        access: Access,
+        unit: int,
+        column: int,
+        what: str,
+        kind: str,
+        source: Source | None = None,
     ) -> None:
-        """Report what the access `column` does to its `unit`."""
+        """Report what the access `column` does to its `unit`; `source` stands in for the kind's document."""
         place = int(access.units[unit, column]) * self.grain % self.stride
         row, lane = int(access.row[column]), int(access.lane[column])
-        g.env.reporter.add(kind, f"{what}, at shared address {place:#x}", step.instruction, g, row, lane)
+        g.env.reporter.add(kind, f"{what}, at shared address {place:#x}", step.instruction, g, row, lane, source)
 
     def differing(self, access: Access, values: Array) -> Bools:
         """Return flags [units, accesses] of the stamps whose bytes differ from words [size/4, accesses]."""

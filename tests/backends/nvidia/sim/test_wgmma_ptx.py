@@ -276,6 +276,16 @@ def test_order_of_products(run: Run, cut: str, instead: str, kind: str) -> None:
     assert kind in found
 
 
+def test_a_fence_behind_the_barrier_is_advised_against(run: Run) -> None:
+    late = hopper.edited(text(*PLAIN), "fence.proxy.async;\n    bar.sync 0;", "bar.sync 0; fence.proxy.async;")
+    options: dict[str, Any] = {"block": (128, 1, 1), "shared": SHARED}
+    (finding,) = run(late, *plain_values(), **options).findings
+    assert (finding.kind, finding.source.required) == ("proxy", False)
+    some = late.replace("fence.proxy.async;", "setp.lt.u32 %p3, %r0, 96; @%p3 fence.proxy.async;")
+    (finding,) = run(some, *plain_values(), **options).findings
+    assert (finding.kind, finding.source.required) == ("proxy", True)
+
+
 def test_uncommitted_products_are_named(run: Run) -> None:
     report = run(hopper.edited(text(*PLAIN), COMMIT, ""), *plain_values(), block=(128, 1, 1), shared=SHARED)
     assert any("commit_group" in finding.message for finding in report.findings)
