@@ -5,7 +5,7 @@ Each lane that executes one copies. Cache hints, prefetches and the multicast to
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 import numpy as np
 
@@ -20,8 +20,8 @@ from convgen.backends.nvidia.sim.shared_memory import located
 from convgen.backends.nvidia.sim.state import WarpGroup
 from convgen.backends.nvidia.sim.step import Context, Step, unsupported, wants_target
 from convgen.backends.nvidia.sim.tensor_boxes import Chunks, chunks_of
-from convgen.backends.nvidia.tensor_map import TensorMap
-from convgen.backends.sim.errors import Unsupported
+from convgen.backends.nvidia.tensor_map import MAP_BYTES, TensorMap
+from convgen.backends.sim.errors import SimulatorError, Unsupported
 from convgen.backends.sim.findings import LaunchStopped
 from convgen.backends.sim.wave_arrays import Array
 
@@ -152,6 +152,7 @@ def _tensor(instruction: Instruction, context: Context, *, loads: bool) -> Step:
     in_shared = shared_operand(context, instruction, inner, space="shared")
     map_at = addresses(context, instruction, tensor.address, wide=True)
     numbers = numbers_of(inner, tensor)
+    blocks = frozenset(v.offset for v in context.kernel.parameters if v.size == MAP_BYTES)
     mode = "im2col" if instruction.has("im2col", "im2col_no_offs") else "tiled"
     step = Step(instruction, "bulk_copy", lambda g: None)
 
@@ -162,7 +163,7 @@ def _tensor(instruction: Instruction, context: Context, *, loads: bool) -> Step:
         given: list[Array] = [np.broadcast_to(read(g), g.shape) for read in (*coordinates, *offsets)]
         for row, lane in _each(g):
             single = alone(g, row, lane)
-            found = _map_at(g, step, single, lane, int(at[row, lane]), rank, mode)
+            found = _map_at(single, step, lane, int(at[row, lane]) - PARAM_WINDOW, blocks, (rank, mode))
             atomic = reduction_of(step, found.element) if instruction.has("reduce") else None
             values = [int(value[row, lane]) for value in given]
             place = int(places[row, lane])
@@ -199,18 +200,26 @@ def _is_aligned(
     return _cuts(g, step, single, lane, name, first * tensor.size, _UNIT) and fits
 
 
-def _map_at(g: WarpGroup, step: Step, single: WarpGroup, lane: int, address: int, rank: int, mode: str) -> TensorMap:
-    """Return the tensor map at a generic address. Reports others, and raises LaunchStopped."""
-    tensor = g.env.tensor_maps.get(address - PARAM_WINDOW)
+def _map_at(
+    single: WarpGroup, step: Step, lane: int, offset: int, blocks: Collection[int], shape: tuple[int, str]
+) -> TensorMap:
+    """Return the tensor map at an offset of the parameters, for a copy of some rank and mode.
+
+    `blocks` are the offsets of parameters that may be maps. Reports a wrong offset or shape, and raises LaunchStopped.
+    Raises SimulatorError for a parameter that the launch gives no map.
+    """
+    tensor, (rank, mode) = single.env.tensor_maps.get(offset), shape
     what = ""
     if tensor is None:
-        what = f"no tensor map of the launch stands at {address:#x} (cvta.param gives its address)"
+        if offset in blocks:
+            raise SimulatorError(f"given no tensor map at offset {offset} of the parameters, wanted one of the launch")
+        what = "the address is not that of a parameter with a tensor map (cvta.param gives it)"
     elif len(tensor.dims) != rank or tensor.kind != mode:
         what = f"a {mode} copy of {rank} dimensions by a {tensor.kind} map of {len(tensor.dims)}"
     if what or tensor is None:
-        g.env.reporter.add("operand", what, step.instruction, single, 0, lane)
+        single.env.reporter.add("operand", what, step.instruction, single, 0, lane)
         raise LaunchStopped
-    if tensor.swizzle and tensor.extents[0] * tensor.size != tensor.swizzle:
-        inner = tensor.extents[0] * tensor.size
+    inner = tensor.extents[0] * tensor.size
+    if tensor.swizzle and inner != tensor.swizzle:
         raise Unsupported(f"`{step.instruction.text}`: rows of {inner} bytes in a swizzle of {tensor.swizzle}")
     return tensor

@@ -59,6 +59,7 @@ class WarpGroup(Threads):
         self.awaiting: tuple[Putter, str] | None = None
         self.flights: tuple[Flight, ...] = ()  #: products of wgmma in flight
         self.in_flight = 0  #: registers of these, as a set of bits
+        self.landed: tuple[Flight, ...] = ()  #: products that have ended since the last wgmma.fence
         self.touched = (
             -1
         )  #: registers that other instructions have accessed since the last wgmma.fence; -1: no fence yet

@@ -97,7 +97,7 @@ def _fence(instruction: Instruction, context: Context) -> Step:
     step = Step(instruction, "other", lambda g: None)
 
     def run(g: WarpGroup) -> None:
-        g.touched = 0
+        g.touched, g.landed = 0, ()
 
     return by_warps(step, run)
 

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from convgen.backends.nvidia.sim import SimulatorError
 from convgen.backends.nvidia.tensor_map import TensorMap
 from convgen.backends.simulation import SimReport
 from convgen.ir.error import UserError
@@ -365,6 +366,12 @@ def test_stores_and_each_of_their_changes(run: Run, cut: str, instead: str, kind
     options: dict[str, Any] = {"buffers": {"x": data}, "shared": 4096, "block": (64, 1, 1)}
     found = hopper.judged(run, ptx, cut, instead, raw, tensor, **options)
     assert kind in found
+
+
+def test_a_launch_without_its_tensor_map_is_refused(run: Run) -> None:
+    _, tensor = _box()
+    with pytest.raises(SimulatorError, match="given no tensor map at offset 64"):
+        run(load_text(tensor, (0, 4)), np.zeros(1024, np.uint8), 0, shared=4096)
 
 
 def test_a_source_that_changes_in_flight_is_found(run: Run) -> None:

@@ -301,6 +301,16 @@ def test_accumulators_in_flight_are_of_one_shape(run: Run) -> None:
     assert hopper.judged(run, clean, equal, mixed, *values, block=(128, 1, 1), shared=SHARED) == {"wgmma"}
 
 
+def test_another_shape_wants_a_fence(run: Run) -> None:
+    again = "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%r20, %r21, %r22, %r23}, %rd10, %rd11, 1, 1, 1, 0, 0;"
+    factors = f"{MULTIPLY.replace('%r2', '%r4')}, {{%r20, %r21, %r22, %r23}}, %rd11, 0, 1, 1, 0;"
+    for product in (again, factors):
+        clean = hopper.edited(text(*PLAIN), WAIT, f"{WAIT} wgmma.fence.sync.aligned; {product} {COMMIT} {WAIT}")
+        found = hopper.judged(run, clean, f"{WAIT} wgmma.fence.sync.aligned;", WAIT, *plain_values(),
+                              block=(128, 1, 1), shared=SHARED)  # fmt: skip
+        assert found == {"wgmma"}
+
+
 def test_registers_of_a_belong_to_the_product(run: Run) -> None:
     ptx = text(("f32", "f16", "f16"), 16, f"{SCALES}, 0", left=True)
     values = plain_values()
