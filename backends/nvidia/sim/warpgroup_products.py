@@ -93,9 +93,7 @@ class Products:
             changed |= flight.results & other.results if flight.shape != other.shape else 0
             if changed:
                 name = names[(changed & -changed).bit_length() - 1]
-                what = (
-                    f"{name} was of a product of another shape, or another operand, with no wgmma.fence since"
-                )
+                what = f"{name} was of a product of another shape, or another operand, with no wgmma.fence since"
                 g.env.reporter.add(KIND, what, step.instruction, g)
         for other in g.flights:
             clash = flight.factors & other.results | flight.results & other.factors
