@@ -109,7 +109,7 @@ def _inval(instruction: Instruction, context: Context) -> Step:
 def _expect(instruction: Instruction, context: Context) -> Step:
     locate = _objects(instruction, context, instruction.operands[0])
     size, numbers = _number(instruction, context, 1)
-    sign = -1 if instruction.has("complete_tx") else 1
+    completes = instruction.has("complete_tx")
     step = Step(instruction, "barrier", lambda g: None)
 
     def run(g: WarpGroup) -> None:
@@ -118,8 +118,9 @@ def _expect(instruction: Instruction, context: Context) -> Step:
         if access is None:
             return
         sizes = np.broadcast_to(size(g), g.shape)[access.row, access.lane].astype(np.int64)
+        change = g.env.mbarriers.complete if completes else g.env.mbarriers.expect
         for use in g.env.mbarriers.uses(g, step, access):
-            g.env.mbarriers.expect(g, step, use, sign * int(sizes[use.columns].sum()))
+            change(g, step, use, int(sizes[use.columns].sum()))
 
     return step.running(run)
 

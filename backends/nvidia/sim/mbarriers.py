@@ -160,9 +160,16 @@ class Mbarriers:
     # -- arrivals -----------------------------------------------------------------------------------------------------
 
     def expect(self, g: WarpGroup, step: Step, use: Use, size: int) -> None:
-        """Let the phase expect more bytes, or fewer."""
+        """Let the phase expect more bytes."""
         use.object.size += size
         self._check_size(g, step, use.object, use.row)
+        g.env.memory.changes += 1
+
+    def complete(self, g: WarpGroup, step: Step, use: Use, size: int) -> None:
+        """Count bytes as complete."""
+        use.object.size -= size
+        self._check_size(g, step, use.object, use.row)
+        self._advance(g, step, use.object)
         g.env.memory.changes += 1
 
     def _check_size(self, g: WarpGroup, step: Step, thing: Mbarrier, row: int = 0) -> None:

@@ -132,7 +132,7 @@ def convolved(
     spatial = data.shape[-2:0:-1]
     counts = [(s + 2 * p - k) // t + 1 for s, p, k, t in zip(spatial, pad, kernel, stride, strict=True)]
     first = [(c + p) // t for c, p, t in zip(start[1:-1], pad, stride, strict=True)]
-    number = first[0] + counts[0] * (first[1] + (counts[1] * first[2] if len(first) > 2 else 0))
+    number = sum(f * int(np.prod(counts[:i])) for i, f in enumerate(first))
     rows = np.zeros((pixels, channels), data.dtype)
     per_image = int(np.prod(counts))
     for row in range(pixels):
@@ -157,6 +157,7 @@ def convolved(
         ((2, 7, 6, 40), (3, 3), (1, 1), (2, 2), (1, 2), (1, 1, 0), 32, 16, 64),
         ((2, 7, 6, 40), (3, 3), (0, 2), (3, 2), (2, 0), (0, 1, 1), 16, 24, 32),
         ((1, 5, 5, 8), (5, 3), (2, 1), (1, 1), (4, 2), (0, 0, 0), 8, 40, 0),
+        ((3, 9, 32), (3,), (1,), (2,), (1,), (2, 0), 32, 12, 64),
         ((2, 3, 4, 5, 16), (3, 3, 3), (1, 1, 1), (1, 2, 1), (1, 2, 0), (2, 0, 1, 0), 16, 48, 32),
     ],
 )
@@ -232,12 +233,20 @@ def test_pixels_are_stored_to_strided_tensors(run: Run) -> None:
 @pytest.mark.parametrize(
     ("operation", "element", "function"),
     [("add", "f32", np.add), ("min", "s32", np.minimum), ("max", "u32", np.maximum), ("xor", "u32", np.bitwise_xor),
-     ("add", "f16", np.add), ("add", "bf16", np.add), ("inc", "u32", lambda a, b: np.where(a >= b, 0, a + 1))],
+     ("add", "u64", np.add), ("add", "f16", np.add), ("add", "bf16", np.add),
+     ("inc", "u32", lambda a, b: np.where(a >= b, 0, a + 1))],
 )  # fmt: skip
 def test_reductions(run: Run, operation: str, element: str, function: Any) -> None:
-    dtype = {"f32": np.float32, "s32": np.int32, "u32": np.uint32, "f16": np.float16, "bf16": ml_dtypes.bfloat16}
-    low = 0 if element == "u32" else -99
-    data, rows = (RNG.integers(low, 99, shape).astype(dtype[element]) for shape in ((8, 16), (4, 16)))
+    dtype = {
+        "f32": np.float32,
+        "s32": np.int32,
+        "u32": np.uint32,
+        "u64": np.uint64,
+        "f16": np.float16,
+        "bf16": ml_dtypes.bfloat16,
+    }
+    low, most = (0, 1 << 40) if element == "u64" else (0 if element == "u32" else -99, 99)
+    data, rows = (RNG.integers(low, most, shape).astype(dtype[element]) for shape in ((8, 16), (4, 16)))
     before = data.copy()
     tensor = dense(data, element, box=(16, 4))
     stored(run, tensor, rows, data, (0, 6), f"cp.reduce.async.bulk.tensor.2d.global.shared::cta.{operation}.bulk_group")
@@ -394,6 +403,14 @@ IM2COL: dict[str, Any] = {
 }  # fmt: skip
 
 
+def test_maps_at_their_limits() -> None:
+    assert TensorMap(**{**TILED, "dims": (1 << 32, 1), "box": (64, 256)}).bytes == 64 * 256 * 2
+    assert TensorMap(**{**TILED, "element_strides": (1, 8)}).extents == (64, 1)
+    assert TensorMap(**{**IM2COL, "lower": (-128, 127), "upper": (127, -128), "pixels": 1024, "channels": 256}).pixels
+    narrow = {"dims": (64, 8, 2), "strides": (128, 1024), "lower": (-32768,), "upper": (32767,)}
+    assert TensorMap(**{**IM2COL, **narrow}).steps == (1, 1, 1)
+
+
 @pytest.mark.parametrize(
     ("base", "change", "why"),
     [
@@ -413,6 +430,16 @@ IM2COL: dict[str, Any] = {
         (TILED, {"pixels": 8}, "wanted a box"),
         (IM2COL, {"lower": (-129, 0)}, "lower corner"),
         (IM2COL, {"upper": (0,)}, "upper corner"),
+        (IM2COL, {"dims": (64, 8, 2), "strides": (128, 1024), "lower": (-32769,), "upper": (0,)}, "-32768 to 32767"),
+        (IM2COL, {"dims": (64, 8, 2), "strides": (128, 1024), "lower": (0,), "upper": (32768,)}, "-32768 to 32767"),
+        (TILED, {"dims": (64, (1 << 32) + 1)}, "dims"),
+        (TILED, {"strides": (1 << 40,)}, "below 2"),
+        (TILED, {"strides": (-128,)}, "below 2"),
+        (TILED, {"element_strides": (0, 1)}, "element strides"),
+        (TILED, {"box": (64, 0)}, "the box"),
+        (IM2COL, {"pixels": 0}, "0 pixels"),
+        (IM2COL, {"channels": 0}, "0 channels"),
+        (IM2COL, {"upper": (128, 0)}, "upper corner"),
         (IM2COL, {"dims": (64, 4, 4, 4, 2), "strides": (128, 512, 2048, 8192), "lower": (-17, 0, 0),
                   "upper": (0, 0, 0)}, "-16 to 15"),
         (IM2COL, {"channels": 257}, "257 channels"),

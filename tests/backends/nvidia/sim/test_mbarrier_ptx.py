@@ -168,6 +168,40 @@ W:  mbarrier.try_wait.parity.shared::cta.b64 %p3, [%r1], 0; @!%p3 bra W;
     assert hopper.judged(run, ptx, "bra W;\n    bar.sync 0;", "bra W;", **OPTIONS) == {"shared-race"}
 
 
+BYTES = (
+    INIT.replace("{full}", "1").replace("{empty}", "1")
+    + """
+    @%p1 mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%r1], 64;
+    @%p1 mbarrier.arrive.shared::cta.b64 _, [%r1];
+    @%p1 mbarrier.complete_tx.relaxed.cta.shared::cta.b64 [%r1], 48;
+    @%p1 mbarrier.complete_tx.relaxed.cta.shared::cta.b64 [%r1], 16;
+W:  mbarrier.try_wait.parity.shared::cta.b64 %p3, [%r1], 0; @!%p3 bra W;
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("cut", "instead"),
+    [
+        ("[%r1], 48;", "[%r1], 32;"),
+        ("[%r1], 48;", "[%r1], 64;"),
+        ("[%r1], 64;", "[%r1], 1048640;"),
+        ("[%r1], 48;", "[%r1], 1048641;"),
+        ("@%p1 mbarrier.complete_tx.relaxed.cta.shared::cta.b64 [%r1], 16;", ""),
+        ("@%p1 mbarrier.arrive", "mbarrier.arrive"),
+    ],
+)
+def test_bytes_complete_a_phase(run: Run, cut: str, instead: str) -> None:
+    assert "mbarrier" in hopper.judged(run, hopper.kernel(BYTES, ""), cut, instead, **OPTIONS)
+
+
+def test_counts_of_arrivals_have_a_limit(run: Run) -> None:
+    kinds: set[str]
+    for count, kinds in (((1 << 20) - 1, set()), (1 << 20, {"mbarrier"})):
+        ptx = hopper.kernel(INIT.replace("{full}", str(count)).replace("{empty}", "1"), "")
+        assert {finding.kind for finding in run(ptx, **OPTIONS).findings} == kinds
+
+
 COPIES = (
     INIT
     + """

@@ -265,7 +265,7 @@ def plain_values() -> tuple[Array, Array, int, int, int]:
         (ONE, "@%p3 wgmma.mma_async", "poison"),
         (FENCE, f"{FENCE} {APART.format(1)}", "operand"),
         (FENCE, f"{FENCE} {APART.format(32)}", "divergence"),
-        (FENCE, f"{FENCE} add.u64 %rd10, %rd10, 0x1000000000000;", "operand"),
+        *((FENCE, f"{FENCE} add.u64 %rd10, %rd10, {1 << bit};", "operand") for bit in (14, 15, 30, 31, 46, 48, 52, 61)),
         (FENCE, f"{FENCE} add.u64 %rd10, %rd10, 0x2000000000000;", "operand"),
         (FENCE, f"{FENCE} add.u64 %rd11, %rd11, 2048;", "out-of-bounds"),
     ],
@@ -299,6 +299,19 @@ def test_accumulators_in_flight_are_of_one_shape(run: Run) -> None:
     assert hopper.judged(run, clean, equal, again, *values, block=(128, 1, 1), shared=SHARED) == {"wgmma"}
     mixed = equal.replace("%r20, %r21", "%r21, %r20")
     assert hopper.judged(run, clean, equal, mixed, *values, block=(128, 1, 1), shared=SHARED) == {"wgmma"}
+
+
+def test_warps_that_come_apart_execute_equal_products(run: Run) -> None:
+    """Each warp has a wait of its own ahead of the product, so that the warps execute it one after the other."""
+    spin = "shr.u32 %r201, %r0, 5; mad.lo.u32 %r201, %r201, 9, 1; mov.u32 %r200, 0; SPIN: add.u32 %r200, %r200, 1; "
+    spin += "setp.lt.u32 %p6, %r200, %r201; @%p6 bra SPIN; {change}"
+    ptx = hopper.edited(text(*PLAIN), FENCE, spin + FENCE)
+    options: dict[str, Any] = {"block": (128, 1, 1), "shared": SHARED}
+    for warp in range(4):
+        change = f"setp.eq.u32 %p7, %r201, {9 * warp + 1}; @%p7 add.u64 %rd11, %rd11, 1;"
+        changed = ptx.replace("{change}", change)
+        assert not run(ptx.replace("{change}", ""), *plain_values(), **options).findings
+        assert "divergence" in kinds(run(changed, *plain_values(), **options))
 
 
 def test_another_shape_wants_a_fence(run: Run) -> None:
