@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -94,16 +94,24 @@ class Pages:
             self._missing -= len(some)
 
 
+class Encoded(Protocol):
+    """An argument that the host encodes at the launch from a buffer's address, such as a map of a tensor."""
+
+    @property
+    def buffer(self) -> str: ...
+
+
 @frozen
 class KernelArg:
     """One kernel argument: `size` bytes at byte `offset` of the argument block.
 
-    `value` is the name of a buffer (its 64-bit device address is stored) or the little-endian bytes of a scalar.
+    `value` is the name of a buffer (its 64-bit device address is stored), the little-endian bytes of a scalar, or a
+    record that the host encodes.
     """
 
     offset: int
     size: int
-    value: str | bytes
+    value: str | bytes | Encoded
 
 
 @frozen

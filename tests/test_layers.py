@@ -54,6 +54,8 @@ GATES = tuple(f"convgen.backends.{name}" for name in _JOINT)
 
 #: What a simulator may know of `ir`: how one fails, how records are made, how hostile files are read.
 LEAVES = ("convgen.ir.error", "convgen.ir.record", "convgen.ir.untrusted")
+#: Records of launches that a family's emitter and its simulator share.
+ARGUMENTS = ("tensor_map",)
 
 
 def sources() -> list[Path]:
@@ -116,7 +118,7 @@ def inside_backends(importer: list[str], imported: list[str]) -> bool:
     if imported[:1] and imported[0] in families and importer[:1] != imported[:1]:
         return False  # records name modules, which are loaded when they are used
     if importer[1:2] == ["sim"] and imported[:1] == importer[:1]:
-        return imported[1:2] == ["sim"]
+        return imported[1:2] == ["sim"] or (len(imported) == 2 and imported[1] in ARGUMENTS)
     return True
 
 
@@ -144,6 +146,7 @@ FORBIDDEN = [
     ("convgen.backends.amdgpu.sim.step", "convgen.backends.amdgpu.tables"),
     ("convgen.backends.amdgpu.sim.step", "convgen.backends.amdgpu"),
     ("convgen.backends.amdgpu.sim.step", "convgen.ir.types"),
+    ("convgen.backends.nvidia.sim.step", "convgen.backends.nvidia.select"),
     ("convgen.backends.sim.device_memory", "convgen.ir"),
 ]
 

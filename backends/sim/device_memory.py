@@ -241,6 +241,9 @@ class Memory:
                 given = f"given no buffer {raw!r}"
                 raise SimulatorError(f"{given}, wanted one for the argument at offset {argument.offset}")
             raw = self.by_name[raw].base.to_bytes(8, "little")
+        if not isinstance(raw, bytes):
+            given = f"given an encoded argument at offset {argument.offset}"
+            raise SimulatorError(f"{given}, wanted a buffer or the bytes of a scalar")
         if len(raw) != argument.size:
             given = f"given {len(raw)} bytes at offset {argument.offset} of the arguments"
             raise SimulatorError(f"{given}, wanted {argument.size}")

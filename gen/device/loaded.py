@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from convgen.backends import target as targets
 from convgen.backends.device import Call, Device, Function
-from convgen.backends.simulation import LaunchRequest
+from convgen.backends.simulation import KernelArg, LaunchRequest
 from convgen.device import frameworks
 from convgen.device.allocated import DeviceArray, fetched
 from convgen.device.benchmark import Benchmark, benchmark
@@ -366,11 +366,20 @@ class DeviceKernel:
         return addresses
 
 
+def _bytes_of(argument: KernelArg, addresses: Mapping[str, int]) -> bytes:
+    """Return the bytes of an argument. Raises Unsupported for those that the host encodes."""
+    if isinstance(argument.value, str):
+        return addresses[argument.value].to_bytes(8, "little")
+    if not isinstance(argument.value, bytes):
+        raise Unsupported(f"given a tensor map of {argument.value.buffer}, which no device encodes yet", rule="device")
+    return argument.value
+
+
 def call_of(request: LaunchRequest, addresses: Mapping[str, int]) -> Call:
-    """Return a launch as a device takes it, with every buffer at its address."""
-    arguments = [
-        (a.offset, addresses[a.value].to_bytes(8, "little") if isinstance(a.value, str) else a.value)
-        for a in request.args
-    ]
+    """Return a launch as a device takes it, with every buffer at its address.
+
+    Raises Unsupported for arguments that the host encodes.
+    """
+    arguments = [(a.offset, _bytes_of(a, addresses)) for a in request.args]
     size = max([request.kernarg_size, *(a.offset + a.size for a in request.args)])
     return Call(request.grid, request.workgroup, arguments, size, request.shared_bytes)

@@ -8,7 +8,7 @@ copies as late as it may, and reads their source then, too.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from convgen.backends.sim.global_access import load_lanes, peek_lanes
 from convgen.backends.sim.wave_arrays import Array, Bools, any_along
 from convgen.ir.record import define, evolve
 
-KIND = "cp-async"
+KIND, BULK_KIND, MBARRIER_KIND = "cp-async", "bulk-copy", "mbarrier"
 
 
 @define(eq=False)
@@ -61,12 +61,19 @@ class Copies:
         self.committed: Array = np.zeros((warps, LANES), np.int64)
         self.pending: list[Copy] = []
         self.count = 0
+        self._bulk: dict[int, Step] = {}  #: bulk copies by number
 
     def issue(self, g: WarpGroup, copy: Copy) -> None:
         """Take copies in flight; their destination is undefined until they land."""
         shared = g.env.local
         self.pending.append(copy)
         shared.flight[copy.access.units] = copy.number + 1
+
+    def number(self, step: Step) -> int:
+        """Return the number that marks the destination of a bulk copy as in flight."""
+        self.count += 1
+        self._bulk[self.count] = step
+        return self.count
 
     def commit(self, g: WarpGroup) -> None:
         """End a group of each thread."""
@@ -79,19 +86,40 @@ class Copies:
             allowed = 0
         upto = np.zeros(self.committed.shape, np.int64)
         upto[g.thread] = np.where(g.active, self.committed[g.thread] - allowed, 0)
+        self._land_all(g, step, lambda copy: np.asarray(copy.group < upto[copy.thread, copy.lane]))
+
+    def taken(self, g: WarpGroup, row: int, lanes: Array) -> Callable[[WarpGroup, int, int], None]:
+        """Return a function that lands all copies so far of some lanes of a warp, for an mbarrier that counts them."""
+        thread, upto = int(g.thread[row]), self.count
+
+        def land(waiting: WarpGroup, agent: int, clock: int) -> None:
+            def is_taken(copy: Copy) -> Bools:
+                return np.asarray((copy.number < upto) & (copy.thread == thread) & np.isin(copy.lane, lanes))
+
+            self._land_all(waiting, None, is_taken, (agent, clock))
+
+        return land
+
+    def _land_all(
+        self,
+        g: WarpGroup,
+        step: Step | None,
+        chosen: Callable[[Copy], Bools],
+        agent: tuple[int, int] | None = None,
+    ) -> None:
+        """Land the chosen copies; `agent`, if an mbarrier counts them, is its number and the phase's clock."""
         still: list[Copy] = []
         row_of = np.zeros(len(self.committed), np.int64)
         row_of[g.thread] = np.arange(g.count)
         for copy in self.pending:
-            done = copy.group < upto[copy.thread, copy.lane]
-            if not done.any():
-                still.append(copy)
-                continue
-            if done.all():
-                self._land(g, step, copy, row_of)
-            else:
-                self._land(g, step, copy.take(np.flatnonzero(done)), row_of)
-                still.append(copy.take(np.flatnonzero(~done)))
+            done = chosen(copy)
+            if done.any():
+                some = copy if done.all() else copy.take(np.flatnonzero(done))
+                self._land(g, step or copy.step, some, row_of)
+                if agent is not None:
+                    g.env.local.pass_to_agent(some.access, *agent)
+            if not done.all():
+                still.append(copy if not done.any() else copy.take(np.flatnonzero(~done)))
         self.pending = still
 
     def _land(self, g: WarpGroup, step: Step, copy: Copy, row_of: Array) -> None:
@@ -128,8 +156,14 @@ class Copies:
     def report(self, g: WarpGroup, step: Step, access: Access, flight: Array, verb: str) -> None:
         """Report an access to bytes that a copy in flight will write; `verb` is "loads" or "stores to"."""
         unit, column = (int(i) for i in np.argwhere(flight)[0])
-        what = f"{verb} bytes of {self._named(int(flight[unit, column]) - 1)} before its wait"
-        g.env.reporter.add(KIND, what, step.instruction, g, int(access.row[column]), int(access.lane[column]))
+        number = int(flight[unit, column])
+        kind, what = MBARRIER_KIND, f"{verb} bytes of an mbarrier"
+        if number in self._bulk:
+            text = self._bulk[number].instruction.text
+            kind, what = BULK_KIND, f"{verb} bytes of `{text}`, whose mbarrier it has not waited for"
+        elif number > 0:
+            kind, what = KIND, f"{verb} bytes of {self._named(number - 1)} before its wait"
+        g.env.reporter.add(kind, what, step.instruction, g, int(access.row[column]), int(access.lane[column]))
 
 
 def _peek(g: WarpGroup, copy: Copy) -> Array:
@@ -156,8 +190,8 @@ def compile_copy(instruction: Instruction, context: Context) -> Step | None:
     if instruction.name != "cp":
         return None
     modifiers = instruction.modifiers
-    if modifiers[:1] != ("async",) or instruction.has("bulk", "mbarrier"):
-        raise unsupported(instruction, "bulk copies and mbarriers are not simulated yet")
+    if modifiers[:1] != ("async",) or instruction.has("bulk"):
+        raise unsupported(instruction)
     if instruction.has("commit_group"):
         return Step(instruction, "wait", lambda g: g.env.copies.commit(g))
     if instruction.has("wait_all", "wait_group"):

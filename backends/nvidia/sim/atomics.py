@@ -73,6 +73,16 @@ def _function(instruction: Instruction, operation: str, kind: str) -> Combine:
     return function
 
 
+def reduction_of(step: Step, kind: str) -> Atomic:
+    """Return the memory side of cp.reduce.async.bulk of an element type. Raises Unsupported.
+
+    Sums of f32 flush subnormal numbers as those of red do (PTX ISA, cp.reduce.async.bulk).
+    """
+    operation = next((m for m in step.instruction.modifiers if m in _INTEGER), "")
+    function = _function(step.instruction, operation, kind)
+    return Atomic(step, function, TYPES[kind].bits // 8, flushes=kind == "f32" and operation == "add", replaces=False)
+
+
 def compile_atomic(instruction: Instruction, context: Context) -> Step | None:
     """Return the step of atom or red; None for other instructions."""
     if instruction.name not in ("atom", "red"):
@@ -93,7 +103,7 @@ def compile_atomic(instruction: Instruction, context: Context) -> Step | None:
     numbers = numbers_of(*operands)
     polls = operation in ("cas", "exch") or instruction.has("acquire", "acq_rel")
     step = Step(instruction, "atomic", lambda g: None, control="wait" if polls else "")
-    atomic = _Atomic(
+    atomic = Atomic(
         step, function, bits // 8, flushes=kind == "f32" and operation == "add", replaces=operation == "exch"
     )
     releases, acquires = instruction.has("release", "acq_rel"), instruction.has("acquire", "acq_rel")
@@ -116,7 +126,7 @@ def compile_atomic(instruction: Instruction, context: Context) -> Step | None:
 
 
 @frozen(eq=False)
-class _Atomic:
+class Atomic:
     """The memory side of one atomic instruction."""
 
     step: Step
@@ -134,7 +144,7 @@ class _Atomic:
             if where == "shared":
                 old = self._shared(g, at, values, expected, lanes)
             elif where == "global":
-                old = self._global(g, at, values, expected, lanes)
+                old = self.update(g, at, values, expected, lanes)
             else:
                 raise ValueError(f"an atomic operation on {where} memory")
             result = old if lanes is None else np.where(lanes, old, result)
@@ -161,9 +171,8 @@ class _Atomic:
         g.env.memory.changes += 1
         return combine_lanes(memory, place, values, taken, self.function, expected)
 
-    def _global(
-        self, g: WarpGroup, address: Array, values: Array, expected: Array | None, lanes: Bools | None
-    ) -> Array:
+    def update(self, g: WarpGroup, address: Array, values: Array, expected: Array | None, lanes: Bools | None) -> Array:
+        """Update global memory at addresses [rows, any number]; return old values."""
         old = np.zeros(values.shape, values.dtype)
         ticket = issue_store(g)
         check_constant(g, self.step, address, self.size, lanes)

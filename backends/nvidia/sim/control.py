@@ -5,6 +5,8 @@ A step gives each lane the place where it goes on: twice the index of an instruc
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from convgen.backends.nvidia.sim.environment import BARRIERS
@@ -42,7 +44,7 @@ def compile_control(instruction: Instruction, context: Context) -> Step | None:
         return _barrier(instruction, context)
     if name == "nanosleep":
         return Step(instruction, "other", lambda g: None, control="sleep")
-    if name in ("griddepcontrol", "pmevent", "brkpt"):
+    if name in ("pmevent", "brkpt"):
         return Step(instruction, "other", lambda g: None)
     if name == "call":
         raise unsupported(
@@ -159,11 +161,26 @@ def check_aligned(g: WarpGroup, step: Step, taken: Array, *, whole: bool = False
         g.env.reporter.add("divergence", what, step.instruction, g, row)
 
 
+def by_warps(step: Step, run: Callable[[WarpGroup], None]) -> Step:
+    """Let whole warps execute a step whose predicate may differ between warps; report others, and return the step."""
+    step.control = "branch"
+
+    def selected(g: WarpGroup) -> None:
+        g.targets = None
+        taken = guard_of(g, step)
+        rows = taken.any(axis=1)
+        check_aligned(g, step, taken, whole=True)
+        if rows.all():
+            run(g)
+        elif rows.any():
+            g.targets = np.where(g.mask, np.where(rows, 2 * (g.pc - 1), 2 * g.pc)[:, None], ABSENT)
+
+    return step.running(selected)
+
+
 def _barrier(instruction: Instruction, context: Context) -> Step:
     if instruction.has("warp"):
         return _warp_barrier(instruction, context)
-    if instruction.has("cluster"):
-        raise unsupported(instruction, "clusters are not simulated yet")
     aligned = instruction.name == "bar" or instruction.has("aligned")
     operands = list(instruction.operands)
     reduces = instruction.has("red")

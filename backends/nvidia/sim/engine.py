@@ -10,7 +10,7 @@ from convgen.backends.nvidia.sim.control import guard_of
 from convgen.backends.nvidia.sim.environment import BARRIERS, Environment
 from convgen.backends.nvidia.sim.ptx_program import Program
 from convgen.backends.nvidia.sim.ptx_text import Instruction
-from convgen.backends.nvidia.sim.state import LANES, PRODUCTS, REGISTERS, WarpGroup
+from convgen.backends.nvidia.sim.state import CLUSTER, LANES, PRODUCTS, REGISTERS, WarpGroup
 from convgen.backends.nvidia.sim.step import Step
 from convgen.backends.nvidia.sim.warpgroup_products import check_access
 from convgen.backends.sim.engine import Engine
@@ -39,6 +39,7 @@ class WarpEngine(Engine[WarpGroup, Step]):
         super().__init__(env, program, limit)
         self._more = begin_more
         self._program = program
+        self._blocked: list[WarpGroup] = []  #: groups that wait while others poll
 
     def _advance(self, g: WarpGroup, meet: frozenset[int]) -> list[WarpGroup]:
         """Run a group as long as no other stands at its instruction or ahead of it: they are to meet."""
@@ -56,6 +57,19 @@ class WarpEngine(Engine[WarpGroup, Step]):
     def _has_polled(self, g: WarpGroup) -> bool:
         polled, g.polled = g.polled, False
         return polled
+
+    def _begin_more_or_stop(self, group: WarpGroup) -> WarpGroup:
+        """Return workgroups that have not begun; report a wait at an mbarrier as such if all have begun."""
+        fresh = self._begin_more()
+        if fresh is not None:
+            self._states.clear()
+            return fresh
+        blocked = [g for g in self._blocked if (g.waiting_at >= BARRIERS).all()]
+        for g in blocked:
+            self._report_blocked(g, int(g.waiting_at[0]))
+        if group.env.mbarriers.deadlock(group) or blocked:
+            raise LaunchStopped
+        return super()._begin_more_or_stop(group)
 
     def _begin_more(self) -> WarpGroup | None:
         return self._more()
@@ -102,7 +116,8 @@ class WarpEngine(Engine[WarpGroup, Step]):
     def _release_some(
         self, waiting: list[WarpGroup], live: Sequence[WarpGroup]
     ) -> tuple[list[WarpGroup], list[WarpGroup]]:
-        return self._pass(waiting)
+        released, self._blocked = self._pass(waiting)
+        return released, self._blocked
 
     @staticmethod
     def _needed(env: Environment, slot: int, barrier: int) -> tuple[int, int]:
@@ -124,6 +139,7 @@ class WarpEngine(Engine[WarpGroup, Step]):
             ]
             free = np.array([key in complete for key in keys])
             free |= (g.waiting_at == PRODUCTS) & g.env.products.complete(g, g.needed)
+            free |= (g.waiting_at == CLUSTER) & g.env.cluster_barriers.ended(g)
             free |= (g.waiting_at == REGISTERS) & g.env.register_pool.fits(g, g.needed)
             if not free.all():
                 still.append(g.select(np.flatnonzero(~free)) if free.any() else g)
@@ -180,13 +196,18 @@ class WarpEngine(Engine[WarpGroup, Step]):
     def _deadlock(self, g: WarpGroup) -> None:
         slot, barrier = int(g.slot[0]), int(g.waiting_at[0])
         if barrier >= BARRIERS:
-            kind, what = {
-                PRODUCTS: ("wgmma", "other warps of its warpgroup never execute the products that it waits for"),
-                REGISTERS: ("setmaxnreg", "no other warp gives back the registers that it asks for"),
-            }[barrier]
-            self.reporter.add(kind, f"waits for ever: {what}", self._program.instructions[g.pc], g)
+            self._report_blocked(g, barrier)
             raise LaunchStopped
         arrived, needed = self._needed(g.env, slot, barrier)
         message = f"waits for ever: {arrived} threads of {needed} have arrived at barrier {barrier}, and no other can"
         self.reporter.add("barrier", message, self._behind(g), g)
         raise LaunchStopped
+
+    def _report_blocked(self, g: WarpGroup, place: int) -> None:
+        """Report a group that waits for ever at an instruction which it repeats."""
+        kind, what = {
+            PRODUCTS: ("wgmma", "other warps of its warpgroup never execute the products that it waits for"),
+            CLUSTER: ("barrier", "other threads never arrive at the cluster's barrier"),
+            REGISTERS: ("setmaxnreg", "no other warp gives back the registers that it asks for"),
+        }[place]
+        self.reporter.add(kind, f"waits for ever: {what}", self._program.instructions[g.pc], g)

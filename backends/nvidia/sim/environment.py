@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,13 +11,17 @@ from convgen.backends.nvidia.sim.async_copies import Copies
 from convgen.backends.nvidia.sim.shared_memory import Shared
 from convgen.backends.nvidia.sim.state import LANES
 from convgen.backends.nvidia.sim.warpgroup_products import Products
+from convgen.backends.nvidia.tensor_map import TensorMap
 from convgen.backends.sim.causality import Causality
 from convgen.backends.sim.run import Run
 from convgen.backends.sim.threads import Surroundings
 from convgen.backends.sim.wave_arrays import Array, Bools, Bytes
 
 if TYPE_CHECKING:
+    from convgen.backends.nvidia.sim.bulk_copies import BulkCopies
     from convgen.backends.nvidia.sim.local_memory import LocalMemory
+    from convgen.backends.nvidia.sim.mbarriers import Mbarriers
+    from convgen.backends.nvidia.sim.one_cluster import ClusterBarriers
     from convgen.backends.nvidia.sim.register_pool import RegisterPool
 
 BARRIERS = 16  #: of a workgroup (PTX ISA, bar: "Each CTA has sixteen barriers numbered 0..15")
@@ -28,6 +32,9 @@ class Environment(Surroundings):
 
     local: Shared
     register_pool: RegisterPool
+    mbarriers: Mbarriers
+    bulk_copies: BulkCopies
+    cluster_barriers: ClusterBarriers
 
     def __init__(
         self,
@@ -61,6 +68,7 @@ class Environment(Surroundings):
         self.dynamic_bytes: int = 0
         self.parameters: Bytes = np.zeros(0, np.uint8)
         self.parameters_defined: Bools = np.zeros(0, np.bool_)
+        self.tensor_maps: Mapping[int, TensorMap] = {}  #: by their offset among the parameters
         self.thread_local: LocalMemory | None = None
         self.clock = 0
         #: Flags of dwords by buffer: those that ld.global.nc has read in this launch.

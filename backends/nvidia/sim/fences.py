@@ -40,7 +40,8 @@ def compile_fence(instruction: Instruction, context: Context) -> Step | None:
     if instruction.has("proxy"):
         return _proxy_fence(instruction, context)
     if instruction.has("mbarrier_init"):
-        raise unsupported(instruction, "mbarriers are not simulated yet")
+        wants_target(instruction, context, "sm_90")
+        return Step(instruction, "other", lambda g: g.env.local.fence_proxy(g, mbarriers=True))
     if not orders_workgroups(instruction):
         return Step(instruction, "other", lambda g: None)
 

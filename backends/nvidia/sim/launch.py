@@ -9,6 +9,7 @@ import numpy as np
 from convgen.backends.nvidia.sim.environment import Environment
 from convgen.backends.nvidia.sim.ptx_text import Address, Kernel, Module, Register, Symbol, Variable
 from convgen.backends.nvidia.sim.state import LANES, WarpGroup
+from convgen.backends.nvidia.tensor_map import MAP_ALIGN, MAP_BYTES, TensorMap
 from convgen.backends.sim.device_memory import Memory
 from convgen.backends.sim.errors import SimulatorError
 from convgen.backends.sim.wave_arrays import Array, Bools, Bytes
@@ -80,6 +81,8 @@ def parameter_block(memory: Memory, kernel: Kernel, launch: LaunchRequest) -> tu
     size = kernel.param_bytes
     block, defined = np.zeros(size, np.uint8), np.zeros(size, np.bool_)
     for argument in launch.args:
+        if isinstance(argument.value, TensorMap):
+            continue  # opaque
         raw = memory.argument(argument)
         if argument.offset + len(raw) > size:
             given = f"an argument of {len(raw)} bytes at offset {argument.offset}"
@@ -87,6 +90,21 @@ def parameter_block(memory: Memory, kernel: Kernel, launch: LaunchRequest) -> tu
         block[argument.offset : argument.offset + len(raw)] = np.frombuffer(raw, np.uint8)
         defined[argument.offset : argument.offset + len(raw)] = True
     return block, defined
+
+
+def tensor_maps(memory: Memory, launch: LaunchRequest) -> dict[int, TensorMap]:
+    """Return the tensor maps among the arguments, by offset. Raises SimulatorError for those that do not fit."""
+    maps: dict[int, TensorMap] = {}
+    for argument in launch.args:
+        if not isinstance(argument.value, TensorMap):
+            continue
+        given = f"given a tensor map of {argument.size} bytes at offset {argument.offset}"
+        if argument.size != MAP_BYTES or argument.offset % MAP_ALIGN:
+            raise SimulatorError(f"{given}, wanted {MAP_BYTES} bytes at a multiple of {MAP_ALIGN}")
+        if argument.value.buffer not in memory.by_name:
+            raise SimulatorError(f"{given} of buffer {argument.value.buffer!r}, wanted a buffer of the launch")
+        maps[argument.offset] = argument.value
+    return maps
 
 
 def start_group(env: Environment, launch: LaunchRequest, groups: Array) -> WarpGroup:

@@ -40,7 +40,7 @@ SHARED_WINDOW, LOCAL_WINDOW, PARAM_WINDOW = 1 << 40, 1 << 41, 1 << 42
 WINDOW_BYTES = 1 << 32
 _WINDOWS = {"shared": SHARED_WINDOW, "local": LOCAL_WINDOW, "param": PARAM_WINDOW, "global": 0, "const": 0}
 _STRONG = ("volatile", "relaxed", "acquire", "release", "mmio")
-_OTHER_SPACES = ("shared::cluster", "param::func")
+_OTHER_SPACES = ("param::func",)
 
 
 def space_of(instruction: Instruction) -> str:
@@ -48,7 +48,7 @@ def space_of(instruction: Instruction) -> str:
     for modifier in instruction.modifiers:
         if modifier in _OTHER_SPACES:
             raise unsupported(instruction, modifier)
-        name = modifier.removesuffix("::cta").removesuffix("::entry")
+        name = modifier.removesuffix("::cta").removesuffix("::cluster").removesuffix("::entry")
         if name in _WINDOWS:
             return name
     return ""
@@ -442,6 +442,8 @@ def _uniform_parameter(
 
 
 def _compile_store(instruction: Instruction, context: Context) -> Step:
+    if instruction.has("async"):
+        raise unsupported(instruction)
     _, each, items = _shape(instruction, instruction.operands[1])
     space = space_of(instruction)
     if space in ("param", "const"):

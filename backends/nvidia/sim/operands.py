@@ -184,6 +184,8 @@ _SPECIAL: Mapping[str, Callable[[WarpGroup], Array]] = {
     "%total_smem_size": _constant(lambda g: g.env.shared_bytes),
     **{f"%cluster_ctaid.{axis}": _constant(lambda g: 0) for axis in "xyz"},
     **{f"%cluster_nctaid.{axis}": _constant(lambda g: 1) for axis in "xyz"},
+    **{f"%clusterid.{'xyz'[axis]}": _of_group(axis) for axis in range(3)},
+    **{f"%nclusterid.{'xyz'[axis]}": _size("grid", axis) for axis in range(3)},
     "%cluster_ctarank": _constant(lambda g: 0),
     "%cluster_nctarank": _constant(lambda g: 1),
 }

@@ -8,6 +8,7 @@ import numpy as np
 
 from convgen.backends.nvidia.sim.async_copies import compile_copy
 from convgen.backends.nvidia.sim.atomics import compile_atomic
+from convgen.backends.nvidia.sim.bulk_steps import compile_bulk
 from convgen.backends.nvidia.sim.control import compile_control, guard_of
 from convgen.backends.nvidia.sim.conversions import compile_conversion
 from convgen.backends.nvidia.sim.fences import compile_fence, orders_workgroups
@@ -16,8 +17,10 @@ from convgen.backends.nvidia.sim.flow import blocks_of, live_registers, ordered,
 from convgen.backends.nvidia.sim.integers import compile_integer
 from convgen.backends.nvidia.sim.lanes import compile_lanes
 from convgen.backends.nvidia.sim.matrix import compile_matrix
+from convgen.backends.nvidia.sim.mbarrier_steps import compile_mbarrier
 from convgen.backends.nvidia.sim.memory_access import compile_memory, space_of
 from convgen.backends.nvidia.sim.moves import compile_move
+from convgen.backends.nvidia.sim.one_cluster import compile_cluster
 from convgen.backends.nvidia.sim.ptx_text import Instruction, Kernel
 from convgen.backends.nvidia.sim.ptx_types import bytes_of, storage
 from convgen.backends.nvidia.sim.register_pool import compile_register_pool
@@ -27,17 +30,13 @@ from convgen.backends.nvidia.sim.wgmma import compile_warpgroup
 
 Compile = Callable[[Instruction, Context], Step | None]
 _COMPILERS: Sequence[Compile] = (
-    compile_move, compile_memory, compile_control, compile_matrix, compile_warpgroup, compile_copy, compile_fence,
-    compile_lanes, compile_atomic, compile_conversion, compile_comparison, compile_float, compile_integer,
-    compile_register_pool,
+    compile_move, compile_memory, compile_cluster, compile_control, compile_matrix, compile_warpgroup,
+    compile_mbarrier, compile_bulk, compile_copy, compile_fence, compile_lanes, compile_atomic, compile_conversion,
+    compile_comparison, compile_float, compile_integer, compile_register_pool,
 )  # fmt: skip
 #: Opcodes that are refused, with what they belong to.
 _LATER: Mapping[str, str] = {
     "tcgen05": "tensor memory is not simulated",
-    "mbarrier": "mbarriers are not simulated yet",
-    "mapa": "clusters are not simulated yet",
-    "getctarank": "clusters are not simulated yet",
-    "elect": "elect.sync is not simulated yet",
     "wmma": "wmma leaves its fragments open; mma.sync is simulated",
     "tex": "textures are not simulated",
     "tld4": "textures are not simulated",
@@ -84,7 +83,7 @@ class Program:
         self.context = Context(kernel, symbols, place_of, carry, target)
         self.tracked = any(map(orders_workgroups, kernel.code))
         #: Whether there are agents that access shared memory by the async proxy.
-        self.has_agents = any(instruction.name == "wgmma" for instruction in kernel.code)
+        self.has_agents = any(map(_has_agents, kernel.code))
         self._accessed: dict[int, int] = {}
         self.shared_grain = _grain(kernel, ("shared", ""))
         self.global_grain = _grain(kernel, ("global", "", "const"))
@@ -123,6 +122,11 @@ class Program:
             g.pc = to
 
         return Step(instruction, "jump", run, control="branch")
+
+
+def _has_agents(instruction: Instruction) -> bool:
+    """Return whether an instruction belongs to an agent that accesses shared memory in flight."""
+    return instruction.name in ("wgmma", "mbarrier") or (instruction.name == "cp" and instruction.has("bulk"))
 
 
 def compile_step(instruction: Instruction, context: Context) -> Step:

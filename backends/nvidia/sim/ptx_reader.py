@@ -25,6 +25,7 @@ from convgen.backends.nvidia.sim.ptx_text import (
     Sink,
     Special,
     Symbol,
+    TensorAddress,
     Variable,
     Vector,
     literal,
@@ -36,6 +37,7 @@ from convgen.backends.sim.errors import SimulatorError, reading
 from convgen.ir.record import evolve
 
 _HEADER = re.compile(rb"(?:\s|//[^\n]*\n|/\*.*?\*/)*\.version\s", re.S)
+_LIMITS = (".maxntid", ".reqntid", ".maxnreg", ".minnctapersm", ".reqnctapercluster")
 _MOST_REGISTERS = 1 << 17
 _MOST_BYTES = 1 << 28  #: bytes of a variable
 
@@ -245,7 +247,7 @@ class _Reader(Cursor):
         kernel.variables.update({variable.name: variable for variable in parameters})
         while self.peek() not in ("{", ";"):
             directive = self.take().text
-            if directive in (".maxntid", ".reqntid", ".maxnreg", ".minnctapersm"):
+            if directive in _LIMITS:
                 sizes = self.listed(self.integer)
                 kernel.limits[directive[1:]] = (*sizes, 1, 1)[:3]  # type: ignore[assignment]
             elif self.tokens[self.at].kind == "number":
@@ -478,8 +480,11 @@ class _Reader(Cursor):
             result = Address(base, self.offset())
         else:
             raise self.wrong("a register or a variable in brackets", token)
-        if self.peek() != "]":
-            raise self.wrong("']', for tensors and textures are not simulated")
+        if self.accept(","):
+            self.take("{")
+            vector = Vector(self.items(kernel, "}"))
+            self.take("]")
+            return TensorAddress(result, vector)
         self.take("]")
         return result
 

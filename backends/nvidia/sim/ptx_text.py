@@ -66,6 +66,14 @@ class Address:
 
 
 @frozen
+class TensorAddress:
+    """An operand in brackets with coordinates: the address of a tensor map, and a vector."""
+
+    address: Address
+    coordinates: Vector
+
+
+@frozen
 class Pair:
     """Two destinations `d|p`."""
 
@@ -92,7 +100,9 @@ class Name:
     name: str
 
 
-Operand: TypeAlias = Register | Literal | Special | Symbol | Vector | Address | Pair | Inverted | Sink | Name
+Operand: TypeAlias = (
+    Register | Literal | Special | Symbol | Vector | Address | TensorAddress | Pair | Inverted | Sink | Name
+)
 
 
 @frozen(eq=False)
@@ -154,7 +164,7 @@ class Kernel:
     code: list[Instruction] = attrs.field(factory=list)
     labels: dict[str, int] = attrs.field(factory=dict)
     tables: dict[str, tuple[str, ...]] = attrs.field(factory=dict)  #: targets of brx.idx
-    limits: dict[str, tuple[int, int, int]] = attrs.field(factory=dict)  #: maxntid, reqntid, maxnreg, minnctapersm
+    limits: dict[str, tuple[int, int, int]] = attrs.field(factory=dict)  #: by directive
     param_bytes: int = 0
     local_bytes: int = 0
 
@@ -228,6 +238,9 @@ def registers_of(operand: Operand) -> Iterator[Register]:
     elif isinstance(operand, Address):
         if isinstance(operand.base, Register):
             yield operand.base
+    elif isinstance(operand, TensorAddress):
+        yield from registers_of(operand.address)
+        yield from registers_of(operand.coordinates)
     elif isinstance(operand, Pair):
         yield from registers_of(operand.first)
         yield from registers_of(operand.second)

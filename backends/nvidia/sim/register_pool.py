@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from convgen.backends.nvidia.sim.control import check_aligned
+from convgen.backends.nvidia.sim.control import by_warps
 from convgen.backends.nvidia.sim.operands import wrong
 from convgen.backends.nvidia.sim.ptx_text import Instruction, Literal
 from convgen.backends.nvidia.sim.state import LANES, REGISTERS, WARPGROUP, WarpGroup
@@ -80,11 +80,9 @@ def compile_register_pool(instruction: Instruction, context: Context) -> Step | 
         raise wrong(instruction, f"{count} registers", f"a multiple of {_GRANULE} from {_LEAST} to {_MOST}")
     increases = instruction.has("inc")
     has_effect = bool(at_entry(context.kernel.limits))
-    step = Step(instruction, "other", lambda g: None, control="branch")
+    step = Step(instruction, "other", lambda g: None)
 
     def run(g: WarpGroup) -> None:
-        g.targets = None
-        check_aligned(g, step, g.active, whole=True)
         if not has_effect:
             what = "has no effect in a kernel without .maxntid, .reqntid or .maxnreg"
             g.env.reporter.add(KIND, what, step.instruction, g)
@@ -100,4 +98,4 @@ def compile_register_pool(instruction: Instruction, context: Context) -> Step | 
         if not done.all():
             g.await_rows(done, REGISTERS, count, resumes=True)
 
-    return step.running(run)
+    return by_warps(step, run)

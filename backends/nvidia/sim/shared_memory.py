@@ -8,10 +8,12 @@ Programming Guide, Independent Thread Scheduling). Storing equal bytes is no rac
 
 A stamp covers `grain` bytes, at most the narrowest access of the kernel.
 
-Agents are what accesses shared memory in flight, beside the warps: the products of each warpgroup. A vector of clocks
-has an entry for each agent, too: how many of its operations the warp has waited for. They access memory by the async
-proxy. What lanes have stored, by the generic proxy, they may read once the storing lane has executed fence.proxy.async
-and a barrier behind the fence has made it visible (PTX ISA, Async Proxy).
+Agents access shared memory in flight, beside the warps: the products of each warpgroup, the bulk stores of each warp,
+and the copies that an mbarrier counts. A vector of clocks has an entry for each agent, too: how many of its operations,
+or phases, the warp has waited for. Agents access memory by the async proxy. They may read what lanes have stored, by
+the generic proxy, once the storing lane has executed fence.proxy.async and a barrier behind the fence has made it
+visible (PTX ISA, Async Proxy). The document does not say whose fence it is. Compilers also place one behind the
+barrier, in the warps that read, which is reported as advice.
 """
 
 from __future__ import annotations
@@ -25,6 +27,8 @@ import numpy as np
 from convgen.backends.nvidia.sim.state import LANES, WARPGROUP, WarpGroup
 from convgen.backends.sim.local import Lds, Stretch
 from convgen.backends.sim.wave_arrays import U32, Array, Bools, all_bits, any_along
+from convgen.backends.simulation import Source
+from convgen.ir.record import frozen
 
 if TYPE_CHECKING:
     from convgen.backends.nvidia.sim.step import Step
@@ -37,6 +41,41 @@ _LANE = np.uint32((1 << _LANE_BITS) - 1)
 _BANKS = 32
 _UNFENCED = np.uint32(0xFFFFFFFF)
 PROXY_KIND = "proxy"
+LATE_FENCE = Source(
+    "PTX ISA, Async Proxy: a fence between accesses of two proxies; all the same Triton's kernels place it behind the "
+    "barrier",
+    required=False,
+)
+MBARRIERS = 48  #: of a workgroup, at most, for which the simulator keeps clocks
+_MBARRIER = -1  #: in place of the number of a copy in flight: the bytes are those of an mbarrier
+
+
+@frozen
+class Agents:
+    """The numbers of a workgroup's agents, behind those of its `waves` warps: where each kind begins, and the end."""
+
+    waves: int
+    stores: int
+    mbarriers: int
+    end: int
+
+    @classmethod
+    def of(cls, waves: int, *, some: bool) -> Agents:
+        """Return the agents of a workgroup; none unless there are `some`."""
+        if not some:
+            return cls(waves, waves, waves, waves)
+        stores = waves + -(-waves // WARPGROUP)
+        return cls(waves, stores, stores + waves, stores + waves + MBARRIERS)
+
+    def named(self, number: int) -> str:
+        """Name a warp or an agent in a finding."""
+        if number < self.waves:
+            return f"warp {number}"
+        if number < self.stores:
+            return f"a product of warpgroup {number - self.waves} that it has not waited for"
+        if number < self.mbarriers:
+            return f"a bulk copy of warp {number - self.stores} that it has not waited for"
+        return "a bulk copy whose mbarrier it has not waited for"
 
 
 class Shared(Lds):
@@ -46,20 +85,24 @@ class Shared(Lds):
         super().__init__(slots, size, grain, KIND)
         count = len(self.data) // grain
         self.waves = waves
-        agents = -(-waves // WARPGROUP) if has_agents else 0
+        self.agents = Agents.of(waves, some=has_agents)
         #: Last store: clock, warp, lane; 0 for none.
         self.stores: U32 = np.zeros(count, np.uint32)
         #: By warp and agent: clock and lane of its last load, and by warp of its last atomic operation.
-        self.loads: U32 = np.zeros((waves + agents, count), np.uint32)
+        self.loads: U32 = np.zeros((self.agents.mbarriers, count), np.uint32)
         self.atomics: U32 | None = None
         self.defined: Bools = np.zeros(count, np.bool_)
         self.flight: Array = np.zeros(count, np.int32)  #: number of the copy in flight to the bytes, plus one
         #: [workgroup, warp, other warp or agent]: the last clock of the other one that the warp may see.
-        self.seen: Array = np.zeros((slots, waves, waves + agents), np.int64)
+        self.seen: Array = np.zeros((slots, waves, self.agents.end), np.int64)
         self.clocks: Array = np.ones((slots, waves), np.int64)
         #: Clock at which the lane of the last generic store has fenced it, where there are agents; 0 for no such store.
         self.fenced: U32 | None = np.zeros(count, np.uint32) if has_agents else None
+        #: What each warp could see at its last fence.proxy.async, as `seen`.
+        self._at_fence: Array = np.zeros_like(self.seen) if has_agents else self.seen
         self._unfenced: list[Access] = []  #: generic stores that their lanes have not fenced
+        #: Lanes of each warp that have accessed shared memory since its clock advanced, as bits.
+        self._active: Array = np.zeros((slots, waves), np.int64)
 
     # -- order --------------------------------------------------------------------------------------------------------
 
@@ -70,25 +113,50 @@ class Shared(Lds):
         seen[warps, warps] = own[warps]
         together = np.vstack([seen[warps], *others]).max(axis=0)
         seen[warps] = np.maximum(seen[warps], together)
-        own[warps] += 1
+        self._tick(np.full(len(warps), slot), warps)
+
+    def _tick(self, slot: Array, warp: Array) -> None:
+        """Advance the clocks of some warps."""
+        self.clocks[slot, warp] += 1
+        self._active[slot, warp] = 0
 
     def arrive(self, slot: int, warp: int) -> Array:
         """Return what a warp passes on at bar.arrive; its later accesses are not among it."""
         seen: Array = self.seen[slot, warp].copy()
         seen[warp] = self.clocks[slot, warp]
-        self.clocks[slot, warp] += 1
+        self._tick(np.array([slot]), np.array([warp]))
         return seen
+
+    def pass_on(self, slot: int, warp: int, lanes: int) -> Array:
+        """Return what some lanes (bits) of a warp pass on at an mbarrier: without accesses of others of its lanes.
+
+        Lanes that have not met the others since these accessed shared memory do not pass on any access since then.
+        """
+        if self._active[slot, warp] & ~lanes:
+            view: Array = self.seen[slot, warp].copy()
+            return view
+        return self.arrive(slot, warp)
+
+    def _note_lanes(self, access: Access) -> None:
+        """Remember the lanes that access shared memory."""
+        if self.fenced is not None:
+            np.bitwise_or.at(self._active, (access.slot, access.warp), 1 << access.lane)
 
     def order_lanes(self, g: WarpGroup, rows: Array) -> None:
         """Let the lanes of some warps see each other's accesses (bar.warp.sync)."""
         slot, warp = g.slot[rows], g.wave[rows]
         self.seen[slot, warp, warp] = self.clocks[slot, warp]
-        self.clocks[slot, warp] += 1
+        self._tick(slot, warp)
 
     def stamps_of(self, slot: Array, warp: Array, lane: Array) -> Array:
         """Return the stamp of a store by each thread now: clock, warp and lane."""
         clock = self.clocks[slot, warp]
         return (clock << _WARP_SHIFT | warp << _LANE_BITS | lane).astype(np.uint32)
+
+    def unseen_stores(self, access: Access) -> Bools:
+        """Return flags [units, accesses] of stores by other threads that an access may not see."""
+        unseen: Bools = self._unseen_stores(access.units, *access.who)
+        return unseen
 
     def _unseen_stores(self, units: Array, slot: Array, warp: Array, lane: Array) -> Bools:
         """Return flags of units whose last store another thread made, which this one may not see."""
@@ -104,7 +172,7 @@ class Shared(Lds):
     def _unseen(self, table: U32, units: Array, slot: Array, warp: Array, lane: Array) -> Bools:
         """Return flags of units that other threads have loaded (or updated), unseen by this one."""
         stamps = table[:, units]  # [warps, units, accesses]
-        late = (stamps >> np.uint32(_LANE_BITS)) > np.moveaxis(self.seen[slot, warp], -1, 0)[: len(table), None]
+        late = (stamps >> np.uint32(_LANE_BITS)) > np.moveaxis(self.seen[slot, warp, : len(table)], -1, 0)[:, None]
         if not np.count_nonzero(late):
             return np.zeros(units.shape, np.bool_)
         number = np.arange(len(table))[:, None, None]
@@ -134,6 +202,7 @@ class Shared(Lds):
         if not strong:
             self._check(g, step, access, "loads", updated=self.atomics)
         self._mark(self._updates() if strong else self.loads, units, *access.who)
+        self._note_lanes(access)
         undefined = ~self.defined.take(units)
         if not np.count_nonzero(undefined):
             return None
@@ -172,6 +241,7 @@ class Shared(Lds):
             return
         stamps = np.broadcast_to(self.stamps_of(*access.who), units.shape)
         self.stores[units] = stamps
+        self._note_lanes(access)
         self.note_generic(access)
         if units.size > 1:
             lost = self.stores.take(units) != stamps
@@ -182,6 +252,11 @@ class Shared(Lds):
                 what = "stores to bytes where another thread stores another value by this instruction"
                 self._report_at(g, step, access, unit, column, what, KIND)
 
+    def pass_to_agent(self, access: Access, agent: int, clock: int) -> None:
+        """Stamp bytes that a copy has just written with the clock of an agent, whose waits order them."""
+        self.stores[access.units] = np.uint32(clock << _WARP_SHIFT | agent << _LANE_BITS)
+        access.counted = agent, clock
+
     # -- the async proxy ----------------------------------------------------------------------------------------------
 
     def note_generic(self, access: Access) -> None:
@@ -190,23 +265,48 @@ class Shared(Lds):
             self.fenced[access.units] = _UNFENCED
             self._unfenced.append(access)
 
-    def fence_proxy(self, g: WarpGroup) -> None:
-        """Fence the generic stores of the lanes that execute fence.proxy.async."""
+    def mark_loads(self, access: Access) -> None:
+        """Stamp loads, without any check."""
+        self._mark(self.loads, access.units, *access.who)
+
+    def mark_mbarriers(self, access: Access) -> None:
+        """Let other accesses to the bytes of mbarriers be reported."""
+        self.flight[access.units] = _MBARRIER
+
+    def fence_proxy(self, g: WarpGroup, *, mbarriers: bool = False) -> None:
+        """Fence the generic stores of the lanes that execute a fence; `mbarriers`: only those of mbarrier.init."""
         if self.fenced is None:
             return
         fencing = np.zeros((len(self.seen), self.waves, LANES), np.bool_)
         fencing[g.slot, g.wave] = g.active
+        if not mbarriers:
+            rows = g.active.any(axis=1)
+            self._at_fence[g.slot[rows], g.wave[rows]] = self.seen[g.slot[rows], g.wave[rows]]
         still: list[Access] = []
         for access in self._unfenced:
-            done = fencing[access.who]
+            done = fencing[access.who] if access.counted is None else self._counted(g, access)
+            done = done & (access.is_mbarrier or not mbarriers)
             if not done.all():
                 still.append(access.take(np.flatnonzero(~done)))
             if done.any():
-                some = access.take(np.flatnonzero(done))
-                last = self._is_last(some) & (self.fenced[some.units] == _UNFENCED)
-                clocks = np.broadcast_to(self.clocks[some.slot, some.warp], last.shape)
-                self.fenced[some.units[last]] = clocks[last]
+                self._fence(access.take(np.flatnonzero(done)))
         self._unfenced = still
+
+    def _counted(self, g: WarpGroup, access: Access) -> Bools:
+        """Return whether the lanes that execute a fence have waited for copies that an mbarrier counts, by access."""
+        assert access.counted is not None
+        agent, clock = access.counted
+        rows = g.active.any(axis=1) & (self.seen[g.slot, g.wave, agent] >= clock)
+        return np.isin(access.slot, g.slot[rows])
+
+    def _fence(self, access: Access) -> None:
+        """Mark generic stores as fenced now, where no other store came since."""
+        assert self.fenced is not None
+        last = self.fenced[access.units] == _UNFENCED
+        if access.counted is None:
+            last &= self._is_last(access)
+        clocks = self.clocks[access.slot, access.warp] if access.counted is None else np.zeros_like(access.warp)
+        self.fenced[access.units[last]] = np.broadcast_to(clocks, last.shape)[last]
 
     def _is_last(self, access: Access) -> Bools:
         """Return flags of the units whose last store is by the thread of an access."""
@@ -214,44 +314,89 @@ class Shared(Lds):
         flags: Bools = (warp == access.warp) & (lane == access.lane)
         return flags
 
-    def note_product(
-        self, g: WarpGroup, step: Step, access: Access, warps: Array, agent: int, clock: int
+    def note_agent_load(
+        self, g: WarpGroup, step: Step, access: Access, warps: Array, agent: int, clock: int, *, lane: int = -1
     ) -> Bools | None:
-        """Stamp what a product of some warps reads; report races, copies in flight and stores that lack a fence.
+        """Stamp what an agent reads for some warps; report races, copies in flight and stores that lack a fence.
 
-        `agent` is the number of the warpgroup, `clock` that of the product in it. Returns flags [units, accesses] of
-        undefined bytes.
+        `clock` is the number of the agent's operation. A `lane` that issues it alone sees its own stores. Returns flags
+        [units, accesses] of undefined bytes.
         """
         units, slot = access.units, int(access.slot[0])
         view = self.seen[slot, warps].min(axis=0)
-        writer = self._writers(units)[0].astype(np.int64)
-        unseen = (self.stores.take(units) >> np.uint32(_WARP_SHIFT)) > view[writer]
+        writer, writing = (part.astype(np.int64) for part in self._writers(units))
+        own = (writer == access.warp) & (writing == lane)
+        unseen = ((self.stores.take(units) >> np.uint32(_WARP_SHIFT)) > view[writer]) & ~own
         if np.count_nonzero(unseen):
-            self.report_race(g, step, access, unseen, "multiplies what {} stored")
-        self._check_fences(g, step, access, view[writer], ~unseen)
-        self.loads[self.waves + agent, units] = np.uint32(clock << _LANE_BITS)
+            self.report_race(g, step, access, unseen, "reads in flight what {} stored")
+        late = self._at_fence[slot, warps].min(axis=0)
+        self._check_fences(g, step, access, (view, late), ~unseen, own)
+        self.loads[agent, units] = np.uint32(clock << _LANE_BITS)
         undefined = ~self.defined.take(units)
         if not np.count_nonzero(undefined):
             return None
         flight = self.flight.take(units) * undefined
         if np.count_nonzero(flight):
-            g.env.copies.report(g, step, access, flight, "multiplies")
+            g.env.copies.report(g, step, access, flight, "reads in flight")
         return undefined
 
-    def _check_fences(self, g: WarpGroup, step: Step, access: Access, seen: Array, candidates: Bools) -> None:
-        """Report generic stores that are read by the async proxy without a fence that is visible by clock `seen`."""
+    def note_flight(self, g: WarpGroup, step: Step, access: Access, number: int) -> None:
+        """Check the destination of a bulk copy that one lane issues, and mark it as in flight with a number."""
+        units = access.units
+        self._check(g, step, access, "overwrites", loaded=self.loads, updated=self.atomics)
+        self._check_flight(g, step, access)
+        slot, warp = int(access.slot[0]), int(access.warp[0])
+        writer, writing = (part.astype(np.int64) for part in self._writers(units))
+        own = (writer == warp) & (writing == access.lane)
+        views = self.seen[slot, warp], self._at_fence[slot, warp]
+        self._check_fences(g, step, access, views, ~self.unseen_stores(access), own)
+        self.defined[units] = False
+        self.flight[units] = number
+
+    def land_flight(self, access: Access, words: Array, number: int, agent: int, clock: int) -> None:
+        """Write the bytes of a bulk copy, stamped with the clock of the mbarrier that counts it."""
         assert self.fenced is not None
+        units = access.units
+        self.store(access.stretch, words)
+        mine = self.flight[units] == number
+        self.flight[units] = np.where(mine, 0, self.flight[units])
+        self.stores[units] = np.uint32(clock << _WARP_SHIFT | agent << _LANE_BITS)
+        self.fenced[units] = 0
+        self.defined[units] = True
+
+    def lacks_fence(self, access: Access) -> Bools:
+        """Return flags [units, accesses] of generic stores that have no fence which the accessing lane may see."""
+        assert self.fenced is not None
+        writer, writing = (part.astype(np.int64) for part in self._writers(access.units))
+        own = (writer == access.warp) & (writing == access.lane)
         fenced = self.fenced.take(access.units)
-        bad = candidates & (fenced > seen)
+        hidden = (fenced > self.seen[access.slot, access.warp, writer]) & ~own
+        return np.asarray((fenced == _UNFENCED) | hidden)
+
+    def _check_fences(
+        self, g: WarpGroup, step: Step, access: Access, views: tuple[Array, Array], candidates: Bools, own: Bools
+    ) -> None:
+        """Report generic stores for the async proxy that lack a fence by their lane, visible or by the `own` lane.
+
+        `views` are the clocks that the accessing warps may see, and those that they could see at their last fence.
+        """
+        assert self.fenced is not None
+        writer = self._writers(access.units)[0].astype(np.int64)
+        fenced, (seen, late) = self.fenced.take(access.units), views
+        bad = candidates & ((fenced == _UNFENCED) | ((fenced > seen[writer]) & ~own))
         if not np.count_nonzero(bad):
             return
-        unit, column = (int(i) for i in np.argwhere(bad)[0])
+        covered = bad & (self.stores.take(access.units) >> np.uint32(_WARP_SHIFT) <= late[writer])
+        advice = None if np.count_nonzero(bad & ~covered) else LATE_FENCE
+        unit, column = (int(i) for i in np.argwhere(bad if advice else bad & ~covered)[0])
         warp, lane = (int(part) for part in self._writers(access.units[unit, column]))
         lack = "without fence.proxy.async by that lane behind the store"
-        if fenced[unit, column] != _UNFENCED:
+        if advice is not None:
+            lack = "with fence.proxy.async by the accessing warp only, behind the barrier"
+        elif fenced[unit, column] != _UNFENCED:
             lack = "with no barrier behind that lane's fence.proxy.async"
-        what = f"reads by the async proxy what lane {lane} of warp {warp} stored, {lack}"
-        self._report_at(g, step, access, unit, column, what, PROXY_KIND)
+        what = f"accesses by the async proxy what lane {lane} of warp {warp} stored, {lack}"
+        self._report_at(g, step, access, unit, column, what, PROXY_KIND, advice)
 
     def note_updates(self, g: WarpGroup, step: Step, access: Access) -> Bools | None:
         """Stamp atomic operations; report races with plain accesses; return flags of undefined bytes."""
@@ -302,18 +447,13 @@ class Shared(Lds):
             warp, lane = (int(part) for part in self._writers(number))
             same = warp == own
             other = f"lane {lane} of {'this warp' if same else f'warp {warp}'}"
+            other = self.agents.named(warp) if warp >= self.waves else other
         else:
             late = np.flatnonzero(table[:, number] >> np.uint32(_LANE_BITS) > self.seen[slot, own, : len(table)])
             same = late.tolist() == [own]
-            other = "another lane of this warp" if same else self._named(int(late[late != own][0]))
+            other = "another lane of this warp" if same else self.agents.named(int(late[late != own][0]))
         lack = ", with no bar.warp.sync or barrier between" if same else ", with no barrier between"
         self._report_at(g, step, access, unit, column, what.format(other) + lack, LANE_KIND if same else KIND)
-
-    def _named(self, number: int) -> str:
-        """Name a warp or an agent."""
-        if number < self.waves:
-            return f"warp {number}"
-        return f"a product of warpgroup {number - self.waves} that it has not waited for"
 
     def _writers(self, units: Array) -> tuple[Array, Array]:
         """Return warp and lane of the last store to each unit."""
@@ -321,12 +461,20 @@ class Shared(Lds):
         return stamps >> np.uint32(_LANE_BITS) & np.uint32((1 << _WARP_BITS) - 1), stamps & _LANE
 
     def _report_at(
-        self, g: WarpGroup, step: Step, access: Access, unit: int, column: int, what: str, kind: str
+        self,
+        g: WarpGroup,
+        step: Step,
+        access: Access,
+        unit: int,
+        column: int,
+        what: str,
+        kind: str,
+        source: Source | None = None,
     ) -> None:
-        """Report what the access `column` does to its `unit`."""
+        """Report what the access `column` does to its `unit`; `source` stands in for the kind's document."""
         place = int(access.units[unit, column]) * self.grain % self.stride
         row, lane = int(access.row[column]), int(access.lane[column])
-        g.env.reporter.add(kind, f"{what}, at shared address {place:#x}", step.instruction, g, row, lane)
+        g.env.reporter.add(kind, f"{what}, at shared address {place:#x}", step.instruction, g, row, lane, source)
 
     def differing(self, access: Access, values: Array) -> Bools:
         """Return flags [units, accesses] of the stamps whose bytes differ from words [size/4, accesses]."""
@@ -346,6 +494,8 @@ class Access:
         self.place, self.size = place, size
         self.row, self.slot, self.warp, self.lane = row, slot, warp, lane
         self.units: Array = shared.units(place, size)
+        self.is_mbarrier = False  #: whether mbarrier.init stores
+        self.counted: tuple[int, int] | None = None  #: agent and clock of the mbarrier that counts copies of cp.async
 
     def take(self, columns: Array) -> Access:
         """Return the accesses of some columns."""

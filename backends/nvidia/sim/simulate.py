@@ -6,6 +6,7 @@ from bisect import bisect_right
 from collections.abc import Collection, Sequence
 from functools import partial
 
+from convgen.backends.nvidia.sim.bulk_copies import BulkCopies
 from convgen.backends.nvidia.sim.engine import WarpEngine
 from convgen.backends.nvidia.sim.environment import Environment
 from convgen.backends.nvidia.sim.launch import (
@@ -15,8 +16,11 @@ from convgen.backends.nvidia.sim.launch import (
     shared_limit,
     signature_of,
     start_group,
+    tensor_maps,
 )
 from convgen.backends.nvidia.sim.local_memory import LocalMemory
+from convgen.backends.nvidia.sim.mbarriers import Mbarriers
+from convgen.backends.nvidia.sim.one_cluster import ClusterBarriers
 from convgen.backends.nvidia.sim.ptx_program import Program
 from convgen.backends.nvidia.sim.ptx_reader import parse
 from convgen.backends.nvidia.sim.ptx_text import Kernel, Module
@@ -59,17 +63,19 @@ def simulate(
     uninitialised: Collection[str] = (),
     max_instructions: int = MAX_INSTRUCTIONS,
     scrutiny: Scrutiny = STRICT,
+    early: bool = False,
 ) -> SimReport:
     """Execute launches of PTX, one after the other, on buffers that are changed in place.
 
     `uninitialised` names buffers whose bytes are undefined until stored. `wave_order` "reverse" runs workgroups and
     warps in descending order. The run stops after `max_findings` findings. `progress` is called with the workgroups
-    done and all workgroups, `observe` with each access to global memory. Raises SimulatorError, Unsupported.
+    done and all workgroups, `observe` with each access to global memory. Bulk copies, and copies that an mbarrier
+    counts, land at the last moment, or, with `early`, when they are issued. Raises SimulatorError, Unsupported.
     """
     if scrutiny.watch is not None:
         raise Unsupported("given a trace or break on NVIDIA, supported on AMD only: run without")
     run = _Run(buffers, uninitialised, max_findings, wave_order, max_instructions)
-    run.observe = observe
+    run.observe, run.early = observe, early
     run.reporter.allow(scrutiny.allow)
     run.load(code_object)
     return run.report(launches, KINDS, progress)
@@ -79,6 +85,7 @@ class _Run(Run):
     sources = SOURCES
     module: Module
     _begun: list[Environment]
+    early: bool  #: whether copies that an mbarrier counts land when they are issued
 
     def load(self, code_object: bytes) -> None:
         """Take the text of a module."""
@@ -130,6 +137,9 @@ class _Run(Run):
     def _check_threads(kernel: Kernel, launch: LaunchRequest, threads: int) -> None:
         if not 1 <= threads <= 1024:
             raise SimulatorError(f"given a workgroup of {threads} threads, wanted 1 to 1024")
+        x, y, z = kernel.limits.get("reqnctapercluster", (1, 1, 1))
+        if x * y * z > 1:
+            raise Unsupported(f"given clusters of {x * y * z} workgroups, supported: of one")
         wanted = kernel.limits.get("reqntid")
         if wanted is not None and wanted != launch.workgroup:
             raise SimulatorError(f"given workgroups of {launch.workgroup}, wanted {wanted} for {kernel.name}")
@@ -151,6 +161,9 @@ class _Run(Run):
 
         first = begin(groups)
         WarpEngine(first.env, program, self.limit, begin_more).run(first)
+        for env in self._begun:
+            env.bulk_copies.check_end()
+            env.mbarriers.check_end(program.instructions[-1])
 
     def _begin(
         self, program: Program, launch: LaunchRequest, waves: int, shared: int, static: int, groups: Array
@@ -162,6 +175,10 @@ class _Run(Run):
         env.grid, env.workgroup = launch.grid, launch.workgroup
         env.shared_bytes, env.dynamic_bytes = shared, max(shared - static, 0)
         env.names = program.names
+        env.mbarriers = Mbarriers(memory, self.reporter, early=self.early)
+        env.bulk_copies = BulkCopies(count * waves, early=self.early)
+        env.tensor_maps = tensor_maps(self.memory, launch)
+        env.cluster_barriers = ClusterBarriers(count, waves)
         env.register_pool = RegisterPool(count, waves, at_entry(program.kernel.limits))
         env.parameters, env.parameters_defined = parameter_block(self.memory, program.kernel, launch)
         env.thread_local = LocalMemory(count * waves, program.kernel.local_bytes)

@@ -10,6 +10,7 @@ _MODEL = Source("PTX ISA, Memory Consistency Model: Causality Order, Data-Race-F
 
 SOURCES: Mapping[str, Source] = {
     "barrier": Source("PTX ISA, bar, barrier: operands, and the number of threads that complete a barrier"),
+    "bulk-copy": Source("PTX ISA, cp.async.bulk, cp.async.bulk.wait_group, and mbarrier-based completion"),
     "constant-cache": Source("PTX ISA, ld, .nc: the location is read-only for the duration of the kernel"),
     "control": Source("PTX ISA, brx.idx: the index is within the list of targets"),
     "cp-async": Source("PTX ISA, cp.async.wait_group, and Asynchronous Data Copy Instructions: visibility of writes"),
@@ -17,6 +18,7 @@ SOURCES: Mapping[str, Source] = {
     "global-race": _MODEL,
     "global-visibility": _MODEL,
     "lane-race": Source("CUDA Programming Guide, Independent Thread Scheduling; PTX ISA, bar.warp.sync"),
+    "mbarrier": Source("PTX ISA, mbarrier: counts, phases, tx-count, and Phase Completion of the mbarrier Object"),
     "member-mask": Source("PTX ISA, shfl.sync, vote.sync, bar.warp.sync: membermask"),
     "misaligned": Source("PTX ISA, Addresses as Operands: an address is a multiple of the access size"),
     "no-progress": Source("the launch: no workgroup is left that could change what the warp waits for"),

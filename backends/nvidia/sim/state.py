@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 LANES = 32
 WARPGROUP = 4  #: warps
-#: Places where a warp may wait besides the barriers 0 to 15: wgmma.wait_group and setmaxnreg.
-PRODUCTS, REGISTERS = 16, 17
+#: Places where a warp may wait besides the barriers 0 to 15: wgmma.wait_group, setmaxnreg, barrier.cluster.wait.
+PRODUCTS, REGISTERS, CLUSTER = 16, 17, 18
 _BY_ROW = ("slot", "group_id", "wave", "thread", "waiting_at")
 
 
@@ -59,6 +59,7 @@ class WarpGroup(Threads):
         self.awaiting: tuple[Putter, str] | None = None
         self.flights: tuple[Flight, ...] = ()  #: products of wgmma in flight
         self.in_flight = 0  #: registers of these, as a set of bits
+        self.landed: tuple[Flight, ...] = ()  #: products that have ended since the last wgmma.fence
         self.touched = (
             -1
         )  #: registers that other instructions have accessed since the last wgmma.fence; -1: no fence yet
@@ -94,8 +95,8 @@ class WarpGroup(Threads):
     def await_rows(self, done: Bools, at: int, needed: int, *, resumes: bool = False) -> None:
         """Let rows that are not `done` wait at the instruction ahead of the group's place, and repeat it later.
 
-        The other rows repeat it now, or go on if the instruction `resumes` there. `at` is PRODUCTS or REGISTERS, and
-        `needed` its number.
+        The other rows repeat it now, or go on if the instruction `resumes` there. `at` is PRODUCTS, REGISTERS or
+        CLUSTER, and `needed` its number.
         """
         self.needed = needed
         self.waiting_at = np.where(done, -1, at)

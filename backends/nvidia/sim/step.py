@@ -12,7 +12,9 @@ from convgen.backends.sim.step import unsupported as unsupported
 from convgen.ir.record import define
 
 #: Kinds of instructions that the report counts.
-KINDS = ("mma ldmatrix alu ld_global st_global ld_shared st_shared cp_async atomic barrier wait branch other").split()
+KINDS = (
+    "mma ldmatrix alu ld_global st_global ld_shared st_shared cp_async bulk_copy atomic barrier wait branch other"
+).split()
 
 
 @define(eq=False)

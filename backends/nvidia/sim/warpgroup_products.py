@@ -88,6 +88,13 @@ class Products:
             if g.touched < 0:
                 what = "no wgmma.fence stands ahead of the kernel's first product"
             g.env.reporter.add(KIND, what, step.instruction, g)
+        for other in g.landed:
+            changed = flight.factors & other.results | flight.results & other.factors
+            changed |= flight.results & other.results if flight.shape != other.shape else 0
+            if changed:
+                name = names[(changed & -changed).bit_length() - 1]
+                what = f"{name} was of a product of another shape, or another operand, with no wgmma.fence since"
+                g.env.reporter.add(KIND, what, step.instruction, g)
         for other in g.flights:
             clash = flight.factors & other.results | flight.results & other.factors
             if flight.accumulators != other.accumulators or flight.shape != other.shape:
@@ -123,6 +130,8 @@ class Products:
         agent = g.env.waves + g.wave // WARPGROUP
         done = self.issued[g.slot, g.wave] - len(left)
         seen[g.slot, g.wave, agent] = np.maximum(seen[g.slot, g.wave, agent], done)
+        ended = (evolve(flight, age=0) for flight in g.flights[: len(g.flights) - len(left)])
+        g.landed = tuple(dict.fromkeys((*g.landed, *ended)))
         g.fly(left)
 
 

@@ -12,7 +12,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from convgen.backends.nvidia.sim.control import check_aligned
+from convgen.backends.nvidia.sim.control import by_warps
 from convgen.backends.nvidia.sim.descriptors import (
     K_BYTES,
     PIECE,
@@ -97,20 +97,18 @@ def _fence(instruction: Instruction, context: Context) -> Step:
     step = Step(instruction, "other", lambda g: None)
 
     def run(g: WarpGroup) -> None:
-        check_aligned(g, step, g.active, whole=True)
-        g.touched = 0
+        g.touched, g.landed = 0, ()
 
-    return step.running(run)
+    return by_warps(step, run)
 
 
 def _commit(instruction: Instruction, context: Context) -> Step:
     step = Step(instruction, "wait", lambda g: None)
 
     def run(g: WarpGroup) -> None:
-        check_aligned(g, step, g.active, whole=True)
         Products.commit(g)
 
-    return step.running(run)
+    return by_warps(step, run)
 
 
 def _wait(instruction: Instruction, context: Context) -> Step:
@@ -118,20 +116,18 @@ def _wait(instruction: Instruction, context: Context) -> Step:
     if not isinstance(count, Literal):
         raise wrong(instruction, "a register", "a constant")
     allowed = count.bits
-    step = Step(instruction, "wait", lambda g: None, control="branch")
+    step = Step(instruction, "wait", lambda g: None)
 
     def run(g: WarpGroup) -> None:
-        check_aligned(g, step, g.active, whole=True)
         products = g.env.products
         left = Products.remaining(g, allowed)
         done = products.complete(g, len(left))
-        g.targets = None
         if done.all():
             products.land(g, left)
             return
         g.await_rows(done, PRODUCTS, len(left))
 
-    return step.running(run)
+    return by_warps(step, run)
 
 
 # ---------------------------------------------------------------- products
@@ -190,7 +186,6 @@ def _multiplies(instruction: Instruction, context: Context) -> Step:
     step = Step(instruction, "mma", lambda g: None)
 
     def run(g: WarpGroup) -> None:
-        check_aligned(g, step, g.active, whole=True)
         report_undefined(g, step, scalars, "a descriptor or scale-d")
         Products.check_registers(g, step, flight)
         operands = [_uniform(g, step, read) for read in (*describers, adds)]
@@ -208,7 +203,7 @@ def _multiplies(instruction: Instruction, context: Context) -> Step:
         g.fly((*g.flights, flight))
         g.env.memory.changes += 1
 
-    return step.running(run)
+    return by_warps(step, run)
 
 
 def _flight(instruction: Instruction, product: _Product, results: Sequence[Operand], left: Operand | None) -> Flight:
@@ -310,7 +305,8 @@ def _operand(
     place = pieces.reshape(-1) + slot * shared.stride
     row = np.full(len(place), rows[0])
     access = Access(shared, place, PIECE, row, g.slot[row], g.wave[row], np.zeros_like(row))
-    undefined = shared.note_product(g, step, access, g.wave[np.asarray(rows)], warpgroup, number + 1)
+    agent = g.env.waves + warpgroup
+    undefined = shared.note_agent_load(g, step, access, g.wave[np.asarray(rows)], agent, number + 1)
     words = np.ascontiguousarray(shared.load(access.stretch).T)
     content = words.view(np.uint8).reshape(*pieces.shape, PIECE)
     flags = np.zeros(pieces.shape, np.bool_) if undefined is None else any_along(undefined, 0).reshape(pieces.shape)

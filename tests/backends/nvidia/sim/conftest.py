@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from convgen.backends.nvidia.sim import signatures, simulate
+from convgen.backends.nvidia.tensor_map import TensorMap
 from convgen.backends.simulation import KernelArg, LaunchRequest, SimReport
 
+Array = npt.NDArray[Any]
 Triple = tuple[int, int, int]
 
 
@@ -23,25 +26,32 @@ def run_kernel(
     block: Triple = (32, 1, 1),
     shared: int = 0,
     undefined: Collection[int] = (),
+    buffers: Mapping[str, Array] | None = None,
     **options: Any,
 ) -> SimReport:
-    """Run a kernel on arrays, changed in place, and scalars; `undefined` numbers arguments that start undefined."""
+    """Run a kernel on arrays, changed in place, scalars and tensor maps.
+
+    `undefined` numbers arguments that start undefined; `buffers` are those that only tensor maps name.
+    """
     text = ptx.encode() if isinstance(ptx, str) else ptx
     known = signatures(text)
     signature = known[kernel or next(iter(known))]
-    buffers, arguments = {}, []
+    arguments = []
+    named = {name: buffer.reshape(-1).view(np.uint8) for name, buffer in (buffers or {}).items()}
     for number, (value, parameter) in enumerate(zip(values, signature.parameters, strict=True)):
-        given: str | bytes
+        given: str | bytes | TensorMap
         if isinstance(value, np.ndarray):
             given = f"p{number}"
-            buffers[given] = value.reshape(-1).view(np.uint8)
+            named[given] = value.reshape(-1).view(np.uint8)
+        elif isinstance(value, TensorMap):
+            given = value
         elif isinstance(value, float):
             given = struct.pack("<f" if parameter.size == 4 else "<d", value)
         else:
             given = int(value).to_bytes(parameter.size, "little", signed=value < 0)
         arguments.append(KernelArg(parameter.offset, parameter.size, given))
     request = LaunchRequest(signature.kernel, grid, block, tuple(arguments), signature.shared_bytes + shared)
-    return simulate(text, [request], buffers, uninitialised=[f"p{number}" for number in undefined], **options)
+    return simulate(text, [request], named, uninitialised=[f"p{number}" for number in undefined], **options)
 
 
 @pytest.fixture(scope="session")

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from convgen.backends.nvidia.sim import Unsupported
+from convgen.backends.nvidia.tensor_map import TensorMap
 from convgen.backends.simulation import SimReport
 
 DATA = Path(__file__).parents[3] / "data" / "nvidia"
@@ -418,3 +419,62 @@ def test_wmma_is_refused_in_one_line(run: Run) -> None:
     with pytest.raises(Unsupported, match="wmma") as caught:
         run((DATA / "nvcc.ptx").read_bytes(), a, a.copy(), np.zeros(256, F32), kernel="wmma_tile")
     assert "\n" not in str(caught.value)
+
+
+# ---------------------------------------------------------------- Triton on Hopper: bulk tensor copies, wgmma
+
+
+def by_tensor_maps(run: Run, ptx: str, **options: Any) -> tuple[bool, set[str]]:
+    """Return whether the product of tensor maps is right, and the kinds of its required findings."""
+    a, b = ints(-2, 3, 256, 256).astype(np.float16), ints(-2, 3, 256, 256).astype(np.float16)
+    c = np.zeros((256, 256), np.float16)
+    values: list[Any] = []
+    for name, array in (("a", a), ("b", b), ("c", c)):
+        values.append(TensorMap("tiled", "f16", name, (256, 256), array.strides[:1], box=(64, 128), swizzle=128))
+        values += [0, 0, 0, 0]
+    spare = np.zeros(4, np.uint8)
+    buffers = {"a": a, "b": b, "c": c}
+    report = run(ptx, *values, 256, spare, spare, grid=(2, 2, 1), block=(128, 1, 1), shared=98328, buffers=buffers,
+                 **options)  # fmt: skip
+    right = bool((c == a.astype(F32) @ b.astype(F32).T).all())
+    return right, {finding.kind for finding in report.findings if finding.source.required}
+
+
+@pytest.mark.parametrize("early", [False, True])
+@pytest.mark.parametrize("order", ["forward", "reverse"])
+def test_a_product_of_triton_by_tensor_maps(run: Run, early: bool, order: str) -> None:
+    ptx = (DATA / "triton_tma.ptx").read_text()
+    assert by_tensor_maps(run, ptx, early=early, wave_order=order) == (True, set())
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("mbarrier.init", {"mbarrier"}),
+        ("mbarrier.arrive.expect_tx", {"mbarrier"}),
+        ("mbarrier.try_wait", {"poison"}),
+        ("cp.async.bulk.tensor.2d.shared::cta.global", {"mbarrier"}),
+        ("wgmma.fence", {"wgmma"}),
+        ("wgmma.commit_group", {"wgmma"}),
+        ("wgmma.wait_group.sync.aligned 1", {"shared-race"}),
+        ("wgmma.wait_group.sync.aligned 0", {"wgmma"}),
+        ("fence.proxy.async", {"proxy"}),
+        ("cp.async.bulk.commit_group", {"bulk-copy"}),
+        ("cp.async.bulk.wait_group", {"bulk-copy"}),
+    ],
+)
+def test_each_deletion_in_a_product_of_triton_is_found(run: Run, line: str, found: set[str]) -> None:
+    lines = (DATA / "triton_tma.ptx").read_text().replace("\t", " ").splitlines()
+    places = [number for number, text in enumerate(lines) if line in " ".join(text.split())]
+    assert places
+    for place in places:
+        _, kinds = by_tensor_maps(run, "\n".join(lines[:place] + lines[place + 1 :]))
+        assert found & kinds, (place + 1, kinds)
+
+
+def test_a_wait_covers_the_products_of_all_warps_of_a_warpgroup(run: Run) -> None:
+    """The barriers between a wait for products and the copy over their operands are not needed in one warpgroup."""
+    ptx = (DATA / "triton_tma.ptx").read_text()
+    at = ptx.index("wgmma.wait_group.sync.aligned 1")
+    tail = ptx[at:].replace("bar.sync \t0;", "", 3)
+    assert by_tensor_maps(run, ptx[:at] + tail) == (True, set())

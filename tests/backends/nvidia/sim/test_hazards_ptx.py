@@ -491,9 +491,7 @@ def test_workgroups_and_warps_race_in_global_memory(run: Run, text: Text) -> Non
 @pytest.mark.parametrize(
     ("statement", "why"),
     [
-        ("mbarrier.init.shared.b64 [%r0], 1;", "not simulated yet"),
-        ("cp.async.bulk.commit_group;", "not simulated yet"),
-        ("barrier.cluster.arrive;", "not simulated yet"),
+        ("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [%r1], %r2, [%r3];", "st.async"),
         ("fence.proxy.alias;", "proxies other than the async one"),
         ("call (%r1), f, (%r2);", "no recursion"),
         ("frobnicate.b32 %r1, %r2;", "is not simulated"),

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from convgen.backends.nvidia.sim import SimulatorError
+from convgen.backends.nvidia.sim import SimulatorError, Unsupported
 from convgen.backends.simulation import SimReport
 from tests.backends.nvidia.sim import hopper
 
@@ -97,3 +97,65 @@ def test_values_are_those_of_the_last_turn(run: Run) -> None:
     out = np.full(1, 9, np.uint32)
     assert not run(ptx, out, block=(256, 1, 1), shared=1024).findings
     assert out[0] == 1
+
+
+# ---------------------------------------------------------------- clusters of one
+
+CLUSTER = """
+    mov.u32 %r1, s; mapa.shared::cluster.u32 %r2, %r1, 0; getctarank.shared::cluster.u32 %r3, %r2;
+    shl.b32 %r4, %r0, 2; add.u32 %r5, %r2, %r4; mov.u32 %r9, %cluster_nctarank;
+    st.shared::cluster.b32 [%r5], %r0;
+    barrier.cluster.arrive.release.aligned;
+    barrier.cluster.wait.acquire.aligned;
+    xor.b32 %r6, %r4, 252; add.u32 %r6, %r6, %r1; ld.shared.b32 %r7, [%r6];
+    griddepcontrol.wait;
+    elect.sync %r8|%p1, 0xffffffff;
+    @%p1 add.u32 %r7, %r7, 1000;
+    add.u32 %r7, %r7, %r8;
+    cvt.u64.u32 %rd1, %r4; add.u64 %rd2, %a0, %rd1; st.global.b32 [%rd2], %r7;
+    griddepcontrol.launch_dependents;
+    barrier.cluster.arrive.relaxed.aligned;
+    barrier.cluster.wait.aligned;
+"""
+
+
+def test_a_cluster_of_one_workgroup(run: Run) -> None:
+    declared, loads = hopper.pointers(1)
+    ptx = hopper.kernel(loads + CLUSTER, declared, ".explicitcluster .reqnctapercluster 1, 1, 1", target="sm_90")
+    out = np.zeros(64, np.uint32)
+    for order in ("forward", "reverse"):
+        report = run(ptx, out, block=(64, 1, 1), shared=1024, wave_order=order)
+        assert not report.findings, "\n".join(map(str, report.findings))
+        assert (out == 63 - np.arange(64) + 1000 * (np.arange(64) % 32 == 0)).all()
+    with pytest.raises(Unsupported, match="clusters of 2"):
+        run(ptx.replace("1, 1, 1", "2, 1, 1"), out, block=(64, 1, 1), shared=1024)
+
+
+@pytest.mark.parametrize(
+    ("cut", "instead", "kind"),
+    [
+        ("barrier.cluster.wait.acquire.aligned;", "", "barrier"),
+        ("barrier.cluster.arrive.release.aligned;", "", "barrier"),
+        ("arrive.release.aligned;", "arrive.relaxed.aligned;", "shared-race"),
+        ("%r1, 0;", "%r1, 1;", "operand"),
+        ("elect.sync", "setp.lt.u32 %p2, %r0, 16; @%p2 elect.sync", "member-mask"),
+        ("barrier.cluster.arrive.release.aligned;",
+         "setp.lt.u32 %p2, %r0, 16; @%p2 barrier.cluster.arrive.release.aligned;", "divergence"),
+        ("barrier.cluster.arrive.release.aligned;",
+         "setp.lt.u32 %p2, %r0, 32; @%p2 barrier.cluster.arrive.release.aligned; @!%p2 bra L; "
+         "L: setp.lt.u32 %p3, %r0, 32; @!%p3 bra OUT;", "shared-race"),
+    ],
+)  # fmt: skip
+def test_clusters_and_each_of_their_changes(run: Run, cut: str, instead: str, kind: str) -> None:
+    declared, loads = hopper.pointers(1)
+    ptx = hopper.kernel(loads + CLUSTER + "OUT:", declared, target="sm_90")
+    found = hopper.judged(run, ptx, cut, instead, np.zeros(64, np.uint32), block=(64, 1, 1), shared=1024)
+    assert kind in found
+
+
+def test_threads_that_end_do_not_hold_up_the_cluster(run: Run) -> None:
+    body = "setp.lt.u32 %p1, %r0, 32; @%p1 ret; barrier.cluster.arrive; barrier.cluster.wait;"
+    assert not run(hopper.kernel(body, ""), block=(64, 1, 1)).findings
+    stuck = "setp.lt.u32 %p1, %r0, 32; @%p1 bra L; barrier.cluster.arrive; barrier.cluster.wait; L: bar.sync 0;"
+    report = run(hopper.kernel(stuck, ""), block=(64, 1, 1))
+    assert {finding.kind for finding in report.findings} == {"barrier"}

@@ -265,7 +265,7 @@ def plain_values() -> tuple[Array, Array, int, int, int]:
         (ONE, "@%p3 wgmma.mma_async", "poison"),
         (FENCE, f"{FENCE} {APART.format(1)}", "operand"),
         (FENCE, f"{FENCE} {APART.format(32)}", "divergence"),
-        (FENCE, f"{FENCE} add.u64 %rd10, %rd10, 0x1000000000000;", "operand"),
+        *((FENCE, f"{FENCE} add.u64 %rd10, %rd10, {1 << bit};", "operand") for bit in (14, 15, 30, 31, 46, 48, 52, 61)),
         (FENCE, f"{FENCE} add.u64 %rd10, %rd10, 0x2000000000000;", "operand"),
         (FENCE, f"{FENCE} add.u64 %rd11, %rd11, 2048;", "out-of-bounds"),
     ],
@@ -274,6 +274,16 @@ def test_order_of_products(run: Run, cut: str, instead: str, kind: str) -> None:
     ptx = hopper.edited(text(*PLAIN), "ret;", "REST:\n ret;")
     found = hopper.judged(run, ptx, cut, instead, *plain_values(), block=(128, 1, 1), shared=SHARED)
     assert kind in found
+
+
+def test_a_fence_behind_the_barrier_is_advised_against(run: Run) -> None:
+    late = hopper.edited(text(*PLAIN), "fence.proxy.async;\n    bar.sync 0;", "bar.sync 0; fence.proxy.async;")
+    options: dict[str, Any] = {"block": (128, 1, 1), "shared": SHARED}
+    (finding,) = run(late, *plain_values(), **options).findings
+    assert (finding.kind, finding.source.required) == ("proxy", False)
+    some = late.replace("fence.proxy.async;", "setp.lt.u32 %p3, %r0, 96; @%p3 fence.proxy.async;")
+    (finding,) = run(some, *plain_values(), **options).findings
+    assert (finding.kind, finding.source.required) == ("proxy", True)
 
 
 def test_uncommitted_products_are_named(run: Run) -> None:
@@ -289,6 +299,29 @@ def test_accumulators_in_flight_are_of_one_shape(run: Run) -> None:
     assert hopper.judged(run, clean, equal, again, *values, block=(128, 1, 1), shared=SHARED) == {"wgmma"}
     mixed = equal.replace("%r20, %r21", "%r21, %r20")
     assert hopper.judged(run, clean, equal, mixed, *values, block=(128, 1, 1), shared=SHARED) == {"wgmma"}
+
+
+def test_warps_that_come_apart_execute_equal_products(run: Run) -> None:
+    """Each warp has a wait of its own ahead of the product, so that the warps execute it one after the other."""
+    spin = "shr.u32 %r201, %r0, 5; mad.lo.u32 %r201, %r201, 9, 1; mov.u32 %r200, 0; SPIN: add.u32 %r200, %r200, 1; "
+    spin += "setp.lt.u32 %p6, %r200, %r201; @%p6 bra SPIN; {change}"
+    ptx = hopper.edited(text(*PLAIN), FENCE, spin + FENCE)
+    options: dict[str, Any] = {"block": (128, 1, 1), "shared": SHARED}
+    for warp in range(4):
+        change = f"setp.eq.u32 %p7, %r201, {9 * warp + 1}; @%p7 add.u64 %rd11, %rd11, 1;"
+        changed = ptx.replace("{change}", change)
+        assert not run(ptx.replace("{change}", ""), *plain_values(), **options).findings
+        assert "divergence" in kinds(run(changed, *plain_values(), **options))
+
+
+def test_another_shape_wants_a_fence(run: Run) -> None:
+    again = "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%r20, %r21, %r22, %r23}, %rd10, %rd11, 1, 1, 1, 0, 0;"
+    factors = f"{MULTIPLY.replace('%r2', '%r4')}, {{%r20, %r21, %r22, %r23}}, %rd11, 0, 1, 1, 0;"
+    for product in (again, factors):
+        clean = hopper.edited(text(*PLAIN), WAIT, f"{WAIT} wgmma.fence.sync.aligned; {product} {COMMIT} {WAIT}")
+        found = hopper.judged(run, clean, f"{WAIT} wgmma.fence.sync.aligned;", WAIT, *plain_values(),
+                              block=(128, 1, 1), shared=SHARED)  # fmt: skip
+        assert found == {"wgmma"}
 
 
 def test_registers_of_a_belong_to_the_product(run: Run) -> None:
@@ -408,3 +441,16 @@ def test_a_matrix_product_by_copies_and_each_of_its_deletions(run: Run) -> None:
             every = ptx.replace(line, "") if line != "wgmma.fence.sync.aligned;" else hopper.edited(ptx, line, "")
             found = kinds(run(every, a, b, out.copy(), wave_order=order, **options))
             assert found & some, (line, found)
+
+
+def test_a_predicate_may_differ_between_warpgroups(run: Run) -> None:
+    a, b = (RNG.integers(-3, 4, (128, 128)).astype(np.float16) for _ in range(2))
+    out = np.zeros((64, 256), np.float32)
+    ptx = hopper.edited(gemm(), "shr.u32 %r1", "setp.lt.u32 %p7, %r0, 128; shr.u32 %r1")
+    ptx = ptx.replace("wgmma.mma", "@%p7 wgmma.mma")
+    ptx = ptx.replace("st.global.f32", "@%p7 st.global.f32")
+    report = run(ptx, a, b, out, block=(256, 1, 1), shared=SLOTS * SLOT)
+    assert not report.findings, "\n".join(map(str, report.findings))
+    d = unpack(np.ascontiguousarray(out[:, :128]), 128, "f32")
+    assert (d == exact(a, b)[:64]).all()
+    assert not out[:, 128:].any()

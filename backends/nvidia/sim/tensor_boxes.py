@@ -1,0 +1,84 @@
+"""The elements that a bulk tensor copy takes of its tensor, and their places in shared memory.
+
+PTX ISA, Tensors: tiled mode, im2col mode, swizzling modes. A copy is cut into chunks that lie side by side on both
+sides: 16 bytes where the innermost dimension comes in 16 bytes without steps, else an element. A tiled copy has the
+innermost dimension side by side in shared memory, then the next one. An im2col copy has one row of channels for each
+pixel. From the pixel of the coordinates on, its pixels run along W, H, D within the box that the corners leave of the
+tensor, then to the next image. Its offsets move all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+import numpy as np
+
+from convgen.backends.nvidia.sim.descriptors import PIECE, swizzled
+from convgen.backends.nvidia.tensor_map import TensorMap
+from convgen.backends.sim.wave_arrays import Array, Bools
+from convgen.ir.record import frozen
+
+
+@frozen(eq=False)
+class Chunks:
+    """The chunks of a copy, `size` bytes each."""
+
+    size: int
+    place: Array  #: in the shared memory of the workgroup, bytes
+    offset: Array  #: from the tensor's start, bytes; 0 for chunks outside it
+    inside: Bools  #: whether the tensor has them
+
+
+def chunks_of(
+    tensor: TensorMap, start: int, coordinates: Sequence[int], offsets: Sequence[int], *, by_element: bool = False
+) -> Chunks:
+    """Return the chunks of a copy between shared memory from `start` on and a tensor.
+
+    `offsets` are those of im2col, along W (H, D). With `by_element` a chunk is an element.
+    """
+    whole = not by_element and tensor.dims[0] * tensor.size % PIECE == 0 and tensor.steps[0] == 1
+    size = PIECE if whole else tensor.size
+    each = size // tensor.size  # elements of a chunk
+    along = coordinates[0] + np.arange(0, tensor.extents[0], each) * tensor.steps[0]
+    rows = _pixels(tensor, coordinates, offsets) if tensor.kind == "im2col" else _lines(tensor, coordinates)
+    inside = (along >= 0) & (along < tensor.dims[0])
+    offset = along * tensor.size + np.zeros((len(rows), 1), np.int64)
+    for dimension, stride in enumerate(tensor.strides):
+        position = rows[:, dimension, None]
+        inside = inside & (position >= 0) & (position < tensor.dims[dimension + 1])
+        offset = offset + position * stride
+    inside = np.broadcast_to(inside, offset.shape)
+    pitch = tensor.extents[0] * tensor.size
+    place = start + pitch * np.arange(len(rows))[:, None] + size * np.arange(len(along))
+    flags = inside.reshape(-1)
+    return Chunks(size, swizzled(place, tensor.swizzle).reshape(-1), np.where(flags, offset.reshape(-1), 0), flags)
+
+
+def _lines(tensor: TensorMap, coordinates: Sequence[int]) -> Array:
+    """Return the position of each line of a tiled copy along dims[1:], [lines, dimensions]."""
+    extents = tensor.extents[1:]
+    number = np.arange(prod(extents))
+    columns = []
+    for dimension, extent in enumerate(extents, 1):
+        columns.append(coordinates[dimension] + number % extent * tensor.steps[dimension])
+        number = number // extent
+    return np.stack(columns, axis=1) if columns else np.zeros((1, 0), np.int64)
+
+
+def _pixels(tensor: TensorMap, coordinates: Sequence[int], offsets: Sequence[int]) -> Array:
+    """Return the position of each pixel of an im2col copy along dims[1:], [pixels, dimensions]."""
+    spatial = len(tensor.dims) - 2
+    last = [tensor.dims[i + 1] - 1 + tensor.upper[i] for i in range(spatial)]
+    position = list(coordinates[1:])
+    rows = []
+    for _ in range(tensor.pixels):
+        rows.append([*(position[i] + offsets[i] for i in range(spatial)), position[spatial]])
+        for i in range(spatial):
+            position[i] += tensor.steps[i + 1]
+            if position[i] <= last[i]:
+                break
+            position[i] = tensor.lower[i]
+        else:
+            position[spatial] += tensor.steps[spatial + 1]
+    return np.array(rows, np.int64)
