@@ -126,7 +126,6 @@ class Selector(Values):
                 if s in self.products.ends:
                     self._commit()
                 self.in_flight.add(s.var)
-                self.fenced.add(s.var)
         self._add_start(s.var)
 
     def _own(self, v: Var) -> None:
@@ -217,15 +216,14 @@ class Selector(Values):
         before = self._products_running()
         self._arm(s.then)
         behind = self._products_running()
-        self.in_flight, self.fenced, self.is_open = before
+        self.in_flight, self.is_open = before
         if s.other is not st.empty:
             out.emit(f"bra.uni {end}")
             out.place(other)
             self._arm(s.other)
         out.place(end)
-        in_flight, fenced, is_open = behind
-        self.in_flight, self.fenced = self.in_flight | in_flight, self.fenced & fenced
-        self.is_open |= is_open
+        in_flight, is_open = behind
+        self.in_flight, self.is_open = self.in_flight | in_flight, self.is_open or is_open
 
     def _arm(self, s: st.Stmt) -> None:
         """Select a branch, with the reads postponed in it: their addresses may be undefined behind it."""
@@ -387,8 +385,8 @@ class Selector(Values):
         out, op, sums = self.out, e.op, self._sums_to_add_to(e.acc)
         a, b = (self._factor_at(side) for side in (e.a, e.b))
         turned = self._are_transposed(e) if row.takes_transposed else ""
-        if e.acc not in self.fenced:
-            out.emit("wgmma.fence.sync.aligned", "see the sums as other instructions left them")
+        # Needed where other instructions have touched the sums; ptxas 13.0 wants it behind some waits, too (C7519).
+        out.emit("wgmma.fence.sync.aligned", "see the sums as other instructions left them")
         adds = out.op("setp.eq.u32", self.lane, self.lane, kind="p")
         for m in range(op.tiles_m):
             for n in range(op.tiles_n):
@@ -435,9 +433,9 @@ class Selector(Values):
         """Return the operands that say whether the manual's A and B are contiguous along their rows."""
         return "".join(f", {int(self._factor_of(side).tile.is_transposed)}" for side in (e.b, e.a))
 
-    def _products_running(self) -> tuple[set[Expr], set[Expr], bool]:
-        """Return what is known of products here, as `in_flight`, `fenced` and `is_open`."""
-        return {*self.in_flight}, {*self.fenced}, self.is_open
+    def _products_running(self) -> tuple[set[Expr], bool]:
+        """Return what is known of products here, as `in_flight` and `is_open`."""
+        return {*self.in_flight}, self.is_open
 
     def _commit(self) -> None:
         if self.is_open:
@@ -448,7 +446,6 @@ class Selector(Values):
         self._commit()
         self.out.emit("wgmma.wait_group.sync.aligned 0", "sums are complete")
         self.in_flight.clear()
-        self.fenced.clear()
 
     # ------------------------------------------------------------ writes
 

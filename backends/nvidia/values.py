@@ -48,8 +48,6 @@ class Values(ABC):
         #: Variables with a single use -> loops around their binding. A product in as many loops adds to them in place.
         self.owned: dict[Var, int] = {}
         self.in_flight: set[Expr] = set()  #: variables to whose registers products of warpgroups may still add
-        #: variables whose registers only products of warpgroups have touched since a `wgmma.fence`
-        self.fenced: set[Expr] = set()
 
     @abstractmethod
     def _read(self, v: Var) -> None:

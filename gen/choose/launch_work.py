@@ -200,7 +200,7 @@ class Launch:
         barrier = np.where((self.slots > 0) & ~self.runs_late, float(tuned.barrier), 0.0)
         # Outside a loop, resident windows are written after the products of a block, whatever the number of slots.
         in_turn = (self.slots == 1) | (self.by_taps & (self.slots > 0) & ~self.loops)
-        # The only slot is free for copies without registers when the block before is multiplied: all but the first wait.
+        # Copies without registers into the only slot wait until the block before is multiplied, but for the first one.
         direct = (self.slots == 1) & (self.configs.of_stagings("in_registers") == 0)
         loads = np.where(direct, tuned.latency_of_blocks * (1 - 1 / self.k_blocks), 0.0)
         shared = tuned.shared_exposed * self.work.shared + tuned.shared_latency
