@@ -126,6 +126,8 @@ class Selector(Values):
                 if s in self.products.ends:
                     self._commit()
                 self.in_flight.add(s.var)
+                if s in self.products.awaited:
+                    self._await_sums()
         self._add_start(s.var)
 
     def _own(self, v: Var) -> None:
