@@ -76,7 +76,7 @@ def _check(done: subprocess.CompletedProcess[str], text: str) -> None:
 
 
 def _is_there(said: str, text: str) -> bool:
-    """Return whether a wait that ptxas says it adds stands there in the text: it also adds one where sums are unused."""
+    """Return whether the text has the wait that ptxas says it adds; it also says so where some sums are unused."""
     place = _PLACE.search(said)
     if place is None:
         return False
