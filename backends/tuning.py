@@ -68,6 +68,8 @@ class Tuning:
     read: int = 0  #: clocks; issue of a read of fragments from shared memory
     #: clocks; issue for each register of an operand that is transposed before it is stored to shared memory
     transpose: float = 0.0
+    #: factor on the clocks of matrix instructions that take fragments, on targets where others read shared memory
+    fragment_products: float = 1.0
     load_latency: int = 800  #: clocks; from a global load to its data
     #: clocks; as `load_latency`, while all units load blocks of K; 0: as long
     busy_latency: int = 0

@@ -52,17 +52,18 @@ _HOPPER = evolve(
     tail=0.231,
     barrier=93,
     stream_rate=21,
-    result_rate=27,
+    result_rate=18,
     busy_latency=2795,
-    hidden_by_issue=0.482,
+    hidden_by_issue=0.485,
     tile=5603,
     launch=12973,
-    shared_exposed=0.309,
+    shared_exposed=0.405,
     hidden=1,
     exposed=0.232,
     shared_latency=150,
     issue_through_registers=3.961,
     issue_of_elements=0.521,
+    fragment_products=1.69,
 )
 
 TUNING: dict[str, Tuning] = {
