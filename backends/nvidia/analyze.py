@@ -54,7 +54,7 @@ def analyze(content: bytes, where: str) -> Analysis:
 
 
 def _allocated(text: str) -> Mapping[str, Mapping[str, int]]:
-    """Return registers by kernel and class, from ptxas; none where it is missing or does not take the text."""
+    """Return registers by kernel and class, from ptxas; none where ptxas is missing or rejects the text."""
     try:
         machine = compiled(text)
     except (AssemblerError, UserError):
@@ -118,7 +118,7 @@ def _follows(kernel: Kernel, placed: Sequence[Instruction], instruction: Instruc
 
 
 def _placed(code: Sequence[Instruction]) -> Sequence[Instruction]:
-    """Return instructions by ascending address: their numbers, if bodies of device functions are among them."""
+    """Return instructions with ascending addresses: their numbers, if inlined bodies of functions break the order."""
     if all(a.address < b.address for a, b in pairwise(code)):
         return code
     return [evolve(instruction, address=number, size=1) for number, instruction in enumerate(code)]

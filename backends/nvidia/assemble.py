@@ -32,7 +32,7 @@ ADVISORIES = {
     "C7519": "a fence before matrix products is missing",
 }
 _PLACE = re.compile(r"\(C7517\).* in around line (\d+) ")
-_NEAR = 2  #: lines behind a product: the end of its group, and the wait
+_NEAR = 2  #: lines of the text behind a product that may have its wait: `commit_group`, `wait_group`
 _ADVISORY = re.compile(rf"[^\n]*\((?P<code>{'|'.join(ADVISORIES)})\)[^\n]*")
 
 
@@ -40,7 +40,7 @@ def compiled(text: str) -> MachineCode | None:
     """Return the cubin of PTX; None without a ptxas that knows its target and version.
 
     Raises AssemblerError if ptxas rejects the text or prints one of `ADVISORIES`; UserError if ptxas fails itself, or
-    if the variable names one that does not know the target.
+    if the environment variable of `toolchain` names a ptxas that does not know the target.
     """
     import tempfile
 
@@ -63,11 +63,11 @@ def compiled(text: str) -> MachineCode | None:
 
 
 def _check(done: subprocess.CompletedProcess[str], text: str) -> None:
-    """Raise AssemblerError for rejected text and for an advisory, UserError if ptxas does not say where."""
-    advisories = (said for said in _ADVISORY.finditer(done.stderr) if not _is_there(said[0], text))
+    """Raise AssemblerError for rejected text and for an advisory, UserError for a failure that names no line."""
+    advisories = (found for found in _ADVISORY.finditer(done.stderr) if not _is_spurious(found[0], text))
     if advisory := next(advisories, None):
-        said = advisory[0].partition(":")[2].strip()
-        raise AssemblerError(f"ptxas: {ADVISORIES[advisory['code']]}: {said}")
+        message = advisory[0].partition(":")[2].strip()
+        raise AssemblerError(f"ptxas: {ADVISORIES[advisory['code']]}: {message}")
     if done.returncode:
         first = _first(done.stderr)
         if "kernel.ptx, line " in first:
@@ -75,28 +75,29 @@ def _check(done: subprocess.CompletedProcess[str], text: str) -> None:
         raise UserError(f"ptxas cannot do its work: {first}")
 
 
-def _is_there(said: str, text: str) -> bool:
-    """Return whether the text has the wait that ptxas says it adds; it also says so where some sums are unused."""
-    place = _PLACE.search(said)
+def _is_spurious(message: str, text: str) -> bool:
+    """Return whether C7517 names a product whose wait the text has: ptxas prints it also where some sums are unused."""
+    place = _PLACE.search(message)
     if place is None:
         return False
     number = int(place[1])
     return "wgmma.wait_group" in "".join(text.splitlines()[number - 1 : number + _NEAR])
 
 
-def _first(said: str) -> str:
-    """Return the first of ptxas's messages that is no information, on one line."""
-    lines = [line for line in said.splitlines() if line.strip() and " info " not in line]
+def _first(stderr: str) -> str:
+    """Return the first of ptxas's messages that is not marked `info`, on one line."""
+    lines = [line for line in stderr.splitlines() if line.strip() and " info " not in line]
     return " ".join(lines[0].removeprefix("ptxas ").split()) if lines else "it says nothing"
 
 
-def resources(said: str) -> Mapping[str, Mapping[str, int]]:
-    """Return by kernel, from the messages of `ptxas --verbose`, its registers, and bytes of its stack and of spills if
-    there are any.
+def resources(stderr: str) -> Mapping[str, Mapping[str, int]]:
+    """Return the registers of each kernel, and the bytes of its stack and spills, from what `ptxas --verbose` prints.
+
+    Counts that are zero are left out, but for registers.
     """
     kernels: dict[str, dict[str, int]] = {}
     name = ""
-    for line in said.splitlines():
+    for line in stderr.splitlines():
         if function := _FUNCTION.search(line):
             name = function["name"] or function["called"]
         elif stack := _STACK.search(line):

@@ -1,9 +1,9 @@
 """Waits for asynchronous copies from global to shared memory (PTX ISA, "Asynchronous copy", `cp.async`).
 
-A lane groups its copies by `commit_group`, and `wait_group n` waits until all but its last n groups are done. Here a
-group ends at each barrier behind which copies may be pending, and between copies to two slots of a tile that no barrier
-parts, as ahead of a loop. So the age of a copy in groups is the number of such places behind it, on every path, and a
-barrier waits for the youngest copy that an access may touch before the next barrier.
+A lane groups its copies by `commit_group`, and `wait_group n` waits until all but its last n groups are done. A group
+ends ahead of each barrier at which copies may be pending, and between copies to two slots of a tile without a barrier
+between them, as in the prologue of a loop. So the age of a copy, in groups, is the number of such places behind it, on
+every path. A barrier waits for the youngest copy that an access may touch before the next barrier.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from convgen.ir.record import define
 from convgen.ir.stmt import Barrier, FlatDirectLoad, Stmt
 from convgen.passes.reach import Access, Accesses, Reach
 
-Ages = Mapping[Access, int]  #: pending copies -> groups that end behind them, less 1: -1 in the open group
+Ages = Mapping[Access, int]  #: pending copies -> groups that have ended since theirs; -1 until theirs has
 
 
 @define
@@ -29,7 +29,7 @@ class Waits:
     ends: set[Stmt] = attrs.field(factory=set)  #: barriers and copies ahead of which a group ends
     #: groups that may be pending behind a barrier; barriers without a wait are absent
     at_barriers: dict[Barrier, int] = attrs.field(factory=dict)
-    #: accesses that no barrier precedes, ahead of which all copies of the subgroup must be done
+    #: accesses to bytes of pending copies without a barrier between: the lane waits for all its copies ahead of them
     at_once: set[Stmt] = attrs.field(factory=set)
 
 
@@ -37,7 +37,7 @@ def waits_of(kernel: Kernel) -> Waits | None:
     """Return the waits of a message-level kernel; None if it copies nothing asynchronously."""
     if not any(isinstance(s, FlatDirectLoad) for s in statements(kernel.body)):
         return None
-    accesses = Accesses(())  # of all tiles that several subgroups access: `()` leaves out none
+    accesses = Accesses(())  # to tiles that several subgroups access; `()`: leave out no tile
     ahead = Reach(False, accesses)  # against the order of execution: at each barrier the accesses that follow it
     ahead.walk(kernel.body, frozenset())
     flow = _PendingCopies(accesses, ahead.at)

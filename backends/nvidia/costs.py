@@ -16,11 +16,11 @@ from convgen.ir.facts import TargetFacts
 
 _SHAPE = re.compile(r"m(?P<m>\d+)n(?P<n>\d+)k(?P<k>\d+)")
 _SPECIAL = frozenset("ex2 lg2 rcp sqrt rsqrt sin cos tanh".split())
-_SPECIAL_CLOCKS = 8  #: of a sub-core: an SM takes 16 lanes a clock (Programming Guide, "Arithmetic Instructions")
+_SPECIAL_CLOCKS = 8  #: clocks; an SM takes 16 lanes a clock (Programming Guide, "Arithmetic Instructions")
 _WAITS = frozenset("mbarrier membar fence griddepcontrol nanosleep".split())
 _BRANCHES = frozenset("bra brx ret exit trap call".split())
 _WARPS_OF_WGMMA = 4  #: PTX ISA, "Warpgroup"
-_WGMMA_FLOP = 1024  #: of f16 a clock of a sub-core (NVIDIA's H100 white paper: 4096 a clock of an SM)
+_WGMMA_FLOP = 1024  #: f16 operations a clock of a sub-core (NVIDIA's H100 white paper: 4096 a clock of an SM)
 
 
 def facts_of(target: str) -> TargetFacts | None:
@@ -59,8 +59,8 @@ def _shape(instruction: Instruction) -> tuple[int, int, int] | None:
 def _products(instruction: Instruction, shape: tuple[int, int, int], target: str) -> tuple[int, int]:
     """Return the clocks of a sub-core, and the operations of one warp, of a matrix instruction.
 
-    The tables have one shape for each pair of input types; other shapes take clocks by their operations. Other types
-    are counted as f16 of as many bytes.
+    The tables have one shape for each pair of input types; clocks of other shapes are in proportion to operations.
+    Types that no table has count as f16 of as many bytes.
     """
     m, n, k = shape
     types, flop = instruction.types, 2 * m * n * k

@@ -72,9 +72,10 @@ def _error_name(handle: c.CDLL, status: int) -> str:
 
 
 def _runs(capability: int) -> tuple[str, ...]:
-    """Return the targets whose code a device runs, the newest last; those of a later device if it runs none.
+    """Return the targets whose code a device of a compute capability (times 10) runs, in the order of the family.
 
-    PTX runs on later devices too, unless its target ends in `a` (PTX ISA, ".target").
+    Returns the device's own name, which is no target, if it runs none. PTX runs on later devices too, unless its target
+    ends in `a` (PTX ISA, ".target").
     """
     numbers = {target: int(target.removeprefix("sm_").removesuffix("a")) for target in FAMILY.targets}
     own = tuple(
@@ -125,7 +126,7 @@ class Device:
     has_foreign_memory = True  #: memory that allocators map page by page
 
     def __init__(self, number: int) -> None:
-        """Raises UserError where there is no library or no such device."""
+        """Open a device; raise UserError if there is no library or no device of this number."""
         self.name, self.number = f"{RUNTIME.kind}:{number}", number
         self.library = Library.find(NAMES, VARIABLE, "NVIDIA's driver", _SIGNATURES, _error_name)
         count = _INT()
@@ -191,7 +192,7 @@ class Device:
             self.library.call("cuMemsetD8Async", address, byte, size, stream)
 
     def load(self, content: bytes) -> _Module:
-        """Load a cubin, or PTX text that the driver compiles; its complaint is the error's text."""
+        """Load a cubin, or PTX text that the driver compiles; UserError has the driver's message."""
         handle, log = _P(), c.create_string_buffer(_LOG)
         options = (_INT * 2)(_ERROR_LOG, _ERROR_LOG_BYTES)
         values = (_P * 2)(c.addressof(log), _LOG)

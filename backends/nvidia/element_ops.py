@@ -48,20 +48,20 @@ OPERATIONS: Mapping[type[Expr], tuple[str, str]] = {
     floats.Sin: ("", "sin.approx"),
     floats.Cos: ("", "cos.approx"),
 }
-_OF_ANGLES = (floats.Sin, floats.Cos)  #: PTX has them of radians, the IR of turns
+_OF_ANGLES = (floats.Sin, floats.Cos)  #: operations whose operand is in radians in PTX, in turns in the IR
 _TURN = 6.283185307179586  #: radians
 _OF_TWO_TYPES = (floats.Floor, floats.Ceil, floats.Round)  #: mnemonics that name the type twice
-#: Greatest f32 that an 8-bit float's largest value is nearest to, and the code of what lies beyond: NaN, infinity.
+#: Greatest f32 that rounds to the largest finite value of an 8-bit float.
 _ROUNDED_DOWN = {f8_e4m3: 464.0, f8_e5m2: float(np.nextafter(np.float32(61440), np.float32(0)))}
-_BEYOND = {f8_e4m3: 0x7F, f8_e5m2: 0x7C}
+_BEYOND = {f8_e4m3: 0x7F, f8_e5m2: 0x7C}  #: code of a greater number: NaN, or infinity where the type has one
 _COMPARISONS = (x.Lt, x.Le, x.Eq, x.Ne)
 
 
 def apply(out: Writer, operation: type[Expr], of: Type, operands: Sequence[str]) -> str:
     """Return the result of an operation on elements of type `of`, in a register. Raises Unsupported for what PTX lacks.
 
-    Halves that `packed` has no instruction for are computed in f32 and rounded once more, as if rounded once, since f32
-    has more than twice their bits (docs/ir.md).
+    An operation on f16 or bf16 that `packed` lacks is computed in f32 and rounded to 16 bits. The result is that of one
+    rounding, since f32 has more than twice the mantissa bits (docs/ir.md).
     """
     integer, real = OPERATIONS[operation]
     name = real if of.is_float else integer
@@ -89,7 +89,7 @@ def _suffix(operation: type[Expr], of: Type) -> str:
 
 
 def _radians(out: Writer, turns: str) -> str:
-    """Return the angle within half a turn, in radians: whole turns are taken off exactly."""
+    """Return an angle in radians, of at most half a turn: whole turns are subtracted exactly."""
     whole = out.op("cvt.rni.f32.f32", turns)
     return out.op("mul.rn.f32", out.op("sub.rn.f32", turns, whole), _literal(f32, _TURN))
 
@@ -166,7 +166,7 @@ def _from_integer(out: Writer, of: Type, to: Type, element: str, *, saturate: bo
 
 
 def _limited(out: Writer, of: Type, most: int, element: str) -> str:
-    """Return an integer brought between -most and most."""
+    """Return an integer clamped to [-most, most]."""
     element = out.op(f"min.{_wide(of)}", element, str(most), kind=kind_of(of))
     return out.op(f"max.{_wide(of)}", element, str(-most), kind=kind_of(of)) if of.min < 0 else element
 
@@ -197,7 +197,7 @@ def _between_floats(out: Writer, of: Type, to: Type, element: str, *, saturate: 
 
 
 def _to_byte(out: Writer, to: Type, element: str, *, saturate: bool) -> str:
-    """Return an f32 as an 8-bit float; the instruction saturates, so a cast replaces larger values."""
+    """Return an f32 as an 8-bit float: the instruction saturates; without `saturate`, `_BEYOND` replaces its result."""
     byte = out.op("cvt.u32.u16", out.op(f"cvt.rn.satfinite.{BYTES[to]}.f32", "0f00000000", element, kind="h"))
     if saturate:
         return byte
@@ -214,7 +214,7 @@ def _to_single(out: Writer, of: Type, element: str) -> str:
 
 
 def _clamped(out: Writer, of: Type, most: float, element: str) -> str:
-    """Return a float brought between -most and most; NaN stays NaN."""
+    """Return a float clamped to [-most, most]; NaN stays NaN."""
     limits = [_literal(of, limit) for limit in (most, -most)]
     if of is f32:
         return out.op("max.NaN.f32", out.op("min.NaN.f32", element, limits[0]), limits[1])
@@ -224,7 +224,7 @@ def _clamped(out: Writer, of: Type, most: float, element: str) -> str:
 
 
 def _to_odd(out: Writer, element: str) -> str:
-    """Return an f64 as f32, an inexact one with its last bit set: rounding it again to fewer bits rounds once."""
+    """Return an f64 rounded to odd in f32, last bit set if inexact: rounding that to fewer bits equals one rounding."""
     near = out.op("cvt.rz.f32.f64", element)
     differs = out.op("setp.ne.f64", out.op("cvt.f64.f32", near, kind="rd"), element, kind="p")
     return out.op("selp.b32", out.op("or.b32", near, "1"), near, differs)

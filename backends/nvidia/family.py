@@ -55,7 +55,7 @@ FAMILY = Family(
             "alu": "vector",
         },
     ),
-    load_latency=500.0,  # assumed
+    load_latency=500.0,  # clocks; assumed
     reader=f"{_HERE}.analyze",
     simulator=f"{_HERE}.sim",
     executor=f"{_HERE}.sim",

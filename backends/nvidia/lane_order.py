@@ -1,8 +1,8 @@
-"""Order of a warp's accesses to shared memory: where `bar.warp.sync` stands.
+"""Find where `bar.warp.sync` must order a warp's accesses to shared memory.
 
 Lanes of a warp progress independently (CUDA C++ Programming Guide, "Independent Thread Scheduling"): a lane sees what
 another lane of its warp wrote only behind a barrier, of the workgroup or of the warp (PTX ISA, "bar.warp.sync").
-Messages that write one slot write different bytes, or each lane rewrites its own, so no barrier separates two writes.
+Two writes need no barrier between them: messages that write one slot write different bytes, or each lane its own again.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ def warp_barriers(kernel: Kernel) -> frozenset[Stmt]:
 
 
 class _AccessesSince(Flow[Since]):
-    """Accesses since the last barrier; `behind` collects those that stand behind a barrier of the warp."""
+    """Accesses since the last barrier; `behind` collects those that need a barrier of the warp ahead of them."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.accesses = Accesses((), of_subgroup=True)  # of all tiles: `()` leaves out none
+        self.accesses = Accesses((), of_subgroup=True)  # `()`: leave out no tile
         self.behind = set[Stmt]()
 
     def merged(self, a: Since, b: Since) -> Since:

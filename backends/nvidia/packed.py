@@ -1,7 +1,7 @@
 """Operations and conversions of whole words of narrow elements: f16 and bf16 in pairs, 8-bit floats in fours.
 
-PTX ISA, "Half Precision Floating Point Instructions", "cvt". The upper half of a word that holds one element has any
-bits; what becomes of it is not read.
+PTX ISA, "Half Precision Floating Point Instructions", "cvt". The upper half of a word with one element is undefined. So
+are results computed from it, which no instruction reads.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _OF_BF16 = (x.Min, x.Max, floats.Fma, floats.Neg, floats.Abs)
 BYTES = {f8_e4m3: "e4m3x2", f8_e5m2: "e5m2x2"}  #: 8-bit floats -> their pairs in mnemonics
 
 
-def operation(kind: type[Expr], of: Type, *, bf16_sums: bool) -> str:
-    """Return the instruction of an operation on pairs; empty where there is none.
+def operation(node: type[Expr], of: Type, *, bf16_sums: bool) -> str:
+    """Return the instruction that computes an operation on pairs of elements of type `of`; empty if there is none.
 
     `bf16_sums` is whether the target adds and multiplies bf16.
     """
-    name = _OPERATIONS.get(kind, "")
-    if of not in (f16, bf16) or (of is bf16 and not bf16_sums and kind not in _OF_BF16):
+    name = _OPERATIONS.get(node, "")
+    if of not in (f16, bf16) or (of is bf16 and not bf16_sums and node not in _OF_BF16):
         return ""
     return f"{name}.{of.name}x2" if name else ""
 
@@ -56,14 +56,14 @@ def word_of(out: Writer, low: str, high: str) -> str:
 
 
 def convertible(of: Type, to: Type, *, saturate: bool) -> bool:
-    """Return whether `convert` converts whole words from one type to the other."""
+    """Return whether `convert` converts whole words of type `of` to type `to`."""
     if saturate:
         return of is f32 and to in BYTES
     return (of, to) in ((f32, f16), (f32, bf16), (f16, f32)) or (of in BYTES and to in (f16, f32))
 
 
 def convert(out: Writer, of: Type, to: Type, words: Sequence[str], count: int) -> list[str]:
-    """Convert `count` elements in words; those of a last word beyond them have any value."""
+    """Return the words of `count` converted elements; elements of the last word beyond `count` are undefined."""
     if of in BYTES:
         quarters = [half for word in words for half in halves(out, word)][: -(-count // 2)]
         wide = [out.op(f"cvt.rn.f16x2.{BYTES[of]}", quarter) for quarter in quarters]

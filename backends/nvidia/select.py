@@ -24,13 +24,13 @@ from convgen.ir.types import AnyType, Type, f32, f64, s32, u32
 
 #: Bytes of a lane -> type of a load or store.
 _WIDTHS: Mapping[int, str] = {1: "u8", 2: "u16", 4: "b32", 8: "v2.b32", 16: "v4.b32"}
-_WIDE_WIDTHS: Mapping[int, str] = {8: "b64", 16: "v2.b64"}  #: of 64-bit elements
+_WIDE_WIDTHS: Mapping[int, str] = {8: "b64", 16: "v2.b64"}  #: type of a load or store of 64-bit elements
 #: Reads of matrices -> instructions (PTX ISA, "ldmatrix")
 _MATRIX_READS: Mapping[type[st.Stmt], str] = {
     st.MatrixRead: "ldmatrix.sync.aligned.m8n8.x4.shared.b16",
     st.TransposedMatrixRead: "ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16",
 }
-#: Atomic operations without a result (PTX ISA, "red"); it has no `min` and `max` of floats.
+#: Atomic operation and type -> operation of `red` (PTX ISA, "red"), which has no `min` and `max` of floats.
 _ATOMICS: Mapping[tuple[str, Type], str] = {
     ("add", f32): "add.f32",
     ("add", f64): "add.f64",
@@ -47,17 +47,18 @@ class Selector(Values):
     def __init__(self, kernel: Kernel, target: str, out: Writer) -> None:
         super().__init__(kernel, target, out)
         self.pending: dict[Var, st.SharedRead] = {}  #: postponed reads, whose value no instruction has needed yet
-        self.exits: list[tuple[list[Words], str]] = []  #: registers of results, and end label, of the loops around
+        #: Enclosing loops, outermost first: registers of the results, and label of the end.
+        self.exits: list[tuple[list[Words], str]] = []
         self.uses, self.strides = occurrences(kernel), shared_addresses(kernel)
-        #: Variable and stride (`shared_addresses`) -> register with the address that accesses share.
+        #: Address and bytes from lane to lane -> register with each lane's address (`_shared_base`).
         self.shared_bases: dict[tuple[Var, int], str] = {}
         self.waits, self.behind_warp_barriers = waits_of(kernel), warp_barriers(kernel)
         self.products = products_of(kernel)
-        self.is_open = False  #: whether there are products that no group has yet
-        #: Address of a factor and its place -> register with the descriptor of the team's rows in slot 0.
+        self.is_open = False  #: whether products have been issued since the last `wgmma.commit_group`
+        #: Address and place of a factor -> register with its descriptor in slot 0, at the warpgroup's first row.
         self.descriptors: dict[tuple[Expr, FactorPlace], str] = {}
         written = (s.buffer for s in statements(kernel.body) if isinstance(s, (st.FlatStore, st.Ticket)))
-        self.written = {buffer.name for buffer in written}  #: these buffers are not read by `ld.global.nc`
+        self.written = {buffer.name for buffer in written}  #: buffers that `ld.global.nc` must not read
 
     def run(self) -> Writer:
         """Select the whole kernel."""
@@ -85,14 +86,14 @@ class Selector(Values):
                 self.env[parameter] = [loaded]
         self.shared = out.op("mov.u32", "shared_memory") if kernel.shared else ""
         widths = sorted({s.width for s in statements(kernel.body) if isinstance(s, st.FlatDirectLoad)})
-        #: Stride -> register with the start of shared memory, plus that many bytes for each lower lane.
+        #: Bytes from lane to lane -> register with the start of shared memory plus that many bytes times the lane.
         self.starts = {OWN: self.shared} | {w: out.op("mad.lo.u32", self.lane, str(w), self.shared) for w in widths}
         self._add_descriptors(x.const(0))
 
     # ------------------------------------------------------------ statements
 
     def _statement(self, s: st.Stmt) -> None:
-        """Select a statement; postponed reads come before it unless it is in `_READS_MAY_PASS`."""
+        """Select a statement, after all postponed reads unless it is in `_READS_MAY_PASS`."""
         handler = _STATEMENTS.get(type(s))
         if handler is None:
             raise Unsupported(f"selection of {type(s).__name__} for {self.kernel.name}")
@@ -111,7 +112,7 @@ class Selector(Values):
             self._statement(inner)
 
     def _let(self, s: st.Let) -> None:
-        self.env.pop(s.var, None)  # the statement may stand in several places
+        self.env.pop(s.var, None)  # equal statements are one object: an earlier place may have bound the variable
         if is_of_words(s.value):
             self.packs[s.var] = s.value
         elif (offset := _constant_offset(s.value)) is not None:
@@ -131,12 +132,12 @@ class Selector(Values):
         self._add_start(s.var)
 
     def _own(self, v: Var) -> None:
-        """Note that nothing but its only use reads a variable's registers."""
+        """Note a variable with one use, which may overwrite its registers."""
         if self.uses[v] == 1:
             self.owned[v] = self.loops
 
     def _add_start(self, v: Var) -> None:
-        """Add a variable to the start of shared memory where it is bound, once for all accesses at this address."""
+        """Compute, where a variable is bound, the registers that accesses at this address share."""
         self._add_descriptors(v)
         for stride in self.strides.get(v, ()):
             self.shared_bases[v, stride] = self.out.op("add.u32", self.starts[stride], self.scalar(v), comment=v.name)
@@ -144,7 +145,7 @@ class Selector(Values):
     def _assign(self, to: list[Words], values: Sequence[Expr]) -> None:
         """Move values to registers: all are computed before any move, and saved where a move would overwrite them.
 
-        A value that is in its registers already may still be in flight.
+        A value that its registers hold already is not awaited: a product may still add to it.
         """
         sources = [
             targets if self.env.get(value) == targets else self.words(value) for targets, value in zip(to, values)
@@ -167,7 +168,7 @@ class Selector(Values):
 
     def _for(self, s: st.For) -> None:
         out = self.out
-        carried = [self._taken(init) or self._fresh(init.type) for init in s.inits]
+        carried = [self._sums_in_place(init) or self._fresh(init.type) for init in s.inits]
         self._assign(carried, s.inits)
         begin, end = self.scalar(s.begin), self.scalar(s.end)
         counter = out.op("mov.u32", begin, comment=s.label)
@@ -200,14 +201,17 @@ class Selector(Values):
         for var in s.results:
             self._add_start(var)
 
-    def _taken(self, init: Expr) -> Words:
-        """Return the registers of sums in flight that nothing but a loop reads, which adds to them in place."""
+    def _sums_in_place(self, init: Expr) -> Words:
+        """Return the registers of initial sums to which a loop may add while they are in flight; [] for others.
+
+        The loop must be the only use of the sums.
+        """
         is_free = init in self.in_flight and isinstance(init, Var) and self.owned.pop(init, -1) == self.loops
         return self.env[init] if is_free else []
 
     @staticmethod
     def _sums_in_flight(s: st.For) -> set[Expr]:
-        """Return the variables of a loop's body that products of warpgroups bind."""
+        """Return the variables that hold results of warpgroups' products in a loop's body."""
         return {n.var for n in statements(s.body) if isinstance(n, st.Let) and is_of_warpgroup(n.value)}
 
     def _if(self, s: st.If) -> None:
@@ -217,18 +221,18 @@ class Selector(Values):
         out.emit(f"@!{condition} bra.uni {other}")
         before = self._products_running()
         self._arm(s.then)
-        behind = self._products_running()
+        after_then = self._products_running()
         self.in_flight, self.is_open = before
         if s.other is not st.empty:
             out.emit(f"bra.uni {end}")
             out.place(other)
             self._arm(s.other)
         out.place(end)
-        in_flight, is_open = behind
+        in_flight, is_open = after_then
         self.in_flight, self.is_open = self.in_flight | in_flight, self.is_open or is_open
 
     def _arm(self, s: st.Stmt) -> None:
-        """Select a branch, with the reads postponed in it: their addresses may be undefined behind it."""
+        """Select an arm of a branch, and emit the reads postponed in it: their addresses may be undefined behind it."""
         self._statement(s)
         self._flush()
 
@@ -278,12 +282,12 @@ class Selector(Values):
         self.env[s.var] = registers
 
     def _global_address(self, e: Expr) -> str:
-        """Return a register and an immediate offset."""
+        """Return a message's address: a register and an immediate offset."""
         base, offset = self._origin(e)
         return at(self.scalar(base), offset)
 
     def _origin(self, e: Expr) -> tuple[Expr, int]:
-        """Return a 64-bit value and the constant that is to be added to it."""
+        """Return a 64-bit address as a value and a constant offset that an immediate can hold."""
         offset = 0
         while (step := self.offsets.get(e) if isinstance(e, Var) else _constant_offset(e)) is not None:
             if not _fits(offset + step[1]):
@@ -335,7 +339,7 @@ class Selector(Values):
         return at(self._shared_base(s.address, OWN), self.kernel.shared_base(s.tile) + s.imm)
 
     def _shared_base(self, address: Expr, stride: int) -> str:
-        """Return a register with each lane's place in shared memory: `address` plus `stride` for each lower lane."""
+        """Return a register with each lane's address in shared memory: `address` plus `stride` bytes times the lane."""
         if isinstance(address, Var) and (address, stride) in self.shared_bases:
             return self.shared_bases[address, stride]
         if isinstance(address, x.Const) and not address.bits:
@@ -344,7 +348,7 @@ class Selector(Values):
 
     def _shared_read(self, s: st.SharedRead) -> None:
         """Postpone a read until its value is needed or a statement may change its bytes."""
-        self.env.pop(s.var, None)  # the statement may stand in several places
+        self.env.pop(s.var, None)  # equal statements are one object: an earlier place may have bound the variable
         self.pending[s.var] = s
 
     def _flush(self) -> None:
@@ -367,56 +371,59 @@ class Selector(Values):
     # ------------------------------------------------------------ products of warpgroups
 
     def _load_factor(self, s: st.LoadFactor) -> None:
-        """Leave the factor where it stands."""
+        """Emit nothing: a product reads the factor in shared memory."""
 
     def _add_descriptors(self, address: Expr) -> None:
-        """Compute the descriptors of factors at an address where its variable is bound; a constant's, ahead of all."""
+        """Compute the descriptors of factors at an address where its variable is bound, or at the kernel's start."""
         for tile in self.products.at(address) if self.products else ():
             place = FactorPlace.of(tile, self.kernel.shared_base(tile))
             self.descriptors[address, place] = self._descriptor(address, place)
 
     def _descriptor(self, address: Expr, place: FactorPlace) -> str:
-        """Return a register with the descriptor of a factor whose rows begin at `address` of slot 0."""
+        """Return a register with the descriptor of a factor whose first row is at byte `address` of slot 0."""
         out, base = self.out, self.kernel.shared_base(place.tile)
         start = out.op("add.u32", out.op("add.u32", self.shared, self.scalar(address)), str(base))
         wide = out.op("cvt.u64.u32", out.op("shr.u32", start, "4"), kind="rd")
         return out.op("or.b64", wide, f"0x{place.constant:x}", kind="rd", comment=f"descriptor of {place.tile.name}")
 
     def _by_warpgroup(self, e: x.Mma, row: WgmmaRow) -> Words:
-        """Add the products of all steps to each instruction's sums."""
+        """Issue the `wgmma` of a product, step by step along K for each tile of sums; return the sums' registers."""
         out, op, sums = self.out, e.op, self._sums_to_add_to(e.acc)
         a, b = (self._factor_at(side) for side in (e.a, e.b))
-        turned = self._are_transposed(e) if row.takes_transposed else ""
-        # Needed where other instructions have touched the sums; ptxas 13.0 wants it behind some waits, too (C7519).
+        transposed = self._are_transposed(e) if row.takes_transposed else ""
+        # PTX asks for a fence if other instructions have accessed the sums; ptxas 13.0 also behind some waits (C7519).
         out.emit("wgmma.fence.sync.aligned", "see the sums as other instructions left them")
-        adds = out.op("setp.eq.u32", self.lane, self.lane, kind="p")
+        adds = out.op("setp.eq.u32", self.lane, self.lane, kind="p")  # scale-d, always true
         for m in range(op.tiles_m):
             for n in range(op.tiles_n):
-                at = op.d_start(n, m)
-                total = braces(sums[at : at + op.atom.d.registers])
+                start = op.d_start(n, m)
+                total = braces(sums[start : start + op.atom.d.registers])
                 for step in range(op.steps):
                     k = step * op.atom.k
-                    # The manual's A, of 64 rows, is `b` here.
+                    # The instruction's A, of 64 rows along M, is `b`.
                     factors = b(m * op.atom.m, k), a(n * op.atom.n, k)
                     scales = ", 1, 1" if op.atom.acc.is_float else ""
-                    out.emit(f"{row.mnemonic} {total}, {', '.join(factors)}, {adds}{scales}{turned}")
+                    out.emit(f"{row.mnemonic} {total}, {', '.join(factors)}, {adds}{scales}{transposed}")
         self.is_open = True
         return sums
 
     def _sums_to_add_to(self, acc: Expr) -> Words:
-        """Return registers of the sums before a product, which it may change."""
+        """Return registers that hold the sums before a product: their own if it is the only use, else copies."""
         if isinstance(acc, Var) and self.owned.pop(acc, -1) == self.loops:
             return self.env[acc]
         before, kind = self.words(acc), kind_of(acc.type.elem)
         return [self.out.op(f"mov.{KINDS[kind]}", word, kind=kind) for word in before]
 
     def _factor_at(self, side: Expr) -> Callable[[int, int], str]:
-        """Return a function that emits the descriptor of a factor from a row of the team and an element of K on."""
+        """Return a function of (row, k) that emits the descriptor of a factor from that element on.
+
+        Rows count from the warpgroup's first.
+        """
         s = self._factor_of(side)
         place = FactorPlace.of(s.tile, self.kernel.shared_base(s.tile))
         start, slot = self.descriptors.get((s.address, place)) or self._descriptor(s.address, place), s.slot
         if not isinstance(slot, x.Const):
-            raise Unsupported(f"selection of products from a slot of {s.tile.name} that is not known")
+            raise Unsupported(f"selection of products from a slot of {s.tile.name} that is no constant")
         first = slot.bits * s.tile.slot_bytes // 16
 
         def at(row: int, k: int) -> str:
@@ -432,14 +439,15 @@ class Selector(Values):
         return found
 
     def _are_transposed(self, e: x.Mma) -> str:
-        """Return the operands that say whether the manual's A and B are contiguous along their rows."""
+        """Return the operands that say whether the instruction's A and B are contiguous along M and N."""
         return "".join(f", {int(self._factor_of(side).tile.is_transposed)}" for side in (e.b, e.a))
 
     def _products_running(self) -> tuple[set[Expr], bool]:
-        """Return what is known of products here, as `in_flight` and `is_open`."""
+        """Return copies of `in_flight` and `is_open`, the state of products that branches restore and merge."""
         return {*self.in_flight}, self.is_open
 
     def _commit(self) -> None:
+        """End the group of products that have been issued since the last one, if there are any."""
         if self.is_open:
             self.out.emit("wgmma.commit_group.sync.aligned")
         self.is_open = False

@@ -50,7 +50,7 @@ class Flow(ABC, Generic[State]):
                 return self.step(s, state)
 
     def _loop(self, s: For, head: State) -> State:
-        """Walk a loop until the state at its head stays; it may run no iteration."""
+        """Return the state behind a loop of any trip count: walk the body until the state at its head is stable."""
         self._exits.append([])
         end = self.walk(s.body, head)
         while (again := self.merged(head, end)) != head:

@@ -1,6 +1,6 @@
 """Differences between NVIDIA's generations, as rows: matrix instructions, memory and register capacities.
 
-Layouts of matrix operands: PTX ISA, "Matrix Fragments for mma.m16n8k16" and its neighbours. Capacities: CUDA C++
+Layouts of matrix operands: PTX ISA, "Matrix Fragments for mma.m16n8k16" and other shapes. Capacities: CUDA C++
 Programming Guide, "Compute Capabilities". Rates: NVIDIA's architecture white papers.
 """
 
@@ -22,13 +22,13 @@ _R, _L = Space.REGISTER, Space.LANE
 
 @frozen
 class MmaRow:
-    """One `mma.sync` of shape m16n8kK. The manual's rows are M here, its columns N."""
+    """One `mma.sync` of shape m16n8kK. Its rows are M, its columns N; so the factor `a` is its operand B, `b` its A."""
 
     k: int
-    a: Type  #: of the factor along N, B of the manual
-    b: Type  #: of the factor along M, A of the manual
+    a: Type  #: type; of the factor along N
+    b: Type  #: type; of the factor along M
     acc: Type
-    rounds_to: str = ""  #: type to which inputs are cut
+    rounds_to: str = ""  #: type to which inputs are truncated, if they are
 
     @property
     def shape(self) -> str:
@@ -46,7 +46,7 @@ class MmaRow:
         return f"mma.{self.shape}.{'.'.join(kinds)}"
 
     def atom(self, clocks: int) -> MmaAtom:
-        """Return the instruction's fragments: A of the manual is `b` here, since lanes hold neighbours along N."""
+        """Return the atom; `b` has the fragment of the instruction's operand A, since lanes hold neighbours along N."""
         packed = 32 // self.a.bits  # elements of a register
         inner = (Digit("k", packed, _R, 1), Digit("k", 4, _L, 1))
         a = Fragment(("n", "k"), (Digit("n", 8, _L, 4), *inner, Digit("k", 2, _R, packed)))
@@ -54,7 +54,7 @@ class MmaRow:
         b = Fragment(("m", "k"), (*rows, *inner, Digit("k", 2, _R, 2 * packed)))
         columns = (Digit("n", 2, _R, 1), Digit("n", 4, _L, 1))
         d = Fragment(("n", "m"), (*columns, Digit("m", 8, _L, 4), Digit("m", 2, _R, 2)))
-        n, m = 8, 16  # columns and rows of the manual
+        n, m = 8, 16  # columns and rows of the instruction's result
         types = self.a, self.b, self.acc
         return MmaAtom(self.name, n, m, self.k, *types, a=a, b=b, d=d, clocks=clocks, rounds_to=self.rounds_to)
 
@@ -75,6 +75,7 @@ class FmaRow:
         return f"fma.8x4x{self.k}.{self.elem.name}"
 
     def atom(self, clocks: int) -> MmaAtom:
+        """Return the atom; `clocks` are those of one `fma` of a warp."""
         inner = (Digit("k", self.k, _R, 1),)
         columns, rows = Digit("n", 8, _L, 1), Digit("m", 4, _L, 8)
         a, b = Fragment(("n", "k"), (columns, *inner)), Fragment(("m", "k"), (rows, *inner))
@@ -86,8 +87,8 @@ class FmaRow:
 class WgmmaRow:
     """One `wgmma.mma_async` of shape m64nNkK by a warpgroup; it reads both factors from shared memory.
 
-    Its sums are those of `mma.sync` of m16n8kK, side by side along N, a quarter of M in each warp. `a` and `b` are the
-    fragments of these. Source: PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions".
+    Each warp holds a quarter of M, as sums of `mma.sync` of m16n8kK side by side along N. The atom's fragments `a` and
+    `b` are those of the `mma.sync`. Source: PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions".
     """
 
     n: int
@@ -114,7 +115,7 @@ class WgmmaRow:
         return self.one.a.bits == 16
 
     def atom(self, clocks: float) -> MmaAtom:
-        """Return the atom; `clocks` are those of 8 columns."""
+        """Return the atom; `clocks` are those of 8 columns on an SM."""
         one = self.one.atom(1)
         columns = self.n // one.n
         a, d = (evolve(side, digits=(*side.digits, Digit("n", columns, _R, side.registers))) for side in (one.a, one.d))
@@ -122,7 +123,7 @@ class WgmmaRow:
         b, d = (evolve(side, digits=(*side.digits, warps)) for side in (one.b, d))
         sizes = self.n, one.m * WARPGROUP, one.k
         types = one.a_elem, one.b_elem, one.acc
-        read = (sizes[0] + sizes[1]) * sizes[2] * one.elem_bytes / _SHARED_RATE  # both factors
+        read = (sizes[0] + sizes[1]) * sizes[2] * one.elem_bytes / _SHARED_RATE  # clocks to read both factors
         whole = round(max(columns * clocks, read))
         return MmaAtom(
             self.name, *sizes, *types, a=a, b=b, d=d, clocks=whole, rounds_to=self.one.rounds_to, in_shared=True
@@ -227,9 +228,9 @@ def _caches(l2_mib: int, memory: int) -> Caches:
     )
 
 
-#: SMs and memory in bytes a clock: those of an A100, an A10, an L40S, an H200 and an RTX 5090 (NVIDIA's data sheets).
-#: Clocks of instructions follow from the peak rates there; those of `mma` on an H200 were measured (f16 639
-#: TFLOP/s; e4m3 748, since the compiler makes products of f16 of it, so that sums are exact in f32).
+#: SMs, and bytes a clock of memory, of an A100, an A10, an L40S, an H200 and an RTX 5090 (NVIDIA's data sheets). Clocks
+#: of instructions follow from the peak rates of these sheets; those of `mma` on an H200 were measured: 639 TFLOP/s of
+#: f16, 748 of e4m3, which ptxas computes by `mma` of f16 there.
 FACTS: dict[str, TargetFacts] = {
     facts.name: facts
     for facts in (

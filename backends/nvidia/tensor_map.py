@@ -1,8 +1,8 @@
 """Tensor maps: the argument of 128 bytes by which bulk tensor copies find a tensor in global memory.
 
 The driver encodes one at the launch (CUDA Driver API, cuTensorMapEncodeTiled and cuTensorMapEncodeIm2col), without
-interleave, and with zeros for elements outside the tensor; the encoded bytes are opaque. This record says what they
-stand for. It is the one thing that whoever emits kernels and whoever simulates them share.
+interleave, and with zeros for elements outside the tensor; the encoded bytes are opaque. This record states what they
+encode. Emitter and simulator share it, and nothing else.
 
 May import: convgen.ir.error, convgen.ir.record."""
 
@@ -21,8 +21,9 @@ ELEMENT_BYTES: Mapping[str, int] = {
     "u32": 4, "s32": 4, "f32": 4, "tf32": 4, "u64": 8, "s64": 8, "f64": 8,
 }  # fmt: skip
 _UNIT = 16  #: bytes: of addresses, strides and the innermost extent of a box
+#: Elements of a dimension, bytes of a stride, elements along a box, pixels of a copy, step between elements: at most.
 _MOST_DIM, _MOST_STRIDE, _MOST_BOX, _MOST_PIXELS, _MOST_STEP = 1 << 32, 1 << 40, 256, 1024, 8
-#: Least and greatest corner of a pixel box, by rank.
+#: Rank -> least and greatest coordinate of an im2col map's corners.
 _CORNERS: Mapping[int, tuple[int, int]] = {3: (-(1 << 15), (1 << 15) - 1), 4: (-128, 127), 5: (-16, 15)}
 
 
@@ -30,20 +31,20 @@ _CORNERS: Mapping[int, tuple[int, int]] = {3: (-(1 << 15), (1 << 15) - 1), 4: (-
 class TensorMap:
     """A tensor of a buffer, and the box (tiled) or the run of pixels (im2col) that a copy takes of it.
 
-    Dimensions stand innermost first; those of im2col maps are channels, W (H, D) and images. Corners are of W (H, D).
-    Raises UserError for what the driver refuses.
+    Dimensions stand innermost first; those of im2col maps are channels, W (H, D) and images. Corners have coordinates
+    along W (H, D). Raises UserError for a map that the driver refuses.
     """
 
     kind: str  #: "tiled" or "im2col"
-    element: str  #: of ELEMENT_BYTES
+    element: str  #: key of ELEMENT_BYTES
     buffer: str  #: name of the buffer
     dims: tuple[int, ...]  #: elements
     strides: tuple[int, ...]  #: bytes, of dims[1:]
     box: tuple[int, ...] = ()  #: elements of the tensor that a tiled copy spans along each dimension
-    lower: tuple[int, ...] = ()  #: corner of the first pixel of an im2col copy, from the tensor's first
-    upper: tuple[int, ...] = ()  #: corner of the last one, from the tensor's last
-    channels: int = 0  #: of a pixel in an im2col copy
-    pixels: int = 0  #: of an im2col copy
+    lower: tuple[int, ...] = ()  #: first pixel of an im2col map's box, from the tensor's first pixel
+    upper: tuple[int, ...] = ()  #: last pixel of the box, from the tensor's last pixel
+    channels: int = 0  #: channels of a pixel in an im2col copy
+    pixels: int = 0  #: pixels of an im2col copy
     element_strides: tuple[int, ...] = ()  #: steps between elements of a copy along each dimension; (): all 1
     swizzle: int = 0  #: bytes of the swizzle's rows: 0 (none), 32, 64 or 128
     shift: int = 0  #: bytes from the buffer's start to the tensor

@@ -10,7 +10,7 @@ from convgen.ir.expr import Var
 from convgen.ir.mutate import statements
 from convgen.ir.program import Kernel
 
-OWN = 0  #: stride of accesses whose address is each lane's own
+OWN = 0  #: in place of a stride: each lane computes its own address
 
 
 def occurrences(kernel: Kernel) -> Counter[Var]:

@@ -83,7 +83,7 @@ class Values(ABC):
         return handler(self, e)
 
     def _sum_of(self, v: Var) -> str:
-        """Return the register of a variable in `offsets`, for this use alone: it may not dominate later uses."""
+        """Return the register of a variable in `offsets`, recomputed for each use: uses may not dominate later ones."""
         base, offset = self.offsets[v]
         return self.out.op("add.s64", self.scalar(base), str(offset), kind="rd", comment=v.name)
 
@@ -95,7 +95,7 @@ class Values(ABC):
         return [self._element(words, elem, n) for n in range(e.type.lanes)]
 
     def _element(self, words: Words, elem: Type, number: int) -> str:
-        """Return an element of words in a register, extended to 32 bits."""
+        """Return a register with an element of words, extended to 32 bits by its sign if its type has one."""
         per_word = 32 // elem.bits
         signed = "s32" if elem.is_int and elem.min < 0 else "u32"
         at = number % per_word * elem.bits
@@ -280,6 +280,7 @@ class Values(ABC):
         sums, a, b = list(self.words(e.acc)), _Factor(self, e.a), _Factor(self, e.b)
         owned = set(sums) if isinstance(e.acc, Var) and self.owned.pop(e.acc, -1) == self.loops else set()
         per = max(1, 32 // op.atom.a_elem.bits)  # elements of a register
+        # registers of one instruction's operands
         of_a, of_b, of_d = op.atom.a.registers // per, op.atom.b.registers // per, op.atom.d.registers
         multiply = self._by_matrix if isinstance(row, MmaRow) else self._by_lanes
 
@@ -309,11 +310,11 @@ class Values(ABC):
         """Multiply factors in shared memory; the sums are in flight until `_await_sums`."""
 
     def _by_matrix(self, mnemonic: str, a: Words, b: Words, before: Words, after: Words) -> None:
-        """Multiply by `mma.sync`, whose A in the manual is `b` here."""
+        """Multiply by `mma.sync`, whose operand A is `b` and whose B is `a`."""
         self.out.emit(f"{mnemonic} {', '.join(map(braces, (after, b, a, before)))}")
 
     def _by_lanes(self, mnemonic: str, a: Words, b: Words, before: Words, after: Words) -> None:
-        """Multiply and add a lane's elements of one row of either factor, in the order of K."""
+        """Add the products of a lane's row of A and row of B to its sum, one `fma` after the other along K."""
         (total,), (result,) = before, after
         for left, right in zip(a, b, strict=True):
             self.out.emit(f"{mnemonic} {result}, {left}, {right}, {total}")
@@ -351,11 +352,11 @@ class _Factor:
     def __init__(self, values: Values, e: Expr) -> None:
         self.values = values
         self.parts = values.parts(e)
-        self.starts = list(accumulate((count_of(part.type) for part in self.parts), initial=0))
-        self.known: dict[int, Words] = {}  #: first word -> words that consist of variables
+        self.starts = list(accumulate((count_of(part.type) for part in self.parts), initial=0))  #: word; of each part
+        self.known: dict[int, Words] = {}  #: first word -> words of parts that are variables
 
     def words(self, first: int, count: int) -> Words:
-        """Return `count` words from word `first` on; all calls have one count."""
+        """Return `count` words from word `first` on; `count` is equal in all calls."""
         if (known := self.known.get(first)) is not None:
             return known
         words: Words = []

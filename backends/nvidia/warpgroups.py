@@ -1,8 +1,12 @@
 """Products of warpgroups: descriptors of factors in shared memory, and waits for products that still run.
 
-`wgmma.mma_async` reads its factors and adds to its sums until a `wait_group` of its warpgroup covers it. The products
-between two barriers are a group, as far as a barrier ahead waits. A barrier waits for the products that read a slot
-which is overwritten before the next barrier; the sums are awaited where another instruction reads them.
+A factor is a shared tile in panels (`ir.layout.shared_panels`): a panel has `span` bytes of each line, line after line,
+swizzled. A line is a row of K elements, or one element of K for all rows if the tile is transposed.
+
+`wgmma.mma_async` reads its factors and adds to its sums until a `wait_group` of its warpgroup covers it. A barrier
+waits for the products that read a slot which is overwritten before the next barrier. The sums are awaited where another
+instruction reads them. A group of products ends (`commit_group`) ahead of each barrier, if this or a later one waits,
+and behind the products that complete sums.
 
 Sources: PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions", "Matrix Descriptor Format".
 """
@@ -22,16 +26,16 @@ from convgen.ir.record import frozen
 from convgen.ir.stmt import Barrier, Block, FlatDirectLoad, For, If, Let, LoadFactor, SharedWrite, Stmt
 from convgen.passes.reach import Access, Accesses, Reach
 
-Ages = Mapping[Access, int]  #: reads of running products -> groups that end behind them, less 1: -1 in the open group
+Ages = Mapping[Access, int]  #: reads by running products -> groups that have ended since theirs; -1 until theirs has
 
 _UNIT = 16  #: bytes; unit of addresses and offsets in a descriptor
-_GROUP = 8  #: lines of a panel after which the swizzle repeats
-_MODES = dict(zip(SPANS, (1, 2, 3)))  #: bytes of a line in a panel -> swizzle mode
+_LINES = 8  #: lines of a panel after which the swizzle repeats; the stride offset of a descriptor spans them
+_MODES = dict(zip(SPANS, (1, 2, 3)))  #: bytes of a line in a panel -> a descriptor's swizzle mode
 
 
 @frozen
 class FactorPlace:
-    """Where instructions find a factor in shared memory: a tile in panels."""
+    """The place of a factor in shared memory, as descriptors state it: a tile in panels."""
 
     tile: Shared
     span: int  #: bytes of a line in a panel
@@ -40,9 +44,9 @@ class FactorPlace:
     def of(cls, tile: Shared, base: int) -> FactorPlace:
         """Return the place of a tile that begins at byte `base`; Unsupported for tiles that no descriptor describes."""
         span = span_of(tile)
-        if not span or base % (_GROUP * span):
+        if not span or base % (_LINES * span):
             given = f"given the shared tile {tile.name} at byte {base}"
-            raise Unsupported(f"{given}, wanted panels of {SPANS} bytes at a multiple of {_GROUP} lines")
+            raise Unsupported(f"{given}, wanted panels of {SPANS} bytes at a multiple of {_LINES} lines")
         return cls(tile, span)
 
     @property
@@ -54,13 +58,16 @@ class FactorPlace:
     def constant(self) -> int:
         """Return the descriptor of a factor that begins at address 0.
 
-        The leading offset is that from panel to panel of a transposed tile, and otherwise unused.
+        A transposed tile has the distance of panels as leading offset; for others instructions ignore the field.
         """
         leading = self._panel if self.tile.is_transposed else _UNIT
-        return leading // _UNIT << 16 | _GROUP * self.span // _UNIT << 32 | _MODES[self.span] << 62
+        return leading // _UNIT << 16 | _LINES * self.span // _UNIT << 32 | _MODES[self.span] << 62
 
     def offset(self, row: int, k: int) -> int:
-        """Return the descriptor's address field of element (row, k), less that of element (0, 0)."""
+        """Return the distance from element (0, 0) to (row, k) in units of a descriptor's address.
+
+        Raises Unsupported for a row within a panel of a transposed tile.
+        """
         along, line = (row, k) if self.tile.is_transposed else (k, row)
         panel, within = divmod(along * self.tile.elem.bytes, self.span)
         if self.tile.is_transposed and within:
@@ -76,7 +83,7 @@ class Products:
     at_barriers: Mapping[Barrier, int]  #: groups that may run behind a barrier; barriers without a wait are absent
     ends: Container[Let]  #: products behind which a group ends
     awaited: Container[Let]  #: products whose sums are awaited at once: other instructions read them next
-    fences: Container[Barrier]  #: barriers behind which instructions read what lanes wrote before
+    fences: Container[Barrier]  #: barriers ahead of which lanes fence what they wrote: products read it behind them
 
     def at(self, address: Expr) -> Iterable[Shared]:
         """Return the tiles with factors that begin at an address."""
@@ -92,18 +99,18 @@ def products_of(kernel: Kernel) -> Products | None:
     ahead = Reach(False, accesses)  # against the order of execution: at each barrier the accesses that follow it
     ahead.walk(kernel.body, frozenset())
     products = [s for s in statements(kernel.body) if isinstance(s, Let) and is_of_warpgroup(s.value)]
-    every = _RunningProducts(factors, accesses, ahead.at, products)
-    every.walk(kernel.body, {})
-    last = _GroupEnds(every.waits)
+    in_own_groups = _RunningProducts(factors, accesses, ahead.at, products)  # finds each barrier that may wait
+    in_own_groups.walk(kernel.body, {})
+    last = _GroupEnds(in_own_groups.waits)
     last.walk(kernel.body, (False, False))
     complete = _complete(kernel, products)
-    ends = last.found | complete
-    flow = _RunningProducts(factors, accesses, ahead.at, ends)
-    flow.walk(kernel.body, {})
+    ends = last.ends | complete
+    in_groups = _RunningProducts(factors, accesses, ahead.at, ends)
+    in_groups.walk(kernel.body, {})
     written = {s.tile.region for s in statements(kernel.body) if isinstance(s, (FlatDirectLoad, SharedWrite))}
     read = {s.tile.region for s in factors.values()} & written
-    fences = {barrier for barrier, found in ahead.at.items() if any(_is_read(access, read) for access in found)}
-    return Products(factors, flow.waits, ends, _last_of_blocks(kernel, complete), fences)
+    fences = {barrier for barrier, later in ahead.at.items() if any(_is_read(access, read) for access in later)}
+    return Products(factors, in_groups.waits, ends, _last_of_blocks(kernel, complete), fences)
 
 
 def _complete(kernel: Kernel, products: Iterable[Let]) -> set[Let]:
@@ -126,14 +133,15 @@ def _is_read(access: Access, regions: set[str]) -> bool:
 
 
 class _GroupEnds:
-    """Finds, against the order of execution, the last products ahead of barriers at or behind which a barrier waits.
+    """Finds the last products before barriers, where this or a later barrier waits: a group `ends` behind them.
 
-    The state says whether a barrier may be the next of products and barriers, and whether a barrier ahead waits.
+    It walks against the order of execution. Its state has two flags: whether a barrier may follow before the next
+    product, and whether a later barrier waits.
     """
 
     def __init__(self, waits: Container[Barrier]) -> None:
         self.waits = waits
-        self.found: set[Let] = set()
+        self.ends: set[Let] = set()
 
     def walk(self, s: Stmt, behind: tuple[bool, bool]) -> tuple[bool, bool]:
         """Return the state ahead of a statement, given that behind it."""
@@ -145,7 +153,7 @@ class _GroupEnds:
             case Barrier():
                 return True, behind[1] or s in self.waits
             case Let() if is_of_warpgroup(s.value):
-                self.found.update([s] if all(behind) else [])
+                self.ends.update([s] if all(behind) else [])
                 return False, behind[1]
             case If(_, then, other):
                 return _either(self.walk(then, behind), self.walk(other, behind))
@@ -160,7 +168,7 @@ def _either(a: tuple[bool, bool], b: tuple[bool, bool]) -> tuple[bool, bool]:
 
 
 class _RunningProducts(Flow[Ages]):
-    """Ages of running products, whose groups end behind `ends`; `waits` collects what barriers wait for."""
+    """Ages of running products, whose groups end behind `ends`; `waits` has the groups that may run on, by barrier."""
 
     def __init__(
         self,
@@ -191,10 +199,10 @@ class _RunningProducts(Flow[Ages]):
     def step(self, s: Stmt, ages: Ages, /) -> Ages:
         if not isinstance(s, Barrier):
             return ages
-        late = [age for access, age in ages.items() if any(access.conflicts(other) for other in self.ahead[s])]
-        if not late:
+        awaited = [age for access, age in ages.items() if any(access.conflicts(other) for other in self.ahead[s])]
+        if not awaited:
             return ages
-        running = min(*late, self.waits.get(s, late[0]))
+        running = min(*awaited, self.waits.get(s, awaited[0]))
         self.waits[s] = running
         return {access: age for access, age in ages.items() if age < running}
 
