@@ -3,8 +3,9 @@
 The loop `for i: barrier; copies(i); barrier; compute` has the stages L(i), loads of block i into registers, S(i),
 stores of these to slot i % slots, and compute. A stage's distance is the number of iterations by which it precedes the
 block's multiplication: for S the number of slots minus one, for L as many more as the copy has `stages` (blocks in
-flight in registers). Where products read their factors in shared memory, they may read a slot while the next iteration
-runs: with three slots and more, S and L are one iteration closer, and follow the products. With one stage:
+flight in registers). A product that reads its factors in shared memory may still read a slot while the next iteration
+runs: with three slots and more, S and L of such loops are one iteration closer, behind compute. In other loops, with
+one stage:
 
     1 slot    L(0);               for i: barrier; S(i); L(i+1); barrier; compute(i)
     2 slots   L(0); S(0); L(1);   for i: barrier; compute(i); S(i+1); L(i+2)
@@ -61,7 +62,7 @@ from convgen.ir.types import Type, s32, vector
 from convgen.passes.clone import Cloner
 from convgen.passes.messages.linear import linearize, loaded_elements
 
-_LEAST_SLOTS = 2  #: slots; with fewer, a block is copied between the multiplications of two blocks
+_LEAST_SLOTS = 2  #: slots that let a block be copied while another is multiplied
 
 
 @frozen
@@ -128,16 +129,16 @@ def _in_flight(copy: TileCopy) -> int:
 
 
 def _read_late(parts: _Body, slots: int) -> int:
-    """Return the iterations for which products may read a slot behind their own: one where a third slot allows it.
+    """Return how many iterations later than its own a product may still read its slot: 1 if a third slot allows it.
 
-    Products that read factors in shared memory run while the next iteration begins.
+    Only products that read factors in shared memory run on while the next iteration begins.
     """
     products = (n for s in parts.compute for n in postorder(s) if isinstance(n, Mma))
     return int(runs_late(slots) and any(n.op.atom.in_shared for n in products))
 
 
 def runs_late(slots: Any) -> Any:
-    """Return whether products may read a slot while the next iteration begins; for numbers and arrays."""
+    """Return whether so many slots let products read one while the next iteration begins; a number or an array."""
     return slots > _LEAST_SLOTS
 
 
@@ -192,10 +193,11 @@ class _Distances:
     slots: int
     in_flight: tuple[int, ...]  #: blocks of each copy in flight in registers
     run: int  #: blocks that share masks and address terms, such as the blocks of one filter tap; 0 if all blocks do
-    late: int = 0  #: iterations; how long products may still read a slot when the next iteration begins
+    late: int = 0  #: iterations later than its own in which a product may still read its slot
 
     @property
     def stores(self) -> int:
+        """Return the distance of stores, and of direct copies."""
         return self.slots - 1 - self.late
 
     @property
@@ -326,7 +328,7 @@ def _loaded(copy: Copy, coords: tuple[Expr, ...], to: Var, site: Site) -> Stmt:
 
 
 def _stored(copy: Copy, slot: Expr, coords: tuple[Expr, ...], value: Expr, site: Site) -> list[Stmt]:
-    """Return the store of a block; trimming of runs waits until here, behind the latency of the loads."""
+    """Return the store of a block; runs are trimmed just before it, when the loads have arrived."""
     trims: list[Stmt] = []
     if isinstance(copy.view, RunView):
         whole = var(f"{copy.tile.name}_trimmed", vector(copy.view.memory.elem, copy.layout.registers))
@@ -409,11 +411,11 @@ class _Pipeline:
         carried = tuple(var(v.name, v.type) for v in (*self.loop.carried, *self._block_vars()))
         results = tuple(var(v.name, v.type) for v in carried)
         split = len(self.loop.carried)
-        now: tuple[Expr, ...] = carried[:split]
-        regs = self._by_copy(carried[split:])
+        values: tuple[Expr, ...] = carried[:split]
+        blocks = self._by_copy(carried[split:])
         body: list[Stmt] = []
         for index, slot in iterations:
-            stmts, now, regs = self._iteration(index, slot, now, regs, self.distances.loads)
+            stmts, values, blocks = self._iteration(index, slot, values, blocks, self.distances.loads)
             body += stmts
         loop = evolve(
             self.loop,
@@ -423,7 +425,7 @@ class _Pipeline:
             carried=carried,
             inits=(*state, *chain(*in_flight)),
             body=block(*body),
-            yields=(*now, *chain(*_rotated(regs, -len(iterations)))),
+            yields=(*values, *chain(*_rotated(blocks, -len(iterations)))),
             results=results,
         )
         return loop, results[:split], _rotated(self._by_copy(results[split:]), len(iterations))

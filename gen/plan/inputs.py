@@ -1,7 +1,8 @@
 """Paths of a product's inputs: from views of memory, through shared tiles or not, to the fragments that are multiplied.
 
-A shared tile has one of three orders in memory: rows with a pitch and a swizzle; columns, if reads transpose it; or
-blocks in the register order of fragments, where the target moves whole blocks (`facts.tiles_as_fragments`).
+A shared tile has one of four orders in memory: rows with a pitch and a swizzle; columns, if reads transpose it; blocks
+in the register order of fragments, where the target moves whole blocks (`facts.tiles_as_fragments`); panels, if matrix
+instructions read it in place (`ir.layout.shared_panels`).
 """
 
 from __future__ import annotations
@@ -47,9 +48,9 @@ class InputPath:
     copy: CopyLayout | None  #: each lane's share of the copy, or of the prefetch without a tile
     dequantisation: Dequantisation | None = None  #: from stored elements to those that are multiplied, if any
     tap_rows: tuple[int, ...] = ()  #: rows of the resident tile at which each tap's windows begin (taps=resident)
-    direct_bytes: int = 0  #: bytes; of a lane in messages that copy without registers; 0: through registers
-    conflicts: int = 0  #: cycles; extra ones for bank conflicts of the first accesses to the shared tile
-    packing: Packing | None = None  #: how a launch packs it, if one does
+    direct_bytes: int = 0  #: bytes a lane of messages that copy without registers; 0: the copy goes through registers
+    conflicts: int = 0  #: cycles that bank conflicts add to the first accesses to the shared tile
+    packing: Packing | None = None  #: how an earlier launch packs the input, if one does
 
     def with_tile(self, tile: Shared, facts: TargetFacts) -> InputPath:
         """Return the path through a blocked tile that differs from its own in gaps only."""
@@ -74,7 +75,7 @@ class ProductInput:
     fragment: Fragment
     config: Config
     facts: TargetFacts
-    in_place: int = 0  #: rows of an instruction that reads the input in shared memory; 0: fragments are read from there
+    in_place: int = 0  #: rows of the instruction that reads the input in shared memory; 0: lanes load fragments
 
     @classmethod
     def of_n(cls, view: View, unit: MmaTile, config: Config, facts: TargetFacts) -> ProductInput:
@@ -87,7 +88,7 @@ class ProductInput:
         return cls(view, unit.atom.b_elem, unit.b, config, facts, unit.atom.m * unit.atom.in_shared)
 
     def path(self, rows: int, *, direct: bool = False, period: int = 0) -> InputPath:
-        """Return the path of `rows` rows, as deep as the config's tile; DoesNotFit if uneven.
+        """Return the path of `rows` rows by the tile's K; DoesNotFit if they do not divide evenly over lanes.
 
         With `direct`, the copy bypasses registers. Fragments of a transposed tile may begin at multiples of `period`
         columns.
@@ -123,7 +124,7 @@ class ProductInput:
         `shape` is (rows, columns); rows are added until the copy divides evenly. Each element is read `reads` times.
         In a tile of rows, gaps after rows avoid bank conflicts, and swizzles within a run; if fragments take at most
         half a chunk, gaps of half chunks are tried too. A tile that reads transpose has one swizzle for every run. In a
-        tile that instructions read in place, addresses decide the swizzle, so that a part may begin at any row.
+        tile of panels, addresses decide the swizzle, so that a part may begin at any row.
         """
         if direct and not self.in_place:
             raise DoesNotFit("taps=resident: wanted shared memory and copies through registers")
@@ -133,13 +134,13 @@ class ProductInput:
         (rows, cols), subgroups = shape, self.config.subgroups
         if self.facts.tiles_as_fragments:
             rows = rounded_rows(rows, cols, self.elem.bytes, self.facts, subgroups)
-        for more in range(rows, rows + self.facts.subgroup_size * subgroups):
+        for padded in range(rows, rows + self.facts.subgroup_size * subgroups):
             with suppress(DoesNotFit):
                 if self.in_place:
-                    return self._in_place((more, cols), run, direct=direct)
+                    return self._in_place((padded, cols), run, direct=direct)
                 if not self.facts.tiles_as_fragments:
-                    return self._through_rows((more, cols), run, reads)
-                return _with_least_conflicts(self._through_blocks((more, cols), run))
+                    return self._through_rows((padded, cols), run, reads)
+                return _with_least_conflicts(self._through_blocks((padded, cols), run))
         raise DoesNotFit(f"rows of {cols} over {subgroups} subgroups")
 
     @property
@@ -147,7 +148,7 @@ class ProductInput:
         return is_read_transposed(self.view, self.elem, self.fragment, self.facts)
 
     def _in_place(self, shape: tuple[int, int], run: int = 0, *, direct: bool) -> InputPath:
-        """Return the path through a tile that instructions read in place; DoesNotFit where no copy divides evenly.
+        """Return the path through a tile of panels; DoesNotFit where no copy divides evenly over lanes.
 
         With `run`, parts begin at multiples of `run` columns.
         """
@@ -159,10 +160,10 @@ class ProductInput:
         return self._through(tile, None, 0, width)
 
     def _panels(self, shape: tuple[int, int], run: int) -> tuple[Digits, Swizzle]:
-        """Return the order of a tile that instructions read in place: the widest panels; DoesNotFit if none divides.
+        """Return the order of a tile in the widest panels that divide; DoesNotFit if none does.
 
-        Lines go along K, or along rows where memory does and the instruction reads such tiles. Panels of rows hold
-        parts of each run of columns.
+        A line runs along K, or along the rows if memory does and the instruction reads transposed tiles. Panels divide
+        each run of `run` columns, or the rows of each instruction.
         """
         if not self.config.slots:
             raise DoesNotFit("slots=0: the matrix instruction reads its factors from shared memory")
@@ -170,17 +171,18 @@ class ProductInput:
         line = (self.in_place if transposed else run) * self.elem.bytes
         span = next((span for span in SPANS if line % span == 0), 0)
         if not span:
-            wanted = ", ".join(map(str, SPANS))
-            raise DoesNotFit(f"lines of {line} bytes that a matrix instruction reads in place, wanted {wanted} or more")
+            given = f"lines of {line} bytes that a matrix instruction reads in place"
+            raise DoesNotFit(f"{given}, wanted a multiple of {min(SPANS)}")
         return panel_order(*shape, self.elem, span, transposed=transposed)
 
     @property
     def _image(self) -> Digits:
-        """Return the order of a blocked tile: blocks of memory are runs of the fragment's registers."""
+        """Return the order of a blocked tile: each block of memory is a run of the fragment's registers."""
         image = self.fragment.image(self.facts.subgroup_size, self.elem.bytes)
         return image.renamed(dict(zip(image.dims, (ROW, COL))))
 
     def _copy(self, digits: Digits, shape: tuple[int, int], across: int = 1) -> CopyLayout:
+        """Return each lane's share of the copy; `across` lanes copy a row."""
         return copy_layout(self.view, digits, *shape, self.facts, self.config.subgroups, self.elem, across)
 
     def _tile(self, digits: Digits, swizzle: Swizzle, chunk: int) -> Shared:

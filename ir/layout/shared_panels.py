@@ -1,8 +1,8 @@
 """Order of shared tiles whose elements matrix instructions read in place: panels of short, swizzled lines.
 
-A line is a row, or a column of a transposed tile. A panel holds `span` bytes of every line, line after line; further
-panels follow. Within a panel the lines' chunks of 16 bytes are swizzled by the address: bits 4 and up are XORed with
-bits 7 and up, as many as `span` leaves.
+A line is a row, or a column of a transposed tile. A panel holds `span` bytes of every line, line after line; the next
+panel follows. Within a panel the lines' chunks of 16 bytes are swizzled by the address: as many bits as number the
+chunks of a line, from bit 4 on, are XORed with the bits from 7 on.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from convgen.ir.types import Type
 
 SPANS = (128, 64, 32)  #: bytes of a line in a panel, the widest first
 CHUNK = 16  #: bytes; unit of the swizzle
-_REPEAT = 128  #: bytes; from address bit 7 on, bits decide the swizzle
+_PERMUTED_ALIKE = 128  #: bytes; the swizzle depends on address bits from 7 on
 
 
 def panel_order(rows: int, cols: int, elem: Type, span: int, *, transposed: bool) -> tuple[Digits, Swizzle]:
@@ -21,10 +21,10 @@ def panel_order(rows: int, cols: int, elem: Type, span: int, *, transposed: bool
     (along, length), (across, lines) = ((ROW, rows), (COL, cols)) if transposed else ((COL, cols), (ROW, rows))
     run = span // elem.bytes
     panel = Digit(along, run, Space.MEMORY, 1), Digit(across, lines, Space.MEMORY, run)
-    further = Digit(along, length // run, Space.MEMORY, run * lines)
-    lines_alike = _REPEAT // span  # neighbouring lines with equal bits from 7 on
+    panels = Digit(along, length // run, Space.MEMORY, run * lines)
+    lines_alike = _PERMUTED_ALIKE // span  # neighbouring lines whose addresses have equal bits from 7 on
     swizzle = Swizzle(lines_alike.bit_length() - 1, span // CHUNK - 1)
-    return Digits((ROW, COL), (*panel, further) if further.size > 1 else panel), swizzle
+    return Digits((ROW, COL), (*panel, panels) if panels.size > 1 else panel), swizzle
 
 
 def span_of(tile: Shared) -> int:
