@@ -47,8 +47,7 @@ class Selector(Values):
     def __init__(self, kernel: Kernel, target: str, out: Writer) -> None:
         super().__init__(kernel, target, out)
         self.pending: dict[Var, st.SharedRead] = {}  #: postponed reads, whose value no instruction has needed yet
-        #: Enclosing loops, outermost first: registers of the results, and label of the end.
-        self.exits: list[tuple[list[Words], str]] = []
+        self.exits: list[tuple[list[Words], str]] = []  #: of each loop around: registers of results, label of its end
         self.uses, self.strides = occurrences(kernel), shared_addresses(kernel)
         #: Address and bytes from lane to lane -> register with each lane's address (`_shared_base`).
         self.shared_bases: dict[tuple[Var, int], str] = {}
@@ -202,10 +201,7 @@ class Selector(Values):
             self._add_start(var)
 
     def _sums_in_place(self, init: Expr) -> Words:
-        """Return the registers of initial sums to which a loop may add while they are in flight; [] for others.
-
-        The loop must be the only use of the sums.
-        """
+        """Return the registers of sums in flight that only a loop uses, so that it may add to them; [] for others."""
         is_free = init in self.in_flight and isinstance(init, Var) and self.owned.pop(init, -1) == self.loops
         return self.env[init] if is_free else []
 
@@ -415,10 +411,7 @@ class Selector(Values):
         return [self.out.op(f"mov.{KINDS[kind]}", word, kind=kind) for word in before]
 
     def _factor_at(self, side: Expr) -> Callable[[int, int], str]:
-        """Return a function of (row, k) that emits the descriptor of a factor from that element on.
-
-        Rows count from the warpgroup's first.
-        """
+        """Return a function that emits the descriptor of a factor from (row of the warpgroup, k) on."""
         s = self._factor_of(side)
         place = FactorPlace.of(s.tile, self.kernel.shared_base(s.tile))
         start, slot = self.descriptors.get((s.address, place)) or self._descriptor(s.address, place), s.slot

@@ -64,10 +64,7 @@ class FactorPlace:
         return leading // _UNIT << 16 | _LINES * self.span // _UNIT << 32 | _MODES[self.span] << 62
 
     def offset(self, row: int, k: int) -> int:
-        """Return the distance from element (0, 0) to (row, k) in units of a descriptor's address.
-
-        Raises Unsupported for a row within a panel of a transposed tile.
-        """
+        """Return the descriptor's address of (row, k) less that of (0, 0); Unsupported for a row within a panel."""
         along, line = (row, k) if self.tile.is_transposed else (k, row)
         panel, within = divmod(along * self.tile.elem.bytes, self.span)
         if self.tile.is_transposed and within:

@@ -1,14 +1,13 @@
 """A strict simulator of NVIDIA PTX.
 
-`simulate` runs launches of PTX text: `ptx_reader` reads its tokens (`ptx_tokens`) into records (`ptx_text`) and puts
-the bodies of device functions in place of calls (`ptx_calls`), `flow` orders blocks so that diverged threads meet
-again, `engine` executes groups of warps (`state`) that are at one instruction, each instruction compiled once
-(`ptx_program`) into a `step`. Instructions are implemented in `moves`, `integers`, `float_alu`, `conversions`, `lanes`,
-`memory_access`, `atomics`, `fences`, `async_copies`, `matrix`, `wgmma` (operands by `descriptors`), `register_pool`,
-`mbarrier_steps`, `bulk_steps` (places by `tensor_boxes`), `one_cluster` and `control`; `matrix_sums` adds products.
-Checks: `shared_memory` (races, copies in flight, proxies), `warpgroup_products` (products in flight), `mbarriers`
-(phases), `bulk_copies`, `backends.sim.global_access` (races, visibility), undefined values (`state`). `sources` names
-the document of each rule.
+`simulate` runs launches of PTX text: `ptx_reader` reads its tokens (`ptx_tokens`) into records (`ptx_text`) and inlines
+device functions (`ptx_calls`), `flow` orders blocks so that diverged threads meet again, `engine` executes groups of
+warps (`state`) that are at one instruction, each instruction compiled once (`ptx_program`) into a `step`. Instructions
+are implemented in `moves`, `integers`, `float_alu`, `conversions`, `lanes`, `memory_access`, `atomics`, `fences`,
+`async_copies`, `matrix`, `wgmma` (operands by `descriptors`), `register_pool`, `mbarrier_steps`, `bulk_steps` (places
+by `tensor_boxes`), `one_cluster` and `control`; `matrix_sums` adds products. Checks: `shared_memory` (races, copies in
+flight, proxies), `warpgroup_products` (products in flight), `mbarriers` (phases), `bulk_copies`,
+`backends.sim.global_access` (races, visibility), undefined values (`state`). `sources` names the document of each rule.
 
 Not simulated: tensor maps in memory, clusters of several workgroups, textures, calls by address and recursion, the
 exact error of approximate functions (they are rounded correctly), what ptxas makes of the text. Between lanes of one

@@ -31,14 +31,14 @@ class Copy:
 
     step: Step
     number: int
-    thread: Array  #: warps in the batch
+    thread: Array  #: numbers of the warps in the batch
     lane: Array
     group: Array  #: number of its group: groups that its thread has committed before
     access: Access  #: the destination
     source: Array  #: addresses
     size: int
-    kept: Array  #: bytes that are read; the rest are zeros
-    data: Array  #: words as they were at the issue
+    kept: Array  #: bytes that are read; the rest of `size` are zeros
+    data: Array  #: words [size/4, columns] of the source at the issue
 
     def take(self, columns: Array) -> Copy:
         """Return the copies of some columns."""
@@ -64,7 +64,7 @@ class Copies:
         self._bulk: dict[int, Step] = {}  #: bulk copies by number
 
     def issue(self, g: WarpGroup, copy: Copy) -> None:
-        """Take copies in flight; their destination is undefined until they land."""
+        """Add copies in flight; their destination is undefined until they land."""
         shared = g.env.local
         self.pending.append(copy)
         shared.flight[copy.access.units] = copy.number + 1
@@ -86,21 +86,21 @@ class Copies:
             allowed = 0
         upto = np.zeros(self.committed.shape, np.int64)
         upto[g.thread] = np.where(g.active, self.committed[g.thread] - allowed, 0)
-        self._land_all(g, step, lambda copy: np.asarray(copy.group < upto[copy.thread, copy.lane]))
+        self._land_chosen(g, step, lambda copy: np.asarray(copy.group < upto[copy.thread, copy.lane]))
 
-    def taken(self, g: WarpGroup, row: int, lanes: Array) -> Callable[[WarpGroup, int, int], None]:
-        """Return a function that lands all copies so far of some lanes of a warp, for an mbarrier that counts them."""
+    def landing(self, g: WarpGroup, row: int, lanes: Array) -> Callable[[WarpGroup, int, int], None]:
+        """Return the function by which an mbarrier lands the copies that some lanes of a warp have issued so far."""
         thread, upto = int(g.thread[row]), self.count
 
         def land(waiting: WarpGroup, agent: int, clock: int) -> None:
-            def is_taken(copy: Copy) -> Bools:
+            def is_counted(copy: Copy) -> Bools:
                 return np.asarray((copy.number < upto) & (copy.thread == thread) & np.isin(copy.lane, lanes))
 
-            self._land_all(waiting, None, is_taken, (agent, clock))
+            self._land_chosen(waiting, None, is_counted, (agent, clock))
 
         return land
 
-    def _land_all(
+    def _land_chosen(
         self,
         g: WarpGroup,
         step: Step | None,
@@ -108,7 +108,7 @@ class Copies:
         agent: tuple[int, int] | None = None,
     ) -> None:
         """Land the chosen copies; `agent`, if an mbarrier counts them, is its number and the phase's clock."""
-        still: list[Copy] = []
+        pending: list[Copy] = []
         row_of = np.zeros(len(self.committed), np.int64)
         row_of[g.thread] = np.arange(g.count)
         for copy in self.pending:
@@ -119,8 +119,8 @@ class Copies:
                 if agent is not None:
                     g.env.local.pass_to_agent(some.access, *agent)
             if not done.all():
-                still.append(copy if not done.any() else copy.take(np.flatnonzero(~done)))
-        self.pending = still
+                pending.append(copy if not done.any() else copy.take(np.flatnonzero(~done)))
+        self.pending = pending
 
     def _land(self, g: WarpGroup, step: Step, copy: Copy, row_of: Array) -> None:
         """Write the bytes, stamped with the present clock of the threads that wait."""
@@ -145,7 +145,7 @@ class Copies:
     # -- findings -----------------------------------------------------------------------------------------------------
 
     def _named(self, number: int) -> str:
-        """Name the copy of that number, and say if nobody has committed it."""
+        """Name the copy of a number for a finding, and say if its lane has not committed it."""
         for copy in self.pending:
             if copy.number == number:
                 committed = copy.group < self.committed[copy.thread, copy.lane]

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from convgen.backends.nvidia.sim.fences import acquire, meet, release
+from convgen.backends.nvidia.sim.fences import acquire, publish_and_observe, release
 from convgen.backends.nvidia.sim.float_alu import flushed
 from convgen.backends.nvidia.sim.memory_access import addresses, check_constant, in_spaces, space_of
 from convgen.backends.nvidia.sim.operands import numbers_of, report_undefined, source, target
@@ -184,7 +184,7 @@ class Atomic:
             check_stores(g, self.step, allocation, offset, self.size, some, "atomically updates")
             self._check_defined(g, allocation, offset, some)
             if g.env.causality.tracked:
-                meet(g, allocation, offset, self.size, some, "update")
+                publish_and_observe(g, allocation, offset, self.size, some, "update")
             allocation.touch(offset[some], self.size)
             memory = allocation.data[: len(allocation.data) // self.size * self.size].view(values.dtype)
             before = combine_lanes(memory, offset // self.size, values, some, function, expected)

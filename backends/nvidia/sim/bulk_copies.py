@@ -1,8 +1,8 @@
 """Bulk copies between global and shared memory in flight (PTX ISA, cp.async.bulk, cp.reduce.async.bulk).
 
 An mbarrier counts the bytes of loads. Stores form groups as cp.async does: wait_group.read N lets their source be
-written again, wait_group N means that they have written, too. Stores write at the last moment, at such a wait or at the
-end of the workgroup, or at the first, when they are issued (`early`).
+written again, wait_group N means that they have written, too. Stores write as late as possible, at such a wait or at
+the end of the workgroup, or, with `early`, when they are issued.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class _Store:
     """A store in flight, by one lane."""
 
     step: Step
-    alone: WarpGroup
+    alone: WarpGroup  #: the lane, alone in its group
     lane: int
     group: int  #: groups that its lane has committed before
     clock: int  #: number among the stores of its warp
@@ -59,8 +59,8 @@ class BulkCopies:
     # -- loads --------------------------------------------------------------------------------------------------------
 
     @staticmethod
-    def load(g: WarpGroup, step: Step, lane: int, chunks: Chunks, base: int, thing: Mbarrier) -> None:
-        """Issue a load of one lane, alone in its group, that an mbarrier counts; zeros come for what is not inside."""
+    def load(g: WarpGroup, step: Step, lane: int, chunks: Chunks, base: int, mbarrier: Mbarrier) -> None:
+        """Issue a load of one lane, alone in its group, that an mbarrier counts; write zeros for chunks outside."""
         shared = g.env.local
         access = _located(g, step, lane, chunks)
         if access is None:
@@ -80,12 +80,12 @@ class BulkCopies:
             shared.land_flight(access, words[:, 0], number, agent, clock)
 
         g.env.counters["bulk_load_bytes"] += chunks.size * len(chunks.place)
-        g.env.mbarriers.attach(g, thing, Transfer(step, chunks.size * len(chunks.place), 0, land))
+        g.env.mbarriers.attach(g, mbarrier, Transfer(step, chunks.size * len(chunks.place), 0, land))
 
     # -- stores -------------------------------------------------------------------------------------------------------
 
     def store(self, g: WarpGroup, step: Step, lane: int, chunks: Chunks, base: int, atomic: Atomic | None) -> None:
-        """Issue a store, or a reduction, of one lane, alone in its group; what is not inside is not written."""
+        """Issue a store, or a reduction, of one lane, alone in its group; write no chunks outside the tensor."""
         shared, thread = g.env.local, int(g.thread[0])
         access = _located(g, step, lane, chunks)
         if access is None:

@@ -26,7 +26,7 @@ from convgen.backends.sim.findings import LaunchStopped
 from convgen.backends.sim.wave_arrays import Array
 
 _UNIT = 16  #: bytes: of the sizes and addresses of bulk copies
-_TENSOR_ALIGN = 128  #: bytes, of the shared memory of a tensor copy; eight rows of a swizzle ask for more
+_TENSOR_ALIGN = 128  #: bytes; alignment of a tensor copy's shared address; a swizzle asks for eight of its rows
 
 
 def compile_bulk(instruction: Instruction, context: Context) -> Step | None:
@@ -64,10 +64,10 @@ def _wait(instruction: Instruction) -> Step:
     return Step(instruction, "wait", lambda g: g.env.bulk_copies.wait(g, allowed, reads=reads))
 
 
-_Signals = Callable[[WarpGroup, Step], dict[tuple[int, int], Mbarrier]]
+_FindMbarriers = Callable[[WarpGroup, Step], dict[tuple[int, int], Mbarrier]]
 
 
-def _signals(instruction: Instruction, context: Context, operand: Operand) -> _Signals:
+def _mbarriers_named(instruction: Instruction, context: Context, operand: Operand) -> _FindMbarriers:
     """Return a function that finds the mbarrier that each lane names, by row and lane."""
     where, numbers = shared_operand(context, instruction, operand), numbers_of(operand)
 
@@ -78,18 +78,18 @@ def _signals(instruction: Instruction, context: Context, operand: Operand) -> _S
             return {}
         g.env.mbarriers.check_fenced(g, step, access)
         uses = g.env.mbarriers.uses(g, step, access)
-        return {(use.row, lane): use.object for use in uses for lane in use.lanes.tolist()}
+        return {(use.row, lane): use.mbarrier for use in uses for lane in use.lanes.tolist()}
 
     return find
 
 
-def _each(g: WarpGroup) -> Iterator[tuple[int, int]]:
-    """Yield row and lane of each lane that executes an instruction."""
+def _active_lanes(g: WarpGroup) -> Iterator[tuple[int, int]]:
+    """Yield the row and number of each lane that executes an instruction."""
     yield from ((row, lane) for row, lane in np.argwhere(g.active).tolist())
 
 
-def _cuts(g: WarpGroup, step: Step, single: WarpGroup, lane: int, name: str, value: int, unit: int) -> bool:
-    """Return whether a number is a multiple of a unit of bytes; report others."""
+def _is_multiple(g: WarpGroup, step: Step, single: WarpGroup, lane: int, name: str, value: int, unit: int) -> bool:
+    """Return whether `value` is a multiple of `unit` bytes; report it otherwise, as `name` of a bulk copy."""
     if value % unit == 0:
         return True
     kind = "operand" if name == "the size" else "misaligned"
@@ -108,28 +108,28 @@ def _plain(instruction: Instruction, context: Context, *, loads: bool) -> Step:
     in_global = addresses(context, instruction, outer, wide=True)
     read = source(context, instruction, size, "u32")
     numbers = numbers_of(to, of, size)
-    signals = _signals(instruction, context, rest[0]) if loads else None
+    signals = _mbarriers_named(instruction, context, rest[0]) if loads else None
     reduces = instruction.has("reduce")
     step = Step(instruction, "bulk_copy", lambda g: None)
     atomic = reduction_of(step, instruction.types[-1]) if reduces else None
 
     def run(g: WarpGroup) -> None:
         report_undefined(g, step, numbers, "an operand of a bulk copy")
-        things = {} if signals is None else signals(g, step)
+        mbarriers = {} if signals is None else signals(g, step)
         places, origins, sizes = (np.broadcast_to(part(g), g.shape) for part in (in_shared, in_global, read))
-        for row, lane in _each(g):
+        for row, lane in _active_lanes(g):
             place, origin, count = int(places[row, lane]), int(origins[row, lane]), int(sizes[row, lane])
             single = alone(g, row, lane)
             parts = (("the size", count), ("the address in shared memory", place), ("the address", origin))
-            if not all(_cuts(g, step, single, lane, name, value, _UNIT) for name, value in parts):
+            if not all(_is_multiple(g, step, single, lane, name, value, _UNIT) for name, value in parts):
                 continue
             each = _UNIT if atomic is None else atomic.size
             offset = np.arange(0, count, each)
             chunks = Chunks(each, place + offset, offset, np.ones(len(offset), np.bool_))
             if not loads:
                 g.env.bulk_copies.store(single, step, lane, chunks, origin, atomic)
-            elif (row, lane) in things:
-                g.env.bulk_copies.load(single, step, lane, chunks, origin, things[row, lane])
+            elif (row, lane) in mbarriers:
+                g.env.bulk_copies.load(single, step, lane, chunks, origin, mbarriers[row, lane])
 
     return step.running(run)
 
@@ -147,35 +147,35 @@ def _tensor(instruction: Instruction, context: Context, *, loads: bool) -> Step:
     if len(tensor.coordinates.items) != rank:
         raise wrong(instruction, f"{len(tensor.coordinates.items)} coordinates", str(rank))
     coordinates = [source(context, instruction, item, "s32") for item in tensor.coordinates.items]
-    signals = _signals(instruction, context, operands.pop(0)) if loads else None
+    signals = _mbarriers_named(instruction, context, operands.pop(0)) if loads else None
     offsets = _offsets(instruction, context, operands)
     in_shared = shared_operand(context, instruction, inner, space="shared")
     map_at = addresses(context, instruction, tensor.address, wide=True)
     numbers = numbers_of(inner, tensor)
-    blocks = frozenset(v.offset for v in context.kernel.parameters if v.size == MAP_BYTES)
+    map_offsets = frozenset(v.offset for v in context.kernel.parameters if v.size == MAP_BYTES)
     mode = "im2col" if instruction.has("im2col", "im2col_no_offs") else "tiled"
     step = Step(instruction, "bulk_copy", lambda g: None)
 
     def run(g: WarpGroup) -> None:
         report_undefined(g, step, numbers, "an operand of a bulk copy")
-        things = {} if signals is None else signals(g, step)
+        mbarriers = {} if signals is None else signals(g, step)
         places, at = (np.broadcast_to(part(g), g.shape) for part in (in_shared, map_at))
-        given: list[Array] = [np.broadcast_to(read(g), g.shape) for read in (*coordinates, *offsets)]
-        for row, lane in _each(g):
+        numbers_by_lane: list[Array] = [np.broadcast_to(read(g), g.shape) for read in (*coordinates, *offsets)]
+        for row, lane in _active_lanes(g):
             single = alone(g, row, lane)
-            found = _map_at(single, step, lane, int(at[row, lane]) - PARAM_WINDOW, blocks, (rank, mode))
-            atomic = reduction_of(step, found.element) if instruction.has("reduce") else None
-            values = [int(value[row, lane]) for value in given]
+            tensor_map = _map_at(single, step, lane, int(at[row, lane]) - PARAM_WINDOW, map_offsets, (rank, mode))
+            atomic = reduction_of(step, tensor_map.element) if instruction.has("reduce") else None
+            values = [int(by_lane[row, lane]) for by_lane in numbers_by_lane]
             place = int(places[row, lane])
-            if not _is_aligned(g, step, single, lane, found, place, values[0]):
+            if not _is_aligned(g, step, single, lane, tensor_map, place, values[0]):
                 continue
             extra = values[rank:] or [0] * (rank - 2)
-            chunks = chunks_of(found, place, values[:rank], extra, by_element=atomic is not None)
-            base = g.env.memory.by_name[found.buffer].base + found.shift
+            chunks = chunks_of(tensor_map, place, values[:rank], extra, by_element=atomic is not None)
+            base = g.env.memory.by_name[tensor_map.buffer].base + tensor_map.shift
             if not loads:
                 g.env.bulk_copies.store(single, step, lane, chunks, base, atomic)
-            elif (row, lane) in things:
-                g.env.bulk_copies.load(single, step, lane, chunks, base, things[row, lane])
+            elif (row, lane) in mbarriers:
+                g.env.bulk_copies.load(single, step, lane, chunks, base, mbarriers[row, lane])
 
     return step.running(run)
 
@@ -193,25 +193,25 @@ def _offsets(instruction: Instruction, context: Context, operands: Sequence[Oper
 def _is_aligned(
     g: WarpGroup, step: Step, single: WarpGroup, lane: int, tensor: TensorMap, place: int, first: int
 ) -> bool:
-    """Return whether shared memory and the innermost coordinate suit a copy; report others."""
+    """Return whether the shared address and the innermost coordinate of a copy are aligned; report others."""
     align = max(_TENSOR_ALIGN, 8 * tensor.swizzle)
-    fits = _cuts(g, step, single, lane, "the address in shared memory", place, align)
+    fits = _is_multiple(g, step, single, lane, "the address in shared memory", place, align)
     name = f"the innermost coordinate ({first} elements)"
-    return _cuts(g, step, single, lane, name, first * tensor.size, _UNIT) and fits
+    return _is_multiple(g, step, single, lane, name, first * tensor.size, _UNIT) and fits
 
 
 def _map_at(
-    single: WarpGroup, step: Step, lane: int, offset: int, blocks: Collection[int], shape: tuple[int, str]
+    single: WarpGroup, step: Step, lane: int, offset: int, map_offsets: Collection[int], shape: tuple[int, str]
 ) -> TensorMap:
-    """Return the tensor map at an offset of the parameters, for a copy of some rank and mode.
+    """Return the tensor map at an offset of the parameters, for a copy with the rank and mode of `shape`.
 
-    `blocks` are the offsets of parameters that may be maps. Reports a wrong offset or shape, and raises LaunchStopped.
-    Raises SimulatorError for a parameter that the launch gives no map.
+    `map_offsets` has the parameters that may be maps. Raises LaunchStopped after it reports a wrong offset or shape;
+    SimulatorError for a parameter for which the launch has no map.
     """
     tensor, (rank, mode) = single.env.tensor_maps.get(offset), shape
     what = ""
     if tensor is None:
-        if offset in blocks:
+        if offset in map_offsets:
             raise SimulatorError(f"given no tensor map at offset {offset} of the parameters, wanted one of the launch")
         what = "the address is not that of a parameter with a tensor map (cvta.param gives it)"
     elif len(tensor.dims) != rank or tensor.kind != mode:

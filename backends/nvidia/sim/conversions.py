@@ -88,12 +88,9 @@ def _scalar(instruction: Instruction, to: str, of: str) -> Function:
         return integer
     if source != "f":
         mode = next((m for m in modifiers if m in _TO_FLOAT), "rn")
-        return lambda a: encode(_bounded(_from_integer(a, to, mode), saturate=saturate), to)
+        bounded: Function = saturated if saturate else np.asarray
+        return lambda a: encode(bounded(_from_integer(a, to, mode)), to)
     return _between_floats(instruction, to, of, whole, saturate=saturate, flush=flush)
-
-
-def _bounded(value: Array, *, saturate: bool) -> Array:
-    return saturated(value) if saturate else value
 
 
 def _between_integers(value: Array, to: str, *, saturate: bool) -> Array:

@@ -3,7 +3,7 @@
 PTX ISA, Asynchronous Warpgroup Level Matrix Instructions: Shared Memory Matrix Layout, Matrix Descriptor Format,
 Strides, Swizzling Modes. An operand is made of pieces of 16 bytes, each contiguous: 16 bytes along K of one row if K is
 major, 8 elements of 2 bytes along M or N at one k otherwise. The swizzle permutes pieces by bits of their absolute
-shared address, which the sums below give first.
+shared address.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class Descriptor:
     """A decoded descriptor; all lengths in bytes."""
 
     start: int
-    leading: int
-    stride: int
+    leading: int  #: leading dimension byte offset
+    stride: int  #: stride dimension byte offset
     base: int  #: the matrix base offset, without unit
     span: int  #: of the swizzle: 128, 64, 32, or 0 for none
     is_valid: bool  #: whether all reserved bits are zero

@@ -21,7 +21,7 @@ _Key = tuple[int, int, int]  #: a barrier: id of its environment, slot of its wo
 
 
 class _From(frozenset[int]):
-    """Contains every index from the lowest of a set on, so that a group stops for those at it or ahead of it."""
+    """Every index from the lowest of a set on: a group that reaches one stops for the groups at or before it."""
 
     def __init__(self, indices: frozenset[int]) -> None:
         self.lowest = min(indices)
@@ -42,11 +42,11 @@ class WarpEngine(Engine[WarpGroup, Step]):
         self._blocked: list[WarpGroup] = []  #: groups that wait while others poll
 
     def _advance(self, g: WarpGroup, meet: frozenset[int]) -> list[WarpGroup]:
-        """Run a group as long as no other stands at its instruction or ahead of it: they are to meet."""
+        """Run a group until it reaches, or passes, the lowest instruction of other groups: they may merge there."""
         return super()._advance(g, _From(meet) if meet else meet)
 
     def _prepare(self, g: WarpGroup, step: Step) -> None:
-        """Note the registers that an instruction accesses, where there are products of warpgroups."""
+        """Note the registers that an instruction accesses; report those of products of warpgroups in flight."""
         if not self._program.has_agents or step.instruction.name == "wgmma":
             return
         registers = self._program.accessed(self._executing)
@@ -108,10 +108,10 @@ class WarpEngine(Engine[WarpGroup, Step]):
 
     def _release(self, waiting: list[WarpGroup]) -> tuple[list[WarpGroup], list[WarpGroup]]:
         """Let the warps pass whose barriers are complete; report a deadlock if there are none."""
-        released, still = self._pass(waiting)
+        released, blocked = self._pass(waiting)
         if not released:
             self._deadlock(waiting[0])
-        return released, still
+        return released, blocked
 
     def _release_some(
         self, waiting: list[WarpGroup], live: Sequence[WarpGroup]
@@ -132,7 +132,7 @@ class WarpEngine(Engine[WarpGroup, Step]):
         """Return the groups whose barriers are complete, and the rest."""
         complete = self._complete(waiting)
         released: list[WarpGroup] = []
-        still: list[WarpGroup] = []
+        blocked: list[WarpGroup] = []
         for g in waiting:
             keys = [
                 (id(g.env), slot, barrier) for slot, barrier in zip(g.slot.tolist(), g.waiting_at.tolist(), strict=True)
@@ -142,7 +142,7 @@ class WarpEngine(Engine[WarpGroup, Step]):
             free |= (g.waiting_at == CLUSTER) & g.env.cluster_barriers.ended(g)
             free |= (g.waiting_at == REGISTERS) & g.env.register_pool.fits(g, g.needed)
             if not free.all():
-                still.append(g.select(np.flatnonzero(~free)) if free.any() else g)
+                blocked.append(g.select(np.flatnonzero(~free)) if free.any() else g)
             if not free.any():
                 continue
             part = g if free.all() else g.select(np.flatnonzero(free))
@@ -151,7 +151,7 @@ class WarpEngine(Engine[WarpGroup, Step]):
                 self._deliver(part, [complete[key] for key in keys if key in complete])
             part.waiting_at = np.full(part.count, -1)
             self._join(released, part)
-        return released, still
+        return released, blocked
 
     def _complete(self, waiting: Sequence[WarpGroup]) -> Mapping[_Key, Array]:
         """Return the barriers at which enough threads have arrived, with the flags of bar.red; reset them."""

@@ -49,15 +49,15 @@ class Environment(Surroundings):
         super().__init__(run, shared, slots, waves, causality)
         self.dtypes, self.live = dtypes, live
         self.alive: Bools = np.zeros((slots * waves, LANES), np.bool_)  #: threads that have not ended
-        #: By barrier with a number of threads: those of earlier arrivals, and the lanes of each warp's last arrival.
+        #: Threads at barriers that take a number of threads: those of arrivals before each warp's last one.
         self.arrived: Array = np.zeros((slots, BARRIERS), np.int64)
-        self.arriving: Bools = np.zeros((slots, BARRIERS, waves, LANES), np.bool_)
-        self.threads: Array = np.zeros((slots, BARRIERS), np.int64)  #: threads at each barrier that takes all live ones
+        self.arriving: Bools = np.zeros((slots, BARRIERS, waves, LANES), np.bool_)  #: lanes of each warp's last arrival
+        self.threads: Array = np.zeros((slots, BARRIERS), np.int64)  #: threads at barriers that take all live threads
         self.expected: Array = np.zeros((slots, BARRIERS), np.int64)  #: threads; 0 while nobody has arrived; -1: all
         #: By workgroup's slot and barrier: the clocks that warps pass on at bar.arrive.
         self.passed_on: dict[tuple[int, int], list[Array]] = {}
         self.reduction: dict[tuple[int, int], list[Array]] = {}  #: predicates of bar.red by slot and barrier
-        self.names: Sequence[str] = ()  #: of registers
+        self.names: Sequence[str] = ()  #: names of registers, by number
         self.copies = Copies(slots * waves)
         self.products = Products(slots, waves)
         #: Ticket of each lane's first store since a barrier ordered it before the other lanes; 0: none.

@@ -5,8 +5,8 @@ order, which relates operations of one thread ("Release and Acquire Patterns", "
 it has read itself. Causality order passes this on to other lanes by barriers only: bar.warp.sync, and barriers of the
 workgroup, order the memory accesses of their participants. shfl.sync and vote.sync order none.
 
-Some order is assumed that the model does not give: lanes that execute one strong access observe what any of them reads,
-and a release publishes what any lane has acquired that takes part in it.
+The simulator assumes some order that the model does not give: lanes that execute one strong access observe what any of
+them reads, and a release also publishes what each lane that takes part has acquired.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _proxy_fence(instruction: Instruction, context: Context) -> Step:
 def release(g: WarpGroup) -> None:
     """Release all stores of the warps so far, and those of their workgroups before the last barrier.
 
-    A lane's later stores are left out if it does not take part and no barrier has ordered them before those that do.
+    Stores of a lane that does not take part are left out, unless a barrier orders them before the lanes that do.
     """
     causality = g.env.causality
     if not causality.tracked:
@@ -76,8 +76,8 @@ def release(g: WarpGroup) -> None:
             continue
         first = g.env.first_store[g.thread[row]]
         first[g.active[row]] = 0
-        behind = first[first > 0]
-        causality.release(who, int(behind.min()) - 1 if behind.size else causality.tickets)
+        unordered = first[first > 0]
+        causality.release(who, int(unordered.min()) - 1 if unordered.size else causality.tickets)
 
 
 def note_store(g: WarpGroup, lanes: Bools, ticket: int) -> None:
@@ -88,9 +88,9 @@ def note_store(g: WarpGroup, lanes: Bools, ticket: int) -> None:
 
 
 def order_lanes(g: WarpGroup, lanes: Bools, *, waits: bool = True) -> None:
-    """Order what lanes that meet at a barrier have stored before all that these lanes do next.
+    """Order the stores of lanes that arrive at a barrier before all later accesses of these lanes.
 
-    Lanes that wait there also acquire what any of them has acquired.
+    Lanes that wait at the barrier also acquire what any of them has acquired.
     """
     if not g.env.causality.tracked:
         return
@@ -107,17 +107,19 @@ def acquire(g: WarpGroup) -> None:
 
 
 def _lanes_of(g: WarpGroup, lanes: Bools) -> list[Who]:
-    """Return the warps with sets of some lanes; lanes that have ended, or never were, make no difference."""
+    """Return each warp with its set of `lanes`: `EVERY_LANE` if all live lanes are among them."""
     taken, alive = packed_flags(lanes).tolist(), packed_flags(g.env.alive[g.thread]).tolist()
     sets = (EVERY_LANE if some and not there & ~some else some for some, there in zip(taken, alive, strict=True))
     return [evolve(who, lanes=some) for who, some in zip(thread_states(g), sets, strict=True)]
 
 
-def meet(g: WarpGroup, allocation: Allocation, offset: Array, size: int, lanes: Bools | None, kind: str) -> None:
-    """Publish what the warps have released at some places, and observe what others published there."""
+def publish_and_observe(
+    g: WarpGroup, allocation: Allocation, offset: Array, size: int, lanes: Bools | None, kind: str
+) -> None:
+    """Publish at some places what the warps have released, and observe what others have published at these places."""
     causality = g.env.causality
     some = np.ones(offset.shape, np.bool_) if lanes is None else lanes
     threads = [int(thread) for thread in g.wave_ids()]
-    met = causality.publish_and_observe(allocation, allocation.units(offset, size), some, threads, kind)
-    for who, number in zip(_lanes_of(g, some), met[:, 0], strict=True):
+    observed = causality.publish_and_observe(allocation, allocation.units(offset, size), some, threads, kind)
+    for who, number in zip(_lanes_of(g, some), observed[:, 0], strict=True):
         causality.observe(who.thread, int(number), who.lanes)

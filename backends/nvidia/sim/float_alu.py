@@ -23,7 +23,7 @@ Function = Callable[..., Array]
 _DIRECTED = ("rz", "rm", "rp")
 
 
-#: approximate functions, computed in f64
+#: Instruction -> function; it is computed in f64.
 APPROXIMATE: Mapping[str, Function] = {
     "ex2": np.exp2,
     "lg2": np.log2,
@@ -479,7 +479,7 @@ def _written_flags(instruction: Instruction, context: Context) -> _WriteFlags:
 
 
 def _written_value(instruction: Instruction, context: Context) -> _WriteFlags:
-    """Return the function that writes set's flags as numbers: 1.0, or an integer's ones; upper halves' flags above."""
+    """Return the function that writes flags of set as numbers, 1.0 or all ones; upper halves' flags to upper halves."""
     result = instruction.types[0]
     put = target(context, instruction, instruction.operands[0], f"b{bits_of(result)}")
     one: Mapping[str, int] = {"f32": 0x3F800000, "f16": 0x3C00, "bf16": 0x3F80, "f16x2": 0x3C00, "bf16x2": 0x3F80}

@@ -150,7 +150,7 @@ def bit_mask(*, clamps: bool) -> Function:
 
 
 def lop3(table: int) -> Function:
-    """Any function of three bits, by its table of truth (PTX ISA, lop3)."""
+    """lop3: the function of three bits that a truth table states (PTX ISA, lop3)."""
 
     def apply(a: Array, b: Array, c: Array) -> Array:
         result: Array = np.zeros(np.broadcast_shapes(np.shape(a), np.shape(b), np.shape(c)), np.uint32)

@@ -25,7 +25,7 @@ def packed_flags(flags: Bools) -> Array:
 
 
 def members(g: WarpGroup, step: Step, mask: Array) -> Bools:
-    """Return flags [rows, lane, other]: whether a lane's member mask names the other one; report wrong masks."""
+    """Return flags [rows, lane, lane]: whether the first lane's member mask names the second; report wrong masks."""
     named = (np.broadcast_to(mask, g.shape)[..., None] >> _BIT & np.uint32(1)).astype(np.bool_)
     active = g.active
     self_named = np.diagonal(named, axis1=1, axis2=2)
@@ -68,7 +68,7 @@ def compile_lanes(instruction: Instruction, context: Context) -> Step | None:
 
 
 def _shuffle(instruction: Instruction, context: Context) -> Step:
-    """shfl.sync: lane j of a segment; out of range a lane keeps its own value and the predicate is false."""
+    """shfl.sync: each lane takes the value of a lane of its segment; out of range, its own, with a false predicate."""
     operands = instruction.operands
     first = operands[0]
     into, flag = (first.first, first.second) if isinstance(first, Pair) else (first, Sink())

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from convgen.backends.nvidia.sim.environment import Environment
-from convgen.backends.nvidia.sim.ptx_text import Address, Kernel, Module, Register, Symbol, Variable
+from convgen.backends.nvidia.sim.ptx_text import Address, Kernel, Module, Register, Symbol
 from convgen.backends.nvidia.sim.state import LANES, WarpGroup
 from convgen.backends.nvidia.tensor_map import MAP_ALIGN, MAP_BYTES, TensorMap
 from convgen.backends.sim.device_memory import Memory
@@ -82,7 +82,7 @@ def parameter_block(memory: Memory, kernel: Kernel, launch: LaunchRequest) -> tu
     block, defined = np.zeros(size, np.uint8), np.zeros(size, np.bool_)
     for argument in launch.args:
         if isinstance(argument.value, TensorMap):
-            continue  # opaque
+            continue  # its bytes are opaque: they stay undefined
         raw = memory.argument(argument)
         if argument.offset + len(raw) > size:
             given = f"an argument of {len(raw)} bytes at offset {argument.offset}"
@@ -124,7 +124,7 @@ def signature_of(module: Module, kernel: Kernel) -> Signature:
     """Return the arguments, workgroup and shared memory of a kernel."""
     pointers = _pointers(kernel)
     parameters = tuple(
-        Parameter(v.name, v.offset, v.size, v.is_pointer or v.name in pointers, _type_name(v))
+        Parameter(v.name, v.offset, v.size, v.is_pointer or v.name in pointers, _C_TYPES.get(v.type, ""))
         for v in kernel.parameters
     )
     workgroup = kernel.limits.get("reqntid") or kernel.limits.get("maxntid")
@@ -133,11 +133,8 @@ def signature_of(module: Module, kernel: Kernel) -> Signature:
     return Signature(kernel.name, parameters, shared_layout(module, kernel)[1], workgroup, wants_shared)
 
 
-def _type_name(variable: Variable) -> str:
-    return {"f32": "float", "f64": "double"}.get(variable.type, "")
-
-
-#: Instructions that keep an address an address, with the number of the operand.
+_C_TYPES = {"f32": "float", "f64": "double"}  #: type in PTX -> type in C
+#: Instruction -> operands (by number) whose value, if it is an address, makes the result an address.
 _KEEPS = {"mov": (1,), "cvta": (1,), "add": (1, 2), "sub": (1,), "mad": (3,), "selp": (1, 2)}
 
 

@@ -26,7 +26,7 @@ from convgen.backends.nvidia.sim.step import Context, Step, unsupported
 from convgen.backends.sim.wave_arrays import Array, Bools, any_along
 from convgen.ir.record import frozen
 
-_SHAPES: Mapping[str, frozenset[tuple[int, int, int]]] = {  # by the type of A
+_SHAPES: Mapping[str, frozenset[tuple[int, int, int]]] = {  # by the type of A; "8": s8 and u8, "4": s4 and u4
     "f16": frozenset({(16, 8, 8), (16, 8, 16)}),
     "bf16": frozenset({(16, 8, 8), (16, 8, 16)}),
     "tf32": frozenset({(16, 8, 4), (16, 8, 8)}),
@@ -50,7 +50,7 @@ class Fragment:
 
 @lru_cache(maxsize=64)
 def factor(rows: int, columns: int, per_register: int, *, second: bool) -> Fragment:
-    """Return the fragment of A [m, k], or of B [k, n] as the `second` factor, with `per_register` elements each."""
+    """Return the fragment of A [m, k], or of the `second` factor B [k, n]; registers hold `per_register` elements."""
     lane = np.arange(LANES)
     group, thread = lane // 4, lane % 4
     registers = rows * columns // (LANES * per_register)
@@ -305,7 +305,7 @@ def _store(instruction: Instruction, context: Context) -> Step:
         for i, (read, some) in enumerate(zip(reads, parts, strict=True)):
             data, flags = np.broadcast_to(read(g), g.shape), g.flags(some)
             at = slice(8 * i, 8 * i + 8)
-            if transposed:  # row r has the elements of lanes with r = lane / 4 as column
+            if transposed:  # a row in memory is a column of the lanes' matrix
                 low, high = (_column(data, row, 2 * word + j) for j in (0, 1))
                 words[:, :, at] = np.moveaxis(low | (high << np.uint32(16)), -1, 0)
                 spoiled = flags[:, 4 * (2 * word) + row // 2] | flags[:, 4 * (2 * word + 1) + row // 2]

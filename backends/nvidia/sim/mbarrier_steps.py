@@ -72,7 +72,7 @@ def _objects(
 
 
 def _number(instruction: Instruction, context: Context, place: int) -> tuple[Getter, tuple[int, ...]]:
-    """Return how to read a count operand, 1 where it is left out, and its registers."""
+    """Return how to read operand `place`, a count, 1 where it is left out; and its registers."""
     operands = instruction.operands
     if place >= len(operands):
         return (lambda g: np.array(1)), ()
@@ -107,6 +107,7 @@ def _inval(instruction: Instruction, context: Context) -> Step:
 
 
 def _expect(instruction: Instruction, context: Context) -> Step:
+    """mbarrier.expect_tx and complete_tx."""
     locate = _objects(instruction, context, instruction.operands[0])
     size, numbers = _number(instruction, context, 1)
     completes = instruction.has("complete_tx")
@@ -140,19 +141,19 @@ def _arrive(instruction: Instruction, context: Context) -> Step:
         access = locate(g, step)
         if access is None:
             return
-        given = np.broadcast_to(number(g), g.shape)[access.row, access.lane].astype(np.int64)
+        amounts = np.broadcast_to(number(g), g.shape)[access.row, access.lane].astype(np.int64)
         states: Array = np.zeros(g.shape, np.uint64)
         order_lanes(g, g.active, waits=False)
         for use in g.env.mbarriers.uses(g, step, access):
-            thing, lanes = use.object, use.lanes
-            pending = np.maximum(thing.pending - np.arange(len(lanes)), 0)
-            states[use.row, lanes] = np.uint64(thing.phase) << _PHASE | pending.astype(np.uint64)
+            mbarrier, lanes = use.mbarrier, use.lanes
+            pending = np.maximum(mbarrier.pending - np.arange(len(lanes)), 0)
+            states[use.row, lanes] = np.uint64(mbarrier.phase) << _PHASE | pending.astype(np.uint64)
             if expects:
-                g.env.mbarriers.expect(g, step, use, int(given[use.columns].sum()))
-            count = len(lanes) if expects else int(given[use.columns].sum())
+                g.env.mbarriers.expect(g, step, use, int(amounts[use.columns].sum()))
+            count = len(lanes) if expects else int(amounts[use.columns].sum())
             if drops:
-                thing.count -= count
-            view = g.env.local.pass_on(thing.slot, use.warp, lanes_as_bits(lanes)) if releases else None
+                mbarrier.count -= count
+            view = g.env.local.pass_on(mbarrier.slot, use.warp, lanes_as_bits(lanes)) if releases else None
             g.env.mbarriers.arrive(g, step, use, count, view, completes=completes)
         write(g, states, None)
 
@@ -162,7 +163,7 @@ def _arrive(instruction: Instruction, context: Context) -> Step:
 def _copies_arrive(instruction: Instruction, context: Context) -> Step:
     """cp.async.mbarrier.arrive: an arrival once all earlier cp.async of the lane are complete.
 
-    Without .noinc the phase expects one more arrival for it.
+    Without .noinc the phase takes one more arrival.
     """
     locate = _objects(instruction, context, instruction.operands[0])
     adds = not instruction.has("noinc")
@@ -175,9 +176,9 @@ def _copies_arrive(instruction: Instruction, context: Context) -> Step:
         for use in g.env.mbarriers.uses(g, step, access):
             count = len(use.lanes)
             if adds:
-                use.object.pending += count
-            land = g.env.copies.taken(g, use.row, use.lanes)
-            g.env.mbarriers.attach(g, use.object, Transfer(step, 0, count, land))
+                use.mbarrier.pending += count
+            land = g.env.copies.landing(g, use.row, use.lanes)
+            g.env.mbarriers.attach(g, use.mbarrier, Transfer(step, 0, count, land))
 
     return step.running(run)
 
@@ -197,11 +198,11 @@ def _wait(instruction: Instruction, context: Context) -> Step:
         access = locate(g, step)
         if access is None:
             return
-        given = np.broadcast_to(read(g), g.shape)[access.row, access.lane]
+        phases = np.broadcast_to(read(g), g.shape)[access.row, access.lane]
         ended = np.zeros(g.shape, np.bool_)
         for use in g.env.mbarriers.uses(g, step, access):
-            for value in np.unique(given[use.columns]).tolist():
-                lanes = use.lanes[given[use.columns] == value]
+            for value in np.unique(phases[use.columns]).tolist():
+                lanes = use.lanes[phases[use.columns] == value]
                 if parity and value > 1:
                     what = f"a parity of {value}, not of 0 or 1"
                     g.env.reporter.add("operand", what, step.instruction, g, use.row, int(lanes[0]))

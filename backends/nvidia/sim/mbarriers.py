@@ -1,11 +1,11 @@
 """The mbarrier objects of a batch of workgroups (PTX ISA, Parallel Synchronization and Communication: mbarrier).
 
 A phase ends when its pending arrivals and its bytes (tx-count) are zero. A wait for a phase orders what threads did
-before they arrived in it, and the copies that it counts, before what the waiting warp does next. A wait by parity tells
-odd phases from even ones only: it means the phase after those whose end the warp knows, or the last of these.
+before they arrived in it, and the copies that it counts, before what the waiting warp does next. A wait by parity means
+the last phase whose end the warp has waited for, or the one after it, whichever is odd or even as the parity says.
 
-Copies land at the last moment, at the wait for which their phase lacks nothing else, or at the first, when they are
-issued (`early`). At the last moment too, a warp's first wait for the end of a phase fails unless the warp knows of it.
+Copies land as late as possible, at a wait for whose phase nothing else is missing, or, with `early`, when they are
+issued. Without `early`, a warp's first wait for a phase fails even if the phase has ended: loops of waits must repeat.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ KIND = "mbarrier"
 SIZE = 8  #: bytes of an object
 _FRESH = Source(
     "CUDA Programming Guide, Asynchronous Data Copies, TMA: fence.proxy.async makes initialised barriers visible to "
-    "the async proxy; all the same Triton's kernels have a barrier alone",
+    "the async proxy; yet Triton's kernels have a barrier alone",
     required=False,
 )
-_MOST = (1 << 20) - 1  #: of a count of arrivals, and of bytes either way
+_MOST = (1 << 20) - 1  #: arrivals of a phase, and pending bytes of either sign, at most
 
 
 @frozen(eq=False)
@@ -39,7 +39,7 @@ class Transfer:
     """Copies whose end an mbarrier counts: as bytes, or as arrivals of cp.async."""
 
     step: Step
-    size: int
+    size: int  #: bytes
     arrivals: int
     land: Callable[[WarpGroup, int, int], None]  #: called with a group, the mbarrier's agent and the phase's clock
 
@@ -49,10 +49,10 @@ class Mbarrier:
     """An mbarrier object in shared memory."""
 
     slot: int
-    address: int  #: in the workgroup's shared memory
+    address: int  #: bytes; in the workgroup's shared memory
     agent: int  #: number among the agents of the workgroup: its clock counts phases that have ended
-    count: int
-    pending: int
+    count: int  #: arrivals that each phase takes
+    pending: int  #: arrivals that the phase lacks
     phase: int = 0
     size: int = 0  #: tx-count; bytes that the phase still expects
     view: Array | None = None  #: clocks that the arrivals of this phase pass on
@@ -68,9 +68,9 @@ class Mbarrier:
 
 @frozen(eq=False)
 class Use:
-    """Lanes of one warp that name one mbarrier; `columns` are those of the access."""
+    """Lanes of one warp that name one mbarrier; `columns` are their columns of the access."""
 
-    object: Mbarrier
+    mbarrier: Mbarrier
     row: int
     warp: int
     columns: Array
@@ -84,7 +84,7 @@ class Mbarriers:
         self.shared, self.reporter, self.early = shared, reporter, early
         self.objects: dict[tuple[int, int], Mbarrier] = {}
         self._made: dict[int, int] = {}  #: objects initialised so far, by slot
-        #: By slot and warp: the wait that has failed last.
+        #: By slot and warp, the last wait that failed: object, phase, instruction.
         self.failed: dict[tuple[int, int], tuple[Mbarrier, int, Instruction]] = {}
 
     # -- objects ------------------------------------------------------------------------------------------------------
@@ -116,8 +116,8 @@ class Mbarriers:
     def invalidate(self, g: WarpGroup, step: Step, access: Access) -> None:
         """End the objects at some addresses."""
         for use in self.uses(g, step, access):
-            self._check_idle(use.object, step.instruction)
-            self.objects.pop((use.object.slot, use.object.address), None)
+            self._check_idle(use.mbarrier, step.instruction)
+            self.objects.pop((use.mbarrier.slot, use.mbarrier.address), None)
         self.shared.flight[access.units] = 0
         self.shared.note_stores(g, step, access, None, defined=False)
 
@@ -136,9 +136,9 @@ class Mbarriers:
         for column in range(len(access.place)):
             groups.setdefault((int(access.row[column]), *self._key(access, column)), []).append(column)
         for (row, slot, address), columns in groups.items():
-            thing = self.objects.get((slot, address))
+            mbarrier = self.objects.get((slot, address))
             lane = int(access.lane[columns[0]])
-            if thing is None:
+            if mbarrier is None:
                 what = f"no mbarrier has been initialised at {address:#x}"
                 self.reporter.add(KIND, what, step.instruction, g, row, lane)
                 continue
@@ -146,10 +146,10 @@ class Mbarriers:
                 what = "uses an mbarrier that another thread has initialised, with no barrier between"
                 self.reporter.add(KIND, what, step.instruction, g, row, lane)
             at = np.asarray(columns)
-            yield Use(thing, row, int(access.warp[columns[0]]), at, access.lane[at])
+            yield Use(mbarrier, row, int(access.warp[columns[0]]), at, access.lane[at])
 
     def check_fenced(self, g: WarpGroup, step: Step, access: Access) -> None:
-        """Report objects for the async proxy whose initialisation no fence has shown to it."""
+        """Report objects that copies name and whose initialisation no fence has made visible to the async proxy."""
         lacking = any_along(self.shared.lacks_fence(access), 0)
         if lacking.any():
             column = int(lacking.argmax())
@@ -161,119 +161,121 @@ class Mbarriers:
 
     def expect(self, g: WarpGroup, step: Step, use: Use, size: int) -> None:
         """Let the phase expect more bytes."""
-        use.object.size += size
-        self._check_size(g, step, use.object, use.row)
+        use.mbarrier.size += size
+        self._check_size(g, step, use.mbarrier, use.row)
         g.env.memory.changes += 1
 
     def complete(self, g: WarpGroup, step: Step, use: Use, size: int) -> None:
         """Count bytes as complete."""
-        use.object.size -= size
-        self._check_size(g, step, use.object, use.row)
-        self._advance(g, step, use.object)
+        use.mbarrier.size -= size
+        self._check_size(g, step, use.mbarrier, use.row)
+        self._advance(g, step, use.mbarrier)
         g.env.memory.changes += 1
 
-    def _check_size(self, g: WarpGroup, step: Step, thing: Mbarrier, row: int = 0) -> None:
-        if abs(thing.size) > _MOST:
-            what = f"{thing.size} bytes pending, beyond {_MOST} either way"
+    def _check_size(self, g: WarpGroup, step: Step, mbarrier: Mbarrier, row: int = 0) -> None:
+        if abs(mbarrier.size) > _MOST:
+            what = f"{mbarrier.size} bytes pending, beyond {_MOST} either way"
             self.reporter.add(KIND, what, step.instruction, g, row)
 
     def arrive(self, g: WarpGroup, step: Step, use: Use, count: int, view: Array | None, *, completes: bool) -> None:
         """Count arrivals; `view` are the clocks that they pass on. Report arrivals that the phase has no room for."""
-        thing = use.object
-        if count > thing.pending:
-            what = f"{count} arrivals, of which phase {thing.phase} lacks {thing.pending} of {thing.count}"
+        mbarrier = use.mbarrier
+        if count > mbarrier.pending:
+            what = f"{count} arrivals, of which phase {mbarrier.phase} lacks {mbarrier.pending} of {mbarrier.count}"
             self.reporter.add(KIND, what, step.instruction, g, use.row, int(use.lanes[0]))
-        thing.pending -= count
+        mbarrier.pending -= count
         if view is not None:
-            thing.view = view if thing.view is None else np.maximum(thing.view, view)
-        before = thing.phase
-        self._advance(g, step, thing)
-        if thing.phase != before and not completes:
+            mbarrier.view = view if mbarrier.view is None else np.maximum(mbarrier.view, view)
+        before = mbarrier.phase
+        self._advance(g, step, mbarrier)
+        if mbarrier.phase != before and not completes:
             what = "an arrival with .noComplete ends the phase"
             self.reporter.add(KIND, what, step.instruction, g, use.row, int(use.lanes[0]))
         g.env.memory.changes += 1
 
-    def attach(self, g: WarpGroup, thing: Mbarrier, transfer: Transfer) -> None:
-        """Take a copy in flight; with `early` it lands now."""
-        thing.transfers.append(transfer)
+    def attach(self, g: WarpGroup, mbarrier: Mbarrier, transfer: Transfer) -> None:
+        """Let an object count a copy in flight; with `early` it lands now."""
+        mbarrier.transfers.append(transfer)
         g.env.memory.changes += 1
         if self.early:
-            self._land(g, thing)
+            self._land(g, mbarrier)
 
-    def _advance(self, g: WarpGroup, step: Step, thing: Mbarrier) -> None:
+    def _advance(self, g: WarpGroup, step: Step, mbarrier: Mbarrier) -> None:
         """End the phase if nothing is pending."""
-        if thing.pending > 0 or thing.size:
+        if mbarrier.pending > 0 or mbarrier.size:
             return
-        if thing.transfers:
-            what = f"phase {thing.phase} of the mbarrier at {thing.address:#x} ends with copies in flight, whose bytes "
-            self.reporter.add(KIND, f"{what}it did not expect", thing.transfers[0].step.instruction, g)
-        thing.ended, thing.view = thing.view, None
-        thing.phase += 1
-        thing.pending = thing.count
-        g.env.epoch[thing.slot] += np.uint32(1)
+        if mbarrier.transfers:
+            where = f"phase {mbarrier.phase} of the mbarrier at {mbarrier.address:#x}"
+            what = f"{where} ends with copies in flight, whose bytes it did not expect"
+            self.reporter.add(KIND, what, mbarrier.transfers[0].step.instruction, g)
+        mbarrier.ended, mbarrier.view = mbarrier.view, None
+        mbarrier.phase += 1
+        mbarrier.pending = mbarrier.count
+        g.env.epoch[mbarrier.slot] += np.uint32(1)
 
-    def _land(self, g: WarpGroup, thing: Mbarrier) -> None:
+    def _land(self, g: WarpGroup, mbarrier: Mbarrier) -> None:
         """Land all copies in flight to an object."""
-        while thing.transfers:
-            transfer = thing.transfers.pop(0)
-            transfer.land(g, thing.agent, thing.phase + 1)
-            thing.size -= transfer.size
-            thing.pending -= transfer.arrivals
+        while mbarrier.transfers:
+            transfer = mbarrier.transfers.pop(0)
+            transfer.land(g, mbarrier.agent, mbarrier.phase + 1)
+            mbarrier.size -= transfer.size
+            mbarrier.pending -= transfer.arrivals
             g.env.memory.changes += 1
-            self._check_size(g, transfer.step, thing)
-            self._advance(g, transfer.step, thing)
+            self._check_size(g, transfer.step, mbarrier)
+            self._advance(g, transfer.step, mbarrier)
 
     # -- waits --------------------------------------------------------------------------------------------------------
 
     def has_ended(self, g: WarpGroup, step: Step, use: Use, parity: int, *, orders: bool) -> bool:
         """Return whether the phase of a parity has ended; `orders` lets the warp see what came before its end."""
-        thing, slot = use.object, use.object.slot
-        known = int(self.shared.seen[slot, use.warp, thing.agent])
-        meant = known if known & 1 == parity else known - 1
-        if thing.phase > meant + 1:
-            what = f"waits by parity for phase {meant} of the mbarrier at {thing.address:#x}, which is in phase "
-            self.reporter.add(KIND, f"{what}{thing.phase}", step.instruction, g, use.row, int(use.lanes[0]))
-        return self._tested(g, step, use, meant, thing.phase & 1 == parity, orders=orders)
+        mbarrier, slot = use.mbarrier, use.mbarrier.slot
+        known = int(self.shared.seen[slot, use.warp, mbarrier.agent])  # phases whose end the warp has waited for
+        phase = known if known & 1 == parity else known - 1
+        if mbarrier.phase > phase + 1:
+            what = f"waits by parity for phase {phase} of the mbarrier at {mbarrier.address:#x}, which is in phase "
+            self.reporter.add(KIND, f"{what}{mbarrier.phase}", step.instruction, g, use.row, int(use.lanes[0]))
+        return self._tested(g, step, use, phase, mbarrier.phase & 1 == parity, orders=orders)
 
     def has_ended_since(self, g: WarpGroup, step: Step, use: Use, phase: int, *, orders: bool) -> bool:
         """Return whether the phase of an arrival has ended."""
-        thing = use.object
-        if phase not in (thing.phase, thing.phase - 1):
-            what = f"tests phase {phase} of an mbarrier that is in phase {thing.phase}"
+        mbarrier = use.mbarrier
+        if phase not in (mbarrier.phase, mbarrier.phase - 1):
+            what = f"tests phase {phase} of an mbarrier that is in phase {mbarrier.phase}"
             self.reporter.add(KIND, what, step.instruction, g, use.row, int(use.lanes[0]))
-        return self._tested(g, step, use, phase, thing.phase <= phase, orders=orders)
+        return self._tested(g, step, use, phase, mbarrier.phase <= phase, orders=orders)
 
     def _tested(self, g: WarpGroup, step: Step, use: Use, phase: int, is_open: bool, *, orders: bool) -> bool:
-        thing = use.object
+        """Return whether a wait for a phase succeeds; copies land now if it `is_open` and lacks nothing else."""
+        mbarrier = use.mbarrier
         if self._comes_first(g, use, phase):
             return False
         if is_open:
-            before = thing.phase
-            lacking = thing.pending - sum(transfer.arrivals for transfer in thing.transfers)
-            if thing.transfers and lacking <= 0:
-                self._land(g, thing)
-            is_open = thing.phase == before
+            before = mbarrier.phase
+            lacking = mbarrier.pending - sum(transfer.arrivals for transfer in mbarrier.transfers)
+            if mbarrier.transfers and lacking <= 0:
+                self._land(g, mbarrier)
+            is_open = mbarrier.phase == before
         if is_open:
-            self.failed[thing.slot, use.warp] = thing, phase, step.instruction
+            self.failed[mbarrier.slot, use.warp] = mbarrier, phase, step.instruction
             return False
-        self.failed.pop((thing.slot, use.warp), None)
+        self.failed.pop((mbarrier.slot, use.warp), None)
         if orders:
-            seen = self.shared.seen[thing.slot, use.warp]
-            if thing.phase == phase + 1 and thing.ended is not None:
-                np.maximum(seen, thing.ended, out=seen)
-            seen[thing.agent] = max(seen[thing.agent], phase + 1)
+            seen = self.shared.seen[mbarrier.slot, use.warp]
+            if mbarrier.phase == phase + 1 and mbarrier.ended is not None:
+                np.maximum(seen, mbarrier.ended, out=seen)
+            seen[mbarrier.agent] = max(seen[mbarrier.agent], phase + 1)
         return True
 
     def _comes_first(self, g: WarpGroup, use: Use, phase: int) -> bool:
-        """Return whether this is a warp's first wait for the end of a phase, which it does not know of."""
-        thing = use.object
+        """Return whether this is a warp's first wait for a phase, and so fails."""
+        mbarrier = use.mbarrier
         if (
             self.early
-            or (use.warp, phase) in thing.tried
-            or self.shared.seen[thing.slot, use.warp, thing.agent] > phase
+            or (use.warp, phase) in mbarrier.tried
+            or self.shared.seen[mbarrier.slot, use.warp, mbarrier.agent] > phase
         ):
             return False
-        thing.tried.add((use.warp, phase))
+        mbarrier.tried.add((use.warp, phase))
         g.env.memory.changes += 1
         return True
 
@@ -283,23 +285,23 @@ class Mbarriers:
         """Report a group that waits for ever at an mbarrier; return whether it does."""
         for row, key in enumerate(zip(g.slot.tolist(), g.wave.tolist(), strict=True)):
             if key in self.failed:
-                thing, phase, instruction = self.failed[key]
-                what = f"waits for ever for the end of phase {phase} of the mbarrier at {thing.address:#x}: "
-                self.reporter.add(KIND, what + thing.lacks, instruction, g, row)
+                mbarrier, phase, instruction = self.failed[key]
+                what = f"waits for ever for the end of phase {phase} of the mbarrier at {mbarrier.address:#x}: "
+                self.reporter.add(KIND, what + mbarrier.lacks, instruction, g, row)
                 return True
         return False
 
     def check_end(self, instruction: Instruction) -> None:
         """Report objects with copies in flight, or bytes pending, at the end of their workgroup."""
-        for thing in self.objects.values():
-            self._check_idle(thing, instruction)
+        for mbarrier in self.objects.values():
+            self._check_idle(mbarrier, instruction)
 
-    def _check_idle(self, thing: Mbarrier, instruction: Instruction) -> None:
-        if thing.transfers:
-            what = f"{len(thing.transfers)} copies are in flight to the mbarrier at {thing.address:#x} at its end"
-            self.reporter.add(KIND, what, thing.transfers[0].step.instruction)
-        elif thing.size:
-            what = f"{thing.size} bytes are pending at the mbarrier at {thing.address:#x} at its end"
+    def _check_idle(self, mbarrier: Mbarrier, instruction: Instruction) -> None:
+        if mbarrier.transfers:
+            what = f"{len(mbarrier.transfers)} copies are in flight to the mbarrier at {mbarrier.address:#x} at its end"
+            self.reporter.add(KIND, what, mbarrier.transfers[0].step.instruction)
+        elif mbarrier.size:
+            what = f"{mbarrier.size} bytes are pending at the mbarrier at {mbarrier.address:#x} at its end"
             self.reporter.add(KIND, what, instruction)
 
 

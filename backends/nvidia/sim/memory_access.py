@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from convgen.backends.nvidia.sim.fences import acquire, meet, note_store, release
+from convgen.backends.nvidia.sim.fences import acquire, note_store, publish_and_observe, release
 from convgen.backends.nvidia.sim.operands import (
     Getter,
     Putter,
@@ -40,13 +40,13 @@ SHARED_WINDOW, LOCAL_WINDOW, PARAM_WINDOW = 1 << 40, 1 << 41, 1 << 42
 WINDOW_BYTES = 1 << 32
 _WINDOWS = {"shared": SHARED_WINDOW, "local": LOCAL_WINDOW, "param": PARAM_WINDOW, "global": 0, "const": 0}
 _STRONG = ("volatile", "relaxed", "acquire", "release", "mmio")
-_OTHER_SPACES = ("param::func",)
+_UNSUPPORTED_SPACES = ("param::func",)
 
 
 def space_of(instruction: Instruction) -> str:
     """Return the state space of a memory instruction; "" for generic addresses."""
     for modifier in instruction.modifiers:
-        if modifier in _OTHER_SPACES:
+        if modifier in _UNSUPPORTED_SPACES:
             raise unsupported(instruction, modifier)
         name = modifier.removesuffix("::cta").removesuffix("::cluster").removesuffix("::entry")
         if name in _WINDOWS:
@@ -71,11 +71,11 @@ def addresses(context: Context, instruction: Instruction, operand: Operand, *, w
     bits = TYPES[base.type].bits
     if bits not in (32, 64):
         raise wrong(instruction, f"an address of {bits} bits", "one of 32 or 64")
-    number, step = base.number, np.array(offset & (1 << 64) - 1, np.uint64)
+    number, unsigned = base.number, np.array(offset & (1 << 64) - 1, np.uint64)
     if wide:
         if not offset and bits == 64:
             return lambda g: g.read(number)
-        return lambda g: g.read(number).astype(np.uint64) + step
+        return lambda g: g.read(number).astype(np.uint64) + unsigned
     change = np.int64(offset)
     return lambda g: g.read(number).astype(np.int64) + change
 
@@ -325,7 +325,7 @@ def _store_global(
         check_reads(g, step, at, size, words, lanes)
     check_constant(g, step, at, size, lanes)
     if strong:
-        meet_all(g, at, size, lanes, ticket, "store")
+        publish_and_observe_all(g, at, size, lanes, "store")
     store_lanes(g, step, at, size, words, lanes, ticket, size, atomic=strong)
     if not strong and g.count > 1:
         check_collisions(g, step, at, size, words, lanes)
@@ -334,12 +334,12 @@ def _store_global(
     g.env.counters["global_store_bytes"] += size * (g.count * 32 if lanes is None else int(lanes.sum()))
 
 
-def meet_all(g: WarpGroup, address: Array, size: int, lanes: Bools | None, ticket: int, kind: str) -> None:
-    """Publish and observe by strong accesses to global memory (`causality`)."""
+def publish_and_observe_all(g: WarpGroup, address: Array, size: int, lanes: Bools | None, kind: str) -> None:
+    """Publish and observe at all places of a strong access to global memory (`backends.sim.causality`)."""
     if not g.env.causality.tracked:
         return
     for allocation, offset, taken in buffers_of(g, address, size, lanes):
-        meet(g, allocation, offset, size, taken, kind)
+        publish_and_observe(g, allocation, offset, size, taken, kind)
 
 
 # ---------------------------------------------------------------- compiling
@@ -392,7 +392,7 @@ def _compile_load(instruction: Instruction, context: Context) -> Step:
         address = where(g)
         words, poison = load(g, step, space, address, size, strong=strong, constant=constant)
         if strong and space in ("", "global"):
-            meet_all(g, address, size, g.lanes, 0, "load")
+            publish_and_observe_all(g, address, size, g.lanes, "load")
             if acquires:
                 acquire(g)
         g.polled = strong

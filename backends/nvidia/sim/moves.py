@@ -8,11 +8,6 @@ from convgen.backends.nvidia.sim.operands import computed
 from convgen.backends.nvidia.sim.ptx_text import Instruction
 from convgen.backends.nvidia.sim.ptx_types import TYPES
 from convgen.backends.nvidia.sim.step import Context, Step, unsupported
-from convgen.backends.sim.wave_arrays import Array
-
-
-def _same(value: Array) -> Array:
-    return np.asarray(value)
 
 
 def compile_move(instruction: Instruction, context: Context) -> Step | None:
@@ -24,4 +19,4 @@ def compile_move(instruction: Instruction, context: Context) -> Step | None:
         raise unsupported(instruction)
     if TYPES[kind].kind == "f" and kind not in ("f16", "f32", "f64"):
         kind = f"b{TYPES[kind].bits}"
-    return computed(context, instruction, _same, [kind], kind)
+    return computed(context, instruction, np.asarray, [kind], kind)

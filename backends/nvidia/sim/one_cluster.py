@@ -1,8 +1,8 @@
 """Clusters of one workgroup: mapa, getctarank, barrier.cluster; and elect.sync (PTX ISA, Cluster; barrier.cluster).
 
 The shared memory of the cluster is that of the workgroup, at its addresses. barrier.cluster counts all threads that
-have not ended, once a phase each; a wait needs an arrival before it. griddepcontrol makes no difference, for launches
-run one after the other: the grids that a launch depends on are complete.
+have not ended, once a phase each; a wait needs an arrival before it. griddepcontrol has no effect: launches run one
+after the other, so the grids that a launch depends on are complete.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class ClusterBarriers:
         #: Phase in which each thread of the batch has arrived and not waited yet; -1: none.
         self.arrived: Array = np.full((slots * waves, LANES), -1, np.int64)
         self._views: dict[int, Array] = {}  #: clocks that arrivals of the present phase pass on, by slot
-        self._ended: dict[int, Array] = {}
+        self._ended: dict[int, Array] = {}  #: clocks that the last phase that ended has passed on, by slot
 
     def arrive(self, g: WarpGroup, step: Step, *, releases: bool) -> None:
         """Count the lanes that execute barrier.cluster.arrive."""
@@ -64,11 +64,11 @@ class ClusterBarriers:
         self.update(g)
         return np.asarray((self.arrived[g.thread] < self.phase[g.slot][:, None]).all(axis=1))
 
-    def leave(self, g: WarpGroup, rows: Bools, shared: Shared, *, acquires: bool) -> None:
-        """End the wait of the lanes of some rows."""
+    def leave(self, g: WarpGroup, rows: Bools, shared: Shared) -> None:
+        """End the wait of some rows, which acquires what the phase's arrivals have passed on."""
         lanes = g.active & rows[:, None]
         self.arrived[g.thread] = np.where(lanes, -1, self.arrived[g.thread])
-        for row in np.flatnonzero(rows).tolist() if acquires else ():
+        for row in np.flatnonzero(rows).tolist():
             slot, warp = int(g.slot[row]), int(g.wave[row])
             if slot in self._ended:
                 np.maximum(shared.seen[slot, warp], self._ended[slot], out=shared.seen[slot, warp])
@@ -80,7 +80,7 @@ def compile_cluster(instruction: Instruction, context: Context) -> Step | None:
         "mapa": _map,
         "getctarank": _rank,
         "elect": _elect,
-        "griddepcontrol": _depend,
+        "griddepcontrol": lambda instruction, _: Step(instruction, "other", lambda g: None),
     }
     maker = makers.get(instruction.name)
     if instruction.name == "barrier" and instruction.has("cluster"):
@@ -89,10 +89,6 @@ def compile_cluster(instruction: Instruction, context: Context) -> Step | None:
         return None
     wants_target(instruction, context, "sm_90")
     return maker(instruction, context)
-
-
-def _depend(instruction: Instruction, context: Context) -> Step:
-    return Step(instruction, "other", lambda g: None)
 
 
 def _map(instruction: Instruction, context: Context) -> Step:
@@ -122,7 +118,7 @@ def _rank(instruction: Instruction, context: Context) -> Step:
 
 
 def _elect(instruction: Instruction, context: Context) -> Step:
-    """elect.sync: the lowest of the named lanes, and whether a lane is the one."""
+    """elect.sync: the number of the lowest named lane, and a predicate that is true in that lane."""
     first, mask_operand = instruction.operands
     into, flag = (first.first, first.second) if isinstance(first, Pair) else (first, Sink())
     write, write_flag = target(context, instruction, into, "b32"), target(context, instruction, flag, "pred")
@@ -167,7 +163,7 @@ def _wait(instruction: Instruction, context: Context) -> Step:
             what = "waits at the cluster's barrier without an arrival"
             g.env.reporter.at_first(KIND, what, step.instruction, g, missing)
         done = barriers.ended(g)
-        barriers.leave(g, done, g.env.local, acquires=True)
+        barriers.leave(g, done, g.env.local)
         if done.all():
             order_lanes(g, g.active)
             return

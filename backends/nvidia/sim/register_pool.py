@@ -1,8 +1,8 @@
 """setmaxnreg: warps give registers back to their workgroup's pool and take some from it (PTX ISA, setmaxnreg).
 
-A workgroup begins with the registers that each thread has at the entry; a thread's most are 256. `.maxnreg` gives that
-number, else it is the greatest multiple of 8 for which the threads that the kernel allows, in as many workgroups as it
-asks for, find room in a multiprocessor. Without these directives setmaxnreg has no effect (ptxas, C7508).
+`.maxnreg` gives the registers of each thread at the kernel's entry. Without it they are the greatest multiple of 8, at
+most 256, with which as many workgroups as `.minnctapersm` asks for, of as many threads as `.reqntid` or `.maxntid`
+allows, fit in a multiprocessor. Without these directives setmaxnreg has no effect (ptxas, C7508).
 """
 
 from __future__ import annotations
@@ -33,31 +33,31 @@ def at_entry(limits: Mapping[str, tuple[int, int, int]]) -> int:
 
 
 class RegisterPool:
-    """The registers of each thread of a warp, and those that are free, by workgroup."""
+    """The registers of a thread by workgroup's slot and warp, and the free registers of each workgroup."""
 
     def __init__(self, slots: int, waves: int, entry: int) -> None:
-        self.each: Array = np.full((slots, waves), entry, np.int64)
+        self.registers: Array = np.full((slots, waves), entry, np.int64)
         self.free: Array = np.zeros(slots, np.int64)
         self.changes: Array = np.zeros((slots, waves), np.int64)  #: setmaxnreg instructions of each warp
 
     def fits(self, g: WarpGroup, count: int) -> Bools:
         """Return by row whether a warp can have `count` registers a thread now."""
-        return np.asarray(LANES * (count - self.each[g.slot, g.wave]) <= self.free[g.slot])
+        return np.asarray(LANES * (count - self.registers[g.slot, g.wave]) <= self.free[g.slot])
 
     def change(self, g: WarpGroup, count: int) -> Bools:
         """Give each warp `count` registers a thread, one warp after the other; return by row whether they sufficed."""
         done = np.zeros(g.count, np.bool_)
         for row, (slot, warp) in enumerate(zip(g.slot.tolist(), g.wave.tolist(), strict=True)):
-            more = LANES * (count - int(self.each[slot, warp]))
+            more = LANES * (count - int(self.registers[slot, warp]))
             if more <= self.free[slot]:
                 self.free[slot] -= more
-                self.each[slot, warp] = count
+                self.registers[slot, warp] = count
                 self.changes[slot, warp] += 1
                 done[row] = True
         return done
 
     def check_end(self, g: WarpGroup, instruction: Instruction) -> None:
-        """Report warpgroups that have ended and of which only some warps have executed a setmaxnreg."""
+        """Report warpgroups that have ended, if their warps have executed different numbers of setmaxnreg."""
         if not self.changes.any():
             return
         for row, (slot, warp) in enumerate(zip(g.slot.tolist(), g.wave.tolist(), strict=True)):
@@ -88,11 +88,11 @@ def compile_register_pool(instruction: Instruction, context: Context) -> Step | 
             g.env.reporter.add(KIND, what, step.instruction, g)
             return
         pool = g.env.register_pool
-        each = pool.each[g.slot, g.wave]
-        bad = each > count if increases else each < count
+        present = pool.registers[g.slot, g.wave]
+        bad = present > count if increases else present < count
         if bad.any():
             row = int(bad.argmax())
-            what = f"sets {count} registers a thread where the warp has {int(each[row])}"
+            what = f"sets {count} registers a thread where the warp has {int(present[row])}"
             g.env.reporter.add(KIND, what, step.instruction, g, row)
         done = pool.change(g, count)
         if not done.all():

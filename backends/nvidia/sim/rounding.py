@@ -1,7 +1,7 @@
 """Round exact results to floating-point formats in all rounding modes of PTX.
 
-An exact result is a pair (f64 number, rest) or an f64 number rounded to odd: rounding such a number to at most 50 bits
-gives what the exact result would give (Boldo and Melquiond, "Emulation of FMA and correctly rounded sums").
+An exact result that f64 cannot hold comes rounded to odd: rounding this number to at most 50 bits gives what the exact
+result would give (Boldo and Melquiond, "Emulation of FMA and correctly rounded sums").
 """
 
 from __future__ import annotations

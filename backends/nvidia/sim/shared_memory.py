@@ -12,8 +12,8 @@ Agents access shared memory in flight, beside the warps: the products of each wa
 and the copies that an mbarrier counts. A vector of clocks has an entry for each agent, too: how many of its operations,
 or phases, the warp has waited for. Agents access memory by the async proxy. They may read what lanes have stored, by
 the generic proxy, once the storing lane has executed fence.proxy.async and a barrier behind the fence has made it
-visible (PTX ISA, Async Proxy). The document does not say whose fence it is. Compilers also place one behind the
-barrier, in the warps that read, which is reported as advice.
+visible (PTX ISA, Async Proxy). The document does not say which thread must fence. Compilers also place the fence behind
+the barrier, in the warps that read, which is reported as advice.
 """
 
 from __future__ import annotations
@@ -39,11 +39,10 @@ _WARP_SHIFT = _LANE_BITS + _WARP_BITS
 _SEVERAL = np.uint32(LANES)
 _LANE = np.uint32((1 << _LANE_BITS) - 1)
 _BANKS = 32
-_UNFENCED = np.uint32(0xFFFFFFFF)
+_UNFENCED = np.uint32(0xFFFFFFFF)  #: in place of a clock: the last generic store has no fence yet
 PROXY_KIND = "proxy"
 LATE_FENCE = Source(
-    "PTX ISA, Async Proxy: a fence between accesses of two proxies; all the same Triton's kernels place it behind the "
-    "barrier",
+    "PTX ISA, Async Proxy: a fence between accesses of two proxies; yet Triton's kernels place it behind the barrier",
     required=False,
 )
 MBARRIERS = 48  #: of a workgroup, at most, for which the simulator keeps clocks
@@ -52,16 +51,16 @@ _MBARRIER = -1  #: in place of the number of a copy in flight: the bytes are tho
 
 @frozen
 class Agents:
-    """The numbers of a workgroup's agents, behind those of its `waves` warps: where each kind begins, and the end."""
+    """The numbers of a workgroup's warps and agents: where each kind begins."""
 
-    waves: int
-    stores: int
+    waves: int  #: products of warpgroups begin, behind the warps
+    stores: int  #: bulk stores of warps begin
     mbarriers: int
     end: int
 
     @classmethod
     def of(cls, waves: int, *, some: bool) -> Agents:
-        """Return the agents of a workgroup; none unless there are `some`."""
+        """Return the agents of a workgroup of `waves` warps; none without `some`."""
         if not some:
             return cls(waves, waves, waves, waves)
         stores = waves + -(-waves // WARPGROUP)
@@ -96,7 +95,7 @@ class Shared(Lds):
         #: [workgroup, warp, other warp or agent]: the last clock of the other one that the warp may see.
         self.seen: Array = np.zeros((slots, waves, self.agents.end), np.int64)
         self.clocks: Array = np.ones((slots, waves), np.int64)
-        #: Clock at which the lane of the last generic store has fenced it, where there are agents; 0 for no such store.
+        #: Clock at which the lane of the last generic store has fenced it; 0: no such store. None without agents.
         self.fenced: U32 | None = np.zeros(count, np.uint32) if has_agents else None
         #: What each warp could see at its last fence.proxy.async, as `seen`.
         self._at_fence: Array = np.zeros_like(self.seen) if has_agents else self.seen
@@ -128,9 +127,10 @@ class Shared(Lds):
         return seen
 
     def pass_on(self, slot: int, warp: int, lanes: int) -> Array:
-        """Return what some lanes (bits) of a warp pass on at an mbarrier: without accesses of others of its lanes.
+        """Return the clocks that some lanes (bits) of a warp pass on at an mbarrier.
 
-        Lanes that have not met the others since these accessed shared memory do not pass on any access since then.
+        If other lanes of the warp have accessed shared memory since its clock advanced, no access since then is among
+        them: a clock covers all lanes of a warp.
         """
         if self._active[slot, warp] & ~lanes:
             view: Array = self.seen[slot, warp].copy()
@@ -161,11 +161,11 @@ class Shared(Lds):
     def _unseen_stores(self, units: Array, slot: Array, warp: Array, lane: Array) -> Bools:
         """Return flags of units whose last store another thread made, which this one may not see."""
         stamps = self.stores.take(units)
-        writer = (stamps >> np.uint32(_LANE_BITS) & np.uint32((1 << _WARP_BITS) - 1)).astype(np.int64)
-        late: Bools = (stamps >> np.uint32(_WARP_SHIFT)) > self.seen[slot, warp, writer]
+        by_warp = (stamps >> np.uint32(_LANE_BITS) & np.uint32((1 << _WARP_BITS) - 1)).astype(np.int64)
+        late: Bools = (stamps >> np.uint32(_WARP_SHIFT)) > self.seen[slot, warp, by_warp]
         if not np.count_nonzero(late):
             return late
-        own = (writer == warp) & ((stamps & _LANE) == lane)
+        own = (by_warp == warp) & ((stamps & _LANE) == lane)
         unseen: Bools = late & ~own
         return unseen
 
@@ -270,7 +270,7 @@ class Shared(Lds):
         self._mark(self.loads, access.units, *access.who)
 
     def mark_mbarriers(self, access: Access) -> None:
-        """Let other accesses to the bytes of mbarriers be reported."""
+        """Mark the bytes of mbarriers, so that plain accesses to them are reported."""
         self.flight[access.units] = _MBARRIER
 
     def fence_proxy(self, g: WarpGroup, *, mbarriers: bool = False) -> None:
@@ -282,15 +282,15 @@ class Shared(Lds):
         if not mbarriers:
             rows = g.active.any(axis=1)
             self._at_fence[g.slot[rows], g.wave[rows]] = self.seen[g.slot[rows], g.wave[rows]]
-        still: list[Access] = []
+        unfenced: list[Access] = []
         for access in self._unfenced:
             done = fencing[access.who] if access.counted is None else self._counted(g, access)
             done = done & (access.is_mbarrier or not mbarriers)
             if not done.all():
-                still.append(access.take(np.flatnonzero(~done)))
+                unfenced.append(access.take(np.flatnonzero(~done)))
             if done.any():
                 self._fence(access.take(np.flatnonzero(done)))
-        self._unfenced = still
+        self._unfenced = unfenced
 
     def _counted(self, g: WarpGroup, access: Access) -> Bools:
         """Return whether the lanes that execute a fence have waited for copies that an mbarrier counts, by access."""
@@ -324,9 +324,9 @@ class Shared(Lds):
         """
         units, slot = access.units, int(access.slot[0])
         view = self.seen[slot, warps].min(axis=0)
-        writer, writing = (part.astype(np.int64) for part in self._writers(units))
-        own = (writer == access.warp) & (writing == lane)
-        unseen = ((self.stores.take(units) >> np.uint32(_WARP_SHIFT)) > view[writer]) & ~own
+        by_warp, by_lane = (part.astype(np.int64) for part in self._writers(units))
+        own = (by_warp == access.warp) & (by_lane == lane)
+        unseen = ((self.stores.take(units) >> np.uint32(_WARP_SHIFT)) > view[by_warp]) & ~own
         if np.count_nonzero(unseen):
             self.report_race(g, step, access, unseen, "reads in flight what {} stored")
         late = self._at_fence[slot, warps].min(axis=0)
@@ -346,8 +346,8 @@ class Shared(Lds):
         self._check(g, step, access, "overwrites", loaded=self.loads, updated=self.atomics)
         self._check_flight(g, step, access)
         slot, warp = int(access.slot[0]), int(access.warp[0])
-        writer, writing = (part.astype(np.int64) for part in self._writers(units))
-        own = (writer == warp) & (writing == access.lane)
+        by_warp, by_lane = (part.astype(np.int64) for part in self._writers(units))
+        own = (by_warp == warp) & (by_lane == access.lane)
         views = self.seen[slot, warp], self._at_fence[slot, warp]
         self._check_fences(g, step, access, views, ~self.unseen_stores(access), own)
         self.defined[units] = False
@@ -367,26 +367,27 @@ class Shared(Lds):
     def lacks_fence(self, access: Access) -> Bools:
         """Return flags [units, accesses] of generic stores that have no fence which the accessing lane may see."""
         assert self.fenced is not None
-        writer, writing = (part.astype(np.int64) for part in self._writers(access.units))
-        own = (writer == access.warp) & (writing == access.lane)
+        by_warp, by_lane = (part.astype(np.int64) for part in self._writers(access.units))
+        own = (by_warp == access.warp) & (by_lane == access.lane)
         fenced = self.fenced.take(access.units)
-        hidden = (fenced > self.seen[access.slot, access.warp, writer]) & ~own
+        hidden = (fenced > self.seen[access.slot, access.warp, by_warp]) & ~own
         return np.asarray((fenced == _UNFENCED) | hidden)
 
     def _check_fences(
         self, g: WarpGroup, step: Step, access: Access, views: tuple[Array, Array], candidates: Bools, own: Bools
     ) -> None:
-        """Report generic stores for the async proxy that lack a fence by their lane, visible or by the `own` lane.
+        """Report `candidates` of the async proxy's accesses to generic stores without a fence by the storing lane.
 
-        `views` are the clocks that the accessing warps may see, and those that they could see at their last fence.
+        The accessing warps must be able to see the fence, but for stores by their `own` lane. `views` are the clocks
+        that these warps may see, and those that they could see at their last fence.
         """
         assert self.fenced is not None
-        writer = self._writers(access.units)[0].astype(np.int64)
+        by_warp = self._writers(access.units)[0].astype(np.int64)
         fenced, (seen, late) = self.fenced.take(access.units), views
-        bad = candidates & ((fenced == _UNFENCED) | ((fenced > seen[writer]) & ~own))
+        bad = candidates & ((fenced == _UNFENCED) | ((fenced > seen[by_warp]) & ~own))
         if not np.count_nonzero(bad):
             return
-        covered = bad & (self.stores.take(access.units) >> np.uint32(_WARP_SHIFT) <= late[writer])
+        covered = bad & (self.stores.take(access.units) >> np.uint32(_WARP_SHIFT) <= late[by_warp])
         advice = None if np.count_nonzero(bad & ~covered) else LATE_FENCE
         unit, column = (int(i) for i in np.argwhere(bad if advice else bad & ~covered)[0])
         warp, lane = (int(part) for part in self._writers(access.units[unit, column]))
@@ -471,13 +472,13 @@ class Shared(Lds):
         kind: str,
         source: Source | None = None,
     ) -> None:
-        """Report what the access `column` does to its `unit`; `source` stands in for the kind's document."""
+        """Report an access by its `column` and `unit`; `source` stands in for the kind's document."""
         place = int(access.units[unit, column]) * self.grain % self.stride
         row, lane = int(access.row[column]), int(access.lane[column])
         g.env.reporter.add(kind, f"{what}, at shared address {place:#x}", step.instruction, g, row, lane, source)
 
     def differing(self, access: Access, values: Array) -> Bools:
-        """Return flags [units, accesses] of the stamps whose bytes differ from words [size/4, accesses]."""
+        """Return flags [units, accesses] of the units whose bytes differ from words [size/4, accesses]."""
         stored = self.data.take(access.place[:, None] + np.arange(access.size))
         words = np.ascontiguousarray(np.moveaxis(values, 0, -1))
         written = words.view(np.uint8) if access.size >= 4 else words.view(np.uint8)[..., : access.size]

@@ -70,7 +70,7 @@ def simulate(
     `uninitialised` names buffers whose bytes are undefined until stored. `wave_order` "reverse" runs workgroups and
     warps in descending order. The run stops after `max_findings` findings. `progress` is called with the workgroups
     done and all workgroups, `observe` with each access to global memory. Bulk copies, and copies that an mbarrier
-    counts, land at the last moment, or, with `early`, when they are issued. Raises SimulatorError, Unsupported.
+    counts, land as late as possible, or, with `early`, when they are issued. Raises SimulatorError, Unsupported.
     """
     if scrutiny.watch is not None:
         raise Unsupported("given a trace or break on NVIDIA, supported on AMD only: run without")
@@ -82,10 +82,12 @@ def simulate(
 
 
 class _Run(Run):
+    """A run of launches of one module of PTX."""
+
     sources = SOURCES
     module: Module
     _begun: list[Environment]
-    early: bool  #: whether copies that an mbarrier counts land when they are issued
+    early: bool  #: whether bulk copies, and copies that an mbarrier counts, land when they are issued
 
     def load(self, code_object: bytes) -> None:
         """Take the text of a module."""
@@ -95,9 +97,8 @@ class _Run(Run):
     def _kernel(self, name: str) -> Kernel:
         kernels = self.module.kernels
         if name not in kernels:
-            raise SimulatorError(
-                f"given kernel {name!r}, wanted one of {', '.join(kernels) or 'none, for there is none'}"
-            )
+            wanted = f"one of {', '.join(kernels)}" if kernels else "PTX that has a kernel"
+            raise SimulatorError(f"given kernel {name!r}, wanted {wanted}")
         return kernels[name]
 
     def _program(self, kernel: Kernel) -> Program:

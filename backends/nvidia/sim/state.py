@@ -37,7 +37,7 @@ class Flight:
     accumulators: tuple[int, ...]  #: numbers of the registers of D, in order
     results: int
     factors: int
-    shape: str
+    shape: str  #: n and the type of D: only products with an equal one may share sums in flight
     age: int = -1  #: groups committed since its own; -1 until it is committed
 
 
@@ -58,11 +58,9 @@ class WarpGroup(Threads):
         #: Destination and operation of a bar.red, whose result is written when the barrier is complete.
         self.awaiting: tuple[Putter, str] | None = None
         self.flights: tuple[Flight, ...] = ()  #: products of wgmma in flight
-        self.in_flight = 0  #: registers of these, as a set of bits
+        self.in_flight = 0  #: registers of the products in flight, as a set of bits
         self.landed: tuple[Flight, ...] = ()  #: products that have ended since the last wgmma.fence
-        self.touched = (
-            -1
-        )  #: registers that other instructions have accessed since the last wgmma.fence; -1: no fence yet
+        self.touched = -1  #: registers accessed by other instructions since the last wgmma.fence; -1: no fence yet
         #: Products that may stay in flight, or registers a thread, at the instruction where blocked warps wait.
         self.needed = 0
         self.ready()
@@ -93,10 +91,10 @@ class WarpGroup(Threads):
             self.in_flight |= flight.results | flight.factors
 
     def await_rows(self, done: Bools, at: int, needed: int, *, resumes: bool = False) -> None:
-        """Let rows that are not `done` wait at the instruction ahead of the group's place, and repeat it later.
+        """Let rows that are not `done` wait at the instruction that the group has just executed, and repeat it later.
 
-        The other rows repeat it now, or go on if the instruction `resumes` there. `at` is PRODUCTS, REGISTERS or
-        CLUSTER, and `needed` its number.
+        Rows that are done repeat it now, or go on if the instruction `resumes` behind itself. `at` is PRODUCTS,
+        REGISTERS or CLUSTER; `needed`: products that may stay in flight, or registers a thread.
         """
         self.needed = needed
         self.waiting_at = np.where(done, -1, at)
@@ -184,16 +182,16 @@ class WarpGroup(Threads):
         return self
 
     def merge(self, other: Self) -> Self:
-        """Return both groups as one; parts of one warp become one row."""
+        """Return both groups as one; two parts of a warp become one row."""
         both = copy(self)
         threads = np.concatenate((self.thread, other.thread))
         unique, first = np.unique(threads, return_index=True)
-        order = np.sort(first)  # row of the result -> row among those of this group, then of the other
+        order = np.sort(first)  # row of the result -> row of this group and, behind its rows, of the other group
         place = np.empty(len(unique), np.int64)
         place[np.argsort(first, kind="stable")] = np.arange(len(unique))
-        second = place[np.searchsorted(unique, other.thread)]  # row of each of the other's warps
-        pick = np.repeat(order[:, None], LANES, axis=1)  # of the result's rows and lanes: the row that they are from
-        # the other's rows whose warp has a row in this group, too: their lanes join it
+        second = place[np.searchsorted(unique, other.thread)]  # row of the result for each row of the other group
+        pick = np.repeat(order[:, None], LANES, axis=1)  # [rows, lanes] of the result -> row, as in `order`
+        # rows of the other group whose warp has a row in this group, too: their lanes join that row
         theirs = np.flatnonzero(order[second] != np.arange(len(second)) + self.count)
         pick[second[theirs]] = np.where(other.mask[theirs], (theirs + self.count)[:, None], pick[second[theirs]])
         flat = pick * LANES + np.arange(LANES)

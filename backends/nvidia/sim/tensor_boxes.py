@@ -1,10 +1,10 @@
 """The elements that a bulk tensor copy takes of its tensor, and their places in shared memory.
 
-PTX ISA, Tensors: tiled mode, im2col mode, swizzling modes. A copy is cut into chunks that lie side by side on both
-sides: 16 bytes where the innermost dimension comes in 16 bytes without steps, else an element. A tiled copy has the
-innermost dimension side by side in shared memory, then the next one. An im2col copy has one row of channels for each
-pixel. From the pixel of the coordinates on, its pixels run along W, H, D within the box that the corners leave of the
-tensor, then to the next image. Its offsets move all of them.
+PTX ISA, Tensors: tiled mode, im2col mode, swizzling modes. A copy is cut into chunks that are contiguous in global and
+in shared memory: 16 bytes if the innermost dimension is a multiple of that and has no steps, else an element. In shared
+memory, the innermost dimension of a tiled copy is contiguous, then the next one; an im2col copy has a row of channels
+for each pixel. From the pixel at the coordinates on, its pixels run along W, H, D within the box between the map's
+corners, then on to the next image. Its offsets shift all pixels.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ class Chunks:
     """The chunks of a copy, `size` bytes each."""
 
     size: int
-    place: Array  #: in the shared memory of the workgroup, bytes
-    offset: Array  #: from the tensor's start, bytes; 0 for chunks outside it
-    inside: Bools  #: whether the tensor has them
+    place: Array  #: bytes; address in the shared memory of the workgroup
+    offset: Array  #: bytes from the tensor's start; 0 for chunks outside the tensor
+    inside: Bools  #: whether chunks are inside the tensor
 
 
 def chunks_of(

@@ -6,7 +6,7 @@ Registers that other instructions have accessed need a wgmma.fence ahead of a pr
 warps of the warpgroup have executed its products, so a wait lets a warp go on only then, and what it may see afterwards
 includes that the products have read shared memory.
 
-The engine writes results at the product, for nobody may look at them before the wait.
+The simulator writes results when the product executes, for no instruction may read them before the wait.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ KIND = "wgmma"
 
 
 @define(eq=False)
-class _Shared:
-    """The statement of a product by the first warp of a warpgroup; `warps` counts those that have executed it."""
+class _FirstWarp:
+    """A product as the first warp of its warpgroup has executed it; the others must execute it with equal operands."""
 
     instruction: Instruction
     operands: tuple[int, ...]  #: descriptors and scale-d
     warp: int
-    warps: int = 0
+    warps: int = 0  #: warps that have executed it
 
 
 class Products:
@@ -40,7 +40,8 @@ class Products:
     def __init__(self, slots: int, waves: int) -> None:
         self.waves = waves
         self.issued: Array = np.zeros((slots, waves), np.int64)
-        self._shared: dict[tuple[int, int, int], _Shared] = {}  #: by slot, warpgroup and number; until all have it
+        #: By slot, warpgroup and number of the product, until all warps have executed it.
+        self._first: dict[tuple[int, int, int], _FirstWarp] = {}
 
     # -- issue --------------------------------------------------------------------------------------------------------
 
@@ -65,7 +66,7 @@ class Products:
         given = [tuple(int(operand[row]) for operand in operands) for row in rows]
         for row, own in zip(rows, given, strict=True):
             self.issued[g.slot[row], g.wave[row]] += 1
-            first = self._shared.setdefault(key, _Shared(step.instruction, own, int(g.wave[row])))
+            first = self._first.setdefault(key, _FirstWarp(step.instruction, own, int(g.wave[row])))
             first.warps += 1
             if first.instruction.address != step.instruction.address:
                 what = f"warp {first.warp} of its warpgroup executes `{first.instruction.text}`"
@@ -73,8 +74,8 @@ class Products:
             elif first.operands != own:
                 what = f"warp {first.warp} of its warpgroup executes it with other descriptors or another scale-d"
                 g.env.reporter.add("divergence", what, step.instruction, g, row)
-        if self._shared[key].warps >= WARPGROUP:
-            del self._shared[key]
+        if self._first[key].warps >= WARPGROUP:
+            del self._first[key]
         return given[0]
 
     @staticmethod
@@ -117,22 +118,22 @@ class Products:
         """Return the products that a wait for all but `allowed` groups leaves in flight."""
         return tuple(flight for flight in g.flights if flight.age < allowed)
 
-    def complete(self, g: WarpGroup, left: int) -> Bools:
-        """Return by row whether all warps of its warpgroup have executed all but its last `left` products."""
-        needed = self.issued[g.slot, g.wave] - left
+    def complete(self, g: WarpGroup, running: int) -> Bools:
+        """Return by row whether all warps of its warpgroup have executed all but its last `running` products."""
+        needed = self.issued[g.slot, g.wave] - running
         first = g.wave // WARPGROUP * WARPGROUP
         others = np.minimum(first[:, None] + np.arange(WARPGROUP), self.waves - 1)
         return np.asarray((self.issued[g.slot[:, None], others] >= needed[:, None]).all(axis=1))
 
-    def land(self, g: WarpGroup, left: tuple[Flight, ...]) -> None:
-        """End the products of a group of warps but for those `left`."""
+    def land(self, g: WarpGroup, running: tuple[Flight, ...]) -> None:
+        """End all products of a group of warps but those that go on `running`."""
         seen = g.env.local.seen
         agent = g.env.waves + g.wave // WARPGROUP
-        done = self.issued[g.slot, g.wave] - len(left)
+        done = self.issued[g.slot, g.wave] - len(running)
         seen[g.slot, g.wave, agent] = np.maximum(seen[g.slot, g.wave, agent], done)
-        ended = (evolve(flight, age=0) for flight in g.flights[: len(g.flights) - len(left)])
+        ended = (evolve(flight, age=0) for flight in g.flights[: len(g.flights) - len(running)])
         g.landed = tuple(dict.fromkeys((*g.landed, *ended)))
-        g.fly(left)
+        g.fly(running)
 
 
 def check_access(g: WarpGroup, instruction: Instruction, registers: int) -> None:

@@ -44,16 +44,16 @@ _FLOAT_N = frozenset(range(8, 257, 8))
 
 @frozen
 class _Kind:
-    """The types of a product that PTX defines: those of D and B by that of A, and trailing operands."""
+    """The products that PTX defines for a type of A."""
 
-    results: tuple[str, ...]
-    seconds: tuple[str, ...]
+    results: tuple[str, ...]  #: types of D
+    seconds: tuple[str, ...]  #: types of B
     n: frozenset[int] = _FLOAT_N
-    has_scales: bool = True
-    transposes: bool = False
+    has_scales: bool = True  #: whether operands scale A and B by 1 or -1
+    transposes: bool = False  #: whether operands say which dimension of A and B is major
 
 
-_KINDS: Mapping[str, _Kind] = {
+_KINDS: Mapping[str, _Kind] = {  # by the type of A
     "f16": _Kind(("f16", "f32"), ("f16",), transposes=True),
     "bf16": _Kind(("f32",), ("bf16",), transposes=True),
     "tf32": _Kind(("f32",), ("tf32",)),
@@ -68,10 +68,10 @@ class _Product:
 
     n: int
     k: int
-    result: str
-    types: tuple[str, str]
-    scales: tuple[int, int]  #: 1 or -1, of A and B
-    transposed: tuple[bool, bool]  #: whether M of A, N of B is major
+    result: str  #: type of D
+    types: tuple[str, str]  #: types of A and B
+    scales: tuple[int, int]  #: factors 1 or -1 of A and B
+    transposed: tuple[bool, bool]  #: whether M of A, N of B is major, not K
 
 
 def compile_warpgroup(instruction: Instruction, context: Context) -> Step | None:
@@ -103,12 +103,7 @@ def _fence(instruction: Instruction, context: Context) -> Step:
 
 
 def _commit(instruction: Instruction, context: Context) -> Step:
-    step = Step(instruction, "wait", lambda g: None)
-
-    def run(g: WarpGroup) -> None:
-        Products.commit(g)
-
-    return by_warps(step, run)
+    return by_warps(Step(instruction, "wait", lambda g: None), Products.commit)
 
 
 def _wait(instruction: Instruction, context: Context) -> Step:
@@ -120,12 +115,12 @@ def _wait(instruction: Instruction, context: Context) -> Step:
 
     def run(g: WarpGroup) -> None:
         products = g.env.products
-        left = Products.remaining(g, allowed)
-        done = products.complete(g, len(left))
+        running = Products.remaining(g, allowed)
+        done = products.complete(g, len(running))
         if done.all():
-            products.land(g, left)
+            products.land(g, running)
             return
-        g.await_rows(done, PRODUCTS, len(left))
+        g.await_rows(done, PRODUCTS, len(running))
 
     return by_warps(step, run)
 
@@ -175,13 +170,13 @@ def _multiplies(instruction: Instruction, context: Context) -> Step:
     writes = [target(context, instruction, o, "b32") for o in results]
     reads = [source(context, instruction, o, "b32") for o in results]
     accumulators = [numbers_of(o) for o in results]
-    left = _registers(instruction, context, second, product) if isinstance(second, Vector) else None
-    describers = [] if left is not None else [source(context, instruction, second, "b64")]
+    read_a = _registers(instruction, context, second, product) if isinstance(second, Vector) else None
+    describers = [] if read_a is not None else [source(context, instruction, second, "b64")]
     describers.append(source(context, instruction, third, "b64"))
     adds = source(context, instruction, scale, "pred")
-    scalars = numbers_of(third, scale) if left is not None else numbers_of(second, third, scale)
+    scalars = numbers_of(third, scale) if read_a is not None else numbers_of(second, third, scale)
     multiply = warpgroup_multiplier(*product.types, saturates=instruction.has("satfinite"))
-    flight = _flight(instruction, product, results, second if left is not None else None)
+    flight = _flight(instruction, product, results, second if read_a is not None else None)
     where = _places(product.n)
     step = Step(instruction, "mma", lambda g: None)
 
@@ -189,7 +184,7 @@ def _multiplies(instruction: Instruction, context: Context) -> Step:
         report_undefined(g, step, scalars, "a descriptor or scale-d")
         Products.check_registers(g, step, flight)
         operands = [_uniform(g, step, read) for read in (*describers, adds)]
-        a, b, poison = _factors(g, step, product, operands, left)
+        a, b, poison = _factors(g, step, product, operands, read_a)
         added = operands[-1].astype(np.bool_)
         c = accumulated([read(g) for read in reads], where, (_WARP_M, product.n), product.result, g)
         c = np.where(added[:, None, None], c, np.zeros((), c.dtype))
@@ -206,9 +201,10 @@ def _multiplies(instruction: Instruction, context: Context) -> Step:
     return by_warps(step, run)
 
 
-def _flight(instruction: Instruction, product: _Product, results: Sequence[Operand], left: Operand | None) -> Flight:
+def _flight(instruction: Instruction, product: _Product, results: Sequence[Operand], a: Operand | None) -> Flight:
+    """Return the product in flight with D in `results` and A in the registers of `a`; None: A is in shared memory."""
     numbers = tuple(number for operand in results for number in numbers_of(operand))
-    factors = 0 if left is None else sum(1 << number for number in numbers_of(left))
+    factors = 0 if a is None else sum(1 << number for number in numbers_of(a))
     return Flight(numbers, sum(1 << number for number in set(numbers)), factors, f"n{product.n} {product.result}")
 
 
@@ -222,10 +218,10 @@ def _uniform(g: WarpGroup, step: Step, read: Getter) -> Array:
     return values[:, 0]
 
 
-_Left = Callable[[WarpGroup], tuple[Array, Bools | None]]
+_ReadA = Callable[[WarpGroup], tuple[Array, Bools | None]]
 
 
-def _registers(instruction: Instruction, context: Context, operand: Operand, product: _Product) -> _Left:
+def _registers(instruction: Instruction, context: Context, operand: Operand, product: _Product) -> _ReadA:
     """Return a function that reads A from registers: numbers [rows, 16, k], and flags of undefined rows [rows, 16]."""
     kind = product.types[0]
     fragment = factor(_WARP_M, product.k, 32 // TYPES[kind].bits, second=False)
@@ -244,7 +240,7 @@ def _registers(instruction: Instruction, context: Context, operand: Operand, pro
 
 
 def _factors(
-    g: WarpGroup, step: Step, product: _Product, operands: Sequence[Array], left: _Left | None
+    g: WarpGroup, step: Step, product: _Product, operands: Sequence[Array], read_a: _ReadA | None
 ) -> tuple[Array, Array, Bools | None]:
     """Return A [rows, 16, k] and B [rows, k, n] of each warp, and flags of undefined results [rows, 16, n] or None.
 
@@ -253,8 +249,8 @@ def _factors(
     lefts: list[Array] = [np.zeros(0)] * g.count
     rights: list[Array] = [np.zeros(0)] * g.count
     spoiled = np.zeros((g.count, _WARP_M, product.n), np.bool_)
-    if left is not None:
-        values, flags = left(g)
+    if read_a is not None:
+        values, flags = read_a(g)
         lefts = list(values)
         if flags is not None:
             spoiled |= flags[:, :, None]
