@@ -236,7 +236,9 @@ class Selector(Values):
         out, condition = self.out, self.scalar(s.cond)
         stay, (results, end) = out.label("STAY"), self.exits[-1]
         out.emit(f"@!{condition} bra.uni {stay}")
+        before = self._products_running()
         self._assign(results, s.values)
+        self.in_flight, self.is_open = before  # a wait on the way out is none for the loop
         out.emit(f"bra.uni {end}")
         out.place(stay)
 

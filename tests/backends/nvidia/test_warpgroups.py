@@ -8,12 +8,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from convgen import driver
+from convgen.backends.nvidia.ptx import Writer
+from convgen.backends.nvidia.select import Selector
 from convgen.backends.nvidia.tables import FACTS, ROWS, WgmmaRow
 from convgen.backends.nvidia.warpgroups import FactorPlace
 from convgen.ir.error import DoesNotFit, UserError
+from convgen.ir.expr import const
 from convgen.ir.layout.memory import Shared
 from convgen.ir.layout.shared_panels import SPANS, panel_order, span_of
+from convgen.ir.mutate import rewrite
+from convgen.ir.record import evolve
+from convgen.ir.stmt import ExitIf, For, block
 from convgen.ir.types import Type, bf16, f16, f32, s8
+from convgen.passes import pipeline
 from convgen.problem.matmul import parse_problem
 from convgen.run import verdict
 from convgen.run.code import Code
@@ -142,6 +149,21 @@ def test_the_simulator_gets_the_sums(name: str) -> None:
     assert "wgmma.mma_async" in code.asm
     outcome = verdict.run(code)
     assert outcome.passed, outcome
+
+
+def test_sums_are_awaited_also_where_an_exit_is_not_taken() -> None:
+    """A wait in the branch of an exit leaves the sums in flight for what follows the exit."""
+    (kernel,) = driver.build(parse_problem("--dt=f16 --wtag=ba 64x512:512x64"), "sm_90a", CASES["tt"][1]).ir.kernels
+    kernel = pipeline.run(kernel, FACTS["sm_90a"])
+    taken = kernel.group_ids[0] < const(-1)
+
+    def with_exits(loop: For) -> For:
+        return evolve(loop, body=block(ExitIf(taken, loop.carried), loop.body, ExitIf(taken, loop.yields)))
+
+    text = Selector(evolve(kernel, body=rewrite(kernel.body, {For: with_exits})), "sm_90a", Writer()).run().lines
+    stays = [number for number, line in enumerate(text) if line.startswith("STAY")]
+    moved = next(number for number, line in enumerate(text) if number > stays[-1] and "mov.b32" in line)
+    assert any("wgmma.wait_group.sync.aligned 0" in line for line in text[stays[-1] : moved])
 
 
 SHAPES = st.integers(1, 160)
