@@ -82,8 +82,6 @@ def simulate(
 
 
 class _Run(Run):
-    """A run of launches of one module of PTX."""
-
     sources = SOURCES
     module: Module
     _begun: list[Environment]

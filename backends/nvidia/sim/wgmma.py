@@ -94,12 +94,10 @@ def compile_warpgroup(instruction: Instruction, context: Context) -> Step | None
 
 
 def _fence(instruction: Instruction, context: Context) -> Step:
-    step = Step(instruction, "other", lambda g: None)
-
     def run(g: WarpGroup) -> None:
         g.touched, g.landed = 0, ()
 
-    return by_warps(step, run)
+    return by_warps(Step(instruction, "other", lambda g: None), run)
 
 
 def _commit(instruction: Instruction, context: Context) -> Step:
