@@ -181,7 +181,7 @@ class Variant:
 
     def choices(self, offer: Offer, atom: MmaAtom, facts: TargetFacts) -> Choices:
         """Return the configs worth trying with one matrix instruction."""
-        return Choices(TILE_M, TILE_N, tiles_k(atom, facts), tuning(facts).grids, (self,), stagings(facts))
+        return Choices(TILE_M, tiles_n(facts), tiles_k(atom, facts), tuning(facts).grids, (self,), stagings(facts))
 
     def issue(self, load: OperandLoad, inner: int, chunk: int) -> float:
         """Return the issue slots of one load; a load with one address along K for each block takes 1.
@@ -202,6 +202,11 @@ def matrix_unit(problem: Problem, config: Config, facts: TargetFacts) -> MmaTile
     """Return the matrix instructions of a workgroup's tile; DoesNotFit where the numbers do not divide evenly."""
     stored = scalar(problem.outputs[0].dtype if config.slices == 1 else problem.acc_type)
     return mma_tile(chosen_atom(problem, config, facts), config, facts, stored)
+
+
+def tiles_n(facts: TargetFacts) -> tuple[int, ...]:
+    """Return the N extents of tiles worth trying, in elements."""
+    return TILE_N + tuning(facts).columns
 
 
 def tiles_k(atom: MmaAtom, facts: TargetFacts) -> tuple[int, ...]:
