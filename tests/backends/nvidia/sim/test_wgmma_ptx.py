@@ -183,6 +183,28 @@ def test_a_from_registers(run: Run, types: tuple[str, str, str], trailing: str) 
     assert (multiply(run, types, a, b, c, trailing=trailing, left=True) == exact(a, b, c)).all()
 
 
+@pytest.mark.parametrize("shift", [3 * 128, 5 * 128 + 64])
+def test_a_descriptor_may_begin_at_any_row_of_a_swizzle(run: Run, shift: int) -> None:
+    types = ("f32", "f16", "f16")
+    a, b, c = operands(types, 48)
+    assert (multiply(run, types, a, b, c, trailing=f"{SCALES}, 0, 0", shift=shift) == exact(a, b, c)).all()
+
+
+def test_rows_may_overlap(run: Run) -> None:
+    """Windows of a line 8 elements apart: rows of a group 16 bytes apart, chunks of K as far, groups a line apart."""
+    line = 80  # elements
+    image, b = matrix("f16", 8, line), matrix("f16", 16, 16)
+    a = np.stack([image[r // 8, 8 * (r % 8) : 8 * (r % 8) + 16] for r in range(64)])
+    memory = np.zeros(SHARED, np.uint8)
+    memory[: image.nbytes] = image.view(np.uint8).reshape(-1)
+    hopper.put(memory, b, B_AT, 128, 0, 1024, transposed=False)
+    describers = hopper.descriptor(0, 0, 16, 2 * line), hopper.descriptor(B_AT, 128, 0, 1024)
+    registers = np.zeros((8, 128), np.uint32)
+    report = run(text(*PLAIN), memory, registers, *describers, 0, block=(128, 1, 1), shared=SHARED)
+    assert not report.findings, "\n".join(map(str, report.findings))
+    assert (unpack(registers, 16, "f32") == exact(a, b)).all()
+
+
 def test_scales_negate_and_scale_d_drops_the_accumulators(run: Run) -> None:
     types = ("f32", "f16", "f16")
     a, b, c = operands(types, 16)
@@ -284,6 +306,17 @@ def test_a_fence_behind_the_barrier_is_advised_against(run: Run) -> None:
     some = late.replace("fence.proxy.async;", "setp.lt.u32 %p3, %r0, 96; @%p3 fence.proxy.async;")
     (finding,) = run(some, *plain_values(), **options).findings
     assert (finding.kind, finding.source.required) == ("proxy", True)
+
+
+def test_a_warpgroup_has_four_warps(run: Run) -> None:
+    report = run(text(*PLAIN), *plain_values(), block=(96, 1, 1), shared=SHARED)
+    assert "divergence" in kinds(report)
+    assert any("fewer than 4 warps" in finding.message for finding in report.findings)
+
+
+def test_descriptors_are_defined(run: Run) -> None:
+    ptx = text(*PLAIN).replace("%rd10, %rd11, %p2", "%rd40, %rd11, %p2")
+    assert "poison" in kinds(run(ptx, *plain_values(), block=(128, 1, 1), shared=SHARED))
 
 
 def test_uncommitted_products_are_named(run: Run) -> None:
