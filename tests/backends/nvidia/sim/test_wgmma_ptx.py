@@ -487,3 +487,16 @@ def test_a_predicate_may_differ_between_warpgroups(run: Run) -> None:
     d = unpack(np.ascontiguousarray(out[:, :128]), 128, "f32")
     assert (d == exact(a, b)[:64]).all()
     assert not out[:, 128:].any()
+
+
+def test_many_stores_without_fences_keep_their_order(run: Run) -> None:
+    """A loop stores to all of shared memory again and again; a fence behind it counts, one ahead of it does not."""
+    again = "mov.u32 %r202, 0; AGAIN: st.shared.b32 [%r203], 0; add.u32 %r202, %r202, 1; "
+    again += "setp.lt.u32 %p8, %r202, 600; @%p8 bra AGAIN; "
+    ptx = hopper.edited(text(*PLAIN), "fence.proxy.async;", f"shl.b32 %r203, %r0, 2; {again} fence.proxy.async;")
+    ptx = hopper.edited(ptx, "add.u32 %r202", "st.shared.b32 [%r203+512], 0; add.u32 %r202")
+    options: dict[str, Any] = {"block": (128, 1, 1), "shared": SHARED}
+    assert hopper.judged(run, ptx, "fence.proxy.async;", "", *plain_values(), **options) == {"proxy"}
+    bare = hopper.edited(ptx, "fence.proxy.async;", "")
+    ahead = hopper.edited(bare, "mov.u32 %r202", "fence.proxy.async; mov.u32 %r202")
+    assert kinds(run(ahead, *plain_values(), **options)) == {"proxy"}
