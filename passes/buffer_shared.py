@@ -3,9 +3,8 @@
 The loop `for i: barrier; copies(i); barrier; compute` has the stages L(i), loads of block i into registers, S(i),
 stores of these to slot i % slots, and compute. A stage's distance is the number of iterations by which it precedes the
 block's multiplication: for S the number of slots minus one, for L as many more as the copy has `stages` (blocks in
-flight in registers). Where products read their factors in shared memory, they run while later instructions are issued:
-S and L follow them, and with three slots and more are one iteration closer, so that products may read a slot while the
-next iteration runs. With one stage:
+flight in registers). Where products read their factors in shared memory, they may read a slot while the next iteration
+runs: with three slots and more, S and L are one iteration closer, and follow the products. With one stage:
 
     1 slot    L(0);               for i: barrier; S(i); L(i+1); barrier; compute(i)
     2 slots   L(0); S(0); L(1);   for i: barrier; compute(i); S(i+1); L(i+2)
@@ -444,7 +443,7 @@ class _Pipeline:
         fetch, kept = self._fetch((slot + self.distances.stores) % self.slots, in_flight, at)
         reads, rest, state = self._compute(index, slot, state)
         publish = Barrier(self.cloner.site(self.parts.publish.site))
-        if self.distances.stores and self.parts.in_place:
+        if self.distances.late:
             return [publish, *reads, *rest, *fetch], state, kept
         if self.distances.stores:
             return [publish, *reads, *fetch, *rest], state, kept
