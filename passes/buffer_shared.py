@@ -74,6 +74,11 @@ class _Body:
     publish: Barrier
     compute: tuple[Stmt, ...]
 
+    @property
+    def in_place(self) -> bool:
+        """Return whether products read their factors in shared memory."""
+        return any(isinstance(n, Mma) and n.op.atom.in_shared for s in self.compute for n in postorder(s))
+
 
 def buffer_shared(kernel: Kernel) -> Kernel:
     """Pipeline every loop whose body begins with barrier, copies, barrier.
@@ -131,10 +136,9 @@ def _in_flight(copy: TileCopy) -> int:
 def _read_late(parts: _Body, slots: int) -> int:
     """Return how many iterations later than its own a product may still read its slot: 1 if a third slot allows it.
 
-    Only products that read factors in shared memory run on while the next iteration begins.
+    Only products in place run on while the next iteration begins.
     """
-    products = (n for s in parts.compute for n in postorder(s) if isinstance(n, Mma))
-    return int(runs_late(slots) and any(n.op.atom.in_shared for n in products))
+    return int(runs_late(slots) and parts.in_place)
 
 
 def runs_late(slots: Any) -> Any:

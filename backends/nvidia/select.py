@@ -385,13 +385,18 @@ class Selector(Values):
         return out.op("or.b64", wide, f"0x{place.constant:x}", kind="rd", comment=f"descriptor of {place.tile.name}")
 
     def _by_warpgroup(self, e: x.Mma, row: WgmmaRow) -> Words:
-        """Issue the `wgmma` of a product, step by step along K for each tile of sums; return the sums' registers."""
-        out, op, sums = self.out, e.op, self._sums_to_add_to(e.acc)
+        """Issue the `wgmma` of a product, step by step along K for each tile of sums; return the sums' registers.
+
+        The first step replaces sums of zero.
+        """
+        out, op, begins = self.out, e.op, _is_zero(e.acc)
+        sums = self._fresh(e.acc.type) if begins else self._sums_to_add_to(e.acc)
         a, b = (self._factor_at(side) for side in (e.a, e.b))
         transposed = self._are_transposed(e) if row.takes_transposed else ""
         # PTX asks for a fence if other instructions have accessed the sums; ptxas 13.0 also behind some waits (C7519).
         out.emit("wgmma.fence.sync.aligned", "see the sums as other instructions left them")
-        adds = out.op("setp.eq.u32", self.lane, self.lane, kind="p")  # scale-d, always true
+        adds = out.op("setp.eq.u32", self.lane, self.lane, kind="p")
+        first = out.op("setp.ne.u32", self.lane, self.lane, kind="p") if begins else adds
         for m in range(op.tiles_m):
             for n in range(op.tiles_n):
                 start = op.d_start(n, m)
@@ -401,7 +406,8 @@ class Selector(Values):
                     # The instruction's A, of 64 rows along M, is `b`.
                     factors = b(m * op.atom.m, k), a(n * op.atom.n, k)
                     scales = ", 1, 1" if op.atom.acc.is_float else ""
-                    out.emit(f"{row.mnemonic} {total}, {', '.join(factors)}, {adds}{scales}{transposed}")
+                    scale_d = adds if step else first
+                    out.emit(f"{row.mnemonic} {total}, {', '.join(factors)}, {scale_d}{scales}{transposed}")
         self.is_open = True
         return sums
 
@@ -467,6 +473,11 @@ class Selector(Values):
     def _write(self, s: st.SharedWrite, value: Words) -> None:
         address = self._shared_address(s)
         self.out.emit(f"st.shared.{self._width(s.value.type)} [{address}], {braces(value)}", comment(s))
+
+
+def _is_zero(e: Expr) -> bool:
+    """Return whether a value is a vector of zeros."""
+    return isinstance(e, x.Splat) and isinstance(e.a, x.Const) and not e.a.bits
 
 
 def _fits(offset: int) -> bool:

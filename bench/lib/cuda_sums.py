@@ -76,6 +76,6 @@ def sums(*, record: bool) -> dict[str, Any]:
 
     found = results(run)
     if record:
-        np.savez_compressed(RECORDED, **found)
+        np.savez_compressed(RECORDED, allow_pickle=False, **found)
     known = np.load(RECORDED)
     return {"cases": len(found), "differ": sorted(name for name in found if (found[name] != known[name]).any())}
