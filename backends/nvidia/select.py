@@ -385,10 +385,7 @@ class Selector(Values):
         return out.op("or.b64", wide, f"0x{place.constant:x}", kind="rd", comment=f"descriptor of {place.tile.name}")
 
     def _by_warpgroup(self, e: x.Mma, row: WgmmaRow) -> Words:
-        """Issue the `wgmma` of a product, step by step along K for each tile of sums; return the sums' registers.
-
-        The first step replaces sums of zero.
-        """
+        """Issue the `wgmma` of a product and return the registers of its sums; the first step replaces sums of zero."""
         out, op, begins = self.out, e.op, _is_zero(e.acc)
         sums = self._fresh(e.acc.type) if begins else self._sums_to_add_to(e.acc)
         a, b = (self._factor_at(side) for side in (e.a, e.b))
