@@ -28,7 +28,7 @@ from convgen.ir.record import evolve
 
 _SM_REGISTERS = 1 << 16  #: registers of 32 bits of an SM (CUDA C++ Programming Guide, "Compute Capabilities")
 _REGISTER_UNIT = 256  #: registers that a warp gets at a time
-_MOST_THREADS = 1024  #: of a workgroup without .maxntid or .reqntid
+_MOST_THREADS = 1024  #: threads of a workgroup, where neither .maxntid nor .reqntid gives them
 _ENDS = frozenset("ret exit trap".split())
 _FILE = re.compile(r'^\s*\.file\s+(?P<number>\d+)\s+"(?P<name>[^"\n]*)"', re.MULTILINE)
 _LOC = re.compile(r"^\s*\.loc\s+(?P<file>\d+)\s+(?P<line>\d+)", re.MULTILINE)

@@ -16,7 +16,7 @@ from convgen.backends.simulation import Bytes
 from convgen.ir.error import UserError
 from convgen.ir.record import frozen
 
-VARIABLE = "CONVGEN_CUDA"  #: of the environment: a library to use in place of the installed one
+VARIABLE = "CONVGEN_CUDA"  #: environment variable; path of a library to use in place of the installed one
 NAMES = ("libcuda.so.1", "libcuda.so")
 
 _P, _INT, _SIZE, _U32, _U64 = c.c_void_p, c.c_int, c.c_size_t, c.c_uint, c.c_uint64

@@ -47,7 +47,7 @@ class Selector(Values):
     def __init__(self, kernel: Kernel, target: str, out: Writer) -> None:
         super().__init__(kernel, target, out)
         self.pending: dict[Var, st.SharedRead] = {}  #: postponed reads, whose value no instruction has needed yet
-        self.exits: list[tuple[list[Words], str]] = []  #: of each loop around: registers of results, label of its end
+        self.exits: list[tuple[list[Words], str]] = []  #: registers of results, and end label, of each enclosing loop
         self.uses, self.strides = occurrences(kernel), shared_addresses(kernel)
         #: Address and bytes from lane to lane -> register with each lane's address (`_shared_base`).
         self.shared_bases: dict[tuple[Var, int], str] = {}
@@ -238,7 +238,7 @@ class Selector(Values):
         out.emit(f"@!{condition} bra.uni {stay}")
         before = self._products_running()
         self._assign(results, s.values)
-        self.in_flight, self.is_open = before  # a wait on the way out is none for the loop
+        self.in_flight, self.is_open = before  # lanes that stay in the loop have not waited
         out.emit(f"bra.uni {end}")
         out.place(stay)
 

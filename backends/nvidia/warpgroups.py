@@ -76,7 +76,7 @@ class FactorPlace:
 class Products:
     """Products of warpgroups in a kernel, and the waits for them."""
 
-    factors: Mapping[Var, LoadFactor]  #: by the variable that stands for the factor
+    factors: Mapping[Var, LoadFactor]  #: variable that a product names as a factor -> where it stands
     at_barriers: Mapping[Barrier, int]  #: groups that may run behind a barrier; barriers without a wait are absent
     ends: Container[Let]  #: products behind which a group ends
     awaited: Container[Let]  #: products whose sums are awaited at once: other instructions read them next

@@ -30,7 +30,7 @@ class Descriptor:
     leading: int  #: leading dimension byte offset
     stride: int  #: stride dimension byte offset
     base: int  #: the matrix base offset, without unit
-    span: int  #: of the swizzle: 128, 64, 32, or 0 for none
+    span: int  #: bytes of the swizzle's rows: 128, 64, 32; 0: no swizzle
     is_valid: bool  #: whether all reserved bits are zero
 
 

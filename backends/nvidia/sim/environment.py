@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from convgen.backends.nvidia.sim.one_cluster import ClusterBarriers
     from convgen.backends.nvidia.sim.register_pool import RegisterPool
 
-BARRIERS = 16  #: of a workgroup (PTX ISA, bar: "Each CTA has sixteen barriers numbered 0..15")
+BARRIERS = 16  #: barriers of a workgroup (PTX ISA, bar: "Each CTA has sixteen barriers numbered 0..15")
 
 
 class Environment(Surroundings):
@@ -68,7 +68,7 @@ class Environment(Surroundings):
         self.dynamic_bytes: int = 0
         self.parameters: Bytes = np.zeros(0, np.uint8)
         self.parameters_defined: Bools = np.zeros(0, np.bool_)
-        self.tensor_maps: Mapping[int, TensorMap] = {}  #: by their offset among the parameters
+        self.tensor_maps: Mapping[int, TensorMap] = {}  #: byte offset among the parameters -> tensor map
         self.thread_local: LocalMemory | None = None
         self.clock = 0
         #: Flags of dwords by buffer: those that ld.global.nc has read in this launch.

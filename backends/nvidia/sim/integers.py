@@ -76,14 +76,14 @@ def remainder(a: Array, b: Array) -> Array:
 
 
 def shift_left(a: Array, count: Array) -> Array:
-    """a << count, 0 from the type's width on (PTX ISA, shl: "clamped")."""
+    """shl: a << count; 0 for counts from the type's width on (PTX ISA, shl)."""
     width = np.uint32(_bits(a))
     amount = np.minimum(count, width - np.uint32(1)).astype(a.dtype)
     return np.asarray(np.where(count >= width, a.dtype.type(0), a << amount))
 
 
 def shift_right(a: Array, count: Array) -> Array:
-    """a >> count; counts from the type's width on give the sign's copies, or 0 (PTX ISA, shr)."""
+    """shr: a >> count; copies of the sign, or 0, for counts from the type's width on (PTX ISA, shr)."""
     width = np.uint32(_bits(a))
     amount = np.minimum(count, width - np.uint32(1)).astype(a.dtype)
     shifted = a >> amount
@@ -267,7 +267,7 @@ def _sad(a: Array, b: Array, c: Array) -> Array:
     return np.asarray(c + np.where(a < b, b - a, a - b).astype(c.dtype))
 
 
-def _short(function: Function) -> Function:
+def _of_24_bits(function: Function) -> Function:
     """Apply a function to the low 24 bits (mul24, mad24)."""
 
     def apply(a: Array, b: Array, *rest: Array) -> Array:
@@ -342,7 +342,7 @@ def _product(instruction: Instruction, context: Context, kind: str) -> Step | No
     if name.endswith("24"):
         if instruction.has("hi"):
             raise unsupported(instruction)
-        product = _short(product)
+        product = _of_24_bits(product)
     if name.startswith("mul"):
         return computed(context, instruction, product, [kind] * 2, result)
     if instruction.has("sat"):

@@ -123,7 +123,7 @@ def _product(instruction: Instruction, context: Context) -> Step:
     width = 64 if a_type == "f64" else 32
     per_register = max(width // TYPES[a_type].bits, 1)
     first, second = factor(m, k, per_register, second=False), factor(k, n, per_register, second=True)
-    results = m * n // LANES  # of a lane
+    results = m * n // LANES  # numbers of D that a lane holds
     count = results // 2 if d_type == "f16" else results
     operands = instruction.operands
     result_bits = {"f64": "b64"}.get(d_type, "b32")

@@ -1,6 +1,6 @@
 """Sums of the products of matrix instructions.
 
-PTX leaves order and rounding of floating-point sums open. The rule is what an H200 gave: all products of an instruction
+PTX leaves order and rounding of floating-point sums open. An H200 follows this rule: all products of an instruction
 and C are aligned to the greatest exponent with some bits below it and cut toward zero; their sum is cut toward zero to
 f32. The exponent of a product is the sum of its factors' exponents, and subnormal factors have the least one of their
 format. mma.sync of all types keeps 25 bits below the greatest exponent (tests/data/silicon), as wgmma does of f16, bf16
@@ -77,7 +77,7 @@ def _is_exact(a: Array, b: Array, c: Array, below: int) -> bool:
 def _sum_aligned(a: Array, b: Array, c: Array, *, least: tuple[int, int], below: int) -> Array:
     """Return C + A B in f32; `least` are the least exponents of normal numbers of A's and B's formats.
 
-    `below` bits below the greatest exponent count.
+    Terms keep `below` bits below the greatest exponent.
     """
     if _is_exact(a, b, c, below):
         plain: Array = (np.matmul(a, b) + c).astype(np.float32)

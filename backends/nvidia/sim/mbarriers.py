@@ -56,7 +56,7 @@ class Mbarrier:
     phase: int = 0
     size: int = 0  #: tx-count; bytes that the phase still expects
     view: Array | None = None  #: clocks that the arrivals of this phase pass on
-    ended: Array | None = None  #: those of the last phase that ended
+    ended: Array | None = None  #: clocks that the arrivals of the last phase that ended have passed on
     transfers: list[Transfer] = attrs.field(factory=list)
     tried: set[tuple[int, int]] = attrs.field(factory=set)  #: warps and phases for whose end they have waited
 

@@ -147,7 +147,7 @@ class Variable:
     content: bytes | None = None
     offset: int = 0  #: bytes from the start of its space, where the text fixes it
     dynamic: bool = False  #: whether the launch gives its size
-    is_pointer: bool = False  #: of parameters: whether the text says so
+    is_pointer: bool = False  #: whether the text declares a parameter as .ptr
     type: str = "b8"
 
 
@@ -164,7 +164,7 @@ class Kernel:
     code: list[Instruction] = attrs.field(factory=list)
     labels: dict[str, int] = attrs.field(factory=dict)
     tables: dict[str, tuple[str, ...]] = attrs.field(factory=dict)  #: targets of brx.idx
-    limits: dict[str, tuple[int, int, int]] = attrs.field(factory=dict)  #: by directive
+    limits: dict[str, tuple[int, int, int]] = attrs.field(factory=dict)  #: directive, such as maxntid -> its numbers
     param_bytes: int = 0
     local_bytes: int = 0
 

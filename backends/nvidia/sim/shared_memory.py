@@ -46,8 +46,8 @@ LATE_FENCE = Source(
     "PTX ISA, Async Proxy: a fence between accesses of two proxies; yet Triton's kernels place it behind the barrier",
     required=False,
 )
-MBARRIERS = 48  #: of a workgroup, at most, for which the simulator keeps clocks
-_MBARRIER = -1  #: in place of the number of a copy in flight: the bytes are those of an mbarrier
+MBARRIERS = 48  #: most mbarriers of a workgroup for which the simulator keeps clocks
+_MBARRIER = -1  #: in place of the number of a copy in flight: an mbarrier has these bytes
 
 
 @frozen
