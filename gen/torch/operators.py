@@ -205,8 +205,8 @@ def _product(left: Tensor, right: Tensor, bias: Tensor | None, layer: str) -> Te
     request = ProductRequest(type_name(left), m, k, n, (left_turned, right_turned), bias is not None, tf32)
     kernel = kernel_calls.kernel_of(request, (left, right) if bias is None else (left, right, bias), layer)
     if kernel is None:
-        result = _by_torch(torch.ops.aten.mm, left, right)
-        return result.contiguous() if bias is None else result + bias
+        product = (torch.ops.aten.mm, left, right) if bias is None else (torch.ops.aten.addmm, bias, left, right)
+        return _by_torch(*product).contiguous()
     result = left.new_empty((m, n))
     tensors = {"src": left, "wei": right, "dst": result}
     kernel_calls.launch(kernel, tensors if bias is None else tensors | {"bia": bias.contiguous()})
