@@ -159,12 +159,13 @@ def exact_results(model: Any, x: Any, trains: bool) -> list[Any]:
     """Return the results of a step in f32, without TF32."""
     import torch
 
-    allowed = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
+    allowed = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = False
     try:
-        return step_of(model, x, trains)()
+        with torch.backends.cudnn.flags(enabled=True, benchmark=False, allow_tf32=False):
+            return step_of(model, x, trains)()
     finally:
-        torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = allowed
+        torch.backends.cuda.matmul.allow_tf32 = allowed
 
 
 def measure(case: Case, device: str, processes: int, rounds: int) -> dict[str, Any]:

@@ -21,9 +21,9 @@ import torch
 from convgen.backends.device import Device
 from convgen.cached_code import cached_code, compile_ahead
 from convgen.device.devices import open_device
-from convgen.device.loaded import DeviceKernel, load
+from convgen.device.loaded import DeviceKernel, Program
 from convgen.ir.error import ConvgenError, UserError
-from convgen.ir.record import define, frozen
+from convgen.ir.record import define, evolve, frozen
 from convgen.problem.matmul import Problem
 from convgen.torch.layer_problems import TYPES, ConvRequest, ProductRequest, Tensor
 
@@ -124,9 +124,17 @@ def _looked_up(request: Request, device: Any) -> Loaded | str:
 
 
 def loaded(problem: Problem, target: str, device: Any) -> Loaded:
-    """Compile a problem and load its code. Raises ConvgenError."""
+    """Compile a problem and load its code. Raises ConvgenError.
+
+    Machine code that ptxas made is loaded in place of PTX, which the driver would compile again.
+    """
     log.debug("compiling %s for %s", problem, target)
-    return Loaded.of(load(cached_code(problem, target), _device(device).name))
+    code, to = cached_code(problem, target), _device(device)
+    program = Program.of(code)
+    if code.machine is not None:
+        with suppress(UserError):  # of a ptxas newer than the driver
+            return Loaded.of(DeviceKernel(evolve(program, content=code.machine), to))
+    return Loaded.of(DeviceKernel(program, to))
 
 
 @cache

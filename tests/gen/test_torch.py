@@ -19,8 +19,10 @@ import pytest
 
 import convgen as cg
 from convgen import driver
+from convgen.backends.library import DeviceError
 from convgen.device import frameworks
 from convgen.ir.error import Unsupported
+from convgen.ir.record import evolve
 from convgen.problem.conv import Conv, Direction
 from convgen.problem.matmul import Matmul, Problem
 from convgen.run.code import Code
@@ -396,6 +398,28 @@ def test_problems_are_collected_and_compiled_ahead(gpu: FakeGpu, monkeypatch: py
     assert cg.torch.report(model).rows[0].by_torch == 0
     model(x).sum().backward()
     assert [str(problem) for problem in gpu.launched] == problems
+
+
+def test_machine_code_is_loaded_unless_the_driver_refuses_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem, contents = cg.Matmul.parse("32x32:32x32", dt="f16"), list[bytes]()
+    code = evolve(driver.compile(driver.build(problem, TARGET)), machine=b"cubin")
+
+    class Module:
+        def function(self, name: str) -> str:
+            return name
+
+    def load(content: bytes) -> Module:
+        contents.append(content)
+        if content == b"cubin" and len(contents) > 1:
+            raise DeviceError("no kernel image is available")
+        return Module()
+
+    device = SimpleNamespace(name="cuda:0", title="a GPU", runs=(TARGET,), suffix=".ptx", load=load)
+    monkeypatch.setattr(kernel_calls, "cached_code", lambda problem, target: code)
+    monkeypatch.setattr(kernel_calls, "_device", lambda _: device)
+    for _ in range(2):
+        assert kernel_calls.loaded(problem, TARGET, None).kernel.device is device
+    assert contents == [b"cubin", b"cubin", code.object]
 
 
 def test_a_launch_has_addresses_of_tensors_and_workspaces(monkeypatch: pytest.MonkeyPatch) -> None:
