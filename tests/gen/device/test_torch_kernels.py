@@ -25,7 +25,7 @@ def launch_on_copies(kernel: DeviceKernel, addresses: Mapping[str, int], stream:
     device, copies = kernel.device, {}
     for name, address in addresses.items():
         memory = (c.c_uint8 * kernel.program.record.buffers[name].tensor.bytes).from_address(address)
-        host, there = np.frombuffer(memory, np.uint8), device.allocate(len(memory))
+        host, there = np.ctypeslib.as_array(memory), device.allocate(len(memory))
         device.upload(there, host, stream)
         copies[name] = host, there
     launch(kernel, {name: there for name, (_, there) in copies.items()}, stream)
