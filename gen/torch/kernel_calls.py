@@ -150,6 +150,16 @@ def target_of(device: Any) -> str:
     return _device(device).runs[-1]
 
 
+def convolutions_allow_tf32() -> bool:
+    """Return whether torch lets convolutions of f32 multiply TF32."""
+    return bool(torch.backends.cudnn.allow_tf32)
+
+
+def products_allow_tf32() -> bool:
+    """Return whether torch lets products of f32 matrices multiply TF32."""
+    return bool(torch.backends.cuda.matmul.allow_tf32)
+
+
 def capturing() -> bool:
     """Return whether the current stream is captured into a graph."""
     return bool(torch.cuda.is_current_stream_capturing())

@@ -122,7 +122,7 @@ class Report:
 def report(model: Module) -> Report:
     """Return how often convgen and torch have computed each layer of a model since `replace`.
 
-    Replays of CUDA graphs do not count. Layers that stay torch's have no counts, but a reason.
+    Replays of graphs do not count. Layers that stay torch's have no counts, but a reason.
     """
     rows = []
     for name, module in model.named_modules():

@@ -41,7 +41,7 @@ def _is_last(x: Tensor, w: Tensor) -> bool:
 def _request(
     direction: str, x: Tensor, w: Tensor, window: Window, last: tuple[bool, bool, bool], *, bias: bool
 ) -> ConvRequest:
-    tf32 = torch.backends.cudnn.allow_tf32
+    tf32 = kernel_calls.convolutions_allow_tf32()
     return ConvRequest(direction, type_name(x), tuple(x.shape), tuple(w.shape), window, bias, last, tf32)
 
 
@@ -201,7 +201,7 @@ def _product(left: Tensor, right: Tensor, bias: Tensor | None, layer: str) -> Te
     """Return left [m, k] x right [k, n] + bias [n], row-major."""
     (left, left_turned), (right, right_turned) = _factor(left), _factor(right)
     (m, k), n = left.shape, right.shape[1]
-    tf32 = torch.backends.cuda.matmul.allow_tf32
+    tf32 = kernel_calls.products_allow_tf32()
     request = ProductRequest(type_name(left), m, k, n, (left_turned, right_turned), bias is not None, tf32)
     kernel = kernel_calls.kernel_of(request, (left, right) if bias is None else (left, right, bias), layer)
     if kernel is None:
