@@ -42,9 +42,12 @@ class Calls:
 
 @frozen(eq=False)
 class Loaded:
-    """A kernel on a device, with its workspaces: name, bytes, and whether launches want zeros there and leave zeros."""
+    """A kernel on a device, with its outputs, and its workspaces: name, bytes, and whether launches want zeros there
+    and leave zeros.
+    """
 
     kernel: DeviceKernel
+    outputs: tuple[str, ...]
     workspaces: tuple[tuple[str, int, bool], ...]
     zeros: dict[tuple[int, str], Tensor]  #: workspaces of zeros, by stream and name
 
@@ -52,7 +55,7 @@ class Loaded:
     def of(cls, kernel: DeviceKernel) -> Loaded:
         buffers = kernel.program.record.buffers
         workspaces = ((name, buffers[name].tensor.bytes, buffers[name].zero) for name in kernel.program.workspaces)
-        return cls(kernel, tuple(workspaces), {})
+        return cls(kernel, kernel.program.outputs, tuple(workspaces), {})
 
 
 #: calls by layer
@@ -114,7 +117,7 @@ def _looked_up(request: Request, device: Any) -> Loaded | str:
     try:
         target = target_of(device)
         if capturing():
-            return "its kernel was not compiled before a CUDA graph was captured; a call before the capture compiles it"
+            return "its kernel was not compiled before a graph was captured; a call before the capture compiles it"
         with _lock:
             if (request, device) not in _kernels:
                 _kernels[request, device] = loaded(request.problem, target, device)
@@ -172,9 +175,9 @@ def launch(loaded: Loaded, tensors: Mapping[str, Tensor]) -> None:
     """
     kernel, device = loaded.kernel, next(iter(tensors.values())).device
     stream = torch.cuda.current_stream(device).cuda_stream
-    outputs, alignment = kernel.program.outputs, kernel.device.alignment
+    alignment = kernel.device.alignment
     memory = {
-        name: tensor if name in outputs or tensor.data_ptr() % alignment == 0 else tensor.clone()
+        name: tensor if name in loaded.outputs or tensor.data_ptr() % alignment == 0 else tensor.clone()
         for name, tensor in tensors.items()
     }
     for name, size, zero in loaded.workspaces:
