@@ -42,20 +42,17 @@ class Calls:
 
 @frozen(eq=False)
 class Loaded:
-    """A kernel on a device, with its outputs, and its workspaces: name, bytes, and whether launches want zeros there
-    and leave zeros.
-    """
+    """A kernel on a device, with its outputs, and its workspaces: name, bytes, and whether launches want zeros there."""
 
     kernel: DeviceKernel
     outputs: tuple[str, ...]
     workspaces: tuple[tuple[str, int, bool], ...]
-    zeros: dict[tuple[int, str], Tensor]  #: workspaces of zeros, by stream and name
 
     @classmethod
     def of(cls, kernel: DeviceKernel) -> Loaded:
         buffers = kernel.program.record.buffers
         workspaces = ((name, buffers[name].tensor.bytes, buffers[name].zero) for name in kernel.program.workspaces)
-        return cls(kernel, kernel.program.outputs, tuple(workspaces), {})
+        return cls(kernel, kernel.program.outputs, tuple(workspaces))
 
 
 #: calls by layer
@@ -171,7 +168,7 @@ def capturing() -> bool:
 def launch(loaded: Loaded, tensors: Mapping[str, Tensor]) -> None:
     """Enqueue a kernel in torch's current stream, on tensors of the sizes and strides of its launch record.
 
-    Workspaces come from torch's allocator, so that they belong to the graph that is being captured.
+    Workspaces come from torch's allocator at each call, so that layers share them, and a graph has its own.
     """
     kernel, device = loaded.kernel, next(iter(tensors.values())).device
     stream = torch.cuda.current_stream(device).cuda_stream
@@ -181,21 +178,8 @@ def launch(loaded: Loaded, tensors: Mapping[str, Tensor]) -> None:
         for name, tensor in tensors.items()
     }
     for name, size, zero in loaded.workspaces:
-        memory[name] = _zeros(loaded, name, size, device, stream) if zero else _bytes(size, device)
+        memory[name] = (torch.zeros if zero else torch.empty)(size, dtype=torch.uint8, device=device)
     kernel.launch({name: tensor.data_ptr() for name, tensor in memory.items()}, stream)
-
-
-def _bytes(size: int, device: Any) -> Tensor:
-    return torch.empty(size, dtype=torch.uint8, device=device)
-
-
-def _zeros(loaded: Loaded, name: str, size: int, device: Any, stream: int) -> Tensor:
-    """Return a workspace of zeros: one for each stream; a graph zeroes its own."""
-    if capturing():
-        return _bytes(size, device).zero_()
-    if (stream, name) not in loaded.zeros:
-        loaded.zeros[stream, name] = _bytes(size, device).zero_()
-    return loaded.zeros[stream, name]
 
 
 @contextmanager
