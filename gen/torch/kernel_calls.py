@@ -42,7 +42,7 @@ class Calls:
 
 @frozen(eq=False)
 class Loaded:
-    """A kernel on a device, with its outputs, and its workspaces: name, bytes, and whether launches want zeros there."""
+    """A kernel on a device, its outputs, and its workspaces: name, bytes, and whether launches want zeros there."""
 
     kernel: DeviceKernel
     outputs: tuple[str, ...]

@@ -62,20 +62,20 @@ class ConvRequest(NamedTuple):
 
 
 class ProductRequest(NamedTuple):
-    """A product [m, k] x [k, n] that an operator asks for. `turned`: whether a factor is column-major, one by one."""
+    """A product [m, k] x [k, n] that an operator asks for. `column_major`: whether the left, the right factor is."""
 
     dtype: str
     m: int
     k: int
     n: int
-    turned: tuple[bool, bool]
+    column_major: tuple[bool, bool]
     bias: bool  #: [1, n]
     tf32: bool
 
     @property
     def problem(self) -> Matmul:
         """Return the problem. Raises UserError and Unsupported."""
-        src, wei = ("ba" if column_major else "ab" for column_major in self.turned)
+        src, wei = ("ba" if transposed else "ab" for transposed in self.column_major)
         knobs = _knobs(self.dtype, bias=self.bias) | ({"bia_mask": "2"} if self.bias else {})
         return Matmul.parse(
             f"{self.m}x{self.k}:{self.k}x{self.n}", stag=src, wtag=wei, dtag="ab",

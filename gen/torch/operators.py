@@ -199,10 +199,10 @@ def _factor(matrix: Tensor) -> tuple[Tensor, bool]:
 
 def _product(left: Tensor, right: Tensor, bias: Tensor | None, layer: str) -> Tensor:
     """Return left [m, k] x right [k, n] + bias [n], row-major."""
-    (left, left_turned), (right, right_turned) = _factor(left), _factor(right)
+    (left, left_by_column), (right, right_by_column) = _factor(left), _factor(right)
     (m, k), n = left.shape, right.shape[1]
     tf32 = kernel_calls.products_allow_tf32()
-    request = ProductRequest(type_name(left), m, k, n, (left_turned, right_turned), bias is not None, tf32)
+    request = ProductRequest(type_name(left), m, k, n, (left_by_column, right_by_column), bias is not None, tf32)
     kernel = kernel_calls.kernel_of(request, (left, right) if bias is None else (left, right, bias), layer)
     if kernel is None:
         product = (torch.ops.aten.mm, left, right) if bias is None else (torch.ops.aten.addmm, bias, left, right)
