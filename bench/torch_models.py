@@ -156,29 +156,28 @@ def compile_ahead(step: Callable[[], Any], processes: int) -> float:
 
 
 def exact_results(model: Any, x: Any, trains: bool) -> list[Any]:
-    """Return the results of a step in f32, without TF32."""
-    import torch
+    """Return the results of a step in f32, without TF32 and without a search among algorithms."""
+    from torch import backends
 
-    allowed = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = False
+    settings = (backends.cudnn, "allow_tf32"), (backends.cudnn, "benchmark"), (backends.cuda.matmul, "allow_tf32")
+    before = [getattr(module, name) for module, name in settings]
+    for module, name in settings:
+        setattr(module, name, False)
     try:
-        with torch.backends.cudnn.flags(enabled=True, benchmark=False, allow_tf32=False):
-            return step_of(model, x, trains)()
+        return step_of(model, x, trains)()
     finally:
-        torch.backends.cuda.matmul.allow_tf32 = allowed
+        for (module, name), value in zip(settings, before):
+            setattr(module, name, value)
 
 
-def measure(case: Case, device: str, processes: int, rounds: int) -> dict[str, Any]:
-    """Return the row of a case: milliseconds of a step eagerly and as a graph, errors, calls by convgen and by torch.
-
-    Parts that fail leave their error in the row.
-    """
+def measure(row: dict[str, Any], case: Case, device: str, processes: int, rounds: int) -> None:
+    """Add to a row: milliseconds of a step eagerly and as a graph, errors, calls by convgen and by torch."""
     import convgen as cg
 
     model, x = build(case, device)
     halves = {"torch": in_halves(model), "convgen": cg.torch.replace(in_halves(model))}
     steps = {side: step_of(halves[side], x.half(), case.trains) for side in _SIDES}
-    row: dict[str, Any] = {"model": case.name, "compile_s": compile_ahead(steps["convgen"], processes)}
+    row["compile_s"] = compile_ahead(steps["convgen"], processes)
     begun = perf_counter()
     first = {side: steps[side]() for side in _SIDES}
     row["load_s"] = perf_counter() - begun
@@ -190,45 +189,39 @@ def measure(case: Case, device: str, processes: int, rounds: int) -> dict[str, A
     del model, exact, first
     row["eager_ms"] = in_turns(dict(steps), device, rounds)
     if device != "cpu":
-        try:
-            graphs = {side: graph_of(steps[side]) for side in _SIDES}
-            row["graph_ms"] = in_turns({side: graph.replay for side, graph in graphs.items()}, device, rounds)
-        except Exception as error:  # the eager times stand
-            row["graph_error"] = f"{type(error).__name__}: {error}"
-    return row
+        graphs = {side: graph_of(steps[side]) for side in _SIDES}
+        row["graph_ms"] = in_turns({side: graph.replay for side, graph in graphs.items()}, device, rounds)
 
 
 def attempt(case: Case, device: str, processes: int, rounds: int) -> dict[str, Any]:
-    """Return the row of a case, or of what went wrong."""
+    """Return the row of a case, as far as it was measured, with what went wrong as its `error`."""
+    row: dict[str, Any] = {"model": case.name}
     try:
-        return measure(case, device, processes, rounds)
+        measure(row, case, device, processes, rounds)
     except Exception as error:  # the next model may work
         traceback.print_exc()
-        return {"model": case.name, "error": f"{type(error).__name__}: {error}"}
-    finally:
-        if device != "cpu":
-            import torch
+        row["error"] = f"{type(error).__name__}: {error}"
+    if device != "cpu":
+        import torch
 
-            with suppress(RuntimeError):  # after a fault the device is lost
-                torch.cuda.empty_cache()
+        with suppress(RuntimeError):  # after a fault the device is lost
+            torch.cuda.empty_cache()
+    return row
 
 
 def table(rows: Sequence[dict[str, Any]]) -> Table:
     """Return the rows as a table for a terminal; pairs are convgen's figure and torch's."""
     shown = Table("model", "graph ms", "speed", "eager ms", "max error", "mean error", "calls", "compile, load s")
     for row in rows:
-        if "eager_ms" not in row:
-            shown.add_row(row["model"], row["error"])
-            continue
-        graph, eager = (row.get(kind, {}) for kind in ("graph_ms", "eager_ms"))
+        graph, found = row.get("graph_ms", {}), row.get("errors", {})
         shown.add_row(
             row["model"],
             _pair(graph, ".3f"),
             f"{graph['torch'] / graph['convgen']:.3f}" if graph else "-",
-            _pair(eager, ".3f"),
-            *(_pair({side: row["errors"][side][number] for side in _SIDES}, ".1e") for number in (0, 1)),
-            _pair(row["calls"], "d"),
-            f"{row['compile_s']:.1f}, {row['load_s']:.1f}",
+            _pair(row.get("eager_ms", {}), ".3f"),
+            *(_pair({side: found[side][number] for side in found}, ".1e") for number in (0, 1)),
+            _pair(row.get("calls", {}), "d"),
+            ", ".join(f"{row[name]:.1f}" for name in ("compile_s", "load_s") if name in row),
         )
     return shown
 
@@ -238,13 +231,13 @@ def _pair(figures: dict[str, Any], form: str) -> str:
 
 
 def notes(row: dict[str, Any]) -> list[str]:
-    """Return a line for each reason for which torch computed layers of convgen's side, and for a graph that failed."""
+    """Return a line for each reason for which torch computed layers of convgen's side, and for an error."""
     reasons: dict[str, list[str]] = {}
     for layer, whys in row.get("refused", {}).items():
         for why in whys:
             reasons.setdefault(why, []).append(layer)
     lines = [f"{row['model']}: torch computed {', '.join(layers)}: {why}" for why, layers in reasons.items()]
-    return lines + ([f"{row['model']}: no graph: {row['graph_error']}"] if "graph_error" in row else [])
+    return lines + ([f"{row['model']}: {row['error']}"] if "error" in row else [])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

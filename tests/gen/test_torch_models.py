@@ -30,6 +30,7 @@ def test_models_are_measured(
     printed = capsys.readouterr().out
     assert "0 / 54" in printed
     assert "small: torch computed stem.0, " in printed
+    assert "broken: AttributeError" in printed
 
 
 def test_a_training_step_returns_gradients_of_all_parameters() -> None:
