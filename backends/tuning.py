@@ -26,6 +26,9 @@ class Tuning:
     at_a_time: tuple[int, ...] = ()
     fills: int = 1  #: workgroups; most that slices of K give a CU or core
     transposed_rows: tuple[int, ...] = ()  #: bytes; K extents of tiles whose operands lanes transpose
+    columns: tuple[int, ...] = ()  #: elements; further N extents of tiles
+    #: bytes; further K extents of tiles that matrix instructions read in place
+    long_rows: tuple[int, ...] = ()
     least_row: int = 0  #: bytes; least K extent of tiles worth trying
     byte_rows: tuple[int, ...] = ()  #: bytes; further K extents of tiles of 8-bit elements
     subtiles: tuple[int, ...] = (1,)  #: parts into which a subgroup's tile is cut along M
@@ -68,6 +71,8 @@ class Tuning:
     read: int = 0  #: clocks; issue of a read of fragments from shared memory
     #: clocks; issue for each register of an operand that is transposed before it is stored to shared memory
     transpose: float = 0.0
+    #: factor on the clocks of matrix instructions that take fragments, on targets where others read shared memory
+    fragment_products: float = 1.0
     load_latency: int = 800  #: clocks; from a global load to its data
     #: clocks; as `load_latency`, while all units load blocks of K; 0: as long
     busy_latency: int = 0

@@ -3,11 +3,12 @@
     python bench/silicon.py [--write docs/silicon.json] [--parts PART,...]
     python bench/silicon.py --parts times [--config CONFIG] [LINE ...]
 
-Parts: `instructions` (results of single instructions equal the recorded ones, or `--record` them), `uses` (kernels
-called by torch, in a graph, from C and from the command line), `problems` (layers of tests/data/problems in three
-directions and random problems, all exact), `sanitizer` (compute-sanitizer's four tools on 40 of the random problems),
-`times`. Each LINE is a problem as benchdnn writes it
-(`conv --dt=f16 --dir=FWD_D mb32ic64...`, `gemm --dt=f16 256x256:256x256`).
+Parts: `instructions` and `sums` (results of single instructions, and of products of random floats, equal the recorded
+ones, or `--record` them), `uses` (kernels called by torch, in a graph, from C and from the command line), `problems`
+(layers of tests/data/problems in three directions and random problems, all exact), `sanitizer` (compute-sanitizer's
+four tools on 40 of the random problems), `times`, `models` (times of layers of models that no fit has seen).
+
+Each LINE is a problem as benchdnn writes it (`conv --dt=f16 --dir=FWD_D mb32ic64...`, `gemm --dt=f16 256x256:256x256`).
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from lib import cuda_checks, cuda_times, cuda_uses
+from lib import cuda_checks, cuda_sums, cuda_times, cuda_uses, model_layers
 from rich.console import Console
 
 from convgen.device.devices import open_device
 from convgen.ir.error import ConvgenError
 
-PARTS = ("instructions", "uses", "problems", "sanitizer", "times")
+PARTS = ("instructions", "sums", "uses", "problems", "sanitizer", "times", "models")
 _SANITIZED = 40  #: problems
 
 
@@ -76,6 +77,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             found[part] = cuda_checks.instructions(record=asked.record)
             wrong |= bool(found[part]["differ"])
             console.print(found[part])
+        elif part == "sums":
+            found[part] = cuda_sums.sums(record=asked.record)
+            wrong |= bool(found[part]["differ"])
+            console.print(found[part])
         elif part == "uses":
             found[part] = cuda_uses.uses()
             wrong |= any(outcome != "right" for outcome in found[part].values())
@@ -95,8 +100,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             found[part] = cuda_checks.sanitize(Path(__file__), cases, asked.processes)
             wrong |= any(row["errors"] for row in found[part].values())
             console.print(found[part])
-        elif part == "times":
-            found[part] = cuda_times.times(asked.lines or cuda_times.LINES, asked.config, asked.processes)
+        elif part in ("times", "models"):
+            lines = cuda_times.LINES if part == "times" else model_layers.LINES
+            found[part] = cuda_times.times(asked.lines or lines, asked.config, asked.processes)
             console.print(cuda_times.table(found[part]), soft_wrap=True)
         else:
             parser.error(f"given --parts {part}, wanted some of {', '.join(PARTS)}")

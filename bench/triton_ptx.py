@@ -4,7 +4,8 @@
 
 PYTHON has Triton, numpy and what convgen needs; no GPU is needed. Products (with copies ahead in 1 to 4 stages, 2 to 8
 warps, f16, bf16, tf32, f64 and s8), convolutions, reductions, scans, sorts, atomics and element-wise code. Products for
-sm_90 use wgmma, some of them with operands that bulk copies bring by tensor maps. Advice is no finding.
+sm_90 use wgmma, some of them with operands that bulk copies bring by tensor maps; there are also products of 8-bit
+floats and attention. Advice is no finding.
 """
 
 # mypy: ignore-errors
@@ -29,6 +30,8 @@ TYPES = {
     "bf16": ml_dtypes.bfloat16,
     "fp32": np.float32,
     "fp64": np.float64,
+    "fp8e4nv": ml_dtypes.float8_e4m3fn,
+    "fp8e5": ml_dtypes.float8_e5m2,
     "i8": np.int8,
     "i32": np.int32,
 }
@@ -41,8 +44,8 @@ def product(A, B, C, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constex
     rk = tl.arange(0, BK)
     acc = tl.zeros((BM, BN), ACC)
     for k in range(0, K, BK):
-        a = tl.load(A + rm[:, None] * K + (k + rk)[None, :], (rm < M)[:, None] & (k + rk < K)[None, :], 0)
-        b = tl.load(B + rn[None, :] * K + (k + rk)[:, None], (rn < N)[None, :] & (k + rk < K)[:, None], 0)
+        a = tl.load(A + rm[:, None] * K + (k + rk)[None, :], (rm < M)[:, None] & (k + rk < K)[None, :], 0.0)
+        b = tl.load(B + rn[None, :] * K + (k + rk)[:, None], (rn < N)[None, :] & (k + rk < K)[:, None], 0.0)
         acc = tl.dot(a, b, acc, out_dtype=ACC)
     tl.store(C + rm[:, None] * N + rn[None, :], acc.to(C.dtype.element_ty), (rm < M)[:, None] & (rn < N)[None, :])
 
@@ -68,6 +71,20 @@ def convolution(X, W, Y, BM: tl.constexpr, H: tl.constexpr, CI: tl.constexpr, CO
         a = tl.load(X + (iy * H + ix)[:, None] * CI + ci[None, :], inside[:, None], 0)
         acc = tl.dot(a, tl.load(W + (tap * CI + ci)[:, None] * CO + co[None, :]), acc)
     tl.store(Y + pixel[:, None] * CO + co[None, :], acc.to(tl.float16), (pixel < H * H)[:, None])
+
+
+@triton.jit
+def attention(Q, K, V, Y, N, BM: tl.constexpr, BN: tl.constexpr, D: tl.constexpr):
+    rm, rd, rn = tl.program_id(0) * BM + tl.arange(0, BM), tl.arange(0, D), tl.arange(0, BN)
+    q = tl.load(Q + rm[:, None] * D + rd[None, :])
+    most, total, acc = tl.full((BM,), -1e30, tl.float32), tl.zeros((BM,), tl.float32), tl.zeros((BM, D), tl.float32)
+    for n in range(0, N, BN):
+        s = tl.dot(q, tl.load(K + (n + rn)[:, None] * D + rd[None, :]).T)
+        now = tl.maximum(most, tl.max(s, 1))
+        p, scale = tl.exp(s - now[:, None]), tl.exp(most - now)
+        total, acc, most = total * scale + tl.sum(p, 1), acc * scale[:, None], now
+        acc = tl.dot(p.to(tl.float16), tl.load(V + (n + rn)[:, None] * D + rd[None, :]), acc)
+    tl.store(Y + rm[:, None] * D + rd[None, :], (acc / total[:, None]).to(tl.float16))
 
 
 @triton.jit
@@ -199,6 +216,24 @@ def described_products():
         name = f"product by tensor maps {bm}x{bn}x{bk} warps={warps} stages={stages}"
         constants = {"BM": bm, "BN": bn, "BK": bk}
         yield Case(described, name, arguments, constants, grid, wanted, 2, warps, stages, kinds=[*kinds, "i32"])
+
+
+def hopper():
+    """Products of 8-bit floats, and attention, whose second product has a factor in registers."""
+    for kinds, tile, warps in ((("fp8e4nv", "fp8e5"), (64, 64, 64), 4), (("fp8e5", "fp8e5"), (64, 128, 128), 8)):
+        a, b = whole(kinds[0], 100, 144), whole(kinds[1], 72, 144)
+        wanted, grid = a.astype(np.float64) @ b.astype(np.float64).T, (-(-100 // tile[0]), -(-72 // tile[1]), 1)
+        constants = dict(zip(("BM", "BN", "BK"), tile), ACC=tl.float32)
+        arguments = [a, b, np.zeros((100, 72), np.float32), 100, 72, 144]
+        kinds = [*(f"*{kind}" for kind in kinds), "*fp32", "i32", "i32", "i32"]
+        yield Case(product, f"product {' '.join(kinds[:2])}", arguments, constants, grid, wanted, 2, warps, kinds=kinds)
+    for (bm, bn, d), warps in (((64, 64, 64), 4), ((128, 128, 64), 8), ((128, 64, 128), 8)):
+        q, k, v = ((RANDOM.standard_normal((256, d)) * 0.3).astype(np.float16) for _ in range(3))
+        p = np.exp(q.astype(np.float64) @ k.astype(np.float64).T)
+        wanted = p @ v.astype(np.float64) / p.sum(1, keepdims=True)
+        arguments, name = [q, k, v, np.zeros_like(q), 256], f"attention {bm}x{bn}x{d} warps={warps}"
+        constants, grid, kinds = {"BM": bm, "BN": bn, "D": d}, (256 // bm, 1, 1), [*["*fp16"] * 4, "i32"]
+        yield Case(attention, name, arguments, constants, grid, wanted, 3, warps, tolerance=4e-3, kinds=kinds)
 
 
 def others():
@@ -356,7 +391,12 @@ def main():
     count = wrong = 0
     for target in asked.target or ("sm_80", "sm_90"):
         arch = int(target.removeprefix("sm_"))
-        for case in [*products(), *(described_products() if arch >= 90 else ()), *others()]:
+        for case in [
+            *products(),
+            *(described_products() if arch >= 90 else ()),
+            *(hopper() if arch >= 90 else ()),
+            *others(),
+        ]:
             try:
                 why = judged(case, arch)
             except Exception as error:

@@ -33,6 +33,7 @@ _BETWEEN = " | "
 _HEADER = "# convgen registry: target | problem | config | time | of which convgen and chip or device"
 _TIME = re.compile(r"([0-9]{1,9}\.[0-9]{3}) us")
 _MODEL = re.compile(r"convgen [\w.+-]+, [\w.+-]+")
+_SHIPPED = Path(__file__).parent / "registries"  #: files that come with convgen
 _MOST_BYTES = 1 << 23  #: of a file
 
 Key = tuple[str, str]  #: target, and problem as `str` writes it, without a name
@@ -186,13 +187,19 @@ def _locked(path: Path) -> Iterator[Path]:
 
 
 def named(given: str | os.PathLike[str] | None) -> Path | None:
-    """Return the given file, else that of CONVGEN_REGISTRY, else None. Raises UserError for an empty name."""
+    """Return the given file, else that of CONVGEN_REGISTRY, else None. Raises UserError for an empty name.
+
+    A name that is no file may be that of a registry that comes with convgen, such as `h200`.
+    """
     if given is not None and not isinstance(given, str | os.PathLike):
         raise UserError(f"given a registry of type {type(given).__name__}, wanted a path")
     if given is not None and not os.fspath(given):
         raise UserError(f"given an empty name, wanted a file, at {KNOB}")
     name = given or os.environ.get(VARIABLE)
-    return Path(name) if name else None
+    if not name:
+        return None
+    shipped = _SHIPPED / f"{os.fspath(name)}.registry"
+    return shipped if not os.path.exists(name) and shipped.parent == _SHIPPED and shipped.exists() else Path(name)
 
 
 def read_named(given: str | os.PathLike[str] | None) -> Registry | None:

@@ -73,6 +73,11 @@ class _Body:
     publish: Barrier
     compute: tuple[Stmt, ...]
 
+    @property
+    def in_place(self) -> bool:
+        """Return whether products read their factors in shared memory."""
+        return any(isinstance(n, Mma) and n.op.atom.in_shared for s in self.compute for n in postorder(s))
+
 
 def buffer_shared(kernel: Kernel) -> Kernel:
     """Pipeline every loop whose body begins with barrier, copies, barrier.
@@ -130,10 +135,9 @@ def _in_flight(copy: TileCopy) -> int:
 def _read_late(parts: _Body, slots: int) -> int:
     """Return the iterations for which products may read a slot behind their own: one where a third slot allows it.
 
-    Products that read factors in shared memory run while the next iteration begins.
+    Products in place run while the next iteration begins.
     """
-    products = (n for s in parts.compute for n in postorder(s) if isinstance(n, Mma))
-    return int(runs_late(slots) and any(n.op.atom.in_shared for n in products))
+    return int(runs_late(slots) and parts.in_place)
 
 
 def runs_late(slots: Any) -> Any:

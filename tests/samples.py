@@ -90,6 +90,20 @@ _NVIDIA = {
     ),
     "rounded_singles": Sample("--dt=f32 --attr-fpmath=tf32 64x64:64x48", "tile=32x32x16 slots=2", -1),
 }
+#: Products of warpgroups: the smallest of their instructions has 32 columns, behind that of a single warp.
+_HOPPER = {
+    "in_place": Sample("--dt=f16 --wtag=ba 70x200:200x40", "tile=64x32x64 slots=4 copy=direct", 1),
+    "in_place_turned": Sample(
+        "--dir=BWD_W --dt=bf16 --stag=axb --wtag=axb --dtag=axb mb2ic32ih6oc32kh3ph1",
+        "tile=64x32x32 slots=2 taps=fused slices=2 padding=zeros",
+        1,
+    ),
+    "in_place_windows": Sample(
+        "--dir=FWD_D --dt=f16 --stag=axb --wtag=axb --dtag=axb mb1ic32ih9oc32kh3ph1",
+        "tile=64x32x288 slots=1 taps=resident copy=direct",
+        1,
+    ),
+}
 _LISTS = {
     "gfx90a": _AMD,
     "gfx942": _AMD,
@@ -98,6 +112,7 @@ _LISTS = {
     "xehpc": _XE | _PLANES,
     "xe2": _XE | _PLANES,
     "sm_90": _NVIDIA,
+    "sm_90a": _HOPPER,
 }
 
 TARGETS = tuple(_LISTS)
@@ -108,10 +123,16 @@ _WAVES = dict.fromkeys(("gfx90a", "gfx942", "gfx950"), "1x2") | {
     "xehpc": "2x2",
     "xe2": "2x2",
     "sm_90": "1x2",
+    "sm_90a": "1x4",
 }
 
 #: What a target has no matrix instructions for, or too few registers.
-_WITHOUT = {"xehpg": {"gemm_doubles", "gemm_singles"}, "xehpc": {"gemm_doubles"}, "xe2": {"gemm_doubles"}}
+_WITHOUT = {
+    "xehpg": {"gemm_doubles", "gemm_singles"},
+    "xehpc": {"gemm_doubles"},
+    "xe2": {"gemm_doubles"},
+    "sm_90a": set(_SAMPLES),  # which are those of sm_90
+}
 
 
 def names(target: str) -> tuple[str, ...]:

@@ -31,6 +31,7 @@ def test_the_readme_counts_the_problems_that_ran() -> None:
 
 def test_nothing_was_wrong() -> None:
     assert not FOUND["instructions"]["differ"]
+    assert not FOUND["sums"]["differ"]
     assert set(FOUND["uses"].values()) == {"right"}
     assert not any(row["errors"] for row in FOUND["sanitizer"].values())
     for name in PROBLEMS:

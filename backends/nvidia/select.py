@@ -126,6 +126,8 @@ class Selector(Values):
                 if s in self.products.ends:
                     self._commit()
                 self.in_flight.add(s.var)
+                if s in self.products.awaited:
+                    self._await_sums()
         self._add_start(s.var)
 
     def _own(self, v: Var) -> None:
@@ -381,13 +383,15 @@ class Selector(Values):
         return out.op("or.b64", wide, f"0x{place.constant:x}", kind="rd", comment=f"descriptor of {place.tile.name}")
 
     def _by_warpgroup(self, e: x.Mma, row: WgmmaRow) -> Words:
-        """Add the products of all steps to each instruction's sums."""
-        out, op, sums = self.out, e.op, self._sums_to_add_to(e.acc)
+        """Add the products of all steps to each instruction's sums; the first one replaces sums of zero."""
+        out, op, begins = self.out, e.op, _is_zero(e.acc)
+        sums = self._fresh(e.acc.type) if begins else self._sums_to_add_to(e.acc)
         a, b = (self._factor_at(side) for side in (e.a, e.b))
         turned = self._are_transposed(e) if row.takes_transposed else ""
         # Needed where other instructions have touched the sums; ptxas 13.0 wants it behind some waits, too (C7519).
         out.emit("wgmma.fence.sync.aligned", "see the sums as other instructions left them")
         adds = out.op("setp.eq.u32", self.lane, self.lane, kind="p")
+        first = out.op("setp.ne.u32", self.lane, self.lane, kind="p") if begins else adds
         for m in range(op.tiles_m):
             for n in range(op.tiles_n):
                 at = op.d_start(n, m)
@@ -397,7 +401,8 @@ class Selector(Values):
                     # The manual's A, of 64 rows, is `b` here.
                     factors = b(m * op.atom.m, k), a(n * op.atom.n, k)
                     scales = ", 1, 1" if op.atom.acc.is_float else ""
-                    out.emit(f"{row.mnemonic} {total}, {', '.join(factors)}, {adds}{scales}{turned}")
+                    keeps = adds if step else first
+                    out.emit(f"{row.mnemonic} {total}, {', '.join(factors)}, {keeps}{scales}{turned}")
         self.is_open = True
         return sums
 
@@ -462,6 +467,11 @@ class Selector(Values):
     def _write(self, s: st.SharedWrite, value: Words) -> None:
         address = self._shared_address(s)
         self.out.emit(f"st.shared.{self._width(s.value.type)} [{address}], {braces(value)}", comment(s))
+
+
+def _is_zero(e: Expr) -> bool:
+    """Return whether a value is a vector of zeros."""
+    return isinstance(e, x.Splat) and isinstance(e.a, x.Const) and not e.a.bits
 
 
 def _fits(offset: int) -> bool:

@@ -141,7 +141,7 @@ MMA = (
 MMA_F8 = tuple(MmaRow(32, a, b, f32) for a in (f8_e4m3, f8_e5m2) for b in (f8_e4m3, f8_e5m2))
 FMA = (FmaRow(f32, 4), FmaRow(f64, 2))
 #: Columns of `wgmma` that plans use; the manual has all multiples of 8 up to 256, for integers fewer.
-_WGMMA_COLUMNS = (32, 64, 96, 128, 192, 256)
+_WGMMA_COLUMNS = (32, 64, 96, 128, 160, 192, 224, 256)
 WGMMA = tuple(WgmmaRow(n, one) for one in MMA for n in _WGMMA_COLUMNS)
 _ALL: tuple[MmaRow | WgmmaRow | FmaRow, ...] = (*MMA, *MMA_F8, *WGMMA, *FMA)
 ROWS: dict[str, MmaRow | WgmmaRow | FmaRow] = {row.name: row for row in _ALL}
@@ -255,7 +255,7 @@ PRODUCTS: dict[str, tuple[str, ...]] = {
     "sm_80": ("a100", "a30"),
     "sm_86": ("a10", "a40", "rtx3090"),
     "sm_89": ("l40s", "l4", "rtx4090"),
-    "sm_90": ("h100", "h200"),
-    "sm_90a": (),
+    "sm_90": (),
+    "sm_90a": ("h100", "h200"),
     "sm_120": ("rtx5090",),
 }

@@ -75,6 +75,7 @@ class Products:
     factors: Mapping[Var, LoadFactor]  #: by the variable that stands for the factor
     at_barriers: Mapping[Barrier, int]  #: groups that may run behind a barrier; barriers without a wait are absent
     ends: Container[Let]  #: products behind which a group ends
+    awaited: Container[Let]  #: products whose sums are awaited at once: other instructions read them next
     fences: Container[Barrier]  #: barriers behind which instructions read what lanes wrote before
 
     def at(self, address: Expr) -> Iterable[Shared]:
@@ -93,14 +94,31 @@ def products_of(kernel: Kernel) -> Products | None:
     products = [s for s in statements(kernel.body) if isinstance(s, Let) and is_of_warpgroup(s.value)]
     every = _RunningProducts(factors, accesses, ahead.at, products)
     every.walk(kernel.body, {})
-    ends = _GroupEnds(every.waits)
-    ends.walk(kernel.body, (False, False))
-    flow = _RunningProducts(factors, accesses, ahead.at, ends.found)
+    last = _GroupEnds(every.waits)
+    last.walk(kernel.body, (False, False))
+    complete = _complete(kernel, products)
+    ends = last.found | complete
+    flow = _RunningProducts(factors, accesses, ahead.at, ends)
     flow.walk(kernel.body, {})
     written = {s.tile.region for s in statements(kernel.body) if isinstance(s, (FlatDirectLoad, SharedWrite))}
     read = {s.tile.region for s in factors.values()} & written
     fences = {barrier for barrier, found in ahead.at.items() if any(_is_read(access, read) for access in found)}
-    return Products(factors, flow.waits, ends.found, fences)
+    return Products(factors, flow.waits, ends, _last_of_blocks(kernel, complete), fences)
+
+
+def _complete(kernel: Kernel, products: Iterable[Let]) -> set[Let]:
+    """Return the products to whose sums no other product adds, directly or through a loop."""
+    loops = (s for s in statements(kernel.body) if isinstance(s, For))
+    added_to = {e for s in loops for e in (*s.inits, *s.yields)}
+    added_to |= {s.value.acc for s in products if isinstance(s.value, Mma)}
+    return {s for s in products if s.var not in added_to}
+
+
+def _last_of_blocks(kernel: Kernel, products: Container[Let]) -> set[Let]:
+    """Return the last of these products in each block."""
+    blocks = (s.stmts for s in statements(kernel.body) if isinstance(s, Block))
+    last = (next((s for s in reversed(stmts) if isinstance(s, Let) and s in products), None) for stmts in blocks)
+    return {s for s in last if s is not None}
 
 
 def _is_read(access: Access, regions: set[str]) -> bool:

@@ -30,6 +30,9 @@ def checks(found: Json) -> list[str]:
         rows.append(
             ("single instructions, random operands", f"{part['cases']} of {part['forms']} forms", len(part["differ"]))
         )
+    if "sums" in found:
+        part = found["sums"]
+        rows.append(("products of random floats by `wgmma`, every bit", f"{part['cases']}", len(part["differ"])))
     if "uses" in found:
         outcomes = found["uses"].values()
         rows.append(("uses of a kernel, each once", f"{len(outcomes)}", sum(each != "right" for each in outcomes)))
@@ -46,10 +49,10 @@ def checks(found: Json) -> list[str]:
     return _table(("what", "run", "wrong"), rows)
 
 
-def times(found: Json) -> list[str]:
+def times(measured: Iterable[Json]) -> list[str]:
     """Return the table of times, kernels beside the peer's."""
     rows = []
-    for row in found["times"]:
+    for row in measured:
         problem = _TAGS.sub("", row["problem"])
         figures = ("-", "-", row["refused"]) if "refused" in row else (row["ours_us"], row["peer_us"], row["ratio"])
         shown = [f"{x:.2f}" if isinstance(x, float) and number == 2 else f"{x:.1f}" for number, x in enumerate(figures)]
@@ -59,7 +62,8 @@ def times(found: Json) -> list[str]:
 
 def page_parts(found: Json) -> dict[str, list[str]]:
     """Return the generated lines of the page by the name of their marker."""
-    return {"where": [where(found)], "checks": checks(found), "times": times(found)}
+    tables = {name: times(found[name]) for name in ("times", "models") if name in found}
+    return {"where": [where(found)], "checks": checks(found), **tables}
 
 
 def filled(text: str, parts: Mapping[str, Sequence[str]]) -> str:

@@ -24,6 +24,7 @@ from convgen.ir.layout.tags import LETTERS
 from convgen.run.launch_record import StoredTensor
 
 TARGET = "sm_90a"
+_TORCH = {"f16": "float16", "bf16": "bfloat16", "f32": "float32", "s8": "int8", "s32": "int32"}
 ROUNDS = 9
 CALLS = 20  #: of a graph
 _LEAST_BYTES = 1 << 27  #: bytes of all input sets together: twice the L2 of an H200
@@ -40,8 +41,10 @@ CONVOLUTIONS = (
     "g384ic384ih14oc384oh14kh7ph3",
 )
 GEMMS = ("2048x2048:2048x2048", "4096x4096:4096x4096", "8192x8192:8192x8192", "4864x4160:4160x8192")
+_OTHER_TYPES = "bf16", "s8:s8:s32"  #: of two of the products
 LINES = (
     *(f"gemm --dt=f16 --wtag=ba {shape}" for shape in GEMMS),
+    *(f"gemm --dt={types} --wtag=ba {shape}" for types in _OTHER_TYPES for shape in GEMMS[1:3]),
     *(
         f"conv --dt=f16 --dir={direction} --stag=axb --wtag=axb --dtag=axb mb{mb}{shape}"
         for shape in CONVOLUTIONS
@@ -103,9 +106,9 @@ def _tensors(kernel: Any, torch: Any) -> dict[str, Any]:
     found = {}
     for name in (*kernel.program.inputs, *kernel.program.outputs):
         stored = kernel.program.record.buffers[name].tensor
-        dtype = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32}[stored.dtype]
+        dtype = getattr(torch, _TORCH[stored.dtype])
         made = torch.empty_strided(stored.dims, strides(stored), dtype=dtype, device="cuda")
-        found[name] = made.normal_() / 8
+        found[name] = made.normal_() / 8 if dtype.is_floating_point else made.random_(-8, 9)
     return found
 
 
@@ -114,6 +117,8 @@ def _peer(problem: Any, given: dict[str, Any], torch: Any) -> Callable[[], objec
     from convgen.problem.conv import Conv, Direction
 
     if not isinstance(problem, Conv):
+        if not given["src"].is_floating_point():
+            return lambda: torch._int_mm(given["src"], given["wei"], out=given["dst"])
         return lambda: torch.mm(given["src"], given["wei"], out=given["dst"])
     given = {name.removeprefix("diff_"): tensor for name, tensor in given.items()}
     spatial = problem.axes[-(problem.ndims - 2) :]

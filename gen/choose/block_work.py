@@ -147,7 +147,8 @@ class _Block:
         atom = self.atom
         products: Numbers = (self.m // atom.m) * (self.n // atom.n) * (self.k // atom.k)
         clocks: Numbers = products * atom.clocks * atom.spans / self.simds
-        return clocks
+        by_fragments = self.facts.shared_factors and not atom.in_shared
+        return clocks * (tuning(self.facts).fragment_products if by_fragments else 1.0)
 
     @cached_property
     def read(self) -> Numbers:

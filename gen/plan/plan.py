@@ -425,5 +425,7 @@ def _check_registers(plan: Plan) -> None:
     acc = accumulator_registers(plan)
     separate = plan.config.separate_accumulators
     alu = vector_registers(plan)
-    if alu > _BEYOND * plan.facts.registers or (separate and acc > plan.facts.accumulators):
+    # Products whose sums an instruction keeps in flight must not spill any.
+    beyond = 1.0 if isinstance(plan.unit, MmaTile) and plan.unit.atom.in_shared else _BEYOND
+    if alu > beyond * plan.facts.registers or (separate and acc > plan.facts.accumulators):
         raise DoesNotFit(f"about {alu} registers and {acc} accumulators, at most {plan.facts.registers}")

@@ -17,10 +17,14 @@ import pytest
 
 import convgen as cg
 from convgen import registry
+from convgen.backends import target as targets
 from convgen.commands import cli, workers
 from convgen.commands.tune import perform
 from convgen.ir.error import UserError
 from convgen.ir.record import evolve
+from convgen.plan.config import Config
+from convgen.plan.plan import make_plan
+from convgen.problem.matmul import parse_problem
 from convgen.registry import Entry, Registry
 from convgen.run import files
 from convgen.tune import trials
@@ -478,3 +482,15 @@ def test_half_of_those_timed_are_of_other_kinds() -> None:
 
 def test_an_error_is_told_by_its_exit_code() -> None:
     assert perform(Task("gfx942", 2, "--dt=f16 0x8:8x8"))[0] in (2, 3)  # type: ignore[index]
+
+
+def test_registries_that_come_with_convgen_have_configs_that_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such a registry goes by its name, unless there is a file of that name."""
+    path = registry.named("h200")
+    assert path is not None
+    for shipped in path.parent.iterdir():
+        for entry in registry.read(shipped).entries.values():
+            facts = targets.get(entry.target).facts
+            assert make_plan(parse_problem(entry.problem), Config.parse(entry.config), facts).parts
+    monkeypatch.setattr("os.path.exists", lambda name: True)
+    assert registry.named("h200") == Path("h200")

@@ -9,7 +9,7 @@ from convgen import driver
 from convgen.problem.matmul import parse_problem
 from convgen.run import verdict
 
-TARGET = "sm_90"
+TARGET = "sm_90a"
 _SHARES = 40  #: of the sweep
 CASES = [*cuda_checks.drawn(), *cuda_checks.listed()]
 

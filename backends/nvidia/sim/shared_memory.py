@@ -39,6 +39,7 @@ _WARP_SHIFT = _LANE_BITS + _WARP_BITS
 _SEVERAL = np.uint32(LANES)
 _LANE = np.uint32((1 << _LANE_BITS) - 1)
 _BANKS = 32
+_MANY = 256  #: unfenced stores
 _UNFENCED = np.uint32(0xFFFFFFFF)
 PROXY_KIND = "proxy"
 LATE_FENCE = Source(
@@ -101,6 +102,7 @@ class Shared(Lds):
         #: What each warp could see at its last fence.proxy.async, as `seen`.
         self._at_fence: Array = np.zeros_like(self.seen) if has_agents else self.seen
         self._unfenced: list[Access] = []  #: generic stores that their lanes have not fenced
+        self._most_unfenced = _MANY  #: stores, beyond which overwritten ones are dropped
         #: Lanes of each warp that have accessed shared memory since its clock advanced, as bits.
         self._active: Array = np.zeros((slots, waves), np.int64)
 
@@ -264,6 +266,20 @@ class Shared(Lds):
         if self.fenced is not None:
             self.fenced[access.units] = _UNFENCED
             self._unfenced.append(access)
+            if len(self._unfenced) > self._most_unfenced:
+                self._forget_overwritten()
+
+    def _forget_overwritten(self) -> None:
+        """Drop unfenced stores whose bytes later ones have overwritten, to bound what a kernel without fences takes."""
+        covered = np.zeros(len(self.defined), np.bool_)
+        kept: list[Access] = []
+        for access in reversed(self._unfenced):
+            fresh = any_along(~covered[access.units], 0)
+            covered[access.units] = True
+            if fresh.any():
+                kept.append(access.take(np.flatnonzero(fresh)))
+        self._unfenced = kept[::-1]
+        self._most_unfenced = max(_MANY, 2 * len(kept))
 
     def mark_loads(self, access: Access) -> None:
         """Stamp loads, without any check."""

@@ -32,7 +32,6 @@ from convgen.plan.inputs import ProductInput, with_gaps
 from convgen.plan.padding import window_coordinates
 from convgen.plan.variants.variant import (
     TILE_M,
-    TILE_N,
     Choices,
     Form,
     Inputs,
@@ -42,6 +41,7 @@ from convgen.plan.variants.variant import (
     matrix_unit,
     read_views,
     tiles_k,
+    tiles_n,
 )
 from convgen.problem.matmul import Problem
 
@@ -243,11 +243,11 @@ class ResidentWindows(Variant):
     def choices(self, offer: Offer, atom: MmaAtom, facts: TargetFacts) -> Choices:
         depths = (k for k in tiles_k(atom, facts) if k % atom.k == 0 and offer.inner % k == 0)
         blocks = tuple(k * len(offer.tap_rows) for k in depths)
-        through = _STAGINGS
+        through: tuple[Staging, ...] = _STAGINGS
         if atom.in_shared and facts.flat_direct:
             through += tuple(evolve(staging, stages=1, copy=("direct",)) for staging in _STAGINGS)
         stagings = () if offer.types(atom) else through
-        return Choices(TILE_M + _MORE_ROWS, TILE_N, blocks, tuning(facts).grids, (self,), stagings)
+        return Choices(TILE_M + _MORE_ROWS, tiles_n(facts), blocks, tuning(facts).grids, (self,), stagings)
 
 
 VARIANT = ResidentWindows()

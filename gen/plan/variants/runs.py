@@ -28,7 +28,7 @@ from convgen.plan.loads import view_load
 from convgen.plan.padding import window_coordinates
 from convgen.plan.registers import Pipeline
 from convgen.plan.variants.images import by_images, fill_rectangles
-from convgen.plan.variants.variant import TILE_K, TILE_M, TILE_N, Choices, Form, Offer, Variant, stagings
+from convgen.plan.variants.variant import TILE_K, TILE_M, Choices, Form, Offer, Variant, stagings, tiles_n
 from convgen.problem.matmul import Problem
 
 _ROWS, _K = 0, 1  #: axes of a factor's view
@@ -220,7 +220,7 @@ class Runs(Variant):
         tried = sorted(stagings(facts), key=lambda s: not Pipeline.of(partial(getattr, s)).loops(offer.outer * blocks))
         tried = [staging for staging in tried if staging.round % blocks == 0] or tried
         grids = (*_GRIDS, *tuning(facts).grids)
-        return Choices(TILE_M, TILE_N, (offer.tile_k,), grids, (self,), tuple(tried))
+        return Choices(TILE_M, tiles_n(facts), (offer.tile_k,), grids, (self,), tuple(tried))
 
 
 VARIANT = Runs()

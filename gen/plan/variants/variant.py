@@ -181,7 +181,7 @@ class Variant:
 
     def choices(self, offer: Offer, atom: MmaAtom, facts: TargetFacts) -> Choices:
         """Return the configs worth trying with one matrix instruction."""
-        return Choices(TILE_M, TILE_N, tiles_k(atom, facts), tuning(facts).grids, (self,), stagings(facts))
+        return Choices(TILE_M, tiles_n(facts), tiles_k(atom, facts), tuning(facts).grids, (self,), stagings(facts))
 
     def issue(self, load: OperandLoad, inner: int, chunk: int) -> float:
         """Return the issue slots of one load; a load with one address along K for each block takes 1.
@@ -204,10 +204,17 @@ def matrix_unit(problem: Problem, config: Config, facts: TargetFacts) -> MmaTile
     return mma_tile(chosen_atom(problem, config, facts), config, facts, stored)
 
 
+def tiles_n(facts: TargetFacts) -> tuple[int, ...]:
+    """Return the N extents of tiles worth trying, in elements."""
+    return TILE_N + tuning(facts).columns
+
+
 def tiles_k(atom: MmaAtom, facts: TargetFacts) -> tuple[int, ...]:
     """Return the blocks of K worth trying, in elements: twice as many for byte types, so that rows have equal bytes."""
     tuned = tuning(facts)
     extents = tuple(2 * k for k in TILE_K) + tuned.byte_rows if atom.elem_bytes == 1 else TILE_K
+    if atom.in_shared:
+        extents += tuple(row // atom.elem_bytes for row in tuned.long_rows)
     return tuple(k for k in extents if k * atom.elem_bytes >= tuned.least_row)
 
 

@@ -121,6 +121,18 @@ def test_elements_of_all_sizes(run: Run, element: str) -> None:
     assert (loaded(run, clipped, data, (32, 8)) == box_of(odd, (32, 8), (16, 4), (1, 1))).all()
 
 
+def test_workgroups_have_boxes_of_their_own(run: Run) -> None:
+    data = RNG.integers(0, 1 << 16, (40, 64)).astype(np.uint16)
+    tensor, out = dense(data, "f16", box=(64, 8), swizzle=128), np.zeros((5, 1024), np.uint8)
+    ptx = load_text(tensor, (0, 4)).replace("{0, 4}", "{0, %r40}")
+    own = "mov.u32 %r40, %ctaid.x; mul.wide.u32 %rd30, %r40, 1024; add.u64 %a0, %a0, %rd30; shl.b32 %r40, %r40, 3;"
+    ptx = hopper.edited(ptx, "@%p1 mbarrier.init", f"{own} @%p1 mbarrier.init")
+    report = run(ptx, out, tensor, buffers={"x": data}, shared=BOX_AT + 1024, grid=(5, 1, 1))
+    assert not report.findings, "\n".join(map(str, report.findings))
+    place = np.array([hopper.swizzle(i, 128) for i in range(1024)])
+    assert (np.ascontiguousarray(out[:, place]).view(np.uint16).reshape(40, 64) == data).all()
+
+
 def convolved(
     data: Array, start: tuple[int, ...], offsets: tuple[int, ...], kernel: Any, pad: Any, stride: Any, channels: int,
     pixels: int,
@@ -327,6 +339,14 @@ def _box() -> tuple[Array, TensorMap]:
         ("[%rd10, {0, 4}]", "[%rd11, {0, 4}]", "poison"),
         ("cvta.param.u64 %rd10, %rd10;", "", "operand"),
         ("tensor.2d", "tensor.2d.tile", ""),
+        (
+            "complete_tx::bytes [%r1+1024], [%rd10, {0, 4}], [%r1];",
+            "complete_tx::bytes.L2::cache_hint [%r1+1024], [%rd10, {0, 4}], [%r1], %rd9;",
+            "",
+        ),
+        ("bar.sync 0;", "prefetch.tensormap [%rd10]; bar.sync 0;", ""),
+        ("bar.sync 0;", "cp.async.bulk.prefetch.tensor.2d.L2.global.tile [%rd10, {0, 4}]; bar.sync 0;", ""),
+        ("bar.sync 0;", "cp.async.bulk.prefetch.L2.global [%a0], 64; bar.sync 0;", ""),
         ("{0, 4}", "{0, 4, 0}", "refused"),
         ("tensor.2d.shared::cluster.global", "tensor.3d.shared::cluster.global", "refused"),
         (".global.mbarrier", ".global.im2col.mbarrier", "refused"),
@@ -375,6 +395,12 @@ def test_stores_and_each_of_their_changes(run: Run, cut: str, instead: str, kind
     options: dict[str, Any] = {"buffers": {"x": data}, "shared": 4096, "block": (64, 1, 1)}
     found = hopper.judged(run, ptx, cut, instead, raw, tensor, **options)
     assert kind in found
+
+
+def test_targets_without_bulk_copies_are_refused(run: Run) -> None:
+    ptx = hopper.kernel("cp.async.bulk.commit_group;", "", target="sm_80")
+    with pytest.raises(SimulatorError, match="sm_90 or later"):
+        run(ptx)
 
 
 def test_a_launch_without_its_tensor_map_is_refused(run: Run) -> None:

@@ -195,6 +195,12 @@ def test_bytes_complete_a_phase(run: Run, cut: str, instead: str) -> None:
     assert "mbarrier" in hopper.judged(run, hopper.kernel(BYTES, ""), cut, instead, **OPTIONS)
 
 
+def test_an_object_ends_without_pending_bytes(run: Run) -> None:
+    early = hopper.edited(BYTES, "@%p1 mbarrier.arrive", "@%p1 mbarrier.inval.shared.b64 [%r1]; ret; mbarrier.arrive")
+    report = run(hopper.kernel(early, ""), **OPTIONS)
+    assert [(f.kind, "64 bytes are pending" in f.message) for f in report.findings] == [("mbarrier", True)]
+
+
 def test_counts_of_arrivals_have_a_limit(run: Run) -> None:
     kinds: set[str]
     for count, kinds in (((1 << 20) - 1, set()), (1 << 20, {"mbarrier"})):

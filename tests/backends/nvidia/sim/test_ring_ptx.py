@@ -195,3 +195,113 @@ def test_each_change_of_the_ring_is_found(run: Run, cut: str, instead: str, kind
             if found & kinds:
                 return
     raise AssertionError(found)
+
+
+# ---------------------------------------------------------------- consumers that take turns
+
+#: The bytes of a slot: 64 rows of A, 128 of B. Tile t has rows 64 (t % 2) and columns 128 (t / 2).
+TURN_SLOT = 12 << 10
+TURN_PRODUCER = f"""
+    @!%p1 bra DONE;
+    mov.u32 %r11, 1; mov.u32 %r13, 0;
+PRODUCE:
+    shl.b32 %r3, %r10, 3; add.u32 %r3, %r3, %r1; mad.lo.u32 %r4, %r10, {TURN_SLOT}, %r1; add.u32 %r4, %r4, {RING};
+    and.b32 %r14, %r12, 1; shl.b32 %r14, %r14, 6; shr.u32 %r15, %r12, 1; shl.b32 %r15, %r15, 7;
+EMPTY:
+    mbarrier.try_wait.parity.shared::cta.b64 %p3, [%r3+24], %r11; @!%p3 bra EMPTY;
+    mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r3], {TURN_SLOT};
+    {LOAD} [%r4], [%rd1, {{%r13, %r14}}], [%r3];
+    {LOAD} [%r4+4096], [%rd2, {{%r13, %r15}}], [%r3];
+    {ADVANCE}
+    add.u32 %r13, %r13, 32; setp.lt.u32 %p4, %r13, 128; @%p4 bra PRODUCE;
+    mov.u32 %r13, 0; add.u32 %r12, %r12, 1; setp.lt.u32 %p4, %r12, 8; @%p4 bra PRODUCE;
+    bra DONE;
+"""
+#: %r5: the consumer's number and first tile, %r8, %r9: barriers of its turn and of the next one.
+TURN_CONSUMER = f"""
+CONSUME:
+    mov.u32 %r11, 0; sub.u32 %r5, %r2, 1; and.b32 %r6, %r0, 127; setp.eq.u32 %p5, %r6, 0;
+    add.u32 %r8, %r5, 4; sub.u32 %r9, 5, %r5; mov.u32 %r12, %r5; setp.eq.u32 %p8, %r5, 0;
+    add.u32 %r3, %r1, {RING}; shr.u32 %r4, %r3, 4; cvt.u64.u32 %rd4, %r4;
+    mov.b64 %rd5, {hopper.descriptor(0, 64, 0, 512)}; add.u64 %rd10, %rd5, %rd4; add.u64 %rd11, %rd10, 256;
+    @%p8 bra TILE;
+    bar.arrive 4, 256;
+    {ADVANCE * 4}
+TILE:
+    mov.u32 %r20, 0;
+    bar.sync %r8, 256;
+BLOCK:
+    shl.b32 %r3, %r10, 3; add.u32 %r3, %r3, %r1; mul.lo.u32 %r4, %r10, {TURN_SLOT // 16}; cvt.u64.u32 %rd4, %r4;
+    add.u64 %rd12, %rd10, %rd4; add.u64 %rd13, %rd11, %rd4; add.u64 %rd14, %rd12, 2; add.u64 %rd15, %rd13, 2;
+    setp.ne.u32 %p4, %r20, 0;
+FULL:
+    mbarrier.try_wait.parity.shared::cta.b64 %p3, [%r3], %r11; @!%p3 bra FULL;
+    wgmma.fence.sync.aligned;
+    {MULTIPLY}, %rd12, %rd13, %p4, 1, 1, 0, 0;
+    {MULTIPLY}, %rd14, %rd15, 1, 1, 1, 0, 0;
+    wgmma.commit_group.sync.aligned;
+    wgmma.wait_group.sync.aligned 0;
+    @%p5 mbarrier.arrive.shared::cta.b64 _, [%r3+24];
+    {ADVANCE}
+    add.u32 %r20, %r20, 1; setp.lt.u32 %p3, %r20, 4; @%p3 bra BLOCK;
+    bar.arrive %r9, 256;
+    {ADVANCE * 4}
+    and.b32 %r14, %r12, 1; shr.u32 %r15, %r12, 1; mul.lo.u32 %r16, %r15, 256; mad.lo.u32 %r16, %r14, 128, %r16;
+    add.u32 %r16, %r16, %r6; mul.wide.u32 %rd6, %r16, 4; add.u64 %rd7, %a0, %rd6;
+"""
+TURN_END = """
+    add.u32 %r12, %r12, 2; setp.lt.u32 %p3, %r12, 8; @%p3 bra TILE;
+DONE:
+"""
+
+
+def turns() -> str:
+    """Return the kernel: a consumer has every second tile, and multiplies while the other one stores."""
+    start = START.replace("[%r1+24], 2;", "[%r1+24], 1;").replace("[%r1+32], 2;", "[%r1+32], 1;")
+    start = start.replace("[%r1+40], 2;", "[%r1+40], 1;").replace("mov.b64 %rd3, mc; cvta.param.u64 %rd3, %rd3;", "")
+    start = "ld.param.u64 %a0, [p2]; cvta.to.global.u64 %a0, %a0;" + start
+    stores = "\n".join(f"st.global.f32 [%rd7+{4 * 1024 * i}], %f{i};" for i in range(64))
+    parameters = ".param .align 64 .b8 ma[128], .param .align 64 .b8 mb[128], .param .u64 p2"
+    return hopper.kernel(start + TURN_PRODUCER + TURN_CONSUMER + stores + TURN_END, parameters)
+
+
+def run_turns(run: Run, ptx: str, **options: Any) -> tuple[bool, set[str]]:
+    """Return whether the product [128, 512] is right, and the kinds of findings."""
+    a, b = (RNG.integers(-2, 3, shape).astype(np.float16) for shape in ((128, 128), (512, 128)))
+    out = np.zeros((64, 4, 2, 128), np.float32)  # number, columns, rows, thread
+    maps = [
+        TensorMap("tiled", "f16", name, array.shape[::-1], array.strides[:1], box=(32, rows), swizzle=64)
+        for name, array, rows in (("a", a, 64), ("b", b, 128))
+    ]
+    shared = RING + SLOTS * TURN_SLOT
+    report = run(ptx, *maps, out, buffers={"a": a, "b": b}, block=(384, 1, 1), shared=shared, **options)
+    number, thread = np.arange(64)[:, None], np.arange(128)
+    row = 16 * (thread // 32) + thread % 32 // 4 + 8 * (number // 2 % 2)
+    column = 8 * (number // 4) + 2 * (thread % 4) + number % 2
+    wanted = (a.astype(np.float64) @ b.astype(np.float64).T).reshape(2, 64, 4, 128)
+    right = all((out[:, j, i] == wanted[i][row, j, column]).all() for i in range(2) for j in range(4))
+    return right, {finding.kind for finding in report.findings}
+
+
+@pytest.mark.parametrize("early", [False, True])
+@pytest.mark.parametrize("order", ["forward", "reverse"])
+def test_consumers_take_turns(run: Run, early: bool, order: str) -> None:
+    """Each consumer waits for some phases of a barrier only: it knows of the others by its turn."""
+    assert run_turns(run, turns(), early=early, wave_order=order) == (True, set())
+
+
+@pytest.mark.parametrize(
+    ("cut", "instead"),
+    [
+        ("bar.sync %r8, 256;", ""),
+        ("bar.arrive %r9, 256;", ""),
+        ("bar.arrive 4, 256;", ""),
+        ("@%p5 mbarrier.arrive.shared::cta.b64 _, [%r3+24];", ""),
+        ("wgmma.wait_group.sync.aligned 0;", ""),
+        ("mbarrier.try_wait.parity.shared::cta.b64 %p3, [%r3], %r11; @!%p3 bra FULL;", ""),
+    ],
+)
+def test_each_change_of_the_turns_is_found(run: Run, cut: str, instead: str) -> None:
+    ptx = hopper.edited(turns(), cut, instead)
+    found = [run_turns(run, ptx, early=early, wave_order=o) for early in (False, True) for o in ("forward", "reverse")]
+    assert any(kinds for _, kinds in found)

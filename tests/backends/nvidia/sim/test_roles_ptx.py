@@ -45,6 +45,11 @@ def test_registers_of_warpgroups_come_from_one_pool(run: Run, cut: str, instead:
     assert hopper.judged(run, ptx, cut, instead, block=(384, 1, 1), wave_order=order) == {"setmaxnreg"}
 
 
+def test_a_warpgroup_may_keep_its_registers(run: Run) -> None:
+    kept = BUDGETS.replace("u32 40;", "u32 168;").replace("u32 232;", "u32 168;")
+    assert not run(hopper.kernel(kept, "", ".maxntid 384"), block=(384, 1, 1)).findings
+
+
 def test_registers_stay_within_the_file(run: Run) -> None:
     ptx = hopper.kernel(BUDGETS, "", ".maxntid 384")
     for count in ("20", "264", "44"):
@@ -138,6 +143,7 @@ def test_a_cluster_of_one_workgroup(run: Run) -> None:
         ("barrier.cluster.arrive.release.aligned;", "", "barrier"),
         ("arrive.release.aligned;", "arrive.relaxed.aligned;", "shared-race"),
         ("%r1, 0;", "%r1, 1;", "operand"),
+        ("0xffffffff;", "%r40;", "poison"),
         ("elect.sync", "setp.lt.u32 %p2, %r0, 16; @%p2 elect.sync", "member-mask"),
         ("barrier.cluster.arrive.release.aligned;",
          "setp.lt.u32 %p2, %r0, 16; @%p2 barrier.cluster.arrive.release.aligned;", "divergence"),

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from lib import ptx_vectors
+from lib import cuda_sums, ptx_vectors
 from lib.ptx_vectors import Case, Form
 
+from convgen import driver
 from convgen.backends.nvidia.sim import simulate
 
 Words = npt.NDArray[Any]
@@ -65,3 +66,11 @@ def test_a_result_that_differs_is_noticed(recorded: dict[Case, Words]) -> None:
             theirs = recorded[case].copy()
             theirs[3] ^= 0x55
             assert differ(form, recorded[case], theirs)[3], form.text
+
+
+def test_products_of_random_floats_have_the_bits_that_an_h200_gave() -> None:
+    known = np.load(cuda_sums.RECORDED)
+    found = cuda_sums.results(lambda code, given: np.asarray(driver.simulate(code, **given)))
+    assert found.keys() == set(known.files)
+    wrong = {name: int((found[name] != known[name]).sum()) for name in found}
+    assert not any(wrong.values()), wrong

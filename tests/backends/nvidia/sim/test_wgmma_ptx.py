@@ -183,6 +183,28 @@ def test_a_from_registers(run: Run, types: tuple[str, str, str], trailing: str) 
     assert (multiply(run, types, a, b, c, trailing=trailing, left=True) == exact(a, b, c)).all()
 
 
+@pytest.mark.parametrize("shift", [3 * 128, 5 * 128 + 64])
+def test_a_descriptor_may_begin_at_any_row_of_a_swizzle(run: Run, shift: int) -> None:
+    types = ("f32", "f16", "f16")
+    a, b, c = operands(types, 48)
+    assert (multiply(run, types, a, b, c, trailing=f"{SCALES}, 0, 0", shift=shift) == exact(a, b, c)).all()
+
+
+def test_rows_may_overlap(run: Run) -> None:
+    """Windows of a line 8 elements apart: rows of a group 16 bytes apart, chunks of K as far, groups a line apart."""
+    line = 80  # elements
+    image, b = matrix("f16", 8, line), matrix("f16", 16, 16)
+    a = np.stack([image[r // 8, 8 * (r % 8) : 8 * (r % 8) + 16] for r in range(64)])
+    memory = np.zeros(SHARED, np.uint8)
+    memory[: image.nbytes] = image.view(np.uint8).reshape(-1)
+    hopper.put(memory, b, B_AT, 128, 0, 1024, transposed=False)
+    describers = hopper.descriptor(0, 0, 16, 2 * line), hopper.descriptor(B_AT, 128, 0, 1024)
+    registers = np.zeros((8, 128), np.uint32)
+    report = run(text(*PLAIN), memory, registers, *describers, 0, block=(128, 1, 1), shared=SHARED)
+    assert not report.findings, "\n".join(map(str, report.findings))
+    assert (unpack(registers, 16, "f32") == exact(a, b)).all()
+
+
 def test_scales_negate_and_scale_d_drops_the_accumulators(run: Run) -> None:
     types = ("f32", "f16", "f16")
     a, b, c = operands(types, 16)
@@ -286,6 +308,26 @@ def test_a_fence_behind_the_barrier_is_advised_against(run: Run) -> None:
     assert (finding.kind, finding.source.required) == ("proxy", True)
 
 
+def test_a_warpgroup_has_four_warps(run: Run) -> None:
+    report = run(text(*PLAIN), *plain_values(), block=(96, 1, 1), shared=SHARED)
+    assert "divergence" in kinds(report)
+    assert any("fewer than 4 warps" in finding.message for finding in report.findings)
+
+
+def test_descriptors_are_defined(run: Run) -> None:
+    ptx = text(*PLAIN).replace("%rd10, %rd11, %p2", "%rd40, %rd11, %p2")
+    assert "poison" in kinds(run(ptx, *plain_values(), block=(128, 1, 1), shared=SHARED))
+
+
+def test_products_end_before_their_threads(run: Run) -> None:
+    ptx = text(*PLAIN).partition("st.global")[0] + "ret; }"
+    options: dict[str, Any] = {"block": (128, 1, 1), "shared": SHARED}
+    assert not run(ptx, *plain_values(), **options).findings
+    for cut in (WAIT, COMMIT):
+        (finding,) = run(hopper.edited(ptx, cut, ""), *plain_values(), **options).findings
+        assert (finding.kind, "ends with 1 products in flight" in finding.message) == ("wgmma", True)
+
+
 def test_uncommitted_products_are_named(run: Run) -> None:
     report = run(hopper.edited(text(*PLAIN), COMMIT, ""), *plain_values(), block=(128, 1, 1), shared=SHARED)
     assert any("commit_group" in finding.message for finding in report.findings)
@@ -301,17 +343,38 @@ def test_accumulators_in_flight_are_of_one_shape(run: Run) -> None:
     assert hopper.judged(run, clean, equal, mixed, *values, block=(128, 1, 1), shared=SHARED) == {"wgmma"}
 
 
+def in_turn() -> str:
+    """Return a kernel of one product that warp after warp of the warpgroup executes."""
+    start = "shr.u32 %r210, %r0, 5; and.b32 %r211, %r0, 31; shl.b32 %r212, %r210, 3; add.u32 %r212, %r212, %r1; "
+    start += f"add.u32 %r212, %r212, {SHARED}; setp.eq.u32 %p9, %r211, 0; "
+    start += "@%p9 mbarrier.init.shared.b64 [%r212], 1; fence.proxy.async;"
+    wait = "setp.gt.u32 %p10, %r0, 31; @!%p10 bra MINE; "
+    wait += "TURN: mbarrier.try_wait.parity.shared.b64 %p11, [%r212], 0; @!%p11 bra TURN; MINE: "
+    arrive = f"{COMMIT} setp.lt.u32 %p12, %r210, 3; and.pred %p12, %p12, %p9; "
+    arrive += "@%p12 mbarrier.arrive.shared.b64 _, [%r212+8];"
+    ptx = hopper.edited(text(*PLAIN), "fence.proxy.async;", start)
+    return hopper.edited(hopper.edited(ptx, FENCE, wait + FENCE), COMMIT, arrive)
+
+
 def test_warps_that_come_apart_execute_equal_products(run: Run) -> None:
-    """Each warp has a wait of its own ahead of the product, so that the warps execute it one after the other."""
-    spin = "shr.u32 %r201, %r0, 5; mad.lo.u32 %r201, %r201, 9, 1; mov.u32 %r200, 0; SPIN: add.u32 %r200, %r200, 1; "
-    spin += "setp.lt.u32 %p6, %r200, %r201; @%p6 bra SPIN; {change}"
-    ptx = hopper.edited(text(*PLAIN), FENCE, spin + FENCE)
-    options: dict[str, Any] = {"block": (128, 1, 1), "shared": SHARED}
+    """Each warp waits for an mbarrier on which the warp before it arrives behind its product."""
+    ptx, options = in_turn(), {"block": (128, 1, 1), "shared": SHARED + 1024}
+    assert not run(ptx, *plain_values(), **options).findings
     for warp in range(4):
-        change = f"setp.eq.u32 %p7, %r201, {9 * warp + 1}; @%p7 add.u64 %rd11, %rd11, 1;"
-        changed = ptx.replace("{change}", change)
-        assert not run(ptx.replace("{change}", ""), *plain_values(), **options).findings
-        assert "divergence" in kinds(run(changed, *plain_values(), **options))
+        change = f"setp.eq.u32 %p7, %r210, {warp}; @%p7 add.u64 %rd11, %rd11, 1; {FENCE}"
+        assert "divergence" in kinds(run(hopper.edited(ptx, FENCE, change), *plain_values(), **options))
+
+
+def test_a_wait_lasts_until_all_warps_have_executed_the_product(run: Run) -> None:
+    ptx, options = in_turn(), {"block": (128, 1, 1), "shared": SHARED + 1024}
+    stored = f"setp.eq.u32 %p7, %r0, 0; @%p7 st.shared.b32 [%r1], 7; {WAIT}"
+    first = hopper.edited(ptx, WAIT, WAIT + stored.removesuffix(WAIT))
+    assert not run(first, *plain_values(), **options).findings
+    assert "shared-race" in kinds(run(hopper.edited(ptx, WAIT, stored), *plain_values(), **options))
+    alone = hopper.edited(ptx, "@%p12 mbarrier.arrive", "setp.eq.u32 %p12, %r0, 0; @%p12 mbarrier.arrive")
+    found = run(hopper.edited(alone, "setp.gt.u32 %p10", "setp.eq.u32 %p13, %r210, 3; @%p13 ret; setp.gt.u32 %p10"),
+                *plain_values(), **options).findings  # fmt: skip
+    assert any(f.kind == "wgmma" and "other warps of its warpgroup never execute" in f.message for f in found)
 
 
 def test_another_shape_wants_a_fence(run: Run) -> None:
@@ -454,3 +517,16 @@ def test_a_predicate_may_differ_between_warpgroups(run: Run) -> None:
     d = unpack(np.ascontiguousarray(out[:, :128]), 128, "f32")
     assert (d == exact(a, b)[:64]).all()
     assert not out[:, 128:].any()
+
+
+def test_many_stores_without_fences_keep_their_order(run: Run) -> None:
+    """A loop stores to all of shared memory again and again; a fence behind it counts, one ahead of it does not."""
+    again = "mov.u32 %r202, 0; AGAIN: st.shared.b32 [%r203], 0; add.u32 %r202, %r202, 1; "
+    again += "setp.lt.u32 %p8, %r202, 600; @%p8 bra AGAIN; "
+    ptx = hopper.edited(text(*PLAIN), "fence.proxy.async;", f"shl.b32 %r203, %r0, 2; {again} fence.proxy.async;")
+    ptx = hopper.edited(ptx, "add.u32 %r202", "st.shared.b32 [%r203+512], 0; add.u32 %r202")
+    options: dict[str, Any] = {"block": (128, 1, 1), "shared": SHARED}
+    assert hopper.judged(run, ptx, "fence.proxy.async;", "", *plain_values(), **options) == {"proxy"}
+    bare = hopper.edited(ptx, "fence.proxy.async;", "")
+    ahead = hopper.edited(bare, "mov.u32 %r202", "fence.proxy.async; mov.u32 %r202")
+    assert kinds(run(ahead, *plain_values(), **options)) == {"proxy"}
