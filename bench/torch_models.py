@@ -6,7 +6,8 @@ Models have random weights, f16 (batch norms f32) and channels last; torch searc
 take turns: a round times one step of each, eagerly and as a CUDA graph; a row holds the medians. A step is a forward
 pass without gradients, or forward pass, loss and backward pass. Errors are those of the results (of a training step:
 of the gradients of the parameters, of which the median counts) relative to the model in f32: the largest difference by
-the largest value, and the mean by the mean. On `--device cpu` torch computes both sides: a test of this script.
+the largest value, and the mean by the mean. CONVGEN_REGISTRY=h200 takes measured configs. On `--device cpu` torch
+computes both sides: a test of this script.
 """
 
 from __future__ import annotations

@@ -53,7 +53,8 @@ class ConvRequest(NamedTuple):
         """Return the problem. Raises UserError and Unsupported."""
         (n, channels, *sizes), (outputs, _, *taps) = self.x, self.w
         src, wei, dst = self.last
-        weights = "axb" if self.window.groups == 1 else "abxc"
+        is_depthwise = self.window.groups == outputs == channels  # weights with one order of memory have one tag
+        weights = "axb" if self.window.groups == 1 or is_depthwise else "abxc"
         return Conv.from_sizes(
             mb=n, ic=channels, oc=outputs, input=sizes, kernel=taps, **self.window._asdict(), dir=self.direction,
             stag="axb" if src else "abx", wtag=weights if wei else "abx", dtag="axb" if dst else "abx",
@@ -75,12 +76,11 @@ class ProductRequest(NamedTuple):
     @property
     def problem(self) -> Matmul:
         """Return the problem. Raises UserError and Unsupported."""
-        src, wei = ("ba" if transposed else "ab" for transposed in self.column_major)
+        src, wei = self.column_major
         knobs = _knobs(self.dtype, bias=self.bias) | ({"bia_mask": "2"} if self.bias else {})
-        return Matmul.parse(
-            f"{self.m}x{self.k}:{self.k}x{self.n}", stag=src, wtag=wei, dtag="ab",
-            **knobs,
-        )  # fmt: skip
+        if src:  # row-major src and dst are the default, which registries do not name
+            knobs["stag"] = "ba"
+        return Matmul.parse(f"{self.m}x{self.k}:{self.k}x{self.n}", wtag="ba" if wei else "ab", **knobs)
 
 
 def _knobs(dtype: str, *, bias: bool) -> dict[str, Value]:

@@ -26,10 +26,15 @@ from convgen.ir.error import Unsupported
 from convgen.ir.record import evolve
 from convgen.problem.conv import Conv, Direction
 from convgen.problem.matmul import Matmul, Problem
+from convgen.registry import key_of, read_named
 from convgen.run.code import Code
 
 torch: Any = pytest.importorskip("torch")
 kernel_calls: Any = pytest.importorskip("convgen.torch.kernel_calls")  # behind torch
+layer_problems: Any = pytest.importorskip("convgen.torch.layer_problems")
+ConvRequest, ProductRequest, Window = (
+    getattr(layer_problems, name) for name in ("ConvRequest", "ProductRequest", "Window")
+)
 nn, F = torch.nn, torch.nn.functional
 ops = torch.ops.convgen
 
@@ -253,6 +258,21 @@ def test_a_problem_is_compiled_once(gpu: FakeGpu) -> None:
     for _ in range(2):
         model(x)
     assert (len(gpu.codes), len(gpu.launched)) == (1, 4)
+
+
+def test_problems_are_those_of_the_registry_that_comes_with_convgen(gpu: FakeGpu) -> None:
+    """Its lines name the tags of convolutions, and of products those of weights."""
+    registry = read_named("h200")
+    assert registry is not None
+    x, w, window = (32, 96, 56, 56), (96, 1, 7, 7), Window((1, 1), (3, 3), (1, 1), 96)
+    request = ConvRequest("BWD_W", "f16", x, w, window, False, (True, True, True), False)
+    assert key_of(request.problem, TARGET) in registry.entries
+    dense = ConvRequest("FWD_D", "f16", (32, 64, 56, 56), (64, 64, 3, 3), Window((1, 1), (1, 1), (1, 1), 1),
+                        False, (True, True, True), False)  # fmt: skip
+    assert key_of(dense.problem, TARGET) in registry.entries
+    for by_column in (False, True):
+        product = ProductRequest("f16", 2048, 2048, 2048, (False, by_column), False, False)
+        assert key_of(product.problem, TARGET) in registry.entries
 
 
 # ------------------------------------------------------------ torch.compile
