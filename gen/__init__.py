@@ -7,7 +7,8 @@ k = cg.build(p)
 code = cg.compile(k)
 out = cg.simulate(code, src=x, wei=w)
 
-`cg.Matmul` is a matrix product, `cg.Kernel` builds a kernel by hand; both go the same way.
+`cg.Matmul` is a matrix product, `cg.Kernel` builds a kernel by hand; both go the same way. `cg.torch` puts kernels into
+PyTorch's models.
 
 Errors are ConvgenError: UserError for a wrong request, Unsupported (with the name of a `rule`) for a sound one that is
 not generated, SimulationError for what the simulator finds.
@@ -23,6 +24,7 @@ if __name__ != "convgen":  # a second copy of a module would mean a second inter
 from convgen.version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from convgen import torch as torch
     from convgen.device.c_export import export
     from convgen.device.loaded import load
     from convgen.driver import SimulationError, build, compile, facts, simulate
@@ -65,8 +67,16 @@ _HOMES = {
 }
 
 
+#: public modules that need an extra
+_MODULES = ("torch",)
+
+
 def __getattr__(name: str) -> object:
     """The public names, imported when first asked for: `import convgen` stays quick."""
+    if name in _MODULES:
+        from convgen.ir.error import imported
+
+        return imported(f"convgen.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'convgen' has no attribute {name!r}")
     from convgen.ir.error import imported

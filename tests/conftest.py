@@ -89,7 +89,7 @@ def pytest_sessionfinish() -> None:
 
 
 #: Why a test may be skipped where --no-skips is given: beginnings of reasons. Not every release has Intel's driver, and
-#: not every index CUDA's assembler.
+#: not every index CUDA's assembler or a CPU build of torch.
 ALLOWED_SKIPS = (
     "this iga64 does not know xe2",
     "no assembler: an iga64 that lists the platform xe2",
@@ -97,6 +97,7 @@ ALLOWED_SKIPS = (
     "Intel's Level Zero driver is not installed",
     "no chromium with its driver",
     "ptxas is not installed",
+    "could not import 'torch'",
     "ptxas after 13.0 puts the fence in",
     "compares with tools of Debian 12",
 )

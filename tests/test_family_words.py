@@ -24,6 +24,7 @@ EXCEPTIONS = {
     "gen/device/dlpack.py": "names of DLPack's kinds of devices",
     "gen/device/frameworks.py": "names of devices in frameworks",
     "gen/device/tensor_arguments.py": "names of devices in frameworks",
+    "gen/torch/kernel_calls.py": "names of devices, streams and graphs in a framework",
     "gen/run/defaults.py": "names of types in the metadata of others' compilers",
     "ir/floats.py": "sources of error bounds: manuals by their vendors",
     "backends/toolchain.py": "homes of other projects' programs",

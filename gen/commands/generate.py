@@ -178,12 +178,8 @@ def make(options: argparse.Namespace, problem: Problem) -> Code:
 
     tool = targets.get(options.target).assembled_by()
     key = key_of(problem, options.target, config, options.disable, options.debug, tool)
-    cache = Cache(session.complain)
-    code = cache.get(key, problem, options.target)
-    if code is None:
-        code = _built(options, problem)
-        cache.add(key, code)
-    elif options.run_groups is not None:
+    code = Cache(session.complain).code(key, problem, options.target, lambda: _built(options, problem))
+    if code.tiles is None and options.run_groups is not None:
         from convgen import driver
 
         code = driver.with_tiles(code)

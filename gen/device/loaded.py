@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from os import PathLike
 from pathlib import Path
 from typing import Any, overload
@@ -276,6 +276,19 @@ class DeviceKernel:
         for launch in record.launches:
             if 0 not in launch.grid:
                 self.device.launch(self.functions[launch.kernel], call_of(launch.request(), addresses), stream)
+
+    def launch(self, addresses: Mapping[str, int], stream: int) -> None:
+        """Enqueue all launches at the record's sizes, with every buffer at its address, workspaces included.
+
+        Nothing is checked or allocated: for callers that derived the problem from their tensors.
+        """
+        for function, request in self._launches:
+            self.device.launch(function, call_of(request, addresses), stream)
+
+    @cached_property
+    def _launches(self) -> tuple[tuple[Function, LaunchRequest], ...]:
+        requests = self.program.record.requests()
+        return tuple((self.functions[request.kernel], request) for request in requests if 0 not in request.grid)
 
     def workspace(self, record: LaunchRecord, stream: int) -> dict[str, int]:
         """Return the addresses of the internal buffers; those that are zero between calls are cleared when

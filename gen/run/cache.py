@@ -88,6 +88,14 @@ class Cache:
             return None
         return code if code is not None and code.target == target else None
 
+    def code(self, key: str, problem: Problem, target: str, make: Callable[[], Code]) -> Code:
+        """Return the code of a key for a target, without its tiles; else what `make` returns, which is added."""
+        code = self.get(key, problem, target)
+        if code is None:
+            code = make()
+            self.add(key, code)
+        return code
+
     def add(self, key: str, code: Code) -> None:
         try:
             if self._store is not None:

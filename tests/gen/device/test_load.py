@@ -99,6 +99,26 @@ def test_addresses_are_counted_alike() -> None:
     assert addresses_agree()
 
 
+@pytest.mark.parametrize("name", ["forward", "slices that the last sums"])
+def test_launches_at_addresses(name: str, standin: StandIn) -> None:
+    """A caller that knows its tensors passes addresses of all buffers, workspaces included; launches leave zeros."""
+    code = code_of(name)
+    assert code.problem is not None
+    kernel = cg.load(code)
+    inputs = reference.fill(code.problem)
+    memory = {name: kernel.put(name, array) for name, array in inputs.items()}
+    buffers = kernel.program.record.buffers
+    for other in buffers.keys() - inputs.keys():
+        memory[other] = DeviceArray(kernel.device, buffers[other].tensor)
+        if buffers[other].zero:
+            kernel.device.fill(memory[other].address, buffers[other].tensor.bytes, 0, 0)
+    for _ in range(2):
+        kernel.launch({name: array.address for name, array in memory.items()}, 0)
+        for output, wanted in right(code.problem, inputs).items():
+            assert same(memory[output].numpy(), wanted), output
+    assert not standin.findings
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_arrays_of_the_host(name: str, standin: StandIn) -> None:
     code = code_of(name)
