@@ -32,6 +32,7 @@ DAILY = {
     **dict.fromkeys(("gfx90a", "gfx942", "gfx950"), (("strided", "BWD_D"), ("14", "FWD_D"))),
     **dict.fromkeys(("xehpg", "xehpc"), (("strided", "BWD_D"), ("1x1", "FWD_D"))),
     "sm_90": (("strided", "BWD_D"), ("1x1", "FWD_D")),
+    "sm_90a": (("strided", "BWD_D"), ("1x1", "FWD_D")),
 }
 
 
