@@ -1,7 +1,7 @@
 """Numbers by which the chooser ranks configs of NVIDIA's targets.
 
-All were found on an H200 by `bench/silicon.py --config`, on products and layers of `bench/lib/cuda_times.py`. Those with
-a reason follow from single measurements. The others were fitted together, for `sm_90a` and for all other
+All were found on an H200 by `bench/silicon.py --config`, on products and layers of `bench/lib/cuda_times.py`. Those
+with a reason follow from single measurements. The others were fitted together, for `sm_90a` and for all other
 targets. Of the measured configs, the one that is ranked first takes so much of the best one's time:
 
 - all others: 1.038 on 46 products and layers, 1.068 on 40 problems drawn from tests/data/problems (1,900 configs);
