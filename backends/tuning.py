@@ -27,7 +27,7 @@ class Tuning:
     fills: int = 1  #: workgroups; most that slices of K give a CU or core
     transposed_rows: tuple[int, ...] = ()  #: bytes; K extents of tiles whose operands lanes transpose
     columns: tuple[int, ...] = ()  #: elements; further N extents of tiles
-    #: bytes; further K extents of tiles that matrix instructions read in place
+    #: bytes; further K extents of tiles that matrix instructions read in place, with products in flight over a barrier
     long_rows: tuple[int, ...] = ()
     least_row: int = 0  #: bytes; least K extent of tiles worth trying
     byte_rows: tuple[int, ...] = ()  #: bytes; further K extents of tiles of 8-bit elements

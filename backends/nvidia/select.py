@@ -197,6 +197,8 @@ class Selector(Values):
             if yielded in added_to:
                 self.in_flight.add(var)
                 self._own(var)
+        if self.products and any(v in self.in_flight and v not in self.products.added_to for v in s.results):
+            self._await_sums()  # ptxas 13.0 serialises products (C7514) if it comes later
         for var in s.results:
             self._add_start(var)
 

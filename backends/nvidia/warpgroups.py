@@ -80,6 +80,7 @@ class Products:
     at_barriers: Mapping[Barrier, int]  #: groups that may run behind a barrier; barriers without a wait are absent
     ends: Container[Let]  #: products behind which a group ends
     awaited: Container[Let]  #: products whose sums are awaited at once: other instructions read them next
+    added_to: Container[Expr]  #: sums to which products add, directly or through a loop
     fences: Container[Barrier]  #: barriers ahead of which lanes fence what they wrote: products read it behind them
 
     def at(self, address: Expr) -> Iterable[Shared]:
@@ -100,22 +101,22 @@ def products_of(kernel: Kernel) -> Products | None:
     in_own_groups.walk(kernel.body, {})
     last = _GroupEnds(in_own_groups.waits)
     last.walk(kernel.body, (False, False))
-    complete = _complete(kernel, products)
+    added_to = _added_to(kernel, products)
+    complete = {s for s in products if s.var not in added_to}
     ends = last.ends | complete
     in_groups = _RunningProducts(factors, accesses, ahead.at, ends)
     in_groups.walk(kernel.body, {})
     written = {s.tile.region for s in statements(kernel.body) if isinstance(s, (FlatDirectLoad, SharedWrite))}
     read = {s.tile.region for s in factors.values()} & written
     fences = {barrier for barrier, later in ahead.at.items() if any(_is_read(access, read) for access in later)}
-    return Products(factors, in_groups.waits, ends, _last_of_blocks(kernel, complete), fences)
+    return Products(factors, in_groups.waits, ends, _last_of_blocks(kernel, complete), added_to, fences)
 
 
-def _complete(kernel: Kernel, products: Iterable[Let]) -> set[Let]:
-    """Return the products to whose sums no other product adds, directly or through a loop."""
+def _added_to(kernel: Kernel, products: Iterable[Let]) -> set[Expr]:
+    """Return the sums to which products add, directly or through a loop."""
     loops = (s for s in statements(kernel.body) if isinstance(s, For))
-    added_to = {e for s in loops for e in (*s.inits, *s.yields)}
-    added_to |= {s.value.acc for s in products if isinstance(s.value, Mma)}
-    return {s for s in products if s.var not in added_to}
+    carried = {e for s in loops for e in (*s.inits, *s.yields)}
+    return carried | {s.value.acc for s in products if isinstance(s.value, Mma)}
 
 
 def _last_of_blocks(kernel: Kernel, products: Container[Let]) -> set[Let]:

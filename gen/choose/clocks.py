@@ -19,6 +19,7 @@ from convgen.choose.launch_work import Launch, pace
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.mma import MmaAtom, shares
 from convgen.ir.record import fields_of, frozen
+from convgen.passes.buffer_shared import runs_late
 from convgen.passes.messages.direct_copies import divides_columns
 from convgen.plan.config import Config
 from convgen.plan.copies import comes_out_even
@@ -195,10 +196,17 @@ def _work_and_fits(
     products = m * n * k * atom.spans // (subgroups_m * subgroups_n * subgroups_k * atom.m * atom.n * atom.k)
     fits = fits & ((subtiles == 1) | (products >= _PART * subtiles))
     fits = fits & ((configs.of_stagings("slots") > 0) | _fills_rows(k * atom.elem_bytes, facts))
+    if atom.in_shared:  # by measurement, long rows pay only where products are in flight over a barrier
+        fits = fits & (runs_late(configs.of_stagings("slots")) | ~_in_long_rows(k * atom.elem_bytes, facts))
     # By `convgen profile`, more slots do not pay for windows so narrow that their memory granules are loaded twice.
     narrow = k // max(1, traits.taps) * atom.elem_bytes < facts.core.global_granule
     fits = fits & ~(narrow & (configs.of_stagings("slots") > 1) & (traits.taps > 0))
     return work, fits
+
+
+def _in_long_rows(row_bytes: Numbers, facts: TargetFacts) -> Numbers:
+    """Return whether rows have one of the lengths, in bytes, of `Tuning.long_rows`."""
+    return np.isin(row_bytes, tuning(facts).long_rows)
 
 
 def _divides_columns(configs: Configs, traits: OfferTraits, atom: MmaAtom, facts: TargetFacts) -> Numbers:

@@ -91,6 +91,11 @@ CASES = {
     "nn, panels": ("--dt=bf16 --wtag=ab 130x200:200x264", "tile=64x128x64 waves=1x4 mma=128x64x16 slots=3 copy=direct"),
     "tt": ("--dt=f16 --stag=ba --wtag=ba 136x128:128x72", "tile=128x64x32 waves=1x4 mma=64x64x16 slots=2 copy=direct"),
     "tn": ("--dt=bf16 --stag=ba --wtag=ab 64x96:96x96", "tile=64x96x32 waves=1x4 mma=96x64x16 slots=1"),
+    # ptxas 13.0 serialises these products (C7514) if their sums are awaited later than right behind the loop.
+    "ragged, one slot": (
+        "--dt=bf16 --stag=ab --wtag=ba 61x126:126x119",
+        "tile=128x64x64 waves=2x4 mma=64x64x16 slots=1 copy=direct",
+    ),
     "two warpgroups along N": ("--dt=f16 --wtag=ba 64x128:128x128", "tile=64x128x64 waves=1x8 mma=64x64x16 slots=2"),
     "deep blocks": ("--dt=f16 --wtag=ba 64x384:384x64", "tile=64x64x128 waves=1x4 mma=64x64x16 slots=3 copy=direct"),
     "tf32": (
