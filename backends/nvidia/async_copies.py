@@ -8,29 +8,25 @@ every path. A barrier waits for the youngest copy that an access may touch befor
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 
-import attrs
-
-from convgen.backends.nvidia.statement_flow import Flow
+from convgen.backends.nvidia.statement_flow import Ages, GroupFlow, behind_a_group, touches
 from convgen.ir.mutate import statements
 from convgen.ir.program import Kernel
-from convgen.ir.record import define
+from convgen.ir.record import frozen
 from convgen.ir.stmt import Barrier, FlatDirectLoad, Stmt
 from convgen.passes.reach import Access, Accesses, Reach
 
-Ages = Mapping[Access, int]  #: pending copies -> groups that have ended since theirs; -1 until theirs has
 
-
-@define
+@frozen
 class Waits:
     """Asynchronous copies: the groups that they form, and the waits for them."""
 
-    ends: set[Stmt] = attrs.field(factory=set)  #: barriers and copies ahead of which a group ends
+    ends: Container[Stmt]  #: barriers and copies ahead of which a group ends
     #: groups that may be pending behind a barrier; barriers without a wait are absent
-    at_barriers: dict[Barrier, int] = attrs.field(factory=dict)
+    at_barriers: Mapping[Barrier, int]
     #: accesses to bytes of pending copies without a barrier between: the lane waits for all its copies ahead of them
-    at_once: set[Stmt] = attrs.field(factory=set)
+    at_once: Container[Stmt]
 
 
 def waits_of(kernel: Kernel) -> Waits | None:
@@ -42,52 +38,38 @@ def waits_of(kernel: Kernel) -> Waits | None:
     ahead.walk(kernel.body, frozenset())
     flow = _PendingCopies(accesses, ahead.at)
     flow.walk(kernel.body, {})
-    return flow.waits
+    return Waits(flow.ends, flow.at_barriers, flow.at_once)
 
 
-class _PendingCopies(Flow[Ages]):
-    """Ages of pending copies; `waits` collects their groups and waits.
-
-    `ahead` has the accesses between a barrier and the next one.
-    """
+class _PendingCopies(GroupFlow):
+    """Ages of pending copies; `ends` and `at_once` are those of `Waits`."""
 
     def __init__(self, accesses: Accesses, ahead: Mapping[Barrier, frozenset[Access]]) -> None:
-        super().__init__()
-        self.accesses, self.ahead, self.waits = accesses, ahead, Waits()
-
-    def merged(self, a: Ages, b: Ages) -> Ages:
-        """Return the copies pending on either path; the younger age demands the stricter wait."""
-        return {access: min(a.get(access, age), age) for access, age in {**a, **b}.items()}
+        super().__init__(ahead)
+        self.accesses = accesses
+        self.ends: set[Stmt] = set()
+        self.at_once: set[Stmt] = set()
 
     def step(self, s: Stmt, ages: Ages, /) -> Ages:
         if isinstance(s, Barrier):
-            return self._barrier(s, self._ended(s, ages)) if ages else ages
+            return self.at_barrier(s, self._ended(s, ages)) if ages else ages
         own = self.accesses[s]
         if not own:
             return ages
         if isinstance(s, FlatDirectLoad):
             written = [access for access in own if access.write]
-            if s in self.waits.ends or any(_are_two_slots(access, copy) for access in written for copy in _open(ages)):
+            if s in self.ends or any(_are_two_slots(access, copy) for access in written for copy in _open(ages)):
                 ages = self._ended(s, ages)
             return {**ages, **dict.fromkeys(written, -1)}
-        if any(_touches(access, own) for access in ages):
-            self.waits.at_once.add(s)
+        if any(touches(access, own) for access in ages):
+            self.at_once.add(s)
             return {}
         return ages
 
     def _ended(self, s: Stmt, ages: Ages) -> Ages:
         """Return the ages behind the end of a group ahead of a statement."""
-        self.waits.ends.add(s)
-        return {access: age + 1 for access, age in ages.items()}
-
-    def _barrier(self, s: Barrier, ages: Ages) -> Ages:
-        """Return the ages behind a barrier, which waits for the copies that accesses may touch before the next one."""
-        awaited = [age for access, age in ages.items() if _touches(access, self.ahead[s])]
-        if not awaited:
-            return ages
-        pending = min(*awaited, self.waits.at_barriers.get(s, awaited[0]))
-        self.waits.at_barriers[s] = pending
-        return {access: age for access, age in ages.items() if age < pending}
+        self.ends.add(s)
+        return behind_a_group(ages)
 
 
 def _open(ages: Ages) -> Iterator[Access]:
@@ -98,8 +80,3 @@ def _open(ages: Ages) -> Iterator[Access]:
 def _are_two_slots(a: Access, b: Access) -> bool:
     """Return whether two accesses are to different slots of one tile."""
     return a.tile is b.tile and a.slot != b.slot
-
-
-def _touches(copy: Access, others: frozenset[Access]) -> bool:
-    """Return whether an access may touch the slot that a pending copy writes."""
-    return any(copy.conflicts(other) for other in others)

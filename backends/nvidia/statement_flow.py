@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
 from functools import reduce
 from typing import Generic, TypeVar
 
-from convgen.ir.stmt import Block, ExitIf, For, If, Let, Stmt
+from convgen.ir.stmt import Barrier, Block, ExitIf, For, If, Let, Stmt
+from convgen.passes.reach import Access
 
 State = TypeVar("State")
+Ages = Mapping[
+    Access, int
+]  #: accesses of pending operations -> groups that have ended since theirs; -1 until theirs has
 
 
 class Flow(ABC, Generic[State]):
@@ -56,3 +61,38 @@ class Flow(ABC, Generic[State]):
         while (again := self.merged(head, end)) != head:
             head, end = again, self.walk(s.body, again)
         return reduce(self.merged, self._exits.pop(), self.merged(head, end))
+
+
+class GroupFlow(Flow[Ages]):
+    """Ages of asynchronous operations, which end in groups; `at_barriers` collects the groups that may be pending.
+
+    `ahead` has the accesses between a barrier and the next one. Barriers without a wait are absent from `at_barriers`.
+    """
+
+    def __init__(self, ahead: Mapping[Barrier, frozenset[Access]]) -> None:
+        super().__init__()
+        self.ahead = ahead
+        self.at_barriers: dict[Barrier, int] = {}
+
+    def merged(self, a: Ages, b: Ages) -> Ages:
+        """Return the operations pending on either path; the younger age demands the stricter wait."""
+        return {access: min(a.get(access, age), age) for access, age in {**a, **b}.items()}
+
+    def at_barrier(self, s: Barrier, ages: Ages) -> Ages:
+        """Return the ages behind a barrier, which waits for what conflicts with the accesses ahead of the next one."""
+        awaited = [age for access, age in ages.items() if touches(access, self.ahead[s])]
+        if not awaited:
+            return ages
+        pending = min(*awaited, self.at_barriers.get(s, awaited[0]))
+        self.at_barriers[s] = pending
+        return {access: age for access, age in ages.items() if age < pending}
+
+
+def behind_a_group(ages: Ages) -> Ages:
+    """Return the ages behind the end of a group."""
+    return {access: age + 1 for access, age in ages.items()}
+
+
+def touches(pending: Access, others: Iterable[Access]) -> bool:
+    """Return whether an access may touch what a pending operation accesses."""
+    return any(pending.conflicts(other) for other in others)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Mapping
 
-from convgen.backends.nvidia.statement_flow import Flow
+from convgen.backends.nvidia.statement_flow import Ages, GroupFlow, behind_a_group
 from convgen.ir.error import Unsupported
 from convgen.ir.expr import Expr, Mma, Var
 from convgen.ir.layout.memory import Shared
@@ -25,8 +25,6 @@ from convgen.ir.program import Kernel
 from convgen.ir.record import frozen
 from convgen.ir.stmt import Barrier, Block, FlatDirectLoad, For, If, Let, LoadFactor, SharedWrite, Stmt
 from convgen.passes.reach import Access, Accesses, Reach
-
-Ages = Mapping[Access, int]  #: reads by running products -> groups that have ended since theirs; -1 until theirs has
 
 _UNIT = 16  #: bytes; unit of addresses and offsets in a descriptor
 _LINES = 8  #: lines of a panel after which the swizzle repeats; the stride offset of a descriptor spans them
@@ -99,7 +97,7 @@ def products_of(kernel: Kernel) -> Products | None:
     products = [s for s in statements(kernel.body) if isinstance(s, Let) and is_of_warpgroup(s.value)]
     in_own_groups = _RunningProducts(factors, accesses, ahead.at, products)  # finds each barrier that may wait
     in_own_groups.walk(kernel.body, {})
-    last = _GroupEnds(in_own_groups.waits)
+    last = _GroupEnds(in_own_groups.at_barriers)
     last.walk(kernel.body, (False, False))
     added_to = _added_to(kernel, products)
     complete = {s for s in products if s.var not in added_to}
@@ -109,7 +107,7 @@ def products_of(kernel: Kernel) -> Products | None:
     written = {s.tile.region for s in statements(kernel.body) if isinstance(s, (FlatDirectLoad, SharedWrite))}
     read = {s.tile.region for s in factors.values()} & written
     fences = {barrier for barrier, later in ahead.at.items() if any(_is_read(access, read) for access in later)}
-    return Products(factors, in_groups.waits, ends, _last_of_blocks(kernel, complete), added_to, fences)
+    return Products(factors, in_groups.at_barriers, ends, _last_of_blocks(kernel, complete), added_to, fences)
 
 
 def _added_to(kernel: Kernel, products: Iterable[Let]) -> set[Expr]:
@@ -165,8 +163,8 @@ def _either(a: tuple[bool, bool], b: tuple[bool, bool]) -> tuple[bool, bool]:
     return a[0] or b[0], a[1] or b[1]
 
 
-class _RunningProducts(Flow[Ages]):
-    """Ages of running products, whose groups end behind `ends`; `waits` has the groups that may run on, by barrier."""
+class _RunningProducts(GroupFlow):
+    """Ages of running products, whose groups end behind `ends`."""
 
     def __init__(
         self,
@@ -175,34 +173,22 @@ class _RunningProducts(Flow[Ages]):
         ahead: Mapping[Barrier, frozenset[Access]],
         ends: Container[Let],
     ) -> None:
-        super().__init__()
-        self.factors, self.accesses, self.ahead, self.ends = factors, accesses, ahead, ends
-        self.waits: dict[Barrier, int] = {}
-
-    def merged(self, a: Ages, b: Ages) -> Ages:
-        """Return the products that run on either path; the younger age demands the stricter wait."""
-        return {access: min(a.get(access, age), age) for access, age in {**a, **b}.items()}
+        super().__init__(ahead)
+        self.factors, self.accesses, self.ends = factors, accesses, ends
 
     def let(self, s: Let, ages: Ages) -> Ages:
         if not is_of_warpgroup(s.value):
             return ages
         own = {access for factor in self._factors(s.value) for access in self.accesses[factor]}
         ages = {**ages, **dict.fromkeys(own, -1)}
-        return {access: age + 1 for access, age in ages.items()} if s in self.ends else ages
+        return behind_a_group(ages) if s in self.ends else ages
 
     def _factors(self, product: Expr) -> Iterator[LoadFactor]:
         assert isinstance(product, Mma)
         return (self.factors[side] for side in (product.a, product.b) if isinstance(side, Var))
 
     def step(self, s: Stmt, ages: Ages, /) -> Ages:
-        if not isinstance(s, Barrier):
-            return ages
-        awaited = [age for access, age in ages.items() if any(access.conflicts(other) for other in self.ahead[s])]
-        if not awaited:
-            return ages
-        running = min(*awaited, self.waits.get(s, awaited[0]))
-        self.waits[s] = running
-        return {access: age for access, age in ages.items() if age < running}
+        return self.at_barrier(s, ages) if isinstance(s, Barrier) else ages
 
 
 def is_of_warpgroup(e: Expr) -> bool:

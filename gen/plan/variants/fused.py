@@ -16,10 +16,9 @@ class Fused(Plain):
         return offer.inner % deepest != 0
 
     def issue(self, load: OperandLoad, inner: int, chunk: int) -> float:
-        """Return the slots of a load: a whole chunk along K has one address, other elements compute a tap each."""
-        has_one_tap = not load.along_k or inner % chunk == 0
-        is_whole = load.widest == chunk and not load.by_reads
-        return CHUNK_ISSUE if has_one_tap or is_whole else ELEMENT_ISSUE
+        """Return the slots of a load: one tap or a whole chunk has one address, other elements compute a tap each."""
+        has_one_tap = not load.along_k or load.by_reads or inner % chunk == 0
+        return CHUNK_ISSUE if has_one_tap or load.widest == chunk else ELEMENT_ISSUE
 
 
 VARIANT = Fused()
