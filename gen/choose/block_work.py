@@ -142,11 +142,17 @@ class _Block:
 
     # ------------------------------------------------------------ clocks
 
+    @cached_property
+    def products(self) -> Numbers:
+        """Return the matrix instructions of a block."""
+        atom = self.atom
+        products: Numbers = (self.m // atom.m) * (self.n // atom.n) * (self.k // atom.k)
+        return products
+
     @property
     def matrix(self) -> Numbers:
         atom = self.atom
-        products: Numbers = (self.m // atom.m) * (self.n // atom.n) * (self.k // atom.k)
-        clocks: Numbers = products * atom.clocks * atom.spans / self.simds
+        clocks: Numbers = self.products * atom.clocks * atom.spans / self.simds
         by_fragments = self.facts.shared_factors and not atom.in_shared
         return clocks * (tuning(self.facts).fragment_products if by_fragments else 1.0)
 
@@ -154,11 +160,16 @@ class _Block:
     def read(self) -> Numbers:
         """Return the bytes of fragments that all subgroups read, from shared memory or the nearest cache.
 
-        The subgroups that one instruction spans each read their own rows of N's input, and one share of M's. The clocks
-        of an instruction that reads its factors in shared memory include its reads.
+        The subgroups that one instruction spans each read their own rows of N's input, and one share of M's.
         """
         rows: Numbers = self.n * self.subgroups_m + self.m * self.subgroups_n // self.atom.spans
         return rows * self.k * self.elem * (not self.atom.in_shared)
+
+    @property
+    def read_in_place(self) -> Numbers:
+        """Return the bytes that instructions read from shared memory by themselves: each reads both of its factors."""
+        atom = self.atom
+        return self.products * (atom.m + atom.n) * atom.k * self.elem * atom.in_shared
 
     @property
     def shared(self) -> Numbers:
@@ -173,7 +184,7 @@ class _Block:
             written = written + rows * cols * self.elem * (cols * self.elem < _WHOLE_ROW)
         is_full = (1 + _GAPS) * self.copied * self.slots > self.facts.shared_bytes
         written = np.where(is_full, tuned.unpadded, 1.0) * written / core.shared_rate
-        return self.read / core.shared_read_rate + np.where(self.slots > 0, written, 0)
+        return (self.read + self.read_in_place) / core.shared_read_rate + np.where(self.slots > 0, written, 0)
 
     @property
     def loading(self) -> Numbers:

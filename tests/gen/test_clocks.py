@@ -287,3 +287,40 @@ def test_copies_through_registers_leave_room_for_more_workgroups_with_a_single_s
     assert single
     assert double
     assert single.together > double.together
+
+
+SM_90A = get("sm_90a").facts
+_WARPGROUP_ROWS = 64
+SQUARE = Matmul.parse("4096x4096:4096x4096", dt="f16", wtag="ba")
+
+
+def in_place(config: str, problem: Problem = SQUARE) -> Clocks:
+    found = clocks_of(problem, Config.parse(config), SM_90A)
+    assert found
+    return found
+
+
+def test_each_instruction_reads_both_factors_in_place() -> None:
+    """Reads of 4 and of 2 x 2 products of K = 16, in bytes, by 128 bytes a clock; writes are the same."""
+    wide, narrow = (
+        in_place(f"tile=128x256x16 waves={grid} mma={n}x64x16 slots=4 copy=direct")
+        for grid, n in (("2x4", 256), ("1x8", 128))
+    )
+    read = [products * (64 + n) * 16 * 2 for products, n in ((2, 256), (4, 128))]
+    assert narrow.shared - wide.shared == (read[1] - read[0]) / 128
+
+
+def test_long_rows_in_place_need_products_in_flight_over_a_barrier() -> None:
+    configs = (candidate.config for candidate in candidates(SQUARE, SM_90A))
+    assert {c.slots for c in configs if c.tile[2] == 128 and c.mma[1] == _WARPGROUP_ROWS} == {3, 4}
+
+
+def test_messages_along_rows_compute_one_tap() -> None:
+    """Gradients of weights of channels last: images of 7 x 7 pixels as one run of K, or padded to whole chunks."""
+    problem = Conv.parse("mb128ic512ih7oc512oh7kh3ph1", dir="BWD_W", dt="f16", **TAGS)
+    fused, chunk = (
+        in_place(f"tile=128x256x64 waves=1x8 mma=128x64x16 slots=4 taps={taps} slices=3 copy=direct", problem)
+        for taps in ("fused", "chunk")
+    )
+    assert fused.issue == chunk.issue
+    assert fused.blocks < chunk.blocks
