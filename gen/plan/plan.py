@@ -426,6 +426,14 @@ def _check_registers(plan: Plan) -> None:
     separate = plan.config.separate_accumulators
     alu = vector_registers(plan)
     # Products whose sums an instruction keeps in flight must not spill any.
-    beyond = 1.0 if isinstance(plan.unit, MmaTile) and plan.unit.atom.in_shared else _BEYOND
-    if alu > beyond * plan.facts.registers or (separate and acc > plan.facts.accumulators):
-        raise DoesNotFit(f"about {alu} registers and {acc} accumulators, at most {plan.facts.registers}")
+    may_spill = not (isinstance(plan.unit, MmaTile) and plan.unit.atom.in_shared)
+    most = plan.facts.registers if may_spill else min(plan.facts.registers, _share_of_simd(plan))
+    if alu > most * (_BEYOND if may_spill else 1) or (separate and acc > plan.facts.accumulators):
+        raise DoesNotFit(f"about {alu} registers and {acc} accumulators, at most {most}")
+
+
+def _share_of_simd(plan: Plan) -> int:
+    """Return the registers of a lane where all subgroups of a workgroup share the SIMDs of a compute unit."""
+    core = plan.facts.core
+    subgroups = -(-plan.subgroups // core.simds)
+    return core.simd_registers // subgroups // core.register_granule * core.register_granule

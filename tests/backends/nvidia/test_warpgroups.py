@@ -200,6 +200,8 @@ def test_random_products_are_right_or_refused(data: st.DataObject) -> None:
             "an input that is dequantised in registers has no place there",
         ),
         ("--dt=f16 64x64:64x64", "tile=64x64x32 waves=1x4 mma=64x64x16 slots=0", "slots=0"),
+        # 16 warps have 128 registers a lane.
+        ("--dt=f16 256x64:64x256", "tile=256x256x64 waves=2x8 mma=128x64x16 slots=2", "at most 128"),
         ("--dt=f16 64x64:64x64", "tile=64x64x16 waves=2x2 mma=64x64x16 slots=2", "what one instruction spans"),
     ],
 )
