@@ -261,11 +261,9 @@ def _part(c: Checker, n: s.LoadPart) -> str | None:
 
 def _factor(c: Checker, n: s.LoadFactor) -> str | None:
     """Check that products read the fragment where it stands."""
-    return (
-        None
-        if n.var in shared_factors(c.kernel.body)
-        else f"{n.var.name} is used by no product that reads shared memory"
-    )
+    if n.var in shared_factors(c.kernel.body):
+        return None
+    return f"{n.var.name} is used by no product that reads shared memory"
 
 
 @lru_cache(maxsize=2**10)

@@ -196,7 +196,7 @@ class Launch:
     def _waits(self) -> Numbers:
         """Return the clocks of a block at barriers and, with one buffer, in waits for shared memory."""
         tuned = self.tuned
-        # Where products run late, those of the block before run meanwhile.
+        # Products that still run when the next block begins hide its barrier.
         barrier = np.where((self.slots > 0) & ~self.runs_late, float(tuned.barrier), 0.0)
         # Outside a loop, resident windows are written after the products of a block, whatever the number of slots.
         in_turn = (self.slots == 1) | (self.by_taps & (self.slots > 0) & ~self.loops)

@@ -16,7 +16,7 @@ from convgen.backends.nvidia.sim.operands import Getter, computed, numbers_of, r
 from convgen.backends.nvidia.sim.ptx_text import Instruction, Operand, Sink
 from convgen.backends.nvidia.sim.shared_memory import Access, located
 from convgen.backends.nvidia.sim.state import WarpGroup
-from convgen.backends.nvidia.sim.step import Context, Step, unsupported, wants_target
+from convgen.backends.nvidia.sim.step import Context, Maker, Step, maker_of, wants_target
 from convgen.backends.sim.wave_arrays import Array
 
 _PHASE = np.uint64(32)
@@ -28,7 +28,7 @@ def compile_mbarrier(instruction: Instruction, context: Context) -> Step | None:
         return _copies_arrive(instruction, context)
     if instruction.name != "mbarrier":
         return None
-    makers: Mapping[str, Callable[[Instruction, Context], Step]] = {
+    makers: Mapping[str, Maker] = {
         "init": _init,
         "inval": _inval,
         "arrive": _arrive,
@@ -39,9 +39,7 @@ def compile_mbarrier(instruction: Instruction, context: Context) -> Step | None:
         "try_wait": _wait,
         "pending_count": _pending_count,
     }
-    maker = makers.get(instruction.modifiers[0])
-    if maker is None:
-        raise unsupported(instruction)
+    maker = maker_of(makers, instruction)
     if instruction.has("expect_tx", "complete_tx", "try_wait"):
         wants_target(instruction, context, "sm_90")
     return maker(instruction, context)

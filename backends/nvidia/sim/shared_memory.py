@@ -98,7 +98,7 @@ class Shared(Lds):
         self.clocks: Array = np.ones((slots, waves), np.int64)
         #: Clock at which the lane of the last generic store has fenced it; 0: no such store. None without agents.
         self.fenced: U32 | None = np.zeros(count, np.uint32) if has_agents else None
-        #: What each warp could see at its last fence.proxy.async, as `seen`.
+        #: `seen` of each warp as it was when the warp last executed fence.proxy.async.
         self._at_fence: Array = np.zeros_like(self.seen) if has_agents else self.seen
         self._unfenced: list[Access] = []  #: generic stores that their lanes have not fenced
         self._most_unfenced = _MANY  #: stores, beyond which overwritten ones are dropped
@@ -205,12 +205,17 @@ class Shared(Lds):
             self._check(g, step, access, "loads", updated=self.atomics)
         self._mark(self._updates() if strong else self.loads, units, *access.who)
         self._note_lanes(access)
+        return self._undefined(g, step, access, "loads")
+
+    def _undefined(self, g: WarpGroup, step: Step, access: Access, verb: str) -> Bools | None:
+        """Return flags [units, accesses] of undefined bytes, None without any; report those of copies in flight."""
+        units = access.units
         undefined = ~self.defined.take(units)
         if not np.count_nonzero(undefined):
             return None
         flight = self.flight.take(units) * undefined
         if np.count_nonzero(flight):
-            g.env.copies.report(g, step, access, flight, "loads")
+            g.env.copies.report(g, step, access, flight, verb)
         return undefined
 
     def _updates(self) -> U32:
@@ -348,13 +353,7 @@ class Shared(Lds):
         late = self._at_fence[slot, warps].min(axis=0)
         self._check_fences(g, step, access, (view, late), ~unseen, own)
         self.loads[agent, units] = np.uint32(clock << _LANE_BITS)
-        undefined = ~self.defined.take(units)
-        if not np.count_nonzero(undefined):
-            return None
-        flight = self.flight.take(units) * undefined
-        if np.count_nonzero(flight):
-            g.env.copies.report(g, step, access, flight, "reads in flight")
-        return undefined
+        return self._undefined(g, step, access, "reads in flight")
 
     def note_flight(self, g: WarpGroup, step: Step, access: Access, number: int) -> None:
         """Check the destination of a bulk copy that one lane issues, and mark it as in flight with a number."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from convgen.backends.nvidia.sim.ptx_text import Instruction, Kernel
 from convgen.backends.nvidia.sim.state import WarpGroup
@@ -32,6 +32,17 @@ class Context:
     place_of: Mapping[int, int]  #: index of an instruction in the text -> index in the program
     carry: int  #: number of the register that stands for the carry flag CC.CF
     target: str  #: that the text names, such as sm_90a
+
+
+Maker = Callable[[Instruction, Context], Step]
+
+
+def maker_of(makers: Mapping[str, Maker], instruction: Instruction) -> Maker:
+    """Return the maker of an instruction's first modifier; SimulatorError for a modifier without one."""
+    maker = makers.get(instruction.modifiers[0])
+    if maker is None:
+        raise unsupported(instruction)
+    return maker
 
 
 def wants_target(instruction: Instruction, context: Context, target: str) -> None:

@@ -31,7 +31,7 @@ from convgen.backends.nvidia.sim.ptx_types import TYPES
 from convgen.backends.nvidia.sim.rounding import decode
 from convgen.backends.nvidia.sim.shared_memory import Access
 from convgen.backends.nvidia.sim.state import LANES, PRODUCTS, WARPGROUP, Flight, WarpGroup
-from convgen.backends.nvidia.sim.step import Context, Step, unsupported, wants_target
+from convgen.backends.nvidia.sim.step import Context, Maker, Step, maker_of, unsupported, wants_target
 from convgen.backends.nvidia.sim.warpgroup_products import Products
 from convgen.backends.sim.wave_arrays import Array, Bools, any_along
 from convgen.ir.record import frozen
@@ -81,16 +81,13 @@ def compile_warpgroup(instruction: Instruction, context: Context) -> Step | None
     wants_target(instruction, context, "sm_90a")
     if not (instruction.has("sync") and instruction.has("aligned")):
         raise wrong(instruction, "wgmma without .sync.aligned", "both")
-    makers: Mapping[str, Callable[[Instruction, Context], Step]] = {
+    makers: Mapping[str, Maker] = {
         "mma_async": _multiplies,
         "fence": _fence,
         "commit_group": _commit,
         "wait_group": _wait,
     }
-    maker = makers.get(instruction.modifiers[0])
-    if maker is None:
-        raise unsupported(instruction)
-    return maker(instruction, context)
+    return maker_of(makers, instruction)(instruction, context)
 
 
 def _fence(instruction: Instruction, context: Context) -> Step:

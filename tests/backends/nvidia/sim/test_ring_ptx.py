@@ -61,6 +61,16 @@ EMPTY:
     bra DONE;
 """
 MULTIPLY = "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 " + hopper.numbered("%f", 64)
+#: Waits until the slot at %r4 is full, and multiplies its two steps of K; %r3: its barrier, %r11: the phase.
+MULTIPLY_BLOCK = f"""\
+add.u64 %rd12, %rd10, %rd4; add.u64 %rd13, %rd11, %rd4; add.u64 %rd14, %rd12, 2; add.u64 %rd15, %rd13, 2;
+    setp.ne.u32 %p4, %r20, 0;
+FULL:
+    mbarrier.try_wait.parity.shared::cta.b64 %p3, [%r3], %r11; @!%p3 bra FULL;
+    wgmma.fence.sync.aligned;
+    {MULTIPLY}, %rd12, %rd13, %p4, 1, 1, 0, 0;
+    {MULTIPLY}, %rd14, %rd15, 1, 1, 1, 0, 0;
+    wgmma.commit_group.sync.aligned;"""
 #: %r5: the consumer's number, %r6: its thread, %p5: its first thread, %rd10, %rd11: descriptors of slot 0.
 CONSUMER = f"""
 CONSUME:
@@ -78,14 +88,7 @@ TILE:
     mov.u32 %r20, 0;
 BLOCK:
     shl.b32 %r3, %r10, 3; add.u32 %r3, %r3, %r1; shl.b32 %r4, %r10, 10; cvt.u64.u32 %rd4, %r4;
-    add.u64 %rd12, %rd10, %rd4; add.u64 %rd13, %rd11, %rd4; add.u64 %rd14, %rd12, 2; add.u64 %rd15, %rd13, 2;
-    setp.ne.u32 %p4, %r20, 0;
-FULL:
-    mbarrier.try_wait.parity.shared::cta.b64 %p3, [%r3], %r11; @!%p3 bra FULL;
-    wgmma.fence.sync.aligned;
-    {MULTIPLY}, %rd12, %rd13, %p4, 1, 1, 0, 0;
-    {MULTIPLY}, %rd14, %rd15, 1, 1, 1, 0, 0;
-    wgmma.commit_group.sync.aligned;
+    {MULTIPLY_BLOCK}
     wgmma.wait_group.sync.aligned 1;
     and.pred %p6, %p4, %p5;
     @%p6 mbarrier.arrive.shared::cta.b64 _, [%r23+24];
@@ -232,14 +235,7 @@ TILE:
     bar.sync %r8, 256;
 BLOCK:
     shl.b32 %r3, %r10, 3; add.u32 %r3, %r3, %r1; mul.lo.u32 %r4, %r10, {TURN_SLOT // 16}; cvt.u64.u32 %rd4, %r4;
-    add.u64 %rd12, %rd10, %rd4; add.u64 %rd13, %rd11, %rd4; add.u64 %rd14, %rd12, 2; add.u64 %rd15, %rd13, 2;
-    setp.ne.u32 %p4, %r20, 0;
-FULL:
-    mbarrier.try_wait.parity.shared::cta.b64 %p3, [%r3], %r11; @!%p3 bra FULL;
-    wgmma.fence.sync.aligned;
-    {MULTIPLY}, %rd12, %rd13, %p4, 1, 1, 0, 0;
-    {MULTIPLY}, %rd14, %rd15, 1, 1, 1, 0, 0;
-    wgmma.commit_group.sync.aligned;
+    {MULTIPLY_BLOCK}
     wgmma.wait_group.sync.aligned 0;
     @%p5 mbarrier.arrive.shared::cta.b64 _, [%r3+24];
     {ADVANCE}
