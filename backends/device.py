@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol, TypeAlias
 
-from convgen.backends.simulation import Bytes
+from convgen.backends.simulation import Bytes, Encoded
+from convgen.ir.error import Unsupported
 from convgen.ir.record import frozen
 
 Extents: TypeAlias = tuple[int, int, int]
@@ -36,6 +37,12 @@ class Call:
         for offset, value in self.arguments:
             block[offset : offset + len(value)] = value
         return bytes(block)
+
+
+def no_encoding(tensor: Encoded, device: str) -> Unsupported:
+    """Return the error for an argument of a device whose runtime encodes no arguments."""
+    given = f"given a tensor map of {tensor.buffer} for {device}, whose runtime encodes none"
+    return Unsupported(f"{given}; wanted code whose arguments are buffers and scalars", rule="device")
 
 
 class Function(Protocol):
@@ -95,6 +102,12 @@ class Device(Protocol):
 
     def load(self, content: bytes) -> Module:
         """Load a code object. Also raises UserError for content that the device does not run."""
+
+    def encode(self, tensor: Encoded, address: int) -> bytes:
+        """Return the bytes of an argument that the host encodes, for its buffer at `address`.
+
+        Raises Unsupported if the runtime encodes no arguments, UserError if its library is too old to.
+        """
 
     def launch(self, function: Function, call: Call, stream: int) -> None:
         """Enqueue a launch."""

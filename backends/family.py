@@ -66,6 +66,7 @@ class Runtime:
     c_queue: str  #: the parameter with the stream or queue of a launch
     c_load_remark: str  #: sentence on the function that loads
     c_launch_remark: str  #: sentence on the function that launches
+    encodes_maps: bool = False  #: whether launches take tensor maps, which the host encodes
     survives_faults: bool = True  #: whether a process can use a device further after a kernel's invalid access
 
     @property

@@ -6,7 +6,7 @@ successors of an instruction (`Follows`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Protocol, TypeVar
 
 from convgen.backends.analysis import Line, Stretch
@@ -78,11 +78,12 @@ def hottest_blocks(
 ) -> tuple[list[range], bool]:
     """Return the blocks of the hot code, and whether they form a loop. Without loops, all blocks are hot.
 
-    The candidate is the innermost loop with the most matrix work; the longer one wins ties. If waves may skip that
-    loop, and the code that every wave runs once does over `_PEELED` times the work of an iteration, that straight-line
-    code is hot instead: such a loop is a fix-up for rare cases.
+    The candidate is the innermost loop with the most matrix work; the longer one wins ties. A loop in which no unit
+    works only waits, and counts as a part of the loop around it. If waves may skip the candidate, and the code that
+    every wave runs once does over `_PEELED` times the work of an iteration, that straight-line code is hot instead:
+    such a loop is a fix-up for rare cases.
     """
-    loops = natural_loops(graph)
+    loops = {header: body for header, body in natural_loops(graph).items() if _works(lines, blocks, body)}
     if not loops:
         return list(blocks), False
     inner = {header: [blocks[n] for n in body] for header, body in innermost(loops).items()}
@@ -91,6 +92,11 @@ def hottest_blocks(
     once = [blocks[n] for n in path if not any(n in body for body in loops.values())]
     is_loop = header in path or _weight(lines, once)[0] <= _PEELED * _weight(lines, inner[header])[0]
     return (inner[header], True) if is_loop else (once, False)
+
+
+def _works(lines: Sequence[Line], blocks: Sequence[range], body: Collection[int]) -> bool:
+    """Return whether an instruction of a loop occupies a unit."""
+    return any(lines[i].unit for n in body for i in blocks[n])
 
 
 def _dominating_paths(graph: Sequence[Sequence[int]]) -> Iterator[list[int]]:

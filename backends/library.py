@@ -59,15 +59,20 @@ class Library:
             except OSError as error:
                 reason = str(error)
                 continue
-            for function, types in signatures.items():
-                if not hasattr(handle, function):
-                    raise UserError(f"given {name} without the function {function}, wanted {what}")
-                entry = getattr(handle, function)
-                entry.restype, entry.argtypes = c.c_uint32, list(types)
-            return cls(name, signatures, error_name, handle)
+            library = cls(name, signatures, error_name, handle)
+            library.bind(signatures, what)
+            return library
         where = f"{variable}={given}" if given else f"no {names[0]}"
         why = f" ({reason})" if given else f"; {variable} names one elsewhere"
         raise UserError(f"given {where}, wanted {what}{why}")
+
+    def bind(self, signatures: Mapping[str, Sequence[Any]], what: str) -> None:
+        """Declare the types of functions. Raises UserError, which says `what` is wanted, if the library lacks one."""
+        for function, types in signatures.items():
+            if not hasattr(self.handle, function):
+                raise UserError(f"given {self.name} without the function {function}, wanted {what}")
+            entry = getattr(self.handle, function)
+            entry.restype, entry.argtypes = c.c_uint32, list(types)
 
     def call(self, function: str, *arguments: Any) -> None:
         """Call a function. Raises DeviceError for a status other than 0."""

@@ -16,6 +16,7 @@ from convgen.backends.machine.allocate import Allocation, Bank, Liveness
 from convgen.backends.machine.instruction import Function
 from convgen.ir.error import DoesNotFit
 from convgen.ir.facts import TargetFacts
+from convgen.ir.layout.tensor_map import TensorMap
 from convgen.ir.program import Kernel
 from convgen.ir.record import evolve, frozen
 from convgen.ir.stmt import Stmt
@@ -31,8 +32,10 @@ class Emitted:
     text: str  #: assembly text of the kernel's body and descriptor
     registers: Mapping[str, int]  #: by class, in the family's terms
     shared_bytes: int
+    lanes: int  #: lanes of a workgroup
     arguments: tuple[tuple[str, int, int], ...]  #: (name, byte offset, byte size) of each kernel argument
     kernarg_size: int  #: bytes
+    maps: tuple[tuple[TensorMap, int], ...] = ()  #: tensor map and byte offset of each argument that the host encodes
     listing: str | None = None  #: the IR listing that the text's `.loc` lines point into, as the file `NAME.ir`
     note: str = ""  #: the kernel's entry in the metadata of its module, where the format has such a table
 

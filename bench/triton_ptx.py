@@ -21,8 +21,8 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from convgen.backends.nvidia.sim import signatures, simulate
-from convgen.backends.nvidia.tensor_map import TensorMap
 from convgen.backends.simulation import KernelArg, LaunchRequest
+from convgen.ir.layout.tensor_map import TensorMap
 
 RANDOM = np.random.default_rng(5)
 TYPES = {

@@ -367,6 +367,23 @@ class KernelBuilder:
         """Copy a tile of a view to a shared tile without registers, by messages of `width` bytes a lane."""
         self.add(s.DirectCopy(tile, _index(slot), view, _indices(coords), width, self.site(stage, comment)))
 
+    def copy_as_tensor(
+        self,
+        tile: Shared,
+        view: View,
+        coords: Sequence[Index],
+        step: int,
+        ring: Shared,
+        slot: Index = 0,
+        stage: str = "",
+        comment: str = "",
+    ) -> None:
+        """Copy a tile of a view to a shared tile in panels, by bulk copies into the slots of a ring.
+
+        Tiles begin at multiples of `step` rows.
+        """
+        self.add(s.TensorCopy(tile, _index(slot), view, _indices(coords), step, ring, self.site(stage, comment)))
+
     def atomic_view(
         self,
         op: str,

@@ -81,6 +81,28 @@ class Caches:
         return self.channels * self.channel_bytes
 
 
+@frozen(cache_hash=True)
+class Roles:
+    """How subgroups of a workgroup take roles: teams of subgroups with registers of their own."""
+
+    team: int  #: subgroups; a role has a multiple of them, whose lanes have equally many registers
+    copying: int  #: registers; of a lane that only starts copies
+    granule: int  #: registers; a lane's number is a multiple of it
+    most: int  #: registers; of a lane
+
+    def at_entry(self, whole: int, teams: int) -> int:
+        """Return the registers of a lane before roles change them, if `teams` teams share `whole` registers a lane."""
+        return whole // teams // self.granule * self.granule
+
+    def multiplying(self, whole: int, teams: int) -> int:
+        """Return the registers of a lane in teams that multiply, once one of the `teams` teams only copies.
+
+        The teams share what the workgroup has at its entry.
+        """
+        entry = self.at_entry(whole, teams)
+        return min(self.most, (entry * teams - self.copying) // (teams - 1)) // self.granule * self.granule
+
+
 @frozen(cache_hash=True, repr=False)
 class TargetFacts:
     """Numbers and capabilities of one target; units in the names, sources in the target's table."""
@@ -119,6 +141,8 @@ class TargetFacts:
     tickets: bool = False  #: the target can order subgroups of different workgroups (`stmt.Ticket`)
     #: bytes; widths a lane may copy from global to shared memory without registers in one message; empty if it cannot
     direct_widths: tuple[int, ...] = ()
+    #: How subgroups take roles, one of which starts bulk copies (`stmt.TensorLoad`); None without such copies.
+    roles: Roles | None = None
     #: Timing of transposing 8-byte reads (`stmt.TransposedRead`); None if the target has none.
     transposed_reads: SharedPhases | None = None
     #: Loops carry the fragments of their next iteration; False if the assembler schedules reads by itself.

@@ -20,7 +20,7 @@ from convgen.ir.expr import Var
 from convgen.ir.interp_converged import Converged, Diverged, Run, Stop
 from convgen.ir.interp_lanes import Group
 from convgen.ir.interp_shared import SharedTile
-from convgen.ir.layout.memory import Global
+from convgen.ir.layout.memory import Global, Shared
 from convgen.ir.program import Kernel
 from convgen.ir.simplify.extents import value_of
 from convgen.ir.sizes import Size
@@ -95,21 +95,31 @@ def _run_group(k: Kernel, memory: dict[Global, Array], values: dict[Var, int], g
     runs = [subgroup.run(k.body) for subgroup in subgroups]
     waiting = list(range(k.subgroups))
     while waiting:
-        waiting = _to_barrier(runs, waiting, group)
+        waiting = _to_barrier(runs, waiting, group, shared)
         if 0 < len(waiting) < k.subgroups:
             raise InterpError(f"barrier deadlock: only subgroups {waiting} of {k.subgroups} arrive")
         for tile in shared.values():
             tile.region.next_epoch()
 
 
-def _to_barrier(runs: Sequence[Run], active: Sequence[int], group: tuple[int, ...]) -> list[int]:
+def _to_barrier(
+    runs: Sequence[Run], active: Sequence[int], group: tuple[int, ...], shared: Mapping[Shared, SharedTile]
+) -> list[int]:
     """Run each subgroup until it ends or arrives at its next barrier; return the numbers of those that arrived."""
     arrived: list[int] = []
     while active:
+        before = _ring_steps(shared)
         stops = [(n, _advance(runs[n], n, group)) for n in active]
         arrived += [n for n, stop in stops if stop is Stop.BARRIER]
-        active = [n for n, stop in stops if stop is Stop.EXCHANGE]
+        active = [n for n, stop in stops if stop in (Stop.EXCHANGE, Stop.SLOT)]
+        if active and all(stop is Stop.SLOT for n, stop in stops if n in active) and _ring_steps(shared) == before:
+            raise InterpError(f"ring deadlock: subgroups {active} wait for slots that nobody fills or releases")
     return sorted(arrived)
+
+
+def _ring_steps(shared: Mapping[Shared, SharedTile]) -> int:
+    """Return how often slots of rings have been filled and released."""
+    return sum(tile.region.ring.steps for tile in shared.values() if tile.region.ring)
 
 
 def _advance(run: Run, number: int, group: tuple[int, ...]) -> Stop | None:

@@ -11,12 +11,13 @@ import numpy as np
 
 from convgen.ir import expr as x
 from convgen.ir import stmt as s
-from convgen.ir.evaluate import Array, InterpError, SurfaceValue, Value
+from convgen.ir.evaluate import Array, InterpError, SurfaceValue, Value, check_inside
 from convgen.ir.expr import Expr, Var
 from convgen.ir.interp_exchange import ExchangeSource, exchanged
 from convgen.ir.interp_lanes import Group, Lanes
 from convgen.ir.interp_messages import MESSAGES
 from convgen.ir.interp_shared import SharedTile
+from convgen.ir.interp_tensors import TENSORS
 from convgen.ir.interp_tiles import TILES
 from convgen.ir.layout.memory import Global, Shared
 from convgen.ir.node import Node
@@ -32,6 +33,7 @@ class Stop(Enum):
 
     BARRIER = "for all subgroups of the workgroup"
     EXCHANGE = "for subgroups that read its operands, as in a matrix instruction of several subgroups"
+    SLOT = "for copies into a slot of a ring, or for its release"
 
 
 Run = Generator[Stop, None, ExitValues]
@@ -106,6 +108,8 @@ class Converged(Lanes):
                 pass  # the verifier rejects shared-memory accesses before the wait
             case s.Barrier():
                 yield Stop.BARRIER
+            case s.AcquireSlot() | s.AwaitSlot():
+                yield from self.slot(node)
             case s.Let(_, x.Mma(op=op) as product) if op.atom.spans > 1:
                 yield from self.together(node, product, (product.a, product.b), lambda: self.let(node))
             case s.Exchange() if node.crosses_subgroups:
@@ -114,6 +118,23 @@ class Converged(Lanes):
                 with _noting_place(node):
                     _MEANINGS[type(node)](self, node)
         return None
+
+    def slot(self, node: s.AcquireSlot | s.AwaitSlot) -> Generator[Stop]:
+        """Wait until a slot of a ring is empty, or filled. Subgroups in step have no roles."""
+        if not self.is_alone:
+            raise Diverged
+        with _noting_place(node):
+            number, phase = (int(self.ev.uniform(e, "a slot or phase")[0]) for e in (node.slot, node.phase))
+            check_inside(np.array(number), node.ring.cols, "slot", f"ring {node.ring.name}")
+            ring = self.shared[node.ring].ring
+        passes = ring.is_empty if isinstance(node, s.AcquireSlot) else ring.is_filled
+        while not passes(number, phase):
+            yield Stop.SLOT
+        with _noting_place(node):
+            if isinstance(node, s.AcquireSlot):
+                ring.acquire(number, node.bytes)
+            else:
+                ring.awaited(number, self.numbers[0])
 
     def together(self, node: Stmt, key: Node, operands: Sequence[Expr], take: Callable[[], None]) -> Generator[Stop]:
         """Offer `operands` to other subgroups under `key`; call `take` once all subgroups have offered theirs."""
@@ -174,6 +195,7 @@ _MEANINGS: dict[type[Stmt], Callable[[Converged, Any], None]] = {
     s.Redistribute: Converged.exchange,
     **TILES,
     **MESSAGES,
+    **TENSORS,
 }
 
 

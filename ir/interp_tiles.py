@@ -19,10 +19,10 @@ from convgen.ir.stmt import Stmt
 
 def _places(lanes: Lanes, view: View, coords: tuple[Expr, ...], layout: Fragment) -> tuple[Array, Mask]:
     """Return the element of memory for each (lane, register) of a view's tile, and whether it exists."""
-    return _located(lanes, view, coords, lanes.coordinates(layout.over(len(coords))))
+    return located(lanes, view, coords, lanes.coordinates(layout.over(len(coords))))
 
 
-def _located(lanes: Lanes, view: View, coords: tuple[Expr, ...], places: Sequence[Array]) -> tuple[Array, Mask]:
+def located(lanes: Lanes, view: View, coords: tuple[Expr, ...], places: Sequence[Array]) -> tuple[Array, Mask]:
     """Return the element of memory for each place of a view's tile (a coordinate array an axis), and if it exists."""
     dims: dict[str, Array] = {}
     exists = np.ones(places[0].shape, np.bool_)
@@ -124,7 +124,7 @@ def _direct_copy(lanes: Lanes, node: s.DirectCopy) -> None:
     place = place.reshape(lanes.ev.lanes, -1)
     element = by_place[place]
     more = (np.zeros(place.shape, np.int64),) * (len(node.coords) - 2)
-    at, exists = _located(lanes, node.view, node.coords, (row[element], col[element], *more))
+    at, exists = located(lanes, node.view, node.coords, (row[element], col[element], *more))
     value = lanes.read(node.view.memory, at, exists)
     start = _slot_of(lanes, tile, node.slot)[:, None] * tile.slot_bytes + place * tile.elem.bytes
     to = np.reshape(start[:, :, None] + np.arange(tile.elem.bytes), (lanes.ev.lanes, -1))

@@ -8,6 +8,8 @@ from functools import lru_cache
 from convgen.ir.checks import check_name
 from convgen.ir.expr import Var
 from convgen.ir.layout.memory import Global, Shared
+from convgen.ir.layout.tensor_map import TensorMap
+from convgen.ir.mutate import statements
 from convgen.ir.node import Node, node
 from convgen.ir.record import frozen
 from convgen.ir.sizes import Extent
@@ -51,6 +53,11 @@ class Kernel(Node):
         return max((base + tile.bytes for tile, base in self._shared_bases.items()), default=0)
 
     @property
+    def tensor_maps(self) -> tuple[TensorMap, ...]:
+        """Return the distinct tensor maps that statements name, in order of appearance."""
+        return _tensor_maps(self.body)
+
+    @property
     def _shared_bases(self) -> Mapping[Shared, int]:
         return _bases(self.shared)
 
@@ -71,6 +78,13 @@ def _bases(shared: tuple[Shared, ...]) -> Mapping[Shared, int]:
         bases[tile] = -(-end // tile.chunk) * tile.chunk
         end = bases[tile] + tile.bytes
     return bases
+
+
+@lru_cache(maxsize=1)
+def _tensor_maps(body: Stmt) -> tuple[TensorMap, ...]:
+    """Return the distinct values of type TensorMap among the fields of all statements."""
+    values = (getattr(s, field) for s in statements(body) for field in s.fields)
+    return tuple(dict.fromkeys(value for value in values if isinstance(value, TensorMap)))
 
 
 @frozen

@@ -17,7 +17,13 @@ from convgen.ir.expr import Add, And, Binary, Expr, Max, Min, Mul, Or, Var
 from convgen.ir.layout.digits import Space
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import Global, Plane, Rectangle, Shared, View
+from convgen.ir.layout.tensor_map import TensorMap
 from convgen.ir.node import family, node, role
+from convgen.ir.ring import AcquireSlot as AcquireSlot
+from convgen.ir.ring import AwaitSlot as AwaitSlot
+from convgen.ir.ring import ReleaseSlot as ReleaseSlot
+from convgen.ir.ring import StartRing as StartRing
+from convgen.ir.ring import TakeRegisters as TakeRegisters
 from convgen.ir.stmt_base import Effect as Effect
 from convgen.ir.stmt_base import Load as Load
 from convgen.ir.stmt_base import Site as Site
@@ -25,6 +31,7 @@ from convgen.ir.stmt_base import Stmt as Stmt
 from convgen.ir.stmt_base import Store as Store
 from convgen.ir.types import Type, bool_, f32, f64, s32, u32, vector
 
+_MOST_STEP = 1 << 24  #: rows; bounds what IR text may ask for
 _MOST_STAGES = 64  #: blocks of one copy in flight in registers; bounds what IR text may ask for
 
 
@@ -316,6 +323,23 @@ class DirectCopy(TileCopy):
 
     def infer(self) -> None:
         check_range(self.width, self.tile.elem.bytes, self.tile.chunk, "bytes of a lane in a direct copy:")
+
+
+@node
+class TensorCopy(TileCopy):
+    """Copy to all of a slot by bulk copies of a tensor, which the first subgroup starts; the tile is in panels.
+
+    Tiles begin at multiples of `step` rows. The copies land before the next barrier. `split_roles` gives them to a role
+    that hands over the slots of `ring`.
+    """
+
+    form, needs = "copy {tile}[{slot}] = {view}[{coords}] as tensor by {step} rows in {ring}", "roles"
+    step: int
+    ring: Shared = role(Effect.SHAPES)
+    site: Site
+
+    def infer(self) -> None:
+        check_range(self.step, 1, _MOST_STEP, "rows from a tile to the next:")
 
 
 @node
@@ -653,6 +677,27 @@ class FlatDirectLoad(DirectMessage):
     place: Expr = role("write_address")
     imm: int
     width: int
+    site: Site
+
+
+@node
+class TensorLoad(Stmt):
+    """Start one bulk copy of the elements that `tensor` takes of `buffer` at `coords`, into a slot of a tile in panels.
+
+    `place` is the byte of the slot at which the copy's first element stands; `coords` and `offsets` are those of
+    `TensorMap`, innermost dimension first. The copy counts towards the bytes for which the ring's slot was acquired.
+    """
+
+    form = "tensor {tile}[{slot}, {place}] = {buffer}[{coords}]{offsets: moved by |} of {tensor} in {ring}"
+    level, needs = "message", "roles"
+    tile: Shared = role(Effect.WRITES)
+    slot: Expr
+    place: int
+    buffer: Global = role(Effect.READS)
+    tensor: TensorMap
+    coords: tuple[Expr, ...]
+    offsets: tuple[Expr, ...]
+    ring: Shared = role(Effect.SHAPES)
     site: Site
 
 

@@ -26,8 +26,10 @@ from convgen.ir.layout.memory import (
     SizedView,
     View,
 )
+from convgen.ir.layout.shared_panels import span_of
 from convgen.ir.mma_operands import shared_factors
 from convgen.ir.mutate import postorder
+from convgen.ir.ring import ring_of
 from convgen.ir.simplify.extents import extent_complaint, never_less
 from convgen.ir.stmt import Stmt
 from convgen.ir.text import show
@@ -144,7 +146,7 @@ def _view(c: Checker, n: Any) -> str | None:
         return f"the view of {view.memory.name} has no dim {unknown[0]}"
     if tuple(t.size for t in view.index) != view.layout.dims:
         return f"the view of {view.memory.name} indexes {[t.size for t in view.index]}, its layout {view.layout.dims}"
-    dims = 2 if isinstance(n, s.DirectCopy) else len(n.layout.dims)
+    dims = 2 if isinstance(n, (s.DirectCopy, s.TensorCopy)) else len(n.layout.dims)
     if len(n.coords) != len(view.axes) or dims > len(view.axes):
         return f"{len(n.coords)} coordinates and {dims} fragment dims for {len(view.axes)} axes"
     inner = [d.name for axis in view.axes for d in axis[1:] if d.exact is not None]
@@ -311,6 +313,34 @@ def _direct(c: Checker, n: s.DirectCopy) -> str | None:
     return None
 
 
+def _tensor_copy(c: Checker, n: s.TensorCopy) -> str | None:
+    """Check that a tile in panels takes the view's elements unchanged, and has a ring with as many slots."""
+    if n.view.memory.elem is not n.tile.elem or not span_of(n.tile):
+        given = f"a copy of {n.view.memory.elem} as tensor into {n.tile.name}"
+        return f"{given}, wanted a tile in panels with elements of this type"
+    return _ring_of(n)
+
+
+def _tensor_load(c: Checker, n: s.TensorLoad) -> str | None:
+    """Check that a bulk copy lies within the slot, has a coordinate for each dimension and names its own buffer."""
+    tensor, end = n.tensor, n.place + n.tensor.bytes
+    if n.place < 0 or end > n.tile.slot_bytes:
+        return f"a bulk copy to bytes {n.place} to {end} of a slot of {n.tile.name}, which has {n.tile.slot_bytes}"
+    offsets = len(tensor.dims) - 2 if tensor.kind == "im2col" else 0
+    if (len(n.coords), len(n.offsets)) != (len(tensor.dims), offsets):
+        return f"a bulk copy with {len(n.coords)} coordinates and {len(n.offsets)} offsets of {tensor}"
+    return _ring_of(n) if tensor.buffer == n.buffer.name else f"a tensor map of {tensor.buffer} for {n.buffer.name}"
+
+
+def _ring_of(n: s.TensorCopy | s.TensorLoad) -> str | None:
+    fits = n.ring.cols == n.tile.slots
+    return None if fits else f"ring {n.ring.name} of {n.ring.cols} slots for {n.tile.name}, which has {n.tile.slots}"
+
+
+def _ring(c: Checker, n: Any) -> str | None:
+    return None if n.ring == ring_of(n.ring.name, n.ring.cols) else f"shared tile {n.ring.name}, wanted a ring"
+
+
 def _direct_message(c: Checker, n: s.DirectMessage) -> str | None:
     wrong = n.width not in MESSAGE_BYTES or n.imm < 0
     return f"a direct load of {n.width} bytes a lane to {n.imm}" if wrong else None
@@ -408,6 +438,12 @@ STATEMENTS: dict[type[Stmt], tuple[Rule, ...]] = {
     s.AtomicAt: (_fragment, _moved, _indexed, _atomic),
     s.Copy: (_view, _uniform("coords", "slot"), _fragment, _copied),
     s.DirectCopy: (_view, _uniform("coords", "slot"), _direct),
+    s.TensorCopy: (_view, _uniform("coords", "slot"), _tensor_copy),
+    s.TensorLoad: (_uniform("slot", "coords", "offsets"), _tensor_load),
+    s.StartRing: (_ring,),
+    s.AcquireSlot: (_ring, _uniform("slot", "phase")),
+    s.AwaitSlot: (_ring, _uniform("slot", "phase")),
+    s.ReleaseSlot: (_ring, _uniform("slot")),
     s.LoadShared: (_uniform("slot"), _fragment, _moved),
     s.LoadPart: (_uniform("slot"), _fragment, _moved, _part),
     s.LoadFactor: (_uniform("slot"), _uniform("address"), _fragment, _moved, _part, _factor),

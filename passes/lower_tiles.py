@@ -24,6 +24,7 @@ from convgen.ir.expr import (
     Splat,
     Surface,
     Var,
+    eq,
     lift,
     select,
     temporary,
@@ -52,6 +53,7 @@ from convgen.passes.messages.ownership import private_tiles
 from convgen.passes.messages.planes import PlaneMessage, plane_messages, wide_rows
 from convgen.passes.messages.planner import GlobalMessage, global_messages, trims
 from convgen.passes.messages.shared import Arrangement, SharedMessage, shared_messages
+from convgen.passes.messages.tensor_copies import tensor_route
 
 #: operations computed per stored message, unless a branch separates them from the store
 _SLICED = (Cast, Saturate, Splat, Binary, Fma, Shuffle)
@@ -138,6 +140,16 @@ class _Lowering(Mutator):
             else:
                 out.append(st.DirectLoad(m.surface.buffer, m.surface, m.varying, m.uniform, *place))
         return st.block(*out)
+
+    def TensorCopy(self, s: st.TensorCopy) -> st.Stmt:
+        """Lower a copy by bulk copies, which the first subgroup starts."""
+        loads = [
+            st.TensorLoad(
+                s.tile, s.slot, m.place, s.view.memory, m.map, m.coords, m.offsets, s.ring, self._slot_site(s)
+            )
+            for m in tensor_route(s.view, s.tile, s.step).messages(s.coords)
+        ]
+        return st.If(eq(self.kernel.subgroup, 0), st.block(*loads), st.empty)
 
     # ------------------------------------------------------------ views
 

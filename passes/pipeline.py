@@ -40,6 +40,7 @@ from convgen.passes.share_lanes import share_lanes
 from convgen.passes.share_loads import share_loads
 from convgen.passes.split_barriers import split_barriers
 from convgen.passes.split_chains import split_chains
+from convgen.passes.split_roles import split_roles
 from convgen.passes.unroll import unroll
 
 LOWERING, OPTIMISING = "lowering", "optimising"
@@ -76,6 +77,7 @@ PASSES: tuple[Pass, ...] = (
     Pass("drop_barriers", "tile", OPTIMISING, drop_barriers),
     _pass("unroll", "tile", OPTIMISING, unroll),
     Pass("lower_tiles", "tile", LOWERING, lower_tiles),
+    Pass("split_roles", "message", LOWERING, split_roles),
     Pass("legalize_messages", "message", LOWERING, legalize_messages),
     _pass("split_chains", "message", OPTIMISING, split_chains),
     _pass("resolve_packs", "message", LOWERING, resolve_packs),

@@ -54,10 +54,9 @@ FLOORS = (
 _JOINT = ("family", "target", "stages", "simulation", "analysis", "timing", "tuning", "device", "library")
 GATES = tuple(f"convgen.backends.{name}" for name in _JOINT)
 
-#: What a simulator may know of `ir`: how one fails, how records are made, how hostile files are read.
-LEAVES = ("convgen.ir.error", "convgen.ir.record", "convgen.ir.untrusted")
-#: Records of launches that a family's emitter and its simulator share.
-ARGUMENTS = ("tensor_map",)
+#: What a simulator may know of `ir`: how one fails, how records are made, how hostile files are read, and the record of
+#: a tensor map, which is an argument of a launch.
+LEAVES = ("convgen.ir.error", "convgen.ir.record", "convgen.ir.untrusted", "convgen.ir.layout.tensor_map")
 
 
 def sources() -> list[Path]:
@@ -120,7 +119,7 @@ def inside_backends(importer: list[str], imported: list[str]) -> bool:
     if imported[:1] and imported[0] in families and importer[:1] != imported[:1]:
         return False  # records name modules, which are loaded when they are used
     if importer[1:2] == ["sim"] and imported[:1] == importer[:1]:
-        return imported[1:2] == ["sim"] or (len(imported) == 2 and imported[1] in ARGUMENTS)
+        return imported[1:2] == ["sim"]
     return True
 
 

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from convgen.backends.amdgpu.family import FAMILY, RUNTIME
-from convgen.backends.device import Call, Event, Function, Region
+from convgen.backends.device import Call, Event, Function, Region, no_encoding
 from convgen.backends.library import Library
-from convgen.backends.simulation import Bytes
+from convgen.backends.simulation import Bytes, Encoded
 from convgen.ir.error import UserError
 from convgen.ir.record import frozen
 
@@ -169,6 +169,9 @@ class Device:
         with self.current():
             self.library.call("hipModuleLoadData", c.byref(handle), content)
         return _Module(self, handle)
+
+    def encode(self, tensor: Encoded, address: int) -> bytes:
+        raise no_encoding(tensor, self.name)
 
     def launch(self, function: Function, call: Call, stream: int) -> None:
         assert isinstance(function, _Function)

@@ -105,6 +105,7 @@ def _print(machine: MachineKernel) -> MachineKernel:
         text=printer.kernel_text(kernel, machine.header, body, shown, r),
         registers={"vgpr": r.vgpr, "agpr": r.agpr, "sgpr": r.sgpr},
         shared_bytes=r.lds_bytes,
+        lanes=kernel.subgroups * kernel.width,
         arguments=placed,
         kernarg_size=r.kernarg_size,
         listing=machine.listing,

@@ -14,10 +14,10 @@ from typing import Any
 
 import attrs
 
-from convgen.backends.device import Call, Event, Function, Region
+from convgen.backends.device import Call, Event, Function, Region, no_encoding
 from convgen.backends.intel.family import FAMILY, RUNTIME
 from convgen.backends.library import DeviceError, Library
-from convgen.backends.simulation import Bytes
+from convgen.backends.simulation import Bytes, Encoded
 from convgen.ir.error import UserError, visible
 from convgen.ir.record import define, frozen
 
@@ -295,6 +295,9 @@ class Device:
         self.library.call("zeModuleBuildLogDestroy", log)
         line = visible(re.sub(r"\s+", " ", text.value.decode(errors="replace")).strip())
         return f": {line}" if line else ""
+
+    def encode(self, tensor: Encoded, address: int) -> bytes:
+        raise no_encoding(tensor, self.name)
 
     def launch(self, function: Function, call: Call, stream: int) -> None:
         assert isinstance(function, _Function)

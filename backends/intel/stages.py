@@ -164,6 +164,7 @@ def _print(machine: MachineKernel) -> MachineKernel:
             "grf_count": info.grf_count,
         },
         shared_bytes=kernel.shared_bytes,
+        lanes=kernel.subgroups * kernel.width,
         arguments=tuple((a.name, a.offset, a.size) for a in info.arguments),
         kernarg_size=max((a.offset + a.size for a in info.arguments), default=0),
         listing=machine.listing,

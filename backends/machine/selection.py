@@ -19,6 +19,7 @@ from convgen.ir import stmt as st
 from convgen.ir.error import Unsupported, VerifyError
 from convgen.ir.expr import Expr, Mma, Pack, Shuffle, Slice, Surface, Var
 from convgen.ir.layout.memory import Global
+from convgen.ir.layout.tensor_map import MAP_ALIGN, MAP_BYTES, TensorMap
 from convgen.ir.mma_operands import operand_sizes_of
 from convgen.ir.mutate import free_vars, postorder, statements
 from convgen.ir.node import Node
@@ -389,3 +390,10 @@ def kernel_arguments(kernel: Kernel) -> list[tuple[Global | Var, int, int]]:
         out.append((p, at, size))
         at += size
     return out
+
+
+def tensor_map_arguments(kernel: Kernel) -> list[tuple[TensorMap, int]]:
+    """Return (tensor map, byte offset) of each tensor map that a kernel names: behind its other arguments, aligned."""
+    end = max((offset + size for _, offset, size in kernel_arguments(kernel)), default=0)
+    first = -(-end // MAP_ALIGN) * MAP_ALIGN
+    return [(tensor, first + MAP_BYTES * number) for number, tensor in enumerate(kernel.tensor_maps)]

@@ -25,7 +25,7 @@ _WGMMA_FLOP = 1024  #: f16 operations a clock of a sub-core (NVIDIA's H100 white
 
 def facts_of(target: str) -> TargetFacts | None:
     """Return the facts of a target as PTX names it, such as sm_90a or sm_120f; None if there are none."""
-    return FACTS.get(target.rstrip("af"))
+    return FACTS.get(target) or FACTS.get(target.rstrip("af"))
 
 
 def line_of(instruction: Instruction, offset: int, target: str) -> Line:

@@ -6,14 +6,16 @@ Functions and numbers are those of cuda.h. Every call runs in the device's prima
 from __future__ import annotations
 
 import ctypes as c
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import lru_cache
 
 from convgen.backends.device import Call, Event, Function, Region
 from convgen.backends.library import DeviceError, Library
 from convgen.backends.nvidia.family import FAMILY, RUNTIME
-from convgen.backends.simulation import Bytes
+from convgen.backends.simulation import Bytes, Encoded
 from convgen.ir.error import UserError
+from convgen.ir.layout.tensor_map import MAP_ALIGN, MAP_BYTES, TensorMap
 from convgen.ir.record import frozen
 
 VARIABLE = "CONVGEN_CUDA"  #: environment variable; path of a library to use in place of the installed one
@@ -55,11 +57,27 @@ _SIGNATURES = {
     "cuEventElapsedTime": (c.POINTER(c.c_float), _P, _P),
 }
 
+_U32S = c.POINTER(_U32)
+_MAP_BEGIN, _MAP_END = (_P, _INT, _U32, _P, _ADDRESSES, _ADDRESSES), (_U32S, *(_INT,) * 4)
+#: Functions of drivers since CUDA 12.0.
+_ENCODERS = {
+    "cuTensorMapEncodeTiled": (*_MAP_BEGIN, _U32S, *_MAP_END),
+    "cuTensorMapEncodeIm2col": (*_MAP_BEGIN, _INTS, _INTS, _U32, _U32, *_MAP_END),
+}
+_PARAMETERS = {"cuFuncGetParamInfo": (_P, _SIZE, _SIZES, _SIZES)}  #: function of drivers since CUDA 12.4
+#: Element type of a tensor map -> CUtensorMapDataType; types of a byte differ in nothing that a copy does.
+_DATA_TYPES: Mapping[str, int] = {
+    **dict.fromkeys(("u8", "s8", "e4m3", "e5m2"), 0),
+    "u16": 1, "u32": 2, "s32": 3, "u64": 4, "s64": 5, "f16": 6, "f32": 7, "f64": 8, "bf16": 9, "tf32": 11,
+}  # fmt: skip
+_SWIZZLES: Mapping[int, int] = {0: 0, 32: 1, 64: 2, 128: 3}  #: bytes of its rows -> CUtensorMapSwizzle
+_NO_INTERLEAVE, _PROMOTE_128, _FILL_ZEROS = 0, 2, 0  #: CU_TENSOR_MAP_INTERLEAVE_, _L2_PROMOTION_, _FLOAT_OOB_FILL_
+_MAPS_KEPT = 1 << 10  #: encoded tensor maps that a device keeps: encoding takes 4 us
+
 _MAJOR, _MINOR = 75, 76  #: CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, _MINOR
 _DYNAMIC_SHARED = 8  #: CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 _ORDINAL = 9  #: CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
 _ERROR_LOG, _ERROR_LOG_BYTES = 5, 6  #: CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES
-_BLOCK, _BLOCK_SIZE, _END = 1, 2, 0  #: CU_LAUNCH_PARAM_BUFFER_POINTER, _SIZE and _END
 _LOG = 8192  #: bytes of the compiler's messages
 
 
@@ -86,7 +104,19 @@ def _runs(capability: int) -> tuple[str, ...]:
 
 @frozen(eq=False)
 class _Function:
+    name: str
     handle: c.c_void_p
+    sizes: tuple[int, ...] | None  #: bytes of each parameter; None if the driver does not report them
+
+    def check(self, arguments: Sequence[bytes]) -> None:
+        """Refuse arguments that are not one for each parameter, since the driver reads one for each of them.
+
+        Raises UserError.
+        """
+        given = tuple(map(len, arguments))
+        if self.sizes is not None and given != self.sizes:
+            texts = [f"{len(sizes)} of {', '.join(map(str, sizes)) or 'no'} bytes" for sizes in (given, self.sizes)]
+            raise UserError(f"given the arguments of kernel {self.name}, {texts[0]}; wanted {texts[1]}")
 
 
 @frozen(eq=False)
@@ -98,7 +128,18 @@ class _Module:
         handle = _P()
         with self.device.current():
             self.device.library.call("cuModuleGetFunction", c.byref(handle), self.handle, name.encode())
-        return _Function(handle)
+            return _Function(name, handle, self._parameter_sizes(handle))
+
+    def _parameter_sizes(self, function: c.c_void_p) -> tuple[int, ...] | None:
+        """Return the bytes of each parameter of a kernel, in order; None if the driver does not report them."""
+        library, sizes, offset, size = self.device.library, list[int](), _SIZE(), _SIZE()
+        try:
+            library.bind(_PARAMETERS, "a driver of CUDA 12.4 or later")
+        except UserError:
+            return None
+        while not library.status("cuFuncGetParamInfo", function, len(sizes), c.byref(offset), c.byref(size)):
+            sizes.append(size.value)
+        return tuple(sizes)
 
     def unload(self) -> None:
         with self.device.current():
@@ -142,6 +183,7 @@ class Device:
         major, minor = (self._attribute(each, device) for each in (_MAJOR, _MINOR))
         self.runs = _runs(10 * major + minor)
         self.library.call("cuDevicePrimaryCtxRetain", c.byref(self.context), device)
+        self._encoded = lru_cache(_MAPS_KEPT)(self._encode)
 
     def _attribute(self, attribute: int, device: c.c_int) -> int:
         value = _INT()
@@ -206,15 +248,42 @@ class Device:
                 self.library.call("cuModuleLoadDataEx", c.byref(handle), content + b"\0", 2, options, values)
         return _Module(self, handle)
 
+    def encode(self, tensor: Encoded, address: int) -> bytes:
+        assert isinstance(tensor, TensorMap)
+        return self._encoded(tensor, address)
+
+    def _encode(self, tensor: TensorMap, address: int) -> bytes:
+        """Return the 128 opaque bytes of a tensor map. Raises DeviceError if the driver refuses it."""
+        self.library.bind(_ENCODERS, "a driver of CUDA 12.0 or later, which encodes tensor maps")
+        memory = c.create_string_buffer(MAP_BYTES + MAP_ALIGN)
+        begin = -(-c.addressof(memory) // MAP_ALIGN) * MAP_ALIGN
+        rank = len(tensor.dims)
+        dims, strides = (_U64 * rank)(*tensor.dims), (_U64 * rank)(*tensor.strides)
+        place = (begin, _DATA_TYPES[tensor.element], rank, address + tensor.shift, dims, strides)
+        steps = (_U32 * rank)(*tensor.steps)
+        modes = (_NO_INTERLEAVE, _SWIZZLES[tensor.swizzle], _PROMOTE_128, _FILL_ZEROS)
+        with self.current():
+            if tensor.kind == "tiled":
+                box = (_U32 * rank)(*tensor.box)
+                self.library.call("cuTensorMapEncodeTiled", *place, box, steps, *modes)
+            else:
+                corners = ((_INT * rank)(*corner) for corner in (tensor.lower, tensor.upper))
+                extents = tensor.channels, tensor.pixels
+                self.library.call("cuTensorMapEncodeIm2col", *place, *corners, *extents, steps, *modes)
+        return c.string_at(begin, MAP_BYTES)
+
     def launch(self, function: Function, call: Call, stream: int) -> None:
         assert isinstance(function, _Function)
-        block, size = c.create_string_buffer(call.block(), max(1, call.block_size)), _SIZE(call.block_size)
-        extra = (_P * 5)(_BLOCK, c.addressof(block), _BLOCK_SIZE, c.addressof(size), _END)
+        arguments = [value for _, value in sorted(call.arguments)]
+        function.check(arguments)
+        # One by one: the driver places parameters by their alignment in constant memory, not at the offsets that PTX
+        # declares. On an H200 it refuses a block with a tensor map at its declared offset, as too long.
+        values = [c.create_string_buffer(value, len(value)) for value in arguments]
+        parameters = (_P * max(1, len(values)))(*map(c.addressof, values))
+        geometry = *call.grid, *call.workgroup, call.shared_bytes
         with self.current():
             self.library.call("cuFuncSetAttribute", function.handle, _DYNAMIC_SHARED, call.shared_bytes)
-            self.library.call(
-                "cuLaunchKernel", function.handle, *call.grid, *call.workgroup, call.shared_bytes, stream, None, extra
-            )
+            self.library.call("cuLaunchKernel", function.handle, *geometry, stream, parameters, None)
 
     def new_stream(self) -> int:
         handle = _P()

@@ -23,6 +23,7 @@ RUNTIME = Runtime(
     c_queue="CUstream stream",
     c_load_remark="Load the code into the current context; the driver compiles it.",
     c_launch_remark="Put all launches into a stream.",
+    encodes_maps=True,
     survives_faults=False,  # CUDA Driver API, CUDA_ERROR_ILLEGAL_ADDRESS: the process must be terminated
 )
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import attrs
 
+from convgen.ir.layout.tensor_map import MAP_ALIGN, MAP_BYTES
 from convgen.ir.record import define
 from convgen.ir.stmt import Stmt
 from convgen.ir.types import Type, bool_
@@ -83,18 +84,36 @@ def at(register: str, offset: int) -> str:
     return f"{register}+{offset}" if offset else register
 
 
+def map_parameter(number: int) -> str:
+    """Return the name of the parameter with a kernel's tensor map `number`: with a $, which no name in the IR has."""
+    return f"map${number}"
+
+
+def _parameter(name: str, size: int) -> str:
+    """Return the declaration of a parameter of `size` bytes: a number, or a tensor map."""
+    return f".param .align {MAP_ALIGN} .b8 {name}[{size}]" if size == MAP_BYTES else f".param .b{8 * size} {name}"
+
+
 def kernel_text(
-    name: str, parameters: Sequence[tuple[str, int]], threads: int, writer: Writer, header: Sequence[str] = ()
+    name: str,
+    parameters: Sequence[tuple[str, int]],
+    threads: int,
+    writer: Writer,
+    header: Sequence[str] = (),
+    resident: int = 0,
 ) -> str:
-    """Return a kernel: entry, registers and body. `parameters` are names and bytes."""
-    listed = ",\n".join(f"    .param .b{8 * size} {parameter}" for parameter, size in parameters)
+    """Return a kernel: entry, registers and body. `parameters` are names and bytes.
+
+    ptxas limits registers so that `resident` workgroups fit on an SM; 0: it may take as many as a workgroup has.
+    """
+    listed = ",\n".join(f"    {_parameter(*parameter)}" for parameter in parameters)
     registers = [f"    .reg .{KINDS[kind]} %{kind}<{count + 1}>;" for kind, count in sorted(writer.counts.items())]
     return "\n".join(
         [
             *(f"// {line}" for line in header),
             f".visible .entry {name}(",
             listed,
-            f") .maxntid {threads}, 1, 1",
+            f") .maxntid {threads}, 1, 1{f' .minnctapersm {resident}' * bool(resident)}",
             "{",
             *registers,
             *writer.lines,

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from convgen.backends.machine.selection import atomic, comment
+from convgen.backends.nvidia import rings
 from convgen.backends.nvidia.async_copies import waits_of
 from convgen.backends.nvidia.lane_order import warp_barriers
 from convgen.backends.nvidia.ptx import KINDS, Writer, at, braces, kind_of
@@ -88,6 +89,7 @@ class Selector(Values):
         #: Bytes from lane to lane -> register with the start of shared memory plus that many bytes times the lane.
         self.starts = {OWN: self.shared} | {w: out.op("mad.lo.u32", self.lane, str(w), self.shared) for w in widths}
         self._add_descriptors(x.const(0))
+        self.maps = rings.map_addresses(self)
 
     # ------------------------------------------------------------ statements
 
@@ -127,7 +129,7 @@ class Selector(Values):
                     self._commit()
                 self.in_flight.add(s.var)
                 if s in self.products.awaited:
-                    self._await_sums()
+                    self.await_sums()
         self._add_start(s.var)
 
     def _own(self, v: Var) -> None:
@@ -198,7 +200,7 @@ class Selector(Values):
                 self.in_flight.add(var)
                 self._own(var)
         if self.products and any(v in self.in_flight and v not in self.products.added_to for v in s.results):
-            self._await_sums()  # ptxas 13.0 serialises products (C7514) if it comes later
+            self.await_sums()  # ptxas 13.0 serialises products (C7514) if it comes later
         for var in s.results:
             self._add_start(var)
 
@@ -422,9 +424,12 @@ class Selector(Values):
         s = self._factor_of(side)
         place = FactorPlace.of(s.tile, self.kernel.shared_base(s.tile))
         start, slot = self.descriptors.get((s.address, place)) or self._descriptor(s.address, place), s.slot
-        if not isinstance(slot, x.Const):
-            raise Unsupported(f"selection of products from a slot of {s.tile.name} that is no constant")
-        first = slot.bits * s.tile.slot_bytes // 16
+        of_slot, first = s.tile.slot_bytes // 16, 0
+        if isinstance(slot, x.Const):
+            first = slot.bits * of_slot
+        else:
+            before = self.out.op("mul.wide.u32", self.scalar(slot), str(of_slot), kind="rd")
+            start = self.out.op("add.s64", start, before, kind="rd")
 
         def at(row: int, k: int) -> str:
             offset = first + place.offset(row, k)
@@ -452,7 +457,7 @@ class Selector(Values):
             self.out.emit("wgmma.commit_group.sync.aligned")
         self.is_open = False
 
-    def _await_sums(self) -> None:
+    def await_sums(self) -> None:
         self._commit()
         self.out.emit("wgmma.wait_group.sync.aligned 0", "sums are complete")
         self.in_flight.clear()
@@ -509,6 +514,12 @@ MESSAGES: Mapping[type[st.Stmt], Callable[[Selector, Any], None]] = {
     st.LoadFactor: Selector._load_factor,
     st.SharedWrite: Selector._shared_write,
     st.FilledWrite: Selector._filled_write,
+    st.StartRing: rings.start,
+    st.AcquireSlot: rings.acquire,
+    st.TensorLoad: rings.load,
+    st.AwaitSlot: rings.await_copies,
+    st.ReleaseSlot: rings.release,
+    st.TakeRegisters: rings.take_registers,
 }
 
 _STATEMENTS: Mapping[type[st.Stmt], Callable[[Selector, Any], None]] = {

@@ -7,7 +7,7 @@ Programming Guide, "Compute Capabilities". Rates: NVIDIA's architecture white pa
 from __future__ import annotations
 
 from convgen.backends.nvidia.tuning import TUNING
-from convgen.ir.facts import Caches, Core, SharedPhases, TargetFacts
+from convgen.ir.facts import Caches, Core, Roles, SharedPhases, TargetFacts
 from convgen.ir.layout.digits import Digit, Space
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.mma import MmaAtom
@@ -218,6 +218,8 @@ def _facts(name: str, *, shared: int, units: int, warps: int, caches: Caches, ra
         message_alignment=16,
         direct_widths=(16, 8, 4),  # PTX ISA, "cp.async"
         permutes=True,
+        # PTX ISA, "setmaxnreg": a warpgroup's warps together, multiples of 8; 40 suffice a lane that starts copies.
+        roles=Roles(team=4, copying=40, granule=8, most=240) if rates.wgmma else None,
         conversions=("f8_e4m3", "f8_e5m2") if rates.f8 else (),  # PTX ISA, "cvt": sm_89 and up
     )
 

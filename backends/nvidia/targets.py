@@ -6,17 +6,21 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from convgen.backends.family import check_rows
-from convgen.backends.machine.selection import kernel_arguments
+from convgen.backends.machine.selection import kernel_arguments, tensor_map_arguments
 from convgen.backends.nvidia.assemble import compiled
 from convgen.backends.nvidia.family import FAMILY
-from convgen.backends.nvidia.ptx import Writer, kernel_text, module_text
+from convgen.backends.nvidia.ptx import Writer, kernel_text, map_parameter, module_text
 from convgen.backends.nvidia.select import Selector
 from convgen.backends.nvidia.tables import FACTS, LANES, PRODUCTS, PTX_VERSIONS
 from convgen.backends.nvidia.tuning import TUNING
 from convgen.backends.stages import Emitted, MachineCode, MachineKernel, Stage
 from convgen.backends.target import Target
 from convgen.backends.toolchain import PTXAS, identity
+from convgen.ir.layout.tensor_map import MAP_BYTES
+from convgen.ir.mutate import statements
+from convgen.ir.program import Kernel
 from convgen.ir.record import evolve
+from convgen.ir.stmt import TakeRegisters
 
 check_rows(
     FAMILY,
@@ -34,18 +38,31 @@ def select_ptx(machine: MachineKernel) -> MachineKernel:
     kernel = machine.kernel
     arguments = tuple((p.name, offset, size) for p, offset, size in kernel_arguments(kernel))
     writer = Selector(kernel, machine.facts.name, Writer(file=machine.debug, line_of=machine.lines)).run()
+    maps = tuple(tensor_map_arguments(kernel))
     parameters = [(name, size) for name, _, size in arguments]
-    text = kernel_text(kernel.name, parameters, LANES * kernel.subgroups, writer, machine.header)
+    parameters += [(map_parameter(number), MAP_BYTES) for number in range(len(maps))]
+    text = kernel_text(kernel.name, parameters, LANES * kernel.subgroups, writer, machine.header, _resident(kernel))
+    ends = [offset + size for _, offset, size in arguments] + [offset + MAP_BYTES for _, offset in maps]
     emitted = Emitted(
         name=kernel.name,
         text=text,
         registers={},
         shared_bytes=kernel.shared_bytes,
+        lanes=kernel.subgroups * kernel.width,
         arguments=arguments,
-        kernarg_size=max((offset + size for _, offset, size in arguments), default=0),
+        kernarg_size=max(ends, default=0),
+        maps=maps,
         listing=machine.listing,
     )
     return evolve(machine, emitted=emitted)
+
+
+def _resident(kernel: Kernel) -> int:
+    """Return the workgroups of an SM that a kernel asks ptxas for: 1 if roles share out the registers of an SM, else 0.
+
+    ptxas otherwise ignores `setmaxnreg` where a kernel needs few registers (C7508).
+    """
+    return int(any(isinstance(s, TakeRegisters) for s in statements(kernel.body)))
 
 
 class PtxTarget(Target):

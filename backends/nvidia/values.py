@@ -54,7 +54,7 @@ class Values(ABC):
         """Emit the read of shared memory that binds a variable, if it was postponed."""
 
     @abstractmethod
-    def _await_sums(self) -> None:
+    def await_sums(self) -> None:
         """Emit a wait for all products of the warpgroup."""
 
     def scalar(self, e: Expr) -> str:
@@ -67,7 +67,7 @@ class Values(ABC):
     def words(self, e: Expr) -> Words:
         """Return the registers of a value."""
         if e in self.in_flight:
-            self._await_sums()
+            self.await_sums()
         if (known := self.env.get(e)) is not None:
             return known
         if isinstance(e, Var):
@@ -307,7 +307,7 @@ class Values(ABC):
 
     @abstractmethod
     def _by_warpgroup(self, e: x.Mma, row: WgmmaRow) -> Words:
-        """Multiply factors in shared memory; the sums are in flight until `_await_sums`."""
+        """Multiply factors in shared memory; the sums are in flight until `await_sums`."""
 
     def _by_matrix(self, mnemonic: str, a: Words, b: Words, before: Words, after: Words) -> None:
         """Multiply by `mma.sync`, whose operand A is `b` and whose B is `a`."""

@@ -23,7 +23,7 @@ from convgen.ir.layout.shared_panels import SPANS, span_of
 from convgen.ir.mutate import statements
 from convgen.ir.program import Kernel
 from convgen.ir.record import frozen
-from convgen.ir.stmt import Barrier, Block, FlatDirectLoad, For, If, Let, LoadFactor, SharedWrite, Stmt
+from convgen.ir.stmt import Barrier, Block, FlatDirectLoad, For, If, Let, LoadFactor, ReleaseSlot, SharedWrite, Stmt
 from convgen.passes.reach import Access, Accesses, Reach
 
 _UNIT = 16  #: bytes; unit of addresses and offsets in a descriptor
@@ -131,8 +131,8 @@ def _is_read(access: Access, regions: set[str]) -> bool:
 class _GroupEnds:
     """Finds the last products before barriers, where this or a later barrier waits: a group `ends` behind them.
 
-    It walks against the order of execution. Its state has two flags: whether a barrier may follow before the next
-    product, and whether a later barrier waits.
+    A release of a ring's slot counts as a barrier that waits. It walks against the order of execution. Its state has
+    two flags: whether a barrier may follow before the next product, and whether a later barrier waits.
     """
 
     def __init__(self, waits: Container[Barrier]) -> None:
@@ -148,6 +148,8 @@ class _GroupEnds:
                 return behind
             case Barrier():
                 return True, behind[1] or s in self.waits
+            case ReleaseSlot():
+                return True, True
             case Let() if is_of_warpgroup(s.value):
                 self.ends.update([s] if all(behind) else [])
                 return False, behind[1]

@@ -23,7 +23,7 @@ from convgen.ir.record import frozen
 from convgen.ir.sizes import Promise
 from convgen.run.code import Code
 from convgen.run.files import write_all
-from convgen.run.launch_record import Buffer, Launch, Scalar
+from convgen.run.launch_record import Buffer, Launch, MapArgument, Scalar
 from convgen.version import __version__
 
 _ELF = b"\x7fELF"
@@ -162,11 +162,31 @@ class _Writer:
         field, default = "int64_t" if kind.is_int else "double", f".{name} = {scalar.value!r}"
         return {"name": name, "field": field, "remark": range_text, "promise": promise, "default": default}
 
+    def place(self, name: str) -> str:
+        """Return a C expression of the address of a buffer."""
+        inside = name in self.program.workspaces
+        return f"(char *)workspace + at.{_member(name)}" if inside else f"buffers->{_member(name)}"
+
+    def tensor_map(self, arg: MapArgument) -> dict[str, Any]:
+        """Return a tensor map for the family's template.
+
+        Raises Unsupported if the runtime encodes none, and for a buffer whose size is known at launch only.
+        """
+        name = arg.tensor.buffer
+        if not self.runtime.encodes_maps:
+            given = f"given a tensor map of {name} for {self.runtime.title}, which encodes none"
+            raise Unsupported(f"{given}; wanted code whose arguments are buffers and scalars", rule="export-c")
+        if self.program.record.buffers[name].shape:
+            raise Unsupported(f"given a tensor map of {name}, wanted {name} of a fixed size for C", rule="export-c")
+        return {
+            "offset": arg.offset,
+            "tensor": arg.tensor,
+            "place": f"(const char *)({self.place(name)}) + {arg.tensor.shift}",
+        }
+
     def argument(self, arg: Buffer | Scalar) -> dict[str, Any]:
         if isinstance(arg, Buffer):
-            inside = arg.name in self.program.workspaces
-            where = f"(char *)workspace + at.{_member(arg.name)}" if inside else f"buffers->{_member(arg.name)}"
-            return {"offset": arg.offset, "type": "const void *", "value": where}
+            return {"offset": arg.offset, "type": "const void *", "value": self.place(arg.name)}
         value = f"scalars->{_member(arg.name)}" if arg.expr is None else self.expression(arg.expr)
         return {"offset": arg.offset, "type": _TYPES[arg.dtype], "value": value}
 
@@ -184,7 +204,9 @@ class _Writer:
             "group": launch.workgroup,
             "shared_bytes": launch.shared_bytes,
             "size": launch.kernarg_size,
-            "arguments": list(map(self.argument, launch.args)),
+            "arguments": [self.argument(arg) for arg in launch.args if not isinstance(arg, MapArgument)],
+            "offsets": sorted(arg.offset for arg in launch.args),
+            "maps": [self.tensor_map(arg) for arg in launch.args if isinstance(arg, MapArgument)],
         }
 
     def values(self) -> dict[str, Any]:
@@ -212,6 +234,7 @@ class _Writer:
             "cleared": any(part["zero"] for part in parts),
             "kernels": kernels,
             "launches": launches,
+            "map_kinds": sorted({one["tensor"].kind for launch in launches for one in launch["maps"]}),
             "content": list(program.content + self.end),
             "calls": self.calls,
             "clear_parameters": ", ".join(["void *workspace", *scalars, runtime.c_queue]),

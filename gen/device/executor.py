@@ -45,7 +45,7 @@ class Executor:
             functions = {name: module.function(name) for name in dict.fromkeys(r.kernel for r in requests)}
             first = device.record(0)
             for request in requests:
-                device.launch(functions[request.kernel], call_of(request, addresses), 0)
+                device.launch(functions[request.kernel], call_of(request, addresses, device), 0)
             seconds = device.seconds(first, device.record(0))
             for name, buffer in buffers.items():
                 device.download(contiguous(buffer), addresses[name], 0)

@@ -275,7 +275,8 @@ class DeviceKernel:
         """Enqueue all launches in a stream, with every buffer at its address."""
         for launch in record.launches:
             if 0 not in launch.grid:
-                self.device.launch(self.functions[launch.kernel], call_of(launch.request(), addresses), stream)
+                call = call_of(launch.request(), addresses, self.device)
+                self.device.launch(self.functions[launch.kernel], call, stream)
 
     def launch(self, addresses: Mapping[str, int], stream: int) -> None:
         """Enqueue all launches at the record's sizes, with every buffer at its address, workspaces included.
@@ -283,7 +284,7 @@ class DeviceKernel:
         Nothing is checked or allocated: for callers that derived the problem from their tensors.
         """
         for function, request in self._launches:
-            self.device.launch(function, call_of(request, addresses), stream)
+            self.device.launch(function, call_of(request, addresses, self.device), stream)
 
     @cached_property
     def _launches(self) -> tuple[tuple[Function, LaunchRequest], ...]:
@@ -379,20 +380,22 @@ class DeviceKernel:
         return addresses
 
 
-def _bytes_of(argument: KernelArg, addresses: Mapping[str, int]) -> bytes:
-    """Return the bytes of an argument. Raises Unsupported for those that the host encodes."""
-    if isinstance(argument.value, str):
-        return addresses[argument.value].to_bytes(8, "little")
-    if not isinstance(argument.value, bytes):
-        raise Unsupported(f"given a tensor map of {argument.value.buffer}, which no device encodes yet", rule="device")
-    return argument.value
+def _bytes_of(argument: KernelArg, addresses: Mapping[str, int], device: Device) -> bytes:
+    """Return the bytes of an argument: an address, the value of a scalar, or what the device encodes."""
+    match argument.value:
+        case str(buffer):
+            return addresses[buffer].to_bytes(8, "little")
+        case bytes(value):
+            return value
+        case encoded:
+            return device.encode(encoded, addresses[encoded.buffer])
 
 
-def call_of(request: LaunchRequest, addresses: Mapping[str, int]) -> Call:
-    """Return a launch as a device takes it, with every buffer at its address.
+def call_of(request: LaunchRequest, addresses: Mapping[str, int], device: Device) -> Call:
+    """Return a launch as `device` takes it, with every buffer at its address.
 
-    Raises Unsupported for arguments that the host encodes.
+    Raises Unsupported, UserError or DeviceError for a tensor map that the device does not encode.
     """
-    arguments = [(a.offset, _bytes_of(a, addresses)) for a in request.args]
+    arguments = [(a.offset, _bytes_of(a, addresses, device)) for a in request.args]
     size = max([request.kernarg_size, *(a.offset + a.size for a in request.args)])
     return Call(request.grid, request.workgroup, arguments, size, request.shared_bytes)

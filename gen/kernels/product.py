@@ -20,6 +20,7 @@ from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import Shared, View
 from convgen.ir.program import Kernel
 from convgen.ir.record import evolve
+from convgen.ir.ring import ring_of
 from convgen.ir.stmt import For, Let, block
 from convgen.ir.types import vector
 from convgen.kernels.exact_padding import Recomputation, TileSums, sums_are_finite
@@ -94,7 +95,9 @@ class _ProductBuilder:
     def __init__(self, plan: Plan, part: Part, k: KernelBuilder) -> None:
         self.plan, self.part, self.k = plan, part, k
         self.mmas = tuple(evolve(plan.mma, part=n) for n in range(plan.mma.parts))
+        self.ring = ring_of("ring", plan.config.slots) if part.of_n.step else None
         k.tiles += (*part.tiles, *((plan.subgroup_reduction.tile,) if plan.subgroup_reduction else ()))
+        k.tiles += [self.ring] if self.ring else []
 
     def build(self, result: View, epilogue: Epilogue, reduction: ReductionBuffers | None) -> None:
         """Add the product; with `reduction`, the last workgroup to arrive at a tile reduces its slices or shares."""
@@ -366,6 +369,10 @@ class _ProductBuilder:
         at, name = self._at(start, kb, path.tile.cols), path.view.memory.name
         if path.direct_bytes:
             self.k.copy_directly(path.tile, path.view, at, path.direct_bytes, 0, "copy", name)
+            return
+        if path.step:
+            assert self.ring is not None
+            self.k.copy_as_tensor(path.tile, path.view, at, path.step, self.ring, 0, "copy", name)
             return
         assert path.copy is not None
         copy, stages = path.copy, self.plan.config.stages

@@ -24,9 +24,10 @@ VARIANTS = ("split", "fused", "chunk", "images", "resident", "runs", "lines")
 SPLIT, FUSED = "split", "fused"
 APART, MERGED = "apart", "merged"  #: the products of stride phases: one launch each, or all in one launch
 COLUMNS = "columns"  #: stride phases as columns of one product
-REGISTERS, DIRECT = "registers", "direct"
-#: paths from global into shared memory: through registers, or by messages that bypass them
-COPIES = (REGISTERS, DIRECT)
+REGISTERS, DIRECT, TENSOR = "registers", "direct", "tensor"
+#: paths from global into shared memory: through registers, by messages of lanes that bypass them, or by bulk copies of
+#: tensors, which a subgroup starts that does not multiply
+COPIES = (REGISTERS, DIRECT, TENSOR)
 
 
 @frozen
@@ -60,6 +61,11 @@ class Staging:
     stages: int = 1
     prefetch: int = 0
     copy: tuple[str, ...] = ()  #: as `Config.copy`; one input that bypasses registers counts for both
+
+    @property
+    def in_ring(self) -> bool:
+        """Return whether a subgroup that does not multiply fills the slots."""
+        return TENSOR in self.copy
 
     @property
     def in_registers(self) -> int:
@@ -128,10 +134,10 @@ class Config:
         return self.acc == "a"
 
     @property
-    def direct(self) -> tuple[bool, bool]:
-        """Whether N's and M's inputs are copied into shared memory without registers."""
+    def paths(self) -> tuple[str, str]:
+        """Return the paths of N's and M's inputs into shared memory: each one of `COPIES`."""
         paths = self.copy or (REGISTERS,)
-        return paths[0] == DIRECT, paths[-1] == DIRECT
+        return paths[0], paths[-1]
 
     @property
     def staging(self) -> Staging:
@@ -275,7 +281,7 @@ FIELDS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "tile": ("MxNxK", _numbers(_TRIPLE)),
     "waves": ("MxN|MxNxK", _numbers(_GRID)),
     "mma": ("ROWSxCOLSxK|fma:NxROWSxCOLS|SIDExSIDExK:NxROWSxCOLS", _unit),
-    "slots": ("0|1|2|3|4", _one_of(0, 1, 2, 3, 4)),
+    "slots": ("0|1|...|8", _one_of(*range(9))),
     "stages": ("1|2|3|4", _one_of(1, 2, 3, 4)),
     "taps": ("|".join(VARIANTS), _choice(*VARIANTS)),
     "acc": ("v|a", _choice("v", "a")),
@@ -289,6 +295,6 @@ FIELDS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "in": ("TYPE[:TYPE]", _types),
     "grids": (f"{APART}|{MERGED}", _choice(APART, MERGED)),
     "phases": (f"{APART}|{COLUMNS}", _choice(APART, COLUMNS)),
-    "copy": (f"{REGISTERS}|{DIRECT}[:...]", _copies),
+    "copy": (f"{REGISTERS}|{DIRECT}|{TENSOR}[:...]", _copies),
     "padding": (f"{EXACT}|{ZEROS}", _choice(EXACT, ZEROS)),
 }

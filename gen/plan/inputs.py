@@ -16,13 +16,14 @@ from convgen.ir.layout.digits import Digit, Digits, Space
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import COL, ROW, Shared, Swizzle, View, column_major, row_major
 from convgen.ir.layout.mma import MmaTile
-from convgen.ir.layout.shared_panels import SPANS, panel_order
+from convgen.ir.layout.shared_panels import SPANS, panel_order, panel_unit
 from convgen.ir.record import evolve, frozen
 from convgen.ir.types import Type, s8, u8
 from convgen.passes.messages.direct_copies import direct_width, places_of
 from convgen.passes.messages.linear import linearize
 from convgen.passes.messages.swizzle import find_gaps, find_rows, find_swizzle, write_conflicts
-from convgen.plan.config import Config
+from convgen.passes.messages.tensor_copies import tensor_route
+from convgen.plan.config import DIRECT, REGISTERS, TENSOR, Config
 from convgen.plan.copies import (
     ROWS,
     CopyLayout,
@@ -48,7 +49,8 @@ class InputPath:
     copy: CopyLayout | None  #: each lane's share of the copy, or of the prefetch without a tile
     dequantisation: Dequantisation | None = None  #: from stored elements to those that are multiplied, if any
     tap_rows: tuple[int, ...] = ()  #: rows of the resident tile at which each tap's windows begin (taps=resident)
-    direct_bytes: int = 0  #: bytes a lane of messages that copy without registers; 0: the copy goes through registers
+    direct_bytes: int = 0  #: bytes a lane of messages that copy without registers; 0: no such messages
+    step: int = 0  #: rows between starts of tiles that bulk copies of tensors bring; 0: no such copies
     conflicts: int = 0  #: cycles that bank conflicts add to the first accesses to the shared tile
     packing: Packing | None = None  #: how an earlier launch packs the input, if one does
 
@@ -87,25 +89,26 @@ class ProductInput:
         """Return the input along M of a product by `unit`."""
         return cls(view, unit.atom.b_elem, unit.b, config, facts, unit.atom.m * unit.atom.in_shared)
 
-    def path(self, rows: int, *, direct: bool = False, period: int = 0) -> InputPath:
+    def path(self, rows: int, copy: str = REGISTERS, *, period: int = 0) -> InputPath:
         """Return the path of `rows` rows by the tile's K; DoesNotFit if they do not divide evenly over lanes.
 
-        With `direct`, the copy bypasses registers. Fragments of a transposed tile may begin at multiples of `period`
-        columns.
+        `copy` is one of `config.COPIES`. Fragments of a transposed tile may begin at multiples of `period` columns.
         """
         shape, elem, config, facts = (rows, self.config.tile[2]), self.elem, self.config, self.facts
         if self.in_place:
-            return self._in_place(shape, direct=direct)
-        if direct:
+            return self._in_place(shape, rows, copy)
+        if copy == TENSOR:
+            raise DoesNotFit(f"copy={TENSOR}: wanted a matrix instruction that reads shared memory in place")
+        if copy == DIRECT:
             return self._direct(shape)
         transposed = bool(config.slots) and self._is_transposed
         pitch, chunk = (0, facts.chunk_bytes) if transposed else pitch_of(shape[1], elem.bytes, facts)
         digits = column_major(*shape) if transposed else row_major(*shape, pitch)
         if facts.tiles_as_fragments:
             digits = self._image
-        copy = self._copy(digits, shape) if config.slots or config.prefetch else None
-        if not config.slots or copy is None:
-            return InputPath(self.view, elem, None, copy)
+        lanes = self._copy(digits, shape) if config.slots or config.prefetch else None
+        if not config.slots or lanes is None:
+            return InputPath(self.view, elem, None, lanes)
 
         def with_copy(copy: CopyLayout) -> InputPath:
             swizzle, conflicts = Swizzle(), 0
@@ -116,17 +119,20 @@ class ProductInput:
                 )
             return self._through(self._tile(digits, swizzle, chunk), copy, conflicts)
 
-        return _with_least_conflicts(map(with_copy, lane_swaps(copy, self.elem, facts)))
+        return _with_least_conflicts(map(with_copy, lane_swaps(lanes, self.elem, facts)))
 
-    def path_at_offsets(self, shape: tuple[int, int], *, run: int = 0, reads: int, direct: bool = False) -> InputPath:
+    def path_at_offsets(
+        self, shape: tuple[int, int], step: int, *, run: int = 0, reads: int, copy: str = REGISTERS
+    ) -> InputPath:
         """Return the path to fragments that begin at any row of a tile or, with `run`, at multiples of `run` columns.
 
-        `shape` is (rows, columns); rows are added until the copy divides evenly. Each element is read `reads` times.
+        `shape` is (rows, columns); rows are added until the copy divides evenly. Tiles begin at multiples of `step`
+        rows. Each element is read `reads` times.
         In a tile of rows, gaps after rows avoid bank conflicts, and swizzles within a run; if fragments take at most
         half a chunk, gaps of half chunks are tried too. A tile that reads transpose has one swizzle for every run. In a
         tile of panels, addresses decide the swizzle, so that a part may begin at any row.
         """
-        if direct and not self.in_place:
+        if copy != REGISTERS and not self.in_place:
             raise DoesNotFit("taps=resident: wanted shared memory and copies through registers")
         if run and self._is_transposed and not self.in_place:
             with suppress(DoesNotFit):
@@ -137,7 +143,7 @@ class ProductInput:
         for padded in range(rows, rows + self.facts.subgroup_size * subgroups):
             with suppress(DoesNotFit):
                 if self.in_place:
-                    return self._in_place((padded, cols), run, direct=direct)
+                    return self._in_place((padded, cols), step, copy, run)
                 if not self.facts.tiles_as_fragments:
                     return self._through_rows((padded, cols), run, reads)
                 return _with_least_conflicts(self._through_blocks((padded, cols), run))
@@ -147,14 +153,19 @@ class ProductInput:
     def _is_transposed(self) -> bool:
         return is_read_transposed(self.view, self.elem, self.fragment, self.facts)
 
-    def _in_place(self, shape: tuple[int, int], run: int = 0, *, direct: bool) -> InputPath:
-        """Return the path through a tile of panels; DoesNotFit where no copy divides evenly over lanes.
+    def _in_place(self, shape: tuple[int, int], step: int, copy: str, run: int = 0) -> InputPath:
+        """Return the path through a tile of panels; DoesNotFit where no copy brings it.
 
-        With `run`, parts begin at multiples of `run` columns.
+        Tiles begin at multiples of `step` rows. With `run`, parts begin at multiples of `run` columns.
         """
         digits, swizzle = self._panels(shape, run or shape[1])
         tile = self._tile(digits, swizzle, self.facts.chunk_bytes)
-        if not direct:
+        if copy == TENSOR:
+            if rest := tile.slot_bytes % (unit := panel_unit(tile)):
+                raise DoesNotFit(f"copy={TENSOR}: slots end {rest} bytes behind a multiple of {unit}, wanted none")
+            tensor_route(self.view, tile, step)
+            return evolve(self._through(tile, None, 0), step=step)
+        if copy == REGISTERS:
             return self._through(tile, self._copy(digits, shape), 0)
         width = self._direct_width(digits, transposed=tile.is_transposed)
         return self._through(tile, None, 0, width)

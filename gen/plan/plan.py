@@ -27,7 +27,7 @@ from convgen.passes.messages.nibble_pairs import check_halves
 from convgen.passes.split_chains import ROOM
 from convgen.plan import epilogues
 from convgen.plan.compensation import Sums, compensation
-from convgen.plan.config import EXACT, MERGED, Config, LanePart
+from convgen.plan.config import EXACT, MERGED, TENSOR, Config, LanePart
 from convgen.plan.contraction import Product
 from convgen.plan.copies import is_read_transposed
 from convgen.plan.inputs import InputPath
@@ -434,6 +434,8 @@ def _check_registers(plan: Plan) -> None:
 
 def _share_of_simd(plan: Plan) -> int:
     """Return the registers of a lane where all subgroups of a workgroup share the SIMDs of a compute unit."""
-    core = plan.facts.core
+    core, roles = plan.facts.core, plan.facts.roles
+    if roles and TENSOR in plan.config.paths:
+        return roles.multiplying(core.simd_registers, plan.subgroups // roles.team + 1)
     subgroups = -(-plan.subgroups // core.simds)
     return core.simd_registers // subgroups // core.register_granule * core.register_granule

@@ -9,7 +9,7 @@ from convgen.ir.error import DoesNotFit
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.order import IN_ROWS
 from convgen.ir.types import scalar
-from convgen.plan.config import Config, LanePart
+from convgen.plan.config import REGISTERS, TENSOR, Config, LanePart
 from convgen.plan.directions import product_count
 from convgen.plan.variants.variant import variant_of
 from convgen.problem.matmul import Problem
@@ -20,6 +20,7 @@ def check_words(problem: Problem, config: Config, facts: TargetFacts) -> None:
     refusals = chain(
         _of_target(config, facts),
         _of_copies(config),
+        _of_roles(problem, config, facts),
         variant_of(config).refusals(problem, config, facts),
         _of_slices(problem, config),
         _of_earlier_launches(problem, config),
@@ -41,8 +42,26 @@ def _of_copies(config: Config) -> Iterator[str]:
     """Yield conflicts between words for the copy into shared memory."""
     if config.stages > 1 and not config.slots:
         yield f"stages={config.stages}: with slots=0 nothing is on its way to shared memory"
-    if config.stages > 1 and all(config.direct):
-        yield f"stages={config.stages}: with copy=direct nothing is on its way in registers"
+    if config.stages > 1 and REGISTERS not in config.paths:
+        yield f"stages={config.stages}: with copy={':'.join(config.copy)} nothing is on its way in registers"
+
+
+def _of_roles(problem: Problem, config: Config, facts: TargetFacts) -> Iterator[str]:
+    """Yield what the roles of a workgroup exclude: one subgroup copies, the others multiply."""
+    if TENSOR not in config.paths:
+        return
+    given = f"copy={TENSOR}"
+    if {*config.paths} != {TENSOR}:
+        yield f"{given}: wanted bulk copies of both inputs"
+    if facts.roles is None:
+        yield f"{given}: {facts.name} has no bulk copies of tensors"
+    elif config.subgroups % facts.roles.team or config.subgroups + facts.roles.team > facts.max_subgroups:
+        most = facts.max_subgroups - facts.roles.team
+        yield f"{given}: {config.subgroups} subgroups, wanted a multiple of {facts.roles.team} up to {most}"
+    if not config.slots or config.prefetch or config.waves_k > 1:
+        yield f"{given}: wanted slots in shared memory, no prefetch and one subgroup along K"
+    if problem.runtime:
+        yield f"{given}: sizes are known at launch only"
 
 
 def _of_slices(problem: Problem, config: Config) -> Iterator[str]:

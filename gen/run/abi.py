@@ -15,7 +15,7 @@ from convgen.ir.program import Kernel
 from convgen.ir.sizes import Extent, HostValue, Size
 from convgen.ir.stmt import Ticket
 from convgen.problem.matmul import Problem
-from convgen.run.launch_record import Access, Buffer, Launch, LaunchRecord, Scalar, StoredTensor
+from convgen.run.launch_record import Access, Buffer, Launch, LaunchRecord, MapArgument, Scalar, StoredTensor
 
 Scalars = Mapping[str, int | float]
 
@@ -42,9 +42,10 @@ def launch_record(
             else _scalar(kernel, p, offset, scalars)
             for p, (_, offset, _) in zip(kernel.params, e.arguments)
         )
-        workgroup = (kernel.subgroups * kernel.width, 1, 1)
+        maps = tuple(MapArgument(offset, tensor) for tensor, offset in e.maps)
+        workgroup = (e.lanes, 1, 1)
         x, y, z = (None if isinstance(count, int) else launch_expression(count) for count in kernel.workgroups)
-        launch = Launch(kernel.name, kernel.grid, workgroup, args, e.kernarg_size, e.shared_bytes, (x, y, z))
+        launch = Launch(kernel.name, kernel.grid, workgroup, (*args, *maps), e.kernarg_size, e.shared_bytes, (x, y, z))
         launches.append(launch.with_scalars({}))
     return LaunchRecord(target, None, tuple(launches), None if problem is None else str(problem))
 

@@ -1,6 +1,7 @@
 """Launch records: all that a host needs to launch a code object, as JSON beside it.
 
-A record names buffers and scalars with their place in the argument block. Buffers keep their names across launches.
+A record has buffers, scalars and tensor maps with their place in the argument block. Buffers keep their names across
+launches.
 Reading validates: a malformed file is a UserError of one line that names the wrong entry.
 """
 
@@ -10,7 +11,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal, TypeAlias, cast, get_args
+from typing import Any, Literal, TypeAlias, cast, get_args
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from convgen.ir.error import UserError
 from convgen.ir.layout.argument import evaluate
 from convgen.ir.layout.memory import MOST_BYTES
 from convgen.ir.layout.tags import LETTERS, Layout
+from convgen.ir.layout.tensor_map import ELEMENT_BYTES, MAP_ALIGN, MAP_BYTES, TensorMap
 from convgen.ir.record import as_dict, evolve, fields_of, frozen
 from convgen.ir.sizes import Promise
 from convgen.run.schema import Entry, Json
@@ -34,6 +36,8 @@ _MOST_ARGUMENTS = 1024
 _MOST_GROUPS = (1 << 31) - 1  #: workgroups along an axis of the grid
 MOST_ITEMS = 1024  #: work-items of a workgroup, on every target
 _MOST_BLOCK = 1 << 16  #: bytes of an argument block
+_MOST_RANK = 5  #: dimensions of a tensor map
+_MOST_OF_MAP = 1 << 48  #: magnitude of numbers in a tensor map, which limits most of them further
 MOST_SHARED = 1 << 24  #: bytes of local memory that are worth a finding; devices have up to 160 KiB
 
 
@@ -117,6 +121,34 @@ class Scalar:
 
 
 @frozen
+class MapArgument:
+    """A kernel argument that is a tensor map, which the host encodes from the address of its buffer at the launch."""
+
+    offset: int
+    tensor: TensorMap
+    size: int = MAP_BYTES
+
+    @property
+    def end(self) -> int:
+        """Return the byte of the buffer behind the tensor's last element."""
+        steps = (self.tensor.size, *self.tensor.strides)
+        inside = sum((dim - 1) * step for dim, step in zip(self.tensor.dims, steps, strict=True))
+        return self.tensor.shift + inside + self.tensor.size
+
+    def refusal(self, buffers: Mapping[str, Buffer]) -> tuple[str, str] | None:
+        """Return the wrong field of the map in a launch with these buffers by name, and the wanted value; else None."""
+        buffer = buffers.get(self.tensor.buffer)
+        if buffer is None:
+            return "buffer", "a buffer of the launch"
+        if self.end > buffer.tensor.bytes:
+            return "dims", f"a tensor map within the {buffer.tensor.bytes} bytes of {buffer.name}, not to {self.end}"
+        return None
+
+
+KernelArgument: TypeAlias = Buffer | Scalar | MapArgument
+
+
+@frozen
 class Launch:
     """One kernel launch. `grid` counts workgroups, `workgroup` work-items, both x, y, z; `grid_expr` says how a host
     computes the grid for other sizes. `shared_bytes` is the local memory of a workgroup, in all.
@@ -125,19 +157,29 @@ class Launch:
     kernel: str
     grid: Extents
     workgroup: Extents
-    args: tuple[Buffer | Scalar, ...]
+    args: tuple[KernelArgument, ...]
     kernarg_size: int
     shared_bytes: int = 0
     grid_expr: tuple[str | None, str | None, str | None] = (None, None, None)
 
+    @property
+    def buffers(self) -> dict[str, Buffer]:
+        """Return the buffers among the arguments, by name."""
+        return {arg.name: arg for arg in self.args if isinstance(arg, Buffer)}
+
     def with_scalars(self, values: Mapping[str, int]) -> Launch:
-        """Return the launch with other values of scalars that a host may choose, and with a grid that fits them."""
+        """Return the launch with other values of scalars that a host may choose, and with a grid that fits them.
+
+        Raises UserError for a value that its type does not have, and if a tensor map leaves its buffer at these sizes.
+        """
         chosen = {a.name: values.get(a.name, a.value) for a in self.args if isinstance(a, Scalar) and a.expr is None}
         integers = {name: value for name, value in chosen.items() if isinstance(value, int)}
 
-        def with_value(arg: Buffer | Scalar) -> Buffer | Scalar:
+        def with_value(arg: KernelArgument) -> KernelArgument:
             if isinstance(arg, Buffer):
                 return arg.sized(integers)
+            if isinstance(arg, MapArgument):
+                return arg
             value = chosen[arg.name] if arg.expr is None else evaluate(arg.expr, integers)
             kind = types.scalar(arg.dtype)
             if kind.is_int and not kind.min <= value <= kind.max:
@@ -145,13 +187,15 @@ class Launch:
             return evolve(arg, value=value)
 
         counts = [n if e is None else evaluate(e, integers) for n, e in zip(self.grid, self.grid_expr)]
-        return evolve(self, args=tuple(map(with_value, self.args)), grid=(counts[0], counts[1], counts[2]))
+        launch = evolve(self, args=tuple(map(with_value, self.args)), grid=(counts[0], counts[1], counts[2]))
+        for arg in launch.args:
+            if isinstance(arg, MapArgument) and (refusal := arg.refusal(launch.buffers)):
+                raise UserError(f"given the sizes of kernel {self.kernel}, wanted {refusal[1]}")
+        return launch
 
     def request(self, groups: Sequence[int] | None = None) -> LaunchRequest:
         """Return the launch as a request to a simulator; `groups` are the linear workgroup ids to run (None: all)."""
-        args = tuple(
-            KernelArg(arg.offset, arg.size, arg.name if isinstance(arg, Buffer) else arg.encoded) for arg in self.args
-        )
+        args = tuple(KernelArg(arg.offset, arg.size, _requested(arg)) for arg in self.args)
         chosen = None if groups is None else tuple(groups)
         return LaunchRequest(
             self.kernel, self.grid, self.workgroup, args, self.shared_bytes, self.kernarg_size, groups=chosen
@@ -260,6 +304,16 @@ class LaunchRecord:
         return record
 
 
+def _requested(arg: KernelArgument) -> str | bytes | TensorMap:
+    """Return the value of an argument as a simulator takes it."""
+    match arg:
+        case Buffer():
+            return arg.name
+        case Scalar():
+            return arg.encoded
+    return arg.tensor
+
+
 def size_given(name: str, given: object) -> int:
     """Return a size known at launch that a caller passes. Raises UserError unless it is an integer."""
     if isinstance(given, bool) or not isinstance(given, int | np.integer):
@@ -281,7 +335,9 @@ def _launch_json(launch: Launch) -> dict[str, Json]:
     }
 
 
-def _arg_json(arg: Buffer | Scalar) -> dict[str, Json]:
+def _arg_json(arg: KernelArgument) -> dict[str, Json]:
+    if isinstance(arg, MapArgument):
+        return {"kind": "tensor_map", "offset": arg.offset, "size": arg.size, "map": _map_json(arg.tensor)}
     place: dict[str, Json] = {"name": arg.name, "kind": "buffer", "offset": arg.offset, "size": arg.size}
     if isinstance(arg, Buffer):
         tensor: dict[str, Json] = {
@@ -298,6 +354,14 @@ def _arg_json(arg: Buffer | Scalar) -> dict[str, Json]:
     return {**place, "kind": "scalar", "dtype": arg.dtype, "value": arg.value, **expr, **promise}
 
 
+def _map_json(tensor: TensorMap) -> dict[str, Json]:
+    """Return the fields of a tensor map that are not empty."""
+    return {name: value for name, value in as_dict(tensor).items() if value or name in _MAP_NEEDED}
+
+
+_MAP_NEEDED = ("kind", "element", "buffer", "dims", "strides")
+_MAP_LISTS = ("dims", "strides", "box", "lower", "upper", "element_strides")
+_MAP_NUMBERS = ("channels", "pixels", "swizzle", "shift")
 _PROMISE = tuple(field.name for field in fields_of(Promise))
 
 
@@ -319,7 +383,12 @@ def _read_launch(entry: Entry) -> Launch:
     )
     if math.prod(launch.workgroup) > MOST_ITEMS:
         raise entry["workgroup"].error(f"at most {MOST_ITEMS} work-items")
-    _check_argument_block(launch, entry["args"].items(_MOST_ARGUMENTS))
+    entries = entry["args"].items(_MOST_ARGUMENTS)
+    _check_argument_block(launch, entries)
+    for arg, place in zip(launch.args, entries):
+        if isinstance(arg, MapArgument) and (refusal := arg.refusal(launch.buffers)):
+            field, wanted = refusal
+            raise place["map"][field].error(wanted)
     return launch
 
 
@@ -328,9 +397,16 @@ def _extents(axes: Sequence[Entry], most: int) -> Extents:
     return x, y, z
 
 
-def _read_arg(entry: Entry) -> Buffer | Scalar:
-    kind = entry["kind"].one_of("buffer", "scalar")
-    arg = _read_buffer(entry) if kind == "buffer" else _read_scalar(entry)
+def _read_arg(entry: Entry) -> KernelArgument:
+    kind = entry["kind"].one_of("buffer", "scalar", "tensor_map")
+    arg: KernelArgument
+    match kind:
+        case "buffer":
+            arg = _read_buffer(entry)
+        case "scalar":
+            arg = _read_scalar(entry)
+        case _:
+            arg = _read_map_argument(entry)
     if entry["size"].integer(1, _MOST_BLOCK) != arg.size:
         raise entry["size"].error(f"the {arg.size} bytes of the {kind}")
     return arg
@@ -357,6 +433,30 @@ def _read_scalar(entry: Entry) -> Scalar:
         entry.optional_text("expr"),
         _read_promise(entry),
     )
+
+
+def _read_map_argument(entry: Entry) -> MapArgument:
+    offset = entry["offset"].integer(0, _MOST_BLOCK)
+    if offset % MAP_ALIGN:
+        raise entry["offset"].error(f"a multiple of {MAP_ALIGN}")
+    return MapArgument(offset, _read_map(entry["map"]))
+
+
+def _read_map(entry: Entry) -> TensorMap:
+    fields: dict[str, Any] = {
+        "kind": entry["kind"].one_of("tiled", "im2col"),
+        "element": entry["element"].one_of(*ELEMENT_BYTES),
+        "buffer": entry["buffer"].name("buffer"),
+    }
+    for field in _MAP_LISTS:
+        if field in _MAP_NEEDED or entry.has(field):
+            numbers = entry[field].items(_MOST_RANK)
+            fields[field] = tuple(number.integer(-_MOST_OF_MAP, _MOST_OF_MAP) for number in numbers)
+    fields |= {field: entry[field].integer(0, _MOST_OF_MAP) for field in _MAP_NUMBERS if entry.has(field)}
+    try:
+        return TensorMap(**fields)
+    except UserError as error:
+        raise UserError(f"{error}, at {entry.place}") from None
 
 
 def _read_promise(entry: Entry) -> Promise | None:
@@ -400,8 +500,8 @@ def _read_dtype(entry: Entry) -> str:
 
 def _check_argument_block(launch: Launch, entries: Sequence[Entry]) -> None:
     """Refuse arguments that leave the block, overlap, or share a name."""
-    end, names = 0, dict.fromkeys(arg.name for arg in launch.args)
-    if len(names) != len(launch.args):
+    end, names = 0, [arg.name for arg in launch.args if not isinstance(arg, MapArgument)]
+    if len({*names}) != len(names):
         raise UserError(f"given two arguments of one name, wanted distinct names, in kernel {launch.kernel}")
     for arg, entry in sorted(zip(launch.args, entries), key=lambda pair: pair[0].offset):
         if arg.offset < end:

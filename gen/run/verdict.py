@@ -28,7 +28,7 @@ from convgen.run.execution import (
     unpacked,
 )
 from convgen.run.fills import Fill
-from convgen.run.launch_record import Buffer, LaunchRecord, Scalar, StoredTensor
+from convgen.run.launch_record import Buffer, KernelArgument, LaunchRecord, StoredTensor
 from convgen.run.reference import Array, Tensor
 from convgen.run.reference_request import RequestedTensor
 
@@ -185,7 +185,7 @@ def with_requested_layouts(record: LaunchRecord, problem: Problem) -> LaunchReco
     """
     requested = request.tensors(problem)
 
-    def with_tag(arg: Buffer | Scalar) -> Buffer | Scalar:
+    def with_tag(arg: KernelArgument) -> KernelArgument:
         if not isinstance(arg, Buffer) or arg.name not in requested:
             return arg
         wanted = requested[arg.name]

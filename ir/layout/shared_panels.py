@@ -13,6 +13,7 @@ from convgen.ir.types import Type
 
 SPANS = (128, 64, 32)  #: bytes of a line in a panel, the widest first
 CHUNK = 16  #: bytes; unit of the swizzle
+_ALIKE_AGAIN = 8  #: lines after which the swizzle repeats
 _PERMUTED_ALIKE = 128  #: bytes; the swizzle depends on address bits from 7 on
 
 
@@ -25,6 +26,11 @@ def panel_order(rows: int, cols: int, elem: Type, span: int, *, transposed: bool
     lines_alike = _PERMUTED_ALIKE // span  # neighbouring lines whose addresses have equal bits from 7 on
     swizzle = Swizzle(lines_alike.bit_length() - 1, span // CHUNK - 1)
     return Digits((ROW, COL), (*panel, panels) if panels.size > 1 else panel), swizzle
+
+
+def panel_unit(tile: Shared) -> int:
+    """Return the bytes after which the swizzle of a tile in panels repeats: panels begin at multiples of it."""
+    return _ALIKE_AGAIN * span_of(tile)
 
 
 def span_of(tile: Shared) -> int:

@@ -35,6 +35,7 @@ from convgen.ir.layout.memory import (
 )
 from convgen.ir.layout.mma import BlockAtom, MmaAtom, MmaTile
 from convgen.ir.layout.tags import Layout
+from convgen.ir.layout.tensor_map import TensorMap
 from convgen.ir.sizes import Extent, HostValue, Size
 from convgen.ir.text.expressions import Expressions as Cursor
 from convgen.ir.text.lexer import quoted
@@ -505,3 +506,38 @@ def _numbers(c: Cursor) -> list[int]:
     while c.skip("x"):
         numbers.append(c.integer())
     return numbers
+
+
+#: Word of a tensor map's text -> its field: a list of numbers, in this order.
+_LISTS = {
+    "dims": "dims", "strides": "strides", "box": "box", "from": "lower", "to": "upper", "steps": "element_strides",
+}  # fmt: skip
+#: Word -> field: a number.
+_NUMBERS = {"channels": "channels", "pixels": "pixels", "swizzle": "swizzle", "shift": "shift"}
+
+
+def write_tensor_map(t: TensorMap) -> str:
+    """Return the text of a tensor map: kind, element type and buffer, then the fields that are not empty."""
+    lists = [f"{word} {_joined(getattr(t, field))}" for word, field in _LISTS.items() if getattr(t, field)]
+    numbers = [f"{word} {getattr(t, field)}" for word, field in _NUMBERS.items() if getattr(t, field)]
+    return f"{t.kind} {t.element} {quoted(t.buffer)}({', '.join((*lists, *numbers))})"
+
+
+def read_tensor_map(c: Cursor) -> TensorMap:
+    """Read the text of a tensor map."""
+    kind, element, buffer = c.name(), c.name(), c.name()
+    values: dict[str, Any] = {}
+    c.take("(")
+    for word, field in _LISTS.items():
+        if c.skip(word):
+            sizes = [c.integer()]
+            while c.skip("x"):
+                sizes.append(c.integer())
+            values[field] = tuple(sizes)
+            c.skip(",")
+    for word, field in _NUMBERS.items():
+        if c.skip(word):
+            values[field] = c.integer()
+            c.skip(",")
+    c.take(")")
+    return c.made(TensorMap, kind, element, buffer, values.pop("dims", ()), values.pop("strides", ()), **values)

@@ -626,6 +626,7 @@ _FIELDS: dict[str, Callable[[_Reader], Any]] = {
     "Plane": lambda r: declared.read_plane(r, r.buffer),
     "Rectangle": declared.read_rectangle,
     "Fragment": declared.read_fragment,
+    "TensorMap": declared.read_tensor_map,
     "int": lambda r: r.integer(),
     "str": lambda r: r.name(),
 }

@@ -22,6 +22,7 @@ from convgen.ir.fused import Fused
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import Global, Plane, Rectangle, Shared, View
 from convgen.ir.layout.mma import BlockAtom, MmaAtom, MmaTile
+from convgen.ir.layout.tensor_map import TensorMap
 from convgen.ir.node import Node
 from convgen.ir.products import BlockMma
 from convgen.ir.program import Kernel, Program
@@ -538,6 +539,7 @@ _FIELDS: dict[type[Any], Callable[[Writer, Any], str]] = {
     Plane: Writer.plane,
     Rectangle: lambda p, r: declared.write_rectangle(r),
     Fragment: lambda p, f: declared.write_fragment(f),
+    TensorMap: lambda p, t: declared.write_tensor_map(t),
 }
 
 

@@ -16,7 +16,7 @@ from convgen.ir.types import s32
 from tests import samples
 
 MESSAGES = [
-    c for c in CLASSES.values() if issubclass(c, s.Stmt) and (c.level == "message" or c in (s.Ticket, s.Acquire))
+    c for c in CLASSES.values() if issubclass(c, s.Stmt) and (c.level == "message" or (c.needs and not c.level))
 ]
 
 

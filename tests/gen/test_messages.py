@@ -217,7 +217,7 @@ MESSAGES = [
     ),
     (
         "conv DESC F16 --config 'tile=32x16x16 waves=1x1 mma=16x16x16 slots=9'",
-        "given 'slots=9', wanted slots=0|1|2|3|4 in the config",
+        "given 'slots=9', wanted slots=0|1|...|8 in the config",
     ),
     ("gemm 128x64:65x32", "given K of 65, wanted 64 as in the first matrix, at column 8: 128x64:^65x32"),
     ("gemm 128x64", "given nothing, wanted ':' between the two matrices, at column 7: 128x64^"),

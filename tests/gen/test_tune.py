@@ -89,7 +89,7 @@ WRONG = [
     (LINE.replace("--dt=f16", "--dt=f15"), "given the type 'f15' (did you mean f16?), wanted one of "),
     (LINE.replace("mb1_", ""), "given '--dir=FWD_D --dt=f16 ic16oc16_ih6oh6kh3ph1', wanted it as convgen writes it"),
     (LINE.replace("kh3ph1", 'kh3ph1_n"res2"'), f"wanted it as convgen writes it, '{PROBLEM}'"),
-    (LINE.replace("slots=1", "slots=7"), "given 'slots=7', wanted slots=0|1|2|3|4 in the config"),
+    (LINE.replace("slots=1", "slots=9"), "given 'slots=9', wanted slots=0|1|...|8 in the config"),
     (LINE.replace(" acc=v", ""), f"wanted it as convgen writes it, '{SMALL}'"),
     (LINE.replace("2.500 us", "-1 us"), "given '-1 us', wanted TIME us, such as 12.345 us"),
     (LINE.replace(MODEL, "mine"), "given 'mine', wanted convgen VERSION, CHIP"),

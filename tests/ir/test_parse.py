@@ -36,6 +36,7 @@ from convgen.ir.layout.memory import (
     row_major,
 )
 from convgen.ir.layout.tags import Layout
+from convgen.ir.layout.tensor_map import TensorMap
 from convgen.ir.node import CLASSES, node, role
 from convgen.ir.program import Kernel, Program
 from convgen.ir.sizes import HostValue, Size
@@ -209,6 +210,7 @@ VALUES: dict[str, Any] = {
     "Plane": Plane(BUFFER, 64, 48, 10, 64),
     "Rectangle": Rectangle(8, 2, RectangleOrder.ROW_A_LANE, 2),
     "Fragment": ROWS,
+    "TensorMap": TensorMap("tiled", "f16", BUFFER.name, (64, 8), (128,), box=(16, 4), swizzle=32),
     "int": 4,
     "Site": Site(5, "stage", "comment", 1, True),
 }

@@ -15,7 +15,7 @@ warp, only accesses to shared memory are checked for races. A barrier of some wa
 accesses to global memory as a barrier of all does. Global memory has no proxies.
 
 May import: convgen.ir.record, convgen.backends.sim, convgen.backends.simulation, and the tensor maps of launches
-(convgen.backends.nvidia.tensor_map); nothing from selection or emission (two rooms, no shared mistakes)."""
+(convgen.ir.layout.tensor_map); nothing from selection or emission (two rooms, no shared mistakes)."""
 
 from convgen.backends.nvidia.sim.ptx_reader import is_ptx
 from convgen.backends.nvidia.sim.simulate import architecture, signatures, simulate

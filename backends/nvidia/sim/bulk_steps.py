@@ -20,10 +20,10 @@ from convgen.backends.nvidia.sim.shared_memory import located
 from convgen.backends.nvidia.sim.state import WarpGroup
 from convgen.backends.nvidia.sim.step import Context, Step, unsupported, wants_target
 from convgen.backends.nvidia.sim.tensor_boxes import Chunks, chunks_of
-from convgen.backends.nvidia.tensor_map import MAP_BYTES, TensorMap
 from convgen.backends.sim.errors import SimulatorError, Unsupported
 from convgen.backends.sim.findings import LaunchStopped
 from convgen.backends.sim.wave_arrays import Array
+from convgen.ir.layout.tensor_map import MAP_BYTES, TensorMap
 
 _UNIT = 16  #: bytes: of the sizes and addresses of bulk copies
 _TENSOR_ALIGN = 128  #: bytes; alignment of a tensor copy's shared address; a swizzle asks for eight of its rows

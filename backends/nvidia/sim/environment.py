@@ -11,11 +11,11 @@ from convgen.backends.nvidia.sim.async_copies import Copies
 from convgen.backends.nvidia.sim.shared_memory import Shared
 from convgen.backends.nvidia.sim.state import LANES
 from convgen.backends.nvidia.sim.warpgroup_products import Products
-from convgen.backends.nvidia.tensor_map import TensorMap
 from convgen.backends.sim.causality import Causality
 from convgen.backends.sim.run import Run
 from convgen.backends.sim.threads import Surroundings
 from convgen.backends.sim.wave_arrays import Array, Bools, Bytes
+from convgen.ir.layout.tensor_map import TensorMap
 
 if TYPE_CHECKING:
     from convgen.backends.nvidia.sim.bulk_copies import BulkCopies

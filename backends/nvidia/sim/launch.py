@@ -1,4 +1,9 @@
-"""Set up a launch: places of variables, parameters, and the warps at the kernel's entry."""
+"""Set up a launch: places of variables, parameters, and the warps at the kernel's entry.
+
+Parameters stand where their declarations in PTX place them. These offsets are the simulator's own convention: the
+driver places parameters itself, by their alignment in constant memory (on an H200 a map declared at byte 64 of the
+block stood at byte 48).
+"""
 
 from __future__ import annotations
 
@@ -9,11 +14,11 @@ import numpy as np
 from convgen.backends.nvidia.sim.environment import Environment
 from convgen.backends.nvidia.sim.ptx_text import Address, Kernel, Module, Register, Symbol
 from convgen.backends.nvidia.sim.state import LANES, WarpGroup
-from convgen.backends.nvidia.tensor_map import MAP_ALIGN, MAP_BYTES, TensorMap
 from convgen.backends.sim.device_memory import Memory
 from convgen.backends.sim.errors import SimulatorError
 from convgen.backends.sim.wave_arrays import Array, Bools, Bytes
 from convgen.backends.simulation import LaunchRequest, Parameter, Signature
+from convgen.ir.layout.tensor_map import MAP_ALIGN, MAP_BYTES, TensorMap
 
 #: Bytes of shared memory of a workgroup at most, by compute capability (CUDA Programming Guide, Compute Capabilities).
 _SHARED_BYTES: Mapping[str, int] = {

@@ -15,8 +15,8 @@ from math import prod
 import numpy as np
 
 from convgen.backends.nvidia.sim.descriptors import PIECE, swizzled
-from convgen.backends.nvidia.tensor_map import TensorMap
 from convgen.backends.sim.wave_arrays import Array, Bools
+from convgen.ir.layout.tensor_map import TensorMap
 from convgen.ir.record import frozen
 
 

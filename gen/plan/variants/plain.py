@@ -7,7 +7,7 @@ from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.mma import MmaAtom
 from convgen.plan.config import Staging
 from convgen.plan.loads import OperandLoad, are_rectangles
-from convgen.plan.variants.variant import TILE_M, Choices, Offer, Variant, stagings, tiles_k, tiles_n
+from convgen.plan.variants.variant import TILE_M, Choices, Offer, Variant, rings, stagings, tiles_k, tiles_n
 
 _STRAIGHT = Staging(0, prefetch=3)  #: fragments loaded from global memory, as in oneDNN's convolutions
 
@@ -31,6 +31,8 @@ class Plain(Variant):
         if not any(load.along_k or load.by_reads for load in loads):
             depths = tuple(dict.fromkeys((*depths, *(row // elem for row in tuning(facts).transposed_rows))))
         through = stagings(facts, direct=not offer.types(atom) and _need_no_registers(loads, elem, facts))
+        if facts.roles and atom.in_shared and not offer.types(atom) and _need_no_registers(loads, elem, facts):
+            through += rings(tuning(facts).rings)
         straight = (_STRAIGHT,) if _may_be_straight(offer, atom, facts) else ()
         return Choices(TILE_M, tiles_n(facts), depths, tuning(facts).grids, suiting, (*through, *straight))
 

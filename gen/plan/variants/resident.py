@@ -40,6 +40,7 @@ from convgen.plan.variants.variant import (
     Variant,
     matrix_unit,
     read_views,
+    rings,
     tiles_k,
     tiles_n,
 )
@@ -224,9 +225,9 @@ class ResidentWindows(Variant):
         depth = tile_k // count
         of_n = ProductInput.of_n(read_views(product, packings)[0], unit, config, facts)
         source = ProductInput.of_m(product.source, unit, config, facts)
-        direct_n, direct_m = config.direct
-        path_n = of_n.path_at_offsets((tile_n, tile_k), run=depth, reads=config.waves[0], direct=direct_n)
-        path_m = source.path_at_offsets((tile_m + product.reach, depth), reads=count, direct=direct_m)
+        copy_n, copy_m = config.paths
+        path_n = of_n.path_at_offsets((tile_n, tile_k), tile_n, run=depth, reads=config.waves[0], copy=copy_n)
+        path_m = source.path_at_offsets((tile_m + product.reach, depth), tile_m, reads=count, copy=copy_m)
         path_n, path_m = with_gaps((path_n, evolve(path_m, tap_rows=product.tap_rows)), facts)
         return path_n, path_m
 
@@ -246,6 +247,7 @@ class ResidentWindows(Variant):
         through: tuple[Staging, ...] = _STAGINGS
         if atom.in_shared and facts.flat_direct:
             through += tuple(evolve(staging, stages=1, copy=("direct",)) for staging in _STAGINGS)
+            through += rings(tuning(facts).resident_rings)
         stagings = () if offer.types(atom) else through
         return Choices(TILE_M + _MORE_ROWS, tiles_n(facts), blocks, tuning(facts).grids, (self,), stagings)
 

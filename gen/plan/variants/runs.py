@@ -22,7 +22,7 @@ from convgen.ir.layout.tags import Layout
 from convgen.ir.record import evolve
 from convgen.ir.types import scalar
 from convgen.passes.messages.linear import WORD, linearize
-from convgen.plan.config import Config
+from convgen.plan.config import REGISTERS, Config
 from convgen.plan.contraction import Joined, Product
 from convgen.plan.loads import view_load
 from convgen.plan.padding import window_coordinates
@@ -170,7 +170,7 @@ class Runs(Variant):
     trims = True
 
     def refusals(self, problem: Problem, config: Config, facts: TargetFacts) -> Iterator[str]:
-        if not config.slots or any(config.direct):
+        if not config.slots or {*config.paths} != {REGISTERS}:
             yield f"taps={self.word}: wanted copies through registers"
         if facts.message_alignment > WORD:
             yield f"taps={self.word}: wanted messages that begin at any word, {facts.name} aligns them"

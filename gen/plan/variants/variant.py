@@ -18,7 +18,7 @@ from convgen.ir.record import evolve, fields_of, frozen
 from convgen.ir.types import Type, scalar
 from convgen.plan import dequantise, views
 from convgen.plan.atoms import chosen_atom, converted, mma_tile
-from convgen.plan.config import Config, LanePart, Staging
+from convgen.plan.config import TENSOR, Config, LanePart, Staging
 from convgen.plan.contraction import Product
 from convgen.plan.inputs import InputPath, ProductInput, with_gaps
 from convgen.plan.lane_tile import LaneTile
@@ -160,9 +160,9 @@ class Variant:
         """Return the path of N's and M's input from memory to the multiplying unit."""
         tile_m, tile_n, tile_k = config.tile
         from_n, from_m = read_views(product, packings)
-        direct_n, direct_m = config.direct
-        of_n = ProductInput.of_n(from_n, unit, config, facts).path(tile_n, direct=direct_n)
-        of_m = ProductInput.of_m(from_m, unit, config, facts).path(tile_m, direct=direct_m)
+        copy_n, copy_m = config.paths
+        of_n = ProductInput.of_n(from_n, unit, config, facts).path(tile_n, copy_n)
+        of_m = ProductInput.of_m(from_m, unit, config, facts).path(tile_m, copy_m)
         of_n, of_m = with_gaps((of_n, of_m), facts)
         dequantised = partial(dequantise.of, problem, cuts=product.cuts)
         of_n = evolve(of_n, dequantisation=dequantised(product.of_n, tile=(tile_n, tile_k)))
@@ -222,6 +222,11 @@ def stagings(facts: TargetFacts, *, direct: bool = False) -> tuple[Staging, ...]
     """Return the pipelines through shared memory worth trying; with `direct`, also copies without registers."""
     pipelines = (p for p in tuning(facts).pipelines if p[1] or direct)
     return tuple(Staging(slots, stages) if stages else Staging(slots, copy=("direct",)) for slots, stages in pipelines)
+
+
+def rings(slots: Iterable[int]) -> tuple[Staging, ...]:
+    """Return the pipelines with these numbers of slots that a role fills by bulk copies."""
+    return tuple(Staging(count, copy=(TENSOR,)) for count in slots)
 
 
 @cache

@@ -8,6 +8,7 @@ from collections import Counter
 import pytest
 
 import convgen as cg
+from convgen.backends.nvidia.analyze import analyze
 from convgen.backends.nvidia.ptx import at
 from convgen.problem.matmul import parse_problem
 from convgen.run import verdict
@@ -56,3 +57,11 @@ def test_offsets_below_zero_are_written_as_the_assembler_takes_them() -> None:
     """ptxas refuses `[%rd1-16]`."""
     assert at("%rd1", -16) == "%rd1+-16"
     assert at("%rd1", 0) == "%rd1"
+
+
+def test_a_loop_that_waits_is_a_part_of_the_loop_around_it() -> None:
+    config = "tile=64x64x64 waves=1x4 mma=64x64x16 slots=2 copy=tensor"
+    code = cg.compile(cg.build(parse_problem("--dt=f16 --wtag=ba 64x256:256x64"), target="sm_90a", config=config))
+    (kernel,) = analyze(code.asm.encode(), "code").kernels
+    assert kernel.hot.mix["mma"] == 4
+    assert kernel.hot.is_loop

@@ -29,7 +29,8 @@ class Listing(Target):
         """The kernel's IR, with eight bytes for each argument."""
         arguments = tuple((p.name, 8 * n, 8) for n, p in enumerate(kernel.params))
         text = "\n".join([*(f"// {line}" for line in header), str(kernel)])
-        return Emitted(kernel.name, text, {"r": 0}, kernel.shared_bytes, arguments, 8 * len(arguments))
+        lanes = kernel.subgroups * kernel.width
+        return Emitted(kernel.name, text, {"r": 0}, kernel.shared_bytes, lanes, arguments, 8 * len(arguments))
 
     def module(self, kernels: Sequence[Emitted]) -> str:
         """All kernels, one after the other."""

@@ -13,6 +13,7 @@ import subprocess
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import ClassVar, TypeVar
 from unittest.mock import patch
@@ -22,8 +23,9 @@ import numpy as np
 
 from convgen.backends.amdgpu.sim import CodeObject, simulate
 from convgen.backends.sim.device_memory import FIRST_ADDRESS, SPACING
-from convgen.backends.simulation import KernelArg, LaunchRequest, SimReport
+from convgen.backends.simulation import Encoded, KernelArg, LaunchRequest, SimReport
 from convgen.backends.toolchain import CLANG
+from convgen.ir.layout.tensor_map import MAP_BYTES
 
 Served = TypeVar("Served", bound="StandIn")
 
@@ -33,13 +35,13 @@ LIBRARY = "libamdhip64.so"
 _NO_BINARY, _NOT_FOUND, _LAUNCH_FAILURE = 209, 500, 719
 
 
-def build(folder: Path, source: Path = SOURCE, library: str = LIBRARY) -> Path:
-    """The library, in a folder."""
+def build(folder: Path, source: Path = SOURCE, library: str = LIBRARY, *further: str) -> Path:
+    """The library, in a folder; `further` are flags of the compiler."""
     clang = CLANG.find()
     assert clang is not None, "the stand-in is built by clang"
     made = folder / library
     flags = "-shared -fPIC -O1 -Wall -Wextra -Werror -pthread"
-    subprocess.run([clang, *flags.split(), str(source), "-o", str(made)], check=True)
+    subprocess.run([clang, *flags.split(), *further, str(source), "-o", str(made)], check=True)
     return made
 
 
@@ -61,6 +63,8 @@ class Needs:
 
     shared_bytes: int
     block_bytes: int
+    maps: tuple[int, ...] = ()  #: offsets of arguments that the host encodes
+    parameters: tuple[tuple[int, int], ...] = ()  #: offset and bytes of each, for a library that takes them one by one
 
 
 @attrs.define
@@ -91,6 +95,10 @@ class StandIn:
         descriptors = {name: kernel.descriptor for name, kernel in code.kernels.items()}
         return code.arch.name, {name: Needs(d.group_segment, d.kernarg_size) for name, d in descriptors.items()}
 
+    def encoded(self, content: bytes) -> Encoded:
+        """What the bytes of an argument that the host encodes stand for."""
+        raise NotImplementedError
+
     def answer(self, line: str) -> str:
         what, path, *rest = line.split(" ")
         try:
@@ -102,7 +110,8 @@ class StandIn:
         if rest[0] not in kernels:
             return f"{_NOT_FOUND}"
         if what == "function":
-            return f"0 {kernels[rest[0]].shared_bytes}"
+            needs = kernels[rest[0]]
+            return " ".join(map(str, (0, needs.shared_bytes, *chain.from_iterable(needs.parameters))))
         return self._launch(Path(path), kernels[rest[0]], rest)
 
     def _launch(self, path: Path, needs: Needs, words: Sequence[str]) -> str:
@@ -115,8 +124,9 @@ class StandIn:
             self.findings.append(f"an argument block of {len(block)} bytes, {wanted} are wanted")
             return f"{_LAUNCH_FAILURE}"
         shared = needs.shared_bytes + dynamic
-        arguments = (KernelArg(0, len(block), block),) if block else ()
-        request = LaunchRequest(name, launched.grid, launched.workgroup, arguments, shared, len(block))
+        arguments = [KernelArg(0, len(block), block)] if block else []
+        arguments += [KernelArg(at, MAP_BYTES, self.encoded(block[at : at + MAP_BYTES])) for at in needs.maps]
+        request = LaunchRequest(name, launched.grid, launched.workgroup, tuple(arguments), shared, len(block))
         report = self.simulate(path.read_bytes(), [request], dict(memory_of(path)))
         self.findings += map(str, report.findings)
         return f"{_LAUNCH_FAILURE if report.findings else 0}"

@@ -6,11 +6,12 @@
 #define FOLDER "CONVGEN_STANDIN_CUDA"
 #include "standin_hip.c"
 
-enum { NOT_INITIALIZED = 3, NO_DEVICE = 100, INVALID_CONTEXT = 201, INVALID_PTX = 218 };
-enum { MOST_CONTEXTS = 16, DEFAULT_SHARED = 48 << 10 };
+enum { NOT_INITIALIZED = 3, NO_DEVICE = 100, INVALID_CONTEXT = 201, INVALID_PTX = 218, OUT_OF_RESOURCES = 701 };
+enum { MOST_CONTEXTS = 16, DEFAULT_SHARED = 48 << 10, MOST_PARAMETERS = 256, MOST_BLOCK = 32764, MAP_BYTES = 128 };
 
 typedef unsigned long long Address;
-typedef struct { Function base; int most_dynamic; } CudaFunction;
+typedef struct { size_t offset, size; } Parameter;
+typedef struct { Function base; int most_dynamic, has_map; size_t count; Parameter parameters[MOST_PARAMETERS]; } CudaFunction;
 
 static int started, dead;
 static int contexts[8]; /* those of the devices: their addresses are the handles */
@@ -32,6 +33,7 @@ static const struct { int status; const char *name, *text; } ERRORS[] = {
     {400, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"},
     {500, "CUDA_ERROR_NOT_FOUND", "named symbol not found"},
     {700, "CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access was encountered"},
+    {701, "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES", "too many resources requested for launch"},
     {719, "CUDA_ERROR_LAUNCH_FAILED", "unspecified launch failure"},
     {803, "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH", "system has unsupported display driver / cuda driver combination"},
 };
@@ -164,35 +166,107 @@ int cuModuleLoadDataEx(void **module, const void *image, unsigned count, int *op
 int cuModuleUnload(void *module) { READY(); return hipModuleUnload(module); }
 
 int cuModuleGetFunction(void **function, void *module, const char *name) {
-    void *found;
+    char line[2048], answer[8192], *at;
     READY();
-    int status = hipModuleGetFunction(&found, module, name);
-    if (status) return status;
     CudaFunction *made = calloc(1, sizeof *made);
-    made->base = *(Function *)found;
+    made->base.module = module;
     made->most_dynamic = DEFAULT_SHARED;
-    free(found);
+    snprintf(made->base.name, sizeof made->base.name, "%s", name);
+    snprintf(line, sizeof line, "function %s %s\n", made->base.module->path, name);
+    int status = ask(line, answer, sizeof answer);
+    if (status) return free(made), status;
+    made->base.shared_bytes = (int)strtol(strchr(answer, ' '), &at, 10);
+    while (*at && made->count < MOST_PARAMETERS) {
+        Parameter *next = &made->parameters[made->count++];
+        next->offset = strtoul(at, &at, 10);
+        next->size = strtoul(at, &at, 10);
+        made->has_map |= next->size == MAP_BYTES;
+    }
     return *function = made, FINE;
 }
+
+#ifndef OLD_DRIVER
+int cuFuncGetParamInfo(void *function, size_t number, size_t *offset, size_t *size) {
+    READY();
+    const CudaFunction *asked = function;
+    if (number >= asked->count) return INVALID_VALUE;
+    return *offset = asked->parameters[number].offset, *size = asked->parameters[number].size, FINE;
+}
+#endif
 
 int cuFuncSetAttribute(void *function, int attribute, int value) {
     READY();
     if (attribute != 8 || value < 0 || value > 227 << 10) return INVALID_VALUE;
-    ((CudaFunction *)function)->most_dynamic = value > DEFAULT_SHARED ? value : DEFAULT_SHARED;
+    ((CudaFunction *)function)->most_dynamic = value; /* also where it is less than unasked (an H200) */
     return FINE;
 }
 
 int cuLaunchKernel(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
                    unsigned block_y, unsigned block_z, unsigned shared_bytes, void *stream, void **parameters,
                    void **extra) {
+    const CudaFunction *called = function;
+    unsigned char block[MOST_BLOCK] = {0};
+    size_t size = 0;
     READY();
     if (getenv("CONVGEN_STANDIN_DIES")) abort();
-    if (parameters || !extra || extra[4]) return INVALID_VALUE;
-    if (shared_bytes > (unsigned)((CudaFunction *)function)->most_dynamic) return INVALID_VALUE;
-    void *of_hip[] = {extra[0], extra[1], extra[2], extra[3], (void *)3};
+    if (parameters ? !!extra : !extra && called->count) return INVALID_VALUE;
+    /* A block by the offsets of PTX is too long: the driver aligns a map by its address in constant memory (an H200). */
+    if (extra && called->has_map) return OUT_OF_RESOURCES;
+    if (extra && extra[4]) return INVALID_VALUE;
+    if (shared_bytes > (unsigned)called->most_dynamic) return INVALID_VALUE;
+    for (size_t n = 0; !extra && n < called->count; n++) {
+        const Parameter *next = &called->parameters[n];
+        if (!parameters[n] || next->offset + next->size > MOST_BLOCK) return INVALID_VALUE;
+        memcpy(block + next->offset, parameters[n], next->size);
+        size = next->offset + next->size;
+    }
+    void *of_hip[] = {(void *)1, extra ? extra[1] : block, (void *)2, extra ? extra[3] : &size, (void *)3};
     return hipModuleLaunchKernel(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream,
                                  NULL, of_hip);
 }
+
+#ifndef OLD_DRIVER
+static int encodings;
+
+int cuStandinEncodings(void) { return encodings; }
+
+/* The bytes of a map here: its arguments, each at a place of its own, which `standin_cuda.py` reads. */
+static int encoded(unsigned char *map, int kind, int type, unsigned rank, void *address, const uint64_t *dims,
+                   const uint64_t *strides, const unsigned *steps, const short extents[8], const int modes[4]) {
+    READY();
+    encodings++;
+    if ((uintptr_t)map % 64 || (uintptr_t)address % 16 || !rank || rank > 5) return INVALID_VALUE;
+    memset(map, 0, 128);
+    map[0] = (unsigned char)kind, map[1] = (unsigned char)type, map[2] = (unsigned char)rank;
+    for (int n = 0; n < 4; n++) map[3 + n] = (unsigned char)modes[n];
+    memcpy(map + 8, &address, 8);
+    memcpy(map + 16, dims, 8 * rank);
+    memcpy(map + 56, strides, 8 * (rank - 1));
+    for (unsigned n = 0; n < rank; n++) map[88 + n] = (unsigned char)steps[n];
+    memcpy(map + 96, extents, 16);
+    return FINE;
+}
+
+int cuTensorMapEncodeTiled(void *map, int type, unsigned rank, void *address, const uint64_t *dims,
+                           const uint64_t *strides, const unsigned *box, const unsigned *steps, int interleave,
+                           int swizzle, int promotion, int fill) {
+    const int modes[] = {interleave, swizzle, promotion, fill};
+    short extents[8] = {0};
+    for (unsigned n = 0; n < rank && n < 5; n++) extents[n] = (short)box[n];
+    return encoded(map, 1, type, rank, address, dims, strides, steps, extents, modes);
+}
+
+int cuTensorMapEncodeIm2col(void *map, int type, unsigned rank, void *address, const uint64_t *dims,
+                            const uint64_t *strides, const int *lower, const int *upper, unsigned channels,
+                            unsigned pixels, const unsigned *steps, int interleave, int swizzle, int promotion,
+                            int fill) {
+    const int modes[] = {interleave, swizzle, promotion, fill};
+    short extents[8] = {0};
+    for (unsigned n = 0; n + 2 < rank && n < 3; n++) extents[n] = (short)lower[n], extents[3 + n] = (short)upper[n];
+    extents[6] = (short)channels, extents[7] = (short)pixels;
+    return encoded(map, 2, type, rank, address, dims, strides, steps, extents, modes);
+}
+#endif
 
 int cuStreamCreate(void **stream, unsigned flags) { READY(); return flags > 1 ? INVALID_VALUE : hipStreamCreate(stream); }
 int cuStreamDestroy_v2(void *stream) { READY(); return hipStreamDestroy(stream); }

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import convgen as cg
+from convgen.backends.device import Call
 from convgen.backends.library import DeviceError
 from convgen.backends.nvidia import cuda as driver
 from convgen.backends.toolchain import CLANG
@@ -28,10 +29,11 @@ from convgen.problem.matmul import parse_problem
 from convgen.run import reference
 from convgen.run.code import Code
 from convgen.run.files import write_code
-from convgen.run.launch_record import Buffer, Scalar
-from tests.gen.device.standin_cuda import CudaStandIn
+from convgen.run.launch_record import Buffer, KernelArgument
+from tests.gen.device.standin_cuda import CudaStandIn, build
 from tests.gen.device.test_export import compile_c
 from tests.gen.device.test_load import by_name, right, same
+from tests.gen.test_hand_written import arrays, saxpy
 
 CONV = ["conv", "mb1ic16ih6oc16kh3ph1", "--dir=FWD_D", "--dt=f16", "--target=sm_90"]
 CASES = {
@@ -62,10 +64,14 @@ cuPointerGetAttribute void *, int, u64
 cuMemcpyHtoDAsync_v2 u64, void *, size_t, void *
 cuMemcpyDtoHAsync_v2 void *, u64, size_t, void *
 cuMemsetD8Async u64, unsigned char, size_t, void *
+cuTensorMapEncodeTiled void *, int, unsigned, void *, u64 *, u64 *, unsigned *, unsigned *, int, int, int, int
+cuTensorMapEncodeIm2col void *, int, unsigned, void *, u64 *, u64 *, int *, int *, unsigned, unsigned, unsigned *, \
+int, int, int, int
 cuModuleLoadDataEx void **, void *, unsigned, int *, void **
 cuModuleUnload void *
 cuModuleGetFunction void **, void *, char *
 cuFuncSetAttribute void *, int, int
+cuFuncGetParamInfo void *, size_t, size_t *, size_t *
 cuLaunchKernel void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **
 cuStreamCreate void **, unsigned
 cuStreamDestroy_v2 void *
@@ -86,6 +92,7 @@ TYPES: dict[str, Any] = {
     "void *": c.c_void_p,
     "float *": c.POINTER(c.c_float),
     "int *": c.POINTER(c.c_int),
+    "unsigned *": c.POINTER(c.c_uint),
     "size_t *": c.POINTER(c.c_size_t),
     "u64 *": c.POINTER(c.c_uint64),
     "char **": c.POINTER(c.c_char_p),
@@ -96,7 +103,8 @@ TYPES: dict[str, Any] = {
 def test_every_call_has_the_types_of_the_header() -> None:
     lines = (line.partition(" ") for line in PROTOTYPES.strip().splitlines())
     wanted = {name: tuple(TYPES[word] for word in types.split(", ")) for name, _, types in lines}
-    assert {name: tuple(types) for name, types in driver._SIGNATURES.items()} == wanted
+    bound = {**driver._SIGNATURES, **driver._ENCODERS, **driver._PARAMETERS}
+    assert {name: tuple(types) for name, types in bound.items()} == wanted
 
 
 @cache
@@ -273,6 +281,112 @@ def test_code_without_a_record(
     assert (np.load("dst.npy") == 3).all()
 
 
+# ---------------------------------------------------------------- parameters
+
+#: out[lane] = first + step in doubles, behind an array that nothing reads; and a kernel without parameters.
+FOREIGN = """.version 8.0
+.target sm_90
+.address_size 64
+.visible .entry k(.param .u16 first, .param .u64 unread, .param .u64 out, .param .f64 step) {
+    .reg .b16 %h;
+    .reg .b32 %r;
+    .reg .b64 %a<3>;
+    .reg .f64 %d<3>;
+    ld.param.u64 %a0, [unread];
+    cvta.to.global.u64 %a0, %a0;
+    ld.param.u16 %h, [first];
+    ld.param.u64 %a1, [out];
+    ld.param.f64 %d0, [step];
+    cvt.rn.f64.u16 %d1, %h;
+    add.f64 %d2, %d0, %d1;
+    mov.u32 %r, %tid.x;
+    cvta.to.global.u64 %a1, %a1;
+    mad.wide.u32 %a2, %r, 8, %a1;
+    st.global.f64 [%a2], %d2;
+    ret;
+}
+.visible .entry none() { ret; }
+"""
+SIZES = (2, 8, 8, 8)  #: bytes of the parameters of k
+
+
+@pytest.fixture
+def foreign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The command that launches k of FOREIGN by CUDA."""
+    monkeypatch.chdir(tmp_path)
+    Path("k.ptx").write_text(FOREIGN)
+    return ["run", "k.ptx", "--kernel=k", "--on=cuda", "--grid=1", "--block=32", "--out=out=out.npy"]
+
+
+def test_arguments_of_code_without_a_record_come_in_any_order(cuda: CudaStandIn, foreign: list[str]) -> None:
+    words = ["--arg=step=0.5", "--arg=out=f64:32", "--arg=unread=zeros:s32:4", "--arg=first=300"]
+    for order in (words, words[::-1], [word for word in words if "unread" not in word]):  # a missing pointer is null
+        assert cli.main([*foreign, *order]) == 0
+        assert (np.load("out.npy") == 300.5).all()
+
+
+def test_a_missing_argument_of_code_without_a_record_is_refused(
+    cuda: CudaStandIn, foreign: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main([*foreign, "--arg=out=f64:32", "--arg=step=2"]) == 2
+    assert capsys.readouterr().err == "convgen: given no argument first, wanted its value\n"
+    assert not cuda.launches
+
+
+def call(*sizes: int) -> Call:
+    """A launch with zeros as arguments of so many bytes."""
+    return Call((1, 1, 1), (32, 1, 1), [(8 * number, bytes(size)) for number, size in enumerate(sizes)], 64, 0)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "sizes", "wanted"),
+    [
+        ("k", SIZES[:3], "3 of 2, 8, 8 bytes; wanted 4 of 2, 8, 8, 8 bytes"),
+        ("k", SIZES[1:], "3 of 8, 8, 8 bytes; wanted 4 of 2, 8, 8, 8 bytes"),
+        ("k", (*SIZES, 4), "5 of 2, 8, 8, 8, 4 bytes; wanted 4 of 2, 8, 8, 8 bytes"),
+        ("k", (4, 8, 8, 8), "4 of 4, 8, 8, 8 bytes; wanted 4 of 2, 8, 8, 8 bytes"),
+        ("k", (), "0 of no bytes; wanted 4 of 2, 8, 8, 8 bytes"),
+        ("none", (8,), "1 of 8 bytes; wanted 0 of no bytes"),
+    ],
+)
+def test_a_launch_has_one_argument_for_each_parameter(
+    kernel: str, sizes: tuple[int, ...], wanted: str, cuda: CudaStandIn
+) -> None:
+    device = driver.Device(0)
+    function = device.load(FOREIGN.encode()).function(kernel)
+    with pytest.raises(UserError, match=f"^given the arguments of kernel {kernel}, {wanted}$"):
+        device.launch(function, call(*sizes), 0)
+    device.synchronize(0)
+    assert not cuda.launches
+    assert device.library.handle.cuStandinDepth() == 0
+
+
+def test_a_record_that_lacks_an_argument_is_refused(cuda: CudaStandIn) -> None:
+    code = cg.compile(saxpy(32), target="sm_90", scalars={"n": 3})
+    (launch,) = code.record.launches
+    lacking = evolve(code, record=evolve(code.record, launches=(evolve(launch, args=launch.args[1:]),)))
+    with pytest.raises(UserError, match=r"^given the arguments of kernel saxpy, 2 of 8, 8 bytes; wanted 3 of 4, 8, 8 "):
+        cg.load(lacking)(**arrays())
+
+
+def test_a_kernel_without_parameters(cuda: CudaStandIn) -> None:
+    device = driver.Device(0)
+    device.launch(device.load(FOREIGN.encode()).function("none"), call(), 0)
+    device.synchronize(0)
+    assert [launched.block for launched in cuda.launches] == [b""]
+
+
+def test_a_driver_that_reports_no_parameters_launches(
+    cuda: CudaStandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CONVGEN_CUDA", str(build(tmp_path, "-DOLD_DRIVER")))
+    device = driver.Device(0)
+    function = device.load(FOREIGN.encode()).function("k")
+    assert function.sizes is None
+    kernel = cg.load(cg.compile(saxpy(32), target="sm_90", scalars={"n": 3}))
+    assert np.array_equal(kernel(**arrays()), 7 + 3 * np.arange(256))
+
+
 def test_a_batch_goes_on_behind_a_process_that_died(
     cuda: CudaStandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -351,7 +465,7 @@ def cleared(code: Code) -> Code:
     """The code with workspaces that are to be zero before the first launch."""
     workspaces = Program.of(code).workspaces
 
-    def changed(arg: Buffer | Scalar) -> Buffer | Scalar:
+    def changed(arg: KernelArgument) -> KernelArgument:
         return evolve(arg, zero=True) if isinstance(arg, Buffer) and arg.name in workspaces else arg
 
     launches = tuple(evolve(n, args=tuple(map(changed, n.args))) for n in code.record.launches)

@@ -11,8 +11,8 @@ import numpy.typing as npt
 import pytest
 
 from convgen.backends.nvidia.sim import signatures, simulate
-from convgen.backends.nvidia.tensor_map import TensorMap
 from convgen.backends.simulation import KernelArg, LaunchRequest, SimReport
+from convgen.ir.layout.tensor_map import TensorMap
 
 Array = npt.NDArray[Any]
 Triple = tuple[int, int, int]

@@ -11,9 +11,9 @@ import numpy.typing as npt
 import pytest
 
 from convgen.backends.nvidia.sim import SimulatorError
-from convgen.backends.nvidia.tensor_map import TensorMap
 from convgen.backends.simulation import SimReport
 from convgen.ir.error import UserError
+from convgen.ir.layout.tensor_map import TensorMap
 from tests.backends.nvidia.sim import hopper
 
 Run = Callable[..., SimReport]

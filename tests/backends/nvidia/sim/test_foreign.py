@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from convgen.backends.nvidia.sim import Unsupported
-from convgen.backends.nvidia.tensor_map import TensorMap
 from convgen.backends.simulation import SimReport
+from convgen.ir.layout.tensor_map import TensorMap
 
 DATA = Path(__file__).parents[3] / "data" / "nvidia"
 RNG = np.random.default_rng(7)

@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from convgen.backends.nvidia.tensor_map import TensorMap
 from convgen.backends.simulation import SimReport
+from convgen.ir.layout.tensor_map import TensorMap
 from tests.backends.nvidia.sim import hopper
 
 Run = Callable[..., SimReport]

@@ -1,8 +1,8 @@
 """Tensor maps: the argument of 128 bytes by which bulk tensor copies find a tensor in global memory.
 
-The driver encodes one at the launch (CUDA Driver API, cuTensorMapEncodeTiled and cuTensorMapEncodeIm2col), without
-interleave, and with zeros for elements outside the tensor; the encoded bytes are opaque. This record states what they
-encode. Emitter and simulator share it, and nothing else.
+The driver encodes one at the launch (cuTensorMapEncodeTiled and cuTensorMapEncodeIm2col), without interleave, and with
+zeros for elements outside the tensor; the encoded bytes are opaque. This record states what they encode.
+Passes, emitter, launch records and simulator share it.
 
 May import: convgen.ir.error, convgen.ir.record."""
 
@@ -15,7 +15,7 @@ from convgen.ir.error import UserError
 from convgen.ir.record import frozen
 
 MAP_BYTES, MAP_ALIGN = 128, 64
-#: Bytes of each element type (CUDA Driver API, CUtensorMapDataType).
+#: Bytes of each element type (CUtensorMapDataType).
 ELEMENT_BYTES: Mapping[str, int] = {
     "u8": 1, "s8": 1, "e4m3": 1, "e5m2": 1, "u16": 2, "f16": 2, "bf16": 2,
     "u32": 4, "s32": 4, "f32": 4, "tf32": 4, "u64": 8, "s64": 8, "f64": 8,
