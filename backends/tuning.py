@@ -22,6 +22,9 @@ class Tuning:
     #: slots of shared memory, and register stages before them (0 where whole K blocks come without registers); the
     #: first entry wins ties
     pipelines: tuple[tuple[int, int], ...] = ((2, 1), (3, 1), (1, 1))
+    #: slots of shared memory that a role fills by bulk copies: of blocks of K, and of blocks with resident windows
+    rings: tuple[int, ...] = ()
+    resident_rings: tuple[int, ...] = ()
     #: values of `Config.at_a_time`: split-K slices that the last workgroup to arrive reduces together
     at_a_time: tuple[int, ...] = ()
     fills: int = 1  #: workgroups; most that slices of K give a CU or core
@@ -60,6 +63,7 @@ class Tuning:
     #: factor on the time of writes if there is no space for the padding that avoids bank conflicts
     unpadded: float = 1.0
     message: int = 16  #: clocks; issue of a load with its mask and its share of the write to shared memory
+    masked: float = 0.0  #: times `message`; further issue of a message for each mask
     #: times `message`; issue of a message of a copy through registers (`registers_through_copy` counts its registers)
     issue_through_registers: float = 1.0
     #: times `message`; as `issue_through_registers`, for loads of one element, whose share of a write is smaller
@@ -86,9 +90,16 @@ class Tuning:
     #: whether the scheduler issues the loads of all blocks of straight-line code ahead
     hoists_loads: bool = True
 
+    #: share of the bytes that matrix instructions read in place that counts against shared memory's rate
+    in_place_reads: float = 1.0
+    ring_block: int = 0  #: clocks; of a K block whose copies another role starts, in which no unit works
+    ring_exposed: float = 0.0  #: as `exposed`, of a block whose copies another role starts
+    line_clocks: float = 0.0  #: clocks; a line of a bulk copy, of up to 128 bytes
+
     # ------------------------------------------------------------ clocks of a launch
 
     tile: int = 4000  #: clocks; prologue, first loads and epilogue of a tile
+    ring_tile: int = 0  #: clocks; a tile of a workgroup that takes several, whose copies another role starts
     #: bytes a clock; rate at which a CU or core writes the results of its workgroups in sequence
     result_rate: float = inf
     #: whether workgroups of a CU or core get out of step, so that one multiplies while another loads or writes

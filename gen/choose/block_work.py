@@ -22,6 +22,7 @@ from convgen.plan.variants.variant import Offer, Variant
 _OF_RECTANGLES = 0.3
 #: bytes; shortest row of a tile with gaps that the simulator writes at full rate; shorter ones take twice as long
 _WHOLE_ROW = 128
+_LINE = 128  #: bytes; greatest length of a line of a bulk copy
 _GAPS = 1 / 64  #: share of a shared tile that gaps take, as `find_gaps` leaves them
 
 
@@ -81,6 +82,7 @@ class _Block:
         self.m, self.n, self.k, self.subgroups_m, self.subgroups_n, self.subgroups_k = configs.sizes
         self.subtiles, self.slots = along(SUBTILES, configs.subtiles), configs.of_stagings("slots")
         self.through_registers = configs.of_stagings("in_registers") > 0
+        self.in_ring = configs.of_stagings("in_ring")
         self.issue_slots = [along(VARIANT, slots) for slots in traits.issue_slots]
         self.subgroups = self.subgroups_m * self.subgroups_n * self.subgroups_k
         self.lanes = facts.subgroup_size * self.subgroups
@@ -169,7 +171,8 @@ class _Block:
     def read_in_place(self) -> Numbers:
         """Return the bytes that instructions read from shared memory by themselves: each reads both of its factors."""
         atom = self.atom
-        return self.products * (atom.m + atom.n) * atom.k * self.elem * atom.in_shared
+        read = self.products * (atom.m + atom.n) * atom.k * self.elem * atom.in_shared
+        return tuning(self.facts).in_place_reads * read
 
     @property
     def shared(self) -> Numbers:
@@ -194,8 +197,17 @@ class _Block:
             tuned.element_clocks if load.widest == 1 else tuned.load_clocks for load in self.traits.loads
         )
         loads = sum(number * clocks for number, clocks in zip(self.messages, clocks_of_message)) * self.subgroups
-        taken: Numbers = np.maximum(self.loaded_bytes / core.global_rate, loads)
-        return taken
+        by_lanes = np.maximum(self.loaded_bytes / core.global_rate, loads)
+        return np.where(self.in_ring, self.lines * tuned.line_clocks, by_lanes)
+
+    @property
+    def lines(self) -> Numbers:
+        """Return the lines of bulk copies: parts of rows, or of columns in transposed tiles."""
+        total: Numbers = np.zeros(())
+        for load, (rows, cols) in self._loads:
+            length, count = (cols, rows) if load.along_k and not load.by_reads else (rows, cols)
+            total = total + count * np.ceil(length * self.elem / _LINE)
+        return total
 
     @property
     def loaded_bytes(self) -> Numbers:
@@ -216,7 +228,10 @@ class _Block:
         Without shared memory the loads of the tile are prefetches, and each subgroup loads its fragments as well.
         """
         tuned = tuning(self.facts)
-        slots_of_loads = [number * slots for number, slots in zip(self.messages, self.issue_slots)]
+        slots_of_loads = [
+            number * slots * (1 + tuned.masked * masks)
+            for number, slots, masks in zip(self.messages, self.issue_slots, self.traits.masks)
+        ]
         through_registers = sum(
             slots * (tuned.issue_of_elements if load.widest == 1 else tuned.issue_through_registers)
             for load, slots in zip(self.traits.loads, slots_of_loads)
@@ -226,7 +241,8 @@ class _Block:
         clocks_of_reads = tuned.read * self.reads + tuned.transpose * transposed_bytes / (4 * self.lanes)
         messages = np.where((self.slots > 0) & self.through_registers, through_registers, sum(slots_of_loads))
         clocks_of_loads = (messages + np.where(self.slots > 0, 0, fragment_messages)) * tuned.message
-        of_subgroup = clocks_of_loads + np.where(self.slots > 0, clocks_of_reads, 0) + tuned.block
+        by_lanes = clocks_of_loads + np.where(self.slots > 0, clocks_of_reads, 0) + tuned.block
+        of_subgroup = np.where(self.in_ring, 0, by_lanes)
         clocks: Numbers = of_subgroup * self.subgroups / self.simds
         return clocks
 
@@ -258,5 +274,5 @@ class _Block:
             sums=self.m * self.n * self.atom.acc.bytes * self.subgroups_k // (4 * self.lanes),
             fragments=rows * self.depth * self.elem * (not self.atom.in_shared) // (4 * lanes * self.subgroups_k),
             copied=self.through_registers * self.copied // (4 * self.lanes),
-            masks=sum(number * masks for number, masks in zip(self.messages, self.traits.masks)),
+            masks=sum(number * masks for number, masks in zip(self.messages, self.traits.masks)) * ~self.in_ring,
         )

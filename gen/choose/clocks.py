@@ -18,6 +18,8 @@ from convgen.choose.combinations import STAGING, SUBTILES, TILE, VARIANT, Config
 from convgen.choose.launch_work import Launch, pace
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.mma import MmaAtom, shares
+from convgen.ir.layout.order import IN_ROWS, Order
+from convgen.ir.layout.turns import Persist
 from convgen.ir.record import fields_of, frozen
 from convgen.passes.buffer_shared import runs_late
 from convgen.passes.messages.direct_copies import divides_columns
@@ -94,6 +96,7 @@ class Table:
         assert self.launch
         place, configs, offer = self._place(row), self.configs, self.offer
         (m, n, k, waves_m, waves_n, waves_k), staging = configs.tiles[place[TILE]], configs.stagings[place[STAGING]]
+        persistent = self._at(self.launch.persistent, place)
         return Config(
             tile=(m, n, k),
             waves=(waves_m, waves_n),
@@ -112,6 +115,7 @@ class Table:
             types=offer.types(self.atom),
             stages=staging.stages,
             copy=staging.copy,
+            map=Order(persist=Persist(persistent)) if persistent else IN_ROWS,
             **dict(offer.form.words),
         )
 
@@ -149,7 +153,7 @@ def ranked(
         return no_rows
     work, even = _work_and_fits(configs, OfferTraits.of(offer, configs.variants, atom, facts), atom, facts)
     launch, sums = Launch(configs, work, offer, atom, facts, fill), work.lane_registers.sums
-    candidates = even & launch.is_new
+    candidates = even & launch.is_new & launch.suits_ring & launch.has_scratch
     if not candidates.any():  # before the clocks of all configs are counted
         return no_rows
     in_vectors, fits = _place_of_sums(sums, launch.registers, facts)
@@ -190,7 +194,8 @@ def _work_and_fits(
     m, n, k, subgroups_m, subgroups_n, subgroups_k = configs.sizes
     fits = work.slot_bytes * configs.of_stagings("slots") <= facts.shared_bytes
     fits = fits & ((configs.of_stagings("slots") > 0) | (not atom.in_shared))
-    fits = fits & ((configs.of_stagings("in_registers") > 0) | _divides_columns(configs, traits, atom, facts))
+    by_lanes = (configs.of_stagings("in_registers") == 0) & ~configs.of_stagings("in_ring")
+    fits = fits & (~by_lanes | _divides_columns(configs, traits, atom, facts))
     subtiles = along(SUBTILES, configs.subtiles)
     fits = fits & (m % (subgroups_m * atom.m * subtiles) == 0)
     products = m * n * k * atom.spans // (subgroups_m * subgroups_n * subgroups_k * atom.m * atom.n * atom.k)

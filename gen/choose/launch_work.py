@@ -13,7 +13,7 @@ from convgen.choose.combinations import VARIANT, Configs, by_tile
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.dispatch import makespan
 from convgen.ir.layout.mma import MmaAtom
-from convgen.ir.layout.turns import Turns
+from convgen.ir.layout.turns import SharedOut, Turns
 from convgen.ir.record import evolve, frozen
 from convgen.passes.buffer_shared import runs_late
 from convgen.plan.config import evenly, levels
@@ -21,6 +21,7 @@ from convgen.plan.registers import Numbers, Pipeline
 from convgen.plan.variants.variant import Offer
 
 _SLICE_BLOCKS = 16  #: least blocks of K of a slice
+_SCRATCH = 2048  #: bytes of a subgroup for the exchange of a piece of its result; 1 to 1.75 KB where it is needed
 _ARRIVAL = 1600  #: clocks; from a slice's store of its sums until another may add them, by `convgen profile`
 #: share of the issue clocks of code outside of loops that counts in a launch's time; the fit to MIOpen's f16 kernels on
 #: an MI300X has .40 (`around` in `gen/profile/constants.json`)
@@ -94,18 +95,39 @@ class Launch:
         self.pipeline = Pipeline.of(configs.of_stagings)
         self.grid = _Grid(offer, *configs.sizes[:2])
         self.by_taps = bool(offer.tap_rows)
+        self.in_ring = configs.of_stagings("in_ring")
 
     # ------------------------------------------------------------ workgroups and their blocks
 
     @cached_property
     def _tile_blocks(self) -> Numbers:
         """Return the blocks of K of a tile, padding included."""
-        tile_k, offer = self.configs.sizes[2], self.offer
-        elem, chunk = self.atom.elem_bytes, self.facts.chunk_bytes
-        by_variant = [by_tile(lambda k, v=each: v.block(k, elem, chunk), tile_k) for each in self.configs.variants]
-        padded_to = np.concatenate(by_variant, VARIANT)
-        blocks: Numbers = -(-offer.outer * (-(-offer.inner // padded_to) * padded_to) // tile_k)
+        offer, padded_to = self.offer, self._padded_to
+        blocks: Numbers = -(-offer.outer * (-(-offer.inner // padded_to) * padded_to) // self.configs.sizes[2])
         return blocks
+
+    @cached_property
+    def _padded_to(self) -> Numbers:
+        """Return the elements to whose multiples the innermost dim of K is padded."""
+        elem, chunk = self.atom.elem_bytes, self.facts.chunk_bytes
+        tile_k = self.configs.sizes[2]
+        by_variant = [by_tile(lambda k, v=each: v.block(k, elem, chunk), tile_k) for each in self.configs.variants]
+        return np.concatenate(by_variant, VARIANT)
+
+    @property
+    def has_scratch(self) -> Numbers:
+        """Return whether shared memory has room for the scratch tiles by which lanes widen their stores."""
+        exchanges = self.atom.in_shared and self.tuned.exchanged_store > self.offer.result.bytes
+        scratch = np.where(self.slices == 1, _SCRATCH * exchanges * self.work.subgroups, 0)
+        fits: Numbers = self.work.slot_bytes * self.slots + scratch <= self.facts.shared_bytes
+        return fits
+
+    @property
+    def suits_ring(self) -> Numbers:
+        """Return whether bulk copies, if a config has any, read no padding between pixels along K."""
+        along_k = any(load.along_k for load in self.offer.loads(self.atom, self.facts))
+        suits: Numbers = ~self.in_ring | along_k | (self.offer.inner % self._padded_to == 0)
+        return suits
 
     @property
     def runs_late(self) -> Numbers:
@@ -146,9 +168,12 @@ class Launch:
 
     @cached_property
     def turns(self) -> Turns | None:
-        """Return the turns of persistent workgroups, for the one config that has them; else None."""
+        """Return the turns of persistent workgroups, for the one config that has them; else None.
+
+        Turns of whole tiles whose copies another role starts count as workgroups (`persists`).
+        """
         persist = self.configs.persist
-        if not persist:
+        if not persist or (self.in_ring.all() and persist.shared is SharedOut.NONE):
             return None
         return Turns(persist, self.all_tiles.item(), self.k_blocks.item(), self.configs.stagings[0].round)
 
@@ -173,7 +198,8 @@ class Launch:
         """Return the workgroups that run on a unit at a time."""
         core, work, granule = self.core, self.work, self.core.register_granule
         granted = -(-self.registers // granule) * granule
-        by_registers = core.simd_registers // granted * core.simds // work.subgroups
+        copying = self.facts.roles.team * self.in_ring if self.facts.roles else 0
+        by_registers = core.simd_registers // granted * core.simds // (work.subgroups + copying)
         by_shared = self.facts.shared_bytes // (work.slot_bytes * np.maximum(1, self.slots))
         by_shared = np.where(self.slots > 0, by_shared, by_registers)
         together: Numbers = np.maximum(1, np.minimum(self.per_unit, np.minimum(by_shared, by_registers)))
@@ -204,8 +230,8 @@ class Launch:
         direct = (self.slots == 1) & (self.configs.of_stagings("in_registers") == 0)
         loads = np.where(direct, tuned.latency_of_blocks * (1 - 1 / self.k_blocks), 0.0)
         shared = tuned.shared_exposed * self.work.shared + tuned.shared_latency
-        clocks: Numbers = barrier + loads + np.where(in_turn, shared, 0)
-        return clocks
+        by_lanes = barrier + loads + np.where(in_turn, shared, 0)
+        return np.where(self.in_ring, self.tuned.ring_block, by_lanes)
 
     @cached_property
     def serial(self) -> Numbers:
@@ -244,7 +270,8 @@ class Launch:
         tuned, work = self.tuned, self.work
         # If a SIMD has two waves of a workgroup, one hides half of the other's exposed clocks.
         hides = self.offer.variants[0].trims or tuned.subgroups_overlap
-        exposed = tuned.exposed * (np.clip(self.core.simds / work.subgroups, 0.5, 1.0) if hides else 1.0)
+        exposed = np.where(self.in_ring, tuned.ring_exposed, tuned.exposed)
+        exposed = exposed * (np.clip(self.core.simds / work.subgroups, 0.5, 1.0) if hides else 1.0)
         block: Numbers = self._busiest + self.serial + exposed * (work.matrix + work.shared + work.loading + work.issue)
         return block
 
@@ -269,10 +296,23 @@ class Launch:
     # ------------------------------------------------------------ clocks of the launch
 
     @cached_property
+    def persists(self) -> Numbers:
+        """Return whether workgroups take several tiles, the copies of the next one while they finish one."""
+        chosen = self.configs.slices is None or self.configs.persist is not None
+        several: Numbers = self.in_ring & (self.per_unit > self.together) & (chosen and not self.offer.form.merged)
+        return several
+
+    @cached_property
+    def persistent(self) -> Numbers:
+        """Return the workgroups that a launch has where they take several tiles; 0 where each takes one."""
+        return np.where(self.persists, self.facts.compute_units * self.together, 0)
+
+    @cached_property
     def tile(self) -> Numbers:
-        """Return the clocks of a workgroup besides its blocks."""
+        """Return the clocks of a workgroup besides its blocks; if it takes several tiles, of each of them."""
         tiles_each = self.turns.count if self.turns else 1
-        return np.asarray((self.tuned.tile + self.work.reduction) * tiles_each)
+        each = np.where(self.persists, self.tuned.ring_tile, self.tuned.tile)
+        return np.asarray((each + self.work.reduction) * tiles_each)
 
     @cached_property
     def storing(self) -> Numbers:
@@ -302,7 +342,8 @@ class Launch:
     def launch(self) -> Numbers:
         """Return the clocks of the product's launch."""
         of_remaining = np.where(self.remaining > 0, self._round(self.remaining), 0.0)
-        launch: Numbers = self.rounds * self._round(self.together) + of_remaining + self.tail
+        once = np.where(self.persists, self.tuned.tile - self.tuned.ring_tile, 0)
+        launch: Numbers = self.rounds * self._round(self.together) + of_remaining + once + self.tail
         return launch
 
     def _round(self, together: Numbers) -> Any:

@@ -129,7 +129,8 @@ def ordered(plan: Plan, together: int) -> Plan:
         return plan
     if isinstance(plan.unit, LaneTile):  # sums over windows have an order of their own
         return plan
-    return plan.in_order(best_order(LaunchTraffic.of(plan, together)))
+    order = best_order(LaunchTraffic.of(plan, together))
+    return plan.in_order(evolve(order, persist=plan.config.map.persist))
 
 
 def _orders(launch: LaunchTraffic) -> Iterator[Order]:
