@@ -4,8 +4,8 @@
     python bench/silicon.py --parts times [--config CONFIG] [LINE ...]
 
 Parts: `instructions` and `sums` (results of single instructions, and of products of random floats, equal the recorded
-ones, or `--record` them), `uses` (kernels called by torch, in a graph, from C and from the command line), `problems`
-(layers of tests/data/problems in three directions and random problems, all exact), `sanitizer` (compute-sanitizer's
+ones, or `--record` them), `uses` (kernels called by torch, in a graph, from C and from the command line), `drawn` and
+`listed` (random problems; layers of tests/data/problems in three directions), `sanitizer` (compute-sanitizer's
 four tools on 40 of the random problems), `times`, `models` (times of layers of models that no fit has seen).
 
 Each LINE is a problem as benchdnn writes it (`conv --dt=f16 --dir=FWD_D mb32ic64...`, `gemm --dt=f16 256x256:256x256`).
@@ -18,8 +18,10 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from argparse import Namespace
+from collections.abc import Callable, Mapping, Sequence
 from datetime import date
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -30,7 +32,6 @@ from rich.console import Console
 from convgen.device.devices import open_device
 from convgen.ir.error import ConvgenError
 
-PARTS = ("instructions", "sums", "uses", "problems", "sanitizer", "times", "models")
 _SANITIZED = 40  #: problems
 
 
@@ -46,6 +47,60 @@ def where(console: Console) -> dict[str, Any]:
     return found
 
 
+def _checked(figures: dict[str, Any], wrong: bool, console: Console) -> tuple[Any, bool]:
+    console.print(figures)
+    return figures, wrong
+
+
+def _instructions(asked: Namespace, console: Console) -> tuple[Any, bool]:
+    figures = cuda_checks.instructions(record=asked.record)
+    return _checked(figures, bool(figures["differ"]), console)
+
+
+def _sums(asked: Namespace, console: Console) -> tuple[Any, bool]:
+    figures = cuda_sums.sums(record=asked.record)
+    return _checked(figures, bool(figures["differ"]), console)
+
+
+def _uses(asked: Namespace, console: Console) -> tuple[Any, bool]:
+    figures = cuda_uses.uses()
+    return _checked(figures, any(outcome != "right" for outcome in figures.values()), console)
+
+
+def _problems(name: str, cases: Callable[[], Any], asked: Namespace, console: Console) -> tuple[Any, bool]:
+    figures = cuda_checks.summary(cuda_checks.check_all(cuda_times.TARGET, cases(), name, asked.processes))
+    return _checked(figures, any(row["device"] not in ("exact", "refused") for row in figures["other"]), console)
+
+
+def _sanitizer(asked: Namespace, console: Console) -> tuple[Any, bool]:
+    if not shutil.which("compute-sanitizer"):
+        console.print("no compute-sanitizer on PATH: part sanitizer is left out")
+        return None, False
+    cases = cuda_checks.drawn()
+    cases = cases[:: len(cases) // _SANITIZED][:_SANITIZED]
+    figures = cuda_checks.sanitize(Path(__file__), cases, asked.processes)
+    return _checked(figures, any(row["errors"] for row in figures.values()), console)
+
+
+def _times(lines: Sequence[str], asked: Namespace, console: Console) -> tuple[Any, bool]:
+    rows = cuda_times.times(asked.lines or lines, asked.config, asked.processes)
+    console.print(cuda_times.table(rows), soft_wrap=True)
+    return rows, False
+
+
+#: Part -> function that returns its figures, None if it is left out, and whether anything is wrong.
+PARTS: Mapping[str, Callable[[Namespace, Console], tuple[Any, bool]]] = {
+    "instructions": _instructions,
+    "sums": _sums,
+    "uses": _uses,
+    "drawn": partial(_problems, "drawn", cuda_checks.drawn),
+    "listed": partial(_problems, "listed", cuda_checks.listed),
+    "sanitizer": _sanitizer,
+    "times": partial(_times, cuda_times.LINES),
+    "models": partial(_times, model_layers.LINES),
+}
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("lines", nargs="*", metavar="LINE")
@@ -59,6 +114,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if asked.checked:
         cuda_checks.run_checked(cuda_times.TARGET, asked.checked, lambda line: print(line, flush=True))
         return 0
+    parts = asked.parts.split(",")
+    for part in parts:
+        if part not in PARTS:
+            parser.error(f"given --parts {part}, wanted some of {', '.join(PARTS)}")
     try:
         device = open_device(cuda_checks.DEVICE)
     except ConvgenError as error:
@@ -67,49 +126,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if cuda_times.TARGET not in device.runs:
         print(f"given a GPU of {device.runs[-1]}, wanted one of {cuda_times.TARGET}, for which results are recorded")
         return 2
-    console, parts = Console(), asked.parts.split(",")
+    return int(_run(parts, asked, Console()))
+
+
+def _run(parts: Sequence[str], asked: Namespace, console: Console) -> bool:
+    """Run parts, and write all figures after each: a later one may take too long. Return whether anything is wrong."""
     found: dict[str, Any] = json.loads(asked.write.read_text()) if asked.write and asked.write.exists() else {}
     found["where"] = where(console)
-    wrong = False
+    any_wrong = False
     for part in parts:
         begin = perf_counter()
-        if part == "instructions":
-            found[part] = cuda_checks.instructions(record=asked.record)
-            wrong |= bool(found[part]["differ"])
-            console.print(found[part])
-        elif part == "sums":
-            found[part] = cuda_sums.sums(record=asked.record)
-            wrong |= bool(found[part]["differ"])
-            console.print(found[part])
-        elif part == "uses":
-            found[part] = cuda_uses.uses()
-            wrong |= any(outcome != "right" for outcome in found[part].values())
-            console.print(found[part])
-        elif part == "problems":
-            for name, cases in (("drawn", cuda_checks.drawn()), ("listed", cuda_checks.listed())):
-                rows = cuda_checks.check_all(cuda_times.TARGET, cases, name, asked.processes)
-                found[name] = cuda_checks.summary(rows)
-                wrong |= any(row["device"] not in ("exact", "refused") for row in found[name]["other"])
-                console.print(name, found[name])
-        elif part == "sanitizer":
-            if not shutil.which("compute-sanitizer"):
-                console.print("no compute-sanitizer on PATH: part sanitizer is left out")
-                continue
-            cases = cuda_checks.drawn()
-            cases = cases[:: len(cases) // _SANITIZED][:_SANITIZED]
-            found[part] = cuda_checks.sanitize(Path(__file__), cases, asked.processes)
-            wrong |= any(row["errors"] for row in found[part].values())
-            console.print(found[part])
-        elif part in ("times", "models"):
-            lines = cuda_times.LINES if part == "times" else model_layers.LINES
-            found[part] = cuda_times.times(asked.lines or lines, asked.config, asked.processes)
-            console.print(cuda_times.table(found[part]), soft_wrap=True)
-        else:
-            parser.error(f"given --parts {part}, wanted some of {', '.join(PARTS)}")
-        found.setdefault("seconds", {})[part] = round(perf_counter() - begin)
-        if asked.write:  # after each part: a later one may take too long
+        figures, wrong = PARTS[part](asked, console)
+        any_wrong |= wrong
+        if figures is not None:
+            found[part] = figures
+            found.setdefault("seconds", {})[part] = round(perf_counter() - begin)
+        if asked.write:
             asked.write.write_text(json.dumps(found, indent=1) + "\n")
-    return int(wrong)
+    return any_wrong
 
 
 if __name__ == "__main__":
