@@ -58,7 +58,7 @@ def acquire(select: Selector, s: st.AcquireSlot) -> None:
     parity = out.op("xor.b32", select.scalar(s.phase), "1")
     _wait(select, _barrier(select, s.ring, s.slot, is_empty=True), parity, "slot is empty")
     full = _barrier(select, s.ring, s.slot)
-    out.emit(f"@{_one_lane(select)} mbarrier.arrive.expect_tx.shared::cta.b64 _, [{full}], {s.bytes}", comment(s))
+    out.emit(f"@{select.first_lane} mbarrier.arrive.expect_tx.shared::cta.b64 _, [{full}], {s.bytes}", comment(s))
 
 
 def load(select: Selector, s: st.TensorLoad) -> None:
@@ -70,7 +70,7 @@ def load(select: Selector, s: st.TensorLoad) -> None:
     if s.offsets:
         halves = (select.out.op("cvt.u16.u32", select.scalar(e), kind="h") for e in s.offsets)
         operands += f", {{{', '.join(halves)}}}"
-    select.out.emit(f"@{_one_lane(select)} {name} {operands}", comment(s))
+    select.out.emit(f"@{select.first_lane} {name} {operands}", comment(s))
 
 
 def await_copies(select: Selector, s: st.AwaitSlot) -> None:
@@ -86,7 +86,7 @@ def release(select: Selector, s: st.ReleaseSlot) -> None:
     elif select.in_flight:
         select.await_sums()
     empty = _barrier(select, s.ring, s.slot, is_empty=True)
-    out.emit(f"@{_one_lane(select)} mbarrier.arrive.shared::cta.b64 _, [{empty}]", comment(s))
+    out.emit(f"@{select.first_lane} mbarrier.arrive.shared::cta.b64 _, [{empty}]", comment(s))
     if not s.running and _stores_halves(select.kernel):
         out.emit("fence.acq_rel.cta", "keeps conversions of sums behind the wait")
 
@@ -115,11 +115,6 @@ def _wait(select: Selector, barrier: str, parity: str, remark: str) -> None:
     out.emit(f"@!{done} bra {head}")
 
 
-def _one_lane(select: Selector) -> str:
-    """Return the predicate of the subgroup's first lane."""
-    return select.out.op("setp.eq.u32", select.lane, "0", kind="p")
-
-
 def _barrier(select: Selector, ring: Shared, slot: Expr, *, is_empty: bool = False) -> str:
     """Return the address of the mbarrier that says whether a slot is full, or empty."""
     return _slot(select, ring, slot, _BARRIER_BYTES, ring.cols * _BARRIER_BYTES * is_empty)
@@ -130,5 +125,4 @@ def _slot(select: Selector, tile: Shared, slot: Expr, slot_bytes: int, place: in
     base = select.kernel.shared_base(tile) + place
     if isinstance(slot, Const):
         return at(select.shared, base + slot.bits * slot_bytes)
-    start = select.out.op("mad.lo.u32", select.scalar(slot), str(slot_bytes), select.shared)
-    return at(start, base)
+    return at(select.in_slot(select.shared, slot, slot_bytes), base)

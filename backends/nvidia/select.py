@@ -54,6 +54,8 @@ class Selector(Values):
         self.shared_bases: dict[tuple[Var, int], str] = {}
         self.waits, self.behind_warp_barriers = waits_of(kernel), warp_barriers(kernel)
         self.products = products_of(kernel)
+        #: Register, slot and units of a slot -> register with their sum, in the block that is being selected.
+        self.slot_starts: dict[tuple[str, Expr, int], str] = {}
         self.is_open = False  #: whether products have been issued since the last `wgmma.commit_group`
         #: Address and place of a factor -> register with its descriptor in slot 0, at the warpgroup's first row.
         self.descriptors: dict[tuple[Expr, FactorPlace], str] = {}
@@ -90,6 +92,8 @@ class Selector(Values):
         self.starts = {OWN: self.shared} | {w: out.op("mad.lo.u32", self.lane, str(w), self.shared) for w in widths}
         self._add_descriptors(x.const(0))
         self.maps = rings.map_addresses(self)
+        rings_used = any(isinstance(s, st.StartRing) for s in statements(kernel.body))
+        self.first_lane = out.op("setp.eq.u32", self.lane, "0", kind="p", comment="first lane") if rings_used else ""
 
     # ------------------------------------------------------------ statements
 
@@ -101,11 +105,15 @@ class Selector(Values):
         if not isinstance(s, _READS_MAY_PASS) or s in self.behind_warp_barriers:
             self._flush()
         before = self.out.begin(s)
+        if s.bodies:  # registers that a block computes may be undefined around it
+            self.slot_starts.clear()
         if self.waits is not None and s in self.waits.at_once:
             self.out.emit("cp.async.wait_all")
         if s in self.behind_warp_barriers:
             self.out.emit("bar.warp.sync -1", "lanes see each other's accesses")
         handler(self, s)
+        if s.bodies:
+            self.slot_starts.clear()
         self.out.line = before
 
     def _block(self, s: st.Block) -> None:
@@ -424,18 +432,28 @@ class Selector(Values):
         s = self._factor_of(side)
         place = FactorPlace.of(s.tile, self.kernel.shared_base(s.tile))
         start, slot = self.descriptors.get((s.address, place)) or self._descriptor(s.address, place), s.slot
-        of_slot, first = s.tile.slot_bytes // 16, 0
-        if isinstance(slot, x.Const):
-            first = slot.bits * of_slot
-        else:
-            before = self.out.op("mul.wide.u32", self.scalar(slot), str(of_slot), kind="rd")
-            start = self.out.op("add.s64", start, before, kind="rd")
+        of_slot = s.tile.slot_bytes // 16
+        first = slot.bits * of_slot if isinstance(slot, x.Const) else 0
+        if not isinstance(slot, x.Const):
+            start = self.in_slot(start, slot, of_slot, kind="rd")
 
         def at(row: int, k: int) -> str:
             offset = first + place.offset(row, k)
             return self.out.op("add.s64", start, str(offset), kind="rd") if offset else start
 
         return at
+
+    def in_slot(self, start: str, slot: Expr, slot_units: int, *, kind: str = "r") -> str:
+        """Return a register with `start` plus `slot_units` times the number of a slot; a block computes each once."""
+        key = start, slot, slot_units
+        if key not in self.slot_starts:
+            number, step = self.scalar(slot), str(slot_units)
+            if kind == "r":
+                self.slot_starts[key] = self.out.op("mad.lo.u32", number, step, start)
+            else:
+                before = self.out.op("mul.wide.u32", number, step, kind=kind)
+                self.slot_starts[key] = self.out.op("add.s64", start, before, kind=kind)
+        return self.slot_starts[key]
 
     def _factor_of(self, side: Expr) -> st.LoadFactor:
         found = self.products.factors.get(side) if self.products and isinstance(side, Var) else None
