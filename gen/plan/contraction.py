@@ -54,6 +54,10 @@ class Product:
     joined: Joined | None = attrs.field(default=None, kw_only=True)  #: fused dims of the result, if any
     gap: int = attrs.field(default=0, kw_only=True)  #: rows; empty ones after the last row of the result
 
+    def in_dims(self, tensor: Tensor) -> Tensor:
+        """Return a tensor of the problem by the dims of the views."""
+        return tensor.cut(self.cuts)
+
     @property
     def m(self) -> int:
         """Return the number of rows that are positions of the result."""

@@ -58,8 +58,8 @@ def _of_roles(problem: Problem, config: Config, facts: TargetFacts) -> Iterator[
     elif config.subgroups % facts.roles.team or config.subgroups + facts.roles.team > facts.max_subgroups:
         most = facts.max_subgroups - facts.roles.team
         yield f"{given}: {config.subgroups} subgroups, wanted a multiple of {facts.roles.team} up to {most}"
-    if not config.slots or config.prefetch or config.waves_k > 1:
-        yield f"{given}: wanted slots in shared memory, no prefetch and one subgroup along K"
+    if not config.slots or config.prefetch or config.waves_k > 1 or config.subtiles > 1:
+        yield f"{given}: wanted slots in shared memory, no prefetch, one subgroup along K and whole tiles (subtiles=1)"
     if problem.runtime:
         yield f"{given}: sizes are known at launch only"
 

@@ -206,7 +206,7 @@ def view_over_result(problem: Problem, part: Product, name: str, role: str = "ds
     Each of its dims is that of src, weights or dst (`role`), or 1.
     """
     tensor = Tensor(in_bytes(problem, name), _coordinates_of(problem, name, role))
-    tensor = tensor.cut(part.cuts).with_sizes(sizes(problem))
+    tensor = part.in_dims(tensor).with_sizes(sizes(problem))
     return tensor.view(*result_axes(part, tensor.index))
 
 
@@ -233,7 +233,7 @@ def view_over(problem: Problem, part: Product, name: str, role: str, *axes: tupl
     """
     names = {d.name.partition("_")[0] for dims in axes for d in dims}  # names before dims were split
     index = _coordinates_of(problem, name, role, exact=names)
-    tensor = Tensor(in_bytes(problem, name), index).cut(part.cuts)
+    tensor = part.in_dims(Tensor(in_bytes(problem, name), index))
     return tensor.with_sizes(sizes(problem)).view(*axes)
 
 

@@ -122,6 +122,20 @@ def test_runs_have_no_zero_points_of_channels() -> None:
         driver.build(problem, "gfx942", "tile=32x32x128 waves=2x2 mma=16x16x32 slots=2 taps=runs")
 
 
+@pytest.mark.parametrize(
+    ("target", "config"),
+    [
+        ("gfx942", "tile=64x64x96 waves=2x2 mma=16x16x32 slots=2 taps=resident"),
+        ("xehpc", "tile=32x16x96 waves=2x1 mma=16x8x32 slots=2 taps=resident"),
+        ("sm_90a", "tile=64x32x96 waves=2x1 mma=8x16x32 slots=2 taps=resident"),
+    ],
+)
+def test_resident_windows_have_zero_points_of_channels_in_several_blocks(target: str, config: str) -> None:
+    shape, points = "mb1ic64oc64iw4kw3pw1", "src:per_dim_1:s32"
+    problem = Conv.parse(shape, dir="FWD_D", dt="s8:s8:s32", stag="axb", dtag="axb", attr_zero_points=points)
+    check(problem, target, config)
+
+
 SUMS = ("slices=3", "slices=3 sum=launch", "slices=3 sum=last", "map=stream:5 sum=last", "map=stream:7:all sum=last")
 
 

@@ -27,7 +27,7 @@ from convgen.passes.messages.linear import linearize
 from convgen.passes.messages.planes import plane_of
 from convgen.plan import views
 from convgen.plan.config import Config, Staging
-from convgen.plan.contraction import Product
+from convgen.plan.contraction import Product, Tensor
 from convgen.plan.inputs import ProductInput, with_gaps
 from convgen.plan.padding import window_coordinates
 from convgen.plan.variants.variant import (
@@ -54,12 +54,38 @@ _STAGINGS = (Staging(1), Staging(2))
 
 
 @frozen
+class _Blocks:
+    """The dim of channels, as blocks of `count` channels."""
+
+    channels: str
+    name: str  #: of the dim that counts blocks
+    count: int
+
+    def index(self, index: tuple[TensorDim, ...]) -> tuple[TensorDim, ...]:
+        """Return coordinates with channels split into blocks."""
+
+        def in_blocks(t: TensorDim) -> TensorDim:
+            terms = [
+                (((name, coef), (self.name, coef * self.count)) if name == self.channels else ((name, coef),))
+                for name, coef in t.terms
+            ]
+            return evolve(t, terms=tuple(term for pair in terms for term in pair))
+
+        return tuple(map(in_blocks, index))
+
+
+@frozen
 class Resident(Product):
     """A product whose blocks of K are channels with all taps, and the source of its windows as rows of one tile."""
 
     source: View = attrs.field(kw_only=True)  #: axes positions, channels and, if any, batch
     #: rows; offset of each tap's source row from the result's row, in the order of K
     tap_rows: tuple[int, ...] = attrs.field(kw_only=True)
+    blocks: _Blocks = attrs.field(kw_only=True)
+
+    def in_dims(self, tensor: Tensor) -> Tensor:
+        cut = tensor.cut(self.cuts)
+        return evolve(cut, index=self.blocks.index(cut.index))
 
     @property
     def reach(self) -> int:
@@ -116,7 +142,8 @@ def resident(product: Product, depth: int, planes: PlaneLimits | None = None) ->
     channels_dim = Dim(channels.name, channels_of_block, channels_of_block)
     rows = (*m[: -len(lines)], *(evolve(line.dim, padded=line.padded) for line in lines))
     k_dims = (blocks, *taps, channels_dim)
-    of_n, of_m = (_cut(view, channels.name, blocks.name, channels_of_block) for view in (product.of_n, product.of_m))
+    cut = _Blocks(channels.name, blocks.name, channels_of_block)
+    of_n, of_m = (evolve(view, index=cut.index(view.index)) for view in (product.of_n, product.of_m))
     return Resident(
         evolve(of_n, axes=(of_n.axes[0], k_dims, *of_n.axes[2:])),
         evolve(of_m, axes=(rows, k_dims, *of_m.axes[2:])),
@@ -127,6 +154,7 @@ def resident(product: Product, depth: int, planes: PlaneLimits | None = None) ->
         gap=_gap(rows),
         source=_source(of_m, lines, (blocks, channels_dim)),
         tap_rows=_tap_rows(lines),
+        blocks=cut,
     )
 
 
@@ -153,18 +181,6 @@ def _lines(product: Product) -> list[_Line]:
     if not lines:
         raise DoesNotFit("taps=resident: wanted M's input to have windows")
     return sorted(lines, key=lambda line: rows.index(line.dim.name))
-
-
-def _cut(view: View, channels: str, blocks: str, count: int) -> View:
-    """Return the view with channels split into blocks of `count` channels."""
-
-    def in_blocks(t: TensorDim) -> TensorDim:
-        terms = [
-            (((name, coef), (blocks, coef * count)) if name == channels else ((name, coef),)) for name, coef in t.terms
-        ]
-        return evolve(t, terms=tuple(term for pair in terms for term in pair))
-
-    return evolve(view, index=tuple(in_blocks(t) for t in view.index))
 
 
 def _source(of_m: View, lines: list[_Line], k: tuple[Dim, ...]) -> View:
