@@ -122,6 +122,7 @@ class KernelAnalysis:
     lines: tuple[Line, ...]  #: reachable code, by ascending address
     counts: Mapping[str, int] = attrs.Factory(dict)  #: other counts in `hot`, by name
     sources: Mapping[int, str] = attrs.Factory(dict)  #: FILE:LINE by offset, where debug information has it
+    shared_at_launch: bool = False  #: whether the launch gives further shared memory
 
 
 @frozen

@@ -19,6 +19,7 @@ from convgen.backends.hot_code import basic_blocks, hottest, reachable
 from convgen.backends.nvidia.assemble import compiled
 from convgen.backends.nvidia.costs import facts_of, line_of
 from convgen.backends.nvidia.family import FAMILY
+from convgen.backends.nvidia.sim.launch import named
 from convgen.backends.nvidia.sim.ptx_reader import parse
 from convgen.backends.nvidia.sim.ptx_text import Instruction, Kernel, Module, Name
 from convgen.backends.nvidia.tables import FACTS, LANES
@@ -86,8 +87,8 @@ def _kernel(
     start = code[0].address
     lines = [line_of(i, i.address - start, facts.name) for i in code]
     loops, hot = hottest(lines, *basic_blocks(code, follows))
-    static = (v.size for v in (*module.variables.values(), *kernel.variables.values()) if v.space == "shared")
-    shared = sum(static)
+    declared = [v for v in (*module.variables.values(), *kernel.variables.values()) if v.space == "shared"]
+    shared = sum(v.size for v in declared)
     threads = _threads(kernel)
     begins = [at for at, _ in places]
     numbers = ((i.address - start, bisect_right(begins, in_text[i.address]) - 1) for i in code)
@@ -102,6 +103,7 @@ def _kernel(
         hot=hot,
         lines=tuple(lines),
         sources={offset: places[n][1] for offset, n in numbers if n >= 0},
+        shared_at_launch=not named(kernel).isdisjoint(v.name for v in declared if v.dynamic),
     )
 
 

@@ -242,7 +242,9 @@ class _Block:
         messages = np.where((self.slots > 0) & self.through_registers, through_registers, sum(slots_of_loads))
         clocks_of_loads = (messages + np.where(self.slots > 0, 0, fragment_messages)) * tuned.message
         by_lanes = clocks_of_loads + np.where(self.slots > 0, clocks_of_reads, 0) + tuned.block
-        of_subgroup = np.where(self.in_ring, 0, by_lanes)
+        moves = max(1, self.traits.taps) * (self.atom.sum_bits > 0)  # of the sums of a block, or of a tap
+        moved_sums = self.m * self.n * self.subgroups_k / self.lanes * moves
+        of_subgroup = np.where(self.in_ring, 0, by_lanes) + moved_sums
         clocks: Numbers = of_subgroup * self.subgroups / self.simds
         return clocks
 
@@ -271,7 +273,7 @@ class _Block:
         lanes = self.facts.subgroup_size
         rows = self.m // (self.subgroups_m * self.subtiles * self.atom.spans) + self.n // self.subgroups_n
         return LaneRegisters(
-            sums=self.m * self.n * self.atom.acc.bytes * self.subgroups_k // (4 * self.lanes),
+            sums=self.atom.sums_at_once * self.m * self.n * self.atom.acc.bytes * self.subgroups_k // (4 * self.lanes),
             fragments=rows * self.depth * self.elem * (not self.atom.in_shared) // (4 * lanes * self.subgroups_k),
             copied=self.through_registers * self.copied // (4 * self.lanes),
             masks=sum(number * masks for number, masks in zip(self.messages, self.traits.masks)) * ~self.in_ring,

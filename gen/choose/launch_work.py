@@ -132,7 +132,7 @@ class Launch:
     @property
     def runs_late(self) -> Numbers:
         """Return whether the products of a block still run while the next block begins."""
-        late: Numbers = runs_late(self.slots) & self.atom.in_shared
+        late: Numbers = runs_late(self.slots) & self.atom.in_shared & (not self.atom.sum_bits)
         return late
 
     @cached_property

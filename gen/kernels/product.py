@@ -18,6 +18,7 @@ from convgen.ir.expr import Expr, Mma, Pack, Slice, Var, const, eq, lift, maximu
 from convgen.ir.layout.digits import plus, times
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import Shared, View
+from convgen.ir.layout.mma import MmaTile
 from convgen.ir.program import Kernel
 from convgen.ir.record import evolve
 from convgen.ir.ring import ring_of
@@ -322,9 +323,17 @@ class _ProductBuilder:
         for n, mma in enumerate(self.mmas):
             # Read the next part's fragment while this one multiplies.
             after = [self._fragment(*paths[1], kb, further.b, elements) for further in self.mmas[n + 1 : n + 2]]
-            k.add(Let(products[n], Mma(mma, acc[n], a, b)))
+            self._multiply(products[n], mma, acc[n], a, b)
             b = after[0] if after else b
         return next_elements
+
+    def _multiply(self, total: Var, mma: MmaTile, acc: Expr, a: Expr, b: Expr) -> None:
+        """Add a product to sums; an instruction whose sums have few bits adds up the product alone."""
+        if not mma.atom.sum_bits:
+            self.k.add(Let(total, Mma(mma, acc, a, b)))
+            return
+        product = self.k.let("product", Mma(mma, zeros(mma.acc_type), a, b))
+        self.k.add(Let(total, acc + product))
 
     def _taps(self, acc: Sequence[Var], products: Sequence[Var]) -> None:
         """Add the products of one K block of resident windows, tap by tap."""
@@ -336,11 +345,10 @@ class _ProductBuilder:
         for n, row in enumerate(of_m.tap_rows):
             a = self._at_tap(of_n.tile, self.mmas[0].a, (0, n * depth))
             for i, mma in enumerate(self.mmas):
-                added = Mma(mma, sums[i], a, self._at_tap(of_m.tile, mma.b, (row, 0)))
-                if n == last:
-                    self.k.add(Let(products[i], added))
-                else:
-                    sums[i] = self.k.let(f"acc_at_{n}", added)
+                b = self._at_tap(of_m.tile, mma.b, (row, 0))
+                total = products[i] if n == last else self.k.var(f"acc_at_{n}", mma.acc_type)
+                self._multiply(total, mma, sums[i], a, b)
+                sums[i] = total
 
     def _at_tap(self, tile: Shared, layout: Fragment, start: tuple[int, int]) -> Var:
         name = tile.name.removesuffix("_tile")

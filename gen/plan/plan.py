@@ -385,7 +385,8 @@ def accumulator_registers(plan: Plan) -> int:
         lane, parts = plan.unit.lane_part, (part.product for part in plan.parts)
         most_sums = max((product.sums(lane) for product in parts if isinstance(product, Windows)), default=0)
         return lane.channels * most_sums * plan.acc_type.bytes // 4
-    return plan.mma.parts * plan.mma.d.registers * plan.mma.atom.acc.bytes // 4
+    atom = plan.mma.atom
+    return atom.sums_at_once * plan.mma.parts * plan.mma.d.registers * atom.acc.bytes // 4
 
 
 def _estimate_registers(plan: Plan, part: Part) -> int:

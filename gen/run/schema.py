@@ -64,11 +64,12 @@ class Entry:
 
     def name(self, what: str) -> str:
         """Return text that may name a file and stand in assembly."""
+        text = self.text()
         try:
-            check_name(self.text(), what)
+            check_name(text, what)
         except UserError as error:
             raise UserError(f"{error}, at {self.place}") from None
-        return self.text()
+        return text
 
     def optional_text(self, key: str) -> str | None:
         return self[key].text() if self.has(key) and self[key].value is not None else None

@@ -37,7 +37,7 @@ def kernel_rows(kernel: KernelAnalysis, analysis: Analysis) -> list[tuple[str, s
         ("kernel", kernel.name),
         ("target", analysis.target),
         ("registers", f"{registers}, allocated in granules" if registers else "virtual"),
-        ("shared", f"{kernel.shared_bytes} bytes"),
+        ("shared", f"{kernel.shared_bytes} bytes{' and those of the launch' if kernel.shared_at_launch else ''}"),
         ("code", f"{code}, {kernel.loops} loops, workgroups of up to {kernel.workgroup}"),
         (analysis.terms.occupancy, occupancy or "unknown"),
     ]

@@ -40,6 +40,7 @@ class MmaAtom:
     rounds_to: str = ""  #: type to which inputs are truncated, if they are: "xf32" keeps ten mantissa bits
     #: whether it reads factors from shared memory: fragments that are loaded from there then take no registers
     in_shared: bool = False
+    sum_bits: int = 0  #: bits that a sum keeps where it has fewer than its type, from that of the greatest term; else 0
 
     def __attrs_post_init__(self) -> None:
         check_name(self.name, "matrix instruction")
@@ -50,6 +51,11 @@ class MmaAtom:
     def elem_bytes(self) -> int:
         """Return the bytes of an element of a or b."""
         return self.a_elem.bytes
+
+    @property
+    def sums_at_once(self) -> int:
+        """Return how many sums of an element a lane holds: with `sum_bits` also that of the block being multiplied."""
+        return 2 if self.sum_bits else 1
 
     @cached_property
     def spans(self) -> int:

@@ -428,7 +428,8 @@ def write_instruction(atom: MmaAtom | BlockAtom, name: str) -> str:
     rounded = f", rounds to {atom.rounds_to}" if atom.rounds_to else ""
     sums = f"{atom.a_elem} x {atom.b_elem} to {atom.acc}"
     sizes, placed = _joined((atom.n, atom.m, atom.k)), ", " + " ".join(_IN_SHARED) if atom.in_shared else ""
-    return f"instruction {name}: {sizes}, {sums}, {atom.clocks} clocks{sides}{rounded}{placed}{called}"
+    kept = f", sums of {atom.sum_bits} bits" if atom.sum_bits else ""
+    return f"instruction {name}: {sizes}, {sums}, {atom.clocks} clocks{sides}{rounded}{placed}{kept}{called}"
 
 
 def read_instruction(c: Cursor, name: str) -> MmaAtom | BlockAtom:
@@ -456,7 +457,10 @@ def read_instruction(c: Cursor, name: str) -> MmaAtom | BlockAtom:
         sides.append(read_fragment(c))
     rounded = c.name() if c.skip(",", "rounds", "to") else ""
     in_shared = c.skip(",", *_IN_SHARED)
-    return c.made(MmaAtom, _called(c, name), *sizes, a, b, acc, *sides, clocks, rounded, in_shared)
+    sum_bits = c.integer() if c.skip(",", "sums", "of") else 0
+    if sum_bits:
+        c.take("bits")
+    return c.made(MmaAtom, _called(c, name), *sizes, a, b, acc, *sides, clocks, rounded, in_shared, sum_bits)
 
 
 def _called(c: Cursor, name: str) -> str:

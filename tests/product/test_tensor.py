@@ -83,6 +83,22 @@ CASES: dict[str, tuple[str, str]] = {
         "--dt=bf16 --wtag=ba --bia-dt=f32 --attr-post-ops=add:f32:per_oc+linear:0.5:1 256x96:96x250",
         "tile=128x256x32 waves=2x4 mma=256x64x16 slots=3 map=persist:1",
     ),
+    "8-bit floats": (
+        "--dt=f8_e4m3:f8_e5m2:f16 --wtag=ba 140x400:400x130",
+        "tile=128x64x128 waves=2x4 mma=64x64x32 slots=4",
+    ),
+    "8-bit floats, persistent": (
+        "--dt=f8_e4m3:f8_e4m3:bf16 --wtag=ba --bia-dt=f32 --attr-scales=src:common:0.5 256x512:512x256",
+        "tile=128x128x128 waves=2x4 mma=128x64x32 slots=4 map=persist:1",
+    ),
+    "8-bit floats, windows": (
+        "--dt=f8_e4m3:f8_e4m3:f16 --dir=FWD_D --stag=axb --wtag=axb --dtag=axb mb2ic64ih9oc64kh3ph1sh2",
+        "tile=64x64x64 waves=1x4 mma=64x64x32 slots=3",
+    ),
+    "8-bit floats, resident windows": (
+        "--dt=f8_e4m3:f8_e4m3:f16 --dir=FWD_D --stag=axb --wtag=axb --dtag=axb mb1ic128ih9oc64kh3ph1",
+        "tile=64x64x576 waves=1x4 mma=64x64x32 slots=2 taps=resident",
+    ),
     "scales of bytes": (
         "--dt=s8:s8:s8 --wtag=ba --attr-scales=src:common:0.5+wei:per_oc+dst:common:2 100x96:96x64",
         "tile=64x64x32 waves=1x4 mma=64x64x32 slots=2",

@@ -212,7 +212,8 @@ def _map_at(
     what = ""
     if tensor is None:
         if offset in map_offsets:
-            raise SimulatorError(f"given no tensor map at offset {offset} of the parameters, wanted one of the launch")
+            given = f"given no tensor map at offset {offset} of the parameters"
+            raise SimulatorError(f"{given}, wanted one: a launch record has it (convgen run NAME.launch.json)")
         what = "the address is not that of a parameter with a tensor map (cvta.param gives it)"
     elif len(tensor.dims) != rank or tensor.kind != mode:
         what = f"a {mode} copy of {rank} dimensions by a {tensor.kind} map of {len(tensor.dims)}"

@@ -38,7 +38,7 @@ def shared_limit(target: str) -> int:
 def shared_layout(module: Module, kernel: Kernel) -> tuple[dict[str, int], int]:
     """Return the offset of each shared variable, and the bytes of static ones; dynamic ones stand behind them."""
     variables = [v for v in (*module.variables.values(), *kernel.variables.values()) if v.space == "shared"]
-    used = _named(kernel)
+    used = named(kernel)
     offsets, end = {}, 0
     static = [v for v in variables if not v.dynamic and (v.name in used or v.name in kernel.variables)]
     for variable in sorted(static, key=lambda v: -v.align):
@@ -51,7 +51,7 @@ def shared_layout(module: Module, kernel: Kernel) -> tuple[dict[str, int], int]:
     return offsets, begin if any(v.dynamic and v.name in used for v in variables) else end
 
 
-def _named(kernel: Kernel) -> set[str]:
+def named(kernel: Kernel) -> set[str]:
     """Return the variables that a kernel's code names."""
     names = set()
     for instruction in kernel.code:
@@ -133,7 +133,7 @@ def signature_of(module: Module, kernel: Kernel) -> Signature:
         for v in kernel.parameters
     )
     workgroup = kernel.limits.get("reqntid") or kernel.limits.get("maxntid")
-    used, variables = _named(kernel), (*module.variables.values(), *kernel.variables.values())
+    used, variables = named(kernel), (*module.variables.values(), *kernel.variables.values())
     wants_shared = any(v.space == "shared" and v.dynamic and v.name in used for v in variables)
     return Signature(kernel.name, parameters, shared_layout(module, kernel)[1], workgroup, wants_shared)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -13,13 +14,14 @@ from convgen.backends.nvidia.select import Selector
 from convgen.backends.nvidia.tables import FACTS, ROWS, WgmmaRow
 from convgen.backends.nvidia.warpgroups import FactorPlace
 from convgen.ir.error import DoesNotFit, UserError
-from convgen.ir.expr import const
+from convgen.ir.expr import Mma, const
 from convgen.ir.layout.memory import Shared
 from convgen.ir.layout.shared_panels import SPANS, panel_order, span_of
 from convgen.ir.mutate import rewrite
 from convgen.ir.record import evolve
-from convgen.ir.stmt import ExitIf, For, block
+from convgen.ir.stmt import ExitIf, For, Let, block
 from convgen.ir.types import Type, bf16, f16, f32, s8
+from convgen.kernels import product
 from convgen.passes import pipeline
 from convgen.problem.matmul import parse_problem
 from convgen.run import verdict
@@ -107,6 +109,30 @@ CASES = {
         "--dt=u8:s8:s32 --wtag=ba 64x128:128x32",
         "tile=64x32x128 waves=1x4 mma=32x64x32 slots=2 copy=direct",
     ),
+    "8-bit floats": (
+        "--dt=f8_e4m3:f8_e4m3:f16 --wtag=ba 100x400:400x64",
+        "tile=64x64x128 waves=1x4 mma=64x64x32 slots=4 copy=direct",
+    ),
+    "mixed 8-bit floats, through registers": (
+        "--dt=f8_e5m2:f8_e4m3:bf16 --wtag=ba --bia-dt=f32 --attr-post-ops=relu 70x300:300x99",
+        "tile=64x128x64 waves=1x4 mma=128x64x32 slots=2",
+    ),
+    "8-bit floats, slices": (
+        "--dt=f8_e4m3:f8_e5m2:f32 --wtag=ba 64x640:640x64",
+        "tile=64x64x128 waves=1x4 mma=64x64x32 slots=2 slices=2 copy=direct",
+    ),
+    "8-bit floats, resident windows": (
+        f"--dt=f8_e4m3:f8_e4m3:f16 --dir=FWD_D {_CHANNELS_LAST} mb1ic128ih9oc64oh9kh3ph1",
+        "tile=64x64x576 waves=1x4 mma=64x64x32 slots=2 taps=resident copy=direct",
+    ),
+    "8-bit floats, backward data": (
+        f"--dt=f8_e4m3:f8_e4m3:f8_e5m2 --dir=BWD_D {_CHANNELS_LAST} mb1ic64ih9oc64oh9kh3ph1",
+        "tile=64x64x64 waves=1x4 mma=64x64x32 slots=2",
+    ),
+    "8-bit floats, backward weights": (
+        f"--dt=f8_e5m2:f32:f8_e4m3 --dir=BWD_W {_CHANNELS_LAST} mb2ic64ih8oc64oh8kh3ph1",
+        "tile=64x64x64 waves=1x4 mma=64x64x32 slots=1 taps=fused",
+    ),
     "batch": ("--dt=f16 --wtag=acb 3x64x96:3x96x64", "tile=64x64x32 waves=1x4 mma=64x64x16 slots=3 copy=direct"),
     "epilogue": (
         "--dt=f16 --wtag=ba --bia-dt=f32 --attr-post-ops=relu+sum:0.5 64x128:128x64",
@@ -160,6 +186,18 @@ def test_sums_of_a_loop_that_may_not_run_are_right() -> None:
     """ptxas 13.0 wants a fence behind such a loop (C7519): the sums also come around it."""
     line, config = "--dt=f16 --wtag=ab --runtime_dims_masks=2:1 64x155:155x32", "tile=64x32x128 waves=1x4 mma=32x64x16"
     assert verdict.run(compiled(line, f"{config} slots=3")).passed
+
+
+def test_sums_of_8_bit_floats_are_added_in_f32(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sums that stay in the instruction lose bits: behind 2^14 it adds 48 for each product of 49."""
+    line, config = "--dt=f8_e4m3:f8_e4m3:f32 --wtag=ba 64x512:512x64", "tile=64x64x128 waves=1x4 mma=64x64x32 slots=2"
+    sevens = {
+        name: np.full(dims, 7, ml_dtypes.float8_e4m3fn) for name, dims in (("src", (64, 512)), ("wei", (512, 64)))
+    }
+    assert (driver.simulate(compiled(line, config), **sevens) == 512 * 49).all()
+    in_place = lambda self, total, mma, acc, a, b: self.k.add(Let(total, Mma(mma, acc, a, b)))  # noqa: E731
+    monkeypatch.setattr(product._ProductBuilder, "_multiply", in_place)
+    assert (driver.simulate(compiled(line, config), **sevens) < 512 * 49).all()
 
 
 def test_sums_are_awaited_also_where_an_exit_is_not_taken() -> None:
