@@ -12,6 +12,7 @@ from convgen.choose.combinations import SUBTILES, VARIANT, Configs, along, by_ti
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.mma import MmaAtom
 from convgen.ir.record import frozen
+from convgen.plan.atoms import moves_sums
 from convgen.plan.copies import chunk_elems, pitch_of, rounded_rows
 from convgen.plan.loads import OperandLoad
 from convgen.plan.registers import LaneRegisters, Numbers, masks_of
@@ -36,6 +37,7 @@ class OfferTraits:
     masks: tuple[int, int]  #: masks of each of these loads, as `LaneRegisters` counts them
     #: by input and variant: issue slots of a load, divided by those of a load with one address along K for each block
     issue_slots: tuple[tuple[float, ...], ...]
+    moves_sums: bool  #: sums are kept outside of the instruction, which adds up one block, or one tap, at a time
 
     @classmethod
     def of(cls, offer: Offer, variants: Sequence[Variant], atom: MmaAtom, facts: TargetFacts) -> OfferTraits:
@@ -44,7 +46,8 @@ class OfferTraits:
             tuple(_issue_slots(each, offer.inner, chunk, load, facts) for each in variants) for load in loads
         )
         masks = masks_of(offer.of_m, loads[0].trimmed), masks_of(offer.of_n, loads[1].trimmed)
-        return cls(len(offer.tap_rows), max(offer.tap_rows, default=0), loads, masks, issue_slots)
+        taps, reach, moves = len(offer.tap_rows), max(offer.tap_rows, default=0), moves_sums(atom, offer.form.acc_mode)
+        return cls(taps, reach, loads, masks, issue_slots, moves)
 
 
 def _issue_slots(variant: Variant, inner: int, chunk: int, load: OperandLoad, facts: TargetFacts) -> float:
@@ -242,7 +245,7 @@ class _Block:
         messages = np.where((self.slots > 0) & self.through_registers, through_registers, sum(slots_of_loads))
         clocks_of_loads = (messages + np.where(self.slots > 0, 0, fragment_messages)) * tuned.message
         by_lanes = clocks_of_loads + np.where(self.slots > 0, clocks_of_reads, 0) + tuned.block
-        moves = max(1, self.traits.taps) * (self.atom.sum_bits > 0)  # of the sums of a block, or of a tap
+        moves = max(1, self.traits.taps) * self.traits.moves_sums
         moved_sums = self.m * self.n * self.subgroups_k / self.lanes * moves
         of_subgroup = np.where(self.in_ring, 0, by_lanes) + moved_sums
         clocks: Numbers = of_subgroup * self.subgroups / self.simds
@@ -273,7 +276,12 @@ class _Block:
         lanes = self.facts.subgroup_size
         rows = self.m // (self.subgroups_m * self.subtiles * self.atom.spans) + self.n // self.subgroups_n
         return LaneRegisters(
-            sums=self.atom.sums_at_once * self.m * self.n * self.atom.acc.bytes * self.subgroups_k // (4 * self.lanes),
+            sums=(1 + self.traits.moves_sums)
+            * self.m
+            * self.n
+            * self.atom.acc.bytes
+            * self.subgroups_k
+            // (4 * self.lanes),
             fragments=rows * self.depth * self.elem * (not self.atom.in_shared) // (4 * lanes * self.subgroups_k),
             copied=self.through_registers * self.copied // (4 * self.lanes),
             masks=sum(number * masks for number, masks in zip(self.messages, self.traits.masks)) * ~self.in_ring,

@@ -16,6 +16,7 @@ from convgen.ir.layout.mma import MmaAtom
 from convgen.ir.layout.turns import SharedOut, Turns
 from convgen.ir.record import evolve, frozen
 from convgen.passes.buffer_shared import runs_late
+from convgen.plan.atoms import moves_sums
 from convgen.plan.config import evenly, levels
 from convgen.plan.registers import Numbers, Pipeline
 from convgen.plan.variants.variant import Offer
@@ -132,7 +133,8 @@ class Launch:
     @property
     def runs_late(self) -> Numbers:
         """Return whether the products of a block still run while the next block begins."""
-        late: Numbers = runs_late(self.slots) & self.atom.in_shared & (not self.atom.sum_bits)
+        stays = self.atom.in_shared and not moves_sums(self.atom, self.offer.form.acc_mode)
+        late: Numbers = runs_late(self.slots) & stays
         return late
 
     @cached_property

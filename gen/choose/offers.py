@@ -43,15 +43,15 @@ def forms(problem: Problem, reorder: tuple[str, ...]) -> Iterator[Form]:
         return
     is_sized = bool(problem.runtime)
     largest = max(parts, key=lambda p: p.m * p.n * p.k)
-    yield Form(largest, len(parts), is_sized=is_sized)
+    yield Form(largest, len(parts), is_sized=is_sized, acc_mode=problem.acc_mode)
     if have_columns(problem):
         (joined,) = products(problem, 1, reorder, COLUMNS)
         if joined.n <= _MOST_COLUMNS and has_whole_pairs(joined):
-            yield Form(joined, 1, (("phases", COLUMNS),), is_sized=is_sized)
+            yield Form(joined, 1, (("phases", COLUMNS),), is_sized=is_sized, acc_mode=problem.acc_mode)
     if 1 < len(parts) <= _MOST_MERGED and not is_sized:
         inner = largest.k_inner.size
         sizes = sorted(((part.m, part.n, part.k // inner) for part in parts), key=lambda size: -size[2])
-        yield Form(largest, 1, (("grids", MERGED),), tuple(sizes))
+        yield Form(largest, 1, (("grids", MERGED),), tuple(sizes), acc_mode=problem.acc_mode)
 
 
 # ---------------------------------------------------------------- inputs that are packed before

@@ -328,8 +328,8 @@ class _ProductBuilder:
         return next_elements
 
     def _multiply(self, total: Var, mma: MmaTile, acc: Expr, a: Expr, b: Expr) -> None:
-        """Add a product to sums; an instruction whose sums have few bits adds up the product alone."""
-        if not mma.atom.sum_bits:
+        """Add a product to sums, in the instruction unless its sums lose bits that the problem wants."""
+        if not self.plan.moves_sums:
             self.k.add(Let(total, Mma(mma, acc, a, b)))
             return
         product = self.k.let("product", Mma(mma, zeros(mma.acc_type), a, b))

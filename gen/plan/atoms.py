@@ -23,6 +23,14 @@ def input_atoms(problem: Problem, facts: TargetFacts) -> list[MmaAtom]:
     return of_types or _of_wider_types(problem, exact, types)
 
 
+def moves_sums(atom: MmaAtom, acc_mode: str) -> bool:
+    """Return whether sums are kept outside of an instruction, which adds up the product of one block at a time.
+
+    A sum that stays in an instruction with `sum_bits` loses its last bits as it grows, which `relaxed` permits.
+    """
+    return atom.sum_bits > 0 and acc_mode == "strict"
+
+
 def _multiplied(problem: Problem) -> tuple[Type, Type]:
     """Return the types in which N's and M's input are multiplied; a dequantised input has its wide type."""
     wide = {role: dequantise.multiplied_type(problem, role) for role in ("src", "wei")}

@@ -26,6 +26,7 @@ from convgen.ir.types import Type, scalar
 from convgen.passes.messages.nibble_pairs import check_halves
 from convgen.passes.split_chains import ROOM
 from convgen.plan import epilogues
+from convgen.plan.atoms import moves_sums
 from convgen.plan.compensation import Sums, compensation
 from convgen.plan.config import EXACT, MERGED, TENSOR, Config, LanePart
 from convgen.plan.contraction import Product
@@ -127,6 +128,11 @@ class Plan:
     @property
     def acc_type(self) -> Type:
         return scalar(self.problem.acc_type)
+
+    @property
+    def moves_sums(self) -> bool:
+        """Return whether sums are kept outside of the instruction, as `plan.atoms.moves_sums` says."""
+        return moves_sums(self.mma.atom, self.problem.acc_mode)
 
 
 def make_plan(problem: Problem, config: Config, facts: TargetFacts) -> Plan:
@@ -386,7 +392,7 @@ def accumulator_registers(plan: Plan) -> int:
         most_sums = max((product.sums(lane) for product in parts if isinstance(product, Windows)), default=0)
         return lane.channels * most_sums * plan.acc_type.bytes // 4
     atom = plan.mma.atom
-    return atom.sums_at_once * plan.mma.parts * plan.mma.d.registers * atom.acc.bytes // 4
+    return (1 + plan.moves_sums) * plan.mma.parts * plan.mma.d.registers * atom.acc.bytes // 4
 
 
 def _estimate_registers(plan: Plan, part: Part) -> int:

@@ -132,11 +132,12 @@ def _bias_type(text: str) -> str:
 
 
 def _accumulation(text: str) -> str:
-    """The looser modes permit the strict one."""
-    mode = grammar.choose(text, ("strict", "relaxed", "any", "f32", "s32", "f16"))
-    return "strict" if mode in ("relaxed", "any") else mode
+    """Return the mode in which products are summed; `any` permits what `relaxed` does."""
+    mode = grammar.choose(text, (*_ACCUMULATIONS, "any", "f32", "s32", "f16"))
+    return "relaxed" if mode == "any" else mode
 
 
+_ACCUMULATIONS = ("strict", "relaxed")  #: modes of summing that are generated
 _whole = _pattern("[0-9]{1,18}", "a number from 0")
 _real = _pattern(r"[0-9.]{1,18}([eE][+-]?[0-9]{1,3})?", "a number")
 _threads = _pattern("(auto|[0-9]{1,9})(:(auto|[0-9]{1,9})){0,2}", "auto or numbers such as 4:0:1")
@@ -206,7 +207,14 @@ KNOBS = (
         attributes.fpmath,
         "strict (default), tf32, bf16, f16 or any; with :true also for weights that are integers",
     ),
-    Option("attr-acc-mode", "strict", _accumulation, "strict (default), relaxed or any", rule="acc-mode"),
+    Option(
+        "attr-acc-mode",
+        "strict",
+        _accumulation,
+        "strict (default); relaxed or any: sums may have fewer bits than f32 where that is faster",
+        rule="acc-mode",
+        generated=lambda mode: mode in _ACCUMULATIONS,
+    ),
     Option("attr-deterministic", "false", _flag, "the same bits in every run (default false)"),
     Option("attr-dropout", "", attributes.dropout, "P[:SEED[:TAG[:OFFSET[:HOST]]]]", rule="dropout"),
     Option(

@@ -63,6 +63,7 @@ class TensorProblem(ABC):
     wtag: str = "any"
     dtag: str = "any"
     deterministic: bool = False  #: whether two runs must give the same bits
+    acc_mode: str = "strict"  #: "relaxed" where sums may have fewer bits than their type
     fpmath: str = "strict"  #: to which type f32 inputs may be rounded before they are multiplied
     fpmath_ints: bool = False  #: whether integers may be multiplied so, too
     scales: tuple[Scale, ...] = ()  #: factors of sums before a bias (src, wei), divisor of results (dst)
@@ -283,6 +284,7 @@ class TensorProblem(ABC):
             "strides": ":".join(strides) if any(strides) else "",
             "runtime_dims_masks": self.runtime_masks_text,
             "attr-deterministic": str(self.deterministic).lower(),
+            "attr-acc-mode": self.acc_mode,
             "attr-fpmath": f"{self.fpmath}:true" if self.fpmath_ints else self.fpmath,
             "attr-scales": "+".join(map(str, self.scales)),
             "attr-zero-points": "+".join(map(str, self.zero_points)),
@@ -318,6 +320,7 @@ def fields_of(knobs: options.Knobs) -> dict[str, Any]:
         "dst_type": dst,
         **tags,
         "deterministic": knobs["attr-deterministic"],
+        "acc_mode": "strict" if "attr-acc-mode" in others else _sums_of(knobs["dt"], knobs["attr-acc-mode"]),
         "fpmath": knobs["attr-fpmath"][0],
         "fpmath_ints": knobs["attr-fpmath"][1],
         "runtime_masks": knobs["runtime_dims_masks"],
@@ -326,6 +329,11 @@ def fields_of(knobs: options.Knobs) -> dict[str, Any]:
         "zero_points": () if "attr-zero-points" in others else zero_points.read(knobs["attr-zero-points"]),
         "post_ops": () if "attr-post-ops" in others else post_ops.read(knobs["attr-post-ops"]),
     }
+
+
+def _sums_of(dtypes: Triple, mode: str) -> str:
+    """Return the mode of sums; it is strict without 8-bit floats, since products of other types have whole sums."""
+    return mode if any(scalar(name).is_float and scalar(name).bits == 8 for name in dtypes) else "strict"
 
 
 def unknown_dims(problem: TensorProblem, *names: tuple[str, ...]) -> tuple[str, ...]:

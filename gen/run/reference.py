@@ -62,6 +62,7 @@ __all__ = [
 ]
 
 _EXACT = {"f32": 24, "f64": 53, "s32": 30}  #: power of two up to which an accumulator holds every integer
+_RELAXED = 13  #: power of two up to which sums that may have fewer bits than f32 hold every integer
 _BYTE_RANGE = 255  #: from the least to the greatest value of a byte
 #: The largest absolute value of a fill, while sums allow it.
 _MAGNITUDE = {"src": 8, "wei": 4, "bia": 8, "dst": 8, "diff_dst": 4}
@@ -82,7 +83,7 @@ def fills(problem: Problem, seed: int = 0) -> dict[str, Fill]:
     """
     wanted = request.inputs(problem)
     magnitudes = {spec.name: _magnitude(problem, spec) for spec in wanted if spec.name in _MAGNITUDE}
-    products, power = depth(problem), _EXACT[request.sum_type(problem)]
+    products, power = depth(problem), _EXACT[request.sum_type(problem)] if problem.acc_mode == "strict" else _RELAXED
     while _largest_sum(problem, products, magnitudes) > 2**power:
         if max(magnitudes.values()) == 1:
             raise Unsupported(f"exact sums of {products} products, more than 2^{power}")

@@ -52,11 +52,6 @@ class MmaAtom:
         """Return the bytes of an element of a or b."""
         return self.a_elem.bytes
 
-    @property
-    def sums_at_once(self) -> int:
-        """Return how many sums of an element a lane holds: with `sum_bits` also that of the block being multiplied."""
-        return 2 if self.sum_bits else 1
-
     @cached_property
     def spans(self) -> int:
         """Return the number of subgroups that execute one instruction together."""

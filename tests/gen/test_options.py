@@ -131,6 +131,14 @@ def test_values_that_permit_what_is_done_are_taken(driver: str, words: list[str]
     assert rule(driver, *words) is None
 
 
+def test_sums_are_relaxed_where_products_may_have_sums_of_fewer_bits() -> None:
+    """Sums of other factors than 8-bit floats are whole, so that mode and strict name one problem."""
+    bytes_and_half = cg.Matmul.parse("--dt=f8_e4m3:f8_e5m2:f16 --attr-acc-mode=any 32x16:16x32")
+    assert bytes_and_half.acc_mode == "relaxed"
+    assert "--attr-acc-mode=relaxed" in str(bytes_and_half)
+    assert cg.Matmul.parse("--dt=f16 --attr-acc-mode=any 32x16:16x32") == cg.Matmul.parse("--dt=f16 32x16:16x32")
+
+
 def test_the_result_of_grouped_products_has_another_rank() -> None:
     with pytest.raises(cg.Unsupported) as refused:
         cg.build(cg.Matmul.parse("--wtag=abc --dtag=abc --grouped=1:2:8+8 4x16:16x32"))

@@ -45,6 +45,7 @@ class Form:
     #: M, N and K of each product in one launch, most work first, where one launch has several.
     merged: tuple[tuple[int, int, int], ...] = ()
     is_sized: bool = False  #: whether some sizes are known only at launch
+    acc_mode: str = "strict"  #: "relaxed" where sums may have fewer bits than their type
 
 
 @frozen
