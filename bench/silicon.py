@@ -6,7 +6,8 @@
 Parts: `instructions` and `sums` (results of single instructions, and of products of random floats, equal the recorded
 ones, or `--record` them), `uses` (kernels called by torch, in a graph, from C and from the command line), `drawn` and
 `listed` (random problems; layers of tests/data/problems in three directions), `sanitizer` (compute-sanitizer's
-four tools on 40 of the random problems), `times`, `models` (times of layers of models that no fit has seen).
+four tools on 40 of the random problems), `times`, `models` (times of layers of models that no fit has seen), `decode`
+(products with few rows), `attention` (`examples/attention.py` beside torch's).
 
 Each LINE is a problem as benchdnn writes it (`conv --dt=f16 --dir=FWD_D mb32ic64...`, `gemm --dt=f16 256x256:256x256`).
 """
@@ -26,7 +27,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from lib import cuda_checks, cuda_sums, cuda_times, cuda_uses, model_layers
+from lib import cuda_attention, cuda_checks, cuda_sums, cuda_times, cuda_uses, model_layers
 from rich.console import Console
 
 from convgen.device.devices import open_device
@@ -88,6 +89,12 @@ def _times(lines: Sequence[str], asked: Namespace, console: Console) -> tuple[An
     return rows, False
 
 
+def _attention(asked: Namespace, console: Console) -> tuple[Any, bool]:
+    rows = cuda_attention.times(asked.processes)
+    console.print(cuda_attention.table(rows), soft_wrap=True)
+    return rows, any(row.get("error", 0) > cuda_attention.MOST_ERROR for row in rows)
+
+
 #: Part -> function that returns its figures, None if it is left out, and whether anything is wrong.
 PARTS: Mapping[str, Callable[[Namespace, Console], tuple[Any, bool]]] = {
     "instructions": _instructions,
@@ -98,6 +105,8 @@ PARTS: Mapping[str, Callable[[Namespace, Console], tuple[Any, bool]]] = {
     "sanitizer": _sanitizer,
     "times": partial(_times, cuda_times.LINES),
     "models": partial(_times, model_layers.LINES),
+    "decode": partial(_times, cuda_times.DECODE),
+    "attention": _attention,
 }
 
 

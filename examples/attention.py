@@ -1,4 +1,4 @@
-"""Flash attention, one head: softmax(q k' / sqrt(head)) v, block by block of the keys, causal if asked for.
+"""Flash attention: softmax(q k' / sqrt(head)) v of each head, block by block of the keys, causal if asked for.
 
     python examples/attention.py [TARGET] [HEAD]
 
@@ -7,75 +7,99 @@ The kernel is compiled for the target (gfx942 if none is given), simulated and c
 
 from __future__ import annotations
 
+import math
 import sys
 
 import numpy as np
+import numpy.typing as npt
 
 import convgen as cg
 from convgen import tile
 from convgen.tile import Index, Tensor, Value
 
+Doubles = npt.NDArray[np.float64]
+
 LOW = -1e30  #: what stands for minus infinity: the exponential of a difference from it is 0, never NaN
 
 
 def masked(scores: Value, m: Index, n: Index, length: int, causal: bool) -> Value:
-    """Scores without those of keys that do not exist and, where causal, of later ones; the block begins at (m, n)."""
+    """Return the scores of a block at (m, n) without those of later keys if causal, else of keys that do not exist."""
     rows, cols = scores.shape
     column = tile.positions((1, cols), 1) + n
-    scores = tile.where(tile.less(column, length), scores, tile.full((1, 1), LOW))
-    if not causal:
-        return scores
-    future = tile.less(tile.positions((rows, 1), 0) + m, column)
-    return tile.where(future, tile.full((1, 1), LOW), scores)
+    kept = tile.less(column, tile.positions((rows, 1), 0) + (m + 1)) if causal else tile.less(column, length)
+    return tile.where(kept, scores, tile.full((1, 1), LOW))
 
 
-def softmax_step(scores: Value, top: Value, total: Value) -> tuple[Value, Value, Value, Value]:
-    """The running softmax with another block: its weights, what earlier ones are scaled by, the new top and total."""
+def softmax_step(scores: Value, top: Value, total: Value, scale: float) -> tuple[Value, Value, Value, Value]:
+    """Return the running softmax with another block: its weights, the factor of earlier ones, the new top and total.
+
+    Exponentials are of base 2, with its logarithm in `scale`, so that a weight takes one `fma` and one `exp2`.
+    """
+    scale *= math.log2(math.e)
     higher = tile.max(top, tile.reduce("max", scores, 1))
-    p, scale = tile.exp(scores - higher), tile.exp(top - higher)
-    return p, scale, higher, total * scale + tile.reduce("sum", p, 1)
+    p = tile.exp2(tile.fma(scores, tile.full((1, 1), scale), higher * -scale))
+    factor = tile.exp2((top - higher) * scale)
+    return p, factor, higher, total * factor + tile.reduce("sum", p, 1)
 
 
 def blocks(target: str, head: int) -> tuple[tuple[int, int], int, int]:
-    """Subgroups along the rows and the head, rows of a block of queries, and of one of keys.
+    """Return the subgroups along the rows and the head, the rows of a block of queries, and those of one of keys.
 
-    A subgroup of 64 lanes multiplies 16 rows at a time, a smaller one 8. Where its rows of the output would take more
+    Two warpgroups multiply 64 rows each, by instructions that read keys and values in shared memory. Elsewhere a
+    subgroup of 64 lanes multiplies 16 rows at a time, a smaller one 8; where its rows of the output would take more
     than 64 registers, four subgroups share the head.
     """
-    lanes = cg.facts(target).subgroup_size
+    facts = cg.facts(target)
+    lanes = facts.subgroup_size
+    if facts.shared_factors:
+        return (8, 1), 128, 64
     rows = 16 if lanes == 64 else 8
     subgroups = (2, 4) if rows * head > 64 * lanes else (4, 1)
     return subgroups, rows * subgroups[0], 64 if lanes == 64 else max(2 * lanes, 8 * subgroups[1])
 
 
 @tile.kernel(subgroups=(4, 1))
-def attention(q: Tensor, k: Tensor, v: Tensor, o: Tensor, *, bm: int = 64, bn: int = 64, causal: bool = False) -> None:
-    length, head = k.shape
-    m, _ = tile.grid(o, (bm, head))
-    query = tile.load_tile(tile.init_tile(q, (m, 0), (bm, head)))
+def attention(
+    q: Tensor, k: Tensor, v: Tensor, o: Tensor, *, heads: int = 1, bm: int = 64, bn: int = 64, causal: bool = False
+) -> None:
+    """Write the attention of each head; rows are positions, and heads lie side by side in columns."""
+    length, columns = k.shape
+    head = columns // heads
+    m, h = tile.grid(o, (bm, head), map="cols")
+    query = tile.load_tile(tile.init_tile(q, (m, h), (bm, head)))
     top, total = tile.full((bm, 1), LOW), tile.zeros((bm, 1))
     acc = tile.zeros((bm, head))
-    for n in tile.range(0, length, bn):
-        keys = tile.load_tile(tile.init_tile(k, (n, 0), (bn, head)), transpose=True)
-        scores = masked(tile.tile_mma(query, keys) * head**-0.5, m, n, length, causal)
-        p, scale, top, total = softmax_step(scores, top, total)
-        values = tile.load_tile(tile.init_tile(v, (n, 0), (bn, head)))
-        acc = tile.tile_mma(tile.convert(p, "f16"), values, acc * scale)
-    tile.store_tile(tile.convert(tile.divide(acc, total), "f16"), tile.init_tile(o, (m, 0), (bm, head)))
+    for n in tile.range(0, m + bm if causal else length, bn):
+        keys = tile.load_tile(tile.init_tile(k, (n, h), (bn, head)), transpose=True)
+        scores = tile.tile_mma(query, keys)
+        if causal or not isinstance(length, int) or length % bn:
+            scores = masked(scores, m, n, length, causal)
+        p, factor, top, total = softmax_step(scores, top, total, head**-0.5)
+        values = tile.load_tile(tile.init_tile(v, (n, h), (bn, head)))
+        acc = tile.tile_mma(tile.convert(p, "f16"), values, acc * factor)
+    tile.store_tile(tile.convert(tile.divide(acc, total), "f16"), tile.init_tile(o, (m, h), (bm, head)))
 
 
 def main(target: str = "gfx942", of: str = "64") -> None:
-    length, head = 250, int(of)
-    subgroups, bm, bn = blocks(target, head)
+    heads, length, head = 2, 250, int(of)
+    shape, (subgroups, bm, bn) = (length, heads * head), blocks(target, head)
     kernel = tile.kernel(subgroups=subgroups)(attention.function)
-    q, k, v = (np.random.default_rng(n).standard_normal((length, head)).astype(np.float16) for n in range(3))
-    code = cg.compile(kernel(*[Tensor((length, head), "f16")] * 4, bm=bm, bn=bn, causal=True), target)
+    q, k, v = (np.random.default_rng(n).standard_normal(shape).astype(np.float16) for n in range(3))
+    code = cg.compile(kernel(*[Tensor(shape, "f16")] * 4, heads=heads, bm=bm, bn=bn, causal=True), target)
     found = cg.simulate(code, q=q, k=k, v=v)
-    scores = q.astype(np.float64) @ k.astype(np.float64).T / np.sqrt(head)
-    scores[np.triu_indices(length, 1)] = -np.inf
-    e = np.exp(scores - scores.max(1, keepdims=True))
-    wanted = e / e.sum(1, keepdims=True) @ v.astype(np.float64)
+    of_heads = (each.astype(np.float64).reshape(length, heads, head).transpose(1, 0, 2) for each in (q, k, v))
+    wanted = attended(*of_heads).transpose(1, 0, 2).reshape(shape)
     print(f"{code.name} on {target}: greatest error {np.abs(found - wanted).max():.1e}")
+
+
+def attended(q: Doubles, k: Doubles, v: Doubles) -> Doubles:
+    """Return the causal attention of heads x positions x columns."""
+    length, head = q.shape[1:]
+    scores = q @ k.transpose(0, 2, 1) / np.sqrt(head)
+    scores = np.where(np.tri(length) > 0, scores, -np.inf)
+    e = np.exp(scores - scores.max(2, keepdims=True))
+    weights: Doubles = e / e.sum(2, keepdims=True)
+    return weights @ v
 
 
 if __name__ == "__main__":

@@ -41,7 +41,8 @@ def operand_sizes_of(products: Iterable[Mma], body: Stmt) -> Mapping[Var, int]:
 def shared_factors(body: Stmt) -> Mapping[Var, MmaAtom]:
     """Return the variables that matrix instructions read in shared memory, with the instructions."""
     products = (n for n in postorder(body) if isinstance(n, Mma) and n.op.atom.in_shared)
-    return {side: n.op.atom for n in products for side in (n.a, n.b) if isinstance(side, Var)}
+    sides = ((side, n.op.atom) for n in products for side in (n.a, *(() if n.op.atom.b_in_registers else (n.b,))))
+    return {side: atom for side, atom in sides if isinstance(side, Var)}
 
 
 def _sources(body: Stmt) -> Iterator[tuple[Var, tuple[Expr, ...]]]:

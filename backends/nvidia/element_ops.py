@@ -38,15 +38,16 @@ OPERATIONS: Mapping[type[Expr], tuple[str, str]] = {
     floats.Floor: ("", "cvt.rmi"),
     floats.Ceil: ("", "cvt.rpi"),
     floats.Round: ("", "cvt.rni"),
-    floats.Exp2: ("", "ex2.approx"),
-    floats.Log2: ("", "lg2.approx"),
+    floats.Exp2: ("", "ex2.approx.ftz"),
+    floats.Log2: ("", "lg2.approx.ftz"),
     # Largest errors in the PTX ISA: `ex2` 2 ulp, `lg2` 2^-22, `rcp` 1 ulp, `sqrt` 2^-23, `rsqrt` 2^-22.9 of the result,
-    # `sin` and `cos` 2^-20.5. `ir.floats` allows as much; `tanh.approx`, 2^-11, is too far off.
-    floats.Rcp: ("", "rcp.approx"),
-    floats.Sqrt: ("", "sqrt.approx"),
-    floats.Rsqrt: ("", "rsqrt.approx"),
-    floats.Sin: ("", "sin.approx"),
-    floats.Cos: ("", "cos.approx"),
+    # `sin` and `cos` 2^-20.5. `ir.floats` allows as much; `tanh.approx`, 2^-11, is too far off. Without `.ftz`, ptxas
+    # adds instructions for subnormal operands and results, which the IR lets a target flush.
+    floats.Rcp: ("", "rcp.approx.ftz"),
+    floats.Sqrt: ("", "sqrt.approx.ftz"),
+    floats.Rsqrt: ("", "rsqrt.approx.ftz"),
+    floats.Sin: ("", "sin.approx.ftz"),
+    floats.Cos: ("", "cos.approx.ftz"),
 }
 _OF_ANGLES = (floats.Sin, floats.Cos)  #: operations whose operand is in radians in PTX, in turns in the IR
 _TURN = 6.283185307179586  #: radians

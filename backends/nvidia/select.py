@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from convgen.backends.machine.selection import atomic, comment
-from convgen.backends.nvidia import rings
+from convgen.backends.nvidia import element_ops, rings
 from convgen.backends.nvidia.async_copies import waits_of
 from convgen.backends.nvidia.lane_order import warp_barriers
 from convgen.backends.nvidia.ptx import KINDS, Writer, at, braces, kind_of
@@ -56,6 +56,7 @@ class Selector(Values):
         self.products = products_of(kernel)
         #: Register, slot and units of a slot -> register with their sum, in the block that is being selected.
         self.slot_starts: dict[tuple[str, Expr, int], str] = {}
+        self.reading: set[Expr] = set()  #: variables of products of warpgroups that read a factor from registers
         self.is_open = False  #: whether products have been issued since the last `wgmma.commit_group`
         #: Address and place of a factor -> register with its descriptor in slot 0, at the warpgroup's first row.
         self.descriptors: dict[tuple[Expr, FactorPlace], str] = {}
@@ -105,6 +106,8 @@ class Selector(Values):
         if not isinstance(s, _READS_MAY_PASS) or s in self.behind_warp_barriers:
             self._flush()
         before = self.out.begin(s)
+        if isinstance(s, (st.Let, st.FlatLoad)):
+            self._await_readers(s.var)
         if s.bodies:  # registers that a block computes may be undefined around it
             self.slot_starts.clear()
         if self.waits is not None and s in self.waits.at_once:
@@ -130,12 +133,14 @@ class Selector(Values):
             begin = len(self.out.lines)
             self.env[s.var] = self.words(s.value)
             self.out.remark(begin, s.var.name)
-            if isinstance(s.value, x.Mma):
+            if isinstance(s.value, x.Mma) or type(s.value) in element_ops.OPERATIONS:
                 self._own(s.var)
             if self.products and is_of_warpgroup(s.value):
                 if s in self.products.ends:
                     self._commit()
                 self.in_flight.add(s.var)
+                if s.value.op.atom.b_in_registers:
+                    self.reading.add(s.var)
                 if s in self.products.awaited:
                     self.await_sums()
         self._add_start(s.var)
@@ -177,6 +182,7 @@ class Selector(Values):
 
     def _for(self, s: st.For) -> None:
         out = self.out
+        self._await_around_loop()
         may_skip_sums = not _runs(s) and any(init in self.in_flight for init in s.inits)
         carried = [self._sums_in_place(init) or self._fresh(init.type) for init in s.inits]
         self._assign(carried, s.inits)
@@ -198,6 +204,7 @@ class Selector(Values):
         self._statement(s.body)
         self.exits.pop()
         self.loops -= 1
+        self._await_around_loop()
         self._assign(carried, s.yields)
         out.emit(f"add.s32 {counter}, {counter}, 1")
         more = out.op("setp.lt.s32", counter, end, kind="p")
@@ -222,8 +229,26 @@ class Selector(Values):
 
     @staticmethod
     def _sums_in_flight(s: st.For) -> set[Expr]:
-        """Return the variables that hold results of warpgroups' products in a loop's body."""
-        return {n.var for n in statements(s.body) if isinstance(n, st.Let) and is_of_warpgroup(n.value)}
+        """Return the variables of a loop's body with sums to which products may still add in the next iteration."""
+        lets = (n for n in statements(s.body) if isinstance(n, st.Let))
+        return {n.var for n in lets if is_of_warpgroup(n.value) and not n.value.op.atom.b_in_registers}
+
+    def _await_readers(self, v: Var) -> None:
+        """Wait for all products ahead of instructions that write registers which a product reads.
+
+        The last iteration's product may still read them; ptxas 13.5 serialises products (C7513) also if none does.
+        """
+        if self.in_flight and self.products and v in self.products.inputs:
+            self.await_sums()
+
+    def _await_around_loop(self) -> None:
+        """Wait, where a loop's iteration begins or ends, for products that read registers.
+
+        Registers that the loop carries may be theirs. ptxas 13.5 serialises such products (C7515) if they are in flight
+        where a loop begins in which other instructions write their sums.
+        """
+        if self.in_flight & self.reading:
+            self.await_sums()
 
     def _if(self, s: st.If) -> None:
         out, condition = self.out, self.scalar(s.cond)
@@ -372,6 +397,7 @@ class Selector(Values):
     def _read(self, v: Var) -> None:
         if (s := self.pending.pop(v, None)) is not None:
             before = self.out.begin(s)
+            self._await_readers(v)
             self._emit_read(s)
             self.out.line = before
 
@@ -403,8 +429,8 @@ class Selector(Values):
         """Issue the `wgmma` of a product and return the registers of its sums; the first step replaces sums of zero."""
         out, op, begins = self.out, e.op, _is_zero(e.acc)
         sums = self._fresh(e.acc.type) if begins else self._sums_to_add_to(e.acc)
-        a, b = (self._factor_at(side) for side in (e.a, e.b))
-        transposed = self._are_transposed(e) if row.takes_transposed else ""
+        a, b = self._factor_at(e.a, op.atom.n, op.atom.k), self._instruction_a(e, row)
+        transposed = self._are_transposed(e, row) if row.takes_transposed else ""
         # PTX asks for a fence if other instructions have accessed the sums; ptxas 13.0 also behind some waits (C7519).
         out.emit("wgmma.fence.sync.aligned", "see the sums as other instructions left them")
         adds = out.op("setp.eq.u32", self.lane, self.lane, kind="p")
@@ -414,14 +440,26 @@ class Selector(Values):
                 start = op.d_start(n, m)
                 total = braces(sums[start : start + op.atom.d.registers])
                 for step in range(op.steps):
-                    k = step * op.atom.k
-                    # The instruction's A, of 64 rows along M, is `b`.
-                    factors = b(m * op.atom.m, k), a(n * op.atom.n, k)
+                    factors = b(m, step), a(n, step)
                     scales = ", 1, 1" if op.atom.acc.is_float else ""
                     scale_d = adds if step else first
                     out.emit(f"{row.mnemonic} {total}, {', '.join(factors)}, {scale_d}{scales}{transposed}")
         self.is_open = True
         return sums
+
+    def _instruction_a(self, e: x.Mma, row: WgmmaRow) -> Callable[[int, int], str]:
+        """Return a function that emits the operand of the manual's A, `b` here, from (tile along M, step) on."""
+        op = e.op
+        if not row.a_in_registers:
+            return self._factor_at(e.b, op.atom.m, op.atom.k)
+        words, per = self.words(e.b), 32 // op.atom.b_elem.bits
+        count = op.atom.b.registers // per
+
+        def at(m: int, step: int) -> str:
+            first = op.b_start(m, step) // per
+            return braces(words[first : first + count])
+
+        return at
 
     def _sums_to_add_to(self, acc: Expr) -> Words:
         """Return registers that hold the sums before a product: their own if it is the only use, else copies."""
@@ -430,8 +468,8 @@ class Selector(Values):
         before, kind = self.words(acc), kind_of(acc.type.elem)
         return [self.out.op(f"mov.{KINDS[kind]}", word, kind=kind) for word in before]
 
-    def _factor_at(self, side: Expr) -> Callable[[int, int], str]:
-        """Return a function that emits the descriptor of a factor from (row of the warpgroup, k) on."""
+    def _factor_at(self, side: Expr, rows: int, depth: int) -> Callable[[int, int], str]:
+        """Return a function that emits the descriptor of a factor from (tile of `rows`, step of `depth`) on."""
         s = self._factor_of(side)
         place = FactorPlace.of(s.tile, self.kernel.shared_base(s.tile))
         start, slot = self.descriptors.get((s.address, place)) or self._descriptor(s.address, place), s.slot
@@ -440,8 +478,8 @@ class Selector(Values):
         if not isinstance(slot, x.Const):
             start = self.in_slot(start, slot, of_slot, kind="rd")
 
-        def at(row: int, k: int) -> str:
-            offset = first + place.offset(row, k)
+        def at(tile: int, step: int) -> str:
+            offset = first + place.offset(tile * rows, step * depth)
             return self.out.op("add.s64", start, str(offset), kind="rd") if offset else start
 
         return at
@@ -464,9 +502,10 @@ class Selector(Values):
             raise Unsupported(f"selection of a warpgroup's product from registers for {self.kernel.name}")
         return found
 
-    def _are_transposed(self, e: x.Mma) -> str:
-        """Return the operands that say whether the instruction's A and B are contiguous along M and N."""
-        return "".join(f", {int(self._factor_of(side).tile.is_transposed)}" for side in (e.b, e.a))
+    def _are_transposed(self, e: x.Mma, row: WgmmaRow) -> str:
+        """Return the operands that say whether factors in shared memory are contiguous along M and N."""
+        sides = (e.a,) if row.a_in_registers else (e.b, e.a)
+        return "".join(f", {int(self._factor_of(side).tile.is_transposed)}" for side in sides)
 
     def _products_running(self) -> tuple[set[Expr], bool]:
         """Return copies of `in_flight` and `is_open`, the state of products that branches restore and merge."""

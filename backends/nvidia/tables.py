@@ -85,7 +85,7 @@ class FmaRow:
 
 @frozen
 class WgmmaRow:
-    """One `wgmma.mma_async` of shape m64nNkK by a warpgroup; it reads both factors from shared memory.
+    """One `wgmma.mma_async` of shape m64nNkK by a warpgroup; it reads its B, or both factors, from shared memory.
 
     Each warp holds a quarter of M, as sums of `mma.sync` of m16n8kK side by side along N. The atom's fragments `a` and
     `b` are those of the `mma.sync`. Source: PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions".
@@ -93,6 +93,7 @@ class WgmmaRow:
 
     n: int
     one: MmaRow  #: the `mma.sync` of one warp
+    a_in_registers: bool = False  #: whether the manual's A is in registers
 
     @property
     def shape(self) -> str:
@@ -107,7 +108,7 @@ class WgmmaRow:
     @property
     def name(self) -> str:
         kinds = dict.fromkeys((_INPUTS[self.one.a], _INPUTS[self.one.b]))
-        return f"wgmma.{self.shape}.{'.'.join(kinds)}"
+        return f"wgmma.{self.shape}.{'.'.join(kinds)}{'.registers' if self.a_in_registers else ''}"
 
     @property
     def takes_transposed(self) -> bool:
@@ -123,7 +124,8 @@ class WgmmaRow:
         b, d = (evolve(side, digits=(*side.digits, warps)) for side in (one.b, d))
         sizes = self.n, one.m * WARPGROUP, one.k
         types = one.a_elem, one.b_elem, one.acc
-        read = (sizes[0] + sizes[1]) * sizes[2] * one.elem_bytes / _SHARED_RATE  # clocks to read both factors
+        lines = sizes[0] + sizes[1] * (not self.a_in_registers)  # rows of factors that it reads
+        read = lines * sizes[2] * one.elem_bytes / _SHARED_RATE  # clocks
         whole = round(max(columns * clocks, read))
         rounds_to, sum_bits = self.one.rounds_to, _SUM_BITS.get(one.a_elem, 0)
         return MmaAtom(
@@ -136,6 +138,7 @@ class WgmmaRow:
             clocks=whole,
             rounds_to=rounds_to,
             in_shared=True,
+            b_in_registers=self.a_in_registers,
             sum_bits=sum_bits,
         )
 
@@ -154,10 +157,11 @@ FMA = (FmaRow(f32, 4), FmaRow(f64, 2))
 #: Columns of `wgmma` that plans use; the manual has all multiples of 8 up to 256, for integers fewer.
 _WGMMA_COLUMNS = (32, 64, 96, 128, 160, 192, 224, 256)
 WGMMA = tuple(WgmmaRow(n, one) for one in (*MMA, *MMA_F8) for n in _WGMMA_COLUMNS)
+WGMMA_OF_REGISTERS = tuple(WgmmaRow(n, one, True) for one in MMA if one.a.bits == 16 for n in _WGMMA_COLUMNS)
 #: type of factors -> bits of `wgmma`'s sums where these are fewer than those of f32; measured on an H200:
 #: 2^13 - 2^13 + 1 is 1, and 2^14 - 2^14 + 1 is 0
 _SUM_BITS = {f8_e4m3: 14, f8_e5m2: 14}
-_ALL: tuple[MmaRow | WgmmaRow | FmaRow, ...] = (*MMA, *MMA_F8, *WGMMA, *FMA)
+_ALL: tuple[MmaRow | WgmmaRow | FmaRow, ...] = (*MMA, *MMA_F8, *WGMMA, *WGMMA_OF_REGISTERS, *FMA)
 ROWS: dict[str, MmaRow | WgmmaRow | FmaRow] = {row.name: row for row in _ALL}
 
 
@@ -185,7 +189,7 @@ def _facts(name: str, *, shared: int, units: int, warps: int, caches: Caches, ra
     """Return the facts of a target: `shared` bytes of a workgroup, `units` SMs, `warps` resident on a sub-core."""
     of_lanes = {f32: rates.f32, f64: rates.f64}
     of_f8 = [row.atom(rates.f8) for row in MMA_F8 if rates.f8]
-    of_warpgroups = [row.atom(rates.wgmma) for row in WGMMA if rates.wgmma]
+    of_warpgroups = [row.atom(rates.wgmma) for row in (*WGMMA, *WGMMA_OF_REGISTERS) if rates.wgmma]
     return TargetFacts(
         name=name,
         subgroup_size=LANES,

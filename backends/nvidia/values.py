@@ -45,7 +45,8 @@ class Values(ABC):
         self.pointers: dict[str, str] = {}  #: name of a buffer -> register with its address
         self.offsets: dict[Var, tuple[Expr, int]] = {}  #: 64-bit variables -> (other value, constant), their summands
         self.loops = 0  #: loops around the statement that is being selected
-        #: Variables with a single use -> loops around their binding. A product in as many loops adds to them in place.
+        #: Variables with registers of their own and a single use -> loops around their binding. A product in as many
+        #: loops adds to them in place.
         self.owned: dict[Var, int] = {}
         self.in_flight: set[Expr] = set()  #: variables to whose registers products of warpgroups may still add
 

@@ -14,12 +14,14 @@ Sources: PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions", "Matrix De
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Mapping
+from typing import TypeGuard
 
 from convgen.backends.nvidia.statement_flow import Ages, GroupFlow, behind_a_group
 from convgen.ir.error import Unsupported
 from convgen.ir.expr import Expr, Mma, Var
 from convgen.ir.layout.memory import Shared
 from convgen.ir.layout.shared_panels import SPANS, span_of
+from convgen.ir.mma_operands import operand_sizes_of
 from convgen.ir.mutate import statements
 from convgen.ir.program import Kernel
 from convgen.ir.record import frozen
@@ -80,6 +82,7 @@ class Products:
     awaited: Container[Let]  #: products whose sums are awaited at once: other instructions read them next
     added_to: Container[Expr]  #: sums to which products add, directly or through a loop
     fences: Container[Barrier]  #: barriers ahead of which lanes fence what they wrote: products read it behind them
+    inputs: Container[Var]  #: variables with registers that products read
 
     def at(self, address: Expr) -> Iterable[Shared]:
         """Return the tiles with factors that begin at an address."""
@@ -107,7 +110,14 @@ def products_of(kernel: Kernel) -> Products | None:
     written = {s.tile.region for s in statements(kernel.body) if isinstance(s, (FlatDirectLoad, SharedWrite))}
     read = {s.tile.region for s in factors.values()} & written
     fences = {barrier for barrier, later in ahead.at.items() if any(_is_read(access, read) for access in later)}
-    return Products(factors, in_groups.at_barriers, ends, _last_of_blocks(kernel, complete), added_to, fences)
+    awaited, inputs = _last_of_blocks(kernel, complete), _inputs(kernel, products) - factors.keys()
+    return Products(factors, in_groups.at_barriers, ends, awaited, added_to, fences, inputs)
+
+
+def _inputs(kernel: Kernel, products: Iterable[Let]) -> set[Var]:
+    """Return the variables that hold operands, or parts of them, of products that read a factor from registers."""
+    values = (s.value for s in products if isinstance(s.value, Mma) and s.value.op.atom.b_in_registers)
+    return {*operand_sizes_of(values, kernel.body)}
 
 
 def _added_to(kernel: Kernel, products: Iterable[Let]) -> set[Expr]:
@@ -187,12 +197,13 @@ class _RunningProducts(GroupFlow):
 
     def _factors(self, product: Expr) -> Iterator[LoadFactor]:
         assert isinstance(product, Mma)
-        return (self.factors[side] for side in (product.a, product.b) if isinstance(side, Var))
+        sides = (side for side in (product.a, product.b) if isinstance(side, Var))
+        return (self.factors[side] for side in sides if side in self.factors)
 
     def step(self, s: Stmt, ages: Ages, /) -> Ages:
         return self.at_barrier(s, ages) if isinstance(s, Barrier) else ages
 
 
-def is_of_warpgroup(e: Expr) -> bool:
-    """Return whether a value is a product that a warpgroup computes from shared memory."""
+def is_of_warpgroup(e: Expr) -> TypeGuard[Mma]:
+    """Return whether a value is a product that a warpgroup computes, from shared memory at least in part."""
     return isinstance(e, Mma) and e.op.atom.in_shared

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import statistics
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
@@ -24,7 +24,15 @@ from convgen.ir.layout.tags import LETTERS
 from convgen.run.launch_record import StoredTensor
 
 TARGET = "sm_90a"
-_TORCH = {"f16": "float16", "bf16": "bfloat16", "f32": "float32", "s8": "int8", "s32": "int32"}
+_TORCH = {
+    "f16": "float16",
+    "bf16": "bfloat16",
+    "f32": "float32",
+    "s8": "int8",
+    "s32": "int32",
+    "f8_e4m3": "float8_e4m3fn",
+    "f8_e5m2": "float8_e5m2",
+}
 ROUNDS = 9
 CALLS = 20  #: of a graph
 _LEAST_BYTES = 1 << 27  #: bytes of all input sets together: twice the L2 of an H200
@@ -41,16 +49,24 @@ CONVOLUTIONS = (
     "g384ic384ih14oc384oh14kh7ph3",
 )
 GEMMS = ("2048x2048:2048x2048", "4096x4096:4096x4096", "8192x8192:8192x8192", "4864x4160:4160x8192")
-_OTHER_TYPES = "bf16", "s8:s8:s32"  #: of two of the products
+_F8 = "f8_e4m3:f8_e4m3:bf16"
+#: options of two of the products
+_OTHER_TYPES = "--dt=bf16", "--dt=s8:s8:s32", f"--dt={_F8}", f"--dt={_F8} --attr-acc-mode=relaxed"
 LINES = (
     *(f"gemm --dt=f16 --wtag=ba {shape}" for shape in GEMMS),
-    *(f"gemm --dt={types} --wtag=ba {shape}" for types in _OTHER_TYPES for shape in GEMMS[1:3]),
+    *(f"gemm {types} --wtag=ba {shape}" for types in _OTHER_TYPES for shape in GEMMS[1:3]),
     *(
         f"conv --dt=f16 --dir={direction} --stag=axb --wtag=axb --dtag=axb mb{mb}{shape}"
         for shape in CONVOLUTIONS
         for mb in (32, 128)
         for direction in ("FWD_D", "BWD_D", "BWD_W")
     ),
+)
+#: K and N of products with few rows: of Llama-3-8B's and a larger model's layers
+_WEIGHTS = "4096x4096", "4096x14336", "14336x4096", "8192x8192"
+_ROWS = 1, 8, 16, 32, 64, 128
+DECODE = tuple(
+    f"gemm --dt=f16 --wtag=ba {rows}x{weights.partition('x')[0]}:{weights}" for weights in _WEIGHTS for rows in _ROWS
 )
 
 
@@ -70,6 +86,17 @@ def generate(line: str, config: str | None, folder: str) -> tuple[str, str]:
     family = targets.get(TARGET).family
     write_code(code, str(stem), family.text_suffix, family.object_suffix)
     return f"{stem}.launch.json", code.config
+
+
+def in_turns(calls: Mapping[str, Sequence[Callable[[], object]]], torch: Any) -> list[dict[str, float]]:
+    """Return the seconds of a call in each round, by competitor; each one's calls rotate among input sets."""
+    graphs = {name: _graph(of_sets, torch) for name, of_sets in calls.items()}
+    return [{name: _seconds(graph, torch) for name, graph in graphs.items()} for _ in range(ROUNDS + 1)][1:]
+
+
+def median(rounds: Sequence[Mapping[str, float]], figure: Callable[[Mapping[str, float]], float]) -> float:
+    """Return the median of a figure of each round."""
+    return statistics.median(map(figure, rounds))
 
 
 def _seconds(graph: Any, torch: Any) -> float:
@@ -108,8 +135,15 @@ def _tensors(kernel: Any, torch: Any) -> dict[str, Any]:
         stored = kernel.program.record.buffers[name].tensor
         dtype = getattr(torch, _TORCH[stored.dtype])
         made = torch.empty_strided(stored.dims, strides(stored), dtype=dtype, device="cuda")
-        found[name] = made.normal_() / 8 if dtype.is_floating_point else made.random_(-8, 9)
+        found[name] = made.copy_(_random(stored.dims, dtype, torch))
     return found
+
+
+def _random(dims: Sequence[int], dtype: Any, torch: Any) -> Any:
+    """Return random numbers of a type: normal ones of variance 1/64, or integers from -8 to 8."""
+    if dtype.is_floating_point:
+        return (torch.randn(dims, device="cuda") / 8).to(dtype)
+    return torch.randint(-8, 9, dims, device="cuda", dtype=dtype)
 
 
 def _peer(problem: Any, given: dict[str, Any], torch: Any) -> Callable[[], object]:
@@ -117,9 +151,13 @@ def _peer(problem: Any, given: dict[str, Any], torch: Any) -> Callable[[], objec
     from convgen.problem.conv import Conv, Direction
 
     if not isinstance(problem, Conv):
-        if not given["src"].is_floating_point():
-            return lambda: torch._int_mm(given["src"], given["wei"], out=given["dst"])
-        return lambda: torch.mm(given["src"], given["wei"], out=given["dst"])
+        src, wei, dst = (given[name] for name in ("src", "wei", "dst"))
+        if not src.is_floating_point():
+            return lambda: torch._int_mm(src, wei, out=dst)
+        if src.element_size() == 1:
+            one, fast = torch.ones((), device="cuda"), problem.acc_mode == "relaxed"
+            return lambda: torch._scaled_mm(src, wei, one, one, out_dtype=dst.dtype, use_fast_accum=fast)
+        return lambda: torch.mm(src, wei, out=dst)
     given = {name.removeprefix("diff_"): tensor for name, tensor in given.items()}
     spatial = problem.axes[-(problem.ndims - 2) :]
     strides, pads, dilations = ([getattr(axis, f) for axis in spatial] for f in ("s", "p", "d"))
@@ -152,15 +190,14 @@ def measure(line: str, path: str, torch: Any) -> dict[str, Any]:
         taken = {name: tensor for name, tensor in given.items() if name in names}
         return lambda: kernel(**taken, stream=torch.cuda.current_stream())
 
-    graphs = {
-        "ours": _graph([ours(given) for given in sets], torch),
-        "peer": _graph([_peer(problem, given, torch) for given in sets], torch),
-    }
-    rounds = [{name: _seconds(graph, torch) for name, graph in graphs.items()} for _ in range(ROUNDS + 1)][1:]
-    found = {name: statistics.median(each[name] for each in rounds) * 1e6 for name in graphs}
-    ratio = statistics.median(each["peer"] / each["ours"] for each in rounds)
+    peers = [_peer(problem, given, torch) for given in sets]
+    rounds = in_turns({"ours": [ours(given) for given in sets], "peer": peers}, torch)
     kernel.unload()
-    return {"ours_us": found["ours"], "peer_us": found["peer"], "ratio": ratio}
+    return {
+        "ours_us": median(rounds, lambda each: each["ours"] * 1e6),
+        "peer_us": median(rounds, lambda each: each["peer"] * 1e6),
+        "ratio": median(rounds, lambda each: each["peer"] / each["ours"]),
+    }
 
 
 def times(lines: Sequence[str], config: str | None, processes: int) -> list[dict[str, Any]]:

@@ -15,10 +15,13 @@ from convgen.problem.matmul import Problem
 
 
 def input_atoms(problem: Problem, facts: TargetFacts) -> list[MmaAtom]:
-    """Return the matrix instructions for a problem's types, in the target's order of preference."""
+    """Return the matrix instructions for a problem's types, in the target's order of preference.
+
+    Plans bring both factors the same way, so none that reads only one from shared memory is among them.
+    """
     rounded = {"tf32": "xf32"}.get(problem.fpmath) if problem.inputs[0].dtype == "f32" else None
     types = signed(_multiplied(problem), facts)
-    exact = [a for a in facts.atoms if not a.rounds_to or a.rounds_to == rounded]
+    exact = [a for a in facts.atoms if not a.b_in_registers and a.rounds_to in ("", rounded)]
     of_types = [a for a in exact if (a.a_elem, a.b_elem) == types and a.acc.name == problem.acc_type]
     return of_types or _of_wider_types(problem, exact, types)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import reduce
 from math import prod
 
@@ -23,7 +24,7 @@ from convgen.ir.sizes import Extent, Size
 from convgen.ir.stmt import For, block
 from convgen.ir.types import Type, VectorType, vector
 from convgen.ir.verify import MOST_LANES
-from convgen.plan.config import Config
+from convgen.plan.config import DIRECT, Config
 from convgen.plan.inputs import InputPath, ProductInput
 from convgen.tile.edges import Section, sections
 from convgen.tile.element_access import inside, once
@@ -51,13 +52,17 @@ from convgen.tile.trace import (
     Trace,
     Transposed,
     Value,
+    arguments,
 )
 
 _WORD = 32  #: bits of a register in one lane
 
 
 def emit(name: str, trace: Trace, tensors: Sequence[Tensor], options: Options, facts: TargetFacts) -> Kernel:
-    """Return the kernel. Raises UserError or Unsupported, one line, for operations that the target lacks."""
+    """Return the kernel. Raises UserError or Unsupported, one line, for operations that the target lacks.
+
+    Raises DoesNotFit where an instruction would read a factor in shared memory that no copy brings as it wants it.
+    """
     return _Emitter(name, trace, tensors, options, facts).build()
 
 
@@ -136,7 +141,7 @@ class _Emitter:
         """Add a loop of `suite`; it carries those values that its body or anything after it uses."""
         k = self.k
         readers = [*loop.body, *suite[suite.index(loop) + 1 :]]
-        used = {v for statement in all_statements(readers) for v in _operands(statement)} | self.carried_values
+        used = {v for statement in all_statements(readers) for v in arguments(statement)} | self.carried_values
         carried = [(name, first, last) for name, first, last in loop.carried if first in used or last in used]
         for value in list(self.unread):
             self._value(value)
@@ -169,27 +174,42 @@ class _Emitter:
             return
         self.k.barrier("release")
         for load in copied:
-            path = self.shared[load] = self._with_unique_name(copied[load])
-            assert path.tile is not None
-            assert path.copy is not None
-            self.k.tiles.append(path.tile)
-            at, name = self.places.at(load.tile, self._layout_of_load(load)), load.tile.tensor.name
-            self.k.copy(path.tile, path.view, at, path.copy.stored, 0, "copy", path.copy.loaded, name)
+            self._copy(load, copied[load])
         self.k.barrier("publish")
 
+    def _copy(self, load: Load, path: InputPath) -> None:
+        """Copy a load's block to shared memory."""
+        path = self.shared[load] = self._with_unique_name(path)
+        assert path.tile is not None
+        self.k.tiles.append(path.tile)
+        at, name = self.places.at(load.tile, self._layout_of_load(load)), load.tile.tensor.name
+        if path.copy is None:
+            self.k.copy_directly(path.tile, path.view, at, path.direct_bytes, 0, "copy", name)
+        else:
+            self.k.copy(path.tile, path.view, at, path.copy.stored, 0, "copy", path.copy.loaded, name)
+
     def _path(self, load: Load) -> InputPath | None:
-        """Return a load's path through shared memory; None without slots, or if the copy does not divide evenly."""
+        """Return a load's path through shared memory; None without slots, or if the copy does not divide evenly.
+
+        Raises DoesNotFit for a load without a path that an instruction reads in shared memory.
+        """
         slots = self.options.slots
         if not slots:
             return None
-        layout = self._layout_of_load(load)
+        layout, in_place = self._layout_of_load(load), self.layouts.in_place.get(load, 0)
         rows, depth = layout.fragment.shape
         # The path depends on the depth of the config's tile, on its subgroups and on its slots only.
         config = Config((rows, rows, depth), self.options.subgroups, (1, 1, 1), slots)
         try:
             view = self.places.view(load.tile, layout, depth)
-            return ProductInput(view, load.elem, layout.fragment, config, self.facts).path(rows)
+            of_load = ProductInput(view, load.elem, layout.fragment, config, self.facts, in_place)
+            with suppress(DoesNotFit):
+                if in_place:
+                    return of_load.path(rows, DIRECT)
+            return of_load.path(rows)
         except DoesNotFit:
+            if in_place:
+                raise
             return None
 
     def _with_unique_name(self, path: InputPath) -> InputPath:
@@ -275,7 +295,7 @@ class _Emitter:
             a, b = (self._factor(v, f, value.elem) for v, f in ((value.a, op.a), (value.b, op.b)))
             return _relabelled(multiplied(k, op, a, b, acc))
         sums = zeros(op.acc_type) if acc is None else acc
-        if self.options.by_steps and op.steps > 1:
+        if self.options.by_steps and op.steps > 1 and not op.atom.in_shared:
             return self._product_by_steps(value, op, sums)
         layout_of_a, layout_of_b = factor_layouts(op)
         right, left = self._in_layout(value.b, layout_of_b), self._in_layout(value.a, layout_of_a)
@@ -449,15 +469,6 @@ def _tiles(counts: Sequence[Extent]) -> tuple[Extent, Extent, Extent]:
     """Return the batch, rows and columns of a grid."""
     *outer, rows, columns = (1, 1, *counts) if len(counts) < 2 else counts
     return reduce(times, outer, 1), rows, columns
-
-
-def _operands(statement: Statement) -> tuple[Value, ...]:
-    match statement:
-        case Store() | Scatter() | Value():
-            return statement.args
-        case Loop():
-            return tuple(v for _, first, last in statement.carried for v in (first, last))
-    return ()
 
 
 def _loads(value: Value, body: list[Statement]) -> Iterator[Load]:

@@ -7,7 +7,7 @@ widest message, and lanes run along rows.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from math import gcd, prod
 
@@ -18,7 +18,7 @@ from convgen.ir.error import DoesNotFit, UserError
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.digits import Digit, Space
 from convgen.ir.layout.fragment import Fragment
-from convgen.ir.layout.mma import MmaTile
+from convgen.ir.layout.mma import MmaAtom, MmaTile
 from convgen.ir.record import define, evolve, frozen
 from convgen.ir.types import Type
 from convgen.plan.atoms import mma_tile
@@ -39,6 +39,7 @@ from convgen.tile.trace import (
     Store,
     Trace,
     Value,
+    arguments,
 )
 from convgen.tile.xetile_maps import Maps
 
@@ -80,6 +81,7 @@ class Options:
     mma: str = ""  #: NxMxK of the matrix instruction, or "fma"; empty: the target's first that fits
     acc: str = ""  #: "v" or "a", see docs/config.md; empty: by the number of accumulators
     by_steps: bool = False  #: whether a product reads its fragments for one instruction's K at a time
+    in_place: bool = True  #: whether instructions may read factors in shared memory
 
 
 def all_statements(suite: list[Statement]) -> Iterator[Statement]:
@@ -105,14 +107,20 @@ class Layouts:
     of: dict[Value, ValueLayout] = attrs.field(factory=dict)
     tiles: dict[Product, MmaTile | FmaTile] = attrs.field(factory=dict)
     factors: set[Value] = attrs.field(factory=set)  #: loads from which products take fragments
+    #: loads that instructions read in shared memory, with the rows of one instruction
+    in_place: dict[Value, int] = attrs.field(factory=dict)
     _statements: list[Statement] = attrs.field(init=False)
     _groups: _Groups = attrs.field(init=False)
+    _loops: dict[Statement, Loop] = attrs.field(init=False)  #: the innermost loop around a statement
+    _uses: Counter[Value] = attrs.field(init=False)  #: statements that a value is an argument of
     #: (value of size 1 along some dims, value it is combined with or reduced from), the last ones first
     _narrower: list[tuple[Value, Value]] = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self._statements, self._groups = list(all_statements(self.trace.statements)), _Groups()
         values = [statement for statement in self._statements if isinstance(statement, Value)]
+        self._loops = {s: loop for loop in self._statements if isinstance(loop, Loop) for s in loop.body}
+        self._uses = Counter(v for s in self._statements for v in arguments(s))
         self._narrower = list(_narrower(values))
         products = [value for value in values if isinstance(value, Product)]
         explicit = dict(self._explicit())
@@ -219,6 +227,7 @@ class Layouts:
         if tile is not None:
             self.tiles[value] = tile
             self.of[value] = ValueLayout(tile.d, (1, 0))
+            self.in_place.update(_read_in_place(value, tile.atom))
 
     def _lay_out_factors(self, value: Product) -> None:
         """Give factors that have no layout yet that of a matrix instruction's inputs; the others are redistributed."""
@@ -247,13 +256,13 @@ class Layouts:
         (m, k), n = value.a.shape, value.b.shape[1]
         types = value.b.elem, value.a.elem, value.elem
         why = f"no matrix instruction {self.options.mma}"
-        for atom in self.facts.atoms:
+        for atom, subgroups in self._instructions():
             size = atom.n, atom.m, atom.k
-            suits = (atom.a_elem, atom.b_elem, atom.acc) == types and not atom.rounds_to and not atom.in_shared
-            if not suits or self.options.mma not in ("", sized(size)):
+            suits = (atom.a_elem, atom.b_elem, atom.acc) == types and not (atom.rounds_to or atom.sum_bits)
+            if not suits or self.options.mma not in ("", sized(size)) or not self._brings_factors(value, atom):
                 continue
             try:
-                tile = mma_tile(atom, Config((m, n, k), self.options.subgroups, size), self.facts, atom.acc)
+                tile = mma_tile(atom, Config((m, n, k), subgroups, size), self.facts, atom.acc)
             except DoesNotFit as error:
                 why = str(error)
                 continue
@@ -263,6 +272,26 @@ class Layouts:
             return None
         given = f"given tile_mma of {m}x{k} by {k}x{n} on {sized(self.options.subgroups)} subgroups"
         raise UserError(f"{given}, wanted one that {self.facts.name} has instructions for: {why}")
+
+    def _instructions(self) -> Iterator[tuple[MmaAtom, tuple[int, int]]]:
+        """Yield the target's instructions, each with subgroups along M and N as `mma_tile` counts them.
+
+        Those that read factors in shared memory come first, the widest first: it reads the other factor least often.
+        An instruction's subgroups are along N there; those along M may be a team's as well.
+        """
+        along_m, along_n = self.options.subgroups
+        for atom in sorted(self.facts.atoms, key=lambda atom: -atom.n if atom.in_shared else 0):
+            yield atom, (along_m, along_n)
+            if atom.in_shared and along_m % atom.spans == 0:
+                yield atom, (along_m // atom.spans, along_n * atom.spans)
+
+    def _brings_factors(self, value: Product, atom: MmaAtom) -> bool:
+        """Return whether all factors that an instruction reads in shared memory are loads that only it reads there."""
+        loop, may = self._loops.get(value), self.options.in_place and self.options.slots != 0
+        return all(
+            may and isinstance(v, Load) and v.maps is None and self._uses[v] == 1 and loop is self._loops.get(v, self)
+            for v in _read_in_place(value, atom)
+        )
 
     def _separates_accumulators(self, tile: MmaTile) -> bool:
         """Return whether accumulators live in registers of their own: as `acc` says, else where they are many."""
@@ -324,6 +353,13 @@ class Layouts:
         place(Space.REGISTER, prod(sizes.values()), registers_of_message, order)
         axes = tuple(range(len(shape)))
         return ValueLayout(Fragment(tuple(f"d{n}" for n in axes), tuple(digits)), axes)
+
+
+def _read_in_place(value: Product, atom: MmaAtom) -> dict[Value, int]:
+    """Return the factors of a product that an instruction reads in shared memory, with the rows of one instruction."""
+    if not atom.in_shared:
+        return {}
+    return {value.b: atom.n} if atom.b_in_registers else {value.b: atom.n, value.a: atom.m}
 
 
 def _together(statements: list[Statement]) -> Iterator[tuple[Value, Value]]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import inspect
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
-from convgen.ir.error import UserError, named
+from convgen.ir.error import DoesNotFit, UserError, named
 from convgen.ir.facts import TargetFacts
 from convgen.ir.program import Kernel
 from convgen.ir.record import evolve, frozen
@@ -71,8 +72,7 @@ class TileProgram:
         # Reading step by step saves registers only where the scheduler keeps the order of statements.
         by_steps_to_try = (False,) if facts.core.reorders else (False, True)
         for by_steps, slots in itertools.product(by_steps_to_try, slots_to_try):
-            options = evolve(self.options, slots=slots, by_steps=by_steps)
-            kernel = emit(self.name, self.trace, self.tensors, options, facts)
+            kernel = self._emitted(facts, slots, by_steps)
             needed = exchange(kernel, facts).shared_bytes
             if needed <= facts.shared_bytes:
                 fits = True
@@ -80,6 +80,13 @@ class TileProgram:
         if not fits:
             given = f"given {self.name} that takes {needed} bytes of shared memory"
             raise UserError(f"{given}, wanted at most {facts.shared_bytes} on {facts.name}, from smaller blocks")
+
+    def _emitted(self, facts: TargetFacts, slots: int, by_steps: bool) -> Kernel:
+        """Return the kernel with these options, by instructions that read shared memory where copies bring factors."""
+        options = evolve(self.options, slots=slots, by_steps=by_steps)
+        with suppress(DoesNotFit):
+            return emit(self.name, self.trace, self.tensors, options, facts)
+        return emit(self.name, self.trace, self.tensors, evolve(options, in_place=False), facts)
 
 
 @frozen

@@ -369,6 +369,16 @@ Statement: TypeAlias = Value | Store | Scatter | Prefetch | Loop
 AnyStatement = TypeVar("AnyStatement", bound=Statement)
 
 
+def arguments(statement: Statement) -> tuple[Value, ...]:
+    """Return the values that a statement uses, or that a loop carries."""
+    match statement:
+        case Store() | Scatter() | Value():
+            return statement.args
+        case Loop():
+            return tuple(v for _, first, last in statement.carried for v in (first, last))
+    return ()
+
+
 @define(eq=False)
 class Grid:
     """The grid of workgroups: counts of blocks along each dim, a block's shape, the variables of a block's offsets."""

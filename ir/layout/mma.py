@@ -40,6 +40,7 @@ class MmaAtom:
     rounds_to: str = ""  #: type to which inputs are truncated, if they are: "xf32" keeps ten mantissa bits
     #: whether it reads factors from shared memory: fragments that are loaded from there then take no registers
     in_shared: bool = False
+    b_in_registers: bool = False  #: whether, with `in_shared`, it reads only a from there, and b from registers
     sum_bits: int = 0  #: bits that a sum keeps where it has fewer than its type, from that of the greatest term; else 0
 
     def __attrs_post_init__(self) -> None:
@@ -202,7 +203,8 @@ class MmaTile:
     @property
     def fragment_elements(self) -> int:
         """Return the elements of both factors that a lane holds in registers for a block of K."""
-        return 0 if self.atom.in_shared else self.a.registers + self.b.registers
+        atom = self.atom
+        return self.a.registers * (not atom.in_shared) + self.b.registers * (not atom.in_shared or atom.b_in_registers)
 
     @property
     def teams(self) -> int:

@@ -415,7 +415,7 @@ def read_rectangle(c: Cursor) -> Rectangle:
 # ---------------------------------------------------------------- matrix instructions
 
 
-_IN_SHARED = ("factors", "in", "shared", "memory")
+_IN_SHARED = ("in", "shared", "memory")
 
 
 def write_instruction(atom: MmaAtom | BlockAtom, name: str) -> str:
@@ -427,7 +427,8 @@ def write_instruction(atom: MmaAtom | BlockAtom, name: str) -> str:
     sides = "".join(f", {side} {write_fragment(getattr(atom, side))}" for side in "abd")
     rounded = f", rounds to {atom.rounds_to}" if atom.rounds_to else ""
     sums = f"{atom.a_elem} x {atom.b_elem} to {atom.acc}"
-    sizes, placed = _joined((atom.n, atom.m, atom.k)), ", " + " ".join(_IN_SHARED) if atom.in_shared else ""
+    sizes, which = _joined((atom.n, atom.m, atom.k)), "a" if atom.b_in_registers else "factors"
+    placed = f", {which} {' '.join(_IN_SHARED)}" if atom.in_shared else ""
     kept = f", sums of {atom.sum_bits} bits" if atom.sum_bits else ""
     return f"instruction {name}: {sizes}, {sums}, {atom.clocks} clocks{sides}{rounded}{placed}{kept}{called}"
 
@@ -456,11 +457,13 @@ def read_instruction(c: Cursor, name: str) -> MmaAtom | BlockAtom:
         c.take(",", side)
         sides.append(read_fragment(c))
     rounded = c.name() if c.skip(",", "rounds", "to") else ""
-    in_shared = c.skip(",", *_IN_SHARED)
+    in_registers = c.skip(",", "a", *_IN_SHARED)
+    in_shared = in_registers or c.skip(",", "factors", *_IN_SHARED)
     sum_bits = c.integer() if c.skip(",", "sums", "of") else 0
     if sum_bits:
         c.take("bits")
-    return c.made(MmaAtom, _called(c, name), *sizes, a, b, acc, *sides, clocks, rounded, in_shared, sum_bits)
+    reads = in_shared, in_registers
+    return c.made(MmaAtom, _called(c, name), *sizes, a, b, acc, *sides, clocks, rounded, *reads, sum_bits)
 
 
 def _called(c: Cursor, name: str) -> str:

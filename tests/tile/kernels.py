@@ -70,16 +70,16 @@ def attention_by_parts(q: Tensor, k: Tensor, v: Tensor, o: Tensor, *, bm: int, b
     m, _ = tile.grid(o, (bm, head))
     top, total = tile.full((bm, 1), LOW), tile.zeros((bm, 1))
     acc = tile.zeros((bm, head))
-    for n in tile.range(0, length, bn):
+    for n in tile.range(0, m + bm if causal else length, bn):
         scores = tile.zeros((bm, bn))
         for h in tile.range(0, head, bh):
             query = tile.load_tile(tile.init_tile(q, (m, h), (bm, bh)))
             keys = tile.load_tile(tile.init_tile(k, (n, h), (bn, bh)), transpose=True)
             scores = tile.tile_mma(query, keys, scores)
-        scores = masked(scores * head**-0.5, m, n, length, causal)
-        p, scale, top, total = softmax_step(scores, top, total)
+        scores = masked(scores, m, n, length, causal)
+        p, factor, top, total = softmax_step(scores, top, total, head**-0.5)
         values = tile.load_tile(tile.init_tile(v, (n, 0), (bn, head)))
-        acc = tile.tile_mma(tile.convert(p, "f16"), values, acc * scale)
+        acc = tile.tile_mma(tile.convert(p, "f16"), values, acc * factor)
     tile.store_tile(tile.convert(tile.divide(acc, total), "f16"), tile.init_tile(o, (m, 0), (bm, head)))
 
 

@@ -33,7 +33,7 @@ def test_it_runs_by_itself_for_gfx942(example: Path) -> None:
     assert float(found[2]) < 1e-3
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", [*TARGETS, "sm_90a"])
 @pytest.mark.parametrize(
     ("example", "arguments"), [("layer_norm", ()), ("attention", ("64",)), ("attention", ("128",))], ids=str
 )

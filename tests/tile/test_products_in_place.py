@@ -1,0 +1,149 @@
+"""Products of warpgroups in tile kernels: factors that instructions read in shared memory, and one in registers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+import convgen as cg
+from convgen import tile
+from convgen.backends.nvidia import assemble
+from convgen.backends.nvidia.select import Selector
+from convgen.ir import types
+from convgen.ir.error import UserError
+from convgen.run.code import Code
+from convgen.tile import Tensor, Value
+from convgen.tile.tile_kernel import TileProgram
+
+M, N = 200, 136
+_BLOCKS = {"bm": 128, "bn": 64, "bk": 64}
+
+
+def product(
+    a_type: str = "f16",
+    *,
+    subgroups: tuple[int, int] = (4, 1),
+    slots: int | None = None,
+    mma: str = "",
+    depth: int = 200,
+) -> TileProgram:
+    """The product of a, converted to f16 if it is of another type, and b."""
+
+    @tile.kernel(subgroups=subgroups, slots=slots, mma=mma)
+    def product(a: Tensor, b: Tensor, c: Tensor, *, bm: int, bn: int, bk: int) -> None:
+        m, n = tile.grid(c, (bm, bn))
+        acc = tile.zeros((bm, bn))
+        for k in tile.range(0, a.shape[1], bk):
+            left: Value = tile.load_tile(tile.init_tile(a, (m, k), (bm, bk)))
+            left = left if a.dtype == "f16" else tile.convert(left, "f16")
+            acc = tile.tile_mma(left, tile.load_tile(tile.init_tile(b, (k, n), (bk, bn))), acc)
+        tile.store_tile(acc, tile.init_tile(c, (m, n), (bm, bn)))
+
+    return product(Tensor((M, depth), a_type), Tensor((depth, N), "f16"), Tensor((M, N), "f32"), **_BLOCKS)
+
+
+def compiled(program: TileProgram) -> Code:
+    return cg.compile(program, "sm_90a")
+
+
+def is_right(code: Code, a_type: str = "f16", depth: int = 200) -> bool:
+    random = np.random.default_rng(0)
+    a, b = (
+        random.integers(-4, 5, (M, depth)).astype(types.scalar(a_type).numpy),
+        random.integers(-4, 5, (depth, N)).astype(np.float16),
+    )
+    return np.array_equal(cg.simulate(code, a=a, b=b), a.astype(np.float32) @ b.astype(np.float32))
+
+
+@pytest.mark.parametrize("subgroups", [(4, 1), (1, 4), (8, 1), (2, 4)], ids=str)
+@pytest.mark.parametrize("slots", [1, 2, 3])
+def test_both_factors_are_read_in_shared_memory(subgroups: tuple[int, int], slots: int) -> None:
+    """A warpgroup is four subgroups along M or N; copies are direct."""
+    code = compiled(product(subgroups=subgroups, slots=slots))
+    assert "wgmma.mma_async" in code.asm
+    assert "ldmatrix" not in code.asm
+    assert "cp.async" in code.asm
+    assert is_right(code)
+
+
+def test_the_widest_instruction_is_taken_unless_one_is_named() -> None:
+    assert "m64n64k16" in compiled(product()).asm
+    code = compiled(product(mma="32x64x16"))
+    assert "m64n32k16" in code.asm
+    assert is_right(code)
+
+
+def test_a_converted_factor_stays_in_registers() -> None:
+    code = compiled(product("s8", slots=3, depth=1000))
+    assert "wgmma.mma_async" in code.asm
+    assert is_right(code, "s8", 1000)
+
+
+def test_the_simulator_notices_registers_that_are_written_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("_await_readers", "_await_around_loop"):
+        monkeypatch.setattr(Selector, name, lambda *_: None)
+    monkeypatch.setattr(assemble, "_check", lambda done, text: None)
+    with pytest.raises(cg.SimulationError, match="in flight"):
+        is_right(compiled(product("s8", slots=3, depth=1000)), "s8", 1000)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda: product(slots=0),
+        lambda: product(subgroups=(2, 2)),  # no subgroups for a warpgroup along M or N
+        lambda: product(mma="8x16x16"),
+    ],
+    ids=["no shared memory", "no warpgroup", "another instruction"],
+)
+def test_other_products_are_those_of_one_subgroup(program: Callable[[], TileProgram]) -> None:
+    code = compiled(program())
+    assert "wgmma" not in code.asm
+    assert "mma.sync" in code.asm
+    assert is_right(code)
+
+
+def test_an_instruction_whose_factor_no_copy_brings_is_not_taken() -> None:
+    """Rows of 12 f16 are no panel: the product is another, or refused where the instruction is named."""
+
+    @tile.kernel(subgroups=(4, 1))
+    def thin(a: Tensor, b: Tensor, c: Tensor) -> None:
+        m, n = tile.grid(c, (64, 32))
+        acc = tile.zeros((64, 32))
+        for k in tile.range(0, 64, 16):
+            right = tile.load_tile(tile.init_tile(b, (n, k), (32, 16)), transpose=True)
+            acc = tile.tile_mma(tile.load_tile(tile.init_tile(a, (m, k), (64, 16))), right, acc)
+        tile.store_tile(acc, tile.init_tile(c, (m, n), (64, 32)))
+
+    random = np.random.default_rng(0)
+    a, b = (random.integers(-4, 5, (rows, 64)).astype(np.float16) for rows in (64, 32))
+    code = compiled(thin(Tensor((64, 64), "f16"), Tensor((32, 64), "f16"), Tensor((64, 32), "f32")))
+    assert np.array_equal(cg.simulate(code, a=a, b=b), a.astype(np.float32) @ b.T.astype(np.float32))
+
+
+def test_a_value_with_another_use_is_loaded_to_registers() -> None:
+    """Its sum along K needs the elements of b that the product reads."""
+
+    @tile.kernel(subgroups=(4, 1))
+    def both(a: Tensor, b: Tensor, c: Tensor, sums: Tensor) -> None:
+        acc, total = tile.zeros((64, 64)), tile.zeros((1, 64))
+        for k in tile.range(0, 128, 32):
+            right = tile.load_tile(tile.init_tile(b, (k, 0), (32, 64)))
+            acc = tile.tile_mma(tile.load_tile(tile.init_tile(a, (0, k), (64, 32))), right, acc)
+            total = total + tile.reduce("sum", tile.convert(right, "f32"), 0)
+        tile.store_tile(acc, tile.init_tile(c, (0, 0), (64, 64)))
+        tile.store_tile(total, tile.init_tile(sums, (0, 0), (1, 64)))
+
+    random = np.random.default_rng(0)
+    a, b = (random.integers(-4, 5, shape).astype(np.float16) for shape in ((64, 128), (128, 64)))
+    tensors = Tensor((64, 128), "f16"), Tensor((128, 64), "f16"), Tensor((64, 64), "f32"), Tensor((1, 64), "f32")
+    found = cg.simulate(compiled(both(*tensors)), a=a, b=b)
+    assert np.array_equal(found["c"], a.astype(np.float32) @ b.astype(np.float32))
+    assert np.array_equal(found["sums"], b.sum(0, dtype=np.float32)[None])
+
+
+def test_a_named_instruction_that_does_not_fit_is_refused() -> None:
+    with pytest.raises(UserError, match="wanted one that sm_90a has"):
+        compiled(product(mma="128x64x16"))
