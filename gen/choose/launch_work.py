@@ -152,9 +152,10 @@ class Launch:
     def _filling(self, fill: int) -> Numbers:
         """Return the slices that give each unit at most `fill` workgroups."""
         blocks = self._tile_blocks
-        if self.offer.batch > 1 or self.offer.form.merged:
+        if self.offer.form.merged:
             return np.ones_like(blocks)
-        most = np.minimum(fill * self.facts.compute_units // self.grid.tiles, blocks // _SLICE_BLOCKS)
+        tiles = self.offer.batch * self.grid.tiles
+        most = np.minimum(fill * self.facts.compute_units // tiles, blocks // _SLICE_BLOCKS)
         slices: Numbers = np.maximum(1, most)
         return slices
 
@@ -403,7 +404,7 @@ class _ByLast:
 
     def __init__(self, launch: Launch, tile: Numbers) -> None:
         offer, facts, tuned = launch.offer, launch.facts, launch.tuned
-        sum_bytes = launch.slices * offer.m * offer.n * launch.atom.acc.bytes
+        sum_bytes = launch.slices * offer.batch * offer.m * offer.n * launch.atom.acc.bytes
         self.slices, self.tile, self.facts = launch.slices, tile, facts
         #: clocks in which all units write the sums
         self.store = sum_bytes / (facts.compute_units * tuned.stream_rate)

@@ -378,18 +378,20 @@ _NOTHING = Epilogue(())  #: sums stored unchanged
 
 
 class _Workspace:
-    """Workspace for the slices of one product: slices x M x N of the accumulator's type."""
+    """Workspace for the slices of a batch of products: slices x batch x M x N of the accumulator's type."""
 
     def __init__(self, plan: Plan, part: Part) -> None:
         count, tile_m = plan.config.slices, plan.config.tile[0]
-        n, m = part.product.n, part.product.m
-        most = max(p.product.m * p.product.n for p in plan.parts)
+        n, m, products = part.product.n, part.product.m, part.product.batch
+        most = max(p.product.m * p.product.n * p.product.batch for p in plan.parts)
         memory = Global("workspace", plan.acc_type, count * most * plan.acc_type.bytes)
-        layout = Layout.dense((count, m, n), (0, 1, 2))
-        index = (TensorDim(count, (("slice", 1),)), TensorDim(m, (("m", 1),)), TensorDim(n, (("n", 1),)))
+        batch = ((Dim("batch", products, products),),) if len(part.product.result.axes) > 2 else ()
+        sizes = {"slice": count, **({"batch": products} if batch else {}), "m": m, "n": n}
+        layout = Layout.dense(tuple(sizes.values()), tuple(range(len(sizes))))
+        index = tuple(TensorDim(size, ((name, 1),)) for name, size in sizes.items())
         columns, slices = (Dim("n", n, n),), Dim("slice", count, count)
         rows = Dim("m", m, part.mapping.counts[1] * tile_m)
-        #: axes N and (slice, M), M padded to whole tiles
-        self.slices = View(memory, layout, (columns, (slices, rows)), index)
-        #: axes N, M and slice
-        self.terms = View(memory, layout, (columns, (Dim("m", m, m),), (slices,)), index)
+        #: axes N, (slice, M), M padded to whole tiles, and, in a batch, its product
+        self.slices = View(memory, layout, (columns, (slices, rows), *batch), index)
+        #: axes N, M, slice and, in a batch, its product
+        self.terms = View(memory, layout, (columns, (Dim("m", m, m),), (slices,), *batch), index)

@@ -2,7 +2,8 @@
 
     result[n, m, p] = epilogue(sum over the r of part p of source[n, m, r])
 
-A workgroup has one tile of N x M and one slice of R; its lanes are spread along N, then M, then R. The partial sums of
+for each product of a batch. A workgroup has one tile of N x M and one slice of R; its lanes are spread along N, then M,
+then R. The partial sums of
 different lanes and slices are the parts p; a long sum takes several such kernels in sequence. The order of all
 additions is fixed.
 """
@@ -46,8 +47,8 @@ class Stream:
     """One streaming kernel. `layout` distributes a tile over dims n, m and r."""
 
     role: str
-    source: View | None  #: axes N, M, R
-    result: View  #: axes N, M, P
+    source: View | None  #: axes N, M, R and, in a batch, its product
+    result: View  #: axes N, M, P and, in a batch, its product
     epilogue: Epilogue
     acc: Type
     layout: Fragment
@@ -68,8 +69,12 @@ class Stream:
 
     @property
     def mapping(self) -> WorkgroupMapping:
-        m, n = self.tile
-        return WorkgroupMapping.of(-(-self.result.extent(1) // m), -(-self.result.extent(0) // n), k=self.slices)
+        tiles = (-(-self.result.extent(axis) // size) for axis, size in zip((1, 0), self.tile))
+        return WorkgroupMapping.of(*tiles, k=self.slices, batch=self.result.extent(3) if self.is_batched else 1)
+
+    @property
+    def is_batched(self) -> bool:
+        return len(self.result.axes) > 3
 
     def kernel(self, name: str, facts: TargetFacts) -> Kernel:
         k = KernelBuilder(name, self.mapping.grid, self.layout.subgroups, facts.subgroup_size)
@@ -78,23 +83,26 @@ class Stream:
         tile_m, tile_n = self.tile
         with k.tile_of(self.mapping) as tile:
             m0, n0 = k.let("m0", tile["m"] * tile_m), k.let("n0", tile["n"] * tile_n)
+            batch = (tile["batch"],) if self.is_batched else ()
             of_sums = _without_terms(self.layout)
             parts = of_sums.extent("p")
-            total = self._sum(k, (n0, m0), tile["k"], vector(self.acc, of_sums.registers))
+            total = self._sum(k, (n0, m0), tile["k"], batch, vector(self.acc, of_sums.registers))
             if self.reduces:
                 total, of_sums = k.reduce("whole", total, of_sums, "p", Add)
-            stored = self.epilogue.apply(k, total, self.epilogue.load(Reader(k, (n0, m0)), of_sums))
-            k.store_view(self.result, (n0, m0, tile["k"] * parts), stored, of_sums, "store")
+            stored = self.epilogue.apply(k, total, self.epilogue.load(Reader(k, (n0, m0, *batch)), of_sums))
+            k.store_view(self.result, (n0, m0, tile["k"] * parts, *batch), stored, of_sums, "store")
         return k.done()
 
-    def _sum(self, k: KernelBuilder, at: tuple[Expr, Expr], part: Index, total: VectorType) -> Expr:
+    def _sum(
+        self, k: KernelBuilder, at: tuple[Expr, Expr], part: Index, batch: Sequence[Index], total: VectorType
+    ) -> Expr:
         """Return a lane's sums over the terms of part `part`: term after term, then its registers pairwise."""
         if self.source is None:
             return zeros(total)
         sums_type = vector(self.acc, self.layout.registers)
         with k.loop("r_loop", 0, self.rounds, sum=zeros(sums_type)) as loop:
             r0 = (loop.var + part * self.rounds) * self.layout.extent("r")
-            term = k.load_view("term", self.source, (*at, r0), self.layout, "load")
+            term = k.load_view("term", self.source, (*at, r0, *batch), self.layout, "load")
             loop.yields(k.let("sum_next", loop["sum"] + term.to(sums_type)))
         parts: list[Expr] = [Slice(loop.result("sum"), i, total.lanes) for i in range(0, sums_type.lanes, total.lanes)]
         while len(parts) > 1:
@@ -148,7 +156,7 @@ def transpose(name: str, moves: Sequence[tuple[View, View]], facts: TargetFacts)
 
 
 def fill(result: View, epilogue: Epilogue, acc: Type, tile: tuple[int, int], facts: TargetFacts, role: str) -> Stream:
-    """Return a stream that stores the epilogue of zero all over `result` (N, M).
+    """Return a stream that stores the epilogue of zero all over `result` (N, M and, in a batch, its product).
 
     Its tiles lie within those of `tile` (M, N).
     """
@@ -165,13 +173,15 @@ def sum_slices(
     role: str,
     most_terms: int,
 ) -> Stream:
-    """Return a stream that sums `source` (N, M, R) over R; its tiles lie within those of `tile` (M, N).
+    """Return a stream that sums `source` (axes as in `Stream`) over R; its tiles lie within those of `tile` (M, N).
 
     Subgroups and lanes share the terms if there are more than `most_terms`, or if one workgroup for each tile would
     leave units idle, as long as each lane has several terms to load together.
     """
     terms, ahead = source.extent(2), min(_AHEAD, power_of_two(source.extent(2)))
-    workgroups = -(-source.extent(0) * source.extent(1) // (_VECTOR * facts.subgroup_size * _SUBGROUPS))
+    products = source.extent(3) if len(source.axes) > 3 else 1
+    sums = source.extent(0) * source.extent(1) * products
+    workgroups = -(-sums // (_VECTOR * facts.subgroup_size * _SUBGROUPS))
     to_fill_units = min(max(1, facts.compute_units // workgroups), terms // ahead)
     sharers = max(next_power_of_two(-(-terms // most_terms)), power_of_two(to_fill_units))
     layout = _nested(tile, facts, ahead, sharers)
@@ -192,7 +202,9 @@ def _nested(tile: tuple[int, int], facts: TargetFacts, ahead: int, sharers: int 
 
 
 def _with_parts(view: View) -> View:
-    return View(view.memory, view.layout, (*view.axes, (ONE,)), view.index)
+    """Return a result's view (N, M and, in a batch, its product) with an axis of one part behind M."""
+    n, m, *batch = view.axes
+    return View(view.memory, view.layout, (n, m, (ONE,), *batch), view.index)
 
 
 def sums_of_channels(

@@ -9,8 +9,7 @@ from convgen.ir.error import DoesNotFit
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.order import IN_ROWS
 from convgen.ir.types import scalar
-from convgen.plan.config import REGISTERS, TENSOR, Config, LanePart
-from convgen.plan.directions import product_count
+from convgen.plan.config import REGISTERS, TENSOR, Config
 from convgen.plan.variants.variant import variant_of
 from convgen.problem.matmul import Problem
 
@@ -72,9 +71,6 @@ def _of_slices(problem: Problem, config: Config) -> Iterator[str]:
         yield f"sum={config.sum}: there is one slice"
     if problem.runtime and (config.slices > 1 or config.reorder or config.map != IN_ROWS):
         yield f"sizes are known at launch: wanted one slice, no reorder and map={IN_ROWS}"
-    if not isinstance(config.mma, LanePart) and product_count(problem) > 1 and (config.slices > 1 or config.map.shares):
-        what = f"slices={config.slices}" if config.slices > 1 else f"map={config.map}"
-        yield f"{what}: there are several products"
 
 
 def _of_earlier_launches(problem: Problem, config: Config) -> Iterator[str]:

@@ -166,15 +166,16 @@ class WorkgroupMapping:
 
     @property
     def shared(self) -> int:
-        """Return how many tiles several workgroups may have parts of (tiles from 0 on), or the number of all tiles.
-
-        Plans divide K of a single product only, so the batch does not count.
-        """
-        return self.turns.shared or self.counts[1] * self.counts[2]
+        """Return how many tiles several workgroups may have parts of (tiles from 0 on), or the number of all tiles."""
+        return self.turns.shared or prod(self.counts[:3])
 
     def place(self, tile: Mapping[str, Index]) -> Index:
         """Return the index of a tile among the `shared` tiles; `tile` is the result of `KernelBuilder.tile_of`."""
-        return tile["number"] if self.turns.shared else tile["m"] * self.counts[2] + tile["n"]
+        if self.turns.shared:
+            return tile["number"]
+        batch, m, n, _ = self.counts
+        row = tile["batch"] * m + tile["m"] if batch > 1 else tile["m"]
+        return row * n + tile["n"]
 
     def is_backward(self, group: Sequence[Index]) -> Condition | None:
         """Return whether a workgroup walks its part of K backwards; None if no workgroup does."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -12,7 +14,7 @@ from convgen.choose.supported import check_supported
 from convgen.ir.error import UserError
 from convgen.problem.matmul import parse_problem
 from convgen.run import verdict
-from tests.strategies import SWEEP
+from tests.strategies import SWEEP, always
 
 pytestmark = pytest.mark.in_turn(3)
 
@@ -54,11 +56,41 @@ def test_samples_of_tiles(line: str) -> None:
     assert outcome.passed
 
 
-def test_what_several_products_do_not_take() -> None:
-    problem = parse_problem("--dt=f16 3x64x64:3x64x64")
-    for config in ("slices=2", "map=stream:3"):
-        with pytest.raises(UserError, match="there are several products"):
-            cg.build(problem, "gfx942", f"tile=32x32x32 waves=1x1 mma=32x32x8 slots=2 {config}")
+#: Ways to divide the K of each product over workgroups; atomic additions want a result of the type of the sums.
+SHARED_K = ("slices=3 sum=last", "slices=5 sum=last:2", "slices=3 sum=launch", "slices=3 sum=atomic", "map=stream:5")
+DEEP = {
+    "batch": "--dt=f16:f16:f32 3x40x330:3x330x50",
+    "broadcast": "--dt=s8:s8:s32 --wtag=abdc 2x1x33x320:1x2x320x20",
+    "epilogue": "--dt=f16:f16:f32 --bia-dt=f32 --bia_mask=5 --attr-scales=src:common:0.5 3x40x330:3x330x50",
+    "forward": "--dt=f16:f16:f32 --dir=FWD_B g3mb2ic48ih9oc60oh9kh3ph1",
+    "backward data": "--dt=f32:f16:f16 --dir=BWD_D g2mb2ic30ih9oc40oh5kh3ph1sh2",
+    "backward weights": "--dt=f16:f32:f16 --dir=BWD_WB g3mb3ic48ih10oc60oh10kh3ph1",
+}
+MMA = {"gfx942": {"f16": "16x16x16", "s8": "16x16x32"}, "xehpc": {"f16": "16x8x16", "s8": "16x8x32"}}
+MMA["sm_90"] = {"f16": "8x16x16", "s8": "8x16x32"}
+
+
+@pytest.mark.parametrize(
+    ("name", "shared", "target"), always(product(DEEP, SHARED_K, MMA), lambda n, _: n // 3 % 3 == n % 3)
+)
+def test_each_product_divides_its_k_over_workgroups(name: str, shared: str, target: str) -> None:
+    """The workspace, the counters of arrivals and the launches before and behind have a place for each product."""
+    problem = parse_problem(DEEP[name])
+    mma = MMA[target]["s8" if "s8" in DEEP[name] else "f16"]
+    config = f"tile=32x32x32 waves=1x1 mma={mma} slots=1 taps=fused {shared}"
+    if shared.endswith("atomic") and "attr" in DEEP[name]:
+        with pytest.raises(UserError, match="sum=atomic"):
+            cg.build(problem, target, config)
+        return
+    code = cg.compile(cg.build(problem, target, config))
+    assert verdict.run(code).passed
+    assert shared != SHARED_K[0] or verdict.run(code, groups=3).passed
+
+
+@pytest.mark.parametrize("target", ["gfx942", "xehpc", "sm_90a"])
+def test_the_chooser_divides_the_k_of_few_products(target: str) -> None:
+    for line in ("--dt=f16:f16:f32 4x64x65536:4x65536x64", "--dt=f16 --dir=BWD_W g4mb64ic64ih28oc64oh28kh3ph1"):
+        assert "slices=" in str(cg.build(parse_problem(line), target).config)
 
 
 @pytest.mark.sweep
