@@ -39,6 +39,7 @@ def _carried(instructions: Iterable[Instruction], generation: Generation) -> lis
             continue
         first = len(done)
         done.append(i)
+        carrying.early |= {a.split(".")[0]: (first, first) for a in i.annotations if a.endswith(".src")}
         near = (first, *_arithmetic_before(done, first))
         remaining = []
         for sync in sorted(syncs, key=lambda sync: len(_waits(sync))):

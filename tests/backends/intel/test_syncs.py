@@ -55,6 +55,8 @@ def carried(text: str, target: str) -> str:
     ("before", "after"),
     [
         ("alu sync{$3.dst} load{I@1,$5}", "alu{$3.dst} load{I@1,$5}"),
+        # A wait that moves up makes the later wait of the instruction behind it needless.
+        ("alu alu{$3.src} sync{$3.dst} load{I@1,$5}", "alu{$3.dst} alu load{I@1,$5}"),
         ("alu{I@2} sync{$3.dst} load{$5}", "alu{@2,$3.dst} load{$5}"),
         ("alu sync{$3.dst} sync{$4.src} load{$5}", "alu{$3.dst} sync{$4.src} load{$5}"),
         ("alu alu sync{$3.dst} sync{$4.src} load{$5}", "alu{$4.src} alu{$3.dst} load{$5}"),
