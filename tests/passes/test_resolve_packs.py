@@ -7,8 +7,8 @@ from convgen.ir.build import KernelBuilder
 from convgen.ir.expr import Pack, Slice, Var
 from convgen.ir.mutate import postorder
 from convgen.ir.program import Kernel
-from convgen.ir.stmt import For, GlobalLoad, GlobalStore, Let
-from convgen.ir.types import f8_e4m3, f16, vector
+from convgen.ir.stmt import For, GlobalLoad, GlobalStore, Let, Load
+from convgen.ir.types import f8_e4m3, f16, s32, vector
 from convgen.passes.buffer_shared import buffer_shared
 from convgen.passes.lower_tiles import lower_tiles
 from convgen.passes.resolve_packs import resolve_packs
@@ -71,6 +71,17 @@ def test_lets_that_only_serve_unused_lets_go_too() -> None:
     k.let("twice", Pack(vector(f16, 4), (once,)))
     k.global_store(surface, part, 64)
     assert lets(resolve_packs(k.done())) == {}
+
+
+def test_loads_without_a_use_go_but_tickets_stay() -> None:
+    k = KernelBuilder("loads")
+    surface, counts = k.surface(k.buffer("b", f16, 64)), k.buffer("counts", s32, 64)
+    unused, part = (k.global_load(name, vector(f16, 4), surface, 0) for name in ("unused", "part"))
+    k.let("twice", Pack(vector(f16, 8), (unused, unused)))
+    k.ticket("taken", counts, 0, 2)
+    k.global_store(surface, part, 64)
+    after = postorder(resolve_packs(k.done()))
+    assert [s.var.name for s in after if isinstance(s, Load)] == ["part", "taken"]
 
 
 def test_it_is_idempotent() -> None:
