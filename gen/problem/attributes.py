@@ -192,6 +192,12 @@ def precomputed_reductions(text: str) -> str:
     return text
 
 
+def refused_reductions(text: str) -> str:
+    """Return the rule that refuses precomputed reductions: those of another argument than src; "" if none does."""
+    arguments = (entry.partition(":")[0].lower() for entry in split_entries(text))
+    return "" if all(role(argument) == "src" for argument in arguments) else "precomputed-reductions"
+
+
 def rounding_mode(text: str) -> str:
     """`ARG:MODE[:SEED][+...]`; `environment` is the default."""
     stochastic = False

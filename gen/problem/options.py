@@ -188,8 +188,9 @@ KNOBS = (
         "attr-precomputed-reductions",
         "",
         attributes.precomputed_reductions,
-        "ARG:MASK:TYPE:GROUPS[+...]",
-        rule="precomputed-reductions",
+        "src:MASK:TYPE:GROUPS: sums of src, which convgen computes itself: no effect",
+        rule=attributes.refused_reductions,
+        idle=True,
     ),
     Option(
         "attr-post-ops",

@@ -86,7 +86,7 @@ REFUSED = [
     (MATMUL, ["--bia_dt=f8_e5m2"], "bias-type"),
     (MATMUL, ["--encoding=csr+0.99::"], "sparse"),
     (MATMUL, ["--grouped=0:2:16+16"], "grouped-gemm"),
-    (MATMUL, ["--attr-precomputed-reductions=src:per_tensor:s32:1x16"], "precomputed-reductions"),
+    (MATMUL, ["--attr-precomputed-reductions=wei:per_tensor:s32:16x1"], "precomputed-reductions"),
 ]
 
 
@@ -120,6 +120,7 @@ GENERATED = [
     (CONV, ["--attr-scales=src0:HOST_SCALAR:0.25:bf16+wei:per_oc:f16+dst:common:1e+10"]),
     (MATMUL, ["--attr-scales=src:per_tensor:f32:1x16+wei:2+dst:per_oc"]),
     (MATMUL, ["--bia_mask=3"]),
+    (MATMUL, ["--attr-precomputed-reductions=src:per_tensor:s32:1x16"]),
     (MATMUL, ["--bia_dt=f32", "--bia_mask=3"]),
     (MATMUL, ["--runtime_dims_masks=0:0"]),
     (MATMUL, ["--encoding=::"]),
