@@ -60,9 +60,24 @@ def times(measured: Iterable[Json]) -> list[str]:
     return _table(("problem", "convgen, us", "cuDNN or cuBLAS, us", "peer / convgen", "config"), rows)
 
 
+def attention(measured: Iterable[Json]) -> list[str]:
+    """Return the table of attention beside torch's, whose time is the lesser of two kernels'."""
+    rows = []
+    for row in measured:
+        figures = ["-", "-", "-", row["refused"]] if "refused" in row else _figures(row)
+        rows.append((row["case"], row["blocks"], *figures))
+    return _table(("attention", "blocks", "convgen, us", "TFLOP/s", "torch, us", "torch / convgen"), rows)
+
+
+def _figures(row: Json) -> list[str]:
+    torch_us = min(row["flash_us"], row["cudnn_us"])
+    return [f"{row['ours_us']:.1f}", f"{row['tflops']:.0f}", f"{torch_us:.1f}", f"{row['ratio']:.2f}"]
+
+
 def page_parts(found: Json) -> dict[str, list[str]]:
     """Return the generated lines of the page by the name of their marker."""
-    tables = {name: times(found[name]) for name in ("times", "models") if name in found}
+    tables = {name: times(found[name]) for name in ("times", "models", "decode") if name in found}
+    tables |= {"attention": attention(found["attention"])} if "attention" in found else {}
     return {"where": [where(found)], "checks": checks(found), **tables}
 
 
