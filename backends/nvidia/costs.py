@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from convgen.backends.analysis import Line
-from convgen.backends.nvidia.sim.ptx_text import Instruction, Vector
+from convgen.backends.nvidia.sim.ptx_text import Instruction, Literal, Vector
 from convgen.backends.nvidia.sim.ptx_types import bytes_of
 from convgen.backends.nvidia.tables import FACTS, LANES
 from convgen.ir.facts import TargetFacts
@@ -41,6 +41,8 @@ def line_of(instruction: Instruction, offset: int, target: str) -> Line:
         return _message(instruction, offset, text, target)
     if name == "cp":
         return _copy(instruction, offset, text, target)
+    if name == "mbarrier" and instruction.has("expect_tx"):
+        return _expected(instruction, offset, text, target)
     if name in _WAITS or name == "wgmma":
         return Line(offset, text, "wait", "", 1)
     if name == "bar" or name == "barrier":
@@ -100,8 +102,18 @@ def _message(instruction: Instruction, offset: int, text: str, target: str) -> L
     return Line(offset, text, kind, "global", -(-moved // core.global_rate), bytes={path: moved})
 
 
+def _expected(instruction: Instruction, offset: int, text: str, target: str) -> Line:
+    """Return the arrival that announces the bytes of bulk copies, with what they move: their own size is in a map."""
+    announced = instruction.operands[-1]
+    moved = announced.bits if isinstance(announced, Literal) else 0
+    clocks = max(1, -(-moved // FACTS[target].core.global_rate))
+    return Line(
+        offset, text, "wait", "global", clocks, bytes={"global load": moved, "lds write": moved} if moved else {}
+    )
+
+
 def _copy(instruction: Instruction, offset: int, text: str, target: str) -> Line:
-    """Return a `cp.async` of every lane, as a load; the wait for one; or a bulk copy, whose size is a register."""
+    """Return a `cp.async` of every lane, as a load; the wait for one; or a bulk copy (`_expected` has its bytes)."""
     if instruction.has("wait_group", "wait_all", "commit_group", "mbarrier"):
         return Line(offset, text, "wait", "", 1)
     sizes = [value.bits for value in instruction.operands[2:3] if hasattr(value, "bits")]

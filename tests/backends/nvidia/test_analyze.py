@@ -56,6 +56,13 @@ def of(body: str, target: str = "sm_90") -> KernelAnalysis:
     [
         ("ld.global.v2.b64 {%rd2, %rd3}, [%rd1];", "ld_global", "global", 8, {"global load": 512}),
         ("ld.global.nc.u16 %h, [%rd1];", "ld_global", "global", 1, {"global load": 64}),
+        (
+            "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r1], 16384;",
+            "wait",
+            "global",
+            256,
+            {"global load": 16384, "lds write": 16384},
+        ),
         ("st.global.b32 [%rd1], %r2;", "st_global", "global", 2, {"global store": 128}),
         ("ld.shared::cta.b32 %r2, [%r1];", "ld_shared", "lds", 1, {"lds read": 128}),
         ("st.shared::cta.b32 [%r1], %r2;", "st_shared", "lds", 1, {"lds write": 128}),
