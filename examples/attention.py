@@ -45,15 +45,15 @@ def softmax_step(scores: Value, top: Value, total: Value, scale: float) -> tuple
 def blocks(target: str, head: int) -> tuple[tuple[int, int], int, int]:
     """Return the subgroups along the rows and the head, the rows of a block of queries, and those of one of keys.
 
-    Two warpgroups multiply 64 rows each, by instructions that read keys and values in shared memory. Elsewhere a
-    subgroup of 64 lanes multiplies 16 rows at a time, a smaller one 8; where its rows of the output would take more
-    than 64 registers, four subgroups share the head.
+    Two warpgroups multiply 64 rows each, by instructions that read keys and values in shared memory. Elsewhere each of
+    four subgroups multiplies the rows of one instruction; where its rows of the output would take more than 64
+    registers, they share the head.
     """
     facts = cg.facts(target)
     lanes = facts.subgroup_size
     if facts.shared_factors:
         return (8, 1), 128, 64
-    rows = 16 if lanes == 64 else 8
+    rows = min(atom.m for atom in facts.atoms if atom.a_elem.name == "f16")
     subgroups = (2, 4) if rows * head > 64 * lanes else (4, 1)
     return subgroups, rows * subgroups[0], 64 if lanes == 64 else max(2 * lanes, 8 * subgroups[1])
 

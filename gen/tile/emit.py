@@ -24,7 +24,7 @@ from convgen.ir.sizes import Extent, Size
 from convgen.ir.stmt import For, block
 from convgen.ir.types import Type, VectorType, vector
 from convgen.ir.verify import MOST_LANES
-from convgen.plan.config import DIRECT, Config
+from convgen.plan.config import DIRECT, REGISTERS, Config
 from convgen.plan.inputs import InputPath, ProductInput
 from convgen.tile.edges import Section, sections
 from convgen.tile.element_access import inside, once
@@ -189,9 +189,10 @@ class _Emitter:
             self.k.copy(path.tile, path.view, at, path.copy.stored, 0, "copy", path.copy.loaded, name)
 
     def _path(self, load: Load) -> InputPath | None:
-        """Return a load's path through shared memory; None without slots, or if the copy does not divide evenly.
+        """Return a load's path through shared memory; None without slots, or if no copy divides evenly.
 
-        Raises DoesNotFit for a load without a path that an instruction reads in shared memory.
+        Copies take no registers where the target masks each lane's part of them. Raises DoesNotFit for a load without a
+        path that an instruction reads in shared memory.
         """
         slots = self.options.slots
         if not slots:
@@ -200,17 +201,14 @@ class _Emitter:
         rows, depth = layout.fragment.shape
         # The path depends on the depth of the config's tile, on its subgroups and on its slots only.
         config = Config((rows, rows, depth), self.options.subgroups, (1, 1, 1), slots)
-        try:
-            view = self.places.view(load.tile, layout, depth)
-            of_load = ProductInput(view, load.elem, layout.fragment, config, self.facts, in_place)
+        view = self.places.view(load.tile, layout, depth)
+        of_load = ProductInput(view, load.elem, layout.fragment, config, self.facts, in_place)
+        for copy in (DIRECT, REGISTERS) if self.facts.flat_direct else (REGISTERS,):
             with suppress(DoesNotFit):
-                if in_place:
-                    return of_load.path(rows, DIRECT)
-            return of_load.path(rows)
-        except DoesNotFit:
-            if in_place:
-                raise
-            return None
+                return of_load.path(rows, copy)
+        if in_place:
+            raise DoesNotFit(f"no copy of {load.tile.tensor.name} to shared memory divides evenly")
+        return None
 
     def _with_unique_name(self, path: InputPath) -> InputPath:
         """Return the path with another name of its tile if that is taken: a tensor may have several tiles."""
