@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import sys
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -42,50 +43,64 @@ def softmax_step(scores: Value, top: Value, total: Value, scale: float) -> tuple
     return p, factor, higher, total * factor + tile.reduce("sum", p, 1)
 
 
-def blocks(target: str, head: int) -> tuple[tuple[int, int], int, int]:
-    """Return the subgroups along the rows and the head, the rows of a block of queries, and those of one of keys.
-
-    Two warpgroups multiply 64 rows each, by instructions that read keys and values in shared memory. Elsewhere each of
-    four subgroups multiplies the rows of one instruction; where its rows of the output would take more than 64
-    registers, they share the head.
-    """
-    facts = cg.facts(target)
-    lanes = facts.subgroup_size
-    if facts.shared_factors:
-        return (8, 1), 128, 64
-    rows = min(atom.m for atom in facts.atoms if atom.a_elem.name == "f16")
-    subgroups = (2, 4) if rows * head > 64 * lanes else (4, 1)
-    return subgroups, rows * subgroups[0], 64 if lanes == 64 else max(2 * lanes, 8 * subgroups[1])
-
-
 @tile.kernel(subgroups=(4, 1))
 def attention(
-    q: Tensor, k: Tensor, v: Tensor, o: Tensor, *, heads: int = 1, bm: int = 64, bn: int = 64, causal: bool = False
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    o: Tensor,
+    *,
+    heads: int = 1,
+    bm: int = 64,
+    bn: int = 64,
+    causal: bool = False,
+    ahead: bool = False,
 ) -> None:
-    """Write the attention of each head; rows are positions, and heads lie side by side in columns."""
+    """Write the attention of each head; rows are positions, and heads lie side by side in columns.
+
+    With `ahead`, the scores of a block of keys are multiplied while the weights of the one before are computed.
+    """
     length, columns = k.shape
-    head = columns // heads
+    head, behind = columns // heads, bn if ahead else 0
     m, h = tile.grid(o, (bm, head), map="cols")
     query = tile.load_tile(tile.init_tile(q, (m, h), (bm, head)))
-    top, total = tile.full((bm, 1), LOW), tile.zeros((bm, 1))
-    acc = tile.zeros((bm, head))
-    for n in tile.range(0, m + bm if causal else length, bn):
+    top, total, acc = tile.full((bm, 1), LOW), tile.zeros((bm, 1)), tile.zeros((bm, head))
+    before = tile.full((bm, bn), 2 * LOW)  # scores of no keys: their weights are 0
+    for n in tile.range(0, (m + bm if causal else length) + behind, bn):
         keys = tile.load_tile(tile.init_tile(k, (n, h), (bn, head)), transpose=True)
-        scores = tile.tile_mma(query, keys)
+        products = tile.tile_mma(query, keys)
+        scores = before if ahead else products
         if causal or not isinstance(length, int) or length % bn:
-            scores = masked(scores, m, n, length, causal)
+            scores = masked(scores, m, n - behind, length, causal)
         p, factor, top, total = softmax_step(scores, top, total, head**-0.5)
-        values = tile.load_tile(tile.init_tile(v, (n, h), (bn, head)))
+        values = tile.load_tile(tile.init_tile(v, (n - behind, h), (bn, head)))
         acc = tile.tile_mma(tile.convert(p, "f16"), values, acc * factor)
+        before = products if ahead else before
     tile.store_tile(tile.convert(tile.divide(acc, total), "f16"), tile.init_tile(o, (m, h), (bm, head)))
+
+
+def suited(target: str, head: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the arguments of `tile.kernel` and of `attention` that suit a target and the size of a head.
+
+    Where bulk copies bring keys and values, two warpgroups multiply 64 rows each. Elsewhere each of four subgroups
+    multiplies the rows of one instruction; where its rows of the output would take more than 64 registers, they share
+    the head.
+    """
+    facts = cg.facts(target)
+    if facts.roles:
+        return {"subgroups": (8, 1), "slots": 2, "copy": "tensor"}, {"bm": 128, "bn": 64, "ahead": True}
+    lanes, rows = facts.subgroup_size, min(atom.m for atom in facts.atoms if atom.a_elem.name == "f16")
+    subgroups = (2, 4) if rows * head > 64 * lanes else (4, 1)
+    bn = 64 if lanes == 64 else max(2 * lanes, 8 * subgroups[1])
+    return {"subgroups": subgroups}, {"bm": rows * subgroups[0], "bn": bn}
 
 
 def main(target: str = "gfx942", of: str = "64") -> None:
     heads, length, head = 2, 250, int(of)
-    shape, (subgroups, bm, bn) = (length, heads * head), blocks(target, head)
-    kernel = tile.kernel(subgroups=subgroups)(attention.function)
+    shape, (options, blocks) = (length, heads * head), suited(target, head)
+    kernel = tile.kernel(**options)(attention.function)
     q, k, v = (np.random.default_rng(n).standard_normal(shape).astype(np.float16) for n in range(3))
-    code = cg.compile(kernel(*[Tensor(shape, "f16")] * 4, heads=heads, bm=bm, bn=bn, causal=True), target)
+    code = cg.compile(kernel(*[Tensor(shape, "f16")] * 4, heads=heads, causal=True, **blocks), target)
     found = cg.simulate(code, q=q, k=k, v=v)
     of_heads = (each.astype(np.float64).reshape(length, heads, head).transpose(1, 0, 2) for each in (q, k, v))
     wanted = attended(*of_heads).transpose(1, 0, 2).reshape(shape)

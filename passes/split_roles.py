@@ -52,7 +52,7 @@ from convgen.passes.clone import Cloner
 Value = TypeVar("Value", bound=Expr)
 
 _RUNNING = 1  #: blocks whose products run while the next one is awaited
-_BESIDE_SUMS = 64  #: registers of a lane beside its sums, with which the epilogue does not spill; assumed
+_BESIDE = 64  #: registers of a lane beside its sums and factors, with which the epilogue does not spill; assumed
 
 
 def split_roles(kernel: Kernel, facts: TargetFacts) -> Kernel:
@@ -84,9 +84,11 @@ def _registers(kernel: Kernel, facts: TargetFacts) -> tuple[list[Stmt], list[Stm
     assert isinstance(roles, Roles)
     teams = kernel.subgroups // roles.team + 1
     before = roles.at_entry(whole, teams)
-    lets = (s.value for s in statements(kernel.body) if isinstance(s, Let))
-    sums = max((product.op.d.registers for product in lets if isinstance(product, Mma)), default=0)
-    if before >= min(facts.registers, sums + _BESIDE_SUMS):
+    values = (s.value for s in statements(kernel.body) if isinstance(s, Let))
+    products = dict.fromkeys(value.op for value in values if isinstance(value, Mma))
+    factors = sum(op.fragment_elements * op.atom.b_elem.bits // 32 for op in products)
+    sums = sum(op.d.registers for op in products)
+    if before >= min(facts.registers, sums + factors + _BESIDE):
         return [], []
     return [TakeRegisters(roles.multiplying(whole, teams), before)], [TakeRegisters(roles.copying, before)]
 

@@ -32,14 +32,15 @@ _SETS = 2  #: input sets, of 268 MB each
 
 @frozen
 class Case:
-    """One attention: columns of a head, positions of a sequence, and blocks of queries and keys."""
+    """One attention: columns of a head, positions of a sequence, and how a kernel computes it."""
 
     head: int
     length: int
     causal: bool
-    subgroups: tuple[int, int]
-    bm: int
-    bn: int
+    bm: int  #: rows of a block of queries, of two warpgroups
+    bn: int  #: rows of a block of keys
+    copy: str  #: "tensor": bulk copies
+    ahead: bool  #: whether scores are multiplied while the weights of the block before are computed
 
     @property
     def heads(self) -> int:
@@ -54,12 +55,17 @@ class Case:
     def __str__(self) -> str:
         return f"head {self.head}, {self.length} positions{', causal' if self.causal else ''}"
 
+    @property
+    def kernel(self) -> str:
+        """Return what a table shows of the kernel."""
+        return f"{self.bm}x{self.bn}{' copy=tensor' if self.copy else ''}{' ahead' if self.ahead else ''}"
 
-_BLOCKS = ((8, 1), 128, 64), ((4, 1), 64, 64), ((8, 1), 128, 128)
+
+_KERNELS = (128, 64, "tensor", True), (128, 64, "", False), (128, 128, "tensor", True)
 CASES = tuple(
-    Case(head, length, causal, *blocks)
-    for head, length, causal, blocks in product((64, 128), (1024, 4096, 16384), (False, True), _BLOCKS)
-    if head * blocks[2] < 128 * 128  # whose registers spill
+    Case(head, length, causal, *kernel)
+    for head, length, causal, kernel in product((64, 128), (1024, 4096, 16384), (False, True), _KERNELS)
+    if head * kernel[1] < 128 * 128  # whose registers spill
 )
 
 
@@ -72,15 +78,14 @@ def generate(case: Case, folder: str) -> str:
     from convgen.tile import Tensor
     from examples.attention import attention
 
-    kernel = tile.kernel(subgroups=case.subgroups)(attention.function)
+    kernel = tile.kernel(subgroups=(8, 1), slots=2, copy=case.copy)(attention.function)
     tensors = [Tensor((case.length, case.heads * case.head), "f16")] * 4
     try:
-        program = kernel(*tensors, heads=case.heads, bm=case.bm, bn=case.bn, causal=case.causal)
+        program = kernel(*tensors, heads=case.heads, bm=case.bm, bn=case.bn, causal=case.causal, ahead=case.ahead)
         code = cg.compile(program, TARGET)
     except ConvgenError as error:
         return str(error)
-    name = f"{case.head}_{case.length}_{case.causal}_{case.bm}x{case.bn}"
-    stem, family = Path(folder) / name, targets.get(TARGET).family
+    stem, family = Path(folder) / str(CASES.index(case)), targets.get(TARGET).family
     write_code(code, str(stem), family.text_suffix, family.object_suffix)
     return f"{stem}.launch.json"
 
@@ -136,15 +141,15 @@ def times(processes: int) -> list[dict[str, Any]]:
 
         for case, path in track(list(zip(CASES, paths)), "measure"):
             figures = measure(case, path, torch) if path.endswith(".json") else {"refused": path}
-            rows.append({"case": str(case), "blocks": f"{case.bm}x{case.bn}"} | figures)
+            rows.append({"case": str(case), "kernel": case.kernel} | figures)
     return rows
 
 
 def table(rows: Sequence[dict[str, Any]]) -> Table:
     """Return the rows as a table for a terminal."""
     names = ("ours_us", "tflops", "flash_us", "cudnn_us", "ratio")
-    shown = Table("attention", "blocks", "convgen us", "TFLOP/s", "flash us", "cuDNN us", "torch / convgen", "error")
+    shown = Table("attention", "kernel", "convgen us", "TFLOP/s", "flash us", "cuDNN us", "torch / convgen", "error")
     for row in rows:
         figures = [f"{row[name]:.2f}" if name in row else "-" for name in names]
-        shown.add_row(row["case"], row["blocks"], *figures, f"{row['error']:.1e}" if "error" in row else row["refused"])
+        shown.add_row(row["case"], row["kernel"], *figures, f"{row['error']:.1e}" if "error" in row else row["refused"])
     return shown

@@ -65,8 +65,8 @@ def attention(measured: Iterable[Json]) -> list[str]:
     rows = []
     for row in measured:
         figures = ["-", "-", "-", row["refused"]] if "refused" in row else _figures(row)
-        rows.append((row["case"], row["blocks"], *figures))
-    return _table(("attention", "blocks", "convgen, us", "TFLOP/s", "torch, us", "torch / convgen"), rows)
+        rows.append((row["case"], row["kernel"], *figures))
+    return _table(("attention", "kernel", "convgen, us", "TFLOP/s", "torch, us", "torch / convgen"), rows)
 
 
 def _figures(row: Json) -> list[str]:

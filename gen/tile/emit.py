@@ -12,19 +12,21 @@ from convgen.ir.build import KernelBuilder
 from convgen.ir.error import DoesNotFit, UserError
 from convgen.ir.expr import Expr, Lane, Pack, Shuffle, Slice, Splat, const, select, zeros
 from convgen.ir.facts import TargetFacts
-from convgen.ir.layout.digits import times
+from convgen.ir.layout.digits import Space, times
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.mapping import WorkgroupMapping
+from convgen.ir.layout.memory import Shared
 from convgen.ir.layout.mma import MmaTile
 from convgen.ir.layout.order import Order
 from convgen.ir.program import Kernel
 from convgen.ir.record import evolve
+from convgen.ir.ring import ring_of
 from convgen.ir.simplify.extents import upper_bound
 from convgen.ir.sizes import Extent, Size
 from convgen.ir.stmt import For, block
 from convgen.ir.types import Type, VectorType, vector
 from convgen.ir.verify import MOST_LANES
-from convgen.plan.config import DIRECT, REGISTERS, Config
+from convgen.plan.config import DIRECT, REGISTERS, TENSOR, Config
 from convgen.plan.inputs import InputPath, ProductInput
 from convgen.tile.edges import Section, sections
 from convgen.tile.element_access import inside, once
@@ -89,6 +91,7 @@ class _Emitter:
         self.k.params += dict.fromkeys(size for t in tensors for size in t.shape if isinstance(size, Size))
         self.values: dict[Value, Expr] = {}
         self.shared: dict[Load, InputPath] = {}
+        self.ring: Shared | None = None  #: the ring into whose slots bulk copies go
         self.unread: list[Value] = []  #: loads whose fragments are in shared memory, read when they are first used
         self.carried_values: set[Value] = set()  #: values that the enclosing loops carry to their next iteration
 
@@ -96,6 +99,7 @@ class _Emitter:
         with self.k.tile_of(self.mapping) as tile:
             self._define_offsets(tile)
             self._suite(self.trace.statements)
+        self.k.tiles += [self.ring] if self.ring else []  # behind the tiles, whose starts are aligned
         return self.k.done()
 
     def _define_offsets(self, tile: dict[str, Index]) -> None:
@@ -183,7 +187,10 @@ class _Emitter:
         assert path.tile is not None
         self.k.tiles.append(path.tile)
         at, name = self.places.at(load.tile, self._layout_of_load(load)), load.tile.tensor.name
-        if path.copy is None:
+        if path.step:
+            self.ring = ring_of("ring", path.tile.slots)
+            self.k.copy_as_tensor(path.tile, path.view, at, path.step, self.ring, 0, "copy", name)
+        elif path.copy is None:
             self.k.copy_directly(path.tile, path.view, at, path.direct_bytes, 0, "copy", name)
         else:
             self.k.copy(path.tile, path.view, at, path.copy.stored, 0, "copy", path.copy.loaded, name)
@@ -203,6 +210,8 @@ class _Emitter:
         config = Config((rows, rows, depth), self.options.subgroups, (1, 1, 1), slots)
         view = self.places.view(load.tile, layout, depth)
         of_load = ProductInput(view, load.elem, layout.fragment, config, self.facts, in_place)
+        if self.options.copy == TENSOR:
+            return of_load.path(rows, TENSOR)
         for copy in (DIRECT, REGISTERS) if self.facts.flat_direct else (REGISTERS,):
             with suppress(DoesNotFit):
                 return of_load.path(rows, copy)
@@ -359,7 +368,7 @@ class _Emitter:
 
     def _moved(self, elements: Expr, of: ValueLayout, to: ValueLayout) -> Expr:
         """Return elements redistributed from one layout to another."""
-        if of == to:
+        if of == to or of.by_axis.canonical(*Space) == to.by_axis.canonical(*Space):
             return elements
         return _relabelled(self.k.redistribute("moved", _relabelled(elements), of.by_axis, to.by_axis))
 

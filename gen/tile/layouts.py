@@ -80,6 +80,7 @@ class Options:
     slots: int | None = None
     mma: str = ""  #: NxMxK of the matrix instruction, or "fma"; empty: the target's first that fits
     acc: str = ""  #: "v" or "a", see docs/config.md; empty: by the number of accumulators
+    copy: str = ""  #: "tensor": bulk copies bring factors into a ring of slots; empty: all lanes copy
     by_steps: bool = False  #: whether a product reads its fragments for one instruction's K at a time
     in_place: bool = True  #: whether instructions may read factors in shared memory
 

@@ -270,7 +270,7 @@ def _shape(sizes: str) -> Shape:
 def _options(text: str) -> dict[str, Any]:
     """Return the arguments of `tile.kernel`."""
     words = dict(part.split("=") for part in text.split())
-    wanted = ("subgroups", "slots", "mma", "acc")
+    wanted = ("subgroups", "slots", "mma", "acc", "copy")
     if not set(words) <= set(wanted):
         raise UserError(f"given {text.strip()!r}, wanted some of {', '.join(wanted)}")
     if len(words) < len(text.split()):

@@ -20,7 +20,7 @@ from convgen.tile.trace import Load, Loop, Prefetch, Scatter, Statement, Store, 
 
 def text_of(name: str, tensors: Sequence[Tensor], trace: Trace, options: Options) -> str:
     """Return the text of the whole kernel."""
-    optional = {"slots": options.slots, "mma": options.mma or None, "acc": options.acc or None}
+    optional = {"slots": options.slots, **{name: getattr(options, name) or None for name in ("mma", "acc", "copy")}}
     words = [f"subgroups={sized(options.subgroups)}", *(f"{k}={v}" for k, v in optional.items() if v is not None)]
     sizes = dict.fromkeys(size for t in tensors for size in t.shape if isinstance(size, Size))
     lines = [f"kernel {name}({', '.join([*map(_size, sizes), *map(_tensor, tensors)])}) {' '.join(words)}"]

@@ -13,6 +13,7 @@ from convgen.ir.facts import TargetFacts
 from convgen.ir.program import Kernel
 from convgen.ir.record import evolve, frozen
 from convgen.passes.exchange import exchange
+from convgen.plan.config import TENSOR
 from convgen.tile.emit import emit
 from convgen.tile.lane_products import FmaTile
 from convgen.tile.layouts import Layouts, Options
@@ -84,9 +85,20 @@ class TileProgram:
     def _emitted(self, facts: TargetFacts, slots: int, by_steps: bool) -> Kernel:
         """Return the kernel with these options, by instructions that read shared memory where copies bring factors."""
         options = evolve(self.options, slots=slots, by_steps=by_steps)
+        if options.copy == TENSOR:
+            return self._with_bulk_copies(facts, options)
         with suppress(DoesNotFit):
             return emit(self.name, self.trace, self.tensors, options, facts)
         return emit(self.name, self.trace, self.tensors, evolve(options, in_place=False), facts)
+
+    def _with_bulk_copies(self, facts: TargetFacts, options: Options) -> Kernel:
+        """Return the kernel whose factors come by bulk copies. Raises UserError where none brings one."""
+        if facts.roles is None:
+            raise UserError(f"given copy={TENSOR!r}, wanted a target with bulk copies of tensors, not {facts.name}")
+        try:
+            return emit(self.name, self.trace, self.tensors, options, facts)
+        except DoesNotFit as error:
+            raise UserError(f"given copy={TENSOR!r}, wanted factors that bulk copies bring: {error}") from None
 
 
 @frozen
@@ -119,17 +131,23 @@ class TileKernel:
 
 
 def kernel(
-    *arguments: object, subgroups: tuple[int, int] = (1, 1), slots: int | None = None, mma: str = "", acc: str = ""
+    *arguments: object,
+    subgroups: tuple[int, int] = (1, 1),
+    slots: int | None = None,
+    mma: str = "",
+    acc: str = "",
+    copy: str = "",
 ) -> Callable[[Callable[..., None]], TileKernel]:
     """Turn a function into a tile kernel.
 
     `subgroups` are those along M and N of products. `slots` are buffers in shared memory for factors that products
     share, 0 for none; by default two, or as many as fit. `mma` is NxMxK of a matrix instruction, by default the first
-    that fits, or "fma" for none. `acc` is where sums live, "v" or "a".
+    that fits, or "fma" for none. `acc` is where sums live, "v" or "a". With `copy="tensor"` a further subgroup starts
+    bulk copies of the factors into a ring of slots (sm_90a); by default all subgroups copy.
     """
     if arguments:
         raise UserError("given tile.kernel without parentheses, wanted @tile.kernel(), or with subgroups=(2, 2)")
-    chosen = options(subgroups, slots, mma, acc)
+    chosen = options(subgroups, slots, mma, acc, copy)
 
     def decorate(function: Callable[..., None]) -> TileKernel:
         if not callable(function) or getattr(function, "__name__", "<lambda>") == "<lambda>":
@@ -167,11 +185,15 @@ def _check_numbers(function: Callable[..., None], given: Mapping[str, object]) -
         raise UserError(f"given {wrong}, {wanted}, at {function.__name__}")
 
 
-def options(subgroups: tuple[int, ...] = (1, 1), slots: int | None = None, mma: str = "", acc: str = "") -> Options:
+def options(
+    subgroups: tuple[int, ...] = (1, 1), slots: int | None = None, mma: str = "", acc: str = "", copy: str = ""
+) -> Options:
     """Return the options of a kernel's workgroups. Raises UserError for impossible values."""
     if not isinstance(subgroups, tuple | list) or not all(isinstance(n, int) for n in subgroups):
         raise UserError(f"given subgroups={subgroups!r}, wanted their numbers along M and N, (2, 2), at tile.kernel")
     if len(subgroups) != 2 or min(subgroups) < 1 or slots not in (None, 0, 1, 2, 3, 4) or acc not in ("", "v", "a"):
         given = f"given subgroups={subgroups} slots={slots} acc={acc!r}"
         raise UserError(f"{given}, wanted subgroups from 1, slots of 0 to 4 and acc of v or a, at tile.kernel")
-    return Options((subgroups[0], subgroups[1]), slots, mma, acc)
+    if copy not in ("", TENSOR):
+        raise UserError(f"given copy={copy!r}, wanted {TENSOR!r}, or none for copies by all subgroups, at tile.kernel")
+    return Options((subgroups[0], subgroups[1]), slots, mma, acc, copy)

@@ -27,11 +27,13 @@ def product(
     subgroups: tuple[int, int] = (4, 1),
     slots: int | None = None,
     mma: str = "",
+    copy: str = "",
+    tag: str = "ab",
     depth: int = 200,
 ) -> TileProgram:
     """The product of a, converted to f16 if it is of another type, and b."""
 
-    @tile.kernel(subgroups=subgroups, slots=slots, mma=mma)
+    @tile.kernel(subgroups=subgroups, slots=slots, mma=mma, copy=copy)
     def product(a: Tensor, b: Tensor, c: Tensor, *, bm: int, bn: int, bk: int) -> None:
         m, n = tile.grid(c, (bm, bn))
         acc = tile.zeros((bm, bn))
@@ -41,7 +43,7 @@ def product(
             acc = tile.tile_mma(left, tile.load_tile(tile.init_tile(b, (k, n), (bk, bn))), acc)
         tile.store_tile(acc, tile.init_tile(c, (m, n), (bm, bn)))
 
-    return product(Tensor((M, depth), a_type), Tensor((depth, N), "f16"), Tensor((M, N), "f32"), **_BLOCKS)
+    return product(Tensor((M, depth), a_type), Tensor((depth, N), "f16", tag), Tensor((M, N), "f32"), **_BLOCKS)
 
 
 def compiled(program: TileProgram) -> Code:
@@ -147,3 +149,35 @@ def test_a_value_with_another_use_is_loaded_to_registers() -> None:
 def test_a_named_instruction_that_does_not_fit_is_refused() -> None:
     with pytest.raises(UserError, match="wanted one that sm_90a has"):
         compiled(product(mma="128x64x16"))
+
+
+@pytest.mark.parametrize("tag", ["ab", "ba"])
+@pytest.mark.parametrize("slots", [1, 2, 3])
+def test_bulk_copies_bring_factors_into_a_ring(slots: int, tag: str) -> None:
+    code = compiled(product(subgroups=(8, 1), slots=slots, copy="tensor", tag=tag))
+    assert "cp.async.bulk.tensor" in code.asm
+    assert "bar.sync 0" not in code.asm.partition("started")[2]
+    assert is_right(code)
+
+
+def test_a_converted_factor_beside_a_ring_comes_to_registers() -> None:
+    """Lanes load it themselves: no barrier would order its copy to shared memory."""
+    with pytest.raises(UserError, match="given copy='tensor', wanted factors that bulk copies bring"):
+        compiled(product("s8", copy="tensor"))
+
+
+@pytest.mark.parametrize("target", ["gfx942", "xehpc", "sm_90"])
+def test_targets_without_bulk_copies_refuse_them(target: str) -> None:
+    with pytest.raises(UserError, match=f"wanted a target with bulk copies of tensors, not {target}"):
+        cg.compile(product(copy="tensor"), target)
+
+
+def test_other_copies_are_refused() -> None:
+    with pytest.raises(UserError, match="given copy='direct', wanted 'tensor', or none"):
+        product(copy="direct")
+
+
+def test_the_copy_is_part_of_the_text() -> None:
+    program = product(copy="tensor", slots=2)
+    assert " copy=tensor" in str(program)
+    assert tile.parse(str(program)).options.copy == "tensor"
