@@ -289,7 +289,7 @@ class Selector(Values):
             self.out.emit(f"cp.async.wait_group {self.waits.at_barriers[s]}")
         if self.products is not None and s in self.products.fences:
             self.out.emit("fence.proxy.async.shared::cta", "products see what this lane wrote")
-        if self.products is not None and s in self.products.at_barriers:
+        if self.products is not None and s in self.products.at_barriers and self.in_flight:
             running = self.products.at_barriers[s]
             self.out.emit(f"wgmma.wait_group.sync.aligned {running}", "the other products have read their slots")
         self.out.emit("bar.sync 0", s.site.stage)
