@@ -71,21 +71,23 @@ class BlockWork:
     subgroups: Numbers
 
     @classmethod
-    def of(cls, configs: Configs, traits: OfferTraits, atom: MmaAtom, facts: TargetFacts) -> BlockWork:
+    def of(cls, configs: Configs, traits: OfferTraits, facts: TargetFacts) -> BlockWork:
         """Return the work of a block for the given configs."""
-        b = _Block(configs, traits, atom, facts)
+        b = _Block(configs, traits, facts)
         return cls(b.matrix, b.shared, b.loading, b.issue, b.slot_bytes, b.reduction, b.lane_registers, b.subgroups)
 
 
 class _Block:
     """Arithmetic for one block of K, from the sizes of its tile."""
 
-    def __init__(self, configs: Configs, traits: OfferTraits, atom: MmaAtom, facts: TargetFacts) -> None:
-        self.traits, self.atom, self.facts, self.elem = traits, atom, facts, atom.elem_bytes
+    def __init__(self, configs: Configs, traits: OfferTraits, facts: TargetFacts) -> None:
+        self.traits, self.atom, self.facts, self.elem = traits, configs.atom, facts, configs.atom.elem_bytes
+        self.atom_m, self.atom_n, self.atom_k = (configs.of_atoms[name] for name in "mnk")
+        self.atom_clocks = configs.of_atoms["clocks"]
         self.m, self.n, self.k, self.subgroups_m, self.subgroups_n, self.subgroups_k = configs.sizes
-        self.subtiles, self.slots = along(SUBTILES, configs.subtiles), configs.of_stagings("slots")
-        self.through_registers = configs.of_stagings("in_registers") > 0
-        self.in_ring = configs.of_stagings("in_ring")
+        self.subtiles, self.slots = along(SUBTILES, configs.subtiles), configs.of_stagings["slots"]
+        self.through_registers = configs.of_stagings["in_registers"] > 0
+        self.in_ring = configs.of_stagings["in_ring"]
         self.issue_slots = [along(VARIANT, slots) for slots in traits.issue_slots]
         self.subgroups = self.subgroups_m * self.subgroups_n * self.subgroups_k
         self.lanes = facts.subgroup_size * self.subgroups
@@ -128,7 +130,7 @@ class _Block:
             return self.copied + gaps
         # A gap is two chunks where more than two lanes read along a row of more than two chunks, else one.
         chunk = self.facts.chunk_bytes
-        several = (self.facts.subgroup_size // self.atom.m > 2) & (self.depth * self.elem > 2 * chunk)
+        several = (self.facts.subgroup_size // self.atom_m > 2) & (self.depth * self.elem > 2 * chunk)
         gaps = (self.sides[0][0] + self.sides[1][0]) * chunk * (1 + several)
         return self.copied + gaps
 
@@ -150,15 +152,13 @@ class _Block:
     @cached_property
     def products(self) -> Numbers:
         """Return the matrix instructions of a block."""
-        atom = self.atom
-        products: Numbers = (self.m // atom.m) * (self.n // atom.n) * (self.k // atom.k)
+        products: Numbers = (self.m // self.atom_m) * (self.n // self.atom_n) * (self.k // self.atom_k)
         return products
 
     @property
     def matrix(self) -> Numbers:
-        atom = self.atom
-        clocks: Numbers = self.products * atom.clocks * atom.spans / self.simds
-        by_fragments = self.facts.shared_factors and not atom.in_shared
+        clocks: Numbers = self.products * self.atom_clocks * self.atom.spans / self.simds
+        by_fragments = self.facts.shared_factors and not self.atom.in_shared
         return clocks * (tuning(self.facts).fragment_products if by_fragments else 1.0)
 
     @cached_property
@@ -173,8 +173,7 @@ class _Block:
     @property
     def read_in_place(self) -> Numbers:
         """Return the bytes that instructions read from shared memory by themselves: each reads both of its factors."""
-        atom = self.atom
-        read = self.products * (atom.m + atom.n) * atom.k * self.elem * atom.in_shared
+        read: Numbers = self.products * (self.atom_m + self.atom_n) * self.atom_k * self.elem * self.atom.in_shared
         return tuning(self.facts).in_place_reads * read
 
     @property

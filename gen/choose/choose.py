@@ -92,11 +92,10 @@ def candidates(problem: Problem, facts: TargetFacts) -> Ranking:
     """Return all configs worth trying, best first, ending in one that always fits."""
     atoms, group_sizes = input_atoms(problem, facts), _group_sizes(problem, facts)
     tables = [
-        (ranked(offer, atom, facts, reorder, group_sizes, fill), clocks + offer.before)
+        (table, clocks + offer.before)
         for reorder, clocks in reorders(problem, facts)
         for offer in offers(problem, facts, reorder)
-        for atom in atoms
-        for fill in range(1, tuning(facts).fills + 1)
+        for table in ranked(offer, atoms, facts, reorder, group_sizes)
     ]
     by_lanes = [
         Candidate(clocks, config) for clocks, config in lane_configs.configs(problem, facts, must_reorder(problem))

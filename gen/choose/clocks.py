@@ -6,8 +6,9 @@ sets the pace; workgroups run on compute units in rounds. The model ranks config
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from functools import cache, lru_cache, partial
-from itertools import product
+from itertools import groupby, product
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from convgen.ir.layout.mma import MmaAtom, shares
 from convgen.ir.layout.order import IN_ROWS, Order
 from convgen.ir.layout.turns import Persist
 from convgen.ir.record import fields_of, frozen
+from convgen.ir.types import Type
 from convgen.passes.buffer_shared import runs_late
 from convgen.passes.messages.direct_copies import divides_columns
 from convgen.plan.config import Config
@@ -82,10 +84,9 @@ class Table:
     """The configs of an offer that may fit, in the order of their combinations, with their modelled clocks."""
 
     offer: Offer
-    atom: MmaAtom
     reorder: tuple[str, ...]  #: inputs that an earlier launch reorders
     configs: Configs
-    launch: Launch | None  #: None where there are no rows
+    launch: Launch
     in_vectors: Numbers  #: whether accumulators live in vector registers
     rows: Numbers  #: number of each row's combination
     scores: Numbers  #: clocks; all products, by row
@@ -93,15 +94,15 @@ class Table:
     registers: Numbers  #: by row: vector registers of a lane, without accumulators in a file of their own
 
     def config(self, row: int) -> Config:
-        assert self.launch
         place, configs, offer = self._place(row), self.configs, self.offer
-        (m, n, k, waves_m, waves_n, waves_k), staging = configs.tiles[place[TILE]], configs.stagings[place[STAGING]]
+        (m, n, k, waves_m, waves_n, waves_k), atom = configs.tiles[place[TILE]], configs.atoms[place[TILE]]
+        staging = configs.stagings[place[STAGING]]
         persistent = self._at(self.launch.persistent, place)
         return Config(
             tile=(m, n, k),
             waves=(waves_m, waves_n),
             waves_k=waves_k,
-            mma=(self.atom.n, self.atom.m, self.atom.k),
+            mma=(atom.n, atom.m, atom.k),
             slots=staging.slots,
             taps=configs.variants[place[VARIANT]].word,
             acc="v" if self._at(self.in_vectors, place) else "a",
@@ -112,7 +113,7 @@ class Table:
             at_a_time=at_a_time,
             subtiles=configs.subtiles[place[SUBTILES]],
             prefetch=staging.prefetch,
-            types=offer.types(self.atom),
+            types=offer.types(atom),
             stages=staging.stages,
             copy=staging.copy,
             map=Order(persist=Persist(persistent)) if persistent else IN_ROWS,
@@ -121,47 +122,76 @@ class Table:
 
     def clocks(self, row: int) -> Clocks:
         """Return the parts of the clocks of a row's config."""
-        assert self.launch
         at = self._place(row)
         return Clocks(**{name: self._at(column, at) for name, column in _columns(self.launch).items()})
 
     def _place(self, row: int) -> tuple[int, ...]:
-        return tuple(map(int, np.unravel_index(self.rows[row], self.configs.dims)))
+        return tuple(map(int, np.unravel_index(self.rows[row], self.launch.dims)))
 
     @staticmethod
     def _at(column: Numbers, place: tuple[int, ...]) -> Any:
         return column[tuple(at if size > 1 else 0 for at, size in zip(place, column.shape))].item()
 
 
+@frozen
+class _Kind:
+    """The properties of a matrix instruction, besides its shape and clocks, that decide an offer's configs."""
+
+    types: tuple[Type, Type, Type]
+    spans: int
+    in_shared: bool
+    sum_bits: int
+    choices: Choices
+    traits: OfferTraits
+
+    @classmethod
+    def of(cls, offer: Offer, atom: MmaAtom, facts: TargetFacts) -> _Kind:
+        choices = offer.variants[0].choices(offer, atom, facts)
+        types, traits = (atom.a_elem, atom.b_elem, atom.acc), OfferTraits.of(offer, choices.variants, atom, facts)
+        return cls(types, atom.spans, atom.in_shared, atom.sum_bits, choices, traits)
+
+
 def ranked(
     offer: Offer,
-    atom: MmaAtom,
+    atoms: Iterable[MmaAtom],
     facts: TargetFacts,
     reorder: tuple[str, ...],
     group_sizes: tuple[int, ...] = (),
-    fill: int = 1,
-) -> Table:
-    """Return the configs whose tiles divide evenly and fit shared memory, with their scores.
+) -> Iterator[Table]:
+    """Yield the configs whose tiles divide evenly and fit shared memory, with their scores.
 
-    `group_sizes` are the numbers of slices that the last arrival may add up at a time. Slices of K give each unit at
-    most `fill` workgroups; configs that have as many slices with a smaller `fill` are left out.
+    Instructions of one kind that follow each other share a table. `group_sizes` are the numbers of slices that the last
+    arrival may add up at a time.
     """
-    offered = offer.variants[0].choices(offer, atom, facts)
-    configs = _even_configs(len(offer.tap_rows), offered, atom, facts, group_sizes)
-    no_rows = Table(offer, atom, reorder, configs, None, *[np.zeros(0, np.int64)] * 5)
-    if not all(configs.dims):
-        return no_rows
-    work, even = _work_and_fits(configs, OfferTraits.of(offer, configs.variants, atom, facts), atom, facts)
-    launch, sums = Launch(configs, work, offer, atom, facts, fill), work.lane_registers.sums
+    for kind, alike in groupby(atoms, lambda atom: _Kind.of(offer, atom, facts)):
+        configs = _even_configs(len(offer.tap_rows), kind.choices, tuple(alike), facts, group_sizes)
+        if all(configs.dims) and (table := _table(offer, configs, kind.traits, facts, reorder)):
+            yield table
+
+
+def _table(
+    offer: Offer, configs: Configs, traits: OfferTraits, facts: TargetFacts, reorder: tuple[str, ...]
+) -> Table | None:
+    """Return the configs that may fit, with their scores; None if none does."""
+    work, even = _work_and_fits(configs, traits, facts)
+    launch, sums = Launch(configs, work, offer, facts), work.lane_registers.sums
     candidates = even & launch.is_new & launch.suits_ring & launch.has_scratch
     if not candidates.any():  # before the clocks of all configs are counted
-        return no_rows
+        return None
     in_vectors, fits = _place_of_sums(sums, launch.registers, facts)
-    rows = np.flatnonzero(np.broadcast_to(candidates & fits, configs.dims))
+    rows = _by_atom(np.flatnonzero(np.broadcast_to(candidates & fits, launch.dims)), launch)
     clocks = offer.form.launches * (launch.launch + launch.besides)
     vectors = launch.registers - np.where(in_vectors, 0, sums)
-    of_rows = (np.broadcast_to(column, configs.dims).ravel()[rows] for column in (clocks, launch.depths, vectors))
-    return Table(offer, atom, reorder, configs, launch, in_vectors, rows, *of_rows)
+    of_rows = (np.broadcast_to(column, launch.dims).ravel()[rows] for column in (clocks, launch.depths, vectors))
+    return Table(offer, reorder, configs, launch, in_vectors, rows, *of_rows)
+
+
+def _by_atom(rows: Numbers, launch: Launch) -> Numbers:
+    """Return the rows sorted by matrix instruction, then by fill: the first row wins ties."""
+    numbers = {atom: number for number, atom in enumerate(dict.fromkeys(launch.configs.atoms))}
+    of_tiles = np.array([numbers[atom] for atom in launch.configs.atoms])
+    in_order: Numbers = rows[np.argsort(of_tiles[np.unravel_index(rows, launch.dims)[TILE]], kind="stable")]
+    return in_order
 
 
 def _place_of_sums(sums: Counts, registers: Numbers, facts: TargetFacts) -> tuple[Numbers, Numbers]:
@@ -179,33 +209,32 @@ def _place_of_sums(sums: Counts, registers: Numbers, facts: TargetFacts) -> tupl
 
 def of_config(offer: Offer, config: Config, atom: MmaAtom, facts: TargetFacts) -> Clocks:
     """Return the parts of the clocks of one config."""
-    configs = Configs.of(config)
-    work = BlockWork.of(configs, OfferTraits.of(offer, configs.variants, atom, facts), atom, facts)
-    columns = _columns(Launch(configs, work, offer, atom, facts))
+    configs = Configs.of(config, atom)
+    work = BlockWork.of(configs, OfferTraits.of(offer, configs.variants, atom, facts), facts)
+    columns = _columns(Launch(configs, work, offer, facts))
     return Clocks(**{name: column.item() for name, column in columns.items()})
 
 
 @lru_cache(maxsize=256)
-def _work_and_fits(
-    configs: Configs, traits: OfferTraits, atom: MmaAtom, facts: TargetFacts
-) -> tuple[BlockWork, Numbers]:
+def _work_and_fits(configs: Configs, traits: OfferTraits, facts: TargetFacts) -> tuple[BlockWork, Numbers]:
     """Return the work of a block for all configs, and which of them fit in shared memory and are worth ranking."""
-    work = BlockWork.of(configs, traits, atom, facts)
+    work, atom = BlockWork.of(configs, traits, facts), configs.atom
+    atom_m, atom_n, atom_k = (configs.of_atoms[name] for name in "mnk")
     m, n, k, subgroups_m, subgroups_n, subgroups_k = configs.sizes
-    fits = work.slot_bytes * configs.of_stagings("slots") <= facts.shared_bytes
-    fits = fits & ((configs.of_stagings("slots") > 0) | (not atom.in_shared))
-    by_lanes = (configs.of_stagings("in_registers") == 0) & ~configs.of_stagings("in_ring")
-    fits = fits & (~by_lanes | _divides_columns(configs, traits, atom, facts))
+    fits = work.slot_bytes * configs.of_stagings["slots"] <= facts.shared_bytes
+    fits = fits & ((configs.of_stagings["slots"] > 0) | (not atom.in_shared))
+    by_lanes = (configs.of_stagings["in_registers"] == 0) & ~configs.of_stagings["in_ring"]
+    fits = fits & (~by_lanes | _divides_columns(configs, traits, facts))
     subtiles = along(SUBTILES, configs.subtiles)
-    fits = fits & (m % (subgroups_m * atom.m * subtiles) == 0)
-    products = m * n * k * atom.spans // (subgroups_m * subgroups_n * subgroups_k * atom.m * atom.n * atom.k)
+    fits = fits & (m % (subgroups_m * atom_m * subtiles) == 0)
+    products = m * n * k * atom.spans // (subgroups_m * subgroups_n * subgroups_k * atom_m * atom_n * atom_k)
     fits = fits & ((subtiles == 1) | (products >= _PART * subtiles))
-    fits = fits & ((configs.of_stagings("slots") > 0) | _fills_rows(k * atom.elem_bytes, facts))
+    fits = fits & ((configs.of_stagings["slots"] > 0) | _fills_rows(k * atom.elem_bytes, facts))
     if atom.in_shared:  # by measurement, long rows pay only where products are in flight over a barrier
-        fits = fits & (runs_late(configs.of_stagings("slots")) | ~_in_long_rows(k * atom.elem_bytes, facts))
+        fits = fits & (runs_late(configs.of_stagings["slots"]) | ~_in_long_rows(k * atom.elem_bytes, facts))
     # By `convgen profile`, more slots do not pay for windows so narrow that their memory granules are loaded twice.
     narrow = k // max(1, traits.taps) * atom.elem_bytes < facts.core.global_granule
-    fits = fits & ~(narrow & (configs.of_stagings("slots") > 1) & (traits.taps > 0))
+    fits = fits & ~(narrow & (configs.of_stagings["slots"] > 1) & (traits.taps > 0))
     return work, fits
 
 
@@ -214,11 +243,12 @@ def _in_long_rows(row_bytes: Numbers, facts: TargetFacts) -> Numbers:
     return np.isin(row_bytes, tuning(facts).long_rows)
 
 
-def _divides_columns(configs: Configs, traits: OfferTraits, atom: MmaAtom, facts: TargetFacts) -> Numbers:
+def _divides_columns(configs: Configs, traits: OfferTraits, facts: TargetFacts) -> Numbers:
     """Return whether direct copies divide the columns of each input that reads from shared memory transpose."""
     m, n, _, subgroups_m, subgroups_n, subgroups_k = configs.sizes
     subgroups = subgroups_m * subgroups_n * subgroups_k
-    divides = partial(divides_columns, elem_bytes=atom.elem_bytes, width=facts.chunk_bytes, lanes=facts.subgroup_size)
+    width, elem = facts.chunk_bytes, configs.atom.elem_bytes
+    divides = partial(divides_columns, elem_bytes=elem, width=width, lanes=facts.subgroup_size)
     even: Numbers = np.ones((), bool)
     for rows, load in zip((m, n), traits.loads):
         if load.by_reads:
@@ -228,15 +258,16 @@ def _divides_columns(configs: Configs, traits: OfferTraits, atom: MmaAtom, facts
 
 @lru_cache(maxsize=256)
 def _even_configs(
-    resident: int, offered: Choices, atom: MmaAtom, facts: TargetFacts, group_sizes: tuple[int, ...]
+    resident: int, offered: Choices, atoms: tuple[MmaAtom, ...], facts: TargetFacts, group_sizes: tuple[int, ...]
 ) -> Configs:
     """Return the tiles and grids of subgroups that instructions fill and whose copies divide evenly over the lanes.
 
     With `resident` taps, copies are rounded up to divide evenly. All problems of one type choose from one set of tiles.
     """
-    elem, spans, is_even = atom.elem_bytes, atom.spans, cache(comes_out_even)
-    tiles = []
-    for m, n, k, (wm, wn, wk) in product(offered.tiles_m, offered.tiles_n, offered.tiles_k, offered.grids):
+    is_even, sizes = cache(comes_out_even), (offered.tiles_m, offered.tiles_n, offered.tiles_k)
+    tiles, of_tiles = [], []
+    for atom, m, n, k, (wm, wn, wk) in product(atoms, *sizes, offered.grids):
+        elem, spans = atom.elem_bytes, atom.spans
         if m % (wm * atom.m) or wn % spans or n % (wn // spans * atom.n) or k % (atom.k * wk):
             continue
         if atom.in_shared and n != wn // spans * atom.n:  # the widest instruction reads the other factor least often
@@ -247,7 +278,8 @@ def _even_configs(
             continue
         if resident or all(is_even(rows, k, elem, facts, wm * wn * wk) for rows in (m, n)):
             tiles.append((m, n, k, wm, wn, wk))
-    return Configs(tiles, tuning(facts).subtiles, offered.variants, offered.stagings, group_sizes=group_sizes)
+            of_tiles.append(atom)
+    return Configs(tiles, of_tiles, tuning(facts).subtiles, offered.variants, offered.stagings, group_sizes=group_sizes)
 
 
 def _has_shares(tiles_m: int, tiles_n: int, k: int, subgroups_k: int, atom: MmaAtom, facts: TargetFacts) -> bool:

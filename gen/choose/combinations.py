@@ -1,23 +1,37 @@
 """Combinations of config fields, as arrays over many configs at a time.
 
-Arrays have the axes (tile, parts of M, variant, staging); an array that does not depend on an axis has length 1 there.
+Arrays have the axes (fill, tile, parts of M, variant, staging); an array that does not depend on an axis has length 1
+there. Tiles come with the matrix instruction that multiplies them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 
 import numpy as np
 
+from convgen.ir.layout.mma import MmaAtom
 from convgen.ir.layout.turns import Persist
 from convgen.ir.record import frozen
 from convgen.plan.config import Config, Staging
 from convgen.plan.registers import Numbers
 from convgen.plan.variants.variant import Variant, variant_of
 
-_AXES = 4
-TILE, SUBTILES, VARIANT, STAGING = range(_AXES)
+_AXES = 5
+FILL, TILE, SUBTILES, VARIANT, STAGING = range(_AXES)
+
+
+class _Columns(dict[str, "Numbers"]):
+    """Attributes of records as arrays along an axis, each created once."""
+
+    def __init__(self, axis: int, records: Sequence[object]) -> None:
+        super().__init__()
+        self.axis, self.records = axis, records
+
+    def __missing__(self, name: str) -> Numbers:
+        self[name] = along(self.axis, [getattr(record, name) for record in self.records])
+        return self[name]
 
 
 @frozen(eq=False)
@@ -25,6 +39,7 @@ class Configs:
     """All combinations of tiles, each with a grid of subgroups, and of parts of M, variants and stagings."""
 
     tiles: Sequence[tuple[int, int, int, int, int, int]]  #: M, N and K of a tile, and subgroups along each
+    atoms: Sequence[MmaAtom]  #: by tile: its matrix instruction; they differ in shape and clocks only
     subtiles: tuple[int, ...]
     variants: tuple[Variant, ...]
     stagings: tuple[Staging, ...]
@@ -35,26 +50,37 @@ class Configs:
     persist: Persist | None = None  #: number of persistent workgroups; None where each tile has its own workgroup
 
     @classmethod
-    def of(cls, config: Config) -> Configs:
-        """Return the single combination of a given config."""
+    def of(cls, config: Config, atom: MmaAtom) -> Configs:
+        """Return the single combination of a given config, which names this matrix instruction."""
         tile = (*config.tile, *config.waves, config.waves_k)
         slicing = config.slices, config.sum, config.at_a_time
-        return cls(
-            [tile], (config.subtiles,), (variant_of(config),), (config.staging,), *slicing, persist=config.map.persist
-        )
+        words = (config.subtiles,), (variant_of(config),), (config.staging,)
+        return cls([tile], [atom], *words, *slicing, persist=config.map.persist)
 
     @property
     def dims(self) -> tuple[int, ...]:
+        """Return the lengths of all axes but that of fills, which depends on the launch."""
         return len(self.tiles), len(self.subtiles), len(self.variants), len(self.stagings)
+
+    @property
+    def atom(self) -> MmaAtom:
+        """Return a matrix instruction, whose types and way to factors are those of all."""
+        return self.atoms[0]
 
     @cached_property
     def sizes(self) -> Sequence[Numbers]:
         """Return M, N and K of the tiles, and the subgroups along each."""
         return [along(TILE, sizes) for sizes in zip(*self.tiles)]
 
-    def of_stagings(self, name: str) -> Numbers:
-        """Return an attribute of each staging."""
-        return along(STAGING, [getattr(staging, name) for staging in self.stagings])
+    @cached_property
+    def of_stagings(self) -> Mapping[str, Numbers]:
+        """Return the attributes of the stagings by name."""
+        return _Columns(STAGING, self.stagings)
+
+    @cached_property
+    def of_atoms(self) -> Mapping[str, Numbers]:
+        """Return the attributes of the tiles' matrix instructions by name."""
+        return _Columns(TILE, self.atoms)
 
 
 def along(axis: int, values: Iterable[float]) -> Numbers:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from functools import cached_property, lru_cache
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from convgen.backends.tuning import tuning
 from convgen.choose.block_work import BlockWork
-from convgen.choose.combinations import VARIANT, Configs, by_tile
+from convgen.choose.combinations import FILL, VARIANT, Configs, by_tile
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.dispatch import makespan
-from convgen.ir.layout.mma import MmaAtom
 from convgen.ir.layout.turns import SharedOut, Turns
 from convgen.ir.record import evolve, frozen
 from convgen.passes.buffer_shared import runs_late
@@ -83,20 +83,17 @@ _makespan = lru_cache(maxsize=2**10)(makespan)  #: tiles of equal area mostly ha
 class Launch:
     """One launch of an offer's product, for all configs at a time, in rounds of as many workgroups as a unit holds.
 
-    Where configs leave it open, K is cut into the slices that give each unit at most `fill` workgroups.
+    Where configs leave it open, K is cut into the slices that give each unit at most 1, 2, ... workgroups (a fill).
     """
 
-    def __init__(
-        self, configs: Configs, work: BlockWork, offer: Offer, atom: MmaAtom, facts: TargetFacts, fill: int = 1
-    ) -> None:
-        self.configs, self.work, self.offer, self.atom, self.facts = configs, work, offer, atom, facts
-        self.fill = fill
+    def __init__(self, configs: Configs, work: BlockWork, offer: Offer, facts: TargetFacts) -> None:
+        self.configs, self.work, self.offer, self.atom, self.facts = configs, work, offer, configs.atom, facts
         self.tuned, self.core = tuning(facts), facts.core
-        self.slots = configs.of_stagings("slots")
-        self.pipeline = Pipeline.of(configs.of_stagings)
+        self.slots = configs.of_stagings["slots"]
+        self.pipeline = Pipeline.of(configs.of_stagings.__getitem__)
         self.grid = _Grid(offer, *configs.sizes[:2])
         self.by_taps = bool(offer.tap_rows)
-        self.in_ring = configs.of_stagings("in_ring")
+        self.in_ring = configs.of_stagings["in_ring"]
 
     # ------------------------------------------------------------ workgroups and their blocks
 
@@ -142,12 +139,28 @@ class Launch:
         """Return the slices of K, each long enough to be worth its own result."""
         if self.configs.slices is not None:
             return np.full_like(self._tile_blocks, self.configs.slices)
-        return self._filling(self.fill)
+        return np.concatenate([slices for slices, _ in self._fillings], FILL)
 
     @property
     def is_new(self) -> Numbers:
-        """Whether a config has more slices than with a smaller `fill`."""
-        return np.asarray(self.fill == 1 or self.slices > self._filling(self.fill - 1))
+        """Return whether a config has more slices than with a smaller fill."""
+        return np.concatenate([is_new for _, is_new in self._fillings], FILL)
+
+    @property
+    def dims(self) -> tuple[int, ...]:
+        """Return the lengths of all axes."""
+        return len(self.slices), *self.configs.dims
+
+    @cached_property
+    def _fillings(self) -> list[tuple[Numbers, Numbers]]:
+        """Return the slices of each fill, and where the fill before has fewer; fills without such configs are left out.
+
+        The smallest fill adds all of its configs.
+        """
+        by_fill = [self._filling(fill) for fill in range(1, self.tuned.fills + 1)]
+        more = [more_slices > slices for slices, more_slices in pairwise(by_fill)]
+        fillings = [(by_fill[0], np.ones_like(by_fill[0], bool)), *zip(by_fill[1:], more)]
+        return [(slices, is_new) for slices, is_new in fillings if is_new.any()]
 
     def _filling(self, fill: int) -> Numbers:
         """Return the slices that give each unit at most `fill` workgroups."""
@@ -230,7 +243,7 @@ class Launch:
         # Outside a loop, resident windows are written after the products of a block, whatever the number of slots.
         in_turn = (self.slots == 1) | (self.by_taps & (self.slots > 0) & ~self.loops)
         # Copies without registers into the only slot wait until the block before is multiplied, but for the first one.
-        direct = (self.slots == 1) & (self.configs.of_stagings("in_registers") == 0)
+        direct = (self.slots == 1) & (self.configs.of_stagings["in_registers"] == 0)
         loads = np.where(direct, tuned.latency_of_blocks * (1 - 1 / self.k_blocks), 0.0)
         shared = tuned.shared_exposed * self.work.shared + tuned.shared_latency
         by_lanes = barrier + loads + np.where(in_turn, shared, 0)
@@ -256,7 +269,7 @@ class Launch:
         The pipeline keeps loads of `Staging.awaited` blocks in flight. Where the scheduler hoists loads, all loads of
         straight-line blocks are issued ahead.
         """
-        ahead = self.configs.of_stagings("awaited") - self.runs_late
+        ahead = self.configs.of_stagings["awaited"] - self.runs_late
         between_blocks = self.tuned.latency_of_blocks / np.maximum(ahead, 1) + self._waits
         hoists = self.core.reorders and self.tuned.hoists_loads
         return np.where(self.loops | (not hoists), between_blocks, 0.0)
@@ -292,7 +305,7 @@ class Launch:
         Loads that return in time gain nothing by an earlier issue: by `convgen profile` of `bench/whole.py`, deeper
         pipelines take .99 to 1.01 of the time and up to 1.5 of the code.
         """
-        in_time = self.configs.of_stagings("in_registers") * (self.block - self.work.loading) * self.together
+        in_time = self.configs.of_stagings["in_registers"] * (self.block - self.work.loading) * self.together
         enough = self.loops & (in_time >= self.tuned.latency_of_blocks)
         return np.where(enough, self.pipeline.depth, np.max(self.pipeline.depth))
 
