@@ -188,9 +188,8 @@ def _table(
 
 def _by_atom(rows: Numbers, launch: Launch) -> Numbers:
     """Return the rows sorted by matrix instruction, then by fill: the first row wins ties."""
-    numbers = {atom: number for number, atom in enumerate(dict.fromkeys(launch.configs.atoms))}
-    of_tiles = np.array([numbers[atom] for atom in launch.configs.atoms])
-    in_order: Numbers = rows[np.argsort(of_tiles[np.unravel_index(rows, launch.dims)[TILE]], kind="stable")]
+    atoms = launch.configs.atom_numbers[np.unravel_index(rows, launch.dims)[TILE]]
+    in_order: Numbers = rows[np.argsort(atoms, kind="stable")]
     return in_order
 
 

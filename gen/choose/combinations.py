@@ -82,6 +82,12 @@ class Configs:
         """Return the attributes of the tiles' matrix instructions by name."""
         return _Columns(TILE, self.atoms)
 
+    @cached_property
+    def atom_numbers(self) -> Numbers:
+        """Return the number of each tile's matrix instruction, in order of appearance."""
+        numbers = {atom: number for number, atom in enumerate(dict.fromkeys(self.atoms))}
+        return np.array([numbers[atom] for atom in self.atoms])
+
 
 def along(axis: int, values: Iterable[float]) -> Numbers:
     """Return the numbers as an array along one of the axes."""

@@ -180,5 +180,5 @@ def along(layout: Fragment, dims: Collection[str]) -> tuple[Fragment, tuple[int,
     digits = tuple(d for d in layout.digits if d.space not in (Space.REGISTER, Space.FIXED) or d.dim in dims)
     distinct = Fragment(layout.dims, digits).renumbered(Space.REGISTER)
 
-    order = layout.broadcast_order(distinct, lambda coords: tuple(int(at) for dim, at in coords.items() if dim in dims))
+    order = layout.broadcast_order(distinct, lambda coords: tuple(at for dim, at in coords.items() if dim in dims))
     return evolve(distinct, dims=layout.dims[:2]), order

@@ -130,6 +130,15 @@ class Digits:
                 out[d.space] = plus(times(digit, d.stride * unit), out[d.space])
         return out
 
+    def adds_up(self, space: str, unit: int) -> bool:
+        """Return whether coordinates of a multiple of `unit` and of a number below `unit` add up to those of their sum.
+
+        They do where no digit carries from below `unit`.
+        """
+        below = [d for d in self.digits if d.space == space and d.stride % unit]
+        even = (unit % d.stride == 0 and 0 in (unit // d.stride % d.size, d.size % (unit // d.stride)) for d in below)
+        return all(even)
+
     # ------------------------------------------------------------ algebra
 
     def then(self, inner: Digits) -> Self:

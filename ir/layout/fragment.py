@@ -85,8 +85,14 @@ class Fragment(Digits):
 
         A `Shuffle` by this order broadcasts values of `few`, such as one a channel, to all elements that need them.
         """
-        register_of = {key(few.coords(0, 0, r)): r for r in range(few.registers)}
-        return tuple(register_of[key(self.coords(0, 0, r))] for r in range(self.registers))
+        register_of = {key(coords): register for register, coords in enumerate(few._of_registers())}
+        return tuple(register_of[key(coords)] for coords in self._of_registers())
+
+    def _of_registers(self) -> list[dict[str, int]]:
+        """Return the coordinates of each register's element in the first lane of the first subgroup."""
+        registers = np.arange(self.registers)
+        along = [np.broadcast_to(at, registers.shape).tolist() for at in self.coords(0, 0, registers).values()]
+        return [dict(zip(self.dims, at)) for at in zip(*along)]
 
     def over(self, axes: int) -> Fragment:
         """Return the fragment with `axes` dims: it covers one position of the dims added."""

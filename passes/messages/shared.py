@@ -14,6 +14,7 @@ import numpy as np
 
 from convgen.ir.expr import Const, Expr, Lane, lift
 from convgen.ir.facts import SharedPhases, TargetFacts
+from convgen.ir.layout.digits import Space, plus
 from convgen.ir.layout.fragment import DWORD, Fragment
 from convgen.ir.layout.memory import Shared
 from convgen.ir.record import frozen
@@ -95,7 +96,13 @@ def shared_messages(
 @lru_cache(maxsize=2**8)
 def _address(tile: Shared, layout: Fragment, subgroup: Expr, arrangement: Arrangement, leader: int) -> Expr:
     """Return the byte address, within any slot, of the message that starts at register `leader`."""
-    row, col = layout.coords(subgroup, *first_owner(arrangement, Lane(), leader, DWORD // tile.elem.bytes)).values()
+    of_matrices = arrangement in (Arrangement.MATRIX, Arrangement.TRANSPOSED_MATRIX)
+    # Messages that read matrices share the part of their coordinates that depends on the lane.
+    is_shared = of_matrices and layout.adds_up(Space.REGISTER, MATRIX_BYTES // tile.elem.bytes)
+    base = 0 if is_shared else leader
+    coords = layout.coords(subgroup, *first_owner(arrangement, Lane(), base, DWORD // tile.elem.bytes))
+    further = layout.coordinates({Space.REGISTER: leader - base})
+    row, col = (plus(at, further[dim]) for dim, at in coords.items())
     return lift(tile.address(0, row, col), ZERO)
 
 

@@ -53,6 +53,21 @@ def by_numpy(split: Digits, space: str) -> Any:
 
 
 @settings(FIXED, max_examples=200)
+@given(splits(), st.sampled_from(SPACES), st.sampled_from((2, 3, 4, 6, 8)))
+def test_coordinates_of_multiples_and_remainders_add_up(split: Digits, space: Space, unit: int) -> None:
+    numbers = np.arange(2 * split.span(space))
+    whole, low, high = (split.coordinates({space: n}) for n in (numbers, numbers % unit, numbers - numbers % unit))
+    if split.adds_up(space, unit):
+        assert all(np.array_equal(whole[dim], low[dim] + high[dim]) for dim in DIMS)
+
+
+def test_digits_that_carry_do_not_add_up() -> None:
+    carrying = Digits(("i",), (Digit("i", 3, Space.LANE, 4),))
+    assert not carrying.adds_up(Space.LANE, 8)
+    assert carrying.adds_up(Space.LANE, 4)
+
+
+@settings(FIXED, max_examples=200)
 @given(splits())
 def test_places_are_those_of_numpy(split: Digits) -> None:
     place = split.place(positions(split))
