@@ -493,7 +493,7 @@ def const(value: Number | bool, type: Type = s32) -> Const:
     if type.is_float:
         pattern = np.array([value], dtype=type.numpy).view(f"uint{type.bits}")[0]
         return Const(type, int(pattern))
-    bits = int(value) if isfinite(value) else None
+    bits = int(value) if isinstance(value, int) or isfinite(value) else None
     if bits is None or bits != value or not type.min <= bits <= type.max:
         raise UserError(f"constant {value} does not fit {type}")
     return Const(type, bits)

@@ -69,18 +69,21 @@ class Rounds:
     def dependencies(self, e: Expr) -> int:
         """Return the bits of what the result for `e` depends on: its variables, and `USES` if use counts changed."""
         bits = self._dependencies.get(e)
-        if bits is None:
-            bits = self._dependencies[e] = self.bit(e) if isinstance(e, Var) else self._of_operands(e)
-        return bits
+        return self._found(e) if bits is None else bits
 
-    def _of_operands(self, e: Expr) -> int:
-        if not e.child_fields:
-            return 0
-        changed = self._changed_uses
-        has_same_uses = e not in changed and (e not in self.compared or changed.isdisjoint(self.compared[e]))
-        bits = 0 if has_same_uses else USES
-        for c in e.children():
-            bits |= self.dependencies(c)
+    def _found(self, e: Expr) -> int:
+        """Return the dependencies of an expression that this round has not met yet."""
+        bits = 0
+        if isinstance(e, Var):
+            bits = self.bit(e)
+        elif e.child_fields:
+            changed, known = self._changed_uses, self._dependencies.get
+            if e in changed or (e in self.compared and not changed.isdisjoint(self.compared[e])):
+                bits = USES
+            for c in e.children():
+                of_operand = known(c)
+                bits |= self._found(c) if of_operand is None else of_operand
+        self._dependencies[e] = bits
         return bits
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import cached_property
 
 from convgen.ir.expr import Expr, Var, const
 from convgen.ir.facts import TargetFacts
@@ -70,8 +71,9 @@ class Position:
     varying: Expr
     const: int
 
-    @property
+    @cached_property
     def value(self) -> Expr:
+        """Return the position as one expression."""
         variable = add_exprs(self.uniform, self.varying)
         return variable + self.const if self.const else variable
 

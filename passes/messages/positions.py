@@ -9,25 +9,52 @@ from functools import lru_cache
 from convgen.ir.expr import Expr, Lane, lift
 from convgen.ir.layout.digits import Space, plus
 from convgen.ir.layout.fragment import Fragment
+from convgen.ir.layout.memory import Shared
 from convgen.ir.simplify.extents import divisor
 from convgen.passes.messages.access import Position, TileAccess
-from convgen.passes.messages.linear import ZERO, add_exprs
+from convgen.passes.messages.linear import ZERO, LinearDim, add_exprs
 
 
 class Positions:
     """Decodes the coordinates of register elements, for each lane or for a given one."""
 
     def __init__(self, access: TileAccess, lane: Expr | None = None) -> None:
-        self.view, self.layout, self.coords = access.view, access.layout, access.coords
-        self.places = access.places
         #: A divisor of the start along each axis.
         self.multiples = tuple(divisor(c, access.values) for c in access.coords)
-        self._lane_part = _of_lanes(access.layout, access.subgroup, Lane() if lane is None else lane)
-        self._register_part = _of_registers(access.layout)
+        tile = access.layout, access.places, access.subgroup, Lane() if lane is None else lane
+        starts = zip(access.view.axes, access.coords, self.multiples)
+        self._axes = [_along_axis(*tile, axis, *start) for axis, start in enumerate(starts)]
 
     def of(self, register: int) -> dict[str, Position]:
         """Return the position along each dim of the element in `register`."""
-        return {k: v for axis in range(len(self.view.axes)) for k, v in self._decode(axis, register).items()}
+        return {name: position for axis in self._axes for name, position in axis[register].items()}
+
+
+class _AlongAxis(dict[int, Mapping[str, Position]]):
+    """The position along each dim of one axis, by register; accesses that begin at one place of the axis share it.
+
+    `start` is the tile's start along the axis, a multiple of `multiple`.
+    """
+
+    def __init__(
+        self,
+        layout: Fragment,
+        places: Shared | None,
+        subgroup: Expr,
+        lane: Expr,
+        axis: int,
+        dims: tuple[LinearDim, ...],
+        start: Expr,
+        multiple: int,
+    ) -> None:
+        super().__init__()
+        self.layout, self.places, self.axis = layout, places, axis
+        self.dims, self.start, self.multiple = dims, start, multiple
+        self._lane_part, self._register_part = _of_lanes(layout, subgroup, lane), _of_registers(layout)
+
+    def __missing__(self, register: int) -> Mapping[str, Position]:
+        self[register] = self._decode(register)
+        return self[register]
 
     def _within(self, name: str, register: int) -> tuple[Expr, int]:
         """Return the position within the tile as a varying and a constant part.
@@ -45,15 +72,14 @@ class Positions:
         at, number = self._lane_part[line] + near, lanes + column
         return number ^ places.swizzle(ZERO, at) * per_chunk, fixed - column
 
-    def _decode(self, axis: int, register: int) -> dict[str, Position]:
-        """Return the position along each dim of an axis.
+    def _decode(self, register: int) -> dict[str, Position]:
+        """Return the position along each dim.
 
         A dim's run is its padded size. While one of run and tile divides the other and the tile's start (a tile of 64
         over runs of 16), no carry passes between the start and the position within the tile: they are decoded
         separately. From the first dim on where it does not (a tile of 64 over runs of 48), their sum is decoded.
         """
-        name = self.layout.dims[axis]
-        dims, start, multiple = self.view.axes[axis], self.coords[axis], self.multiples[axis]
+        name, dims, start, multiple = self.layout.dims[self.axis], self.dims, self.start, self.multiple
         within, fixed = self._within(name, register)
         tile = self.layout.extent(name)  # length along the remaining dims; 0 once start and position are added
         out: dict[str, Position] = {}
@@ -76,6 +102,9 @@ class Positions:
                 start, multiple = start // run, multiple // run if multiple % run == 0 else 1
         out[dims[0].name] = Position(start, within, fixed)
         return out
+
+
+_along_axis = lru_cache(maxsize=2**8)(_AlongAxis)
 
 
 @lru_cache(maxsize=2**8)
