@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from convgen.ir.expr import Const
@@ -46,7 +46,7 @@ class Accesses(dict[Stmt, frozenset[Access]]):
 class Reach:
     """The accesses that may lie between a barrier and the next barrier (or the kernel's end), in one direction."""
 
-    def __init__(self, forward: bool, accesses: Accesses) -> None:
+    def __init__(self, forward: bool, accesses: Mapping[Stmt, frozenset[Access]]) -> None:
         self.accesses = accesses
         self.ordered: Callable[[Iterable[Stmt]], Iterable[Stmt]] = iter if forward else lambda s: reversed(tuple(s))
         self.at: dict[Barrier, frozenset[Access]] = {}

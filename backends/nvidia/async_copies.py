@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping
 
-from convgen.backends.nvidia.statement_flow import Ages, GroupFlow, behind_a_group, touches
+from convgen.backends.nvidia.statement_flow import Ages, GroupFlow, KernelAccesses, behind_a_group, touches
 from convgen.ir.mutate import statements
 from convgen.ir.program import Kernel
 from convgen.ir.record import frozen
 from convgen.ir.stmt import Barrier, FlatDirectLoad, Stmt
-from convgen.passes.reach import Access, Accesses, Reach
+from convgen.passes.reach import Access
 
 
 @frozen
@@ -29,14 +29,11 @@ class Waits:
     at_once: Container[Stmt]
 
 
-def waits_of(kernel: Kernel) -> Waits | None:
+def waits_of(kernel: Kernel, accesses: KernelAccesses) -> Waits | None:
     """Return the waits of a message-level kernel; None if it copies nothing asynchronously."""
     if not any(isinstance(s, FlatDirectLoad) for s in statements(kernel.body)):
         return None
-    accesses = Accesses(())  # to tiles that several subgroups access; `()`: leave out no tile
-    ahead = Reach(False, accesses)  # against the order of execution: at each barrier the accesses that follow it
-    ahead.walk(kernel.body, frozenset())
-    flow = _PendingCopies(accesses, ahead.at)
+    flow = _PendingCopies(accesses)
     flow.walk(kernel.body, {})
     return Waits(flow.ends, flow.at_barriers, flow.at_once)
 
@@ -44,11 +41,13 @@ def waits_of(kernel: Kernel) -> Waits | None:
 class _PendingCopies(GroupFlow):
     """Ages of pending copies; `ends` and `at_once` are those of `Waits`."""
 
-    def __init__(self, accesses: Accesses, ahead: Mapping[Barrier, frozenset[Access]]) -> None:
-        super().__init__(ahead)
-        self.accesses = accesses
+    def __init__(self, accesses: KernelAccesses) -> None:
+        super().__init__(accesses.ahead)
+        self.accesses = accesses.of_workgroup
         self.ends: set[Stmt] = set()
         self.at_once: set[Stmt] = set()
+        #: A state, and accesses that touch no copy that is pending in it: mostly those of many statements in turn.
+        self._apart: tuple[Ages, set[frozenset[Access]]] = {}, set()
 
     def step(self, s: Stmt, ages: Ages, /) -> Ages:
         if isinstance(s, Barrier):
@@ -60,11 +59,23 @@ class _PendingCopies(GroupFlow):
             written = [access for access in own if access.write]
             if s in self.ends or any(_are_two_slots(access, copy) for access in written for copy in _open(ages)):
                 ages = self._ended(s, ages)
-            return {**ages, **dict.fromkeys(written, -1)}
-        if any(touches(access, own) for access in ages):
+            return ages if all(ages.get(access) == -1 for access in written) else {**ages, **dict.fromkeys(written, -1)}
+        if self._touches(own, ages):
             self.at_once.add(s)
             return {}
         return ages
+
+    def _touches(self, own: frozenset[Access], ages: Ages) -> bool:
+        """Return whether some of these accesses may touch a pending copy."""
+        if ages is not self._apart[0]:
+            self._apart = ages, set()
+        apart = self._apart[1]
+        if own in apart:
+            return False
+        if any(touches(access, own) for access in ages):
+            return True
+        apart.add(own)
+        return False
 
     def _ended(self, s: Stmt, ages: Ages) -> Ages:
         """Return the ages behind the end of a group ahead of a statement."""

@@ -7,17 +7,19 @@ Two writes need no barrier between them: messages that write one slot write diff
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from convgen.backends.nvidia.statement_flow import Flow
 from convgen.ir.program import Kernel
 from convgen.ir.stmt import Barrier, Stmt
-from convgen.passes.reach import Access, Accesses
+from convgen.passes.reach import Access
 
 Since = frozenset[Access]  #: accesses since the last barrier
 
 
-def warp_barriers(kernel: Kernel) -> frozenset[Stmt]:
-    """Return the accesses of a message-level kernel that need a barrier of the warp ahead of them."""
-    flow = _AccessesSince()
+def warp_barriers(kernel: Kernel, accesses: Mapping[Stmt, Since]) -> frozenset[Stmt]:
+    """Return the statements of a message-level kernel that need a barrier of the warp ahead of their `accesses`."""
+    flow = _AccessesSince(accesses)
     flow.walk(kernel.body, frozenset())
     return frozenset(flow.behind)
 
@@ -25,9 +27,9 @@ def warp_barriers(kernel: Kernel) -> frozenset[Stmt]:
 class _AccessesSince(Flow[Since]):
     """Accesses since the last barrier; `behind` collects those that need a barrier of the warp ahead of them."""
 
-    def __init__(self) -> None:
+    def __init__(self, accesses: Mapping[Stmt, Since]) -> None:
         super().__init__()
-        self.accesses = Accesses((), of_subgroup=True)  # `()`: leave out no tile
+        self.accesses = accesses
         self.behind = set[Stmt]()
 
     def merged(self, a: Since, b: Since) -> Since:

@@ -10,6 +10,7 @@ from convgen.backends.nvidia import element_ops, rings
 from convgen.backends.nvidia.async_copies import waits_of
 from convgen.backends.nvidia.lane_order import warp_barriers
 from convgen.backends.nvidia.ptx import KINDS, Writer, at, braces, kind_of
+from convgen.backends.nvidia.statement_flow import KernelAccesses
 from convgen.backends.nvidia.tables import LANES, WgmmaRow
 from convgen.backends.nvidia.uses import OWN, occurrences, shared_addresses
 from convgen.backends.nvidia.values import Values, Words, is_of_words
@@ -52,8 +53,9 @@ class Selector(Values):
         self.uses, self.strides = occurrences(kernel), shared_addresses(kernel)
         #: Address and bytes from lane to lane -> register with each lane's address (`_shared_base`).
         self.shared_bases: dict[tuple[Var, int], str] = {}
-        self.waits, self.behind_warp_barriers = waits_of(kernel), warp_barriers(kernel)
-        self.products = products_of(kernel)
+        accesses = KernelAccesses(kernel)
+        self.waits, self.products = waits_of(kernel, accesses), products_of(kernel, accesses)
+        self.behind_warp_barriers = warp_barriers(kernel, accesses.every)
         #: Register, slot and units of a slot -> register with their sum, in the block that is being selected.
         self.slot_starts: dict[tuple[str, Expr, int], str] = {}
         self.reading: set[Expr] = set()  #: variables of products of warpgroups that read a factor from registers

@@ -4,16 +4,45 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from functools import reduce
+from functools import cached_property, reduce
 from typing import Generic, TypeVar
 
+from convgen.ir.program import Kernel
 from convgen.ir.stmt import Barrier, Block, ExitIf, For, If, Let, Stmt
-from convgen.passes.reach import Access
+from convgen.passes.reach import Access, Accesses, Reach
 
 State = TypeVar("State")
 Ages = Mapping[
     Access, int
 ]  #: accesses of pending operations -> groups that have ended since theirs; -1 until theirs has
+
+
+class _OfWorkgroup(dict[Stmt, frozenset[Access]]):
+    """The accesses of statements to tiles that several subgroups access."""
+
+    def __init__(self, every: Accesses) -> None:
+        super().__init__()
+        self.every = every
+
+    def __missing__(self, s: Stmt) -> frozenset[Access]:
+        self[s] = frozenset() if s.site is None or s.site.private else self.every[s]
+        return self[s]
+
+
+class KernelAccesses:
+    """A kernel's accesses to shared memory, found once for all flows."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self.every = Accesses((), of_subgroup=True)  # `()`: leave out no tile
+        self.of_workgroup: Mapping[Stmt, frozenset[Access]] = _OfWorkgroup(self.every)
+
+    @cached_property
+    def ahead(self) -> Mapping[Barrier, frozenset[Access]]:
+        """Return, for each barrier, the workgroup's accesses that may follow it before the next one."""
+        against_execution = Reach(False, self.of_workgroup)
+        against_execution.walk(self.kernel.body, frozenset())
+        return against_execution.at
 
 
 class Flow(ABC, Generic[State]):

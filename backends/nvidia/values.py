@@ -284,6 +284,7 @@ class Values(ABC):
         # registers of one instruction's operands
         of_a, of_b, of_d = op.atom.a.registers // per, op.atom.b.registers // per, op.atom.d.registers
         multiply = self._by_matrix if isinstance(row, MmaRow) else self._by_lanes
+        mnemonic, of_sums = row.mnemonic, vector(op.atom.acc, of_d)
 
         def read(step: int) -> None:
             for n in range(op.tiles_n):
@@ -300,8 +301,8 @@ class Values(ABC):
                     at_a, at_b, at_d = op.a_start(n, step) // per, op.b_start(m, step) // per, op.d_start(n, m)
                     factors = a.words(at_a, of_a), b.words(at_b, of_b)
                     before = sums[at_d : at_d + of_d]
-                    after = before if owned.issuperset(before) else self._fresh(vector(op.atom.acc, of_d))
-                    multiply(row.mnemonic, *factors, before, after)
+                    after = before if owned.issuperset(before) else self._fresh(of_sums)
+                    multiply(mnemonic, *factors, before, after)
                     sums[at_d : at_d + of_d] = after
                     owned.update(after)
         return sums
@@ -312,7 +313,7 @@ class Values(ABC):
 
     def _by_matrix(self, mnemonic: str, a: Words, b: Words, before: Words, after: Words) -> None:
         """Multiply by `mma.sync`, whose operand A is `b` and whose B is `a`."""
-        self.out.emit(f"{mnemonic} {', '.join(map(braces, (after, b, a, before)))}")
+        self.out.emit(f"{mnemonic} {braces(after)}, {braces(b)}, {braces(a)}, {braces(before)}")
 
     def _by_lanes(self, mnemonic: str, a: Words, b: Words, before: Words, after: Words) -> None:
         """Add the products of a lane's row of A and row of B to its sum, one `fma` after the other along K."""
@@ -335,7 +336,8 @@ class Values(ABC):
 
     def _fresh(self, type: AnyType) -> Words:
         """Return new registers for a value."""
-        return [self.out.new(kind_of(type.elem)) for _ in range(count_of(type))]
+        kind = kind_of(type.elem)
+        return [self.out.new(kind) for _ in range(count_of(type))]
 
 
 def is_of_words(e: Expr) -> TypeGuard[x.Pack]:

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import TypeGuard
 
-from convgen.backends.nvidia.statement_flow import Ages, GroupFlow, behind_a_group
+from convgen.backends.nvidia.statement_flow import Ages, GroupFlow, KernelAccesses, behind_a_group
 from convgen.ir.error import Unsupported
 from convgen.ir.expr import Expr, Mma, Var
 from convgen.ir.layout.memory import Shared
@@ -26,7 +26,7 @@ from convgen.ir.mutate import statements
 from convgen.ir.program import Kernel
 from convgen.ir.record import frozen
 from convgen.ir.stmt import Barrier, Block, FlatDirectLoad, For, If, Let, LoadFactor, ReleaseSlot, SharedWrite, Stmt
-from convgen.passes.reach import Access, Accesses, Reach
+from convgen.passes.reach import Access
 
 _UNIT = 16  #: bytes; unit of addresses and offsets in a descriptor
 _LINES = 8  #: lines of a panel after which the swizzle repeats; the stride offset of a descriptor spans them
@@ -89,27 +89,24 @@ class Products:
         return dict.fromkeys(s.tile for s in self.factors.values() if s.address is address)
 
 
-def products_of(kernel: Kernel) -> Products | None:
+def products_of(kernel: Kernel, accesses: KernelAccesses) -> Products | None:
     """Return the products of warpgroups of a message-level kernel; None if it has none."""
     factors = {s.var: s for s in statements(kernel.body) if isinstance(s, LoadFactor)}
     if not factors:
         return None
-    accesses = Accesses(())
-    ahead = Reach(False, accesses)  # against the order of execution: at each barrier the accesses that follow it
-    ahead.walk(kernel.body, frozenset())
     products = [s for s in statements(kernel.body) if isinstance(s, Let) and is_of_warpgroup(s.value)]
-    in_own_groups = _RunningProducts(factors, accesses, ahead.at, products)  # finds each barrier that may wait
+    in_own_groups = _RunningProducts(factors, accesses, products)  # finds each barrier that may wait
     in_own_groups.walk(kernel.body, {})
     last = _GroupEnds(in_own_groups.at_barriers)
     last.walk(kernel.body, (False, False))
     added_to = _added_to(kernel, products)
     complete = {s for s in products if s.var not in added_to}
     ends = last.ends | complete
-    in_groups = _RunningProducts(factors, accesses, ahead.at, ends)
+    in_groups = _RunningProducts(factors, accesses, ends)
     in_groups.walk(kernel.body, {})
     written = {s.tile.region for s in statements(kernel.body) if isinstance(s, (FlatDirectLoad, SharedWrite))}
     read = {s.tile.region for s in factors.values()} & written
-    fences = {barrier for barrier, later in ahead.at.items() if any(_is_read(access, read) for access in later)}
+    fences = {barrier for barrier, later in accesses.ahead.items() if any(_is_read(access, read) for access in later)}
     awaited, inputs = _last_of_blocks(kernel, complete), _inputs(kernel, products) - factors.keys()
     return Products(factors, in_groups.at_barriers, ends, awaited, added_to, fences, inputs)
 
@@ -178,15 +175,9 @@ def _either(a: tuple[bool, bool], b: tuple[bool, bool]) -> tuple[bool, bool]:
 class _RunningProducts(GroupFlow):
     """Ages of running products, whose groups end behind `ends`."""
 
-    def __init__(
-        self,
-        factors: Mapping[Var, LoadFactor],
-        accesses: Accesses,
-        ahead: Mapping[Barrier, frozenset[Access]],
-        ends: Container[Let],
-    ) -> None:
-        super().__init__(ahead)
-        self.factors, self.accesses, self.ends = factors, accesses, ends
+    def __init__(self, factors: Mapping[Var, LoadFactor], accesses: KernelAccesses, ends: Container[Let]) -> None:
+        super().__init__(accesses.ahead)
+        self.factors, self.accesses, self.ends = factors, accesses.of_workgroup, ends
 
     def let(self, s: Let, ages: Ages) -> Ages:
         if not is_of_warpgroup(s.value):
