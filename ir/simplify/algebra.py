@@ -11,6 +11,7 @@ from typing import Any
 
 from convgen.ir import expr as x
 from convgen.ir import sizes
+from convgen.ir.expr import Const, Splat
 from convgen.ir.floats import EXACT, Abs, Ceil, Floor, Fma, Neg, Round
 from convgen.ir.simplify.bounds import FULL
 from convgen.ir.simplify.division import quotient, remainder
@@ -74,7 +75,7 @@ class Algebra:
     def __call__(self, e: x.Expr) -> x.Expr:
         """Return an expression equal to `e`, `e` itself if no equality applies."""
         kind, is_number = type(e), FULL[e.type] is not None
-        if kind is x.Const:
+        if kind is Const:
             return e
         if is_number and (kind in _MAY_COLLAPSE or e in self._facts.ranges):
             lo, hi = self._facts.bounds(e)
@@ -100,7 +101,7 @@ class Algebra:
         if kind in _FOLD:
             prepared = self._prepared(e)
             if prepared is not e:
-                return prepared if type(prepared) is x.Const else self(prepared)
+                return prepared if type(prepared) is Const else self(prepared)
         rewrite = _REWRITES[kind]
         new = rewrite(self, e) if rewrite else None
         if new is None and (algorithm := _ALGORITHMS.get(kind)):
@@ -110,8 +111,8 @@ class Algebra:
     def _prepared(self, e: Any) -> x.Expr:
         """Fold constants of a binary operator, or move a constant to the right of a commutative one."""
         a, b = e.a, e.b
-        right = b.bits if type(b) is x.Const else number(b)
-        left = a.bits if type(a) is x.Const else number(a)
+        right = b.bits if type(b) is Const else number(b) if type(b) is Splat else None
+        left = a.bits if type(a) is Const else number(a) if type(a) is Splat else None
         if left is not None and right is not None:
             return _folded(e, left, right)
         if e.commutes and (left is not None or (right is None and self.notes.order.before(b, a))):
@@ -168,14 +169,14 @@ def _folded(e: Any, a: int, b: int) -> x.Expr:
 
 def _constant(e: x.Expr) -> x.Expr | None:
     """Return the value of an operation whose operands are constants, equal in every element."""
-    if not all(type(c.a if type(c) is x.Splat else c) is x.Const for c in e.children()):
+    if not all(type(c.a if type(c) is Splat else c) is Const for c in e.children()):
         return None
     from convgen.ir.evaluate import Evaluator  # imported late: few kernels need it
 
     value = Evaluator(1)(e).data.ravel()[:1]
     elem = e.type.elem
-    found = x.Const(elem, int(value.view(f"u{value.itemsize}")[0]))
-    return found if e.type is elem else x.Splat(e.type, found)  # type: ignore[arg-type]
+    found = Const(elem, int(value.view(f"u{value.itemsize}")[0]))
+    return found if e.type is elem else Splat(e.type, found)  # type: ignore[arg-type]
 
 
 # ---------------------------------------------------------------- algorithms
@@ -268,8 +269,8 @@ def _slice(s: Algebra, e: x.Slice) -> x.Expr | None:
     if e.type is e.a.type:
         return e.a
     match e.a:
-        case x.Splat(_, a) if isinstance(e.type, VectorType):
-            return x.Splat(e.type, a)
+        case Splat(_, a) if isinstance(e.type, VectorType):
+            return Splat(e.type, a)
         case x.Slice(a, start, _):
             return s(x.Slice(a, start + e.start, e.count))
     return None
@@ -279,7 +280,7 @@ def _pack(s: Algebra, e: x.Pack) -> x.Expr | None:
     match e.parts:
         case (part,) if part.type is e.type:
             return part
-        case (x.Splat(_, x.Const(elem, bits)),) if isinstance(e.type, Type) and e.type.is_int:
+        case (Splat(_, Const(elem, bits)),) if isinstance(e.type, Type) and e.type.is_int:
             mask = (1 << elem.bits) - 1
             return make(sum((bits & mask) << at for at in range(0, e.type.bits, elem.bits)), e.type)
     return None
@@ -298,7 +299,7 @@ _ALGORITHMS: dict[type[x.Expr], Callable[[Algebra, Any], x.Expr | None]] = {
     x.Select: _select,
     **dict.fromkeys(EXACT, _repeated),
     x.Cast: _cast,
-    x.Uniform: lambda s, e: e.a if isinstance(e.a, x.Const) else None,
+    x.Uniform: lambda s, e: e.a if isinstance(e.a, Const) else None,
     x.Slice: _slice,
     x.Shuffle: lambda s, e: e.a if e.order == tuple(range(e.a.type.lanes)) else None,
     x.Pack: _pack,

@@ -172,7 +172,8 @@ class _Match:
         self.names[pattern] = path
 
     def _constant(self, pattern: Expr, path: str) -> None:
-        self._loads.append(f"k{path} = {path}.bits if type({path}) is Const else number({path})")
+        of_vector = f"number({path}) if type({path}) is Splat else None"
+        self._loads.append(f"k{path} = {path}.bits if type({path}) is Const else {of_vector}")
         if isinstance(pattern, Const):
             value = f"wrapped({pattern.bits}, {path}.type.elem)" if pattern.bits < 0 else f"{pattern.bits}"
             self._test(f"k{path} == {value}")

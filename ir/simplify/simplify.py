@@ -111,7 +111,9 @@ class _Simplifier(Mutator):
         return c
 
     def Var(self, v: Var) -> Expr:
-        return self.values[v] if v in self.values else self.algebra(v)
+        if v in self.values:
+            return self.values[v]
+        return v if v.type.elem.is_float else self.algebra(v)
 
     Size = HostValue = Var
 

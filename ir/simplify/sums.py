@@ -105,15 +105,15 @@ def normal_sum(s: Simplify, linear: LinearForms, e: Add | Sub) -> Expr | None:
 
 def peel(e: Expr) -> tuple[Expr | None, int, int]:
     """Return (x, sign, constant) such that `e` is x * sign + constant; x is None for a constant."""
-    if (n := number(e)) is not None:
-        return None, 1, n
     if isinstance(e, (Add, Sub)):
         sign = -1 if isinstance(e, Sub) else 1
         if (n := number(e.b)) is not None:
             return e.a, 1, sign * n
         if (n := number(e.a)) is not None:
             return e.b, sign, n
-    return e, 1, 0
+        return e, 1, 0
+    n = number(e)
+    return (e, 1, 0) if n is None else (None, 1, n)
 
 
 def unit(e: Expr) -> tuple[Expr, int]:
@@ -277,8 +277,7 @@ class Grouping:
         if not _may_regroup(e):
             return e
         addends: list[tuple[Expr, int]] = []
-        inner: dict[Expr, None] = {}
-        self._flatten(e, 1, addends, inner)
+        self._flatten(e, 1, addends)
         if not self._may_gain(addends):
             return e
         const = sum(n * k for t, n in addends if (k := number(t)) is not None)
@@ -298,14 +297,15 @@ class Grouping:
         factors = [abs(n) for t, n in addends if abs(n) != 1]
         return len(factors) > len(set(factors)) or (len(addends) > 2 and len({self.homes(t) for t, _ in addends}) > 1)
 
-    def _flatten(self, e: Expr, factor: int, out: list[tuple[Expr, int]], inner: dict[Expr, None]) -> None:
-        """Collect the addends of `e` times `factor`; sums with other uses stay whole."""
-        whole = bool(inner) and self.uses.get(e) != 1
-        operands = () if whole else parts(e)
-        inner[e] = None
+    def _flatten(self, e: Expr, factor: int, out: list[tuple[Expr, int]]) -> None:
+        """Collect the addends of `e` times `factor`; operands with other uses stay whole."""
+        operands = parts(e)
         if len(operands) == 2:
             for part, n in operands:
-                self._flatten(part, factor * n, out, inner)
+                if self.uses.get(part) == 1:
+                    self._flatten(part, factor * n, out)
+                else:
+                    out.append((part, factor * n))
         elif operands and operands[0][1] > 1:
             out.append((operands[0][0], factor * operands[0][1]))
         else:
