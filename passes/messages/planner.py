@@ -40,7 +40,8 @@ class GlobalMessage:
         The first is the surface's start, which may precede the buffer.
         """
         base = Uniform(AddressOf(self.surface.buffer) + self.surface.shift.to(u64))
-        return base + self.varying.to(u64) + self.uniform.to(u32).to(u64)
+        address = base + self.varying.to(u64)
+        return address if self.uniform is ZERO else address + self.uniform.to(u32).to(u64)
 
 
 def global_messages(access: TileAccess, widest: int | None = None) -> Iterator[GlobalMessage]:
