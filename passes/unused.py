@@ -16,7 +16,8 @@ def drop_unused(body: Stmt) -> Stmt:
     for s in reversed(inside):  # uses come behind their let, or in a loop's yields
         if not _only_binds(s) or s.var in needed:
             for e in (*s.operands, *s.yields):
-                _need(e, needed)
+                if e not in needed:
+                    _need(e, needed)
     dropped = {s for s in inside if _only_binds(s) and s.var not in needed}
 
     def keep(b: Block) -> Stmt:
@@ -30,8 +31,8 @@ def _only_binds(s: Stmt) -> TypeGuard[Let | Load]:
 
 
 def _need(e: Expr, needed: set[Node]) -> None:
-    """Mark an expression and its subexpressions as needed."""
-    if e not in needed:
-        needed.add(e)
-        for c in e.children():
+    """Mark an expression that nothing needed before, and its subexpressions, as needed."""
+    needed.add(e)
+    for c in e.children():
+        if c not in needed:
             _need(c, needed)

@@ -54,17 +54,25 @@ class Physical:
 
     def by_register(self, registers: Iterable[Reg]) -> list[Cells]:
         """Return the cells of operands, register by register."""
-        return [self._registers((r.words(n, 1),)) for r in registers for n in range(r.count)]
+        cells: list[Cells] = []
+        for r in registers:
+            bits, begin = _bits_of(r.bank), self._begin(r)
+            cells += [(1 << bits) - 1 << begin + bits * n for n in range(r.count)]
+        return cells
+
+    def _begin(self, r: Reg) -> int:
+        """Return the bit of an operand's first cell."""
+        return self._runs[0][r.bank] + _bits_of(r.bank) * (self.base[r.vreg] + r.first)
 
     def _registers(self, registers: Iterable[Reg], lanes: int = 0) -> Cells:
         """Return the cells of operands; operands of all lanes may skip quarters of their registers."""
-        first, result = self._runs[0], 0
+        result = 0
         for r in registers:
             bits = _bits_of(r.bank)
             cells = (1 << bits * r.count) - 1
             if bits > 1 and lanes == self.lanes and isinstance(r, Region):
                 cells = cells // ((1 << bits) - 1) * _quarters(r)
-            result |= cells << first[r.bank] + bits * (self.base[r.vreg] + r.first)
+            result |= cells << self._begin(r)
         return result
 
     def named(self, names: Iterable[str]) -> Cells:

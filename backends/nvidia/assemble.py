@@ -7,13 +7,16 @@ checks the text, reports registers and spills, and makes the machine code that c
 from __future__ import annotations
 
 import re
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from convgen.backends.stages import MachineCode
 from convgen.backends.toolchain import PTXAS, produced, run
 from convgen.ir.error import AssemblerError, UserError
+
+if TYPE_CHECKING:
+    import subprocess
 
 _ARCHITECTURE = re.compile(r"^\.target (\w+)", re.MULTILINE)
 _DEBUG = re.compile(r"^\s*\.loc ", re.MULTILINE)
