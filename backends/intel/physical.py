@@ -6,7 +6,7 @@ Scalars are packed, a dword each, into the registers after r0; tuples follow.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from functools import cached_property
+from functools import cache, cached_property
 
 from convgen.backends.intel.isa import FLOATS, TYPE_BYTES, Literal, Null, Region, Special, XeInstruction
 from convgen.backends.machine.allocate import Allocation
@@ -32,6 +32,8 @@ class Physical:
         self.allocation, self.lanes, self.scalars_at = allocation, lanes, scalars_at
         self.base = allocation.base
         self._named: dict[str, Cells] = {}
+        self._read: dict[XeInstruction, Cells] = {}
+        self._written: dict[XeInstruction, Cells] = {}
 
     # ------------------------------------------------------------ dependences
 
@@ -46,11 +48,15 @@ class Physical:
 
     def read(self, i: XeInstruction) -> Cells:
         """Return the cells that an instruction reads, without parts of its destination that it keeps."""
-        return self._registers(i.touched(), i.lanes) | self.named(i.flag_uses())
+        if (known := self._read.get(i)) is None:
+            known = self._read[i] = self._registers(i.touched(), i.lanes) | self.named(i.flag_uses())
+        return known
 
     def written(self, i: XeInstruction) -> Cells:
         """Return the cells that an instruction writes."""
-        return self._registers(i.defs(), i.lanes) | self.named(i.flag_defs())
+        if (known := self._written.get(i)) is None:
+            known = self._written[i] = self._registers(i.defs(), i.lanes) | self.named(i.flag_defs())
+        return known
 
     def by_register(self, registers: Iterable[Reg]) -> list[Cells]:
         """Return the cells of operands, register by register."""
@@ -71,7 +77,7 @@ class Physical:
             bits = _bits_of(r.bank)
             cells = (1 << bits * r.count) - 1
             if bits > 1 and lanes == self.lanes and isinstance(r, Region):
-                cells = cells // ((1 << bits) - 1) * _quarters(r)
+                cells = cells // ((1 << bits) - 1) * _quarters(r.type, r.stride, r.sub)
             result |= cells << self._begin(r)
         return result
 
@@ -155,10 +161,11 @@ def _bits_of(bank: str) -> int:
     return _QUARTERS if bank == "v" else 1
 
 
-def _quarters(r: Region) -> Cells:
-    """Return the quarters of each register that an operand of all lanes covers."""
-    size, distance = TYPE_BYTES[r.type], r.stride * TYPE_BYTES[r.type]
-    begin = r.sub * size
+@cache
+def _quarters(type: str, stride: int, sub: int) -> Cells:
+    """Return the quarters of each register that an operand of all lanes with this region covers."""
+    size, distance = TYPE_BYTES[type], stride * TYPE_BYTES[type]
+    begin = sub * size
     if distance not in (_DWORD, 2 * _DWORD) or begin + size > distance:
         return (1 << _QUARTERS) - 1
     covered = range(begin // _WORD, -(-(begin + size) // _WORD))

@@ -255,8 +255,8 @@ class Scoreboard:
         if self._waits_for_all(i, distances):
             distances = dict.fromkeys(_PIPES, min(distances.values()))
         done, read = self._awaited_tokens(pending, effects)
-        for cell in reversed(effects.chain if len(done) > 1 else ()):  # the first member can carry one token wait
-            done.sort(key=lambda t: not pending.touches(t, cell))
+        if len(done) > 1:  # the first member of a chain can carry one token wait
+            done.sort(key=lambda t: pending.apart(t, effects.chain))
         own = effects.source
         awaited = dict.fromkeys(t for t in done if t != own or effects.chain)
         return Waits(distances, tuple(awaited), tuple(t for t in read if t != own and t not in awaited))
@@ -495,9 +495,10 @@ class _MutablePending:
         if isinstance(source, str):
             self.count[source] += 1
 
-    def touches(self, token: int, cells: Cells) -> bool:
-        """Return whether the setter of a token may still touch some cells."""
-        return bool((self.writes.tokens.get(token, 0) | self.reads.tokens.get(token, 0)) & cells)
+    def apart(self, token: int, cells: Iterable[Cells]) -> list[bool]:
+        """Return, for each set of cells, whether the setter of a token touches it no more."""
+        touched = self.writes.tokens.get(token, 0) | self.reads.tokens.get(token, 0)
+        return [not touched & each for each in cells]
 
     @property
     def touched(self) -> Cells:
