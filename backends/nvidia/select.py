@@ -196,7 +196,7 @@ class Selector(Values):
         out.place(head)
         self.env[s.var] = [counter]
         self.env |= dict(zip(s.carried, carried))
-        added_to = self._sums_in_flight(s)
+        added_to = self._sums_in_flight(s) if self.products else set()
         self.in_flight |= {var for var, yielded in zip(s.carried, s.yields) if yielded in added_to}
         self.exits.append((carried, tail))
         self.loops += 1

@@ -313,7 +313,9 @@ class Values(ABC):
 
     def _by_matrix(self, mnemonic: str, a: Words, b: Words, before: Words, after: Words) -> None:
         """Multiply by `mma.sync`, whose operand A is `b` and whose B is `a`."""
-        self.out.emit(f"{mnemonic} {braces(after)}, {braces(b)}, {braces(a)}, {braces(before)}")
+        result = braces(after)
+        total = result if before is after else braces(before)
+        self.out.emit(f"{mnemonic} {result}, {braces(b)}, {braces(a)}, {total}")
 
     def _by_lanes(self, mnemonic: str, a: Words, b: Words, before: Words, after: Words) -> None:
         """Add the products of a lane's row of A and row of B to its sum, one `fma` after the other along K."""
