@@ -121,6 +121,7 @@ class _Emitter:
         for var, number, count, length in zip(grid.offsets, numbers, grid.counts, grid.block):
             self.places.scalars[var] = at = self.k.let(var.name, number * length)
             self.places.ranges[at] = (0, (upper_bound(count) - 1) * length)
+            self.places.multiples[at] = length
 
     # ------------------------------------------------------------ statements
 
@@ -211,13 +212,35 @@ class _Emitter:
         view = self.places.view(load.tile, layout, depth)
         of_load = ProductInput(view, load.elem, layout.fragment, config, self.facts, in_place)
         if self.options.copy == TENSOR:
+            self._check_starts(load.tile)
             return of_load.path(rows, TENSOR)
-        for copy in (DIRECT, REGISTERS) if self.facts.flat_direct else (REGISTERS,):
+        direct = self.facts.flat_direct and self._starts_at_chunks(load.tile)
+        for copy in (DIRECT, REGISTERS) if direct else (REGISTERS,):
             with suppress(DoesNotFit):
                 return of_load.path(rows, copy)
         if in_place:
             raise DoesNotFit(f"no copy of {load.tile.tensor.name} to shared memory divides evenly")
         return None
+
+    def _check_starts(self, tile: Tile) -> None:
+        """Raise DoesNotFit for a tile that may start where bulk copies do not."""
+        if not self._starts_at_chunks(tile):
+            given = f"a tile of {tile.tensor.name} that may start anywhere along its contiguous dim"
+            raise DoesNotFit(f"{given}, wanted starts at multiples of {self.facts.chunk_bytes} bytes")
+        first = tile.kept[0]
+        if tile.folded and self.places.multiple(self.places.begin(tile)[first]) % tile.shape[0]:
+            given = (
+                f"a tile of {tile.tensor.name} at one position along some dims, that may start anywhere along {first}"
+            )
+            raise DoesNotFit(f"{given}, wanted starts at multiples of its {tile.shape[0]} elements")
+
+    def _starts_at_chunks(self, tile: Tile) -> bool:
+        """Return whether a tile starts at whole chunks of memory along the dim that is contiguous there."""
+        chunk, starts = (
+            self.facts.chunk_bytes // tile.tensor.elem.bytes,
+            zip(self.places.begin(tile), tile.tensor.strides),
+        )
+        return not any(stride == 1 and self.places.multiple(start) % chunk for start, stride in starts)
 
     def _with_unique_name(self, path: InputPath) -> InputPath:
         """Return the path with another name of its tile if that is taken: a tensor may have several tiles."""

@@ -12,6 +12,7 @@ from convgen.ir.layout.digits import plus, times
 from convgen.ir.layout.memory import Dim, SizedView, TensorDim, View
 from convgen.ir.mutate import substitute
 from convgen.ir.simplify.bounds import Bounds, Range
+from convgen.ir.simplify.congruence import Congruences
 from convgen.tile.layouts import ValueLayout
 from convgen.tile.tiles import Index, Tensor, Tile, sized
 from convgen.tile.trace import Loop, Statement
@@ -29,6 +30,7 @@ class Places:
         self.memory = {t.name: t.memory for t in tensors}
         self.scalars: dict[Var, Expr] = {}
         self.ranges: dict[Expr, Range] = {}  #: least and greatest value of each expression
+        self.multiples: dict[Expr, int] = {}  #: numbers of which variables are multiples
         self._moved: dict[Tile, By] = {}  #: start of each moved tile in the current iteration
         self._steps: dict[tuple[Loop, Tile], By] = {}  #: by loop and tile after the body: the step of an iteration
         #: by tile after a loop: the tile before it, and the distance over all iterations
@@ -80,6 +82,11 @@ class Places:
         else:
             at = tile.offsets
         return tuple(self.scalar(o) if isinstance(o, Expr) else o for o in at)
+
+    def multiple(self, index: Index) -> int:
+        """Return a number that divides an index; 0 if the index is zero."""
+        known = {variable: (number, 0) for variable, number in self.multiples.items()}
+        return Congruences(Bounds(self.ranges), known).multiple(index) if isinstance(index, Expr) else index
 
     def scalar(self, index: Index) -> Expr:
         """Return an index with the current values of its variables."""
