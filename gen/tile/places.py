@@ -168,11 +168,15 @@ def _margins(tile: Tile, ranges: Sequence[Range]) -> list[int]:
 
 
 def _lengths(tile: Tile, ranges: Sequence[Range], margins: Sequence[int]) -> list[int]:
-    """Return the positions of each dim; a dim that has others folded around it counts all that a tile may reach."""
+    """Return the positions of each dim; a dim with others folded around it counts all that whole tiles may reach.
+
+    So a tile that starts at a multiple of its length lies within one position of the dims around.
+    """
     lengths = [size + margin for size, margin in zip(tile.tensor.most, margins)]
     for n in _counted_together(tile):
         block = tile.shape[0] if n in tile.kept else 1
-        lengths[n] = max(tile.tensor.most[n] - 1, ranges[n][1]) + margins[n] + block
+        reached = max(tile.tensor.most[n] - 1, ranges[n][1]) + margins[n] + block
+        lengths[n] = -(-reached // block) * block
     if tile.folded and prod(lengths[n] for n in (*tile.folded, tile.kept[0])) > _MOST_FOLDED:
         given = f"given a tile of {tile.tensor.name} at one position along some dims, that may reach {sized(lengths)}"
         raise UserError(f"{given}, wanted at most {_MOST_FOLDED} positions along these and the next, at init_tile")

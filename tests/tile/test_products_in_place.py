@@ -193,3 +193,21 @@ def test_tiles_that_start_within_a_chunk_come_through_registers() -> None:
     with pytest.raises(UserError, match="a tile of a that may start anywhere along its contiguous dim"):
         compiled(product(begin=3, copy="tensor"))
     assert is_right(compiled(product(begin=8, copy="tensor")), begin=8)
+
+
+@pytest.mark.parametrize("tags", [("abc", "abc"), ("acb", "acb")], ids=str)
+def test_bulk_copies_bring_matrices_of_a_batch(tags: tuple[str, str]) -> None:
+    @tile.kernel(subgroups=(4, 1), copy="tensor")
+    def batched(a: Tensor, b: Tensor, c: Tensor) -> None:
+        g, m, n = tile.grid(c, (1, 64, 64))
+        acc = tile.zeros((64, 64))
+        for k in tile.range(0, a.shape[2], 64):
+            left = tile.load_tile(tile.init_tile(a, (g, m, k), (None, 64, 64)))
+            acc = tile.tile_mma(left, tile.load_tile(tile.init_tile(b, (g, k, n), (None, 64, 64))), acc)
+        tile.store_tile(acc, tile.init_tile(c, (g, m, n), (None, 64, 64)))
+
+    shapes = (3, 72, 136), (3, 136, 104), (3, 72, 104)
+    a, b = (np.random.default_rng(0).integers(-4, 5, shape).astype(np.float16) for shape in shapes[:2])
+    code = compiled(batched(*(Tensor(s, t, tag) for s, t, tag in zip(shapes, ("f16", "f16", "f32"), (*tags, "abc")))))
+    assert "cp.async.bulk.tensor" in code.asm
+    assert np.array_equal(cg.simulate(code, a=a, b=b), a.astype(np.float32) @ b.astype(np.float32))
