@@ -55,14 +55,16 @@ def attention(
     bn: int = 64,
     causal: bool = False,
     ahead: bool = False,
+    order: str = "cols",
 ) -> None:
     """Write the attention of each head; rows are positions, and heads lie side by side in columns.
 
-    With `ahead`, the scores of a block of keys are multiplied while the weights of the one before are computed.
+    With `ahead`, the scores of a block of keys are multiplied while the weights of the one before are computed. By the
+    default order, workgroups that follow each other read the keys and values of one head.
     """
     length, columns = k.shape
     head, behind = columns // heads, bn if ahead else 0
-    m, h = tile.grid(o, (bm, head), map="cols")
+    m, h = tile.grid(o, (bm, head), map=order)
     query = tile.load_tile(tile.init_tile(q, (m, h), (bm, head)))
     top, total, acc = tile.full((bm, 1), LOW), tile.zeros((bm, 1)), tile.zeros((bm, head))
     before = tile.full((bm, bn), 2 * LOW)  # scores of no keys: their weights are 0

@@ -41,6 +41,7 @@ class Case:
     bn: int  #: rows of a block of keys
     copy: str  #: "tensor": bulk copies
     ahead: bool  #: whether scores are multiplied while the weights of the block before are computed
+    order: str = "cols"  #: of the workgroups
 
     @property
     def heads(self) -> int:
@@ -58,10 +59,17 @@ class Case:
     @property
     def kernel(self) -> str:
         """Return what a table shows of the kernel."""
-        return f"{self.bm}x{self.bn}{' copy=tensor' if self.copy else ''}{' ahead' if self.ahead else ''}"
+        return (
+            f"{self.bm}x{self.bn}{' copy=tensor' if self.copy else ''}{' ahead' if self.ahead else ''} map={self.order}"
+        )
 
 
-_KERNELS = (128, 64, "tensor", True), (128, 64, "", False), (128, 128, "tensor", True)
+_KERNELS: tuple[tuple[Any, ...], ...] = (
+    (128, 64, "tensor", True),
+    (128, 64, "tensor", True, "cols+persist:132"),
+    (128, 64, "", False),
+    (128, 128, "tensor", True),
+)
 CASES = tuple(
     Case(head, length, causal, *kernel)
     for head, length, causal, kernel in product((64, 128), (1024, 4096, 16384), (False, True), _KERNELS)
@@ -81,7 +89,9 @@ def generate(case: Case, folder: str) -> str:
     kernel = tile.kernel(subgroups=(8, 1), slots=2, copy=case.copy)(attention.function)
     tensors = [Tensor((case.length, case.heads * case.head), "f16")] * 4
     try:
-        program = kernel(*tensors, heads=case.heads, bm=case.bm, bn=case.bn, causal=case.causal, ahead=case.ahead)
+        program = kernel(
+            *tensors, heads=case.heads, bm=case.bm, bn=case.bn, causal=case.causal, ahead=case.ahead, order=case.order
+        )
         code = cg.compile(program, TARGET)
     except ConvgenError as error:
         return str(error)
