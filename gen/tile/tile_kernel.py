@@ -10,8 +10,10 @@ from typing import Any
 
 from convgen.ir.error import DoesNotFit, UserError, named
 from convgen.ir.facts import TargetFacts
+from convgen.ir.mutate import statements
 from convgen.ir.program import Kernel
 from convgen.ir.record import evolve, frozen
+from convgen.ir.stmt import TensorCopy
 from convgen.passes.exchange import exchange
 from convgen.plan.config import TENSOR
 from convgen.tile.emit import emit
@@ -95,10 +97,14 @@ class TileProgram:
         """Return the kernel whose factors come by bulk copies. Raises UserError where none brings one."""
         if facts.roles is None:
             raise UserError(f"given copy={TENSOR!r}, wanted a target with bulk copies of tensors, not {facts.name}")
+        given = f"given copy={TENSOR!r}, wanted factors that bulk copies bring"
         try:
-            return emit(self.name, self.trace, self.tensors, options, facts)
+            kernel = emit(self.name, self.trace, self.tensors, options, facts)
         except DoesNotFit as error:
-            raise UserError(f"given copy={TENSOR!r}, wanted factors that bulk copies bring: {error}") from None
+            raise UserError(f"{given}: {error}") from None
+        if not any(isinstance(s, TensorCopy) for s in statements(kernel.body)):
+            raise UserError(f"{given}: {self.name} has no factor in shared memory, with slots={options.slots}")
+        return kernel
 
 
 @frozen

@@ -174,6 +174,11 @@ def test_targets_without_bulk_copies_refuse_them(target: str) -> None:
         cg.compile(product(copy="tensor"), target)
 
 
+def test_bulk_copies_that_no_product_asks_for_are_refused() -> None:
+    with pytest.raises(UserError, match="product has no factor in shared memory, with slots=0"):
+        compiled(product(copy="tensor", slots=0))
+
+
 def test_other_copies_are_refused() -> None:
     with pytest.raises(UserError, match="given copy='direct', wanted 'tensor', or none"):
         product(copy="direct")
