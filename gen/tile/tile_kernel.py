@@ -149,7 +149,7 @@ def kernel(
     `subgroups` are those along M and N of products. `slots` are buffers in shared memory for factors that products
     share, 0 for none; by default two, or as many as fit. `mma` is NxMxK of a matrix instruction, by default the first
     that fits, or "fma" for none. `acc` is where sums live, "v" or "a". With `copy="tensor"` a further subgroup starts
-    bulk copies of the factors into a ring of slots (sm_90a); by default all subgroups copy.
+    bulk copies of the factors into a ring of slots, where the target has them; by default all subgroups copy.
     """
     if arguments:
         raise UserError("given tile.kernel without parentheses, wanted @tile.kernel(), or with subgroups=(2, 2)")
