@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from convgen import driver
-from convgen.backends.amdgpu.timing.moved import count_misses
+from convgen.backends.event_model.cache_traffic import count_misses
 from convgen.backends.target import get
 from convgen.ir.layout.memory import View
 from convgen.plan.config import Config

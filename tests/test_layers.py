@@ -54,6 +54,9 @@ FLOORS = (
 _JOINT = ("family", "target", "stages", "simulation", "analysis", "timing", "tuning", "device", "library")
 GATES = tuple(f"convgen.backends.{name}" for name in _JOINT)
 
+#: Folders of `backends` that all families use.
+SHARED = {"sim", "machine", "event_model"}
+
 #: What a simulator may know of `ir`: how one fails, how records are made, how hostile files are read, and the record of
 #: a tensor map, which is an argument of a launch.
 LEAVES = ("convgen.ir.error", "convgen.ir.record", "convgen.ir.untrusted", "convgen.ir.layout.tensor_map")
@@ -113,7 +116,7 @@ def floor_of(module: str) -> int:
 
 def inside_backends(importer: list[str], imported: list[str]) -> bool:
     """Families do not import each other; a simulator shares no rows with its emitter, nor do all simulators."""
-    families = {path.parent.name for path in (ROOT / "backends").glob("*/__init__.py")} - {"sim", "machine"}
+    families = {path.parent.name for path in (ROOT / "backends").glob("*/__init__.py")} - SHARED
     if importer[:1] == ["sim"] and imported[:1] != ["sim"]:  # what simulators share knows no family
         return imported == ["simulation"]
     if imported[:1] and imported[0] in families and importer[:1] != imported[:1]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 
 import attrs
 import numpy as np
 
-from convgen.backends.amdgpu.costs import flop
+from convgen.backends.amdgpu.costs import element, flop, line_of
 from convgen.backends.amdgpu.sim.decode import Instruction
 from convgen.backends.amdgpu.sim.state import WaveGroup
 from convgen.backends.amdgpu.sim.step import Context, Step
@@ -16,6 +16,7 @@ from convgen.backends.amdgpu.sim.watching import Halt
 from convgen.backends.amdgpu.tables import WAVE
 from convgen.backends.amdgpu.timing.lds_places import Access, access_of
 from convgen.backends.amdgpu.timing.ops import Op, op_of
+from convgen.backends.analysis import Line
 from convgen.backends.sim.wave_arrays import Array
 from convgen.ir.record import define
 
@@ -35,6 +36,7 @@ class Trace:
 
     context: Context
     wanted: frozenset[int]  #: traced workgroups
+    entry: int  #: address of the kernel
     last: bool = False
     tickets: dict[int, int] = attrs.Factory(dict)  #: address of an instruction that takes tickets -> their number
     waves: dict[tuple[int, int], list[Op]] = attrs.Factory(dict)
@@ -97,9 +99,25 @@ class Trace:
                 group.v[register][n] = limit
                 del self._last_tickets[who]
 
-    def of(self, workgroup: int) -> list[list[Op]]:
-        """Return the waves of a workgroup."""
-        return [ops for (group, _), ops in sorted(self.waves.items()) if group == workgroup]
+    @property
+    def takes_tickets(self) -> bool:
+        """Return whether workgroups count their arrivals, and the last one continues."""
+        return bool(self.tickets)
+
+    @property
+    def element(self) -> str:
+        """Return the input type of most matrix instructions; empty if there are none."""
+        times = Counter(op.at for ops in self.waves.values() for op in ops if op.is_matrix)
+        most = max(times, key=lambda at: times[at], default=None)
+        return "" if most is None else element(self.instructions[most], self.context.arch.name)
+
+    def line(self, at: int) -> Line:
+        """Return the instruction at an address."""
+        return line_of(self.instructions[at], at - self.entry, self.context.arch.name)
+
+    def learn(self, other: Trace) -> None:
+        """Take instructions that only another run has executed."""
+        self.instructions.update(other.instructions)
 
     def _lists_of(self, group: WaveGroup) -> list[list[Op] | deque[Op]]:
         return [self.waves.setdefault(each, []) if each[0] in self.wanted else deque(maxlen=0) for each in _who(group)]

@@ -45,6 +45,11 @@ class Op:
     writes: int = 0
     at: int = 0  #: address
 
+    @property
+    def is_matrix(self) -> bool:
+        """Return whether it is a matrix instruction."""
+        return self.port is Port.MATRIX
+
 
 def op_of(
     instruction: Instruction, arch: str, registers: tuple[int, int], lds: float | None = None, lanes: int = WAVE

@@ -7,13 +7,15 @@ address pipe of vector memory are shared by all SIMDs. Loads return in issue ord
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
 
 import attrs
 
 from convgen.backends.amdgpu.family import FAMILY
 from convgen.backends.amdgpu.timing.ops import SLOT, Op, Port
+from convgen.backends.event_model import waves
+from convgen.backends.event_model.waves import ModelRun, Occupied, Stream, Workgroup
 from convgen.ir.record import define, frozen
 
 SIMDS = 4
@@ -22,9 +24,6 @@ SIMDS = 4
 _QUEUE = 64
 #: Clocks; a scalar load that hits its cache (assumed). With 50 to 200, that convolution takes the same time.
 _SCALAR_LATENCY = 200.0
-
-Stream = Sequence[Op]  #: instructions of a wave
-Workgroup = Sequence[Stream]  #: streams of its waves
 
 
 @frozen
@@ -36,35 +35,12 @@ class Latencies:
 
 
 @define(eq=False)
-class Wave:
-    """One wave with its times, in clocks, by index of its instruction."""
+class Wave(waves.Wave):
+    """One wave with its outstanding operations."""
 
-    simd: int
-    group: int
-    ops: Stream
-    since: float  #: when it is free to issue the next instruction
-    could: list[float] = attrs.Factory(list)  #: when it was free to issue each instruction
-    issued: list[float] = attrs.Factory(list)
-    done: list[float] = attrs.Factory(list)  #: when it could go on after each instruction
     vm: list[float] = attrs.Factory(list)  #: completion of each outstanding vmcnt operation, in order
     lgkm: list[float] = attrs.Factory(list)
     ready: dict[int, float] = attrs.Factory(dict)  #: registers of matrix results, as bits -> when they are ready
-
-    def stalls(self) -> Iterator[float]:
-        """Yield the clocks that the wave waits before or at each instruction."""
-        for op, could, issued, done in zip(self.ops, self.could, self.issued, self.done, strict=True):
-            yield issued - could + done - issued - op.issue
-
-
-@frozen
-class Occupied:
-    """A pipe that is busy with one instruction."""
-
-    port: Port
-    simd: int
-    start: float  #: clocks
-    clocks: float
-    op: Op
 
 
 PIPES = {Port.MATRIX: "matrix", Port.LDS: "lds", Port.GLOBAL: "addresses", Port.VALU: "valu", Port.SALU: "salu"}
@@ -81,15 +57,6 @@ def busy_of(ops: Iterable[tuple[Op, float]]) -> dict[str, float]:
     return busy
 
 
-@frozen(eq=False)
-class ModelRun:
-    """The result of a run."""
-
-    end: float  #: clocks until the last wave has ended
-    waves: Sequence[Wave]
-    occupied: Sequence[Occupied]  #: matrix units, LDS and address pipe
-
-
 @frozen
 class Unit:
     """A CU that runs workgroups together, each of some waves."""
@@ -99,6 +66,10 @@ class Unit:
     def run(self, workgroups: Sequence[Workgroup]) -> ModelRun:
         """Run all waves from the first instruction to the last."""
         return _Run(workgroups, self.latencies).result()
+
+    def busy_of(self, ops: Iterable[tuple[Op, float]]) -> dict[str, float]:
+        """Return the busy clocks of each pipe for instructions with their executions: of the CU, or of one SIMD."""
+        return busy_of(ops)
 
 
 class _Run:
@@ -163,7 +134,7 @@ class _Run:
             vm, lgkm = op.waits
             return max(done, _waited(wave.vm, vm, now), _waited(wave.lgkm, lgkm, now))
         if port is Port.MATRIX:
-            self.occupied.append(Occupied(port, wave.simd, now, op.busy, op))
+            self.occupied.append(Occupied(PIPES[port], wave.simd, now, op.busy, op))
             mine[Port.MATRIX] = now + op.busy
             mine[Port.VALU] = max(mine[Port.VALU], now + SLOT)
             wave.ready = {bits: t for bits, t in wave.ready.items() if t > now}
@@ -171,7 +142,7 @@ class _Run:
         elif port in self.shared:
             mine[port] = now + SLOT
             start = max(self.shared[port], now)
-            self.occupied.append(Occupied(port, wave.simd, start, op.busy, op))
+            self.occupied.append(Occupied(PIPES[port], None, start, op.busy, op))
             self.shared[port] = start + op.busy
             self.returned[port] = max(self.shared[port] + self.latency[port], self.returned[port])
             (wave.vm if port is Port.GLOBAL else wave.lgkm).append(self.returned[port])

@@ -14,10 +14,11 @@ import convgen as cg
 from convgen.backends.amdgpu.sim.simulate import simulate
 from convgen.backends.amdgpu.timing import kernel
 from convgen.backends.amdgpu.timing.launch import profile_launch
-from convgen.backends.amdgpu.timing.moved import Reads, Share
 from convgen.backends.amdgpu.timing.ops import Op, Port
-from convgen.backends.amdgpu.timing.shortened_loops import ShortenedLoop, shortened
-from convgen.backends.amdgpu.timing.unit import Latencies, ModelRun, Unit
+from convgen.backends.amdgpu.timing.unit import Latencies, Unit
+from convgen.backends.event_model.cache_traffic import Reads, Share
+from convgen.backends.event_model.shortened_loops import ShortenedLoop, shortened
+from convgen.backends.event_model.waves import ModelRun
 from convgen.backends.simulation import KernelArg, LaunchRequest
 from convgen.backends.target import get
 from convgen.backends.timing import LaunchProfile, Machine

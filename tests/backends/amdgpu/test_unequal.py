@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from convgen.backends.amdgpu.timing.unequal import longest, work_of
+from convgen.backends.event_model.unequal import longest, work_of
 
 SAMPLE = (0, 33, 66, 100, 133, 166, 199)
 UNITS, HELD = 10, 2

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from itertools import pairwise
 
-from convgen.backends.amdgpu.timing.ops import Op, Port
+from convgen.backends.event_model.waves import Stream
 from convgen.backends.timing import Work
 from convgen.ir.layout.dispatch import Run, makespan
 
@@ -18,10 +18,10 @@ _ALIKE = 0.9  #: share of the largest work; workgroups with this much represent 
 Amounts = Mapping[int, float]  #: workgroup -> work
 
 
-def amount(waves: Iterable[list[Op]]) -> float:
+def amount(waves: Iterable[Stream]) -> float:
     """Return the work of a workgroup: clocks of its matrix instructions, or its instructions if it has none."""
     ops = [op for mine in waves for op in mine]
-    matrix = sum(op.busy for op in ops if op.port is Port.MATRIX)
+    matrix = sum(op.busy for op in ops if op.is_matrix)
     return float(matrix or len(ops))
 
 

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from itertools import pairwise
 from math import ceil
+from typing import Any
 
-from convgen.backends.amdgpu.timing.ops import Op, Port
-from convgen.backends.amdgpu.timing.unit import ModelRun, Unit
+from convgen.backends.event_model.waves import ModelRun, UnitModel
 from convgen.ir.record import frozen
 
 _PERIODS = (1, 2, 3, 4)  #: iterations after which a loop may repeat itself: its shared-memory slots rotate
@@ -18,7 +18,7 @@ _PERIODS = (1, 2, 3, 4)  #: iterations after which a loop may repeat itself: its
 class ShortenedLoop:
     """Waves of workgroups, without the iterations of their loop that are left out."""
 
-    workgroups: Sequence[Sequence[list[Op]]]
+    workgroups: Sequence[Sequence[list[Any]]]
     marks: Sequence[list[int]]  #: for each wave, the indices of the instructions with which iterations begin
     representing: tuple[int, int]  #: range of iterations that represent those left out
     left_out: int
@@ -47,12 +47,12 @@ class ShortenedLoop:
         more = fewer.left_out - self.left_out
         return clocks / more if more else 0.0
 
-    def repeated(self, times: int) -> list[list[list[Op]]]:
+    def repeated(self, times: int) -> list[list[list[Any]]]:
         """Return the waves with all iterations but the last repeated `times` times."""
         marks = iter(self.marks)
         return [[_repeated(ops, next(marks), times) for ops in group] for group in self.workgroups]
 
-    def steady(self, unit: Unit, count: int) -> float:
+    def steady(self, unit: UnitModel, count: int) -> float:
         """Return the clocks of an iteration in the steady state.
 
         The model runs the loop with its iterations repeated, and again with twice as many, at least `count` more: the
@@ -80,18 +80,18 @@ class ShortenedLoop:
         return total, sum(between) / steps if steps else _multiplying(result) or total
 
 
-def _repeated(ops: list[Op], marks: list[int], times: int) -> list[Op]:
+def _repeated(ops: list[Any], marks: list[int], times: int) -> list[Any]:
     return ops[: marks[0]] + ops[marks[0] : marks[-1]] * times + ops[marks[-1] :] if marks else ops
 
 
 def _multiplying(result: ModelRun) -> float:
     """Return the clocks from the first matrix instruction to the last; 0 if there is none."""
     waves = ((op, at) for wave in result.waves for op, at in zip(wave.ops, wave.issued))
-    times = [at for op, at in waves if op.port is Port.MATRIX]
+    times = [at for op, at in waves if op.is_matrix]
     return max(times) - min(times) if times else 0.0
 
 
-def shortened(workgroups: Sequence[Sequence[list[Op]]], body: Collection[int], keep: int) -> ShortenedLoop:
+def shortened(workgroups: Sequence[Sequence[list[Any]]], body: Collection[int], keep: int) -> ShortenedLoop:
     """Shorten runs of equal iterations to `keep` at most; `body` has the addresses of a loop.
 
     An iteration begins at the loop's most frequent instruction. Iterations are left out only if all waves have equally
@@ -116,7 +116,7 @@ def shortened(workgroups: Sequence[Sequence[list[Op]]], body: Collection[int], k
     return ShortenedLoop(short, fewer, (middle, cut), left_out)
 
 
-def marks_of(waves: Sequence[list[Op]], body: Collection[int]) -> list[list[int]]:
+def marks_of(waves: Sequence[list[Any]], body: Collection[int]) -> list[list[int]]:
     """Return for each wave the indices of the instructions with which loop iterations begin."""
     inside = set(body)
     executed = Counter(op.at for op in waves[0] if op.at in inside)
@@ -126,7 +126,7 @@ def marks_of(waves: Sequence[list[Op]], body: Collection[int]) -> list[list[int]
     return [[n for n, op in enumerate(ops) if op.at == begin] for ops in waves]
 
 
-def _longest(waves: Sequence[list[Op]], marks: Sequence[list[int]], period: int) -> tuple[int, int, int]:
+def _longest(waves: Sequence[list[Any]], marks: Sequence[list[int]], period: int) -> tuple[int, int, int]:
     """Return the longest run of iterations that equal the one `period` before: its first, its end, the period."""
     count = len(marks[0]) - 1  # the code after the last mark is more than an iteration
     iterations = [[ops[a:b] for a, b in pairwise(m)] for ops, m in zip(waves, marks)]
@@ -138,5 +138,5 @@ def _longest(waves: Sequence[list[Op]], marks: Sequence[list[int]], period: int)
     return *best, period
 
 
-def _without(ops: list[Op], marks: list[int], first: int, end: int) -> list[Op]:
+def _without(ops: list[Any], marks: list[int], first: int, end: int) -> list[Any]:
     return ops[: marks[first]] + ops[marks[end] :]

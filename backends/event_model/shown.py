@@ -1,30 +1,27 @@
-"""Results of a run of the CU model: clocks and stalls by instruction, busy clocks of each pipe, and events."""
+"""Results of a run of the model of a unit: clocks and stalls by instruction, busy clocks of each pipe, and events."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import partial
 
-from convgen.backends.amdgpu.costs import line_of
-from convgen.backends.amdgpu.timing.executed import Trace
-from convgen.backends.amdgpu.timing.ops import Op, Port
-from convgen.backends.amdgpu.timing.shortened_loops import ShortenedLoop
-from convgen.backends.amdgpu.timing.unit import PIPES, ModelRun, busy_of
 from convgen.backends.analysis import Line
+from convgen.backends.event_model.shortened_loops import ShortenedLoop
+from convgen.backends.event_model.waves import ModelRun, Op, Trace, UnitModel
 from convgen.backends.timing import Executed, Slice, Step, TimedLine, UnitProfile, exposed
 
 
 def unit_profile(
-    trace: Trace, loop: ShortenedLoop, result: ModelRun, steady: tuple[float, float], entry: int
+    trace: Trace, loop: ShortenedLoop, result: ModelRun, unit: UnitModel, steady: tuple[float, float]
 ) -> UnitProfile:
-    """Return the profile of a run of some workgroups; `entry` is the kernel's address.
+    """Return the profile of a run of some workgroups on a unit.
 
     `steady` has the clocks of an iteration in the steady state, at normal latency and with loads `LATER` clocks later.
     """
     clocks, iteration = loop.clocks(result, steady[0])
     spent = _spent(loop, result)
     count = len(result.waves)
-    lines = {at: _line(trace, at, entry) for at in sorted({op.at for op in spent})}
+    lines = {at: trace.line(at) for at in sorted({op.at for op in spent})}
     times, stalled = dict.fromkeys(lines, 0.0), dict.fromkeys(lines, 0.0)
     for op, (weight, clocks_stalled) in spent.items():
         times[op.at] += weight / count
@@ -37,7 +34,7 @@ def unit_profile(
         steady=steady[0],
         exposed=exposed(*steady),
         left_out=loop.left_out,
-        busy=busy_of((op, weight) for op, (weight, _) in spent.items()),
+        busy=unit.busy_of((op, weight) for op, (weight, _) in spent.items()),
         lines=tuple(TimedLine(line, stalled[at], times[at]) for at, line in lines.items()),
         slices=partial(_slices, result, lines),
         waves=partial(_waves, result, lines),
@@ -52,10 +49,6 @@ def _spent(loop: ShortenedLoop, result: ModelRun) -> dict[Op, tuple[float, float
             times, stalled = spent.get(op, (0.0, 0.0))
             spent[op] = times + weight, stalled + weight * stall
     return spent
-
-
-def _line(trace: Trace, at: int, entry: int) -> Line:
-    return line_of(trace.instructions[at], at - entry, trace.context.arch.name)
 
 
 # ---------------------------------------------------------------- when
@@ -75,12 +68,10 @@ def _waves(result: ModelRun, lines: Mapping[int, Line]) -> list[Executed]:
 def _slices(result: ModelRun, lines: Mapping[int, Line]) -> list[Slice]:
     """Return the events of waves and pipes, track by track, in order of time."""
     slices = [event for wave in _waves(result, lines) for event in _of_wave(wave)]
-    for port in (Port.MATRIX, Port.LDS, Port.GLOBAL):
-        for o in result.occupied:
-            if o.port is port:
-                lane = f"SIMD {o.simd}" if port is Port.MATRIX else "unit"
-                line = lines[o.op.at]
-                slices.append(Slice(lane, PIPES[port], o.start, o.clocks, line.kind, line.text, line.offset))
+    for o in result.occupied:
+        lane = "unit" if o.simd is None else f"SIMD {o.simd}"
+        line = lines[o.op.at]
+        slices.append(Slice(lane, o.pipe, o.start, o.clocks, line.kind, line.text, line.offset))
     return sorted(slices, key=lambda s: (s.lane, s.track, s.start))
 
 

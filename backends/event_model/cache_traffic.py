@@ -1,34 +1,27 @@
-"""Traffic of a launch through its caches, from addresses that the simulator saw: an L1 per CU, an L2 per XCD.
+"""Traffic of a launch through its caches, from addresses that the simulator saw: an L1 per unit, an L2 per die.
 
 Workgroups that run to their end show how much each reads. Others run only their first instructions to show which lines
-workgroups share: all that one XCD runs at a time, and those of its next round. Workgroups go through their loops side
-by side, so L2 fetches each line that any of them touches once. Workgroup w runs on XCD `w % dies`, on its CUs in turn.
+workgroups share: all that one die runs at a time, and those of its next round. Workgroups go through their loops side
+by side, so L2 fetches each line that any of them touches once. Die `w % dies` runs workgroup w, on its units in turn.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection
 
 import attrs
 import numpy as np
 import numpy.typing as npt
 
-from convgen.backends.amdgpu.family import FAMILY
-from convgen.backends.amdgpu.sim.simulate import BATCH_WAVES, simulate
-from convgen.backends.amdgpu.tables import WAVE
-from convgen.backends.family import check_rows
 from convgen.backends.sim.run import Buffers
-from convgen.backends.simulation import Bytes, LaunchRequest, Pages
+from convgen.backends.simulation import Bytes, Pages
 from convgen.backends.timing import Machine, Moved
-from convgen.ir.record import define, evolve, frozen
+from convgen.ir.record import define, frozen
 
 Ints = npt.NDArray[np.int64]
 
-#: Bytes of a CU's L1 (ROCm Compute Profiler documentation, "vL1D"; CDNA3 white paper).
-_L1_BYTES: Mapping[str, int] = {"gfx90a": 16 << 10, "gfx942": 32 << 10, "gfx950": 32 << 10}
-check_rows(FAMILY, {"timing/moved.py: _L1_BYTES": _L1_BYTES})
-_UNITS = 2  #: CUs whose L1 is modelled line by line
+_UNITS = 2  #: units whose L1 is modelled line by line
 _BUFFER_BIT, _GROUP_BIT = 30, 38  #: where the numbers of buffer and workgroup begin above the line number
 _INSTRUCTIONS_MAX = 400_000  #: wave instructions of all workgroups that run only to show which lines they share
 
@@ -95,29 +88,29 @@ def _distinct(numbers: Ints) -> Ints:
 
 @frozen
 class Share:
-    """The distribution of a launch's workgroups over XCDs and CUs."""
+    """The distribution of a launch's workgroups over dies and units."""
 
     machine: Machine
     workgroups: int
-    per_unit: int  #: workgroups that a CU runs at a time
+    per_unit: int  #: workgroups that a unit runs at a time
 
     @property
     def units(self) -> int:
-        """Return the CUs of an XCD."""
+        """Return the units of a die."""
         return self.machine.units // self.machine.dies
 
     @property
     def in_flight(self) -> int:
-        """Return the workgroups that an XCD runs at a time."""
+        """Return the workgroups that a die runs at a time."""
         return self.units * self.per_unit
 
     def round(self, number: int) -> list[int]:
-        """Return the workgroups of a round on the first XCD."""
+        """Return the workgroups of a round on the first die."""
         mine = range(0, self.workgroups, self.machine.dies)
         return list(mine[number * self.in_flight : (number + 1) * self.in_flight])
 
     def unit(self, number: int) -> list[int]:
-        """Return the workgroups of the first round that share a CU."""
+        """Return the workgroups of the first round that share a unit."""
         return self.round(0)[number :: self.units]
 
 
@@ -129,20 +122,38 @@ class Lengths:
     window: int
 
 
-def moved(
-    code: bytes, launch: LaunchRequest, buffers: Buffers, share: Share, whole: Reads, executed: int, lengths: Lengths
-) -> Moved:
-    """Return the traffic of a launch; `whole` has the reads of `executed` workgroups that ran to their end."""
-    machine, scale = share.machine, share.workgroups / executed
-    seen = _run_two_rounds(code, launch, buffers, share, lengths)
-    requested = whole.count * scale * machine.line_bytes
-    asked = requested * seen.miss_rate(_L1_BYTES[machine.target] // machine.line_bytes)
-    read_bytes = sum(len(_bytes_of(buffers[name])) for name in whole.buffers if name in buffers)
-    fill = min(asked, seen.fill(whole.count / executed))
+@frozen(eq=False)
+class Whole:
+    """The reads of some workgroups that ran to their end."""
+
+    reads: Reads
+    count: int  #: workgroups
+    buffers: Buffers
+
+
+@frozen(eq=False)
+class Watch:
+    """A way to run some workgroups up to a number of instructions, which records their reads."""
+
+    run: Callable[[tuple[int, ...], int], None]
+    batch: int  #: workgroups to run at a time
+    waves: int  #: of a workgroup
+
+
+def moved(watch: Watch, reads: Reads, share: Share, l1_bytes: int, whole: Whole, lengths: Lengths) -> Moved:
+    """Return the traffic of a launch; `watch` records `reads`, and `l1_bytes` is the size of a unit's L1."""
+    machine, scale = share.machine, share.workgroups / whole.count
+    seen = _run_two_rounds(watch, reads, share, lengths)
+    requested = whole.reads.count * scale * machine.line_bytes
+    asked = requested * seen.miss_rate(l1_bytes // machine.line_bytes)
+    buffers = whole.buffers
+    read_bytes = sum(len(_bytes_of(buffers[name])) for name in whole.reads.buffers if name in buffers)
+    fill = min(asked, seen.fill(whole.reads.count / whole.count))
     if read_bytes <= machine.l2_bytes:
         fill = min(fill, machine.dies * read_bytes)
     memory = min(fill, read_bytes) if machine.memory_side_bytes else fill
-    return Moved(whole.halves * scale * machine.line_bytes // 2, requested, asked, fill, memory, whole.stored * scale)
+    loaded = whole.reads.halves * scale * machine.line_bytes // 2
+    return Moved(loaded, requested, asked, fill, memory, whole.reads.stored * scale)
 
 
 def _bytes_of(buffer: Bytes | Pages) -> Bytes:
@@ -151,7 +162,7 @@ def _bytes_of(buffer: Bytes | Pages) -> Bytes:
 
 @frozen(eq=False)
 class _Seen:
-    """The reads of the workgroups of an XCD's round, and of its next round unless they are too many."""
+    """The reads of the workgroups of a die's round, and of its next round unless they are too many."""
 
     share: Share
     rounds: tuple[list[int], list[int]]
@@ -183,15 +194,13 @@ class _Seen:
         return machine.dies * (first + later * per_group)
 
 
-def _run_two_rounds(code: bytes, launch: LaunchRequest, buffers: Buffers, share: Share, lengths: Lengths) -> _Seen:
+def _run_two_rounds(watch: Watch, reads: Reads, share: Share, lengths: Lengths) -> _Seen:
     """Run the workgroups of two rounds, or of one, to their end or up to a limit of instructions."""
-    waves = -(-int(np.prod(launch.workgroup)) // WAVE)
     first, second = share.round(0), share.round(1)
-    both = waves * (len(first) + len(second))
+    both = watch.waves * (len(first) + len(second))
     most = min(lengths.whole, max(lengths.window, _INSTRUCTIONS_MAX // both))
     second = second if both * most <= _INSTRUCTIONS_MAX else []
-    reads, some, size = Reads(share.machine.line_bytes), [*first, *second], max(1, BATCH_WAVES // waves)
-    for n in range(0, len(some), size):
-        part = evolve(launch, groups=tuple(some[n : n + size]))
-        simulate(code, [part], buffers, strict=False, observe=reads, max_instructions=most)
+    some = [*first, *second]
+    for n in range(0, len(some), watch.batch):
+        watch.run(tuple(some[n : n + watch.batch]), most)
     return _Seen(share, (first, second), reads)

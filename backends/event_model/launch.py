@@ -1,0 +1,213 @@
+"""Time a whole launch: execute workgroups on the simulator, then replay their waves on the model of a unit."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, cached_property, partial
+from math import ceil, prod
+from typing import Any
+
+import numpy as np
+
+from convgen.backends.event_model.cache_traffic import Lengths, Reads, Share, Watch, Whole, moved
+from convgen.backends.event_model.shortened_loops import marks_of, shortened
+from convgen.backends.event_model.shown import unit_profile
+from convgen.backends.event_model.unequal import Amounts, amount, longest, work_of
+from convgen.backends.event_model.waves import Trace, UnitModel, of_workgroup
+from convgen.backends.sim.run import Buffers
+from convgen.backends.simulation import LaunchRequest, SimReport
+from convgen.backends.timing import LATER, LaunchProfile, Machine, Moved, UnitProfile, Work
+from convgen.ir.record import frozen
+
+_EXECUTED = 8  #: workgroups to execute, spread evenly over the grid
+_WINDOW = 3  #: loop iterations that suffice to see which lines workgroups share
+NEVER = 1 << 30  #: limit of findings, so that none stops a run
+_WAITS_FOR_OTHERS = "no-progress"  #: finding: a workgroup waits for one that does not run
+
+
+@frozen(eq=False)
+class Executed:
+    """The result of a run on the simulator."""
+
+    trace: Trace  #: instructions of some workgroups
+    ran: int  #: number of workgroups that ran
+    reads: Reads
+    memory: Buffers
+    report: SimReport
+
+    @property
+    def waves(self) -> dict[int, list[list[Any]]]:
+        """Return the instructions of each wave, by workgroup."""
+        return {number: of_workgroup(self.trace.waves, number) for number in sorted(self.trace.wanted)}
+
+    @property
+    def longest(self) -> list[list[list[Any]]]:
+        """Return the waves of the workgroups with the most work, longest first."""
+        waves = self.waves
+        return sorted((waves[n] for n in longest(self.amounts)), key=lambda mine: -sum(map(len, mine)))
+
+    @property
+    def amounts(self) -> Amounts:
+        """Return the work of each workgroup."""
+        return {number: amount(waves) for number, waves in self.waves.items()}
+
+
+@frozen(eq=False, slots=False)
+class TimedLaunch(ABC):
+    """A launch to profile; a family's class executes it and models its unit."""
+
+    code: bytes
+    request: LaunchRequest
+    buffers: Callable[[], Buffers]  #: fresh buffers, which a run overwrites
+    machine: Machine
+    latency: float  #: clocks from a load of global memory to its data
+    keep: int  #: iterations
+
+    # ------------------------------------------------------------ a family's part
+
+    @abstractmethod
+    def execute(self, groups: tuple[int, ...] | None, wanted: frozenset[int], *, last: bool) -> Executed:
+        """Execute some workgroups, or the whole grid (None), and record those that are `wanted`.
+
+        With `last`, they behave as the last to arrive, if workgroups count their arrivals. Raises SimulatorError,
+        Unsupported.
+        """
+
+    @abstractmethod
+    def unit(self, latency: float) -> UnitModel:
+        """Return the model of a unit."""
+
+    @abstractmethod
+    def watch(self, reads: Reads, buffers: Buffers) -> Watch:
+        """Return the function that runs workgroups up to a number of instructions to record what they read."""
+
+    @property
+    @abstractmethod
+    def entry(self) -> int:
+        """Return the address of the kernel."""
+
+    @property
+    @abstractmethod
+    def body(self) -> set[int]:
+        """Return the addresses of the hot loop; empty if no loop is hot."""
+
+    @property
+    @abstractmethod
+    def resident(self) -> Mapping[str, int]:
+        """Return the workgroups that a unit holds, by limiting resource."""
+
+    @property
+    @abstractmethod
+    def l1_bytes(self) -> int:
+        """Return the bytes of L1 of a unit that loads go through; 0 if they go past it."""
+
+    # ------------------------------------------------------------ the profile
+
+    def profile(self) -> LaunchProfile:
+        """Return the profile; of equal loop iterations `keep` at most are modelled."""
+        ran = self._run(self.sample)
+        independent = all(finding.kind != _WAITS_FOR_OTHERS for finding in ran.report.findings)
+        if not independent:
+            ran = self._run(None)
+        streams = ran.longest
+        last_arrivals = self._run(self.sample, last=True) if ran.trace.takes_tickets else ran
+        if last_arrivals is not ran:  # where workgroups take tickets, one on the unit is the last to arrive
+            streams = [last_arrivals.longest[0], *streams[1:]]
+            ran.trace.learn(last_arrivals.trace)
+        lengths = [len(ops) for ops in ran.trace.waves.values()]
+        return LaunchProfile(
+            kernel=self.request.kernel,
+            target=self.machine.target,
+            entry=self.entry,
+            workgroups=self.workgroups,
+            threads=prod(self.request.workgroup),
+            resident=self.resident,
+            executed=self.sample,
+            distinct=len({tuple(map(tuple, waves)) for waves in ran.waves.values()}),
+            instructions=sum(lengths) / max(1, len(lengths)),
+            work=self._work(ran.amounts, independent),
+            flop=ran.trace.flop / ran.ran,
+            element=ran.trace.element,
+            moved=self._with_reductions(self._moved(ran), ran, last_arrivals),
+            added=ran.report.counters.get("atomic_bytes", 0) / ran.ran * self.workgroups,
+            full=self.full,
+            rounds=self.workgroups // (self.full * self.machine.units),
+            last=self.last,
+            units={count: self._unit(ran, streams, count) for count in sorted({1, self.full, self.last or 1})},
+            findings=ran.report.findings,
+            seconds=ran.report.seconds,
+        )
+
+    @cached_property
+    def workgroups(self) -> int:
+        return prod(self.request.grid)
+
+    @cached_property
+    def sample(self) -> tuple[int, ...]:
+        """Return the workgroups that are executed."""
+        return tuple(sorted(set(np.linspace(0, self.workgroups - 1, _EXECUTED).round().astype(int).tolist())))
+
+    @property
+    def full(self) -> int:
+        """Return the workgroups on a unit at a time, if there are enough."""
+        return max(1, min(*self.resident.values(), ceil(self.workgroups / self.machine.units)))
+
+    @property
+    def last(self) -> int:
+        """Return the workgroups on the fullest unit in the last, partial round; 0 if there is none."""
+        return ceil(self.workgroups % (self.full * self.machine.units) / self.machine.units)
+
+    def _run(
+        self, groups: tuple[int, ...] | None, *, traced: tuple[int, ...] | None = None, last: bool = False
+    ) -> Executed:
+        """Execute some workgroups; `traced` (default: the sample) are recorded."""
+        return self.execute(groups, frozenset(self.sample if traced is None else traced), last=last)
+
+    def _work(self, known: Amounts, independent: bool) -> Work:
+        """Return the work of the launch; workgroups that are not `independent` of others run with the whole grid."""
+
+        def execute(groups: tuple[int, ...]) -> Amounts:
+            return self._run(groups if independent else None, traced=groups).amounts
+
+        return work_of(known, execute, self.workgroups, self.machine.units, self.full)
+
+    def _moved(self, ran: Executed) -> Moved:
+        longest = max(ran.trace.waves.values(), key=len, default=[])
+        marks = marks_of([longest], self.body)[0]
+        lengths = Lengths(len(longest), marks[_WINDOW] if len(marks) > _WINDOW + 1 else len(longest))
+        share = Share(self.machine, self.workgroups, self.full)
+        reads = Reads(self.machine.line_bytes)
+        watch = self.watch(reads, ran.memory)
+        return moved(watch, reads, share, self.l1_bytes, Whole(ran.reads, ran.ran, ran.memory), lengths)
+
+    def _with_reductions(self, moved: Moved, ran: Executed, last_arrivals: Executed) -> Moved:
+        """Add the traffic of workgroups that arrive last and reduce the others' partial sums: it misses all caches."""
+        share = last_arrivals.trace.share_of_last * self.workgroups / ran.ran
+        read = max(0, last_arrivals.reads.count - ran.reads.count) * self.machine.line_bytes * share
+        stored = max(0, last_arrivals.reads.stored - ran.reads.stored) * share
+        return Moved(
+            loaded=moved.loaded + read,
+            requested=moved.requested + read,
+            asked=moved.asked + read,
+            fill=moved.fill + read,
+            memory=moved.memory + read,
+            stored=moved.stored + stored,
+        )
+
+    def _unit(self, ran: Executed, streams: Sequence[list[list[Any]]], count: int) -> UnitProfile:
+        """Model `count` workgroups on a unit; workgroup n executes stream n modulo their number."""
+        waves = [streams[n % len(streams)] for n in range(count)]
+        loop_of = cache(partial(shortened, waves, self.body))
+        models = {later: self.unit(self.latency + later) for later in (0.0, LATER)}
+        run = cache(lambda later, keep: models[later].run(loop_of(keep).workgroups))
+
+        def steady(later: float, keep: int) -> float:
+            """Return the clocks of an iteration in the steady state; of equal iterations `keep` are modelled."""
+            loop, half = loop_of(keep), keep // 2
+            if not loop.left_out:
+                return loop.steady(models[later], keep)
+            return loop.pace_of(loop_of(half), run(later, keep).end - run(later, half).end)
+
+        paces = steady(0.0, self.keep), steady(LATER, self.keep // 2)
+        return unit_profile(ran.trace, loop_of(self.keep), run(0.0, self.keep), models[0.0], paces)
