@@ -117,7 +117,7 @@ def check_reads(g: Threads, step: Stepped, address: U64, size: int, values: Arra
         g.env.reporter.at_first("global-race", what, step.instruction, g, lost)
 
 
-def _tell_observer(g: Threads, kind: str, to: Allocation, offset: Array, size: int, lanes: Bools | None) -> None:
+def tell_observer(g: Threads, kind: str, to: Allocation, offset: Array, size: int, lanes: Bools | None) -> None:
     """Call the run's observer, if there is one, with an access."""
     if g.env.observe is not None:
         group = np.broadcast_to(g.group_id[:, None], offset.shape)
@@ -148,7 +148,7 @@ def load_lanes(
     poison: Bools | None = None
     for allocation, offset, taken in parts_of(g, step, address, size, lanes, alignment):
         got = allocation.load(offset, size)
-        _tell_observer(g, "load", allocation, offset, size, taken)
+        tell_observer(g, "load", allocation, offset, size, taken)
         if g.env.strict:
             if kind is not LoadKind.ATOMIC_UNMARKED:
                 check_stores(g, step, allocation, offset, size, taken, "loads")
@@ -252,7 +252,7 @@ def store_lanes(
             continue
         if g.env.strict and not atomic:
             check_updates(g, step, allocation, offset, size, taken, "overwrites")
-        _tell_observer(g, "store", allocation, offset, size, taken)
+        tell_observer(g, "store", allocation, offset, size, taken)
         waves = np.broadcast_to(g.wave_ids()[:, None], address.shape)
         if taken is None:
             flat, data, owners = offset.reshape(-1), values.reshape(len(values), -1), waves.reshape(-1)

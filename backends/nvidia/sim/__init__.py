@@ -8,6 +8,7 @@ are implemented in `moves`, `integers`, `float_alu`, `conversions`, `lanes`, `me
 by `tensor_boxes`), `one_cluster` and `control`; `matrix_sums` adds products. Checks: `shared_memory` (races, copies in
 flight, proxies), `warpgroup_products` (products in flight), `mbarriers` (phases), `bulk_copies`,
 `backends.sim.global_access` (races, visibility), undefined values (`state`). `sources` names the document of each rule.
+`outline` leaves out what computes data, for a caller that records how a launch goes (`recording`).
 
 Not simulated: tensor maps in memory, clusters of several workgroups, textures, calls by address and recursion, the
 exact error of approximate functions (they are rounded correctly), what ptxas makes of the text. Between lanes of one

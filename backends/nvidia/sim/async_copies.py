@@ -211,14 +211,10 @@ def _wait(instruction: Instruction) -> Step:
 
 
 def _copy(instruction: Instruction, context: Context) -> Step:
-    operands = list(instruction.operands)
-    size = operands[2].bits if len(operands) > 2 and isinstance(operands[2], Literal) else 0
-    allowed = (16,) if instruction.has("cg") else (4, 8, 16)
-    if size not in allowed:
-        raise wrong(instruction, f"{size} bytes", " or ".join(map(str, allowed)))
+    operands = instruction.operands
+    size, kept_of = sizes_of(instruction, context)
     to = addresses(context, instruction, operands[0])
     of = addresses(context, instruction, operands[1], wide=True)
-    kept_of = _kept(instruction, context, operands[3:], size)
     numbers = numbers_of(*operands)
     step = Step(instruction, "cp_async", lambda g: None)
 
@@ -246,6 +242,16 @@ def _copy(instruction: Instruction, context: Context) -> Step:
         g.env.counters["cp_async_bytes"] += size * len(row)
 
     return step.running(run)
+
+
+def sizes_of(instruction: Instruction, context: Context) -> tuple[int, Getter]:
+    """Return the bytes that a lane of cp.async writes, and a function that computes how many of them it reads."""
+    operands = instruction.operands
+    size = operands[2].bits if len(operands) > 2 and isinstance(operands[2], Literal) else 0
+    allowed = (16,) if instruction.has("cg") else (4, 8, 16)
+    if size not in allowed:
+        raise wrong(instruction, f"{size} bytes", " or ".join(map(str, allowed)))
+    return size, _kept(instruction, context, operands[3:], size)
 
 
 def _kept(instruction: Instruction, context: Context, rest: Sequence[Operand], size: int) -> Getter:

@@ -58,8 +58,7 @@ class BulkCopies:
 
     # -- loads --------------------------------------------------------------------------------------------------------
 
-    @staticmethod
-    def load(g: WarpGroup, step: Step, lane: int, chunks: Chunks, base: int, mbarrier: Mbarrier) -> None:
+    def load(self, g: WarpGroup, step: Step, lane: int, chunks: Chunks, base: int, mbarrier: Mbarrier) -> None:
         """Issue a load of one lane, alone in its group, that an mbarrier counts; write zeros for chunks outside."""
         shared = g.env.local
         access = _located(g, step, lane, chunks)

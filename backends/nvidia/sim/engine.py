@@ -10,6 +10,7 @@ from convgen.backends.nvidia.sim.control import guard_of
 from convgen.backends.nvidia.sim.environment import BARRIERS, Environment
 from convgen.backends.nvidia.sim.ptx_program import Program
 from convgen.backends.nvidia.sim.ptx_text import Instruction
+from convgen.backends.nvidia.sim.recording import Recorder
 from convgen.backends.nvidia.sim.state import CLUSTER, LANES, PRODUCTS, REGISTERS, WarpGroup
 from convgen.backends.nvidia.sim.step import Step
 from convgen.backends.nvidia.sim.warpgroup_products import check_access
@@ -34,9 +35,17 @@ class WarpEngine(Engine[WarpGroup, Step]):
     """Executes one batch of workgroups to their end."""
 
     def __init__(
-        self, env: Environment, program: Program, limit: int, begin_more: Callable[[], WarpGroup | None]
+        self,
+        env: Environment,
+        program: Program,
+        limit: int,
+        begin_more: Callable[[], WarpGroup | None],
+        recorder: Recorder | None = None,
     ) -> None:
         super().__init__(env, program, limit)
+        self._recorder = recorder
+        if recorder is not None:
+            recorder.begin(program.context)
         self._more = begin_more
         self._program = program
         self._blocked: list[WarpGroup] = []  #: groups that wait while others poll
@@ -47,6 +56,9 @@ class WarpEngine(Engine[WarpGroup, Step]):
 
     def _prepare(self, g: WarpGroup, step: Step) -> None:
         """Note the registers that an instruction accesses; report those of products of warpgroups in flight."""
+        if self._recorder is not None:
+            self._recorder.execute(g, step)
+            return
         if not self._program.has_agents or step.instruction.name == "wgmma":
             return
         registers = self._program.accessed(self._executing)

@@ -132,21 +132,22 @@ class Mbarriers:
         """
         hidden = any_along(self.shared.unseen_stores(access), 0)
         self.shared.mark_loads(access)
-        groups: dict[tuple[int, int, int], list[int]] = {}
-        for column in range(len(access.place)):
-            groups.setdefault((int(access.row[column]), *self._key(access, column)), []).append(column)
-        for (row, slot, address), columns in groups.items():
+        _, first, which = np.unique(
+            access.row * len(self.shared.data) + access.place, return_index=True, return_inverse=True
+        )
+        order = np.argsort(which, kind="stable")
+        for at in np.split(order, np.flatnonzero(np.diff(which[order])) + 1) if len(first) > 1 else [order]:
+            column = int(at[0])
+            row, lane, (slot, address) = int(access.row[column]), int(access.lane[column]), self._key(access, column)
             mbarrier = self.objects.get((slot, address))
-            lane = int(access.lane[columns[0]])
             if mbarrier is None:
                 what = f"no mbarrier has been initialised at {address:#x}"
                 self.reporter.add(KIND, what, step.instruction, g, row, lane)
                 continue
-            if hidden[columns].any():
+            if hidden[at].any():
                 what = "uses an mbarrier that another thread has initialised, with no barrier between"
                 self.reporter.add(KIND, what, step.instruction, g, row, lane)
-            at = np.asarray(columns)
-            yield Use(mbarrier, row, int(access.warp[columns[0]]), at, access.lane[at])
+            yield Use(mbarrier, row, int(access.warp[column]), at, access.lane[at])
 
     def check_fenced(self, g: WarpGroup, step: Step, access: Access) -> None:
         """Report objects that copies name and whose initialisation no fence has made visible to the async proxy."""

@@ -137,11 +137,11 @@ def compile_step(instruction: Instruction, context: Context) -> Step:
     if step is None:
         raise unsupported(instruction)
     if instruction.guard is not None and step.control != "branch":
-        _guarded(step)
+        guarded(step)
     return step
 
 
-def _guarded(step: Step) -> None:
+def guarded(step: Step) -> None:
     """Let a step run only in lanes whose predicate holds."""
     run = step.run
 

@@ -21,9 +21,11 @@ from convgen.backends.nvidia.sim.launch import (
 from convgen.backends.nvidia.sim.local_memory import LocalMemory
 from convgen.backends.nvidia.sim.mbarriers import Mbarriers
 from convgen.backends.nvidia.sim.one_cluster import ClusterBarriers
+from convgen.backends.nvidia.sim.outline import OutlinedCopies, OutlinedProgram
 from convgen.backends.nvidia.sim.ptx_program import Program
 from convgen.backends.nvidia.sim.ptx_reader import parse
 from convgen.backends.nvidia.sim.ptx_text import Kernel, Module
+from convgen.backends.nvidia.sim.recording import Recorder
 from convgen.backends.nvidia.sim.register_pool import RegisterPool, at_entry
 from convgen.backends.nvidia.sim.shared_memory import Shared
 from convgen.backends.nvidia.sim.sources import SOURCES
@@ -64,18 +66,20 @@ def simulate(
     max_instructions: int = MAX_INSTRUCTIONS,
     scrutiny: Scrutiny = STRICT,
     early: bool = False,
+    recorder: Recorder | None = None,
 ) -> SimReport:
     """Execute launches of PTX, one after the other, on buffers that are changed in place.
 
     `uninitialised` names buffers whose bytes are undefined until stored. `wave_order` "reverse" runs workgroups and
     warps in descending order. The run stops after `max_findings` findings. `progress` is called with the workgroups
     done and all workgroups, `observe` with each access to global memory. Bulk copies, and copies that an mbarrier
-    counts, land as late as possible, or, with `early`, when they are issued. Raises SimulatorError, Unsupported.
+    counts, land as late as possible, or, with `early`, when they are issued. With a `recorder`, only instructions that
+    decide control flow or addresses are executed (`outline`). Raises SimulatorError, Unsupported.
     """
     if scrutiny.watch is not None:
         raise Unsupported("given a trace or break on NVIDIA, supported on AMD only: run without")
     run = _Run(buffers, uninitialised, max_findings, wave_order, max_instructions)
-    run.observe, run.early = observe, early
+    run.observe, run.early, run.recorder = observe, early or recorder is not None, recorder
     run.reporter.allow(scrutiny.allow)
     run.load(code_object)
     return run.report(launches, KINDS, progress)
@@ -86,6 +90,7 @@ class _Run(Run):
     module: Module
     _begun: list[Environment]
     early: bool  #: whether bulk copies, and copies that an mbarrier counts, land when they are issued
+    recorder: Recorder | None
 
     def load(self, code_object: bytes) -> None:
         """Take the text of a module."""
@@ -104,7 +109,8 @@ class _Run(Run):
         if program is None:
             with reading(f"kernel {kernel.name}"):
                 symbols = place_variables(self.memory, self.module, kernel)
-                program = Program(kernel, symbols, self.module.target)
+                kind = Program if self.recorder is None else OutlinedProgram
+                program = kind(kernel, symbols, self.module.target)
             self._programs[kernel.name] = program
         return program
 
@@ -159,10 +165,13 @@ class _Run(Run):
             return None if more is None else begin(more)
 
         first = begin(groups)
-        WarpEngine(first.env, program, self.limit, begin_more).run(first)
+        WarpEngine(first.env, program, self.limit, begin_more, self.recorder).run(first)
         for env in self._begun:
             env.bulk_copies.check_end()
             env.mbarriers.check_end(program.instructions[-1])
+
+    def _bulk_copies(self, warps: int) -> BulkCopies:
+        return BulkCopies(warps, early=self.early) if self.recorder is None else OutlinedCopies(warps, self.recorder)
 
     def _begin(
         self, program: Program, launch: LaunchRequest, waves: int, shared: int, static: int, groups: Array
@@ -175,7 +184,7 @@ class _Run(Run):
         env.shared_bytes, env.dynamic_bytes = shared, max(shared - static, 0)
         env.names = program.names
         env.mbarriers = Mbarriers(memory, self.reporter, early=self.early)
-        env.bulk_copies = BulkCopies(count * waves, early=self.early)
+        env.bulk_copies = self._bulk_copies(count * waves)
         env.tensor_maps = tensor_maps(self.memory, launch)
         env.cluster_barriers = ClusterBarriers(count, waves)
         env.register_pool = RegisterPool(count, waves, at_entry(program.kernel.limits))

@@ -69,16 +69,25 @@ def _lines(tensor: TensorMap, coordinates: Sequence[int]) -> Array:
 def _pixels(tensor: TensorMap, coordinates: Sequence[int], offsets: Sequence[int]) -> Array:
     """Return the position of each pixel of an im2col copy along dims[1:], [pixels, dimensions]."""
     spatial = len(tensor.dims) - 2
-    last = [tensor.dims[i + 1] - 1 + tensor.upper[i] for i in range(spatial)]
-    position = list(coordinates[1:])
-    rows = []
-    for _ in range(tensor.pixels):
-        rows.append([*(position[i] + offsets[i] for i in range(spatial)), position[spatial]])
-        for i in range(spatial):
-            position[i] += tensor.steps[i + 1]
-            if position[i] <= last[i]:
-                break
-            position[i] = tensor.lower[i]
-        else:
-            position[spatial] += tensor.steps[spatial + 1]
-    return np.array(rows, np.int64)
+    steps: Array = np.arange(tensor.pixels)  # taken along a dimension, by pixel
+    columns = []
+    for i in range(spatial):
+        last = tensor.dims[i + 1] - 1 + tensor.upper[i]
+        position, steps = _within_box(steps, (coordinates[i + 1], tensor.lower[i], last), tensor.steps[i + 1])
+        columns.append(position + offsets[i])
+    columns.append(coordinates[spatial + 1] + steps * tensor.steps[spatial + 1])
+    return np.stack(columns, axis=1)
+
+
+def _within_box(steps: Array, places: tuple[int, int, int], step: int) -> tuple[Array, Array]:
+    """Return positions after some steps, and how often each has begun again: the steps along the next dimension.
+
+    `places` are the first position, and the corners of the box: behind the last one, positions begin at the lower one.
+    """
+    begin, lower, last = places
+    ahead, each = (max(1, (last - first) // step + 1) for first in (begin, lower))  # positions up to the last one
+    later = steps - ahead
+    is_first = later < 0
+    return np.where(is_first, begin + steps * step, lower + later % each * step), np.where(
+        is_first, 0, 1 + later // each
+    )
