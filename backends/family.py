@@ -30,7 +30,8 @@ class Chip:
     """One GPU, or one die of it where programs see dies, as the time model knows it."""
 
     name: str
-    target: str  #: target whose code it runs
+    target: str  #: target whose code it runs best
+    others: tuple[str, ...] = ()  #: further targets whose code it runs
     units: int  #: compute units
     partitions: int  #: parts with an L2 of their own, to which workgroups go in turn
     clock: float  #: clocks per us; maximum
@@ -47,6 +48,7 @@ class Fits:
     #: Chip -> kinds with the cost of a first and of a further launch, for entries in clocks
     launches: Mapping[str, tuple[str, str]]
     types: Mapping[str, str]  #: input type in mnemonics -> its key in `Chip.rates`, where the two differ
+    copies_ahead: bool = False  #: whether kernels copy so far ahead that memory and products hide each other
 
 
 @frozen(kw_only=True)
@@ -217,7 +219,7 @@ def chips() -> dict[str, Chip]:
 
 def chips_of(target: str) -> list[Chip]:
     """Return the chips that run a target's code."""
-    return [chip for chip in chips().values() if chip.target == target]
+    return [chip for chip in chips().values() if target in (chip.target, *chip.others)]
 
 
 def chip_of(target: str, units: int) -> Chip:

@@ -166,7 +166,11 @@ def profile_code(
     content: bytes, name: str, latency: float | None = None, groups: int | None = None
 ) -> list[KernelProfile]:
     """Return the profiles of the kernels of code, as `profile` does; the suffix of `name` selects its family."""
-    module = _module(_family(Path(name)), "model", f"profile of {name}", "model of a compute unit")
+    family = _family(Path(name))
+    if family.timer and not family.model:
+        given = f"profile of {name}: given {family.vendor}'s {family.title} without a launch"
+        raise Unsupported(f"{given}, wanted a launch record, or --grid and --block", rule="no-model")
+    module = _module(family, "model", f"profile of {name}", "model of a compute unit")
     profiles: list[KernelProfile] = module.profile(content, name, latency, groups)
     return profiles
 

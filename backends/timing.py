@@ -199,7 +199,8 @@ class UnitProfile:
 
     groups: int
     clocks: float
-    loop_iterations: float  #: of a wave
+    loop_iterations: float  #: of a wave that runs the loop
+    looping: float  #: share of waves that run the loop; others copy, say; 1 without a loop
     #: clocks; from one iteration to the next; without a loop, from the first matrix instruction to the last
     iteration: float
     steady: float  #: clocks; an iteration in the steady state
@@ -219,7 +220,7 @@ class UnitProfile:
     def iterations(self) -> float:
         """Return the loop iterations that would do all products of the kernel, including those outside the loop."""
         products = [(each.times, each.times * each.line.flop) for each in self.lines]
-        of_loop = sum(flop for times, flop in products if times > self.loop_iterations - 0.5)
+        of_loop = sum(flop for times, flop in products if times > self.looping * (self.loop_iterations - 0.5))
         share = sum(flop for _, flop in products) / of_loop if of_loop else 1.0
         return max(1.0, self.loop_iterations * share)
 

@@ -11,6 +11,10 @@ that was measured, in which --predict tells rows as well; those of efficiencies 
                                                            files: those that the product reaches, and the others
     measured.py --predict DIR --constants FILE --out DIR   a CSV a table: what tells rows apart, and `pred` in its unit
 
+    measured.py --silicon docs/silicon.json                errors of NVIDIA's launches, fitted to the even rows, on the
+                                                           odd ones (--write: the fitted constants; --clocks DIR keeps
+                                                           profiles, which take minutes)
+
 With --kernels DIR, which holds code objects (.hsaco, .co) of the kernels that the column `kernel` names, rows of these
 kernels are told from machine code, others by the closed form from problem and tile; the column `by` says which.
 """
@@ -29,7 +33,7 @@ from typing import Any
 import attrs
 import numpy as np
 import numpy.typing as npt
-from lib import entries, fitting, plots
+from lib import entries, fitting, plots, silicon_fit
 from lib.products import Products, bounds
 from lib.published.read import read
 from lib.published.table import Table
@@ -191,6 +195,33 @@ def clocks_of(folder: Path, cache: Path | None, console: Console) -> dict[tuple[
     return {(kernel.target, kernel.kernel): kernel for kernel in kernels}
 
 
+def silicon(file: Path, cache: Path | None, write: Sequence[Path] | None, console: Console) -> None:
+    """Fit the constants of NVIDIA to one half of the rows that a GPU measured; show the errors of both halves."""
+    if cache:
+        cache.mkdir(parents=True, exist_ok=True)
+    measured = track(silicon_fit.measured_rows(file), "profiles", console=console)
+    rows = [silicon_fit.profiled(row, cache) for row in measured]
+    fitted, judged = rows[::2], rows[1::2]
+    terms = silicon_fit.fit(fitted)
+    grid = Grid("rows", "", "count", "median |ln|", "90th percentile", "bias", title="ln(predicted / measured)")
+    for half, some in (("fitted", fitted), ("held out", judged)):
+        for f in silicon_fit.figures(some, terms):
+            grid.add_row(half, f.what, str(f.rows), f"{f.median:.3f}", f"{f.worst:.3f}", f"{f.bias:+.3f}")
+    console.print(grid)
+    bad = Grid("held out: furthest off", "measured us", "predicted", "ln")
+    errors = silicon_fit.off(judged, terms)
+    for n in np.argsort(-np.abs(errors))[:_WORST]:
+        bad.add_row(
+            judged[n].problem, f"{judged[n].measured:.1f}", f"{judged[n].predicted(terms):.1f}", f"{errors[n]:+.2f}"
+        )
+    console.print(bad)
+    if write:
+        known = entries.known() | {silicon_fit.KIND: silicon_fit.entry_of(fitted, terms)}
+        reached = entries.reached(known)
+        for path, in_product in zip(write, (True, False)):
+            entries.write(path, (entry for kind, entry in known.items() if (kind in reached) == in_product))
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", nargs="?", type=Path, metavar="DIR", help="the tables")
@@ -204,10 +235,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=Path(), metavar="DIR", help="where predictions go (default: here)")
     parser.add_argument("--kernels", type=Path, metavar="DIR", help="code objects of kernels that rows name")
     parser.add_argument("--clocks", type=Path, metavar="FILE", help="with --kernels: keep their clocks here")
+    parser.add_argument("--silicon", type=Path, metavar="FILE", help="rows of bench/silicon.py, for NVIDIA")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the errors (.svg)")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
     given = parser.parse_args(arguments)
     folder = given.predict or given.folder
+    if given.silicon:
+        silicon(given.silicon, given.clocks, given.write, Console())
+        return 0
     if folder is None:
         parser.error("wanted DIR or --predict DIR")
     console = Console(stderr=given.json)

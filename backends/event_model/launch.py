@@ -22,11 +22,12 @@ from convgen.ir.record import frozen
 
 _EXECUTED = 8  #: workgroups to execute, spread evenly over the grid
 _WINDOW = 3  #: loop iterations that suffice to see which lines workgroups share
+_MOST_OPS, _LEAST_KEPT = 200_000, 4  #: instructions of equal iterations that are modelled; such iterations at least
 NEVER = 1 << 30  #: limit of findings, so that none stops a run
 _WAITS_FOR_OTHERS = "no-progress"  #: finding: a workgroup waits for one that does not run
 
 
-@frozen(eq=False)
+@frozen(eq=False, slots=False)
 class Executed:
     """The result of a run on the simulator."""
 
@@ -36,7 +37,7 @@ class Executed:
     memory: Buffers
     report: SimReport
 
-    @property
+    @cached_property
     def waves(self) -> dict[int, list[list[Any]]]:
         """Return the instructions of each wave, by workgroup."""
         return {number: of_workgroup(self.trace.waves, number) for number in sorted(self.trace.wanted)}
@@ -47,7 +48,7 @@ class Executed:
         waves = self.waves
         return sorted((waves[n] for n in longest(self.amounts)), key=lambda mine: -sum(map(len, mine)))
 
-    @property
+    @cached_property
     def amounts(self) -> Amounts:
         """Return the work of each workgroup."""
         return {number: amount(waves) for number, waves in self.waves.items()}
@@ -173,9 +174,9 @@ class TimedLaunch(ABC):
         return work_of(known, execute, self.workgroups, self.machine.units, self.full)
 
     def _moved(self, ran: Executed) -> Moved:
-        longest = max(ran.trace.waves.values(), key=len, default=[])
-        marks = marks_of([longest], self.body)[0]
-        lengths = Lengths(len(longest), marks[_WINDOW] if len(marks) > _WINDOW + 1 else len(longest))
+        waves = ran.longest[0]
+        whole, marks = max(map(len, waves)), max(marks_of(waves, self.body), key=len)
+        lengths = Lengths(whole, marks[_WINDOW] if len(marks) > _WINDOW + 1 else whole)
         share = Share(self.machine, self.workgroups, self.full)
         reads = Reads(self.machine.line_bytes)
         watch = self.watch(reads, ran.memory)
@@ -201,13 +202,18 @@ class TimedLaunch(ABC):
         loop_of = cache(partial(shortened, waves, self.body))
         models = {later: self.unit(self.latency + later) for later in (0.0, LATER)}
         run = cache(lambda later, keep: models[later].run(loop_of(keep).workgroups))
+        size = sum(len(ops) for group in waves for ops in group)
+        keep = max(_LEAST_KEPT, min(self.keep, int(_MOST_OPS * loop_of(self.keep).count / max(1, size))))
 
         def steady(later: float, keep: int) -> float:
             """Return the clocks of an iteration in the steady state; of equal iterations `keep` are modelled."""
             loop, half = loop_of(keep), keep // 2
             if not loop.left_out:
-                return loop.steady(models[later], keep)
-            return loop.pace_of(loop_of(half), run(later, keep).end - run(later, half).end)
+                repeats = loop.looping == 1 and size <= _MOST_OPS
+                return loop.steady(models[later], keep) if repeats else loop.clocks(run(later, keep), 0.0)[1]
+            if loop_of(half).left_out == loop.left_out:  # both keep one tile
+                half, keep = keep, loop.kept + 1
+            return loop_of(keep).pace_of(loop_of(half), run(later, keep).end - run(later, half).end)
 
-        paces = steady(0.0, self.keep), steady(LATER, self.keep // 2)
-        return unit_profile(ran.trace, loop_of(self.keep), run(0.0, self.keep), models[0.0], paces)
+        paces = steady(0.0, keep), steady(LATER, max(2, keep // 2))
+        return unit_profile(ran.trace, loop_of(keep), run(0.0, keep), models[0.0], paces)

@@ -30,6 +30,7 @@ def unit_profile(
         groups=len(loop.workgroups),
         clocks=clocks,
         loop_iterations=loop.count,
+        looping=loop.looping,
         iteration=iteration,
         steady=steady[0],
         exposed=exposed(*steady),

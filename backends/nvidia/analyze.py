@@ -29,6 +29,8 @@ from convgen.ir.record import evolve
 
 _SM_REGISTERS = 1 << 16  #: registers of 32 bits of an SM (CUDA C++ Programming Guide, "Compute Capabilities")
 _REGISTER_UNIT = 256  #: registers that a warp gets at a time
+RESERVED = 1 << 10  #: bytes of shared memory that the system takes of each workgroup's, and beside the largest one
+_MOST_WORKGROUPS = 32  #: of an SM (CUDA C++ Programming Guide, "Compute Capabilities"; 16 and 24 before sm_90)
 _MOST_THREADS = 1024  #: threads of a workgroup, where neither .maxntid nor .reqntid gives them
 _ENDS = frozenset("ret exit trap".split())
 _FILE = re.compile(r'^\s*\.file\s+(?P<number>\d+)\s+"(?P<name>[^"\n]*)"', re.MULTILINE)
@@ -46,7 +48,7 @@ def analyze(content: bytes, where: str) -> Analysis:
     with reading.readable(content, where, parse, lambda text, _: text.encode()) as (module, text):
         if (facts := facts_of(module.target)) is None:
             raise Unsupported(f"analysis of {where}: given .target {module.target}, supported: {', '.join(FACTS)}")
-        registers = _allocated(text.decode())
+        registers = allocated(text.decode())
         places = list(_places(text.decode()))
         kernels = (
             _kernel(module, kernel, facts, registers.get(kernel.name, {}), places) for kernel in module.kernels.values()
@@ -54,7 +56,7 @@ def analyze(content: bytes, where: str) -> Analysis:
         return Analysis(facts.name, FAMILY.terms, tuple(kernels))
 
 
-def _allocated(text: str) -> Mapping[str, Mapping[str, int]]:
+def allocated(text: str) -> Mapping[str, Mapping[str, int]]:
     """Return registers by kernel and class, from ptxas; none where ptxas is missing or rejects the text."""
     try:
         machine = compiled(text)
@@ -107,6 +109,17 @@ def _kernel(
     )
 
 
+def hot_loop(kernel: Kernel, target: str) -> set[int]:
+    """Return the addresses of a kernel's hot loop; empty if no loop is hot. `target` is a key of `FACTS`."""
+    placed = _placed(kernel.code)
+    follows = partial(_follows, kernel, placed)
+    in_text = {i.address: original.address for i, original in zip(placed, kernel.code, strict=True)}
+    code = reachable(placed, 0, follows)
+    start = code[0].address
+    _, hot = hottest([line_of(i, i.address - start, target) for i in code], *basic_blocks(code, follows))
+    return {in_text[line.offset + start] for line in hot.lines} if hot.is_loop else set()
+
+
 def _follows(kernel: Kernel, placed: Sequence[Instruction], instruction: Instruction) -> tuple[bool, Sequence[int]]:
     """Return whether the next instruction may follow an instruction, and the addresses to which it may branch."""
     names = [o.name for o in instruction.operands if isinstance(o, Name)]
@@ -137,11 +150,17 @@ def _occupancy(facts: TargetFacts, registers: Mapping[str, int], shared: int, wa
 
     `shared` is the shared memory of a workgroup in bytes.
     """
-    most = facts.core.simd_subgroups * facts.core.simds
-    by: dict[str, int] = {}
+    held = groups_held(facts, registers, shared, warps)
+    return {resource: count * warps for resource, count in held.items() if resource != "warps"}
+
+
+def groups_held(facts: TargetFacts, registers: Mapping[str, int], shared: int, warps: int) -> dict[str, int]:
+    """Return the workgroups of `warps` warps that an SM holds, by limiting resource, as far as it is known."""
+    most = facts.core.simd_subgroups * facts.core.simds // warps
+    by = {"warps": min(most, _MOST_WORKGROUPS)}
     if "reg" in registers:
         registers_of_warp = -(-registers["reg"] * LANES // _REGISTER_UNIT) * _REGISTER_UNIT
-        by["registers"] = min(most, _SM_REGISTERS // registers_of_warp) // warps * warps
+        by["registers"] = min(most, _SM_REGISTERS // registers_of_warp // warps)
     if shared:
-        by["shared memory"] = min(most // warps, facts.shared_bytes // shared) * warps
+        by["shared memory"] = min(most, (facts.shared_bytes + RESERVED) // (shared + RESERVED))
     return by

@@ -6,6 +6,7 @@ import re
 
 from convgen.backends.analysis import Terms
 from convgen.backends.family import Family, Runtime
+from convgen.backends.nvidia.chips import CHIPS, FITS
 
 _HERE = "convgen.backends.nvidia"
 
@@ -60,5 +61,8 @@ FAMILY = Family(
     reader=f"{_HERE}.analyze",
     simulator=f"{_HERE}.sim",
     executor=f"{_HERE}.sim",
+    timer=f"{_HERE}.timing.launch",
     runtime=RUNTIME,
+    chips=CHIPS,
+    fits=FITS,
 )

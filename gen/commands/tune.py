@@ -97,7 +97,7 @@ def _refuse_early(options: argparse.Namespace, path: Path | None) -> None:
     if not options.what and not options.merge:
         raise UserError("given no problem, wanted a batch file or a descriptor such as mb1ic64ih56oc64oh56kh3ph1")
     targets.get(options.target)
-    timed = dict.fromkeys(chip.target for chip in chips().values())
+    timed = dict.fromkeys(target for chip in chips().values() for target in (chip.target, *chip.others))
     if options.on is not None:
         session.device_of(options)
         if (options.jobs or 1) > 1:

@@ -125,7 +125,7 @@ class Terms:
     written_back: float = _term("bytes/tick", 50.0, 1e9, 1e7, "rate at which L2s write them back")
     meeting: float = _term("ticks", 1e-3, 1e5, 3.0, "reduction of split-K slices, besides its bytes")
     shares: float = _term("bytes/tick", 100.0, 1e8, 1e6, "rate at which partial sums move")
-    other: float = _term("ticks", 2.0, 1e5, 3.0, "start of each further launch")
+    other: float = _term("ticks", 0.5, 1e5, 3.0, "start of each further launch")
     other_groups: float = _term("1/tick", 1.0, 1e6, 3000.0, "rate at which further launches start workgroups")
     reads: float = _term("bytes/tick", 1e3, 1e8, 4e6, "rate at which further launches read")
     writes: float = _term("bytes/tick", 1e3, 1e8, 6e6, "rate at which further launches write")

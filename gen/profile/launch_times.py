@@ -21,7 +21,7 @@ from convgen.ir.record import evolve, fields_of, frozen
 from convgen.profile import constants
 from convgen.profile.closed import Estimate, Terms
 from convgen.profile.constants import Entry
-from convgen.profile.loop_times import Loops, LoopsOfClosedForm
+from convgen.profile.loop_times import Loops, LoopsCopiedAhead, LoopsOfClosedForm
 from convgen.run.prepared import Prepared
 
 ROUNDS = 16  #: loop iterations, if all are equal, that are modelled one by one
@@ -42,8 +42,8 @@ def chip_named(name: str | None, facts: TargetFacts) -> Chip:
 def constants_for(chip: Chip, element: str) -> tuple[Entry, Terms]:
     """Return the entry that suits code of a chip and input type best, and its constants with us as ticks.
 
-    Entries of the chip come first, also those of types of equal rate; then those of other chips that run the same code.
-    Launch costs always come from tables that time kernels.
+    Entries of the chip come first, also those of types of equal rate; then those of other chips that run the same code,
+    and of the family's others. Launch costs always come from tables that time kernels.
     """
     known = constants.known()
     kind, *launches = kinds_for(chip, element, known)
@@ -80,7 +80,10 @@ def _fits(chip: Chip) -> Fits:
 
 
 def _kinds(chip: Chip, element: str, makers: Sequence[str]) -> Iterator[str]:
-    others = [c for c in chips_of(chip.target) if c.name != chip.name]
+    family = families.of_target(chip.target)
+    same_code = chips_of(chip.target)
+    others = [c for c in same_code if c.name != chip.name]
+    others += [c for c in (family.chips if family else ()) if c not in same_code]
     rate = chip.rates.get(element)
     types = [element, *(t for t, other in chip.rates.items() if other == rate and t != element)]
     for each in (chip, *others):
@@ -145,7 +148,7 @@ def profile(given: Prepared, chip: str | None = None, latency: float | None = No
     facts, latency = target.facts, latency or target.family.load_latency
     chip_used = chip_named(chip, facts)
     sizes = facts.caches.l2_bytes, facts.caches.memory_side_bytes, facts.caches.line_bytes
-    machine = Machine(chip_used.target, chip_used.units, chip_used.partitions, *sizes)
+    machine = Machine(facts.name, chip_used.units, chip_used.partitions, *sizes)
     profiles = [
         timer.profile_launch(given.content, request, given.buffers, machine, latency, rounds)
         for request in given.requests
@@ -156,8 +159,14 @@ def profile(given: Prepared, chip: str | None = None, latency: float | None = No
 
 def time_of(launch: LaunchProfile, chip: Chip, caches: Caches, *, further: bool = False) -> LaunchTime:
     """Return the time of one launch; a `further` launch, which follows others, has another start cost."""
-    entry, terms = constants_for(chip, launch.element)
-    estimates = _loops(launch, Loops if _CODE in entry.kind else LoopsOfClosedForm).estimate(chip, terms)
+    return timed(launch, chip, caches, *constants_for(chip, launch.element), further=further)
+
+
+def timed(
+    launch: LaunchProfile, chip: Chip, caches: Caches, entry: Entry, terms: Terms, *, further: bool = False
+) -> LaunchTime:
+    """Return the time of one launch by given constants, whose ticks are us."""
+    estimates = _loops(launch, _form(chip, entry)).estimate(chip, terms)
     estimate = {f.name: float(getattr(estimates, f.name)[0]) for f in fields_of(Estimate)}
     clock, moved = estimate["clock"], launch.moved
     start = terms.other if further else terms.start
@@ -171,6 +180,13 @@ def time_of(launch: LaunchProfile, chip: Chip, caches: Caches, *, further: bool 
     # the busiest unit's matrix share, times the work of an average unit over that of the busiest
     used = estimate["matrix"] / estimate["kernel"] * launch.workgroups / (busiest * chip.units)
     return LaunchTime(launch, entry, start, kernel, estimate["reduction"], clock, used, causes)
+
+
+def _form(chip: Chip, entry: Entry) -> type[Loops]:
+    """Return the form of the model that an entry's constants were fitted by."""
+    if _fits(chip).copies_ahead:
+        return LoopsCopiedAhead
+    return Loops if _CODE in entry.kind else LoopsOfClosedForm
 
 
 def _busy(launch: LaunchProfile) -> dict[str, float]:

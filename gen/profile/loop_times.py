@@ -71,6 +71,13 @@ class Loops(LaunchArrays):
 
 
 @frozen(eq=False)
+class LoopsCopiedAhead(Loops):
+    """Launches whose copies run many iterations ahead of products, so that memory and products hide each other."""
+
+    overlap = PACE
+
+
+@frozen(eq=False)
 class LoopsOfClosedForm(Loops):
     """A launch with constants of the closed form, which contain the code around a loop that stores results.
 

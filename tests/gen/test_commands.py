@@ -240,6 +240,50 @@ def test_a_profile_of_launches(capsys: pytest.CaptureFixture[str]) -> None:
     assert {f"+{line['offset']:#06x} {line['text']}" for line in product["units"][0]["lines"]} <= names
 
 
+def test_a_profile_of_a_launch_for_nvidia(capsys: pytest.CaptureFixture[str]) -> None:
+    """A small product by a ring: JSON has the keys of AMD's launches, pipes and instructions have NVIDIA's names."""
+    config = "tile=64x64x64 waves=1x4 mma=64x64x16 slots=3 copy=tensor"
+    given = ("gemm", "128x256:256x128", "--dt", "f16", "--wtag", "ba", "--target", "sm_90a", "--config", config)
+    output(capsys, *given, "-o", "k")
+    text, err = output(capsys, "profile", "k.launch.json", "--timeline", "t.json", "-v")
+    assert err == ""
+    labels = "kernel grid rounds executed loop clocks busy L1 L2 memory clock alone time bound".split()
+    assert [line.split()[0] for line in text.splitlines()[: len(labels)]] == labels
+    assert re.search(r"^chip +h200 \(sm_90a\), 132 units", text, re.MULTILINE)
+    assert re.search(r"^constants +convgen code/h200: ", text, re.MULTILINE)
+    told = json.loads(output(capsys, "profile", "k.launch.json", "--json", "--chip", "h200")[0])
+    assert told["chip"] == {"name": "h200", "target": "sm_90a", "units": 132, "xcds": 1}
+    (launch,) = told["launches"]
+    assert set(launch) == KEYS_OF_A_LAUNCH
+    (unit,) = launch["units"]
+    assert set(unit) == {"groups", "clocks", "rounds", "each", "left_out", "busy", "bound", "lines"}
+    assert set(unit["busy"]) == {"matrix", "alu", "fma", "shared", "lsu", "tma", "loads", "issue"}
+    assert launch["flop"] == 2 * 128 * 256 * 128
+    assert (launch["workgroups"], launch["full"], launch["rounds"], launch["last"]) == (4, 1, 0, 1)
+    assert {line["kind"] for line in unit["lines"]} >= {"mma", "wait", "cp_async", "alu"}
+    names = {event["name"] for event in json.loads(Path("t.json").read_text())["traceEvents"]}
+    assert {f"+{line['offset']:#06x} {line['text']}" for line in unit["lines"]} <= names
+
+
+def test_code_for_nvidia_is_profiled_with_its_launch(capsys: pytest.CaptureFixture[str]) -> None:
+    output(capsys, "gemm", "64x64:64x64", "--dt", "f16", "--target", "sm_80", "-o", "k")
+    assert cli.main(["profile", "k.ptx"]) != 0
+    said = "without a launch, wanted a launch record, or --grid and --block"
+    assert (
+        capsys.readouterr().err.strip()
+        == f"convgen: unsupported: profile of k.ptx: given NVIDIA's Ampere and later {said}"
+    )
+    text, _ = output(capsys, "profile", "k.launch.json")
+    assert re.search(r"^chip +a100 \(sm_80\), 108 units", text, re.MULTILINE)
+
+
+#: Keys of a launch in the JSON of `convgen profile`.
+KEYS_OF_A_LAUNCH = set(
+    "kernel workgroups threads held full rounds last executed distinct instructions work flop element moved clock_mhz "
+    "matrix_used causes_us start_us kernel_us meeting_us us bound constants units findings seconds".split()
+)
+
+
 # words
 
 

@@ -10,6 +10,7 @@ are zero, as finite as those of usual data.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
 
 import numpy as np
 
@@ -39,6 +40,7 @@ _PRODUCTS = frozenset({"mma", "wgmma", "fma"})
 _SPACES = ("global", "shared")
 
 
+@lru_cache(maxsize=16)
 def deciding(kernel: Kernel, carry: int) -> frozenset[Instruction]:
     """Return the instructions that decide control flow or addresses; `carry` is the number of the carry flag."""
     effects = {each: reads_and_writes(each, carry) for each in kernel.code}
@@ -112,12 +114,18 @@ def _observation(instruction: Instruction, context: Context) -> Callable[[WarpGr
     name, operands = instruction.name, instruction.operands
     if name == "cp" and not instruction.has("commit_group", "wait_group", "wait_all"):
         return _of_copy(instruction, context)
-    if name not in _LOADS | _STORES or "global" not in _spaces(instruction):
+    if name not in _LOADS | _STORES | _UPDATES or "global" not in _spaces(instruction):
         return None
     address = addresses(context, instruction, next(o for o in operands if isinstance(o, Address)), wide=True)
     size = bytes_of(instruction.types[-1]) * instruction.vector
+    if name in _UPDATES:
+        return lambda g: _count_updates(g, size * int(g.active.sum()))
     kind = "load" if name in _LOADS else "store"
     return lambda g: _observe(g, kind, address(g), size, g.lanes)
+
+
+def _count_updates(g: WarpGroup, size: int) -> None:
+    g.env.counters["atomic_bytes"] += size
 
 
 def _of_copy(instruction: Instruction, context: Context) -> Callable[[WarpGroup], None]:
@@ -152,7 +160,10 @@ class OutlinedCopies(BulkCopies):
 
     def store(self, g: WarpGroup, step: Step, lane: int, chunks: Chunks, base: int, atomic: Atomic | None) -> None:
         self.recorder.copy(g, step, chunks, None)
-        _observe(g, "store", _places(chunks, base), chunks.size, chunks.inside[None])
+        if atomic is None:
+            _observe(g, "store", _places(chunks, base), chunks.size, chunks.inside[None])
+        else:
+            _count_updates(g, chunks.size * int(np.count_nonzero(chunks.inside)))
 
 
 def _places(chunks: Chunks, base: int) -> Array:

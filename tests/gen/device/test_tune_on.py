@@ -84,12 +84,13 @@ def test_each_problem_has_a_process_of_its_own_where_a_fault_ends_one(
 def test_the_command_refuses_before_it_times(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, cuda: CudaStandIn
 ) -> None:
-    def tune(*words: str) -> str:
-        given = ["tune", "32x48:48x64", "--dt", "f16", "--target", "sm_90", "--registry", str(tmp_path / "r"), *words]
+    def tune(*words: str, target: str = "sm_90") -> str:
+        given = ["tune", "32x48:48x64", "--dt", "f16", "--target", target, "--registry", str(tmp_path / "r"), *words]
         assert cli.main(given) == 2
         return capsys.readouterr().err
 
-    assert "whose launches have no model, wanted one of gfx90a, gfx942, gfx950, or --on with a device" in tune()
+    timed = "gfx90a, gfx942, gfx950, sm_80, sm_86, sm_89, sm_90a, sm_90, sm_120"
+    assert f"whose launches have no model, wanted one of {timed}, or --on with a device" in tune(target="xe2")
     assert "given --jobs 2 with --on, wanted 1: one device times one program at a time" in tune("--on=cuda", "--jobs=2")
     assert "given the device 'cuda:x', wanted a number behind cuda:" in tune("--on=cuda:x")
     assert not (tmp_path / "r").exists()
