@@ -37,6 +37,7 @@ class Chip:
     clock: float  #: clocks per us; maximum
     rates: Mapping[str, int]  #: FLOP per clock and unit of dense matrix instructions, by input type
     sustained: float = 0.85  #: largest share of the clock that it sustains while all matrix units work
+    memory: float | None = None  #: bytes a us of its memory; None: what the facts of its target say
 
 
 @frozen(kw_only=True)

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, cached_property, partial
 from math import ceil, prod
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -17,12 +17,13 @@ from convgen.backends.event_model.unequal import Amounts, amount, longest, work_
 from convgen.backends.event_model.waves import Trace, UnitModel, of_workgroup
 from convgen.backends.sim.run import Buffers
 from convgen.backends.simulation import LaunchRequest, SimReport
-from convgen.backends.timing import LATER, LaunchProfile, Machine, Moved, UnitProfile, Work
-from convgen.ir.record import frozen
+from convgen.backends.timing import LATER, LaunchProfile, Machine, Moved, UnitProfile, Work, exposed
+from convgen.ir.record import evolve, frozen
 
 _EXECUTED = 8  #: workgroups to execute, spread evenly over the grid
 _WINDOW = 3  #: loop iterations that suffice to see which lines workgroups share
 _MOST_OPS, _LEAST_KEPT = 200_000, 4  #: instructions of equal iterations that are modelled; such iterations at least
+_GENERATIONS = 3  #: workgroups, one after the other, of which all but the first show a later round
 NEVER = 1 << 30  #: limit of findings, so that none stops a run
 _WAITS_FOR_OTHERS = "no-progress"  #: finding: a workgroup waits for one that does not run
 
@@ -64,6 +65,9 @@ class TimedLaunch(ABC):
     machine: Machine
     latency: float  #: clocks from a load of global memory to its data
     keep: int  #: iterations
+
+    #: Whether workgroups of later rounds are modelled out of step with each other; else all rounds are like the first.
+    rounds_drift: ClassVar[bool] = False
 
     # ------------------------------------------------------------ a family's part
 
@@ -133,7 +137,7 @@ class TimedLaunch(ABC):
             moved=self._with_reductions(self._moved(ran), ran, last_arrivals),
             added=ran.report.counters.get("atomic_bytes", 0) / ran.ran * self.workgroups,
             full=self.full,
-            rounds=self.workgroups // (self.full * self.machine.units),
+            rounds=self.rounds,
             last=self.last,
             units={count: self._unit(ran, streams, count) for count in sorted({1, self.full, self.last or 1})},
             findings=ran.report.findings,
@@ -153,6 +157,11 @@ class TimedLaunch(ABC):
     def full(self) -> int:
         """Return the workgroups on a unit at a time, if there are enough."""
         return max(1, min(*self.resident.values(), ceil(self.workgroups / self.machine.units)))
+
+    @property
+    def rounds(self) -> int:
+        """Return the rounds of workgroups that fill the chip."""
+        return self.workgroups // (self.full * self.machine.units)
 
     @property
     def last(self) -> int:
@@ -216,4 +225,32 @@ class TimedLaunch(ABC):
             return loop_of(keep).pace_of(loop_of(half), run(later, keep).end - run(later, half).end)
 
         paces = steady(0.0, keep), steady(LATER, max(2, keep // 2))
-        return unit_profile(ran.trace, loop_of(keep), run(0.0, keep), models[0.0], paces)
+        unit = unit_profile(ran.trace, loop_of(keep), run(0.0, keep), models[0.0], paces)
+        drifts = self.rounds_drift and count == self.full > 1 and self.rounds > 1 and _GENERATIONS * size <= _MOST_OPS
+        return (
+            _in_drift(unit, [_round(models[later], waves, unit.clocks) for later in (0.0, LATER)]) if drifts else unit
+        )
+
+
+def _round(model: UnitModel, waves: Sequence[list[list[Any]]], clocks: float) -> float:
+    """Return the clocks of a round when each workgroup follows another, and they begin one after the other.
+
+    A round in step takes about `clocks`.
+    """
+    begins = [clocks * number / len(waves) for number in range(len(waves))]
+    first, last = (model.run([[ops * n for ops in group] for group in waves], begins).end for n in (1, _GENERATIONS))
+    return (last - first) / (_GENERATIONS - 1)
+
+
+def _in_drift(unit: UnitProfile, rounds: Sequence[float]) -> UnitProfile:
+    """Return a unit's profile with the clocks of a later round, at normal latency and with loads LATER clocks later."""
+    soon, later = rounds
+    shorter = soon / unit.clocks
+    exposed_by_round = exposed(soon, later)
+    return evolve(
+        unit,
+        clocks=soon,
+        iteration=unit.iteration * shorter,
+        steady=unit.steady * shorter,
+        exposed=exposed_by_round / max(1.0, unit.iterations),
+    )

@@ -69,8 +69,8 @@ class ModelRun:
 class UnitModel(Protocol):
     """A unit that runs workgroups together, each of some waves."""
 
-    def run(self, workgroups: Sequence[Workgroup]) -> ModelRun:
-        """Run all waves from the first instruction to the last."""
+    def run(self, workgroups: Sequence[Workgroup], begins: Sequence[float] = ()) -> ModelRun:
+        """Run all waves from the first instruction to the last; workgroups begin at clock 0, or as `begins` says."""
 
     def busy_of(self, ops: Iterable[tuple[Any, float]]) -> dict[str, float]:
         """Return the busy clocks of each pipe for instructions with their executions: of the unit, or of one SIMD."""

@@ -17,6 +17,16 @@ CHIPS = (
     Chip(name="a10", target="sm_86", units=72, partitions=1, clock=1695, rates=_CONSUMER),
     Chip(name="l40s", target="sm_89", units=142, partitions=1, clock=2520, rates=_CONSUMER),
     Chip(name="h200", target="sm_90a", others=("sm_90",), units=132, partitions=1, clock=1980, rates=_HOPPER),
+    Chip(
+        name="h100",
+        target="sm_90a",
+        others=("sm_90",),
+        units=132,
+        partitions=1,
+        clock=1980,
+        rates=_HOPPER,
+        memory=3.35e6,
+    ),
     Chip(name="rtx5090", target="sm_120", units=170, partitions=1, clock=2407, rates=_CONSUMER),
 )
 

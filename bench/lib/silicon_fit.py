@@ -111,7 +111,10 @@ def _nothing() -> Sequence[Any]:
 def fit(rows: Sequence[Row]) -> Terms:
     """Return the constants with the least errors on some rows."""
     metadata = {field.name: field.metadata for field in fields_of(Terms)}
-    low, high, start = (np.log([metadata[name][side] for name in FREE]) for side in ("low", "high", "start"))
+    bounds = {name: (each["low"], each["high"]) for name, each in metadata.items()}
+    bounds["power"] = (1.01 / families.chips()[CHIP].sustained - 1, bounds["power"][1])
+    low, high = (np.log([bounds[name][side] for name in FREE]) for side in (0, 1))
+    start = np.log([metadata[name]["start"] for name in FREE])
 
     def terms(point: Numbers) -> Terms:
         return Terms(**FIXED, **dict(zip(FREE, map(float, np.exp(point)))))

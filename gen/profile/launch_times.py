@@ -171,7 +171,8 @@ def timed(
     clock, moved = estimate["clock"], launch.moved
     start = terms.other if further else terms.start
     fill = moved.fill / (caches.fill_rate * chip.partitions / caches.dies) / chip.clock
-    memory = max(estimate["memory"], (moved.memory + moved.stored) / caches.memory_rate / chip.clock)
+    rate = caches.memory_rate * chip.clock if chip.memory is None else chip.memory
+    memory = max(estimate["memory"], (moved.memory + moved.stored) / rate)
     kernel = max(estimate["total"] - estimate["start"] - estimate["reduction"], fill, memory)
     busiest = launch.work.busiest / launch.work.mean  # in average workgroups
     operands = busiest * moved.brought / launch.workgroups / terms.operands / clock

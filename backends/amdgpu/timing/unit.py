@@ -63,9 +63,9 @@ class Unit:
 
     latencies: Latencies = Latencies()
 
-    def run(self, workgroups: Sequence[Workgroup]) -> ModelRun:
-        """Run all waves from the first instruction to the last."""
-        return _Run(workgroups, self.latencies).result()
+    def run(self, workgroups: Sequence[Workgroup], begins: Sequence[float] = ()) -> ModelRun:
+        """Run all waves from the first instruction to the last; workgroups begin at clock 0, or as `begins` says."""
+        return _Run(workgroups, begins, self.latencies).result()
 
     def busy_of(self, ops: Iterable[tuple[Op, float]]) -> dict[str, float]:
         """Return the busy clocks of each pipe for instructions with their executions: of the CU, or of one SIMD."""
@@ -75,9 +75,10 @@ class Unit:
 class _Run:
     """One run: waves by the time at which they may go on, and the times at which pipes are free."""
 
-    def __init__(self, workgroups: Sequence[Workgroup], latencies: Latencies) -> None:
+    def __init__(self, workgroups: Sequence[Workgroup], begins: Sequence[float], latencies: Latencies) -> None:
         streams = ((number, ops) for number, group in enumerate(workgroups) for ops in group)
-        self.waves = [_wave(n, group, ops) for n, (group, ops) in enumerate(streams)]
+        clocks = begins or [0.0] * len(workgroups)
+        self.waves = [_wave(n, group, ops, clocks[group]) for n, (group, ops) in enumerate(streams)]
         self.queue = [(wave.since, n, wave) for n, wave in enumerate(self.waves) if wave.ops]
         self.live = [sum(wave.group == n and bool(wave.ops) for wave in self.waves) for n in range(len(workgroups))]
         self.free = [[0.0] * len(Port) for _ in range(SIMDS)]  #: by SIMD and port
@@ -164,9 +165,9 @@ class _Run:
             self._go_on(number, wave)
 
 
-def _wave(number: int, group: int, ops: Stream) -> Wave:
+def _wave(number: int, group: int, ops: Stream, begin: float) -> Wave:
     """Return a wave at its first instruction; waves begin one after the other."""
-    return Wave(number % SIMDS, group, ops, float(number))
+    return Wave(number % SIMDS, group, ops, begin + number)
 
 
 def _waited(outstanding: list[float], allowed: int | None, now: float) -> float:

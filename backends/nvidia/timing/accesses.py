@@ -57,7 +57,7 @@ def access_of(instruction: Instruction, context: Context, intern: Intern, l1: L1
     if name == "cp" and instruction.has("commit_group", "wait_group", "wait_all"):
         return None
     if name == "cp" and instruction.has("bulk"):
-        return _Nothing(instruction, intern)
+        return _Issued(instruction, intern)
     if name == "cp":
         return _Copy(instruction, context, intern)
     if name in ("ldmatrix", "stmatrix"):
@@ -201,8 +201,8 @@ def _address(instruction: Instruction) -> Address:
 # ---------------------------------------------------------------- bulk copies
 
 
-class _Nothing(Access):
-    """A bulk copy, which the simulator reports lane by lane (`bulk_op`); other warps issue it without effect."""
+class _Issued(Access):
+    """An instruction that is only issued: an effect that it has is reported lane by lane (`bulk_op`)."""
 
     def __init__(self, instruction: Instruction, intern: Intern) -> None:
         self.op = intern(Op(instruction.address))
@@ -265,7 +265,7 @@ def _of_mbarrier(instruction: Instruction, context: Context, intern: Intern) -> 
         where = 1 if len(instruction.operands) > 1 and not isinstance(instruction.operands[0], Address) else 0
         amount = instruction.operands[where + 1] if len(instruction.operands) > where + 1 else None
         return _Phase(instruction, context, intern, Act.ARRIVE, instruction.operands[where], amount)
-    return _Nothing(instruction, intern)
+    return _Issued(instruction, intern)
 
 
 class _Phase(Access):

@@ -62,6 +62,8 @@ def profile_launch(
 
 @frozen(eq=False, slots=False)
 class _Launch(TimedLaunch):
+    rounds_drift = True
+
     def execute(self, groups: tuple[int, ...] | None, wanted: frozenset[int], *, last: bool) -> Executed:
         trace, reads = Trace(wanted, self.facts.name, L1(self.l1_bytes)), Reads(self.machine.line_bytes)
         memory, request = self.buffers(), evolve(self.request, groups=groups)

@@ -12,7 +12,7 @@ from functools import cache
 from convgen.backends.nvidia.costs import line_of
 from convgen.backends.nvidia.sim.flow import reads_and_writes
 from convgen.backends.nvidia.sim.ptx_text import Instruction, Kernel, Vector
-from convgen.backends.nvidia.tables import FACTS, FMA
+from convgen.backends.nvidia.tables import FACTS, FMA, WARPGROUP
 from convgen.backends.nvidia.timing.machine_counts import machine_counts
 from convgen.ir.record import frozen
 
@@ -87,6 +87,12 @@ _MULTIPLIES = frozenset("mul mad mul24 mad24".split())  #: integers, also on the
 _SPECIAL = frozenset("ex2 lg2 rcp sqrt rsqrt sin cos tanh".split())
 _ALU_CLOCKS = 2  #: 16 lanes of a sub-core (CUDA Programming Guide, "Arithmetic Instructions": 64 an SM)
 _SPECIAL_CLOCKS = 8  #: 4 lanes of a sub-core (the same table: 16 an SM)
+_UNITLESS = frozenset("griddepcontrol setmaxnreg nanosleep".split())
+_FENCE_CLOCKS = 12  #: fence.proxy.async (assumed)
+_ALU_LATENCY, _MMA_LATENCY = 4.0, 18.0  #: clocks; results of arithmetic, of `mma.sync` after its own clocks (assumed)
+_ROW_BYTES = 32  #: bytes of K of a row of a product of `wgmma`
+_PORT_BYTES = 128  #: bytes a clock of the port of shared memory
+_WIDEST = 256  #: columns of a product of `wgmma`
 
 
 def static_op(instruction: Instruction, target: str, kernel: Kernel) -> Op:
@@ -102,19 +108,14 @@ def static_op(instruction: Instruction, target: str, kernel: Kernel) -> Op:
         return _group(instruction)
     line = line_of(instruction, 0, target)
     if line.kind == "mma":
-        return Op(at, Pipe.MATRIX, 1, line.slots, MMA_LATENCY, reads=reads, writes=writes)
+        return Op(at, Pipe.MATRIX, 1, line.slots, _MMA_LATENCY, reads=reads, writes=writes)
     if line.kind == "branch":
         return Op(at, reads=reads, is_branch=True)
     if name in ("fence", "membar"):
         return Op(at, issue=_FENCE_CLOCKS if instruction.has("async") else 1)
     count = machine_counts(kernel)[instruction]
     pipe, clocks = _arithmetic(instruction, target)
-    return Op(at, pipe, count, count * clocks, ALU_LATENCY if count else 0.0, reads=reads, writes=writes)
-
-
-#: Clocks; results of arithmetic, of `mma.sync` after its own clocks (measured on an H200, docs/time.md).
-ALU_LATENCY, MMA_LATENCY = 4.0, 18.0
-_FENCE_CLOCKS = 12  #: fence.proxy.async (assumed)
+    return Op(at, pipe, count, count * clocks, _ALU_LATENCY if count else 0.0, reads=reads, writes=writes)
 
 
 def bits_as_numbers(bits: int) -> tuple[int, ...]:
@@ -138,7 +139,7 @@ def _arithmetic(instruction: Instruction, target: str) -> tuple[Pipe, float]:
         return Pipe.FMA, fma_clocks(target, "f32")
     if name in _MULTIPLIES:
         return Pipe.FMA, _ALU_CLOCKS
-    if name in _MEETINGS:
+    if name in _UNITLESS:
         return Pipe.NONE, 0
     return Pipe.ALU, _ALU_CLOCKS
 
@@ -150,30 +151,21 @@ def fma_clocks(target: str, kind: str) -> float:
     return next(atom.clocks for atom in FACTS[target].atoms if atom.name == row.name) / row.k
 
 
-_MEETINGS = frozenset("griddepcontrol setmaxnreg nanosleep".split())
-
-
 def _of_warpgroup(instruction: Instruction, target: str) -> Op:
     at = instruction.address
     if instruction.has("mma_async"):
-        line = line_of(instruction, 0, target)
-        return Op(at, Pipe.MATRIX, 1, line.slots, shared=_operand_clocks(instruction), act=Act.PRODUCT)
+        columns = next(
+            int(m.partition("n")[2].partition("k")[0]) for m in instruction.modifiers if m.startswith("m64n")
+        )
+        widest = next(atom for atom in FACTS[target].atoms if atom.name.startswith(f"wgmma.m64n{_WIDEST}"))
+        rows = columns if isinstance(instruction.operands[1], Vector) else columns + widest.m  # of shared memory
+        reading = rows * _ROW_BYTES / _PORT_BYTES / WARPGROUP  # a warp's share
+        return Op(at, Pipe.MATRIX, 1, widest.clocks * columns / _WIDEST, shared=reading, act=Act.PRODUCT)
     if instruction.has("commit_group"):
         return Op(at, act=Act.COMMIT_PRODUCTS)
     if instruction.has("wait_group"):
         return Op(at, act=Act.AWAIT_PRODUCTS, count=_literal(instruction))
     return Op(at)
-
-
-_ROW_BYTES = 32  #: bytes of K of a row of a product of `wgmma`
-_PORT_BYTES = 128  #: bytes a clock of the port of shared memory
-
-
-def _operand_clocks(instruction: Instruction) -> float:
-    """Return a warp's share of the clocks in which `wgmma` reads its factors from shared memory."""
-    n = next(int(m.partition("n")[2].partition("k")[0]) for m in instruction.modifiers if m.startswith("m64n"))
-    rows = n if isinstance(instruction.operands[1], Vector) else n + 64
-    return rows * _ROW_BYTES / _PORT_BYTES / 4
 
 
 def _group(instruction: Instruction) -> Op:

@@ -15,7 +15,7 @@ from heapq import heappop, heappush
 import attrs
 
 from convgen.backends.event_model import waves
-from convgen.backends.event_model.waves import ModelRun, Occupied, Stream, Workgroup
+from convgen.backends.event_model.waves import ModelRun, Occupied, Workgroup
 from convgen.backends.nvidia.timing.ops import ALL, Act, Op, Pipe
 from convgen.ir.record import define, frozen
 
@@ -113,9 +113,9 @@ class Unit:
 
     latencies: Latencies
 
-    def run(self, workgroups: Sequence[Workgroup]) -> ModelRun:
-        """Run all warps from the first instruction to the last."""
-        return _Run(workgroups, self.latencies).result()
+    def run(self, workgroups: Sequence[Workgroup], begins: Sequence[float] = ()) -> ModelRun:
+        """Run all warps from the first instruction to the last; workgroups begin at clock 0, or as `begins` says."""
+        return _Run(workgroups, begins, self.latencies).result()
 
     def busy_of(self, ops: Iterable[tuple[Op, float]]) -> dict[str, float]:
         """Return the busy clocks of each pipe for instructions with their executions: of the SM, or of one sub-core."""
@@ -132,9 +132,10 @@ class Unit:
 class _Run:
     """One run: warps by the time at which they may go on, and the times at which pipes are free."""
 
-    def __init__(self, workgroups: Sequence[Workgroup], latencies: Latencies) -> None:
+    def __init__(self, workgroups: Sequence[Workgroup], begins: Sequence[float], latencies: Latencies) -> None:
         streams = ((number, ops) for number, group in enumerate(workgroups) for ops in group)
-        self.warps = [_warp(n, group, ops) for n, (group, ops) in enumerate(streams)]
+        clocks = begins or [0.0] * len(workgroups)
+        self.warps = [Warp(n % SUBCORES, group, ops, clocks[group], number=n) for n, (group, ops) in enumerate(streams)]
         self.queue = [(warp.since, warp.number) for warp in self.warps if warp.ops]
         self.live = [sum(warp.group == n and bool(warp.ops) for warp in self.warps) for n in range(len(workgroups))]
         self.latencies = latencies
@@ -346,6 +347,9 @@ class _Run:
     def _initialise(self, warp: Warp, op: Op, now: float) -> float:
         for address, count in op.objects:
             self.mbarriers[warp.group, address] = Mbarrier(count, count)
+            for other in self.warps:
+                if other.group == warp.group:
+                    other.phases.pop(address, None)
         return now
 
     def _arrive(self, warp: Warp, op: Op, now: float) -> float:
@@ -382,11 +386,6 @@ class _Run:
                 return None
             end = max(end, mbarrier.ended[phase] if phase >= 0 else end)
         return end
-
-
-def _warp(number: int, group: int, ops: Stream) -> Warp:
-    """Return a warp at its first instruction."""
-    return Warp(number % SUBCORES, group, ops, 0.0, number=number)
 
 
 def _commit(groups: Groups, now: float) -> float:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from functools import cache
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from lib import silicon_fit
 
 import convgen as cg
 from convgen.backends.nvidia.sim.simulate import simulate
@@ -18,10 +20,12 @@ from convgen.backends.timing import LaunchProfile, Machine
 from convgen.ir.record import evolve
 from convgen.problem.conv import Conv
 from convgen.problem.matmul import Matmul
+from convgen.profile import constants
 from convgen.run import prepared
 from convgen.run.code import Code
 from tests.backends.nvidia.sim.conftest import kernel_text
 
+ROOT = Path(__file__).parents[3]
 H200 = Machine("sm_90a", 132, 1, 50 << 20, 0, 128)
 A100 = Machine("sm_80", 108, 1, 40 << 20, 0, 128)
 RING = "tile=128x128x64 waves=2x4 mma=128x64x16 slots={slots} taps=split acc=v copy=tensor"
@@ -191,3 +195,25 @@ def test_a_kernel_without_its_waits_ends(config: str, wait: str) -> None:
     assert text.encode() != code.object
     given = prepared.of_launches(code.record, text.encode(), "x")
     assert clocks(profile_launch(text.encode(), given.requests[-1], given.buffers, H200, 500.0, 16)) > 0
+
+
+def test_later_rounds_are_out_of_step() -> None:
+    """Workgroups that begin one after the other hide each other's loads; those of a single round begin together."""
+    code = product("2048x64:64x256", COPIES.format(slots=2))
+    one, many = (profiled(code, machine=evolve(H200, units=units)) for units in (16, 4))
+    assert one.full == many.full > 1 >= one.rounds
+    assert many.rounds > 1
+    in_step, later = (found.units[found.full].clocks for found in (one, many))
+    assert 0.5 * in_step < later < in_step
+
+
+@pytest.mark.parametrize(
+    "ending",
+    ["mb32ic480ih14oc80oh14kh1", "mb32g384ic384ih14oc384oh14kh7ph3", "mb32ic256ih56oc64oh56kh1", "2048x2048:2048x2048"],
+)
+def test_launches_take_about_as_long_as_on_an_h200(ending: str) -> None:
+    """Rows of docs/silicon.json: a small ring, a depthwise layer, `mma.sync` with copies, a large product."""
+    row = next(row for row in silicon_fit.measured_rows(ROOT / "docs/silicon.json") if row["problem"].endswith(ending))
+    terms = constants.known()[silicon_fit.KIND].terms
+    predicted = silicon_fit.profiled(row, None).predicted(terms)
+    assert predicted == pytest.approx(row["ours_us"], rel=0.25)
