@@ -20,7 +20,6 @@ from convgen.backends.simulation import LaunchRequest, SimReport
 from convgen.backends.timing import LATER, LaunchProfile, Machine, Moved, UnitProfile, Work, exposed
 from convgen.ir.record import evolve, frozen
 
-_EXECUTED = 8  #: workgroups to execute, spread evenly over the grid
 _WINDOW = 3  #: loop iterations that suffice to see which lines workgroups share
 _MOST_OPS, _LEAST_KEPT = 200_000, 4  #: instructions of equal iterations that are modelled; such iterations at least
 _GENERATIONS = 3  #: workgroups, one after the other, of which all but the first show a later round
@@ -68,6 +67,8 @@ class TimedLaunch(ABC):
 
     #: Whether workgroups of later rounds are modelled out of step with each other; else all rounds are like the first.
     rounds_drift: ClassVar[bool] = False
+
+    sampled: ClassVar[int] = 8  #: workgroups to execute, spread evenly over the grid
 
     # ------------------------------------------------------------ a family's part
 
@@ -151,7 +152,7 @@ class TimedLaunch(ABC):
     @cached_property
     def sample(self) -> tuple[int, ...]:
         """Return the workgroups that are executed."""
-        return tuple(sorted(set(np.linspace(0, self.workgroups - 1, _EXECUTED).round().astype(int).tolist())))
+        return tuple(sorted(set(np.linspace(0, self.workgroups - 1, self.sampled).round().astype(int).tolist())))
 
     @property
     def full(self) -> int:

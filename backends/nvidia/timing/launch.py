@@ -63,6 +63,7 @@ def profile_launch(
 @frozen(eq=False, slots=False)
 class _Launch(TimedLaunch):
     rounds_drift = True
+    sampled = 4  # a persistent workgroup copies thousands of boxes
 
     def execute(self, groups: tuple[int, ...] | None, wanted: frozenset[int], *, last: bool) -> Executed:
         trace, reads = Trace(wanted, self.facts.name, L1(self.l1_bytes)), Reads(self.machine.line_bytes)
