@@ -53,7 +53,7 @@ def test_a_ring_is_observed_without_its_data(run: Run) -> None:
     assert report.instructions["mma"] == 2 * 4 * 4 * 2 * 2  # consumers, warps, blocks, steps, tiles
 
 
-@pytest.mark.parametrize("change", CHANGES, ids=str)
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: f"{change[0]} -> {change[1]}")
 def test_a_broken_ring_ends(run: Run, change: tuple[str, str, set[str]]) -> None:
     cut, instead, kinds = change
     if kinds != {"refused"}:
