@@ -84,13 +84,14 @@ def attention(
 def suited(target: str, head: int) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the arguments of `tile.kernel` and of `attention` that suit a target and the size of a head.
 
-    Where bulk copies bring keys and values, two warpgroups multiply 64 rows each. Elsewhere each of four subgroups
-    multiplies the rows of one instruction; where its rows of the output would take more than 64 registers, they share
-    the head.
+    Where bulk copies bring keys and values, two warpgroups multiply 64 rows each, and workgroups take several tiles.
+    Elsewhere each of four subgroups multiplies the rows of one instruction; where its rows of the output would take
+    more than 64 registers, they share the head.
     """
     facts = cg.facts(target)
     if facts.roles:
-        return {"subgroups": (8, 1), "slots": 2, "copy": "tensor"}, {"bm": 128, "bn": 64, "ahead": True}
+        bn, order = 64 if head > 64 else 128, f"cols+persist:{facts.compute_units}"
+        return {"subgroups": (8, 1), "slots": 4, "copy": "tensor"}, {"bm": 128, "bn": bn, "ahead": True, "order": order}
     lanes, rows = facts.subgroup_size, min(atom.m for atom in facts.atoms if atom.a_elem.name == "f16")
     subgroups = (2, 4) if rows * head > 64 * lanes else (4, 1)
     bn = 64 if lanes == 64 else max(2 * lanes, 8 * subgroups[1])

@@ -64,11 +64,12 @@ class Case:
         )
 
 
+_PERSIST = "cols+persist:132"
 _KERNELS: tuple[tuple[Any, ...], ...] = (
     (128, 64, "tensor", True),
-    (128, 64, "tensor", True, "cols+persist:132"),
+    (128, 64, "tensor", True, _PERSIST),
+    (128, 128, "tensor", True, _PERSIST),
     (128, 64, "", False),
-    (128, 128, "tensor", True),
 )
 CASES = tuple(
     Case(head, length, causal, *kernel)
@@ -86,7 +87,7 @@ def generate(case: Case, folder: str) -> str:
     from convgen.tile import Tensor
     from examples.attention import attention
 
-    kernel = tile.kernel(subgroups=(8, 1), slots=2, copy=case.copy)(attention.function)
+    kernel = tile.kernel(subgroups=(8, 1), slots=4 if case.copy else 2, copy=case.copy)(attention.function)
     tensors = [Tensor((case.length, case.heads * case.head), "f16")] * 4
     try:
         program = kernel(
