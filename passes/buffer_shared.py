@@ -35,7 +35,7 @@ from convgen.ir.error import Unsupported
 from convgen.ir.expr import Const, Expr, Lt, Mma, Mul, Shuffle, Splat, Var, const, maximum, minimum, var
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import RunView, Shared
-from convgen.ir.mutate import postorder, rewrite, substitute
+from convgen.ir.mutate import postorder, rewrite, statements, substitute
 from convgen.ir.program import Kernel
 from convgen.ir.record import evolve, frozen
 from convgen.ir.simplify.variable_ranges import exits_of
@@ -87,17 +87,21 @@ def buffer_shared(kernel: Kernel) -> Kernel:
     """
     cloner = Cloner(kernel)
     known = dict(_conditions(kernel.body, frozenset()))
+    loops = [s for s in statements(kernel.body) if isinstance(s, For)]
+    # Loops by counter, ahead of all changes: a pipelined loop begins with copies of its own in the loop around it.
+    copies = {loop.var: _copies(loop) for loop in loops}
+    repeated = {inner.var for loop in loops for inner in statements(loop.body) if isinstance(inner, For)}
 
     def pipelined(loop: For) -> Stmt:
-        parts = _parts(loop)
-        if parts is None:
+        if not copies[loop.var]:
             return loop
+        parts = _parts(loop, copies[loop.var])
         if isinstance(loop.begin, Const) and isinstance(loop.end, Const) and loop.end.bits <= loop.begin.bits:
             return block(*map(Let, loop.results, loop.inits))
         slots, run = parts.copies[0].tile.slots, gcd(*map(_run, parts.copies))
         distances = _Distances(slots, tuple(map(_in_flight, parts.copies)), run, late=_read_late(parts, slots))
         trips = _trips(loop, distances, known.get(loop, frozenset()))
-        return _Pipeline(loop, parts, trips, cloner).build()
+        return _Pipeline(loop, parts, trips, cloner).build(repeated=loop.var in repeated)
 
     def unpipelined(copy: Copy) -> Stmt:
         value = _block_var(copy)
@@ -108,16 +112,16 @@ def buffer_shared(kernel: Kernel) -> Kernel:
     return evolve(kernel, body=rewrite(body, {Copy: unpipelined}))
 
 
-def _parts(loop: For) -> _Body | None:
-    """Return the parts of a loop that begins with a barrier and copies; None for other loops.
+def _copies(loop: For) -> int:
+    """Return the number of copies with which a loop begins, behind a barrier; 0 for other loops.
 
     Raises Unsupported for further statements among these, exits, and a counter that is not s32.
     """
     stmts = stmts_of(loop.body)
     copies = tuple(s for s in stmts if isinstance(s, (Copy, DirectCopy)))
     if not copies or not isinstance(stmts[0], Barrier):
-        return None
-    release, publish, rest = stmts[0], next(iter(stmts[len(copies) + 1 :]), None), stmts[len(copies) + 2 :]
+        return 0
+    publish = next(iter(stmts[len(copies) + 1 :]), None)
     if stmts[1 : len(copies) + 1] != copies or not isinstance(publish, Barrier):
         raise Unsupported(
             f"given loop {loop.label}, which begins with a barrier, wanted barrier, copies, barrier, compute"
@@ -125,7 +129,17 @@ def _parts(loop: For) -> _Body | None:
     if any(exits_of(loop.body)) or loop.var.type is not s32:
         given = f"with a counter of {loop.var.type}" + ", and an exit" * any(exits_of(loop.body))
         raise Unsupported(f"given loop {loop.label} of copies {given}, wanted one of s32 without exits")
-    return _Body(release, copies, publish, rest)
+    return len(copies)
+
+
+def _parts(loop: For, count: int) -> _Body:
+    """Return the parts of a loop that begins with a barrier, `count` copies and another barrier."""
+    stmts = stmts_of(loop.body)
+    copies = tuple(s for s in stmts[1 : count + 1] if isinstance(s, (Copy, DirectCopy)))
+    release, publish = stmts[0], stmts[count + 1]
+    assert isinstance(release, Barrier)
+    assert isinstance(publish, Barrier)
+    return _Body(release, copies, publish, stmts[count + 2 :])
 
 
 def _in_flight(copy: TileCopy) -> int:
@@ -357,9 +371,14 @@ class _Pipeline:
         self.loop, self.parts, self.trips, self.cloner = loop, parts, trips, cloner
         self.distances, self.slots = trips.distances, trips.distances.slots
 
-    def build(self) -> Stmt:
-        """Build prologue, peeled iterations, main loop and remaining iterations."""
+    def build(self, *, repeated: bool) -> Stmt:
+        """Build prologue, peeled iterations, main loop and remaining iterations.
+
+        The prologue of a loop that another loop repeats stores to slots that its last iterations read before.
+        """
         out, in_flight = self._prologue()
+        if repeated and self.distances.stores:
+            out.insert(0, Barrier(self.cloner.site(self.parts.release.site)))
         state = self.loop.inits
         for index, slot in self.trips.early:
             stmts, state, in_flight = self._iteration(index, slot, state, in_flight, self.distances.loads)
