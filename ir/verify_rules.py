@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import lru_cache
+from itertools import permutations
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -29,6 +30,7 @@ from convgen.ir.layout.memory import (
 from convgen.ir.layout.shared_panels import span_of
 from convgen.ir.mma_operands import shared_factors
 from convgen.ir.mutate import postorder
+from convgen.ir.record import evolve
 from convgen.ir.ring import ring_of
 from convgen.ir.simplify.extents import extent_complaint, never_less
 from convgen.ir.stmt import Stmt
@@ -526,9 +528,19 @@ def _operand_layouts(c: Checker, e: x.Mma) -> str | None:
     for name, operand, wanted in (("a", e.a, e.op.a), ("b", e.b, e.op.b), ("acc", e.acc, e.op.d)):
         given = c.distribution(operand)
         unknown = given is None and name != "acc" and c.level == "tile"
-        if unknown or (isinstance(given, Fragment) and given != wanted and not _hold_alike(given, wanted)):
+        if unknown or (isinstance(given, Fragment) and given != wanted and not _suits(given, wanted, e.op.d)):
             return f"mma operand {name} is distributed as {given or 'an unknown layout'}, wanted {wanted}"
     return None
+
+
+def _suits(given: Fragment, wanted: Fragment, result: Fragment) -> bool:
+    """Return whether an operand is distributed as wanted; dims of another product's result have other names."""
+    if _hold_alike(given, wanted):
+        return True
+    is_result = {*given.dims} == {*result.dims} != {*wanted.dims}
+    names = permutations(wanted.dims) if is_result else ()
+    renamed = (given.renamed(dict(zip(given.dims, dims))) for dims in names)
+    return any(_hold_alike(evolve(r, dims=wanted.dims), wanted) for r in renamed)
 
 
 def _approximates(c: Checker, e: Approximate) -> str | None:
