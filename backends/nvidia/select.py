@@ -58,7 +58,6 @@ class Selector(Values):
         self.behind_warp_barriers = warp_barriers(kernel, accesses.every)
         #: Register, slot and units of a slot -> register with their sum, in the block that is being selected.
         self.slot_starts: dict[tuple[str, Expr, int], str] = {}
-        self.reading: set[Expr] = set()  #: variables of products of warpgroups that read a factor from registers
         self.is_open = False  #: whether products have been issued since the last `wgmma.commit_group`
         #: Address and place of a factor -> register with its descriptor in slot 0, at the warpgroup's first row.
         self.descriptors: dict[tuple[Expr, FactorPlace], str] = {}
@@ -142,7 +141,7 @@ class Selector(Values):
                     self._commit()
                 self.in_flight.add(s.var)
                 if s.value.op.atom.b_in_registers:
-                    self.reading.add(s.var)
+                    self.reading[s.var] = frozenset(self._factor_words(s.value.b))
                 if s in self.products.awaited:
                     self.await_sums()
         self._add_start(s.var)
@@ -249,7 +248,7 @@ class Selector(Values):
         Registers that the loop carries may be theirs. ptxas 13.5 serialises such products (C7515) if they are in flight
         where a loop begins in which other instructions write their sums.
         """
-        if self.in_flight & self.reading:
+        if self.in_flight & self.reading.keys():
             self.await_sums()
 
     def _if(self, s: st.If) -> None:
@@ -454,7 +453,7 @@ class Selector(Values):
         op = e.op
         if not row.a_in_registers:
             return self._factor_at(e.b, op.atom.m, op.atom.k)
-        words, per = self.words(e.b), 32 // op.atom.b_elem.bits
+        words, per = self._factor_words(e.b), 32 // op.atom.b_elem.bits
         count = op.atom.b.registers // per
 
         def at(m: int, step: int) -> str:
@@ -462,6 +461,10 @@ class Selector(Values):
             return braces(words[first : first + count])
 
         return at
+
+    def _factor_words(self, e: Expr) -> Words:
+        """Return the registers of a factor, which other products in flight may read as well."""
+        return self.words(e) if e in self.in_flight else self.env.get(e) or self.words(e)
 
     def _sums_to_add_to(self, acc: Expr) -> Words:
         """Return registers that hold the sums before a product: their own if it is the only use, else copies."""

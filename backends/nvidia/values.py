@@ -49,6 +49,8 @@ class Values(ABC):
         #: loops adds to them in place.
         self.owned: dict[Var, int] = {}
         self.in_flight: set[Expr] = set()  #: variables to whose registers products of warpgroups may still add
+        #: Variables of products of warpgroups that read a factor from registers -> these registers.
+        self.reading: dict[Expr, frozenset[str]] = {}
 
     @abstractmethod
     def _read(self, v: Var) -> None:
@@ -70,6 +72,8 @@ class Values(ABC):
         if e in self.in_flight:
             self.await_sums()
         if (known := self.env.get(e)) is not None:
+            if self.reading and self._are_read_in_flight(known):
+                self.await_sums()
             return known
         if isinstance(e, Var):
             if e in self.offsets:
@@ -82,6 +86,10 @@ class Values(ABC):
         if handler is None:
             raise Unsupported(f"selection of {type(e).__name__} for {self.kernel.name}")
         return handler(self, e)
+
+    def _are_read_in_flight(self, words: Words) -> bool:
+        """Return whether a product in flight reads one of these registers, which then no instruction may access."""
+        return any(not self.reading[v].isdisjoint(words) for v in self.in_flight if v in self.reading)
 
     def _sum_of(self, v: Var) -> str:
         """Return the register of a variable in `offsets`, recomputed for each use: uses may not dominate later ones."""

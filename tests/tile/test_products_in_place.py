@@ -216,3 +216,48 @@ def test_bulk_copies_bring_matrices_of_a_batch(tags: tuple[str, str]) -> None:
     code = compiled(batched(*(Tensor(s, t, tag) for s, t, tag in zip(shapes, ("f16", "f16", "f32"), (*tags, "abc")))))
     assert "cp.async.bulk.tensor" in code.asm
     assert np.array_equal(cg.simulate(code, a=a, b=b), a.astype(np.float32) @ b.astype(np.float32))
+
+
+def test_registers_that_a_product_reads_are_read_after_it() -> None:
+    """PTX lets no instruction access them while the product runs: the sum of a along K awaits it."""
+
+    @tile.kernel(subgroups=(4, 1), slots=3)
+    def both(a: Tensor, b: Tensor, c: Tensor) -> None:
+        acc, total = tile.zeros((64, 64)), tile.zeros((64, 1))
+        for k in tile.range(0, 256, 32):
+            left = tile.load_tile(tile.init_tile(a, (0, k), (64, 32))) + 1
+            acc = tile.tile_mma(left, tile.load_tile(tile.init_tile(b, (k, 0), (32, 64))), acc)
+            total = total + tile.reduce("sum", tile.convert(left, "f32"), 1)
+        tile.store_tile(acc + total, tile.init_tile(c, (0, 0), (64, 64)))
+
+    random = np.random.default_rng(0)
+    a, b = (random.integers(-4, 5, shape).astype(np.float16) for shape in ((64, 256), (256, 64)))
+    code = compiled(both(Tensor((64, 256), "f16"), Tensor((256, 64), "f16"), Tensor((64, 64), "f32")))
+    assert "wgmma" in code.asm
+    left = a.astype(np.float32) + 1
+    assert np.array_equal(cg.simulate(code, a=a, b=b), left @ b.astype(np.float32) + left.sum(1, keepdims=True))
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_sums_of_a_product_are_a_factor_as_they_are(ahead: bool) -> None:
+    """Without arithmetic between, the factor is the result of the other product in its own layout, M x N."""
+
+    @tile.kernel(subgroups=(4, 1))
+    def chained(a: Tensor, b: Tensor, v: Tensor, c: Tensor) -> None:
+        left = tile.load_tile(tile.init_tile(a, (0, 0), (64, 32)))
+        acc, before = tile.zeros((64, 64)), tile.zeros((64, 32))
+        for n in tile.range(0, 128 + 32 * ahead, 32):
+            products = tile.tile_mma(left, tile.load_tile(tile.init_tile(b, (0, n), (32, 32))))
+            right = tile.load_tile(tile.init_tile(v, (n - 32 * ahead, 0), (32, 64)))
+            acc = tile.tile_mma(tile.convert(before if ahead else products, "f16"), right, acc)
+            before = products if ahead else before
+        tile.store_tile(acc, tile.init_tile(c, (0, 0), (64, 64)))
+
+    random = np.random.default_rng(0)
+    a, b, v = (random.integers(-2, 3, shape).astype(np.float16) for shape in ((64, 32), (32, 128), (128, 64)))
+    shapes = (Tensor((64, 32), "f16"), Tensor((32, 128), "f16"), Tensor((128, 64), "f16"), Tensor((64, 64), "f32"))
+    code = compiled(chained(*shapes))
+    assert "wgmma" in code.asm
+    assert np.array_equal(
+        cg.simulate(code, a=a, b=b, v=v), np.linalg.multi_dot([x.astype(np.float32) for x in (a, b, v)])
+    )
