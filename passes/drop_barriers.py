@@ -13,19 +13,21 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable
 
+from convgen.ir.expr import Mma
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.memory import Shared
+from convgen.ir.mma_operands import shared_factors
 from convgen.ir.mutate import rewrite, statements
 from convgen.ir.program import Kernel
 from convgen.ir.record import evolve
-from convgen.ir.stmt import Barrier, DirectCopy, Stmt, empty
+from convgen.ir.stmt import Barrier, DirectCopy, Let, LoadShared, Stmt, empty
 from convgen.passes.messages.ownership import private_tiles
 from convgen.passes.reach import Access, Accesses, Reach
 
 
 def drop_barriers(kernel: Kernel, facts: TargetFacts) -> Kernel:
     """Remove barriers that order nothing; either level."""
-    body, accesses = kernel.body, Accesses(private_tiles(kernel))
+    body, accesses = kernel.body, _accesses(kernel)
     copied = {s.tile for s in statements(body) if isinstance(s, DirectCopy)}  # tiles that direct copies write
     while True:
         barriers = [s for s in statements(body) if isinstance(s, Barrier)]
@@ -38,6 +40,17 @@ def drop_barriers(kernel: Kernel, facts: TargetFacts) -> Kernel:
         if useless is None:
             return evolve(kernel, body=body)
         body = _without(body, useless)
+
+
+def _accesses(kernel: Kernel) -> Accesses:
+    """Return the accesses of statements; a product that reads its factors in shared memory does so itself."""
+    body, accesses = kernel.body, Accesses(private_tiles(kernel))
+    factors = shared_factors(body)
+    loads = {s.var: accesses[s] for s in statements(body) if isinstance(s, LoadShared) and s.var in factors}
+    for s in statements(body) if loads else ():
+        if isinstance(s, Let) and isinstance(s.value, Mma):
+            accesses[s] = frozenset().union(*(loads[e] for e in (s.value.a, s.value.b) if e in loads))
+    return accesses
 
 
 def _without(body: Stmt, useless: Barrier) -> Stmt:

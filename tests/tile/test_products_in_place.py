@@ -259,5 +259,28 @@ def test_sums_of_a_product_are_a_factor_as_they_are(ahead: bool) -> None:
     code = compiled(chained(*shapes))
     assert "wgmma" in code.asm
     assert np.array_equal(
-        cg.simulate(code, a=a, b=b, v=v), np.linalg.multi_dot([x.astype(np.float32) for x in (a, b, v)])
+        cg.simulate(code, a=a, b=b, v=v), a.astype(np.float32) @ b.astype(np.float32) @ v.astype(np.float32)
     )
+
+
+@pytest.mark.parametrize("slots", [1, 2, 3])
+def test_a_slot_is_overwritten_behind_the_product_that_reads_it(slots: int) -> None:
+    """The barriers of an exchange between subgroups lie ahead of the second product, and do not end its reads."""
+
+    @tile.kernel(subgroups=(1, 8), slots=slots)
+    def chained(a: Tensor, b: Tensor, v: Tensor, c: Tensor) -> None:
+        left = tile.load_tile(tile.init_tile(a, (0, 0), (64, 32)))
+        acc = tile.zeros((64, 128))
+        for n in tile.range(0, b.shape[1], 128):
+            products = tile.tile_mma(left, tile.load_tile(tile.init_tile(b, (0, n), (32, 128))))
+            right = tile.load_tile(tile.init_tile(v, (n, 0), (128, 128)))
+            acc = tile.tile_mma(tile.convert(products, "f16"), right, acc)
+        tile.store_tile(acc, tile.init_tile(c, (0, 0), (64, 128)))
+
+    random = np.random.default_rng(0)
+    a, b, v = (random.integers(-2, 3, shape).astype(np.float16) for shape in ((64, 32), (32, 512), (512, 128)))
+    tensors = (Tensor(x.shape, "f16") for x in (a, b, v))
+    code = compiled(chained(*tensors, Tensor((64, 128), "f32")))
+    assert "wgmma" in code.asm
+    wanted = a.astype(np.float32) @ b.astype(np.float32) @ v.astype(np.float32)
+    assert np.array_equal(cg.simulate(code, a=a, b=b, v=v), wanted)
