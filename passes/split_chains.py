@@ -40,6 +40,7 @@ ROOM = 12  #: registers of a lane; budget for the temporaries of a part
 _LEAST, _MOST = 2, 4  #: registers of a part; with more than one, instructions hide each other's latency
 _WORD = 32  #: bits
 
+_DEEPEST = 64  #: chains that may wait for one another: parts are computed recursively
 _SMALL = 24  #: registers of a lane; a chain whose temporaries take no more stays whole; chosen
 
 
@@ -120,6 +121,7 @@ class _Chain(NamedTuple):
 
     let: Let
     size: int  #: elements of a part
+    depth: int  #: lets that wait for one another, this one included
     parts: dict[int, Var]
 
     @property
@@ -153,7 +155,7 @@ class _Splitter:
     def _statement(self, s: Stmt) -> None:
         """Place a statement: chains and selections wait, other statements first compute what they need."""
         if isinstance(s, Let) and _is_chain(s.value):
-            self.waiting[s.var] = _Chain(s, _part_size(s.value), {})
+            self._wait(s)
         elif isinstance(s, Let) and self._is_selection(s.value):
             self.selections[s.var] = s
         elif isinstance(s, Let) and _is_elementwise(s.value):
@@ -173,6 +175,21 @@ class _Splitter:
             for v in list(self.selections):
                 self._complete(v)
             self.out.append(s.map_bodies(self.within))
+
+    def _wait(self, s: Let) -> None:
+        """Let a chain wait; its operands are computed first if too many chains wait for one another."""
+        if (depth := self._depth(s.value)) >= _DEEPEST:
+            self._complete(s.value)
+            depth = 0
+        self.waiting[s.var] = _Chain(s, _part_size(s.value), depth + 1, {})
+
+    def _depth(self, e: Expr) -> int:
+        """Return how many waiting chains must be computed one after the other before an expression."""
+        variables = (v for v in postorder(e) if isinstance(v, Var) and self._waits(v)) if self.waiting else ()
+        return max(
+            (self.waiting[v].depth if v in self.waiting else self._depth(self._value_of(v)) for v in variables),
+            default=0,
+        )
 
     def _stored(self, s: Any) -> Any:
         """Return a store whose value is computed part by part."""

@@ -127,3 +127,17 @@ def test_small_fragments_stay_whole() -> None:
     made = after(mapped(X, X, cols=8, name="softplus"), "split_chains")
     names = [v for s in made for v in postorder(s) if isinstance(v, Var) and v.name == "softplus"]
     assert {v.type.lanes for v in names} == {4}
+
+
+@pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
+def test_many_chains_that_wait_for_one_another(target: str) -> None:
+    """Each product of a lane adds to the one before, and the conversion behind them waits for all 200."""
+
+    @tile.kernel(mma="fma")
+    def multiplied(a: Tensor, b: Tensor, c: Tensor) -> None:
+        left, right = (tile.load_tile(tile.init_tile(t, (0, 0), t.shape)) for t in (a, b))
+        tile.store_tile(tile.convert(tile.tile_mma(left, right), "f16") * 2, tile.init_tile(c, (0, 0), (64, 16)))
+
+    a, b = (np.random.default_rng(0).integers(-1, 2, shape).astype(np.float32) for shape in ((64, 200), (200, 16)))
+    code = cg.compile(multiplied(*(Tensor(x.shape, "f32") for x in (a, b)), Tensor((64, 16), "f16")), target)
+    assert np.array_equal(cg.simulate(code, a=a, b=b), 2 * (a @ b))
