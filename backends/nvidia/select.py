@@ -186,6 +186,11 @@ class Selector(Values):
         self._await_around_loop()
         may_skip_sums = not _runs(s) and any(init in self.in_flight for init in s.inits)
         carried = [self._sums_in_place(init) or self._fresh(init.type) for init in s.inits]
+        # ptxas 13.0 serialises products (C7515) in flight where a loop begins in which moves write their sums.
+        if self.products and any(
+            e in self.in_flight and v not in _added_to_in_place(s) for e, v in zip(s.inits, s.carried)
+        ):
+            self.await_sums()
         self._assign(carried, s.inits)
         begin, end = self.scalar(s.begin), self.scalar(s.end)
         counter = out.op("mov.u32", begin, comment=s.label)
@@ -542,6 +547,24 @@ class Selector(Values):
     def _write(self, s: st.SharedWrite, value: Words) -> None:
         address = self._shared_address(s)
         self.out.emit(f"st.shared.{self._width(s.value.type)} [{address}], {braces(value)}", comment(s))
+
+
+def _added_to_in_place(s: st.For) -> set[Expr]:
+    """Return the variables that a loop carries to which nothing but products add, directly or in inner loops."""
+    sums: dict[Expr, Expr] = {}  #: variable -> the one to which a product, or an inner loop, adds
+    for n in statements(s.body):
+        if isinstance(n, st.Let) and is_of_warpgroup(n.value):
+            sums[n.var] = n.value.acc
+        elif isinstance(n, st.For):
+            sums |= dict(zip(n.results, n.inits))
+    added_to: set[Expr] = set()
+    for carried, value in zip(s.carried, s.yields):
+        before = value
+        while before is not carried and before in sums:
+            before = sums[before]
+        if before is carried:
+            added_to.add(carried)
+    return added_to
 
 
 def _runs(s: st.For) -> bool:

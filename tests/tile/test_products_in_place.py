@@ -284,3 +284,23 @@ def test_a_slot_is_overwritten_behind_the_product_that_reads_it(slots: int) -> N
     assert "wgmma" in code.asm
     wanted = a.astype(np.float32) @ b.astype(np.float32) @ v.astype(np.float32)
     assert np.array_equal(cg.simulate(code, a=a, b=b, v=v), wanted)
+
+
+@pytest.mark.parametrize("trips", [3, 8])
+@pytest.mark.parametrize("slots", [1, 2])
+def test_sums_that_change_between_products_are_awaited_ahead_of_a_loop(slots: int, trips: int) -> None:
+    """ptxas serialises products in flight where a loop begins in which moves write their sums (C7515)."""
+
+    @tile.kernel(subgroups=(4, 1), slots=slots)
+    def changed(a: Tensor, b: Tensor, c: Tensor) -> None:
+        acc = tile.zeros((64, 64))
+        for k in tile.range(0, a.shape[1], 32):
+            left = tile.load_tile(tile.init_tile(a, (0, k), (64, 32)))
+            acc = tile.tile_mma(left, tile.load_tile(tile.init_tile(b, (k, 0), (32, 64))), acc + 1)
+        tile.store_tile(acc, tile.init_tile(c, (0, 0), (64, 64)))
+
+    random = np.random.default_rng(0)
+    a, b = (random.integers(-4, 5, shape).astype(np.float16) for shape in ((64, 32 * trips), (32 * trips, 64)))
+    code = compiled(changed(Tensor(a.shape, "f16"), Tensor(b.shape, "f16"), Tensor((64, 64), "f32")))
+    assert "wgmma" in code.asm
+    assert np.array_equal(cg.simulate(code, a=a, b=b), a.astype(np.float32) @ b.astype(np.float32) + trips)
