@@ -26,7 +26,8 @@ Triple = tuple[str, str, str]
 
 _BIAS = "bia"
 _INTEGERS = ("s8", "u8", "s4", "u4")
-_NARROW_FLOATS = ("f16", "bf16", "f8_e4m3", "f8_e5m2", "f8_e4m3fnuz", "f8_e5m2fnuz")
+_BYTE_FLOATS = ("f8_e4m3", "f8_e5m2", "f8_e4m3fnuz", "f8_e5m2fnuz")
+_NARROW_FLOATS = ("f16", "bf16", *_BYTE_FLOATS)
 
 
 @frozen
@@ -333,7 +334,7 @@ def fields_of(knobs: options.Knobs) -> dict[str, Any]:
 
 def _sums_of(dtypes: Triple, mode: str) -> str:
     """Return the mode of sums; it is strict without 8-bit floats, since products of other types have whole sums."""
-    return mode if any(scalar(name).is_float and scalar(name).bits == 8 for name in dtypes) else "strict"
+    return mode if {*dtypes} & {*_BYTE_FLOATS} else "strict"
 
 
 def unknown_dims(problem: TensorProblem, *names: tuple[str, ...]) -> tuple[str, ...]:
