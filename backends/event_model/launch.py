@@ -69,6 +69,8 @@ class TimedLaunch(ABC):
     rounds_drift: ClassVar[bool] = False
 
     sampled: ClassVar[int] = 8  #: workgroups to execute, spread evenly over the grid
+    lanes: ClassVar[int]  #: lanes of a wave
+    batch_waves: ClassVar[int]  #: waves that the simulator runs at a time
 
     # ------------------------------------------------------------ a family's part
 
@@ -85,8 +87,8 @@ class TimedLaunch(ABC):
         """Return the model of a unit."""
 
     @abstractmethod
-    def watch(self, reads: Reads, buffers: Buffers) -> Watch:
-        """Return the function that runs workgroups up to a number of instructions to record what they read."""
+    def observe(self, groups: tuple[int, ...], most: int, reads: Reads, buffers: Buffers) -> None:
+        """Run workgroups up to a number of instructions and record their reads. Raises SimulatorError, Unsupported."""
 
     @property
     @abstractmethod
@@ -150,6 +152,11 @@ class TimedLaunch(ABC):
         return prod(self.request.grid)
 
     @cached_property
+    def waves(self) -> int:
+        """Return the waves of a workgroup."""
+        return ceil(prod(self.request.workgroup) / self.lanes)
+
+    @cached_property
     def sample(self) -> tuple[int, ...]:
         """Return the workgroups that are executed."""
         return tuple(sorted(set(np.linspace(0, self.workgroups - 1, self.sampled).round().astype(int).tolist())))
@@ -189,7 +196,8 @@ class TimedLaunch(ABC):
         lengths = Lengths(whole, marks[_WINDOW] if len(marks) > _WINDOW + 1 else whole)
         share = Share(self.machine, self.workgroups, self.full)
         reads = Reads(self.machine.line_bytes)
-        watch = self.watch(reads, ran.memory)
+        observe = partial(self.observe, reads=reads, buffers=ran.memory)
+        watch = Watch(observe, max(1, self.batch_waves // self.waves), self.waves)
         return moved(watch, reads, share, self.l1_bytes, Whole(ran.reads, ran.ran, ran.memory), lengths)
 
     def _with_reductions(self, moved: Moved, ran: Executed, last_arrivals: Executed) -> Moved:

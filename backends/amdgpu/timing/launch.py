@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from math import ceil, prod
 
 from convgen.backends.amdgpu.analyze import groups_held, hot_code
 from convgen.backends.amdgpu.family import FAMILY
@@ -15,7 +14,7 @@ from convgen.backends.amdgpu.sim.simulate import BATCH_WAVES, simulate
 from convgen.backends.amdgpu.tables import WAVE
 from convgen.backends.amdgpu.timing.executed import Trace
 from convgen.backends.amdgpu.timing.unit import Latencies, Unit
-from convgen.backends.event_model.cache_traffic import Reads, Watch
+from convgen.backends.event_model.cache_traffic import Reads
 from convgen.backends.event_model.launch import NEVER, Executed, TimedLaunch
 from convgen.backends.family import check_rows
 from convgen.backends.sim.run import Buffers
@@ -42,6 +41,9 @@ def profile_launch(
 
 @frozen(eq=False, slots=False)
 class _Launch(TimedLaunch):
+    lanes = WAVE
+    batch_waves = BATCH_WAVES
+
     def execute(self, groups: tuple[int, ...] | None, wanted: frozenset[int], *, last: bool) -> Executed:
         trace, reads = Trace(self.program.context, wanted, self.entry, last), Reads(self.machine.line_bytes)
         memory, request = self.buffers(), evolve(self.request, groups=groups)
@@ -52,12 +54,9 @@ class _Launch(TimedLaunch):
     def unit(self, latency: float) -> Unit:
         return Unit(Latencies(latency))
 
-    def watch(self, reads: Reads, buffers: Buffers) -> Watch:
-        def run(groups: tuple[int, ...], most: int) -> None:
-            request = evolve(self.request, groups=groups)
-            simulate(self.code, [request], buffers, strict=False, observe=reads, max_instructions=most)
-
-        return Watch(run, max(1, BATCH_WAVES // self._waves), self._waves)
+    def observe(self, groups: tuple[int, ...], most: int, reads: Reads, buffers: Buffers) -> None:
+        request = evolve(self.request, groups=groups)
+        simulate(self.code, [request], buffers, strict=False, observe=reads, max_instructions=most)
 
     @cached_property
     def program(self) -> Program:
@@ -73,15 +72,10 @@ class _Launch(TimedLaunch):
         _, hot, is_loop = hot_code(self.program.kernel, self.machine.target)
         return {i.address for i in hot if is_loop}
 
-    @property
-    def _waves(self) -> int:
-        """Return the waves of a workgroup."""
-        return ceil(prod(self.request.workgroup) / WAVE)
-
     @cached_property
     def resident(self) -> dict[str, int]:
         shared = max(self.program.kernel.descriptor.group_segment, self.request.shared_bytes)
-        return groups_held(self.program.kernel, self.machine.target, self._waves, shared)
+        return groups_held(self.program.kernel, self.machine.target, self.waves, shared)
 
     @property
     def l1_bytes(self) -> int:

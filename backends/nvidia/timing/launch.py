@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from math import ceil, prod
 
-from convgen.backends.event_model.cache_traffic import Reads, Watch
+from convgen.backends.event_model.cache_traffic import Reads
 from convgen.backends.event_model.launch import NEVER, Executed, TimedLaunch
 from convgen.backends.family import check_rows
 from convgen.backends.nvidia.analyze import RESERVED, allocated, groups_held, hot_loop
@@ -62,6 +61,8 @@ def profile_launch(
 
 @frozen(eq=False, slots=False)
 class _Launch(TimedLaunch):
+    lanes = LANES
+    batch_waves = BATCH_WARPS
     rounds_drift = True
     sampled = 4  # a persistent workgroup copies thousands of boxes
 
@@ -75,12 +76,9 @@ class _Launch(TimedLaunch):
     def unit(self, latency: float) -> Unit:
         return Unit(Latencies(latency))
 
-    def watch(self, reads: Reads, buffers: Buffers) -> Watch:
-        def run(groups: tuple[int, ...], most: int) -> None:
-            request = evolve(self.request, groups=groups)
-            simulate(self.code, [request], buffers, observe=reads, max_instructions=most, recorder=Unrecorded())
-
-        return Watch(run, max(1, BATCH_WARPS // self._warps), self._warps)
+    def observe(self, groups: tuple[int, ...], most: int, reads: Reads, buffers: Buffers) -> None:
+        request = evolve(self.request, groups=groups)
+        simulate(self.code, [request], buffers, observe=reads, max_instructions=most, recorder=Unrecorded())
 
     @cached_property
     def kernel(self) -> Kernel:
@@ -98,15 +96,10 @@ class _Launch(TimedLaunch):
     def body(self) -> set[int]:
         return hot_loop(self.kernel, self.facts.name)
 
-    @property
-    def _warps(self) -> int:
-        """Return the warps of a workgroup."""
-        return ceil(prod(self.request.workgroup) / LANES)
-
     @cached_property
     def resident(self) -> Mapping[str, int]:
         registers = allocated(self.code.decode()).get(self.request.kernel, {})
-        return groups_held(self.facts, registers, self.request.shared_bytes, self._warps)
+        return groups_held(self.facts, registers, self.request.shared_bytes, self.waves)
 
     @property
     def l1_bytes(self) -> int:
