@@ -274,13 +274,9 @@ class _Block:
     def lane_registers(self) -> LaneRegisters:
         lanes = self.facts.subgroup_size
         rows = self.m // (self.subgroups_m * self.subtiles * self.atom.spans) + self.n // self.subgroups_n
+        sums = (1 + self.traits.moves_sums) * self.m * self.n * self.subgroups_k
         return LaneRegisters(
-            sums=(1 + self.traits.moves_sums)
-            * self.m
-            * self.n
-            * self.atom.acc.bytes
-            * self.subgroups_k
-            // (4 * self.lanes),
+            sums=sums * self.atom.acc.bytes // (4 * self.lanes),
             fragments=rows * self.depth * self.elem * (not self.atom.in_shared) // (4 * lanes * self.subgroups_k),
             copied=self.through_registers * self.copied // (4 * self.lanes),
             masks=sum(number * masks for number, masks in zip(self.messages, self.traits.masks)) * ~self.in_ring,

@@ -236,10 +236,8 @@ class _Emitter:
 
     def _starts_at_chunks(self, tile: Tile) -> bool:
         """Return whether a tile starts at whole chunks of memory along the dim that is contiguous there."""
-        chunk, starts = (
-            self.facts.chunk_bytes // tile.tensor.elem.bytes,
-            zip(self.places.begin(tile), tile.tensor.strides),
-        )
+        chunk = self.facts.chunk_bytes // tile.tensor.elem.bytes
+        starts = zip(self.places.begin(tile), tile.tensor.strides)
         return not any(stride == 1 and self.places.multiple(start) % chunk for start, stride in starts)
 
     def _with_unique_name(self, path: InputPath) -> InputPath:

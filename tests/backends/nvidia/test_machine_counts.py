@@ -1,4 +1,4 @@
-"""What ptxas makes of PTX, as the model of an SM counts it."""
+"""Machine instructions that the model of an SM counts for PTX, against ptxas's code."""
 
 from __future__ import annotations
 
