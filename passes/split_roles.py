@@ -47,6 +47,7 @@ from convgen.ir.stmt import (
     empty,
     stmts_of,
 )
+from convgen.ir.types import VectorType
 from convgen.passes.clone import Cloner
 
 Value = TypeVar("Value", bound=Expr)
@@ -84,13 +85,20 @@ def _registers(kernel: Kernel, facts: TargetFacts) -> tuple[list[Stmt], list[Stm
     assert isinstance(roles, Roles)
     teams = kernel.subgroups // roles.team + 1
     before = roles.at_entry(whole, teams)
-    values = (s.value for s in statements(kernel.body) if isinstance(s, Let))
-    products = dict.fromkeys(value.op for value in values if isinstance(value, Mma))
-    factors = sum(op.fragment_elements * op.atom.b_elem.bits // 32 for op in products)
-    sums = sum(op.d.registers for op in products)
+    values = [s.value for s in statements(kernel.body) if isinstance(s, Let) and isinstance(s.value, Mma)]
+    factors = sum(op.fragment_elements * op.atom.b_elem.bits // 32 for op in dict.fromkeys(v.op for v in values))
+    sums = _sums(kernel, values)
     if before >= min(facts.registers, sums + factors + _BESIDE):
         return [], []
     return [TakeRegisters(roles.multiplying(whole, teams), before)], [TakeRegisters(roles.copying, before)]
+
+
+def _sums(kernel: Kernel, products: Iterable[Mma]) -> int:
+    """Return the registers of a lane that hold sums: those of instructions, and vectors that loops carry beside them."""
+    taken = {product.acc for product in products}
+    carried = dict.fromkeys(v for s in statements(kernel.body) if isinstance(s, For) for v in s.carried)
+    beside = sum(v.type.bits // 32 for v in carried if isinstance(v.type, VectorType) and v not in taken)
+    return beside + sum(op.d.registers for op in dict.fromkeys(product.op for product in products))
 
 
 def _check_private(s: Stmt, tiles: frozenset[Shared], name: str) -> None:
