@@ -20,6 +20,7 @@ from convgen.tile import Index, Tensor, Value
 
 Doubles = npt.NDArray[np.float64]
 
+MOST_POSITIONS = 1 << 30
 LOW = -1e30  #: what stands for minus infinity: the exponential of a difference from it is 0, never NaN
 
 
@@ -29,6 +30,11 @@ def masked(scores: Value, m: Index, n: Index, length: int, causal: bool) -> Valu
     column = tile.positions((1, cols), 1) + n
     kept = tile.less(column, tile.positions((rows, 1), 0) + (m + 1)) if causal else tile.less(column, length)
     return tile.where(kept, scores, tile.full((1, 1), LOW))
+
+
+def is_later(n: Index, m: Index) -> Index:
+    """Return 1 for a position n behind m, else 0."""
+    return (n - m - 1 + MOST_POSITIONS) // MOST_POSITIONS
 
 
 def softmax_step(scores: Value, top: Value, total: Value, scale: float) -> tuple[Value, Value, Value, Value]:
@@ -54,44 +60,71 @@ def attention(
     bm: int = 64,
     bn: int = 64,
     causal: bool = False,
-    ahead: bool = False,
+    overlap: bool = False,
     order: str = "cols",
 ) -> None:
     """Write the attention of each head; rows are positions, and heads lie side by side in columns.
 
-    With `ahead`, the scores of a block of keys are multiplied while the weights of the one before are computed. By the
-    default order, workgroups that follow each other read the keys and values of one head.
+    With `overlap`, the weights of a block of keys are computed while those of the block before are multiplied by its
+    values. By the default order, workgroups that follow each other read the keys and values of one head.
     """
     length, columns = k.shape
-    head, behind = columns // heads, bn if ahead else 0
+    head = columns // heads
     m, h = tile.grid(o, (bm, head), map=order)
+    if causal:  # the rows with the most keys come first
+        m = (length + bm - 1) // bm * bm - bm - m
+    end = m + bm if causal else length
     query = tile.load_tile(tile.init_tile(q, (m, h), (bm, head)))
     top, total, acc = tile.full((bm, 1), LOW), tile.zeros((bm, 1)), tile.zeros((bm, head))
-    before = tile.full((bm, bn), 2 * LOW)  # scores of no keys: their weights are 0
-    for n in tile.range(0, (m + bm if causal else length) + behind, bn):
-        keys = tile.load_tile(tile.init_tile(k, (n, h), (bn, head)), transpose=True)
-        products = tile.tile_mma(query, keys)
-        scores = before if ahead else products
-        if causal or not isinstance(length, int) or length % bn:
-            scores = masked(scores, m, n - behind, length, causal)
+    weights = tile.zeros((bm, bn), "f16")
+
+    def scores_of(n: Index) -> Value:
+        return tile.tile_mma(query, tile.load_tile(tile.init_tile(k, (n, h), (bn, head)), transpose=True))
+
+    def with_weights(scores: Value, n: Index, top: Value, total: Value, acc: Value) -> tuple[Value, ...]:
+        if causal and overlap:  # a branch, which takes registers
+            for _ in tile.range(0, is_later(n + bn - 1, m)):
+                scores = masked(scores, m, n, length, causal)
+        elif causal or not isinstance(length, int) or length % bn:
+            scores = masked(scores, m, n, length, causal)
         p, factor, top, total = softmax_step(scores, top, total, head**-0.5)
-        values = tile.load_tile(tile.init_tile(v, (n - behind, h), (bn, head)))
-        acc = tile.tile_mma(tile.convert(p, "f16"), values, acc * factor)
-        before = products if ahead else before
-    tile.store_tile(tile.convert(tile.divide(acc, total), "f16"), tile.init_tile(o, (m, h), (bm, head)))
+        return tile.convert(p, "f16"), top, total, acc * factor
+
+    def with_values(weights: Value, n: Index, acc: Value) -> Value:
+        return tile.tile_mma(weights, tile.load_tile(tile.init_tile(v, (n, h), (bn, head))), acc)
+
+    if overlap:
+        for n in tile.range(0, bn, bn):
+            weights, top, total, acc = with_weights(scores_of(n), n, top, total, acc)
+        for n in tile.range(bn, end, bn):
+            scores = scores_of(n)
+            acc = with_values(weights, n - bn, acc)
+            weights, top, total, acc = with_weights(scores, n, top, total, acc)
+        last = (end - 1) // bn * bn
+        for n in tile.range(last, last + bn, bn):
+            acc = with_values(weights, n, acc)
+    else:
+        for n in tile.range(0, end, bn):
+            weights, top, total, acc = with_weights(scores_of(n), n, top, total, acc)
+            acc = with_values(weights, n, acc)
+    acc *= tile.divide(tile.full((bm, 1), 1.0), total)
+    tile.store_tile(tile.convert(acc, "f16"), tile.init_tile(o, (m, h), (bm, head)))
 
 
 def suited(target: str, head: int) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the arguments of `tile.kernel` and of `attention` that suit a target and the size of a head.
 
-    Where bulk copies bring keys and values, two warpgroups multiply 64 rows each, and workgroups take several tiles.
-    Elsewhere each of four subgroups multiplies the rows of one instruction; where its rows of the output would take
-    more than 64 registers, they share the head.
+    Where bulk copies bring keys and values, two warpgroups multiply 64 rows each. Elsewhere each of four subgroups
+    multiplies the rows of one instruction; where its rows of the output would take more than 64 registers, they share
+    the head.
     """
     facts = cg.facts(target)
     if facts.roles:
-        bn, order = 64 if head > 64 else 128, f"cols+persist:{facts.compute_units}"
-        return {"subgroups": (8, 1), "slots": 4, "copy": "tensor"}, {"bm": 128, "bn": bn, "ahead": True, "order": order}
+        return {"subgroups": (8, 1), "slots": 3 if head > 64 else 4, "copy": "tensor"}, {
+            "bm": 128,
+            "bn": 128,
+            "overlap": True,
+        }
     lanes, rows = facts.subgroup_size, min(atom.m for atom in facts.atoms if atom.a_elem.name == "f16")
     subgroups = (2, 4) if rows * head > 64 * lanes else (4, 1)
     bn = 64 if lanes == 64 else max(2 * lanes, 8 * subgroups[1])

@@ -81,7 +81,7 @@ def await_copies(select: Selector, s: st.AwaitSlot) -> None:
 def release(select: Selector, s: st.ReleaseSlot) -> None:
     """Wait for the products that read a slot, and arrive at its mbarrier by one lane of the subgroup."""
     out = select.out
-    if s.running:
+    if select.in_flight and s.running:
         out.emit(f"wgmma.wait_group.sync.aligned {s.running}", "earlier products have read their slots")
     elif select.in_flight:
         select.await_sums()

@@ -58,7 +58,6 @@ class Selector(Values):
         self.behind_warp_barriers = warp_barriers(kernel, accesses.every)
         #: Register, slot and units of a slot -> register with their sum, in the block that is being selected.
         self.slot_starts: dict[tuple[str, Expr, int], str] = {}
-        self.is_open = False  #: whether products have been issued since the last `wgmma.commit_group`
         #: Address and place of a factor -> register with its descriptor in slot 0, at the warpgroup's first row.
         self.descriptors: dict[tuple[Expr, FactorPlace], str] = {}
         written = (s.buffer for s in statements(kernel.body) if isinstance(s, (st.FlatStore, st.Ticket)))
@@ -137,9 +136,9 @@ class Selector(Values):
             if isinstance(s.value, x.Mma) or type(s.value) in element_ops.OPERATIONS:
                 self._own(s.var)
             if self.products and is_of_warpgroup(s.value):
+                self.in_flight.add(s.var)
                 if s in self.products.ends:
                     self._commit()
-                self.in_flight.add(s.var)
                 if s.value.op.atom.b_in_registers:
                     self.reading[s.var] = frozenset(self._factor_words(s.value.b))
                 if s in self.products.awaited:
@@ -183,14 +182,13 @@ class Selector(Values):
 
     def _for(self, s: st.For) -> None:
         out = self.out
-        self._await_around_loop()
+        self._await_around_loop(s)
         may_skip_sums = not _runs(s) and any(init in self.in_flight for init in s.inits)
         carried = [self._sums_in_place(init) or self._fresh(init.type) for init in s.inits]
         # ptxas 13.0 serialises products (C7515) in flight where a loop begins in which moves write their sums.
-        if self.products and any(
-            e in self.in_flight and v not in _added_to_in_place(s) for e, v in zip(s.inits, s.carried)
-        ):
-            self.await_sums()
+        for e, v in zip(s.inits, s.carried):
+            if e in self.in_flight and v not in _added_to_in_place(s):
+                self.await_sums(e)
         self._assign(carried, s.inits)
         begin, end = self.scalar(s.begin), self.scalar(s.end)
         counter = out.op("mov.u32", begin, comment=s.label)
@@ -201,7 +199,10 @@ class Selector(Values):
         self.env[s.var] = [counter]
         self.env |= dict(zip(s.carried, carried))
         added_to = self._sums_in_flight(s) if self.products else set()
-        self.in_flight |= {var for var, yielded in zip(s.carried, s.yields) if yielded in added_to}
+        for var, yielded in zip(s.carried, s.yields):
+            if yielded in added_to:
+                self.in_flight.add_of_loop(var)
+        self.in_flight.forget_order()
         self.exits.append((carried, tail))
         self.loops += 1
         for var in (s.var, *s.carried):
@@ -210,7 +211,7 @@ class Selector(Values):
         self._statement(s.body)
         self.exits.pop()
         self.loops -= 1
-        self._await_around_loop()
+        self._await_around_loop(s)
         self._assign(carried, s.yields)
         out.emit(f"add.s32 {counter}, {counter}, 1")
         more = out.op("setp.lt.s32", counter, end, kind="p")
@@ -219,8 +220,9 @@ class Selector(Values):
         self.env |= dict(zip(s.results, carried))
         for var, yielded in zip(s.results, s.yields):
             if yielded in added_to:
-                self.in_flight.add(var)
+                self.in_flight.add_of_loop(var)
                 self._own(var)
+        self.in_flight.forget_order()
         if self.products and any(v in self.in_flight and v not in self.products.added_to for v in s.results):
             if may_skip_sums:  # ptxas 13.0 asks for a fence where sums come around the loop as well (C7519)
                 out.emit("wgmma.fence.sync.aligned", "see the sums of products before the loop")
@@ -247,13 +249,14 @@ class Selector(Values):
         if self.in_flight and self.products and v in self.products.inputs:
             self.await_sums()
 
-    def _await_around_loop(self) -> None:
-        """Wait, where a loop's iteration begins or ends, for products that read registers.
+    def _await_around_loop(self, loop: st.For) -> None:
+        """Wait, where an iteration of a loop with products begins or ends, for products that read registers.
 
         Registers that the loop carries may be theirs. ptxas 13.5 serialises such products (C7515) if they are in flight
         where a loop begins in which other instructions write their sums.
         """
-        if self.in_flight & self.reading.keys():
+        multiplies = any(isinstance(s, st.Let) and is_of_warpgroup(s.value) for s in statements(loop.body))
+        if multiplies and self.in_flight.sums.keys() & self.reading.keys():
             self.await_sums()
 
     def _if(self, s: st.If) -> None:
@@ -261,17 +264,15 @@ class Selector(Values):
         end = out.label("JOIN")
         other = end if s.other is st.empty else out.label("ELSE")
         out.emit(f"@!{condition} bra.uni {other}")
-        before = self._products_running()
+        before = self.in_flight.copy()
         self._arm(s.then)
-        after_then = self._products_running()
-        self.in_flight, self.is_open = before
+        after_then, self.in_flight = self.in_flight, before
         if s.other is not st.empty:
             out.emit(f"bra.uni {end}")
             out.place(other)
             self._arm(s.other)
         out.place(end)
-        in_flight, is_open = after_then
-        self.in_flight, self.is_open = self.in_flight | in_flight, self.is_open or is_open
+        self.in_flight.meet(after_then)
 
     def _arm(self, s: st.Stmt) -> None:
         """Select an arm of a branch, and emit the reads postponed in it: their addresses may be undefined behind it."""
@@ -282,9 +283,9 @@ class Selector(Values):
         out, condition = self.out, self.scalar(s.cond)
         stay, (results, end) = out.label("STAY"), self.exits[-1]
         out.emit(f"@!{condition} bra.uni {stay}")
-        before = self._products_running()
+        before = self.in_flight.copy()
         self._assign(results, s.values)
-        self.in_flight, self.is_open = before  # lanes that stay in the loop have not waited
+        self.in_flight = before  # lanes that stay in the loop have not waited
         out.emit(f"bra.uni {end}")
         out.place(stay)
 
@@ -450,7 +451,7 @@ class Selector(Values):
                     scales = ", 1, 1" if op.atom.acc.is_float else ""
                     scale_d = adds if step else first
                     out.emit(f"{row.mnemonic} {total}, {', '.join(factors)}, {scale_d}{scales}{transposed}")
-        self.is_open = True
+        self.in_flight.is_open = True
         return sums
 
     def _instruction_a(self, e: x.Mma, row: WgmmaRow) -> Callable[[int, int], str]:
@@ -517,20 +518,17 @@ class Selector(Values):
         sides = (e.a,) if row.a_in_registers else (e.b, e.a)
         return "".join(f", {int(self._factor_of(side).tile.is_transposed)}" for side in sides)
 
-    def _products_running(self) -> tuple[set[Expr], bool]:
-        """Return copies of `in_flight` and `is_open`, the state of products that branches restore and merge."""
-        return {*self.in_flight}, self.is_open
-
     def _commit(self) -> None:
         """End the group of products that have been issued since the last one, if there are any."""
-        if self.is_open:
+        if self.in_flight.is_open:
             self.out.emit("wgmma.commit_group.sync.aligned")
-        self.is_open = False
+            self.in_flight.end_group()
 
-    def await_sums(self) -> None:
+    def await_sums(self, of: Expr | None = None) -> None:
         self._commit()
-        self.out.emit("wgmma.wait_group.sync.aligned 0", "sums are complete")
-        self.in_flight.clear()
+        running = 0 if of is None else self.in_flight.behind(of)
+        self.out.emit(f"wgmma.wait_group.sync.aligned {running}", "sums are complete")
+        self.in_flight.landed(running)
 
     # ------------------------------------------------------------ writes
 

@@ -235,8 +235,8 @@ def _facts(name: str, *, shared: int, units: int, warps: int, caches: Caches, ra
         message_alignment=16,
         direct_widths=(16, 8, 4),  # PTX ISA, "cp.async"
         permutes=True,
-        # PTX ISA, "setmaxnreg": a warpgroup's warps together, multiples of 8; 40 suffice a lane that starts copies.
-        roles=Roles(team=4, copying=40, granule=8, most=240) if rates.wgmma else None,
+        # PTX ISA, "setmaxnreg": a warpgroup's warps together, multiples of 8; 24 suffice a lane that starts copies.
+        roles=Roles(team=4, copying=24, granule=8, most=240) if rates.wgmma else None,
         conversions=("f8_e4m3", "f8_e5m2") if rates.f8 else (),  # PTX ISA, "cvt": sm_89 and up
     )
 

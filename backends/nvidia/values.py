@@ -15,6 +15,7 @@ from typing import Any, TypeGuard
 from convgen.backends.nvidia import element_ops, packed
 from convgen.backends.nvidia.ptx import KINDS, Writer, braces, kind_of
 from convgen.backends.nvidia.tables import BF16_SUMS, ROWS, MmaRow, WgmmaRow
+from convgen.backends.nvidia.warpgroups import InFlight
 from convgen.ir import expr as x
 from convgen.ir.error import Unsupported
 from convgen.ir.expr import Expr, Var
@@ -48,7 +49,7 @@ class Values(ABC):
         #: Variables with registers of their own and a single use -> loops around their binding. A product in as many
         #: loops adds to them in place.
         self.owned: dict[Var, int] = {}
-        self.in_flight: set[Expr] = set()  #: variables to whose registers products of warpgroups may still add
+        self.in_flight = InFlight()  #: products of warpgroups that may still add to their variables' registers
         #: Variables of products of warpgroups that read a factor from registers -> these registers.
         self.reading: dict[Expr, frozenset[str]] = {}
 
@@ -57,8 +58,8 @@ class Values(ABC):
         """Emit the read of shared memory that binds a variable, if it was postponed."""
 
     @abstractmethod
-    def await_sums(self) -> None:
-        """Emit a wait for all products of the warpgroup."""
+    def await_sums(self, of: Expr | None = None) -> None:
+        """Emit a wait for the products that may still add to a variable's registers, or for all of the warpgroup."""
 
     def scalar(self, e: Expr) -> str:
         """Return the register, or the immediate, of a scalar."""
@@ -70,7 +71,7 @@ class Values(ABC):
     def words(self, e: Expr) -> Words:
         """Return the registers of a value."""
         if e in self.in_flight:
-            self.await_sums()
+            self.await_sums(e)
         if (known := self.env.get(e)) is not None:
             if self.reading and self._are_read_in_flight(known):
                 self.await_sums()
@@ -89,7 +90,7 @@ class Values(ABC):
 
     def _are_read_in_flight(self, words: Words) -> bool:
         """Return whether a product in flight reads one of these registers, which then no instruction may access."""
-        return any(not self.reading[v].isdisjoint(words) for v in self.in_flight if v in self.reading)
+        return any(not self.reading[v].isdisjoint(words) for v in self.in_flight.sums if v in self.reading)
 
     def _sum_of(self, v: Var) -> str:
         """Return the register of a variable in `offsets`, recomputed for each use: uses may not dominate later ones."""

@@ -13,7 +13,7 @@ Sources: PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions", "Matrix De
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from typing import TypeGuard
 
 from convgen.backends.nvidia.statement_flow import Ages, GroupFlow, KernelAccesses, behind_a_group
@@ -22,7 +22,7 @@ from convgen.ir.expr import Expr, Mma, Var
 from convgen.ir.layout.memory import Shared
 from convgen.ir.layout.shared_panels import SPANS, span_of
 from convgen.ir.mma_operands import operand_sizes_of
-from convgen.ir.mutate import statements
+from convgen.ir.mutate import free_vars, statements
 from convgen.ir.program import Kernel
 from convgen.ir.record import frozen
 from convgen.ir.stmt import Barrier, Block, FlatDirectLoad, For, If, Let, LoadFactor, ReleaseSlot, SharedWrite, Stmt
@@ -89,6 +89,63 @@ class Products:
         return dict.fromkeys(s.tile for s in self.factors.values() if s.address is address)
 
 
+_UNKNOWN = -1  #: number of a group that is older than all whose order is known
+
+
+class InFlight:
+    """Products in flight where code is being selected, in groups that end in the order of their numbers."""
+
+    def __init__(self) -> None:
+        self.sums: dict[Expr, int] = {}  #: variable to whose registers a product may still add -> number of its group
+        self.ended = 0  #: groups that have ended
+        self.is_open = False  #: whether products have been issued since the end of the last group
+
+    def __contains__(self, e: Expr) -> bool:
+        return e in self.sums
+
+    def __bool__(self) -> bool:
+        return bool(self.sums)
+
+    def copy(self) -> InFlight:
+        """Return the state for another path, which begins here."""
+        other = InFlight()
+        other.sums, other.ended, other.is_open = {**self.sums}, self.ended, self.is_open
+        return other
+
+    def add(self, v: Expr) -> None:
+        """Note a product of the open group."""
+        self.sums[v] = self.ended
+
+    def add_of_loop(self, v: Expr) -> None:
+        """Note a variable to which a product of some iteration of a loop may add."""
+        self.sums[v] = _UNKNOWN
+
+    def end_group(self) -> None:
+        """Note the end of the open group."""
+        self.ended, self.is_open = self.ended + 1, False
+
+    def behind(self, of: Expr) -> int:
+        """Return how many groups have surely ended behind the group of a variable's product."""
+        group = self.sums[of]
+        return 0 if group == _UNKNOWN else self.ended - group - 1
+
+    def landed(self, running: int) -> None:
+        """Note that only the last `running` groups may be in flight."""
+        self.sums = {v: group for v, group in self.sums.items() if group >= self.ended - running}
+
+    def forget_order(self) -> None:
+        """Note that groups may have ended on only some of the paths that lead here."""
+        self.sums = dict.fromkeys(self.sums, _UNKNOWN)
+
+    def meet(self, other: InFlight) -> None:
+        """Note that another path leads here, too."""
+        self.sums |= other.sums
+        self.is_open |= other.is_open
+        if self.ended != other.ended:
+            self.ended = max(self.ended, other.ended)
+            self.forget_order()
+
+
 def products_of(kernel: Kernel, accesses: KernelAccesses) -> Products | None:
     """Return the products of warpgroups of a message-level kernel; None if it has none."""
     factors = {s.var: s for s in statements(kernel.body) if isinstance(s, LoadFactor)}
@@ -118,17 +175,30 @@ def _inputs(kernel: Kernel, products: Iterable[Let]) -> set[Var]:
 
 
 def _added_to(kernel: Kernel, products: Iterable[Let]) -> set[Expr]:
-    """Return the sums to which products add, directly or through a loop."""
-    loops = (s for s in statements(kernel.body) if isinstance(s, For))
-    carried = {e for s in loops for e in (*s.inits, *s.yields)}
-    return carried | {s.value.acc for s in products if isinstance(s.value, Mma)}
+    """Return the sums to which products add, directly or through loops."""
+    loops = [s for s in statements(kernel.body) if isinstance(s, For)]
+    same = [pair for s in loops for pair in (*zip(s.carried, s.yields), *zip(s.results, s.yields), *zip(s.carried, s.inits))]
+    added_to, count = {s.value.acc for s in products if isinstance(s.value, Mma)}, -1
+    while count != (count := len(added_to)):
+        added_to |= {before for later, before in same if later in added_to}
+    return added_to
 
 
-def _last_of_blocks(kernel: Kernel, products: Container[Let]) -> set[Let]:
-    """Return the last of these products in each block."""
-    blocks = (s.stmts for s in statements(kernel.body) if isinstance(s, Block))
-    last = (next((s for s in reversed(stmts) if isinstance(s, Let) and s in products), None) for stmts in blocks)
-    return {s for s in last if s is not None}
+def _last_of_blocks(kernel: Kernel, products: Collection[Let]) -> set[Let]:
+    """Return the last of these products in each block, without those whose sums are read behind those of another."""
+    found = set()
+    for stmts in (s.stmts for s in statements(kernel.body) if isinstance(s, Block)):
+        places = [n for n, s in enumerate(stmts) if isinstance(s, Let) and s in products]
+        if places and not _is_read_first(stmts[places[-1] + 1 :], stmts[places[-1]], [stmts[n] for n in places[:-1]]):
+            found.add(stmts[places[-1]])
+    return found
+
+
+def _is_read_first(behind: Iterable[Stmt], product: Stmt, others: Sequence[Stmt]) -> bool:
+    """Return whether statements read the sums of another product before those of this one."""
+    own, other = set(product.binds), {v for s in others for v in s.binds}
+    reads = ({v for s in statements(each) for e in s.operands for v in free_vars(e)} for each in behind)
+    return next((own.isdisjoint(read) for read in reads if not (own | other).isdisjoint(read)), False)
 
 
 def _is_read(access: Access, regions: set[str]) -> bool:

@@ -37,10 +37,10 @@ class Case:
     head: int
     length: int
     causal: bool
-    bm: int  #: rows of a block of queries, of two warpgroups
+    bm: int  #: rows of a block of queries, 64 for each warpgroup
     bn: int  #: rows of a block of keys
     copy: str  #: "tensor": bulk copies
-    ahead: bool  #: whether scores are multiplied while the weights of the block before are computed
+    overlap: bool  #: whether weights are computed while those of the block before are multiplied by values
     order: str = "cols"  #: of the workgroups
 
     @property
@@ -59,22 +59,24 @@ class Case:
     @property
     def kernel(self) -> str:
         """Return what a table shows of the kernel."""
-        return (
-            f"{self.bm}x{self.bn}{' copy=tensor' if self.copy else ''}{' ahead' if self.ahead else ''} map={self.order}"
-        )
+        words = " copy=tensor" * bool(self.copy) + " overlap" * self.overlap
+        return f"{self.bm}x{self.bn}{words} map={self.order}"
+
+    @property
+    def slots(self) -> int:
+        """Return the slots for blocks of keys and values: up to four, in 192 KB."""
+        return min(4, 3 * 128 * 128 // (self.bn * self.head)) if self.copy else 2
 
 
-_PERSIST = "cols+persist:132"
 _KERNELS: tuple[tuple[Any, ...], ...] = (
-    (128, 64, "tensor", True),
-    (128, 64, "tensor", True, _PERSIST),
-    (128, 128, "tensor", True, _PERSIST),
+    (128, 128, "tensor", True),
+    (128, 128, "tensor", True, "cols+persist:132"),
+    (64, 64, "tensor", True),
     (128, 64, "", False),
 )
 CASES = tuple(
     Case(head, length, causal, *kernel)
     for head, length, causal, kernel in product((64, 128), (1024, 4096, 16384), (False, True), _KERNELS)
-    if head * kernel[1] < 128 * 128  # whose registers spill
 )
 
 
@@ -87,11 +89,17 @@ def generate(case: Case, folder: str) -> str:
     from convgen.tile import Tensor
     from examples.attention import attention
 
-    kernel = tile.kernel(subgroups=(8, 1), slots=4 if case.copy else 2, copy=case.copy)(attention.function)
+    kernel = tile.kernel(subgroups=(case.bm // 16, 1), slots=case.slots, copy=case.copy)(attention.function)
     tensors = [Tensor((case.length, case.heads * case.head), "f16")] * 4
     try:
         program = kernel(
-            *tensors, heads=case.heads, bm=case.bm, bn=case.bn, causal=case.causal, ahead=case.ahead, order=case.order
+            *tensors,
+            heads=case.heads,
+            bm=case.bm,
+            bn=case.bn,
+            causal=case.causal,
+            overlap=case.overlap,
+            order=case.order,
         )
         code = cg.compile(program, TARGET)
     except ConvgenError as error:

@@ -92,6 +92,7 @@ class _Emitter:
         self.values: dict[Value, Expr] = {}
         self.shared: dict[Load, InputPath] = {}
         self.ring: Shared | None = None  #: the ring into whose slots bulk copies go
+        self.in_ring: list[InputPath] = []  #: paths of earlier loops through the ring, whose tiles a loop may fill, too
         self.unread: list[Value] = []  #: loads whose fragments are in shared memory, read when they are first used
         self.carried_values: set[Value] = set()  #: values that the enclosing loops carry to their next iteration
 
@@ -178,18 +179,31 @@ class _Emitter:
         if not copied:
             return
         self.k.barrier("release")
+        free = list(self.in_ring)
         for load in copied:
-            self._copy(load, copied[load])
+            self._copy(load, self._with_tile(copied[load], free))
         self.k.barrier("publish")
+
+    def _with_tile(self, path: InputPath, free: list[InputPath]) -> InputPath:
+        """Return a path with a tile of its own, or with one of an earlier loop, which is no longer free."""
+        assert path.tile is not None
+        for earlier in free:
+            tile, memory = earlier.tile, earlier.view.memory
+            if evolve(path.tile, name=tile.name) == tile and path.view.memory is memory and path.step == earlier.step:
+                free.remove(earlier)
+                return evolve(path, tile=tile)
+        path = self._with_unique_name(path)
+        self.k.tiles.append(path.tile)
+        self.in_ring += [path] if path.step else []
+        return path
 
     def _copy(self, load: Load, path: InputPath) -> None:
         """Copy a load's block to shared memory."""
-        path = self.shared[load] = self._with_unique_name(path)
+        self.shared[load] = path
         assert path.tile is not None
-        self.k.tiles.append(path.tile)
         at, name = self.places.at(load.tile, self._layout_of_load(load)), load.tile.tensor.name
         if path.step:
-            self.ring = ring_of("ring", path.tile.slots)
+            self.ring = self.ring or ring_of("ring", path.tile.slots)
             self.k.copy_as_tensor(path.tile, path.view, at, path.step, self.ring, 0, "copy", name)
         elif path.copy is None:
             self.k.copy_directly(path.tile, path.view, at, path.direct_bytes, 0, "copy", name)

@@ -1,0 +1,98 @@
+"""Products that run while others are awaited, and loops that follow each other through one ring: attention.
+
+Its kernel multiplies the weights of a block by values while it computes those of the next block.
+"""
+
+from __future__ import annotations
+
+import random
+from functools import cache
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+
+import convgen as cg
+from convgen import tile
+from convgen.backends.nvidia.sim import simulate
+from convgen.ir.error import ConvgenError
+from convgen.run.code import Code
+from convgen.run.execution import allocate
+from convgen.tile import Tensor
+from examples.attention import attended, attention
+from tests.backends.nvidia.test_rings import HARMLESS, changes
+from tests.product.changes import Change, described
+
+LENGTH, HEAD = 136, 64  #: the last block of keys is ragged, and there are more blocks than slots
+MODES = tuple(product((False, True), ("forward", "reverse")))
+SAMPLE = 8  #: changes tried in each run; sweeps try all
+
+
+@cache
+def compiled(*, causal: bool) -> Code:
+    kernel = tile.kernel(subgroups=(4, 1), slots=2, copy="tensor")(attention.function)
+    tensors = [Tensor((LENGTH, HEAD), "f16")] * 4
+    return cg.compile(kernel(*tensors, bm=64, bn=32, causal=causal, overlap=True, order="cols+persist:1"), "sm_90a")
+
+
+@cache
+def inputs() -> tuple[Any, ...]:
+    return tuple(np.random.default_rng(n).standard_normal((LENGTH, HEAD)).astype(np.float16) for n in range(3))
+
+
+def outcome(code: Code, text: str, *, early: bool, order: str) -> Any:
+    """Return the output of a run, or None if it has findings or is refused."""
+    memory = allocate(code.record, dict(zip("qkv", inputs())))
+    try:
+        report = simulate(text.encode(), code.record.requests(), memory, early=early, wave_order=order)
+    except ConvgenError:
+        return None
+    return None if report.findings else memory["o"].whole().tobytes()
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_overlapped_attention_is_right(causal: bool) -> None:
+    code = compiled(causal=causal)
+    q, k, v = (x.astype(np.float64) for x in inputs())
+    scores = q @ k.T / np.sqrt(HEAD)
+    weights = np.exp(scores - scores.max(1, keepdims=True))
+    wanted = attended(q[None], k[None], v[None])[0] if causal else weights / weights.sum(1, keepdims=True) @ v
+    found = cg.simulate(code, **dict(zip("qkv", inputs())))
+    assert np.abs(found.astype(np.float64) - wanted).max() < 2e-3
+    assert len({outcome(code, code.asm, early=early, order=order) for early, order in MODES}) == 1
+
+
+def test_weights_are_computed_while_products_run() -> None:
+    """The loop awaits its first group alone, and the second behind the exponentials."""
+    loop = compiled(causal=False).asm.split("// slot is full")[2]
+    first, exponentials, second = (
+        loop.index(text)
+        for text in ("wgmma.wait_group.sync.aligned 1;", "ex2.approx", "wgmma.wait_group.sync.aligned 0;")
+    )
+    assert first < exponentials < second
+    assert loop[:first].count("wgmma.commit_group") == 2
+
+
+def test_loops_fill_the_tiles_of_one_ring() -> None:
+    code = compiled(causal=False)
+    assert code.asm.count("mbarrier.init") == 4
+    (request,) = code.record.requests()
+    assert request.shared_bytes < 2 * 2 * (32 * HEAD * 2) + 1024  # two slots of keys and values
+
+
+@pytest.mark.parametrize("sample", [SAMPLE, pytest.param(None, marks=pytest.mark.sweep)])
+@pytest.mark.parametrize("causal", [False, True])
+def test_every_loss_is_noticed(causal: bool, sample: int | None) -> None:
+    code = compiled(causal=causal)
+    right = outcome(code, code.asm, early=False, order="forward")
+    tried = [change for change in changes(code.asm) if not HARMLESS.match(change.what)]
+
+    def is_noticed(change: Change) -> bool:
+        text = change.applied(code.asm)
+        return any(outcome(code, text, early=early, order=order) != right for early, order in MODES)
+
+    lost = [
+        each for each in (tried if sample is None else random.Random(1).sample(tried, sample)) if not is_noticed(each)
+    ]
+    assert not lost, described(lost)
