@@ -34,6 +34,7 @@ ADVISORIES = {
     "C7517": "a wait for matrix products is missing",
     "C7519": "a fence before matrix products is missing",
 }
+_TOO_FEW_REGISTERS = "C7512"
 _PLACE = re.compile(r"\(C7517\).* in around line (\d+) ")
 _NEAR = 2  #: lines of the text behind a product that may have its wait: `commit_group`, `wait_group`
 _ADVISORY = re.compile(rf"[^\n]*\((?P<code>{'|'.join(ADVISORIES)})\)[^\n]*")
@@ -42,8 +43,8 @@ _ADVISORY = re.compile(rf"[^\n]*\((?P<code>{'|'.join(ADVISORIES)})\)[^\n]*")
 def compiled(text: str) -> MachineCode | None:
     """Return the cubin of PTX; None without a ptxas that knows its target and version.
 
-    Raises AssemblerError if ptxas rejects the text or prints one of `ADVISORIES`; UserError if ptxas fails itself, or
-    if the environment variable of `toolchain` names a ptxas that does not know the target.
+    Raises AssemblerError if ptxas rejects the text or prints one of `ADVISORIES`; UserError if ptxas fails itself or has
+    too few registers, or if the environment variable of `toolchain` names a ptxas that does not know the target.
     """
     import tempfile
 
@@ -66,10 +67,16 @@ def compiled(text: str) -> MachineCode | None:
 
 
 def _check(done: subprocess.CompletedProcess[str], text: str) -> None:
-    """Raise AssemblerError for rejected text and for an advisory, UserError for a failure that names no line."""
+    """Raise AssemblerError for rejected text and for an advisory, UserError for a failure that names no line.
+
+    A kernel whose sums leave too few registers is a UserError, too: the emitter cannot know how many ptxas needs.
+    """
     advisories = (found for found in _ADVISORY.finditer(done.stderr) if not _is_spurious(found[0], text))
     if advisory := next(advisories, None):
         message = advisory[0].partition(":")[2].strip()
+        if advisory["code"] == _TOO_FEW_REGISTERS:
+            given = f"given a kernel whose matrix products ptxas serialises for want of registers: {message}"
+            raise UserError(f"{given}, wanted smaller tiles, or more subgroups, at --config")
         raise AssemblerError(f"ptxas: {ADVISORIES[advisory['code']]}: {message}")
     if done.returncode:
         first = _first(done.stderr)

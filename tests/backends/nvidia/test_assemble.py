@@ -176,11 +176,18 @@ def test_advisories_on_matrix_products_are_errors(code: str, body: str) -> None:
         compiled(PTX.format(target="sm_90a", body=body))
 
 
-@pytest.mark.parametrize("code", ADVISORIES)
+@pytest.mark.parametrize("code", [code for code in ADVISORIES if code != "C7512"])
 def test_each_advisory_is_one_line(code: str, said: Path) -> None:
     said.write_text(f"ptxas info    : ({code}) Potential Performance Loss: something in function 'k'\n")
     wanted = f"^ptxas: {ADVISORIES[code]}: .{code}. Potential Performance Loss: something in function 'k'$"
     with pytest.raises(AssemblerError, match=wanted):
+        compiled(PTX.format(target="sm_90a", body=""))
+
+
+def test_a_kernel_with_too_few_registers_is_the_users(said: Path) -> None:
+    said.write_text("ptxas info    : (C7512) Potential Performance Loss: insufficient registers in function 'k'\n")
+    wanted = r"^given a kernel whose .* for want of registers: \(C7512\) .*, wanted smaller tiles, .*, at --config$"
+    with pytest.raises(UserError, match=wanted):
         compiled(PTX.format(target="sm_90a", body=""))
 
 
