@@ -94,7 +94,7 @@ def _registers(kernel: Kernel, facts: TargetFacts) -> tuple[list[Stmt], list[Stm
 
 
 def _sums(kernel: Kernel, products: Iterable[Mma]) -> int:
-    """Return the registers of a lane that hold sums: those of instructions, and vectors that loops carry beside them."""
+    """Return the registers of a lane that hold sums: those of instructions, and vectors that loops carry besides."""
     taken = {product.acc for product in products}
     carried = dict.fromkeys(v for s in statements(kernel.body) if isinstance(s, For) for v in s.carried)
     beside = sum(v.type.bits // 32 for v in carried if isinstance(v.type, VectorType) and v not in taken)

@@ -43,8 +43,8 @@ _ADVISORY = re.compile(rf"[^\n]*\((?P<code>{'|'.join(ADVISORIES)})\)[^\n]*")
 def compiled(text: str) -> MachineCode | None:
     """Return the cubin of PTX; None without a ptxas that knows its target and version.
 
-    Raises AssemblerError if ptxas rejects the text or prints one of `ADVISORIES`; UserError if ptxas fails itself or has
-    too few registers, or if the environment variable of `toolchain` names a ptxas that does not know the target.
+    Raises AssemblerError if ptxas rejects the text or prints one of `ADVISORIES`; UserError if ptxas fails itself or
+    has too few registers, or if the environment variable of `toolchain` names a ptxas that does not know the target.
     """
     import tempfile
 

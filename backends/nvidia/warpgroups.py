@@ -13,7 +13,7 @@ Sources: PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions", "Matrix De
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import TypeGuard
 
 from convgen.backends.nvidia.statement_flow import Ages, GroupFlow, KernelAccesses, behind_a_group
@@ -177,28 +177,30 @@ def _inputs(kernel: Kernel, products: Iterable[Let]) -> set[Var]:
 def _added_to(kernel: Kernel, products: Iterable[Let]) -> set[Expr]:
     """Return the sums to which products add, directly or through loops."""
     loops = [s for s in statements(kernel.body) if isinstance(s, For)]
-    same = [pair for s in loops for pair in (*zip(s.carried, s.yields), *zip(s.results, s.yields), *zip(s.carried, s.inits))]
-    added_to, count = {s.value.acc for s in products if isinstance(s.value, Mma)}, -1
-    while count != (count := len(added_to)):
-        added_to |= {before for later, before in same if later in added_to}
+    same = [
+        pair for s in loops for pair in (*zip(s.carried, s.yields), *zip(s.results, s.yields), *zip(s.carried, s.inits))
+    ]
+    added_to: set[Expr] = {s.value.acc for s in products if isinstance(s.value, Mma)}
+    while more := {before for later, before in same if later in added_to} - added_to:
+        added_to |= more
     return added_to
 
 
-def _last_of_blocks(kernel: Kernel, products: Collection[Let]) -> set[Let]:
+def _last_of_blocks(kernel: Kernel, products: Container[Let]) -> set[Let]:
     """Return the last of these products in each block, without those whose sums are read behind those of another."""
     found = set()
     for stmts in (s.stmts for s in statements(kernel.body) if isinstance(s, Block)):
-        places = [n for n, s in enumerate(stmts) if isinstance(s, Let) and s in products]
-        if places and not _is_read_first(stmts[places[-1] + 1 :], stmts[places[-1]], [stmts[n] for n in places[:-1]]):
-            found.add(stmts[places[-1]])
+        of_block = [s for s in stmts if isinstance(s, Let) and s in products]
+        if of_block and not _is_read_later(of_block, stmts[stmts.index(of_block[-1]) + 1 :]):
+            found.add(of_block[-1])
     return found
 
 
-def _is_read_first(behind: Iterable[Stmt], product: Stmt, others: Sequence[Stmt]) -> bool:
-    """Return whether statements read the sums of another product before those of this one."""
-    own, other = set(product.binds), {v for s in others for v in s.binds}
+def _is_read_later(products: Sequence[Let], behind: Iterable[Stmt]) -> bool:
+    """Return whether the statements behind products read the sums of the last one behind those of another."""
+    *others, last = (product.var for product in products)
     reads = ({v for s in statements(each) for e in s.operands for v in free_vars(e)} for each in behind)
-    return next((own.isdisjoint(read) for read in reads if not (own | other).isdisjoint(read)), False)
+    return next((last not in read for read in reads if not read.isdisjoint({*others, last})), False)
 
 
 def _is_read(access: Access, regions: set[str]) -> bool:

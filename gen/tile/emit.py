@@ -189,11 +189,12 @@ class _Emitter:
         assert path.tile is not None
         for earlier in free:
             tile, memory = earlier.tile, earlier.view.memory
+            assert tile is not None
             if evolve(path.tile, name=tile.name) == tile and path.view.memory is memory and path.step == earlier.step:
                 free.remove(earlier)
                 return evolve(path, tile=tile)
         path = self._with_unique_name(path)
-        self.k.tiles.append(path.tile)
+        self.k.tiles += [path.tile] if path.tile else []
         self.in_ring += [path] if path.step else []
         return path
 
