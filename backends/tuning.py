@@ -93,8 +93,9 @@ class Tuning:
     #: share of the bytes that matrix instructions read in place that counts against shared memory's rate
     in_place_reads: float = 1.0
     ring_block: int = 0  #: clocks; of a K block whose copies another role starts, in which no unit works
-    ring_exposed: float = 0.0  #: as `exposed`, of a block whose copies another role starts
+    ring_exposed: float = 0.0  #: as `exposed`, of a block whose copies another role starts, times the slots of the ring
     line_clocks: float = 0.0  #: clocks; a line of a bulk copy, of up to 128 bytes
+    line_outside: float = 0.0  #: clocks; further ones of a line whose elements all lie outside of the tensor
 
     # ------------------------------------------------------------ clocks of a launch
 

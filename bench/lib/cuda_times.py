@@ -35,6 +35,7 @@ _TORCH = {
 }
 ROUNDS = 9
 CALLS = 20  #: of a graph
+_PEER = "peer"
 _LEAST_BYTES = 1 << 27  #: bytes of all input sets together: twice the L2 of an H200
 
 CONVOLUTIONS = (
@@ -82,16 +83,18 @@ def generate(line: str, config: str | None, folder: str) -> tuple[str, str]:
         code = driver.compile(driver.build(parse_problem(words), TARGET, config=config))
     except ConvgenError as error:
         return "", str(error)
-    stem = Path(folder) / hashlib.sha256(line.encode()).hexdigest()[:16]
+    stem = Path(folder) / hashlib.sha256(f"{line} {code.config}".encode()).hexdigest()[:16]
     family = targets.get(TARGET).family
     write_code(code, str(stem), family.text_suffix, family.object_suffix)
     return f"{stem}.launch.json", code.config
 
 
-def in_turns(calls: Mapping[str, Sequence[Callable[[], object]]], torch: Any) -> list[dict[str, float]]:
+def in_turns(
+    calls: Mapping[str, Sequence[Callable[[], object]]], torch: Any, rounds: int = ROUNDS
+) -> list[dict[str, float]]:
     """Return the seconds of a call in each round, by competitor; each one's calls rotate among input sets."""
     graphs = {name: _graph(of_sets, torch) for name, of_sets in calls.items()}
-    return [{name: _seconds(graph, torch) for name, graph in graphs.items()} for _ in range(ROUNDS + 1)][1:]
+    return [{name: _seconds(graph, torch) for name, graph in graphs.items()} for _ in range(rounds + 1)][1:]
 
 
 def median(rounds: Sequence[Mapping[str, float]], figure: Callable[[Mapping[str, float]], float]) -> float:
@@ -174,29 +177,39 @@ def _peer(problem: Any, given: dict[str, Any], torch: Any) -> Callable[[], objec
     return lambda: backward(given["dst"], given["src"], wei, *common)
 
 
-def measure(line: str, path: str, torch: Any) -> dict[str, Any]:
-    """Return the medians of a problem: microseconds of both sides, and the ratio of their times."""
+def measure(line: str, paths: Mapping[str, str], torch: Any, *, rounds: int = ROUNDS) -> dict[str, dict[str, float]]:
+    """Return the medians of several kernels of a problem: microseconds of both sides, and the ratio of their times.
+
+    `paths` has the launch record of each kernel; all of them and the peer take turns on the same tensors.
+    """
     import convgen as cg
     from convgen.problem.matmul import parse_problem
 
-    kernel = cg.load(path, device="cuda:0")
-    problem = parse_problem(line.partition(" ")[2])
-    first = _tensors(kernel, torch)
+    kernels = {name: cg.load(path, device="cuda:0") for name, path in paths.items()}
+    one = next(iter(kernels.values()))
+    first = _tensors(one, torch)
     count = max(2, -(-_LEAST_BYTES // sum(t.numel() * t.element_size() for t in first.values())))
-    sets = [first, *(_tensors(kernel, torch) for _ in range(min(count, CALLS) - 1))]
-    names = {*kernel.program.inputs, *kernel.program.outputs}
+    sets = [first, *(_tensors(one, torch) for _ in range(min(count, CALLS) - 1))]
+    names = {*one.program.inputs, *one.program.outputs}
 
-    def ours(given: dict[str, Any]) -> Callable[[], object]:
+    def ours(kernel: Any, given: dict[str, Any]) -> Callable[[], object]:
         taken = {name: tensor for name, tensor in given.items() if name in names}
         return lambda: kernel(**taken, stream=torch.cuda.current_stream())
 
-    peers = [_peer(problem, given, torch) for given in sets]
-    rounds = in_turns({"ours": [ours(given) for given in sets], "peer": peers}, torch)
-    kernel.unload()
+    problem = parse_problem(line.partition(" ")[2])
+    calls = {name: [ours(kernel, given) for given in sets] for name, kernel in kernels.items()}
+    calls[_PEER] = [_peer(problem, given, torch) for given in sets]
+    times = in_turns(calls, torch, rounds)
+    for kernel in kernels.values():
+        kernel.unload()
+    return {name: _figures(name, times) for name in kernels}
+
+
+def _figures(name: str, rounds: Sequence[Mapping[str, float]]) -> dict[str, float]:
     return {
-        "ours_us": median(rounds, lambda each: each["ours"] * 1e6),
-        "peer_us": median(rounds, lambda each: each["peer"] * 1e6),
-        "ratio": median(rounds, lambda each: each["peer"] / each["ours"]),
+        "ours_us": median(rounds, lambda each: each[name] * 1e6),
+        "peer_us": median(rounds, lambda each: each[_PEER] * 1e6),
+        "ratio": median(rounds, lambda each: each[_PEER] / each[name]),
     }
 
 
@@ -212,7 +225,7 @@ def times(lines: Sequence[str], config: str | None, processes: int) -> list[dict
 
         torch.backends.cudnn.benchmark = True
         for line, (path, chosen) in track(list(zip(lines, codes)), "measure"):
-            figures = measure(line, path, torch) if path else {"refused": chosen}
+            figures = measure(line, {chosen: path}, torch)[chosen] if path else {"refused": chosen}
             rows.append({"problem": line, "config": chosen if path else ""} | figures)
     return rows
 

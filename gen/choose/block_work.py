@@ -23,7 +23,7 @@ from convgen.plan.variants.variant import Offer, Variant
 _OF_RECTANGLES = 0.3
 #: bytes; shortest row of a tile with gaps that the simulator writes at full rate; shorter ones take twice as long
 _WHOLE_ROW = 128
-_LINE = 128  #: bytes; greatest length of a line of a bulk copy
+LINE = 128  #: bytes; greatest length of a line of a bulk copy
 _GAPS = 1 / 64  #: share of a shared tile that gaps take, as `find_gaps` leaves them
 
 
@@ -208,7 +208,7 @@ class _Block:
         total: Numbers = np.zeros(())
         for load, (rows, cols) in self._loads:
             length, count = (cols, rows) if load.along_k and not load.by_reads else (rows, cols)
-            total = total + count * np.ceil(length * self.elem / _LINE)
+            total = total + count * np.ceil(length * self.elem / LINE)
         return total
 
     @property

@@ -74,7 +74,7 @@ class Clocks:
 
 def _columns(launch: Launch) -> dict[str, Numbers]:
     """Return the fields of `Clocks` for all configs of a launch."""
-    of_block = {name: getattr(launch.work, name) for name in ("matrix", "shared", "loading", "issue")}
+    of_block = {name: getattr(launch.work, name) for name in ("matrix", "shared", "issue")}
     rest = [field.name for field in fields_of(Clocks) if field.name not in of_block]
     return {**of_block, **{name: getattr(launch, name) for name in rest}}
 
@@ -230,7 +230,8 @@ def _work_and_fits(configs: Configs, traits: OfferTraits, facts: TargetFacts) ->
     fits = fits & ((subtiles == 1) | (products >= _PART * subtiles))
     fits = fits & ((configs.of_stagings["slots"] > 0) | _fills_rows(k * atom.elem_bytes, facts))
     if atom.in_shared:  # by measurement, long rows pay only where products are in flight over a barrier
-        fits = fits & (runs_late(configs.of_stagings["slots"]) | ~_in_long_rows(k * atom.elem_bytes, facts))
+        late = runs_late(configs.of_stagings["slots"]) & (not traits.moves_sums)
+        fits = fits & (late | ~_in_long_rows(k * atom.elem_bytes, facts))
     # By `convgen profile`, more slots do not pay for windows so narrow that their memory granules are loaded twice.
     narrow = k // max(1, traits.taps) * atom.elem_bytes < facts.core.global_granule
     fits = fits & ~(narrow & (configs.of_stagings["slots"] > 1) & (traits.taps > 0))

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from convgen.backends.tuning import tuning
-from convgen.choose.block_work import BlockWork
-from convgen.choose.combinations import FILL, VARIANT, Configs, by_tile
+from convgen.choose.block_work import LINE, BlockWork
+from convgen.choose.combinations import FILL, VARIANT, Configs, along, by_tile
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.dispatch import makespan
 from convgen.ir.layout.turns import SharedOut, Turns
@@ -122,9 +122,10 @@ class Launch:
 
     @property
     def suits_ring(self) -> Numbers:
-        """Return whether bulk copies, if a config has any, read no padding between pixels along K."""
+        """Return whether bulk copies, if a config has any, suit its variant and read no padding between pixels."""
         along_k = any(load.along_k for load in self.offer.loads(self.atom, self.facts))
-        suits: Numbers = ~self.in_ring | along_k | (self.offer.inner % self._padded_to == 0)
+        of_variants = along(VARIANT, [each.suits_rings for each in self.configs.variants])
+        suits: Numbers = ~self.in_ring | (of_variants & (along_k | (self.offer.inner % self._padded_to == 0)))
         return suits
 
     @property
@@ -275,10 +276,21 @@ class Launch:
         return np.where(self.loops | (not hoists), between_blocks, 0.0)
 
     @cached_property
+    def loading(self) -> Numbers:
+        """Return the clocks to load both inputs of a block; in a ring, lines outside of the tensors take longer."""
+        outside: Numbers = np.zeros(())
+        sides = zip(self.offer.loads(self.atom, self.facts), self.configs.sizes, (self.offer.m, self.offer.n))
+        for load, rows, extent in sides:
+            if load.along_k and not load.by_reads:
+                outside = outside + rows - extent / -(-extent // rows)
+        lines = np.ceil(self.configs.sizes[2] * self.atom.elem_bytes / LINE)
+        return self.work.loading + np.where(self.in_ring, outside * lines * self.tuned.line_outside, 0.0)
+
+    @cached_property
     def _busiest(self) -> Numbers:
         """Return the clocks of a block on its busiest unit."""
         work = self.work
-        return np.maximum(np.maximum(work.matrix, work.shared), np.maximum(work.loading, work.issue))
+        return np.maximum(np.maximum(work.matrix, work.shared), np.maximum(self.loading, work.issue))
 
     @cached_property
     def block(self) -> Numbers:
@@ -286,9 +298,9 @@ class Launch:
         tuned, work = self.tuned, self.work
         # If a SIMD has two waves of a workgroup, one hides half of the other's exposed clocks.
         hides = self.offer.variants[0].trims or tuned.subgroups_overlap
-        exposed = np.where(self.in_ring, tuned.ring_exposed, tuned.exposed)
+        exposed = np.where(self.in_ring, tuned.ring_exposed / np.maximum(1, self.slots), tuned.exposed)
         exposed = exposed * (np.clip(self.core.simds / work.subgroups, 0.5, 1.0) if hides else 1.0)
-        block: Numbers = self._busiest + self.serial + exposed * (work.matrix + work.shared + work.loading + work.issue)
+        block: Numbers = self._busiest + self.serial + exposed * (work.matrix + work.shared + self.loading + work.issue)
         return block
 
     @cached_property
@@ -305,7 +317,7 @@ class Launch:
         Loads that return in time gain nothing by an earlier issue: by `convgen profile` of `bench/whole.py`, deeper
         pipelines take .99 to 1.01 of the time and up to 1.5 of the code.
         """
-        in_time = self.configs.of_stagings["in_registers"] * (self.block - self.work.loading) * self.together
+        in_time = self.configs.of_stagings["in_registers"] * (self.block - self.loading) * self.together
         enough = self.loops & (in_time >= self.tuned.latency_of_blocks)
         return np.where(enough, self.pipeline.depth, np.max(self.pipeline.depth))
 

@@ -121,6 +121,7 @@ class Variant:
     packs_images: bool = False  #: packed inputs are images, with channels padded to whole chunks
     trims: bool = False  #: messages bring runs of which registers keep a part
     by_taps: bool = False  #: a block of K is multiplied tap by tap, from one tile of the source
+    suits_rings: bool = True  #: bulk copies of its blocks may pay: the chooser offers them
     rows_are_free: bool = True  #: an instruction may multiply any rows of the tile, in any order
 
     # ------------------------------------------------------------ the plan
