@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,7 @@ _ALIKE = 0.03  #: difference of logarithms of scores within which configs are ta
 _HELD = 0.002  #: weight of the square of a number's logarithmic change: what the rows do not show stays
 
 
-@frozen
+@frozen(eq=False)
 class Case:
     """A problem with the configs that were timed, which the ranking has."""
 
@@ -61,6 +62,7 @@ class Case:
             ]
         )
 
+    @cache  # noqa: B019  # of a few targets' facts
     def chosen(self, facts: TargetFacts) -> int:
         """Return the number of the config that is ranked first."""
         return int(self.scores(facts).argmin())
