@@ -6,8 +6,8 @@
 Parts: `instructions` and `sums` (results of single instructions, and of products of random floats, equal the recorded
 ones, or `--record` them), `uses` (kernels called by torch, in a graph, from C and from the command line), `drawn` and
 `listed` (random problems; layers of tests/data/problems in three directions), `sanitizer` (compute-sanitizer's
-four tools on 40 of the random problems), `times`, `models` (times of layers of models that no fit has seen), `decode`
-(products with few rows), `attention` (`examples/attention.py` beside torch's).
+four tools on 40 of the random problems), `times`, `models` (times of layers of models that no fit has seen), `types`
+(layers with bf16 and TF32), `decode` (products with few rows), `attention` (`examples/attention.py` beside torch's).
 
 Each LINE is a problem as benchdnn writes it (`conv --dt=f16 --dir=FWD_D mb32ic64...`, `gemm --dt=f16 256x256:256x256`).
 """
@@ -105,6 +105,7 @@ PARTS: Mapping[str, Callable[[Namespace, Console], tuple[Any, bool]]] = {
     "sanitizer": _sanitizer,
     "times": partial(_times, cuda_times.LINES),
     "models": partial(_times, model_layers.LINES),
+    "types": partial(_times, cuda_times.TYPES),
     "decode": partial(_times, cuda_times.DECODE),
     "attention": _attention,
 }

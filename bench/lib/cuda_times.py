@@ -63,6 +63,13 @@ LINES = (
         for direction in ("FWD_D", "BWD_D", "BWD_W")
     ),
 )
+#: eight of the layers with other types; f32 is multiplied as TF32 on both sides
+TYPES = tuple(
+    f"conv {types} --dir={direction} --stag=axb --wtag=axb --dtag=axb mb32{shape}"
+    for types in ("--dt=bf16", "--dt=f32 --attr-fpmath=tf32")
+    for shape in CONVOLUTIONS[:8]
+    for direction in ("FWD_D", "BWD_D", "BWD_W")
+)
 #: K and N of products with few rows: of Llama-3-8B's and a larger model's layers
 _WEIGHTS = "4096x4096", "4096x14336", "14336x4096", "8192x8192"
 _ROWS = 1, 8, 16, 32, 64, 128
