@@ -7,7 +7,8 @@ Parts: `instructions` and `sums` (results of single instructions, and of product
 ones, or `--record` them), `uses` (kernels called by torch, in a graph, from C and from the command line), `drawn` and
 `listed` (random problems; layers of tests/data/problems in three directions), `sanitizer` (compute-sanitizer's
 four tools on 40 of the random problems), `times`, `models` (times of layers of models that no fit has seen), `types`
-(layers with bf16 and TF32), `decode` (products with few rows), `attention` (`examples/attention.py` beside torch's).
+(layers with bf16 and TF32), `decode` (products with few rows), `attention` (`examples/attention.py` beside torch's),
+`triton` (all products beside Triton's).
 
 Each LINE is a problem as benchdnn writes it (`conv --dt=f16 --dir=FWD_D mb32ic64...`, `gemm --dt=f16 256x256:256x256`).
 """
@@ -89,6 +90,18 @@ def _times(lines: Sequence[str], asked: Namespace, console: Console) -> tuple[An
     return rows, False
 
 
+def _triton(asked: Namespace, console: Console) -> tuple[Any, bool]:
+    try:
+        from lib import cuda_triton
+    except ImportError:
+        console.print("no Triton: part triton is left out")
+        return None, False
+    lines = asked.lines or [line for line in (*cuda_times.LINES, *cuda_times.DECODE) if line.startswith("gemm")]
+    rows = cuda_times.times(lines, asked.config, asked.processes, cuda_triton.calls)
+    console.print(cuda_times.table(rows), soft_wrap=True)
+    return rows, False
+
+
 def _attention(asked: Namespace, console: Console) -> tuple[Any, bool]:
     rows = cuda_attention.times(asked.processes)
     console.print(cuda_attention.table(rows), soft_wrap=True)
@@ -108,6 +121,7 @@ PARTS: Mapping[str, Callable[[Namespace, Console], tuple[Any, bool]]] = {
     "types": partial(_times, cuda_times.TYPES),
     "decode": partial(_times, cuda_times.DECODE),
     "attention": _attention,
+    "triton": _triton,
 }
 
 

@@ -49,7 +49,7 @@ def checks(found: Json) -> list[str]:
     return _table(("what", "run", "wrong"), rows)
 
 
-def times(measured: Iterable[Json]) -> list[str]:
+def times(measured: Iterable[Json], peer: str = "cuDNN or cuBLAS") -> list[str]:
     """Return the table of times, kernels beside the peer's."""
     rows = []
     for row in measured:
@@ -57,7 +57,7 @@ def times(measured: Iterable[Json]) -> list[str]:
         figures = ("-", "-", row["refused"]) if "refused" in row else (row["ours_us"], row["peer_us"], row["ratio"])
         shown = [f"{x:.2f}" if isinstance(x, float) and number == 2 else f"{x:.1f}" for number, x in enumerate(figures)]
         rows.append((f"`{problem}`", *shown, f"`{row['config']}`"))
-    return _table(("problem", "convgen, us", "cuDNN or cuBLAS, us", "peer / convgen", "config"), rows)
+    return _table(("problem", "convgen, us", f"{peer}, us", "peer / convgen", "config"), rows)
 
 
 def attention(measured: Iterable[Json]) -> list[str]:
@@ -78,6 +78,7 @@ def page_parts(found: Json) -> dict[str, list[str]]:
     """Return the generated lines of the page by the name of their marker."""
     tables = {name: times(found[name]) for name in ("times", "models", "types", "decode") if name in found}
     tables |= {"attention": attention(found["attention"])} if "attention" in found else {}
+    tables |= {"triton": times(found["triton"], "Triton")} if "triton" in found else {}
     return {"where": [where(found)], "checks": checks(found), **tables}
 
 

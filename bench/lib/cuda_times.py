@@ -184,7 +184,14 @@ def _peer(problem: Any, given: dict[str, Any], torch: Any) -> Callable[[], objec
     return lambda: backward(given["dst"], given["src"], wei, *common)
 
 
-def measure(line: str, paths: Mapping[str, str], torch: Any, *, rounds: int = ROUNDS) -> dict[str, dict[str, float]]:
+def libraries(problem: Any, sets: Sequence[dict[str, Any]], torch: Any) -> list[Callable[[], object]]:
+    """Return a call of cuBLAS or cuDNN for each input set."""
+    return [_peer(problem, given, torch) for given in sets]
+
+
+def measure(
+    line: str, paths: Mapping[str, str], torch: Any, *, peers: Any = libraries, rounds: int = ROUNDS
+) -> dict[str, dict[str, float]]:
     """Return the medians of several kernels of a problem: microseconds of both sides, and the ratio of their times.
 
     `paths` has the launch record of each kernel; all of them and the peer take turns on the same tensors.
@@ -205,7 +212,7 @@ def measure(line: str, paths: Mapping[str, str], torch: Any, *, rounds: int = RO
 
     problem = parse_problem(line.partition(" ")[2])
     calls = {name: [ours(kernel, given) for given in sets] for name, kernel in kernels.items()}
-    calls[_PEER] = [_peer(problem, given, torch) for given in sets]
+    calls[_PEER] = peers(problem, sets, torch)
     times = in_turns(calls, torch, rounds)
     for kernel in kernels.values():
         kernel.unload()
@@ -220,8 +227,11 @@ def _figures(name: str, rounds: Sequence[Mapping[str, float]]) -> dict[str, floa
     }
 
 
-def times(lines: Sequence[str], config: str | None, processes: int) -> list[dict[str, Any]]:
-    """Return a row for each problem: its config and microseconds, or the reason of a refusal."""
+def times(lines: Sequence[str], config: str | None, processes: int, peers: Any = libraries) -> list[dict[str, Any]]:
+    """Return a row for each problem: its config and microseconds, or the reason of a refusal.
+
+    `peers` returns the calls of the other side for a problem and its input sets.
+    """
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
@@ -232,7 +242,7 @@ def times(lines: Sequence[str], config: str | None, processes: int) -> list[dict
 
         torch.backends.cudnn.benchmark = True
         for line, (path, chosen) in track(list(zip(lines, codes)), "measure"):
-            figures = measure(line, {chosen: path}, torch)[chosen] if path else {"refused": chosen}
+            figures = measure(line, {chosen: path}, torch, peers=peers)[chosen] if path else {"refused": chosen}
             rows.append({"problem": line, "config": chosen if path else ""} | figures)
     return rows
 
