@@ -1,7 +1,7 @@
 """Matrix products by Triton on a GPU, beside which `cuda_times` times convgen's: bulk copies by tensor descriptors.
 
-The kernel is that of Triton's tutorials on products, of which the quickest of some usual configs is taken. Sums of 8-bit
-floats stay in the instruction if the problem's accumulation is relaxed; else they move to f32 every 128 elements.
+The kernel is that of Triton's tutorials on products; the quickest of some usual configs is taken. Sums of 8-bit floats
+stay in the instruction if the problem's accumulation is relaxed; else they move to f32 every 128 elements.
 """
 
 # mypy: ignore-errors
