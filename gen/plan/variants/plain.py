@@ -30,8 +30,8 @@ class Plain(Variant):
         suiting = _suiting(offer, loads, depths[-1], facts.chunk_bytes // elem, facts)
         if not any(load.along_k or load.by_reads for load in loads):
             depths = tuple(dict.fromkeys((*depths, *(row // elem for row in tuning(facts).transposed_rows))))
-        through = stagings(facts, direct=not offer.types(atom) and _need_no_registers(loads, elem, facts))
-        if facts.roles and atom.in_shared and not offer.types(atom) and _need_no_registers(loads, elem, facts):
+        through = stagings(facts, direct=not offer.types(atom) and need_no_registers(loads, elem, facts))
+        if facts.roles and atom.in_shared and not offer.types(atom) and need_no_registers(loads, elem, facts):
             through += rings(tuning(facts).rings)
         straight = (_STRAIGHT,) if _may_be_straight(offer, atom, facts) else ()
         return Choices(TILE_M, tiles_n(facts), depths, tuning(facts).grids, suiting, (*through, *straight))
@@ -43,7 +43,7 @@ def _suiting(offer: Offer, loads: Loads, deepest: int, chunk: int, facts: Target
     return tuple([each for each in suiting if each.is_alone] or suiting)
 
 
-def _need_no_registers(loads: Loads, elem_bytes: int, facts: TargetFacts) -> bool:
+def need_no_registers(loads: Loads, elem_bytes: int, facts: TargetFacts) -> bool:
     """Whether messages are whole chunks along K, so that direct copies are possible."""
     whole = facts.chunk_bytes in facts.direct_widths
     return whole and all(load.along_k and load.widest * elem_bytes == facts.chunk_bytes for load in loads)

@@ -30,6 +30,7 @@ from convgen.plan.config import Config, Staging
 from convgen.plan.contraction import Product, Tensor
 from convgen.plan.inputs import ProductInput, with_gaps
 from convgen.plan.padding import window_coordinates
+from convgen.plan.variants.plain import need_no_registers
 from convgen.plan.variants.variant import (
     TILE_M,
     Choices,
@@ -261,7 +262,7 @@ class ResidentWindows(Variant):
         depths = (k for k in tiles_k(atom, facts) if k % atom.k == 0 and offer.inner % k == 0)
         blocks = tuple(k * len(offer.tap_rows) for k in depths)
         through: tuple[Staging, ...] = _STAGINGS
-        if atom.in_shared and facts.flat_direct:
+        if atom.in_shared and need_no_registers(offer.loads(atom, facts), atom.elem_bytes, facts):
             through += tuple(evolve(staging, stages=1, copy=("direct",)) for staging in _STAGINGS)
             through += rings(tuning(facts).resident_rings)
         stagings = () if offer.types(atom) else through
