@@ -6,6 +6,7 @@ out, it ends with the last resort, which fits every problem.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from math import inf
 
@@ -20,6 +21,7 @@ from convgen.problem.matmul import Problem
 
 MOST_SEEN = 1024  #: candidates that are examined, those of ruled-out kinds included
 MOST_PLANS = 128  #: plans that do not fit; each takes about 10 ms
+MOST_ALIKE = 32  #: plans of one `_kind` and path into shared memory that do not fit, after which the rest is ruled out
 MOST_KERNELS = 6  #: kernels that the back end refuses; each takes as long as one that it accepts
 #: refused kernels after which the back end must accept the next one by any means, such as keeping the order as written
 AT_ANY_COST = 3
@@ -52,6 +54,7 @@ class Search:
         self.least_shared_bytes = inf  #: bytes of shared memory; configs with as many or more are ruled out
         self.register_refusals = 0  #: kernels that were refused for want of registers
         self.ruled_out_kinds: set[tuple[object, ...]] = set()  #: see `_kind`
+        self.alike: Counter[tuple[object, ...]] = Counter()  #: plans that do not fit, by `_kind` and `Config.copy`
         #: by `_cut`: sums of an instruction from which on configs with that `_cut` are ruled out; 0: all of them
         self.ruled_out_sums: dict[tuple[str, str], int] = {}
         self.retries: list[Candidate] = []  #: candidates to try before the next one of the ranking
@@ -71,6 +74,7 @@ class Search:
                 plan = make_plan(self.problem, candidate.config, self.facts)
             except DoesNotFit as error:
                 self.plans, self.last_refusal = self.plans + 1, error
+                self.alike[_kind(candidate.config), candidate.config.copy] += 1
                 if error.short_of:  # a refusal that applies to the config's kind, whatever its tile
                     self.ruled_out_kinds.add(_kind(candidate.config))
                 self.refused(candidate, error)
@@ -126,7 +130,10 @@ class Search:
         return self.ranking[at] if at <= last else None
 
     def _is_ruled_out(self, config: Config) -> bool:
-        return _kind(config) in self.ruled_out_kinds or _sums(config) >= self.ruled_out_sums.get(_cut(config), inf)
+        kind = _kind(config)
+        if kind in self.ruled_out_kinds or self.alike[kind, config.copy] >= MOST_ALIKE:
+            return True
+        return _sums(config) >= self.ruled_out_sums.get(_cut(config), inf)
 
     def _too_large(self, plan: Plan) -> str:
         """Return why a kernel would be refused as an earlier one was; empty if it may fit."""

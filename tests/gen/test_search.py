@@ -13,6 +13,7 @@ from convgen.choose import search
 from convgen.choose.choose import Candidate, Ranking, candidates
 from convgen.choose.search import Search
 from convgen.ir.error import DoesNotFit, Unsupported, UserError
+from convgen.ir.facts import TargetFacts
 from convgen.ir.record import evolve
 from convgen.plan.config import COLUMNS, MERGED, Config
 from convgen.plan.plan import Plan, make_plan, vector_registers
@@ -72,6 +73,23 @@ def test_want_of_scalars_rules_out_large_instructions_then_the_cut_of_k() -> Non
         of.learn(*pair, DoesNotFit("scalars", short_of="s"))
     assert len(cuts) > 1
     assert all(len(sums) <= 2 and sums == sorted({*sums}, reverse=True) for sums in cuts.values())
+
+
+def test_a_kind_of_which_many_plans_do_not_fit_is_ruled_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The search comes to what fits, behind more refusals than it may make."""
+
+    def planned(problem: Problem, config: Config, facts: TargetFacts) -> Plan:
+        if config.copy:
+            raise DoesNotFit("rows over subgroups")
+        return make_plan(problem, config, facts)
+
+    monkeypatch.setattr(search, "make_plan", planned)
+    config = Config.parse("tile=64x64x32 waves=2x2 mma=16x16x16 slots=2")
+    others = [Candidate(1.0 + n, evolve(config, tile=(64, 64, 32 * n), copy=("direct",))) for n in range(1, 200)]
+    of = Search(LARGE, Ranking.of([], [*others, Candidate(300.0, config), Candidate(inf, config)]), get("gfx942").facts)
+    candidate, _ = found(of)
+    assert candidate.score == 300.0
+    assert of.plans == search.MOST_ALIKE
 
 
 def test_shared_memory_that_did_not_suffice_is_not_asked_for_again() -> None:
