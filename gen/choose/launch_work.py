@@ -47,6 +47,9 @@ class _Grid:
 
     def counts(self, m: Any, n: Any) -> list[tuple[Any, float]]:
         """Return, for each product, its workgroups with tiles of m x n, and its length of K over the longest."""
+        if self.offer.form.product.groups:
+            down, across = self.offer.form.product.tiles(m, n)
+            return [(down * across, 1.0)]
         products = self.offer.form.merged or ((self.offer.m, self.offer.n, 1),)
         deepest = max(depth for *_, depth in products)
         return [(-(-rows // m) * -(-columns // n), depth / deepest) for rows, columns, depth in products]
@@ -165,7 +168,7 @@ class Launch:
     def _filling(self, fill: int) -> Numbers:
         """Return the slices that give each unit at most `fill` workgroups."""
         blocks = self._tile_blocks
-        if self.offer.form.merged:
+        if self.offer.form.merged or self.offer.form.product.groups:
             return np.ones_like(blocks)
         tiles = self.offer.batch * self.grid.tiles
         most = np.minimum(fill * self.facts.compute_units // tiles, blocks // _SLICE_BLOCKS)

@@ -70,6 +70,9 @@ class Offer:
     def of(cls, form: Form, *variants: Variant, **more: Any) -> Offer:
         """Return the offer of a form with the product's own views."""
         product, inner = form.product, form.product.k_inner.size
+        if product.groups and product.groups.side is None:  # a product has the terms of one group, on average
+            sizes = product.m, product.n, 1, -(-inner // product.groups.count)
+            return cls(form, *sizes, product.of_m, product.of_n, variants, **more)
         sizes = product.m, product.n, product.k // inner, inner
         return cls(form, *sizes, product.of_m, product.of_n, variants, **more)
 
