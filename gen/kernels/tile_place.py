@@ -46,7 +46,7 @@ def place_of(k: KernelBuilder, plan: Plan, part: Part, tile: Mapping[str, Index]
     number = k.let("number_of_tile", tile[axis])
     group, begin, end = _of_tile(k, groups, number, side)
     start = begin + maximum(number - groups.first(begin, group, side), 0) * side
-    starts[axis] = k.let("start", minimum(start, groups.size - 1))
+    starts[axis] = k.let("start", minimum(start, groups.size))
     with k.when((group < groups.count) & (starts[axis] < end)):
         m0, n0 = (k.let(f"{axis}0", start) for axis, start in starts.items())
         product = k.let("group", minimum(group, groups.count - 1))

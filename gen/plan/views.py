@@ -278,6 +278,7 @@ def _blocked_step_tensors(problem: Problem) -> list[Tensor]:
 def is_along_k(problem: Problem, name: str, role: str) -> bool:
     """Whether a tensor differs along dims that are summed."""
     result = {term for t in _coordinates_of(problem, "dst", "dst") for term, _ in t.terms}
+    result |= {d.name for contraction in contractions_of(problem) for d in contraction.batch}
     return any(term not in result for t in _coordinates_of(problem, name, role) for term, _ in t.terms)
 
 

@@ -8,7 +8,7 @@ from math import prod
 from typing import ClassVar, Unpack
 
 from convgen.ir.caret import PointedError
-from convgen.ir.error import UserError
+from convgen.ir.error import Unsupported, UserError
 from convgen.ir.layout.tags import LETTERS, Layout
 from convgen.ir.record import frozen
 from convgen.problem import attribute_masks, grammar, options
@@ -69,6 +69,8 @@ class Matmul(TensorProblem):
             raise PointedError(f"given K of {inner}, wanted {k} as in the first matrix", text, wei[-2][1])
         batches = tuple(src_batch), tuple(wei_batch)
         bias, mask = ("", 0) if values["bia-dt"] == "undef" else (values["bia-dt"], int(values["bia_mask"]))
+        if bias and grouping and mask != 1 << 1:
+            raise Unsupported(f"given bia_mask {mask} with groups, wanted 2, a bias of group x N", rule="grouped-gemm")
         mask &= (1 << len(src)) - 1  # bits beyond the rank mean no dimension (oneDNN, benchdnn's matmul.hpp, bia_dims)
         problem = cls(m, k, n, *batches, mask, grouping, name=name, bias_type=bias, **fields_of(values))
         for sizes in dst:
@@ -97,7 +99,9 @@ class Matmul(TensorProblem):
 
     @property
     def bias_dims(self) -> tuple[int, ...]:
-        """Return the bias' sizes: dst's along the dims of `bia_mask`, 1 along the others."""
+        """Return the bias' sizes: dst's along the dims of `bia_mask`, 1 along the others; with groups group, n."""
+        if self.grouping:
+            return self.grouping.count, self.n
         return attribute_masks.dims(self.dst_dims, self.bias_mask)
 
     def tensor(self, name: str) -> TensorSpec:
