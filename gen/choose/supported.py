@@ -40,6 +40,7 @@ def check_supported(problem: Problem, facts: TargetFacts) -> None:
     dequantise.check(problem)
     _check_types(problem, facts)
     _check_runtime(problem)
+    _check_groups(problem, facts)
     views.must_reorder(problem)  # raises where no kernel can write the result
     _check_grid(problem, facts)
 
@@ -177,6 +178,20 @@ def _check_runtime(problem: Problem) -> None:
     elif inner or problem.direction is Direction.BWD_WB or not views.covers_result(problem):
         wanted = "images outermost in memory, one product, and no gradient of a bias"
         raise Unsupported(f"{given} in {problem.direction.value}, wanted {wanted}", rule="runtime-sizes")
+
+
+def _check_groups(problem: Problem, facts: TargetFacts) -> None:
+    """Refuse groups of sizes known at launch only, and of terms whose sums a launch before the product would add."""
+    if not isinstance(problem, Matmul) or problem.grouping is None:
+        return
+    if problem.runtime:
+        raise Unsupported(f"{problem.given_sizes} and groups, wanted sizes that are known", rule="runtime-sizes")
+    types = views.factor_types(problem)
+    has_points = any(problem.zero_point(role) for role in ("src", "wei"))
+    if problem.grouping.dim == "k" and problem.acc_type == "s32" and (has_points or signed(types, facts) != types):
+        given = f"given groups along k of {' and '.join(t.dtype for t in problem.factors)}"
+        wanted = f"wanted factors without zero points, of types that {facts.name} multiplies as they are"
+        raise Unsupported(f"{given}, {wanted}", rule="grouped-gemm")
 
 
 def _check_phases(problem: Conv) -> None:

@@ -7,6 +7,7 @@ a count of the groups that end before it. Numbers beyond a group's rows have no 
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from convgen.ir.expr import Expr, minimum
@@ -18,6 +19,15 @@ from convgen.ir.record import frozen
 from convgen.ir.types import s32
 
 _END = "end"  #: the views' last axis; its position is the end of the group
+
+
+@frozen
+class GroupTile:
+    """A tile of a group: its number, its group, and its rows, or columns, none where it has no work."""
+
+    number: int
+    group: int
+    positions: range
 
 
 @frozen
@@ -47,14 +57,13 @@ class GroupedAxis:
         """Return the numbers of tiles of `tile` rows of all groups, whatever their sizes."""
         return self.first(self.size, self.count, tile)
 
-    def rows(self, ends: tuple[int, ...], tile: int) -> tuple[tuple[int, range], ...]:
-        """Return the group and the rows of each number of a tile, no rows where it has no work."""
-        numbers = []
+    def numbered(self, ends: Sequence[int], side: int) -> Iterator[GroupTile]:
+        """Yield the tiles of `side` rows of groups with these ends, one for each number, those without rows included."""
         for group, (begin, end) in enumerate(pairwise((0, *ends))):
-            first, behind = (int(self.first(at, group + n, tile)) for n, at in enumerate((begin, end)))
-            starts = (begin + n * tile for n in range(behind - first))
-            numbers += [(group, range(min(start, end), min(start + tile, end))) for start in starts]
-        return tuple(numbers)
+            first, behind = self.first(begin, group, side), self.first(end, group + 1, side)
+            for number in range(int(first), int(behind)):
+                start = begin + (number - int(first)) * side
+                yield GroupTile(number, group, range(min(start, end), min(start + side, end)))
 
     @property
     def axis(self) -> tuple[Dim, ...]:
