@@ -60,7 +60,7 @@ def _of_terms(
     two = Fragment(("group",), (Digit("group", 2, Space.REGISTER, 1),))
     loaded = k.load_view("ends", groups.ends, (batch[0] - 1,), two, "group", groups.offsets.name)
     begin, end = (Uniform(Pack(s32, (Slice(loaded, n, 1),))) for n in range(2))
-    begin = k.let("k_begin", minimum(maximum(begin, 0), groups.size))
+    begin = k.let("k_begin", _within(begin, groups))
     end = k.let("k_end", minimum(maximum(end, begin), groups.size))
     tile_k = plan.config.tile[2]
     blocks = k.let("blocks", (end - begin + (tile_k - 1)) // tile_k)
@@ -81,7 +81,8 @@ def _of_tile(k: KernelBuilder, groups: GroupedAxis, number: Expr, side: int) -> 
     values = Fragment(("group", "value"), (digits[0], Digit("value", 3, Space.REGISTER, 1)))
     whole, _ = k.reduce("of_groups", k.let("of_lane", of_lane), values, "group", Max, "group")
     group, begin, end = (Uniform(Pack(s32, (Slice(whole, n, 1),))) for n in range(3))
-    return k.let("group_of_tile", group), k.let("begin", begin), k.let("end", -end)
+    # What lanes bring is in range; saying so bounds the addresses.
+    return k.let("group_of_tile", group), k.let("begin", _within(begin, groups)), k.let("end", _within(-end, groups))
 
 
 def _compared(k: KernelBuilder, groups: GroupedAxis, number: Expr, side: int, ends: Expr, n: int) -> tuple[Expr, ...]:
@@ -90,9 +91,14 @@ def _compared(k: KernelBuilder, groups: GroupedAxis, number: Expr, side: int, en
     The greatest of these over all groups are the tile's group, its begin, and -its end.
     """
     group: Expr = Lane() + n * k.width
-    end = k.let("end_of_group", minimum(maximum(Pack(s32, (Slice(ends, n, 1),)), 0), groups.size))
+    end = k.let("end_of_group", _within(Pack(s32, (Slice(ends, n, 1),)), groups))
     is_before = groups.first(end, group + 1, side) <= number
     exists = group < groups.count
     before = k.let("is_before", is_before & exists if (n + 1) * k.width > groups.count else is_before)
     behind = ~before & exists if (n + 1) * k.width > groups.count else ~before
     return select(before, group + 1, 0), select(before, end, 0), select(behind, -end, const(-groups.size))
+
+
+def _within(position: Expr, groups: GroupedAxis) -> Expr:
+    """Return a position along the groups, clamped to where they end."""
+    return minimum(maximum(position, 0), groups.size)
