@@ -22,7 +22,7 @@ from convgen.plan.padding import names_in, unsafe_halo
 from convgen.plan.plan import MOST_GROUPS
 from convgen.problem.conv import Conv, Direction
 from convgen.problem.grammar import DATA_TYPES, LIMIT, is_strides
-from convgen.problem.matmul import Matmul, Problem
+from convgen.problem.matmul import Matmul, Problem, grouping_of
 from convgen.problem.tensors import refuse_others
 
 
@@ -182,13 +182,14 @@ def _check_runtime(problem: Problem) -> None:
 
 def _check_groups(problem: Problem, facts: TargetFacts) -> None:
     """Refuse groups of sizes known at launch only, and of terms whose sums a launch before the product would add."""
-    if not isinstance(problem, Matmul) or problem.grouping is None:
+    grouping = grouping_of(problem)
+    if grouping is None:
         return
     if problem.runtime:
         raise Unsupported(f"{problem.given_sizes} and groups, wanted sizes that are known", rule="runtime-sizes")
     types = views.factor_types(problem)
     has_points = any(problem.zero_point(role) for role in ("src", "wei"))
-    if problem.grouping.dim == "k" and problem.acc_type == "s32" and (has_points or signed(types, facts) != types):
+    if grouping.dim == "k" and problem.acc_type == "s32" and (has_points or signed(types, facts) != types):
         given = f"given groups along k of {' and '.join(t.dtype for t in problem.factors)}"
         wanted = f"wanted factors without zero points, of types that {facts.name} multiplies as they are"
         raise Unsupported(f"{given}, {wanted}", rule="grouped-gemm")

@@ -30,7 +30,7 @@ from convgen.plan.grouped_axis import GroupedAxis, GroupTile
 from convgen.plan.lane_tile import LaneTile
 from convgen.plan.plan import Part, Plan, Reduction
 from convgen.problem.grouping import Grouping
-from convgen.problem.matmul import Matmul, Problem
+from convgen.problem.matmul import Matmul, Problem, grouping_of
 from convgen.run.code import OutputRegion
 
 Indices = npt.NDArray[np.int64]
@@ -114,7 +114,13 @@ class GroupedSection(Section):
         tiles = tuple(tile for tile in groups.numbered(grouping.ends, side) if tile.positions)
         rest[1 - groups.side] = len(tiles)
         return cls(
-            section.output, section.result, section.tile, (rest[0], rest[1]), section.launches, tiles=tiles, side=groups.side
+            section.output,
+            section.result,
+            section.tile,
+            (rest[0], rest[1]),
+            section.launches,
+            tiles=tiles,
+            side=groups.side,
         )
 
     def positions(self, tile: int) -> Positions:
@@ -363,7 +369,7 @@ class _Builder:
         output, tile = self.problem.outputs[0].name, self.plan.config.tile[:2]
         result, joined, groups = part.product.result, part.product.joined, part.product.groups
         section = Section(output, result, tile, (batch * rows, columns), used, joined=joined)
-        grouping = self.problem.grouping if isinstance(self.problem, Matmul) else None
+        grouping = grouping_of(self.problem)
         self.sections.append(GroupedSection.of(section, groups, grouping) if groups and grouping else section)
 
     def _product(self, part: Part) -> None:

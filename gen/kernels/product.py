@@ -251,7 +251,8 @@ class _ProductBuilder:
         sums_type = vector(self.plan.acc_type, layout.registers)
         if addend is None:
             return zeros(sums_type)
-        broadcasts, count = addend.load(Reader(self.k, (*at, *self.place.of_result)), layout), self.plan.mma.atom.d.registers
+        broadcasts = addend.load(Reader(self.k, (*at, *self.place.of_result)), layout)
+        count = self.plan.mma.atom.d.registers
         pieces = [
             tuple(broadcast.piece(n, count) for broadcast in broadcasts) for n in range(0, sums_type.lanes, count)
         ]

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from functools import reduce
 
 from convgen.ir.build import Index, KernelBuilder
-from convgen.ir.expr import Expr, Lane, Max, Pack, Slice, Uniform, Var, const, lift, maximum, minimum, select
+from convgen.ir.expr import Expr, Lane, Max, Pack, Slice, Uniform, Var, const, maximum, minimum, select
 from convgen.ir.layout.digits import Digit, Space
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.record import frozen
@@ -59,9 +59,9 @@ def _of_terms(
     """Return the place of a tile whose sums have the terms of one group."""
     two = Fragment(("group",), (Digit("group", 2, Space.REGISTER, 1),))
     loaded = k.load_view("ends", groups.ends, (batch[0] - 1,), two, "group", groups.offsets.name)
-    begin, end = (Uniform(Pack(s32, (Slice(loaded, n, 1),))) for n in range(2))
-    begin = k.let("k_begin", _within(begin, groups))
-    end = k.let("k_end", minimum(maximum(end, begin), groups.size))
+    of_group, behind = (Uniform(Pack(s32, (Slice(loaded, n, 1),))) for n in range(2))
+    begin = k.let("k_begin", _within(of_group, groups))
+    end = k.let("k_end", minimum(maximum(behind, begin), groups.size))
     tile_k = plan.config.tile[2]
     blocks = k.let("blocks", (end - begin + (tile_k - 1)) // tile_k)
     return TilePlace(m0, n0, (*batch, end), batch, begin, blocks)

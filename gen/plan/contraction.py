@@ -13,11 +13,11 @@ from typing import Any
 
 import attrs
 
+from convgen.ir.layout.digits import Index as Number
 from convgen.ir.layout.memory import Dim, Global, SizedGlobal, SizedView, TensorDim, View, stride
 from convgen.ir.record import evolve, frozen
 from convgen.ir.sizes import Extent, Size
 from convgen.ir.types import scalar
-from convgen.ir.layout.digits import Index as Number
 from convgen.plan.blocks import WHOLE, Cuts, Index
 from convgen.plan.grouped_axis import GroupedAxis
 from convgen.problem.matmul import Problem

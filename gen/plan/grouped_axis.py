@@ -16,7 +16,6 @@ from convgen.ir.layout.index import lesser
 from convgen.ir.layout.memory import Dim, Global, TensorDim, View
 from convgen.ir.layout.tags import Layout
 from convgen.ir.record import frozen
-from convgen.ir.types import s32
 
 _END = "end"  #: the views' last axis; its position is the end of the group
 
@@ -58,7 +57,7 @@ class GroupedAxis:
         return self.first(self.size, self.count, tile)
 
     def numbered(self, ends: Sequence[int], side: int) -> Iterator[GroupTile]:
-        """Yield the tiles of `side` rows of groups with these ends, one for each number, those without rows included."""
+        """Yield the tile of each number, of `side` rows or none, for groups with these ends."""
         for group, (begin, end) in enumerate(pairwise((0, *ends))):
             first, behind = self.first(begin, group, side), self.first(end, group + 1, side)
             for number in range(int(first), int(behind)):

@@ -11,7 +11,7 @@ from convgen.ir.layout.order import IN_ROWS
 from convgen.ir.types import scalar
 from convgen.plan.config import REGISTERS, TENSOR, Config, LanePart
 from convgen.plan.variants.variant import variant_of
-from convgen.problem.matmul import Matmul, Problem
+from convgen.problem.matmul import Problem, grouping_of
 
 
 def check_words(problem: Problem, config: Config, facts: TargetFacts) -> None:
@@ -76,7 +76,7 @@ def _of_slices(problem: Problem, config: Config) -> Iterator[str]:
 
 def _of_groups(problem: Problem, config: Config) -> Iterator[str]:
     """Yield what divides the K of groups, whose length is known only at launch, or reads none of their ends."""
-    if not isinstance(problem, Matmul) or problem.grouping is None:
+    if grouping_of(problem) is None:
         return
     if config.slices > 1 or config.map.shares or config.map.flip:
         yield f"slices={config.slices} map={config.map}: groups of uneven sizes want one slice, in the order of K"

@@ -31,10 +31,9 @@ from convgen.plan.directions import (
     tensor_of,
 )
 from convgen.plan.grouped_axis import GroupedAxis
-from convgen.problem.conv import Conv
 from convgen.problem.conv import Direction as Dir
 from convgen.problem.grouping import OFFSETS
-from convgen.problem.matmul import MATRICES, Matmul, Problem
+from convgen.problem.matmul import MATRICES, Matmul, Problem, grouping_of
 from convgen.problem.scales import Scale
 from convgen.problem.tensors import TensorSpec
 from convgen.problem.zero_points import ZeroPoint
@@ -61,23 +60,23 @@ def _in_groups(problem: Problem, product: Product) -> Product:
 
     Unsupported where the grouped dim is divided otherwise, too.
     """
-    grouping = problem.grouping if isinstance(problem, Matmul) else None
+    grouping = grouping_of(problem)
     if grouping is None:
         return product
-    dim, size = grouping.dim, problem.m if grouping.dim == "m" else problem.k
-    axes = (*product.result.axes[:2], product.of_m.axes[1])
+    dim, axes = grouping.dim, (*product.result.axes[:2], product.of_m.axes[1])
     at = next((n for n, dims in enumerate(axes) if [d.name for d in dims] == [dim]), None)
     if at is None:
         given = f"given groups along {dim} and a layout in blocks, or scales of neighbours, along {dim}"
         raise Unsupported(f"{given}, wanted no other division of {dim}", rule="grouped-gemm")
-    side = at if at < len(product.result.axes[:2]) else None
+    size, side = axes[at][0].size, at if at < len(product.result.axes[:2]) else None
     groups = GroupedAxis(buffer(problem.tensor(OFFSETS)), grouping.count, size, side)
 
     def ending(view: View) -> View:
         return zero_outside(evolve(view, axes=(*view.axes, groups.axis)), (groups.until_end(dim),))
 
-    ended = ("of_n", "of_m") if side is None else ("result",)
-    return evolve(product, groups=groups, **{name: ending(getattr(product, name)) for name in ended})
+    if side is None:
+        return evolve(product, groups=groups, of_n=ending(product.of_n), of_m=ending(product.of_m))
+    return evolve(product, groups=groups, result=ending(product.result))
 
 
 def sizes(problem: Problem) -> tuple[Size, ...]:

@@ -63,7 +63,10 @@ class Matmul(TensorProblem):
         values = options.read(options.MATMUL, {**knobs, **given})
         (src, wei, *dst), name = grammar.scan_matmul(text)
         grouping = Grouping.parse(values["grouped"])
-        _check_batch(src, wei, text) if grouping is None else _check_groups(grouping, src, wei, text)
+        if grouping:
+            _check_groups(grouping, src, wei, text)
+        else:
+            _check_batch(src, wei, text)
         (*src_batch, m, k), (*wei_batch, inner, n) = ([size for size, _ in sizes] for sizes in (src, wei))
         if inner != k:
             raise PointedError(f"given K of {inner}, wanted {k} as in the first matrix", text, wei[-2][1])
@@ -204,9 +207,7 @@ def _check_batch(src: list[tuple[int, int]], wei: list[tuple[int, int]], text: s
             raise PointedError(f"given a batch dimension of {right}, wanted {left} or 1", text, column)
 
 
-def _check_groups(
-    grouping: Grouping, src: list[tuple[int, int]], wei: list[tuple[int, int]], text: str
-) -> None:
+def _check_groups(grouping: Grouping, src: list[tuple[int, int]], wei: list[tuple[int, int]], text: str) -> None:
     """Refuse batch dimensions, weights of other groups, and sizes that do not add up to M or K. Raises UserError."""
     of_rows = grouping.dim == "m"
     if len(src) != 2 or len(wei) != 2 + of_rows:
@@ -226,6 +227,11 @@ def _transposed(letters: str) -> str:
 
 
 Problem = Conv | Matmul
+
+
+def grouping_of(problem: Problem) -> Grouping | None:
+    """The groups of rows or terms of a product; None for all other problems."""
+    return problem.grouping if isinstance(problem, Matmul) else None
 
 
 def parse_problem(line: str) -> Problem:

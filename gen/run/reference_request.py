@@ -47,7 +47,7 @@ class RequestedTensor:
 
 
 def inputs(problem: Problem) -> tuple[RequestedTensor, ...]:
-    """Return the inputs: factors, bias, a destination that sums are added to, operands of attributes, ends of groups."""
+    """Return the inputs: factors, bias, a destination that sums are added to, operands of attributes, groups."""
     names, _ = _names(problem)
     adds = any(isinstance(op, Sum) for op in problem.post_ops)
     own = (tensor(problem, name) for name in (*names, *(("dst",) if adds else ())))
@@ -84,15 +84,10 @@ def tensor(problem: Problem, name: str) -> RequestedTensor:
 def size(problem: Problem, role: str) -> tuple[int, ...]:
     """Return the logical size of src, wei or dst."""
     if isinstance(problem, Matmul):
-        groups = problem.grouping
-        if groups:
-            batch = (groups.count,) if groups.dim == "k" else ()
-        else:
-            batch = tuple(b if a == 1 else a for a, b in zip(problem.src_batch, problem.wei_batch, strict=True))
         sizes = {
             "src": (*problem.src_batch, problem.m, problem.k),
             "wei": (*problem.wei_batch, problem.k, problem.n),
-            "dst": (*batch, problem.m, problem.n),
+            "dst": (*_batch(problem), problem.m, problem.n),
         }
         return sizes[role]
     axes, groups = problem.axes[5 - problem.ndims :], problem.groups
@@ -102,6 +97,13 @@ def size(problem: Problem, role: str) -> tuple[int, ...]:
         return (problem.mb, problem.oc, *(a.o for a in axes))
     first = (groups,) if problem.has_groups else ()
     return (*first, problem.oc // groups, problem.ic // groups, *(a.k for a in axes))
+
+
+def _batch(problem: Matmul) -> tuple[int, ...]:
+    """Return the dims of dst before its rows and columns: those of the factors, or groups of terms."""
+    if problem.grouping:
+        return (problem.grouping.count,) if problem.grouping.dim == "k" else ()
+    return tuple(b if a == 1 else a for a, b in zip(problem.src_batch, problem.wei_batch, strict=True))
 
 
 def mask(problem: Problem, role: str, policy: str) -> int:

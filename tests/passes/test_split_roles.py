@@ -269,7 +269,9 @@ REFUSALS = {
     "an exit": Refusal(with_exit, "loop k_loop of bulk copies with an exit, wanted one without"),
     "shared memory beside the ring": Refusal(with_shared_scratch, "scratch_0 of .*, which subgroups share, beside a"),
     "two rings": Refusal(with_two_rings, "several rings in .*, wanted one"),
-    "coordinates from memory": Refusal(with_coordinates_from_memory, "depend on read, wanted lets, and loads of buffers"),
+    "coordinates from memory": Refusal(
+        with_coordinates_from_memory, "depend on read, wanted lets, and loads of buffers"
+    ),
 }
 
 

@@ -21,6 +21,7 @@ from convgen.plan.grouped_axis import GroupedAxis
 from convgen.problem.grouping import Grouping
 from convgen.problem.matmul import parse_problem
 from convgen.run import reference, verdict
+from convgen.run.code import Code
 from convgen.run.execution import SENTINEL
 from tests.strategies import always
 
@@ -58,7 +59,7 @@ def expected(problem: cg.Matmul, arrays: dict[str, Any]) -> Floats:
     return np.concatenate([src[begin:end] @ wei[g] for g, (begin, end) in enumerate(groups)])
 
 
-def compiled(line: str, target: str, config: str | None = None) -> tuple[cg.Matmul, cg.Code]:
+def compiled(line: str, target: str, config: str | None = None) -> tuple[cg.Matmul, Code]:
     problem = parse_problem(line)
     assert isinstance(problem, cg.Matmul)
     return problem, cg.compile(cg.build(problem, target, config))
@@ -202,9 +203,15 @@ REFUSED = [
     ("--grouped=0:2:3+5 8x16:3x16x8", "given weights of 3 groups, wanted 2"),
     ("--bia-dt=f32 --bia_mask=3 --grouped=0:2:3+5 8x16:2x16x8", "given bia_mask 3 with groups, wanted 2"),
     ("--dtag=BA16a16b --grouped=0:2:3+13 16x16:2x16x16", "given groups along m and a layout in blocks"),
-    ("--dt=f16 --attr-scales=src:3:f16:1x8+wei:3:f16:8x1 --grouped=1:2:3+13 8x16:16x8", "wanted no other division of k"),
+    (
+        "--dt=f16 --attr-scales=src:3:f16:1x8+wei:3:f16:8x1 --grouped=1:2:3+13 8x16:16x8",
+        "wanted no other division of k",
+    ),
     ("--dt=u8:s8:s32 --grouped=1:2:3+13 8x16:16x8", "of types that gfx942 multiplies as they are"),
-    ("--stag=ab --wtag=abc --dtag=ab --runtime_dims_masks=1 --grouped=0:2:3+5 8x16:2x16x8", "wanted sizes that are known"),
+    (
+        "--stag=ab --wtag=abc --dtag=ab --runtime_dims_masks=1 --grouped=0:2:3+5 8x16:2x16x8",
+        "wanted sizes that are known",
+    ),
 ]
 
 
@@ -233,7 +240,12 @@ def random_line(rng: random.Random) -> str:
     of_rows, count, each = rng.random() < 0.6, rng.choice((1, 2, 3, 5, 8, 17, 70)), rng.choice((1, 4, 20, 33))
     sizes = [rng.choice((0, each, rng.randint(0, 2 * each))) for _ in range(count)]
     sizes[rng.randrange(count)] += 3
-    total, other, n, types = sum(sizes), rng.choice((8, 20, 33, 70)), rng.choice((8, 20, 48, 66)), rng.choice(SWEPT_TYPES)
+    total, other, n, types = (
+        sum(sizes),
+        rng.choice((8, 20, 33, 70)),
+        rng.choice((8, 20, 48, 66)),
+        rng.choice(SWEPT_TYPES),
+    )
     words = [f"--dt={types}", f"--stag={rng.choice(('any', 'ab', 'ba'))}"]
     words.append(f"--wtag={rng.choice(('any', 'abc', 'acb', 'bac') if of_rows else ('any', 'ab', 'ba'))}")
     words.append(f"--dtag={rng.choice(('any', 'ab', 'ba') if of_rows else ('any', 'abc', 'acb', 'bac'))}")
