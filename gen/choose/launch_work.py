@@ -168,12 +168,18 @@ class Launch:
     def _filling(self, fill: int) -> Numbers:
         """Return the slices that give each unit at most `fill` workgroups."""
         blocks = self._tile_blocks
-        if self.offer.form.merged or self.offer.form.product.groups:
+        groups = self.offer.form.product.groups
+        if self.offer.form.merged or (groups and (groups.side is None or not self.facts.tickets)):
             return np.ones_like(blocks)
         tiles = self.offer.batch * self.grid.tiles
         most = np.minimum(fill * self.facts.compute_units // tiles, blocks // _SLICE_BLOCKS)
         slices: Numbers = np.maximum(1, most)
         return slices
+
+    @property
+    def by_last(self) -> bool:
+        """Return whether the last workgroup to arrive reduces slices: by the config, or in groups of rows always."""
+        return self.configs.sum == "last" or self.offer.form.product.groups is not None
 
     @cached_property
     def k_blocks(self) -> Numbers:
@@ -404,7 +410,7 @@ class Launch:
         by_last = _ByLast(self, tile)
         if configs.at_a_time:
             clocks, at_a_time = by_last.clocks([configs.at_a_time] * len(by_last.distinct))
-        elif configs.sum == "last":
+        elif self.by_last:
             clocks = by_last.store + by_last.tiles_of_unit * slices * tile / tuned.unit_rate
         else:
             clocks = 2 * by_last.store + by_last.write_back + tuned.launch

@@ -18,6 +18,7 @@ from convgen.ir.types import SCALARS, s8, u8
 from convgen.passes.messages.nibble_pairs import check_pairs, pairs_of
 from convgen.plan import dequantise, directions, epilogues, views
 from convgen.plan.atoms import input_atoms, signed
+from convgen.plan.grouped_axis import MOST_OF_LANE
 from convgen.plan.padding import names_in, unsafe_halo
 from convgen.plan.plan import MOST_GROUPS
 from convgen.problem.conv import Conv, Direction
@@ -181,12 +182,16 @@ def _check_runtime(problem: Problem) -> None:
 
 
 def _check_groups(problem: Problem, facts: TargetFacts) -> None:
-    """Refuse groups of sizes known at launch only, and of terms whose sums a launch before the product would add."""
+    """Refuse groups that no kernel finds, and those of terms whose sums a launch before the product would add."""
     grouping = grouping_of(problem)
     if grouping is None:
         return
     if problem.runtime:
         raise Unsupported(f"{problem.given_sizes} and groups, wanted sizes that are known", rule="runtime-sizes")
+    most = MOST_OF_LANE * facts.subgroup_size
+    if grouping.dim == "m" and grouping.count > most:
+        given = f"given {grouping.count} groups of rows, wanted at most {most} on {facts.name}"
+        raise Unsupported(given, rule="grouped-gemm")
     types = views.factor_types(problem)
     has_points = any(problem.zero_point(role) for role in ("src", "wei"))
     if grouping.dim == "k" and problem.acc_type == "s32" and (has_points or signed(types, facts) != types):

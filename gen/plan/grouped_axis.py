@@ -17,6 +17,7 @@ from convgen.ir.layout.memory import Dim, Global, TensorDim, View
 from convgen.ir.layout.tags import Layout
 from convgen.ir.record import frozen
 
+MOST_OF_LANE = 32  #: ends of groups that a lane compares, each in straight-line code; chosen
 _END = "end"  #: the views' last axis; its position is the end of the group
 
 

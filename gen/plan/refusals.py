@@ -75,11 +75,15 @@ def _of_slices(problem: Problem, config: Config) -> Iterator[str]:
 
 
 def _of_groups(problem: Problem, config: Config) -> Iterator[str]:
-    """Yield what divides the K of groups, whose length is known only at launch, or reads none of their ends."""
-    if grouping_of(problem) is None:
+    """Yield what divides the K of groups of terms, whose length is known only at launch, or sums rows of other groups."""
+    grouping = grouping_of(problem)
+    if grouping is None:
         return
-    if config.slices > 1 or config.map.shares or config.map.flip:
-        yield f"slices={config.slices} map={config.map}: groups of uneven sizes want one slice, in the order of K"
+    divided = f"slices={config.slices} map={config.map}"
+    if grouping.dim == "k" and (config.slices > 1 or config.map.shares or config.map.flip):
+        yield f"{divided}: groups of terms want one slice, in the order of K"
+    if grouping.dim == "m" and (config.slices > 1 or config.map.shares) and config.sum != "last":
+        yield f"{divided} sum={config.sum}: slices of groups of rows want sum=last"
     if isinstance(config.mma, LanePart):
         yield "groups of uneven sizes want a matrix instruction"
 

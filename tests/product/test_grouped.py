@@ -144,7 +144,11 @@ def test_attributes_of_groups_of_terms(types: str, words: str, target: str) -> N
     ("gfx942", "tile=96x32x32 waves=1x2 mma=16x16x16 slots=0"),
     ("gfx942", "tile=32x32x64 waves=1x1x2 mma=16x16x16 slots=2"),
     ("xehpc", "tile=32x32x32 waves=2x2 mma=16x8x16 slots=0 prefetch=1"),
+    ("gfx942", "tile=16x16x32 waves=1x1 mma=16x16x16 slots=1 slices=2 sum=last"),
+    ("gfx942", "tile=16x16x32 waves=1x1 mma=16x16x16 slots=1 map=stream:5:all sum=last"),
+    ("xehpg", "tile=32x32x16 waves=2x2 mma=16x8x16 slots=1 slices=3 sum=last:2"),
     ("sm_90a", "tile=64x32x64 waves=1x4 mma=32x64x16 slots=3 copy=tensor map=persist:2"),
+    ("sm_90a", "tile=64x32x32 waves=1x4 mma=32x64x16 slots=3 copy=tensor slices=2 sum=last"),
     ("sm_90a", "tile=64x64x64 waves=1x4 mma=64x64x16 slots=4 copy=direct"),
 ])  # fmt: skip
 def test_configs_of_groups_of_rows(target: str, config: str) -> None:
@@ -222,11 +226,33 @@ def test_groups_are_refused_in_one_line(line: str, message: str) -> None:
     assert "\n" not in str(refused.value).partition(":\n")[0]
 
 
-@pytest.mark.parametrize("words", ["slices=2", "map=stream:4:all", "map=flip:2"])
-def test_configs_that_divide_k_are_refused(words: str) -> None:
+@pytest.mark.parametrize(("line", "words", "message"), [
+    (TERMS, "slices=2 sum=last", "groups of terms want one slice"),
+    (TERMS, "map=stream:4:all", "groups of terms want one slice"),
+    (TERMS, "map=flip:2", "groups of terms want one slice"),
+    (ROWS, "slices=2", "slices of groups of rows want sum=last"),
+    (ROWS, "slices=2 sum=launch", "slices of groups of rows want sum=last"),
+])  # fmt: skip
+def test_configs_that_divide_k_otherwise_are_refused(line: str, words: str, message: str) -> None:
     config = f"tile=16x16x32 waves=1x1 mma=16x16x16 slots=1 {words}"
-    with pytest.raises(cg.UserError, match="groups of uneven sizes want one slice"):
-        cg.build(parse_problem(ROWS), "gfx942", config)
+    with pytest.raises(cg.UserError, match=message):
+        cg.build(parse_problem(line), "gfx942", config)
+
+
+def test_many_groups_are_refused_where_lanes_cannot_compare_their_ends() -> None:
+    for target, most in (("xehpg", 256), ("gfx942", 2048)):
+        assert cg.build(parse_problem(f"--grouped=0:{most}:{'+'.join('1' * most)} {most}x8:{most}x8x8"), target)
+        with pytest.raises(cg.Unsupported, match=f"groups of rows, wanted at most {most}"):
+            cg.build(
+                parse_problem(f"--grouped=0:{most + 1}:{'+'.join('1' * (most + 1))} {most + 1}x8:{most + 1}x8x8"),
+                target,
+            )
+
+
+def test_a_few_rows_with_a_long_k_take_slices() -> None:
+    build = cg.build(parse_problem("--dt=f16 --grouped=0:4:1+0+1+0 2x8192:4x8192x256"), "gfx942")
+    assert " slices=" in build.config
+    assert " sum=last" in build.config
 
 
 SWEPT_TYPES = (
