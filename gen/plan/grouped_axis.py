@@ -65,6 +65,12 @@ class GroupedAxis:
                 start = begin + (number - int(first)) * side
                 yield GroupTile(number, group, range(min(start, end), min(start + side, end)))
 
+    def begins_along(self, side: int) -> int | None:
+        """Return the axis of the factor of a side, 0 (N) or 1 (M), along which groups begin: its rows, K or none."""
+        if self.side is None:
+            return 1
+        return 0 if self.side == side else None
+
     @property
     def axis(self) -> tuple[Dim, ...]:
         """Return the last axis of views that end with a group: a position is the end of the group."""

@@ -239,6 +239,20 @@ def test_configs_that_divide_k_otherwise_are_refused(line: str, words: str, mess
         cg.build(parse_problem(line), "gfx942", config)
 
 
+@pytest.mark.parametrize(("line", "copy"), [
+    (f"--stag=ba {ROWS}", "copy=tensor"),
+    (f"--stag=ba {ROWS}", "copy=direct"),
+    (f"--stag=ab {TERMS}", "copy=direct"),
+])  # fmt: skip
+def test_groups_that_begin_within_a_message_are_copied_by_registers(line: str, copy: str) -> None:
+    config = f"tile=64x32x32 waves=1x4 mma=32x64x16 slots=3 {copy}"
+    with pytest.raises(cg.UserError, match="groups of src begin anywhere along its contiguous dim"):
+        cg.build(parse_problem(line), "sm_90a", config)
+    problem, code = compiled(line, "sm_90a", config.removesuffix(copy).strip())
+    arrays = drawn(problem, SIZES[0])
+    assert np.array_equal(cg.simulate(code, **arrays), expected(problem, arrays))
+
+
 def test_many_groups_are_refused_where_lanes_cannot_compare_their_ends() -> None:
     for target, most in (("xehpg", 256), ("gfx942", 2048)):
         assert cg.build(parse_problem(f"--grouped=0:{most}:{'+'.join('1' * most)} {most}x8:{most}x8x8"), target)
