@@ -56,7 +56,7 @@ def fragment_load(view: View, fragment: Fragment, facts: TargetFacts) -> Operand
 
 
 def from_anywhere(load: OperandLoad, view: View, axis: int | None) -> OperandLoad:
-    """Return the load where tiles begin at any position along an axis: single elements if that is the contiguous one."""
+    """Return the load where tiles begin at any position along `axis`: single elements if it is the contiguous one."""
     return load if axis is None or linearize(view).unit_axis != axis else OperandLoad(1, along_k=True)
 
 

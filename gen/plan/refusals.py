@@ -75,7 +75,7 @@ def _of_slices(problem: Problem, config: Config) -> Iterator[str]:
 
 
 def _of_groups(problem: Problem, config: Config) -> Iterator[str]:
-    """Yield what divides the K of groups of terms, whose length is known only at launch, or sums rows of other groups."""
+    """Yield what divides the K of groups of terms, whose length a launch reads, or adds to rows of other groups."""
     grouping = grouping_of(problem)
     if grouping is None:
         return
