@@ -12,10 +12,10 @@ from functools import reduce
 
 from convgen.ir.build import Index, KernelBuilder
 from convgen.ir.expr import Expr, Lane, Max, Pack, Slice, Uniform, Var, const, maximum, minimum, select
-from convgen.ir.layout.digits import Digit, Space
+from convgen.ir.layout.digits import Digit, Space, plus
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.record import frozen
-from convgen.ir.types import s32, vector
+from convgen.ir.types import bool_, s32, vector
 from convgen.plan.grouped_axis import GroupedAxis
 from convgen.plan.plan import Part, Plan
 
@@ -90,12 +90,12 @@ def _compared(k: KernelBuilder, groups: GroupedAxis, number: Expr, side: int, en
 
     The greatest of these over all groups are the tile's group, its begin, and -its end.
     """
-    group: Expr = Lane() + n * k.width
+    group: Expr = plus(Lane(), n * k.width)
     end = k.let("end_of_group", _within(Pack(s32, (Slice(ends, n, 1),)), groups))
     is_before = groups.first(end, group + 1, side) <= number
-    exists = group < groups.count
-    before = k.let("is_before", is_before & exists if (n + 1) * k.width > groups.count else is_before)
-    behind = ~before & exists if (n + 1) * k.width > groups.count else ~before
+    exists = group < groups.count if (n + 1) * k.width > groups.count else const(True, bool_)
+    before = k.let("is_before", is_before & exists)
+    behind = ~before & exists
     return select(before, group + 1, 0), select(before, end, 0), select(behind, -end, const(-groups.size))
 
 
