@@ -8,7 +8,7 @@ only the elements that they need: tensors may be `Fill`s, which compute elements
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import pairwise, product
+from itertools import product
 from math import prod
 
 import numpy as np
@@ -247,13 +247,15 @@ def by_groups(
     the k of g of src[m, k] * wei[k, n]; each factor less its zero point.
     """
     sums, groups = np.zeros((len(rows), len(columns))), request.grouping(problem)
-    for number, (begin, end) in enumerate(pairwise((0, *map(int, ends)))):
-        if groups and groups.dim == "m":
-            here = np.flatnonzero((rows >= begin) & (rows < end))
+    of_rows = groups is not None and groups.dim == "m"
+    group_of = np.searchsorted(ends, rows, "right") if of_rows else rows // problem.m
+    for number in np.unique(group_of[group_of < len(ends)]):
+        begin, end = int(ends[number - 1]) if number else 0, int(ends[number])
+        here = np.flatnonzero(group_of == number)
+        if of_rows:
             points = evolve(zero, wei=zero.wei[min(number, len(zero.wei) - 1)])
             sums[here] = _product(src, wei[number], points, rows[here], columns)
         else:
-            here = np.flatnonzero(rows // problem.m == number)
             sums[here] = _product(src[:, begin:end], wei[begin:end], zero, rows[here] % problem.m, columns)
     return sums
 
