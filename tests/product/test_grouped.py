@@ -167,6 +167,16 @@ def test_samples_of_tiles_know_the_workgroups_of_their_group() -> None:
             assert outcome.checked
 
 
+def test_the_reference_takes_the_sizes_of_the_data() -> None:
+    for line in (ROWS, TERMS):
+        problem, code = compiled(line, "gfx942")
+        arrays = drawn(problem, SIZES[4])
+        assert verdict.run(code, arrays=arrays).passed
+        right = reference.whole(problem, arrays, "dst")
+        assert np.array_equal(right, expected(problem, arrays))
+        assert not np.array_equal(right, reference.whole(problem, drawn(problem, SIZES[0]), "dst"))
+
+
 @pytest.mark.parametrize("side", [16, 32, 96])
 def test_numbers_of_tiles_cover_each_row_once(side: int) -> None:
     rng = np.random.default_rng(side)
