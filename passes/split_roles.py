@@ -6,7 +6,8 @@ The loop `for i: barrier; copies(i); barrier; compute` becomes, in the two roles
     consumers:  for i: await slot; compute; release the slot of i - 1
                 release the last slot
 
-Loops and branches around it run in both roles. The producer keeps only what its copies depend on, so that it is as far
+Loops and branches around it run in both roles. The producer keeps only what its copies depend on, loads of
+memory that the kernel never writes included, so that it is as far
 ahead as the ring has slots, also into the next tile of a workgroup that takes several. Each role counts its uses of the
 ring, modulo two rounds of its slots: the count gives slot and phase. It is carried by all loops around, and a branch
 around becomes a loop of at most one iteration, which can carry it, too.
@@ -17,13 +18,13 @@ release each block behind its products.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from typing import TypeVar
 
 from convgen.ir.error import Unsupported
 from convgen.ir.expr import Const, Expr, Lt, Mma, Not, Select, Var, const, eq, var
 from convgen.ir.facts import Roles, TargetFacts
-from convgen.ir.layout.memory import Shared
+from convgen.ir.layout.memory import Global, Shared
 from convgen.ir.mutate import free_vars, rewrite, statements
 from convgen.ir.program import Kernel
 from convgen.ir.record import evolve, frozen
@@ -36,6 +37,7 @@ from convgen.ir.stmt import (
     For,
     If,
     Let,
+    Load,
     LoadFactor,
     ReleaseSlot,
     Site,
@@ -264,8 +266,10 @@ class _Consumer(_Role):
 
 
 def _needed(body: Stmt) -> Stmt:
-    """Return the loops and branches around the bulk copies, with the lets and carried values that they depend on."""
-    wanted = _dependences(body)
+    """Return the loops and branches around the bulk copies, with what they depend on: lets, carried values, and loads
+    of memory that the kernel never writes.
+    """
+    wanted, written = _dependences(body), {m for s in statements(body) for m in s.writes}
 
     def kept(s: Stmt) -> Iterator[Stmt]:
         match s:
@@ -275,6 +279,8 @@ def _needed(body: Stmt) -> Stmt:
             case Let():
                 if s.var in wanted:
                     yield s
+            case Load() if s.var in wanted and not s.updates and _is_constant(s, written):
+                yield s
             case TensorLoad() | Barrier():
                 yield s
             case For() if _has_copies(s):
@@ -285,9 +291,15 @@ def _needed(body: Stmt) -> Stmt:
             case _:
                 for v in s.binds:
                     if v in wanted:
-                        raise Unsupported(f"given bulk copies that depend on {v.name}, which no let binds")
+                        wanted_values = "wanted lets, and loads of buffers that the kernel never writes"
+                        raise Unsupported(f"given bulk copies that depend on {v.name}, {wanted_values}")
 
     return block(*kept(body))
+
+
+def _is_constant(load: Load, written: Container[object]) -> bool:
+    """Return whether a load has one value in both roles: it reads buffers only, none of which the kernel writes."""
+    return all(isinstance(m, Global) and m not in written for m in load.reads)
 
 
 def _without_compute(loop: For) -> Stmt:
@@ -315,6 +327,8 @@ def _dependences(body: Stmt) -> set[Var]:
         match s:
             case Let(v, value):
                 of[v] = (value,)
+            case Load():
+                of[s.var] = s.operands
             case For():
                 ends = zip(s.carried, s.results, s.inits, s.yields)
                 of |= {v: (init, out) for carried, result, init, out in ends for v in (carried, result)}

@@ -98,6 +98,7 @@ class Table:
         (m, n, k, waves_m, waves_n, waves_k), atom = configs.tiles[place[TILE]], configs.atoms[place[TILE]]
         staging = configs.stagings[place[STAGING]]
         persistent = self._at(self.launch.persistent, place)
+        slices, at_a_time = self._at(self.launch.slices, place), self._at(self.launch.at_a_time, place)
         return Config(
             tile=(m, n, k),
             waves=(waves_m, waves_n),
@@ -106,10 +107,10 @@ class Table:
             slots=staging.slots,
             taps=configs.variants[place[VARIANT]].word,
             acc="v" if self._at(self.in_vectors, place) else "a",
-            slices=self._at(self.launch.slices, place),
+            slices=slices,
             reorder=self.reorder,
             packed=offer.packed,
-            sum="last" if (at_a_time := self._at(self.launch.at_a_time, place)) else "",
+            sum="last" if at_a_time or (slices > 1 and self.launch.by_last) else "",
             at_a_time=at_a_time,
             subtiles=configs.subtiles[place[SUBTILES]],
             prefetch=staging.prefetch,

@@ -47,6 +47,9 @@ class _Grid:
 
     def counts(self, m: Any, n: Any) -> list[tuple[Any, float]]:
         """Return, for each product, its workgroups with tiles of m x n, and its length of K over the longest."""
+        if self.offer.form.product.groups:
+            down, across = self.offer.form.product.tiles(m, n)
+            return [(down * across, 1.0)]
         products = self.offer.form.merged or ((self.offer.m, self.offer.n, 1),)
         deepest = max(depth for *_, depth in products)
         return [(-(-rows // m) * -(-columns // n), depth / deepest) for rows, columns, depth in products]
@@ -166,12 +169,18 @@ class Launch:
     def _filling(self, fill: int) -> Numbers:
         """Return the slices that give each unit at most `fill` workgroups."""
         blocks = self._tile_blocks
-        if self.offer.form.merged:
+        groups = self.offer.form.product.groups
+        if self.offer.form.merged or (groups and (groups.side is None or not self.facts.tickets)):
             return np.ones_like(blocks)
         tiles = self.offer.batch * self.grid.tiles
         most = np.minimum(fill * self.facts.compute_units // tiles, blocks // _SLICE_BLOCKS)
         slices: Numbers = np.maximum(1, most)
         return slices
+
+    @property
+    def by_last(self) -> bool:
+        """Return whether the last workgroup to arrive reduces slices: by the config, or in groups of rows always."""
+        return self.configs.sum == "last" or self.offer.form.product.groups is not None
 
     @cached_property
     def k_blocks(self) -> Numbers:
@@ -413,7 +422,7 @@ class Launch:
         by_last = _ByLast(self, tile)
         if configs.at_a_time:
             clocks, at_a_time = by_last.clocks([configs.at_a_time] * len(by_last.distinct))
-        elif configs.sum == "last":
+        elif self.by_last:
             clocks = by_last.store + by_last.tiles_of_unit * slices * tile / tuned.unit_rate
         else:
             clocks = 2 * by_last.store + by_last.write_back + tuned.launch

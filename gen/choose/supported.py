@@ -18,11 +18,12 @@ from convgen.ir.types import SCALARS, s8, u8
 from convgen.passes.messages.nibble_pairs import check_pairs, pairs_of
 from convgen.plan import dequantise, directions, epilogues, views
 from convgen.plan.atoms import input_atoms, signed
+from convgen.plan.grouped_axis import MOST_OF_LANE
 from convgen.plan.padding import names_in, unsafe_halo
 from convgen.plan.plan import MOST_GROUPS
 from convgen.problem.conv import Conv, Direction
 from convgen.problem.grammar import DATA_TYPES, LIMIT, is_strides
-from convgen.problem.matmul import Matmul, Problem
+from convgen.problem.matmul import Matmul, Problem, grouping_of
 from convgen.problem.tensors import refuse_others
 
 
@@ -40,6 +41,7 @@ def check_supported(problem: Problem, facts: TargetFacts) -> None:
     dequantise.check(problem)
     _check_types(problem, facts)
     _check_runtime(problem)
+    _check_groups(problem, facts)
     views.must_reorder(problem)  # raises where no kernel can write the result
     _check_grid(problem, facts)
 
@@ -177,6 +179,25 @@ def _check_runtime(problem: Problem) -> None:
     elif inner or problem.direction is Direction.BWD_WB or not views.covers_result(problem):
         wanted = "images outermost in memory, one product, and no gradient of a bias"
         raise Unsupported(f"{given} in {problem.direction.value}, wanted {wanted}", rule="runtime-sizes")
+
+
+def _check_groups(problem: Problem, facts: TargetFacts) -> None:
+    """Refuse groups that no kernel finds, and those of terms whose sums a launch before the product would add."""
+    grouping = grouping_of(problem)
+    if grouping is None:
+        return
+    if problem.runtime:
+        raise Unsupported(f"{problem.given_sizes} and groups, wanted sizes that are known", rule="runtime-sizes")
+    most = MOST_OF_LANE * facts.subgroup_size
+    if grouping.dim == "m" and grouping.count > most:
+        given = f"given {grouping.count} groups of rows, wanted at most {most} on {facts.name}"
+        raise Unsupported(given, rule="grouped-gemm")
+    types = views.factor_types(problem)
+    has_points = any(problem.zero_point(role) for role in ("src", "wei"))
+    if grouping.dim == "k" and problem.acc_type == "s32" and (has_points or signed(types, facts) != types):
+        given = f"given groups along k of {' and '.join(t.dtype for t in problem.factors)}"
+        wanted = f"wanted factors without zero points, of types that {facts.name} multiplies as they are"
+        raise Unsupported(f"{given}, {wanted}", rule="grouped-gemm")
 
 
 def _check_phases(problem: Conv) -> None:

@@ -123,8 +123,8 @@ def best_order(launch: LaunchTraffic) -> Order:
 
 def ordered(plan: Plan, together: int) -> Plan:
     """Return the plan in the order that suits its largest launch, with `together` workgroups on a unit."""
-    if not plan.parts or plan.parts[0].product.batch > 1:  # in a batch, the order within one product matters little
-        return plan
+    if not plan.parts or plan.parts[0].product.batch > 1 or plan.parts[0].product.groups:
+        return plan  # in a batch, the order within one product matters little; tiles of groups share no weights
     if plan.problem.runtime:  # the number of tiles is known only at launch
         return plan
     if isinstance(plan.unit, LaneTile):  # sums over windows have an order of their own

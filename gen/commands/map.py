@@ -195,6 +195,8 @@ def _problem(options: argparse.Namespace, problem: Problem) -> int:
     if isinstance(plan.config.mma, LanePart):
         given = f"given {problem.descriptor} by mma={plan.config.mma}"
         raise UserError(f"{given}, wanted a --config with a matrix instruction, whose tiles read panels")
+    if plan.largest.product.groups:
+        raise UserError(f"given {problem.descriptor} in groups, wanted a product whose tiles share panels of weights")
     launch = LaunchTraffic.of(plan, together)
     best, asked = best_order(launch), _order(options)
     orders = {str(asked): asked} if asked else {str(best): best, **named(launch.facts.caches.dies, _GROUP)}

@@ -26,9 +26,11 @@ from convgen.kernels.streams import Stream
 from convgen.plan import views
 from convgen.plan.config import MERGED
 from convgen.plan.contraction import Joined
+from convgen.plan.grouped_axis import GroupedAxis, GroupTile
 from convgen.plan.lane_tile import LaneTile
 from convgen.plan.plan import Part, Plan, Reduction
-from convgen.problem.matmul import Matmul, Problem
+from convgen.problem.grouping import Grouping
+from convgen.problem.matmul import Matmul, Problem, grouping_of
 from convgen.run.code import OutputRegion
 
 Indices = npt.NDArray[np.int64]
@@ -86,10 +88,59 @@ class Section:
         down, across = (range(i * s, min((i + 1) * s, e)) for i, s, e in zip((row, column), self.tile, extents))
         return down, across, range(number, number + 1)
 
+    def groups(self, launch: TiledKernel, tile: int) -> tuple[int, ...]:
+        """Return the workgroups of a launch that a tile needs."""
+        return launch.groups(self.positions(tile))
+
     @property
     def is_batched(self) -> bool:
         """Whether the section is the result of several products."""
         return len(self.result.axes) > 2
+
+
+@frozen
+class GroupedSection(Section):
+    """Output tiles of a product in groups of rows or columns, those that have elements with the problem's sizes."""
+
+    tiles: tuple[GroupTile, ...] = ()
+    side: int = 1  #: axis of the result that is grouped: 0 (N) or 1 (M)
+
+    @classmethod
+    def of(cls, section: Section, groups: GroupedAxis, grouping: Grouping) -> Section:
+        """Return the section of a product, with the tiles of its groups if these are rows or columns."""
+        if groups.side is None:
+            return section
+        side, rest = section.tile[1 - groups.side], list(section.grid)
+        tiles = tuple(tile for tile in groups.numbered(grouping.ends, side) if tile.positions)
+        rest[1 - groups.side] = len(tiles)
+        return cls(
+            section.output,
+            section.result,
+            section.tile,
+            (rest[0], rest[1]),
+            section.launches,
+            tiles=tiles,
+            side=groups.side,
+        )
+
+    def positions(self, tile: int) -> Positions:
+        """Return rows, columns and the group of a tile."""
+        numbers, extents = divmod(tile, self.grid[1]), (self.result.extent(1), self.result.extent(0))
+        ranges = [range(i * s, min((i + 1) * s, e)) for i, s, e in zip(numbers, self.tile, extents)]
+        chosen = self._chosen(tile)
+        ranges[1 - self.side] = chosen.positions
+        return ranges[0], ranges[1], range(chosen.group, chosen.group + 1)
+
+    def groups(self, launch: TiledKernel, tile: int) -> tuple[int, ...]:
+        """Return the workgroups of a launch that a tile needs, by the tile's number along the grouped side."""
+        if launch.tile is None:
+            return launch.groups(self.positions(tile))
+        numbers = list(divmod(tile, self.grid[1]))
+        numbers[1 - self.side] = self._chosen(tile).number
+        return launch.mapping.groups({"m": numbers[:1], "n": numbers[1:]})
+
+    def _chosen(self, tile: int) -> GroupTile:
+        return self.tiles[divmod(tile, self.grid[1])[1 - self.side]]
 
 
 @frozen
@@ -108,9 +159,8 @@ class Tiles:
     def groups(self, part: int, tile: int) -> tuple[tuple[int, ...], ...]:
         """Return, for each launch, the workgroups that the tile needs."""
         section = self.sections[part]
-        at = section.positions(tile)
         launches = map(section.launches.get, range(len(self.launches)))
-        return tuple(launch.groups(at) if launch else () for launch in launches)
+        return tuple(section.groups(launch, tile) if launch else () for launch in launches)
 
     def regions(self, part: int, tile: int) -> tuple[OutputRegion, ...]:
         """Return the rows and columns of its output that the tile holds."""
@@ -317,8 +367,10 @@ class _Builder:
     def _section(self, part: Part, used: _Launches) -> None:
         batch, rows, columns, _ = part.mapping.counts
         output, tile = self.problem.outputs[0].name, self.plan.config.tile[:2]
-        result, joined = part.product.result, part.product.joined
-        self.sections.append(Section(output, result, tile, (batch * rows, columns), used, joined=joined))
+        result, joined, groups = part.product.result, part.product.joined, part.product.groups
+        section = Section(output, result, tile, (batch * rows, columns), used, joined=joined)
+        grouping = grouping_of(self.problem)
+        self.sections.append(GroupedSection.of(section, groups, grouping) if groups and grouping else section)
 
     def _product(self, part: Part) -> None:
         """Add the launches of one matrix product."""

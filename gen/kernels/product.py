@@ -26,6 +26,7 @@ from convgen.ir.stmt import For, Let, block
 from convgen.ir.types import vector
 from convgen.kernels.exact_padding import Recomputation, TileSums, sums_are_finite
 from convgen.kernels.last_arrival import LastArrival, ReductionBuffers, Start
+from convgen.kernels.tile_place import place_of
 from convgen.passes.buffer_shared import flipped
 from convgen.plan import dequantise, views
 from convgen.plan.inputs import InputPath
@@ -103,19 +104,17 @@ class _ProductBuilder:
     def build(self, result: View, epilogue: Epilogue, reduction: ReductionBuffers | None) -> None:
         """Add the product; with `reduction`, the last workgroup to arrive at a tile reduces its slices or shares."""
         plan, part, k = self.plan, self.part, self.k
-        tile_m, tile_n, _ = plan.config.tile
         dequantised = [side.dequantisation for side in (part.of_n, part.of_m) if side.dequantisation]
         scales_and_points = [group.view.memory for dequantisation in dequantised for group in dequantisation.tensors]
         unpacked = [side.packing.source.memory for side in (part.of_n, part.of_m) if side.packing and part.padding]
         factors = part.of_m.view.memory, part.of_n.view.memory, *unpacked, *scales_and_points
         workspace = (reduction.sums.memory, reduction.counts) if reduction else ()
-        k.params += dict.fromkeys((*factors, *epilogue.reads, result.memory, *workspace))
+        ends = (part.product.groups.offsets,) if part.product.groups else ()
+        k.params += dict.fromkeys((*factors, *epilogue.reads, result.memory, *workspace, *ends))
         k.params += views.sizes(plan.problem)
-        with k.tile_of(part.mapping) as self.tile:
-            self.batch = (self.tile["batch"],) if len(result.axes) > 2 else ()
+        with k.tile_of(part.mapping) as self.tile, place_of(k, plan, part, self.tile) as self.place:
             self.is_backward = part.mapping.is_backward((self.tile["number"],))
-            self.m0 = k.let("m0", self.tile["m"] * tile_m)
-            self.n0 = k.let("n0", self.tile["n"] * tile_n)
+            self.m0, self.n0 = self.place.m0, self.place.n0
             self._prefetch_at_first()
             adds_first = not (reduction or plan.config.separate_accumulators or plan.config.waves_k > 1)
             addend, rest = epilogue.first_addend() if adds_first else (None, epilogue)
@@ -185,7 +184,7 @@ class _ProductBuilder:
 
     def _reader(self, start: Start = (0, 0)) -> Reader:
         """Return a reader of the epilogue's inputs beside the tile, or beside a piece that begins at `start`."""
-        return Reader(self.k, (plus(self.n0, start[0]), plus(self.m0, start[1]), *self.batch))
+        return Reader(self.k, (plus(self.n0, start[0]), plus(self.m0, start[1]), *self.place.of_result))
 
     def _pieces(self, sums: TileSums, reader: Reader, epilogue: Epilogue) -> Iterator[_Piece]:
         """Yield the sums whole, or in pieces if steps need registers, each with its epilogue inputs loaded.
@@ -210,7 +209,7 @@ class _ProductBuilder:
 
     def _store(self, result: View, row: Index, results: _Results, start: Start) -> None:
         """Store, or add atomically, values that begin at a place within the tile."""
-        k, at = self.k, (plus(self.n0, start[0]), plus(row, start[1]), *self.batch)
+        k, at = self.k, (plus(self.n0, start[0]), plus(row, start[1]), *self.place.of_result)
         adds = self.plan.reduction is Reduction.ATOMIC
         store = partial(k.atomic_view, "add") if adds else k.store_view
         for value, layout in results if adds else self._widened(results, result):
@@ -252,7 +251,8 @@ class _ProductBuilder:
         sums_type = vector(self.plan.acc_type, layout.registers)
         if addend is None:
             return zeros(sums_type)
-        broadcasts, count = addend.load(Reader(self.k, (*at, *self.batch)), layout), self.plan.mma.atom.d.registers
+        broadcasts = addend.load(Reader(self.k, (*at, *self.place.of_result)), layout)
+        count = self.plan.mma.atom.d.registers
         pieces = [
             tuple(broadcast.piece(n, count) for broadcast in broadcasts) for n in range(0, sums_type.lanes, count)
         ]
@@ -282,6 +282,8 @@ class _ProductBuilder:
 
     def _blocks(self, like: Expr) -> tuple[Expr, Expr]:
         """Return the first block of K of this slice or share, and the one after its last."""
+        if self.place.blocks is not None:
+            return lift(0, like), self.place.blocks
         begin, end = (lift(self.tile[name] * self.part.mapping.grain, like) for name in ("begin", "end"))
         trips = self.part.trips(self.plan.config.tile[2])
         return begin, end if trips is None else lift(trips, like)
@@ -370,7 +372,7 @@ class _ProductBuilder:
         if self.is_backward is not None:
             kb = select(self.is_backward, maximum(const(blocks - 1) - kb, 0), kb)
         block = kb + times(self.tile["first"], self.part.mapping.grain) if self.plan.config.slices > 1 else kb
-        return start, block * (depth or self.plan.config.tile[2]), *self.batch
+        return start, plus(block * (depth or self.plan.config.tile[2]), self.place.k0), *self.place.of_factors
 
     def _copy(self, path: InputPath, start: Expr, kb: Expr) -> None:
         assert path.tile is not None

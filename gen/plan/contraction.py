@@ -13,11 +13,13 @@ from typing import Any
 
 import attrs
 
+from convgen.ir.layout.digits import Index as Number
 from convgen.ir.layout.memory import Dim, Global, SizedGlobal, SizedView, TensorDim, View, stride
 from convgen.ir.record import evolve, frozen
 from convgen.ir.sizes import Extent, Size
 from convgen.ir.types import scalar
 from convgen.plan.blocks import WHOLE, Cuts, Index
+from convgen.plan.grouped_axis import GroupedAxis
 from convgen.problem.matmul import Problem
 from convgen.problem.tensors import TensorSpec
 
@@ -53,6 +55,7 @@ class Product:
     cuts: Cuts = WHOLE  #: from the dims of the problem to those of the views
     joined: Joined | None = attrs.field(default=None, kw_only=True)  #: fused dims of the result, if any
     gap: int = attrs.field(default=0, kw_only=True)  #: rows; empty ones after the last row of the result
+    groups: GroupedAxis | None = attrs.field(default=None, kw_only=True)  #: groups of rows, columns or terms, if any
 
     def in_dims(self, tensor: Tensor) -> Tensor:
         """Return a tensor of the problem by the dims of the views."""
@@ -74,8 +77,24 @@ class Product:
 
     @property
     def batch(self) -> int:
-        """Return the number of products: the length of the views' third axis, 1 without one."""
+        """Return the number of products of equal size: the length of the views' third axis, 1 without one.
+
+        Groups of rows or columns are no such products.
+        """
+        if self.groups and self.groups.side is not None:
+            return 1
         return self.result.extent(2) if len(self.result.axes) > 2 else 1
+
+    def tiles(self, tile_m: Number, tile_n: Number) -> tuple[Number, Number]:
+        """Return the tiles along M and N of one of the products, for numbers or arrays of a tile's sides.
+
+        With groups of rows or columns, return the most tiles that groups of any sizes take.
+        """
+        counts = [-(-size // side) for size, side in ((self.m, tile_m), (self.n, tile_n))]
+        if self.groups and self.groups.side is not None:
+            at = 1 - self.groups.side
+            counts[at] = self.groups.tiles((tile_m, tile_n)[at])
+        return counts[0], counts[1]
 
     @property
     def k_inner(self) -> Dim:

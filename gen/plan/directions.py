@@ -43,20 +43,26 @@ def contractions_of(problem: Problem, phases: str = APART) -> Iterable[Contracti
 
 
 def product_count(problem: Problem) -> int:
-    """Return the number of matrix products in a contraction: groups, or matrices of a batch."""
+    """Return the number of matrix products of equal size in a contraction: groups, or matrices of a batch."""
     return problem.groups if isinstance(problem, Conv) else prod(problem.dst_dims[:-2])
 
 
 def coordinates(problem: Problem) -> dict[str, Index]:
-    """Return the coordinates of src, weights, dst and bias channels, for the forward computation."""
+    """Return the coordinates of src, weights and dst, and of a bias whose dims are not those of dst."""
     if isinstance(problem, Matmul):
-        return {role: batched(problem.tensor(role), dims) for role, dims in MATRICES.items()}
+        of_roles = {role: batched(problem.tensor(role), dims) for role, dims in MATRICES.items()}
+        if not problem.grouping:
+            return of_roles
+        return {**of_roles, "bia": (_along_batch(0, problem.grouping.count), along("n", problem.n))}
     _, _, src, wei, dst = forward_dims(problem)
     return {"src": src, "wei": wei, "dst": dst, "bia": dst[1:2]}
 
 
 def _matmul(problem: Matmul) -> Contraction:
-    """Return the contraction dst[b..., m, n] = sum over k of src[b..., m, k] * wei[b..., k, n], b = 1 broadcast."""
+    """Return the contraction dst[b..., m, n] = sum over k of src[b..., m, k] * wei[b..., k, n], b = 1 broadcast.
+
+    Groups are the batch, in the tensors that have a matrix for each; `GroupedAxis` has their rows or terms.
+    """
     src, wei, dst = map(problem.tensor, MATRICES)
     index = {role: tuple(grouped(problem, t) for t in own) for role, own in coordinates(problem).items()}
     return Contraction(
@@ -66,8 +72,14 @@ def _matmul(problem: Matmul) -> Contraction:
         Tensor(src, index["src"]),
         Tensor(wei, index["wei"]),
         Tensor(dst, index["dst"]),
-        batch=tuple(dim_of(f"b{i}", size) for i, size in enumerate(dst.dims[:-2]) if size != 1),
+        batch=_batch(problem),
     )
+
+
+def _batch(problem: Matmul) -> tuple[Dim, ...]:
+    if problem.grouping:
+        return (dim_of("b0", problem.grouping.count),)
+    return tuple(dim_of(f"b{i}", size) for i, size in enumerate(problem.dst_dims[:-2]) if size != 1)
 
 
 def _in_groups(problem: Matmul, name: str, size: int) -> tuple[Dim, ...]:
@@ -102,8 +114,12 @@ def _digits(problem: Matmul, name: str) -> list[tuple[str, int]]:
 def batched(spec: TensorSpec, matrix: str) -> Index:
     """Return the coordinates of a tensor of matrices; a batch dim of size 1 is broadcast."""
     *sizes, rows, columns = spec.dims
-    batch = (along(f"b{i}", size) if size > 1 else TensorDim(size, ()) for i, size in enumerate(sizes))
+    batch = (_along_batch(i, size) for i, size in enumerate(sizes))
     return *batch, along(matrix[0], rows), along(matrix[1], columns)
+
+
+def _along_batch(number: int, size: int) -> TensorDim:
+    return along(f"b{number}", size) if size > 1 else TensorDim(size, ())
 
 
 def axes_of(problem: Conv) -> list[tuple[str, Axis]]:

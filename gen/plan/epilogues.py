@@ -56,7 +56,8 @@ def _check_scales(problem: Problem) -> None:
 
 def _check_zero_points(problem: Problem) -> None:
     """Refuse zero points where they have no meaning, and zero points that vary along dims without compensation sums."""
-    text, rank = problem.knob_texts["attr-zero-points"], len(problem.dst_dims)
+    text = problem.knob_texts["attr-zero-points"]
+    ranks = {role: len(problem.size(role)) for role in ("src", "wei", "dst")}
     if not text:
         return
     given = f"given attr-zero-points {text}"
@@ -70,9 +71,9 @@ def _check_zero_points(problem: Problem) -> None:
     if problem.acc_type != "s32":
         types = " and ".join(dict.fromkeys(t.dtype for t in problem.factors))
         raise Unsupported(f"{given} of {types}, wanted integers of 8 bits", rule="zero-points")
-    all_but_k = (1 << rank) - 1 & ~(1 << rank - 2)  # of the weights of a matrix product
+    all_but_k = (1 << ranks["wei"]) - 1 & ~(1 << ranks["wei"] - 2)  # of the weights of a matrix product
     allowed = {"src": 2, "wei": 3 if problem.has_groups else 1} if isinstance(problem, Conv) else {"wei": all_but_k}
-    allowed = {"src": 1 << rank - 1, "dst": (1 << rank) - 1, **allowed}
+    allowed = {"src": 1 << ranks["src"] - 1, "dst": (1 << ranks["dst"]) - 1, **allowed}
     for point in problem.zero_points:
         dims = problem.point_dims(point)
         if any(size > 1 and not allowed[point.role] >> n & 1 for n, size in enumerate(dims)):

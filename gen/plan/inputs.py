@@ -78,16 +78,21 @@ class ProductInput:
     config: Config
     facts: TargetFacts
     in_place: int = 0  #: rows of the instruction that reads the input in shared memory; 0: lanes load fragments
+    anywhere: int | None = None  #: axis along which tiles begin at any position, 0 (rows) or 1 (K); None: along none
 
     @classmethod
-    def of_n(cls, view: View, unit: MmaTile, config: Config, facts: TargetFacts) -> ProductInput:
+    def of_n(
+        cls, view: View, unit: MmaTile, config: Config, facts: TargetFacts, anywhere: int | None = None
+    ) -> ProductInput:
         """Return the input along N of a product by `unit`."""
-        return cls(view, unit.atom.a_elem, unit.a, config, facts, unit.atom.n * unit.atom.in_shared)
+        return cls(view, unit.atom.a_elem, unit.a, config, facts, unit.atom.n * unit.atom.in_shared, anywhere)
 
     @classmethod
-    def of_m(cls, view: View, unit: MmaTile, config: Config, facts: TargetFacts) -> ProductInput:
+    def of_m(
+        cls, view: View, unit: MmaTile, config: Config, facts: TargetFacts, anywhere: int | None = None
+    ) -> ProductInput:
         """Return the input along M of a product by `unit`."""
-        return cls(view, unit.atom.b_elem, unit.b, config, facts, unit.atom.m * unit.atom.in_shared)
+        return cls(view, unit.atom.b_elem, unit.b, config, facts, unit.atom.m * unit.atom.in_shared, anywhere)
 
     def path(self, rows: int, copy: str = REGISTERS, *, period: int = 0) -> InputPath:
         """Return the path of `rows` rows by the tile's K; DoesNotFit if they do not divide evenly over lanes.
@@ -95,8 +100,11 @@ class ProductInput:
         `copy` is one of `config.COPIES`. Fragments of a transposed tile may begin at multiples of `period` columns.
         """
         shape, elem, config, facts = (rows, self.config.tile[2]), self.elem, self.config, self.facts
+        if copy != REGISTERS and self.anywhere is not None and linearize(self.view).unit_axis == self.anywhere:
+            given = f"copy={copy}: groups of {self.view.memory.name} begin anywhere along its contiguous dim"
+            raise DoesNotFit(f"{given}, wanted copy={REGISTERS}")
         if self.in_place:
-            return self._in_place(shape, rows, copy)
+            return self._in_place(shape, 1 if self.anywhere == 0 else rows, copy)
         if copy == TENSOR:
             raise DoesNotFit(f"copy={TENSOR}: wanted a matrix instruction that reads shared memory in place")
         if copy == DIRECT:

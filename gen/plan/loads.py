@@ -55,6 +55,11 @@ def fragment_load(view: View, fragment: Fragment, facts: TargetFacts) -> Operand
     return view_load(view, facts)
 
 
+def from_anywhere(load: OperandLoad, view: View, axis: int | None) -> OperandLoad:
+    """Return the load where tiles begin at any position along `axis`: single elements if it is the contiguous one."""
+    return load if axis is None or linearize(view).unit_axis != axis else OperandLoad(1, along_k=True)
+
+
 def are_rectangles(view: View, fragment: Fragment, facts: TargetFacts) -> bool:
     """Whether 2-D messages from a single plane load the fragment as the instruction reads it.
 

@@ -358,7 +358,7 @@ def _packings(product: Product, config: Config, facts: TargetFacts, depth: int) 
 def _mapping(problem: Problem, product: Product, config: Config, blocks: int) -> WorkgroupMapping:
     """Return the mapping of workgroups to tiles, and of `blocks` blocks of K to each slice."""
     tile_m, tile_n, _ = config.tile
-    tiles = -(-product.m // tile_m), -(-product.n // tile_n)
+    tiles = product.tiles(tile_m, tile_n)
     if not problem.runtime:
         # Shares of a tile's K are cut at whole rounds, after which shared-memory slots and register stages repeat.
         grain = config.staging.round if config.map.shares else 1

@@ -9,9 +9,9 @@ from convgen.ir.error import DoesNotFit
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.order import IN_ROWS
 from convgen.ir.types import scalar
-from convgen.plan.config import REGISTERS, TENSOR, Config
+from convgen.plan.config import REGISTERS, TENSOR, Config, LanePart
 from convgen.plan.variants.variant import variant_of
-from convgen.problem.matmul import Problem
+from convgen.problem.matmul import Problem, grouping_of
 
 
 def check_words(problem: Problem, config: Config, facts: TargetFacts) -> None:
@@ -22,6 +22,7 @@ def check_words(problem: Problem, config: Config, facts: TargetFacts) -> None:
         _of_roles(problem, config, facts),
         variant_of(config).refusals(problem, config, facts),
         _of_slices(problem, config),
+        _of_groups(problem, config),
         _of_earlier_launches(problem, config),
     )
     if refusal := next(refusals, ""):
@@ -71,6 +72,20 @@ def _of_slices(problem: Problem, config: Config) -> Iterator[str]:
         yield f"sum={config.sum}: there is one slice"
     if problem.runtime and (config.slices > 1 or config.reorder or config.map != IN_ROWS):
         yield f"sizes are known at launch: wanted one slice, no reorder and map={IN_ROWS}"
+
+
+def _of_groups(problem: Problem, config: Config) -> Iterator[str]:
+    """Yield what divides the K of groups of terms, whose length a launch reads, or adds to rows of other groups."""
+    grouping = grouping_of(problem)
+    if grouping is None:
+        return
+    divided = f"slices={config.slices} map={config.map}"
+    if grouping.dim == "k" and (config.slices > 1 or config.map.shares or config.map.flip):
+        yield f"{divided}: groups of terms want one slice, in the order of K"
+    if grouping.dim == "m" and (config.slices > 1 or config.map.shares) and config.sum != "last":
+        yield f"{divided} sum={config.sum}: slices of groups of rows want sum=last"
+    if isinstance(config.mma, LanePart):
+        yield "groups of uneven sizes want a matrix instruction"
 
 
 def _of_earlier_launches(problem: Problem, config: Config) -> Iterator[str]:

@@ -20,7 +20,7 @@ from convgen.ir.sizes import Extent, Size
 from convgen.ir.types import Type, s32, scalar
 from convgen.plan.blocks import Cuts, Index
 from convgen.plan.config import APART, COLUMNS
-from convgen.plan.contraction import Contraction, Product, Tensor, along, dim_of, in_order, reordered
+from convgen.plan.contraction import Contraction, Product, Tensor, along, buffer, dim_of, in_order, reordered
 from convgen.plan.directions import (
     axes_of,
     batched,
@@ -30,9 +30,10 @@ from convgen.plan.directions import (
     grouped,
     tensor_of,
 )
-from convgen.problem.conv import Conv
+from convgen.plan.grouped_axis import GroupedAxis
 from convgen.problem.conv import Direction as Dir
-from convgen.problem.matmul import MATRICES, Matmul, Problem
+from convgen.problem.grouping import OFFSETS
+from convgen.problem.matmul import MATRICES, Matmul, Problem, grouping_of
 from convgen.problem.scales import Scale
 from convgen.problem.tensors import TensorSpec
 from convgen.problem.zero_points import ZeroPoint
@@ -50,8 +51,32 @@ def products(problem: Problem, block: int, reorder: tuple[str, ...] = (), phases
     steps = _blocked_step_tensors(problem)
     parts = contractions_of(problem, phases)
     split = (c.reading(problem, reorder).in_blocks(steps).with_sizes(sizes(problem)) for c in parts)
-    whole = (c.product(block) for c in split)
+    whole = (_in_groups(problem, c.product(block)) for c in split)
     return tuple(p for p in whole if p.m and p.n and p.k)
+
+
+def _in_groups(problem: Problem, product: Product) -> Product:
+    """Return a product in groups as the views of one group: the result ends with its rows, or factors with its terms.
+
+    Unsupported where the grouped dim is divided otherwise, too.
+    """
+    grouping = grouping_of(problem)
+    if grouping is None:
+        return product
+    dim, axes = grouping.dim, (*product.result.axes[:2], product.of_m.axes[1])
+    at = next((n for n, dims in enumerate(axes) if [d.name for d in dims] == [dim]), None)
+    if at is None:
+        given = f"given groups along {dim} and a layout in blocks, or scales of neighbours, along {dim}"
+        raise Unsupported(f"{given}, wanted no other division of {dim}", rule="grouped-gemm")
+    size, side = axes[at][0].size, at if at < len(product.result.axes[:2]) else None
+    groups = GroupedAxis(buffer(problem.tensor(OFFSETS)), grouping.count, size, side)
+
+    def ending(view: View) -> View:
+        return zero_outside(evolve(view, axes=(*view.axes, groups.axis)), (groups.until_end(dim),))
+
+    if side is None:
+        return evolve(product, groups=groups, of_n=ending(product.of_n), of_m=ending(product.of_m))
+    return evolve(product, groups=groups, result=ending(product.result))
 
 
 def sizes(problem: Problem) -> tuple[Size, ...]:
@@ -158,7 +183,7 @@ def contractions(problem: Problem, reorder: Collection[str] = ()) -> tuple[Contr
 def covers_result(problem: Problem, phases: str = APART) -> bool:
     """Whether the products write every element of the result."""
     with_terms = [c for c in contractions_of(problem, phases) if prod(d.size for d in c.k)]
-    if phases == COLUMNS:  # each position is in a phase that has taps
+    if phases == COLUMNS or isinstance(problem, Matmul):  # each position is in a phase, or a product, that has terms
         return bool(with_terms)
     return sum(prod(d.size for d in (*c.m, *c.n, *c.batch)) for c in with_terms) == prod(problem.outputs[0].dims)
 
@@ -252,12 +277,14 @@ def _blocked_step_tensors(problem: Problem) -> list[Tensor]:
 def is_along_k(problem: Problem, name: str, role: str) -> bool:
     """Whether a tensor differs along dims that are summed."""
     result = {term for t in _coordinates_of(problem, "dst", "dst") for term, _ in t.terms}
+    result |= {d.name for contraction in contractions_of(problem) for d in contraction.batch}
     return any(term not in result for t in _coordinates_of(problem, name, role) for term, _ in t.terms)
 
 
 def _coordinates_of(problem: Problem, name: str, role: str, *, exact: Collection[str] = ()) -> Index:
     """Return a tensor's coordinates; a dim of size 1 is broadcast, or, if named in `exact`, a single position."""
-    index = coordinates(problem)[name if name == "bia" and isinstance(problem, Conv) else role]
+    of_tensors = coordinates(problem)
+    index = of_tensors.get(name, of_tensors[role])
     dims = problem.tensor(name).dims
     broadcast = [size == 1 and not (t.size == 1 and _is_dim(t, exact)) for t, size in zip(index, dims)]
     if isinstance(problem, Matmul):

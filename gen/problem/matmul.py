@@ -8,14 +8,15 @@ from math import prod
 from typing import ClassVar, Unpack
 
 from convgen.ir.caret import PointedError
-from convgen.ir.error import UserError
-from convgen.ir.layout.tags import LETTERS
+from convgen.ir.error import Unsupported, UserError
+from convgen.ir.layout.tags import LETTERS, Layout
 from convgen.ir.record import frozen
 from convgen.problem import attribute_masks, grammar, options
 from convgen.problem.conv import Conv
+from convgen.problem.grouping import OFFSETS, Grouping
 from convgen.problem.knobs import MatmulKnobs
 from convgen.problem.scales import Scale
-from convgen.problem.tensors import TensorProblem, Triple, fields_of, unknown_dims, with_checked_layouts
+from convgen.problem.tensors import TensorProblem, TensorSpec, Triple, fields_of, unknown_dims, with_checked_layouts
 
 #: role -> the names of the rows and columns of its matrices
 MATRICES = {"src": "mk", "wei": "kn", "dst": "mn"}
@@ -25,7 +26,10 @@ _DIM_OF_K = {"src": -1, "wei": -2}
 
 @frozen(slots=False)
 class Matmul(TensorProblem):
-    """A product of two matrices, or of a batch of them: batch dimensions precede those of the matrices."""
+    """A product of two matrices, or of a batch of them: batch dimensions precede those of the matrices.
+
+    With a `grouping` of M the weights have a matrix for each group, with one of K the result has: [group, ...].
+    """
 
     driver: ClassVar[str] = options.MATMUL
 
@@ -35,6 +39,7 @@ class Matmul(TensorProblem):
     src_batch: tuple[int, ...] = ()
     wei_batch: tuple[int, ...] = ()
     bias_mask: int = 0  #: bits of the dims of dst along which a bias differs
+    grouping: Grouping | None = None
 
     def __attrs_post_init__(self) -> None:
         for name, size in (("m", self.m), ("k", self.k), ("n", self.n)):
@@ -57,21 +62,25 @@ class Matmul(TensorProblem):
         given, text = options.split_line(line, options.MATMUL)
         values = options.read(options.MATMUL, {**knobs, **given})
         (src, wei, *dst), name = grammar.scan_matmul(text)
-        is_grouped = "grouped" in dict(values.others)
-        if not is_grouped:
+        grouping = Grouping.parse(values["grouped"])
+        if grouping:
+            _check_groups(grouping, src, wei, text)
+        else:
             _check_batch(src, wei, text)
         (*src_batch, m, k), (*wei_batch, inner, n) = ([size for size, _ in sizes] for sizes in (src, wei))
         if inner != k:
             raise PointedError(f"given K of {inner}, wanted {k} as in the first matrix", text, wei[-2][1])
         batches = tuple(src_batch), tuple(wei_batch)
         bias, mask = ("", 0) if values["bia-dt"] == "undef" else (values["bia-dt"], int(values["bia_mask"]))
+        if bias and grouping and mask != 1 << 1:
+            raise Unsupported(f"given bia_mask {mask} with groups, wanted 2, a bias of group x N", rule="grouped-gemm")
         mask &= (1 << len(src)) - 1  # bits beyond the rank mean no dimension (oneDNN, benchdnn's matmul.hpp, bia_dims)
-        problem = cls(m, k, n, *batches, mask, name=name, bias_type=bias, **fields_of(values))
+        problem = cls(m, k, n, *batches, mask, grouping, name=name, bias_type=bias, **fields_of(values))
         for sizes in dst:
-            if not is_grouped and tuple(size for size, _ in sizes) != problem.dst_dims:
+            if tuple(size for size, _ in sizes) != problem.dst_dims:
                 wanted = "x".join(map(str, problem.dst_dims))
                 raise PointedError(f"given another size of the result, wanted {wanted}", text, sizes[0][1])
-        return problem if is_grouped else with_checked_layouts(problem)
+        return with_checked_layouts(problem)
 
     @property
     def src_dims(self) -> tuple[int, ...]:
@@ -85,14 +94,24 @@ class Matmul(TensorProblem):
 
     @property
     def dst_dims(self) -> tuple[int, ...]:
-        """[batch...,] m, n"""
+        """[batch...,] m, n; with groups of K [groups,] m, n"""
+        if self.grouping:
+            return *((self.grouping.count,) if self.grouping.dim == "k" else ()), self.m, self.n
         batch = tuple(0 if 0 in pair else max(pair) for pair in zip(self.src_batch, self.wei_batch))
         return *batch, self.m, self.n
 
     @property
     def bias_dims(self) -> tuple[int, ...]:
-        """Return the bias' sizes: dst's along the dims of `bia_mask`, 1 along the others."""
+        """Return the bias' sizes: dst's along the dims of `bia_mask`, 1 along the others; with groups group, n."""
+        if self.grouping:
+            return self.grouping.count, self.n
         return attribute_masks.dims(self.dst_dims, self.bias_mask)
+
+    def tensor(self, name: str) -> TensorSpec:
+        """The tensor of a name; `offsets` has the end of each group."""
+        if self.grouping and name == OFFSETS:
+            return TensorSpec(OFFSETS, Layout.dense((self.grouping.count,), (0,)), "s32")
+        return super().tensor(name)
 
     @property
     def runtime(self) -> tuple[str, ...]:
@@ -101,24 +120,29 @@ class Matmul(TensorProblem):
 
     @property
     def any_tags(self) -> Triple:
-        """Return the tags of `any`: src and dst are row-major, wei is K-contiguous."""
-        letters = LETTERS[: len(self.src_dims)]
-        column_major = LETTERS[: len(self.wei_dims) - 2] + LETTERS[len(self.wei_dims) - 2 : len(self.wei_dims)][::-1]
-        return letters, column_major, letters
+        """Return the tags of `any`: src and dst are row-major, wei is K-contiguous.
+
+        With groups of K, which begin anywhere along K, neither src nor wei is K-contiguous.
+        """
+        src, wei, dst = (LETTERS[: len(self.size(role))] for role in MATRICES)
+        if self.grouping and self.grouping.dim == "k":
+            return _transposed(src), wei, dst
+        return src, _transposed(wei), dst
 
     @property
     def tensor_names(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        return ("src", "wei", *(("bia",) if self.bias_type else ())), ("dst",)
+        more = *(("bia",) if self.bias_type else ()), *((OFFSETS,) if self.grouping else ())
+        return ("src", "wei", *more), ("dst",)
 
     def policies(self, role: str) -> Mapping[str, int]:
         """Return the masks of policies: rows and columns are the last two dims."""
-        last = 1 << len(self.dst_dims) - 1
+        last = 1 << len(self.size(role)) - 1
         return {"per_oc": last, "per_dim_1": last, "per_ocic": last + last // 2}
 
     @property
     def knob_texts(self) -> dict[str, str]:
         bias = {"bia-dt": self.bias_type, "bia_mask": str(self.bias_mask)} if self.bias_type else {}
-        return {**super().knob_texts, **bias}
+        return {**super().knob_texts, **bias, **({"grouped": str(self.grouping)} if self.grouping else {})}
 
     @property
     def acc_type(self) -> str:
@@ -163,7 +187,8 @@ class Matmul(TensorProblem):
     @property
     def macs(self) -> int:
         """Multiply-accumulates."""
-        return prod(self.dst_dims) * self.k
+        products = 1 if self.grouping else prod(self.dst_dims[:-2])
+        return products * self.m * self.n * self.k
 
     @property
     def descriptor(self) -> str:
@@ -182,7 +207,31 @@ def _check_batch(src: list[tuple[int, int]], wei: list[tuple[int, int]], text: s
             raise PointedError(f"given a batch dimension of {right}, wanted {left} or 1", text, column)
 
 
+def _check_groups(grouping: Grouping, src: list[tuple[int, int]], wei: list[tuple[int, int]], text: str) -> None:
+    """Refuse batch dimensions, weights of other groups, and sizes that do not add up to M or K. Raises UserError."""
+    of_rows = grouping.dim == "m"
+    if len(src) != 2 or len(wei) != 2 + of_rows:
+        wanted = "MxK:GxKxN" if of_rows else "MxK:KxN"
+        raise PointedError(f"given a {len(src)}-D by a {len(wei)}-D tensor, wanted {wanted} with groups", text, 0)
+    (size, column), total = src[0 if of_rows else 1], sum(grouping.sizes)
+    if total != size:
+        given = f"given groups of {total} in all, wanted the {size} of {grouping.dim.upper()}"
+        raise PointedError(given, text, column)
+    if of_rows and wei[0][0] != grouping.count:
+        raise PointedError(f"given weights of {wei[0][0]} groups, wanted {grouping.count}", text, wei[0][1])
+
+
+def _transposed(letters: str) -> str:
+    """Return the letters of a tag with the last two exchanged."""
+    return letters[:-2] + letters[:-3:-1]
+
+
 Problem = Conv | Matmul
+
+
+def grouping_of(problem: Problem) -> Grouping | None:
+    """The groups of rows or terms of a product; None for all other problems."""
+    return problem.grouping if isinstance(problem, Matmul) else None
 
 
 def parse_problem(line: str) -> Problem:

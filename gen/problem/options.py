@@ -165,7 +165,13 @@ KNOBS = (
     Option("wtag", "any", str, "layout of the weights or second matrix (default any)"),
     Option("dtag", "any", str, "layout of the destination or result (default any)"),
     Option("encoding", "", attributes.encoding, "sparse encodings src:wei:dst", (MATMUL,), "sparse"),
-    Option("grouped", "", attributes.grouped, "groups of sizes DIM:COUNT:SIZES", (MATMUL,), "grouped-gemm"),
+    Option(
+        "grouped",
+        "",
+        attributes.grouped,
+        "groups of rows (DIM 0) or of terms (1) of a product, DIM:COUNT:SIZES[:LARGEST], such as 0:3:8+0+24",
+        (MATMUL,),
+    ),
     Option("strides", "", grammar.parse_strides, "strides in place of tags: 3200x1x160x16::12800x1x640x64"),
     Option(
         "runtime_dims_masks",

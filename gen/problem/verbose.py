@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from itertools import pairwise
 
 from convgen.ir.error import Unsupported, UserError
 from convgen.ir.record import frozen
@@ -34,6 +35,7 @@ _ALIKE = ("fpmath", "rounding-mode", "precomputed-reductions")
 #: Element-wise functions of former versions: name -> name and first number of today's.
 _FORMER = {"bounded_relu": "clip:0", "logsigmoid": "soft_relu:-1", "gelu": "gelu_tanh"}
 #: Format kinds of tensors that have no tag, and the rules that refuse them.
+_GROUPED = "grouped"
 _KINDS = {"sparse": "sparse", "wino": "blocked-layout", "opaque": "blocked-layout", "rnn_packed": "blocked-layout"}
 
 
@@ -42,8 +44,8 @@ class _Memory:
     """A tensor as the log describes it."""
 
     dtype: str
-    kind: str  #: blocked, any, undef
-    tag: str
+    kind: str  #: blocked, any, undef, grouped
+    tag: str  #: of groups their dim and number, such as 0:4
     strides: str
     flags: str
 
@@ -87,6 +89,8 @@ class _Execution:
         memory = self.memory.get(name) or self.memory.get(f"diff_{name}")
         if memory is None:
             raise UserError("given fewer tensors than src, wei and dst, wanted all, in a line of oneDNN's log")
+        if memory.kind == _GROUPED and self.primitive != "matmul":
+            raise Unsupported(f"groups of {self.primitive} in oneDNN's log", rule="grouped-gemm")
         if memory.kind in _KINDS:
             raise Unsupported(f"{name} of the kind {memory.kind} in oneDNN's log", rule=_KINDS[memory.kind])
         return memory
@@ -196,8 +200,8 @@ def _memory(text: str) -> tuple[str, _Memory]:
     if len(parts) == 4:  # of oneDNN 2, without strides
         parts.insert(3, "")
     _, kind, tag, strides, flags = [*parts, "", "", "", "", ""][:5]
-    if kind == "sparse" and tag == "grouped":
-        raise Unsupported("tensors of groups in oneDNN's log", rule="grouped-gemm")
+    if kind == "sparse" and tag == _GROUPED:
+        return match["name"], _Memory(match["type"], _GROUPED, ":".join(parts[3:5]), "", "")
     flags = ":".join(parts[4:]) or flags
     # Flags other than f0 mean sums behind the weights, for compensation, which only oneDNN reads: any layout serves.
     if match["name"].endswith("wei") and flags and not re.match("f0(_|$)", flags):
@@ -369,10 +373,25 @@ def _refuse_layout(memory: _Memory) -> str:
 
 def _matmul(execution: _Execution) -> _Request:
     knobs = _tensors(*(execution.tensor(name) for name in ("src", "wei", "dst"))) | _attributes(execution, _ROLES)
+    grouped = execution.tensor("src").kind == _GROUPED
+    if grouped:
+        knobs["grouped"] = _even_groups(execution)
     if execution.bias is not None:
-        mask = _MASK.search(execution.bias.flags)
+        mask = None if grouped else _MASK.search(execution.bias.flags)
         knobs |= {"bia-dt": execution.bias.dtype} | ({"bia_mask": mask[1]} if mask else {})
     return Matmul, _former_product(execution), knobs
+
+
+def _even_groups(execution: _Execution) -> str:
+    """Return groups of nearly equal sizes as `--grouped` has them: a log omits the sizes, which a launch reads."""
+    tag = execution.tensor("src").tag
+    match = re.fullmatch("([01]):([1-9][0-9]{0,5})", tag)
+    sizes = re.match("([0-9]{1,10})x([0-9]{1,10}):", execution.descriptor)
+    if match is None or sizes is None:
+        raise Unsupported(f"groups {tag[:40]!r} of {execution.descriptor[:40]} in oneDNN's log", rule="grouped-gemm")
+    total, count = int(sizes[int(match[1]) + 1]), int(match[2])
+    ends = [n * total // count for n in range(count + 1)]
+    return f"{tag}:{'+'.join(str(end - begin) for begin, end in pairwise(ends))}"
 
 
 def _former_product(execution: _Execution) -> str:

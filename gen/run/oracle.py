@@ -14,7 +14,7 @@ from math import prod
 import numpy as np
 import numpy.typing as npt
 
-from convgen.ir.record import frozen
+from convgen.ir.record import evolve, frozen
 from convgen.problem.conv import Axis, Conv
 from convgen.problem.matmul import Matmul
 from convgen.run import reference_request as request
@@ -235,6 +235,28 @@ def by_inner(problem: Matmul, src: Tensor, wei: Tensor, rows: Indices, columns: 
             for tensor in (src, wei, zero.src, zero.wei)
         )
         sums[here] = _product(of_src, of_wei, Points(*points), rows[here] % problem.m, columns)
+    return sums
+
+
+def by_groups(
+    problem: Matmul, src: Tensor, wei: Tensor, ends: Indices, rows: Indices, columns: Indices, zero: Points
+) -> Floats:
+    """Sums of a product in groups, group g from ends[g - 1] to ends[g] along M or K; rows (m) or (g, m), columns n.
+
+    With groups of M, dst[m, n] = sum over k of src[m, k] * wei[g of m, k, n], with groups of K, dst[g, m, n] = sum over
+    the k of g of src[m, k] * wei[k, n]; each factor less its zero point.
+    """
+    sums, groups = np.zeros((len(rows), len(columns))), request.grouping(problem)
+    of_rows = groups is not None and groups.dim == "m"
+    group_of = np.searchsorted(ends, rows, "right") if of_rows else rows // problem.m
+    for number in np.unique(group_of[group_of < len(ends)]):
+        begin, end = int(ends[number - 1]) if number else 0, int(ends[number])
+        here = np.flatnonzero(group_of == number)
+        if of_rows:
+            points = evolve(zero, wei=zero.wei[min(number, len(zero.wei) - 1)])
+            sums[here] = _product(src, wei[number], points, rows[here], columns)
+        else:
+            sums[here] = _product(src[:, begin:end], wei[begin:end], zero, rows[here] % problem.m, columns)
     return sums
 
 

@@ -23,6 +23,7 @@ import numpy.typing as npt
 
 from convgen.ir.error import Unsupported
 from convgen.problem.conv import Conv
+from convgen.problem.grouping import Grouping
 from convgen.problem.matmul import Matmul, Problem
 from convgen.problem.scales import Scale
 from convgen.problem.tensors import refuse_others
@@ -88,7 +89,15 @@ def fills(problem: Problem, seed: int = 0) -> dict[str, Fill]:
         if max(magnitudes.values()) == 1:
             raise Unsupported(f"exact sums of {products} products, more than 2^{power}")
         magnitudes = {name: max(1, magnitude // 2) for name, magnitude in magnitudes.items()}
-    return {spec.name: Fill.of(_values(spec, magnitudes), (seed, n), spec.dims) for n, spec in enumerate(wanted)}
+    drawn = {spec.name: Fill.of(_values(spec, magnitudes), (seed, n), spec.dims) for n, spec in enumerate(wanted)}
+    groups = request.grouping(problem)
+    return {**drawn, request.OFFSETS: _ends(groups)} if groups else drawn
+
+
+def _ends(groups: Grouping) -> Fill:
+    """Return the end of each group, by the sizes of the request."""
+    none = Fill.of(np.zeros(1, np.int32), (0,), (groups.count,))
+    return none.with_values({(n,): end for n, end in enumerate(np.cumsum(groups.sizes).tolist())})
 
 
 def _magnitude(problem: Problem, spec: RequestedTensor) -> int:
@@ -240,7 +249,7 @@ def _operand(problem: Problem, inputs: Mapping[str, Tensor], index: Sequence[Ind
     The input is 1 long along broadcast dims.
     """
     tensor, role = inputs[name], name.removesuffix("_scales").removesuffix("_zero_points")
-    own = index[1:2] if name == "bia" and isinstance(problem, Conv) else _coordinates(problem, role, index)
+    own = index[1:2] if name == "bia" and isinstance(problem, Conv) else _coordinates(problem, inputs, role, index)
     groups = _groups_of(problem, name, len(tensor.shape))
     return np.asarray(tensor[tuple(at // n if size > 1 else 0 * at for at, n, size in zip(own, groups, tensor.shape))])
 
@@ -252,9 +261,16 @@ def _groups_of(problem: Problem, name: str, rank: int) -> tuple[int, ...]:
     return (*(1 for _ in range(rank - len(groups))), *groups)
 
 
-def _coordinates(problem: Problem, role: str, index: Sequence[Indices]) -> Sequence[Indices]:
-    """Return the indices of dst's elements along the dims of src and of weights, 0 along summed dims."""
+def _coordinates(
+    problem: Problem, inputs: Mapping[str, Tensor], role: str, index: Sequence[Indices]
+) -> Sequence[Indices]:
+    """Return the indices of dst's elements along the dims of src, of weights and of a bias, 0 along summed dims."""
     none = 0 * index[0]
+    if groups := request.grouping(problem):
+        *numbers, m, n = index
+        group = numbers[0] if groups.dim == "k" else np.searchsorted(np.asarray(inputs[request.OFFSETS]), m, "right")
+        of_weights = [group, none, n] if groups.dim == "m" else [none, n]
+        return {"src": [m, none], "wei": of_weights, "bia": [group, n]}.get(role, index)
     if role not in ("src", "wei"):
         return index
     if isinstance(problem, Matmul):
@@ -298,6 +314,8 @@ def _sums(
         zero = sums.Points(*(_zero_points(problem, inputs, argument) for argument in ("src", "wei")))
         if isinstance(problem, Matmul):
             src, wei = (_dequantised(problem, inputs, role) for role in ("src", "wei"))
+            if request.grouping(problem):
+                return sums.by_groups(problem, src, wei, np.asarray(inputs[request.OFFSETS]), rows, columns, zero)
             return sums.by_inner(problem, src, wei, rows, columns, zero)
         return sums.forward(problem, inputs["src"], inputs["wei"], rows, columns, zero)
     assert not isinstance(problem, Matmul)

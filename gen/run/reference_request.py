@@ -11,6 +11,7 @@ from math import prod
 
 from convgen.ir.record import frozen
 from convgen.problem.conv import Conv
+from convgen.problem.grouping import Grouping
 from convgen.problem.matmul import Matmul, Problem
 from convgen.problem.post_ops import Binary, Operand, Prelu, Sum
 from convgen.problem.scales import Scale
@@ -31,6 +32,7 @@ _DIRECTIONS = {
 }
 _ROLES = ("src", "wei", "dst")
 _BYTES = ("s8", "u8", "s4", "u4")  #: sums of which are s32 (oneDNN's Developer Guide, "Data Types")
+OFFSETS = "offsets"  #: the end of each group, as oneDNN's grouped memory has it
 _WIDE = ("f16", "bf16", "f32")  #: to which factors that are dequantised are rounded
 
 
@@ -45,11 +47,18 @@ class RequestedTensor:
 
 
 def inputs(problem: Problem) -> tuple[RequestedTensor, ...]:
-    """Return the inputs: factors, bias, a destination that sums are added to, then operands of attributes."""
+    """Return the inputs: factors, bias, a destination that sums are added to, operands of attributes, groups."""
     names, _ = _names(problem)
     adds = any(isinstance(op, Sum) for op in problem.post_ops)
     own = (tensor(problem, name) for name in (*names, *(("dst",) if adds else ())))
-    return (*own, *_operands(problem))
+    groups = grouping(problem)
+    ends = (_dense(OFFSETS, (groups.count,), "s32"),) if groups else ()
+    return (*own, *_operands(problem), *ends)
+
+
+def grouping(problem: Problem) -> Grouping | None:
+    """Return the groups into which rows or terms of a product are divided, if there are any."""
+    return problem.grouping if isinstance(problem, Matmul) else None
 
 
 def outputs(problem: Problem) -> tuple[RequestedTensor, ...]:
@@ -75,11 +84,10 @@ def tensor(problem: Problem, name: str) -> RequestedTensor:
 def size(problem: Problem, role: str) -> tuple[int, ...]:
     """Return the logical size of src, wei or dst."""
     if isinstance(problem, Matmul):
-        batch = tuple(b if a == 1 else a for a, b in zip(problem.src_batch, problem.wei_batch, strict=True))
         sizes = {
             "src": (*problem.src_batch, problem.m, problem.k),
             "wei": (*problem.wei_batch, problem.k, problem.n),
-            "dst": (*batch, problem.m, problem.n),
+            "dst": (*_batch(problem), problem.m, problem.n),
         }
         return sizes[role]
     axes, groups = problem.axes[5 - problem.ndims :], problem.groups
@@ -89,6 +97,13 @@ def size(problem: Problem, role: str) -> tuple[int, ...]:
         return (problem.mb, problem.oc, *(a.o for a in axes))
     first = (groups,) if problem.has_groups else ()
     return (*first, problem.oc // groups, problem.ic // groups, *(a.k for a in axes))
+
+
+def _batch(problem: Matmul) -> tuple[int, ...]:
+    """Return the dims of dst before its rows and columns: those of the factors, or groups of terms."""
+    if problem.grouping:
+        return (problem.grouping.count,) if problem.grouping.dim == "k" else ()
+    return tuple(b if a == 1 else a for a, b in zip(problem.src_batch, problem.wei_batch, strict=True))
 
 
 def mask(problem: Problem, role: str, policy: str) -> int:
@@ -197,15 +212,20 @@ def _names(problem: Problem) -> tuple[tuple[str, ...], tuple[str, ...]]:
 def _bias_dims(problem: Problem) -> tuple[int, ...]:
     if isinstance(problem, Conv):
         return (problem.oc,)
+    if groups := grouping(problem):
+        return groups.count, problem.n  # benchdnn's driver_matmul.md, `bia_mask`
     return tuple(extent if problem.bias_mask >> n & 1 else 1 for n, extent in enumerate(size(problem, "dst")))
 
 
 def _any(problem: Problem, role: str) -> str:
-    """Return the tag for a layout that convgen may choose: channels innermost, columns of weights contiguous."""
+    """Return the tag for a layout that convgen may choose: channels innermost, columns of weights contiguous; with
+    groups of terms, rows of src contiguous.
+    """
     if isinstance(problem, Conv):
         return "abxc" if role == "wei" and problem.has_groups else "axb"
-    letters = LETTERS[: len(size(problem, role))]
-    return letters[:-2] + letters[:-3:-1] if role == "wei" else letters
+    letters, groups = LETTERS[: len(size(problem, role))], grouping(problem)
+    transposed = "src" if groups and groups.dim == "k" else "wei"
+    return letters[:-2] + letters[:-3:-1] if role == transposed else letters
 
 
 def _operands(problem: Problem) -> Iterator[RequestedTensor]:

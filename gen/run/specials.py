@@ -8,6 +8,9 @@ The last of several tiles also gets a special value in the tensor that windows m
 
 Blocks of a result's layout have padding, which must be zero. A kernel may compute sums there, products of zeros with
 elements of either factor. So each tile with such padding gets special values in both factors.
+
+Groups of a product have neighbours, whose rows and terms must not reach their results. So a group gets special values
+beside its first and last row or term.
 """
 
 from __future__ import annotations
@@ -26,8 +29,8 @@ from convgen.run.code import OutputRegion
 from convgen.run.fills import Fill
 from convgen.run.oracle import input_of, output_of, outputs_inside
 from convgen.run.reference_memory import has_padding
+from convgen.run.reference_request import grouping, outputs, size, tensor
 from convgen.run.reference_request import inputs as inputs_of
-from convgen.run.reference_request import outputs, size, tensor
 
 Index = tuple[int, ...]
 
@@ -56,6 +59,12 @@ def pads_blocks(problem: Problem) -> bool:
     return any(map(has_padding, outputs(problem))) and any(_kinds(problem, factor.name) for factor in factors)
 
 
+def has_groups(problem: Problem) -> bool:
+    """Return whether a product has several groups, whose neighbours may be infinite or NaN."""
+    groups = grouping(problem)
+    return groups is not None and groups.count > 1 and any(_kinds(problem, t.name) for t in inputs_of(problem)[:2])
+
+
 def _outside_results(axis: Axis, k: int) -> bool:
     """Return whether tap k of any output is outside the input."""
     return len(outputs_inside(axis, k)) < axis.o
@@ -79,7 +88,10 @@ def placed(problem: Problem, inputs: Mapping[str, Fill], regions: Sequence[Outpu
 
 def count(inputs: Mapping[str, Fill]) -> int:
     """Return the number of elements that were replaced by special values."""
-    return sum(len({number for number, _ in fill.changed}) for fill in inputs.values())
+    changes = (
+        ((number, value) for number, value in fill.changed if not np.isfinite(value)) for fill in inputs.values()
+    )
+    return sum(len({number for number, _ in special}) for special in changes)
 
 
 def _kinds(problem: Problem, name: str) -> tuple[float, ...]:
@@ -103,7 +115,7 @@ def _specials(problem: Problem, regions: Sequence[OutputRegion]) -> Iterator[Spe
     last = regions[-1] if len(regions) > 1 else None
     for number, region in enumerate(regions):
         if isinstance(problem, Matmul):
-            yield from _of_product(problem, region, number)
+            yield from _of_product(problem, region, number) if not grouping(problem) else _of_groups(problem, region)
             continue
         with_source = region is last or region.has_padding
         match region.output:
@@ -121,6 +133,22 @@ def _of_product(problem: Matmul, region: OutputRegion, turn: int) -> Iterator[Sp
         if problem.k:
             yield Special(name, (*(int(at) if size > 1 else 0 for at, size in zip(batch, sizes)), *last), turn)
             turn += 1
+
+
+def _of_groups(problem: Matmul, region: OutputRegion) -> Iterator[Special]:
+    """Yield specials in the rows, or in the terms of both factors, before and behind the group of a tile."""
+    groups = grouping(problem)
+    assert groups is not None
+    *number, m = np.unravel_index(int(region.rows[len(region.rows) // 2]), size(problem, "dst")[:-1])
+    n, ends = int(region.columns[len(region.columns) // 2]), np.cumsum(groups.sizes)
+    group = int(number[0]) if number else int(np.searchsorted(ends, m, "right"))
+    begin, end = int(ends[group]) - groups.sizes[group], int(ends[group])
+    for turn, at in enumerate(at for at in (end, begin - 1) if 0 <= at < ends[-1]):
+        if number:
+            yield Special("src", (int(m), at), turn)
+            yield Special("wei", (at, n), turn)
+        else:
+            yield Special("src", (at, problem.k - 1), turn)
 
 
 def _neighbours(region: OutputRegion) -> tuple[int, int]:

@@ -159,7 +159,9 @@ def run(
 
 
 def _specials_may_show_faults(code: Code, problem: Problem) -> bool:
-    """Return whether infinities and NaNs beside padding, of windows or of blocks, may show a fault of the code."""
+    """Return whether infinities and NaNs beside padding or in other groups may show a fault of the code."""
+    if specials.has_groups(problem):
+        return True
     return code.keeps_padding_out if specials.pads(problem) else specials.pads_blocks(problem)
 
 

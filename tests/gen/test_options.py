@@ -85,7 +85,6 @@ REFUSED = [
     (CONV, ["--dtag=abCd64c"], "blocked-layout"),
     (MATMUL, ["--bia_dt=f8_e5m2"], "bias-type"),
     (MATMUL, ["--encoding=csr+0.99::"], "sparse"),
-    (MATMUL, ["--grouped=0:2:16+16"], "grouped-gemm"),
     (MATMUL, ["--attr-precomputed-reductions=wei:per_tensor:s32:16x1"], "precomputed-reductions"),
 ]
 
@@ -138,12 +137,6 @@ def test_sums_are_relaxed_where_products_may_have_sums_of_fewer_bits() -> None:
     assert bytes_and_half.acc_mode == "relaxed"
     assert "--attr-acc-mode=relaxed" in str(bytes_and_half)
     assert cg.Matmul.parse("--dt=f16 --attr-acc-mode=any 32x16:16x32") == cg.Matmul.parse("--dt=f16 32x16:16x32")
-
-
-def test_the_result_of_grouped_products_has_another_rank() -> None:
-    with pytest.raises(cg.Unsupported) as refused:
-        cg.build(cg.Matmul.parse("--wtag=abc --dtag=abc --grouped=1:2:8+8 4x16:16x32"))
-    assert refused.value.rule == "grouped-gemm"
 
 
 @pytest.mark.parametrize(("given", "wanted"), [("FWD_D", "FWD_B"), ("FWD_I", "FWD_B"), ("BWD_W", "BWD_WB")])

@@ -264,3 +264,26 @@ def test_tiles_of_a_sample_are_those_with_infinities() -> None:
         with np.errstate(invalid="ignore"):
             values = reference.outputs(problem, inputs, "dst", region.rows, region.columns).astype(np.float32)
         assert not np.isfinite(values).all()
+
+
+@pytest.mark.parametrize(
+    ("line", "rows", "changed"),
+    [
+        ("--dt=f16 --grouped=0:3:4+5+6 15x8:3x8x16", range(5, 8), {"src": [(3, 7), (9, 7)], "wei": []}),
+        ("--dt=f16 --grouped=1:3:4+5+6 8x15:15x16", range(9, 12), {"src": [(2, 3), (2, 9)], "wei": [(3, 8), (9, 8)]}),
+    ],
+    ids=["rows", "terms"],
+)
+def test_neighbours_of_a_group_get_specials(line: str, rows: range, changed: dict[str, list[tuple[int, int]]]) -> None:
+    """Rows, or terms of both factors, right before and right behind the group of a tile."""
+    problem = parse_problem(line)
+    assert specials.has_groups(problem)
+    inputs = specials.placed(problem, reference.fills(problem), [region_of(problem, rows, range(16))])
+    for name, places in changed.items():
+        assert sorted(map(tuple, np.argwhere(~np.isfinite(np.asarray(inputs[name]))).tolist())) == places
+    assert specials.count(inputs) == sum(map(len, changed.values()))
+
+
+def test_one_group_and_integers_have_no_neighbours_that_are_special() -> None:
+    for line in ("--dt=f16 --grouped=0:1:15 15x8:1x8x16", "--dt=s8:s8:s32 --grouped=0:2:7+8 15x8:2x8x16", "15x8:8x16"):
+        assert not specials.has_groups(parse_problem(line))

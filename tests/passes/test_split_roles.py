@@ -11,7 +11,7 @@ import pytest
 
 from convgen.backends.target import get
 from convgen.ir.error import Unsupported
-from convgen.ir.expr import Var, const
+from convgen.ir.expr import AddressOf, Var, const
 from convgen.ir.interp import interpret
 from convgen.ir.layout.memory import Global
 from convgen.ir.mutate import postorder, rewrite, statements
@@ -23,12 +23,14 @@ from convgen.ir.stmt import (
     AwaitSlot,
     Barrier,
     ExitIf,
+    FlatLoad,
     For,
     If,
     LoadFactor,
     ReleaseSlot,
     SharedRead,
     SharedWrite,
+    Site,
     StartRing,
     Stmt,
     TakeRegisters,
@@ -36,6 +38,7 @@ from convgen.ir.stmt import (
     block,
     stmts_of,
 )
+from convgen.ir.types import bool_
 from convgen.ir.verify import verify
 from convgen.kernels import launches
 from convgen.passes import pipeline
@@ -243,17 +246,28 @@ def with_two_rings(kernel: Kernel) -> Kernel:
     return evolve(kernel, shared=(*kernel.shared, other), body=rewrite(kernel.body, {TensorLoad: change}))
 
 
-def with_coordinates_from_memory(kernel: Kernel) -> Kernel:
-    """A copy whose coordinate a read of shared memory binds."""
-    read = next(s for s in statements(kernel.body) if isinstance(s, SharedRead))
-    bound = Var("read", 1 << 20, const(0).type)
+def with_coordinates_from(kernel: Kernel, read: Stmt, bound: Var) -> Kernel:
+    """A copy whose coordinate a load ahead of the loop binds."""
     first = loads(kernel)[0]
 
     def change(loop: For) -> Stmt:
         body = rewrite(loop.body, {TensorLoad: lambda s: evolve(s, coords=(bound, *s.coords[1:])) if s is first else s})
-        return block(evolve(read, var=bound), evolve(loop, body=body))
+        return block(read, evolve(loop, body=body))
 
     return in_loop(kernel, change)
+
+
+def with_coordinates_from_memory(kernel: Kernel) -> Kernel:
+    read = next(s for s in statements(kernel.body) if isinstance(s, SharedRead))
+    bound = Var("read", 1 << 20, const(0).type)
+    return with_coordinates_from(kernel, evolve(read, var=bound), bound)
+
+
+def with_coordinates_from_buffer(kernel: Kernel, name: str) -> Kernel:
+    buffer = next(p for p in kernel.params if isinstance(p, Global) and p.name == name)
+    bound = Var("read", 1 << 20, const(0).type)
+    load = FlatLoad(bound, buffer, AddressOf(buffer), const(True, bool_), Site(1 << 10))
+    return with_coordinates_from(kernel, load, bound)
 
 
 @attrs.frozen
@@ -263,14 +277,22 @@ class Refusal:
 
 
 REFUSALS = {
+    "coordinates from a result": Refusal(lambda kernel: with_coordinates_from_buffer(kernel, "dst"), "depend on read"),
     "a copy outside the loop": Refusal(with_copy_outside, "bulk copies outside a loop that begins with a barrier"),
     "a loop without its first barrier": Refusal(without_first_barrier, "bulk copies outside a loop"),
     "a loop without its second barrier": Refusal(without_second_barrier, "bulk copies outside a loop"),
     "an exit": Refusal(with_exit, "loop k_loop of bulk copies with an exit, wanted one without"),
     "shared memory beside the ring": Refusal(with_shared_scratch, "scratch_0 of .*, which subgroups share, beside a"),
     "two rings": Refusal(with_two_rings, "several rings in .*, wanted one"),
-    "coordinates from memory": Refusal(with_coordinates_from_memory, "depend on read, which no let binds"),
+    "coordinates from memory": Refusal(
+        with_coordinates_from_memory, "depend on read, wanted lets, and loads of buffers"
+    ),
 }
+
+
+def test_both_roles_load_coordinates_that_never_change() -> None:
+    kernel = split_roles(with_coordinates_from_buffer(lowered(), "src"), FACTS)
+    assert sum(isinstance(s, FlatLoad) and s.var.name == "read" for s in statements(kernel.body)) == 2
 
 
 @pytest.mark.parametrize("name", REFUSALS)

@@ -22,7 +22,7 @@ from convgen.plan.config import TENSOR, Config, LanePart, Staging
 from convgen.plan.contraction import Product
 from convgen.plan.inputs import InputPath, ProductInput, with_gaps
 from convgen.plan.lane_tile import LaneTile
-from convgen.plan.loads import OperandLoad, fragment_load
+from convgen.plan.loads import OperandLoad, fragment_load, from_anywhere
 from convgen.plan.packing import Packing
 from convgen.problem.matmul import Problem
 
@@ -70,6 +70,9 @@ class Offer:
     def of(cls, form: Form, *variants: Variant, **more: Any) -> Offer:
         """Return the offer of a form with the product's own views."""
         product, inner = form.product, form.product.k_inner.size
+        if product.groups and product.groups.side is None:  # a product has the terms of one group, on average
+            sizes = product.m, product.n, 1, -(-inner // product.groups.count)
+            return cls(form, *sizes, product.of_m, product.of_n, variants, **more)
         sizes = product.m, product.n, product.k // inner, inner
         return cls(form, *sizes, product.of_m, product.of_n, variants, **more)
 
@@ -89,7 +92,11 @@ class Offer:
 
     def loads(self, atom: MmaAtom, facts: TargetFacts) -> tuple[OperandLoad, OperandLoad]:
         """Return the loads of M's and N's input."""
-        return fragment_load(self.of_m, atom.b, facts), fragment_load(self.of_n, atom.a, facts)
+        loads = fragment_load(self.of_m, atom.b, facts), fragment_load(self.of_n, atom.a, facts)
+        if groups := self.form.product.groups:
+            sides = (loads[0], self.of_m, groups.begins_along(1)), (loads[1], self.of_n, groups.begins_along(0))
+            return from_anywhere(*sides[0]), from_anywhere(*sides[1])
+        return loads
 
     def has(self, config: Config) -> bool:
         """Whether a config belongs to this offer: it differs from the offer's configs in sizes and pipeline only."""
@@ -163,8 +170,9 @@ class Variant:
         tile_m, tile_n, tile_k = config.tile
         from_n, from_m = read_views(product, packings)
         copy_n, copy_m = config.paths
-        of_n = ProductInput.of_n(from_n, unit, config, facts).path(tile_n, copy_n)
-        of_m = ProductInput.of_m(from_m, unit, config, facts).path(tile_m, copy_m)
+        begin_n, begin_m = (product.groups.begins_along(side) if product.groups else None for side in range(2))
+        of_n = ProductInput.of_n(from_n, unit, config, facts, begin_n).path(tile_n, copy_n)
+        of_m = ProductInput.of_m(from_m, unit, config, facts, begin_m).path(tile_m, copy_m)
         of_n, of_m = with_gaps((of_n, of_m), facts)
         dequantised = partial(dequantise.of, problem, cuts=product.cuts)
         of_n = evolve(of_n, dequantisation=dequantised(product.of_n, tile=(tile_n, tile_k)))
