@@ -76,6 +76,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def batch(arguments: Sequence[str]) -> int:
+    from convgen import registry
     from convgen.commands.journal import Journal
     from convgen.problem.requests import Reader
     from convgen.show import report
@@ -84,6 +85,7 @@ def batch(arguments: Sequence[str]) -> int:
     if options.check:
         refuse(options, ("run", "run_groups", "resume"), "with --check, wanted one of them: it generates nothing")
     refuse_early(options)
+    registry.read_named(options.registry)
     if options.output is not None and not options.output.endswith("/"):
         raise UserError(f"given -o {options.output}, wanted a directory DIR/ for the files of several problems")
     reader = Reader.of(knobs, options.match, options.start)
@@ -176,8 +178,7 @@ def verdict(target: str, request: Request) -> tuple[str, str | None, str | None]
 
 
 def refuse_early(options: argparse.Namespace) -> None:
-    """Raise UserError for options that every problem would refuse."""
-    from convgen import registry
+    """Raise UserError for options that every problem would refuse, other than a registry that cannot be read."""
     from convgen.compile_steps import check_names, steps
     from convgen.plan.config import Config
     from convgen.show import watch
@@ -185,7 +186,6 @@ def refuse_early(options: argparse.Namespace) -> None:
     check_names(options.disable, steps(options.target), optional=True)
     if options.config is not None:
         Config.parse(options.config)
-    registry.read_named(options.registry)
     if options.dump is not None:
         watch.check_dump(options.dump, options.target)
     session.check_device(options)

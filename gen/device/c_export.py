@@ -249,9 +249,14 @@ def _comment(text: str) -> str:
 
 def _identifier(stem: str) -> str:
     """Return the identifier in C for a file's name."""
+    check_name(stem)
+    return re.sub(r"[.-]", "_", stem)
+
+
+def check_name(stem: str) -> None:
+    """Raise UserError for the name of a file that gives no identifier in C."""
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_.-]*", stem):
         raise UserError(f"given the name {stem!r} for C, wanted a letter, and letters, digits, _, - or .")
-    return re.sub(r"[.-]", "_", stem)
 
 
 @cache

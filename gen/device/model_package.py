@@ -82,8 +82,8 @@ class Package:
         """Return the files of the package by path: those of the kernels and `model.json`.
 
         `c` adds the kernels as C, under names that begin with it; `python` adds `__init__.py`. Raises UserError for a
-        name that is none in C, a folder that no program can import, and records without a code object; Unsupported for C
-        of a family without a runtime.
+        name that is none in C, a folder that no program can import, and records without a code object; Unsupported for
+        C of a family without a runtime.
         """
         contents = {folder / name: content for kernel in self.kernels for name, content in kernel.files.items()}
         contents[folder / LIST] = self._list().encode()

@@ -2,7 +2,8 @@
 
 The archive's `models/NAME.json` has the graph with sizes, types and strides of all tensors, as
 torch/_export/serde/schema.py has it (major version 8). Only that text is read: no weights and no pickled objects, so
-nothing of the file is executed, and PyTorch is not needed. Attention is read as its two products, without the softmax between them.
+nothing of the file is executed, and PyTorch is not needed. Attention is read as its two products, without the softmax
+between them.
 """
 
 from __future__ import annotations

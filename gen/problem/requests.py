@@ -84,8 +84,8 @@ def distinct(requests: Iterable[Request]) -> list[Request]:
     """Return requests with equal ones joined, in the order of the first of each; problems are without names.
 
     Problems are equal if they differ in names only. A layer's name is that of its problem, else its place; the second
-    layer of a name gets `#2` behind it. benchdnn's shape files count equal layers in the name, `n"res2a*3"`: such a name
-    stands for as many layers.
+    layer of a name gets `#2` behind it. benchdnn's shape files count equal layers in the name, `n"res2a*3"`: such a
+    name stands for as many layers.
     """
     joined = dict[str, Request]()
     names = Counter[str]()
