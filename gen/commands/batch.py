@@ -195,9 +195,7 @@ def _run(options: argparse.Namespace, requests: Sequence[Request], journal: Jour
     """Return the row of every request; rows are printed in the order of requests."""
     resumes = "" if journal is None else "; the same command goes on from there"
     coming = rows_coming(options, requests, partial(perform, options), journal)
-    return in_order(
-        coming, len(requests), options.file, lambda at, row: _print_row(options, requests[at], row), resumes
-    )
+    return in_order(coming, len(requests), options.file, partial(_print_row, options, requests), resumes)
 
 
 def rows_coming(
