@@ -7,7 +7,8 @@ import json
 import sys
 from argparse import Namespace
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
 from functools import partial
 from pathlib import Path, PurePath
 from time import perf_counter
@@ -148,7 +149,7 @@ def _cells(request: Request) -> tuple[str, str, str]:
     """Return the cells of a table: count, layers in short, and problem."""
     from convgen.device.model_package import shortened
 
-    return str(request.count), shortened(request.layers, request.count), request.text
+    return str(request.count), shortened(request.layers), request.text
 
 
 def _layers(requests: Sequence[Request]) -> str:
@@ -171,11 +172,22 @@ def _rows(options: Namespace, requests: Sequence[Request], tuned: Sequence[Row])
     """
     in_worker = Namespace(**{**vars(options), "output": None})
     work = partial(batch.perform, in_worker, add=partial(profiled, packs=options.output is not None))
-    coming = batch.rows_coming(in_worker, requests, work)
+    coming = _largest_first(in_worker, requests, work)
     rows = in_order(coming, len(requests), options.file, lambda at, row: batch.complain(requests[at], row))
     for row, tuning in zip(rows, tuned):
         row["data"]["tuning"] = {key: tuning["data"][key] for key in ("status", "us", "chosen", "error")}
     return rows
+
+
+def _largest_first(
+    options: Namespace, requests: Sequence[Request], work: Callable[[str], Row]
+) -> Generator[tuple[int, Row], None, None]:
+    """Yield what `batch.rows_coming` does, with the largest problems begun first, so that workers end together."""
+    sizes = [0 if request.problem is None else request.problem.macs for request in requests]
+    order = sorted(range(len(requests)), key=lambda at: (-sizes[at], at))
+    with closing(batch.rows_coming(options, [requests[at] for at in order], work)) as coming:
+        for turn, row in coming:
+            yield order[turn], row
 
 
 def profiled(options: Namespace, code: Code, *, packs: bool) -> dict[str, Any]:

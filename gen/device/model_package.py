@@ -89,7 +89,7 @@ class Package:
         contents[folder / LIST] = self._list().encode()
         if c is not None:
             programs = {str(kernel.record).removesuffix(_RECORD): _program(kernel) for kernel in self._launched}
-            remarks = {name: _remark(kernel) for name, kernel in zip(programs, self._launched)}
+            remarks = {name: shortened(kernel.layers) for name, kernel in zip(programs, self._launched)}
             contents |= c_export.contents_of_all(programs, folder / c, remarks)
         if python:
             check_importable(folder)
@@ -133,16 +133,7 @@ def _program(kernel: Kernel) -> Program:
     return Program(kernel.problem, record, record.required(content, kernel.problem), parse_problem(kernel.problem))
 
 
-def _remark(kernel: Kernel) -> str:
-    """Return the layers of a kernel in a line, the names of many in short."""
-    return shortened(kernel.layers, kernel.count)
-
-
-def shortened(layers: Sequence[str], count: int) -> str:
+def shortened(layers: Sequence[str]) -> str:
     """Return the first name of layers, and how many more there are."""
-    first = layers[0] if layers else ""
-    more = count - 1
-    counted = re.fullmatch(r"(.*)\*([1-9][0-9]*)", first)
-    if counted and int(counted[2]) == count:
-        return first
-    return f"{first} and {more} more" if more > 0 else first
+    more = len(layers) - 1
+    return f"{layers[0]} and {more} more" if more > 0 else "".join(layers)

@@ -76,7 +76,7 @@ def test_the_list_says_what_is_refused_and_why(capsys: pytest.CaptureFixture[str
         ["unsupported", "1"],
         ["malformed", "1"],
     ]
-    assert cells[0][2:6] == ["first*3", "and", "3", "more"]
+    assert cells[0][2:6] == ["first*3", "and", "1", "more"]
     assert out[5].startswith("net:5: unsupported: ")
     assert out[6].startswith("net:6: given ")
     assert out[8] == "7 layers, 4 distinct: 2 supported, 1 unsupported, 1 malformed on gfx942"
