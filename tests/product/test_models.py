@@ -99,10 +99,10 @@ def write_resnet(path: Path) -> None:
         return name
 
     for name, size, ic, oc, window, stride in bottlenecks():
-        given = tensor(f"{name}.x", 1, ic, size, size), tensor(f"{name}.w", oc, ic, window, window)
+        given = [tensor(f"{name}.x", 1, ic, size, size), tensor(f"{name}.w", oc, ic, window, window)]
         pads = [window // 2] * 4
         nodes.append(helper.make_node("Conv", given, [f"{name}.y"], name=name, strides=[stride] * 2, pads=pads))
-    given = tensor("fc.x", 1, 2048), tensor("fc.w", 1000, 2048), tensor("fc.b", 1000)
+    given = [tensor("fc.x", 1, 2048), tensor("fc.w", 1000, 2048), tensor("fc.b", 1000)]
     nodes.append(helper.make_node("Gemm", given, ["fc.y"], name="fc", transB=1))
     results = [helper.make_empty_tensor_value_info(node.output[0]) for node in nodes]
     graph = helper.make_graph(nodes, "resnet50", inputs, results)
