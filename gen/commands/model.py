@@ -75,12 +75,13 @@ def model(arguments: Sequence[str]) -> int:
     start = perf_counter()
     tuned = _tuned(options, requests) if options.tune else []
     rows = _rows(options, requests, tuned)
-    written = _write(options, requests, rows)
+    written: list[str] = []  # a package that cannot be written leaves the report
+    package = session.guarded(lambda: _write(options, requests, rows, written), options.verbose)
     _report(options, requests, rows, written)
     done = f"{batch.problems(len(rows))} in {perf_counter() - start:.1f} s"
     print("; ".join([done, *([f"tuning: {tune.counted(tuned)}"] if tuned else [])]), file=sys.stderr)
     batch.print_remarks(options, reader)
-    return batch.worst([*rows, *tuned])
+    return batch.worst([*rows, *tuned, {"exit": package}])
 
 
 def _refuse_early(options: Namespace) -> None:
@@ -204,19 +205,23 @@ def profiled(options: Namespace, code: Code, *, packs: bool) -> dict[str, Any]:
     return {"profile": as_dict(summary(code)), "contents": contents}
 
 
-def _write(options: Namespace, requests: Sequence[Request], rows: Sequence[Row]) -> list[str]:
-    """Write the package, unless a problem went wrong; return the paths of its files."""
+def _write(options: Namespace, requests: Sequence[Request], rows: Sequence[Row], written: list[str]) -> int:
+    """Write the package, unless a problem went wrong; add the paths of its files to `written`. Return the exit code.
+
+    Raises UserError, with nothing written, if a file cannot be.
+    """
     if options.output is None:
-        return []
+        return session.FINE
     bad = sum(row["data"]["status"] in (batch.FAILED, batch.ERROR) for row in rows)
     if bad:
         session.complain(f"note: {bad} of {batch.problems(len(rows))} went wrong, so {options.output} is not written")
-        return []
+        return session.FINE
     from convgen.run.files import write_all
 
     contents = _package(options, requests, rows).contents(Path(options.output), options.c, python=options.python)
     write_all(contents)
-    return [str(path) for path in contents]
+    written += map(str, contents)
+    return session.FINE
 
 
 def _package(options: Namespace, requests: Sequence[Request], rows: Sequence[Row]) -> Package:

@@ -145,7 +145,8 @@ def _program(path: Path) -> Any:
     with untrusted.opened(path, "a model", _MOST_ARCHIVE) as file, zipfile.ZipFile(file) as archive:
         names = [name for name in archive.namelist() if _GRAPH.fullmatch(name)]
         if len(names) != 1:
-            raise UserError(f"given {str(path)!r} with {len(names)} files models/NAME.json, wanted one, as torch 2.8 and later write")
+            given = f"given {str(path)!r} with {len(names)} files models/NAME.json"
+            raise UserError(f"{given}, wanted one, as torch 2.8 and later write")
         with archive.open(names[0]) as member:
             text = member.read(_MOST_GRAPH + 1)
     if len(text) > _MOST_GRAPH:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from convgen import registry
-from convgen.commands import batch, cli
+from convgen.commands import batch, cli, workers
 from convgen.problem.requests import Reader, Request, distinct
 from tests.gen import perilous
 
@@ -147,6 +148,25 @@ def test_results_do_not_depend_on_the_workers(capsys: pytest.CaptureFixture[str]
         assert Path("out1", name).read_bytes() == Path("out2", name).read_bytes(), name
 
 
+def test_the_largest_problems_are_begun_first(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And reported in the order of the file."""
+    begun: list[str] = []
+
+    def run_here(work: Callable[[str], Any], lines: Sequence[str], *_: object) -> Iterator[tuple[int, Any]]:
+        begun.extend(lines)
+        yield from enumerate(map(work, lines))
+
+    monkeypatch.setattr(workers, "run", run_here)
+    sizes = ("16x16:16x16", "64x64:64x64", "32x32:32x32")
+    Path("net").write_text(f"--dt=f16 {' '.join(sizes)}\n")
+    code, data = told(capsys, "--no-run")
+    assert code == 0
+    assert [line.split()[-1] for line in begun] == ["64x64:64x64", "32x32:32x32", "16x16:16x16"]
+    assert [row["problem"].split()[-1] for row in data["problems"]] == [*sizes]
+
+
 def test_tuned_configs_are_used(capsys: pytest.CaptureFixture[str]) -> None:
     code, data = told(capsys, "--tune", "--configs", "2", "--registry", "r", "--no-run")
     assert code == 0
@@ -211,9 +231,10 @@ def test_nothing_is_written_after_an_error(
 
 def test_a_folder_that_cannot_be_written_stays_as_it_was(capsys: pytest.CaptureFixture[str]) -> None:
     Path("out/model.json").mkdir(parents=True)
-    code, _, err = run(capsys, "-o", "out", "--no-run")
+    code, out, err = run(capsys, "-o", "out", "--no-run")
     assert code == 2
-    assert err == ["convgen: cannot write out/model.json: is a directory, at -o"]
+    assert err[0] == "convgen: cannot write out/model.json: is a directory, at -o"
+    assert out[-1].startswith("predicted time on mi300x: ")  # the last line of a report without files
     assert files() == ["model.json"]
 
 
