@@ -101,7 +101,7 @@ def _refuse_early(options: Namespace) -> None:
     elif not options.output or (Path(options.output).exists() and not Path(options.output).is_dir()):
         raise UserError(f"given {options.output!r}, wanted a folder, at -o")
     elif options.python:
-        model_package.check_importable(Path(options.output).absolute())
+        model_package.check_importable(Path(options.output))
     if options.c is not None:
         c_export.check_name(options.c)
     if options.tune:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import re
+import keyword
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -121,7 +121,8 @@ class Package:
 
 def check_importable(folder: Path) -> None:
     """Raise UserError unless a program can import a folder by its name."""
-    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", folder.name):
+    name = folder.absolute().name
+    if not name.isidentifier() or keyword.iskeyword(name):
         raise UserError(f"given the folder {str(folder)!r} with --python, wanted a name that Python can import")
 
 
