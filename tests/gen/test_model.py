@@ -185,7 +185,7 @@ def test_tuned_configs_are_used(capsys: pytest.CaptureFixture[str]) -> None:
 # ---------------------------------------------------------------- the package
 
 
-def test_the_package(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_package_has_every_kernel_and_its_layers(capsys: pytest.CaptureFixture[str]) -> None:
     code, data = told(capsys, "-o", "out", "--python", "--c", "net")
     assert code == 0
     listed = json.loads(Path("out/model.json").read_text())
