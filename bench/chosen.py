@@ -35,6 +35,7 @@ from convgen.ir.types import scalar
 from convgen.plan.config import Config
 from convgen.problem.conv import Conv
 from convgen.problem.matmul import Matmul, Problem
+from convgen.profile import summary
 from convgen.tune import trials
 
 LISTED = Path(__file__).parents[1] / "tests/data/problems/resnet_and_others.txt"
@@ -129,7 +130,7 @@ class Times:
         if self._key(row) in self.rows:
             return
         try:
-            found = trials.times(trials.compiled(problem, target, config))
+            found = summary.times(trials.compiled(problem, target, config))
         except DoesNotFit as error:
             row["error"] = str(error)
         else:

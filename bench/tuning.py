@@ -31,6 +31,7 @@ from convgen.ir.node import compiling
 from convgen.ir.record import evolve, fields_of
 from convgen.plan.config import Config
 from convgen.problem.matmul import Problem
+from convgen.profile import summary
 from convgen.tune import trials
 
 
@@ -53,7 +54,7 @@ def taken(problem: Problem, facts: TargetFacts) -> Config:
 def time_of(problem: Problem, target: str, config: Config) -> float | None:
     """Microseconds of a problem's launches, None where there is no model of them."""
     try:
-        return trials.times(trials.compiled(problem, target, config)).total
+        return summary.times(trials.compiled(problem, target, config)).total
     except (ConvgenError, DoesNotFit):
         return None
 

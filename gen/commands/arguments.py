@@ -164,15 +164,14 @@ def add_disable(add: Callable[..., object]) -> None:
     add("--disable", action="append", default=[], metavar="PASS", help="switch an optimising step off (repeatable)")
 
 
-def add_result_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that write, run and report code."""
+#: The value of -o in a usage line, and its help.
+OUTPUT = "PREFIX", "write PREFIX{text}, PREFIX{object}, PREFIX.launch.json; DIR/ names by kernel"
+
+
+def add_result_options(parser: argparse.ArgumentParser, output: tuple[str, str] = OUTPUT) -> None:
+    """Add the options that write, run and report code; `output` is the value of -o and its help."""
     add = parser.add_argument_group("results").add_argument
-    add(
-        "-o",
-        dest="output",
-        metavar="PREFIX",
-        help=filled("write PREFIX{text}, PREFIX{object}, PREFIX.launch.json; DIR/ names by kernel"),
-    )
+    add("-o", dest="output", metavar=output[0], help=filled(output[1]))
     add("--run", action="store_true", help="execute on the simulator and compare every output with the reference")
     add("--run-groups", type=number(1), metavar="N", help="execute and compare only N sampled output tiles")
     add_device(add)

@@ -7,7 +7,7 @@ import json
 import os
 import sys
 from collections import Counter
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing, nullcontext, redirect_stderr
 from functools import partial
 from io import StringIO
@@ -25,6 +25,9 @@ BOTH = ("conv", "matmul")  #: the drivers of benchdnn whose problems are taken
 if TYPE_CHECKING:
     from convgen.commands.journal import Journal
     from convgen.problem.requests import Reader, Request
+    from convgen.run.code import Code
+
+    Addition = Callable[[argparse.Namespace, Code], Mapping[str, Any]]  #: further entries of a problem's row
 
 PASSED, GENERATED, FAILED, UNSUPPORTED, ERROR = STATUSES = ("passed", "generated", "failed", "unsupported", "error")
 SUPPORTED, MALFORMED = "supported", "malformed"  #: statuses of --check besides unsupported
@@ -73,27 +76,38 @@ def parser() -> argparse.ArgumentParser:
 
 
 def batch(arguments: Sequence[str]) -> int:
+    from convgen import registry
     from convgen.commands.journal import Journal
     from convgen.problem.requests import Reader
     from convgen.show import report
 
     options, knobs = generate.parse_knobs(parser(), arguments, *BOTH)
-    _refuse_early(options)
+    if options.check:
+        refuse(options, ("run", "run_groups", "resume"), "with --check, wanted one of them: it generates nothing")
+    refuse_early(options)
+    registry.read_named(options.registry)
+    if options.output is not None and not options.output.endswith("/"):
+        raise UserError(f"given -o {options.output}, wanted a directory DIR/ for the files of several problems")
     reader = Reader.of(knobs, options.match, options.start)
     if options.check:
         return _check_all(options, reader)
     requests = list(reader.file(Path(options.file)))
-    _report_reading(options, reader, len(requests))
+    report_reading(options, reader, len(requests))
     start = perf_counter()
     resumed = None if options.resume is None else Journal(Path(options.resume), report.check_row)
     with nullcontext(None) if resumed is None else closing(resumed) as journal:
         rows = _run(options, requests, journal)
     _summarise(options, rows, perf_counter() - start)
-    _print_remarks(options, reader)
-    return max((int(row["exit"]) for row in rows), key=_SEVERITY.index)
+    print_remarks(options, reader)
+    return worst(rows)
 
 
-def _report_reading(options: argparse.Namespace, reader: Reader, problems: int) -> None:
+def worst(rows: Sequence[Row]) -> int:
+    """Return the exit code of many problems: that of the worst."""
+    return max((int(row["exit"]) for row in rows), key=_SEVERITY.index, default=session.FINE)
+
+
+def report_reading(options: argparse.Namespace, reader: Reader, problems: int) -> None:
     """Report ignored options. Raises UserError if there is no problem."""
     if reader.ignored:
         texts = ", ".join(f"{option} ({where})" for option, where in reader.ignored.items())
@@ -113,7 +127,7 @@ def _counted_remarks(reader: Reader) -> str:
     return "; ".join([where, *request_lines.advice(remark.text for remark in reader.remarks)])
 
 
-def _print_remarks(options: argparse.Namespace, reader: Reader) -> None:
+def print_remarks(options: argparse.Namespace, reader: Reader) -> None:
     """Report all lines that are no requests in one line."""
     if reader.remarks:
         print(_counted_remarks(reader), file=sys.stderr if options.json else sys.stdout)
@@ -125,7 +139,7 @@ def _check_all(options: argparse.Namespace, reader: Reader) -> int:
     rules: Counter[str] = Counter()
     start = perf_counter()
     for request in reader.file(Path(options.file)):
-        status, rule, error = _verdict(options.target, request)
+        status, rule, error = verdict(options.target, request)
         counts[status] += 1
         rules[rule or ""] += rule is not None
         if options.json:
@@ -137,18 +151,17 @@ def _check_all(options: argparse.Namespace, reader: Reader) -> int:
             print(visible(f"{status:<12}{rule or '':<24}{request.text}{counted_text}"))
             if error is not None:
                 print(f"    {visible(error)}")
-    _report_reading(options, reader, counts.total())
+    report_reading(options, reader, counts.total())
     stream = sys.stderr if options.json else sys.stdout
-    texts = status_counts(counts, (SUPPORTED, UNSUPPORTED, MALFORMED))
-    print(f"{_problems(counts.total())} in {perf_counter() - start:.1f} s: {texts}", file=stream)
+    print(f"{problems(counts.total())} in {perf_counter() - start:.1f} s: {check_counts(counts)}", file=stream)
     for rule, count in rules.most_common():
         if count:
             print(f"{count:>8}  {rule}", file=stream)
-    _print_remarks(options, reader)
+    print_remarks(options, reader)
     return session.FINE if counts[SUPPORTED] == counts.total() else session.REFUSED
 
 
-def _verdict(target: str, request: Request) -> tuple[str, str | None, str | None]:
+def verdict(target: str, request: Request) -> tuple[str, str | None, str | None]:
     """Return the status of a request, the rule by which it is unsupported, if it is, and the message."""
     error = request.error
     if request.problem is not None:
@@ -164,21 +177,15 @@ def _verdict(target: str, request: Request) -> tuple[str, str | None, str | None
     return (UNSUPPORTED, error.rule, text) if isinstance(error, Unsupported) else (MALFORMED, None, text)
 
 
-def _refuse_early(options: argparse.Namespace) -> None:
-    """Raise UserError for options that every problem would refuse."""
-    from convgen import registry
+def refuse_early(options: argparse.Namespace) -> None:
+    """Raise UserError for options that every problem would refuse, other than a registry that cannot be read."""
     from convgen.compile_steps import check_names, steps
     from convgen.plan.config import Config
     from convgen.show import watch
 
-    if options.check:
-        refuse(options, ("run", "run_groups", "resume"), "with --check, wanted one of them: it generates nothing")
-    if options.output is not None and not options.output.endswith("/"):
-        raise UserError(f"given -o {options.output}, wanted a directory DIR/ for the files of several problems")
     check_names(options.disable, steps(options.target), optional=True)
     if options.config is not None:
         Config.parse(options.config)
-    registry.read_named(options.registry)
     if options.dump is not None:
         watch.check_dump(options.dump, options.target)
     session.check_device(options)
@@ -187,16 +194,18 @@ def _refuse_early(options: argparse.Namespace) -> None:
 def _run(options: argparse.Namespace, requests: Sequence[Request], journal: Journal | None) -> list[Row]:
     """Return the row of every request; rows are printed in the order of requests."""
     resumes = "" if journal is None else "; the same command goes on from there"
-    rows_coming = _rows(options, requests, journal)
-    return in_order(
-        rows_coming, len(requests), options.file, lambda at, row: _print_row(options, requests[at], row), resumes
-    )
+    coming = rows_coming(options, requests, partial(perform, options), journal)
+    return in_order(coming, len(requests), options.file, partial(_print_row, options, requests), resumes)
 
 
-def _rows(
-    options: argparse.Namespace, requests: Sequence[Request], journal: Journal | None
+def rows_coming(
+    options: argparse.Namespace, requests: Sequence[Request], work: Callable[[str], Row], journal: Journal | None = None
 ) -> Generator[tuple[int, Row], None, None]:
-    """Yield the number of each request with its row, as they complete. The journal keeps all but internal errors."""
+    """Yield the number of each request with its row, as they complete.
+
+    `work` makes the row of a problem line in a worker process, as `perform` does. The journal keeps all but internal
+    errors.
+    """
     from convgen.commands import workers
 
     keys = _keys(options, requests)
@@ -211,7 +220,7 @@ def _rows(
             waiting.append(at)
     lines = [requests[at].text for at in waiting]
     jobs = options.jobs or len(os.sched_getaffinity(0))
-    with closing(workers.run(partial(perform, options), lines, jobs, _PRELOAD, options.timeout)) as answers:
+    with closing(workers.run(work, lines, jobs, _PRELOAD, options.timeout)) as answers:
         for number, answer in answers:
             at = waiting[number]
             if isinstance(answer, workers.Died):
@@ -235,8 +244,10 @@ def _keys(options: argparse.Namespace, requests: Sequence[Request]) -> list[str]
     return [key_of(request.text, settings) for request in requests]
 
 
-def perform(options: argparse.Namespace, line: str) -> Row:
-    """Generate one problem, write files as asked, and run it if asked. Raises nothing."""
+def perform(options: argparse.Namespace, line: str, add: Addition | None = None) -> Row:
+    """Generate one problem, write files as asked, and run it if asked; `add` returns further entries of the row for the
+    options and the code. Raises nothing.
+    """
     from convgen.problem.matmul import parse_problem
     from convgen.show import report
 
@@ -245,6 +256,7 @@ def perform(options: argparse.Namespace, line: str) -> Row:
         try:
             code = generate.make(options, parse_problem(line))
             files, outcome = session.finish(options, code)
+            added = {} if add is None else add(options, code)
         except Exception as error:
             row = _refused(options, line, error)
         else:
@@ -255,6 +267,7 @@ def perform(options: argparse.Namespace, line: str) -> Row:
                 row = _row(session.FINE, PASSED, data)
             else:
                 row = _row(session.WRONG, FAILED, data, report.failure_line(outcome))
+            row.update(added)
     row["said"] = said.getvalue()
     row["data"]["seconds"] = round(perf_counter() - start, 6)
     return row
@@ -281,11 +294,16 @@ def _row(code: int, status: str, data: dict[str, Any], error: str | None = None,
     return {"exit": code, "said": "", "kept": False, "data": data}
 
 
-def _print_row(options: argparse.Namespace, request: Request, row: Row) -> None:
-    data = row["data"]
+def complain(request: Request, row: Row) -> None:
+    """Print what was said of a problem, and its error, on stderr."""
     sys.stderr.write(row["said"])
-    if data["error"] is not None:
-        session.complain(f"{request.where}: {data['error']}")
+    if row["data"]["error"] is not None:
+        session.complain(f"{request.where}: {row['data']['error']}")
+
+
+def _print_row(options: argparse.Namespace, requests: Sequence[Request], number: int, row: Row) -> None:
+    request, data = requests[number], row["data"]
+    complain(request, row)
     if options.json:
         counted = {"count": request.count} if request.count > 1 else {}
         print(json.dumps({**data, "where": request.where, **counted}), flush=True)
@@ -302,11 +320,17 @@ def _summarise(options: argparse.Namespace, rows: Sequence[Row], seconds: float)
     counts = Counter(row["data"]["status"] for row in rows)
     kept = sum(row["kept"] for row in rows)
     known = f" ({kept} known from {options.resume})" if kept else ""
-    line = f"{_problems(len(rows))} in {seconds:.1f} s: {status_counts(counts, STATUSES)}{known}"
+    line = f"{problems(len(rows))} in {seconds:.1f} s: {status_counts(counts, STATUSES)}{known}"
     print(line, file=sys.stderr if options.json else sys.stdout)
 
 
-def _problems(count: int) -> str:
+def check_counts(counts: Counter[str]) -> str:
+    """Return the number of each status of --check that occurs."""
+    return status_counts(counts, (SUPPORTED, UNSUPPORTED, MALFORMED))
+
+
+def problems(count: int) -> str:
+    """Return a number of problems in words."""
     return "1 problem" if count == 1 else f"{count} problems"
 
 

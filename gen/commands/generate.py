@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from convgen.commands import session
 from convgen.commands.arguments import (
+    OUTPUT,
     Parser,
     add_config_options,
     add_pass_options,
@@ -79,12 +80,12 @@ def described(descriptor: str, knobs: Mapping[str, str]) -> Problem:
     return (Matmul if re.match(r"[0-9x]+:", descriptor) else Conv).of(descriptor, dict(knobs))
 
 
-def finished(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    """Return the parser with the options of every generating command."""
+def finished(parser: argparse.ArgumentParser, output: tuple[str, str] = OUTPUT) -> argparse.ArgumentParser:
+    """Return the parser with the options of every generating command; `output` is the value of -o and its help."""
     add_target(parser)
     add_config_options(parser)
     parser.add_argument("--no-cache", dest="cache", action="store_false", help="ignore the compile cache")
-    add_result_options(parser)
+    add_result_options(parser, output)
     add_pass_options(parser)
     return parser
 

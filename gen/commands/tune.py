@@ -7,7 +7,7 @@ import json
 import os
 import sys
 from collections import Counter
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,6 @@ from convgen.commands import generate, session
 from convgen.commands.arguments import Parser, add_device, add_target, number
 from convgen.commands.rows import Row, death, in_order, status_counts
 from convgen.ir.error import UserError
-from convgen.ir.record import evolve
 
 if TYPE_CHECKING:
     from convgen.problem.requests import Request
@@ -47,15 +46,8 @@ def parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("what", metavar="LIST|PROBLEM", nargs="*", help="a batch file, or a descriptor of a convolution or product")
     add_target(parser)
-    add(
-        "--configs",
-        type=number(1),
-        default=_CONFIGS,
-        metavar="N",
-        help=f"configs to time per problem (default {_CONFIGS})",
-    )
     add("--registry", metavar="FILE", help="file of the fastest configs (default: CONVGEN_REGISTRY)")
-    add("--again", action="store_true", help="also time problems that the registry has, its config among the others")
+    add_tuning(add)
     add(
         "--merge",
         action="append",
@@ -66,36 +58,55 @@ def parser() -> argparse.ArgumentParser:
     add_device(add, "time configs on a device instead, and check outputs of the fastest")
     add("--jobs", type=number(1), metavar="N", help="worker processes (default: one a core; with --on one)")
     add("--timeout", type=number(1), metavar="SECONDS", help="give up a problem that takes longer")
-    add("--dask", metavar="ADDRESS", help="use the workers of this Dask scheduler instead")
     add("--json", action="store_true", help="print one JSON object per problem on stdout, and nothing else")
     generate.add_knobs(parser, *_DRIVERS)
     return parser
+
+
+def add_tuning(add: Callable[..., object]) -> None:
+    """Add the options of tuning that other commands have, too."""
+    add(
+        "--configs",
+        type=number(1),
+        default=_CONFIGS,
+        metavar="N",
+        help=f"configs to time per problem (default {_CONFIGS})",
+    )
+    add("--again", action="store_true", help="also time problems that the registry has, its config among the others")
+    add("--dask", metavar="ADDRESS", help="tune on the workers of this Dask scheduler instead")
 
 
 def tune(arguments: Sequence[str]) -> int:
     from convgen import registry
 
     options, knobs = generate.parse_knobs(parser(), arguments, *_DRIVERS)
-    path = registry.named(options.registry)
-    _refuse_early(options, path)
-    assert path is not None
+    path = registry_path(options)
+    if not options.what and not options.merge:
+        raise UserError("given no problem, wanted a batch file or a descriptor such as mb1ic64ih56oc64oh56kh3ph1")
+    refuse_early(options)
     registry.merge(path, map(Path, options.merge))
-    requests = list(_requests(options.what, knobs))
-    rows = _rows(options, requests, path)
+    requests = _requests(options.what, knobs)
+    rows = tuned_rows(options, requests, path, lambda _, row: _print_row(options, row))
     if requests:
         _summarise(options, rows)
     return max((int(row["exit"]) for row in rows), default=session.FINE)
 
 
-def _refuse_early(options: argparse.Namespace, path: Path | None) -> None:
-    """Raise UserError for options that every problem would refuse."""
+def registry_path(options: argparse.Namespace) -> Path:
+    """Return the file for the results. Raises UserError if no option or variable names one."""
+    from convgen import registry
+
+    path = registry.named(options.registry)
+    if path is None:
+        raise UserError("given neither --registry nor CONVGEN_REGISTRY, wanted a file for the results")
+    return path
+
+
+def refuse_early(options: argparse.Namespace) -> None:
+    """Raise UserError for options of tuning that every problem would refuse."""
     from convgen.backends import target as targets
     from convgen.backends.family import chips
 
-    if path is None:
-        raise UserError("given neither --registry nor CONVGEN_REGISTRY, wanted a file for the results")
-    if not options.what and not options.merge:
-        raise UserError("given no problem, wanted a batch file or a descriptor such as mb1ic64ih56oc64oh56kh3ph1")
     targets.get(options.target)
     timed = dict.fromkeys(target for chip in chips().values() for target in (chip.target, *chip.others))
     if options.on is not None:
@@ -109,27 +120,27 @@ def _refuse_early(options: argparse.Namespace, path: Path | None) -> None:
         raise UserError("given --timeout with --dask, wanted one of them: work elsewhere is not ended from here")
 
 
-def _requests(words: Sequence[str], knobs: dict[str, str]) -> Iterator[Request]:
-    """Yield the problems of files and descriptors, each once and without its name, which a registry ignores."""
-    from convgen.problem.requests import Reader
-    from convgen.registry import key_of
+def _requests(words: Sequence[str], knobs: dict[str, str]) -> list[Request]:
+    """Return the problems of files and descriptors, each once and without its name, which a registry ignores."""
+    from convgen.problem.requests import Reader, distinct
 
-    seen = set()
-    for word in words:
-        reader = Reader.of(knobs, None, None)
-        for request in reader.file(Path(word)) if os.path.exists(word) else reader.words(word):
-            if request.problem is not None:
-                request = evolve(request, text=key_of(request.problem, "")[1])
-            if request.text not in seen or request.error is not None:
-                seen.add(request.text)
-                yield request
+    readers = [(word, Reader.of(knobs, None, None)) for word in words]
+    return distinct(
+        request
+        for word, reader in readers
+        for request in (reader.file(Path(word)) if os.path.exists(word) else reader.words(word))
+    )
 
 
-def _rows(options: argparse.Namespace, requests: Sequence[Request], path: Path) -> list[Row]:
-    """Return the row of each request; rows are printed in the order of requests."""
+def tuned_rows(
+    options: argparse.Namespace, requests: Sequence[Request], path: Path, show: Callable[[int, Row], None]
+) -> list[Row]:
+    """Return the row of each request of `distinct`, and write the fastest configs to the registry `path`.
+
+    `show` prints rows in the order of requests. Raises UserError for a registry that cannot be read or written.
+    """
     resumes = "; the same command goes on from there"
-    coming = _coming(options, requests, path)
-    return in_order(coming, len(requests), "tune", lambda at, row: _print_row(options, row), resumes)
+    return in_order(_coming(options, requests, path), len(requests), "tune", show, resumes)
 
 
 def _coming(
@@ -228,10 +239,16 @@ def _row(target: str, request: Request, status: str, code: int, error: str | Non
     return {"exit": code, "data": {**data, "error": error, "where": request.where}}
 
 
-def _print_row(options: argparse.Namespace, row: Row) -> None:
+def complain(row: Row) -> None:
+    """Print the error of a problem on stderr, if it has one."""
     data = row["data"]
     if data["error"] is not None:
         session.complain(": ".join(filter(None, (data["where"] or data["problem"], data["error"]))))
+
+
+def _print_row(options: argparse.Namespace, row: Row) -> None:
+    complain(row)
+    data = row["data"]
     if options.json:
         print(json.dumps(data), flush=True)
 
@@ -244,10 +261,15 @@ def _summarise(options: argparse.Namespace, rows: Sequence[Row]) -> None:
     if not options.json:
         report.show_table(("status", "us", "chosen", "problem", "config"), list(map(_cells, entries)), sys.stdout)
         print()
-    counts = Counter(data["status"] for data in entries)
+    print(counted(rows), file=sys.stderr if options.json else sys.stdout)
+
+
+def counted(rows: Sequence[Row]) -> str:
+    """Return the number of each status, and of the problems whose fastest config is not the chooser's."""
+    entries = [row["data"] for row in rows]
     gains = [data["chosen"]["us"] / data["us"] for data in entries if data["chosen"] is not None]
     better = f"; {sum(gain > 1 for gain in gains)} quicker than chosen" if gains else ""
-    print(status_counts(counts, STATUSES) + better, file=sys.stderr if options.json else sys.stdout)
+    return status_counts(Counter(data["status"] for data in entries), STATUSES) + better
 
 
 def _cells(data: dict[str, Any]) -> tuple[str, ...]:

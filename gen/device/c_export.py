@@ -249,9 +249,14 @@ def _comment(text: str) -> str:
 
 def _identifier(stem: str) -> str:
     """Return the identifier in C for a file's name."""
+    check_name(stem)
+    return re.sub(r"[.-]", "_", stem)
+
+
+def check_name(stem: str) -> None:
+    """Raise UserError for the name of a file that gives no identifier in C."""
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_.-]*", stem):
         raise UserError(f"given the name {stem!r} for C, wanted a letter, and letters, digits, _, - or .")
-    return re.sub(r"[.-]", "_", stem)
 
 
 @cache
@@ -276,14 +281,51 @@ def export(code: Code | str | PathLike[str], prefix: str | PathLike[str]) -> tup
     if not isinstance(prefix, str | PathLike):
         raise UserError(f"given prefix of type {type(prefix).__name__}, wanted a path")
     stem = Path(prefix)
-    header, source = stem.parent / f"{stem.name}.h", stem.parent / f"{stem.name}.c"
-    program = Program.of(code)
+    contents = contents_of(Program.of(code), stem)
+    write_all(contents, "--c")
+    header, source = contents
+    return header, source
+
+
+def contents_of(program: Program, stem: Path) -> dict[Path, bytes]:
+    """Return the paths STEM.h and STEM.c with their bytes. Raises UserError and Unsupported as `export` does."""
+    runtime = runtime_of(program)
+    values: Mapping[str, Any] = _Writer(program, runtime, stem.name).values()
+    texts, templates = {".h": "kernel.h.j2", ".c": "kernel.c.j2"}, _templates(runtime.package)
+    return {
+        stem.parent / f"{stem.name}{suffix}": templates.get_template(file).render(values).encode()
+        for suffix, file in texts.items()
+    }
+
+
+def contents_of_all(programs: Mapping[str, Program], stem: Path, remarks: Mapping[str, str]) -> dict[Path, bytes]:
+    """Return the files of several programs by path: STEM_NAME.h and STEM_NAME.c of each, and STEM.h, which includes the
+    headers, with a remark on each program.
+
+    Raises UserError and Unsupported as `export` does; UserError without programs.
+    """
+    if not programs:
+        raise UserError("given no code with launches, wanted some to write as C")
+    parts = {name: stem.parent / f"{stem.name}_{name}" for name in programs}
+    contents = {path: text for name, part in parts.items() for path, text in contents_of(programs[name], part).items()}
+    first = next(iter(programs.values()))
+    kernels = [{"stem": part.name, "remark": _comment(remarks[name])} for name, part in parts.items()]
+    values = {
+        "name": _identifier(stem.name),
+        "version": __version__,
+        "target": first.record.target,
+        "runtime": runtime_of(first),
+        "kernels": kernels,
+    }
+    header = _templates(runtime_of(first).package).get_template("kernels.h.j2").render(values)
+    return contents | {stem.parent / f"{stem.name}.h": header.encode()}
+
+
+def runtime_of(program: Program) -> Runtime:
+    """Return the runtime that launches a program. Raises Unsupported for a family without one."""
     family = targets.get(program.record.target).family
     if family.runtime is None:
         raise Unsupported(
             f"C for {program.record.target}: {family.vendor}'s {family.title} has no runtime", rule="export-c"
         )
-    values: Mapping[str, Any] = _Writer(program, family.runtime, stem.name).values()
-    texts, templates = {header: "kernel.h.j2", source: "kernel.c.j2"}, _templates(family.runtime.package)
-    write_all({path: templates.get_template(file).render(values).encode() for path, file in texts.items()}, "--c")
-    return header, source
+    return family.runtime

@@ -14,6 +14,7 @@ from typing import Any
 from convgen.ir.error import Unsupported, UserError
 from convgen.ir.record import frozen
 from convgen.problem import attributes
+from convgen.problem.model_nodes import Node, conv_descriptor
 from convgen.problem.options import CONV, MATMUL
 
 _LARGEST_VALUE = 4096  #: elements of a constant of which the value is read
@@ -34,17 +35,6 @@ _TYPES = {
     "FLOAT8E5M2": "f8_e5m2",
     "FLOAT8E5M2FNUZ": "f8_e5m2fnuz",
 }
-
-
-@frozen
-class Node:
-    """An operator as a request: its descriptor and knobs, or the reason why it has none; `name` is that of the node."""
-
-    name: str
-    descriptor: str
-    knobs: Mapping[str, str]
-    driver: str
-    error: Exception | None = None
 
 
 @frozen
@@ -210,18 +200,6 @@ def _pads(op: _Operator, totals: Sequence[int]) -> list[tuple[int, int]]:
     return list(zip(pads, pads[len(totals) :]))
 
 
-def _descriptor(groups: int, mb: int, ic: int, oc: int, axes: Sequence[tuple[int, ...]]) -> str:
-    """Return the descriptor of a convolution; an axis is input, output, window, stride, padding before and dilation."""
-    text = (f"g{groups}" if groups > 1 else "") + f"mb{mb}ic{ic}oc{oc}"
-    for axis, (i, o, k, s, p, d) in zip("dhw"[3 - len(axes) :], axes):
-        if o < 1:
-            raise UserError(f"given sizes that make an output of {o}, wanted at least 1")
-        if p < 0:
-            raise Unsupported(f"given a padding of {p}, wanted one from 0", rule="onnx-shape")
-        text += f"_i{axis}{i}o{axis}{o}k{axis}{k}s{axis}{s}p{axis}{p}d{axis}{d - 1}"
-    return text
-
-
 def _tags(ndims: int, groups: int) -> dict[str, str]:
     letters = "abcdef"
     return {"stag": letters[:ndims], "wtag": letters[: ndims + (groups > 1)], "dtag": letters[:ndims]}
@@ -239,7 +217,7 @@ def _conv_of(op: _Operator, source: _Tensor, weights: _Tensor, result: str) -> _
     ]
     mb, ic = source.sizes[:2]
     knobs = {"dir": "FWD_D", "dt": f"{_type(source)}:{_type(weights)}:{result}", **_tags(len(source.sizes), groups)}
-    return _descriptor(groups, mb, ic, weights.sizes[0], axes), knobs
+    return conv_descriptor(groups, mb, ic, weights.sizes[0], axes), knobs
 
 
 def _conv(op: _Operator) -> _Request:
@@ -273,7 +251,7 @@ def _conv_transpose(op: _Operator) -> _Request:
     mb, channels = source.sizes[:2]
     dtype = _type(source)
     knobs = {"dir": "BWD_D", "dt": f"{dtype}:{_type(weights)}:{dtype}", **_tags(len(source.sizes), groups)}
-    return _descriptor(groups, mb, weights.sizes[1] * groups, channels, axes), knobs
+    return conv_descriptor(groups, mb, weights.sizes[1] * groups, channels, axes), knobs
 
 
 def _product(left: _Tensor, right: _Tensor, result: str) -> _Request:

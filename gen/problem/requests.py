@@ -4,8 +4,8 @@ A batch file consists of words. `--knob=a,b` sets a list, which holds until `--r
 `--batch=FILE` reads; a descriptor requests the product of all lists. `#` begins a comment, and a word that ends in
 `\\` is joined with the next. `--conv` and `--matmul` name the driver of later descriptors; without them a descriptor's
 first character decides. A line logged by another program (`request_lines`) is one request, which options of the file
-do not change. Any other line is a remark. A file that begins with names of columns is a table (`aiter`), `*.onnx`
-a model (`onnx_model`).
+do not change. Any other line is a remark. A file that begins with names of columns is a table (`aiter`), `*.onnx` and
+`*.pt2` are models (`onnx_model`, `exported_model`).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -36,6 +37,7 @@ from convgen.problem.request_text import logical_lines, text_of
 
 if TYPE_CHECKING:
     from convgen.problem.aiter import Row
+    from convgen.problem.model_nodes import Node
 
 _SELECTING = ("match", "start")
 _READER = (*_SELECTING, "batch", "reset", *options.BOTH)  #: options that the reader of files obeys itself
@@ -44,8 +46,9 @@ _DEEPEST, _FILES = 100, 10_000  #: files within each other, and files read
 _PROBLEMS = 2_000_000  #: most combinations that are read
 _MATCHING = 10.0  #: seconds that a pattern may take, over all problems
 
-_MODEL = ".onnx"
+_MODELS = (".onnx", ".pt2")
 _WORD = re.compile(r"\S+")
+_COUNTED = re.compile(r".*\*(?P<count>[1-9][0-9]{0,5})", re.DOTALL)  #: a name that counts equal layers
 _VERBOSITY = re.compile(r"-v[0-9]*")
 
 
@@ -53,13 +56,15 @@ _VERBOSITY = re.compile(r"-v[0-9]*")
 class Request:
     """A requested problem, or a text that is none with its error.
 
-    `where` is the line of a file or the operator of a model; `count` is how many equal operators a model has.
+    `where` is the line of a file or the operator of a model. A request that `distinct` returns has the names of its
+    `layers`, and their `count`.
     """
 
     text: str
     problem: Problem | None = None
     error: Exception | None = None
     where: str = ""
+    layers: tuple[str, ...] = ()
     count: int = 1
 
 
@@ -73,6 +78,40 @@ def requested(text: str, parse: Callable[[], Iterable[Problem]], where: str = ""
         return [Request(str(problem), problem, where=where) for problem in parse()]
     except Exception as error:
         return [Request(text, error=error, where=where)]
+
+
+def distinct(requests: Iterable[Request]) -> list[Request]:
+    """Return requests with equal ones joined, in the order of the first of each; problems are without names.
+
+    Problems are equal if they differ in names only. A layer's name is that of its problem, else its place; the second
+    layer of a name gets `#2` behind it. benchdnn's shape files count equal layers in the name, `n"res2a*3"`: such a
+    name stands for as many layers.
+    """
+    joined = dict[str, Request]()
+    names = Counter[str]()
+    for request in map(_layered, requests):
+        names.update(request.layers)
+        layers = tuple(f"{name}#{names[name]}" if names[name] > 1 else name for name in request.layers)
+        earlier = joined.get(request.text)
+        if earlier is None:
+            joined[request.text] = evolve(request, layers=layers)
+        else:
+            count = earlier.count + request.count
+            joined[request.text] = evolve(earlier, layers=earlier.layers + layers, count=count)
+    return list(joined.values())
+
+
+def _layered(request: Request) -> Request:
+    """Return a request with the names and the count of its layers, and its problem without a name."""
+    name = "" if request.problem is None else request.problem.name
+    if request.problem is not None:
+        problem = evolve(request.problem, name="")
+        request = evolve(request, problem=problem, text=str(problem))
+    if request.layers:
+        return request
+    counted = _COUNTED.fullmatch(name)
+    count = int(counted["count"]) if counted else request.count
+    return evolve(request, layers=tuple(filter(None, [name or request.where])), count=count)
 
 
 def convolutions(text: str, knobs: Mapping[str, str]) -> tuple[Problem, ...]:
@@ -163,7 +202,7 @@ class Reader:
         self.files += 1
         if self.files > _FILES:
             raise TooMuch(f"given more than {_FILES} files by --batch, wanted fewer")
-        text = "" if path.suffix == _MODEL else text_of(path)
+        text = "" if path.suffix in _MODELS else text_of(path)
         resolved = path.resolve()
         if resolved in self.open:
             cycle = " includes ".join(each.name for each in [*self.open[self.open.index(resolved) :], resolved])
@@ -171,26 +210,34 @@ class Reader:
         if len(self.open) == _DEEPEST:
             raise UserError(f"given --batch={path.name} in {_DEEPEST} files within each other, wanted fewer")
         self.open.append(resolved)
-        yield from self.model(path) if path.suffix == _MODEL else self._content(path, text)
+        yield from self.model(path) if path.suffix in _MODELS else self._content(path, text)
         self.open.pop()
 
     def model(self, path: Path) -> Iterator[Request]:
         """Yield the convolutions and products of a model, equal ones once. Raises UserError if it cannot be read."""
-        from convgen.problem import onnx_model
+        yield from distinct(self._operators(path))
 
-        minibatch = grammar.parse_minibatch(self.given.get("mb", ["0"])[0] or "0")
-        requests = dict[str, Request]()
-        for node in onnx_model.nodes(path, minibatch):
+    def _operators(self, path: Path) -> Iterator[Request]:
+        """Yield the requests of a model's operators, each with its layer's name."""
+        for node in self._nodes(path):
             line = _Line(node.descriptor, path, node.name)
             if node.error is not None:
                 error = Request(line.text, error=node.error, where=line.where)
                 asked: Iterable[Request] = self._chosen(error, None)
             else:
                 asked = self.ask(node.driver, line.text, {knob: [text] for knob, text in node.knobs.items()}, line)
-            for request in asked:
-                earlier = requests.get(request.text)
-                requests[request.text] = request if earlier is None else evolve(earlier, count=earlier.count + 1)
-        yield from requests.values()
+            yield from (evolve(request, layers=(node.name,)) for request in asked)
+
+    def _nodes(self, path: Path) -> Iterator[Node]:
+        """Return the operators of a model. Raises UserError."""
+        minibatch = grammar.parse_minibatch(self.given.get("mb", ["0"])[0] or "0")
+        if path.suffix == ".onnx":
+            from convgen.problem import onnx_model
+
+            return onnx_model.nodes(path, minibatch)
+        from convgen.problem import exported_model
+
+        return exported_model.nodes(path)
 
     def _content(self, path: Path, text: str) -> Iterator[Request]:
         from convgen.problem import aiter  # which is not needed without a file

@@ -29,6 +29,15 @@ def write_code(code: Code, prefix: str, text_suffix: str, object_suffix: str, ma
     Raises UserError, with nothing written, if a file cannot be.
     """
     stem = prefix + code.name if prefix.endswith("/") else prefix
+    files, contents = contents_of(code, stem, text_suffix, object_suffix, machine_suffix)
+    write_all(contents)
+    return files
+
+
+def contents_of(
+    code: Code, stem: str, text_suffix: str, object_suffix: str, machine_suffix: str
+) -> tuple[Files, dict[Path, bytes]]:
+    """Return the paths of the files that `write_code` writes as STEM.*, and the bytes of each file."""
     launches = bool(code.record.launches)
     files = Files(
         asm=Path(stem + text_suffix) if launches else None,
@@ -44,8 +53,7 @@ def write_code(code: Code, prefix: str, text_suffix: str, object_suffix: str, ma
         files.machine: code.machine or b"",
     }
     listings = {Path(stem).with_name(name): text.encode() for name, text in code.listings.items()}
-    write_all({path: content for path, content in contents.items() if path is not None} | listings)
-    return files
+    return files, {path: content for path, content in contents.items() if path is not None} | listings
 
 
 def write_all(contents: Mapping[Path, bytes], knob: str = "-o") -> None:

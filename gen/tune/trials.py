@@ -20,9 +20,8 @@ from convgen.ir.record import frozen
 from convgen.plan.config import Config
 from convgen.plan.variants.variant import variant_of
 from convgen.problem.matmul import Problem
-from convgen.profile import launch_times as launches
-from convgen.profile.launch_times import Times
-from convgen.run import prepared, verdict
+from convgen.profile import summary
+from convgen.run import verdict
 from convgen.run.code import Code
 
 MEASURED = "measured"  #: in place of the bound that the model reports
@@ -83,17 +82,9 @@ def compiled(problem: Problem, target: str, config: Config) -> Code:
         raise
 
 
-def times(code: Code) -> Times:
-    """Return the times of a problem's launches, by the model (docs/time.md).
-
-    Raises UserError if the target has no model of launches.
-    """
-    return launches.profile(prepared.of_launches(code.record, code.object, str(code.problem)))
-
-
 def predicted(code: Code) -> Time:
-    """Return the time by the model; raises what `times` raises."""
-    predicted_times = times(code)
+    """Return the time by the model. Raises UserError if the target has no model of launches."""
+    predicted_times = summary.times(code)
     return Time(predicted_times.total, predicted_times.longest.bound, predicted_times.chip.name)
 
 

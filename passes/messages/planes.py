@@ -110,7 +110,7 @@ class _Planes:
         moving = *self.moving, *slid, *([self.rows] if self.halo else [])
         names = {d.name for d in moving}
         axes = tuple(tuple(d for d in dims if d.name in names) for dims in view.axes)
-        return evolve(view, axes=axes, halos=tuple(h for h in view.halos if h is not self.halo))
+        return evolve(view, axes=axes, halos=tuple(h for h in view.halos if h != self.halo))
 
 
 def plane_of(view: LinearView, limits: PlaneLimits | None) -> Plane | None:

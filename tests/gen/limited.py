@@ -23,7 +23,10 @@ SECONDS = 2  #: of the processor
 MEGABYTES = 300  #: of memory, all told
 #: modules that commands import when they need them
 _MODULES = (
-    *(f"commands.{name}" for name in "analyze batch diff execute explain export generate profile replay tune".split()),
+    *(
+        f"commands.{name}"
+        for name in "analyze batch diff execute explain export generate model profile replay tune".split()
+    ),
     *("driver", "explain.page", "explain.subject", "profile.launch_times", "run.foreign_launch", "run.execution"),
     *(f"backends.{family}.{room}" for family in ("amdgpu", "intel") for room in ("targets", "sim", "analyze")),
 )

@@ -242,6 +242,34 @@ ARRAYS: dict[str, Callable[[Path], None]] = {
     "a text": text("x" * 100),
 }
 
+# ---------------------------------------------------------------- models of torch.export
+
+
+def graph(content: Callable[[], Iterator[bytes]]) -> Maker:
+    """Writes an archive whose graph has this content."""
+
+    def make(path: Path) -> None:
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as made, made.open("m/models/model.json", "w") as member:
+            for part in content():
+                member.write(part)
+
+    return make
+
+
+def program(nodes: str) -> Maker:
+    head = '{"schema_version": {"major": 8}, "graph_module": {"graph": {"tensor_values": {}, "nodes": '
+    return graph(lambda: iter([f"{head}{nodes}}}}}}}".encode()]))
+
+
+MODELS: dict[str, Maker] = {
+    "zeros without end": graph(lambda: (bytes(1 << 20) for _ in range(200))),
+    "lists in lists": graph(lambda: iter([b"[" * 1_000_000])),
+    "a long number": program("9" * 1_000_000),
+    "nodes that are none": program("[1, 2]"),
+    "no text": graph(lambda: iter([b"\xff" * 100])),
+    "no archive": text(b"PK\x05\x06" + b"\xff" * 18),
+}
+
 # ---------------------------------------------------------------- the table
 
 
@@ -275,7 +303,8 @@ def cases(place: Path, no_files: Sequence[Maker] = NO_FILES) -> Iterator[Case]:
             ["export", "--c", f"{place}/c"],
         ],
         ".dump": [["replay"]],
-        ".txt": [["batch"], ["batch", "--check"], ["tune", "--registry", f"{place}/new"]],
+        ".txt": [["batch"], ["batch", "--check"], ["model"], ["tune", "--registry", f"{place}/new"]],
+        ".pt2": [["model"], ["model", "--check"], ["batch"]],
     }
     number = 0
 
@@ -297,6 +326,8 @@ def cases(place: Path, no_files: Sequence[Maker] = NO_FILES) -> Iterator[Case]:
         yield from each(".hsaco", name, text(content), readers[".hsaco"][:most])
     for name, said in JSON.items():
         yield from each(".launch.json", name, text(said), readers[".launch.json"][:most])
+    for name, make in MODELS.items():
+        yield from each(".pt2", name, make, readers[".pt2"][:most])
     for no_file in no_files:
         no_file(place / f"object.{no_file.__name__}")
         named = json.dumps({**record, "object": f"object.{no_file.__name__}"})

@@ -68,6 +68,9 @@ def test_the_rules_are_explained() -> None:
         "onnx-shape",
         "onnx-gemm",
         "onnx-bias",
+        "torch-shape",
+        "torch-gemm",
+        "torch-vector",
     }
     for rule in {expected[1:] for expected, _ in listed() if expected.startswith("=")} | more:
         assert f"`{rule}`" in page, rule

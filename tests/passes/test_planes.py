@@ -26,7 +26,7 @@ from convgen.ir.types import Type, f16, f32, vector
 from convgen.ir.verify import verify
 from convgen.passes.lower_tiles import lower_tiles
 from convgen.passes.messages.linear import Halo, LinearDim, LinearView, linearize
-from convgen.passes.messages.planes import is_plane, plane_of, rectangle_of, whole_rectangles, wide_rows
+from convgen.passes.messages.planes import _planes, is_plane, plane_of, rectangle_of, whole_rectangles, wide_rows
 
 XEHPC = FACTS["xehpc"]
 LANES = 16
@@ -224,6 +224,15 @@ def test_which_views_are_planes_that_move(change: dict[str, Any], moves: bool) -
     view = evolve(small, **change)
     assert (plane_of(view, LIMITS) is not None) == moves
     assert not is_plane(view, LIMITS)
+
+
+def test_planes_of_an_equal_view_check_its_halo() -> None:
+    """Planes are kept between problems: the halo that counts the rows is another object in an equal view."""
+    first, second = (evolve(_FITTING, halos=(Halo(40, (("row", 1),), 0), Halo(9, (("x", 1),), 0))) for _ in range(2))
+    planes = _planes(evolve(first, memory=Global("x", f16, 1 << 20)), LIMITS)
+    assert planes is not None
+    for view in (first, second):
+        assert planes.unchecked(view).halos == (Halo(9, (("x", 1),), 0),)
 
 
 @st.composite

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from convgen import driver
+from convgen.passes.messages.linear import linearize
 from convgen.problem.conv import Conv
 from tests.product.problems import chosen, generated
 
@@ -68,6 +69,19 @@ def test_what_was_built_before_does_not_matter() -> None:
     backwards = [digest(p) for p in reversed(problems)]
     assert forwards == backwards[::-1]
     assert len(set(forwards)) == len(problems)
+
+
+def test_views_that_were_linearized_before_do_not_matter() -> None:
+    """A long process forgets them before the planes that were found in them."""
+    problem = Conv.parse("mb2ic64ih128oc4kh3ph1", dir="FWD_D", dt="f16")
+    config = "tile=384x16x288 waves=8x1 mma=16x8x16 slots=2 taps=resident acc=v subtiles=2"
+
+    def text() -> str:
+        return driver.compile(driver.build(problem, "xehpc", config)).asm
+
+    before = text()
+    linearize.cache_clear()
+    assert text() == before
 
 
 def test_compiling_twice_does_not_matter() -> None:
