@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, TypeAlias
 
-from convgen.backends.simulation import Bytes, Encoded
+from convgen.backends.simulation import Bytes, Encoded, LaunchRequest
 from convgen.ir.error import Unsupported
 from convgen.ir.record import frozen
 
 Extents: TypeAlias = tuple[int, int, int]
+
+#: Enqueues a launch in a stream, given the address of each buffer by name.
+Launcher: TypeAlias = Callable[[Mapping[str, int], int], None]
 
 
 @frozen
@@ -39,10 +42,25 @@ class Call:
         return bytes(block)
 
 
-def no_encoding(tensor: Encoded, device: str) -> Unsupported:
-    """Return the error for an argument of a device whose runtime encodes no arguments."""
-    given = f"given a tensor map of {tensor.buffer} for {device}, whose runtime encodes none"
-    return Unsupported(f"{given}; wanted code whose arguments are buffers and scalars", rule="device")
+def call_of(request: LaunchRequest, addresses: Mapping[str, int], device: str) -> Call:
+    """Return a launch with every buffer at its address, for a runtime that encodes no arguments.
+
+    Raises Unsupported, which names the device, for a tensor map.
+    """
+    arguments = [(a.offset, _bytes_of(a.value, addresses, device)) for a in request.args]
+    size = max([request.kernarg_size, *(a.offset + a.size for a in request.args)])
+    return Call(request.grid, request.workgroup, arguments, size, request.shared_bytes)
+
+
+def _bytes_of(value: str | bytes | Encoded, addresses: Mapping[str, int], device: str) -> bytes:
+    """Return the bytes of an argument: an address, or the value of a scalar."""
+    match value:
+        case str(buffer):
+            return addresses[buffer].to_bytes(8, "little")
+        case bytes():
+            return value
+    given = f"given a tensor map of {value.buffer} for {device}, whose runtime encodes none"
+    raise Unsupported(f"{given}; wanted code whose arguments are buffers and scalars", rule="device")
 
 
 class Function(Protocol):
@@ -103,14 +121,12 @@ class Device(Protocol):
     def load(self, content: bytes) -> Module:
         """Load a code object. Also raises UserError for content that the device does not run."""
 
-    def encode(self, tensor: Encoded, address: int) -> bytes:
-        """Return the bytes of an argument that the host encodes, for its buffer at `address`.
+    def launcher(self, function: Function, request: LaunchRequest) -> Launcher:
+        """Return the launcher of a function. Raises UserError if arguments do not fit the function's parameters.
 
-        Raises Unsupported if the runtime encodes no arguments, UserError if its library is too old to.
+        A tensor map is encoded for the address of its buffer. The launcher raises Unsupported for one if the runtime
+        encodes none, UserError if its library is too old to.
         """
-
-    def launch(self, function: Function, call: Call, stream: int) -> None:
-        """Enqueue a launch."""
 
     def new_stream(self) -> int:
         """Return a new stream."""

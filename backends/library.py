@@ -76,10 +76,18 @@ class Library:
 
     def call(self, function: str, *arguments: Any) -> None:
         """Call a function. Raises DeviceError for a status other than 0."""
-        if status := self.status(function, *arguments):
+        self.check(function, self.status(function, *arguments))
+
+    def check(self, function: str, status: int) -> None:
+        """Raise DeviceError for a status of a function other than 0."""
+        if status:
             raise DeviceError(f"{function} failed: {self.error_name(self.handle, status)} ({status:#x})")
 
     def status(self, function: str, *arguments: Any) -> int:
         """Call a function and return its status."""
-        status: int = getattr(self.handle, function)(*arguments)
-        return status
+        return self.entry(function)(*arguments)
+
+    def entry(self, function: str) -> Callable[..., int]:
+        """Return a function, which returns its status."""
+        entry: Callable[..., int] = getattr(self.handle, function)
+        return entry

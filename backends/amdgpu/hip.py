@@ -6,13 +6,14 @@ Functions and numbers are those of hip_runtime_api.h.
 from __future__ import annotations
 
 import ctypes as c
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 
 from convgen.backends.amdgpu.family import FAMILY, RUNTIME
-from convgen.backends.device import Call, Event, Function, Region, no_encoding
+from convgen.backends.device import Event, Function, Launcher, Region, call_of
 from convgen.backends.library import Library
-from convgen.backends.simulation import Bytes, Encoded
+from convgen.backends.simulation import Bytes, LaunchRequest
 from convgen.ir.error import UserError
 from convgen.ir.record import frozen
 
@@ -170,11 +171,12 @@ class Device:
             self.library.call("hipModuleLoadData", c.byref(handle), content)
         return _Module(self, handle)
 
-    def encode(self, tensor: Encoded, address: int) -> bytes:
-        raise no_encoding(tensor, self.name)
-
-    def launch(self, function: Function, call: Call, stream: int) -> None:
+    def launcher(self, function: Function, request: LaunchRequest) -> Launcher:
         assert isinstance(function, _Function)
+        return partial(self._launch, function, request)
+
+    def _launch(self, function: _Function, request: LaunchRequest, addresses: Mapping[str, int], stream: int) -> None:
+        call = call_of(request, addresses, self.name)
         block, size = c.create_string_buffer(call.block(), max(1, call.block_size)), _SIZE(call.block_size)
         extra = (_P * 5)(_BLOCK, c.addressof(block), _BLOCK_SIZE, c.addressof(size), _END)
         dynamic = max(0, call.shared_bytes - function.shared_bytes)

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import ctypes as c
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
 import attrs
 
-from convgen.backends.device import Call, Event, Function, Region, no_encoding
+from convgen.backends.device import Event, Function, Launcher, Region, call_of
 from convgen.backends.intel.family import FAMILY, RUNTIME
 from convgen.backends.library import DeviceError, Library
-from convgen.backends.simulation import Bytes, Encoded
+from convgen.backends.simulation import Bytes, LaunchRequest
 from convgen.ir.error import UserError, visible
 from convgen.ir.record import define, frozen
 
@@ -296,11 +296,12 @@ class Device:
         line = visible(re.sub(r"\s+", " ", text.value.decode(errors="replace")).strip())
         return f": {line}" if line else ""
 
-    def encode(self, tensor: Encoded, address: int) -> bytes:
-        raise no_encoding(tensor, self.name)
-
-    def launch(self, function: Function, call: Call, stream: int) -> None:
+    def launcher(self, function: Function, request: LaunchRequest) -> Launcher:
         assert isinstance(function, _Function)
+        return partial(self._launch, function, request)
+
+    def _launch(self, function: _Function, request: LaunchRequest, addresses: Mapping[str, int], stream: int) -> None:
+        call = call_of(request, addresses, self.name)
         for number, (_, value) in enumerate(call.arguments):
             self.library.call("zeKernelSetArgumentValue", function.handle, number, len(value), value)
         self.library.call("zeKernelSetGroupSize", function.handle, *call.workgroup)

@@ -6,17 +6,18 @@ Functions and numbers are those of cuda.h. Every call runs in the device's prima
 from __future__ import annotations
 
 import ctypes as c
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import lru_cache
+from threading import Lock
 
-from convgen.backends.device import Call, Event, Function, Region
+from convgen.backends.device import Event, Function, Launcher, Region
 from convgen.backends.library import DeviceError, Library
 from convgen.backends.nvidia.family import FAMILY, RUNTIME
-from convgen.backends.simulation import Bytes, Encoded
+from convgen.backends.simulation import Bytes, Encoded, LaunchRequest
 from convgen.ir.error import UserError
 from convgen.ir.layout.tensor_map import MAP_ALIGN, MAP_BYTES, TensorMap
-from convgen.ir.record import frozen
+from convgen.ir.record import define, frozen
 
 VARIABLE = "CONVGEN_CUDA"  #: environment variable; path of a library to use in place of the installed one
 NAMES = ("libcuda.so.1", "libcuda.so")
@@ -35,6 +36,7 @@ _SIGNATURES = {
     "cuDevicePrimaryCtxRetain": (_POINTER, _INT),
     "cuCtxPushCurrent_v2": (_P,),
     "cuCtxPopCurrent_v2": (_POINTER,),
+    "cuCtxGetCurrent": (_POINTER,),
     "cuMemAlloc_v2": (_ADDRESSES, _SIZE),
     "cuMemFree_v2": (_U64,),
     "cuMemGetAddressRange_v2": (_ADDRESSES, _SIZES, _U64),
@@ -72,7 +74,7 @@ _DATA_TYPES: Mapping[str, int] = {
 }  # fmt: skip
 _SWIZZLES: Mapping[int, int] = {0: 0, 32: 1, 64: 2, 128: 3}  #: bytes of its rows -> CUtensorMapSwizzle
 _NO_INTERLEAVE, _PROMOTE_128, _FILL_ZEROS = 0, 2, 0  #: CU_TENSOR_MAP_INTERLEAVE_, _L2_PROMOTION_, _FLOAT_OOB_FILL_
-_MAPS_KEPT = 1 << 10  #: encoded tensor maps that a device keeps: encoding takes 4 us
+_MAPS_KEPT = 1 << 12  #: encoded tensor maps that a device keeps: encoding takes 4 us
 
 _MAJOR, _MINOR = 75, 76  #: CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, _MINOR
 _DYNAMIC_SHARED = 8  #: CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
@@ -102,18 +104,18 @@ def _runs(capability: int) -> tuple[str, ...]:
     return own or (f"sm_{capability}",)
 
 
-@frozen(eq=False)
+@define(eq=False)
 class _Function:
     name: str
     handle: c.c_void_p
     sizes: tuple[int, ...] | None  #: bytes of each parameter; None if the driver does not report them
+    shared_bytes: int = 0  #: dynamic shared memory that the driver lets launches have
 
-    def check(self, arguments: Sequence[bytes]) -> None:
-        """Refuse arguments that are not one for each parameter, since the driver reads one for each of them.
+    def check(self, given: tuple[int, ...]) -> None:
+        """Refuse arguments of `given` bytes that are not one for each parameter: the driver reads one for each.
 
         Raises UserError.
         """
-        given = tuple(map(len, arguments))
         if self.sizes is not None and given != self.sizes:
             texts = [f"{len(sizes)} of {', '.join(map(str, sizes)) or 'no'} bytes" for sizes in (given, self.sizes)]
             raise UserError(f"given the arguments of kernel {self.name}, {texts[0]}; wanted {texts[1]}")
@@ -156,6 +158,67 @@ class _Event:
             self.device.library.status("cuEventDestroy_v2", self.handle)
 
 
+class _Launcher:
+    """A launch of a function, whose objects of ctypes are prepared: a call writes addresses into them.
+
+    Parameters are passed one by one: the driver places them by their alignment in constant memory, not at the offsets
+    that PTX declares. On an H200 it refuses a block with a tensor map at its declared offset, as too long.
+    """
+
+    def __init__(self, device: Device, function: _Function, request: LaunchRequest) -> None:
+        """Raise UserError for arguments that do not fit the function's parameters."""
+        values = [a.value for a in sorted(request.args, key=lambda a: a.offset)]
+        function.check(tuple(map(_size_of, values)))
+        self._device, self._count = device, len(values)
+        self._buffers = [(n, value) for n, value in enumerate(values) if isinstance(value, str)]
+        self._maps = [(n, value) for n, value in enumerate(values) if isinstance(value, TensorMap)]
+        scalars = [(n, value) for n, value in enumerate(values) if isinstance(value, bytes)]
+        self._scalars = [(n, c.create_string_buffer(value, len(value))) for n, value in scalars]
+        self._launch = device.library.entry("cuLaunchKernel")
+        geometry = *request.grid, *request.workgroup, request.shared_bytes
+        self._fixed = function.handle, *map(_U32, geometry)
+        self._idle: list[tuple[c.Array[c.c_uint64], c.Array[c.c_void_p]]] = []  #: memory that no call uses
+
+    def _new_memory(self) -> tuple[c.Array[c.c_uint64], c.Array[c.c_void_p]]:
+        """Return memory of a call: addresses of buffers, and where the driver reads each argument."""
+        addresses, places = (_U64 * max(1, self._count))(), (_P * max(1, self._count))()
+        for n, _ in self._buffers:
+            places[n] = c.addressof(addresses) + n * c.sizeof(_U64)
+        for n, scalar in self._scalars:
+            places[n] = c.addressof(scalar)
+        return addresses, places
+
+    def __call__(self, addresses: Mapping[str, int], stream: int) -> None:
+        device = self._device
+        try:
+            memory = self._idle.pop()
+        except IndexError:  # all of it is used by calls in other threads
+            memory = self._new_memory()
+        written, places = memory
+        for n, name in self._buffers:
+            written[n] = addresses[name]
+        maps = [device.encode(tensor, addresses[tensor.buffer]) for _, tensor in self._maps]  # kept until it returns
+        for (n, _), content in zip(self._maps, maps):
+            places[n] = c.addressof(content)
+        if device.is_current():
+            status = self._launch(*self._fixed, stream, places, None)
+        else:
+            with device.current():
+                status = self._launch(*self._fixed, stream, places, None)
+        self._idle.append(memory)
+        device.library.check("cuLaunchKernel", status)
+
+
+def _size_of(value: str | bytes | Encoded) -> int:
+    """Return the bytes of an argument: an address, a scalar or a tensor map."""
+    match value:
+        case str():
+            return 8
+        case bytes():
+            return len(value)
+    return MAP_BYTES
+
+
 class Device:
     """One GPU; `convgen.backends.device` explains the members."""
 
@@ -183,16 +246,27 @@ class Device:
         major, minor = (self._attribute(each, device) for each in (_MAJOR, _MINOR))
         self.runs = _runs(10 * major + minor)
         self.library.call("cuDevicePrimaryCtxRetain", c.byref(self.context), device)
-        self._encoded = lru_cache(_MAPS_KEPT)(self._encode)
+        self.encode = lru_cache(_MAPS_KEPT)(self._encode)
+        self._lock, self._get_context = Lock(), self.library.entry("cuCtxGetCurrent")
 
     def _attribute(self, attribute: int, device: c.c_int) -> int:
         value = _INT()
         self.library.call("cuDeviceGetAttribute", c.byref(value), attribute, device)
         return value.value
 
+    def is_current(self) -> bool:
+        """Return whether the device's primary context is the thread's."""
+        context = _P()
+        if status := self._get_context(c.byref(context)):
+            self.library.check("cuCtxGetCurrent", status)
+        return context.value == self.context.value
+
     @contextmanager
     def current(self) -> Iterator[None]:
         """Make the device's primary context the thread's; restore the one before afterwards."""
+        if self.is_current():
+            yield
+            return
         before = _P()
         self.library.call("cuCtxPushCurrent_v2", self.context)
         try:
@@ -248,18 +322,17 @@ class Device:
                 self.library.call("cuModuleLoadDataEx", c.byref(handle), content + b"\0", 2, options, values)
         return _Module(self, handle)
 
-    def encode(self, tensor: Encoded, address: int) -> bytes:
-        assert isinstance(tensor, TensorMap)
-        return self._encoded(tensor, address)
+    def _encode(self, tensor: TensorMap, address: int) -> c.Array[c.c_ubyte]:
+        """Return the 128 opaque bytes of a tensor map, which `encode` keeps, aligned as the driver wants them.
 
-    def _encode(self, tensor: TensorMap, address: int) -> bytes:
-        """Return the 128 opaque bytes of a tensor map. Raises DeviceError if the driver refuses it."""
+        Raises DeviceError if the driver refuses the map, UserError if it is too old for maps.
+        """
         self.library.bind(_ENCODERS, "a driver of CUDA 12.0 or later, which encodes tensor maps")
         memory = c.create_string_buffer(MAP_BYTES + MAP_ALIGN)
-        begin = -(-c.addressof(memory) // MAP_ALIGN) * MAP_ALIGN
+        content = (c.c_ubyte * MAP_BYTES).from_buffer(memory, -c.addressof(memory) % MAP_ALIGN)
         rank = len(tensor.dims)
         dims, strides = (_U64 * rank)(*tensor.dims), (_U64 * rank)(*tensor.strides)
-        place = (begin, _DATA_TYPES[tensor.element], rank, address + tensor.shift, dims, strides)
+        place = (c.addressof(content), _DATA_TYPES[tensor.element], rank, address + tensor.shift, dims, strides)
         steps = (_U32 * rank)(*tensor.steps)
         modes = (_NO_INTERLEAVE, _SWIZZLES[tensor.swizzle], _PROMOTE_128, _FILL_ZEROS)
         with self.current():
@@ -270,20 +343,20 @@ class Device:
                 corners = ((_INT * rank)(*corner) for corner in (tensor.lower, tensor.upper))
                 extents = tensor.channels, tensor.pixels
                 self.library.call("cuTensorMapEncodeIm2col", *place, *corners, *extents, steps, *modes)
-        return c.string_at(begin, MAP_BYTES)
+        return content
 
-    def launch(self, function: Function, call: Call, stream: int) -> None:
+    def launcher(self, function: Function, request: LaunchRequest) -> Launcher:
+        """Return the launcher of a function. Threads may call it at the same time."""
         assert isinstance(function, _Function)
-        arguments = [value for _, value in sorted(call.arguments)]
-        function.check(arguments)
-        # One by one: the driver places parameters by their alignment in constant memory, not at the offsets that PTX
-        # declares. On an H200 it refuses a block with a tensor map at its declared offset, as too long.
-        values = [c.create_string_buffer(value, len(value)) for value in arguments]
-        parameters = (_P * max(1, len(values)))(*map(c.addressof, values))
-        geometry = *call.grid, *call.workgroup, call.shared_bytes
-        with self.current():
-            self.library.call("cuFuncSetAttribute", function.handle, _DYNAMIC_SHARED, call.shared_bytes)
-            self.library.call("cuLaunchKernel", function.handle, *geometry, stream, parameters, None)
+        self._allow_shared(function, request.shared_bytes)
+        return _Launcher(self, function, request)
+
+    def _allow_shared(self, function: _Function, size: int) -> None:
+        """Let launches of a function have dynamic shared memory of at least `size` bytes."""
+        with self._lock, self.current():
+            if size > function.shared_bytes:
+                self.library.call("cuFuncSetAttribute", function.handle, _DYNAMIC_SHARED, size)
+                function.shared_bytes = size
 
     def new_stream(self) -> int:
         handle = _P()

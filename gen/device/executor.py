@@ -10,7 +10,7 @@ import numpy as np
 from convgen.backends.device import Device
 from convgen.backends.library import DeviceError
 from convgen.backends.simulation import Bytes, LaunchRequest, Pages, SimReport
-from convgen.device.loaded import call_of, check_target
+from convgen.device.loaded import check_target
 from convgen.ir.record import frozen
 
 
@@ -45,7 +45,7 @@ class Executor:
             functions = {name: module.function(name) for name in dict.fromkeys(r.kernel for r in requests)}
             first = device.record(0)
             for request in requests:
-                device.launch(functions[request.kernel], call_of(request, addresses, device), 0)
+                device.launcher(functions[request.kernel], request)(addresses, 0)
             seconds = device.seconds(first, device.record(0))
             for name, buffer in buffers.items():
                 device.download(contiguous(buffer), addresses[name], 0)

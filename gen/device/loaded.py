@@ -12,8 +12,7 @@ from typing import Any, overload
 import numpy.typing as npt
 
 from convgen.backends import target as targets
-from convgen.backends.device import Call, Device, Function
-from convgen.backends.simulation import KernelArg, LaunchRequest
+from convgen.backends.device import Device, Function, Launcher
 from convgen.device import frameworks
 from convgen.device.allocated import DeviceArray, fetched
 from convgen.device.benchmark import Benchmark, benchmark
@@ -63,25 +62,25 @@ class Program:
         """Return the suffix of code object files for its target."""
         return targets.get(self.record.target).family.object_suffix
 
-    @property
+    @cached_property
     def inputs(self) -> tuple[str, ...]:
         """Return the buffers whose content the caller passes."""
         if self.problem is not None:
             return tuple(spec.name for spec in self.problem.inputs if spec.name in self.record.buffers)
         return tuple(name for name, buffer in self.record.buffers.items() if buffer.is_read and not buffer.zero)
 
-    @property
+    @cached_property
     def outputs(self) -> tuple[str, ...]:
         if self.problem is not None:
             return tuple(spec.name for spec in self.problem.outputs)
         return tuple(name for name, b in self.record.buffers.items() if b.is_written and not b.zero)
 
-    @property
+    @cached_property
     def workspaces(self) -> tuple[str, ...]:
         """Return the internal buffers: partial sums of slices, reordered tensors, counters."""
         return tuple(name for name in self.record.buffers if name not in (*self.inputs, *self.outputs))
 
-    @property
+    @cached_property
     def scalars(self) -> tuple[str, ...]:
         """Return the names of the scalars that a host may choose."""
         return tuple(self.record.free_scalars)
@@ -139,6 +138,7 @@ class DeviceKernel:
         self.functions: dict[str, Function] = {name: self.module.function(name) for name in names}
         self._workspaces: dict[tuple[int, str], DeviceArray] = {}
         self._sized = lru_cache(_SIZES_KEPT)(lambda sizes: program.record.with_scalars(dict(sizes)))
+        self._launchers = lru_cache(_SIZES_KEPT)(self._new_launchers)
 
     def __repr__(self) -> str:
         return f"<{self.program.name} on {self.device.name}>"
@@ -273,23 +273,20 @@ class DeviceKernel:
 
     def enqueue(self, record: LaunchRecord, addresses: Mapping[str, int], stream: int) -> None:
         """Enqueue all launches in a stream, with every buffer at its address."""
-        for launch in record.launches:
-            if 0 not in launch.grid:
-                call = call_of(launch.request(), addresses, self.device)
-                self.device.launch(self.functions[launch.kernel], call, stream)
+        for launcher in self._launchers(record):
+            launcher(addresses, stream)
 
     def launch(self, addresses: Mapping[str, int], stream: int) -> None:
         """Enqueue all launches at the record's sizes, with every buffer at its address, workspaces included.
 
         Nothing is checked or allocated: for callers that derived the problem from their tensors.
         """
-        for function, request in self._launches:
-            self.device.launch(function, call_of(request, addresses, self.device), stream)
+        self.enqueue(self.program.record, addresses, stream)
 
-    @cached_property
-    def _launches(self) -> tuple[tuple[Function, LaunchRequest], ...]:
-        requests = self.program.record.requests()
-        return tuple((self.functions[request.kernel], request) for request in requests if 0 not in request.grid)
+    def _new_launchers(self, record: LaunchRecord) -> tuple[Launcher, ...]:
+        """Return the launchers of all launches that have workgroups."""
+        requests = [request for request in record.requests() if 0 not in request.grid]
+        return tuple(self.device.launcher(self.functions[request.kernel], request) for request in requests)
 
     def workspace(self, record: LaunchRecord, stream: int) -> dict[str, int]:
         """Return the addresses of the internal buffers; those that are zero between calls are cleared when
@@ -314,6 +311,7 @@ class DeviceKernel:
         while self._workspaces:
             self._workspaces.popitem()[1].free()
         self.functions.clear()
+        self._launchers.cache_clear()
         self.module.unload()
 
     @property
@@ -378,24 +376,3 @@ class DeviceKernel:
                 self.device.upload(memory.address, pack(tensor, shaped.array), stream)
             addresses[name] = memory.address
         return addresses
-
-
-def _bytes_of(argument: KernelArg, addresses: Mapping[str, int], device: Device) -> bytes:
-    """Return the bytes of an argument: an address, the value of a scalar, or what the device encodes."""
-    match argument.value:
-        case str(buffer):
-            return addresses[buffer].to_bytes(8, "little")
-        case bytes(value):
-            return value
-        case encoded:
-            return device.encode(encoded, addresses[encoded.buffer])
-
-
-def call_of(request: LaunchRequest, addresses: Mapping[str, int], device: Device) -> Call:
-    """Return a launch as `device` takes it, with every buffer at its address.
-
-    Raises Unsupported, UserError or DeviceError for a tensor map that the device does not encode.
-    """
-    arguments = [(a.offset, _bytes_of(a, addresses, device)) for a in request.args]
-    size = max([request.kernarg_size, *(a.offset + a.size for a in request.args)])
-    return Call(request.grid, request.workgroup, arguments, size, request.shared_bytes)

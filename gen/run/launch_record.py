@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, cast, get_args
 
@@ -54,11 +55,11 @@ class StoredTensor:
     def of(cls, layout: Layout, dtype: str) -> StoredTensor:
         return cls(layout.dims, layout.tag, dtype, types.scalar(dtype).size(layout.size_elems))
 
-    @property
+    @cached_property
     def layout(self) -> Layout:
         return Layout.from_tag(self.tag, self.dims)
 
-    @property
+    @cached_property
     def layout_bytes(self) -> int:
         """Return the bytes from the first element to the last, gaps and padding included."""
         return types.scalar(self.dtype).size(self.layout.size_elems)
@@ -202,7 +203,7 @@ class Launch:
         )
 
 
-@frozen
+@frozen(cache_hash=True)
 class LaunchRecord:
     """The launches of one code object, in order. `object` is its file, relative to the record; None without one.
 
@@ -214,7 +215,7 @@ class LaunchRecord:
     launches: tuple[Launch, ...]
     problem: str | None = None
 
-    @property
+    @cached_property
     def buffers(self) -> dict[str, Buffer]:
         """Return each buffer once, in order of appearance, with the access of all launches together."""
         merged: dict[str, Buffer] = {}
@@ -226,13 +227,13 @@ class LaunchRecord:
                     merged[arg.name] = evolve(before, access=access)
         return merged
 
-    @property
+    @cached_property
     def free_scalars(self) -> dict[str, Scalar]:
         """Return the scalars that a host may choose, by name, in order of appearance."""
         args = [arg for launch in self.launches for arg in launch.args]
         return {arg.name: arg for arg in args if isinstance(arg, Scalar) and arg.expr is None}
 
-    @property
+    @cached_property
     def sizes(self) -> tuple[str, ...]:
         """Return the names of the sizes known at launch: free scalars about whose value the host makes a promise."""
         return tuple(name for name, scalar in self.free_scalars.items() if scalar.promise)

@@ -9,11 +9,11 @@ from __future__ import annotations
 import logging
 import os
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from threading import Lock
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import attrs
 import torch
@@ -25,11 +25,14 @@ from convgen.device.loaded import DeviceKernel, Program
 from convgen.ir.error import ConvgenError, UserError
 from convgen.ir.record import define, evolve, frozen
 from convgen.problem.matmul import Problem
-from convgen.torch.layer_problems import TYPES, ConvRequest, ProductRequest, Tensor
+from convgen.torch.layer_problems import TYPES, ConvRequest, ProductRequest, Tensor, empty, in_format, is_dense
 
 log = logging.getLogger("convgen.torch")
 
 Request: TypeAlias = ConvRequest | ProductRequest
+Key: TypeAlias = tuple[Hashable, ...]  #: of a plan
+
+_CAPTURED = "its kernel was not compiled before a graph was captured; a call before the capture compiles it"
 
 
 @define
@@ -38,6 +41,18 @@ class Calls:
 
     by_convgen: int = 0
     by_torch: Counter[str] = attrs.field(factory=Counter)
+
+
+class Outline(NamedTuple):
+    """A call of an operator: its request, its inputs as they are given, and the format of its result (`last` or not).
+
+    `formats` are those in which the kernel reads the inputs; None for an input that it reads as it is.
+    """
+
+    request: Request
+    inputs: tuple[Tensor, ...]
+    formats: tuple[bool | None, ...]
+    last: bool
 
 
 @frozen(eq=False)
@@ -55,31 +70,84 @@ class Loaded:
         return cls(kernel, kernel.program.outputs, tuple(workspaces))
 
 
+@frozen(eq=False)
+class Plan:
+    """How an operator's calls with tensors of certain sizes, strides and types are computed."""
+
+    kernel: Loaded | None  #: None if torch computes them
+    reason: str  #: why torch does
+    copies: tuple[tuple[int, bool], ...]  #: numbers of inputs without the format that kernels read, and that format
+    last: bool  #: format of the result
+    sizes: tuple[int, ...] = ()  #: elements, of the result; only beside a kernel
+    strides: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, outline: Outline, kernel: Loaded | str) -> Plan:
+        """Return the plan of an outline, with its kernel or the reason for torch."""
+        if isinstance(kernel, str):
+            return cls(None, kernel, (), outline.last)
+        pairs = enumerate(zip(outline.inputs, outline.formats, strict=True))
+        copies = tuple((n, last) for n, (t, last) in pairs if last is not None and not is_dense(t, last=last))
+        sizes = outline.request.result
+        return cls(kernel, "", copies, outline.last, sizes, empty(outline.inputs[0], sizes, last=outline.last).stride())
+
+    def in_format(self, result: Tensor) -> Tensor:
+        """Return torch's result in the format of the operator's."""
+        return in_format(result, last=self.last)
+
+    def read(self, *tensors: Tensor) -> Sequence[Tensor]:
+        """Return the inputs in the formats that the kernel reads; those that have others are copied."""
+        if not self.copies:
+            return tensors
+        formatted = list(tensors)
+        for number, last in self.copies:
+            formatted[number] = in_format(tensors[number], last=last)
+        return formatted
+
+
 #: calls by layer
 calls: defaultdict[str, Calls] = defaultdict(Calls)
 
 _kernels: dict[tuple[Request, Any], Loaded | str] = {}  #: a kernel, or why there is none, by request and device
+_plans: dict[Key, Plan] = {}
 _lock = Lock()
 _collected: list[tuple[Problem, str]] | None = None  #: problems and their targets, inside `prepared`
 
 
-def kernel_of(request: Request, tensors: tuple[Tensor, ...], layer: str) -> Loaded | None:
-    """Return the kernel of a request on the device of its tensors; None if torch is to compute it.
+def plan_of(key: Key, layer: str) -> Plan | None:
+    """Return the plan of earlier calls with a key, and count the call for the layer; None if `new_plan` is to."""
+    plan = _plans.get(key)
+    if plan is not None and _collected is None:
+        _count(plan, layer)
+        return plan
+    return None
 
-    The call is counted for the layer, unless problems are collected. The first call with a reason for torch is logged.
+
+def new_plan(key: Key, layer: str, outline: Outline) -> Plan:
+    """Return the plan of a call, and count the call for the layer, unless problems are collected.
+
+    It is kept for calls with the same key, which has the operator, all sizes, strides, types and devices of its tensors
+    and whatever else the outline was made of.
     """
     if _collected is not None:
-        _collect(request, tensors[0].device, _collected)
-        return None
-    kernel = _kernel_or_reason(request, tensors)
-    if not isinstance(kernel, str):
+        _collect(outline.request, outline.inputs[0].device, _collected)
+        return Plan.of(outline, "its problem is collected")
+    plan = Plan.of(outline, _kernel_or_reason(outline.request, outline.inputs))
+    if plan.reason != _CAPTURED:
+        _plans[key] = plan
+    _count(plan, layer)
+    return plan
+
+
+def _count(plan: Plan, layer: str) -> None:
+    """Count a call for a layer. The first call with a reason for torch is logged."""
+    if plan.kernel is not None:
         calls[layer].by_convgen += 1
-        return kernel
+        return
     reasons = calls[layer].by_torch
-    if kernel not in reasons:
-        log.info("%s: computed by torch: %s", shown(layer) or "functional", kernel)
-    reasons[kernel] += 1
-    return None
+    if plan.reason not in reasons:
+        log.info("%s: computed by torch: %s", shown(layer) or "functional", plan.reason)
+    reasons[plan.reason] += 1
 
 
 def shown(layer: str) -> str:
@@ -114,7 +182,7 @@ def _looked_up(request: Request, device: Any) -> Loaded | str:
     try:
         target = target_of(device)
         if capturing():
-            return "its kernel was not compiled before a graph was captured; a call before the capture compiles it"
+            return _CAPTURED
         with _lock:
             if (request, device) not in _kernels:
                 _kernels[request, device] = loaded(request.problem, target, device)
@@ -170,16 +238,24 @@ def launch(loaded: Loaded, tensors: Mapping[str, Tensor]) -> None:
 
     Workspaces come from torch's allocator at each call, so that layers share them, and a graph has its own.
     """
-    kernel, device = loaded.kernel, next(iter(tensors.values())).device
-    stream = torch.cuda.current_stream(device).cuda_stream
-    alignment = kernel.device.alignment
-    memory = {
-        name: tensor if name in loaded.outputs or tensor.data_ptr() % alignment == 0 else tensor.clone()
-        for name, tensor in tensors.items()
-    }
+    kernel, memory, addresses = loaded.kernel, [], {}
+    alignment, outputs = kernel.device.alignment, loaded.outputs
+    for name, tensor in tensors.items():
+        address = tensor.data_ptr()
+        if address % alignment and name not in outputs:
+            memory.append(tensor.clone())
+            address = memory[-1].data_ptr()
+        addresses[name] = address
+    device = tensor.device
     for name, size, zero in loaded.workspaces:
-        memory[name] = (torch.zeros if zero else torch.empty)(size, dtype=torch.uint8, device=device)
-    kernel.launch({name: tensor.data_ptr() for name, tensor in memory.items()}, stream)
+        memory.append((torch.zeros if zero else torch.empty)(size, dtype=torch.uint8, device=device))
+        addresses[name] = memory[-1].data_ptr()
+    kernel.launch(addresses, current_stream(device))
+
+
+def current_stream(device: Any) -> int:
+    """Return the handle of torch's current stream of a device."""
+    return int(torch._C._cuda_getCurrentRawStream(device.index))
 
 
 @contextmanager

@@ -46,7 +46,14 @@ class ConvRequest(NamedTuple):
     window: Window
     bias: bool
     last: tuple[bool, bool, bool]
-    tf32: bool  #: whether torch allows TF32 for f32
+    tf32: bool  #: whether the type is f32, and torch allows TF32 for it
+
+    @property
+    def result(self) -> tuple[int, ...]:
+        """Return the sizes of the result: n, channels, spatial; or those of the weights."""
+        if self.direction == "FWD_D":
+            return tuple(output_shape(self.x, self.w, self.window))
+        return self.x if self.direction == "BWD_D" else self.w
 
     @property
     def problem(self) -> Conv:
@@ -71,7 +78,12 @@ class ProductRequest(NamedTuple):
     n: int
     column_major: tuple[bool, bool]
     bias: bool  #: [1, n]
-    tf32: bool
+    tf32: bool  #: whether the type is f32, and torch allows TF32 for it
+
+    @property
+    def result(self) -> tuple[int, ...]:
+        """Return the sizes of the result."""
+        return self.m, self.n
 
     @property
     def problem(self) -> Matmul:

@@ -7,12 +7,14 @@ calls it, under which its calls are counted. What convgen refuses is computed by
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, TypeAlias
 
 import torch
 
 from convgen.torch import kernel_calls
+from convgen.torch.kernel_calls import Outline, Plan
 from convgen.torch.layer_problems import (
     ConvRequest,
     ProductRequest,
@@ -20,7 +22,6 @@ from convgen.torch.layer_problems import (
     Window,
     empty,
     format_of,
-    in_format,
     looks_last,
     output_shape,
     type_name,
@@ -38,11 +39,23 @@ def _is_last(x: Tensor, w: Tensor) -> bool:
     return looks_last(x) or looks_last(w)
 
 
-def _request(
-    direction: str, x: Tensor, w: Tensor, window: Window, last: tuple[bool, bool, bool], *, bias: bool
-) -> ConvRequest:
-    tf32 = kernel_calls.convolutions_allow_tf32()
-    return ConvRequest(direction, type_name(x), tuple(x.shape), tuple(w.shape), window, bias, last, tf32)
+def _plan(
+    outline: Callable[..., Outline], first: Tensor, second: Tensor, third: Tensor | None, stride: Sequence[int],
+    padding: Sequence[int], dilation: Sequence[int], groups: int, layer: str,
+) -> Plan:  # fmt: skip
+    """Return the plan of a call with two or three tensors and a window; `outline` makes the outline of a new one."""
+    tf32 = first.dtype is torch.float32 and kernel_calls.convolutions_allow_tf32()
+    key = (
+        outline, first.shape, first.stride(), first.dtype, first.device,
+        second.shape, second.stride(), second.dtype, second.device,
+        None if third is None else (third.shape, third.stride(), third.dtype, third.device),
+        tuple(stride), tuple(padding), tuple(dilation), groups, tf32,
+    )  # fmt: skip
+    plan = kernel_calls.plan_of(key, layer)
+    if plan is not None:
+        return plan
+    window = _window(stride, padding, dilation, groups)
+    return kernel_calls.new_plan(key, layer, outline(first, second, third, window, tf32))
 
 
 def _by_torch(operator: Any, *arguments: Any) -> Any:
@@ -69,17 +82,29 @@ def _convolution(
     layer: str,
 ) -> Tensor:  # fmt: skip
     """Return the convolution of x [n, c, spatial...] and w [outputs, c / groups, taps...], with a bias [outputs]."""
-    window, last = _window(stride, padding, dilation, groups), _is_last(x, w)
-    x_last, w_last = format_of(x, last=last), format_of(w, last=last)
-    request = _request("FWD_D", x, w, window, (x_last, w_last, last), bias=bias is not None)
-    kernel = kernel_calls.kernel_of(request, (x, w) if bias is None else (x, w, bias), layer)
-    if kernel is None:
+    plan = _plan(_forward, x, w, bias, stride, padding, dilation, groups, layer)
+    if plan.kernel is None:
         where = stride, padding, dilation, False, [0] * len(stride), groups
-        return in_format(_by_torch(torch.ops.aten.convolution, x, w, bias, *where), last=last)
-    y = empty(x, output_shape(x.shape, w.shape, window), last=last)
-    tensors = {"src": in_format(x, last=x_last), "wei": in_format(w, last=w_last), "dst": y}
-    kernel_calls.launch(kernel, tensors if bias is None else tensors | {"bia": bias.contiguous()})
+        return plan.in_format(_by_torch(torch.ops.aten.convolution, x, w, bias, *where))
+    y = x.new_empty_strided(plan.sizes, plan.strides)
+    if bias is None:
+        x, w = plan.read(x, w)
+        kernel_calls.launch(plan.kernel, {"src": x, "wei": w, "dst": y})
+    else:
+        x, w, bias = plan.read(x, w, bias)
+        kernel_calls.launch(plan.kernel, {"src": x, "wei": w, "bia": bias, "dst": y})
     return y
+
+
+def _forward(x: Tensor, w: Tensor, bias: Tensor | None, window: Window, tf32: bool) -> Outline:
+    """Return the outline of a convolution."""
+    last, has_bias = _is_last(x, w), bias is not None
+    formats = format_of(x, last=last), format_of(w, last=last)
+    of_kernel = *formats, last
+    request = ConvRequest("FWD_D", type_name(x), tuple(x.shape), tuple(w.shape), window, has_bias, of_kernel, tf32)
+    if bias is None:
+        return Outline(request, (x, w), formats, last)
+    return Outline(request, (x, w, bias), (*formats, False), last)
 
 
 def _convolution_fake(
@@ -95,16 +120,23 @@ def _data_gradient(
     layer: str,
 ) -> Tensor:  # fmt: skip
     """Return the gradient of x, in the format of the convolution's result."""
-    window, last = _window(stride, padding, dilation, groups), _is_last(x, w)
-    y_last, w_last = format_of(gradient, last=last), format_of(w, last=last)
-    request = _request("BWD_D", x, w, window, (last, w_last, y_last), bias=False)
-    kernel = kernel_calls.kernel_of(request, (gradient, w), layer)
-    if kernel is None:
-        return in_format(_backward_by_torch(gradient, x, w, window, [True, False, False])[0], last=last)
-    result = empty(x, x.shape, last=last)
-    tensors = {"diff_dst": in_format(gradient, last=y_last), "wei": in_format(w, last=w_last)}
-    kernel_calls.launch(kernel, tensors | {"diff_src": result})
+    plan = _plan(_of_data, gradient, x, w, stride, padding, dilation, groups, layer)
+    if plan.kernel is None:
+        window = _window(stride, padding, dilation, groups)
+        return plan.in_format(_backward_by_torch(gradient, x, w, window, [True, False, False])[0])
+    gradient, w = plan.read(gradient, w)
+    result = x.new_empty_strided(plan.sizes, plan.strides)
+    kernel_calls.launch(plan.kernel, {"diff_dst": gradient, "wei": w, "diff_src": result})
     return result
+
+
+def _of_data(gradient: Tensor, x: Tensor, w: Tensor, window: Window, tf32: bool) -> Outline:
+    """Return the outline of the gradient of x."""
+    last = _is_last(x, w)
+    formats = format_of(gradient, last=last), format_of(w, last=last)
+    of_kernel = last, formats[1], formats[0]
+    request = ConvRequest("BWD_D", type_name(x), tuple(x.shape), tuple(w.shape), window, False, of_kernel, tf32)
+    return Outline(request, (gradient, w), formats, last)
 
 
 def _data_gradient_fake(
@@ -114,31 +146,32 @@ def _data_gradient_fake(
     return empty(x, x.shape, last=_is_last(x, w))
 
 
-def _of_weights(
-    gradient: Tensor, x: Tensor, w: Tensor, window: Window, layer: str, bias_gradient: Tensor | None
-) -> Tensor:
-    """Return the gradient of w, in the format of w, as parameters want theirs; write that of the bias, if given."""
-    last, w_last, bias = _is_last(x, w), looks_last(w), bias_gradient is not None
-    y_last, x_last = format_of(gradient, last=last), format_of(x, last=last)
+def _of_weights(gradient: Tensor, x: Tensor, w: Tensor, window: Window, tf32: bool, *, bias: bool = False) -> Outline:
+    """Return the outline of the gradient of w, in the format of w, as parameters want theirs."""
+    last, w_last = _is_last(x, w), looks_last(w)
+    formats = format_of(gradient, last=last), format_of(x, last=last)
     of_kernel = w_last or all(taps == 1 for taps in w.shape[2:])  # memory of one tap is in both formats
-    request = _request("BWD_W", x, w, window, (x_last, of_kernel, y_last), bias=bias)
-    kernel = kernel_calls.kernel_of(request, (gradient, x), layer)
-    if kernel is None:
-        _, result, by_torch = _backward_by_torch(gradient, x, w, window, [False, True, bias])
-        if bias_gradient is not None:
-            bias_gradient.copy_(by_torch)
-        return in_format(result, last=w_last)
-    result = empty(w, w.shape, last=w_last)
-    tensors = {"diff_dst": in_format(gradient, last=y_last), "src": in_format(x, last=x_last), "diff_wei": result}
-    kernel_calls.launch(kernel, tensors if bias_gradient is None else tensors | {"diff_bia": bias_gradient})
-    return result
+    last_of = formats[1], of_kernel, formats[0]
+    request = ConvRequest("BWD_W", type_name(x), tuple(x.shape), tuple(w.shape), window, bias, last_of, tf32)
+    return Outline(request, (gradient, x), formats, w_last)
+
+
+_of_weights_and_bias = partial(_of_weights, bias=True)
 
 
 def _weight_gradient(
     gradient: Tensor, x: Tensor, w: Tensor, stride: list[int], padding: list[int], dilation: list[int], groups: int,
     layer: str,
 ) -> Tensor:  # fmt: skip
-    return _of_weights(gradient, x, w, _window(stride, padding, dilation, groups), layer, None)
+    """Return the gradient of w."""
+    plan = _plan(_of_weights, gradient, x, w, stride, padding, dilation, groups, layer)
+    if plan.kernel is None:
+        window = _window(stride, padding, dilation, groups)
+        return plan.in_format(_backward_by_torch(gradient, x, w, window, [False, True, False])[1])
+    gradient, x = plan.read(gradient, x)
+    result = w.new_empty_strided(plan.sizes, plan.strides)
+    kernel_calls.launch(plan.kernel, {"diff_dst": gradient, "src": x, "diff_wei": result})
+    return result
 
 
 def _weight_gradient_fake(
@@ -153,8 +186,16 @@ def _weight_bias_gradients(
     layer: str,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Return the gradients of w and of the bias [outputs]."""
-    of_bias = w.new_empty(w.shape[0])
-    return _of_weights(gradient, x, w, _window(stride, padding, dilation, groups), layer, of_bias), of_bias
+    plan = _plan(_of_weights_and_bias, gradient, x, w, stride, padding, dilation, groups, layer)
+    if plan.kernel is None:
+        window = _window(stride, padding, dilation, groups)
+        _, of_w, of_bias = _backward_by_torch(gradient, x, w, window, [False, True, True])
+        return plan.in_format(of_w), of_bias
+    gradient, x = plan.read(gradient, x)
+    of_w, of_bias = w.new_empty_strided(plan.sizes, plan.strides), w.new_empty(w.shape[0])
+    tensors = {"diff_dst": gradient, "src": x, "diff_wei": of_w, "diff_bia": of_bias}
+    kernel_calls.launch(plan.kernel, tensors)
+    return of_w, of_bias
 
 
 def _weight_bias_gradients_fake(
@@ -164,53 +205,62 @@ def _weight_bias_gradients_fake(
     return empty(w, w.shape, last=looks_last(w)), w.new_empty(w.shape[0])
 
 
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    x, w, _, *ctx.arguments = inputs
-    ctx.save_for_backward(x, w)
-
-
 def _convolution_backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
     """Return the gradients of x, w and the bias; where w needs none, torch sums the bias' gradient."""
     x, w = ctx.saved_tensors
-    needs_x, needs_w, needs_bias, *rest = ctx.needs_input_grad
+    _, _, needs_x, needs_w, needs_bias = ctx.needs_input_grad
     given, of_x, of_w, of_bias = (gradient, x, w, *ctx.arguments), None, None, None
     if needs_x:
-        of_x = torch.ops.convgen.convolution_data_gradient(*given)
+        of_x = _OPERATORS.convolution_data_gradient.default(*given)
     if needs_w and needs_bias:
-        of_w, of_bias = torch.ops.convgen.convolution_weight_bias_gradients(*given)
+        of_w, of_bias = _OPERATORS.convolution_weight_bias_gradients.default(*given)
     elif needs_w:
-        of_w = torch.ops.convgen.convolution_weight_gradient(*given)
+        of_w = _OPERATORS.convolution_weight_gradient.default(*given)
     elif needs_bias:
         of_bias = gradient.sum([0, *range(2, gradient.dim())])
-    return of_x, of_w, of_bias, *[None] * len(rest)
+    return of_x, of_w, of_bias
 
 
 # ------------------------------------------------------------ products
 
 
-def _factor(matrix: Tensor) -> tuple[Tensor, bool]:
-    """Return a matrix without gaps in memory, copied if need be, and whether it is column-major."""
-    if matrix.is_contiguous():
-        return matrix, False
-    if matrix.t().is_contiguous():
-        return matrix, True
-    return matrix.contiguous(), False
-
-
 def _product(left: Tensor, right: Tensor, bias: Tensor | None, layer: str) -> Tensor:
     """Return left [m, k] x right [k, n] + bias [n], row-major."""
-    (left, left_by_column), (right, right_by_column) = _factor(left), _factor(right)
-    (m, k), n = left.shape, right.shape[1]
-    tf32 = kernel_calls.products_allow_tf32()
-    request = ProductRequest(type_name(left), m, k, n, (left_by_column, right_by_column), bias is not None, tf32)
-    kernel = kernel_calls.kernel_of(request, (left, right) if bias is None else (left, right, bias), layer)
-    if kernel is None:
+    tf32 = left.dtype is torch.float32 and kernel_calls.products_allow_tf32()
+    key = (
+        _of_product, left.shape, left.stride(), left.dtype, left.device, right.shape, right.stride(), right.dtype,
+        right.device, None if bias is None else (bias.shape, bias.stride(), bias.dtype, bias.device), tf32,
+    )  # fmt: skip
+    plan = kernel_calls.plan_of(key, layer)
+    if plan is None:
+        plan = kernel_calls.new_plan(key, layer, _of_product(left, right, bias, tf32))
+    if plan.kernel is None:
         product = (torch.ops.aten.mm, left, right) if bias is None else (torch.ops.aten.addmm, bias, left, right)
         return _by_torch(*product).contiguous()
-    result = left.new_empty((m, n))
-    tensors = {"src": left, "wei": right, "dst": result}
-    kernel_calls.launch(kernel, tensors if bias is None else tensors | {"bia": bias.contiguous()})
+    result = left.new_empty(plan.sizes)
+    if bias is None:
+        left, right = plan.read(left, right)
+        kernel_calls.launch(plan.kernel, {"src": left, "wei": right, "dst": result})
+    else:
+        left, right, bias = plan.read(left, right, bias)
+        kernel_calls.launch(plan.kernel, {"src": left, "wei": right, "bia": bias, "dst": result})
     return result
+
+
+def _of_product(left: Tensor, right: Tensor, bias: Tensor | None, tf32: bool) -> Outline:
+    """Return the outline of a product; a factor with gaps in memory is copied, row-major."""
+    (m, k), n = left.shape, right.shape[1]
+    columns = _is_column_major(left), _is_column_major(right)
+    request = ProductRequest(type_name(left), m, k, n, columns, bias is not None, tf32)
+    formats = tuple(None if by_column else False for by_column in columns)
+    if bias is None:
+        return Outline(request, (left, right), formats, last=False)
+    return Outline(request, (left, right, bias), (*formats, False), last=False)
+
+
+def _is_column_major(matrix: Tensor) -> bool:
+    """Return whether the transposed matrix is contiguous, and the matrix is not."""
+    return not matrix.is_contiguous() and bool(matrix.t().is_contiguous())
 
 
 def _matmul(left: Tensor, right: Tensor, layer: str) -> Tensor:
@@ -233,45 +283,115 @@ def _linear_fake(x: Tensor, w: Tensor, bias: Tensor | None, layer: str) -> Tenso
 def _linear_backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
     x, w = ctx.saved_tensors
     (layer,) = ctx.arguments
-    needs_x, needs_w, needs_bias, _ = ctx.needs_input_grad
-    of_x = torch.ops.convgen.matmul(gradient, w, layer) if needs_x else None
-    of_w = torch.ops.convgen.matmul(gradient.t(), x, layer) if needs_w else None
-    return of_x, of_w, gradient.sum(0) if needs_bias else None, None
+    _, _, needs_x, needs_w, needs_bias = ctx.needs_input_grad
+    of_x = _OPERATORS.matmul.default(gradient, w, layer) if needs_x else None
+    of_w = _OPERATORS.matmul.default(gradient.t(), x, layer) if needs_w else None
+    return of_x, of_w, gradient.sum(0) if needs_bias else None
 
 
 # ------------------------------------------------------------ registration
 
 
-def _register(name: str, schema: str, function: Any, fake: Any) -> Any:
-    operator = torch.library.custom_op(f"convgen::{name}", function, mutates_args=(), schema=schema)
-    operator.register_fake(fake)
-    return operator
+_LIBRARY = torch.library.Library("convgen", "FRAGMENT")
+_OPERATORS = torch.ops.convgen
+#: Has torch.compile keep the strides that fake implementations saw; torch before 2.7 knows only their order.
+_STRIDES = getattr(torch.Tag, "needs_exact_strides", torch.Tag.needs_fixed_stride_order)
+_Backward: TypeAlias = Callable[..., tuple[Tensor | None, ...]]
+#: Returns a hashable form of a set of dispatch keys: its bits, or its text where torch does not report them.
+_bits: Callable[[Any], int | str] = getattr(torch._C.DispatchKeySet, "raw_repr", repr)
+_direct: dict[int | str, bool] = {}  #: by the bits of a key set: see `_reaches_kernels`
+
+
+def _register(name: str, schema: str, function: Any, fake: Any, backward: _Backward | None = None) -> None:
+    """Register an operator whose first arguments, up to three, are tensors or None.
+
+    Wrappers of `torch.library.custom_op` would add 7 us of the host's time to a call, 23 to one with gradients.
+    """
+    _LIBRARY.define(name + schema, tags=[torch.Tag.pt2_compliant_tag, _STRIDES])
+    _LIBRARY.impl(name, function, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"convgen::{name}", fake, lib=_LIBRARY)
+    operator = getattr(_OPERATORS, name).default
+    _LIBRARY.impl(name, _with_gradients(operator, function, backward), "Autograd", with_keyset=True)
+
+
+def _with_gradients(operator: Any, function: Any, backward: _Backward | None) -> Any:
+    """Return the kernel of torch's autograd for an operator.
+
+    `backward` takes the context of a `torch.autograd.Function`, whose `arguments` are those that are no tensors, and
+    the gradients; it returns those of the tensors. Without it, gradients through the operator raise RuntimeError.
+    """
+    tensors = sum("Tensor" in str(argument.type) for argument in operator._schema.arguments)
+
+    def below(keys: Any, *arguments: Any) -> Any:
+        if _reaches_kernels(keys, arguments[0]):
+            return function(*arguments)
+        with torch._C._AutoDispatchBelowAutograd():
+            return operator.redispatch(keys & torch._C._after_autograd_keyset, *arguments)
+
+    def forward(ctx: Any, keys: Any, rest: tuple[Any, ...], *given: Tensor | None) -> Any:
+        ctx.save_for_backward(given[0], given[1])
+        ctx.arguments = rest
+        return below(keys, *given, *rest)
+
+    def gradients(ctx: Any, *of_results: Tensor) -> tuple[Tensor | None, ...]:
+        if backward is None:
+            raise RuntimeError(f"given gradients through {operator}, wanted none: it has no backward pass")
+        return None, None, *backward(ctx, *of_results)
+
+    methods = {"forward": staticmethod(forward), "backward": staticmethod(gradients)}
+    node: Any = type(f"convgen_{operator._opname}_", (torch.autograd.Function,), methods)
+
+    def call(keys: Any, *arguments: Any) -> Any:
+        if torch.is_grad_enabled():
+            given = arguments[:tensors]
+            for tensor in given:
+                if tensor is not None and tensor.requires_grad:
+                    return node.apply(keys, arguments[tensors:], *given)
+        return below(keys, *arguments)
+
+    return call
+
+
+def _reaches_kernels(keys: Any, tensor: Tensor) -> bool:
+    """Return whether torch's dispatcher calls the operator's function next behind autograd, for one of its tensors.
+
+    Otherwise a mode, a functional or fake tensor, or a tensor of a subclass comes first.
+    """
+    bits = _bits(keys)
+    direct = _direct.get(bits)
+    if direct is None:
+        rest = keys & torch._C._after_autograd_keyset
+        for fallthrough in (torch._C.DispatchKey.ADInplaceOrView, torch._C.DispatchKey.BackendSelect):
+            rest = rest.remove(fallthrough)
+        kind = tensor.device.type
+        is_first = rest.highestPriorityTypeId().name == torch._C._dispatch_key_for_device(kind)
+        direct = _direct[bits] = is_first and kind != "meta"  # fake implementations compute those
+    return direct
 
 
 _GRADIENT = f"(Tensor gradient, Tensor x, Tensor w, {_WINDOW})"
 _register(
-    "convolution", f"(Tensor x, Tensor w, Tensor? bias, {_WINDOW}) -> Tensor", _convolution, _convolution_fake
-).register_autograd(_convolution_backward, setup_context=_keep)
+    "convolution", f"(Tensor x, Tensor w, Tensor? bias, {_WINDOW}) -> Tensor",
+    _convolution, _convolution_fake, _convolution_backward,
+)  # fmt: skip
 _register("convolution_data_gradient", f"{_GRADIENT} -> Tensor", _data_gradient, _data_gradient_fake)
 _register("convolution_weight_gradient", f"{_GRADIENT} -> Tensor", _weight_gradient, _weight_gradient_fake)
 _register(
     "convolution_weight_bias_gradients", f"{_GRADIENT} -> (Tensor, Tensor)",
     _weight_bias_gradients, _weight_bias_gradients_fake,
 )  # fmt: skip
-_register("linear", "(Tensor x, Tensor w, Tensor? bias, str layer) -> Tensor", _linear, _linear_fake).register_autograd(
-    _linear_backward, setup_context=_keep
-)
+_register("linear", "(Tensor x, Tensor w, Tensor? bias, str layer) -> Tensor", _linear, _linear_fake, _linear_backward)
 _register("matmul", "(Tensor left, Tensor right, str layer) -> Tensor", _matmul, _matmul_fake)
 
 
 # ------------------------------------------------------------ functions
 
 
-def _autocast(*tensors: Tensor | None) -> list[Tensor | None]:
-    """Return the tensors in the type of torch's autocast, if it is on for their device."""
-    first = tensors[0]
-    if first is None or not torch.is_autocast_enabled(first.device.type):
-        return list(tensors)
+def _autocast(*tensors: Tensor | None) -> Sequence[Tensor | None]:
+    """Return the tensors, of which there is a first, in the type of torch's autocast, if it is on for their device."""
+    first: Tensor = tensors[0]
+    if not torch.is_autocast_enabled(first.device.type):
+        return tensors
     dtype = torch.get_autocast_dtype(first.device.type)
     return [t if t is None or not t.is_floating_point() or t.dtype is torch.float64 else t.to(dtype) for t in tensors]
 
@@ -298,17 +418,19 @@ def convolution(
         pads = [0] * count if isinstance(padding, str) else _per_axis(padding, count)
     x, w, bias = _autocast(x, w, bias)
     batched = x.dim() == w.dim()
-    y = torch.ops.convgen.convolution(
+    y = _OPERATORS.convolution.default(
         x if batched else x.unsqueeze(0), w, bias, strides, pads, dilations, groups, layer
     )
     return y if batched else y.squeeze(0)
 
 
-def _per_axis(given: int | Sequence[int], count: int) -> list[int]:
-    return [given] * count if isinstance(given, int) else list(given) * (count if len(given) == 1 else 1)
+def _per_axis(given: int | Sequence[int], count: int) -> Sequence[int]:
+    if isinstance(given, int):
+        return [given] * count
+    return given if len(given) == count else list(given) * (count if len(given) == 1 else 1)
 
 
-def _same(x: Tensor, totals: list[int]) -> tuple[Tensor, list[int]]:
+def _same(x: Tensor, totals: list[int]) -> tuple[Tensor, Sequence[int]]:
     """Return x and the padding on either side that add `totals` elements; an odd one more is added behind x."""
     pads = [total // 2 for total in totals]
     behind = [total % 2 for total in reversed(totals)]
@@ -327,5 +449,7 @@ def linear(x: Tensor, w: Tensor, bias: Tensor | None = None, layer: str = "") ->
     `layer` names the caller in logs and reports.
     """
     x, w, bias = _autocast(x, w, bias)
-    y = torch.ops.convgen.linear(x.reshape(-1, x.shape[-1]), w, bias, layer)
+    if x.dim() == 2:
+        return _OPERATORS.linear.default(x, w, bias, layer)
+    y = _OPERATORS.linear.default(x.reshape(-1, x.shape[-1]), w, bias, layer)
     return y.view(*x.shape[:-1], w.shape[0])

@@ -27,7 +27,7 @@ _MOST_DIM, _MOST_STRIDE, _MOST_BOX, _MOST_PIXELS, _MOST_STEP = 1 << 32, 1 << 40,
 _CORNERS: Mapping[int, tuple[int, int]] = {3: (-(1 << 15), (1 << 15) - 1), 4: (-128, 127), 5: (-16, 15)}
 
 
-@frozen
+@frozen(cache_hash=True)
 class TensorMap:
     """A tensor of a buffer, and the box (tiled) or the run of pixels (im2col) that a copy takes of it.
 

@@ -12,6 +12,7 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -36,6 +37,7 @@ ConvRequest, ProductRequest, Window = (
     getattr(layer_problems, name) for name in ("ConvRequest", "ProductRequest", "Window")
 )
 nn, F = torch.nn, torch.nn.functional
+TorchDispatchMode: Any = pytest.importorskip("torch.utils._python_dispatch").TorchDispatchMode
 ops = torch.ops.convgen
 
 ROOT = Path(__file__).parents[2]
@@ -130,6 +132,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> FakeGpu:
 @pytest.fixture(autouse=True)
 def _forgets() -> Iterator[None]:
     kernel_calls._kernels.clear()
+    kernel_calls._plans.clear()
     kernel_calls.calls.clear()
     torch.manual_seed(0)
     yield
@@ -325,6 +328,38 @@ def test_meta_tensors_have_sizes_and_formats() -> None:
     assert y.is_contiguous(memory_format=torch.channels_last)
 
 
+class Seen(TorchDispatchMode):  # type: ignore[misc]  # a class that mypy does not read
+    """The operators that torch dispatches, by name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.operators: list[str] = []
+
+    def __torch_dispatch__(self, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.operators.append(operator.name())
+        return operator(*args, **(kwargs or {}))
+
+
+def test_modes_see_the_operators_with_and_without_gradients(gpu: FakeGpu) -> None:
+    model, x = cg.torch.replace(nn.Conv2d(16, 16, 3)).half(), integers(1, 16, 4, 4)
+    for _ in range(2):  # calls without the mode, and with it, take turns
+        model(x).sum().backward()
+        with Seen() as seen:
+            model(x).sum().backward()
+            with torch.no_grad():
+                model(x)
+        convolution = "convgen::convolution"
+        ours = [name for name in seen.operators if name.startswith("convgen")]
+        assert ours == [convolution, f"{convolution}_weight_bias_gradients", convolution]
+
+
+def test_gradients_have_no_gradients(gpu: FakeGpu) -> None:
+    x, w = integers(1, 16, 4, 4).requires_grad_(), integers(16, 16, 3, 3).requires_grad_()
+    (of_x,) = torch.autograd.grad(cg.torch.conv2d(x, w).sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match=r"^given gradients through convgen\.convolution_data_gradient\.default, "):
+        of_x.sum().backward()
+
+
 def test_autocast_chooses_the_type(gpu: FakeGpu) -> None:
     model = cg.torch.replace(nn.Sequential(nn.Conv2d(16, 16, 3), nn.Flatten(), nn.Linear(16, 16)))
     x = integers(1, 16, 3, 3, dtype=torch.float32)
@@ -384,13 +419,89 @@ def test_refused_types_and_problems_are_computed_by_torch(gpu: FakeGpu, monkeypa
     assert not gpu.launched
 
 
-def test_tf32_is_used_where_torch_allows_it(gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def products_tf32() -> Iterator[Any]:
+    """A function that sets torch's flag of products; the flag is restored."""
+    matmul = torch.backends.cuda.matmul
+    before = matmul.allow_tf32
+    yield lambda allows: setattr(matmul, "allow_tf32", allows)
+    matmul.allow_tf32 = before
+
+
+def test_tf32_is_used_where_torch_allows_it(gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch, products_tf32: Any) -> None:
     x, w = integers(1, 16, 4, 4).float(), integers(16, 16, 3, 3).float()
-    cg.torch.conv2d(x, w)
-    assert "--attr-fpmath=tf32" in str(gpu.launched[0])
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
-    cg.torch.conv2d(x, w)
-    assert len(gpu.launched) == 1
+    for allows in (True, False, True):
+        monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", allows)
+        products_tf32(not allows)
+        cg.torch.conv2d(x, w)
+        cg.torch.linear(x[0, :, 0], w[:, :4, 0, 0].contiguous())
+    assert [type(problem) for problem in gpu.launched] == [Conv, Matmul, Conv]
+    assert all("--attr-fpmath=tf32" in str(problem) for problem in gpu.launched)
+    assert kernel_calls.calls[""].by_torch.total() == 3
+
+
+def test_flags_of_tf32_do_not_compile_other_types_again(gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    x, w = integers(1, 16, 4, 4), integers(16, 16, 3, 3)
+    for allows in (True, False):
+        monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", allows)
+        cg.torch.conv2d(x, w)
+    assert len(gpu.launched) == 2
+
+
+def test_calls_of_equal_sizes_and_other_strides(gpu: FakeGpu) -> None:
+    """The layer's results and formats follow the strides of each call, in whatever order they come."""
+    theirs = nn.Conv2d(16, 16, 3, padding=1).half()
+    ours, dense = cg.torch.replace(copy.deepcopy(theirs)), integers(2, 16, 6, 6)
+    with_gaps = integers(2, 32, 6, 12)[:, ::2, :, ::2]
+    wide = copy.deepcopy(theirs).float()
+    for x in (dense, channels_last(dense), with_gaps, dense.transpose(2, 3), dense, channels_last(dense)):
+        same(ours(x), wide(x.float()))
+        assert ours(x).is_contiguous(memory_format=torch.channels_last) == layer_problems.looks_last(x)
+    formats = [problem.inputs[0].layout.tag for problem in gpu.launched[::2]]
+    assert formats == ["abcd", "acdb", "acdb", "acdb", "abcd", "acdb"]
+
+
+def test_gradients_of_equal_sizes_and_other_strides(gpu: FakeGpu) -> None:
+    ours, x = cg.torch.replace(nn.Conv2d(16, 16, 3, padding=1).half()), integers(2, 16, 6, 6).requires_grad_()
+    wide, x_wide = copy.deepcopy(ours).float(), x.detach().float().requires_grad_()
+    dense = integers(2, 16, 6, 6)
+    expanded = torch.ones(1, dtype=torch.float16).expand(2, 16, 6, 6)
+    for gradient in (dense, channels_last(dense), expanded, dense.transpose(2, 3), dense):
+        found = torch.autograd.grad(ours(x), (x, *ours.parameters()), gradient)
+        right = torch.autograd.grad(cg.torch.restore(wide)(x_wide), (x_wide, *wide.parameters()), gradient.float())
+        for result, wanted in zip(found, right, strict=True):
+            torch.testing.assert_close(result.float(), wanted, rtol=2e-2, atol=2e-2)
+
+
+def test_a_tensor_at_the_address_of_another(gpu: FakeGpu) -> None:
+    """Sizes, strides and types of a call are those of its tensors, not of earlier ones in the same memory."""
+    memory, w = integers(2 * 16 * 6 * 6), integers(16, 16, 3, 3)
+    tensors = [memory.view(2, 16, 6, 6), memory.view(1, 16, 12, 6), channels_last(memory.view(2, 16, 6, 6))]
+    tensors.append(memory.view(2, 6, 6, 16).movedim(-1, 1))
+    for x in (*tensors, *reversed(tensors)):
+        same(cg.torch.conv2d(x, w), F.conv2d(x.float(), w.float()))
+        memory.copy_(integers(*memory.shape))
+    bits = memory.view(torch.bfloat16).view(2, 16, 6, 6).fill_(1.0)
+    same(cg.torch.conv2d(bits, w.bfloat16()), F.conv2d(bits.float(), w.float()))
+
+
+def test_layers_in_threads(gpu: FakeGpu) -> None:
+    """Torch's backward runs in threads of its own: calls of several threads share plans and problems."""
+    ours, w = cg.torch.replace(nn.Conv2d(16, 16, 3)).half(), integers(16, 16, 3, 3)
+    given = [integers(1, 16, size, 6).requires_grad_() for size in (4, 5, 6, 4)]
+    wanted = [F.conv2d(x.float(), w.float()) for x in given]
+    ours.weight.data, ours.bias.data = w, torch.zeros_like(ours.bias)
+
+    def call(number: int) -> None:
+        for _ in range(5):
+            y = ours(given[number])
+            same(y, wanted[number])
+            torch.autograd.grad(y, given[number], torch.ones_like(y))
+
+    with ThreadPoolExecutor(len(given)) as threads:
+        list(threads.map(call, range(len(given))))
+    assert len(gpu.codes) == 3 * 3
+    assert len(gpu.launched) == 3 * 5 * len(given)
 
 
 def test_nothing_is_compiled_while_a_graph_is_captured(gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -419,6 +530,10 @@ def test_problems_are_collected_and_compiled_ahead(gpu: FakeGpu, monkeypatch: py
     assert cg.torch.report(model).rows[0].by_torch == 0
     model(x).sum().backward()
     assert [str(problem) for problem in gpu.launched] == problems
+    with cg.torch.prepared(processes=3):  # also those that have kernels
+        model(x).sum().backward()
+    assert asked[1][0] == problems
+    assert len(gpu.launched) == len(problems)
 
 
 def test_machine_code_is_loaded_unless_the_driver_refuses_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -444,7 +559,7 @@ def test_machine_code_is_loaded_unless_the_driver_refuses_it(monkeypatch: pytest
 
 
 def test_a_launch_has_addresses_of_tensors_and_workspaces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Inputs are aligned, and workspaces hold zeros where launches want them."""
+    """Inputs are aligned, workspaces hold zeros where launches want them, and each call has its current stream."""
     enqueued: list[tuple[dict[str, int], int]] = []
 
     def enqueue(addresses: dict[str, int], stream: int) -> None:
@@ -456,12 +571,13 @@ def test_a_launch_has_addresses_of_tensors_and_workspaces(monkeypatch: pytest.Mo
         launch=enqueue,
     )
     loaded = kernel_calls.Loaded(kernel, ("dst",), (("sums", 64, False), ("counters", 16, True)))
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=7))
+    streams = iter((7, 8))
+    monkeypatch.setattr(kernel_calls, "current_stream", lambda device: next(streams))
     src, dst = integers(64), integers(64)
     for given in (src, src[1:33]):
         kernel_calls.launch(loaded, {"src": given, "dst": dst})
-    (first, stream), (second, _) = enqueued
-    assert stream == 7
+    (first, first_stream), (second, second_stream) = enqueued
+    assert (first_stream, second_stream) == (7, 8)
     assert (first["src"], first["dst"]) == (src.data_ptr(), dst.data_ptr())
     assert second["src"] not in range(src.data_ptr(), src.data_ptr() + 128)
     assert list(first) == ["src", "dst", "sums", "counters"]

@@ -98,6 +98,8 @@ int cuCtxPopCurrent_v2(void **context) {
     return FINE;
 }
 
+int cuCtxGetCurrent(void **context) { return *context = depth ? stack[depth - 1] : NULL, FINE; }
+
 int cuStandinDepth(void) { return depth; }
 
 int cuMemAlloc_v2(Address *address, size_t size) {

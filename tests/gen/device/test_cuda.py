@@ -9,28 +9,31 @@ import subprocess
 import sys
 from functools import cache
 from pathlib import Path
+from threading import Barrier, Thread
 from typing import Any
 
 import numpy as np
 import pytest
 
 import convgen as cg
-from convgen.backends.device import Call
 from convgen.backends.library import DeviceError
 from convgen.backends.nvidia import cuda as driver
+from convgen.backends.sim.device_memory import FIRST_ADDRESS, SPACING
+from convgen.backends.simulation import KernelArg, LaunchRequest
 from convgen.backends.toolchain import CLANG
 from convgen.commands import cli
 from convgen.device import isolated
 from convgen.device.isolated import IsolatedExecutor
 from convgen.device.loaded import Program
 from convgen.ir.error import UserError
+from convgen.ir.layout.tensor_map import MAP_BYTES, TensorMap
 from convgen.ir.record import evolve
 from convgen.problem.matmul import parse_problem
 from convgen.run import reference
 from convgen.run.code import Code
 from convgen.run.files import write_code
 from convgen.run.launch_record import Buffer, KernelArgument
-from tests.gen.device.standin_cuda import CudaStandIn, build
+from tests.gen.device.standin_cuda import CudaStandIn, build, decoded
 from tests.gen.device.test_export import compile_c
 from tests.gen.device.test_load import by_name, right, same
 from tests.gen.test_hand_written import arrays, saxpy
@@ -57,6 +60,7 @@ cuDeviceGetAttribute int *, int, int
 cuDevicePrimaryCtxRetain void **, int
 cuCtxPushCurrent_v2 void *
 cuCtxPopCurrent_v2 void **
+cuCtxGetCurrent void **
 cuMemAlloc_v2 u64 *, size_t
 cuMemFree_v2 u64
 cuMemGetAddressRange_v2 u64 *, size_t *, u64
@@ -333,9 +337,10 @@ def test_a_missing_argument_of_code_without_a_record_is_refused(
     assert not cuda.launches
 
 
-def call(*sizes: int) -> Call:
+def request(*sizes: int) -> LaunchRequest:
     """A launch with zeros as arguments of so many bytes."""
-    return Call((1, 1, 1), (32, 1, 1), [(8 * number, bytes(size)) for number, size in enumerate(sizes)], 64, 0)
+    arguments = (KernelArg(8 * number, size, bytes(size)) for number, size in enumerate(sizes))
+    return LaunchRequest("k", (1, 1, 1), (32, 1, 1), tuple(arguments))
 
 
 @pytest.mark.parametrize(
@@ -355,10 +360,117 @@ def test_a_launch_has_one_argument_for_each_parameter(
     device = driver.Device(0)
     function = device.load(FOREIGN.encode()).function(kernel)
     with pytest.raises(UserError, match=f"^given the arguments of kernel {kernel}, {wanted}$"):
-        device.launch(function, call(*sizes), 0)
+        device.launcher(function, request(*sizes))
     device.synchronize(0)
     assert not cuda.launches
     assert device.library.handle.cuStandinDepth() == 0
+
+
+# ---------------------------------------------------------------- launchers
+
+
+def launcher_of(device: driver.Device, launch: Any, *arguments: KernelArg, shared_bytes: int = 0) -> Any:
+    """Return a launcher whose launches are calls of `launch` with the arguments of cuLaunchKernel."""
+    sizes = tuple(argument.size for argument in arguments)
+    function = driver._Function("k", c.c_void_p(1), sizes, 1 << 20)
+    launcher: Any = device.launcher(function, LaunchRequest("k", (2, 1, 1), (32, 1, 1), arguments, shared_bytes))
+    launcher._launch = launch
+    return launcher
+
+
+def test_threads_that_launch_one_kernel_have_arguments_of_their_own(cuda: CudaStandIn) -> None:
+    """All threads write their addresses before any launch reads its arguments."""
+    count, seen, failures = 4, dict[int, tuple[int, bytes]](), []
+    barrier = Barrier(count, timeout=20)
+
+    def launch(*arguments: Any) -> int:
+        *_, stream, places, _ = arguments
+        barrier.wait()
+        seen[stream] = c.c_uint64.from_address(places[0]).value, c.string_at(places[1], 4)
+        return 0
+
+    launcher = launcher_of(driver.Device(0), launch, KernelArg(0, 8, "x"), KernelArg(8, 4, b"1234"))
+
+    def call(number: int) -> None:
+        try:
+            for _ in range(3):
+                launcher({"x": 4096 * number}, number)
+        except Exception as error:
+            failures.append(error)
+
+    threads = [Thread(target=call, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    assert seen == {number: (4096 * number, b"1234") for number in range(count)}
+    assert len(launcher._idle) == count
+
+
+def test_a_launch_has_the_stream_and_the_map_of_its_call(cuda: CudaStandIn) -> None:
+    tensor, seen = TensorMap("tiled", "f16", "x", (64, 48), (128,), box=(64, 7)), []
+
+    def launch(*arguments: Any) -> int:
+        *_, stream, places, _ = arguments
+        seen.append((stream, decoded(c.string_at(places[1], MAP_BYTES)).buffer))
+        return 0
+
+    launcher = launcher_of(driver.Device(0), launch, KernelArg(0, 8, "x"), KernelArg(64, MAP_BYTES, tensor))
+    numbers = (1, 2, 1, 3)
+    for number in numbers:
+        launcher({"x": FIRST_ADDRESS + number * SPACING}, 10 * number)
+    assert seen == [(10 * number, str(number)) for number in numbers]
+
+
+def test_a_launch_that_fails_is_one_line_and_the_next_one_launches(cuda: CudaStandIn) -> None:
+    statuses = iter((1, 0))
+    launcher = launcher_of(driver.Device(0), lambda *_: next(statuses), KernelArg(0, 8, "x"))
+    with pytest.raises(DeviceError, match=r"^cuLaunchKernel failed: CUDA_ERROR_INVALID_VALUE, "):
+        launcher({"x": 64}, 0)
+    launcher({"x": 64}, 0)
+
+
+def test_launches_of_less_shared_memory_leave_what_others_may_have(cuda: CudaStandIn) -> None:
+    """The driver has one limit for a function, whichever launch asks for it."""
+    device = driver.Device(0)
+    function = device.load(FOREIGN.encode()).function("none")
+    requests = [evolve(request(), shared_bytes=size) for size in (64 << 10, 100 << 10, 16 << 10)]
+    launchers = [device.launcher(function, each) for each in requests]
+    for launcher in launchers:
+        launcher({}, 0)
+    device.synchronize(0)
+    assert len(cuda.launches) == 3
+
+
+@pytest.mark.parametrize("current", [None, 0, 1])
+def test_launches_leave_the_current_context(current: int | None, cuda: CudaStandIn) -> None:
+    """It is none, the device's, or that of another device."""
+    device = driver.Device(0)
+    handle, contexts = device.library.handle, [c.c_void_p(), c.c_void_p()]
+    for number, context in enumerate(contexts):
+        handle.cuDevicePrimaryCtxRetain(c.byref(context), number)
+    if current is not None:
+        handle.cuCtxPushCurrent_v2(contexts[current])
+    try:
+        ran = []
+
+        def launch(*_: Any) -> int:
+            ran.append((device.is_current(), handle.cuStandinDepth()))
+            return 0
+
+        launcher_of(device, launch)({}, 0)
+        now = c.c_void_p()
+        handle.cuCtxGetCurrent(c.byref(now))
+        assert now.value == (None if current is None else contexts[current].value)
+        depth = 2 if current == 1 else 1
+        assert ran == [(True, depth)]
+        with device.current():
+            assert (device.is_current(), handle.cuStandinDepth()) == (True, depth)
+    finally:
+        if current is not None:
+            handle.cuCtxPopCurrent_v2(c.byref(c.c_void_p()))
+    assert handle.cuStandinDepth() == 0
 
 
 def test_a_record_that_lacks_an_argument_is_refused(cuda: CudaStandIn) -> None:
@@ -371,7 +483,7 @@ def test_a_record_that_lacks_an_argument_is_refused(cuda: CudaStandIn) -> None:
 
 def test_a_kernel_without_parameters(cuda: CudaStandIn) -> None:
     device = driver.Device(0)
-    device.launch(device.load(FOREIGN.encode()).function("none"), call(), 0)
+    device.launcher(device.load(FOREIGN.encode()).function("none"), request())({}, 0)
     device.synchronize(0)
     assert [launched.block for launched in cuda.launches] == [b""]
 

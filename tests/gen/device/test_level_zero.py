@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 import convgen as cg
-from convgen.backends.device import Call
 from convgen.backends.intel import level_zero
 from convgen.backends.intel.zebin_devices import DEVICES
+from convgen.backends.simulation import KernelArg, LaunchRequest
 from convgen.ir.error import UserError
 from convgen.problem.matmul import parse_problem
 from convgen.run.code import Code
@@ -185,9 +185,11 @@ class Recorded:
 def test_what_is_put_into_a_stream_waits_for_what_was() -> None:
     """Commands of Level Zero wait for no others, unless a barrier stands between."""
     device, library = object.__new__(level_zero.Device), Recorded()
-    vars(device).update(library=library, context=None, handle=None, _pending={}, _ordinal=0, _own=7)
-    call = Call((2, 1, 1), (16, 1, 1), [(0, bytes(8)), (8, bytes(4))], 16, 0)
-    device.launch(level_zero._Function(ctypes.c_void_p(1)), call, 0)
+    vars(device).update(
+        name="level_zero:0", library=library, context=None, handle=None, _pending={}, _ordinal=0, _own=7
+    )
+    request = LaunchRequest("k", (2, 1, 1), (16, 1, 1), (KernelArg(0, 8, "x"), KernelArg(8, 4, bytes(4))))
+    device.launcher(level_zero._Function(ctypes.c_void_p(1)), request)({"x": 64}, 0)
     listed = ["Create", "AppendLaunchKernel", "AppendBarrier", "Close"]
     arguments = ["KernelSetArgumentValue", "KernelSetArgumentValue", "KernelSetGroupSize"]
     execute = "CommandQueueExecuteCommandLists"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes as c
 from collections.abc import Mapping
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -39,11 +38,12 @@ def _gpu(cuda: CudaStandIn, monkeypatch: pytest.MonkeyPatch) -> None:
     """The stand-in's device in place of the host."""
     device = open_device("cuda:0")
     kernel_calls._kernels.clear()
+    kernel_calls._plans.clear()
     kernel_calls.calls.clear()
     monkeypatch.setattr(kernel_calls, "_device", lambda _: device)
     monkeypatch.setattr(kernel_calls, "target_of", lambda _: cuda.arch)
     monkeypatch.setattr(kernel_calls, "capturing", lambda: False)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda _: SimpleNamespace(cuda_stream=0))
+    monkeypatch.setattr(kernel_calls, "current_stream", lambda _: 0)
     monkeypatch.setattr(DeviceKernel, "launch", launch_on_copies)
 
 
