@@ -127,7 +127,7 @@ PARTS: Mapping[str, Callable[[Namespace, Console], tuple[Any, bool]]] = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("lines", nargs="*", metavar="LINE")
+    parser.add_argument("lines", nargs="*", metavar="LINE", help="problems to time; FILE keeps the rows of others")
     parser.add_argument("--parts", default=",".join(PARTS), help="some of %(default)s")
     parser.add_argument("--config", help="the config of every timed problem; the chooser's by default")
     parser.add_argument("--write", type=Path, metavar="FILE", help="JSON of all figures; keeps those of other parts")
@@ -163,11 +163,17 @@ def _run(parts: Sequence[str], asked: Namespace, console: Console) -> bool:
         figures, wrong = PARTS[part](asked, console)
         any_wrong |= wrong
         if figures is not None:
-            found[part] = figures
+            found[part] = _with_others(found.get(part, ()), figures) if asked.lines else figures
             found.setdefault("seconds", {})[part] = round(perf_counter() - begin)
         if asked.write:
             asked.write.write_text(json.dumps(found, indent=1) + "\n")
     return any_wrong
+
+
+def _with_others(before: Sequence[dict[str, Any]], rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the rows of an earlier run, in their order, with those of this one in place of theirs or behind them."""
+    by_problem = {row["problem"]: row for row in before} | {row["problem"]: row for row in rows}
+    return list(by_problem.values())
 
 
 if __name__ == "__main__":
