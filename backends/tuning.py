@@ -113,6 +113,9 @@ class Tuning:
     tail: float = 1.0
     #: share of the clocks of memory in rows; an order of workgroups must be below it to pay for its address arithmetic
     order_worth: float = 0.98
+    #: times as large as M's input; N's input from which on workgroups that share its columns follow each other, where
+    #: all workgroups run at once
+    much_larger: float = inf
     dirty: int = 0  #: bytes; upper limit of written data that caches write back when a launch ends
     drain: int = 1  #: bytes a clock; rate of that write-back
 

@@ -21,6 +21,7 @@ from convgen.plan.lane_tile import LaneTile
 from convgen.plan.plan import Plan
 
 _MATTERS = 0.2  #: share of a launch's fixed cost; with fewer clocks of memory, orders are not compared
+_IN_COLUMNS = Order(walk=Grouped("m"))
 _MOST_WORKGROUPS = 1 << 15  #: workgroups; in larger launches orders are not compared, as each takes milliseconds
 
 
@@ -60,6 +61,15 @@ class LaunchTraffic:
     def workgroups(self) -> int:
         m, n = self.tiles
         return m * n * self.slices
+
+    @property
+    def shares_columns(self) -> bool:
+        """Return whether workgroups that load equal columns are to follow each other: all run at once, and N's input is
+        much larger than M's.
+        """
+        at_once = self.slices == 1 < self.tiles[0] and self.workgroups <= self.facts.compute_units * self.together
+        of_n, of_m = self.product.of_n.memory.bytes, self.product.of_m.memory.bytes
+        return at_once and of_n >= tuning(self.facts).much_larger * of_m
 
     def count(self, order: Order) -> Count:
         mapping = self.mapping(order)
@@ -102,9 +112,14 @@ def takers_of(mapping: WorkgroupMapping) -> Ints | None:
 
 
 def best_order(launch: LaunchTraffic) -> Order:
-    """Return the order with the fewest clocks of memory that fills L2 no more than `IN_ROWS`, or that if none pays."""
+    """Return the order with the fewest clocks of memory that fills L2 no more than `IN_ROWS`, or that if none pays.
+
+    The traffic of workgroups that all run at once is alike in all orders.
+    """
     if not launch.facts.caches.dies < launch.workgroups <= _MOST_WORKGROUPS:
         return IN_ROWS
+    if launch.shares_columns:
+        return _IN_COLUMNS
     default = launch.traffic(IN_ROWS)
     clocks_of_memory = default.clocks(launch.facts.caches, launch.facts.compute_units)
     worth = tuning(launch.facts).order_worth
@@ -137,7 +152,7 @@ def _orders(launch: LaunchTraffic) -> Iterator[Order]:
     """Yield columns, then even groups about as high or wide as the best rectangle, each die in one part of the grid."""
     dies = launch.facts.caches.dies
     remaps = (Xcc(dies),) if dies > 1 else ()
-    yield Order(walk=Grouped("m"))
+    yield _IN_COLUMNS
     for along, size in _sizes(launch):
         yield Order(remaps, Grouped(along, size, even=True))
 

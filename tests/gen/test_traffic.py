@@ -18,7 +18,7 @@ from convgen.choose import traffic
 from convgen.choose.lru import Steps, simulate
 from convgen.choose.panels import panels, reach
 from convgen.choose.traffic import Count, Operands, Schedule, Traffic
-from convgen.choose.workgroup_orders import LaunchTraffic, takers_of
+from convgen.choose.workgroup_orders import LaunchTraffic, best_order, takers_of
 from convgen.ir.layout.mapping import WorkgroupMapping
 from convgen.ir.layout.memory import TensorDim, View
 from convgen.ir.layout.order import Order
@@ -336,3 +336,16 @@ def test_how_far_a_coordinate_reaches(steps: list[tuple[int, int]], first: int, 
     sizes = {f"d{n}": count for n, (count, _) in enumerate(steps)}
     listed = {first + sum(c * i for (_, c), i in zip(steps, at)) for at in ranges(*(range(c) for c, _ in steps))}
     assert reach(dim, sizes) == len([at for at in listed if 0 <= at < size])
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "slices", "order"),
+    [(128, 4096, 1, "cols"), (512, 1024, 1, "rows"), (128, 4096, 2, "rows"), (64, 4096, 1, "rows")],
+)
+def test_workgroups_that_share_columns_of_a_much_larger_input_follow_each_other(
+    m: int, n: int, slices: int, order: str
+) -> None:
+    """On an H200, where all run at once; traffic is alike in all orders."""
+    tiles = m // 64, n // 64
+    launch = LaunchTraffic(product(m, n, 4096), (64, 64), tiles, slices, get("sm_90a").facts, 1)
+    assert str(best_order(launch)) == order
