@@ -55,6 +55,8 @@ JUDGES: dict[str, tuple[str, ...]] = {
     "gen/kernels": ("tests/gen", "tests/product"),
     "gen/kernels/agree.py": ("tests/backends/intel/test_lockstep.py", "tests/gen", "tests/product"),
     "gen/choose/offers.py": ("tests/gen", "tests/product/test_types.py"),
+    "gen/plan/grouped_axis.py": ("tests/product/test_grouped.py", "tests/gen"),
+    "gen/problem/grouping.py": ("tests/product/test_grouped.py", "tests/gen"),
     "gen/problem/eltwise.py": ("tests/gen", "tests/product/test_epilogues.py"),
     "gen/problem/post_ops.py": ("tests/gen", "tests/product/test_epilogues.py"),
     "gen/run/prepared.py": ("tests/gen", "tests/backends/amdgpu/test_launch_timing.py"),

@@ -264,22 +264,22 @@ MESSAGES = [
     ),
     (
         "",
-        "given no command, wanted one of conv, gemm, batch, tune, run, check, export, analyze, profile, explain, diff, "
-        "map, layout, replay, passes, targets, completion; see convgen --help",
+        "given no command, wanted one of conv, gemm, batch, model, tune, run, check, export, analyze, profile, explain, "
+        "diff, map, layout, replay, passes, targets, completion; see convgen --help",
     ),
     (
         "fly",
-        "given 'fly', wanted one of conv, gemm, batch, tune, run, check, export, analyze, profile, explain, diff, "
-        "map, layout, replay, passes, targets, completion; see convgen --help",
+        "given 'fly', wanted one of conv, gemm, batch, model, tune, run, check, export, analyze, profile, explain, "
+        "diff, map, layout, replay, passes, targets, completion; see convgen --help",
     ),
     (
         "bach",
-        "given 'bach' (did you mean batch?), wanted one of conv, gemm, batch, tune, run, check, export, analyze, "
+        "given 'bach' (did you mean batch?), wanted one of conv, gemm, batch, model, tune, run, check, export, analyze, "
         "profile, explain, diff, map, layout, replay, passes, targets, completion; see convgen --help",
     ),
     (
         "--verbose",
-        "given '--verbose', wanted one of conv, gemm, batch, tune, run, check, export, analyze, profile, explain, "
+        "given '--verbose', wanted one of conv, gemm, batch, model, tune, run, check, export, analyze, profile, explain, "
         "diff, map, layout, replay, passes, targets, completion; see convgen --help",
     ),
     ("run", "given no FILE, wanted one; see convgen run --help"),
