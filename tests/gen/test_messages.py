@@ -264,23 +264,23 @@ MESSAGES = [
     ),
     (
         "",
-        "given no command, wanted one of conv, gemm, batch, model, tune, run, check, export, analyze, profile, explain, "
-        "diff, map, layout, replay, passes, targets, completion; see convgen --help",
+        "given no command, wanted one of conv, gemm, batch, model, tune, run, check, export, analyze, profile, "
+        "explain, diff, map, layout, replay, passes, targets, completion; see convgen --help",
     ),
     (
         "fly",
-        "given 'fly', wanted one of conv, gemm, batch, model, tune, run, check, export, analyze, profile, explain, "
-        "diff, map, layout, replay, passes, targets, completion; see convgen --help",
+        "given 'fly', wanted one of conv, gemm, batch, model, tune, run, check, export, analyze, profile, "
+        "explain, diff, map, layout, replay, passes, targets, completion; see convgen --help",
     ),
     (
         "bach",
-        "given 'bach' (did you mean batch?), wanted one of conv, gemm, batch, model, tune, run, check, export, analyze, "
-        "profile, explain, diff, map, layout, replay, passes, targets, completion; see convgen --help",
+        "given 'bach' (did you mean batch?), wanted one of conv, gemm, batch, model, tune, run, check, export, "
+        "analyze, profile, explain, diff, map, layout, replay, passes, targets, completion; see convgen --help",
     ),
     (
         "--verbose",
-        "given '--verbose', wanted one of conv, gemm, batch, model, tune, run, check, export, analyze, profile, explain, "
-        "diff, map, layout, replay, passes, targets, completion; see convgen --help",
+        "given '--verbose', wanted one of conv, gemm, batch, model, tune, run, check, export, analyze, profile, "
+        "explain, diff, map, layout, replay, passes, targets, completion; see convgen --help",
     ),
     ("run", "given no FILE, wanted one; see convgen run --help"),
     ("run missing.json", "cannot read missing.json: No such file or directory"),
