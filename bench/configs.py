@@ -14,7 +14,7 @@ import argparse
 import json
 import sys
 import tempfile
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
@@ -59,13 +59,16 @@ def pairs_of(asked: argparse.Namespace, pool: ProcessPoolExecutor) -> list[Pair]
     else:
         lines = lines_of(asked.sources)
         found = [pair for pairs in pool.map(configs_of, lines, [asked.configs] * len(lines)) for pair in pairs]
-    return sorted(dict.fromkeys(found), key=lambda pair: [each for each, _ in found].index(pair[0]))
+    together: dict[str, dict[Pair, None]] = {}
+    for pair in found:
+        together.setdefault(pair[0], {})[pair] = None
+    return [pair for pairs in together.values() for pair in pairs]
 
 
 def by_problem(pairs: Sequence[Pair], pool: ProcessPoolExecutor, folder: str) -> Iterator[tuple[str, dict[str, str]]]:
     """Yield each problem with the path of each config's code, or a refusal, as soon as all of them are generated."""
     left: dict[str, dict[str, str]] = defaultdict(dict)
-    counts = {line: sum(each == line for each, _ in pairs) for line, _ in pairs}
+    counts = Counter(line for line, _ in pairs)
     futures: dict[Future[tuple[str, str]], Pair] = {pool.submit(generated, pair, folder): pair for pair in pairs}
     for future in as_completed(futures):
         (line, config), (path, why) = futures[future], future.result()
