@@ -32,9 +32,12 @@ def masked(scores: Value, m: Index, n: Index, length: int, causal: bool) -> Valu
     return tile.where(kept, scores, tile.full((1, 1), LOW))
 
 
-def is_later(n: Index, m: Index) -> Index:
-    """Return 1 for a position n behind m, else 0."""
-    return (n - m - 1 + MOST_POSITIONS) // MOST_POSITIONS
+def masked_where_later(scores: Value, m: Index, n: Index, length: int) -> Value:
+    """Return the scores of a block at (m, n) as `masked` does if causal, by a branch, which takes registers."""
+    last = n + scores.shape[1] - 1
+    for _ in tile.range(0, (last - m - 1 + MOST_POSITIONS) // MOST_POSITIONS):  # once if the last key is later than m
+        scores = masked(scores, m, n, length, causal=True)
+    return scores
 
 
 def softmax_step(scores: Value, top: Value, total: Value, scale: float) -> tuple[Value, Value, Value, Value]:
@@ -82,9 +85,8 @@ def attention(
         return tile.tile_mma(query, tile.load_tile(tile.init_tile(k, (n, h), (bn, head)), transpose=True))
 
     def with_weights(scores: Value, n: Index, top: Value, total: Value, acc: Value) -> tuple[Value, ...]:
-        if causal and overlap:  # a branch, which takes registers
-            for _ in tile.range(0, is_later(n + bn - 1, m)):
-                scores = masked(scores, m, n, length, causal)
+        if causal and overlap:
+            scores = masked_where_later(scores, m, n, length)
         elif causal or not isinstance(length, int) or length % bn:
             scores = masked(scores, m, n, length, causal)
         p, factor, top, total = softmax_step(scores, top, total, head**-0.5)
