@@ -98,7 +98,7 @@ def attention(
     if overlap:
         for n in tile.range(0, bn, bn):
             weights, top, total, acc = with_weights(scores_of(n), n, top, total, acc)
-        for n in tile.range(bn, end, bn):
+        for n in tile.range(bn, max(bn, end) if isinstance(end, int) else end, bn):
             scores = scores_of(n)
             acc = with_values(weights, n - bn, acc)
             weights, top, total, acc = with_weights(scores, n, top, total, acc)
