@@ -77,6 +77,8 @@ class Tuning:
     transpose: float = 0.0
     #: factor on the clocks of matrix instructions that take fragments, on targets where others read shared memory
     fragment_products: float = 1.0
+    vector_operation: float = 4.0  #: clocks; an operation of a subgroup on the vector unit; by default assumed
+    cache_segment: int = 64  #: bytes; contiguous segment that the nearest cache returns at once; by default assumed
     load_latency: int = 800  #: clocks; from a global load to its data
     #: clocks; as `load_latency`, while all units load blocks of K; 0: as long
     busy_latency: int = 0

@@ -38,8 +38,6 @@ _MOST_PRODUCTS = 2304  #: products of a lane in straight-line code
 _SUBGROUPS = (4, 8)  #: least subgroups of a workgroup: if the result is the image, and if it is the gradient of weights
 _FILLS = (1, 2, 4)  #: workgroups of a unit to aim for when K is cut into slices
 _OTHER_REGISTERS = 24  #: registers; addresses and masks
-_SEGMENT = 64  #: bytes; contiguous segment that the nearest cache returns at once; assumed
-_OPERATION = 4  #: clocks; one operation of the vector unit; assumed
 _EXCHANGE = 3  #: operations to add the sum of another lane; assumed
 #: share of the clocks of memory that each halving of message width, or each reread of a line, costs; assumed
 _PENALTY = 0.1
@@ -188,10 +186,11 @@ class _Work:
 
 
 def _tiles(works: list[_Work], lane: LanePart, least: int, facts: TargetFacts) -> Iterator[list[LaneTile]]:
-    """Yield, for each number of lanes along N, tiles not much wider than the channels.
+    """Yield, for each number of lanes along N, tiles not much wider than the channels, which fit a unit's registers.
 
     Subgroups along N are powers of two and the count that covers all channels.
     """
+    room = facts.core.simds * min(facts.core.simd_registers // work.registers for work in works)  # subgroups
     n, lanes_n = max(work.n for work in works), 1
     widest = facts.subgroup_size // (lane.atom[0] if lane.atom else 1)
     while lanes_n <= widest and (lanes_n == 1 or lanes_n * lane.channels < 2 * n):
@@ -199,7 +198,9 @@ def _tiles(works: list[_Work], lane: LanePart, least: int, facts: TargetFacts) -
         most = min(covering, facts.max_subgroups)
         counts = [subgroups for subgroups in dict.fromkeys((1, 2, 4, 8, covering)) if subgroups <= most]
         shapes = ((power_of_two(max(1, least // subgroups)), subgroups) for subgroups in counts)
-        yield [LaneTile(lane, (facts.subgroup_size // lanes_n, lanes_n), shape) for shape in shapes]
+        lanes = facts.subgroup_size // lanes_n, lanes_n
+        if tiles := [LaneTile(lane, lanes, shape) for shape in shapes if prod(shape) <= room]:
+            yield tiles
         lanes_n *= 2
 
 
@@ -227,10 +228,11 @@ def _issue(work: _Work, tile: LaneTile, groups: int, blocks: int, facts: TargetF
     waiting = -(-groups * count // core.simds)
     together = max(1, min(waiting, core.simd_registers // work.registers))
     messages = (work.messages + work.weight_messages) * tuning(facts).message
-    of_lane = max(messages + work.operations * _OPERATION, work.matrix)
+    operation = tuning(facts).vector_operation
+    of_lane = max(messages + work.operations * operation, work.matrix)
     row = max(together * of_lane / work.rows, tuning(facts).load_latency)
     rounds = -(-waiting // together)
-    return rounds * (blocks * work.rows * row + together * _reduction(work, tile) * _OPERATION)
+    return rounds * (blocks * work.rows * row + together * _reduction(work, tile) * operation)
 
 
 def _reduction(work: _Work, tile: LaneTile) -> float:
@@ -243,9 +245,10 @@ def _reduction(work: _Work, tile: LaneTile) -> float:
 def _requests(work: _Work, tile: LaneTile, facts: TargetFacts) -> float:
     """Return the clocks in which the nearest cache answers a subgroup's messages."""
     lanes = tile.lanes[0] if work.along_m else tile.lanes[1]
-    segments = facts.subgroup_size // lanes * -(-lanes * work.contiguous * work.elem // _SEGMENT)
+    segment = tuning(facts).cache_segment
+    segments = facts.subgroup_size // lanes * -(-lanes * work.contiguous * work.elem // segment)
     distinct = tile.lanes[1] * work.sharers * work.weight_bytes  # all lanes along positions read the same weights
-    of_weights = max(tuning(facts).address_clocks, -(-distinct // _SEGMENT))
+    of_weights = max(tuning(facts).address_clocks, -(-distinct // segment))
     return work.messages * segments + work.weight_messages * of_weights
 
 
