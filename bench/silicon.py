@@ -6,9 +6,10 @@
 Parts: `instructions` and `sums` (results of single instructions, and of products of random floats, equal the recorded
 ones, or `--record` them), `uses` (kernels called by torch, in a graph, from C and from the command line), `drawn` and
 `listed` (random problems; layers of tests/data/problems in three directions), `sanitizer` (compute-sanitizer's
-four tools on 40 of the random problems), `times`, `models` (times of layers of models that no fit has seen), `types`
-(layers with bf16 and TF32), `decode` (products with few rows), `attention` (`examples/attention.py` beside torch's),
-`triton` (all products beside Triton's).
+four tools on 40 of the random problems), `times`, `tuned` (the problems of `times` and `decode` with the configs of the
+registry of an H200), `models` (times of layers of models that no fit has seen), `types` (layers with bf16 and TF32),
+`decode` (products with few rows), `attention` (`examples/attention.py` beside torch's), `triton` (all products beside
+Triton's).
 
 Each LINE is a problem as benchdnn writes it (`conv --dt=f16 --dir=FWD_D mb32ic64...`, `gemm --dt=f16 256x256:256x256`).
 """
@@ -84,8 +85,8 @@ def _sanitizer(asked: Namespace, console: Console) -> tuple[Any, bool]:
     return _checked(figures, any(row["errors"] for row in figures.values()), console)
 
 
-def _times(lines: Sequence[str], asked: Namespace, console: Console) -> tuple[Any, bool]:
-    rows = cuda_times.times(asked.lines or lines, asked.config, asked.processes)
+def _times(lines: Sequence[str], asked: Namespace, console: Console, registry: str | None = None) -> tuple[Any, bool]:
+    rows = cuda_times.times(asked.lines or lines, asked.config, asked.processes, registry=registry)
     console.print(cuda_times.table(rows), soft_wrap=True)
     return rows, False
 
@@ -117,6 +118,7 @@ PARTS: Mapping[str, Callable[[Namespace, Console], tuple[Any, bool]]] = {
     "listed": partial(_problems, "listed", cuda_checks.listed),
     "sanitizer": _sanitizer,
     "times": partial(_times, cuda_times.LINES),
+    "tuned": partial(_times, (*cuda_times.LINES, *cuda_times.DECODE), registry="h200"),
     "models": partial(_times, model_layers.LINES),
     "types": partial(_times, cuda_times.TYPES),
     "decode": partial(_times, cuda_times.DECODE),

@@ -71,8 +71,8 @@ class Case:
 _KERNELS: tuple[tuple[Any, ...], ...] = (
     (128, 128, "tensor", True),
     (128, 128, "tensor", True, "cols+persist:132"),
-    (64, 64, "tensor", True),
-    (128, 64, "", False),
+    (192, 64, "tensor", True),
+    (192, 64, "tensor", True, "cols+persist:132"),
 )
 CASES = tuple(
     Case(head, length, causal, *kernel)

@@ -76,7 +76,7 @@ def _figures(row: Json) -> list[str]:
 
 def page_parts(found: Json) -> dict[str, list[str]]:
     """Return the generated lines of the page by the name of their marker."""
-    tables = {name: times(found[name]) for name in ("times", "models", "types", "decode") if name in found}
+    tables = {name: times(found[name]) for name in ("times", "tuned", "models", "types", "decode") if name in found}
     tables |= {"attention": attention(found["attention"])} if "attention" in found else {}
     tables |= {"triton": times(found["triton"], "Triton")} if "triton" in found else {}
     return {"where": [where(found)], "checks": checks(found), **tables}

@@ -78,8 +78,11 @@ DECODE = tuple(
 )
 
 
-def generate(line: str, config: str | None, folder: str) -> tuple[str, str]:
-    """Write the code for a problem; return its path and config, or "" and the reason of a refusal."""
+def generate(line: str, config: str | None, folder: str, registry: str | None = None) -> tuple[str, str]:
+    """Write the code for a problem; return its path and config, or "" and the reason of a refusal.
+
+    The config is `config`, else the registry's, else the chooser's.
+    """
     from convgen import driver  # in a process of its own
     from convgen.backends import target as targets
     from convgen.problem.matmul import parse_problem
@@ -87,7 +90,7 @@ def generate(line: str, config: str | None, folder: str) -> tuple[str, str]:
 
     _, _, words = line.partition(" ")
     try:
-        code = driver.compile(driver.build(parse_problem(words), TARGET, config=config))
+        code = driver.compile(driver.build(parse_problem(words), TARGET, config=config, registry=registry))
     except ConvgenError as error:
         return "", str(error)
     stem = Path(folder) / hashlib.sha256(f"{line} {code.config}".encode()).hexdigest()[:16]
@@ -227,16 +230,18 @@ def _figures(name: str, rounds: Sequence[Mapping[str, float]]) -> dict[str, floa
     }
 
 
-def times(lines: Sequence[str], config: str | None, processes: int, peers: Any = libraries) -> list[dict[str, Any]]:
+def times(
+    lines: Sequence[str], config: str | None, processes: int, peers: Any = libraries, registry: str | None = None
+) -> list[dict[str, Any]]:
     """Return a row for each problem: its config and microseconds, or the reason of a refusal.
 
-    `peers` returns the calls of the other side for a problem and its input sets.
+    `peers` returns the calls of the other side for a problem and its input sets. Configs are as `generate` says.
     """
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
             count = len(lines)
-            made = pool.map(generate, lines, [config] * count, [folder] * count)
+            made = pool.map(generate, lines, [config] * count, [folder] * count, [registry] * count)
             codes = list(track(made, "generate", total=count))
         import torch
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 MEASURED = ROOT / "tests" / "data" / "silicon" / "configs.txt"
-MOST_REGRET = 1.06  #: geometric mean; 1.053 when the chooser's numbers were last fitted
+MOST_REGRET = 1.06  #: geometric mean; 1.058 when the chooser's numbers were last fitted
 
 
 def test_the_first_config_is_little_slower_than_the_best() -> None:
