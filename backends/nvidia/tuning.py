@@ -8,8 +8,8 @@ targets. Of the measured configs, the one that is ranked first takes so much of 
 - `sm_90a`: 1.058 on 203 products and layers, at worst 1.78 (3,000 configs): products with few rows 1.035, other
   products 1.05, layers of `bench/lib/cuda_times.py` 1.05, of `bench/lib/model_layers.py` 1.08, with TF32 1.07, and
   layers drawn at random 1.07. `bench/fit_chooser.py tests/data/silicon/configs.txt` repeats this. Most numbers were
-  fitted on earlier configs, and five changed in sight of all of these. On one day two runs of a config differ by up to 5 %. Not all
-  configs that are ranked first have been measured.
+  fitted on earlier configs, and five changed in sight of all of these. On one day two runs of a config differ by up to
+  5 %. Not all configs that are ranked first have been measured.
 """
 
 from __future__ import annotations
