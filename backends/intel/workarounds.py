@@ -68,10 +68,11 @@ def settle_pipes(function: Function) -> Function:
 
 
 def _settled(instructions: Sequence[Instruction]) -> Iterator[Instruction]:
-    for before, i in zip((None, *instructions), instructions):
+    for number, i in enumerate(instructions):
         if i.op.ends:
-            assert before is not None
-            (payload,) = before.uses()  # r0, of which `before` made a copy for the last message
+            (sent,) = i.uses()
+            copy = next(b for b in reversed(instructions[:number]) if sent.vreg in (r.vreg for r in b.defs()))
+            (payload,) = copy.uses()  # r0, of which the last message sends a copy
             for type, at in (("w", 0), ("f", _CSEL_LANES)):
                 own = region(payload, type, at)
                 yield XeInstruction(OPCODES["csel"], (own,), (own, own, own), lanes=_CSEL_LANES, condition="eq")
