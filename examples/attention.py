@@ -1,4 +1,7 @@
-"""Flash attention: softmax(q k' / sqrt(head)) v of each head, block by block of the keys, causal if asked for.
+"""Flash attention: softmax(q k' / sqrt(head)) v of each head, block by block of the keys.
+
+Attention may be causal, or to a window of keys. Heads of queries may share heads of keys, and keys may be more than
+queries, as with a cache of earlier ones.
 
     python examples/attention.py [TARGET] [HEAD]
 
@@ -9,6 +12,7 @@ from __future__ import annotations
 
 import math
 import sys
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,26 +22,45 @@ import convgen as cg
 from convgen import tile
 from convgen.tile import Index, Tensor, Value
 
+Halves = npt.NDArray[np.float16]
 Doubles = npt.NDArray[np.float64]
 
-MOST_POSITIONS = 1 << 30
-LOW = -1e30  #: what stands for minus infinity: the exponential of a difference from it is 0, never NaN
+#: what stands for minus infinity: the exponential of a difference from it is 0, never NaN; a power of two, of which
+#: products are exact, so that a row of it alone differs from its greatest element by 0
+LOW = -(2.0**100)
 
 
-def masked(scores: Value, m: Index, n: Index, length: int, causal: bool) -> Value:
-    """Return the scores of a block at (m, n) without those of later keys if causal, else of keys that do not exist."""
-    rows, cols = scores.shape
-    column = tile.positions((1, cols), 1) + n
-    kept = tile.less(column, tile.positions((rows, 1), 0) + (m + 1)) if causal else tile.less(column, length)
-    return tile.where(kept, scores, tile.full((1, 1), LOW))
+@dataclass(frozen=True)
+class Keys:
+    """Which keys a query sees: all, or those up to its own position if causal, the last `window` of them if not 0."""
 
+    length: Index
+    causal: bool
+    window: int
 
-def masked_where_later(scores: Value, m: Index, n: Index, length: int) -> Value:
-    """Return the scores of a block at (m, n) as `masked` does if causal, by a branch, which takes registers."""
-    last = n + scores.shape[1] - 1
-    for _ in tile.range(0, (last - m - 1 + MOST_POSITIONS) // MOST_POSITIONS):  # once if the last key is later than m
-        scores = masked(scores, m, n, length, causal=True)
-    return scores
+    def bounds(self, first: Index, rows: int, bn: int) -> tuple[Index, Index]:
+        """Return between which positions blocks of bn keys lie that the rows of positions from `first` on see."""
+        begin = tile.max(0, (first - self.window + 1) // bn * bn) if self.window else 0
+        return begin, first + rows if self.causal else self.length
+
+    def masked(self, scores: Value, first: Index, n: Index) -> Value:
+        """Return the scores of the keys from n on, without those that rows of positions from `first` on do not see."""
+        rows, columns = scores.shape
+        column, low = tile.positions((1, columns), 1) + n, tile.full((1, 1), LOW)
+        row = tile.positions((rows, 1), 0)
+        kept = tile.less(column, row + (first + 1)) if self.causal else tile.less(column, self.length)
+        scores = tile.where(kept, scores, low)
+        return tile.where(tile.less(column, row + (first + 1 - self.window)), low, scores) if self.window else scores
+
+    def masked_where_needed(self, scores: Value, first: Index, n: Index) -> Value:
+        """Return the scores as `masked` does, if causal, by a branch, which takes registers."""
+        rows, columns = scores.shape
+        hidden = n + columns - 1 - first  # the last key is so many positions behind the first row
+        if self.window:
+            hidden = tile.max(hidden, first + rows - self.window - n)  # or the first key before the last row's window
+        for _ in tile.range(0, tile.min(tile.max(hidden, 0), 1)):
+            scores = self.masked(scores, first, n)
+        return scores
 
 
 def softmax_step(scores: Value, top: Value, total: Value, scale: float) -> tuple[Value, Value, Value, Value]:
@@ -63,42 +86,46 @@ def attention(
     bm: int = 64,
     bn: int = 64,
     causal: bool = False,
+    window: int = 0,
     overlap: bool = False,
     order: str = "cols",
 ) -> None:
-    """Write the attention of each head; rows are positions, and heads lie side by side in columns.
+    """Write the attention of each head; rows are positions, of which queries are the last ones; heads are columns.
 
+    Heads lie side by side, and neighbours share a head of keys and values if these have fewer. A `window` is causal.
     With `overlap`, the weights of a block of keys are computed while those of the block before are multiplied by its
     values. By the default order, workgroups that follow each other read the keys and values of one head.
     """
-    length, columns = k.shape
-    head = columns // heads
+    (queries, columns), (length, columns_of_keys) = q.shape, k.shape
+    head, causal = columns // heads, causal or window > 0
     m, h = tile.grid(o, (bm, head), map=order)
     if causal:  # the rows with the most keys come first
-        m = (length + bm - 1) // bm * bm - bm - m
-    end = m + bm if causal else length
+        m = (queries + bm - 1) // bm * bm - bm - m
+    keys, first = Keys(length, causal, window), m if queries == length else m + (length - queries)
+    begin, end = keys.bounds(first, bm, bn)
+    of_keys = h if columns == columns_of_keys else h // (head * columns // columns_of_keys) * head
     query = tile.load_tile(tile.init_tile(q, (m, h), (bm, head)))
     top, total, acc = tile.full((bm, 1), LOW), tile.zeros((bm, 1)), tile.zeros((bm, head))
     weights = tile.zeros((bm, bn), "f16")
 
     def scores_of(n: Index) -> Value:
-        return tile.tile_mma(query, tile.load_tile(tile.init_tile(k, (n, h), (bn, head)), transpose=True))
+        return tile.tile_mma(query, tile.load_tile(tile.init_tile(k, (n, of_keys), (bn, head)), transpose=True))
 
     def with_weights(scores: Value, n: Index, top: Value, total: Value, acc: Value) -> tuple[Value, ...]:
         if causal and overlap:
-            scores = masked_where_later(scores, m, n, length)
+            scores = keys.masked_where_needed(scores, first, n)
         elif causal or not isinstance(length, int) or length % bn:
-            scores = masked(scores, m, n, length, causal)
+            scores = keys.masked(scores, first, n)
         p, factor, top, total = softmax_step(scores, top, total, head**-0.5)
         return tile.convert(p, "f16"), top, total, acc * factor
 
     def with_values(weights: Value, n: Index, acc: Value) -> Value:
-        return tile.tile_mma(weights, tile.load_tile(tile.init_tile(v, (n, h), (bn, head))), acc)
+        return tile.tile_mma(weights, tile.load_tile(tile.init_tile(v, (n, of_keys), (bn, head))), acc)
 
     if overlap:
-        for n in tile.range(0, bn, bn):
+        for n in tile.range(begin, begin + bn, bn):
             weights, top, total, acc = with_weights(scores_of(n), n, top, total, acc)
-        for n in tile.range(bn, max(bn, end) if isinstance(end, int) else end, bn):
+        for n in tile.range(begin + bn, tile.max(begin + bn, end), bn):
             scores = scores_of(n)
             acc = with_values(weights, n - bn, acc)
             weights, top, total, acc = with_weights(scores, n, top, total, acc)
@@ -106,7 +133,7 @@ def attention(
         for n in tile.range(last, last + bn, bn):
             acc = with_values(weights, n, acc)
     else:
-        for n in tile.range(0, end, bn):
+        for n in tile.range(begin, end, bn):
             weights, top, total, acc = with_weights(scores_of(n), n, top, total, acc)
             acc = with_values(weights, n, acc)
     acc *= tile.divide(tile.full((bm, 1), 1.0), total)
@@ -134,25 +161,35 @@ def suited(target: str, head: int) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def main(target: str = "gfx942", of: str = "64") -> None:
-    heads, length, head = 2, 250, int(of)
-    shape, (options, blocks) = (length, heads * head), suited(target, head)
+    heads, shapes, head = 2, {"q": (150, 2), "k": (250, 1), "v": (250, 1)}, int(of)
+    options, blocks = suited(target, head)
+    inputs = {
+        name: np.random.default_rng(n).standard_normal((positions, count * head)).astype(np.float16)
+        for n, (name, (positions, count)) in enumerate(shapes.items())
+    }
+    tensors = [Tensor(inputs[name].shape, "f16") for name in "qkvq"]
     kernel = tile.kernel(**options)(attention.function)
-    q, k, v = (np.random.default_rng(n).standard_normal(shape).astype(np.float16) for n in range(3))
-    code = cg.compile(kernel(*[Tensor(shape, "f16")] * 4, heads=heads, causal=True, **blocks), target)
-    found = cg.simulate(code, q=q, k=k, v=v)
-    of_heads = (each.astype(np.float64).reshape(length, heads, head).transpose(1, 0, 2) for each in (q, k, v))
-    wanted = attended(*of_heads).transpose(1, 0, 2).reshape(shape)
+    code = cg.compile(kernel(*tensors, heads=heads, window=100, **blocks), target)
+    found = cg.simulate(code, **inputs)
+    wanted = attended(*inputs.values(), heads=heads, window=100)
     print(f"{code.name} on {target}: greatest error {np.abs(found - wanted).max():.1e}")
 
 
-def attended(q: Doubles, k: Doubles, v: Doubles) -> Doubles:
-    """Return the causal attention of heads x positions x columns."""
-    length, head = q.shape[1:]
-    scores = q @ k.transpose(0, 2, 1) / np.sqrt(head)
-    scores = np.where(np.tri(length) > 0, scores, -np.inf)
+def attended(q: Halves, k: Halves, v: Halves, *, heads: int = 1, causal: bool = False, window: int = 0) -> Doubles:
+    """Return the attention of queries x columns to keys x columns, as `attention` describes it."""
+    (queries, columns), (length, columns_of_keys) = q.shape, k.shape
+    head = columns // heads
+    of_heads = [x.astype(np.float64).reshape(len(x), -1, head).transpose(1, 0, 2) for x in (q, k, v)]
+    shared = columns // columns_of_keys
+    queries_of, keys, values = of_heads[0], *(x.repeat(shared, 0) for x in of_heads[1:])
+    scores = queries_of @ keys.transpose(0, 2, 1) / np.sqrt(head)
+    ahead = np.arange(length) - np.arange(length - queries, length)[:, None]  # of a key, by query
+    if causal or window:
+        scores[:, (ahead > 0) | (ahead <= -(window or length))] = -np.inf
     e = np.exp(scores - scores.max(2, keepdims=True))
-    weights: Doubles = e / e.sum(2, keepdims=True)
-    return weights @ v
+    weights = e / e.sum(2, keepdims=True)
+    result: Doubles = (weights @ values).transpose(1, 0, 2).reshape(queries, columns)
+    return result
 
 
 if __name__ == "__main__":

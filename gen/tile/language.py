@@ -5,9 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
+from typing import overload
 
 from convgen.ir.error import UserError
-from convgen.ir.expr import Expr
+from convgen.ir.expr import Binary, Expr, Max, Min, lift
 from convgen.ir.layout.digits import plus, times
 from convgen.ir.layout.order import Order
 from convgen.ir.record import evolve
@@ -274,14 +275,33 @@ def where(cond: Value, a: Value, b: Value) -> Value:
     return applied("where", cond, a, b)
 
 
-def maximum(a: Value, b: Value | float | Expr) -> Value:
-    """Return the greater of each pair."""
+@overload
+def maximum(a: Index, b: Index) -> Index: ...
+@overload
+def maximum(a: Value, b: Value | float | Expr) -> Value: ...
+def maximum(a: Value | Index, b: Value | float | Expr) -> Value | Index:
+    """Return the greater of each pair, or of two scalars of the kernel."""
+    if isinstance(a, int | Expr) and isinstance(b, int | Expr):
+        return _of_scalars(Max, max, a, b)
     return applied("max", a, b)
 
 
-def minimum(a: Value, b: Value | float | Expr) -> Value:
-    """Return the lesser of each pair."""
+@overload
+def minimum(a: Index, b: Index) -> Index: ...
+@overload
+def minimum(a: Value, b: Value | float | Expr) -> Value: ...
+def minimum(a: Value | Index, b: Value | float | Expr) -> Value | Index:
+    """Return the lesser of each pair, or of two scalars of the kernel."""
+    if isinstance(a, int | Expr) and isinstance(b, int | Expr):
+        return _of_scalars(Min, min, a, b)
     return applied("min", a, b)
+
+
+def _of_scalars(operation: type[Binary], of_numbers: Callable[[int, int], int], a: Index, b: Index) -> Index:
+    """Return an operation on two scalars of the kernel: a number if both are numbers."""
+    if isinstance(a, int):
+        return of_numbers(a, b) if isinstance(b, int) else operation(lift(a, b), b)
+    return operation(a, lift(b, a))
 
 
 def steps(begin: Index, end: Index, step: int = 1) -> Iterator[Expr]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from convgen.ir import arithmetic
 from convgen.ir.error import UserError
-from convgen.ir.expr import Expr, Max, Min, lift
+from convgen.ir.expr import Expr
 from convgen.ir.layout.order import Order
 from convgen.ir.record import frozen
 from convgen.ir.simplify.extents import lower_bound
@@ -34,19 +34,7 @@ _MOVE = re.compile(r"(%\w+) = update_tile_offset (%\w+), \[(.*)\]")
 _VALUE = re.compile(r"(%\w+) = (.+) : vector<((?:\d+x)*)(\w+)>")
 
 
-def _of_two(operation: Callable[[Expr, Expr], Expr]) -> Callable[[Index, Index], Expr]:
-    """Return a function of two operands, at least one of which must be an expression; ValueError otherwise."""
-
-    def apply(a: Index, b: Index) -> Expr:
-        like = next((e for e in (a, b) if isinstance(e, Expr)), None)
-        if like is None:
-            raise ValueError(f"{a}, {b}")
-        return operation(lift(a, like), lift(b, like))
-
-    return apply
-
-
-_FUNCTIONS = {"min": _of_two(Min), "max": _of_two(Max)}
+_FUNCTIONS = {"min": language.minimum, "max": language.maximum}  #: of two scalars
 
 
 def parse(text: str) -> TileProgram:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from convgen import tile
 from convgen.tile import Tensor
-from examples.attention import LOW, attention, masked, softmax_step
+from examples.attention import LOW, Keys, attention, softmax_step
 
 __all__ = ["attention"]  # what users copy is what the tests run
 
@@ -76,7 +76,7 @@ def attention_by_parts(q: Tensor, k: Tensor, v: Tensor, o: Tensor, *, bm: int, b
             query = tile.load_tile(tile.init_tile(q, (m, h), (bm, bh)))
             keys = tile.load_tile(tile.init_tile(k, (n, h), (bn, bh)), transpose=True)
             scores = tile.tile_mma(query, keys, scores)
-        scores = masked(scores, m, n, length, causal)
+        scores = Keys(length, causal, 0).masked(scores, m, n)
         p, factor, top, total = softmax_step(scores, top, total, head**-0.5)
         values = tile.load_tile(tile.init_tile(v, (n, 0), (bn, head)))
         acc = tile.tile_mma(tile.convert(p, "f16"), values, acc * factor)
