@@ -252,11 +252,7 @@ def occupancy(kernel: str, waves: Sequence[Traced]) -> dict[str, Any]:
     """Return occupancy.json: the begin and end of waves, as (time, unit, SIMD, slot, 1 for a begin, kernel)."""
     events = [(w.begin, _UNIT, w.simd, w.slot, 1, _KERNEL) for w in waves]
     events += [(w.end, _UNIT, w.simd, w.slot, 0, _KERNEL) for w in waves]
-    return {
-        str(_ENGINE): sorted(events),
-        "dispatches": {"0": "0 / 0x0", str(_KERNEL): kernel},
-        "version": _VERSION,
-    }
+    return {str(_ENGINE): sorted(events), "dispatches": {"0": "0 / 0x0", str(_KERNEL): kernel}, "version": _VERSION}
 
 
 def states(waves: Sequence[Traced], state: State) -> dict[str, Any] | None:

@@ -38,8 +38,7 @@ _BUNDLES: Mapping[str, Callable[[int], tuple[int, int]]] = {
     "xe2": lambda r: (r % 2, r % 16 // 2),
 }
 check_rows(
-    FAMILY,
-    {"costs.py: _BUNDLES": _BUNDLES, "sim/platforms.py: CORES": [platform.name for platform in CORES.values()]},
+    FAMILY, {"costs.py: _BUNDLES": _BUNDLES, "sim/platforms.py: CORES": [platform.name for platform in CORES.values()]}
 )
 
 _KINDS: Mapping[str, str] = {

@@ -41,11 +41,7 @@ class Search:
     """A walk through candidates, best first; it calls `refused` for each candidate whose plan does not fit."""
 
     def __init__(
-        self,
-        problem: Problem,
-        ranking: Ranking,
-        facts: TargetFacts,
-        refused: OnRefusal = lambda candidate, error: None,
+        self, problem: Problem, ranking: Ranking, facts: TargetFacts, refused: OnRefusal = lambda candidate, error: None
     ) -> None:
         self.problem, self.ranking, self.facts, self.refused = problem, ranking, facts, refused
         self.place = 0  #: place of the next candidate in the ranking

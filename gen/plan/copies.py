@@ -51,14 +51,7 @@ class CopyLayout:
 
 @lru_cache(maxsize=2**10)
 def copy_layout(
-    view: View,
-    memory: Digits,
-    rows: int,
-    cols: int,
-    facts: TargetFacts,
-    subgroups: int,
-    elem: Type,
-    across: int = 1,
+    view: View, memory: Digits, rows: int, cols: int, facts: TargetFacts, subgroups: int, elem: Type, across: int = 1
 ) -> CopyLayout:
     """Return the lane layout of the copy of a rows x cols tile; DoesNotFit if it does not divide evenly.
 

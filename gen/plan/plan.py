@@ -305,13 +305,7 @@ def _stream_k_reduction(config: Config, may_add: bool, facts: TargetFacts) -> Re
     return Reduction(config.sum or ("last" if facts.tickets else "atomic"))
 
 
-def _part(
-    problem: Problem,
-    product: Product,
-    unit: MmaTile | LaneTile,
-    config: Config,
-    facts: TargetFacts,
-) -> Part:
+def _part(problem: Problem, product: Product, unit: MmaTile | LaneTile, config: Config, facts: TargetFacts) -> Part:
     """Return one product's part of the plan: paths of inputs, mapping, compensation, epilogue and exact padding."""
     tile_k = config.tile[2]
     blocks = -(-product.k // (tile_k * config.slices))

@@ -21,15 +21,7 @@ from convgen.ir.types import Type, s32, scalar
 from convgen.plan.blocks import Cuts, Index
 from convgen.plan.config import APART, COLUMNS
 from convgen.plan.contraction import Contraction, Product, Tensor, along, buffer, dim_of, in_order, reordered
-from convgen.plan.directions import (
-    axes_of,
-    batched,
-    contractions_of,
-    coordinates,
-    forward_dims,
-    grouped,
-    tensor_of,
-)
+from convgen.plan.directions import axes_of, batched, contractions_of, coordinates, forward_dims, grouped, tensor_of
 from convgen.plan.grouped_axis import GroupedAxis
 from convgen.problem.conv import Direction as Dir
 from convgen.problem.grouping import OFFSETS

@@ -347,10 +347,7 @@ def _attention(op: _Operator) -> dict[str, _Request]:
         query, key, value, result = _shared_heads(op, query, key, value, result)
     shape = (*query.sizes[:-1], key.sizes[-2])
     scores = _Tensor(shape, tuple(prod(shape[dim + 1 :]) for dim in range(len(shape))), query.dtype)
-    return {
-        ".scores": _product(query, key.swapped, scores),
-        ".values": _product(scores, value, result),
-    }
+    return {".scores": _product(query, key.swapped, scores), ".values": _product(scores, value, result)}
 
 
 def _shared_heads(op: _Operator, query: _Tensor, key: _Tensor, value: _Tensor, result: _Tensor) -> tuple[_Tensor, ...]:

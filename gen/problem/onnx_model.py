@@ -53,8 +53,7 @@ class _Tensor:
         if unknown:
             given = "x".join(str(dim) or "?" for dim in self.dims)
             raise Unsupported(
-                f"given {self.name} of {given}, wanted sizes: --mb gives that of the first dimension",
-                rule="onnx-shape",
+                f"given {self.name} of {given}, wanted sizes: --mb gives that of the first dimension", rule="onnx-shape"
             )
         return tuple(dim for dim in self.dims if isinstance(dim, int))
 

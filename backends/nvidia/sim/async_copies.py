@@ -101,11 +101,7 @@ class Copies:
         return land
 
     def _land_chosen(
-        self,
-        g: WarpGroup,
-        step: Step | None,
-        chosen: Callable[[Copy], Bools],
-        agent: tuple[int, int] | None = None,
+        self, g: WarpGroup, step: Step | None, chosen: Callable[[Copy], Bools], agent: tuple[int, int] | None = None
     ) -> None:
         """Land the chosen copies; `agent`, if an mbarrier counts them, is its number and the phase's clock."""
         pending: list[Copy] = []

@@ -15,12 +15,7 @@ from convgen.backends.nvidia.sim.step import Context, Step, unsupported
 from convgen.backends.sim.wave_arrays import Array
 
 Function = Callable[..., Array]
-_TO_INTEGER: Mapping[str, Callable[[Array], Array]] = {
-    "rni": np.rint,
-    "rzi": np.trunc,
-    "rmi": np.floor,
-    "rpi": np.ceil,
-}
+_TO_INTEGER: Mapping[str, Callable[[Array], Array]] = {"rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil}
 _TO_FLOAT = ("rn", "rz", "rm", "rp", "rna")
 
 
