@@ -136,7 +136,7 @@ class _Run:
         streams = ((number, ops) for number, group in enumerate(workgroups) for ops in group)
         clocks = begins or [0.0] * len(workgroups)
         self.warps = [Warp(n % SUBCORES, group, ops, clocks[group], number=n) for n, (group, ops) in enumerate(streams)]
-        self.queue = [(warp.since, warp.number) for warp in self.warps if warp.ops]
+        self.queue = [(warp.free_at, warp.number) for warp in self.warps if warp.ops]
         self.live = [sum(warp.group == n and bool(warp.ops) for warp in self.warps) for n in range(len(workgroups))]
         self.latencies = latencies
         self.issuing = [0.0] * SUBCORES  #: when each sub-core may issue again
@@ -186,14 +186,14 @@ class _Run:
                     return
                 now = start
                 continue
-            warp.could.append(warp.since)
+            warp.free_since.append(warp.free_at)
             warp.issued.append(now)
             done = self._issue(warp, op, now)
             warp.done.append(now + op.issue if done is None else done)
             if done is None:
                 self.parked[warp.number] = warp
                 return
-            warp.since = done
+            warp.free_at = done
             if not self._has_more(warp):
                 return
             if self.queue and self.queue[0][0] <= done:
@@ -338,9 +338,9 @@ class _Run:
         """Let a warp go on that other warps have kept waiting."""
         self.parked.pop(warp.number, None)
         warp.done[-1] = max(warp.done[-1], end)
-        warp.since = warp.done[-1]
+        warp.free_at = warp.done[-1]
         if self._has_more(warp):
-            heappush(self.queue, (warp.since, warp.number))
+            heappush(self.queue, (warp.free_at, warp.number))
 
     # ------------------------------------------------------------ mbarriers
 
