@@ -231,7 +231,7 @@ def _work_and_fits(configs: Configs, traits: OfferTraits, facts: TargetFacts) ->
     fits = fits & ((subtiles == 1) | (products >= _PART * subtiles))
     fits = fits & ((configs.of_stagings["slots"] > 0) | _fills_rows(k * atom.elem_bytes, facts))
     if atom.in_shared:  # by measurement, long rows pay only where products are in flight over a barrier
-        late = runs_late(configs.of_stagings["slots"]) & (not traits.moves_sums)
+        late = runs_late(configs.of_stagings["slots"]) & (not traits.sums_outside)
         fits = fits & (late | ~_in_long_rows(k * atom.elem_bytes, facts))
     # By `convgen profile`, more slots do not pay for windows so narrow that their memory granules are loaded twice.
     narrow = k // max(1, traits.taps) * atom.elem_bytes < facts.core.global_granule

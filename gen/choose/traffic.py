@@ -140,7 +140,7 @@ class Operands:
 
 
 @frozen(eq=False)
-class Count:
+class TrafficCount:
     """The numbers of a launch's traffic, each computed on demand: a single number rules out many launches."""
 
     at: Schedule
@@ -158,7 +158,7 @@ class Count:
         per_unit: int = 1,
         k_reversed: Flags | None = None,
         takers: Ints | None = None,
-    ) -> Count:
+    ) -> TrafficCount:
         """Return the counts of a launch on `units` compute units of all dies, `per_unit` workgroups on each."""
         in_flight = max(1, units // caches.dies) * per_unit
         return cls(Schedule.of(tiles, caches.dies, in_flight, k_reversed, takers), operands, caches, units)
@@ -334,7 +334,7 @@ def _channels(at: Schedule, operands: Operands, wave: Ints, caches: Caches) -> f
 # ---------------------------------------------------------------- warnings
 
 
-def camping(view: View, caches: Caches) -> str | None:
+def channel_warning(view: View, caches: Caches) -> str | None:
     """Return a warning if all rows begin in one channel of L2, so that few channels hold a block of K."""
     pitch = row_pitch(view)
     if caches.channels == 1 or not pitch or pitch % caches.camp_bytes:
@@ -354,7 +354,7 @@ def row_pitch(view: View, axis: int = 0) -> int:
     return pitch if pitch > view.memory.elem.bytes else 0
 
 
-def halves(name: str, remaps: bool, groups: bool, traffic: Traffic, default: Traffic) -> str | None:
+def half_order_warning(name: str, remaps: bool, groups: bool, traffic: Traffic, default: Traffic) -> str | None:
     """Return a warning if a mapping is only a die remap, or only groups, and reads more than the default."""
     if remaps == groups or traffic.fill <= default.fill:
         return None

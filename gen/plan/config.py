@@ -206,7 +206,7 @@ def levels(sharers: int, at_a_time: int) -> list[int]:
     return counts
 
 
-def evenly(sharers: int, at_a_time: int) -> int:
+def even_group_size(sharers: int, at_a_time: int) -> int:
     """Return the least group size up to `at_a_time` that needs as few groups and levels: groups are nearly equal."""
     counts = levels(sharers, at_a_time)
     even = -(-sharers // counts[0])
