@@ -68,13 +68,13 @@ class Unfinished:
         pipes = {}
         for pipe in {**self.pipes, **other.pipes}:
             ages, others, nearer = self.pipes.get(pipe, {}), other.pipes.get(pipe, {}), 0
-            both: dict[int, Cells] = {}
+            nearest: dict[int, Cells] = {}
             for distance in sorted({**ages, **others}):
                 here = (ages.get(distance, 0) | others.get(distance, 0)) & ~nearer
                 nearer |= here
                 if here:
-                    both[distance] = here
-            pipes[pipe] = both
+                    nearest[distance] = here
+            pipes[pipe] = nearest
         return Unfinished(tokens, pipes)
 
 
@@ -180,13 +180,13 @@ class Scoreboard:
 
     def _assign_tokens(self, tokens: int, heads: Iterable[Instruction]) -> None:
         """Assign tokens: to heads of matrix chains by accumulator, to messages in turn within their unit."""
-        own: dict[str, list[int]] = {}
+        of_unit: dict[str, list[int]] = {}
         number = _MATRIX_TOKENS
         for unit, share in _shares(self.function, self.generation, tokens - _MATRIX_TOKENS).items():
-            own[unit] = list(range(number, number + share))
-            self.units.update(dict.fromkeys(own[unit], unit))
+            of_unit[unit] = list(range(number, number + share))
+            self.units.update(dict.fromkeys(of_unit[unit], unit))
             number += share
-        turns = {unit: cycle(numbers) for unit, numbers in own.items()}
+        turns = {unit: cycle(numbers) for unit, numbers in of_unit.items()}
         accumulators: dict[tuple[VirtualRegister, int], int] = {}
         for i in (*(i for i in self.function.instructions() if i.op.unit is not Unit.MATRIX), *heads):
             unit = _unit(i, self.generation)
@@ -333,20 +333,20 @@ class Scoreboard:
         """
         distance = _covering(waits.distances)
         tokens = [(t, "dst") for t in waits.done] + [(t, "src") for t in waits.read]
-        own = f"${self.tokens[i]}" if i in self.tokens else ""
+        token_set = f"${self.tokens[i]}" if i in self.tokens else ""
         carried: list[str] = []
         if i in self.members or i in self.heads:
-            own = self.members.get(i, _ATOMIC)  # only the first member has waits; it sets no token
+            token_set = self.members.get(i, _ATOMIC)  # only the first member has waits; it sets no token
             if waits.done:
                 (token, what), *tokens = tokens
                 carried = [f"${token}.{what}"]
         elif i.op.unit is Unit.MATRIX or (i.op.unit is Unit.CONTROL and not i.op.ends):
             pass  # carries no wait
-        elif own and i.op.unit is Unit.VALU:  # math that sets a token: a distance in its own pipe
+        elif token_set and i.op.unit is Unit.VALU:  # math that sets a token: a distance in its own pipe
             pipe, _, d = distance.partition("@")
             if pipe == type_pipe(i, self.generation):
                 carried, distance = [f"@{d}"], ""
-        elif own or i.op.ends:  # messages: any distance beside the token that they set
+        elif token_set or i.op.ends:  # messages: any distance beside the token that they set
             if distance:
                 carried, distance = [distance], ""
         elif distance:  # in-order instructions: a distance, or a single token wait
@@ -358,7 +358,7 @@ class Scoreboard:
         for what in SYNCS:
             if alike := [f"${token}" for token, kind in tokens if kind == what]:
                 yield waiting(alike, what)
-        annotations = (own, *carried) if own == _ATOMIC else (*carried, own)
+        annotations = (token_set, *carried) if token_set == _ATOMIC else (*carried, token_set)
         yield i.annotated(*filter(None, annotations))
 
 

@@ -260,16 +260,16 @@ def _accumulating(instruction: Instruction, context: Context) -> Step:
         if op in HIGH:
             undefined = united((undefined, _undefined_acc0(g, lanes)))
             total = g.wide[:, slots] + ((a * (b >> 16)) << 16)
-            result, kept = (total if low else total >> 32), total
+            result, accumulated = (total if low else total >> 32), total
         else:
-            result, kept = _with_carry(op, table.unsigned(a, size), table.unsigned(b, size), size)
+            result, accumulated = _with_carry(op, table.unsigned(a, size), table.unsigned(b, size), size)
         data = convert(result, destination.type, g.control, saturate=False)
         if condition is not None:
             set_flags(instruction, g, condition(working(destination.type, data), 0), on, undefined)
         destination.put(g, data, on, undefined)
         if keeps:
-            implied.put(g, convert(kept, "ud", g.control, saturate=False), on, undefined)
-            keep_wide(g, slots, kept, on)
+            implied.put(g, convert(accumulated, "ud", g.control, saturate=False), on, undefined)
+            keep_wide(g, slots, accumulated, on)
 
     return step.running(run)
 

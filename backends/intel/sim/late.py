@@ -78,14 +78,14 @@ def _read_again(g: ThreadGroup, due: Callable[[LateLoad], bool]) -> None:
             load.again(g, load.address, load.lanes)
 
 
-def read_completed(g: ThreadGroup, done: frozenset[int]) -> None:
-    """Let the loads that are known to be complete read memory again: those in `done`, and those before its fences."""
+def read_completed(g: ThreadGroup, complete: frozenset[int]) -> None:
+    """Let loads that are known to be complete read memory again: `complete` ones, and those before complete fences."""
     orders_local = g.env.platform.slm_fence_orders_loads
     upto = {"slm": 0, "ugm": 0, "tgm": 0}  # unit -> order of its last completed fence
     for index, order, unit in g.fences:
-        if index in done and (orders_local or unit != "slm"):
+        if index in complete and (orders_local or unit != "slm"):
             upto[unit] = max(upto[unit], order)
-    _read_again(g, lambda load: load.step in done or load.order < upto["slm" if load.local else "ugm"])
+    _read_again(g, lambda load: load.step in complete or load.order < upto["slm" if load.local else "ugm"])
 
 
 def read_before_store(g: ThreadGroup, address: U64, size: int, lanes: Bools | None, *, local: bool) -> None:

@@ -177,16 +177,16 @@ def _indirect_target(operand: Operand, lanes: int, instruction: Instruction) -> 
         first = indirect_places(packed, 1, instruction, g)
         places = first + np.arange(lanes) * stride * size
         shape = (g.count, lanes)
-        taken = np.ones(shape, np.bool_) if active is None else np.broadcast_to(active, shape)
-        rows = np.broadcast_to(np.arange(g.count)[:, None], shape)[taken]
-        at = (places // size)[taken]
-        g.views[VIEWS[operand.type]][rows, at] = np.broadcast_to(data, shape)[taken]
+        acting = np.ones(shape, np.bool_) if active is None else np.broadcast_to(active, shape)
+        rows = np.broadcast_to(np.arange(g.count)[:, None], shape)[acting]
+        at = (places // size)[acting]
+        g.views[VIEWS[operand.type]][rows, at] = np.broadcast_to(data, shape)[acting]
         marks = g.poisons[size]
         if undefined is None:
             marks[rows, at] = 0
         else:
             ones = ~marks.dtype.type(0)
-            marks[rows, at] = np.where(np.broadcast_to(undefined != 0, shape)[taken], ones, 0)
+            marks[rows, at] = np.where(np.broadcast_to(undefined != 0, shape)[acting], ones, 0)
             for unit in np.unique(at * size // g.layout.grf):
                 g.dirty |= 1 << int(unit)
 

@@ -236,10 +236,10 @@ class Scoreboard:
         assert step is not None
         return step
 
-    def _hazard(self, verb: str, bits: int, what: str, earlier: Step, wait: str) -> tuple[str, str]:
+    def _hazard(self, verb: str, bits: int, role: str, earlier: Step, wait: str) -> tuple[str, str]:
         name = describe(self.layout, (bits & -bits).bit_length() - 1)
         kind = "distance" if wait.endswith("@") else "token-wait"
-        return kind, f"{verb} {name}, a {what} of `{earlier.instruction.text}`, without {wait}"
+        return kind, f"{verb} {name}, a {role} of `{earlier.instruction.text}`, without {wait}"
 
 
 def describe(layout: Layout, byte: int) -> str:

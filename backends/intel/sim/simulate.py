@@ -96,8 +96,8 @@ class _Run(Run):
         slm_bytes = max(kernel.slm, launch.shared_bytes)
         if slm_bytes > self.code.platform.max_slm:
             limit = self.code.platform.max_slm
-            what = f"the launch asks for {slm_bytes} bytes of local memory, a workgroup has {limit}"
-            self.reporter.add("slm-size", what, None)
+            finding = f"the launch asks for {slm_bytes} bytes of local memory, a workgroup has {limit}"
+            self.reporter.add("slm-size", finding, None)
             raise LaunchStopped
         waves = threads_of(kernel, launch)
         execute = partial(self._batch, program, launch, payload, waves, slm_bytes)

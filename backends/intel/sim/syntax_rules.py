@@ -60,8 +60,8 @@ def _payloads(instruction: Instruction, step: Step, context: Context) -> None:
     if "EOT" in instruction.options:
         for payload in (message.src0, message.src1):
             if 0 <= payload.reg < FIRST_LAST_REGISTER:
-                what = f"the last message comes from r{payload.reg}, not from r{FIRST_LAST_REGISTER} on"
-                context.fault("message", f"{what} [PRM, by Mesa, send_restrictions]")
+                finding = f"the last message comes from r{payload.reg}, not from r{FIRST_LAST_REGISTER} on"
+                context.fault("message", f"{finding} [PRM, by Mesa, send_restrictions]")
 
 
 def _annotations(instruction: Instruction, step: Step, context: Context) -> None:

@@ -182,8 +182,8 @@ class WarpEngine(Engine[WarpGroup, Step]):
             if arrived > needed:
                 g = next(g for g in waiting if g.env is env and ((g.slot == slot) & (g.waiting_at == barrier)).any())
                 row = int(((g.slot == slot) & (g.waiting_at == barrier)).argmax())
-                what = f"{arrived} threads have arrived at barrier {barrier}, which takes {needed}"
-                self.reporter.add("barrier", what, self._behind(g), g, row)
+                finding = f"{arrived} threads have arrived at barrier {barrier}, which takes {needed}"
+                self.reporter.add("barrier", finding, self._behind(g), g, row)
             env.local.meet(slot, np.array(sorted(arrivals)), env.passed_on.pop((slot, barrier), []))
             env.epoch[slot] += np.uint32(1)
             env.arrived[slot, barrier] = env.threads[slot, barrier] = env.expected[slot, barrier] = 0
@@ -217,9 +217,9 @@ class WarpEngine(Engine[WarpGroup, Step]):
 
     def _report_blocked(self, g: WarpGroup, place: int) -> None:
         """Report a group that waits for ever at an instruction which it repeats."""
-        kind, what = {
+        kind, finding = {
             PRODUCTS: ("wgmma", "other warps of its warpgroup never execute the products that it waits for"),
             CLUSTER: ("barrier", "other threads never arrive at the cluster's barrier"),
             REGISTERS: ("setmaxnreg", "no other warp gives back the registers that it asks for"),
         }[place]
-        self.reporter.add(kind, f"waits for ever: {what}", self._program.instructions[g.pc], g)
+        self.reporter.add(kind, f"waits for ever: {finding}", self._program.instructions[g.pc], g)

@@ -176,8 +176,8 @@ def permute(mode: str) -> Function:
     """prmt: four bytes chosen from eight; bit 3 of a selector copies the byte's sign bit."""
 
     def apply(a: Array, b: Array, c: Array) -> Array:
-        both = (np.asarray(b).astype(np.uint64) << np.uint64(32)) | a
-        result: Array = np.zeros(np.broadcast_shapes(np.shape(both), np.shape(c)), np.uint32)
+        eight_bytes = (np.asarray(b).astype(np.uint64) << np.uint64(32)) | a
+        result: Array = np.zeros(np.broadcast_shapes(np.shape(eight_bytes), np.shape(c)), np.uint32)
         for place in range(4):
             if mode:
                 rows = np.array([row[place] for row in _PERMUTED[mode]], np.uint64)
@@ -185,7 +185,7 @@ def permute(mode: str) -> Function:
             else:
                 selector = np.asarray(c) >> np.uint32(4 * place)
                 picked, signs = (selector & np.uint32(7)).astype(np.uint64), (selector & np.uint32(8)) != 0
-            byte = (both >> (picked * np.uint64(8)) & np.uint64(0xFF)).astype(np.uint32)
+            byte = (eight_bytes >> (picked * np.uint64(8)) & np.uint64(0xFF)).astype(np.uint32)
             if signs is not None:
                 byte = np.where(signs, np.where(byte & np.uint32(0x80), np.uint32(0xFF), np.uint32(0)), byte)
             result = result | (byte << np.uint32(8 * place))
