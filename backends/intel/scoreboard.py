@@ -163,20 +163,20 @@ class Scoreboard:
         ]
         self._assign_tokens(tokens, [chain[0] for chain in matrix_chains])
         self.peers = {token: {t for t in self.units if self.units[t] == unit} for token, unit in self.units.items()}
-        done, awaited = self._local_accesses()
+        written_names, read_names = self._local_accesses()
         self.effects: dict[Instruction, _Effects] = {}
         for i in function.instructions():
             assert isinstance(i, XeInstruction)
             source = self.tokens.get(i, pipe_of(i, generation))
-            read = physical.read(i) | physical.named(awaited.get(i, ()))
-            self.effects[i] = _Effects(source, read, physical.written(i) | physical.named(done.get(i, ())))
+            read = physical.read(i) | physical.named(read_names.get(i, ()))
+            self.effects[i] = _Effects(source, read, physical.written(i) | physical.named(written_names.get(i, ())))
         self.heads = {chain[0] for chain in matrix_chains if len(chain) > 1}
         self.members: dict[Instruction, str] = {}  # later member of a chain -> its annotation
         for chain in matrix_chains:
             self._join(chain)
         self.flags, self.mode = physical.flags, physical.named((_MODE,))
         self.interlocked = self.flags | physical.named((_ACCUMULATOR,))
-        self.local = physical.named(name for names in done.values() for name in names)
+        self.local = physical.named(name for names in written_names.values() for name in names)
 
     def _assign_tokens(self, tokens: int, heads: Iterable[Instruction]) -> None:
         """Assign tokens: to heads of matrix chains by accumulator, to messages in turn within their unit."""
@@ -212,7 +212,7 @@ class Scoreboard:
         self.members[others[-1]] = f"${self.tokens[head]}"
 
     def _local_accesses(self) -> tuple[dict[Instruction, list[str]], dict[Instruction, list[str]]]:
-        """Return artificial cells by which stores and signals wait for local loads and fences: written, and read.
+        """Return names of cells, (written, read), by which stores and signals wait for local loads and fences.
 
         After a barrier other threads may overwrite bytes that this thread loads: its signal waits for these loads, or
         for a fence ahead of the signal that cannot complete before them. If a store may complete before an earlier
@@ -220,16 +220,16 @@ class Scoreboard:
         """
         fences, overtaken = dict(signals(self.function)), self.generation.loads_overtaken
         loads = [i for i in self.function.instructions() if touches_local(i, stores=False)]
-        done = {i: [f"local access {n}"] for n, i in enumerate((*loads, *filter(None, fences.values())))}
+        written = {i: [f"local access {n}"] for n, i in enumerate((*loads, *filter(None, fences.values())))}
         awaited: dict[Instruction, list[str]] = {}
         for signal, stores in behind_signals(self.function, stores=True):
             fence, endangered = fences[signal], [i for i in loads if any(conflict(i.access, s.access) for s in stores)]
             waits_for = [*(endangered if fence is None or overtaken else ()), *filter(None, (fence,))]
-            awaited[signal] = [name for i in waits_for for name in done[i]]
+            awaited[signal] = [name for i in waits_for for name in written[i]]
         for store in self.function.instructions() if overtaken else ():
             if touches_local(store, stores=True):
-                awaited[store] = [name for i in loads if overwrites(store.access, i.access) for name in done[i]]
-        return done, awaited
+                awaited[store] = [name for i in loads if overwrites(store.access, i.access) for name in written[i]]
+        return written, awaited
 
     def run(self) -> Function:
         """Return the function with all instructions annotated, and stand-alone waits inserted where needed."""
@@ -257,22 +257,22 @@ class Scoreboard:
         done, read = self._awaited_tokens(pending, effects)
         if len(done) > 1:  # the first member of a chain can carry one token wait
             done.sort(key=lambda t: pending.apart(t, effects.chain))
-        own = effects.source
-        awaited = dict.fromkeys(t for t in done if t != own or effects.chain)
-        return Waits(distances, tuple(awaited), tuple(t for t in read if t != own and t not in awaited))
+        source = effects.source
+        awaited = dict.fromkeys(t for t in done if t != source or effects.chain)
+        return Waits(distances, tuple(awaited), tuple(t for t in read if t != source and t not in awaited))
 
     def _distances(self, pending: _MutablePending, effects: _Effects) -> dict[str, int]:
         """Return the distance to wait for in each pipe."""
-        own, distances = effects.source, dict[str, int]()
+        source, distances = effects.source, dict[str, int]()
         # the last writers in pipes: a pipe orders its own writes, and interlocks accumulators and flags
         for pipe in pending.writes.pipes:
-            seen = effects.read & ~self.interlocked if pipe == own else effects.read | effects.written
-            if not own and pipe == "I":  # the branch unit interlocks flags
+            seen = effects.read & ~self.interlocked if pipe == source else effects.read | effects.written
+            if not source and pipe == "I":  # the branch unit interlocks flags
                 seen = effects.read & ~self.flags | effects.written
             _note(distances, pipe, pending.writes.distance(pipe, seen))
         # readers in other pipes, if this instruction overwrites their sources
         for pipe in pending.reads.pipes:
-            if pipe != own:
+            if pipe != source:
                 _note(distances, pipe, pending.reads.distance(pipe, effects.written))
         # the control register: its writer, and the next instruction, wait for all pipes
         if (self.mode & effects.written or pending.writes.holds(self.mode)) and pending.is_busy():
@@ -336,10 +336,10 @@ class Scoreboard:
         token_set = f"${self.tokens[i]}" if i in self.tokens else ""
         carried: list[str] = []
         if i in self.members or i in self.heads:
-            token_set = self.members.get(i, _ATOMIC)  # only the first member has waits; it sets no token
+            token_set = self.members.get(i, _ATOMIC)  # only the first member of a chain has waits; it sets no token
             if waits.done:
-                (token, what), *tokens = tokens
-                carried = [f"${token}.{what}"]
+                (token, kind_of_wait), *tokens = tokens
+                carried = [f"${token}.{kind_of_wait}"]
         elif i.op.unit is Unit.MATRIX or (i.op.unit is Unit.CONTROL and not i.op.ends):
             pass  # carries no wait
         elif token_set and i.op.unit is Unit.VALU:  # math that sets a token: a distance in its own pipe
@@ -352,12 +352,12 @@ class Scoreboard:
         elif distance:  # in-order instructions: a distance, or a single token wait
             carried, distance = [distance], ""
         elif len(tokens) == 1:
-            (token, what), tokens = tokens[0], []
-            carried = [f"${token}.{what}"]
+            (token, kind_of_wait), tokens = tokens[0], []
+            carried = [f"${token}.{kind_of_wait}"]
         yield from (_sync(annotation) for annotation in ([distance] if distance else []))
-        for what in SYNCS:
-            if alike := [f"${token}" for token, kind in tokens if kind == what]:
-                yield waiting(alike, what)
+        for kind_of_wait in SYNCS:
+            if alike := [f"${token}" for token, kind in tokens if kind == kind_of_wait]:
+                yield waiting(alike, kind_of_wait)
         annotations = (token_set, *carried) if token_set == _ATOMIC else (*carried, token_set)
         yield i.annotated(*filter(None, annotations))
 
@@ -370,12 +370,12 @@ def _covering(distances: Mapping[str, int]) -> str:
     return f"{pipe}@{min(distances.values())}"
 
 
-def waiting(tokens: Collection[str], what: str) -> XeInstruction:
+def waiting(tokens: Collection[str], kind: str) -> XeInstruction:
     """Return a stand-alone wait for tokens: for results (`dst`), or until sources are read (`src`)."""
     if len(tokens) == 1:
-        return _sync(f"{next(iter(tokens))}.{what}")
+        return _sync(f"{next(iter(tokens))}.{kind}")
     mask = sum(1 << number for number in {int(token[1:]) for token in tokens})
-    return XeInstruction(OPCODES[SYNCS[what]], src=(Literal(mask, "ud"),))
+    return XeInstruction(OPCODES[SYNCS[kind]], src=(Literal(mask, "ud"),))
 
 
 def _sync(annotation: str) -> XeInstruction:
@@ -465,13 +465,13 @@ class _MutableUnfinished:
         """Return the accesses by distance, without those so far back in their pipe that they are done."""
         pipes = {
             pipe: {
-                distance: held
-                for number, held in reversed(numbers.items())
-                if held and (distance := self.count[pipe] - number) <= _SETTLED[pipe]
+                distance: cells
+                for number, cells in reversed(numbers.items())
+                if cells and (distance := self.count[pipe] - number) <= _SETTLED[pipe]
             }
             for pipe, numbers in self.pipes.items()
         }
-        tokens = {token: held for token, held in self.tokens.items() if held}
+        tokens = {token: cells for token, cells in self.tokens.items() if cells}
         return Unfinished(tokens, {pipe: ages for pipe, ages in pipes.items() if ages})
 
 

@@ -324,10 +324,10 @@ class _Selector(Selector):
         dst, src = () if into is None else (into,), (address, value)
         out.emit(row, dst, src, lanes=out.lanes, predicate=mask, access=access, comment=comment(s))
 
-    def _fence(self, row: Opcode, what: str) -> Reg:
+    def _fence(self, row: Opcode, purpose: str) -> Reg:
         """Emit a fence; return its response, which arrives when it is done."""
         response = self.out.new("v")
-        self.out.emit(row, (response,), (self.thread_payload,), comment=what)
+        self.out.emit(row, (response,), (self.thread_payload,), comment=purpose)
         return response
 
     def _await_fence(self, response: Reg) -> None:
