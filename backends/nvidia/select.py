@@ -360,11 +360,11 @@ class Selector(Values):
         address = out.op("mad.lo.s64", index, str(s.buffer.elem.bytes), pointer, kind="rd")
         most = out.op("sub.s32", turns, "1")
         first = out.op("setp.eq.u32", self.lane, "0", kind="p")
-        taken = out.op("mov.u32", "0")
+        ticket = out.op("mov.u32", "0")
         out.emit("bar.warp.sync -1", "release: order the stores of all lanes before lane 0's ticket")
-        out.emit(f"@{first} atom.acq_rel.gpu.global.inc.u32 {taken}, [{address}], {most}", comment(s))
+        out.emit(f"@{first} atom.acq_rel.gpu.global.inc.u32 {ticket}, [{address}], {most}", comment(s))
         out.emit("bar.warp.sync -1", "acquire: order lane 0's ticket before the loads of all lanes")
-        self.env[s.var] = [out.op("shfl.sync.idx.b32", taken, "0", "31", "-1", comment=s.var.name)]
+        self.env[s.var] = [out.op("shfl.sync.idx.b32", ticket, "0", "31", "-1", comment=s.var.name)]
 
     def _acquire(self, _s: st.Acquire) -> None:
         self.out.emit("fence.acq_rel.gpu", "acquire: see the stores of other workgroups")

@@ -167,7 +167,7 @@ def _narrowed(wide: Array, to: str, mode: str, *, finite: bool) -> Array:
 
 
 def _packed(instruction: Instruction, context: Context, to: str, of: str) -> Step:
-    """Conversions of two numbers at a time: `cvt d, a, b` puts a into the upper half."""
+    """Return the step of a conversion of two numbers: `cvt d, a, b` puts a into the upper half."""
     base_to, base_of = to.removesuffix("x2"), of.removesuffix("x2")
     scalar = _between_floats(
         instruction, base_to, base_of, None, saturate=instruction.has("satfinite"), flush=instruction.has("ftz")

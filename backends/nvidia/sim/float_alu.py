@@ -273,7 +273,7 @@ def _modified16(function: Function, instruction: Instruction, kind: str) -> Func
 
 
 def _selecting(instruction: Instruction, context: Context, kind: str) -> Step:
-    """min, max, neg, abs, copysign."""
+    """Return the step of min, max, neg, abs or copysign."""
     name = instruction.name
     base = kind.removesuffix("x2")
     if name in ("neg", "abs"):
@@ -295,7 +295,7 @@ def _selecting(instruction: Instruction, context: Context, kind: str) -> Step:
 
 
 def _sign(instruction: Instruction, context: Context, kind: str) -> Step:
-    """neg and abs, which change the sign bit only, and flush if asked."""
+    """Return the step of neg or abs, which change the sign bit only, and flush if asked."""
     bits, name = bits_of(kind), instruction.name
     sign = 0x80008000 if TYPES[kind].packed == 2 else 1 << (bits - 1)
     flush = instruction.has("ftz") and kind == "f32"
@@ -317,7 +317,7 @@ _EXACT: Mapping[str, Function] = {
 
 
 def _function(instruction: Instruction, context: Context, kind: str, mode: str) -> Step:
-    """rcp, sqrt, div, and the approximate functions."""
+    """Return the step of rcp, sqrt, div or an approximate function."""
     name = instruction.name
     function = APPROXIMATE[name]
     base = kind.removesuffix("x2")
@@ -495,7 +495,7 @@ def _written_value(instruction: Instruction, context: Context) -> _WriteFlags:
 
 
 def _selected(instruction: Instruction, context: Context) -> Step:
-    """selp and slct: an undefined value that is not selected does no harm."""
+    """Return the step of selp or slct: an undefined value that is not selected does no harm."""
     kind = f"b{bits_of(instruction.types[0])}"
     operands = instruction.operands
     reads = [source(context, instruction, o, kind) for o in operands[1:3]]

@@ -416,7 +416,7 @@ def _checking_divisor(step: Step, context: Context, kind: str) -> Step:
 
 
 def _pairwise(instruction: Instruction, context: Context, kind: str) -> Step | None:
-    """add, sub, min, max of two 16-bit numbers in a word (sm_90)."""
+    """Return the step of add, sub, min or max of two 16-bit numbers in a word (sm_90); None for others."""
     name = instruction.name
     if name not in ("add", "sub", "min", "max"):
         return None
@@ -427,7 +427,7 @@ def _pairwise(instruction: Instruction, context: Context, kind: str) -> Step | N
 
 
 def _carrying(instruction: Instruction, context: Context, kind: str) -> Step | None:
-    """add, sub and mad with the carry flag (PTX ISA, Extended-Precision Arithmetic)."""
+    """Return the step of add, sub or mad with the carry flag (PTX ISA, Extended-Precision Arithmetic), else None."""
     name, operands, carry = instruction.name, instruction.operands, context.carry
     unsigned = f"u{TYPES[kind].bits}"
     if isinstance(operands[0], Pair):

@@ -105,7 +105,7 @@ def _inval(instruction: Instruction, context: Context) -> Step:
 
 
 def _expect(instruction: Instruction, context: Context) -> Step:
-    """mbarrier.expect_tx and complete_tx."""
+    """Return the step of mbarrier.expect_tx or complete_tx."""
     locate = _objects(instruction, context, instruction.operands[0])
     size, numbers = _number(instruction, context, 1)
     completes = instruction.has("complete_tx")
