@@ -22,7 +22,7 @@ from convgen.torch.layer_problems import (
     Window,
     empty,
     format_of,
-    looks_last,
+    looks_channels_last,
     output_shape,
     type_name,
 )
@@ -37,9 +37,9 @@ def _window(
     return Window(tuple(stride), tuple(padding), tuple(dilation), groups)
 
 
-def _is_last(x: Tensor, w: Tensor) -> bool:
+def _is_channels_last(x: Tensor, w: Tensor) -> bool:
     """Return whether the results of a convolution are channels_last: if x or w is (ATen/native/ConvUtils.h)."""
-    return looks_last(x) or looks_last(w)
+    return looks_channels_last(x) or looks_channels_last(w)
 
 
 def _plan(outline: Callable[..., Outline], first: Tensor, second: Tensor, third: Tensor | None, *call: Any) -> Plan:
@@ -96,18 +96,20 @@ def _convolution(x: Tensor, w: Tensor, bias: Tensor | None, *call: Any) -> Tenso
 
 def _forward_outline(x: Tensor, w: Tensor, bias: Tensor | None, window: Window, tf32: bool) -> Outline:
     """Return the outline of a convolution."""
-    last, has_bias = _is_last(x, w), bias is not None
-    formats = format_of(x, last=last), format_of(w, last=last)
-    of_kernel = *formats, last
-    request = ConvRequest("FWD_D", type_name(x), tuple(x.shape), tuple(w.shape), window, has_bias, of_kernel, tf32)
+    channels_last, has_bias = _is_channels_last(x, w), bias is not None
+    formats = format_of(x, channels_last=channels_last), format_of(w, channels_last=channels_last)
+    formats_of_kernel = *formats, channels_last
+    request = ConvRequest(
+        "FWD_D", type_name(x), tuple(x.shape), tuple(w.shape), window, has_bias, formats_of_kernel, tf32
+    )
     if bias is None:
-        return Outline(request, (x, w), formats, last)
-    return Outline(request, (x, w, bias), (*formats, False), last)
+        return Outline(request, (x, w), formats, channels_last)
+    return Outline(request, (x, w, bias), (*formats, False), channels_last)
 
 
 def _convolution_fake(x: Tensor, w: Tensor, bias: Tensor | None, *call: Any) -> Tensor:
     window = _window(*call)
-    return empty(x, output_shape(x.shape, w.shape, window), last=_is_last(x, w))
+    return empty(x, output_shape(x.shape, w.shape, window), channels_last=_is_channels_last(x, w))
 
 
 def _data_gradient(gradient: Tensor, x: Tensor, w: Tensor, *call: Any) -> Tensor:
@@ -124,27 +126,27 @@ def _data_gradient(gradient: Tensor, x: Tensor, w: Tensor, *call: Any) -> Tensor
 
 def _data_outline(gradient: Tensor, x: Tensor, w: Tensor, window: Window, tf32: bool) -> Outline:
     """Return the outline of the gradient of x."""
-    last = _is_last(x, w)
-    formats = format_of(gradient, last=last), format_of(w, last=last)
-    of_kernel = last, formats[1], formats[0]
-    request = ConvRequest("BWD_D", type_name(x), tuple(x.shape), tuple(w.shape), window, False, of_kernel, tf32)
-    return Outline(request, (gradient, w), formats, last)
+    channels_last = _is_channels_last(x, w)
+    formats = format_of(gradient, channels_last=channels_last), format_of(w, channels_last=channels_last)
+    formats_of_kernel = channels_last, formats[1], formats[0]
+    request = ConvRequest("BWD_D", type_name(x), tuple(x.shape), tuple(w.shape), window, False, formats_of_kernel, tf32)
+    return Outline(request, (gradient, w), formats, channels_last)
 
 
 def _data_gradient_fake(gradient: Tensor, x: Tensor, w: Tensor, *call: Any) -> Tensor:
-    return empty(x, x.shape, last=_is_last(x, w))
+    return empty(x, x.shape, channels_last=_is_channels_last(x, w))
 
 
 def _weights_outline(
     gradient: Tensor, x: Tensor, w: Tensor, window: Window, tf32: bool, *, bias: bool = False
 ) -> Outline:
     """Return the outline of the gradient of w, in the format of w, as parameters want theirs."""
-    last, w_last = _is_last(x, w), looks_last(w)
-    formats = format_of(gradient, last=last), format_of(x, last=last)
-    of_kernel = w_last or all(taps == 1 for taps in w.shape[2:])  # memory of one tap is in both formats
-    last_of = formats[1], of_kernel, formats[0]
-    request = ConvRequest("BWD_W", type_name(x), tuple(x.shape), tuple(w.shape), window, bias, last_of, tf32)
-    return Outline(request, (gradient, x), formats, w_last)
+    channels_last, w_channels_last = _is_channels_last(x, w), looks_channels_last(w)
+    formats = format_of(gradient, channels_last=channels_last), format_of(x, channels_last=channels_last)
+    has_one_tap = all(taps == 1 for taps in w.shape[2:])  # memory of one tap is in both formats
+    formats_of_kernel = formats[1], w_channels_last or has_one_tap, formats[0]
+    request = ConvRequest("BWD_W", type_name(x), tuple(x.shape), tuple(w.shape), window, bias, formats_of_kernel, tf32)
+    return Outline(request, (gradient, x), formats, w_channels_last)
 
 
 _weights_and_bias_outline = partial(_weights_outline, bias=True)
@@ -163,7 +165,7 @@ def _weight_gradient(gradient: Tensor, x: Tensor, w: Tensor, *call: Any) -> Tens
 
 
 def _weight_gradient_fake(gradient: Tensor, x: Tensor, w: Tensor, *call: Any) -> Tensor:
-    return empty(w, w.shape, last=looks_last(w))
+    return empty(w, w.shape, channels_last=looks_channels_last(w))
 
 
 def _weight_bias_gradients(gradient: Tensor, x: Tensor, w: Tensor, *call: Any) -> tuple[Tensor, Tensor]:
@@ -181,7 +183,7 @@ def _weight_bias_gradients(gradient: Tensor, x: Tensor, w: Tensor, *call: Any) -
 
 
 def _weight_bias_gradients_fake(gradient: Tensor, x: Tensor, w: Tensor, *call: Any) -> tuple[Tensor, Tensor]:
-    return empty(w, w.shape, last=looks_last(w)), w.new_empty(w.shape[0])
+    return empty(w, w.shape, channels_last=looks_channels_last(w)), w.new_empty(w.shape[0])
 
 
 def _convolution_backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
@@ -233,8 +235,8 @@ def _product_outline(left: Tensor, right: Tensor, bias: Tensor | None, tf32: boo
     request = ProductRequest(type_name(left), m, k, n, columns, bias is not None, tf32)
     formats = tuple(None if by_column else False for by_column in columns)
     if bias is None:
-        return Outline(request, (left, right), formats, last=False)
-    return Outline(request, (left, right, bias), (*formats, False), last=False)
+        return Outline(request, (left, right), formats, channels_last=False)
+    return Outline(request, (left, right, bias), (*formats, False), channels_last=False)
 
 
 def _is_column_major(matrix: Tensor) -> bool:
