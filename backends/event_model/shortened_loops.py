@@ -108,16 +108,16 @@ def shortened(workgroups: Sequence[Sequence[list[Any]]], body: Collection[int], 
     if marks is None or len({len(m) for m in marks if m}) != 1:
         return ShortenedLoop(workgroups, loops, (0, 0), 0, looping)
     first, end, period = _longest_run(waves, marks)
-    kept = -(-keep // period) * period
-    left_out = (end - first - kept) // period * period
+    modelled = -(-keep // period) * period
+    left_out = (end - first - modelled) // period * period
     if left_out <= 0:
         return ShortenedLoop(workgroups, loops, (0, 0), 0, looping)
-    cut = first + kept
-    middle = first + kept // 2 // period * period
+    cut = first + modelled
+    middle = first + modelled // 2 // period * period
     numbered = iter(range(len(waves)))
     short = [[_without(ops, marks[next(numbered)], cut, cut + left_out) for ops in group] for group in workgroups]
     fewer = [_closed_up(m, cut, cut + left_out) if m else m for m in marks]
-    return ShortenedLoop(short, fewer, (middle, cut), left_out, looping, kept)
+    return ShortenedLoop(short, fewer, (middle, cut), left_out, looping, modelled)
 
 
 def _with_roles(waves: Sequence[list[Any]], loops: Sequence[list[int]]) -> list[list[int]] | None:

@@ -254,11 +254,11 @@ class Scoreboard:
         distances = self._distances(pending, effects)
         if self._waits_for_all(i, distances):
             distances = dict.fromkeys(_PIPES, min(distances.values()))
-        done, read = self._awaited_tokens(pending, effects)
-        if len(done) > 1:  # the first member of a chain can carry one token wait
-            done.sort(key=lambda t: pending.apart(t, effects.chain))
+        complete, read = self._awaited_tokens(pending, effects)
+        if len(complete) > 1:  # the first member of a chain can carry one token wait
+            complete.sort(key=lambda t: pending.apart(t, effects.chain))
         source = effects.source
-        awaited = dict.fromkeys(t for t in done if t != source or effects.chain)
+        awaited = dict.fromkeys(t for t in complete if t != source or effects.chain)
         return Waits(distances, tuple(awaited), tuple(t for t in read if t != source and t not in awaited))
 
     def _distances(self, pending: _MutablePending, effects: _Effects) -> dict[str, int]:
@@ -282,13 +282,13 @@ class Scoreboard:
     def _awaited_tokens(self, pending: _MutablePending, effects: _Effects) -> tuple[list[int], list[int]]:
         """Return the tokens whose setters must be done, and those whose setters must have read their sources."""
         peers, reading = self._peers(effects.source), pending.reads.tokens
-        done = pending.writes.tokens_of(effects.read | effects.written)
+        complete = pending.writes.tokens_of(effects.read | effects.written)
         read = [t for t in pending.reads.tokens_of(effects.written) if t not in peers]
         # sources of messages, except flags, may be overwritten only once the message is done
         if self.generation.waits_for_writes:
-            done += [t for t in read if self._is_message(t) and reading[t] & effects.written & ~self.flags]
+            complete += [t for t in read if self._is_message(t) and reading[t] & effects.written & ~self.flags]
             read = [t for t in read if not self._is_message(t) or reading[t] & effects.written & self.flags]
-        return done, read
+        return complete, read
 
     def _waits_for_all(self, i: XeInstruction, distances: Mapping[str, int]) -> bool:
         """Return whether one distance for all pipes replaces the distances.
@@ -436,18 +436,18 @@ class _MutableUnfinished:
         self.pipes[source] = {number: rest for number, held in known.items() if (rest := held & ~cells)}
         self.pipes[source][now] = self.pipes[source].get(now, 0) | cells
 
-    def drop(self, cells: Cells, kept: Collection[Source] = ()) -> None:
-        """Forget accesses to these cells by all sources except `kept`."""
+    def drop(self, cells: Cells, except_for: Collection[Source] = ()) -> None:
+        """Forget accesses to these cells by all sources but `except_for`."""
         if not cells & self.touched:
             return
         for token, touched in self.tokens.items():
-            if touched & cells and token not in kept:
+            if touched & cells and token not in except_for:
                 self.tokens[token] = touched & ~cells
         for numbers in self.pipes.values():
             for number, touched in numbers.items():
                 if touched & cells:
                     numbers[number] = touched & ~cells
-        if not kept:
+        if not except_for:
             self.touched &= ~cells
 
     def finish_token(self, token: int, cells: Cells = -1) -> None:
@@ -485,11 +485,11 @@ class _MutablePending:
             _MutableUnfinished(entry.reads, self.count),
         )
 
-    def issue(self, source: Source, read: Cells, written: Cells, kept: Collection[Source]) -> None:
-        """Record an instruction's accesses; reads by the sources `kept` stay pending although it overwrites them."""
+    def issue(self, source: Source, read: Cells, written: Cells, peers: Collection[Source]) -> None:
+        """Record an instruction's accesses; reads by its `peers` stay pending although it overwrites them."""
         if written:
             self.writes.drop(written)
-            self.reads.drop(written, kept)
+            self.reads.drop(written, peers)
         self.writes.note(source, written)
         self.reads.note(source, read)
         if isinstance(source, str):

@@ -262,14 +262,14 @@ class Selector(Values):
     def _if(self, s: st.If) -> None:
         out, condition = self.out, self.scalar(s.cond)
         end = out.label("JOIN")
-        other = end if s.other is st.empty else out.label("ELSE")
-        out.emit(f"@!{condition} bra.uni {other}")
+        otherwise = end if s.other is st.empty else out.label("ELSE")
+        out.emit(f"@!{condition} bra.uni {otherwise}")
         before = self.in_flight.copy()
         self._arm(s.then)
         after_then, self.in_flight = self.in_flight, before
         if s.other is not st.empty:
             out.emit(f"bra.uni {end}")
-            out.place(other)
+            out.place(otherwise)
             self._arm(s.other)
         out.place(end)
         self.in_flight.meet(after_then)

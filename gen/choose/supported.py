@@ -113,12 +113,12 @@ def _check_nibbles(problem: Problem) -> None:
         _check_neighbours(gradient, (0,), "along channels, whose sums are the gradient of a bias")
 
 
-def _check_neighbours(view: View, axes: Collection[int], wanted: str, but: Collection[str] = ()) -> None:
+def _check_neighbours(view: View, axes: Collection[int], where: str, but: Collection[str] = ()) -> None:
     """Refuse 4-bit elements whose pairs lie outside `axes` or along dims `but`: lanes would load half a pair."""
     pair = pairs_of(view) if view.memory.elem.bits == 4 else None
     if pair and (pair[1] not in axes or view.axes[pair[1]][-1].name in but):
         given = f"given {view.memory.name} of {view.memory.elem}"
-        raise Unsupported(f"{given}, wanted neighbours in memory {wanted}", rule="nibbles")
+        raise Unsupported(f"{given}, wanted neighbours in memory {where}", rule="nibbles")
 
 
 def _check_sizes(problem: Problem) -> None:

@@ -182,11 +182,11 @@ def _digits_of_groups(layout: Fragment, spans: tuple[int, int]) -> Iterator[tupl
 
 def registers_of_groups(layout: Fragment, spans: tuple[int, int]) -> tuple[int, ...]:
     """Return, for each register of a layout, the register of `layout_of_groups` that has its group's element."""
-    own = [
+    distinct = [
         (d, step) for d, step, shared in _digits_of_groups(layout, spans) if d.space == Space.REGISTER and not shared
     ]
 
     def place(coords: Mapping[str, Any]) -> tuple[int, ...]:
-        return tuple(int(coords[d.dim]) // step % d.size for d, step in own)
+        return tuple(int(coords[d.dim]) // step % d.size for d, step in distinct)
 
     return layout.broadcast_order(layout_of_groups(layout, spans), place)

@@ -152,11 +152,11 @@ def _trap(instruction: Instruction) -> Step:
 
 def check_aligned(g: WarpGroup, step: Step, guarded: Array, *, whole: bool = False) -> None:
     """Report warps of which only some threads execute an instruction; `whole`: ended threads count as well."""
-    wanted = np.ones(g.shape, np.bool_) if whole else g.env.alive[g.thread]
-    apart = guarded.any(axis=1) & (wanted & ~guarded).any(axis=1)
+    expected = np.ones(g.shape, np.bool_) if whole else g.env.alive[g.thread]
+    apart = guarded.any(axis=1) & (expected & ~guarded).any(axis=1)
     if apart.any():
         row = int(apart.argmax())
-        count = int((wanted & ~guarded)[row].sum())
+        count = int((expected & ~guarded)[row].sum())
         finding = f"{count} threads of the warp do not execute an instruction that all of them must execute together"
         g.env.reporter.add("divergence", finding, step.instruction, g, row)
 

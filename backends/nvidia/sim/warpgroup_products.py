@@ -89,17 +89,17 @@ class Products:
             if g.touched < 0:
                 finding = "no wgmma.fence stands ahead of the kernel's first product"
             g.env.reporter.add(KIND, finding, step.instruction, g)
-        for other in g.landed:
-            changed = flight.factors & other.results | flight.results & other.factors
-            changed |= flight.results & other.results if flight.shape != other.shape else 0
+        for earlier in g.landed:
+            changed = flight.factors & earlier.results | flight.results & earlier.factors
+            changed |= flight.results & earlier.results if flight.shape != earlier.shape else 0
             if changed:
                 name = names[(changed & -changed).bit_length() - 1]
                 finding = f"{name} was of a product of another shape, or another operand, with no wgmma.fence since"
                 g.env.reporter.add(KIND, finding, step.instruction, g)
-        for other in g.flights:
-            clash = flight.factors & other.results | flight.results & other.factors
-            if flight.accumulators != other.accumulators or flight.shape != other.shape:
-                clash |= flight.results & other.results
+        for earlier in g.flights:
+            clash = flight.factors & earlier.results | flight.results & earlier.factors
+            if flight.accumulators != earlier.accumulators or flight.shape != earlier.shape:
+                clash |= flight.results & earlier.results
             if clash:
                 name = names[(clash & -clash).bit_length() - 1]
                 finding = f"{name} belongs to a product in flight with other registers or of another shape"
