@@ -86,7 +86,7 @@ def _check(process: subprocess.CompletedProcess[str], text: str) -> None:
 
 
 def _is_spurious(message: str, text: str) -> bool:
-    """Return whether C7517 names a product whose wait the text has: ptxas prints it also where some sums are unused."""
+    """Return whether a C7517 is false: the text has the wait, which ptxas misses where some sums are unused."""
     place = _PLACE.search(message)
     if place is None:
         return False

@@ -250,9 +250,9 @@ class Block:
         spoilt = None if bad is None else any_along(bad, 0) & inside
         lanes = None if taking.all() else np.broadcast_to(taking[:, None], values.shape)
         land(g, self.message.dst.reg, size, values, lanes, spoilt)
-        note_late(g, self.step.index, address, size, inside, self._again, local=False)
+        note_late(g, self.step.index, address, size, inside, self._reread, local=False)
 
-    def _again(self, g: ThreadGroup, address: U64, inside: Bools | None) -> None:
+    def _reread(self, g: ThreadGroup, address: U64, inside: Bools | None) -> None:
         size = self.lsc.memory_bytes
         fill(g, self.message.dst.reg, size, _elements(peek_lanes(g, address, size, inside), inside, size), inside)
 

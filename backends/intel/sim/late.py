@@ -18,7 +18,7 @@ from convgen.ir.record import define, evolve
 LINE_BITS = 6  #: overlaps are searched by lines of 64 bytes, which may report more than there are
 
 #: (group, addresses [threads, lanes], lanes): reads memory without a finding, and writes the registers.
-Again = Callable[[ThreadGroup, U64, "Bools | None"], None]
+Reread = Callable[[ThreadGroup, U64, "Bools | None"], None]
 
 
 @define(eq=False)
@@ -31,7 +31,7 @@ class LateLoad:
     address: U64  #: [threads, lanes]
     size: int  #: bytes at an address
     lanes: Bools | None
-    again: Again
+    reread: Reread
 
     def take(self, rows: Array) -> LateLoad:
         """Return the load for some of the threads."""
@@ -61,13 +61,13 @@ def lines_of(address: U64, size: int, lanes: Bools | None) -> Array:
 
 
 def note_late(
-    g: ThreadGroup, index: int, address: U64, size: int, lanes: Bools | None, again: Again, *, local: bool
+    g: ThreadGroup, index: int, address: U64, size: int, lanes: Bools | None, reread: Reread, *, local: bool
 ) -> None:
     """Register a load to read again when it is known to be complete."""
     if g.env.adversary is not None and g.env.adversary.late:
         g.order += 1
         kept = None if lanes is None else lanes.copy()  # registers and flags may change meanwhile
-        g.late.append(LateLoad(index, g.order, local, address.copy(), size, kept, again))
+        g.late.append(LateLoad(index, g.order, local, address.copy(), size, kept, reread))
 
 
 def _read_again(g: ThreadGroup, due: Callable[[LateLoad], bool]) -> None:
@@ -75,7 +75,7 @@ def _read_again(g: ThreadGroup, due: Callable[[LateLoad], bool]) -> None:
     if ready:
         g.late = [load for load in g.late if not due(load)]
         for load in ready:
-            load.again(g, load.address, load.lanes)
+            load.reread(g, load.address, load.lanes)
 
 
 def read_completed(g: ThreadGroup, complete: frozenset[int]) -> None:

@@ -195,7 +195,7 @@ def _load(access: Access, returns: bool) -> Callable[[ThreadGroup], None]:
             mark = None if spoilt is None else spoilt[number]
             put(g, first + number * registers_of_element, lsc.register_bytes, values[number], lanes, mark)
 
-    def again(g: ThreadGroup, at: U64, lanes: Bools | None) -> None:
+    def reread(g: ThreadGroup, at: U64, lanes: Bools | None) -> None:
         words, _ = memory_load(access, g, at, lanes, again=True)
         place(g, words, lanes, None, fill)
 
@@ -213,7 +213,7 @@ def _load(access: Access, returns: bool) -> Callable[[ThreadGroup], None]:
         if lsc.transposed:  # the rest of the last register is undefined
             grf = g.layout.grf
             mark_undefined(g, first * grf + 4 * len(words), (first + access.data_registers) * grf)
-        note_late(g, access.step.index, at, access.size, lanes, again, local=access.local)
+        note_late(g, access.step.index, at, access.size, lanes, reread, local=access.local)
 
     return run
 

@@ -74,7 +74,7 @@ def _function(instruction: Instruction, operation: str, kind: str) -> Combine:
 
 
 def reduction_of(step: Step, kind: str) -> Atomic:
-    """Return the memory side of cp.reduce.async.bulk of an element type. Raises Unsupported.
+    """Return the update of memory by cp.reduce.async.bulk of an element type. Raises Unsupported.
 
     Sums of f32 flush subnormal numbers as those of red do (PTX ISA, cp.reduce.async.bulk).
     """
@@ -127,7 +127,7 @@ def compile_atomic(instruction: Instruction, context: Context) -> Step | None:
 
 @frozen(eq=False)
 class Atomic:
-    """The memory side of one atomic instruction."""
+    """The update of memory by one atomic instruction."""
 
     step: Step
     function: Combine

@@ -21,8 +21,8 @@ from convgen.backends.sim.wave_arrays import Array
 _Key = tuple[int, int, int]  #: a barrier: id of its environment, slot of its workgroup, number
 
 
-class _From(frozenset[int]):
-    """Every index from the lowest of a set on: a group that reaches one stops for the groups at or before it."""
+class _IndicesFrom(frozenset[int]):
+    """All indices from the lowest of a set on; a group that reaches one stops for the groups at or before it."""
 
     def __init__(self, indices: frozenset[int]) -> None:
         self.lowest = min(indices)
@@ -52,7 +52,7 @@ class WarpEngine(Engine[WarpGroup, Step]):
 
     def _advance(self, g: WarpGroup, meet: frozenset[int]) -> list[WarpGroup]:
         """Run a group until it reaches, or passes, the lowest instruction of other groups: they may merge there."""
-        return super()._advance(g, _From(meet) if meet else meet)
+        return super()._advance(g, _IndicesFrom(meet) if meet else meet)
 
     def _prepare(self, g: WarpGroup, step: Step) -> None:
         """Note the registers that an instruction accesses; report those of products of warpgroups in flight."""
