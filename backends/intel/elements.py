@@ -58,6 +58,7 @@ class Elements(Comparisons):
     # ------------------------------------------------------------ two operands
 
     def _element_by_element(self, name: str, e: x.Binary) -> Reg:
+        """Compute an operation on two values by the row `name`, dword by dword."""
         a, b, elem = e.a, e.b, e.type.elem
         # The zero that a sum begins with stays the first operand, in registers of its own.
         starts_sum = name == "add" and isinstance(a, x.Splat) and _is_zero(a)

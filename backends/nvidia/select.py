@@ -71,6 +71,7 @@ class Selector(Values):
         return self.out
 
     def _enter(self) -> None:
+        """Compute what all statements use: the lane, ids, parameters and addresses of shared memory."""
         out, kernel = self.out, self.kernel
         thread = out.op("mov.u32", "%tid.x")
         self.lane = out.op("and.b32", thread, str(LANES - 1), comment="lane")
@@ -124,6 +125,7 @@ class Selector(Values):
             self._statement(inner)
 
     def _let(self, s: st.Let) -> None:
+        """Bind a variable to registers, or postpone its value: packs of words, and sums with a constant."""
         self.env.pop(s.var, None)  # equal statements are one object: an earlier place may have bound the variable
         if is_of_words(s.value):
             self.packs[s.var] = s.value
@@ -181,6 +183,7 @@ class Selector(Values):
                     self.out.emit(f"mov.{KINDS[kind]} {target}, {source}")
 
     def _for(self, s: st.For) -> None:
+        """Select a loop, with waits for products in flight where ptxas would serialise them."""
         out = self.out
         self._await_around_loop(s)
         may_skip_sums = not _runs(s) and any(init in self.in_flight for init in s.inits)
@@ -260,6 +263,7 @@ class Selector(Values):
             self.await_sums()
 
     def _if(self, s: st.If) -> None:
+        """Select a branch of whole warps."""
         out, condition = self.out, self.scalar(s.cond)
         end = out.label("JOIN")
         otherwise = end if s.other is st.empty else out.label("ELSE")

@@ -94,6 +94,7 @@ class Table:
     registers: Numbers  #: by row: vector registers of a lane, without accumulators in a file of their own
 
     def config(self, row: int) -> Config:
+        """Return the config of a row."""
         place, configs, offer = self._place(row), self.configs, self.offer
         (m, n, k, waves_m, waves_n, waves_k), atom = configs.tiles[place[TILE]], configs.atoms[place[TILE]]
         staging = configs.stagings[place[STAGING]]

@@ -135,6 +135,7 @@ def _of_graph(
 
 
 def _tensors(graph: Any, type_name: Callable[[int], str], value_of: Callable[[Any], Any]) -> dict[str, _Tensor]:
+    """Return the tensors of a graph by name, with the values of small constants."""
     tensors = dict[str, _Tensor]()
     for value_info in (*graph.input, *graph.value_info, *graph.output):
         if value_info.type.HasField("tensor_type") and value_info.type.tensor_type.HasField("shape"):
@@ -276,6 +277,7 @@ def _matmul(op: _Operator) -> _Request:
 
 
 def _gemm(op: _Operator) -> _Request:
+    """Return a Gemm as a product with a bias and, for alpha, a linear post-op."""
     left, right, bias = op.tensor(0), op.tensor(1), op.optional(2)
     transposed = [bool(op.attributes.get(name, 0)) for name in ("transA", "transB")]
     alpha, beta = op.attributes.get("alpha", 1.0), op.attributes.get("beta", 1.0)

@@ -160,6 +160,7 @@ def shown(layer: str) -> str:
 
 
 def _kernel_or_reason(request: Request, tensors: tuple[Tensor, ...]) -> Loaded | str:
+    """Return the kernel of a request on the device of some tensors, or why torch has to compute it."""
     device = tensors[0].device
     if any(tensor.device != device for tensor in tensors):
         return f"given tensors on {' and '.join(sorted({str(t.device) for t in tensors}))}, wanted one device"

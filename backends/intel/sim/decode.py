@@ -216,6 +216,7 @@ def _renewed(old: dict[str, Any]) -> dict[str, Any]:
 
 
 def _instruction(item: dict[str, Any], text: str, size: int) -> Instruction:
+    """Return an instruction of the second form of JSON; `text` is its line of the listing."""
     op = item["op"]
     predicate = item.get("pred")
     message = None

@@ -102,6 +102,7 @@ def compile_dpas(instruction: Instruction, context: Context) -> Step | None:
 
 
 def _shape(instruction: Instruction, context: Context, *, fused: bool) -> DpasShape:
+    """Return the operands of a systolic instruction. Raises Unsupported for types that are not simulated."""
     depth, _, rows = instruction.sub.partition("x")
     dst, (c, b, a) = instruction.dst, instruction.sources
     assert dst is not None

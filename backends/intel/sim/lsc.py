@@ -182,6 +182,7 @@ def memory_load(
 
 
 def _load(access: Access, returns: bool) -> Callable[[ThreadGroup], None]:
+    """Return the function that executes a load, or without `returns` a prefetch."""
     lsc = access.lsc
     counter = f"{'slm' if access.local else 'global'}_read_bytes"
     first, registers_of_element = access.message.dst.reg, registers(lsc.register_bytes, access.width, access.context)
@@ -264,6 +265,7 @@ def store_values(access: Access, g: ThreadGroup, reg: int) -> tuple[Array, Bools
 
 
 def _store(access: Access) -> Callable[[ThreadGroup], None]:
+    """Return the function that executes a store."""
     counter = f"{'slm' if access.local else 'global'}_write_bytes"
     step, size = access.step, access.lsc.memory_bytes
 
@@ -286,6 +288,7 @@ def _store(access: Access) -> Callable[[ThreadGroup], None]:
 
 
 def _atomic(access: Access, returns: bool) -> Callable[[ThreadGroup], None]:
+    """Return the function that executes an atomic operation."""
     name, operands = msg.ATOMICS[access.lsc.op]
     if access.vector != 1 or access.lsc.transposed:
         raise unsupported(access.instruction, "atomic operation on vectors")

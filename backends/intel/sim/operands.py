@@ -227,6 +227,7 @@ def _tiny_float(bits: int) -> float:
 
 
 def _flag_source(operand: Operand, context: Context) -> Reader:
+    """Return a reader of flag registers."""
     first = operand.reg * 32 + operand.sub * operand.size * 8
     count = operand.size * 8
 

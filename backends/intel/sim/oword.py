@@ -115,6 +115,7 @@ def _run(
     *,
     local: bool,
 ) -> Callable[[ThreadGroup], None]:
+    """Return the function that executes a block message."""
     dst, src = message.dst.reg, message.src1.reg
     active_lanes = active(evolve(instruction, exec_size=1), context)
     address = _address(instruction, message, kind, None if local or binding == STATELESS else binding)

@@ -145,6 +145,7 @@ def _control_put(put: Put, instruction: Instruction) -> Put:
 
 
 def _flag_target(operand: Operand, context: Context) -> Writer:
+    """Return a writer of flag registers."""
     first = operand.reg * 32 + operand.sub * operand.size * 8
     count = operand.size * 8
 
@@ -169,6 +170,7 @@ def _flag_target(operand: Operand, context: Context) -> Writer:
 
 
 def _indirect_target(operand: Operand, lanes: int, instruction: Instruction) -> Writer:
+    """Return a writer of registers addressed through a0."""
     size = operand.size
 
     def put(g: ThreadGroup, data: Array, active: Bools | None, undefined: Array | None) -> None:

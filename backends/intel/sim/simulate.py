@@ -84,6 +84,7 @@ class _Run(Run):
         return program
 
     def _launch(self, launch: LaunchRequest) -> None:
+        """Execute a launch in batches of workgroups."""
         kernel = self.code.kernel(launch.kernel)
         program = self._program(launch.kernel)
         self.reporter.start(kernel.name, 0)
@@ -106,6 +107,7 @@ class _Run(Run):
     def _batch(
         self, program: Program, launch: LaunchRequest, payload: Payload, waves: int, slm_bytes: int, groups: Array
     ) -> None:
+        """Execute some workgroups side by side, in an environment of their own."""
         kernel, count = program.kernel, len(groups)
         slm = Slm(count, slm_bytes, program.local_grain)
         surfaces = surfaces_of(self.memory, kernel, launch)

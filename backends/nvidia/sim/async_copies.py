@@ -207,6 +207,7 @@ def _wait(instruction: Instruction) -> Step:
 
 
 def _copy(instruction: Instruction, context: Context) -> Step:
+    """Return the step of cp.async."""
     operands = instruction.operands
     size, read_bytes_of = sizes_of(instruction, context)
     to = addresses(context, instruction, operands[0])

@@ -102,6 +102,7 @@ def _is_multiple(g: WarpGroup, step: Step, single: WarpGroup, lane: int, name: s
 
 
 def _plain(instruction: Instruction, context: Context, *, loads: bool) -> Step:
+    """Return the step of a copy of a run of bytes: a load, or a store or reduction."""
     to, of, size, *mbarrier = instruction.operands
     inner, outer = (to, of) if loads else (of, to)
     in_shared = shared_operand(context, instruction, inner, space="shared")
@@ -138,6 +139,7 @@ def _plain(instruction: Instruction, context: Context, *, loads: bool) -> Step:
 
 
 def _tensor(instruction: Instruction, context: Context, *, loads: bool) -> Step:
+    """Return the step of a copy by a tensor map: a load, or a store or reduction."""
     operands = list(instruction.operands)
     inner = operands.pop(0 if loads else 1)
     tensor = operands.pop(0)

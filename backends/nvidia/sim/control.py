@@ -68,6 +68,7 @@ def guard_of(g: WarpGroup, step: Step) -> Array:
 
 
 def _branch(instruction: Instruction, context: Context) -> Step:
+    """Return the step of bra."""
     (label,) = instruction.operands
     if not isinstance(label, Name):
         raise unsupported(instruction)
@@ -96,6 +97,7 @@ def _branch(instruction: Instruction, context: Context) -> Step:
 
 
 def _indexed(instruction: Instruction, context: Context) -> Step:
+    """Return the step of brx.idx."""
     index, table = instruction.operands
     if not isinstance(table, Name) or table.name not in context.kernel.tables:
         raise unsupported(instruction)
@@ -179,6 +181,7 @@ def by_warps(step: Step, run: Callable[[WarpGroup], None]) -> Step:
 
 
 def _barrier(instruction: Instruction, context: Context) -> Step:
+    """Return the step of bar and barrier: sync, arrive and red."""
     if instruction.has("warp"):
         return _warp_barrier(instruction, context)
     aligned = instruction.name == "bar" or instruction.has("aligned")

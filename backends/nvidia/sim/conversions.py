@@ -129,6 +129,7 @@ def _directed(size: Array, negative: Array, mode: str) -> Array:
 def _between_floats(
     instruction: Instruction, to: str, of: str, whole: Callable[[Array], Array] | None, *, saturate: bool, flush: bool
 ) -> Function:
+    """Return the function from a float type to another, or within one to whole numbers."""
     mode = next((m for m in instruction.modifiers if m in _TO_FLOAT), "rn")
     relu = instruction.has("relu")
     finite = instruction.has("satfinite")

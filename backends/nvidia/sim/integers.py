@@ -329,6 +329,7 @@ def compile_integer(instruction: Instruction, context: Context) -> Step | None:
 
 
 def _product(instruction: Instruction, context: Context, kind: str) -> Step | None:
+    """Return the step of mul or mad, of 24 bits as well; None for others."""
     name = instruction.name
     product: Function
     if instruction.has("wide"):

@@ -294,6 +294,8 @@ def store_shared(
 def _store(
     g: WarpGroup, step: Step, space: str, address: Array, size: int, words: Array, poison: Array | None, *, strong: bool
 ) -> None:
+    """Store words of each lane to the state space that it addresses."""
+
     def work(where: str, at: Array, lanes: Bools | None) -> None:
         if where == "shared":
             store_shared(g, step, at, size, words, poison, lanes, strong=strong)
@@ -316,6 +318,7 @@ def _store_global(
     g: WarpGroup, step: Step, at: Array, size: int, words: Array, poison: Array | None, lanes: Bools | None,
     *, strong: bool,
 ) -> None:  # fmt: skip
+    """Store words to global memory; report races and loads by .nc of these bytes."""
     if poison is not None:
         bad = poison.any(axis=0) & (g.active if lanes is None else lanes)
         g.env.reporter.at_first("poison", "stores an undefined value", step.instruction, g, bad)
@@ -373,6 +376,7 @@ def _shape(instruction: Instruction, operand: Operand) -> tuple[str, int, Sequen
 
 
 def _compile_load(instruction: Instruction, context: Context) -> Step:
+    """Return the step of ld or ldu."""
     kind, elem_bytes, items = _shape(instruction, instruction.operands[0])
     space = space_of(instruction)
     strong = instruction.has(*_STRONG)
@@ -442,6 +446,7 @@ def _uniform_parameter(
 
 
 def _compile_store(instruction: Instruction, context: Context) -> Step:
+    """Return the step of st."""
     if instruction.has("async"):
         raise unsupported(instruction)
     _, elem_bytes, items = _shape(instruction, instruction.operands[1])

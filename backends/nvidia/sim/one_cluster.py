@@ -150,6 +150,7 @@ def _arrive(instruction: Instruction, context: Context) -> Step:
 
 
 def _wait(instruction: Instruction, context: Context) -> Step:
+    """Return the step of barrier.cluster.wait."""
     step = Step(instruction, "barrier", lambda g: None, control="branch")
     aligned = instruction.has("aligned")
 

@@ -102,6 +102,7 @@ def _commit(instruction: Instruction, context: Context) -> Step:
 
 
 def _wait(instruction: Instruction, context: Context) -> Step:
+    """Return the step of wgmma.wait_group."""
     (count,) = instruction.operands
     if not isinstance(count, Literal):
         raise wrong(instruction, "a register", "a constant")
@@ -158,6 +159,7 @@ def _places(n: int) -> tuple[Array, Array]:
 
 
 def _multiplies(instruction: Instruction, context: Context) -> Step:
+    """Return the step of wgmma.mma_async."""
     product = _stated(instruction)
     first, second, third, scale = instruction.operands[:4]
     count = product.n // 4 if product.result == "f16" else product.n // 2
