@@ -148,7 +148,7 @@ class Scoreboard:
         retired: set[int],
         findings: list[tuple[str, str]],
     ) -> None:
-        """Remove what an instruction's annotations wait for from `pipes` and `tokens`; add to `retired` and `findings`."""
+        """Drop what an instruction's waits complete from `pipes` and `tokens`; add to `retired` and `findings`."""
         instruction = step.instruction
         if instruction.distance is not None:
             pipe, count = instruction.distance
