@@ -259,7 +259,7 @@ def _conv(op: _Operator) -> dict[str, _Request]:
 
 
 def _axes(op: _Operator, src: _Tensor, wei: _Tensor, dst: _Tensor) -> int:
-    """Return the number of a convolution's axes; UserError for tensors of other ranks, or groups of uneven channels."""
+    """Return the number of axes of a convolution; UserError for other ranks, or groups that do not divide channels."""
     count = len(src.sizes) - 2
     if {len(wei.sizes), len(dst.sizes)} != {count + 2} or not 1 <= count <= 3:
         raise UserError(
