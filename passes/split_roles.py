@@ -6,11 +6,11 @@ The loop `for i: barrier; copies(i); barrier; compute` becomes, in the two roles
     consumers:  for i: await slot; compute; release the slot of i - 1
                 release the last slot
 
-Loops and branches around it run in both roles. The producer keeps only what its copies depend on, loads of
-memory that the kernel never writes included, so that it is as far
-ahead as the ring has slots, also into the next tile of a workgroup that takes several. Each role counts its uses of the
-ring, modulo two rounds of its slots: the count gives slot and phase. It is carried by all loops around, and a branch
-around becomes a loop of at most one iteration, which can carry it, too.
+Loops and branches around it run in both roles. The producer keeps only what its copies depend on, so that it is as far
+ahead as the ring has slots, also into the next tile of a workgroup that takes several. Its copies may depend on loads,
+of memory that the kernel never writes. Each role counts its uses of the ring, modulo two rounds of its slots: the count
+gives slot and phase. It is carried by all loops around, and a branch around becomes a loop of at most one iteration,
+which can carry it, too.
 
 Products of one block still run while the next block is awaited (`ReleaseSlot.running`). With one slot, consumers
 release each block behind its products.
@@ -266,8 +266,9 @@ class _Consumer(_Role):
 
 
 def _needed(body: Stmt) -> Stmt:
-    """Return the loops and branches around the bulk copies, with what they depend on: lets, carried values, and loads
-    of memory that the kernel never writes.
+    """Return the loops and branches around the bulk copies, with what they depend on.
+
+    That is lets, carried values, and loads of memory that the kernel never writes.
     """
     wanted, written = _dependences(body), {m for s in statements(body) for m in s.writes}
 

@@ -79,6 +79,22 @@ class TimedLaunch(ABC):
     lanes: ClassVar[int]  #: lanes of a wave
     batch_waves: ClassVar[int]  #: waves that the simulator runs at a time
 
+    @classmethod
+    def profiled(
+        cls,
+        code: bytes,
+        launch: LaunchRequest,
+        buffers: Callable[[], Buffers],
+        machine: Machine,
+        latency: float,
+        keep: int,
+    ) -> LaunchProfile:
+        """Return the profile of a launch on a chip; runs of equal loop iterations are cut to `keep` at most.
+
+        `buffers` returns fresh buffers of the launch, which are overwritten. Raises SimulatorError, Unsupported.
+        """
+        return cls(code, launch, buffers, machine, latency, keep).profile()
+
     # ------------------------------------------------------------ a family's part
 
     @abstractmethod

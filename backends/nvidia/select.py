@@ -189,8 +189,9 @@ class Selector(Values):
         may_skip_sums = not _runs(s) and any(init in self.in_flight for init in s.inits)
         carried = [self._sums_in_place(init) or self._fresh(init.type) for init in s.inits]
         # ptxas 13.0 serialises products (C7515) in flight where a loop begins in which moves write their sums.
+        in_place = _added_to_in_place(s) if self.in_flight else set()
         for e, v in zip(s.inits, s.carried):
-            if e in self.in_flight and v not in _added_to_in_place(s):
+            if e in self.in_flight and v not in in_place:
                 self.await_sums(e)
         self._assign(carried, s.inits)
         begin, end = self.scalar(s.begin), self.scalar(s.end)
@@ -202,10 +203,7 @@ class Selector(Values):
         self.env[s.var] = [counter]
         self.env |= dict(zip(s.carried, carried))
         added_to = self._sums_in_flight(s) if self.products else set()
-        for var, yielded in zip(s.carried, s.yields):
-            if yielded in added_to:
-                self.in_flight.add_of_loop(var)
-        self.in_flight.forget_order()
+        self.in_flight.forget_order(v for v, yielded in zip(s.carried, s.yields) if yielded in added_to)
         self.exits.append((carried, tail))
         self.loops += 1
         for var in (s.var, *s.carried):
@@ -221,11 +219,10 @@ class Selector(Values):
         out.emit(f"@{more} bra.uni {head}")
         out.place(tail)
         self.env |= dict(zip(s.results, carried))
-        for var, yielded in zip(s.results, s.yields):
-            if yielded in added_to:
-                self.in_flight.add_of_loop(var)
-                self._own(var)
-        self.in_flight.forget_order()
+        results = [v for v, yielded in zip(s.results, s.yields) if yielded in added_to]
+        self.in_flight.forget_order(results)
+        for var in results:
+            self._own(var)
         if self.products and any(v in self.in_flight and v not in self.products.added_to for v in s.results):
             if may_skip_sums:  # ptxas 13.0 asks for a fence where sums come around the loop as well (C7519)
                 out.emit("wgmma.fence.sync.aligned", "see the sums of products before the loop")
@@ -258,8 +255,9 @@ class Selector(Values):
         Registers that the loop carries may be theirs. ptxas 13.5 serialises such products (C7515) if they are in flight
         where a loop begins in which other instructions write their sums.
         """
-        multiplies = any(isinstance(s, st.Let) and is_of_warpgroup(s.value) for s in statements(loop.body))
-        if multiplies and self.in_flight.sums.keys() & self.reading.keys():
+        if self.in_flight.sums.keys().isdisjoint(self.reading):
+            return
+        if any(isinstance(s, st.Let) and is_of_warpgroup(s.value) for s in statements(loop.body)):
             self.await_sums()
 
     def _if(self, s: st.If) -> None:

@@ -116,10 +116,6 @@ class InFlight:
         """Note a product of the open group."""
         self.sums[v] = self.ended
 
-    def add_of_loop(self, v: Expr) -> None:
-        """Note a variable to which a product of some iteration of a loop may add."""
-        self.sums[v] = _UNKNOWN
-
     def end_group(self) -> None:
         """Note the end of the open group."""
         self.ended, self.is_open = self.ended + 1, False
@@ -133,9 +129,12 @@ class InFlight:
         """Note that only the last `running` groups may be in flight."""
         self.sums = {v: group for v, group in self.sums.items() if group >= self.ended - running}
 
-    def forget_order(self) -> None:
-        """Note that groups may have ended on only some of the paths that lead here."""
-        self.sums = dict.fromkeys(self.sums, _UNKNOWN)
+    def forget_order(self, added_to: Iterable[Expr] = ()) -> None:
+        """Note that groups may have ended on only some of the paths that lead here.
+
+        Products of other iterations of a loop may add to `added_to`, too.
+        """
+        self.sums = dict.fromkeys((*self.sums, *added_to), _UNKNOWN)
 
     def meet(self, other: InFlight) -> None:
         """Note that another path leads here, too."""

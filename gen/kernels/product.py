@@ -31,7 +31,7 @@ from convgen.passes.buffer_shared import flipped
 from convgen.plan import dequantise, views
 from convgen.plan.inputs import InputPath
 from convgen.plan.plan import Part, Plan, Reduction, accumulator_registers
-from convgen.plan.wide_stores import widened
+from convgen.plan.wide_messages import store_wide
 from convgen.problem.conv import Conv
 
 K_LOOP = "k_loop"
@@ -211,22 +211,9 @@ class _ProductBuilder:
         """Store, or add atomically, values that begin at a place within the tile."""
         k, at = self.k, (plus(self.n0, start[0]), plus(row, start[1]), *self.place.of_result)
         adds = self.plan.reduction is Reduction.ATOMIC
-        store = partial(k.atomic_view, "add") if adds else k.store_view
-        for value, layout in results if adds else self._widened(results, result):
-            store(result, at, value, layout, "store", result.memory.name)
-
-    def _widened(self, results: _Results, result: View) -> _Results:
-        """Yield results as lanes store them: piece by piece, where lanes exchange elements for wider stores."""
+        store = partial(k.atomic_view, "add") if adds else partial(store_wide, k, self.plan.facts)
         for value, layout in results:
-            pieces = layout.parts(_MOST_AT_A_TIME)
-            if widened(pieces[0], result, self.plan.facts) is pieces[0]:
-                yield value, layout
-                continue
-            whole = self.k.let("result", value)
-            for n, piece in enumerate(pieces):
-                to = widened(piece, result, self.plan.facts)
-                part = Slice(whole, n * piece.registers, piece.registers)
-                yield self.k.redistribute("wide", part, piece, to, "store"), to
+            store(result, at, value, layout, "store", result.memory.name)
 
     def _row_of_slice(self) -> Index:
         """Return the tile's first row in its slice's part of the workspace."""

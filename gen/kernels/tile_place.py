@@ -81,7 +81,7 @@ def _of_tile(k: KernelBuilder, groups: GroupedAxis, number: Expr, side: int) -> 
     values = Fragment(("group", "value"), (digits[0], Digit("value", 3, Space.REGISTER, 1)))
     whole, _ = k.reduce("of_groups", k.let("of_lane", of_lane), values, "group", Max, "group")
     group, begin, end = (Uniform(Pack(s32, (Slice(whole, n, 1),))) for n in range(3))
-    # What lanes bring is in range; saying so bounds the addresses.
+    # Ends in memory lie between 0 and the size of all groups. The clamps state it, which bounds the addresses.
     return k.let("group_of_tile", group), k.let("begin", _within(begin, groups)), k.let("end", _within(-end, groups))
 
 

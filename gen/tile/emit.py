@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from functools import reduce
+from functools import partial, reduce
 from math import prod
 
 from convgen.ir.build import KernelBuilder
@@ -28,6 +28,7 @@ from convgen.ir.types import Type, VectorType, vector
 from convgen.ir.verify import MOST_LANES
 from convgen.plan.config import DIRECT, REGISTERS, TENSOR, Config
 from convgen.plan.inputs import InputPath, ProductInput
+from convgen.plan.wide_messages import load_wide, store_wide
 from convgen.tile.edges import Section, sections
 from convgen.tile.element_access import inside, once
 from convgen.tile.lane_products import FmaTile, multiplied
@@ -283,8 +284,8 @@ class _Emitter:
                 assert path.tile is not None
                 name = value.tile.tensor.name
                 return k.load_shared(f"{name}_frag", path.tile, fragment, 0, "fragment", name)
-            case Load(tile=tile):
-                return self._load(tile, self._layout_of_load(value))
+            case Load():
+                return self._load(value)
             case Gather():
                 return self._gathered(value, result_type)
             case Redistributed(of=of):
@@ -418,18 +419,25 @@ class _Emitter:
 
     # ------------------------------------------------------------ memory
 
-    def _load(self, tile: Tile, layout: ValueLayout) -> Expr:
+    def _load(self, load: Load) -> Expr:
+        """Return a block loaded from memory; outside of loops, lanes exchange elements for wider loads.
+
+        Maps say which elements each lane loads.
+        """
+        tile, layout, name = load.tile, self._layout_of_load(load), f"{load.tile.tensor.name}_tile"
         tensor, at = tile.tensor, self.places.at(tile, layout)
+        wide = self.options.wide and load.maps is None and load not in self.layouts.loops
+        load_view: Callable[..., Expr] = partial(load_wide, self.k, self.facts) if wide else self.k.load_view
         parts: list[Expr] = []
         for part in self._sections(tile, layout):
             if part.outside:
                 parts.append(Splat(vector(tensor.elem, part.fragment.registers), const(0, tensor.elem)))
             else:
                 view = self.places.view(tile, layout, row=part.row)
-                parts.append(self.k.load_view(f"{tensor.name}_tile", view, at, part.fragment, "load", tensor.name))
+                parts.append(load_view(name, view, at, part.fragment, "load", tensor.name))
         if len(parts) == 1:
             return parts[0]
-        return self.k.let(f"{tensor.name}_tile", Pack(vector(tensor.elem, layout.fragment.registers), tuple(parts)))
+        return self.k.let(name, Pack(vector(tensor.elem, layout.fragment.registers), tuple(parts)))
 
     def _store(self, store: Store) -> None:
         tile, name, wanted = store.tile, store.tile.tensor.name, self.layouts.of[store.value]
@@ -443,12 +451,14 @@ class _Emitter:
             self.k.atomic_view(store.op, view, at, value, layout.fragment, "store", name)
             return
         self._check_order(store, wanted)
+        wide = self.options.wide and not tile.maps
+        store_view = partial(store_wide, self.k, self.facts) if wide else self.k.store_view
         for part in self._sections(tile, layout):
             if not part.outside:
                 view, count = self.places.view(tile, layout, row=part.row), part.fragment.registers
                 is_whole = count == layout.fragment.registers
                 elements = value if is_whole else Slice(_relabelled(value), part.start, count)
-                self.k.store_view(view, at, elements, part.fragment, "store", name)
+                store_view(view, at, elements, part.fragment, "store", name)
 
     def _check_order(self, store: Store, stored: ValueLayout) -> None:
         """Raise UserError for a store to elements that another subgroup may still load.

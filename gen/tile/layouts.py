@@ -83,6 +83,7 @@ class Options:
     copy: str = ""  #: "tensor": bulk copies bring factors into a ring of slots; empty: all lanes copy
     by_steps: bool = False  #: whether a product reads its fragments for one instruction's K at a time
     in_place: bool = True  #: whether instructions may read factors in shared memory
+    wide: bool = True  #: whether lanes exchange elements, through shared memory, for wider loads and stores
 
 
 def all_statements(suite: list[Statement]) -> Iterator[Statement]:
@@ -112,7 +113,7 @@ class Layouts:
     in_place: dict[Value, int] = attrs.field(factory=dict)
     _statements: list[Statement] = attrs.field(init=False)
     _groups: _Groups = attrs.field(init=False)
-    _loops: dict[Statement, Loop] = attrs.field(init=False)  #: the innermost loop around a statement
+    loops: dict[Statement, Loop] = attrs.field(init=False)  #: the innermost loop around a statement
     _uses: Counter[Value] = attrs.field(init=False)  #: statements that a value is an argument of
     #: (value of size 1 along some dims, value it is combined with or reduced from), the last ones first
     _narrower: list[tuple[Value, Value]] = attrs.field(init=False)
@@ -120,7 +121,7 @@ class Layouts:
     def __attrs_post_init__(self) -> None:
         self._statements, self._groups = list(all_statements(self.trace.statements)), _Groups()
         values = [statement for statement in self._statements if isinstance(statement, Value)]
-        self._loops = {s: loop for loop in self._statements if isinstance(loop, Loop) for s in loop.body}
+        self.loops = {s: loop for loop in self._statements if isinstance(loop, Loop) for s in loop.body}
         self._uses = Counter(v for s in self._statements for v in arguments(s))
         self._narrower = list(_narrower(values))
         products = [value for value in values if isinstance(value, Product)]
@@ -288,9 +289,9 @@ class Layouts:
 
     def _brings_factors(self, value: Product, atom: MmaAtom) -> bool:
         """Return whether all factors that an instruction reads in shared memory are loads that only it reads there."""
-        loop, may = self._loops.get(value), self.options.in_place and self.options.slots != 0
+        loop, may = self.loops.get(value), self.options.in_place and self.options.slots != 0
         return all(
-            may and isinstance(v, Load) and v.maps is None and self._uses[v] == 1 and loop is self._loops.get(v, self)
+            may and isinstance(v, Load) and v.maps is None and self._uses[v] == 1 and loop is self.loops.get(v, self)
             for v in _read_in_place(value, atom)
         )
 

@@ -75,18 +75,21 @@ class TileProgram:
         # Reading step by step saves registers only where the scheduler keeps the order of statements.
         by_steps_to_try = (False,) if facts.core.reorders else (False, True)
         for by_steps, slots in itertools.product(by_steps_to_try, slots_to_try):
-            kernel = self._emitted(facts, slots, by_steps)
-            needed = exchange(kernel, facts).shared_bytes
-            if needed <= facts.shared_bytes:
-                fits = True
-                yield kernel
+            # Where exchanges have no room in shared memory, lanes load and store what they have.
+            for wide in (True, False):
+                kernel = self._emitted(facts, slots=slots, by_steps=by_steps, wide=wide)
+                needed = exchange(kernel, facts).shared_bytes
+                if needed <= facts.shared_bytes:
+                    fits = True
+                    yield kernel
+                    break
         if not fits:
             given = f"given {self.name} that takes {needed} bytes of shared memory"
             raise UserError(f"{given}, wanted at most {facts.shared_bytes} on {facts.name}, from smaller blocks")
 
-    def _emitted(self, facts: TargetFacts, slots: int, by_steps: bool) -> Kernel:
-        """Return the kernel with these options, by instructions that read shared memory where copies bring factors."""
-        options = evolve(self.options, slots=slots, by_steps=by_steps)
+    def _emitted(self, facts: TargetFacts, **changes: Any) -> Kernel:
+        """Return the kernel with other options, by instructions that read shared memory where copies bring factors."""
+        options = evolve(self.options, **changes)
         if options.copy == TENSOR:
             return self._with_bulk_copies(facts, options)
         with suppress(DoesNotFit):

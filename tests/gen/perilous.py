@@ -41,7 +41,7 @@ def perform(options: argparse.Namespace, line: str, **more: Any) -> dict[str, An
 
 
 def perform_wrongly(options: argparse.Namespace, line: str, **more: Any) -> dict[str, Any]:
-    """What a model does with a problem; results of 24 channels are wrong, as layers' names are not part of a line."""
+    """Perform a problem as `convgen model` does, with wrong results for problems of 24 channels."""
     with patch("convgen.run.verdict.execute", spoilt if "ic24" in line else execute):
         return perform_really(options, line, **more)
 

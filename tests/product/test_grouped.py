@@ -316,7 +316,7 @@ def random_line(rng: random.Random) -> str:
     [(target, seed) for seed in range(40) for target in TARGETS], lambda n, _: n % 23 == 0
 ))  # fmt: skip
 def test_random_groups(target: str, seed: int) -> None:
-    """What is supported is right, and what is not is told in one line; each seed is one problem on all targets."""
+    """A random problem is right on a target, or is refused in one line. A seed gives all targets one problem."""
     try:
         _, code = compiled(random_line(random.Random(seed)), target)
         outcome = "passed" if verdict.run(code, seed=seed).passed else "wrong"

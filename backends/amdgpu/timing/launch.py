@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cached_property
 
 from convgen.backends.amdgpu.analyze import groups_held, hot_code
@@ -18,8 +18,7 @@ from convgen.backends.event_model.cache_traffic import Reads
 from convgen.backends.event_model.launch import NEVER, SimulatorRun, TimedLaunch
 from convgen.backends.family import check_rows
 from convgen.backends.sim.run import Buffers
-from convgen.backends.simulation import LaunchRequest, Scrutiny
-from convgen.backends.timing import LaunchProfile, Machine
+from convgen.backends.simulation import Scrutiny
 from convgen.ir.record import evolve, frozen
 
 __all__ = ["architecture", "profile_launch"]
@@ -27,16 +26,6 @@ __all__ = ["architecture", "profile_launch"]
 #: Bytes of a CU's L1 (ROCm Compute Profiler documentation, "vL1D"; CDNA3 white paper).
 _L1_BYTES: Mapping[str, int] = {"gfx90a": 16 << 10, "gfx942": 32 << 10, "gfx950": 32 << 10}
 check_rows(FAMILY, {"timing/launch.py: _L1_BYTES": _L1_BYTES})
-
-
-def profile_launch(
-    code: bytes, launch: LaunchRequest, buffers: Callable[[], Buffers], machine: Machine, latency: float, keep: int
-) -> LaunchProfile:
-    """Return the profile of a launch on a chip; runs of equal loop iterations are cut to `keep` at most.
-
-    `buffers` returns fresh buffers of the launch, which are overwritten. Raises SimulatorError, Unsupported.
-    """
-    return _Launch(code, launch, buffers, machine, latency, keep).profile()
 
 
 @frozen(eq=False, slots=False)
@@ -80,3 +69,6 @@ class _Launch(TimedLaunch):
     @property
     def l1_bytes(self) -> int:
         return _L1_BYTES[self.machine.target]
+
+
+profile_launch = _Launch.profiled

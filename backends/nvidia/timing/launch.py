@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cached_property
 
 from convgen.backends.event_model.cache_traffic import Reads
@@ -20,8 +20,7 @@ from convgen.backends.nvidia.timing.accesses import L1
 from convgen.backends.nvidia.timing.executed import Trace
 from convgen.backends.nvidia.timing.unit import Latencies, Unit
 from convgen.backends.sim.run import Buffers
-from convgen.backends.simulation import Finding, LaunchRequest
-from convgen.backends.timing import LaunchProfile, Machine
+from convgen.backends.simulation import Finding
 from convgen.ir.error import Unsupported
 from convgen.ir.facts import TargetFacts
 from convgen.ir.record import evolve, frozen
@@ -47,16 +46,6 @@ def architecture(content: bytes) -> str:
     if facts is None:
         raise Unsupported(f"given .target {target}, supported: {', '.join(FACTS)}")
     return facts.name
-
-
-def profile_launch(
-    code: bytes, launch: LaunchRequest, buffers: Callable[[], Buffers], machine: Machine, latency: float, keep: int
-) -> LaunchProfile:
-    """Return the profile of a launch on a chip; runs of equal loop iterations are cut to `keep` at most.
-
-    `buffers` returns fresh buffers of the launch, which are overwritten. Raises SimulatorError, Unsupported.
-    """
-    return _Launch(code, launch, buffers, machine, latency, keep).profile()
 
 
 @frozen(eq=False, slots=False)
@@ -110,3 +99,6 @@ class _Launch(TimedLaunch):
 
 def _is_known(finding: Finding) -> bool:
     return finding.kind in _FINDINGS
+
+
+profile_launch = _Launch.profiled

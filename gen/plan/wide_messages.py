@@ -1,25 +1,72 @@
-"""Wide stores: lanes exchange elements of the result, so that each stores longer runs of memory.
+"""Wide messages: lanes exchange elements, so that each loads or stores longer runs of memory.
 
-A matrix instruction leaves a lane two neighbours of the result. Further instructions lengthen this run only if their
-columns are neighbours (`MmaTile.run`), and reads of fragments may need another order. So a digit of the lane number
-is swapped with a digit of the register number.
+A matrix instruction leaves a lane two neighbours of the result, and takes two of a factor. Further instructions
+lengthen this run only if their columns are neighbours (`MmaTile.run`), and reads of fragments may need another order.
+So a digit of the lane number is swapped with a digit of the register number.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from convgen.backends.tuning import tuning
+from convgen.ir.build import Index, KernelBuilder
+from convgen.ir.expr import Expr, Pack, Slice
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.digits import Digit, Space
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import View
 from convgen.ir.record import evolve
+from convgen.ir.types import vector
 from convgen.passes.messages.linear import linearize
+
+_MOST_AT_A_TIME = 16  #: elements of a lane that are exchanged at a time
+
+
+def store_wide(
+    k: KernelBuilder,
+    facts: TargetFacts,
+    view: View,
+    at: Sequence[Index],
+    value: Expr,
+    layout: Fragment,
+    stage: str = "",
+    comment: str = "",
+) -> None:
+    """Store a block: at once, or part by part where lanes exchange elements for wider stores."""
+    parts = layout.parts(_MOST_AT_A_TIME)
+    if widened(parts[0], view, facts) is parts[0]:
+        k.store_view(view, at, value, layout, stage, comment)
+        return
+    whole = k.let("result", value)
+    for n, part in enumerate(parts):
+        wide = widened(part, view, facts)
+        elements = Slice(whole, n * part.registers, part.registers)
+        k.store_view(view, at, k.redistribute("wide", elements, part, wide, stage), wide, stage, comment)
+
+
+def load_wide(
+    k: KernelBuilder,
+    facts: TargetFacts,
+    name: str,
+    view: View,
+    at: Sequence[Index],
+    layout: Fragment,
+    stage: str = "",
+    comment: str = "",
+) -> Expr:
+    """Return a block loaded in a layout: at once, or by wider loads whose elements lanes exchange part by part."""
+    parts = layout.parts(_MOST_AT_A_TIME)
+    wide = [widened(part, view, facts) for part in parts]
+    if wide[0] is parts[0]:
+        return k.load_view(name, view, at, layout, stage, comment)
+    loaded = [k.load_view(name, view, at, each, stage, comment) for each in wide]
+    exchanged = [k.redistribute(name, *each, stage) for each in zip(loaded, wide, parts)]
+    return k.let(name, Pack(vector(view.memory.elem, layout.registers), tuple(exchanged)))
 
 
 def widened(layout: Fragment, view: View, facts: TargetFacts) -> Fragment:
-    """Return the layout in which lanes store a part of the result: `layout` itself if exchanges gain nothing."""
+    """Return the layout in which lanes access a part of a block: `layout` itself if exchanges gain nothing."""
     run = tuning(facts).exchanged_store // view.memory.elem.bytes
     if not run:
         return layout

@@ -13,7 +13,7 @@ from convgen import driver
 from convgen.backends.target import get
 from convgen.ir.layout.fragment import Fragment
 from convgen.plan.plan import Plan
-from convgen.plan.wide_stores import widened
+from convgen.plan.wide_messages import widened
 from convgen.problem.matmul import parse_problem
 from convgen.run import verdict
 from tests.strategies import FIXED
