@@ -44,30 +44,15 @@ VERSION, UNIT_COMPILE, ADDRESS_BYTES = 5, 0x01, 8
 
 #: Abbreviation number -> tag, whether it has children, attributes in order with their forms.
 ABBREVIATIONS: Mapping[int, tuple[Tag, bool, tuple[tuple[At, Form], ...]]] = {
-    1: (
-        Tag.COMPILE_UNIT,
-        True,
-        (
-            (At.PRODUCER, Form.STRING),
-            (At.NAME, Form.STRING),
-            (At.COMP_DIR, Form.STRING),
-            (At.STMT_LIST, Form.SEC_OFFSET),
-            (At.LOW_PC, Form.ADDR),
-            (At.HIGH_PC, Form.DATA8),
-        ),
-    ),
-    2: (
-        Tag.SUBPROGRAM,
-        False,
-        (
-            (At.NAME, Form.STRING),
-            (At.DECL_FILE, Form.UDATA),
-            (At.DECL_LINE, Form.UDATA),
-            (At.LOW_PC, Form.ADDR),
-            (At.HIGH_PC, Form.DATA8),
-        ),
-    ),
-}
+    1: (Tag.COMPILE_UNIT, True, (
+        (At.PRODUCER, Form.STRING), (At.NAME, Form.STRING), (At.COMP_DIR, Form.STRING),
+        (At.STMT_LIST, Form.SEC_OFFSET), (At.LOW_PC, Form.ADDR), (At.HIGH_PC, Form.DATA8),
+    )),
+    2: (Tag.SUBPROGRAM, False, (
+        (At.NAME, Form.STRING), (At.DECL_FILE, Form.UDATA), (At.DECL_LINE, Form.UDATA),
+        (At.LOW_PC, Form.ADDR), (At.HIGH_PC, Form.DATA8),
+    )),
+}  # fmt: skip
 
 
 def abbreviation_codes(number: int) -> tuple[int, ...]:

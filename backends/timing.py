@@ -167,7 +167,7 @@ class Step:
     """One executed instruction of a wave; times are clocks."""
 
     line: Line
-    could: float  #: first clock at which its wave was free to issue it
+    free_since: float  #: first clock at which its wave was free to issue it
     issued: float
     issue: float  #: clocks that issuing takes
     done: float  #: when its wave can go on; if that is later than issuing ends, the wave waits at the instruction
@@ -175,7 +175,7 @@ class Step:
     @property
     def stalled(self) -> float:
         """Return the clocks that its wave waits before or after issuing it."""
-        return self.issued - self.could + self.done - self.issued - self.issue
+        return self.issued - self.free_since + self.done - self.issued - self.issue
 
     @property
     def waits_after_issue(self) -> bool:
@@ -184,7 +184,7 @@ class Step:
 
 
 @frozen(eq=False)
-class Executed:
+class WaveTimes:
     """A wave from its first instruction to its last, without the iterations that were not modelled one by one."""
 
     simd: int
@@ -209,7 +209,7 @@ class UnitProfile:
     busy: Mapping[str, float]  #: pipe -> busy clocks; matrix, valu and salu are those of one SIMD
     lines: tuple[TimedLine, ...]
     slices: Callable[[], Sequence[Slice]]  #: events of the modelled iterations
-    waves: Callable[[], Sequence[Executed]]  #: waves in the order in which they begin
+    waves: Callable[[], Sequence[WaveTimes]]  #: waves in the order in which they begin
 
     @property
     def bound(self) -> str:

@@ -50,7 +50,7 @@ from convgen.ir.record import evolve
 KNOWN: Mapping[tuple[str, str], str] = {
     ("I8gemm_bf16_perTokenI8_BpreShuffle_112x256", "lds-race"): (
         "the epilogue has one barrier an exchange: a wave overwrites what a slower one may still have to read"
-    ),
+    )
 }
 _OWN = Path(__file__).parents[1] / "tests" / "data" / "foreign"
 _WIDTH = 140  #: columns of the table, where the terminal does not say that it has more

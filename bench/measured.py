@@ -216,13 +216,10 @@ def silicon(file: Path, cache: Path | None, write: Sequence[Path] | None, consol
         )
     console.print(bad)
     if write:
-        known = entries.known() | {silicon_fit.KIND: silicon_fit.entry_of(fitted, terms)}
-        reached = entries.reached(known)
-        for path, in_product in zip(write, (True, False)):
-            entries.write(path, (entry for kind, entry in known.items() if (kind in reached) == in_product))
+        write_entries(write, entries.known() | {silicon_fit.KIND: silicon_fit.entry_of(fitted, terms)})
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", nargs="?", type=Path, metavar="DIR", help="the tables")
     parser.add_argument("--only", action="append", default=[], metavar="TABLE", help="this table (again for more)")
@@ -238,6 +235,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--silicon", type=Path, metavar="FILE", help="rows of bench/silicon.py, for NVIDIA")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the errors (.svg)")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = _parser()
     given = parser.parse_args(arguments)
     folder = given.predict or given.folder
     if given.silicon:
@@ -259,12 +261,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.write:
         fitted = dict(entries.known()) if given.only else {}
         coded = [table for table in tables if table.model is Loops]  # of the closed form, all rows
-        wanted = [*read(folder, given.only, entries=fitted), *coded]
-        fitting.fit_all(track(wanted, "fitting", console=console), fitted)
-        reached = entries.reached(fitted)
-        for path, in_product in zip(given.write, (True, False)):
-            entries.write(path, (entry for kind, entry in fitted.items() if (kind in reached) == in_product))
+        fitting.fit_all(track([*read(folder, given.only, entries=fitted), *coded], "fitting", console=console), fitted)
+        write_entries(given.write, fitted)
         return 0
+    show_errors(tables, by, given, console)
+    return 0
+
+
+def write_entries(paths: Sequence[Path], fitted: Mapping[str, Entry]) -> None:
+    """Write the constants that the product reaches to the first path, and the others to the second."""
+    reached = entries.reached(fitted)
+    for path, in_product in zip(paths, (True, False)):
+        entries.write(path, (entry for kind, entry in fitted.items() if (kind in reached) == in_product))
+
+
+def show_errors(
+    tables: Sequence[Table], by: Mapping[str, Entry] | None, given: argparse.Namespace, console: Console
+) -> None:
+    """Print the errors of each table, or of all as JSON, and draw them; without constants `by`, fit them crosswise."""
     told, panels = {}, {}
     for table in tables:
         predicted = fitting.predict(table, by) if by is not None else crossed(table)
@@ -280,7 +294,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.json:
         json.dump(told, sys.stdout, indent=2)
         print()
-    return 0
 
 
 if __name__ == "__main__":

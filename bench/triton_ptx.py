@@ -12,6 +12,7 @@ floats and attention. Advice is no finding.
 
 import argparse
 from dataclasses import dataclass, field
+from math import erf
 
 import ml_dtypes
 import numpy as np
@@ -236,103 +237,57 @@ def hopper():
         yield Case(attention, name, arguments, constants, grid, wanted, 3, warps, tolerance=4e-3, kinds=kinds)
 
 
-def others():
+def rows():
+    """Softmax and layer norm: one row a program."""
     x = RANDOM.standard_normal((6, 1000)).astype(np.float32)
     e = np.exp(x - x.max(1, keepdims=True))
     centred = x - x.mean(1, keepdims=True)
     normed = centred / np.sqrt((centred**2).mean(1, keepdims=True) + 1e-5)
-    y, rows = np.zeros_like(x), ["*fp32", "*fp32", "i32"]
+    grid, constants, kinds = (6, 1, 1), {"BN": 1024}, ["*fp32", "*fp32", "i32"]
     for warps in (1, 4, 8):
-        yield Case(
-            softmax,
-            f"softmax warps={warps}",
-            [x, y.copy(), 1000],
-            {"BN": 1024},
-            (6, 1, 1),
-            e / e.sum(1, keepdims=True),
-            1,
-            warps,
-            2,
-            1e-5,
-            rows,
-        )
-    yield Case(layer_norm, "layer_norm", [x, y.copy(), 1000], {"BN": 1024}, (6, 1, 1), normed, 1, 4, 2, 1e-4, rows)
-    n = RANDOM.integers(-50, 50, (4, 512)).astype(np.int32)
-    ints = ["*i32", "*i32"]
-    yield Case(scan, "scan", [n, np.zeros_like(n)], {"BN": 512}, (4, 1, 1), np.cumsum(n, 1), 1, 4, 2, kinds=ints)
-    yield Case(sort, "sort", [n, np.zeros_like(n)], {"BN": 512}, (4, 1, 1), np.sort(n, 1), 1, 4, 2, kinds=ints)
-    bins = RANDOM.integers(0, 64, (4, 256)).astype(np.int32)
-    yield Case(
-        histogram,
-        "histogram",
-        [bins, np.zeros(64, np.int32)],
-        {"BN": 256, "BINS": 64},
-        (4, 1, 1),
-        np.bincount(bins.ravel(), minlength=64),
-        1,
-        4,
-        2,
-        kinds=ints,
-    )
-    w = whole("fp32", 3000)
-    yield Case(
-        total,
-        "total by atomics",
-        [w, np.zeros(1, np.float32), 3000],
-        {"BN": 1024},
-        (3, 1, 1),
-        w.sum(keepdims=True),
-        1,
-        4,
-        2,
-        kinds=rows,
-    )
-    for kind in ("fp32", "fp16", "bf16"):
-        v = RANDOM.standard_normal(2000).astype(TYPES[kind])
-        single = v.astype(np.float64)
-        from math import erf
+        arguments, wanted = [x, np.zeros_like(x), 1000], e / e.sum(1, keepdims=True)
+        yield Case(softmax, f"softmax warps={warps}", arguments, constants, grid, wanted, 1, warps, 2, 1e-5, kinds)
+    arguments = [x, np.zeros_like(x), 1000]
+    yield Case(layer_norm, "layer_norm", arguments, constants, grid, normed, 1, 4, 2, 1e-4, kinds)
 
-        g = np.array([0.5 * t * (1 + erf(t * 0.70710678118)) for t in single])
-        yield Case(
-            gelu,
-            f"gelu {kind}",
-            [v, np.zeros_like(v), 2000],
-            {"BN": 1024},
-            (2, 1, 1),
-            g,
-            1,
-            4,
-            2,
-            {"fp32": 1e-5, "fp16": 2e-3, "bf16": 2e-2}[kind],
-            [f"*{kind}", f"*{kind}", "i32"],
-        )
+
+def scans_and_sums():
+    """A scan, a sort, and sums by atomics."""
+    n = RANDOM.integers(-50, 50, (4, 512)).astype(np.int32)
+    grid, kinds = (4, 1, 1), ["*i32", "*i32"]
+    yield Case(scan, "scan", [n, np.zeros_like(n)], {"BN": 512}, grid, np.cumsum(n, 1), 1, 4, 2, kinds=kinds)
+    yield Case(sort, "sort", [n, np.zeros_like(n)], {"BN": 512}, grid, np.sort(n, 1), 1, 4, 2, kinds=kinds)
+    x = RANDOM.integers(0, 64, (4, 256)).astype(np.int32)
+    wanted, constants = np.bincount(x.ravel(), minlength=64), {"BN": 256, "BINS": 64}
+    yield Case(histogram, "histogram", [x, np.zeros(64, np.int32)], constants, grid, wanted, 1, 4, 2, kinds=kinds)
+    w = whole("fp32", 3000)
+    arguments, kinds = [w, np.zeros(1, np.float32), 3000], ["*fp32", "*fp32", "i32"]
+    wanted = w.sum(keepdims=True)
+    yield Case(total, "total by atomics", arguments, {"BN": 1024}, (3, 1, 1), wanted, 1, 4, 2, kinds=kinds)
+
+
+def gelus():
+    for kind, tolerance in (("fp32", 1e-5), ("fp16", 2e-3), ("bf16", 2e-2)):
+        x = RANDOM.standard_normal(2000).astype(TYPES[kind])
+        wanted = np.array([0.5 * t * (1 + erf(t * 0.70710678118)) for t in x.astype(np.float64)])
+        arguments, kinds = [x, np.zeros_like(x), 2000], [f"*{kind}", f"*{kind}", "i32"]
+        constants, grid = {"BN": 1024}, (2, 1, 1)
+        yield Case(gelu, f"gelu {kind}", arguments, constants, grid, wanted, 1, 4, 2, tolerance, kinds)
+
+
+def transposes():
     for kind in ("fp16", "i8", "fp32"):
-        t = whole(kind, 100, 70)
-        yield Case(
-            transpose,
-            f"transpose {kind}",
-            [t, np.zeros((70, 100), TYPES[kind]), 100, 70],
-            {"B": 32},
-            (4, 3, 1),
-            t.T.astype(np.float64),
-            1,
-            4,
-            2,
-            kinds=[f"*{kind}", f"*{kind}", "i32", "i32"],
-        )
-    q = RANDOM.permutation(64 * 90).reshape(64, 90).astype(np.float32)
-    yield Case(
-        column_argmax,
-        "argmax",
-        [q, np.zeros(90, np.int32), 90],
-        {"BM": 64, "BN": 32},
-        (3, 1, 1),
-        q.argmax(0),
-        1,
-        4,
-        2,
-        kinds=["*fp32", "*i32", "i32"],
-    )
+        x = whole(kind, 100, 70)
+        arguments, kinds = [x, np.zeros((70, 100), TYPES[kind]), 100, 70], [f"*{kind}", f"*{kind}", "i32", "i32"]
+        wanted, grid = x.T.astype(np.float64), (4, 3, 1)
+        yield Case(transpose, f"transpose {kind}", arguments, {"B": 32}, grid, wanted, 1, 4, 2, kinds=kinds)
+
+
+def argmaxes():
+    x = RANDOM.permutation(64 * 90).reshape(64, 90).astype(np.float32)
+    arguments, kinds = [x, np.zeros(90, np.int32), 90], ["*fp32", "*i32", "i32"]
+    constants, grid = {"BM": 64, "BN": 32}, (3, 1, 1)
+    yield Case(column_argmax, "argmax", arguments, constants, grid, x.argmax(0), 1, 4, 2, kinds=kinds)
 
 
 def compiled(case, arch):
@@ -395,7 +350,7 @@ def main():
             *products(),
             *(described_products() if arch >= 90 else ()),
             *(hopper() if arch >= 90 else ()),
-            *others(),
+            *(case for cases in (rows, scans_and_sums, gelus, transposes, argmaxes) for case in cases()),
         ]:
             try:
                 why = judged(case, arch)

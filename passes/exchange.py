@@ -61,12 +61,7 @@ class _Lowering:
     """Builds the statements of one exchange; `value` is the current value, `layout` its distribution."""
 
     def __init__(
-        self,
-        kernel: Kernel,
-        facts: TargetFacts,
-        cloner: Cloner,
-        scratch: _Scratch,
-        node: st.Exchange,
+        self, kernel: Kernel, facts: TargetFacts, cloner: Cloner, scratch: _Scratch, node: st.Exchange
     ) -> None:
         self.kernel, self.facts, self.cloner, self.scratch, self.node = kernel, facts, cloner, scratch, node
         self.elem: Type = node.value.type.elem

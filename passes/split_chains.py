@@ -11,20 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from convgen.ir.expr import (
-    Binary,
-    Conversion,
-    Expr,
-    Pack,
-    Select,
-    Shuffle,
-    Slice,
-    Splat,
-    Unary,
-    Uniform,
-    Var,
-    var,
-)
+from convgen.ir.expr import Binary, Conversion, Expr, Pack, Select, Shuffle, Slice, Splat, Unary, Uniform, Var, var
 from convgen.ir.floats import Fma
 from convgen.ir.mutate import postorder, statements
 from convgen.ir.program import Kernel

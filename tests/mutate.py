@@ -337,8 +337,7 @@ def excused() -> dict[str, str]:
     return dict(re.findall(r"^([0-9a-f]{16}) +(.*)$", EQUIVALENT.read_text(), re.MULTILINE))
 
 
-def main() -> int:
-    """Exit code 1 if fewer than the wanted share are noticed."""
+def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="./dev mutate", description=__doc__.partition("\n")[0])
     parser.add_argument("--count", type=int, default=40, help="mutants (40)")
     parser.add_argument("--seed", default=datetime.date.today().isoformat(), help="which ones (today's date)")
@@ -346,14 +345,24 @@ def main() -> int:
     parser.add_argument("--only", default="", help="files whose path holds this")
     parser.add_argument("--jobs", type=int, default=2, help="processes (2)")
     parser.add_argument("--least", type=float, default=0.85, help="share that must be noticed (0.85)")
-    options = parser.parse_args()
-    if options.map:
-        shutil.rmtree(STATE, ignore_errors=True)
-    reasons, console = excused(), Console()
+    return parser.parse_args()
+
+
+def _drawn(options: argparse.Namespace) -> list[Mutant]:
+    """The mutants that the seed draws, without excused ones."""
+    reasons = excused()
     files = [f for room in ROOMS for f in sorted((ROOT / room).rglob("*.py"))]
     files = [f for f in files if not _LEFT_OUT.search(str(f)) and options.only in str(f)]
     every = [m for f in files for m in mutants(f) if m.key not in reasons]
-    chosen = random.Random(options.seed).sample(every, min(options.count, len(every)))
+    return random.Random(options.seed).sample(every, min(options.count, len(every)))
+
+
+def main() -> int:
+    """Exit code 1 if fewer than the wanted share are noticed."""
+    options, console = _options(), Console()
+    if options.map:
+        shutil.rmtree(STATE, ignore_errors=True)
+    chosen = _drawn(options)
     rows = dict.fromkeys(judges(m.file) for m in chosen)
     tests = {folders: Tests.load(folders, options.jobs) for folders in rows}
     known = STATE / "results.json"

@@ -100,6 +100,27 @@ def _strides(draw: st.DrawFn, dims: tuple[int, ...]) -> str:
     return "x".join(map(str, strides))
 
 
+@st.composite
+def _layout(draw: st.DrawFn, dims: tuple[int, ...], tag: str, *, adds: bool) -> tuple[str, str]:
+    """A tag and strides: those of a tensor, or one of blocks, which slices add to, or at times strides or blocks."""
+    if adds:
+        return draw(_blocks(len(dims))), ""
+    if not draw(st.integers(0, 4)):
+        return "any", draw(_strides(dims))
+    return (tag if draw(st.integers(0, 3)) else draw(_blocks(len(dims)))), ""
+
+
+@st.composite
+def _attributes(draw: st.DrawFn, problem: Conv, inputs: str) -> dict[str, str]:
+    """Scales, post-ops and zero points of a problem with these types of inputs."""
+    known = {"src": ("1",), "wei": ("per_oc", "1"), "dst": attributes.masks(problem.ndims)}
+    return {
+        "attr_scales": draw(attributes.scales(known)),
+        "attr_post_ops": draw(attributes.post_ops(problem.ndims)),
+        "attr_zero_points": draw(attributes.zero_points()) if inputs in _INTEGERS else "",
+    }
+
+
 def _types(direction: str, inputs: str, output: str) -> str:
     """src:wei:dst of a direction."""
     types = list(_pair(inputs))
@@ -169,19 +190,9 @@ def problems(
     if unusual:
         dense = Conv.parse(text, **knobs)
         for n, (tag, sizes_of) in enumerate(zip(chosen, (dense.src_dims, dense.wei_dims, dense.dst_dims))):
-            if sums and tag == result:
-                chosen[tag] = draw(_blocks(len(sizes_of)))
-            elif not draw(st.integers(0, 4)):
-                chosen[tag], listed[n] = "any", draw(_strides(sizes_of))
-            elif not draw(st.integers(0, 3)):
-                chosen[tag] = draw(_blocks(len(sizes_of)))
+            chosen[tag], listed[n] = draw(_layout(sizes_of, chosen[tag], adds=sums and tag == result))
         if dense.direction.is_forward and inputs != "f64" and not sums:
-            known = {"src": ("1",), "wei": ("per_oc", "1"), "dst": attributes.masks(dense.ndims)}
-            knobs |= {
-                "attr_scales": draw(attributes.scales(known)),
-                "attr_post_ops": draw(attributes.post_ops(dense.ndims)),
-                "attr_zero_points": draw(attributes.zero_points()) if inputs in _INTEGERS else "",
-            }
+            knobs |= draw(_attributes(dense, inputs))
     made = Conv.parse(text, strides=":".join(listed), attr_deterministic=deterministic, **knobs, **chosen)
     return made if _can_move(made) else Conv.parse(text, attr_deterministic=deterministic, **knobs)
 

@@ -21,7 +21,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from convgen.backends.analysis import KernelAnalysis
-from convgen.backends.timing import Executed, LaunchProfile, Step
+from convgen.backends.timing import LaunchProfile, Step, WaveTimes
 from convgen.ir import untrusted
 from convgen.ir.record import as_dict, define, frozen
 
@@ -146,18 +146,18 @@ def traced(launch: LaunchProfile, kernel: KernelAnalysis) -> list[Traced]:
     return waves
 
 
-def _traced(wave: Executed, slot: int, rows: Mapping[int, int], next_offsets: Mapping[int, int]) -> Traced:
+def _traced(wave: WaveTimes, slot: int, rows: Mapping[int, int], next_offsets: Mapping[int, int]) -> Traced:
     instructions = []
     states: list[tuple[State, int]] = []
     for step, after in zip(wave.steps, (*wave.steps[1:], None)):
-        could, issued, done = (round(clocks) for clocks in (step.could, step.issued, step.done))
+        free_since, issued, done = (round(clocks) for clocks in (step.free_since, step.issued, step.done))
         waited = min(done - issued, round(step.done - step.issued - step.issue)) if step.waits_after_issue else 0
         falls = after is None or after.line.offset == next_offsets.get(step.line.offset)
-        stall = issued - could + waited
-        instructions.append((could, category(step, falls), stall, done - could, rows[step.line.offset]))
-        states += [(State.STALL, issued - could), (State.EXEC, done - issued - waited), (State.WAIT, waited)]
+        stall = issued - free_since + waited
+        instructions.append((free_since, category(step, falls), stall, done - free_since, rows[step.line.offset]))
+        states += [(State.STALL, issued - free_since), (State.EXEC, done - issued - waited), (State.WAIT, waited)]
     timeline = [(state, sum(clocks for _, clocks in some)) for state, some in _runs(states)]
-    begin, end = round(wave.steps[0].could), round(wave.steps[-1].done)
+    begin, end = round(wave.steps[0].free_since), round(wave.steps[-1].done)
     waits = tuple(_waits(wave.steps, rows))
     return Traced(wave.simd, slot, begin, end, tuple(instructions), tuple(timeline), waits)
 
@@ -252,11 +252,7 @@ def occupancy(kernel: str, waves: Sequence[Traced]) -> dict[str, Any]:
     """Return occupancy.json: the begin and end of waves, as (time, unit, SIMD, slot, 1 for a begin, kernel)."""
     events = [(w.begin, _UNIT, w.simd, w.slot, 1, _KERNEL) for w in waves]
     events += [(w.end, _UNIT, w.simd, w.slot, 0, _KERNEL) for w in waves]
-    return {
-        str(_ENGINE): sorted(events),
-        "dispatches": {"0": "0 / 0x0", str(_KERNEL): kernel},
-        "version": _VERSION,
-    }
+    return {str(_ENGINE): sorted(events), "dispatches": {"0": "0 / 0x0", str(_KERNEL): kernel}, "version": _VERSION}
 
 
 def states(waves: Sequence[Traced], state: State) -> dict[str, Any] | None:

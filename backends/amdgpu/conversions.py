@@ -18,21 +18,7 @@ from convgen.backends.amdgpu.tables import F8_NAMES
 from convgen.backends.machine.instruction import Imm, Operand, Reg
 from convgen.ir.facts import TargetFacts
 from convgen.ir.record import frozen
-from convgen.ir.types import (
-    Kind,
-    Type,
-    VectorType,
-    bf16,
-    f16,
-    f32,
-    f64,
-    s8,
-    s16,
-    s32,
-    u8,
-    u16,
-    u32,
-)
+from convgen.ir.types import Kind, Type, VectorType, bf16, f16, f32, f64, s8, s16, s32, u8, u16, u32
 
 Unpack = Callable[[AmdEmitter, Reg, Reg], None]  #: (packed word, destination): fills all words of the destination
 Step = Callable[[AmdEmitter, Reg, "Reg | None"], Reg]  #: (element, destination or None)

@@ -151,10 +151,10 @@ class AmdEmitter(Emitter):
         self.emit(op, (dst,), legal, modifiers=modifiers)
         return dst
 
-    def retarget(self, made: Operand, to: Reg) -> bool:
+    def retarget(self, value: Operand, to: Reg) -> bool:
         last = self.block.instructions[-1] if self.block.instructions else None
-        fresh = isinstance(made, Reg) and made.whole and made.count == to.count and made.bank == to.bank
-        if last is None or not fresh or len(last.dst) != 1 or last.dst[0] is not made:
+        fresh = isinstance(value, Reg) and value.whole and value.count == to.count and value.bank == to.bank
+        if last is None or not fresh or len(last.dst) != 1 or last.dst[0] is not value:
             return False
         last.retarget(to)
         self._note_results(last)

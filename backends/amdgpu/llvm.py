@@ -122,9 +122,7 @@ class Llvm:
     def _object(self, machine: int, module: int, errors: list[int]) -> bytes | None:
         message, buffer = c_void_p(), c_void_p()
         emit = self._function(
-            "TargetMachineEmitToMemoryBuffer",
-            c_int,
-            *(c_void_p, c_void_p, c_int, POINTER(c_void_p), POINTER(c_void_p)),
+            "TargetMachineEmitToMemoryBuffer", c_int, *(c_void_p, c_void_p, c_int, POINTER(c_void_p), POINTER(c_void_p))
         )
         if emit(machine, module, _OBJECT_FILE, byref(message), byref(buffer)):
             self._function("DisposeMessage", None, c_void_p)(message)

@@ -376,12 +376,7 @@ SCOPES: dict[str, AgentScope] = {
 _ROWS: dict[str, Callable[[str], TargetFacts]] = {
     "gfx90a": partial(_facts, lds=65536, caches=_GCD, read=_READ_B128_32, half_read=_READ_B64_32),
     "gfx942": partial(
-        _facts,
-        lds=65536,
-        caches=_MI300X,
-        read=_READ_B128_32,
-        half_read=_READ_B64_32,
-        conversions=_CDNA3_CONVERSIONS,
+        _facts, lds=65536, caches=_MI300X, read=_READ_B128_32, half_read=_READ_B64_32, conversions=_CDNA3_CONVERSIONS
     ),
     "gfx950": partial(
         _facts,

@@ -2,7 +2,7 @@
 
 The simulator of a family executes some workgroups (`launch`); their instructions (`waves.Op`) run on the family's
 model of a unit (`waves.UnitModel`). Long loops are shortened (`shortened_loops`), unequal workgroups sampled
-(`unequal`), cache misses counted from addresses (`cache_traffic`), and results put into records (`shown`).
+(`unequal`), cache misses counted from addresses (`cache_traffic`), and results put into records (`unit_profiles`).
 """
 
 if __name__ != "convgen.backends.event_model":  # a second copy of a module would mean a second intern table

@@ -87,7 +87,7 @@ def _distinct(numbers: Ints) -> Ints:
 
 
 @frozen
-class Share:
+class Distribution:
     """The distribution of a launch's workgroups over dies and units."""
 
     machine: Machine
@@ -115,7 +115,7 @@ class Share:
 
 
 @frozen
-class Lengths:
+class WaveLengths:
     """Instructions of a wave: all that it executes, and how many suffice to see which lines workgroups share."""
 
     whole: int
@@ -123,8 +123,8 @@ class Lengths:
 
 
 @frozen(eq=False)
-class Whole:
-    """The reads of some workgroups that ran to their end."""
+class WholeRun:
+    """Some workgroups that ran to their end, and what they read."""
 
     reads: Reads
     count: int  #: workgroups
@@ -132,23 +132,30 @@ class Whole:
 
 
 @frozen(eq=False)
-class Watch:
-    """A way to run some workgroups up to a number of instructions, which records their reads."""
+class PartialRuns:
+    """Runs of some workgroups up to a number of instructions, which record their reads."""
 
-    run: Callable[[tuple[int, ...], int], None]
+    run: Callable[[tuple[int, ...], int], None]  #: given workgroups and the number
     batch: int  #: workgroups to run at a time
     waves: int  #: of a workgroup
 
 
-def moved(watch: Watch, reads: Reads, share: Share, l1_bytes: int, whole: Whole, lengths: Lengths) -> Moved:
-    """Return the traffic of a launch; `watch` records `reads`, and `l1_bytes` is the size of a unit's L1."""
-    machine, scale = share.machine, share.workgroups / whole.count
-    seen = _run_two_rounds(watch, reads, share, lengths)
+def traffic_of(
+    partial_runs: PartialRuns,
+    reads: Reads,
+    distribution: Distribution,
+    l1_bytes: int,
+    whole: WholeRun,
+    lengths: WaveLengths,
+) -> Moved:
+    """Return the traffic of a launch; `partial_runs` record `reads`, and `l1_bytes` is the size of a unit's L1."""
+    machine, scale = distribution.machine, distribution.workgroups / whole.count
+    two_rounds = _run_two_rounds(partial_runs, reads, distribution, lengths)
     requested = whole.reads.count * scale * machine.line_bytes
-    asked = requested * seen.miss_rate(l1_bytes // machine.line_bytes)
+    asked = requested * two_rounds.miss_rate(l1_bytes // machine.line_bytes)
     buffers = whole.buffers
     read_bytes = sum(len(_bytes_of(buffers[name])) for name in whole.reads.buffers if name in buffers)
-    fill = min(asked, seen.fill(whole.reads.count / whole.count))
+    fill = min(asked, two_rounds.fill(whole.reads.count / whole.count))
     if read_bytes <= machine.l2_bytes:
         fill = min(fill, machine.dies * read_bytes)
     memory = min(fill, read_bytes) if machine.memory_side_bytes else fill
@@ -161,16 +168,18 @@ def _bytes_of(buffer: Bytes | Pages) -> Bytes:
 
 
 @frozen(eq=False)
-class _Seen:
+class _TwoRounds:
     """The reads of the workgroups of a die's round, and of its next round unless they are too many."""
 
-    share: Share
+    distribution: Distribution
     rounds: tuple[list[int], list[int]]
     reads: Reads
 
     def miss_rate(self, capacity: int) -> float:
         """Return the miss rate of an L1 of `capacity` lines."""
-        counts_by_unit = [self.reads.misses(self.share.unit(n), capacity) for n in range(min(_UNITS, self.share.units))]
+        counts_by_unit = [
+            self.reads.misses(self.distribution.unit(n), capacity) for n in range(min(_UNITS, self.distribution.units))
+        ]
         asked, misses = (sum(counts) for counts in zip(*counts_by_unit))
         return misses / asked if asked else 1.0
 
@@ -180,27 +189,29 @@ class _Seen:
         A later round hits lines of the round before if that round fits in L2: between two reads of a line, L2 brings a
         whole round.
         """
-        machine, count = self.share.machine, sum(map(len, self.rounds))
+        machine, count = self.distribution.machine, sum(map(len, self.rounds))
         bytes_of_a_line = machine.line_bytes * lines * count / max(1, self.reads.count)
         before, after = (self.reads.of(groups) for groups in self.rounds)
         first = len(before) * bytes_of_a_line
-        mine, later = len(self.rounds[0]), self.share.workgroups / machine.dies - len(self.rounds[0])
+        mine, later = len(self.rounds[0]), self.distribution.workgroups / machine.dies - len(self.rounds[0])
         if later <= 0:
-            return first * self.share.workgroups / mine
+            return first * self.distribution.workgroups / mine
         per_group = first / mine
         if self.rounds[1]:
-            kept = first <= machine.l2_bytes
-            per_group = len(np.setdiff1d(after, before) if kept else after) * bytes_of_a_line / len(self.rounds[1])
+            is_cached = first <= machine.l2_bytes
+            per_group = len(np.setdiff1d(after, before) if is_cached else after) * bytes_of_a_line / len(self.rounds[1])
         return machine.dies * (first + later * per_group)
 
 
-def _run_two_rounds(watch: Watch, reads: Reads, share: Share, lengths: Lengths) -> _Seen:
+def _run_two_rounds(
+    partial_runs: PartialRuns, reads: Reads, distribution: Distribution, lengths: WaveLengths
+) -> _TwoRounds:
     """Run the workgroups of two rounds, or of one, to their end or up to a limit of instructions."""
-    first, second = share.round(0), share.round(1)
-    both = watch.waves * (len(first) + len(second))
-    most = min(lengths.whole, max(lengths.window, _INSTRUCTIONS_MAX // both))
-    second = second if both * most <= _INSTRUCTIONS_MAX else []
-    some = [*first, *second]
-    for n in range(0, len(some), watch.batch):
-        watch.run(tuple(some[n : n + watch.batch]), most)
-    return _Seen(share, (first, second), reads)
+    first, second = distribution.round(0), distribution.round(1)
+    waves = partial_runs.waves * (len(first) + len(second))
+    most = min(lengths.whole, max(lengths.window, _INSTRUCTIONS_MAX // waves))
+    second = second if waves * most <= _INSTRUCTIONS_MAX else []
+    groups = [*first, *second]
+    for n in range(0, len(groups), partial_runs.batch):
+        partial_runs.run(tuple(groups[n : n + partial_runs.batch]), most)
+    return _TwoRounds(distribution, (first, second), reads)

@@ -10,10 +10,17 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from convgen.backends.event_model.cache_traffic import Lengths, Reads, Share, Watch, Whole, moved
+from convgen.backends.event_model.cache_traffic import (
+    Distribution,
+    PartialRuns,
+    Reads,
+    WaveLengths,
+    WholeRun,
+    traffic_of,
+)
 from convgen.backends.event_model.shortened_loops import marks_of, shortened
-from convgen.backends.event_model.shown import unit_profile
 from convgen.backends.event_model.unequal import Amounts, amount, longest, work_of
+from convgen.backends.event_model.unit_profiles import unit_profile
 from convgen.backends.event_model.waves import Trace, UnitModel, of_workgroup
 from convgen.backends.sim.run import Buffers
 from convgen.backends.simulation import LaunchRequest, SimReport
@@ -28,8 +35,8 @@ _WAITS_FOR_OTHERS = "no-progress"  #: finding: a workgroup waits for one that do
 
 
 @frozen(eq=False, slots=False)
-class Executed:
-    """The result of a run on the simulator."""
+class SimulatorRun:
+    """A run of some workgroups on the simulator: what was executed, and what it read."""
 
     trace: Trace  #: instructions of some workgroups
     ran: int  #: number of workgroups that ran
@@ -91,7 +98,7 @@ class TimedLaunch(ABC):
     # ------------------------------------------------------------ a family's part
 
     @abstractmethod
-    def execute(self, groups: tuple[int, ...] | None, wanted: frozenset[int], *, last: bool) -> Executed:
+    def execute(self, groups: tuple[int, ...] | None, wanted: frozenset[int], *, last: bool) -> SimulatorRun:
         """Execute some workgroups, or the whole grid (None), and record those that are `wanted`.
 
         With `last`, they behave as the last to arrive, if workgroups count their arrivals. Raises SimulatorError,
@@ -194,7 +201,7 @@ class TimedLaunch(ABC):
 
     def _run(
         self, groups: tuple[int, ...] | None, *, traced: tuple[int, ...] | None = None, last: bool = False
-    ) -> Executed:
+    ) -> SimulatorRun:
         """Execute some workgroups; `traced` (default: the sample) are recorded."""
         return self.execute(groups, frozenset(self.sample if traced is None else traced), last=last)
 
@@ -206,17 +213,19 @@ class TimedLaunch(ABC):
 
         return work_of(known, execute, self.workgroups, self.machine.units, self.full)
 
-    def _moved(self, ran: Executed) -> Moved:
+    def _moved(self, ran: SimulatorRun) -> Moved:
+        """Return the traffic of the launch, without reductions by workgroups that arrive last."""
         waves = ran.longest[0]
         whole, marks = max(map(len, waves)), max(marks_of(waves, self.body), key=len)
-        lengths = Lengths(whole, marks[_WINDOW] if len(marks) > _WINDOW + 1 else whole)
-        share = Share(self.machine, self.workgroups, self.full)
+        lengths = WaveLengths(whole, marks[_WINDOW] if len(marks) > _WINDOW + 1 else whole)
+        distribution = Distribution(self.machine, self.workgroups, self.full)
         reads = Reads(self.machine.line_bytes)
         observe = partial(self.observe, reads=reads, buffers=ran.memory)
-        watch = Watch(observe, max(1, self.batch_waves // self.waves), self.waves)
-        return moved(watch, reads, share, self.l1_bytes, Whole(ran.reads, ran.ran, ran.memory), lengths)
+        partial_runs = PartialRuns(observe, max(1, self.batch_waves // self.waves), self.waves)
+        whole_run = WholeRun(ran.reads, ran.ran, ran.memory)
+        return traffic_of(partial_runs, reads, distribution, self.l1_bytes, whole_run, lengths)
 
-    def _with_reductions(self, moved: Moved, ran: Executed, last_arrivals: Executed) -> Moved:
+    def _with_reductions(self, moved: Moved, ran: SimulatorRun, last_arrivals: SimulatorRun) -> Moved:
         """Add the traffic of workgroups that arrive last and reduce the others' partial sums: it misses all caches."""
         share = last_arrivals.trace.share_of_last * self.workgroups / ran.ran
         read = max(0, last_arrivals.reads.count - ran.reads.count) * self.machine.line_bytes * share
@@ -230,7 +239,7 @@ class TimedLaunch(ABC):
             stored=moved.stored + stored,
         )
 
-    def _unit(self, ran: Executed, streams: Sequence[list[list[Any]]], count: int) -> UnitProfile:
+    def _unit(self, ran: SimulatorRun, streams: Sequence[list[list[Any]]], count: int) -> UnitProfile:
         """Model `count` workgroups on a unit; workgroup n executes stream n modulo their number."""
         waves = [streams[n % len(streams)] for n in range(count)]
         loop_of = cache(partial(shortened, waves, self.body))

@@ -104,34 +104,34 @@ def shortened(workgroups: Sequence[Sequence[list[Any]]], body: Collection[int], 
     waves = [ops for group in workgroups for ops in group]
     loops = marks_of(waves, body)
     looping = sum(map(bool, loops)) / len(loops) if any(loops) else 1.0
-    marks = loops if looping == 1 else _of_roles(waves, loops)
+    marks = loops if looping == 1 else _with_roles(waves, loops)
     if marks is None or len({len(m) for m in marks if m}) != 1:
         return ShortenedLoop(workgroups, loops, (0, 0), 0, looping)
     first, end, period = _longest_run(waves, marks)
-    kept = -(-keep // period) * period
-    left_out = (end - first - kept) // period * period
+    modelled = -(-keep // period) * period
+    left_out = (end - first - modelled) // period * period
     if left_out <= 0:
         return ShortenedLoop(workgroups, loops, (0, 0), 0, looping)
-    cut = first + kept
-    middle = first + kept // 2 // period * period
+    cut = first + modelled
+    middle = first + modelled // 2 // period * period
     numbered = iter(range(len(waves)))
     short = [[_without(ops, marks[next(numbered)], cut, cut + left_out) for ops in group] for group in workgroups]
     fewer = [_closed_up(m, cut, cut + left_out) if m else m for m in marks]
-    return ShortenedLoop(short, fewer, (middle, cut), left_out, looping, kept)
+    return ShortenedLoop(short, fewer, (middle, cut), left_out, looping, modelled)
 
 
-def _of_roles(waves: Sequence[list[Any]], loops: Sequence[list[int]]) -> list[list[int]] | None:
-    """Return the beginnings of iterations also of waves that do not run the loop, but go round as often.
+def _with_roles(waves: Sequence[list[Any]], loops: Sequence[list[int]]) -> list[list[int]] | None:
+    """Return the `loops`, with the iterations of waves that run another loop as often, such as those that copy.
 
-    None if a wave goes round more or less often.
+    None if a wave's loop has another number of iterations. Waves without any loop have no iterations.
     """
     count = max(map(len, loops))
     marks: list[list[int]] = []
-    for ops, own in zip(waves, loops):
+    for ops, iterations in zip(waves, loops):
         times = Counter(op.at for op in ops)
         begin = next((op.at for op in ops if times[op.at] == count), None)
-        if own or max(times.values(), default=0) <= _STRAIGHT:
-            marks.append(own)
+        if iterations or max(times.values(), default=0) <= _STRAIGHT:
+            marks.append(iterations)
         elif begin is None:
             return None
         else:
@@ -144,18 +144,19 @@ def _longest_run(waves: Sequence[list[Any]], marks: Sequence[list[int]]) -> tupl
 
     Whole tiles are tried where less than half of the iterations repeat otherwise.
     """
-    own = [(ops, m) for ops, m in zip(waves, marks) if m]
-    kinds = _kinds(own)
+    looping = [(ops, m) for ops, m in zip(waves, marks) if m]
+    kinds = _kinds(looping)
     best = max((_longest(kinds, period) for period in _PERIODS), key=lambda run: run[1] - run[0])
     if 2 * (best[1] - best[0]) < len(kinds):
-        runs = (_longest(kinds, period) for period in _tiles(own[0][1]))
+        runs = (_longest(kinds, period) for period in _tiles(looping[0][1]))
         best = max((best, *runs), key=lambda run: run[1] - run[0])
     return best
 
 
 def _kinds(waves: Sequence[tuple[list[Any], list[int]]]) -> list[int]:
-    """Return a number for each iteration: equal ones have equal numbers. `waves`: instructions, and beginnings of
-    iterations. The code after the last beginning is more than an iteration.
+    """Return a number for each iteration, equal for equal ones; `waves` are (instructions, beginnings of iterations).
+
+    The code after the last beginning is more than an iteration, and gets no number.
     """
     numbers: dict[object, int] = {}
     by_wave = [[tuple(ops[a:b]) for a, b in pairwise(m)] for ops, m in waves]

@@ -35,15 +35,15 @@ class Wave:
     simd: int
     group: int
     ops: Stream
-    since: float  #: when it is free to issue the next instruction
-    could: list[float] = attrs.Factory(list)  #: when it was free to issue each instruction
+    free_at: float  #: when it is free to issue the next instruction
+    free_since: list[float] = attrs.Factory(list)  #: when it was free to issue each instruction
     issued: list[float] = attrs.Factory(list)
     done: list[float] = attrs.Factory(list)  #: when it could go on after each instruction
 
     def stalls(self) -> Iterator[float]:
         """Yield the clocks that the wave waits before or at each instruction."""
-        for op, could, issued, done in zip(self.ops, self.could, self.issued, self.done, strict=True):
-            yield issued - could + done - issued - op.issue
+        for op, free_since, issued, done in zip(self.ops, self.free_since, self.issued, self.done, strict=True):
+            yield issued - free_since + done - issued - op.issue
 
 
 @frozen

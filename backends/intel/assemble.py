@@ -25,11 +25,11 @@ def available(platform: str) -> bool:
 @cache
 def _knows(tool: str, platform: str) -> bool:
     with tempfile.TemporaryDirectory(prefix="convgen-") as folder:
-        done = _iga64(tool, "nop\n", platform, Path(folder))
-        if done.returncode and "platform" in done.stderr + done.stdout:
+        process = _iga64(tool, "nop\n", platform, Path(folder))
+        if process.returncode and "platform" in process.stderr + process.stdout:
             return False
-        if done.returncode:
-            raise UserError(f"{tool} crashed: it cannot assemble a nop: {_first(done)}")
+        if process.returncode:
+            raise UserError(f"{tool} crashed: it cannot assemble a nop: {_first(process)}")
         return bool(produced(Path(folder) / "kernel.bin", "iga64"))
 
 
@@ -66,8 +66,8 @@ def _iga64(tool: str, body: str, platform: str, folder: Path) -> subprocess.Comp
     return run(command, folder)
 
 
-def _first(done: subprocess.CompletedProcess[str]) -> str:
-    return next(iter((done.stderr or done.stdout).strip().splitlines()), "it says nothing")
+def _first(process: subprocess.CompletedProcess[str]) -> str:
+    return next(iter((process.stderr or process.stdout).strip().splitlines()), "it says nothing")
 
 
 def _complaint(said: str, lines: list[str]) -> str:

@@ -82,16 +82,16 @@ def drop_fences(function: Function) -> Function:
         return any(conflict(store, load.access) for store in pending for load in following[fence])
 
     def walk(index: int, pending: _Pending) -> tuple[_Pending, list[Instruction]]:
-        kept: list[Instruction] = []
+        remaining: list[Instruction] = []
         for i in function.blocks[index].instructions:
             drops = i.op is OPCODES["fence"] and not needed(i, pending)
             if not drops:
-                kept.append(i)
+                remaining.append(i)
             if i.op is OPCODES["fence"]:
                 pending = pending if drops else frozenset()
             elif touches_local(i, stores=True):
                 pending |= {i.access}
-        return pending, kept
+        return pending, remaining
 
     return walked(function, _Pending(), walk, lambda a, b: a | b)
 

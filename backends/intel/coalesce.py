@@ -30,6 +30,7 @@ class _Regions(Coalescing):
         self.lanes = lanes
 
     def _moved(self, i: Instruction) -> Move | None:
+        """Return (destination, source) of a plain move of whole dwords or registers; None for other instructions."""
         assert isinstance(i, XeInstruction)
         if not i.moves or len(i.dst) != 1:
             return None

@@ -38,8 +38,7 @@ _BUNDLES: Mapping[str, Callable[[int], tuple[int, int]]] = {
     "xe2": lambda r: (r % 2, r % 16 // 2),
 }
 check_rows(
-    FAMILY,
-    {"costs.py: _BUNDLES": _BUNDLES, "sim/platforms.py: CORES": [platform.name for platform in CORES.values()]},
+    FAMILY, {"costs.py: _BUNDLES": _BUNDLES, "sim/platforms.py: CORES": [platform.name for platform in CORES.values()]}
 )
 
 _KINDS: Mapping[str, str] = {
@@ -109,6 +108,7 @@ def _matrix(instruction: Instruction) -> tuple[int, int]:
 
 
 def _send(instruction: Instruction, message: Message, grf: int) -> Line:
+    """Return the line of a send: its unit, and the bytes that it moves."""
     kind = kind_of(instruction)
     at, text = instruction.address, instruction.text
     if message.unit not in _UNITS or message.descriptor is None or kind.endswith("_fence"):
@@ -122,8 +122,8 @@ def _send(instruction: Instruction, message: Message, grf: int) -> Line:
         addresses = 1 if lsc.transposed else instruction.exec_size
         moved = addresses * (len(lsc.channels) or lsc.vector) * lsc.memory_bytes
     verb = {"load": "read", "store": "write"} if unit == "lds" else {}
-    what = _verb(lsc.op).removesuffix("_2d")
-    return Line(at, text, kind, unit, registers, bytes={f"{path} {verb.get(what, what)}": moved})
+    action = _verb(lsc.op).removesuffix("_2d")
+    return Line(at, text, kind, unit, registers, bytes={f"{path} {verb.get(action, action)}": moved})
 
 
 def conflicts(instruction: Instruction, target: str) -> int:

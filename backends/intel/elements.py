@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import ClassVar, cast
 
-from convgen.backends.intel.bytes import UNSIGNED
-from convgen.backends.intel.choices import LOGIC, Choices
+from convgen.backends.intel.byte_gather import UNSIGNED
+from convgen.backends.intel.comparisons import LOGIC, Comparisons
 from convgen.backends.intel.exchange import from_lanes
 from convgen.backends.intel.isa import Literal, Region, region
 from convgen.backends.intel.operands import Words, as_type, in_pairs, in_wider, is_constant, number, uniform
@@ -21,7 +21,7 @@ from convgen.ir.types import Type, VectorType, f16, f32, vector
 _REVOLUTION = 0x40C90FDB  #: f32 bits; radians of a revolution
 
 
-class Elements(Choices):
+class Elements(Comparisons):
     """Evaluates operations element by element."""
 
     elementwise: ClassVar = BINARY
@@ -58,6 +58,7 @@ class Elements(Choices):
     # ------------------------------------------------------------ two operands
 
     def _element_by_element(self, name: str, e: x.Binary) -> Reg:
+        """Compute an operation on two values by the row `name`, dword by dword."""
         a, b, elem = e.a, e.b, e.type.elem
         # The zero that a sum begins with stays the first operand, in registers of its own.
         starts_sum = name == "add" and isinstance(a, x.Splat) and _is_zero(a)
@@ -68,29 +69,29 @@ class Elements(Choices):
         if name == "mul" and elem.bits == 32 and elem.is_int:
             name = "mul16" if _is_short(b) else "mul32"
         source = self.typed if name in EXTREMA else self.operand
-        left = self.registers(self.value(a), TYPES[elem], "") if starts_sum else source(a, last=False)
-        right = source(b, last=name not in ("sub", "mul32", "mulhi"))  # the others take an immediate
+        first_operand = self.registers(self.value(a), TYPES[elem], "") if starts_sum else source(a, last=False)
+        second_operand = source(b, last=name not in ("sub", "mul32", "mulhi"))  # the others take an immediate
         if name in EXTREMA and elem.is_float:
-            return self._extremum(name, e, left, right, uniform(b))
+            return self._extremum(name, e, first_operand, second_operand, uniform(b))
         dst, into = self.result(e.type)
         for n, to in enumerate(into):
-            self._operate(name, elem, cast(Reg, left(n)), cast(Reg, right(n)), to)
+            self._operate(name, elem, cast(Reg, first_operand(n)), cast(Reg, second_operand(n)), to)
         return dst
 
     def _operate(self, name: str, elem: Type, a: Reg, b: Reg, into: Reg) -> None:
         to = region(into, TYPES[elem])
         if name == "mul16":
-            self.do("mul", to, a, as_type(b, "uw"))
+            self.element_op("mul", to, a, as_type(b, "uw"))
         elif name == "mul32":
             self.scalars.product(a, b, to.type, into=into)
         elif name == "mulhi":
             self.scalars.product(a, b, "ud", high=True, into=into)
         elif name == "sub":
-            self.do("add", to, a, self.scalars.negated(b, to.type))
+            self.element_op("add", to, a, self.scalars.negated(b, to.type))
         elif name in EXTREMA:
-            self.do("sel", to, a, b, condition=EXTREMA[name][0])
+            self.element_op("sel", to, a, b, condition=EXTREMA[name][0])
         else:
-            self.do(name, to, a, b)
+            self.element_op(name, to, a, b)
 
     def _extremum(self, name: str, e: x.Binary, a: Words, b: Words, other: Expr) -> Reg:
         """Compute a minimum or maximum, with a defined result for NaN and for zeros of different signs.
@@ -105,15 +106,15 @@ class Elements(Choices):
         added = name == "max" and _is_zero(other)
         for n, word in enumerate(into):
             to = region(word, kind)
-            self.do("sel", to, a(n), b(n), condition=condition)
+            self.element_op("sel", to, a(n), b(n), condition=condition)
             if added:
-                self.do("add", to, to, b(n))
+                self.element_op("add", to, to, b(n))
         if added or (isinstance(other, x.Const) and other.value):
             return dst
         for pair in in_pairs(into):
             equal = [self.compare("eq", kind, a(n), b(n)) for n, _ in pair]
             for flag, (n, word) in zip(equal, pair):
-                self.do(bitwise, region(word, bits), as_type(a(n), bits), as_type(b(n), bits), predicate=flag)
+                self.element_op(bitwise, region(word, bits), as_type(a(n), bits), as_type(b(n), bits), predicate=flag)
         return dst
 
     def _bitwise(self, e: Expr) -> Reg:
@@ -122,7 +123,7 @@ class Elements(Choices):
         left, right = self.bits(a, 32, last=False), self.bits(b, 32, last=True)
         dst, into = self.result(e.type)
         for n, to in enumerate(into):
-            self.do(LOGIC[type(e)], region(to, "ud"), left(n), right(n))
+            self.element_op(LOGIC[type(e)], region(to, "ud"), left(n), right(n))
         return dst
 
     # ------------------------------------------------------------ one, and three
@@ -135,17 +136,17 @@ class Elements(Choices):
             self._radians(source, results)
             source = results.__getitem__
         for n, to in enumerate(results):
-            self.do(UNARY[type(e)], to, source(n))
+            self.element_op(UNARY[type(e)], to, source(n))
         return dst
 
     def _radians(self, turns: Words, into: list[Region]) -> None:
         """Reduce turns to the fraction nearest to zero, which is exact, and convert to radians."""
         for n, to in enumerate(into):
-            self.do("rnde", to, turns(n))
+            self.element_op("rnde", to, turns(n))
         for n, to in enumerate(into):
-            self.do("add", to, turns(n), self.scalars.negated(to, "f"))
+            self.element_op("add", to, turns(n), self.scalars.negated(to, "f"))
         for to in into:
-            self.do("mul", to, to, Literal(_REVOLUTION, "f"))
+            self.element_op("mul", to, to, Literal(_REVOLUTION, "f"))
 
     def _changed(self, e: Expr) -> Reg:
         """Change bits of each element: the sign of a float, or all bits of an integer."""
@@ -156,7 +157,7 @@ class Elements(Choices):
         source = self.bits(e.a, 32, last=False)
         dst, into = self.result(e.type)
         for n, to in enumerate(into):
-            self.do(str(name), region(to, "ud"), source(n), *(Literal(int(m), "ud") for m in mask))
+            self.element_op(str(name), region(to, "ud"), source(n), *(Literal(int(m), "ud") for m in mask))
         return dst
 
     def _fma(self, e: Expr) -> Reg:
@@ -164,7 +165,7 @@ class Elements(Choices):
         sources = [self.operand(o, last=False) for o in (e.c, e.a, e.b)]
         dst, into = self.result(e.type)
         for n, to in enumerate(into):
-            self.do("mad", region(to, TYPES[e.type.elem]), *(source(n) for source in sources))
+            self.element_op("mad", region(to, TYPES[e.type.elem]), *(source(n) for source in sources))
         return dst
 
     def from_lane(self, e: Expr) -> Reg:

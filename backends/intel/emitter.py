@@ -149,13 +149,13 @@ class XeEmitter(Emitter):
     def accumulator(self, type: str) -> Special:
         return Special("acc0", type)
 
-    def retarget(self, made: Operand, to: Reg) -> bool:
+    def retarget(self, value: Operand, to: Reg) -> bool:
         last: Instruction | None = self.block.instructions[-1] if self.block.instructions else None
-        if last is None or len(last.dst) != 1 or not isinstance(made, Reg) or isinstance(last.op, Message):
+        if last is None or len(last.dst) != 1 or not isinstance(value, Reg) or isinstance(last.op, Message):
             return False
         old = last.dst[0]
-        fresh = isinstance(old, Region) and old.vreg is made.vreg and made.whole and made.bank == to.bank
-        if not fresh or made.count != to.count or getattr(last, "partial", False) or old.stride != 1:  # type: ignore[union-attr]
+        fresh = isinstance(old, Region) and old.vreg is value.vreg and value.whole and value.bank == to.bank
+        if not fresh or value.count != to.count or getattr(last, "partial", False) or old.stride != 1:  # type: ignore[union-attr]
             return False
         assert isinstance(old, Region)
         last.retarget(region(to, old.type, old.sub, old.stride, saturated=old.saturated))

@@ -52,12 +52,12 @@ def from_lanes(scalars: XeScalars, words: Sequence[Reg], e: FromLane) -> Reg:
 @lru_cache(maxsize=2**8)
 def _moves(lanes: tuple[int, ...]) -> tuple[_Move, ...]:
     """Return moves that together give every lane its word, each with as many lanes as possible."""
-    done: dict[int, None] = {}
+    served: dict[int, None] = {}
     moves = []
     for to in range(len(lanes)):
-        if to not in done:
-            most = max(_beginning(lanes, to), key=lambda m: m.count if done.keys().isdisjoint(m.written) else 0)
-            done.update(dict.fromkeys(most.written))
+        if to not in served:
+            most = max(_beginning(lanes, to), key=lambda m: m.count if served.keys().isdisjoint(m.written) else 0)
+            served.update(dict.fromkeys(most.written))
             moves.append(most)
     return tuple(moves)
 

@@ -115,15 +115,15 @@ class _Block(_Renaming):
 
     def _taken(self) -> list[int]:
         """Return the flag registers in use at each instruction; those that other blocks use count everywhere."""
-        taken = [0] * len(self.instructions)
+        in_use = [0] * len(self.instructions)
         first: dict[VirtualRegister, int] = {}
         for at, i in enumerate(self.instructions):
             for r in _flags(i):
                 first.setdefault(r.vreg, at)
         for v, begin in first.items():
-            for at in range(begin, self.last[v] + 1) if v in self.local else range(len(taken)):
-                taken[at] += v.size
-        return taken
+            for at in range(begin, self.last[v] + 1) if v in self.local else range(len(in_use)):
+                in_use[at] += v.size
+        return in_use
 
     def needed(self) -> Iterator[Instruction]:
         """Yield the instructions that are not redundant."""
@@ -131,17 +131,18 @@ class _Block(_Renaming):
             assert isinstance(i, XeInstruction)
             new = self._renamed(i)
             flags = _set(new)
-            own = flags if flags is not None and flags.vreg in self.local else None
-            key = recipe(new.op.name, new.condition, new.lanes, *new.src) if own is not None else ()
+            local_flags = flags if flags is not None and flags.vreg in self.local else None
+            key = recipe(new.op.name, new.condition, new.lanes, *new.src) if local_flags is not None else ()
             setter = self.setters.get(key) if _only_sets(new) else None
-            if own is not None and setter is not None and self._keeps(setter.known_flags, at, own.vreg):
-                self.replacements[own.vreg] = setter.known_flags.flags
+            if local_flags is not None and setter is not None and self._keeps(setter.known_flags, at, local_flags.vreg):
+                self.replacements[local_flags.vreg] = setter.known_flags.flags
                 continue
             yield new
             self._forget(new)
-            if own is not None:
-                known, sources = _KnownFlags(own, self.last[own.vreg]), frozenset(r.vreg for r in new.uses())
-                self.known_flags[own.vreg] = known
+            if local_flags is not None:
+                known = _KnownFlags(local_flags, self.last[local_flags.vreg])
+                sources = frozenset(r.vreg for r in new.uses())
+                self.known_flags[local_flags.vreg] = known
                 if sources.isdisjoint(r.vreg for r in new.defs()):
                     self.setters[key] = _Setter(known, sources)
             elif (copy := _copy(new)) is not None and (source := self.known_flags.get(new.uses()[0].vreg)) is not None:
@@ -195,15 +196,15 @@ class _Predicating(_Renaming):
 
     def _predicated(self, i: XeInstruction, at: int) -> XeInstruction:
         """Return a predicated comparison instead of an `and` of two flags, where possible."""
-        for own, other in permutations(_anded_flags(i), 2):
-            setter, result = self.setters.get(own.vreg), i.defs()[0]
-            if setter is None or not self.local.issuperset((own.vreg, other.vreg, result.vreg)):
+        for flags_of_setter, flags_under_it in permutations(_anded_flags(i), 2):
+            setter, result = self.setters.get(flags_of_setter.vreg), i.defs()[0]
+            if setter is None or not self.local.issuperset((flags_of_setter.vreg, flags_under_it.vreg, result.vreg)):
                 continue
-            if self.touched[own.vreg] == 2 and self.last[other.vreg] == at:
+            if self.touched[flags_of_setter.vreg] == 2 and self.last[flags_under_it.vreg] == at:
                 self.out.remove(setter)
-                self.replacements[result.vreg] = other
-                self.last[other.vreg] = self.last[result.vreg]
-                return evolve(setter, predicate=other, flag=other)
+                self.replacements[result.vreg] = flags_under_it
+                self.last[flags_under_it.vreg] = self.last[result.vreg]
+                return evolve(setter, predicate=flags_under_it, flag=flags_under_it)
         return i
 
 

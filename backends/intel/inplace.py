@@ -40,12 +40,12 @@ def make_in_place(function: Function, lanes: int) -> Function:
     """
     finder = _Finder(function, lanes)
     homes: dict[VirtualRegister, _Home] = {}
-    taken = set[VirtualRegister]()
+    merged = set[VirtualRegister]()
     for n, block in enumerate(function.blocks):
         for built, home in finder.homes(n, block.instructions):
-            if not taken & {built, home.vreg}:
+            if not merged & {built, home.vreg}:
                 homes[built] = home
-                taken |= {built, home.vreg}
+                merged |= {built, home.vreg}
     if not homes:
         return function
     return function.rewritten(lambda _, block: [new for i in block.instructions for new in _rewritten(i, homes)])

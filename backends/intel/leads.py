@@ -237,11 +237,11 @@ class _Leads:
         ):
             return None
         led = [i for i in run if self._may_swap([leader], [i])]
-        rest = [_Piece((), (run[-1],))] if len(led) < len(run) else []
+        alone = [_Piece((), (run[-1],))] if len(led) < len(run) else []
         if not led or led != list(run[: len(led)]) or len(led) < len(run) - 1:
             return None
         shorter = evolve(pieces[n - 1], run=tuple(stay))
-        return [*pieces[: n - 1], shorter, _Piece(gap, (leader, *led)), *rest, *pieces[n + 1 :]]
+        return [*pieces[: n - 1], shorter, _Piece(gap, (leader, *led)), *alone, *pieces[n + 1 :]]
 
     def _led_by_next_last(self, pieces: _Pieces, n: int) -> _Pieces | None:
         """Let the last of the next chain lead this one, whose last leads the next; None if impossible.
@@ -307,14 +307,14 @@ class _Leads:
         comment = "leads the chain; its result is unused"
         return XeInstruction(first.op, (region(put, sums.type),), operands, lanes=first.lanes, comment=comment)
 
-    def _other_factor(self, i: XeInstruction, taken: set[int], written: _Grfs) -> int:
+    def _other_factor(self, i: XeInstruction, excluded: set[int], written: _Grfs) -> int:
         """Return the first register of another source 1: source 2, or else the registers nearest to the own source 1.
 
         It is none of `taken`, and no register of it is in `written`.
         """
         own, rows = self._factor(i), self._at(as_register(i.src[2]))
         starts = [rows, *(own + step * side for step in range(1, self.registers) for side in (1, -1))]
-        fitting = (at for at in starts if 0 < at <= self.registers - _FACTOR and at not in taken)
+        fitting = (at for at in starts if 0 < at <= self.registers - _FACTOR and at not in excluded)
         return next(at for at in fitting if not written & ((1 << _FACTOR) - 1) << at)
 
     def _placed(self, name: str, at: int) -> Reg:

@@ -323,8 +323,8 @@ class Device:
         self.library.call("zeCommandListClose", commands)
         self.library.call("zeCommandQueueExecuteCommandLists", queue, 1, c.byref(commands), None)
 
-    def _append(self, commands: c.c_void_p, what: str, *arguments: Any) -> None:
-        self.library.call(f"zeCommandListAppend{what}", commands, *arguments, *_NO_EVENTS)
+    def _append(self, commands: c.c_void_p, function: str, *arguments: Any) -> None:
+        self.library.call(f"zeCommandListAppend{function}", commands, *arguments, *_NO_EVENTS)
 
     def new_stream(self) -> int:
         queue, descriptor = _P(), _Queue(ordinal=self._ordinal)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from convgen.backends.intel.bytes import UNSIGNED
+from convgen.backends.intel.byte_gather import UNSIGNED
 from convgen.backends.intel.emitter import XeEmitter
 from convgen.backends.intel.isa import TYPE_BYTES, Literal, Region, region
 from convgen.backends.intel.operations import TYPES
@@ -26,7 +26,7 @@ Words = Callable[[int], Operand]  #: dword number of the result -> operand
 
 
 class Operands(Vectors):
-    """Makes the operands of an instruction, dword by dword. Only its `last` source may be an immediate."""
+    """Evaluates values as operands, dword by dword. Only the `last` source of an instruction may be an immediate."""
 
     out: XeEmitter
     scalars: XeScalars
@@ -106,7 +106,7 @@ class Operands(Vectors):
         """Return how many elements of a type the dwords of all lanes hold."""
         return self.out.lanes * WORD_BYTES // TYPE_BYTES[kind]
 
-    def do(
+    def element_op(
         self,
         name: str,
         into: Region,

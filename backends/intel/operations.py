@@ -12,17 +12,7 @@ from convgen.ir.floats import Ceil, Cos, Exp2, Floor, Log2, Rcp, Round, Rsqrt, S
 from convgen.ir.types import Kind, Type, bf16, f16, f32, s8, s16, s32, u8, u16, u32
 
 #: element type -> IGA's name
-TYPES: dict[Type, str] = {
-    f16: "hf",
-    bf16: "bf",
-    f32: "f",
-    s8: "b",
-    u8: "ub",
-    s16: "w",
-    u16: "uw",
-    s32: "d",
-    u32: "ud",
-}
+TYPES: dict[Type, str] = {f16: "hf", bf16: "bf", f32: "f", s8: "b", u8: "ub", s16: "w", u16: "uw", s32: "d", u32: "ud"}
 _INTEGERS = (s16, u16, s32, u32)
 _NAMES: dict[type[Expr], str] = {Add: "add", Sub: "sub", Mul: "mul", Min: "min", Max: "max"}
 

@@ -46,10 +46,11 @@ def keep_payloads(
         span = sum((1 << liveness.starts[n + 1]) - (1 << liveness.starts[n]) for n in nodes)
         free, addresses = _FreeRegisters(places, liveness, banks), loop.addresses(everywhere)
         constants = loop.constants(everywhere)
-        kept, places = free.place_addresses(list(addresses), span, holds)
+        hoisted_addresses, places = free.place_addresses(list(addresses), span, holds)
         scalars = free.place_scalars(list(constants), span)
         places = {**places, **scalars}
-        moved, parts = [*(constants[v] for v in scalars), *(addresses[v] for v in kept)], loop.repeated_parts()
+        moved = [*(constants[v] for v in scalars), *(addresses[v] for v in hoisted_addresses)]
+        parts = loop.repeated_parts()
         removed.update(moved, *parts)
         hoisted[header - 1] = [*(same[0] for same in parts), *moved]
     if not removed:
@@ -97,11 +98,11 @@ class _FreeRegisters:
         for hold in sorted(holds, reverse=True):
             needed, live = self._needed("v", addresses, hold), self.liveness.ranges(hold=hold)
             for count in range(min(len(order), len(free)), 0, -1):
-                kept = dict(zip(order[:count], free))
-                in_loop = {v: live[v] for v in addresses if v not in kept}
-                in_turn = _placed(in_loop, needed | {at: needed[at] | span for at in kept.values()})
+                hoisted = dict(zip(order[:count], free))
+                in_loop = {v: live[v] for v in addresses if v not in hoisted}
+                in_turn = _placed(in_loop, needed | {at: needed[at] | span for at in hoisted.values()})
                 if in_turn is not None:
-                    return list(kept), {**self.places, **kept, **in_turn}
+                    return list(hoisted), {**self.places, **hoisted, **in_turn}
         return [], self.places
 
     def _needed(self, bank: str, movable: Sequence[VirtualRegister], hold: int) -> dict[int, int]:

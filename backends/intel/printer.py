@@ -46,6 +46,7 @@ def _predicate(i: XeInstruction, physical: Physical, generation: Generation) -> 
 
 
 def _body(i: XeInstruction, physical: Physical, generation: Generation) -> str:
+    """Return an instruction as IGA reads it, without predicate and annotations."""
     name = i.op.name
     if i.target:
         return f"{name:<25}{i.target}"

@@ -87,6 +87,7 @@ class XeScalars(Scalars):
         return super().value(e)
 
     def _computed(self, e: x.Expr) -> Operand:
+        """Return the operand of an expression, by its class and then by the bits of its type."""
         match e:
             case x.Const():
                 if e.type.elem.is_bool:
@@ -126,6 +127,7 @@ class XeScalars(Scalars):
     # ------------------------------------------------------------ 32 bits
 
     def _narrow(self, e: x.Expr) -> Reg:
+        """Return a register with an integer of 32 bits."""
         out = self.out
         unsigned = e.type.elem.kind is Kind.UNSIGNED
         kind = "ud" if unsigned else "d"
@@ -189,6 +191,7 @@ class XeScalars(Scalars):
         *,
         partial: bool = False,
     ) -> Reg:
+        """Select by a flag register; `sel` takes an immediate only as its second source."""
         out = self.out
         dst = into or out.new("s" if uniform else "v")
         first, second = out.source(chosen, type), out.source(other, type)

@@ -68,13 +68,13 @@ class Unfinished:
         pipes = {}
         for pipe in {**self.pipes, **other.pipes}:
             ages, others, nearer = self.pipes.get(pipe, {}), other.pipes.get(pipe, {}), 0
-            both: dict[int, Cells] = {}
+            nearest: dict[int, Cells] = {}
             for distance in sorted({**ages, **others}):
                 here = (ages.get(distance, 0) | others.get(distance, 0)) & ~nearer
                 nearer |= here
                 if here:
-                    both[distance] = here
-            pipes[pipe] = both
+                    nearest[distance] = here
+            pipes[pipe] = nearest
         return Unfinished(tokens, pipes)
 
 
@@ -163,30 +163,30 @@ class Scoreboard:
         ]
         self._assign_tokens(tokens, [chain[0] for chain in matrix_chains])
         self.peers = {token: {t for t in self.units if self.units[t] == unit} for token, unit in self.units.items()}
-        done, awaited = self._local_accesses()
+        written_names, read_names = self._local_accesses()
         self.effects: dict[Instruction, _Effects] = {}
         for i in function.instructions():
             assert isinstance(i, XeInstruction)
             source = self.tokens.get(i, pipe_of(i, generation))
-            read = physical.read(i) | physical.named(awaited.get(i, ()))
-            self.effects[i] = _Effects(source, read, physical.written(i) | physical.named(done.get(i, ())))
+            read = physical.read(i) | physical.named(read_names.get(i, ()))
+            self.effects[i] = _Effects(source, read, physical.written(i) | physical.named(written_names.get(i, ())))
         self.heads = {chain[0] for chain in matrix_chains if len(chain) > 1}
         self.members: dict[Instruction, str] = {}  # later member of a chain -> its annotation
         for chain in matrix_chains:
             self._join(chain)
         self.flags, self.mode = physical.flags, physical.named((_MODE,))
         self.interlocked = self.flags | physical.named((_ACCUMULATOR,))
-        self.local = physical.named(name for names in done.values() for name in names)
+        self.local = physical.named(name for names in written_names.values() for name in names)
 
     def _assign_tokens(self, tokens: int, heads: Iterable[Instruction]) -> None:
         """Assign tokens: to heads of matrix chains by accumulator, to messages in turn within their unit."""
-        own: dict[str, list[int]] = {}
+        of_unit: dict[str, list[int]] = {}
         number = _MATRIX_TOKENS
         for unit, share in _shares(self.function, self.generation, tokens - _MATRIX_TOKENS).items():
-            own[unit] = list(range(number, number + share))
-            self.units.update(dict.fromkeys(own[unit], unit))
+            of_unit[unit] = list(range(number, number + share))
+            self.units.update(dict.fromkeys(of_unit[unit], unit))
             number += share
-        turns = {unit: cycle(numbers) for unit, numbers in own.items()}
+        turns = {unit: cycle(numbers) for unit, numbers in of_unit.items()}
         accumulators: dict[tuple[VirtualRegister, int], int] = {}
         for i in (*(i for i in self.function.instructions() if i.op.unit is not Unit.MATRIX), *heads):
             unit = _unit(i, self.generation)
@@ -212,7 +212,7 @@ class Scoreboard:
         self.members[others[-1]] = f"${self.tokens[head]}"
 
     def _local_accesses(self) -> tuple[dict[Instruction, list[str]], dict[Instruction, list[str]]]:
-        """Return artificial cells by which stores and signals wait for local loads and fences: written, and read.
+        """Return names of cells, (written, read), by which stores and signals wait for local loads and fences.
 
         After a barrier other threads may overwrite bytes that this thread loads: its signal waits for these loads, or
         for a fence ahead of the signal that cannot complete before them. If a store may complete before an earlier
@@ -220,16 +220,16 @@ class Scoreboard:
         """
         fences, overtaken = dict(signals(self.function)), self.generation.loads_overtaken
         loads = [i for i in self.function.instructions() if touches_local(i, stores=False)]
-        done = {i: [f"local access {n}"] for n, i in enumerate((*loads, *filter(None, fences.values())))}
+        written = {i: [f"local access {n}"] for n, i in enumerate((*loads, *filter(None, fences.values())))}
         awaited: dict[Instruction, list[str]] = {}
         for signal, stores in behind_signals(self.function, stores=True):
             fence, endangered = fences[signal], [i for i in loads if any(conflict(i.access, s.access) for s in stores)]
             waits_for = [*(endangered if fence is None or overtaken else ()), *filter(None, (fence,))]
-            awaited[signal] = [name for i in waits_for for name in done[i]]
+            awaited[signal] = [name for i in waits_for for name in written[i]]
         for store in self.function.instructions() if overtaken else ():
             if touches_local(store, stores=True):
-                awaited[store] = [name for i in loads if overwrites(store.access, i.access) for name in done[i]]
-        return done, awaited
+                awaited[store] = [name for i in loads if overwrites(store.access, i.access) for name in written[i]]
+        return written, awaited
 
     def run(self) -> Function:
         """Return the function with all instructions annotated, and stand-alone waits inserted where needed."""
@@ -254,25 +254,25 @@ class Scoreboard:
         distances = self._distances(pending, effects)
         if self._waits_for_all(i, distances):
             distances = dict.fromkeys(_PIPES, min(distances.values()))
-        done, read = self._awaited_tokens(pending, effects)
-        if len(done) > 1:  # the first member of a chain can carry one token wait
-            done.sort(key=lambda t: pending.apart(t, effects.chain))
-        own = effects.source
-        awaited = dict.fromkeys(t for t in done if t != own or effects.chain)
-        return Waits(distances, tuple(awaited), tuple(t for t in read if t != own and t not in awaited))
+        complete, read = self._awaited_tokens(pending, effects)
+        if len(complete) > 1:  # the first member of a chain can carry one token wait
+            complete.sort(key=lambda t: pending.apart(t, effects.chain))
+        source = effects.source
+        awaited = dict.fromkeys(t for t in complete if t != source or effects.chain)
+        return Waits(distances, tuple(awaited), tuple(t for t in read if t != source and t not in awaited))
 
     def _distances(self, pending: _MutablePending, effects: _Effects) -> dict[str, int]:
         """Return the distance to wait for in each pipe."""
-        own, distances = effects.source, dict[str, int]()
+        source, distances = effects.source, dict[str, int]()
         # the last writers in pipes: a pipe orders its own writes, and interlocks accumulators and flags
         for pipe in pending.writes.pipes:
-            seen = effects.read & ~self.interlocked if pipe == own else effects.read | effects.written
-            if not own and pipe == "I":  # the branch unit interlocks flags
+            seen = effects.read & ~self.interlocked if pipe == source else effects.read | effects.written
+            if not source and pipe == "I":  # the branch unit interlocks flags
                 seen = effects.read & ~self.flags | effects.written
             _note(distances, pipe, pending.writes.distance(pipe, seen))
         # readers in other pipes, if this instruction overwrites their sources
         for pipe in pending.reads.pipes:
-            if pipe != own:
+            if pipe != source:
                 _note(distances, pipe, pending.reads.distance(pipe, effects.written))
         # the control register: its writer, and the next instruction, wait for all pipes
         if (self.mode & effects.written or pending.writes.holds(self.mode)) and pending.is_busy():
@@ -282,13 +282,13 @@ class Scoreboard:
     def _awaited_tokens(self, pending: _MutablePending, effects: _Effects) -> tuple[list[int], list[int]]:
         """Return the tokens whose setters must be done, and those whose setters must have read their sources."""
         peers, reading = self._peers(effects.source), pending.reads.tokens
-        done = pending.writes.tokens_of(effects.read | effects.written)
+        complete = pending.writes.tokens_of(effects.read | effects.written)
         read = [t for t in pending.reads.tokens_of(effects.written) if t not in peers]
         # sources of messages, except flags, may be overwritten only once the message is done
         if self.generation.waits_for_writes:
-            done += [t for t in read if self._is_message(t) and reading[t] & effects.written & ~self.flags]
+            complete += [t for t in read if self._is_message(t) and reading[t] & effects.written & ~self.flags]
             read = [t for t in read if not self._is_message(t) or reading[t] & effects.written & self.flags]
-        return done, read
+        return complete, read
 
     def _waits_for_all(self, i: XeInstruction, distances: Mapping[str, int]) -> bool:
         """Return whether one distance for all pipes replaces the distances.
@@ -333,32 +333,32 @@ class Scoreboard:
         """
         distance = _covering(waits.distances)
         tokens = [(t, "dst") for t in waits.done] + [(t, "src") for t in waits.read]
-        own = f"${self.tokens[i]}" if i in self.tokens else ""
+        token_set = f"${self.tokens[i]}" if i in self.tokens else ""
         carried: list[str] = []
         if i in self.members or i in self.heads:
-            own = self.members.get(i, _ATOMIC)  # only the first member has waits; it sets no token
+            token_set = self.members.get(i, _ATOMIC)  # only the first member of a chain has waits; it sets no token
             if waits.done:
-                (token, what), *tokens = tokens
-                carried = [f"${token}.{what}"]
+                (token, kind_of_wait), *tokens = tokens
+                carried = [f"${token}.{kind_of_wait}"]
         elif i.op.unit is Unit.MATRIX or (i.op.unit is Unit.CONTROL and not i.op.ends):
             pass  # carries no wait
-        elif own and i.op.unit is Unit.VALU:  # math that sets a token: a distance in its own pipe
+        elif token_set and i.op.unit is Unit.VALU:  # math that sets a token: a distance in its own pipe
             pipe, _, d = distance.partition("@")
             if pipe == type_pipe(i, self.generation):
                 carried, distance = [f"@{d}"], ""
-        elif own or i.op.ends:  # messages: any distance beside the token that they set
+        elif token_set or i.op.ends:  # messages: any distance beside the token that they set
             if distance:
                 carried, distance = [distance], ""
         elif distance:  # in-order instructions: a distance, or a single token wait
             carried, distance = [distance], ""
         elif len(tokens) == 1:
-            (token, what), tokens = tokens[0], []
-            carried = [f"${token}.{what}"]
+            (token, kind_of_wait), tokens = tokens[0], []
+            carried = [f"${token}.{kind_of_wait}"]
         yield from (_sync(annotation) for annotation in ([distance] if distance else []))
-        for what in SYNCS:
-            if alike := [f"${token}" for token, kind in tokens if kind == what]:
-                yield waiting(alike, what)
-        annotations = (own, *carried) if own == _ATOMIC else (*carried, own)
+        for kind_of_wait in SYNCS:
+            if alike := [f"${token}" for token, kind in tokens if kind == kind_of_wait]:
+                yield waiting(alike, kind_of_wait)
+        annotations = (token_set, *carried) if token_set == _ATOMIC else (*carried, token_set)
         yield i.annotated(*filter(None, annotations))
 
 
@@ -370,12 +370,12 @@ def _covering(distances: Mapping[str, int]) -> str:
     return f"{pipe}@{min(distances.values())}"
 
 
-def waiting(tokens: Collection[str], what: str) -> XeInstruction:
+def waiting(tokens: Collection[str], kind: str) -> XeInstruction:
     """Return a stand-alone wait for tokens: for results (`dst`), or until sources are read (`src`)."""
     if len(tokens) == 1:
-        return _sync(f"{next(iter(tokens))}.{what}")
+        return _sync(f"{next(iter(tokens))}.{kind}")
     mask = sum(1 << number for number in {int(token[1:]) for token in tokens})
-    return XeInstruction(OPCODES[SYNCS[what]], src=(Literal(mask, "ud"),))
+    return XeInstruction(OPCODES[SYNCS[kind]], src=(Literal(mask, "ud"),))
 
 
 def _sync(annotation: str) -> XeInstruction:
@@ -436,18 +436,18 @@ class _MutableUnfinished:
         self.pipes[source] = {number: rest for number, held in known.items() if (rest := held & ~cells)}
         self.pipes[source][now] = self.pipes[source].get(now, 0) | cells
 
-    def drop(self, cells: Cells, kept: Collection[Source] = ()) -> None:
-        """Forget accesses to these cells by all sources except `kept`."""
+    def drop(self, cells: Cells, except_for: Collection[Source] = ()) -> None:
+        """Forget accesses to these cells by all sources but `except_for`."""
         if not cells & self.touched:
             return
         for token, touched in self.tokens.items():
-            if touched & cells and token not in kept:
+            if touched & cells and token not in except_for:
                 self.tokens[token] = touched & ~cells
         for numbers in self.pipes.values():
             for number, touched in numbers.items():
                 if touched & cells:
                     numbers[number] = touched & ~cells
-        if not kept:
+        if not except_for:
             self.touched &= ~cells
 
     def finish_token(self, token: int, cells: Cells = -1) -> None:
@@ -465,13 +465,13 @@ class _MutableUnfinished:
         """Return the accesses by distance, without those so far back in their pipe that they are done."""
         pipes = {
             pipe: {
-                distance: held
-                for number, held in reversed(numbers.items())
-                if held and (distance := self.count[pipe] - number) <= _SETTLED[pipe]
+                distance: cells
+                for number, cells in reversed(numbers.items())
+                if cells and (distance := self.count[pipe] - number) <= _SETTLED[pipe]
             }
             for pipe, numbers in self.pipes.items()
         }
-        tokens = {token: held for token, held in self.tokens.items() if held}
+        tokens = {token: cells for token, cells in self.tokens.items() if cells}
         return Unfinished(tokens, {pipe: ages for pipe, ages in pipes.items() if ages})
 
 
@@ -485,11 +485,11 @@ class _MutablePending:
             _MutableUnfinished(entry.reads, self.count),
         )
 
-    def issue(self, source: Source, read: Cells, written: Cells, kept: Collection[Source]) -> None:
-        """Record an instruction's accesses; reads by the sources `kept` stay pending although it overwrites them."""
+    def issue(self, source: Source, read: Cells, written: Cells, peers: Collection[Source]) -> None:
+        """Record an instruction's accesses; reads by its `peers` stay pending although it overwrites them."""
         if written:
             self.writes.drop(written)
-            self.reads.drop(written, kept)
+            self.reads.drop(written, peers)
         self.writes.note(source, written)
         self.reads.note(source, read)
         if isinstance(source, str):

@@ -86,6 +86,7 @@ class _Selector(Selector):
     # ------------------------------------------------------------ entry
 
     def enter(self) -> None:
+        """Set modes, load ids and arguments, and build headers and zeros that the kernel needs."""
         k, out = self.kernel, self.out
         self._set_modes()
         out.begin = len(out.block.instructions)
@@ -324,10 +325,10 @@ class _Selector(Selector):
         dst, src = () if into is None else (into,), (address, value)
         out.emit(row, dst, src, lanes=out.lanes, predicate=mask, access=access, comment=comment(s))
 
-    def _fence(self, row: Opcode, what: str) -> Reg:
+    def _fence(self, row: Opcode, purpose: str) -> Reg:
         """Emit a fence; return its response, which arrives when it is done."""
         response = self.out.new("v")
-        self.out.emit(row, (response,), (self.thread_payload,), comment=what)
+        self.out.emit(row, (response,), (self.thread_payload,), comment=purpose)
         return response
 
     def _await_fence(self, response: Reg) -> None:
@@ -392,6 +393,7 @@ class _Selector(Selector):
         mask: Reg | None = None,
         unless: bool = False,
     ) -> None:
+        """Emit a store to local memory, in the lanes of `mask`, or in the others with `unless`."""
         access = Access("shared", s.tile.region, s.site.slot, True, s.site.private)
         row = self._row("store", s.value.type.bits // 8, block)
         self.out.emit(

@@ -30,74 +30,74 @@ def carry_waits(function: Function, generation: Generation) -> Function:
 def _carried(instructions: Iterable[Instruction], generation: Generation) -> list[XeInstruction]:
     """Return a block's instructions, each after those of its waits that neither it nor arithmetic before it carries."""
     carrying = _Carrying()
-    done = carrying.done
+    placed = carrying.placed
     syncs: list[XeInstruction] = []  # waits before the next instruction
     for i in instructions:
         assert isinstance(i, XeInstruction)
         if _waits(i):
             syncs.append(i)
             continue
-        first = len(done)
-        done.append(i)
+        first = len(placed)
+        placed.append(i)
         carrying.early |= {a.split(".")[0]: (first, first) for a in i.annotations if a.endswith(".src")}
-        near = (first, *_arithmetic_before(done, first))
+        near = (first, *_arithmetic_before(placed, first))
         remaining = []
         for sync in sorted(syncs, key=lambda sync: len(_waits(sync))):
             waits = _waits(sync)
-            carriers = [n for n in near if _has_room(done[n], waits[0], generation)]
+            carriers = [n for n in near if _has_room(placed[n], waits[0], generation)]
             if len(waits) > len(carriers):
                 remaining.append(sync)
                 continue
             for n, wait in zip(carriers, waits):
                 carrying.carry(n, wait, first)
-        done[first:first] = remaining
+        placed[first:first] = remaining
         syncs = []
-    return done + syncs
+    return placed + syncs
 
 
 class _Carrying:
     """The instructions of a block so far, some of which carry waits."""
 
     def __init__(self) -> None:
-        self.done: list[XeInstruction] = []
+        self.placed: list[XeInstruction] = []
         #: Token -> index of the instruction that waits for its sources, and the index where that is needed.
         self.early: dict[str, tuple[int, int]] = {}
 
     def carry(self, n: int, wait: str, needed: int) -> None:
         """Let instruction `n` carry a wait that instruction `needed` needs; drop an earlier wait that it implies."""
-        self._annotate(n, *(a.lstrip("FILM") for a in self.done[n].annotations), wait)
+        self._annotate(n, *(a.lstrip("FILM") for a in self.placed[n].annotations), wait)
         token, what = wait.split(".")
         if what == "src":
             self.early[token] = n, needed
             return
         at, wanted = self.early.pop(token, (n, n))
         if n != at and n <= wanted:  # a finished instruction has read its sources
-            self._annotate(at, *(a for a in self.done[at].annotations if a != f"{token}.src"))
+            self._annotate(at, *(a for a in self.placed[at].annotations if a != f"{token}.src"))
 
     def _annotate(self, n: int, *annotations: str) -> None:
-        self.done[n] = self.done[n].annotated(*annotations)
+        self.placed[n] = self.placed[n].annotated(*annotations)
 
 
 def _merged(instructions: Iterable[XeInstruction]) -> list[XeInstruction]:
     """Return the instructions with stand-alone waits merged into earlier ones nearby."""
-    done: list[XeInstruction] = []
+    placed: list[XeInstruction] = []
     last: dict[str, int] = {}  # kind (dst or src) -> index of its last stand-alone wait
     for i in instructions:
         waits = [wait.split(".") for wait in _waits(i)]
         if not waits:
-            done.append(i)
+            placed.append(i)
             continue
         kind, at = waits[0][1], last.get(waits[0][1], -_MERGED_ACROSS)
-        between = done[at:] if len(done) - at <= _MERGED_ACROSS else []
+        between = placed[at:] if len(placed) - at <= _MERGED_ACROSS else []
         since = {a for other in between for a in other.annotations}
         early = [token for token, _ in waits if between and token not in since]
         late = [token for token, _ in waits if token not in early]
         if early:
-            done[at] = waiting([*(wait.split(".")[0] for wait in _waits(done[at])), *early], kind)
+            placed[at] = waiting([*(wait.split(".")[0] for wait in _waits(placed[at])), *early], kind)
         if late:
-            last[kind] = len(done)
-            done.append(waiting(late, kind))
-    return done
+            last[kind] = len(placed)
+            placed.append(waiting(late, kind))
+    return placed
 
 
 def _waits(i: XeInstruction) -> list[str]:
@@ -111,13 +111,13 @@ def _waits(i: XeInstruction) -> list[str]:
     return []
 
 
-def _arithmetic_before(done: list[XeInstruction], end: int) -> Iterator[int]:
+def _arithmetic_before(placed: list[XeInstruction], end: int) -> Iterator[int]:
     """Yield the indices of up to `_REACH` in-order instructions before `end`, the last first.
 
     It stops at an instruction that sets a token: before it, that token is not to be waited for yet.
     """
     for n in range(end - 1, max(end - 1 - _REACH, -1), -1):
-        if done[n].op.unit is not Unit.VALU or any(a[0] == "$" and "." not in a for a in done[n].annotations):
+        if placed[n].op.unit is not Unit.VALU or any(a[0] == "$" and "." not in a for a in placed[n].annotations):
             return
         yield n
 

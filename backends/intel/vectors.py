@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
 from weakref import proxy
 
-from convgen.backends.intel.bytes import UNSIGNED, gather_words
+from convgen.backends.intel.byte_gather import UNSIGNED, gather_words
 from convgen.backends.intel.conversions import in_steps
 from convgen.backends.intel.elements import Elements
 from convgen.backends.intel.isa import ACCUMULATORS_AT, Literal, Null, dpas, region
@@ -72,8 +72,8 @@ class XeVectors(Elements):
         self.out.emit("mov", (region(dst, "ud"),), (part,), lanes=self.out.lanes)
         return dst
 
-    def _gather(self, sources: Sequence[Reg], wanted: Sequence[ByteNumbers]) -> Reg:
-        return gather_words(self.out, sources, wanted)
+    def _gather(self, sources: Sequence[Reg], byte_numbers: Sequence[ByteNumbers]) -> Reg:
+        return gather_words(self.out, sources, byte_numbers)
 
     def _convert(self, to: VectorType, e: Cast | Saturate) -> Reg:
         if (steps := in_steps(e)) is not None:

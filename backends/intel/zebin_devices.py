@@ -49,34 +49,10 @@ DEVICES: dict[str, Device] = {
     device.name: device
     for device in (
         # Meteor Lake has DG2's core without the matrix engine, so the family is checked, too.
-        Device(
-            "xehpg",
-            platform="12p71",
-            assembler=_HOMES,
-            product="dg2",
-            product_family=0x4F6,
-            gfx_core=0xC07,
-            known_as=_ARC_A,
-        ),
-        Device(
-            "xehpc",
-            platform="12p72",
-            assembler=_HOMES,
-            product="pvc",
-            product_family=0x4F7,
-            gfx_core=0xC08,
-            known_as=_MAX,
-        ),
+        Device("xehpg", "12p71", _HOMES, product="dg2", product_family=0x4F6, gfx_core=0xC07, known_as=_ARC_A),
+        Device("xehpc", "12p72", _HOMES, product="pvc", product_family=0x4F7, gfx_core=0xC08, known_as=_MAX),
         # Battlemage (0x4fa) and Lunar Lake (0x4fb).
-        Device(
-            "xe2",
-            platform="xe2",
-            assembler=_HOMES_XE2,
-            product="bmg",
-            product_family=None,
-            gfx_core=0xC09,
-            known_as=_XE2,
-        ),
+        Device("xe2", "xe2", _HOMES_XE2, product="bmg", product_family=None, gfx_core=0xC09, known_as=_XE2),
     )
 }
 

@@ -45,10 +45,7 @@ def solve(function: Function, start: S, transfer: Callable[[int, S], S], merge: 
 
 
 def walked(
-    function: Function,
-    start: S,
-    walk: Callable[[int, S], tuple[S, Iterable[Instruction]]],
-    merge: Callable[[S, S], S],
+    function: Function, start: S, walk: Callable[[int, S], tuple[S, Iterable[Instruction]]], merge: Callable[[S, S], S]
 ) -> Function:
     """Return the function with the instructions that `walk` makes of each block, given the facts on entry.
 

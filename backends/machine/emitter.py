@@ -68,8 +68,8 @@ class Emitter(ABC):
         """Return the operand in a vector register, without a move if it is in one."""
 
     @abstractmethod
-    def retarget(self, made: Operand, to: Reg) -> bool:
-        """Let the last instruction write `to` instead of the fresh `made`; False if `made` is not its result."""
+    def retarget(self, value: Operand, to: Reg) -> bool:
+        """Let the last instruction write `to` instead of the fresh `value`; False if that is not its result."""
 
     def redirect(self, fresh: Reg, to: Reg, since: int) -> bool:
         """Let the block's instructions from index `since` on write `to` instead of the tuple `fresh`.

@@ -73,11 +73,7 @@ def _places(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _kernel(
-    module: Module,
-    kernel: Kernel,
-    facts: TargetFacts,
-    registers: Mapping[str, int],
-    places: Sequence[tuple[int, str]],
+    module: Module, kernel: Kernel, facts: TargetFacts, registers: Mapping[str, int], places: Sequence[tuple[int, str]]
 ) -> KernelAnalysis:
     """Return the analysis of a kernel; `places` are source lines by offset in the text (`_places`)."""
     if not kernel.code:

@@ -56,37 +56,37 @@ def compiled(text: str) -> MachineCode | None:
         (Path(folder) / "kernel.ptx").write_text(text)
         lines = ["--generate-line-info"] if _DEBUG.search(text) else []
         command = [tool, f"--gpu-name={target[1]}", "--verbose", *lines, "kernel.ptx", "--output-file", "kernel.cubin"]
-        done = run(command, Path(folder))
-        if any(words in done.stderr for words in _UNKNOWN):
+        process = run(command, Path(folder))
+        if any(words in process.stderr for words in _UNKNOWN):
             if PTXAS.is_given:
                 wanted = f"a ptxas that knows {target[1]}"
-                raise UserError(f"given {PTXAS.variable}={tool}, wanted {wanted}: {_first(done.stderr)}")
+                raise UserError(f"given {PTXAS.variable}={tool}, wanted {wanted}: {_first(process.stderr)}")
             return None
-        _check(done, text)
-        return MachineCode(produced(Path(folder) / "kernel.cubin", "ptxas", b"\x7fELF"), resources(done.stderr))
+        _check(process, text)
+        return MachineCode(produced(Path(folder) / "kernel.cubin", "ptxas", b"\x7fELF"), resources(process.stderr))
 
 
-def _check(done: subprocess.CompletedProcess[str], text: str) -> None:
+def _check(process: subprocess.CompletedProcess[str], text: str) -> None:
     """Raise AssemblerError for rejected text and for an advisory, UserError for a failure that names no line.
 
     A kernel whose sums leave too few registers is a UserError, too: the emitter cannot know how many ptxas needs.
     """
-    advisories = (found for found in _ADVISORY.finditer(done.stderr) if not _is_spurious(found[0], text))
+    advisories = (found for found in _ADVISORY.finditer(process.stderr) if not _is_spurious(found[0], text))
     if advisory := next(advisories, None):
         message = advisory[0].partition(":")[2].strip()
         if advisory["code"] == _TOO_FEW_REGISTERS:
             given = f"given a kernel whose matrix products ptxas serialises for want of registers: {message}"
             raise UserError(f"{given}, wanted smaller tiles, or more subgroups, at --config")
         raise AssemblerError(f"ptxas: {ADVISORIES[advisory['code']]}: {message}")
-    if done.returncode:
-        first = _first(done.stderr)
+    if process.returncode:
+        first = _first(process.stderr)
         if "kernel.ptx, line " in first:
             raise AssemblerError(f"ptxas: {first}")
         raise UserError(f"ptxas cannot do its work: {first}")
 
 
 def _is_spurious(message: str, text: str) -> bool:
-    """Return whether C7517 names a product whose wait the text has: ptxas prints it also where some sums are unused."""
+    """Return whether a C7517 is false: the text has the wait, which ptxas misses where some sums are unused."""
     place = _PLACE.search(message)
     if place is None:
         return False

@@ -20,7 +20,7 @@ from convgen.passes.reach import Access
 
 @frozen
 class Waits:
-    """Asynchronous copies: the groups that they form, and the waits for them."""
+    """The groups that a kernel's asynchronous copies form, and the waits for them."""
 
     ends: Container[Stmt]  #: barriers and copies ahead of which a group ends
     #: groups that may be pending behind a barrier; barriers without a wait are absent
@@ -52,29 +52,29 @@ class _PendingCopies(GroupFlow):
     def step(self, s: Stmt, ages: Ages, /) -> Ages:
         if isinstance(s, Barrier):
             return self.at_barrier(s, self._ended(s, ages)) if ages else ages
-        own = self.accesses[s]
-        if not own:
+        accesses = self.accesses[s]
+        if not accesses:
             return ages
         if isinstance(s, FlatDirectLoad):
-            written = [access for access in own if access.write]
+            written = [access for access in accesses if access.write]
             if s in self.ends or any(_are_two_slots(access, copy) for access in written for copy in _open(ages)):
                 ages = self._ended(s, ages)
             return ages if all(ages.get(access) == -1 for access in written) else {**ages, **dict.fromkeys(written, -1)}
-        if self._touches(own, ages):
+        if self._touches(accesses, ages):
             self.at_once.add(s)
             return {}
         return ages
 
-    def _touches(self, own: frozenset[Access], ages: Ages) -> bool:
+    def _touches(self, accesses: frozenset[Access], ages: Ages) -> bool:
         """Return whether some of these accesses may touch a pending copy."""
         if ages is not self._apart[0]:
             self._apart = ages, set()
         apart = self._apart[1]
-        if own in apart:
+        if accesses in apart:
             return False
-        if any(touches(access, own) for access in ages):
+        if any(touches(access, accesses) for access in ages):
             return True
-        apart.add(own)
+        apart.add(accesses)
         return False
 
     def _ended(self, s: Stmt, ages: Ages) -> Ages:

@@ -103,7 +103,7 @@ def _message(instruction: Instruction, offset: int, text: str, target: str) -> L
 
 
 def _expected(instruction: Instruction, offset: int, text: str, target: str) -> Line:
-    """Return the arrival that announces the bytes of bulk copies, with what they move: their own size is in a map."""
+    """Return the arrival that announces bulk copies, as their load: it states their bytes, which copies do not."""
     announced = instruction.operands[-1]
     moved = announced.bits if isinstance(announced, Literal) else 0
     clocks = max(1, -(-moved // FACTS[target].core.global_rate))

@@ -173,6 +173,7 @@ def _limited(out: Writer, of: Type, most: int, element: str) -> str:
 
 
 def _between_floats(out: Writer, of: Type, to: Type, element: str, *, saturate: bool) -> str:
+    """Return a float as another float type, rounded once, by way of f32 or f16 where `cvt` lacks the pair."""
     if of is to and not saturate:
         return element
     if of is to and of.bits >= 32:

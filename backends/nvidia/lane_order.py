@@ -38,10 +38,10 @@ class _AccessesSince(Flow[Since]):
     def step(self, s: Stmt, since: Since, /) -> Since:
         if isinstance(s, Barrier):
             return frozenset()
-        own = self.accesses[s]
-        if not own:
+        accesses = self.accesses[s]
+        if not accesses:
             return since
-        if s in self.behind or any(a.write != b.write and a.conflicts(b) for a in own for b in since):
+        if s in self.behind or any(a.write != b.write and a.conflicts(b) for a in accesses for b in since):
             self.behind.add(s)
-            return own
-        return since | own
+            return accesses
+        return since | accesses

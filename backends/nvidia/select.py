@@ -71,6 +71,7 @@ class Selector(Values):
         return self.out
 
     def _enter(self) -> None:
+        """Compute what all statements use: the lane, ids, parameters and addresses of shared memory."""
         out, kernel = self.out, self.kernel
         thread = out.op("mov.u32", "%tid.x")
         self.lane = out.op("and.b32", thread, str(LANES - 1), comment="lane")
@@ -124,6 +125,7 @@ class Selector(Values):
             self._statement(inner)
 
     def _let(self, s: st.Let) -> None:
+        """Bind a variable to registers, or postpone its value: packs of words, and sums with a constant."""
         self.env.pop(s.var, None)  # equal statements are one object: an earlier place may have bound the variable
         if is_of_words(s.value):
             self.packs[s.var] = s.value
@@ -181,6 +183,7 @@ class Selector(Values):
                     self.out.emit(f"mov.{KINDS[kind]} {target}, {source}")
 
     def _for(self, s: st.For) -> None:
+        """Select a loop, with waits for products in flight where ptxas would serialise them."""
         out = self.out
         self._await_around_loop(s)
         may_skip_sums = not _runs(s) and any(init in self.in_flight for init in s.inits)
@@ -258,16 +261,17 @@ class Selector(Values):
             self.await_sums()
 
     def _if(self, s: st.If) -> None:
+        """Select a branch of whole warps."""
         out, condition = self.out, self.scalar(s.cond)
         end = out.label("JOIN")
-        other = end if s.other is st.empty else out.label("ELSE")
-        out.emit(f"@!{condition} bra.uni {other}")
+        otherwise = end if s.other is st.empty else out.label("ELSE")
+        out.emit(f"@!{condition} bra.uni {otherwise}")
         before = self.in_flight.copy()
         self._arm(s.then)
         after_then, self.in_flight = self.in_flight, before
         if s.other is not st.empty:
             out.emit(f"bra.uni {end}")
-            out.place(other)
+            out.place(otherwise)
             self._arm(s.other)
         out.place(end)
         self.in_flight.meet(after_then)
@@ -358,11 +362,11 @@ class Selector(Values):
         address = out.op("mad.lo.s64", index, str(s.buffer.elem.bytes), pointer, kind="rd")
         most = out.op("sub.s32", turns, "1")
         first = out.op("setp.eq.u32", self.lane, "0", kind="p")
-        taken = out.op("mov.u32", "0")
+        ticket = out.op("mov.u32", "0")
         out.emit("bar.warp.sync -1", "release: order the stores of all lanes before lane 0's ticket")
-        out.emit(f"@{first} atom.acq_rel.gpu.global.inc.u32 {taken}, [{address}], {most}", comment(s))
+        out.emit(f"@{first} atom.acq_rel.gpu.global.inc.u32 {ticket}, [{address}], {most}", comment(s))
         out.emit("bar.warp.sync -1", "acquire: order lane 0's ticket before the loads of all lanes")
-        self.env[s.var] = [out.op("shfl.sync.idx.b32", taken, "0", "31", "-1", comment=s.var.name)]
+        self.env[s.var] = [out.op("shfl.sync.idx.b32", ticket, "0", "31", "-1", comment=s.var.name)]
 
     def _acquire(self, _s: st.Acquire) -> None:
         self.out.emit("fence.acq_rel.gpu", "acquire: see the stores of other workgroups")

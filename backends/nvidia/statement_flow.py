@@ -12,9 +12,8 @@ from convgen.ir.stmt import Barrier, Block, ExitIf, For, If, Let, Stmt
 from convgen.passes.reach import Access, Accesses, Reach
 
 State = TypeVar("State")
-Ages = Mapping[
-    Access, int
-]  #: accesses of pending operations -> groups that have ended since theirs; -1 until theirs has
+#: Accesses of pending operations -> groups that have ended since theirs; -1 until theirs has.
+Ages = Mapping[Access, int]
 
 
 class _OfWorkgroup(dict[Stmt, frozenset[Access]]):

@@ -6,6 +6,8 @@ Programming Guide, "Compute Capabilities". Rates: NVIDIA's architecture white pa
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from convgen.backends.nvidia.tuning import TUNING
 from convgen.ir.facts import Caches, Core, Roles, SharedPhases, TargetFacts
 from convgen.ir.layout.digits import Digit, Space
@@ -185,11 +187,18 @@ def _phases(width: int) -> SharedPhases:
     return SharedPhases(32, tuple(tuple(range(lane, lane + together)) for lane in range(0, LANES, together)))
 
 
+def _atoms(rates: Rates) -> Iterator[MmaAtom]:
+    """Yield the matrix instructions that `rates` has clocks for, those that plans prefer first."""
+    if rates.wgmma:
+        yield from (row.atom(rates.wgmma) for row in (*WGMMA, *WGMMA_OF_REGISTERS))
+    yield from (row.atom(rates.mma) for row in MMA)
+    if rates.f8:
+        yield from (row.atom(rates.f8) for row in MMA_F8)
+    yield from (row.atom({f32: rates.f32, f64: rates.f64}[row.elem]) for row in FMA)
+
+
 def _facts(name: str, *, shared: int, units: int, warps: int, caches: Caches, rates: Rates) -> TargetFacts:
     """Return the facts of a target: `shared` bytes of a workgroup, `units` SMs, `warps` resident on a sub-core."""
-    of_lanes = {f32: rates.f32, f64: rates.f64}
-    of_f8 = [row.atom(rates.f8) for row in MMA_F8 if rates.f8]
-    of_warpgroups = [row.atom(rates.wgmma) for row in (*WGMMA, *WGMMA_OF_REGISTERS) if rates.wgmma]
     return TargetFacts(
         name=name,
         subgroup_size=LANES,
@@ -212,12 +221,7 @@ def _facts(name: str, *, shared: int, units: int, warps: int, caches: Caches, ra
         shared_half_read=_phases(8),
         shared_write=_phases(16),
         fused=frozenset(),
-        atoms=(
-            *of_warpgroups,
-            *(row.atom(rates.mma) for row in MMA),
-            *of_f8,
-            *(row.atom(of_lanes[row.elem]) for row in FMA),
-        ),
+        atoms=tuple(_atoms(rates)),
         core=Core(
             simds=4,
             simd_registers=512,

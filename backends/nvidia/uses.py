@@ -1,4 +1,4 @@
-"""Which variables of a kernel are addresses of shared memory, and how often each variable is used."""
+"""Uses of a kernel's variables: how often each is named, and which are addresses of shared memory."""
 
 from __future__ import annotations
 

@@ -187,12 +187,12 @@ def _added_to(kernel: Kernel, products: Iterable[Let]) -> set[Expr]:
 
 def _last_of_blocks(kernel: Kernel, products: Container[Let]) -> set[Let]:
     """Return the last of these products in each block, without those whose sums are read behind those of another."""
-    found = set()
+    last = set()
     for stmts in (s.stmts for s in statements(kernel.body) if isinstance(s, Block)):
         of_block = [s for s in stmts if isinstance(s, Let) and s in products]
         if of_block and not _is_read_later(of_block, stmts[stmts.index(of_block[-1]) + 1 :]):
-            found.add(of_block[-1])
-    return found
+            last.add(of_block[-1])
+    return last
 
 
 def _is_read_later(products: Sequence[Let], behind: Iterable[Stmt]) -> bool:

@@ -153,14 +153,7 @@ class Lds:
     # -- races --------------------------------------------------------------------------------------------------------
 
     def note_read(
-        self,
-        group: Threads,
-        step: Stepped,
-        units: Array,
-        mine: U32,
-        where: Array | None = None,
-        *,
-        guess: bool = False,
+        self, group: Threads, step: Stepped, units: Array, mine: U32, where: Array | None = None, *, guess: bool = False
     ) -> Bools | None:
         """Stamp a read; report a race with another wave's write; return flags of the undefined units, or None.
 

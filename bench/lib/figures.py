@@ -44,10 +44,7 @@ def _once(run: Callable[[], object]) -> float:
 
 
 def main(
-    title: str,
-    measure: Callable[..., Iterable[Figure]],
-    count: int | None = None,
-    path: tuple[str, str] | None = None,
+    title: str, measure: Callable[..., Iterable[Figure]], count: int | None = None, path: tuple[str, str] | None = None
 ) -> None:
     """Measure and print: a table, or JSON with --json.
 

@@ -10,7 +10,7 @@ import attrs
 from convgen.backends.family import Chip, chips
 from convgen.backends.target import get
 from convgen.choose.lru import Steps, simulate
-from convgen.choose.traffic import Count, Operands, Tiles, Traffic
+from convgen.choose.traffic import Operands, Tiles, Traffic, TrafficCount
 from convgen.choose.workgroup_orders import tiles_of
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.mapping import WorkgroupMapping
@@ -48,7 +48,8 @@ class Gemm:
         m, n, k = self.sizes
         (part,) = products(Matmul.parse(f"{m}x{k}:{k}x{n}", dt=self.dtype, wtag="ba"), 1)
         caches = self.facts.caches
-        return Count.of(self.tiles(order), Operands.of(part, self.tile[:2], caches), caches, self.chip.units).traffic
+        operands = Operands.of(part, self.tile[:2], caches)
+        return TrafficCount.of(self.tiles(order), operands, caches, self.chip.units).traffic
 
     def clocks(self, order: str) -> float:
         """By matrix units at their peak, rounds of workgroups, and traffic."""

@@ -75,7 +75,7 @@ def _mma(shape: str, a: str, b: str, into: str, counts: tuple[int, int, int], mi
     return Form(text, (kind,) * k, ((a, held, m), (b, held, n), (into, kind, k)), minimum)
 
 
-def _forms() -> Iterator[Form]:
+def _matrix_forms() -> Iterator[Form]:
     for a in ("f16", "bf16"):
         yield _mma("m16n8k8", a, a, "f32", (2, 1, 4))
         yield _mma("m16n8k16", a, a, "f32", (4, 2, 4))
@@ -92,6 +92,10 @@ def _forms() -> Iterator[Form]:
             yield _mma("m16n8k32", a, b, "f32", (4, 2, 4), "sm_89")
     yield _mma("m8n8k4", "f64", "f64", "f64", (1, 1, 2))
     yield _mma("m16n8k8", "f64", "f64", "f64", (4, 2, 4), "sm_90")
+
+
+def _float_forms() -> Iterator[Form]:
+    """Yield sums, products and extrema, with each kind of rounding, then quotients and roots."""
     for op in ("add", "sub", "mul"):
         for mode in ("rn", "rz", "rm", "rp"):
             yield _one(f"{op}.{mode}.f32", "f32", "f32", 2)
@@ -120,6 +124,9 @@ def _forms() -> Iterator[Form]:
         yield _one(f"sqrt.{mode}.f32", "f32", "f32")
     for op, bound in (("rcp", 1.0), ("sqrt", 1.0), ("rsqrt", 2.0), ("ex2", 2.0)):
         yield _one(f"{op}.approx.f32", "f32", "f32", bound=bound)
+
+
+def _conversion_forms() -> Iterator[Form]:
     for kind in ("f16", "bf16"):
         yield Form(f"cvt.f32.{kind} {{d}}, {{0}};", ("f32",), ((kind, "b16", 1),))
         for mode in ("rn", "rz"):
@@ -146,20 +153,20 @@ def _forms() -> Iterator[Form]:
         yield Form(f"cvt.rn.f16.{of} {{d}}, {{0}};", ("b16",), (("bits", "b32", 1),))
     yield Form("cvt.f64.f32 {d}, {0};", ("f64",), (("f32", "f32", 1),))
     yield Form("cvt.rn.f32.f64 {d}, {0};", ("f32",), (("f64", "f64", 1),))
+
+
+def _integer_forms() -> Iterator[Form]:
     for op in ("mul.lo.s32", "mul.hi.s32", "mul.hi.u32", "and.b32", "xor.b32", "add.sat.s32", "sub.s32"):
         yield _one(op, "b32", "bits", 2)
     for op in (
-        "mad.lo.s32",
-        "prmt.b32",
-        "shf.l.wrap.b32",
-        "shf.r.clamp.b32",
-        "lop3.b32",
-        "dp4a.s32.s32",
-        "dp4a.u32.u32",
-        "bfe.s32",
+        *("mad.lo.s32", "prmt.b32", "shf.l.wrap.b32", "shf.r.clamp.b32"),
+        *("lop3.b32", "dp4a.s32.s32", "dp4a.u32.u32", "bfe.s32"),
     ):
         text = f"{op} {{d}}, {{0}}, {{1}}, {{2}}{', 0xca' if op == 'lop3.b32' else ''};"
         yield Form(text, ("b32",), (("bits", "b32", 1),) * 3)
+
+
+def _lane_forms() -> Iterator[Form]:
     yield Form("shfl.sync.bfly.b32 {d}, {0}, 5, 31, -1;", ("b32",), (("bits", "b32", 1),))
     yield Form("shfl.sync.down.b32 {d}, {0}, 3, 31, -1;", ("b32",), (("bits", "b32", 1),))
     yield Form("shfl.sync.idx.b32 {d}, {0}, {1}, 31, -1;", ("b32",), (("bits", "b32", 1),) * 2)
@@ -167,7 +174,7 @@ def _forms() -> Iterator[Form]:
     yield Form("redux.sync.max.s32 {d}, {0}, -1;", ("b32",), (("bits", "b32", 1),))
 
 
-FORMS = tuple(_forms())
+FORMS = (*_matrix_forms(), *_float_forms(), *_conversion_forms(), *_integer_forms(), *_lane_forms())
 EACH = {True: 24, False: 14}  #: cases of a matrix instruction, and of another
 
 

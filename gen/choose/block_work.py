@@ -12,7 +12,7 @@ from convgen.choose.combinations import SUBTILES, VARIANT, Configs, along, by_ti
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.mma import MmaAtom
 from convgen.ir.record import frozen
-from convgen.plan.atoms import moves_sums
+from convgen.plan.atoms import sums_outside
 from convgen.plan.copies import chunk_elems, pitch_of, rounded_rows
 from convgen.plan.loads import OperandLoad
 from convgen.plan.registers import LaneRegisters, Numbers, masks_of
@@ -37,7 +37,7 @@ class OfferTraits:
     masks: tuple[int, int]  #: masks of each of these loads, as `LaneRegisters` counts them
     #: by input and variant: issue slots of a load, divided by those of a load with one address along K for each block
     issue_slots: tuple[tuple[float, ...], ...]
-    moves_sums: bool  #: sums are kept outside of the instruction, which adds up one block, or one tap, at a time
+    sums_outside: bool  #: sums are kept outside of the instruction, which adds up one block, or one tap, at a time
 
     @classmethod
     def of(cls, offer: Offer, variants: Sequence[Variant], atom: MmaAtom, facts: TargetFacts) -> OfferTraits:
@@ -46,8 +46,8 @@ class OfferTraits:
             tuple(_issue_slots(each, offer.inner, chunk, load, facts) for each in variants) for load in loads
         )
         masks = masks_of(offer.of_m, loads[0].trimmed), masks_of(offer.of_n, loads[1].trimmed)
-        taps, reach, moves = len(offer.tap_rows), max(offer.tap_rows, default=0), moves_sums(atom, offer.form.acc_mode)
-        return cls(taps, reach, loads, masks, issue_slots, moves)
+        outside = sums_outside(atom, offer.form.acc_mode)
+        return cls(len(offer.tap_rows), max(offer.tap_rows, default=0), loads, masks, issue_slots, outside)
 
 
 def _issue_slots(variant: Variant, inner: int, chunk: int, load: OperandLoad, facts: TargetFacts) -> float:
@@ -162,7 +162,7 @@ class _Block:
         return clocks * (tuning(self.facts).fragment_products if by_fragments else 1.0)
 
     @cached_property
-    def read(self) -> Numbers:
+    def read_bytes(self) -> Numbers:
         """Return the bytes of fragments that all subgroups read, from shared memory or the nearest cache.
 
         The subgroups that one instruction spans each read their own rows of N's input, and one share of M's.
@@ -171,7 +171,7 @@ class _Block:
         return rows * self.k * self.elem * (not self.atom.in_shared)
 
     @property
-    def read_in_place(self) -> Numbers:
+    def read_in_place_bytes(self) -> Numbers:
         """Return the bytes that instructions read from shared memory by themselves: each reads both of its factors."""
         read: Numbers = self.products * (self.atom_m + self.atom_n) * self.atom_k * self.elem * self.atom.in_shared
         return tuning(self.facts).in_place_reads * read
@@ -189,7 +189,9 @@ class _Block:
             written = written + rows * cols * self.elem * (cols * self.elem < _WHOLE_ROW)
         is_full = (1 + _GAPS) * self.copied * self.slots > self.facts.shared_bytes
         written = np.where(is_full, tuned.unpadded, 1.0) * written / core.shared_rate
-        return (self.read + self.read_in_place) / core.shared_read_rate + np.where(self.slots > 0, written, 0)
+        return (self.read_bytes + self.read_in_place_bytes) / core.shared_read_rate + np.where(
+            self.slots > 0, written, 0
+        )
 
     @property
     def loading(self) -> Numbers:
@@ -238,20 +240,20 @@ class _Block:
             slots * (tuned.issue_of_elements if load.widest == 1 else tuned.issue_through_registers)
             for load, slots in zip(self.traits.loads, slots_of_loads)
         )
-        fragment_messages = self.read / (self.facts.chunk_bytes * self.lanes) * np.maximum(*self.issue_slots)
+        fragment_messages = self.read_bytes / (self.facts.chunk_bytes * self.lanes) * np.maximum(*self.issue_slots)
         transposed_bytes = sum(rows * cols for load, (rows, cols) in self._loads if not load.along_k) * self.elem
-        clocks_of_reads = tuned.read * self.reads + tuned.transpose * transposed_bytes / (4 * self.lanes)
+        clocks_of_reads = tuned.read * self.fragment_reads + tuned.transpose * transposed_bytes / (4 * self.lanes)
         messages = np.where((self.slots > 0) & self.through_registers, through_registers, sum(slots_of_loads))
         clocks_of_loads = (messages + np.where(self.slots > 0, 0, fragment_messages)) * tuned.message
         by_lanes = clocks_of_loads + np.where(self.slots > 0, clocks_of_reads, 0) + tuned.block
-        moves = max(1, self.traits.taps) * self.traits.moves_sums
+        moves = max(1, self.traits.taps) * self.traits.sums_outside
         moved_sums = self.m * self.n * self.subgroups_k / self.lanes * moves
         of_subgroup = np.where(self.in_ring, 0, by_lanes) + moved_sums
         clocks: Numbers = of_subgroup * self.subgroups / self.simds
         return clocks
 
     @property
-    def reads(self) -> Numbers:
+    def fragment_reads(self) -> Numbers:
         """Return the reads of a subgroup's fragments, by parts of its tile."""
         at_once = self.facts.block_bytes or self.facts.chunk_bytes * self.facts.subgroup_size
         part = self.m // (self.subgroups_m * self.atom.spans * self.subtiles)
@@ -274,7 +276,7 @@ class _Block:
     def lane_registers(self) -> LaneRegisters:
         lanes = self.facts.subgroup_size
         rows = self.m // (self.subgroups_m * self.subtiles * self.atom.spans) + self.n // self.subgroups_n
-        sums = (1 + self.traits.moves_sums) * self.m * self.n * self.subgroups_k
+        sums = (1 + self.traits.sums_outside) * self.m * self.n * self.subgroups_k
         return LaneRegisters(
             sums=sums * self.atom.acc.bytes // (4 * self.lanes),
             fragments=rows * self.depth * self.elem * (not self.atom.in_shared) // (4 * lanes * self.subgroups_k),

@@ -111,9 +111,11 @@ def _group_sizes(problem: Problem, facts: TargetFacts) -> tuple[int, ...]:
     return tuning(facts).at_a_time if facts.tickets and not adds else ()
 
 
-def fitting(problem: Problem, rest: Iterable[Candidate], facts: TargetFacts) -> Iterator[tuple[Candidate, Plan]]:
+def fitting(
+    problem: Problem, ranked_candidates: Iterable[Candidate], facts: TargetFacts
+) -> Iterator[tuple[Candidate, Plan]]:
     """Yield the candidates whose plans fit, in order, with their plans."""
-    for candidate in rest:
+    for candidate in ranked_candidates:
         with suppress(DoesNotFit):
             yield candidate, make_plan(problem, candidate.config, facts)
 

@@ -94,6 +94,7 @@ class Table:
     registers: Numbers  #: by row: vector registers of a lane, without accumulators in a file of their own
 
     def config(self, row: int) -> Config:
+        """Return the config of a row."""
         place, configs, offer = self._place(row), self.configs, self.offer
         (m, n, k, waves_m, waves_n, waves_k), atom = configs.tiles[place[TILE]], configs.atoms[place[TILE]]
         staging = configs.stagings[place[STAGING]]
@@ -231,7 +232,7 @@ def _work_and_fits(configs: Configs, traits: OfferTraits, facts: TargetFacts) ->
     fits = fits & ((subtiles == 1) | (products >= _PART * subtiles))
     fits = fits & ((configs.of_stagings["slots"] > 0) | _fills_rows(k * atom.elem_bytes, facts))
     if atom.in_shared:  # by measurement, long rows pay only where products are in flight over a barrier
-        late = runs_late(configs.of_stagings["slots"]) & (not traits.moves_sums)
+        late = runs_late(configs.of_stagings["slots"]) & (not traits.sums_outside)
         fits = fits & (late | ~_in_long_rows(k * atom.elem_bytes, facts))
     # By `convgen profile`, more slots do not pay for windows so narrow that their memory granules are loaded twice.
     narrow = k // max(1, traits.taps) * atom.elem_bytes < facts.core.global_granule

@@ -146,6 +146,7 @@ class _Work:
 
     @classmethod
     def of(cls, part: Windows, lane: LanePart, atom: BlockAtom | None, facts: TargetFacts) -> _Work:
+        """Return a lane's work in one product, from the product's views and the lane's part."""
         elem = part.of_m.memory.elem.bytes
         wide = facts.chunk_bytes // elem
         taps = [1 if n < part.looped else w.taps for n, w in enumerate(part.axes)]

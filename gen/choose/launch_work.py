@@ -16,8 +16,8 @@ from convgen.ir.layout.dispatch import makespan
 from convgen.ir.layout.turns import SharedOut, Turns
 from convgen.ir.record import evolve, frozen
 from convgen.passes.buffer_shared import runs_late
-from convgen.plan.atoms import moves_sums
-from convgen.plan.config import evenly, levels
+from convgen.plan.atoms import sums_outside
+from convgen.plan.config import even_group_size, levels
 from convgen.plan.registers import Numbers, Pipeline
 from convgen.plan.variants.variant import Offer
 
@@ -134,7 +134,7 @@ class Launch:
     @property
     def runs_late(self) -> Numbers:
         """Return whether the products of a block still run while the next block begins."""
-        stays = self.atom.in_shared and not moves_sums(self.atom, self.offer.form.acc_mode)
+        stays = self.atom.in_shared and not sums_outside(self.atom, self.offer.form.acc_mode)
         late: Numbers = runs_late(self.slots) & stays
         return late
 
@@ -396,16 +396,16 @@ class Launch:
     @cached_property
     def besides(self) -> Numbers:
         """Return the clocks of the reduction of slices, further launches included."""
-        return self._added[0]
+        return self._slice_reduction[0]
 
     @cached_property
     def at_a_time(self) -> Numbers:
         """Return the slices that are added at a time, 0 where all are."""
-        return self._added[1]
+        return self._slice_reduction[1]
 
     @cached_property
-    def _added(self) -> tuple[Numbers, Numbers]:
-        """Return the clocks of the reduction of slices, and how many slices are added at a time.
+    def _slice_reduction(self) -> tuple[Numbers, Numbers]:
+        """Return the clocks to reduce slices, and how many slices are added at a time.
 
         All units store sums; then all units, or the last workgroup to arrive at each tile, add them up. A stream-K
         workgroup stores the sums of each of its turns on a shared tile. The shared tiles are distributed over
@@ -427,7 +427,7 @@ class Launch:
         else:
             clocks = 2 * by_last.store + by_last.write_back + tuned.launch
         for group_size in configs.group_sizes:
-            in_groups, sizes = by_last.clocks([evenly(n, group_size) for n in by_last.distinct.tolist()])
+            in_groups, sizes = by_last.clocks([even_group_size(n, group_size) for n in by_last.distinct.tolist()])
             at_a_time = np.where((in_groups < clocks) & (slices > 1), sizes, at_a_time)
             clocks = np.minimum(clocks, in_groups)
         return np.where(slices == 1, 0.0, clocks), at_a_time

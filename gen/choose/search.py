@@ -1,4 +1,4 @@
-"""The search for a config that fits: what a refusal rules out, and where the search ends.
+"""Search the ranking for a config that fits: a refusal rules out similar configs, and a count ends the search.
 
 The search counts steps and measures no time, so that it takes the same config on every machine. When the count runs
 out, it ends with the last resort, which fits every problem.
@@ -21,7 +21,8 @@ from convgen.problem.matmul import Problem
 
 MOST_SEEN = 1024  #: candidates that are examined, those of ruled-out kinds included
 MOST_PLANS = 128  #: plans that do not fit; each takes about 10 ms
-MOST_ALIKE = 32  #: plans of one `_kind` and path into shared memory that do not fit, after which the rest is ruled out
+#: plans with equal `_words_of_loads` and paths into shared memory that do not fit, after which the rest is ruled out
+MOST_ALIKE = 32
 MOST_KERNELS = 6  #: kernels that the back end refuses; each takes as long as one that it accepts
 #: refused kernels after which the back end must accept the next one by any means, such as keeping the order as written
 AT_ANY_COST = 3
@@ -41,11 +42,7 @@ class Search:
     """A walk through candidates, best first; it calls `refused` for each candidate whose plan does not fit."""
 
     def __init__(
-        self,
-        problem: Problem,
-        ranking: Ranking,
-        facts: TargetFacts,
-        refused: OnRefusal = lambda candidate, error: None,
+        self, problem: Problem, ranking: Ranking, facts: TargetFacts, refused: OnRefusal = lambda candidate, error: None
     ) -> None:
         self.problem, self.ranking, self.facts, self.refused = problem, ranking, facts, refused
         self.place = 0  #: place of the next candidate in the ranking
@@ -53,9 +50,9 @@ class Search:
         self.most_registers = inf  #: vector registers of a lane; the most that the next config may take
         self.least_shared_bytes = inf  #: bytes of shared memory; configs with as many or more are ruled out
         self.register_refusals = 0  #: kernels that were refused for want of registers
-        self.ruled_out_kinds: set[tuple[object, ...]] = set()  #: see `_kind`
-        self.alike: Counter[tuple[object, ...]] = Counter()  #: plans that do not fit, by `_kind` and `Config.copy`
-        #: by `_cut`: sums of an instruction from which on configs with that `_cut` are ruled out; 0: all of them
+        self.ruled_out_loads: set[tuple[object, ...]] = set()  #: see `_words_of_loads`
+        self.alike: Counter[tuple[object, ...]] = Counter()  #: plans that do not fit, by `_words_of_loads` and `copy`
+        #: by `_words_of_k`: the least sums of an instruction with which configs with these words are ruled out
         self.ruled_out_sums: dict[tuple[str, str], int] = {}
         self.retries: list[Candidate] = []  #: candidates to try before the next one of the ranking
         self.last_refusal: DoesNotFit | None = None  #: the last refusal of a plan
@@ -74,9 +71,9 @@ class Search:
                 plan = make_plan(self.problem, candidate.config, self.facts)
             except DoesNotFit as error:
                 self.plans, self.last_refusal = self.plans + 1, error
-                self.alike[_kind(candidate.config), candidate.config.copy] += 1
-                if error.short_of:  # a refusal that applies to the config's kind, whatever its tile
-                    self.ruled_out_kinds.add(_kind(candidate.config))
+                self.alike[_words_of_loads(candidate.config), candidate.config.copy] += 1
+                if error.short_of:  # a refusal that applies to these words, whatever the tile
+                    self.ruled_out_loads.add(_words_of_loads(candidate.config))
                 self.refused(candidate, error)
                 continue
             if candidate.score < inf and (why := self._too_large(plan)):
@@ -96,7 +93,7 @@ class Search:
 
         Lack of vector registers rules out configs with nearly as many; this one is retried with accumulators in their
         own file if that helps. Lack of shared memory rules out configs with as much. Lack of scalars or flags rules out
-        configs with this `_cut` and as many sums an instruction, the second time all with this `_cut`.
+        configs with equal `_words_of_k` and as many sums an instruction, the second time all with these words.
         """
         self.kernels += 1
         if why.short_of in _VECTOR_BANKS:
@@ -111,9 +108,9 @@ class Search:
         elif why.short_of == "shared":
             self.least_shared_bytes = min(self.least_shared_bytes, plan.shared_bytes)
         else:
-            cut = _cut(plan.config)
-            is_second = cut in self.ruled_out_sums
-            self.ruled_out_sums[cut] = 0 if is_second else _sums(plan.config)
+            words = _words_of_k(plan.config)
+            is_second = words in self.ruled_out_sums
+            self.ruled_out_sums[words] = 0 if is_second else _sums(plan.config)
 
     def end(self) -> None:
         """Leave only the last resort."""
@@ -130,10 +127,10 @@ class Search:
         return self.ranking[at] if at <= last else None
 
     def _is_ruled_out(self, config: Config) -> bool:
-        kind = _kind(config)
-        if kind in self.ruled_out_kinds or self.alike[kind, config.copy] >= MOST_ALIKE:
+        words = _words_of_loads(config)
+        if words in self.ruled_out_loads or self.alike[words, config.copy] >= MOST_ALIKE:
             return True
-        return _sums(config) >= self.ruled_out_sums.get(_cut(config), inf)
+        return _sums(config) >= self.ruled_out_sums.get(_words_of_k(config), inf)
 
     def _too_large(self, plan: Plan) -> str:
         """Return why a kernel would be refused as an earlier one was; empty if it may fit."""
@@ -144,12 +141,12 @@ class Search:
         return ""
 
 
-def _kind(config: Config) -> tuple[object, ...]:
+def _words_of_loads(config: Config) -> tuple[object, ...]:
     """Return the words of a config that decide which elements lanes load, whatever the tile."""
     return config.mma, config.taps, config.packed, config.reorder, config.phases, config.grids, config.types
 
 
-def _cut(config: Config) -> tuple[str, str]:
+def _words_of_k(config: Config) -> tuple[str, str]:
     """Return the words that say how K is cut: with an instruction's sums they decide a kernel's scalars and flags.
 
     Most scalars and flags are needed to recompute sums without padding, one instruction's rows and columns at a time,

@@ -113,12 +113,12 @@ def _check_nibbles(problem: Problem) -> None:
         _check_neighbours(gradient, (0,), "along channels, whose sums are the gradient of a bias")
 
 
-def _check_neighbours(view: View, axes: Collection[int], wanted: str, but: Collection[str] = ()) -> None:
+def _check_neighbours(view: View, axes: Collection[int], where: str, but: Collection[str] = ()) -> None:
     """Refuse 4-bit elements whose pairs lie outside `axes` or along dims `but`: lanes would load half a pair."""
     pair = pairs_of(view) if view.memory.elem.bits == 4 else None
     if pair and (pair[1] not in axes or view.axes[pair[1]][-1].name in but):
         given = f"given {view.memory.name} of {view.memory.elem}"
-        raise Unsupported(f"{given}, wanted neighbours in memory {wanted}", rule="nibbles")
+        raise Unsupported(f"{given}, wanted neighbours in memory {where}", rule="nibbles")
 
 
 def _check_sizes(problem: Problem) -> None:
@@ -129,15 +129,15 @@ def _check_sizes(problem: Problem) -> None:
         axes = list(zip("dhw", problem.axes))
         sizes |= {f"{name}{axis}": getattr(a, name) for axis, a in axes for name in "iokspd"}
         _check_phases(problem)
-    sizes |= dict(zip(("M", "N", "K"), _flat(problem)))
+    sizes |= dict(zip(("M", "N", "K"), _sizes_of_product(problem)))
     sizes["products"] = count = directions.product_count(problem)
     if problem.runtime and count > MOST_ALONG_Y_OR_Z:
         given = f"{problem.given_sizes} and {count} products"
         most = f"at most {MOST_ALONG_Y_OR_Z} products"
         raise Unsupported(f"{given}, wanted sizes that are known, or {most}", rule="size")
-    for what, size in sizes.items():
+    for name, size in sizes.items():
         if size >= LIMIT - _LARGEST_TILE:
-            given = f"given {what} of {size}, wanted less than 2^31 - {_LARGEST_TILE}"
+            given = f"given {name} of {size}, wanted less than 2^31 - {_LARGEST_TILE}"
             raise Unsupported(f"{given}: larger sizes are not generated", rule="size")
     for spec in problem.tensors:
         size = SCALARS[spec.dtype].size(spec.layout.size_elems) if spec.dtype in SCALARS else 0
@@ -148,7 +148,7 @@ def _check_sizes(problem: Problem) -> None:
 def _check_grid(problem: Problem, facts: TargetFacts) -> None:
     """Refuse results so large that no tile makes few enough workgroups for a launch."""
     count = directions.product_count(problem)
-    rows, columns = _of_one_product(problem, count)
+    rows, columns = _sides_of_one_product(problem, count)
     if count * -(-rows // _SIDE) * -(-columns // _SIDE) * _SIDE**2 < _MANY_LANES:
         return
     if first_fitting(problem, candidates(problem, facts), facts) is None:
@@ -214,18 +214,17 @@ _SIDE = 256  #: side of the largest tiles, to which rows and columns are rounded
 _MOST_PHASES = 2**8  #: phases of backward data: as many as strides of 16 x 16 have
 
 
-def _of_one_product(problem: Problem, count: int) -> tuple[int, int]:
+def _sides_of_one_product(problem: Problem, count: int) -> tuple[int, int]:
     """Return the rows and columns of one of `count` products; groups have their own channels."""
-    rows, columns, _ = _flat(problem)
+    rows, columns, _ = _sizes_of_product(problem)
     if isinstance(problem, Matmul):
         return rows, columns
-    return (rows if problem.direction.is_forward or problem.direction is Direction.BWD_D else rows // count), (
-        columns // count
-    )
+    has_own_rows = problem.direction in (Direction.BWD_W, Direction.BWD_WB)  # output channels
+    return rows // (count if has_own_rows else 1), columns // count
 
 
-def _flat(problem: Problem) -> tuple[int, int, int]:
-    """Return the rows, columns and depth of the product; for backward data, of all phases together."""
+def _sizes_of_product(problem: Problem) -> tuple[int, int, int]:
+    """Return M, N and K of the product; for backward data, of all phases together."""
     if isinstance(problem, Matmul):
         return problem.m, problem.n, problem.k
     outputs, inputs = (problem.mb * prod(getattr(a, name) for a in problem.axes) for name in "oi")

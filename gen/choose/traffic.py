@@ -47,19 +47,19 @@ class Schedule:
         cls, tiles: Tiles, dies: int, in_flight: int, k_reversed: Flags | None = None, takers: Ints | None = None
     ) -> Schedule:
         """Return the schedule: workgroups go round the dies, `in_flight` at a time on each; empty ones end at once."""
-        taken = np.flatnonzero(tiles[:, 0] >= 0)
+        numbers = np.flatnonzero(tiles[:, 0] >= 0)
         if takers is None:
-            die = taken % dies
+            die = numbers % dies
             turn = _counted(die) // in_flight
         else:
-            taker, takers_index = np.unique(takers[taken], return_inverse=True)
-            die, turns = takers[taken] % dies, _counted(takers[taken])
+            taker, takers_index = np.unique(takers[numbers], return_inverse=True)
+            die, turns = takers[numbers] % dies, _counted(takers[numbers])
             begun = _counted(taker % dies) // in_flight
             turn = begun[takers_index] * (int(turns.max(initial=0)) + 1) + turns
-        backwards = np.zeros(len(taken), np.bool_) if k_reversed is None else k_reversed[taken]
-        padded = np.zeros((len(taken), 3), np.int64)
-        padded[:, : tiles.shape[1]] = tiles[taken]
-        return cls(taken, padded, die, turn, backwards)
+        backwards = np.zeros(len(numbers), np.bool_) if k_reversed is None else k_reversed[numbers]
+        padded = np.zeros((len(numbers), 3), np.int64)
+        padded[:, : tiles.shape[1]] = tiles[numbers]
+        return cls(numbers, padded, die, turn, backwards)
 
     @property
     def rounds(self) -> int:
@@ -140,7 +140,7 @@ class Operands:
 
 
 @frozen(eq=False)
-class Count:
+class TrafficCount:
     """The numbers of a launch's traffic, each computed on demand: a single number rules out many launches."""
 
     at: Schedule
@@ -158,7 +158,7 @@ class Count:
         per_unit: int = 1,
         k_reversed: Flags | None = None,
         takers: Ints | None = None,
-    ) -> Count:
+    ) -> TrafficCount:
         """Return the counts of a launch on `units` compute units of all dies, `per_unit` workgroups on each."""
         in_flight = max(1, units // caches.dies) * per_unit
         return cls(Schedule.of(tiles, caches.dies, in_flight, k_reversed, takers), operands, caches, units)
@@ -273,15 +273,15 @@ class _Side:
         turn, place, before = self.round[reread], self.place[reread], self.before[reread]
         panel_bytes = self.panel_bytes[turn, place]
         read_since = np.minimum(read_before[turn, place] - read_before[before, place], whole)
-        kept = np.where(read_since <= capacity, 1.0, 0.0)
+        share_cached = np.where(read_since <= capacity, 1.0, 0.0)
         next_round = reverses[turn, place] & (before == turn - 1)
         if not next_round.any():
-            return float((panel_bytes * kept).sum())
+            return float((panel_bytes * share_cached).sum())
         wave = turn * read_before.shape[1] + place
         shared = np.bincount(wave[next_round], panel_bytes[next_round], read_before[1:].size)[wave]
         both_rounds = read_before[turn + 1, place] - read_before[turn - 1, place] - shared
         fits = np.minimum(1.0, capacity / np.maximum(both_rounds, 1.0))
-        return float((panel_bytes * np.where(next_round, np.maximum(kept, fits), kept)).sum())
+        return float((panel_bytes * np.where(next_round, np.maximum(share_cached, fits), share_cached)).sum())
 
 
 def _of_slices(panels: Panels, wave: Ints, tile: Ints, part: Ints, slices: int, waves: int) -> Floats:
@@ -334,7 +334,7 @@ def _channels(at: Schedule, operands: Operands, wave: Ints, caches: Caches) -> f
 # ---------------------------------------------------------------- warnings
 
 
-def camping(view: View, caches: Caches) -> str | None:
+def channel_warning(view: View, caches: Caches) -> str | None:
     """Return a warning if all rows begin in one channel of L2, so that few channels hold a block of K."""
     pitch = row_pitch(view)
     if caches.channels == 1 or not pitch or pitch % caches.camp_bytes:
@@ -354,7 +354,7 @@ def row_pitch(view: View, axis: int = 0) -> int:
     return pitch if pitch > view.memory.elem.bytes else 0
 
 
-def halves(name: str, remaps: bool, groups: bool, traffic: Traffic, default: Traffic) -> str | None:
+def half_order_warning(name: str, remaps: bool, groups: bool, traffic: Traffic, default: Traffic) -> str | None:
     """Return a warning if a mapping is only a die remap, or only groups, and reads more than the default."""
     if remaps == groups or traffic.fill <= default.fill:
         return None

@@ -10,7 +10,7 @@ import numpy as np
 
 from convgen.backends.tuning import tuning
 from convgen.choose.panels import Ints
-from convgen.choose.traffic import Count, Moved, Operands, Tiles, Traffic
+from convgen.choose.traffic import Moved, Operands, Tiles, Traffic, TrafficCount
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.mapping import WorkgroupMapping
 from convgen.ir.layout.order import IN_ROWS, Order
@@ -64,19 +64,20 @@ class LaunchTraffic:
 
     @property
     def shares_columns(self) -> bool:
-        """Return whether workgroups that load equal columns are to follow each other: all run at once, and N's input is
-        much larger than M's.
+        """Return whether workgroups of equal columns should follow each other, which saves reads of N's input.
+
+        That holds where all run at once and N's input is much larger than M's.
         """
         at_once = self.slices == 1 < self.tiles[0] and self.workgroups <= self.facts.compute_units * self.together
         of_n, of_m = self.product.of_n.memory.bytes, self.product.of_m.memory.bytes
         return at_once and of_n >= tuning(self.facts).much_larger * of_m
 
-    def count(self, order: Order) -> Count:
+    def count(self, order: Order) -> TrafficCount:
         mapping = self.mapping(order)
         back = mapping.is_backward((np.arange(mapping.numbers), 0, 0))
         tiles, takers = tiles_of(mapping), takers_of(mapping)
         units = self.facts.compute_units
-        return Count.of(tiles, self.operands, self.facts.caches, units, self.together, back, takers)
+        return TrafficCount.of(tiles, self.operands, self.facts.caches, units, self.together, back, takers)
 
     def traffic(self, order: Order) -> Traffic:
         return self.count(order).traffic
@@ -172,7 +173,7 @@ def _sizes(launch: LaunchTraffic) -> Iterator[tuple[str, int]]:
                 yield along, near
 
 
-def named(dies: int, size: int) -> dict[str, Order]:
+def well_known_orders(dies: int, size: int) -> dict[str, Order]:
     """Return well-known orders by name, with groups of `size`; without remaps if there is one die."""
     remaps: tuple[tuple[Remap, ...], ...] = ((Xcc(dies),), (Chunk(dies, size * size),)) if dies > 1 else ()
     texts = [f"group:{size}m", f"group:{size}n", f"even:{size}m:snake", f"even:{size}n:snake", "hilbert"]

@@ -109,6 +109,19 @@ def files_of_code() -> str:
     return f"a code object ({objects}) or assembly ({texts})"
 
 
+def add_workers(add: Callable[..., object], default: str = "one a core") -> None:
+    """Add the options of worker processes, of which there are by `default` as many as the help says."""
+    add("--jobs", type=number(1), metavar="N", help=f"worker processes (default: {default})")
+    add("--timeout", type=number(1), metavar="SECONDS", help="give up a problem that takes longer")
+
+
+def add_selection(add: Callable[..., object]) -> None:
+    """Add the options of worker processes, and those that select some problems of a file."""
+    add_workers(add)
+    add("--match", metavar="REGEX", help="only problems whose line matches")
+    add("--start", type=number(0), metavar="N", help="skip the first N of these")
+
+
 def one_of(*names: str) -> Callable[[str], str]:
     """Return an argparse type: one of `names`."""
 

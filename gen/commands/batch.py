@@ -16,7 +16,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from convgen.commands import generate, session
-from convgen.commands.arguments import Parser, number, refuse
+from convgen.commands.arguments import Parser, add_selection, refuse
 from convgen.commands.rows import Row, death, in_order, status_counts
 from convgen.ir.error import Unsupported, UserError, visible
 
@@ -61,16 +61,13 @@ def parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("file", metavar="FILE", help="--KNOB=VALUE[,VALUE...] ... DESC ..., or a log; - is the standard input")
-    add("--jobs", type=number(1), metavar="N", help="worker processes (default: one a core)")
     add(
         "--check",
         action="store_true",
         help="only report whether each problem is supported, or the rule that refuses it",
     )
-    add("--timeout", type=number(1), metavar="SECONDS", help="give up a problem that takes longer")
     add("--resume", metavar="JOURNAL", help="keep results in this file, and skip problems that it has")
-    add("--match", metavar="REGEX", help="only problems whose line matches")
-    add("--start", type=number(0), metavar="N", help="skip the first N of these")
+    add_selection(add)
     generate.add_knobs(parser, *BOTH)
     return generate.finished(parser)
 

@@ -23,13 +23,7 @@ COMMANDS: dict[str, tuple[str, str, str, str, str]] = {
     "conv": ("generate", "conv_parser", "conv", "[KNOBS] DESC ...", "generate, assemble and verify convolutions"),
     "gemm": ("generate", "gemm_parser", "gemm", "[KNOBS] MxK:KxN ...", "generate, assemble and verify matrix products"),
     "batch": ("batch", "parser", "batch", "FILE [KNOBS]", "generate every problem of a benchdnn batch file"),
-    "model": (
-        "model",
-        "parser",
-        "model",
-        "FILE [KNOBS]",
-        "generate, verify and profile all layers of a model",
-    ),
+    "model": ("model", "parser", "model", "FILE [KNOBS]", "generate, verify and profile all layers of a model"),
     "tune": ("tune", "parser", "tune", "LIST|PROBLEM ...", "time the best configs and keep the fastest in a registry"),
     "run": ("execute", "parser", "run", "LAUNCH.json|CODE", "execute a code object on the simulator"),
     "check": (

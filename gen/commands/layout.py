@@ -160,10 +160,7 @@ def _instruction(options: argparse.Namespace) -> _Shown:
         raise UserError(_which(options, atoms or facts.atoms, bool(atoms)))
     (fragment, atom), size = next(iter(fragments.items())), facts.subgroup_size
     threads = options.threads or size * atom.spans
-    rows = [
-        ("instruction", " ".join(a.name for a in atoms)),
-        ("operand", f"{operand}, {' x '.join(fragment.dims)}"),
-    ]
+    rows = [("instruction", " ".join(a.name for a in atoms)), ("operand", f"{operand}, {' x '.join(fragment.dims)}")]
     on = Distribution.of(fragment, size, threads)
     return _Shown(rows, on, "thread", size, _as_nested(fragment, size), _as_maps(fragment, threads // size))
 

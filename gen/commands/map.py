@@ -115,9 +115,9 @@ def _grid(options: argparse.Namespace) -> int:
     if options.json:
         entry: dict[str, Any] = {"grid": [m, n], "batch": batch, "slices": slices, **_json(shown)}
         if order is None:
-            from convgen.choose.workgroup_orders import named
+            from convgen.choose.workgroup_orders import well_known_orders
 
-            orders = named(max(2, facts.caches.dies), _GROUP)
+            orders = well_known_orders(max(2, facts.caches.dies), _GROUP)
             mappings = {text: WorkgroupMapping.of(m, n, k=slices, batch=batch, order=each)
                         for text, each in orders.items()}  # fmt: skip
             entry["mappings"] = {text: _json(mapping) for text, mapping in mappings.items()}
@@ -185,7 +185,7 @@ def _draw(options: argparse.Namespace, mapping: WorkgroupMapping, dies: int, in_
 
 
 def _problem(options: argparse.Namespace, problem: Problem) -> int:
-    from convgen.choose.workgroup_orders import LaunchTraffic, best_order, named
+    from convgen.choose.workgroup_orders import LaunchTraffic, best_order, well_known_orders
     from convgen.plan.config import LanePart
     from convgen.show import report
 
@@ -199,7 +199,7 @@ def _problem(options: argparse.Namespace, problem: Problem) -> int:
         raise UserError(f"given {problem.descriptor} in groups, wanted a product whose tiles share panels of weights")
     launch = LaunchTraffic.of(plan, together)
     best, asked = best_order(launch), _order(options)
-    orders = {str(asked): asked} if asked else {str(best): best, **named(launch.facts.caches.dies, _GROUP)}
+    orders = {str(asked): asked} if asked else {str(best): best, **well_known_orders(launch.facts.caches.dies, _GROUP)}
     if options.output:
         _draw(options, launch.mapping(asked or best), launch.facts.caches.dies, launch.in_flight)
     rows = sorted((_row(launch, plan, order) for order in orders.values()), key=lambda row: row["clocks"])
@@ -285,14 +285,14 @@ def _remarks(launch: LaunchTraffic, plan: Plan, asked: Order | None) -> Iterator
     """Yield warnings: an order with remaps but no groups, or groups but no remaps, that was asked for and reads more
     than the default; and rows in one cache channel.
     """
-    from convgen.choose.traffic import camping, halves
+    from convgen.choose.traffic import channel_warning, half_order_warning
     from convgen.ir.layout.order import IN_ROWS
 
     if asked and launch.facts.caches.dies > 1:
         found, default = launch.traffic(asked), launch.traffic(IN_ROWS)
-        if said := halves(str(asked), bool(asked.remaps), asked.walk.is_grouped, found, default):
+        if said := half_order_warning(str(asked), bool(asked.remaps), asked.walk.is_grouped, found, default):
             yield said
     part = plan.parts[0].product
     for view in (part.of_m, part.of_n):
-        if said := camping(view, launch.facts.caches):
+        if said := channel_warning(view, launch.facts.caches):
             yield said

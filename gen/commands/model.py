@@ -15,7 +15,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from convgen.commands import batch, generate, session, tune
-from convgen.commands.arguments import Parser, number, refuse
+from convgen.commands.arguments import Parser, add_selection, refuse
 from convgen.commands.rows import Row, in_order, status_counts
 from convgen.ir.error import UserError, visible
 
@@ -46,12 +46,9 @@ def parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("file", metavar="FILE", help="a model, a batch file, or a log; - is the standard input")
-    add("--jobs", type=number(1), metavar="N", help="worker processes (default: one a core)")
     add("--check", action="store_true", help="only list the problems, and the rules that refuse some")
     add("--no-run", action="store_true", help=f"do not verify (default: {_SAMPLED} output tiles of each problem)")
-    add("--timeout", type=number(1), metavar="SECONDS", help="give up a problem that takes longer")
-    add("--match", metavar="REGEX", help="only problems whose line matches")
-    add("--start", type=number(0), metavar="N", help="skip the first N of these")
+    add_selection(add)
     add = parser.add_argument_group("tuning (docs/tune.md)").add_argument
     add("--tune", action="store_true", help="first time configs of each problem, and keep the fastest in --registry")
     tune.add_tuning(add)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from convgen.commands import generate, session
-from convgen.commands.arguments import Parser, add_device, add_target, number
+from convgen.commands.arguments import Parser, add_device, add_target, add_workers, number
 from convgen.commands.rows import Row, death, in_order, status_counts
 from convgen.ir.error import UserError
 
@@ -56,8 +56,7 @@ def parser() -> argparse.ArgumentParser:
         help="add the entries of another registry; the faster config of two stays",
     )
     add_device(add, "time configs on a device instead, and check outputs of the fastest")
-    add("--jobs", type=number(1), metavar="N", help="worker processes (default: one a core; with --on one)")
-    add("--timeout", type=number(1), metavar="SECONDS", help="give up a problem that takes longer")
+    add_workers(add, "one a core; with --on one")
     add("--json", action="store_true", help="print one JSON object per problem on stdout, and nothing else")
     generate.add_knobs(parser, *_DRIVERS)
     return parser

@@ -197,13 +197,7 @@ class DeviceKernel:
         Raises UserError for arguments that a call would refuse, and for invalid counts.
         """
         return benchmark(
-            self,
-            given,
-            stream,
-            warmup=warmup,
-            repeats=repeats,
-            flush_bytes=flush_bytes if cold else 0,
-            predict=predict,
+            self, given, stream, warmup=warmup, repeats=repeats, flush_bytes=flush_bytes if cold else 0, predict=predict
         )
 
     @contextmanager

@@ -113,11 +113,7 @@ def of_problem(
 
 
 def generate(
-    problem: Problem,
-    target: str,
-    config: str | None = None,
-    registry: str | None = None,
-    disable: tuple[str, ...] = (),
+    problem: Problem, target: str, config: str | None = None, registry: str | None = None, disable: tuple[str, ...] = ()
 ) -> Generated:
     """Generate the kernels of a problem and record plan, attempts and steps. Raises UserError, Unsupported."""
     check_outputs(problem)

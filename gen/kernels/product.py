@@ -318,7 +318,7 @@ class _ProductBuilder:
 
     def _multiply(self, total: Var, mma: MmaTile, acc: Expr, a: Expr, b: Expr) -> None:
         """Add a product to sums, in the instruction unless its sums lose bits that the problem wants."""
-        if not self.plan.moves_sums:
+        if not self.plan.sums_outside:
             self.k.add(Let(total, Mma(mma, acc, a, b)))
             return
         product = self.k.let("product", Mma(mma, zeros(mma.acc_type), a, b))

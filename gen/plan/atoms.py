@@ -17,7 +17,7 @@ from convgen.problem.matmul import Problem
 def input_atoms(problem: Problem, facts: TargetFacts) -> list[MmaAtom]:
     """Return the matrix instructions for a problem's types, in the target's order of preference.
 
-    Plans bring both factors the same way, so none that reads only one from shared memory is among them.
+    Instructions that read only one factor from shared memory are left out: a plan brings both along one path.
     """
     rounded = {"tf32": "xf32"}.get(problem.fpmath) if problem.inputs[0].dtype == "f32" else None
     types = signed(_multiplied(problem), facts)
@@ -26,10 +26,10 @@ def input_atoms(problem: Problem, facts: TargetFacts) -> list[MmaAtom]:
     return of_types or _of_wider_types(problem, exact, types)
 
 
-def moves_sums(atom: MmaAtom, acc_mode: str) -> bool:
+def sums_outside(atom: MmaAtom, acc_mode: str) -> bool:
     """Return whether sums are kept outside of an instruction, which adds up the product of one block at a time.
 
-    A sum that stays in an instruction with `sum_bits` loses its last bits as it grows, which `relaxed` permits.
+    An instruction with `sum_bits` drops the last bits of sums that stay in it as they grow; `relaxed` permits that.
     """
     return atom.sum_bits > 0 and acc_mode == "strict"
 

@@ -195,34 +195,34 @@ class _CompensationBuilder:
         self.steps.append(Bias(view, views.view_over_result(self.problem, self.product, w.point.name, "wei"), -1))
 
     def _rows(
-        self, own: _Factor, scale: int, shift: Extent, steps: tuple[Step, ...] = (), *, add: bool = True
+        self, factor: _Factor, scale: int, shift: Extent, steps: tuple[Step, ...] = (), *, add: bool = True
     ) -> _StoredSums:
         """Add a launch that sums rows along all of K; the sums are scaled, shifted and, if `add`, added to the product.
 
         Where the sums of single positions take fewer bytes than the elements, a preceding launch makes these sums, and
         windows add them up.
         """
-        moving = names_in(own.windows.values())
-        taps, rest = (tuple(d for d in own.k_dims if (d.name in moving) == inside) for inside in (True, False))
-        saves = own.is_plain and prod(d.size for d in taps) > 1 and prod(d.size for d in rest) > s32.bytes
-        source = self._by_position(own, taps, rest) if saves else own.over(own.batch, own.k_dims)
-        return self._launch(f"sums_{_name(own.view)}", source, own.batch, (Affine(scale, shift), *steps), add=add)
+        moving = names_in(factor.windows.values())
+        taps, summed = (tuple(d for d in factor.k_dims if (d.name in moving) == inside) for inside in (True, False))
+        saves = factor.is_plain and prod(d.size for d in taps) > 1 and prod(d.size for d in summed) > s32.bytes
+        source = self._by_position(factor, taps, summed) if saves else factor.over(factor.batch, factor.k_dims)
+        return self._launch(f"sums_{_name(factor.view)}", source, factor.batch, (Affine(scale, shift), *steps), add=add)
 
-    def _by_position(self, own: _Factor, taps: tuple[Dim, ...], rest: tuple[Dim, ...]) -> View:
-        """Add a launch that sums each position of the tensor along `rest`; return the view that windows read."""
-        moving = names_in(own.windows.values())
-        window_dims = {n: Dim(f"at{n}", t.size, t.size) for n, t in own.windows.items()}
+    def _by_position(self, factor: _Factor, taps: tuple[Dim, ...], summed: tuple[Dim, ...]) -> View:
+        """Add a launch that sums each position of the tensor along `summed`; return the view that windows read."""
+        moving = names_in(factor.windows.values())
+        window_dims = {n: Dim(f"at{n}", t.size, t.size) for n, t in factor.windows.items()}
         index = tuple(
             TensorDim(t.size, ((window_dims[n].name, 1),)) if n in window_dims else t
-            for n, t in enumerate(own.view.index)
+            for n, t in enumerate(factor.view.index)
         )
-        other_rows = (d for d in own.view.axes[0] if d.name not in moving)
+        other_rows = (d for d in factor.view.axes[0] if d.name not in moving)
         dims = (*other_rows, *window_dims.values())
-        rows = tuple(sorted(dims, key=lambda d: -stride(own.view.layout, index, d.name)))
-        source = evolve(own.view, axes=(rows, own.batch or _ONE, rest), index=index)
-        sums = self._launch(f"sums_at_{_name(own.view)}", source, own.batch, (), add=False)
-        at = {window_dims[n].name: t for n, t in own.windows.items()}
-        return sums.view(own.view.axes[0], own.batch or _ONE, taps, at=at)
+        rows = tuple(sorted(dims, key=lambda d: -stride(factor.view.layout, index, d.name)))
+        source = evolve(factor.view, axes=(rows, factor.batch or _ONE, summed), index=index)
+        sums = self._launch(f"sums_at_{_name(factor.view)}", source, factor.batch, (), add=False)
+        at = {window_dims[n].name: t for n, t in factor.windows.items()}
+        return sums.view(factor.view.axes[0], factor.batch or _ONE, taps, at=at)
 
     def _points_of_rows(self, w: _Factor, axes: Axes, scale: Extent) -> tuple[Step, ...]:
         """Return the step that adds the zero points of rows, scaled, where they are a tensor; else no step."""

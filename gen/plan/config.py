@@ -179,22 +179,22 @@ class Config:
         waves = (*self.waves, self.waves_k) if self.waves_k > 1 else self.waves
         unit = str(self.mma) if isinstance(self.mma, LanePart) else sizes(self.mma)
         stages = f" stages={self.stages}" if self.stages > 1 else ""
-        rest = f" slices={self.slices}" if self.slices > 1 else ""
-        rest += f" subtiles={self.subtiles}" if self.subtiles > 1 else ""
-        rest += f" prefetch={self.prefetch}" if self.prefetch else ""
-        rest += f" reorder={'+'.join(self.reorder)}" if self.reorder else ""
-        rest += f" packed={'+'.join(self.packed)}" if self.packed else ""
-        rest += f" sum={self.sum}" if self.sum else ""
-        rest += f":{self.at_a_time}" if self.at_a_time else ""
-        rest += f" map={self.map}" if self.map != IN_ROWS else ""
-        rest += f" in={':'.join(self.types)}" if self.types else ""
-        rest += f" grids={self.grids}" if self.grids != APART else ""
-        rest += f" phases={self.phases}" if self.phases != APART else ""
-        rest += f" copy={':'.join(self.copy)}" if self.copy else ""
-        rest += f" padding={self.padding}" if self.padding != PADDING else ""
+        optional = f" slices={self.slices}" if self.slices > 1 else ""
+        optional += f" subtiles={self.subtiles}" if self.subtiles > 1 else ""
+        optional += f" prefetch={self.prefetch}" if self.prefetch else ""
+        optional += f" reorder={'+'.join(self.reorder)}" if self.reorder else ""
+        optional += f" packed={'+'.join(self.packed)}" if self.packed else ""
+        optional += f" sum={self.sum}" if self.sum else ""
+        optional += f":{self.at_a_time}" if self.at_a_time else ""
+        optional += f" map={self.map}" if self.map != IN_ROWS else ""
+        optional += f" in={':'.join(self.types)}" if self.types else ""
+        optional += f" grids={self.grids}" if self.grids != APART else ""
+        optional += f" phases={self.phases}" if self.phases != APART else ""
+        optional += f" copy={':'.join(self.copy)}" if self.copy else ""
+        optional += f" padding={self.padding}" if self.padding != PADDING else ""
         return (
             f"tile={sizes(self.tile)} waves={sizes(waves)} mma={unit} "
-            f"slots={self.slots}{stages} taps={self.taps} acc={self.acc}{rest}"
+            f"slots={self.slots}{stages} taps={self.taps} acc={self.acc}{optional}"
         )
 
 
@@ -206,7 +206,7 @@ def levels(sharers: int, at_a_time: int) -> list[int]:
     return counts
 
 
-def evenly(sharers: int, at_a_time: int) -> int:
+def even_group_size(sharers: int, at_a_time: int) -> int:
     """Return the least group size up to `at_a_time` that needs as few groups and levels: groups are nearly equal."""
     counts = levels(sharers, at_a_time)
     even = -(-sharers // counts[0])

@@ -201,11 +201,7 @@ class Contraction:
         return self._ordered(block)
 
     def _ordered(self, block: int) -> Product:
-        m, n, k = (
-            in_order(self.m, self.result, self.of_m),
-            in_order(self.n, self.result, self.of_n),
-            self.k,
-        )
+        m, n, k = (in_order(self.m, self.result, self.of_m), in_order(self.n, self.result, self.of_n), self.k)
         # K follows the tensor that is contiguous along it; if that does not decide, the larger one.
         k = in_order(k, *sorted((self.of_m, self.of_n), key=lambda t: (not t.runs_along(k), -prod(t.spec.dims))))
         inner = k[-1]

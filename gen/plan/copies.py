@@ -51,14 +51,7 @@ class CopyLayout:
 
 @lru_cache(maxsize=2**10)
 def copy_layout(
-    view: View,
-    memory: Digits,
-    rows: int,
-    cols: int,
-    facts: TargetFacts,
-    subgroups: int,
-    elem: Type,
-    across: int = 1,
+    view: View, memory: Digits, rows: int, cols: int, facts: TargetFacts, subgroups: int, elem: Type, across: int = 1
 ) -> CopyLayout:
     """Return the lane layout of the copy of a rows x cols tile; DoesNotFit if it does not divide evenly.
 
@@ -152,11 +145,11 @@ def next_power_of_two(least: int) -> int:
     return 1 << (least - 1).bit_length()
 
 
-def divide(what: str, total: int, part: int) -> int:
+def divide(name: str, total: int, part: int) -> int:
     """Return the quotient; DoesNotFit unless it is whole and positive."""
     count, rest = divmod(total, part)
     if rest or not count:
-        raise DoesNotFit(f"{what}: {total} is not a multiple of {part}")
+        raise DoesNotFit(f"{name}: {total} is not a multiple of {part}")
     return count
 
 

@@ -122,7 +122,7 @@ def _power_of_two_in(number: int) -> int:
 
 def load(k: KernelBuilder, group: GroupTensor, at: tuple[Index, ...], layout: Fragment) -> Expr:
     """Load the elements of the groups in a tile that begins at `at`; each lane loads an element once."""
-    of_groups = few_of(layout, group.spans)
+    of_groups = layout_of_groups(layout, group.spans)
     name = group.view.memory.name
     return k.load_view(f"{name}_part", group.view, at, of_groups, "fragment", name)
 
@@ -158,12 +158,12 @@ def _spread(
     k: KernelBuilder, group: GroupTensor, to: Type, groups: Mapping[GroupTensor, Expr], layout: Fragment
 ) -> Callable[[int], Expr]:
     """Return a function from a first register to the group elements of the next `count` registers, as the type `to`."""
-    order, count = order_of(layout, group.spans), gcd(_AT_A_TIME, layout.registers)
+    order, count = registers_of_groups(layout, group.spans), gcd(_AT_A_TIME, layout.registers)
     elements = k.let(f"{group.view.memory.name}_{to}", groups[group].to(vector(to, groups[group].type.lanes)))
     return lambda start: Shuffle(elements, order[start : start + count])
 
 
-def few_of(layout: Fragment, spans: tuple[int, int]) -> Fragment:
+def layout_of_groups(layout: Fragment, spans: tuple[int, int]) -> Fragment:
     """Return the layout of the groups' elements: one register where a run of registers shares an element."""
     marked = _digits_of_groups(layout, spans)
     digits = (evolve(d, space=Space.FIXED, stride=0) if shared else d for d, _, shared in marked)
@@ -180,13 +180,13 @@ def _digits_of_groups(layout: Fragment, spans: tuple[int, int]) -> Iterator[tupl
         yield d, step, d.space == Space.REGISTER and span_of[d.dim] % (step * d.size) == 0
 
 
-def order_of(layout: Fragment, spans: tuple[int, int]) -> tuple[int, ...]:
-    """Return, for each register of a layout, the register of `few_of` that has its group's element."""
-    own = [
+def registers_of_groups(layout: Fragment, spans: tuple[int, int]) -> tuple[int, ...]:
+    """Return, for each register of a layout, the register of `layout_of_groups` that has its group's element."""
+    distinct = [
         (d, step) for d, step, shared in _digits_of_groups(layout, spans) if d.space == Space.REGISTER and not shared
     ]
 
     def place(coords: Mapping[str, Any]) -> tuple[int, ...]:
-        return tuple(int(coords[d.dim]) // step % d.size for d, step in own)
+        return tuple(int(coords[d.dim]) // step % d.size for d, step in distinct)
 
-    return layout.broadcast_order(few_of(layout, spans), place)
+    return layout.broadcast_order(layout_of_groups(layout, spans), place)

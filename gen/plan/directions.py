@@ -66,9 +66,9 @@ def _matmul(problem: Matmul) -> Contraction:
     src, wei, dst = map(problem.tensor, MATRICES)
     index = {role: tuple(grouped(problem, t) for t in own) for role, own in coordinates(problem).items()}
     return Contraction(
-        _in_groups(problem, "m", problem.m),
-        _in_groups(problem, "n", problem.n),
-        _in_groups(problem, "k", problem.k),
+        _split_into_groups(problem, "m", problem.m),
+        _split_into_groups(problem, "n", problem.n),
+        _split_into_groups(problem, "k", problem.k),
         Tensor(src, index["src"]),
         Tensor(wei, index["wei"]),
         Tensor(dst, index["dst"]),
@@ -82,7 +82,7 @@ def _batch(problem: Matmul) -> tuple[Dim, ...]:
     return tuple(dim_of(f"b{i}", size) for i, size in enumerate(problem.dst_dims[:-2]) if size != 1)
 
 
-def _in_groups(problem: Matmul, name: str, size: int) -> tuple[Dim, ...]:
+def _split_into_groups(problem: Matmul, name: str, size: int) -> tuple[Dim, ...]:
     """Return M, N or K as dims: one, or one for the position in the smallest groups and one for each level of groups.
 
     Outermost first: the number of the largest group, then of a smaller one within it, then the position.
@@ -94,7 +94,7 @@ def _in_groups(problem: Matmul, name: str, size: int) -> tuple[Dim, ...]:
 
 
 def grouped(problem: Matmul, t: TensorDim, span: int = 1) -> TensorDim:
-    """Return a coordinate along M, N or K by the dims of `_in_groups`; `span` positions share an element of the tensor.
+    """Return a coordinate along M, N or K by the dims of `_split_into_groups`; `span` positions share an element.
 
     The coordinate is masked where the last group is shorter than the others.
     """

@@ -70,11 +70,7 @@ def _image(view: View, name: str, counts: tuple[int, int], chunk: int) -> Packin
     order = [n for n, stride in enumerate(strides) if stride]
     order.sort(key=lambda n: (-strides[n], view.index[n].size == 1))
     index = [view.index[n] for n in order]
-    axes = [tuple(evolve(d, size=d.padded) for d in axis) for axis in view.axes]
-    most = _MOST_GROWTH * _size(index, axes)
-    for n, count in enumerate(counts):
-        longer = [*axes[:n], _at_least(axes[n], count), *axes[n + 1 :]]
-        axes = longer if _size(index, longer) <= most else axes
+    axes = _in_whole_tiles(index, view.axes, counts)
     lows, extents = zip(*((low, high - low + 1) for low, high in _reaches(index, axes)))
     sizes = [*extents]
     # The dim that is lengthened until rows are whole chunks: pixels, where their channels divide a chunk (taps=lines),
@@ -95,6 +91,18 @@ def _image(view: View, name: str, counts: tuple[int, int], chunk: int) -> Packin
     seen_index = tuple(TensorDim(size, t.terms, t.const - low) for t, size, low in zip(index, sizes, lows))
     target, seen = View(memory, layout, places, stored_index), View(memory, layout, tuple(axes), seen_index)
     return Packing(source, target, seen, is_image=True)
+
+
+def _in_whole_tiles(
+    index: Sequence[TensorDim], axes: Sequence[tuple[Dim, ...]], counts: tuple[int, int]
+) -> list[tuple[Dim, ...]]:
+    """Return the axes of an image, padding included: each has whole tiles unless that makes the image grow much."""
+    whole = [tuple(evolve(d, size=d.padded) for d in axis) for axis in axes]
+    most = _MOST_GROWTH * _size(index, whole)
+    for n, count in enumerate(counts):
+        longer = [*whole[:n], _at_least(whole[n], count), *whole[n + 1 :]]
+        whole = longer if _size(index, longer) <= most else whole
+    return whole
 
 
 def _at_least(axis: tuple[Dim, ...], count: int) -> tuple[Dim, ...]:

@@ -193,7 +193,7 @@ def _share_masks(k: Dims, tile_k: int) -> tuple[tuple[TensorDim, ...], Dims]:
 def _with_taps_in_rows(factors: Sequence[View], side: int, tested: Sides, dims: Dims, rows: int) -> Padding:
     """Return the views where pixels are summed: the other factor reads zeros at pixels that are outside at a tap.
 
-    Where an instruction's rows have several taps, `same_tap` leaves only the rows of the current one.
+    Where an instruction's rows have several taps, the masks `same_tap` leave only the rows of the current one.
     """
     view = factors[side]
     taps = tuple(evolve(d, name=f"{d.name}_tap") for d in dims)

@@ -26,7 +26,7 @@ from convgen.ir.types import Type, scalar
 from convgen.passes.messages.nibble_pairs import check_halves
 from convgen.passes.split_chains import ROOM
 from convgen.plan import epilogues
-from convgen.plan.atoms import moves_sums
+from convgen.plan.atoms import sums_outside
 from convgen.plan.compensation import Sums, compensation
 from convgen.plan.config import EXACT, MERGED, TENSOR, Config, LanePart
 from convgen.plan.contraction import Product
@@ -130,9 +130,9 @@ class Plan:
         return scalar(self.problem.acc_type)
 
     @property
-    def moves_sums(self) -> bool:
-        """Return whether sums are kept outside of the instruction, as `plan.atoms.moves_sums` says."""
-        return moves_sums(self.mma.atom, self.problem.acc_mode)
+    def sums_outside(self) -> bool:
+        """Return whether sums are kept outside of the instruction (`atoms.sums_outside`)."""
+        return sums_outside(self.mma.atom, self.problem.acc_mode)
 
 
 def make_plan(problem: Problem, config: Config, facts: TargetFacts) -> Plan:
@@ -248,7 +248,7 @@ def _in_one_grid(
         raise DoesNotFit(f"{given}: wanted workgroups of one tile each, one slice and sizes that are known")
     if any(part.mapping.arguments for part in parts):
         raise DoesNotFit(f"{given}: map={config.map} takes an argument for each product")
-    parts = _in_one_order(parts, facts)
+    parts = _with_common_gaps(parts, facts)
     if len({part.tiles for part in parts}) > 1:
         raise DoesNotFit(f"{given}: products would take different tiles of shared memory")
     first, in_grid = 0, []
@@ -258,7 +258,7 @@ def _in_one_grid(
     return tuple(in_grid)
 
 
-def _in_one_order(parts: tuple[Part, ...], facts: TargetFacts) -> tuple[Part, ...]:
+def _with_common_gaps(parts: tuple[Part, ...], facts: TargetFacts) -> tuple[Part, ...]:
     """Return the parts with gaps at the same places in their blocked tiles: products of one grid use one tile in turn.
 
     Lanes may write each product's tile in another order; the gaps with the fewest bank conflicts in all are taken.
@@ -305,13 +305,7 @@ def _stream_k_reduction(config: Config, may_add: bool, facts: TargetFacts) -> Re
     return Reduction(config.sum or ("last" if facts.tickets else "atomic"))
 
 
-def _part(
-    problem: Problem,
-    product: Product,
-    unit: MmaTile | LaneTile,
-    config: Config,
-    facts: TargetFacts,
-) -> Part:
+def _part(problem: Problem, product: Product, unit: MmaTile | LaneTile, config: Config, facts: TargetFacts) -> Part:
     """Return one product's part of the plan: paths of inputs, mapping, compensation, epilogue and exact padding."""
     tile_k = config.tile[2]
     blocks = -(-product.k // (tile_k * config.slices))
@@ -392,7 +386,7 @@ def accumulator_registers(plan: Plan) -> int:
         most_sums = max((product.sums(lane) for product in parts if isinstance(product, Windows)), default=0)
         return lane.channels * most_sums * plan.acc_type.bytes // 4
     atom = plan.mma.atom
-    return (1 + plan.moves_sums) * plan.mma.parts * plan.mma.d.registers * atom.acc.bytes // 4
+    return (1 + plan.sums_outside) * plan.mma.parts * plan.mma.d.registers * atom.acc.bytes // 4
 
 
 def _estimate_registers(plan: Plan, part: Part) -> int:

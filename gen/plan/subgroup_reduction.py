@@ -21,7 +21,7 @@ from convgen.ir.types import vector
 from convgen.passes.messages.scratch_tiles import in_two_dims, scratch_tile, whole
 
 _K = "k"  #: outermost dim of the scratch tile: rows that lanes access at once follow one another, in different banks
-_NAME = "met_tile"
+_NAME = "partial_sums"  #: of the scratch tile
 
 
 @frozen

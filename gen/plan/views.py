@@ -21,15 +21,7 @@ from convgen.ir.types import Type, s32, scalar
 from convgen.plan.blocks import Cuts, Index
 from convgen.plan.config import APART, COLUMNS
 from convgen.plan.contraction import Contraction, Product, Tensor, along, buffer, dim_of, in_order, reordered
-from convgen.plan.directions import (
-    axes_of,
-    batched,
-    contractions_of,
-    coordinates,
-    forward_dims,
-    grouped,
-    tensor_of,
-)
+from convgen.plan.directions import axes_of, batched, contractions_of, coordinates, forward_dims, grouped, tensor_of
 from convgen.plan.grouped_axis import GroupedAxis
 from convgen.problem.conv import Direction as Dir
 from convgen.problem.grouping import OFFSETS
@@ -51,11 +43,11 @@ def products(problem: Problem, block: int, reorder: tuple[str, ...] = (), phases
     steps = _blocked_step_tensors(problem)
     parts = contractions_of(problem, phases)
     split = (c.reading(problem, reorder).in_blocks(steps).with_sizes(sizes(problem)) for c in parts)
-    whole = (_in_groups(problem, c.product(block)) for c in split)
+    whole = (_of_one_group(problem, c.product(block)) for c in split)
     return tuple(p for p in whole if p.m and p.n and p.k)
 
 
-def _in_groups(problem: Problem, product: Product) -> Product:
+def _of_one_group(problem: Problem, product: Product) -> Product:
     """Return a product in groups as the views of one group: the result ends with its rows, or factors with its terms.
 
     Unsupported where the grouped dim is divided otherwise, too.
@@ -173,7 +165,7 @@ def must_reorder(problem: Problem) -> tuple[str, ...]:
     return blocked
 
 
-def contractions(problem: Problem, reorder: Collection[str] = ()) -> tuple[Contraction, ...]:
+def nonempty_contractions(problem: Problem, reorder: Collection[str] = ()) -> tuple[Contraction, ...]:
     """Return the non-empty products of a problem before M, N and K are axes of views (see `products`)."""
     steps = _blocked_step_tensors(problem)
     split = (c.reading(problem, reorder).in_blocks(steps) for c in contractions_of(problem))

@@ -85,15 +85,15 @@ def widened(layout: Fragment, view: View, facts: TargetFacts) -> Fragment:
 def _with_runs(fine: Fragment, dim: str, run: int) -> Fragment | None:
     """Return a layout whose lanes hold `run` neighbours along a dim in consecutive registers; None if none is found."""
     digits, inside = list(fine.digits), list(_inside(fine, dim, run))
-    taken = {number for number in inside if digits[number].space == Space.REGISTER}
+    in_run = {number for number in inside if digits[number].space == Space.REGISTER}
     for number in inside:
-        if number in taken:
+        if number in in_run:
             continue
-        other = _partner(fine, number, taken)
-        if digits[number].space != Space.LANE or other is None:
+        partner = _partner(fine, number, in_run)
+        if digits[number].space != Space.LANE or partner is None:
             return None
-        taken |= {number, other}
-        digits[number], digits[other] = _swapped(digits[number], digits[other])
+        in_run |= {number, partner}
+        digits[number], digits[partner] = _swapped(digits[number], digits[partner])
     place = {digits[number].stride: n for n, number in enumerate(inside)}
     wide = evolve(fine, digits=tuple(digits)).renumbered(
         Space.REGISTER, lambda _, d: (place.get(d.stride, len(place)), d.stride)
@@ -108,13 +108,13 @@ def _inside(fine: Fragment, dim: str, run: int) -> Iterator[int]:
             yield number
 
 
-def _partner(fine: Fragment, number: int, taken: set[int]) -> int | None:
+def _partner(fine: Fragment, number: int, excluded: set[int]) -> int | None:
     """Return the number of the register digit to swap with: one of the digit's own dim if possible, innermost first."""
     of = fine.digits[number]
     free = (
         (d.dim != of.dim, d.stride, n)
         for n, d in enumerate(fine.digits)
-        if d.space == Space.REGISTER and d.size == of.size and n not in taken
+        if d.space == Space.REGISTER and d.size == of.size and n not in excluded
     )
     return min(free, default=(False, 0, None))[2]
 

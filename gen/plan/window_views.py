@@ -174,7 +174,7 @@ def windows(problem: Problem, lane: LanePart, config: Config, chunk_bytes: int) 
     """Return the sums over windows of a convolution, one a launch; DoesNotFit where the config does not suit it."""
     if wanted := refusal(problem):
         raise DoesNotFit(f"mma={lane}: wanted {wanted}")
-    contractions = views.contractions(problem, config.reorder)
+    contractions = views.nonempty_contractions(problem, config.reorder)
     if sums_weights(problem):
         products = [_WindowsBuilder(_of_image(c), lane, config.tile[0], chunk_bytes).weights() for c in contractions]
     else:

@@ -40,11 +40,7 @@ class Direction(Enum):
         return _WITH_BIAS.get(self, self)
 
 
-_WITH_BIAS = {
-    Direction.FWD_D: Direction.FWD_B,
-    Direction.FWD_I: Direction.FWD_B,
-    Direction.BWD_W: Direction.BWD_WB,
-}
+_WITH_BIAS = {Direction.FWD_D: Direction.FWD_B, Direction.FWD_I: Direction.FWD_B, Direction.BWD_W: Direction.BWD_WB}
 
 
 #: the tensors that each direction reads, and those that it writes

@@ -61,7 +61,7 @@ class _Tensor:
 
     @property
     def rows(self) -> _Tensor | None:
-        """Return the matrix of all leading dims and the last, None if its rows are not at equal distances."""
+        """Return the tensor as a matrix, its leading dims as rows; None if rows are not evenly apart in memory."""
         dims = [(size, stride) for size, stride in zip(self.sizes[:-1], self.strides) if size != 1]
         if any(outer[1] != inner[0] * inner[1] for outer, inner in pairwise(dims)):
             return None
@@ -191,13 +191,13 @@ def _tensor(name: str, tensors: Any) -> _Tensor:
     """Return a tensor of the graph. Raises Unsupported for sizes that are not known and for types that are not ours."""
     meta = tensors[name]
     texts = [str(size["as_int"] if "as_int" in size else size["as_expr"]["expr_str"]) for size in meta["sizes"]]
-    if not all("as_int" in each for each in (*meta["sizes"], *meta["strides"])):
+    if not all("as_int" in number for number in (*meta["sizes"], *meta["strides"])):
         given = f"given {untrusted.shown(name)} of {untrusted.shown('x'.join(texts))}"
         raise Unsupported(f"{given}, wanted sizes: export the model with those of the input", rule="torch-shape")
     if meta["dtype"] not in _TYPES:
         given = f"given {untrusted.shown(name)} of ScalarType {untrusted.shown(meta['dtype'])}"
         raise Unsupported(f"{given}, wanted one of {', '.join(_TYPES.values())}", rule="types")
-    sizes, strides = (tuple(each["as_int"] for each in meta[key]) for key in ("sizes", "strides"))
+    sizes, strides = (tuple(number["as_int"] for number in meta[key]) for key in ("sizes", "strides"))
     if len(sizes) != len(strides) or not all(type(n) is int and n >= 0 for n in (*sizes, *strides)):
         raise UserError(f"given {untrusted.shown(name)} of damaged sizes, wanted integers from 0")
     return _Tensor(sizes, strides, _TYPES[meta["dtype"]])
@@ -206,7 +206,8 @@ def _tensor(name: str, tensors: Any) -> _Tensor:
 # ---------------------------------------------------------------- layouts
 
 
-def _x(numbers: Sequence[int]) -> str:
+def _by_x(numbers: Sequence[int]) -> str:
+    """Return numbers as text, joined by x."""
     return "x".join(map(str, numbers))
 
 
@@ -225,14 +226,15 @@ def _tag(tensor: _Tensor) -> str:
 
 def _layouts(src: _Tensor, wei: _Tensor, dst: _Tensor) -> dict[str, str]:
     """Return the knobs of types and layouts: tags, or strides if a tensor has gaps."""
-    knobs = {"dt": ":".join(each.dtype for each in (src, wei, dst))}
-    tags = {name: _tag(each) for name, each in (("stag", src), ("wtag", wei), ("dtag", dst))}
+    tensors = src, wei, dst
+    knobs = {"dt": ":".join(tensor.dtype for tensor in tensors)}
+    tags = {name: _tag(tensor) for name, tensor in zip(("stag", "wtag", "dtag"), tensors)}
     if all(tags.values()):
         return knobs | tags
-    return knobs | {"strides": ":".join(_x(each.strides) for each in (src, wei, dst))}
+    return knobs | {"strides": ":".join(_by_x(tensor.strides) for tensor in tensors)}
 
 
-def _in_groups(wei: _Tensor, groups: int) -> _Tensor:
+def _split_by_groups(wei: _Tensor, groups: int) -> _Tensor:
     """Return weights of a convolution with the dim of groups split off the first one."""
     if groups == 1:
         return wei
@@ -252,17 +254,17 @@ def _conv(op: _Operator) -> dict[str, _Request]:
     strides, dilations = (op.numbers(name, count, 1) for name in ("stride", "dilation"))
     pads = _pads(op, wei.sizes[2:], dilations)
     axes = list(zip(src.sizes[2:], dst.sizes[2:], wei.sizes[2:], strides, pads, dilations))
-    knobs = {"dir": "FWD_D", **_layouts(src, _in_groups(wei, op.groups), dst), **_bias(op)}
+    knobs = {"dir": "FWD_D", **_layouts(src, _split_by_groups(wei, op.groups), dst), **_bias(op)}
     return {"": (conv_descriptor(op.groups, src.sizes[0], src.sizes[1], wei.sizes[0], axes), knobs)}
 
 
 def _axes(op: _Operator, src: _Tensor, wei: _Tensor, dst: _Tensor) -> int:
-    """Return the number of a convolution's axes. Raises UserError for tensors of other ranks, and groups that do not
-    divide the channels.
-    """
+    """Return the number of axes of a convolution; UserError for other ranks, or groups that do not divide channels."""
     count = len(src.sizes) - 2
     if {len(wei.sizes), len(dst.sizes)} != {count + 2} or not 1 <= count <= 3:
-        raise UserError(f"given {op.name} of {_x(src.sizes)} by {_x(wei.sizes)}, wanted 3 to 5 dimensions of both")
+        raise UserError(
+            f"given {op.name} of {_by_x(src.sizes)} by {_by_x(wei.sizes)}, wanted 3 to 5 dimensions of both"
+        )
     if src.sizes[1] % op.groups or wei.sizes[0] % op.groups:
         raise UserError(f"given {op.groups} groups of {op.name}, wanted a divisor of its channels")
     return count
@@ -287,7 +289,7 @@ def _conv_transpose(op: _Operator) -> dict[str, _Request]:
         op.numbers(name, count, default) for name, default in (("stride", 1), ("dilation", 1), ("padding", 0))
     )
     axes = list(zip(dst.sizes[2:], src.sizes[2:], wei.sizes[2:], strides, pads, dilations))
-    knobs = {"dir": "BWD_D", **_layouts(dst, _in_groups(wei, op.groups), src)}
+    knobs = {"dir": "BWD_D", **_layouts(dst, _split_by_groups(wei, op.groups), src)}
     return {"": (conv_descriptor(op.groups, src.sizes[0], dst.sizes[1], src.sizes[1], axes), knobs)}
 
 
@@ -300,7 +302,7 @@ def _linear(op: _Operator) -> dict[str, _Request]:
     """Return the product of all leading dims of the input by the transposed weights."""
     wei = op.tensor("weight")
     if len(wei.sizes) != 2:
-        raise UserError(f"given weights of {op.name} of {_x(wei.sizes)}, wanted 2 dimensions")
+        raise UserError(f"given weights of {op.name} of {_by_x(wei.sizes)}, wanted 2 dimensions")
     descriptor, knobs = _by_matrix(op.tensor("input"), wei.swapped, op.result)
     bias = _bias(op)
     return {"": (descriptor, knobs | bias | ({"bia_mask": str(1 << descriptor.count("x") // 2)} if bias else {}))}
@@ -311,7 +313,7 @@ def _matmul(op: _Operator) -> dict[str, _Request]:
     names = next((pair for pair in _FACTORS if {*pair} <= {*op.arguments}), _FACTORS[0])
     src, wei = (op.tensor(name) for name in names)
     if len(src.sizes) < 2 or len(wei.sizes) < 2:
-        given = f"given {op.name} of {_x(src.sizes)} by {_x(wei.sizes)}"
+        given = f"given {op.name} of {_by_x(src.sizes)} by {_by_x(wei.sizes)}"
         raise Unsupported(f"{given}, wanted matrices", rule="torch-vector")
     return {"": (_by_matrix if len(wei.sizes) == 2 else _product)(src, wei, op.result)}
 
@@ -321,7 +323,7 @@ _FACTORS = (("self", "other"), ("mat1", "mat2"), ("batch1", "batch2"), ("self", 
 
 
 def _by_matrix(src: _Tensor, wei: _Tensor, dst: _Tensor) -> _Request:
-    """Return the product of all rows by one matrix; of batches by one where rows are not at equal distances."""
+    """Return the product by a matrix; leading dims are rows, or the batch if rows are not evenly apart in memory."""
     rows, results = src.rows, dst.rows
     return _product(src, wei, dst) if rows is None or results is None else _product(rows, wei, results)
 
@@ -347,10 +349,7 @@ def _attention(op: _Operator) -> dict[str, _Request]:
         query, key, value, result = _shared_heads(op, query, key, value, result)
     shape = (*query.sizes[:-1], key.sizes[-2])
     scores = _Tensor(shape, tuple(prod(shape[dim + 1 :]) for dim in range(len(shape))), query.dtype)
-    return {
-        ".scores": _product(query, key.swapped, scores),
-        ".values": _product(scores, value, result),
-    }
+    return {".scores": _product(query, key.swapped, scores), ".values": _product(scores, value, result)}
 
 
 def _shared_heads(op: _Operator, query: _Tensor, key: _Tensor, value: _Tensor, result: _Tensor) -> tuple[_Tensor, ...]:
@@ -374,7 +373,7 @@ def _product(src: _Tensor, wei: _Tensor, dst: _Tensor) -> _Request:
         raise UserError(f"given K of {src.sizes[-1]} and of {wei.sizes[-2]}, wanted as much of both")
     ndims = max(len(each.sizes) for each in (src, wei, dst))
     src, wei, dst = (each.with_ndims(ndims) for each in (src, wei, dst))
-    return f"{_x(src.sizes)}:{_x(wei.sizes)}", _layouts(src, wei, dst)
+    return f"{_by_x(src.sizes)}:{_by_x(wei.sizes)}", _layouts(src, wei, dst)
 
 
 _READERS: Mapping[str, tuple[str, Callable[[_Operator], dict[str, _Request]]]] = {

@@ -1,6 +1,7 @@
 """Groups of rows or of terms of a matrix product, of uneven sizes, as in layers with a mixture of experts.
 
-The sizes are data of a launch: kernels read where groups end from the tensor `offsets`. Those of a request fill it.
+Kernels read where groups end from the tensor `offsets`, so that sizes are data of a launch. The sizes of a request are
+those with which its kernel is verified and timed.
 """
 
 from __future__ import annotations

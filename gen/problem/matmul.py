@@ -108,7 +108,7 @@ class Matmul(TensorProblem):
         return attribute_masks.dims(self.dst_dims, self.bias_mask)
 
     def tensor(self, name: str) -> TensorSpec:
-        """The tensor of a name; `offsets` has the end of each group."""
+        """Return the tensor of a name; `offsets` has the end of each group."""
         if self.grouping and name == OFFSETS:
             return TensorSpec(OFFSETS, Layout.dense((self.grouping.count,), (0,)), "s32")
         return super().tensor(name)
@@ -131,8 +131,8 @@ class Matmul(TensorProblem):
 
     @property
     def tensor_names(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        more = *(("bia",) if self.bias_type else ()), *((OFFSETS,) if self.grouping else ())
-        return ("src", "wei", *more), ("dst",)
+        optional = *(("bia",) if self.bias_type else ()), *((OFFSETS,) if self.grouping else ())
+        return ("src", "wei", *optional), ("dst",)
 
     def policies(self, role: str) -> Mapping[str, int]:
         """Return the masks of policies: rows and columns are the last two dims."""
@@ -230,11 +230,11 @@ Problem = Conv | Matmul
 
 
 def grouping_of(problem: Problem) -> Grouping | None:
-    """The groups of rows or terms of a product; None for all other problems."""
+    """Return the groups of rows or terms of a product; None for all other problems."""
     return problem.grouping if isinstance(problem, Matmul) else None
 
 
 def parse_problem(line: str) -> Problem:
-    """The problem that `str` wrote: a matmul's descriptor begins with a digit, a convolution's never does."""
+    """Return the problem of a line that `str` wrote: only a matmul's descriptor begins with a digit."""
     descriptor = next((word for word in reversed(line.split()) if not word.startswith("--")), "")
     return Matmul.of(line, {}) if descriptor[:1].isdigit() else Conv.of(line, {})

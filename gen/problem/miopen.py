@@ -312,11 +312,7 @@ def _values(line: str, words: Sequence[shell.Word], is_fusion: bool) -> dict[str
 _PADS = ("pad_d", "pad_h", "pad_w")
 
 #: a value of spatial_dim or pad_mode -> the flags of which the problem then does not use any
-_UNUSED = {
-    "2": ("in_d", "fil_d", "conv_stride_d", "pad_d", "dilation_d"),
-    "same": _PADS,
-    "valid": _PADS,
-}
+_UNUSED = {"2": ("in_d", "fil_d", "conv_stride_d", "pad_d", "dilation_d"), "same": _PADS, "valid": _PADS}
 
 
 def _value(line: str, value: _Value) -> str:

@@ -10,9 +10,9 @@ from convgen.ir.record import frozen
 
 @frozen
 class Node:
-    """An operator as a request: its descriptor and knobs, or the reason why it has none; `name` is that of the node."""
+    """An operator of a model as a request: its descriptor and knobs, or the error by which it is none."""
 
-    name: str
+    name: str  #: the layer's name in the model
     descriptor: str
     knobs: Mapping[str, str]
     driver: str
@@ -20,8 +20,9 @@ class Node:
 
 
 def conv_descriptor(groups: int, mb: int, ic: int, oc: int, axes: Sequence[tuple[int, ...]]) -> str:
-    """Return the descriptor of a convolution; an axis is input, output, window, stride, padding before and dilation,
-    in elements (dilation 1 is dense). Raises UserError for an empty output, Unsupported for a negative padding.
+    """Return the descriptor of a convolution, with (input, output, window, stride, padding before, dilation) by axis.
+
+    They are in elements; dilation 1 is dense. Raises UserError for an empty output, Unsupported for negative padding.
     """
     text = (f"g{groups}" if groups > 1 else "") + f"mb{mb}ic{ic}oc{oc}"
     for axis, (i, o, k, s, p, d) in zip("dhw"[3 - len(axes) :], axes):

@@ -48,13 +48,12 @@ class _Tensor:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """The dims. Raises Unsupported where one is not known."""
+        """Return the dims. Raises Unsupported where one is not known."""
         unknown = [dim for dim in self.dims if not isinstance(dim, int)]
         if unknown:
             given = "x".join(str(dim) or "?" for dim in self.dims)
             raise Unsupported(
-                f"given {self.name} of {given}, wanted sizes: --mb gives that of the first dimension",
-                rule="onnx-shape",
+                f"given {self.name} of {given}, wanted sizes: --mb gives that of the first dimension", rule="onnx-shape"
             )
         return tuple(dim for dim in self.dims if isinstance(dim, int))
 
@@ -77,7 +76,7 @@ class _Operator:
 
 
 def nodes(path: Path, minibatch: int = 0) -> Iterator[Node]:
-    """The operators of a model; `minibatch`, unless 0, is the first dim of inputs that leave it open.
+    """Yield the operators of a model; `minibatch`, unless 0, is the first dim of inputs that leave it open.
 
     Raises UserError without the package onnx, and for a file that is no model.
     """
@@ -115,7 +114,7 @@ def _fix_minibatch(graph: Any, minibatch: int) -> None:
 def _of_graph(
     graph: Any, outside: Mapping[str, _Tensor], type_name: Callable[[int], str], value_of: Callable[[Any], Any]
 ) -> Iterator[Node]:
-    """The operators of a graph and of those within its nodes."""
+    """Yield the operators of a graph and of those within its nodes."""
     known = {**outside, **_tensors(graph, type_name, value_of)}
     for number, node in enumerate(graph.node):
         for attribute in node.attribute:
@@ -136,6 +135,7 @@ def _of_graph(
 
 
 def _tensors(graph: Any, type_name: Callable[[int], str], value_of: Callable[[Any], Any]) -> dict[str, _Tensor]:
+    """Return the tensors of a graph by name, with the values of small constants."""
     tensors = dict[str, _Tensor]()
     for value_info in (*graph.input, *graph.value_info, *graph.output):
         if value_info.type.HasField("tensor_type") and value_info.type.tensor_type.HasField("shape"):
@@ -154,7 +154,7 @@ def _tensors(graph: Any, type_name: Callable[[int], str], value_of: Callable[[An
 
 
 def _attribute(attribute: Any) -> tuple[str, Any]:
-    """The name of an attribute and its number, numbers or text."""
+    """Return the name of an attribute and its number, numbers or text."""
     kinds = {1: "f", 2: "i", 3: "s", 7: "ints"}
     kind = kinds.get(attribute.type)
     value: Any = None if kind is None else getattr(attribute, kind)
@@ -174,7 +174,7 @@ _Request = tuple[str, dict[str, str]]
 
 
 def _window(op: _Operator, source: _Tensor, weights: _Tensor) -> tuple[list[int], list[int], list[int], list[int]]:
-    """Input sizes, windows, strides and dilations of each axis."""
+    """Return input sizes, windows, strides and dilations, each by axis."""
     sizes, wei = source.sizes, weights.sizes
     count = len(sizes) - 2
     if len(wei) != len(sizes) or not 1 <= count <= 3:
@@ -206,7 +206,7 @@ def _tags(ndims: int, groups: int) -> dict[str, str]:
 
 
 def _conv_of(op: _Operator, source: _Tensor, weights: _Tensor, result: str) -> _Request:
-    """A forward convolution, with results of a type."""
+    """Return a forward convolution with results of the type `result`."""
     inputs, windows, strides, dilations = _window(op, source, weights)
     groups = op.attributes.get("group", 1)
     extents = [(k - 1) * d + 1 for k, d in zip(windows, dilations)]
@@ -228,7 +228,7 @@ def _conv(op: _Operator) -> _Request:
 
 
 def _conv_transpose(op: _Operator) -> _Request:
-    """The convolution from the result to the source, whose gradient of data this is."""
+    """Return the gradient of data of the convolution from the result to the source."""
     source, weights = op.tensor(0), op.tensor(1)
     if op.optional(2) is not None:
         raise Unsupported("a ConvTranspose with a bias, wanted none: it is a gradient of data", rule="deconv-bias")
@@ -277,6 +277,7 @@ def _matmul(op: _Operator) -> _Request:
 
 
 def _gemm(op: _Operator) -> _Request:
+    """Return a Gemm as a product with a bias and, for alpha, a linear post-op."""
     left, right, bias = op.tensor(0), op.tensor(1), op.optional(2)
     transposed = [bool(op.attributes.get(name, 0)) for name in ("transA", "transB")]
     alpha, beta = op.attributes.get("alpha", 1.0), op.attributes.get("beta", 1.0)
@@ -299,7 +300,7 @@ def _gemm(op: _Operator) -> _Request:
 
 
 def _points(tensors: Mapping[str, _Tensor | None], masks: Mapping[str, str]) -> dict[str, str]:
-    """The knob of the zero points: numbers where they are constants of the model, else known at launch.
+    """Return the knob of the zero points: numbers where they are constants of the model, else known at launch.
 
     `masks` gives, by role, the mask of a tensor of several values.
     """
@@ -316,7 +317,7 @@ def _points(tensors: Mapping[str, _Tensor | None], masks: Mapping[str, str]) -> 
 
 
 def _scales(tensors: Mapping[str, _Tensor], masks: Mapping[str, str]) -> dict[str, str]:
-    """The knob of the scales: numbers where they are constants of the model, else known at launch.
+    """Return the knob of the scales: numbers where they are constants of the model, else known at launch.
 
     `masks` gives, by role, the mask of a tensor of several values.
     """
@@ -335,9 +336,7 @@ def _mask(role: str, tensor: _Tensor, masks: Mapping[str, str]) -> str:
 
 
 def _masks_of_product(descriptor: str) -> dict[str, str]:
-    """The masks of MatMulInteger and QLinearMatMul: one for each row of the first factor and of the result, and one for
-    each column of the second.
-    """
+    """Return the masks of MatMulInteger and QLinearMatMul: by row of src and dst, by column of the weights."""
     rank = descriptor.partition(":")[0].count("x") + 1
     return {"src": str(1 << rank - 2), "wei": "per_oc", "dst": str(1 << rank - 2)}
 
@@ -357,7 +356,7 @@ def _matmul_integer(op: _Operator) -> _Request:
 
 
 def _quantised(op: _Operator, masks: Mapping[str, str]) -> dict[str, str]:
-    """The knobs of x, its scale and zero point, those of w, and the scale and zero point of y."""
+    """Return the knobs of the scales and zero points of x, w and y."""
     scales = {"src": op.tensor(1), "wei": op.tensor(4), "dst": op.tensor(6)}
     points = {"src": op.tensor(2), "wei": op.tensor(5), "dst": op.tensor(7)}
     return _scales(scales, masks) | _points(points, masks)

@@ -164,9 +164,4 @@ def _operand(fields: Sequence[str]) -> Operand:
     return Operand(dtype.removeprefix("dnnl_"), mask or _PLAIN[0], tag or _PLAIN[1], listed)
 
 
-_READERS: dict[str, Callable[[str], PostOp]] = {
-    "eltwise": _eltwise,
-    "sum": _sum,
-    "binary": _binary,
-    "prelu": _prelu,
-}
+_READERS: dict[str, Callable[[str], PostOp]] = {"eltwise": _eltwise, "sum": _sum, "binary": _binary, "prelu": _prelu}

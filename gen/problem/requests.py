@@ -120,7 +120,7 @@ def convolutions(text: str, knobs: Mapping[str, str]) -> tuple[Problem, ...]:
 
 
 def matmuls(text: str, knobs: Mapping[str, str]) -> tuple[Problem, ...]:
-    """The matrix product of a descriptor or of a logged line."""
+    """Return the matrix product of a descriptor or of a logged line."""
     return _logged(text, knobs, MATMUL) or (Matmul.of(text, knobs),)
 
 
@@ -193,7 +193,7 @@ class Reader:
 
     @classmethod
     def of(cls, knobs: Mapping[str, str], match: str | None, start: int | None) -> Reader:
-        """A reader of files that `knobs` (lists), `match` and `start` win over."""
+        """Return a reader; `knobs` (lists), `match` and `start` override those of files."""
         given = {knob: text.split(",") for knob, text in knobs.items()}
         return cls(given, None if match is None else _Pattern.of(match, match, 0), start)
 
@@ -370,7 +370,7 @@ class Reader:
             self.skipped = int(value or 0)
 
     def _located(self, folder: Path, name: str) -> Path:
-        """A file beside the one that names it, beside one of those around that, or from the working directory."""
+        """Return the path of a file: beside the one that names it, beside one that reads that, or from here."""
         beside = folder / name
         places = [beside, *(path.parent / name for path in reversed(self.open)), Path(name)]
         return next((place for place in places if os.path.exists(place)), beside)
@@ -419,7 +419,7 @@ class Reader:
 
 
 def _combinations(choices: Sequence[tuple[options.Option, Sequence[str]]]) -> Iterator[dict[str, str]]:
-    """The product of all lists, the last one running fastest. An option that has no meaning counts once."""
+    """Yield all combinations of values, those of the last option fastest; an option without meaning counts once."""
     names = [option.name for option, _ in choices]
     beside = [(option, values) for option, values in choices if option.beside]
     for chosen in product(*(values for _, values in choices)):

@@ -149,8 +149,7 @@ REFERENCES: dict[str, Reference] = {
     "relu": _exact(_relu),
     "round": _exact(lambda x, alpha, beta: np.rint(x)),
     "soft_relu": Reference(
-        lambda x, alpha, beta: _softplus(alpha * x) / alpha,
-        lambda alpha, beta: Accuracy(12, 2.0**-20 / abs(alpha)),
+        lambda x, alpha, beta: _softplus(alpha * x) / alpha, lambda alpha, beta: Accuracy(12, 2.0**-20 / abs(alpha))
     ),
     "sqrt": Reference(lambda x, alpha, beta: np.sqrt(x), _bound(4)),
     "square": _exact(lambda x, alpha, beta: x * x),

@@ -44,7 +44,7 @@ class Calls:
 
 
 class Outline(NamedTuple):
-    """A call of an operator: its request, its inputs as they are given, and the format of its result (`last` or not).
+    """A call of an operator: what the kernel computes, and the formats of its tensors (`layer_problems`).
 
     `formats` are those in which the kernel reads the inputs; None for an input that it reads as it is.
     """
@@ -52,7 +52,11 @@ class Outline(NamedTuple):
     request: Request
     inputs: tuple[Tensor, ...]
     formats: tuple[bool | None, ...]
-    last: bool
+    channels_last: bool  #: format of the result
+
+    def result_strides(self) -> tuple[int, ...]:
+        """Return the strides of the result, in elements."""
+        return tuple(empty(self.inputs[0], self.request.result, channels_last=self.channels_last).stride())
 
 
 @frozen(eq=False)
@@ -77,7 +81,7 @@ class Plan:
     kernel: Loaded | None  #: None if torch computes them
     reason: str  #: why torch does
     copies: tuple[tuple[int, bool], ...]  #: numbers of inputs without the format that kernels read, and that format
-    last: bool  #: format of the result
+    channels_last: bool  #: format of the result
     sizes: tuple[int, ...] = ()  #: elements, of the result; only beside a kernel
     strides: tuple[int, ...] = ()
 
@@ -85,23 +89,23 @@ class Plan:
     def of(cls, outline: Outline, kernel: Loaded | str) -> Plan:
         """Return the plan of an outline, with its kernel or the reason for torch."""
         if isinstance(kernel, str):
-            return cls(None, kernel, (), outline.last)
+            return cls(None, kernel, (), outline.channels_last)
         pairs = enumerate(zip(outline.inputs, outline.formats, strict=True))
-        copies = tuple((n, last) for n, (t, last) in pairs if last is not None and not is_dense(t, last=last))
-        sizes = outline.request.result
-        return cls(kernel, "", copies, outline.last, sizes, empty(outline.inputs[0], sizes, last=outline.last).stride())
+        copies = tuple((n, form) for n, (t, form) in pairs if form is not None and not is_dense(t, channels_last=form))
+        sizes, strides = outline.request.result, outline.result_strides()
+        return cls(kernel, "", copies, outline.channels_last, sizes, strides)
 
     def in_format(self, result: Tensor) -> Tensor:
         """Return torch's result in the format of the operator's."""
-        return in_format(result, last=self.last)
+        return in_format(result, channels_last=self.channels_last)
 
     def read(self, *tensors: Tensor) -> Sequence[Tensor]:
         """Return the inputs in the formats that the kernel reads; those that have others are copied."""
         if not self.copies:
             return tensors
         formatted = list(tensors)
-        for number, last in self.copies:
-            formatted[number] = in_format(tensors[number], last=last)
+        for number, channels_last in self.copies:
+            formatted[number] = in_format(tensors[number], channels_last=channels_last)
         return formatted
 
 
@@ -115,7 +119,7 @@ _collected: list[tuple[Problem, str]] | None = None  #: problems and their targe
 
 
 def plan_of(key: Key, layer: str) -> Plan | None:
-    """Return the plan of earlier calls with a key, and count the call for the layer; None if `new_plan` is to."""
+    """Return the plan of earlier calls with a key, and count the call; None if the caller has to ask `new_plan`."""
     plan = _plans.get(key)
     if plan is not None and _collected is None:
         _count(plan, layer)
@@ -124,10 +128,10 @@ def plan_of(key: Key, layer: str) -> Plan | None:
 
 
 def new_plan(key: Key, layer: str, outline: Outline) -> Plan:
-    """Return the plan of a call, and count the call for the layer, unless problems are collected.
+    """Return the plan of a call, count the call for the layer, and keep the plan for calls with an equal key.
 
-    It is kept for calls with the same key, which has the operator, all sizes, strides, types and devices of its tensors
-    and whatever else the outline was made of.
+    A key has the operator, sizes, strides, types and devices of its tensors, and all else that decides the outline.
+    While problems are collected (`prepared`), the call is neither counted nor its plan kept.
     """
     if _collected is not None:
         _collect(outline.request, outline.inputs[0].device, _collected)
@@ -156,6 +160,7 @@ def shown(layer: str) -> str:
 
 
 def _kernel_or_reason(request: Request, tensors: tuple[Tensor, ...]) -> Loaded | str:
+    """Return the kernel of a request on the device of some tensors, or why torch has to compute it."""
     device = tensors[0].device
     if any(tensor.device != device for tensor in tensors):
         return f"given tensors on {' and '.join(sorted({str(t.device) for t in tensors}))}, wanted one device"
@@ -172,13 +177,13 @@ def _kernel_or_reason(request: Request, tensors: tuple[Tensor, ...]) -> Loaded |
 
 
 def _collect(request: Request, device: Any, collected: list[tuple[Problem, str]]) -> None:
-    """Add the problem of a request, unless it has none: a later call says why."""
+    """Add the problem of a request; one that convgen refuses is left out, and a later call logs the reason."""
     with suppress(ConvgenError):
         collected.append((request.problem, target_of(device)))
 
 
 def _looked_up(request: Request, device: Any) -> Loaded | str:
-    """Return a kernel that this process has not used, compiled and loaded; or why torch is to compute the request."""
+    """Compile and load a kernel that this process has not used; return it, or why torch has to compute the request."""
     try:
         target = target_of(device)
         if capturing():

@@ -1,7 +1,7 @@
 """Problems of operators: from sizes, types and memory formats of torch's tensors to convgen's problems.
 
-A tensor [n, c, spatial...] is `last` if its channels are contiguous in memory (torch's channels_last; for one spatial
-dimension the strides c*w, 1, c). Otherwise it is contiguous in the order of its dimensions.
+A tensor [n, c, spatial...] is `channels_last`, as torch calls it, if its channels are contiguous in memory (for one
+spatial dimension the strides c*w, 1, c). Otherwise it is contiguous in the order of its dimensions.
 """
 
 from __future__ import annotations
@@ -33,19 +33,15 @@ class Window(NamedTuple):
 
 
 class ConvRequest(NamedTuple):
-    """A convolution that an operator asks for: the key of its kernel.
+    """A convolution that an operator asks for: the key of its kernel."""
 
-    `direction` is FWD_D, BWD_D or BWD_W; `bias` adds a bias, or its gradient. `last` has the formats of source, weights
-    and destination. `dtype` is convgen's name, or torch's where convgen has none.
-    """
-
-    direction: str
-    dtype: str
+    direction: str  #: FWD_D, BWD_D or BWD_W
+    dtype: str  #: convgen's name, or torch's where convgen has none
     x: tuple[int, ...]  #: n, channels, spatial
     w: tuple[int, ...]  #: output channels, channels of a group, spatial
     window: Window
-    bias: bool
-    last: tuple[bool, bool, bool]
+    bias: bool  #: whether to add a bias, or to compute its gradient
+    formats: tuple[bool, bool, bool]  #: whether source, weights and destination are channels_last
     tf32: bool  #: whether the type is f32, and torch allows TF32 for it
 
     @property
@@ -59,7 +55,7 @@ class ConvRequest(NamedTuple):
     def problem(self) -> Conv:
         """Return the problem. Raises UserError and Unsupported."""
         (n, channels, *sizes), (outputs, _, *taps) = self.x, self.w
-        src, wei, dst = self.last
+        src, wei, dst = self.formats
         is_depthwise = self.window.groups == outputs == channels  # weights with one order of memory have one tag
         weights = "axb" if self.window.groups == 1 or is_depthwise else "abxc"
         return Conv.from_sizes(
@@ -106,7 +102,7 @@ def type_name(tensor: Tensor) -> str:
     return TYPES.get(tensor.dtype) or str(tensor.dtype).removeprefix("torch.")
 
 
-def looks_last(tensor: Tensor) -> bool:
+def looks_channels_last(tensor: Tensor) -> bool:
     """Return whether torch takes the strides of a tensor as channels_last (c10/core/MemoryFormat.h).
 
     Strides of dimensions of size 1 decide where the memory is in both orders; [n, 1, 1, 1] is contiguous.
@@ -122,36 +118,39 @@ def looks_last(tensor: Tensor) -> bool:
     return True
 
 
-def format_of(tensor: Tensor, *, last: bool) -> bool:
-    """Return the format in which kernels read a tensor: that of its memory, `last` if it has both, else last."""
-    if is_dense(tensor, last=last):
-        return last
-    return not is_dense(tensor, last=not last) or not last
+def format_of(tensor: Tensor, *, channels_last: bool) -> bool:
+    """Return whether kernels read a tensor as channels_last: as its memory is.
+
+    Memory that has both formats is read as `channels_last` says, memory that has neither as channels_last.
+    """
+    if is_dense(tensor, channels_last=channels_last):
+        return channels_last
+    return not is_dense(tensor, channels_last=not channels_last) or not channels_last
 
 
-def is_dense(tensor: Tensor, *, last: bool) -> bool:
+def is_dense(tensor: Tensor, *, channels_last: bool) -> bool:
     """Return whether a tensor's memory has no gaps and is in a format."""
-    if not last:
+    if not channels_last:
         return bool(tensor.is_contiguous())
     if tensor.dim() in _FORMATS:
         return bool(tensor.is_contiguous(memory_format=_FORMATS[tensor.dim()]))
     return bool(tensor.transpose(1, 2).is_contiguous())
 
 
-def in_format(tensor: Tensor, *, last: bool) -> Tensor:
+def in_format(tensor: Tensor, *, channels_last: bool) -> Tensor:
     """Return a tensor in a format, or a copy that is."""
-    if is_dense(tensor, last=last):
+    if is_dense(tensor, channels_last=channels_last):
         return tensor
-    if not last:
+    if not channels_last:
         return tensor.contiguous()
     if tensor.dim() in _FORMATS:
         return tensor.contiguous(memory_format=_FORMATS[tensor.dim()])
     return tensor.transpose(1, 2).contiguous().transpose(1, 2)
 
 
-def empty(like: Tensor, shape: Sequence[int], *, last: bool) -> Tensor:
+def empty(like: Tensor, shape: Sequence[int], *, channels_last: bool) -> Tensor:
     """Return a new tensor in a format, of the type and on the device of another one."""
-    if not last:
+    if not channels_last:
         return like.new_empty(shape)
     if len(shape) in _FORMATS:
         return torch.empty(shape, dtype=like.dtype, device=like.device, memory_format=_FORMATS[len(shape)])

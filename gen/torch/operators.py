@@ -22,28 +22,29 @@ from convgen.torch.layer_problems import (
     Window,
     empty,
     format_of,
-    looks_last,
+    looks_channels_last,
     output_shape,
     type_name,
 )
 
-_WINDOW = "int[] stride, int[] padding, int[] dilation, int groups, str layer"
+_WINDOW = "int[] stride, int[] padding, int[] dilation, int groups, str layer"  #: `call` of an operator's function
 
 
-def _window(stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int) -> Window:
+def _window(
+    stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int, layer: str = ""
+) -> Window:
+    """Return the window among the arguments of a call."""
     return Window(tuple(stride), tuple(padding), tuple(dilation), groups)
 
 
-def _is_last(x: Tensor, w: Tensor) -> bool:
+def _is_channels_last(x: Tensor, w: Tensor) -> bool:
     """Return whether the results of a convolution are channels_last: if x or w is (ATen/native/ConvUtils.h)."""
-    return looks_last(x) or looks_last(w)
+    return looks_channels_last(x) or looks_channels_last(w)
 
 
-def _plan(
-    outline: Callable[..., Outline], first: Tensor, second: Tensor, third: Tensor | None, stride: Sequence[int],
-    padding: Sequence[int], dilation: Sequence[int], groups: int, layer: str,
-) -> Plan:  # fmt: skip
-    """Return the plan of a call with two or three tensors and a window; `outline` makes the outline of a new one."""
+def _plan(outline: Callable[..., Outline], first: Tensor, second: Tensor, third: Tensor | None, *call: Any) -> Plan:
+    """Return the plan of a call with two or three tensors; without one, make it by the function `outline`."""
+    stride, padding, dilation, groups, layer = call
     tf32 = first.dtype is torch.float32 and kernel_calls.convolutions_allow_tf32()
     key = (
         outline, first.shape, first.stride(), first.dtype, first.device,
@@ -54,8 +55,7 @@ def _plan(
     plan = kernel_calls.plan_of(key, layer)
     if plan is not None:
         return plan
-    window = _window(stride, padding, dilation, groups)
-    return kernel_calls.new_plan(key, layer, outline(first, second, third, window, tf32))
+    return kernel_calls.new_plan(key, layer, outline(first, second, third, _window(*call), tf32))
 
 
 def _by_torch(operator: Any, *arguments: Any) -> Any:
@@ -65,27 +65,25 @@ def _by_torch(operator: Any, *arguments: Any) -> Any:
 
 
 def _backward_by_torch(
-    gradient: Tensor, x: Tensor, w: Tensor, window: Window, wanted: list[bool]
+    gradient: Tensor, x: Tensor, w: Tensor, window: Window, mask: list[bool]
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradients of x, w and the bias, as far as they are wanted."""
-    *where, groups = window
-    rest = [w.shape[0]], *where, False, [0] * len(window.stride), groups, wanted
-    x_gradient, w_gradient, bias_gradient = _by_torch(torch.ops.aten.convolution_backward, gradient, x, w, *rest)
+    """Return torch's gradients of x, w and the bias; `mask` says which of them it computes."""
+    *axes, groups = window
+    arguments = [w.shape[0]], *axes, False, [0] * len(window.stride), groups, mask
+    x_gradient, w_gradient, bias_gradient = _by_torch(torch.ops.aten.convolution_backward, gradient, x, w, *arguments)
     return x_gradient, w_gradient, bias_gradient
 
 
 # ------------------------------------------------------------ convolution
 
 
-def _convolution(
-    x: Tensor, w: Tensor, bias: Tensor | None, stride: list[int], padding: list[int], dilation: list[int], groups: int,
-    layer: str,
-) -> Tensor:  # fmt: skip
+def _convolution(x: Tensor, w: Tensor, bias: Tensor | None, *call: Any) -> Tensor:
     """Return the convolution of x [n, c, spatial...] and w [outputs, c / groups, taps...], with a bias [outputs]."""
-    plan = _plan(_forward, x, w, bias, stride, padding, dilation, groups, layer)
+    plan = _plan(_forward_outline, x, w, bias, *call)
     if plan.kernel is None:
-        where = stride, padding, dilation, False, [0] * len(stride), groups
-        return plan.in_format(_by_torch(torch.ops.aten.convolution, x, w, bias, *where))
+        stride, padding, dilation, groups, _ = call
+        window = stride, padding, dilation, False, [0] * len(stride), groups
+        return plan.in_format(_by_torch(torch.ops.aten.convolution, x, w, bias, *window))
     y = x.new_empty_strided(plan.sizes, plan.strides)
     if bias is None:
         x, w = plan.read(x, w)
@@ -96,33 +94,29 @@ def _convolution(
     return y
 
 
-def _forward(x: Tensor, w: Tensor, bias: Tensor | None, window: Window, tf32: bool) -> Outline:
+def _forward_outline(x: Tensor, w: Tensor, bias: Tensor | None, window: Window, tf32: bool) -> Outline:
     """Return the outline of a convolution."""
-    last, has_bias = _is_last(x, w), bias is not None
-    formats = format_of(x, last=last), format_of(w, last=last)
-    of_kernel = *formats, last
-    request = ConvRequest("FWD_D", type_name(x), tuple(x.shape), tuple(w.shape), window, has_bias, of_kernel, tf32)
+    channels_last, has_bias = _is_channels_last(x, w), bias is not None
+    formats = format_of(x, channels_last=channels_last), format_of(w, channels_last=channels_last)
+    formats_of_kernel = *formats, channels_last
+    request = ConvRequest(
+        "FWD_D", type_name(x), tuple(x.shape), tuple(w.shape), window, has_bias, formats_of_kernel, tf32
+    )
     if bias is None:
-        return Outline(request, (x, w), formats, last)
-    return Outline(request, (x, w, bias), (*formats, False), last)
+        return Outline(request, (x, w), formats, channels_last)
+    return Outline(request, (x, w, bias), (*formats, False), channels_last)
 
 
-def _convolution_fake(
-    x: Tensor, w: Tensor, bias: Tensor | None, stride: list[int], padding: list[int], dilation: list[int], groups: int,
-    layer: str,
-) -> Tensor:  # fmt: skip
-    window = _window(stride, padding, dilation, groups)
-    return empty(x, output_shape(x.shape, w.shape, window), last=_is_last(x, w))
+def _convolution_fake(x: Tensor, w: Tensor, bias: Tensor | None, *call: Any) -> Tensor:
+    window = _window(*call)
+    return empty(x, output_shape(x.shape, w.shape, window), channels_last=_is_channels_last(x, w))
 
 
-def _data_gradient(
-    gradient: Tensor, x: Tensor, w: Tensor, stride: list[int], padding: list[int], dilation: list[int], groups: int,
-    layer: str,
-) -> Tensor:  # fmt: skip
+def _data_gradient(gradient: Tensor, x: Tensor, w: Tensor, *call: Any) -> Tensor:
     """Return the gradient of x, in the format of the convolution's result."""
-    plan = _plan(_of_data, gradient, x, w, stride, padding, dilation, groups, layer)
+    plan = _plan(_data_outline, gradient, x, w, *call)
     if plan.kernel is None:
-        window = _window(stride, padding, dilation, groups)
+        window = _window(*call)
         return plan.in_format(_backward_by_torch(gradient, x, w, window, [True, False, False])[0])
     gradient, w = plan.read(gradient, w)
     result = x.new_empty_strided(plan.sizes, plan.strides)
@@ -130,43 +124,39 @@ def _data_gradient(
     return result
 
 
-def _of_data(gradient: Tensor, x: Tensor, w: Tensor, window: Window, tf32: bool) -> Outline:
+def _data_outline(gradient: Tensor, x: Tensor, w: Tensor, window: Window, tf32: bool) -> Outline:
     """Return the outline of the gradient of x."""
-    last = _is_last(x, w)
-    formats = format_of(gradient, last=last), format_of(w, last=last)
-    of_kernel = last, formats[1], formats[0]
-    request = ConvRequest("BWD_D", type_name(x), tuple(x.shape), tuple(w.shape), window, False, of_kernel, tf32)
-    return Outline(request, (gradient, w), formats, last)
+    channels_last = _is_channels_last(x, w)
+    formats = format_of(gradient, channels_last=channels_last), format_of(w, channels_last=channels_last)
+    formats_of_kernel = channels_last, formats[1], formats[0]
+    request = ConvRequest("BWD_D", type_name(x), tuple(x.shape), tuple(w.shape), window, False, formats_of_kernel, tf32)
+    return Outline(request, (gradient, w), formats, channels_last)
 
 
-def _data_gradient_fake(
-    gradient: Tensor, x: Tensor, w: Tensor, stride: list[int], padding: list[int], dilation: list[int], groups: int,
-    layer: str,
-) -> Tensor:  # fmt: skip
-    return empty(x, x.shape, last=_is_last(x, w))
+def _data_gradient_fake(gradient: Tensor, x: Tensor, w: Tensor, *call: Any) -> Tensor:
+    return empty(x, x.shape, channels_last=_is_channels_last(x, w))
 
 
-def _of_weights(gradient: Tensor, x: Tensor, w: Tensor, window: Window, tf32: bool, *, bias: bool = False) -> Outline:
+def _weights_outline(
+    gradient: Tensor, x: Tensor, w: Tensor, window: Window, tf32: bool, *, bias: bool = False
+) -> Outline:
     """Return the outline of the gradient of w, in the format of w, as parameters want theirs."""
-    last, w_last = _is_last(x, w), looks_last(w)
-    formats = format_of(gradient, last=last), format_of(x, last=last)
-    of_kernel = w_last or all(taps == 1 for taps in w.shape[2:])  # memory of one tap is in both formats
-    last_of = formats[1], of_kernel, formats[0]
-    request = ConvRequest("BWD_W", type_name(x), tuple(x.shape), tuple(w.shape), window, bias, last_of, tf32)
-    return Outline(request, (gradient, x), formats, w_last)
+    channels_last, w_channels_last = _is_channels_last(x, w), looks_channels_last(w)
+    formats = format_of(gradient, channels_last=channels_last), format_of(x, channels_last=channels_last)
+    has_one_tap = all(taps == 1 for taps in w.shape[2:])  # memory of one tap is in both formats
+    formats_of_kernel = formats[1], w_channels_last or has_one_tap, formats[0]
+    request = ConvRequest("BWD_W", type_name(x), tuple(x.shape), tuple(w.shape), window, bias, formats_of_kernel, tf32)
+    return Outline(request, (gradient, x), formats, w_channels_last)
 
 
-_of_weights_and_bias = partial(_of_weights, bias=True)
+_weights_and_bias_outline = partial(_weights_outline, bias=True)
 
 
-def _weight_gradient(
-    gradient: Tensor, x: Tensor, w: Tensor, stride: list[int], padding: list[int], dilation: list[int], groups: int,
-    layer: str,
-) -> Tensor:  # fmt: skip
+def _weight_gradient(gradient: Tensor, x: Tensor, w: Tensor, *call: Any) -> Tensor:
     """Return the gradient of w."""
-    plan = _plan(_of_weights, gradient, x, w, stride, padding, dilation, groups, layer)
+    plan = _plan(_weights_outline, gradient, x, w, *call)
     if plan.kernel is None:
-        window = _window(stride, padding, dilation, groups)
+        window = _window(*call)
         return plan.in_format(_backward_by_torch(gradient, x, w, window, [False, True, False])[1])
     gradient, x = plan.read(gradient, x)
     result = w.new_empty_strided(plan.sizes, plan.strides)
@@ -174,21 +164,15 @@ def _weight_gradient(
     return result
 
 
-def _weight_gradient_fake(
-    gradient: Tensor, x: Tensor, w: Tensor, stride: list[int], padding: list[int], dilation: list[int], groups: int,
-    layer: str,
-) -> Tensor:  # fmt: skip
-    return empty(w, w.shape, last=looks_last(w))
+def _weight_gradient_fake(gradient: Tensor, x: Tensor, w: Tensor, *call: Any) -> Tensor:
+    return empty(w, w.shape, channels_last=looks_channels_last(w))
 
 
-def _weight_bias_gradients(
-    gradient: Tensor, x: Tensor, w: Tensor, stride: list[int], padding: list[int], dilation: list[int], groups: int,
-    layer: str,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+def _weight_bias_gradients(gradient: Tensor, x: Tensor, w: Tensor, *call: Any) -> tuple[Tensor, Tensor]:
     """Return the gradients of w and of the bias [outputs]."""
-    plan = _plan(_of_weights_and_bias, gradient, x, w, stride, padding, dilation, groups, layer)
+    plan = _plan(_weights_and_bias_outline, gradient, x, w, *call)
     if plan.kernel is None:
-        window = _window(stride, padding, dilation, groups)
+        window = _window(*call)
         _, of_w, of_bias = _backward_by_torch(gradient, x, w, window, [False, True, True])
         return plan.in_format(of_w), of_bias
     gradient, x = plan.read(gradient, x)
@@ -198,11 +182,8 @@ def _weight_bias_gradients(
     return of_w, of_bias
 
 
-def _weight_bias_gradients_fake(
-    gradient: Tensor, x: Tensor, w: Tensor, stride: list[int], padding: list[int], dilation: list[int], groups: int,
-    layer: str,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    return empty(w, w.shape, last=looks_last(w)), w.new_empty(w.shape[0])
+def _weight_bias_gradients_fake(gradient: Tensor, x: Tensor, w: Tensor, *call: Any) -> tuple[Tensor, Tensor]:
+    return empty(w, w.shape, channels_last=looks_channels_last(w)), w.new_empty(w.shape[0])
 
 
 def _convolution_backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
@@ -228,12 +209,12 @@ def _product(left: Tensor, right: Tensor, bias: Tensor | None, layer: str) -> Te
     """Return left [m, k] x right [k, n] + bias [n], row-major."""
     tf32 = left.dtype is torch.float32 and kernel_calls.products_allow_tf32()
     key = (
-        _of_product, left.shape, left.stride(), left.dtype, left.device, right.shape, right.stride(), right.dtype,
+        _product_outline, left.shape, left.stride(), left.dtype, left.device, right.shape, right.stride(), right.dtype,
         right.device, None if bias is None else (bias.shape, bias.stride(), bias.dtype, bias.device), tf32,
     )  # fmt: skip
     plan = kernel_calls.plan_of(key, layer)
     if plan is None:
-        plan = kernel_calls.new_plan(key, layer, _of_product(left, right, bias, tf32))
+        plan = kernel_calls.new_plan(key, layer, _product_outline(left, right, bias, tf32))
     if plan.kernel is None:
         product = (torch.ops.aten.mm, left, right) if bias is None else (torch.ops.aten.addmm, bias, left, right)
         return _by_torch(*product).contiguous()
@@ -247,15 +228,15 @@ def _product(left: Tensor, right: Tensor, bias: Tensor | None, layer: str) -> Te
     return result
 
 
-def _of_product(left: Tensor, right: Tensor, bias: Tensor | None, tf32: bool) -> Outline:
+def _product_outline(left: Tensor, right: Tensor, bias: Tensor | None, tf32: bool) -> Outline:
     """Return the outline of a product; a factor with gaps in memory is copied, row-major."""
     (m, k), n = left.shape, right.shape[1]
     columns = _is_column_major(left), _is_column_major(right)
     request = ProductRequest(type_name(left), m, k, n, columns, bias is not None, tf32)
     formats = tuple(None if by_column else False for by_column in columns)
     if bias is None:
-        return Outline(request, (left, right), formats, last=False)
-    return Outline(request, (left, right, bias), (*formats, False), last=False)
+        return Outline(request, (left, right), formats, channels_last=False)
+    return Outline(request, (left, right, bias), (*formats, False), channels_last=False)
 
 
 def _is_column_major(matrix: Tensor) -> bool:

@@ -146,12 +146,7 @@ BITS = Rules(
     ("not.ne", ~ne(u, v), eq(u, v)),
 )
 
-SHIFTS = Rules(
-    ("shl.none", x << 0, x),
-    ("shl.zero", zero << x, 0),
-    ("shr.none", x >> 0, x),
-    ("shr.zero", zero >> x, 0),
-)
+SHIFTS = Rules(("shl.none", x << 0, x), ("shl.zero", zero << x, 0), ("shr.none", x >> 0, x), ("shr.zero", zero >> x, 0))
 
 CHOICE = Rules(
     ("select.same", Select(p, u, u), u),

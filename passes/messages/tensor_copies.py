@@ -379,15 +379,16 @@ class _Images:
     stride: int  #: bytes
 
 
+#: A tensor's channels, its spatial dimensions (W first), its images, and the bytes before its first element.
+_Roles = tuple[_Channels, tuple[_Window, ...], _Images, int]
+
+
 def _im2col(view: View, tile: _Tile) -> TensorRoute:
     """Return the route by an im2col map: lines are pixels, and a line's elements the channels of taps."""
-    name, elem = view.memory.name, view.memory.elem
+    name = view.memory.name
     channels, windows, images, shift = _roles(view, tile)
     _check_channels(channels, tile, view)
-    rank = len(windows) + 2
-    if rank in _MOST_OFFSET and any(w.reach > _MOST_OFFSET[rank] for w in windows):
-        given = f"copy=tensor: taps of {name} {max(w.reach for w in windows)} elements apart"
-        raise DoesNotFit(f"{given}, wanted at most {_MOST_OFFSET[rank]} in {rank - 2} dims")
+    _check_offsets(windows, name)
     lines, pieces = next(((n, count) for n, count in tile.pieces() if n <= _MOST_PIXELS), (0, 0))
     if not lines:
         raise DoesNotFit(
@@ -410,14 +411,28 @@ def _im2col(view: View, tile: _Tile) -> TensorRoute:
         if w.o:
             digits[w.o.name] = Term(tile.across, pixels, w.o.size)
             pixels *= w.o.size
+    blocks = (_scaled(digits[block], coef) for block, coef in channels.blocks)
+    coordinates = (
+        Coordinate(channels.tensor.const, (digits[channels.dim.name], *blocks, *past)),
+        *(w.start(digits) for w in windows),
+        Coordinate(0, (Term(tile.across, pixels, 0),)),
+    )
+    offsets = tuple(w.offset(digits) for w in windows)
+    tensor = _im2col_map(view, tile, (channels, windows, images, shift), lines)
+    return TensorRoute(tensor, coordinates, offsets, tile.along, tile.run, tile.panels, lines, pieces, taps_end)
+
+
+def _im2col_map(view: View, tile: _Tile, roles: _Roles, lines: int) -> TensorMap:
+    """Return the map by which a copy brings `lines` pixels; DoesNotFit where the encoding lacks it."""
+    memory, (channels, windows, images, shift) = view.memory, roles
     sizes = channels.tensor.size, *(w.tensor.size for w in windows), images.tensor.size if images.tensor else 1
     strides = *(w.stride for w in windows), images.stride
     steps = 1, *(w.step for w in windows), 1
-    with _encoding(name):
-        tensor = TensorMap(
+    with _encoding(memory.name):
+        return TensorMap(
             kind="im2col",
-            element=ELEMENTS[elem.name],
-            buffer=name,
+            element=ELEMENTS[memory.elem.name],
+            buffer=memory.name,
             dims=sizes,
             strides=tuple(stride if size > 1 else _ALIGN for size, stride in zip(sizes[1:], strides)),
             lower=tuple(w.lower for w in windows),
@@ -428,17 +443,17 @@ def _im2col(view: View, tile: _Tile) -> TensorRoute:
             swizzle=tile.span,
             shift=shift,
         )
-    blocks = (_scaled(digits[block], coef) for block, coef in channels.blocks)
-    coordinates = (
-        Coordinate(channels.tensor.const, (digits[channels.dim.name], *blocks, *past)),
-        *(w.start(digits) for w in windows),
-        Coordinate(0, (Term(tile.across, pixels, 0),)),
-    )
-    offsets = tuple(w.offset(digits) for w in windows)
-    return TensorRoute(tensor, coordinates, offsets, tile.along, tile.run, tile.panels, lines, pieces, taps_end)
 
 
-def _roles(view: View, tile: _Tile) -> tuple[_Channels, tuple[_Window, ...], _Images, int]:
+def _check_offsets(windows: Sequence[_Window], name: str) -> None:
+    """Raise DoesNotFit where an im2col map cannot express the distance of two taps."""
+    rank = len(windows) + 2
+    if rank in _MOST_OFFSET and any(w.reach > _MOST_OFFSET[rank] for w in windows):
+        given = f"copy=tensor: taps of {name} {max(w.reach for w in windows)} elements apart"
+        raise DoesNotFit(f"{given}, wanted at most {_MOST_OFFSET[rank]} in {rank - 2} dims")
+
+
+def _roles(view: View, tile: _Tile) -> _Roles:
     """Return the tensor's channels, spatial dimensions (W first) and images, and the bytes before its first element.
 
     Raises DoesNotFit for a view that is not a window over channels.

@@ -6,6 +6,7 @@ Where a change is meant, look at the text that a failing row shows with -vv, and
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -177,6 +178,43 @@ def test_floats_and_conversions(target: str, golden: Callable[[str, str], None])
     golden(f"operations/floats_{target}.txt", rows(target, table))
 
 
+def _shared(elem: Type, lanes: int, offset: int, flat: bool) -> Callable[[KernelBuilder], None]:
+    def make(k: KernelBuilder) -> None:
+        tile = k.shared("tile", elem, 64, 4 * lanes)
+        value = load(k, "a", elem, lanes, flat)
+        k.shared_write(tile, value, Lane() * (lanes * elem.bytes), offset)
+        k.barrier()
+        type = vector(elem, lanes) if lanes > 1 else elem
+        store(k, k.shared_read("r", type, tile, Lane() * (lanes * elem.bytes), offset), flat)
+
+    return make
+
+
+def _adding(elem: Type, flat: bool) -> Callable[[KernelBuilder], None]:
+    def make(k: KernelBuilder) -> None:
+        value = load(k, "a", elem, 1, flat)
+        buffer, where, what = place(k, "out", elem, 1, flat)
+        if flat:
+            k.add(s.FlatAtomic(buffer, where, what, value, k.site(), "add"))
+        else:
+            k.global_atomic("add", where, value, what)
+
+    return make
+
+
+def _control(k: KernelBuilder, flat: bool) -> None:
+    n = k.scalar("n")
+    with k.loop("i", 1, n, a=n, b=const(3)) as loop:
+        with k.when(loop["a"] < 100):
+            store(k, loop["a"] + Lane(), flat)
+        k.exit_if(eq(loop["b"], 77), loop["a"] + 1, loop.var)
+        loop.yields(loop["b"], loop["a"] + k.group[0])
+    with k.when((n < 3) | (k.subgroup < 1)):
+        k.barrier()
+    k.params[-1:] = []
+    store(k, loop.result("a") - loop.result("b") + Lane(), flat)
+
+
 @pytest.mark.parametrize("target", ["gfx90a", "gfx950", "xehpg", "xehpc"])
 def test_movement(target: str, golden: Callable[[str, str], None]) -> None:
     """Messages of every width, parts of vectors, shared memory, additions, loops and branches."""
@@ -204,45 +242,11 @@ def test_movement(target: str, golden: Callable[[str, str], None]) -> None:
     table["u8 out of words"] = unary(lambda a: Pack(vector(u8, 8), (Slice(a, 1, 1), Slice(a, 0, 1))), u32, 2, flat)
     table["splat"] = unary(lambda a: Splat(vector(f32, 4), a), f32, 1, flat)
 
-    def shared(elem: Type, lanes: int, offset: int) -> Callable[[KernelBuilder], None]:
-        def make(k: KernelBuilder) -> None:
-            tile = k.shared("tile", elem, 64, 4 * lanes)
-            value = load(k, "a", elem, lanes, flat)
-            k.shared_write(tile, value, Lane() * (lanes * elem.bytes), offset)
-            k.barrier()
-            type = vector(elem, lanes) if lanes > 1 else elem
-            store(k, k.shared_read("r", type, tile, Lane() * (lanes * elem.bytes), offset), flat)
-
-        return make
-
     for elem, lanes in ((u8, 1), (u8, 4), (u16, 1), (f16, 4), (f16, 8), (f32, 1), (f32, 4), (f64, 2)):
-        table[f"{elem} x {lanes} shared"] = shared(elem, lanes, 0)
-        table[f"{elem} x {lanes} shared, 48 on"] = shared(elem, lanes, 48)
+        table[f"{elem} x {lanes} shared"] = _shared(elem, lanes, 0, flat)
+        table[f"{elem} x {lanes} shared, 48 on"] = _shared(elem, lanes, 48, flat)
 
-    def adding(elem: Type) -> Callable[[KernelBuilder], None]:
-        def make(k: KernelBuilder) -> None:
-            value = load(k, "a", elem, 1, flat)
-            buffer, where, what = place(k, "out", elem, 1, flat)
-            if flat:
-                k.add(s.FlatAtomic(buffer, where, what, value, k.site(), "add"))
-            else:
-                k.global_atomic("add", where, value, what)
+    table |= {f"{elem} added": _adding(elem, flat) for elem in (f32, f64, s32)}
 
-        return make
-
-    table |= {f"{elem} added": adding(elem) for elem in (f32, f64, s32)}
-
-    def control(k: KernelBuilder) -> None:
-        n = k.scalar("n")
-        with k.loop("i", 1, n, a=n, b=const(3)) as loop:
-            with k.when(loop["a"] < 100):
-                store(k, loop["a"] + Lane(), flat)
-            k.exit_if(eq(loop["b"], 77), loop["a"] + 1, loop.var)
-            loop.yields(loop["b"], loop["a"] + k.group[0])
-        with k.when((n < 3) | (k.subgroup < 1)):
-            k.barrier()
-        k.params[-1:] = []
-        store(k, loop.result("a") - loop.result("b") + Lane(), flat)
-
-    table["loops and branches"] = control
+    table["loops and branches"] = partial(_control, flat=flat)
     golden(f"operations/movement_{target}.txt", rows(target, table))

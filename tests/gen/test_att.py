@@ -19,7 +19,7 @@ import pytest
 from convgen.backends.amdgpu import att
 from convgen.backends.amdgpu.att import Category, State, Traced
 from convgen.backends.analysis import KernelAnalysis, Line, Stretch
-from convgen.backends.timing import Executed, Step
+from convgen.backends.timing import Step, WaveTimes
 from convgen.commands import cli
 from convgen.commands.profile import remove_old
 from convgen.ir.record import evolve
@@ -218,7 +218,7 @@ def test_categories(text: str, kind: str, falls: bool, category: Category) -> No
 def traced(*steps: Step) -> Traced:
     lines = tuple({s.line.offset: s.line for s in steps}.values())
     kernel = KernelAnalysis("k", {}, 0, 64, 64, {}, 0, Stretch(lines, False), lines)
-    launch = evolve(USUAL, units={2: unit(2, waves=lambda: [Executed(1, 0, 0, tuple(steps))])})
+    launch = evolve(USUAL, units={2: unit(2, waves=lambda: [WaveTimes(1, 0, 0, tuple(steps))])})
     (found,) = att.traced(launch, kernel)
     return found
 
@@ -256,7 +256,7 @@ def test_what_is_waited_for() -> None:
 def test_waves_of_a_simd_have_slots() -> None:
     end = step("s_endpgm", "other")
     kernel = KernelAnalysis("k", {}, 0, 4, 64, {}, 0, Stretch((end.line,), False), (end.line,))
-    waves = [Executed(simd, group, 0, (end,)) for group, simd in enumerate((1, 0, 1))]
+    waves = [WaveTimes(simd, group, 0, (end,)) for group, simd in enumerate((1, 0, 1))]
     found = att.traced(evolve(USUAL, units={2: unit(2, waves=lambda: waves)}), kernel)
     assert [w.file for w in found] == [f"se0_sm{simd}_sl{slot}_wv0.json" for simd, slot in ((1, 0), (0, 0), (1, 1))]
 

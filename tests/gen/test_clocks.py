@@ -12,7 +12,7 @@ from convgen.choose.clocks import Clocks
 from convgen.choose.offers import offers
 from convgen.ir.record import evolve
 from convgen.plan.atoms import input_atoms
-from convgen.plan.config import Config, LanePart, evenly, levels
+from convgen.plan.config import Config, LanePart, even_group_size, levels
 from convgen.problem.conv import Conv
 from convgen.problem.matmul import Matmul, Problem
 
@@ -153,11 +153,11 @@ def test_loops_go_round_in_whole_runs() -> None:
 
 def test_slices_are_dealt_evenly_to_as_many_groups() -> None:
     """33 by eight are four groups and one left alone; by seven as many groups, of which the last has five."""
-    assert evenly(33, 8) == 7
-    assert evenly(5, 8) == 8, "one group is as good with any number"
+    assert even_group_size(33, 8) == 7
+    assert even_group_size(5, 8) == 8, "one group is as good with any number"
     for most in range(2, 9):
         for sharers in range(2, 300):
-            found = evenly(sharers, most)
+            found = even_group_size(sharers, most)
             assert found <= most
             assert levels(sharers, found) == levels(sharers, most)
 

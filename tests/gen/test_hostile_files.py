@@ -284,74 +284,78 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 Case = tuple[str, list[str]]
 
 
+LAUNCH = ["--grid", "1", "--block", "64"]
+
+
+def readers(place: Path) -> dict[str, list[list[str]]]:
+    """The commands that read files of an ending, by ending."""
+    page = ["explain", "-o", f"{place}/page.html"]
+    return {
+        ".hsaco": [["analyze"], ["profile"], page, ["run", *LAUNCH], ["diff"]],
+        ".s": [["analyze"], ["profile"]],
+        ".zebin": [["analyze"], ["profile"], page],
+        ".launch.json": [["run"], ["profile"], page, ["export", "--c", f"{place}/c"]],
+        ".dump": [["replay"]],
+        ".txt": [["batch"], ["batch", "--check"], ["model"], ["tune", "--registry", f"{place}/new"]],
+        ".pt2": [["model"], ["model", "--check"], ["batch"]],
+    }
+
+
+def hostile_files(place: Path, no_files: Sequence[Maker]) -> Iterator[tuple[str, str, Maker]]:
+    """The ending, a name and the maker of each hostile file that commands read by its ending."""
+    record = json.loads((place / "k.launch.json").read_text())
+    contents = {".zebin": ZEBINS, ".hsaco": HSACOS, ".launch.json": JSON}
+    for suffix, named_contents in contents.items():
+        yield from ((suffix, name, text(content)) for name, content in named_contents.items())  # type: ignore[attr-defined]
+    yield from ((".pt2", name, make) for name, make in MODELS.items())
+    for no_file in no_files:
+        no_file(place / f"object.{no_file.__name__}")
+        named = json.dumps({**record, "object": f"object.{no_file.__name__}"})
+        yield ".launch.json", f"object {no_file.__name__}", text(named)
+    yield ".dump", "scalars in scalars", text("# convgen dump\n# target: gfx942\n# scalars: " + "[" * 100_000)
+    yield ".dump", "none", text("\0" * 1000)
+
+
 def cases(place: Path, no_files: Sequence[Maker] = NO_FILES) -> Iterator[Case]:
     """A name and a command line for each hostile file and each command that reads one of its kind; of the commands only
     the first for what a file holds if not all of `NO_FILES` are asked for, since one reader serves all of them.
     """
     most = None if len(no_files) == len(NO_FILES) else 1
-    record = json.loads((place / "k.launch.json").read_text())
-    launch = ["--grid", "1", "--block", "64"]
-    page = ["explain", "-o", f"{place}/page.html"]
-    readers = {
-        ".hsaco": [["analyze"], ["profile"], page, ["run", *launch], ["diff"]],
-        ".s": [["analyze"], ["profile"]],
-        ".zebin": [["analyze"], ["profile"], page],
-        ".launch.json": [
-            ["run"],
-            ["profile"],
-            page,
-            ["export", "--c", f"{place}/c"],
-        ],
-        ".dump": [["replay"]],
-        ".txt": [["batch"], ["batch", "--check"], ["model"], ["tune", "--registry", f"{place}/new"]],
-        ".pt2": [["model"], ["model", "--check"], ["batch"]],
-    }
-    number = 0
-
-    def each(suffix: str, name: str, make: Maker, commands: list[list[str]]) -> Iterator[Case]:
-        nonlocal number
-        number += 1
-        path = place / f"{number}{suffix}"
-        make(path)
-        for command, *more in commands:
-            twice = [str(path)] if command == "diff" else []
-            yield f"{command} {suffix} {name}", [command, str(path), *twice, *more]
-
-    for suffix, commands in readers.items():
+    commands = readers(place)
+    for suffix in commands:
         for no_file in no_files:
-            yield from each(suffix, no_file.__name__, no_file, commands)
-    for name, content in ZEBINS.items():
-        yield from each(".zebin", name, text(content), readers[".zebin"][:most])
-    for name, content in HSACOS.items():
-        yield from each(".hsaco", name, text(content), readers[".hsaco"][:most])
-    for name, said in JSON.items():
-        yield from each(".launch.json", name, text(said), readers[".launch.json"][:most])
-    for name, make in MODELS.items():
-        yield from each(".pt2", name, make, readers[".pt2"][:most])
-    for no_file in no_files:
-        no_file(place / f"object.{no_file.__name__}")
-        named = json.dumps({**record, "object": f"object.{no_file.__name__}"})
-        yield from each(".launch.json", f"object {no_file.__name__}", text(named), readers[".launch.json"][:most])
-    dumps = {"scalars in scalars": "# convgen dump\n# target: gfx942\n# scalars: " + "[" * 100_000, "none": "\0" * 1000}
-    for name, written in dumps.items():
-        yield from each(".dump", name, text(written), readers[".dump"])
-    arrays = {**ARRAYS, **{make.__name__: make for make in no_files}}
-    direct = ["run", f"{place}/k.hsaco", *launch, "--arg"]
-    for name, make in arrays.items():
+            yield from read_by(commands[suffix], place, suffix, no_file.__name__, no_file)
+    for suffix, name, make in hostile_files(place, no_files):
+        yield from read_by(commands[suffix][:most], place, suffix, name, make)
+    yield from options(place, {make.__name__: make for make in no_files})
+
+
+def read_by(commands: Sequence[list[str]], place: Path, suffix: str, name: str, make: Maker) -> Iterator[Case]:
+    """A name and a command line for each of some commands that read a file."""
+    path = place / f"{len(list(place.iterdir()))}{suffix}"
+    make(path)
+    for command, *more in commands:
+        twice = [str(path)] if command == "diff" else []
+        yield f"{command} {suffix} {name}", [command, str(path), *twice, *more]
+
+
+def options(place: Path, no_files: dict[str, Maker]) -> Iterator[Case]:
+    """A name and a command line for each hostile file that an option names: arrays, registries, journals."""
+    for name, make in {**ARRAYS, **no_files}.items():
         data = place / f"data {name}"
         data.mkdir()
         make(data / "src.npy")
         yield f"run --data {name}", ["run", f"{place}/k.launch.json", "--data", str(data)]
-        yield f"run --arg {name}", [*direct, f"0={data}/src.npy"]
+        yield f"run --arg {name}", ["run", f"{place}/k.hsaco", *LAUNCH, "--arg", f"0={data}/src.npy"]
     layer = ["conv", "mb1ic16ih4oc16kh3ph1", "--dir", "FWD_D", "--dt", "f16"]
     (place / "one.txt").write_text("--dir=FWD_D --dt=f16\nmb1ic16ih4oc16kh3ph1\n")
     wrong = {"a line": text("x | y\n"), "lines": text("x\n" * 1_000_000), "bytes": text(b"\xff" * 1000)}
-    for name, make in {**wrong, **{make.__name__: make for make in no_files}}.items():
+    for name, make in {**wrong, **no_files}.items():
         if make not in (nothing, folder):
             path = place / f"registry {name}"
             make(path)
             yield f"conv --registry {name}", [*layer, "--registry", str(path)]
-    for name, make in {"a view without end": endless, **{make.__name__: make for make in no_files}}.items():
+    for name, make in {"a view without end": endless, **no_files}.items():
         if make not in (nothing, sparse):
             path = place / f"journal {name}"
             make(path)

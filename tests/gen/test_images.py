@@ -11,7 +11,7 @@ from convgen.choose.choose import candidates
 from convgen.ir.error import DoesNotFit
 from convgen.plan import views
 from convgen.plan.contraction import Product
-from convgen.plan.variants.images import are_worth, by_images
+from convgen.plan.variants.images import are_worthwhile, by_images
 from convgen.problem.conv import Conv
 from tests.gen.test_resident import elements
 from tests.strategies import problems
@@ -68,7 +68,7 @@ def test_where_no_image_is_summed_there_is_no_such_order(direction: str) -> None
 )
 def test_it_is_worth_it_where_loads_have_one_pixel(line: str, worth: bool) -> None:
     product = product_of(line)
-    assert are_worth(product.of_n, product.of_m) == worth
+    assert are_worthwhile(product.of_n, product.of_m) == worth
 
 
 @pytest.mark.parametrize(

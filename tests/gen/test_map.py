@@ -14,7 +14,7 @@ from convgen.backends import target
 from convgen.backends.tuning import tuning
 from convgen.choose.choose import candidates
 from convgen.choose.search import first_fitting
-from convgen.choose.workgroup_orders import _MATTERS, LaunchTraffic, _orders, best_order, named
+from convgen.choose.workgroup_orders import _MATTERS, LaunchTraffic, _orders, best_order, well_known_orders
 from convgen.commands.cli import main
 from convgen.ir.layout.order import IN_ROWS, Order
 from convgen.plan.plan import make_plan
@@ -235,5 +235,5 @@ def test_orders_are_what_others_have(order: str, reference: str) -> None:
 
 
 def test_orders_by_name_are_their_names() -> None:
-    assert all(Order.parse(name) == order for name, order in named(8, 8).items())
-    assert all(not order.remaps for order in named(1, 8).values())
+    assert all(Order.parse(name) == order for name, order in well_known_orders(8, 8).items())
+    assert all(not order.remaps for order in well_known_orders(1, 8).values())

@@ -456,7 +456,7 @@ def test_calls_of_equal_sizes_and_other_strides(gpu: FakeGpu) -> None:
     wide = copy.deepcopy(theirs).float()
     for x in (dense, channels_last(dense), with_gaps, dense.transpose(2, 3), dense, channels_last(dense)):
         same(ours(x), wide(x.float()))
-        assert ours(x).is_contiguous(memory_format=torch.channels_last) == layer_problems.looks_last(x)
+        assert ours(x).is_contiguous(memory_format=torch.channels_last) == layer_problems.looks_channels_last(x)
     formats = [problem.inputs[0].layout.tag for problem in gpu.launched[::2]]
     assert formats == ["abcd", "acdb", "acdb", "acdb", "abcd", "acdb"]
 

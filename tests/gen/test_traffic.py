@@ -17,7 +17,7 @@ from convgen.backends.target import get
 from convgen.choose import traffic
 from convgen.choose.lru import Steps, simulate
 from convgen.choose.panels import panels, reach
-from convgen.choose.traffic import Count, Operands, Schedule, Traffic
+from convgen.choose.traffic import Operands, Schedule, Traffic, TrafficCount
 from convgen.choose.workgroup_orders import LaunchTraffic, best_order, takers_of
 from convgen.ir.layout.mapping import WorkgroupMapping
 from convgen.ir.layout.memory import TensorDim, View
@@ -55,7 +55,7 @@ def steps(size: int) -> Steps:
 def closed(name: str, size: int) -> Traffic:
     tiles, flip = tiled(name, size)
     operands = Operands.of(product(*GEMMS[size]), (TILE[0], TILE[1]), MI300X.caches)
-    return Count.of(tiles, operands, MI300X.caches, MI300X.compute_units, k_reversed=flip).traffic
+    return TrafficCount.of(tiles, operands, MI300X.caches, MI300X.compute_units, k_reversed=flip).traffic
 
 
 # ---------------------------------------------------------------- against the independent model
@@ -238,9 +238,9 @@ def test_dies_read_what_their_workgroups_take() -> None:
 
 def test_slices_of_a_product_read_their_part_of_k() -> None:
     operands = Operands.of(product(256, 256, 4096), (128, 256), MI300X.caches)
-    whole = Count.of(np.array([[0, 0], [1, 0]], np.int32), operands, MI300X.caches, 8).traffic
+    whole = TrafficCount.of(np.array([[0, 0], [1, 0]], np.int32), operands, MI300X.caches, 8).traffic
     cut = np.array([[m, 0, k] for k in range(4) for m in range(2)], np.int32)
-    found = Count.of(cut, operands, evolve(MI300X.caches, dies=1), 8).traffic
+    found = TrafficCount.of(cut, operands, evolve(MI300X.caches, dies=1), 8).traffic
     assert found.requested == whole.requested
     assert found.fill == operands.rows.whole + operands.columns.whole
 
@@ -249,7 +249,7 @@ def test_slices_of_taps_read_the_same_pixels() -> None:
     (part,) = products(Conv.parse("mb1ic64ih16oc64kh3ph1", dir="FWD_D", dt="f16"), 1)
     operands = Operands.of(part, (256, 64), MI300X.caches)
     cut = np.array([[0, 0, k] for k in range(9)], np.int32)
-    one = Count.of(cut, operands, evolve(MI300X.caches, dies=1), 9).traffic
+    one = TrafficCount.of(cut, operands, evolve(MI300X.caches, dies=1), 9).traffic
     assert one.fill == 9 * operands.rows.whole + operands.columns.whole
 
 
@@ -260,10 +260,10 @@ def test_what_fits_stays() -> None:
     panel = 128 * 512 * 2
     for capacity, read in ((2 * panel, 3 * panel), (2 * panel - 1, 4 * panel)):
         caches = evolve(MI300X.caches, dies=1, l2_bytes=capacity, memory_side_bytes=0)
-        assert Count.of(tiles, operands, caches, 1).traffic.fill == read
+        assert TrafficCount.of(tiles, operands, caches, 1).traffic.fill == read
     caches = evolve(MI300X.caches, dies=1, l2_bytes=panel, memory_side_bytes=0)
     turned_round = np.array([False, True])
-    found = Count.of(tiles, operands, caches, 1, k_reversed=turned_round).traffic
+    found = TrafficCount.of(tiles, operands, caches, 1, k_reversed=turned_round).traffic
     assert found.fill == pytest.approx(4 * panel - panel / 3)
 
 
@@ -274,7 +274,7 @@ def test_halos_stay_from_round_to_round_where_they_fit() -> None:
     filled = {}
     for capacity in (1 << 10, 1 << 30):
         caches = evolve(MI300X.caches, dies=1, l2_bytes=capacity, memory_side_bytes=0)
-        filled[capacity] = Count.of(tiles, operands, caches, 1).traffic.fill
+        filled[capacity] = TrafficCount.of(tiles, operands, caches, 1).traffic.fill
     row = 32 * 64 * 2
     assert filled[1 << 10] == (2 * 5 + 6 * 6) * row + 8 * operands.columns.whole
     assert filled[1 << 30] == operands.rows.whole + operands.columns.whole == 32 * row + 64 * 576 * 2
@@ -298,21 +298,21 @@ def test_units_of_xe_have_a_cache_of_their_own() -> None:
 
 def test_halves_are_named_where_they_hurt() -> None:
     default, xcc, groups, both = (closed(n, 0) for n in ("default", "XCC only", "WGM 8 only", "Wave G=8"))
-    assert traffic.halves("xcc", True, False, xcc, default) == (
+    assert traffic.half_order_warning("xcc", True, False, xcc, default) == (
         "xcc without groups fills L2 1.52 times as much as no mapping: wanted both or neither"
     )
-    assert "without a die remap fills L2 1.64" in str(traffic.halves("wgm", False, True, groups, default))
-    assert traffic.halves("wave", True, True, both, default) is None
-    assert traffic.halves("xcc", True, False, both, default) is None
+    assert "without a die remap fills L2 1.64" in str(traffic.half_order_warning("wgm", False, True, groups, default))
+    assert traffic.half_order_warning("wave", True, True, both, default) is None
+    assert traffic.half_order_warning("xcc", True, False, both, default) is None
 
 
 def test_pitches_that_camp_are_named() -> None:
     views = {k: product(256, 256, k).of_m for k in (2048, 2080, 4096, 1024)}
-    found = {k: traffic.camping(view, MI300X.caches) for k, view in views.items()}
+    found = {k: traffic.channel_warning(view, MI300X.caches) for k, view in views.items()}
     assert [k for k, line in found.items() if line] == [2048, 4096]
     assert "4096 B apart, a multiple of 4096 B" in str(found[2048])
     assert all("\n" not in line for line in found.values() if line)
-    assert traffic.camping(views[4096], get("xehpc").facts.caches) is None
+    assert traffic.channel_warning(views[4096], get("xehpc").facts.caches) is None
 
 
 @pytest.mark.parametrize("target", ["gfx90a", "gfx942", "gfx950", "xehpg", "xehpc", "xe2"])

@@ -25,12 +25,7 @@ from convgen.backends.sim.local import Stretch
 from convgen.backends.sim.wave_arrays import Array, Bools, any_along, united
 
 _NAME = re.compile(r"(buffer|global|flat|scratch)_(load|store|atomic)_(.+)$")
-_ADDRESSES = {
-    "buffer": buffer_address,
-    "global": global_address,
-    "flat": global_address,
-    "scratch": scratch_address,
-}
+_ADDRESSES = {"buffer": buffer_address, "global": global_address, "flat": global_address, "scratch": scratch_address}
 _M0_ADDRESS = np.uint32(0x3FFFF)  #: bits of M0 that hold an address in LDS
 _MODIFIERS = frozenset("offen idxen offset glc slc scc sc0 sc1 nt lds".split())
 

@@ -15,15 +15,7 @@ from convgen.backends.amdgpu.timing.lds_places import lds_clocks
 from convgen.backends.amdgpu.timing.ops import Op, Port, op_of, registers_of
 from convgen.backends.amdgpu.timing.unit import Latencies, Unit, busy_of
 from convgen.backends.steady_loop import ITERATIONS, Steady
-from convgen.backends.timing import (
-    LATER,
-    KernelProfile,
-    LoopClocks,
-    LoopProfile,
-    Pace,
-    TimedLine,
-    exposed,
-)
+from convgen.backends.timing import LATER, KernelProfile, LoopClocks, LoopProfile, Pace, TimedLine, exposed
 from convgen.ir.error import UserError
 from convgen.ir.record import frozen
 

@@ -15,7 +15,7 @@ from convgen.backends.amdgpu.tables import WAVE
 from convgen.backends.amdgpu.timing.executed import Trace
 from convgen.backends.amdgpu.timing.unit import Latencies, Unit
 from convgen.backends.event_model.cache_traffic import Reads
-from convgen.backends.event_model.launch import NEVER, Executed, TimedLaunch
+from convgen.backends.event_model.launch import NEVER, SimulatorRun, TimedLaunch
 from convgen.backends.family import check_rows
 from convgen.backends.sim.run import Buffers
 from convgen.backends.simulation import Scrutiny
@@ -33,12 +33,12 @@ class _Launch(TimedLaunch):
     lanes = WAVE
     batch_waves = BATCH_WAVES
 
-    def execute(self, groups: tuple[int, ...] | None, wanted: frozenset[int], *, last: bool) -> Executed:
+    def execute(self, groups: tuple[int, ...] | None, wanted: frozenset[int], *, last: bool) -> SimulatorRun:
         trace, reads = Trace(self.program.context, wanted, self.entry, last), Reads(self.machine.line_bytes)
         memory, request = self.buffers(), evolve(self.request, groups=groups)
         scrutiny = Scrutiny(watch=trace)
         report = simulate(self.code, [request], memory, observe=reads, scrutiny=scrutiny, max_findings=NEVER)
-        return Executed(trace, self.workgroups if groups is None else len(groups), reads, memory, report)
+        return SimulatorRun(trace, self.workgroups if groups is None else len(groups), reads, memory, report)
 
     def unit(self, latency: float) -> Unit:
         return Unit(Latencies(latency))

@@ -79,7 +79,7 @@ class _Run:
         streams = ((number, ops) for number, group in enumerate(workgroups) for ops in group)
         clocks = begins or [0.0] * len(workgroups)
         self.waves = [_wave(n, group, ops, clocks[group]) for n, (group, ops) in enumerate(streams)]
-        self.queue = [(wave.since, n, wave) for n, wave in enumerate(self.waves) if wave.ops]
+        self.queue = [(wave.free_at, n, wave) for n, wave in enumerate(self.waves) if wave.ops]
         self.live = [sum(wave.group == n and bool(wave.ops) for wave in self.waves) for n in range(len(workgroups))]
         self.free = [[0.0] * len(Port) for _ in range(SIMDS)]  #: by SIMD and port
         self.shared = {Port.LDS: 0.0, Port.GLOBAL: 0.0}
@@ -97,7 +97,7 @@ class _Run:
             if start > now:
                 heappush(self.queue, (start, number, wave))
                 continue
-            wave.could.append(wave.since)
+            wave.free_since.append(wave.free_at)
             wave.issued.append(now)
             wave.done.append(self._issue(wave, op, now))
             if op.is_barrier:
@@ -111,9 +111,9 @@ class _Run:
 
     def _go_on(self, number: int, wave: Wave) -> None:
         """Queue a wave's next instruction, or end the wave, which barriers then no longer wait for."""
-        wave.since = wave.done[-1]
+        wave.free_at = wave.done[-1]
         if len(wave.done) < len(wave.ops):
-            heappush(self.queue, (wave.since, number, wave))
+            heappush(self.queue, (wave.free_at, number, wave))
             return
         self.live[wave.group] -= 1
         if self.arrived[wave.group]:

@@ -14,10 +14,10 @@ from convgen.backends.intel.sim.curves import CURVES
 from convgen.backends.intel.sim.decode import SIZES, Instruction, Region
 from convgen.backends.intel.sim.execution_masks import active, set_flags
 from convgen.backends.intel.sim.operands import FLOATS, KEEPS_DENORMALS, VIEWS, Reader, is_signed, working
-from convgen.backends.intel.sim.passes import KIND, Passes, overlapped, passes_of
 from convgen.backends.intel.sim.register_file import byte_bits
 from convgen.backends.intel.sim.results import Writer, convert, target
 from convgen.backends.intel.sim.rounding import ROUNDED, ROUNDING, redirect
+from convgen.backends.intel.sim.split_execution import KIND, Split, overlapped, split_of
 from convgen.backends.intel.sim.state import ThreadGroup
 from convgen.backends.intel.sim.step import Context, Run, Step, unsupported
 from convgen.backends.sim.wave_arrays import Array, Bools, any_along, united
@@ -36,23 +36,23 @@ def compile_alu(instruction: Instruction, context: Context) -> Step | None:
     if step is None:
         return None
     op = Operation.of(instruction, context)
-    passes = passes_of(op)
-    if passes is not None:
-        step.run = _in_passes(op, passes)
+    split = split_of(op)
+    if split is not None:
+        step.run = _in_two_passes(op, split)
     return step
 
 
-def _in_passes(op: Operation, passes: Passes) -> Run:
-    """Return the function of a compressed instruction whose second pass may read results of the first (`passes`)."""
-    windows = ((0, passes.split), (passes.split, op.lanes))
+def _in_two_passes(op: Operation, split: Split) -> Run:
+    """Return the function of a compressed instruction whose second pass may read results of the first."""
+    windows = ((0, split.lane), (split.lane, op.lanes))
     silent = evolve(op.context, faults=[])  # faults of the whole instruction are recorded already
     steps = [_compile(evolve(op.instruction, window=window), silent) for window in windows]
     runs = [step.run for step in steps if step is not None]
 
     def run(g: ThreadGroup) -> None:
-        for number in passes.indirect:
-            bad = any_along(overlapped(op, passes, number, g), 1)
-            g.env.reporter.at_first(KIND, passes.message((number,)), op.instruction, g, bad)
+        for number in split.indirect:
+            bad = any_along(overlapped(op, split, number, g), 1)
+            g.env.reporter.at_first(KIND, split.message((number,)), op.instruction, g, bad)
         for one in runs:
             one(g)
 
@@ -260,16 +260,16 @@ def _accumulating(instruction: Instruction, context: Context) -> Step:
         if op in HIGH:
             undefined = united((undefined, _undefined_acc0(g, lanes)))
             total = g.wide[:, slots] + ((a * (b >> 16)) << 16)
-            result, kept = (total if low else total >> 32), total
+            result, accumulated = (total if low else total >> 32), total
         else:
-            result, kept = _with_carry(op, table.unsigned(a, size), table.unsigned(b, size), size)
+            result, accumulated = _with_carry(op, table.unsigned(a, size), table.unsigned(b, size), size)
         data = convert(result, destination.type, g.control, saturate=False)
         if condition is not None:
             set_flags(instruction, g, condition(working(destination.type, data), 0), on, undefined)
         destination.put(g, data, on, undefined)
         if keeps:
-            implied.put(g, convert(kept, "ud", g.control, saturate=False), on, undefined)
-            keep_wide(g, slots, kept, on)
+            implied.put(g, convert(accumulated, "ud", g.control, saturate=False), on, undefined)
+            keep_wide(g, slots, accumulated, on)
 
     return step.running(run)
 

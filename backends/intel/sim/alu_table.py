@@ -164,10 +164,7 @@ FUSED: Mapping[str, Function] = {
 }
 #: math.* beside `CURVES`. invm and rsqtm begin IEEE division and square root: they give the final result and say so in
 #: their flag (early out), so that the steps behind them are skipped.
-MATH: Mapping[str, Function] = {
-    "invm": lambda a, b: a.astype(np.float64) / b,
-    "rsqtm": _wide(np.sqrt),
-}
+MATH: Mapping[str, Function] = {"invm": lambda a, b: a.astype(np.float64) / b, "rsqtm": _wide(np.sqrt)}
 COMPARE: Mapping[str, Function] = {
     "eq": np.equal,
     "ze": np.equal,

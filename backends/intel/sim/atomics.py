@@ -56,38 +56,38 @@ def atomic(
     expected = values[0].astype(kind) if name == "compare" else None
     operand = values[-1].astype(kind) if values else np.zeros(address.shape, kind)
     if local:
-        place, taken = _note_local_update(g, step, address, size, lanes)
-        return combine_lanes(g.env.local.data.view(kind), place // size, operand, taken, function, expected)
+        place, acting = _note_local_update(g, step, address, size, lanes)
+        return combine_lanes(g.env.local.data.view(kind), place // size, operand, acting, function, expected)
     read_before_store(g, address, size, lanes, local=False)
     old = np.zeros(address.shape, kind)
     ticket = g.env.ticket()
     for allocation, offset, some in parts_of(g, step, address, size, lanes, size):
         if not is_writable(g, step, allocation, some):
             continue
-        taken = np.ones(address.shape, np.bool_) if some is None else some
+        acting = np.ones(address.shape, np.bool_) if some is None else some
         check_stores(g, step, allocation, offset, size, some, "atomically updates")
         kind_of = "load" if name == "load" else "update"
-        begin_atomic(g, step, allocation, offset, size, taken, kind_of)
-        allocation.touch(offset[taken], size)
+        begin_atomic(g, step, allocation, offset, size, acting, kind_of)
+        allocation.touch(offset[acting], size)
         memory = allocation.data[: len(allocation.data) // size * size].view(kind)
-        found = combine_lanes(memory, offset // size, operand, taken, function, expected)
-        old = np.where(taken, found, old)
-        waves = np.broadcast_to(g.wave_ids()[:, None], taken.shape)[taken]
-        allocation.mark_update(offset[taken], size, ticket, waves)
-        allocation.define(offset[taken], size)
+        found = combine_lanes(memory, offset // size, operand, acting, function, expected)
+        old = np.where(acting, found, old)
+        waves = np.broadcast_to(g.wave_ids()[:, None], acting.shape)[acting]
+        allocation.mark_update(offset[acting], size, ticket, waves)
+        allocation.define(offset[acting], size)
     return old
 
 
 def _note_local_update(g: ThreadGroup, step: Step, address: U64, size: int, lanes: Bools | None) -> tuple[Array, Bools]:
     """Check and record an atomic operation on local memory; return flat byte offsets and the lanes in bounds."""
     place, lanes = places(g, step, address, size, size, lanes)
-    taken = np.ones(address.shape, np.bool_) if lanes is None else lanes
-    slm, where = g.env.local, np.argwhere(taken)
-    units = slm.units(place, size)[:, taken]
-    mine = np.broadcast_to(g.stamp, taken.shape)[taken]
-    check_own_loads(g, step, where[:, 0], units, address, size, taken)
+    acting = np.ones(address.shape, np.bool_) if lanes is None else lanes
+    slm, where = g.env.local, np.argwhere(acting)
+    units = slm.units(place, size)[:, acting]
+    mine = np.broadcast_to(g.stamp, acting.shape)[acting]
+    check_own_loads(g, step, where[:, 0], units, address, size, acting)
     if slm.note_update(g, step, units, mine, where) is not None:
-        what = "the memory of an atomic operation is undefined"
-        g.env.reporter.add("poison", what, step.instruction, g, int(where[0][0]))
+        finding = "the memory of an atomic operation is undefined"
+        g.env.reporter.add("poison", finding, step.instruction, g, int(where[0][0]))
     note_local(g, step, "update", where[:, 0], units)
-    return place, taken
+    return place, acting

@@ -65,13 +65,13 @@ def placement(shape: BlockShape, size: int, grf: int, *, vnni: bool, transposed:
     if transposed:
         grid = _rows_of(columns.T, rows.T, size)
     elif vnni:
-        each = 4 // size
-        padded = -(-shape.height // each) * each
+        rows_of_dword = 4 // size
+        padded = -(-shape.height // rows_of_dword) * rows_of_dword
         wide = power_of_two(shape.width)
         column = np.full((padded, wide), -1)
         row = np.full((padded, wide), -1)
         column[: shape.height, : shape.width], row[: shape.height, : shape.width] = columns, rows
-        order = [a.reshape(-1, each, wide).transpose(0, 2, 1).reshape(-1) for a in (column, row)]
+        order = [a.reshape(-1, rows_of_dword, wide).transpose(0, 2, 1).reshape(-1) for a in (column, row)]
         grid = (order[0], order[1])
     else:
         grid = _rows_of(columns, rows, size)
@@ -178,8 +178,8 @@ class Block:
             payload = self.lsc.response if loads else self.message.src1.length
             wanted = len(self._placement(shape).column) * self.lsc.memory_bytes // self.context.layout.grf
             if payload != (min(wanted, MOST_RESPONSE) if loads else wanted):
-                what = f"the message has {payload} registers of data, the block needs {wanted}"
-                g.env.reporter.add("message-length", what, self.instruction, g)
+                finding = f"the message has {payload} registers of data, the block needs {wanted}"
+                g.env.reporter.add("message-length", finding, self.instruction, g)
                 fine = False
         return fine
 
@@ -250,9 +250,9 @@ class Block:
         spoilt = None if bad is None else any_along(bad, 0) & inside
         lanes = None if taking.all() else np.broadcast_to(taking[:, None], values.shape)
         land(g, self.message.dst.reg, size, values, lanes, spoilt)
-        note_late(g, self.step.index, address, size, inside, self._again, local=False)
+        note_late(g, self.step.index, address, size, inside, self._reread, local=False)
 
-    def _again(self, g: ThreadGroup, address: U64, inside: Bools | None) -> None:
+    def _reread(self, g: ThreadGroup, address: U64, inside: Bools | None) -> None:
         size = self.lsc.memory_bytes
         fill(g, self.message.dst.reg, size, _elements(peek_lanes(g, address, size, inside), inside, size), inside)
 

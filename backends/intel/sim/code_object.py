@@ -142,6 +142,7 @@ def _compatibility(note: bytes | None) -> tuple[int | None, int | None]:
 
 
 def _kernel(entry: Mapping[str, Any], code: bytes) -> KernelInfo:
+    """Return a kernel from its entry in .ze_info. Raises SimulatorError."""
     environment = entry.get("execution_env") or {}
     if "simd_size" not in environment:
         raise SimulatorError(f"kernel {entry['name']!r} does not say its simd_size")

@@ -67,22 +67,22 @@ def _go(g: ThreadGroup, targets: Array) -> None:
         g.targets = targets
 
 
-def _check_pairs(instruction: Instruction, g: ThreadGroup, taken: Bools) -> None:
+def _check_pairs(instruction: Instruction, g: ThreadGroup, jumping: Bools) -> None:
     """Report a scalar branch that only one thread of a fused pair takes: the two share an instruction pointer.
 
     A branch of channels may diverge within a pair: the mask of the pair then stops even instructions without a mask in
     the thread that has left (IGC, SWWA.cpp, "NoMask WA", whose defect DG2's table of workarounds does not have).
     """
-    if not g.env.fused or taken.all() or not taken.any():
+    if not g.env.fused or jumping.all() or not jumping.any():
         return
     pair = (g.slot.astype(np.int64) << 32) | (g.wave >> 1)
     order = np.argsort(pair, kind="stable")
-    apart = (pair[order][1:] == pair[order][:-1]) & (taken[order][1:] != taken[order][:-1])
+    apart = (pair[order][1:] == pair[order][:-1]) & (jumping[order][1:] != jumping[order][:-1])
     if apart.any():
         row = int(order[1:][apart][0])
         pair_of = int(g.wave[row]) & ~1
-        what = f"only one of threads {pair_of} and {pair_of + 1}, a fused pair, takes the scalar branch"
-        g.env.reporter.add("fused-branch", what, instruction, g, row)
+        finding = f"only one of threads {pair_of} and {pair_of + 1}, a fused pair, takes the scalar branch"
+        g.env.reporter.add("fused-branch", finding, instruction, g, row)
 
 
 def _jump(instruction: Instruction, context: Context) -> Step:
@@ -101,9 +101,9 @@ def _jump(instruction: Instruction, context: Context) -> Step:
         if g.flags_dirty and g.flag_poison[:, place].any():
             bad = g.flag_poison[:, place]
             g.env.reporter.at_first("poison", "the branch depends on undefined data", instruction, g, bad)
-        taken = g.flags[:, place] ^ inverted
-        _check_pairs(instruction, g, taken)
-        _go(g, np.where(taken, target, g.pc))
+        jumping = g.flags[:, place] ^ inverted
+        _check_pairs(instruction, g, jumping)
+        _go(g, np.where(jumping, target, g.pc))
 
     return _branch_step(instruction, context, run)
 
@@ -115,18 +115,18 @@ def _chosen(instruction: Instruction) -> Callable[[ThreadGroup], Bools]:
     value = predicate(instruction) if instruction.predicate else None
 
     def chosen(g: ThreadGroup) -> Bools:
-        taken: Bools = g.mask.copy()
-        taken[:, :first] = False
-        taken[:, first + count :] = False
+        selected: Bools = g.mask.copy()
+        selected[:, :first] = False
+        selected[:, first + count :] = False
         if value is not None:
-            window = taken[:, first : first + count]
+            window = selected[:, first : first + count]
             bad = undefined_flags(instruction, g, window)
             if bad is not None:
                 g.env.reporter.at_first("poison", "the branch depends on undefined data", instruction, g, bad)
             window &= value(g)
             if scalar:
                 _check_pairs(instruction, g, window[:, 0])
-        return taken
+        return selected
 
     return chosen
 
@@ -156,13 +156,13 @@ def _goto(instruction: Instruction, context: Context) -> Step:
     backward = "goto.b" in instruction.text
 
     def run(g: ThreadGroup) -> None:
-        taken = chosen(g)
+        selected = chosen(g)
         if backward:
-            going = any_along(taken, 1)
-            _leave(g, g.mask & ~taken & going[:, None], addresses[0])
+            going = any_along(selected, 1)
+            _leave(g, g.mask & ~selected & going[:, None], addresses[0])
             _go(g, np.where(going, target, g.pc))
             return
-        _leave(g, taken, addresses[1])
+        _leave(g, selected, addresses[1])
         _go(g, np.where(any_along(g.mask, 1), g.pc, join))
 
     return _branch_step(instruction, context, run)
@@ -180,16 +180,16 @@ def _join(instruction: Instruction, context: Context) -> Step:
 
 
 def _if(instruction: Instruction, context: Context) -> Step:
-    other, _ = _targets(instruction, context)
+    behind, _ = _targets(instruction, context)
     address = instruction.sources[0].value
     chosen = _chosen(instruction)
 
     def run(g: ThreadGroup) -> None:
-        taken = chosen(g)
-        _leave(g, g.mask & ~taken, address)
+        selected = chosen(g)
+        _leave(g, g.mask & ~selected, address)
         empty = ~any_along(g.mask, 1)
         _arrive(g, address, empty)
-        _go(g, np.where(empty, other, g.pc))
+        _go(g, np.where(empty, behind, g.pc))
 
     return _branch_step(instruction, context, run)
 
@@ -213,9 +213,9 @@ def _while(instruction: Instruction, context: Context) -> Step:
 
     def run(g: ThreadGroup) -> None:
         _arrive(g, instruction.address)
-        taken = chosen(g)
-        again = any_along(taken, 1)
-        _leave(g, g.mask & ~taken & again[:, None], behind)
+        selected = chosen(g)
+        again = any_along(selected, 1)
+        _leave(g, g.mask & ~selected & again[:, None], behind)
         _arrive(g, behind, ~again)
         _go(g, np.where(again, top, g.pc))
 

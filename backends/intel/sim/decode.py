@@ -155,18 +155,18 @@ def disassemble(code: bytes, platform: Platform) -> tuple[Instruction, ...]:
     except json.JSONDecodeError as error:
         raise SimulatorError(f"iga64 cannot decode the kernel: its listing breaks off ({error})") from None
     except (KeyError, TypeError, ValueError) as error:
-        what = f"{type(error).__name__} {error}"
-        raise SimulatorError(f"the listing of {tool} is of another form than IGAJSONv1 and v2 ({what})") from None
+        finding = f"{type(error).__name__} {error}"
+        raise SimulatorError(f"the listing of {tool} is of another form than IGAJSONv1 and v2 ({finding})") from None
 
 
 def _run(command: list[str], folder: Path, platform: Platform) -> str:
-    done = run(command, folder)
-    if done.returncode:
-        first = (done.stderr or done.stdout).strip().splitlines()[:1]
+    process = run(command, folder)
+    if process.returncode:
+        first = (process.stderr or process.stdout).strip().splitlines()[:1]
         if any("platform" in line for line in first):
             raise Unsupported(f"the installed iga64 does not know {platform.name} (-p={platform.iga})")
         raise SimulatorError(f"iga64 cannot decode the kernel: {' '.join(first)}")
-    return done.stdout
+    return process.stdout
 
 
 #: An instruction of iga64's text: address, instruction, perhaps a comment.
@@ -216,6 +216,7 @@ def _renewed(old: dict[str, Any]) -> dict[str, Any]:
 
 
 def _instruction(item: dict[str, Any], text: str, size: int) -> Instruction:
+    """Return an instruction of the second form of JSON; `text` is its line of the listing."""
     op = item["op"]
     predicate = item.get("pred")
     message = None

@@ -136,8 +136,8 @@ def _not_rewritten(code: Code, layout: Layout) -> Iterator[tuple[int, str]]:
             instruction = code[index]
             if _is_dpas(instruction):
                 if fresh is not None and _factor(instruction) not in fresh:
-                    what = f"r{_factor(instruction)}, the start of src1, is not written by a mov before the dpas"
-                    yield index, f"{what}, in a kernel with predicated loads or divergent branches"
+                    finding = f"r{_factor(instruction)}, the start of src1, is not written by a mov before the dpas"
+                    yield index, f"{finding}, in a kernel with predicated loads or divergent branches"
                 fresh = None
             elif _is_fused_send(instruction):
                 fresh = set()
@@ -298,13 +298,13 @@ def _is_flat(instruction: Instruction, width: int) -> bool:
     source, dst = instruction.sources[1], instruction.dst
     assert dst is not None
     assert source.region is not None
-    given = source.region
+    region = source.region
     if instruction.exec_size == 1:
-        step = given.horizontal if given.width > 1 else given.vertical
-    elif given.width == 1:
-        step = given.vertical
+        step = region.horizontal if region.width > 1 else region.vertical
+    elif region.width == 1:
+        step = region.vertical
     else:
-        step = given.horizontal if given.vertical == given.width * given.horizontal else -1
+        step = region.horizontal if region.vertical == region.width * region.horizontal else -1
     stride = (1 if dst.region is None else dst.region.horizontal) * dst.size
     return dst.sub * dst.size == source.sub * source.size and stride == step * source.size and stride % width == 0
 
@@ -317,17 +317,15 @@ def _src1_kept(code: Code, layout: Layout) -> Iterator[tuple[int, str]]:
     """
     for index, before in _neighbours(code, _in_integer_pipe):
         instruction = code[index]
-        sources = [
-            each.sources[1] for each in (before, instruction) if len(each.sources) > 1 and _is_region(each.sources[1])
-        ]
+        sources = [i.sources[1] for i in (before, instruction) if len(i.sources) > 1 and _is_region(i.sources[1])]
         if (
             len(sources) < 2
             or instruction.dst is None
             or not _registers(sources[0], before, layout) & _registers(sources[1], instruction, layout)
         ):
             continue
-        width = max(each.size for each in instruction.sources if each.kind == "reg")
-        kinds = [[names for names in (_PRODUCTS, _COMPLETED) if each.op in names] for each in (before, instruction)]
+        width = max(i.size for i in instruction.sources if i.kind == "reg")
+        kinds = [[names for names in (_PRODUCTS, _COMPLETED) if i.op in names] for i in (before, instruction)]
         alike = kinds[0] == kinds[1] != [] and not _is_flat(before, width)
         if _is_flat(instruction, width) and (alike or (instruction.op in _COMPLETED and not kinds[0])):
             yield index, f"reads r{sources[1].reg} as src1, as `{before.text}` does otherwise"

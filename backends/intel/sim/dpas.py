@@ -102,6 +102,7 @@ def compile_dpas(instruction: Instruction, context: Context) -> Step | None:
 
 
 def _shape(instruction: Instruction, context: Context, *, fused: bool) -> DpasShape:
+    """Return the operands of a systolic instruction. Raises Unsupported for types that are not simulated."""
     depth, _, rows = instruction.sub.partition("x")
     dst, (c, b, a) = instruction.dst, instruction.sources
     assert dst is not None
@@ -218,8 +219,8 @@ class _Multiplication:
         shape = self.shape
         if g.on < shape.columns and not self.instruction.no_mask:
             off = ~np.logical_and.reduce(g.mask[:, : shape.columns], axis=1)
-            what = "some channels are disabled, dpas needs all of them"
-            g.env.reporter.at_first("dpas", what, self.instruction, g, off)
+            finding = "some channels are disabled, dpas needs all of them"
+            g.env.reporter.at_first("dpas", finding, self.instruction, g, off)
         a = self.decode_a(np.ascontiguousarray(self._rows(g.regs, g))).reshape(g.count, shape.rows, shape.k)
         b = self.decode_b(np.ascontiguousarray(g.regs[:, self._b])).reshape(g.count, DEPTH, shape.columns, shape.ops)
         total = a @ b.swapaxes(2, 3).reshape(g.count, shape.k, shape.columns)
@@ -311,8 +312,8 @@ def _pairs(g: ThreadGroup, instruction: Instruction) -> tuple[Array, Array]:
     at = np.minimum(np.searchsorted(ranked, keys ^ 1), len(ranked) - 1)
     missing = ranked[at] != keys ^ 1
     if missing.any():
-        what = "the other thread of the fused pair is not at this instruction"
-        g.env.reporter.at_first("dpasw", what, instruction, g, missing)
+        finding = "the other thread of the fused pair is not at this instruction"
+        g.env.reporter.at_first("dpasw", finding, instruction, g, missing)
     mine = np.arange(g.count)
     other = np.where(missing, mine, order[at])
     odd = keys & 1 == 1

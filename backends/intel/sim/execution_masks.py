@@ -111,8 +111,8 @@ def active(instruction: Instruction, context: Context) -> Lanes:
             bad = undefined_flags(instruction, g, running)
             if bad is not None:
                 g.env.reporter.at_first("poison", "the predicate is undefined", instruction, g, bad)
-        taken = chosen(g)
-        return taken if running is None else taken & running
+        selected = chosen(g)
+        return selected if running is None else selected & running
 
     return lanes
 

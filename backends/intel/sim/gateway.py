@@ -88,10 +88,10 @@ def epoch_of(stamps: Array) -> Array:
     return np.asarray(stamps >> EPOCH_BIT)
 
 
-def retire(g: ThreadGroup, done: frozenset[int]) -> None:
-    """Forget local accesses that instructions `done`, now complete, order, and land the stores before their fences."""
+def retire(g: ThreadGroup, complete: frozenset[int]) -> None:
+    """Forget local accesses that the `complete` instructions order, and land the stores before their fences."""
     for index, order, unit in g.fences:
-        if index not in done:
+        if index not in complete:
             continue
         if unit == "slm":
             orders_loads = g.env.platform.slm_fence_orders_loads
@@ -99,8 +99,8 @@ def retire(g: ThreadGroup, done: frozenset[int]) -> None:
         elif unit == "ugm":
             land_store(g, [ticket for when, ticket in g.stores if when < order])
             g.stores = [(when, ticket) for when, ticket in g.stores if when > order]
-    g.fences = [fence for fence in g.fences if fence[0] not in done]
-    g.local = [access for access in g.local if access.access == "write" or access.step not in done]
+    g.fences = [fence for fence in g.fences if fence[0] not in complete]
+    g.local = [access for access in g.local if access.access == "write" or access.step not in complete]
 
 
 def note_local(g: ThreadGroup, step: Step, access: str, rows: Array, units: Array) -> None:
@@ -154,8 +154,8 @@ def _check_signal(g: ThreadGroup, instruction: Instruction, at: int) -> None:
     header, needed = g.views["u4"][:, at // 4], env.waves << 24 | env.waves << 16
     wrong = header != needed
     if wrong.any():
-        what = f"header dword 2 is {int(header[wrong.argmax()]):#x}, {env.waves} threads need {needed:#x}"
-        env.reporter.at_first("barrier", what, instruction, g, wrong)
+        finding = f"header dword 2 is {int(header[wrong.argmax()]):#x}, {env.waves} threads need {needed:#x}"
+        env.reporter.at_first("barrier", finding, instruction, g, wrong)
     if not env.barriers:
         env.reporter.add("barrier", "the kernel declares no barrier: .ze_info has barrier_count 0", instruction, g)
     if g.signalled:

@@ -18,7 +18,7 @@ from convgen.ir.record import define, evolve
 LINE_BITS = 6  #: overlaps are searched by lines of 64 bytes, which may report more than there are
 
 #: (group, addresses [threads, lanes], lanes): reads memory without a finding, and writes the registers.
-Again = Callable[[ThreadGroup, U64, "Bools | None"], None]
+Reread = Callable[[ThreadGroup, U64, "Bools | None"], None]
 
 
 @define(eq=False)
@@ -31,7 +31,7 @@ class LateLoad:
     address: U64  #: [threads, lanes]
     size: int  #: bytes at an address
     lanes: Bools | None
-    again: Again
+    reread: Reread
 
     def take(self, rows: Array) -> LateLoad:
         """Return the load for some of the threads."""
@@ -61,13 +61,13 @@ def lines_of(address: U64, size: int, lanes: Bools | None) -> Array:
 
 
 def note_late(
-    g: ThreadGroup, index: int, address: U64, size: int, lanes: Bools | None, again: Again, *, local: bool
+    g: ThreadGroup, index: int, address: U64, size: int, lanes: Bools | None, reread: Reread, *, local: bool
 ) -> None:
     """Register a load to read again when it is known to be complete."""
     if g.env.adversary is not None and g.env.adversary.late:
         g.order += 1
         kept = None if lanes is None else lanes.copy()  # registers and flags may change meanwhile
-        g.late.append(LateLoad(index, g.order, local, address.copy(), size, kept, again))
+        g.late.append(LateLoad(index, g.order, local, address.copy(), size, kept, reread))
 
 
 def _read_again(g: ThreadGroup, due: Callable[[LateLoad], bool]) -> None:
@@ -75,17 +75,17 @@ def _read_again(g: ThreadGroup, due: Callable[[LateLoad], bool]) -> None:
     if ready:
         g.late = [load for load in g.late if not due(load)]
         for load in ready:
-            load.again(g, load.address, load.lanes)
+            load.reread(g, load.address, load.lanes)
 
 
-def read_completed(g: ThreadGroup, done: frozenset[int]) -> None:
-    """Let the loads that are known to be complete read memory again: those in `done`, and those before its fences."""
+def read_completed(g: ThreadGroup, complete: frozenset[int]) -> None:
+    """Let loads that are known to be complete read memory again: `complete` ones, and those before complete fences."""
     orders_local = g.env.platform.slm_fence_orders_loads
     upto = {"slm": 0, "ugm": 0, "tgm": 0}  # unit -> order of its last completed fence
     for index, order, unit in g.fences:
-        if index in done and (orders_local or unit != "slm"):
+        if index in complete and (orders_local or unit != "slm"):
             upto[unit] = max(upto[unit], order)
-    _read_again(g, lambda load: load.step in done or load.order < upto["slm" if load.local else "ugm"])
+    _read_again(g, lambda load: load.step in complete or load.order < upto["slm" if load.local else "ugm"])
 
 
 def read_before_store(g: ThreadGroup, address: U64, size: int, lanes: Bools | None, *, local: bool) -> None:

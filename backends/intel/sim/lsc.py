@@ -104,9 +104,9 @@ def compile_access(
     active_lanes = active(instruction, context)
     address = _addresses(instruction, message, lsc, binding, count)
     access = Access(instruction, message, lsc, context, step, active_lanes, count, width, vector, address, local)
-    wanted = registers(lsc.address_bytes, width, context)
-    check_length(context, "an address payload", lsc.address_registers, wanted)
-    fits = check_range(context, "address payload", message.src0.reg, wanted)
+    address_registers = registers(lsc.address_bytes, width, context)
+    check_length(context, "an address payload", lsc.address_registers, address_registers)
+    fits = check_range(context, "address payload", message.src0.reg, address_registers)
     loads, stores = lsc.op in (msg.LOAD, msg.LOAD_QUAD), lsc.op in (msg.STORE, msg.STORE_QUAD)
     operands = 1 if stores else 0 if loads else msg.ATOMICS[lsc.op][1]
     data = access.data_registers
@@ -119,7 +119,9 @@ def compile_access(
         step.writes = layout.grf_bits(message.dst.reg, data)
     elif lsc.response:
         context.fault("message-length", "a response goes nowhere")
-    step.reads = layout.grf_bits(message.src0.reg, wanted) | layout.grf_bits(message.src1.reg, operands * data)
+    step.reads = layout.grf_bits(message.src0.reg, address_registers) | layout.grf_bits(
+        message.src1.reg, operands * data
+    )
     if instruction.predicate:
         step.reads |= flag_bits(instruction, context)
     if fits:
@@ -180,9 +182,10 @@ def memory_load(
 
 
 def _load(access: Access, returns: bool) -> Callable[[ThreadGroup], None]:
+    """Return the function that executes a load, or without `returns` a prefetch."""
     lsc = access.lsc
     counter = f"{'slm' if access.local else 'global'}_read_bytes"
-    first, each = access.message.dst.reg, registers(lsc.register_bytes, access.width, access.context)
+    first, registers_of_element = access.message.dst.reg, registers(lsc.register_bytes, access.width, access.context)
 
     def place(g: ThreadGroup, words: Array, lanes: Bools | None, bad: Bools | None, put: Landing) -> None:
         if lsc.transposed:  # one thread's consecutive words into consecutive registers
@@ -191,9 +194,9 @@ def _load(access: Access, returns: bool) -> Callable[[ThreadGroup], None]:
         values, spoilt = element_values(words, bad, lsc.memory_bytes, access.vector, lsc.register_bytes)
         for number in range(access.vector):
             mark = None if spoilt is None else spoilt[number]
-            put(g, first + number * each, lsc.register_bytes, values[number], lanes, mark)
+            put(g, first + number * registers_of_element, lsc.register_bytes, values[number], lanes, mark)
 
-    def again(g: ThreadGroup, at: U64, lanes: Bools | None) -> None:
+    def reread(g: ThreadGroup, at: U64, lanes: Bools | None) -> None:
         words, _ = memory_load(access, g, at, lanes, again=True)
         place(g, words, lanes, None, fill)
 
@@ -211,7 +214,7 @@ def _load(access: Access, returns: bool) -> Callable[[ThreadGroup], None]:
         if lsc.transposed:  # the rest of the last register is undefined
             grf = g.layout.grf
             mark_undefined(g, first * grf + 4 * len(words), (first + access.data_registers) * grf)
-        note_late(g, access.step.index, at, access.size, lanes, again, local=access.local)
+        note_late(g, access.step.index, at, access.size, lanes, reread, local=access.local)
 
     return run
 
@@ -239,11 +242,14 @@ def store_values(access: Access, g: ThreadGroup, reg: int) -> tuple[Array, Bools
         count = access.size // 4
         bad = undefined(g, reg, 4, count)
         return elements(g, reg, 4, count).T[:, :, None], None if bad is None else bad.T[:, :, None]
-    each = registers(size, access.width, access.context)
-    parts = [elements(g, reg + number * each, size, access.count) for number in range(access.vector)]
+    registers_of_element = registers(size, access.width, access.context)
+    parts = [elements(g, reg + number * registers_of_element, size, access.count) for number in range(access.vector)]
     apart = size // min(size, lsc.memory_bytes)
-    taken = [undefined(g, reg + number * each, size // apart, access.count * apart) for number in range(access.vector)]
-    marks = [None if mark is None else mark[:, ::apart] for mark in taken]
+    elements_undefined = [
+        undefined(g, reg + number * registers_of_element, size // apart, access.count * apart)
+        for number in range(access.vector)
+    ]
+    marks = [None if mark is None else mark[:, ::apart] for mark in elements_undefined]
     values = np.stack(parts)
     spoilt = None
     if any(mark is not None for mark in marks):
@@ -259,6 +265,7 @@ def store_values(access: Access, g: ThreadGroup, reg: int) -> tuple[Array, Bools
 
 
 def _store(access: Access) -> Callable[[ThreadGroup], None]:
+    """Return the function that executes a store."""
     counter = f"{'slm' if access.local else 'global'}_write_bytes"
     step, size = access.step, access.lsc.memory_bytes
 
@@ -281,6 +288,7 @@ def _store(access: Access) -> Callable[[ThreadGroup], None]:
 
 
 def _atomic(access: Access, returns: bool) -> Callable[[ThreadGroup], None]:
+    """Return the function that executes an atomic operation."""
     name, operands = msg.ATOMICS[access.lsc.op]
     if access.vector != 1 or access.lsc.transposed:
         raise unsupported(access.instruction, "atomic operation on vectors")
@@ -290,17 +298,17 @@ def _atomic(access: Access, returns: bool) -> Callable[[ThreadGroup], None]:
         if lanes is not None and not lanes.any():
             return
         at = access.address(g, lanes)
-        reg, each = access.message.src1.reg, access.data_registers
+        reg, registers_of_operand = access.message.src1.reg, access.data_registers
         values = []
         for number in range(operands):
             report_undefined(
                 g,
                 access.instruction,
-                undefined(g, reg + number * each, access.lsc.register_bytes, access.count),
+                undefined(g, reg + number * registers_of_operand, access.lsc.register_bytes, access.count),
                 lanes,
                 "an operand of the atomic operation",
             )
-            values.append(elements(g, reg + number * each, access.lsc.register_bytes, access.count))
+            values.append(elements(g, reg + number * registers_of_operand, access.lsc.register_bytes, access.count))
         old = atomic(g, access.step, name, at, access.lsc.memory_bytes, values, lanes, local=access.local)
         g.env.counters["atomics"] += active_count(g, lanes, access.count)
         if returns:

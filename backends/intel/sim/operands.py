@@ -167,14 +167,14 @@ def _register_source(operand: Operand, lanes: int, context: Context, *, logical:
     def undefined(g: ThreadGroup) -> Bools | None:
         if not g.dirty & units:
             return None
-        found: Bools = g.poisons[size][:, index] != 0
-        return found if found.any() else None
+        poison: Bools = g.poisons[size][:, index] != 0
+        return poison if poison.any() else None
 
     def marks(g: ThreadGroup) -> Array | None:
         if not g.dirty & units:
             return None
-        found = g.poisons[size][:, index]
-        return found.copy() if found.any() else None
+        poison = g.poisons[size][:, index]
+        return poison.copy() if poison.any() else None
 
     got = _modified(_flushed(get, type_), operand, logical=logical)
     return Reader(got, undefined, bits, type_, raw=lambda g: g.views[view][:, index], marks=marks)
@@ -227,14 +227,15 @@ def _tiny_float(bits: int) -> float:
 
 
 def _flag_source(operand: Operand, context: Context) -> Reader:
+    """Return a reader of flag registers."""
     first = operand.reg * 32 + operand.sub * operand.size * 8
     count = operand.size * 8
 
     def undefined(g: ThreadGroup) -> Bools | None:
         if not g.flags_dirty:
             return None
-        found = any_along(g.flag_poison[:, first : first + count], 1, keepdims=True)
-        return found if found.any() else None
+        poison = any_along(g.flag_poison[:, first : first + count], 1, keepdims=True)
+        return poison if poison.any() else None
 
     def raw(g: ThreadGroup) -> Array:
         packed = np.packbits(g.flags[:, first : first + count], axis=1, bitorder="little")
@@ -243,8 +244,8 @@ def _flag_source(operand: Operand, context: Context) -> Reader:
     def marks(g: ThreadGroup) -> Array | None:
         if not g.flags_dirty:
             return None
-        found = np.packbits(g.flag_poison[:, first : first + count], axis=1, bitorder="little")
-        return found.view(f"u{operand.size}") if found.any() else None
+        poison = np.packbits(g.flag_poison[:, first : first + count], axis=1, bitorder="little")
+        return poison.view(f"u{operand.size}") if poison.any() else None
 
     start = context.layout.start("f", operand.reg, operand.sub * operand.size)
     bits = byte_bits(start, operand.size)
@@ -267,16 +268,18 @@ def indirect_places(operand: Operand, lanes: int, instruction: Instruction, g: T
     """Return the byte offset of each [thread, lane] of an operand addressed through a0; report undefined addresses."""
     start = g.layout.address + 2 * operand.sub
     region = operand.region
-    each = region.width if region is not None and region.vertical < 0 else lanes  # lanes that share an address
-    count = -(-lanes // each)
+    lanes_of_address = (
+        region.width if region is not None and region.vertical < 0 else lanes
+    )  # lanes that share an address
+    count = -(-lanes // lanes_of_address)
     if g.dirty & g.layout.units(start, 2 * count):
         bad = any_along(g.poison[:, start : start + 2 * count], 1)
         g.env.reporter.at_first("poison", "the register address is undefined", instruction, g, bad)
     base = g.views["u2"][:, start // 2 : start // 2 + count].astype(np.int64) + operand.value
     within = element_bytes(operand, lanes, 0)
     if region is not None and region.vertical < 0:
-        within = np.arange(lanes) % each * region.horizontal * operand.size
-    places = within[None] + np.repeat(base, each, axis=1)
+        within = np.arange(lanes) % lanes_of_address * region.horizontal * operand.size
+    places = within[None] + np.repeat(base, lanes_of_address, axis=1)
     limit = g.layout.acc - operand.size
     bad = any_along((places < 0) | (places > limit), 1)
     if bad.any():

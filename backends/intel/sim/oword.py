@@ -115,11 +115,12 @@ def _run(
     *,
     local: bool,
 ) -> Callable[[ThreadGroup], None]:
+    """Return the function that executes a block message."""
     dst, src = message.dst.reg, message.src1.reg
     active_lanes = active(evolve(instruction, exec_size=1), context)
     address = _address(instruction, message, kind, None if local or binding == STATELESS else binding)
 
-    def again(g: ThreadGroup, at: U64, lanes: Bools | None) -> None:
+    def reread(g: ThreadGroup, at: U64, lanes: Bools | None) -> None:
         data = peek_local(g, at, size, kind.alignment) if local else peek_lanes(g, at, size, lanes)
         fill(g, dst, 4, data[:, :, 0].T, lanes)
 
@@ -145,6 +146,6 @@ def _run(
         else:
             data, spoilt = load_lanes(g, step, at, size, lanes, kind.alignment)
         land(g, dst, 4, data[:, :, 0].T, lanes, None if spoilt is None else spoilt[:, :, 0].T)
-        note_late(g, step.index, at, size, lanes, again, local=local)
+        note_late(g, step.index, at, size, lanes, reread, local=local)
 
     return store if kind.stores else load

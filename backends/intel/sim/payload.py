@@ -17,19 +17,19 @@ def registers(size: int, count: int, context: Context) -> int:
     return -(-size * count // context.layout.grf)
 
 
-def check_range(context: Context, what: str, reg: int, count: int) -> bool:
+def check_range(context: Context, payload: str, reg: int, count: int) -> bool:
     """Report a payload that leaves the register file."""
     if reg >= 0 and reg + count > context.layout.registers:
         last = context.layout.registers - 1
-        context.fault("register-range", f"the {what} r{reg}..r{reg + count - 1} reaches beyond r{last}")
+        context.fault("register-range", f"the {payload} r{reg}..r{reg + count - 1} reaches beyond r{last}")
         return False
     return True
 
 
-def check_length(context: Context, what: str, given: int, wanted: int) -> None:
+def check_length(context: Context, payload: str, registers: int, expected: int) -> None:
     """Report a payload length that does not fit the message."""
-    if given != wanted:
-        context.fault("message-length", f"{what} of {given} registers; the message has {wanted}")
+    if registers != expected:
+        context.fault("message-length", f"{payload} of {registers} registers; the message has {expected}")
 
 
 def elements(g: ThreadGroup, reg: int, size: int, count: int) -> Array:
@@ -49,15 +49,15 @@ def undefined(g: ThreadGroup, reg: int, size: int, count: int) -> Bools | None:
 
 
 def report_undefined(
-    g: ThreadGroup, instruction: Instruction, bad: Bools | None, lanes: Bools | None, what: str
+    g: ThreadGroup, instruction: Instruction, bad: Bools | None, lanes: Bools | None, name: str
 ) -> None:
-    """Report undefined numbers in active lanes; `what` names them in the finding."""
+    """Report undefined numbers in active lanes; `name` is theirs in the finding."""
     if bad is None:
         return
     if lanes is not None:
         bad = bad & lanes
     if bad.any():
-        g.env.reporter.at_first("poison", f"{what} is undefined", instruction, g, bad)
+        g.env.reporter.at_first("poison", f"{name} is undefined", instruction, g, bad)
 
 
 #: (group, register, size, values, lanes, undefined): writes what a message brings.

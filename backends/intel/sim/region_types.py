@@ -58,9 +58,7 @@ TYPE_RULES = (
         _narrow_stride,
     ),
     InstructionRule(
-        "the destination is narrower than the execution type, and is not aligned to that type",
-        TYPES,
-        _narrow_start,
+        "the destination is narrower than the execution type, and is not aligned to that type", TYPES, _narrow_start
     ),
     InstructionRule(
         "a conversion between integers and hf needs a destination aligned to 4 bytes with a stride of 4 bytes",

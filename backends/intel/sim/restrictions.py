@@ -85,9 +85,7 @@ RESTRICTIONS = (
         "Wa_1604601757, by Mesa, instruction_restrictions",
     ),
     Restriction(
-        "floating point is multiplied by an integer",
-        lambda op, p: len({t in FLOATS for t in _types(op)}) > 1,
-        ("mul",),
+        "floating point is multiplied by an integer", lambda op, p: len({t in FLOATS for t in _types(op)}) > 1, ("mul",)
     ),
     Restriction(
         "an integer product becomes floating point",

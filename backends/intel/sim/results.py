@@ -145,6 +145,7 @@ def _control_put(put: Put, instruction: Instruction) -> Put:
 
 
 def _flag_target(operand: Operand, context: Context) -> Writer:
+    """Return a writer of flag registers."""
     first = operand.reg * 32 + operand.sub * operand.size * 8
     count = operand.size * 8
 
@@ -169,6 +170,7 @@ def _flag_target(operand: Operand, context: Context) -> Writer:
 
 
 def _indirect_target(operand: Operand, lanes: int, instruction: Instruction) -> Writer:
+    """Return a writer of registers addressed through a0."""
     size = operand.size
 
     def put(g: ThreadGroup, data: Array, active: Bools | None, undefined: Array | None) -> None:
@@ -177,16 +179,16 @@ def _indirect_target(operand: Operand, lanes: int, instruction: Instruction) -> 
         first = indirect_places(packed, 1, instruction, g)
         places = first + np.arange(lanes) * stride * size
         shape = (g.count, lanes)
-        taken = np.ones(shape, np.bool_) if active is None else np.broadcast_to(active, shape)
-        rows = np.broadcast_to(np.arange(g.count)[:, None], shape)[taken]
-        at = (places // size)[taken]
-        g.views[VIEWS[operand.type]][rows, at] = np.broadcast_to(data, shape)[taken]
+        acting = np.ones(shape, np.bool_) if active is None else np.broadcast_to(active, shape)
+        rows = np.broadcast_to(np.arange(g.count)[:, None], shape)[acting]
+        at = (places // size)[acting]
+        g.views[VIEWS[operand.type]][rows, at] = np.broadcast_to(data, shape)[acting]
         marks = g.poisons[size]
         if undefined is None:
             marks[rows, at] = 0
         else:
             ones = ~marks.dtype.type(0)
-            marks[rows, at] = np.where(np.broadcast_to(undefined != 0, shape)[taken], ones, 0)
+            marks[rows, at] = np.where(np.broadcast_to(undefined != 0, shape)[acting], ones, 0)
             for unit in np.unique(at * size // g.layout.grf):
                 g.dirty |= 1 << int(unit)
 

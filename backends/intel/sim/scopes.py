@@ -83,11 +83,11 @@ def _observe(g: ThreadGroup, operation: Underway) -> None:
             g.env.causality.observe(int(thread), int(number))
 
 
-def land(g: ThreadGroup, done: frozenset[int]) -> None:
+def land(g: ThreadGroup, complete: frozenset[int]) -> None:
     """Let the fences and atomic operations among completed instructions take effect."""
     causality = g.env.causality
     for operation in g.underway:
-        if operation.step not in done:
+        if operation.step not in complete:
             continue
         _observe(g, operation)
         for who, epoch, number in zip(thread_states(g), operation.epochs, operation.numbers, strict=True):
@@ -95,4 +95,4 @@ def land(g: ThreadGroup, done: frozenset[int]) -> None:
                 causality.release(Who(who.thread, who.group, int(epoch)), operation.upto)
             if operation.upto is not None:
                 causality.acquire(who, int(number))
-    g.underway = [operation for operation in g.underway if operation.step not in done]
+    g.underway = [operation for operation in g.underway if operation.step not in complete]

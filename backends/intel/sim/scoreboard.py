@@ -148,6 +148,7 @@ class Scoreboard:
         retired: set[int],
         findings: list[tuple[str, str]],
     ) -> None:
+        """Drop what an instruction's waits complete from `pipes` and `tokens`; add to `retired` and `findings`."""
         instruction = step.instruction
         if instruction.distance is not None:
             pipe, count = instruction.distance
@@ -236,10 +237,10 @@ class Scoreboard:
         assert step is not None
         return step
 
-    def _hazard(self, verb: str, bits: int, what: str, earlier: Step, wait: str) -> tuple[str, str]:
+    def _hazard(self, verb: str, bits: int, role: str, earlier: Step, wait: str) -> tuple[str, str]:
         name = describe(self.layout, (bits & -bits).bit_length() - 1)
         kind = "distance" if wait.endswith("@") else "token-wait"
-        return kind, f"{verb} {name}, a {what} of `{earlier.instruction.text}`, without {wait}"
+        return kind, f"{verb} {name}, a {role} of `{earlier.instruction.text}`, without {wait}"
 
 
 def describe(layout: Layout, byte: int) -> str:

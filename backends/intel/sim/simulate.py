@@ -84,6 +84,7 @@ class _Run(Run):
         return program
 
     def _launch(self, launch: LaunchRequest) -> None:
+        """Execute a launch in batches of workgroups."""
         kernel = self.code.kernel(launch.kernel)
         program = self._program(launch.kernel)
         self.reporter.start(kernel.name, 0)
@@ -96,8 +97,8 @@ class _Run(Run):
         slm_bytes = max(kernel.slm, launch.shared_bytes)
         if slm_bytes > self.code.platform.max_slm:
             limit = self.code.platform.max_slm
-            what = f"the launch asks for {slm_bytes} bytes of local memory, a workgroup has {limit}"
-            self.reporter.add("slm-size", what, None)
+            finding = f"the launch asks for {slm_bytes} bytes of local memory, a workgroup has {limit}"
+            self.reporter.add("slm-size", finding, None)
             raise LaunchStopped
         waves = threads_of(kernel, launch)
         execute = partial(self._batch, program, launch, payload, waves, slm_bytes)
@@ -106,6 +107,7 @@ class _Run(Run):
     def _batch(
         self, program: Program, launch: LaunchRequest, payload: Payload, waves: int, slm_bytes: int, groups: Array
     ) -> None:
+        """Execute some workgroups side by side, in an environment of their own."""
         kernel, count = program.kernel, len(groups)
         slm = Slm(count, slm_bytes, program.local_grain)
         surfaces = surfaces_of(self.memory, kernel, launch)

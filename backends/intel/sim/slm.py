@@ -87,9 +87,9 @@ def check_own_loads(
         met = owner.take(access.units) == access.rows
         if met.any():
             load = f"`{access.instruction.text}` at {access.instruction.address:#x}"
-            what = f"overwrites what the thread's own {load} may still read: its destination was not waited for"
+            finding = f"overwrites what the thread's own {load} may still read: its destination was not waited for"
             row = int(access.rows[met.argmax()])
-            g.env.reporter.add("slm-race", what, step.instruction, g, row, source=_OVERTAKES)
+            g.env.reporter.add("slm-race", finding, step.instruction, g, row, source=_OVERTAKES)
     owner[stored] = -1
 
 
@@ -106,16 +106,16 @@ def places(
         beyond &= lanes
     if beyond.any():
         row, lane = (int(i) for i in np.argwhere(beyond)[0])
-        what = f"{size} bytes at {int(address[row, lane]):#x} are outside the {slm.size} bytes of local memory"
-        g.env.reporter.add("out-of-bounds", what, step.instruction, g, row, lane)
+        finding = f"{size} bytes at {int(address[row, lane]):#x} are outside the {slm.size} bytes of local memory"
+        g.env.reporter.add("out-of-bounds", finding, step.instruction, g, row, lane)
         lanes = ~beyond if lanes is None else lanes & ~beyond
     offset = address.astype(np.int64)
     if lanes is not None:
         offset = np.where(lanes, offset, 0)
     if int(np.bitwise_or.reduce(offset, axis=None)) & (alignment - 1):
         bad = (offset & (alignment - 1)) != 0
-        what = f"local access not aligned to {alignment}"
-        g.env.reporter.at_first("misaligned", what, step.instruction, g, bad)
+        finding = f"local access not aligned to {alignment}"
+        g.env.reporter.at_first("misaligned", finding, step.instruction, g, bad)
         offset &= ~(alignment - 1)
     return offset + (g.slot * slm.stride)[:, None], lanes
 

@@ -130,11 +130,11 @@ class ThreadGroup(Threads):
 
     def clean(self, units: int) -> None:
         """Clear the `dirty` bits of those units that have no undefined byte left."""
-        left = self.dirty & units
+        unchecked = self.dirty & units
         grf = self.layout.grf
-        while left:
-            unit = (left & -left).bit_length() - 1
-            left &= left - 1
+        while unchecked:
+            unit = (unchecked & -unchecked).bit_length() - 1
+            unchecked &= unchecked - 1
             if not self.poison[:, unit * grf : (unit + 1) * grf].any():
                 self.dirty &= ~(1 << unit)
 
@@ -161,16 +161,16 @@ class ThreadGroup(Threads):
     def merge(self, other: Self) -> Self:
         self._settle()
         other._settle()
-        both = super().merge(other)
-        both.score = self.score.union(other.score)
-        both.dirty, both.flags_dirty = self.dirty | other.dirty, self.flags_dirty or other.flags_dirty
-        both.order = max(self.order, other.order)
-        both.local = [a.joined(b, self.count) for a, b in zip(self.local, other.local, strict=True)]
-        both.late = [a.joined(b) for a, b in zip(self.late, other.late, strict=True)]
-        both.stores, both.fences = list(self.stores), list(self.fences)
-        both.underway = [a.joined(b) for a, b in zip(self.underway, other.underway, strict=True)]
-        both.ready()
-        return both
+        merged = super().merge(other)
+        merged.score = self.score.union(other.score)
+        merged.dirty, merged.flags_dirty = self.dirty | other.dirty, self.flags_dirty or other.flags_dirty
+        merged.order = max(self.order, other.order)
+        merged.local = [a.joined(b, self.count) for a, b in zip(self.local, other.local, strict=True)]
+        merged.late = [a.joined(b) for a, b in zip(self.late, other.late, strict=True)]
+        merged.stores, merged.fences = list(self.stores), list(self.fences)
+        merged.underway = [a.joined(b) for a, b in zip(self.underway, other.underway, strict=True)]
+        merged.ready()
+        return merged
 
     def _settle(self) -> None:
         """Clear the poison of units that are clean."""

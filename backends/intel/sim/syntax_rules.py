@@ -7,9 +7,9 @@ from functools import lru_cache
 from convgen.backends.intel.sim import regions, restrictions
 from convgen.backends.intel.sim.areas import Operation
 from convgen.backends.intel.sim.decode import Instruction, Operand
-from convgen.backends.intel.sim.passes import KIND, passes_of
 from convgen.backends.intel.sim.platforms import Platform
 from convgen.backends.intel.sim.register_file import Layout
+from convgen.backends.intel.sim.split_execution import KIND, split_of
 from convgen.backends.intel.sim.step import Context, Step
 
 FIRST_LAST_REGISTER = 112  #: first register for the payload of a thread's last message (of 128, which all threads have)
@@ -21,9 +21,9 @@ def check(instruction: Instruction, step: Step, context: Context) -> None:
     if step.kind in ("alu", "math"):
         for kind, message in _violations(_form(instruction), context.platform, context.layout):
             context.fault(kind, message)
-        passes = passes_of(Operation.of(instruction, context))
-        if passes is not None and passes.overlapping:
-            context.fault(KIND, passes.message(passes.overlapping))
+        split = split_of(Operation.of(instruction, context))
+        if split is not None and split.overlapping:
+            context.fault(KIND, split.message(split.overlapping))
     if step.is_send:
         _payloads(instruction, step, context)
 
@@ -60,8 +60,8 @@ def _payloads(instruction: Instruction, step: Step, context: Context) -> None:
     if "EOT" in instruction.options:
         for payload in (message.src0, message.src1):
             if 0 <= payload.reg < FIRST_LAST_REGISTER:
-                what = f"the last message comes from r{payload.reg}, not from r{FIRST_LAST_REGISTER} on"
-                context.fault("message", f"{what} [PRM, by Mesa, send_restrictions]")
+                finding = f"the last message comes from r{payload.reg}, not from r{FIRST_LAST_REGISTER} on"
+                context.fault("message", f"{finding} [PRM, by Mesa, send_restrictions]")
 
 
 def _annotations(instruction: Instruction, step: Step, context: Context) -> None:

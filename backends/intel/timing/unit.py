@@ -88,27 +88,27 @@ class _Run:
             thread.passed += 1
         thread.waited.append(start - thread.free_at)
         self.issues = max(self.issues, now + 1)
-        done = start + op.busy - 1 + op.latency
+        complete_at = start + op.busy - 1 + op.latency
         if op.pipe:
             self.free[op.pipe] = now + op.busy
         if op.pipe and op.pipe in IN_ORDER:
-            thread.done.setdefault(op.pipe, []).append(done)
+            thread.done.setdefault(op.pipe, []).append(complete_at)
         if op.sets is not None:
-            thread.tokens[op.sets] = (now + max(_PAYLOAD, op.busy), done)
+            thread.tokens[op.sets] = (now + max(_PAYLOAD, op.busy), complete_at)
             (thread.matrix_tokens.add if op.pipe == "matrix" else thread.matrix_tokens.discard)(op.sets)
         thread.free_at = start + op.issue
-        self.end = max(self.end, done, thread.free_at)
+        self.end = max(self.end, complete_at, thread.free_at)
         if op.barrier == "signal":
-            self._signal(thread.group, done)
+            self._signal(thread.group, complete_at)
         if len(thread.waited) < len(thread.ops):
             heappush(self.queue, (thread.free_at, number, thread))
 
-    def _signal(self, group: int, done: float) -> None:
+    def _signal(self, group: int, complete_at: float) -> None:
         """Count a signal; the last one of a workgroup opens its barrier."""
         self.signalled[group] += 1
         if self.signalled[group] < self.members[group]:
             return
-        self.signalled[group], self.opened_at[group] = 0, done + BARRIER
+        self.signalled[group], self.opened_at[group] = 0, complete_at + BARRIER
         waiting, self.at_barrier[group] = self.at_barrier[group], []
         self.barriers_opened[group] += 1
         for number, thread in waiting:
@@ -121,11 +121,11 @@ def _allowed(thread: Thread, op: Op) -> float:
     if op.distance is not None:
         pipe, count = op.distance
         for letter in IN_ORDER if pipe == "A" else pipe:
-            done = thread.done.get(letter, [])
-            times.append(done[-count] if len(done) >= count else 0.0)
+            completions = thread.done.get(letter, [])
+            times.append(completions[-count] if len(completions) >= count else 0.0)
     for token, only_read in op.waits:
         some = thread.tokens.values() if token == ALL_TOKENS else [thread.tokens.get(token, (0.0, 0.0))]
-        times += [read if only_read else done for read, done in some]
+        times += [read if only_read else complete for read, complete in some]
     chained = op.pipe == "matrix" and op.sets in thread.matrix_tokens
     if op.sets is not None and not chained:
         times.append(thread.tokens.get(op.sets, (0.0, 0.0))[1])

@@ -37,7 +37,7 @@ class Copy:
     access: Access  #: the destination
     source: Array  #: addresses
     size: int
-    kept: Array  #: bytes that are read; the rest of `size` are zeros
+    read_bytes: Array  #: bytes that are read; the rest of `size` are zeros
     data: Array  #: words [size/4, columns] of the source at the issue
 
     def take(self, columns: Array) -> Copy:
@@ -49,7 +49,7 @@ class Copy:
             group=self.group[columns],
             access=self.access.take(columns),
             source=self.source[columns],
-            kept=self.kept[columns],
+            read_bytes=self.read_bytes[columns],
             data=self.data[:, columns],
         )
 
@@ -101,25 +101,21 @@ class Copies:
         return land
 
     def _land_chosen(
-        self,
-        g: WarpGroup,
-        step: Step | None,
-        chosen: Callable[[Copy], Bools],
-        agent: tuple[int, int] | None = None,
+        self, g: WarpGroup, step: Step | None, chosen: Callable[[Copy], Bools], agent: tuple[int, int] | None = None
     ) -> None:
         """Land the chosen copies; `agent`, if an mbarrier counts them, is its number and the phase's clock."""
         pending: list[Copy] = []
         row_of = np.zeros(len(self.committed), np.int64)
         row_of[g.thread] = np.arange(g.count)
         for copy in self.pending:
-            done = chosen(copy)
-            if done.any():
-                some = copy if done.all() else copy.take(np.flatnonzero(done))
-                self._land(g, step or copy.step, some, row_of)
+            landing = chosen(copy)
+            if landing.any():
+                landed_copies = copy if landing.all() else copy.take(np.flatnonzero(landing))
+                self._land(g, step or copy.step, landed_copies, row_of)
                 if agent is not None:
-                    g.env.local.pass_to_agent(some.access, *agent)
-            if not done.all():
-                pending.append(copy if not done.any() else copy.take(np.flatnonzero(~done)))
+                    g.env.local.pass_to_agent(landed_copies.access, *agent)
+            if not landing.all():
+                pending.append(copy if not landing.any() else copy.take(np.flatnonzero(~landing)))
         self.pending = pending
 
     def _land(self, g: WarpGroup, step: Step, copy: Copy, row_of: Array) -> None:
@@ -129,9 +125,9 @@ class Copies:
         late = _peek(g, copy)
         if (late != copy.data).any():
             column = int((late != copy.data).any(axis=0).argmax())
-            what = f"copies bytes that changed before the wait for `{copy.step.instruction.text}`"
+            finding = f"copies bytes that changed before the wait for `{copy.step.instruction.text}`"
             row, lane = int(access.row[column]), int(access.lane[column])
-            g.env.reporter.add(KIND, what, copy.step.instruction, g, row, lane)
+            g.env.reporter.add(KIND, finding, copy.step.instruction, g, row, lane)
         mine = shared.flight[access.units] == copy.number + 1
         shared.flight[access.units] = np.where(mine, 0, shared.flight[access.units])
         shared.store(access.stretch, copy.data)
@@ -157,31 +153,31 @@ class Copies:
         """Report an access to bytes that a copy in flight will write; `verb` is "loads" or "stores to"."""
         unit, column = (int(i) for i in np.argwhere(flight)[0])
         number = int(flight[unit, column])
-        kind, what = MBARRIER_KIND, f"{verb} bytes of an mbarrier"
+        kind, finding = MBARRIER_KIND, f"{verb} bytes of an mbarrier"
         if number in self._bulk:
             text = self._bulk[number].instruction.text
-            kind, what = BULK_KIND, f"{verb} bytes of `{text}`, whose mbarrier it has not waited for"
+            kind, finding = BULK_KIND, f"{verb} bytes of `{text}`, whose mbarrier it has not waited for"
         elif number > 0:
-            kind, what = KIND, f"{verb} bytes of {self._named(number - 1)} before its wait"
-        g.env.reporter.add(kind, what, step.instruction, g, int(access.row[column]), int(access.lane[column]))
+            kind, finding = KIND, f"{verb} bytes of {self._named(number - 1)} before its wait"
+        g.env.reporter.add(kind, finding, step.instruction, g, int(access.row[column]), int(access.lane[column]))
 
 
 def _peek(g: WarpGroup, copy: Copy) -> Array:
-    """Read the source of copies again, without checks; bytes beyond `kept` are zeros."""
-    read = np.asarray(copy.kept > 0)
+    """Read the source of copies again, without checks; bytes beyond `read_bytes` are zeros."""
+    read = np.asarray(copy.read_bytes > 0)
     words = np.zeros_like(copy.data)
     if read.any():
         words[:, read] = peek_lanes(g, copy.source[read][None], copy.size, None)[:, 0]
-    return _cut(words, copy.kept)
+    return _cut(words, copy.read_bytes)
 
 
-def _cut(words: Array, kept: Array) -> Array:
-    """Replace the bytes from `kept` on by zeros."""
+def _cut(words: Array, read_bytes: Array) -> Array:
+    """Replace the bytes from `read_bytes` on by zeros."""
     size = 4 * len(words)
-    if (kept == size).all():
+    if (read_bytes == size).all():
         return words
     raw = np.ascontiguousarray(np.moveaxis(words, 0, -1)).view(np.uint8)
-    raw = np.where(np.arange(size) < kept[:, None], raw, 0).astype(np.uint8)
+    raw = np.where(np.arange(size) < read_bytes[:, None], raw, 0).astype(np.uint8)
     return np.moveaxis(np.ascontiguousarray(raw).view(np.uint32), -1, 0)
 
 
@@ -211,8 +207,9 @@ def _wait(instruction: Instruction) -> Step:
 
 
 def _copy(instruction: Instruction, context: Context) -> Step:
+    """Return the step of cp.async."""
     operands = instruction.operands
-    size, kept_of = sizes_of(instruction, context)
+    size, read_bytes_of = sizes_of(instruction, context)
     to = addresses(context, instruction, operands[0])
     of = addresses(context, instruction, operands[1], wide=True)
     numbers = numbers_of(*operands)
@@ -220,25 +217,27 @@ def _copy(instruction: Instruction, context: Context) -> Step:
 
     def run(g: WarpGroup) -> None:
         offset, where = to(g), of(g)
-        kept = np.broadcast_to(kept_of(g), g.shape)
+        read_bytes = np.broadcast_to(read_bytes_of(g), g.shape)
         report_undefined(g, step, numbers, "an operand of a copy")
-        if (kept > size)[g.active].any():
-            what = f"a source size above {size} bytes (PTX ISA, cp.async: src-size)"
-            g.env.reporter.at_first("operand", what, step.instruction, g, (kept > size) & g.active)
-            kept = np.minimum(kept, size)
+        if (read_bytes > size)[g.active].any():
+            finding = f"a source size above {size} bytes (PTX ISA, cp.async: src-size)"
+            g.env.reporter.at_first("operand", finding, step.instruction, g, (read_bytes > size) & g.active)
+            read_bytes = np.minimum(read_bytes, size)
         access = located(g, step, offset, size, g.lanes)
         if access is None:
             return
-        data = _fetch(g, step, where, size, kept)
+        data = _fetch(g, step, where, size, read_bytes)
         row, lane = access.row, access.lane
-        words = _cut(data[:, row, lane], kept[row, lane])
+        words = _cut(data[:, row, lane], read_bytes[row, lane])
         copies = g.env.copies
         number = copies.count
         copies.count += 1
         thread = g.thread[row]
         g.env.local.note_stores(g, step, access, None, defined=False)
         group = copies.committed[thread, lane]
-        copies.issue(g, Copy(step, number, thread, lane, group, access, where[row, lane], size, kept[row, lane], words))
+        copies.issue(
+            g, Copy(step, number, thread, lane, group, access, where[row, lane], size, read_bytes[row, lane], words)
+        )
         g.env.counters["cp_async_bytes"] += size * len(row)
 
     return step.running(run)
@@ -251,29 +250,29 @@ def sizes_of(instruction: Instruction, context: Context) -> tuple[int, Getter]:
     allowed = (16,) if instruction.has("cg") else (4, 8, 16)
     if size not in allowed:
         raise wrong(instruction, f"{size} bytes", " or ".join(map(str, allowed)))
-    return size, _kept(instruction, context, operands[3:], size)
+    return size, _bytes_read(instruction, context, operands[3:], size)
 
 
-def _kept(instruction: Instruction, context: Context, rest: Sequence[Operand], size: int) -> Getter:
+def _bytes_read(instruction: Instruction, context: Context, sizes: Sequence[Operand], size: int) -> Getter:
     """Return a function that computes the bytes that are read: src-size, 0 under ignore-src, or all of the copy's.
 
-    `rest` are the operands behind cp-size; a cache policy is the last of them.
+    `sizes` are the operands behind cp-size; a cache policy is the last of them.
     """
-    rest = rest[:-1] if instruction.has("L2::cache_hint") else rest
-    if not rest:
+    sizes = sizes[:-1] if instruction.has("L2::cache_hint") else sizes
+    if not sizes:
         return lambda g: np.array(size)
-    ignores = isinstance(rest[0], Inverted) or (isinstance(rest[0], Register) and rest[0].type == "pred")
-    value = source(context, instruction, rest[0], "pred" if ignores else "u32")
+    ignores = isinstance(sizes[0], Inverted) or (isinstance(sizes[0], Register) and sizes[0].type == "pred")
+    value = source(context, instruction, sizes[0], "pred" if ignores else "u32")
     return lambda g: np.where(value(g), 0, size) if ignores else value(g).astype(np.int64)
 
 
-def _fetch(g: WarpGroup, step: Step, where: Array, size: int, kept: Array) -> Array:
+def _fetch(g: WarpGroup, step: Step, where: Array, size: int, read_bytes: Array) -> Array:
     """Read the sources; a lane that copies fewer bytes reads no others."""
     data: Array = np.zeros((size // 4, *g.shape), np.uint32)
-    for count in np.unique(kept[g.active]).tolist():
+    for count in np.unique(read_bytes[g.active]).tolist():
         if not count:
             continue
-        lanes: Bools = g.active & (kept == count)
+        lanes: Bools = g.active & (read_bytes == count)
         if count == size:
             words, poison = load_lanes(g, step, where, size, None if lanes.all() else lanes, size)
             data = words if lanes.all() else np.where(lanes, words, data)
@@ -281,8 +280,8 @@ def _fetch(g: WarpGroup, step: Step, where: Array, size: int, kept: Array) -> Ar
             continue
         bad = lanes & (where & np.uint64(size - 1) != 0)
         if bad.any():
-            what = f"global access of {size} bytes not aligned to {size}"
-            g.env.reporter.at_first("misaligned", what, step.instruction, g, bad)
+            finding = f"global access of {size} bytes not aligned to {size}"
+            g.env.reporter.at_first("misaligned", finding, step.instruction, g, bad)
         raw = np.zeros((*g.shape, size), np.uint8)
         for byte in range(count):
             value, poison = load_lanes(g, step, where + np.uint64(byte), 1, lanes, 1)

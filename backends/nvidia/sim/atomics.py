@@ -74,7 +74,7 @@ def _function(instruction: Instruction, operation: str, kind: str) -> Combine:
 
 
 def reduction_of(step: Step, kind: str) -> Atomic:
-    """Return the memory side of cp.reduce.async.bulk of an element type. Raises Unsupported.
+    """Return the update of memory by cp.reduce.async.bulk of an element type. Raises Unsupported.
 
     Sums of f32 flush subnormal numbers as those of red do (PTX ISA, cp.reduce.async.bulk).
     """
@@ -127,7 +127,7 @@ def compile_atomic(instruction: Instruction, context: Context) -> Step | None:
 
 @frozen(eq=False)
 class Atomic:
-    """The memory side of one atomic instruction."""
+    """The update of memory by one atomic instruction."""
 
     step: Step
     function: Combine
@@ -160,16 +160,16 @@ class Atomic:
         undefined = g.env.local.note_updates(g, self.step, access)
         if undefined is not None and not self.replaces:
             column = int(undefined.any(axis=0).argmax())
-            what = "the memory of an atomic operation is undefined"
+            finding = "the memory of an atomic operation is undefined"
             row, lane = int(access.row[column]), int(access.lane[column])
-            g.env.reporter.add("poison", what, self.step.instruction, g, row, lane)
+            g.env.reporter.add("poison", finding, self.step.instruction, g, row, lane)
         place: Array = np.zeros(values.shape, np.int64)
         place[access.row, access.lane] = access.place // self.size
-        taken = np.zeros(values.shape, np.bool_)
-        taken[access.row, access.lane] = True
+        acting = np.zeros(values.shape, np.bool_)
+        acting[access.row, access.lane] = True
         memory = g.env.local.data.view(values.dtype)
         g.env.memory.changes += 1
-        return combine_lanes(memory, place, values, taken, self.function, expected)
+        return combine_lanes(memory, place, values, acting, self.function, expected)
 
     def update(self, g: WarpGroup, address: Array, values: Array, expected: Array | None, lanes: Bools | None) -> Array:
         """Update global memory at addresses [rows, any number]; return old values."""
@@ -177,10 +177,10 @@ class Atomic:
         ticket = issue_store(g)
         check_constant(g, self.step, address, self.size, lanes)
         function = _flushing_add if self.flushes else self.function
-        for allocation, offset, taken in parts_of(g, self.step, address, self.size, lanes, self.size):
-            if not is_writable(g, self.step, allocation, taken):
+        for allocation, offset, in_buffer in parts_of(g, self.step, address, self.size, lanes, self.size):
+            if not is_writable(g, self.step, allocation, in_buffer):
                 continue
-            some = np.ones(values.shape, np.bool_) if taken is None else taken
+            some = np.ones(values.shape, np.bool_) if in_buffer is None else in_buffer
             check_stores(g, self.step, allocation, offset, self.size, some, "atomically updates")
             self._check_defined(g, allocation, offset, some)
             if g.env.causality.tracked:
@@ -201,6 +201,6 @@ class Atomic:
     def _check_defined(self, g: WarpGroup, allocation: Allocation, offset: Array, lanes: Bools) -> None:
         undefined = allocation.load_poison(offset, self.size)
         if undefined is not None and not self.replaces and (undefined & lanes).any():
-            what = "the memory of an atomic operation is undefined"
+            finding = "the memory of an atomic operation is undefined"
             bad = any_along(undefined & lanes, 0)
-            g.env.reporter.at_first("poison", what, self.step.instruction, g, bad)
+            g.env.reporter.at_first("poison", finding, self.step.instruction, g, bad)

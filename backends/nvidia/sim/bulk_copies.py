@@ -69,13 +69,13 @@ class BulkCopies:
         address = np.uint64(base) + chunks.offset.astype(np.uint64)[None]
         words, poison = load_lanes(g, step, address, chunks.size, chunks.inside[None], chunks.size)
         if poison is not None and poison.any():
-            what = "copies undefined bytes of global memory"
-            g.env.reporter.add("poison", what, step.instruction, g, 0, lane)
+            finding = "copies undefined bytes of global memory"
+            g.env.reporter.add("poison", finding, step.instruction, g, 0, lane)
 
         def land(waiting: WarpGroup, agent: int, clock: int) -> None:
             if (peek_lanes(g, address, chunks.size, chunks.inside[None]) != words).any():
-                what = "copies bytes of global memory that changed before its mbarrier's phase ended"
-                g.env.reporter.add(KIND, what, step.instruction, g, 0, lane)
+                finding = "copies bytes of global memory that changed before its mbarrier's phase ended"
+                g.env.reporter.add(KIND, finding, step.instruction, g, 0, lane)
             shared.land_flight(access, words[:, 0], number, agent, clock)
 
         g.env.counters["bulk_load_bytes"] += chunks.size * len(chunks.place)
@@ -94,8 +94,8 @@ class BulkCopies:
         agent = shared.agents.stores + int(g.wave[0])
         undefined = shared.note_agent_load(g, step, access, g.wave, agent, clock, lane=lane)
         if undefined is not None and (undefined & chunks.inside).any():
-            what = "stores undefined bytes of shared memory"
-            g.env.reporter.add("poison", what, step.instruction, g, 0, lane)
+            finding = "stores undefined bytes of shared memory"
+            g.env.reporter.add("poison", finding, step.instruction, g, 0, lane)
         words = shared.load(access.stretch)[:, None]
         address = np.uint64(base) + chunks.offset.astype(np.uint64)[None]
 
@@ -143,8 +143,8 @@ class BulkCopies:
                 thread = int(store.alone.thread[0])
                 committed = store.group < int(self.committed[thread, store.lane])
                 lack = "wait_group has covered" if committed else "commit_group has closed"
-                what = f"reads shared memory in flight when its workgroup ends, which no cp.async.bulk.{lack}"
-                store.alone.env.reporter.add(KIND, what, store.step.instruction, store.alone, 0, store.lane)
+                finding = f"reads shared memory in flight when its workgroup ends, which no cp.async.bulk.{lack}"
+                store.alone.env.reporter.add(KIND, finding, store.step.instruction, store.alone, 0, store.lane)
             _land(store)
         self.pending = []
 
@@ -164,8 +164,8 @@ def _located(g: WarpGroup, step: Step, lane: int, chunks: Chunks) -> Access | No
     beyond = (chunks.place < 0) | (chunks.place > shared.size - chunks.size)
     if beyond.any():
         at = int(chunks.place[beyond][0])
-        what = f"{chunks.size} bytes at {at:#x} are outside the {shared.size} bytes of shared memory"
-        g.env.reporter.add("out-of-bounds", what, step.instruction, g, 0, lane)
+        finding = f"{chunks.size} bytes at {at:#x} are outside the {shared.size} bytes of shared memory"
+        g.env.reporter.add("out-of-bounds", finding, step.instruction, g, 0, lane)
         return None
     zeros = np.zeros(len(chunks.place), np.int64)
     place = chunks.place + int(g.slot[0]) * shared.stride

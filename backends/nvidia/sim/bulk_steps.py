@@ -93,8 +93,8 @@ def _is_multiple(g: WarpGroup, step: Step, single: WarpGroup, lane: int, name: s
     if value % unit == 0:
         return True
     kind = "operand" if name == "the size" else "misaligned"
-    what = f"{name} of a bulk copy, {value:#x}, is not a multiple of {unit} bytes"
-    g.env.reporter.add(kind, what, step.instruction, single, 0, lane)
+    finding = f"{name} of a bulk copy, {value:#x}, is not a multiple of {unit} bytes"
+    g.env.reporter.add(kind, finding, step.instruction, single, 0, lane)
     return False
 
 
@@ -102,13 +102,14 @@ def _is_multiple(g: WarpGroup, step: Step, single: WarpGroup, lane: int, name: s
 
 
 def _plain(instruction: Instruction, context: Context, *, loads: bool) -> Step:
-    to, of, size, *rest = instruction.operands
+    """Return the step of a copy of a run of bytes: a load, or a store or reduction."""
+    to, of, size, *mbarrier = instruction.operands
     inner, outer = (to, of) if loads else (of, to)
     in_shared = shared_operand(context, instruction, inner, space="shared")
     in_global = addresses(context, instruction, outer, wide=True)
     read = source(context, instruction, size, "u32")
     numbers = numbers_of(to, of, size)
-    signals = _mbarriers_named(instruction, context, rest[0]) if loads else None
+    signals = _mbarriers_named(instruction, context, mbarrier[0]) if loads else None
     reduces = instruction.has("reduce")
     step = Step(instruction, "bulk_copy", lambda g: None)
     atomic = reduction_of(step, instruction.types[-1]) if reduces else None
@@ -123,9 +124,9 @@ def _plain(instruction: Instruction, context: Context, *, loads: bool) -> Step:
             parts = (("the size", count), ("the address in shared memory", place), ("the address", origin))
             if not all(_is_multiple(g, step, single, lane, name, value, _UNIT) for name, value in parts):
                 continue
-            each = _UNIT if atomic is None else atomic.size
-            offset = np.arange(0, count, each)
-            chunks = Chunks(each, place + offset, offset, np.ones(len(offset), np.bool_))
+            chunk_bytes = _UNIT if atomic is None else atomic.size
+            offset = np.arange(0, count, chunk_bytes)
+            chunks = Chunks(chunk_bytes, place + offset, offset, np.ones(len(offset), np.bool_))
             if not loads:
                 g.env.bulk_copies.store(single, step, lane, chunks, origin, atomic)
             elif (row, lane) in mbarriers:
@@ -138,6 +139,7 @@ def _plain(instruction: Instruction, context: Context, *, loads: bool) -> Step:
 
 
 def _tensor(instruction: Instruction, context: Context, *, loads: bool) -> Step:
+    """Return the step of a copy by a tensor map: a load, or a store or reduction."""
     operands = list(instruction.operands)
     inner = operands.pop(0 if loads else 1)
     tensor = operands.pop(0)
@@ -209,16 +211,16 @@ def _map_at(
     SimulatorError for a parameter for which the launch has no map.
     """
     tensor, (rank, mode) = single.env.tensor_maps.get(offset), shape
-    what = ""
+    finding = ""
     if tensor is None:
         if offset in map_offsets:
             given = f"given no tensor map at offset {offset} of the parameters"
             raise SimulatorError(f"{given}, wanted one: a launch record has it (convgen run NAME.launch.json)")
-        what = "the address is not that of a parameter with a tensor map (cvta.param gives it)"
+        finding = "the address is not that of a parameter with a tensor map (cvta.param gives it)"
     elif len(tensor.dims) != rank or tensor.kind != mode:
-        what = f"a {mode} copy of {rank} dimensions by a {tensor.kind} map of {len(tensor.dims)}"
-    if what or tensor is None:
-        single.env.reporter.add("operand", what, step.instruction, single, 0, lane)
+        finding = f"a {mode} copy of {rank} dimensions by a {tensor.kind} map of {len(tensor.dims)}"
+    if finding or tensor is None:
+        single.env.reporter.add("operand", finding, step.instruction, single, 0, lane)
         raise LaunchStopped
     inner = tensor.extents[0] * tensor.size
     if tensor.swizzle and inner != tensor.swizzle:

@@ -62,12 +62,13 @@ def guard_of(g: WarpGroup, step: Step) -> Array:
     flags = g.read(register.number)
     undefined = g.p[register.number]
     if undefined is not None and (undefined & g.mask).any():
-        what = f"the predicate {g.env.names[register.number]} is undefined"
-        g.env.reporter.at_first("poison", what, step.instruction, g, undefined & g.mask)
+        finding = f"the predicate {g.env.names[register.number]} is undefined"
+        g.env.reporter.at_first("poison", finding, step.instruction, g, undefined & g.mask)
     return g.mask & (~flags if negated else flags)
 
 
 def _branch(instruction: Instruction, context: Context) -> Step:
+    """Return the step of bra."""
     (label,) = instruction.operands
     if not isinstance(label, Name):
         raise unsupported(instruction)
@@ -80,22 +81,23 @@ def _branch(instruction: Instruction, context: Context) -> Step:
         if instruction.guard is None:
             g.pc = to
             return
-        taken = guard_of(g, step)
-        if not taken.any():
+        guarded = guard_of(g, step)
+        if not guarded.any():
             return
-        if (taken == g.mask).all():
+        if (guarded == g.mask).all():
             g.pc = to
             return
         if uniform:
-            split = taken.any(axis=1) & (taken != g.mask).any(axis=1)
-            what = "threads of a warp take a branch with .uni differently"
-            g.env.reporter.at_first("divergence", what, step.instruction, g, split)
-        g.targets = np.where(g.mask, np.where(taken, 2 * to, 2 * g.pc), ABSENT)
+            split = guarded.any(axis=1) & (guarded != g.mask).any(axis=1)
+            finding = "threads of a warp take a branch with .uni differently"
+            g.env.reporter.at_first("divergence", finding, step.instruction, g, split)
+        g.targets = np.where(g.mask, np.where(guarded, 2 * to, 2 * g.pc), ABSENT)
 
     return step.running(run)
 
 
 def _indexed(instruction: Instruction, context: Context) -> Step:
+    """Return the step of brx.idx."""
     index, table = instruction.operands
     if not isinstance(table, Name) or table.name not in context.kernel.tables:
         raise unsupported(instruction)
@@ -104,18 +106,18 @@ def _indexed(instruction: Instruction, context: Context) -> Step:
     step = Step(instruction, "branch", lambda g: None, control="branch")
 
     def run(g: WarpGroup) -> None:
-        taken = guard_of(g, step)
-        g.active, g.every = taken, bool(taken.all())
+        guarded = guard_of(g, step)
+        g.active, g.every = guarded, bool(guarded.all())
         report_undefined(g, step, numbers, "the index of a branch")
         number = np.broadcast_to(read(g), g.shape).astype(np.int64)
-        bad = taken & (number >= len(places))
+        bad = guarded & (number >= len(places))
         if bad.any():
-            what = f"the index of a branch is beyond its {len(places)} targets"
-            g.env.reporter.at_first("control", what, step.instruction, g, bad)
+            finding = f"the index of a branch is beyond its {len(places)} targets"
+            g.env.reporter.at_first("control", finding, step.instruction, g, bad)
             raise LaunchStopped
         g.ready()
-        to = places[np.where(taken, number, 0)]
-        g.targets = np.where(g.mask, np.where(taken, to, 2 * g.pc), ABSENT)
+        to = places[np.where(guarded, number, 0)]
+        g.targets = np.where(g.mask, np.where(guarded, to, 2 * g.pc), ABSENT)
 
     return step.running(run)
 
@@ -124,11 +126,11 @@ def _end(instruction: Instruction) -> Step:
     step = Step(instruction, "branch", lambda g: None, control="branch")
 
     def run(g: WarpGroup) -> None:
-        taken = guard_of(g, step)
-        check_end(g, step.instruction, taken)
-        g.targets = np.where(g.mask, np.where(taken, ENDED, 2 * g.pc), ABSENT)
+        guarded = guard_of(g, step)
+        check_end(g, step.instruction, guarded)
+        g.targets = np.where(g.mask, np.where(guarded, ENDED, 2 * g.pc), ABSENT)
         alive = g.env.alive[g.thread]
-        g.env.alive[g.thread] = alive & ~taken
+        g.env.alive[g.thread] = alive & ~guarded
         g.env.register_pool.check_end(g, step.instruction)
 
     return step.running(run)
@@ -139,9 +141,9 @@ def _trap(instruction: Instruction) -> Step:
 
     def run(g: WarpGroup) -> None:
         g.targets = None
-        taken = guard_of(g, step)
-        if taken.any():
-            g.env.reporter.at_first("trap", "trap ends the kernel", step.instruction, g, taken)
+        guarded = guard_of(g, step)
+        if guarded.any():
+            g.env.reporter.at_first("trap", "trap ends the kernel", step.instruction, g, guarded)
             raise LaunchStopped
 
     return step.running(run)
@@ -150,15 +152,15 @@ def _trap(instruction: Instruction) -> Step:
 # ---------------------------------------------------------------- barriers
 
 
-def check_aligned(g: WarpGroup, step: Step, taken: Array, *, whole: bool = False) -> None:
+def check_aligned(g: WarpGroup, step: Step, guarded: Array, *, whole: bool = False) -> None:
     """Report warps of which only some threads execute an instruction; `whole`: ended threads count as well."""
-    wanted = np.ones(g.shape, np.bool_) if whole else g.env.alive[g.thread]
-    apart = taken.any(axis=1) & (wanted & ~taken).any(axis=1)
+    expected = np.ones(g.shape, np.bool_) if whole else g.env.alive[g.thread]
+    apart = guarded.any(axis=1) & (expected & ~guarded).any(axis=1)
     if apart.any():
         row = int(apart.argmax())
-        count = int((wanted & ~taken)[row].sum())
-        what = f"{count} threads of the warp do not execute an instruction that all of them must execute together"
-        g.env.reporter.add("divergence", what, step.instruction, g, row)
+        count = int((expected & ~guarded)[row].sum())
+        finding = f"{count} threads of the warp do not execute an instruction that all of them must execute together"
+        g.env.reporter.add("divergence", finding, step.instruction, g, row)
 
 
 def by_warps(step: Step, run: Callable[[WarpGroup], None]) -> Step:
@@ -167,9 +169,9 @@ def by_warps(step: Step, run: Callable[[WarpGroup], None]) -> Step:
 
     def selected(g: WarpGroup) -> None:
         g.targets = None
-        taken = guard_of(g, step)
-        rows = taken.any(axis=1)
-        check_aligned(g, step, taken, whole=True)
+        guarded = guard_of(g, step)
+        rows = guarded.any(axis=1)
+        check_aligned(g, step, guarded, whole=True)
         if rows.all():
             run(g)
         elif rows.any():
@@ -179,6 +181,7 @@ def by_warps(step: Step, run: Callable[[WarpGroup], None]) -> Step:
 
 
 def _barrier(instruction: Instruction, context: Context) -> Step:
+    """Return the step of bar and barrier: sync, arrive and red."""
     if instruction.has("warp"):
         return _warp_barrier(instruction, context)
     aligned = instruction.name == "bar" or instruction.has("aligned")
@@ -199,65 +202,65 @@ def _barrier(instruction: Instruction, context: Context) -> Step:
     step = Step(instruction, "barrier", lambda g: None, control="branch")
 
     def run(g: WarpGroup) -> None:
-        taken = guard_of(g, step)
-        g.active, g.every = taken, bool(taken.all())
-        if not taken.any():
+        guarded = guard_of(g, step)
+        g.active, g.every = guarded, bool(guarded.all())
+        if not guarded.any():
             g.targets = None
             return
         report_undefined(g, step, numbers, "an operand of a barrier")
         if aligned:
-            check_aligned(g, step, taken)
+            check_aligned(g, step, guarded)
         env = g.env
         ids = np.broadcast_to(number(g), g.shape)
         counts = None if counted is None else np.broadcast_to(counted(g), g.shape).astype(np.int64)
-        arrive(g, step, taken, ids, counts, waits=not arrives)
-        order_lanes(g, taken, waits=not arrives)
+        arrive(g, step, guarded, ids, counts, waits=not arrives)
+        order_lanes(g, guarded, waits=not arrives)
         if predicate is not None and write is not None:
             flags = np.broadcast_to(predicate(g), g.shape)
-            reduction(g, taken, ids, flags, operation)
+            reduction(g, guarded, ids, flags, operation)
             g.awaiting = write, operation
-        env.counters["barriers"] += int(taken.any(axis=1).sum())
+        env.counters["barriers"] += int(guarded.any(axis=1).sum())
         waits = 0 if arrives else 1
         g.ready()
-        g.targets = np.where(g.mask, np.where(taken, 2 * g.pc + waits, 2 * g.pc), ABSENT)
+        g.targets = np.where(g.mask, np.where(guarded, 2 * g.pc + waits, 2 * g.pc), ABSENT)
 
     return step.running(run)
 
 
-def arrive(g: WarpGroup, step: Step, taken: Array, ids: Array, counts: Array | None, *, waits: bool) -> None:
+def arrive(g: WarpGroup, step: Step, guarded: Array, ids: Array, counts: Array | None, *, waits: bool) -> None:
     """Count the threads of each warp at its barrier."""
     env = g.env
-    for row in np.flatnonzero(taken.any(axis=1)).tolist():
-        lane = int(taken[row].argmax())
+    for row in np.flatnonzero(guarded.any(axis=1)).tolist():
+        lane = int(guarded[row].argmax())
         slot, warp, barrier = int(g.slot[row]), int(g.wave[row]), int(ids[row, lane])
         if barrier >= BARRIERS:
-            what = f"barrier {barrier}, a workgroup has {BARRIERS}"
-            env.reporter.add("barrier", what, step.instruction, g, row, lane)
+            finding = f"barrier {barrier}, a workgroup has {BARRIERS}"
+            env.reporter.add("barrier", finding, step.instruction, g, row, lane)
             raise LaunchStopped
         expected = -1 if counts is None else int(counts[row, lane])
         if counts is not None and (expected % LANES or not expected):
-            what = f"a barrier of {expected} threads, not of a multiple of {LANES}"
-            env.reporter.add("barrier", what, step.instruction, g, row, lane)
+            finding = f"a barrier of {expected} threads, not of a multiple of {LANES}"
+            env.reporter.add("barrier", finding, step.instruction, g, row, lane)
         before = int(env.expected[slot, barrier])
         if before and before != expected:
             shown = ["all" if n < 0 else str(n) for n in (expected, before)]
-            what = f"waits for {shown[0]} threads at barrier {barrier}, for which others wait for {shown[1]}"
-            env.reporter.add("barrier", what, step.instruction, g, row, lane)
+            finding = f"waits for {shown[0]} threads at barrier {barrier}, for which others wait for {shown[1]}"
+            env.reporter.add("barrier", finding, step.instruction, g, row, lane)
         env.expected[slot, barrier] = expected
-        threads = int(taken[row].sum())
+        threads = int(guarded[row].sum())
         env.threads[slot, barrier] += threads
-        env.add_arrivals(slot, barrier, warp, taken[row])
+        env.add_arrivals(slot, barrier, warp, guarded[row])
         if waits:
             g.waiting_at[row] = barrier
         else:
             env.passed_on.setdefault((slot, barrier), []).append(env.local.arrive(slot, warp))
 
 
-def reduction(g: WarpGroup, taken: Array, ids: Array, flags: Array, operation: str) -> None:
+def reduction(g: WarpGroup, guarded: Array, ids: Array, flags: Array, operation: str) -> None:
     """Combine the predicates of bar.red."""
-    for row in np.flatnonzero(taken.any(axis=1)).tolist():
-        key = int(g.slot[row]), int(ids[row, int(taken[row].argmax())])
-        g.env.reduction.setdefault(key, []).append(flags[row][taken[row]])
+    for row in np.flatnonzero(guarded.any(axis=1)).tolist():
+        key = int(g.slot[row]), int(ids[row, int(guarded[row].argmax())])
+        g.env.reduction.setdefault(key, []).append(flags[row][guarded[row]])
 
 
 def _warp_barrier(instruction: Instruction, context: Context) -> Step:

@@ -15,12 +15,7 @@ from convgen.backends.nvidia.sim.step import Context, Step, unsupported
 from convgen.backends.sim.wave_arrays import Array
 
 Function = Callable[..., Array]
-_TO_INTEGER: Mapping[str, Callable[[Array], Array]] = {
-    "rni": np.rint,
-    "rzi": np.trunc,
-    "rmi": np.floor,
-    "rpi": np.ceil,
-}
+_TO_INTEGER: Mapping[str, Callable[[Array], Array]] = {"rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil}
 _TO_FLOAT = ("rn", "rz", "rm", "rp", "rna")
 
 
@@ -134,6 +129,7 @@ def _directed(size: Array, negative: Array, mode: str) -> Array:
 def _between_floats(
     instruction: Instruction, to: str, of: str, whole: Callable[[Array], Array] | None, *, saturate: bool, flush: bool
 ) -> Function:
+    """Return the function from a float type to another, or within one to whole numbers."""
     mode = next((m for m in instruction.modifiers if m in _TO_FLOAT), "rn")
     relu = instruction.has("relu")
     finite = instruction.has("satfinite")
@@ -172,7 +168,7 @@ def _narrowed(wide: Array, to: str, mode: str, *, finite: bool) -> Array:
 
 
 def _packed(instruction: Instruction, context: Context, to: str, of: str) -> Step:
-    """Conversions of two numbers at a time: `cvt d, a, b` puts a into the upper half."""
+    """Return the step of a conversion of two numbers: `cvt d, a, b` puts a into the upper half."""
     base_to, base_of = to.removesuffix("x2"), of.removesuffix("x2")
     scalar = _between_floats(
         instruction, base_to, base_of, None, saturate=instruction.has("satfinite"), flush=instruction.has("ftz")

@@ -21,8 +21,8 @@ from convgen.backends.sim.wave_arrays import Array
 _Key = tuple[int, int, int]  #: a barrier: id of its environment, slot of its workgroup, number
 
 
-class _From(frozenset[int]):
-    """Every index from the lowest of a set on: a group that reaches one stops for the groups at or before it."""
+class _IndicesFrom(frozenset[int]):
+    """All indices from the lowest of a set on; a group that reaches one stops for the groups at or before it."""
 
     def __init__(self, indices: frozenset[int]) -> None:
         self.lowest = min(indices)
@@ -52,7 +52,7 @@ class WarpEngine(Engine[WarpGroup, Step]):
 
     def _advance(self, g: WarpGroup, meet: frozenset[int]) -> list[WarpGroup]:
         """Run a group until it reaches, or passes, the lowest instruction of other groups: they may merge there."""
-        return super()._advance(g, _From(meet) if meet else meet)
+        return super()._advance(g, _IndicesFrom(meet) if meet else meet)
 
     def _prepare(self, g: WarpGroup, step: Step) -> None:
         """Note the registers that an instruction accesses; report those of products of warpgroups in flight."""
@@ -182,8 +182,8 @@ class WarpEngine(Engine[WarpGroup, Step]):
             if arrived > needed:
                 g = next(g for g in waiting if g.env is env and ((g.slot == slot) & (g.waiting_at == barrier)).any())
                 row = int(((g.slot == slot) & (g.waiting_at == barrier)).argmax())
-                what = f"{arrived} threads have arrived at barrier {barrier}, which takes {needed}"
-                self.reporter.add("barrier", what, self._behind(g), g, row)
+                finding = f"{arrived} threads have arrived at barrier {barrier}, which takes {needed}"
+                self.reporter.add("barrier", finding, self._behind(g), g, row)
             env.local.meet(slot, np.array(sorted(arrivals)), env.passed_on.pop((slot, barrier), []))
             env.epoch[slot] += np.uint32(1)
             env.arrived[slot, barrier] = env.threads[slot, barrier] = env.expected[slot, barrier] = 0
@@ -217,9 +217,9 @@ class WarpEngine(Engine[WarpGroup, Step]):
 
     def _report_blocked(self, g: WarpGroup, place: int) -> None:
         """Report a group that waits for ever at an instruction which it repeats."""
-        kind, what = {
+        kind, finding = {
             PRODUCTS: ("wgmma", "other warps of its warpgroup never execute the products that it waits for"),
             CLUSTER: ("barrier", "other threads never arrive at the cluster's barrier"),
             REGISTERS: ("setmaxnreg", "no other warp gives back the registers that it asks for"),
         }[place]
-        self.reporter.add(kind, f"waits for ever: {what}", self._program.instructions[g.pc], g)
+        self.reporter.add(kind, f"waits for ever: {finding}", self._program.instructions[g.pc], g)

@@ -108,8 +108,8 @@ def acquire(g: WarpGroup) -> None:
 
 def _lanes_of(g: WarpGroup, lanes: Bools) -> list[Who]:
     """Return each warp with its set of `lanes`: `EVERY_LANE` if all live lanes are among them."""
-    taken, alive = packed_flags(lanes).tolist(), packed_flags(g.env.alive[g.thread]).tolist()
-    sets = (EVERY_LANE if some and not there & ~some else some for some, there in zip(taken, alive, strict=True))
+    executing, alive = packed_flags(lanes).tolist(), packed_flags(g.env.alive[g.thread]).tolist()
+    sets = (EVERY_LANE if some and not there & ~some else some for some, there in zip(executing, alive, strict=True))
     return [evolve(who, lanes=some) for who, some in zip(thread_states(g), sets, strict=True)]
 
 

@@ -132,12 +132,12 @@ def _double(name: str, mode: str) -> Function:
     def directed(*values: Array) -> Array:
         total = np.asarray(nearest(*values))
         if name == "mul":
-            rest = fma_f64(values[0], values[1], -total)
+            remainder = fma_f64(values[0], values[1], -total)
         else:
-            rest = two_sum(values[0], values[1] if name == "add" else -values[1])[1]
+            remainder = two_sum(values[0], values[1] if name == "add" else -values[1])[1]
         low, high = np.nextafter(total, -np.inf), np.nextafter(total, np.inf)
-        down = np.where(rest < 0, low, total)
-        up = np.where(rest > 0, high, total)
+        down = np.where(remainder < 0, low, total)
+        up = np.where(remainder > 0, high, total)
         if mode == "rm":
             return down
         return up if mode == "rp" else np.where(total > 0, down, np.where(total < 0, up, total))
@@ -273,7 +273,7 @@ def _modified16(function: Function, instruction: Instruction, kind: str) -> Func
 
 
 def _selecting(instruction: Instruction, context: Context, kind: str) -> Step:
-    """min, max, neg, abs, copysign."""
+    """Return the step of min, max, neg, abs or copysign."""
     name = instruction.name
     base = kind.removesuffix("x2")
     if name in ("neg", "abs"):
@@ -295,7 +295,7 @@ def _selecting(instruction: Instruction, context: Context, kind: str) -> Step:
 
 
 def _sign(instruction: Instruction, context: Context, kind: str) -> Step:
-    """neg and abs, which change the sign bit only, and flush if asked."""
+    """Return the step of neg or abs, which change the sign bit only, and flush if asked."""
     bits, name = bits_of(kind), instruction.name
     sign = 0x80008000 if TYPES[kind].packed == 2 else 1 << (bits - 1)
     flush = instruction.has("ftz") and kind == "f32"
@@ -317,7 +317,7 @@ _EXACT: Mapping[str, Function] = {
 
 
 def _function(instruction: Instruction, context: Context, kind: str, mode: str) -> Step:
-    """rcp, sqrt, div, and the approximate functions."""
+    """Return the step of rcp, sqrt, div or an approximate function."""
     name = instruction.name
     function = APPROXIMATE[name]
     base = kind.removesuffix("x2")
@@ -351,13 +351,15 @@ def _divided(name: str, mode: str) -> Function:
         wide = [np.asarray(value, np.float64) for value in values]
         if name == "sqrt":
             root = np.sqrt(wide[0])
-            rest = fma_f64(-root, root, wide[0])
-            return rounded(to_odd(root, np.where(np.isfinite(root), rest, 0)), FORMATS["f32"], mode).astype(np.float32)
+            remainder = fma_f64(-root, root, wide[0])
+            return rounded(to_odd(root, np.where(np.isfinite(root), remainder, 0)), FORMATS["f32"], mode).astype(
+                np.float32
+            )
         a, b = (np.asarray(1.0), wide[0]) if name == "rcp" else wide
         result = np.asarray(a / b)
-        rest = fma_f64(-result, b, a) * np.where(b < 0, -1.0, 1.0)
-        rest = np.where(np.isfinite(result) & np.isfinite(rest), rest, 0)
-        return rounded(to_odd(result, rest), FORMATS["f32"], mode).astype(np.float32)
+        remainder = fma_f64(-result, b, a) * np.where(b < 0, -1.0, 1.0)
+        remainder = np.where(np.isfinite(result) & np.isfinite(remainder), remainder, 0)
+        return rounded(to_odd(result, remainder), FORMATS["f32"], mode).astype(np.float32)
 
     return apply
 
@@ -495,7 +497,7 @@ def _written_value(instruction: Instruction, context: Context) -> _WriteFlags:
 
 
 def _selected(instruction: Instruction, context: Context) -> Step:
-    """selp and slct: an undefined value that is not selected does no harm."""
+    """Return the step of selp or slct: an undefined value that is not selected does no harm."""
     kind = f"b{bits_of(instruction.types[0])}"
     operands = instruction.operands
     reads = [source(context, instruction, o, kind) for o in operands[1:3]]

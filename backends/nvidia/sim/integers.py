@@ -176,8 +176,8 @@ def permute(mode: str) -> Function:
     """prmt: four bytes chosen from eight; bit 3 of a selector copies the byte's sign bit."""
 
     def apply(a: Array, b: Array, c: Array) -> Array:
-        both = (np.asarray(b).astype(np.uint64) << np.uint64(32)) | a
-        result: Array = np.zeros(np.broadcast_shapes(np.shape(both), np.shape(c)), np.uint32)
+        eight_bytes = (np.asarray(b).astype(np.uint64) << np.uint64(32)) | a
+        result: Array = np.zeros(np.broadcast_shapes(np.shape(eight_bytes), np.shape(c)), np.uint32)
         for place in range(4):
             if mode:
                 rows = np.array([row[place] for row in _PERMUTED[mode]], np.uint64)
@@ -185,7 +185,7 @@ def permute(mode: str) -> Function:
             else:
                 selector = np.asarray(c) >> np.uint32(4 * place)
                 picked, signs = (selector & np.uint32(7)).astype(np.uint64), (selector & np.uint32(8)) != 0
-            byte = (both >> (picked * np.uint64(8)) & np.uint64(0xFF)).astype(np.uint32)
+            byte = (eight_bytes >> (picked * np.uint64(8)) & np.uint64(0xFF)).astype(np.uint32)
             if signs is not None:
                 byte = np.where(signs, np.where(byte & np.uint32(0x80), np.uint32(0xFF), np.uint32(0)), byte)
             result = result | (byte << np.uint32(8 * place))
@@ -329,6 +329,7 @@ def compile_integer(instruction: Instruction, context: Context) -> Step | None:
 
 
 def _product(instruction: Instruction, context: Context, kind: str) -> Step | None:
+    """Return the step of mul or mad, of 24 bits as well; None for others."""
     name = instruction.name
     product: Function
     if instruction.has("wide"):
@@ -416,7 +417,7 @@ def _checking_divisor(step: Step, context: Context, kind: str) -> Step:
 
 
 def _pairwise(instruction: Instruction, context: Context, kind: str) -> Step | None:
-    """add, sub, min, max of two 16-bit numbers in a word (sm_90)."""
+    """Return the step of add, sub, min or max of two 16-bit numbers in a word (sm_90); None for others."""
     name = instruction.name
     if name not in ("add", "sub", "min", "max"):
         return None
@@ -427,7 +428,7 @@ def _pairwise(instruction: Instruction, context: Context, kind: str) -> Step | N
 
 
 def _carrying(instruction: Instruction, context: Context, kind: str) -> Step | None:
-    """add, sub and mad with the carry flag (PTX ISA, Extended-Precision Arithmetic)."""
+    """Return the step of add, sub or mad with the carry flag (PTX ISA, Extended-Precision Arithmetic), else None."""
     name, operands, carry = instruction.name, instruction.operands, context.carry
     unsigned = f"u{TYPES[kind].bits}"
     if isinstance(operands[0], Pair):

@@ -30,16 +30,16 @@ def members(g: WarpGroup, step: Step, mask: Array) -> Bools:
     active = g.active
     self_named = np.diagonal(named, axis1=1, axis2=2)
     if (active & ~self_named).any():
-        what = "executes the instruction, but its member mask does not name it"
-        g.env.reporter.at_first("member-mask", what, step.instruction, g, active & ~self_named)
+        finding = "executes the instruction, but its member mask does not name it"
+        g.env.reporter.at_first("member-mask", finding, step.instruction, g, active & ~self_named)
     alive = g.env.alive[g.thread]
     absent = named & (alive & ~active)[:, None, :] & active[..., None]
     if absent.any():
         where = absent.any(axis=2)
         row, _lane = (int(i) for i in np.argwhere(where)[0])
         lost = int(absent[row, _lane].argmax())
-        what = f"its member mask names lane {lost}, which does not execute the instruction"
-        g.env.reporter.add("member-mask", what, step.instruction, g, row, _lane)
+        finding = f"its member mask names lane {lost}, which does not execute the instruction"
+        g.env.reporter.add("member-mask", finding, step.instruction, g, row, _lane)
     return named & active[:, None, :]
 
 
@@ -81,14 +81,14 @@ def _shuffle(instruction: Instruction, context: Context) -> Step:
     def run(g: WarpGroup) -> None:
         report_undefined(g, step, controls, "an operand of an exchange")
         named = members(g, step, mask(g))
-        taken, inside = _partners(mode, np.broadcast_to(amount(g), g.shape), np.broadcast_to(clamp(g), g.shape))
+        partners, inside = _partners(mode, np.broadcast_to(amount(g), g.shape), np.broadcast_to(clamp(g), g.shape))
         data = np.broadcast_to(value(g), g.shape)
-        result = np.take_along_axis(data, taken, axis=1)
-        lost = inside & ~np.take_along_axis(named, taken[..., None], axis=2)[..., 0]
+        result = np.take_along_axis(data, partners, axis=1)
+        lost = inside & ~np.take_along_axis(named, partners[..., None], axis=2)[..., 0]
         poison: Bools | None = lost if (lost & g.active).any() else None
         undefined = g.undefined(numbers)
         if undefined is not None:
-            spoiled = np.take_along_axis(undefined, taken, axis=1)
+            spoiled = np.take_along_axis(undefined, partners, axis=1)
             poison = spoiled if poison is None else poison | spoiled
         write(g, result, poison)
         write_flag(g, inside, None)

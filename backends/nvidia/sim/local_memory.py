@@ -20,13 +20,13 @@ class LocalMemory:
     def _places(self, g: WarpGroup, step: Step, offset: Array, size: int, lanes: Bools) -> tuple[Array, Bools]:
         beyond = lanes & ((offset < 0) | (offset > self.size - size))
         if beyond.any():
-            what = f"{size} bytes are outside the {self.size} bytes of local memory of a thread"
-            g.env.reporter.at_first("out-of-bounds", what, step.instruction, g, beyond)
+            finding = f"{size} bytes are outside the {self.size} bytes of local memory of a thread"
+            g.env.reporter.at_first("out-of-bounds", finding, step.instruction, g, beyond)
             lanes = lanes & ~beyond
         bad = lanes & (offset % size != 0)
         if bad.any():
-            what = f"local access of {size} bytes not aligned to {size}"
-            g.env.reporter.at_first("misaligned", what, step.instruction, g, bad)
+            finding = f"local access of {size} bytes not aligned to {size}"
+            g.env.reporter.at_first("misaligned", finding, step.instruction, g, bad)
         return np.where(lanes, offset, 0)[..., None] + np.arange(size), lanes
 
     def load(self, g: WarpGroup, step: Step, offset: Array, size: int, lanes: Bools) -> tuple[Bytes, Bools]:

@@ -110,6 +110,7 @@ def shape_of(instruction: Instruction) -> tuple[int, int, int]:
 
 
 def _product(instruction: Instruction, context: Context) -> Step:
+    """Return the step of mma.sync."""
     shape = m, n, k = shape_of(instruction)
     types = instruction.types
     if instruction.has("sp", "sp::ordered_metadata", "xor", "and", "block_scale") or len(types) != 4:

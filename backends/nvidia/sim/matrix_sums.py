@@ -114,8 +114,8 @@ def _sum_emulated(a: Array, b: Array, c: Array, *, least: tuple[int, int]) -> Ar
     """
     total = np.zeros(c.shape, np.float32)
     for of_first in (True, False):
-        taken = np.arange(a.shape[2]) % 4 < 2
-        taken = taken if of_first else ~taken
-        total = _sum_aligned(a[:, :, taken], b[:, taken, :], total, least=least, below=_BELOW)
+        in_half = np.arange(a.shape[2]) % 4 < 2
+        in_half = in_half if of_first else ~in_half
+        total = _sum_aligned(a[:, :, in_half], b[:, in_half, :], total, least=least, below=_BELOW)
     result: Array = (total + c.astype(np.float32)).astype(np.float32)
     return result

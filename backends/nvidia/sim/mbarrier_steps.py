@@ -105,7 +105,7 @@ def _inval(instruction: Instruction, context: Context) -> Step:
 
 
 def _expect(instruction: Instruction, context: Context) -> Step:
-    """mbarrier.expect_tx and complete_tx."""
+    """Return the step of mbarrier.expect_tx or complete_tx."""
     locate = _objects(instruction, context, instruction.operands[0])
     size, numbers = _number(instruction, context, 1)
     completes = instruction.has("complete_tx")
@@ -202,8 +202,8 @@ def _wait(instruction: Instruction, context: Context) -> Step:
             for value in np.unique(phases[use.columns]).tolist():
                 lanes = use.lanes[phases[use.columns] == value]
                 if parity and value > 1:
-                    what = f"a parity of {value}, not of 0 or 1"
-                    g.env.reporter.add("operand", what, step.instruction, g, use.row, int(lanes[0]))
+                    finding = f"a parity of {value}, not of 0 or 1"
+                    g.env.reporter.add("operand", finding, step.instruction, g, use.row, int(lanes[0]))
                 if parity:
                     done = g.env.mbarriers.has_ended(g, step, use, value & 1, orders=orders)
                 else:

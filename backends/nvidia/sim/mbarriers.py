@@ -96,15 +96,15 @@ class Mbarriers:
             slot, address = self._key(access, column)
             row, lane, count = int(access.row[column]), int(access.lane[column]), int(counts[column])
             if (slot, address) in self.objects:
-                what = f"initialises the mbarrier at {address:#x}, which no mbarrier.inval has ended"
-                self.reporter.add(KIND, what, step.instruction, g, row, lane)
+                finding = f"initialises the mbarrier at {address:#x}, which no mbarrier.inval has ended"
+                self.reporter.add(KIND, finding, step.instruction, g, row, lane)
             if not 1 <= count <= _MOST:
-                what = f"a count of {count} arrivals, not of 1 to {_MOST}"
-                self.reporter.add(KIND, what, step.instruction, g, row, lane)
+                finding = f"a count of {count} arrivals, not of 1 to {_MOST}"
+                self.reporter.add(KIND, finding, step.instruction, g, row, lane)
             number = self._made.get(slot, 0)
             if number >= MBARRIERS:
-                what = f"a workgroup with more than {MBARRIERS} mbarriers, of which the simulator keeps the order"
-                self.reporter.add(KIND, what, step.instruction, g, row, lane)
+                finding = f"a workgroup with more than {MBARRIERS} mbarriers, of which the simulator keeps the order"
+                self.reporter.add(KIND, finding, step.instruction, g, row, lane)
                 raise LaunchStopped
             self._made[slot] = number + 1
             self.objects[slot, address] = Mbarrier(slot, address, shared.agents.mbarriers + number, count, count)
@@ -141,12 +141,12 @@ class Mbarriers:
             row, lane, (slot, address) = int(access.row[column]), int(access.lane[column]), self._key(access, column)
             mbarrier = self.objects.get((slot, address))
             if mbarrier is None:
-                what = f"no mbarrier has been initialised at {address:#x}"
-                self.reporter.add(KIND, what, step.instruction, g, row, lane)
+                finding = f"no mbarrier has been initialised at {address:#x}"
+                self.reporter.add(KIND, finding, step.instruction, g, row, lane)
                 continue
             if hidden[at].any():
-                what = "uses an mbarrier that another thread has initialised, with no barrier between"
-                self.reporter.add(KIND, what, step.instruction, g, row, lane)
+                finding = "uses an mbarrier that another thread has initialised, with no barrier between"
+                self.reporter.add(KIND, finding, step.instruction, g, row, lane)
             yield Use(mbarrier, row, int(access.warp[column]), at, access.lane[at])
 
     def check_fenced(self, g: WarpGroup, step: Step, access: Access) -> None:
@@ -154,9 +154,9 @@ class Mbarriers:
         lacking = any_along(self.shared.lacks_fence(access), 0)
         if lacking.any():
             column = int(lacking.argmax())
-            what = "a copy names an mbarrier with no fence.mbarrier_init or fence.proxy.async behind mbarrier.init"
+            finding = "a copy names an mbarrier with no fence.mbarrier_init or fence.proxy.async behind mbarrier.init"
             row, lane = int(access.row[column]), int(access.lane[column])
-            self.reporter.add(KIND, what, step.instruction, g, row, lane, _FRESH)
+            self.reporter.add(KIND, finding, step.instruction, g, row, lane, _FRESH)
 
     # -- arrivals -----------------------------------------------------------------------------------------------------
 
@@ -175,23 +175,23 @@ class Mbarriers:
 
     def _check_size(self, g: WarpGroup, step: Step, mbarrier: Mbarrier, row: int = 0) -> None:
         if abs(mbarrier.size) > _MOST:
-            what = f"{mbarrier.size} bytes pending, beyond {_MOST} either way"
-            self.reporter.add(KIND, what, step.instruction, g, row)
+            finding = f"{mbarrier.size} bytes pending, beyond {_MOST} either way"
+            self.reporter.add(KIND, finding, step.instruction, g, row)
 
     def arrive(self, g: WarpGroup, step: Step, use: Use, count: int, view: Array | None, *, completes: bool) -> None:
         """Count arrivals; `view` are the clocks that they pass on. Report arrivals that the phase has no room for."""
         mbarrier = use.mbarrier
         if count > mbarrier.pending:
-            what = f"{count} arrivals, of which phase {mbarrier.phase} lacks {mbarrier.pending} of {mbarrier.count}"
-            self.reporter.add(KIND, what, step.instruction, g, use.row, int(use.lanes[0]))
+            finding = f"{count} arrivals, of which phase {mbarrier.phase} lacks {mbarrier.pending} of {mbarrier.count}"
+            self.reporter.add(KIND, finding, step.instruction, g, use.row, int(use.lanes[0]))
         mbarrier.pending -= count
         if view is not None:
             mbarrier.view = view if mbarrier.view is None else np.maximum(mbarrier.view, view)
         before = mbarrier.phase
         self._advance(g, step, mbarrier)
         if mbarrier.phase != before and not completes:
-            what = "an arrival with .noComplete ends the phase"
-            self.reporter.add(KIND, what, step.instruction, g, use.row, int(use.lanes[0]))
+            finding = "an arrival with .noComplete ends the phase"
+            self.reporter.add(KIND, finding, step.instruction, g, use.row, int(use.lanes[0]))
         g.env.memory.changes += 1
 
     def attach(self, g: WarpGroup, mbarrier: Mbarrier, transfer: Transfer) -> None:
@@ -207,8 +207,8 @@ class Mbarriers:
             return
         if mbarrier.transfers:
             where = f"phase {mbarrier.phase} of the mbarrier at {mbarrier.address:#x}"
-            what = f"{where} ends with copies in flight, whose bytes it did not expect"
-            self.reporter.add(KIND, what, mbarrier.transfers[0].step.instruction, g)
+            finding = f"{where} ends with copies in flight, whose bytes it did not expect"
+            self.reporter.add(KIND, finding, mbarrier.transfers[0].step.instruction, g)
         mbarrier.ended, mbarrier.view = mbarrier.view, None
         mbarrier.phase += 1
         mbarrier.pending = mbarrier.count
@@ -233,16 +233,16 @@ class Mbarriers:
         known = int(self.shared.seen[slot, use.warp, mbarrier.agent])  # phases whose end the warp has waited for
         phase = known if known & 1 == parity else known - 1
         if mbarrier.phase > phase + 1:
-            what = f"waits by parity for phase {phase} of the mbarrier at {mbarrier.address:#x}, which is in phase "
-            self.reporter.add(KIND, f"{what}{mbarrier.phase}", step.instruction, g, use.row, int(use.lanes[0]))
+            finding = f"waits by parity for phase {phase} of the mbarrier at {mbarrier.address:#x}, which is in phase "
+            self.reporter.add(KIND, f"{finding}{mbarrier.phase}", step.instruction, g, use.row, int(use.lanes[0]))
         return self._tested(g, step, use, phase, mbarrier.phase & 1 == parity, orders=orders)
 
     def has_ended_since(self, g: WarpGroup, step: Step, use: Use, phase: int, *, orders: bool) -> bool:
         """Return whether the phase of an arrival has ended."""
         mbarrier = use.mbarrier
         if phase not in (mbarrier.phase, mbarrier.phase - 1):
-            what = f"tests phase {phase} of an mbarrier that is in phase {mbarrier.phase}"
-            self.reporter.add(KIND, what, step.instruction, g, use.row, int(use.lanes[0]))
+            finding = f"tests phase {phase} of an mbarrier that is in phase {mbarrier.phase}"
+            self.reporter.add(KIND, finding, step.instruction, g, use.row, int(use.lanes[0]))
         return self._tested(g, step, use, phase, mbarrier.phase <= phase, orders=orders)
 
     def _tested(self, g: WarpGroup, step: Step, use: Use, phase: int, is_open: bool, *, orders: bool) -> bool:
@@ -287,8 +287,8 @@ class Mbarriers:
         for row, key in enumerate(zip(g.slot.tolist(), g.wave.tolist(), strict=True)):
             if key in self.failed:
                 mbarrier, phase, instruction = self.failed[key]
-                what = f"waits for ever for the end of phase {phase} of the mbarrier at {mbarrier.address:#x}: "
-                self.reporter.add(KIND, what + mbarrier.lacks, instruction, g, row)
+                finding = f"waits for ever for the end of phase {phase} of the mbarrier at {mbarrier.address:#x}: "
+                self.reporter.add(KIND, finding + mbarrier.lacks, instruction, g, row)
                 return True
         return False
 
@@ -298,12 +298,13 @@ class Mbarriers:
             self._check_idle(mbarrier, instruction)
 
     def _check_idle(self, mbarrier: Mbarrier, instruction: Instruction) -> None:
+        where = f"the mbarrier at {mbarrier.address:#x} at its end"
         if mbarrier.transfers:
-            what = f"{len(mbarrier.transfers)} copies are in flight to the mbarrier at {mbarrier.address:#x} at its end"
-            self.reporter.add(KIND, what, mbarrier.transfers[0].step.instruction)
+            finding = f"{len(mbarrier.transfers)} copies are in flight to {where}"
+            self.reporter.add(KIND, finding, mbarrier.transfers[0].step.instruction)
         elif mbarrier.size:
-            what = f"{mbarrier.size} bytes are pending at the mbarrier at {mbarrier.address:#x} at its end"
-            self.reporter.add(KIND, what, instruction)
+            finding = f"{mbarrier.size} bytes are pending at {where}"
+            self.reporter.add(KIND, finding, instruction)
 
 
 def lanes_as_bits(lanes: Array) -> int:

@@ -161,16 +161,16 @@ def load_shared(
 def _load_param(g: WarpGroup, step: Step, offset: Array, size: int, lanes: Bools | None) -> tuple[Array, Bools | None]:
     """Load from the parameters, which all threads share."""
     block, defined = g.env.parameters, g.env.parameters_defined
-    taken = g.active if lanes is None else lanes
-    beyond = taken & ((offset < 0) | (offset > len(block) - size))
+    acting = g.active if lanes is None else lanes
+    beyond = acting & ((offset < 0) | (offset > len(block) - size))
     if beyond.any():
-        what = f"{size} bytes are outside the {len(block)} bytes of parameters"
-        g.env.reporter.at_first("out-of-bounds", what, step.instruction, g, beyond)
-    at = np.where(taken & ~beyond, offset, 0)[..., None] + np.arange(size)
-    bad = taken & (offset % size != 0)
+        finding = f"{size} bytes are outside the {len(block)} bytes of parameters"
+        g.env.reporter.at_first("out-of-bounds", finding, step.instruction, g, beyond)
+    at = np.where(acting & ~beyond, offset, 0)[..., None] + np.arange(size)
+    bad = acting & (offset % size != 0)
     if bad.any():
-        what = f"access to parameters of {size} bytes not aligned to {size}"
-        g.env.reporter.at_first("misaligned", what, step.instruction, g, bad)
+        finding = f"access to parameters of {size} bytes not aligned to {size}"
+        g.env.reporter.at_first("misaligned", finding, step.instruction, g, bad)
     at = np.minimum(at, max(len(block) - 1, 0))
     raw, flags = block[at], ~defined[at]
     return _from_bytes(raw), _flags_from_bytes(flags) if flags.any() else None
@@ -233,8 +233,8 @@ def _note_constant(g: WarpGroup, step: Step, address: Array, size: int, lanes: B
     for allocation, offsets, some in buffers_of(g, address, size, lanes):
         if not allocation.writable:
             continue
-        taken = np.ones(g.shape, np.bool_) if some is None else some
-        offset = offsets[taken]
+        in_buffer = np.ones(g.shape, np.bool_) if some is None else some
+        offset = offsets[in_buffer]
         units = (offset[None] + np.arange(0, size, 4)[:, None]) // 4
         flags = g.env.constant_reads.get(allocation.name)
         if flags is None:
@@ -248,24 +248,24 @@ def _note_constant(g: WarpGroup, step: Step, address: Array, size: int, lanes: B
             stored = changed if stored is None else stored | changed
         if stored is not None and stored.any():
             bad = np.zeros(g.shape, np.bool_)
-            bad[taken] = stored
-            what = f"loads by .nc what this launch has stored to {allocation.name}"
-            g.env.reporter.at_first("constant-cache", what, step.instruction, g, bad)
+            bad[in_buffer] = stored
+            finding = f"loads by .nc what this launch has stored to {allocation.name}"
+            g.env.reporter.at_first("constant-cache", finding, step.instruction, g, bad)
 
 
 def check_constant(g: WarpGroup, step: Step, address: Array, size: int, lanes: Bools | None) -> None:
     """Report a store to bytes that ld.global.nc has read in this launch."""
     if not g.env.constant_reads:
         return
-    for allocation, offset, taken in buffers_of(g, address, size, lanes):
+    for allocation, offset, in_buffer in buffers_of(g, address, size, lanes):
         flags = g.env.constant_reads.get(allocation.name)
         if flags is None:
             continue
         hit = any_along(flags[(offset[None] + np.arange(0, size, 4)[:, None, None]) // 4], 0)
-        hit = hit if taken is None else hit & taken
+        hit = hit if in_buffer is None else hit & in_buffer
         if hit.any():
-            what = f"stores to bytes of {allocation.name} that a load by .nc has read in this launch"
-            g.env.reporter.at_first("constant-cache", what, step.instruction, g, hit)
+            finding = f"stores to bytes of {allocation.name} that a load by .nc has read in this launch"
+            g.env.reporter.at_first("constant-cache", finding, step.instruction, g, hit)
 
 
 def store_shared(
@@ -294,6 +294,8 @@ def store_shared(
 def _store(
     g: WarpGroup, step: Step, space: str, address: Array, size: int, words: Array, poison: Array | None, *, strong: bool
 ) -> None:
+    """Store words of each lane to the state space that it addresses."""
+
     def work(where: str, at: Array, lanes: Bools | None) -> None:
         if where == "shared":
             store_shared(g, step, at, size, words, poison, lanes, strong=strong)
@@ -316,6 +318,7 @@ def _store_global(
     g: WarpGroup, step: Step, at: Array, size: int, words: Array, poison: Array | None, lanes: Bools | None,
     *, strong: bool,
 ) -> None:  # fmt: skip
+    """Store words to global memory; report races and loads by .nc of these bytes."""
     if poison is not None:
         bad = poison.any(axis=0) & (g.active if lanes is None else lanes)
         g.env.reporter.at_first("poison", "stores an undefined value", step.instruction, g, bad)
@@ -338,8 +341,8 @@ def publish_and_observe_all(g: WarpGroup, address: Array, size: int, lanes: Bool
     """Publish and observe at all places of a strong access to global memory (`backends.sim.causality`)."""
     if not g.env.causality.tracked:
         return
-    for allocation, offset, taken in buffers_of(g, address, size, lanes):
-        publish_and_observe(g, allocation, offset, size, taken, kind)
+    for allocation, offset, in_buffer in buffers_of(g, address, size, lanes):
+        publish_and_observe(g, allocation, offset, size, in_buffer, kind)
 
 
 # ---------------------------------------------------------------- compiling
@@ -373,11 +376,12 @@ def _shape(instruction: Instruction, operand: Operand) -> tuple[str, int, Sequen
 
 
 def _compile_load(instruction: Instruction, context: Context) -> Step:
-    kind, each, items = _shape(instruction, instruction.operands[0])
+    """Return the step of ld or ldu."""
+    kind, elem_bytes, items = _shape(instruction, instruction.operands[0])
     space = space_of(instruction)
     strong = instruction.has(*_STRONG)
     acquires, constant = instruction.has("acquire"), instruction.has("nc")
-    size = each * len(items)
+    size = elem_bytes * len(items)
     where = addresses(context, instruction, instruction.operands[1], wide=space in ("", "global", "const"))
     writes: list[Putter] = [target(context, instruction, item, _bits(kind), wide=True) for item in items]
     numbers = numbers_of(instruction.operands[1])
@@ -396,11 +400,11 @@ def _compile_load(instruction: Instruction, context: Context) -> Step:
             if acquires:
                 acquire(g)
         g.polled = strong
-        per = max(each // 4, 1)
-        for place, (write, value) in enumerate(zip(writes, _elements(words, each, len(items)), strict=True)):
+        per = max(elem_bytes // 4, 1)
+        for place, (write, value) in enumerate(zip(writes, _elements(words, elem_bytes, len(items)), strict=True)):
             flags = None
             if poison is not None:
-                first = place * each // 4
+                first = place * elem_bytes // 4
                 some = any_along(poison[first : first + per], 0)
                 flags = some if np.count_nonzero(some) else None
             write(g, value, flags)
@@ -431,8 +435,8 @@ def _uniform_parameter(
     def run(g: WarpGroup) -> None:
         raw = g.env.parameters[offset : offset + size]
         if len(raw) < size:
-            what = f"{size} bytes are outside the {len(g.env.parameters)} bytes of parameters"
-            g.env.reporter.at_first("out-of-bounds", what, step.instruction, g, g.active)
+            finding = f"{size} bytes are outside the {len(g.env.parameters)} bytes of parameters"
+            g.env.reporter.at_first("out-of-bounds", finding, step.instruction, g, g.active)
             raw = np.zeros(size, np.uint8)
         value = np.full(g.shape, raw.view(UNSIGNED[8 * size])[0])
         undefined = not g.env.parameters_defined[offset : offset + size].all()
@@ -442,16 +446,17 @@ def _uniform_parameter(
 
 
 def _compile_store(instruction: Instruction, context: Context) -> Step:
+    """Return the step of st."""
     if instruction.has("async"):
         raise unsupported(instruction)
-    _, each, items = _shape(instruction, instruction.operands[1])
+    _, elem_bytes, items = _shape(instruction, instruction.operands[1])
     space = space_of(instruction)
     if space in ("param", "const"):
         raise unsupported(instruction, f"a store to .{space}")
     strong, releases = instruction.has(*_STRONG), instruction.has("release")
-    size = each * len(items)
+    size = elem_bytes * len(items)
     where = addresses(context, instruction, instruction.operands[0], wide=space in ("", "global"))
-    reads = [source(context, instruction, item, f"b{8 * each}", wide=True) for item in items]
+    reads = [source(context, instruction, item, f"b{8 * elem_bytes}", wide=True) for item in items]
     numbers = numbers_of(instruction.operands[0])
     parts = [numbers_of(item) for item in items]
     step = Step(instruction, {"shared": "st_shared", "local": "other"}.get(space, "st_global"), lambda g: None)
@@ -464,7 +469,7 @@ def _compile_store(instruction: Instruction, context: Context) -> Step:
             poison = np.stack([g.flags(registers) for registers in parts])
         if releases:
             release(g)
-        words = _words([np.ascontiguousarray(value) for value in values], each)
+        words = _words([np.ascontiguousarray(value) for value in values], elem_bytes)
         _store(g, step, space, where(g), size, words, poison, strong=strong)
 
     return step.running(run)

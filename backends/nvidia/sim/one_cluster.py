@@ -39,8 +39,8 @@ class ClusterBarriers:
         """Count the lanes that execute barrier.cluster.arrive."""
         again = g.active & (self.arrived[g.thread] >= 0)
         if again.any():
-            what = "arrives at the cluster's barrier again, with no wait between"
-            g.env.reporter.at_first(KIND, what, step.instruction, g, again)
+            finding = "arrives at the cluster's barrier again, with no wait between"
+            g.env.reporter.at_first(KIND, finding, step.instruction, g, again)
         phases = np.broadcast_to(self.phase[g.slot][:, None], g.shape)
         self.arrived[g.thread] = np.where(g.active, phases, self.arrived[g.thread])
         for row in np.flatnonzero(g.active.any(axis=1)).tolist():
@@ -98,16 +98,16 @@ def _map(instruction: Instruction, context: Context) -> Step:
     write = target(context, instruction, into, kind)
     read, ranks = source(context, instruction, address, kind), source(context, instruction, rank, "u32")
     numbers = numbers_of(rank)
-    own = numbers_of(address)
+    address_numbers = numbers_of(address)
     step = Step(instruction, "alu", lambda g: None)
 
     def run(g: WarpGroup) -> None:
         report_undefined(g, step, numbers, "the rank of a workgroup")
         beyond = g.active & (np.broadcast_to(ranks(g), g.shape) != 0)
         if beyond.any():
-            what = "a rank other than 0 in a cluster of one workgroup"
-            g.env.reporter.at_first("operand", what, step.instruction, g, beyond)
-        write(g, read(g), g.undefined(own))
+            finding = "a rank other than 0 in a cluster of one workgroup"
+            g.env.reporter.at_first("operand", finding, step.instruction, g, beyond)
+        write(g, read(g), g.undefined(address_numbers))
 
     return step.running(run)
 
@@ -150,6 +150,7 @@ def _arrive(instruction: Instruction, context: Context) -> Step:
 
 
 def _wait(instruction: Instruction, context: Context) -> Step:
+    """Return the step of barrier.cluster.wait."""
     step = Step(instruction, "barrier", lambda g: None, control="branch")
     aligned = instruction.has("aligned")
 
@@ -160,13 +161,13 @@ def _wait(instruction: Instruction, context: Context) -> Step:
         barriers = g.env.cluster_barriers
         missing = g.active & (barriers.arrived[g.thread] < 0)
         if missing.any():
-            what = "waits at the cluster's barrier without an arrival"
-            g.env.reporter.at_first(KIND, what, step.instruction, g, missing)
-        done = barriers.ended(g)
-        barriers.leave(g, done, g.env.local)
-        if done.all():
+            finding = "waits at the cluster's barrier without an arrival"
+            g.env.reporter.at_first(KIND, finding, step.instruction, g, missing)
+        ended = barriers.ended(g)
+        barriers.leave(g, ended, g.env.local)
+        if ended.all():
             order_lanes(g, g.active)
             return
-        g.await_rows(done, CLUSTER, 0, resumes=True)
+        g.await_rows(ended, CLUSTER, 0, resumes=True)
 
     return step.running(run)

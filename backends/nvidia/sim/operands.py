@@ -149,8 +149,8 @@ def _constant(read: Callable[[WarpGroup], int]) -> Callable[[WarpGroup], Array]:
     return lambda g: np.array(read(g))
 
 
-def _size(what: str, axis: int) -> Callable[[WarpGroup], Array]:
-    return lambda g: np.array(getattr(g.env, what)[axis])
+def _size(field: str, axis: int) -> Callable[[WarpGroup], Array]:
+    return lambda g: np.array(getattr(g.env, field)[axis])
 
 
 def _clock(g: WarpGroup) -> Array:
@@ -283,12 +283,12 @@ def _runner(
     return lambda g: write(g, function(*(read(g) for read in reads)), g.undefined(numbers))
 
 
-def report_undefined(g: WarpGroup, step: Step, numbers: Sequence[int], what: str) -> None:
-    """Report undefined registers in lanes that execute an instruction; `what` names their use."""
+def report_undefined(g: WarpGroup, step: Step, numbers: Sequence[int], use: str) -> None:
+    """Report undefined registers in lanes that execute an instruction; `use` names what they are for."""
     undefined = g.undefined(numbers)
     if undefined is not None and (undefined & g.active).any():
         names = g.env.names
         bad = [names[n] for n in numbers if (p := g.p[n]) is not None and (p & g.active).any()]
         g.env.reporter.at_first(
-            "poison", f"{what} is undefined: {', '.join(bad[:4])}", step.instruction, g, undefined & g.active
+            "poison", f"{use} is undefined: {', '.join(bad[:4])}", step.instruction, g, undefined & g.active
         )

@@ -43,17 +43,23 @@ _SPACES = ("global", "shared")
 @lru_cache(maxsize=16)
 def deciding(kernel: Kernel, carry: int) -> frozenset[Instruction]:
     """Return the instructions that decide control flow or addresses; `carry` is the number of the carry flag."""
-    effects = {each: reads_and_writes(each, carry) for each in kernel.code}
+    effects = {instruction: reads_and_writes(instruction, carry) for instruction in kernel.code}
     registers, spaces = 0, frozenset[str]()
     while True:
-        kept = frozenset(each for each, (_, writes) in effects.items() if _is_kept(each, writes & registers, spaces))
-        more = registers
-        for each, (reads, _) in effects.items():
-            more |= reads if each in kept else _addressing(each)
-        read = frozenset(space for each in kept if each.name in _LOADS for space in _spaces(each))
-        if more == registers and read <= spaces:
-            return kept
-        registers, spaces = more, spaces | read
+        executed = frozenset(
+            instruction
+            for instruction, (_, writes) in effects.items()
+            if _is_kept(instruction, writes & registers, spaces)
+        )
+        needed = registers
+        for instruction, (reads, _) in effects.items():
+            needed |= reads if instruction in executed else _addressing(instruction)
+        read = frozenset(
+            space for instruction in executed if instruction.name in _LOADS for space in _spaces(instruction)
+        )
+        if needed == registers and read <= spaces:
+            return executed
+        registers, spaces = needed, spaces | read
 
 
 def _is_kept(instruction: Instruction, decides: int, spaces: Iterable[str]) -> bool:
@@ -130,19 +136,19 @@ def _count_updates(g: WarpGroup, size: int) -> None:
 
 def _of_copy(instruction: Instruction, context: Context) -> Callable[[WarpGroup], None]:
     """Return the observation of a `cp.async`: its lanes read `size` bytes each, or none."""
-    size, kept = sizes_of(instruction, context)
+    size, read_bytes = sizes_of(instruction, context)
     address = addresses(context, instruction, instruction.operands[1], wide=True)
 
     def observe(g: WarpGroup) -> None:
-        lanes = g.active & (np.broadcast_to(kept(g), g.shape) > 0)
+        lanes = g.active & (np.broadcast_to(read_bytes(g), g.shape) > 0)
         _observe(g, "load", address(g), size, lanes)
 
     return observe
 
 
 def _observe(g: WarpGroup, kind: str, address: Array, size: int, lanes: Bools | None) -> None:
-    for allocation, offset, taken in buffers_of(g, address, size, lanes):
-        tell_observer(g, kind, allocation, offset, size, taken)
+    for allocation, offset, in_buffer in buffers_of(g, address, size, lanes):
+        tell_observer(g, kind, allocation, offset, size, in_buffer)
 
 
 class OutlinedCopies(BulkCopies):

@@ -320,14 +320,14 @@ class _Reader(Cursor):
 
     def label(self, kernel: Kernel, name: str) -> None:
         """Place a label, or read the table of targets behind it."""
-        own = self.resolved(name)
+        resolved_name = self.resolved(name)
         if self.accept(".branchtargets"):
-            kernel.tables[own] = tuple(self.listed(lambda: self.resolved(self.take().text)))
+            kernel.tables[resolved_name] = tuple(self.listed(lambda: self.resolved(self.take().text)))
             self.take(";")
         elif self.peek() == ".callprototype":
             self.skip_to(";")
         else:
-            kernel.labels[own] = len(kernel.code)
+            kernel.labels[resolved_name] = len(kernel.code)
 
     def resolved(self, name: str) -> str:
         """Return the name in the kernel of a label or variable; a name that no block declares is its own."""
@@ -363,13 +363,13 @@ class _Reader(Cursor):
 
     def place(self, kernel: Kernel, variable: Variable) -> None:
         """Take a variable of a kernel's body."""
-        own = variable.name if len(self.scopes) == 1 else f"{variable.name}@{self.blocks}"
+        unique_name = variable.name if len(self.scopes) == 1 else f"{variable.name}@{self.blocks}"
         if variable.space in ("local", "param"):  # parameters of a call live in memory of the thread
             offset = -(-kernel.local_bytes // variable.align) * variable.align
             kernel.local_bytes = offset + variable.size
             variable = evolve(variable, offset=offset, space="local")
-        self.scopes[-1][variable.name] = own
-        kernel.variables[own] = evolve(variable, name=own)
+        self.scopes[-1][variable.name] = unique_name
+        kernel.variables[unique_name] = evolve(variable, name=unique_name)
 
     def instruction(self, kernel: Kernel, first: Token) -> None:
         """Read an instruction with its guard."""
@@ -451,14 +451,14 @@ class _Reader(Cursor):
         meaning = self.lookup(text)
         if isinstance(meaning, Register):
             return meaning
-        own = self.resolved(text)
-        if own in kernel.variables or own in self.result.variables:
-            return Symbol(own, self.offset())
+        resolved_name = self.resolved(text)
+        if resolved_name in kernel.variables or resolved_name in self.result.variables:
+            return Symbol(resolved_name, self.offset())
         if text.startswith("%") and meaning is None:
             return Special(text)
         if text == "WARP_SZ":
             return Literal("int", 32)
-        return Name(own)
+        return Name(resolved_name)
 
     def offset(self) -> int:
         """Read `+ n` or `- n` behind a symbol, if it is there."""

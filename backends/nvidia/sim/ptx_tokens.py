@@ -32,16 +32,16 @@ class Token(NamedTuple):
 
 def tokens(text: str) -> list[Token]:
     """Split PTX into tokens. Raises SimulatorError at a character that PTX lacks."""
-    found, at = [], 0
+    taken, at = [], 0
     while at < len(text):
         match = _TOKEN.match(text, at)
         if match is None:
             line = text.count("\n", 0, at) + 1
             raise SimulatorError(f"given {text[at : at + 10]!r} in line {line} of the PTX, wanted PTX")
         if match.lastgroup != "space":
-            found.append(Token(str(match.lastgroup), match.group(), at))
+            taken.append(Token(str(match.lastgroup), match.group(), at))
         at = match.end()
-    return found
+    return taken
 
 
 class Cursor:

@@ -46,15 +46,15 @@ class RegisterPool:
 
     def change(self, g: WarpGroup, count: int) -> Bools:
         """Give each warp `count` registers a thread, one warp after the other; return by row whether they sufficed."""
-        done = np.zeros(g.count, np.bool_)
+        changed = np.zeros(g.count, np.bool_)
         for row, (slot, warp) in enumerate(zip(g.slot.tolist(), g.wave.tolist(), strict=True)):
             more = LANES * (count - int(self.registers[slot, warp]))
             if more <= self.free[slot]:
                 self.free[slot] -= more
                 self.registers[slot, warp] = count
                 self.changes[slot, warp] += 1
-                done[row] = True
-        return done
+                changed[row] = True
+        return changed
 
     def check_end(self, g: WarpGroup, instruction: Instruction) -> None:
         """Report warpgroups that have ended, if their warps have executed different numbers of setmaxnreg."""
@@ -65,8 +65,8 @@ class RegisterPool:
             warps = slice(first, first + WARPGROUP)
             alive = g.env.alive[slot * g.env.waves : (slot + 1) * g.env.waves][warps]
             if not alive.any() and np.ptp(self.changes[slot, warps]):
-                what = "not all warps of the warpgroup have executed each setmaxnreg"
-                g.env.reporter.add(KIND, what, instruction, g, row)
+                finding = "not all warps of the warpgroup have executed each setmaxnreg"
+                g.env.reporter.add(KIND, finding, instruction, g, row)
 
 
 def compile_register_pool(instruction: Instruction, context: Context) -> Step | None:
@@ -84,16 +84,16 @@ def compile_register_pool(instruction: Instruction, context: Context) -> Step | 
 
     def run(g: WarpGroup) -> None:
         if not has_effect:
-            what = "has no effect in a kernel without .maxntid, .reqntid or .maxnreg"
-            g.env.reporter.add(KIND, what, step.instruction, g)
+            finding = "has no effect in a kernel without .maxntid, .reqntid or .maxnreg"
+            g.env.reporter.add(KIND, finding, step.instruction, g)
             return
         pool = g.env.register_pool
         present = pool.registers[g.slot, g.wave]
         bad = present > count if increases else present < count
         if bad.any():
             row = int(bad.argmax())
-            what = f"sets {count} registers a thread where the warp has {int(present[row])}"
-            g.env.reporter.add(KIND, what, step.instruction, g, row)
+            finding = f"sets {count} registers a thread where the warp has {int(present[row])}"
+            g.env.reporter.add(KIND, finding, step.instruction, g, row)
         done = pool.change(g, count)
         if not done.all():
             g.await_rows(done, REGISTERS, count, resumes=True)

@@ -256,8 +256,8 @@ class Shared(Lds):
                 lost = lost & self.differing(access, values)
             if np.count_nonzero(lost):
                 unit, column = (int(i) for i in np.argwhere(lost)[0])
-                what = "stores to bytes where another thread stores another value by this instruction"
-                self._report_at(g, step, access, unit, column, what, KIND)
+                finding = "stores to bytes where another thread stores another value by this instruction"
+                self._report_at(g, step, access, unit, column, finding, KIND)
 
     def pass_to_agent(self, access: Access, agent: int, clock: int) -> None:
         """Stamp bytes that a copy has just written with the clock of an agent, whose waits order them."""
@@ -277,14 +277,14 @@ class Shared(Lds):
     def _forget_overwritten(self) -> None:
         """Drop unfenced stores whose bytes later ones have overwritten, to bound what a kernel without fences takes."""
         covered = np.zeros(len(self.defined), np.bool_)
-        kept: list[Access] = []
+        visible: list[Access] = []
         for access in reversed(self._unfenced):
             fresh = any_along(~covered[access.units], 0)
             covered[access.units] = True
             if fresh.any():
-                kept.append(access.take(np.flatnonzero(fresh)))
-        self._unfenced = kept[::-1]
-        self._most_unfenced = max(_MANY, 2 * len(kept))
+                visible.append(access.take(np.flatnonzero(fresh)))
+        self._unfenced = visible[::-1]
+        self._most_unfenced = max(_MANY, 2 * len(visible))
 
     def mark_loads(self, access: Access) -> None:
         """Stamp loads, without any check."""
@@ -305,12 +305,12 @@ class Shared(Lds):
             self._at_fence[g.slot[rows], g.wave[rows]] = self.seen[g.slot[rows], g.wave[rows]]
         unfenced: list[Access] = []
         for access in self._unfenced:
-            done = fencing[access.who] if access.counted is None else self._counted(g, access)
-            done = done & (access.is_mbarrier or not mbarriers)
-            if not done.all():
-                unfenced.append(access.take(np.flatnonzero(~done)))
-            if done.any():
-                self._fence(access.take(np.flatnonzero(done)))
+            fenced = fencing[access.who] if access.counted is None else self._counted(g, access)
+            fenced = fenced & (access.is_mbarrier or not mbarriers)
+            if not fenced.all():
+                unfenced.append(access.take(np.flatnonzero(~fenced)))
+            if fenced.any():
+                self._fence(access.take(np.flatnonzero(fenced)))
         self._unfenced = unfenced
 
     def _counted(self, g: WarpGroup, access: Access) -> Bools:
@@ -346,12 +346,12 @@ class Shared(Lds):
         units, slot = access.units, int(access.slot[0])
         view = self.seen[slot, warps].min(axis=0)
         by_warp, by_lane = (part.astype(np.int64) for part in self._writers(units))
-        own = (by_warp == access.warp) & (by_lane == lane)
-        unseen = ((self.stores.take(units) >> np.uint32(_WARP_SHIFT)) > view[by_warp]) & ~own
+        by_issuer = (by_warp == access.warp) & (by_lane == lane)
+        unseen = ((self.stores.take(units) >> np.uint32(_WARP_SHIFT)) > view[by_warp]) & ~by_issuer
         if np.count_nonzero(unseen):
             self.report_race(g, step, access, unseen, "reads in flight what {} stored")
         late = self._at_fence[slot, warps].min(axis=0)
-        self._check_fences(g, step, access, (view, late), ~unseen, own)
+        self._check_fences(g, step, access, (view, late), ~unseen, by_issuer)
         self.loads[agent, units] = np.uint32(clock << _LANE_BITS)
         return self._undefined(g, step, access, "reads in flight")
 
@@ -389,17 +389,17 @@ class Shared(Lds):
         return np.asarray((fenced == _UNFENCED) | hidden)
 
     def _check_fences(
-        self, g: WarpGroup, step: Step, access: Access, views: tuple[Array, Array], candidates: Bools, own: Bools
+        self, g: WarpGroup, step: Step, access: Access, views: tuple[Array, Array], candidates: Bools, by_issuer: Bools
     ) -> None:
         """Report `candidates` of the async proxy's accesses to generic stores without a fence by the storing lane.
 
-        The accessing warps must be able to see the fence, but for stores by their `own` lane. `views` are the clocks
-        that these warps may see, and those that they could see at their last fence.
+        The accessing warps must be able to see the fence, except of stores `by_issuer`, the lane that issues the
+        access. `views` are the clocks that these warps may see, and those that they could see at their last fence.
         """
         assert self.fenced is not None
         by_warp = self._writers(access.units)[0].astype(np.int64)
         fenced, (seen, late) = self.fenced.take(access.units), views
-        bad = candidates & ((fenced == _UNFENCED) | ((fenced > seen[by_warp]) & ~own))
+        bad = candidates & ((fenced == _UNFENCED) | ((fenced > seen[by_warp]) & ~by_issuer))
         if not np.count_nonzero(bad):
             return
         covered = bad & (self.stores.take(access.units) >> np.uint32(_WARP_SHIFT) <= late[by_warp])
@@ -411,8 +411,8 @@ class Shared(Lds):
             lack = "with fence.proxy.async by the accessing warp only, behind the barrier"
         elif fenced[unit, column] != _UNFENCED:
             lack = "with no barrier behind that lane's fence.proxy.async"
-        what = f"accesses by the async proxy what lane {lane} of warp {warp} stored, {lack}"
-        self._report_at(g, step, access, unit, column, what, PROXY_KIND, advice)
+        finding = f"accesses by the async proxy what lane {lane} of warp {warp} stored, {lack}"
+        self._report_at(g, step, access, unit, column, finding, PROXY_KIND, advice)
 
     def note_updates(self, g: WarpGroup, step: Step, access: Access) -> Bools | None:
         """Stamp atomic operations; report races with plain accesses; return flags of undefined bytes."""
@@ -433,13 +433,13 @@ class Shared(Lds):
         `changed` flags the units that count; None: all.
         """
         checks: list[tuple[Bools, str, U32 | None]] = [(self._unseen_stores(access.units, *access.who), "stored", None)]
-        for table, done in ((loaded, "has loaded"), (updated, "updated atomically")):
+        for table, verb_of_other in ((loaded, "has loaded"), (updated, "updated atomically")):
             if table is not None:
-                checks.append((self._unseen(table, access.units, *access.who), done, table))
-        for late, done, table in checks:
+                checks.append((self._unseen(table, access.units, *access.who), verb_of_other, table))
+        for late, verb_of_other, table in checks:
             race = late if changed is None else late & changed
             if np.count_nonzero(race):
-                self.report_race(g, step, access, race, f"{verb} what {{}} {done}", table)
+                self.report_race(g, step, access, race, f"{verb} what {{}} {verb_of_other}", table)
 
     def _check_flight(self, g: WarpGroup, step: Step, access: Access) -> None:
         """Report a store to bytes that a copy in flight will overwrite."""
@@ -448,28 +448,30 @@ class Shared(Lds):
             g.env.copies.report(g, step, access, flight, "stores to")
 
     def report_race(
-        self, g: WarpGroup, step: Step, access: Access, race: Bools, what: str, table: U32 | None = None
+        self, g: WarpGroup, step: Step, access: Access, race: Bools, race_text: str, table: U32 | None = None
     ) -> None:
         """Report the first racing access, with the other thread of a store; `table` has the stamps of other kinds."""
         if table is None:
             own_warp = self._writers(access.units)[0] == access.warp
             if np.count_nonzero(race & own_warp) and np.count_nonzero(race & ~own_warp):
-                self.report_race(g, step, access, race & ~own_warp, what)
+                self.report_race(g, step, access, race & ~own_warp, race_text)
                 race = race & own_warp
         unit, column = (int(i) for i in np.argwhere(race)[0])
-        slot, own = int(access.slot[column]), int(access.warp[column])
+        slot, accessing_warp = int(access.slot[column]), int(access.warp[column])
         number = access.units[unit, column]
         if table is None:
             warp, lane = (int(part) for part in self._writers(number))
-            same = warp == own
-            other = f"lane {lane} of {'this warp' if same else f'warp {warp}'}"
-            other = self.agents.named(warp) if warp >= self.waves else other
+            same = warp == accessing_warp
+            who = f"lane {lane} of {'this warp' if same else f'warp {warp}'}"
+            who = self.agents.named(warp) if warp >= self.waves else who
         else:
-            late = np.flatnonzero(table[:, number] >> np.uint32(_LANE_BITS) > self.seen[slot, own, : len(table)])
-            same = late.tolist() == [own]
-            other = "another lane of this warp" if same else self.agents.named(int(late[late != own][0]))
+            late = np.flatnonzero(
+                table[:, number] >> np.uint32(_LANE_BITS) > self.seen[slot, accessing_warp, : len(table)]
+            )
+            same = late.tolist() == [accessing_warp]
+            who = "another lane of this warp" if same else self.agents.named(int(late[late != accessing_warp][0]))
         lack = ", with no bar.warp.sync or barrier between" if same else ", with no barrier between"
-        self._report_at(g, step, access, unit, column, what.format(other) + lack, LANE_KIND if same else KIND)
+        self._report_at(g, step, access, unit, column, race_text.format(who) + lack, LANE_KIND if same else KIND)
 
     def _writers(self, units: Array) -> tuple[Array, Array]:
         """Return warp and lane of the last store to each unit."""
@@ -483,14 +485,14 @@ class Shared(Lds):
         access: Access,
         unit: int,
         column: int,
-        what: str,
+        finding: str,
         kind: str,
         source: Source | None = None,
     ) -> None:
         """Report an access by its `column` and `unit`; `source` stands in for the kind's document."""
         place = int(access.units[unit, column]) * self.grain % self.stride
         row, lane = int(access.row[column]), int(access.lane[column])
-        g.env.reporter.add(kind, f"{what}, at shared address {place:#x}", step.instruction, g, row, lane, source)
+        g.env.reporter.add(kind, f"{finding}, at shared address {place:#x}", step.instruction, g, row, lane, source)
 
     def differing(self, access: Access, values: Array) -> Bools:
         """Return flags [units, accesses] of the units whose bytes differ from words [size/4, accesses]."""
@@ -535,21 +537,21 @@ class Access:
 def located(g: WarpGroup, step: Step, offset: Array, size: int, lanes: Bools | None) -> Access | None:
     """Return the accesses at byte offsets [rows, lanes] within bounds; report others, and unaligned ones."""
     shared = g.env.local
-    taken = np.ones(g.shape, np.bool_) if lanes is None else lanes
-    beyond = taken & ((offset < 0) | (offset > shared.size - size))
+    acting = np.ones(g.shape, np.bool_) if lanes is None else lanes
+    beyond = acting & ((offset < 0) | (offset > shared.size - size))
     if np.count_nonzero(beyond):
         row, lane = (int(i) for i in np.argwhere(beyond)[0])
-        what = f"{size} bytes at {int(offset[row, lane]):#x} are outside the {shared.size} bytes of shared memory"
-        g.env.reporter.add("out-of-bounds", what, step.instruction, g, row, lane)
-        taken = taken & ~beyond
-    rows, lanes_ = np.nonzero(taken)
+        finding = f"{size} bytes at {int(offset[row, lane]):#x} are outside the {shared.size} bytes of shared memory"
+        g.env.reporter.add("out-of-bounds", finding, step.instruction, g, row, lane)
+        acting = acting & ~beyond
+    rows, lanes_ = np.nonzero(acting)
     if not len(rows):
         return None
     at = offset[rows, lanes_]
     if all_bits(at) & (size - 1):
-        bad = taken & ((offset & (size - 1)) != 0)
-        what = f"shared access of {size} bytes not aligned to {size}"
-        g.env.reporter.at_first("misaligned", what, step.instruction, g, bad)
+        bad = acting & ((offset & (size - 1)) != 0)
+        finding = f"shared access of {size} bytes not aligned to {size}"
+        g.env.reporter.at_first("misaligned", finding, step.instruction, g, bad)
         at = at & ~(size - 1)
     place = at + g.slot[rows] * shared.stride
     if len(at) == g.count * LANES:

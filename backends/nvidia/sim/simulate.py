@@ -131,8 +131,8 @@ class _Run(Run):
         shared_bytes = max(static, launch.shared_bytes)
         limit = shared_limit(self.module.target)
         if shared_bytes > limit:
-            what = f"the launch asks for {shared_bytes} bytes of shared memory, {self.module.target} has {limit}"
-            self.reporter.add("shared-size", what, None)
+            finding = f"the launch asks for {shared_bytes} bytes of shared memory, {self.module.target} has {limit}"
+            self.reporter.add("shared-size", finding, None)
             raise LaunchStopped
         waves = -(-threads // LANES)
         execute = partial(self._batch, program, launch, waves, shared_bytes, static)

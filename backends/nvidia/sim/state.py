@@ -90,17 +90,17 @@ class WarpGroup(Threads):
         for flight in flights:
             self.in_flight |= flight.results | flight.factors
 
-    def await_rows(self, done: Bools, at: int, needed: int, *, resumes: bool = False) -> None:
-        """Let rows that are not `done` wait at the instruction that the group has just executed, and repeat it later.
+    def await_rows(self, ready: Bools, at: int, needed: int, *, resumes: bool = False) -> None:
+        """Let rows that are not `ready` wait at the instruction that the group has just executed, and repeat it later.
 
-        Rows that are done repeat it now, or go on if the instruction `resumes` behind itself. `at` is PRODUCTS,
+        Rows that are ready repeat it now, or go on if the instruction `resumes` behind itself. `at` is PRODUCTS,
         REGISTERS or CLUSTER; `needed`: products that may stay in flight, or registers a thread.
         """
         self.needed = needed
-        self.waiting_at = np.where(done, -1, at)
+        self.waiting_at = np.where(ready, -1, at)
         here = self.pc - 1
         following = 2 * self.pc if resumes else 2 * here
-        self.targets = np.where(self.mask, np.where(done, following, 2 * here + 1)[:, None], -1)
+        self.targets = np.where(self.mask, np.where(ready, following, 2 * here + 1)[:, None], -1)
 
     # -- registers ----------------------------------------------------------------------------------------------------
 
@@ -183,7 +183,7 @@ class WarpGroup(Threads):
 
     def merge(self, other: Self) -> Self:
         """Return both groups as one; two parts of a warp become one row."""
-        both = copy(self)
+        merged = copy(self)
         threads = np.concatenate((self.thread, other.thread))
         unique, first = np.unique(threads, return_index=True)
         order = np.sort(first)  # row of the result -> row of this group and, behind its rows, of the other group
@@ -197,24 +197,24 @@ class WarpGroup(Threads):
         flat = pick * LANES + np.arange(LANES)
         plain = not len(theirs)
         for name in _BY_ROW:
-            setattr(both, name, np.concatenate((getattr(self, name), getattr(other, name)))[order])
-        both.count, both.targets = len(order), None
-        both.mask = np.concatenate((self.mask, other.mask)).reshape(-1)[flat]
-        both.issued = max(self.issued, other.issued)
-        both.touched = self.touched | other.touched
-        both.ready()
-        both.r, both.p = [None] * len(self.r), [None] * len(self.p)
+            setattr(merged, name, np.concatenate((getattr(self, name), getattr(other, name)))[order])
+        merged.count, merged.targets = len(order), None
+        merged.mask = np.concatenate((self.mask, other.mask)).reshape(-1)[flat]
+        merged.issued = max(self.issued, other.issued)
+        merged.touched = self.touched | other.touched
+        merged.ready()
+        merged.r, merged.p = [None] * len(self.r), [None] * len(self.p)
         for number in self.env.live(self.pc):
             if self.r[number] is None and other.r[number] is None:
                 continue
             value = np.concatenate((self.read(number), other.read(number)))
-            both.r[number] = value if plain else value.reshape(-1)[flat]
+            merged.r[number] = value if plain else value.reshape(-1)[flat]
             mine, their = self.p[number], other.p[number]
             if mine is None and their is None:
                 continue
             flags = np.concatenate(
                 [np.zeros(g.shape, np.bool_) if p is None else p for g, p in ((self, mine), (other, their))]
             )
-            kept = flags.reshape(-1)[flat] & both.mask
-            both.p[number] = kept if kept.any() else None
-        return both
+            poison = flags.reshape(-1)[flat] & merged.mask
+            merged.p[number] = poison if poison.any() else None
+        return merged

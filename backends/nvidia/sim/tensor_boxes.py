@@ -85,9 +85,9 @@ def _within_box(steps: Array, places: tuple[int, int, int], step: int) -> tuple[
     `places` are the first position, and the corners of the box: behind the last one, positions begin at the lower one.
     """
     begin, lower, last = places
-    ahead, each = (max(1, (last - first) // step + 1) for first in (begin, lower))  # positions up to the last one
+    ahead, around = (max(1, (last - first) // step + 1) for first in (begin, lower))  # positions up to the last one
     later = steps - ahead
     is_first = later < 0
-    return np.where(is_first, begin + steps * step, lower + later % each * step), np.where(
-        is_first, 0, 1 + later // each
+    return np.where(is_first, begin + steps * step, lower + later % around * step), np.where(
+        is_first, 0, 1 + later // around
     )

@@ -51,8 +51,8 @@ class Products:
         for row, (slot, warp) in enumerate(zip(g.slot.tolist(), g.wave.tolist(), strict=True)):
             warpgroup = warp // WARPGROUP
             if WARPGROUP * (warpgroup + 1) > self.waves:
-                what = f"warp {warp} belongs to a warpgroup of fewer than {WARPGROUP} warps"
-                g.env.reporter.add("divergence", what, step.instruction, g, row)
+                finding = f"warp {warp} belongs to a warpgroup of fewer than {WARPGROUP} warps"
+                g.env.reporter.add("divergence", finding, step.instruction, g, row)
             result.setdefault((slot, warpgroup, int(self.issued[slot, warp])), []).append(row)
         return result
 
@@ -63,20 +63,20 @@ class Products:
 
         `operands` are the descriptors and scale-d by row; returns those of the first row.
         """
-        given = [tuple(int(operand[row]) for operand in operands) for row in rows]
-        for row, own in zip(rows, given, strict=True):
+        by_row = [tuple(int(operand[row]) for operand in operands) for row in rows]
+        for row, operands_of_row in zip(rows, by_row, strict=True):
             self.issued[g.slot[row], g.wave[row]] += 1
-            first = self._first.setdefault(key, _FirstWarp(step.instruction, own, int(g.wave[row])))
+            first = self._first.setdefault(key, _FirstWarp(step.instruction, operands_of_row, int(g.wave[row])))
             first.warps += 1
             if first.instruction.address != step.instruction.address:
-                what = f"warp {first.warp} of its warpgroup executes `{first.instruction.text}`"
-                g.env.reporter.add("divergence", what, step.instruction, g, row)
-            elif first.operands != own:
-                what = f"warp {first.warp} of its warpgroup executes it with other descriptors or another scale-d"
-                g.env.reporter.add("divergence", what, step.instruction, g, row)
+                finding = f"warp {first.warp} of its warpgroup executes `{first.instruction.text}`"
+                g.env.reporter.add("divergence", finding, step.instruction, g, row)
+            elif first.operands != operands_of_row:
+                finding = f"warp {first.warp} of its warpgroup executes it with other descriptors or another scale-d"
+                g.env.reporter.add("divergence", finding, step.instruction, g, row)
         if self._first[key].warps >= WARPGROUP:
             del self._first[key]
-        return given[0]
+        return by_row[0]
 
     @staticmethod
     def check_registers(g: WarpGroup, step: Step, flight: Flight) -> None:
@@ -85,25 +85,25 @@ class Products:
         bare = g.touched & (flight.results | flight.factors)
         if bare:
             name = names[(bare & -bare).bit_length() - 1]
-            what = f"{name} was accessed by other instructions with no wgmma.fence since"
+            finding = f"{name} was accessed by other instructions with no wgmma.fence since"
             if g.touched < 0:
-                what = "no wgmma.fence stands ahead of the kernel's first product"
-            g.env.reporter.add(KIND, what, step.instruction, g)
-        for other in g.landed:
-            changed = flight.factors & other.results | flight.results & other.factors
-            changed |= flight.results & other.results if flight.shape != other.shape else 0
+                finding = "no wgmma.fence stands ahead of the kernel's first product"
+            g.env.reporter.add(KIND, finding, step.instruction, g)
+        for earlier in g.landed:
+            changed = flight.factors & earlier.results | flight.results & earlier.factors
+            changed |= flight.results & earlier.results if flight.shape != earlier.shape else 0
             if changed:
                 name = names[(changed & -changed).bit_length() - 1]
-                what = f"{name} was of a product of another shape, or another operand, with no wgmma.fence since"
-                g.env.reporter.add(KIND, what, step.instruction, g)
-        for other in g.flights:
-            clash = flight.factors & other.results | flight.results & other.factors
-            if flight.accumulators != other.accumulators or flight.shape != other.shape:
-                clash |= flight.results & other.results
+                finding = f"{name} was of a product of another shape, or another operand, with no wgmma.fence since"
+                g.env.reporter.add(KIND, finding, step.instruction, g)
+        for earlier in g.flights:
+            clash = flight.factors & earlier.results | flight.results & earlier.factors
+            if flight.accumulators != earlier.accumulators or flight.shape != earlier.shape:
+                clash |= flight.results & earlier.results
             if clash:
                 name = names[(clash & -clash).bit_length() - 1]
-                what = f"{name} belongs to a product in flight with other registers or of another shape"
-                g.env.reporter.add(KIND, what, step.instruction, g)
+                finding = f"{name} belongs to a product in flight with other registers or of another shape"
+                g.env.reporter.add(KIND, finding, step.instruction, g)
                 return
 
     # -- groups -------------------------------------------------------------------------------------------------------
@@ -140,15 +140,15 @@ def check_access(g: WarpGroup, instruction: Instruction, registers: int) -> None
     """Report an instruction other than a product that accesses registers (a set of bits) of products in flight."""
     hit = registers & g.in_flight
     name = g.env.names[(hit & -hit).bit_length() - 1]
-    what = f"accesses {name} of a product in flight, with no wgmma.wait_group that covers it"
+    finding = f"accesses {name} of a product in flight, with no wgmma.wait_group that covers it"
     if any(flight.age < 0 and (flight.results | flight.factors) & hit for flight in g.flights):
-        what = f"accesses {name} of a product that no wgmma.commit_group has committed"
-    g.env.reporter.add(KIND, what, instruction, g)
+        finding = f"accesses {name} of a product that no wgmma.commit_group has committed"
+    g.env.reporter.add(KIND, finding, instruction, g)
 
 
-def check_end(g: WarpGroup, instruction: Instruction, taken: Bools) -> None:
+def check_end(g: WarpGroup, instruction: Instruction, lanes: Bools) -> None:
     """Report threads that end with products in flight."""
-    if g.flights and taken.any():
+    if g.flights and lanes.any():
         uncommitted = sum(flight.age < 0 for flight in g.flights)
-        what = f"ends with {len(g.flights)} products in flight, {uncommitted} of them not committed"
-        g.env.reporter.at_first(KIND, what, instruction, g, taken)
+        finding = f"ends with {len(g.flights)} products in flight, {uncommitted} of them not committed"
+        g.env.reporter.at_first(KIND, finding, instruction, g, lanes)

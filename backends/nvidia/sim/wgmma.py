@@ -102,6 +102,7 @@ def _commit(instruction: Instruction, context: Context) -> Step:
 
 
 def _wait(instruction: Instruction, context: Context) -> Step:
+    """Return the step of wgmma.wait_group."""
     (count,) = instruction.operands
     if not isinstance(count, Literal):
         raise wrong(instruction, "a register", "a constant")
@@ -111,11 +112,11 @@ def _wait(instruction: Instruction, context: Context) -> Step:
     def run(g: WarpGroup) -> None:
         products = g.env.products
         running = Products.remaining(g, allowed)
-        done = products.complete(g, len(running))
-        if done.all():
+        complete = products.complete(g, len(running))
+        if complete.all():
             products.land(g, running)
             return
-        g.await_rows(done, PRODUCTS, len(running))
+        g.await_rows(complete, PRODUCTS, len(running))
 
     return by_warps(step, run)
 
@@ -158,6 +159,7 @@ def _places(n: int) -> tuple[Array, Array]:
 
 
 def _multiplies(instruction: Instruction, context: Context) -> Step:
+    """Return the step of wgmma.mma_async."""
     product = _stated(instruction)
     first, second, third, scale = instruction.operands[:4]
     count = product.n // 4 if product.result == "f16" else product.n // 2
@@ -208,8 +210,8 @@ def _uniform(g: WarpGroup, step: Step, read: Getter) -> Array:
     values = np.broadcast_to(read(g), g.shape)
     apart = (values != values[:, :1]).any(axis=1)
     if apart.any():
-        what = "lanes of a warp give different descriptors or scale-d"
-        g.env.reporter.at_first("operand", what, step.instruction, g, apart)
+        finding = "lanes of a warp give different descriptors or scale-d"
+        g.env.reporter.at_first("operand", finding, step.instruction, g, apart)
     return values[:, 0]
 
 
@@ -282,16 +284,16 @@ def _operand(
     kind, transposed = product.types[second], product.transposed[second]
     count = product.n if second else _M
     if not descriptor.is_valid or descriptor.base:
-        what = f"a descriptor with {'a matrix base offset' if descriptor.base else 'reserved bits'} that is not zero"
-        g.env.reporter.add("operand", what, step.instruction, g, rows[0])
+        finding = f"a descriptor with {'a matrix base offset' if descriptor.base else 'reserved bits'} that is not zero"
+        g.env.reporter.add("operand", finding, step.instruction, g, rows[0])
     pieces = pieces_along_rows(descriptor, count) if transposed else pieces_along_k(descriptor, count)
     shared = g.env.local
     beyond = pieces > shared.size - PIECE
     if beyond.any():
-        what = (
+        finding = (
             f"an operand's 16 bytes at {int(pieces[beyond][0]):#x} are outside the {shared.size} bytes of shared memory"
         )
-        g.env.reporter.add("out-of-bounds", what, step.instruction, g, rows[0])
+        g.env.reporter.add("out-of-bounds", finding, step.instruction, g, rows[0])
         pieces = np.where(beyond, 0, pieces)
     place = pieces.reshape(-1) + slot * shared.stride
     row = np.full(len(place), rows[0])

@@ -35,8 +35,7 @@ _ROW_CLOCKS, _ROW_RATE = {"tiled": 0.5, "im2col": 0.9}, 75.0
 #: tensor cores busy for 80 % of the time, not for the 91 % that counters of an H200 show.
 _WRITTEN_BYTES = 256
 
-Intern = Callable[[Op], Op]
-"""Return the object that stands for all equal instructions."""
+Intern = Callable[[Op], Op]  #: returns the object that stands for all equal instructions
 
 
 class Access(ABC):
@@ -51,13 +50,13 @@ def access_of(instruction: Instruction, context: Context, intern: Intern, l1: L1
     """Return an instruction that needs values; None for others."""
     name = instruction.name
     if name in ("bar", "barrier") and not instruction.has("warp", "cluster"):
-        return _Meeting(instruction, context, intern)
+        return _Barrier(instruction, context, intern)
     if name == "mbarrier" or (name == "cp" and instruction.has("mbarrier") and instruction.has("arrive")):
         return _of_mbarrier(instruction, context, intern)
     if name == "cp" and instruction.has("commit_group", "wait_group", "wait_all"):
         return None
     if name == "cp" and instruction.has("bulk"):
-        return _Issued(instruction, intern)
+        return _IssueOnly(instruction, intern)
     if name == "cp":
         return _Copy(instruction, context, intern)
     if name in ("ldmatrix", "stmatrix"):
@@ -201,8 +200,8 @@ def _address(instruction: Instruction) -> Address:
 # ---------------------------------------------------------------- bulk copies
 
 
-class _Issued(Access):
-    """An instruction that is only issued: an effect that it has is reported lane by lane (`bulk_op`)."""
+class _IssueOnly(Access):
+    """An instruction of which only the issue counts; a bulk copy's effect comes lane by lane (`bulk_op`)."""
 
     def __init__(self, instruction: Instruction, intern: Intern) -> None:
         self.op = intern(Op(instruction.address))
@@ -228,8 +227,8 @@ def bulk_op(instruction: Instruction, chunks: Chunks, mbarrier: int | None) -> O
 # ---------------------------------------------------------------- barriers
 
 
-class _Meeting(Access):
-    """bar.sync or bar.arrive."""
+class _Barrier(Access):
+    """An instruction of a barrier: bar.sync or bar.arrive."""
 
     def __init__(self, instruction: Instruction, context: Context, intern: Intern) -> None:
         operands = list(instruction.operands)
@@ -244,31 +243,32 @@ class _Meeting(Access):
         numbers = np.broadcast_to(self.number(g), g.shape)
         threads = None if self.threads is None else np.broadcast_to(self.threads(g), g.shape)
         lanes = active.argmax(axis=1)
-        found = []
+        ops = []
         for row, lane in enumerate(lanes.tolist()):
             count = ALL if threads is None else int(threads[row, lane]) // LANES
             barrier = ((int(numbers[row, lane]), 0),)
             op = Op(self.at, act=self.act, count=count, objects=barrier) if active[row, lane] else Op(self.at)
-            found.append(self.intern(op))
-        return found
+            ops.append(self.intern(op))
+        return ops
 
 
 def _of_mbarrier(instruction: Instruction, context: Context, intern: Intern) -> Access:
     """Return an instruction of mbarriers; those without effect on phases issue only."""
+    operands = instruction.operands
     if instruction.has("try_wait", "test_wait"):
-        return _Phase(instruction, context, intern, Act.AWAIT_PHASE, instruction.operands[1], instruction.operands[2])
+        return _MbarrierAccess(instruction, context, intern, Act.AWAIT_PHASE, operands[1], operands[2])
     if instruction.name == "cp":
-        return _Phase(instruction, context, intern, Act.COPIES_ARRIVE, instruction.operands[0], None)
+        return _MbarrierAccess(instruction, context, intern, Act.COPIES_ARRIVE, operands[0], None)
     if instruction.has("init"):
-        return _Phase(instruction, context, intern, Act.INIT, *instruction.operands[:2])
+        return _MbarrierAccess(instruction, context, intern, Act.INIT, *operands[:2])
     if instruction.has("arrive", "arrive_drop", "expect_tx", "complete_tx"):
-        where = 1 if len(instruction.operands) > 1 and not isinstance(instruction.operands[0], Address) else 0
-        amount = instruction.operands[where + 1] if len(instruction.operands) > where + 1 else None
-        return _Phase(instruction, context, intern, Act.ARRIVE, instruction.operands[where], amount)
-    return _Issued(instruction, intern)
+        where = 1 if len(operands) > 1 and not isinstance(operands[0], Address) else 0
+        amount = operands[where + 1] if len(operands) > where + 1 else None
+        return _MbarrierAccess(instruction, context, intern, Act.ARRIVE, operands[where], amount)
+    return _IssueOnly(instruction, intern)
 
 
-class _Phase(Access):
+class _MbarrierAccess(Access):
     """An instruction that names mbarriers, with an amount: a parity, a count of arrivals, or bytes."""
 
     def __init__(

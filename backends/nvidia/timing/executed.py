@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import attrs
@@ -19,8 +19,6 @@ from convgen.backends.nvidia.timing.accesses import L1, Access, access_of, bulk_
 from convgen.backends.nvidia.timing.ops import Act, Op, static_op
 from convgen.backends.sim.wave_arrays import Array
 from convgen.ir.record import define
-
-_Resolve = Callable[[WarpGroup, Step], Sequence[Op]]
 
 
 @define(eq=False)

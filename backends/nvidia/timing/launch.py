@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import cached_property
 
 from convgen.backends.event_model.cache_traffic import Reads
-from convgen.backends.event_model.launch import NEVER, Executed, TimedLaunch
+from convgen.backends.event_model.launch import NEVER, SimulatorRun, TimedLaunch
 from convgen.backends.family import check_rows
 from convgen.backends.nvidia.analyze import RESERVED, allocated, groups_held, hot_loop
 from convgen.backends.nvidia.costs import facts_of
@@ -55,12 +55,12 @@ class _Launch(TimedLaunch):
     rounds_drift = True
     sampled = 4  # a persistent workgroup copies thousands of boxes
 
-    def execute(self, groups: tuple[int, ...] | None, wanted: frozenset[int], *, last: bool) -> Executed:
+    def execute(self, groups: tuple[int, ...] | None, wanted: frozenset[int], *, last: bool) -> SimulatorRun:
         trace, reads = Trace(wanted, self.facts.name, L1(self.l1_bytes)), Reads(self.machine.line_bytes)
         memory, request = self.buffers(), evolve(self.request, groups=groups)
         report = simulate(self.code, [request], memory, observe=reads, max_findings=NEVER, recorder=trace)
         report = evolve(report, findings=tuple(filter(_is_known, report.findings)))
-        return Executed(trace, self.workgroups if groups is None else len(groups), reads, memory, report)
+        return SimulatorRun(trace, self.workgroups if groups is None else len(groups), reads, memory, report)
 
     def unit(self, latency: float) -> Unit:
         return Unit(Latencies(latency))

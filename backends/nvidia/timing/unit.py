@@ -136,7 +136,7 @@ class _Run:
         streams = ((number, ops) for number, group in enumerate(workgroups) for ops in group)
         clocks = begins or [0.0] * len(workgroups)
         self.warps = [Warp(n % SUBCORES, group, ops, clocks[group], number=n) for n, (group, ops) in enumerate(streams)]
-        self.queue = [(warp.since, warp.number) for warp in self.warps if warp.ops]
+        self.queue = [(warp.free_at, warp.number) for warp in self.warps if warp.ops]
         self.live = [sum(warp.group == n and bool(warp.ops) for warp in self.warps) for n in range(len(workgroups))]
         self.latencies = latencies
         self.issuing = [0.0] * SUBCORES  #: when each sub-core may issue again
@@ -186,20 +186,20 @@ class _Run:
                     return
                 now = start
                 continue
-            warp.could.append(warp.since)
+            warp.free_since.append(warp.free_at)
             warp.issued.append(now)
-            done = self._issue(warp, op, now)
-            warp.done.append(now + op.issue if done is None else done)
-            if done is None:
+            free_at = self._issue(warp, op, now)
+            warp.done.append(now + op.issue if free_at is None else free_at)
+            if free_at is None:
                 self.parked[warp.number] = warp
                 return
-            warp.since = done
+            warp.free_at = free_at
             if not self._has_more(warp):
                 return
-            if self.queue and self.queue[0][0] <= done:
-                heappush(self.queue, (done, warp.number))
+            if self.queue and self.queue[0][0] <= free_at:
+                heappush(self.queue, (free_at, warp.number))
                 return
-            now = done
+            now = free_at
 
     def _has_more(self, warp: Warp) -> bool:
         """Return whether a warp has an instruction left; barriers no longer wait for one that has not."""
@@ -229,10 +229,10 @@ class _Run:
 
     def _issue(self, warp: Warp, op: Op, now: float) -> float | None:
         """Issue an instruction; return when its warp may go on, None if other warps decide."""
-        done = now + op.issue
-        self.issuing[warp.simd] = done
+        free_at = now + op.issue
+        self.issuing[warp.simd] = free_at
         if op.act:
-            return self.acts[op.act](warp, op, done)
+            return self.acts[op.act](warp, op, free_at)
         if op.pipe:
             end = self._serve(warp, op, now)
             result = end + op.latency
@@ -242,7 +242,7 @@ class _Run:
                 result += self.latencies.shared
             for register in op.writes:
                 warp.ready[register] = result
-        return done
+        return free_at
 
     def _serve(self, warp: Warp, op: Op, now: float) -> float:
         """Let the pipe of an instruction serve it; return when that ends."""
@@ -338,9 +338,9 @@ class _Run:
         """Let a warp go on that other warps have kept waiting."""
         self.parked.pop(warp.number, None)
         warp.done[-1] = max(warp.done[-1], end)
-        warp.since = warp.done[-1]
+        warp.free_at = warp.done[-1]
         if self._has_more(warp):
-            heappush(self.queue, (warp.since, warp.number))
+            heappush(self.queue, (warp.free_at, warp.number))
 
     # ------------------------------------------------------------ mbarriers
 

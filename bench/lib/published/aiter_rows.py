@@ -42,10 +42,7 @@ def table(name: str, rows: list[Row]) -> Table:
 def coded(name: str, rows: list[Row], clocks: Mapping[tuple[str, str], LoopClocks]) -> Table:
     """Rows whose kernels' clocks are known."""
     return evolve(
-        table(name, rows),
-        kinds=_code_kinds,
-        sample=lambda row: _loop(row, clocks[code_of(row)]),
-        model=Loops,
+        table(name, rows), kinds=_code_kinds, sample=lambda row: _loop(row, clocks[code_of(row)]), model=Loops
     )
 
 

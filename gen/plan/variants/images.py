@@ -35,7 +35,7 @@ def by_images(product: Product) -> Product:
     return evolve(product, of_n=of_n, of_m=of_m)
 
 
-def are_worth(of_n: View, of_m: View) -> bool:
+def are_worthwhile(of_n: View, of_m: View) -> bool:
     """Whether loads have one pixel, and mostly one tap."""
     rows = [v.axes[0] for v in (of_n, of_m) if any(len(_long(v, t.terms)) > 1 for t in v.index)]
     return fill_rectangles(of_n, of_m) and bool(rows) and all(dims[-1].size >= _LEAST_ROWS for dims in rows)
@@ -76,7 +76,7 @@ class Images(Plain):
     def suits(self, offer: Offer, loads: Loads, deepest: int, chunk: int, facts: TargetFacts) -> bool:
         """Whether a surface offset can address the one pixel of a load for all lanes."""
         transposed = all(load.by_reads or not load.along_k for load in loads)
-        return facts.checks_bounds and transposed and are_worth(offer.of_n, offer.of_m)
+        return facts.checks_bounds and transposed and are_worthwhile(offer.of_n, offer.of_m)
 
 
 VARIANT = Images()

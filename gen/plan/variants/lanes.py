@@ -47,13 +47,7 @@ class Lanes(Variant):
         return tile, windows(problem, tile.lane_part, config, facts.chunk_bytes)
 
     def inputs(
-        self,
-        problem: Problem,
-        product: Product,
-        packings: Packings,
-        unit: Any,
-        config: Config,
-        facts: TargetFacts,
+        self, problem: Problem, product: Product, packings: Packings, unit: Any, config: Config, facts: TargetFacts
     ) -> Inputs:
         """Return both inputs, read directly from global memory."""
         of_n, of_m = (InputPath(view, view.memory.elem, None, None) for view in read_views(product, packings))

@@ -9,7 +9,7 @@ from convgen.plan.config import Staging
 from convgen.plan.loads import OperandLoad, are_rectangles
 from convgen.plan.variants.variant import TILE_M, Choices, Offer, Variant, rings, stagings, tiles_k, tiles_n
 
-_STRAIGHT = Staging(0, prefetch=3)  #: fragments loaded from global memory, as in oneDNN's convolutions
+_UNSHARED = Staging(0, prefetch=3)  #: fragments loaded from global memory, as in oneDNN's convolutions
 
 Loads = tuple[OperandLoad, OperandLoad]
 
@@ -33,14 +33,14 @@ class Plain(Variant):
         through = stagings(facts, direct=not offer.types(atom) and need_no_registers(loads, elem, facts))
         if facts.roles and atom.in_shared and not offer.types(atom) and need_no_registers(loads, elem, facts):
             through += rings(tuning(facts).rings)
-        straight = (_STRAIGHT,) if _may_be_straight(offer, atom, facts) else ()
-        return Choices(TILE_M, tiles_n(facts), depths, tuning(facts).grids, suiting, (*through, *straight))
+        unshared = (_UNSHARED,) if _may_bypass_shared(offer, atom, facts) else ()
+        return Choices(TILE_M, tiles_n(facts), depths, tuning(facts).grids, suiting, (*through, *unshared))
 
 
 def _suiting(offer: Offer, loads: Loads, deepest: int, chunk: int, facts: TargetFacts) -> tuple[Plain, ...]:
-    plain = [each for each in offer.variants if isinstance(each, Plain)]
-    suiting = [each for each in plain if each.suits(offer, loads, deepest, chunk, facts)]
-    return tuple([each for each in suiting if each.is_alone] or suiting)
+    """Return the plain variants of an offer that are worth trying: one that is alone, else all that suit."""
+    suiting = [v for v in offer.variants if isinstance(v, Plain) and v.suits(offer, loads, deepest, chunk, facts)]
+    return tuple([v for v in suiting if v.is_alone] or suiting)
 
 
 def need_no_registers(loads: Loads, elem_bytes: int, facts: TargetFacts) -> bool:
@@ -49,7 +49,7 @@ def need_no_registers(loads: Loads, elem_bytes: int, facts: TargetFacts) -> bool
     return whole and all(load.along_k and load.widest * elem_bytes == facts.chunk_bytes for load in loads)
 
 
-def _may_be_straight(offer: Offer, atom: MmaAtom, facts: TargetFacts) -> bool:
+def _may_bypass_shared(offer: Offer, atom: MmaAtom, facts: TargetFacts) -> bool:
     """Whether 2-D messages load both inputs as the instruction reads them, and the target has prefetches."""
     operands = (offer.of_m, atom.b), (offer.of_n, atom.a)
     return facts.prefetch and all(are_rectangles(view, fragment, facts) for view, fragment in operands)

@@ -226,13 +226,7 @@ class ResidentWindows(Variant):
         return matrix_unit(problem, evolve(config, tile=(*config.tile[:2], depth)), facts), products
 
     def inputs(
-        self,
-        problem: Problem,
-        product: Product,
-        packings: Packings,
-        unit: Any,
-        config: Config,
-        facts: TargetFacts,
+        self, problem: Problem, product: Product, packings: Packings, unit: Any, config: Config, facts: TargetFacts
     ) -> Inputs:
         """Return N's input, with a run for each tap in a block, and M's input, with resident windows."""
         assert isinstance(product, Resident)

@@ -132,26 +132,33 @@ def _merged(view: View, dims: tuple[Dim, ...], run: Dim, lead: int, *, windowed:
     names = [d.name for d in dims]
     if not any(d.name in names for axis in view.axes for d in axis):
         return view
-    at = {name: n for n, t in enumerate(view.index) for name, _ in t.terms if name in names}
-    if not view.layout.is_plain or isinstance(view, SizedView) or len(set(at.values())) < len(dims):
-        raise DoesNotFit(f"taps=runs: {view.memory.name} has taps in blocks, or sizes known at launch")
-    tap, channels = view.index[at[names[0]]], prod(d.size for d in dims[1:])
-    strides, inner = view.layout.strides(), [view.index[at[name]] for name in names[1:]]
-    steps = [strides[at[name]] for name in names]
-    are_plain = all(t == TensorDim(d.size, ((d.name, 1),)) for t, d in zip(inner, dims[1:]))
-    if dict(tap.terms)[names[0]] != 1 or not are_plain or any(steps[0] != channels * step for step in steps[1:]):
-        raise DoesNotFit(f"taps=runs: {view.memory.name} has channels and taps apart")
+    places = _side_by_side(view, dims)
+    strides, tap, channels = view.layout.strides(), view.index[places[0]], prod(d.size for d in dims[1:])
     terms = tuple((run.name, 1) if name == names[0] else (name, coef * channels) for name, coef in tap.terms)
     masked = tap.masked or (lead > 0 and not windowed)
     merged = TensorDim(tap.size * channels, terms, tap.const * channels - lead, masked)
-    kept = [n for n in range(len(view.index)) if n not in at.values()]
-    index = [merged, *(view.index[n] for n in kept)]
-    strides_kept = [steps[-1], *(strides[n] for n in kept)]
+    others = [n for n in range(len(view.index)) if n not in places]
+    index = [merged, *(view.index[n] for n in others)]
+    steps = [strides[places[-1]], *(strides[n] for n in others)]
     if lead and windowed:
         index.append(TensorDim(run.size - lead, ((run.name, 1),), -lead, True))
-        strides_kept.append(0)
+        steps.append(0)
     axes = tuple(_replaced(axis, names, run) for axis in view.axes)
-    return RunView(view.memory, Layout.strided((t.size for t in index), strides_kept), axes, tuple(index))
+    return RunView(view.memory, Layout.strided((t.size for t in index), steps), axes, tuple(index))
+
+
+def _side_by_side(view: View, dims: tuple[Dim, ...]) -> list[int]:
+    """Return the number of each dim's coordinate; DoesNotFit unless taps and channels are side by side in memory."""
+    at = {name: n for n, t in enumerate(view.index) for name, _ in t.terms if name in {d.name for d in dims}}
+    if not view.layout.is_plain or isinstance(view, SizedView) or len(set(at.values())) < len(dims):
+        raise DoesNotFit(f"taps=runs: {view.memory.name} has taps in blocks, or sizes known at launch")
+    taps, *channels = dims
+    places, strides, count = [at[d.name] for d in dims], view.layout.strides(), prod(d.size for d in channels)
+    are_plain = all(view.index[at[d.name]] == TensorDim(d.size, ((d.name, 1),)) for d in channels)
+    are_together = all(strides[places[0]] == count * strides[n] for n in places[1:])
+    if dict(view.index[places[0]].terms)[taps.name] != 1 or not are_plain or not are_together:
+        raise DoesNotFit(f"taps=runs: {view.memory.name} has channels and taps apart")
+    return places
 
 
 def _replaced(axis: tuple[Dim, ...], names: list[str], run: Dim) -> tuple[Dim, ...]:

@@ -158,13 +158,7 @@ class Variant:
         return plain
 
     def inputs(
-        self,
-        problem: Problem,
-        product: Product,
-        packings: Packings,
-        unit: Any,
-        config: Config,
-        facts: TargetFacts,
+        self, problem: Problem, product: Product, packings: Packings, unit: Any, config: Config, facts: TargetFacts
     ) -> Inputs:
         """Return the path of N's and M's input from memory to the multiplying unit."""
         tile_m, tile_n, tile_k = config.tile

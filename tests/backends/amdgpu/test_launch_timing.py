@@ -16,7 +16,7 @@ from convgen.backends.amdgpu.timing import kernel
 from convgen.backends.amdgpu.timing.launch import profile_launch
 from convgen.backends.amdgpu.timing.ops import Op, Port
 from convgen.backends.amdgpu.timing.unit import Latencies, Unit
-from convgen.backends.event_model.cache_traffic import Reads, Share
+from convgen.backends.event_model.cache_traffic import Distribution, Reads
 from convgen.backends.event_model.shortened_loops import ShortenedLoop, shortened
 from convgen.backends.event_model.waves import ModelRun
 from convgen.backends.simulation import KernelArg, LaunchRequest
@@ -115,7 +115,7 @@ def test_barriers_do_not_wait_for_waves_that_have_ended() -> None:
 
 
 def test_workgroups_come_to_dies_and_units_in_turn() -> None:
-    share = Share(evolve(MI300X, units=8, dies=4), 40, 2)
+    share = Distribution(evolve(MI300X, units=8, dies=4), 40, 2)
     assert share.round(0) == [0, 4, 8, 12]
     assert share.round(1) == [16, 20, 24, 28]
     assert share.unit(0) == [0, 8]  # two units a die

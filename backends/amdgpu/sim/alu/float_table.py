@@ -77,12 +77,7 @@ def _mad_f16(a: Array, b: Array, c: Array) -> Array:
     return num.half_to_f32(num.f32_to_half(a * b)) + c
 
 
-_BINARY: dict[str, Function] = {
-    "add": lambda a, b: a + b,
-    "mul": lambda a, b: a * b,
-    "min": minimum,
-    "max": maximum,
-}
+_BINARY: dict[str, Function] = {"add": lambda a, b: a + b, "mul": lambda a, b: a * b, "min": minimum, "max": maximum}
 _DIFFERENCE: dict[str, Function] = {"sub": lambda a, b: a - b, "subrev": lambda a, b: b - a}
 _UNARY: dict[str, Function] = {
     "floor": np.floor,

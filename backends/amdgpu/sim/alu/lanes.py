@@ -86,12 +86,7 @@ class Dpp:
 
 
 #: SDWA selectors: (shift, bits).
-SELECTORS = {
-    **{f"BYTE_{n}": (8 * n, 8) for n in range(4)},
-    "WORD_0": (0, 16),
-    "WORD_1": (16, 16),
-    "DWORD": (0, 32),
-}
+SELECTORS = {**{f"BYTE_{n}": (8 * n, 8) for n in range(4)}, "WORD_0": (0, 16), "WORD_1": (16, 16), "DWORD": (0, 32)}
 
 
 def sdwa_select(selector: str, *, sign_extend: bool) -> Move | None:

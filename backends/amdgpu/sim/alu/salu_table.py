@@ -214,11 +214,7 @@ SCALAR_ROWS_BY_NAME: Mapping[str, ScalarRow] = {
 #: `s_OP_saveexec_b64 d, s`: d = EXEC, EXEC = function(s, EXEC), SCC = EXEC != 0.
 SAVEEXEC: Mapping[str, Callable[[Array, Array], Array]] = {
     f"s_{name}_saveexec_b64": function
-    for name, function in (
-        *_BITWISE.items(),
-        ("andn1", lambda a, e: ~a & e),
-        ("orn1", lambda a, e: ~a | e),
-    )
+    for name, function in (*_BITWISE.items(), ("andn1", lambda a, e: ~a & e), ("orn1", lambda a, e: ~a | e))
 }
 #: `s_OP_wrexec_b64 d, s`: d = EXEC = function(s, EXEC), SCC = EXEC != 0.
 WREXEC: Mapping[str, Callable[[Array, Array], Array]] = {

@@ -84,6 +84,30 @@ def _matrix(kind: str, rows: int, columns: int) -> Array:
     return values
 
 
+def _code(types: tuple[str, str, str], shape: tuple[int, int, int], counts: tuple[int, int, int]) -> str:
+    """Return code that loads A, B and C, each in so many registers, multiplies them and stores D."""
+    a_type, b_type, c_type = types
+    m, n, k = shape
+    bits, c_bits = 64 if a_type == "f64" else 32, 64 if c_type == "f64" else 32
+    lines, groups = [f"mul.wide.u32 %rd60, %r0, {bits // 8}; mul.wide.u32 %rd61, %r0, {c_bits // 8};"], []
+    for pointer, count in enumerate(counts, 1):
+        size = bits if pointer < 3 else c_bits
+        regs = [f"%{'rd' if size == 64 else 'r'}{10 * pointer + i}" for i in range(count)]
+        lines.append(f"add.u64 %rd62, %a{pointer}, %rd{61 if pointer == 3 else 60};")
+        lines += [f"ld.global.b{size} {r}, [%rd62+{32 * i * size // 8}];" for i, r in enumerate(regs)]
+        groups.append("{" + ", ".join(regs) + "}")
+    name = "rd" if c_bits == 64 else "r"
+    results = [f"%{name}{40 + i}" for i in range(counts[2])]
+    joined = ", ".join(groups)
+    shaped = f"m{m}n{n}k{k}.row.col.{c_type}.{a_type}.{b_type}.{c_type}"
+    lines.append(f"mma.sync.aligned.{shaped} {{{', '.join(results)}}}, {joined};")
+    lines += [
+        f"add.u64 %rd62, %a0, %rd61; st.global.b{c_bits} [%rd62+{32 * i * c_bits // 8}], {r};"
+        for i, r in enumerate(results)
+    ]
+    return "\n".join(lines)
+
+
 def multiply(
     run: Run, text: Text, types: tuple[str, str, str], shape: tuple[int, int, int], a: Array, b: Array, c: Array
 ) -> Array:
@@ -111,36 +135,15 @@ def multiply(
     else:
         c_words = numbers.astype({"f32": np.float32, "f64": np.float64, "s32": np.int32}[c_type])
         c_words = c_words.view(f"u{c_words.itemsize}")
-    bits = 64 if a_type == "f64" else 32
-    name = "rd" if bits == 64 else "r"
-    c_bits = 64 if c_type == "f64" else 32
-    lines, groups = [f"mul.wide.u32 %rd60, %r0, {bits // 8}; mul.wide.u32 %rd61, %r0, {c_bits // 8};"], []
-    for pointer, (words, base) in enumerate(((a_words, 10), (b_words, 20), (c_words, 30)), 1):
-        size = bits if pointer < 3 else c_bits
-        regs = [f"%{'rd' if size == 64 else 'r'}{base + i}" for i in range(len(words))]
-        lines.append(f"add.u64 %rd62, %a{pointer}, %rd{61 if pointer == 3 else 60};")
-        lines += [f"ld.global.b{size} {r}, [%rd62+{32 * i * size // 8}];" for i, r in enumerate(regs)]
-        groups.append("{" + ", ".join(regs) + "}")
-    name = "rd" if c_bits == 64 else "r"
-    results = [f"%{name}{40 + i}" for i in range(len(c_words))]
-    joined = ", ".join(groups)
-    shaped = f"m{m}n{n}k{k}.row.col.{c_type}.{a_type}.{b_type}.{c_type}"
-    lines.append(f"mma.sync.aligned.{shaped} {{{', '.join(results)}}}, {joined};")
-    lines += [
-        f"add.u64 %rd62, %a0, %rd61; st.global.b{c_bits} [%rd62+{32 * i * c_bits // 8}], {r};"
-        for i, r in enumerate(results)
-    ]
     out = np.zeros_like(c_words)
-    report = run(text("\n".join(lines), 4), out, a_words, b_words, c_words)
+    counts = (len(a_words), len(b_words), len(c_words))
+    report = run(text(_code(types, shape, counts), 4), out, a_words, b_words, c_words)
     assert not report.findings, "\n".join(map(str, report.findings))
     kind = {"f32": np.float32, "f64": np.float64, "s32": np.int32, "f16": np.uint32}[c_type]
     values = out.view(kind)
     if c_type == "f16":
-        values = (
-            np.stack([values.astype(np.uint16), (values >> 16).astype(np.uint16)], 1)
-            .reshape(count, 32)
-            .view(np.float16)
-        )
+        halves = np.stack([values.astype(np.uint16), (values >> 16).astype(np.uint16)], 1)
+        values = halves.reshape(count, 32).view(np.float16)
     d = np.zeros((m, n), values.dtype)
     d[np.array(rows), np.array(columns)] = values
     return d

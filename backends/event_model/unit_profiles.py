@@ -8,7 +8,7 @@ from functools import partial
 from convgen.backends.analysis import Line
 from convgen.backends.event_model.shortened_loops import ShortenedLoop
 from convgen.backends.event_model.waves import ModelRun, Op, Trace, UnitModel
-from convgen.backends.timing import Executed, Slice, Step, TimedLine, UnitProfile, exposed
+from convgen.backends.timing import Slice, Step, TimedLine, UnitProfile, WaveTimes, exposed
 
 
 def unit_profile(
@@ -52,17 +52,17 @@ def _spent(loop: ShortenedLoop, result: ModelRun) -> dict[Op, tuple[float, float
     return spent
 
 
-# ---------------------------------------------------------------- when
+# ---------------------------------------------------------------- times of waves, and events
 
 
-def _waves(result: ModelRun, lines: Mapping[int, Line]) -> list[Executed]:
-    waves: list[Executed] = []
+def _waves(result: ModelRun, lines: Mapping[int, Line]) -> list[WaveTimes]:
+    waves: list[WaveTimes] = []
     members: dict[int, int] = {}
     for wave in result.waves:
         member = members[wave.group] = members.get(wave.group, -1) + 1
-        times = zip(wave.ops, wave.could, wave.issued, wave.done, strict=True)
-        steps = tuple(Step(lines[op.at], could, issued, op.issue, done) for op, could, issued, done in times)
-        waves.append(Executed(wave.simd, wave.group, member, steps))
+        times = zip(wave.ops, wave.free_since, wave.issued, wave.done, strict=True)
+        steps = tuple(Step(lines[op.at], free_since, issued, op.issue, done) for op, free_since, issued, done in times)
+        waves.append(WaveTimes(wave.simd, wave.group, member, steps))
     return waves
 
 
@@ -76,12 +76,12 @@ def _slices(result: ModelRun, lines: Mapping[int, Line]) -> list[Slice]:
     return sorted(slices, key=lambda s: (s.lane, s.track, s.start))
 
 
-def _of_wave(wave: Executed) -> Iterator[Slice]:
+def _of_wave(wave: WaveTimes) -> Iterator[Slice]:
     """Yield the events of a wave: waiting before an instruction, and issuing it or waiting at it."""
     lane, track = f"SIMD {wave.simd}", f"workgroup {wave.group} wave {wave.member}"
     for step in wave.steps:
         line = step.line
         kind = "wait" if step.waits_after_issue else line.kind
-        if step.issued > step.could:
-            yield Slice(lane, track, step.could, step.issued - step.could, "wait", line.text, line.offset)
+        if step.issued > step.free_since:
+            yield Slice(lane, track, step.free_since, step.issued - step.free_since, "wait", line.text, line.offset)
         yield Slice(lane, track, step.issued, step.done - step.issued, kind, line.text, line.offset)

@@ -36,10 +36,10 @@ EXEMPT = frozenset(("madm",))
 
 
 @frozen(eq=False)
-class Passes:
+class Split:
     """The split of an instruction into two passes, and the sources that overlap the destination."""
 
-    split: int  #: the first lane of the second pass
+    lane: int  #: the first lane of the second pass
     overlapping: tuple[int, ...]  #: sources of the second pass in the first one's destination
     indirect: tuple[int, ...]  #: sources of which only execution tells
     written: frozenset[int]  #: dwords that the first pass writes, from the start of the registers
@@ -48,33 +48,33 @@ class Passes:
     def message(self, sources: Sequence[int]) -> str:
         """Return the finding's text for some sources."""
         names = " and ".join(f"src{number}" for number in sources)
-        return f"the second pass reads {names} where the first, of {self.split} lanes, has written [{self.source}]"
+        return f"the second pass reads {names} where the first, of {self.lane} lanes, has written [{self.source}]"
 
 
-def passes_of(op: Operation) -> Passes | None:
-    """Return the passes of an instruction whose second pass may read results of the first; None for all others."""
+def split_of(op: Operation) -> Split | None:
+    """Return the split of an instruction whose second pass may read results of the first; None for all others."""
     dst = op.dst
     if dst is None or not dst.is_register or op.op in EXEMPT:
         return None
-    split, source = _crossing(dst), HARDWARE
-    if split is None:
+    lane, source = _crossing(dst), HARDWARE
+    if lane is None:
         crossings = [_crossing(s) for s in op.sources if s.is_register and not s.each_row]
-        split, source = next((lane for lane in crossings if lane is not None), None), ALLOCATOR
-    if split is None:
+        lane, source = next((crossing for crossing in crossings if crossing is not None), None), ALLOCATOR
+    if lane is None:
         return None
-    written = _dwords(op, dst, slice(0, split))
+    written = _dwords(op, dst, slice(0, lane))
     overlapping = tuple(
-        number for number, s in enumerate(op.sources) if s.is_register and written & _dwords(op, s, slice(split, None))
+        number for number, s in enumerate(op.sources) if s.is_register and written & _dwords(op, s, slice(lane, None))
     )
     indirect = tuple(n for n, s in enumerate(op.sources) if s.operand.kind == "indirect" and source is HARDWARE)
-    return Passes(split, overlapping, indirect, written, source) if overlapping or indirect else None
+    return Split(lane, overlapping, indirect, written, source) if overlapping or indirect else None
 
 
-def overlapped(op: Operation, passes: Passes, number: int, g: ThreadGroup) -> Bools:
+def overlapped(op: Operation, split: Split, number: int, g: ThreadGroup) -> Bools:
     """Return flags [thread, lane] of an indirect source's elements that lie in the first pass's destination."""
     source = op.sources[number]
-    places = indirect_places(source.operand, op.lanes, op.instruction, g)[:, passes.split :]
-    dwords: Array = np.fromiter(passes.written, np.int64)
+    places = indirect_places(source.operand, op.lanes, op.instruction, g)[:, split.lane :]
+    dwords: Array = np.fromiter(split.written, np.int64)
     return np.isin(places // GRANULE, dwords) | np.isin((places + source.size - 1) // GRANULE, dwords)
 
 

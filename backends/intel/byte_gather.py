@@ -19,10 +19,10 @@ UNSIGNED = {1: "ub", 2: "uw", 4: "ud"}  #: bytes -> unsigned type of that size
 _HALF_BYTES = 2
 
 
-def gather_words(out: XeEmitter, sources: Sequence[Reg], wanted: Sequence[ByteNumbers]) -> Reg:
-    """Return a tuple of words; each has the bytes `wanted`, numbered from the first byte of the words `sources`."""
-    dst = out.new("v", len(wanted))
-    for n, four in enumerate(wanted):
+def gather_words(out: XeEmitter, sources: Sequence[Reg], byte_numbers: Sequence[ByteNumbers]) -> Reg:
+    """Return a tuple of words: four bytes each, by their numbers from the first byte of the words `sources`."""
+    dst = out.new("v", len(byte_numbers))
+    for n, four in enumerate(byte_numbers):
         into, runs = dst.words(n, 1), list(_runs(four))
         if runs == [WORD_BYTES]:
             out.copy(into, sources[four[0] // WORD_BYTES])
@@ -52,12 +52,13 @@ def _join(out: XeEmitter, into: Reg, low: tuple[Reg, int], high: tuple[Reg, int]
     out.emit(name, (region(into, "ud"),), (addend, *others), lanes=out.lanes)
 
 
-def _runs(wanted: ByteNumbers) -> Iterator[int]:
+def _runs(byte_numbers: ByteNumbers) -> Iterator[int]:
     """Yield the bytes that each move brings: as many adjacent ones as are aligned in source and destination."""
     at = 0
-    while at < len(wanted):
+    while at < len(byte_numbers):
         size = WORD_BYTES
-        while wanted[at : at + size] != tuple(range(wanted[at], wanted[at] + size)) or (at | wanted[at]) % size:
+        first = byte_numbers[at]
+        while byte_numbers[at : at + size] != tuple(range(first, first + size)) or (at | first) % size:
             size //= 2
         yield size
         at += size

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from convgen.backends.intel.bytes import UNSIGNED
+from convgen.backends.intel.byte_gather import UNSIGNED
 from convgen.backends.intel.isa import Literal, region
 from convgen.backends.intel.operands import Operands, Words, check, in_pairs, in_wider, is_constant, uniform
 from convgen.backends.intel.operations import TYPES, WIDER
@@ -27,8 +27,8 @@ Flags = Callable[[int], Reg]  #: dword number -> flags of its elements
 LOGIC: dict[type[Expr], str] = {x.And: "and", x.Or: "or", x.Xor: "xor"}
 
 
-class Choices(Operands):
-    """Evaluates bools of elements, and selects."""
+class Comparisons(Operands):
+    """Evaluates comparisons of elements and logic on them, and selects by them."""
 
     def select(self, e: Expr) -> Reg:
         """Select elements, or whole dwords if one bool selects all."""
@@ -50,7 +50,7 @@ class Choices(Operands):
         for pair in in_pairs(into):
             pair_flags = [flags(n) for n, _ in pair]
             for flag, (n, to) in zip(pair_flags, pair):
-                self.do("sel", region(to, kind), chosen(n), otherwise(n), predicate=flag, modifiers=modifiers)
+                self.element_op("sel", region(to, kind), chosen(n), otherwise(n), predicate=flag, modifiers=modifiers)
         return dst
 
     def _select_by_zero(self, e: x.Select, tested: x.Comparison) -> Reg:
@@ -59,7 +59,7 @@ class Choices(Operands):
         chosen, otherwise = (self.typed(c, last=False) for c in (e.a, e.b))
         dst, into = self.result(e.type)
         for n, to in enumerate(into):
-            self.do("csel", region(to, kind), chosen(n), otherwise(n), numbers(n), condition=condition)
+            self.element_op("csel", region(to, kind), chosen(n), otherwise(n), numbers(n), condition=condition)
         return dst
 
     # ------------------------------------------------------------ flags
@@ -134,12 +134,12 @@ class Choices(Operands):
         """Return a register with all ones in the lanes of the flags, else zeros."""
         dst = self.out.new("v")
         self.out.fill(dst, Literal(0, "ud"))
-        self.do("mov", region(dst, "d"), Literal(-1, "d"), predicate=flag)
+        self.element_op("mov", region(dst, "d"), Literal(-1, "d"), predicate=flag)
         return dst
 
     def _logic(self, name: str, *words: Reg) -> Reg:
         dst = self.out.new("v")
-        self.do(name, region(dst, "ud"), *(region(w, "ud") for w in words))
+        self.element_op(name, region(dst, "ud"), *(region(w, "ud") for w in words))
         return dst
 
     def _compared_masks(self, e: x.Comparison, width: int) -> list[Reg]:
