@@ -37,8 +37,8 @@ class Tuning:
     subtiles: tuple[int, ...] = (1,)  #: parts into which a subgroup's tile is cut along M
 
     packs_images: bool = True  #: whether images are offered packed, for variants that read a row of pixels as one run
-    #: bytes; a lane's part of a store for which lanes exchange elements of the result; 0: they do not
-    exchanged_store: int = 0
+    #: bytes; widest part of a lane in loads and stores for which lanes exchange elements; 0: they exchange none
+    exchanged_message: int = 0
 
     # ------------------------------------------------------------ registers of a lane, estimated
 

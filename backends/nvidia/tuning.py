@@ -22,7 +22,7 @@ _AMPERE = Tuning(
     pipelines=((4, 0), (3, 0), (2, 0), (2, 1), (3, 1), (1, 1)),
     fills=3,  # gradients of weights, 512 channels, 7x7, minibatch 128: .75 of the time, three slices of 72 tiles
     at_a_time=(),  # additions by the last arrival take 8 to 30 % longer than atomic ones, gradients of weights
-    exchanged_store=16,  # gradients of data of 1x1 layers take .44 to .75 of the time with stores of 4 bytes
+    exchanged_message=16,  # gradients of data of 1x1 layers take .44 to .75 of the time with stores of 4 bytes
     least_row=64,  # 1x1 layers of 64 to 256 channels take 2.2 times as long with rows of 32 bytes as with rows of 128
     packs_images=False,  # first layers take 1.2 to 2.9 times as long with a packed image: L1 serves single elements
     # Depthwise layers and small groups, 45 problems, 530 configs of `bench/configs.py`: the one that is ranked first

@@ -118,7 +118,7 @@ class Launch:
     @property
     def has_scratch(self) -> Numbers:
         """Return whether shared memory has room for the scratch tiles by which lanes widen their stores."""
-        exchanges = self.atom.in_shared and self.tuned.exchanged_store > self.offer.result.bytes
+        exchanges = self.atom.in_shared and self.tuned.exchanged_message > self.offer.result.bytes
         scratch = np.where(self.slices == 1, _SCRATCH * exchanges * self.work.subgroups, 0)
         fits: Numbers = self.work.slot_bytes * self.slots + scratch <= self.facts.shared_bytes
         return fits

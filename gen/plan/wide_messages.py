@@ -33,7 +33,7 @@ def store_wide(
     stage: str = "",
     comment: str = "",
 ) -> None:
-    """Store a block: at once, or part by part where lanes exchange elements for wider stores."""
+    """Store a block: at once or, where lanes exchange elements for wider stores, part by part."""
     parts = layout.parts(_MOST_AT_A_TIME)
     if widened(parts[0], view, facts) is parts[0]:
         k.store_view(view, at, value, layout, stage, comment)
@@ -55,19 +55,22 @@ def load_wide(
     stage: str = "",
     comment: str = "",
 ) -> Expr:
-    """Return a block loaded in a layout: at once, or by wider loads whose elements lanes exchange part by part."""
+    """Return a block loaded in a layout: at once or, where lanes exchange elements of wider loads, part by part.
+
+    All parts are loaded before lanes exchange the first one, so that they wait for memory once.
+    """
     parts = layout.parts(_MOST_AT_A_TIME)
-    wide = [widened(part, view, facts) for part in parts]
-    if wide[0] is parts[0]:
+    wide_parts = [widened(part, view, facts) for part in parts]
+    if wide_parts[0] is parts[0]:
         return k.load_view(name, view, at, layout, stage, comment)
-    loaded = [k.load_view(name, view, at, each, stage, comment) for each in wide]
-    exchanged = [k.redistribute(name, *each, stage) for each in zip(loaded, wide, parts)]
+    loaded = [k.load_view(name, view, at, wide, stage, comment) for wide in wide_parts]
+    exchanged = [k.redistribute(name, value, wide, part, stage) for value, wide, part in zip(loaded, wide_parts, parts)]
     return k.let(name, Pack(vector(view.memory.elem, layout.registers), tuple(exchanged)))
 
 
 def widened(layout: Fragment, view: View, facts: TargetFacts) -> Fragment:
-    """Return the layout in which lanes access a part of a block: `layout` itself if exchanges gain nothing."""
-    run = tuning(facts).exchanged_store // view.memory.elem.bytes
+    """Return `layout` with longer runs of memory in each lane, or `layout` itself if exchanges gain nothing."""
+    run = tuning(facts).exchanged_message // view.memory.elem.bytes
     if not run:
         return layout
     linear = linearize(view)
