@@ -131,7 +131,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("lines", nargs="*", metavar="LINE", help="problems to time; FILE keeps the rows of others")
     parser.add_argument("--parts", default=",".join(PARTS), help="some of %(default)s")
-    parser.add_argument("--config", help="the config of every timed problem; the chooser's by default")
+    parser.add_argument(
+        "--config", help="the config of every timed problem; by default the chooser's, in part tuned the registry's"
+    )
     parser.add_argument("--write", type=Path, metavar="FILE", help="JSON of all figures; keeps those of other parts")
     parser.add_argument("--record", action="store_true", help="record results of instructions in tests/data/silicon")
     parser.add_argument("--processes", type=int, default=12, help="for generation and checks")
