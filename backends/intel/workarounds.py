@@ -68,11 +68,12 @@ def settle_pipes(function: Function) -> Function:
 
 
 def _settled(instructions: Sequence[Instruction]) -> Iterator[Instruction]:
+    """Yield the instructions of a block; each `csel` reads r0, of which the last message sends a copy."""
     for number, i in enumerate(instructions):
         if i.op.ends:
             (sent,) = i.uses()
-            copy = next(b for b in reversed(instructions[:number]) if sent.vreg in (r.vreg for r in b.defs()))
-            (payload,) = copy.uses()  # r0, of which the last message sends a copy
+            writers = (w for w in reversed(instructions[:number]) if sent.vreg in {r.vreg for r in w.defs()})
+            (payload,) = next(writers).uses()
             for type, at in (("w", 0), ("f", _CSEL_LANES)):
                 own = region(payload, type, at)
                 yield XeInstruction(OPCODES["csel"], (own,), (own, own, own), lanes=_CSEL_LANES, condition="eq")

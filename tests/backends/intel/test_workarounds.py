@@ -18,6 +18,7 @@ from convgen.backends.intel.sim import CodeObject
 from convgen.backends.intel.sim.defects import defects_of
 from convgen.backends.intel.sim.register_file import Layout
 from convgen.backends.intel.tables import GENERATIONS
+from convgen.backends.intel.workarounds import settle_pipes
 from convgen.backends.machine.allocate import Allocation
 from convgen.backends.machine.instruction import BasicBlock, Function, Instruction, Operand, Reg, VirtualRegister
 from convgen.ir.build import KernelBuilder
@@ -102,6 +103,22 @@ def test_pipes_settle_ahead_of_the_end_of_a_large_file() -> None:
         text = to.emit(pipeline.run(k.done(), to.facts)).text
         assert f"//.grf_count {registers}" in text
         assert len(re.findall(r"csel \(4\|M0\) \(eq\)f0\.0", text)) == 2 * settles
+
+
+def test_pipes_settle_where_instructions_stand_between_the_copy_of_r0_and_the_end() -> None:
+    """The copy that the last message sends is found by its register; each `csel` reads r0, which the copy read."""
+    r0, copy, other, last = (region(Reg(VirtualRegister(n, "v", 8, name), 0, 8), "ud") for n, name in enumerate("abcd"))
+
+    def move(to: Region, source: Operand) -> XeInstruction:
+        return XeInstruction(OPCODES["mov"], (to,), (source,), lanes=8)
+
+    end = XeInstruction(OPCODES["eot"], (), (copy,), lanes=8)
+    code = [move(last, other), move(copy, r0), move(other, Literal(0, "ud")), move(last, other), end]
+    (block,) = settle_pipes(Function("f", [BasicBlock("b", code)])).blocks
+    *before, first, second, sent = block.instructions
+    assert (before, sent) == (code[:-1], end)
+    assert [i.op.name for i in (first, second)] == ["csel", "csel"]
+    assert {r.vreg.name for i in (first, second) for r in i.uses()} == {"a"}
 
 
 @pytest.mark.parametrize(("target", "problem", "config"), kept.cases("xehpg"))
