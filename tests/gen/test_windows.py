@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import product
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -224,6 +225,20 @@ def test_the_chosen_one_has_wide_messages_and_asks_for_few_places_twice() -> Non
     assert best.tile[1] % 64 == 0
     rows, columns, positions = best.mma.rows, best.mma.columns, best.mma.positions
     assert (rows + 2) * (columns + 2) + positions + 9 <= 1.5 * 2 * positions
+
+
+@pytest.mark.parametrize("target", ["gfx942", "sm_90a"])
+def test_workgroups_of_lanes_fit_the_registers_of_a_unit(target: str) -> None:
+    """Gradients of weights of many groups: tiles over all channels would need twice the registers of an SM."""
+    facts, problem = get(target).facts, Conv.parse("g1024mb32ic1024oc1024ih14oh14kh3ph1", dir="BWD_W", dt="f16")
+    core, subgroups = facts.core, set[int]()
+    for config, works in lane_configs._lanes(problem, facts, ()):
+        assert isinstance(config.mma, LanePart)
+        registers = max(work.registers for work in works)
+        for tiles in lane_configs._tiles(works, config.mma, 8, facts):
+            subgroups |= {prod(tile.subgroups) for tile in tiles}
+            assert all(prod(t.subgroups) <= core.simds * (core.simd_registers // registers) for t in tiles)
+    assert max(subgroups) > 8
 
 
 @pytest.mark.parametrize(
