@@ -32,19 +32,19 @@ LOW = -(2.0**100)
 
 @dataclass(frozen=True)
 class Keys:
-    """Which keys a query sees: all, or those up to its own position if causal, the last `window` of them if not 0."""
+    """Which keys a query sees: all, or those up to its own position if causal, of these the last `window` if not 0."""
 
     length: Index
     causal: bool
     window: int
 
     def bounds(self, first: Index, rows: int, bn: int) -> tuple[Index, Index]:
-        """Return between which positions blocks of bn keys lie that the rows of positions from `first` on see."""
+        """Return the first and the end position of the keys that rows from position `first` on see, in blocks of bn."""
         begin = tile.max(0, (first - self.window + 1) // bn * bn) if self.window else 0
         return begin, first + rows if self.causal else self.length
 
     def masked(self, scores: Value, first: Index, n: Index) -> Value:
-        """Return the scores of the keys from n on, without those that rows of positions from `first` on do not see."""
+        """Return the scores of the keys from n on, LOW where the rows from position `first` on do not see a key."""
         rows, columns = scores.shape
         column, low = tile.positions((1, columns), 1) + n, tile.full((1, 1), LOW)
         row = tile.positions((rows, 1), 0)
@@ -53,7 +53,10 @@ class Keys:
         return tile.where(tile.less(column, row + (first + 1 - self.window)), low, scores) if self.window else scores
 
     def masked_where_needed(self, scores: Value, first: Index, n: Index) -> Value:
-        """Return the scores as `masked` does, if causal, by a branch, which takes registers."""
+        """Return what `masked` returns for causal scores, but mask only blocks with hidden keys.
+
+        The branch takes registers.
+        """
         rows, columns = scores.shape
         hidden = n + columns - 1 - first  # the last key is so many positions behind the first row
         if self.window:
@@ -98,6 +101,8 @@ def attention(
     """
     (queries, columns), (length, columns_of_keys) = q.shape, k.shape
     head, causal = columns // heads, causal or window > 0
+    if causal and isinstance(queries, int) and isinstance(length, int) and queries > length:
+        raise ValueError(f"given {queries} causal queries of {length} keys, wanted at least as many keys")
     m, h = tile.grid(o, (bm, head), map=order)
     if causal:  # the rows with the most keys come first
         m = (queries + bm - 1) // bm * bm - bm - m

@@ -24,8 +24,10 @@ CASES = {
 }
 
 
-def error(target: str, head: int, queries: int, keys: int, heads: int, of_keys: int, window: int) -> float:
-    """Return the greatest error of a causal attention, or of one to a window."""
+def error(
+    target: str, head: int, queries: int, keys: int, heads: int, of_keys: int, window: int, *, causal: bool = True
+) -> float:
+    """Return the greatest error of an attention with `heads` heads of queries and `of_keys` of keys."""
     options, blocks = suited(target, head)
     shapes = {"q": (queries, heads * head), "k": (keys, of_keys * head), "v": (keys, of_keys * head)}
     inputs = {
@@ -34,15 +36,28 @@ def error(target: str, head: int, queries: int, keys: int, heads: int, of_keys: 
     }
     kernel = tile.kernel(**options)(attention.function)
     tensors = [Tensor(inputs[name].shape, "f16") for name in "qkvq"]
-    code = cg.compile(kernel(*tensors, heads=heads, causal=True, window=window, **blocks), target)
+    code = cg.compile(kernel(*tensors, heads=heads, causal=causal, window=window, **blocks), target)
     found = cg.simulate(code, **inputs).astype(np.float64)
-    return float(np.abs(found - attended(*inputs.values(), heads=heads, causal=True, window=window)).max())
+    return float(np.abs(found - attended(*inputs.values(), heads=heads, causal=causal, window=window)).max())
 
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_attention_is_right(case: tuple[int, int, int, int, int], target: str) -> None:
     assert error(target, 64, *case) < 2e-3
+
+
+@pytest.mark.parametrize("target", ["gfx942", "sm_90a"])
+@pytest.mark.parametrize(("queries", "keys"), [(40, 150), (150, 40)])
+def test_all_queries_see_all_keys_unless_causal(queries: int, keys: int, target: str) -> None:
+    assert error(target, 64, queries, keys, 2, 1, 0, causal=False) < 2e-3
+
+
+@pytest.mark.parametrize(("causal", "window"), [(True, 0), (False, 8)])
+def test_causal_queries_outnumber_no_keys(causal: bool, window: int) -> None:
+    """The first queries would see no key: 0 / 0."""
+    with pytest.raises(ValueError, match="given 150 causal queries of 40 keys, wanted at least as many keys"):
+        error("gfx942", 64, 150, 40, 1, 1, window, causal=causal)
 
 
 @pytest.mark.sweep
@@ -72,6 +87,6 @@ def test_the_reference_sees_what_a_loop_over_queries_sees() -> None:
 def test_scalars_have_a_maximum_and_a_minimum() -> None:
     n = tile.size("n", 100)
     assert (tile.max(2, 3), tile.min(2, 3)) == (3, 2)
-    assert str(tile.max(n, 3)) == str(tile.max(n, 3))
-    assert "max" in str(tile.max(3, n))
-    assert "min" in str(tile.min(n, 3))
+    assert [str(e) for e in (tile.max(n, 3), tile.max(3, n))] == ["max(n, 3)", "max(3, n)"]
+    assert [str(e) for e in (tile.min(n, 3), tile.min(-3, n))] == ["min(n, 3)", "min(-3, n)"]
+    assert tile.max(3, n).type is n.type
