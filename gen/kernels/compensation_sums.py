@@ -1,6 +1,6 @@
 """Kernels that sum the rows of a factor before the product, for compensation of zero points and u8 multiplied as s8.
 
-    result[n, m] = epilogue(sum over r of (source[n, m, r] - shift[n, m, r]) * factor[n, m, r])
+    result[n, m] = epilogue(sum over r of (source[n, m, r] - point[n, m, r]) * factor[n, m, r])
 
 All arithmetic is s32, modulo 2^32. A lane loads a run of memory at a time; the lanes' parts of a sum are reduced in
 registers.
@@ -59,10 +59,10 @@ def _terms(k: KernelBuilder, sums: Sums, at: tuple[Expr, Expr], layout: Fragment
     with k.loop("r_loop", 0, -(-sums.source.extent(_TERMS) // layout.extent("r")), sum=zeros(sums_type)) as loop:
         r0 = loop.var * layout.extent("r")
         term = loaded("term", sums.source, r0)
-        if isinstance(sums.shift, View):
-            term = term - loaded("shift", sums.shift, r0)
-        elif sums.shift:
-            term = term - splat(sums.shift, term)
+        if isinstance(sums.point, View):
+            term = term - loaded("shift", sums.point, r0)
+        elif sums.point:
+            term = term - splat(sums.point, term)
         if sums.factor:
             term = term * loaded("factor", sums.factor, r0)
         loop.yields(k.let("sum_next", loop["sum"] + term))

@@ -313,7 +313,7 @@ class _Builder:
     def _sums(self, part: Part) -> _Launches:
         """Add the launches that sum a factor; every tile of the product needs all of their workgroups."""
         launches: _Launches = {}
-        for sums in part.sums:
+        for sums in part.launches_before:
             name = kernel_name(self.plan, sums.role)
             kernel, mapping = sums_kernel(name, sums, views.sizes(self.problem), self.plan.facts)
             launches |= self._launch(kernel, None, mapping)

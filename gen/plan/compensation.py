@@ -42,26 +42,26 @@ Axes = tuple[tuple[Dim, ...], ...]
 
 @frozen
 class Sums:
-    """A launch that computes result[n, m]: the steps applied to the sum over r of (source - shift) * factor, in s32."""
+    """A launch that computes result[n, m]: the steps applied to the sum over r of (source - point) * factor, in s32."""
 
     role: str
     source: View  #: axes N, M, R
     result: View  #: axes N, M
     steps: tuple[Step, ...]
     factor: View | None = None  #: axes N, M, R
-    shift: View | int = 0  #: axes N, M, R
+    point: View | int = 0  #: zero points of the source; axes N, M, R
 
     @property
     def reads(self) -> tuple[View, ...]:
         """Return the tensors that the launch reads."""
-        return tuple(v for v in (self.source, self.factor, self.shift) if isinstance(v, View))
+        return tuple(v for v in (self.source, self.factor, self.point) if isinstance(v, View))
 
 
 @frozen
 class Compensation:
     """The launches before the product's, in order, and the steps that add their results to the product."""
 
-    sums: tuple[Sums, ...] = ()
+    launches: tuple[Sums, ...] = ()
     steps: tuple[Step, ...] = ()
 
 
@@ -77,7 +77,7 @@ def compensation(problem: Problem, product: Product, offsets: tuple[int, int], d
     w, x = sorted(factors, key=lambda f: _name(f.view) == "src")
     builder.weights(w, x, times(depth, -w.offset * x.offset))
     builder.source(x, w)
-    return Compensation(tuple(builder.sums), tuple(builder.steps))
+    return Compensation(tuple(builder.launches), tuple(builder.steps))
 
 
 def _name(view: View) -> str:
@@ -157,7 +157,7 @@ class _CompensationBuilder:
 
     def __init__(self, problem: Problem, product: Product) -> None:
         self.problem, self.product = problem, product
-        self.sums: list[Sums] = []
+        self.launches: list[Sums] = []
         self.steps: list[Step] = []
 
     def weights(self, w: _Factor, x: _Factor, constant: Extent) -> None:
@@ -195,9 +195,10 @@ class _CompensationBuilder:
         self.steps.append(Bias(view, views.view_over_result(self.problem, self.product, w.point.name, "wei"), -1))
 
     def _rows(
-        self, factor: _Factor, scale: int, shift: Extent, steps: tuple[Step, ...] = (), *, add: bool = True
+        self, factor: _Factor, scale: int, constant: Extent, steps: tuple[Step, ...] = (), *, add: bool = True
     ) -> _StoredSums:
-        """Add a launch that sums rows along all of K; the sums are scaled, shifted and, if `add`, added to the product.
+        """Add a launch that sums rows along all of K; the sums are scaled, the `constant` is added and,
+        if `add`, they are added to the product.
 
         Where the sums of single positions take fewer bytes than the elements, a preceding launch makes these sums, and
         windows add them up.
@@ -206,7 +207,9 @@ class _CompensationBuilder:
         taps, summed = (tuple(d for d in factor.k_dims if (d.name in moving) == inside) for inside in (True, False))
         saves = factor.is_plain and prod(d.size for d in taps) > 1 and prod(d.size for d in summed) > s32.bytes
         source = self._by_position(factor, taps, summed) if saves else factor.over(factor.batch, factor.k_dims)
-        return self._launch(f"sums_{_name(factor.view)}", source, factor.batch, (Affine(scale, shift), *steps), add=add)
+        return self._launch(
+            f"sums_{_name(factor.view)}", source, factor.batch, (Affine(scale, constant), *steps), add=add
+        )
 
     def _by_position(self, factor: _Factor, taps: tuple[Dim, ...], summed: tuple[Dim, ...]) -> View:
         """Add a launch that sums each position of the tensor along `summed`; return the view that windows read."""
@@ -257,11 +260,11 @@ class _CompensationBuilder:
             raise DoesNotFit(
                 f"taps={joined.name}s: wanted {x.point.name} constant along channels, part of a {joined.name}"
             )
-        shift: View | int = w.known
+        point: View | int = w.known
         if w.point and not w.point.is_known:
-            shift = views.view_over(self.problem, self.product, w.point.name, "wei", *source.axes)
+            point = views.view_over(self.problem, self.product, w.point.name, "wei", *source.axes)
         factor = views.zero_outside(factor, self._ragged(summed))
-        return self._launch(role, source, others, (Affine(-1, 0),), factor, shift, add=add)
+        return self._launch(role, source, others, (Affine(-1, 0),), factor, point, add=add)
 
     def _ragged(self, summed: tuple[Dim, ...]) -> tuple[TensorDim, ...]:
         """Return the coordinates along `summed` that reach into padding of blocks, with their true sizes.
@@ -284,14 +287,14 @@ class _CompensationBuilder:
         others: tuple[Dim, ...],
         steps: tuple[Step, ...],
         factor: View | None = None,
-        shift: View | int = 0,
+        point: View | int = 0,
         *,
         add: bool = True,
     ) -> _StoredSums:
         """Add a launch that stores sums by row and `others`; with `add`, the product adds them as a bias."""
         role = f"{name}_{self.product.role}" if self.product.role else name
         stored = _StoredSums(role, (*others, *source.axes[0]))
-        self.sums.append(Sums(role, source, stored.view(*source.axes[:2]), steps, factor, shift))
+        self.launches.append(Sums(role, source, stored.view(*source.axes[:2]), steps, factor, point))
         if add:
             self.steps.append(Bias(stored.view(*views.result_axes(self.product, stored.index))))
         return stored

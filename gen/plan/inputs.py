@@ -113,7 +113,7 @@ class ProductInput:
         pitch, chunk = (0, facts.chunk_bytes) if transposed else pitch_of(shape[1], elem.bytes, facts)
         digits = column_major(*shape) if transposed else row_major(*shape, pitch)
         if facts.tiles_as_fragments:
-            digits = self._image
+            digits = self._block_order
         lanes = self._copy(digits, shape) if config.slots or config.prefetch else None
         if not config.slots or lanes is None:
             return InputPath(self.view, elem, None, lanes)
@@ -135,10 +135,11 @@ class ProductInput:
         """Return the path to fragments that begin at any row of a tile or, with `run`, at multiples of `run` columns.
 
         `shape` is (rows, columns); rows are added until the copy divides evenly. Tiles begin at multiples of `step`
-        rows. Each element is read `reads` times.
-        In a tile of rows, gaps after rows avoid bank conflicts, and swizzles within a run; if fragments take at most
-        half a chunk, gaps of half chunks are tried too. A tile that reads transpose has one swizzle for every run. In a
-        tile of panels, addresses decide the swizzle, so that a part may begin at any row.
+        rows. Each element is read `reads` times. Bank conflicts are avoided by the tile's order in memory:
+
+        - rows: gaps after rows, and swizzles within a run; also gaps of half chunks if fragments take no more;
+        - columns, which reads transpose: one swizzle for every run;
+        - panels: a swizzle by address, so that a part may begin at any row.
         """
         if copy != REGISTERS and not self.in_place:
             raise DoesNotFit("taps=resident: wanted shared memory and copies through registers")
@@ -195,7 +196,7 @@ class ProductInput:
         return panel_order(*shape, self.elem, span, transposed=transposed)
 
     @property
-    def _image(self) -> Digits:
+    def _block_order(self) -> Digits:
         """Return the order of a blocked tile: each block of memory is a run of the fragment's registers."""
         image = self.fragment.image(self.facts.subgroup_size, self.elem.bytes)
         return image.renamed(dict(zip(image.dims, (ROW, COL))))
@@ -219,7 +220,9 @@ class ProductInput:
         DoesNotFit where rows do not divide evenly.
         """
         elem, facts = self.elem, self.facts
-        digits = _beginning_at_runs(self._image, run, *shape) if run else _beginning_at_rows(self._image, *shape)
+        digits = (
+            _beginning_at_runs(self._block_order, run, *shape) if run else _beginning_at_rows(self._block_order, *shape)
+        )
         tile = self._tile(digits, Swizzle(), facts.chunk_bytes)
 
         def with_lanes(across: int) -> InputPath:

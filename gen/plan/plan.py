@@ -24,7 +24,7 @@ from convgen.ir.simplify.extents import rounded_up
 from convgen.ir.sizes import Extent
 from convgen.ir.types import Type, scalar
 from convgen.passes.messages.nibble_pairs import check_halves
-from convgen.passes.split_chains import ROOM
+from convgen.passes.split_chains import ROOM as EPILOGUE_REGISTERS
 from convgen.plan import epilogues
 from convgen.plan.atoms import sums_outside
 from convgen.plan.compensation import Sums, compensation
@@ -66,7 +66,7 @@ class Part:
     product: Product
     of_n: InputPath
     of_m: InputPath
-    sums: tuple[Sums, ...]  #: launches of sums that must run before the product
+    launches_before: tuple[Sums, ...]  #: launches of sums that the product, or its epilogue, reads
     epilogue: Epilogue
     mapping: WorkgroupMapping
     padding: Padding | None = None  #: views for exact padding, where needed
@@ -324,7 +324,7 @@ def _part(problem: Problem, product: Product, unit: MmaTile | LaneTile, config: 
     if config.padding == EXACT and isinstance(unit, MmaTile):
         images = [n for n, packing in enumerate(packings) if packing and packing.is_image]
         padding_views = padding(product, unit, images, shared=mapping.sharers > 1)
-    return Part(product, of_n, of_m, compensated.sums, epilogue, mapping, padding_views)
+    return Part(product, of_n, of_m, compensated.launches, epilogue, mapping, padding_views)
 
 
 def _check_grid(mapping: WorkgroupMapping, config: Config, facts: TargetFacts) -> None:
@@ -405,7 +405,7 @@ def _estimate_registers(plan: Plan, part: Part) -> int:
             messages = side.copy.loaded.registers // side.copy.message
             copied += side.copy.loaded.registers * elem // 4
         masks += messages * masks_of(side.view, variant.trims)
-    epilogue = 0 if part.epilogue.is_light else ROOM
+    epilogue = 0 if part.epilogue.is_light else EPILOGUE_REGISTERS
     registers = LaneRegisters(sums, mma.fragment_elements * elem // 4, copied, masks, epilogue)
     pipeline = Pipeline.of(partial(getattr, plan.config.staging))
     return int(registers.registers(part.k_blocks, pipeline, plan.facts, by_taps=variant.by_taps))
@@ -413,7 +413,7 @@ def _estimate_registers(plan: Plan, part: Part) -> int:
 
 _MARGIN = 16  #: registers; addresses and temporaries of a lane that multiplies by itself; assumed
 #: factor over the available registers up to which a config is tried, since the estimate may be too high; assumed
-_BEYOND = 1.15
+_ESTIMATE_TOLERANCE = 1.15
 
 
 def vector_registers(plan: Plan) -> int:
@@ -429,7 +429,7 @@ def _check_registers(plan: Plan) -> None:
     # Products whose sums an instruction keeps in flight must not spill any.
     may_spill = not (isinstance(plan.unit, MmaTile) and plan.unit.atom.in_shared)
     most = plan.facts.registers if may_spill else min(plan.facts.registers, _share_of_simd(plan))
-    if alu > most * (_BEYOND if may_spill else 1) or (separate and acc > plan.facts.accumulators):
+    if alu > most * (_ESTIMATE_TOLERANCE if may_spill else 1) or (separate and acc > plan.facts.accumulators):
         raise DoesNotFit(f"about {alu} registers and {acc} accumulators, at most {most}")
 
 

@@ -174,14 +174,14 @@ def test_launches_before_the_product(target: str, dt: str, points: str, roles: l
     problem = Conv.parse("mb1ic16ih5oc16kh3ph1", dir="FWD_D", dt=dt, attr_zero_points=points)
     plan = driver.build(problem, target).plan
     assert plan is not None
-    assert [sums.role for part in plan.parts for sums in part.sums] == roles
+    assert [sums.role for part in plan.parts for sums in part.launches_before] == roles
 
 
 def test_known_points_of_products_without_padding_cost_one_launch() -> None:
     problem = Matmul.parse("32x64:64x32", dt="u8:s8:s32", attr_zero_points="src:common:3")
     plan = driver.build(problem, "gfx942").plan
     assert plan is not None
-    assert [sums.role for sums in plan.parts[0].sums] == ["sums_wei"]
+    assert [sums.role for sums in plan.parts[0].launches_before] == ["sums_wei"]
 
 
 def direct(problem: Conv, inputs: dict[str, Array]) -> npt.NDArray[np.int64]:

@@ -118,8 +118,8 @@ class _Line:
         return -(-least // self.grain) * self.grain
 
 
-def resident(product: Product, depth: int, planes: PlaneLimits | None = None) -> Resident:
-    """Return the product with `depth` elements in a block of K: channels with all taps; DoesNotFit where impossible.
+def resident(product: Product, tile_k: int, planes: PlaneLimits | None = None) -> Resident:
+    """Return the product with blocks of K of some channels with all taps, `tile_k` elements; DoesNotFit if impossible.
 
     Where 2-D messages load rectangles of `planes`, lines are far enough apart that no rectangle spans two of them.
     """
@@ -131,11 +131,11 @@ def resident(product: Product, depth: int, planes: PlaneLimits | None = None) ->
     *outer, channels = k
     if tuple(outer) != taps or isinstance(product.of_m, SizedView) or channels.exact is not None:
         raise DoesNotFit("taps=resident: wanted taps around the channels, and sizes that are known")
-    channels_of_block, uneven = divmod(depth, prod(tap.size for tap in taps))
+    channels_of_block, uneven = divmod(tile_k, prod(tap.size for tap in taps))
     if uneven or not channels_of_block or channels.size % channels_of_block:
         spelled = " x ".join(str(tap.size) for tap in taps)
         raise DoesNotFit(
-            f"taps=resident: tile K of {depth}, wanted {spelled} taps times a divisor of {channels.size} channels"
+            f"taps=resident: tile K of {tile_k}, wanted {spelled} taps times a divisor of {channels.size} channels"
         )
     if m[-len(lines) :] != tuple(line.dim for line in lines):
         raise DoesNotFit("taps=resident: wanted positions of windows innermost in memory")
@@ -217,13 +217,13 @@ class ResidentWindows(Variant):
 
     def lay_out(self, problem: Problem, config: Config, facts: TargetFacts) -> tuple[MmaTile, Sequence[Product]]:
         """Return the instructions of one tap's tile, and the products, all with equal numbers of taps."""
-        matrix_unit(problem, config, facts)
+        matrix_unit(problem, config, facts)  # raises DoesNotFit for the whole tile, before its K is cut by taps
         plain = views.products(problem, 1, config.reorder, config.phases)
         products = tuple(resident(each, config.tile[2], facts.planes) for each in plain)
         if len({len(each.tap_rows) for each in products}) > 1:
             raise DoesNotFit("taps=resident: products have different counts of taps")
-        depth = config.tile[2] // len(products[0].tap_rows) if products else config.tile[2]
-        return matrix_unit(problem, evolve(config, tile=(*config.tile[:2], depth)), facts), products
+        channels = config.tile[2] // len(products[0].tap_rows) if products else config.tile[2]
+        return matrix_unit(problem, evolve(config, tile=(*config.tile[:2], channels)), facts), products
 
     def inputs(
         self, problem: Problem, product: Product, packings: Packings, unit: Any, config: Config, facts: TargetFacts
@@ -233,12 +233,12 @@ class ResidentWindows(Variant):
         if packings[1]:
             raise DoesNotFit(f"packed={product.of_m.memory.name}: its windows are resident")
         (tile_m, tile_n, tile_k), count = config.tile, len(product.tap_rows)
-        depth = tile_k // count
+        channels = tile_k // count  # of a block
         of_n = ProductInput.of_n(read_views(product, packings)[0], unit, config, facts)
         source = ProductInput.of_m(product.source, unit, config, facts)
         copy_n, copy_m = config.paths
-        path_n = of_n.path_at_offsets((tile_n, tile_k), tile_n, run=depth, reads=config.waves[0], copy=copy_n)
-        path_m = source.path_at_offsets((tile_m + product.reach, depth), tile_m, reads=count, copy=copy_m)
+        path_n = of_n.path_at_offsets((tile_n, tile_k), tile_n, run=channels, reads=config.waves[0], copy=copy_n)
+        path_m = source.path_at_offsets((tile_m + product.reach, channels), tile_m, reads=count, copy=copy_m)
         path_n, path_m = with_gaps((path_n, evolve(path_m, tap_rows=product.tap_rows)), facts)
         return path_n, path_m
 
@@ -253,8 +253,8 @@ class ResidentWindows(Variant):
             yield evolve(Offer.of(form, self), m=windows_of.m, tap_rows=windows_of.tap_rows)
 
     def choices(self, offer: Offer, atom: MmaAtom, facts: TargetFacts) -> Choices:
-        depths = (k for k in tiles_k(atom, facts) if k % atom.k == 0 and offer.inner % k == 0)
-        blocks = tuple(k * len(offer.tap_rows) for k in depths)
+        channels = (k for k in tiles_k(atom, facts) if k % atom.k == 0 and offer.inner % k == 0)
+        blocks = tuple(k * len(offer.tap_rows) for k in channels)
         through: tuple[Staging, ...] = _STAGINGS
         if atom.in_shared and need_no_registers(offer.loads(atom, facts), atom.elem_bytes, facts):
             through += tuple(evolve(staging, stages=1, copy=("direct",)) for staging in _STAGINGS)
