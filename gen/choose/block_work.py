@@ -20,7 +20,7 @@ from convgen.plan.variants.variant import Offer, Variant
 
 #: issue slots of a 2-D load, which has no masks and one address for all lanes, divided by those of a load with an
 #: address a lane; tuned by hand
-_OF_RECTANGLES = 0.3
+_RECTANGLE_ISSUE = 0.3
 #: bytes; shortest row of a tile with gaps that the simulator writes at full rate; shorter ones take twice as long
 _WHOLE_ROW = 128
 LINE = 128  #: bytes; greatest length of a line of a bulk copy
@@ -54,7 +54,7 @@ def _issue_slots(variant: Variant, inner: int, chunk: int, load: OperandLoad, fa
     """Return the issue slots of a load, divided by those of a load with one address along K for each block."""
     if load.trimmed:
         return tuning(facts).trim if load.along_k else tuning(facts).trim_rows
-    return _OF_RECTANGLES if load.as_rectangles else variant.issue(load, inner, chunk)
+    return _RECTANGLE_ISSUE if load.as_rectangles else variant.issue(load, inner, chunk)
 
 
 @frozen(eq=False)
@@ -92,7 +92,7 @@ class _Block:
         self.subgroups = self.subgroups_m * self.subgroups_n * self.subgroups_k
         self.lanes = facts.subgroup_size * self.subgroups
         self.simds = np.minimum(self.subgroups, facts.core.simds)
-        self.depth = self.k // max(1, traits.taps)
+        self.depth = self.k // max(1, traits.taps)  #: elements along K of one tap
 
     @property
     def has_gaps(self) -> bool:

@@ -58,13 +58,13 @@ class Clocks:
     tile: float  #: clocks; a workgroup besides its blocks
     storing: float  #: clocks; write of a workgroup's result, during which the unit writes no other
     tail: float  #: clocks; a fraction of all work, spread evenly, so that less work wins ties
-    besides: float  #: clocks; reduction of slices, further launches
+    slice_reduction: float  #: clocks; reduction of slices, by further launches or by the last workgroup to arrive
     launch: float  #: clocks; the product's launch
 
     @property
     def total(self) -> float:
         """Return the clocks of the product with everything that it needs."""
-        return self.launch + self.besides
+        return self.launch + self.slice_reduction
 
     @property
     def pace(self) -> float:
@@ -182,7 +182,7 @@ def _table(
         return None
     in_vectors, fits = _place_of_sums(sums, launch.registers, facts)
     rows = _by_atom(np.flatnonzero(np.broadcast_to(candidates & fits, launch.dims)), launch)
-    clocks = offer.form.launches * (launch.launch + launch.besides)
+    clocks = offer.form.launches * (launch.launch + launch.slice_reduction)
     vectors = launch.registers - np.where(in_vectors, 0, sums)
     of_rows = (np.broadcast_to(column, launch.dims).ravel()[rows] for column in (clocks, launch.depths, vectors))
     return Table(offer, reorder, configs, launch, in_vectors, rows, *of_rows)

@@ -153,11 +153,12 @@ class _Work:
         turns = 1 if part.of_weights else part.products // (prod(taps) * part.ins)  # iterations of loops over taps
         rows = turns * prod(len(w.reads(range(t))) for w, t in zip(part.axes[:-1], taps))
         places, sources = part.axes[-1].places(taps[-1]), lane.channels // part.outs * part.ins
+        # elements of the source, and of the image, that one message brings to a lane
         run = part.run if part.run > 1 else gcd(sources, wide, part.of_m.extent(0))
         per_turn = lane.channels * prod(taps) * part.ins
         factors = lane.size if part.of_weights else turns * per_turn
         along_m = part.runs_along_m
-        along = gcd(lane.columns, wide) if along_m else gcd(lane.channels, wide, part.n)
+        image_run = gcd(lane.columns, wide) if along_m else gcd(lane.channels, wide, part.n)
         sums = lane.channels * part.sums(lane)
         # elements of weights that a message brings to a lane
         side_by_side = wide if part.flat else run if atom and part.weights_along_k else 1
@@ -172,7 +173,7 @@ class _Work:
             + part.m * part.n * part.result.memory.elem.bytes,
             elem=elem, narrowness=max(1.0, wide / 2 / run),
             contiguous=lane.columns if along_m else lane.channels, rows=rows,
-            messages=rows * places * sources // run + lane.size // along,
+            messages=rows * places * sources // run + lane.size // image_run,
             weight_messages=0 if part.of_weights else turns * -(-per_turn // (side_by_side * sharers)),
             weight_bytes=side_by_side * elem, sharers=sharers,
             operations=arranged * along_m if atom else operations * products + arranged + factors,

@@ -353,7 +353,7 @@ class Launch:
 
     @cached_property
     def storing(self) -> Numbers:
-        """Return the clocks in which a unit writes a workgroup's result; `besides` counts the writes of slices."""
+        """Return the clocks in which a unit writes a workgroup's result; for slices `slice_reduction` counts it."""
         tile_m, tile_n, *_ = self.configs.sizes
         written = tile_m * tile_n * self.offer.result.bytes / self.tuned.result_rate
         return np.where(self.slices == 1, written, 0.0)
@@ -394,17 +394,17 @@ class Launch:
     # ------------------------------------------------------------ slices
 
     @cached_property
-    def besides(self) -> Numbers:
+    def slice_reduction(self) -> Numbers:
         """Return the clocks of the reduction of slices, further launches included."""
-        return self._slice_reduction[0]
+        return self._reduction_and_group_size[0]
 
     @cached_property
     def at_a_time(self) -> Numbers:
         """Return the slices that are added at a time, 0 where all are."""
-        return self._slice_reduction[1]
+        return self._reduction_and_group_size[1]
 
     @cached_property
-    def _slice_reduction(self) -> tuple[Numbers, Numbers]:
+    def _reduction_and_group_size(self) -> tuple[Numbers, Numbers]:
         """Return the clocks to reduce slices, and how many slices are added at a time.
 
         All units store sums; then all units, or the last workgroup to arrive at each tile, add them up. A stream-K
@@ -412,18 +412,18 @@ class Launch:
         workgroups as evenly as possible, and reducing one reads the sums of all its sharers.
         """
         configs, tuned, slices = self.configs, self.tuned, self.slices
-        tile = configs.sizes[0] * configs.sizes[1] * self.atom.acc.bytes
+        tile_bytes = configs.sizes[0] * configs.sizes[1] * self.atom.acc.bytes
         at_a_time, turns = np.full_like(slices, configs.at_a_time), self.turns
         if turns and turns.shared:
             tiles_added = turns.shared_turns + -(-turns.shared // turns.workgroups) * turns.sharers
-            return tiles_added * tile / tuned.unit_rate, at_a_time
+            return tiles_added * tile_bytes / tuned.unit_rate, at_a_time
         if (slices == 1).all():
             return np.zeros(slices.shape), at_a_time
-        by_last = _ByLast(self, tile)
+        by_last = _ByLast(self, tile_bytes)
         if configs.at_a_time:
             clocks, at_a_time = by_last.clocks([configs.at_a_time] * len(by_last.distinct))
         elif self.by_last:
-            clocks = by_last.store + by_last.tiles_of_unit * slices * tile / tuned.unit_rate
+            clocks = by_last.store + by_last.tiles_of_unit * slices * tile_bytes / tuned.unit_rate
         else:
             clocks = 2 * by_last.store + by_last.write_back + tuned.launch
         for group_size in configs.group_sizes:
@@ -436,10 +436,10 @@ class Launch:
 class _ByLast:
     """Reduction of slices by the last workgroup to arrive at each tile."""
 
-    def __init__(self, launch: Launch, tile: Numbers) -> None:
+    def __init__(self, launch: Launch, tile_bytes: Numbers) -> None:
         offer, facts, tuned = launch.offer, launch.facts, launch.tuned
         sum_bytes = launch.slices * offer.batch * offer.m * offer.n * launch.atom.acc.bytes
-        self.slices, self.tile, self.facts = launch.slices, tile, facts
+        self.slices, self.tile_bytes, self.facts = launch.slices, tile_bytes, facts
         #: clocks in which all units write the sums
         self.store = sum_bytes / (facts.compute_units * tuned.stream_rate)
         #: tiles that one unit reduces
@@ -457,7 +457,7 @@ class _ByLast:
         numbers = [(_members(n, size), len(levels(n, size)), size) for n, size in sizes]
         shape = self.slices.shape
         members, arrivals, at_a_time = (number[self._places].reshape(shape) for number in np.array(numbers).T)
-        of_tile = members * self.tile / self.facts.core.global_rate + _ARRIVAL * arrivals
+        of_tile = members * self.tile_bytes / self.facts.core.global_rate + _ARRIVAL * arrivals
         clocks: Numbers = self.store + self.write_back + self.tiles_of_unit * _OUTSIDE_LOOPS * of_tile
         return clocks, at_a_time
 

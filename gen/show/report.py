@@ -288,7 +288,7 @@ def ranking_table(ranked: Sequence[Candidate]) -> tuple[Row, list[Row]]:
                 rows.append((str(rank), str(candidate.config), f"{candidate.score:.0f}", *"-" * (len(header) - 3)))
             continue
         clocks = (f"{part:.0f}" for part in (candidate.score, c.matrix, c.shared, c.loading, c.issue, c.serial))
-        launch = f"{c.blocks:.4g}", f"{c.pace:.0f}", f"{c.rounds} of {c.together}", f"{c.besides:.0f}"
+        launch = f"{c.blocks:.4g}", f"{c.pace:.0f}", f"{c.rounds} of {c.together}", f"{c.slice_reduction:.0f}"
         rows.append((str(rank), str(candidate.config), *clocks, *launch))
     return header, rows
 

@@ -212,7 +212,7 @@ def test_the_ranking_adds_up(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     for candidate in candidates(problem, get("gfx942").facts)[:50]:
         parts = candidate.clocks
         assert parts is not None
-        assert candidate.score == pytest.approx(parts.launch + parts.besides)
+        assert candidate.score == pytest.approx(parts.launch + parts.slice_reduction)
         assert parts.pace >= max(parts.matrix, parts.shared, parts.loading, parts.issue) + parts.serial
 
 

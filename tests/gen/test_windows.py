@@ -229,7 +229,7 @@ def test_the_chosen_one_has_wide_messages_and_asks_for_few_places_twice() -> Non
 
 @pytest.mark.parametrize("target", ["gfx942", "sm_90a"])
 def test_workgroups_of_lanes_fit_the_registers_of_a_unit(target: str) -> None:
-    """Gradients of weights of many groups: tiles over all channels would need twice the registers of an SM."""
+    """Gradients of weights of so many groups that tiles over all channels would not fit."""
     facts, problem = get(target).facts, Conv.parse("g1024mb32ic1024oc1024ih14oh14kh3ph1", dir="BWD_W", dt="f16")
     core, subgroups = facts.core, set[int]()
     for config, works in lane_configs._lanes(problem, facts, ()):
