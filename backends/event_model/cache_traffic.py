@@ -34,10 +34,11 @@ class Reads:
     groups: list[Ints] = attrs.Factory(list)  #: for each access, the workgroup of each line
     lines: list[Ints] = attrs.Factory(list)  #: for each access, line numbers, unique over buffers
     halves: int = 0  #: half lines, each once a workgroup and instruction
-    stored: int = 0
+    stored: int = 0  #: bytes
     buffers: dict[str, int] = attrs.Factory(dict)  #: buffers that were read -> number
 
     def __call__(self, kind: str, buffer: str, groups: Ints, offsets: Ints, size: int) -> None:
+        """Record an access ("store" or a load) of `size` bytes by lanes of some workgroups at offsets of a buffer."""
         if kind == "store":
             self.stored += len(offsets) * size
             return
@@ -150,6 +151,7 @@ def traffic_of(
 ) -> Moved:
     """Return the traffic of a launch; `partial_runs` record `reads`, and `l1_bytes` is the size of a unit's L1."""
     machine, scale = distribution.machine, distribution.workgroups / whole.count
+    # L1 is requested `requested` bytes, and L2 is asked for what misses there.
     two_rounds = _run_two_rounds(partial_runs, reads, distribution, lengths)
     requested = whole.reads.count * scale * machine.line_bytes
     asked = requested * two_rounds.miss_rate(l1_bytes // machine.line_bytes)
@@ -160,7 +162,8 @@ def traffic_of(
         fill = min(fill, machine.dies * read_bytes)
     memory = min(fill, read_bytes) if machine.memory_side_bytes else fill
     loaded = whole.reads.halves * scale * machine.line_bytes // 2
-    return Moved(loaded, requested, asked, fill, memory, whole.reads.stored * scale)
+    stored = whole.reads.stored * scale
+    return Moved(loaded=loaded, requested=requested, asked=asked, fill=fill, memory=memory, stored=stored)
 
 
 def _bytes_of(buffer: Bytes | Pages) -> Bytes:

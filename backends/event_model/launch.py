@@ -70,7 +70,7 @@ class TimedLaunch(ABC):
     buffers: Callable[[], Buffers]  #: fresh buffers, which a run overwrites
     machine: Machine
     latency: float  #: clocks from a load of global memory to its data
-    keep: int  #: iterations
+    keep: int  #: most iterations of a run of equal ones that are modelled
 
     #: Whether workgroups of later rounds are modelled out of step with each other; else all rounds are like the first.
     rounds_drift: ClassVar[bool] = False
@@ -98,10 +98,12 @@ class TimedLaunch(ABC):
     # ------------------------------------------------------------ a family's part
 
     @abstractmethod
-    def execute(self, groups: tuple[int, ...] | None, wanted: frozenset[int], *, last: bool) -> SimulatorRun:
+    def execute(
+        self, groups: tuple[int, ...] | None, wanted: frozenset[int], *, as_last_arrivals: bool
+    ) -> SimulatorRun:
         """Execute some workgroups, or the whole grid (None), and record those that are `wanted`.
 
-        With `last`, they behave as the last to arrive, if workgroups count their arrivals. Raises SimulatorError,
+        With `as_last_arrivals`, each behaves as the last to arrive, if workgroups count their arrivals. Raises SimulatorError,
         Unsupported.
         """
 
@@ -141,8 +143,8 @@ class TimedLaunch(ABC):
         independent = all(finding.kind != _WAITS_FOR_OTHERS for finding in ran.report.findings)
         if not independent:
             ran = self._run(None)
-        streams = ran.longest
-        last_arrivals = self._run(self.sample, last=True) if ran.trace.takes_tickets else ran
+        streams = ran.longest  # waves of the workgroups that are modelled on a unit
+        last_arrivals = self._run(self.sample, as_last_arrivals=True) if ran.trace.takes_tickets else ran
         if last_arrivals is not ran:  # where workgroups take tickets, one on the unit is the last to arrive
             streams = [last_arrivals.longest[0], *streams[1:]]
             ran.trace.learn(last_arrivals.trace)
@@ -200,10 +202,11 @@ class TimedLaunch(ABC):
         return ceil(self.workgroups % (self.full * self.machine.units) / self.machine.units)
 
     def _run(
-        self, groups: tuple[int, ...] | None, *, traced: tuple[int, ...] | None = None, last: bool = False
+        self, groups: tuple[int, ...] | None, *, traced: tuple[int, ...] | None = None, as_last_arrivals: bool = False
     ) -> SimulatorRun:
         """Execute some workgroups; `traced` (default: the sample) are recorded."""
-        return self.execute(groups, frozenset(self.sample if traced is None else traced), last=last)
+        wanted = frozenset(self.sample if traced is None else traced)
+        return self.execute(groups, wanted, as_last_arrivals=as_last_arrivals)
 
     def _work(self, known: Amounts, independent: bool) -> Work:
         """Return the work of the launch; workgroups that are not `independent` of others run with the whole grid."""
@@ -267,9 +270,9 @@ class TimedLaunch(ABC):
 
 
 def _round(model: UnitModel, waves: Sequence[list[list[Any]]], clocks: float) -> float:
-    """Return the clocks of a round when each workgroup follows another, and they begin one after the other.
+    """Return the clocks of a later round, in which each workgroup begins when another one ends.
 
-    A round in step takes about `clocks`.
+    Workgroups begin evenly spread over the `clocks` that a round takes if all begin together.
     """
     begins = [clocks * number / len(waves) for number in range(len(waves))]
     first, last = (model.run([[ops * n for ops in group] for group in waves], begins).end for n in (1, _GENERATIONS))

@@ -12,7 +12,7 @@ from convgen.backends.event_model.waves import Stream
 from convgen.backends.timing import Work
 from convgen.ir.layout.dispatch import Run, makespan
 
-_OPEN = 0.01  #: share of all work that may depend on where between two workgroups it changes
+_MOST_UNCERTAIN = 0.01  #: share of all work; most that the workgroups between two executed ones may be misjudged by
 _ALIKE = 0.9  #: share of the largest work; workgroups with this much represent those with the most
 
 Amounts = Mapping[int, float]  #: workgroup -> work
@@ -48,7 +48,7 @@ def longest(known: Amounts) -> list[int]:
 
 def _between(known: Amounts) -> tuple[int, ...]:
     """Return workgroups halfway between known ones whose work differs too much."""
-    most = _OPEN * sum(count * work for count, work in _runs(known))
+    most = _MOST_UNCERTAIN * sum(count * work for count, work in _runs(known))
     return tuple(
         (one + other) // 2
         for one, other in pairwise(sorted(known))

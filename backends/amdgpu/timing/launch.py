@@ -33,8 +33,10 @@ class _Launch(TimedLaunch):
     lanes = WAVE
     batch_waves = BATCH_WAVES
 
-    def execute(self, groups: tuple[int, ...] | None, wanted: frozenset[int], *, last: bool) -> SimulatorRun:
-        trace, reads = Trace(self.program.context, wanted, self.entry, last), Reads(self.machine.line_bytes)
+    def execute(
+        self, groups: tuple[int, ...] | None, wanted: frozenset[int], *, as_last_arrivals: bool
+    ) -> SimulatorRun:
+        trace, reads = Trace(self.program.context, wanted, self.entry, as_last_arrivals), Reads(self.machine.line_bytes)
         memory, request = self.buffers(), evolve(self.request, groups=groups)
         scrutiny = Scrutiny(watch=trace)
         report = simulate(self.code, [request], memory, observe=reads, scrutiny=scrutiny, max_findings=NEVER)

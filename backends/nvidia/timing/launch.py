@@ -55,7 +55,9 @@ class _Launch(TimedLaunch):
     rounds_drift = True
     sampled = 4  # a persistent workgroup copies thousands of boxes
 
-    def execute(self, groups: tuple[int, ...] | None, wanted: frozenset[int], *, last: bool) -> SimulatorRun:
+    def execute(
+        self, groups: tuple[int, ...] | None, wanted: frozenset[int], *, as_last_arrivals: bool
+    ) -> SimulatorRun:
         trace, reads = Trace(wanted, self.facts.name, L1(self.l1_bytes)), Reads(self.machine.line_bytes)
         memory, request = self.buffers(), evolve(self.request, groups=groups)
         report = simulate(self.code, [request], memory, observe=reads, max_findings=NEVER, recorder=trace)
