@@ -46,7 +46,7 @@ class Calls:
 class Outline(NamedTuple):
     """A call of an operator: what the kernel computes, and the formats of its tensors (`layer_problems`).
 
-    `formats` are those in which the kernel reads the inputs; None for an input that it reads as it is.
+    `formats` say of each input whether the kernel reads it as channels_last; None for one that it reads as it is.
     """
 
     request: Request
@@ -56,7 +56,7 @@ class Outline(NamedTuple):
 
     def result_strides(self) -> tuple[int, ...]:
         """Return the strides of the result, in elements."""
-        return tuple(empty(self.inputs[0], self.request.result, channels_last=self.channels_last).stride())
+        return tuple(empty(self.inputs[0], self.request.result_sizes, channels_last=self.channels_last).stride())
 
 
 @frozen(eq=False)
@@ -91,8 +91,8 @@ class Plan:
         if isinstance(kernel, str):
             return cls(None, kernel, (), outline.channels_last)
         pairs = enumerate(zip(outline.inputs, outline.formats, strict=True))
-        copies = tuple((n, form) for n, (t, form) in pairs if form is not None and not is_dense(t, channels_last=form))
-        sizes, strides = outline.request.result, outline.result_strides()
+        copies = tuple((n, last) for n, (t, last) in pairs if last is not None and not is_dense(t, channels_last=last))
+        sizes, strides = outline.request.result_sizes, outline.result_strides()
         return cls(kernel, "", copies, outline.channels_last, sizes, strides)
 
     def in_format(self, result: Tensor) -> Tensor:

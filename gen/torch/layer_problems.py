@@ -45,7 +45,7 @@ class ConvRequest(NamedTuple):
     tf32: bool  #: whether the type is f32, and torch allows TF32 for it
 
     @property
-    def result(self) -> tuple[int, ...]:
+    def result_sizes(self) -> tuple[int, ...]:
         """Return the sizes of the result: n, channels, spatial; or those of the weights."""
         if self.direction == "FWD_D":
             return tuple(output_shape(self.x, self.w, self.window))
@@ -77,7 +77,7 @@ class ProductRequest(NamedTuple):
     tf32: bool  #: whether the type is f32, and torch allows TF32 for it
 
     @property
-    def result(self) -> tuple[int, ...]:
+    def result_sizes(self) -> tuple[int, ...]:
         """Return the sizes of the result."""
         return self.m, self.n
 
@@ -118,7 +118,7 @@ def looks_channels_last(tensor: Tensor) -> bool:
     return True
 
 
-def format_of(tensor: Tensor, *, channels_last: bool) -> bool:
+def reads_channels_last(tensor: Tensor, *, channels_last: bool) -> bool:
     """Return whether kernels read a tensor as channels_last: as its memory is.
 
     Memory that has both formats is read as `channels_last` says, memory that has neither as channels_last.

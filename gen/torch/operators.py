@@ -21,13 +21,14 @@ from convgen.torch.layer_problems import (
     Tensor,
     Window,
     empty,
-    format_of,
     looks_channels_last,
     output_shape,
+    reads_channels_last,
     type_name,
 )
 
-_WINDOW = "int[] stride, int[] padding, int[] dilation, int groups, str layer"  #: `call` of an operator's function
+#: Schema of the arguments behind an operator's tensors: `call` of its function.
+_WINDOW_SCHEMA = "int[] stride, int[] padding, int[] dilation, int groups, str layer"
 
 
 def _window(
@@ -97,7 +98,7 @@ def _convolution(x: Tensor, w: Tensor, bias: Tensor | None, *call: Any) -> Tenso
 def _forward_outline(x: Tensor, w: Tensor, bias: Tensor | None, window: Window, tf32: bool) -> Outline:
     """Return the outline of a convolution."""
     channels_last, has_bias = _is_channels_last(x, w), bias is not None
-    formats = format_of(x, channels_last=channels_last), format_of(w, channels_last=channels_last)
+    formats = reads_channels_last(x, channels_last=channels_last), reads_channels_last(w, channels_last=channels_last)
     formats_of_kernel = *formats, channels_last
     request = ConvRequest(
         "FWD_D", type_name(x), tuple(x.shape), tuple(w.shape), window, has_bias, formats_of_kernel, tf32
@@ -127,7 +128,10 @@ def _data_gradient(gradient: Tensor, x: Tensor, w: Tensor, *call: Any) -> Tensor
 def _data_outline(gradient: Tensor, x: Tensor, w: Tensor, window: Window, tf32: bool) -> Outline:
     """Return the outline of the gradient of x."""
     channels_last = _is_channels_last(x, w)
-    formats = format_of(gradient, channels_last=channels_last), format_of(w, channels_last=channels_last)
+    formats = (
+        reads_channels_last(gradient, channels_last=channels_last),
+        reads_channels_last(w, channels_last=channels_last),
+    )
     formats_of_kernel = channels_last, formats[1], formats[0]
     request = ConvRequest("BWD_D", type_name(x), tuple(x.shape), tuple(w.shape), window, False, formats_of_kernel, tf32)
     return Outline(request, (gradient, w), formats, channels_last)
@@ -142,7 +146,10 @@ def _weights_outline(
 ) -> Outline:
     """Return the outline of the gradient of w, in the format of w, as parameters want theirs."""
     channels_last, w_channels_last = _is_channels_last(x, w), looks_channels_last(w)
-    formats = format_of(gradient, channels_last=channels_last), format_of(x, channels_last=channels_last)
+    formats = (
+        reads_channels_last(gradient, channels_last=channels_last),
+        reads_channels_last(x, channels_last=channels_last),
+    )
     has_one_tap = all(taps == 1 for taps in w.shape[2:])  # memory of one tap is in both formats
     formats_of_kernel = formats[1], w_channels_last or has_one_tap, formats[0]
     request = ConvRequest("BWD_W", type_name(x), tuple(x.shape), tuple(w.shape), window, bias, formats_of_kernel, tf32)
@@ -190,13 +197,13 @@ def _convolution_backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ..
     """Return the gradients of x, w and the bias; where w needs none, torch sums the bias' gradient."""
     x, w = ctx.saved_tensors
     _, _, needs_x, needs_w, needs_bias = ctx.needs_input_grad
-    given, of_x, of_w, of_bias = (gradient, x, w, *ctx.arguments), None, None, None
+    arguments, of_x, of_w, of_bias = (gradient, x, w, *ctx.arguments), None, None, None
     if needs_x:
-        of_x = _OPERATORS.convolution_data_gradient.default(*given)
+        of_x = _OPERATORS.convolution_data_gradient.default(*arguments)
     if needs_w and needs_bias:
-        of_w, of_bias = _OPERATORS.convolution_weight_bias_gradients.default(*given)
+        of_w, of_bias = _OPERATORS.convolution_weight_bias_gradients.default(*arguments)
     elif needs_w:
-        of_w = _OPERATORS.convolution_weight_gradient.default(*given)
+        of_w = _OPERATORS.convolution_weight_gradient.default(*arguments)
     elif needs_bias:
         of_bias = gradient.sum([0, *range(2, gradient.dim())])
     return of_x, of_w, of_bias
@@ -280,7 +287,7 @@ _STRIDES = getattr(torch.Tag, "needs_exact_strides", torch.Tag.needs_fixed_strid
 _Backward: TypeAlias = Callable[..., tuple[Tensor | None, ...]]
 #: Returns a hashable form of a set of dispatch keys: its bits, or its text where torch does not report them.
 _bits: Callable[[Any], int | str] = getattr(torch._C.DispatchKeySet, "raw_repr", repr)
-_direct: dict[int | str, bool] = {}  #: by the bits of a key set: see `_reaches_kernels`
+_reach_kernels: dict[int | str, bool] = {}  #: results of `_reaches_kernels` by the bits of a set of dispatch keys
 
 
 def _register(name: str, schema: str, function: Any, fake: Any, backward: _Backward | None = None) -> None:
@@ -301,18 +308,19 @@ def _with_gradients(operator: Any, function: Any, backward: _Backward | None) ->
     `backward` takes the context of a `torch.autograd.Function`, whose `arguments` are those that are no tensors, and
     the gradients; it returns those of the tensors. Without it, gradients through the operator raise RuntimeError.
     """
-    tensors = sum("Tensor" in str(argument.type) for argument in operator._schema.arguments)
+    tensor_count = sum("Tensor" in str(argument.type) for argument in operator._schema.arguments)
 
     def below(keys: Any, *arguments: Any) -> Any:
+        """Compute the operator without autograd: by its function, or by what torch's dispatcher has before it."""
         if _reaches_kernels(keys, arguments[0]):
             return function(*arguments)
         with torch._C._AutoDispatchBelowAutograd():
             return operator.redispatch(keys & torch._C._after_autograd_keyset, *arguments)
 
-    def forward(ctx: Any, keys: Any, rest: tuple[Any, ...], *given: Tensor | None) -> Any:
-        ctx.save_for_backward(given[0], given[1])
+    def forward(ctx: Any, keys: Any, rest: tuple[Any, ...], *tensors: Tensor | None) -> Any:
+        ctx.save_for_backward(tensors[0], tensors[1])
         ctx.arguments = rest
-        return below(keys, *given, *rest)
+        return below(keys, *tensors, *rest)
 
     def gradients(ctx: Any, *of_results: Tensor) -> tuple[Tensor | None, ...]:
         if backward is None:
@@ -324,10 +332,10 @@ def _with_gradients(operator: Any, function: Any, backward: _Backward | None) ->
 
     def call(keys: Any, *arguments: Any) -> Any:
         if torch.is_grad_enabled():
-            given = arguments[:tensors]
-            for tensor in given:
+            tensors = arguments[:tensor_count]
+            for tensor in tensors:
                 if tensor is not None and tensor.requires_grad:
-                    return node.apply(keys, arguments[tensors:], *given)
+                    return node.apply(keys, arguments[tensor_count:], *tensors)
         return below(keys, *arguments)
 
     return call
@@ -339,20 +347,20 @@ def _reaches_kernels(keys: Any, tensor: Tensor) -> bool:
     Otherwise a mode, a functional or fake tensor, or a tensor of a subclass comes first.
     """
     bits = _bits(keys)
-    direct = _direct.get(bits)
-    if direct is None:
+    reaches = _reach_kernels.get(bits)
+    if reaches is None:
         rest = keys & torch._C._after_autograd_keyset
         for fallthrough in (torch._C.DispatchKey.ADInplaceOrView, torch._C.DispatchKey.BackendSelect):
             rest = rest.remove(fallthrough)
         kind = tensor.device.type
         is_first = rest.highestPriorityTypeId().name == torch._C._dispatch_key_for_device(kind)
-        direct = _direct[bits] = is_first and kind != "meta"  # fake implementations compute those
-    return direct
+        reaches = _reach_kernels[bits] = is_first and kind != "meta"  # fake implementations compute those
+    return reaches
 
 
-_GRADIENT = f"(Tensor gradient, Tensor x, Tensor w, {_WINDOW})"
+_GRADIENT = f"(Tensor gradient, Tensor x, Tensor w, {_WINDOW_SCHEMA})"
 _register(
-    "convolution", f"(Tensor x, Tensor w, Tensor? bias, {_WINDOW}) -> Tensor",
+    "convolution", f"(Tensor x, Tensor w, Tensor? bias, {_WINDOW_SCHEMA}) -> Tensor",
     _convolution, _convolution_fake, _convolution_backward,
 )  # fmt: skip
 _register("convolution_data_gradient", f"{_GRADIENT} -> Tensor", _data_gradient, _data_gradient_fake)
