@@ -186,7 +186,7 @@ def is_line(text: str) -> bool:
 
 
 def find(text: str) -> str | None:
-    """The line within a text, which is all of it."""
+    """Return a text that is a MIOpenDriver line, whole: it has no prefix to cut; None for any other text."""
     return text if is_line(text) else None
 
 
@@ -246,7 +246,7 @@ def problems(line: str, knobs: Mapping[str, str] | None = None) -> tuple[Conv, .
             )
     base, dtype = _base(line, words[:1])
     values = _values(line, words[1:], base in _FUSION_BASES)
-    _check(line, values)
+    _check_consistent(line, values)
     knobs_of_line = {"dt": dtype} | _tags(line, values)
     if base in _FUSION_BASES:
         by_direction = [_fusion(values, dtype)]
@@ -289,7 +289,10 @@ def _fusion(values: Mapping[str, _Value], dtype: str) -> dict[str, str]:
 
 
 def _values(line: str, words: Sequence[shell.Word], is_fusion: bool) -> dict[str, _Value]:
-    """Every flag's value by name; those that are used are checked on their own."""
+    """Return every flag's value by name. Raises PointedError for an unknown flag or a value that is not sound.
+
+    Flags that the problem does not use have the value 1 and are not checked.
+    """
     flags, known = (FUSION_FLAGS, _FUSION_SPELLED) if is_fusion else (FLAGS, _SPELLED)
     values = {flag.name: _Value(flag, flag.default) for flag in flags}
     rest = iter(words)
@@ -338,8 +341,8 @@ def _check_generated(values: Mapping[str, _Value]) -> None:
             raise Unsupported(f"given {given}, wanted {wanted}: others are not generated yet", rule=flag.rule)
 
 
-def _check(line: str, values: Mapping[str, _Value]) -> None:
-    """Refuse flags that contradict each other."""
+def _check_consistent(line: str, values: Mapping[str, _Value]) -> None:
+    """Raise PointedError for flags that contradict each other."""
     groups = values["group_count"]
     for name in ("in_channels", "out_channels"):
         if values[name].number % groups.number:
@@ -355,7 +358,7 @@ def _check(line: str, values: Mapping[str, _Value]) -> None:
 
 
 def _refuse(message: str, line: str, *values: _Value) -> NoReturn:
-    """An error that points at the first of `values` that was given."""
+    """Raise PointedError, which points at the first of `values` that the line gives, else at its end."""
     column = next((value.column for value in values if value.column is not None), len(line))
     raise PointedError(message, line, column)
 

@@ -321,7 +321,7 @@ def fields_of(knobs: options.Knobs) -> dict[str, Any]:
         "dst_type": dst,
         **tags,
         "deterministic": knobs["attr-deterministic"],
-        "acc_mode": "strict" if "attr-acc-mode" in others else _sums_of(knobs["dt"], knobs["attr-acc-mode"]),
+        "acc_mode": "strict" if "attr-acc-mode" in others else _acc_mode(knobs["dt"], knobs["attr-acc-mode"]),
         "fpmath": knobs["attr-fpmath"][0],
         "fpmath_ints": knobs["attr-fpmath"][1],
         "runtime_masks": knobs["runtime_dims_masks"],
@@ -332,8 +332,8 @@ def fields_of(knobs: options.Knobs) -> dict[str, Any]:
     }
 
 
-def _sums_of(dtypes: Triple, mode: str) -> str:
-    """Return the mode of sums; it is strict without 8-bit floats, since products of other types have whole sums."""
+def _acc_mode(dtypes: Triple, mode: str) -> str:
+    """Return the accumulation mode: strict without 8-bit floats, since only their instructions shorten sums."""
     return mode if {*dtypes} & {*_BYTE_FLOATS} else "strict"
 
 

@@ -34,8 +34,8 @@ _HARMLESS = ("scratchpad", "scratchpad_mode")
 _ALIKE = ("fpmath", "rounding-mode", "precomputed-reductions")
 #: Element-wise functions of former versions: name -> name and first number of today's.
 _FORMER = {"bounded_relu": "clip:0", "logsigmoid": "soft_relu:-1", "gelu": "gelu_tanh"}
+_GROUPED = "grouped"  #: kind of a tensor whose rows, or terms, are in groups
 #: Format kinds of tensors that have no tag, and the rules that refuse them.
-_GROUPED = "grouped"
 _KINDS = {"sparse": "sparse", "wino": "blocked-layout", "opaque": "blocked-layout", "rnn_packed": "blocked-layout"}
 
 
@@ -113,7 +113,7 @@ def find(text: str) -> str | None:
 
 
 def executed(text: str, every: bool = False) -> frozenset[str]:
-    """Return the primitives that the lines of a log execute, for `repeats`; or `every` primitive that they name."""
+    """Return the primitives that the lines of a log execute, for `repeats`; with `every`, also created ones."""
     if not _MARKER.search(text):
         return frozenset()
     lines_of_log = (_logged_line(line) for line in map(_from_marker, text.splitlines()) if line is not None)
@@ -127,7 +127,7 @@ def repeats(line: str, known: frozenset[str]) -> bool:
 
 
 def driver_of(line: str) -> str:
-    """Whose problem a line is; other primitives count as convolutions, for `problems` to refuse."""
+    """Return the driver of a line's problem; other primitives count as convolutions, for `problems` to refuse."""
     logged = _logged_line(line)
     fields = () if logged is None else logged.fields
     name = fields[1] if len(fields) > 1 else ""
@@ -184,7 +184,7 @@ def _execution(line: str) -> _Execution:
     return _Execution(
         primitive,
         propagation,
-        {name: logged for name, logged in map(_memory, memory.split()) if name},
+        {name: tensor for name, tensor in map(_memory, memory.split()) if name},
         _attribute_texts(attributes),
         fields[6],
         fields[7],
