@@ -73,6 +73,7 @@ class _Emitter:
     def __init__(
         self, name: str, trace: Trace, tensors: Sequence[Tensor], options: Options, facts: TargetFacts
     ) -> None:
+        """Raise UserError for options that the target lacks."""
         self.trace, self.options, self.facts = trace, options, facts
         subgroups = prod(options.subgroups)
         if subgroups * facts.subgroup_size > MOST_LANES:
@@ -420,9 +421,10 @@ class _Emitter:
     # ------------------------------------------------------------ memory
 
     def _load(self, load: Load) -> Expr:
-        """Return a block loaded from memory; outside of loops, lanes exchange elements for wider loads.
+        """Return a block loaded from memory.
 
-        Maps say which elements each lane loads.
+        Lanes exchange elements for wider loads, but not in loops, each iteration of which would repeat the exchange, and
+        not where maps say which elements each lane loads.
         """
         tile, layout, name = load.tile, self._layout_of_load(load), f"{load.tile.tensor.name}_tile"
         tensor, at = tile.tensor, self.places.at(tile, layout)

@@ -106,7 +106,7 @@ class Layouts:
     trace: Trace
     facts: TargetFacts
     options: Options
-    of: dict[Value, ValueLayout] = attrs.field(factory=dict)
+    of: dict[Value, ValueLayout] = attrs.field(factory=dict)  #: layout of each value
     tiles: dict[Product, MmaTile | FmaTile] = attrs.field(factory=dict)
     factors: set[Value] = attrs.field(factory=set)  #: loads from which products take fragments
     #: loads that instructions read in shared memory, with the rows of one instruction
@@ -114,7 +114,7 @@ class Layouts:
     _statements: list[Statement] = attrs.field(init=False)
     _groups: _Groups = attrs.field(init=False)
     loops: dict[Statement, Loop] = attrs.field(init=False)  #: the innermost loop around a statement
-    _uses: Counter[Value] = attrs.field(init=False)  #: statements that a value is an argument of
+    _uses: Counter[Value] = attrs.field(init=False)  #: number of times that a value is an argument of statements
     #: (value of size 1 along some dims, value it is combined with or reduced from), the last ones first
     _narrower: list[tuple[Value, Value]] = attrs.field(init=False)
 
@@ -289,10 +289,13 @@ class Layouts:
 
     def _brings_factors(self, value: Product, atom: MmaAtom) -> bool:
         """Return whether all factors that an instruction reads in shared memory are loads that only it reads there."""
-        loop, may = self.loops.get(value), self.options.in_place and self.options.slots != 0
+        factors, loop = _read_in_place(value, atom), self.loops.get(value)
+        if not factors:
+            return True
+        if not self.options.in_place or self.options.slots == 0 or loop is None:
+            return False
         return all(
-            may and isinstance(v, Load) and v.maps is None and self._uses[v] == 1 and loop is self.loops.get(v, self)
-            for v in _read_in_place(value, atom)
+            isinstance(v, Load) and v.maps is None and self._uses[v] == 1 and self.loops.get(v) is loop for v in factors
         )
 
     def _separates_accumulators(self, tile: MmaTile) -> bool:
@@ -329,14 +332,14 @@ class Layouts:
                 strides = statement.tile.tensor.layout.strides()
                 yield [strides[n] for n in statement.tile.kept]
 
-    def in_rows(self, shape: Shape, along: int, wide: int) -> ValueLayout:
+    def in_rows(self, shape: Shape, along: int, message: int) -> ValueLayout:
         """Return a layout with registers, lanes and subgroups along one dim, then along the others.
 
-        A message has `wide` registers, or fewer so that each lane of the workgroup has elements.
+        A message has `message` registers, or fewer so that each lane of the workgroup has elements.
         """
         subgroups = prod(self.options.subgroups)
-        while wide > 1 and prod(shape) < wide * self.facts.subgroup_size * subgroups:
-            wide //= 2
+        while message > 1 and prod(shape) < message * self.facts.subgroup_size * subgroups:
+            message //= 2
         order = [along, *(n for n in reversed(range(len(shape))) if n != along)]
         sizes, digits = dict(enumerate(shape)), list[Digit]()
 
@@ -348,7 +351,7 @@ class Layouts:
                     digits.append(Digit(f"d{n}", size, space, stride))
                     sizes[n], count, stride = sizes[n] // size, count // size, stride * size
 
-        place(Space.REGISTER, wide, 1, [along])
+        place(Space.REGISTER, message, 1, [along])
         registers_of_message = prod(d.size for d in digits)
         place(Space.LANE, self.facts.subgroup_size, 1, order)
         place(Space.SUBGROUP, subgroups, 1, order[1:] + order[:1])

@@ -20,7 +20,7 @@ from convgen.tile.trace import Loop, Statement
 _MOST_BEFORE = 1 << 16  #: positions before a tensor that a tile may cover along a dim; views count them as well
 _MOST_FOLDED = 1 << 30  #: positions of a tile's first dim and of the dims folded into it, which are counted together
 
-By = tuple[Index, ...]  #: a distance along each dim of a tensor
+Vector = tuple[Index, ...]  #: a place in a tensor, or a distance, along each of its dims
 
 
 class Places:
@@ -31,10 +31,10 @@ class Places:
         self.scalars: dict[Var, Expr] = {}
         self.ranges: dict[Expr, Range] = {}  #: least and greatest value of each expression
         self.multiples: dict[Expr, int] = {}  #: numbers of which variables are multiples
-        self._moved: dict[Tile, By] = {}  #: start of each moved tile in the current iteration
-        self._steps: dict[tuple[Loop, Tile], By] = {}  #: by loop and tile after the body: the step of an iteration
+        self._moved: dict[Tile, Vector] = {}  #: start of each moved tile in the current iteration
+        self._steps: dict[tuple[Loop, Tile], Vector] = {}  #: by loop and tile after the body: the step of an iteration
         #: by tile after a loop: the tile before it, and the distance over all iterations
-        self._ends: dict[Tile, tuple[Tile, By]] = {}
+        self._ends: dict[Tile, tuple[Tile, Vector]] = {}
         self._measure(statements)
 
     def _measure(self, statements: Sequence[Statement]) -> None:
@@ -46,9 +46,9 @@ class Places:
                 self._steps[loop, last] = by
                 self._ends[last] = first, tuple(times(loop.trips, d) for d in by)
 
-    def _distance(self, first: Tile, last: Tile) -> By:
+    def _distance(self, first: Tile, last: Tile) -> Vector:
         """Return how far `last` is moved from `first`. Raises UserError unless it was made by moving `first`."""
-        by: By = (0,) * len(first.offsets)
+        by: Vector = (0,) * len(first.offsets)
         at: Tile | None = last
         while at is not first and at is not None:
             at, further = self._ends.get(at, (at.moved_from, at.moved_by))
@@ -73,7 +73,7 @@ class Places:
         for last, (_, start) in starts.items():
             self._moved[last] = _further(start, trips, self._steps[loop, last])
 
-    def begin(self, tile: Tile) -> By:
+    def begin(self, tile: Tile) -> Vector:
         """Return where a tile begins along each dim of its tensor."""
         if tile in self._moved:
             at = self._moved[tile]
@@ -137,7 +137,7 @@ class Places:
         return View(memory, tensor.layout, axes, index)
 
 
-def _further(start: By, steps: Expr, by: By) -> By:
+def _further(start: Vector, steps: Expr, by: Vector) -> Vector:
     return tuple(plus(times(steps, d), o) for o, d in zip(start, by))
 
 

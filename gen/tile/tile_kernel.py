@@ -75,7 +75,7 @@ class TileProgram:
         # Reading step by step saves registers only where the scheduler keeps the order of statements.
         by_steps_to_try = (False,) if facts.core.reorders else (False, True)
         for by_steps, slots in itertools.product(by_steps_to_try, slots_to_try):
-            # Where exchanges have no room in shared memory, lanes load and store what they have.
+            # Where exchanges have no room in shared memory, lanes access elements as layouts distribute them.
             for wide in (True, False):
                 kernel = self._emitted(facts, slots=slots, by_steps=by_steps, wide=wide)
                 needed = exchange(kernel, facts).shared_bytes
@@ -88,7 +88,10 @@ class TileProgram:
             raise UserError(f"{given}, wanted at most {facts.shared_bytes} on {facts.name}, from smaller blocks")
 
     def _emitted(self, facts: TargetFacts, **changes: Any) -> Kernel:
-        """Return the kernel with other options, by instructions that read shared memory where copies bring factors."""
+        """Return the kernel with some options changed.
+
+        Instructions read factors in shared memory only where copies bring all of them.
+        """
         options = evolve(self.options, **changes)
         if options.copy == TENSOR:
             return self._with_bulk_copies(facts, options)
