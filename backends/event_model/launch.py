@@ -103,8 +103,8 @@ class TimedLaunch(ABC):
     ) -> SimulatorRun:
         """Execute some workgroups, or the whole grid (None), and record those that are `wanted`.
 
-        With `as_last_arrivals`, each behaves as the last to arrive, if workgroups count their arrivals. Raises SimulatorError,
-        Unsupported.
+        With `as_last_arrivals`, each behaves as the last to arrive, if workgroups count their arrivals. Raises
+        SimulatorError, Unsupported.
         """
 
     @abstractmethod
