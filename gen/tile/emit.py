@@ -423,8 +423,8 @@ class _Emitter:
     def _load(self, load: Load) -> Expr:
         """Return a block loaded from memory.
 
-        Lanes exchange elements for wider loads, but not in loops, each iteration of which would repeat the exchange, and
-        not where maps say which elements each lane loads.
+        Lanes exchange elements for wider loads, but not in loops, each iteration of which would repeat the exchange,
+        and not where maps say which elements each lane loads.
         """
         tile, layout, name = load.tile, self._layout_of_load(load), f"{load.tile.tensor.name}_tile"
         tensor, at = tile.tensor, self.places.at(tile, layout)
