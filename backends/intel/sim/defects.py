@@ -19,6 +19,7 @@ Faults = dict[int, tuple[tuple[str, str], ...]]  #: by instruction: kind and mes
 _DIVERGENT = ("goto", "if", "while", "break")  #: IGC, isRSWADivergentInst
 _BRANCHES = (*_DIVERGENT, "else", "endif", "join", "cont", "jmpi", "brc", "brd")
 _WHOLE = 8  #: steps and repetitions of a dpas that fills the array
+_END = -1  #: in place of an instruction's index: the end of a block
 
 
 @frozen
@@ -162,17 +163,20 @@ def _suppressed(code: Code, layout: Layout) -> Iterator[tuple[int, str]]:
     chains = {chain[0]: chain for part in parts for chain in part}
 
     def walk(block: range, ahead: frozenset[int]) -> Iterator[tuple[int, frozenset[int]]]:
-        """Yield each head of a chain with the single dpas that may be the last before it; then -1 with those behind."""
+        """Yield (index of a chain's head, single dpas that may be the last before it); at last (_END, those behind).
+
+        `ahead` are the single dpas that may be the last before the block.
+        """
         for index in block:
             ahead = frozenset(i for i in ahead if not _waits(code[index], code[i].token))
             if index in chains:
                 yield index, ahead
                 ahead = frozenset(chains[index] if len(chains[index]) == 1 else ())
-        yield -1, ahead
+        yield _END, ahead
 
     for block, entry in zip(blocks, _entries(code, blocks, walk)):
         for index, ahead in walk(block, entry):
-            if index < 0 or not _is_whole(code[index]):
+            if index == _END or not _is_whole(code[index]):
                 continue
             factor = _factor(code[index])
             if not written & set(range(factor, factor + _WHOLE)):
@@ -183,6 +187,7 @@ def _suppressed(code: Code, layout: Layout) -> Iterator[tuple[int, str]]:
                 yield index, f"a dpas reads r{factor} as src1, as the one before it does, which is no chain"
 
 
+#: From a block and the dpas before it: see `walk` in `_suppressed`.
 _Walk = Callable[[range, frozenset[int]], Iterator[tuple[int, frozenset[int]]]]
 
 

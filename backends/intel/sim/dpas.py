@@ -56,10 +56,10 @@ class DpasShape:
     b_type: str
     d_type: str
     c_type: str
-    d: int  #: first bytes
-    c: int  #: -1 for none
-    b: int
-    a: int
+    d: int  #: byte offset of the destination in the register file
+    c: int  #: byte offset of src0, -1 for none
+    b: int  #: byte offset of src1
+    a: int  #: byte offset of src2
     a_bytes: int  #: bytes of src2 that a thread supplies
 
     @property

@@ -48,7 +48,7 @@ class Reader:
 
     get: Get
     undefined: Callable[[ThreadGroup], Bools | None]
-    bits: int = 0  #: register bytes
+    bits: int = 0  #: register bytes that it reads, as a bit set
     type: str = ""
     constant: bool = False
     raw: Get | None = None  #: the data as it stands in registers
@@ -74,7 +74,7 @@ def _steps(region: Region | None, lanes: int, destination: bool) -> Array:
 
 @lru_cache(maxsize=1 << 10)
 def _bits(region: Region | None, lanes: int, size: int) -> int:
-    """Return the bytes of a source whose first element is the first of the registers."""
+    """Return the register bytes of a source that begins at byte 0, as a bit set."""
     return reduce(or_, (byte_bits(place, size) for place in (_steps(region, lanes, False) * size).tolist()))
 
 
@@ -288,8 +288,8 @@ def indirect_places(operand: Operand, lanes: int, instruction: Instruction, g: T
     return places
 
 
-def _look_up(g: ThreadGroup, instruction: Instruction, places: Array, size: int) -> None:
-    """Report registers that an earlier instruction may still write."""
+def _report_unfinished_writes(g: ThreadGroup, instruction: Instruction, places: Array, size: int) -> None:
+    """Report elements at some places that an earlier instruction may still write."""
     bits = 0
     for place in np.unique(places).tolist():
         bits |= byte_bits(place, size)
@@ -307,7 +307,7 @@ def _indirect_source(
 
     def get(g: ThreadGroup) -> Array:
         places = indirect_places(operand, lanes, instruction, g)
-        _look_up(g, instruction, places, size)
+        _report_unfinished_writes(g, instruction, places, size)
         rows = np.arange(g.count)[:, None]
         return working(type_, g.views[VIEWS[type_]][rows, places // size])
 
