@@ -191,7 +191,10 @@ class XeScalars(Scalars):
         *,
         partial: bool = False,
     ) -> Reg:
-        """Select by a flag register; `sel` takes an immediate only as its second source."""
+        """Return `chosen` where the mask holds and `other` elsewhere, in a new register or in the destination `into`.
+
+        `sel` takes an immediate only as its second source. `partial` says that `into` is not all of its register.
+        """
         out = self.out
         dst = into or out.new("s" if uniform else "v")
         first, second = out.source(chosen, type), out.source(other, type)
@@ -308,9 +311,9 @@ class XeScalars(Scalars):
 
     def _summand(self, e: x.Expr) -> Operand:
         """Return a 64-bit addend for native 64-bit addition; a 32-bit value is extended as it is read."""
-        out, signed = self.out, _signed(e.bits) if isinstance(e, x.Const) else 1 << 63
-        if -(1 << 31) <= signed < 1 << 31:
-            return Literal(signed, "d")
+        out = self.out
+        if isinstance(e, x.Const) and -(1 << 31) <= (number := _signed(e.bits)) < 1 << 31:
+            return Literal(number, "d")
         if not isinstance(e, x.Cast) or e.a.type.bits != 32:
             return self.value(e)
         kind, value = "d" if e.a.type.elem.kind is Kind.SIGNED else "ud", self.value(e.a)
@@ -344,7 +347,7 @@ class XeScalars(Scalars):
         assert isinstance(whole, Reg)
         return whole
 
-    def adds_to(self, v: x.Var, e: x.Expr) -> bool:
+    def add_in_place(self, v: x.Var, e: x.Expr) -> bool:
         """Add to a carried 64-bit value in place, half by half; return whether that was possible.
 
         Its old lower half, and its upper half plus one, are not read again.

@@ -266,14 +266,14 @@ class Scoreboard:
         source, distances = effects.source, dict[str, int]()
         # the last writers in pipes: a pipe orders its own writes, and interlocks accumulators and flags
         for pipe in pending.writes.pipes:
-            seen = effects.read & ~self.interlocked if pipe == source else effects.read | effects.written
+            awaited = effects.read & ~self.interlocked if pipe == source else effects.read | effects.written
             if not source and pipe == "I":  # the branch unit interlocks flags
-                seen = effects.read & ~self.flags | effects.written
-            _note(distances, pipe, pending.writes.distance(pipe, seen))
+                awaited = effects.read & ~self.flags | effects.written
+            _shorten(distances, pipe, pending.writes.distance(pipe, awaited))
         # readers in other pipes, if this instruction overwrites their sources
         for pipe in pending.reads.pipes:
             if pipe != source:
-                _note(distances, pipe, pending.reads.distance(pipe, effects.written))
+                _shorten(distances, pipe, pending.reads.distance(pipe, effects.written))
         # the control register: its writer, and the next instruction, wait for all pipes
         if (self.mode & effects.written or pending.writes.holds(self.mode)) and pending.is_busy():
             distances.update(dict.fromkeys(_PIPES, 1))
@@ -382,7 +382,8 @@ def _sync(annotation: str) -> XeInstruction:
     return XeInstruction(OPCODES["sync.nop"], annotations=(annotation,))
 
 
-def _note(distances: dict[str, int], pipe: str, distance: int | None) -> None:
+def _shorten(distances: dict[str, int], pipe: str, distance: int | None) -> None:
+    """Add a wait for a pipe's instruction `distance` back (None: no wait); waits for nearer ones imply it."""
     if distance is not None:
         distances[pipe] = min(distance, distances.get(pipe, _FARTHEST))
 

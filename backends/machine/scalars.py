@@ -40,7 +40,7 @@ class Scalars(ABC):
         """Return the value in the form that a variable keeps, which a family may choose (negated, for instance)."""
         return self.value(e)
 
-    def adds_to(self, v: Var, e: Expr) -> bool:
+    def add_in_place(self, v: Var, e: Expr) -> bool:
         """Update a carried variable in place and return True, if `e` is a sum with it that allows that."""
         return False
 

@@ -298,7 +298,7 @@ class Selector(ABC):
             to = self.scalars.env[c]
             assert isinstance(to, Reg)
             needed = any(c in free_vars(later) for later in values[n + 1 :]) or any(s.vreg is to.vreg for _, s in moves)
-            if not needed and self.scalars.adds_to(c, value):
+            if not needed and self.scalars.add_in_place(c, value):
                 continue
             at = self.scalars.value(value)
             if not needed and self.out.retarget(at, to):
