@@ -199,16 +199,16 @@ def load(
     data: Array | None = None
     poison: Bools | None = None
 
-    def work(where: str, at: Array, lanes: Bools | None) -> None:
+    def work(space: str, at: Array, lanes: Bools | None) -> None:
         nonlocal data, poison
         undefined: Bools | None
-        if where == "shared":
+        if space == "shared":
             words, undefined = load_shared(g, step, at, size, lanes, strong=strong)
-        elif where == "local":
+        elif space == "local":
             assert g.env.thread_local is not None
             raw, flags = g.env.thread_local.load(g, step, at, size, g.active if lanes is None else lanes)
             words, undefined = _from_bytes(raw), _flags_from_bytes(flags) if flags.any() else None
-        elif where == "param":
+        elif space == "param":
             words, undefined = _load_param(g, step, at, size, lanes)
         else:
             words, undefined = load_lanes(g, step, at, size, lanes, size, LoadKind.ATOMIC if strong else LoadKind.PLAIN)
@@ -296,17 +296,17 @@ def _store(
 ) -> None:
     """Store words of each lane to the state space that it addresses."""
 
-    def work(where: str, at: Array, lanes: Bools | None) -> None:
-        if where == "shared":
+    def work(space: str, at: Array, lanes: Bools | None) -> None:
+        if space == "shared":
             store_shared(g, step, at, size, words, poison, lanes, strong=strong)
-        elif where == "local":
+        elif space == "local":
             assert g.env.thread_local is not None
             raw = np.ascontiguousarray(np.moveaxis(words, 0, -1)).view(np.uint8)[..., :size]
             flags = None
             if poison is not None:
                 flags = np.repeat(np.moveaxis(poison, 0, -1), size // len(poison), axis=-1)
             g.env.thread_local.store(g, step, at, raw, flags, g.active if lanes is None else lanes)
-        elif where == "param":
+        elif space == "param":
             raise ValueError("a store to parameters")
         else:
             _store_global(g, step, at, size, words, poison, lanes, strong=strong)
@@ -382,8 +382,8 @@ def _compile_load(instruction: Instruction, context: Context) -> Step:
     strong = instruction.has(*_STRONG)
     acquires, constant = instruction.has("acquire"), instruction.has("nc")
     size = elem_bytes * len(items)
-    where = addresses(context, instruction, instruction.operands[1], wide=space in ("", "global", "const"))
-    writes: list[Putter] = [target(context, instruction, item, _bits(kind), wide=True) for item in items]
+    address_of = addresses(context, instruction, instruction.operands[1], wide=space in ("", "global", "const"))
+    writes: list[Putter] = [target(context, instruction, item, _extended_as(kind), wide=True) for item in items]
     numbers = numbers_of(instruction.operands[1])
     quick = _uniform_parameter(instruction, context, space, kind, size, items)
     if quick is not None:
@@ -393,7 +393,7 @@ def _compile_load(instruction: Instruction, context: Context) -> Step:
 
     def run(g: WarpGroup) -> None:
         report_undefined(g, step, numbers, "an address")
-        address = where(g)
+        address = address_of(g)
         words, poison = load(g, step, space, address, size, strong=strong, constant=constant)
         if strong and space in ("", "global"):
             publish_and_observe_all(g, address, size, g.lanes, "load")
@@ -412,7 +412,7 @@ def _compile_load(instruction: Instruction, context: Context) -> Step:
     return step.running(run)
 
 
-def _bits(kind: str) -> str:
+def _extended_as(kind: str) -> str:
     """Return the type by which a load extends its value: bits for floating-point types."""
     return f"b{TYPES[kind].bits}" if TYPES[kind].kind == "f" else kind
 
@@ -427,7 +427,7 @@ def _uniform_parameter(
     if not isinstance(items[0], Register | Sink) or operand.base.name not in context.symbols:
         return None
     offset = context.symbols[operand.base.name][1] + operand.offset
-    write = target(context, instruction, items[0], _bits(kind), wide=True)
+    write = target(context, instruction, items[0], _extended_as(kind), wide=True)
     if offset % size:
         raise wrong(instruction, f"the parameter's offset {offset}", f"a multiple of {size}")
     step = Step(instruction, "other", lambda g: None)
@@ -455,7 +455,7 @@ def _compile_store(instruction: Instruction, context: Context) -> Step:
         raise unsupported(instruction, f"a store to .{space}")
     strong, releases = instruction.has(*_STRONG), instruction.has("release")
     size = elem_bytes * len(items)
-    where = addresses(context, instruction, instruction.operands[0], wide=space in ("", "global"))
+    address_of = addresses(context, instruction, instruction.operands[0], wide=space in ("", "global"))
     reads = [source(context, instruction, item, f"b{8 * elem_bytes}", wide=True) for item in items]
     numbers = numbers_of(instruction.operands[0])
     parts = [numbers_of(item) for item in items]
@@ -470,7 +470,7 @@ def _compile_store(instruction: Instruction, context: Context) -> Step:
         if releases:
             release(g)
         words = _words([np.ascontiguousarray(value) for value in values], elem_bytes)
-        _store(g, step, space, where(g), size, words, poison, strong=strong)
+        _store(g, step, space, address_of(g), size, words, poison, strong=strong)
 
     return step.running(run)
 

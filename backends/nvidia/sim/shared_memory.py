@@ -54,9 +54,9 @@ _MBARRIER = -1  #: in place of the number of a copy in flight: an mbarrier has t
 class Agents:
     """The numbers of a workgroup's warps and agents: where each kind begins."""
 
-    waves: int  #: products of warpgroups begin, behind the warps
-    stores: int  #: bulk stores of warps begin
-    mbarriers: int
+    products: int  #: first number of products of warpgroups, behind those of warps
+    stores: int  #: first number of bulk stores of warps
+    mbarriers: int  #: first number of copies that mbarriers count
     end: int
 
     @classmethod
@@ -69,10 +69,10 @@ class Agents:
 
     def named(self, number: int) -> str:
         """Name a warp or an agent in a finding."""
-        if number < self.waves:
+        if number < self.products:
             return f"warp {number}"
         if number < self.stores:
-            return f"a product of warpgroup {number - self.waves} that it has not waited for"
+            return f"a product of warpgroup {number - self.products} that it has not waited for"
         if number < self.mbarriers:
             return f"a bulk copy of warp {number - self.stores} that it has not waited for"
         return "a bulk copy whose mbarrier it has not waited for"
