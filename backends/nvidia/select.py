@@ -202,8 +202,8 @@ class Selector(Values):
         out.place(head)
         self.env[s.var] = [counter]
         self.env |= dict(zip(s.carried, carried))
-        added_to = self._sums_in_flight(s) if self.products else set()
-        self.in_flight.forget_order(v for v, yielded in zip(s.carried, s.yields) if yielded in added_to)
+        added_to_later = self._sums_added_to_later(s) if self.products else set()
+        self.in_flight.forget_order(v for v, yielded in zip(s.carried, s.yields) if yielded in added_to_later)
         self.exits.append((carried, tail))
         self.loops += 1
         for var in (s.var, *s.carried):
@@ -219,16 +219,23 @@ class Selector(Values):
         out.emit(f"@{more} bra.uni {head}")
         out.place(tail)
         self.env |= dict(zip(s.results, carried))
-        results = [v for v, yielded in zip(s.results, s.yields) if yielded in added_to]
+        results = [v for v, yielded in zip(s.results, s.yields) if yielded in added_to_later]
         self.in_flight.forget_order(results)
         for var in results:
             self._own(var)
-        if self.products and any(v in self.in_flight and v not in self.products.added_to for v in s.results):
-            if may_skip_sums:  # ptxas 13.0 asks for a fence where sums come around the loop as well (C7519)
-                out.emit("wgmma.fence.sync.aligned", "see the sums of products before the loop")
-            self.await_sums()  # ptxas 13.0 serialises products (C7514) if it comes later
+        self._await_behind_loop(s, may_skip_sums=may_skip_sums)
         for var in s.results:
             self._add_start(var)
+
+    def _await_behind_loop(self, loop: st.For, *, may_skip_sums: bool) -> None:
+        """Wait behind a loop for its products, unless only other products add to their sums.
+
+        `may_skip_sums` says that sums in flight ahead of the loop may come around it.
+        """
+        if self.products and any(v in self.in_flight and v not in self.products.added_to for v in loop.results):
+            if may_skip_sums:  # ptxas 13.0 asks for a fence where sums come around the loop as well (C7519)
+                self.out.emit("wgmma.fence.sync.aligned", "see the sums of products before the loop")
+            self.await_sums()  # ptxas 13.0 serialises products (C7514) if it comes later
 
     def _sums_in_place(self, init: Expr) -> Words:
         """Return the registers of sums in flight that only a loop uses, so that it may add to them; [] for others."""
@@ -236,7 +243,7 @@ class Selector(Values):
         return self.env[init] if is_free else []
 
     @staticmethod
-    def _sums_in_flight(s: st.For) -> set[Expr]:
+    def _sums_added_to_later(s: st.For) -> set[Expr]:
         """Return the variables of a loop's body with sums to which products may still add in the next iteration."""
         lets = (n for n in statements(s.body) if isinstance(n, st.Let))
         return {n.var for n in lets if is_of_warpgroup(n.value) and not n.value.op.atom.b_in_registers}

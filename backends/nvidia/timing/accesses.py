@@ -177,11 +177,11 @@ class _Copy(_Memory):
 
     def __init__(self, instruction: Instruction, context: Context, intern: Intern) -> None:
         super().__init__(instruction, context, intern)
-        self.size, self.kept = sizes_of(instruction, context)
+        self.size, self.read_bytes = sizes_of(instruction, context)
         self.place = addresses(context, instruction, instruction.operands[1], wide=True)
 
     def ops(self, g: WarpGroup, active: Bools) -> Sequence[Op]:
-        return super().ops(g, active & (np.broadcast_to(self.kept(g), g.shape) > 0))
+        return super().ops(g, active & (np.broadcast_to(self.read_bytes(g), g.shape) > 0))
 
     def _of(self, offsets: Array, active: Bools) -> Op:
         op = super()._of(offsets, active)

@@ -140,8 +140,8 @@ class _Run:
         self.live = [sum(warp.group == n and bool(warp.ops) for warp in self.warps) for n in range(len(workgroups))]
         self.latencies = latencies
         self.issuing = [0.0] * SUBCORES  #: when each sub-core may issue again
-        self.free = [[0.0] * len(Pipe) for _ in range(SUBCORES)]
-        self.of_unit = [0.0] * len(Pipe)
+        self.subcore_free = [[0.0] * len(Pipe) for _ in range(SUBCORES)]  #: when each pipe of a sub-core is free
+        self.unit_free = [0.0] * len(Pipe)  #: when each pipe of the SM is free
         self.barriers: dict[tuple[int, int], Barrier] = {}
         self.mbarriers: dict[tuple[int, int], Mbarrier] = {}
         self.occupied: list[Occupied] = []
@@ -217,9 +217,11 @@ class _Run:
         if start < now:
             start = now
         if op.pipe > Pipe.MATRIX:
-            start = max(start, self.of_unit[op.pipe] - _QUEUE, self.of_unit[Pipe.L2] - _IN_FLIGHT if op.loaded else 0.0)
+            start = max(
+                start, self.unit_free[op.pipe] - _QUEUE, self.unit_free[Pipe.L2] - _IN_FLIGHT if op.loaded else 0.0
+            )
         elif op.pipe and op.act is not Act.PRODUCT:
-            start = max(start, self.free[warp.simd][op.pipe])
+            start = max(start, self.subcore_free[warp.simd][op.pipe])
         ready = warp.ready
         for register in op.reads:
             there = ready.get(register, 0.0)
@@ -246,28 +248,29 @@ class _Run:
 
     def _serve(self, warp: Warp, op: Op, now: float) -> float:
         """Let the pipe of an instruction serve it; return when that ends."""
-        of_unit = op.pipe > Pipe.MATRIX
-        free = self.of_unit if of_unit else self.free[warp.simd]
+        is_of_unit = op.pipe > Pipe.MATRIX
+        free = self.unit_free if is_of_unit else self.subcore_free[warp.simd]
         start = max(now, free[op.pipe])
         if op.shared:  # the port of shared memory serves work in the order of issue
-            self.of_unit[Pipe.SHARED] = max(self.of_unit[Pipe.SHARED], now) + op.shared
+            self.unit_free[Pipe.SHARED] = max(self.unit_free[Pipe.SHARED], now) + op.shared
         free[op.pipe] = start + op.busy
         if op.pipe in _SHOWN:
-            self.occupied.append(Occupied(PIPES[op.pipe], None if of_unit else warp.simd, start, op.busy, op))
+            self.occupied.append(Occupied(PIPES[op.pipe], None if is_of_unit else warp.simd, start, op.busy, op))
         return start + op.busy
 
     def _loaded(self, op: Op, served: float) -> float:
         """Return when the data of a load are there that its pipe has served; those of all loads take turns from L2."""
         if not op.loaded:
             return served + (0.0 if op.act else self.latencies.near)
-        self.of_unit[Pipe.L2] = max(self.of_unit[Pipe.L2], served - op.busy) + op.loaded
-        return max(self.of_unit[Pipe.L2], served) + self.latencies.memory
+        self.unit_free[Pipe.L2] = max(self.unit_free[Pipe.L2], served - op.busy) + op.loaded
+        return max(self.unit_free[Pipe.L2], served) + self.latencies.memory
 
     # ------------------------------------------------------------ products and copies in flight
 
     def _product(self, warp: Warp, op: Op, now: float) -> float:
-        end = max(self._serve(warp, op, now), self.of_unit[Pipe.SHARED])
-        self.free[warp.simd][Pipe.MATRIX] = end
+        """Start a wgmma: it keeps its sub-core's tensor core until shared memory has brought its factors."""
+        end = max(self._serve(warp, op, now), self.unit_free[Pipe.SHARED])
+        self.subcore_free[warp.simd][Pipe.MATRIX] = end
         warp.products.add(end + op.latency)
         return now
 
@@ -276,6 +279,7 @@ class _Run:
         return now
 
     def _copies_arrive(self, warp: Warp, op: Op, now: float) -> float:
+        """Count arrivals at mbarriers when all copies of the warp so far have landed."""
         landed = max(now, warp.copies.open, *warp.copies.committed)
         for address, count in op.objects:
             self._complete(warp.group, address, count, 0, landed)
@@ -294,6 +298,7 @@ class _Run:
     # ------------------------------------------------------------ barriers
 
     def _meet(self, warp: Warp, op: Op, now: float) -> float | None:
+        """Arrive at a barrier and wait (bar.sync); None if other warps are still missing."""
         barrier = self._arrive_at(warp, op, now)
         if not self._is_complete(barrier, warp.group):
             barrier.waiting.append(warp)
@@ -303,6 +308,7 @@ class _Run:
         return end
 
     def _pass(self, warp: Warp, op: Op, now: float) -> float:
+        """Arrive at a barrier without waiting (bar.arrive)."""
         self._open(self._arrive_at(warp, op, now), warp.group)
         return now
 
