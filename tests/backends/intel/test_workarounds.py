@@ -113,7 +113,7 @@ def test_pipes_settle_where_instructions_stand_between_the_copy_of_r0_and_the_en
         return XeInstruction(OPCODES["mov"], (to,), (source,), lanes=8)
 
     end = XeInstruction(OPCODES["eot"], (), (copy,), lanes=8)
-    code = [move(last, other), move(copy, r0), move(other, Literal(0, "ud")), move(last, other), end]
+    code: list[Instruction] = [move(last, other), move(copy, r0), move(other, Literal(0, "ud")), move(last, other), end]
     (block,) = settle_pipes(Function("f", [BasicBlock("b", code)])).blocks
     *before, first, second, sent = block.instructions
     assert (before, sent) == (code[:-1], end)
