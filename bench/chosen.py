@@ -179,7 +179,7 @@ def _without_map(config: Config) -> Config:
     return evolve(config, map=IN_ROWS)
 
 
-def _told(row: Row, candidate: Candidate | None) -> str:
+def _terms_text(row: Row, candidate: Candidate | None) -> str:
     """Return a text of the chooser's terms in thousands of clocks, and the profile's times in us."""
     causes = sorted(row["causes"].items(), key=lambda cause: -cause[1])[:2]
     profiled = " ".join(f"{name} {us:.1f}" for name, us in causes)
@@ -189,7 +189,7 @@ def _told(row: Row, candidate: Candidate | None) -> str:
     parts = {name: getattr(c, name) * c.blocks * (c.rounds * c.together + c.remaining) for name in _COUNTED}
     most = sorted(parts.items(), key=lambda part: -part[1])[:2]
     counted = " ".join(f"{name} {clocks / 1000:.1f}" for name, clocks in most)
-    return f"{candidate.score / 1000:.1f}k: {counted}, besides {c.besides / 1000:.1f} | {profiled}"
+    return f"{candidate.score / 1000:.1f}k: {counted}, besides {c.slice_reduction / 1000:.1f} | {profiled}"
 
 
 _COUNTED = "matrix", "shared", "loading", "issue"
@@ -238,7 +238,7 @@ def _report(options: argparse.Namespace, target: str, times: Times) -> None:
         for row, candidate, first in zip((each.chosen, each.best), each.scores, (True, False)):
             if first or each.ratio > 1:
                 name, ratio = (each.problem, f"{each.ratio:.3f}") if first else ("", "")
-                table.add_row(name, f"{row['us']:.1f}", ratio, row["config"], _told(row, candidate))
+                table.add_row(name, f"{row['us']:.1f}", ratio, row["config"], _terms_text(row, candidate))
     Console(width=240).print(table)
     print(f"{target}: chosen / best {mean:.3f} in the geometric mean of {len(found)} problems")
 

@@ -48,25 +48,25 @@ def best(problem: Problem, facts: TargetFacts, meet: str) -> tuple[Config, float
         for config in ways(candidate, facts, meet):
             clocks = clocks_of(problem, config, facts)
             if clocks is not None:
-                found.append((clocks.total, clocks.besides, config))
-    for total, besides, config in sorted(found, key=lambda each: each[0]):
+                found.append((clocks.total, clocks.slice_reduction, config))
+    for total, reduction, config in sorted(found, key=lambda each: each[0]):
         try:
             make_plan(problem, config, facts)
         except DoesNotFit:
             continue
-        return config, total, besides
+        return config, total, reduction
     raise DoesNotFit("no config fits")
 
 
 def rows(facts: TargetFacts) -> Iterator[dict[str, str | float]]:
     for name, problem in PROBLEMS.items():
         for meet in ("launch", "last", "stream"):
-            config, total, besides = best(problem, facts, meet)
+            config, total, reduction = best(problem, facts, meet)
             yield {
                 "problem": name,
                 "meet": meet,
                 "clocks": round(total),
-                "of them meeting": round(besides),
+                "of them meeting": round(reduction),
                 "config": str(config),
             }
 
