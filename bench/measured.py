@@ -1,9 +1,9 @@
 """Errors of the time model against published run times, on rows that it was not fitted to.
 
-DIR holds the tables (their README says what columns mean). Rows are cut in four by shape; each part is told by
+DIR holds the tables (their README says what columns mean). Rows are cut in four by shape; each part is predicted by
 constants fitted to the others. Errors are |predicted / measured - 1|, bias is the median of predicted / measured,
-ranks are Spearman's, of times or clocks, over all rows and within a problem. Errors are told in the unit of the column
-that was measured, in which --predict tells rows as well; those of efficiencies in clocks, too.
+ranks are Spearman's, of times or clocks, over all rows and within a problem. Errors, and predictions of --predict, are
+in the unit of the measured column; those of efficiencies are reported in clocks, too.
 
     measured.py DIR                                        errors of each part by constants fitted to the others
     measured.py DIR --constants FILE                       errors of given constants (again for more), nothing fitted
@@ -16,7 +16,7 @@ that was measured, in which --predict tells rows as well; those of efficiencies 
                                                            profiles, which take minutes)
 
 With --kernels DIR, which holds code objects (.hsaco, .co) of the kernels that the column `kernel` names, rows of these
-kernels are told from machine code, others by the closed form from problem and tile; the column `by` says which.
+kernels are predicted from machine code, others by the closed form from problem and tile; the column `by` says which.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from convgen.profile.loop_times import Loops
 
 Mask = npt.NDArray[np.bool_]
 
-_FOLDS = 4  #: parts of a table, each told by constants fitted to the others
+_FOLDS = 4  #: parts of a table, each predicted by constants fitted to the others
 _TRIM = 0.02  #: of the rows, with the largest errors, that the trimmed mean leaves out
 _WORST = 10
 _CODE_OBJECTS = (".hsaco", ".co")  #: endings of files
@@ -65,7 +65,7 @@ class Figures:
     """The errors of the predictions of some rows."""
 
     what: str
-    unit: str  #: in which errors and bias are told
+    unit: str  #: of errors and bias
     rows: int
     median: float  #: per cent
     mean: float  #: per cent
@@ -107,9 +107,9 @@ def folds(table: Table) -> npt.NDArray[np.intp]:
 def crossed(table: Table) -> Estimate:
     """Return the predicted time of each row, by constants fitted to the parts without it."""
     part = folds(table)
-    told = [fitting.predict(table, fitting.fit(table, part != n)) for n in range(_FOLDS)]
+    by_fold = [fitting.predict(table, fitting.fit(table, part != n)) for n in range(_FOLDS)]
     own = part, np.arange(len(part))
-    return Estimate(*(np.array([getattr(each, f.name) for each in told])[own] for f in fields_of(Estimate)))
+    return Estimate(*(np.array([getattr(each, f.name) for each in by_fold])[own] for f in fields_of(Estimate)))
 
 
 def report(table: Table, predicted: Numbers) -> list[Figures]:
@@ -128,14 +128,14 @@ def report(table: Table, predicted: Numbers) -> list[Figures]:
 def worst(table: Table, predicted: Numbers, bounds: Sequence[str]) -> list[dict[str, Any]]:
     """The rows that are furthest off."""
     off = np.where(table.judged, np.abs(np.log(predicted / table.measured)), -1.0)
-    told = table.told(predicted)
+    in_unit = table.in_measured_unit(predicted)
     rows = np.argsort(-off)[:_WORST]
     return [
         {
             "row": table.rows[n]["key"],
             "measured": float(table.rows[n][table.measure]),
-            "predicted": float(told[n]),
-            "ratio": float(told[n]) / float(table.rows[n][table.measure]),
+            "predicted": float(in_unit[n]),
+            "ratio": float(in_unit[n]) / float(table.rows[n][table.measure]),
             "bound": bounds[n],
         }
         for n in rows
@@ -170,8 +170,8 @@ def write_predictions(tables: Sequence[Table], by: Mapping[str, Entry], folder: 
             writer.writerow([*columns, "by", "pred"])
             for table in parts:
                 how = "closed form" if table.model is Products else "machine code"
-                told = table.told(fitting.predict(table, by).total)
-                writer.writerows([*(row[c] for c in columns), how, f"{v:.6g}"] for row, v in zip(table.rows, told))
+                in_unit = table.in_measured_unit(fitting.predict(table, by).total)
+                writer.writerows([*(row[c] for c in columns), how, f"{v:.6g}"] for row, v in zip(table.rows, in_unit))
     return [folder / f"{name}.csv" for name in files]
 
 
@@ -186,7 +186,7 @@ def clocks_of(folder: Path, cache: Path | None, console: Console) -> dict[tuple[
         try:
             known[digest] = known.get(digest) or as_dict(loop_clocks(code, FAMILY.load_latency), recurse=False)
         except UserError as error:
-            console.print(f"{file}: {error}; its rows are told by the closed form")
+            console.print(f"{file}: {error}; its rows are predicted by the closed form")
             continue
         found.append(known[digest])
     if cache:

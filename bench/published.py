@@ -7,8 +7,9 @@ hit rate must be within 5 points, clocks of local memory equal; levels are shown
     Wave        reordered workgroups on an MI300X, hit rates of its L2
     Gluon       a ladder of GEMM kernels on an MI355X, local memory by padding, hit rates of its L2
 
-Those steps of the ladder that a config of convgen can take are told from convgen's own kernels. With --kernels DIR,
-which holds the ladder's (v4_global_prefetch.hsaco and so on), all are told from the loops in their machine code, too.
+Steps of the ladder that a config of convgen can take are predicted from convgen's own kernels. With --kernels DIR,
+which holds the ladder's (v4_global_prefetch.hsaco and so on), all are predicted from the loops in their machine code,
+too.
 """
 
 from __future__ import annotations
@@ -45,25 +46,25 @@ _OWN = Path(__file__).parents[1] / "tests" / "data" / "measured"
 _EVEN = 0.01  #: of a ratio; pairs as near as that are even
 _POINTS = 5.0  #: by which a hit rate may be off
 
-#: What is compared -> whether it is right by what was measured and what is told.
+#: Unit of a comparison -> whether the prediction is right, by (measured, predicted).
 _RIGHT: Mapping[str, Callable[[float, float], bool]] = {
-    "times": lambda measured, told: (measured - 1) * (told - 1) > 0 or max(abs(measured - 1), abs(told - 1)) < _EVEN,
-    "% hits": lambda measured, told: abs(measured - told) <= _POINTS,
-    "clocks": lambda measured, told: measured == told,
-    "banks": lambda measured, told: measured == told,
-    "pairs of lanes": lambda measured, told: measured == told,
+    "times": lambda a, b: (a - 1) * (b - 1) > 0 or max(abs(a - 1), abs(b - 1)) < _EVEN,
+    "% hits": lambda a, b: abs(a - b) <= _POINTS,
+    "clocks": lambda a, b: a == b,
+    "banks": lambda a, b: a == b,
+    "pairs of lanes": lambda a, b: a == b,
 }
 
 
 @attrs.frozen
 class Row:
-    """One figure; a ratio says how many times as quick the second is as the first."""
+    """One comparison; a ratio says how many times as quick the second variant is as the first."""
 
     source: str
     what: str
     unit: str
     measured: float
-    told: float
+    told: float  #: predicted by convgen's models
 
     @property
     def right(self) -> bool | None:
@@ -126,51 +127,53 @@ _BANKS = next(arch.banks for arch in ARCHS.values() if arch.name == "gfx950")
 
 
 def phases(folder: Path) -> Iterator[Row]:
-    """HipKittens: which lanes of an access wait for one another where they meet in a bank, and how many banks are."""
+    """Yield HipKittens' LDS: pairs of lanes of an access that conflict in one bank, and the number of banks."""
     for path in sorted((folder / "hipkittens" / "phases").glob("*.txt")):
         match = _PHASES.fullmatch(path.name)
         if match is None:
             continue
-        deed, bits, kind = match.groups()
-        banks, text = _BANKS[deed, int(bits) // 8], path.read_text()
+        verb, bits, kind = match.groups()
+        banks, text = _BANKS[verb, int(bits) // 8], path.read_text()
         if kind == "bank":
-            measured, told = int(re.findall(r"Number of LDS banks: (\d+)", text)[0]), _first_conflict(banks, int(bits))
-            yield Row("HipKittens LDS", f"ds_{deed}_b{bits}", "banks", measured, told)
+            measured = int(re.findall(r"Number of LDS banks: (\d+)", text)[0])
+            predicted = _first_conflict(banks, int(bits))
+            yield Row("HipKittens LDS", f"ds_{verb}_b{bits}", "banks", measured, predicted)
         else:
             matrix = np.array([line.split()[1:] for line in text.splitlines()[-_WAVE:]], int)
-            same = sum(matrix[i, j] == _meet(banks, int(bits), i, j) for i in range(_WAVE) for j in range(i))
-            yield Row("HipKittens LDS", f"ds_{deed}_b{bits}", "pairs of lanes", _WAVE * (_WAVE - 1) / 2, float(same))
+            same = sum(matrix[i, j] == _conflict(banks, int(bits), i, j) for i in range(_WAVE) for j in range(i))
+            yield Row("HipKittens LDS", f"ds_{verb}_b{bits}", "pairs of lanes", _WAVE * (_WAVE - 1) / 2, float(same))
 
 
 def _extra(banks: BankPhases, bits: int, address: Mapping[int, int]) -> int:
-    """Clocks that conflicts add to an access of some lanes at their addresses, in bytes."""
+    """Return the clocks that bank conflicts add to an access of some lanes, given each lane's address in bytes."""
     word, active = np.zeros((1, _WAVE), np.int64), np.zeros((1, _WAVE), np.bool_)
     for lane, at in address.items():
         word[0, lane], active[0, lane] = at // 4, True
     return bank_conflicts(banks, word, bits // 32, active)
 
 
-def _meet(banks: BankPhases, bits: int, first: int, second: int) -> bool:
+def _conflict(banks: BankPhases, bits: int, first: int, second: int) -> bool:
+    """Return whether two lanes of an access conflict if they address different words of one bank."""
     return _extra(banks, bits, {first: 0, second: 4 * banks.banks}) > 0
 
 
 def _first_conflict(banks: BankPhases, bits: int) -> int:
-    """Words between two lanes of a phase where they first meet in a bank; each lane is aligned."""
+    """Return the least distance in words, of aligned accesses, at which two lanes of a phase conflict in a bank."""
     first, second = banks.phases[0][:2]
     step = 1 << (bits // 32 - 1).bit_length()
     return next(words for words in range(step, 2048, step) if _extra(banks, bits, {first: 0, second: 4 * words}))
 
 
 def paddings(folder: Path) -> Iterator[Row]:
-    """Gluon: clocks from one ds_read_b128 of a wave to its next, while four waves read, by how rows are padded."""
+    """Yield Gluon's LDS: clocks between a wave's ds_read_b128 while four waves read, by the padding of rows."""
     banks = _BANKS["read", 16]
     for layout in _load(folder / "gluon.json").get("lds", ()):
         at = {lane: layout["row"] * (lane % 16) + layout["piece"] * (lane // 16) for lane in range(_WAVE)}
         padded = {lane: a + sum(a // each * more for each, more in layout["pads"]) for lane, a in at.items()}
-        told = 4 * (len(banks.phases) + _extra(banks, 128, padded))
+        predicted = 4 * (len(banks.phases) + _extra(banks, 128, padded))
         pads = " ".join(f"{each}:+{more}" for each, more in layout["pads"]) or "no padding"
         what = f"rows of {layout['row']} B, {layout['piece']} B a lane, {pads}"
-        yield Row("Gluon LDS", what, "clocks", layout["clocks"], told)
+        yield Row("Gluon LDS", what, "clocks", layout["clocks"], predicted)
 
 
 # ---------------------------------------------------------------- the ladder
@@ -240,20 +243,20 @@ def _compiled(sizes: str, config: str, disable: tuple[str, ...]) -> bytes:
 
 # ---------------------------------------------------------------- levels
 
-_EDGES = ((128, 128), (128, 256), (256, 256))  #: M and N of a tile; the best is told
+_EDGES = ((128, 128), (128, 256), (256, 256))  #: M and N of a tile; the best one counts
 _DEPTH = 128  #: bytes along K
 
 
 @attrs.frozen
 class _Level:
-    """By which constants a good GEMM is told: of clocks, and of the clock where those are not of time."""
+    """The constants that predict a good GEMM: for its clocks and, where those are not of time, for the frequency."""
 
     chip: str
     clocks: str
     clock: str = ""
 
 
-#: The MI325X is told as an MI300X. Kernels of 8 bits were measured with scales of blocks only: told by those of bf16.
+#: The MI325X is predicted as an MI300X, and 8 bits by constants of bf16: they were measured with block scales only.
 _LEVELS = {
     "mi325x": _Level("mi300x", "rocblas/mi300x/bf16", "miopen/mi300x/f16"),
     "mi355x": _Level("mi355x", "aiter/mi355x/bf16/asm"),
@@ -269,8 +272,8 @@ def levels(folder: Path) -> Iterator[Row]:
             continue
         for size, row in _load(path).items():
             best = max(value for key, value in row.items() if key.startswith("tflops"))
-            told = max(_tflops(_LEVELS[match[1]], match[2], int(size), tile) for tile in _EDGES)
-            yield Row("HipKittens GEMM", f"{match[1]} {match[2]} {size}", "TFLOP/s", best, told)
+            predicted = max(_tflops(_LEVELS[match[1]], match[2], int(size), tile) for tile in _EDGES)
+            yield Row("HipKittens GEMM", f"{match[1]} {match[2]} {size}", "TFLOP/s", best, predicted)
 
 
 def _tflops(level: _Level, dtype: str, size: int, tile: tuple[int, int]) -> float:

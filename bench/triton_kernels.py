@@ -4,9 +4,9 @@
 
 With --seconds it prints what compiling each case costs instead, with the first of the tiles, as `generate.py` wants it.
 No GPU is needed. One kernel serves products and convolutions, forward and of data gradients: rows are pixels, columns
-output channels, K goes tap by tap, or through all taps' channels where these are few. Data gradients with strides are a
-launch a phase. Weight gradients share out pixels; their sums meet in a second launch. Each case is compiled with all of
-the tiles of a list, of which `peers.py` keeps the best.
+output channels, K goes tap by tap, or over all taps and channels as one dim where channels are few. Data gradients with
+strides are a launch for each stride phase. Weight gradients split pixels into slices, which a second launch reduces.
+Each case is compiled with all of the tiles of a list, of which `peers.py` keeps the best.
 """
 
 # mypy: ignore-errors
@@ -172,7 +172,7 @@ class Folder:
 
 
 def tiles(m, n, k, most):
-    """Tiles, so many at most, that suit so many rows and columns and so deep a K."""
+    """Return at most `most` tiles (BM, BN, BK, warps) for a product of m rows, n columns and k terms."""
     fit = (
         (bm, bn, bk, warps)
         for (bm, bn, warps), bk in product(WARPS, (32, 64))
@@ -211,7 +211,10 @@ def forward(folder, name, dtype, case):
 
 
 def data_gradient(folder, name, dtype, case):
-    """With input position i = s q + r: taps of which k = (r + pad) modulo s reach it, at o = (i + pad - k) / s."""
+    """Compile a launch for each stride phase: input position i = s q + r is reached by taps k = (r + pad) modulo s.
+
+    Such a tap takes it to output position o = (i + pad - k) / s.
+    """
     n, ic, ih, oc, oh, t, s, pad = LAYERS[name]
 
     def axis(r):
@@ -250,19 +253,21 @@ def weight_gradient(folder, name, dtype, case):
         }  # fmt: skip
         main = folder.compile(sums_of_pixels, shapes, {}, constants, (groups, parts), warps)
         count = oc * columns
-        met = [("W", "fp32", [parts, oc, columns]), ("OUT", dtype, [oc, columns])]
+        reduced = [("W", "fp32", [parts, oc, columns]), ("OUT", dtype, [oc, columns])]
         last = folder.compile(
-            sum_of_parts, met, {}, {"COUNT": count, "PARTS": parts, "BLOCK": 512}, (ceil(count / 512),), 4
+            sum_of_parts, reduced, {}, {"COUNT": count, "PARTS": parts, "BLOCK": 512}, (ceil(count / 512),), 4
         )
         folder.add(case, f"{bm}x{bn}x{bk} warps={warps} parts={parts}", [main, last])
 
 
-WAYS = {"FWD_D": forward, "BWD_D": data_gradient, "BWD_W": weight_gradient}
+DIRECTIONS = {"FWD_D": forward, "BWD_D": data_gradient, "BWD_W": weight_gradient}
 
 
 def cases(only):
     """Yield the cases whose name contains `only`, each with the function that compiles it, its layer and its type."""
-    found = [(f"{name} {way} f16", make, name, "fp16") for way, make in WAYS.items() for name in LAYERS]
+    found = [
+        (f"{name} {direction} f16", make, name, "fp16") for direction, make in DIRECTIONS.items() for name in LAYERS
+    ]
     found += [(f"{name} FWD_D s8", forward, name, "i8") for name in BYTES]
     found += [(f"{name} - f16", forward, name, "fp16") for name in GEMM]
     return [case for case in found if only in case[0]]

@@ -191,19 +191,19 @@ def _shuffled(rows: Array) -> Array:
 
 
 def _scale(name: str, argument: Argument, across: int, depth: int) -> tuple[Array, Array]:
-    """A scale as given to the kernel, and spread over [rows or columns of the result, K].
+    """Return the scales of a factor as the kernel reads them, and spread over [rows or columns of the result, K].
 
-    Shapes: [rows, 1] or [1, rows], or [K blocks, rows] of A, or [row blocks, K blocks] of B. A row's is a power of two;
-    those of A double in every other block of K, which leaves sums exact.
+    `across` are the rows or columns. Shapes: [rows, 1] or [1, rows], or [K blocks, rows] of A, or [row blocks, K
+    blocks] of B. Scales are powers of two, so that sums are exact; those of A double in every other block of K.
     """
     if argument.dtype == "e8m0":
         return np.full(argument.shape, _ONE, np.uint8), np.ones((across, depth))
-    turned = argument.shape[1] == across
-    rows, blocks = argument.shape[::-1] if turned else argument.shape
+    transposed = argument.shape[1] == across
+    rows, blocks = argument.shape[::-1] if transposed else argument.shape
     table = np.exp2(np.random.default_rng(ord(name[1])).integers(-1, 2, (rows, 1))) * np.ones((rows, blocks))
     table[:, 1::2] *= 2 if name == "SA" else 1
     spread = table.repeat(across // rows, axis=0).repeat(depth // blocks, axis=1)
-    return np.ascontiguousarray(table.T if turned else table).astype(np.float32), spread
+    return np.ascontiguousarray(table.T if transposed else table).astype(np.float32), spread
 
 
 def _of_product(tensors: Mapping[str, Argument]) -> tuple[dict[str, Array], str, Array]:
@@ -232,7 +232,7 @@ def _of_product(tensors: Mapping[str, Argument]) -> tuple[dict[str, Array], str,
 
 
 def _filled(argument: Argument, seed: int) -> Array:
-    """An input in its type; that of a format of bytes as bytes."""
+    """Return an input's data, filled as its `fill` says; formats that numpy lacks are bytes."""
     rng, fill, dtype = np.random.default_rng(seed), argument.fill, _TYPES[argument.dtype]
     if fill == "zero":
         return np.zeros(argument.shape, dtype)

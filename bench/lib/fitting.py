@@ -1,9 +1,8 @@
-"""Constants by least error, each within the bounds where it is physical.
+"""Fit the constants of the time model: least error of a table's rows, each constant within its physical bounds.
 
-What counts is the error as it is told, |predicted / measured - 1|, by halves: 2 (sqrt(predicted / measured) - 1) weighs
-too much and too little between that, by which to tell too little would be cheap, and the logarithm, by which a row told
-twice too slow would cost no more than one told twice too quick. Errors of efficiencies are told in per cent of the peak
-and in clocks, and weigh what they do in both on average.
+The error of a row is 2 (sqrt(r) - 1) with r = predicted / measured. It lies between r - 1, the reported error, by which
+predictions near 0 would be cheap, and ln r, by which a prediction of twice the time would cost no more than one of half
+of it. Errors of efficiencies are averaged over their two units, per cent of the peak and clocks.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _FEWEST = 40  #: rows; a kind with fewer takes the constants of a wider one
 _MOST = 1500  #: rows; evenly taken of those that one fit sees
 _SCALE = 0.02  #: of |predicted / measured - 1|, above which errors count by size and not by square
 _FINE = 1e-5  #: relative change of the error, or of constants, below which a search ends
-_HELD = 3.0  #: rows; by how many each constant is held to what is usual (once e more or less: as they, each off by 1)
+_PRIOR_ROWS = 3.0  #: rows; a constant that is e times its usual value costs as much as so many rows off by 1
 _TIMED_ONLY, _CLOCKS = (
     ("clock", "power"),
     {"start": 10_000.0, "memory": 2000.0, "meeting": 10_000.0, "shares": 2000.0, "written_back": 5000.0},
@@ -38,9 +37,9 @@ _TIMED_ONLY, _CLOCKS = (
 
 
 def fit(table: Table, among: Mask) -> dict[str, Entry]:
-    """Constants of each kind of the table's rows, from those `among` them that count; wider kinds first.
+    """Return constants of each kind of the table's rows, fitted to those `among` them that count; wider kinds first.
 
-    A kind of few rows has no constants but where these say nothing of a wider one.
+    A kind of few rows gets none unless it has no wider kind, or its rows must not be fitted with a wider one's.
     """
     rows: dict[str, list[int]] = {}
     wider: dict[str, tuple[str, ...]] = {}
@@ -48,7 +47,7 @@ def fit(table: Table, among: Mask) -> dict[str, Entry]:
     for number in np.flatnonzero(among & table.judged):
         row = table.rows[number]
         kinds = table.kinds(row)
-        for at, kind in enumerate(table.kinds_told(row)):
+        for at, kind in enumerate(table.fitted_kinds(row)):
             rows.setdefault(kind, []).append(int(number))
             wider[kind] = kinds[at + 1 :]
         if table.apart(row):
@@ -62,7 +61,7 @@ def fit(table: Table, among: Mask) -> dict[str, Entry]:
 
 
 def fit_all(tables: Iterable[Table], found: dict[str, Entry]) -> None:
-    """Add the constants of tables to those `found`, in their order: a table may be read by those of the ones before."""
+    """Add the constants of tables to `found`, table by table: reading one may take the constants of earlier ones."""
     for table in tables:
         found |= fit(table, table.judged)
 
@@ -127,25 +126,32 @@ def _entry(table: Table, kind: str, rows: Rows, usual: Terms | None) -> Entry:
             own = of(point)
             return np.concatenate([
                 *(_off(table.ratios(part.estimate(own).total, part.measured)) for part in some),
-                np.sqrt(2 * _SCALE * _HELD) * (point - start),
+                np.sqrt(2 * _SCALE * _PRIOR_ROWS) * (point - start),
             ])  # fmt: skip
 
-        bounds, ways = (low - 1e-9, high + 1e-9), {"loss": "soft_l1", "f_scale": _SCALE, "ftol": _FINE, "xtol": _FINE}
-        return np.asarray(least_squares(errors, begin, bounds=bounds, **ways).x)
+        bounds, options = (
+            (low - 1e-9, high + 1e-9),
+            {"loss": "soft_l1", "f_scale": _SCALE, "ftol": _FINE, "xtol": _FINE},
+        )
+        return np.asarray(least_squares(errors, begin, bounds=bounds, **options).x)
 
     best = terms(search(np.clip(start, low, high), terms))
-    if _kept(some, best) != best:
-        best = _kept(some, terms(search(np.clip(start, low, high), lambda point: _kept(some, terms(point)))))
+    if _with_limited_clock(some, best) != best:
+        begin = np.clip(start, low, high)
+        best = _with_limited_clock(some, terms(search(begin, lambda point: _with_limited_clock(some, terms(point)))))
     best = rounded(best)
-    told = [table.ratios(part.estimate(best).total, part.measured)[table.measure] for part in _parts(table, rows)]
-    ratios = np.concatenate(told)
+    by_part = [table.ratios(part.estimate(best).total, part.measured)[table.measure] for part in _parts(table, rows)]
+    ratios = np.concatenate(by_part)
     off = 100 * np.abs(ratios - 1)
     median, mean, bias = (round(float(v), 3) for v in (np.median(off), np.mean(off), np.median(ratios)))
     return Entry(kind, table.name, len(rows), median, mean, bias, best)
 
 
-def _kept(parts: list[_Part], terms: Terms) -> Terms:
-    """Limit the clock at full use of the matrix units to that which the chip keeps, if all rows are of one chip."""
+def _with_limited_clock(parts: list[_Part], terms: Terms) -> Terms:
+    """Return constants whose clock at full use of the matrix units is at most the chip's sustained one.
+
+    Rows of several chips do not limit it.
+    """
     if len(parts) > 1:
         return terms
     most = parts[0].chip.sustained * parts[0].chip.clock * (1 + terms.power)

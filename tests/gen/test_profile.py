@@ -358,7 +358,7 @@ def test_errors_are_those_recorded(tables: list[Table]) -> None:
     for table in tables:
         by_kind: dict[str, list[int]] = {}
         for n in np.flatnonzero(table.judged):
-            for kind in table.kinds_told(table.rows[n]):
+            for kind in table.fitted_kinds(table.rows[n]):
                 by_kind.setdefault(kind, []).append(int(n))
         for kind, rows in by_kind.items():
             entry = entries.known().get(kind)
@@ -384,7 +384,7 @@ def _ratios(
 def test_told_is_measured_where_ticks_are(tables: list[Table]) -> None:
     for table in tables:
         column = np.array([float(row[table.measure] or "nan") for row in table.rows])
-        assert np.allclose(table.told(table.measured)[table.judged], column[table.judged])
+        assert np.allclose(table.in_measured_unit(table.measured)[table.judged], column[table.judged])
 
 
 def test_errors_are_told_in_the_unit_of_the_column(tables: list[Table]) -> None:
@@ -394,7 +394,7 @@ def test_errors_are_told_in_the_unit_of_the_column(tables: list[Table]) -> None:
     assert told["miopen_gfx942_igemm"] == {"ms": 0.5}
     for table in tables:
         predicted = 1.5 * table.measured
-        column = table.told(predicted) / table.told(table.measured)
+        column = table.in_measured_unit(predicted) / table.in_measured_unit(table.measured)
         assert np.allclose(table.ratios(predicted, table.measured)[table.measure][table.judged], column[table.judged])
 
 
@@ -414,7 +414,7 @@ def test_launches_of_one_tuning_run_begin_late(tables: list[Table]) -> None:
     late = [row for row in table.rows if table.kinds(row)[0] == "rocblas/mi300x/f32/late"]
     assert len(late) == 39
     assert all((row["dtype"], row["trans"]) == ("f32", "NN") for row in late)
-    assert {kind for row in late for kind in table.kinds_told(row)} == {"rocblas/mi300x/f32/late"}
+    assert {kind for row in late for kind in table.fitted_kinds(row)} == {"rocblas/mi300x/f32/late"}
     own, others = (entries.known()[f"rocblas/mi300x/f32{end}"].terms for end in ("/late", ""))
     assert own.start > 3 * others.start
 
@@ -425,7 +425,7 @@ def test_operands_reach_units_slowly_in_another_run(tables: list[Table]) -> None
     slow = [row for row in table.rows if table.kinds(row)[0] == "rocblas/mi300x/slow"]
     assert len(slow) == 81
     assert {row["key"] for row in slow} >= {"1536x384x50432-NT-f16", "196x64x784b768-NT-bf16", "64x784x196b96-NN-f32"}
-    assert {kind for row in slow for kind in table.kinds_told(row)} == {"rocblas/mi300x/slow"}
+    assert {kind for row in slow for kind in table.fitted_kinds(row)} == {"rocblas/mi300x/slow"}
     own, others = (entries.known()[f"rocblas/mi300x{end}"].terms for end in ("/slow", ""))
     assert own.operands < others.operands / 2
     assert own.run > 2 * others.run

@@ -57,9 +57,9 @@ def in_half_lines(run: float) -> float:
 def of_loop(
     clocks: LoopClocks, chip: Chip, groups: float, depth: float, tile: tuple[float, float], operands: float
 ) -> dict[str, float]:
-    """Numbers of `Loops` that follow from a kernel's clocks.
+    """Return the numbers of `Loops` that follow from a kernel's clocks.
 
-    Workgroups have a tile of M and N each, over `depth` positions along K, each of which has so many bytes of operands.
+    Each of `groups` workgroups has a `tile` of M and N over `depth` positions along K, each with `operands` bytes.
     """
     of_iteration = clocks.flop / (2 * tile[0] * tile[1])  # positions along K
     left = groups % (chip.units * clocks.resident)
@@ -90,13 +90,15 @@ class Table:
     sample: Callable[[Row], Sample]
     counts: Callable[[Row], bool]  #: whether the figure says enough to be judged by
     results: frozenset[str]  #: columns that follow from the measurement
-    labels: tuple[str, ...]  #: columns by which errors are told
-    apart: Callable[[Row], bool] = lambda _: False  #: whether a row says nothing of kinds wider than its own
-    subsets: dict[str, Callable[[Row], bool]] = attrs.field(factory=dict)  #: and other rows for which they are, by name
+    labels: tuple[str, ...]  #: columns by whose values errors are reported
+    apart: Callable[[Row], bool] = lambda _: False  #: whether a row must not be fitted with kinds wider than its own
+    subsets: dict[str, Callable[[Row], bool]] = attrs.field(
+        factory=dict
+    )  #: further rows by whose name errors are reported, as a test
     model: type[LaunchArrays] = Products
 
-    def kinds_told(self, row: Row) -> tuple[str, ...]:
-        """Return the row's kinds of which it says something."""
+    def fitted_kinds(self, row: Row) -> tuple[str, ...]:
+        """Return the kinds whose constants are fitted to a row."""
         return self.kinds(row)[:1] if self.apart(row) else self.kinds(row)
 
     @cached_property
@@ -116,15 +118,15 @@ class Table:
         value = np.array([float(row[self.measure] or "nan") for row in self.rows])
         return value * self.scale if self.timed else self._peak / np.maximum(value, 1e-9)
 
-    def told(self, ticks: Numbers) -> Numbers:
-        """Ticks in the unit of the measured column."""
+    def in_measured_unit(self, ticks: Numbers) -> Numbers:
+        """Return ticks in the unit of the measured column."""
         return ticks / self.scale if self.timed else self._peak / ticks
 
     def ratios(self, predicted: Numbers, measured: Numbers) -> dict[str, Numbers]:
-        """Predicted over measured of some rows, both in ticks, in each unit in which errors are told.
+        """Return predicted over measured of some rows, both given in ticks, in each unit of reported errors.
 
-        First comes that of the measured column. A share of the peak is the less, the more clocks there are: told twice
-        too large it is as far off as clocks that are told at half.
+        The unit of the measured column comes first. A share of the peak is inverse to clocks: one predicted at twice
+        its value is as far off as clocks predicted at half.
         """
         clocks = predicted / measured
         return {self.measure: clocks} if self.timed else {self.measure: 1 / clocks, "clocks": clocks}
