@@ -35,12 +35,12 @@ def store_wide(
 ) -> None:
     """Store a block: at once or, where lanes exchange elements for wider stores, part by part."""
     parts = layout.parts(_MOST_AT_A_TIME)
-    if widened(parts[0], view, facts) is parts[0]:
+    wide_parts = [with_longer_runs(part, view, facts) for part in parts]
+    if wide_parts[0] is parts[0]:  # parts are alike
         k.store_view(view, at, value, layout, stage, comment)
         return
     whole = k.let("result", value)
-    for n, part in enumerate(parts):
-        wide = widened(part, view, facts)
+    for n, (part, wide) in enumerate(zip(parts, wide_parts)):
         elements = Slice(whole, n * part.registers, part.registers)
         k.store_view(view, at, k.redistribute("wide", elements, part, wide, stage), wide, stage, comment)
 
@@ -60,15 +60,15 @@ def load_wide(
     All parts are loaded before lanes exchange the first one, so that they wait for memory once.
     """
     parts = layout.parts(_MOST_AT_A_TIME)
-    wide_parts = [widened(part, view, facts) for part in parts]
-    if wide_parts[0] is parts[0]:
+    wide_parts = [with_longer_runs(part, view, facts) for part in parts]
+    if wide_parts[0] is parts[0]:  # parts are alike
         return k.load_view(name, view, at, layout, stage, comment)
     loaded = [k.load_view(name, view, at, wide, stage, comment) for wide in wide_parts]
     exchanged = [k.redistribute(name, value, wide, part, stage) for value, wide, part in zip(loaded, wide_parts, parts)]
     return k.let(name, Pack(vector(view.memory.elem, layout.registers), tuple(exchanged)))
 
 
-def widened(layout: Fragment, view: View, facts: TargetFacts) -> Fragment:
+def with_longer_runs(layout: Fragment, view: View, facts: TargetFacts) -> Fragment:
     """Return `layout` with longer runs of memory in each lane, or `layout` itself if exchanges gain nothing."""
     run = tuning(facts).exchanged_message // view.memory.elem.bytes
     if not run:
