@@ -310,7 +310,7 @@ class _Leads:
     def _other_factor(self, i: XeInstruction, excluded: set[int], written: _Grfs) -> int:
         """Return the first register of another source 1: source 2, or else the registers nearest to the own source 1.
 
-        It is none of `taken`, and no register of it is in `written`.
+        It is none of `excluded`, and no register of it is in `written`.
         """
         own, rows = self._factor(i), self._at(as_register(i.src[2]))
         starts = [rows, *(own + step * side for step in range(1, self.registers) for side in (1, -1))]
@@ -318,6 +318,7 @@ class _Leads:
         return next(at for at in fitting if not written & ((1 << _FACTOR) - 1) << at)
 
     def _placed(self, name: str, at: int) -> Reg:
+        """Return a new tuple of eight registers from `at` on."""
         added = VirtualRegister(len(self.base), "v", _SUMS, name)
         self.places[added] = self.base[added] = at
         return Reg(added, 0, _SUMS)
@@ -332,6 +333,7 @@ class _Leads:
 
     @cached_property
     def _live(self) -> Mapping[Instruction, _Grfs]:
+        """Return the registers that are live ahead of each instruction."""
         base, count = self.base, len(self.function.blocks)
         entry, live_before = [0] * count, dict[Instruction, _Grfs]()
         changed = True
