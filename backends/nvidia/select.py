@@ -281,7 +281,7 @@ class Selector(Values):
             out.place(otherwise)
             self._arm(s.other)
         out.place(end)
-        self.in_flight.meet(after_then)
+        self.in_flight.join(after_then)
 
     def _arm(self, s: st.Stmt) -> None:
         """Select an arm of a branch, and emit the reads postponed in it: their addresses may be undefined behind it."""
@@ -535,7 +535,7 @@ class Selector(Values):
 
     def await_sums(self, of: Expr | None = None) -> None:
         self._commit()
-        running = 0 if of is None else self.in_flight.behind(of)
+        running = 0 if of is None else self.in_flight.groups_behind(of)
         self.out.emit(f"wgmma.wait_group.sync.aligned {running}", "sums are complete")
         self.in_flight.landed(running)
 

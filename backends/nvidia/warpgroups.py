@@ -120,7 +120,7 @@ class InFlight:
         """Note the end of the open group."""
         self.ended, self.is_open = self.ended + 1, False
 
-    def behind(self, of: Expr) -> int:
+    def groups_behind(self, of: Expr) -> int:
         """Return how many groups have surely ended behind the group of a variable's product."""
         group = self.sums[of]
         return 0 if group == _UNKNOWN else self.ended - group - 1
@@ -136,7 +136,7 @@ class InFlight:
         """
         self.sums = dict.fromkeys((*self.sums, *added_to), _UNKNOWN)
 
-    def meet(self, other: InFlight) -> None:
+    def join(self, other: InFlight) -> None:
         """Note that another path leads here, too."""
         self.sums |= other.sums
         self.is_open |= other.is_open
@@ -153,11 +153,11 @@ def products_of(kernel: Kernel, accesses: KernelAccesses) -> Products | None:
     products = [s for s in statements(kernel.body) if isinstance(s, Let) and is_of_warpgroup(s.value)]
     in_own_groups = _RunningProducts(factors, accesses, products)  # finds each barrier that may wait
     in_own_groups.walk(kernel.body, {})
-    last = _GroupEnds(in_own_groups.at_barriers)
-    last.walk(kernel.body, (False, False))
+    group_ends = _GroupEnds(in_own_groups.at_barriers)
+    group_ends.walk(kernel.body, (False, False))
     added_to = _added_to(kernel, products)
     complete = {s for s in products if s.var not in added_to}
-    ends = last.ends | complete
+    ends = group_ends.ends | complete
     in_groups = _RunningProducts(factors, accesses, ends)
     in_groups.walk(kernel.body, {})
     written = {s.tile.region for s in statements(kernel.body) if isinstance(s, (FlatDirectLoad, SharedWrite))}
