@@ -2,10 +2,10 @@
 
     python bench/iree_kernels.py FOLDER --target gfx942 --target gfx950 --compiler PATH/iree-compile
 
-No GPU is needed. Each case is one function of linalg, compiled in some ways, of which `peers.py` keeps the best. What
-is in doubt counts for IREE: weights of data gradients come transposed and turned; with strides each phase has a result
-of its own, which nobody interleaves; that a buffer is filled before a launch costs nothing; and the ways `padded`
-take inputs with their halo in memory.
+No GPU is needed. Each case is one function of linalg, compiled in several variants, of which `peers.py` keeps the best.
+Doubtful costs are left out in favour of IREE: weights of data gradients are given transposed, with flipped taps; with
+strides each phase has its own result, and nothing interleaves these; filling a buffer before a launch is free; the
+variants `padded` read inputs with their halo in memory.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from convgen.problem.conv import Axis, Conv
 
 _ALWAYS = "--iree-opt-level=O3", "--iree-hal-target-device=hip", "--compile-to=hal"
 #: name -> options, whether inputs come with their halo
-WAYS: Mapping[str, tuple[Sequence[str], bool]] = {
+VARIANTS: Mapping[str, tuple[Sequence[str], bool]] = {
     "O3": ((), False),
     "O3 pads fused": (("--iree-dispatch-creation-enable-fuse-padding-into-linalg-consumer-ops",), False),
     "O3 split": (("--iree-dispatch-creation-enable-split-reduction",), False),
@@ -191,8 +191,8 @@ def parts_of(case: whole.Case) -> list[Contraction]:
     dtype = {"f16": "f16", "s8": "i8"}[case.dtype]
     problem = case.problem
     if isinstance(problem, Conv):
-        ways = {"FWD_D": forward, "BWD_D": data_gradient, "BWD_W": weight_gradient}
-        return ways[case.direction](problem, dtype)
+        by_direction = {"FWD_D": forward, "BWD_D": data_gradient, "BWD_W": weight_gradient}
+        return by_direction[case.direction](problem, dtype)
     m, n, k = problem.m, problem.n, problem.k
     return [Contraction(dtype, (m, k), (n, k), (m, n), ("d0, d2", "d1, d2", "d0, d1"), 3, 1)]
 
@@ -243,19 +243,19 @@ def compiled(compiler: str, text: str, target: str, flags: Sequence[str]) -> Mad
         return Made(objects, list(launches_of(host.read_text(), objects)))
 
 
-def ways_of(case: whole.Case, target: str, compiler: str, console: Console) -> Iterator[tuple[str, Made]]:
-    """Each way that makes other code than those before, with its name."""
+def variants_of(case: whole.Case, target: str, compiler: str, console: Console) -> Iterator[tuple[str, Made]]:
+    """Yield each variant whose code differs from that of earlier ones, with its name."""
     parts = parts_of(case)
     seen = []
-    for way, (flags, padded) in WAYS.items():
+    for variant, (flags, padded) in VARIANTS.items():
         try:
             made = compiled(compiler, module(parts, padded), target, flags)
         except subprocess.CalledProcessError as error:
-            console.print(f"{target} {case.title} {way}: {error.stderr.strip().splitlines()[0]}", markup=False)
+            console.print(f"{target} {case.title} {variant}: {error.stderr.strip().splitlines()[0]}", markup=False)
             continue
         if made not in seen:
             seen.append(made)
-            yield way, made
+            yield variant, made
 
 
 def main() -> None:
@@ -270,11 +270,11 @@ def main() -> None:
     wanted = [case for case in whole.CASES if options.only in case.title]
     entries: list[Any] = []
     for target, case in track(list(product(options.target or ["gfx942"], wanted)), console=console):
-        for way, made in ways_of(case, target, options.compiler, console):
+        for variant, made in variants_of(case, target, options.compiler, console):
             named = made.named(f"iree_{target}_{len(entries)}")
             for file, content in named.objects.items():
                 (options.folder / file).write_bytes(content)
-            about = {"peer": "iree", "case": case.title, "target": target, "config": way}
+            about = {"peer": "iree", "case": case.title, "target": target, "config": variant}
             entries.append({**about, "launches": named.launches})
     (options.folder / "manifest.json").write_text(json.dumps(entries, indent=1) + "\n")
 

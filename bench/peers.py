@@ -1,7 +1,7 @@
 """Compare kernels of other compilers for the cases of `whole.py` with convgen's, all by one model (`convgen profile`).
 
-FOLDER holds code objects and `manifest.json`, a list with an entry for each way to compute a case: `peer`, `case`,
-`target`, `config`, and `launches`, each with what an entry of `foreign.py` says of one. Of a peer's ways the quickest
+FOLDER holds code objects and `manifest.json`, a list with an entry for each variant of a case: `peer`, `case`,
+`target`, `config`, and `launches`, each with the keys of a launch in an entry of `foreign.py`. A peer's fastest variant
 counts. `triton_kernels.py` and `iree_kernels.py` make such folders.
 
     python bench/peers.py FOLDER --target gfx942
@@ -38,7 +38,7 @@ _BITS = {"fp16": 16, "fp32": 32, "i8": 8}
 
 @attrs.frozen
 class Timed:
-    """A way to compute a case, by the model."""
+    """A peer's kernels for a case, timed by the model."""
 
     us: float
     config: str
@@ -69,7 +69,7 @@ def _prepared(path: Path, launch: Entry) -> Prepared:
 
 
 def timed(folder: Path, entry: Entry) -> Timed:
-    """One after the other, the further launches behind the first."""
+    """Return the time of an entry's launches, one after another."""
     total, longest = 0.0, 0.0
     bound = ""
     for number, each in enumerate(launches_of(folder, entry)):
@@ -83,7 +83,7 @@ def timed(folder: Path, entry: Entry) -> Timed:
 
 
 def best(folder: Path, entries: Sequence[Entry]) -> Timed | None:
-    """Return the fastest way; None if the model supports none of them."""
+    """Return the fastest entry; None if the model supports none of them."""
     found = []
     for entry in entries:
         try:
@@ -100,18 +100,18 @@ def main() -> None:
     parser.add_argument("--only", default="", metavar="TEXT", help="cases whose `name direction type` contains it")
     parser.add_argument("--json", action="store_true", help="print one JSON object a case, too")
     options = parser.parse_args()
-    ways: dict[tuple[str, str], list[Entry]] = defaultdict(list)
+    variants: dict[tuple[str, str], list[Entry]] = defaultdict(list)
     for entry in json.loads((options.folder / "manifest.json").read_text()):
         if entry["target"] == options.target:
-            ways[entry["case"], entry["peer"]].append(entry)
+            variants[entry["case"], entry["peer"]].append(entry)
     table = Table("case", "convgen us", "peer", "us", "ratio", "its config", "its bound", title=options.target)
     ratios = []
     for case in track(whole.CASES, transient=True, console=Console(stderr=True)):
         name = case.title
-        peers = sorted(peer for known, peer in ways if known == name and options.only in name)
+        peers = sorted(peer for known, peer in variants if known == name and options.only in name)
         ours = whole.row(case, options.target).us if peers else 0.0
         for peer in peers:
-            theirs = best(options.folder, ways[name, peer])
+            theirs = best(options.folder, variants[name, peer])
             if theirs is None:
                 continue
             ratios.append(ours / theirs.us)

@@ -5,9 +5,9 @@ that of reading inputs and writing the result once at the memory's rate, whichev
 of all launches of a problem without the costs that no kernel avoids in the model: the start of the first launch, and
 the write-back of caches after the last one. `of all` includes these costs.
 
-With FOLDER, where a tool `hotloop.py` counts what the loop of an object makes of the matrix unit, each case is compiled
-with several configs instead, and the one whose loop is best stands beside the chooser's: what is quicker by the profile
-although its loop is not says where the two disagree.
+With --loops FOLDER, whose tool `hotloop.py` counts how busy a code object's loop keeps the matrix unit, each case is
+compiled with several configs instead. The config with the busiest loop is listed beside the chooser's: where it is
+slower by the profile, the two models disagree.
 
     python bench/whole.py --target gfx942 --only BWD_W --loops FOLDER --configs 30
 """
@@ -97,7 +97,7 @@ class Row:
 
 
 def ideal_us(problem: Problem, times: Times, target: str) -> float:
-    """The least that the chip could take."""
+    """Return the least time of a problem: of its multiply-adds or of its memory traffic, us."""
     chip, caches = times.chip, get(target).facts.caches
     rate = chip.rates[problem.factors[0].dtype] * chip.units * times.longest.clock
     tensors = (*problem.factors, *problem.outputs)
@@ -132,12 +132,12 @@ Analysis = Callable[[str], list[dict[str, Any]]]  #: of the kernels of an object
 
 @attrs.frozen
 class Looped:
-    """A case with one config."""
+    """A case compiled with one config."""
 
     case: str
     config: str
     us: float
-    loop: float  #: share of the matrix unit in use in the loop, by the tool; 0 without one
+    loop: float  #: share of a loop's clocks in which the matrix unit is busy, by the tool; 0 without a loop
     bound: str  #: by the profile
 
 
@@ -152,7 +152,7 @@ def analysis(folder: Path) -> Analysis:
 
 
 def looped(case: Case, target: str, analyze: Analysis, count: int) -> list[Looped]:
-    """A case with the configs that are worth timing, the chooser's first."""
+    """Return a case compiled with each of the configs that are worth timing, the chooser's first."""
     found = []
     with TemporaryDirectory() as folder:
         path = Path(folder) / "kernel.hsaco"

@@ -1,9 +1,9 @@
 """The time of tiled products of matrices from sizes and tiles alone: a closed form, over numbers or arrays of them.
 
-Workgroups go to compute units in rounds. In one iteration of K a unit multiplies, takes in operands, reads them from
-local memory and arranges them, while each of the workgroups that it holds waits for its own; the slowest of these sets
-the pace, and the others show where they come near it. The result is written at the end of a round, without overlap.
-`convgen.profile.closed` has the rest of the form: what the clock of the chip, memory and further launches make of that.
+Workgroups go to compute units in rounds. In one iteration of K a unit multiplies, loads operands, reads them from LDS
+and joins narrow elements, while each of its workgroups waits for its own loads. The slowest of these sets the pace; the
+others add a share where they come near it (`smooth`). The result is stored at the end of a round, without overlap.
+`convgen.profile.closed` turns these clocks into a time: by the chip's clock, memory traffic and further launches.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from convgen.profile.loop_times import LoopsOfClosedForm
 OfWork = TypeVar("OfWork", bound=LaunchArrays)
 
 _OTHER_REGISTERS = 48  #: registers; of a subgroup, for addresses, masks and temporaries
-_STAGES = 2  #: blocks of K held in registers and in local memory
-SUM = 4.0  #: bytes of an element of a sum that others are added to
+_STAGES = 2  #: blocks of K in registers, and slots in LDS
+SUM = 4.0  #: bytes of a partial sum of split K
 
 
 @frozen(eq=False)
 class Products(LaunchArrays):
-    """Products of M x K and K x N matrices, one an element."""
+    """Products of M x K and K x N matrices; each field has one element a product."""
 
     overlap = LoopsOfClosedForm.overlap
 
@@ -38,22 +38,22 @@ class Products(LaunchArrays):
     n: Numbers
     k: Numbers
     batch: Numbers
-    launches: Numbers  #: into which the batch is cut, one after the other
+    launches: Numbers  #: number of launches, one after another, into which the batch is cut
     tile_m: Numbers
     tile_n: Numbers
     tile_k: Numbers
     split: Numbers  #: workgroups that share the K of a tile
-    waves: Numbers  #: of a workgroup
-    waves_m: Numbers  #: of these, along M
-    waves_n: Numbers  #: and along N; where they share K they are more than those
+    waves: Numbers  #: waves of a workgroup; more than waves_m * waves_n where waves share K
+    waves_m: Numbers  #: waves along M of a tile
+    waves_n: Numbers  #: waves along N of a tile
     elem: Numbers  #: bytes of an operand's element
     result: Numbers  #: bytes of a result's element
     k_runs_m: Numbers  #: 1 where M's operand is contiguous along K, else 0
-    k_runs_n: Numbers  #: likewise N's
-    k_piece_m: Numbers  #: elements of M's operand that follow each other along K, at most
+    k_runs_n: Numbers  #: 1 where N's operand is contiguous along K, else 0
+    k_piece_m: Numbers  #: elements; longest contiguous run along K of M's operand
     lane_m: Numbers  #: bytes of M's operand that a lane loads with one instruction
-    lane_n: Numbers  #: likewise N's
-    lane_out: Numbers  #: bytes of the result that a lane stores with one
+    lane_n: Numbers  #: bytes of N's operand that a lane loads with one instruction
+    lane_out: Numbers  #: bytes of the result that a lane stores with one instruction
 
     def estimate(self, chip: Chip, terms: Terms, *, timed: bool = True) -> Estimate:
         sums = self.split * self.m * self.n * self.batch * SUM
@@ -97,13 +97,13 @@ def bounds(estimate: Estimate) -> list[str]:
 
 
 def _inner(p: Products, chip: Chip, terms: Terms) -> WorkgroupClocks:
-    """Rounds of workgroups, iteration by iteration."""
+    """Return the clocks of all workgroups, launches one after another, and those of their matrix instructions."""
     facts = targets.get(chip.target).facts
     lanes, simds = facts.subgroup_size, facts.core.simds
-    rounds = np.ceil(p.groups / p.launches / chip.units)  # of a launch
+    rounds = np.ceil(p.groups / p.launches / chip.units)  # workgroups of a unit in one launch
     together = np.minimum(rounds, _resident(p, facts))
     turns = p.launches * np.ceil(rounds / together)
-    rounds = p.launches * rounds
+    rounds = p.launches * rounds  # workgroups of a unit in all launches
     iterations = np.ceil(p.depth / p.tile_k)
     matrix = 2 * p.tile_m * p.tile_n * p.tile_k / p.rate
     arranged = _arranged(p, facts) * terms.arrange
@@ -134,7 +134,10 @@ def _resident(p: Products, facts: TargetFacts) -> Numbers:
 
 
 def _fetched(p: Products, more: float) -> Numbers:
-    """Bytes of operands of an iteration, each contiguous run `more` longer than it is; of rows that exist."""
+    """Return the operand bytes that a workgroup loads in an iteration; each contiguous run costs `more` bytes extra.
+
+    Rows beyond M and N are not loaded.
+    """
     along_k = np.minimum(p.tile_k, p.depth)
 
     def side(rows: Numbers, run: Numbers) -> Numbers:
@@ -147,19 +150,19 @@ def _fetched(p: Products, more: float) -> Numbers:
 
 
 def _loads(p: Products, lanes: int) -> Numbers:
-    """Loads of subgroups of so many `lanes` in an iteration."""
+    """Return the load instructions of a workgroup in an iteration, by subgroups of `lanes` lanes."""
     loaders = np.minimum(p.tile_m, p.m) / p.lane_m + np.minimum(p.tile_n, p.n) / p.lane_n
     return np.asarray(loaders * p.tile_k * p.elem / lanes)
 
 
 def _shared_bytes(p: Products) -> Numbers:
-    """Bytes that local memory takes in and gives out in an iteration: each wave reads what it multiplies."""
+    """Return the bytes that a workgroup writes to and reads from LDS in an iteration: waves read their own factors."""
     rows = p.tile_m * (1 + p.waves_n) + p.tile_n * (1 + p.waves_m)
     return np.asarray(rows * p.tile_k * p.elem)
 
 
 def _arranged(p: Products, facts: TargetFacts) -> Numbers:
-    """Clocks of a SIMD in which elements narrower than a register, not contiguous along K, are joined along it."""
+    """Return the clocks of a SIMD to join elements narrower than a register along K where memory is not."""
     rows = np.where(p.k_runs_m > 0, 0.0, p.tile_m * p.waves_n) + np.where(p.k_runs_n > 0, 0.0, p.tile_n * p.waves_m)
     registers = rows * p.tile_k * p.elem / (4 * facts.subgroup_size)  # of all waves
     return np.where(p.elem < 4, registers * 4 / facts.core.simds, 0.0)

@@ -41,7 +41,7 @@ WIDEST = 16.0  #: bytes that a lane loads or stores with one instruction, at mos
 
 
 def lane_bytes(row_bytes: float) -> float:
-    """Bytes that a lane moves with one instruction where rows of that length follow each other."""
+    """Return the bytes that a lane moves with one instruction in rows of `row_bytes` without gaps."""
     return min(WIDEST, float(int(row_bytes) & -int(row_bytes)))
 
 
@@ -50,7 +50,7 @@ ALONE = {"others": 0.0, "other_groups": 0.0, "other_read": 0.0, "other_written":
 
 
 def in_half_lines(run: float) -> float:
-    """How many times more than their own length contiguous runs of so many bytes take in halves of lines."""
+    """Return the bytes of a contiguous run in whole half lines, over its own `run` bytes."""
     return ceil(run / _HALF_LINE) * _HALF_LINE / run
 
 
