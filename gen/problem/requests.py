@@ -116,15 +116,15 @@ def _layered(request: Request) -> Request:
 
 def convolutions(text: str, knobs: Mapping[str, str]) -> tuple[Problem, ...]:
     """Return the convolutions of a descriptor or a logged line (`request_lines`), whose own knobs `knobs` override."""
-    return _logged(text, knobs, CONV) or (Conv.of(text, knobs),)
+    return _problems_of_log(text, knobs, CONV) or (Conv.of(text, knobs),)
 
 
 def matmuls(text: str, knobs: Mapping[str, str]) -> tuple[Problem, ...]:
     """Return the matrix product of a descriptor or of a logged line."""
-    return _logged(text, knobs, MATMUL) or (Matmul.of(text, knobs),)
+    return _problems_of_log(text, knobs, MATMUL) or (Matmul.of(text, knobs),)
 
 
-def _logged(text: str, knobs: Mapping[str, str], driver: str) -> tuple[Problem, ...]:
+def _problems_of_log(text: str, knobs: Mapping[str, str], driver: str) -> tuple[Problem, ...]:
     """Return the problems of a logged line, none for any other text. Raises UserError for a line of another driver."""
     driver_of_line = request_lines.driver_of(text)
     if driver_of_line not in (None, driver):
