@@ -8,8 +8,8 @@ ones, or `--record` them), `uses` (kernels called by torch, in a graph, from C a
 `listed` (random problems; layers of tests/data/problems in three directions), `sanitizer` (compute-sanitizer's
 four tools on 40 of the random problems), `times`, `tuned` (the problems of `times` and `decode` with the configs of the
 registry of an H200), `models` (times of layers of models that no fit has seen), `types` (layers with bf16 and TF32),
-`decode` (products with few rows), `attention` (`examples/attention.py` beside torch's), `triton` (all products beside
-Triton's).
+`decode` (products with few rows), `groups` (products of experts), `attention` (`examples/attention.py` beside torch's),
+`triton` (all products beside Triton's).
 
 Each LINE is a problem as benchdnn writes it (`conv --dt=f16 --dir=FWD_D mb32ic64...`, `gemm --dt=f16 256x256:256x256`).
 """
@@ -97,7 +97,8 @@ def _triton(asked: Namespace, console: Console) -> tuple[Any, bool]:
     except ImportError:
         console.print("no Triton: part triton is left out")
         return None, False
-    lines = asked.lines or [line for line in (*cuda_times.LINES, *cuda_times.DECODE) if line.startswith("gemm")]
+    products = (line for line in cuda_times.LINES if line.startswith("gemm"))
+    lines = asked.lines or [*products, *cuda_times.DECODE, *cuda_times.GROUPS]
     rows = cuda_times.times(lines, asked.config, asked.processes, cuda_triton.calls)
     console.print(cuda_times.table(rows), soft_wrap=True)
     return rows, False
@@ -122,6 +123,7 @@ PARTS: Mapping[str, Callable[[Namespace, Console], tuple[Any, bool]]] = {
     "models": partial(_times, model_layers.LINES),
     "types": partial(_times, cuda_times.TYPES),
     "decode": partial(_times, cuda_times.DECODE),
+    "groups": partial(_times, cuda_times.GROUPS),
     "attention": _attention,
     "triton": _triton,
 }

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 Json = Mapping[str, Any]
-_TAGS = re.compile(r"--(?:dt=f16|stag=axb|wtag=axb|dtag=axb|wtag=ba) ")
+_TAGS = re.compile(r"--(?:dt=f16|stag=axb|wtag=axb|dtag=axb|wtag=ba|wtag=acb) ")
+_SIZES = re.compile(r"(?<=--grouped=)([01]:[0-9]+):[0-9+]+")  #: of groups, of which a table shows the number
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
@@ -53,7 +54,7 @@ def times(measured: Iterable[Json], peer: str = "cuDNN or cuBLAS") -> list[str]:
     """Return the table of times, kernels beside the peer's."""
     rows = []
     for row in measured:
-        problem = _TAGS.sub("", row["problem"])
+        problem = _SIZES.sub(r"\1", _TAGS.sub("", row["problem"]))
         figures = ("-", "-", row["refused"]) if "refused" in row else (row["ours_us"], row["peer_us"], row["ratio"])
         shown = [f"{x:.2f}" if isinstance(x, float) and number == 2 else f"{x:.1f}" for number, x in enumerate(figures)]
         rows.append((f"`{problem}`", *shown, f"`{row['config']}`"))
@@ -76,7 +77,9 @@ def _figures(row: Json) -> list[str]:
 
 def page_parts(found: Json) -> dict[str, list[str]]:
     """Return the generated lines of the page by the name of their marker."""
-    tables = {name: times(found[name]) for name in ("times", "tuned", "models", "types", "decode") if name in found}
+    tables = {
+        name: times(found[name]) for name in ("times", "tuned", "models", "types", "decode", "groups") if name in found
+    }
     tables |= {"attention": attention(found["attention"])} if "attention" in found else {}
     tables |= {"triton": times(found["triton"], "Triton")} if "triton" in found else {}
     return {"where": [where(found)], "checks": checks(found), **tables}

@@ -21,6 +21,8 @@ from rich.table import Table
 
 from convgen.ir.error import ConvgenError
 from convgen.ir.layout.tags import LETTERS
+from convgen.problem.grouping import OFFSETS
+from convgen.problem.matmul import grouping_of, parse_problem
 from convgen.run.launch_record import StoredTensor
 
 TARGET = "sm_90a"
@@ -78,6 +80,27 @@ DECODE = tuple(
 )
 
 
+def _groups(count: int, rows: int, k: int, n: int) -> str:
+    """Return a product of groups of rows: some empty or small, the largest twice the average."""
+    shares = [number * 37 % count for number in range(count)]  # each number below `count` once
+    sizes = [share * rows // sum(shares) for share in shares]
+    sizes[-1] += rows - sum(sizes)
+    text = "+".join(map(str, sizes))
+    return f"gemm --dt=bf16 --grouped=0:{count}:{text} --wtag=acb {rows}x{k}:{count}x{k}x{n}"
+
+
+#: products of experts: Mixtral-8x7B's, and DeepSeek-V3's on one of eight GPUs; of many tokens, and of few
+GROUPS = tuple(
+    _groups(count, rows, k, n)
+    for count, sizes, layers in (
+        (8, (8192, 128), ((4096, 28672), (14336, 4096))),
+        (32, (8192, 256), ((7168, 4096), (2048, 7168))),
+    )
+    for rows in sizes
+    for k, n in layers
+)
+
+
 def generate(line: str, config: str | None, folder: str, registry: str | None = None) -> tuple[str, str]:
     """Write the code for a problem; return its path and config, or "" and the reason of a refusal.
 
@@ -85,7 +108,6 @@ def generate(line: str, config: str | None, folder: str, registry: str | None = 
     """
     from convgen import driver  # in a process of its own
     from convgen.backends import target as targets
-    from convgen.problem.matmul import parse_problem
     from convgen.run.files import write_code
 
     _, _, words = line.partition(" ")
@@ -141,14 +163,19 @@ def strides(stored: StoredTensor) -> list[int]:
     return [by_dim[dim] for dim in LETTERS[: len(stored.dims)]]
 
 
-def _tensors(kernel: Any, torch: Any) -> dict[str, Any]:
-    """Return fresh random tensors for all inputs and outputs of a kernel, with the strides of its launch record."""
+def _tensors(kernel: Any, problem: Any, torch: Any) -> dict[str, Any]:
+    """Return fresh random tensors for all inputs and outputs of a kernel, with the strides of its launch record.
+
+    The ends of groups are the problem's.
+    """
     found = {}
     for name in (*kernel.program.inputs, *kernel.program.outputs):
         stored = kernel.program.record.buffers[name].tensor
         dtype = getattr(torch, _TORCH[stored.dtype])
         made = torch.empty_strided(stored.dims, strides(stored), dtype=dtype, device="cuda")
         found[name] = made.copy_(_random(stored.dims, dtype, torch))
+    if grouping := grouping_of(problem):
+        found[OFFSETS].copy_(torch.tensor(grouping.ends, dtype=torch.int32))
     return found
 
 
@@ -165,6 +192,8 @@ def _peer(problem: Any, given: dict[str, Any], torch: Any) -> Callable[[], objec
 
     if not isinstance(problem, Conv):
         src, wei, dst = (given[name] for name in ("src", "wei", "dst"))
+        if problem.grouping:
+            return lambda: torch._grouped_mm(src, wei, offs=given[OFFSETS], out_dtype=dst.dtype)
         if not src.is_floating_point():
             return lambda: torch._int_mm(src, wei, out=dst)
         if src.element_size() == 1:
@@ -200,20 +229,19 @@ def measure(
     `paths` has the launch record of each kernel; all of them and the peer take turns on the same tensors.
     """
     import convgen as cg
-    from convgen.problem.matmul import parse_problem
 
+    problem = parse_problem(line.partition(" ")[2])
     kernels = {name: cg.load(path, device="cuda:0") for name, path in paths.items()}
     one = next(iter(kernels.values()))
-    first = _tensors(one, torch)
+    first = _tensors(one, problem, torch)
     count = max(2, -(-_LEAST_BYTES // sum(t.numel() * t.element_size() for t in first.values())))
-    sets = [first, *(_tensors(one, torch) for _ in range(min(count, CALLS) - 1))]
+    sets = [first, *(_tensors(one, problem, torch) for _ in range(min(count, CALLS) - 1))]
     names = {*one.program.inputs, *one.program.outputs}
 
     def ours(kernel: Any, given: dict[str, Any]) -> Callable[[], object]:
         taken = {name: tensor for name, tensor in given.items() if name in names}
         return lambda: kernel(**taken, stream=torch.cuda.current_stream())
 
-    problem = parse_problem(line.partition(" ")[2])
     calls = {name: [ours(kernel, given) for given in sets] for name, kernel in kernels.items()}
     calls[_PEER] = peers(problem, sets, torch)
     times = in_turns(calls, torch, rounds)

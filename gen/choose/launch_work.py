@@ -334,9 +334,15 @@ class Launch:
 
     @cached_property
     def persists(self) -> Numbers:
-        """Return whether workgroups take several tiles, the copies of the next one while they finish one."""
+        """Return whether workgroups take several tiles, the copies of the next one while they finish one.
+
+        They do not where numbers of tiles have no work, so that some workgroups would take more tiles than others: on
+        an H200 products of 32 groups, 8192 rows, take .8 of the time without.
+        """
         chosen = self.configs.slices is None or self.configs.persist is not None
-        several: Numbers = self.in_ring & (self.per_unit > self.together) & (chosen and not self.offer.form.merged)
+        form = self.offer.form
+        even = not form.merged and not (form.product.groups and form.product.groups.leaves_gaps)
+        several: Numbers = self.in_ring & (self.per_unit > self.together) & (chosen and even)
         return several
 
     @cached_property

@@ -17,6 +17,7 @@ from convgen.ir.layout.order import IN_ROWS, Order
 from convgen.ir.layout.walks import Chunk, Grouped, Remap, Xcc
 from convgen.ir.record import evolve, frozen
 from convgen.plan.contraction import Product
+from convgen.plan.grouped_axis import GroupedAxis
 from convgen.plan.lane_tile import LaneTile
 from convgen.plan.plan import Plan
 
@@ -139,14 +140,32 @@ def best_order(launch: LaunchTraffic) -> Order:
 
 def ordered(plan: Plan, together: int) -> Plan:
     """Return the plan in the order that suits its largest launch, with `together` workgroups on a unit."""
-    if not plan.parts or plan.parts[0].product.batch > 1 or plan.parts[0].product.groups:
-        return plan  # in a batch, the order within one product matters little; tiles of groups share no weights
+    if not plan.parts or plan.parts[0].product.batch > 1:
+        return plan  # in a batch, the order within one product matters little
+    if plan.parts[0].product.groups:
+        order = _order_of_groups(plan.parts[0].product.groups, LaunchTraffic.of(plan, together))
+        return plan.in_order(evolve(order, persist=plan.config.map.persist))
     if plan.problem.runtime:  # the number of tiles is known only at launch
         return plan
     if isinstance(plan.unit, LaneTile):  # sums over windows have an order of their own
         return plan
     order = best_order(LaunchTraffic.of(plan, together))
     return plan.in_order(evolve(order, persist=plan.config.map.persist))
+
+
+def _order_of_groups(groups: GroupedAxis, launch: LaunchTraffic) -> Order:
+    """Return the order of tiles of groups, of which only those of one group share a factor's columns.
+
+    As many tiles as a group has on average follow each other along the groups, unless all columns of a group are in
+    flight at once.
+    """
+    if groups.side is None:
+        return IN_ROWS
+    along, other = ("m", launch.tiles[1]) if groups.side else ("n", launch.tiles[0])
+    size = groups.size // groups.count // launch.tile[1 - groups.side]
+    if size < 2 or size * other <= launch.in_flight:
+        return IN_ROWS
+    return Order(walk=Grouped(along, size, even=True))
 
 
 def _orders(launch: LaunchTraffic) -> Iterator[Order]:

@@ -45,6 +45,11 @@ class GroupedAxis:
         index = (TensorDim(self.count, (("group", 1),)),)
         return View(self.offsets, Layout.dense((self.count,), (0,)), ((Dim("group", self.count, self.count),),), index)
 
+    @property
+    def leaves_gaps(self) -> bool:
+        """Whether numbers of tiles have no work, which depends on the sizes of groups: those of rows or columns."""
+        return self.side is not None
+
     def first(self, begin: Index, group: Index, tile: Index) -> Index:
         """Return the number of a group's first tile, of `tile` rows: the least of two bounds of the tiles before it.
 

@@ -15,18 +15,21 @@ from hypothesis import strategies as st
 
 from convgen.backends.target import get
 from convgen.choose import traffic
+from convgen.choose.choose import candidates
 from convgen.choose.lru import Steps, simulate
 from convgen.choose.panels import panels, reach
 from convgen.choose.traffic import Operands, Schedule, Traffic, TrafficCount
-from convgen.choose.workgroup_orders import LaunchTraffic, best_order, takers_of
+from convgen.choose.workgroup_orders import LaunchTraffic, best_order, ordered, takers_of
 from convgen.ir.layout.mapping import WorkgroupMapping
 from convgen.ir.layout.memory import TensorDim, View
 from convgen.ir.layout.order import Order
 from convgen.ir.record import evolve
+from convgen.plan.config import Config
 from convgen.plan.contraction import Product
+from convgen.plan.plan import make_plan
 from convgen.plan.views import products
 from convgen.problem.conv import Conv
-from convgen.problem.matmul import Matmul
+from convgen.problem.matmul import Matmul, parse_problem
 from tests.gen.reference_mappings import ELEM, GEMMS, REFERENCES, TILE, Tiles, backwards, grouped, turned
 
 Ints = npt.NDArray[np.int64]
@@ -349,3 +352,32 @@ def test_workgroups_that_share_columns_of_a_much_larger_input_follow_each_other(
     tiles = m // 64, n // 64
     launch = LaunchTraffic(product(m, n, 4096), (64, 64), tiles, slices, get("sm_90a").facts, 1)
     assert str(best_order(launch)) == order
+
+
+@pytest.mark.parametrize(
+    ("groups", "rows", "columns", "order"),
+    [
+        (8, 8192, 28672, "even:8m"),  # 1024 rows of a group, in tiles of 128
+        (8, 8192, 1024, "rows"),  # a group's tiles are all in flight
+        (64, 8192, 28672, "rows"),  # a group has one tile along M
+    ],
+)
+def test_tiles_of_a_group_that_share_columns_are_neighbours(groups: int, rows: int, columns: int, order: str) -> None:
+    sizes = "+".join([str(rows // groups)] * groups)
+    request = f"--dt=f16 --grouped=0:{groups}:{sizes} --wtag=acb {rows}x512:{groups}x512x{columns}"
+    config = "tile=128x256x64 waves=2x4 mma=256x64x16 slots=4 taps=split acc=v copy=tensor"
+    problem, facts = parse_problem(request), get("sm_90a").facts
+    plan = make_plan(problem, Config.parse(config), facts)
+    assert str(ordered(plan, 1).config.map) == order
+
+
+def test_tiles_of_groups_are_not_taken_in_turns() -> None:
+    """Numbers of tiles may have no work, so that turns of persistent workgroups would be uneven."""
+    request = f"--dt=f16 --grouped=0:8:{'+'.join(['1024'] * 8)} --wtag=acb 8192x4096:8x4096x4096"
+    facts = get("sm_90a").facts
+    in_groups, plain = (
+        candidates(parse_problem(text), facts)[0].config.map.persist
+        for text in (request, "--dt=f16 --wtag=ba 8192x4096:4096x4096")
+    )
+    assert in_groups is None
+    assert plain is not None
