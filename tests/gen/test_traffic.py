@@ -371,6 +371,18 @@ def test_tiles_of_a_group_that_share_columns_are_neighbours(groups: int, rows: i
     assert str(ordered(plan, 1).config.map) == order
 
 
+def test_groups_along_n_are_walked_along_n() -> None:
+    """Where the result is contiguous along M, groups of rows are along N."""
+    request = f"--dt=f16 --grouped=0:8:{'+'.join(['1024'] * 8)} --wtag=acb --dtag=ba 8192x512:8x512x28672"
+    problem, facts = parse_problem(request), get("sm_90a").facts
+    config = candidates(problem, facts)[0].config
+    plan = make_plan(problem, config, facts)
+    groups = plan.parts[0].product.groups
+    assert groups is not None
+    assert groups.side == 0
+    assert str(ordered(plan, 1).config.map) == f"even:{1024 // config.tile[1]}n"
+
+
 def test_tiles_of_groups_are_not_taken_in_turns() -> None:
     """Numbers of tiles may have no work, so that turns of persistent workgroups would be uneven."""
     request = f"--dt=f16 --grouped=0:8:{'+'.join(['1024'] * 8)} --wtag=acb 8192x4096:8x4096x4096"
