@@ -16,6 +16,8 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from convgen.problem.grouping import OFFSETS
+
 #: rows and columns of a tile, bytes of K, warps, stages
 CONFIGS = (
     (128, 256, 128, 8, 3),
@@ -93,7 +95,7 @@ def _calls(problem: Any, sets: Sequence[Mapping[str, Any]], config: tuple[int, .
 
     def call(given: Mapping[str, Any]) -> Callable[[], object]:
         if problem.grouping:
-            tensors, count = [given[name] for name in ("src", "wei", "dst", "offsets")], problem.grouping.count
+            tensors, count = [given[name] for name in ("src", "wei", "dst", OFFSETS)], problem.grouping.count
             return lambda: product_of_groups[(_units(torch),)](*tensors, count, n, k, bm, bn, bk, out, **options)
         pairs = ((given["src"], [bm, bk]), (given["wei"].t(), [bn, bk]), (given["dst"], [bm, bn]))
         described = [TensorDescriptor.from_tensor(tensor, block) for tensor, block in pairs]
