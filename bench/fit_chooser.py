@@ -42,7 +42,8 @@ Numbers = npt.NDArray[np.float64]
 
 _FACTORS = (0.5, 0.7, 0.85, 0.95, 1.05, 1.2, 1.4, 2.0)
 _ALIKE = 0.03  #: difference of logarithms of scores within which configs are taken with like probability
-_HELD = 0.002  #: weight of the square of a number's logarithmic change: what the rows do not show stays
+#: weight of the square of a number's logarithmic change, so that numbers that rows do not determine stay
+_PRIOR_WEIGHT = 0.002
 
 
 @frozen(eq=False)
@@ -117,7 +118,7 @@ def loss(cases: Sequence[Case], facts: TargetFacts, numbers: Mapping[str, float]
     """Return the mean expected regret of cases under some numbers, and what their change from the target's costs."""
     changed, before = with_numbers(facts, numbers), tuning(facts)
     moved = sum(np.log(value / getattr(before, name)) ** 2 for name, value in numbers.items())
-    return float(np.mean([case.expected(changed) for case in cases])) + _HELD * float(moved)
+    return float(np.mean([case.expected(changed) for case in cases])) + _PRIOR_WEIGHT * float(moved)
 
 
 def fit(cases: Sequence[Case], facts: TargetFacts, names: Sequence[str], console: Console) -> dict[str, float]:

@@ -126,7 +126,7 @@ def report(table: Table, predicted: Numbers) -> list[Figures]:
 
 
 def worst(table: Table, predicted: Numbers, bounds: Sequence[str]) -> list[dict[str, Any]]:
-    """The rows that are furthest off."""
+    """Return the rows whose predictions are furthest off."""
     off = np.where(table.judged, np.abs(np.log(predicted / table.measured)), -1.0)
     in_unit = table.in_measured_unit(predicted)
     rows = np.argsort(-off)[:_WORST]
@@ -158,7 +158,10 @@ def show(table: Table, found: Sequence[Figures], bad: Sequence[Mapping[str, Any]
 
 
 def write_predictions(tables: Sequence[Table], by: Mapping[str, Entry], folder: Path) -> list[Path]:
-    """A CSV a file: the columns that tell rows apart, `by`, and `pred` in the unit of the measured column."""
+    """Write a CSV for each file; return their paths. Columns identify rows; `pred` is in the measured column's unit.
+
+    Column `by` says whether a row is predicted from machine code or by the closed form.
+    """
     files: dict[str, list[Table]] = {}
     for table in tables:
         files.setdefault(table.name.removesuffix("_code"), []).append(table)
@@ -176,7 +179,7 @@ def write_predictions(tables: Sequence[Table], by: Mapping[str, Entry], folder: 
 
 
 def clocks_of(folder: Path, cache: Path | None, console: Console) -> dict[tuple[str, str], LoopClocks]:
-    """Clocks of the kernels of a folder, by target and name; those in a cache are taken from it, others added to it."""
+    """Return the clocks of a folder's kernels, by target and name; `cache`, a file, keeps them by code object."""
     known = json.loads(cache.read_text()) if cache and cache.exists() else {}
     files = sorted(path for path in folder.rglob("*") if path.suffix in _CODE_OBJECTS)
     found = []

@@ -47,7 +47,7 @@ FIXED = {
     "shares": 4e6,
 }
 _SCALE = 0.05  #: of |ln(predicted / measured)|, above which errors count by size and not by square
-_HELD = 0.02  #: pull of each constant to where the search starts
+_PRIOR_WEIGHT = 0.02  #: weight of the logarithmic distance of each constant from its start
 
 
 @frozen(eq=False)
@@ -120,7 +120,7 @@ def fit(rows: Sequence[Row]) -> Terms:
         return Terms(**FIXED, **dict(zip(FREE, map(float, np.exp(point)))))
 
     def errors(point: Numbers) -> Numbers:
-        return np.concatenate([off(rows, terms(point)), _HELD * (point - start)])
+        return np.concatenate([off(rows, terms(point)), _PRIOR_WEIGHT * (point - start)])
 
     begin = np.clip(start, low + 1e-6, high - 1e-6)
     return rounded(terms(least_squares(errors, begin, bounds=(low, high), loss="soft_l1", f_scale=_SCALE).x))
