@@ -102,7 +102,7 @@ def attention(
     (queries, columns), (length, columns_of_keys) = q.shape, k.shape
     head, causal = columns // heads, causal or window > 0
     if causal and isinstance(queries, int) and isinstance(length, int) and queries > length:
-        raise ValueError(f"given {queries} causal queries of {length} keys, wanted at least as many keys")
+        raise cg.UserError(f"given {queries} causal queries of {length} keys, wanted at least as many keys")
     m, h = tile.grid(o, (bm, head), map=order)
     if causal:  # the rows with the most keys come first
         m = (queries + bm - 1) // bm * bm - bm - m

@@ -56,7 +56,7 @@ def test_all_queries_see_all_keys_unless_causal(queries: int, keys: int, target:
 @pytest.mark.parametrize(("causal", "window"), [(True, 0), (False, 8)])
 def test_causal_queries_outnumber_no_keys(causal: bool, window: int) -> None:
     """The first queries would see no key: 0 / 0."""
-    with pytest.raises(ValueError, match="given 150 causal queries of 40 keys, wanted at least as many keys"):
+    with pytest.raises(cg.UserError, match="given 150 causal queries of 40 keys, wanted at least as many keys"):
         error("gfx942", 64, 150, 40, 1, 1, window, causal=causal)
 
 
