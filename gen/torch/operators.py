@@ -287,7 +287,7 @@ _STRIDES = getattr(torch.Tag, "needs_exact_strides", torch.Tag.needs_fixed_strid
 _Backward: TypeAlias = Callable[..., tuple[Tensor | None, ...]]
 #: Returns a hashable form of a set of dispatch keys: its bits, or its text where torch does not report them.
 _bits: Callable[[Any], int | str] = getattr(torch._C.DispatchKeySet, "raw_repr", repr)
-_reach_kernels: dict[int | str, bool] = {}  #: results of `_reaches_kernels` by the bits of a set of dispatch keys
+_known_reaches: dict[int | str, bool] = {}  #: results of `_reaches_kernels` by the bits of a set of dispatch keys
 
 
 def _register(name: str, schema: str, function: Any, fake: Any, backward: _Backward | None = None) -> None:
@@ -347,14 +347,14 @@ def _reaches_kernels(keys: Any, tensor: Tensor) -> bool:
     Otherwise a mode, a functional or fake tensor, or a tensor of a subclass comes first.
     """
     bits = _bits(keys)
-    reaches = _reach_kernels.get(bits)
+    reaches = _known_reaches.get(bits)
     if reaches is None:
         rest = keys & torch._C._after_autograd_keyset
         for fallthrough in (torch._C.DispatchKey.ADInplaceOrView, torch._C.DispatchKey.BackendSelect):
             rest = rest.remove(fallthrough)
         kind = tensor.device.type
         is_first = rest.highestPriorityTypeId().name == torch._C._dispatch_key_for_device(kind)
-        reaches = _reach_kernels[bits] = is_first and kind != "meta"  # fake implementations compute those
+        reaches = _known_reaches[bits] = is_first and kind != "meta"  # fake implementations compute those
     return reaches
 
 
