@@ -14,14 +14,15 @@ from convgen.backends import target as targets
 from convgen.choose.supported import check_supported
 from convgen.ir.error import UserError
 from convgen.problem import attributes, options
-from convgen.problem.options import CONV, KNOBS, KNOBS_OF, MATMUL, RUN_OPTIONS
+from convgen.problem.matmul import PROBLEMS
+from convgen.problem.options import CONV, DECONV, KNOBS, KNOBS_OF, MATMUL, RUN_OPTIONS
 
-DESCRIPTORS = {CONV: "mb1_ic16oc16_ih6oh6kh3ph1", MATMUL: "32x16:16x32"}
+DESCRIPTORS = {CONV: "mb1_ic16oc16_ih6oh6kh3ph1", DECONV: "mb1_ic16oc16_ih6oh6kh3ph1", MATMUL: "32x16:16x32"}
 FACTS = targets.get("gfx942").facts
 
 
 def parse(driver: str, line: str) -> cg.Conv | cg.Matmul:
-    return cg.Conv.parse(line) if driver == CONV else cg.Matmul.parse(line)
+    return PROBLEMS[driver].parse(line)
 
 
 def rule(driver: str, *words: str) -> str | None:
