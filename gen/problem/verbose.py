@@ -2,10 +2,9 @@
 
     onednn_verbose,v1,primitive,exec,gpu,matmul,jit:gemm:any,undef,src:f16::blocked:ab::f0 ...,,,64x32:32x48,0.01
 
-Logs of DNNL 1 and oneDNN 2 and 3 are read (oneDNN, src/common/verbose.cpp at v1.2, v2.0, v2.7, v3.0 and later). A
-deconvolution is the convolution whose gradient it computes, an inner product is a matrix product, or a convolution of
-windows as large as the image. Creations and errors are requests where the log executes no equal primitive. Lines that
-tell of something else are remarks.
+Logs of DNNL 1 and oneDNN 2 and 3 are read (oneDNN, src/common/verbose.cpp at v1.2, v2.0, v2.7, v3.0 and later). An
+inner product is a matrix product, or a convolution of windows as large as the image. Creations and errors are requests
+where the log executes no equal primitive. Lines that tell of something else are remarks.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from convgen.ir.error import Unsupported, UserError
 from convgen.ir.record import frozen
 from convgen.problem import attributes, options
 from convgen.problem.conv import Conv
+from convgen.problem.deconv import Deconv
 from convgen.problem.matmul import Matmul
 
 _MARKER = re.compile(r"(?<![\w=])(?:onednn|dnnl|mkldnn)_verbose,")
@@ -132,7 +132,7 @@ def driver_of(line: str) -> str:
     fields = () if logged is None else logged.fields
     name = fields[1] if len(fields) > 1 else ""
     is_product = name == "matmul" or (name == "inner_product" and not re.search(r"i[dhw][0-9]", ",".join(fields[7:8])))
-    return options.MATMUL if is_product else options.CONV
+    return options.MATMUL if is_product else options.DECONV if name == "deconvolution" else options.CONV
 
 
 def problems(line: str, knobs: Mapping[str, str]) -> tuple[Conv | Matmul, ...]:
@@ -324,21 +324,8 @@ def _conv(execution: _Execution) -> _Request:
     if execution.bias and propagation != "D":
         knobs["bia-dt"] = execution.bias.dtype
     tensors = [execution.tensor(name) for name in ("src", "wei", "dst")]
-    return Conv, execution.descriptor, knobs | _tensors(*tensors) | _attributes(execution, _ROLES)
-
-
-def _deconv(execution: _Execution) -> _Request:
-    """The convolution from the deconvolution's destination to its source."""
-    propagation = _propagation(execution)
-    if execution.bias and propagation != "D":
-        raise Unsupported("a deconvolution with a bias, wanted none: it is a gradient of data", rule="deconv-bias")
-    knobs = {"dir": {"F": "BWD_D", "D": "FWD_D", "W": "BWD_W"}[propagation]}
-    exchanged = {"ic": "oc", "oc": "ic"} | {f"{a}{axis}": f"{b}{axis}" for a, b in ("io", "oi") for axis in "dhw"}
-    text = re.sub(r"[io][cdhw](?=[0-9])", lambda key: exchanged[key[0]], execution.descriptor)
-    wei = execution.tensor("wei").swapped(1 if re.match(r"(mb[0-9]+_?)?g[0-9]", text) else 0)
-    roles = {"src": "dst", "wei": "wei", "dst": "src"}
-    tensors = _tensors(execution.tensor("dst"), wei, execution.tensor("src"))
-    return Conv, text, knobs | tensors | _attributes(execution, roles, "wei")
+    kind = Deconv if execution.primitive == "deconvolution" else Conv
+    return kind, execution.descriptor, knobs | _tensors(*tensors) | _attributes(execution, _ROLES)
 
 
 def _inner_product(execution: _Execution) -> _Request:
@@ -408,7 +395,7 @@ def _former_product(execution: _Execution) -> str:
 
 _READERS: Mapping[str, Callable[[_Execution], _Request]] = {
     "convolution": _conv,
-    "deconvolution": _deconv,
+    "deconvolution": _conv,
     "inner_product": _inner_product,
     "matmul": _matmul,
 }

@@ -427,7 +427,7 @@ def computed(line: str, memory: Mapping[str, Array]) -> Array:
 
 @pytest.mark.parametrize("tags", [("abcd", "abcd", "abcd"), ("acdb", "bacd", "acdb"), ("bacd", "cdab", "abdc")])
 def test_deconvolutions_by_their_definition(tags: tuple[str, str, str]) -> None:
-    """dst[n, o, i * s - p + k] sums src[n, c, i] * wei[o, c, k]: a gradient of data, of a convolution from dst."""
+    """dst[n, o, i * s - p + k] sums src[n, c, i] * wei[o, c, k]."""
     mb, ic, oc, i, k, s, p, o = 2, 3, 4, 3, 3, 2, 1, 6
     random = np.random.default_rng(0)
     src, wei = (
@@ -443,8 +443,7 @@ def test_deconvolutions_by_their_definition(tags: tuple[str, str, str]) -> None:
     sizes = f"mb{mb}_ic{ic}oc{oc}_ih{i}oh{o}kh{k}sh{s}dh0ph{p}_iw{i}ow{o}kw{k}sw{s}dw0pw{p}"
     head = "onednn_verbose,v1,primitive,exec,gpu,deconvolution,x"
     line = f"{head},forward_training,{' '.join(memory)},,alg:deconvolution_direct,{sizes},1"
-    # as the convolution has them, dst is src
-    found = computed(line, {"dst": laid_out(tags[0], src), "wei": laid_out(tags[1], wei)})
+    found = computed(line, {"src": laid_out(tags[0], src), "wei": laid_out(tags[1], wei)})
     assert np.array_equal(found, laid_out(tags[2], dst))
 
 
