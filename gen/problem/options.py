@@ -15,13 +15,13 @@ from convgen.ir.error import Unsupported, UserError, meant, named
 from convgen.ir.record import frozen
 from convgen.problem import attributes, grammar, post_ops, scales, zero_points
 
-CONV, DECONV, MATMUL = "conv", "deconv", "matmul"
+CONV, DECONV, MATMUL, IP = "conv", "deconv", "matmul", "ip"
 _WINDOWS = (CONV, DECONV)
-DRIVERS = (CONV, DECONV, MATMUL)
+DRIVERS = (CONV, DECONV, MATMUL, IP)
 
 #: benchdnn's other drivers, whose problems convgen does not generate
 OTHER_DRIVERS = (
-    *("binary", "bnorm", "brgemm", "concat", "eltwise", "gnorm", "graph", "ip", "lnorm", "lrn", "pool"),
+    *("binary", "bnorm", "brgemm", "concat", "eltwise", "gnorm", "graph", "lnorm", "lrn", "pool"),
     *("prelu", "reduction", "reorder", "resampling", "rnn", "sdpa", "self", "shuffle", "softmax", "sum", "zeropad"),
 )
 
@@ -154,7 +154,7 @@ KNOBS = (
         "FWD_B",
         _one_of("FWD_B", "FWD_D", "FWD_I", "BWD_D", "BWD_W", "BWD_WB"),
         "FWD_B (default), FWD_D, FWD_I, BWD_D, BWD_W or BWD_WB",
-        _WINDOWS,
+        (*_WINDOWS, IP),
     ),
     Option("dt", "f32", grammar.parse_types, "one type, or src:wei:dst (default f32)"),
     Option(
@@ -162,7 +162,7 @@ KNOBS = (
         "undef",
         _bias_type,
         "type of the bias of FWD_D, FWD_I and BWD_W (default undef: none)",
-        _WINDOWS,
+        (*_WINDOWS, IP),
     ),
     Option("stag", "any", str, "layout of the source or first matrix (default any)"),
     Option("wtag", "any", str, "layout of the weights or second matrix (default any)"),
@@ -181,6 +181,7 @@ KNOBS = (
         "",
         attributes.masks,
         "dimensions known only at run time, up to the problem's, SRC:WEI; of a convolution 1, the minibatch",
+        (*_WINDOWS, MATMUL),
         rule="runtime-sizes",
         generated=lambda masks: True,  # of a product's sizes and the minibatch; the problem says so
     ),
@@ -234,7 +235,7 @@ KNOBS = (
     Option("ctx-exe", "auto", _threads, "threads of benchdnn: no effect", idle=True),
     Option("bia-dt", "undef", _bias_type, "type of a bias (default undef: none)", (MATMUL,), aliases=("bia_dt",)),
     Option("bia_mask", "2", _whole, "dimensions along which a bias differs", (MATMUL,), beside="bia-dt"),
-    Option("mb", "0", grammar.parse_minibatch, "minibatch; 0 (default) keeps the descriptor's", _WINDOWS),
+    Option("mb", "0", grammar.parse_minibatch, "minibatch; 0 (default) keeps the descriptor's", (*_WINDOWS, IP)),
     Option(
         "cfg",
         "f32",

@@ -2,8 +2,8 @@
 
 A batch file consists of words. `--knob=a,b` sets a list, which holds until `--reset`, also in and after files that
 `--batch=FILE` reads; a descriptor requests the product of all lists. `#` begins a comment, and a word that ends in `\\`
-is joined with the next. `--conv`, `--deconv` and `--matmul` name the driver of later descriptors; without them a
-descriptor's first character decides. A line logged by another program (`request_lines`) is one request, which options
+is joined with the next. `--conv`, `--deconv`, `--ip` and `--matmul` name the driver of later descriptors; without them
+a descriptor's first character decides. A line logged by another program (`request_lines`) is one request, which options
 of the file do not change. Any other line is a remark. A file that begins with names of columns is a table (`aiter`),
 `*.onnx` and `*.pt2` are models (`onnx_model`, `exported_model`).
 """
@@ -29,9 +29,9 @@ import attrs
 from convgen.ir.caret import PointedError
 from convgen.ir.error import Unsupported, UserError
 from convgen.ir.record import define, evolve, frozen
-from convgen.problem import driver_lines, grammar, options, request_lines, verbose
+from convgen.problem import driver_lines, grammar, inner_product, options, request_lines, verbose
 from convgen.problem.matmul import PROBLEMS, Problem
-from convgen.problem.options import CONV, DECONV, MATMUL
+from convgen.problem.options import CONV, DECONV, IP, MATMUL
 from convgen.problem.request_text import logical_lines, text_of
 
 if TYPE_CHECKING:
@@ -115,7 +115,8 @@ def _layered(request: Request) -> Request:
 
 def problems(driver: str, text: str, knobs: Mapping[str, str]) -> tuple[Problem, ...]:
     """Return the problems of a descriptor or a logged line (`request_lines`), whose own knobs `knobs` override."""
-    return _logged(text, knobs, driver) or (PROBLEMS[driver].of(text, knobs),)
+    parse = inner_product.of if driver == IP else PROBLEMS[driver].of
+    return _logged(text, knobs, driver) or (parse(text, knobs),)
 
 
 def _logged(text: str, knobs: Mapping[str, str], driver: str) -> tuple[Problem, ...]:
@@ -374,7 +375,8 @@ class Reader:
         if self.driver in options.OTHER_DRIVERS:
             given = f"a problem of benchdnn's --{self.driver}"
             error = Unsupported(
-                f"given {given}, wanted one of --conv, --deconv or --matmul: others are not generated", rule="driver"
+                f"given {given}, wanted one of --conv, --deconv, --ip or --matmul: others are not generated",
+                rule="driver",
             )
             yield from self._chosen(Request(word, error=error, where=line.where), None)
             return

@@ -259,7 +259,7 @@ KNOWN = " ".join(
     f"--{knob}"
     for knob in (
         *(option.name for option in options.KNOBS_OF["conv"]),
-        *("match", "start", "batch", "reset", "conv", "deconv", "matmul"),
+        *("match", "start", "batch", "reset", "conv", "deconv", "matmul", "ip"),
     )
 )
 WRONG = [

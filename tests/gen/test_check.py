@@ -115,7 +115,7 @@ def test_conv_and_matmul_in_one_file(capsys: pytest.CaptureFixture[str]) -> None
     text = (
         f"--dt=f16 --dir=FWD_D --wtag=ab {product} --wtag= {conv}\n"
         f"--matmul --reset --dt=bf16 {product} --conv {conv} --reset {conv}\n"
-        f"--ip --bogus=1 --dir=FWD_D mb2ic4oc4 --matmul {product}"
+        f"--pool --bogus=1 --dir=FWD_D mb2ic4oc4 --matmul {product}"
     )
     _, rows = checked(capsys, text)
     assert [(row["rule"], row["problem"]) for row in rows] == [
@@ -128,7 +128,7 @@ def test_conv_and_matmul_in_one_file(capsys: pytest.CaptureFixture[str]) -> None
         (None, "--dt=bf16 32x16:16x32"),
     ]
     assert rows[5]["error"] == (
-        "unsupported: given a problem of benchdnn's --ip, wanted one of --conv, --deconv or --matmul: "
+        "unsupported: given a problem of benchdnn's --pool, wanted one of --conv, --deconv, --ip or --matmul: "
         "others are not generated"
     )
 

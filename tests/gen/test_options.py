@@ -13,16 +13,22 @@ import convgen as cg
 from convgen.backends import target as targets
 from convgen.choose.supported import check_supported
 from convgen.ir.error import UserError
-from convgen.problem import attributes, options
-from convgen.problem.matmul import PROBLEMS
-from convgen.problem.options import CONV, DECONV, KNOBS, KNOBS_OF, MATMUL, RUN_OPTIONS
+from convgen.problem import attributes, options, requests
+from convgen.problem.matmul import Problem
+from convgen.problem.options import CONV, DECONV, IP, KNOBS, KNOBS_OF, MATMUL, RUN_OPTIONS
 
-DESCRIPTORS = {CONV: "mb1_ic16oc16_ih6oh6kh3ph1", DECONV: "mb1_ic16oc16_ih6oh6kh3ph1", MATMUL: "32x16:16x32"}
+DESCRIPTORS = {
+    CONV: "mb1_ic16oc16_ih6oh6kh3ph1",
+    DECONV: "mb1_ic16oc16_ih6oh6kh3ph1",
+    MATMUL: "32x16:16x32",
+    IP: "mb8_ic16oc16",
+}
 FACTS = targets.get("gfx942").facts
 
 
-def parse(driver: str, line: str) -> cg.Conv | cg.Matmul:
-    return PROBLEMS[driver].parse(line)
+def parse(driver: str, line: str) -> Problem:
+    (problem,) = requests.problems(driver, line, {})
+    return problem
 
 
 def rule(driver: str, *words: str) -> str | None:

@@ -107,7 +107,7 @@ def test_steps_follow_the_sums_where_taps_reach_and_where_none_does(target: str)
 
 ATTRIBUTES = [
     ("f16", "--bia-dt=f16 --attr-post-ops=relu+mul:f32:per_oc"),
-    ("bf16:bf16:f32", "--dtag=abx --attr-post-ops=prelu:2+add:f32:12"),
+    ("bf16:bf16:f32", "--dtag=abx --attr-post-ops=prelu:2+add:f32:4"),
     ("s8:s8:u8", "--attr-scales=src:common:0.25+wei:per_oc+dst:common:2 --attr-zero-points=dst:common:3"),
     ("u8:s8:s8", "--attr-scales=src:common:0.5 --attr-zero-points=src:common:3+dst:common:1"),
     ("u8:s8:s32", "--attr-zero-points=src:per_dim_1"),
