@@ -216,10 +216,15 @@ def _split(problem: Problem, section: Section) -> tuple[set[str], set[str]]:
     """
     view = section.result
     shared = _shared(view, 0)
-    if section.joined is not None:
-        return shared, set()
+    joined = section.joined
+    index = joined.index if joined else view.index
+    matrix = [{n for d in dims for n, _ in index[d].terms} for dims in _matrix_dims(problem, section.output)]
     names = [{d.name for d in dims} for dims in view.axes[:2]]
-    matrix = [{n for d in dims for n, _ in view.index[d].terms} for dims in _matrix_dims(problem, section.output)]
+    if joined:  # whose dims are fixed together
+        fused = {d.name for d in joined.dims}
+        if _are_apart(matrix, [fused if joined.name in own else own for own in names]):
+            return shared, set()
+        return names[0] & {joined.name}, names[1] & {joined.name}
     if not any(used & names[0] - shared and used & names[1] for used in matrix):
         return shared, set()
     if phases := _shared(view, 1):
