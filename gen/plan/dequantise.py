@@ -22,7 +22,8 @@ from convgen.ir.record import evolve, frozen
 from convgen.ir.types import Type, bf16, f16, f32, scalar, vector
 from convgen.plan import views
 from convgen.plan.blocks import Cuts
-from convgen.problem.matmul import Matmul, Problem
+from convgen.plan.directions import batched
+from convgen.problem.matmul import MATRICES, Matmul, Problem
 from convgen.problem.scales import Scale
 from convgen.problem.tensors import TensorSpec
 from convgen.problem.zero_points import ZeroPoint
@@ -44,6 +45,7 @@ class Dequantisation:
 
     zero: GroupTensor | int
     scale: GroupTensor | None
+    of_floats: bool = False  #: whether floats are stored, from which differences need more bits than the result has
 
     @property
     def tensors(self) -> tuple[GroupTensor, ...]:
@@ -67,16 +69,27 @@ def _is_dequantised(problem: Matmul, role: str) -> bool:
 
 
 def check(problem: Problem) -> None:
-    """Refuse groups that straddle others along an axis, and dequantised factors of sizes known only at launch."""
+    """Refuse groups that straddle others along an axis, and scales and zero points of sizes known only at launch."""
     if not isinstance(problem, Matmul):
         return
-    if problem.runtime and (problem.dequantises or any(problem.groups.values())):
-        given = f"{problem.given_sizes} and {'factors that are dequantised' if problem.dequantises else 'groups'}"
-        raise Unsupported(f"{given}, wanted sizes that are known", rule="runtime-sizes")
+    if dims := _launch_time_dims(problem):
+        given = f"{problem.given_sizes} and scales or zero points along {dims[0]}"
+        raise Unsupported(f"{given}, wanted a size that is known", rule="runtime-sizes")
     for axis, sizes in problem.groups.items():
         if any(larger % size for size, larger in pairwise(sizes)):
             given = f"given groups of {' and '.join(map(str, sizes))} along {axis}"
             raise Unsupported(f"{given}, wanted sizes that divide one another", rule="scales-groups")
+
+
+def _launch_time_dims(problem: Matmul) -> list[str]:
+    """Return the dims of sizes known only at launch along which dequantised factors, or groups, have tensors."""
+    dims = []
+    for attribute in problem.attributes if problem.runtime else ():
+        spans, sizes = problem.spans(attribute), problem.size(attribute.role)
+        if problem.dequantises or any(1 < span < size for span, size in zip(spans, sizes)):
+            index = batched(problem.tensor(attribute.role), MATRICES[attribute.role])
+            dims += [name for t, span in zip(index, spans) if span < t.size for name, _ in t.terms]
+    return [name for name in dims if name in problem.runtime]
 
 
 def of(problem: Problem, factor: View, cuts: Cuts, tile: tuple[int, int]) -> Dequantisation | None:
@@ -90,7 +103,7 @@ def of(problem: Problem, factor: View, cuts: Cuts, tile: tuple[int, int]) -> Deq
     if point is not None and not point.is_known:
         zero = _group_tensor(problem, views.in_bytes(problem, point.name), point, factor, cuts, tile)
     scales = _group_tensor(problem, problem.tensor(scale.name), scale, factor, cuts, tile) if scale else None
-    return Dequantisation(zero, scales)
+    return Dequantisation(zero, scales, factor.memory.elem.is_float)
 
 
 def _group_tensor(
@@ -136,21 +149,24 @@ def dequantised(
     """
     elem, count = value.type.elem, gcd(_AT_A_TIME, layout.registers)
     exact = dequantisation.scale is None or dequantisation.scale.view.memory.elem is elem
-    wide = elem if exact else f32
+    differ_in = f32 if dequantisation.of_floats and dequantisation.zero != 0 else elem
+    wide = differ_in if exact else f32
     zeros = (
-        _spread(k, dequantisation.zero, elem, groups, layout) if isinstance(dequantisation.zero, GroupTensor) else None
+        _spread(k, dequantisation.zero, differ_in, groups, layout)
+        if isinstance(dequantisation.zero, GroupTensor)
+        else None
     )
     scales = _spread(k, dequantisation.scale, wide, groups, layout) if dequantisation.scale else None
     parts = []
     for start in range(0, layout.registers, count):
-        part: Expr = Slice(value, start, count)
+        part: Expr = Slice(value, start, count).to(vector(differ_in, count))
         if zeros is not None:
             part = part - zeros(start)
         elif isinstance(dequantisation.zero, int) and dequantisation.zero:
             part = part - float(dequantisation.zero)
         if scales is not None:
-            part = (part.to(vector(wide, count)) * scales(start)).to(part.type)
-        parts.append(k.let("dequantised", part))
+            part = part.to(vector(wide, count)) * scales(start)
+        parts.append(k.let("dequantised", part.to(vector(elem, count))))
     return Pack(value.type, tuple(parts))
 
 
