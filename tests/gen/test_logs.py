@@ -373,7 +373,10 @@ TABLES = {
             " --attr-scales=src:3:f32:1x128+wei:3:f32:128x128 16x7168:7168x1536"
         ],
     ),
-    "a8w8_bpreshuffle_tuned_gemm.csv": ("M,N,K,q_dtype_w\n1,2,3,torch.int8\n", ["=table-bpreshuffle"]),
+    "a8w8_bpreshuffle_tuned_gemm.csv": (
+        "M,N,K,q_dtype_w\n1,32,64,torch.int8\n",
+        ["--dt=s8:s8:bf16 --stag=ab --wtag=BA16b16a --dtag=ab --attr-scales=src:1+wei:2 1x64:64x32"],
+    ),
     "a4w4_blockscale_tuned_gemm.csv": ("cu_num,M,N,K,us\n256,1,2,3,4\n", ["=types"]),
     "tuned_fmoe.csv": ("cu_num,token,model_dim,inter_dim,expert\n256,1,2,3,4\n", ["=table-columns"]),
     "shapes.csv": ("M,N,K\n1,2,3\n", ["=table-columns"]),
