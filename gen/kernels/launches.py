@@ -219,12 +219,11 @@ def _split(problem: Problem, section: Section) -> tuple[set[str], set[str]]:
     joined = section.joined
     index = joined.index if joined else view.index
     matrix = [{n for d in dims for n, _ in index[d].terms} for dims in _matrix_dims(problem, section.output)]
+    fused = {d.name: joined.name for d in joined.dims} if joined else {}
     names = [{d.name for d in dims} for dims in view.axes[:2]]
-    if joined:  # whose dims are fixed together
-        fused = {d.name for d in joined.dims}
-        if _are_apart(matrix, [fused if joined.name in own else own for own in names]):
-            return shared, set()
-        return names[0] & {joined.name}, names[1] & {joined.name}
+    names = [own | {n for n, whole in fused.items() if whole in own} for own in names]
+    if joined and _are_apart(matrix, names):
+        return shared, set()
     if not any(used & names[0] - shared and used & names[1] for used in matrix):
         return shared, set()
     if phases := _shared(view, 1):
@@ -236,7 +235,8 @@ def _split(problem: Problem, section: Section) -> tuple[set[str], set[str]]:
             for n in (0, 1)
         ]
         if _are_apart([used - fixed[0] - fixed[1] for used in matrix], names):
-            return fixed[0], fixed[1]
+            of_n, of_m = ({fused.get(name, name) for name in own} for own in fixed)
+            return of_n, of_m
     raise AssertionError(f"no regions of {section.result.axes}")
 
 
