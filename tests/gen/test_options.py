@@ -80,7 +80,7 @@ REFUSED = [
     (CONV, ["--attr-post-ops=relu", "--dir=BWD_D"], "post-op-backward"),
     (CONV, ["--attr-post-ops=relu", "--dt=f64"], "post-op-type"),
     (CONV, ["--attr-post-ops=sum:0.5:2:s8"], "post-op-sum"),
-    (CONV, ["--attr-post-ops=sum+add:f8_e5m2"], "post-op-binary"),
+    (CONV, ["--attr-post-ops=sum+add:f4_e2m1"], "post-op-binary"),
     (CONV, ["--attr-post-ops=dw:k3s1p1:f32"], "post-op-dw"),
     (CONV, ["--attr-dropout=0.5:7:axb"], "dropout"),
     (CONV, ["--attr-acc-mode=f16"], "acc-mode"),
