@@ -30,8 +30,19 @@ from convgen.torch.layer_problems import (
 _WINDOW = "int[] stride, int[] padding, int[] dilation, int groups, str layer"
 
 
-def _window(stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int) -> Window:
-    return Window(tuple(stride), tuple(padding), tuple(dilation), groups)
+def _window(
+    stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int,
+    output_padding: Sequence[int] | None = None,
+) -> Window:  # fmt: skip
+    more = None if output_padding is None else tuple(output_padding)
+    return Window(tuple(stride), tuple(padding), tuple(dilation), groups, more)
+
+
+def _of_torch(window: Window) -> tuple[Any, ...]:
+    """Return a window as the arguments of torch's own operators."""
+    is_transposed = window.output_padding is not None
+    more = window.output_padding or [0] * len(window.stride)
+    return window.stride, window.padding, window.dilation, is_transposed, more, window.groups
 
 
 def _is_last(x: Tensor, w: Tensor) -> bool:
@@ -41,7 +52,7 @@ def _is_last(x: Tensor, w: Tensor) -> bool:
 
 def _plan(
     outline: Callable[..., Outline], first: Tensor, second: Tensor, third: Tensor | None, stride: Sequence[int],
-    padding: Sequence[int], dilation: Sequence[int], groups: int, layer: str,
+    padding: Sequence[int], dilation: Sequence[int], groups: int, layer: str, output_padding: Sequence[int] | None,
 ) -> Plan:  # fmt: skip
     """Return the plan of a call with two or three tensors and a window; `outline` makes the outline of a new one."""
     tf32 = first.dtype is torch.float32 and kernel_calls.convolutions_allow_tf32()
@@ -50,11 +61,12 @@ def _plan(
         second.shape, second.stride(), second.dtype, second.device,
         None if third is None else (third.shape, third.stride(), third.dtype, third.device),
         tuple(stride), tuple(padding), tuple(dilation), groups, tf32,
+        None if output_padding is None else tuple(output_padding),
     )  # fmt: skip
     plan = kernel_calls.plan_of(key, layer)
     if plan is not None:
         return plan
-    window = _window(stride, padding, dilation, groups)
+    window = _window(stride, padding, dilation, groups, output_padding)
     return kernel_calls.new_plan(key, layer, outline(first, second, third, window, tf32))
 
 
@@ -68,8 +80,7 @@ def _backward_by_torch(
     gradient: Tensor, x: Tensor, w: Tensor, window: Window, wanted: list[bool]
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the gradients of x, w and the bias, as far as they are wanted."""
-    *where, groups = window
-    rest = [w.shape[0]], *where, False, [0] * len(window.stride), groups, wanted
+    rest = [window.outputs(w.shape)], *_of_torch(window), wanted
     x_gradient, w_gradient, bias_gradient = _by_torch(torch.ops.aten.convolution_backward, gradient, x, w, *rest)
     return x_gradient, w_gradient, bias_gradient
 
@@ -79,13 +90,13 @@ def _backward_by_torch(
 
 def _convolution(
     x: Tensor, w: Tensor, bias: Tensor | None, stride: list[int], padding: list[int], dilation: list[int], groups: int,
-    layer: str,
+    layer: str, output_padding: list[int] | None = None,
 ) -> Tensor:  # fmt: skip
     """Return the convolution of x [n, c, spatial...] and w [outputs, c / groups, taps...], with a bias [outputs]."""
-    plan = _plan(_forward, x, w, bias, stride, padding, dilation, groups, layer)
+    plan = _plan(_forward, x, w, bias, stride, padding, dilation, groups, layer, output_padding)
     if plan.kernel is None:
-        where = stride, padding, dilation, False, [0] * len(stride), groups
-        return plan.in_format(_by_torch(torch.ops.aten.convolution, x, w, bias, *where))
+        window = _window(stride, padding, dilation, groups, output_padding)
+        return plan.in_format(_by_torch(torch.ops.aten.convolution, x, w, bias, *_of_torch(window)))
     y = x.new_empty_strided(plan.sizes, plan.strides)
     if bias is None:
         x, w = plan.read(x, w)
@@ -109,20 +120,20 @@ def _forward(x: Tensor, w: Tensor, bias: Tensor | None, window: Window, tf32: bo
 
 def _convolution_fake(
     x: Tensor, w: Tensor, bias: Tensor | None, stride: list[int], padding: list[int], dilation: list[int], groups: int,
-    layer: str,
+    layer: str, output_padding: list[int] | None = None,
 ) -> Tensor:  # fmt: skip
-    window = _window(stride, padding, dilation, groups)
+    window = _window(stride, padding, dilation, groups, output_padding)
     return empty(x, output_shape(x.shape, w.shape, window), last=_is_last(x, w))
 
 
 def _data_gradient(
     gradient: Tensor, x: Tensor, w: Tensor, stride: list[int], padding: list[int], dilation: list[int], groups: int,
-    layer: str,
+    layer: str, output_padding: list[int] | None = None,
 ) -> Tensor:  # fmt: skip
     """Return the gradient of x, in the format of the convolution's result."""
-    plan = _plan(_of_data, gradient, x, w, stride, padding, dilation, groups, layer)
+    plan = _plan(_of_data, gradient, x, w, stride, padding, dilation, groups, layer, output_padding)
     if plan.kernel is None:
-        window = _window(stride, padding, dilation, groups)
+        window = _window(stride, padding, dilation, groups, output_padding)
         return plan.in_format(_backward_by_torch(gradient, x, w, window, [True, False, False])[0])
     gradient, w = plan.read(gradient, w)
     result = x.new_empty_strided(plan.sizes, plan.strides)
@@ -141,7 +152,7 @@ def _of_data(gradient: Tensor, x: Tensor, w: Tensor, window: Window, tf32: bool)
 
 def _data_gradient_fake(
     gradient: Tensor, x: Tensor, w: Tensor, stride: list[int], padding: list[int], dilation: list[int], groups: int,
-    layer: str,
+    layer: str, output_padding: list[int] | None = None,
 ) -> Tensor:  # fmt: skip
     return empty(x, x.shape, last=_is_last(x, w))
 
@@ -161,12 +172,12 @@ _of_weights_and_bias = partial(_of_weights, bias=True)
 
 def _weight_gradient(
     gradient: Tensor, x: Tensor, w: Tensor, stride: list[int], padding: list[int], dilation: list[int], groups: int,
-    layer: str,
+    layer: str, output_padding: list[int] | None = None,
 ) -> Tensor:  # fmt: skip
     """Return the gradient of w."""
-    plan = _plan(_of_weights, gradient, x, w, stride, padding, dilation, groups, layer)
+    plan = _plan(_of_weights, gradient, x, w, stride, padding, dilation, groups, layer, output_padding)
     if plan.kernel is None:
-        window = _window(stride, padding, dilation, groups)
+        window = _window(stride, padding, dilation, groups, output_padding)
         return plan.in_format(_backward_by_torch(gradient, x, w, window, [False, True, False])[1])
     gradient, x = plan.read(gradient, x)
     result = w.new_empty_strided(plan.sizes, plan.strides)
@@ -176,23 +187,23 @@ def _weight_gradient(
 
 def _weight_gradient_fake(
     gradient: Tensor, x: Tensor, w: Tensor, stride: list[int], padding: list[int], dilation: list[int], groups: int,
-    layer: str,
+    layer: str, output_padding: list[int] | None = None,
 ) -> Tensor:  # fmt: skip
     return empty(w, w.shape, last=looks_last(w))
 
 
 def _weight_bias_gradients(
     gradient: Tensor, x: Tensor, w: Tensor, stride: list[int], padding: list[int], dilation: list[int], groups: int,
-    layer: str,
+    layer: str, output_padding: list[int] | None = None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Return the gradients of w and of the bias [outputs]."""
-    plan = _plan(_of_weights_and_bias, gradient, x, w, stride, padding, dilation, groups, layer)
+    plan = _plan(_of_weights_and_bias, gradient, x, w, stride, padding, dilation, groups, layer, output_padding)
     if plan.kernel is None:
-        window = _window(stride, padding, dilation, groups)
+        window = _window(stride, padding, dilation, groups, output_padding)
         _, of_w, of_bias = _backward_by_torch(gradient, x, w, window, [False, True, True])
         return plan.in_format(of_w), of_bias
     gradient, x = plan.read(gradient, x)
-    of_w, of_bias = w.new_empty_strided(plan.sizes, plan.strides), w.new_empty(w.shape[0])
+    of_w, of_bias = w.new_empty_strided(plan.sizes, plan.strides), w.new_empty(gradient.shape[1])
     tensors = {"diff_dst": gradient, "src": x, "diff_wei": of_w, "diff_bia": of_bias}
     kernel_calls.launch(plan.kernel, tensors)
     return of_w, of_bias
@@ -200,22 +211,25 @@ def _weight_bias_gradients(
 
 def _weight_bias_gradients_fake(
     gradient: Tensor, x: Tensor, w: Tensor, stride: list[int], padding: list[int], dilation: list[int], groups: int,
-    layer: str,
+    layer: str, output_padding: list[int] | None = None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    return empty(w, w.shape, last=looks_last(w)), w.new_empty(w.shape[0])
+    return empty(w, w.shape, last=looks_last(w)), w.new_empty(gradient.shape[1])
 
 
-def _convolution_backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-    """Return the gradients of x, w and the bias; where w needs none, torch sums the bias' gradient."""
+def _convolution_backward(kind: str, ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+    """Return the gradients of x, w and the bias of a kind of convolution.
+
+    Where w needs none, torch sums the bias' gradient.
+    """
     x, w = ctx.saved_tensors
     _, _, needs_x, needs_w, needs_bias = ctx.needs_input_grad
     given, of_x, of_w, of_bias = (gradient, x, w, *ctx.arguments), None, None, None
     if needs_x:
-        of_x = _OPERATORS.convolution_data_gradient.default(*given)
+        of_x = getattr(_OPERATORS, f"{kind}_data_gradient").default(*given)
     if needs_w and needs_bias:
-        of_w, of_bias = _OPERATORS.convolution_weight_bias_gradients.default(*given)
+        of_w, of_bias = getattr(_OPERATORS, f"{kind}_weight_bias_gradients").default(*given)
     elif needs_w:
-        of_w = _OPERATORS.convolution_weight_gradient.default(*given)
+        of_w = getattr(_OPERATORS, f"{kind}_weight_gradient").default(*given)
     elif needs_bias:
         of_bias = gradient.sum([0, *range(2, gradient.dim())])
     return of_x, of_w, of_bias
@@ -369,17 +383,21 @@ def _reaches_kernels(keys: Any, tensor: Tensor) -> bool:
     return direct
 
 
-_GRADIENT = f"(Tensor gradient, Tensor x, Tensor w, {_WINDOW})"
-_register(
-    "convolution", f"(Tensor x, Tensor w, Tensor? bias, {_WINDOW}) -> Tensor",
-    _convolution, _convolution_fake, _convolution_backward,
-)  # fmt: skip
-_register("convolution_data_gradient", f"{_GRADIENT} -> Tensor", _data_gradient, _data_gradient_fake)
-_register("convolution_weight_gradient", f"{_GRADIENT} -> Tensor", _weight_gradient, _weight_gradient_fake)
-_register(
-    "convolution_weight_bias_gradients", f"{_GRADIENT} -> (Tensor, Tensor)",
-    _weight_bias_gradients, _weight_bias_gradients_fake,
-)  # fmt: skip
+def _register_convolutions(kind: str, window: str) -> None:
+    """Register a kind of convolution and its gradients."""
+    gradient, backward = f"(Tensor gradient, Tensor x, Tensor w, {window})", partial(_convolution_backward, kind)
+    schema = f"(Tensor x, Tensor w, Tensor? bias, {window}) -> Tensor"
+    _register(kind, schema, _convolution, _convolution_fake, backward)
+    _register(f"{kind}_data_gradient", f"{gradient} -> Tensor", _data_gradient, _data_gradient_fake)
+    _register(f"{kind}_weight_gradient", f"{gradient} -> Tensor", _weight_gradient, _weight_gradient_fake)
+    _register(
+        f"{kind}_weight_bias_gradients", f"{gradient} -> (Tensor, Tensor)",
+        _weight_bias_gradients, _weight_bias_gradients_fake,
+    )  # fmt: skip
+
+
+_register_convolutions("convolution", _WINDOW)
+_register_convolutions("transposed_convolution", f"{_WINDOW}, int[] output_padding")
 _register("linear", "(Tensor x, Tensor w, Tensor? bias, str layer) -> Tensor", _linear, _linear_fake, _linear_backward)
 _register("matmul", "(Tensor left, Tensor right, str layer) -> Tensor", _matmul, _matmul_fake)
 
@@ -441,6 +459,34 @@ def _same(x: Tensor, totals: list[int]) -> tuple[Tensor, Sequence[int]]:
 
 #: convolutions by the number of spatial dimensions; `convolution` takes all of them
 conv1d = conv2d = conv3d = convolution
+
+
+def transposed_convolution(
+    x: Tensor,
+    w: Tensor,
+    bias: Tensor | None = None,
+    stride: int | Sequence[int] = 1,
+    padding: int | Sequence[int] = 0,
+    output_padding: int | Sequence[int] = 0,
+    groups: int = 1,
+    dilation: int | Sequence[int] = 1,
+    layer: str = "",
+) -> Tensor:
+    """Return the transposed convolution of x [n, c, spatial...] or [c, spatial...] in 1 to 3 dimensions.
+
+    Sizes are as in `torch.nn.functional.conv_transpose2d`. `layer` names the caller in logs and reports.
+    """
+    where = (_per_axis(given, w.dim() - 2) for given in (stride, padding, dilation))
+    x, w, bias = _autocast(x, w, bias)
+    batched, more = x.dim() == w.dim(), _per_axis(output_padding, w.dim() - 2)
+    y = _OPERATORS.transposed_convolution.default(
+        x if batched else x.unsqueeze(0), w, bias, *where, groups, layer, more
+    )
+    return y if batched else y.squeeze(0)
+
+
+#: transposed convolutions by the number of spatial dimensions; `transposed_convolution` takes all of them
+conv_transpose1d = conv_transpose2d = conv_transpose3d = transposed_convolution
 
 
 def linear(x: Tensor, w: Tensor, bias: Tensor | None = None, layer: str = "") -> Tensor:
