@@ -222,3 +222,17 @@ def test_random_deconvolutions(target: str, seed: int) -> None:
     except cg.Unsupported as refused:
         outcome = str(refused)
     assert re.fullmatch("passed|given .*, wanted .*", outcome)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_the_reference_of_random_sizes_by_the_definition(seed: int) -> None:
+    line = random_line(random.Random(seed))
+    words = [word for word in line.split() if not word.startswith(("--dt", "--attr"))]
+    problem = parse_problem(" ".join(words).replace("FWD_B", "FWD_D"))
+    assert isinstance(problem, cg.Deconv)
+    arrays = drawn(problem, seed)
+    output, *bias = problem.outputs
+    assert np.array_equal(reference.whole(problem, arrays, output.name), expected(problem, arrays))
+    for each in bias:
+        sums = arrays["diff_dst"].sum(axis=(0, *range(2, problem.ndims)))
+        assert np.array_equal(reference.whole(problem, arrays, each.name), sums)
