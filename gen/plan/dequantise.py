@@ -28,6 +28,7 @@ from convgen.problem.scales import Scale
 from convgen.problem.tensors import TensorSpec
 from convgen.problem.zero_points import ZeroPoint
 
+_NEAR = 256  #: greatest absolute value of zero points that are stored in more than 8 bits
 _AT_A_TIME = 8  #: elements of a lane; dequantised at once, few enough to need few temporary registers
 
 
@@ -45,7 +46,7 @@ class Dequantisation:
 
     zero: GroupTensor | int
     scale: GroupTensor | None
-    of_floats: bool = False  #: whether floats are stored, from which differences need more bits than the result has
+    is_wide: bool = False  #: whether differences from the zero point need more bits than the result has
 
     @property
     def tensors(self) -> tuple[GroupTensor, ...]:
@@ -95,7 +96,8 @@ def _launch_time_dims(problem: Matmul) -> list[str]:
 def of(problem: Problem, factor: View, cuts: Cuts, tile: tuple[int, int]) -> Dequantisation | None:
     """Return the dequantisation of an input, None if there is none; `tile` is (rows, elements along K)."""
     role = next(r for r in ("src", "wei", "") if factor.memory.name.startswith(r))
-    if multiplied_type(problem, role) is None:
+    elem = multiplied_type(problem, role)
+    if elem is None:
         return None
     assert isinstance(problem, Matmul)
     point, scale = problem.zero_point(role), problem.dequantising_scales.get(role)
@@ -103,7 +105,21 @@ def of(problem: Problem, factor: View, cuts: Cuts, tile: tuple[int, int]) -> Deq
     if point is not None and not point.is_known:
         zero = _group_tensor(problem, views.in_bytes(problem, point.name), point, factor, cuts, tile)
     scales = _group_tensor(problem, problem.tensor(scale.name), scale, factor, cuts, tile) if scale else None
-    return Dequantisation(zero, scales, factor.memory.elem.is_float)
+    return Dequantisation(zero, scales, point is not None and not _holds_differences(elem, factor.memory.elem, point))
+
+
+def _holds_differences(elem: Type, stored: Type, point: ZeroPoint) -> bool:
+    """Whether a float type represents each stored number less the zero point.
+
+    Zero points of s32 are taken to lie beside 8-bit integers, in [-256, 256].
+    """
+    if stored.is_float:
+        return False
+    of_points = scalar(point.dtype)
+    least, most = (-_NEAR, _NEAR) if of_points.bits > 8 else (of_points.min, of_points.max)
+    if point.value is not None:
+        least = most = point.value
+    return elem.holds_integers(max(stored.max - least, most - stored.min))
 
 
 def _group_tensor(
@@ -149,7 +165,7 @@ def dequantised(
     """
     elem, count = value.type.elem, gcd(_AT_A_TIME, layout.registers)
     exact = dequantisation.scale is None or dequantisation.scale.view.memory.elem is elem
-    differ_in = f32 if dequantisation.of_floats and dequantisation.zero != 0 else elem
+    differ_in = f32 if dequantisation.is_wide else elem
     wide = differ_in if exact else f32
     zeros = (
         _spread(k, dequantisation.zero, differ_in, groups, layout)

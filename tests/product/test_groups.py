@@ -263,20 +263,36 @@ def test_both_factors_have_zero_points(line: str, target: str, scale: float) -> 
 
 @pytest.mark.parametrize("target", ["gfx942", "gfx950", "xehpc", "sm_80", "sm_90a"])
 def test_zero_points_of_floats_are_subtracted_before_rounding(target: str) -> None:
-    """A difference of 17 + 1/8 has 8 bits more than f8_e4m3, and is rounded once: to bf16, behind the scale."""
+    """A difference of 101.25 has 9 bits, more than bf16, to which it is rounded once: behind the scale."""
     line = "--dt=bf16:f8_e4m3:f32 --attr-fpmath=bf16:true --attr-scales=wei:3:f32:16x1 --attr-zero-points=wei:3:s8:16x1"
     problem = parse_problem(f"{line} 16x48:48x24")
     assert isinstance(problem, Matmul)
     arrays = drawn(problem)
     arrays["src"] = np.eye(16, 48).astype(arrays["src"].dtype)
-    arrays["wei"] = (
-        np.random.default_rng(1).choice([0.001953125, 0.0703125, 1.125, -13.0], (48, 24)).astype(arrays["wei"].dtype)
-    )
+    arrays["wei"] = np.random.default_rng(1).choice([0.25, 0.75, 1.75, -13.0], (48, 24)).astype(arrays["wei"].dtype)
     arrays["wei_zero_points"][:] = -101
     arrays["wei_scales"][:] = 0.7
     right = ((arrays["wei"].astype(np.float32) + np.float32(101)) * np.float32(0.7)).astype(arrays["src"].dtype)[:16]
     got = cg.simulate(cg.compile(cg.build(problem, target)), **arrays)
     assert np.array_equal(got, right.astype(np.float32))
+
+
+@pytest.mark.parametrize("target", ["gfx942", "gfx950", "xehpc", "sm_80", "sm_90a"])
+@pytest.mark.parametrize("point", ["wei:common:-100", "wei:2:s8", "wei:2"])
+def test_differences_of_9_bits_are_rounded_once(point: str, target: str) -> None:
+    """355 is no bf16: (255 + 100) * 0.7 is 248.5, and 249 if the difference were rounded to 356."""
+    line = (
+        f"--dt=bf16:u8:f32 --attr-fpmath=bf16:true --attr-scales=wei:3:f32:16x1 --attr-zero-points={point} 16x48:48x24"
+    )
+    problem = parse_problem(line)
+    assert isinstance(problem, Matmul)
+    arrays = drawn(problem)
+    arrays["src"] = np.eye(16, 48).astype(arrays["src"].dtype)
+    arrays["wei"][:], arrays["wei_scales"][:] = 255, 0.7
+    if "wei_zero_points" in arrays:
+        arrays["wei_zero_points"][:] = -100
+    got = cg.simulate(cg.compile(cg.build(problem, target)), **arrays)
+    assert (got == 248).all()
 
 
 @pytest.mark.parametrize("target", ["gfx942", "gfx950", "xehpc", "sm_80", "sm_90a"])
