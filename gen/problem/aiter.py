@@ -8,7 +8,8 @@ A row of a product is y[M, N] = x[M, K] * w[N, K] transposed (aiter/configs in R
   128 rows of w, have a scale per 128 of K.
 
 A column `file` has the name of the table that a row comes from, where rows of several are in one. The columns `gfx`, or
-`dtype` with one of the names fp8 and i8, tell the types of a8w8 without q_dtype_w: 8-bit floats are FNUZ on gfx942.
+`dtype` with one of the names fp8 and i8, tell the types of a8w8 without q_dtype_w: 8-bit floats are those that the
+target of that name multiplies.
 
 Weights of a table called bpreshuffle, or with such a column, lie in blocks of 16 rows of w and 16 bytes along K, the
 blocks of 16 rows one after another (`shuffle_weight` in aiter/ops/shuffle.py).
@@ -24,6 +25,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import PurePath
 from typing import Any
 
+from convgen.backends import target as targets
 from convgen.ir.error import Unsupported, UserError, named
 from convgen.ir.record import frozen
 from convgen.ir.types import scalar
@@ -45,7 +47,6 @@ _TYPES = {
     "float8_e5m2fnuz": "f8_e5m2fnuz",
 }
 _SHORT_TYPES = {"fp8": "f8_e4m3", "i8": "s8", "bf16": "bf16"}
-_FNUZ = ("gfx940", "gfx941", "gfx942")  #: chips whose 8-bit floats have no negative zero
 _TRUE, _FALSE = ("true", "1"), ("false", "0", "none", "")
 _BLOCK = 128  #: of K and of rows of w that share a scale
 _SHUFFLED_ROWS, _CHUNK = 16, 16  #: rows, and bytes along K; of a block of shuffled weights
@@ -123,6 +124,14 @@ def _product(row: Mapping[str, str], name: str) -> tuple[str, dict[str, str]]:
     return f"{outer}{m}x{k}:{outer}{k}x{n}", knobs | scales
 
 
+def _byte_float(target: str) -> str:
+    """Return the type of 8-bit floats on a target, that of OCP where it is not known."""
+    if target not in targets.names():
+        return "f8_e4m3"
+    factors = {atom.a_elem.name for atom in targets.get(target).facts.atoms}
+    return next((name for name in ("f8_e4m3", "f8_e4m3fnuz") if name in factors), "f8_e4m3")
+
+
 def _shuffled(dtype: str, n: int, k: int, batch: int) -> str:
     """Return the tag of shuffled weights [K, N]. Raises UserError for sizes that AITER does not shuffle."""
     depth = _CHUNK // scalar(dtype).bytes
@@ -147,8 +156,8 @@ def _types(row: Mapping[str, str], name: str, dims: int) -> tuple[str, str, dict
             "a table without the column dtype or q_dtype_w, nor a name that tells types", rule="table-columns"
         )
     source = _type(row, "q_dtype_w" if "q_dtype_w" in row else "dtype", "float8_e4m3fn")
-    if source == "f8_e4m3" and "q_dtype_w" not in row and row.get("gfx") in _FNUZ:
-        source = "f8_e4m3fnuz"
+    if source == "f8_e4m3" and "q_dtype_w" not in row:
+        source = _byte_float(row.get("gfx", ""))
     if "blockscale" in name:
         both = 3 << dims - 2
         return source, "bf16", {"attr-scales": f"src:{both}:f32:1x{_BLOCK}+wei:{both}:f32:{_BLOCK}x{_BLOCK}"}
