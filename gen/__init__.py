@@ -7,8 +7,8 @@ k = cg.build(p)
 code = cg.compile(k)
 out = cg.simulate(code, src=x, wei=w)
 
-`cg.Matmul` is a matrix product, `cg.Kernel` builds a kernel by hand; both go the same way. `cg.torch` puts kernels into
-PyTorch's models.
+`cg.Deconv` is a transposed convolution, `cg.Matmul` a matrix product, `cg.Kernel` builds a kernel by hand; both go the
+same way. `cg.torch` puts kernels into PyTorch's models.
 
 Errors are ConvgenError: UserError for a wrong request, Unsupported (with the name of a `rule`) for a sound one that is
 not generated, SimulationError for what the simulator finds.
@@ -31,11 +31,13 @@ if TYPE_CHECKING:
     from convgen.ir.build import KernelBuilder as Kernel
     from convgen.ir.error import ConvgenError, Unsupported, UserError
     from convgen.problem.conv import Conv
+    from convgen.problem.deconv import Deconv
     from convgen.problem.matmul import Matmul
 
 __all__ = [
     "Conv",
     "ConvgenError",
+    "Deconv",
     "Kernel",
     "Matmul",
     "SimulationError",
@@ -53,6 +55,7 @@ __all__ = [
 _HOMES = {
     "Conv": ("problem.conv", "Conv"),
     "ConvgenError": ("ir.error", "ConvgenError"),
+    "Deconv": ("problem.deconv", "Deconv"),
     "Kernel": ("ir.build", "KernelBuilder"),
     "Matmul": ("problem.matmul", "Matmul"),
     "SimulationError": ("driver", "SimulationError"),

@@ -104,14 +104,18 @@ class Type:
             return True
         if self.is_int:
             return other.is_int and self.min <= other.min and other.max <= self.max
-        mine = _limits(self)
         if other.is_int:
-            return max(-other.min, other.max) <= 2 << int(mine.nmant)
+            return self.holds_integers(max(-other.min, other.max))
+        mine = _limits(self)
         theirs = _limits(other)
         if has_infinity(other) and not has_infinity(self):
             return False
         least = float(mine.smallest_subnormal) <= float(theirs.smallest_subnormal)
         return least and float(mine.max) >= float(theirs.max) and int(mine.nmant) >= int(theirs.nmant)
+
+    def holds_integers(self, most: int) -> bool:
+        """Return whether a float type represents every integer whose absolute value is at most `most`."""
+        return most <= 2 << int(_limits(self).nmant)
 
     @property
     def largest(self) -> float:

@@ -99,8 +99,9 @@ def _is_short(lane: LanePart, products: int) -> bool:
 
 def _channels(problem: Conv) -> tuple[int, int]:
     """Return the channels of a group: of the image, and of the source that its windows read."""
-    outs, ins = problem.oc // problem.groups, problem.ic // problem.groups
-    return (ins, outs) if problem.direction is Direction.BWD_D else (outs, ins)
+    convolution = problem.convolution
+    outs, ins = convolution.oc // problem.groups, convolution.ic // problem.groups
+    return (ins, outs) if convolution.direction is Direction.BWD_D else (outs, ins)
 
 
 def _slices(works: list[_Work], tile: LaneTile, facts: TargetFacts) -> Iterator[int]:

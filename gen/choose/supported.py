@@ -201,10 +201,11 @@ def _check_groups(problem: Problem, facts: TargetFacts) -> None:
 
 
 def _check_phases(problem: Conv) -> None:
-    """Refuse strides of backward data with too many phases, each of which is a kernel."""
-    if problem.direction is Direction.BWD_D and directions.phase_count(problem) > _MOST_PHASES:
+    """Refuse strides with too many phases, each of which is a kernel."""
+    count = directions.phase_count(problem)
+    if problem.convolution.direction is Direction.BWD_D and count > _MOST_PHASES:
         given = "".join(f"s{axis}{a.s}" for axis, a in zip("dhw", problem.axes) if a.s > 1)
-        given = f"given {given} in BWD_D, which makes {directions.phase_count(problem)} stride phases with taps"
+        given = f"given {given} in {problem.direction.value}, which makes {count} stride phases"
         raise Unsupported(f"{given}, wanted at most {_MOST_PHASES}: each is a kernel", rule="stride-phases")
 
 
@@ -227,13 +228,14 @@ def _sizes_of_product(problem: Problem) -> tuple[int, int, int]:
     """Return M, N and K of the product; for backward data, of all phases together."""
     if isinstance(problem, Matmul):
         return problem.m, problem.n, problem.k
-    outputs, inputs = (problem.mb * prod(getattr(a, name) for a in problem.axes) for name in "oi")
-    taps = prod(a.k for a in problem.axes)
-    if problem.direction.is_forward:
-        return outputs, problem.oc, taps * problem.ic
-    if problem.direction is Direction.BWD_D:
-        return inputs, problem.ic, taps * problem.oc
-    return problem.oc, taps * problem.ic, outputs
+    own = problem.convolution
+    outputs, inputs = (own.mb * prod(getattr(a, name) for a in own.axes) for name in "oi")
+    taps = prod(a.k for a in own.axes)
+    if own.direction.is_forward:
+        return outputs, own.oc, taps * own.ic
+    if own.direction is Direction.BWD_D:
+        return inputs, own.ic, taps * own.oc
+    return own.oc, taps * own.ic, outputs
 
 
 def _factors(facts: TargetFacts) -> str:

@@ -20,7 +20,7 @@ from convgen.commands.arguments import Parser, add_selection, refuse
 from convgen.commands.rows import Row, death, in_order, status_counts
 from convgen.ir.error import Unsupported, UserError, visible
 
-BOTH = ("conv", "matmul")  #: the drivers of benchdnn whose problems are taken
+DRIVERS = ("conv", "deconv", "matmul")  #: the drivers of benchdnn whose problems are taken
 
 if TYPE_CHECKING:
     from convgen.commands.journal import Journal
@@ -48,8 +48,8 @@ def parser() -> argparse.ArgumentParser:
         "batch",
         "Generate every problem of a benchdnn batch file, in worker processes, and with --run verify it. Knobs given\n"
         "here win over the file's and may be lists (--dt f16,bf16). FILE may be a log, a table or an ONNX model, too:\n"
-        "docs/requests.md lists the formats. Lines that are no requests are counted. --conv and --matmul in the\n"
-        "file say whose descriptors follow, else a descriptor's first character does.\n"
+        "docs/requests.md lists the formats. Lines that are no requests are counted. --conv, --deconv and\n"
+        "--matmul in the file say whose descriptors follow, else a descriptor's first character does.\n"
         "\n"
         "Each problem ends as passed, generated (without --run), failed, unsupported or error. The exit code is 3\n"
         "after an internal error, else 1 after a wrong result, else 2 after a request that was wrong or unsupported.\n"
@@ -68,7 +68,7 @@ def parser() -> argparse.ArgumentParser:
     )
     add("--resume", metavar="JOURNAL", help="keep results in this file, and skip problems that it has")
     add_selection(add)
-    generate.add_knobs(parser, *BOTH)
+    generate.add_knobs(parser, *DRIVERS)
     return generate.finished(parser)
 
 
@@ -78,7 +78,7 @@ def batch(arguments: Sequence[str]) -> int:
     from convgen.problem.requests import Reader
     from convgen.show import report
 
-    options, knobs = generate.parse_knobs(parser(), arguments, *BOTH)
+    options, knobs = generate.parse_knobs(parser(), arguments, *DRIVERS)
     if options.check:
         refuse(options, ("run", "run_groups", "resume"), "with --check, wanted one of them: it generates nothing")
     refuse_early(options)

@@ -21,6 +21,13 @@ from convgen.version import __version__
 #: name -> module in `commands`, its functions that return the parser and run the command, arguments and summary
 COMMANDS: dict[str, tuple[str, str, str, str, str]] = {
     "conv": ("generate", "conv_parser", "conv", "[KNOBS] DESC ...", "generate, assemble and verify convolutions"),
+    "deconv": (
+        "generate",
+        "deconv_parser",
+        "deconv",
+        "[KNOBS] DESC ...",
+        "generate, assemble and verify transposed convolutions",
+    ),
     "gemm": ("generate", "gemm_parser", "gemm", "[KNOBS] MxK:KxN ...", "generate, assemble and verify matrix products"),
     "batch": ("batch", "parser", "batch", "FILE [KNOBS]", "generate every problem of a benchdnn batch file"),
     "model": ("model", "parser", "model", "FILE [KNOBS]", "generate, verify and profile all layers of a model"),

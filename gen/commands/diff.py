@@ -54,13 +54,13 @@ def parser() -> argparse.ArgumentParser:
     line = f"this config instead of the chosen one, which is `{_CHOSEN}`; twice: of A, of B"
     add("--config", action="append", default=[], metavar="LINE", help=line)
     add_launch_options(parser, twice=True)
-    add_knobs(parser, "conv", "matmul")
+    add_knobs(parser, "conv", "deconv", "matmul")
     return parser
 
 
 def diff(arguments: Sequence[str]) -> int:
     """`convgen diff`: 0 whether they differ or not."""
-    options, knobs = parse_knobs(parser(), arguments, "conv", "matmul")
+    options, knobs = parse_knobs(parser(), arguments, "conv", "deconv", "matmul")
     a, b = options.a, options.b or options.a
     targets = _pair("--target", options.target, DEFAULT_TARGET)
     configs = _configs(options, options.b is None and targets[0] == targets[1])
@@ -76,7 +76,8 @@ def diff(arguments: Sequence[str]) -> int:
     from convgen.explain.difference import Difference, as_json
 
     difference = Difference.of(
-        _subject(a, targets[0], configs[0], launch_a, knobs), _subject(b, targets[1], configs[1], launch_b, knobs)
+        _subject(a, targets[0], configs[0], launch_a, knobs, options.driver),
+        _subject(b, targets[1], configs[1], launch_b, knobs, options.driver),
     )
     for side in (difference.a, difference.b):
         for remark in side.subject.remarks:
@@ -143,13 +144,18 @@ def _check_launches(options: argparse.Namespace, subjects: tuple[str, str]) -> N
 
 
 def _subject(
-    text: str, target: str, config: str | None, launch: argparse.Namespace, knobs: Mapping[str, str]
+    text: str,
+    target: str,
+    config: str | None,
+    launch: argparse.Namespace,
+    knobs: Mapping[str, str],
+    driver: str | None,
 ) -> Subject:
     from convgen.explain import subject
 
     path = Path(text)
     if not is_file(text):
-        return subject.of_problem(described(text, knobs), target, config, chip=launch.chip)
+        return subject.of_problem(described(text, knobs, driver), target, config, chip=launch.chip)
     if path.suffix == ".json":
         return subject.of_record(path, {}, launch.chip)
     return code(path, launch)

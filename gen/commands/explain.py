@@ -45,7 +45,7 @@ def parser() -> argparse.ArgumentParser:
     add_disable(of_problems.add_argument)
     execute.add_scalars(parser.add_argument_group("of a launch record").add_argument)
     execute.add_launch_options(parser)
-    add_knobs(parser, "conv", "matmul")
+    add_knobs(parser, "conv", "deconv", "matmul")
     return parser
 
 
@@ -61,7 +61,7 @@ def is_code(text: str) -> bool:
 
 def explain(arguments: Sequence[str]) -> int:
     """Run `convgen explain`; the exit code is 1 if the simulator finds the kernel wrong."""
-    options, knobs = parse_knobs(parser(), arguments, "conv", "matmul")
+    options, knobs = parse_knobs(parser(), arguments, "conv", "deconv", "matmul")
     if not options.output.endswith((".html", ".htm")):
         raise UserError(f"given {options.output}, wanted FILE.html, at -o")
     subject = _of_file(options, knobs) if is_file(options.subject) else _of_problem(options, knobs)
@@ -78,7 +78,7 @@ def _of_problem(options: argparse.Namespace, knobs: dict[str, str]) -> Subject:
 
     from convgen.explain import subject
 
-    problem = described(options.subject, knobs)
+    problem = described(options.subject, knobs, options.driver)
     disable, target = tuple(options.disable), options.target or DEFAULT_TARGET
     groups = 2 if options.run_groups is None else options.run_groups
     return subject.of_problem(problem, target, options.config, options.registry, disable, options.chip, groups)

@@ -1,9 +1,8 @@
-"""`convgen conv` and `convgen gemm`: generate code and files of problems, and verify them."""
+"""`convgen conv`, `convgen deconv` and `convgen gemm`: generate code and files of problems, and verify them."""
 
 from __future__ import annotations
 
 import argparse
-import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -42,6 +41,19 @@ def conv_parser() -> argparse.ArgumentParser:
     return finished(parser)
 
 
+def deconv_parser() -> argparse.ArgumentParser:
+    parser = Parser(
+        "deconv",
+        "Generate transposed convolution kernels. Source position i and tap k of an axis add to position\n"
+        "i*s - p + k*(d + 1) of the destination; a larger `oh` is output padding.",
+        "convgen deconv mb1ic64ih28oc32kh4sh2ph1 --dir FWD_D --dt f16 -o out/k --run",
+        "convgen deconv mb1ic64ih28oc32oh56kh3sh2ph1 --dt f16 --bia-dt f16 --attr-post-ops relu --run",
+    )
+    parser.add_argument("descriptors", metavar="DESC", nargs="*", help="benchdnn: [g][mb]ic ih oc [oh] kh ... [nNAME]")
+    add_knobs(parser, "deconv")
+    return finished(parser)
+
+
 def gemm_parser() -> argparse.ArgumentParser:
     parser = Parser(
         "gemm",
@@ -66,18 +78,21 @@ def add_knobs(parser: argparse.ArgumentParser, *drivers: str) -> None:
     for option in rows.values():
         spelled = [f"--{name}" for name in (option.name, *option.aliases)]
         add(*spelled, dest=option.keyword, metavar="VALUE", help=option.help if option.is_useful else argparse.SUPPRESS)
-    for word in ("reset", *drivers):  # as a whole line of benchdnn may have them
-        parser.add_argument(f"--{word}", dest="ignored", action="store_true", help=argparse.SUPPRESS)
+    for driver in drivers:  # as a whole line of benchdnn may have them
+        parser.add_argument(
+            f"--{driver}", dest="driver", action="store_const", const=driver, default=None, help=argparse.SUPPRESS
+        )
+    parser.add_argument("--reset", dest="ignored", action="store_true", help=argparse.SUPPRESS)
     for option in options.RUN_OPTIONS:
         parser.add_argument(f"--{option.name}", dest="ignored", type=option.value, help=argparse.SUPPRESS)
 
 
-def described(descriptor: str, knobs: Mapping[str, str]) -> Problem:
-    """Return the problem of a descriptor of benchdnn: a product if it begins with sizes, else a convolution."""
-    from convgen.problem.conv import Conv
-    from convgen.problem.matmul import Matmul
+def described(descriptor: str, knobs: Mapping[str, str], driver: str | None) -> Problem:
+    """Return the problem of a descriptor of benchdnn's `driver`, or without one of the kind that it looks like."""
+    from convgen.problem.matmul import PROBLEMS, kind_of
 
-    return (Matmul if re.match(r"[0-9x]+:", descriptor) else Conv).of(descriptor, dict(knobs))
+    kind = PROBLEMS[driver] if driver else kind_of(descriptor)
+    return kind.of(descriptor, dict(knobs))
 
 
 def finished(parser: argparse.ArgumentParser, output: tuple[str, str] = OUTPUT) -> argparse.ArgumentParser:
@@ -96,7 +111,15 @@ def conv(arguments: Sequence[str]) -> int:
     from convgen.problem import requests as batch
 
     options, knobs = parse_knobs(conv_parser(), _joined(arguments, miopen.is_program), "conv")
-    return _generate(options, partial(batch.convolutions, knobs=knobs), "mb1ic64ih56oc64oh56kh3ph1")
+    return _generate(options, partial(batch.problems, "conv", knobs=knobs), "mb1ic64ih56oc64oh56kh3ph1")
+
+
+def deconv(arguments: Sequence[str]) -> int:
+    """Run `convgen deconv`, each problem on its own; the exit code is the worst."""
+    from convgen.problem import requests as batch
+
+    options, knobs = parse_knobs(deconv_parser(), arguments, "deconv")
+    return _generate(options, partial(batch.problems, "deconv", knobs=knobs), "mb1ic64ih28oc32kh4sh2ph1")
 
 
 def gemm(arguments: Sequence[str]) -> int:
@@ -105,7 +128,7 @@ def gemm(arguments: Sequence[str]) -> int:
     from convgen.problem import requests as batch
 
     options, knobs = parse_knobs(gemm_parser(), _joined(arguments, blas.is_program), "matmul")
-    return _generate(options, partial(batch.matmuls, knobs=knobs), "128x64:64x128")
+    return _generate(options, partial(batch.problems, "matmul", knobs=knobs), "128x64:64x128")
 
 
 def _joined(arguments: Sequence[str], is_program: Callable[[str], bool]) -> list[str]:

@@ -59,12 +59,12 @@ def parser() -> argparse.ArgumentParser:
     add("-o", dest="output", metavar="FILE", help="draw the order: FILE.svg or FILE.png, by die and time")
     add("--animate", action="store_true", help="let rounds appear one after another (SVG)")
     add("--json", action="store_true", help="print one JSON object")
-    add_knobs(parser, "conv", "matmul")
+    add_knobs(parser, "conv", "deconv", "matmul")
     return parser
 
 
 def run(arguments: Sequence[str]) -> int:
-    options, knobs = parse_knobs(parser(), arguments, "conv", "matmul")
+    options, knobs = parse_knobs(parser(), arguments, "conv", "deconv", "matmul")
     if options.grid is None and options.descriptor is None:
         raise UserError("given no problem, wanted one, or --grid MxN")
     if options.grid is not None and options.descriptor is not None:
@@ -81,7 +81,7 @@ def run(arguments: Sequence[str]) -> int:
         )
         return _grid(options)
     refuse(options, ("batch", "slices"), "with a problem, wanted it with --grid only")
-    return _problem(options, described(options.descriptor, knobs))
+    return _problem(options, described(options.descriptor, knobs, options.driver))
 
 
 def _order(options: argparse.Namespace) -> Order | None:

@@ -55,14 +55,14 @@ def parser() -> argparse.ArgumentParser:
     add = parser.add_argument_group("package, with -o").add_argument
     add("--c", metavar="NAME", help="add the kernels as C: NAME.h and a source for each, all names begin with NAME")
     add("--python", action="store_true", help="add __init__.py: load(layer) loads a kernel on a device")
-    generate.add_knobs(parser, *batch.BOTH)
+    generate.add_knobs(parser, *batch.DRIVERS)
     return generate.finished(parser, _OUTPUT)
 
 
 def model(arguments: Sequence[str]) -> int:
     from convgen.problem.requests import Reader, distinct
 
-    options, knobs = generate.parse_knobs(parser(), arguments, *batch.BOTH)
+    options, knobs = generate.parse_knobs(parser(), arguments, *batch.DRIVERS)
     _refuse_early(options)
     reader = Reader.of(knobs, options.match, options.start)
     requests = distinct(reader.file(Path(options.file)))

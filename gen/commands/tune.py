@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 TUNED, KEPT, REFUSED = STATUSES = ("tuned", "kept", "refused")
 
-_DRIVERS = ("conv", "matmul")
+_DRIVERS = ("conv", "deconv", "matmul")
 _CONFIGS = 8
 _MOST_LINES = 100  #: lines of a worker's internal error that are kept
 _PRELOAD = ("convgen.tune.work", "convgen.profile.launch_times")
@@ -84,7 +84,7 @@ def tune(arguments: Sequence[str]) -> int:
         raise UserError("given no problem, wanted a batch file or a descriptor such as mb1ic64ih56oc64oh56kh3ph1")
     refuse_early(options)
     registry.merge(path, map(Path, options.merge))
-    requests = _requests(options.what, knobs)
+    requests = _requests(options.what, knobs, options.driver)
     rows = tuned_rows(options, requests, path, lambda _, row: _print_row(options, row))
     if requests:
         _summarise(options, rows)
@@ -119,11 +119,11 @@ def refuse_early(options: argparse.Namespace) -> None:
         raise UserError("given --timeout with --dask, wanted one of them: work elsewhere is not ended from here")
 
 
-def _requests(words: Sequence[str], knobs: dict[str, str]) -> list[Request]:
+def _requests(words: Sequence[str], knobs: dict[str, str], driver: str | None) -> list[Request]:
     """Return the problems of files and descriptors, each once and without its name, which a registry ignores."""
     from convgen.problem.requests import Reader, distinct
 
-    readers = [(word, Reader.of(knobs, None, None)) for word in words]
+    readers = [(word, Reader.of(knobs, None, None, driver)) for word in words]
     return distinct(
         request
         for word, reader in readers

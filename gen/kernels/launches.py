@@ -7,6 +7,7 @@ positions that no window reaches, one for the gradient of a bias.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import product as combinations
 
 import numpy as np
 import numpy.typing as npt
@@ -23,12 +24,13 @@ from convgen.kernels.compensation_sums import sums_kernel
 from convgen.kernels.last_arrival import ReductionBuffers
 from convgen.kernels.product import kernel_name, merged_kernel, product_kernel
 from convgen.kernels.streams import Stream
-from convgen.plan import views
+from convgen.plan import epilogues, views
 from convgen.plan.config import MERGED
-from convgen.plan.contraction import Joined
+from convgen.plan.contraction import Joined, Product
 from convgen.plan.grouped_axis import GroupedAxis, GroupTile
 from convgen.plan.lane_tile import LaneTile
 from convgen.plan.plan import Part, Plan, Reduction
+from convgen.problem.conv import Conv
 from convgen.problem.grouping import Grouping
 from convgen.problem.matmul import Matmul, Problem, grouping_of
 from convgen.run.code import OutputRegion
@@ -167,13 +169,15 @@ class Tiles:
         section = self.sections[part]
         down, across, number = section.positions(tile)
         fixed = section.result.decode(2, np.asarray(number, np.int64)) if section.is_batched else {}
-        axis, names = _split(self.problem, section)
-        positions_by_axis = [np.asarray(across, np.int64), np.asarray(down, np.int64)]
-        regions = []
-        for at, positions in _runs(section.result, axis, names, positions_by_axis[axis]):
-            positions_by_axis[axis] = positions
-            regions.append(self._region(section, positions_by_axis[1], positions_by_axis[0], {**fixed, **at}))
-        return tuple(regions)
+        names = _split(self.problem, section)
+        runs = (
+            _runs(section.result, axis, names[axis], np.asarray(positions, np.int64))
+            for axis, positions in enumerate((across, down))
+        )
+        return tuple(
+            self._region(section, rows, columns, {**fixed, **of_columns, **of_rows})
+            for (of_columns, columns), (of_rows, rows) in combinations(*runs)
+        )
 
     def _region(self, section: Section, down: Indices, across: Indices, fixed: dict[str, Indices]) -> OutputRegion:
         """Return the output region of some rows and columns: a product of coordinates once `fixed` dims are fixed."""
@@ -202,30 +206,50 @@ def _shared(view: View, axis: int) -> set[str]:
     return {name for t in view.index for name, _ in t.terms if others.intersection(dict(t.terms))} - others
 
 
-def _split(problem: Problem, section: Section) -> tuple[int, set[str]]:
-    """Return an axis and its dims to fix, run by run, so that a region is the product of some rows and columns.
+def _split(problem: Problem, section: Section) -> tuple[set[str], set[str]]:
+    """Return the dims of N and M to fix, run by run, so that a region is the product of some rows and columns.
 
     For that the rows of the output's matrix depend on one axis alone, and so do its columns. The dims of N are fixed
     that share a tensor coordinate with M, such as phases. Where rows or columns depend on both axes even then, the
     phases of M are fixed if M has them, else the dims of N that number these rows or columns together with dims of M,
-    as groups along N and channels along M do.
+    as groups along N and channels along M do, or such dims of M, as taps beside output channels are.
     """
     view = section.result
     shared = _shared(view, 0)
-    if section.joined is not None:
-        return 0, shared
+    joined = section.joined
+    index = joined.index if joined else view.index
+    matrix = [{n for d in dims for n, _ in index[d].terms} for dims in _matrix_dims(problem, section.output)]
+    fused = {d.name: joined.name for d in joined.dims} if joined else {}
     names = [{d.name for d in dims} for dims in view.axes[:2]]
-    matrix = [{n for d in dims for n, _ in view.index[d].terms} for dims in _matrix_dims(problem, section.output)]
+    names = [own | {n for n, whole in fused.items() if whole in own} for own in names]
+    if joined and _are_apart(matrix, names):
+        return shared, set()
     if not any(used & names[0] - shared and used & names[1] for used in matrix):
-        return 0, shared
+        return shared, set()
     if phases := _shared(view, 1):
-        return 1, phases
-    return 0, set().union(*(used & names[0] for used in matrix if used & names[1]))
+        return set(), phases
+    on_both = [all(used & own for own in names) for used in matrix]
+    for sides in (0, 0), (1, 1), (1, 0), (0, 1):  # of rows, of columns
+        fixed = [
+            set[str]().union(*(u & names[n] for u, side, both in zip(matrix, sides, on_both) if both and side == n))
+            for n in (0, 1)
+        ]
+        if _are_apart([used - fixed[0] - fixed[1] for used in matrix], names):
+            of_n, of_m = ({fused.get(name, name) for name in own} for own in fixed)
+            return of_n, of_m
+    raise AssertionError(f"no regions of {section.result.axes}")
+
+
+def _are_apart(matrix: Sequence[set[str]], names: Sequence[set[str]]) -> bool:
+    """Whether rows depend on one axis of the view, and columns on another one."""
+    rows, columns = ({n for n, own in enumerate(names) if used & own} for used in matrix)
+    return len(rows) <= 1 and len(columns) <= 1 and not rows & columns
 
 
 def _runs(view: View, axis: int, names: set[str], positions: Indices) -> Iterator[tuple[dict[str, Indices], Indices]]:
     """Yield the values of the named dims of an axis, and the positions along the axis that have these values."""
-    dims = {name: at for name, at in view.decode(axis, positions).items() if name in names}
+    decoded = view.decode(axis, positions).items()
+    dims = {name: np.broadcast_to(at, positions.shape) for name, at in decoded if name in names}
     combinations, index = np.unique(np.array([*dims.values(), np.zeros_like(positions)]), axis=1, return_inverse=True)
     for n, values in enumerate(combinations.T):
         yield dict(zip(dims, values)), positions[index.ravel() == n]
@@ -405,8 +429,15 @@ class _Builder:
         self._section(part, used)
 
     def uncovered(self) -> None:
-        """Fill the result with zeros if windows do not cover it: everywhere, as the products overwrite the rest."""
+        """Fill positions that no window reaches, if there are any.
+
+        Without steps after the sums zeros are stored everywhere, as the products overwrite the rest.
+        """
         if views.covers_result(self.problem, self.plan.config.phases):
+            return
+        if isinstance(self.problem, Conv) and self.problem.direction.is_forward:
+            for product in views.untouched(self.problem):
+                self._without_terms(product)
             return
         whole = views.whole_result(self.problem)
         zero = Epilogue((Convert(whole.memory.elem),))
@@ -414,6 +445,15 @@ class _Builder:
         reached = tuple(part.product.result for part in self.plan.parts)
         output, used = self.problem.outputs[0].name, self._stream(stream)
         self.sections.append(Section(output, stream.result, stream.tile, stream.mapping.counts[1:3], used, reached))
+
+    def _without_terms(self, product: Product) -> None:
+        """Add the launch that stores the epilogue of sums without terms."""
+        plan, result, role = self.plan, product.result, "_".join(filter(None, ("rest", product.role)))
+        epilogue = Epilogue(epilogues.of(self.problem, product))
+        stream = streams.fill(result, epilogue, plan.acc_type, _FILL_TILE, plan.facts, role)
+        batch, rows, columns, _ = stream.mapping.counts
+        output, used = self.problem.outputs[0].name, self._stream(stream)
+        self.sections.append(Section(output, result, stream.tile, (batch * rows, columns), used))
 
     def bias_gradient(self) -> None:
         """Add the sums of diff_dst over all positions, if the problem asks for a bias gradient."""

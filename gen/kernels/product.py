@@ -53,7 +53,9 @@ def kernel_name(plan: Plan, role: str) -> str:
     """Return a name that problem, config and target decide, stable across runs and machines."""
     text = f"{plan.problem.knobs} {plan.problem.descriptor} {plan.config} {plan.facts.name}"
     digest = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:8]
-    kind = f"conv_{plan.problem.direction.value.lower()}" if isinstance(plan.problem, Conv) else "gemm"
+    kind = "gemm"
+    if isinstance(plan.problem, Conv):
+        kind = f"{plan.problem.driver}_{plan.problem.direction.value.lower()}"
     return f"{kind}_{digest}_{role}"
 
 

@@ -176,7 +176,7 @@ class _CompensationBuilder:
 
     def _count(self, dims: tuple[Dim, ...]) -> Extent:
         """Count the positions along dims of K without padding; pieces of a split dim count once, as the whole dim."""
-        extents, joined = views.k_lengths(self.problem), self.product.joined
+        extents, joined = views.k_lengths(self.problem, self.product), self.product.joined
         separate = (part for d in dims for part in (joined.dims if joined and d.name == joined.name else (d,)))
         names = dict.fromkeys(d.name.partition("_")[0] for d in separate)
         count: Extent = reduce(times, (extents[name] for name in names if name in extents), 1)
@@ -274,7 +274,7 @@ class _CompensationBuilder:
         names, cuts = {d.name for d in summed}, self.product.cuts
         whole = (
             TensorDim(size, ((name, 1),))
-            for name, size in views.k_lengths(self.problem).items()
+            for name, size in views.k_lengths(self.problem, self.product).items()
             if isinstance(size, int)
         )
         pieces = (t for dim in whole for t in cuts.index(Layout.dense((dim.size,), (0,)), (dim,)))

@@ -45,6 +45,19 @@ class Joined:
 
 
 @frozen
+class Origin:
+    """A contraction before its dims are cut: coordinates of tensors by role, and the dims of K."""
+
+    coordinates: tuple[tuple[str, Index], ...] = ()
+    k: tuple[Dim, ...] = ()
+
+    def index(self, *names: str) -> Index:
+        """Return the coordinates of the first of some roles that has its own."""
+        known = dict(self.coordinates)
+        return next(known[name] for name in names if name in known)
+
+
+@frozen
 class Product:
     """One matrix product: `of_n` (N, K) times `of_m` (M, K) makes `result` (N, M)."""
 
@@ -56,6 +69,7 @@ class Product:
     joined: Joined | None = attrs.field(default=None, kw_only=True)  #: fused dims of the result, if any
     gap: int = attrs.field(default=0, kw_only=True)  #: rows; empty ones after the last row of the result
     groups: GroupedAxis | None = attrs.field(default=None, kw_only=True)  #: groups of rows, columns or terms, if any
+    origin: Origin = attrs.field(kw_only=True)  #: where steps after the sums find their tensors
 
     def in_dims(self, tensor: Tensor) -> Tensor:
         """Return a tensor of the problem by the dims of the views."""
@@ -161,6 +175,7 @@ class Contraction:
     role: str = ""
     batch: tuple[Dim, ...] = ()  #: dims whose positions are separate products
     cuts: Cuts = WHOLE  #: from the problem's dims to the dims of this contraction
+    origin: Origin = Origin()  #: the contraction as the problem has it
 
     def in_blocks(self, others: Collection[Tensor] = ()) -> Contraction:
         """Return the contraction with dims split where blocks of the layouts of its tensors, and of `others`, end."""
@@ -170,7 +185,7 @@ class Contraction:
             return self
         m, n, k, batch = map(cuts.dims, (self.m, self.n, self.k, self.batch))
         of_m, of_n, result = (t.cut(cuts) for t in tensors)
-        return Contraction(m, n, k, of_m, of_n, result, self.role, batch, cuts)
+        return Contraction(m, n, k, of_m, of_n, result, self.role, batch, cuts, self.origin)
 
     def fused(self) -> Contraction:
         """Return the contraction with the batch as part of N: correct for a launch that treats all results equally."""
@@ -208,7 +223,7 @@ class Contraction:
         k = (*k[:-1], evolve(inner, padded=-(-inner.size // block) * block))
         batch = (in_order(self.batch, self.result, self.of_m),) if self.batch else ()
         views = self.of_n.view(n, k, *batch), self.of_m.view(m, k, *batch), self.result.view(n, m, *batch)
-        return Product(*views, self.role, self.cuts)
+        return Product(*views, self.role, self.cuts, origin=self.origin)
 
 
 def in_order(dims: tuple[Dim, ...], first: Tensor, second: Tensor) -> tuple[Dim, ...]:

@@ -22,11 +22,13 @@ from convgen.ir.record import evolve, frozen
 from convgen.ir.types import Type, bf16, f16, f32, scalar, vector
 from convgen.plan import views
 from convgen.plan.blocks import Cuts
-from convgen.problem.matmul import Matmul, Problem
+from convgen.plan.directions import batched
+from convgen.problem.matmul import MATRICES, Matmul, Problem
 from convgen.problem.scales import Scale
 from convgen.problem.tensors import TensorSpec
 from convgen.problem.zero_points import ZeroPoint
 
+_NEAR = 256  #: greatest absolute value of zero points that are stored in more than 8 bits
 _AT_A_TIME = 8  #: elements of a lane; dequantised at once, few enough to need few temporary registers
 
 
@@ -44,6 +46,7 @@ class Dequantisation:
 
     zero: GroupTensor | int
     scale: GroupTensor | None
+    is_wide: bool = False  #: whether differences from the zero point need more bits than the result has
 
     @property
     def tensors(self) -> tuple[GroupTensor, ...]:
@@ -67,22 +70,34 @@ def _is_dequantised(problem: Matmul, role: str) -> bool:
 
 
 def check(problem: Problem) -> None:
-    """Refuse groups that straddle others along an axis, and dequantised factors of sizes known only at launch."""
+    """Refuse groups that straddle others along an axis, and scales and zero points of sizes known only at launch."""
     if not isinstance(problem, Matmul):
         return
-    if problem.runtime and (problem.dequantises or any(problem.groups.values())):
-        given = f"{problem.given_sizes} and {'factors that are dequantised' if problem.dequantises else 'groups'}"
-        raise Unsupported(f"{given}, wanted sizes that are known", rule="runtime-sizes")
+    if dims := _launch_time_dims(problem):
+        given = f"{problem.given_sizes} and scales or zero points along {dims[0]}"
+        raise Unsupported(f"{given}, wanted a size that is known", rule="runtime-sizes")
     for axis, sizes in problem.groups.items():
         if any(larger % size for size, larger in pairwise(sizes)):
             given = f"given groups of {' and '.join(map(str, sizes))} along {axis}"
             raise Unsupported(f"{given}, wanted sizes that divide one another", rule="scales-groups")
 
 
+def _launch_time_dims(problem: Matmul) -> list[str]:
+    """Return the dims of sizes known only at launch along which dequantised factors, or groups, have tensors."""
+    dims = []
+    for attribute in problem.attributes if problem.runtime else ():
+        spans, sizes = problem.spans(attribute), problem.size(attribute.role)
+        if problem.dequantises or any(1 < span < size for span, size in zip(spans, sizes)):
+            index = batched(problem.tensor(attribute.role), MATRICES[attribute.role])
+            dims += [name for t, span in zip(index, spans) if span < t.size for name, _ in t.terms]
+    return [name for name in dims if name in problem.runtime]
+
+
 def of(problem: Problem, factor: View, cuts: Cuts, tile: tuple[int, int]) -> Dequantisation | None:
     """Return the dequantisation of an input, None if there is none; `tile` is (rows, elements along K)."""
     role = next(r for r in ("src", "wei", "") if factor.memory.name.startswith(r))
-    if multiplied_type(problem, role) is None:
+    elem = multiplied_type(problem, role)
+    if elem is None:
         return None
     assert isinstance(problem, Matmul)
     point, scale = problem.zero_point(role), problem.dequantising_scales.get(role)
@@ -90,7 +105,21 @@ def of(problem: Problem, factor: View, cuts: Cuts, tile: tuple[int, int]) -> Deq
     if point is not None and not point.is_known:
         zero = _group_tensor(problem, views.in_bytes(problem, point.name), point, factor, cuts, tile)
     scales = _group_tensor(problem, problem.tensor(scale.name), scale, factor, cuts, tile) if scale else None
-    return Dequantisation(zero, scales)
+    return Dequantisation(zero, scales, point is not None and not _holds_differences(elem, factor.memory.elem, point))
+
+
+def _holds_differences(elem: Type, stored: Type, point: ZeroPoint) -> bool:
+    """Whether a float type represents each stored number less the zero point.
+
+    Zero points of s32 are taken to lie beside 8-bit integers, in [-256, 256].
+    """
+    if stored.is_float:
+        return False
+    of_points = scalar(point.dtype)
+    least, most = (-_NEAR, _NEAR) if of_points.bits > 8 else (of_points.min, of_points.max)
+    if point.value is not None:
+        least = most = point.value
+    return elem.holds_integers(max(stored.max - least, most - stored.min))
 
 
 def _group_tensor(
@@ -136,21 +165,24 @@ def dequantised(
     """
     elem, count = value.type.elem, gcd(_AT_A_TIME, layout.registers)
     exact = dequantisation.scale is None or dequantisation.scale.view.memory.elem is elem
-    wide = elem if exact else f32
+    differ_in = f32 if dequantisation.is_wide else elem
+    wide = differ_in if exact else f32
     zeros = (
-        _spread(k, dequantisation.zero, elem, groups, layout) if isinstance(dequantisation.zero, GroupTensor) else None
+        _spread(k, dequantisation.zero, differ_in, groups, layout)
+        if isinstance(dequantisation.zero, GroupTensor)
+        else None
     )
     scales = _spread(k, dequantisation.scale, wide, groups, layout) if dequantisation.scale else None
     parts = []
     for start in range(0, layout.registers, count):
-        part: Expr = Slice(value, start, count)
+        part: Expr = Slice(value, start, count).to(vector(differ_in, count))
         if zeros is not None:
             part = part - zeros(start)
         elif isinstance(dequantisation.zero, int) and dequantisation.zero:
             part = part - float(dequantisation.zero)
         if scales is not None:
-            part = (part.to(vector(wide, count)) * scales(start)).to(part.type)
-        parts.append(k.let("dequantised", part))
+            part = part.to(vector(wide, count)) * scales(start)
+        parts.append(k.let("dequantised", part.to(vector(elem, count))))
     return Pack(value.type, tuple(parts))
 
 

@@ -7,13 +7,14 @@
 | backward data, columns | mb, i… of one phase | phases, ic | most taps of a phase, oc | diff_src = diff_dst * wei |
 | backward weights | oc | k…, ic | mb, o… | diff_wei = diff_dst * src |
 
+The roles are those of `Conv.convolution`: a transposed convolution is backward data of one, with other tensors.
 Channels are those of one group. Groups, and the matrices of a batch, are a third axis, each position of which is a
 separate product.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import product as combinations
 from math import prod
 
@@ -21,8 +22,8 @@ from convgen.ir.error import DoesNotFit
 from convgen.ir.layout.memory import Dim, TensorDim
 from convgen.plan.blocks import Index
 from convgen.plan.config import APART, COLUMNS
-from convgen.plan.contraction import Contraction, Tensor, along, dim_of
-from convgen.plan.phases import Columns, Phase
+from convgen.plan.contraction import Contraction, Origin, Tensor, along, dim_of
+from convgen.plan.phases import Columns, Phase, Untapped
 from convgen.problem.conv import Axis, Conv
 from convgen.problem.conv import Direction as Dir
 from convgen.problem.matmul import MATRICES, Matmul, Problem
@@ -37,9 +38,10 @@ def contractions_of(problem: Problem, phases: str = APART) -> Iterable[Contracti
         return (_phases_as_columns(problem),)
     if isinstance(problem, Matmul):
         return (_matmul(problem),)
-    if problem.direction.is_forward:
+    direction = problem.convolution.direction
+    if direction.is_forward:
         return (_forward(problem),)
-    return _backward_data(problem) if problem.direction is Dir.BWD_D else (_backward_weights(problem),)
+    return _backward_data(problem) if direction is Dir.BWD_D else (_backward_weights(problem),)
 
 
 def product_count(problem: Problem) -> int:
@@ -47,15 +49,20 @@ def product_count(problem: Problem) -> int:
     return problem.groups if isinstance(problem, Conv) else prod(problem.dst_dims[:-2])
 
 
-def coordinates(problem: Problem) -> dict[str, Index]:
-    """Return the coordinates of src, weights and dst, and of a bias whose dims are not those of dst."""
+def origin_of(problem: Problem, contraction: Contraction) -> Origin:
+    """Return where the steps after the sums of one of the problem's contractions find their tensors.
+
+    These are the coordinates of src, weights and dst, and of a bias whose dims are not those of dst.
+    """
     if isinstance(problem, Matmul):
         of_roles = {role: batched(problem.tensor(role), dims) for role, dims in MATRICES.items()}
-        if not problem.grouping:
-            return of_roles
-        return {**of_roles, "bia": (_along_batch(0, problem.grouping.count), along("n", problem.n))}
-    _, _, src, wei, dst = forward_dims(problem)
-    return {"src": src, "wei": wei, "dst": dst, "bia": dst[1:2]}
+        if problem.grouping:
+            of_roles["bia"] = (_along_batch(0, problem.grouping.count), along("n", problem.n))
+    else:
+        tensors = contraction.of_m, contraction.of_n, contraction.result
+        of_roles = {t.spec.name.removeprefix("diff_"): t.index for t in tensors}
+        of_roles["bia"] = of_roles["dst"][1:2]
+    return Origin(tuple(of_roles.items()), contraction.k)
 
 
 def _matmul(problem: Matmul) -> Contraction:
@@ -64,7 +71,9 @@ def _matmul(problem: Matmul) -> Contraction:
     Groups are the batch, in the tensors that have a matrix for each; `GroupedAxis` has their rows or terms.
     """
     src, wei, dst = map(problem.tensor, MATRICES)
-    index = {role: tuple(grouped(problem, t) for t in own) for role, own in coordinates(problem).items()}
+    index = {
+        role: tuple(grouped(problem, t) for t in batched(problem.tensor(role), dims)) for role, dims in MATRICES.items()
+    }
     return Contraction(
         _split_into_groups(problem, "m", problem.m),
         _split_into_groups(problem, "n", problem.n),
@@ -123,11 +132,14 @@ def _along_batch(number: int, size: int) -> TensorDim:
 
 
 def axes_of(problem: Conv) -> list[tuple[str, Axis]]:
-    return list(zip(_NAMES[5 - problem.ndims :], problem.spatial))
+    """Return the axes of the problem's convolution, by their letters."""
+    return list(zip(_NAMES[5 - problem.ndims :], problem.convolution.spatial))
 
 
-def tensor_of(problem: Conv, name: str) -> TensorSpec:
-    return next(t for t in problem.tensors if t.name == name)
+def tensor_of(problem: Conv, role: str) -> TensorSpec:
+    """Return the tensor with a role in the problem's convolution: src, wei or dst, or the gradient of one."""
+    name = problem.of_roles[role]
+    return next(t for t in problem.tensors if t.name in (name, f"diff_{name}"))
 
 
 def _input_coordinate(name: str, axis: Axis) -> TensorDim:
@@ -139,12 +151,15 @@ def _input_coordinate(name: str, axis: Axis) -> TensorDim:
 
 def _weight_index(problem: Conv, taps: Index) -> Index:
     group = (along("g", problem.groups) if problem.groups > 1 else TensorDim(1, ()),) if problem.has_groups else ()
-    return (*group, *(along(name, size) for name, size in _of_group(problem).items()), *taps)
+    sizes = _of_group(problem)
+    channels = (problem.of_roles[name] for name in ("oc", "ic"))  # a transposed convolution has its outputs first, too
+    return (*group, *(along(name, sizes[name]) for name in channels), *taps)
 
 
 def _of_group(problem: Conv) -> dict[str, int]:
-    """Return the output and input channels of one group."""
-    return {name: getattr(problem, name) // problem.groups for name in ("oc", "ic")}
+    """Return the output and input channels of one group of the problem's convolution."""
+    convolution = problem.convolution
+    return {name: getattr(convolution, name) // problem.groups for name in ("oc", "ic")}
 
 
 def _channels(problem: Conv, name: str) -> TensorDim:
@@ -189,46 +204,63 @@ def _backward_weights(problem: Conv) -> Contraction:
         (dim_of("oc", _of_group(problem)["oc"]),),
         (*taps, dim_of("ic", _of_group(problem)["ic"])),
         positions,
-        Tensor(tensor_of(problem, "diff_dst"), dst),
+        Tensor(tensor_of(problem, "dst"), dst),
         Tensor(tensor_of(problem, "src"), src),
-        Tensor(tensor_of(problem, "diff_wei"), wei),
+        Tensor(tensor_of(problem, "wei"), wei),
         batch=_groups(problem),
     )
 
 
 def phase_count(problem: Conv) -> int:
-    """Return the most products of backward data: one for each combination of stride phases that have taps."""
-    return prod(Phase.count(axis) for _, axis in axes_of(problem))
+    """Return the most kernels of backward data: one for each combination of stride phases.
+
+    Without steps after the sums, one kernel writes the zeros of all phases that have no taps.
+    """
+    fills = problem.direction.is_forward
+    return prod(axis.s if fills else Phase.count(axis) for _, axis in axes_of(problem))
 
 
 def _backward_data(problem: Conv) -> Iterator[Contraction]:
     """Yield one product for each combination of stride phases that has taps."""
-    axes, channels = axes_of(problem), _of_group(problem)
-    images = along("mb", problem.mb)
-    by_axis = [
-        sorted((Phase(axis, name, tap) for tap in range(Phase.count(axis))), key=lambda p: p.residue)
-        for name, axis in axes
-    ]
+    by_axis = [Phase.with_taps(axis, name) for name, axis in axes_of(problem)]
     for chosen in combinations(*by_axis):
-        if any(p.is_empty for p in chosen):
-            continue
-        taps, diff_src, wei, diff_dst = zip(*(p.coordinates() for p in chosen))
-        role = "".join(f"{p.name}{p.residue}" for p in chosen if p.axis.s > 1)
-        yield Contraction(
-            (dim_of("mb", problem.mb), *(dim_of(f"i{p.name}", p.positions) for p in chosen)),
-            (dim_of("ic", channels["ic"]),),
-            (*(dim_of(f"k{p.name}", count) for p, count in zip(chosen, taps)), dim_of("oc", channels["oc"])),
-            Tensor(tensor_of(problem, "diff_dst"), (images, _channels(problem, "oc"), *diff_dst)),
-            Tensor(tensor_of(problem, "wei"), _weight_index(problem, wei)),
-            Tensor(tensor_of(problem, "diff_src"), (images, _channels(problem, "ic"), *diff_src)),
-            role,
-            _groups(problem),
-        )
+        if not any(p.is_empty for p in chosen):
+            yield _of_phases(problem, chosen)
+
+
+def untouched(problem: Problem) -> Iterator[Contraction]:
+    """Yield the rest of backward data's result, whose sums have no terms: contractions of which only it has a meaning.
+
+    There is one for each combination of stride phases without taps.
+    """
+    if isinstance(problem, Matmul) or problem.convolution.direction is not Dir.BWD_D:
+        return
+    by_axis = [(*Phase.with_taps(axis, name), *Untapped.of(axis, name)) for name, axis in axes_of(problem)]
+    for chosen in combinations(*by_axis):
+        if any(p.is_empty for p in chosen) and all(p.positions for p in chosen):
+            yield _of_phases(problem, chosen)
+
+
+def _of_phases(problem: Conv, phases: Sequence[Phase]) -> Contraction:
+    """Return the product of one stride phase along each axis."""
+    channels, images = _of_group(problem), along("mb", problem.mb)
+    taps, diff_src, wei, diff_dst = zip(*(p.coordinates() for p in phases))
+    role = "".join(f"{p.name}{p.residue}" for p in phases if p.axis.s > 1)
+    return Contraction(
+        (dim_of("mb", problem.mb), *(dim_of(f"i{p.name}", p.positions) for p in phases)),
+        (dim_of("ic", channels["ic"]),),
+        (*(dim_of(f"k{p.name}", count) for p, count in zip(phases, taps)), dim_of("oc", channels["oc"])),
+        Tensor(tensor_of(problem, "dst"), (images, _channels(problem, "oc"), *diff_dst)),
+        Tensor(tensor_of(problem, "wei"), _weight_index(problem, wei)),
+        Tensor(tensor_of(problem, "src"), (images, _channels(problem, "ic"), *diff_src)),
+        role,
+        _groups(problem),
+    )
 
 
 def have_columns(problem: Problem) -> bool:
     """Whether the stride phases of a problem can be columns of one product."""
-    if not isinstance(problem, Conv) or problem.direction is not Dir.BWD_D or problem.runtime:
+    if not isinstance(problem, Conv) or problem.convolution.direction is not Dir.BWD_D or problem.runtime:
         return False
     axes = [axis for _, axis in axes_of(problem)]
     return any(axis.s > 1 for axis in axes) and all(Columns.suit(axis) for axis in axes)
@@ -246,8 +278,8 @@ def _phases_as_columns(problem: Problem) -> Contraction:
         (dim_of("mb", problem.mb), *(dim_of(f"i{c.name}", c.positions) for c in columns)),
         (*(dim_of(c.phase, c.count) for c in columns if c.count > 1), dim_of("ic", channels["ic"])),
         (*(dim_of(f"k{c.name}", c.taps) for c in columns), dim_of("oc", channels["oc"])),
-        Tensor(tensor_of(problem, "diff_dst"), (images, _channels(problem, "oc"), *diff_dst)),
+        Tensor(tensor_of(problem, "dst"), (images, _channels(problem, "oc"), *diff_dst)),
         Tensor(tensor_of(problem, "wei"), _weight_index(problem, wei)),
-        Tensor(tensor_of(problem, "diff_src"), (images, _channels(problem, "ic"), *diff_src)),
+        Tensor(tensor_of(problem, "src"), (images, _channels(problem, "ic"), *diff_src)),
         batch=_groups(problem),
     )

@@ -32,6 +32,11 @@ class Phase:
         """Return the number of residues that have taps: each of the first taps has its own."""
         return min(axis.k, axis.s // gcd(axis.d + 1, axis.s))
 
+    @classmethod
+    def with_taps(cls, axis: Axis, name: str) -> list[Phase]:
+        """Return the phases along an axis that have taps, by their residues."""
+        return sorted((Phase(axis, name, tap) for tap in range(cls.count(axis))), key=lambda phase: phase.residue)
+
     @property
     def residue(self) -> int:
         return self.first_tap * (self.axis.d + 1) % self.axis.s
@@ -69,6 +74,27 @@ class Phase:
         wei = TensorDim(a.k, ((k, -step),), last)
         diff_dst = TensorDim(a.o, ((q, 1), (k, growth)), start, start < 0 or reach >= a.o)
         return taps, diff_src, wei, diff_dst
+
+
+@frozen
+class Untapped(Phase):
+    """A residue that no tap has."""
+
+    rest: int
+
+    @classmethod
+    def of(cls, axis: Axis, name: str) -> list[Untapped]:
+        """Return the phases along an axis that have no taps."""
+        tapped = {phase.residue for phase in Phase.with_taps(axis, name)}
+        return [cls(axis, name, 0, rest) for rest in range(axis.s) if rest not in tapped]
+
+    @property
+    def residue(self) -> int:
+        return self.rest
+
+    @property
+    def is_empty(self) -> bool:
+        return True
 
 
 @frozen

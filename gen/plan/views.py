@@ -18,10 +18,11 @@ from convgen.ir.layout.tags import LETTERS, Layout
 from convgen.ir.record import evolve
 from convgen.ir.sizes import Extent, Size
 from convgen.ir.types import Type, s32, scalar
+from convgen.plan import directions
 from convgen.plan.blocks import Cuts, Index
 from convgen.plan.config import APART, COLUMNS
-from convgen.plan.contraction import Contraction, Product, Tensor, along, buffer, dim_of, in_order, reordered
-from convgen.plan.directions import axes_of, batched, contractions_of, coordinates, forward_dims, grouped, tensor_of
+from convgen.plan.contraction import Contraction, Origin, Product, Tensor, along, buffer, dim_of, in_order, reordered
+from convgen.plan.directions import axes_of, batched, contractions_of, grouped, origin_of, tensor_of
 from convgen.plan.grouped_axis import GroupedAxis
 from convgen.problem.conv import Direction as Dir
 from convgen.problem.grouping import OFFSETS
@@ -40,11 +41,27 @@ def products(problem: Problem, block: int, reorder: tuple[str, ...] = (), phases
     The products write disjoint parts of the result. Products without terms are left out: positions of backward
     data that no window reaches, and all of backward weights without images (see `covers_result`).
     """
-    steps = _blocked_step_tensors(problem)
-    parts = contractions_of(problem, phases)
-    split = (c.reading(problem, reorder).in_blocks(steps).with_sizes(sizes(problem)) for c in parts)
-    whole = (_of_one_group(problem, c.product(block)) for c in split)
+    whole = (_product(problem, c, block, reorder) for c in contractions_of(problem, phases))
     return tuple(p for p in whole if p.m and p.n and p.k)
+
+
+def untouched(problem: Problem) -> tuple[Product, ...]:
+    """Return the rest of the result, whose sums have no terms, as products of which only the result has a meaning."""
+    whole = (_product(problem, c, 1, must_reorder(problem)) for c in directions.untouched(problem))
+    return tuple(p for p in whole if p.m and p.n)
+
+
+def _product(problem: Problem, whole: Contraction, block: int, reorder: Collection[str]) -> Product:
+    """Return the product of a contraction (see `products`)."""
+    contraction = _split(problem, whole, reorder).with_sizes(sizes(problem))
+    return _of_one_group(problem, contraction.product(block))
+
+
+def _split(problem: Problem, whole: Contraction, reorder: Collection[str]) -> Contraction:
+    """Return a contraction of the problem with dims cut where blocks of tensors end."""
+    origin = origin_of(problem, whole)
+    steps = _blocked_step_tensors(problem, origin)
+    return evolve(whole, origin=origin).reading(problem, reorder).in_blocks(steps)
 
 
 def _of_one_group(problem: Problem, product: Product) -> Product:
@@ -167,8 +184,7 @@ def must_reorder(problem: Problem) -> tuple[str, ...]:
 
 def nonempty_contractions(problem: Problem, reorder: Collection[str] = ()) -> tuple[Contraction, ...]:
     """Return the non-empty products of a problem before M, N and K are axes of views (see `products`)."""
-    steps = _blocked_step_tensors(problem)
-    split = (c.reading(problem, reorder).in_blocks(steps) for c in contractions_of(problem))
+    split = (_split(problem, c, reorder) for c in contractions_of(problem))
     return tuple(c for c in split if all(prod(d.size for d in dims) for dims in (c.m, c.n, c.k)))
 
 
@@ -182,14 +198,13 @@ def covers_result(problem: Problem, phases: str = APART) -> bool:
 
 def whole_result(problem: Problem) -> View:
     """Return the whole result as (N, M)."""
-    if isinstance(problem, Matmul) or problem.direction is not Dir.BWD_D:
+    if isinstance(problem, Matmul) or problem.convolution.direction is not Dir.BWD_D:
         (contraction,) = contractions_of(problem)
         return contraction.reading(problem, must_reorder(problem)).fused().in_blocks().product(1).result
-    axes = axes_of(problem)
-    # channels of all groups
-    index = (along("mb", problem.mb), along("ic", problem.ic), *(along(f"i{n}", a.i) for n, a in axes))
-    tensor = Tensor(tensor_of(problem, "diff_src"), index)
-    channels: tuple[Dim, ...] = (dim_of("ic", problem.ic),)
+    axes, ic = axes_of(problem), problem.convolution.ic  # channels of all groups
+    index = (along("mb", problem.mb), along("ic", ic), *(along(f"i{n}", a.i) for n, a in axes))
+    tensor = Tensor(tensor_of(problem, "src"), index)
+    channels: tuple[Dim, ...] = (dim_of("ic", ic),)
     positions: tuple[Dim, ...] = (dim_of("mb", problem.mb), *(dim_of(f"i{n}", a.i) for n, a in axes))
     cuts = Cuts.of((*channels, *positions), [(tensor.spec, tensor.index)])
     tensor, channels, positions = tensor.cut(cuts), cuts.dims(channels), cuts.dims(positions)
@@ -222,7 +237,7 @@ def view_over_result(problem: Problem, part: Product, name: str, role: str = "ds
 
     Each of its dims is that of src, weights or dst (`role`), or 1.
     """
-    tensor = Tensor(in_bytes(problem, name), _coordinates_of(problem, name, role))
+    tensor = Tensor(in_bytes(problem, name), _coordinates_of(problem, part.origin, name, role))
     tensor = part.in_dims(tensor).with_sizes(sizes(problem))
     return tensor.view(*result_axes(part, tensor.index))
 
@@ -249,34 +264,36 @@ def view_over(problem: Problem, part: Product, name: str, role: str, *axes: tupl
     Along the given axes a dim of size 1 is that single position; it is not broadcast over the padding of its block.
     """
     names = {d.name.partition("_")[0] for dims in axes for d in dims}  # names before dims were split
-    index = _coordinates_of(problem, name, role, exact=names)
+    index = _coordinates_of(problem, part.origin, name, role, exact=names)
     tensor = part.in_dims(Tensor(in_bytes(problem, name), index))
     return tensor.with_sizes(sizes(problem)).view(*axes)
 
 
-def k_lengths(problem: Problem) -> dict[str, Extent]:
+def k_lengths(problem: Problem, part: Product) -> dict[str, Extent]:
     """Return the number of positions along the dims of K, by their names before they are split."""
-    (contraction,) = contractions_of(problem)
-    return {d.name: d.extent for d in contraction.with_sizes(sizes(problem)).k}
+    known = {size.name: size for size in sizes(problem)}
+    return {d.name: evolve(d, exact=known.get(d.name)).extent for d in part.origin.k}
 
 
-def _blocked_step_tensors(problem: Problem) -> list[Tensor]:
+def _blocked_step_tensors(problem: Problem, origin: Origin) -> list[Tensor]:
     """Return the blocked tensors that steps after the sums read; they have the dims of the result."""
     steps = (t for t in problem.inputs if t not in problem.factors and t not in problem.outputs)
-    return [Tensor(t, _coordinates_of(problem, t.name, "dst")) for t in steps if not t.layout.is_plain]
+    return [Tensor(t, _coordinates_of(problem, origin, t.name, "dst")) for t in steps if not t.layout.is_plain]
 
 
 def is_along_k(problem: Problem, name: str, role: str) -> bool:
     """Whether a tensor differs along dims that are summed."""
-    result = {term for t in _coordinates_of(problem, "dst", "dst") for term, _ in t.terms}
-    result |= {d.name for contraction in contractions_of(problem) for d in contraction.batch}
-    return any(term not in result for t in _coordinates_of(problem, name, role) for term, _ in t.terms)
+    for contraction in contractions_of(problem):
+        result = {d.name for dims in (contraction.m, contraction.n, contraction.batch) for d in dims}
+        index = _coordinates_of(problem, origin_of(problem, contraction), name, role)
+        if any(term not in result for t in index for term, _ in t.terms):
+            return True
+    return False
 
 
-def _coordinates_of(problem: Problem, name: str, role: str, *, exact: Collection[str] = ()) -> Index:
+def _coordinates_of(problem: Problem, origin: Origin, name: str, role: str, *, exact: Collection[str] = ()) -> Index:
     """Return a tensor's coordinates; a dim of size 1 is broadcast, or, if named in `exact`, a single position."""
-    of_tensors = coordinates(problem)
-    index = of_tensors.get(name, of_tensors[role])
+    index = origin.index(name, role)
     dims = problem.tensor(name).dims
     broadcast = [size == 1 and not (t.size == 1 and _is_dim(t, exact)) for t, size in zip(index, dims)]
     if isinstance(problem, Matmul):
@@ -295,9 +312,10 @@ def bias_gradient(problem: Problem) -> View | None:
     """Return diff_dst as (N, K), whose sums along K are the gradient of the bias; None if that is not asked for."""
     if isinstance(problem, Matmul) or problem.direction is not Dir.BWD_WB:
         return None
-    alone = evolve(problem, groups=1, has_groups=False)  # each channel is summed separately
-    positions, _, _, _, index = forward_dims(alone)
-    tensor, channels = Tensor(tensor_of(problem, "diff_dst"), index), (dim_of("oc", problem.oc),)
+    axes = list(zip("dhw"[5 - problem.ndims :], problem.spatial))
+    positions = (dim_of("mb", problem.mb), *(dim_of(f"o{n}", a.o) for n, a in axes))
+    index = (along("mb", problem.mb), along("oc", problem.oc), *(along(f"o{n}", a.o) for n, a in axes))
+    tensor, channels = Tensor(problem.tensor("diff_dst"), index), (dim_of("oc", problem.oc),)
     cuts = Cuts.of((*channels, *positions), [(tensor.spec, tensor.index)])
     tensor = tensor.cut(cuts)
     return tensor.view(cuts.dims(channels), in_order(cuts.dims(positions), tensor, tensor))

@@ -237,7 +237,7 @@ class _WindowsBuilder:
         source = self._source(s, outer, axes)
         return Windows(
             weights, source, image.view(n, (*outer, *inner)), c.role,
-            Cuts((*c.cuts.sizes, *cuts.sizes)), axes, looped, outs, ins, flat, halo=self._halo(source),
+            Cuts((*c.cuts.sizes, *cuts.sizes)), axes, looped, outs, ins, flat, halo=self._halo(source), origin=c.origin,
         )  # fmt: skip
 
     def weights(self) -> Windows:

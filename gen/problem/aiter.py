@@ -7,6 +7,13 @@ A row of a product is y[M, N] = x[M, K] * w[N, K] transposed (aiter/configs in R
 - without either, in a file called a8w8 or a8w8_blockscale: 8-bit floats; in a blockscale file each row of x, and each
   128 rows of w, have a scale per 128 of K.
 
+A column `file` has the name of the table that a row comes from, where rows of several are in one. The columns `gfx`, or
+`dtype` with one of the names fp8 and i8, tell the types of a8w8 without q_dtype_w: 8-bit floats are those that the
+target of that name multiplies.
+
+Weights of a table called bpreshuffle, or with such a column, lie in blocks of 16 rows of w and 16 bytes along K, the
+blocks of 16 rows one after another (`shuffle_weight` in aiter/ops/shuffle.py).
+
 A row of a convolution has N, C, D, H, W, K, kT, kH, kW, strides, paddings, dilations, groups and a bias, in bf16.
 """
 
@@ -18,8 +25,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import PurePath
 from typing import Any
 
+from convgen.backends import target as targets
 from convgen.ir.error import Unsupported, UserError, named
 from convgen.ir.record import frozen
+from convgen.ir.types import scalar
 from convgen.problem.options import CONV, MATMUL
 
 _SIZES = ("M", "N", "K")
@@ -37,8 +46,10 @@ _TYPES = {
     "float8_e5m2": "f8_e5m2",
     "float8_e5m2fnuz": "f8_e5m2fnuz",
 }
+_SHORT_TYPES = {"fp8": "f8_e4m3", "i8": "s8", "bf16": "bf16"}
 _TRUE, _FALSE = ("true", "1"), ("false", "0", "none", "")
 _BLOCK = 128  #: of K and of rows of w that share a scale
+_SHUFFLED_ROWS, _CHUNK = 16, 16  #: rows, and bytes along K; of a block of shuffled weights
 
 
 @frozen
@@ -96,16 +107,16 @@ def _rows(reader: Any, name: str) -> Iterator[Row]:
 
 
 def _product(row: Mapping[str, str], name: str) -> tuple[str, dict[str, str]]:
-    for column in ("bpreshuffle", "scaleAB"):
-        if _flag(row, column):
-            raise Unsupported(f"{column} of a table of products", rule=f"table-{column.lower()}")
-    if "bpreshuffle" in name:
-        raise Unsupported(f"weights that are shuffled, of the table {name[:60]}", rule="table-bpreshuffle")
+    name = row.get("file") or name
+    if _flag(row, "scaleAB"):
+        raise Unsupported("scaleAB of a table of products", rule="table-scaleab")
     batch, m, n, k = (_size(row, column, "1") for column in ("B", *_SIZES))
     dims = 2 + (batch > 1)
     source, result, scales = _types(row, name, dims)
     knobs = {"dt": f"{source}:{source}:{result}"}
     tags = ("abc", "acb", "abc") if batch > 1 else ("ab", "ba", "ab")
+    if _flag(row, "bpreshuffle") or "bpreshuffle" in name:
+        tags = tags[0], _shuffled(source, n, k, batch), tags[2]
     knobs |= dict(zip(("stag", "wtag", "dtag"), tags))
     if _flag(row, "bias"):
         knobs |= {"bia-dt": result, "bia_mask": str(1 << dims - 1)}
@@ -113,11 +124,29 @@ def _product(row: Mapping[str, str], name: str) -> tuple[str, dict[str, str]]:
     return f"{outer}{m}x{k}:{outer}{k}x{n}", knobs | scales
 
 
+def _byte_float(target: str) -> str:
+    """Return the type of 8-bit floats on a target, that of OCP where it is not known."""
+    if target not in targets.names():
+        return "f8_e4m3"
+    factors = {atom.a_elem.name for atom in targets.get(target).facts.atoms}
+    return next((name for name in ("f8_e4m3", "f8_e4m3fnuz") if name in factors), "f8_e4m3")
+
+
+def _shuffled(dtype: str, n: int, k: int, batch: int) -> str:
+    """Return the tag of shuffled weights [K, N]. Raises UserError for sizes that AITER does not shuffle."""
+    depth = _CHUNK // scalar(dtype).bytes
+    if n % _SHUFFLED_ROWS or k % (2 * depth):
+        wanted = f"multiples of {_SHUFFLED_ROWS} and {2 * depth}"
+        raise UserError(f"given shuffled weights of N = {n}, K = {k}, wanted {wanted}")
+    outer, k_letter, n_letter = ("a", "b", "c") if batch > 1 else ("", "a", "b")
+    return f"{outer}{n_letter.upper()}{k_letter.upper()}{_SHUFFLED_ROWS}{n_letter}{depth}{k_letter}"
+
+
 def _types(row: Mapping[str, str], name: str, dims: int) -> tuple[str, str, dict[str, str]]:
     """The types of the factors and of the result, and the knob of scales."""
-    if "dtype" in row:
-        return _type(row, "dtype"), _type(row, "outdtype", row["dtype"]), {}
     family = re.search("a[0-9]+w[0-9]+", name)
+    if "dtype" in row and family is None:
+        return _type(row, "dtype"), _type(row, "outdtype", row["dtype"]), {}
     if family is None and "q_dtype_w" not in row and name.startswith("bf16"):
         return "bf16", "bf16", {}
     if family is not None and family[0] != "a8w8":
@@ -126,7 +155,9 @@ def _types(row: Mapping[str, str], name: str, dims: int) -> tuple[str, str, dict
         raise Unsupported(
             "a table without the column dtype or q_dtype_w, nor a name that tells types", rule="table-columns"
         )
-    source = _type(row, "q_dtype_w", "float8_e4m3fn")
+    source = _type(row, "q_dtype_w" if "q_dtype_w" in row else "dtype", "float8_e4m3fn")
+    if source == "f8_e4m3" and "q_dtype_w" not in row:
+        source = _byte_float(row.get("gfx", ""))
     if "blockscale" in name:
         both = 3 << dims - 2
         return source, "bf16", {"attr-scales": f"src:{both}:f32:1x{_BLOCK}+wei:{both}:f32:{_BLOCK}x{_BLOCK}"}
@@ -157,6 +188,8 @@ def _size(row: Mapping[str, str], column: str, default: str = "") -> int:
 
 def _type(row: Mapping[str, str], column: str, default: str = "") -> str:
     text = (row.get(column) or default).removeprefix("torch.")
+    if text in _SHORT_TYPES:
+        return _SHORT_TYPES[text]
     if text not in _TYPES:
         raise UserError(f"given the type {named(text, _TYPES)}, wanted one of {', '.join(_TYPES)}, in column {column}")
     return _TYPES[text]

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from math import prod
-from typing import ClassVar, Unpack
+from types import MappingProxyType
+from typing import ClassVar, Self, TypeVar, Unpack
 
 from convgen.ir.error import UserError
 from convgen.ir.record import evolve, frozen
@@ -93,6 +94,8 @@ class Conv(TensorProblem):
     """
 
     driver: ClassVar[str] = options.CONV
+    #: role of a tensor, or channels, in `convolution` -> that of this problem
+    of_roles: ClassVar[Mapping[str, str]] = MappingProxyType({name: name for name in ("src", "wei", "dst", "ic", "oc")})
 
     mb: int
     ic: int
@@ -104,7 +107,7 @@ class Conv(TensorProblem):
     direction: Direction = Direction.FWD_B
 
     @classmethod
-    def parse(cls, desc: str, **arguments: Unpack[ConvKnobs]) -> Conv:
+    def parse(cls, desc: str, **arguments: Unpack[ConvKnobs]) -> Self:
         """The problem of a benchdnn descriptor. Every knob of benchdnn's is an argument: `dir="FWD_D"`, `dt="f16"`,
         `mb=1`, `attr_fpmath="tf32"`; those inside `desc` (`--dir=FWD_D mb1ic64...`) win.
 
@@ -128,7 +131,7 @@ class Conv(TensorProblem):
         groups: int = 1,
         mb: int = 1,
         **arguments: Unpack[ConvShapeKnobs],
-    ) -> Conv:
+    ) -> Self:
         """The problem of sizes, as frameworks have them: one per spatial dimension (w; h, w; d, h, w), outermost first.
 
         A single number holds for all dimensions. A `dilation` of 1 is none. `padding` is that before the input; the
@@ -143,7 +146,7 @@ class Conv(TensorProblem):
         rows = [_each(name, size, count) for name, size in (("kernel", kernel), ("stride", stride))]
         rows += [_each(name, size, count) for name, size in (("padding", padding), ("dilation", dilation))]
         axes = list(zip(letters, input, *rows, strict=True))
-        outputs = output or [(i + 2 * p - (k - 1) * d - 1) // s + 1 for _, i, k, s, p, d in axes]
+        outputs = output or [cls.output_size(Axis(i, 0, k, s, p, d - 1)) for _, i, k, s, p, d in axes]
         sizes = "".join(
             f"i{a}{i}o{a}{o}k{a}{k}s{a}{s}p{a}{p}d{a}{d - 1}"
             for (a, i, k, s, p, d), o in zip(axes, _each("output", outputs, count))
@@ -152,13 +155,13 @@ class Conv(TensorProblem):
         return cls.parse(f"{group}mb{mb}ic{ic}oc{oc}{sizes}", **arguments)
 
     @classmethod
-    def of(cls, line: str, knobs: Mapping[str, str]) -> Conv:
+    def of(cls, line: str, knobs: Mapping[str, str]) -> Self:
         """Return the problem of a driver line, whose knobs win over `knobs`. Raises as `parse` does."""
-        given, text = options.split_line(line, options.CONV)
-        values = options.read(options.CONV, {**knobs, **given})
+        given, text = options.split_line(line, cls.driver)
+        values = options.read(cls.driver, {**knobs, **given})
         scanned = grammar.scan(text)
         sizes = {"g": 1, "mb": 2, "ic": 0, "oc": 0, **scanned.values}
-        axes, ndims = _axes(scanned)
+        axes, ndims = _axes(scanned, cls)
         problem = cls(
             mb=values["mb"] or sizes["mb"],
             ic=sizes["ic"],
@@ -173,6 +176,21 @@ class Conv(TensorProblem):
         )
         _check_channels(problem, scanned)
         return with_checked_layouts(_with_bias(problem, values["bia-dt"]))
+
+    @staticmethod
+    def output_size(axis: Axis) -> int:
+        """Return the output size of an axis whose input size and padding are given."""
+        return _truncate(axis.i - axis.extent + 2 * axis.p, axis.s) + 1
+
+    @staticmethod
+    def left_padding(axis: Axis) -> int:
+        """Return the left padding of an axis whose output size is given."""
+        return _truncate((axis.o - 1) * axis.s - axis.i + axis.extent, 2)
+
+    @property
+    def convolution(self) -> Conv:
+        """Return the convolution whose sums these are; `of_roles` names its tensors and channels."""
+        return self
 
     @property
     def spatial(self) -> tuple[Axis, ...]:
@@ -241,7 +259,10 @@ class Conv(TensorProblem):
         return f"{groups}mb{self.mb}_ic{self.ic}oc{self.oc}_{shapes}{name}"
 
 
-def _with_bias(problem: Conv, dtype: str) -> Conv:
+_ConvT = TypeVar("_ConvT", bound=Conv)
+
+
+def _with_bias(problem: _ConvT, dtype: str) -> _ConvT:
     """The problem with a bias of a type, if its direction has none and can have one."""
     direction = problem.direction.with_bias
     if dtype == "undef" or direction is problem.direction:
@@ -249,9 +270,9 @@ def _with_bias(problem: Conv, dtype: str) -> Conv:
     return evolve(problem, direction=direction, bias_type="" if dtype == problem.acc_type else dtype)
 
 
-def _axes(scanned: grammar.Descriptor) -> tuple[tuple[Axis, Axis, Axis], int]:
+def _axes(scanned: grammar.Descriptor, kind: type[Conv]) -> tuple[tuple[Axis, Axis, Axis], int]:
     """The d, h, w axes with benchdnn's defaults, and the tensor dimensions they make (3, 4 or 5)."""
-    d, h, w = (_axis(scanned, name) for name in "dhw")
+    d, h, w = (_axis(scanned, name, kind) for name in "dhw")
     if d is not None and (h is None) != (w is None):
         there, missing = ("w", "h") if h is None else ("h", "w")
         raise scanned.error(f"given axes d and {there} but not {missing}, wanted all three or d alone", "id", "kd")
@@ -264,8 +285,8 @@ def _axes(scanned: grammar.Descriptor) -> tuple[tuple[Axis, Axis, Axis], int]:
     raise scanned.error("given no spatial axis, wanted at least iw and kw")
 
 
-def _axis(scanned: grammar.Descriptor, axis: str) -> Axis | None:
-    """One axis by benchdnn's rules; None if the descriptor does not have it."""
+def _axis(scanned: grammar.Descriptor, axis: str, kind: type[Conv]) -> Axis | None:
+    """One axis by benchdnn's rules for a kind of problem; None if the descriptor does not have it."""
     i, o, k, d = (scanned.values.get(key + axis, 0) for key in "iokd")
     s, p = scanned.values.get("s" + axis, 1), scanned.values.get("p" + axis)
     if s < 1:
@@ -276,20 +297,14 @@ def _axis(scanned: grammar.Descriptor, axis: str) -> Axis | None:
         if value < 1:
             present = [name + axis for name in "iokspd"]
             raise scanned.error(f"given axis {axis} without {key}{axis}, wanted at least 1", key + axis, *present)
-    extent = Axis(k=k, d=d).extent
     if not o:
         p = p or 0
-        o = _truncate(i - extent + 2 * p, s) + 1
+        o = kind.output_size(Axis(i, 0, k, s, p, d))
         if o < 1:
             raise scanned.error(f"given sizes that make o{axis} {o}, wanted at least 1", "i" + axis)
     elif p is None:
-        p = _deduced_padding(Axis(i, o, k, s, 0, d))
+        p = kind.left_padding(Axis(i, o, k, s, 0, d))
     return Axis(i, o, k, s, p, d)
-
-
-def _deduced_padding(axis: Axis) -> int:
-    """The left padding of an axis whose output size is given and whose padding is not."""
-    return _truncate((axis.o - 1) * axis.s - axis.i + axis.extent, 2)
 
 
 def _truncate(numerator: int, divisor: int) -> int:

@@ -1,7 +1,7 @@
 """Find benchdnn's driver lines in a text, and the place where their words begin.
 
 A driver line consists of options and descriptors only, perhaps after the prefix of a log or a call of benchdnn,
-`convgen conv` or `convgen gemm`. A line with other words is a sentence.
+`convgen conv`, `convgen deconv` or `convgen gemm`. A line with other words is a sentence.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ _HINT = re.compile(rf"(?:^|[\s\"'`(])(?:-[-A-Za-z]|_*(?:{'|'.join(grammar.KEYS)}
 _PREFIXES = 16  #: most prefixes before a line
 _BENCHDNN = re.compile(r"(?:\S*/)?(?:benchdnn)(?:\.exe)?")
 _CONVGEN = re.compile(r"(?:\S*/)?convgen")
+_COMMANDS = {"conv": options.CONV, "deconv": options.DECONV, "gemm": options.MATMUL}
 _BRACKETED = re.compile(r"[\[({<][^\s\])}>]*([ ][^\])}>]{0,40})?[\])}>]:?[,|]?")
 _STAMP = (
     r"\[?[0-9]{2,4}[-/.][0-9]{1,2}[-/.][0-9]{1,4}(?:[T_ ][0-9:.,]+(?:Z|[+-][0-9:]+)?)?\]?:?",  # a date, and a time
@@ -115,8 +116,8 @@ def _command(words: Sequence[str]) -> list[str] | None:
         bare = word.lstrip("\"'`(")
         if _BENCHDNN.fullmatch(bare):
             return list(_up_to_operator(words[number + 1 :]))
-        if _CONVGEN.fullmatch(bare) and after in ("conv", "gemm"):
-            driver = options.CONV if after == "conv" else options.MATMUL
+        if _CONVGEN.fullmatch(bare) and after in _COMMANDS:
+            driver = _COMMANDS[after]
             return _of_command(_up_to_operator(words[number + 2 :]), driver)
     return None
 
@@ -166,7 +167,7 @@ def _up_to_operator(words: Sequence[str]) -> Iterator[str]:
 
 
 def _of_command(words: Iterator[str], driver: str) -> list[str]:
-    """Return the words that describe problems after `convgen conv` or `convgen gemm`, options first."""
+    """Return the words that describe problems after a command of convgen, options first."""
     options_first, descriptors = [f"--{driver}"], list[str]()
     for word in words:
         name, equals, _ = word.partition("=")
@@ -191,7 +192,7 @@ def _is_driver(words: Collection[str]) -> bool:
     rest = iter(words)
     for word in rest:
         name, equals, _ = word.lstrip("-").partition("=")
-        if word.startswith("--") and name in (*options.BOTH, *options.OTHER_DRIVERS) and not equals:
+        if word.startswith("--") and name in (*options.DRIVERS, *options.OTHER_DRIVERS) and not equals:
             is_sure, driver = True, name
         elif word.startswith("-") and _OPTION.fullmatch(word) is not None:
             is_known = _is_known(word, name, driver)
@@ -214,7 +215,7 @@ def _is_driver(words: Collection[str]) -> bool:
 def _is_known(word: str, name: str, driver: str) -> bool:
     if not word.startswith("--"):
         return False
-    known = any(name in options.SPELLED[each] for each in options.BOTH)
+    known = any(name in options.SPELLED[each] for each in options.DRIVERS)
     return known or name in ("reset", "match", "start", "batch") or driver in options.OTHER_DRIVERS
 
 

@@ -22,7 +22,7 @@ from convgen.ir import untrusted
 from convgen.ir.error import Unsupported, UserError
 from convgen.ir.record import frozen
 from convgen.problem.model_nodes import Node, conv_descriptor
-from convgen.problem.options import CONV, MATMUL
+from convgen.problem.options import CONV, DECONV, MATMUL
 
 _MAJOR = 8  #: version of the schema
 _MOST_ARCHIVE = 1 << 40  #: bytes of a file, nearly all of which are weights
@@ -163,9 +163,10 @@ def _of_graph(graph: Any) -> Iterator[Node]:
         operator = node["target"].removeprefix("torch.ops.aten.").partition(".")[0]
         if node["target"].startswith("torch.ops.aten.") and operator in _READERS:
             name = _name(node, number)
-            driver, read = _READERS[operator]
+            op = _operator(node, name, graph["tensor_values"])
+            driver, read = _TRANSPOSED if op.argument("transposed", "as_bool") else _READERS[operator]
             try:
-                requests = read(_operator(node, name, graph["tensor_values"]))
+                requests = read(op)
             except (UserError, Unsupported) as error:
                 yield Node(name, f"{operator} {name}", {}, driver, error)
                 continue
@@ -246,9 +247,7 @@ def _split_by_groups(wei: _Tensor, groups: int) -> _Tensor:
 
 
 def _conv(op: _Operator) -> dict[str, _Request]:
-    """Return a convolution, or for a transposed one the gradient of data that it is."""
-    if op.argument("transposed", "as_bool"):
-        return _conv_transpose(op)
+    """Return a convolution."""
     src, wei, dst = op.tensor("input"), op.tensor("weight"), op.result
     count = _axes(op, src, wei, dst)
     strides, dilations = (op.numbers(name, count, 1) for name in ("stride", "dilation"))
@@ -281,16 +280,25 @@ def _pads(op: _Operator, windows: Sequence[int], dilations: Sequence[int]) -> li
 
 
 def _conv_transpose(op: _Operator) -> dict[str, _Request]:
+    """Return a transposed convolution, whose weights have the input channels first."""
     src, wei, dst = op.tensor("input"), op.tensor("weight"), op.result
-    if op.optional("bias") is not None:
-        raise Unsupported(f"given {op.name} with a bias, wanted none: it is a gradient of data", rule="deconv-bias")
     count = _axes(op, src, wei, dst)
     strides, dilations, pads = (
         op.numbers(name, count, default) for name, default in (("stride", 1), ("dilation", 1), ("padding", 0))
     )
-    axes = list(zip(dst.sizes[2:], src.sizes[2:], wei.sizes[2:], strides, pads, dilations))
-    knobs = {"dir": "BWD_D", **_layouts(dst, _split_by_groups(wei, op.groups), src)}
-    return {"": (conv_descriptor(op.groups, src.sizes[0], dst.sizes[1], src.sizes[1], axes), knobs)}
+    axes = list(zip(src.sizes[2:], dst.sizes[2:], wei.sizes[2:], strides, pads, dilations))
+    weights = _swapped(_split_by_groups(wei, op.groups), int(op.groups > 1))
+    knobs = {"dir": "FWD_D", **_layouts(src, weights, dst), **_bias(op)}
+    return {"": (conv_descriptor(op.groups, src.sizes[0], src.sizes[1], dst.sizes[1], axes), knobs)}
+
+
+def _swapped(tensor: _Tensor, first: int) -> _Tensor:
+    """Return a tensor with dims `first` and `first` + 1 exchanged."""
+
+    def swap(sizes: tuple[int, ...]) -> tuple[int, ...]:
+        return *sizes[:first], sizes[first + 1], sizes[first], *sizes[first + 2 :]
+
+    return _Tensor(swap(tensor.sizes), swap(tensor.strides), tensor.dtype)
 
 
 def _bias(op: _Operator) -> dict[str, str]:
@@ -376,9 +384,10 @@ def _product(src: _Tensor, wei: _Tensor, dst: _Tensor) -> _Request:
     return f"{_by_x(src.sizes)}:{_by_x(wei.sizes)}", _layouts(src, wei, dst)
 
 
+_TRANSPOSED = DECONV, _conv_transpose
 _READERS: Mapping[str, tuple[str, Callable[[_Operator], dict[str, _Request]]]] = {
     **dict.fromkeys(("conv1d", "conv2d", "conv3d", "convolution"), (CONV, _conv)),
-    **dict.fromkeys(("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"), (CONV, _conv_transpose)),
+    **dict.fromkeys(("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"), _TRANSPOSED),
     "linear": (MATMUL, _linear),
     **dict.fromkeys(("matmul", "mm", "bmm"), (MATMUL, _matmul)),
     **dict.fromkeys(("addmm", "baddbmm"), (MATMUL, _product_and_sum)),

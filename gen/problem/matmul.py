@@ -13,6 +13,7 @@ from convgen.ir.layout.tags import LETTERS, Layout
 from convgen.ir.record import frozen
 from convgen.problem import attribute_masks, grammar, options
 from convgen.problem.conv import Conv
+from convgen.problem.deconv import Deconv
 from convgen.problem.grouping import OFFSETS, Grouping
 from convgen.problem.knobs import MatmulKnobs
 from convgen.problem.scales import Scale
@@ -234,7 +235,21 @@ def grouping_of(problem: Problem) -> Grouping | None:
     return problem.grouping if isinstance(problem, Matmul) else None
 
 
+#: driver of benchdnn -> its problems
+PROBLEMS: Mapping[str, type[Conv] | type[Matmul]] = {kind.driver: kind for kind in (Conv, Deconv, Matmul)}
+
+
+def kind_of(line: str) -> type[Conv] | type[Matmul]:
+    """Return the kind of a line's problem: that of a driver that it names, else a product or a convolution.
+
+    A product's descriptor begins with a digit, a convolution's never does.
+    """
+    words = line.split()
+    descriptor = next((word for word in reversed(words) if not word.startswith("--")), "")
+    named = next((kind for driver, kind in PROBLEMS.items() if f"--{driver}" in words), None)
+    return named or (Matmul if descriptor[:1].isdigit() else Conv)
+
+
 def parse_problem(line: str) -> Problem:
-    """Return the problem of a line that `str` wrote: only a matmul's descriptor begins with a digit."""
-    descriptor = next((word for word in reversed(line.split()) if not word.startswith("--")), "")
-    return Matmul.of(line, {}) if descriptor[:1].isdigit() else Conv.of(line, {})
+    """Return the problem of a line that `str` wrote."""
+    return kind_of(line).of(line, {})

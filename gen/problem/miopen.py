@@ -17,7 +17,8 @@ from convgen.ir.caret import PointedError
 from convgen.ir.error import Unsupported, meant, named
 from convgen.ir.record import evolve, frozen
 from convgen.problem import grammar, shell
-from convgen.problem.conv import Conv
+from convgen.problem.conv import Axis, Conv
+from convgen.problem.deconv import Deconv
 
 
 @frozen
@@ -65,7 +66,7 @@ FLAGS = (
     Flag("j", "dilation_w", "1", least=1),
     Flag("g", "group_count", "1", least=1),
     Flag("_", "spatial_dim", "2", words=("2", "3")),
-    Flag("m", "mode", "conv", words=("conv", "trans"), only=("conv",), rule="transposed"),
+    Flag("m", "mode", "conv", words=("conv", "trans")),
     Flag("z", "pad_mode", "default", words=("same", "valid", "default")),
     Flag("r", "pad_val", "0", least=0, only=("0",), rule="pad-value"),
     Flag("I", "in_layout", "", words=_LAYOUT_NAMES),
@@ -76,9 +77,9 @@ FLAGS = (
     *(Flag(short, f"{name}_cast_type", "-1", only=("-1",), rule="cast") for short, name in zip("UTR", _TENSORS)),
     Flag("b", "bias", "0", words=("0", "1")),
     # of transposed convolutions only
-    Flag("%", "trans_output_pad_d", "0"),
-    Flag("Y", "trans_output_pad_h", "0"),
-    Flag("X", "trans_output_pad_w", "0"),
+    Flag("%", "trans_output_pad_d", "0", least=0),
+    Flag("Y", "trans_output_pad_h", "0", least=0),
+    Flag("X", "trans_output_pad_w", "0", least=0),
     # how MIOpen runs it, and on what data
     Flag("i", "iter", "10"),
     Flag("V", "verify", "1"),
@@ -252,7 +253,8 @@ def problems(line: str, knobs: Mapping[str, str] | None = None) -> tuple[Conv, .
         by_direction = [_fusion(values, dtype)]
     else:
         by_direction = [{"dir": name} for name in _directions(base, values)]
-    convolutions = [Conv.of(_descriptor(values), own | knobs_of_line | dict(knobs or {})) for own in by_direction]
+    kind = Deconv if _is_transposed(values) else Conv
+    convolutions = [kind.of(_descriptor(values), own | knobs_of_line | dict(knobs or {})) for own in by_direction]
     _check_generated(values)
     return tuple(dict.fromkeys(convolutions))
 
@@ -308,14 +310,22 @@ def _values(line: str, words: Sequence[shell.Word], is_fusion: bool) -> dict[str
         if flag.name.endswith("_layout") and len(spelled) > 2:
             text = text.upper()
         values[flag.name] = _Value(flag, text, spelled, at)
-    unused = _UNUSED.get(values["spatial_dim"].text, ()) + _UNUSED.get(values["pad_mode"].text, ())
+    modes = (values[name].text for name in ("spatial_dim", "pad_mode", "mode") if name in values)
+    unused = [name for mode in modes for name in _UNUSED.get(mode, ())]
     return {name: evolve(value, text="1" if name in unused else _value(line, value)) for name, value in values.items()}
 
 
 _PADS = ("pad_d", "pad_h", "pad_w")
 
-#: a value of spatial_dim or pad_mode -> the flags of which the problem then does not use any
-_UNUSED = {"2": ("in_d", "fil_d", "conv_stride_d", "pad_d", "dilation_d"), "same": _PADS, "valid": _PADS}
+_TRANS_PADS = ("trans_output_pad_d", "trans_output_pad_h", "trans_output_pad_w")
+
+#: a value of spatial_dim, pad_mode or mode -> the flags of which the problem then does not use any
+_UNUSED = {
+    "2": ("in_d", "fil_d", "conv_stride_d", "pad_d", "dilation_d", "trans_output_pad_d"),
+    "conv": _TRANS_PADS,
+    "same": _PADS,
+    "valid": _PADS,
+}
 
 
 def _value(line: str, value: _Value) -> str:
@@ -363,6 +373,11 @@ def _refuse(message: str, line: str, *values: _Value) -> NoReturn:
     raise PointedError(message, line, column)
 
 
+def _is_transposed(values: Mapping[str, _Value]) -> bool:
+    """Whether the convolution is transposed; CBAInfer has no such mode."""
+    return "mode" in values and values["mode"].text == "trans"
+
+
 def _axes(values: Mapping[str, _Value]) -> str:
     return "dhw" if values["spatial_dim"].number == 3 else "hw"
 
@@ -392,7 +407,9 @@ def _tags(line: str, values: Mapping[str, _Value]) -> dict[str, str]:
             _refuse(f"given {layout} for {dims} spatial dimensions, wanted one of {wanted}", line, value)
         order = ["n", "c", *_axes(values)]
         letters = _LAYOUTS[dims][layout]
-        if knob == "wtag" and grouped:  # N counts the output channels of all groups: group, then channel within it
+        if knob == "wtag" and _is_transposed(values):  # N counts the input channels, which are the second dim
+            order[:2] = ["c", "n"]
+        if knob == "wtag" and grouped:  # N counts the channels of all groups: group, then channel within it
             order.insert(0, "g")
             letters = letters.replace("n", "gn")
         tags[knob] = "".join("abcdef"[order.index(letter)] for letter in letters)
@@ -411,6 +428,8 @@ def _descriptor(values: Mapping[str, _Value]) -> str:
         i, k, s, d = (values[f"{name}_{axis}"].number for name in ("in", "fil", "conv_stride", "dilation"))
         p = _padding(values["pad_mode"].text, i, k, s, values[f"pad_{axis}"].number)
         text += f"i{axis}{i}k{axis}{k}s{axis}{s}p{axis}{p}d{axis}{d - 1}"
+        if _is_transposed(values) and (more := values[f"trans_output_pad_{axis}"].number):
+            text += f"o{axis}{Deconv.output_size(Axis(i, 0, k, s, p, d - 1)) + more}"
     return text
 
 

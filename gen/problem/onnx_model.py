@@ -15,7 +15,7 @@ from convgen.ir.error import Unsupported, UserError
 from convgen.ir.record import frozen
 from convgen.problem import attributes
 from convgen.problem.model_nodes import Node, conv_descriptor
-from convgen.problem.options import CONV, MATMUL
+from convgen.problem.options import CONV, DECONV, MATMUL
 
 _LARGEST_VALUE = 4096  #: elements of a constant of which the value is read
 
@@ -228,10 +228,8 @@ def _conv(op: _Operator) -> _Request:
 
 
 def _conv_transpose(op: _Operator) -> _Request:
-    """Return the gradient of data of the convolution from the result to the source."""
-    source, weights = op.tensor(0), op.tensor(1)
-    if op.optional(2) is not None:
-        raise Unsupported("a ConvTranspose with a bias, wanted none: it is a gradient of data", rule="deconv-bias")
+    """Return a transposed convolution, of weights [input channels, output channels of one group, windows...]."""
+    source, weights, bias = op.tensor(0), op.tensor(1), op.optional(2)
     inputs, windows, strides, dilations = _window(op, source, weights)
     groups = op.attributes.get("group", 1)
     more = op.attributes.get("output_padding") or [0] * len(inputs)
@@ -245,13 +243,16 @@ def _conv_transpose(op: _Operator) -> _Request:
     else:
         pads = _pads(op, [0] * len(inputs))
     axes = [
-        (whole - sum(pad), i, k, s, pad[0], d)
+        (i, whole - sum(pad), k, s, pad[0], d)
         for whole, pad, i, k, s, d in zip(wholes, pads, inputs, windows, strides, dilations)
     ]
     mb, channels = source.sizes[:2]
     dtype = _type(source)
-    knobs = {"dir": "BWD_D", "dt": f"{dtype}:{_type(weights)}:{dtype}", **_tags(len(source.sizes), groups)}
-    return conv_descriptor(groups, mb, weights.sizes[1] * groups, channels, axes), knobs
+    tags = _tags(len(source.sizes), groups)
+    tags["wtag"] = tags["wtag"].translate(str.maketrans("bc", "cb") if groups > 1 else str.maketrans("ab", "ba"))
+    knobs = {"dir": "FWD_D", "dt": f"{dtype}:{_type(weights)}:{dtype}", **tags}
+    descriptor = conv_descriptor(groups, mb, channels, weights.sizes[1] * groups, axes)
+    return descriptor, knobs | ({"bia-dt": _type(bias)} if bias else {})
 
 
 def _product(left: _Tensor, right: _Tensor, result: str) -> _Request:
@@ -376,7 +377,7 @@ def _qlinear_matmul(op: _Operator) -> _Request:
 
 _READERS: Mapping[str, tuple[str, Callable[[_Operator], _Request]]] = {
     "Conv": (CONV, _conv),
-    "ConvTranspose": (CONV, _conv_transpose),
+    "ConvTranspose": (DECONV, _conv_transpose),
     "ConvInteger": (CONV, _conv_integer),
     "QLinearConv": (CONV, _qlinear_conv),
     "Gemm": (MATMUL, _gemm),

@@ -15,12 +15,13 @@ from convgen.ir.error import Unsupported, UserError, meant, named
 from convgen.ir.record import frozen
 from convgen.problem import attributes, grammar, post_ops, scales, zero_points
 
-CONV, MATMUL = "conv", "matmul"
-BOTH = (CONV, MATMUL)
+CONV, DECONV, MATMUL, IP = "conv", "deconv", "matmul", "ip"
+_WINDOWS = (CONV, DECONV)
+DRIVERS = (CONV, DECONV, MATMUL, IP)
 
 #: benchdnn's other drivers, whose problems convgen does not generate
 OTHER_DRIVERS = (
-    *("binary", "bnorm", "brgemm", "concat", "deconv", "eltwise", "gnorm", "graph", "ip", "lnorm", "lrn", "pool"),
+    *("binary", "bnorm", "brgemm", "concat", "eltwise", "gnorm", "graph", "lnorm", "lrn", "pool"),
     *("prelu", "reduction", "reorder", "resampling", "rnn", "sdpa", "self", "shuffle", "softmax", "sum", "zeropad"),
 )
 
@@ -33,7 +34,7 @@ class Option:
     default: str
     read: Callable[[str], Any]  #: returns the value of a text, or raises PointedError
     help: str
-    drivers: tuple[str, ...] = BOTH
+    drivers: tuple[str, ...] = DRIVERS
     #: name of the rule that refuses values, or a function from a text to it ("" if it is generated); "": refuses none
     rule: str | Callable[[str], str] = ""
     generated: Callable[[Any], bool] | None = None  #: with a rule's name: values not refused; None: the default alone
@@ -142,7 +143,9 @@ _whole = _pattern("[0-9]{1,18}", "a number from 0")
 _real = _pattern(r"[0-9.]{1,18}([eE][+-]?[0-9]{1,3})?", "a number")
 _threads = _pattern("(auto|[0-9]{1,9})(:(auto|[0-9]{1,9})){0,2}", "auto or numbers such as 4:0:1")
 
-_ALGORITHMS = tuple(f"{prefix}{name}" for prefix in ("", "convolution_") for name in ("direct", "wino", "auto"))
+_ALGORITHMS = tuple(
+    f"{prefix}{name}" for prefix in ("", "convolution_", "deconvolution_") for name in ("direct", "wino", "auto")
+)
 
 #: options that describe a problem, in the order of benchdnn's product
 KNOBS = (
@@ -151,10 +154,16 @@ KNOBS = (
         "FWD_B",
         _one_of("FWD_B", "FWD_D", "FWD_I", "BWD_D", "BWD_W", "BWD_WB"),
         "FWD_B (default), FWD_D, FWD_I, BWD_D, BWD_W or BWD_WB",
-        (CONV,),
+        (*_WINDOWS, IP),
     ),
     Option("dt", "f32", grammar.parse_types, "one type, or src:wei:dst (default f32)"),
-    Option("bia-dt", "undef", _bias_type, "type of the bias of FWD_D, FWD_I and BWD_W (default undef: none)", (CONV,)),
+    Option(
+        "bia-dt",
+        "undef",
+        _bias_type,
+        "type of the bias of FWD_D, FWD_I and BWD_W (default undef: none)",
+        (*_WINDOWS, IP),
+    ),
     Option("stag", "any", str, "layout of the source or first matrix (default any)"),
     Option("wtag", "any", str, "layout of the weights or second matrix (default any)"),
     Option("dtag", "any", str, "layout of the destination or result (default any)"),
@@ -172,10 +181,11 @@ KNOBS = (
         "",
         attributes.masks,
         "dimensions known only at run time, up to the problem's, SRC:WEI; of a convolution 1, the minibatch",
+        (*_WINDOWS, MATMUL),
         rule="runtime-sizes",
         generated=lambda masks: True,  # of a product's sizes and the minibatch; the problem says so
     ),
-    Option("alg", "direct", _one_of(*_ALGORITHMS), "direct, wino or auto: the result is the same", (CONV,), idle=True),
+    Option("alg", "direct", _one_of(*_ALGORITHMS), "direct, wino or auto: the result is the same", _WINDOWS, idle=True),
     Option("attr-scales", "", attributes.scales, "ARG:MASK[:SCALE[:TYPE[:GROUPS]]][+...]", rule=scales.refused),
     Option(
         "attr-zero-points",
@@ -225,13 +235,13 @@ KNOBS = (
     Option("ctx-exe", "auto", _threads, "threads of benchdnn: no effect", idle=True),
     Option("bia-dt", "undef", _bias_type, "type of a bias (default undef: none)", (MATMUL,), aliases=("bia_dt",)),
     Option("bia_mask", "2", _whole, "dimensions along which a bias differs", (MATMUL,), beside="bia-dt"),
-    Option("mb", "0", grammar.parse_minibatch, "minibatch; 0 (default) keeps the descriptor's", (CONV,)),
+    Option("mb", "0", grammar.parse_minibatch, "minibatch; 0 (default) keeps the descriptor's", (*_WINDOWS, IP)),
     Option(
         "cfg",
         "f32",
         _pattern(r"(?:(?:bf16|f16|f32|f64|s32|s8|u8){1,3})(?:_wino)?", "types such as u8s8f32"),
         "benchdnn's former --dt",
-        (CONV,),
+        _WINDOWS,
         "cfg",
     ),
 )
@@ -268,10 +278,10 @@ def _spelled(driver: str) -> dict[str, Option]:
 
 
 #: driver -> every option by each of its spellings
-SPELLED = {driver: _spelled(driver) for driver in BOTH}
+SPELLED = {driver: _spelled(driver) for driver in DRIVERS}
 
 #: driver -> its knobs in the order of the product
-KNOBS_OF = {driver: tuple(option for option in KNOBS if driver in option.drivers) for driver in BOTH}
+KNOBS_OF = {driver: tuple(option for option in KNOBS if driver in option.drivers) for driver in DRIVERS}
 
 
 def find(word: str, driver: str, others: Collection[str] = ()) -> Option:

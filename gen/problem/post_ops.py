@@ -101,7 +101,7 @@ PostOp = Eltwise | Sum | Binary | Prelu
 _PLAIN = ("common", "any", "")  #: default mask, tag and strides of an operand
 _WHOLE = Operand("s8", "per_tensor")  #: default condition of a select
 #: Types of operands that become f32 in a kernel.
-_TYPES = ("f32", "f16", "bf16", "s32", "s8", "u8")
+_TYPES = ("f32", "f16", "bf16", "s32", "s8", "u8", "f8_e4m3", "f8_e5m2", "f8_e4m3fnuz", "f8_e5m2fnuz")
 
 
 def operand_name(number: int, ending: str = "") -> str:

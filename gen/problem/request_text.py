@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import re
 import sys
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from convgen.problem import driver_lines, request_lines
 STDIN = Path("-")
 _STREAMS = re.compile(r"/dev/stdin|(?:/dev|/proc/self)/fd/[0-9]+")  #: what a shell connects: not every pipe has an end
 _BYTES = 64 * 2**20  #: of a file
+_GZIP = b"\x1f\x8b"  #: the first bytes of a gzip file
 
 _COMMENT = re.compile(r"(?:^|\s)#.*")
 _STEP = re.compile(r"^#[0-9]+ +(?=[0-9]+\.[0-9]+ )")  #: BuildKit's prefix, which is no comment
@@ -23,7 +25,7 @@ _JOINED = re.compile(r"\s*\\\s+")
 
 def text_of(path: Path) -> str:
     """The text of a file that somebody names, or of the standard input, `-`. Raises UserError."""
-    content = _content(path)
+    content = _unzipped(_content(path), path)
     is_wide = content[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) and len(content) > 2
     try:
         return content.decode("utf-16" if is_wide else "utf-8-sig")
@@ -46,6 +48,20 @@ def _content(path: Path) -> bytes:
     if len(content) > _BYTES:
         raise UserError(f"given {_name(path)} of more than {_BYTES >> 20} MiB, wanted a batch file")
     return content
+
+
+def _unzipped(content: bytes, path: Path) -> bytes:
+    """Return the content of a gzip file, any other content as it is. Raises UserError if it is damaged or too large."""
+    if not content.startswith(_GZIP):
+        return content
+    reader = zlib.decompressobj(zlib.MAX_WBITS | 16)
+    try:
+        text = reader.decompress(content, _BYTES + 1)
+    except zlib.error:
+        raise UserError(f"given {_name(path)} that is damaged, wanted a gzip file") from None
+    if len(text) > _BYTES:
+        raise UserError(f"given {_name(path)} of more than {_BYTES >> 20} MiB of text, wanted a batch file")
+    return text
 
 
 def _name(path: Path) -> str:

@@ -1,11 +1,11 @@
 """Requests: the problems of command lines and of benchdnn's batch files, and why a line is refused.
 
 A batch file consists of words. `--knob=a,b` sets a list, which holds until `--reset`, also in and after files that
-`--batch=FILE` reads; a descriptor requests the product of all lists. `#` begins a comment, and a word that ends in
-`\\` is joined with the next. `--conv` and `--matmul` name the driver of later descriptors; without them a descriptor's
-first character decides. A line logged by another program (`request_lines`) is one request, which options of the file
-do not change. Any other line is a remark. A file that begins with names of columns is a table (`aiter`), `*.onnx` and
-`*.pt2` are models (`onnx_model`, `exported_model`).
+`--batch=FILE` reads; a descriptor requests the product of all lists. `#` begins a comment, and a word that ends in `\\`
+is joined with the next. `--conv`, `--deconv`, `--ip` and `--matmul` name the driver of later descriptors; without them
+a descriptor's first character decides. A line logged by another program (`request_lines`) is one request, which options
+of the file do not change. Any other line is a remark. A file that begins with names of columns is a table (`aiter`),
+`*.onnx` and `*.pt2` are models (`onnx_model`, `exported_model`).
 """
 
 from __future__ import annotations
@@ -29,10 +29,9 @@ import attrs
 from convgen.ir.caret import PointedError
 from convgen.ir.error import Unsupported, UserError
 from convgen.ir.record import define, evolve, frozen
-from convgen.problem import driver_lines, grammar, options, request_lines, verbose
-from convgen.problem.conv import Conv
-from convgen.problem.matmul import Matmul, Problem
-from convgen.problem.options import CONV, MATMUL
+from convgen.problem import driver_lines, grammar, inner_product, options, request_lines, verbose
+from convgen.problem.matmul import PROBLEMS, Problem
+from convgen.problem.options import CONV, DECONV, IP, MATMUL
 from convgen.problem.request_text import logical_lines, text_of
 
 if TYPE_CHECKING:
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
     from convgen.problem.model_nodes import Node
 
 _SELECTING = ("match", "start")
-_READER = (*_SELECTING, "batch", "reset", *options.BOTH)  #: options that the reader of files obeys itself
+_READER = (*_SELECTING, "batch", "reset", *options.DRIVERS)  #: options that the reader of files obeys itself
 
 _DEEPEST, _FILES = 100, 10_000  #: files within each other, and files read
 _PROBLEMS = 2_000_000  #: most combinations that are read
@@ -114,21 +113,17 @@ def _layered(request: Request) -> Request:
     return evolve(request, layers=tuple(filter(None, [name or request.where])), count=count)
 
 
-def convolutions(text: str, knobs: Mapping[str, str]) -> tuple[Problem, ...]:
-    """Return the convolutions of a descriptor or a logged line (`request_lines`), whose own knobs `knobs` override."""
-    return _problems_of_log(text, knobs, CONV) or (Conv.of(text, knobs),)
-
-
-def matmuls(text: str, knobs: Mapping[str, str]) -> tuple[Problem, ...]:
-    """Return the matrix product of a descriptor or of a logged line."""
-    return _problems_of_log(text, knobs, MATMUL) or (Matmul.of(text, knobs),)
+def problems(driver: str, text: str, knobs: Mapping[str, str]) -> tuple[Problem, ...]:
+    """Return the problems of a descriptor or a logged line (`request_lines`), whose own knobs `knobs` override."""
+    parse = inner_product.of if driver == IP else PROBLEMS[driver].of
+    return _problems_of_log(text, knobs, driver) or (parse(text, knobs),)
 
 
 def _problems_of_log(text: str, knobs: Mapping[str, str], driver: str) -> tuple[Problem, ...]:
     """Return the problems of a logged line, none for any other text. Raises UserError for a line of another driver."""
     driver_of_line = request_lines.driver_of(text)
     if driver_of_line not in (None, driver):
-        names = {CONV: "a convolution", MATMUL: "a matrix product"}
+        names = {CONV: "a convolution", DECONV: "a transposed convolution", MATMUL: "a matrix product"}
         raise UserError(f"given {names[driver_of_line or CONV]} ({text[:40]!r}), wanted {names[driver]}")
     return request_lines.problems(text, knobs) if driver_of_line else ()
 
@@ -179,7 +174,7 @@ class Reader:
     given: Mapping[str, list[str]]  #: lists of knobs that override those of files
     match: _Pattern | None  #: overrides `--match` of files
     start: int | None  #: overrides `--start` of files
-    settings: dict[str, _Settings] = attrs.Factory(lambda: {driver: _Settings() for driver in options.BOTH})
+    settings: dict[str, _Settings] = attrs.Factory(lambda: {driver: _Settings() for driver in options.DRIVERS})
     driver: str | None = None  #: driver of later descriptors; None: a descriptor's first character decides
     ignored: dict[str, str] = attrs.Factory(dict)  #: ignored options, with the place of their first use
     remarks: list[_Line] = attrs.Factory(list)  #: lines that are no requests
@@ -192,10 +187,10 @@ class Reader:
     open: list[Path] = attrs.Factory(list)  #: files being read, each named by the one before
 
     @classmethod
-    def of(cls, knobs: Mapping[str, str], match: str | None, start: int | None) -> Reader:
-        """Return a reader; `knobs` (lists), `match` and `start` override those of files."""
+    def of(cls, knobs: Mapping[str, str], match: str | None, start: int | None, driver: str | None = None) -> Reader:
+        """Return a reader of a driver's descriptors; `knobs` (lists), `match` and `start` override those of files."""
         given = {knob: text.split(",") for knob, text in knobs.items()}
-        return cls(given, None if match is None else _Pattern.of(match, match, 0), start)
+        return cls(given, None if match is None else _Pattern.of(match, match, 0), start, driver=driver)
 
     def file(self, path: Path) -> Iterator[Request]:
         """Yield the requests of one file. Raises UserError if it cannot be read or is being read already."""
@@ -275,7 +270,7 @@ class Reader:
         elif (driver_line := driver_lines.find(line.text)) is not None:
             before = self.settings, self.driver
             if driver_line.is_command:
-                self.settings, self.driver = {driver: _Settings() for driver in options.BOTH}, None
+                self.settings, self.driver = {driver: _Settings() for driver in options.DRIVERS}, None
             yield from self._words(evolve(line, text=driver_line.text))
             if driver_line.is_command:
                 self.settings, self.driver = before
@@ -340,8 +335,8 @@ class Reader:
     def _drivers(self) -> tuple[str, ...]:
         """Return the drivers whose options are set."""
         if self.driver is None:
-            return options.BOTH
-        return (self.driver,) if self.driver in options.BOTH else ()
+            return options.DRIVERS
+        return (self.driver,) if self.driver in options.DRIVERS else ()
 
     def _find(self, line: _Line, column: int, word: str, name: str) -> options.Option | None:
         """Return the option of a word, None if the reader obeys it itself. Raises PointedError."""
@@ -380,7 +375,8 @@ class Reader:
         if self.driver in options.OTHER_DRIVERS:
             given = f"a problem of benchdnn's --{self.driver}"
             error = Unsupported(
-                f"given {given}, wanted one of --conv or --matmul: others are not generated", rule="driver"
+                f"given {given}, wanted one of --conv, --deconv, --ip or --matmul: others are not generated",
+                rule="driver",
             )
             yield from self._chosen(Request(word, error=error, where=line.where), None)
             return
@@ -398,11 +394,10 @@ class Reader:
         self.tried += prod(len(values) for _, values in choices)
         if self.tried > _PROBLEMS:
             raise TooMuch(f"given more than {_PROBLEMS} problems with {text[:60]!r} in {line.where}, wanted fewer")
-        parse: Callable[[str, Mapping[str, str]], tuple[Problem, ...]] = convolutions if driver == CONV else matmuls
         reported: set[str] = set()  # an error that every combination has is reported once
         for values in _combinations(choices):
             driver_line = " ".join([*(f"--{knob}={value}" for knob, value in values.items() if value), text])
-            for request in requested(driver_line, partial(parse, text, values), line.where):
+            for request in requested(driver_line, partial(problems, driver, text, values), line.where):
                 if request.error is None or str(request.error) not in reported:
                     yield from self._chosen(request, match, reported)
 
@@ -432,7 +427,7 @@ def _combinations(choices: Sequence[tuple[options.Option, Sequence[str]]]) -> It
 
 
 #: words that say whose descriptors follow
-_SWITCHES = {f"--{driver}" for driver in (*options.BOTH, *options.OTHER_DRIVERS)}
+_SWITCHES = {f"--{driver}" for driver in (*options.DRIVERS, *options.OTHER_DRIVERS)}
 
 
 @define

@@ -2,10 +2,9 @@
 
     onednn_verbose,v1,primitive,exec,gpu,matmul,jit:gemm:any,undef,src:f16::blocked:ab::f0 ...,,,64x32:32x48,0.01
 
-Logs of DNNL 1 and oneDNN 2 and 3 are read (oneDNN, src/common/verbose.cpp at v1.2, v2.0, v2.7, v3.0 and later). A
-deconvolution is the convolution whose gradient it computes, an inner product is a matrix product, or a convolution of
-windows as large as the image. Creations and errors are requests where the log executes no equal primitive. Lines that
-tell of something else are remarks.
+Logs of DNNL 1 and oneDNN 2 and 3 are read (oneDNN, src/common/verbose.cpp at v1.2, v2.0, v2.7, v3.0 and later). An
+inner product is a matrix product, or a convolution of windows as large as the image. Creations and errors are requests
+where the log executes no equal primitive. Lines that tell of something else are remarks.
 """
 
 from __future__ import annotations
@@ -16,9 +15,10 @@ from itertools import pairwise
 
 from convgen.ir.error import Unsupported, UserError
 from convgen.ir.record import frozen
-from convgen.problem import attributes, options
+from convgen.problem import attributes, inner_product, options
 from convgen.problem.conv import Conv
-from convgen.problem.matmul import Matmul
+from convgen.problem.deconv import Deconv
+from convgen.problem.matmul import Matmul, Problem
 
 _MARKER = re.compile(r"(?<![\w=])(?:onednn|dnnl|mkldnn)_verbose,")
 _MEMORY = re.compile(
@@ -48,15 +48,6 @@ class _Memory:
     tag: str  #: of groups their dim and number, such as 0:4
     strides: str
     flags: str
-
-    def swapped(self, first: int) -> _Memory:
-        """Return the tensor with dims `first` and `first` + 1 exchanged."""
-        a, b = "abcdef"[first], "abcdef"[first + 1]
-        tag = self.tag.translate(str.maketrans(f"{a}{b}{a.upper()}{b.upper()}", f"{b}{a}{b.upper()}{a.upper()}"))
-        strides = self.strides.split("x")
-        if self.strides and len(strides) > first + 1:
-            strides[first], strides[first + 1] = strides[first + 1], strides[first]
-        return _Memory(self.dtype, self.kind, tag, "x".join(strides), self.flags)
 
 
 @frozen
@@ -129,13 +120,12 @@ def repeats(line: str, known: frozenset[str]) -> bool:
 def driver_of(line: str) -> str:
     """Return the driver of a line's problem; other primitives count as convolutions, for `problems` to refuse."""
     logged = _logged_line(line)
-    fields = () if logged is None else logged.fields
-    name = fields[1] if len(fields) > 1 else ""
-    is_product = name == "matmul" or (name == "inner_product" and not re.search(r"i[dhw][0-9]", ",".join(fields[7:8])))
-    return options.MATMUL if is_product else options.CONV
+    name = logged.fields[1] if logged is not None and len(logged.fields) > 1 else ""
+    drivers = {"matmul": options.MATMUL, "inner_product": options.IP, "deconvolution": options.DECONV}
+    return drivers.get(name, options.CONV)
 
 
-def problems(line: str, knobs: Mapping[str, str]) -> tuple[Conv | Matmul, ...]:
+def problems(line: str, knobs: Mapping[str, str]) -> tuple[Problem, ...]:
     """Return the problem of a line; `knobs` override its own. Raises UserError, Unsupported."""
     execution = _execution(line)
     if execution.primitive not in _READERS:
@@ -146,8 +136,8 @@ def problems(line: str, knobs: Mapping[str, str]) -> tuple[Conv | Matmul, ...]:
         raise Unsupported(
             f"given {given[:60]}, wanted sizes: it does not tell those known at launch", rule="runtime-sizes"
         )
-    kind, descriptor, knobs_of_line = _READERS[execution.primitive](execution)
-    return (kind.of(descriptor, {name: text for name, text in knobs_of_line.items() if text} | dict(knobs)),)
+    parse, descriptor, knobs_of_line = _READERS[execution.primitive](execution)
+    return (parse(descriptor, {name: text for name, text in knobs_of_line.items() if text} | dict(knobs)),)
 
 
 def _from_marker(text: str) -> str | None:
@@ -221,14 +211,14 @@ def _attribute_texts(text: str) -> dict[str, str]:
     return {names.get(name, name): value.replace(";", "+") for name, value in (named | entries).items()}
 
 
-def _attributes(execution: _Execution, roles: Mapping[str, str], swap: str = "") -> dict[str, str]:
-    """The knobs of the attributes; `roles` name the tensors of the problem, `swap` one whose first dims are swapped."""
+def _attributes(execution: _Execution) -> dict[str, str]:
+    """The knobs of the attributes."""
     knobs = dict[str, str]()
     for name, value in execution.attributes.items():
         if name == "post-ops":
             knobs["attr-post-ops"] = "+".join(_post_op(step, execution.is_old) for step in _steps(value))
         elif name in ("scales", "zero-points"):
-            entries = (_entry(each, name, roles, swap) for each in value.split("+") if each)
+            entries = (_entry(each, name) for each in value.split("+") if each)
             knobs |= attributes.knob(f"attr-{name}", entries)
         elif name == "oscale":
             knobs |= _oscale(value, execution.bias is not None)
@@ -259,13 +249,12 @@ def _post_op(step: str, is_old: bool) -> str:
     return f"{_FORMER.get(name, name)}{colon}{rest}"
 
 
-def _entry(text: str, kind: str, roles: Mapping[str, str], swap: str) -> str:
+def _entry(text: str, kind: str) -> str:
     """A scale or zero point as benchdnn has it: of `ARG:MASK[:TYPE[:GROUPS][:host_scalar][:MODE]]`, or, before
     oneDNN 3.1, `ARG:MASK[:VALUE]` with `*` for one that is not known."""
     argument, _, rest = text.partition(":")
     mask, *fields = rest.split(":")
     role = argument.removesuffix("0") if argument in ("src0", "wei0", "dst0") else argument
-    role = roles.get(role, role)
     fields = [field for field in fields if field not in ("", "*", "host_scalar")]
     modes = [field for field in fields if field.startswith("dynamic")]
     if modes:
@@ -276,11 +265,7 @@ def _entry(text: str, kind: str, roles: Mapping[str, str], swap: str) -> str:
         raise UserError(f"given the mask {mask[:20]!r}, wanted a number, in {kind} of oneDNN's log")
     if fields and re.fullmatch(r"-?[0-9.]+", fields[0]):  # the first value of many
         fields = fields[1:]
-    bits = int(mask)
-    if role == swap:
-        bits = bits & ~0b11 | (bits & 1) << 1 | bits >> 1 & 1
-        fields = [*fields[:1], *("x".join(reversed(groups.split("x"))) for groups in fields[1:])]
-    return ":".join([role, str(bits), *fields])
+    return ":".join([role, mask, *fields])
 
 
 def _oscale(value: str, has_bias: bool) -> dict[str, str]:
@@ -314,8 +299,7 @@ def _propagation(execution: _Execution) -> str:
     return known[execution.propagation]
 
 
-_Request = tuple[type[Conv] | type[Matmul], str, dict[str, str]]
-_ROLES = {"src": "src", "wei": "wei", "dst": "dst"}
+_Request = tuple[Callable[[str, Mapping[str, str]], Problem], str, dict[str, str]]
 
 
 def _conv(execution: _Execution) -> _Request:
@@ -324,62 +308,19 @@ def _conv(execution: _Execution) -> _Request:
     if execution.bias and propagation != "D":
         knobs["bia-dt"] = execution.bias.dtype
     tensors = [execution.tensor(name) for name in ("src", "wei", "dst")]
-    return Conv, execution.descriptor, knobs | _tensors(*tensors) | _attributes(execution, _ROLES)
-
-
-def _deconv(execution: _Execution) -> _Request:
-    """The convolution from the deconvolution's destination to its source."""
-    propagation = _propagation(execution)
-    if execution.bias and propagation != "D":
-        raise Unsupported("a deconvolution with a bias, wanted none: it is a gradient of data", rule="deconv-bias")
-    knobs = {"dir": {"F": "BWD_D", "D": "FWD_D", "W": "BWD_W"}[propagation]}
-    exchanged = {"ic": "oc", "oc": "ic"} | {f"{a}{axis}": f"{b}{axis}" for a, b in ("io", "oi") for axis in "dhw"}
-    text = re.sub(r"[io][cdhw](?=[0-9])", lambda key: exchanged[key[0]], execution.descriptor)
-    wei = execution.tensor("wei").swapped(1 if re.match(r"(mb[0-9]+_?)?g[0-9]", text) else 0)
-    roles = {"src": "dst", "wei": "wei", "dst": "src"}
-    tensors = _tensors(execution.tensor("dst"), wei, execution.tensor("src"))
-    return Conv, text, knobs | tensors | _attributes(execution, roles, "wei")
-
-
-def _inner_product(execution: _Execution) -> _Request:
-    propagation, sizes = _propagation(execution), execution.sizes
-    src, wei, dst = (execution.tensor(name) for name in ("src", "wei", "dst"))
-    if not {"mb", "ic", "oc"} <= sizes.keys():
-        raise UserError(f"given {execution.descriptor[:40]!r}, wanted mb, ic and oc, in oneDNN's log")
-    if any(key in sizes for key in ("id", "ih", "iw")):
-        knobs = _conv(execution)[2]
-        spatial = "".join(f"{k}{sizes[k]}k{k[1]}{sizes[k]}o{k[1]}1p{k[1]}0" for k in ("id", "ih", "iw") if k in sizes)
-        letters = "abcde"[: 2 + sum(key in sizes for key in ("id", "ih", "iw"))]
-        if dst.kind == "blocked":
-            knobs["dtag"] = letters if dst.tag == "ab" and not dst.strides else _refuse_layout(dst)
-        knobs.pop("strides", None)
-        return Conv, f"mb{sizes['mb']}ic{sizes['ic']}oc{sizes['oc']}{spatial}", knobs
-    mb, ic, oc = (sizes[key] for key in ("mb", "ic", "oc"))
-    if propagation == "F":
-        knobs = _tensors(src, wei.swapped(0), dst) | _attributes(execution, _ROLES, "wei")
-        bias = {"bia-dt": execution.bias.dtype, "bia_mask": "2"} if execution.bias else {}
-        return Matmul, f"{mb}x{ic}:{ic}x{oc}", knobs | bias
-    if propagation == "D":
-        return Matmul, f"{mb}x{oc}:{oc}x{ic}", _tensors(dst, wei, src) | _attributes(execution, _ROLES)
-    if execution.bias:
-        raise Unsupported("the gradient of the bias of an inner product", rule="inner-product-bias")
-    return Matmul, f"{oc}x{mb}:{mb}x{ic}", _tensors(dst.swapped(0), src, wei) | _attributes(execution, _ROLES)
-
-
-def _refuse_layout(memory: _Memory) -> str:
-    given = f"given dst of the layout {memory.strides or memory.tag}"
-    raise Unsupported(f"{given}, wanted ab, of an inner product of images", rule="blocked-layout")
+    parse = {"deconvolution": Deconv.of, "inner_product": inner_product.of}.get(execution.primitive, Conv.of)
+    return parse, execution.descriptor, knobs | _tensors(*tensors) | _attributes(execution)
 
 
 def _matmul(execution: _Execution) -> _Request:
-    knobs = _tensors(*(execution.tensor(name) for name in ("src", "wei", "dst"))) | _attributes(execution, _ROLES)
+    knobs = _tensors(*(execution.tensor(name) for name in ("src", "wei", "dst"))) | _attributes(execution)
     grouped = execution.tensor("src").kind == _GROUPED
     if grouped:
         knobs["grouped"] = _even_groups(execution)
     if execution.bias is not None:
         mask = None if grouped else _MASK.search(execution.bias.flags)
         knobs |= {"bia-dt": execution.bias.dtype} | ({"bia_mask": mask[1]} if mask else {})
-    return Matmul, _former_product(execution), knobs
+    return Matmul.of, _former_product(execution), knobs
 
 
 def _even_groups(execution: _Execution) -> str:
@@ -408,7 +349,7 @@ def _former_product(execution: _Execution) -> str:
 
 _READERS: Mapping[str, Callable[[_Execution], _Request]] = {
     "convolution": _conv,
-    "deconvolution": _deconv,
-    "inner_product": _inner_product,
+    "deconvolution": _conv,
+    "inner_product": _conv,
     "matmul": _matmul,
 }

@@ -1,7 +1,8 @@
 """Sums of convolutions by the definition: exact, in float64, for the requested rows and columns.
 
-The law of each spatial axis is i = o*s - p + k*(d + 1); a tap k outside 0 <= i < I contributes nothing. Tensors are
-logical, with three spatial axes (absent ones of size 1). Sums are computed piece by piece, to save memory, and read
+The law of each spatial axis is i = o*s - p + k*(d + 1); a tap k outside 0 <= i < I contributes nothing. In a transposed
+convolution i is a position of dst and o one of src (oneDNN's Developer Guide, "Convolution and Deconvolution"). Tensors
+are logical, with three spatial axes (absent ones of size 1). Sums are computed piece by piece, to save memory, and read
 only the elements that they need: tensors may be `Fill`s, which compute elements when they are read.
 """
 
@@ -25,7 +26,7 @@ Tensor = Array | Fill
 Floats = npt.NDArray[np.float64]
 
 #: (axis, positions along it, kernel tap) -> positions in the tensor that is read, and flags of those inside it
-_Law = Callable[[Axis, Indices, int], tuple[Indices, npt.NDArray[np.bool_]]]
+Law = Callable[[Axis, Indices, int], tuple[Indices, npt.NDArray[np.bool_]]]
 
 _CHUNK_ELEMS = 1 << 22  #: elements gathered at a time: 32 MiB of float64
 
@@ -66,8 +67,8 @@ def forward(problem: Conv, src: Tensor, wei: Tensor, rows: Indices, columns: Ind
     taps = weights.astype(np.float64) - less.astype(np.float64)  # [g, oc, ic, k...]
     sizes = tuple(axis.o for axis in problem.axes)
     source = src.reshape(problem.mb, problem.ic, *(axis.i for axis in problem.axes))
-    channels = np.broadcast_to(zero.src.reshape(-1), problem.ic)
-    return _gathered(problem, source, taps.transpose(3, 4, 5, 0, 2, 1), sizes, input_of, rows, chosen, channels)
+    channels, law = np.broadcast_to(zero.src.reshape(-1), problem.ic), law_of(problem, "dst")
+    return _gathered(problem, source, taps.transpose(3, 4, 5, 0, 2, 1), sizes, law, rows, chosen, channels)
 
 
 def by_data(problem: Conv, wei: Tensor, diff_dst: Tensor, rows: Indices, columns: Indices) -> Floats:
@@ -77,14 +78,26 @@ def by_data(problem: Conv, wei: Tensor, diff_dst: Tensor, rows: Indices, columns
     taps = _grouped_weights(problem, wei)[np.ix_(chosen.groups, outputs, chosen.within)]  # [g, oc, ic, k...]
     sizes = tuple(axis.i for axis in problem.axes)
     source = diff_dst.reshape(problem.mb, problem.oc, *(axis.o for axis in problem.axes))
-    none = np.zeros(problem.oc)
-    return _gathered(problem, source, taps.transpose(3, 4, 5, 0, 1, 2), sizes, output_of, rows, chosen, none)
+    none, law = np.zeros(problem.oc), law_of(problem, "diff_src")
+    return _gathered(problem, source, taps.transpose(3, 4, 5, 0, 1, 2), sizes, law, rows, chosen, none)
 
 
 def _grouped_weights(problem: Conv, wei: Tensor) -> Tensor:
     """Return the weights as [groups, oc and ic of one group, kd, kh, kw]."""
     kernel = (axis.k for axis in problem.axes)
     return wei.reshape(problem.groups, problem.oc // problem.groups, problem.ic // problem.groups, *kernel)
+
+
+def window_axes(problem: Conv) -> tuple[Axis, ...]:
+    """Return the axes with i positions over which windows move, and o windows; a deconvolution's move over dst."""
+    if not request.is_transposed(problem):
+        return problem.axes
+    return tuple(evolve(axis, i=axis.o, o=axis.i) for axis in problem.axes)
+
+
+def law_of(problem: Conv, output: str) -> Law:
+    """Return the positions in the other tensor that a tap of an element of dst or diff_src multiplies."""
+    return input_of if (output == "dst") is not request.is_transposed(problem) else output_of
 
 
 def input_of(axis: Axis, o: Indices, k: int) -> tuple[Indices, npt.NDArray[np.bool_]]:
@@ -104,7 +117,7 @@ def _gathered(
     source: Tensor,
     taps: Array,
     sizes: tuple[int, ...],
-    law: _Law,
+    law: Law,
     rows: Indices,
     chosen: _Channels,
     zero: Floats,
@@ -130,7 +143,7 @@ def _over_taps(
     problem: Conv,
     source: Tensor,
     weights: Floats,
-    law: _Law,
+    law: Law,
     n: Indices,
     places: list[Indices],
     groups: Indices,
@@ -138,8 +151,9 @@ def _over_taps(
 ) -> Floats:
     """Return sums [group, row, out]: one matrix product per tap, over the rows whose tap is inside the source."""
     sums = np.zeros((len(groups), len(n), weights.shape[5]))
-    for tap in product(*(range(axis.k) for axis in problem.axes)):
-        at, inside = zip(*map(law, problem.axes, places, tap))
+    axes = window_axes(problem)
+    for tap in product(*(range(axis.k) for axis in axes)):
+        at, inside = zip(*map(law, axes, places, tap))
         where = np.flatnonzero(np.logical_and.reduce(inside))
         if len(where):
             operands = source[n[where], :, at[0][where], at[1][where], at[2][where]].astype(np.float64) - zero
@@ -164,9 +178,12 @@ def by_weights(problem: Conv, src: Tensor, diff_dst: Tensor, rows: Indices, colu
         numbers, at_number = np.unique(rows[here] % ic, return_inverse=True)
         inputs = (chosen.groups[:, None] * ic + numbers).ravel()
         kernel = np.unravel_index(tap, tuple(axis.k for axis in problem.axes))
-        boxes = [outputs_inside(axis, int(k)) for axis, k in zip(problem.axes, kernel)]
-        x = source[:, :, *(_inputs(axis, int(k), box) for axis, k, box in zip(problem.axes, kernel, boxes))]
-        y = gradient[:, :, *(slice(box.start, box.stop) for box in boxes)]
+        axes = window_axes(problem)
+        boxes = [outputs_inside(axis, int(k)) for axis, k in zip(axes, kernel)]
+        strided = [_inputs(axis, int(k), box) for axis, k, box in zip(axes, kernel, boxes)]
+        dense = [slice(box.start, box.stop) for box in boxes]
+        at_source, at_gradient = (dense, strided) if request.is_transposed(problem) else (strided, dense)
+        x, y = source[:, :, *at_source], gradient[:, :, *at_gradient]
         sums = _correlated(x, y, inputs, outputs, len(chosen.groups))
         result[here] = sums[chosen.place[0], :, chosen.place[1]].T[at_number]
     return result

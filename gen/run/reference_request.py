@@ -11,6 +11,7 @@ from math import prod
 
 from convgen.ir.record import frozen
 from convgen.problem.conv import Conv
+from convgen.problem.deconv import Deconv
 from convgen.problem.grouping import Grouping
 from convgen.problem.matmul import Matmul, Problem
 from convgen.problem.post_ops import Binary, Operand, Prelu, Sum
@@ -79,6 +80,11 @@ def tensor(problem: Problem, name: str) -> RequestedTensor:
     given = (problem.stag, problem.wtag, problem.dtag)[n]
     dtype = (problem.src_type, problem.wei_type, problem.dst_type)[n]
     return RequestedTensor(name, size(problem, role), dtype, _any(problem, role) if given == "any" else given)
+
+
+def is_transposed(problem: Problem) -> bool:
+    """Return whether the request is a deconvolution."""
+    return isinstance(problem, Deconv)
 
 
 def size(problem: Problem, role: str) -> tuple[int, ...]:
@@ -272,7 +278,7 @@ def depth(problem: Problem) -> int:
     if isinstance(problem, Matmul):
         return problem.k
     taps = prod(axis.k for axis in problem.axes)
-    positions = problem.mb * prod(axis.o for axis in problem.axes)
+    positions = problem.mb * prod(axis.i if is_transposed(problem) else axis.o for axis in problem.axes)
     channels = {"F": problem.ic, "D": problem.oc}
     end = problem.direction.value
     return positions if "_W" in end else channels["F" if end[0] == "F" else "D"] // problem.groups * taps

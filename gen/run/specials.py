@@ -2,9 +2,10 @@
 
 Padding contributes nothing to a sum. A kernel whose windows reach outside their tensor therefore recomputes sums that
 are not finite (docs/architecture.md, "Padding and infinities"). Padding is multiplied by weights in forward and
-backward data, and by the gradient of the result in gradients of weights. One or two columns of a sampled output tile
-get a special value in that factor: the subgroups with these columns recompute their sums, all others must keep theirs.
-The last of several tiles also gets a special value in the tensor that windows move over.
+backward data, and by the results of windows (the gradient of dst, or src of a deconvolution) in gradients of weights.
+One or two columns of a sampled output tile get a special value in that factor: the subgroups with these columns
+recompute their sums, all others must keep theirs. The last of several tiles also gets a special value in the tensor
+that windows move over.
 
 Blocks of a result's layout have padding, which must be zero. A kernel may compute sums there, products of zeros with
 elements of either factor. So each tile with such padding gets special values in both factors.
@@ -27,9 +28,9 @@ from convgen.run import reference_types as types
 from convgen.run.accuracy import is_curved
 from convgen.run.code import OutputRegion
 from convgen.run.fills import Fill
-from convgen.run.oracle import input_of, output_of, outputs_inside
+from convgen.run.oracle import input_of, law_of, output_of, outputs_inside, window_axes
 from convgen.run.reference_memory import has_padding
-from convgen.run.reference_request import grouping, outputs, size, tensor
+from convgen.run.reference_request import grouping, is_transposed, outputs, size, tensor
 from convgen.run.reference_request import inputs as inputs_of
 
 Index = tuple[int, ...]
@@ -48,8 +49,10 @@ def pads(problem: Problem) -> bool:
     """Return whether windows reach into padding that is multiplied by values that may be infinite or NaN."""
     if isinstance(problem, Matmul) or all(0 in output.dims for output in outputs(problem)):
         return False
-    outside = _outside_sources if outputs(problem)[0].name == "diff_src" else _outside_results
-    reaches = any(outside(axis, k) for axis in problem.axes for k in range(axis.k))
+    output = outputs(problem)[0].name
+    scatters = output != "diff_wei" and law_of(problem, output) is output_of
+    outside = _outside_sources if scatters else _outside_results
+    reaches = any(outside(axis, k) for axis in window_axes(problem) for k in range(axis.k))
     return reaches and bool(_kinds(problem, _beside_padding(problem)))
 
 
@@ -108,7 +111,12 @@ def _kinds(problem: Problem, name: str) -> tuple[float, ...]:
 
 def _beside_padding(problem: Conv) -> str:
     """Return the name of the factor that is multiplied by padding."""
-    return "diff_dst" if outputs(problem)[0].name == "diff_wei" else "wei"
+    return _of_windows(problem)[1] if outputs(problem)[0].name == "diff_wei" else "wei"
+
+
+def _of_windows(problem: Conv) -> tuple[str, str]:
+    """Return the factors of a gradient of weights: the one over which windows move, and the one with their results."""
+    return ("diff_dst", "src") if is_transposed(problem) else ("src", "diff_dst")
 
 
 def _specials(problem: Problem, regions: Sequence[OutputRegion]) -> Iterator[Special]:
@@ -161,9 +169,13 @@ def _of_taps(problem: Conv, region: OutputRegion, turn: int, *, with_source: boo
     """Yield specials in weights, if possible at taps that are outside for some rows of a tile and inside for others."""
     forward = region.output == "dst"
     own, summed = (problem.oc, problem.ic) if forward else (problem.ic, problem.oc)
-    law, sizes = (input_of, _inner(problem)) if forward else (output_of, _outer(problem))
+    law, sizes, axes = (
+        law_of(problem, region.output),
+        tuple(a.o if forward else a.i for a in problem.axes),
+        window_axes(problem),
+    )
     n, *places = np.unravel_index(region.rows, (problem.mb, *sizes))
-    taps = _taps([[law(axis, at, k)[1] for k in range(axis.k)] for axis, at in zip(problem.axes, places)])
+    taps = _taps([[law(axis, at, k)[1] for k in range(axis.k)] for axis, at in zip(axes, places)])
     if not taps:
         return
     own, summed = own // problem.groups, summed // problem.groups
@@ -174,7 +186,7 @@ def _of_taps(problem: Conv, region: OutputRegion, turn: int, *, with_source: boo
         yield Special("wei", (*groups, *channels, *_spatial(problem, tap)), turn)
         turn += 1
     if with_source:
-        positions = [law(axis, at, k) for axis, at, k in zip(problem.axes, places, taps[0])]
+        positions = [law(axis, at, k) for axis, at, k in zip(axes, places, taps[0])]
         row = int(np.flatnonzero(np.logical_and.reduce([inside for _, inside in positions]))[-1])
         channel = _neighbours(region)[0] // own * summed
         at = _spatial(problem, [int(at[row]) for at, _ in positions])
@@ -192,30 +204,25 @@ def _taps(inside: Sequence[Sequence[npt.NDArray[np.bool_]]]) -> list[Index]:
 
 
 def _of_positions(problem: Conv, region: OutputRegion, turn: int, *, with_source: bool) -> Iterator[Special]:
-    """Yield specials in the result's gradient at the first and last position, which some taps of windows see beside
-    padding.
-    """
-    sizes = _inner(problem)
-    ends = (0, *(0 for _ in sizes)), (problem.mb - 1, *(size - 1 for size in sizes))
+    """Yield specials in the results of windows at the first and last position, which some taps see beside padding."""
+    moved, results = _of_windows(problem)
+    axes, row = window_axes(problem), int(region.rows[len(region.rows) // 2])
+    ends = (0, *(0 for _ in axes)), (problem.mb - 1, *(axis.o - 1 for axis in axes))
     for column, (n, *at) in zip(_neighbours(region), ends):
-        yield Special("diff_dst", (n, column, *_spatial(problem, at)), turn)
+        yield Special(results, (n, _channel(problem, results, row, column), *_spatial(problem, at)), turn)
         turn += 1
-    ic, oc = problem.ic // problem.groups, problem.oc // problem.groups
-    row = int(region.rows[len(region.rows) // 2])
-    tap = [int(k) for k in np.unravel_index(row // ic, tuple(axis.k for axis in problem.axes))]
-    boxes = [outputs_inside(axis, k) for axis, k in zip(problem.axes, tap)]
+    tap = [int(k) for k in np.unravel_index(row // (problem.ic // problem.groups), tuple(axis.k for axis in axes))]
+    boxes = [outputs_inside(axis, k) for axis, k in zip(axes, tap)]
     if with_source and all(boxes):
-        places = [int(input_of(axis, np.array(box[0]), k)[0]) for axis, k, box in zip(problem.axes, tap, boxes)]
-        channel = _neighbours(region)[0] // oc * ic + row % ic
-        yield Special("src", (0, channel, *_spatial(problem, places)), turn)
+        places = [int(input_of(axis, np.array(box[0]), k)[0]) for axis, k, box in zip(axes, tap, boxes)]
+        channel = _channel(problem, moved, row, _neighbours(region)[0])
+        yield Special(moved, (0, channel, *_spatial(problem, places)), turn)
 
 
-def _inner(problem: Conv) -> Index:
-    return tuple(axis.o for axis in problem.axes)
-
-
-def _outer(problem: Conv) -> Index:
-    return tuple(axis.i for axis in problem.axes)
+def _channel(problem: Conv, tensor: str, row: int, column: int) -> int:
+    """Return the channel of a factor, of all groups, that an element of the gradient of weights sums."""
+    ic, oc = problem.ic // problem.groups, problem.oc // problem.groups
+    return column if tensor == "diff_dst" else column // oc * ic + row % ic
 
 
 def _spatial(problem: Conv, along: Sequence[int]) -> Index:

@@ -22,6 +22,27 @@ except ImportError:
 
 from convgen.torch.kernel_calls import prepared
 from convgen.torch.layers import Report, replace, report, restore
-from convgen.torch.operators import conv1d, conv2d, conv3d, linear
+from convgen.torch.operators import (
+    conv1d,
+    conv2d,
+    conv3d,
+    conv_transpose1d,
+    conv_transpose2d,
+    conv_transpose3d,
+    linear,
+)
 
-__all__ = ["Report", "conv1d", "conv2d", "conv3d", "linear", "prepared", "replace", "report", "restore"]
+__all__ = [
+    "Report",
+    "conv1d",
+    "conv2d",
+    "conv3d",
+    "conv_transpose1d",
+    "conv_transpose2d",
+    "conv_transpose3d",
+    "linear",
+    "prepared",
+    "replace",
+    "report",
+    "restore",
+]

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 
 from convgen.problem.conv import Conv
+from convgen.problem.deconv import Deconv
 from convgen.problem.knobs import Value
 from convgen.problem.matmul import Matmul
 
@@ -30,6 +31,11 @@ class Window(NamedTuple):
     padding: tuple[int, ...]  #: on either side
     dilation: tuple[int, ...]  #: 1 is dense
     groups: int
+    output_padding: tuple[int, ...] | None = None  #: of a transposed convolution; None for others
+
+    def outputs(self, w: Sequence[int]) -> int:
+        """Return the number of output channels, for the sizes of the weights."""
+        return w[0] if self.output_padding is None else w[1] * self.groups
 
 
 class ConvRequest(NamedTuple):
@@ -38,7 +44,8 @@ class ConvRequest(NamedTuple):
     direction: str  #: FWD_D, BWD_D or BWD_W
     dtype: str  #: convgen's name, or torch's where convgen has none
     x: tuple[int, ...]  #: n, channels, spatial
-    w: tuple[int, ...]  #: output channels, channels of a group, spatial
+    #: output channels, channels of a group, spatial; of a transposed one channels, output channels of a group, spatial
+    w: tuple[int, ...]
     window: Window
     bias: bool  #: whether to add a bias, or to compute its gradient
     formats: tuple[bool, bool, bool]  #: whether source, weights and destination are channels_last
@@ -54,15 +61,30 @@ class ConvRequest(NamedTuple):
     @property
     def problem(self) -> Conv:
         """Return the problem. Raises UserError and Unsupported."""
-        (n, channels, *sizes), (outputs, _, *taps) = self.x, self.w
+        (n, channels, *sizes), window = self.x, self.window
         src, wei, dst = self.formats
-        is_depthwise = self.window.groups == outputs == channels  # weights with one order of memory have one tag
-        weights = "axb" if self.window.groups == 1 or is_depthwise else "abxc"
-        return Conv.from_sizes(
-            mb=n, ic=channels, oc=outputs, input=sizes, kernel=taps, **self.window._asdict(), dir=self.direction,
-            stag="axb" if src else "abx", wtag=weights if wei else "abx", dtag="axb" if dst else "abx",
-            **_knobs(self.dtype, bias=self.bias),  # type: ignore[arg-type]  # names of knobs
+        kind = Conv if window.output_padding is None else Deconv
+        return kind.from_sizes(
+            mb=n, ic=channels, oc=window.outputs(self.w), input=sizes, kernel=self.w[2:], stride=window.stride,
+            padding=window.padding, dilation=window.dilation, groups=window.groups, dir=self.direction,
+            output=output_shape(self.x, self.w, window)[2:],
+            stag="axb" if src else "abx", wtag=self._weights_tag(channels_last=wei), dtag="axb" if dst else "abx",
+            **_knobs(self.dtype, bias=self.bias),
         )  # fmt: skip
+
+    def _weights_tag(self, *, channels_last: bool) -> str:
+        """Return the tag of the weights, whose dims are [g,] outputs, channels, spatial.
+
+        Those of a transposed convolution have the channels first in memory.
+        """
+        window = self.window
+        if window.output_padding is None:
+            is_depthwise = window.groups == self.w[0] == self.x[1]  # weights with one order of memory have one tag
+            weights = "axb" if window.groups == 1 or is_depthwise else "abxc"
+            return weights if channels_last else "abx"
+        group, outputs, channels = ("", "a", "b") if window.groups == 1 else ("a", "b", "c")
+        spatial = "cdefg"[len(group) :][: len(self.w) - 2]
+        return f"{group}{channels}{spatial}{outputs}" if channels_last else f"{group}{channels}{outputs}{spatial}"
 
 
 class ProductRequest(NamedTuple):
@@ -161,4 +183,11 @@ def empty(like: Tensor, shape: Sequence[int], *, channels_last: bool) -> Tensor:
 def output_shape(x: Sequence[int], w: Sequence[int], window: Window) -> list[int]:
     """Return the sizes of a convolution's output: n, output channels, spatial."""
     axes = zip(x[2:], w[2:], window.stride, window.padding, window.dilation, strict=True)
+    if window.output_padding is not None:
+        sizes = ((size - 1) * s - 2 * p + d * (taps - 1) + 1 for size, taps, s, p, d in axes)
+        return [
+            x[0],
+            window.outputs(w),
+            *(size + more for size, more in zip(sizes, window.output_padding, strict=True)),
+        ]
     return [x[0], w[0], *((size + 2 * p - d * (taps - 1) - 1) // s + 1 for size, taps, s, p, d in axes)]

@@ -12,7 +12,7 @@ from torch.nn.functional import pad
 from convgen.ir.record import frozen
 from convgen.torch import kernel_calls
 from convgen.torch.layer_problems import Tensor
-from convgen.torch.operators import convolution, linear
+from convgen.torch.operators import convolution, linear, transposed_convolution
 
 Module: TypeAlias = Any  #: a module of torch, whose types mypy does not read
 
@@ -45,6 +45,30 @@ class Conv3d(_Convolution, nn.Conv3d):  # type: ignore[misc]  # a class that myp
     """`torch.nn.Conv3d` by convgen's operators."""
 
 
+class _TransposedConvolution:
+    """The forward pass of `ConvTranspose1d`, `ConvTranspose2d` and `ConvTranspose3d`, which pad with zeros only."""
+
+    convgen_layer = ""
+
+    def forward(self: Any, input: Tensor, output_size: list[int] | None = None) -> Tensor:
+        sizes = self.stride, self.padding, self.kernel_size, self.weight.dim() - 2, self.dilation
+        more = self._output_padding(input, output_size, *sizes)
+        window = self.stride, self.padding, more, self.groups, self.dilation
+        return transposed_convolution(input, self.weight, self.bias, *window, self.convgen_layer)
+
+
+class ConvTranspose1d(_TransposedConvolution, nn.ConvTranspose1d):  # type: ignore[misc]  # mypy does not read the class
+    """`torch.nn.ConvTranspose1d` by convgen's operators."""
+
+
+class ConvTranspose2d(_TransposedConvolution, nn.ConvTranspose2d):  # type: ignore[misc]  # mypy does not read the class
+    """`torch.nn.ConvTranspose2d` by convgen's operators."""
+
+
+class ConvTranspose3d(_TransposedConvolution, nn.ConvTranspose3d):  # type: ignore[misc]  # mypy does not read the class
+    """`torch.nn.ConvTranspose3d` by convgen's operators."""
+
+
 class Linear(nn.Linear):  # type: ignore[misc]  # a class that mypy does not read
     """`torch.nn.Linear` by convgen's operators."""
 
@@ -54,15 +78,23 @@ class Linear(nn.Linear):  # type: ignore[misc]  # a class that mypy does not rea
         return linear(input, self.weight, self.bias, self.convgen_layer)
 
 
-_REPLACEMENTS = {nn.Conv1d: Conv1d, nn.Conv2d: Conv2d, nn.Conv3d: Conv3d, nn.Linear: Linear}
+_REPLACEMENTS = {
+    nn.Conv1d: Conv1d,
+    nn.Conv2d: Conv2d,
+    nn.Conv3d: Conv3d,
+    nn.ConvTranspose1d: ConvTranspose1d,
+    nn.ConvTranspose2d: ConvTranspose2d,
+    nn.ConvTranspose3d: ConvTranspose3d,
+    nn.Linear: Linear,
+}
 _ORIGINALS = {ours: theirs for theirs, ours in _REPLACEMENTS.items()}
-_TRANSPOSED = nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d
 
 
 def replace(model: Module, *, log: Callable[[str], None] | None = None) -> Module:
     """Have the layers of a model call convgen's operators; return the model, which is changed in place.
 
-    Layers of the classes `nn.Conv1d`, `nn.Conv2d`, `nn.Conv3d` and `nn.Linear` get a subclass of it. Parameters, hooks
+    Layers of the classes `nn.Conv1d` to `nn.Conv3d`, `nn.ConvTranspose1d` to `nn.ConvTranspose3d` and `nn.Linear` get
+    a subclass of it. Parameters, hooks
     and the keys of the state dict stay. Layers of subclasses stay torch's, because they may have a forward pass of
     their own. `log` is called with a line for each layer that stays torch's; default is the logger `convgen.torch`.
     """
@@ -87,8 +119,6 @@ def restore(model: Module) -> Module:
 
 def _why_torch(module: Module) -> str:
     """Return why a convolution or linear layer stays torch's; an empty text for a layer of another kind."""
-    if isinstance(module, _TRANSPOSED):
-        return f"given {type(module).__name__}, wanted a convolution that is not transposed"
     is_ours = type(module) in _ORIGINALS
     if isinstance(module, tuple(_REPLACEMENTS)) and not is_ours:
         return f"given {type(module).__name__}, which may have a forward pass of its own"

@@ -32,10 +32,19 @@ _WINDOW_SCHEMA = "int[] stride, int[] padding, int[] dilation, int groups, str l
 
 
 def _window(
-    stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int, layer: str = ""
-) -> Window:
+    stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int, layer: str = "",
+    output_padding: Sequence[int] | None = None,
+) -> Window:  # fmt: skip
     """Return the window among the arguments of a call."""
-    return Window(tuple(stride), tuple(padding), tuple(dilation), groups)
+    more = None if output_padding is None else tuple(output_padding)
+    return Window(tuple(stride), tuple(padding), tuple(dilation), groups, more)
+
+
+def _of_torch(window: Window) -> tuple[Any, ...]:
+    """Return a window as the arguments of torch's own operators."""
+    is_transposed = window.output_padding is not None
+    more = window.output_padding or [0] * len(window.stride)
+    return window.stride, window.padding, window.dilation, is_transposed, more, window.groups
 
 
 def _is_channels_last(x: Tensor, w: Tensor) -> bool:
@@ -45,18 +54,18 @@ def _is_channels_last(x: Tensor, w: Tensor) -> bool:
 
 def _plan(outline: Callable[..., Outline], first: Tensor, second: Tensor, third: Tensor | None, *call: Any) -> Plan:
     """Return the plan of a call with two or three tensors; without one, make it by the function `outline`."""
-    stride, padding, dilation, groups, layer = call
+    window, layer = _window(*call), call[4]
     tf32 = first.dtype is torch.float32 and kernel_calls.convolutions_allow_tf32()
     key = (
         outline, first.shape, first.stride(), first.dtype, first.device,
         second.shape, second.stride(), second.dtype, second.device,
         None if third is None else (third.shape, third.stride(), third.dtype, third.device),
-        tuple(stride), tuple(padding), tuple(dilation), groups, tf32,
+        window, tf32,
     )  # fmt: skip
     plan = kernel_calls.plan_of(key, layer)
     if plan is not None:
         return plan
-    return kernel_calls.new_plan(key, layer, outline(first, second, third, _window(*call), tf32))
+    return kernel_calls.new_plan(key, layer, outline(first, second, third, window, tf32))
 
 
 def _by_torch(operator: Any, *arguments: Any) -> Any:
@@ -69,8 +78,7 @@ def _backward_by_torch(
     gradient: Tensor, x: Tensor, w: Tensor, window: Window, mask: list[bool]
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return torch's gradients of x, w and the bias; `mask` says which of them it computes."""
-    *axes, groups = window
-    arguments = [w.shape[0]], *axes, False, [0] * len(window.stride), groups, mask
+    arguments = [window.outputs(w.shape)], *_of_torch(window), mask
     x_gradient, w_gradient, bias_gradient = _by_torch(torch.ops.aten.convolution_backward, gradient, x, w, *arguments)
     return x_gradient, w_gradient, bias_gradient
 
@@ -82,8 +90,7 @@ def _convolution(x: Tensor, w: Tensor, bias: Tensor | None, *call: Any) -> Tenso
     """Return the convolution of x [n, c, spatial...] and w [outputs, c / groups, taps...], with a bias [outputs]."""
     plan = _plan(_forward_outline, x, w, bias, *call)
     if plan.kernel is None:
-        stride, padding, dilation, groups, _ = call
-        window = stride, padding, dilation, False, [0] * len(stride), groups
+        window = _of_torch(_window(*call))
         return plan.in_format(_by_torch(torch.ops.aten.convolution, x, w, bias, *window))
     y = x.new_empty_strided(plan.sizes, plan.strides)
     if bias is None:
@@ -183,27 +190,30 @@ def _weight_bias_gradients(gradient: Tensor, x: Tensor, w: Tensor, *call: Any) -
         _, of_w, of_bias = _backward_by_torch(gradient, x, w, window, [False, True, True])
         return plan.in_format(of_w), of_bias
     gradient, x = plan.read(gradient, x)
-    of_w, of_bias = w.new_empty_strided(plan.sizes, plan.strides), w.new_empty(w.shape[0])
+    of_w, of_bias = w.new_empty_strided(plan.sizes, plan.strides), w.new_empty(gradient.shape[1])
     tensors = {"diff_dst": gradient, "src": x, "diff_wei": of_w, "diff_bia": of_bias}
     kernel_calls.launch(plan.kernel, tensors)
     return of_w, of_bias
 
 
 def _weight_bias_gradients_fake(gradient: Tensor, x: Tensor, w: Tensor, *call: Any) -> tuple[Tensor, Tensor]:
-    return empty(w, w.shape, channels_last=looks_channels_last(w)), w.new_empty(w.shape[0])
+    return empty(w, w.shape, channels_last=looks_channels_last(w)), w.new_empty(gradient.shape[1])
 
 
-def _convolution_backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-    """Return the gradients of x, w and the bias; where w needs none, torch sums the bias' gradient."""
+def _convolution_backward(kind: str, ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+    """Return the gradients of x, w and the bias of a kind of convolution.
+
+    Where w needs none, torch sums the bias' gradient.
+    """
     x, w = ctx.saved_tensors
     _, _, needs_x, needs_w, needs_bias = ctx.needs_input_grad
     arguments, of_x, of_w, of_bias = (gradient, x, w, *ctx.arguments), None, None, None
     if needs_x:
-        of_x = _OPERATORS.convolution_data_gradient.default(*arguments)
+        of_x = getattr(_OPERATORS, f"{kind}_data_gradient").default(*arguments)
     if needs_w and needs_bias:
-        of_w, of_bias = _OPERATORS.convolution_weight_bias_gradients.default(*arguments)
+        of_w, of_bias = getattr(_OPERATORS, f"{kind}_weight_bias_gradients").default(*arguments)
     elif needs_w:
-        of_w = _OPERATORS.convolution_weight_gradient.default(*arguments)
+        of_w = getattr(_OPERATORS, f"{kind}_weight_gradient").default(*arguments)
     elif needs_bias:
         of_bias = gradient.sum([0, *range(2, gradient.dim())])
     return of_x, of_w, of_bias
@@ -358,17 +368,21 @@ def _reaches_kernels(keys: Any, tensor: Tensor) -> bool:
     return reaches
 
 
-_GRADIENT = f"(Tensor gradient, Tensor x, Tensor w, {_WINDOW_SCHEMA})"
-_register(
-    "convolution", f"(Tensor x, Tensor w, Tensor? bias, {_WINDOW_SCHEMA}) -> Tensor",
-    _convolution, _convolution_fake, _convolution_backward,
-)  # fmt: skip
-_register("convolution_data_gradient", f"{_GRADIENT} -> Tensor", _data_gradient, _data_gradient_fake)
-_register("convolution_weight_gradient", f"{_GRADIENT} -> Tensor", _weight_gradient, _weight_gradient_fake)
-_register(
-    "convolution_weight_bias_gradients", f"{_GRADIENT} -> (Tensor, Tensor)",
-    _weight_bias_gradients, _weight_bias_gradients_fake,
-)  # fmt: skip
+def _register_convolutions(kind: str, window: str) -> None:
+    """Register a kind of convolution and its gradients."""
+    gradient, backward = f"(Tensor gradient, Tensor x, Tensor w, {window})", partial(_convolution_backward, kind)
+    schema = f"(Tensor x, Tensor w, Tensor? bias, {window}) -> Tensor"
+    _register(kind, schema, _convolution, _convolution_fake, backward)
+    _register(f"{kind}_data_gradient", f"{gradient} -> Tensor", _data_gradient, _data_gradient_fake)
+    _register(f"{kind}_weight_gradient", f"{gradient} -> Tensor", _weight_gradient, _weight_gradient_fake)
+    _register(
+        f"{kind}_weight_bias_gradients", f"{gradient} -> (Tensor, Tensor)",
+        _weight_bias_gradients, _weight_bias_gradients_fake,
+    )  # fmt: skip
+
+
+_register_convolutions("convolution", _WINDOW_SCHEMA)
+_register_convolutions("transposed_convolution", f"{_WINDOW_SCHEMA}, int[] output_padding")
 _register("linear", "(Tensor x, Tensor w, Tensor? bias, str layer) -> Tensor", _linear, _linear_fake, _linear_backward)
 _register("matmul", "(Tensor left, Tensor right, str layer) -> Tensor", _matmul, _matmul_fake)
 
@@ -430,6 +444,34 @@ def _same(x: Tensor, totals: list[int]) -> tuple[Tensor, Sequence[int]]:
 
 #: convolutions by the number of spatial dimensions; `convolution` takes all of them
 conv1d = conv2d = conv3d = convolution
+
+
+def transposed_convolution(
+    x: Tensor,
+    w: Tensor,
+    bias: Tensor | None = None,
+    stride: int | Sequence[int] = 1,
+    padding: int | Sequence[int] = 0,
+    output_padding: int | Sequence[int] = 0,
+    groups: int = 1,
+    dilation: int | Sequence[int] = 1,
+    layer: str = "",
+) -> Tensor:
+    """Return the transposed convolution of x [n, c, spatial...] or [c, spatial...] in 1 to 3 dimensions.
+
+    Sizes are as in `torch.nn.functional.conv_transpose2d`. `layer` names the caller in logs and reports.
+    """
+    where = (_per_axis(given, w.dim() - 2) for given in (stride, padding, dilation))
+    x, w, bias = _autocast(x, w, bias)
+    batched, more = x.dim() == w.dim(), _per_axis(output_padding, w.dim() - 2)
+    y = _OPERATORS.transposed_convolution.default(
+        x if batched else x.unsqueeze(0), w, bias, *where, groups, layer, more
+    )
+    return y if batched else y.squeeze(0)
+
+
+#: transposed convolutions by the number of spatial dimensions; `transposed_convolution` takes all of them
+conv_transpose1d = conv_transpose2d = conv_transpose3d = transposed_convolution
 
 
 def linear(x: Tensor, w: Tensor, bias: Tensor | None = None, layer: str = "") -> Tensor:

@@ -259,7 +259,7 @@ KNOWN = " ".join(
     f"--{knob}"
     for knob in (
         *(option.name for option in options.KNOBS_OF["conv"]),
-        *("match", "start", "batch", "reset", "conv", "matmul"),
+        *("match", "start", "batch", "reset", "conv", "deconv", "matmul", "ip"),
     )
 )
 WRONG = [
@@ -329,12 +329,12 @@ def test_any_text_is_requests(words: list[str]) -> None:
 
 
 def test_an_internal_error_is_of_its_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    def parse(text: str, knobs: object) -> tuple[Conv, ...]:
+    def parse(driver: str, text: str, knobs: object) -> tuple[Conv, ...]:
         if text == B:
             raise ZeroDivisionError
         return (Conv.parse(text),)
 
-    monkeypatch.setattr(batch, "convolutions", parse)
+    monkeypatch.setattr(batch, "problems", parse)
     assert [type(each.error) for each in read(f"{B} {A}").requests] == [ZeroDivisionError, type(None)]
 
 
@@ -349,4 +349,4 @@ def test_lines_of_miopen() -> None:
         *(str(Conv.parse(f"--dir=FWD_D --dt=f16 --stag=abcd --wtag=abcd --dtag=abcd mb{n}ic8oc8ih5kh3")) for n in "12"),
         *(f"--dir=FWD_D --dt=bf16 {B.replace('mb1', f'mb{n}')}" for n in "12"),
     ]
-    assert errors("MIOpenDriver conv -m trans")[0].startswith("file:1: given -m trans (mode)")
+    assert problems("MIOpenDriver conv -m trans -F 1")[0].startswith("--deconv --dir=FWD_D ")

@@ -115,7 +115,7 @@ def test_conv_and_matmul_in_one_file(capsys: pytest.CaptureFixture[str]) -> None
     text = (
         f"--dt=f16 --dir=FWD_D --wtag=ab {product} --wtag= {conv}\n"
         f"--matmul --reset --dt=bf16 {product} --conv {conv} --reset {conv}\n"
-        f"--ip --bogus=1 --dir=FWD_D mb2ic4oc4 --matmul {product}"
+        f"--pool --bogus=1 --dir=FWD_D mb2ic4oc4 --matmul {product}"
     )
     _, rows = checked(capsys, text)
     assert [(row["rule"], row["problem"]) for row in rows] == [
@@ -128,7 +128,8 @@ def test_conv_and_matmul_in_one_file(capsys: pytest.CaptureFixture[str]) -> None
         (None, "--dt=bf16 32x16:16x32"),
     ]
     assert rows[5]["error"] == (
-        "unsupported: given a problem of benchdnn's --ip, wanted one of --conv or --matmul: others are not generated"
+        "unsupported: given a problem of benchdnn's --pool, wanted one of --conv, --deconv, --ip or --matmul: "
+        "others are not generated"
     )
 
 
@@ -147,7 +148,7 @@ SIZES = [
     ("mb65536ic16ih256oc16kh1", "given M of 4294967296, wanted"),
     (
         "--dir=BWD_D mb1ic8ih64oc8kh32sh31ph3",
-        "given sh31sw31 in BWD_D, which makes 961 stride phases with taps, wanted at most 256",
+        "given sh31sw31 in BWD_D, which makes 961 stride phases, wanted at most 256",
     ),
     (
         "--dir=BWD_D mb1ic8ih64oc8kh1sh2147480000",

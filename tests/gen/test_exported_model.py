@@ -140,7 +140,7 @@ OPERATORS: dict[str, tuple[str, dict[str, Any], dict[str, Any], list[str]]] = {
         "conv_transpose2d.input",
         {"input": "x", "weight": "w", "stride": [2, 2], "padding": [1, 1], "output_padding": [1, 1]},
         {"x": tensor((1, 4, 5, 5)), "w": tensor((4, 6, 3, 3)), "y": tensor((1, 6, 10, 10))},
-        [f"--dir=BWD_D --dt=f16 {NCHW} mb1_ic6oc4_ih10oh5kh3sh2ph1"],
+        ["--deconv --dir=FWD_D --dt=f16 --stag=abcd --wtag=bacd --dtag=abcd mb1_ic4oc6_ih5oh10kh3sh2ph1"],
     ),
     "linear": (
         "linear.default",

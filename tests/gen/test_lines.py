@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import itertools
 import json
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 from convgen.commands import cli
 from convgen.ir.error import Unsupported, UserError
+from convgen.ir.layout.tags import Layout
 from convgen.problem import aiter, request_lines, requests
 from convgen.problem.matmul import Matmul
 
@@ -209,6 +211,57 @@ def test_tables_of_products(tmp_path: Path) -> None:
         "given 3 columns, wanted 14",
     ]
     assert [each.where.rpartition(":")[2] for each in found] == ["2", "3", "5", "6", "7", "8", "9"]
+
+
+MIXED = """\
+key,gfx,cu,dtype,quant,lib,M,N,K,us,file
+a,gfx942,304,fp8,bpreshuffle,ck,16,32,64,5,dsv3_a8w8_bpreshuffle_tuned_gemm.csv
+b,gfx950,256,fp8,blockscale,ck,16,128,256,5,a8w8_blockscale_tuned_gemm_ds_v3.csv
+c,gfx942,304,i8,rowwise,ck,16,32,64,5,a8w8_tuned_gemm.csv
+d,gfx950,256,bf16,,asm,16,32,64,5,llama70B_bf16_tuned_gemm.csv
+e,gfx950,256,fp4,mx32,asm,16,32,64,5,a4w4_blockscale_tuned_gemm.csv
+f,gfx942,304,fp8,bpreshuffle,ck,16,40,64,5,a8w8_bpreshuffle_tuned_gemm.csv
+g,gfx942,304,fp8,bpreshuffle,ck,16,32,16,5,a8w8_bpreshuffle_tuned_gemm.csv
+"""
+
+
+@pytest.mark.parametrize("name", ["all.csv", "all.csv.gz"])
+def test_rows_of_several_tables(name: str, tmp_path: Path) -> None:
+    content = MIXED.encode()
+    (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    found = requests.read(tmp_path / name, {}).requests
+    tags = "--stag=ab --wtag={} --dtag=ab"
+    plain, shuffled = tags.format("ba"), tags.format("BA16b16a")
+    assert [str(each.problem or each.error) for each in found] == [
+        f"--dt=f8_e4m3fnuz:f8_e4m3fnuz:bf16 {shuffled} --attr-scales=src:1+wei:2 16x64:64x32",
+        f"--dt=f8_e4m3:f8_e4m3:bf16 {plain} --attr-scales=src:3:f32:1x128+wei:3:f32:128x128 16x256:256x128",
+        f"--dt=s8:s8:bf16 {plain} --attr-scales=src:1+wei:2 16x64:64x32",
+        f"--dt=bf16 {plain} 16x64:64x32",
+        "given the types a4w4 of the table a4w4_blockscale_tuned_gemm.csv, wanted a8w8",
+        "given shuffled weights of N = 40, K = 64, wanted multiples of 16 and 32",
+        "given shuffled weights of N = 32, K = 16, wanted multiples of 16 and 32",
+    ]
+
+
+def test_damaged_and_large_gzip_files(tmp_path: Path) -> None:
+    (tmp_path / "damaged").write_bytes(b"\x1f\x8b\x08 no more")
+    (tmp_path / "large").write_bytes(gzip.compress(b" " * (64 * 2**20 + 1)))
+    for name, message in (("damaged", "that is damaged"), ("large", "of more than 64 MiB of text")):
+        with pytest.raises(UserError, match=message):
+            requests.read(tmp_path / name, {})
+
+
+@pytest.mark.parametrize(("dtype", "chunk"), [("torch.int8", 16), ("torch.float8_e4m3fn", 16)])
+def test_shuffled_weights_lie_as_aiter_shuffles_them(dtype: str, chunk: int) -> None:
+    """`shuffle_weight` of aiter/ops/shuffle.py: rows in blocks of 16, elements along K in chunks of 16 bytes."""
+    n, k = 48, 128
+    (row,) = aiter.rows(f"M,N,K,q_dtype_w\n8,{n},{k},{dtype}\n", "a8w8_bpreshuffle_tuned_gemm.csv")
+    weights = np.arange(n * k).reshape(n, k)
+    right = weights.reshape(n // 16, 16, k // (2 * chunk), 2, chunk).transpose(0, 2, 3, 1, 4).ravel()
+    layout = Layout.from_tag(row.knobs["wtag"], (k, n))
+    memory = np.empty(n * k, np.int64)
+    memory[np.asarray(layout.offset(list(np.indices((k, n)))))] = weights.T
+    assert np.array_equal(memory, right)
 
 
 def test_tables_of_others() -> None:

@@ -373,7 +373,10 @@ TABLES = {
             " --attr-scales=src:3:f32:1x128+wei:3:f32:128x128 16x7168:7168x1536"
         ],
     ),
-    "a8w8_bpreshuffle_tuned_gemm.csv": ("M,N,K,q_dtype_w\n1,2,3,torch.int8\n", ["=table-bpreshuffle"]),
+    "a8w8_bpreshuffle_tuned_gemm.csv": (
+        "M,N,K,q_dtype_w\n1,32,64,torch.int8\n",
+        ["--dt=s8:s8:bf16 --stag=ab --wtag=BA16b16a --dtag=ab --attr-scales=src:1+wei:2 1x64:64x32"],
+    ),
     "a4w4_blockscale_tuned_gemm.csv": ("cu_num,M,N,K,us\n256,1,2,3,4\n", ["=types"]),
     "tuned_fmoe.csv": ("cu_num,token,model_dim,inter_dim,expert\n256,1,2,3,4\n", ["=table-columns"]),
     "shapes.csv": ("M,N,K\n1,2,3\n", ["=table-columns"]),
@@ -427,7 +430,7 @@ def computed(line: str, memory: Mapping[str, Array]) -> Array:
 
 @pytest.mark.parametrize("tags", [("abcd", "abcd", "abcd"), ("acdb", "bacd", "acdb"), ("bacd", "cdab", "abdc")])
 def test_deconvolutions_by_their_definition(tags: tuple[str, str, str]) -> None:
-    """dst[n, o, i * s - p + k] sums src[n, c, i] * wei[o, c, k]: a gradient of data, of a convolution from dst."""
+    """dst[n, o, i * s - p + k] sums src[n, c, i] * wei[o, c, k]."""
     mb, ic, oc, i, k, s, p, o = 2, 3, 4, 3, 3, 2, 1, 6
     random = np.random.default_rng(0)
     src, wei = (
@@ -443,8 +446,7 @@ def test_deconvolutions_by_their_definition(tags: tuple[str, str, str]) -> None:
     sizes = f"mb{mb}_ic{ic}oc{oc}_ih{i}oh{o}kh{k}sh{s}dh0ph{p}_iw{i}ow{o}kw{k}sw{s}dw0pw{p}"
     head = "onednn_verbose,v1,primitive,exec,gpu,deconvolution,x"
     line = f"{head},forward_training,{' '.join(memory)},,alg:deconvolution_direct,{sizes},1"
-    # as the convolution has them, dst is src
-    found = computed(line, {"dst": laid_out(tags[0], src), "wei": laid_out(tags[1], wei)})
+    found = computed(line, {"src": laid_out(tags[0], src), "wei": laid_out(tags[1], wei)})
     assert np.array_equal(found, laid_out(tags[2], dst))
 
 

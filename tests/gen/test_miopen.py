@@ -143,6 +143,17 @@ def test_flags_that_are_not_used_are_not_checked() -> None:
         one("--conv_stride_d 0 -_ 3")
 
 
+def test_transposed_convolutions_have_input_channels_first_in_weights() -> None:
+    """MIOpen's weights are [C, K / g, y, x]; the logical ones here are [g, K / g, C / g, y, x]."""
+    flags = "-m trans -n 2 -c 8 -k 6 -H 5 -W 4 -y 3 -x 2 -u 2 -v 1 -p 1 -q 0 -Y 1"
+    assert str(one(flags)) == (
+        "--deconv --dir=FWD_D --stag=abcd --wtag=bacd --dtag=abcd mb2_ic8oc6_ih5oh10kh3sh2ph1_iw4ow5kw2pw0"
+    )
+    assert str(one(f"{flags} -g 2 -f NHWC")) == (
+        "--deconv --dir=FWD_D --stag=abcd --wtag=acdeb --dtag=abcd g2mb2_ic8oc6_ih5oh10kh3sh2ph1_iw4ow5kw2pw0"
+    )
+
+
 @pytest.mark.parametrize(
     "flags",
     [
@@ -316,7 +327,6 @@ UNSUPPORTED = [
     ("conv -n $batch", "given $batch, wanted its value: no shell's variables are expanded"),
     ("${base} -n 4", "given ${base}, wanted its value: no shell's variables are expanded"),
     ("conv -U fp8", "given -U fp8 (in_cast_type), wanted -U -1: others are not generated yet"),
-    ("conv -m trans", "given -m trans (mode), wanted -m conv: others are not generated yet"),
     ("conv -r 1", "given -r 1 (pad_val), wanted -r 0: others are not generated yet"),
     ("conv -Z 1 -L 4", "given -Z 1 (tensor_vect), wanted -Z 0: others are not generated yet"),
     ("conv --vector_length 8", "given --vector_length 8 (vector_length), wanted --vector_length 1: others are not"),

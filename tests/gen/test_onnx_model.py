@@ -57,6 +57,7 @@ def one(op: str, inputs: Inputs, constants: Sequence[Any] = (), **more: Any) -> 
 
 IMAGE = {"x": (H, (2, 4, 9, 8)), "w": (H, (6, 4, 3, 3))}
 NCHW = "--stag=abcd --wtag=abcd --dtag=abcd"
+TRANSPOSED = "--stag=abcd --wtag=bacd --dtag=abcd"
 GROUPED = "--stag=abcd --wtag=abcde --dtag=abcd"
 
 CONVS: dict[str, tuple[Inputs, dict[str, Any], str]] = {
@@ -105,21 +106,23 @@ def test_convolutions(name: str) -> None:
     assert one("Conv", inputs, **more) == wanted
 
 
-def test_transposed_convolutions_are_gradients_of_data() -> None:
+def test_transposed_convolutions_have_input_channels_first_in_weights() -> None:
     inputs = {"x": (F, (1, 6, 5, 5)), "w": (F, (6, 4, 3, 3))}
     text = one("ConvTranspose", inputs, strides=[2, 2], pads=[1, 1, 1, 1], output_padding=[1, 1])
-    assert text == f"--dir=BWD_D {NCHW} mb1_ic4oc6_ih10oh5kh3sh2ph1"
+    assert text == f"--deconv --dir=FWD_D {TRANSPOSED} mb1_ic6oc4_ih5oh10kh3sh2ph1"
     assert (
         one("ConvTranspose", inputs, strides=[2, 2], auto_pad="SAME_UPPER")
-        == f"--dir=BWD_D {NCHW} mb1_ic4oc6_ih10oh5kh3sh2ph0"
+        == f"--deconv --dir=FWD_D {TRANSPOSED} mb1_ic6oc4_ih5oh10kh3sh2ph0"
     )
     assert (
         one("ConvTranspose", inputs, strides=[2, 2], output_shape=[9, 9])
-        == f"--dir=BWD_D {NCHW} mb1_ic4oc6_ih9oh5kh3sh2ph1"
+        == f"--deconv --dir=FWD_D {TRANSPOSED} mb1_ic6oc4_ih5oh9kh3sh2ph1"
     )
     grouped = {"x": (F, (1, 6, 5, 5)), "w": (F, (6, 2, 3, 3))}
-    assert one("ConvTranspose", grouped, group=2) == f"--dir=BWD_D {GROUPED} g2mb1_ic4oc6_ih7oh5kh3ph0"
-    assert one("ConvTranspose", {**inputs, "b": (F, (4,))}) == "deconv-bias"
+    tags = "--stag=abcd --wtag=acbde --dtag=abcd"
+    assert one("ConvTranspose", grouped, group=2) == f"--deconv --dir=FWD_D {tags} g2mb1_ic6oc4_ih5oh7kh3ph0"
+    biased = one("ConvTranspose", {**inputs, "b": (F, (4,))})
+    assert biased == f"--deconv {TRANSPOSED} mb1_ic6oc4_ih5oh7kh3ph0"
 
 
 def test_products() -> None:

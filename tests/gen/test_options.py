@@ -13,15 +13,22 @@ import convgen as cg
 from convgen.backends import target as targets
 from convgen.choose.supported import check_supported
 from convgen.ir.error import UserError
-from convgen.problem import attributes, options
-from convgen.problem.options import CONV, KNOBS, KNOBS_OF, MATMUL, RUN_OPTIONS
+from convgen.problem import attributes, options, requests
+from convgen.problem.matmul import Problem
+from convgen.problem.options import CONV, DECONV, IP, KNOBS, KNOBS_OF, MATMUL, RUN_OPTIONS
 
-DESCRIPTORS = {CONV: "mb1_ic16oc16_ih6oh6kh3ph1", MATMUL: "32x16:16x32"}
+DESCRIPTORS = {
+    CONV: "mb1_ic16oc16_ih6oh6kh3ph1",
+    DECONV: "mb1_ic16oc16_ih6oh6kh3ph1",
+    MATMUL: "32x16:16x32",
+    IP: "mb8_ic16oc16",
+}
 FACTS = targets.get("gfx942").facts
 
 
-def parse(driver: str, line: str) -> cg.Conv | cg.Matmul:
-    return cg.Conv.parse(line) if driver == CONV else cg.Matmul.parse(line)
+def parse(driver: str, line: str) -> Problem:
+    (problem,) = requests.problems(driver, line, {})
+    return problem
 
 
 def rule(driver: str, *words: str) -> str | None:
@@ -73,7 +80,7 @@ REFUSED = [
     (CONV, ["--attr-post-ops=relu", "--dir=BWD_D"], "post-op-backward"),
     (CONV, ["--attr-post-ops=relu", "--dt=f64"], "post-op-type"),
     (CONV, ["--attr-post-ops=sum:0.5:2:s8"], "post-op-sum"),
-    (CONV, ["--attr-post-ops=sum+add:f8_e5m2"], "post-op-binary"),
+    (CONV, ["--attr-post-ops=sum+add:f4_e2m1"], "post-op-binary"),
     (CONV, ["--attr-post-ops=dw:k3s1p1:f32"], "post-op-dw"),
     (CONV, ["--attr-dropout=0.5:7:axb"], "dropout"),
     (CONV, ["--attr-acc-mode=f16"], "acc-mode"),

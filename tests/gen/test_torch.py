@@ -26,6 +26,7 @@ from convgen.device import frameworks
 from convgen.ir.error import Unsupported
 from convgen.ir.record import evolve
 from convgen.problem.conv import Conv, Direction
+from convgen.problem.deconv import Deconv
 from convgen.problem.matmul import Matmul, Problem
 from convgen.registry import key_of, read_named
 from convgen.run.code import Code
@@ -72,8 +73,10 @@ def as_stored(problem: Problem, name: str, tensor: Any) -> Any:
     """Return a view of a tensor with the dimensions that convgen gives it: groups of weights, rows of a bias."""
     if isinstance(problem, Matmul) and name == "bia":
         return tensor.unsqueeze(0)
-    if isinstance(problem, Conv) and problem.has_groups and name.endswith("wei"):
-        return tensor.unflatten(0, (problem.groups, -1))
+    if isinstance(problem, Conv) and name.endswith("wei"):
+        stored = tensor.unflatten(0, (problem.groups, -1)) if problem.has_groups else tensor
+        first = int(problem.has_groups)
+        return stored.transpose(first, first + 1) if isinstance(problem, Deconv) else stored
     return tensor
 
 
@@ -94,13 +97,16 @@ def compute(problem: Problem, tensors: Mapping[str, Any]) -> None:
         return
     axes = problem.spatial
     where = [a.s for a in axes], [a.p for a in axes], [a.d + 1 for a in axes]
+    is_transposed = isinstance(problem, Deconv)
+    more = [a.o - Deconv.output_size(a) if is_transposed else 0 for a in axes]
     if problem.direction.is_forward:
-        y = torch.convolution(wide["src"], wide["wei"], wide.get("bia"), *where, False, [0] * len(axes), problem.groups)
-        tensors["dst"].copy_(y)
+        window = *where, is_transposed, more, problem.groups
+        tensors["dst"].copy_(torch.convolution(wide["src"], wide["wei"], wide.get("bia"), *window))
         return
     x = wide.get("src", torch.zeros(problem.src_dims))
-    w = wide.get("wei", torch.zeros(problem.oc, problem.ic // problem.groups, *(a.k for a in axes)))
-    rest = [problem.oc], *where, False, [0] * len(axes), problem.groups, [True] * 3
+    channels = (problem.ic, problem.oc) if is_transposed else (problem.oc, problem.ic)
+    w = wide.get("wei", torch.zeros(channels[0], channels[1] // problem.groups, *(a.k for a in axes)))
+    rest = [problem.oc], *where, is_transposed, more, problem.groups, [True] * 3
     results = torch.ops.aten.convolution_backward(wide["diff_dst"], x, w, *rest)
     for name, result in zip(("diff_src", "diff_wei", "diff_bia"), results):
         if name in tensors:
@@ -162,13 +168,20 @@ LAYERS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
     "2-D depthwise": ((5, 5), (3, 3), {"groups": 16, "padding": 1}),
     "2-D 1 x 1": ((4, 4), (1, 1), {}),
     "3-D": ((3, 4, 4), (2, 2, 2), {"stride": 2}),
+    "1-D transposed": ((5,), (4,), {"stride": 2, "padding": 1}),
+    "2-D transposed": ((4, 5), (3, 2), {"stride": (2, 1), "padding": (1, 0), "output_padding": (1, 0)}),
+    "2-D transposed grouped": ((4, 3), (3, 3), {"stride": 2, "groups": 2, "dilation": 2, "output_padding": 1}),
+    "2-D transposed depthwise": ((4, 3), (2, 2), {"stride": 2, "groups": 16}),
+    "2-D transposed 1 x 1": ((4, 4), (1, 1), {}),
+    "3-D transposed": ((2, 3, 3), (2, 2, 2), {"stride": 2}),
 }
 
 
 def layer_of(name: str, dtype: Any, *, bias: bool) -> tuple[Any, Any]:
     """Return an input and a module of torch for a row of `LAYERS`."""
     sizes, taps, words = LAYERS[name]
-    kind = (nn.Conv1d, nn.Conv2d, nn.Conv3d)[len(sizes) - 1]
+    transposed = "Transpose" if "transposed" in name else ""
+    kind = getattr(nn, f"Conv{transposed}{len(sizes)}d")
     return integers(2, 16, *sizes, dtype=dtype), kind(16, 16, taps, bias=bias, **words).to(dtype)
 
 
@@ -193,6 +206,7 @@ def test_convolutions_and_gradients_agree_with_torch(name: str, last: bool, bias
     for result, right in zip((x_ours, *ours.parameters()), (x_wide, *wide.parameters()), strict=True):
         torch.testing.assert_close(result.grad.float(), right.grad, **same_bf16)
     assert ours.weight.grad.stride() == ours.weight.stride()
+    assert all(isinstance(problem, Deconv) is ("transposed" in name) for problem in gpu.launched)
     directions = [problem.direction for problem in gpu.launched if isinstance(problem, Conv)]
     forward, backward = (Direction.FWD_B, Direction.BWD_WB) if bias else (Direction.FWD_D, Direction.BWD_W)
     assert directions == [forward, Direction.BWD_D, backward]
@@ -235,6 +249,34 @@ def test_code_of_a_simulated_gpu_computes_what_torch_does(gpu: FakeGpu) -> None:
     assert torch.equal(linear.weight.grad, wide[1].weight.grad.half())
     assert torch.equal(x.grad, x_wide.grad.half())
     assert len(gpu.launched) == 6
+
+
+def test_code_of_a_simulated_gpu_computes_transposed_convolutions(gpu: FakeGpu) -> None:
+    gpu.simulates = True
+    up = nn.ConvTranspose2d(16, 24, 3, stride=2, padding=1, groups=2, output_padding=1).half()
+    for parameter in up.parameters():
+        parameter.data = integers(*parameter.shape)
+    wide, x = copy.deepcopy(up).float(), channels_last(integers(2, 16, 4, 5)).requires_grad_()
+    cg.torch.replace(nn.ModuleList((up,)))
+    x_wide = x.detach().float().requires_grad_()
+    for output_size in (None, [8, 10], [7, 9]):  # the layer's padding behind the output, as much, and none
+        y, wanted = up(x, output_size), wide(x_wide, output_size)
+        assert torch.equal(y, wanted.half())
+    gradient = integers(*y.shape)
+    y.backward(gradient)
+    wanted.backward(gradient.float())
+    assert torch.equal(up.weight.grad, wide.weight.grad.half())
+    assert torch.equal(up.bias.grad, wide.bias.grad.half())
+    assert torch.equal(x.grad, x_wide.grad.half())
+    assert len(gpu.launched) == 5
+
+
+def test_transposed_convolutions_as_functions(gpu: FakeGpu) -> None:
+    x, w = integers(8, 5, 4), integers(8, 6, 3, 3)
+    where: dict[str, Any] = {"stride": 2, "padding": 1, "output_padding": 1, "dilation": 2}
+    same(cg.torch.conv_transpose2d(x, w, **where), F.conv_transpose2d(x.float(), w.float(), **where))
+    double = cg.torch.conv_transpose2d(x.double(), w.double(), **where)
+    assert torch.equal(double, F.conv_transpose2d(x.double(), w.double(), **where))  # by torch
 
 
 def test_strides_without_a_format_are_made_channels_last(gpu: FakeGpu) -> None:
@@ -317,6 +359,16 @@ def test_fake_implementations_agree_with_real_ones(last: bool, gpu: FakeGpu) -> 
         ops.convolution_weight_bias_gradients,
     ):
         torch.library.opcheck(operator, (gradient, x, w, *rest), test_utils=checks)
+    up = w.transpose(0, 1).contiguous(memory_format=torch.channels_last if last else torch.contiguous_format)
+    more = *rest, [1, 0]
+    gradient = ops.transposed_convolution(x, up, None, *more)
+    torch.library.opcheck(ops.transposed_convolution, (x, up, integers(8), *more), test_utils=checks)
+    for operator in (
+        ops.transposed_convolution_data_gradient,
+        ops.transposed_convolution_weight_gradient,
+        ops.transposed_convolution_weight_bias_gradients,
+    ):
+        torch.library.opcheck(operator, (gradient, x, up, *more), test_utils=checks)
     torch.library.opcheck(ops.linear, (integers(4, 16), integers(8, 16), integers(8), ""), test_utils=checks)
     torch.library.opcheck(ops.matmul, (integers(16, 4).t(), integers(16, 8), ""), test_utils=checks)
 
@@ -597,9 +649,9 @@ def test_replace_and_restore_leave_the_state() -> None:
     kinds, keys = [type(module) for module in model], list(model.state_dict())
     parameters, told = list(model.parameters()), list[str]()
     assert cg.torch.replace(model, log=told.append) is model
-    assert [type(module).__module__ for module in model[:4]] == ["convgen.torch.layers"] * 4
+    assert [type(module).__module__ for module in model] == ["convgen.torch.layers"] * 5
     assert all(isinstance(module, kind) for module, kind in zip(model, kinds))
-    assert told == ["4: computed by torch: given ConvTranspose2d, wanted a convolution that is not transposed"]
+    assert not told
     assert list(model.state_dict()) == keys
     assert all(ours is theirs for ours, theirs in zip(model.parameters(), parameters, strict=True))
     model.load_state_dict(model_of_all_kinds().state_dict())

@@ -219,3 +219,14 @@ def test_an_element_wise_function_stands_in_two_rows() -> None:
     files = [path.name for room in rooms for path in room.rglob("*.py") if '"mish"' in path.read_text()]
     assert sorted(files) == ["accuracy.py", "eltwise.py"]
     assert accuracy.REFERENCES.keys() == eltwise.FUNCTIONS.keys()
+
+
+@pytest.mark.parametrize("target", ["gfx942", "gfx950", "xehpc", "sm_80", "sm_90a"])
+@pytest.mark.parametrize("dtype", ["f8_e4m3", "f8_e5m2"])
+def test_operands_of_8_bit_floats_have_every_value(dtype: str, target: str) -> None:
+    """The sums are zero: what is stored are the operand's 256 values, infinities and NaNs included."""
+    problem = parse_problem(f"--dt=f32 --attr-post-ops=add:{dtype}:3 16x8:8x16")
+    src, wei = np.zeros((16, 8), np.float32), np.zeros((8, 16), np.float32)
+    operand = np.arange(256, dtype=np.uint8).view(reference.numpy_type(dtype)).reshape(16, 16)
+    result = cg.simulate(cg.compile(cg.build(problem, target)), src=src, wei=wei, post_op_0=operand)
+    assert np.array_equal(result, operand.astype(np.float32), equal_nan=True)

@@ -15,6 +15,8 @@ import pytest
 
 import convgen as cg
 from convgen.problem.matmul import Matmul, parse_problem
+from convgen.problem.scales import Scale
+from convgen.problem.zero_points import ZeroPoint
 from convgen.run import reference
 from tests.strategies import always
 
@@ -222,13 +224,100 @@ def test_nothing_behind_the_end_of_k_is_scaled(line: str, scale: float, end: int
     assert np.array_equal(result.astype(np.float64), right)
 
 
-@pytest.mark.parametrize("target", TARGETS)
-def test_zero_points_of_both_factors_that_become_floats_are_refused(target: str) -> None:
-    knobs = "--attr-scales=wei:per_ocic:f16:32x1 --attr-zero-points=src:common:3+wei:common:2"
-    with pytest.raises(cg.Unsupported) as refusal:
-        cg.build(parse_problem(f"--dt=u8:s8:f16 {knobs} 16x64:64x16"), target)
-    assert refusal.value.rule == "zero-points"
-    assert str(refusal.value) == (
-        "given attr-zero-points src:common:3+wei:common:2, wanted those of src or of wei, not of both, where scales "
-        "differ along K"
+BOTH_POINTS = [
+    "--dt=u8:s8:f16 --attr-scales=wei:per_ocic:f16:32x1 --attr-zero-points=src:common:3+wei:common:2 17x70:70x19",
+    "--dt=s8:s8:f32 --attr-scales=src:3:f16:1x13 --attr-zero-points=src:3:s8:1x13+wei:per_oc:u8 33x47:47x21",
+    "--dt=s8:u8:f32 --attr-scales=src:3:f32:1x8+wei:3:bf16:16x1 --attr-zero-points=src:1:s8+wei:3:u8:16x1 9x33:33x30",
+    "--dt=u8:u8:f32 --stag=ba --attr-scales=wei:3:f32:5x7 --attr-zero-points=src:common:s32+wei:3:s8:5x7 24x29:29x14",
+]
+
+
+@pytest.mark.parametrize("target", [*TARGETS, "sm_90a"])
+@pytest.mark.parametrize("line", BOTH_POINTS)
+@pytest.mark.parametrize("scale", [1.0, np.inf], ids=["finite", "infinite"])
+def test_both_factors_have_zero_points(line: str, target: str, scale: float) -> None:
+    """Past the end of K a factor would be less its zero point, were it not for a scale along K, which is 0 there."""
+    problem = parse_problem(line)
+    assert isinstance(problem, Matmul)
+    arrays = drawn(problem)
+    scaled = next(name for name in ("wei_scales", "src_scales") if name in arrays)
+    arrays[scaled].flat[-1] *= scale
+
+    def factor(role: str) -> Any:
+        values = arrays[role].astype(np.float64)
+        attributes: tuple[Scale | ZeroPoint, ...] = (*problem.zero_points, *problem.scales)
+        for attribute in attributes:
+            if attribute.role == role:
+                tensor = arrays.get(attribute.name, np.array([[attribute.value]]))
+                groups = [n if size > 1 else 10**6 for n, size in zip(problem.spans(attribute), tensor.shape)]
+                operand = spread(tensor, (values.shape[0], values.shape[1]), (groups[0], groups[1]))
+                values = values * operand if attribute.name.endswith("scales") else values - operand
+        return values
+
+    with np.errstate(invalid="ignore"):
+        right = factor("src") @ factor("wei")
+    got = cg.simulate(cg.compile(cg.build(problem, target)), **arrays)
+    assert np.array_equal(got.astype(np.float64), right, equal_nan=True)
+    assert np.isfinite(right).any()
+
+
+@pytest.mark.parametrize("target", ["gfx942", "gfx950", "xehpc", "sm_80", "sm_90a"])
+def test_zero_points_of_floats_are_subtracted_before_rounding(target: str) -> None:
+    """A difference of 101.25 has 9 bits, more than bf16, to which it is rounded once: behind the scale."""
+    line = "--dt=bf16:f8_e4m3:f32 --attr-fpmath=bf16:true --attr-scales=wei:3:f32:16x1 --attr-zero-points=wei:3:s8:16x1"
+    problem = parse_problem(f"{line} 16x48:48x24")
+    assert isinstance(problem, Matmul)
+    arrays = drawn(problem)
+    arrays["src"] = np.eye(16, 48).astype(arrays["src"].dtype)
+    arrays["wei"] = np.random.default_rng(1).choice([0.25, 0.75, 1.75, -13.0], (48, 24)).astype(arrays["wei"].dtype)
+    arrays["wei_zero_points"][:] = -101
+    arrays["wei_scales"][:] = 0.7
+    right = ((arrays["wei"].astype(np.float32) + np.float32(101)) * np.float32(0.7)).astype(arrays["src"].dtype)[:16]
+    got = cg.simulate(cg.compile(cg.build(problem, target)), **arrays)
+    assert np.array_equal(got, right.astype(np.float32))
+
+
+@pytest.mark.parametrize("target", ["gfx942", "gfx950", "xehpc", "sm_80", "sm_90a"])
+@pytest.mark.parametrize("point", ["wei:common:-100", "wei:2:s8", "wei:2"])
+def test_differences_of_9_bits_are_rounded_once(point: str, target: str) -> None:
+    """355 is no bf16: (255 + 100) * 0.7 is 248.5, and 249 if the difference were rounded to 356."""
+    line = (
+        f"--dt=bf16:u8:f32 --attr-fpmath=bf16:true --attr-scales=wei:3:f32:16x1 --attr-zero-points={point} 16x48:48x24"
     )
+    problem = parse_problem(line)
+    assert isinstance(problem, Matmul)
+    arrays = drawn(problem)
+    arrays["src"] = np.eye(16, 48).astype(arrays["src"].dtype)
+    arrays["wei"][:], arrays["wei_scales"][:] = 255, 0.7
+    if "wei_zero_points" in arrays:
+        arrays["wei_zero_points"][:] = -100
+    got = cg.simulate(cg.compile(cg.build(problem, target)), **arrays)
+    assert (got == 248).all()
+
+
+@pytest.mark.parametrize("target", ["gfx942", "gfx950", "xehpc", "sm_80", "sm_90a"])
+@pytest.mark.parametrize(("masks", "knobs", "sizes"), [
+    ("3:1", "--dt=f32:s8:f32 --attr-scales=wei:common:1.25 --attr-zero-points=wei:6:u8", (2, 9, 30, 7)),
+    ("2", "--dt=bf16:s8:f32 --attr-scales=wei:6:f32:15x1 --attr-zero-points=wei:4:u8", (3, 9, 30, 7)),
+    ("0:4", "--dt=s8:s8:f32 --attr-scales=src:6:f32:1x15 --attr-zero-points=src:common:3", (3, 11, 30, 5)),
+    ("4:2", "--dt=bf16:s8:f32 --attr-zero-points=wei:common:3", (3, 11, 26, 7)),
+])  # fmt: skip
+def test_sizes_without_scales_are_known_at_launch(masks: str, knobs: str, sizes: tuple[int, ...], target: str) -> None:
+    def of(batch: int, m: int, k: int, n: int) -> Matmul:
+        problem = parse_problem(f"{knobs} {batch}x{m}x{k}:{batch}x{k}x{n}")
+        assert isinstance(problem, Matmul)
+        return problem
+
+    knobs = f"{knobs} --attr-fpmath=bf16:true"
+    largest = parse_problem(f"--runtime_dims_masks={masks} {of(3, 11, 30, 7)}")
+    arrays = drawn(of(*sizes))
+    given = {name: size for name, size in zip(("b0", "m", "k", "n"), sizes) if name in largest.runtime}
+    got = cg.simulate(cg.compile(cg.build(largest, target)), **arrays, **given)
+    assert np.array_equal(got, reference.whole(of(*sizes), arrays, "dst"))
+
+
+def test_scales_along_sizes_known_at_launch_are_refused() -> None:
+    line = "--dt=s8:s8:f32 --runtime_dims_masks=2:1 --attr-scales=src:3:f32:1x15 35x30:30x21"
+    with pytest.raises(cg.Unsupported, match="scales or zero points along k, wanted a size that is known") as refusal:
+        cg.build(parse_problem(line), "gfx942")
+    assert refusal.value.rule == "runtime-sizes"

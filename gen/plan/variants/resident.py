@@ -151,6 +151,7 @@ def resident(product: Product, tile_k: int, planes: PlaneLimits | None = None) -
         evolve(product.result, axes=(product.result.axes[0], rows, *product.result.axes[2:])),
         product.role,
         product.cuts,
+        origin=product.origin,
         joined=product.joined,
         gap=_gap(rows),
         source=_source(of_m, lines, (blocks, channels_dim)),
