@@ -128,7 +128,9 @@ class Times:
     def __init__(self, target: str, path: Path | None) -> None:
         self.target, self.path = target, path
         lines = path.read_text().splitlines() if path and path.exists() else []
-        self.known: dict[tuple[str, str, str], Any] = {(r["target"], r["problem"], r["config"]): r for r in map(json.loads, lines)}
+        self.known: dict[tuple[str, str, str], Any] = {
+            (r["target"], r["problem"], r["config"]): r for r in map(json.loads, lines)
+        }
 
     def of(self, line: str) -> Mapping[str, Any]:
         """Return the time, config, number of launches and bound of a problem's default kernel. Raises ConvgenError."""
@@ -173,10 +175,16 @@ def summary(found: list[Row]) -> Table:
     is_modelled = any(row.kernel == row.kernel for row in found)
     parts = {"all": found} | {kind: [row for row in found if row.direction == kind] for kind in _KINDS}
     by = "kernel" if is_modelled else "measured"
-    parts |= {f"{name}, above {_LONG:.0f} us": [r for r in some if getattr(r, by) > _LONG] for name, some in parts.items()}
+    parts |= {
+        f"{name}, above {_LONG:.0f} us": [r for r in some if getattr(r, by) > _LONG] for name, some in parts.items()
+    }
     for name, some in parts.items():
         below = f"{100 * np.mean([row.ratio < 1 for row in some]):.0f} %" if some else ""
-        kernels = (_mean([r.kernels for r in some]), _mean([r.modelled / r.measured for r in some])) if is_modelled else ("", "")
+        kernels = (
+            (_mean([r.kernels for r in some]), _mean([r.modelled / r.measured for r in some]))
+            if is_modelled
+            else ("", "")
+        )
         table.add_row(name, str(len(some)), _mean([row.ratio for row in some]), below, *kernels)
     return table
 
@@ -188,7 +196,9 @@ def main() -> None:
     parser.add_argument("--type", default="f16")
     parser.add_argument("--count", type=int, default=300, help="problems, of all directions together")
     parser.add_argument("--dir", choices=_KINDS, help="only this direction of the problems that are picked")
-    parser.add_argument("--tag", default="", help="layout of convgen's tensors (axb: channels last); default: the table's")
+    parser.add_argument(
+        "--tag", default="", help="layout of convgen's tensors (axb: channels last); default: the table's"
+    )
     parser.add_argument("--kernels", type=Path, metavar="DIR", help="code objects of kernels that rows name")
     parser.add_argument("--clocks", type=Path, metavar="FILE", help="with --kernels: keep their clocks here")
     parser.add_argument("--times", type=Path, metavar="FILE", help="keep convgen's times here")

@@ -19,7 +19,7 @@ from convgen.ir.record import evolve
 from convgen.ir.sizes import Extent, Size
 from convgen.ir.types import Type, s32, scalar
 from convgen.plan.blocks import Cuts, Index
-from convgen.plan.config import APART, COLUMNS
+from convgen.plan.config import APART, COLUMNS, JOINED
 from convgen.plan.contraction import Contraction, Product, Tensor, along, buffer, dim_of, in_order, reordered
 from convgen.plan.directions import (
     axes_of,
@@ -40,10 +40,13 @@ from convgen.problem.zero_points import ZeroPoint
 
 
 @lru_cache(maxsize=2**6)
-def products(problem: Problem, block: int, reorder: tuple[str, ...] = (), phases: str = APART) -> tuple[Product, ...]:
+def products(
+    problem: Problem, block: int, reorder: tuple[str, ...] = (), phases: str = APART, pixels: str = APART
+) -> tuple[Product, ...]:
     """Return the products of a problem; the innermost dim of K is padded to a multiple of `block` (1: not at all).
 
-    The inputs `reorder` are read from their reordered copies (see `reordered`); `phases` is a config's word.
+    The inputs `reorder` are read from their reordered copies (see `reordered`); `phases` and `pixels` are a config's
+    words. DoesNotFit where nothing can be joined as `pixels` says.
 
     The products write disjoint parts of the result. Products without terms are left out: positions of backward
     data that no window reaches, and all of backward weights without images (see `covers_result`).
@@ -51,8 +54,16 @@ def products(problem: Problem, block: int, reorder: tuple[str, ...] = (), phases
     steps = _blocked_step_tensors(problem)
     parts = contractions_of(problem, phases)
     split = (c.reading(problem, reorder).in_blocks(steps).with_sizes(sizes(problem)) for c in parts)
-    whole = (_in_groups(problem, c.product(block)) for c in split)
+    joined = map(_joined, split) if pixels == JOINED else split
+    whole = (_in_groups(problem, c.product(block)) for c in joined)
     return tuple(p for p in whole if p.m and p.n and p.k)
+
+
+def _joined(contraction: Contraction) -> Contraction:
+    joined = contraction.with_joined_k()
+    if joined.k == contraction.k:
+        raise DoesNotFit(f"pixels={JOINED}: wanted dims of K that both factors have side by side in memory")
+    return joined
 
 
 def _in_groups(problem: Problem, product: Product) -> Product:
