@@ -56,7 +56,7 @@ class Tuning:
     # ------------------------------------------------------------ clocks of a block of K
 
     load_clocks: int = 0  #: clocks; least time of a subgroup's load on a core's path to global memory
-    element_clocks: int = 0  #: clocks; least time of a load of one element a lane, if wider loads are impossible
+    narrow_clocks: int = 0  #: clocks; least time of a load of less than a chunk, if wider loads are impossible
     address_clocks: int = 1  #: clocks; least time of a load if lanes multiply what they load themselves
     #: bytes; shortest row of shared memory that transposing writes fill without bank conflicts; shorter rows take
     #: proportionally longer. 0: rows of any length are free of conflicts

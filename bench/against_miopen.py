@@ -1,4 +1,4 @@
-"""Compare the predicted times of convgen's default kernels (`convgen profile`) with MIOpen's measured and modelled ones.
+"""Compare the predicted times of convgen's default kernels (`convgen profile`) with MIOpen's, measured and modelled.
 
 Takes a table of MIOpen (columns `desc`, `knobs`, `dtype`, `g`, `dir`, `gflop`, and `best_ms` with `best_solver`, or the
 `ms` or `ms_110cu` of each `solver`, of which the best counts), picks ungrouped problems of one type evenly over
@@ -34,8 +34,8 @@ from rich.table import Table
 
 from convgen import driver
 from convgen.backends.target import get
-from convgen.choose.search import first_fitting
 from convgen.choose.choose import candidates
+from convgen.choose.search import first_fitting
 from convgen.ir.error import ConvgenError
 from convgen.ir.record import as_dict
 from convgen.problem.conv import Conv

@@ -44,7 +44,7 @@ _CDNA3 = evolve(
     _CDNA2,
     # 42 of 600 drawn problems get another config, which takes .93 of the time; on gfx90a 10 of 150 take 1.05. Charging
     # wider loads as much ranks configs worse: LDS is the bottleneck as often.
-    element_clocks=16,
+    narrow_clocks=16,
     # Three slots with loads five blocks ahead save up to 3 %, on layers of bench/whole.py.
     pipelines=((3, 3), (2, 4), (2, 2), (2, 1), (1, 1)),
     load_latency=1000,  # 300 drawn problems take .998 of the time with 800, the value elsewhere; on gfx90a 1.003

@@ -61,11 +61,27 @@ def forms(problem: Problem, facts: TargetFacts, reorder: tuple[str, ...]) -> Ite
 
 
 def _joined(problem: Problem, facts: TargetFacts, reorder: tuple[str, ...]) -> Product | None:
-    """Return the only product of a problem with its K joined, if tuning says so and memory allows it."""
+    """Return the only product of a problem with its K joined, if tuning says so, memory allows it, and it is shorter.
+
+    Of runs along memory the joined one is shorter if fewer whole chunks hold it. By `convgen profile`, runs of 49
+    pixels take 1.2 times the time of 7 runs of 7, each of which is a chunk; and with channels last, where lanes load
+    along rows, 60 layers take 1.00 times.
+    """
     with suppress(DoesNotFit):
         parts = products(problem, 1, reorder, pixels=JOINED) if tuning(facts).joins_pixels else ()
-        return parts[0] if len(parts) == 1 else None
+        for joined in parts if len(parts) == 1 else ():
+            (apart,) = products(problem, 1, reorder)
+            along_k = any(view_load(view, facts).along_k for view in (joined.of_m, joined.of_n))
+            chunk = facts.chunk_bytes // joined.of_m.memory.elem.bytes
+            if along_k and _chunks(joined, chunk) < _chunks(apart, chunk):
+                return joined
     return None
+
+
+def _chunks(product: Product, chunk: int) -> int:
+    """Return the chunks along K that hold whole runs of its innermost dim."""
+    inner = product.k_inner.size
+    return product.k // inner * -(-inner // chunk)
 
 
 # ---------------------------------------------------------------- inputs that are packed before

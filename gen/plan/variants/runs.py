@@ -31,8 +31,9 @@ from convgen.plan.variants.images import by_images, fill_rectangles
 from convgen.plan.variants.variant import TILE_K, TILE_M, Choices, Form, Offer, Variant, stagings, tiles_n
 from convgen.problem.matmul import Problem
 
-#: share of a run; most padding by which its length becomes whole blocks, so that all lanes of a message trim alike. By
-#: `convgen profile`, runs of 196 pixels take .92 of the time in chunks (2 % of padding) that they take in blocks (31 %).
+#: share of a run; most padding by which its length becomes whole blocks, so that all lanes of a message trim alike.
+#: By `convgen profile`, runs of 196 pixels take .92 of the time in chunks (2 % of padding) that they take in blocks
+#: (31 %).
 _MOST_PADDING = 1 / 8
 _ROWS, _K = 0, 1  #: axes of a factor's view
 _RUN = "run"
