@@ -21,7 +21,7 @@ _CDNA2 = Tuning(
     # layers).
     at_a_time=(4, 8),
     # 1x1 gradients of weights with channels first take .7 of the time: runs of 196 pixels in place of rows of 14.
-    joins_pixels=True,
+    runs_of_pixels=True,
     transposed_rows=(256,),  # lanes write 8 bytes at a time, not 4
     byte_rows=(256,),  # waves with a 32 x 32 tile have 16 matrix instructions between barriers
     # `bench/registers.py`: over 1,299 drawn kernels the estimate is off by 19 in the mean, 12 in the median.

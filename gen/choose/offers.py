@@ -68,7 +68,7 @@ def _joined(problem: Problem, facts: TargetFacts, reorder: tuple[str, ...]) -> P
     along rows, 60 layers take 1.00 times.
     """
     with suppress(DoesNotFit):
-        parts = products(problem, 1, reorder, pixels=JOINED) if tuning(facts).joins_pixels else ()
+        parts = products(problem, 1, reorder, pixels=JOINED) if tuning(facts).runs_of_pixels else ()
         for joined in parts if len(parts) == 1 else ():
             (apart,) = products(problem, 1, reorder)
             along_k = any(view_load(view, facts).along_k for view in (joined.of_m, joined.of_n))

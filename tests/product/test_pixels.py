@@ -1,4 +1,6 @@
-"""Dims of K that memory has side by side, as one: sums are right, and what follows an image contributes nothing."""
+"""Runs of pixels along K, of images (`pixels=joined`) and of rows (`taps=rows`): sums are right, and what follows a run
+contributes nothing.
+"""
 
 from __future__ import annotations
 
@@ -116,3 +118,64 @@ def test_windows_and_gaps_between_pixels_are_refused(shape: str, tags: dict[str,
 def test_the_chooser_joins_where_tuning_says_so(target: str, word: str) -> None:
     problem = weights("mb16ic64ih14oc64kh1ph0", **CHANNELS_FIRST)
     assert {candidate.config.pixels for candidate in candidates(problem, get(target).facts)[:-1]} == {word}
+
+
+# ---------------------------------------------------------------- rows of pixels
+
+ROWS = "tile=32x32x32 waves=1x2 mma=16x16x16 slots=2 taps=rows"
+CDNA = ("gfx90a", "gfx942", "gfx950")  #: targets that check bounds, so that windows may begin inside words
+
+
+def shifted(random: Random) -> Conv:
+    """Gradients of weights of windows that taps move along rows of any length."""
+    kernel, groups = random.choice((2, 3, 5)), random.choice((1, 1, 2))
+    pad, dilation = random.randint(0, kernel - 1), random.choice((0, 0, 1))
+    height, width = random.choice(((14, 14), (9, 10), (13, 13), (12, 17)))
+    ic, oc = (groups * random.choice((3, 8, 24, 33)) for _ in range(2))
+    window = f"kh{kernel}kw{random.choice((2, 3))}ph{pad}pw{random.randint(0, 1)}dh{dilation}dw0"
+    return weights(f"g{groups}mb{2 * random.randint(1, 2)}ic{ic}ih{height}iw{width}oc{oc}{window}", **CHANNELS_FIRST)
+
+
+@pytest.mark.parametrize("target", CDNA)
+def test_sums_over_rows_are_right(target: str) -> None:
+    random = Random(f"rows {target}")
+    tried = (wrong(shifted(random), target, ROWS) for _ in range(12))
+    results = list(islice((n for n in tried if n is not None), 4))
+    assert len(results) > 2
+    assert not any(results)
+
+
+@pytest.mark.parametrize("target", CDNA)
+@pytest.mark.parametrize("shape", ["mb2ic16ih14oc24kh3ph1", "mb2ic4ih13oc9kh5ph2"])
+def test_what_is_beside_a_row_is_not_multiplied(target: str, shape: str) -> None:
+    """Messages of a moved row may load pixels of the rows beside it: none of them, finite or not, may count there."""
+    problem = weights(shape, **CHANNELS_FIRST)
+    code = driver.compile(driver.build(problem, target, ROWS))
+    inputs = reference.fill(problem)
+    for name, value in (("src", np.inf), ("diff_dst", np.nan)):
+        inputs[name] = inputs[name].copy()
+        inputs[name][1, 2, 3, :1] = value
+        inputs[name][0, 1, 5, -1:] = -value
+    result = cg.simulate(code, **inputs)
+    with np.errstate(all="ignore"):
+        right = reference.whole(problem, inputs, "diff_wei")
+    np.testing.assert_array_equal(result, right)
+
+
+@pytest.mark.parametrize(
+    ("shape", "tags", "why"),
+    [
+        ("mb2ic8ih8oc8kh1ph0", CHANNELS_FIRST, "taps among its rows"),
+        ("mb2ic8ih8oc8kh3ph1", CHANNELS_LAST, "contiguous in memory"),
+        ("mb2ic8ih8oc8kh3sh2ph1", CHANNELS_FIRST, "contiguous in memory"),
+    ],
+)
+def test_rows_that_memory_does_not_have_are_refused(shape: str, tags: dict[str, str], why: str) -> None:
+    with pytest.raises(UserError, match=why):
+        driver.build(weights(shape, **tags), config=ROWS)
+
+
+@pytest.mark.parametrize(("target", "offered"), [("gfx942", True), ("sm_90a", False), ("xehpc", False)])
+def test_the_chooser_takes_rows_where_tuning_says_so(target: str, offered: bool) -> None:
+    problem = weights("mb16ic64ih14oc64kh3ph1", **CHANNELS_FIRST)
+    assert ("rows" in {candidate.config.taps for candidate in candidates(problem, get(target).facts)}) == offered

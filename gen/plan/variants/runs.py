@@ -40,14 +40,15 @@ _RUN = "run"
 _GRIDS = ((3, 1, 1), (2, 4, 1))  #: subgroups; grids tried first, since the first wins ties in modelled clocks
 
 
-def in_runs(product: Product, tile_k: int, facts: TargetFacts) -> Product:
+def in_runs(product: Product, tile_k: int, facts: TargetFacts, axes: Sequence[int] = (1, 0)) -> Product:
     """Return the product with taps along rows and channels as runs; DoesNotFit where memory has none.
 
+    The run is the shortest one of the factors' `axes` (0: rows, 1: K), the first of equally short ones.
     Runs along K are padded so that a block of `tile_k` holds whole runs, or a run whole blocks. A message of a run that
     starts inside a word loads one word more, possibly past the end of a buffer: with flat addresses windows get no such
     messages, and views without windows that would need them are loaded element by element.
     """
-    side, axis, dims = _shortest_run(product)
+    side, axis, dims = _shortest_run(product, axes)
     views = product.of_n, product.of_m
     elem = views[side].memory.elem
     if elem.bytes > WORD:
@@ -118,15 +119,15 @@ def along_memory(view: View, axis: Sequence[Dim]) -> Iterator[tuple[Dim, ...]]:
                 yield (taps,)
 
 
-def _shortest_run(product: Product) -> tuple[int, int, tuple[Dim, ...]]:
-    """Return the factor with windows, the axis with taps, and the dims that form a run there, innermost.
+def _shortest_run(product: Product, axes: Sequence[int]) -> tuple[int, int, tuple[Dim, ...]]:
+    """Return the factor with windows, the one of `axes` with taps, and the dims that form a run there, innermost.
 
     Along the window's other axis are pixels, which outnumber taps: the shorter run is the taps.
     """
     runs = [
         (side, axis, dims)
         for side, view in enumerate((product.of_n, product.of_m))
-        for axis in (_K, _ROWS)
+        for axis in axes
         for dims in along_memory(view, view.axes[axis])
         if dims[0].size > 1 and view.axes[axis][-len(dims) :] == dims
     ]
@@ -185,10 +186,14 @@ class Runs(Variant):
         if any(scalar(tensor.dtype).bits < 8 for tensor in problem.factors):
             yield f"taps={self.word}: wanted elements of whole bytes"
 
+    def in_runs(self, product: Product, tile_k: int, facts: TargetFacts) -> Product:
+        """Return the product in this variant's runs; DoesNotFit where memory has none."""
+        return in_runs(product, tile_k, facts)
+
     def product(self, plain: Product, config: Config, facts: TargetFacts) -> Product:
         """Return the product in runs; with images innermost where 2-D messages load packed runs that way."""
         tile_k = config.tile[2]
-        joined = in_runs(plain, tile_k, facts)
+        joined = self.in_runs(plain, tile_k, facts)
         if not config.packed or not facts.planes or not fill_rectangles(plain.of_n, plain.of_m):
             return joined
         rows = [(d, view.memory.elem) for view in (joined.of_n, joined.of_m) for d in view.axes[0]]
@@ -207,7 +212,7 @@ class Runs(Variant):
         longest = TILE_K[-1] * max(1, chunk // 8)
         for tile_k in range(chunk, longest + 1, chunk) if min(widest) < chunk else ():
             try:
-                joined = in_runs(product, tile_k, facts)
+                joined = self.in_runs(product, tile_k, facts)
             except DoesNotFit:
                 return
             inner = joined.k_inner
