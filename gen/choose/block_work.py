@@ -61,7 +61,7 @@ def _issue_slots(variant: Variant, inner: int, chunk: int, load: OperandLoad, fa
 
 
 def _pieces(variant: Variant, inner: int, chunk: int, load: OperandLoad, facts: TargetFacts) -> int:
-    """Return the messages in place of one along K: where K's runs of `inner` elements are padded, none passes an end."""
+    """Return the messages in place of one along K, as none passes the end of a padded run of `inner` elements."""
     is_padded = variant.block(chunk, facts.chunk_bytes // chunk, facts.chunk_bytes) > 1
     if not is_padded or not load.along_k or load.by_reads or load.trimmed:
         return 1

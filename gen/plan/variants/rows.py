@@ -23,7 +23,7 @@ _K = 1  #: axis of a factor's view
 
 
 def in_rows(product: Product, tile_k: int, facts: TargetFacts) -> Product:
-    """Return the product with rows of pixels as runs along K; DoesNotFit where memory has none, or no taps move them."""
+    """Return the product with rows of pixels as runs along K; DoesNotFit without such runs, or taps that move them."""
     sides = [n for n, view in enumerate((product.of_n, product.of_m)) if _long_taps(view)]
     if len(sides) != 1:
         raise DoesNotFit("taps=rows: wanted windows of one factor, with taps among its rows")
