@@ -92,13 +92,20 @@ def _widths(most: int) -> Iterator[int]:
 def _padded(size: int, tile_k: int, chunk: int) -> int:
     """Return the padded elements of a run: an even part of a block if one holds the run, else whole blocks.
 
-    Where whole blocks would add too much, blocks may hold parts of several runs, each padded to whole chunks.
+    Where whole blocks would add too much to a run that no block on offer holds, blocks may hold parts of several runs,
+    each padded to whole chunks.
     """
     for runs in range(tile_k // size, 0, -1):
         if tile_k % (runs * chunk) == 0:
             return tile_k // runs
     in_blocks = -(-size // tile_k) * tile_k
-    return in_blocks if in_blocks <= size * (1 + _MOST_PADDING) else -(-size // chunk) * chunk
+    is_short = size <= _longest_block(chunk) or in_blocks <= size * (1 + _MOST_PADDING)
+    return in_blocks if is_short else -(-size // chunk) * chunk
+
+
+def _longest_block(chunk: int) -> int:
+    """Return the elements of the longest block of K on offer, for chunks of so many."""
+    return TILE_K[-1] * max(1, chunk // 8)
 
 
 def along_memory(view: View, axis: Sequence[Dim]) -> Iterator[tuple[Dim, ...]]:
@@ -209,8 +216,7 @@ class Runs(Variant):
         if any(view.memory.elem.bits < 8 for view in views):
             return
         widest = [view_load(view, facts).widest for view in views]
-        longest = TILE_K[-1] * max(1, chunk // 8)
-        for tile_k in range(chunk, longest + 1, chunk) if min(widest) < chunk else ():
+        for tile_k in range(chunk, _longest_block(chunk) + 1, chunk) if min(widest) < chunk else ():
             try:
                 joined = self.in_runs(product, tile_k, facts)
             except DoesNotFit:
