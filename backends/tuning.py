@@ -36,7 +36,7 @@ class Tuning:
     byte_rows: tuple[int, ...] = ()  #: bytes; further K extents of tiles of 8-bit elements
     subtiles: tuple[int, ...] = (1,)  #: parts into which a subgroup's tile is cut along M
 
-    runs_of_pixels: bool = False  #: whether K is offered as long runs of pixels: `pixels=joined`, `taps=rows`
+    runs_of_pixels: bool = False  #: whether K is offered as long runs of pixels: `pixels=joined`, `taps=shifted`
     packs_images: bool = True  #: whether images are offered packed, for variants that read a row of pixels as one run
     #: bytes; a lane's part of a store for which lanes exchange elements of the result; 0: they do not
     exchanged_store: int = 0

@@ -20,7 +20,7 @@ EXACT, ZEROS = "exact", "zeros"  #: effect of padding on sums: none, or products
 PADDING = EXACT  #: default of `padding=`
 #: Variants by which taps and channels become K, in the order in which the chooser tries them: modules of
 #: `plan/variants`.
-VARIANTS = ("split", "fused", "chunk", "images", "resident", "runs", "rows", "lines")
+VARIANTS = ("split", "fused", "chunk", "images", "resident", "runs", "shifted", "lines")
 SPLIT, FUSED = "split", "fused"
 APART, MERGED = "apart", "merged"  #: the products of stride phases: one launch each, or all in one launch
 COLUMNS = "columns"  #: stride phases as columns of one product

@@ -1,4 +1,4 @@
-"""Runs of pixels along K, of images (`pixels=joined`) and of rows (`taps=rows`): sums are right, and what follows a run
+"""Runs of pixels along K, of images (`pixels=joined`) and of rows (`taps=shifted`): sums are right, and what follows a run
 contributes nothing.
 """
 
@@ -122,7 +122,7 @@ def test_the_chooser_joins_where_tuning_says_so(target: str, word: str) -> None:
 
 # ---------------------------------------------------------------- rows of pixels
 
-ROWS = "tile=32x32x32 waves=1x2 mma=16x16x16 slots=2 taps=rows"
+ROWS = "tile=32x32x32 waves=1x2 mma=16x16x16 slots=2 taps=shifted"
 CDNA = ("gfx90a", "gfx942", "gfx950")  #: targets that check bounds, so that windows may begin inside words
 
 
@@ -176,6 +176,6 @@ def test_rows_that_memory_does_not_have_are_refused(shape: str, tags: dict[str, 
 
 
 @pytest.mark.parametrize(("target", "offered"), [("gfx942", True), ("sm_90a", False), ("xehpc", False)])
-def test_the_chooser_takes_rows_where_tuning_says_so(target: str, offered: bool) -> None:
+def test_the_chooser_takes_shifted_rows_where_tuning_says_so(target: str, offered: bool) -> None:
     problem = weights("mb16ic64ih14oc64kh3ph1", **CHANNELS_FIRST)
-    assert ("rows" in {candidate.config.taps for candidate in candidates(problem, get(target).facts)}) == offered
+    assert ("shifted" in {candidate.config.taps for candidate in candidates(problem, get(target).facts)}) == offered

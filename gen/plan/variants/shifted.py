@@ -1,4 +1,4 @@
-"""`taps=rows`: rows of pixels as runs along K, for gradients of weights whose factors are both contiguous along a row.
+"""`taps=shifted`: rows of pixels as runs along K, for gradients of weights whose factors are both contiguous along a row.
 
 With channels first, memory has the pixels of a row side by side, in src as in diff_dst. A tap moves a row of src by
 pixels, which may be parts of words: messages bring whole words, and are trimmed (see `runs`). Taps come before channels
@@ -26,7 +26,7 @@ def in_rows(product: Product, tile_k: int, facts: TargetFacts) -> Product:
     """Return the product with rows of pixels as runs along K; DoesNotFit without such runs, or taps that move them."""
     sides = [n for n, view in enumerate((product.of_n, product.of_m)) if _long_taps(view)]
     if len(sides) != 1:
-        raise DoesNotFit("taps=rows: wanted windows of one factor, with taps among its rows")
+        raise DoesNotFit("taps=shifted: wanted windows of one factor, with taps among its rows")
     (side,) = sides
     taps = _long_taps((product.of_n, product.of_m)[side])
     of_n, of_m = (_taps_first(v, taps, 0) for v in (product.of_n, product.of_m))
@@ -47,8 +47,8 @@ def _taps_first(view: View, taps: set[str], axis: int) -> View:
     return View(view.memory, view.layout, axes, view.index)
 
 
-class Rows(Runs):
-    word = "rows"
+class Shifted(Runs):
+    word = "shifted"
     summary = "blocks of rows of pixels, as memory has them, which taps move"
 
     def in_runs(self, product: Product, tile_k: int, facts: TargetFacts) -> Product:
@@ -60,4 +60,4 @@ class Rows(Runs):
             yield from super().offers(form, facts)
 
 
-VARIANT = Rows()
+VARIANT = Shifted()
