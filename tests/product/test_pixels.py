@@ -1,5 +1,6 @@
-"""Runs of pixels along K, of images (`pixels=joined`) and of rows (`taps=shifted`): sums are right, and what follows a run
-contributes nothing.
+"""Runs of pixels along K, of images (`pixels=joined`) and rows (`taps=shifted`).
+
+Sums are right, and memory beside a run contributes nothing.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""`taps=shifted`: rows of pixels as runs along K, for gradients of weights whose factors are both contiguous along a row.
+"""`taps=shifted`: rows of pixels as runs along K, which taps shift: gradients of weights with channels first.
 
-With channels first, memory has the pixels of a row side by side, in src as in diff_dst. A tap moves a row of src by
-pixels, which may be parts of words: messages bring whole words, and are trimmed (see `runs`). Taps come before channels
-among the rows of src's tile, so that memory is contiguous along K alone.
+Memory then has the pixels of a row side by side, in src as in diff_dst. A tap shifts a row of src by pixels, which may
+be parts of words: messages bring whole words, and are trimmed (see `runs`). Taps come before channels among the rows of
+src's tile, so that memory is contiguous along K alone.
 """
 
 from __future__ import annotations
