@@ -115,9 +115,19 @@ def test_windows_and_gaps_between_pixels_are_refused(shape: str, tags: dict[str,
     assert "\n" not in str(refused.value)
 
 
-@pytest.mark.parametrize(("target", "word"), [("gfx942", JOINED), ("sm_90a", APART), ("xehpc", APART)])
-def test_the_chooser_joins_where_tuning_says_so(target: str, word: str) -> None:
-    problem = weights("mb16ic64ih14oc64kh1ph0", **CHANNELS_FIRST)
+@pytest.mark.parametrize(
+    ("target", "side", "tags", "word"),
+    [
+        ("gfx942", 14, CHANNELS_FIRST, JOINED),
+        ("gfx942", 7, CHANNELS_FIRST, APART),  # each row is a chunk by itself
+        ("gfx942", 56, CHANNELS_FIRST, APART),
+        ("gfx942", 14, CHANNELS_LAST, APART),
+        ("sm_90a", 14, CHANNELS_FIRST, APART),
+        ("xehpc", 14, CHANNELS_FIRST, APART),
+    ],
+)
+def test_the_chooser_joins_where_fewer_chunks_hold_k(target: str, side: int, tags: dict[str, str], word: str) -> None:
+    problem = weights(f"mb16ic64ih{side}oc64kh1ph0", **tags)
     assert {candidate.config.pixels for candidate in candidates(problem, get(target).facts)[:-1]} == {word}
 
 
