@@ -22,10 +22,8 @@ _CDNA2 = Tuning(
     at_a_time=(4, 8),
     # 1x1 gradients of weights with channels first take .7 of the time: runs of 196 pixels in place of rows of 14.
     runs_of_pixels=True,
-    # Small tiles have twice the matrix instructions between barriers, and lanes that transpose write 8 bytes at a time,
-    # not 4. 20 of 90 drawn problems get rows of 256 bytes of 16-bit elements, which take .914 of the time; on gfx950 15
-    # of 60 take .932, on gfx90a 12 of 60 take 1.007.
-    deep_rows=(256,),
+    transposed_rows=(256,),  # lanes write 8 bytes at a time, not 4
+    byte_rows=(256,),  # waves with a 32 x 32 tile have 16 matrix instructions between barriers
     # `bench/registers.py`: over 1,299 drawn kernels the estimate is off by 19 in the mean, 12 in the median.
     fragment_sets=(0.5, 1.5),
     mask_registers=2,
