@@ -36,6 +36,7 @@ class Tuning:
     byte_rows: tuple[int, ...] = ()  #: bytes; further K extents of tiles of 8-bit elements
     subtiles: tuple[int, ...] = (1,)  #: parts into which a subgroup's tile is cut along M
 
+    runs_of_pixels: bool = False  #: whether K is offered as long runs of pixels: `pixels=joined`, `taps=shifted`
     packs_images: bool = True  #: whether images are offered packed, for variants that read a row of pixels as one run
     #: bytes; widest part of a lane in loads and stores for which lanes exchange elements; 0: they exchange none
     exchanged_message: int = 0
@@ -55,7 +56,7 @@ class Tuning:
     # ------------------------------------------------------------ clocks of a block of K
 
     load_clocks: int = 0  #: clocks; least time of a subgroup's load on a core's path to global memory
-    element_clocks: int = 0  #: clocks; least time of a load of one element a lane, if wider loads are impossible
+    narrow_clocks: int = 0  #: clocks; least time of a load of less than a chunk, if wider loads are impossible
     address_clocks: int = 1  #: clocks; least time of a load if lanes multiply what they load themselves
     #: bytes; shortest row of shared memory that transposing writes fill without bank conflicts; shorter rows take
     #: proportionally longer. 0: rows of any length are free of conflicts

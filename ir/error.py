@@ -31,12 +31,15 @@ class Unsupported(ConvgenError):
         self.rule = rule
 
 
+BOTH_FILES = "both files"  #: `DoesNotFit.short_of`: registers of all subgroups of a SIMD, accumulators included
+
+
 class DoesNotFit(ConvgenError):
     """A config exceeds a budget (registers, shared memory, subgroups); the chooser takes the next config.
 
-    `short_of` names the exhausted resource: a register file, or "shared" memory. "pairs" (a lane would load one of two
-    4-bit elements in a byte) and "twins" (an instruction of several subgroups has no equal of one) are refusals that
-    hold for a config's instruction whatever its tile. It is empty where another tile may fit.
+    `short_of` names the exhausted resource: a register file, `BOTH_FILES`, or "shared" memory. "pairs" (a lane would
+    load one of two 4-bit elements in a byte) and "twins" (an instruction of several subgroups has no equal of one) are
+    refusals that hold for a config's instruction whatever its tile. It is empty where another tile may fit.
     """
 
     def __init__(self, message: str, *details: object, short_of: str = "") -> None:

@@ -19,7 +19,7 @@ from convgen.backends.machine.rotate import rotate
 from convgen.backends.machine.schedule import schedule
 from convgen.backends.machine.selection import kernel_arguments
 from convgen.backends.stages import Emitted, MachineKernel, Rung, Stage
-from convgen.ir.error import DoesNotFit
+from convgen.ir.error import BOTH_FILES, DoesNotFit
 from convgen.ir.record import evolve
 
 #: gfx90a and later: vector tuples start at even registers; scalar pairs at even ones, wider scalar tuples at multiples
@@ -121,7 +121,7 @@ def _check_occupancy(machine: MachineKernel, r: printer.Resources) -> None:
     registers = -(-r.total_vgpr // core.register_granule) * core.register_granule
     if waves * registers > core.simd_registers:
         most = f"at most {core.simd_registers} in all"
-        raise DoesNotFit(f"{waves} waves a SIMD of {registers} registers, {most}", short_of="v")
+        raise DoesNotFit(f"{waves} waves a SIMD of {registers} registers, {most}", short_of=BOTH_FILES)
 
 
 #: Second attempt: outside loops, issue early only while registers last. The text's header says so: by `convgen profile`

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property, partial
+from math import gcd
 
 import numpy as np
 
@@ -37,6 +38,7 @@ class OfferTraits:
     masks: tuple[int, int]  #: masks of each of these loads, as `LaneRegisters` counts them
     #: by input and variant: issue slots of a load, divided by those of a load with one address along K for each block
     issue_slots: tuple[tuple[float, ...], ...]
+    pieces: tuple[tuple[int, ...], ...]  #: by input and variant: messages in place of one, where padded runs end in it
     sums_outside: bool  #: sums are kept outside of the instruction, which adds up one block, or one tap, at a time
 
     @classmethod
@@ -45,9 +47,10 @@ class OfferTraits:
         issue_slots = tuple(
             tuple(_issue_slots(each, offer.inner, chunk, load, facts) for each in variants) for load in loads
         )
+        pieces = tuple(tuple(_pieces(each, offer.inner, chunk, load, facts) for each in variants) for load in loads)
         masks = masks_of(offer.of_m, loads[0].trimmed), masks_of(offer.of_n, loads[1].trimmed)
         outside = sums_outside(atom, offer.form.acc_mode)
-        return cls(len(offer.tap_rows), max(offer.tap_rows, default=0), loads, masks, issue_slots, outside)
+        return cls(len(offer.tap_rows), max(offer.tap_rows, default=0), loads, masks, issue_slots, pieces, outside)
 
 
 def _issue_slots(variant: Variant, inner: int, chunk: int, load: OperandLoad, facts: TargetFacts) -> float:
@@ -55,6 +58,14 @@ def _issue_slots(variant: Variant, inner: int, chunk: int, load: OperandLoad, fa
     if load.trimmed:
         return tuning(facts).trim if load.along_k else tuning(facts).trim_rows
     return _RECTANGLE_ISSUE if load.as_rectangles else variant.issue(load, inner, chunk)
+
+
+def _pieces(variant: Variant, inner: int, chunk: int, load: OperandLoad, facts: TargetFacts) -> int:
+    """Return the messages in place of one along K, as none passes the end of a padded run of `inner` elements."""
+    is_padded = variant.block(chunk, facts.chunk_bytes // chunk, facts.chunk_bytes) > 1
+    if not is_padded or not load.along_k or load.by_reads or load.trimmed:
+        return 1
+    return load.widest // gcd(load.widest, inner)
 
 
 @frozen(eq=False)
@@ -89,6 +100,7 @@ class _Block:
         self.through_registers = configs.of_stagings["in_registers"] > 0
         self.in_ring = configs.of_stagings["in_ring"]
         self.issue_slots = [along(VARIANT, slots) for slots in traits.issue_slots]
+        self.pieces = [along(VARIANT, pieces) for pieces in traits.pieces]
         self.subgroups = self.subgroups_m * self.subgroups_n * self.subgroups_k
         self.lanes = facts.subgroup_size * self.subgroups
         self.simds = np.minimum(self.subgroups, facts.core.simds)
@@ -197,10 +209,11 @@ class _Block:
     def loading(self) -> Numbers:
         """Return the clocks to load both inputs: by bytes, or by messages if these take longer."""
         core, tuned = self.facts.core, tuning(self.facts)
-        clocks_of_message = (
-            tuned.element_clocks if load.widest == 1 else tuned.load_clocks for load in self.traits.loads
-        )
-        loads = sum(number * clocks for number, clocks in zip(self.messages, clocks_of_message)) * self.subgroups
+        chunk, loads = self.facts.chunk_bytes, np.zeros(())
+        for load, number, pieces in zip(self.traits.loads, self.messages, self.pieces):
+            is_narrow = load.widest * self.elem < chunk * pieces
+            clocks = np.where(is_narrow, tuned.narrow_clocks, tuned.load_clocks)
+            loads = loads + number * pieces * clocks * self.subgroups
         by_lanes = np.maximum(self.loaded_bytes / core.global_rate, loads)
         return np.where(self.in_ring, self.lines * tuned.line_clocks, by_lanes)
 

@@ -12,7 +12,7 @@ from math import inf
 
 from convgen.backends.tuning import tuning
 from convgen.choose.choose import Candidate, Ranking
-from convgen.ir.error import DoesNotFit, Unsupported
+from convgen.ir.error import BOTH_FILES, DoesNotFit, Unsupported
 from convgen.ir.facts import TargetFacts
 from convgen.ir.record import evolve
 from convgen.plan.config import Config, LanePart
@@ -48,6 +48,7 @@ class Search:
         self.place = 0  #: place of the next candidate in the ranking
         self.seen = self.plans = self.kernels = 0  #: candidates examined, plans and kernels refused
         self.most_registers = inf  #: vector registers of a lane; the most that the next config may take
+        self.most_in_files = inf  #: registers of a lane in both files; the most that the next config may take
         self.least_shared_bytes = inf  #: bytes of shared memory; configs with as many or more are ruled out
         self.register_refusals = 0  #: kernels that were refused for want of registers
         self.ruled_out_loads: set[tuple[object, ...]] = set()  #: see `_words_of_loads`
@@ -92,14 +93,17 @@ class Search:
         """Rule out configs that the back end would probably refuse for the reason `why` of this plan's kernel.
 
         Lack of vector registers rules out configs with nearly as many; this one is retried with accumulators in their
-        own file if that helps. Lack of shared memory rules out configs with as much. Lack of scalars or flags rules out
-        configs with equal `_words_of_k` and as many sums an instruction, the second time all with these words.
+        own file if that helps. If the subgroups of a SIMD have too few registers, those of both files count, so no file
+        helps. Lack of shared memory rules out configs with as much. Lack of scalars or flags rules out configs with
+        equal `_words_of_k` and as many sums an instruction, the second time all with these words.
         """
         self.kernels += 1
-        if why.short_of in _VECTOR_BANKS:
-            limit = _REGISTER_LIMITS[min(self.register_refusals, len(_REGISTER_LIMITS) - 1)]
-            self.register_refusals += 1
-            fixed = tuning(self.facts).other_registers
+        fixed = tuning(self.facts).other_registers
+        limit = _REGISTER_LIMITS[min(self.register_refusals, len(_REGISTER_LIMITS) - 1)]
+        self.register_refusals += why.short_of in (*_VECTOR_BANKS, BOTH_FILES)
+        if why.short_of == BOTH_FILES:
+            self.most_in_files = min(self.most_in_files, fixed + limit * (plan.registers - fixed))
+        elif why.short_of in _VECTOR_BANKS:
             variable = vector_registers(plan) - fixed
             self.most_registers = min(self.most_registers, fixed + limit * variable)
             movable = accumulator_registers(plan) if self.facts.accumulators and plan.config.acc == "v" else 0
@@ -136,6 +140,8 @@ class Search:
         """Return why a kernel would be refused as an earlier one was; empty if it may fit."""
         if (registers := vector_registers(plan)) > self.most_registers:
             return f"about {registers} registers: a config of about as many did not fit"
+        if plan.registers > self.most_in_files:
+            return f"about {plan.registers} registers in both files: a config of about as many did not fit"
         if plan.shared_bytes >= self.least_shared_bytes:
             return f"{plan.shared_bytes} bytes of shared memory: a config of as many did not fit"
         return ""

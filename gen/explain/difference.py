@@ -38,6 +38,7 @@ _FOLLOWS: Mapping[str, tuple[str, ...]] = {
     "in": ("clocks a kFLOP", "loop instructions"),
     "grids": ("launches", "code bytes"),
     "phases": ("launches", "workgroups"),
+    "pixels": ("loop instructions", _REGISTERS),
     "copy": ("loop instructions", _REGISTERS, "shared bytes"),
     "padding": ("code bytes", _REGISTERS),
 }

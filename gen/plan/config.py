@@ -20,10 +20,11 @@ EXACT, ZEROS = "exact", "zeros"  #: effect of padding on sums: none, or products
 PADDING = EXACT  #: default of `padding=`
 #: Variants by which taps and channels become K, in the order in which the chooser tries them: modules of
 #: `plan/variants`.
-VARIANTS = ("split", "fused", "chunk", "images", "resident", "runs", "lines")
+VARIANTS = ("split", "fused", "chunk", "images", "resident", "runs", "shifted", "lines")
 SPLIT, FUSED = "split", "fused"
 APART, MERGED = "apart", "merged"  #: the products of stride phases: one launch each, or all in one launch
 COLUMNS = "columns"  #: stride phases as columns of one product
+JOINED = "joined"  #: dims of K that both factors have side by side in memory, as one dim
 REGISTERS, DIRECT, TENSOR = "registers", "direct", "tensor"
 #: paths from global into shared memory: through registers, by messages of lanes that bypass them, or by bulk copies of
 #: tensors, which a subgroup starts that does not multiply
@@ -118,6 +119,8 @@ class Config:
     grids: str = APART  #: products of stride phases: "apart" in one launch each, "merged" in one launch
     #: stride phases of backward data: "apart" as one product each, "columns" as columns of one product
     phases: str = APART
+    #: dims of K that both factors have side by side in memory: "apart" as several dims, "joined" as one
+    pixels: str = APART
     stages: int = 1  #: blocks of K in registers on their way to shared memory
     copy: tuple[str, ...] = ()  #: paths of N's and M's inputs into shared memory (one name for both): see `COPIES`
     #: "exact": padding adds nothing; "zeros": padding adds 0 * weight, which is NaN if the weight is inf
@@ -190,6 +193,7 @@ class Config:
         optional += f" in={':'.join(self.types)}" if self.types else ""
         optional += f" grids={self.grids}" if self.grids != APART else ""
         optional += f" phases={self.phases}" if self.phases != APART else ""
+        optional += f" pixels={self.pixels}" if self.pixels != APART else ""
         optional += f" copy={':'.join(self.copy)}" if self.copy else ""
         optional += f" padding={self.padding}" if self.padding != PADDING else ""
         return (
@@ -295,6 +299,7 @@ FIELDS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "in": ("TYPE[:TYPE]", _types),
     "grids": (f"{APART}|{MERGED}", _choice(APART, MERGED)),
     "phases": (f"{APART}|{COLUMNS}", _choice(APART, COLUMNS)),
+    "pixels": (f"{APART}|{JOINED}", _choice(APART, JOINED)),
     "copy": (f"{REGISTERS}|{DIRECT}|{TENSOR}[:...]", _copies),
     "padding": (f"{EXACT}|{ZEROS}", _choice(EXACT, ZEROS)),
 }

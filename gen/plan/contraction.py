@@ -15,6 +15,7 @@ import attrs
 
 from convgen.ir.layout.digits import Index as Number
 from convgen.ir.layout.memory import Dim, Global, SizedGlobal, SizedView, TensorDim, View, stride
+from convgen.ir.layout.tags import Layout
 from convgen.ir.record import evolve, frozen
 from convgen.ir.sizes import Extent, Size
 from convgen.ir.types import scalar
@@ -148,6 +149,28 @@ class Tensor:
         """Whether neighbours along one of the dims are neighbours in memory."""
         return any(d.size > 1 and self.stride(d.name) == 1 for d in dims)
 
+    def joined(self, outer: Dim, inner: Dim) -> Tensor | None:
+        """Return the tensor with `outer` counted by `inner`, as one dim; None where memory has them apart.
+
+        Each of them must be a whole coordinate, so that no window moves along it.
+        """
+        at = {d.name: n for d in (outer, inner) for n, t in enumerate(self.index) if d.name in dict(t.terms)}
+        layout = self.spec.layout
+        if len(at) < 2 or not layout.is_plain:
+            return None
+        places = at[outer.name], at[inner.name]
+        of_outer, of_inner = (self.index[n] for n in places)
+        whole = all(t.size == d.size and not t.masked for t, d in ((of_outer, outer), (of_inner, inner)))
+        if not whole or self.stride(outer.name) != self.stride(inner.name) * inner.size:
+            return None
+        size, index = outer.size * inner.size, list(self.index)
+        index[places[0]] = evolve(of_outer, size=1, terms=tuple(t for t in of_outer.terms if t[0] != outer.name))
+        index[places[1]] = evolve(of_inner, size=size)
+        sizes = {places[0]: 1, places[1]: size}
+        dims = (sizes.get(n, old) for n, old in enumerate(layout.dims))
+        spec = evolve(self.spec, layout=Layout.strided(dims, layout.strides()))
+        return evolve(self, spec=spec, index=tuple(index))
+
     def view(self, *axes: tuple[Dim, ...]) -> View:
         memory, layout = buffer(self.spec), self.spec.layout.padded
         if not self.sizes:
@@ -199,6 +222,23 @@ class Contraction:
         )
         return evolve(self, of_m=of_m, of_n=of_n)
 
+    def with_joined_k(self) -> Contraction:
+        """Return the contraction with dims of K that both factors have side by side in memory as one dim."""
+        first, *rest = self._k_in_order
+        k, of_m, of_n = [first], self.of_m, self.of_n
+        for inner in rest:
+            outer = k[-1]
+            if outer.size == 1 or of_m.sizes or of_n.sizes:
+                k.append(inner)
+                continue
+            joined_m, joined_n = of_m.joined(outer, inner), of_n.joined(outer, inner)
+            if joined_m and joined_n:
+                of_m, of_n = joined_m, joined_n
+                k[-1] = dim_of(inner.name, outer.size * inner.size)
+            else:
+                k.append(inner)
+        return evolve(self, k=tuple(k), of_m=of_m, of_n=of_n)
+
     def with_sizes(self, sizes: tuple[Size, ...]) -> Contraction:
         """Return the contraction with symbolic extents for the sizes that are known only at launch."""
         if not sizes:
@@ -215,10 +255,18 @@ class Contraction:
             return evolve(self, m=self.n, n=self.m, of_m=self.of_n, of_n=self.of_m)._ordered(block)
         return self._ordered(block)
 
+    @property
+    def _k_in_order(self) -> tuple[Dim, ...]:
+        """Return K in the order of the factor that is contiguous along it; if that does not decide, the larger one."""
+        k = self.k
+        return in_order(k, *sorted((self.of_m, self.of_n), key=lambda t: (not t.runs_along(k), -prod(t.spec.dims))))
+
     def _ordered(self, block: int) -> Product:
-        m, n, k = (in_order(self.m, self.result, self.of_m), in_order(self.n, self.result, self.of_n), self.k)
-        # K follows the tensor that is contiguous along it; if that does not decide, the larger one.
-        k = in_order(k, *sorted((self.of_m, self.of_n), key=lambda t: (not t.runs_along(k), -prod(t.spec.dims))))
+        m, n, k = (
+            in_order(self.m, self.result, self.of_m),
+            in_order(self.n, self.result, self.of_n),
+            self._k_in_order,
+        )
         inner = k[-1]
         k = (*k[:-1], evolve(inner, padded=-(-inner.size // block) * block))
         batch = (in_order(self.batch, self.result, self.of_m),) if self.batch else ()

@@ -20,7 +20,7 @@ from convgen.ir.sizes import Extent, Size
 from convgen.ir.types import Type, s32, scalar
 from convgen.plan import directions
 from convgen.plan.blocks import Cuts, Index
-from convgen.plan.config import APART, COLUMNS
+from convgen.plan.config import APART, COLUMNS, JOINED
 from convgen.plan.contraction import Contraction, Origin, Product, Tensor, along, buffer, dim_of, in_order, reordered
 from convgen.plan.directions import axes_of, batched, contractions_of, grouped, origin_of, tensor_of
 from convgen.plan.grouped_axis import GroupedAxis
@@ -33,15 +33,18 @@ from convgen.problem.zero_points import ZeroPoint
 
 
 @lru_cache(maxsize=2**6)
-def products(problem: Problem, block: int, reorder: tuple[str, ...] = (), phases: str = APART) -> tuple[Product, ...]:
+def products(
+    problem: Problem, block: int, reorder: tuple[str, ...] = (), phases: str = APART, pixels: str = APART
+) -> tuple[Product, ...]:
     """Return the products of a problem; the innermost dim of K is padded to a multiple of `block` (1: not at all).
 
-    The inputs `reorder` are read from their reordered copies (see `reordered`); `phases` is a config's word.
+    The inputs `reorder` are read from their reordered copies (see `reordered`); `phases` and `pixels` are a config's
+    words. DoesNotFit where nothing can be joined as `pixels` says.
 
     The products write disjoint parts of the result. Products without terms are left out: positions of backward
     data that no window reaches, and all of backward weights without images (see `covers_result`).
     """
-    whole = (_product(problem, c, block, reorder) for c in contractions_of(problem, phases))
+    whole = (_product(problem, c, block, reorder, pixels) for c in contractions_of(problem, phases))
     return tuple(p for p in whole if p.m and p.n and p.k)
 
 
@@ -51,9 +54,12 @@ def untouched(problem: Problem) -> tuple[Product, ...]:
     return tuple(p for p in whole if p.m and p.n)
 
 
-def _product(problem: Problem, whole: Contraction, block: int, reorder: Collection[str]) -> Product:
+def _product(
+    problem: Problem, whole: Contraction, block: int, reorder: Collection[str], pixels: str = APART
+) -> Product:
     """Return the product of a contraction (see `products`)."""
-    contraction = _split(problem, whole, reorder).with_sizes(sizes(problem))
+    split = _split(problem, whole, reorder).with_sizes(sizes(problem))
+    contraction = _joined(split) if pixels == JOINED else split
     return _of_one_group(problem, contraction.product(block))
 
 
@@ -62,6 +68,14 @@ def _split(problem: Problem, whole: Contraction, reorder: Collection[str]) -> Co
     origin = origin_of(problem, whole)
     steps = _blocked_step_tensors(problem, origin)
     return evolve(whole, origin=origin).reading(problem, reorder).in_blocks(steps)
+
+
+def _joined(contraction: Contraction) -> Contraction:
+    """Return the contraction with dims of K joined. Raises DoesNotFit where none can be."""
+    joined = contraction.with_joined_k()
+    if joined.k == contraction.k:
+        raise DoesNotFit(f"pixels={JOINED}: wanted dims of K that both factors have side by side in memory")
+    return joined
 
 
 def _of_one_group(problem: Problem, product: Product) -> Product:

@@ -325,3 +325,17 @@ def test_messages_along_rows_compute_one_tap() -> None:
     )
     assert fused.issue == chunk.issue
     assert fused.blocks < chunk.blocks
+
+
+def test_messages_end_where_padded_runs_do() -> None:
+    """Rows of 28 pixels, padded to 32, come by messages of 4; images of 784 pixels without padding by messages of 8."""
+    tags = dict.fromkeys(("stag", "wtag", "dtag"), "abx")
+    problem = Conv.parse("mb16ic256ih28oc512kh3ph1", dir="BWD_W", dt="f16", **tags)
+    line = "tile=256x64x32 waves=4x1 mma=32x32x8 slots=3 stages=3 slices=4 sum=last:4"
+    split, fused = (
+        clocks_of(problem, Config.parse(f"{line} taps={taps}"), get("gfx942").facts) for taps in ("split", "fused")
+    )
+    assert split is not None
+    assert fused is not None
+    assert split.loading == 2 * fused.loading
+    assert split.loading > split.matrix

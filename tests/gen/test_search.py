@@ -12,7 +12,7 @@ from convgen.backends.tuning import tuning
 from convgen.choose import search
 from convgen.choose.choose import Candidate, Ranking, candidates
 from convgen.choose.search import Search
-from convgen.ir.error import DoesNotFit, Unsupported, UserError
+from convgen.ir.error import BOTH_FILES, DoesNotFit, Unsupported, UserError
 from convgen.ir.facts import TargetFacts
 from convgen.ir.record import evolve
 from convgen.plan.config import COLUMNS, MERGED, Config
@@ -51,6 +51,20 @@ def test_a_config_short_of_registers_rules_out_configs_of_about_as_many(target: 
         others = tuning(of.facts).other_registers
         last = others + 7 / 8 * (vector_registers(plan) - others)
         of.learn(candidate, plan, DoesNotFit("registers", short_of="v"))
+
+
+def test_want_of_registers_in_both_files_spares_configs_with_fewer_in_all() -> None:
+    """A config with more vector registers but fewer accumulators may fit where a SIMD's subgroups have too few."""
+    lines = ("tile=256x256x32 waves=2x4 mma=32x32x8 acc=a", "tile=128x256x32 waves=2x4 mma=32x32x8 stages=2 acc=v")
+    both, one = (Config.parse(line) for line in lines)
+    for short_of, taken in ((BOTH_FILES, one), ("v", None)):
+        ranking = Ranking.of([], [Candidate(1.0, both), Candidate(2.0, evolve(both, slots=3)), Candidate(3.0, one)])
+        of = Search(LARGE, ranking, get("gfx942").facts)
+        candidate, plan = found(of)
+        assert vector_registers(plan) < plan.registers
+        of.learn(candidate, plan, DoesNotFit("registers", short_of=short_of))
+        then = of.next()
+        assert (then and then[1].config) == taken
 
 
 @pytest.mark.parametrize(("tile", "is_worth_it"), [("128x128x32", True), ("32x32x128", False)])
@@ -99,7 +113,7 @@ def test_shared_memory_that_did_not_suffice_is_not_asked_for_again() -> None:
     assert found(of)[1].shared_bytes < plan.shared_bytes
 
 
-@pytest.mark.parametrize("short_of", ["v", "s", "shared", ""])
+@pytest.mark.parametrize("short_of", ["v", BOTH_FILES, "s", "shared", ""])
 def test_refused_kernels_end_in_the_last_resort(short_of: str) -> None:
     of = searching()
     scores = []

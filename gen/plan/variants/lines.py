@@ -77,7 +77,7 @@ class Lines(Variant):
 
     def offers(self, form: Form, facts: TargetFacts) -> Iterator[Offer]:
         """Yield lines where lanes would load pixels in less than words; only packed images make them worthwhile."""
-        if form.launches > 1 or form.merged or form.words or form.is_sized or facts.checks_bounds:
+        if form.launches > 1 or form.merged or form.has_columns or form.is_sized or facts.checks_bounds:
             return
         product = form.product
         views = product.of_m, product.of_n

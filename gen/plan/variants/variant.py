@@ -18,7 +18,7 @@ from convgen.ir.record import evolve, fields_of, frozen
 from convgen.ir.types import Type, scalar
 from convgen.plan import dequantise, views
 from convgen.plan.atoms import chosen_atom, converted, mma_tile
-from convgen.plan.config import TENSOR, Config, LanePart, Staging
+from convgen.plan.config import COLUMNS, TENSOR, Config, LanePart, Staging
 from convgen.plan.contraction import Product
 from convgen.plan.inputs import InputPath, ProductInput, with_gaps
 from convgen.plan.lane_tile import LaneTile
@@ -46,6 +46,11 @@ class Form:
     merged: tuple[tuple[int, int, int], ...] = ()
     is_sized: bool = False  #: whether some sizes are known only at launch
     acc_mode: str = "strict"  #: "relaxed" where sums may have fewer bits than their type
+
+    @property
+    def has_columns(self) -> bool:
+        """Return whether stride phases are columns of the product."""
+        return ("phases", COLUMNS) in self.words
 
 
 @frozen
@@ -101,7 +106,9 @@ class Offer:
     def has(self, config: Config) -> bool:
         """Whether a config belongs to this offer: it differs from the offer's configs in sizes and pipeline only."""
         words = (*self.form.words, ("packed", self.packed), *((("tile_k", self.tile_k),) if self.tile_k else ()))
-        plain = {field.name: field.default for field in fields_of(Config) if field.name in ("grids", "phases")}
+        plain = {
+            field.name: field.default for field in fields_of(Config) if field.name in ("grids", "phases", "pixels")
+        }
         wanted = {**plain, **dict(words)}
         values = {name: config.tile[2] if name == "tile_k" else getattr(config, name) for name in wanted}
         return values == wanted and variant_of(config) in self.variants
@@ -149,7 +156,7 @@ class Variant:
         """Return the multiplying unit and the products; DoesNotFit where the config's numbers do not divide evenly."""
         unit = matrix_unit(problem, config, facts)
         block = self.block(config.tile[2], unit.atom.elem_bytes, facts.chunk_bytes)
-        plain = views.products(problem, block, config.reorder, config.phases)
+        plain = views.products(problem, block, config.reorder, config.phases, config.pixels)
         return unit, tuple(self.product(each, config, facts) for each in plain)
 
     def product(self, plain: Product, config: Config, facts: TargetFacts) -> Product:
