@@ -259,8 +259,13 @@ def _of_phases(problem: Conv, phases: Sequence[Phase]) -> Contraction:
 
 
 def have_columns(problem: Problem) -> bool:
-    """Whether the stride phases of a problem can be columns of one product."""
+    """Whether the stride phases of a problem can be columns of one product.
+
+    Weights of missing taps are 0, which less a zero point is not 0.
+    """
     if not isinstance(problem, Conv) or problem.convolution.direction is not Dir.BWD_D or problem.runtime:
+        return False
+    if problem.zero_point("wei") is not None:
         return False
     axes = [axis for _, axis in axes_of(problem)]
     return any(axis.s > 1 for axis in axes) and all(Columns.suit(axis) for axis in axes)
@@ -269,7 +274,7 @@ def have_columns(problem: Problem) -> bool:
 def _phases_as_columns(problem: Problem) -> Contraction:
     """Return one product of all stride phases: N is phases x channels of diff_src, M the positions of one phase."""
     if not isinstance(problem, Conv) or not have_columns(problem):
-        wanted = "backward data with strides, taps at each input position and sizes that are known"
+        wanted = "backward data with strides, taps at each input position, known sizes and no zero point of weights"
         raise DoesNotFit(f"phases={COLUMNS}: wanted {wanted}")
     columns, channels = [Columns.of(axis, name) for name, axis in axes_of(problem)], _of_group(problem)
     images = along("mb", problem.mb)

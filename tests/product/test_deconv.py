@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pytest
 
 import convgen as cg
+from convgen.plan.directions import have_columns
 from convgen.problem.matmul import parse_problem
 from convgen.run import reference, verdict
 from convgen.run.code import Code
@@ -141,6 +142,18 @@ def test_images_of_a_number_that_a_launch_tells(target: str) -> None:
     smaller = cg.Deconv.parse("--deconv --dt=f16:f16:f32 mb3ic16ih5oc32kh3sh1ph1")
     right = expected(smaller, arrays) + arrays["bia"][:, None, None]
     assert np.array_equal(cg.simulate(code, mb=3, **arrays), right)
+
+
+@pytest.mark.parametrize("target", ["gfx942", "gfx950", "xehpc", "sm_80", "sm_90a"])
+def test_taps_that_a_phase_lacks_have_no_zero_point(target: str) -> None:
+    """Phases with 2, 1 and 4 taps: as columns of one product they would have 0 less the zero point for missing ones."""
+    points = "--attr-zero-points=src:common:1+wei:common:2"
+    shape = "g2mb2ic8oc2_ih6oh16kh3sh2ph0_iw7ow17kw4sw2pw1"
+    _, code = compiled(f"--deconv --dir=FWD_D --dt=s8:u8:f32 {points} {shape}", target)
+    assert verdict.run(code, seed=1).passed
+    problem = parse_problem(f"--deconv --dir=FWD_D --dt=s8:u8:f32 {points} {shape}")
+    assert not have_columns(problem)
+    assert have_columns(parse_problem(f"--deconv --dir=FWD_D --dt=s8:u8:f32 {shape}"))
 
 
 def test_a_line_is_printed_as_it_is_read() -> None:
