@@ -78,6 +78,67 @@ def softmax_step(scores: Value, top: Value, total: Value, scale: float) -> tuple
     return p, factor, higher, total * factor + tile.reduce("sum", p, 1)
 
 
+@dataclass(frozen=True)
+class Block:
+    """A block of queries from position `first` on, and the keys and values of its head, in blocks of bn."""
+
+    query: Value
+    first: Index
+    keys: Keys
+    k: Tensor
+    v: Tensor
+    at: Index  #: first column of the head of keys and values
+    bn: int
+    branches: bool  #: whether to mask only where there are hidden keys
+
+    def scores(self, n: Index) -> Value:
+        """Return the products of the queries and the keys from n on."""
+        block = self.bn, self.query.shape[1]
+        return tile.tile_mma(self.query, tile.load_tile(tile.init_tile(self.k, (n, self.at), block), transpose=True))
+
+    def weights(self, scores: Value, n: Index, top: Value, total: Value, acc: Value) -> tuple[Value, ...]:
+        """Return the weights of the keys from n on, and the running softmax and sums with them."""
+        length, keys = self.keys.length, self.keys
+        if keys.causal and self.branches:
+            scores = keys.masked_where_needed(scores, self.first, n)
+        elif keys.causal or not isinstance(length, int) or length % self.bn:
+            scores = keys.masked(scores, self.first, n)
+        p, factor, top, total = softmax_step(scores, top, total, self.query.shape[1] ** -0.5)
+        return tile.convert(p, "f16"), top, total, acc * factor
+
+    def sums(self, weights: Value, n: Index, acc: Value) -> Value:
+        """Return the sums with the values from n on."""
+        block = self.bn, self.query.shape[1]
+        return tile.tile_mma(weights, tile.load_tile(tile.init_tile(self.v, (n, self.at), block)), acc)
+
+
+def one_by_one(block: Block, begin: Index, end: Index) -> tuple[Value, Value]:
+    """Return the sums of weights, and of weighted values, of the keys between two positions, block after block."""
+    bm, head = block.query.shape
+    top, total, acc = tile.full((bm, 1), LOW), tile.zeros((bm, 1)), tile.zeros((bm, head))
+    for n in tile.range(begin, end, block.bn):
+        weights, top, total, acc = block.weights(block.scores(n), n, top, total, acc)
+        acc = block.sums(weights, n, acc)
+    return total, acc
+
+
+def overlapped(block: Block, begin: Index, end: Index) -> tuple[Value, Value]:
+    """Return what `one_by_one` does; weights of a block are computed while those of the one before are multiplied."""
+    (bm, head), bn = block.query.shape, block.bn
+    top, total, acc = tile.full((bm, 1), LOW), tile.zeros((bm, 1)), tile.zeros((bm, head))
+    weights = tile.zeros((bm, bn), "f16")
+    for n in tile.range(begin, begin + bn, bn):
+        weights, top, total, acc = block.weights(block.scores(n), n, top, total, acc)
+    for n in tile.range(begin + bn, tile.max(begin + bn, end), bn):
+        scores = block.scores(n)
+        acc = block.sums(weights, n - bn, acc)
+        weights, top, total, acc = block.weights(scores, n, top, total, acc)
+    last = (end - 1) // bn * bn
+    for n in tile.range(last, last + bn, bn):
+        acc = block.sums(weights, n, acc)
+    return total, acc
+
+
 @tile.kernel(subgroups=(4, 1))
 def attention(
     q: Tensor,
@@ -107,40 +168,10 @@ def attention(
     if causal:  # the rows with the most keys come first
         m = (queries + bm - 1) // bm * bm - bm - m
     keys, first = Keys(length, causal, window), m if queries == length else m + (length - queries)
-    begin, end = keys.bounds(first, bm, bn)
-    of_keys = h if columns == columns_of_keys else h // (head * columns // columns_of_keys) * head
+    at = h if columns == columns_of_keys else h // (head * columns // columns_of_keys) * head
     query = tile.load_tile(tile.init_tile(q, (m, h), (bm, head)))
-    top, total, acc = tile.full((bm, 1), LOW), tile.zeros((bm, 1)), tile.zeros((bm, head))
-    weights = tile.zeros((bm, bn), "f16")
-
-    def scores_of(n: Index) -> Value:
-        return tile.tile_mma(query, tile.load_tile(tile.init_tile(k, (n, of_keys), (bn, head)), transpose=True))
-
-    def with_weights(scores: Value, n: Index, top: Value, total: Value, acc: Value) -> tuple[Value, ...]:
-        if causal and overlap:
-            scores = keys.masked_where_needed(scores, first, n)
-        elif causal or not isinstance(length, int) or length % bn:
-            scores = keys.masked(scores, first, n)
-        p, factor, top, total = softmax_step(scores, top, total, head**-0.5)
-        return tile.convert(p, "f16"), top, total, acc * factor
-
-    def with_values(weights: Value, n: Index, acc: Value) -> Value:
-        return tile.tile_mma(weights, tile.load_tile(tile.init_tile(v, (n, of_keys), (bn, head))), acc)
-
-    if overlap:
-        for n in tile.range(begin, begin + bn, bn):
-            weights, top, total, acc = with_weights(scores_of(n), n, top, total, acc)
-        for n in tile.range(begin + bn, tile.max(begin + bn, end), bn):
-            scores = scores_of(n)
-            acc = with_values(weights, n - bn, acc)
-            weights, top, total, acc = with_weights(scores, n, top, total, acc)
-        last = (end - 1) // bn * bn
-        for n in tile.range(last, last + bn, bn):
-            acc = with_values(weights, n, acc)
-    else:
-        for n in tile.range(begin, end, bn):
-            weights, top, total, acc = with_weights(scores_of(n), n, top, total, acc)
-            acc = with_values(weights, n, acc)
+    block = Block(query, first, keys, k, v, at, bn, branches=overlap)
+    total, acc = (overlapped if overlap else one_by_one)(block, *keys.bounds(first, bm, bn))
     acc *= tile.divide(tile.full((bm, 1), 1.0), total)
     tile.store_tile(tile.convert(acc, "f16"), tile.init_tile(o, (m, h), (bm, head)))
 

@@ -317,7 +317,10 @@ def test_what_torch_writes() -> None:
     assert [(each.layers, str(each.problem)) for each in read()] == [
         (("stem",), f"--dir=FWD_D --bia-dt=f16 --dt=f16 {NCHW} mb1_ic3oc8_ih16oh8kh3sh2ph1"),
         (("depthwise",), "--dir=FWD_D --dt=f16 --stag=abcd --wtag=abcde --dtag=abcd g8mb1_ic8oc8_ih8oh8kh3ph1"),
-        (("up",), f"--dir=BWD_D --dt=f16 {NCHW} mb1_ic8oc8_ih16oh8kh2sh2ph0"),
+        (
+            ("up",),
+            "--deconv --dir=FWD_D --dt=f16 --stag=abcd --wtag=bacd --dtag=abcd mb1_ic8oc8_ih8oh16kh2sh2ph0",
+        ),
         (("fc",), "--dt=f16 --stag=ba --wtag=ba --dtag=ab --bia-dt=f16 256x8:8x16"),
         (
             ("scaled_dot_product_attention.scores",),

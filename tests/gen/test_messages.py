@@ -197,7 +197,7 @@ MESSAGES = [
     (
         "conv DESC F16 --config fast",
         "given 'fast', wanted one of tile=, waves=, mma=, slots=, stages=, taps=, acc=, slices=, subtiles=, prefetch=, "
-        "reorder=, packed=, sum=, map=, in=, grids=, phases=, copy=, padding= in the config",
+        "reorder=, packed=, sum=, map=, in=, grids=, phases=, pixels=, copy=, padding= in the config",
     ),
     (
         "conv DESC F16 --config 'tile=32x16x16 waves=1x1 mma=16x16x16 slices=0'",
@@ -264,23 +264,23 @@ MESSAGES = [
     ),
     (
         "",
-        "given no command, wanted one of conv, gemm, batch, model, tune, run, check, export, analyze, profile, "
+        "given no command, wanted one of conv, deconv, gemm, batch, model, tune, run, check, export, analyze, profile, "
         "explain, diff, map, layout, replay, passes, targets, completion; see convgen --help",
     ),
     (
         "fly",
-        "given 'fly', wanted one of conv, gemm, batch, model, tune, run, check, export, analyze, profile, "
+        "given 'fly', wanted one of conv, deconv, gemm, batch, model, tune, run, check, export, analyze, profile, "
         "explain, diff, map, layout, replay, passes, targets, completion; see convgen --help",
     ),
     (
         "bach",
-        "given 'bach' (did you mean batch?), wanted one of conv, gemm, batch, model, tune, run, check, export, "
+        "given 'bach' (did you mean batch?), wanted one of conv, deconv, gemm, batch, model, tune, run, check, export, "
         "analyze, profile, explain, diff, map, layout, replay, passes, targets, completion; see convgen --help",
     ),
     (
         "--verbose",
-        "given '--verbose', wanted one of conv, gemm, batch, model, tune, run, check, export, analyze, profile, "
-        "explain, diff, map, layout, replay, passes, targets, completion; see convgen --help",
+        "given '--verbose', wanted one of conv, deconv, gemm, batch, model, tune, run, check, export, analyze, "
+        "profile, explain, diff, map, layout, replay, passes, targets, completion; see convgen --help",
     ),
     ("run", "given no FILE, wanted one; see convgen run --help"),
     ("run missing.json", "cannot read missing.json: No such file or directory"),

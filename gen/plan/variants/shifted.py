@@ -8,6 +8,7 @@ src's tile, so that memory is contiguous along K alone.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import prod
 
 from convgen.backends.tuning import tuning
 from convgen.ir.error import DoesNotFit
@@ -19,7 +20,7 @@ from convgen.plan.padding import names_in, window_coordinates
 from convgen.plan.variants.runs import Runs, in_runs
 from convgen.plan.variants.variant import Form, Offer
 
-_K = 1  #: axis of a factor's view
+_ROWS, _K = 0, 1  #: axes of a factor's view
 
 
 def in_rows(product: Product, tile_k: int, facts: TargetFacts) -> Product:
@@ -28,8 +29,11 @@ def in_rows(product: Product, tile_k: int, facts: TargetFacts) -> Product:
     if len(sides) != 1:
         raise DoesNotFit("taps=shifted: wanted windows of one factor, with taps among its rows")
     (side,) = sides
-    taps = _long_taps((product.of_n, product.of_m)[side])
-    of_n, of_m = (_taps_first(v, taps, 0) for v in (product.of_n, product.of_m))
+    windows = (product.of_n, product.of_m)[side]
+    if _moving(windows, _ROWS) > _moving(windows, _K):  # rows are pixels, and K has the taps: see `runs`
+        raise DoesNotFit("taps=shifted: wanted taps among the rows of windows, and pixels along K")
+    taps = _long_taps(windows)
+    of_n, of_m = (_taps_first(v, taps, _ROWS) for v in (product.of_n, product.of_m))
     result = _taps_first(product.result, taps, side)
     return in_runs(evolve(product, of_n=of_n, of_m=of_m, result=result), tile_k, facts, (_K,))
 
@@ -37,7 +41,13 @@ def in_rows(product: Product, tile_k: int, facts: TargetFacts) -> Product:
 def _long_taps(view: View) -> set[str]:
     """Return the dims of a view's rows along which its windows move, of several positions."""
     moving = names_in(window_coordinates(view).values())
-    return {d.name for d in view.axes[0] if d.name in moving and d.size > 1}
+    return {d.name for d in view.axes[_ROWS] if d.name in moving and d.size > 1}
+
+
+def _moving(view: View, axis: int) -> int:
+    """Return the positions along an axis to which a view's windows move; pixels outnumber taps."""
+    moving = names_in(window_coordinates(view).values())
+    return prod(d.size for d in view.axes[axis] if d.name in moving)
 
 
 def _taps_first(view: View, taps: set[str], axis: int) -> View:
