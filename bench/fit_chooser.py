@@ -26,6 +26,7 @@ from rich.table import Table
 
 from convgen.backends.target import get
 from convgen.backends.tuning import Tuning, tuning
+from convgen.choose import lane_configs
 from convgen.choose.clocks import of_config
 from convgen.choose.offers import offers
 from convgen.ir.error import ConvgenError
@@ -34,11 +35,12 @@ from convgen.ir.layout.mma import MmaAtom
 from convgen.ir.node import compiling
 from convgen.ir.record import evolve, frozen
 from convgen.plan.atoms import input_atoms
-from convgen.plan.config import Config
+from convgen.plan.config import Config, LanePart
 from convgen.plan.variants.variant import Offer
 from convgen.problem.matmul import Problem, parse_problem
 
 Numbers = npt.NDArray[np.float64]
+Place = tuple[Offer, MmaAtom] | Problem
 
 _FACTORS = (0.5, 0.7, 0.85, 0.95, 1.05, 1.2, 1.4, 2.0)
 _ALIKE = 0.03  #: difference of logarithms of scores within which configs are taken with like probability
@@ -51,17 +53,12 @@ class Case:
     """A problem with the configs that were timed, which the ranking has."""
 
     problem: str
-    configs: tuple[tuple[Config, Offer, MmaAtom], ...]
+    configs: tuple[tuple[Config, Place], ...]
     us: Numbers
 
     def scores(self, facts: TargetFacts) -> Numbers:
         """Return the clocks by which the chooser ranks the configs."""
-        return np.array(
-            [
-                offer.before + offer.form.launches * of_config(offer, config, atom, facts).total
-                for config, offer, atom in self.configs
-            ]
-        )
+        return np.array([_score(config, place, facts) for config, place in self.configs])
 
     @cache  # noqa: B019  # of a few targets' facts
     def chosen(self, facts: TargetFacts) -> int:
@@ -80,7 +77,7 @@ class Case:
 
 
 def read(path: Path, facts: TargetFacts) -> Iterator[Case]:
-    """Yield the cases of a file; configs that no offer has, as those of lanes, are left out."""
+    """Yield the cases of a file; configs that the chooser does not offer are left out."""
     rows: list[tuple[str, list[tuple[float, str]]]] = []
     for line in path.read_text().splitlines():
         if line.startswith(" "):
@@ -90,9 +87,10 @@ def read(path: Path, facts: TargetFacts) -> Iterator[Case]:
             rows.append((line, []))
     for line, timed in rows:
         problem = parse_problem(line.partition(" ")[2])
-        found = [(place, us) for us, text in timed if (place := _place(problem, Config.parse(text), facts))]
+        configs = [(Config.parse(text), us) for us, text in timed]
+        found = [(config, place, us) for config, us in configs if (place := _place(problem, config, facts))]
         if len(found) > 1:
-            yield Case(line, tuple(place for place, _ in found), np.array([us for _, us in found]))
+            yield Case(line, tuple(each[:2] for each in found), np.array([us for *_, us in found]))
 
 
 def in_halves(cases: Sequence[Case]) -> tuple[list[Case], list[Case]]:
@@ -101,12 +99,23 @@ def in_halves(cases: Sequence[Case]) -> tuple[list[Case], list[Case]]:
     return tuple([case for case in cases if numbers[case.problem] % 2 == half] for half in (0, 1))  # type: ignore[return-value]
 
 
-def _place(problem: Problem, config: Config, facts: TargetFacts) -> tuple[Config, Offer, MmaAtom] | None:
+def _place(problem: Problem, config: Config, facts: TargetFacts) -> Place | None:
+    """Return what scores a config, besides the target: its offer and instruction, or the problem of one of lanes."""
+    if isinstance(config.mma, LanePart):
+        return None if lane_configs.clocks_of(problem, config, facts) is None else problem
     for offer in offers(problem, facts, config.reorder):
         for atom in input_atoms(problem, facts):
             if offer.has(config) and (atom.n, atom.m, atom.k) == config.mma:
-                return config, offer, atom
+                return offer, atom
     return None
+
+
+def _score(config: Config, place: Place, facts: TargetFacts) -> float:
+    """Return the clocks by which the chooser ranks a config."""
+    if isinstance(place, tuple):
+        offer, atom = place
+        return offer.before + offer.form.launches * of_config(offer, config, atom, facts).total
+    return lane_configs.clocks_of(place, config, facts) or np.inf
 
 
 def with_numbers(facts: TargetFacts, numbers: Mapping[str, Any]) -> TargetFacts:
@@ -176,7 +185,10 @@ def main() -> int:
                 parser.error(str(error))
         else:
             console.print(table(cases, facts))
-        for what, some in {"fitted": fitted, "judging": judging, "all": cases}.items():
+        by_lanes = [case for case in cases if any(not isinstance(place, tuple) for _, place in case.configs)]
+        by_instructions = [case for case in cases if case not in by_lanes]
+        units = {"by instructions": by_instructions, "by lanes": by_lanes}
+        for what, some in {"fitted": fitted, "judging": judging, **units, "all": cases}.items():
             console.print(f"{what}: {len(some)} problems, regret {figures(some, facts)}")
     return 0
 

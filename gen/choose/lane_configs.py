@@ -8,6 +8,7 @@ Constants marked assumed are not backed by measurements.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 from itertools import product as combinations
 from math import gcd, prod
 
@@ -67,6 +68,20 @@ def configs(problem: Problem, facts: TargetFacts, reorder: tuple[str, ...]) -> I
                 ((_clocks(works, *each, facts), *each) for each in choices), key=lambda choice: choice[0]
             )
             yield clocks, _with_tile(config, tile, slices, facts, weights=weights)
+
+
+def clocks_of(problem: Problem, config: Config, facts: TargetFacts) -> float | None:
+    """Return the modelled clocks of all launches of a config by which lanes compute; None where it is not offered."""
+    if not isinstance(problem, Conv) or not has_few_channels(problem):
+        return None
+    weights = sums_weights(problem)
+    for offered, works in _lanes(problem, facts, config.reorder):
+        if offered.mma != config.mma or not isinstance(offered.mma, LanePart):
+            continue
+        for tile in chain.from_iterable(_tiles(works, offered.mma, _SUBGROUPS[weights], facts)):
+            if _with_tile(offered, tile, config.slices, facts, weights=weights) == config:
+                return _clocks(works, tile, config.slices, facts)
+    return None
 
 
 def _lanes(problem: Conv, facts: TargetFacts, reorder: tuple[str, ...]) -> Iterator[tuple[Config, list[_Work]]]:
