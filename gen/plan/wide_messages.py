@@ -34,13 +34,12 @@ def store_wide(
     comment: str = "",
 ) -> None:
     """Store a block: at once or, where lanes exchange elements for wider stores, part by part."""
-    parts = layout.parts(_MOST_AT_A_TIME)
-    wide_parts = [with_longer_runs(part, view, facts) for part in parts]
-    if wide_parts[0] is parts[0]:  # parts are alike
+    parts = _parts_with_longer_runs(layout, view, facts)
+    if not parts:
         k.store_view(view, at, value, layout, stage, comment)
         return
     whole = k.let("result", value)
-    for n, (part, wide) in enumerate(zip(parts, wide_parts)):
+    for n, (part, wide) in enumerate(parts):
         elements = Slice(whole, n * part.registers, part.registers)
         k.store_view(view, at, k.redistribute("wide", elements, part, wide, stage), wide, stage, comment)
 
@@ -59,13 +58,19 @@ def load_wide(
 
     All parts are loaded before lanes exchange the first one, so that they wait for memory once.
     """
-    parts = layout.parts(_MOST_AT_A_TIME)
-    wide_parts = [with_longer_runs(part, view, facts) for part in parts]
-    if wide_parts[0] is parts[0]:  # parts are alike
+    parts = _parts_with_longer_runs(layout, view, facts)
+    if not parts:
         return k.load_view(name, view, at, layout, stage, comment)
-    loaded = [k.load_view(name, view, at, wide, stage, comment) for wide in wide_parts]
-    exchanged = [k.redistribute(name, value, wide, part, stage) for value, wide, part in zip(loaded, wide_parts, parts)]
+    loaded = [k.load_view(name, view, at, wide, stage, comment) for _, wide in parts]
+    exchanged = [k.redistribute(name, value, wide, part, stage) for value, (part, wide) in zip(loaded, parts)]
     return k.let(name, Pack(vector(view.memory.elem, layout.registers), tuple(exchanged)))
+
+
+def _parts_with_longer_runs(layout: Fragment, view: View, facts: TargetFacts) -> list[tuple[Fragment, Fragment]]:
+    """Return the parts of a layout, each with the one that has longer runs; none where exchanges gain nothing."""
+    parts = [(part, with_longer_runs(part, view, facts)) for part in layout.parts(_MOST_AT_A_TIME)]
+    part, wide = parts[0]  # parts are alike
+    return [] if wide is part else parts
 
 
 def with_longer_runs(layout: Fragment, view: View, facts: TargetFacts) -> Fragment:
