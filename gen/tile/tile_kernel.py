@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from convgen.backends.tuning import tuning
 from convgen.ir.error import DoesNotFit, UserError, named
 from convgen.ir.facts import TargetFacts
 from convgen.ir.mutate import statements
@@ -74,9 +75,10 @@ class TileProgram:
         slots_to_try = _SLOTS if self.options.slots is None else (self.options.slots,)
         # Reading step by step saves registers only where the scheduler keeps the order of statements.
         by_steps_to_try = (False,) if facts.core.reorders else (False, True)
+        # Exchanges between lanes take shared memory; where that does not suffice, a kernel does without them.
+        wide_to_try = (True, False) if tuning(facts).exchanged_message else (False,)
         for by_steps, slots in itertools.product(by_steps_to_try, slots_to_try):
-            # Where exchanges have no room in shared memory, lanes access elements as layouts distribute them.
-            for wide in (True, False):
+            for wide in wide_to_try:
                 kernel = self._emitted(facts, slots=slots, by_steps=by_steps, wide=wide)
                 needed = exchange(kernel, facts).shared_bytes
                 if needed <= facts.shared_bytes:
