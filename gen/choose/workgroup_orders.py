@@ -116,8 +116,10 @@ def takers_of(mapping: WorkgroupMapping) -> Ints | None:
 def best_order(launch: LaunchTraffic) -> Order:
     """Return the order with the fewest clocks of memory that fills L2 no more than `IN_ROWS`, or that if none pays.
 
-    The traffic of workgroups that all run at once is alike in all orders.
+    The traffic of workgroups that all run at once is alike in all orders. Tiles of groups have an order of their own.
     """
+    if launch.product.groups:
+        return _order_of_groups(launch.product.groups, launch)
     if not launch.facts.caches.dies < launch.workgroups <= _MOST_WORKGROUPS:
         return IN_ROWS
     if launch.shares_columns:
@@ -142,9 +144,6 @@ def ordered(plan: Plan, together: int) -> Plan:
     """Return the plan in the order that suits its largest launch, with `together` workgroups on a unit."""
     if not plan.parts or plan.parts[0].product.batch > 1:
         return plan  # in a batch, the order within one product matters little
-    if plan.parts[0].product.groups:
-        order = _order_of_groups(plan.parts[0].product.groups, LaunchTraffic.of(plan, together))
-        return plan.in_order(evolve(order, persist=plan.config.map.persist))
     if plan.problem.runtime:  # the number of tiles is known only at launch
         return plan
     if isinstance(plan.unit, LaneTile):  # sums over windows have an order of their own
