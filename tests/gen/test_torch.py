@@ -350,25 +350,14 @@ def arguments(last: bool) -> tuple[Any, Any, list[Any]]:
 @pytest.mark.parametrize("last", [False, True])
 def test_fake_implementations_agree_with_real_ones(last: bool, gpu: FakeGpu) -> None:
     x, w, rest = arguments(last)
-    gradient = ops.convolution(x, w, None, *rest)
     checks = ("test_schema", "test_faketensor", "test_autograd_registration")
-    torch.library.opcheck(ops.convolution, (x, w, integers(8), *rest), test_utils=checks)
-    for operator in (
-        ops.convolution_data_gradient,
-        ops.convolution_weight_gradient,
-        ops.convolution_weight_bias_gradients,
-    ):
-        torch.library.opcheck(operator, (gradient, x, w, *rest), test_utils=checks)
     up = w.transpose(0, 1).contiguous(memory_format=torch.channels_last if last else torch.contiguous_format)
-    more = *rest, [1, 0]
-    gradient = ops.transposed_convolution(x, up, None, *more)
-    torch.library.opcheck(ops.transposed_convolution, (x, up, integers(8), *more), test_utils=checks)
-    for operator in (
-        ops.transposed_convolution_data_gradient,
-        ops.transposed_convolution_weight_gradient,
-        ops.transposed_convolution_weight_bias_gradients,
-    ):
-        torch.library.opcheck(operator, (gradient, x, up, *more), test_utils=checks)
+    for kind, weights, call in (("convolution", w, rest), ("transposed_convolution", up, [*rest, [1, 0]])):
+        forward = getattr(ops, kind)
+        gradient = forward(x, weights, None, *call)
+        torch.library.opcheck(forward, (x, weights, integers(8), *call), test_utils=checks)
+        for of in ("data_gradient", "weight_gradient", "weight_bias_gradients"):
+            torch.library.opcheck(getattr(ops, f"{kind}_{of}"), (gradient, x, weights, *call), test_utils=checks)
     torch.library.opcheck(ops.linear, (integers(4, 16), integers(8, 16), integers(8), ""), test_utils=checks)
     torch.library.opcheck(ops.matmul, (integers(16, 4).t(), integers(16, 8), ""), test_utils=checks)
 

@@ -372,7 +372,7 @@ def test_tiles_of_a_group_that_share_columns_are_neighbours(groups: int, rows: i
 
 
 def test_groups_along_n_are_walked_along_n() -> None:
-    """Where the result is contiguous along M, groups of rows are along N."""
+    """A result in columns exchanges M and N: groups of rows then divide N, and the order of tiles follows them."""
     request = f"--dt=f16 --grouped=0:8:{'+'.join(['1024'] * 8)} --wtag=acb --dtag=ba 8192x512:8x512x28672"
     problem, facts = parse_problem(request), get("sm_90a").facts
     config = candidates(problem, facts)[0].config

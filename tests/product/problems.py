@@ -6,8 +6,9 @@ import hashlib
 from pathlib import Path
 
 from convgen import driver
-from convgen.ir.error import UserError
+from convgen.ir.error import Unsupported, UserError
 from convgen.problem.conv import Conv
+from convgen.problem.matmul import parse_problem
 from convgen.run import verdict
 from convgen.run.code import Code
 
@@ -39,3 +40,12 @@ def right(problem: Conv, target: str, config: str) -> Code | None:
     outcome = verdict.run(code)
     assert (outcome.mismatches, outcome.findings) == (0, ()), (problem, config)
     return code
+
+
+def outcome_of(line: str, target: str, seed: int) -> str:
+    """Return "passed" or "wrong" for a problem that is run with random data, or the reason why it is refused."""
+    try:
+        code = driver.compile(driver.build(parse_problem(line), target))
+    except Unsupported as refused:
+        return str(refused)
+    return "passed" if verdict.run(code, seed=seed).passed else "wrong"
