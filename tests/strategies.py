@@ -283,8 +283,8 @@ _WALKS = st.one_of(
 )
 _REMAPS = st.one_of(st.builds("xcc:{}".format, _SIZE), st.builds("chunk:{}x{}".format, _SIZE, _SIZE))
 _FLIPS = st.builds("flip:{}".format, _SIZE)
-_PERSISTS = st.builds("{}:{}{}".format, st.sampled_from(["persist", "stream"]), _SIZE, st.just("")) | st.builds(
-    "stream:{}:all".format, _SIZE
+_PERSISTS = st.builds("persist:{}{}".format, _SIZE, _SNAKE) | st.builds(
+    "stream:{}{}".format, _SIZE, st.sampled_from(["", ":all"])
 )
 ORDERS = st.builds(
     lambda remaps, walk, flip, persist: Order.parse("+".join([*remaps, walk, *flip, *persist])),

@@ -68,8 +68,8 @@ class Case:
         return min(4, 3 * 128 * 128 // (self.bn * self.head)) if self.copy else 2
 
 
-_LARGE: tuple[tuple[Any, ...], ...] = ((128, 128, "tensor", True), (128, 128, "tensor", True, "cols+persist:132"))
-_SMALL: tuple[tuple[Any, ...], ...] = ((192, 64, "tensor", True), (192, 64, "tensor", True, "cols+persist:132"))
+_LARGE: tuple[tuple[Any, ...], ...] = ((128, 128, "tensor", True), (128, 128, "tensor", True, "cols+persist:132:snake"))
+_SMALL: tuple[tuple[Any, ...], ...] = ((192, 64, "tensor", True), (192, 64, "tensor", True, "cols+persist:132:snake"))
 #: by columns of a head: three warpgroups have no registers for heads of 128
 _KERNELS = {64: (*_LARGE, *_SMALL), 128: _LARGE}
 CASES = tuple(

@@ -13,6 +13,7 @@
 | `chunk:8x64` | remap for 8 dies: within each 8 x 64 workgroups, each die gets a range of 64 numbers |
 | `flip:304` | every second round of 304 workgroups walks K backwards |
 | `persist:304` | 304 workgroups are launched; each takes tile after tile, 304 numbers apart |
+| `persist:304:snake` | the same workgroups; those of every second turn take the tiles in descending order |
 | `stream:304` | 304 persistent workgroups that share the K of the last tiles evenly: two-tile stream-K |
 | `stream:304:all` | 304 persistent workgroups that share the K of all tiles evenly |
 
@@ -110,7 +111,7 @@ STEPS: dict[str, tuple[str, str, Callable[[re.Match[str]], Any]]] = {
     "xcc": (":DIES", f":{_A}", lambda at: Xcc(int(at["a"]))),
     "chunk": (":DIESxRUN", f":{_A}{_B}", lambda at: Chunk(int(at["a"]), int(at["b"]))),
     "flip": (":ROUND", f":{_A}", lambda at: _Flip(int(at["a"]))),
-    "persist": (":WORKGROUPS", f":{_A}", lambda at: Persist(int(at["a"]))),
+    "persist": (":WORKGROUPS[:snake]", f":{_A}{_SNAKE}", lambda at: Persist(int(at["a"]), snake=bool(at["snake"]))),
     "stream": (":WORKGROUPS[:all]", f":{_A}(?P<all>:all)?", _stream),
 }
 

@@ -55,14 +55,19 @@ class SharedOut(Enum):
 
 @frozen
 class Persist:
-    """Persistent workgroups: at most `count` are launched; each takes one tile, or share of a tile, after the other."""
+    """Persistent workgroups: at most `count` are launched; each takes one tile, or share of a tile, after the other.
+
+    With `snake`, the workgroups take the tiles of every second turn in descending order, so that a workgroup with a long
+    tile takes a short one next where the work of the tiles rises or falls from number to number.
+    """
 
     count: int
     shared: SharedOut = SharedOut.NONE
+    snake: bool = False
 
     def __str__(self) -> str:
         if self.shared is SharedOut.NONE:
-            return f"persist:{self.count}"
+            return f"persist:{self.count}" + ":snake" * self.snake
         return f"stream:{self.count}" + (":all" if self.shared is SharedOut.ALL else "")
 
 
@@ -154,17 +159,28 @@ class Turns:
         """Return the workgroups that have blocks of a tile."""
         if number < self.shared:
             return range(int(self._owner(number * self.grains)), int(self._last(number)) + 1)
-        only = (number - self.shared) % self.workgroups
+        only = int(self._taker(number))
         return range(only, only + 1)
 
     def first_owners(self) -> npt.NDArray[np.int64]:
         """Return, for each tile, the workgroup that computes its first blocks of K."""
         number = np.arange(self.tiles)
-        whole = (number - self.shared) % self.workgroups
+        whole = self._taker(number)
         return np.where(number < self.shared, self._owner(number * self.grains), whole) if self.shared else whole
 
+    def _taker(self, number: Index) -> Index:
+        """Return the workgroup that takes a whole tile."""
+        turn, place = (number - self.shared) // self.workgroups, (number - self.shared) % self.workgroups
+        return self._snaked(turn, place)
+
+    def _snaked(self, turn: Index, place: Index) -> Index:
+        """Return a workgroup or its place in a turn: the last first in odd turns of a snake."""
+        if not self.persist.snake:
+            return place
+        return choose(turn % 2 < 1, place, self.workgroups - 1 - place)
+
     def _whole(self, turn: Index, group: Index) -> Share:
-        number = turn * self.workgroups + group
+        number = turn * self.workgroups + self._snaked(turn, group)
         number = number + self.shared if self.shared else number
         rest = (self.tiles - self.shared) % self.workgroups
         return Share(number, 0, self.grains, tiles=self.tiles if rest else None)

@@ -88,7 +88,8 @@ def test_expressions_say_what_numbers_say(mapping: WorkgroupMapping, data: st.Da
 @given(
     st.builds(
         Turns,
-        st.builds(Persist, st.integers(1, 40), st.sampled_from(SharedOut)),
+        st.builds(Persist, st.integers(1, 40), st.sampled_from(SharedOut))
+        | st.builds(Persist, st.integers(1, 40), snake=st.booleans()),
         st.integers(1, 60),
         st.integers(1, 20),
         st.integers(1, 4),
@@ -113,6 +114,17 @@ def test_shares_are_even_and_have_each_block_once(turns: Turns) -> None:
     assert max(lengths) - min(lengths) <= 1
     if turns.persist.shared is SharedOut.LAST and turns.whole_turns:
         assert not turns.shared or min(lengths) >= turns.grains
+
+
+def test_a_snake_balances_tiles_whose_work_rises() -> None:
+    """Eight blocks of queries of causal attention: in the plain order a workgroup gets up to twice another's keys."""
+    totals = {}
+    for snake in (False, True):
+        turns = Turns(Persist(132, snake=snake), tiles=4096)
+        shares = [turns.share(turn, np.arange(132)) for turn in range(turns.count - turns.count % 2)]
+        totals[snake] = sum(share.number % 8 + 1 for share in shares[:30])
+    assert totals[False].max() == 2 * totals[False].min()
+    assert np.ptp(totals[True]) == 0
 
 
 def test_a_lost_share_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
