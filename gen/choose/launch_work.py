@@ -336,12 +336,12 @@ class Launch:
     def persists(self) -> Numbers:
         """Return whether workgroups take several tiles, the copies of the next one while they finish one.
 
-        They do not where numbers of tiles have no work, so that some workgroups would take more tiles than others: on
-        an H200 products of 32 groups, 8192 rows, take .8 of the time without.
+        Groups of rows leave numbers of tiles without work, and tiles of few rows: on an H200 eight products of 8 and of
+        32 groups take up to 1.09 of the time with persistent workgroups, six of them more than without.
         """
         chosen = self.configs.slices is None or self.configs.persist is not None
         form = self.offer.form
-        even = not form.merged and not (form.product.groups and form.product.groups.leaves_gaps)
+        even = not form.merged and not (form.product.groups and form.product.groups.side is not None)
         several: Numbers = self.in_ring & (self.per_unit > self.together) & (chosen and even)
         return several
 

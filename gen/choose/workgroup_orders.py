@@ -14,7 +14,7 @@ from convgen.choose.traffic import Moved, Operands, Tiles, Traffic, TrafficCount
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.mapping import WorkgroupMapping
 from convgen.ir.layout.order import IN_ROWS, Order
-from convgen.ir.layout.walks import Chunk, Grouped, Remap, Xcc
+from convgen.ir.layout.walks import Chunk, Grouped, Ragged, Remap, Xcc
 from convgen.ir.record import evolve, frozen
 from convgen.plan.contraction import Product
 from convgen.plan.grouped_axis import GroupedAxis
@@ -155,16 +155,15 @@ def ordered(plan: Plan, together: int) -> Plan:
 def _order_of_groups(groups: GroupedAxis, launch: LaunchTraffic) -> Order:
     """Return the order of tiles of groups, of which only those of one group share a factor's columns.
 
-    As many tiles as a group has on average follow each other along the groups, unless all columns of a group are in
-    flight at once.
+    All tiles of a group follow each other, along the groups first, unless all columns of a group are in flight at once.
     """
     if groups.side is None:
         return IN_ROWS
-    along, other = ("m", launch.tiles[1]) if groups.side else ("n", launch.tiles[0])
+    other = launch.tiles[groups.side]
     size = groups.size // groups.count // launch.tile[1 - groups.side]
     if size < 2 or size * other <= launch.in_flight:
         return IN_ROWS
-    return Order(walk=Grouped(along, size, even=True))
+    return Order(walk=Ragged())
 
 
 def _orders(launch: LaunchTraffic) -> Iterator[Order]:

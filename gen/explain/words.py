@@ -44,6 +44,7 @@ STEPS_OF_ORDERS: dict[str, str] = {
     "rect": "in rectangles of so many tiles, one row or column of rectangles after another",
     "zorder": "in blocks that double alternately along N and M, then one row of blocks after another",
     "hilbert": "along a Hilbert curve: consecutive workgroups have adjacent tiles",
+    "ragged": "one group of rows after another, whatever their sizes, each column by column",
     "xcc": "the chip distributes workgroups round robin over so many dies; each die gets one run of consecutive tiles",
     "chunk": "the chip distributes workgroups round robin over so many dies; each die gets runs of so many tiles",
     "flip": "in every second round of so many workgroups K runs backwards, and its end is still in the cache",

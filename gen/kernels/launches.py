@@ -17,6 +17,7 @@ from convgen.epilogue.steps import Convert
 from convgen.ir.layout.mapping import WorkgroupMapping
 from convgen.ir.layout.memory import Dim, Global, TensorDim, View
 from convgen.ir.layout.tags import Layout
+from convgen.ir.layout.walks import Ragged
 from convgen.ir.program import Kernel, Program
 from convgen.ir.record import evolve, frozen
 from convgen.kernels import streams
@@ -137,8 +138,13 @@ class GroupedSection(Section):
         """Return the workgroups of a launch that a tile needs, by the tile's number along the grouped side."""
         if launch.tile is None:
             return launch.groups(self.positions(tile))
-        numbers = list(divmod(tile, self.grid[1]))
-        numbers[1 - self.side] = self._chosen(tile).number
+        numbers, chosen = list(divmod(tile, self.grid[1])), self._chosen(tile)
+        if isinstance(launch.mapping.order.walk, Ragged):
+            _, down, across, _ = launch.mapping.counts
+            other = numbers[self.side]
+            numbers = list(divmod(chosen.column_by_column(other, (down, across)[self.side]), across))
+        else:
+            numbers[1 - self.side] = chosen.number
         return launch.mapping.groups({"m": numbers[:1], "n": numbers[1:]})
 
     def _chosen(self, tile: int) -> GroupTile:

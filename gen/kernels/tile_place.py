@@ -1,7 +1,8 @@
 """The place of a workgroup's tile in a product: its first row and column, its product, and its part of K.
 
-With groups, a workgroup finds the group of its tile from the ends of all groups in memory: lanes compare one end each,
-or several, and one reduction over lanes brings the group's number, begin and end to all of them.
+With groups, a workgroup finds the group of its tile from the ends of all groups in memory. A lane has one group, or
+several. It counts their tiles, lanes sum the tiles of the groups before, and one reduction over lanes brings the group
+that is found to all of them: its number, begin, end and first tile.
 """
 
 from __future__ import annotations
@@ -9,13 +10,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import reduce
+from itertools import accumulate
+from operator import add
 
 from convgen.ir.build import Index, KernelBuilder
-from convgen.ir.expr import Expr, Lane, Max, Pack, Slice, Uniform, Var, const, maximum, minimum, select
+from convgen.ir.expr import Add, Cast, Expr, Lane, Max, Pack, Slice, Uniform, const, maximum, minimum, select
+from convgen.ir.floats import Rcp
 from convgen.ir.layout.digits import Digit, Space, plus
 from convgen.ir.layout.fragment import Fragment
+from convgen.ir.layout.walks import Ragged
 from convgen.ir.record import frozen
-from convgen.ir.types import bool_, s32, vector
+from convgen.ir.types import f32, s32, vector
 from convgen.plan.grouped_axis import GroupedAxis
 from convgen.plan.plan import Part, Plan
 
@@ -42,15 +47,31 @@ def place_of(k: KernelBuilder, plan: Plan, part: Part, tile: Mapping[str, Index]
         m0, n0 = (k.let(f"{axis}0", start) for axis, start in starts.items())
         yield TilePlace(m0, n0, batch, batch) if groups is None else _of_terms(k, plan, groups, m0, n0, batch)
         return
-    axis, side = (("n", tile_n), ("m", tile_m))[groups.side]
-    number = k.let("number_of_tile", tile[axis])
-    group, begin, end = _of_tile(k, groups, number, side)
-    start = begin + maximum(number - groups.first(begin, group, side), 0) * side
-    starts[axis] = k.let("start", minimum(start, groups.size))
-    with k.when((group < groups.count) & (starts[axis] < end)):
-        m0, n0 = (k.let(f"{axis}0", start) for axis, start in starts.items())
-        product = k.let("group", minimum(group, groups.count - 1))
-        yield TilePlace(m0, n0, (product,), (product, end))
+    with _in_group(k, plan, part, groups, tile) as place:
+        yield place
+
+
+@contextmanager
+def _in_group(
+    k: KernelBuilder, plan: Plan, part: Part, groups: GroupedAxis, tile: Mapping[str, Index]
+) -> Iterator[TilePlace]:
+    """Run the suite at the place of a tile in its group of rows, or columns."""
+    sides, counts = dict(zip("mn", plan.config.tile)), dict(zip("mn", part.mapping.counts[1:3]))
+    axis, other = "nm" if groups.side == 0 else "mn"
+    by_group = isinstance(part.mapping.order.walk, Ragged)
+    number = k.let("number_of_tile", tile["m"] * counts["n"] + tile["n"] if by_group else tile[axis])
+    found = _found(k, groups, number, sides[axis], counts[other] if by_group else 1)
+    across, row = tile[other], number - found.first
+    if by_group:
+        within = k.let("number_in_group", maximum(number - found.first * counts[other], 0))
+        across, row = _divided(k, within, maximum(groups.tiles_of(found.begin, found.end, sides[axis]), 1))
+        across = minimum(across, counts[other] - 1)
+    start = k.let("start", minimum(found.begin + maximum(row, 0) * sides[axis], groups.size))
+    with k.when((found.group < groups.count) & (start < found.end)):
+        starts = {axis: start, other: across * sides[other]}
+        m0, n0 = (k.let(f"{axis}0", starts[axis]) for axis in "mn")
+        product = k.let("group", minimum(found.group, groups.count - 1))
+        yield TilePlace(m0, n0, (product,), (product, found.end))
 
 
 def _of_terms(
@@ -59,7 +80,7 @@ def _of_terms(
     """Return the place of a tile whose sums have the terms of one group."""
     two = Fragment(("group",), (Digit("group", 2, Space.REGISTER, 1),))
     loaded = k.load_view("ends", groups.ends, (batch[0] - 1,), two, "group", groups.offsets.name)
-    of_group, behind = (Uniform(Pack(s32, (Slice(loaded, n, 1),))) for n in range(2))
+    of_group, behind = (Uniform(_element(loaded, n)) for n in range(2))
     begin = k.let("k_begin", _within(of_group, groups))
     end = k.let("k_end", minimum(maximum(behind, begin), groups.size))
     tile_k = plan.config.tile[2]
@@ -67,36 +88,87 @@ def _of_terms(
     return TilePlace(m0, n0, (*batch, end), batch, begin, blocks)
 
 
-def _of_tile(k: KernelBuilder, groups: GroupedAxis, number: Expr, side: int) -> tuple[Var, Var, Var]:
-    """Return the group of a tile, and where its rows begin and end; the number of groups for a tile behind them all.
+@frozen
+class _Found:
+    """The group of a tile: its number (the number of groups for a tile behind them all), positions and first tile."""
 
-    The groups before it are those that have their last tile before the number.
-    """
-    width, each = k.width, -(-groups.count // k.width)
-    digits = (Digit("group", width, Space.LANE, 1), Digit("group", each, Space.REGISTER, 1))
+    group: Expr
+    begin: Expr
+    end: Expr
+    first: Expr
+
+
+def _found(k: KernelBuilder, groups: GroupedAxis, number: Expr, side: int, across: int) -> _Found:
+    """Return the group of a tile, where a group's tiles have `across` numbers each."""
+    each = -(-groups.count // k.width)
+    lanes = 1 << (-(-groups.count // each) - 1).bit_length()  # the others are replicas
+    digits = (Digit("group", each, Space.REGISTER, 1), Digit("group", lanes, Space.LANE, 1))
     layout = Fragment(("group",), tuple(d for d in digits if d.size > 1))
-    ends = k.load_view("ends", groups.ends, (0,), layout, "group", groups.offsets.name)
-    found = [_compared(k, groups, number, side, ends, n) for n in range(each)]
-    of_lane = Pack(vector(s32, 3), tuple(reduce(maximum, values) for values in zip(*found, strict=True)))
-    values = Fragment(("group", "value"), (digits[0], Digit("value", 3, Space.REGISTER, 1)))
-    whole, _ = k.reduce("of_groups", k.let("of_lane", of_lane), values, "group", Max, "group")
-    group, begin, end = (Uniform(Pack(s32, (Slice(whole, n, 1),))) for n in range(3))
+    ends, begins = (_positions(k, groups, name, at, layout) for name, at in (("end", 0), ("begin", -1)))
+    tiles = [maximum(groups.tiles_of(begin, end, side), 0) for begin, end in zip(begins, ends, strict=True)]
+    values = []
+    for n, behind in enumerate(accumulate(tiles, initial=_sum_before(k, reduce(add, tiles), lanes))):
+        if n:
+            group = plus(Lane() % lanes * each, n - 1)
+            values.append(_compared(k, groups, group, ends[n - 1], k.let("behind", behind), number, across))
+    of_lane = Pack(vector(s32, 4), tuple(reduce(maximum, of_groups) for of_groups in zip(*values, strict=True)))
+    four = Digit("group", lanes, Space.LANE, 1), Digit("value", 4, Space.REGISTER, 1)
+    whole, _ = k.reduce("found", k.let("of_lane", of_lane), Fragment(("group", "value"), four), "group", Max, "group")
+    found, begin, end, first = (Uniform(_element(whole, n)) for n in range(4))
     # Ends in memory lie between 0 and the size of all groups. The clamps state it, which bounds the addresses.
-    return k.let("group_of_tile", group), k.let("begin", _within(begin, groups)), k.let("end", _within(-end, groups))
+    at = k.let("begin", _within(begin, groups)), k.let("end", _within(-end, groups))
+    return _Found(k.let("group_of_tile", found), *at, k.let("first", first))
 
 
-def _compared(k: KernelBuilder, groups: GroupedAxis, number: Expr, side: int, ends: Expr, n: int) -> tuple[Expr, ...]:
-    """Return the number behind a lane's n-th group and its end if all its tiles come before `number`, else -its end.
+def _positions(k: KernelBuilder, groups: GroupedAxis, name: str, at: int, layout: Fragment) -> list[Expr]:
+    """Return the ends of a lane's groups, or with `at` -1 of the groups before them; 0 before the first."""
+    loaded = k.load_view(name, groups.ends, (at,), layout, "group", groups.offsets.name)
+    return [k.let(name, _within(_element(loaded, n), groups)) for n in range(layout.registers)]
 
-    The greatest of these over all groups are the tile's group, its begin, and -its end.
+
+def _sum_before(k: KernelBuilder, value: Expr, lanes: int) -> Expr:
+    """Return the sum of a value over the lanes before, of `lanes` lanes: a power of two.
+
+    Pairs of lanes, then pairs of pairs and so on, exchange their sums; the second of a pair adds the first's.
     """
-    group: Expr = plus(Lane(), n * k.width)
-    end = k.let("end_of_group", _within(Pack(s32, (Slice(ends, n, 1),)), groups))
-    is_before = groups.first(end, group + 1, side) <= number
-    exists = group < groups.count if (n + 1) * k.width > groups.count else const(True, bool_)
-    before = k.let("is_before", is_before & exists)
-    behind = ~before & exists
-    return select(before, group + 1, 0), select(before, end, 0), select(behind, -end, const(-groups.size))
+    bits = tuple(Digit(f"bit{n}", 2, Space.LANE, 1 << n) for n in range(lanes.bit_length() - 1))
+    layout = Fragment(tuple(bit.dim for bit in bits), bits)
+    before: Expr = const(0)
+    of_block = k.let("tiles", Pack(vector(s32, 1), (value,)))
+    for bit in bits:
+        of_pair, layout = k.reduce("of_pair", of_block, layout, bit.dim, Add, "group")
+        of_other = _element(of_pair, 0) - _element(of_block, 0)
+        before, of_block = before + select(Lane() // bit.stride % 2 > 0, of_other, 0), of_pair
+    return before
+
+
+def _compared(
+    k: KernelBuilder, groups: GroupedAxis, group: Expr, end: Expr, behind: Expr, number: Expr, across: int
+) -> tuple[Expr, ...]:
+    """Return the number, the end and the tile behind a group whose tiles all come before `number`; -end of another.
+
+    The greatest of these over all groups are the tile's group, its begin, its first tile, and -its end.
+    """
+    exists = group < groups.count
+    is_before = k.let("is_before", (behind * across <= number) & exists)
+    rest = select(~is_before & exists, -end, const(-groups.size))
+    return select(is_before, group + 1, 0), select(is_before, end, 0), rest, select(is_before, behind, 0)
+
+
+def _divided(k: KernelBuilder, number: Expr, divisor: Expr) -> tuple[Expr, Expr]:
+    """Return quotient and rest of numbers below 2^22, the divisor at least 1: f32, then a step up or down.
+
+    The quotient in f32 has an error below 1, since each of its three roundings has one below 2^-22 of it.
+    """
+    near = k.let("near", Cast(s32, Cast(f32, number) * Rcp(Cast(f32, divisor))))
+    rest = k.let("rest", number - near * divisor)
+    step = select(rest < 0, const(-1), select(rest >= divisor, const(1), 0))
+    return k.let("across", near + step), k.let("row", rest - step * divisor)
+
+
+def _element(value: Expr, at: int) -> Expr:
+    """Return an element of a vector of s32."""
+    return Pack(s32, (Slice(value, at, 1),))
 
 
 def _within(position: Expr, groups: GroupedAxis) -> Expr:

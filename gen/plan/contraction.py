@@ -108,7 +108,7 @@ class Product:
         counts = [-(-size // side) for size, side in ((self.m, tile_m), (self.n, tile_n))]
         if self.groups and self.groups.side is not None:
             at = 1 - self.groups.side
-            counts[at] = self.groups.tiles((tile_m, tile_n)[at])
+            counts[at] = self.groups.most_tiles((tile_m, tile_n)[at])
         return counts[0], counts[1]
 
     @property

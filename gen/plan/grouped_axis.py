@@ -1,8 +1,7 @@
 """Groups along M, N or K of a product whose ends a launch reads from memory, and the tiles that they take.
 
-Tiles of rows are numbered without knowing the sizes of all groups before: group g has the numbers from `first(begin of
-g, g)` to `first(end of g, g + 1)`, which are at least as many as its tiles. The number of a tile's group is therefore
-a count of the groups that end before it. Numbers beyond a group's rows have no work.
+Tiles of rows are numbered group by group; group g has as many as its rows need. How many a group has is data of a
+launch, so a grid has numbers for the most tiles that groups can take together. The last numbers then have no work.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from convgen.ir.expr import Expr, minimum
 from convgen.ir.layout.digits import Index
 from convgen.ir.layout.index import lesser
 from convgen.ir.layout.memory import Dim, Global, TensorDim, View
@@ -18,16 +16,26 @@ from convgen.ir.layout.tags import Layout
 from convgen.ir.record import frozen
 
 MOST_OF_LANE = 32  #: ends of groups that a lane compares, each in straight-line code; chosen
+MOST_NUMBERED = 1 << 21  #: tiles in the order `ragged`, whose numbers are divided in f32
 _END = "end"  #: the views' last axis; its position is the end of the group
 
 
 @frozen
 class GroupTile:
-    """A tile of a group: its number, its group, and its rows, or columns, none where it has no work."""
+    """A tile of a group along the grouped axis: its number, and the rows or columns that it has."""
 
     number: int
     group: int
     positions: range
+    first: int  #: number of the group's first tile
+    tiles: int  #: tiles of the group
+
+    def column_by_column(self, across: int, counts: int) -> int:
+        """Return the number of this tile at position `across` of the other axis, which has `counts` tiles.
+
+        All tiles of a group have numbers before those of the next; within a group, this axis runs fastest.
+        """
+        return self.first * counts + across * self.tiles + (self.number - self.first)
 
 
 @frozen
@@ -45,30 +53,26 @@ class GroupedAxis:
         index = (TensorDim(self.count, (("group", 1),)),)
         return View(self.offsets, Layout.dense((self.count,), (0,)), ((Dim("group", self.count, self.count),),), index)
 
-    @property
-    def leaves_gaps(self) -> bool:
-        """Whether numbers of tiles have no work, which depends on the sizes of groups: those of rows or columns."""
-        return self.side is not None
+    def tiles_of(self, begin: Index, end: Index, tile: Index) -> Index:
+        """Return the tiles, of `tile` rows, of a group between two positions."""
+        return (end - begin + (tile - 1)) // tile
 
-    def first(self, begin: Index, group: Index, tile: Index) -> Index:
-        """Return the number of a group's first tile, of `tile` rows: the least of two bounds of the tiles before it.
+    def most_tiles(self, tile: Index) -> Index:
+        """Return the greatest number of tiles that the groups take, whatever their sizes.
 
-        The groups before have `begin` rows; each takes at most a tile more than whole tiles, and a tile has a row.
+        Each group takes at most a tile more than whole tiles, and a tile has a row.
         """
-        bound = begin // tile + group
-        return minimum(bound, begin) if isinstance(bound, Expr) and isinstance(begin, Expr) else lesser(bound, begin)
-
-    def tiles(self, tile: Index) -> Index:
-        """Return the numbers of tiles of `tile` rows of all groups, whatever their sizes."""
-        return self.first(self.size, self.count, tile)
+        return lesser(self.size // tile + self.count, self.size)
 
     def numbered(self, ends: Sequence[int], side: int) -> Iterator[GroupTile]:
-        """Yield the tile of each number, of `side` rows or none, for groups with these ends."""
+        """Yield the tiles of `side` rows that have work, for groups with these ends."""
+        first = 0
         for group, (begin, end) in enumerate(pairwise((0, *ends))):
-            first, behind = self.first(begin, group, side), self.first(end, group + 1, side)
-            for number in range(int(first), int(behind)):
-                start = begin + (number - int(first)) * side
-                yield GroupTile(number, group, range(min(start, end), min(start + side, end)))
+            tiles = int(self.tiles_of(begin, end, side))
+            for at in range(tiles):
+                start = begin + at * side
+                yield GroupTile(first + at, group, range(start, min(start + side, end)), first, tiles)
+            first += tiles
 
     def begins_along(self, side: int) -> int | None:
         """Return the axis of the factor of a side, 0 (N) or 1 (M), along which groups begin: its rows, K or none."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from enum import Enum
 from functools import partial
+from math import prod
 from typing import Any
 
 from convgen.epilogue.epilogue import Epilogue
@@ -19,6 +20,7 @@ from convgen.ir.layout.mapping import WorkgroupMapping
 from convgen.ir.layout.memory import Shared, View
 from convgen.ir.layout.mma import MmaTile
 from convgen.ir.layout.order import Order
+from convgen.ir.layout.walks import Ragged
 from convgen.ir.record import evolve, frozen
 from convgen.ir.simplify.extents import rounded_up
 from convgen.ir.sizes import Extent
@@ -31,6 +33,7 @@ from convgen.plan.compensation import Sums, compensation
 from convgen.plan.config import EXACT, MERGED, TENSOR, Config, LanePart
 from convgen.plan.contraction import Product
 from convgen.plan.copies import is_read_transposed
+from convgen.plan.grouped_axis import MOST_NUMBERED
 from convgen.plan.inputs import InputPath
 from convgen.plan.lane_tile import LaneTile
 from convgen.plan.packing import Packing, packed
@@ -353,6 +356,8 @@ def _mapping(problem: Problem, product: Product, config: Config, blocks: int) ->
     """Return the mapping of workgroups to tiles, and of `blocks` blocks of K to each slice."""
     tile_m, tile_n, _ = config.tile
     tiles = product.tiles(tile_m, tile_n)
+    if isinstance(config.map.walk, Ragged) and prod(tiles) > MOST_NUMBERED:
+        raise DoesNotFit(f"map={config.map}: {prod(tiles)} tiles, wanted at most {MOST_NUMBERED}")
     if not problem.runtime:
         # Shares of a tile's K are cut at whole rounds, after which shared-memory slots and register stages repeat.
         grain = config.staging.round if config.map.shares else 1

@@ -8,6 +8,7 @@ from itertools import chain
 from convgen.ir.error import DoesNotFit
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.order import IN_ROWS
+from convgen.ir.layout.walks import Ragged
 from convgen.ir.types import scalar
 from convgen.plan.config import REGISTERS, TENSOR, Config, LanePart
 from convgen.plan.variants.variant import variant_of
@@ -77,6 +78,8 @@ def _of_slices(problem: Problem, config: Config) -> Iterator[str]:
 def _of_groups(problem: Problem, config: Config) -> Iterator[str]:
     """Yield what divides the K of groups of terms, whose length a launch reads, or adds to rows of other groups."""
     grouping = grouping_of(problem)
+    if isinstance(config.map.walk, Ragged) and (grouping is None or grouping.dim == "k"):
+        yield f"map={config.map}: wanted a product in groups of rows"
     if grouping is None:
         return
     divided = f"slices={config.slices} map={config.map}"

@@ -9,6 +9,7 @@
 | `rect:8x5m` | groups of 8 rows, walked in rectangles of 8 x 5 tiles, row by row within each |
 | `zorder:8x8` | oneDNN's: 8 x 8 blocks that double along N and M in turn; the blocks row by row; padded |
 | `hilbert` | a generalised Hilbert curve |
+| `ragged` | groups of uneven sizes one after another, each column by column; a launch has their sizes |
 | `xcc:8` | remap for workgroups distributed round-robin over 8 dies: each die gets one range of numbers |
 | `chunk:8x64` | remap for 8 dies: within each 8 x 64 workgroups, each die gets a range of 64 numbers |
 | `flip:304` | every second round of 304 workgroups walks K backwards |
@@ -31,7 +32,7 @@ from typing import Any
 from convgen.ir.error import UserError, named
 from convgen.ir.layout.hilbert import Hilbert
 from convgen.ir.layout.turns import Persist, SharedOut
-from convgen.ir.layout.walks import ROWS, ArgumentGroups, Chunk, Grouped, Rectangles, Remap, Walk, Xcc, ZOrder
+from convgen.ir.layout.walks import ROWS, ArgumentGroups, Chunk, Grouped, Ragged, Rectangles, Remap, Walk, Xcc, ZOrder
 from convgen.ir.record import frozen
 
 
@@ -108,6 +109,7 @@ STEPS: dict[str, tuple[str, str, Callable[[re.Match[str]], Any]]] = {
     "rect": (":COUNTxCOUNTm|n[:snake]", f":{_A}{_B}{_DIM}{_SNAKE}", _rectangles),
     "zorder": (":MxN", f":{_A}{_B}", lambda at: ZOrder(int(at["a"]), int(at["b"]))),
     "hilbert": ("", "", lambda at: Hilbert()),
+    "ragged": ("", "", lambda at: Ragged()),
     "xcc": (":DIES", f":{_A}", lambda at: Xcc(int(at["a"]))),
     "chunk": (":DIESxRUN", f":{_A}{_B}", lambda at: Chunk(int(at["a"]), int(at["b"]))),
     "flip": (":ROUND", f":{_A}", lambda at: _Flip(int(at["a"]))),

@@ -57,8 +57,8 @@ class SharedOut(Enum):
 class Persist:
     """Persistent workgroups: at most `count` are launched; each takes one tile, or share of a tile, after the other.
 
-    With `snake`, the workgroups take the tiles of every second turn in descending order, so that a workgroup with a long
-    tile takes a short one next where the work of the tiles rises or falls from number to number.
+    With `snake`, the workgroups take the tiles of every second turn in descending order: a workgroup with a long tile
+    takes a short one next where the work of the tiles rises or falls from number to number.
     """
 
     count: int
@@ -165,7 +165,7 @@ class Turns:
     def first_owners(self) -> npt.NDArray[np.int64]:
         """Return, for each tile, the workgroup that computes its first blocks of K."""
         number = np.arange(self.tiles)
-        whole = self._taker(number)
+        whole: npt.NDArray[np.int64] = self._taker(number)
         return np.where(number < self.shared, self._owner(number * self.grains), whole) if self.shared else whole
 
     def _taker(self, number: Index) -> Index:

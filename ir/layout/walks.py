@@ -196,6 +196,21 @@ ROWS = Grouped("n")  #: row by row
 
 
 @frozen
+class Ragged(Walk):
+    """Groups of uneven sizes one after another, along the grouped dimension first within each.
+
+    The sizes are data of a launch, so that only a kernel knows which tile a number has (`TilePlace`). Here tiles are
+    numbered row by row.
+    """
+
+    def tile(self, number: Index, m: int, n: int) -> Tile:
+        return ROWS.tile(number, m, n)
+
+    def __str__(self) -> str:
+        return "ragged"
+
+
+@frozen
 class Rectangles(Grouped):
     """Groups of `size` tiles along one dimension, walked in rectangles that are `width` across, row by row."""
 

@@ -30,7 +30,9 @@ COUNTS = st.tuples(*(st.integers(1, most) for most in (2, 9, 9, 3)))  #: batch, 
 
 @st.composite
 def mappings(draw: st.DrawFn) -> WorkgroupMapping:
-    return WorkgroupMapping(draw(COUNTS), draw(ORDERS), draw(st.integers(1, 9)), draw(st.integers(1, 3)))
+    return WorkgroupMapping(
+        draw(COUNTS), draw(ORDERS | st.just(Order.parse("ragged"))), draw(st.integers(1, 9)), draw(st.integers(1, 3))
+    )
 
 
 def workgroups(mapping: WorkgroupMapping) -> list[tuple[int, int, int]]:
@@ -185,6 +187,7 @@ def test_each_step_is_drawn_in_these_tests() -> None:
         "rows",
         "cols",
         "hilbert",
+        "ragged",
         "group",
         "wgm",
         "even",

@@ -152,6 +152,13 @@ def test_attributes_of_groups_of_terms(types: str, words: str, target: str) -> N
     ("sm_90a", "tile=64x32x64 waves=1x4 mma=32x64x16 slots=3 copy=tensor map=persist:2"),
     ("sm_90a", "tile=64x32x32 waves=1x4 mma=32x64x16 slots=3 copy=tensor slices=2 sum=last"),
     ("sm_90a", "tile=64x64x64 waves=1x4 mma=64x64x16 slots=4 copy=direct"),
+    *((target, f"{config} map={order}") for target, config in (
+        ("gfx942", "tile=16x16x32 waves=1x1 mma=16x16x16 slots=1"),
+        ("xehpg", "tile=32x32x16 waves=2x2 mma=16x8x16 slots=1 slices=3 sum=last"),
+        ("sm_90a", "tile=64x32x64 waves=1x4 mma=32x64x16 slots=3 copy=tensor"),
+    ) for order in ("ragged", "xcc:3+ragged")),
+    ("sm_90a", "tile=64x32x64 waves=1x4 mma=32x64x16 slots=3 copy=tensor map=ragged+persist:2:snake"),
+    ("gfx90a", "tile=16x16x32 waves=1x1 mma=16x16x16 slots=1 map=ragged+stream:5:all sum=last"),
 ])  # fmt: skip
 def test_configs_of_groups_of_rows(target: str, config: str) -> None:
     problem, code = compiled(ROWS, target, config)
@@ -161,8 +168,9 @@ def test_configs_of_groups_of_rows(target: str, config: str) -> None:
 
 
 def test_samples_of_tiles_know_the_workgroups_of_their_group() -> None:
-    for line in (ROWS, TERMS, f"--dt=f16 --dtag=ba {ROWS.partition(' ')[2]}"):
-        _, code = compiled(line, "gfx942", "tile=16x16x32 waves=1x1 mma=16x16x16 slots=1")
+    columns = f"--dt=f16 --dtag=ba {ROWS.partition(' ')[2]}"
+    for line, order in ((ROWS, ""), (TERMS, ""), (columns, ""), (ROWS, " map=ragged"), (columns, " map=ragged")):
+        _, code = compiled(line, "gfx942", f"tile=16x16x32 waves=1x1 mma=16x16x16 slots=1{order}")
         for groups in (1, 5, 12):
             outcome = verdict.run(code, groups=groups, seed=groups)
             assert outcome.passed
@@ -187,7 +195,8 @@ def test_numbers_of_tiles_cover_each_row_once(side: int) -> None:
             ends = np.cumsum(rng.integers(0, most + 1, count) * rng.integers(0, 2, count))
             groups = GroupedAxis(Global("offsets", s32, 4 * count), count, int(ends[-1]), 1)
             tiles = list(groups.numbered(ends.tolist(), side))
-            assert [tile.number for tile in tiles] == list(range(int(groups.tiles(side))))
+            assert [tile.number for tile in tiles] == list(range(len(tiles)))
+            assert len(tiles) <= int(groups.most_tiles(side))
             rows = [(tile.group, row) for tile in tiles for row in tile.positions]
             group_of = np.searchsorted(ends, np.arange(ends[-1]), "right")
             assert rows == list(zip(group_of.tolist(), range(int(ends[-1]))))
@@ -196,7 +205,7 @@ def test_numbers_of_tiles_cover_each_row_once(side: int) -> None:
 def test_few_rows_take_few_workgroups() -> None:
     """A decoder's few tokens take a tile each, not one for each of many groups."""
     groups = GroupedAxis(Global("offsets", s32, 1024), 256, 8, 1)
-    assert groups.tiles(32) == 8
+    assert groups.most_tiles(32) == 8
 
 
 def test_a_launch_takes_the_ends_of_groups_as_a_tensor() -> None:
@@ -244,6 +253,8 @@ def test_groups_are_refused_in_one_line(line: str, message: str) -> None:
     (TERMS, "map=flip:2", "groups of terms want one slice"),
     (ROWS, "slices=2", "slices of groups of rows want sum=last"),
     (ROWS, "slices=2 sum=launch", "slices of groups of rows want sum=last"),
+    (TERMS, "map=ragged", "wanted a product in groups of rows"),
+    ("--dt=f16 8x8:8x8", "map=ragged", "wanted a product in groups of rows"),
 ])  # fmt: skip
 def test_configs_that_divide_k_otherwise_are_refused(line: str, words: str, message: str) -> None:
     config = f"tile=16x16x32 waves=1x1 mma=16x16x16 slots=1 {words}"
