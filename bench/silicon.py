@@ -29,7 +29,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from lib import cuda_attention, cuda_checks, cuda_sums, cuda_times, cuda_uses, model_layers
+from lib import cuda_attention, cuda_checks, cuda_paged, cuda_sums, cuda_times, cuda_uses, model_layers
 from rich.console import Console
 
 from convgen.device.devices import open_device
@@ -105,7 +105,7 @@ def _triton(asked: Namespace, console: Console) -> tuple[Any, bool]:
 
 
 def _attention(asked: Namespace, console: Console) -> tuple[Any, bool]:
-    rows = cuda_attention.times(asked.processes)
+    rows = cuda_attention.times(asked.processes) + cuda_paged.times(asked.processes)
     console.print(cuda_attention.table(rows), soft_wrap=True)
     return rows, any(row.get("error", 0) > cuda_attention.MOST_ERROR for row in rows)
 

@@ -1,7 +1,9 @@
 """Flash attention: softmax(q k' / sqrt(head)) v of each head, block by block of the keys.
 
 Attention may be causal, or to a window of keys. Heads of queries may share heads of keys, and keys may be more than
-queries, as with a cache of earlier ones.
+queries, as with a cache of earlier ones. `attention` computes one sequence, or several of equal length as further
+heads; `paged_attention` sequences of any lengths, whose keys and values lie in pages, and `paged_decode` one query of
+each.
 
     python examples/attention.py [TARGET] [HEAD]
 
@@ -20,7 +22,7 @@ import numpy.typing as npt
 
 import convgen as cg
 from convgen import tile
-from convgen.tile import Index, Tensor, Value
+from convgen.tile import Index, Tensor, Tile, Value
 
 Halves = npt.NDArray[np.float16]
 Doubles = npt.NDArray[np.float64]
@@ -79,22 +81,56 @@ def softmax_step(scores: Value, top: Value, total: Value, scale: float) -> tuple
 
 
 @dataclass(frozen=True)
+class Rows:
+    """The rows of one head of keys or values: of a tensor (positions, columns), from column `at` on."""
+
+    tensor: Tensor
+    at: Index
+
+    def block(self, n: Index, shape: tuple[int, int]) -> Tile:
+        """Return the rows from position n on."""
+        return tile.init_tile(self.tensor, (n, self.at), shape)
+
+
+@dataclass(frozen=True)
+class PagedRows(Rows):
+    """Rows of a tensor (pages, rows of a page, columns); `pages` has the numbers of the pages of each sequence."""
+
+    pages: Tensor
+    sequence: Index
+
+    def block(self, n: Index, shape: tuple[int, int]) -> Tile:
+        """Return the rows from position n on, which lie in one page."""
+        count, rows, _ = self.tensor.shape
+        page = tile.load_scalar(self.pages, (self.sequence, n // rows), count - 1)
+        return tile.init_tile(self.tensor, (page, n % rows, self.at), (None, *shape))
+
+
+@dataclass(frozen=True)
 class Block:
     """A block of queries from position `first` on, and the keys and values of its head, in blocks of bn."""
 
     query: Value
     first: Index
     keys: Keys
-    k: Tensor
-    v: Tensor
-    at: Index  #: first column of the head of keys and values
+    k: Rows
+    v: Rows
     bn: int
     branches: bool  #: whether to mask only where there are hidden keys
+    sees_keys: bool = True  #: whether the queries are sure to see a key
+
+    def end(self, begin: Index, end: Index) -> Index:
+        """Return where one block of keys from `begin` on ends, at `begin` if there is none before `end`."""
+        return begin + self.bn if self.sees_keys else tile.min(begin + self.bn, end)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Return the shape of a block of keys or values."""
+        return self.bn, self.query.shape[1]
 
     def scores(self, n: Index) -> Value:
         """Return the products of the queries and the keys from n on."""
-        block = self.bn, self.query.shape[1]
-        return tile.tile_mma(self.query, tile.load_tile(tile.init_tile(self.k, (n, self.at), block), transpose=True))
+        return tile.tile_mma(self.query, tile.load_tile(self.k.block(n, self.shape), transpose=True))
 
     def weights(self, scores: Value, n: Index, top: Value, total: Value, acc: Value) -> tuple[Value, ...]:
         """Return the weights of the keys from n on, and the running softmax and sums with them."""
@@ -106,10 +142,14 @@ class Block:
         p, factor, top, total = softmax_step(scores, top, total, self.query.shape[1] ** -0.5)
         return tile.convert(p, "f16"), top, total, acc * factor
 
+    def attended(self, bounds: tuple[Index, Index], overlap: bool) -> Value:
+        """Return the attention to the keys between two positions, in f16."""
+        total, acc = (overlapped if overlap else one_by_one)(self, *bounds)
+        return tile.convert(acc * tile.divide(tile.full((acc.shape[0], 1), 1.0), total), "f16")
+
     def sums(self, weights: Value, n: Index, acc: Value) -> Value:
         """Return the sums with the values from n on."""
-        block = self.bn, self.query.shape[1]
-        return tile.tile_mma(weights, tile.load_tile(tile.init_tile(self.v, (n, self.at), block)), acc)
+        return tile.tile_mma(weights, tile.load_tile(self.v.block(n, self.shape)), acc)
 
 
 def one_by_one(block: Block, begin: Index, end: Index) -> tuple[Value, Value]:
@@ -127,14 +167,14 @@ def overlapped(block: Block, begin: Index, end: Index) -> tuple[Value, Value]:
     (bm, head), bn = block.query.shape, block.bn
     top, total, acc = tile.full((bm, 1), LOW), tile.zeros((bm, 1)), tile.zeros((bm, head))
     weights = tile.zeros((bm, bn), "f16")
-    for n in tile.range(begin, begin + bn, bn):
+    for n in tile.range(begin, block.end(begin, end), bn):
         weights, top, total, acc = block.weights(block.scores(n), n, top, total, acc)
     for n in tile.range(begin + bn, tile.max(begin + bn, end), bn):
         scores = block.scores(n)
         acc = block.sums(weights, n - bn, acc)
         weights, top, total, acc = block.weights(scores, n, top, total, acc)
     last = (end - 1) // bn * bn
-    for n in tile.range(last, last + bn, bn):
+    for n in tile.range(last if block.sees_keys else tile.max(last, 0), block.end(last, end), bn):
         acc = block.sums(weights, n, acc)
     return total, acc
 
@@ -170,10 +210,86 @@ def attention(
     keys, first = Keys(length, causal, window), m if queries == length else m + (length - queries)
     at = h if columns == columns_of_keys else h // (head * columns // columns_of_keys) * head
     query = tile.load_tile(tile.init_tile(q, (m, h), (bm, head)))
-    block = Block(query, first, keys, k, v, at, bn, branches=overlap)
-    total, acc = (overlapped if overlap else one_by_one)(block, *keys.bounds(first, bm, bn))
-    acc *= tile.divide(tile.full((bm, 1), 1.0), total)
-    tile.store_tile(tile.convert(acc, "f16"), tile.init_tile(o, (m, h), (bm, head)))
+    block = Block(query, first, keys, Rows(k, at), Rows(v, at), bn, branches=overlap)
+    tile.store_tile(block.attended(keys.bounds(first, bm, bn), overlap), tile.init_tile(o, (m, h), (bm, head)))
+
+
+@tile.kernel(subgroups=(4, 1))
+def paged_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    starts: Tensor,
+    lengths: Tensor,
+    pages: Tensor,
+    o: Tensor,
+    *,
+    queries: int,
+    heads: int = 1,
+    bm: int = 64,
+    bn: int = 64,
+    causal: bool = True,
+    window: int = 0,
+    overlap: bool = False,
+    order: str = "cols",
+) -> None:
+    """Write the attention of each head of sequences of any lengths.
+
+    q and o (rows, columns) have the queries of one sequence after another, at most `queries` of each: sequence s has
+    the rows from starts[s] to starts[s + 1], and lengths[s] keys, of which its queries are the last ones. k and v
+    (pages, rows of a page, columns of keys) are caches; row s of `pages` has the pages of sequence s, in order. Rows of
+    a page behind the last key must be finite. `starts`, `lengths` and `pages` are s32.
+    """
+    (rows, columns), (_, page, columns_of_keys) = q.shape, k.shape
+    head, causal = columns // heads, causal or window > 0
+    if page % bn:
+        raise cg.UserError(f"given blocks of {bn} keys and pages of {page}, wanted whole blocks in a page")
+    s, m, h = tile.grid((lengths.shape[0], queries, columns), (1, bm, head), map=order)
+    begin, end = (tile.load_scalar(starts, (s + n,), rows) for n in range(2))
+    length = tile.load_scalar(lengths, (s,), pages.shape[1] * page)
+    keys, first = Keys(length, causal, window), m + (length - (end - begin))
+    at = h // (head * columns // columns_of_keys) * head
+    query = tile.load_tile(tile.init_tile(q, (begin + m, h), (bm, head)))
+    of_keys, of_values = (PagedRows(tensor, at, pages, s) for tensor in (k, v))
+    block = Block(query, first, keys, of_keys, of_values, bn, branches=overlap, sees_keys=False)
+    low, high = keys.bounds(first, bm, bn)
+    some = tile.min(tile.max(end - begin - m, 0), 1)  # 0 for rows behind the last query
+    attended = block.attended((low, tile.min(high, length) * some), overlap)
+    tile.store_tile(attended, tile.init_tile(o, (begin + m, h), (bm, head)), ends=(end, None))
+
+
+@tile.kernel(subgroups=(4, 1))
+def paged_decode(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    lengths: Tensor,
+    pages: Tensor,
+    o: Tensor,
+    *,
+    heads: int = 1,
+    bm: int = 64,
+    bn: int = 64,
+    overlap: bool = False,
+) -> None:
+    """Write the attention of one query of each sequence to all of its keys, as a model computes its next token.
+
+    q and o (sequences * heads, columns of a head) have the heads of one sequence after another. The heads that share
+    keys are the rows of one product, so that keys and values are read once. The other tensors are `paged_attention`'s.
+    """
+    head, (_, page, columns_of_keys), sequences = q.shape[1], k.shape, lengths.shape[0]
+    shared = heads * head // columns_of_keys
+    if page % bn or shared > bm:
+        given = f"given blocks of {bm} heads and {bn} keys, {shared} heads that share keys and pages of {page}"
+        raise cg.UserError(f"{given}, wanted whole blocks of keys in a page, and all heads that share keys in a block")
+    s, h = tile.grid((sequences, heads), (1, shared))
+    length = tile.load_scalar(lengths, (s,), pages.shape[1] * page)
+    row, at = s * heads + h, h // shared * head
+    query = tile.load_tile(tile.init_tile(q, (row, 0), (bm, head)))
+    of_keys, of_values = (PagedRows(tensor, at, pages, s) for tensor in (k, v))
+    block = Block(query, 0, Keys(length, causal=False, window=0), of_keys, of_values, bn, branches=False)
+    attended = block.attended((0, length), overlap)
+    tile.store_tile(attended, tile.init_tile(o, (row, 0), (bm, head)), ends=(row + shared, None))
 
 
 def suited(target: str, head: int) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -12,7 +12,8 @@ one stage:
     3 slots   ... S(1); L(2);     for i: barrier; compute(i); S(i+2); L(i+3)
 
 and with two slots and two stages: L(0); L(1); S(0); L(2); for i: barrier; compute(i); S(i+1); L(i+3). The prologue
-consists of iterations without a block to multiply. A direct copy is a single stage at the distance of S.
+consists of iterations without a block to multiply. A direct copy is a single stage at the distance of S. Lets and
+loads may stand between the first barrier and the copies, if places of blocks depend on them: each block has its own.
 
 The loop runs while every stage has work; the last iterations are peeled, so that no load or store is wasted. It is
 unrolled by the least common multiple of slots and stages (a round), so that slots and registers are constants. This
@@ -26,8 +27,9 @@ running at most once. Nothing is peeled: loads beyond the end are masked by the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Sequence
-from itertools import chain, islice
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from functools import cache
+from itertools import chain, islice, takewhile
 from math import gcd, lcm
 from typing import Any
 
@@ -47,6 +49,7 @@ from convgen.ir.stmt import (
     For,
     If,
     Let,
+    Load,
     LoadRuns,
     LoadShared,
     LoadView,
@@ -70,6 +73,7 @@ class _Body:
     """The parts of a copy loop's body, in order."""
 
     release: Barrier
+    starts: tuple[Stmt, ...]  #: lets and loads, on which the places of the copies may depend
     copies: tuple[Copy | DirectCopy, ...]
     publish: Barrier
     compute: tuple[Stmt, ...]
@@ -89,13 +93,13 @@ def buffer_shared(kernel: Kernel) -> Kernel:
     known = dict(_conditions(kernel.body, frozenset()))
     loops = [s for s in statements(kernel.body) if isinstance(s, For)]
     # Loops by counter, ahead of all changes: a pipelined loop begins with copies of its own in the loop around it.
-    copies = {loop.var: _copies(loop) for loop in loops}
+    between = {loop.var: _between_barriers(loop) for loop in loops}
     repeated = {inner.var for loop in loops for inner in statements(loop.body) if isinstance(inner, For)}
 
     def pipelined(loop: For) -> Stmt:
-        if not copies[loop.var]:
+        if not between[loop.var]:
             return loop
-        parts = _parts(loop, copies[loop.var])
+        parts = _parts(loop, between[loop.var])
         if isinstance(loop.begin, Const) and isinstance(loop.end, Const) and loop.end.bits <= loop.begin.bits:
             return block(*map(Let, loop.results, loop.inits))
         slots, run = parts.copies[0].tile.slots, gcd(*map(_run, parts.copies))
@@ -112,34 +116,36 @@ def buffer_shared(kernel: Kernel) -> Kernel:
     return evolve(kernel, body=rewrite(body, {Copy: unpipelined}))
 
 
-def _copies(loop: For) -> int:
-    """Return the number of copies with which a loop begins, behind a barrier; 0 for other loops.
+def _between_barriers(loop: For) -> int:
+    """Return the number of statements between the barriers with which a loop of copies begins; 0 for other loops.
 
-    Raises Unsupported for further statements among these, exits, and a counter that is not s32.
+    Raises Unsupported for others than lets and loads, then copies, for exits, and for a counter that is not s32.
     """
     stmts = stmts_of(loop.body)
-    copies = tuple(s for s in stmts if isinstance(s, (Copy, DirectCopy)))
-    if not copies or not isinstance(stmts[0], Barrier):
+    count = sum(isinstance(s, (Copy, DirectCopy)) for s in stmts)
+    if not count or not isinstance(stmts[0], Barrier):
         return 0
-    publish = next(iter(stmts[len(copies) + 1 :]), None)
-    if stmts[1 : len(copies) + 1] != copies or not isinstance(publish, Barrier):
+    starts = tuple(takewhile(lambda s: isinstance(s, (Let, Load)) and not s.updates, stmts[1:]))
+    copies, publish = stmts[len(starts) + 1 :][:count], stmts[len(starts) + count + 1 :][:1]
+    if not all(isinstance(s, (Copy, DirectCopy)) for s in copies) or not all(isinstance(s, Barrier) for s in publish):
         raise Unsupported(
             f"given loop {loop.label}, which begins with a barrier, wanted barrier, copies, barrier, compute"
         )
     if any(exits_of(loop.body)) or loop.var.type is not s32:
         given = f"with a counter of {loop.var.type}" + ", and an exit" * any(exits_of(loop.body))
         raise Unsupported(f"given loop {loop.label} of copies {given}, wanted one of s32 without exits")
-    return len(copies)
+    return len(starts) + count
 
 
-def _parts(loop: For, count: int) -> _Body:
-    """Return the parts of a loop that begins with a barrier, `count` copies and another barrier."""
+def _parts(loop: For, between: int) -> _Body:
+    """Return the parts of a loop that begins with a barrier, `between` statements and another barrier."""
     stmts = stmts_of(loop.body)
-    copies = tuple(s for s in stmts[1 : count + 1] if isinstance(s, (Copy, DirectCopy)))
-    release, publish = stmts[0], stmts[count + 1]
+    starts = tuple(s for s in stmts[1 : between + 1] if not isinstance(s, (Copy, DirectCopy)))
+    copies = tuple(s for s in stmts[1 : between + 1] if isinstance(s, (Copy, DirectCopy)))
+    release, publish = stmts[0], stmts[between + 1]
     assert isinstance(release, Barrier)
     assert isinstance(publish, Barrier)
-    return _Body(release, copies, publish, stmts[count + 2 :])
+    return _Body(release, starts, copies, publish, stmts[between + 2 :])
 
 
 def _in_flight(copy: TileCopy) -> int:
@@ -474,29 +480,44 @@ class _Pipeline:
     def _fetch(self, slot: int, in_flight: _InFlight, at: Callable[[int], Expr | None]) -> tuple[list[Stmt], _InFlight]:
         """Build the copies' stages of one iteration: store the oldest block to `slot`, load a new one.
 
-        The new block takes the registers of the stored one. `at(distance)` returns the index of the block multiplied
-        that many iterations later, None if there is none.
+        The lets and loads on which the places of blocks depend come first. The new block takes the registers of the
+        stored one. `at(distance)` returns the index of the block multiplied that many iterations later, None if there
+        is none.
         """
+        starts: list[Stmt] = []
         stores: list[Stmt] = []
         loads: list[Stmt] = []
         kept: list[tuple[Expr, ...]] = []
+
+        @cache
+        def names(index: Expr) -> Mapping[Var, Expr]:
+            stmts, known = self.cloner.copy(self.parts.starts, {self.loop.var: index})
+            starts.extend(stmts)
+            return known
+
+        def coords(copy: TileCopy, index: Expr) -> tuple[Expr, ...]:
+            return tuple(substitute(x, names(index)) for x in copy.coords)
+
         for copy, count, values in zip(self.parts.copies, self.distances.in_flight, in_flight):
             queue, due = values, at(self.distances.stores)
             if isinstance(copy, DirectCopy):
-                stores += [self._direct(copy, slot, due)] if due is not None else []
+                if due is not None:
+                    site = self.cloner.site(copy.site, "copy")
+                    stores.append(evolve(copy, slot=const(slot), coords=coords(copy, due), site=site))
                 kept.append(())
                 continue
             if due is not None:
                 site = self.cloner.site(copy.site, "store")
-                stores += _stored(copy, const(slot), self._coords(copy, due), queue[0], site)
+                place = coords(copy, due) if isinstance(copy.view, RunView) else ()
+                stores += _stored(copy, const(slot), place, queue[0], site)
                 queue = queue[1:]
             index = at(self.distances.stores + count)
             if index is not None:
                 loaded, site = _block_var(copy), self.cloner.site(copy.site, "load")
-                loads.append(_loaded(copy, self._coords(copy, index), loaded, site))
+                loads.append(_loaded(copy, coords(copy, index), loaded, site))
                 queue = (*queue, loaded)
             kept.append(queue)
-        return [*stores, *loads], tuple(kept)
+        return [*starts, *stores, *loads], tuple(kept)
 
     def _block_vars(self) -> tuple[Var, ...]:
         copies = ((c, blocks) for c, blocks in zip(self.parts.copies, self.distances.in_flight) if isinstance(c, Copy))
@@ -506,15 +527,6 @@ class _Pipeline:
         """Return a flat list of blocks in flight by copy."""
         rest = iter(flat)
         return tuple(tuple(islice(rest, blocks)) for blocks in self.distances.in_flight)
-
-    def _coords(self, copy: TileCopy, index: Expr) -> tuple[Expr, ...]:
-        """Return the coordinates of the tile that iteration `index` multiplies."""
-        return tuple(substitute(x, {self.loop.var: index}) for x in copy.coords)
-
-    def _direct(self, copy: DirectCopy, slot: int, index: Expr) -> Stmt:
-        return evolve(
-            copy, slot=const(slot), coords=self._coords(copy, index), site=self.cloner.site(copy.site, "copy")
-        )
 
     def _compute(
         self, index: Expr, slot: int, state: tuple[Expr, ...]

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from functools import partial, reduce
 from math import prod
 
 from convgen.ir.build import KernelBuilder
 from convgen.ir.error import DoesNotFit, UserError
-from convgen.ir.expr import Expr, Lane, Pack, Shuffle, Slice, Splat, const, select, zeros
+from convgen.ir.expr import Expr, Lane, Pack, Shuffle, Slice, Splat, Uniform, const, maximum, minimum, select, zeros
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.digits import Space, times
 from convgen.ir.layout.fragment import Fragment
@@ -18,6 +18,7 @@ from convgen.ir.layout.mapping import WorkgroupMapping
 from convgen.ir.layout.memory import Shared
 from convgen.ir.layout.mma import MmaTile
 from convgen.ir.layout.order import Order
+from convgen.ir.mutate import free_vars
 from convgen.ir.program import Kernel
 from convgen.ir.record import evolve
 from convgen.ir.ring import ring_of
@@ -49,6 +50,7 @@ from convgen.tile.trace import (
     Product,
     Redistributed,
     Reduced,
+    ScalarLoad,
     Scatter,
     Statement,
     Store,
@@ -137,6 +139,8 @@ class _Emitter:
                     self._store(statement)
                 case Scatter():
                     self._scatter(statement)
+                case ScalarLoad():
+                    self._load_scalar(statement)
                 case Prefetch(tile):
                     layout = self.layouts.of_prefetch(tile).on(tile.kept)
                     self.k.prefetch(self.places.view(tile, layout), self.places.at(tile, layout), layout.fragment)
@@ -181,6 +185,8 @@ class _Emitter:
         if not copied:
             return
         self.k.barrier("release")
+        for statement in _scalars_of(copied, body):
+            self._load_scalar(statement)
         free = list(self.in_ring)
         for load in copied:
             self._copy(load, self._with_tile(copied[load], free))
@@ -441,6 +447,15 @@ class _Emitter:
             return parts[0]
         return self.k.let(name, Pack(vector(tensor.elem, layout.fragment.registers), tuple(parts)))
 
+    def _load_scalar(self, load: ScalarLoad) -> None:
+        """Bind a scalar to an element of a tensor; copies and what follows them load one each."""
+        layout = ValueLayout(Fragment(tuple(f"d{n}" for n in load.tile.kept), ()), load.tile.kept)
+        view, at, name = self.places.view(load.tile, layout), self.places.at(load.tile, layout), load.var.name
+        loaded = self.k.load_view(name, view, at, layout.fragment, "load", load.tile.tensor.name)
+        element = Uniform(Pack(loaded.type.elem, (Slice(loaded, 0, 1),)))
+        self.places.scalars[load.var] = bound = self.k.let(name, minimum(maximum(element, 0), load.most))
+        self.places.ranges[bound] = (0, load.most)
+
     def _store(self, store: Store) -> None:
         tile, name, wanted = store.tile, store.tile.tensor.name, self.layouts.of[store.value]
         if tile.maps:
@@ -455,6 +470,9 @@ class _Emitter:
         self._check_order(store, wanted)
         wide = self.options.wide and not tile.maps
         store_view = partial(store_wide, self.k, self.facts) if wide else self.k.store_view
+        if store.ends:
+            store_view(*self.places.until(tile, layout, store.ends), value, layout.fragment, "store", name)
+            return
         for part in self._sections(tile, layout):
             if not part.outside:
                 view, count = self.places.view(tile, layout, row=part.row), part.fragment.registers
@@ -518,6 +536,19 @@ class _Emitter:
 def _relabelled(elements: Expr) -> Expr:
     """Return a value under another name, which may have another layout of the same registers; no register moves."""
     return Shuffle(elements, tuple(range(elements.type.lanes)))
+
+
+def _scalars_of(loads: Collection[Load], body: Sequence[Statement]) -> list[ScalarLoad]:
+    """Return the loads of scalars in a body on which the places of other loads depend, in order."""
+    pending, found = [load.tile for load in loads], set[ScalarLoad]()
+    by_var = {s.var: s for s in body if isinstance(s, ScalarLoad)}
+    while pending:
+        tile = pending.pop()
+        used = {v for at in tile.offsets if isinstance(at, Expr) for v in free_vars(at)}
+        more = {by_var[v] for v in used if v in by_var} - found
+        found |= more
+        pending += [s.tile for s in more]
+    return [s for s in by_var.values() if s in found]
 
 
 def _tiles(counts: Sequence[Extent]) -> tuple[Extent, Extent, Extent]:

@@ -159,6 +159,11 @@ KINDS: dict[str, Kind] = {
     ),
     "maps": Kind(MAPS, lambda field, _: f" {{{field}}}" if field else "", _maps),
     "more": _optional_block(", "),
+    "ends": Kind(
+        r"(?: until \[[^\]]*\])?",
+        lambda field, _: f" until [{', '.join('-' if e is None else shown(e) for e in field)}]" if field else "",
+        lambda text, scope: tuple(None if e == "-" else scope.scalar(e) for e in listed(text[8:-1])) if text else (),
+    ),
     "transpose": _flag("transpose"),
     "saturate": _flag("saturate"),
 }
@@ -239,7 +244,12 @@ VALUES: tuple[Form, ...] = (
 )
 #: The forms of statements without a value.
 STATEMENTS: tuple[Form, ...] = (
-    Form(Store, "store_tile {value:block}, {tile:tile}", language.store_tile, {"op": ""}),
+    Form(
+        Store,
+        "store_tile {value:block}, {tile:tile}{ends:ends}",
+        lambda value, tile, ends: language.store_tile(value, tile, ends=ends),
+        {"op": ""},
+    ),
     Form(Store, "atomic_rmw {op:word} {value:block}, {tile:tile}", indexed.atomic_rmw),
     Form(
         Scatter,

@@ -30,6 +30,7 @@ from convgen.tile.trace import (
     Product,
     Redistributed,
     Reduced,
+    ScalarLoad,
     Store,
     Transposed,
     Value,
@@ -38,6 +39,8 @@ from convgen.tile.trace import (
     record,
 )
 from convgen.tile.xetile_maps import Pairs, maps
+
+_MOST_SCALAR = 1 << 31  #: behind the values of a loaded scalar, an s32
 
 
 def grid(over: Tensor | Sequence[Extent], shape: Sequence[int], *, map: str = "rows") -> tuple[Expr, ...]:
@@ -114,6 +117,21 @@ def load_tile(
     return record("load_tile", load)
 
 
+def load_scalar(tensor: Tensor, at: Sequence[Index], most: int) -> Expr:
+    """Load one element of a tensor of s32 as a scalar of the kernel, for offsets, bounds and masks.
+
+    An element outside [0, most] becomes the nearer of the two, and so does 0 outside the tensor. The kernel must not
+    store to the tensor. Raises UserError for another type, another number of offsets, or a negative `most`.
+    """
+    tile = init_tile(tensor, at, (1,) * len(tensor.shape))
+    check_inside("load_scalar", tile)
+    if tensor.elem is not scalar("s32"):
+        raise UserError(f"given {tensor.dtype}, wanted s32, at load_scalar of {tensor.name}")
+    if not isinstance(most, int) or not 0 <= most < _MOST_SCALAR:
+        raise UserError(f"given most={most!r}, wanted a number from 0 below {_MOST_SCALAR}, at load_scalar")
+    return record("load_scalar", ScalarLoad(current("load_scalar").var("loaded"), tile, most)).var
+
+
 def convert_layout(value: Value, *, wg_map: Pairs, sg_map: Pairs | None = None) -> Value:
     """Redistribute a block by maps as for `init_tile`; through shared memory where elements change lanes."""
     expect("convert_layout", value, Value, "convert_layout(block, wg_map=...)")
@@ -129,12 +147,21 @@ def prefetch_tile(tile: Tile) -> None:
     record("prefetch_tile", Prefetch(tile))
 
 
-def store_tile(value: Value, tile: Tile) -> None:
-    """Store a block; elements outside the tensor are dropped. Raises UserError unless shape and type are the tile's."""
-    stored("store_tile", value, tile)
+def store_tile(value: Value, tile: Tile, *, ends: Sequence[Index | None] = ()) -> None:
+    """Store a block; elements outside the tensor are dropped.
+
+    `ends`, for each dim of the tensor, are positions from which on elements are dropped, too, such as the end of a
+    sequence that others follow; None for the tensor's own end. Raises UserError unless shape and type are the tile's,
+    and for ends along dims of which the tile has one position.
+    """
+    given = tuple(ends)
+    if given and (len(given) != len(tile.offsets) or any(given[n] is not None for n in tile.folded)):
+        wanted = f"wanted one for each of {len(tile.offsets)} dims, None along dims without a block"
+        raise UserError(f"given {len(given)} ends, {wanted}, at store_tile to {tile.tensor.name}")
+    stored("store_tile", value, tile, ends=given if any(end is not None for end in given) else ())
 
 
-def stored(operation: str, value: Value, tile: Tile, op: str = "") -> None:
+def stored(operation: str, value: Value, tile: Tile, op: str = "", ends: tuple[Index | None, ...] = ()) -> None:
     """Store a block to a tile, or combine them by `op`. Raises UserError unless shape, type and maps agree."""
     expect(operation, tile, Tile, "store_tile(block, tile)")
     expect(operation, value, Value, "store_tile(block, tile)")
@@ -144,7 +171,7 @@ def stored(operation: str, value: Value, tile: Tile, op: str = "") -> None:
         raise UserError(f"{shapes}, at {operation} to {tile.tensor.name}")
     if tile.maps:
         tile.maps.check_store(tile.shape, f"{operation} to {tile.tensor.name}")
-    record(operation, Store(tile, value, op))
+    record(operation, Store(tile, value, op, ends))
 
 
 def broadcast(value: Value, shape: Sequence[int]) -> Value:

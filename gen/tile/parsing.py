@@ -31,6 +31,7 @@ _LOOP = re.compile(r"for (\w+) in \[0, (.+)\)(?: carrying (.+))?")
 _CARRIED = re.compile(r"(\w+) = (%\w+)")
 _INIT = re.compile(rf"(%\w+) = init_tile (\w+)\[(.*)\](?: along ([\d, ]+))? : tile<((?:\d+x)*)(\w+)>({MAPS})")
 _MOVE = re.compile(r"(%\w+) = update_tile_offset (%\w+), \[(.*)\]")
+_SCALAR = re.compile(r"(\w+) = load_scalar (\w+)\[(.*)\] up to (\d+)")
 _VALUE = re.compile(r"(%\w+) = (.+) : vector<((?:\d+x)*)(\w+)>")
 
 
@@ -182,6 +183,9 @@ class _Reader:
         elif match := _MOVE.fullmatch(text):
             name, of, by = match.groups()
             self.bind(name, language.update_tile_offset(self.tile(of), self.indices(by)), again=name == of)
+        elif match := _SCALAR.fullmatch(text):
+            name, tensor, at, most = match.groups()
+            self.scalars[name] = language.load_scalar(self.tensor(tensor), self.indices(at), int(most))
         elif match := _VALUE.fullmatch(text):
             name, text_of_value, sizes, dtype = match.groups()
             value = self.read_value(text_of_value, _shape(sizes), dtype)

@@ -7,15 +7,17 @@ from contextlib import contextmanager
 from math import prod
 
 from convgen.ir.error import UserError
-from convgen.ir.expr import Expr, Var, const
+from convgen.ir.expr import Expr, Var, const, maximum, minimum
 from convgen.ir.layout.digits import plus, times
 from convgen.ir.layout.memory import Dim, SizedView, TensorDim, View
 from convgen.ir.mutate import substitute
+from convgen.ir.record import evolve
 from convgen.ir.simplify.bounds import Bounds, Range
 from convgen.ir.simplify.congruence import Congruences
+from convgen.plan.views import zero_outside
 from convgen.tile.layouts import ValueLayout
 from convgen.tile.tiles import Index, Tensor, Tile, sized
-from convgen.tile.trace import Loop, Statement
+from convgen.tile.trace import Loop, ScalarLoad, Statement
 
 _MOST_BEFORE = 1 << 16  #: positions before a tensor that a tile may cover along a dim; views count them as well
 _MOST_FOLDED = 1 << 30  #: positions of a tile's first dim and of the dims folded into it, which are counted together
@@ -38,7 +40,8 @@ class Places:
         self._measure(statements)
 
     def _measure(self, statements: Sequence[Statement]) -> None:
-        """Compute the steps of all loops, inner ones first."""
+        """Compute the steps of all loops, inner ones first, and the ranges of loaded scalars."""
+        self.ranges |= {s.var: (0, s.most) for s in statements if isinstance(s, ScalarLoad)}
         for loop in (statement for statement in statements if isinstance(statement, Loop)):
             self._measure(loop.body)
             steps = {last: (first, self._distance(first, last)) for _, first, last in loop.moved}
@@ -101,6 +104,14 @@ class Places:
         starts = [start + margin if margin else start for start, margin in zip(begin, margins)]
         return tuple(starts[n] + folded * lengths[n] if n == tile.kept[0] else starts[n] for n in layout.axes)
 
+    def until(self, tile: Tile, layout: ValueLayout, ends: Sequence[Index | None]) -> tuple[View, tuple[Index, ...]]:
+        """Return a view of a tensor that ends at these positions along its dims, and where in it a tile begins."""
+        given = {n: end for n, end in enumerate(ends) if end is not None}
+        (margins, lengths), names = self._extents(tile), dict(zip(layout.axes, layout.fragment.dims))
+        view = ending(self.view(tile, layout), [names[n] for n in given], [lengths[n] for n in given])
+        at = [minimum(maximum(self.scalar(end) + margins[n], 0), lengths[n]) for n, end in given.items()]
+        return view, (*self.at(tile, layout), *at)
+
     def _extents(self, tile: Tile) -> tuple[list[int], list[int]]:
         """Return, by dim of the tensor, how far before it a tile may begin, and the positions that a view counts."""
         ranges = [(at, at) if isinstance(at, int) else Bounds(self.ranges)(at) for at in self.begin(tile)]
@@ -135,6 +146,17 @@ class Places:
         if not tensor.is_known:
             return SizedView(memory, tensor.layout, axes, index, tensor.strides)
         return View(memory, tensor.layout, axes, index)
+
+
+def ending(view: View, dims: Sequence[str], most: Sequence[int]) -> View:
+    """Return a view with a further axis for each of some dims: a position along it is where the dim ends.
+
+    `most` are the positions of these dims. The dim's coordinate less the end, plus `most`, leaves its range behind it.
+    """
+    names = [f"end_of_{dim}" for dim in dims]
+    axes = (*view.axes, *((Dim(name, size + 1, size + 1),) for name, size in zip(names, most)))
+    masks = (TensorDim(size, ((dim, 1), (name, -1)), size, masked=True) for dim, name, size in zip(dims, names, most))
+    return zero_outside(evolve(view, axes=axes), tuple(masks))
 
 
 def _further(start: Vector, steps: Expr, by: Vector) -> Vector:

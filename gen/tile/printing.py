@@ -15,7 +15,7 @@ from convgen.ir.sizes import Size
 from convgen.tile.forms import extents, shown, type_of, written
 from convgen.tile.layouts import Options
 from convgen.tile.tiles import Index, Tensor, Tile, sized
-from convgen.tile.trace import Load, Loop, Prefetch, Scatter, Statement, Store, Trace, Value
+from convgen.tile.trace import Load, Loop, Prefetch, ScalarLoad, Scatter, Statement, Store, Trace, Value
 
 
 def text_of(name: str, tensors: Sequence[Tensor], trace: Trace, options: Options) -> str:
@@ -45,8 +45,15 @@ class _Writer:
 
     def suite(self, statements: Sequence[Statement], depth: int) -> Iterator[str]:
         for statement in statements:
-            lines = self.loop(statement) if isinstance(statement, Loop) else self.operation(statement)
-            yield from ("  " * depth + line for line in lines)
+            yield from ("  " * depth + line for line in self.lines(statement))
+
+    def lines(self, statement: Statement) -> Iterator[str]:
+        match statement:
+            case Loop():
+                return self.loop(statement)
+            case ScalarLoad():
+                return self.scalar(statement)
+        return self.operation(statement)
 
     def loop(self, loop: Loop) -> Iterator[str]:
         for _, first, _ in loop.moved:
@@ -101,6 +108,9 @@ class _Writer:
         maps = f" {{{tile.maps}}}" if tile.maps else ""
         along = f" along {', '.join(map(str, tile.kept))}" if tile.folded else ""
         yield f"{self.name(tile)} = init_tile {at}{along} : {type_of('tile', tile.shape, tile.tensor.dtype)}{maps}"
+
+    def scalar(self, load: ScalarLoad) -> Iterator[str]:
+        yield f"{load.var.name} = load_scalar {load.tile.tensor.name}[{_listed(load.tile.offsets)}] up to {load.most}"
 
     def operation(self, statement: Value | Store | Scatter | Prefetch) -> Iterator[str]:
         if isinstance(statement, Load | Store | Prefetch):

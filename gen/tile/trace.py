@@ -24,7 +24,7 @@ from convgen.ir.sizes import Extent
 from convgen.ir.types import Type, bf16, f32, scalar, vector
 from convgen.ir.verify_rules import refused
 from convgen.tile.source import Line, called, line
-from convgen.tile.tiles import Shape, Tensor, Tile, common_shape
+from convgen.tile.tiles import Index, Shape, Tensor, Tile, common_shape
 from convgen.tile.xetile_maps import Maps
 
 
@@ -311,7 +311,7 @@ class Product(Value):
 
 @frozen(eq=False)
 class Store:
-    """A store of a block; elements outside the tensor are dropped.
+    """A store of a block; elements outside the tensor are dropped, and those from a position in `ends` on.
 
     With `op`, a key of `ir.stmt.ATOMICS`, each element is combined atomically with the one in memory; empty: a plain
     store.
@@ -320,6 +320,7 @@ class Store:
     tile: Tile
     value: Value
     op: str = ""
+    ends: tuple[Index | None, ...] = ()  #: by dim of the tensor, None for its own end; empty: all of them
 
     @property
     def args(self) -> tuple[Value, ...]:
@@ -351,6 +352,15 @@ class Prefetch:
     tile: Tile
 
 
+@frozen(eq=False)
+class ScalarLoad:
+    """A scalar of the kernel that is loaded: the one element of a tile of s32, clamped to [0, most]."""
+
+    var: Var
+    tile: Tile
+    most: int
+
+
 @define(eq=False)
 class Loop:
     """A loop `for var in [0, trips)`.
@@ -365,7 +375,7 @@ class Loop:
     moved: list[tuple[str, Tile, Tile]] = attrs.field(factory=list)
 
 
-Statement: TypeAlias = Value | Store | Scatter | Prefetch | Loop
+Statement: TypeAlias = Value | Store | Scatter | Prefetch | ScalarLoad | Loop
 AnyStatement = TypeVar("AnyStatement", bound=Statement)
 
 
