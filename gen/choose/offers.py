@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
+from itertools import count, takewhile
 
 from convgen.backends.tuning import tuning
 from convgen.ir.error import DoesNotFit
@@ -14,15 +15,17 @@ from convgen.ir.types import scalar
 from convgen.passes.messages.linear import WORD
 from convgen.plan.config import COLUMNS, JOINED, MERGED, VARIANTS
 from convgen.plan.contraction import Product, reordered
-from convgen.plan.directions import have_columns
+from convgen.plan.directions import have_columns, have_joined_groups
 from convgen.plan.loads import view_load
 from convgen.plan.packing import packed
 from convgen.plan.padding import has_whole_pairs, window_coordinates
 from convgen.plan.variants.variant import Form, Offer, of_words
 from convgen.plan.views import must_reorder, products
+from convgen.problem.conv import Conv
 from convgen.problem.matmul import Problem
 
 _MOST_COLUMNS = 128  #: columns of all phases together; with more, a single phase fills tiles as well
+_MOST_OF_GROUPS = 64  #: output channels of the groups of one product; with more, more of the sums are in vain
 _MOST_MERGED = 9  #: products in one grid: stride phases of 3 x 3 or 2 x 2 x 2, each with its own code in the kernel
 
 
@@ -50,6 +53,9 @@ def forms(problem: Problem, facts: TargetFacts, reorder: tuple[str, ...]) -> Ite
     is_sized = bool(problem.runtime)
     largest = max(parts, key=lambda p: p.m * p.n * p.k)
     yield Form(largest, len(parts), is_sized=is_sized, acc_mode=problem.acc_mode)
+    if groups := _groups_at_once(problem):
+        (joined,) = products(problem, 1, reorder, groups=groups)
+        yield Form(joined, 1, (("groups", groups),), acc_mode=problem.acc_mode)
     if have_columns(problem):
         (joined,) = products(problem, 1, reorder, COLUMNS)
         if joined.n <= _MOST_COLUMNS and has_whole_pairs(joined):
@@ -58,6 +64,15 @@ def forms(problem: Problem, facts: TargetFacts, reorder: tuple[str, ...]) -> Ite
         inner = largest.k_inner.size
         sizes = sorted(((part.m, part.n, part.k // inner) for part in parts), key=lambda size: -size[2])
         yield Form(largest, 1, (("grids", MERGED),), tuple(sizes), acc_mode=problem.acc_mode)
+
+
+def _groups_at_once(problem: Problem) -> int:
+    """Return the groups whose gradients of weights fill an instruction together; 0 if one product takes one group."""
+    if not isinstance(problem, Conv) or problem.groups == 1:
+        return 0
+    channels = problem.convolution.oc // problem.groups
+    counts = takewhile(lambda n: n * channels <= _MOST_OF_GROUPS, (2**n for n in count(1)))
+    return max((n for n in counts if have_joined_groups(problem, n)), default=0)
 
 
 def _joined(problem: Problem, facts: TargetFacts, reorder: tuple[str, ...]) -> Product | None:

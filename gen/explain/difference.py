@@ -39,6 +39,7 @@ _FOLLOWS: Mapping[str, tuple[str, ...]] = {
     "grids": ("launches", "code bytes"),
     "phases": ("launches", "workgroups"),
     "pixels": ("loop instructions", _REGISTERS),
+    "groups": ("workgroups", "FLOP of an iteration", _ACCUMULATORS),
     "copy": ("loop instructions", _REGISTERS, "shared bytes"),
     "padding": ("code bytes", _REGISTERS),
 }

@@ -29,6 +29,7 @@ MEANINGS: dict[str, str] = {
     "grids": "launches of several products: apart, or merged into one",
     "phases": "stride phases: products apart, or columns of one product",
     "pixels": "dims of K that both factors have side by side in memory: several dims, or one",
+    "groups": "groups of weight gradients that one product computes; sums between different ones are not stored",
     "copy": "the path into shared memory: through registers, direct, or by bulk copies (tensor)",
     "padding": "what padding adds to sums: exact: nothing; zeros: zero times the other factor, NaN for an infinity",
 }

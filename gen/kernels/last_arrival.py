@@ -47,7 +47,7 @@ class ReductionBuffers:
         most = max(p.mapping.sharers * p.mapping.shared for p in plan.parts)
         memory = Global("workspace", plan.acc_type, most * tile_m * tile_n * plan.acc_type.bytes)
         places = mapping.sharers * mapping.shared
-        groups = sum(plan.config.groups(mapping.sharers))
+        groups = sum(plan.config.levels(mapping.sharers))
         counters = plan.subgroups // voters(plan.facts, plan.subgroups)  # of a workgroup
         counts = max(p.mapping.shared for p in plan.parts) * groups * counters
         sums = _in_register_order(plan, memory, places) if plan.config.at_a_time else _by_rows(plan, memory, places)
@@ -157,7 +157,7 @@ class LastArrival:
         if not at_a_time or not isinstance(sharers, int):
             return [_Level(0, 1, sharers, of_tile)]
         levels, step, counts, members = list[_Level](), 1, 0, sharers
-        for groups in self.plan.config.groups(sharers):
+        for groups in self.plan.config.levels(sharers):
             group = rank // (step * at_a_time) if groups > 1 else 0
             own = members if groups == 1 else lesser(members - group * at_a_time, at_a_time)
             counter = plus(of_tile * groups + group, counts)

@@ -175,7 +175,8 @@ class Tiles:
         section = self.sections[part]
         down, across, number = section.positions(tile)
         fixed = section.result.decode(2, np.asarray(number, np.int64)) if section.is_batched else {}
-        names = _split(self.problem, section)
+        names, masks = _split(self.problem, section), self._masks(section)
+        names = names[0], names[1] | {name for mask in masks for name, _ in mask.terms} & _names(section.result, 1)
         runs = (
             _runs(section.result, axis, names[axis], np.asarray(positions, np.int64))
             for axis, positions in enumerate((across, down))
@@ -183,7 +184,14 @@ class Tiles:
         return tuple(
             self._region(section, rows, columns, {**fixed, **of_columns, **of_rows})
             for (of_columns, columns), (of_rows, rows) in combinations(*runs)
+            if all(0 <= mask.at({**of_columns, **of_rows}) < mask.size for mask in masks)
         )
+
+    def _masks(self, section: Section) -> list[TensorDim]:
+        """Return the coordinates of dims of M and N, beside the tensor's own, outside which nothing is stored."""
+        view, own = section.result, len(self.problem.tensor(section.output).dims)
+        known = _names(view, 0) | _names(view, 1)
+        return [t for t in view.index[own:] if known.issuperset(dict(t.terms))]
 
     def _region(self, section: Section, down: Indices, across: Indices, fixed: dict[str, Indices]) -> OutputRegion:
         """Return the output region of some rows and columns: a product of coordinates once `fixed` dims are fixed."""
@@ -204,6 +212,10 @@ class Tiles:
             reached = [_reached(view, coordinates, dims[0]) for view in section.overwritten]
             is_kept = is_kept & ~np.logical_or.reduce(reached)
         return rows[is_kept], columns[exists]
+
+
+def _names(view: View, axis: int) -> set[str]:
+    return {d.name for d in view.axes[axis]}
 
 
 def _shared(view: View, axis: int) -> set[str]:

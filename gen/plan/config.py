@@ -121,6 +121,7 @@ class Config:
     phases: str = APART
     #: dims of K that both factors have side by side in memory: "apart" as several dims, "joined" as one
     pixels: str = APART
+    groups: int = 1  #: groups of weight gradients that one product computes; sums between different ones are in vain
     stages: int = 1  #: blocks of K in registers on their way to shared memory
     copy: tuple[str, ...] = ()  #: paths of N's and M's inputs into shared memory (one name for both): see `COPIES`
     #: "exact": padding adds nothing; "zeros": padding adds 0 * weight, which is NaN if the weight is inf
@@ -146,7 +147,7 @@ class Config:
     def staging(self) -> Staging:
         return Staging(self.slots, self.stages, self.prefetch, self.copy)
 
-    def groups(self, sharers: int) -> list[int]:
+    def levels(self, sharers: int) -> list[int]:
         """Return, level by level, how many groups reduce the `sharers` of one tile's K; the last level has one."""
         return levels(sharers, self.at_a_time or sharers)
 
@@ -194,6 +195,7 @@ class Config:
         optional += f" grids={self.grids}" if self.grids != APART else ""
         optional += f" phases={self.phases}" if self.phases != APART else ""
         optional += f" pixels={self.pixels}" if self.pixels != APART else ""
+        optional += f" groups={self.groups}" if self.groups > 1 else ""
         optional += f" copy={':'.join(self.copy)}" if self.copy else ""
         optional += f" padding={self.padding}" if self.padding != PADDING else ""
         return (
@@ -300,6 +302,7 @@ FIELDS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "grids": (f"{APART}|{MERGED}", _choice(APART, MERGED)),
     "phases": (f"{APART}|{COLUMNS}", _choice(APART, COLUMNS)),
     "pixels": (f"{APART}|{JOINED}", _choice(APART, JOINED)),
+    "groups": ("COUNT", _count),
     "copy": (f"{REGISTERS}|{DIRECT}|{TENSOR}[:...]", _copies),
     "padding": (f"{EXACT}|{ZEROS}", _choice(EXACT, ZEROS)),
 }

@@ -199,6 +199,7 @@ class Contraction:
     batch: tuple[Dim, ...] = ()  #: dims whose positions are separate products
     cuts: Cuts = WHOLE  #: from the problem's dims to the dims of this contraction
     origin: Origin = Origin()  #: the contraction as the problem has it
+    by_factors: bool = False  #: whether M and N are in the order of the factors' memory, not of the result's
 
     def in_blocks(self, others: Collection[Tensor] = ()) -> Contraction:
         """Return the contraction with dims split where blocks of the layouts of its tensors, and of `others`, end."""
@@ -208,7 +209,7 @@ class Contraction:
             return self
         m, n, k, batch = map(cuts.dims, (self.m, self.n, self.k, self.batch))
         of_m, of_n, result = (t.cut(cuts) for t in tensors)
-        return Contraction(m, n, k, of_m, of_n, result, self.role, batch, cuts, self.origin)
+        return Contraction(m, n, k, of_m, of_n, result, self.role, batch, cuts, self.origin, self.by_factors)
 
     def fused(self) -> Contraction:
         """Return the contraction with the batch as part of N: correct for a launch that treats all results equally."""
@@ -262,11 +263,11 @@ class Contraction:
         return in_order(k, *sorted((self.of_m, self.of_n), key=lambda t: (not t.runs_along(k), -prod(t.spec.dims))))
 
     def _ordered(self, block: int) -> Product:
-        m, n, k = (
-            in_order(self.m, self.result, self.of_m),
-            in_order(self.n, self.result, self.of_n),
-            self._k_in_order,
+        m, n = (
+            in_order(dims, *((factor, self.result) if self.by_factors else (self.result, factor)))
+            for dims, factor in ((self.m, self.of_m), (self.n, self.of_n))
         )
+        k = self._k_in_order
         inner = k[-1]
         k = (*k[:-1], evolve(inner, padded=-(-inner.size // block) * block))
         batch = (in_order(self.batch, self.result, self.of_m),) if self.batch else ()

@@ -20,6 +20,7 @@ from math import prod
 
 from convgen.ir.error import DoesNotFit
 from convgen.ir.layout.memory import Dim, TensorDim
+from convgen.ir.record import evolve
 from convgen.plan.blocks import Index
 from convgen.plan.config import APART, COLUMNS
 from convgen.plan.contraction import Contraction, Origin, Tensor, along, dim_of
@@ -32,8 +33,13 @@ from convgen.problem.tensors import TensorSpec
 _NAMES = "dhw"
 
 
-def contractions_of(problem: Problem, phases: str = APART) -> Iterable[Contraction]:
-    """Return the products of a problem; DoesNotFit where its stride phases cannot be arranged as `phases` says."""
+def contractions_of(problem: Problem, phases: str = APART, groups: int = 1) -> Iterable[Contraction]:
+    """Return the products of a problem, each of so many `groups`.
+
+    DoesNotFit where its stride phases cannot be arranged as `phases` says, or products cannot have several groups.
+    """
+    if groups > 1:
+        return (_backward_weights_of_groups(problem, groups),)
     if phases == COLUMNS:
         return (_phases_as_columns(problem),)
     if isinstance(problem, Matmul):
@@ -209,6 +215,56 @@ def _backward_weights(problem: Conv) -> Contraction:
         Tensor(tensor_of(problem, "wei"), wei),
         batch=_groups(problem),
     )
+
+
+#: dims: the number of a group among those of one product, for output and for input channels
+OF_OUTPUTS, OF_INPUTS = "go", "gi"
+
+
+def have_joined_groups(problem: Problem, groups: int) -> bool:
+    """Whether products of a problem can have so many groups: those of weight gradients.
+
+    The result between different groups is not stored. Other products would multiply another group's infinities by zero.
+    """
+    if not isinstance(problem, Conv) or problem.convolution.direction is not Dir.BWD_W or problem.runtime:
+        return False
+    return 1 < groups <= problem.groups and problem.groups % groups == 0
+
+
+def _backward_weights_of_groups(problem: Problem, groups: int) -> Contraction:
+    """Return the product of weight gradients of several groups at a time: M and N are those of one group times them."""
+    if not isinstance(problem, Conv) or not have_joined_groups(problem, groups):
+        raise DoesNotFit(f"groups={groups}: wanted weight gradients of known sizes, in a multiple of {groups} groups")
+    plain, sizes = _backward_weights(problem), _of_group(problem)
+    outer = problem.groups // groups
+
+    def channels(name: str, of: str) -> TensorDim:
+        size = sizes[name]
+        around = (("g", groups * size),) if outer > 1 else ()
+        return TensorDim(size * problem.groups, (*around, (of, size), (name, 1)))
+
+    def replaced(t: Tensor, at: int, coordinate: TensorDim) -> Tensor:
+        return Tensor(t.spec, (*t.index[:at], coordinate, *t.index[at + 1 :]))
+
+    number = TensorDim(problem.groups, (*((("g", groups),) if outer > 1 else ()), (OF_OUTPUTS, 1)))
+    *taps, inputs = plain.n
+    return evolve(
+        plain,
+        m=(dim_of(OF_OUTPUTS, groups), *plain.m),
+        n=(*taps, dim_of(OF_INPUTS, groups), inputs),
+        of_m=replaced(plain.of_m, 1, channels("oc", OF_OUTPUTS)),
+        of_n=replaced(plain.of_n, 1, channels("ic", OF_INPUTS)),
+        result=replaced(plain.result, 0, number),
+        batch=(dim_of("g", outer),) if outer > 1 else (),
+        by_factors=True,
+    )
+
+
+def of_one_group(groups: int) -> tuple[TensorDim, ...]:
+    """Return the coordinates that leave their range between different groups of a product of so many."""
+    if groups == 1:
+        return ()
+    return (TensorDim(1, ((OF_INPUTS, 1), (OF_OUTPUTS, -1)), masked=True),)
 
 
 def phase_count(problem: Conv) -> int:

@@ -34,18 +34,55 @@ from convgen.problem.zero_points import ZeroPoint
 
 @lru_cache(maxsize=2**6)
 def products(
-    problem: Problem, block: int, reorder: tuple[str, ...] = (), phases: str = APART, pixels: str = APART
+    problem: Problem,
+    block: int,
+    reorder: tuple[str, ...] = (),
+    phases: str = APART,
+    pixels: str = APART,
+    groups: int = 1,
 ) -> tuple[Product, ...]:
     """Return the products of a problem; the innermost dim of K is padded to a multiple of `block` (1: not at all).
 
-    The inputs `reorder` are read from their reordered copies (see `reordered`); `phases` and `pixels` are a config's
-    words. DoesNotFit where nothing can be joined as `pixels` says.
+    The inputs `reorder` are read from their reordered copies (see `reordered`); `phases`, `pixels` and `groups` are a
+    config's words. DoesNotFit where nothing can be joined as `pixels` or `groups` says.
 
     The products write disjoint parts of the result. Products without terms are left out: positions of backward
     data that no window reaches, and all of backward weights without images (see `covers_result`).
     """
-    whole = (_product(problem, c, block, reorder, pixels) for c in contractions_of(problem, phases))
-    return tuple(p for p in whole if p.m and p.n and p.k)
+    whole = (_product(problem, c, block, reorder, pixels) for c in contractions_of(problem, phases, groups))
+    products = tuple(p for p in whole if p.m and p.n and p.k)
+    return tuple(_of_groups_at_once(p, groups) for p in products) if groups > 1 else products
+
+
+def _of_groups_at_once(product: Product, groups: int) -> Product:
+    """Return a product of several groups whose result between different ones is not stored.
+
+    Its factors read the channels of all groups as one dim, since they are neighbours in memory.
+    """
+    of_n, of_m = (
+        _with_one_dim(_with_one_dim(v, directions.OF_OUTPUTS), directions.OF_INPUTS)
+        for v in (product.of_n, product.of_m)
+    )
+    result = zero_outside(product.result, directions.of_one_group(groups))
+    return evolve(product, of_n=of_n, of_m=of_m, result=result)
+
+
+def _with_one_dim(view: View, outer: str) -> View:
+    """Return a view with a dim of its rows and the one inside it as one dim, where memory has them side by side."""
+    rows = view.axes[0]
+    at = next((n for n, d in enumerate(rows) if d.name == outer), len(rows))
+    if at + 1 >= len(rows):
+        return view
+    inner = rows[at + 1]
+    index = []
+    for t in view.index:
+        terms = dict(t.terms)
+        if terms.get(outer, 0) != inner.size * terms.get(inner.name, 0):
+            return view
+        index.append(evolve(t, terms=tuple((name, step) for name, step in t.terms if name != outer)))
+    size = rows[at].size * inner.size
+    joined = evolve(inner, size=size, padded=size)
+    return evolve(view, axes=((*rows[:at], joined, *rows[at + 2 :]), *view.axes[1:]), index=tuple(index))
 
 
 def untouched(problem: Problem) -> tuple[Product, ...]:

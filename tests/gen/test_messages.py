@@ -197,7 +197,7 @@ MESSAGES = [
     (
         "conv DESC F16 --config fast",
         "given 'fast', wanted one of tile=, waves=, mma=, slots=, stages=, taps=, acc=, slices=, subtiles=, prefetch=, "
-        "reorder=, packed=, sum=, map=, in=, grids=, phases=, pixels=, copy=, padding= in the config",
+        "reorder=, packed=, sum=, map=, in=, grids=, phases=, pixels=, groups=, copy=, padding= in the config",
     ),
     (
         "conv DESC F16 --config 'tile=32x16x16 waves=1x1 mma=16x16x16 slices=0'",

@@ -42,10 +42,14 @@ def right(problem: Conv, target: str, config: str) -> Code | None:
     return code
 
 
-def outcome_of(line: str, target: str, seed: int) -> str:
-    """Return "passed" or "wrong" for a problem that is run with random data, or the reason why it is refused."""
+def outcome_of(line: str, target: str, seed: int, config: str | None = None) -> str:
+    """Return "passed" or "wrong" for a problem that is run with random data, or the reason why it is refused.
+
+    Without a config the chooser takes one.
+    """
+    refusals = UserError if config else Unsupported
     try:
-        code = driver.compile(driver.build(parse_problem(line), target))
-    except Unsupported as refused:
+        code = driver.compile(driver.build(parse_problem(line), target, config))
+    except refusals as refused:
         return str(refused)
     return "passed" if verdict.run(code, seed=seed).passed else "wrong"

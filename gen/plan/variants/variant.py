@@ -106,9 +106,8 @@ class Offer:
     def has(self, config: Config) -> bool:
         """Whether a config belongs to this offer: it differs from the offer's configs in sizes and pipeline only."""
         words = (*self.form.words, ("packed", self.packed), *((("tile_k", self.tile_k),) if self.tile_k else ()))
-        plain = {
-            field.name: field.default for field in fields_of(Config) if field.name in ("grids", "phases", "pixels")
-        }
+        of_form = "grids", "phases", "pixels", "groups"
+        plain = {field.name: field.default for field in fields_of(Config) if field.name in of_form}
         wanted = {**plain, **dict(words)}
         values = {name: config.tile[2] if name == "tile_k" else getattr(config, name) for name in wanted}
         return values == wanted and variant_of(config) in self.variants
@@ -156,7 +155,7 @@ class Variant:
         """Return the multiplying unit and the products; DoesNotFit where the config's numbers do not divide evenly."""
         unit = matrix_unit(problem, config, facts)
         block = self.block(config.tile[2], unit.atom.elem_bytes, facts.chunk_bytes)
-        plain = views.products(problem, block, config.reorder, config.phases, config.pixels)
+        plain = views.products(problem, block, config.reorder, config.phases, config.pixels, config.groups)
         return unit, tuple(self.product(each, config, facts) for each in plain)
 
     def product(self, plain: Product, config: Config, facts: TargetFacts) -> Product:
