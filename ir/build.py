@@ -191,8 +191,16 @@ class KernelBuilder:
         self._suites[-1].append(stmt)
 
     @contextmanager
-    def tile_of(self, mapping: WorkgroupMapping) -> Iterator[dict[str, Index]]:
+    def numbers_of(self, mapping: WorkgroupMapping) -> Iterator[Index]:
+        """Run the suite once for each number that a persistent workgroup takes of a grid that mappings share."""
+        with ExitStack() as around:
+            yield self._share_of(mapping.turns, self.group[0], around).number
+
+    @contextmanager
+    def tile_of(self, mapping: WorkgroupMapping, number: Index | None = None) -> Iterator[dict[str, Index]]:
         """Run the suite once for each tile that the mapping assigns to a workgroup; workgroups without a tile skip it.
+
+        With a `number` of `numbers_of`, run it for the tile of this number, if it is one of the mapping's.
 
         A persistent workgroup loops over its tiles, or shares of tiles, with a barrier in between. If several mappings
         share the grid, the suite runs in the workgroups of this mapping only: workgroups of earlier mappings must not
@@ -203,11 +211,12 @@ class KernelBuilder:
         arguments = [self.host_value(a) for a in mapping.arguments]
         self.launched = mapping.launched
         with ExitStack() as around:
-            number = self.group[0]
+            own = self.group[0] if number is None else number
             if mapping.first is not None:
-                number = self.let("number", number - mapping.first)
-                around.enter_context(self.when(number < mapping.numbers))
-            share = self._share_of(mapping.turns, number, around)
+                own = self.let("number", own - mapping.first)
+                around.enter_context(self.when(own < mapping.numbers))
+            turns = mapping.turns
+            share = self._share_of(turns, own, around) if number is None else turns.whole(own)
             tile = mapping.tile((share.number, *self.group[1:]), arguments)
             for cond in mapping.exists(tile):
                 around.enter_context(self.when(cond))

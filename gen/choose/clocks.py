@@ -118,9 +118,13 @@ class Table:
             types=offer.types(atom),
             stages=staging.stages,
             copy=staging.copy,
-            map=Order(persist=Persist(persistent)) if persistent else IN_ROWS,
+            map=self._turns(persistent) if persistent else IN_ROWS,
             **dict(offer.form.words),
         )
+
+    def _turns(self, persistent: int) -> Order:
+        """Return the order of persistent workgroups: back and forth where merged products have less and less work."""
+        return Order(persist=Persist(persistent, snake=bool(self.launch.offer.form.merged)))
 
     def clocks(self, row: int) -> Clocks:
         """Return the parts of the clocks of a row's config."""

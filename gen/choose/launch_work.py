@@ -340,8 +340,8 @@ class Launch:
         32 groups take up to 1.09 of the time with persistent workgroups, six of them more than without.
         """
         chosen = self.configs.slices is None or self.configs.persist is not None
-        form = self.offer.form
-        even = not form.merged and not (form.product.groups and form.product.groups.side is not None)
+        groups = self.offer.form.product.groups
+        even = not (groups and groups.side is not None)
         several: Numbers = self.in_ring & (self.per_unit > self.together) & (chosen and even)
         return several
 

@@ -110,7 +110,10 @@ def tiles_of(mapping: WorkgroupMapping) -> Tiles:
 
 def takers_of(mapping: WorkgroupMapping) -> Ints | None:
     """Return, by tile number, the persistent workgroup that computes its first blocks of K; None if none persist."""
-    return mapping.turns.first_owners() if mapping.order.persist else None
+    if not mapping.order.persist:
+        return None
+    first = mapping.first or 0
+    return mapping.turns.first_owners()[first : first + mapping.numbers]
 
 
 def best_order(launch: LaunchTraffic) -> Order:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from functools import partial
 from itertools import chain, islice
 
@@ -71,14 +71,17 @@ def product_kernel(
 def merged_kernel(plan: Plan, role: str) -> Kernel:
     """Return one kernel for the products of all parts of a plan, each in its own workgroups of one grid.
 
-    The branches of products exclude one another, so that no access waits for one of an earlier product.
+    The branches of products exclude one another, so that no access waits for one of an earlier product. Workgroups that
+    persist take tiles of any product.
     """
-    k = _builder(plan, role, (sum(part.mapping.numbers for part in plan.parts), 1, 1))
-    with ExitStack() as around:
-        for number, part in enumerate(plan.parts):
-            if number:
+    mapping = plan.parts[0].mapping
+    persists = mapping.together > 0
+    k = _builder(plan, role, mapping.grid if persists else (sum(part.mapping.numbers for part in plan.parts), 1, 1))
+    with k.numbers_of(mapping) if persists else nullcontext() as number, ExitStack() as around:
+        for n, part in enumerate(plan.parts):
+            if n:
                 around.enter_context(k.otherwise())
-            _ProductBuilder(plan, part, k).build(part.product.result, part.epilogue, None)
+            _ProductBuilder(plan, part, k).build(part.product.result, part.epilogue, None, number)
     return _done(k)
 
 
@@ -103,8 +106,13 @@ class _ProductBuilder:
         k.tiles += (*part.tiles, *((plan.subgroup_reduction.tile,) if plan.subgroup_reduction else ()))
         k.tiles += [self.ring] if self.ring else []
 
-    def build(self, result: View, epilogue: Epilogue, reduction: ReductionBuffers | None) -> None:
-        """Add the product; with `reduction`, the last workgroup to arrive at a tile reduces its slices or shares."""
+    def build(
+        self, result: View, epilogue: Epilogue, reduction: ReductionBuffers | None, number: Index | None = None
+    ) -> None:
+        """Add the product; with `reduction`, the last workgroup to arrive at a tile reduces its slices or shares.
+
+        With a `number`, add the product of this tile of a grid that products share.
+        """
         plan, part, k = self.plan, self.part, self.k
         dequantised = [side.dequantisation for side in (part.of_n, part.of_m) if side.dequantisation]
         scales_and_points = [group.view.memory for dequantisation in dequantised for group in dequantisation.tensors]
@@ -114,7 +122,7 @@ class _ProductBuilder:
         ends = (part.product.groups.offsets,) if part.product.groups else ()
         k.params += dict.fromkeys((*factors, *epilogue.reads, result.memory, *workspace, *ends))
         k.params += views.sizes(plan.problem)
-        with k.tile_of(part.mapping) as self.tile, place_of(k, plan, part, self.tile) as self.place:
+        with k.tile_of(part.mapping, number) as self.tile, place_of(k, plan, part, self.tile) as self.place:
             self.is_backward = part.mapping.is_backward((self.tile["number"],))
             self.m0, self.n0 = self.place.m0, self.place.n0
             self._prefetch_at_first()

@@ -247,16 +247,17 @@ def _in_one_grid(
     given = f"grids={config.grids}"
     if len(parts) < 2 or isinstance(unit, LaneTile):
         raise DoesNotFit(f"{given}: wanted several products of stride phases by matrix instructions")
-    if reduction is not Reduction.ALONE or config.map.persist or any(part.mapping.exact for part in parts):
-        raise DoesNotFit(f"{given}: wanted workgroups of one tile each, one slice and sizes that are known")
+    if reduction is not Reduction.ALONE or config.map.shares or any(part.mapping.exact for part in parts):
+        raise DoesNotFit(f"{given}: wanted workgroups of whole tiles, one slice and sizes that are known")
     if any(part.mapping.arguments for part in parts):
         raise DoesNotFit(f"{given}: map={config.map} takes an argument for each product")
     parts = _with_common_gaps(parts, facts)
     if len({part.tiles for part in parts}) > 1:
         raise DoesNotFit(f"{given}: products would take different tiles of shared memory")
+    together = sum(part.mapping.numbers for part in parts) if config.map.persist else 0
     first, in_grid = 0, []
     for part in sorted(parts, key=lambda part: -part.k_blocks):
-        in_grid.append(evolve(part, mapping=evolve(part.mapping, first=first)))
+        in_grid.append(evolve(part, mapping=evolve(part.mapping, first=first, together=together)))
         first += part.mapping.numbers
     return tuple(in_grid)
 

@@ -50,6 +50,8 @@ class WorkgroupMapping:
     exact: tuple[Extent, ...] = ()  #: tiles along batch, M, N and K in a launch, set by the host, at most `counts`
     #: Number of the first workgroup, in a grid along x shared with other mappings; None if the grid is not shared.
     first: int | None = None
+    #: numbers of all mappings that share the grid, if its workgroups persist: they take numbers of any mapping
+    together: int = 0
 
     def __attrs_post_init__(self) -> None:
         if self.order == IN_ROWS or self.exact:
@@ -118,7 +120,8 @@ class WorkgroupMapping:
     @property
     def turns(self) -> Turns:
         """Return the numbers that a workgroup takes, one after the other."""
-        return Turns(self.order.persist or Persist(self.numbers), self.numbers, self.blocks, self.grain)
+        numbers = self.together or self.numbers
+        return Turns(self.order.persist or Persist(numbers), numbers, self.blocks, self.grain)
 
     def share_of_slice(self, part: Index) -> tuple[Index, Index]:
         """Return the first grain of a slice and its number of grains; the last slices have one more.
@@ -192,7 +195,11 @@ class WorkgroupMapping:
         """Return the linear workgroup ids (x fastest) of all tiles at these positions; a missing dim means all."""
         ranges = (part.get(dim, range(n)) for dim, n in zip(TILE, self.counts))
         numbers, first = (self._number(*tile) for tile in product(*ranges)), self.first or 0
-        return tuple(dict.fromkeys(first + group for number in numbers for group in self.turns.owners(number)))
+        if self.together:
+            taken = (group for number in numbers for group in self.turns.owners(first + number))
+        else:
+            taken = (first + group for number in numbers for group in self.turns.owners(number))
+        return tuple(dict.fromkeys(taken))
 
     def _number(self, batch: int, m: int, n: int, k: int) -> int:
         if self.order != IN_ROWS:

@@ -37,10 +37,11 @@ def strided(random: Random) -> Conv:
     return Conv.parse(line, dir="BWD_D", dt="f16", stag=tag, wtag="axb", dtag=tag)
 
 
-def found(problem: Conv, target: str) -> tuple[int, int] | None:
+def found(problem: Conv, target: str, words: str = "") -> tuple[int, int] | None:
     """Launches and mismatches of a merged program, all findings counted; None where the config does not fit."""
+    config = f"{samples.of_family(target, CONFIG)}{words}"
     try:
-        code = driver.compile(driver.build(problem, target, config=samples.of_family(target, CONFIG)))
+        code = driver.compile(driver.build(problem, target, config=config))
     except UserError:
         return None
     outcome = verdict.run(code)
@@ -52,16 +53,31 @@ def test_strided_problems_are_right(target: str) -> None:
     assert_right(target, 1)
 
 
+@pytest.mark.parametrize("order", ["persist:3", "persist:4:snake"])
+@pytest.mark.parametrize("target", samples.SIMULATED)
+def test_persistent_workgroups_take_tiles_of_all_products(target: str, order: str) -> None:
+    assert_right(target, 1, f" map={order}")
+
+
+def test_bulk_copies_fill_one_ring_for_all_products() -> None:
+    config = "tile=64x64x64 waves=1x4 mma=64x64x16 slots=3 grids=merged copy=tensor"
+    problem = Conv.parse("mb3ic64oc64ih15oh8kh3sh2ph1", dir="BWD_D", dt="f16", stag="axb", wtag="axb", dtag="axb")
+    for order in ("", " map=persist:3", " map=persist:2:snake"):
+        code = driver.compile(driver.build(problem, "sm_90a", config=config + order))
+        outcome = verdict.run(code)
+        assert (outcome.mismatches, outcome.findings) == (0, ())
+
+
 @pytest.mark.sweep
 @pytest.mark.parametrize("target", samples.SIMULATED)
 def test_more_strided_problems_are_right(target: str) -> None:
     assert min(assert_right(target, 5)) == 1  # some need no launch ahead
 
 
-def assert_right(target: str, count: int) -> list[int]:
+def assert_right(target: str, count: int, words: str = "") -> list[int]:
     """Run so many problems, of those drawn that fit; return the launches of each."""
     random = Random(f"merged {target}")
-    results = (found(strided(random), target) for _ in range(4 * count))
+    results = (found(strided(random), target, words) for _ in range(4 * count))
     ran = list(islice(filter(None, results), count))
     assert len(ran) == count
     assert all(wrong == 0 for _, wrong in ran)
@@ -118,13 +134,35 @@ def test_the_chooser_merges_few_phases() -> None:
         ("mb2ic32ih16oc32kh3ph1", "BWD_D", CONFIG["amdgpu"], "wanted several products"),
         ("mb2ic32ih16oc32kh3sh2ph1", "FWD_D", CONFIG["amdgpu"], "wanted several products"),
         ("mb2ic32ih16oc64kh3sh2ph1", "BWD_D", f"{CONFIG['amdgpu']} slices=2", "one slice"),
-        ("mb2ic32ih16oc64kh3sh2ph1", "BWD_D", f"{CONFIG['amdgpu']} map=persist:4", "one tile each"),
+        ("mb2ic32ih16oc64kh3sh2ph1", "BWD_D", f"{CONFIG['amdgpu']} map=stream:4", "workgroups of whole tiles"),
     ],
 )
 def test_others_are_refused_in_a_line(line: str, direction: str, config: str, why: str) -> None:
     with pytest.raises(UserError, match=why) as refused:
         driver.build(Conv.parse(line, dir=direction, dt="f16"), config=config)
     assert "\n" not in str(refused.value)
+
+
+def test_persistent_workgroups_of_a_shared_grid_take_each_number_once() -> None:
+    order = Order.parse("cols+persist:9:snake")
+    mappings = [
+        WorkgroupMapping((1, m, n, 1), order, first=first, together=47)
+        for (m, n), first in (((5, 7), 0), ((2, 4), 35), ((4, 1), 43))
+    ]
+    taken = dict.fromkeys(range(47), 0)
+    for group in range(9):
+        for turn in range(mappings[0].turns.count):
+            share = mappings[0].turns.share(turn, group)
+            if all(share.exists):
+                taken[share.number] += 1
+    assert set(taken.values()) == {1}
+    for mapping in mappings:
+        assert mapping.grid == (9, 1, 1)
+        assert mapping.first is not None
+        for number, (_, m, n, _) in enumerate(mapping.tiles().tolist(), mapping.first):
+            (group,) = mapping.groups({"m": [m], "n": [n]})
+            turns = (mapping.turns.share(turn, group) for turn in range(mapping.turns.count))
+            assert number in [share.number for share in turns]
 
 
 def test_a_mapping_in_a_shared_grid_counts_from_its_first() -> None:
