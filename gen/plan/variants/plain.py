@@ -30,6 +30,8 @@ class Plain(Variant):
         suiting = _suiting(offer, loads, depths[-1], facts.chunk_bytes // elem, facts)
         if not any(load.along_k or load.by_reads for load in loads):
             depths = tuple(dict.fromkeys((*depths, *(row // elem for row in tuning(facts).transposed_rows))))
+        least = min((depth for depth in depths if depth >= offer.outer * offer.inner), default=max(depths))
+        depths = tuple(depth for depth in depths if depth <= least)  # a longer block holds all of K, and more zeros
         through = stagings(facts, direct=not offer.types(atom) and need_no_registers(loads, elem, facts))
         if facts.roles and atom.in_shared and not offer.types(atom) and need_no_registers(loads, elem, facts):
             through += rings(tuning(facts).rings)
