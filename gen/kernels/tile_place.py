@@ -106,18 +106,18 @@ def _found(k: KernelBuilder, groups: GroupedAxis, number: Expr, side: int, acros
     layout = Fragment(("group",), tuple(d for d in digits if d.size > 1))
     ends, begins = (_positions(k, groups, name, at, layout) for name, at in (("end", 0), ("begin", -1)))
     tiles = [maximum(groups.tiles_of(begin, end, side), 0) for begin, end in zip(begins, ends, strict=True)]
+    first, *rest = tiles
     values = []
-    for n, behind in enumerate(accumulate(tiles, initial=_sum_before(k, reduce(add, tiles), lanes))):
-        if n:
-            group = plus(Lane() % lanes * each, n - 1)
-            values.append(_compared(k, groups, group, ends[n - 1], k.let("behind", behind), number, across))
+    for n, behind in enumerate(accumulate(rest, initial=first + _sum_before(k, reduce(add, tiles), lanes))):
+        group = plus(Lane() % lanes * each, n)
+        values.append(_compared(k, groups, group, ends[n], k.let("behind", behind), number, across))
     of_lane = Pack(vector(s32, 4), tuple(reduce(maximum, of_groups) for of_groups in zip(*values, strict=True)))
     four = Digit("group", lanes, Space.LANE, 1), Digit("value", 4, Space.REGISTER, 1)
     whole, _ = k.reduce("found", k.let("of_lane", of_lane), Fragment(("group", "value"), four), "group", Max, "group")
-    found, begin, end, first = (Uniform(_element(whole, n)) for n in range(4))
+    found, begin, end, first_tile = (Uniform(_element(whole, n)) for n in range(4))
     # Ends in memory lie between 0 and the size of all groups. The clamps state it, which bounds the addresses.
     at = k.let("begin", _within(begin, groups)), k.let("end", _within(-end, groups))
-    return _Found(k.let("group_of_tile", found), *at, k.let("first", first))
+    return _Found(k.let("group_of_tile", found), *at, k.let("first", first_tile))
 
 
 def _positions(k: KernelBuilder, groups: GroupedAxis, name: str, at: int, layout: Fragment) -> list[Expr]:
@@ -156,9 +156,9 @@ def _compared(
 
 
 def _divided(k: KernelBuilder, number: Expr, divisor: Expr) -> tuple[Expr, Expr]:
-    """Return quotient and rest of numbers below 2^22, the divisor at least 1: f32, then a step up or down.
+    """Return quotient and rest of a number up to `MOST_NUMBERED` by a divisor from 1: in f32, then a step up or down.
 
-    The quotient in f32 has an error below 1, since each of its three roundings has one below 2^-22 of it.
+    The quotient in f32 has an error below 1/2: the reciprocal and the product have one of 2^-23 of it each.
     """
     near = k.let("near", Cast(s32, Cast(f32, number) * Rcp(Cast(f32, divisor))))
     rest = k.let("rest", number - near * divisor)

@@ -50,8 +50,8 @@ def products(
     data that no window reaches, and all of backward weights without images (see `covers_result`).
     """
     whole = (_product(problem, c, block, reorder, pixels) for c in contractions_of(problem, phases, groups))
-    products = tuple(p for p in whole if p.m and p.n and p.k)
-    return tuple(_of_groups_at_once(p, groups) for p in products) if groups > 1 else products
+    with_terms = tuple(p for p in whole if p.m and p.n and p.k)
+    return tuple(_of_groups_at_once(p, groups) for p in with_terms) if groups > 1 else with_terms
 
 
 def _of_groups_at_once(product: Product, groups: int) -> Product:
