@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
+import numpy as np
+
 from convgen.ir.layout.digits import Index
 from convgen.ir.layout.index import lesser
 from convgen.ir.layout.memory import Dim, Global, TensorDim, View
@@ -63,6 +65,15 @@ class GroupedAxis:
         Each group takes at most a tile more than whole tiles, and a tile has a row.
         """
         return lesser(self.size // tile + self.count, self.size)
+
+    def usual_tiles(self, tile: Index) -> Index:
+        """Return the number of tiles that groups usually take, for numbers or arrays of a tile's rows.
+
+        Where groups have a tile's rows on average, half of each one's last tile is empty. Elsewhere sizes differ by more
+        than a tile has, and the number is the most that they take.
+        """
+        fill_tiles = self.size >= self.count * tile
+        return np.where(fill_tiles, self.size // tile + self.count // 2, self.most_tiles(tile))
 
     def numbered(self, ends: Sequence[int], side: int) -> Iterator[GroupTile]:
         """Yield the tiles of `side` rows that have work, for groups with these ends."""
