@@ -245,6 +245,8 @@ def paged_attention(
     if page % bn:
         raise cg.UserError(f"given blocks of {bn} keys and pages of {page}, wanted whole blocks in a page")
     s, m, h = tile.grid((lengths.shape[0], queries, columns), (1, bm, head), map=order)
+    if causal:  # the rows with the most keys come first
+        m = (queries + bm - 1) // bm * bm - bm - m
     begin, end = (tile.load_scalar(starts, (s + n,), rows) for n in range(2))
     length = tile.load_scalar(lengths, (s,), pages.shape[1] * page)
     keys, first = Keys(length, causal, window), m + (length - (end - begin))
