@@ -77,7 +77,7 @@ def test_more_strided_problems_are_right(target: str) -> None:
 def assert_right(target: str, count: int, words: str = "") -> list[int]:
     """Run so many problems, of those drawn that fit; return the launches of each."""
     random = Random(f"merged {target}")
-    results = (found(strided(random), target, words) for _ in range(4 * count))
+    results = (found(strided(random), target, words) for _ in range(8 * count))
     ran = list(islice(filter(None, results), count))
     assert len(ran) == count
     assert all(wrong == 0 for _, wrong in ran)
