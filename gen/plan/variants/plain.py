@@ -28,8 +28,6 @@ class Plain(Variant):
         """Return the configs worth trying, for all plain variants of the offer."""
         elem, depths, loads = atom.elem_bytes, tiles_k(atom, facts), offer.loads(atom, facts)
         suiting = _suiting(offer, loads, depths[-1], facts.chunk_bytes // elem, facts)
-        if not any(load.along_k or load.by_reads for load in loads):
-            depths = tuple(dict.fromkeys((*depths, *(row // elem for row in tuning(facts).transposed_rows))))
         through = stagings(facts, direct=not offer.types(atom) and need_no_registers(loads, elem, facts))
         if facts.roles and atom.in_shared and not offer.types(atom) and need_no_registers(loads, elem, facts):
             through += rings(tuning(facts).rings)
