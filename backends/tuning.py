@@ -28,6 +28,7 @@ class Tuning:
     #: values of `Config.at_a_time`: split-K slices that the last workgroup to arrive reduces together
     at_a_time: tuple[int, ...] = ()
     fills: int = 1  #: workgroups; most that slices of K give a CU or core
+    slice_blocks: int = 16  #: blocks of K; fewest of a slice
     deep_rows: tuple[int, ...] = ()  #: bytes; further K extents of tiles
     columns: tuple[int, ...] = ()  #: elements; further N extents of tiles
     #: bytes; further K extents of tiles that matrix instructions read in place, with products in flight over a barrier
