@@ -191,6 +191,11 @@ def test_thin_grids_take_rows_of_256_bytes(target: str, direction: str, layer: s
     assert candidates(thin, get(target).facts)[0].config.tile[2] == 128
 
 
+def test_transposing_reads_have_no_rows_of_256_bytes() -> None:
+    """Reads of shared memory transpose both factors of gradients of weights (gfx950)."""
+    assert all(config.tile[2] != 128 for config in chosen("gfx950", "BWD_W"))
+
+
 def test_workgroups_of_a_unit_hide_a_part_of_what_each_exposes() -> None:
     """Of two workgroups on each unit of gfx942 the second adds half of what it waits."""
     problem = Matmul.parse("2560x3648:3648x4096", dt="f16", wtag="ba")
