@@ -28,12 +28,12 @@ class Tuning:
     #: values of `Config.at_a_time`: split-K slices that the last workgroup to arrive reduces together
     at_a_time: tuple[int, ...] = ()
     fills: int = 1  #: workgroups; most that slices of K give a CU or core
-    transposed_rows: tuple[int, ...] = ()  #: bytes; K extents of tiles whose operands lanes transpose
+    slice_blocks: int = 16  #: blocks of K; fewest of a slice
+    deep_rows: tuple[int, ...] = ()  #: bytes; further K extents of tiles
     columns: tuple[int, ...] = ()  #: elements; further N extents of tiles
     #: bytes; further K extents of tiles that matrix instructions read in place, with products in flight over a barrier
     long_rows: tuple[int, ...] = ()
     least_row: int = 0  #: bytes; least K extent of tiles worth trying
-    byte_rows: tuple[int, ...] = ()  #: bytes; further K extents of tiles of 8-bit elements
     subtiles: tuple[int, ...] = (1,)  #: parts into which a subgroup's tile is cut along M
 
     runs_of_pixels: bool = False  #: whether K is offered as long runs of pixels: `pixels=joined`, `taps=shifted`

@@ -65,9 +65,13 @@ _FAR = 32
 
 def place_lets(kernel: Kernel, facts: TargetFacts) -> Kernel:
     """Bind common subexpressions and loop invariants, as many as registers allow; requires message level."""
-    budget = max(0, facts.registers - _loop_registers(kernel.body, in_order=not facts.core.reorders) - _TEMPORARIES)
-    body = _Placer(kernel.body, uniformity(kernel), budget, facts.flat).placed()
+    body = _Placer(kernel.body, uniformity(kernel), spare_registers(kernel, facts), facts.flat).placed()
     return with_lets(evolve(kernel, body=body), kernel)
+
+
+def spare_registers(kernel: Kernel, facts: TargetFacts) -> int:
+    """Return the vector registers that the fullest loop leaves to values that are hoisted out of loops."""
+    return max(0, facts.registers - _loop_registers(kernel.body, in_order=not facts.core.reorders) - _TEMPORARIES)
 
 
 def _loop_registers(body: Stmt, *, in_order: bool) -> int:

@@ -22,8 +22,13 @@ _CDNA2 = Tuning(
     at_a_time=(4, 8),
     # 1x1 gradients of weights with channels first take .7 of the time: runs of 196 pixels in place of rows of 14.
     runs_of_pixels=True,
-    transposed_rows=(256,),  # lanes write 8 bytes at a time, not 4
-    byte_rows=(256,),  # waves with a 32 x 32 tile have 16 matrix instructions between barriers
+    # Small tiles have twice the matrix instructions between barriers, and lanes that transpose write 8 bytes at a time,
+    # not 4. 33 of 120 drawn problems get rows of 256 bytes, of 16-bit elements, which take .956 of the time; on gfx942
+    # 82 of 250 take .949, on gfx950 53 of 120 take .943.
+    deep_rows=(256,),
+    # 10 of 100 drawn problems get more slices, or others, than with 16, and take .94 of the time; on gfx942 20 of 150
+    # take .938, on gfx950 18 of 100 take .812. With 2, 9 of 150 take 1.05 on gfx942.
+    slice_blocks=4,
     # `bench/registers.py`: over 1,299 drawn kernels the estimate is off by 19 in the mean, 12 in the median.
     fragment_sets=(0.5, 1.5),
     mask_registers=2,

@@ -276,6 +276,8 @@ def _even_configs(
         elem, spans = atom.elem_bytes, atom.spans
         if m % (wm * atom.m) or wn % spans or n % (wn // spans * atom.n) or k % (atom.k * wk):
             continue
+        if not resident and k * elem in tuning(facts).deep_rows and 2 * (m + n) * k * elem > facts.shared_bytes:
+            continue  # no drawn problem takes deep rows with a single slot
         if atom.in_shared and n != wn // spans * atom.n:  # the widest instruction reads the other factor least often
             continue
         if wk > 1 and not _has_shares(

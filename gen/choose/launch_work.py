@@ -21,7 +21,6 @@ from convgen.plan.config import even_group_size, levels
 from convgen.plan.registers import Numbers, Pipeline
 from convgen.plan.variants.variant import Offer
 
-_SLICE_BLOCKS = 16  #: least blocks of K of a slice
 _SCRATCH = 2048  #: bytes of a subgroup for the exchange of a piece of its result; 1 to 1.75 KB where it is needed
 _ARRIVAL = 1600  #: clocks; from a slice's store of its sums until another may add them, by `convgen profile`
 #: share of the issue clocks of code outside of loops that counts in a launch's time; the fit to MIOpen's f16 kernels on
@@ -176,7 +175,7 @@ class Launch:
         if self.offer.form.merged or (groups and (groups.side is None or not self.facts.tickets)):
             return np.ones_like(blocks)
         tiles = self.offer.batch * self.grid.tiles
-        most = np.minimum(fill * self.facts.compute_units // tiles, blocks // _SLICE_BLOCKS)
+        most = np.minimum(fill * self.facts.compute_units // tiles, blocks // self.tuned.slice_blocks)
         slices: Numbers = np.maximum(1, most)
         return slices
 

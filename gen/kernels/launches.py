@@ -367,9 +367,11 @@ class _Builder:
         return self._launch(kernel, None, mapping)
 
     def reorders(self) -> None:
-        """Add the kernels that reorder inputs; every tile needs all of their workgroups."""
-        for name in self.plan.config.reorder if self.plan.parts else ():
-            self.shared |= self._copied(f"reorder_{name}", views.reordering(self.problem, name))
+        """Add the kernel that reorders inputs; every tile needs all of its workgroups."""
+        names = self.plan.config.reorder
+        if names and self.plan.parts:
+            role = "_".join(("reorder", *names))
+            self.shared |= self._copied(role, *(views.reordering(self.problem, name) for name in names))
 
     def _packed(self, part: Part) -> _Launches:
         """Add the kernel that packs a product's inputs; every tile of the product needs all of its workgroups."""

@@ -175,12 +175,25 @@ def test_the_chooser_deals_slices_evenly() -> None:
     assert (best.slices, best.at_a_time) == (33, 7)
 
 
-def test_rows_of_256_bytes_are_offered_where_lanes_turn_both_operands() -> None:
-    """Not where reads of shared memory turn them (gfx950), nor where memory runs along K (forward)."""
-    depths = {(t, d): {c.tile[2] for c in chosen(t, d)} for t in ("gfx942", "gfx950") for d in ("BWD_W", "FWD_D")}
-    assert 128 in depths["gfx942", "BWD_W"]
-    assert not any(128 in of for which, of in depths.items() if which != ("gfx942", "BWD_W"))
-    assert chosen("gfx942", "BWD_W", 256, 14)[0].tile[2] == 128
+@pytest.mark.parametrize(
+    ("target", "direction", "layer"),
+    [
+        ("gfx942", "FWD_D", "mb32ic2048ih7oc512oh7kh1"),
+        ("gfx942", "BWD_D", "mb1ic512ih14oc512oh7kh3sh2ph1"),
+        ("gfx942", "BWD_W", GRADIENT.format(256, 14)),
+        ("gfx950", "FWD_D", "mb1ic128ih56oc128oh28kh3sh2ph1"),
+        ("gfx950", "BWD_D", "mb1ic512ih14oc512oh7kh3sh2ph1"),
+    ],
+)
+def test_thin_grids_take_rows_of_256_bytes(target: str, direction: str, layer: str) -> None:
+    """They have half as many barriers."""
+    thin = Conv.parse(layer, dir=direction, dt="f16", **TAGS)
+    assert candidates(thin, get(target).facts)[0].config.tile[2] == 128
+
+
+def test_transposing_reads_have_no_rows_of_256_bytes() -> None:
+    """Reads of shared memory transpose both factors of gradients of weights (gfx950)."""
+    assert all(config.tile[2] != 128 for config in chosen("gfx950", "BWD_W"))
 
 
 def test_workgroups_of_a_unit_hide_a_part_of_what_each_exposes() -> None:
@@ -195,24 +208,24 @@ def test_workgroups_of_a_unit_hide_a_part_of_what_each_exposes() -> None:
     assert found.hidden == pytest.approx((found.block - busiest) / 2)
 
 
-def pipelines(problem: Problem, target: str) -> list[tuple[int, int]]:
-    """Slots and stages of those that the best tile may have for the same clocks, first the one that is chosen."""
-    best, *others = candidates(problem, get(target).facts)[:100]
+def pipelines(problem: Problem, target: str, depth: int) -> list[tuple[int, int]]:
+    """Slots and stages of the best tile of that depth at equal clocks, first the one that is ranked first."""
+    best, *others = (c for c in candidates(problem, get(target).facts)[:400] if c.config.tile[2] == depth)
     equal = [best, *(c for c in others if c.score == best.score and c.config.tile == best.config.tile)]
     return [(c.config.slots, c.config.stages) for c in equal]
 
 
 def test_of_equal_pipelines_the_shallowest_wins_whose_loads_come_back_in_time() -> None:
     """Blocks of 256 x 256 x 32 take more than loads do, those of 64 x 64 x 64 a third."""
-    assert pipelines(Matmul.parse("4096x4096:4096x4096", dt="f16", wtag="ba"), "gfx942")[0] == (2, 1)
+    assert pipelines(Matmul.parse("4096x4096:4096x4096", dt="f16", wtag="ba"), "gfx942", 32)[0] == (2, 1)
     images = Conv.parse(GRADIENT.format(512, 7), dir="FWD_D", dt="f16", **TAGS)
-    assert pipelines(images, "gfx942")[0] == (3, 3)
+    assert pipelines(images, "gfx942", 64)[0] == (3, 3)
 
 
 def test_loads_that_memory_binds_come_back_behind_others() -> None:
     """As many blocks as hide the latency of one alone do not: two stages fewer take 9 % more, by `convgen profile`."""
     problem = Conv.parse("mb64ic384ih8oc384oh8kh1ph0iw8ow8kw3pw1", dir="BWD_W", dt="bf16", **TAGS)
-    first, *others = pipelines(problem, "gfx950")
+    first, *others = pipelines(problem, "gfx950", 64)
     assert first == (2, 4)
     assert (2, 2) in others
 

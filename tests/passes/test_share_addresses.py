@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from convgen.backends.target import get
 from convgen.ir import stmt as s
 from convgen.ir.build import KernelBuilder
-from convgen.ir.expr import Add, AddressOf, Const, Expr, Lane, const
+from convgen.ir.expr import Add, AddressOf, Const, Expr, Lane, Surface, const
 from convgen.ir.interp import interpret
 from convgen.ir.mutate import statements
 from convgen.ir.program import Kernel
+from convgen.ir.record import evolve
 from convgen.ir.types import Type, bool_, s32, s64, u8, u32, u64
 from convgen.ir.verify import verify
 from convgen.passes.share_addresses import share_addresses
@@ -61,7 +62,7 @@ def loads(*offsets: Make, loops: bool = True, by: Type = u32, times: Sequence[in
 
 def results(k: Kernel) -> bytes:
     given = np.random.default_rng(3).integers(1, 255, ROOM, dtype=np.uint8)
-    memory = {"of": given, "to": np.zeros(8 * TRIPS * k.width * 4, np.uint8)}
+    memory = {"of": given, "to": np.zeros(20 * TRIPS * k.width * 4, np.uint8)}
     interpret(k, memory, {})
     return memory["to"].tobytes()
 
@@ -198,6 +199,61 @@ def test_all_reads_of_surfaces_read_what_they_read(given: list[tuple[Make, bool]
     after = verify(share_addresses(before, ON_SURFACES), "message")
     assert results(after) == results(before)
     assert all(0 <= imm <= ON_SURFACES.global_imm_max for imm in immediates(after))
+
+
+# ---------------------------------------------------------------- shifted surfaces
+
+FEW = evolve(ON_SURFACES, registers=0)  #: no loop has registers left for offsets
+FAR = 4096  #: bytes; the first distance that no immediate holds
+
+
+def windows(k: Kernel) -> list[tuple[int, int]]:
+    """Return shift and extent of each load's surface, in bytes."""
+    surfaces = [x.surface for x in statements(k.body) if isinstance(x, s.GlobalLoad)]
+    parts = [(x.shift, x.extent) for x in surfaces if isinstance(x, Surface)]
+    return [(a.bits, b.bits) for a, b in parts if isinstance(a, Const) and isinstance(b, Const)]
+
+
+def test_loops_without_registers_shift_surfaces() -> None:
+    constants, masked = (FAR, 0, 3 * FAR, 0, 2 * FAR), (False, True, False, False, True)
+    before = surface_loads(*(offset(1024, 4, c) for c in constants), masked=masked)
+    after = verify(share_addresses(before, FEW), "message")
+    assert windows(after) == [(c, ROOM - c) for c in constants]
+    assert len({x.varying for x in statements(after.body) if isinstance(x, s.GlobalLoad)}) == 2  # with and without mask
+    assert results(after) == results(before)
+
+
+def test_loops_with_registers_keep_their_surfaces() -> None:
+    before = surface_loads(*(offset(1024, 4, c) for c in (FAR, 0)))
+    assert set(windows(share_addresses(before, ON_SURFACES))) == {(0, ROOM)}
+
+
+def test_surfaces_are_not_shifted_past_their_end() -> None:
+    before = surface_loads(offset(64, 4, 0), offset(64, 4, ROOM))
+    after = verify(share_addresses(before, FEW), "message")
+    assert set(windows(after)) == {(0, ROOM)}
+    assert results(after) == results(before)
+
+
+def test_offsets_that_may_be_negative_shift_no_surface() -> None:
+    before = surface_loads(offset(1024, 4, -8), offset(1024, 4, FAR))
+    assert set(windows(share_addresses(before, FEW))) == {(0, ROOM)}
+
+
+def test_scalar_registers_bound_the_shifted_surfaces() -> None:
+    before = surface_loads(*(offset(4, 4, c * 256) for c in range(20)))
+    few = evolve(FEW, global_imm_max=255)
+    after = verify(share_addresses(before, few), "message")
+    assert len(set(windows(after))) == 13
+    assert results(after) == results(before)
+
+
+@settings(FIXED, max_examples=30)
+@given(st.lists(st.tuples(ANYWHERE, st.booleans()), min_size=1, max_size=8))
+def test_all_reads_of_shifted_surfaces_read_what_they_read(given: list[tuple[Make, bool]]) -> None:
+    makes, masked = zip(*given)
+    before = surface_loads(*makes, masked=masked)
+    assert results(verify(share_addresses(before, evolve(FEW, global_imm_max=63)), "message")) == results(before)
 
 
 # ---------------------------------------------------------------- flat addresses

@@ -15,10 +15,10 @@ from convgen.backends import target as targets
 
 FORWARD = (  # those whose K loop is not wholly unrolled
     "mb32ic64ih56oc64oh56kh3ph1",
-    "mb1ic128ih56oc128oh28kh3sh2ph1",
+    "mb1ic256ih56oc128oh28kh3sh2ph1",
     "mb32ic128ih56oc128oh28kh3sh2ph1",
     "mb32ic256ih56oc512oh28kh1sh2",
-    "mb1ic256ih14oc256oh14kh3ph1",
+    "mb1ic512ih14oc512oh14kh3ph1",
     "mb32ic256ih14oc256oh14kh3ph1",
     "mb32ic2048ih7oc512oh7kh1",
 )

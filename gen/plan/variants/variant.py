@@ -222,9 +222,9 @@ def tiles_n(facts: TargetFacts) -> tuple[int, ...]:
 def tiles_k(atom: MmaAtom, facts: TargetFacts) -> tuple[int, ...]:
     """Return the blocks of K worth trying, in elements: twice as many for byte types, so that rows have equal bytes."""
     tuned = tuning(facts)
-    extents = tuple(2 * k for k in TILE_K) + tuned.byte_rows if atom.elem_bytes == 1 else TILE_K
-    if atom.in_shared:
-        extents += tuple(row // atom.elem_bytes for row in tuned.long_rows)
+    extents = tuple(2 * k for k in TILE_K) if atom.elem_bytes == 1 else TILE_K
+    rows = tuned.deep_rows + (tuned.long_rows if atom.in_shared else ())
+    extents = tuple(dict.fromkeys((*extents, *(row // atom.elem_bytes for row in rows))))
     return tuple(k for k in extents if k * atom.elem_bytes >= tuned.least_row)
 
 
