@@ -8,7 +8,7 @@ where it decides something (an address, a branch, a stored value): `Value.define
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ from convgen.ir.floats import Fma
 from convgen.ir.fused import Fused
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import Global
-from convgen.ir.layout.mma import MmaTile
+from convgen.ir.layout.mma import MmaAtom, MmaTile
 from convgen.ir.products import BlockMma
 from convgen.ir.record import frozen
 from convgen.ir.types import AnyType, Type, VectorType, half_bytes, s4, u4
@@ -397,6 +397,24 @@ def _pack(ev: Evaluator, e: x.Pack) -> Value:
 # ---------------------------------------------------------------- matrices
 
 
+@cache
+def _pair_values(of: Type) -> Array:
+    """Return the two numbers of each byte that holds a pair, [byte, 2], low bits first."""
+    codes = np.arange(256, dtype=np.uint8)
+    return np.stack([codes & 0xF, codes >> 4], axis=-1).view(of.numpy).astype(np.float64)
+
+
+@lru_cache(maxsize=2**8)
+def _scale_owners(op: MmaTile) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
+    """Return (subgroup, lane, register) of the scale of each element of one instruction's A[row, k] and B[col, k]."""
+    assert op.atom.scales is not None
+    i, k = np.indices((op.atom.n, op.atom.k))
+    j, kb = np.indices((op.atom.m, op.atom.k))
+    of_a, of_b = op.atom.scales
+    first, first_b = (each // op.atom.scaled_k * op.atom.scaled_k for each in (k, kb))
+    return of_a.owner({"n": i, "k": first}), of_b.owner({"m": j, "k": first_b})
+
+
 @lru_cache(maxsize=2**8)
 def _owners(op: MmaTile) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
     """Return (subgroup, lane, register) of each element of one instruction's A[row, k] and B[col, k]."""
@@ -416,8 +434,19 @@ def _ten_bits(data: Array) -> Array:
 _INPUTS: dict[str, Callable[[Array], Array]] = {"": lambda data: data, "xf32": _ten_bits}
 
 
+def _numbers(rows: Array, atom: MmaAtom, wide: np.dtype[Any]) -> Array:
+    """Return the numbers of an operand [..., k], of pairs the two of each element side by side."""
+    if atom.pair is None:
+        return rows.astype(wide)
+    numbers: Array = _pair_values(atom.pair)[rows]
+    return numbers.reshape(*rows.shape[:-1], -1)
+
+
 def _mma(ev: Evaluator, e: x.Mma) -> Value:
-    """Add exact products to the accumulator: one float64 (or wrapping integer) sum an instruction, rounded once."""
+    """Add exact products to the accumulator: one float64 (or wrapping integer) sum an instruction, rounded once.
+
+    Products with scales are exact, too: float64 has the exponents of two factors and two scales.
+    """
     op: MmaTile = e.op
     atom = op.atom
     a_place, b_place = _owners(op)
@@ -440,8 +469,14 @@ def _mma(ev: Evaluator, e: x.Mma) -> Value:
 
     acc, (a, b) = ev(e.acc), zip(*ev.team(e))
     cut = _INPUTS[atom.rounds_to]
-    rows_of_a = operand([cut(v.data) for v in a], op.tiles_n, a_place).astype(wide)
-    rows_of_b = operand([cut(v.data) for v in b], op.tiles_m, b_place).astype(wide)
+    rows_of_a = operand([cut(v.data) for v in a], op.tiles_n, a_place)
+    rows_of_b = operand([cut(v.data) for v in b], op.tiles_m, b_place)
+    rows_of_a, rows_of_b = (_numbers(rows, atom, wide) for rows in (rows_of_a, rows_of_b))
+    scales = [ev(each) for each in e.scales]
+    for n, (scale, place) in enumerate(zip(scales, _scale_owners(op) if scales else ())):
+        of_rows = operand([scale.data], (op.tiles_n, op.tiles_m)[n], place).astype(wide)
+        of_rows = of_rows.repeat(rows_of_a.shape[-1] // of_rows.shape[-1], axis=-1)
+        rows_of_a, rows_of_b = (rows_of_a * of_rows, rows_of_b) if n == 0 else (rows_of_a, rows_of_b * of_rows)
     shape = (-1, len(members) * ev.width, op.tiles_m, op.tiles_n, atom.d.registers)
     total = acc.data.reshape(shape).transpose(0, 2, 3, 1, 4)
     with np.errstate(all="ignore"):
@@ -450,10 +485,14 @@ def _mma(ev: Evaluator, e: x.Mma) -> Value:
             products = rows_of_a[:, None, :, step, i] * rows_of_b[:, :, None, step, j]
             total = convert(total.astype(wide) + products.sum(axis=-1), atom.acc)
     data = of_lanes(total)
-    if all(v.poison is None for v in (acc, *a, *b)):
+    if all(v.poison is None for v in (acc, *a, *b, *scales)):
         return Value(data)
     rows = _any(operand([v.mask for v in a], op.tiles_n, a_place))[:, None, :, i]
     cols = _any(operand([v.mask for v in b], op.tiles_m, b_place))[:, :, None, j]
+    if scales:
+        of_a, of_b = _scale_owners(op)
+        rows = rows | _any(operand([scales[0].mask], op.tiles_n, of_a))[:, None, :, i]
+        cols = cols | _any(operand([scales[1].mask], op.tiles_m, of_b))[:, :, None, j]
     return Value(data, acc.mask | of_lanes(rows | cols))
 
 

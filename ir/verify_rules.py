@@ -525,7 +525,8 @@ def _hold_alike(a: Fragment, b: Fragment) -> bool:
 
 
 def _operand_layouts(c: Checker, e: x.Mma) -> str | None:
-    for name, operand, wanted in (("a", e.a, e.op.a), ("b", e.b, e.op.b), ("acc", e.acc, e.op.d)):
+    scales = zip(("a's scales", "b's scales"), e.scales, e.op.scales or ())
+    for name, operand, wanted in (("a", e.a, e.op.a), ("b", e.b, e.op.b), ("acc", e.acc, e.op.d), *scales):
         given = c.distribution(operand)
         unknown = given is None and name != "acc" and c.level == "tile"
         if unknown or (isinstance(given, Fragment) and given != wanted and not _suits(given, wanted, e.op.d)):
