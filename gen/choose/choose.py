@@ -95,7 +95,7 @@ def candidates(problem: Problem, facts: TargetFacts) -> Ranking:
         (table, clocks + offer.before)
         for reorder, clocks in reorders(problem, facts)
         for offer in offers(problem, facts, reorder)
-        for table in ranked(offer, atoms, facts, reorder, group_sizes)
+        for table in ranked(offer, filter(offer.suits, atoms), facts, reorder, group_sizes)
     ]
     by_lanes = [
         Candidate(clocks, config) for clocks, config in lane_configs.configs(problem, facts, must_reorder(problem))
@@ -124,14 +124,15 @@ def clocks_of(problem: Problem, config: Config, facts: TargetFacts) -> Clocks | 
     """Return the parts of a config's clocks for the largest product; None where no offer has the config."""
     for offer in offers(problem, facts, config.reorder):
         for atom in input_atoms(problem, facts):
-            if offer.has(config) and (atom.n, atom.m, atom.k) == config.mma:
+            is_named = (atom.n, atom.m, atom.k) == config.mma and offer.suits(atom)
+            if is_named and offer.has(config) and offer.types(atom) == config.types:
                 return of_config(offer, config, atom, facts)
     return None
 
 
 def last_resort(problem: Problem, atoms: list[MmaAtom], facts: TargetFacts, reorder: tuple[str, ...] = ()) -> Config:
     """Return the config with the fewest resources: the smallest square tile that one instruction's subgroups divide."""
-    atom = min(atoms, key=lambda a: (a.spans, a.n, a.k))
+    atom = min((a for a in atoms if not a.scales), key=lambda a: (a.spans, a.n, a.k))
     k = max(TILE_K[0], atom.k)
     side = next(s for s in _SIDES if _divides_evenly(s, k, atom, facts))
     types = converted(factor_types(problem), atom)

@@ -108,6 +108,7 @@ class _ProductBuilder:
         plan, part, k = self.plan, self.part, self.k
         dequantised = [side.dequantisation for side in (part.of_n, part.of_m) if side.dequantisation]
         scales_and_points = [group.view.memory for dequantisation in dequantised for group in dequantisation.tensors]
+        scales_and_points += [side.scales.view.memory for side in (part.of_n, part.of_m) if side.scales]
         unpacked = [side.packing.source.memory for side in (part.of_n, part.of_m) if side.packing and part.padding]
         factors = part.of_m.view.memory, part.of_n.view.memory, *unpacked, *scales_and_points
         workspace = (reduction.sums.memory, reduction.counts) if reduction else ()
@@ -278,13 +279,17 @@ class _ProductBuilder:
         return begin, end if trips is None else lift(trips, like)
 
     def _scales_and_points(self, kb: Expr) -> dict[_Key, Expr]:
-        """Load the scales and zero points of a K block's dequantised inputs, by fragment and tensor."""
-        sides = [(self.part.of_n, self.n0, self.plan.mma.a)]
-        sides += [(self.part.of_m, self.m0, mma.b) for mma in self.mmas]
+        """Load the scales and zero points of a K block's inputs, by fragment and tensor."""
+        of_n, of_m = self.part.of_n, self.part.of_m
+        sides = [(of_n.dequantisation, self.n0, self.plan.mma.a)]
+        sides += [(of_m.dequantisation, self.m0, mma.b) for mma in self.mmas]
+        loads = [(group, start, layout) for d, start, layout in sides for group in (d.tensors if d else ())]
+        for mma in self.mmas:
+            scaled = zip((of_n, of_m), (self.n0, self.m0), mma.scales or ())
+            loads += [(path.scales, start, layout) for path, start, layout in scaled if path.scales]
         return {
             (layout, group): dequantise.load(self.k, group, self._at(start, kb), layout)
-            for path, start, layout in sides
-            for group in (path.dequantisation.tensors if path.dequantisation else ())
+            for group, start, layout in loads
         }
 
     def _block(
@@ -314,16 +319,21 @@ class _ProductBuilder:
         for n, mma in enumerate(self.mmas):
             # Read the next part's fragment while this one multiplies.
             after = [self._fragment(*paths[1], kb, further.b, elements) for further in self.mmas[n + 1 : n + 2]]
-            self._multiply(products[n], mma, acc[n], a, b)
+            scales = [
+                elements[layout, path.scales]
+                for layout, path in zip(mma.scales or (), (part.of_n, part.of_m))
+                if path.scales
+            ]
+            self._multiply(products[n], mma, acc[n], a, b, *scales)
             b = after[0] if after else b
         return next_elements
 
-    def _multiply(self, total: Var, mma: MmaTile, acc: Expr, a: Expr, b: Expr) -> None:
+    def _multiply(self, total: Var, mma: MmaTile, acc: Expr, a: Expr, b: Expr, *scales: Expr) -> None:
         """Add a product to sums, in the instruction unless its sums lose bits that the problem wants."""
         if not self.plan.sums_outside:
-            self.k.add(Let(total, Mma(mma, acc, a, b)))
+            self.k.add(Let(total, Mma(mma, acc, a, b, scales)))
             return
-        product = self.k.let("product", Mma(mma, zeros(mma.acc_type), a, b))
+        product = self.k.let("product", Mma(mma, zeros(mma.acc_type), a, b, scales))
         self.k.add(Let(total, acc + product))
 
     def _taps(self, acc: Sequence[Var], products: Sequence[Var]) -> None:
