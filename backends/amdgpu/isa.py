@@ -186,6 +186,7 @@ DIRECT: dict[int, Opcode] = {
 }
 
 
+#: Constants and scalar registers would not do: hardware takes their bits 30 to 23 (LLVM pull request 158117).
 _SCALES = Role("scales of a", "v", 1), Role("scales of b", "v", 1)
 
 

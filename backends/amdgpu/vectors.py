@@ -152,7 +152,7 @@ class AmdVectors(Elements):
 def _scale_bytes(scales: Sequence[Byte]) -> tuple[str, ...]:
     """Return the modifiers that select the byte of each scale: its low bit in op_sel, its high bit in op_sel_hi.
 
-    LLVM's builtin takes them as one number a scale (SIInstrInfo.td, MFMA with scales: `src0_modifiers` of the load).
+    Source: AITER, AITER_MXFP4_MFMA_F4F4_AGPR.
     """
     bits = ((name, [byte >> n & 1 for _, byte in scales]) for n, name in enumerate(("op_sel", "op_sel_hi")))
     return tuple(f"{name}:[{','.join(map(str, each))},0]" for name, each in bits) if scales else ()
