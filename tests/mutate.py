@@ -56,6 +56,7 @@ JUDGES: dict[str, tuple[str, ...]] = {
     "gen/kernels/agree.py": ("tests/backends/intel/test_lockstep.py", "tests/gen", "tests/product"),
     "gen/choose/offers.py": ("tests/gen", "tests/product/test_types.py"),
     "gen/plan/grouped_axis.py": ("tests/product/test_grouped.py", "tests/gen"),
+    "gen/plan/scaled_factors.py": ("tests/product/test_mx.py", "tests/gen"),
     "gen/problem/grouping.py": ("tests/product/test_grouped.py", "tests/gen"),
     "gen/problem/inner_product.py": ("tests/gen", "tests/product/test_inner_product.py"),
     "gen/problem/scales.py": ("tests/gen", "tests/product/test_groups.py"),

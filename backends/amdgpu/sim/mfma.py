@@ -327,8 +327,8 @@ class Matrix:
     def _scaling(self) -> Callable[[WaveGroup, Array, Array], tuple[Array, Array]] | None:
         """Return the function that applies block scales: E8M0, one byte per lane, for row lane % M and 32 K.
 
-        The 32 K are those of the matrix, wherever lanes hold them. op_sel and op_sel_hi have the low and the high bit of
-        the byte's number (LLVM, tests of llvm.amdgcn.mfma.scale, which take it as one number a scale).
+        The 32 K are those of the matrix, wherever lanes hold them. op_sel and op_sel_hi have the low and the high bit
+        of the byte's number (LLVM, tests of llvm.amdgcn.mfma.scale, which take it as one number a scale).
         """
         if not self.scales:
             return None

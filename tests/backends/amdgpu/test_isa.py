@@ -249,7 +249,7 @@ def test_matrix_rows_are_those_of_the_simulator(target: str, atom: MmaAtom) -> N
 
 @pytest.mark.parametrize(("target", "atom"), SCALED, ids=[f"{target}-{atom.name}" for target, atom in SCALED])
 def test_scales_have_the_layout_of_the_simulator(target: str, atom: MmaAtom) -> None:
-    """Lane row + side * block has the scale of 32 numbers of the matrix, as in `test_scaled_f8f6f4` of the simulator."""
+    """Lane row + side * block has the scale of 32 numbers, where `test_scaled_f8f6f4` of the simulator has it."""
     assert atom.scales is not None
     numbers = np.arange(atom.k * (2 if atom.pair else 1))
     for fragment, side, dim in zip(atom.scales, (atom.n, atom.m), ("n", "m")):

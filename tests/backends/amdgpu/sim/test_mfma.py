@@ -537,7 +537,7 @@ def test_scaled_f8f6f4(sim: Any, m: int, cbsz: int, blgp: int, of_a: int, of_b: 
     """Lane row + m * block has the scale of 32 numbers of a row in the byte that op_sel and op_sel_hi name."""
     k = 128 if m == 16 else 64
     rng = np.random.default_rng(cbsz * 8 + blgp + m)
-    raw, numbers, scale_words = [], [], list[Array]()
+    raw, numbers, scale_words = list[Array](), list[Array](), list[Array]()
     for code, byte in ((cbsz, of_a), (blgp, of_b)):
         dtype, bits = FORMATS[code]
         values = rng.integers(-2, 3, (m, k)).astype(dtype)
