@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from math import lcm
 from typing import overload
 
 import attrs
@@ -21,6 +22,7 @@ from convgen.ir.types import scalar
 from convgen.plan.atoms import converted, input_atoms
 from convgen.plan.config import Config
 from convgen.plan.copies import comes_out_even
+from convgen.plan.epilogues import grouped_sides
 from convgen.plan.plan import Plan, make_plan
 from convgen.plan.registers import Numbers
 from convgen.plan.variants.variant import TILE_K
@@ -131,13 +133,17 @@ def clocks_of(problem: Problem, config: Config, facts: TargetFacts) -> Clocks | 
 
 
 def last_resort(problem: Problem, atoms: list[MmaAtom], facts: TargetFacts, reorder: tuple[str, ...] = ()) -> Config:
-    """Return the config with the fewest resources: the smallest square tile that one instruction's subgroups divide."""
+    """Return the config with the fewest resources: the smallest square tile that one instruction's subgroups divide.
+
+    It is longer along the side on which groups of the result share a computed scale.
+    """
     atom = min((a for a in atoms if not a.scales), key=lambda a: (a.spans, a.n, a.k))
     k = max(TILE_K[0], atom.k)
     side = next(s for s in _SIDES if _divides_evenly(s, k, atom, facts))
+    tile_m, tile_n = (lcm(side, group) for group in grouped_sides(problem))
     types = converted(factor_types(problem), atom)
     return Config(
-        (side, side, k), (1, atom.spans), (atom.n, atom.m, atom.k), 1, "split", "v", reorder=reorder, types=types
+        (tile_m, tile_n, k), (1, atom.spans), (atom.n, atom.m, atom.k), 1, "split", "v", reorder=reorder, types=types
     )
 
 

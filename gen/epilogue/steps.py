@@ -8,17 +8,17 @@ from operator import mul
 
 import numpy as np
 
-from convgen.epilogue.epilogue import Addend, Broadcast, Loaded, Reader, Step, along, axes_of
+from convgen.epilogue.epilogue import Addend, Broadcast, Grouping, Loaded, Reader, Step, along, axes_of, is_in_order
 from convgen.ir import functions
 from convgen.ir.build import KernelBuilder
-from convgen.ir.expr import Expr, Lane, Pack, Splat, const, lift, ne, select, zeros
-from convgen.ir.floats import fma
-from convgen.ir.layout.digits import Index, plus
+from convgen.ir.expr import Expr, Lane, Max, Pack, Splat, const, eq, lift, maximum, minimum, ne, select, zeros
+from convgen.ir.floats import absolute, fma
+from convgen.ir.layout.digits import Digit, Index, Space, plus
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import TensorDim, View
-from convgen.ir.record import frozen
+from convgen.ir.record import evolve, frozen
 from convgen.ir.sizes import Extent
-from convgen.ir.types import Type, f32, s32, scalar, vector
+from convgen.ir.types import Type, f32, s32, scalar, u8, u32, vector
 from convgen.problem import eltwise, post_ops
 
 
@@ -215,6 +215,69 @@ class ZeroPadding(Step):
                 dims |= self.view.decode(axis, plus(place[layout.dims[axis]], at[axis]) if axis < 2 else at[axis])
             coordinates.append(lift(t.at(dims), Lane()))
         return Broadcast(Pack(vector(s32, len(coordinates)), tuple(coordinates)), order)
+
+
+@frozen
+class MxScale(Grouping):
+    """Divide groups of neighbours along the result's last dim by a power of two, which is stored beside the result.
+
+    The power is 2^(floor(log2(greatest absolute value)) - emax), at least 2^-127, where 2^emax is the greatest power of
+    two of the result's type; it is NaN where that value is infinite. NaNs have no part in it. Quotients saturate, and a
+    NaN becomes the least number (oneDNN, ref_matmul.cpp).
+    """
+
+    view: View  #: scales, by the axes of the result
+    result: View
+    group: int  #: elements of a group
+    to: Type  #: type of the result
+
+    @property
+    def views_written(self) -> tuple[View, ...]:
+        return (self.view,)
+
+    def suits(self, layout: Fragment) -> bool:
+        """Whether groups are along one axis of the result, in order, and whole in a subgroup."""
+        name = layout.dims[self._axis]
+        for step, d in layout.factored(Space.REGISTER).factored(Space.LANE).stepped():
+            within = d.dim == name and d.size > 1 and step < self.group
+            if within and (d.space not in (Space.REGISTER, Space.LANE) or self.group % (step * d.size)):
+                return False
+        is_whole = layout.extent(name) % self.group == 0
+        return is_whole and is_in_order(self.result, self._axis, self.result.index[-1])
+
+    @property
+    def _axis(self) -> int:
+        """Return the axis of the result along which groups are."""
+        return next(axis for axis in axes_of(self.result, self.result.index[-1]) if axis < 2)
+
+    def apply_to(self, k: KernelBuilder, total: Expr, layout: Fragment, at: Sequence[Expr | int]) -> Expr:
+        name = layout.dims[self._axis]
+        split = _in_groups(layout, name, self.group)
+        greatest, of_groups = k.reduce("greatest", absolute(total), split, _WITHIN, Max)
+        groups = of_groups.registers
+        exponents: Expr = Pack(vector(u32, groups), (maximum(greatest, 0.0),)) >> 23
+        largest = int(np.log2(self.to.largest))
+        code = maximum(exponents.to(vector(s32, groups)) - largest, 0)
+        is_infinite = eq(exponents, 255)
+        codes = k.let("codes", select(is_infinite, lift(255, code), code))
+        scales: Expr = Pack(vector(self.view.memory.elem, groups), (codes.to(vector(u8, groups)),))
+        first = Digit(name, self.group, Space.FIXED, 0)
+        k.store_view(self.view, at, scales, Fragment(layout.dims[:2], (first, *of_groups.digits)), "store", "scales")
+        power = select(is_infinite, lift(0x7FC00000, code), lift(254, code) - code << 23)
+        inverse = k.let("inverse", Pack(vector(f32, groups), (power,)))
+        quotients = total * k.broadcast(inverse, of_groups, split)
+        most = self.to.largest
+        return minimum(maximum(quotients, -most), most)
+
+
+_WITHIN = "in_group"  #: dim of the positions within a group
+
+
+def _in_groups(layout: Fragment, name: str, group: int) -> Fragment:
+    """Return a layout with the positions of a dim within each group as a dim of their own."""
+    fine = layout.factored(Space.REGISTER).factored(Space.LANE)
+    digits = (evolve(d, dim=_WITHIN) if d.dim == name and step < group else d for step, d in fine.stepped())
+    return Fragment((*layout.dims, _WITHIN), tuple(digits))
 
 
 @frozen

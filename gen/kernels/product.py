@@ -113,7 +113,7 @@ class _ProductBuilder:
         factors = part.of_m.view.memory, part.of_n.view.memory, *unpacked, *scales_and_points
         workspace = (reduction.sums.memory, reduction.counts) if reduction else ()
         ends = (part.product.groups.offsets,) if part.product.groups else ()
-        k.params += dict.fromkeys((*factors, *epilogue.reads, result.memory, *workspace, *ends))
+        k.params += dict.fromkeys((*factors, *epilogue.reads, *epilogue.writes, result.memory, *workspace, *ends))
         k.params += views.sizes(plan.problem)
         with k.tile_of(part.mapping) as self.tile, place_of(k, plan, part, self.tile) as self.place:
             self.is_backward = part.mapping.is_backward((self.tile["number"],))
@@ -182,8 +182,9 @@ class _ProductBuilder:
 
     def _results(self, epilogue: Epilogue, sums: TileSums, start: Start) -> _Results:
         """Yield the epilogue's results for sums that begin at a place within the tile, piece by piece."""
-        for total, layout, inputs in self._pieces(sums, self._reader(start), epilogue):
-            yield epilogue.apply(self.k, total, inputs), layout
+        reader = self._reader(start)
+        for total, layout, inputs in self._pieces(sums, reader, epilogue):
+            yield epilogue.apply(self.k, total, inputs, layout, reader.at), layout
 
     def _reader(self, start: Start = (0, 0)) -> Reader:
         """Return a reader of the epilogue's inputs beside the tile, or beside a piece that begins at `start`."""
@@ -198,7 +199,7 @@ class _ProductBuilder:
             for total, layout in sums:
                 yield total, layout, epilogue.load(reader, layout)
             return
-        pieces = [(total, n, d) for total, layout in sums for n, d in enumerate(layout.parts(_MOST_AT_A_TIME))]
+        pieces = [(t, n, d) for t, layout in sums for n, d in enumerate(epilogue.parts(layout, _MOST_AT_A_TIME))]
         taken = 0 if self.plan.config.separate_accumulators else accumulator_registers(self.plan)
         room = int((self.plan.facts.registers - taken) * _ROOM)
         reader = evolve(reader, room=room)

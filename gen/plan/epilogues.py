@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from convgen.epilogue.epilogue import Step
-from convgen.epilogue.steps import Bias, Binary, Convert, Eltwise, Prelu, Scale, Sum, ZeroPadding
+from convgen.epilogue.epilogue import Step, axes_of
+from convgen.epilogue.steps import Bias, Binary, Convert, Eltwise, MxScale, Prelu, Scale, Sum, ZeroPadding
 from convgen.ir.error import Unsupported
+from convgen.ir.record import evolve
 from convgen.ir.types import f16, scalar
 from convgen.plan import views
 from convgen.plan.contraction import Product
@@ -17,6 +18,7 @@ from convgen.problem.matmul import Matmul, Problem
 from convgen.problem.zero_points import ZeroPoint
 
 _ADDED = ("f32", "f16", "bf16", "s32", "s8", "u8")  #: types of biases, and of results beside floats of 8 bits
+_MX_RESULTS = ("f8_e4m3", "f8_e5m2")  #: types of results with computed scales
 _FLOATS_OF_8_BITS = ("f8_e4m3", "f8_e5m2", "f8_e4m3fnuz", "f8_e5m2fnuz")
 
 
@@ -45,6 +47,10 @@ def _check_scales(problem: Problem) -> None:
     """Refuse scales where they have no meaning, and scales that vary along K unless factors are dequantised."""
     _check_steps(problem, "attr-scales", "scales")
     for scale in problem.scales:
+        if scale.is_dynamic and (isinstance(problem, Conv) or problem.dst_type not in _MX_RESULTS):
+            given = f"given the scale {scale} of {problem.dst_type}"
+            wanted = f"wanted the result of a matrix product, of {' or '.join(_MX_RESULTS)}"
+            raise Unsupported(f"{given}, {wanted}", rule="scales-dynamic")
         if _multiplies_a_factor(problem, scale):
             continue
         given = f"given the scale {scale}"
@@ -138,11 +144,35 @@ def _unrounded(problem: Problem, product: Product) -> Iterator[Step]:
         yield Bias(views.view_over_result(problem, product, "bia"))
     for n, op in enumerate(problem.post_ops):
         yield _post_op(problem, product, op, n)
-    yield from _scaled(problem, product, "dst")
+    if (computed := next((scale for scale in problem.scales if scale.is_dynamic), None)) is not None:
+        yield from _computed(problem, product, computed)
+    else:
+        yield from _scaled(problem, product, "dst")
     if point := problem.zero_point("dst"):
         yield _shifted(problem, product, point)
     if (output := problem.outputs[0]).layout.padded_dims != output.dims:
         yield ZeroPadding(product.result, output.dims)
+
+
+def grouped_sides(problem: Problem) -> tuple[int, int]:
+    """Return the elements along M and N of the product that share a computed scale of the result; 1 without any."""
+    sizes = [scale.groups[-1] for scale in problem.scales if scale.is_dynamic]
+    if not sizes:
+        return 1, 1
+    result = views.products(problem, 1, views.must_reorder(problem))[0].result
+    is_along_n = 0 in axes_of(result, result.index[-1])
+    return (1, sizes[0]) if is_along_n else (sizes[0], 1)
+
+
+def _computed(problem: Problem, product: Product, scale: problem_scales.Scale) -> Iterator[Step]:
+    """Yield the step that computes the scales of the result; elements past its edge are zeros before that."""
+    result, to = product.result, product.result.memory.elem
+    *outer, size = problem.size("dst")
+    group = scale.groups[-1]
+    if size % group:
+        whole = evolve(result.index[-1], size=size + -size % group)
+        yield ZeroPadding(evolve(result, index=(*result.index[:-1], whole)), (*outer, size))
+    yield MxScale(views.view_over_result(problem, product, scale.name), result, group, to)
 
 
 def _scaled(problem: Problem, product: Product, *roles: str) -> Iterator[Scale]:

@@ -146,6 +146,7 @@ def make_plan(problem: Problem, config: Config, facts: TargetFacts) -> Plan:
         unit, parts = _laid_out(problem, products, evolve(unit, run=1), config, facts)
     if isinstance(unit, MmaTile):
         _check_halves(parts, unit, facts)
+        _check_groupings(parts, unit, reduction)
     if config.grids == MERGED:
         parts = _in_one_grid(parts, config, unit, reduction, facts)
     plan = Plan(problem, config, facts, unit, parts, reduction, 0)
@@ -170,6 +171,14 @@ def _check_halves(parts: Sequence[Part], mma: MmaTile, facts: TargetFacts) -> No
                 check_halves(part.padding.of_m, one.b)
             except DoesNotFit as error:  # independent of the tile
                 raise DoesNotFit(f"padding={EXACT}: {error}", short_of="pairs") from error
+
+
+def _check_groupings(parts: Sequence[Part], mma: MmaTile, reduction: Reduction) -> None:
+    """Raise DoesNotFit where a step on groups of the result has not all sums of a group in one subgroup."""
+    if any(part.epilogue.groupings for part in parts) and reduction is not Reduction.ALONE:
+        raise DoesNotFit("slices: wanted one, for scales that the result decides")
+    for part in parts:
+        part.epilogue.parts(mma.reduced_d, mma.reduced_d.registers)
 
 
 def _with_subgroup_reduction(plan: Plan) -> Plan:

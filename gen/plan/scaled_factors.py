@@ -6,6 +6,7 @@ for each run. It takes numbers of 4 bits in pairs, along which K then counts.
 
 from __future__ import annotations
 
+from convgen.epilogue.epilogue import is_in_order
 from convgen.ir.error import DoesNotFit
 from convgen.ir.layout.memory import View
 from convgen.ir.layout.mma import MmaAtom
@@ -57,12 +58,7 @@ def _in_pairs(view: View) -> View:
 def check_order(product: Product) -> None:
     """Raise DoesNotFit where positions along the axis K are not those of the product's K, along which scales lie."""
     for view in (product.of_n, product.of_m):
-        steps: dict[str, int] = {}
-        step = 1
-        for d in reversed(view.axes[_K]):
-            steps |= {d.name: step} if d.padded > 1 else {}
-            step *= d.padded
-        if not any({name: n for name, n in t.terms if name in steps} == steps for t in view.index):
+        if not any(is_in_order(view, _K, t) for t in view.index):
             given = f"K of {view.memory.name} in blocks, or in runs that are padded"
             raise DoesNotFit(f"{given}, wanted K in order, as its scales have it")
 
