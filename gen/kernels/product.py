@@ -31,6 +31,7 @@ from convgen.passes.buffer_shared import flipped
 from convgen.plan import dequantise, views
 from convgen.plan.inputs import InputPath
 from convgen.plan.plan import Part, Plan, Reduction, accumulator_registers
+from convgen.plan.scaled_factors import by_groups
 from convgen.plan.wide_messages import store_wide
 from convgen.problem.conv import Conv
 
@@ -287,7 +288,9 @@ class _ProductBuilder:
         loads = [(group, start, layout) for d, start, layout in sides for group in (d.tensors if d else ())]
         for mma in self.mmas:
             scaled = zip((of_n, of_m), (self.n0, self.m0), mma.scales or ())
-            loads += [(path.scales, start, layout) for path, start, layout in scaled if path.scales]
+            loads += [
+                (path.scales, start, layout) for path, start, layout in scaled if path.scales and not path.scale_path
+            ]
         return {
             (layout, group): dequantise.load(self.k, group, self._at(start, kb), layout)
             for group, start, layout in loads
@@ -306,6 +309,9 @@ class _ProductBuilder:
             k.barrier("release")
             for path in paths:
                 self._copy(*path, kb)
+            for scale_path, start in ((side.scale_path, start) for side, start in paths):
+                if scale_path:
+                    self._copy(scale_path, start, kb)
             k.barrier("publish")
         if part.of_m.tap_rows:
             self._taps(acc, products)
@@ -320,14 +326,20 @@ class _ProductBuilder:
         for n, mma in enumerate(self.mmas):
             # Read the next part's fragment while this one multiplies.
             after = [self._fragment(*paths[1], kb, further.b, elements) for further in self.mmas[n + 1 : n + 2]]
-            scales = [
-                elements[layout, path.scales]
-                for layout, path in zip(mma.scales or (), (part.of_n, part.of_m))
-                if path.scales
-            ]
-            self._multiply(products[n], mma, acc[n], a, b, *scales)
+            self._multiply(products[n], mma, acc[n], a, b, *self._scales(mma, elements))
             b = after[0] if after else b
         return next_elements
+
+    def _scales(self, mma: MmaTile, elements: Mapping[_Key, Expr]) -> Iterator[Expr]:
+        """Yield the scales of both factors that an instruction applies: loaded before, or in shared memory."""
+        for layout, path in zip(mma.scales or (), (self.part.of_n, self.part.of_m)):
+            assert path.scales is not None
+            if path.scale_path is None:
+                yield elements[layout, path.scales]
+                continue
+            name, tile = path.scale_path.view.memory.name, path.scale_path.tile
+            assert tile is not None
+            yield self.k.load_shared(f"{name}_frag", tile, by_groups(layout), 0, "fragment", name)
 
     def _multiply(self, total: Var, mma: MmaTile, acc: Expr, a: Expr, b: Expr, *scales: Expr) -> None:
         """Add a product to sums, in the instruction unless its sums lose bits that the problem wants."""

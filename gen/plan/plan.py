@@ -84,7 +84,8 @@ class Part:
     @property
     def tiles(self) -> tuple[Shared, ...]:
         """Return the tiles in shared memory."""
-        return tuple(path.tile for path in (self.of_n, self.of_m) if path.tile)
+        paths = self.of_n, self.of_m, self.of_n.scale_path, self.of_m.scale_path
+        return tuple(path.tile for path in paths if path and path.tile)
 
 
 @frozen

@@ -110,7 +110,8 @@ def test_scales_have_the_layout_that_the_instruction_wants() -> None:
         return k.load_view(buffer.name, view, (0, 0), layout)
 
     of_a, of_b = op.scales
-    wrong = evolve(of_b, digits=(*of_b.of("m"), Digit("k", GROUP, FIXED, 1), *of_b.of("k")[1:]))
+    by_k = Digit("k", 2, L, 1), Digit("m", SIDE, L, 2)
+    wrong = evolve(of_b, digits=(Digit("k", GROUP, FIXED, 0), *by_k))
     for layout in (of_b, wrong):
         operands = (loaded(b, each) for b, each in zip(buffers, (op.a, op.b, of_a, layout)))
         k.mma("d", op, zeros(op.acc_type), *operands)

@@ -14,7 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import convgen as cg
+from convgen.backends.target import get as target_of
 from convgen.ir.types import scalar
+from convgen.plan.config import Config
+from convgen.plan.plan import make_plan
 from convgen.problem.matmul import Matmul, parse_problem
 from convgen.run.code import Code
 from tests.strategies import always
@@ -165,6 +168,17 @@ def test_scales_follow_the_words_of_a_config(types: str, config: str) -> None:
         config = config.replace(f"{n}x{m}x{k}", f"{n}x{m}x{k // 2}")
     code = check(mx(f"{types}:f32", "70x1192:1192x40"), "gfx950", config)
     assert f"v_mfma_scale_f32_{n}x{m}x{k}_f8f6f4" in code.asm
+
+
+def test_scales_go_through_shared_memory_where_lanes_copy_them_evenly() -> None:
+    """Else, and beside direct copies, each lane loads its own."""
+    problem, facts = parse_problem(mx("f8_e4m3:f8_e4m3:f32", "128x512:512x128")), target_of("gfx950").facts
+    for tile, copy, is_shared in (("64x64x256", "", True), ("48x64x256", "", False), ("64x64x256", "direct", False)):
+        words = f"waves=1x2 mma=16x16x128 slots=2 taps=fused{f' copy={copy}' if copy else ''}"
+        part = make_plan(problem, Config.parse(f"tile={tile} {words}"), facts).parts[0]
+        assert (part.of_m.scale_path is not None) == is_shared, (tile, copy)
+        tiles = {tile.name for tile in part.tiles}
+        assert ("src_scales_tile" in tiles) == is_shared
 
 
 @pytest.mark.parametrize("target", TARGETS)

@@ -185,8 +185,7 @@ class Variant:
         of_n, of_m = with_gaps((of_n, of_m), facts)
         if unit.atom.scales:
             scaled_factors.check_order(product)
-            scales = partial(scaled_factors.tensor, problem, cuts=product.cuts)
-            return evolve(of_n, scales=scales(product.of_n)), evolve(of_m, scales=scales(product.of_m))
+            return scaled_factors.with_scales(problem, product, (of_n, of_m), unit.atom.scaled_k, config, facts)
         dequantised = partial(dequantise.of, problem, cuts=product.cuts)
         of_n = evolve(of_n, dequantisation=dequantised(product.of_n, tile=(tile_n, tile_k)))
         of_m = evolve(of_m, dequantisation=dequantised(product.of_m, tile=(tile_m, tile_k)))
