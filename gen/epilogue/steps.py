@@ -9,7 +9,7 @@ from operator import mul
 import numpy as np
 
 from convgen.epilogue.epilogue import Addend, Broadcast, Grouping, Loaded, Reader, Step, along, axes_of, is_in_order
-from convgen.ir import functions
+from convgen.ir import functions, narrow
 from convgen.ir.build import KernelBuilder
 from convgen.ir.expr import Expr, Lane, Max, Pack, Splat, const, eq, lift, maximum, minimum, ne, select, zeros
 from convgen.ir.floats import absolute, fma
@@ -278,6 +278,16 @@ def _in_groups(layout: Fragment, name: str, group: int) -> Fragment:
     fine = layout.factored(Space.REGISTER).factored(Space.LANE)
     digits = (evolve(d, dim=_WITHIN) if d.dim == name and step < group else d for step, d in fine.stepped())
     return Fragment((*layout.dims, _WITHIN), tuple(digits))
+
+
+@frozen
+class Codes(Step):
+    """Round numbers within the range of a type of 4 bits to its codes, a word each."""
+
+    elem: Type
+
+    def apply(self, k: KernelBuilder, total: Expr, loaded: Loaded) -> Expr:
+        return narrow.codes(total, self.elem, saturate=True)
 
 
 @frozen

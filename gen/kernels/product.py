@@ -32,7 +32,7 @@ from convgen.plan import dequantise, views
 from convgen.plan.inputs import InputPath
 from convgen.plan.plan import Part, Plan, Reduction, accumulator_registers
 from convgen.plan.scaled_factors import by_groups
-from convgen.plan.wide_messages import store_wide
+from convgen.plan.wide_messages import buffer_of, store_pairs, store_wide
 from convgen.problem.conv import Conv
 
 K_LOOP = "k_loop"
@@ -114,7 +114,7 @@ class _ProductBuilder:
         factors = part.of_m.view.memory, part.of_n.view.memory, *unpacked, *scales_and_points
         workspace = (reduction.sums.memory, reduction.counts) if reduction else ()
         ends = (part.product.groups.offsets,) if part.product.groups else ()
-        k.params += dict.fromkeys((*factors, *epilogue.reads, *epilogue.writes, result.memory, *workspace, *ends))
+        k.params += dict.fromkeys((*factors, *epilogue.reads, *epilogue.writes, buffer_of(result), *workspace, *ends))
         k.params += views.sizes(plan.problem)
         with k.tile_of(part.mapping) as self.tile, place_of(k, plan, part, self.tile) as self.place:
             self.is_backward = part.mapping.is_backward((self.tile["number"],))
@@ -217,6 +217,8 @@ class _ProductBuilder:
         k, at = self.k, (plus(self.n0, start[0]), plus(row, start[1]), *self.place.of_result)
         adds = self.plan.reduction is Reduction.ATOMIC
         store = partial(k.atomic_view, "add") if adds else partial(store_wide, k, self.plan.facts)
+        if result.memory.elem.bits == 4:
+            store = partial(store_pairs, k)
         for value, layout in results:
             store(result, at, value, layout, "store", result.memory.name)
 

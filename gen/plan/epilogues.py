@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from convgen.epilogue.epilogue import Step, axes_of
-from convgen.epilogue.steps import Bias, Binary, Convert, Eltwise, MxScale, Prelu, Scale, Sum, ZeroPadding
+from convgen.epilogue.steps import Bias, Binary, Codes, Convert, Eltwise, MxScale, Prelu, Scale, Sum, ZeroPadding
 from convgen.ir.error import Unsupported
 from convgen.ir.record import evolve
 from convgen.ir.types import f16, scalar
@@ -18,13 +18,14 @@ from convgen.problem.matmul import Matmul, Problem
 from convgen.problem.zero_points import ZeroPoint
 
 _ADDED = ("f32", "f16", "bf16", "s32", "s8", "u8")  #: types of biases, and of results beside floats of 8 bits
-_MX_RESULTS = ("f8_e4m3", "f8_e5m2")  #: types of results with computed scales
+_MX_RESULTS = ("f8_e4m3", "f8_e5m2", "f4_e2m1")  #: types of results with computed scales
 _FLOATS_OF_8_BITS = ("f8_e4m3", "f8_e5m2", "f8_e4m3fnuz", "f8_e5m2fnuz")
 
 
 def results(problem: Problem) -> tuple[str, ...]:
     """Return the types to which sums can be converted."""
-    return ("f64",) if problem.acc_type == "f64" else (*_ADDED, *_FLOATS_OF_8_BITS)
+    scaled = _MX_RESULTS if any(scale.is_dynamic for scale in problem.scales) else ()
+    return ("f64",) if problem.acc_type == "f64" else tuple(dict.fromkeys((*_ADDED, *_FLOATS_OF_8_BITS, *scaled)))
 
 
 def check(problem: Problem) -> None:
@@ -129,7 +130,7 @@ def of(problem: Problem, product: Product) -> tuple[Step, ...]:
     match steps:
         case [*others, Eltwise() as last] if elem is f16 and last.keeps_rounded:
             return (*others, Convert(elem), last)
-    return (*steps, Convert(elem))
+    return (*steps, Codes(elem) if elem.bits == 4 else Convert(elem))
 
 
 def _unrounded(problem: Problem, product: Product) -> Iterator[Step]:

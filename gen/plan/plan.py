@@ -39,6 +39,7 @@ from convgen.plan.refusals import check_words
 from convgen.plan.registers import LaneRegisters, Pipeline, masks_of
 from convgen.plan.subgroup_reduction import SubgroupReduction
 from convgen.plan.variants.variant import Packings, variant_of
+from convgen.plan.wide_messages import with_pairs
 from convgen.plan.window_views import Windows
 from convgen.problem.matmul import Problem
 
@@ -179,7 +180,9 @@ def _check_groupings(parts: Sequence[Part], mma: MmaTile, reduction: Reduction) 
     if any(part.epilogue.groupings for part in parts) and reduction is not Reduction.ALONE:
         raise DoesNotFit("slices: wanted one, for scales that the result decides")
     for part in parts:
-        part.epilogue.parts(mma.reduced_d, mma.reduced_d.registers)
+        for layout in part.epilogue.parts(mma.reduced_d, mma.reduced_d.registers):
+            if part.product.result.memory.elem.bits == 4:
+                with_pairs(layout, part.product.result)
 
 
 def _with_subgroup_reduction(plan: Plan) -> Plan:
