@@ -218,12 +218,10 @@ class ZeroPadding(Step):
 
 
 @frozen
-class MxScale(Grouping):
-    """Divide groups of neighbours along the result's last dim by a power of two, which is stored beside the result.
+class ComputedScale(Grouping):
+    """Divide groups of neighbours along the result's last dim by a scale, which is stored beside the result.
 
-    The power is 2^(floor(log2(greatest absolute value)) - emax), at least 2^-127, where 2^emax is the greatest power of
-    two of the result's type; it is NaN where that value is infinite. NaNs have no part in it. Quotients saturate, and a
-    NaN becomes the least number (oneDNN, ref_matmul.cpp).
+    NaNs have no part in it. Quotients saturate, and a NaN becomes the least number (oneDNN, ref_matmul.cpp).
     """
 
     view: View  #: scales, by the axes of the result
@@ -251,25 +249,66 @@ class MxScale(Grouping):
         return next(axis for axis in axes_of(self.result, self.result.index[-1]) if axis < 2)
 
     def apply_to(self, k: KernelBuilder, total: Expr, layout: Fragment, at: Sequence[Expr | int]) -> Expr:
-        name = layout.dims[self._axis]
+        name, most = layout.dims[self._axis], self.to.largest
         split = _in_groups(layout, name, self.group)
         greatest, of_groups = k.reduce("greatest", absolute(total), split, _WITHIN, Max)
-        groups = of_groups.registers
-        exponents: Expr = Pack(vector(u32, groups), (maximum(greatest, 0.0),)) >> 23
-        largest = int(np.log2(self.to.largest))
-        code = maximum(exponents.to(vector(s32, groups)) - largest, 0)
-        is_infinite = eq(exponents, 255)
-        codes = k.let("codes", select(is_infinite, lift(255, code), code))
-        scales: Expr = Pack(vector(self.view.memory.elem, groups), (codes.to(vector(u8, groups)),))
+        scales, inverse = self.scaled(k, maximum(greatest, 0.0))
         first = Digit(name, self.group, Space.FIXED, 0)
         k.store_view(self.view, at, scales, Fragment(layout.dims[:2], (first, *of_groups.digits)), "store", "scales")
-        power = select(is_infinite, lift(0x7FC00000, code), lift(254, code) - code << 23)
-        inverse = k.let("inverse", Pack(vector(f32, groups), (power,)))
-        quotients = total * k.broadcast(inverse, of_groups, split)
-        most = self.to.largest
+        quotients = total * k.broadcast(k.let("inverse", inverse), of_groups, split)
         return minimum(maximum(quotients, -most), most)
 
+    def scaled(self, k: KernelBuilder, greatest: Expr) -> tuple[Expr, Expr]:
+        """Return the scales of groups with these greatest absolute values, to be stored, and their reciprocals in f32.
 
+        Raises NotImplementedError in this base.
+        """
+        raise NotImplementedError
+
+
+@frozen
+class MxScale(ComputedScale):
+    """The scale is a power of two: 2^(floor(log2(greatest)) - emax), at least 2^-127.
+
+    2^emax is the greatest power of two of the result's type. The scale is NaN where the greatest value is infinite.
+    """
+
+    def scaled(self, k: KernelBuilder, greatest: Expr) -> tuple[Expr, Expr]:
+        count, largest = greatest.type.lanes, int(np.log2(self.to.largest))
+        exponents: Expr = Pack(vector(u32, count), (greatest,)) >> 23
+        code = maximum(exponents.to(vector(s32, count)) - largest, 0)
+        is_infinite = eq(exponents, 255)
+        codes = k.let("codes", select(is_infinite, lift(255, code), code))
+        scales: Expr = Pack(vector(self.view.memory.elem, count), (codes.to(vector(u8, count)),))
+        power = select(is_infinite, lift(0x7FC00000, code), lift(254, code) - code << 23)
+        return scales, Pack(vector(f32, count), (power,))
+
+
+@frozen
+class FpScale(ComputedScale):
+    """The scale is the greatest value divided by the greatest number of the result's type, rounded to f8_e4m3.
+
+    It is at least the type's epsilon, 2^-3.
+    """
+
+    def scaled(self, k: KernelBuilder, greatest: Expr) -> tuple[Expr, Expr]:
+        stored, count, most = self.view.memory.elem, greatest.type.lanes, self.to.largest
+        # The quotient, rounded once: its first estimate, and the rest that this leaves (Markstein).
+        reciprocal = float(np.float32(1) / np.float32(most))
+        estimate = k.let("estimate", greatest * reciprocal)
+        quotient = fma(fma(estimate, -most, greatest), reciprocal, estimate)
+        scale = minimum(quotient, stored.largest)  # infinite values make it NaN, of which `minimum` takes the number
+        scales = k.let("scales", maximum(scale, _EPSILON).to(vector(stored, count)))
+        bits: Expr = Pack(vector(u32, count), (scales.to(vector(f32, count)),))
+        eighths = k.let("eighths", bits >> 20 & 7)
+        inverse: Expr = Splat(vector(f32, count), const(1.0, f32))
+        for n in range(1, 8):
+            inverse = select(eq(eighths, n), lift(float(np.float32(1) / np.float32(1 + n / 8)), inverse), inverse)
+        power: Expr = Pack(vector(f32, count), (lift(254, bits) - (bits >> 23) << 23,))
+        return Pack(vector(stored, count), (scales,)), inverse * power
+
+
+_EPSILON = 2.0**-3  #: of f8_e4m3 (oneDNN, nstl.hpp)
 _WITHIN = "in_group"  #: dim of the positions within a group
 
 

@@ -5,7 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from convgen.epilogue.epilogue import Step, axes_of
-from convgen.epilogue.steps import Bias, Binary, Codes, Convert, Eltwise, MxScale, Prelu, Scale, Sum, ZeroPadding
+from convgen.epilogue.steps import (
+    Bias,
+    Binary,
+    Codes,
+    Convert,
+    Eltwise,
+    FpScale,
+    MxScale,
+    Prelu,
+    Scale,
+    Sum,
+    ZeroPadding,
+)
 from convgen.ir.error import Unsupported
 from convgen.ir.record import evolve
 from convgen.ir.types import f16, scalar
@@ -173,7 +185,8 @@ def _computed(problem: Problem, product: Product, scale: problem_scales.Scale) -
     if size % group:
         whole = evolve(result.index[-1], size=size + -size % group)
         yield ZeroPadding(evolve(result, index=(*result.index[:-1], whole)), (*outer, size))
-    yield MxScale(views.view_over_result(problem, product, scale.name), result, group, to)
+    kind = MxScale if scale.dtype == "e8m0" else FpScale
+    yield kind(views.view_over_result(problem, product, scale.name), result, group, to)
 
 
 def _scaled(problem: Problem, product: Product, *roles: str) -> Iterator[Scale]:

@@ -205,8 +205,8 @@ def ranges(problem: Problem, inputs: Mapping[str, Tensor], output: str, rows: In
     """
     if computed := request.computed_scale(problem):
         steps = partial(_processed, problem, inputs, "dst", rows)
-        codes, quotients = computed_scales.ranges(computed, problem.dst_type, request.size(problem, "dst")[-1])
-        return quotients(steps, columns) if output == "dst" else codes(steps, columns)
+        scales, quotients = computed_scales.ranges(computed, problem.dst_type, request.size(problem, "dst")[-1])
+        return quotients(steps, columns) if output == "dst" else scales(steps, columns)
     to = request.tensor(problem, output).dtype
     result = _processed(problem, inputs, output, rows, columns)
     if output != "dst" or not (problem.post_ops or problem.scales or request.zero_point(problem, "dst")):

@@ -34,7 +34,7 @@ _DIRECTIONS = {
 _ROLES = ("src", "wei", "dst")
 _BYTES = ("s8", "u8", "s4", "u4")  #: sums of which are s32 (oneDNN's Developer Guide, "Data Types")
 OFFSETS = "offsets"  #: the end of each group, as oneDNN's grouped memory has it
-_COMPUTED = ("mx",)  #: policies of scales that the primitive computes (benchdnn's knobs_attr.md, "Scales")
+_COMPUTED = ("mx", "dynamic_fp")  #: policies of scales that the primitive computes (benchdnn's knobs_attr.md, "Scales")
 _WIDE = ("f16", "bf16", "f32")  #: to which factors that are dequantised are rounded
 
 

@@ -1,6 +1,7 @@
-"""Results in MX formats: each group of 32 along the last dim gets a scale of e8m0 from its greatest absolute value.
+"""Results with scales that they decide: each group along the last dim gets one from its greatest absolute value.
 
-The rule here is that of the specification (OCP Microscaling Formats 1.0, 6.3), with saturation as in oneDNN.
+With MX formats the rule here is that of the specification (OCP Microscaling Formats 1.0, 6.3), with saturation as in
+oneDNN. Groups of 16 with scales of f8_e4m3 (NVFP4) have that of oneDNN (ref_matmul.cpp).
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ Array = npt.NDArray[Any]
 TARGETS = ("gfx90a", "gfx942", "gfx950", "xehpg", "xehpc", "sm_89", "sm_90a")
 GROUP = 32
 MX = "dst:mx:e8m0:1x32"
+FP = "dst:dynamic_fp:f8_e4m3:1x16"
 LARGEST = {
     "f8_e4m3": (8, 448.0),
     "f8_e5m2": (15, 57344.0),
@@ -51,6 +53,21 @@ def quantised(values: Array, dtype: str) -> tuple[Array, Array]:
         quotients = group / scale
         elements[row, own] = np.where(np.isnan(quotients), -most, np.clip(quotients, -most, most))
     return elements, codes
+
+
+def divided(values: Array, dtype: str) -> tuple[Array, Array]:
+    """Return the elements and the scales of rows, in groups of 16: the greatest number divided by that of the type."""
+    one, most = np.float32(1), np.float32(LARGEST[dtype][1])
+    elements = np.empty(values.shape, scalar(dtype).numpy)
+    scales = np.empty((len(values), -(-values.shape[1] // 16)), scalar("f8_e4m3").numpy)
+    for row, number in np.ndindex(scales.shape):
+        own = slice(number * 16, (number + 1) * 16)
+        group = values[row, own].astype(np.float32)
+        greatest = np.float32(max([0.0, *np.abs(group[~np.isnan(group)])]))
+        scales[row, number] = min(max(greatest / most, np.float32(0.125)), np.float32(448))
+        quotients = group * (one / scales[row, number].astype(np.float32))
+        elements[row, own] = np.where(np.isnan(quotients), -most, np.clip(quotients, -most, most))
+    return elements, scales
 
 
 def stored(line: str, target: str, values: Array, config: str | None = None) -> dict[str, Array]:
@@ -87,6 +104,36 @@ def test_groups_get_the_scale_of_their_greatest_number(target: str, dtype: str) 
     assert np.array_equal(results["dst"].astype(np.float32), elements.astype(np.float32))
 
 
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("dtype", sorted(LARGEST))
+def test_groups_get_their_greatest_number_divided_by_that_of_the_type(target: str, dtype: str) -> None:
+    most, steps = LARGEST[dtype][1], np.arange(72) // 16
+    values = special(72, dtype)
+    near = [most * np.float32(1 + n / 16) * np.float32(2) ** (steps - 2) for n in range(16)]  # all eighths, and ties
+    values = np.concatenate([values, [row * np.linspace(-1, 1, 72, dtype=np.float32) for row in near]])
+    values = np.concatenate([values, [np.where(np.arange(72) % 16 == 7, row, row / 3) for row in near]])
+    values = values.astype(np.float32)
+    line = f"--dt=f32:f32:{dtype} --attr-scales={FP} {len(values)}x72:72x72"
+    results = stored(line, target, values)
+    elements, scales = divided(values, dtype)
+    assert np.array_equal(results["dst_scales"].view(np.uint8), scales.view(np.uint8))
+    assert np.array_equal(results["dst"].astype(np.float32), elements.astype(np.float32))
+
+
+@pytest.mark.parametrize("target", ["gfx942", "xehpc", "sm_90a"])
+def test_infinite_sums_make_the_scale_the_greatest_number_of_its_type(target: str) -> None:
+    src, wei = np.ones((2, 32), np.float32), np.eye(32, dtype=np.float32)
+    src[0, 0] = 2.0**127
+    src[1, 0] = np.nan
+    wei[0, 0] = 4
+    code = cg.compile(cg.build(parse_problem(f"--dt=f32:f32:f8_e4m3 --attr-scales={FP} 2x32:32x16"), target))
+    results = cg.simulate(code, src=src, wei=np.ascontiguousarray(wei[:, :16]))
+    assert isinstance(results, dict)
+    assert results["dst_scales"].astype(np.float32).tolist() == [[448], [0.125]]
+    assert results["dst"][0, 0].astype(np.float32) == 448
+    assert (results["dst"][1].astype(np.float32) == -448).all()
+
+
 @pytest.mark.parametrize("target", ["gfx942", "xehpc", "sm_90a"])
 def test_infinite_sums_make_the_scale_nan_and_nans_have_no_part_in_it(target: str) -> None:
     values = np.ones((3, 64), np.float32)
@@ -112,6 +159,9 @@ LINES = [
     f"--dt=f4_e2m1:f4_e2m1:f4_e2m1 --attr-scales=src:per_ocic:e8m0:1x32+wei:per_ocic:e8m0:32x1+{MX} 6x64:64x48",
     f"--dt=f16:f16:f4_e2m1 --dtag=acb --attr-scales={MX} --attr-post-ops=relu 2x34x24:2x24x40",
     f"--dt=s8:s8:f8_e4m3 --attr-scales=wei:per_oc:f32+{MX} 9x32:32x40",
+    f"--dt=f16:f16:f4_e2m1 --attr-scales={FP} 50x72:72x80",
+    f"--dt=bf16:bf16:f8_e4m3 --dtag=ba --bia-dt=f32 --attr-scales={FP} --attr-post-ops=relu+linear:9:3 40x64:64x90",
+    f"--dt=f4_e2m1:f4_e2m1:f4_e2m1 --attr-scales=src:per_ocic:f8_e4m3:1x16+wei:per_ocic:f8_e4m3:16x1+{FP} 6x64:64x48",
 ]
 
 
@@ -151,7 +201,9 @@ def test_configs_whose_subgroups_have_parts_of_groups_do_not_fit(config: str, wh
         f"--dt=f16:f16:f16 --attr-scales={MX} 32x32:32x32",
         "--dt=f16:f16:f8_e4m3 --attr-scales=dst:mx:e8m0:1x16 32x32:32x32",
         "--dt=f16:f16:f8_e4m3 --attr-scales=dst:mx:f32:1x32 32x32:32x32",
-        "--dt=f16:f16:f8_e4m3 --attr-scales=dst:dynamic_fp:f8_e4m3:1x16 32x32:32x32",
+        "--dt=f16:f16:f8_e4m3 --attr-scales=dst:dynamic_fp:f8_e4m3:1x32 32x32:32x32",
+        "--dt=f16:f16:f8_e4m3 --attr-scales=dst:dynamic_fp:f32:1x16 32x32:32x32",
+        f"--dt=f16:f16:f16 --attr-scales={FP} 32x32:32x32",
         "--dt=f16:f16:f8_e4m3 --attr-scales=src:mx:e8m0:1x32 32x32:32x32",
         f"--dt=f16:f16:f8_e4m3 --dir=FWD_D --attr-scales={MX} mb1ic16ih8oc32kh3ph1",
     ],
@@ -182,7 +234,8 @@ def problems(draw: st.DrawFn) -> str:
         st.sampled_from(("", " --attr-post-ops=relu", " --attr-post-ops=linear:2:1", " --attr-post-ops=tanh"))
     )
     scales = draw(st.sampled_from(("", "src:common:0.5+", "wei:per_oc:f32+")))
-    return f"{knobs} --attr-scales={scales}{MX} {batch}{m}x{k}:{batch}{k}x{n}"
+    computed = draw(st.sampled_from((MX, FP)))
+    return f"{knobs} --attr-scales={scales}{computed} {batch}{m}x{k}:{batch}{k}x{n}"
 
 
 @pytest.mark.sweep
