@@ -29,7 +29,7 @@ from convgen.problem.conv import Conv
 from convgen.problem.matmul import Matmul, Problem
 from convgen.problem.zero_points import ZeroPoint
 
-_ADDED = ("f32", "f16", "bf16", "s32", "s8", "u8")  #: types of biases, and of results beside floats of 8 bits
+_ADDED = ("f32", "f16", "bf16", "s32", "s8", "u8")  #: types of biases and results beside floats of 8 bits
 _MX_RESULTS = ("f8_e4m3", "f8_e5m2", "f4_e2m1")  #: types of results with computed scales
 _FLOATS_OF_8_BITS = ("f8_e4m3", "f8_e5m2", "f8_e4m3fnuz", "f8_e5m2fnuz")
 
@@ -37,7 +37,12 @@ _FLOATS_OF_8_BITS = ("f8_e4m3", "f8_e5m2", "f8_e4m3fnuz", "f8_e5m2fnuz")
 def results(problem: Problem) -> tuple[str, ...]:
     """Return the types to which sums can be converted."""
     scaled = _MX_RESULTS if any(scale.is_dynamic for scale in problem.scales) else ()
-    return ("f64",) if problem.acc_type == "f64" else tuple(dict.fromkeys((*_ADDED, *_FLOATS_OF_8_BITS, *scaled)))
+    return tuple(dict.fromkeys((*_addends(problem), *scaled)))
+
+
+def _addends(problem: Problem) -> tuple[str, ...]:
+    """Return the types of biases that can be added to sums, to which these can also be converted."""
+    return ("f64",) if problem.acc_type == "f64" else (*_ADDED, *_FLOATS_OF_8_BITS)
 
 
 def check(problem: Problem) -> None:
@@ -50,7 +55,7 @@ def check(problem: Problem) -> None:
 
 def _check_bias(problem: Problem) -> None:
     """Refuse a bias, or its gradient, of a type that cannot be added to sums or converted from them."""
-    known = ("f64",) if problem.acc_type == "f64" else _ADDED
+    known = _addends(problem)
     if problem.bias_type and problem.bias_type not in known:
         wanted = f"wanted one of {', '.join(known)}"
         raise Unsupported(f"given a bias of {problem.bias_type}, {wanted}", rule="bias-type")
