@@ -255,9 +255,9 @@ class KernelBuilder:
             self._surfaces[v] = bound
         return v
 
-    def mma(self, name: str, tile: MmaTile, acc: Expr, a: Expr, b: Expr) -> Var:
+    def mma(self, name: str, tile: MmaTile, acc: Expr, a: Expr, b: Expr, *scales: Expr) -> Var:
         """Bind `acc + a * b` on whole fragments."""
-        return self.let(name, x.Mma(tile, acc, a, b))
+        return self.let(name, x.Mma(tile, acc, a, b, scales))
 
     def zeros(self, type: VectorType) -> Expr:
         """Return a vector of zeros."""

@@ -8,7 +8,7 @@ where it decides something (an address, a branch, a stored value): `Value.define
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ from convgen.ir.floats import Fma
 from convgen.ir.fused import Fused
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import Global
-from convgen.ir.layout.mma import MmaTile
+from convgen.ir.layout.mma import MmaAtom, MmaTile
 from convgen.ir.products import BlockMma
 from convgen.ir.record import frozen
 from convgen.ir.types import AnyType, Type, VectorType, half_bytes, s4, u4
@@ -397,6 +397,24 @@ def _pack(ev: Evaluator, e: x.Pack) -> Value:
 # ---------------------------------------------------------------- matrices
 
 
+@cache
+def _pair_values(of: Type) -> Array:
+    """Return the two numbers of each byte that holds a pair, [byte, 2], low bits first."""
+    codes = np.arange(256, dtype=np.uint8)
+    return np.stack([codes & 0xF, codes >> 4], axis=-1).view(of.numpy).astype(np.float64)
+
+
+@lru_cache(maxsize=2**8)
+def _scale_owners(op: MmaTile) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
+    """Return (subgroup, lane, register) of the scale of each element of one instruction's A[row, k] and B[col, k]."""
+    assert op.atom.scales is not None
+    i, k = np.indices((op.atom.n, op.atom.k))
+    j, kb = np.indices((op.atom.m, op.atom.k))
+    of_a, of_b = op.atom.scales
+    first, first_b = (each // op.atom.scaled_k * op.atom.scaled_k for each in (k, kb))
+    return of_a.owner({"n": i, "k": first}), of_b.owner({"m": j, "k": first_b})
+
+
 @lru_cache(maxsize=2**8)
 def _owners(op: MmaTile) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
     """Return (subgroup, lane, register) of each element of one instruction's A[row, k] and B[col, k]."""
@@ -416,45 +434,71 @@ def _ten_bits(data: Array) -> Array:
 _INPUTS: dict[str, Callable[[Array], Array]] = {"": lambda data: data, "xf32": _ten_bits}
 
 
+def _numbers(rows: Array, atom: MmaAtom, wide: np.dtype[Any]) -> Array:
+    """Return the numbers of an operand [..., k], of pairs the two of each element side by side."""
+    if atom.pair is None:
+        return rows.astype(wide)
+    numbers: Array = _pair_values(atom.pair)[rows]
+    return numbers.reshape(*rows.shape[:-1], -1)
+
+
+def _by_rows(op: MmaTile, width: int, parts: Sequence[Array], tiles: int, place: tuple[Array, ...]) -> Array:
+    """Return an operand, given as one part for each subgroup of a team, as [team, tile, step, row, k]."""
+    registers = parts[0].shape[1] // (tiles * op.steps)
+    shaped = np.concatenate(parts).reshape(-1, op.atom.spans, width, tiles, op.steps, registers)
+    subgroup, lane, register = place
+    rows: Array = shaped.transpose(0, 3, 4, 1, 2, 5)[:, :, :, subgroup, lane, register]
+    return rows
+
+
 def _mma(ev: Evaluator, e: x.Mma) -> Value:
-    """Add exact products to the accumulator: one float64 (or wrapping integer) sum an instruction, rounded once."""
+    """Add exact products to the accumulator: one float64 (or wrapping integer) sum an instruction, rounded once.
+
+    Products with scales are exact, too: float64 has the exponents of two factors and two scales.
+    """
     op: MmaTile = e.op
     atom = op.atom
-    a_place, b_place = _owners(op)
     members = ev.numbers[: atom.spans]  # the subgroups of the team that are evaluated together
     i, j = coordinates(atom.d, tuple(n % atom.spans for n in members), ev.width)
     wide = np.dtype(np.float64 if atom.acc.is_float else np.int64)
 
-    def operand(parts: Sequence[Array], tiles: int, place: tuple[Array, ...]) -> Array:
-        """Return an operand, given as one part for each subgroup of a team, as [team, tile, step, row, k]."""
-        shaped = np.concatenate(parts).reshape(
-            -1, atom.spans, ev.width, tiles, op.steps, parts[0].shape[1] // (tiles * op.steps)
-        )
-        subgroup, lane, register = place
-        rows: Array = shaped.transpose(0, 3, 4, 1, 2, 5)[:, :, :, subgroup, lane, register]
-        return rows
+    operand = partial(_by_rows, op, ev.width)
 
     def of_lanes(rows: Array) -> Array:
         """Reshape [team, tile of j, tile of i, lane, register] to the value's [lane, register]."""
         return rows.transpose(0, 3, 1, 2, 4).reshape(acc.data.shape)
 
-    acc, (a, b) = ev(e.acc), zip(*ev.team(e))
-    cut = _INPUTS[atom.rounds_to]
-    rows_of_a = operand([cut(v.data) for v in a], op.tiles_n, a_place).astype(wide)
-    rows_of_b = operand([cut(v.data) for v in b], op.tiles_m, b_place).astype(wide)
+    acc, (a, b), scales = ev(e.acc), zip(*ev.team(e)), [ev(scale) for scale in e.scales]
+    cut, sides = _INPUTS[atom.rounds_to], ((a, op.tiles_n), (b, op.tiles_m))
+
+    def numbers(side: int) -> Array:
+        """Return the numbers of a factor, times their scales, as [team, tile, step, row, k]."""
+        parts, tiles = sides[side]
+        factor = _numbers(operand([cut(v.data) for v in parts], tiles, _owners(op)[side]), atom, wide)
+        for scale in scales[side : side + 1]:
+            runs = operand([scale.data], tiles, _scale_owners(op)[side]).astype(wide)
+            factor = factor * runs.repeat(factor.shape[-1] // runs.shape[-1], axis=-1)
+        return factor
+
+    def poison(side: int) -> Mask:
+        parts, tiles = sides[side]
+        rows = _any(operand([v.mask for v in parts], tiles, _owners(op)[side]))
+        for scale in scales[side : side + 1]:
+            rows = rows | _any(operand([scale.mask], tiles, _scale_owners(op)[side]))
+        return rows
+
     shape = (-1, len(members) * ev.width, op.tiles_m, op.tiles_n, atom.d.registers)
     total = acc.data.reshape(shape).transpose(0, 2, 3, 1, 4)
     with np.errstate(all="ignore"):
+        rows_of_a, rows_of_b = numbers(0), numbers(1)
         for step in range(op.steps):
             # [team, tile of j, tile of i, lane, register, k]
             products = rows_of_a[:, None, :, step, i] * rows_of_b[:, :, None, step, j]
             total = convert(total.astype(wide) + products.sum(axis=-1), atom.acc)
     data = of_lanes(total)
-    if all(v.poison is None for v in (acc, *a, *b)):
+    if all(v.poison is None for v in (acc, *a, *b, *scales)):
         return Value(data)
-    rows = _any(operand([v.mask for v in a], op.tiles_n, a_place))[:, None, :, i]
-    cols = _any(operand([v.mask for v in b], op.tiles_m, b_place))[:, :, None, j]
-    return Value(data, acc.mask | of_lanes(rows | cols))
+    return Value(data, acc.mask | of_lanes(poison(0)[:, None, :, i] | poison(1)[:, :, None, j]))
 
 
 def _block_mma(ev: Evaluator, e: BlockMma) -> Value:

@@ -419,16 +419,20 @@ class FromLane(Expr):
 
 @node
 class Mma(Expr):
-    """`acc + a * b` on whole fragments; `op` (an `ir.layout.mma.MmaTile`) gives the tile's atoms and layouts."""
+    """`acc + a * b` on whole fragments; `op` (an `ir.layout.mma.MmaTile`) gives the tile's atoms and layouts.
+
+    `scales` are those of `a` and of `b`, by which they are multiplied, if the instruction takes any.
+    """
 
     op: MmaTile
     acc: Expr
     a: Expr
     b: Expr
+    scales: tuple[Expr, ...]
 
     def result(self) -> AnyType:
-        wanted = (self.op.acc_type, self.op.a_type, self.op.b_type)
-        given = (self.acc.type, self.a.type, self.b.type)
+        wanted = (self.op.acc_type, self.op.a_type, self.op.b_type, *self.op.scale_types)
+        given = (self.acc.type, self.a.type, self.b.type, *(s.type for s in self.scales))
         if given != wanted:
             raise UserError(f"mma {self.op.atom.name}: operands {given}, wanted {wanted}")
         return self.acc.type

@@ -126,6 +126,8 @@ class TargetFacts:
     atoms: tuple[MmaAtom, ...]
     core: Core
     caches: Caches
+    #: matrix instructions that multiply their factors by scales, e8m0 by groups along K
+    scaled_atoms: tuple[MmaAtom, ...] = ()
     tuning: Any = None  #: a `backends.tuning.Tuning`, by which configs are chosen; passes do not read it
     uniform_fused: frozenset[str] = frozenset()  #: those of `fused` that the scalar unit has, too
     uniform_shifts: int = 0  #: places; largest shift that the scalar unit combines with an addition

@@ -42,7 +42,7 @@ WIDENED = (s4, u4, f4_e2m1, f8_e4m3, f8_e5m2, f8_e4m3fnuz, f8_e5m2fnuz)
 
 @frozen
 class _Rounding:
-    """Parameters for rounding f32 to an 8-bit format; codes are without the sign bit."""
+    """Parameters for rounding f32 to a format of 8 bits or 4; codes are without the sign bit."""
 
     mantissa: int  #: bits
     bias: int
@@ -53,6 +53,7 @@ class _Rounding:
 
 
 _ROUNDINGS = {
+    f4_e2m1: _Rounding(1, 1, largest=7, beyond=7, nan=7),
     f8_e4m3: _Rounding(3, 7, largest=0x7E, beyond=0x7F, nan=0x7F),
     f8_e5m2: _Rounding(2, 15, largest=0x7B, beyond=0x7C, nan=0x7F),
     f8_e4m3fnuz: _Rounding(3, 8, largest=0x7F, beyond=0x80, nan=0x80, has_negative_zero=False),
@@ -69,7 +70,7 @@ def widens(of: Type, to: Type) -> bool:
 
 def narrows(of: Type, to: Type) -> bool:
     """Return whether `rounded` does this conversion."""
-    return of is f32 and to in _ROUNDINGS
+    return of is f32 and to in _ROUNDINGS and to.is_rounded_to
 
 
 def widened(a: Expr, to: Type) -> Expr:
@@ -97,6 +98,12 @@ def _within_bytes(a: Slice, to: Type) -> Expr:
 
 def rounded(a: Expr, to: Type, *, saturate: bool) -> Expr:
     """Round a vector of f32 to an 8-bit format; with `saturate` too large values become the largest finite one."""
+    count = a.type.lanes
+    return Pack(vector(to, count), (codes(a, to, saturate=saturate).to(vector(u8, count)),))
+
+
+def codes(a: Expr, to: Type, *, saturate: bool) -> Expr:
+    """Return the codes of `rounded` as words; also of f4_e2m1, for numbers within its range."""
     how, count = _ROUNDINGS[to], a.type.lanes
     shift = 23 - how.mantissa
     bits: Expr = Pack(vector(u32, count), (a,))
@@ -111,11 +118,10 @@ def rounded(a: Expr, to: Type, *, saturate: bool) -> Expr:
     code: Expr = minimum(normal, how.largest if saturate else how.beyond)
     code = _select(size < lift(128 - how.bias << 23, size), denormal, code)
     code = _select(lift(0x7F800000, size) < size, lift(how.nan, size), code)
-    sign: Expr = bits >> 24 & 0x80
+    sign: Expr = bits >> _WORD - to.bits & 1 << to.bits - 1
     if not how.has_negative_zero:
         sign = _select(eq(code, 0), code, sign)
-    code = code | sign
-    return Pack(vector(to, count), (code.to(vector(u8, count)),))
+    return code | sign
 
 
 def _vector(a: Expr) -> VectorType:

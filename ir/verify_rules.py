@@ -524,9 +524,16 @@ def _hold_alike(a: Fragment, b: Fragment) -> bool:
     return a.dims == b.dims and a.canonical(*Space) == b.canonical(*Space)
 
 
+def _by_groups(scales: Fragment) -> Fragment:
+    """Return a layout of scales over groups along K: one over positions has those within a group as a fixed digit."""
+    return Fragment(scales.dims, tuple(d for d in scales.digits if d.dim != "k" or d.space is not Space.FIXED))
+
+
 def _operand_layouts(c: Checker, e: x.Mma) -> str | None:
-    for name, operand, wanted in (("a", e.a, e.op.a), ("b", e.b, e.op.b), ("acc", e.acc, e.op.d)):
+    scales = zip(("a's scales", "b's scales"), e.scales, map(_by_groups, e.op.scales or ()))
+    for name, operand, wanted in (("a", e.a, e.op.a), ("b", e.b, e.op.b), ("acc", e.acc, e.op.d), *scales):
         given = c.distribution(operand)
+        given = _by_groups(given) if operand in e.scales and isinstance(given, Fragment) else given
         unknown = given is None and name != "acc" and c.level == "tile"
         if unknown or (isinstance(given, Fragment) and given != wanted and not _suits(given, wanted, e.op.d)):
             return f"mma operand {name} is distributed as {given or 'an unknown layout'}, wanted {wanted}"

@@ -110,7 +110,7 @@ def _check_target(kernel: Kernel, facts: TargetFacts) -> None:
         )
     for e in postorder(kernel.body):
         atom = e.op.atom if isinstance(e, Mma) else e.op if isinstance(e, BlockMma) else None
-        if atom is not None and atom not in facts.atoms and atom not in facts.blocks:
+        if atom is not None and atom not in (*facts.atoms, *facts.scaled_atoms, *facts.blocks):
             raise Unsupported(
                 f"given the matrix instruction {atom.name}, wanted one that {facts.name} has, in kernel {kernel.name}"
             )

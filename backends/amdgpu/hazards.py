@@ -330,12 +330,17 @@ def _result_of(i: Instruction) -> Event | None:
     return _MATRIX_EVENTS[i.op.hazard][0] if i.op.hazard in _MATRIX_EVENTS else None
 
 
+_PLAIN_SOURCES = 3  #: sources of a matrix instruction without scales
+
+
 def _uses(i: Instruction, physical: Physical, has_transcendentals: bool) -> list[tuple[Use, Words]]:
     """Return the uses of registers by an instruction; sets of registers may be empty."""
     hazard = i.op.hazard
     if hazard in _MATRIX_EVENTS:
         # Overwriting a register that an earlier matrix or vector instruction wrote needs no states.
         factors = physical.operand(i.source("a")) | physical.operand(i.source("b"))
+        if len(i.src) > _PLAIN_SOURCES:
+            factors |= physical.operand(i.source("scales of a")) | physical.operand(i.source("scales of b"))
         return [(Use.MFMA_AB, factors), (Use.MFMA_C, physical.operand(i.source("c")))]
     kinds = _USES.get(i.op.unit)
     if kinds is None:

@@ -186,6 +186,10 @@ DIRECT: dict[int, Opcode] = {
 }
 
 
+#: Constants and scalar registers would not do: hardware takes their bits 30 to 23 (LLVM pull request 158117).
+_SCALES = Role("scales of a", "v", 1), Role("scales of b", "v", 1)
+
+
 def _mfma(row: MfmaRow) -> Opcode:
     """Return the row of a matrix instruction.
 
@@ -200,7 +204,7 @@ def _mfma(row: MfmaRow) -> Opcode:
         busy=row.passes,
         early_clobber=True,
         results=(Role("d", "va", sums),),
-        sources=(Role("a", "va", a), Role("b", "va", b), Role("c", "va", sums)),
+        sources=(Role("a", "va", a), Role("b", "va", b), Role("c", "va", sums), *(_SCALES if row.scaled else ())),
         hazard=row.hazard,
     )
 

@@ -22,7 +22,7 @@ from convgen.ir.layout.digits import Digit, Space
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.mma import BlockAtom, MmaAtom
 from convgen.ir.record import evolve, frozen
-from convgen.ir.types import Type, bf16, f8_e4m3, f8_e4m3fnuz, f8_e5m2, f8_e5m2fnuz, f16, f32, f64, s8, s32
+from convgen.ir.types import Type, bf16, f4_e2m1, f8_e4m3, f8_e4m3fnuz, f8_e5m2, f8_e5m2fnuz, f16, f32, f64, s8, s32, u8
 
 WAVE = 64
 #: Hazard classes of matrix instructions: narrow inputs (including xf32), f32, f64.
@@ -51,6 +51,10 @@ class MfmaRow:
     #: codes of the input types, for modifiers
     formats: tuple[int, int] | None = attrs.field(default=None, kw_only=True)
     blocks: int = attrs.field(default=1, kw_only=True)  #: independent products
+    #: whether it multiplies inputs by scales of type e8m0, one for `SCALED` numbers along K
+    scaled: bool = attrs.field(default=False, kw_only=True)
+    #: type of the numbers of both inputs, two in each element, a byte; K counts bytes
+    pair: Type | None = attrs.field(default=None, kw_only=True)
 
     @property
     def b(self) -> Type:
@@ -60,7 +64,8 @@ class MfmaRow:
     @property
     def name(self) -> str:
         """Return the mnemonic, with the input types if modifiers select them."""
-        return self.mnemonic if self.formats is None else f"{self.mnemonic}.{F8_NAMES[self.ab]}_{F8_NAMES[self.b]}"
+        names = (NARROW_NAMES[self.pair or of] for of in (self.ab, self.b)) if self.formats else ()
+        return f"{self.mnemonic}.{'_'.join(names)}" if self.formats else self.mnemonic
 
     @property
     def modifiers(self) -> tuple[str, ...]:
@@ -94,15 +99,27 @@ class MfmaRow:
             d=self._result(),
             clocks=4 * self.passes,
             rounds_to=self.rounds_to,
+            scales=(self._scales("n"), self._scales("m")) if self.scaled else None,
+            pair=self.pair,
         )
+
+    def _scales(self, row: str) -> Fragment:
+        """Return the layout of the scales of A (`row` n) or B (m): lane n + rows * (number along K // 32) has one.
+
+        Source: Triton, LinearLayoutConversions.cpp, chooseScaledMfmaScaleLayout. Its comment says that a lane's scale
+        need not be that of the lane's own numbers, since a lane holds parts of two runs of 8-bit numbers.
+        """
+        shared = SCALED // (2 if self.pair else 1)
+        digits = Digit(row, self.rows, Space.LANE, 1), Digit("k", shared, Space.FIXED, 0)
+        return Fragment((row, "k"), (*digits, Digit("k", self.k // shared, Space.LANE, self.rows)))
 
     def _operand(self, row: str) -> Fragment:
         """Return the layout of A (`row` n) or B (m).
 
         Lane = n + rows * (k // kpl), element k % kpl, where kpl = rows * k / 64 elements a lane (CDNA3 ISA 7.1, "MFMA
-        register layouts"). With formats a lane holds a part of each half of K (CDNA4 ISA 7.1).
+        register layouts"). With formats of 8 bits a lane holds a part of each half of K (CDNA4 ISA 7.1).
         """
-        halves = 2 if self.formats else 1
+        halves = 2 if self.formats and not self.pair else 1
         together = self.rows * self.k // WAVE // halves
         digits = (
             Digit(row, self.rows, Space.LANE, 1),
@@ -130,8 +147,10 @@ class MfmaRow:
         )
 
 
+SCALED = 32  #: numbers along K that share a scale (CDNA4 ISA 7.1)
 #: fp8 type -> name in mnemonics; the target decides which of the two forms it means
 F8_NAMES = {f8_e4m3: "fp8", f8_e4m3fnuz: "fp8", f8_e5m2: "bf8", f8_e5m2fnuz: "bf8"}
+NARROW_NAMES = {**F8_NAMES, f4_e2m1: "fp4"}  #: type that modifiers select -> name
 
 
 def _f8_rows(*types: Type) -> tuple[MfmaRow, ...]:
@@ -145,20 +164,40 @@ def _f8_rows(*types: Type) -> tuple[MfmaRow, ...]:
     )
 
 
-def _f8f6f4_rows(*types: Type) -> tuple[MfmaRow, ...]:
+def _f8f6f4_rows(*types: Type, scaled: bool = False) -> tuple[MfmaRow, ...]:
     """Return products of any two of the types that modifiers select; type codes are list indices (CDNA4 ISA 7.1)."""
     return tuple(
         MfmaRow(
-            f"v_mfma_f32_{m}x{m}x{k}_f8f6f4",
+            f"v_mfma_{'scale_' * scaled}f32_{m}x{m}x{k}_f8f6f4",
             *(m, m, k, types[a], f32),
             passes=passes,
             hazard=XDL,
             second=types[b],
             formats=(a, b),
+            scaled=scaled,
         )
         for m, k, passes in ((32, 64, 16), (16, 128, 8))
         for a, b in product(range(len(types)), repeat=2)
     )
+
+
+def _scaled_f4_rows() -> tuple[MfmaRow, ...]:
+    """Return scaled products of f4_e2m1, in half the passes of those of 8-bit types (CDNA4 ISA 7.1)."""
+    return tuple(
+        MfmaRow(
+            f"v_mfma_scale_f32_{m}x{m}x{k}_f8f6f4",
+            *(m, m, k // 2, u8, f32),
+            passes=passes,
+            hazard=XDL,
+            formats=(_F4_CODE, _F4_CODE),
+            scaled=True,
+            pair=f4_e2m1,
+        )
+        for m, k, passes in ((32, 64, 8), (16, 128, 4))
+    )
+
+
+_F4_CODE = 4  #: cbsz and blgp of f4_e2m1
 
 
 _CDNA2_MFMA = (
@@ -332,7 +371,8 @@ def _facts(
         shared_write=_WRITE_B128_32,
         fused=frozenset(MEANING) - {"mad16"},
         uniform_shifts=4,  # S_LSHL1_ADD_U32 to S_LSHL4_ADD_U32: CDNA3 ISA, SOP2
-        atoms=tuple(row.atom() for row in MFMA[name] if row.blocks == 1),
+        atoms=tuple(row.atom() for row in MFMA[name] if row.blocks == 1 and not row.scaled),
+        scaled_atoms=tuple(row.atom() for row in MFMA[name] if row.scaled),
         blocks=tuple(row.block() for row in MFMA[name] if row.blocks > 1),
         core=evolve(core, shared_read_rate=_WIDEST_READ * WAVE // len(read.phases)),  # a phase a clock
         caches=evolve(caches, dies=USUAL[name].partitions),
@@ -349,7 +389,13 @@ def _facts(
 MFMA: dict[str, tuple[MfmaRow, ...]] = {
     "gfx90a": _CDNA2_MFMA + _CDNA2_BLOCKS,
     "gfx942": _CDNA3_ONLY + _CDNA3_MFMA + _CDNA3_BLOCKS + _f8_rows(f8_e4m3fnuz, f8_e5m2fnuz),
-    "gfx950": _CDNA4_MFMA + _CDNA3_MFMA + _CDNA3_BLOCKS + _f8f6f4_rows(f8_e4m3, f8_e5m2) + _f8_rows(f8_e4m3, f8_e5m2),
+    "gfx950": _CDNA4_MFMA
+    + _CDNA3_MFMA
+    + _CDNA3_BLOCKS
+    + _f8f6f4_rows(f8_e4m3, f8_e5m2)
+    + _f8_rows(f8_e4m3, f8_e5m2)
+    + _f8f6f4_rows(f8_e4m3, f8_e5m2, scaled=True)
+    + _scaled_f4_rows(),
 }
 
 

@@ -18,7 +18,7 @@ from convgen.backends.amdgpu.scalars import AmdScalars
 from convgen.backends.machine.conversions import round_to_odd
 from convgen.backends.machine.instruction import Imm, Operand, Reg
 from convgen.backends.machine.scalars import retyped
-from convgen.backends.machine.vectors import ByteNumbers, Parts, view
+from convgen.backends.machine.vectors import Byte, ByteNumbers, Parts, view
 from convgen.ir.error import Unsupported
 from convgen.ir.expr import Cast, Const, Expr, Saturate, Splat, Var
 from convgen.ir.facts import TargetFacts
@@ -120,13 +120,20 @@ class AmdVectors(Elements):
             for i in range(tiles_n) if j % 2 == 0 else reversed(range(tiles_n)):
                 yield i, j
 
-    def _multiply(self, atom: MmaAtom, dst: Reg, start: Reg | None, a: Reg, b: Reg, comment: str) -> None:
-        self._matrix(atom.name, dst, start, a, b, comment)
+    def _multiply(
+        self, atom: MmaAtom, dst: Reg, start: Reg | None, a: Reg, b: Reg, scales: Sequence[Byte], comment: str
+    ) -> None:
+        self._matrix(atom.name, dst, start, a, b, scales, comment)
 
-    def _matrix(self, name: str, dst: Reg, start: Reg | None, a: Reg, b: Reg, comment: str = "") -> None:
+    def _matrix(
+        self, name: str, dst: Reg, start: Reg | None, a: Reg, b: Reg, scales: Sequence[Byte] = (), comment: str = ""
+    ) -> None:
         addend: Operand = Imm(0) if start is None else start
         op, modifiers = MATRIX[self.facts.name][name]
-        self.out.emit(op, (dst,), (a, b, addend), modifiers=modifiers, comment=comment)
+        words = tuple(word for word, _ in scales)
+        self.out.emit(
+            op, (dst,), (a, b, addend, *words), modifiers=(*_scale_bytes(scales), *modifiers), comment=comment
+        )
 
     def block_product(self, e: Expr) -> Parts:
         """Return a product in blocks. It overwrites its addend if nothing else needs that."""
@@ -140,3 +147,12 @@ class AmdVectors(Elements):
         sums = addend if self.may_overwrite(e.acc) else self._duplicate(addend, "v")
         self._matrix(e.op.name, sums, sums, a, b)
         return (sums,)
+
+
+def _scale_bytes(scales: Sequence[Byte]) -> tuple[str, ...]:
+    """Return the modifiers that select the byte of each scale: its low bit in op_sel, its high bit in op_sel_hi.
+
+    Source: AITER, AITER_MXFP4_MFMA_F4F4_AGPR.
+    """
+    bits = ((name, [byte >> n & 1 for _, byte in scales]) for n, name in enumerate(("op_sel", "op_sel_hi")))
+    return tuple(f"{name}:[{','.join(map(str, each))},0]" for name, each in bits) if scales else ()

@@ -18,7 +18,7 @@ from convgen.backends.intel.scalars import XeScalars
 from convgen.backends.intel.tables import MATRIX
 from convgen.backends.machine.instruction import Operand, Reg
 from convgen.backends.machine.scalars import retyped
-from convgen.backends.machine.vectors import WORD_BYTES, ByteNumbers, Parts, view
+from convgen.backends.machine.vectors import WORD_BYTES, Byte, ByteNumbers, Parts, view
 from convgen.ir.error import Unsupported
 from convgen.ir.expr import Cast, Expr, Saturate, Var
 from convgen.ir.layout.mma import MmaAtom
@@ -161,7 +161,9 @@ class XeVectors(Elements):
         """Walk along rows of source 2, so that instructions that share source 1 are adjacent."""
         return product(range(tiles_n), range(tiles_m))
 
-    def _multiply(self, atom: MmaAtom, dst: Reg, start: Reg | None, a: Reg, b: Reg, comment: str) -> None:
+    def _multiply(
+        self, atom: MmaAtom, dst: Reg, start: Reg | None, a: Reg, b: Reg, scales: Sequence[Byte], comment: str
+    ) -> None:
         multiply = self._dpas if MATRIX[atom.name].systolic else self._multiply_adds
         multiply(atom, dst, start, a, b, comment)
 

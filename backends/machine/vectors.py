@@ -21,6 +21,7 @@ from convgen.ir.types import AnyType, Type, VectorType
 
 Parts = tuple[Reg, ...]  #: a vector value: register views in element order, low bits first
 ByteNumbers = tuple[int, ...]  #: numbers of bytes of a vector value, from its first
+Byte = tuple[Reg, int]  #: a byte of a vector value: its word, and its number in the word
 
 WORD_BYTES = 4
 
@@ -111,8 +112,13 @@ class Vectors(ABC):
         """Return the order in which the tiles (i, j) of a product are multiplied."""
 
     @abstractmethod
-    def _multiply(self, atom: MmaAtom, dst: Reg, start: Reg | None, a: Reg, b: Reg, comment: str) -> None:
-        """Emit one matrix instruction: dst = start + a * b; no start means zero."""
+    def _multiply(
+        self, atom: MmaAtom, dst: Reg, start: Reg | None, a: Reg, b: Reg, scales: Sequence[Byte], comment: str
+    ) -> None:
+        """Emit one matrix instruction: dst = start + a * b; no start means zero.
+
+        `scales` are those of a and b, if the instruction takes any.
+        """
 
     # ------------------------------------------------------------ registers
 
@@ -229,7 +235,7 @@ class Vectors(ABC):
 
     def _mma(self, e: Mma) -> Parts:
         op, atom = e.op, e.op.atom
-        a, b = self.value(e.a), self.value(e.b)
+        a, b, *of_scales = (self.value(each) for each in (e.a, e.b, *e.scales))
         starts, acc = self._addends(e)
         comment = f"{op.steps} steps of {op.tiles_n} x {op.tiles_m} tiles"
         for step in range(op.steps):
@@ -239,7 +245,8 @@ class Vectors(ABC):
                 at = op.d_start(i, j) // atom.d.registers
                 before = acc[at] if step else starts[at]
                 after = acc[at] = acc[at] or self._accumulator(op, f"acc_{at}")
-                self._multiply(atom, after, before, rows[i], cols[j], comment)
+                scales = [_byte_of(*each) for each in zip(of_scales, (i * op.steps + step, j * op.steps + step))]
+                self._multiply(atom, after, before, rows[i], cols[j], scales, comment)
                 comment = ""
         return tuple(r for r in acc if r is not None)
 
@@ -269,6 +276,12 @@ def held_as_vector(type: AnyType) -> bool:
 
 def _accumulator_bank(op: MmaTile) -> str:
     return "a" if op.separate_accumulators else "v"
+
+
+def _byte_of(parts: Parts, number: int) -> Byte:
+    """Return a byte of a value: its word, and the number of the byte in the word."""
+    (word,) = view(parts, number // WORD_BYTES, 1)
+    return word, number % WORD_BYTES
 
 
 def _words(elem: Type, count: int) -> int:

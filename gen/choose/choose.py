@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from math import lcm
 from typing import overload
 
 import attrs
@@ -21,6 +22,7 @@ from convgen.ir.types import scalar
 from convgen.plan.atoms import converted, input_atoms
 from convgen.plan.config import Config
 from convgen.plan.copies import comes_out_even
+from convgen.plan.epilogues import grouped_sides
 from convgen.plan.plan import Plan, make_plan
 from convgen.plan.registers import Numbers
 from convgen.plan.variants.variant import TILE_K
@@ -95,7 +97,7 @@ def candidates(problem: Problem, facts: TargetFacts) -> Ranking:
         (table, clocks + offer.before)
         for reorder, clocks in reorders(problem, facts)
         for offer in offers(problem, facts, reorder)
-        for table in ranked(offer, atoms, facts, reorder, group_sizes)
+        for table in ranked(offer, filter(offer.suits, atoms), facts, reorder, group_sizes)
     ]
     by_lanes = [
         Candidate(clocks, config) for clocks, config in lane_configs.configs(problem, facts, must_reorder(problem))
@@ -124,19 +126,24 @@ def clocks_of(problem: Problem, config: Config, facts: TargetFacts) -> Clocks | 
     """Return the parts of a config's clocks for the largest product; None where no offer has the config."""
     for offer in offers(problem, facts, config.reorder):
         for atom in input_atoms(problem, facts):
-            if offer.has(config) and (atom.n, atom.m, atom.k) == config.mma:
+            is_named = (atom.n, atom.m, atom.k) == config.mma and offer.suits(atom)
+            if is_named and offer.has(config) and offer.types(atom) == config.types:
                 return of_config(offer, config, atom, facts)
     return None
 
 
 def last_resort(problem: Problem, atoms: list[MmaAtom], facts: TargetFacts, reorder: tuple[str, ...] = ()) -> Config:
-    """Return the config with the fewest resources: the smallest square tile that one instruction's subgroups divide."""
-    atom = min(atoms, key=lambda a: (a.spans, a.n, a.k))
+    """Return the config with the fewest resources: the smallest square tile that one instruction's subgroups divide.
+
+    It is longer along the side on which groups of the result share a computed scale.
+    """
+    atom = min((a for a in atoms if not a.scales), key=lambda a: (a.spans, a.n, a.k))
     k = max(TILE_K[0], atom.k)
     side = next(s for s in _SIDES if _divides_evenly(s, k, atom, facts))
+    tile_m, tile_n = (lcm(side, group) for group in grouped_sides(problem))
     types = converted(factor_types(problem), atom)
     return Config(
-        (side, side, k), (1, atom.spans), (atom.n, atom.m, atom.k), 1, "split", "v", reorder=reorder, types=types
+        (tile_m, tile_n, k), (1, atom.spans), (atom.n, atom.m, atom.k), 1, "split", "v", reorder=reorder, types=types
     )
 
 

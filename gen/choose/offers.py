@@ -13,12 +13,14 @@ from convgen.ir.layout.memory import View
 from convgen.ir.record import evolve
 from convgen.ir.types import scalar
 from convgen.passes.messages.linear import WORD
+from convgen.plan.atoms import input_atoms
 from convgen.plan.config import COLUMNS, JOINED, MERGED, VARIANTS
 from convgen.plan.contraction import Product, reordered
 from convgen.plan.directions import have_columns, have_joined_groups
 from convgen.plan.loads import view_load
 from convgen.plan.packing import packed
 from convgen.plan.padding import has_whole_pairs, window_coordinates
+from convgen.plan.scaled_factors import in_pairs
 from convgen.plan.variants.variant import Form, Offer, of_words
 from convgen.plan.views import must_reorder, products
 from convgen.problem.conv import Conv
@@ -52,7 +54,10 @@ def forms(problem: Problem, facts: TargetFacts, reorder: tuple[str, ...]) -> Ite
         return
     is_sized = bool(problem.runtime)
     largest = max(parts, key=lambda p: p.m * p.n * p.k)
-    yield Form(largest, len(parts), is_sized=is_sized, acc_mode=problem.acc_mode)
+    whole = Form(largest, len(parts), is_sized=is_sized, acc_mode=problem.acc_mode)
+    yield whole
+    if pair := next((atom.pair for atom in input_atoms(problem, facts) if atom.pair), None):
+        yield evolve(whole, product=in_pairs(largest), pair=pair)
     if groups := _groups_at_once(problem):
         (joined,) = products(problem, 1, reorder, groups=groups)
         yield Form(joined, 1, (("groups", groups),), acc_mode=problem.acc_mode)

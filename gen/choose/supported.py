@@ -14,7 +14,7 @@ from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.mapping import MOST_ALONG_Y_OR_Z
 from convgen.ir.layout.memory import MOST_BYTES, View
 from convgen.ir.record import evolve
-from convgen.ir.types import SCALARS, s8, u8
+from convgen.ir.types import SCALARS, s8, scalar, u8
 from convgen.passes.messages.nibble_pairs import check_pairs, pairs_of
 from convgen.plan import dequantise, directions, epilogues, views
 from convgen.plan.atoms import input_atoms, signed
@@ -100,6 +100,10 @@ def _check_nibbles(problem: Problem) -> None:
                 given = f"{problem.given_sizes} and {point.name} of {point.dtype}"
                 raise Unsupported(f"{given}, wanted known sizes, or zero points in bytes", rule="runtime-sizes")
             check_pairs(views.widening(problem, point.name)[0])
+    if scalar(problem.outputs[0].dtype).bits == 4:
+        for part in views.products(problem, 1):
+            check_pairs(part.result)
+            _check_neighbours(part.result, (0, 1), "within one matrix")
     if not any(SCALARS[t.dtype].bits == 4 for t in problem.factors if t.dtype in SCALARS):
         return
     for part in views.products(problem, 1):

@@ -65,8 +65,8 @@ _INSTRUCTION = ("mma", "instruction", "a", "b", "sums", "clocks")
 def _instructions(target: Target) -> list[dict[str, str | int]]:
     """Return a row for each matrix instruction, by the columns of `_INSTRUCTION`."""
     rows: list[dict[str, str | int]] = []
-    for atom in target.facts.atoms:
-        a, b = (elem if not atom.rounds_to else f"{elem} ({atom.rounds_to})" for elem in (atom.a_elem, atom.b_elem))
+    for atom in (*target.facts.atoms, *target.facts.scaled_atoms):
+        a, b = (elem if not atom.rounds_to else f"{elem} ({atom.rounds_to})" for elem in atom.factor_types)
         values = f"{atom.n}x{atom.m}x{atom.k}", atom.name, str(a), str(b), str(atom.acc), atom.clocks
         rows.append(dict(zip(_INSTRUCTION, values)))
     return rows

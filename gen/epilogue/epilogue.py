@@ -14,6 +14,7 @@ from typing import ClassVar
 import attrs
 
 from convgen.ir.build import KernelBuilder
+from convgen.ir.error import DoesNotFit
 from convgen.ir.expr import Expr, Shuffle
 from convgen.ir.layout.digits import Space
 from convgen.ir.layout.fragment import Fragment
@@ -53,6 +54,26 @@ class Step(ABC):
     @abstractmethod
     def apply(self, k: KernelBuilder, total: Expr, loaded: Loaded) -> Expr:
         """Return the sums after this step."""
+
+
+class Grouping(Step):
+    """A step on groups of neighbouring elements: each must lie within what a subgroup has of the sums at a time."""
+
+    @property
+    @abstractmethod
+    def views_written(self) -> tuple[View, ...]:
+        """Return views of the further results that it stores, by the axes of the result."""
+
+    @abstractmethod
+    def suits(self, layout: Fragment) -> bool:
+        """Whether each group lies within the registers and lanes of a subgroup with this layout."""
+
+    @abstractmethod
+    def apply_to(self, k: KernelBuilder, total: Expr, layout: Fragment, at: Sequence[Expr | int]) -> Expr:
+        """Return the sums, which are distributed as `layout` and begin at coordinates `at`, after this step."""
+
+    def apply(self, k: KernelBuilder, total: Expr, loaded: Loaded) -> Expr:
+        raise AssertionError("a step on groups wants a layout")
 
 
 class Addend(Step):
@@ -98,10 +119,46 @@ class Epilogue:
         """Load the inputs of all steps for sums distributed as `layout`."""
         return tuple(step.load(reader, layout) for step in self.steps)
 
-    def apply(self, k: KernelBuilder, total: Expr, loaded: Sequence[Loaded]) -> Expr:
-        """Return the values to store for the sums `total`, given the inputs `loaded`."""
+    @property
+    def groupings(self) -> tuple[Grouping, ...]:
+        """Return the steps on groups of elements."""
+        return tuple(step for step in self.steps if isinstance(step, Grouping))
+
+    @property
+    def writes(self) -> tuple[Global, ...]:
+        """Return the buffers of results beside the one that is stored after all steps."""
+        return tuple(view.memory for step in self.groupings for view in step.views_written)
+
+    def parts(self, layout: Fragment, most: int) -> tuple[Fragment, ...]:
+        """Return a layout in parts of at most `most` registers a lane, or more where a group needs them.
+
+        Raises DoesNotFit where no parts hold groups whole.
+        """
+        if not self.groupings:
+            return layout.parts(most)
+        suiting = [n for n in layout.part_sizes if all(s.suits(layout.parts(n)[0]) for s in self.groupings)]
+        if not suiting:
+            raise DoesNotFit("wanted groups of the result, which share a computed scale, within a subgroup's tile")
+        return layout.parts(max((n for n in suiting if n <= most), default=min(suiting)))
+
+    def apply(
+        self,
+        k: KernelBuilder,
+        total: Expr,
+        loaded: Sequence[Loaded],
+        layout: Fragment | None = None,
+        at: Sequence[Expr | int] = (),
+    ) -> Expr:
+        """Return the values to store for the sums `total`, given the inputs `loaded`.
+
+        Steps on groups need the layout of the sums and the coordinates at which they begin.
+        """
         for step, own in zip(self.steps, loaded, strict=True):
-            total = step.apply(k, total, own)
+            if isinstance(step, Grouping):
+                assert layout is not None
+                total = step.apply_to(k, total, layout, at)
+            else:
+                total = step.apply(k, total, own)
         return total
 
 
@@ -170,6 +227,16 @@ def axes_of(view: View, t: TensorDim) -> list[int]:
     """Return the axes of a view on which a coordinate depends."""
     names = {name for name, _ in t.terms}
     return [n for n, dims in enumerate(view.axes) if names.intersection(d.name for d in dims)]
+
+
+def is_in_order(view: View, axis: int, t: TensorDim) -> bool:
+    """Return whether positions along an axis of a view are those of a tensor's coordinate, without padding between."""
+    steps: dict[str, int] = {}
+    step = 1
+    for d in reversed(view.axes[axis]):
+        steps |= {d.name: step} if d.padded > 1 else {}
+        step *= d.padded
+    return {name: n for name, n in t.terms if name in steps} == steps
 
 
 def along(layout: Fragment, dims: Collection[str]) -> tuple[Fragment, tuple[int, ...]]:

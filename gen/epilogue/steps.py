@@ -8,17 +8,17 @@ from operator import mul
 
 import numpy as np
 
-from convgen.epilogue.epilogue import Addend, Broadcast, Loaded, Reader, Step, along, axes_of
-from convgen.ir import functions
+from convgen.epilogue.epilogue import Addend, Broadcast, Grouping, Loaded, Reader, Step, along, axes_of, is_in_order
+from convgen.ir import functions, narrow
 from convgen.ir.build import KernelBuilder
-from convgen.ir.expr import Expr, Lane, Pack, Splat, const, lift, ne, select, zeros
-from convgen.ir.floats import fma
-from convgen.ir.layout.digits import Index, plus
+from convgen.ir.expr import Expr, Lane, Max, Pack, Splat, const, eq, lift, maximum, minimum, ne, select, zeros
+from convgen.ir.floats import absolute, fma
+from convgen.ir.layout.digits import Digit, Index, Space, plus
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import TensorDim, View
-from convgen.ir.record import frozen
+from convgen.ir.record import evolve, frozen
 from convgen.ir.sizes import Extent
-from convgen.ir.types import Type, f32, s32, scalar, vector
+from convgen.ir.types import Type, f32, s32, scalar, u8, u32, vector
 from convgen.problem import eltwise, post_ops
 
 
@@ -215,6 +215,118 @@ class ZeroPadding(Step):
                 dims |= self.view.decode(axis, plus(place[layout.dims[axis]], at[axis]) if axis < 2 else at[axis])
             coordinates.append(lift(t.at(dims), Lane()))
         return Broadcast(Pack(vector(s32, len(coordinates)), tuple(coordinates)), order)
+
+
+@frozen
+class ComputedScale(Grouping):
+    """Divide groups of neighbours along the result's last dim by a scale, which is stored beside the result.
+
+    NaNs have no part in it. Quotients saturate, and a NaN becomes the least number (oneDNN, ref_matmul.cpp).
+    """
+
+    view: View  #: scales, by the axes of the result
+    result: View
+    group: int  #: elements of a group
+    to: Type  #: type of the result
+
+    @property
+    def views_written(self) -> tuple[View, ...]:
+        return (self.view,)
+
+    def suits(self, layout: Fragment) -> bool:
+        """Whether groups are along one axis of the result, in order, and whole in a subgroup."""
+        name = layout.dims[self._axis]
+        for step, d in layout.factored(Space.REGISTER).factored(Space.LANE).stepped():
+            within = d.dim == name and d.size > 1 and step < self.group
+            if within and (d.space not in (Space.REGISTER, Space.LANE) or self.group % (step * d.size)):
+                return False
+        is_whole = layout.extent(name) % self.group == 0
+        return is_whole and is_in_order(self.result, self._axis, self.result.index[-1])
+
+    @property
+    def _axis(self) -> int:
+        """Return the axis of the result along which groups are."""
+        return next(axis for axis in axes_of(self.result, self.result.index[-1]) if axis < 2)
+
+    def apply_to(self, k: KernelBuilder, total: Expr, layout: Fragment, at: Sequence[Expr | int]) -> Expr:
+        name, most = layout.dims[self._axis], self.to.largest
+        split = _in_groups(layout, name, self.group)
+        greatest, of_groups = k.reduce("greatest", absolute(total), split, _WITHIN, Max)
+        scales, inverse = self.scaled(k, maximum(greatest, 0.0))
+        first = Digit(name, self.group, Space.FIXED, 0)
+        k.store_view(self.view, at, scales, Fragment(layout.dims[:2], (first, *of_groups.digits)), "store", "scales")
+        quotients = total * k.broadcast(k.let("inverse", inverse), of_groups, split)
+        return minimum(maximum(quotients, -most), most)
+
+    def scaled(self, k: KernelBuilder, greatest: Expr) -> tuple[Expr, Expr]:
+        """Return the scales of groups with these greatest absolute values, to be stored, and their reciprocals in f32.
+
+        Raises NotImplementedError in this base.
+        """
+        raise NotImplementedError
+
+
+@frozen
+class MxScale(ComputedScale):
+    """The scale is a power of two: 2^(floor(log2(greatest)) - emax), at least 2^-127.
+
+    2^emax is the greatest power of two of the result's type. The scale is NaN where the greatest value is infinite.
+    """
+
+    def scaled(self, k: KernelBuilder, greatest: Expr) -> tuple[Expr, Expr]:
+        count, largest = greatest.type.lanes, int(np.log2(self.to.largest))
+        exponents: Expr = Pack(vector(u32, count), (greatest,)) >> 23
+        code = maximum(exponents.to(vector(s32, count)) - largest, 0)
+        is_infinite = eq(exponents, 255)
+        codes = k.let("codes", select(is_infinite, lift(255, code), code))
+        scales: Expr = Pack(vector(self.view.memory.elem, count), (codes.to(vector(u8, count)),))
+        power = select(is_infinite, lift(0x7FC00000, code), lift(254, code) - code << 23)
+        return scales, Pack(vector(f32, count), (power,))
+
+
+@frozen
+class FpScale(ComputedScale):
+    """The scale is the greatest value divided by the greatest number of the result's type, rounded to f8_e4m3.
+
+    It is at least the type's epsilon, 2^-3.
+    """
+
+    def scaled(self, k: KernelBuilder, greatest: Expr) -> tuple[Expr, Expr]:
+        stored, count, most = self.view.memory.elem, greatest.type.lanes, self.to.largest
+        # The quotient, rounded once: its first estimate, and the rest that this leaves (Markstein).
+        reciprocal = float(np.float32(1) / np.float32(most))
+        estimate = k.let("estimate", greatest * reciprocal)
+        quotient = fma(fma(estimate, -most, greatest), reciprocal, estimate)
+        scale = minimum(quotient, stored.largest)  # infinite values make it NaN, of which `minimum` takes the number
+        scales = k.let("scales", maximum(scale, _EPSILON).to(vector(stored, count)))
+        bits: Expr = Pack(vector(u32, count), (scales.to(vector(f32, count)),))
+        eighths = k.let("eighths", bits >> 20 & 7)
+        inverse: Expr = Splat(vector(f32, count), const(1.0, f32))
+        for n in range(1, 8):
+            inverse = select(eq(eighths, n), lift(float(np.float32(1) / np.float32(1 + n / 8)), inverse), inverse)
+        power: Expr = Pack(vector(f32, count), (lift(254, bits) - (bits >> 23) << 23,))
+        return Pack(vector(stored, count), (scales,)), inverse * power
+
+
+_EPSILON = 2.0**-3  #: of f8_e4m3 (oneDNN, nstl.hpp)
+_WITHIN = "in_group"  #: dim of the positions within a group
+
+
+def _in_groups(layout: Fragment, name: str, group: int) -> Fragment:
+    """Return a layout with the positions of a dim within each group as a dim of their own."""
+    fine = layout.factored(Space.REGISTER).factored(Space.LANE)
+    digits = (evolve(d, dim=_WITHIN) if d.dim == name and step < group else d for step, d in fine.stepped())
+    return Fragment((*layout.dims, _WITHIN), tuple(digits))
+
+
+@frozen
+class Codes(Step):
+    """Round numbers within the range of a type of 4 bits to its codes, a word each."""
+
+    elem: Type
+
+    def apply(self, k: KernelBuilder, total: Expr, loaded: Loaded) -> Expr:
+        return narrow.codes(total, self.elem, saturate=True)
 
 
 @frozen

@@ -414,7 +414,11 @@ class _Builder:
         result, joined, groups = part.product.result, part.product.joined, part.product.groups
         section = Section(output, result, tile, (batch * rows, columns), used, joined=joined)
         grouping = grouping_of(self.problem)
-        self.sections.append(GroupedSection.of(section, groups, grouping) if groups and grouping else section)
+        sections = [section]
+        for step in part.epilogue.groupings:
+            sections += [evolve(section, output=view.memory.name, result=view) for view in step.views_written]
+        for each in sections:
+            self.sections.append(GroupedSection.of(each, groups, grouping) if groups and grouping else each)
 
     def _product(self, part: Part) -> None:
         """Add the launches of one matrix product."""

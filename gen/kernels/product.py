@@ -31,7 +31,8 @@ from convgen.passes.buffer_shared import flipped
 from convgen.plan import dequantise, views
 from convgen.plan.inputs import InputPath
 from convgen.plan.plan import Part, Plan, Reduction, accumulator_registers
-from convgen.plan.wide_messages import store_wide
+from convgen.plan.scaled_factors import by_groups
+from convgen.plan.wide_messages import buffer_of, store_pairs, store_wide
 from convgen.problem.conv import Conv
 
 K_LOOP = "k_loop"
@@ -116,11 +117,12 @@ class _ProductBuilder:
         plan, part, k = self.plan, self.part, self.k
         dequantised = [side.dequantisation for side in (part.of_n, part.of_m) if side.dequantisation]
         scales_and_points = [group.view.memory for dequantisation in dequantised for group in dequantisation.tensors]
+        scales_and_points += [side.scales.view.memory for side in (part.of_n, part.of_m) if side.scales]
         unpacked = [side.packing.source.memory for side in (part.of_n, part.of_m) if side.packing and part.padding]
         factors = part.of_m.view.memory, part.of_n.view.memory, *unpacked, *scales_and_points
         workspace = (reduction.sums.memory, reduction.counts) if reduction else ()
         ends = (part.product.groups.offsets,) if part.product.groups else ()
-        k.params += dict.fromkeys((*factors, *epilogue.reads, result.memory, *workspace, *ends))
+        k.params += dict.fromkeys((*factors, *epilogue.reads, *epilogue.writes, buffer_of(result), *workspace, *ends))
         k.params += views.sizes(plan.problem)
         with k.tile_of(part.mapping, number) as self.tile, place_of(k, plan, part, self.tile) as self.place:
             self.is_backward = part.mapping.is_backward((self.tile["number"],))
@@ -189,8 +191,9 @@ class _ProductBuilder:
 
     def _results(self, epilogue: Epilogue, sums: TileSums, start: Start) -> _Results:
         """Yield the epilogue's results for sums that begin at a place within the tile, piece by piece."""
-        for total, layout, inputs in self._pieces(sums, self._reader(start), epilogue):
-            yield epilogue.apply(self.k, total, inputs), layout
+        reader = self._reader(start)
+        for total, layout, inputs in self._pieces(sums, reader, epilogue):
+            yield epilogue.apply(self.k, total, inputs, layout, reader.at), layout
 
     def _reader(self, start: Start = (0, 0)) -> Reader:
         """Return a reader of the epilogue's inputs beside the tile, or beside a piece that begins at `start`."""
@@ -205,7 +208,7 @@ class _ProductBuilder:
             for total, layout in sums:
                 yield total, layout, epilogue.load(reader, layout)
             return
-        pieces = [(total, n, d) for total, layout in sums for n, d in enumerate(layout.parts(_MOST_AT_A_TIME))]
+        pieces = [(t, n, d) for t, layout in sums for n, d in enumerate(epilogue.parts(layout, _MOST_AT_A_TIME))]
         taken = 0 if self.plan.config.separate_accumulators else accumulator_registers(self.plan)
         room = int((self.plan.facts.registers - taken) * _ROOM)
         reader = evolve(reader, room=room)
@@ -222,6 +225,8 @@ class _ProductBuilder:
         k, at = self.k, (plus(self.n0, start[0]), plus(row, start[1]), *self.place.of_result)
         adds = self.plan.reduction is Reduction.ATOMIC
         store = partial(k.atomic_view, "add") if adds else partial(store_wide, k, self.plan.facts)
+        if result.memory.elem.bits == 4:
+            store = partial(store_pairs, k)
         for value, layout in results:
             store(result, at, value, layout, "store", result.memory.name)
 
@@ -286,13 +291,19 @@ class _ProductBuilder:
         return begin, end if trips is None else lift(trips, like)
 
     def _scales_and_points(self, kb: Expr) -> dict[_Key, Expr]:
-        """Load the scales and zero points of a K block's dequantised inputs, by fragment and tensor."""
-        sides = [(self.part.of_n, self.n0, self.plan.mma.a)]
-        sides += [(self.part.of_m, self.m0, mma.b) for mma in self.mmas]
+        """Load the scales and zero points of a K block's inputs, by fragment and tensor."""
+        of_n, of_m = self.part.of_n, self.part.of_m
+        sides = [(of_n.dequantisation, self.n0, self.plan.mma.a)]
+        sides += [(of_m.dequantisation, self.m0, mma.b) for mma in self.mmas]
+        loads = [(group, start, layout) for d, start, layout in sides for group in (d.tensors if d else ())]
+        for mma in self.mmas:
+            scaled = zip((of_n, of_m), (self.n0, self.m0), mma.scales or ())
+            loads += [
+                (path.scales, start, layout) for path, start, layout in scaled if path.scales and not path.scale_path
+            ]
         return {
             (layout, group): dequantise.load(self.k, group, self._at(start, kb), layout)
-            for path, start, layout in sides
-            for group in (path.dequantisation.tensors if path.dequantisation else ())
+            for group, start, layout in loads
         }
 
     def _block(
@@ -308,6 +319,9 @@ class _ProductBuilder:
             k.barrier("release")
             for path in paths:
                 self._copy(*path, kb)
+            for scale_path, start in ((side.scale_path, start) for side, start in paths):
+                if scale_path:
+                    self._copy(scale_path, start, kb)
             k.barrier("publish")
         if part.of_m.tap_rows:
             self._taps(acc, products)
@@ -322,16 +336,27 @@ class _ProductBuilder:
         for n, mma in enumerate(self.mmas):
             # Read the next part's fragment while this one multiplies.
             after = [self._fragment(*paths[1], kb, further.b, elements) for further in self.mmas[n + 1 : n + 2]]
-            self._multiply(products[n], mma, acc[n], a, b)
+            self._multiply(products[n], mma, acc[n], a, b, *self._scales(mma, elements))
             b = after[0] if after else b
         return next_elements
 
-    def _multiply(self, total: Var, mma: MmaTile, acc: Expr, a: Expr, b: Expr) -> None:
+    def _scales(self, mma: MmaTile, elements: Mapping[_Key, Expr]) -> Iterator[Expr]:
+        """Yield the scales of both factors that an instruction applies: loaded before, or in shared memory."""
+        for layout, path in zip(mma.scales or (), (self.part.of_n, self.part.of_m)):
+            assert path.scales is not None
+            if path.scale_path is None:
+                yield elements[layout, path.scales]
+                continue
+            name, tile = path.scale_path.view.memory.name, path.scale_path.tile
+            assert tile is not None
+            yield self.k.load_shared(f"{name}_frag", tile, by_groups(layout), 0, "fragment", name)
+
+    def _multiply(self, total: Var, mma: MmaTile, acc: Expr, a: Expr, b: Expr, *scales: Expr) -> None:
         """Add a product to sums, in the instruction unless its sums lose bits that the problem wants."""
         if not self.plan.sums_outside:
-            self.k.add(Let(total, Mma(mma, acc, a, b)))
+            self.k.add(Let(total, Mma(mma, acc, a, b, scales)))
             return
-        product = self.k.let("product", Mma(mma, zeros(mma.acc_type), a, b))
+        product = self.k.let("product", Mma(mma, zeros(mma.acc_type), a, b, scales))
         self.k.add(Let(total, acc + product))
 
     def _taps(self, acc: Sequence[Var], products: Sequence[Var]) -> None:

@@ -8,7 +8,7 @@ from convgen.ir.error import DoesNotFit
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.mma import MOST, MmaAtom, MmaTile, shares
 from convgen.ir.types import Type, s8, u8
-from convgen.plan import dequantise, views
+from convgen.plan import dequantise, scaled_factors, views
 from convgen.plan.config import Config, LanePart
 from convgen.plan.copies import divide
 from convgen.problem.matmul import Problem
@@ -23,7 +23,8 @@ def input_atoms(problem: Problem, facts: TargetFacts) -> list[MmaAtom]:
     types = signed(_multiplied(problem), facts)
     exact = [a for a in facts.atoms if not a.b_in_registers and a.rounds_to in ("", rounded)]
     of_types = [a for a in exact if (a.a_elem, a.b_elem) == types and a.acc.name == problem.acc_type]
-    return of_types or _of_wider_types(problem, exact, types)
+    scaled = [a for a in facts.scaled_atoms if scaled_factors.suits(problem, a)]
+    return [*scaled, *(of_types or _of_wider_types(problem, exact, types))]
 
 
 def sums_outside(atom: MmaAtom, acc_mode: str) -> bool:
@@ -59,7 +60,7 @@ def _of_wider_types(problem: Problem, atoms: Sequence[MmaAtom], types: tuple[Typ
 
 def converted(types: tuple[Type, Type], atom: MmaAtom) -> tuple[str, ...]:
     """Return the types to which N's and M's input are converted: one name if equal, () if neither is converted."""
-    multiplied = atom.a_elem, atom.b_elem
+    multiplied = atom.factor_types
     flipped = {(u8, s8)}  # u8 read as s8 is no conversion: one bit flips and a compensation sum corrects the product
     if all(target is stored or (stored, target) in flipped for target, stored in zip(multiplied, types)):
         return ()
@@ -100,8 +101,10 @@ def mma_tile(atom: MmaAtom, config: Config, facts: TargetFacts, stored: Type) ->
     tiles_n = divide("tile N over subgroups x the instruction's N", tile_n, teams_n * atom.n)
     tiles_m = divide("tile M over subgroups x the instruction's M x subtiles", tile_m, part_m)
     divide("instructions of a subgroup over subgroups along K", tiles_n, shares(config.waves_k, tiles_m)[0])
-    # Reads of matrices take K in the instruction's order; other reads are wider if a lane packs K of several steps.
-    most = 1 if facts.matrix_reads or atom.in_shared else facts.chunk_bytes // (atom.a.registers * atom.elem_bytes)
+    # Reads of matrices take K in the instruction's order, and scales belong to runs along K; other reads are wider if a
+    # lane packs K of several steps.
+    in_order = facts.matrix_reads or atom.in_shared or atom.scales
+    most = 1 if in_order else facts.chunk_bytes // (atom.a.registers * atom.elem_bytes)
     pack = max(1, min(steps, most))
     # `run` counts the neighbouring columns of the result that a lane holds, for wide stores. A 2-D message stores a
     # rectangle from the registers of all lanes, so a lane needs no run. An instruction that reads shared memory takes

@@ -70,7 +70,7 @@ def _is_dequantised(problem: Matmul, role: str) -> bool:
 
 
 def check(problem: Problem) -> None:
-    """Refuse groups that straddle others along an axis, and scales and zero points of sizes known only at launch."""
+    """Refuse groups that straddle others along an axis, and groups along sizes known only at launch."""
     if not isinstance(problem, Matmul):
         return
     if dims := _launch_time_dims(problem):
@@ -83,13 +83,14 @@ def check(problem: Problem) -> None:
 
 
 def _launch_time_dims(problem: Matmul) -> list[str]:
-    """Return the dims of sizes known only at launch along which dequantised factors, or groups, have tensors."""
+    """Return the dims of sizes known only at launch along which factors have groups, or K one element a position."""
     dims = []
     for attribute in problem.attributes if problem.runtime else ():
         spans, sizes = problem.spans(attribute), problem.size(attribute.role)
         if problem.dequantises or any(1 < span < size for span, size in zip(spans, sizes)):
             index = batched(problem.tensor(attribute.role), MATRICES[attribute.role])
-            dims += [name for t, span in zip(index, spans) if span < t.size for name, _ in t.terms]
+            along = ((name, span) for t, span in zip(index, spans) if span < t.size for name, _ in t.terms)
+            dims += [name for name, span in along if span > 1 or name == "k"]
     return [name for name in dims if name in problem.runtime]
 
 

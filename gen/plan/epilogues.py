@@ -4,9 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from convgen.epilogue.epilogue import Step
-from convgen.epilogue.steps import Bias, Binary, Convert, Eltwise, Prelu, Scale, Sum, ZeroPadding
+from convgen.epilogue.epilogue import Step, axes_of
+from convgen.epilogue.steps import (
+    Bias,
+    Binary,
+    Codes,
+    Convert,
+    Eltwise,
+    FpScale,
+    MxScale,
+    Prelu,
+    Scale,
+    Sum,
+    ZeroPadding,
+)
 from convgen.ir.error import Unsupported
+from convgen.ir.record import evolve
 from convgen.ir.types import f16, scalar
 from convgen.plan import views
 from convgen.plan.contraction import Product
@@ -16,12 +29,19 @@ from convgen.problem.conv import Conv
 from convgen.problem.matmul import Matmul, Problem
 from convgen.problem.zero_points import ZeroPoint
 
-_ADDED = ("f32", "f16", "bf16", "s32", "s8", "u8")  #: types of biases, and of results beside floats of 8 bits
+_ADDED = ("f32", "f16", "bf16", "s32", "s8", "u8")  #: types of biases and results beside floats of 8 bits
+_MX_RESULTS = ("f8_e4m3", "f8_e5m2", "f4_e2m1")  #: types of results with computed scales
 _FLOATS_OF_8_BITS = ("f8_e4m3", "f8_e5m2", "f8_e4m3fnuz", "f8_e5m2fnuz")
 
 
 def results(problem: Problem) -> tuple[str, ...]:
     """Return the types to which sums can be converted."""
+    scaled = _MX_RESULTS if any(scale.is_dynamic for scale in problem.scales) else ()
+    return tuple(dict.fromkeys((*_addends(problem), *scaled)))
+
+
+def _addends(problem: Problem) -> tuple[str, ...]:
+    """Return the types of biases that can be added to sums, to which these can also be converted."""
     return ("f64",) if problem.acc_type == "f64" else (*_ADDED, *_FLOATS_OF_8_BITS)
 
 
@@ -35,7 +55,7 @@ def check(problem: Problem) -> None:
 
 def _check_bias(problem: Problem) -> None:
     """Refuse a bias, or its gradient, of a type that cannot be added to sums or converted from them."""
-    known = ("f64",) if problem.acc_type == "f64" else _ADDED
+    known = _addends(problem)
     if problem.bias_type and problem.bias_type not in known:
         wanted = f"wanted one of {', '.join(known)}"
         raise Unsupported(f"given a bias of {problem.bias_type}, {wanted}", rule="bias-type")
@@ -45,6 +65,10 @@ def _check_scales(problem: Problem) -> None:
     """Refuse scales where they have no meaning, and scales that vary along K unless factors are dequantised."""
     _check_steps(problem, "attr-scales", "scales")
     for scale in problem.scales:
+        if scale.is_dynamic and (isinstance(problem, Conv) or problem.dst_type not in _MX_RESULTS):
+            given = f"given the scale {scale} of {problem.dst_type}"
+            wanted = f"wanted the result of a matrix product, of {' or '.join(_MX_RESULTS)}"
+            raise Unsupported(f"{given}, {wanted}", rule="scales-dynamic")
         if _multiplies_a_factor(problem, scale):
             continue
         given = f"given the scale {scale}"
@@ -123,7 +147,7 @@ def of(problem: Problem, product: Product) -> tuple[Step, ...]:
     match steps:
         case [*others, Eltwise() as last] if elem is f16 and last.keeps_rounded:
             return (*others, Convert(elem), last)
-    return (*steps, Convert(elem))
+    return (*steps, Codes(elem) if elem.bits == 4 else Convert(elem))
 
 
 def _unrounded(problem: Problem, product: Product) -> Iterator[Step]:
@@ -138,11 +162,36 @@ def _unrounded(problem: Problem, product: Product) -> Iterator[Step]:
         yield Bias(views.view_over_result(problem, product, "bia"))
     for n, op in enumerate(problem.post_ops):
         yield _post_op(problem, product, op, n)
-    yield from _scaled(problem, product, "dst")
+    if (computed := next((scale for scale in problem.scales if scale.is_dynamic), None)) is not None:
+        yield from _computed(problem, product, computed)
+    else:
+        yield from _scaled(problem, product, "dst")
     if point := problem.zero_point("dst"):
         yield _shifted(problem, product, point)
     if (output := problem.outputs[0]).layout.padded_dims != output.dims:
         yield ZeroPadding(product.result, output.dims)
+
+
+def grouped_sides(problem: Problem) -> tuple[int, int]:
+    """Return the elements along M and N of the product that share a computed scale of the result; 1 without any."""
+    sizes = [scale.groups[-1] for scale in problem.scales if scale.is_dynamic]
+    if not sizes:
+        return 1, 1
+    result = views.products(problem, 1, views.must_reorder(problem))[0].result
+    is_along_n = 0 in axes_of(result, result.index[-1])
+    return (1, sizes[0]) if is_along_n else (sizes[0], 1)
+
+
+def _computed(problem: Problem, product: Product, scale: problem_scales.Scale) -> Iterator[Step]:
+    """Yield the step that computes the scales of the result; elements past its edge are zeros before that."""
+    result, to = product.result, product.result.memory.elem
+    *outer, size = problem.size("dst")
+    group = scale.groups[-1]
+    if size % group:
+        whole = evolve(result.index[-1], size=size + -size % group)
+        yield ZeroPadding(evolve(result, index=(*result.index[:-1], whole)), (*outer, size))
+    kind = MxScale if scale.dtype == "e8m0" else FpScale
+    yield kind(views.view_over_result(problem, product, scale.name), result, group, to)
 
 
 def _scaled(problem: Problem, product: Product, *roles: str) -> Iterator[Scale]:

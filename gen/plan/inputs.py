@@ -35,7 +35,7 @@ from convgen.plan.copies import (
     pitch_of,
     rounded_rows,
 )
-from convgen.plan.dequantise import Dequantisation
+from convgen.plan.dequantise import Dequantisation, GroupTensor
 from convgen.plan.packing import Packing
 
 
@@ -48,6 +48,8 @@ class InputPath:
     tile: Shared | None
     copy: CopyLayout | None  #: each lane's share of the copy, or of the prefetch without a tile
     dequantisation: Dequantisation | None = None  #: from stored elements to those that are multiplied, if any
+    scales: GroupTensor | None = None  #: scales by which the matrix instruction multiplies the input, if it does
+    scale_path: InputPath | None = None  #: their way through shared memory, by groups along K; None: lanes load them
     tap_rows: tuple[int, ...] = ()  #: rows of the resident tile at which each tap's windows begin (taps=resident)
     direct_bytes: int = 0  #: bytes a lane of messages that copy without registers; 0: no such messages
     step: int = 0  #: rows between starts of tiles that bulk copies of tensors bring; 0: no such copies

@@ -42,6 +42,7 @@ from convgen.plan.refusals import check_words
 from convgen.plan.registers import LaneRegisters, Pipeline, masks_of
 from convgen.plan.subgroup_reduction import SubgroupReduction
 from convgen.plan.variants.variant import Packings, variant_of
+from convgen.plan.wide_messages import with_pairs
 from convgen.plan.window_views import Windows
 from convgen.problem.matmul import Problem
 
@@ -87,7 +88,8 @@ class Part:
     @property
     def tiles(self) -> tuple[Shared, ...]:
         """Return the tiles in shared memory."""
-        return tuple(path.tile for path in (self.of_n, self.of_m) if path.tile)
+        paths = self.of_n, self.of_m, self.of_n.scale_path, self.of_m.scale_path
+        return tuple(path.tile for path in paths if path and path.tile)
 
 
 @frozen
@@ -149,6 +151,7 @@ def make_plan(problem: Problem, config: Config, facts: TargetFacts) -> Plan:
         unit, parts = _laid_out(problem, products, evolve(unit, run=1), config, facts)
     if isinstance(unit, MmaTile):
         _check_halves(parts, unit, facts)
+        _check_groupings(parts, unit, reduction)
     if config.grids == MERGED:
         parts = _in_one_grid(parts, config, unit, reduction, facts)
     plan = Plan(problem, config, facts, unit, parts, reduction, 0)
@@ -173,6 +176,16 @@ def _check_halves(parts: Sequence[Part], mma: MmaTile, facts: TargetFacts) -> No
                 check_halves(part.padding.of_m, one.b)
             except DoesNotFit as error:  # independent of the tile
                 raise DoesNotFit(f"padding={EXACT}: {error}", short_of="pairs") from error
+
+
+def _check_groupings(parts: Sequence[Part], mma: MmaTile, reduction: Reduction) -> None:
+    """Raise DoesNotFit where a step on groups of the result has not all sums of a group in one subgroup."""
+    if any(part.epilogue.groupings for part in parts) and reduction is not Reduction.ALONE:
+        raise DoesNotFit("slices: wanted one, for scales that the result decides")
+    for part in parts:
+        for layout in part.epilogue.parts(mma.reduced_d, mma.reduced_d.registers):
+            if part.product.result.memory.elem.bits == 4:
+                with_pairs(layout, part.product.result)
 
 
 def _with_subgroup_reduction(plan: Plan) -> Plan:

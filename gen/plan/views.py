@@ -172,7 +172,12 @@ def group_view(problem: Matmul, spec: TensorSpec, attribute: Scale | ZeroPoint, 
         for t, span, size in dims
         if size > 1 and t.size % span and any(name == "k" for name, _ in t.terms)
     )
-    return Tensor(evolve(spec, layout=_with_masks(spec.layout, masks)), (*index, *masks)).cut(cuts).view(*factor.axes)
+    masked = Tensor(evolve(spec, layout=_with_masks(spec.layout, masks)), (*index, *masks)).cut(cuts)
+    tensor = Tensor(spec, index).with_sizes(sizes(problem)).cut(cuts)
+    rows, k, *products = factor.axes
+    if not {d.name for d in k}.intersection(name for t in masked.index for name, _ in t.terms):
+        k = (dim_of("any1", factor.extent(1)),)  # lanes take its one element also where K is padded
+    return zero_outside(tensor.view(rows, k, *products), masked.index[len(index) :])
 
 
 def _with_masks(layout: Layout, masks: Sequence[TensorDim]) -> Layout:

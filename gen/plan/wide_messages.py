@@ -11,14 +11,16 @@ from collections.abc import Iterator, Sequence
 
 from convgen.backends.tuning import tuning
 from convgen.ir.build import Index, KernelBuilder
-from convgen.ir.expr import Expr, Pack, Slice
+from convgen.ir.error import DoesNotFit
+from convgen.ir.expr import Expr, Pack, Shuffle, Slice
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.digits import Digit, Space
 from convgen.ir.layout.fragment import Fragment
-from convgen.ir.layout.memory import View
+from convgen.ir.layout.memory import Global, View
 from convgen.ir.record import evolve
-from convgen.ir.types import vector
+from convgen.ir.types import u8, u32, vector
 from convgen.passes.messages.linear import linearize
+from convgen.passes.messages.nibble_pairs import halved_fragment, pairs_of
 
 _MOST_AT_A_TIME = 16  #: elements of a lane that are exchanged at a time
 
@@ -42,6 +44,55 @@ def store_wide(
     for n, (part, wide) in enumerate(parts):
         elements = Slice(whole, n * part.registers, part.registers)
         k.store_view(view, at, k.redistribute("wide", elements, part, wide, stage), wide, stage, comment)
+
+
+def store_pairs(
+    k: KernelBuilder,
+    view: View,
+    at: Sequence[Index],
+    codes: Expr,
+    layout: Fragment,
+    stage: str = "",
+    comment: str = "",
+) -> None:
+    """Store a block of 4-bit elements, given as codes in words; lanes exchange them where they have no pairs.
+
+    Raises DoesNotFit where no exchange gives lanes pairs.
+    """
+    pairs, axis = _pairs(view)
+    wide = with_pairs(layout, view)
+    if wide is not layout:
+        as_bytes = vector(u8, layout.registers)
+        codes = k.redistribute("in_pairs", k.let("codes", codes.to(as_bytes)), layout, wide, stage)
+        codes = codes.to(vector(u32, layout.registers))
+    codes = k.let("codes", codes)
+    first, second = (Shuffle(codes, tuple(range(n, layout.registers, 2))) for n in range(2))
+    joined = (first | second << 4).to(vector(u8, layout.registers // 2))
+    halved = tuple(place // 2 if n == axis else place for n, place in enumerate(at))
+    k.store_view(pairs, halved, joined, halved_fragment(wide, wide.dims[axis]), stage, comment)
+
+
+def with_pairs(layout: Fragment, view: View) -> Fragment:
+    """Return `layout` with the two elements of each byte in neighbouring registers; DoesNotFit where that is none."""
+    _, axis = _pairs(view)
+    dim = layout.dims[axis]
+    if layout.contiguous(dim) % 2 == 0:
+        return layout
+    wide = _with_runs(layout.factored(Space.REGISTER).factored(Space.LANE), dim, 2)
+    if wide is None:
+        raise DoesNotFit(f"no pairs of neighbours of {view.memory.name} in the registers of a subgroup")
+    return wide
+
+
+def buffer_of(view: View) -> Global:
+    """Return the buffer in which a result is stored: of bytes, where two elements share one."""
+    return _pairs(view)[0].memory if view.memory.elem.bits == 4 else view.memory
+
+
+def _pairs(view: View) -> tuple[View, int]:
+    pairs = pairs_of(view)
+    assert pairs is not None
+    return pairs
 
 
 def load_wide(

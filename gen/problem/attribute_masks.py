@@ -25,7 +25,7 @@ def bits(text: str, ndims: int, own: Mapping[str, int] | None = None) -> int:
 
     Raises Unsupported, by the rule `mask`, for bits of dims that the tensor lacks.
     """
-    policies = {**_BITS, "per_tensor": (1 << ndims) - 1, **(own or {})}
+    policies = {**_BITS, **dict.fromkeys(("per_tensor", *DYNAMIC), (1 << ndims) - 1), **(own or {})}
     bits_of_mask = int(text) if text.isdigit() else policies.get(text)
     if bits_of_mask is None or bits_of_mask >> ndims:
         raise Unsupported(f"given the mask {text} of a tensor of {ndims} dimensions, wanted one of these", rule="mask")

@@ -22,7 +22,7 @@ from convgen.problem.tensors import TensorProblem, TensorSpec, Triple, fields_of
 #: role -> the names of the rows and columns of its matrices
 MATRICES = {"src": "mk", "wei": "kn", "dst": "mn"}
 
-_DIM_OF_K = {"src": -1, "wei": -2}
+DIM_OF_K = {"src": -1, "wei": -2}  #: factor -> its dim that is summed
 
 
 @frozen(slots=False)
@@ -153,8 +153,8 @@ class Matmul(TensorProblem):
     @cached_property
     def _scales_along_k(self) -> dict[str, Scale]:
         """The scales of src and of weights, by role, that differ along K."""
-        factors = (scale for scale in self.scales if scale.role in _DIM_OF_K)
-        scales_and_dims = ((scale, _DIM_OF_K[scale.role]) for scale in factors)
+        factors = (scale for scale in self.scales if scale.role in DIM_OF_K)
+        scales_and_dims = ((scale, DIM_OF_K[scale.role]) for scale in factors)
         return {s.role: s for s, dim in scales_and_dims if self.spans(s)[dim] < self.size(s.role)[dim]}
 
     @property

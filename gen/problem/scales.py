@@ -15,6 +15,11 @@ ROLES = ("src", "wei", "dst")
 TYPES = ("f32", "f16", "bf16", "f8_e4m3", "f8_e5m2", "e8m0")
 
 
+#: The scales of the result that are computed: by the rule of the MX formats (OCP Microscaling Formats 1.0, 6.3), and as
+#: NVFP4 has them.
+COMPUTED = ("dst:mx:e8m0:1x32", "dst:dynamic_fp:f8_e4m3:1x16")
+
+
 @frozen
 class Scale(Quantity):
     """The scale of a tensor."""
@@ -30,6 +35,11 @@ class Scale(Quantity):
     def is_one(self) -> bool:
         """Whether the scale is the constant 1."""
         return self.value == 1
+
+    @property
+    def is_dynamic(self) -> bool:
+        """Whether the result decides the scale, which is then an output."""
+        return self.mask in attribute_masks.DYNAMIC
 
     @property
     def number(self) -> np.float32 | None:
@@ -62,7 +72,7 @@ def refused(text: str) -> str:
             return "post-op-dw"
         if attributes.role(argument) not in ROLES:
             return "scales-argument"
-        if mask.lower() in attribute_masks.DYNAMIC:
+        if mask.lower() in attribute_masks.DYNAMIC and str(_scale(entry)) not in COMPUTED:
             return "scales-dynamic"
         if _scale(entry).dtype not in TYPES:
             return "scales-type"

@@ -241,7 +241,8 @@ class TensorProblem(ABC):
         """Return the tensors that kernels read: factors, bias, a destination to add to, operands of post-ops."""
         adds = any(isinstance(op, Sum) for op in self.post_ops)
         tensors = map(self.tensor, (*self.tensor_names[0], *(("dst",) if adds else ())))
-        return (*tensors, *self._attribute_tensors.values())
+        computed = {spec.name for spec in self._computed_scales}
+        return (*tensors, *(spec for name, spec in self._attribute_tensors.items() if name not in computed))
 
     @property
     def factors(self) -> tuple[TensorSpec, ...]:
@@ -251,7 +252,12 @@ class TensorProblem(ABC):
     @property
     def outputs(self) -> tuple[TensorSpec, ...]:
         """Return the tensors that kernels write."""
-        return tuple(map(self.tensor, self.tensor_names[1]))
+        return (*map(self.tensor, self.tensor_names[1]), *self._computed_scales)
+
+    @property
+    def _computed_scales(self) -> tuple[TensorSpec, ...]:
+        """Return the tensors of scales that the result decides."""
+        return tuple(self._attribute_tensors[scale.name] for scale in self.scales if scale.is_dynamic)
 
     @property
     def tensors(self) -> tuple[TensorSpec, ...]:

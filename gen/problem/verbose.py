@@ -249,16 +249,20 @@ def _post_op(step: str, is_old: bool) -> str:
     return f"{_FORMER.get(name, name)}{colon}{rest}"
 
 
+#: mode of scales that the result decides -> policy of benchdnn
+_COMPUTED = {"dynamic_mx": "mx", "dynamic_fp": "dynamic_fp"}
+
+
 def _entry(text: str, kind: str) -> str:
     """A scale or zero point as benchdnn has it: of `ARG:MASK[:TYPE[:GROUPS][:host_scalar][:MODE]]`, or, before
     oneDNN 3.1, `ARG:MASK[:VALUE]` with `*` for one that is not known."""
     argument, _, rest = text.partition(":")
     mask, *fields = rest.split(":")
     role = argument.removesuffix("0") if argument in ("src0", "wei0", "dst0") else argument
-    fields = [field for field in fields if field not in ("", "*", "host_scalar")]
-    modes = [field for field in fields if field.startswith("dynamic")]
-    if modes:
-        raise Unsupported(f"{kind} {text[:40]} of oneDNN's log, which the result decides", rule="scales-dynamic")
+    policies = [_COMPUTED[field] for field in fields if field in _COMPUTED]
+    fields = [field for field in fields if field not in ("", "*", "host_scalar", *_COMPUTED)]
+    if policies:  # of all dims: oneDNN has no other
+        return ":".join([role, *policies, *fields])
     if mask in ("0", ""):
         return ":".join([role, "common", *fields])
     if not mask.isdigit():

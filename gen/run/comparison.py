@@ -124,8 +124,8 @@ def _within(right: Range, got: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
 
 def _gathered(memory: Pages, tensor: StoredTensor, index: Sequence[reference.Indices]) -> Array:
     """Return the elements of a tensor at logical indices."""
-    size = types.scalar(tensor.dtype).bytes
-    memory.touch(reference.storage(tensor).offset(index) * size, size)
+    elem = types.scalar(tensor.dtype)
+    memory.touch(reference.storage(tensor).offset(index) * elem.spacing // 8, elem.bytes)
     return reference.gather(tensor, tensor.dtype, memory.data, index)
 
 

@@ -27,6 +27,7 @@ from convgen.problem.grouping import Grouping
 from convgen.problem.matmul import Matmul, Problem
 from convgen.problem.scales import Scale
 from convgen.problem.tensors import refuse_others
+from convgen.run import computed_scales
 from convgen.run import oracle as sums
 from convgen.run import reference_request as request
 from convgen.run import reference_types as types
@@ -147,7 +148,7 @@ def output_shape(problem: Problem, output: str) -> tuple[int, int]:
     refuse_others(problem)
     dims = request.tensor(problem, output).dims
     if isinstance(problem, Matmul):
-        return prod(dims[:-1]), problem.n
+        return prod(dims[:-1]), dims[-1]
     columns = problem.ic if output == "diff_src" else problem.oc
     return prod(dims) // columns, columns
 
@@ -202,7 +203,25 @@ def ranges(problem: Problem, inputs: Mapping[str, Tensor], output: str, rows: In
     Exact sums are rounded to the accumulator, multiplied by the scales of the factors, biased, passed through post-ops,
     divided by the scale of the result, and rounded once to its type, to which integers saturate.
     """
-    acc_type, to = request.sum_type(problem), request.tensor(problem, output).dtype
+    if computed := request.computed_scale(problem):
+        steps = partial(_processed, problem, inputs, "dst", rows)
+        scales, quotients = computed_scales.ranges(computed, problem.dst_type, request.size(problem, "dst")[-1])
+        return quotients(steps, columns) if output == "dst" else scales(steps, columns)
+    to = request.tensor(problem, output).dtype
+    result = _processed(problem, inputs, output, rows, columns)
+    if output != "dst" or not (problem.post_ops or problem.scales or request.zero_point(problem, "dst")):
+        return Range.of([_stored(result.least, to)])
+    read = partial(_operand, problem, inputs, output_index(problem, output, rows, columns))
+    if scale := request.scale(problem, "dst"):
+        result = divided(result, read("dst_scales") if scale.value is None else np.asarray(_number(scale)))
+    if point := request.zero_point(problem, "dst"):
+        result = shifted(result, np.asarray(read("dst_zero_points") if point.value is None else point.value))
+    return converted(result, partial(_stored, to=to), types.limits(to)[1])
+
+
+def _processed(problem: Problem, inputs: Mapping[str, Tensor], output: str, rows: Indices, columns: Indices) -> Range:
+    """Return the range of sums after the scales of the factors, the bias and post-ops."""
+    acc_type = request.sum_type(problem)
     sums_ = _sums(problem, inputs, output, rows, columns)
     acc = (sums_.astype(np.int64) if types.is_integer(acc_type) else sums_).astype(numpy_type(acc_type))
     acc = acc.astype(numpy_type(request.step_type(problem, output)))
@@ -212,14 +231,7 @@ def ranges(problem: Problem, inputs: Mapping[str, Tensor], output: str, rows: In
         acc = multiplied(acc, *factors)
     if "bia" in inputs:
         acc = acc + read("bia").astype(acc.dtype)
-    if output != "dst" or not (problem.post_ops or problem.scales or request.zero_point(problem, "dst")):
-        return Range.of([_stored(acc, to)])
-    result = chained(problem.post_ops, acc, read)
-    if scale := request.scale(problem, "dst"):
-        result = divided(result, read("dst_scales") if scale.value is None else np.asarray(_number(scale)))
-    if point := request.zero_point(problem, "dst"):
-        result = shifted(result, np.asarray(read("dst_zero_points") if point.value is None else point.value))
-    return converted(result, partial(_stored, to=to), types.limits(to)[1])
+    return chained(problem.post_ops, acc, read) if output == "dst" and problem.post_ops else Range.of([acc])
 
 
 def _scales(problem: Problem, read: Read) -> tuple[list[np.float32], list[Array]] | None:

@@ -34,6 +34,7 @@ _DIRECTIONS = {
 _ROLES = ("src", "wei", "dst")
 _BYTES = ("s8", "u8", "s4", "u4")  #: sums of which are s32 (oneDNN's Developer Guide, "Data Types")
 OFFSETS = "offsets"  #: the end of each group, as oneDNN's grouped memory has it
+_COMPUTED = ("mx", "dynamic_fp")  #: policies of scales that the primitive computes (benchdnn's knobs_attr.md, "Scales")
 _WIDE = ("f16", "bf16", "f32")  #: to which factors that are dequantised are rounded
 
 
@@ -64,7 +65,8 @@ def grouping(problem: Problem) -> Grouping | None:
 
 def outputs(problem: Problem) -> tuple[RequestedTensor, ...]:
     _, names = _names(problem)
-    return tuple(tensor(problem, name) for name in names)
+    computed = (_of_attribute(problem, each) for each in problem.scales if each.mask in _COMPUTED)
+    return (*(tensor(problem, name) for name in names), *computed)
 
 
 def tensors(problem: Problem) -> dict[str, RequestedTensor]:
@@ -73,6 +75,8 @@ def tensors(problem: Problem) -> dict[str, RequestedTensor]:
 
 def tensor(problem: Problem, name: str) -> RequestedTensor:
     """Return a factor, the bias, the result, or the gradient of one of these."""
+    if name == "dst_scales":
+        return next(each for each in outputs(problem) if each.name == name)
     role = name.removeprefix("diff_")
     if role == "bia":
         return _dense(name, _bias_dims(problem), problem.bias_type or sum_type(problem))
@@ -130,7 +134,7 @@ def mask(problem: Problem, role: str, policy: str) -> int:
 
 def _policy(policy: str, rank: int) -> int:
     """Return the mask of a policy for a tensor of `rank` dims."""
-    if policy == "per_tensor":
+    if policy in ("per_tensor", *_COMPUTED):
         return (1 << rank) - 1
     named = {"common": "", "host_scalar": "", "per_oc": "1", "per_ocic": "01"}.get(policy)
     digits = policy.removeprefix("per_dim_") if named is None else named
@@ -148,6 +152,11 @@ def spans(problem: Problem, attribute: Attribute) -> tuple[int, ...]:
 def scale(problem: Problem, role: str) -> Scale | None:
     """Return the scale of src, wei or dst."""
     return next((each for each in problem.scales if each.role == role), None)
+
+
+def computed_scale(problem: Problem) -> Scale | None:
+    """Return the scale of dst that the primitive computes, if it does."""
+    return next((each for each in problem.scales if each.mask in _COMPUTED), None)
 
 
 def zero_point(problem: Problem, role: str) -> ZeroPoint | None:
@@ -236,7 +245,8 @@ def _any(problem: Problem, role: str) -> str:
 
 def _operands(problem: Problem) -> Iterator[RequestedTensor]:
     """Return the tensors of scales, post-ops and zero points whose values the request does not state."""
-    yield from (_of_attribute(problem, each) for each in problem.scales if each.value is None)
+    read = (each for each in problem.scales if each.value is None and each.mask not in _COMPUTED)
+    yield from (_of_attribute(problem, each) for each in read)
     for n, op in enumerate(problem.post_ops):
         if isinstance(op, Binary | Prelu):
             yield _of_post_op(problem, f"post_op_{n}", op.operand)

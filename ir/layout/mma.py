@@ -13,7 +13,7 @@ from convgen.ir.error import DoesNotFit, UserError
 from convgen.ir.layout.digits import Digit, Digits, Space
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.record import evolve, frozen
-from convgen.ir.types import Type, VectorType, vector
+from convgen.ir.types import Type, VectorType, e8m0, vector
 
 
 @frozen(cache_hash=True)
@@ -42,11 +42,25 @@ class MmaAtom:
     in_shared: bool = False
     b_in_registers: bool = False  #: whether, with `in_shared`, it reads only a from there, and b from registers
     sum_bits: int = 0  #: bits that a sum keeps where it has fewer than its type, from that of the greatest term; else 0
+    #: layouts over (n, k) and (m, k) of the scales of a and b, of type e8m0, if it multiplies its factors by scales: a
+    #: scale stands at the first of the positions along K that share it
+    scales: tuple[Fragment, Fragment] | None = None
+    pair: Type | None = None  #: type of the two numbers in each element of a and b, a byte; low bits first, along K
 
     def __attrs_post_init__(self) -> None:
         check_name(self.name, "matrix instruction")
         for value in (self.n, self.m, self.k, self.clocks):
             check_range(value, 1, 1 << 10, f"in matrix instruction {self.name}")
+
+    @property
+    def factor_types(self) -> tuple[Type, Type]:
+        """Return the types of the numbers that are multiplied, of a and of b."""
+        return (self.pair, self.pair) if self.pair else (self.a_elem, self.b_elem)
+
+    @cached_property
+    def scaled_k(self) -> int:
+        """Return the positions along K that share a scale; 0 without scales."""
+        return next(d.size for d in self.scales[0].of("k") if d.space is Space.FIXED) if self.scales else 0
 
     @property
     def elem_bytes(self) -> int:
@@ -180,6 +194,8 @@ class MmaTile:
             raise UserError(f"mma tile: {self.tiles_n} x {self.tiles_m} tiles have no {self.teams_k} shares")
         if self.rows and self.atom.m % self.rows:
             raise UserError(f"mma tile: instructions of {self.atom.m} rows are not cut into runs of {self.rows}")
+        if self.atom.scales and self.pack > 1:
+            raise UserError(f"mma tile: a pack of {self.pack} instructions, whose positions along K share scales")
         if self.steps % self.pack:
             raise UserError(f"mma tile: {self.steps} steps do not split into packs of {self.pack}")
 
@@ -199,6 +215,32 @@ class MmaTile:
     def _operand(self, rows: tuple[Digit, ...], atom: Fragment) -> Fragment:
         teams = (self.along_k("k"),) if self.teams_k > 1 else ()
         return Fragment((rows[0].dim, "k"), (*rows, *_k_digits(atom, self.pack, self.steps), *teams))
+
+    @cached_property
+    def scales(self) -> tuple[Fragment, Fragment] | None:
+        """Return the layouts of the scales of A over (n, k) and of B over (m, k); None if the atom takes none.
+
+        Scale `tile * steps + step` of a lane belongs to instruction (tile, step).
+        """
+        if self.atom.scales is None:
+            return None
+        a, b = zip((self.a, self.b), (self.atom.a, self.atom.b), self.atom.scales)
+        return self._scales(*a), self._scales(*b)
+
+    def _scales(self, operand: Fragment, atom: Fragment, scale: Fragment) -> Fragment:
+        """Return the layout of the scales of an operand: one register for the registers of each of its instructions."""
+        row = operand.dims[0]
+        rows = (
+            evolve(d, stride=d.stride // atom.registers) if d.space is Space.REGISTER else d for d in operand.of(row)
+        )
+        steps = Digit("k", self.steps, Space.REGISTER, 1)
+        teams = (self.along_k("k"),) if self.teams_k > 1 else ()
+        return Fragment(operand.dims, (*rows, *scale.of("k"), steps, *teams))
+
+    @property
+    def scale_types(self) -> tuple[VectorType, ...]:
+        """Return the types of the scales of A and B; none if the atom takes none."""
+        return tuple(vector(e8m0, layout.registers) for layout in self.scales or ())
 
     @property
     def fragment_elements(self) -> int:

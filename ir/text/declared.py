@@ -416,6 +416,7 @@ def read_rectangle(c: Cursor) -> Rectangle:
 
 
 _IN_SHARED = ("in", "shared", "memory")
+_SCALES, _PAIRS = "scales", "pairs"
 
 
 def write_instruction(atom: MmaAtom | BlockAtom, name: str) -> str:
@@ -430,7 +431,10 @@ def write_instruction(atom: MmaAtom | BlockAtom, name: str) -> str:
     sizes, which = _joined((atom.n, atom.m, atom.k)), "a" if atom.b_in_registers else "factors"
     placed = f", {which} {' '.join(_IN_SHARED)}" if atom.in_shared else ""
     kept = f", sums of {atom.sum_bits} bits" if atom.sum_bits else ""
-    return f"instruction {name}: {sizes}, {sums}, {atom.clocks} clocks{sides}{rounded}{placed}{kept}{called}"
+    scales = ", ".join(map(write_fragment, atom.scales)) if atom.scales else ""
+    options = f"{rounded}{placed}{kept}{scales and f', {_SCALES} {scales}'}"
+    pairs = f", {_PAIRS} {atom.pair}" if atom.pair else ""
+    return f"instruction {name}: {sizes}, {sums}, {atom.clocks} clocks{sides}{options}{pairs}{called}"
 
 
 def read_instruction(c: Cursor, name: str) -> MmaAtom | BlockAtom:
@@ -462,8 +466,14 @@ def read_instruction(c: Cursor, name: str) -> MmaAtom | BlockAtom:
     sum_bits = c.integer() if c.skip(",", "sums", "of") else 0
     if sum_bits:
         c.take("bits")
-    reads = in_shared, in_registers
-    return c.made(MmaAtom, _called(c, name), *sizes, a, b, acc, *sides, clocks, rounded, *reads, sum_bits)
+    scales = None
+    if c.skip(",", _SCALES):
+        of_a = read_fragment(c)
+        c.take(",")
+        scales = of_a, read_fragment(c)
+    pair = c.scalar_type() if c.skip(",", _PAIRS) else None
+    options = rounded, in_shared, in_registers, sum_bits, scales, pair
+    return c.made(MmaAtom, _called(c, name), *sizes, a, b, acc, *sides, clocks, *options)
 
 
 def _called(c: Cursor, name: str) -> str:

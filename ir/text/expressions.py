@@ -283,7 +283,9 @@ class Expressions(Cursor):
             return self.made(fused.Fused, name, *self._alike(arguments))
         if op is not None:
             settled = [self._settled(a, None) for a in arguments]
-            return self.made(products.BlockMma if isinstance(op, BlockAtom) else x.Mma, op, *settled)
+            if isinstance(op, BlockAtom):
+                return self.made(products.BlockMma, op, *settled)
+            return self.made(x.Mma, op, *settled[:3], tuple(settled[3:]))
         assert dtype is not None
         if rest == _PACK:
             return self.made(x.Pack, dtype, tuple(self._settled(a, None) for a in arguments))

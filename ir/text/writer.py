@@ -519,7 +519,7 @@ def _fused(p: Writer, e: Any) -> str:
 
 
 def _product(p: Writer, e: Any) -> str:
-    return _call(p, f"mma.{p.ops[e.op]}", e.acc, e.a, e.b)
+    return _call(p, f"mma.{p.ops[e.op]}", e.acc, e.a, e.b, *(e.scales if isinstance(e, x.Mma) else ()))
 
 
 _EXPRESSIONS: dict[type[Expr], Callable[[Writer, Any], str]] = {

@@ -90,7 +90,7 @@ REFUSED = [
     (CONV, ["--cfg=u8s8f32"], "cfg"),
     (CONV, ["--dt=s32"], "types"),
     (CONV, ["--dtag=abCd64c"], "blocked-layout"),
-    (MATMUL, ["--bia_dt=f8_e5m2"], "bias-type"),
+    (MATMUL, ["--bia_dt=f4_e2m1"], "bias-type"),
     (MATMUL, ["--encoding=csr+0.99::"], "sparse"),
     (MATMUL, ["--attr-precomputed-reductions=wei:per_tensor:s32:16x1"], "precomputed-reductions"),
 ]

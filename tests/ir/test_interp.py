@@ -125,7 +125,7 @@ def test_an_mma_may_cut_its_inputs(rounds_to: str, sum_: float) -> None:
     ev = Evaluator(64)
     ev.env[a] = Value(np.full((64, 4), 1 + 2.0**-20, np.float32))
     ev.env[b] = Value(np.ones((64, 4), np.float32))
-    assert (ev(Mma(tile, acc, a, b)).data == np.float32(sum_)).all()
+    assert (ev(Mma(tile, acc, a, b, ())).data == np.float32(sum_)).all()
 
 
 def test_an_mma_rounds_once_per_instruction() -> None:
@@ -137,7 +137,7 @@ def test_an_mma_rounds_once_per_instruction() -> None:
     ev.env[acc] = Value(np.full((64, 4), 2.0**24, np.float32))
     ev.env[a] = Value(np.isin(k_of, (0, 1, 16)).astype(np.float16))
     ev.env[b] = Value(np.ones((64, 8), np.float16))
-    assert (ev(Mma(tile, acc, a, b)).data == 2.0**24 + 4).all()  # 2^24 + 3 ties to even
+    assert (ev(Mma(tile, acc, a, b, ())).data == 2.0**24 + 4).all()  # 2^24 + 3 ties to even
 
 
 # ---------------------------------------------------------------- views
@@ -535,7 +535,7 @@ def test_poison_spreads_by_row_and_column_of_a_product() -> None:
     ev.env[acc] = Value(np.zeros((64, 8), np.float32))
     ev.env[a] = Value(np.ones((64, 8), np.float16), (at["a"]["n"] == 3) & (at["a"]["k"] == 20))
     ev.env[b] = Value(np.ones((64, 16), np.float16), (at["b"]["m"] == 17) & (at["b"]["k"] == 1))
-    poison = ev(Mma(tile, acc, a, b)).poison
+    poison = ev(Mma(tile, acc, a, b, ())).poison
     assert poison is not None
     assert np.array_equal(poison, (at["d"]["n"] == 3) | (at["d"]["m"] == 17))
 

@@ -266,7 +266,7 @@ def alone(k: Product) -> None:
 
 def at_a_barrier(k: Product) -> None:
     a, b = k.loads(k.op)
-    product = s.Let(k.var("d", k.op.acc_type), Mma(k.op, k.zeros(k.op.acc_type), a, b))
+    product = s.Let(k.var("d", k.op.acc_type), Mma(k.op, k.zeros(k.op.acc_type), a, b, ()))
     k.add(s.If(k.subgroup < 1, product, s.Barrier(k.site())))
 
 
@@ -286,7 +286,7 @@ def more_often(k: Product) -> None:
 
 def within(k: Product) -> None:
     a, b = k.loads(k.op)
-    product: Expr = Mma(k.op, k.zeros(k.op.acc_type), a, b)
+    product: Expr = Mma(k.op, k.zeros(k.op.acc_type), a, b, ())
     k.store_view(k.c, (0, 0), product, k.op.d)
 
 

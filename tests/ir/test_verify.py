@@ -369,5 +369,5 @@ def test_the_marker_finds_the_second_place_of_a_statement() -> None:
 def test_uniform_by_contract_is_uniform() -> None:
     k = Room()
     with k.when(Uniform(LANE) < 3):
-        k.let("v", Mma(TILE, k.zeros(TILE.acc_type), k.zeros(TILE.a_type), k.zeros(TILE.b_type)))
+        k.let("v", Mma(TILE, k.zeros(TILE.acc_type), k.zeros(TILE.a_type), k.zeros(TILE.b_type), ()))
     verify(k.done(), "tile")

@@ -31,7 +31,7 @@ def run(problem: Problem, target: str, config: str | None = None) -> verdict.Out
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("of", ["f16", "s8"])
-@pytest.mark.parametrize("bias", ["f32", "f16", "bf16", "s32", "s8", "u8"])
+@pytest.mark.parametrize("bias", ["f32", "f16", "bf16", "s32", "s8", "u8", "f8_e4m3", "f8_e5m2"])
 def test_a_bias_has_any_type(bias: str, of: str, target: str) -> None:
     """Those that are no integers are added to sums of integers in f32."""
     run(parse_problem(f"--dt={of} --dir=FWD_D --bia-dt={bias} {CONVOLUTION}"), target)
@@ -222,11 +222,14 @@ def test_an_element_wise_function_stands_in_two_rows() -> None:
 
 
 @pytest.mark.parametrize("target", ["gfx942", "gfx950", "xehpc", "sm_80", "sm_90a"])
-@pytest.mark.parametrize("dtype", ["f8_e4m3", "f8_e5m2"])
-def test_operands_of_8_bit_floats_have_every_value(dtype: str, target: str) -> None:
+@pytest.mark.parametrize("dtype", ["f8_e4m3", "f8_e5m2", "f8_e4m3fnuz", "f8_e5m2fnuz"])
+@pytest.mark.parametrize("name", ["post_op_0", "bia"])
+def test_operands_of_8_bit_floats_have_every_value(name: str, dtype: str, target: str) -> None:
     """The sums are zero: what is stored are the operand's 256 values, infinities and NaNs included."""
-    problem = parse_problem(f"--dt=f32 --attr-post-ops=add:{dtype}:3 16x8:8x16")
+    knobs = f"--attr-post-ops=add:{dtype}:3" if name == "post_op_0" else f"--bia-dt={dtype} --bia_mask=3"
+    problem = parse_problem(f"--dt=f32 {knobs} 16x8:8x16")
     src, wei = np.zeros((16, 8), np.float32), np.zeros((8, 16), np.float32)
     operand = np.arange(256, dtype=np.uint8).view(reference.numpy_type(dtype)).reshape(16, 16)
-    result = cg.simulate(cg.compile(cg.build(problem, target)), src=src, wei=wei, post_op_0=operand)
+    inputs = {"src": src, "wei": wei, name: operand}
+    result = cg.simulate(cg.compile(cg.build(problem, target)), **inputs)
     assert np.array_equal(result, operand.astype(np.float32), equal_nan=True)

@@ -229,6 +229,7 @@ BOTH_POINTS = [
     "--dt=s8:s8:f32 --attr-scales=src:3:f16:1x13 --attr-zero-points=src:3:s8:1x13+wei:per_oc:u8 33x47:47x21",
     "--dt=s8:u8:f32 --attr-scales=src:3:f32:1x8+wei:3:bf16:16x1 --attr-zero-points=src:1:s8+wei:3:u8:16x1 9x33:33x30",
     "--dt=u8:u8:f32 --stag=ba --attr-scales=wei:3:f32:5x7 --attr-zero-points=src:common:s32+wei:3:s8:5x7 24x29:29x14",
+    "--dt=bf16:s8:f32 --attr-fpmath=bf16:true --attr-scales=wei:3:f16:20x1 --attr-zero-points=wei:2:s8 35x70:70x48",
 ]
 
 
@@ -301,8 +302,11 @@ def test_differences_of_9_bits_are_rounded_once(point: str, target: str) -> None
     ("2", "--dt=bf16:s8:f32 --attr-scales=wei:6:f32:15x1 --attr-zero-points=wei:4:u8", (3, 9, 30, 7)),
     ("0:4", "--dt=s8:s8:f32 --attr-scales=src:6:f32:1x15 --attr-zero-points=src:common:3", (3, 11, 30, 5)),
     ("4:2", "--dt=bf16:s8:f32 --attr-zero-points=wei:common:3", (3, 11, 26, 7)),
+    ("2:4", "--dt=f8_e4m3:f8_e5m2:f32 --attr-scales=src:6:e8m0:1x15+wei:6:e8m0:15x1", (3, 2, 30, 5)),
+    ("3:5", "--dt=s8:s8:f32 --attr-scales=src:7:f32:1x8+wei:7:f16:8x1 --attr-zero-points=src:2:s8", (2, 9, 30, 1)),
+    ("3:1", "--dt=bf16:u8:f32 --wtag=acb --attr-scales=wei:7:f32:10x1 --attr-zero-points=wei:4:u8", (1, 3, 30, 7)),
 ])  # fmt: skip
-def test_sizes_without_scales_are_known_at_launch(masks: str, knobs: str, sizes: tuple[int, ...], target: str) -> None:
+def test_sizes_without_groups_are_known_at_launch(masks: str, knobs: str, sizes: tuple[int, ...], target: str) -> None:
     def of(batch: int, m: int, k: int, n: int) -> Matmul:
         problem = parse_problem(f"{knobs} {batch}x{m}x{k}:{batch}x{k}x{n}")
         assert isinstance(problem, Matmul)
@@ -316,8 +320,16 @@ def test_sizes_without_scales_are_known_at_launch(masks: str, knobs: str, sizes:
     assert np.array_equal(got, reference.whole(of(*sizes), arrays, "dst"))
 
 
-def test_scales_along_sizes_known_at_launch_are_refused() -> None:
-    line = "--dt=s8:s8:f32 --runtime_dims_masks=2:1 --attr-scales=src:3:f32:1x15 35x30:30x21"
-    with pytest.raises(cg.Unsupported, match="scales or zero points along k, wanted a size that is known") as refusal:
+@pytest.mark.parametrize(
+    ("dim", "knobs"),
+    [
+        ("k", "2:1 --attr-scales=src:3:f32:1x15"),
+        ("n", "0:2 --attr-scales=wei:3:f32:15x3"),
+        ("k", "2:1 --attr-scales=wei:3:f32:1x21"),
+    ],
+)
+def test_groups_along_sizes_known_at_launch_are_refused(dim: str, knobs: str) -> None:
+    line = f"--dt=s8:s8:f32 --runtime_dims_masks={knobs} 35x30:30x21"
+    with pytest.raises(cg.Unsupported, match=f"scales or zero points along {dim}, wanted a size that is") as refusal:
         cg.build(parse_problem(line), "gfx942")
     assert refusal.value.rule == "runtime-sizes"

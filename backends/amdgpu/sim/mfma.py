@@ -44,6 +44,10 @@ _FLUSHED_64 = {
 }
 
 
+#: Numbers of E8M0 by bits: powers of two, and NaN (OCP Microscaling Formats 1.0, section 5.4.1).
+_E8M0 = np.append(np.ldexp(1.0, np.arange(255) - 127), np.nan)
+
+
 def _decode_xf32(words: Array) -> Array:
     """xf32 keeps ten bits of mantissa and drops the others.
 
@@ -321,7 +325,11 @@ class Matrix:
         return product
 
     def _scaling(self) -> Callable[[WaveGroup, Array, Array], tuple[Array, Array]] | None:
-        """Return the function that applies block scales: E8M0, one byte per lane, for row lane % M and 32 K."""
+        """Return the function that applies block scales: E8M0, one byte per lane, for row lane % M and 32 K.
+
+        The 32 K are those of the matrix, wherever lanes hold them. op_sel and op_sel_hi have the low and the high bit
+        of the byte's number (LLVM, tests of llvm.amdgcn.mfma.scale, which take it as one number a scale).
+        """
         if not self.scales:
             return None
         low, high = self.instruction.bits("op_sel", 2), self.instruction.bits("op_sel_hi", 2)
@@ -334,9 +342,9 @@ class Matrix:
         def scale(g: WaveGroup, a: Array, b: Array) -> tuple[Array, Array]:
             scaled = []
             for register, shift, side in zip(registers, shifts, sides, strict=True):
-                exponent = ((g.v[register] >> shift) & np.uint32(0xFF)).astype(np.int32) - 127
-                factors = np.ldexp(1.0, exponent).reshape(g.count, 64 // side, side).swapaxes(1, 2)
-                scaled.append(np.repeat(factors, 32, axis=2)[:, None])
+                factors = _E8M0.take((g.v[register] >> shift) & np.uint32(0xFF))
+                by_rows = factors.reshape(g.count, 64 // side, side).swapaxes(1, 2)
+                scaled.append(np.repeat(by_rows, 32, axis=2)[:, None])
             return a * scaled[0], b * scaled[1].swapaxes(-1, -2)
 
         return scale

@@ -16,7 +16,7 @@ from convgen.ir.layout.memory import View
 from convgen.ir.layout.mma import MmaAtom, MmaTile
 from convgen.ir.record import evolve, fields_of, frozen
 from convgen.ir.types import Type, scalar
-from convgen.plan import dequantise, views
+from convgen.plan import dequantise, scaled_factors, views
 from convgen.plan.atoms import chosen_atom, converted, mma_tile
 from convgen.plan.config import COLUMNS, TENSOR, Config, LanePart, Staging
 from convgen.plan.contraction import Product
@@ -46,6 +46,7 @@ class Form:
     merged: tuple[tuple[int, int, int], ...] = ()
     is_sized: bool = False  #: whether some sizes are known only at launch
     acc_mode: str = "strict"  #: "relaxed" where sums may have fewer bits than their type
+    pair: Type | None = None  #: type of the numbers of factors that are multiplied in pairs, in bytes
 
     @property
     def has_columns(self) -> bool:
@@ -93,7 +94,12 @@ class Offer:
 
     def types(self, atom: MmaAtom) -> tuple[str, ...]:
         """Return the types of the config word `in=` with this instruction."""
-        return converted((self.of_n.memory.elem, self.of_m.memory.elem), atom)
+        stored = self.of_n.memory.elem, self.of_m.memory.elem
+        return converted((self.form.pair, self.form.pair) if self.form.pair else stored, atom)
+
+    def suits(self, atom: MmaAtom) -> bool:
+        """Whether a matrix instruction takes the elements of this offer: numbers, or pairs of them."""
+        return atom.pair is self.form.pair
 
     def loads(self, atom: MmaAtom, facts: TargetFacts) -> tuple[OperandLoad, OperandLoad]:
         """Return the loads of M's and N's input."""
@@ -156,6 +162,8 @@ class Variant:
         unit = matrix_unit(problem, config, facts)
         block = self.block(config.tile[2], unit.atom.elem_bytes, facts.chunk_bytes)
         plain = views.products(problem, block, config.reorder, config.phases, config.pixels, config.groups)
+        if unit.atom.pair:
+            plain = tuple(map(scaled_factors.in_pairs, plain))
         return unit, tuple(self.product(each, config, facts) for each in plain)
 
     def product(self, plain: Product, config: Config, facts: TargetFacts) -> Product:
@@ -174,6 +182,9 @@ class Variant:
         of_n = ProductInput.of_n(from_n, unit, config, facts, begin_n).path(tile_n, copy_n)
         of_m = ProductInput.of_m(from_m, unit, config, facts, begin_m).path(tile_m, copy_m)
         of_n, of_m = with_gaps((of_n, of_m), facts)
+        if unit.atom.scales:
+            scaled_factors.check_order(product)
+            return scaled_factors.with_scales(problem, product, (of_n, of_m), unit.atom.scaled_k, config, facts)
         dequantised = partial(dequantise.of, problem, cuts=product.cuts)
         of_n = evolve(of_n, dequantisation=dequantised(product.of_n, tile=(tile_n, tile_k)))
         of_m = evolve(of_m, dequantisation=dequantised(product.of_m, tile=(tile_m, tile_k)))

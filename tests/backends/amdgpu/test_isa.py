@@ -31,6 +31,7 @@ _TRIPLE = "-triple=amdgcn-amd-amdhsa"
 _THEIRS = {
     "s8": "i8",
     "s32": "i32",
+    "f4_e2m1": "fp4",
     **{f"f8_{form}{kind}": name for form, name in (("e4m3", "fp8"), ("e5m2", "bf8")) for kind in ("", "fnuz")},
 }
 
@@ -164,7 +165,8 @@ def test_widths_name_opcodes_that_are_there() -> None:
 
 # ---------------------------------------------------------------- matrix instructions
 
-ATOMS = [(target, atom) for target, facts in FACTS.items() for atom in facts.atoms]
+ATOMS = [(target, atom) for target, facts in FACTS.items() for atom in (*facts.atoms, *facts.scaled_atoms)]
+SCALED = [(target, atom) for target, atom in ATOMS if atom.scales]
 IDS = [f"{target}-{atom.name}" for target, atom in ATOMS]
 
 
@@ -178,7 +180,8 @@ def words(atom: MmaAtom) -> tuple[int, int]:
 
 def line(atom: MmaAtom, ab: int, d: int, bank: str = "a", addend: str = "") -> str:
     result, formats = f"{bank}[0:{d - 1}]", " ".join(MODIFIERS.get(atom.name, ()))
-    return f"{mnemonic(atom)} {result}, v[0:{ab - 1}], v[32:{31 + ab}], {addend or result} {formats}".rstrip()
+    scales = ", v60, v61" if atom.scales else ""
+    return f"{mnemonic(atom)} {result}, v[0:{ab - 1}], v[32:{31 + ab}], {addend or result}{scales} {formats}".rstrip()
 
 
 def mnemonic(atom: MmaAtom) -> str:
@@ -188,7 +191,7 @@ def mnemonic(atom: MmaAtom) -> str:
 @pytest.mark.parametrize("target", FACTS)
 def test_matrix_rows_assemble_with_these_tuples_only(target: str) -> None:
     right, wrong = [], []
-    for atom in FACTS[target].atoms:
+    for atom in (atom for name, atom in ATOMS if name == target):
         ab, d = words(atom)
         right += [line(atom, ab, d), line(atom, ab, d, "v"), line(atom, ab, d, "a", "0")]
         wrong += [line(atom, other, d) for other in (1, 2, 4, 8) if other != ab]
@@ -203,7 +206,7 @@ def test_passes_are_those_of_the_scheduling_model(target: str) -> None:
 
     Where modifiers say the types, llvm-mca counts as for types of 6 bits, twice as fast as 8 (CDNA4 ISA 7.1).
     """
-    atoms = FACTS[target].atoms
+    atoms = [atom for name, atom in ATOMS if name == target]
     text = "\n".join(line(atom, *words(atom)) for atom in atoms)
     command = [
         found_tool(LLVM_MC).replace("llvm-mc", "llvm-mca"),
@@ -227,18 +230,34 @@ def test_passes_are_those_of_the_scheduling_model(target: str) -> None:
 
 @pytest.mark.parametrize(("target", "atom"), ATOMS, ids=IDS)
 def test_matrix_rows_are_those_of_the_simulator(target: str, atom: MmaAtom) -> None:
-    row = MATRIX_ROWS[target][mnemonic(atom)]
-    assert (row.m, row.n, row.k, row.blocks, 4 * row.passes) == (atom.n, atom.m, atom.k, 1, atom.clocks)
-    names = (atom.rounds_to or atom.a_elem.name, atom.rounds_to or atom.b_elem.name, atom.acc.name)
+    row, (a, b) = MATRIX_ROWS[target][mnemonic(atom)], atom.factor_types
+    numbers, halved = atom.k * (8 // a.bits if atom.pair else 1), 2 if atom.pair else 1
+    assert (row.m, row.n, row.k, row.blocks) == (atom.n, atom.m, numbers, 1)
+    assert row.passes // halved * 4 == atom.clocks
+    names = (atom.rounds_to or a.name, atom.rounds_to or b.name, atom.acc.name)
     *taken, sums = (_THEIRS.get(name, name) for name in names)
     if row.a_type == "f8f6f4":
         codes = [int(dict(m.split(":") for m in MODIFIERS[atom.name]).get(field, 0)) for field in ("cbsz", "blgp")]
-        assert [F8F6F4_FORMATS[code] for code in codes] == [(f"{name}_ocp", 8) for name in taken]
+        wanted = [(f"{name}_ocp" if bits == 8 else name, bits) for name, bits in zip(taken, (a.bits, b.bits))]
+        assert [F8F6F4_FORMATS[code] for code in codes] == wanted
         taken = [row.a_type, row.b_type]  # modifiers say of what types they are
     assert (row.a_type, row.b_type, row.result) == (*taken, sums)
-    assert words(atom) == (row.m * row.k // 64 * atom.a_elem.bits // 32, row.result_registers)
+    assert words(atom) == (row.m * row.k // 64 * a.bits // 32, row.result_registers)
     ours, _ = MATRIX[target][atom.name]
-    assert (ours.busy, ours.hazard) == (row.passes, row.hazard_class.removesuffix("16"))
+    assert (ours.busy, ours.hazard) == (row.passes // halved, row.hazard_class.removesuffix("16"))
+
+
+@pytest.mark.parametrize(("target", "atom"), SCALED, ids=[f"{target}-{atom.name}" for target, atom in SCALED])
+def test_scales_have_the_layout_of_the_simulator(target: str, atom: MmaAtom) -> None:
+    """Lane row + side * block has the scale of 32 numbers, where `test_scaled_f8f6f4` of the simulator has it."""
+    assert atom.scales is not None
+    numbers = np.arange(atom.k * (2 if atom.pair else 1))
+    for fragment, side, dim in zip(atom.scales, (atom.n, atom.m), ("n", "m")):
+        assert fragment.registers == 1
+        theirs = np.arange(64).reshape(64 // side, side).T.repeat(32, axis=1)
+        row, k = np.indices((side, atom.k))
+        _, lane, _ = fragment.owner({dim: row, "k": k // atom.scaled_k * atom.scaled_k})
+        assert np.array_equal(lane.repeat(len(numbers) // atom.k, axis=1), theirs)
 
 
 @pytest.mark.parametrize(("target", "atom"), ATOMS, ids=IDS)
@@ -248,7 +267,8 @@ def test_operand_layouts_are_those_of_the_simulator(target: str, atom: MmaAtom) 
     places = np.arange(64)[:, None] * held + np.arange(held)
     digits = [np.ascontiguousarray((places >> n & 0xFF).astype(elem).view(np.uint32).T)[:, None, :] for n in (0, 8)]
     for fragment, side, dim in ((atom.a, atom.n, "n"), (atom.b, atom.m, "m")):
-        low, high = (operand_rows(d, side, 1, split="f8f6f4" in atom.name)[0, 0].view(elem).astype(int) for d in digits)
+        split = "f8f6f4" in atom.name and not atom.pair
+        low, high = (operand_rows(d, side, 1, split=split)[0, 0].view(elem).astype(int) for d in digits)
         theirs = low + 256 * high
         row, k = np.indices((side, atom.k))
         _, lane, register = fragment.owner({dim: row, "k": k})

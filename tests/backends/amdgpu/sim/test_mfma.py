@@ -526,6 +526,55 @@ def test_f8f6f4(sim: Any, m: int, cbsz: int, blgp: int) -> None:
         assert got[lane, register] == want[i, j]
 
 
+SCALE_CODES = np.array([255, *range(120, 135)], np.uint8)  #: codes of scales: NaN, and powers of two near 1
+
+
+@pytest.mark.parametrize("m", [16, 32])
+@pytest.mark.parametrize(
+    ("cbsz", "blgp", "of_a", "of_b"), [(0, 0, 0, 3), (1, 0, 1, 2), (4, 4, 2, 1), (0, 4, 3, 0), (2, 3, 0, 0)]
+)
+def test_scaled_f8f6f4(sim: Any, m: int, cbsz: int, blgp: int, of_a: int, of_b: int) -> None:
+    """Lane row + m * block has the scale of 32 numbers of a row in the byte that op_sel and op_sel_hi name."""
+    k = 128 if m == 16 else 64
+    rng = np.random.default_rng(cbsz * 8 + blgp + m)
+    raw, numbers, scale_words = list[Array](), list[Array](), list[Array]()
+    for code, byte in ((cbsz, of_a), (blgp, of_b)):
+        dtype, bits = FORMATS[code]
+        values = rng.integers(-2, 3, (m, k)).astype(dtype)
+        scales = rng.choice(SCALE_CODES, (m, k // 32), p=[0.04, *[0.96 / 15] * 15])
+        if not raw:
+            scales[:2] = np.array([[0], [254]])  # the least and the greatest
+        lanes = rng.integers(0, 1 << 32, 64, np.uint32) & ~np.uint32(0xFF << 8 * byte)
+        for row, block in np.ndindex(scales.shape):
+            lanes[row + m * block] |= np.uint32(int(scales[row, block]) << 8 * byte)
+        raw.append(narrow_words(values.view(np.uint8), bits, k))
+        scale_words.append(lanes)
+        powers = np.where(scales == 255, np.nan, np.exp2(scales.astype(np.float64) - 127))
+        numbers.append(values.astype(np.float64) * np.repeat(powers, 32, axis=1))
+    count = m * m // 64
+    zero = np.zeros((count, 64), np.uint32)
+    out = np.zeros_like(zero)
+    name = f"v_mfma_scale_f32_{m}x{m}x{k}_f8f6f4"
+    low, high = ([byte >> n & 1 for byte in (of_a, of_b)] for n in (0, 1))
+    modifiers = f"op_sel:[{low[0]},{low[1]},0] op_sel_hi:[{high[0]},{high[1]},0] cbsz:{cbsz} blgp:{blgp}"
+    last_a, last_b = 3 + len(raw[0]), 11 + len(raw[1])
+    behind_b = np.vstack([raw[1], *scale_words])
+    text = body(name, len(raw[0]), len(behind_b), count)
+    d = f"v[32:{31 + count}]"
+    line = f"{name} {d}, v[4:{last_a}], v[12:{last_b}], {d}, v{last_b + 1}, v{last_b + 2} {modifiers}"
+    text = "\n".join(line if each.startswith(name) else each for each in text.splitlines())
+    report = sim.run("gfx950", sim.Source(text), {"a": raw[0], "b": behind_b, "c": zero, "d": out})
+    assert not report.findings, str(report.findings[0])
+    with np.errstate(all="ignore"):
+        want, got = (numbers[0] @ numbers[1].T).astype(np.float32), out.T.copy().view(np.float32)
+    assert np.isnan(want).any() or cbsz == 2
+    assert not np.isnan(want).all()
+    row = MatrixRow(m, m, k, 1, "", "", "f32", 8)
+    for i, j in np.ndindex(want.shape):
+        lane, register = result_place(row, 0, i, j)
+        assert got[lane, register] == want[i, j] or np.isnan([got[lane, register], want[i, j]]).all()
+
+
 def compressed(matrix: Array, row: MatrixRow, which: int, rng: np.random.Generator) -> tuple[Array, Array]:
     """A [M, K] with two of each four along K made 0: the words of the others, and of their places in set `which`.
 
