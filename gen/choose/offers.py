@@ -54,8 +54,9 @@ def forms(problem: Problem, facts: TargetFacts, reorder: tuple[str, ...]) -> Ite
     largest = max(parts, key=lambda p: p.m * p.n * p.k)
     yield Form(largest, len(parts), is_sized=is_sized, acc_mode=problem.acc_mode)
     if groups := _groups_at_once(problem):
-        (joined,) = products(problem, 1, reorder, groups=groups)
-        yield Form(joined, 1, (("groups", groups),), acc_mode=problem.acc_mode)
+        with suppress(DoesNotFit):  # where blocks of a layout end between the groups of a product
+            (joined,) = products(problem, 1, reorder, groups=groups)
+            yield Form(joined, 1, (("groups", groups),), acc_mode=problem.acc_mode)
     if have_columns(problem):
         (joined,) = products(problem, 1, reorder, COLUMNS)
         if joined.n <= _MOST_COLUMNS and has_whole_pairs(joined):
