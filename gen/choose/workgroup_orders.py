@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cached_property
 from itertools import product as combinations
+from math import prod
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from convgen.ir.layout.order import IN_ROWS, Order
 from convgen.ir.layout.walks import Chunk, Grouped, Ragged, Remap, Xcc
 from convgen.ir.record import evolve, frozen
 from convgen.plan.contraction import Product
-from convgen.plan.grouped_axis import GroupedAxis
+from convgen.plan.grouped_axis import MOST_NUMBERED, GroupedAxis
 from convgen.plan.lane_tile import LaneTile
 from convgen.plan.plan import Plan
 
@@ -159,6 +160,7 @@ def _order_of_groups(groups: GroupedAxis, launch: LaunchTraffic) -> Order:
     """Return the order of tiles of groups, of which only those of one group share a factor's columns.
 
     All tiles of a group follow each other, along the groups first, unless all columns of a group are in flight at once.
+    Of more tiles than `ragged` can number, as many as a group has on average follow each other.
     """
     if groups.side is None:
         return IN_ROWS
@@ -166,6 +168,8 @@ def _order_of_groups(groups: GroupedAxis, launch: LaunchTraffic) -> Order:
     size = groups.size // groups.count // launch.tile[1 - groups.side]
     if size < 2 or size * other <= launch.in_flight:
         return IN_ROWS
+    if prod(launch.tiles) > MOST_NUMBERED:
+        return Order(walk=Grouped("m" if groups.side else "n", size, even=True))
     return Order(walk=Ragged())
 
 

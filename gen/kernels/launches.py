@@ -175,8 +175,8 @@ class Tiles:
         section = self.sections[part]
         down, across, number = section.positions(tile)
         fixed = section.result.decode(2, np.asarray(number, np.int64)) if section.is_batched else {}
-        names, masks = _split(self.problem, section), self._masks(section)
-        names = names[0], names[1] | {name for mask in masks for name, _ in mask.terms} & _names(section.result, 1)
+        masks = self._masks(section)
+        names = _split(self.problem, section, {name for mask in masks for name, _ in mask.terms})
         runs = (
             _runs(section.result, axis, names[axis], np.asarray(positions, np.int64))
             for axis, positions in enumerate((across, down))
@@ -189,9 +189,8 @@ class Tiles:
 
     def _masks(self, section: Section) -> list[TensorDim]:
         """Return the coordinates of dims of M and N, beside the tensor's own, outside which nothing is stored."""
-        view, own = section.result, len(self.problem.tensor(section.output).dims)
-        known = _names(view, 0) | _names(view, 1)
-        return [t for t in view.index[own:] if known.issuperset(dict(t.terms))]
+        view, known = section.result, _names(section.result, 0) | _names(section.result, 1)
+        return [t for t in view.index[_rank(self.problem, section) :] if known.issuperset(dict(t.terms))]
 
     def _region(self, section: Section, down: Indices, across: Indices, fixed: dict[str, Indices]) -> OutputRegion:
         """Return the output region of some rows and columns: a product of coordinates once `fixed` dims are fixed."""
@@ -214,29 +213,44 @@ class Tiles:
         return rows[is_kept], columns[exists]
 
 
+def _rank(problem: Problem, section: Section) -> int:
+    """Return the dims of the output; further coordinates of its view are masks."""
+    return len(problem.tensor(section.output).dims)
+
+
 def _names(view: View, axis: int) -> set[str]:
     return {d.name for d in view.axes[axis]}
 
 
 def _shared(view: View, axis: int) -> set[str]:
     """Return the dims of an axis (0: N, 1: M) that share a tensor coordinate with the other axis, such as phases."""
-    others = {d.name for d in view.axes[1 - axis]}
-    return {name for t in view.index for name, _ in t.terms if others.intersection(dict(t.terms))} - others
+    own, others = _names(view, axis), _names(view, 1 - axis)
+    return {name for t in view.index for name, _ in t.terms if others.intersection(dict(t.terms))} & own - others
 
 
-def _split(problem: Problem, section: Section) -> tuple[set[str], set[str]]:
+def _split(problem: Problem, section: Section, masking: set[str]) -> tuple[set[str], set[str]]:
     """Return the dims of N and M to fix, run by run, so that a region is the product of some rows and columns.
+
+    Dims in `masking` decide whether anything is stored, and are fixed as well.
+    """
+    of_n, of_m = _apart(problem, section, masking)
+    view = section.result
+    return of_n | masking & _names(view, 0), of_m | masking & _names(view, 1)
+
+
+def _apart(problem: Problem, section: Section, known: set[str]) -> tuple[set[str], set[str]]:
+    """Return the dims of N and M to fix, beside the `known` ones, for `_split`.
 
     For that the rows of the output's matrix depend on one axis alone, and so do its columns. The dims of N are fixed
     that share a tensor coordinate with M, such as phases. Where rows or columns depend on both axes even then, the
     phases of M are fixed if M has them, else the dims of N that number these rows or columns together with dims of M,
     as groups along N and channels along M do, or such dims of M, as taps beside output channels are.
     """
-    view = section.result
+    view = evolve(section.result, index=section.result.index[: _rank(problem, section)])
     shared = _shared(view, 0)
     joined = section.joined
     index = joined.index if joined else view.index
-    matrix = [{n for d in dims for n, _ in index[d].terms} for dims in _matrix_dims(problem, section.output)]
+    matrix = [{n for d in dims for n, _ in index[d].terms} - known for dims in _matrix_dims(problem, section.output)]
     fused = {d.name: joined.name for d in joined.dims} if joined else {}
     names = [{d.name for d in dims} for dims in view.axes[:2]]
     names = [own | {n for n, whole in fused.items() if whole in own} for own in names]

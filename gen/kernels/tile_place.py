@@ -158,7 +158,8 @@ def _compared(
 def _divided(k: KernelBuilder, number: Expr, divisor: Expr) -> tuple[Expr, Expr]:
     """Return quotient and rest of a number up to `MOST_NUMBERED` by a divisor from 1: in f32, then a step up or down.
 
-    The quotient in f32 has an error below 1/2: the reciprocal and the product have one of 2^-23 of it each.
+    The quotient in f32 has an error below 1/2: the numbers are exact, the reciprocal is off by 2^-23 of it at most (1
+    ulp), and the product by half of that.
     """
     near = k.let("near", Cast(s32, Cast(f32, number) * Rcp(Cast(f32, divisor))))
     rest = k.let("rest", number - near * divisor)

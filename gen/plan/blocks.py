@@ -60,6 +60,10 @@ class Cuts:
             for letter, t, padded in zip(LETTERS, index, layout.padded_dims)
         )
 
+    def coordinate(self, t: TensorDim) -> TensorDim:
+        """Return a coordinate that is no dim of memory, such as a mask, in terms of the pieces."""
+        return _in_pieces(t, dict(self.sizes), t.size)
+
 
 WHOLE = Cuts()  #: for problems without blocked layouts
 

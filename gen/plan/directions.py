@@ -38,10 +38,11 @@ def contractions_of(problem: Problem, phases: str = APART, groups: int = 1) -> I
 
     DoesNotFit where its stride phases cannot be arranged as `phases` says, or products cannot have several groups.
     """
+    columns = (_phases_as_columns(problem),) if phases == COLUMNS else ()
     if groups > 1:
         return (_backward_weights_of_groups(problem, groups),)
-    if phases == COLUMNS:
-        return (_phases_as_columns(problem),)
+    if columns:
+        return columns
     if isinstance(problem, Matmul):
         return (_matmul(problem),)
     direction = problem.convolution.direction
@@ -226,7 +227,9 @@ def have_joined_groups(problem: Problem, groups: int) -> bool:
 
     The result between different groups is not stored. Other products would multiply another group's infinities by zero.
     """
-    if not isinstance(problem, Conv) or problem.convolution.direction is not Dir.BWD_W or problem.runtime:
+    if not isinstance(problem, Conv) or problem.runtime:
+        return False
+    if problem.convolution.direction not in (Dir.BWD_W, Dir.BWD_WB):
         return False
     return 1 < groups <= problem.groups and problem.groups % groups == 0
 

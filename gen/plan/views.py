@@ -44,26 +44,32 @@ def products(
     """Return the products of a problem; the innermost dim of K is padded to a multiple of `block` (1: not at all).
 
     The inputs `reorder` are read from their reordered copies (see `reordered`); `phases`, `pixels` and `groups` are a
-    config's words. DoesNotFit where nothing can be joined as `pixels` or `groups` says.
+    config's words. DoesNotFit where nothing can be joined as `pixels` or `groups` says, or blocks end between groups.
 
     The products write disjoint parts of the result. Products without terms are left out: positions of backward
     data that no window reaches, and all of backward weights without images (see `covers_result`).
     """
     whole = (_product(problem, c, block, reorder, pixels) for c in contractions_of(problem, phases, groups))
-    with_terms = tuple(p for p in whole if p.m and p.n and p.k)
-    return tuple(_of_groups_at_once(p, groups) for p in with_terms) if groups > 1 else with_terms
+    with_terms = (p for p in whole if p.m and p.n and p.k)
+    if groups == 1:
+        return tuple(with_terms)
+    try:
+        return tuple(_of_groups_at_once(p, groups) for p in with_terms)
+    except Unsupported as error:
+        raise DoesNotFit(f"groups={groups}: {error}") from None
 
 
 def _of_groups_at_once(product: Product, groups: int) -> Product:
     """Return a product of several groups whose result between different ones is not stored.
 
-    Its factors read the channels of all groups as one dim, since they are neighbours in memory.
+    Its factors read the channels of all groups as one dim where these are neighbours in memory.
     """
     of_n, of_m = (
         _with_one_dim(_with_one_dim(v, directions.OF_OUTPUTS), directions.OF_INPUTS)
         for v in (product.of_n, product.of_m)
     )
-    result = zero_outside(product.result, directions.of_one_group(groups))
+    masks = tuple(map(product.cuts.coordinate, directions.of_one_group(groups)))
+    result = zero_outside(product.result, masks)
     return evolve(product, of_n=of_n, of_m=of_m, result=result)
 
 
@@ -75,9 +81,9 @@ def _with_one_dim(view: View, outer: str) -> View:
         return view
     inner = rows[at + 1]
     index = []
-    for t in view.index:
-        terms = dict(t.terms)
-        if terms.get(outer, 0) != inner.size * terms.get(inner.name, 0):
+    for letter, t in zip(LETTERS, view.index):
+        terms, is_blocked = dict(t.terms), len(view.layout.digits.of(letter)) > 1
+        if terms.get(outer, 0) != inner.size * terms.get(inner.name, 0) or (is_blocked and outer in terms):
             return view
         index.append(evolve(t, terms=tuple((name, step) for name, step in t.terms if name != outer)))
     size = rows[at].size * inner.size

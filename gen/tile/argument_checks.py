@@ -45,6 +45,14 @@ def check_offsets(operation: str, offsets: object) -> tuple[Index, ...]:
     return tuple(each if isinstance(each, Expr) else int(each) for each in offsets)  # numpy's integers as well
 
 
+def check_ends(operation: str, ends: object) -> tuple[Index | None, ...]:
+    """Return ends along the dims of a tensor: None, integers and scalars of the kernel."""
+    if not isinstance(ends, Sequence) or isinstance(ends, str):
+        raise UserError(f"given ends={ends!r}, wanted a tuple of them, at {operation}")
+    known = iter(check_offsets(operation, [end for end in ends if end is not None]))
+    return tuple(None if end is None else next(known) for end in ends)
+
+
 def check_inside(operation: str, tile: Tile) -> None:
     """Raise UserError for a tile at known offsets that has no element in the tensor."""
     block = dict(zip(tile.kept, tile.shape))

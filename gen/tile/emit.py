@@ -77,6 +77,7 @@ class _Emitter:
     ) -> None:
         """Raise UserError for options that the target lacks."""
         self.trace, self.options, self.facts = trace, options, facts
+        _check_scalars_are_read_only(trace)
         subgroups = prod(options.subgroups)
         if subgroups * facts.subgroup_size > MOST_LANES:
             given = f"given {subgroups} subgroups of {facts.subgroup_size} lanes on {facts.name}"
@@ -536,6 +537,18 @@ class _Emitter:
 def _relabelled(elements: Expr) -> Expr:
     """Return a value under another name, which may have another layout of the same registers; no register moves."""
     return Shuffle(elements, tuple(range(elements.type.lanes)))
+
+
+def _check_scalars_are_read_only(trace: Trace) -> None:
+    """Raise UserError for a tensor from which scalars are loaded, maybe ahead of their place, and that is stored to."""
+    suite = list(all_statements(trace.statements))
+    stored = {s.tile.tensor.name for s in suite if isinstance(s, Store)}
+    stored |= {s.tensor.name for s in suite if isinstance(s, Scatter)}
+    for load in suite:
+        if isinstance(load, ScalarLoad) and load.tile.tensor.name in stored:
+            given = f"given a scalar of {load.tile.tensor.name}, which the kernel stores to"
+            line = trace.lines.get(load)
+            raise UserError(f"{given}, wanted a tensor it only loads, at load_scalar{f' in {line}' if line else ''}")
 
 
 def _scalars_of(loads: Collection[Load], body: Sequence[Statement]) -> list[ScalarLoad]:

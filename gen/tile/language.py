@@ -15,7 +15,7 @@ from convgen.ir.record import evolve
 from convgen.ir.simplify.extents import lower_bound, rounded_up
 from convgen.ir.sizes import Extent
 from convgen.ir.types import scalar
-from convgen.tile.argument_checks import check_inside, check_offsets, check_shape, expect
+from convgen.tile.argument_checks import check_ends, check_inside, check_offsets, check_shape, expect
 from convgen.tile.tiles import Index, Tensor, Tile, elem_of, sized
 from convgen.tile.trace import (
     REDUCTIONS,
@@ -154,7 +154,8 @@ def store_tile(value: Value, tile: Tile, *, ends: Sequence[Index | None] = ()) -
     sequence that others follow; None for the tensor's own end. Raises UserError unless shape and type are the tile's,
     and for ends along dims of which the tile has one position.
     """
-    given = tuple(ends)
+    expect("store_tile", tile, Tile, "store_tile(block, tile)")
+    given = check_ends("store_tile", ends)
     if given and (len(given) != len(tile.offsets) or any(given[n] is not None for n in tile.folded)):
         wanted = f"wanted one for each of {len(tile.offsets)} dims, None along dims without a block"
         raise UserError(f"given {len(given)} ends, {wanted}, at store_tile to {tile.tensor.name}")

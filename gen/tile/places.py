@@ -10,7 +10,7 @@ from convgen.ir.error import UserError
 from convgen.ir.expr import Expr, Var, const, maximum, minimum
 from convgen.ir.layout.digits import plus, times
 from convgen.ir.layout.memory import Dim, SizedView, TensorDim, View
-from convgen.ir.mutate import substitute
+from convgen.ir.mutate import free_vars, substitute
 from convgen.ir.record import evolve
 from convgen.ir.simplify.bounds import Bounds, Range
 from convgen.ir.simplify.congruence import Congruences
@@ -37,6 +37,7 @@ class Places:
         self._steps: dict[tuple[Loop, Tile], Vector] = {}  #: by loop and tile after the body: the step of an iteration
         #: by tile after a loop: the tile before it, and the distance over all iterations
         self._ends: dict[Tile, tuple[Tile, Vector]] = {}
+        self._ended: set[Var] = set()  #: scalars of the bodies of loops that have ended
         self._measure(statements)
 
     def _measure(self, statements: Sequence[Statement]) -> None:
@@ -46,6 +47,7 @@ class Places:
             self._measure(loop.body)
             steps = {last: (first, self._distance(first, last)) for _, first, last in loop.moved}
             for last, (first, by) in steps.items():
+                _check_equal_steps(first, by, _scalars_of_body(loop))
                 self._steps[loop, last] = by
                 self._ends[last] = first, tuple(times(loop.trips, d) for d in by)
 
@@ -73,6 +75,7 @@ class Places:
             self._moved[first] = _further(start, index, self._steps[loop, last])
         yield
         self._moved, self.scalars = outside
+        self._ended |= _scalars_of_body(loop)
         for last, (_, start) in starts.items():
             self._moved[last] = _further(start, trips, self._steps[loop, last])
 
@@ -92,7 +95,10 @@ class Places:
         return Congruences(Bounds(self.ranges), known).multiple(index) if isinstance(index, Expr) else index
 
     def scalar(self, index: Index) -> Expr:
-        """Return an index with the current values of its variables."""
+        """Return an index with the current values of its variables. Raises UserError for those of an ended loop."""
+        if isinstance(index, Expr) and (ended := self._ended.intersection(free_vars(index))):
+            names = ", ".join(sorted(v.name for v in ended))
+            raise UserError(f"given the scalar {names} of a loop's body after the loop, wanted it within that body")
         return substitute(index, self.scalars) if isinstance(index, Expr) else const(index)
 
     def at(self, tile: Tile, layout: ValueLayout) -> tuple[Index, ...]:
@@ -109,8 +115,11 @@ class Places:
         given = {n: end for n, end in enumerate(ends) if end is not None}
         (margins, lengths), names = self._extents(tile), dict(zip(layout.axes, layout.fragment.dims))
         view = ending(self.view(tile, layout), [names[n] for n in given], [lengths[n] for n in given])
-        at = [minimum(maximum(self.scalar(end) + margins[n], 0), lengths[n]) for n, end in given.items()]
-        return view, (*self.at(tile, layout), *at)
+        # Clamped before the sum, which would overflow.
+        inside = {
+            n: minimum(maximum(self.scalar(end), -margins[n]), lengths[n] - margins[n]) for n, end in given.items()
+        }
+        return view, (*self.at(tile, layout), *(end + margins[n] if margins[n] else end for n, end in inside.items()))
 
     def _extents(self, tile: Tile) -> tuple[list[int], list[int]]:
         """Return, by dim of the tensor, how far before it a tile may begin, and the positions that a view counts."""
@@ -157,6 +166,18 @@ def ending(view: View, dims: Sequence[str], most: Sequence[int]) -> View:
     axes = (*view.axes, *((Dim(name, size + 1, size + 1),) for name, size in zip(names, most)))
     masks = (TensorDim(size, ((dim, 1), (name, -1)), size, masked=True) for dim, name, size in zip(dims, names, most))
     return zero_outside(evolve(view, axes=axes), tuple(masks))
+
+
+def _scalars_of_body(loop: Loop) -> set[Var]:
+    """Return the counter of a loop, and the scalars that its body loads."""
+    return {loop.var, *(s.var for s in loop.body if isinstance(s, ScalarLoad))}
+
+
+def _check_equal_steps(tile: Tile, by: Vector, of_body: set[Var]) -> None:
+    """Raise UserError for a tile that a loop moves by scalars of its body, which differ between iterations."""
+    if any(isinstance(d, Expr) and of_body.intersection(free_vars(d)) for d in by):
+        given = f"given a tile of {tile.tensor.name} that each iteration moves by another distance"
+        raise UserError(f"{given}, wanted init_tile at these offsets in the body, in tile.range")
 
 
 def _further(start: Vector, steps: Expr, by: Vector) -> Vector:

@@ -292,6 +292,14 @@ def test_a_few_rows_with_a_long_k_take_slices() -> None:
     assert " sum=last" in build.config
 
 
+def test_the_chooser_numbers_no_more_tiles_than_a_division_is_exact_for() -> None:
+    for rows, order in ((1 << 16, "map=ragged"), (1 << 20, "map=even:")):
+        problem = parse_problem(f"--dt=f16 --grouped=0:4:{'+'.join([str(rows // 4)] * 4)} {rows}x64:4x64x32768")
+        config = cg.build(problem, "sm_90a").config
+        assert order in config
+        assert cg.build(problem, "sm_90a", config).config == config
+
+
 SWEPT_TYPES = (
     *("f16", "bf16", "f32", "f16:f16:f32", "s8:s8:s32", "u8:s8:s32", "s8:u8:f32", "u8:u8:s32", "s8:s8:s8", "s8:s4:s32"),
     *("f8_e4m3:f8_e4m3:bf16", "f8_e5m2:f8_e4m3:f16", "f16:s4:f16", "f16:s8:f16", "bf16:u4:bf16", "f16:bf16:f32", "f64"),

@@ -98,6 +98,41 @@ def test_samples_of_tiles_know_which_weights_they_hold(tag: str) -> None:
             assert outcome.checked
 
 
+#: layouts of src, diff_wei and diff_dst whose blocks end within a group, at its end, and behind several groups
+BLOCKS = [("aBcd8b", "axb", "aBcd8b"), ("aBcd16b", "any", "aBcd16b"), ("aBcd8b", "aBCde4c4b", "axb")]
+
+
+@pytest.mark.parametrize(("src", "wei", "dst"), BLOCKS)
+@pytest.mark.parametrize("target", ["gfx942", "xehpc", "sm_90a"])
+def test_groups_of_blocked_layouts_are_computed_together(target: str, src: str, wei: str, dst: str) -> None:
+    line = LINE.format(tag=wei).replace("--stag=axb", f"--stag={src}").replace("--dtag=axb", f"--dtag={dst}")
+    assert outcome_of(line, target, 1, f"{CONFIGS[target][0]} groups=4") == "passed"
+
+
+@pytest.mark.parametrize(("src", "wei", "dst"), BLOCKS)
+def test_the_chooser_takes_blocked_layouts(src: str, wei: str, dst: str) -> None:
+    line = f"--dir=BWD_W --dt=f16 --stag={src} --wtag={wei} --dtag={dst} mb2g8ic64oc64ih7oh7kh3ph1"
+    assert " groups=8" in cg.build(parse_problem(line), "sm_90a").config
+
+
+def test_blocks_that_end_between_groups_leave_the_chooser_single_groups() -> None:
+    line = "--dir=BWD_W --dt=f16 --stag=aBcd24b --wtag=axb --dtag=axb mb2g6ic48oc48ih5oh5kh3ph1"
+    assert " groups=" not in cg.build(parse_problem(line), "gfx942").config
+    with pytest.raises(cg.UserError, match="groups=2: given src of layout aBcd24b, wanted blocks that end where"):
+        cg.build(parse_problem(line), "gfx942", f"{CONFIGS['gfx942'][0]} groups=2")
+
+
+@pytest.mark.parametrize("words", ["--dir=BWD_WB", "--deconv --dir=BWD_W", "--deconv --dir=BWD_WB"])
+@pytest.mark.parametrize("tag", TAGS)
+def test_gradients_of_a_bias_and_of_deconvolutions(tag: str, words: str) -> None:
+    line = LINE.format(tag=tag).replace("--dir=BWD_W", words)
+    _, code = compiled(line, "gfx942", f"{CONFIGS['gfx942'][0]} groups=4")
+    for tiles in (None, 2):
+        outcome = verdict.run(code, groups=tiles, seed=1)
+        assert outcome.passed
+        assert outcome.checked
+
+
 def test_the_chooser_takes_as_many_groups_as_fill_an_instruction() -> None:
     for channels, count in ((4, 16), (8, 8), (16, 4)):
         shape = f"mb32g32ic{32 * channels}oc{32 * channels}ih28oh28kh3ph1"
@@ -109,6 +144,8 @@ def test_the_chooser_takes_as_many_groups_as_fill_an_instruction() -> None:
     (LINE.format(tag="axb").replace("BWD_W", "FWD_D"), "groups=4", "groups=4: wanted weight gradients of known sizes"),
     (LINE.format(tag="axb"), "groups=5", "groups=5: wanted weight gradients of known sizes, in a multiple of 5 groups"),
     ("--dt=f16 8x8:8x8", "groups=2", "groups=2: wanted weight gradients of known sizes"),
+    (LINE.format(tag="axb"), "groups=4 phases=columns", "phases=columns: wanted backward data"),
+    ("--dir=BWD_D --dt=f16 mb2g12ic48oc96ih8oh4kh3ph1sh2", "groups=4 phases=columns", "groups=4: wanted weight grad"),
 ])  # fmt: skip
 def test_refused_groups(line: str, words: str, message: str) -> None:
     with pytest.raises(cg.UserError, match=message):
@@ -120,8 +157,8 @@ def random_line(rng: random.Random) -> tuple[str, int]:
     groups, ic, oc = rng.choice((2, 6, 8, 12, 16)), rng.choice((1, 2, 3, 4, 8, 16)), rng.choice((1, 2, 4, 6, 8))
     size, k, stride = rng.choice((5, 8, 11)), rng.choice((1, 3)), rng.choice((1, 1, 2))
     out = (size + 2 * (k // 2) - k) // stride + 1
-    types = rng.choice(("f16", "bf16", "f32", "f16:f16:f32"))
-    tags = " ".join(f"--{name}={rng.choice(('axb', 'abx', 'any'))}" for name in ("stag", "dtag"))
+    types = rng.choice(("f16", "bf16", "f16:f32:f16", "bf16:f32:bf16"))
+    tags = " ".join(f"--{name}={rng.choice(('axb', 'abx', 'any', 'aBcd8b'))}" for name in ("stag", "dtag"))
     shape = f"mb{rng.choice((1, 3))}g{groups}ic{groups * ic}oc{groups * oc}ih{size}oh{out}kh{k}sh{stride}ph{k // 2}"
     count = rng.choice([n for n in range(2, groups + 1) if groups % n == 0])
     return f"--dir={rng.choice(('BWD_W', 'BWD_WB'))} --dt={types} {tags} --wtag={rng.choice(TAGS)} {shape}", count

@@ -132,3 +132,64 @@ def test_refused_scalars_and_ends() -> None:
     for most in (-1, 2**31, 2.5):
         assert f"given most={most}, wanted a number from 0 below 2147483648" in refusal(numbers, (0,), most)
     assert "given 1 ends, wanted one for each of 2 dims" in refusal(numbers, (0,), 3, (5,))
+    for ends in (5, "ab"):
+        assert f"given ends={ends!r}, wanted a tuple of them, at store_tile" in refusal(numbers, (0,), 3, ends)
+    assert "given the offset 2.5, wanted an integer or a scalar" in refusal(numbers, (0,), 3, (2.5, None))
+
+
+@pytest.mark.parametrize("scatters", [False, True])
+def test_a_tensor_that_the_kernel_stores_to_has_no_scalars(scatters: bool) -> None:
+    @tile.kernel(subgroups=(1, 1))
+    def kernel(n: Tensor, y: Tensor) -> None:
+        m, k = tile.grid(y, (8, 8))
+        end = tile.load_scalar(n, (0,), 8)
+        tile.store_tile(tile.zeros((8, 8)), tile.init_tile(y, (m, k), (8, 8)), ends=(end, None))
+        block = tile.full((8,), 1, "s32")
+        if scatters:
+            tile.scatter(n, tile.positions((8,), 0), block)
+        else:
+            tile.store_tile(block, tile.init_tile(n, (0,), (8,)))
+
+    with pytest.raises(cg.UserError, match="given a scalar of n, which the kernel stores to, wanted a tensor it only"):
+        cg.compile(kernel(Tensor((8,), "s32"), Tensor((8, 8), "f32")), "gfx942")
+
+
+def refusal_of_a_loop(step: str, after: bool) -> str:
+    """Return the refusal of a loop that moves a tile by one of its scalars, or of one that is used after the loop."""
+
+    @tile.kernel(subgroups=(4, 1))
+    def kernel(a: Tensor, b: Tensor, places: Tensor, c: Tensor) -> None:
+        m, n = tile.grid(c, (64, 64))
+        acc, right = tile.zeros((64, 64)), tile.init_tile(b, (0, n), (32, 64))
+        for k in tile.range(0, 128, 32):
+            scalars = {"counter": k, "loaded": tile.load_scalar(places, (k // 32,), 96)}
+            left = tile.load_tile(tile.init_tile(a, (m, k), (64, 32)))
+            acc = tile.tile_mma(left, tile.load_tile(right), acc)
+            right = tile.update_tile_offset(right, (32 if after else scalars[step], 0))
+        tile.store_tile(acc, tile.init_tile(c, (m, n), (64, 64)), ends=(scalars[step] if after else None, None))
+
+    tensors = Tensor((64, 128), "f16"), Tensor((128, 64), "f16"), Tensor((4,), "s32"), Tensor((64, 64), "f32")
+    with pytest.raises(cg.UserError) as refused:
+        cg.compile(kernel(*tensors), "gfx942")
+    return str(refused.value)
+
+
+@pytest.mark.parametrize("scalar", ["counter", "loaded"])
+def test_scalars_of_a_loop_stay_in_it(scalar: str) -> None:
+    assert "given a tile of b that each iteration moves by another distance" in refusal_of_a_loop(scalar, after=False)
+    assert re.search("given the scalar .* of a loop's body after the loop", refusal_of_a_loop(scalar, after=True))
+
+
+def test_ends_near_the_greatest_number_drop_nothing() -> None:
+    """The tile may begin 8 rows before the tensor, which the end is counted with."""
+
+    @tile.kernel(subgroups=(1, 1))
+    def kernel(n: Tensor, y: Tensor) -> None:
+        m, k = tile.grid((24, 16), (8, 16))
+        end = tile.load_scalar(n, (0,), 2**31 - 1)
+        tile.store_tile(tile.full((8, 16), 1.0), tile.init_tile(y, (m - 8, k), (8, 16)), ends=(end, None))
+
+    code = cg.compile(kernel(Tensor((1,), "s32"), Tensor((16, 16), "f32")), "gfx942")
+    for end, rows in ((2**31 - 1, 16), (2**31 - 4, 16), (5, 5), (0, 0), (-3, 0)):
+        stored = cg.simulate(code, n=np.array([end], np.int32)) == 1
+        assert np.array_equal(stored.all(axis=1), np.arange(16) < rows)
