@@ -69,8 +69,8 @@ class GroupedAxis:
     def usual_tiles(self, tile: Index) -> Index:
         """Return the number of tiles that groups usually take, for numbers or arrays of a tile's rows.
 
-        Where groups have a tile's rows on average, half of each one's last tile is empty. Elsewhere sizes differ by more
-        rows than a tile has, and the number is the most that they take.
+        Where groups have a tile's rows on average, half of each one's last tile is empty. Elsewhere the number is the
+        most that they take, since sizes differ by more rows than a tile has.
         """
         fill_tiles = self.size >= self.count * tile
         return np.where(fill_tiles, self.size // tile + self.count // 2, self.most_tiles(tile))
