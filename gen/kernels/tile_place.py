@@ -158,8 +158,8 @@ def _compared(
 def _divided(k: KernelBuilder, number: Expr, divisor: Expr) -> tuple[Expr, Expr]:
     """Return quotient and rest of numbers below 2^22, the divisor at least 1: f32, then a step up or down.
 
-    The quotient in f32 has an error below 1: the numbers are exact, the reciprocal is off by 2^-23 of it at most (1 ulp),
-    and the product by half of that.
+    The quotient in f32 has an error below 1: the numbers are exact, the reciprocal is off by 2^-23 of it (1 ulp),
+    and the product by half of that, at most.
     """
     near = k.let("near", Cast(s32, Cast(f32, number) * Rcp(Cast(f32, divisor))))
     rest = k.let("rest", number - near * divisor)
