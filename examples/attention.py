@@ -143,9 +143,14 @@ class Block:
         return tile.convert(p, "f16"), top, total, acc * factor
 
     def attended(self, bounds: tuple[Index, Index], overlap: bool) -> Value:
-        """Return the attention to the keys between two positions, in f16."""
+        """Return the attention to the keys between two positions, in f16; zeros for queries that see no key."""
         total, acc = (overlapped if overlap else one_by_one)(self, *bounds)
-        return tile.convert(acc * tile.divide(tile.full((acc.shape[0], 1), 1.0), total), "f16")
+        factor = tile.divide(tile.full((acc.shape[0], 1), 1.0), total)
+        if not self.sees_keys:
+            before = tile.less(tile.positions((acc.shape[0], 1), 0), 0 - self.first)  # the first key
+            sees_none = before if self.keys.causal else tile.less(total, 0.5)
+            factor = tile.where(sees_none, tile.full((1, 1), 0.0), factor)
+        return tile.convert(acc * factor, "f16")
 
     def sums(self, weights: Value, n: Index, acc: Value) -> Value:
         """Return the sums with the values from n on."""
@@ -238,7 +243,8 @@ def paged_attention(
     q and o (rows, columns) have the queries of one sequence after another, at most `queries` of each: sequence s has
     the rows from starts[s] to starts[s + 1], and lengths[s] keys, of which its queries are the last ones. k and v
     (pages, rows of a page, columns of keys) are caches; row s of `pages` has the pages of sequence s, in order. Rows of
-    a page behind the last key must be finite. `starts`, `lengths` and `pages` are s32.
+    a page behind the last key must be finite. `starts`, `lengths` and `pages` are s32. A query that sees no key, since
+    its sequence has none or its position is before the first, gets zeros.
     """
     (rows, columns), (_, page, columns_of_keys) = q.shape, k.shape
     head, causal = columns // heads, causal or window > 0
@@ -277,7 +283,8 @@ def paged_decode(
     """Write the attention of one query of each sequence to all of its keys, as a model computes its next token.
 
     q and o (sequences * heads, columns of a head) have the heads of one sequence after another. The heads that share
-    keys are the rows of one product, so that keys and values are read once. The other tensors are `paged_attention`'s.
+    keys are the rows of one product, so that keys and values are read once. The other tensors are `paged_attention`'s;
+    each sequence has a key.
     """
     head, (_, page, columns_of_keys), sequences = q.shape[1], k.shape, lengths.shape[0]
     shared = heads * head // columns_of_keys

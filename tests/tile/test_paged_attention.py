@@ -85,6 +85,31 @@ def test_one_query_of_each_sequence_is_right(heads: int, of_keys: int, target: s
         assert np.abs(found[s].astype(np.float64) - wanted[0]).max() < 2e-3
 
 
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("overlap", [False, True])
+@pytest.mark.parametrize("target", ["gfx942", "sm_90a"])
+def test_queries_that_see_no_key_get_zeros(target: str, overlap: bool, causal: bool) -> None:
+    """A sequence without keys, and one with fewer keys than queries, whose first queries are before all keys."""
+    rng, keys, starts = np.random.default_rng(0), (0, 5, 70), np.array([0, 3, 23, 93], np.int32)
+    options, blocks = suited(target, 64)
+    blocks = dict(blocks, bn=min(blocks["bn"], PAGE), overlap=overlap)
+    pages = rng.permutation(5)[:3].reshape(3, 1).astype(np.int32)
+    q = rng.standard_normal((93, 64)).astype(np.float16)
+    k, v = (rng.standard_normal((5, PAGE, 64)).astype(np.float16) for _ in "kv")
+    inputs: dict[str, Any] = {"q": q, "k": k, "v": v, "starts": starts, "lengths": np.array(keys, np.int32)}
+    inputs["pages"] = pages
+    tensors = [Tensor(x.shape, "s32" if x.dtype == np.int32 else "f16") for x in (*inputs.values(), q)]
+    kernel = tile.kernel(**options)(paged_attention.function)
+    code = cg.compile(kernel(*tensors, queries=70, causal=causal, **blocks), target)
+    result = cg.simulate(code, **inputs)
+    blind = 18 if causal else 3  # rows of both sequences
+    assert not result[:blind].any()
+    for s, begin in ((1, blind), (2, 23)):
+        of_sequence = (x[pages[s, 0], : keys[s]] for x in (k, v))
+        wanted = attended(q[begin : starts[s + 1]], *of_sequence, causal=causal)
+        assert np.abs(result[begin : starts[s + 1]].astype(np.float64) - wanted).max() < 2e-3
+
+
 @pytest.mark.sweep
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("target", TARGETS)
