@@ -127,6 +127,19 @@ def test_factors_with_scales_are_multiplied_exactly(target: str, line: str) -> N
     check(line, target)
 
 
+@pytest.mark.parametrize("target", TARGETS)
+def test_m_and_n_are_known_at_launch(target: str) -> None:
+    line = mx("f8_e4m3:f8_e5m2:f32", "70x272:272x48", "--runtime_dims_masks=1:2")
+    code = cg.compile(cg.build(parse_problem(line), target))
+    for m, n in ((70, 48), (34, 16), (2, 32)):
+        problem = parse_problem(mx("f8_e4m3:f8_e5m2:f32", f"{m}x272:272x{n}"))
+        assert isinstance(problem, Matmul)
+        inputs = drawn(problem, m)
+        typed = {name: codes.view(scalar(problem.tensor(name).dtype).numpy) for name, codes in inputs.items()}
+        assert np.array_equal(cg.simulate(code, m=m, n=n, **typed), product(problem, inputs).astype(np.float32))
+    assert target != "gfx950" or "v_mfma_scale_f32_" in code.asm
+
+
 def test_on_gfx950_instructions_apply_the_scales() -> None:
     for line in LINES[:5]:
         code = cg.compile(cg.build(parse_problem(line), "gfx950"))
