@@ -171,8 +171,8 @@ def reorders(problem: Problem, facts: TargetFacts) -> Iterator[tuple[tuple[str, 
 def _clocks_of_reorders(problem: Problem, names: Collection[str], facts: TargetFacts) -> float:
     """Return the clocks to reorder inputs in one launch.
 
-    Each input counts as a launch. By `convgen profile` on gfx942 the launch itself takes as long as two; with one
-    counted, layers whose products take 5 us were reordered, and took up to 1.9 of the time.
+    Each input counts as a launch: by `convgen profile` on an MI300X the launch of two takes as long as two others. With
+    one counted, layers whose products take 5 us were reordered, and took up to 1.9 of the time.
     """
     traffic = sum(2 * t.layout.size_elems * scalar(t.dtype).bytes for t in problem.factors if t.name in names)
     return _clocks_of_streams(len(names), traffic, facts)
