@@ -27,7 +27,7 @@ from convgen.problem.conv import Conv
 from convgen.problem.matmul import Problem
 
 _MOST_COLUMNS = 128  #: columns of all phases together; with more, a single phase fills tiles as well
-_MOST_OF_GROUPS = 64  #: output channels of the groups of one product; with more, more of the sums are in vain
+_MOST_OF_GROUPS = 64  #: output channels of the groups of one product; with more, it drops more of the sums
 _MOST_MERGED = 9  #: products in one grid: stride phases of 3 x 3 or 2 x 2 x 2, each with its own code in the kernel
 
 

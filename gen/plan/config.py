@@ -121,7 +121,7 @@ class Config:
     phases: str = APART
     #: dims of K that both factors have side by side in memory: "apart" as several dims, "joined" as one
     pixels: str = APART
-    groups: int = 1  #: groups of weight gradients that one product computes; sums between different ones are in vain
+    groups: int = 1  #: groups of weight gradients that one product computes; it drops the sums between different ones
     stages: int = 1  #: blocks of K in registers on their way to shared memory
     copy: tuple[str, ...] = ()  #: paths of N's and M's inputs into shared memory (one name for both): see `COPIES`
     #: "exact": padding adds nothing; "zeros": padding adds 0 * weight, which is NaN if the weight is inf
