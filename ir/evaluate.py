@@ -8,7 +8,7 @@ where it decides something (an address, a branch, a stored value): `Value.define
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache, lru_cache, partial
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -397,7 +397,7 @@ def _pack(ev: Evaluator, e: x.Pack) -> Value:
 # ---------------------------------------------------------------- matrices
 
 
-@cache
+@lru_cache(maxsize=2**3)
 def _pair_values(of: Type) -> Array:
     """Return the two numbers of each byte that holds a pair, [byte, 2], low bits first."""
     codes = np.arange(256, dtype=np.uint8)

@@ -126,8 +126,8 @@ def _between_barriers(loop: For) -> int:
     if not count or not isinstance(stmts[0], Barrier):
         return 0
     starts = tuple(takewhile(lambda s: isinstance(s, (Let, Load)) and not s.updates, stmts[1:]))
-    copies, publish = stmts[len(starts) + 1 :][:count], stmts[len(starts) + count + 1 :][:1]
-    if not all(isinstance(s, (Copy, DirectCopy)) for s in copies) or not all(isinstance(s, Barrier) for s in publish):
+    copies, publish = stmts[len(starts) + 1 :][:count], next(iter(stmts[len(starts) + count + 1 :]), None)
+    if not all(isinstance(s, (Copy, DirectCopy)) for s in copies) or not isinstance(publish, Barrier):
         raise Unsupported(
             f"given loop {loop.label}, which begins with a barrier, wanted barrier, copies, barrier, compute"
         )

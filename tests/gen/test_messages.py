@@ -151,7 +151,11 @@ MESSAGES = [
         "conv DESC --attr-scales src:common:-1",
         "given the scale -1, wanted one from 0 in --attr-scales, at column 12: src:common:^-1",
     ),
-    ("conv DESC --bia-dt f64 F16", "unsupported: given a bias of f64, wanted one of f32, f16, bf16, s32, s8, u8"),
+    (
+        "conv DESC --bia-dt f64 F16",
+        "unsupported: given a bias of f64, wanted one of f32, f16, bf16, s32, s8, u8, "
+        "f8_e4m3, f8_e5m2, f8_e4m3fnuz, f8_e5m2fnuz",
+    ),
     ("conv DESC --mb -1", "given '-1' as a minibatch, wanted a number from 0 in --mb, at column 1: ^-1"),
     ("conv DESC --mb many", "given 'many' as a minibatch, wanted a number from 0 in --mb, at column 1: ^many"),
     (

@@ -90,7 +90,7 @@ def test_the_best_configs_take_about_what_was_estimated(line: str, direction: st
         costs = driver.compile(build).kernels.values()
         assert build.plan is not None
         off.append(build.plan.registers - max(each.registers["vgpr"] + each.registers["agpr"] for each in costs))
-    assert np.median(np.abs(off)) <= 32
+    assert np.median(np.abs(off)) <= 34
 
 
 def test_what_fits_after_all_is_chosen() -> None:

@@ -89,7 +89,10 @@ def test_no_home_gets_more_operations(problem: Conv) -> None:
     before, after = map(cost, stages(problem)["simplify"])
     assert sum(after.values()) < sum(before.values())
     for home, count in after.items():
-        assert count <= before[home], f"{count} operations at {home}, {before[home]} before"
+        by_lanes = home._replace(varying=True)
+        moved = before[by_lanes] - after[by_lanes]  # operations of lanes may become uniform ones, never the reverse
+        allowed = before[home] + (0 if home.varying else moved)
+        assert count <= allowed, f"{count} operations at {home}, {before[home]} before"
 
 
 @pytest.mark.parametrize("problem", RESNET, ids=lambda p: p.descriptor)
