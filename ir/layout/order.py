@@ -14,7 +14,7 @@
 | `chunk:8x64` | remap for 8 dies: within each 8 x 64 workgroups, each die gets a range of 64 numbers |
 | `flip:304` | every second round of 304 workgroups walks K backwards |
 | `persist:304` | 304 workgroups are launched; each takes tile after tile, 304 numbers apart |
-| `persist:304:snake` | the same workgroups; those of every second turn take the tiles in descending order |
+| `persist:304:snake` | 304 persistent workgroups, which take the tiles of every second turn in descending order |
 | `stream:304` | 304 persistent workgroups that share the K of the last tiles evenly: two-tile stream-K |
 | `stream:304:all` | 304 persistent workgroups that share the K of all tiles evenly |
 
