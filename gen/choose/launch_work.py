@@ -46,12 +46,9 @@ class _Grid:
 
     def counts(self, m: Any, n: Any) -> list[tuple[Any, float]]:
         """Return, for each product, its workgroups with tiles of m x n, and its length of K over the longest."""
-        product = self.offer.form.product
-        if groups := product.groups:
-            counts = [*product.tiles(m, n)]
-            if groups.side is not None:  # those beyond have no work
-                counts[1 - groups.side] = groups.usual_tiles((m, n)[1 - groups.side])
-            return [(counts[0] * counts[1], 1.0)]
+        if self.offer.form.product.groups:  # numbers of tiles beyond the usual ones have no work
+            down, across = self.offer.form.product.usual_tiles(m, n)
+            return [(down * across, 1.0)]
         products = self.offer.form.merged or ((self.offer.m, self.offer.n, 1),)
         deepest = max(depth for *_, depth in products)
         return [(-(-rows // m) * -(-columns // n), depth / deepest) for rows, columns, depth in products]

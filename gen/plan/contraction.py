@@ -7,7 +7,7 @@ that contiguous elements stay together.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from math import prod
 from typing import Any
 
@@ -105,10 +105,20 @@ class Product:
 
         With groups of rows or columns, return the most tiles that groups of any sizes take.
         """
-        counts = [-(-size // side) for size, side in ((self.m, tile_m), (self.n, tile_n))]
+        return self._tiles((tile_m, tile_n), GroupedAxis.most_tiles)
+
+    def usual_tiles(self, tile_m: Number, tile_n: Number) -> tuple[Number, Number]:
+        """Return the tiles as `tiles` does, with groups of rows or columns those that groups usually take."""
+        return self._tiles((tile_m, tile_n), GroupedAxis.usual_tiles)
+
+    def _tiles(
+        self, sides: tuple[Number, Number], of_groups: Callable[[GroupedAxis, Number], Number]
+    ) -> tuple[Number, Number]:
+        """Return the tiles along M and N, with groups of rows or columns the number that `of_groups` gives."""
+        counts = [-(-size // side) for size, side in zip((self.m, self.n), sides)]
         if self.groups and self.groups.side is not None:
             at = 1 - self.groups.side
-            counts[at] = self.groups.most_tiles((tile_m, tile_n)[at])
+            counts[at] = of_groups(self.groups, sides[at])
         return counts[0], counts[1]
 
     @property
