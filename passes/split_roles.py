@@ -12,8 +12,9 @@ of memory that the kernel never writes. Each role counts its uses of the ring, m
 gives slot and phase. It is carried by all loops around, and a branch around becomes a loop of at most one iteration,
 which can carry it, too.
 
-Products of one block still run while the next block is awaited (`ReleaseSlot.running`). With one slot, consumers
-release each block behind its products.
+Products of one block still run while the next block is awaited (`ReleaseSlot.running`). Consumers release each block
+behind its own products where there is one slot, or where they read all sums of a block within it: these products are
+complete by then, and the slot is free while the sums are added.
 """
 
 from __future__ import annotations
@@ -123,6 +124,20 @@ def _copies_and_rest(loop: For) -> tuple[tuple[Stmt, ...], tuple[Stmt, ...]]:
     stmts = stmts_of(loop.body)[1:]
     end = next((n for n, s in enumerate(stmts) if isinstance(s, Barrier)), 0)
     return stmts[:end], stmts[end + 1 :]
+
+
+def _products(s: Stmt) -> Iterator[Let]:
+    return (inner for inner in statements(s) if isinstance(inner, Let) and isinstance(inner.value, Mma))
+
+
+def _reads_own_sums(compute: Iterable[Stmt]) -> bool:
+    """Return whether other instructions read the sums of all products of a block within the block."""
+    body = block(*compute)
+    products = [*_products(body)]
+    added_to = {product.value.acc for product in products if isinstance(product.value, Mma)}
+    beside = (s for s in statements(body) if not isinstance(s, For) and s not in products)
+    read = {v for s in beside for e in s.operands for v in free_vars(e)}
+    return {product.var for product in products} - added_to <= read
 
 
 def _has_copies(s: Stmt) -> bool:
@@ -243,20 +258,28 @@ class _Consumer(_Role):
         slot = var("slot")
         yield Let(slot, place.slot)
         yield AwaitSlot(self.ring, slot, place.phase, self._site(loop, "await"))
-        yield from (rewrite(s, {LoadFactor: lambda factor: self._in_slot(factor, slot)}) for s in compute)
-        if self.ring.cols == 1:  # the producer waits for its release before it fills the next block
+        placed = [rewrite(s, {LoadFactor: lambda factor: self._in_slot(factor, slot)}) for s in compute]
+        if self._releases_own(loop):
+            last = max(n for n, s in enumerate(placed) if any(_products(s)))
+            yield from placed[: last + 1]
             yield ReleaseSlot(self.ring, slot, 0, self._site(loop, "release"))
+            yield from placed[last + 1 :]
             return
+        yield from placed
         release = ReleaseSlot(self.ring, place.before.slot, _RUNNING, self._site(loop, "release"))
         yield If(Lt(loop.begin, loop.var), release, empty)
 
     def behind(self, loop: For, place: _Place) -> Stmt:
-        if self.ring.cols == 1:
+        if self._releases_own(loop):
             return empty
         release = ReleaseSlot(self.ring, place.before.slot, 0, self._site(loop, "release"))
         if isinstance(loop.begin, Const) and isinstance(loop.end, Const) and loop.begin.bits < loop.end.bits:
             return release
         return If(Lt(loop.begin, loop.end), release, empty)
+
+    def _releases_own(self, loop: For) -> bool:
+        """Return whether a block's slot is released behind its own products, else behind those of the next block."""
+        return self.ring.cols == 1 or _reads_own_sums(_copies_and_rest(loop)[1])
 
     def _in_slot(self, factor: LoadFactor, slot: Var) -> LoadFactor:
         return evolve(factor, slot=slot) if factor.tile in self.tiles else factor

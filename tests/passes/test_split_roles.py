@@ -11,7 +11,7 @@ import pytest
 
 from convgen.backends.target import get
 from convgen.ir.error import Unsupported
-from convgen.ir.expr import AddressOf, Var, const
+from convgen.ir.expr import AddressOf, Mma, Var, const
 from convgen.ir.interp import interpret
 from convgen.ir.layout.memory import Global
 from convgen.ir.mutate import postorder, rewrite, statements
@@ -26,6 +26,7 @@ from convgen.ir.stmt import (
     FlatLoad,
     For,
     If,
+    Let,
     LoadFactor,
     ReleaseSlot,
     SharedRead,
@@ -54,6 +55,7 @@ from tests import samples
 FACTS = get("sm_90a").facts
 NHWC = "--stag=axb --wtag=axb --dtag=axb"
 SMALL = "tile=64x32x32 waves=1x4 mma=32x64x16"
+EIGHTS = "tile=64x32x128 waves=1x4 mma=32x64x32"
 Memory = dict[str, npt.NDArray[np.uint8]]
 
 #: what is special -> problem, config but for `copy=`
@@ -62,6 +64,11 @@ CASES = {
     "product, two slots": ("--dt=f16 --wtag=ba 70x160:160x32", f"{SMALL} slots=2"),
     "product, three slots": ("--dt=f16 --wtag=ba 64x160:160x32", f"{SMALL} slots=3"),
     "product, four slots": ("--dt=f16 --wtag=ba 64x160:160x40", f"{SMALL} slots=4"),
+    "sums of a block added apart": ("--dt=f8_e4m3:f8_e4m3:f32 --wtag=ba 64x640:640x32", f"{EIGHTS} slots=3"),
+    "sums of two products added apart": (
+        "--dt=f8_e4m3:f8_e4m3:f32 --wtag=ba 64x640:640x64",
+        "tile=64x64x128 waves=1x4 mma=32x64x32 slots=2",
+    ),
     "fewer blocks than slots": ("--dt=f16 --wtag=ba 64x64:64x32", f"{SMALL} slots=4"),
     "one block": ("--dt=f16 --wtag=ba 64x32:32x32", f"{SMALL} slots=2"),
     "two teams": ("--dt=f16 --wtag=ba 128x96:96x32", "tile=128x32x32 waves=2x4 mma=32x64x16 slots=2"),
@@ -185,6 +192,18 @@ def test_the_producer_counts_the_bytes_of_both_tiles() -> None:
     after = around_main("product, two slots")
     (acquire,) = (s for s in statements(after.body) if isinstance(s, AcquireSlot))
     assert acquire.bytes == (64 + 32) * 32 * 2
+
+
+@pytest.mark.parametrize("name", ["sums of a block added apart", "sums of two products added apart"])
+def test_a_slot_is_free_while_the_sums_of_its_block_are_added(name: str) -> None:
+    after = around_main(name)
+    (loop,) = (s for s in statements(roles(after).then) if isinstance(s, For) and s.label == "k_loop")
+    stmts = stmts_of(loop.body)
+    (at,) = (n for n, s in enumerate(stmts) if isinstance(s, ReleaseSlot))
+    products = [n for n, s in enumerate(stmts) if any(isinstance(e, Mma) for e in s.operands)]
+    assert at == products[-1] + 1
+    assert [s.running for s in statements(after.body) if isinstance(s, ReleaseSlot)] == [0]
+    assert any(isinstance(s, Let) for s in stmts[at:])
 
 
 def test_a_kernel_without_copies_stays() -> None:
