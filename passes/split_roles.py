@@ -12,14 +12,14 @@ of memory that the kernel never writes. Each role counts its uses of the ring, m
 gives slot and phase. It is carried by all loops around, and a branch around becomes a loop of at most one iteration,
 which can carry it, too.
 
-Products of one block still run while the next block is awaited (`ReleaseSlot.running`). Consumers release each block
-behind its own products where there is one slot, or where they read all sums of a block within it: these products are
-complete by then, and the slot is free while the sums are added.
+Products of one block still run while the next block is awaited (`ReleaseSlot.running`). Where other instructions read
+all sums of a block within it, consumers release its own slot ahead of the first that reads those of its last product:
+all products are complete there. With one slot, or where only lanes read the slot, they release it behind these reads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from convgen.ir.error import Unsupported
@@ -40,12 +40,15 @@ from convgen.ir.stmt import (
     Let,
     Load,
     LoadFactor,
+    MatrixRead,
     ReleaseSlot,
+    SharedRead,
     Site,
     StartRing,
     Stmt,
     TakeRegisters,
     TensorLoad,
+    TransposedMatrixRead,
     block,
     empty,
     stmts_of,
@@ -55,6 +58,7 @@ from convgen.passes.clone import Cloner
 
 Value = TypeVar("Value", bound=Expr)
 
+_READS = SharedRead, MatrixRead, TransposedMatrixRead  #: loads by lanes on targets that have rings
 _RUNNING = 1  #: blocks whose products run while the next one is awaited
 _BESIDE = 64  #: registers of a lane beside its sums and factors, with which the epilogue does not spill; assumed
 
@@ -135,9 +139,19 @@ def _reads_own_sums(compute: Iterable[Stmt]) -> bool:
     body = block(*compute)
     products = [*_products(body)]
     added_to = {product.value.acc for product in products if isinstance(product.value, Mma)}
-    beside = (s for s in statements(body) if not isinstance(s, For) and s not in products)
-    read = {v for s in beside for e in s.operands for v in free_vars(e)}
-    return {product.var for product in products} - added_to <= read
+    return {product.var for product in products} - added_to <= _read(body)
+
+
+def _read(s: Stmt) -> set[Var]:
+    """Return the variables that a statement reads, but for products and what loops carry."""
+    beside = (inner for inner in statements(s) if not isinstance(inner, For) and inner not in {*_products(s)})
+    return {v for inner in beside for e in inner.operands for v in free_vars(e)}
+
+
+def _first_read_of_last(stmts: Sequence[Stmt]) -> int | None:
+    """Return the number of the first statement that reads the sums of the last product; None if none does."""
+    *_, last = (None, *_products(block(*stmts)))
+    return next((n for n, s in enumerate(stmts) if last is not None and last.var in _read(s)), None)
 
 
 def _has_copies(s: Stmt) -> bool:
@@ -258,12 +272,12 @@ class _Consumer(_Role):
         slot = var("slot")
         yield Let(slot, place.slot)
         yield AwaitSlot(self.ring, slot, place.phase, self._site(loop, "await"))
-        placed = [rewrite(s, {LoadFactor: lambda factor: self._in_slot(factor, slot)}) for s in compute]
+        placed = [self._in_slot(s, slot) for s in compute]
         if self._releases_own(loop):
-            last = max(n for n, s in enumerate(placed) if any(_products(s)))
-            yield from placed[: last + 1]
+            at = _first_read_of_last(placed) or 1 + max(n for n, s in enumerate(placed) if self._reads_slot(s))
+            yield from placed[:at]
             yield ReleaseSlot(self.ring, slot, 0, self._site(loop, "release"))
-            yield from placed[last + 1 :]
+            yield from placed[at:]
             return
         yield from placed
         release = ReleaseSlot(self.ring, place.before.slot, _RUNNING, self._site(loop, "release"))
@@ -281,8 +295,21 @@ class _Consumer(_Role):
         """Return whether a block's slot is released behind its own products, else behind those of the next block."""
         return self.ring.cols == 1 or _reads_own_sums(_copies_and_rest(loop)[1])
 
-    def _in_slot(self, factor: LoadFactor, slot: Var) -> LoadFactor:
-        return evolve(factor, slot=slot) if factor.tile in self.tiles else factor
+    def _in_slot(self, s: Stmt, slot: Var) -> Stmt:
+        """Return a statement that reads the tiles in a slot in place of the first one."""
+
+        def factor_in_slot(factor: LoadFactor) -> LoadFactor:
+            return evolve(factor, slot=slot) if factor.tile in self.tiles else factor
+
+        def read_in_slot(read: SharedRead) -> SharedRead:
+            at = slot * read.tile.slot_bytes + read.address
+            return evolve(read, address=at) if read.tile in self.tiles else read
+
+        return rewrite(s, {LoadFactor: factor_in_slot, **dict.fromkeys(_READS, read_in_slot)})
+
+    def _reads_slot(self, s: Stmt) -> bool:
+        """Return whether a statement multiplies, or its lanes load from the tiles."""
+        return any(_products(s)) or any(isinstance(e, SharedRead) and e.tile in self.tiles for e in statements(s))
 
 
 # ---------------------------------------------------------------- what the copies depend on

@@ -1,6 +1,7 @@
 """Unroll short loops: few constant trips, without early exit or matrix instructions in the body.
 
-Loops of matrix instructions are left to `buffer_shared`, which knows what may overlap.
+Loops of matrix instructions are left to `buffer_shared`, which knows what may overlap, and those of bulk copies to
+`split_roles`.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from convgen.ir.expr import Const, Expr, Mma, Var, const
 from convgen.ir.mutate import postorder, rewrite, statements, substitute
 from convgen.ir.program import Kernel
 from convgen.ir.record import evolve
-from convgen.ir.stmt import Block, ExitIf, For, Let, Stmt, block, stmts_of
+from convgen.ir.stmt import Block, ExitIf, For, Let, Stmt, TensorCopy, block, stmts_of
 from convgen.passes.clone import Cloner
 
 _MOST_TRIPS = 4  #: iterations; chosen
@@ -30,7 +31,7 @@ def _is_short(loop: For) -> bool:
     if not 0 < trips <= _MOST_TRIPS:
         return False
     size = sum(not isinstance(s, Block) for s in statements(loop.body))
-    plain = not any(isinstance(n, (ExitIf, Mma)) for n in postorder(loop.body))
+    plain = not any(isinstance(n, (ExitIf, Mma, TensorCopy)) for n in postorder(loop.body))
     return plain and trips * size <= _MOST_STATEMENTS
 
 

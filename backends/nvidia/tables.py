@@ -7,6 +7,7 @@ Programming Guide, "Compute Capabilities". Rates: NVIDIA's architecture white pa
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import ceil
 
 from convgen.backends.nvidia.tuning import TUNING
 from convgen.ir.facts import Caches, Core, Roles, SharedPhases, TargetFacts
@@ -128,7 +129,7 @@ class WgmmaRow:
         types = one.a_elem, one.b_elem, one.acc
         lines = sizes[0] + sizes[1] * (not self.a_in_registers)  # rows of factors that it reads
         read = lines * sizes[2] * one.elem_bytes / _SHARED_RATE  # clocks
-        whole = round(max(columns * clocks, read))
+        whole = ceil(max(columns * clocks, read))
         rounds_to, sum_bits = self.one.rounds_to, _SUM_BITS.get(one.a_elem, 0)
         return MmaAtom(
             self.name,

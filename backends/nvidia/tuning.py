@@ -64,7 +64,7 @@ _HOPPER = evolve(
     long_rows=(256,),
     # Products of 128 rows, weights of 4096x4096, 14336x4096 and 8192x8192: .72, .68 and .65 of the time in columns.
     much_larger=8.0,
-    rings=(4, 3, 6),
+    rings=(4, 3, 5, 6),
     resident_rings=(2, 3),
     ring_block=60,
     ring_exposed=0.6,

@@ -147,6 +147,8 @@ class _Emitter:
                     self.k.prefetch(self.places.view(tile, layout), self.places.at(tile, layout), layout.fragment)
                 case Load() if statement in self.shared:
                     self.unread.append(statement)
+                case Load() if self._has_slots(statement):
+                    self.values[statement] = self._through_ring(statement)
                 case Value():
                     self.values[statement] = self._emitted(statement)
 
@@ -193,13 +195,43 @@ class _Emitter:
             self._copy(load, self._with_tile(copied[load], free))
         self.k.barrier("publish")
 
-    def _with_tile(self, path: InputPath, free: list[InputPath]) -> InputPath:
-        """Return a path with a tile of its own, or with one of an earlier loop, which is no longer free."""
+    def _has_slots(self, load: Load) -> bool:
+        """Return whether a factor that is loaded outside loops has the shape of one for which the ring has slots."""
+        if self.options.copy != TENSOR or load.maps or load in self.layouts.loops or load not in self.layouts.factors:
+            return False
+        in_slots = (other for other in self.layouts.in_place if isinstance(other, Load))
+        return any((other.tile.shape, other.elem) == (load.tile.shape, load.elem) for other in in_slots)
+
+    def _through_ring(self, load: Load) -> Expr:
+        """Return a factor that a bulk copy brings to a slot of the ring, from which lanes read it at once.
+
+        The copy starts as early as the ring has a slot: while a workgroup still computes its tile before.
+        """
+        k, fragment, name = self.k, self.layouts.of[load].fragment, load.tile.tensor.name
+        path = self._path(load)
+        assert path is not None
+        path = self._with_tile(path, list(self.in_ring))
         assert path.tile is not None
-        for earlier in free:
-            tile, memory = earlier.tile, earlier.view.memory
+        index, init = k.var("once"), zeros(vector(load.elem, fragment.registers))
+        first, last = (k.var(f"{name}_frag", init.type) for _ in range(2))
+        with k.suite() as body:
+            k.barrier("release")
+            self._copy(load, path)
+            k.barrier("publish")
+            read = k.load_shared(f"{name}_frag", path.tile, fragment, 0, "fragment", name)
+        k.add(For(index, const(0), const(1), (first,), (init,), block(*body), (read,), (last,), "once"))
+        return last
+
+    def _with_tile(self, path: InputPath, free: list[InputPath]) -> InputPath:
+        """Return a path with a tile of its own, or with one of an earlier loop, which is no longer free.
+
+        Of these, one that has held elements of this tensor comes first.
+        """
+        assert path.tile is not None
+        for earlier in sorted(free, key=lambda earlier: earlier.view.memory is not path.view.memory):
+            tile = earlier.tile
             assert tile is not None
-            if evolve(path.tile, name=tile.name) == tile and path.view.memory is memory and path.step == earlier.step:
+            if evolve(path.tile, name=tile.name) == tile and path.step == earlier.step:
                 free.remove(earlier)
                 return evolve(path, tile=tile)
         path = self._with_unique_name(path)
@@ -229,8 +261,9 @@ class _Emitter:
         slots = self.options.slots
         if not slots:
             return None
-        layout, in_place = self._layout_of_load(load), self.layouts.in_place.get(load, 0)
+        layout = self._layout_of_load(load)
         rows, depth = layout.fragment.shape
+        in_place = self.layouts.in_place.get(load, rows if self._has_slots(load) else 0)
         # The path depends on the depth of the config's tile, on its subgroups and on its slots only.
         config = Config((rows, rows, depth), self.options.subgroups, (1, 1, 1), slots)
         view = self.places.view(load.tile, layout, depth)

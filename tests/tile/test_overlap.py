@@ -95,6 +95,41 @@ def test_every_loss_is_noticed(causal: bool, sample: int | None) -> None:
     assert not lost, described(lost)
 
 
+@cache
+def through_the_ring() -> Code:
+    """Return a kernel whose blocks of queries and of keys have one shape, and which computes several tiles."""
+    kernel = tile.kernel(subgroups=(4, 1), slots=2, copy="tensor")(attention.function)
+    tensors = [Tensor((LENGTH, HEAD), "f16")] * 4
+    return cg.compile(kernel(*tensors, bm=64, bn=64, overlap=True, order="cols+persist:1"), "sm_90a")
+
+
+def test_queries_come_through_the_slots_of_keys() -> None:
+    """The producer copies queries ahead of time; lanes load them from a slot, and release it behind a fence."""
+    code = through_the_ring()
+    assert "ld.global" not in code.asm
+    assert code.asm.count("// q copy") == 1
+    assert code.asm.count("mbarrier.init") == 4
+    read = code.asm[code.asm.index("// slot is full") : code.asm.index("// release")]
+    parts = [read.index(text) for text in ("ldmatrix", "fence.proxy.async.shared::cta", "bar.warp.sync -1")]
+    assert parts == sorted(parts)
+    right = {outcome(code, code.asm, early=early, order=order) for early, order in MODES}
+    assert len(right) == 1
+    found = np.frombuffer(right.pop(), np.float16).reshape(LENGTH, HEAD).astype(np.float64)
+    assert np.abs(found - attended(*inputs())).max() < 2e-3
+
+
+@pytest.mark.parametrize("lost", ["fence.proxy.async.shared::cta;", "bar.warp.sync -1;"])
+def test_loads_from_a_slot_end_before_its_release(lost: str) -> None:
+    code = through_the_ring()
+    at = code.asm.index(lost)
+    text = f"{code.asm[:at]}{code.asm[at + len(lost) :]}"
+    assert {outcome(code, text, early=early, order=order) for early, order in MODES} == {None}
+
+
+def test_queries_of_another_shape_go_to_the_lanes() -> None:
+    assert "// q load" in compiled(causal=False).asm
+
+
 @pytest.mark.parametrize(("bn", "exchanges"), [(128, True), (224, False)])
 def test_lanes_exchange_elements_where_they_have_room(bn: int, *, exchanges: bool) -> None:
     """Queries are loaded, and results stored, by 16 bytes a lane, unless the ring leaves no shared memory for that."""

@@ -397,6 +397,48 @@ def test_stores_and_each_of_their_changes(run: Run, cut: str, instead: str, kind
     assert kind in found
 
 
+def handed_over_text(tensor: TensorMap) -> str:
+    """Return a kernel whose warp 0 copies two boxes, one over the other once warp 1 has loaded the first."""
+    copy = "@%p1 cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
+    expected = f"@%p1 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r1], {tensor.bytes};"
+    start = START.replace("], 1;\n", "], 1; @%p1 mbarrier.init.shared::cta.b64 [%r1+8], 1;\n", 1)
+    body = f"""{start}
+    and.b32 %r2, %r0, 31; setp.eq.u32 %p4, %r2, 0; setp.ge.u32 %p5, %r0, 32;
+    {expected} {copy} [%r1+{BOX_AT}], [%rd10, {{0, 4}}], [%r1];
+    @%p5 bra LOAD;
+    EMPTY: mbarrier.try_wait.parity.shared::cta.b64 %p2, [%r1+8], 0; @!%p2 bra EMPTY;
+    {expected} {copy} [%r1+{BOX_AT}], [%rd10, {{0, 12}}], [%r1];
+    bra SECOND;
+    LOAD: mbarrier.try_wait.parity.shared::cta.b64 %p2, [%r1], 0; @!%p2 bra LOAD;
+    shl.b32 %r3, %r2, 4; add.u32 %r3, %r3, %r1;
+    ld.shared.v4.b32 {{%r4, %r5, %r6, %r7}}, [%r3+{BOX_AT}];
+    fence.proxy.async.shared::cta; bar.warp.sync -1;
+    @%p4 mbarrier.arrive.shared::cta.b64 _, [%r1+8];
+    SECOND: mbarrier.try_wait.parity.shared::cta.b64 %p2, [%r1], 1; @!%p2 bra SECOND;
+    """
+    return hopper.kernel(body, f".param .u64 p0, {MAP}", target="sm_90")
+
+
+@pytest.mark.parametrize(
+    ("cut", "instead", "kind"),
+    [
+        ("fence.proxy.async.shared::cta;", "", "proxy"),
+        ("fence.proxy.async.shared::cta; bar.warp.sync -1;\n    @%p4", "bar.warp.sync -1; @%p4", "proxy"),
+        ("fence.proxy.async.shared::cta;", "@%p4 fence.proxy.async.shared::cta;", "proxy"),
+        ("fence.proxy.async.shared::cta; bar.warp.sync -1;", "bar.warp.sync -1; fence.proxy.async;", ""),
+        ("bar.warp.sync -1;", "", "shared-race"),
+        ("@%p4 mbarrier.arrive", "fence.proxy.async; @%p4 mbarrier.arrive", ""),
+        ("EMPTY: mbarrier.try_wait.parity.shared::cta.b64 %p2, [%r1+8], 0; @!%p2 bra EMPTY;", "", "bulk-copy"),
+    ],
+)
+def test_a_copy_overwrites_only_what_lanes_have_loaded(run: Run, cut: str, instead: str, kind: str) -> None:
+    """On an H200, a copy behind an arrival overwrote what `ldmatrix` ahead of the arrival was to load."""
+    data, tensor = _box()
+    options: dict[str, Any] = {"buffers": {"x": data}, "shared": 4096, "block": (64, 1, 1)}
+    found = hopper.judged(run, handed_over_text(tensor), cut, instead, np.zeros(8, np.uint8), tensor, **options)
+    assert kind in found if kind else not found
+
+
 def test_targets_without_bulk_copies_are_refused(run: Run) -> None:
     ptx = hopper.kernel("cp.async.bulk.commit_group;", "", target="sm_80")
     with pytest.raises(SimulatorError, match="sm_90 or later"):
