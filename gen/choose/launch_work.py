@@ -22,6 +22,7 @@ from convgen.plan.registers import Numbers, Pipeline
 from convgen.plan.variants.variant import Offer
 
 _SCRATCH = 2048  #: bytes of a subgroup for the exchange of a piece of its result; 1 to 1.75 KB where it is needed
+_OVERLAP = 3  #: exponent of the norm in which clocks of units and of memory add up (`bench/fit_chooser.py`)
 _ARRIVAL = 1600  #: clocks; from a slice's store of its sums until another may add them, by `convgen profile`
 #: share of the issue clocks of code outside of loops that counts in a launch's time; the fit to MIOpen's f16 kernels on
 #: an MI300X has .40 (`around` in `gen/profile/constants.json`)
@@ -385,8 +386,18 @@ class Launch:
         """Return the clocks of the product's launch."""
         of_remaining = np.where(self.remaining > 0, self._round(self.remaining), 0.0)
         once = np.where(self.persists, self.tuned.tile - self.tuned.ring_tile, 0)
-        launch: Numbers = self.rounds * self._round(self.together) + of_remaining + once + self.tail
-        return launch
+        on_units: Numbers = self.rounds * self._round(self.together) + of_remaining + once + self.tail
+        if not self.tuned.memory_share:
+            return on_units
+        together: Numbers = (on_units**_OVERLAP + self._streaming**_OVERLAP) ** (1 / _OVERLAP)
+        return together
+
+    @property
+    def _streaming(self) -> Numbers:
+        """Return the clocks in which memory brings both inputs and takes a result without slices, each byte once."""
+        offer, result = self.offer, self.offer.form.product.result.memory
+        streamed = offer.of_m.memory.bytes + offer.of_n.memory.bytes + result.bytes * (self.slices == 1)
+        return np.asarray(streamed / (self.tuned.memory_share * self.facts.caches.memory_rate))
 
     def _round(self, together: Numbers) -> Any:
         """Return the clocks in which a unit runs `together` workgroups; they run out of step if `tuning.staggered`."""
