@@ -3,14 +3,14 @@
 import gc
 import os
 import sys
-import zlib
-from collections import Counter
-from collections.abc import Callable, Generator, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
+from convgen.backends import family as families
 from convgen.backends import toolchain
 
 sys.path.append(str(Path(__file__).parents[1]))  # pytest's importlib mode adds no path
@@ -57,18 +57,31 @@ def golden() -> Callable[[str, str], None]:
 GARBAGE = 100_000
 
 
-#: Cases of one function that are few enough to run always.
-FEW = 3
-
-
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Of a function with the mark `in_turn(n)` one case in n runs always, by a hash of its name; all do in sweeps."""
-    counts = Counter(_function(item) for item in items)
+    """Mark as sweeps the cases that `in_turn(n)` leaves out of most runs (`tests/turns.py`)."""
+    from tests.turns import in_turn
+
+    cases: defaultdict[tuple[str, str], list[pytest.Item]] = defaultdict(list)
     for item in items:
-        mark = item.get_closest_marker("in_turn")
-        if mark and counts[_function(item)] > FEW and zlib.crc32(item.name.encode()) % mark.args[0]:
-            item.add_marker(pytest.mark.sweep)
+        if item.get_closest_marker("in_turn") and not item.get_closest_marker("sweep"):
+            cases[_function(item)].append(item)
+    for of_function in cases.values():
+        (n,) = {item.get_closest_marker("in_turn").args[0] for item in of_function}  # type: ignore[union-attr]
+        chosen = in_turn({item.name: _parameters(item) for item in of_function}, n)
+        for item in of_function:
+            if item.name not in chosen:
+                item.add_marker(pytest.mark.sweep)
+
+
+def _parameters(item: pytest.Item) -> Mapping[str, object]:
+    """Return a case's parameters, and the family of the target that one of them names."""
+    from tests.turns import FAMILY
+
+    given: Mapping[str, object] = item.callspec.params if hasattr(item, "callspec") else {}
+    of_targets = (families.of_target(value) for value in given.values() if isinstance(value, str))
+    family = next((family.name for family in of_targets if family is not None), None)
+    return given if family is None else {**given, FAMILY: family}
 
 
 def _function(item: pytest.Item) -> tuple[str, str]:
