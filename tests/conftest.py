@@ -53,8 +53,9 @@ def golden() -> Callable[[str, str], None]:
     return compare
 
 
-#: Objects made, less those gone, before Python looks for cycles. Every 700, as is its habit, takes a fifth of the time.
-GARBAGE = 100_000
+#: Objects made, less those gone, before Python looks for cycles. Every 100,000 take a seventh of the time; every
+#: 1,500,000 take half of that, and 100 MB more.
+GARBAGE = 1_500_000
 
 
 @pytest.hookimpl(tryfirst=True)
