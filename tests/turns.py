@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 from itertools import combinations
 
-FEW = 3  #: cases of one function that are few enough to run always
+FEW = 2  #: cases of one function that are few enough to run always
 
 Value = tuple[str, str]  #: a parameter, and its value as text
 
