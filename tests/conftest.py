@@ -76,13 +76,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _parameters(item: pytest.Item) -> Mapping[str, object]:
-    """Return a case's parameters, and the family of the target that one of them names."""
-    from tests.turns import FAMILY
+    """Return a case's parameters, of which a target is named as such, beside its family."""
+    from tests.turns import FAMILY, TARGET
 
     given: Mapping[str, object] = item.callspec.params if hasattr(item, "callspec") else {}
-    of_targets = (families.of_target(value) for value in given.values() if isinstance(value, str))
-    family = next((family.name for family in of_targets if family is not None), None)
-    return given if family is None else {**given, FAMILY: family}
+    found: dict[str, object] = {}
+    for name, value in given.items():
+        family = families.of_target(value) if isinstance(value, str) else None
+        found |= {name: value} if family is None else {TARGET: value, FAMILY: family.name}
+    return found
 
 
 def _function(item: pytest.Item) -> tuple[str, str]:
