@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.in_turn(5)
+pytestmark = pytest.mark.in_turn(6)
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = [e for e in sorted((ROOT / "examples").glob("*.py")) if "convgen.tile" in e.read_text()]

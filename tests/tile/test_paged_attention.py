@@ -15,7 +15,7 @@ from convgen import tile
 from convgen.tile import Tensor
 from examples.attention import attended, paged_attention, paged_decode, suited
 
-pytestmark = pytest.mark.in_turn(4)
+pytestmark = pytest.mark.in_turn(6)
 
 TARGETS = "gfx942", "gfx950", "xehpc", "sm_80", "sm_90a"
 PAGE = 128

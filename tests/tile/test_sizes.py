@@ -24,7 +24,7 @@ from tests.strategies import always
 from tests.tile.kernels import attention, batched, gemm, layer_norm, saxpy, softmax, triangle
 from tests.tile.test_simulated import BLOCKS, HEADS, LARGE, NUMPY, TARGETS, for_target, integers, on, softmax_of, stored
 
-pytestmark = pytest.mark.in_turn(5)
+pytestmark = pytest.mark.in_turn(6)
 
 PRODUCTS = (("f16", 1, "ab ab"), ("f16", 1, "ba ba"), ("bf16", 32, "ab ab"), ("bf16", 32, "ba ab"), ("s8", 16, "ab ba"))
 OF_EACH_VENDOR = ("gfx942", "xehpc")  #: all cases run there always; others in sweeps
