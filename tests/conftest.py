@@ -3,14 +3,14 @@
 import gc
 import os
 import sys
-import zlib
-from collections import Counter
-from collections.abc import Callable, Generator, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
+from convgen.backends import family as families
 from convgen.backends import toolchain
 
 sys.path.append(str(Path(__file__).parents[1]))  # pytest's importlib mode adds no path
@@ -53,22 +53,38 @@ def golden() -> Callable[[str, str], None]:
     return compare
 
 
-#: Objects made, less those gone, before Python looks for cycles. Every 700, as is its habit, takes a fifth of the time.
-GARBAGE = 100_000
-
-
-#: Cases of one function that are few enough to run always.
-FEW = 3
+#: Objects made, less those gone, before Python looks for cycles. Every 100,000 take a seventh of the time; every
+#: 1,500,000 take half of that, and 100 MB more.
+GARBAGE = 1_500_000
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Of a function with the mark `in_turn(n)` one case in n runs always, by a hash of its name; all do in sweeps."""
-    counts = Counter(_function(item) for item in items)
+    """Mark as sweeps the cases that `in_turn(n)` leaves out of most runs (`tests/turns.py`)."""
+    from tests.turns import in_turn
+
+    cases: defaultdict[tuple[str, str], list[pytest.Item]] = defaultdict(list)
     for item in items:
-        mark = item.get_closest_marker("in_turn")
-        if mark and counts[_function(item)] > FEW and zlib.crc32(item.name.encode()) % mark.args[0]:
-            item.add_marker(pytest.mark.sweep)
+        if item.get_closest_marker("in_turn") and not item.get_closest_marker("sweep"):
+            cases[_function(item)].append(item)
+    for of_function in cases.values():
+        (n,) = {item.get_closest_marker("in_turn").args[0] for item in of_function}  # type: ignore[union-attr]
+        chosen = in_turn({item.name: _parameters(item) for item in of_function}, n)
+        for item in of_function:
+            if item.name not in chosen:
+                item.add_marker(pytest.mark.sweep)
+
+
+def _parameters(item: pytest.Item) -> Mapping[str, object]:
+    """Return a case's parameters, of which a target is named as such, beside its family."""
+    from tests.turns import FAMILY, TARGET
+
+    given: Mapping[str, object] = item.callspec.params if hasattr(item, "callspec") else {}
+    found: dict[str, object] = {}
+    for name, value in given.items():
+        family = families.of_target(value) if isinstance(value, str) else None
+        found |= {name: value} if family is None else {TARGET: value, FAMILY: family.name}
+    return found
 
 
 def _function(item: pytest.Item) -> tuple[str, str]:

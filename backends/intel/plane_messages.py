@@ -7,7 +7,7 @@ Only x and y change from message to message, and the base if the plane moves.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from convgen.backends.intel.emitter import XeEmitter
@@ -28,21 +28,21 @@ _Kind = tuple[Plane, Rectangle, int, int | None]
 
 
 class _Pool:
-    """Payloads that are reused in turn."""
+    """Payloads that are reused in turn, at most `most` of a kind at a time."""
 
-    def __init__(self, make: Callable[[_Kind], Reg], most: int) -> None:
-        self.make, self.most = make, most
+    def __init__(self, most: int) -> None:
+        self.most = most
         self.free: dict[_Kind, list[Reg]] = {}  # payloads that no message holds, the longest unused first
         self.busy: list[tuple[_Kind, Reg]] = []
 
-    def take(self, kind: _Kind, fitness: Callable[[Reg], int]) -> Reg:
+    def take(self, kind: _Kind, make: Callable[[_Kind], Reg], fitness: Callable[[Reg], int]) -> Reg:
         """Return the fittest free payload, or a new one; at the limit, the one that was taken longest ago."""
         free, busy = self.free.setdefault(kind, []), [payload for k, payload in self.busy if k == kind]
         if free:
             payload = max(free, key=fitness)
             free.remove(payload)
         elif len(busy) < self.most:
-            payload = self.make(kind)
+            payload = make(kind)
         else:
             payload = busy[0]
             self.busy.remove((kind, payload))
@@ -59,11 +59,12 @@ class _Pool:
 class Payloads:
     """Makes payloads: those of loads in the kernel's entry, for all blocks; those of stores in the store's block."""
 
-    def __init__(self, out: XeEmitter, scalars: XeScalars, in_loop: Callable[[], bool]) -> None:
-        self.out, self.scalars, self.in_loop = out, scalars, in_loop
+    def __init__(self, out: XeEmitter, scalars: XeScalars, loops: Sequence[object]) -> None:
+        self.out, self.scalars = out, scalars
+        self.loops = loops  #: the selector's list of enclosing loops
         self.sums: dict[tuple[Reg, Reg], Reg] = {}  # (pointer, loop-invariant offset) -> their sum
         self.entered = 0  #: entry instructions that come first
-        self.loads, self.prefetches = (_Pool(self._make_in_entry, _MOST_LOADS) for _ in range(2))
+        self.loads, self.prefetches = _Pool(_MOST_LOADS), _Pool(_MOST_LOADS)
         #: Plane and shift -> its first payload of the entry, and the dword of that payload's rectangle.
         self.in_entry: dict[tuple[Plane, int | None], tuple[Reg, int]] = {}
         self.stores: dict[str, _Pool] = {}  # label of a block -> its payloads
@@ -71,25 +72,25 @@ class Payloads:
 
     def for_load(self, s: st.PlaneLoad, elem_bytes: int) -> Reg:
         """Return a payload for a load; loads up to the next barrier use different ones, so that none waits."""
-        return self._with_position(self._payload_for(self.loads, s, elem_bytes), s)
+        return self._with_position(self._payload_for(self.loads, self._make_in_entry, s, elem_bytes), s)
 
     def for_prefetch(self, s: st.PlanePrefetch, elem_bytes: int) -> Reg:
         """Return a payload for a prefetch, apart from those of loads, so that no load waits for a prefetch."""
-        return self._with_position(self._payload_for(self.prefetches, s, elem_bytes), s)
+        return self._with_position(self._payload_for(self.prefetches, self._make_in_entry, s, elem_bytes), s)
 
     def for_store(self, s: st.PlaneStore, elem_bytes: int) -> Reg:
         """Return a payload for a store; the stores of a block use a few in turn."""
-        pool = self.stores.setdefault(self.out.block.label, _Pool(self._make_in_block, _MOST_STORES))
-        return self._with_position(self._payload_for(pool, s, elem_bytes), s)
+        pool = self.stores.setdefault(self.out.block.label, _Pool(_MOST_STORES))
+        return self._with_position(self._payload_for(pool, self._make_in_block, s, elem_bytes), s)
 
     def release(self) -> None:
         """Free all payloads at a barrier: the messages before it have read them."""
         self.loads.release()
         self.prefetches.release()
 
-    def _payload_for(self, pool: _Pool, s: _Message, elem_bytes: int) -> Reg:
+    def _payload_for(self, pool: _Pool, make: Callable[[_Kind], Reg], s: _Message, elem_bytes: int) -> Reg:
         """Return the payload that needs the fewest changes."""
-        return pool.take(_kind(s, elem_bytes), lambda payload: -len(self._missing(payload, s)))
+        return pool.take(_kind(s, elem_bytes), make, lambda payload: -len(self._missing(payload, s)))
 
     def _missing(self, payload: Reg, s: _Message) -> dict[int, Expr]:
         """Return the dwords of a message's position that a payload does not hold yet."""
@@ -112,7 +113,7 @@ class Payloads:
     def _set_moving_base(self, payload: Reg, plane: Plane, shift: Expr) -> None:
         """Set a base that moves; the loop-invariant part of a sum is added to the pointer ahead of the loop."""
         pointer = self.scalars.pointers[plane.memory.name]
-        if isinstance(shift, Add) and self.in_loop():
+        if isinstance(shift, Add) and self.loops:
             steady = self.scalars.value(shift.a)
             if isinstance(steady, Reg) and steady.bank == "s" and (after := self._after_maker(steady)):
                 pointer, shift = self._summed(pointer, steady, *after), shift.b

@@ -81,7 +81,7 @@ class _Selector(Selector):
         self.thread_payload = self.out.new("v", 1, "payload", fixed=0)
         self.barrier: Reg | None = None  # the header of barrier messages
         self.zeros: Reg | None = None  # zeros, as many registers as the largest store
-        self.payloads = Payloads(self.out, self.scalars, lambda: bool(self.exits))
+        self.payloads = Payloads(self.out, self.scalars, self.exits)
 
     # ------------------------------------------------------------ entry
 

@@ -72,20 +72,20 @@ def configs(problem: Problem, facts: TargetFacts, reorder: tuple[str, ...]) -> I
 
 def clocks_of(problem: Problem, config: Config, facts: TargetFacts) -> float | None:
     """Return the modelled clocks of all launches of a config by which lanes compute; None where it is not offered."""
-    if not isinstance(problem, Conv) or not has_few_channels(problem):
+    if not isinstance(problem, Conv) or not isinstance(config.mma, LanePart) or not has_few_channels(problem):
         return None
     weights = sums_weights(problem)
-    for offered, works in _lanes(problem, facts, config.reorder):
-        if offered.mma != config.mma or not isinstance(offered.mma, LanePart):
-            continue
-        for tile in chain.from_iterable(_tiles(works, offered.mma, _SUBGROUPS[weights], facts)):
+    for offered, works in _lanes(problem, facts, config.reorder, config.mma):
+        for tile in chain.from_iterable(_tiles(works, config.mma, _SUBGROUPS[weights], facts)):
             if _with_tile(offered, tile, config.slices, facts, weights=weights) == config:
                 return _clocks(works, tile, config.slices, facts)
     return None
 
 
-def _lanes(problem: Conv, facts: TargetFacts, reorder: tuple[str, ...]) -> Iterator[tuple[Config, list[_Work]]]:
-    """Yield configs without tiles, with a lane's work in each product."""
+def _lanes(
+    problem: Conv, facts: TargetFacts, reorder: tuple[str, ...], only: LanePart | None = None
+) -> Iterator[tuple[Config, list[_Work]]]:
+    """Yield configs without tiles, with a lane's work in each product; with `only`, those of that part of a lane."""
     widest = facts.chunk_bytes // scalar(problem.factors[0].dtype).bytes
     outs, ins = _channels(problem)
     taps = dict.fromkeys(prod(a.k for a in problem.axes[n:]) for n in range(len(problem.axes) + 1))
@@ -93,7 +93,7 @@ def _lanes(problem: Conv, facts: TargetFacts, reorder: tuple[str, ...]) -> Itera
         counts = [n for n in _GROUPS if n <= widest] if atom is None else [1]
         lanes = [LanePart(n * outs, rows, columns, atom and atom.shape) for n in counts]
         products = unrolled * ins
-        short = [lane for lane in lanes if _is_short(lane, products)]
+        short = [lane for lane in lanes if only in (None, lane) and _is_short(lane, products)]
         config = Config((products, 1, products), (1, 1), lanes[0], 0, "fused", reorder=reorder)
         try:
             # windows are equal for all numbers of channels of a lane

@@ -64,6 +64,7 @@ TILES = [
 ]
 
 
+@pytest.mark.in_turn(3)
 @pytest.mark.parametrize("elem", [f16, bf16, f32, f64], ids=str)
 @pytest.mark.parametrize("order", ORDERS, ids=str)
 @pytest.mark.parametrize("gap", [0, 1])

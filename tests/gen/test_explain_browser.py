@@ -103,6 +103,15 @@ def show(browser: Any, path: Path, width: int, height: int, scheme: str = "light
     browser.get(f"file://{path}")
 
 
+def move_mouse_off_rows(browser: Any) -> None:
+    """Move the mouse onto the contents, which stay where they are.
+
+    Chromium repeats the last mouse event some time after the page has scrolled. Over a row of a pane that event would
+    light up the row and scroll the opposite pane, perhaps between the look at a row's place there and a click on it.
+    """
+    webdriver.ActionChains(browser).move_to_element(browser.find_element("css selector", "nav")).perform()
+
+
 def keep(browser: Any, name: str) -> None:
     """A screenshot of all that the page has to show, unless something is folded."""
     width, height = browser.execute_script("return [innerWidth, document.documentElement.scrollHeight]")
@@ -144,6 +153,7 @@ def test_lines_of_assembly_and_ir_light_up_together(browser: Any, made: tuple[st
     row = browser.find_elements("css selector", ".pane tr[data-l]")[300]
     line = row.get_attribute("data-l")
     command(browser, "Page.bringToFront")
+    move_mouse_off_rows(browser)
     browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", row)
     webdriver.ActionChains(browser).move_to_element(row).perform()
     lit = browser.find_elements("css selector", "tr.with")
@@ -167,6 +177,7 @@ def test_a_click_pins_a_line_and_shows_where_it_comes_from(browser: Any, made: t
         rows = pane.find_elements("css selector", "tr[data-l]")
         row, elsewhere = rows[len(rows) // 2], rows[len(rows) // 2 + 1]
         line = row.get_attribute("data-l")
+        move_mouse_off_rows(browser)
         browser.execute_script("arguments[0].scrollTop = 0", opposite)
         browser.execute_script("arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})", row)
         browser.execute_async_script("requestAnimationFrame(() => requestAnimationFrame(arguments[0]))")

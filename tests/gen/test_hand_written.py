@@ -154,6 +154,7 @@ ARITHMETIC = [
 ]
 
 
+@pytest.mark.in_turn(3)
 @pytest.mark.parametrize(("target", "elem", "lanes"), ARITHMETIC)
 def test_arithmetic_is_right_or_refused(target: str, elem: t.Type, lanes: int) -> None:
     """Sums, differences and products, one value and several a lane, also of more bytes than a message takes."""

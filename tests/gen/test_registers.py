@@ -73,6 +73,7 @@ def test_many_configs_at_a_time_have_what_each_has() -> None:
     ]
 
 
+@pytest.mark.in_turn(2)
 @pytest.mark.parametrize("target", ["gfx942", "gfx950"])
 @pytest.mark.parametrize(
     ("line", "direction"),

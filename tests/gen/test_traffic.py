@@ -156,6 +156,7 @@ def worst(view: View, tile: int) -> tuple[float, float]:
     return min(ratios), max(ratios)
 
 
+@pytest.mark.in_turn(3)
 @pytest.mark.parametrize("desc", CONVS)
 @pytest.mark.parametrize("direction", ["FWD_D", "BWD_D", "BWD_W"])
 def test_panels_are_what_tiles_read(desc: str, direction: str) -> None:

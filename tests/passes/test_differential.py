@@ -61,7 +61,7 @@ def test_each_pass_keeps_the_meaning(case: Case) -> None:
 
 
 @pytest.mark.parametrize("disabled", DISABLED, ids="+".join)
-@settings(FEW, max_examples=3)
+@settings(FEW, max_examples=2)
 @given(case=cases(GFX942))
 def test_optimising_passes_may_be_left_out(disabled: tuple[str, ...], case: Case) -> None:
     check_without(case, disabled)

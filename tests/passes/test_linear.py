@@ -131,7 +131,7 @@ def views_of(problem: Conv, block: int) -> Iterator[View]:
         yield from (part.of_m, part.of_n, part.result)
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(problems(most=3, channels=8) | problems(most=3, channels=8, unusual=True), st.sampled_from((1, 4)))
 def test_the_linear_form_has_the_same_addresses(problem: Conv, block: int) -> None:
     for view in views_of(problem, block):
@@ -142,7 +142,7 @@ def moved(at: tuple[int, ...], axis: int, by: int) -> tuple[int, ...]:
     return (*at[:axis], at[axis] + by, *at[axis + 1 :])
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(problems(most=4, channels=8), st.sampled_from((1, 4)))
 def test_messages_bring_what_lies_side_by_side(problem: Conv, block: int) -> None:
     for view in views_of(problem, block):

@@ -97,7 +97,7 @@ QUOTIENTS = st.builds(
 )
 
 
-@settings(max_examples=80)
+@settings(max_examples=40)
 @given(st.lists(QUOTIENTS, min_size=1, max_size=4), st.integers(0, 9), st.sampled_from((FACTS, OF_LANES)))
 def test_the_values_stay(quotients: list[Quotient], begin: int, facts: TargetFacts) -> None:
     reduced = reduce_strength(kernel(quotients, begin), facts)

@@ -59,6 +59,7 @@ def most_alive(program: tile.TileProgram, target: str) -> int:
     return max(accumulate(changes[n] for n in sorted(changes)))
 
 
+@pytest.mark.in_turn(4)
 @pytest.mark.parametrize("target", ["gfx90a", "gfx942", "gfx950", "xehpg", "xehpc"])
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_a_function_of_64_elements_a_lane_takes_their_registers_and_16_more_at_most(name: str, target: str) -> None:
@@ -129,7 +130,7 @@ def test_small_fragments_stay_whole() -> None:
     assert {v.type.lanes for v in names} == {4}
 
 
-@pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("target", [pytest.param("sm_80", marks=pytest.mark.sweep), "sm_90a"])  # ptxas takes 8 s
 def test_many_chains_that_wait_for_one_another(target: str) -> None:
     """Each product of a lane adds to the one before, and the conversion behind them waits for all 200."""
 

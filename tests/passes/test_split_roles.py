@@ -118,6 +118,7 @@ def lowered(line: str = CASES["product, two slots"][0], config: str = CASES["pro
     return around(kernel)[0]
 
 
+@pytest.mark.in_turn(2)
 @pytest.mark.parametrize("name", CASES)
 def test_roles_change_no_result(name: str) -> None:
     problem, kernels = built(*CASES[name])

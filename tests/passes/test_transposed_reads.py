@@ -128,6 +128,7 @@ CONFIGS = [
 ]
 
 
+@pytest.mark.in_turn(2)
 @pytest.mark.parametrize("direction", ["BWD_W", "BWD_D"])
 @pytest.mark.parametrize("config", CONFIGS)
 def test_gradients_are_read_turned(config: str, direction: str) -> None:

@@ -10,6 +10,8 @@ from convgen import driver
 from convgen.problem.conv import Conv
 from convgen.run import execution, reference, verdict
 
+pytestmark = pytest.mark.in_turn(2)
+
 #: Target, problem, direction and config, of tiles in blocks that lanes write by themselves, wherever rows and parts of
 #: rows are; most are the defaults of larger layers.
 CASES = [

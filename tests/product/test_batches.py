@@ -16,7 +16,7 @@ from convgen.problem.matmul import parse_problem
 from convgen.run import verdict
 from tests.strategies import SWEEP, always
 
-pytestmark = pytest.mark.in_turn(3)
+pytestmark = pytest.mark.in_turn(6)
 
 TARGETS = ("gfx90a", "gfx942", "gfx950", "xehpc", "xehpg", "sm_90")
 LINES = (

@@ -22,7 +22,7 @@ from convgen.run import reference, verdict
 from tests import samples
 from tests.product import test_padding as padding
 
-pytestmark = pytest.mark.in_turn(2)
+pytestmark = pytest.mark.in_turn(6)
 
 CONFIG = {
     "amdgpu": "tile=32x32x32 waves=1x1 mma=16x16x16 slots=2 taps=fused phases=columns",

@@ -13,6 +13,8 @@ from convgen.run import reference, verdict
 from convgen.run.code import Code
 from convgen.show import report
 
+pytestmark = pytest.mark.in_turn(2)
+
 NHWC = "--stag=axb --wtag=axb --dtag=axb"
 CASES = {
     "plain": ("gfx942", "--dir=FWD_D --dt=f16 mb1ic16ih6oc32kh3ph1", "tile=32x32x32 waves=1x2 mma=16x16x16 slots=2"),

@@ -42,6 +42,7 @@ def compiled(target: str, line: str, config: str) -> Code:
     return driver.compile(driver.build(parse_problem(line), target, f"{config} {_MMA[target]}{k} acc=v"))
 
 
+@pytest.mark.in_turn(2)
 @pytest.mark.parametrize("target", ["xehpc", "xehpg"])
 @pytest.mark.parametrize("name", CASES)
 def test_results_are_exact(target: str, name: str) -> None:

@@ -19,6 +19,8 @@ from convgen.run.code import Code
 from tests.product.problems import outcome_of
 from tests.strategies import always
 
+pytestmark = pytest.mark.in_turn(6)
+
 TARGETS = ("gfx90a", "gfx942", "gfx950", "xehpg", "xehpc", "sm_80", "sm_90", "sm_90a", "sm_120")
 DIRECTIONS = ("FWD_D", "BWD_D", "BWD_W")
 SHAPES = (

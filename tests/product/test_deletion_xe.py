@@ -181,6 +181,7 @@ def unnoticed(code: Code, waits: Iterable[list[Change]]) -> list[Change]:
     return [change for wait in waits for change in takewhile(lambda c: not is_noticed(code, c), wait)]
 
 
+@pytest.mark.in_turn(2)
 @pytest.mark.parametrize(("target", "name"), CASES)
 def test_kernels_have_loops_and_several_groups(target: str, name: str) -> None:
     code = compiled(target, name)

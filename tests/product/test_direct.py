@@ -79,6 +79,7 @@ def run(problem: Problem, target: str, line: str) -> Code:
     return code
 
 
+@pytest.mark.in_turn(3)
 @pytest.mark.parametrize(
     ("name", "target"),
     always([(n, t) for t in MMA for n in CASES], lambda n, case: case[1] == "gfx950" or case[0] == "two slots"),

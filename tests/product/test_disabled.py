@@ -13,6 +13,8 @@ from convgen.problem.conv import Conv
 from convgen.run import verdict
 from tests.strategies import always
 
+pytestmark = pytest.mark.in_turn(2)
+
 PROBLEMS = (
     Conv.parse("mb1ic64ih8oc64kh3ph1", dir="FWD_D", dt="f16"),
     Conv.parse("mb2ic5ih9oc19kh3ph2sh2", dir="FWD_D", dt="bf16:bf16:f32"),

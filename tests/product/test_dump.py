@@ -21,6 +21,8 @@ from tests.product.problems import chosen, generated
 from tests.product.test_kept import kept_cases
 from tests.strategies import FIXED, SWEEP, Case, cases
 
+pytestmark = pytest.mark.in_turn(2)
+
 IN_EVERY_RUN = 2  #: kept cases a target
 
 

@@ -24,7 +24,7 @@ from convgen.problem.tensors import TensorSpec
 from convgen.run import execution, reference, verdict
 from tests.strategies import always
 
-pytestmark = pytest.mark.in_turn(3)
+pytestmark = pytest.mark.in_turn(6)
 
 Fact = Callable[[Axis], bool]
 Array = npt.NDArray[np.generic]

@@ -20,6 +20,8 @@ from convgen.run import reference
 from tests import samples
 from tests.strategies import always
 
+pytestmark = pytest.mark.in_turn(2)
+
 Array = npt.NDArray[Any]
 
 LIMIT = 65520.0  #: the tie between the largest f16 and what would follow

@@ -15,7 +15,7 @@ from convgen.problem.matmul import Problem, parse_problem
 from convgen.run import accuracy, reference, verdict
 from convgen.run.ranges import Range, chained, converted
 
-pytestmark = pytest.mark.in_turn(3)
+pytestmark = pytest.mark.in_turn(6)
 
 ROOT = Path(__file__).parents[2]
 TARGETS = ("gfx942", "xehpc", "sm_90")

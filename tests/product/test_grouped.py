@@ -27,6 +27,8 @@ from convgen.run.execution import SENTINEL
 from tests.product.problems import outcome_of
 from tests.strategies import always
 
+pytestmark = pytest.mark.in_turn(6)
+
 TARGETS = ("gfx90a", "gfx942", "gfx950", "xehpg", "xehpc", "sm_80", "sm_90", "sm_90a", "sm_120")
 SIZES = (
     (7, 0, 1, 20, 12),

@@ -20,6 +20,8 @@ from convgen.problem.zero_points import ZeroPoint
 from convgen.run import reference
 from tests.strategies import always
 
+pytestmark = pytest.mark.in_turn(6)
+
 TARGETS = ("gfx90a", "gfx942", "gfx950", "xehpg", "xehpc", "sm_90")
 WEIGHTS = "--dt=f16:s8:f32 --attr-fpmath=f16:true --attr-scales=wei:per_ocic:f16:{gk}x{gn}"
 BLOCKS = "--dt=f8_e4m3:f8_e4m3:f32 --attr-fpmath=bf16 --attr-scales=src:per_tensor:f32:1x128+wei:per_tensor:f32:128x128"

@@ -12,6 +12,8 @@ from convgen.problem import inner_product
 from convgen.problem.matmul import Matmul
 from convgen.run import reference, verdict
 
+pytestmark = pytest.mark.in_turn(6)
+
 TARGETS = ("gfx942", "gfx950", "xehpc", "sm_80", "sm_90a")
 TAGS = ("", "--stag=ba --wtag=ba --dtag=ab", "--stag=axb --wtag=xba --dtag=ba", "--strides=24x1:20x1:17x1")
 

@@ -15,7 +15,7 @@ from convgen.run import verdict
 from convgen.run.reference import Array
 from tests.strategies import always
 
-pytestmark = pytest.mark.in_turn(3)
+pytestmark = pytest.mark.in_turn(6)
 
 SIGNED_ONLY = ("gfx90a", "gfx942", "gfx950")
 MIXING = ("xehpg", "xehpc")

@@ -21,6 +21,8 @@ from convgen.problem.conv import Conv
 from convgen.problem.matmul import parse_problem
 from convgen.run import verdict
 
+pytestmark = pytest.mark.in_turn(2)
+
 LIMIT = 2**31
 
 #: few outputs far apart where the large tensor is read, one tap where it is written: what is multiplied stays small

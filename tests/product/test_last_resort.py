@@ -14,6 +14,8 @@ from convgen.run import verdict
 from tests import samples
 from tests.strategies import always
 
+pytestmark = pytest.mark.in_turn(6)
+
 TARGETS = samples.SIMULATED
 TYPES, DIRECTIONS = ("f16", "f32", "s8"), ("FWD_B", "BWD_D", "BWD_WB")
 

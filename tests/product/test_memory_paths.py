@@ -15,6 +15,8 @@ from convgen.run import verdict
 from convgen.run.code import Code
 from tests.strategies import always
 
+pytestmark = pytest.mark.in_turn(2)
+
 #: Matrix instruction and tile.
 SHAPES = {
     "gfx90a": "mma=32x32x8 tile=64x64x32",

@@ -22,7 +22,7 @@ from convgen.problem.matmul import Matmul, parse_problem
 from convgen.run.code import Code
 from tests.strategies import always
 
-pytestmark = pytest.mark.in_turn(3)
+pytestmark = pytest.mark.in_turn(6)
 
 Array = npt.NDArray[Any]
 
@@ -131,7 +131,7 @@ def test_factors_with_scales_are_multiplied_exactly(target: str, line: str) -> N
 def test_m_and_n_are_known_at_launch(target: str) -> None:
     line = mx("f8_e4m3:f8_e5m2:f32", "70x272:272x48", "--runtime_dims_masks=1:2")
     code = cg.compile(cg.build(parse_problem(line), target))
-    for m, n in ((70, 48), (34, 16), (2, 32)):
+    for m, n in ((70, 48), (2, 16)):
         problem = parse_problem(mx("f8_e4m3:f8_e5m2:f32", f"{m}x272:272x{n}"))
         assert isinstance(problem, Matmul)
         inputs = drawn(problem, m)

@@ -20,7 +20,7 @@ from convgen.problem.matmul import Matmul, parse_problem
 from convgen.run import verdict
 from tests.strategies import always
 
-pytestmark = pytest.mark.in_turn(3)
+pytestmark = pytest.mark.in_turn(6)
 
 Array = npt.NDArray[Any]
 

@@ -12,7 +12,7 @@ from convgen.problem.matmul import Problem, parse_problem
 from convgen.run import reference, verdict
 from tests.strategies import always
 
-pytestmark = pytest.mark.in_turn(3)
+pytestmark = pytest.mark.in_turn(6)
 
 TARGETS = ("gfx942", "xehpc", "sm_90")
 OTHERS = ("gfx90a", "gfx950", "xehpg")

@@ -17,6 +17,8 @@ from convgen.problem.conv import Conv
 from convgen.problem.matmul import Matmul
 from convgen.run import execution, reference, verdict
 
+pytestmark = pytest.mark.in_turn(2)
+
 MMA = {"gfx942": "16x16x16", "xehpc": "16x8x16"}
 ORDERS = (
     *("cols", "group:2m", "xcc:8+group:2n:snake", "even:3n", "rect:2x3m:snake", "zorder:2x4", "hilbert"),

@@ -13,7 +13,7 @@ from convgen.plan.plan import make_plan
 from convgen.problem.matmul import parse_problem
 from convgen.run import reference, verdict
 
-pytestmark = pytest.mark.in_turn(4)
+pytestmark = pytest.mark.in_turn(6)
 
 TILE = "tile=32x32x32 waves=2x1 mma=16x16x16"
 DEEP = (

@@ -22,7 +22,7 @@ from convgen.problem.conv import Conv
 from convgen.run import reference, verdict
 from tests import samples
 
-pytestmark = pytest.mark.in_turn(2)
+pytestmark = pytest.mark.in_turn(6)
 
 CONFIG = {
     "amdgpu": "tile=32x32x32 waves=1x2 mma=16x16x16 slots=2 pixels=joined",
@@ -62,8 +62,8 @@ def test_sums_over_joined_pixels_are_right(target: str) -> None:
     for taps in ("split", "fused", "chunk", "runs"):
         config = f"{samples.of_family(target, CONFIG)} taps={taps}"
         tried = (wrong(drawn(random), target, config) for _ in range(6))
-        results += list(islice((n for n in tried if n is not None), 2))
-    assert len(results) > 5
+        results += list(islice((n for n in tried if n is not None), 1))
+    assert len(results) > 2
     assert not any(results)
 
 
@@ -151,8 +151,8 @@ def shifted(random: Random) -> Conv:
 def test_sums_over_rows_are_right(target: str) -> None:
     random = Random(f"rows {target}")
     tried = (wrong(shifted(random), target, ROWS) for _ in range(12))
-    results = list(islice((n for n in tried if n is not None), 4))
-    assert len(results) > 2
+    results = list(islice((n for n in tried if n is not None), 2))
+    assert len(results) == 2
     assert not any(results)
 
 

@@ -102,6 +102,7 @@ def test_problems(case: tuple[Conv, str], place: int) -> None:
     check(*case, None, place)
 
 
+@pytest.mark.in_turn(2)
 @pytest.mark.parametrize("target", TARGETS)
 def test_problems_with_configs(target: str) -> None:
     @settings(FIXED, max_examples=2)

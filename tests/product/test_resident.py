@@ -19,7 +19,7 @@ from convgen.run import verdict
 from tests.product import test_padding as padding
 from tests.product.problems import right
 
-pytestmark = pytest.mark.in_turn(2)
+pytestmark = pytest.mark.in_turn(6)
 
 TARGETS = "gfx90a", "gfx942", "gfx950"
 XE = {"xehpg": ("2x2", "4x2", "1x2"), "xehpc": ("2x1", "2x2", "1x1")}  #: and grids of subgroups
@@ -59,7 +59,7 @@ def fitting(target: str, mma: str, grids: Sequence[str], depths: Sequence[int], 
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_convolutions_are_right(target: str) -> None:
-    assert fitting(target, "16x16x16", ("2x1", "2x2", "1x1"), (16,), WAYS, 8) >= 2
+    assert fitting(target, "16x16x16", ("2x1", "2x2", "1x1"), (16,), WAYS, 5) >= 1
 
 
 @pytest.mark.sweep
@@ -71,7 +71,7 @@ def test_more_convolutions_are_right(target: str) -> None:
 @pytest.mark.parametrize("target", XE)
 def test_blocks_of_shared_memory_may_begin_at_any_row(target: str) -> None:
     ways = "slots=1", "slots=2", "slots=1 packed=wei", "slots=1 stages=2", "slots=1 subtiles=2", "slots=2 packed=wei"
-    assert fitting(target, "16x8x16", XE[target], (16, 32), ways, 7) >= 2
+    assert fitting(target, "16x8x16", XE[target], (16, 32), ways, 4) >= 1
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ def test_the_other_factor_may_lie_in_any_order() -> None:
     check(problem, "gfx942", config_of("FWD_D", "f32", "gfx942", 64, "slots=2"), 3)
 
 
-@pytest.mark.in_turn(2)
+@pytest.mark.in_turn(4)
 @pytest.mark.parametrize("shape", [*SHAPES, "mb1ic3id6ih7iw9oc16od6oh7ow9kd3kh3kw3pd1ph1pw1"])
 @pytest.mark.parametrize("groups", [1, 2, None])
 def test_a_sample_of_gradients_is_found_in_the_tensor(shape: str, groups: int | None) -> None:

@@ -15,7 +15,7 @@ from convgen.problem.matmul import Problem, parse_problem
 from convgen.run import reference
 from tests.strategies import always
 
-pytestmark = pytest.mark.in_turn(3)
+pytestmark = pytest.mark.in_turn(6)
 
 TARGETS = ("gfx90a", "gfx942", "gfx950", "xehpc", "xehpg", "sm_90")
 OF_EACH_VENDOR = ("gfx942", "xehpc")  #: all cases run there always; on the others those that have the most to do

@@ -15,6 +15,8 @@ from convgen.problem.matmul import Matmul
 from convgen.run import reference
 from tests.strategies import always
 
+pytestmark = pytest.mark.in_turn(2)
+
 TARGETS = ("gfx942", "gfx950", "xehpc", "sm_80", "sm_90a")
 HEAD = "gfx,M,N,K,q_dtype_w"
 #: name of a table -> rows of x and of K, and of w and of K, that share a scale; 0: all of K

@@ -21,6 +21,8 @@ from convgen.problem.matmul import parse_problem
 from convgen.run import execution, reference, verdict
 from convgen.run.code import Code
 
+pytestmark = pytest.mark.in_turn(6)
+
 Inputs = dict[str, npt.NDArray[np.generic]]
 
 PROBLEMS = {

@@ -12,7 +12,7 @@ from convgen.ir.error import UserError
 from convgen.problem.matmul import Matmul, parse_problem
 from convgen.run import execution, reference, verdict
 
-pytestmark = pytest.mark.in_turn(4)
+pytestmark = pytest.mark.in_turn(6)
 
 MMA = {
     "gfx90a": "16x16x16",

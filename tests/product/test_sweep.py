@@ -53,8 +53,8 @@ def cases(directions: str, dt: str, tag: str, step: int) -> list[Conv]:
 
 
 def is_chosen(target: str, problem: Conv) -> bool:
-    """One in eighty-five, by hash."""
-    return hashlib.sha256(f"{target} {problem}".encode()).digest()[0] < 256 / 85
+    """One in 128, by hash."""
+    return hashlib.sha256(f"{target} {problem}".encode()).digest()[0] < 256 / 128
 
 
 CHOSEN = [

@@ -20,6 +20,8 @@ from convgen.problem.matmul import Matmul
 from convgen.run import verdict
 from tests.product import test_padding as padding
 
+pytestmark = pytest.mark.in_turn(6)
+
 LINE = "tile=32x32x64 mma=16x16x16 waves={}"
 LAYER = "mb2ic40ih9oc24oh9kh3ph1"
 

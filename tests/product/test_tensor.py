@@ -163,6 +163,7 @@ def check(line: str, config: str) -> Code:
     return code
 
 
+@pytest.mark.in_turn(2)
 @pytest.mark.parametrize("name", CASES)
 def test_results_are_exact(name: str) -> None:
     assert COPY.search(check(*CASES[name]).asm)
@@ -254,13 +255,13 @@ def is_right(case: tuple[str, str]) -> bool:
 def test_random_problems() -> None:
     fitting = []
 
-    @settings(FIXED, max_examples=50)
+    @settings(FIXED, max_examples=30)
     @given(products() | convolutions())
     def run(case: tuple[str, str]) -> None:
         fitting.append(is_right(case))
 
     run()
-    assert sum(fitting) >= 30
+    assert sum(fitting) >= 18
 
 
 @pytest.mark.sweep

@@ -23,7 +23,7 @@ from convgen.problem.conv import Conv
 from convgen.problem.matmul import Matmul
 from convgen.run import verdict as runs
 
-pytestmark = pytest.mark.in_turn(3)
+pytestmark = pytest.mark.in_turn(6)
 
 UNASSEMBLED = "xe2"  #: no assembler here knows it: its text is all there is
 TARGETS = [name for name in target.names() if target.get(name).facts.tickets and name != UNASSEMBLED]

@@ -18,6 +18,8 @@ from convgen.plan.plan import Plan, make_plan
 from convgen.problem.matmul import Problem, parse_problem
 from convgen.run.code import Code
 
+pytestmark = pytest.mark.in_turn(2)
+
 LINE = 128  #: bytes
 
 Accesses = list[tuple[str, str, npt.NDArray[np.int64], npt.NDArray[np.int64], int]]

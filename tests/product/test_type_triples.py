@@ -17,6 +17,8 @@ from convgen.problem.grammar import DATA_TYPES
 from convgen.problem.matmul import parse_problem
 from convgen.run import verdict
 
+pytestmark = pytest.mark.in_turn(2)
+
 SHAPES = {"conv": "--dir=FWD_D mb1ic16ih4oc16kh1", "gemm": "16x32:32x16"}
 TARGETS = targets.names()
 GENERATE = Path(__file__).parents[2] / "docs" / "generate.md"

@@ -16,7 +16,7 @@ from convgen.problem.matmul import parse_problem
 from convgen.run import reference, verdict
 from tests.strategies import always
 
-pytestmark = pytest.mark.in_turn(3)
+pytestmark = pytest.mark.in_turn(6)
 
 TARGETS = ("gfx942", "xehpc", "gfx90a", "gfx950", "xehpg", "sm_90")
 

@@ -19,7 +19,7 @@ from convgen.run import reference, verdict
 from convgen.run.reference import Array
 from tests.strategies import always
 
-pytestmark = pytest.mark.in_turn(3)
+pytestmark = pytest.mark.in_turn(6)
 
 TARGETS = ("gfx90a", "gfx942", "gfx950", "xehpg", "xehpc", "sm_90")
 

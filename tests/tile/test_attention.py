@@ -12,6 +12,8 @@ from convgen import tile
 from convgen.tile import Tensor
 from examples.attention import attended, attention, suited
 
+pytestmark = pytest.mark.in_turn(6)
+
 TARGETS = "gfx942", "gfx950", "xehpc", "sm_80", "sm_90a"
 #: queries, keys, heads of queries, heads of keys, window
 CASES = {

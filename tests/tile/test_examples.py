@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.in_turn(6)
+
 ROOT = Path(__file__).parents[2]
 EXAMPLES = [e for e in sorted((ROOT / "examples").glob("*.py")) if "convgen.tile" in e.read_text()]
 TARGETS = ("gfx90a", "gfx942", "gfx950", "xehpc", "xehpg", "sm_90")

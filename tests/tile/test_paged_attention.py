@@ -15,6 +15,8 @@ from convgen import tile
 from convgen.tile import Tensor
 from examples.attention import attended, paged_attention, paged_decode, suited
 
+pytestmark = pytest.mark.in_turn(6)
+
 TARGETS = "gfx942", "gfx950", "xehpc", "sm_80", "sm_90a"
 PAGE = 128
 #: keys and queries of each sequence, heads of queries, heads of keys, causal, window

@@ -61,6 +61,7 @@ def is_right(code: Code, a_type: str = "f16", depth: int = 200, begin: int = 0) 
     return np.array_equal(cg.simulate(code, a=a, b=b), wanted)
 
 
+@pytest.mark.in_turn(3)
 @pytest.mark.parametrize("subgroups", [(4, 1), (1, 4), (8, 1), (2, 4)], ids=str)
 @pytest.mark.parametrize("slots", [1, 2, 3])
 def test_both_factors_are_read_in_shared_memory(subgroups: tuple[int, int], slots: int) -> None:

@@ -21,6 +21,8 @@ from tests.strategies import FIXED, SWEEP
 from tests.tile.programs import Program, memory, programs
 from tests.tile.reference import within
 
+pytestmark = pytest.mark.in_turn(2)
+
 TARGETS = ("gfx90a", "gfx942", "gfx950", "xehpc", "xehpg", "sm_90")
 MANY = 60  #: programs of a target in a sweep
 

@@ -13,6 +13,8 @@ import convgen as cg
 from convgen import tile
 from convgen.tile import Tensor
 
+pytestmark = pytest.mark.in_turn(6)
+
 TARGETS = "gfx942", "gfx950", "xehpc", "sm_80", "sm_90a"
 #: sequences, pages, rows of a page, most terms of a sequence, columns
 SEQUENCES, PAGES, PAGE, TERMS, COLUMNS = 3, 9, 64, 256, 64

@@ -30,7 +30,7 @@ from tests.tile.kernels import (
     stencil,
 )
 
-pytestmark = pytest.mark.in_turn(4)
+pytestmark = pytest.mark.in_turn(6)
 
 Matrix = npt.NDArray[Any]
 TARGETS = ("gfx90a", "gfx942", "gfx950", "xehpc", "xehpg", "sm_90")

@@ -24,7 +24,7 @@ from convgen.tile.tile_kernel import TileKernel, TileProgram
 from tests.tile import xetile_kernels as kernels
 from tests.tile.kernels import gemm
 
-pytestmark = pytest.mark.in_turn(3)
+pytestmark = pytest.mark.in_turn(6)
 
 TARGETS = ("gfx942", "gfx950", "xehpc", "xehpg", "sm_90")
 Arrays = dict[str, npt.NDArray[Any]]

@@ -170,7 +170,7 @@ def _run(command: list[str], folder: Path, platform: Platform) -> str:
 
 
 #: An instruction of iga64's text: address, instruction, perhaps a comment.
-_LINE = re.compile(r"^\s*/\* \[([0-9A-F]+)\]\s*\*/\s*(.*?)\s*(?://.*)?$")
+_LINE = re.compile(r"\s*/\* \[([0-9A-F]+)\]\s*\*/(.*)")
 
 
 def _lines(text: str) -> dict[int, str]:
@@ -178,7 +178,7 @@ def _lines(text: str) -> dict[int, str]:
     for line in text.splitlines():
         match = _LINE.match(line)
         if match:
-            texts[int(match[1], 16)] = re.sub(r"\s+", " ", match[2])
+            texts[int(match[1], 16)] = " ".join(match[2].partition("//")[0].split())
     return texts
 
 

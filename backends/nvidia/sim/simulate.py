@@ -85,6 +85,11 @@ def simulate(
     return run.report(launches, KINDS, progress)
 
 
+def _line(lines: Sequence[int], address: int) -> str:
+    """Return the line of an instruction in the PTX text, whose lines begin at the offsets `lines`."""
+    return f"ptx:{bisect_right(lines, address)}"
+
+
 class _Run(Run):
     sources = SOURCES
     module: Module
@@ -114,14 +119,11 @@ class _Run(Run):
             self._programs[kernel.name] = program
         return program
 
-    def _line(self, address: int) -> str:
-        """Return the line of an instruction in the PTX text."""
-        return f"ptx:{bisect_right(self.module.lines, address)}"
-
     def _launch(self, launch: LaunchRequest) -> None:
         kernel = self._kernel(launch.kernel)
         program = self._program(kernel)
-        self.reporter.start(kernel.name, kernel.address, self._line)
+        # no bound method, by which the run and its memory would be part of a cycle
+        self.reporter.start(kernel.name, kernel.address, partial(_line, self.module.lines))
         threads = launch.workgroup[0] * launch.workgroup[1] * launch.workgroup[2]
         self._check_threads(kernel, launch, threads)
         self.causality = Causality(tracked=program.tracked)

@@ -61,6 +61,7 @@ def _instructions(text: str, grf: int) -> Iterator[tuple[str, list[_Operand]]]:
         yield line, operands
 
 
+@pytest.mark.in_turn(3)
 @pytest.mark.parametrize("target", ["xehpg", "xehpc", "xe2"])
 @pytest.mark.parametrize(("descriptor", "direction", "types"), PROBLEMS)
 def test_text(target: str, descriptor: str, direction: str, types: str) -> None:

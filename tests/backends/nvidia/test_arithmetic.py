@@ -23,6 +23,7 @@ _MANY = 1 << 12  #: operands of a function
 TARGET = targets.get("sm_90")
 
 
+@pytest.mark.in_turn(2)
 @pytest.mark.parametrize("elem", [*ar.FLOATS, *ar.INTEGERS], ids=str)
 def test_exact_operations(elem: Type) -> None:
     cases = {f"{name}, {t}": ar.Case(f, t, 32) for name, f in ar.kept(elem).items() for t in ar.widths(elem)}

@@ -27,6 +27,7 @@ def kernel(name: str, of: Type, to: Type, lanes: int, *, saturate: bool) -> Kern
     return k.done()
 
 
+@pytest.mark.in_turn(2)
 @pytest.mark.parametrize("of", [*PLAIN, *NARROW], ids=str)
 def test_conversions_to_all_types(of: Type) -> None:
     """Saturating or not, of as many elements as a message takes, and of one."""

@@ -50,6 +50,7 @@ def test_convolutions_of_8_bit_floats(direction: str) -> None:
     assert verdict.run(code).passed
 
 
+@pytest.mark.in_turn(2)
 @pytest.mark.skipif(PTXAS is None, reason="ptxas is not installed")
 @pytest.mark.parametrize("target", FACTS)
 def test_the_assembler_takes_every_instruction(target: str, tmp_path: Path) -> None:

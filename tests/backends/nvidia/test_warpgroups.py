@@ -173,6 +173,7 @@ CASES = {
 }
 
 
+@pytest.mark.in_turn(3)
 @pytest.mark.parametrize("name", CASES)
 def test_the_simulator_gets_the_sums(name: str) -> None:
     code = compiled(*CASES[name])
@@ -187,6 +188,7 @@ def test_sums_of_a_loop_that_may_not_run_are_right() -> None:
     assert verdict.run(compiled(line, f"{config} slots=3")).passed
 
 
+@pytest.mark.in_turn(2)
 @pytest.mark.parametrize("name", [name for name in CASES if "8-bit floats" in name])
 def test_relaxed_sums_stay_in_the_instruction(name: str) -> None:
     line, config = CASES[name]

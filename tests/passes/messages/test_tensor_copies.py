@@ -222,17 +222,17 @@ def tried(problems: st.SearchStrategy[Problem], chosen: settings) -> Counter[str
 
 
 def test_random_convolutions() -> None:
-    tally = tried(convolutions(), settings(FIXED, max_examples=400))
+    tally = tried(convolutions(), settings(FIXED, max_examples=200))
     fewest = {
-        "im2col": 100, "tiled": 200, "strided": 40, "transposed": 150, "in pieces": 10, "tiles": 1000,
-        "rank 3 im2col": 20, "rank 4 im2col": 30, "rank 5 im2col": 10, "rank 5 tiled": 5,
+        "im2col": 40, "tiled": 100, "strided": 20, "transposed": 75, "in pieces": 5, "tiles": 500,
+        "rank 3 im2col": 5, "rank 4 im2col": 15, "rank 5 im2col": 5, "rank 5 tiled": 3,
     }  # fmt: skip
     assert all(tally[name] >= count for name, count in fewest.items()), tally
 
 
 def test_random_gemms() -> None:
-    tally = tried(gemms(), settings(FIXED, max_examples=200))
-    assert all(tally[name] >= count for name, count in {"tiled": 150, "transposed": 50, "tiles": 400}.items()), tally
+    tally = tried(gemms(), settings(FIXED, max_examples=100))
+    assert all(tally[name] >= count for name, count in {"tiled": 75, "transposed": 25, "tiles": 200}.items()), tally
     assert tally["im2col"] == 0
 
 

@@ -49,16 +49,13 @@ def _bfe_i(a: Array, b: Array, c: Array) -> Array:
 
 def _perm(a: Array, b: Array, select: Array) -> Array:
     """V_PERM_B32: bytes 0..3 from the second source, 4..7 from the first, 8..11 signs, 12 zero, 13 and up 0xff."""
-    both = (a.astype(U64) << U64(32)) | b
-    result = np.zeros(np.broadcast_shapes(a.shape, b.shape, select.shape), U32)
-    for byte in range(4):
-        index = (select >> U32(8 * byte)) & U32(0xFF)
-        plain = ((both >> ((index & U32(7)) * U32(8)).astype(U64)) & U64(0xFF)).astype(U32)
-        sign_at = (U32(15) + U32(16) * (index & U32(3))).astype(U64)
-        sign = ((both >> sign_at) & U64(1)).astype(U32) * U32(0xFF)
-        chosen = np.where(index < 8, plain, np.where(index < 12, sign, np.where(index == 12, U32(0), U32(0xFF))))
-        result = result | (chosen.astype(U32) << U32(8 * byte))
-    return result
+    shape = np.broadcast_shapes(a.shape, b.shape, select.shape)
+    second, first, wanted = (np.broadcast_to(x, shape).astype(U32)[..., None].view(np.uint8) for x in (b, a, select))
+    choices = np.empty((*shape, 14), np.uint8)
+    choices[..., :4], choices[..., 4:8] = second, first
+    choices[..., 8:12] = np.where(choices[..., 1:8:2] & 0x80, 0xFF, 0)
+    choices[..., 12], choices[..., 13] = 0, 0xFF
+    return np.take_along_axis(choices, np.minimum(wanted, 13).astype(np.intp), -1).view(U32)[..., 0]
 
 
 def _align(step: int) -> Function:

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import shutil
 import struct
-import subprocess
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,10 +13,11 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from convgen.backends.amdgpu.assemble import assemble_module
 from convgen.backends.amdgpu.sim import simulate
 from convgen.backends.simulation import KernelArg, LaunchRequest, SimReport
+from convgen.backends.toolchain import LLVM_OBJDUMP
 
-TOOLS = ("llvm-mc-22", "ld.lld-22", "llvm-objdump-22")
 FOREIGN = Path(__file__).parents[3] / "data" / "foreign"
 Array = npt.NDArray[Any]
 
@@ -43,7 +41,7 @@ def assembly(arch: str, kernels: Mapping[str, Source]) -> str:
     parts = [f'.amdgcn_target "amdgcn-amd-amdhsa--{arch}"', ".amdhsa_code_object_version 5", ".text"]
     for name, source in kernels.items():
         parts.append(f".globl {name}\n.p2align 8\n.type {name},@function\n{name}:\n{source.body}\ns_endpgm")
-        parts.append(f".L{name}_end:\n.size {name}, .L{name}_end-{name}")
+        parts.append(f".L{name}.end:\n.size {name}, .L{name}.end - {name}")
     parts.append('.section .rodata,"a",@progbits')
     for name, source in kernels.items():
         accum = (source.vgprs + 3) // 4 * 4
@@ -68,29 +66,15 @@ _ASSEMBLED: dict[str, bytes] = {}
 
 
 def assemble(arch: str, kernels: Mapping[str, Source]) -> bytes:
-    """A linked code object; equal sources are assembled once."""
-    for tool in TOOLS:
-        if shutil.which(tool) is None:
-            pytest.skip(f"{tool} is not installed")
+    """A linked code object, made in this process if LLVM's library is installed; equal sources are assembled once."""
+    if LLVM_OBJDUMP.find() is None:
+        pytest.skip(f"{LLVM_OBJDUMP.name} is not installed")
     text = assembly(arch, kernels)
     key = hashlib.sha256((arch + text).encode()).hexdigest()
     if key not in _ASSEMBLED:
-        with tempfile.TemporaryDirectory() as folder:
-            source, relocatable, linked = (f"{folder}/k.{kind}" for kind in ("s", "o", "hsaco"))
-            Path(source).write_text(text)
-            command = [
-                "llvm-mc-22",
-                "-triple=amdgcn-amd-amdhsa",
-                f"-mcpu={arch}",
-                "-filetype=obj",
-                source,
-                "-o",
-                relocatable,
-            ]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            assert done.returncode == 0, done.stderr
-            subprocess.run(["ld.lld-22", "-shared", relocatable, "-o", linked], check=True, capture_output=True)
-            _ASSEMBLED[key] = Path(linked).read_bytes()
+        made = assemble_module(text, arch)
+        assert made is not None
+        _ASSEMBLED[key] = made
     return _ASSEMBLED[key]
 
 

@@ -475,6 +475,7 @@ COMPILED = Path(__file__).parents[3] / "data" / "intel"
 FOR_DEVICES = [(n, d) for n in CASES for d in ("pvc", "dg2") if (COMPILED / f"{n.split()[0]}_{d}.bin").exists()]
 
 
+@pytest.mark.in_turn(2)
 @pytest.mark.parametrize("order", ["forward", "reverse", "adversarial"])
 @pytest.mark.parametrize(("name", "device"), FOR_DEVICES)
 def test_compiled(name: str, device: str, order: str) -> None:

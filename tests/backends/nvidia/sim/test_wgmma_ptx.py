@@ -154,6 +154,7 @@ def exact(a: Array, b: Array, c: Array | int = 0) -> Array:
     return result
 
 
+@pytest.mark.in_turn(3)
 @pytest.mark.parametrize(("types", "trailing"), TYPES, ids=lambda v: "-".join(v) if isinstance(v, tuple) else "")
 @pytest.mark.parametrize("span", [128, 64, 32, 0])
 @pytest.mark.parametrize("n", [8, 48])
