@@ -388,7 +388,7 @@ def _plane(c: Checker, n: Any) -> str | None:
     end = times(plane.height - 1, plane.pitch) + plane.base + plane.width
     inside = plane.base >= 0 and never_less(plane.memory.length, end)
     if not inside or not never_less(plane.pitch, plane.width):
-        return f"{plane} is not within its buffer"
+        return f"a plane of {plane.memory.name}, which is not within its buffer"
     return None
 
 

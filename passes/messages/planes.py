@@ -155,6 +155,10 @@ def _planes(view: LinearView, limits: PlaneLimits | None) -> _Planes | None:
     signed = (times(d.stride, -1) if d.reversed else d.stride for d in moving)
     steps = tuple(plus(step, times(line, -coefs.get(d.name, 0))) for d, step in zip(moving, signed))
     height = halo.size // every if halo else rows.extent
+    if halo and rows.exact is not None:  # a launch says where the rows end
+        if halo.terms != ((rows.name, 1),):
+            return None
+        height = plus(rows.exact, halo.const)
     fits = (
         not rows.reversed,
         not stays or view.base >= 0,
