@@ -1,4 +1,4 @@
-"""From problem to code: build a program, compile it, simulate it; this module has the loop over configs.
+"""From problem to code: build a program and compile it; this module has the loop over configs.
 
 `build` takes the first config whose plan fits; if register allocation fails, `compile` takes the next one.
 `choose.search` bounds the search. A search that takes too long refuses the problem; time never changes the config.
@@ -7,18 +7,15 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from math import inf
 from os import PathLike
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import attrs
-import numpy as np
-import numpy.typing as npt
 
 from convgen.backends import target as targets
-from convgen.backends.simulation import Finding
 from convgen.backends.stages import Emitted, MachineKernel
 from convgen.backends.target import Target
 from convgen.choose.choose import Candidate, candidates
@@ -28,7 +25,7 @@ from convgen.choose.workgroup_orders import ordered
 from convgen.compile_steps import Observer, Step, check_names, steps
 from convgen.default_target import DEFAULT_TARGET
 from convgen.ir.build import KernelBuilder
-from convgen.ir.error import ConvgenError, DoesNotFit, Unsupported, UserError, visible
+from convgen.ir.error import DoesNotFit, Unsupported, UserError, visible
 from convgen.ir.expr import restart_ids
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.memory import Global
@@ -36,7 +33,6 @@ from convgen.ir.mutate import greatest_id
 from convgen.ir.node import compiling
 from convgen.ir.program import Kernel, Program
 from convgen.ir.record import define, evolve, frozen
-from convgen.ir.types import scalar
 from convgen.ir.verify import sound
 from convgen.kernels.launches import Tiles
 from convgen.kernels.launches import build as build_launches
@@ -48,7 +44,7 @@ from convgen.problem.matmul import Matmul, Problem
 from convgen.registry import find
 from convgen.run.abi import Scalars, launch_record, tensors_of
 from convgen.run.code import Code, KernelCost
-from convgen.run.launch_record import Buffer, LaunchRecord, StoredTensor, size_given
+from convgen.run.launch_record import LaunchRecord, StoredTensor
 
 if TYPE_CHECKING:  # what few commands need
     from convgen.tile.tile_kernel import TileProgram
@@ -58,10 +54,6 @@ _PATIENCE = 600  #: seconds; a longer search for a config refuses the problem
 
 
 _warned: dict[Any, Any] = {}  #: registry of `warnings`: products that users were warned of
-
-
-#: An output, or a dict by name of several. `Any`: callers know how many outputs their kernel has.
-Results: TypeAlias = "npt.NDArray[Any] | Any"
 
 
 class SlowProduct(UserWarning):
@@ -176,7 +168,7 @@ class Build:
 
 def facts(target: str) -> TargetFacts:
     """Return a target's facts: lanes of a subgroup, matrix instructions, local memory. Raises UserError."""
-    _expect("target", target, str)
+    expect("target", target, str)
     return targets.get(target).facts
 
 
@@ -203,11 +195,11 @@ def build(
     """
     options = Options(disable, observe, tried, debug)
     start = perf_counter()
-    _expect("target", target, str)
+    expect("target", target, str)
     chosen = targets.get(target)
     _check_config(config)
     _check_disabled(disable, target)
-    _expect("problem", problem, Conv, Matmul)
+    expect("problem", problem, Conv, Matmul)
     check_supported(problem, chosen.facts)
     if problem.is_empty:
         return Build(chosen, Program((), ()), options, {}, problem)
@@ -357,7 +349,7 @@ def compile(
     if not isinstance(program, Build):
         from convgen.tile.tile_kernel import TileProgram
 
-        _expect("program", program, Build, Kernel, KernelBuilder, TileProgram)
+        expect("program", program, Build, Kernel, KernelBuilder, TileProgram)
         to = target or DEFAULT_TARGET
         if isinstance(program, TileProgram):
             largest = program.largest(targets.get(to).facts)
@@ -449,87 +441,8 @@ def _emit(program: Build, number: int, stages: dict[str, float]) -> Emitted:
     return program.target.emit(lowered, shown, debug=debug, disable=options.disable, observe=observe, allows_slow=final)
 
 
-class SimulationError(ConvgenError):
-    """The simulator has findings; the message is the first, `findings` holds them all."""
-
-    def __init__(self, findings: Sequence[Finding]) -> None:
-        super().__init__(str(findings[0]))
-        self.findings = tuple(findings)
-
-
-def simulate(code: Code, **given: npt.ArrayLike) -> Results:
-    """Run compiled code on the simulator; return its output as an array, or a dict by name of several.
-
-    A problem takes logical arrays of its inputs (src, wei) and returns its outputs (dst). A tile kernel takes an array
-    of the tensor's shape for each tensor that it reads, and returns one for each that it writes. A kernel built by hand
-    takes arrays with as many elements as its buffers, and returns rows of elements. Lists become arrays of the buffer's
-    type, objects with `__array__` the array that it returns. Sizes known at launch only are numbers by name, or dims of
-    the arrays; by default they are the problem's.
-
-    Raises UserError for a missing or misshapen array, SimulationError if the simulator has a finding.
-    """
-    from convgen.run.execution import execute, logical, unpacked
-
-    _expect("code", code, Code)
-    sizes, buffers = code.record.sizes, code.record.buffers
-    arrays = {name: _array(name, a, buffers.get(name)) for name, a in given.items() if name not in sizes}
-    shapes = {name: a.shape for name, a in arrays.items()}
-    record = code.record.with_scalars(_launch_sizes(code, given, shapes))
-    buffers = record.buffers
-    if code.problem is None:
-        wanted = {name: b.tensor.dims for name, b in buffers.items() if b.is_read}
-        shaped = {name: logical(buffers[name].tensor, a) for name, a in arrays.items() if name in wanted}
-        arrays |= {name: array for name, array in shaped.items() if array is not None}
-        outputs = [name for name, b in buffers.items() if b.is_written]
-    else:
-        inputs = code.problem.inputs
-        wanted = {s.name: buffers[s.name].tensor.dims if s.name in buffers else s.dims for s in inputs}
-        outputs = [spec.name for spec in code.problem.outputs]
-    if {name: a.shape for name, a in arrays.items()} != wanted:
-        given_text = f"arrays {_shapes(shapes)}" if shapes else "no arrays"
-        raise UserError(f"given {given_text}, wanted {_shapes(wanted)}")
-    memory, report = execute(record, code.object, arrays)
-    if report.findings:
-        raise SimulationError(report.findings)
-    results = {name: unpacked(buffers[name].tensor, memory[name]) for name in outputs if name in buffers}
-    if code.problem is not None and code.problem.is_empty:
-        results = {spec.name: np.empty(spec.dims, scalar(spec.dtype).numpy) for spec in code.problem.outputs}
-    return results if len(results) != 1 else results[outputs[0]]
-
-
-def _launch_sizes(
-    code: Code, given: Mapping[str, npt.ArrayLike], shapes: Mapping[str, tuple[int, ...]]
-) -> dict[str, int]:
-    """Return the sizes known at launch only: given numbers, else dims of arrays; a problem's default is its own.
-
-    Raises UserError for a missing size of a hand-written kernel.
-    """
-    sizes = code.record.sizes
-    numbers = code.record.sizes_of(shapes) if code.problem is None else {}
-    numbers |= {name: size_given(name, given[name]) for name in sizes if name in given}
-    missing = [name for name in sizes if name not in numbers]
-    if missing and code.problem is None:
-        raise UserError(f"given no {missing[0]}, wanted a number for each of {', '.join(sizes)}")
-    return numbers
-
-
-def _expect(argument: str, given: object, *kinds: type) -> None:
+def expect(argument: str, given: object, *kinds: type) -> None:
     """Raise UserError unless an argument is of one of the kinds."""
     if not isinstance(given, kinds):
         wanted = " or ".join(kind.__name__ for kind in kinds)
         raise UserError(f"given {argument} of type {type(given).__name__}, wanted {wanted}")
-
-
-def _array(name: str, given: npt.ArrayLike, buffer: Buffer | None) -> npt.NDArray[Any]:
-    """Convert an argument to an array; an argument without a type gets the buffer's."""
-    from convgen.run.reference import numpy_type
-
-    is_typed = hasattr(given, "dtype") or hasattr(given, "__array__")
-    try:
-        return np.asarray(given, None if is_typed or buffer is None else numpy_type(buffer.tensor.dtype))
-    except (ValueError, TypeError, OverflowError) as error:
-        raise UserError(f"given {name} that is no array ({error}), wanted numbers") from None
-
-
-def _shapes(arrays: Mapping[str, tuple[int, ...]]) -> str:
-    return ", ".join(f"{name} {'x'.join(map(str, shape)) or '(one number)'}" for name, shape in arrays.items())
