@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from math import inf
 from os import PathLike
 from time import perf_counter
@@ -34,17 +34,19 @@ from convgen.ir.node import compiling
 from convgen.ir.program import Kernel, Program
 from convgen.ir.record import define, evolve, frozen
 from convgen.ir.verify import sound
+from convgen.kernels import fused_launches
 from convgen.kernels.launches import Tiles
 from convgen.kernels.launches import build as build_launches
 from convgen.passes import pipeline
-from convgen.plan.config import Config
+from convgen.plan.config import BESIDE, Config
 from convgen.plan.plan import Plan, make_plan
 from convgen.problem.conv import Conv
+from convgen.problem.fused_conv import FusedConv, Member
 from convgen.problem.matmul import Matmul, Problem
 from convgen.registry import find
 from convgen.run.abi import Scalars, launch_record, tensors_of
 from convgen.run.code import Code, KernelCost
-from convgen.run.launch_record import LaunchRecord, StoredTensor
+from convgen.run.launch_record import Launch, LaunchRecord, StoredTensor
 
 if TYPE_CHECKING:  # what few commands need
     from convgen.tile.tile_kernel import TileProgram
@@ -108,6 +110,8 @@ class Build:
     origin: str = ""
     notes: tuple[str, ...] | None = None  #: remarks on a tile program; None of other kernels
     tensors: Mapping[str, StoredTensor] = attrs.Factory(dict)  #: of buffers by name, as far as they are known
+    member: Member | None = None  #: the place of the problem in a fused call, if it is one of its members
+    members: tuple[Build, ...] = ()  #: builds of the members of a fused call, in launch order
     _search: Search | None = attrs.field(default=None, alias="search")
     _candidate: Candidate | None = attrs.field(default=None, alias="candidate")  #: of the search
     _begun: float = attrs.field(default=0.0, alias="begun")  #: seconds, by `perf_counter`
@@ -117,7 +121,9 @@ class Build:
 
     @property
     def config(self) -> str:
-        """The config's line; empty for kernels that come from no problem."""
+        """The config's line, of a fused call the lines of its members; empty for kernels that come from no problem."""
+        if self.members:
+            return BESIDE.join(member.config for member in self.members)
         return "" if self.plan is None else str(self.plan.config)
 
     @property
@@ -162,8 +168,14 @@ class Build:
         if (chosen := _next_plan(search, self.options)) is None:
             return False
         self._candidate, self.plan, self.attempt = chosen
-        self.ir, self.tiles = build_launches(self.plan)
+        self.ir, self.tiles = _launches(self.plan, self.member)
         return True
+
+
+def _launches(plan: Plan, member: Member | None) -> tuple[Program, Tiles]:
+    """Return the program of a plan and its output tiles, with the names of the fused call that it is a member of."""
+    program, tiles = build_launches(plan)
+    return (program, tiles) if member is None else fused_launches.named(program, tiles, member)
 
 
 def facts(target: str) -> TargetFacts:
@@ -194,7 +206,6 @@ def build(
     Raises UserError for wrong options or a given config that does not fit, Unsupported for the problem.
     """
     options = Options(disable, observe, tried, debug)
-    start = perf_counter()
     expect("target", target, str)
     chosen = targets.get(target)
     _check_config(config)
@@ -205,6 +216,51 @@ def build(
         return Build(chosen, Program((), ()), options, {}, problem)
     entry = find(problem, target, registry) if config is None else None
     origin, config = ("", config) if entry is None else (entry.where, entry.config)
+    if isinstance(problem, FusedConv):
+        return _build_fused(problem, chosen, config, options, origin)
+    return _build_one(problem, chosen, config, options, origin)
+
+
+def _build_fused(
+    problem: FusedConv, target: Target, config: str | Config | None, options: Options, origin: str
+) -> Build:
+    """Build the members of a fused call, each with a config of its own: one of those that BESIDE separates in a line.
+
+    An empty config is chosen.
+    """
+    configs = ["" for _ in problem.members] if config is None else str(config).split(BESIDE)
+    if len(configs) != len(problem.members):
+        given = f"given {len(configs)} config for {len(problem.members)} convolutions"
+        raise UserError(f"{given}{_from(origin)}, wanted one of each, separated by {BESIDE!r}")
+    members = tuple(
+        _build_one(member.problem, target, own or None, options, origin, member)
+        for member, own in zip(problem.members, configs, strict=True)
+    )
+    build = Build(target, Program((), ()), options, {}, problem, origin=origin, members=members)
+    _join(build)
+    return build
+
+
+def _join(build: Build) -> None:
+    """Set the program, the output tiles and the seconds of a fused call from those of its members."""
+    assert build.problem is not None
+    names = dict.fromkeys(name for member in build.members for name in member.stages)
+    build.stages = {name: sum(member.stages.get(name, 0.0) for member in build.members) for name in names}
+    build.ir = fused_launches.joined_program([member.ir for member in build.members])
+    tiles = [member.tiles for member in build.members if member.tiles is not None]
+    build.tiles = fused_launches.joined_tiles(build.problem, tiles)
+
+
+def _build_one(
+    problem: Problem,
+    chosen: Target,
+    config: str | Config | None,
+    options: Options,
+    origin: str,
+    member: Member | None = None,
+) -> Build:
+    """Build the program of one problem, perhaps a member of a fused call. Raises as `build` does."""
+    start = perf_counter()
     with compiling():
         search, candidate = None, None
         if config is not None:
@@ -215,11 +271,11 @@ def build(
                 raise search.none_fits()
             candidate, plan, attempt = first
         planned = perf_counter()
-        program, tiles = build_launches(plan)
+        program, tiles = _launches(plan, member)
     stages = {"plan": planned - start, "build": perf_counter() - planned}
     return Build(
         chosen, program, options, stages, problem, plan, attempt, tensors=tensors_of(problem),
-        tiles=tiles, origin=origin, search=search, candidate=candidate, begun=start,
+        tiles=tiles, member=member, origin=origin, search=search, candidate=candidate, begun=start,
     )  # fmt: skip
 
 
@@ -280,9 +336,7 @@ def _program_of(kernel: Kernel) -> Program:
 def with_tiles(code: Code) -> Code:
     """Return cached code with its output tiles, recomputed from its config."""
     assert code.problem is not None
-    target = targets.get(code.target)
-    plan, _ = _given_plan(code.problem, target, code.config, Options())
-    return evolve(code, tiles=build_launches(plan)[1])
+    return evolve(code, tiles=build(code.problem, code.target, code.config).tiles)
 
 
 def _given_plan(
@@ -355,9 +409,21 @@ def compile(
             largest = program.largest(targets.get(to).facts)
             wanted = f"one whose blocks fit the registers: smaller blocks, or more subgroups; {largest}"
         program = wrap(program, to, scalars)
+    if not program.members:
+        return _code_of(program, _fitting(program, wanted))
+    emitted = [kernel for member in program.members for kernel in _fitting(member, wanted)]
+    _join(program)
+    return _code_of(program, emitted)
+
+
+def _fitting(program: Build, wanted: str) -> list[Emitted]:
+    """Return the emitted kernels of the first config whose registers suffice.
+
+    Raises UserError, which says that `wanted` was wanted, or Unsupported, if there is none.
+    """
     while True:
         try:
-            return _compile(program)
+            return _emitted(program)
         except Unsupported as error:
             if not program.last_config(error):
                 raise
@@ -373,20 +439,25 @@ def compile(
             raise UserError(f"given {given}, wanted {': '.join((wanted, *notes))}") from error
 
 
-def _compile(program: Build) -> Code:
-    """Return the code of the current kernels. Raises DoesNotFit, Unsupported."""
+def _emitted(program: Build) -> list[Emitted]:
+    """Return the current kernels emitted. Raises DoesNotFit, Unsupported."""
+    if not program.ir.kernels:
+        return []
+    restart_ids(greatest_id(*program.ir.kernels))
+    with compiling():
+        return [_emit(program, number, program.stages) for number in range(len(program.ir.kernels))]
+
+
+def _code_of(program: Build, emitted: list[Emitted]) -> Code:
+    """Return the code of the current kernels, which were emitted."""
     stages = dict(program.stages)
     target = program.target
     if not program.ir.kernels:
         line = None if program.problem is None else str(program.problem)
         nothing = LaunchRecord(target.facts.name, None, (), line)
         return Code(program.problem, target.facts.name, "", "", None, nothing, {}, stages)
-    restart_ids(greatest_id(*program.ir.kernels))
-    with compiling():
-        emitted = [_emit(program, number, stages) for number in range(len(program.ir.kernels))]
     text = target.module(emitted)
-    kernels = program.ir.kernels
-    record = launch_record(target.facts.name, kernels, emitted, program.problem, program.scalars, program.tensors)
+    record = _record(program, emitted)
     start = perf_counter()
     code_object, machine = target.assemble(text), target.machine_code(text)
     stages["assemble"] = perf_counter() - start
@@ -408,6 +479,20 @@ def _compile(program: Build) -> Code:
         remarks=program.notes or (),
         machine=None if machine is None else machine.content,
     )
+
+
+def _record(program: Build, emitted: Sequence[Emitted]) -> LaunchRecord:
+    """Return the launch record of emitted kernels; buffers of a fused call have their names in the call."""
+    target, problem = program.target.facts.name, program.problem
+    if not program.members:
+        return launch_record(target, program.ir.kernels, emitted, problem, program.scalars, program.tensors)
+    launches, rest = list[Launch](), list(emitted)
+    for build in program.members:
+        own, rest = rest[: len(build.ir.kernels)], rest[len(build.ir.kernels) :]
+        record = launch_record(target, build.ir.kernels, own, build.problem, build.scalars, build.tensors)
+        assert build.member is not None
+        launches += (launch.renamed(build.member.name) for launch in record.launches)
+    return LaunchRecord(target, None, tuple(launches), str(problem))
 
 
 def _most_registers(costs: Collection[KernelCost]) -> dict[str, int]:

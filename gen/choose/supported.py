@@ -21,7 +21,9 @@ from convgen.plan.atoms import input_atoms, signed
 from convgen.plan.grouped_axis import MOST_OF_LANE
 from convgen.plan.padding import names_in, unsafe_halo
 from convgen.plan.plan import MOST_GROUPS
+from convgen.problem import fused_conv
 from convgen.problem.conv import Conv, Direction
+from convgen.problem.fused_conv import FusedConv
 from convgen.problem.grammar import DATA_TYPES, LIMIT, is_strides
 from convgen.problem.matmul import Matmul, Problem, grouping_of
 from convgen.problem.tensors import refuse_others
@@ -30,6 +32,11 @@ from convgen.problem.tensors import refuse_others
 def check_supported(problem: Problem, facts: TargetFacts) -> None:
     """Raise Unsupported, in one line with the name of a rule, for problems that convgen does not generate."""
     refuse_others(problem)
+    if isinstance(problem, FusedConv):
+        fused_conv.check(problem)
+        for member in problem.members:
+            check_supported(member.problem, facts)
+        return
     _check_known(problem)
     problem = _with_outputs(problem)
     if isinstance(problem, Matmul) and not problem.k:

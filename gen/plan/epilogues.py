@@ -216,6 +216,7 @@ def _shifted(problem: Problem, product: Product, point: ZeroPoint) -> Step:
 
 
 def _post_op(problem: Problem, product: Product, op: post_ops.PostOp, number: int) -> Step:
+    assert not isinstance(op, post_ops.Depthwise)  # the members of a fused convolution have none
     if isinstance(op, post_ops.Sum):
         return Sum(op, product.result)
     if isinstance(op, post_ops.Eltwise):

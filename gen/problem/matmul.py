@@ -14,6 +14,7 @@ from convgen.ir.record import frozen
 from convgen.problem import attribute_masks, grammar, options
 from convgen.problem.conv import Conv
 from convgen.problem.deconv import Deconv
+from convgen.problem.fused_conv import FusedConv
 from convgen.problem.grouping import OFFSETS, Grouping
 from convgen.problem.knobs import MatmulKnobs
 from convgen.problem.scales import Scale
@@ -233,6 +234,19 @@ Problem = Conv | Matmul
 def grouping_of(problem: Problem) -> Grouping | None:
     """Return the groups of rows or terms of a product; None for all other problems."""
     return problem.grouping if isinstance(problem, Matmul) else None
+
+
+def members_of(problem: Problem) -> tuple[Problem, ...]:
+    """Return the problems that a fused call computes one after another; one for all other problems."""
+    return tuple(member.problem for member in problem.members) if isinstance(problem, FusedConv) else (problem,)
+
+
+def check_single(problem: Problem) -> None:
+    """Raise UserError for a fused call, for commands that take the problems of a call one by one."""
+    members = members_of(problem)
+    if len(members) > 1:
+        given = f"given {problem}, which computes {len(members)} problems"
+        raise UserError(f"{given}, wanted one of them: {' or '.join(map(repr, map(str, members)))}")
 
 
 #: driver of benchdnn -> its problems

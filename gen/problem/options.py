@@ -207,7 +207,16 @@ KNOBS = (
         "",
         attributes.post_ops,
         "sum, element-wise, binary, prelu or dw, joined by +",
+        (CONV,),
         rule=post_ops.refused,
+    ),
+    Option(
+        "attr-post-ops",
+        "",
+        attributes.post_ops,
+        "sum, element-wise, binary or prelu, joined by +",
+        (DECONV, MATMUL, IP),
+        rule=post_ops.refused_without_dw,
     ),
     Option(
         "attr-scratchpad", "library", _one_of("library", "user"), "library or user: the result is the same", idle=True

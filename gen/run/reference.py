@@ -23,15 +23,18 @@ import numpy.typing as npt
 
 from convgen.ir.error import Unsupported
 from convgen.problem.conv import Conv
+from convgen.problem.fused_conv import FusedConv
 from convgen.problem.grouping import Grouping
 from convgen.problem.matmul import Matmul, Problem
 from convgen.problem.scales import Scale
 from convgen.problem.tensors import refuse_others
 from convgen.run import computed_scales
 from convgen.run import oracle as sums
+from convgen.run import reference_fused as fused
 from convgen.run import reference_request as request
 from convgen.run import reference_types as types
 from convgen.run.accuracy import is_curved
+from convgen.run.depthwise_sums import depthwise_sums
 from convgen.run.fills import Array, Fill
 from convgen.run.oracle import Tensor
 from convgen.run.ranges import Range, Read, chained, converted, divided, multiplied, shifted
@@ -83,6 +86,8 @@ def fills(problem: Problem, seed: int = 0) -> dict[str, Fill]:
     Values are nonzero integers, drawn evenly: every product counts, so a wrong index shows. Only bytes that take all
     values include zero. Magnitudes are bounded so that the accumulator holds every partial sum, bias included.
     """
+    if isinstance(problem, FusedConv):
+        return _fused_fills(problem, seed)
     wanted = request.inputs(problem)
     magnitudes = {spec.name: _magnitude(problem, spec) for spec in wanted if spec.name in _MAGNITUDE}
     products, power = depth(problem), _EXACT[request.sum_type(problem)] if problem.acc_mode == "strict" else _RELAXED
@@ -93,6 +98,13 @@ def fills(problem: Problem, seed: int = 0) -> dict[str, Fill]:
     drawn = {spec.name: Fill.of(_values(spec, magnitudes), (seed, n), spec.dims) for n, spec in enumerate(wanted)}
     groups = request.grouping(problem)
     return {**drawn, request.OFFSETS: _ends(groups)} if groups else drawn
+
+
+def _fused_fills(problem: FusedConv, seed: int) -> dict[str, Fill]:
+    """Return the inputs of both convolutions; a scale that both read is that of the first."""
+    asked = fused.requests(problem)
+    later = {asked.named(name): own for name, own in fills(asked.second, seed + 1).items() if name != "src"}
+    return {**later, **fills(asked.first, seed)}
 
 
 def _ends(groups: Grouping) -> Fill:
@@ -203,14 +215,36 @@ def ranges(problem: Problem, inputs: Mapping[str, Tensor], output: str, rows: In
     Exact sums are rounded to the accumulator, multiplied by the scales of the factors, biased, passed through post-ops,
     divided by the scale of the result, and rounded once to its type, to which integers saturate.
     """
+    if isinstance(problem, FusedConv):
+        return _fused(problem, inputs, rows, columns)
     if computed := request.computed_scale(problem):
-        steps = partial(_processed, problem, inputs, "dst", rows)
+        steps = partial(_summed, problem, inputs, "dst", rows)
         scales, quotients = computed_scales.ranges(computed, problem.dst_type, request.size(problem, "dst")[-1])
         return quotients(steps, columns) if output == "dst" else scales(steps, columns)
+    return _finished(problem, inputs, output, rows, columns, _summed(problem, inputs, output, rows, columns))
+
+
+def _fused(problem: FusedConv, inputs: Mapping[str, Tensor], rows: Indices, columns: Indices) -> Range:
+    """Return the range of right results of a depthwise convolution after another one."""
+    asked = fused.requests(problem)
+    first = {spec.name: inputs[spec.name] for spec in request.inputs(asked.first)}
+    second = {s.name: inputs[asked.named(s.name)] for s in request.inputs(asked.second) if s.name != "src"}
+    read = partial(ranges, asked.first, first, "dst", columns=columns)
+    kind = request.sum_type(asked.second)
+    exact = depthwise_sums(asked.second, read, second["wei"], rows, columns, kind)
+    own = numpy_type(kind)
+    total = exact.map(lambda point: (np.rint(point).astype(np.int64) if own.kind == "i" else point).astype(own))
+    steps = _processed(asked.second, second, "dst", rows, columns, total)
+    return _finished(asked.second, second, "dst", rows, columns, steps)
+
+
+def _finished(
+    problem: Problem, inputs: Mapping[str, Tensor], output: str, rows: Indices, columns: Indices, result: Range
+) -> Range:
+    """Return processed sums divided by the scale of the result and rounded to its type."""
     to = request.tensor(problem, output).dtype
-    result = _processed(problem, inputs, output, rows, columns)
     if output != "dst" or not (problem.post_ops or problem.scales or request.zero_point(problem, "dst")):
-        return Range.of([_stored(result.least, to)])
+        return result.map(partial(_stored, to=to))
     read = partial(_operand, problem, inputs, output_index(problem, output, rows, columns))
     if scale := request.scale(problem, "dst"):
         result = divided(result, read("dst_scales") if scale.value is None else np.asarray(_number(scale)))
@@ -219,19 +253,27 @@ def ranges(problem: Problem, inputs: Mapping[str, Tensor], output: str, rows: In
     return converted(result, partial(_stored, to=to), types.limits(to)[1])
 
 
-def _processed(problem: Problem, inputs: Mapping[str, Tensor], output: str, rows: Indices, columns: Indices) -> Range:
-    """Return the range of sums after the scales of the factors, the bias and post-ops."""
+def _summed(problem: Problem, inputs: Mapping[str, Tensor], output: str, rows: Indices, columns: Indices) -> Range:
+    """Return the range of exact sums after the scales of the factors, the bias and post-ops."""
     acc_type = request.sum_type(problem)
     sums_ = _sums(problem, inputs, output, rows, columns)
     acc = (sums_.astype(np.int64) if types.is_integer(acc_type) else sums_).astype(numpy_type(acc_type))
-    acc = acc.astype(numpy_type(request.step_type(problem, output)))
+    return _processed(problem, inputs, output, rows, columns, Range.of([acc]))
+
+
+def _processed(
+    problem: Problem, inputs: Mapping[str, Tensor], output: str, rows: Indices, columns: Indices, acc: Range
+) -> Range:
+    """Return the range of sums, in their type, after the scales of the factors, the bias and post-ops."""
+    step_type = numpy_type(request.step_type(problem, output))
     read = partial(_operand, problem, inputs, output_index(problem, output, rows, columns))
     factors = _scales(problem, read)
+    acc = acc.map(lambda point: point.astype(step_type))
     if factors:
-        acc = multiplied(acc, *factors)
+        acc = acc.map(lambda point: multiplied(point, *factors))
     if "bia" in inputs:
-        acc = acc + read("bia").astype(acc.dtype)
-    return chained(problem.post_ops, acc, read) if output == "dst" and problem.post_ops else Range.of([acc])
+        acc = acc.map(lambda point: point + read("bia").astype(step_type))
+    return chained(problem.post_ops, acc, read) if output == "dst" and problem.post_ops else acc
 
 
 def _scales(problem: Problem, read: Read) -> tuple[list[np.float32], list[Array]] | None:

@@ -9,14 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from math import prod
 
-from convgen.ir.record import frozen
+from convgen.ir.record import evolve, frozen
 from convgen.problem.conv import Conv
 from convgen.problem.deconv import Deconv
+from convgen.problem.fused_conv import FusedConv
 from convgen.problem.grouping import Grouping
 from convgen.problem.matmul import Matmul, Problem
 from convgen.problem.post_ops import Binary, Operand, Prelu, Sum
 from convgen.problem.scales import Scale
 from convgen.problem.zero_points import ZeroPoint
+from convgen.run import reference_fused as fused
 from convgen.run import reference_types as types
 from convgen.run.reference_memory import LETTERS
 
@@ -50,6 +52,10 @@ class RequestedTensor:
 
 def inputs(problem: Problem) -> tuple[RequestedTensor, ...]:
     """Return the inputs: factors, bias, a destination that sums are added to, operands of attributes, groups."""
+    if isinstance(problem, FusedConv):
+        asked = fused.requests(problem)
+        later = (evolve(own, name=asked.named(own.name)) for own in inputs(asked.second) if own.name != "src")
+        return tuple({each.name: each for each in (*inputs(asked.first), *later)}.values())
     names, _ = _names(problem)
     adds = any(isinstance(op, Sum) for op in problem.post_ops)
     own = (tensor(problem, name) for name in (*names, *(("dst",) if adds else ())))
@@ -64,6 +70,8 @@ def grouping(problem: Problem) -> Grouping | None:
 
 
 def outputs(problem: Problem) -> tuple[RequestedTensor, ...]:
+    if isinstance(problem, FusedConv):
+        return outputs(fused.requests(problem).second)
     _, names = _names(problem)
     computed = (_of_attribute(problem, each) for each in problem.scales if each.mask in _COMPUTED)
     return (*(tensor(problem, name) for name in names), *computed)
@@ -75,6 +83,8 @@ def tensors(problem: Problem) -> dict[str, RequestedTensor]:
 
 def tensor(problem: Problem, name: str) -> RequestedTensor:
     """Return a factor, the bias, the result, or the gradient of one of these."""
+    if isinstance(problem, FusedConv) and name == "dst":
+        return tensor(fused.requests(problem).second, name)
     if name == "dst_scales":
         return next(each for each in outputs(problem) if each.name == name)
     role = name.removeprefix("diff_")
@@ -100,6 +110,8 @@ def size(problem: Problem, role: str) -> tuple[int, ...]:
             "dst": (*_batch(problem), problem.m, problem.n),
         }
         return sizes[role]
+    if isinstance(problem, FusedConv) and role == "dst":
+        return size(fused.requests(problem).second, role)
     axes, groups = problem.axes[5 - problem.ndims :], problem.groups
     if role == "src":
         return (problem.mb, problem.ic, *(a.i for a in axes))

@@ -23,12 +23,14 @@ import numpy.typing as npt
 
 from convgen.ir.record import frozen
 from convgen.problem.conv import Axis, Conv
+from convgen.problem.fused_conv import FusedConv
 from convgen.problem.matmul import Matmul, Problem
 from convgen.run import reference_types as types
 from convgen.run.accuracy import is_curved
 from convgen.run.code import OutputRegion
 from convgen.run.fills import Fill
 from convgen.run.oracle import input_of, law_of, output_of, outputs_inside, window_axes
+from convgen.run.reference_fused import requests
 from convgen.run.reference_memory import has_padding
 from convgen.run.reference_request import grouping, is_transposed, outputs, size, tensor
 from convgen.run.reference_request import inputs as inputs_of
@@ -47,6 +49,7 @@ class Special:
 
 def pads(problem: Problem) -> bool:
     """Return whether windows reach into padding that is multiplied by values that may be infinite or NaN."""
+    problem = _last(problem)
     if isinstance(problem, Matmul) or all(0 in output.dims for output in outputs(problem)):
         return False
     output = outputs(problem)[0].name
@@ -58,6 +61,7 @@ def pads(problem: Problem) -> bool:
 
 def pads_blocks(problem: Problem) -> bool:
     """Return whether blocks of an output have padding, where sums may multiply zeros by infinities or NaNs."""
+    problem = _last(problem)
     factors = inputs_of(problem)[:2]
     return any(map(has_padding, outputs(problem))) and any(_kinds(problem, factor.name) for factor in factors)
 
@@ -82,11 +86,21 @@ def _outside_sources(axis: Axis, k: int) -> bool:
 
 def placed(problem: Problem, inputs: Mapping[str, Fill], regions: Sequence[OutputRegion]) -> dict[str, Fill]:
     """Return the inputs with infinities and NaNs added that the given output tiles read; one region per tile."""
+    if isinstance(problem, FusedConv):
+        asked = requests(problem)
+        own = {spec.name: asked.named(spec.name) for spec in inputs_of(asked.second) if spec.name != "src"}
+        later = placed(asked.second, {name: inputs[call] for name, call in own.items()}, regions)
+        return {**inputs, **{own[name]: fill for name, fill in later.items()}}
     changed: dict[str, dict[Index, float]] = {}
     for special in _specials(problem, [r for r in regions if r.rows.size and r.columns.size]):
         if kinds := _kinds(problem, special.tensor):
             changed.setdefault(special.tensor, {})[special.index] = kinds[special.turn % len(kinds)]
     return {name: fill.with_values(changed.get(name, {})) for name, fill in inputs.items()}
+
+
+def _last(problem: Problem) -> Problem:
+    """Return the problem whose result is that of the call: of a fused one, the depthwise convolution."""
+    return requests(problem).second if isinstance(problem, FusedConv) else problem
 
 
 def count(inputs: Mapping[str, Fill]) -> int:
