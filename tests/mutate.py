@@ -61,6 +61,8 @@ JUDGES: dict[str, tuple[str, ...]] = {
     "gen/run/depthwise_sums.py": ("tests/product/test_fused_conv.py",),
     "gen/run/reference_fused.py": ("tests/product/test_fused_conv.py",),
     "gen/problem/grouping.py": ("tests/product/test_grouped.py", "tests/gen"),
+    "gen/problem/routing.py": ("tests/product/test_routing.py", "tests/gen"),
+    "gen/epilogue/numbered_rows.py": ("tests/product/test_routing.py",),
     "gen/problem/inner_product.py": ("tests/gen", "tests/product/test_inner_product.py"),
     "gen/problem/scales.py": ("tests/gen", "tests/product/test_groups.py"),
     "gen/problem/zero_points.py": ("tests/gen", "tests/product/test_groups.py"),

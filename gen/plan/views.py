@@ -11,6 +11,7 @@ from functools import lru_cache
 from math import gcd, prod
 from typing import Any
 
+from convgen.epilogue.numbered_rows import NumberedRows
 from convgen.ir.error import DoesNotFit, Unsupported
 from convgen.ir.layout.digits import Digit, Space
 from convgen.ir.layout.memory import Dim, SizedView, TensorDim, View
@@ -27,6 +28,7 @@ from convgen.plan.grouped_axis import GroupedAxis
 from convgen.problem.conv import Direction as Dir
 from convgen.problem.grouping import OFFSETS
 from convgen.problem.matmul import MATRICES, Matmul, Problem, grouping_of
+from convgen.problem.routing import IDS
 from convgen.problem.scales import Scale
 from convgen.problem.tensors import TensorSpec
 from convgen.problem.zero_points import ZeroPoint
@@ -142,7 +144,24 @@ def _of_one_group(problem: Problem, product: Product) -> Product:
 
     if side is None:
         return evolve(product, groups=groups, of_n=ending(product.of_n), of_m=ending(product.of_m))
-    return evolve(product, groups=groups, result=ending(product.result))
+    return _with_routing(problem, evolve(product, groups=groups, result=ending(product.result)), axes[at][0], side)
+
+
+def _with_routing(problem: Problem, product: Product, rows: Dim, side: int) -> Product:
+    """Return a product whose rows have numbers in memory, if the problem has a routing: src by number is a factor."""
+    routing = problem.routing if isinstance(problem, Matmul) else None
+    if routing is None:
+        return product
+    ids = buffer(problem.tensor(IDS))
+    if routing.scatter:
+        product = evolve(product, scattered=NumberedRows("slot", ids, rows, routing.scatter.slots))
+    if routing.gather is None:
+        return product
+    gathered = NumberedRows("token", ids, rows, routing.gather.tokens, routing.gather.topk)
+    product = evolve(product, gathered=gathered)
+    if side == 1:
+        return evolve(product, of_m=gathered.view(product.of_m))
+    return evolve(product, of_n=gathered.view(product.of_n))
 
 
 def sizes(problem: Problem) -> tuple[Size, ...]:
@@ -301,7 +320,9 @@ def view_over_result(problem: Problem, part: Product, name: str, role: str = "ds
     """
     tensor = Tensor(in_bytes(problem, name), _coordinates_of(problem, part.origin, name, role))
     tensor = part.in_dims(tensor).with_sizes(sizes(problem))
-    return tensor.view(*result_axes(part, tensor.index))
+    view = tensor.view(*result_axes(part, tensor.index))
+    numbered = {"src": part.gathered, "dst": part.scattered}.get(role)
+    return numbered.view(view) if numbered else view
 
 
 def result_axes(part: Product, index: Index) -> tuple[tuple[Dim, ...], ...]:

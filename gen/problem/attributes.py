@@ -388,3 +388,21 @@ def grouped(text: str) -> str:
         if size.integer() < 0:
             raise size.error(f"given the size {size.text}, wanted one from 0")
     return text
+
+
+def routing(text: str) -> str:
+    """`gather:TOKENS[:TOPK]`, `scatter:SLOTS` or both, joined by a plus sign: rows by number."""
+    seen: list[str] = []
+    for entry in _entries(text):
+        kind, *sizes = entry.split(":")
+        name = kind.choose("routing", "gather", "scatter")
+        if name in seen or (name == "gather" and "scatter" in seen):
+            raise entry.error(f"given {entry.text}, wanted gather, scatter or gather+scatter")
+        if not 1 <= len(sizes) <= (2 if name == "gather" else 1):
+            wanted = "gather:TOKENS[:TOPK]" if name == "gather" else "scatter:SLOTS"
+            raise entry.error(f"given {entry.text}, wanted {wanted}")
+        for size in sizes:
+            if size.integer() < 1:
+                raise size.error(f"given {size.text}, wanted at least 1")
+        seen.append(name)
+    return text

@@ -62,6 +62,9 @@ __all__ = [
     "ranges",
     "shape_in_blocks",
     "storage",
+    "stored_index",
+    "stored_rows",
+    "unnamed_rows",
     "unpack",
     "whole",
 ]
@@ -72,6 +75,7 @@ _BYTE_RANGE = 255  #: from the least to the greatest value of a byte
 #: The largest absolute value of a fill, while sums allow it.
 _MAGNITUDE = {"src": 8, "wei": 4, "bia": 8, "dst": 8, "diff_dst": 4}
 _LARGEST_OPERAND = 8  #: largest absolute value of operands of post-ops, and of zero points
+_OF_SLOTS = 3  #: of the seed of slots
 _SCALES = (0.25, 0.5, 1.0, 2.0)
 
 
@@ -96,8 +100,24 @@ def fills(problem: Problem, seed: int = 0) -> dict[str, Fill]:
             raise Unsupported(f"exact sums of {products} products, more than 2^{power}")
         magnitudes = {name: max(1, magnitude // 2) for name, magnitude in magnitudes.items()}
     drawn = {spec.name: Fill.of(_values(spec, magnitudes), (seed, n), spec.dims) for n, spec in enumerate(wanted)}
-    groups = request.grouping(problem)
-    return {**drawn, request.OFFSETS: _ends(groups)} if groups else drawn
+    if groups := request.grouping(problem):
+        drawn[request.OFFSETS] = _ends(groups)
+    if isinstance(problem, Matmul) and request.routing(problem):
+        drawn[request.IDS] = _slots(problem, seed)
+    return drawn
+
+
+def _slots(problem: Matmul, seed: int) -> Fill:
+    """Return the slot of each row, one in eight of them no slot: any ones, or different ones of a scattered result."""
+    random = np.random.default_rng((seed, _OF_SLOTS))
+    count = request.slot_count(problem)
+    beyond = count + count // 8 + 1
+    if request.scatters(problem, "dst"):
+        slots = random.permutation(max(beyond, problem.m))[: problem.m]
+    else:
+        slots = random.integers(0, beyond, problem.m)
+    none = Fill.of(np.zeros(1, np.int32), (0,), (problem.m,))
+    return none.with_values({(n,): slot for n, slot in enumerate(slots.tolist())})
 
 
 def _fused_fills(problem: FusedConv, seed: int) -> dict[str, Fill]:
@@ -160,14 +180,48 @@ def output_shape(problem: Problem, output: str) -> tuple[int, int]:
     refuse_others(problem)
     dims = request.tensor(problem, output).dims
     if isinstance(problem, Matmul):
-        return prod(dims[:-1]), dims[-1]
+        return (problem.m if request.scatters(problem, output) else prod(dims[:-1])), dims[-1]
     columns = problem.ic if output == "diff_src" else problem.oc
     return prod(dims) // columns, columns
 
 
 def output_index(problem: Problem, output: str, rows: Indices, columns: Indices) -> list[Indices]:
-    """Return the logical index of the elements rows x columns: one array per dimension, which broadcast."""
-    return _index(problem, output, request.tensor(problem, output).dims, rows, columns)
+    """Return the logical index of the elements rows x columns: one array per dimension, which broadcast.
+
+    Rows of a result that is scattered are those of the product (see `stored_index`).
+    """
+    dims = request.tensor(problem, output).dims
+    if request.scatters(problem, output):
+        return [rows[:, None], columns[None, :]]
+    return _index(problem, output, dims, rows, columns)
+
+
+def stored_rows(problem: Problem, inputs: Mapping[str, Tensor], output: str, rows: Indices) -> Indices:
+    """Return the rows of an output that are stored: all, but those of a scattered result without a slot."""
+    if not request.scatters(problem, output):
+        return rows
+    return rows[request.has_slot(problem, _slots_in(inputs)[rows])]
+
+
+def stored_index(
+    problem: Problem, inputs: Mapping[str, Tensor], output: str, rows: Indices, columns: Indices
+) -> list[Indices]:
+    """Return the logical index at which the elements of stored rows x columns lie in the output."""
+    if not request.scatters(problem, output):
+        return output_index(problem, output, rows, columns)
+    return [_slots_in(inputs)[rows][:, None], columns[None, :]]
+
+
+def _slots_in(inputs: Mapping[str, Tensor]) -> Indices:
+    """Return the slot of each row of a product."""
+    return np.asarray(inputs[request.IDS]).astype(np.int64)
+
+
+def unnamed_rows(problem: Problem, inputs: Mapping[str, Tensor], output: str) -> Indices:
+    """Return the rows of an output that no row of the product is scattered to, which nobody stores."""
+    if not request.scatters(problem, output):
+        return np.arange(0)
+    return np.setdiff1d(np.arange(request.tensor(problem, output).dims[0]), _slots_in(inputs))
 
 
 def shape_in_blocks(problem: Problem, output: str) -> tuple[int, int]:
@@ -324,7 +378,13 @@ def _coordinates(
         *numbers, m, n = index
         group = numbers[0] if groups.dim == "k" else np.searchsorted(np.asarray(inputs[request.OFFSETS]), m, "right")
         of_weights = [group, none, n] if groups.dim == "m" else [none, n]
-        return {"src": [m, none], "wei": of_weights, "bia": [group, n]}.get(role, index)
+        tokens, slots = m, m
+        if request.routing(problem):
+            ids = _slots_in(inputs)[m]
+            tokens = request.tokens_of(problem, ids)[0] if request.gathers(problem) else m
+            slots = request.slots_of(problem, ids, m)
+        by_role: dict[str, Sequence[Indices]] = {"src": [tokens, none], "wei": of_weights, "bia": [group, n]}
+        return by_role.get(role, [*numbers, slots, n])
     if role not in ("src", "wei"):
         return index
     if isinstance(problem, Matmul):
@@ -351,11 +411,12 @@ def _stored(values: Array, to: str) -> Array:
 
 
 def whole(problem: Problem, inputs: Mapping[str, Tensor], output: str) -> Array:
-    """Return a whole right output as a logical tensor."""
+    """Return a whole right output as a logical tensor; rows that nobody stores are zero."""
     rows, columns = map(np.arange, output_shape(problem, output))
+    rows = stored_rows(problem, inputs, output, rows)
     values = outputs(problem, inputs, output, rows, columns)
-    logical = np.empty(request.tensor(problem, output).dims, values.dtype)
-    logical[tuple(output_index(problem, output, rows, columns))] = values
+    logical = np.zeros(request.tensor(problem, output).dims, values.dtype)
+    logical[tuple(stored_index(problem, inputs, output, rows, columns))] = values
     return logical
 
 
@@ -369,7 +430,9 @@ def _sums(
         if isinstance(problem, Matmul):
             src, wei = (_dequantised(problem, inputs, role) for role in ("src", "wei"))
             if request.grouping(problem):
-                return sums.by_groups(problem, src, wei, np.asarray(inputs[request.OFFSETS]), rows, columns, zero)
+                ends = np.asarray(inputs[request.OFFSETS]).astype(np.int64)
+                slots = _slots_in(inputs)[rows] if request.gathers(problem) else None
+                return sums.by_groups(problem, src, wei, ends, rows, columns, zero, slots)
             return sums.by_inner(problem, src, wei, rows, columns, zero)
         return sums.forward(problem, inputs["src"], inputs["wei"], rows, columns, zero)
     assert not isinstance(problem, Matmul)

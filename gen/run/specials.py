@@ -31,8 +31,8 @@ from convgen.run.code import OutputRegion
 from convgen.run.fills import Fill
 from convgen.run.oracle import input_of, law_of, output_of, outputs_inside, window_axes
 from convgen.run.reference_fused import requests
-from convgen.run.reference_memory import has_padding
-from convgen.run.reference_request import grouping, is_transposed, outputs, size, tensor
+from convgen.run.reference_memory import Indices, has_padding
+from convgen.run.reference_request import IDS, gathers, grouping, is_transposed, outputs, size, tensor, tokens_of
 from convgen.run.reference_request import inputs as inputs_of
 
 Index = tuple[int, ...]
@@ -92,7 +92,8 @@ def placed(problem: Problem, inputs: Mapping[str, Fill], regions: Sequence[Outpu
         later = placed(asked.second, {name: inputs[call] for name, call in own.items()}, regions)
         return {**inputs, **{own[name]: fill for name, fill in later.items()}}
     changed: dict[str, dict[Index, float]] = {}
-    for special in _specials(problem, [r for r in regions if r.rows.size and r.columns.size]):
+    ids = np.asarray(inputs[IDS]).astype(np.int64) if gathers(problem) else None
+    for special in _specials(problem, [r for r in regions if r.rows.size and r.columns.size], ids):
         if kinds := _kinds(problem, special.tensor):
             changed.setdefault(special.tensor, {})[special.index] = kinds[special.turn % len(kinds)]
     return {name: fill.with_values(changed.get(name, {})) for name, fill in inputs.items()}
@@ -133,11 +134,12 @@ def _of_windows(problem: Conv) -> tuple[str, str]:
     return ("diff_dst", "src") if is_transposed(problem) else ("src", "diff_dst")
 
 
-def _specials(problem: Problem, regions: Sequence[OutputRegion]) -> Iterator[Special]:
+def _specials(problem: Problem, regions: Sequence[OutputRegion], ids: Indices | None) -> Iterator[Special]:
     last = regions[-1] if len(regions) > 1 else None
     for number, region in enumerate(regions):
         if isinstance(problem, Matmul):
-            yield from _of_product(problem, region, number) if not grouping(problem) else _of_groups(problem, region)
+            groups = grouping(problem)
+            yield from _of_groups(problem, region, ids) if groups else _of_product(problem, region, number)
             continue
         with_source = region is last or region.has_padding
         match region.output:
@@ -157,11 +159,16 @@ def _of_product(problem: Matmul, region: OutputRegion, turn: int) -> Iterator[Sp
             turn += 1
 
 
-def _of_groups(problem: Matmul, region: OutputRegion) -> Iterator[Special]:
-    """Yield specials in the rows, or in the terms of both factors, before and behind the group of a tile."""
+def _of_groups(problem: Matmul, region: OutputRegion, ids: Indices | None) -> Iterator[Special]:
+    """Yield specials in the rows, or in the terms of both factors, before and behind the group of a tile.
+
+    With rows by number, whose slots are `ids`, also one in a row of src that no row of the product has, if there is
+    one.
+    """
     groups = grouping(problem)
     assert groups is not None
-    *number, m = np.unravel_index(int(region.rows[len(region.rows) // 2]), size(problem, "dst")[:-1])
+    rows = (problem.m,) if groups.dim == "m" else size(problem, "dst")[:-1]
+    *number, m = np.unravel_index(int(region.rows[len(region.rows) // 2]), rows)
     n, ends = int(region.columns[len(region.columns) // 2]), np.cumsum(groups.sizes)
     group = int(number[0]) if number else int(np.searchsorted(ends, m, "right"))
     begin, end = int(ends[group]) - groups.sizes[group], int(ends[group])
@@ -169,8 +176,13 @@ def _of_groups(problem: Matmul, region: OutputRegion) -> Iterator[Special]:
         if number:
             yield Special("src", (int(m), at), turn)
             yield Special("wei", (at, n), turn)
-        else:
+        elif ids is None:
             yield Special("src", (at, problem.k - 1), turn)
+        else:
+            tokens, exists = tokens_of(problem, ids)
+            yield Special("src", (int(tokens[at]), problem.k - 1), turn)
+            unused = np.setdiff1d(np.arange(size(problem, "src")[0]), tokens[exists])
+            yield from (Special("src", (int(token), 0), turn + 1) for token in unused[:1])
 
 
 def _neighbours(region: OutputRegion) -> tuple[int, int]:

@@ -165,6 +165,6 @@ def test_a_convolution_of_sizes_is_that_of_a_descriptor() -> None:
 
 
 def test_type_checkers_know_every_knob() -> None:
-    known = {options.CONV: ConvKnobs, options.MATMUL: MatmulKnobs}
+    known: dict[str, type] = {options.CONV: ConvKnobs, options.MATMUL: MatmulKnobs}
     for driver, knobs in known.items():
         assert set(knobs.__annotations__) == {option.keyword for option in options.KNOBS_OF[driver]}

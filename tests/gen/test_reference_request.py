@@ -34,7 +34,18 @@ ORACLE = (
     *("accuracy", "depthwise_sums", "oracle", "ranges", "reference", "reference_fused", "reference_memory"),
     *("reference_request", "reference_types"),
 )
-PARSED = ("conv", "deconv", "fused_conv", "grouping", "matmul", "post_ops", "scales", "zero_points", "tensors")
+PARSED = (
+    "conv",
+    "deconv",
+    "fused_conv",
+    "grouping",
+    "matmul",
+    "post_ops",
+    "routing",
+    "scales",
+    "zero_points",
+    "tensors",
+)
 PERMITTED = {
     *(f"convgen.run.{name}" for name in (*ORACLE, "fills")),
     *(f"convgen.problem.{name}" for name in PARSED),
