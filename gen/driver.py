@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from math import inf
 from os import PathLike
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import attrs
 
@@ -51,6 +51,8 @@ from convgen.run.launch_record import Launch, LaunchRecord, StoredTensor
 if TYPE_CHECKING:  # what few commands need
     from convgen.tile.tile_kernel import TileProgram
 
+
+Made = TypeVar("Made")
 
 _PATIENCE = 600  #: seconds; a longer search for a config refuses the problem
 
@@ -410,20 +412,20 @@ def compile(
             wanted = f"one whose blocks fit the registers: smaller blocks, or more subgroups; {largest}"
         program = wrap(program, to, scalars)
     if not program.members:
-        return _code_of(program, _fitting(program, wanted))
-    emitted = [kernel for member in program.members for kernel in _fitting(member, wanted)]
+        return _fitting(program, wanted, _compile)
+    emitted = [kernel for member in program.members for kernel in _fitting(member, wanted, _emitted)]
     _join(program)
     return _code_of(program, emitted)
 
 
-def _fitting(program: Build, wanted: str) -> list[Emitted]:
-    """Return the emitted kernels of the first config whose registers suffice.
+def _fitting(program: Build, wanted: str, make: Callable[[Build], Made]) -> Made:
+    """Return what is made of the first config whose registers suffice.
 
     Raises UserError, which says that `wanted` was wanted, or Unsupported, if there is none.
     """
     while True:
         try:
-            return _emitted(program)
+            return make(program)
         except Unsupported as error:
             if not program.last_config(error):
                 raise
@@ -437,6 +439,11 @@ def _fitting(program: Build, wanted: str) -> list[Emitted]:
             given += _from(program.origin)
             notes = (str(error),) if program.notes is None else program.notes
             raise UserError(f"given {given}, wanted {': '.join((wanted, *notes))}") from error
+
+
+def _compile(program: Build) -> Code:
+    """Return the code of the current kernels. Raises DoesNotFit, Unsupported."""
+    return _code_of(program, _emitted(program))
 
 
 def _emitted(program: Build) -> list[Emitted]:
