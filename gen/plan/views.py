@@ -318,7 +318,8 @@ def view_over_result(problem: Problem, part: Product, name: str, role: str = "ds
 
     Each of its dims is that of src, weights or dst (`role`), or 1.
     """
-    tensor = Tensor(in_bytes(problem, name), _coordinates_of(problem, part.origin, name, role))
+    index = _without_single(_coordinates_of(problem, part.origin, name, role), part.origin.k)
+    tensor = Tensor(in_bytes(problem, name), index)
     tensor = part.in_dims(tensor).with_sizes(sizes(problem))
     view = tensor.view(*result_axes(part, tensor.index))
     numbered = {"src": part.gathered, "dst": part.scattered}.get(role)
@@ -368,7 +369,8 @@ def is_along_k(problem: Problem, name: str, role: str) -> bool:
     """Whether a tensor differs along dims that are summed."""
     for contraction in contractions_of(problem):
         result = {d.name for dims in (contraction.m, contraction.n, contraction.batch) for d in dims}
-        index = _coordinates_of(problem, origin_of(problem, contraction), name, role)
+        origin = origin_of(problem, contraction)
+        index = _without_single(_coordinates_of(problem, origin, name, role), origin.k)
         if any(term not in result for t in index for term, _ in t.terms):
             return True
     return False
@@ -384,6 +386,12 @@ def _coordinates_of(problem: Problem, origin: Origin, name: str, role: str, *, e
         spans = problem.spans(attribute) if attribute else (1,) * len(dims)
         index = tuple(grouped(problem, t, span) for t, span in zip(index, spans))
     return tuple(TensorDim(1, ()) if is_broadcast else t for t, is_broadcast in zip(index, broadcast))
+
+
+def _without_single(index: Index, summed: tuple[Dim, ...]) -> Index:
+    """Return coordinates without summed dims of one position, as the channels in a depthwise convolution's group."""
+    single = {d.name for d in summed if d.size == 1}
+    return tuple(evolve(t, terms=tuple((name, step) for name, step in t.terms if name not in single)) for t in index)
 
 
 def _is_dim(t: TensorDim, names: Collection[str]) -> bool:

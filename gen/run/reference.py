@@ -372,7 +372,10 @@ def _groups_of(problem: Problem, name: str, rank: int) -> tuple[int, ...]:
 def _coordinates(
     problem: Problem, inputs: Mapping[str, Tensor], role: str, index: Sequence[Indices]
 ) -> Sequence[Indices]:
-    """Return the indices of dst's elements along the dims of src, of weights and of a bias, 0 along summed dims."""
+    """Return the indices of dst's elements along the dims of src, of weights and of a bias, 0 along summed dims.
+
+    A dim is summed if a sum has several of its positions.
+    """
     none = 0 * index[0]
     if groups := request.grouping(problem):
         *numbers, m, n = index
@@ -391,9 +394,9 @@ def _coordinates(
         *batch, m, n = index
         return [*batch, m, none] if role == "src" else [*batch, none, n]
     image, channel, *spatial = index
-    if role == "src":
-        return [image, none, *(none for _ in spatial)]
     group, own = np.divmod(channel, problem.oc // problem.groups)
+    if role == "src":  # a group's only channel is that of all its sums
+        return [image, group if problem.ic == problem.groups else none, *(none for _ in spatial)]
     return [*([group] if problem.has_groups else []), own, none, *(none for _ in spatial)]
 
 

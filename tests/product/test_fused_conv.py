@@ -45,6 +45,8 @@ CASES = (
     "--dir=FWD_D --bia-dt=bf16 --dt=bf16 --attr-post-ops=dw:k5s1p1 mb1_ic24oc16_ih11oh6kh1sh2ph0_iw7kw1",
     "--dir=FWD_D --dt=f16 --stag=abx --dtag=abx --attr-post-ops=prelu:per_oc+dw:k3s1p1:f16+select:f16.per_oc:8 "
     "g2mb1_ic32oc32_ih6kh1",
+    "--dir=FWD_I --dt=u8:s8:s8 --attr-scales=src:common:0.5+dst:per_oc --attr-post-ops=relu+dw:k3s1p1:s8+relu "
+    "mb1_ic16oc32_ih8kh1",
 )
 
 
