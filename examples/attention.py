@@ -91,6 +91,10 @@ class Rows:
         """Return the rows from position n on."""
         return tile.init_tile(self.tensor, (n, self.at), shape)
 
+    def ends(self, n: Index, length: Index) -> tuple[Index | None, ...]:
+        """Return where the rows from position n on end, of `length` rows; () where memory ends with them."""
+        return ()
+
 
 @dataclass(frozen=True)
 class PagedRows(Rows):
@@ -98,12 +102,18 @@ class PagedRows(Rows):
 
     pages: Tensor
     sequence: Index
+    masked: bool = False  #: whether rows of a page behind the last one are zero, whatever memory has there
 
     def block(self, n: Index, shape: tuple[int, int]) -> Tile:
         """Return the rows from position n on, which lie in one page."""
         count, rows, _ = self.tensor.shape
         page = tile.load_scalar(self.pages, (self.sequence, n // rows), count - 1)
         return tile.init_tile(self.tensor, (page, n % rows, self.at), (None, *shape))
+
+    def ends(self, n: Index, length: Index) -> tuple[Index | None, ...]:
+        """Return the end, in its page, of the block of rows from position n on."""
+        rows = self.tensor.shape[1]
+        return (None, n % rows + (length - n), None) if self.masked else ()
 
 
 @dataclass(frozen=True)
@@ -154,7 +164,8 @@ class Block:
 
     def sums(self, weights: Value, n: Index, acc: Value) -> Value:
         """Return the sums with the values from n on."""
-        return tile.tile_mma(weights, tile.load_tile(self.v.block(n, self.shape)), acc)
+        values = tile.load_tile(self.v.block(n, self.shape), ends=self.v.ends(n, self.keys.length))
+        return tile.tile_mma(weights, values, acc)
 
 
 def one_by_one(block: Block, begin: Index, end: Index) -> tuple[Value, Value]:
@@ -236,6 +247,7 @@ def paged_attention(
     causal: bool = True,
     window: int = 0,
     overlap: bool = False,
+    masked: bool = True,
     order: str = "cols",
 ) -> None:
     """Write the attention of each head of sequences of any lengths.
@@ -243,8 +255,9 @@ def paged_attention(
     q and o (rows, columns) have the queries of one sequence after another, at most `queries` of each: sequence s has
     the rows from starts[s] to starts[s + 1], and lengths[s] keys, of which its queries are the last ones. k and v
     (pages, rows of a page, columns of keys) are caches; row s of `pages` has the pages of sequence s, in order. Rows of
-    a page behind the last key must be finite. `starts`, `lengths` and `pages` are s32. A query that sees no key, since
-    its sequence has none or its position is before the first, gets zeros.
+    a page behind the last key may have any content, NaN included; if not `masked` they must be finite, as in a kernel
+    with copy="tensor", whose bulk copies bring whole blocks. `starts`, `lengths` and `pages` are s32. A query that sees
+    no key, since its sequence has none or its position is before the first, gets zeros.
     """
     (rows, columns), (_, page, columns_of_keys) = q.shape, k.shape
     head, causal = columns // heads, causal or window > 0
@@ -258,7 +271,7 @@ def paged_attention(
     keys, first = Keys(length, causal, window), m + (length - (end - begin))
     at = h // (head * columns // columns_of_keys) * head
     query = tile.load_tile(tile.init_tile(q, (begin + m, h), (bm, head)))
-    of_keys, of_values = (PagedRows(tensor, at, pages, s) for tensor in (k, v))
+    of_keys, of_values = PagedRows(k, at, pages, s), PagedRows(v, at, pages, s, masked)
     block = Block(query, first, keys, of_keys, of_values, bn, branches=overlap, sees_keys=False)
     low, high = keys.bounds(first, bm, bn)
     some = tile.min(tile.max(end - begin - m, 0), 1)  # 0 for rows behind the last query
@@ -279,12 +292,13 @@ def paged_decode(
     bm: int = 64,
     bn: int = 64,
     overlap: bool = False,
+    masked: bool = True,
 ) -> None:
     """Write the attention of one query of each sequence to all of its keys, as a model computes its next token.
 
     q and o (sequences * heads, columns of a head) have the heads of one sequence after another. The heads that share
-    keys are the rows of one product, so that keys and values are read once. The other tensors are `paged_attention`'s;
-    each sequence has a key.
+    keys are the rows of one product, so that keys and values are read once. The other arguments are those of
+    `paged_attention`; each sequence has a key.
     """
     head, (_, page, columns_of_keys), sequences = q.shape[1], k.shape, lengths.shape[0]
     shared = heads * head // columns_of_keys
@@ -295,7 +309,7 @@ def paged_decode(
     length = tile.load_scalar(lengths, (s,), pages.shape[1] * page)
     row, at = s * heads + h, h // shared * head
     query = tile.load_tile(tile.init_tile(q, (row, 0), (bm, head)))
-    of_keys, of_values = (PagedRows(tensor, at, pages, s) for tensor in (k, v))
+    of_keys, of_values = PagedRows(k, at, pages, s), PagedRows(v, at, pages, s, masked)
     block = Block(query, 0, Keys(length, causal=False, window=0), of_keys, of_values, bn, branches=False)
     attended = block.attended((0, length), overlap)
     tile.store_tile(attended, tile.init_tile(o, (row, 0), (bm, head)), ends=(row + shared, None))

@@ -27,12 +27,13 @@ if TYPE_CHECKING:
     from convgen import torch as torch
     from convgen.device.c_export import export
     from convgen.device.loaded import load
-    from convgen.driver import SimulationError, build, compile, facts, simulate
+    from convgen.driver import build, compile, facts
     from convgen.ir.build import KernelBuilder as Kernel
     from convgen.ir.error import ConvgenError, Unsupported, UserError
     from convgen.problem.conv import Conv
     from convgen.problem.deconv import Deconv
     from convgen.problem.matmul import Matmul
+    from convgen.simulated_calls import SimulationError, simulate
 
 __all__ = [
     "Conv",
@@ -58,7 +59,7 @@ _HOMES = {
     "Deconv": ("problem.deconv", "Deconv"),
     "Kernel": ("ir.build", "KernelBuilder"),
     "Matmul": ("problem.matmul", "Matmul"),
-    "SimulationError": ("driver", "SimulationError"),
+    "SimulationError": ("simulated_calls", "SimulationError"),
     "Unsupported": ("ir.error", "Unsupported"),
     "UserError": ("ir.error", "UserError"),
     "build": ("driver", "build"),
@@ -66,7 +67,7 @@ _HOMES = {
     "export": ("device.c_export", "export"),
     "facts": ("driver", "facts"),
     "load": ("device.loaded", "load"),
-    "simulate": ("driver", "simulate"),
+    "simulate": ("simulated_calls", "simulate"),
 }
 
 

@@ -1,4 +1,4 @@
-"""From problem to code: build a program, compile it, simulate it; this module has the loop over configs.
+"""From problem to code: build a program and compile it; this module has the loop over configs.
 
 `build` takes the first config whose plan fits; if register allocation fails, `compile` takes the next one.
 `choose.search` bounds the search. A search that takes too long refuses the problem; time never changes the config.
@@ -11,14 +11,11 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from math import inf
 from os import PathLike
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import attrs
-import numpy as np
-import numpy.typing as npt
 
 from convgen.backends import target as targets
-from convgen.backends.simulation import Finding
 from convgen.backends.stages import Emitted, MachineKernel
 from convgen.backends.target import Target
 from convgen.choose.choose import Candidate, candidates
@@ -28,7 +25,7 @@ from convgen.choose.workgroup_orders import ordered
 from convgen.compile_steps import Observer, Step, check_names, steps
 from convgen.default_target import DEFAULT_TARGET
 from convgen.ir.build import KernelBuilder
-from convgen.ir.error import ConvgenError, DoesNotFit, Unsupported, UserError, visible
+from convgen.ir.error import DoesNotFit, Unsupported, UserError, visible
 from convgen.ir.expr import restart_ids
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.memory import Global
@@ -36,32 +33,31 @@ from convgen.ir.mutate import greatest_id
 from convgen.ir.node import compiling
 from convgen.ir.program import Kernel, Program
 from convgen.ir.record import define, evolve, frozen
-from convgen.ir.types import scalar
 from convgen.ir.verify import sound
+from convgen.kernels import fused_launches
 from convgen.kernels.launches import Tiles
 from convgen.kernels.launches import build as build_launches
 from convgen.passes import pipeline
-from convgen.plan.config import Config
+from convgen.plan.config import BESIDE, Config
 from convgen.plan.plan import Plan, make_plan
 from convgen.problem.conv import Conv
+from convgen.problem.fused_conv import FusedConv, Member
 from convgen.problem.matmul import Matmul, Problem
 from convgen.registry import find
 from convgen.run.abi import Scalars, launch_record, tensors_of
 from convgen.run.code import Code, KernelCost
-from convgen.run.launch_record import Buffer, LaunchRecord, StoredTensor, size_given
+from convgen.run.launch_record import Launch, LaunchRecord, StoredTensor
 
 if TYPE_CHECKING:  # what few commands need
     from convgen.tile.tile_kernel import TileProgram
 
 
+Made = TypeVar("Made")
+
 _PATIENCE = 600  #: seconds; a longer search for a config refuses the problem
 
 
 _warned: dict[Any, Any] = {}  #: registry of `warnings`: products that users were warned of
-
-
-#: An output, or a dict by name of several. `Any`: callers know how many outputs their kernel has.
-Results: TypeAlias = "npt.NDArray[Any] | Any"
 
 
 class SlowProduct(UserWarning):
@@ -116,6 +112,8 @@ class Build:
     origin: str = ""
     notes: tuple[str, ...] | None = None  #: remarks on a tile program; None of other kernels
     tensors: Mapping[str, StoredTensor] = attrs.Factory(dict)  #: of buffers by name, as far as they are known
+    member: Member | None = None  #: the place of the problem in a fused call, if it is one of its members
+    members: tuple[Build, ...] = ()  #: builds of the members of a fused call, in launch order
     _search: Search | None = attrs.field(default=None, alias="search")
     _candidate: Candidate | None = attrs.field(default=None, alias="candidate")  #: of the search
     _begun: float = attrs.field(default=0.0, alias="begun")  #: seconds, by `perf_counter`
@@ -125,7 +123,9 @@ class Build:
 
     @property
     def config(self) -> str:
-        """The config's line; empty for kernels that come from no problem."""
+        """The config's line, of a fused call the lines of its members; empty for kernels that come from no problem."""
+        if self.members:
+            return BESIDE.join(member.config for member in self.members)
         return "" if self.plan is None else str(self.plan.config)
 
     @property
@@ -170,13 +170,19 @@ class Build:
         if (chosen := _next_plan(search, self.options)) is None:
             return False
         self._candidate, self.plan, self.attempt = chosen
-        self.ir, self.tiles = build_launches(self.plan)
+        self.ir, self.tiles = _launches(self.plan, self.member)
         return True
+
+
+def _launches(plan: Plan, member: Member | None) -> tuple[Program, Tiles]:
+    """Return the program of a plan and its output tiles, with the names of the fused call that it is a member of."""
+    program, tiles = build_launches(plan)
+    return (program, tiles) if member is None else fused_launches.named(program, tiles, member)
 
 
 def facts(target: str) -> TargetFacts:
     """Return a target's facts: lanes of a subgroup, matrix instructions, local memory. Raises UserError."""
-    _expect("target", target, str)
+    expect("target", target, str)
     return targets.get(target).facts
 
 
@@ -202,17 +208,61 @@ def build(
     Raises UserError for wrong options or a given config that does not fit, Unsupported for the problem.
     """
     options = Options(disable, observe, tried, debug)
-    start = perf_counter()
-    _expect("target", target, str)
+    expect("target", target, str)
     chosen = targets.get(target)
     _check_config(config)
     _check_disabled(disable, target)
-    _expect("problem", problem, Conv, Matmul)
+    expect("problem", problem, Conv, Matmul)
     check_supported(problem, chosen.facts)
     if problem.is_empty:
         return Build(chosen, Program((), ()), options, {}, problem)
     entry = find(problem, target, registry) if config is None else None
     origin, config = ("", config) if entry is None else (entry.where, entry.config)
+    if isinstance(problem, FusedConv):
+        return _build_fused(problem, chosen, config, options, origin)
+    return _build_one(problem, chosen, config, options, origin)
+
+
+def _build_fused(
+    problem: FusedConv, target: Target, config: str | Config | None, options: Options, origin: str
+) -> Build:
+    """Build the members of a fused call, each with a config of its own: one of those that BESIDE separates in a line.
+
+    An empty config is chosen.
+    """
+    configs = ["" for _ in problem.members] if config is None else str(config).split(BESIDE)
+    if len(configs) != len(problem.members):
+        given = f"given {len(configs)} config for {len(problem.members)} convolutions"
+        raise UserError(f"{given}{_from(origin)}, wanted one of each, separated by {BESIDE!r}")
+    members = tuple(
+        _build_one(member.problem, target, own or None, options, origin, member)
+        for member, own in zip(problem.members, configs, strict=True)
+    )
+    build = Build(target, Program((), ()), options, {}, problem, origin=origin, members=members)
+    _join(build)
+    return build
+
+
+def _join(build: Build) -> None:
+    """Set the program, the output tiles and the seconds of a fused call from those of its members."""
+    assert build.problem is not None
+    names = dict.fromkeys(name for member in build.members for name in member.stages)
+    build.stages = {name: sum(member.stages.get(name, 0.0) for member in build.members) for name in names}
+    build.ir = fused_launches.joined_program([member.ir for member in build.members])
+    tiles = [member.tiles for member in build.members if member.tiles is not None]
+    build.tiles = fused_launches.joined_tiles(build.problem, tiles)
+
+
+def _build_one(
+    problem: Problem,
+    chosen: Target,
+    config: str | Config | None,
+    options: Options,
+    origin: str,
+    member: Member | None = None,
+) -> Build:
+    """Build the program of one problem, perhaps a member of a fused call. Raises as `build` does."""
+    start = perf_counter()
     with compiling():
         search, candidate = None, None
         if config is not None:
@@ -223,11 +273,11 @@ def build(
                 raise search.none_fits()
             candidate, plan, attempt = first
         planned = perf_counter()
-        program, tiles = build_launches(plan)
+        program, tiles = _launches(plan, member)
     stages = {"plan": planned - start, "build": perf_counter() - planned}
     return Build(
         chosen, program, options, stages, problem, plan, attempt, tensors=tensors_of(problem),
-        tiles=tiles, origin=origin, search=search, candidate=candidate, begun=start,
+        tiles=tiles, member=member, origin=origin, search=search, candidate=candidate, begun=start,
     )  # fmt: skip
 
 
@@ -288,9 +338,7 @@ def _program_of(kernel: Kernel) -> Program:
 def with_tiles(code: Code) -> Code:
     """Return cached code with its output tiles, recomputed from its config."""
     assert code.problem is not None
-    target = targets.get(code.target)
-    plan, _ = _given_plan(code.problem, target, code.config, Options())
-    return evolve(code, tiles=build_launches(plan)[1])
+    return evolve(code, tiles=build(code.problem, code.target, code.config).tiles)
 
 
 def _given_plan(
@@ -357,15 +405,27 @@ def compile(
     if not isinstance(program, Build):
         from convgen.tile.tile_kernel import TileProgram
 
-        _expect("program", program, Build, Kernel, KernelBuilder, TileProgram)
+        expect("program", program, Build, Kernel, KernelBuilder, TileProgram)
         to = target or DEFAULT_TARGET
         if isinstance(program, TileProgram):
             largest = program.largest(targets.get(to).facts)
             wanted = f"one whose blocks fit the registers: smaller blocks, or more subgroups; {largest}"
         program = wrap(program, to, scalars)
+    if not program.members:
+        return _fitting(program, wanted, _compile)
+    emitted = [kernel for member in program.members for kernel in _fitting(member, wanted, _emitted)]
+    _join(program)
+    return _code_of(program, emitted)
+
+
+def _fitting(program: Build, wanted: str, make: Callable[[Build], Made]) -> Made:
+    """Return what is made of the first config whose registers suffice.
+
+    Raises UserError, which says that `wanted` was wanted, or Unsupported, if there is none.
+    """
     while True:
         try:
-            return _compile(program)
+            return make(program)
         except Unsupported as error:
             if not program.last_config(error):
                 raise
@@ -383,18 +443,28 @@ def compile(
 
 def _compile(program: Build) -> Code:
     """Return the code of the current kernels. Raises DoesNotFit, Unsupported."""
+    return _code_of(program, _emitted(program))
+
+
+def _emitted(program: Build) -> list[Emitted]:
+    """Return the current kernels emitted. Raises DoesNotFit, Unsupported."""
+    if not program.ir.kernels:
+        return []
+    restart_ids(greatest_id(*program.ir.kernels))
+    with compiling():
+        return [_emit(program, number, program.stages) for number in range(len(program.ir.kernels))]
+
+
+def _code_of(program: Build, emitted: list[Emitted]) -> Code:
+    """Return the code of the current kernels, which were emitted."""
     stages = dict(program.stages)
     target = program.target
     if not program.ir.kernels:
         line = None if program.problem is None else str(program.problem)
         nothing = LaunchRecord(target.facts.name, None, (), line)
         return Code(program.problem, target.facts.name, "", "", None, nothing, {}, stages)
-    restart_ids(greatest_id(*program.ir.kernels))
-    with compiling():
-        emitted = [_emit(program, number, stages) for number in range(len(program.ir.kernels))]
     text = target.module(emitted)
-    kernels = program.ir.kernels
-    record = launch_record(target.facts.name, kernels, emitted, program.problem, program.scalars, program.tensors)
+    record = _record(program, emitted)
     start = perf_counter()
     code_object, machine = target.assemble(text), target.machine_code(text)
     stages["assemble"] = perf_counter() - start
@@ -416,6 +486,20 @@ def _compile(program: Build) -> Code:
         remarks=program.notes or (),
         machine=None if machine is None else machine.content,
     )
+
+
+def _record(program: Build, emitted: Sequence[Emitted]) -> LaunchRecord:
+    """Return the launch record of emitted kernels; buffers of a fused call have their names in the call."""
+    target, problem = program.target.facts.name, program.problem
+    if not program.members:
+        return launch_record(target, program.ir.kernels, emitted, problem, program.scalars, program.tensors)
+    launches, rest = list[Launch](), list(emitted)
+    for build in program.members:
+        own, rest = rest[: len(build.ir.kernels)], rest[len(build.ir.kernels) :]
+        record = launch_record(target, build.ir.kernels, own, build.problem, build.scalars, build.tensors)
+        assert build.member is not None
+        launches += (launch.renamed(build.member.name) for launch in record.launches)
+    return LaunchRecord(target, None, tuple(launches), str(problem))
 
 
 def _most_registers(costs: Collection[KernelCost]) -> dict[str, int]:
@@ -449,87 +533,8 @@ def _emit(program: Build, number: int, stages: dict[str, float]) -> Emitted:
     return program.target.emit(lowered, shown, debug=debug, disable=options.disable, observe=observe, allows_slow=final)
 
 
-class SimulationError(ConvgenError):
-    """The simulator has findings; the message is the first, `findings` holds them all."""
-
-    def __init__(self, findings: Sequence[Finding]) -> None:
-        super().__init__(str(findings[0]))
-        self.findings = tuple(findings)
-
-
-def simulate(code: Code, **given: npt.ArrayLike) -> Results:
-    """Run compiled code on the simulator; return its output as an array, or a dict by name of several.
-
-    A problem takes logical arrays of its inputs (src, wei) and returns its outputs (dst). A tile kernel takes an array
-    of the tensor's shape for each tensor that it reads, and returns one for each that it writes. A kernel built by hand
-    takes arrays with as many elements as its buffers, and returns rows of elements. Lists become arrays of the buffer's
-    type, objects with `__array__` the array that it returns. Sizes known at launch only are numbers by name, or dims of
-    the arrays; by default they are the problem's.
-
-    Raises UserError for a missing or misshapen array, SimulationError if the simulator has a finding.
-    """
-    from convgen.run.execution import execute, logical, unpacked
-
-    _expect("code", code, Code)
-    sizes, buffers = code.record.sizes, code.record.buffers
-    arrays = {name: _array(name, a, buffers.get(name)) for name, a in given.items() if name not in sizes}
-    shapes = {name: a.shape for name, a in arrays.items()}
-    record = code.record.with_scalars(_launch_sizes(code, given, shapes))
-    buffers = record.buffers
-    if code.problem is None:
-        wanted = {name: b.tensor.dims for name, b in buffers.items() if b.is_read}
-        shaped = {name: logical(buffers[name].tensor, a) for name, a in arrays.items() if name in wanted}
-        arrays |= {name: array for name, array in shaped.items() if array is not None}
-        outputs = [name for name, b in buffers.items() if b.is_written]
-    else:
-        inputs = code.problem.inputs
-        wanted = {s.name: buffers[s.name].tensor.dims if s.name in buffers else s.dims for s in inputs}
-        outputs = [spec.name for spec in code.problem.outputs]
-    if {name: a.shape for name, a in arrays.items()} != wanted:
-        given_text = f"arrays {_shapes(shapes)}" if shapes else "no arrays"
-        raise UserError(f"given {given_text}, wanted {_shapes(wanted)}")
-    memory, report = execute(record, code.object, arrays)
-    if report.findings:
-        raise SimulationError(report.findings)
-    results = {name: unpacked(buffers[name].tensor, memory[name]) for name in outputs if name in buffers}
-    if code.problem is not None and code.problem.is_empty:
-        results = {spec.name: np.empty(spec.dims, scalar(spec.dtype).numpy) for spec in code.problem.outputs}
-    return results if len(results) != 1 else results[outputs[0]]
-
-
-def _launch_sizes(
-    code: Code, given: Mapping[str, npt.ArrayLike], shapes: Mapping[str, tuple[int, ...]]
-) -> dict[str, int]:
-    """Return the sizes known at launch only: given numbers, else dims of arrays; a problem's default is its own.
-
-    Raises UserError for a missing size of a hand-written kernel.
-    """
-    sizes = code.record.sizes
-    numbers = code.record.sizes_of(shapes) if code.problem is None else {}
-    numbers |= {name: size_given(name, given[name]) for name in sizes if name in given}
-    missing = [name for name in sizes if name not in numbers]
-    if missing and code.problem is None:
-        raise UserError(f"given no {missing[0]}, wanted a number for each of {', '.join(sizes)}")
-    return numbers
-
-
-def _expect(argument: str, given: object, *kinds: type) -> None:
+def expect(argument: str, given: object, *kinds: type) -> None:
     """Raise UserError unless an argument is of one of the kinds."""
     if not isinstance(given, kinds):
         wanted = " or ".join(kind.__name__ for kind in kinds)
         raise UserError(f"given {argument} of type {type(given).__name__}, wanted {wanted}")
-
-
-def _array(name: str, given: npt.ArrayLike, buffer: Buffer | None) -> npt.NDArray[Any]:
-    """Convert an argument to an array; an argument without a type gets the buffer's."""
-    from convgen.run.reference import numpy_type
-
-    is_typed = hasattr(given, "dtype") or hasattr(given, "__array__")
-    try:
-        return np.asarray(given, None if is_typed or buffer is None else numpy_type(buffer.tensor.dtype))
-    except (ValueError, TypeError, OverflowError) as error:
-        raise UserError(f"given {name} that is no array ({error}), wanted numbers") from None
-
-
-def _shapes(arrays: Mapping[str, tuple[int, ...]]) -> str:
-    return ", ".join(f"{name} {'x'.join(map(str, shape)) or '(one number)'}" for name, shape in arrays.items())

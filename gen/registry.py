@@ -23,8 +23,8 @@ from convgen.backends import target as targets
 from convgen.ir import untrusted
 from convgen.ir.error import UserError
 from convgen.ir.record import evolve, frozen
-from convgen.plan.config import Config
-from convgen.problem.matmul import Problem, parse_problem
+from convgen.plan.config import BESIDE, Config
+from convgen.problem.matmul import Problem, members_of, parse_problem
 from convgen.run.files import write_all
 from convgen.version import __version__
 
@@ -209,6 +209,17 @@ def read_named(given: str | os.PathLike[str] | None) -> Registry | None:
 
 
 def find(problem: Problem, target: str, given: str | os.PathLike[str] | None = None) -> Entry | None:
-    """Return the entry of a problem in the given registry, else in that of CONVGEN_REGISTRY. Raises UserError."""
+    """Return the entry of a problem in the given registry, else in that of CONVGEN_REGISTRY. Raises UserError.
+
+    A fused call has the configs of its members' entries, an empty one for a member without an entry.
+    """
     registry = read_named(given)
-    return None if registry is None else registry.entries.get(key_of(problem, target))
+    if registry is None:
+        return None
+    found = [registry.entries.get(key_of(member, target)) for member in members_of(problem)]
+    known = [entry for entry in found if entry is not None]
+    if len(found) == 1 or not known:
+        return found[0]
+    configs = BESIDE.join("" if entry is None else entry.config for entry in found)
+    where = ", ".join(entry.where for entry in known)
+    return Entry(target, str(problem), configs, sum(entry.us for entry in known), known[0].model, where)

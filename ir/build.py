@@ -47,6 +47,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from typing import Protocol
 
 from convgen.ir import expr as x
 from convgen.ir import sizes
@@ -67,6 +68,18 @@ from convgen.ir.stmt import Site, Stmt
 from convgen.ir.types import AnyType, Type, VectorType, bool_, s32, vector
 
 Index = Expr | int
+
+
+class OfElements(Protocol):
+    """A coordinate that differs between the elements of a tile, along one of the tile's axes."""
+
+    axis: int
+
+    def of(self, layout: Fragment) -> Expr:
+        """Return the coordinate of each element of a fragment, as a vector with one for each register."""
+
+
+Coordinate = Index | OfElements
 
 
 def matrix(memory: Global, rows: int, cols: int) -> View:
@@ -103,9 +116,9 @@ class KernelBuilder:
     refuses a meaningless kernel: it raises `UserError` with the statement concerned.
 
     Arguments that several methods share: `coords` is the element at which a tile begins, one number for each axis of
-    the view; `layout` is the fragment that assigns elements to lanes and registers, so a variable or `value` has as
-    many elements as the layout has registers; `slot` selects one copy of a multi-slot shared tile; `stage` and
-    `comment` appear in the assembly.
+    the view, or along an axis behind the fragment's a coordinate of each element; `layout` is the fragment that assigns
+    elements to lanes and registers, so a variable or `value` has as many elements as the layout has registers; `slot`
+    selects one copy of a multi-slot shared tile; `stage` and `comment` appear in the assembly.
     """
 
     def __init__(
@@ -303,6 +316,15 @@ class KernelBuilder:
         yield self._suites[-1]
         self._suites.pop()
 
+    @property
+    def current_suite(self) -> list[Stmt]:
+        """Return the list that takes the next statement."""
+        return self._suites[-1]
+
+    def is_within(self, suite: list[Stmt]) -> bool:
+        """Return whether the next statement stands in a suite or in one nested in it, so that it sees its values."""
+        return any(each is suite for each in self._suites)
+
     def exit_if(self, cond: Expr, *values: Expr) -> None:
         """Leave the innermost loop where the uniform `cond` holds, with `values` as its results, in order."""
         self.add(s.ExitIf(cond, values))
@@ -322,30 +344,36 @@ class KernelBuilder:
         self.add(s.Acquire(self.site(stage)))
 
     def load_view(
-        self, name: str, view: View, coords: Sequence[Index], layout: Fragment, stage: str = "", comment: str = ""
+        self, name: str, view: View, coords: Sequence[Coordinate], layout: Fragment, stage: str = "", comment: str = ""
     ) -> Var:
         """Bind the tile of a view that begins at `coords`; elements outside the view are zero."""
         v = self.var(name, vector(view.memory.elem, layout.registers))
-        self.add(s.LoadView(v, view, _indices(coords), layout, self.site(stage, comment)))
+        self.add(s.LoadView(v, view, _indices(coords, layout), layout, self.site(stage, comment)))
         return v
 
     def store_view(
-        self, view: View, coords: Sequence[Index], value: Expr, layout: Fragment, stage: str = "", comment: str = ""
+        self,
+        view: View,
+        coords: Sequence[Coordinate],
+        value: Expr,
+        layout: Fragment,
+        stage: str = "",
+        comment: str = "",
     ) -> None:
         """Store a tile to a view at `coords`; elements outside the view are dropped."""
-        self.add(s.StoreView(view, _indices(coords), value, layout, self.site(stage, comment)))
+        self.add(s.StoreView(view, _indices(coords, layout), value, layout, self.site(stage, comment)))
 
     def prefetch(
-        self, view: View, coords: Sequence[Index], layout: Fragment, stage: str = "prefetch", comment: str = ""
+        self, view: View, coords: Sequence[Coordinate], layout: Fragment, stage: str = "prefetch", comment: str = ""
     ) -> None:
         """Prefetch a tile into the caches; `layout` distributes it over lanes."""
-        self.add(s.Prefetch(view, _indices(coords), layout, self.site(stage, comment)))
+        self.add(s.Prefetch(view, _indices(coords, layout), layout, self.site(stage, comment)))
 
     def copy(
         self,
         tile: Shared,
         view: View,
-        coords: Sequence[Index],
+        coords: Sequence[Coordinate],
         layout: Fragment,
         slot: Index = 0,
         stage: str = "",
@@ -361,7 +389,8 @@ class KernelBuilder:
         flight where the loop is pipelined.
         """
         site = self.site(stage, comment)
-        self.add(s.Copy(tile, _index(slot), view, _indices(coords), loaded or layout, layout, site, flip, stages))
+        loaded = loaded or layout
+        self.add(s.Copy(tile, _index(slot), view, _indices(coords, loaded), loaded, layout, site, flip, stages))
 
     def copy_directly(
         self,
@@ -374,7 +403,8 @@ class KernelBuilder:
         comment: str = "",
     ) -> None:
         """Copy a tile of a view to a shared tile without registers, by messages of `width` bytes a lane."""
-        self.add(s.DirectCopy(tile, _index(slot), view, _indices(coords), width, self.site(stage, comment)))
+        at = tuple(map(_index, coords))
+        self.add(s.DirectCopy(tile, _index(slot), view, at, width, self.site(stage, comment)))
 
     def copy_as_tensor(
         self,
@@ -391,20 +421,21 @@ class KernelBuilder:
 
         Tiles begin at multiples of `step` rows.
         """
-        self.add(s.TensorCopy(tile, _index(slot), view, _indices(coords), step, ring, self.site(stage, comment)))
+        at = tuple(map(_index, coords))
+        self.add(s.TensorCopy(tile, _index(slot), view, at, step, ring, self.site(stage, comment)))
 
     def atomic_view(
         self,
         op: str,
         view: View,
-        coords: Sequence[Index],
+        coords: Sequence[Coordinate],
         value: Expr,
         layout: Fragment,
         stage: str = "",
         comment: str = "",
     ) -> None:
         """Combine the tile of a view at `coords` atomically with `value` by `op`, a key of `stmt.ATOMICS`."""
-        self.add(s.AtomicView(view, _indices(coords), value, layout, self.site(stage, comment), op))
+        self.add(s.AtomicView(view, _indices(coords, layout), value, layout, self.site(stage, comment), op))
 
     def load_shared(
         self, name: str, tile: Shared, layout: Fragment, slot: Index = 0, stage: str = "", comment: str = ""
@@ -553,8 +584,9 @@ def _index(i: Index) -> Expr:
     return i if isinstance(i, Expr) else x.const(i)
 
 
-def _indices(coords: Sequence[Index]) -> tuple[Expr, ...]:
-    return tuple(map(_index, coords))
+def _indices(coords: Sequence[Coordinate], layout: Fragment) -> tuple[Expr, ...]:
+    """Return the coordinates of a tile whose elements are distributed as `layout`."""
+    return tuple(_index(at) if isinstance(at, Expr | int) else at.of(layout) for at in coords)
 
 
 def _every(mask: Expr | None, layout: Fragment) -> Expr:

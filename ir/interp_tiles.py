@@ -27,7 +27,8 @@ def located(lanes: Lanes, view: View, coords: tuple[Expr, ...], places: Sequence
     dims: dict[str, Array] = {}
     exists = np.ones(places[0].shape, np.bool_)
     for axis, (start, inner) in enumerate(zip(coords, places)):
-        position = lanes.integers(start, "a view's coordinate")[:, None] + inner
+        at = lanes.integers(start, "a view's coordinate")
+        position = (at if at.ndim > 1 else at[:, None]) + inner
         dims.update((d, np.broadcast_to(p, exists.shape)) for d, p in view.decode(axis, position).items())
         for dim in view.axes[axis]:
             exists &= (dims[dim.name] >= 0) & (dims[dim.name] < lanes.extent(dim.extent))

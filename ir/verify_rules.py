@@ -135,6 +135,25 @@ def _exit(c: Checker, n: s.ExitIf) -> str | None:
     return f"exit_if: given values of types {given}, wanted {wanted}" if given != wanted else None
 
 
+def _coordinates(c: Checker, n: Any) -> str | None:
+    """Check that a tile begins at uniform coordinates, except along axes behind its fragment's.
+
+    There each element may have a position of its own, in a vector with as many as the fragment has registers.
+    """
+    layout = n.loaded if isinstance(n, s.Copy) else None if isinstance(n, s.DirectCopy) else n.layout
+    for axis, e in enumerate(n.coords):
+        if isinstance(e.type, VectorType) and e.type.elem is s32:
+            if axis < (2 if layout is None else len(layout.dims)):
+                return f"coords {show(e)} differs between elements along axis {axis}, a dim of the fragment"
+            if layout is not None and e.type.lanes != layout.registers:
+                return f"coords {show(e)} is {e.type}, wanted {vector(s32, layout.registers)}"
+        elif not isinstance(e.type, Type) or e.type.is_float:
+            return f"coords {show(e)} is {e.type}, not an integer"
+        elif not c.uniform(e):
+            return f"coords {show(e)} differs between lanes"
+    return None
+
+
 def _view(c: Checker, n: Any) -> str | None:
     """Check that a view's axes, index, layout and extents fit one another and the statement's coordinates."""
     view: View = n.view
@@ -429,17 +448,17 @@ STATEMENTS: dict[type[Stmt], tuple[Rule, ...]] = {
     s.For: (_uniform("begin", "end"), _loop_types),
     s.If: (_uniform("cond"),),
     s.ExitIf: (_uniform("cond"), _exit),
-    s.LoadView: (_view, _uniform("coords"), _fragment, _moved),
+    s.LoadView: (_view, _coordinates, _fragment, _moved),
     s.LoadRuns: (_view, _uniform("coords"), _fragment, _runs),
     s.Trim: (_view, _uniform("coords"), _runs),
-    s.Prefetch: (_view, _uniform("coords"), _fragment),
-    s.StoreView: (_view, _uniform("coords"), _fragment, _moved),
-    s.AtomicView: (_view, _uniform("coords"), _fragment, _moved, _atomic),
+    s.Prefetch: (_view, _coordinates, _fragment),
+    s.StoreView: (_view, _coordinates, _fragment, _moved),
+    s.AtomicView: (_view, _coordinates, _fragment, _moved, _atomic),
     s.LoadAt: (_fragment, _moved, _indexed),
     s.StoreAt: (_fragment, _moved, _indexed),
     s.AtomicAt: (_fragment, _moved, _indexed, _atomic),
-    s.Copy: (_view, _uniform("coords", "slot"), _fragment, _copied),
-    s.DirectCopy: (_view, _uniform("coords", "slot"), _direct),
+    s.Copy: (_view, _coordinates, _uniform("slot"), _fragment, _copied),
+    s.DirectCopy: (_view, _coordinates, _uniform("slot"), _direct),
     s.TensorCopy: (_view, _uniform("coords", "slot"), _tensor_copy),
     s.TensorLoad: (_uniform("slot", "coords", "offsets"), _tensor_load),
     s.StartRing: (_ring,),

@@ -44,7 +44,7 @@ from convgen.ir.simplify.variable_ranges import var_ranges
 from convgen.ir.types import AnyType, VectorType, s32, u8, vector
 from convgen.passes.buffer_shared import reordered
 from convgen.passes.clone import Cloner
-from convgen.passes.messages.access import LoopInvariants, TileAccess
+from convgen.passes.messages.access import LoopInvariants, TileAccess, element, is_of_elements
 from convgen.passes.messages.direct_copies import places_of
 from convgen.passes.messages.linear import WORD, ZERO, LinearView, linearize
 from convgen.passes.messages.masks import OUT_OF_RANGE
@@ -396,7 +396,11 @@ def _packed(whole: Var, parts: Iterable[st.Load | st.Let]) -> st.Stmt:
 
 def _in_order(s: st.StoreView, layout: Fragment) -> st.StoreView:
     """Return the store with each lane's elements in the order of another layout."""
-    return evolve(s, value=reordered(s.value, s.layout, layout), layout=layout)
+    if s.layout == layout:
+        return s
+    order = s.layout.order_of(layout)
+    coords = tuple(Pack(c.type, tuple(element(c, n) for n in order)) if is_of_elements(c) else c for c in s.coords)
+    return evolve(s, coords=coords, value=reordered(s.value, s.layout, layout), layout=layout)
 
 
 def _all_of(buffer: Global) -> Surface:

@@ -38,6 +38,7 @@ FLOORS = (
     "registry",
     "compile_steps",
     "driver",
+    "simulated_calls",
     "cached_code",
     "profile",
     "device",

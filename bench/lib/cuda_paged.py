@@ -83,7 +83,7 @@ def generate(case: Case, folder: str) -> str:
 
     cache = Tensor((len(case.keys) * case.pages, case.page, case.of_keys * case.head), "f16")
     of_sequences = Tensor((len(case.keys),), "s32"), Tensor((len(case.keys), case.pages), "s32")
-    words: dict[str, Any] = {"heads": case.heads, "bm": case.bm, "bn": case.bn, "overlap": True}
+    words: dict[str, Any] = {"heads": case.heads, "bm": case.bm, "bn": case.bn, "overlap": True, "masked": False}
     options: dict[str, Any] = {"subgroups": (case.bm // 16, 1), "slots": case.slots, "copy": "tensor"}
     try:
         if case.decode:

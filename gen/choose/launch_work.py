@@ -125,7 +125,12 @@ class Launch:
 
     @property
     def suits_ring(self) -> Numbers:
-        """Return whether bulk copies, if a config has any, suit its variant and read no padding between pixels."""
+        """Return whether bulk copies, if a config has any, suit its variant and read no padding between pixels.
+
+        They bring no rows that have numbers.
+        """
+        if self.offer.form.product.gathered:
+            return ~self.in_ring
         along_k = any(load.along_k for load in self.offer.loads(self.atom, self.facts))
         of_variants = along(VARIANT, [each.suits_rings for each in self.configs.variants])
         suits: Numbers = ~self.in_ring | (of_variants & (along_k | (self.offer.inner % self._padded_to == 0)))

@@ -21,7 +21,9 @@ from convgen.plan.atoms import input_atoms, signed
 from convgen.plan.grouped_axis import MOST_OF_LANE
 from convgen.plan.padding import names_in, unsafe_halo
 from convgen.plan.plan import MOST_GROUPS
+from convgen.problem import fused_conv
 from convgen.problem.conv import Conv, Direction
+from convgen.problem.fused_conv import FusedConv
 from convgen.problem.grammar import DATA_TYPES, LIMIT, is_strides
 from convgen.problem.matmul import Matmul, Problem, grouping_of
 from convgen.problem.tensors import refuse_others
@@ -30,6 +32,11 @@ from convgen.problem.tensors import refuse_others
 def check_supported(problem: Problem, facts: TargetFacts) -> None:
     """Raise Unsupported, in one line with the name of a rule, for problems that convgen does not generate."""
     refuse_others(problem)
+    if isinstance(problem, FusedConv):
+        fused_conv.check(problem)
+        for member in problem.members:
+            check_supported(member.problem, facts)
+        return
     _check_known(problem)
     problem = _with_outputs(problem)
     if isinstance(problem, Matmul) and not problem.k:
@@ -192,6 +199,7 @@ def _check_groups(problem: Problem, facts: TargetFacts) -> None:
         return
     if problem.runtime:
         raise Unsupported(f"{problem.given_sizes} and groups, wanted sizes that are known", rule="runtime-sizes")
+    _check_routing(problem)
     most = MOST_OF_LANE * facts.subgroup_size
     if grouping.dim == "m" and grouping.count > most:
         given = f"given {grouping.count} groups of rows, wanted at most {most} on {facts.name}"
@@ -202,6 +210,24 @@ def _check_groups(problem: Problem, facts: TargetFacts) -> None:
         given = f"given groups along k of {' and '.join(t.dtype for t in problem.factors)}"
         wanted = f"wanted factors without zero points, of types that {facts.name} multiplies as they are"
         raise Unsupported(f"{given}, {wanted}", rule="grouped-gemm")
+
+
+def _check_routing(problem: Problem) -> None:
+    """Refuse rows by number of tensors whose elements no message of a lane moves, or that a launch before sums."""
+    if not isinstance(problem, Matmul) or problem.routing is None:
+        return
+    routing = problem.routing
+    for name, part in (("src", routing.gather), ("dst", routing.scatter)):
+        spec = problem.tensor(name)
+        if part and (not spec.layout.is_plain or SCALARS[spec.dtype].bits < 8):
+            given = f"given {name} of {spec.dtype} with tag {spec.layout.tag} by {part}"
+            raise Unsupported(f"{given}, wanted elements of a byte or more in a plain layout", rule="routing")
+    scales = [scale for scale in problem.scales if scale.role == "src" and not scale.is_known]
+    if routing.gather and (problem.zero_points or problem.dequantises or any(scale.groups for scale in scales)):
+        wanted = "wanted no zero points, and scales that are the same along K"
+        raise Unsupported(f"given {routing.gather} and factors that are dequantised, {wanted}", rule="routing")
+    if routing.scatter and any(scale.is_dynamic for scale in problem.scales):
+        raise Unsupported(f"given {routing.scatter} and computed scales, wanted other scales", rule="routing")
 
 
 def _check_phases(problem: Conv) -> None:

@@ -177,12 +177,12 @@ def verdict(target: str, request: Request) -> tuple[str, str | None, str | None]
 def refuse_early(options: argparse.Namespace) -> None:
     """Raise UserError for options that every problem would refuse, other than a registry that cannot be read."""
     from convgen.compile_steps import check_names, steps
-    from convgen.plan.config import Config
+    from convgen.plan.config import BESIDE, Config
     from convgen.show import watch
 
     check_names(options.disable, steps(options.target), optional=True)
-    if options.config is not None:
-        Config.parse(options.config)
+    for line in (options.config or "").split(BESIDE) if options.config is not None else ():
+        Config.parse(line)
     if options.dump is not None:
         watch.check_dump(options.dump, options.target)
     session.check_device(options)

@@ -252,8 +252,10 @@ def _show_ranking(problem: Problem, target: str) -> None:
     """Print the chooser's ranking, whether or not these configs will be tried."""
     from convgen.backends import target as targets
     from convgen.choose.choose import candidates
+    from convgen.problem.matmul import members_of
     from convgen.show import report
 
-    best = candidates(problem, targets.get(target).facts)[:10]
-    report.show_table(*report.ranking_table(best), sys.stderr)
-    print(file=sys.stderr)
+    for member in members_of(problem):
+        best = candidates(member, targets.get(target).facts)[:10]
+        report.show_table(*report.ranking_table(best), sys.stderr)
+        print(file=sys.stderr)

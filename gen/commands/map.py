@@ -230,9 +230,11 @@ def _plan(options: argparse.Namespace, problem: Problem) -> tuple[Plan, int]:
     from convgen.ir.error import DoesNotFit
     from convgen.plan.config import Config
     from convgen.plan.plan import make_plan
+    from convgen.problem.matmul import check_single
     from convgen.problem.tensors import check_outputs
 
     facts = target.get(options.target).facts
+    check_single(problem)
     check_outputs(problem)
     check_supported(problem, facts)
     if options.config is not None:

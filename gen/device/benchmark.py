@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from convgen.backends import target as targets
 from convgen.ir.error import UserError
 from convgen.ir.record import frozen
+from convgen.problem.fused_conv import FusedConv
 from convgen.problem.matmul import Matmul
 from convgen.profile import launch_times
 from convgen.run import prepared, reference
@@ -119,6 +120,8 @@ def _flop(program: Program, record: LaunchRecord) -> int | None:
     problem = program.problem
     if problem is None:
         return None
+    if isinstance(problem, FusedConv):
+        return 2 * problem.macs
     outputs = prod(record.buffers[problem.outputs[0].name].tensor.dims)
     depth = record.buffers["src"].tensor.dims[-1] if isinstance(problem, Matmul) else reference.depth(problem)
     return 2 * outputs * depth

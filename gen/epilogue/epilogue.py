@@ -8,12 +8,12 @@ atomically, the kernel that fills the result beforehand applies it to zero, whic
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import ClassVar
 
 import attrs
 
-from convgen.ir.build import KernelBuilder
+from convgen.ir.build import Coordinate, Index, KernelBuilder, OfElements
 from convgen.ir.error import DoesNotFit
 from convgen.ir.expr import Expr, Shuffle
 from convgen.ir.layout.digits import Space
@@ -201,26 +201,40 @@ class Reader:
     k: KernelBuilder
     at: Sequence[Expr | int]
     room: int = 0  #: registers; of a lane, for kept loads
+    rows: Mapping[str, OfElements] = attrs.Factory(dict)  #: coordinates of each element, by the dim of their axis
     _kept: dict[tuple[str, View, Fragment], Broadcast] = attrs.Factory(dict)
 
     def read(self, name: str, view: View, layout: Fragment) -> Broadcast:
         """Return a view's element for each register of `layout`; keep a broadcast load if it fits in `room`."""
-        sides = {axis for t in view.index for axis in axes_of(view, t) if axis < 2}
+        sides = {axis for t in view.index for axis in axes_of(view, t) if axis < 2} | self._numbered_sides(view)
         distinct, order = along(layout, [layout.dims[n] for n in sides])
         key = name, view, distinct
         if key in self._kept:
             return Broadcast(self._kept[key].elements, order)
-        elements = self.k.load_view(name, view, self.at[: len(view.axes)], distinct, "load", view.memory.name)
+        elements = self.k.load_view(
+            name, view, coordinates(view, self.at, self.rows), distinct, "load", view.memory.name
+        )
         broadcast = Broadcast(elements, order)
         if len(sides) < len(layout.dims[:2]) and broadcast.words <= self.room:
             self.room -= broadcast.words
             self._kept[key] = broadcast
         return broadcast
 
+    def _numbered_sides(self, view: View) -> set[int]:
+        """Return the axes of the sums along which rows of a view are numbered."""
+        rows = self.rows.get(view.axes[-1][0].name)
+        return {rows.axis} if rows else set()
+
     def fresh(self, broadcasts: Iterable[Broadcast]) -> int:
         """Return the registers of a lane that these broadcasts take, without those of loads that the reader keeps."""
         kept = [broadcast.elements for broadcast in self._kept.values()]
         return sum(b.words for b in broadcasts if all(b.elements is not elements for elements in kept))
+
+
+def coordinates(view: View, at: Sequence[Index], rows: Mapping[str, OfElements]) -> tuple[Coordinate, ...]:
+    """Return the coordinates at which a tile of a view begins; the elements of a last axis in `rows` have their own."""
+    last = rows.get(view.axes[-1][0].name)
+    return tuple(at[: len(view.axes)]) if last is None else (*at[: len(view.axes) - 1], last)
 
 
 def axes_of(view: View, t: TensorDim) -> list[int]:

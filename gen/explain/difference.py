@@ -92,7 +92,7 @@ class Side:
         """Return the words of the config; none for a kernel that is not convgen's."""
         if self.subject.generated is None:
             return {}
-        return {name: value for name, value, _ in words.config_words(self.subject.generated.plan.config)}
+        return {name: value for name, value, _ in words.config_words(self.subject.generated.longest.plan.config)}
 
     @cached_property
     def numbers(self) -> dict[str, float]:
@@ -348,7 +348,7 @@ def _side_json(side: Side) -> dict[str, Any]:
         "name": side.name,
         "target": side.subject.target,
         "kernel": side.kernel.name if side.kernel else None,
-        "config": str(generated.plan.config) if generated else None,
+        "config": generated.config if generated else None,
         "bound": side.bound or None,
         "remarks": list(side.subject.remarks),
     }

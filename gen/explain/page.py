@@ -14,7 +14,7 @@ from convgen.backends import target as targets
 from convgen.backends.analysis import KernelAnalysis
 from convgen.explain import pictures, words
 from convgen.explain.history import census
-from convgen.explain.subject import Generated, Subject
+from convgen.explain.subject import Choice, Generated, Subject
 from convgen.ir.error import visible
 from convgen.ir.record import frozen
 from convgen.ir.types import scalar
@@ -28,6 +28,7 @@ _LONGEST = 8  #: instructions that wait longest
 _PARTS = ("matrix", "shared", "global", "issue")  #: columns of a ranking, of which the slowest sets the pace
 
 Rows = Sequence[tuple[str, str]]
+Rows3 = Sequence[tuple[str, str, str]]
 
 
 @frozen(eq=False)
@@ -104,8 +105,7 @@ def _of_generated(generated: Generated) -> dict[str, Any]:
         "tensors": _tensors(generated),
         "sizes": _sizes(generated),
         "outputs": sum(prod(spec.dims) for spec in generated.problem.outputs),
-        "config": list(words.config_words(generated.plan.config)),
-        "ranking": _ranking(generated),
+        "choices": list(_choices(generated)),
         "attempts": report.attempts_table(generated.attempts),
         "steps": [(name, history, *census(history)) for name, history in generated.histories.items()],
         "shown": _layouts(generated),
@@ -132,7 +132,7 @@ def _tensors(generated: Generated) -> list[tuple[str, ...]]:
 def _sizes(generated: Generated) -> Rows:
     """Return the rows on the matrix products of the problem."""
     products = []
-    for part in generated.plan.parts:
+    for part in (part for member in generated.members for part in member.plan.parts):
         p = part.product
         batch = f", {p.batch} times" if p.batch > 1 else ""
         products.append(("as a product", f"M {p.m:,} × N {p.n:,}, each a sum of K {p.k:,}{batch}"))
@@ -142,7 +142,15 @@ def _sizes(generated: Generated) -> Rows:
     ]
 
 
-def _ranking(generated: Generated) -> dict[str, Any]:
+def _choices(generated: Generated) -> Iterator[tuple[str, str, Rows3, dict[str, Any]]]:
+    """Yield problem, config, its words and the ranking of each member of a call; the problem of a single one is ""."""
+    for member in generated.members:
+        title = "" if len(generated.members) == 1 else str(member.problem)
+        config = member.plan.config
+        yield title, str(config), list(words.config_words(config)), _ranking(member)
+
+
+def _ranking(generated: Choice) -> dict[str, Any]:
     """Return the table of the best configs, with the slowest part of each row, and the rank of the chosen config."""
     header, rows = report.ranking_table(generated.ranking)
     config, columns = str(generated.unordered), [header.index(part) for part in _PARTS]
@@ -165,10 +173,10 @@ def _layouts(generated: Generated) -> dict[str, Any]:
         for name, history in generated.histories.items()
     ]
     return {
-        "atoms": pictures.instruction_fragments(generated.plan),
+        "atoms": pictures.instruction_fragments(generated.longest.plan),
         "kernels": kernels,
         "has_swizzles": any(tile.is_swizzled for _, _, tiles in kernels for tile in tiles),
-        "mapping": pictures.mapping(generated.plan, generated.together),
+        "mapping": pictures.mapping(generated.longest.plan, generated.longest.together),
         "lanes": facts.subgroup_size,
     }
 

@@ -22,8 +22,9 @@ from convgen.explain.history import Recorder, StepHistory
 from convgen.ir.error import Unsupported, UserError
 from convgen.ir.layout.order import IN_ROWS
 from convgen.ir.record import evolve, frozen
-from convgen.plan.config import Config
+from convgen.plan.config import BESIDE, Config
 from convgen.plan.plan import Plan
+from convgen.problem.fused_conv import FusedConv
 from convgen.problem.matmul import Problem, parse_problem
 from convgen.problem.tensors import check_outputs
 from convgen.profile import launch_times as launches
@@ -41,16 +42,12 @@ _CONFIG = re.compile(r"^// config:\s+(\S.*)$", re.MULTILINE)
 
 
 @frozen(eq=False, kw_only=True)
-class Generated:
-    """The generation of a problem's kernels: plan, config, attempts, and steps."""
+class Choice:
+    """The choice of a config for a problem, which may be a member of a fused call."""
 
     problem: Problem
-    code: Code
     plan: Plan
-    histories: Mapping[str, StepHistory]  #: by kernel
     ranking: Sequence[Candidate]  #: best first
-    attempts: Sequence[Attempt]
-    origin: str = ""  #: the line of a registry that the config stands in, if any
 
     @property
     def unordered(self) -> Config:
@@ -61,6 +58,28 @@ class Generated:
     def together(self) -> int:
         """Return the workgroups of the chosen config that run together on a unit, by the chooser's model."""
         return next((c.together for c in self.ranking if c.config == self.unordered), 1)
+
+
+@frozen(eq=False, kw_only=True)
+class Generated:
+    """The generation of a problem's kernels: plans, configs, attempts, and steps."""
+
+    problem: Problem
+    code: Code
+    members: Sequence[Choice]  #: one, or in a fused call one of each problem
+    histories: Mapping[str, StepHistory]  #: by kernel
+    attempts: Sequence[Attempt]
+    origin: str = ""  #: the line of a registry that the config stands in, if any
+
+    @property
+    def longest(self) -> Choice:
+        """Return the choice for the problem with most multiply-accumulates."""
+        return max(self.members, key=lambda member: member.problem.macs)
+
+    @property
+    def config(self) -> str:
+        """Return the config's line, as `--config` takes it."""
+        return self.code.config
 
 
 @frozen(eq=False, kw_only=True)
@@ -126,18 +145,22 @@ def generate(
         problem, target, config, registry=registry, disable=disable, observe=recorder.observe, tried=tried, debug=True
     )
     code = driver.compile(build)
-    assert build.plan is not None
     histories = {name: recorder.histories[name] for name in code.kernels}
-    ranking = candidates(problem, build.target.facts)
     return Generated(
         problem=problem,
         code=code,
-        plan=build.plan,
+        members=tuple(map(_choice, build.members or (build,))),
         histories=histories,
-        ranking=ranking,
         attempts=tuple(attempts.values()),
         origin=build.origin,
     )
+
+
+def _choice(build: driver.Build) -> Choice:
+    assert build.problem is not None
+    assert build.plan is not None
+    ranking = candidates(build.problem, build.target.facts)
+    return Choice(problem=build.problem, plan=build.plan, ranking=ranking)
 
 
 def _with_results(generated: Generated, chip: str | None, groups: int) -> Subject:
@@ -223,10 +246,9 @@ def _generated_again(record: LaunchRecord, file: Path, analysis: Analysis) -> tu
     """Generate a record's kernels again; return them if they equal the file's code, and remarks on the result."""
     if record.problem is None:
         return None, ("The record names no problem, so the steps that made the kernel are unknown.",)
-    text = _text_beside(file)
-    config = _CONFIG.search(text) if text else None
+    problem = parse_problem(record.problem)
     try:
-        generated = generate(parse_problem(record.problem), record.target, config[1] if config else None)
+        generated = generate(problem, record.target, _config_of(problem, _text_beside(file)))
     except (UserError, Unsupported) as error:
         return None, (f"This convgen cannot generate the kernel again: {error}.",)
     if generated.code.object is not None:
@@ -235,6 +257,14 @@ def _generated_again(record: LaunchRecord, file: Path, analysis: Analysis) -> tu
             return generated, (f"Generated again, the code equals that of {file.name}, instruction by instruction.",)
     remark = f"For the record's problem this convgen generates other code than {file.name} has, so no steps are shown."
     return None, (remark,)
+
+
+def _config_of(problem: Problem, text: str | None) -> str | None:
+    """Return the config that the headers of kernels name in assembly, one of each member of a fused call."""
+    configs = list(dict.fromkeys(_CONFIG.findall(text or "")))
+    if isinstance(problem, FusedConv) and len(configs) == 1:
+        configs *= len(problem.members)
+    return BESIDE.join(configs) or None
 
 
 def _instructions(analysis: Analysis) -> list[list[str]]:

@@ -34,6 +34,7 @@ from convgen.plan.plan import Part, Plan, Reduction
 from convgen.problem.conv import Conv
 from convgen.problem.grouping import Grouping
 from convgen.problem.matmul import Matmul, Problem, grouping_of
+from convgen.problem.tensors import TensorSpec
 from convgen.run.code import OutputRegion
 
 Indices = npt.NDArray[np.int64]
@@ -196,7 +197,7 @@ class Tiles:
         """Return the output region of some rows and columns: a product of coordinates once `fixed` dims are fixed."""
         coordinates = {**_coordinates(section, 1, down, fixed), **_coordinates(section, 0, across, fixed)}
         spec = self.problem.tensor(section.output)
-        rows, columns = self._matrix(section, coordinates, spec.dims)
+        rows, columns = self._matrix(section, coordinates, _sizes_of(self.problem, spec))
         sizes = spec.layout.padded_dims
         in_blocks = None if sizes == spec.dims else self._matrix(section, coordinates, sizes)
         return OutputRegion(section.output, rows, columns, in_blocks)
@@ -211,6 +212,12 @@ class Tiles:
             reached = [_reached(view, coordinates, dims[0]) for view in section.overwritten]
             is_kept = is_kept & ~np.logical_or.reduce(reached)
         return rows[is_kept], columns[exists]
+
+
+def _sizes_of(problem: Problem, spec: TensorSpec) -> tuple[int, ...]:
+    """Return the sizes of an output, with the rows of the product in place of those that it scatters them to."""
+    scatters = isinstance(problem, Matmul) and problem.routing is not None and problem.routing.scatter is not None
+    return (problem.m, problem.n) if isinstance(problem, Matmul) and scatters else spec.dims
 
 
 def _rank(problem: Problem, section: Section) -> int:
@@ -437,7 +444,7 @@ class _Builder:
     def _product(self, part: Part) -> None:
         """Add the launches of one matrix product."""
         plan, tile = self.plan, self.plan.config.tile[:2]
-        result, acc, facts = part.product.result, plan.acc_type, plan.facts
+        result, acc, facts = part.product.stored, plan.acc_type, plan.facts
         tail = f"_{part.product.role}" if part.product.role else ""
         used = {**self.shared, **self._before(part)}
 

@@ -12,8 +12,9 @@ from contextlib import ExitStack, nullcontext
 from functools import partial
 from itertools import chain, islice
 
-from convgen.epilogue.epilogue import Addend, Epilogue, Loaded, Reader
-from convgen.ir.build import Index, KernelBuilder
+from convgen.epilogue.epilogue import Addend, Epilogue, Loaded, Reader, coordinates
+from convgen.epilogue.numbered_rows import TileRows
+from convgen.ir.build import Coordinate, Index, KernelBuilder
 from convgen.ir.expr import Expr, Mma, Pack, Slice, Var, const, eq, lift, maximum, select, zeros
 from convgen.ir.layout.digits import plus, times
 from convgen.ir.layout.fragment import Fragment
@@ -28,6 +29,7 @@ from convgen.kernels.exact_padding import Recomputation, TileSums, sums_are_fini
 from convgen.kernels.last_arrival import LastArrival, ReductionBuffers, Start
 from convgen.kernels.tile_place import place_of
 from convgen.passes.buffer_shared import flipped
+from convgen.passes.messages.direct_copies import places_of
 from convgen.plan import dequantise, views
 from convgen.plan.inputs import InputPath
 from convgen.plan.plan import Part, Plan, Reduction, accumulator_registers
@@ -121,12 +123,14 @@ class _ProductBuilder:
         unpacked = [side.packing.source.memory for side in (part.of_n, part.of_m) if side.packing and part.padding]
         factors = part.of_m.view.memory, part.of_n.view.memory, *unpacked, *scales_and_points
         workspace = (reduction.sums.memory, reduction.counts) if reduction else ()
-        ends = (part.product.groups.offsets,) if part.product.groups else ()
+        numbered = [rows.numbers for rows in (part.product.gathered, part.product.scattered) if rows]
+        ends = (*((part.product.groups.offsets,) if part.product.groups else ()), *numbered)
         k.params += dict.fromkeys((*factors, *epilogue.reads, *epilogue.writes, buffer_of(result), *workspace, *ends))
         k.params += views.sizes(plan.problem)
         with k.tile_of(part.mapping, number) as self.tile, place_of(k, plan, part, self.tile) as self.place:
             self.is_backward = part.mapping.is_backward((self.tile["number"],))
             self.m0, self.n0 = self.place.m0, self.place.n0
+            self._load_rows()
             self._prefetch_at_first()
             adds_first = not (reduction or plan.config.separate_accumulators or plan.config.waves_k > 1)
             addend, rest = epilogue.first_addend() if adds_first else (None, epilogue)
@@ -197,7 +201,16 @@ class _ProductBuilder:
 
     def _reader(self, start: Start = (0, 0)) -> Reader:
         """Return a reader of the epilogue's inputs beside the tile, or beside a piece that begins at `start`."""
-        return Reader(self.k, (plus(self.n0, start[0]), plus(self.m0, start[1]), *self.place.of_result))
+        at = plus(self.n0, start[0]), plus(self.m0, start[1])
+        return self._reader_at(at)
+
+    def _reader_at(self, at: tuple[Index, Index]) -> Reader:
+        """Return a reader of the epilogue's inputs beside sums that begin at a column and a row."""
+        return Reader(self.k, (*at, *self.place.of_result), rows=self._rows_at(at))
+
+    def _rows_at(self, at: Sequence[Index]) -> dict[str, TileRows]:
+        """Return the rows by number of sums that begin at a column and a row."""
+        return {name: rows.at(at[rows.axis]) for name, rows in self.place.rows.items()}
 
     def _pieces(self, sums: TileSums, reader: Reader, epilogue: Epilogue) -> Iterator[_Piece]:
         """Yield the sums whole, or in pieces if steps need registers, each with its epilogue inputs loaded.
@@ -227,8 +240,9 @@ class _ProductBuilder:
         store = partial(k.atomic_view, "add") if adds else partial(store_wide, k, self.plan.facts)
         if result.memory.elem.bits == 4:
             store = partial(store_pairs, k)
+        to = coordinates(result, at, self._rows_at(at))
         for value, layout in results:
-            store(result, at, value, layout, "store", result.memory.name)
+            store(result, to, value, layout, "store", result.memory.name)
 
     def _row_of_slice(self) -> Index:
         """Return the tile's first row in its slice's part of the workspace."""
@@ -253,7 +267,7 @@ class _ProductBuilder:
         sums_type = vector(self.plan.acc_type, layout.registers)
         if addend is None:
             return zeros(sums_type)
-        broadcasts = addend.load(Reader(self.k, (*at, *self.place.of_result)), layout)
+        broadcasts = addend.load(self._reader_at((at[0], at[1])), layout)
         count = self.plan.mma.atom.d.registers
         pieces = [
             tuple(broadcast.piece(n, count) for broadcast in broadcasts) for n in range(0, sums_type.lanes, count)
@@ -396,15 +410,39 @@ class _ProductBuilder:
         block = kb + times(self.tile["first"], self.part.mapping.grain) if self.plan.config.slices > 1 else kb
         return start, plus(block * (depth or self.plan.config.tile[2]), self.place.k0), *self.place.of_factors
 
+    def _of_view(self, view: View, at: Sequence[Index]) -> tuple[Coordinate, ...]:
+        """Return the coordinates of a factor's tile, with the rows by number if the factor is gathered."""
+        rows = self.place.gathered
+        return coordinates(view, at, {rows.rows.name: rows} if rows else {})
+
+    def _load_rows(self) -> None:
+        """Load the numbers of the rows of a gathered factor, for the accesses of the loop."""
+        rows = self.place.gathered
+        sides = ((self.part.of_n, (self.plan.mma.a,)), (self.part.of_m, [mma.b for mma in self.mmas]))
+        for path, fragments in sides:
+            if rows is None or path.view.axes[-1][0].name != rows.rows.name:
+                continue
+            for layout in [self._places(path)] if path.direct_bytes else [path.copy.loaded] if path.copy else ():
+                rows.of(layout)
+            for layout in fragments if path.tile is None else ():
+                rows.of(layout)
+
+    def _places(self, path: InputPath) -> Fragment:
+        """Return the places of a shared tile that lanes fill by direct copies."""
+        assert path.tile is not None
+        return places_of(path.tile.digits, path.tile.elem, path.direct_bytes, self.k.width, self.k.subgroups)
+
     def _copy(self, path: InputPath, start: Expr, kb: Expr) -> None:
         assert path.tile is not None
-        at, name = self._at(start, kb, path.tile.cols), path.view.memory.name
-        if path.direct_bytes:
-            self.k.copy_directly(path.tile, path.view, at, path.direct_bytes, 0, "copy", name)
-            return
+        whole, name = self._at(start, kb, path.tile.cols), path.view.memory.name
         if path.step:
             assert self.ring is not None
-            self.k.copy_as_tensor(path.tile, path.view, at, path.step, self.ring, 0, "copy", name)
+            self.k.copy_as_tensor(path.tile, path.view, whole, path.step, self.ring, 0, "copy", name)
+            return
+        at = self._of_view(path.view, whole)
+        if path.direct_bytes:
+            resolved = [each if isinstance(each, Expr | int) else each.of(self._places(path)) for each in at]
+            self.k.copy_directly(path.tile, path.view, resolved, path.direct_bytes, 0, "copy", name)
             return
         assert path.copy is not None
         copy, stages = path.copy, self.plan.config.stages
@@ -414,7 +452,8 @@ class _ProductBuilder:
         """Prefetch the workgroup's tile, distributed over lanes as for a copy."""
         assert path.copy is not None
         name = path.view.memory.name
-        self.k.prefetch(path.view, self._at(start, kb), path.copy.loaded, "prefetch", name)
+        at = self._of_view(path.view, self._at(start, kb))
+        self.k.prefetch(path.view, at, path.copy.loaded, "prefetch", name)
 
     def _fragment(self, path: InputPath, start: Expr, kb: Expr, layout: Fragment, elements: Mapping[_Key, Expr]) -> Var:
         """Return a fragment of an input in the type in which it is multiplied."""
@@ -428,7 +467,8 @@ class _ProductBuilder:
     def _loaded(self, path: InputPath, at: Sequence[Index], layout: Fragment) -> Var:
         name = path.view.memory.name
         if path.tile is None:
-            fragment = self.k.load_view(f"{name}_frag", path.view, at, layout, "fragment", name)
+            whole = self._of_view(path.view, at)
+            fragment = self.k.load_view(f"{name}_frag", path.view, whole, layout, "fragment", name)
             if path.offset:
                 return self.k.let(f"{name}_signed", flipped(fragment, path.offset, path.elem))
             wanted = vector(path.elem, layout.registers)

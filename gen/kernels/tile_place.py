@@ -13,6 +13,9 @@ from functools import reduce
 from itertools import accumulate
 from operator import add
 
+import attrs
+
+from convgen.epilogue.numbered_rows import TileRows
 from convgen.ir.build import Index, KernelBuilder
 from convgen.ir.expr import Add, Cast, Expr, Lane, Max, Pack, Slice, Uniform, const, maximum, minimum, select
 from convgen.ir.floats import Rcp
@@ -35,6 +38,9 @@ class TilePlace:
     of_result: tuple[Index, ...] = ()  #: positions along the axes of the result behind N and M
     k0: Index = 0  #: first position along K
     blocks: Expr | None = None  #: blocks of K; None where the plan has their number
+    gathered: TileRows | None = None  #: rows by number of the factor that is gathered, if one is
+    #: rows by number of the result, and of tensors that steps after the sums read, by the dim of their axis
+    rows: Mapping[str, TileRows] = attrs.Factory(dict)
 
 
 @contextmanager
@@ -71,7 +77,12 @@ def _in_group(
         starts = {axis: start, other: across * sides[other]}
         m0, n0 = (k.let(f"{axis}0", starts[axis]) for axis in "mn")
         product = k.let("group", minimum(found.group, groups.count - 1))
-        yield TilePlace(m0, n0, (product,), (product, found.end))
+        gathered, scattered = part.product.gathered, part.product.scattered
+        assert groups.side is not None
+        first = n0 if groups.side == 0 else m0
+        rows = {each.name: TileRows(each, k, groups.side, first) for each in (gathered, scattered) if each}
+        of_factor = TileRows(gathered, k, 0, first) if gathered else None
+        yield TilePlace(m0, n0, (product,), (product, found.end), gathered=of_factor, rows=rows)
 
 
 def _of_terms(

@@ -17,6 +17,7 @@ _GRID = re.compile(r"([1-9]\d*)x([1-9]\d*)(?:x([1-9]\d*))?")
 
 
 EXACT, ZEROS = "exact", "zeros"  #: effect of padding on sums: none, or products with zeros
+BESIDE = " + "  #: between the configs of problems that are computed in one call
 PADDING = EXACT  #: default of `padding=`
 #: Variants by which taps and channels become K, in the order in which the chooser tries them: modules of
 #: `plan/variants`.

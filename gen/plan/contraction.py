@@ -13,6 +13,7 @@ from typing import Any
 
 import attrs
 
+from convgen.epilogue.numbered_rows import NumberedRows
 from convgen.ir.layout.digits import Index as Number
 from convgen.ir.layout.memory import Dim, Global, SizedGlobal, SizedView, TensorDim, View, stride
 from convgen.ir.layout.tags import Layout
@@ -70,7 +71,14 @@ class Product:
     joined: Joined | None = attrs.field(default=None, kw_only=True)  #: fused dims of the result, if any
     gap: int = attrs.field(default=0, kw_only=True)  #: rows; empty ones after the last row of the result
     groups: GroupedAxis | None = attrs.field(default=None, kw_only=True)  #: groups of rows, columns or terms, if any
+    gathered: NumberedRows | None = attrs.field(default=None, kw_only=True)  #: rows of a factor by number, if any
+    scattered: NumberedRows | None = attrs.field(default=None, kw_only=True)  #: rows of the result by number, if any
     origin: Origin = attrs.field(kw_only=True)  #: where steps after the sums find their tensors
+
+    @property
+    def stored(self) -> View:
+        """Return the result as it is stored, with rows by number if the result has such."""
+        return self.scattered.view(self.result) if self.scattered else self.result
 
     def in_dims(self, tensor: Tensor) -> Tensor:
         """Return a tensor of the problem by the dims of the views."""

@@ -216,8 +216,9 @@ def _shifted(problem: Problem, product: Product, point: ZeroPoint) -> Step:
 
 
 def _post_op(problem: Problem, product: Product, op: post_ops.PostOp, number: int) -> Step:
+    assert not isinstance(op, post_ops.Depthwise)  # the members of a fused convolution have none
     if isinstance(op, post_ops.Sum):
-        return Sum(op, product.result)
+        return Sum(op, product.stored)
     if isinstance(op, post_ops.Eltwise):
         return Eltwise(op)
     own = [views.view_over_result(problem, product, post_ops.operand_name(number, ending)) for ending in op.operands]

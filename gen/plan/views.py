@@ -11,6 +11,7 @@ from functools import lru_cache
 from math import gcd, prod
 from typing import Any
 
+from convgen.epilogue.numbered_rows import NumberedRows
 from convgen.ir.error import DoesNotFit, Unsupported
 from convgen.ir.layout.digits import Digit, Space
 from convgen.ir.layout.memory import Dim, SizedView, TensorDim, View
@@ -27,6 +28,7 @@ from convgen.plan.grouped_axis import GroupedAxis
 from convgen.problem.conv import Direction as Dir
 from convgen.problem.grouping import OFFSETS
 from convgen.problem.matmul import MATRICES, Matmul, Problem, grouping_of
+from convgen.problem.routing import IDS
 from convgen.problem.scales import Scale
 from convgen.problem.tensors import TensorSpec
 from convgen.problem.zero_points import ZeroPoint
@@ -142,7 +144,24 @@ def _of_one_group(problem: Problem, product: Product) -> Product:
 
     if side is None:
         return evolve(product, groups=groups, of_n=ending(product.of_n), of_m=ending(product.of_m))
-    return evolve(product, groups=groups, result=ending(product.result))
+    return _with_routing(problem, evolve(product, groups=groups, result=ending(product.result)), axes[at][0], side)
+
+
+def _with_routing(problem: Problem, product: Product, rows: Dim, side: int) -> Product:
+    """Return a product whose rows have numbers in memory, if the problem has a routing: src by number is a factor."""
+    routing = problem.routing if isinstance(problem, Matmul) else None
+    if routing is None:
+        return product
+    ids = buffer(problem.tensor(IDS))
+    if routing.scatter:
+        product = evolve(product, scattered=NumberedRows("slot", ids, rows, routing.scatter.slots))
+    if routing.gather is None:
+        return product
+    gathered = NumberedRows("token", ids, rows, routing.gather.tokens, routing.gather.topk)
+    product = evolve(product, gathered=gathered)
+    if side == 1:
+        return evolve(product, of_m=gathered.view(product.of_m))
+    return evolve(product, of_n=gathered.view(product.of_n))
 
 
 def sizes(problem: Problem) -> tuple[Size, ...]:
@@ -299,9 +318,12 @@ def view_over_result(problem: Problem, part: Product, name: str, role: str = "ds
 
     Each of its dims is that of src, weights or dst (`role`), or 1.
     """
-    tensor = Tensor(in_bytes(problem, name), _coordinates_of(problem, part.origin, name, role))
+    index = _without_single(_coordinates_of(problem, part.origin, name, role), part.origin.k)
+    tensor = Tensor(in_bytes(problem, name), index)
     tensor = part.in_dims(tensor).with_sizes(sizes(problem))
-    return tensor.view(*result_axes(part, tensor.index))
+    view = tensor.view(*result_axes(part, tensor.index))
+    numbered = {"src": part.gathered, "dst": part.scattered}.get(role)
+    return numbered.view(view) if numbered else view
 
 
 def result_axes(part: Product, index: Index) -> tuple[tuple[Dim, ...], ...]:
@@ -347,7 +369,8 @@ def is_along_k(problem: Problem, name: str, role: str) -> bool:
     """Whether a tensor differs along dims that are summed."""
     for contraction in contractions_of(problem):
         result = {d.name for dims in (contraction.m, contraction.n, contraction.batch) for d in dims}
-        index = _coordinates_of(problem, origin_of(problem, contraction), name, role)
+        origin = origin_of(problem, contraction)
+        index = _without_single(_coordinates_of(problem, origin, name, role), origin.k)
         if any(term not in result for t in index for term, _ in t.terms):
             return True
     return False
@@ -363,6 +386,12 @@ def _coordinates_of(problem: Problem, origin: Origin, name: str, role: str, *, e
         spans = problem.spans(attribute) if attribute else (1,) * len(dims)
         index = tuple(grouped(problem, t, span) for t, span in zip(index, spans))
     return tuple(TensorDim(1, ()) if is_broadcast else t for t, is_broadcast in zip(index, broadcast))
+
+
+def _without_single(index: Index, summed: tuple[Dim, ...]) -> Index:
+    """Return coordinates without summed dims of one position, as the channels in a depthwise convolution's group."""
+    single = {d.name for d in summed if d.size == 1}
+    return tuple(evolve(t, terms=tuple((name, step) for name, step in t.terms if name not in single)) for t in index)
 
 
 def _is_dim(t: TensorDim, names: Collection[str]) -> bool:

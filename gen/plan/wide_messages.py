@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from convgen.backends.tuning import tuning
-from convgen.ir.build import Index, KernelBuilder
+from convgen.ir.build import Coordinate, Index, KernelBuilder
 from convgen.ir.error import DoesNotFit
 from convgen.ir.expr import Expr, Pack, Shuffle, Slice
 from convgen.ir.facts import TargetFacts
@@ -29,7 +29,7 @@ def store_wide(
     k: KernelBuilder,
     facts: TargetFacts,
     view: View,
-    at: Sequence[Index],
+    at: Sequence[Coordinate],
     value: Expr,
     layout: Fragment,
     stage: str = "",

@@ -18,7 +18,8 @@ from convgen.ir.record import define
 from convgen.problem import attribute_masks, eltwise, grammar
 from convgen.problem.attribute_masks import SINGLE
 
-_ARGUMENTS = ("src", "src0", "src1", "wei", "dst", "attr_post_op_dw_dst", "attr_post_op_dw_wei")
+DEPTHWISE = "attr_post_op_dw_"  #: prefix of the tensors of a depthwise convolution that is a post-op
+_ARGUMENTS = ("src", "src0", "src1", "wei", "dst", f"{DEPTHWISE}dst", f"{DEPTHWISE}wei")
 _POLICIES = (
     *SINGLE,
     *("mx", "dynamic_fp", "per_oc", "per_ocic", "per_dim_0", "per_dim_1", "per_dim_01", "per_dim_2", "per_dim_3"),
@@ -40,6 +41,7 @@ KINDS = {
 _INTEGER = re.compile(r"-?[0-9]{1,19}")
 _REAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?f?|[+-]?(inf|nan)")
 _DEPTHWISE = re.compile(r"k[1-9][0-9]{0,8}s[1-9][0-9]{0,8}p[0-9]{1,9}")
+_OLD_DEPTHWISE = re.compile(r"dw_k3s[12]p1")  #: spelling of benchdnn before 2.1
 _SOURCE = re.compile(r"msrc[0-9]{1,4}")
 _PAIR = re.compile(r"[1-9][0-9]{0,17}x[1-9][0-9]{0,17}")
 _MASKS = re.compile(r"[0-9]{0,9}(:[0-9]{0,9})*")
@@ -227,6 +229,9 @@ def post_ops(text: str) -> str:
     for entry in _entries(text):
         name, *fields = entry.split(":")
         spelled = name.text.lower()
+        if _OLD_DEPTHWISE.fullmatch(spelled):
+            _each(fields, _OPERANDS["dw"][1:])
+            continue
         if spelled not in KINDS:
             raise name.error(f"given the post-op {named(name.text, KINDS)}, wanted one such as relu, sum or add")
         kind = "select" if spelled.endswith("select") else KINDS[spelled]
@@ -286,6 +291,12 @@ class Quantity:
 def split_entries(text: str) -> list[str]:
     """The texts between plus signs."""
     return [entry.text for entry in _entries(text)]
+
+
+def kind_of(entry: str) -> str:
+    """Return the kind of a post-op that `post_ops` took."""
+    spelled = entry.partition(":")[0].lower()
+    return "dw" if _OLD_DEPTHWISE.fullmatch(spelled) else KINDS[spelled]
 
 
 def real(text: str) -> float:
@@ -376,4 +387,22 @@ def grouped(text: str) -> str:
     for size in (*sizes, *fields[3:]):
         if size.integer() < 0:
             raise size.error(f"given the size {size.text}, wanted one from 0")
+    return text
+
+
+def routing(text: str) -> str:
+    """`gather:TOKENS[:TOPK]`, `scatter:SLOTS` or both, joined by a plus sign: rows by number."""
+    seen: list[str] = []
+    for entry in _entries(text):
+        kind, *sizes = entry.split(":")
+        name = kind.choose("routing", "gather", "scatter")
+        if name in seen or (name == "gather" and "scatter" in seen):
+            raise entry.error(f"given {entry.text}, wanted gather, scatter or gather+scatter")
+        if not 1 <= len(sizes) <= (2 if name == "gather" else 1):
+            wanted = "gather:TOKENS[:TOPK]" if name == "gather" else "scatter:SLOTS"
+            raise entry.error(f"given {entry.text}, wanted {wanted}")
+        for size in sizes:
+            if size.integer() < 1:
+                raise size.error(f"given {size.text}, wanted at least 1")
+        seen.append(name)
     return text

@@ -9,12 +9,13 @@ from collections.abc import Mapping, Sequence
 from enum import Enum
 from math import prod
 from types import MappingProxyType
-from typing import ClassVar, Self, TypeVar, Unpack
+from typing import Any, ClassVar, Self, TypeVar, Unpack, cast
 
 from convgen.ir.error import UserError
 from convgen.ir.record import evolve, frozen
-from convgen.problem import grammar, options
+from convgen.problem import grammar, options, scales
 from convgen.problem.knobs import ConvKnobs, ConvShapeKnobs
+from convgen.problem.post_ops import Depthwise
 from convgen.problem.tensors import TensorProblem, Triple, fields_of, unknown_dims, with_checked_layouts
 
 #: tags that replace `any`: activations channels-last, weights K-contiguous, without and with a group dimension
@@ -162,7 +163,8 @@ class Conv(TensorProblem):
         scanned = grammar.scan(text)
         sizes = {"g": 1, "mb": 2, "ic": 0, "oc": 0, **scanned.values}
         axes, ndims = _axes(scanned, cls)
-        problem = cls(
+        kind, fields = _kind(cls, fields_of(values))
+        problem = kind(
             mb=values["mb"] or sizes["mb"],
             ic=sizes["ic"],
             oc=sizes["oc"],
@@ -172,7 +174,7 @@ class Conv(TensorProblem):
             has_groups="g" in scanned.values,
             direction=Direction(values["dir"]),
             name=scanned.name,
-            **fields_of(values),
+            **fields,
         )
         _check_channels(problem, scanned)
         return with_checked_layouts(_with_bias(problem, values["bia-dt"]))
@@ -260,6 +262,23 @@ class Conv(TensorProblem):
 
 
 _ConvT = TypeVar("_ConvT", bound=Conv)
+
+
+def _kind(kind: type[_ConvT], fields: dict[str, Any]) -> tuple[type[_ConvT], dict[str, Any]]:
+    """Return the kind of a convolution with these fields, and its fields.
+
+    It is fused if a post-op is a depthwise convolution, whose scales are then among its own.
+    """
+    if not any(isinstance(op, Depthwise) for op in fields["post_ops"]):
+        return kind, fields
+    from convgen.problem.fused_conv import FusedConv  # which imports this module
+
+    others = dict(fields["others"])
+    text = others.get("attr-scales", "")
+    if text and not scales.refused_beside_dw(text):
+        del others["attr-scales"]
+        fields = {**fields, "scales": scales.read(text), "others": tuple(others.items())}
+    return cast("type[_ConvT]", FusedConv), fields
 
 
 def _with_bias(problem: _ConvT, dtype: str) -> _ConvT:

@@ -49,3 +49,4 @@ class MatmulKnobs(_Knobs, total=False):
     bia_mask: Value
     encoding: Value
     grouped: Value
+    routing: Value

@@ -14,8 +14,10 @@ from convgen.ir.record import frozen
 from convgen.problem import attribute_masks, grammar, options
 from convgen.problem.conv import Conv
 from convgen.problem.deconv import Deconv
+from convgen.problem.fused_conv import FusedConv
 from convgen.problem.grouping import OFFSETS, Grouping
 from convgen.problem.knobs import MatmulKnobs
+from convgen.problem.routing import IDS, Routing
 from convgen.problem.scales import Scale
 from convgen.problem.tensors import TensorProblem, TensorSpec, Triple, fields_of, unknown_dims, with_checked_layouts
 
@@ -29,6 +31,8 @@ DIM_OF_K = {"src": -1, "wei": -2}  #: factor -> its dim that is summed
 class Matmul(TensorProblem):
     """A product of two matrices, or of a batch of them: batch dimensions precede those of the matrices.
 
+    `m` counts the rows of the product; with a routing, src or the result has rows of its own.
+
     With a `grouping` of M the weights have a matrix for each group, with one of K the result has: [group, ...].
     """
 
@@ -41,6 +45,7 @@ class Matmul(TensorProblem):
     wei_batch: tuple[int, ...] = ()
     bias_mask: int = 0  #: bits of the dims of dst along which a bias differs
     grouping: Grouping | None = None
+    routing: Routing | None = None  #: rows of src and of the result by number, in a product in groups of rows
 
     def __attrs_post_init__(self) -> None:
         for name, size in (("m", self.m), ("k", self.k), ("n", self.n)):
@@ -63,7 +68,10 @@ class Matmul(TensorProblem):
         given, text = options.split_line(line, options.MATMUL)
         values = options.read(options.MATMUL, {**knobs, **given})
         (src, wei, *dst), name = grammar.scan_matmul(text)
-        grouping = Grouping.parse(values["grouped"])
+        grouping, routing = Grouping.parse(values["grouped"]), Routing.parse(values["routing"])
+        if routing and (grouping is None or grouping.dim != "m"):
+            raise options.Misfit("given a routing without groups of rows, wanted --grouped=0:...", "routing",
+                                 values["routing"], 0, rule="routing")  # fmt: skip
         if grouping:
             _check_groups(grouping, src, wei, text)
         else:
@@ -76,7 +84,7 @@ class Matmul(TensorProblem):
         if bias and grouping and mask != 1 << 1:
             raise Unsupported(f"given bia_mask {mask} with groups, wanted 2, a bias of group x N", rule="grouped-gemm")
         mask &= (1 << len(src)) - 1  # bits beyond the rank mean no dimension (oneDNN, benchdnn's matmul.hpp, bia_dims)
-        problem = cls(m, k, n, *batches, mask, grouping, name=name, bias_type=bias, **fields_of(values))
+        problem = cls(m, k, n, *batches, mask, grouping, routing, name=name, bias_type=bias, **fields_of(values))
         for sizes in dst:
             if tuple(size for size, _ in sizes) != problem.dst_dims:
                 wanted = "x".join(map(str, problem.dst_dims))
@@ -85,7 +93,9 @@ class Matmul(TensorProblem):
 
     @property
     def src_dims(self) -> tuple[int, ...]:
-        """[batch...,] m, k"""
+        """[batch...,] m, k; with rows by number tokens, k"""
+        if self.routing and self.routing.gather:
+            return self.routing.gather.tokens, self.k
         return *self.src_batch, self.m, self.k
 
     @property
@@ -95,7 +105,9 @@ class Matmul(TensorProblem):
 
     @property
     def dst_dims(self) -> tuple[int, ...]:
-        """[batch...,] m, n; with groups of K [groups,] m, n"""
+        """[batch...,] m, n; with groups of K [groups,] m, n; with rows by number slots, n"""
+        if self.routing and self.routing.scatter:
+            return self.routing.scatter.slots, self.n
         if self.grouping:
             return *((self.grouping.count,) if self.grouping.dim == "k" else ()), self.m, self.n
         batch = tuple(0 if 0 in pair else max(pair) for pair in zip(self.src_batch, self.wei_batch))
@@ -109,7 +121,9 @@ class Matmul(TensorProblem):
         return attribute_masks.dims(self.dst_dims, self.bias_mask)
 
     def tensor(self, name: str) -> TensorSpec:
-        """Return the tensor of a name; `offsets` has the end of each group."""
+        """Return the tensor of a name; `offsets` has the end of each group, `sorted_token_ids` the slot of each row."""
+        if self.routing and name == IDS:
+            return TensorSpec(IDS, Layout.dense((self.m,), (0,)), "s32")
         if self.grouping and name == OFFSETS:
             return TensorSpec(OFFSETS, Layout.dense((self.grouping.count,), (0,)), "s32")
         return super().tensor(name)
@@ -133,6 +147,7 @@ class Matmul(TensorProblem):
     @property
     def tensor_names(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         optional = *(("bia",) if self.bias_type else ()), *((OFFSETS,) if self.grouping else ())
+        optional += (IDS,) if self.routing else ()
         return ("src", "wei", *optional), ("dst",)
 
     def policies(self, role: str) -> Mapping[str, int]:
@@ -143,7 +158,8 @@ class Matmul(TensorProblem):
     @property
     def knob_texts(self) -> dict[str, str]:
         bias = {"bia-dt": self.bias_type, "bia_mask": str(self.bias_mask)} if self.bias_type else {}
-        return {**super().knob_texts, **bias, **({"grouped": str(self.grouping)} if self.grouping else {})}
+        grouped = {"grouped": str(self.grouping)} if self.grouping else {}
+        return {**super().knob_texts, **bias, **grouped, **({"routing": str(self.routing)} if self.routing else {})}
 
     @property
     def acc_type(self) -> str:
@@ -183,7 +199,7 @@ class Matmul(TensorProblem):
 
     @property
     def is_empty(self) -> bool:
-        return 0 in self.dst_dims
+        return 0 in self.dst_dims or not self.m
 
     @property
     def macs(self) -> int:
@@ -195,7 +211,8 @@ class Matmul(TensorProblem):
     def descriptor(self) -> str:
         """The canonical descriptor without knobs."""
         name = f'_n"{self.name}"' if self.name else ""
-        return ":".join("x".join(map(str, dims)) for dims in (self.src_dims, self.wei_dims)) + name
+        src = (*self.src_batch, self.m, self.k)
+        return ":".join("x".join(map(str, dims)) for dims in (src, self.wei_dims)) + name
 
 
 def _check_batch(src: list[tuple[int, int]], wei: list[tuple[int, int]], text: str) -> None:
@@ -233,6 +250,19 @@ Problem = Conv | Matmul
 def grouping_of(problem: Problem) -> Grouping | None:
     """Return the groups of rows or terms of a product; None for all other problems."""
     return problem.grouping if isinstance(problem, Matmul) else None
+
+
+def members_of(problem: Problem) -> tuple[Problem, ...]:
+    """Return the problems that a fused call computes one after another; one for all other problems."""
+    return tuple(member.problem for member in problem.members) if isinstance(problem, FusedConv) else (problem,)
+
+
+def check_single(problem: Problem) -> None:
+    """Raise UserError for a fused call, for commands that take the problems of a call one by one."""
+    members = members_of(problem)
+    if len(members) > 1:
+        given = f"given {problem}, which computes {len(members)} problems"
+        raise UserError(f"{given}, wanted one of them: {' or '.join(map(repr, map(str, members)))}")
 
 
 #: driver of benchdnn -> its problems

@@ -175,6 +175,13 @@ KNOBS = (
         "groups of rows (DIM 0) or of terms (1) of a product, DIM:COUNT:SIZES[:LARGEST], such as 0:3:8+0+24",
         (MATMUL,),
     ),
+    Option(
+        "routing",
+        "",
+        attributes.routing,
+        "rows by number of a product in groups of rows: gather:TOKENS[:TOPK] of src, scatter:SLOTS of the result",
+        (MATMUL,),
+    ),
     Option("strides", "", grammar.parse_strides, "strides in place of tags: 3200x1x160x16::12800x1x640x64"),
     Option(
         "runtime_dims_masks",
@@ -207,7 +214,16 @@ KNOBS = (
         "",
         attributes.post_ops,
         "sum, element-wise, binary, prelu or dw, joined by +",
+        (CONV,),
         rule=post_ops.refused,
+    ),
+    Option(
+        "attr-post-ops",
+        "",
+        attributes.post_ops,
+        "sum, element-wise, binary or prelu, joined by +",
+        (DECONV, MATMUL, IP),
+        rule=post_ops.refused_without_dw,
     ),
     Option(
         "attr-scratchpad", "library", _one_of("library", "user"), "library or user: the result is the same", idle=True

@@ -7,6 +7,7 @@ destination that a mask names.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 
 from convgen.ir.record import frozen
@@ -96,8 +97,22 @@ class Prelu:
         return {"": self.operand}
 
 
-PostOp = Eltwise | Sum | Binary | Prelu
+@frozen
+class Depthwise:
+    """A depthwise convolution of the result, with a square window; its result is of type `dtype`."""
 
+    kernel: int
+    stride: int
+    padding: int  #: positions before the first one, along both axes
+    dtype: str = "f32"
+
+    def __str__(self) -> str:
+        return printed([f"dw:k{self.kernel}s{self.stride}p{self.padding}", self.dtype], ["", "f32"])
+
+
+PostOp = Eltwise | Sum | Binary | Prelu | Depthwise
+
+_WINDOW = re.compile(r"k(\d+)s(\d+)p(\d+)")
 _PLAIN = ("common", "any", "")  #: default mask, tag and strides of an operand
 _WHOLE = Operand("s8", "per_tensor")  #: default condition of a select
 #: Types of operands that become f32 in a kernel.
@@ -119,6 +134,12 @@ def refused(text: str) -> str:
     return next((f"post-op-{_kind(e)}" for e in attributes.split_entries(text) if not _is_generated(e)), "")
 
 
+def refused_without_dw(text: str) -> str:
+    """Return the rule by which `refused` or a depthwise convolution refuses a text; "" if neither does."""
+    has_depthwise = any(_kind(entry) == "dw" for entry in attributes.split_entries(text))
+    return refused(text) or ("post-op-dw" if has_depthwise else "")
+
+
 def _is_generated(entry: str) -> bool:
     if _kind(entry) not in _READERS:
         return False
@@ -129,7 +150,7 @@ def _is_generated(entry: str) -> bool:
 
 
 def _kind(entry: str) -> str:
-    return attributes.KINDS[entry.partition(":")[0].lower()]
+    return attributes.kind_of(entry)
 
 
 def _eltwise(entry: str) -> Eltwise:
@@ -156,6 +177,13 @@ def _prelu(entry: str) -> Prelu:
     return Prelu(_operand(["f32", *entry.split(":")[1:]]))
 
 
+def _depthwise(entry: str) -> Depthwise:
+    window, dtype = _WINDOW.search(entry), entry.rpartition(":")[2]
+    assert window is not None  # `attributes.post_ops` took the text
+    kernel, stride, padding = map(int, window.groups())
+    return Depthwise(kernel, stride, padding, dtype.removeprefix("dnnl_") if attributes.is_type(dtype) else "f32")
+
+
 def _operand(fields: Sequence[str]) -> Operand:
     """Parse an operand: type, mask, tag, strides; all but the type may be missing."""
     dtype, mask, tag, strides = (*fields, "", "", "")[:4]
@@ -164,4 +192,10 @@ def _operand(fields: Sequence[str]) -> Operand:
     return Operand(dtype.removeprefix("dnnl_"), mask or _PLAIN[0], tag or _PLAIN[1], listed)
 
 
-_READERS: dict[str, Callable[[str], PostOp]] = {"eltwise": _eltwise, "sum": _sum, "binary": _binary, "prelu": _prelu}
+_READERS: dict[str, Callable[[str], PostOp]] = {
+    "eltwise": _eltwise,
+    "sum": _sum,
+    "binary": _binary,
+    "prelu": _prelu,
+    "dw": _depthwise,
+}

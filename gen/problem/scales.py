@@ -10,6 +10,7 @@ from convgen.problem import attribute_masks, attributes
 from convgen.problem.attributes import Quantity
 
 ROLES = ("src", "wei", "dst")
+_OF_DEPTHWISE = tuple(f"{attributes.DEPTHWISE}{role}" for role in ("wei", "dst"))  #: roles of the post-op `dw`
 
 #: Types of scales that become f32 in a kernel.
 TYPES = ("f32", "f16", "bf16", "f8_e4m3", "f8_e5m2", "e8m0")
@@ -61,22 +62,26 @@ class Scale(Quantity):
 def read(text: str) -> tuple[Scale, ...]:
     """Return the scales of a text that `attributes.scales` took, the last of each tensor, without those of 1."""
     scales = {scale.role: scale for scale in map(_scale, attributes.split_entries(text))}
-    return tuple(scales[role] for role in ROLES if role in scales and not scales[role].is_one)
+    return tuple(scales[role] for role in (*ROLES, *_OF_DEPTHWISE) if role in scales and not scales[role].is_one)
 
 
-def refused(text: str) -> str:
-    """Return the rule that refuses a text, "" if none does."""
+def refused_beside_dw(text: str) -> str:
+    """Return the rule that refuses a text beside the post-op `dw`, "" if none does."""
     for entry in attributes.split_entries(text):
         argument, mask, *_ = entry.split(":")
-        if argument.startswith("attr_post_op_dw"):
-            return "post-op-dw"
-        if attributes.role(argument) not in ROLES:
+        if attributes.role(argument) not in (*ROLES, *_OF_DEPTHWISE):
             return "scales-argument"
         if mask.lower() in attribute_masks.DYNAMIC and str(_scale(entry)) not in COMPUTED:
             return "scales-dynamic"
         if _scale(entry).dtype not in TYPES:
             return "scales-type"
     return ""
+
+
+def refused(text: str) -> str:
+    """Return the rule that refuses a text without the post-op `dw`, "" if none does."""
+    arguments = [entry.partition(":")[0] for entry in attributes.split_entries(text)]
+    return "post-op-dw" if any(argument in _OF_DEPTHWISE for argument in arguments) else refused_beside_dw(text)
 
 
 def _scale(entry: str) -> Scale:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from convgen.backends.simulation import Pages
 from convgen.ir import types
-from convgen.ir.record import frozen
+from convgen.ir.record import evolve, frozen
 from convgen.problem.matmul import Problem
 from convgen.run import reference
 from convgen.run import reference_request as request
@@ -47,6 +47,10 @@ class Comparison:
     mismatches: int = 0
     first: tuple[Mismatch, ...] = ()
 
+    def __add__(self, other: Comparison) -> Comparison:
+        first = (*self.first, *other.first)[:_SHOWN]
+        return Comparison(self.checked + other.checked, self.mismatches + other.mismatches, first)
+
 
 def whole_outputs(problem: Problem) -> Iterator[OutputRegion]:
     """Yield regions that together hold every element of every output, and the padding of their blocks."""
@@ -76,6 +80,7 @@ def compare(
     """Compare the outputs in `regions` with the reference, bit for bit or by range; padding of blocks must be zero."""
     checked, mismatches, first = 0, 0, list[Mismatch]()
     for region in regions:
+        region = evolve(region, rows=reference.stored_rows(problem, inputs, region.output, region.rows))
         for wrong, indices, right, got in _compared(problem, inputs, record, memory, region):
             mismatches += int(np.count_nonzero(wrong))
             for row, column in np.argwhere(wrong)[: _SHOWN - len(first)]:
@@ -85,6 +90,28 @@ def compare(
                 first.append(Mismatch(region.output, index, expected, float(there), unwritten))
         checked += region.rows.size * region.columns.size
     return Comparison(checked, mismatches, tuple(first))
+
+
+def compare_unnamed(
+    problem: Problem, inputs: Mapping[str, Tensor], record: LaunchRecord, memory: Memory, output: str
+) -> Comparison:
+    """Compare the rows of a scattered output that no row of the product names with their content before the launches.
+
+    They are not counted as outputs.
+    """
+    rows, columns = reference.unnamed_rows(problem, inputs, output), reference.output_shape(problem, output)[1]
+    if not len(rows):
+        return Comparison()
+    index, tensor = [rows[:, None], np.arange(columns)[None, :]], record.buffers[output].tensor
+    got = _gathered(memory[output], tensor, index)
+    untouched = np.frombuffer(bytes([SENTINEL]) * got.itemsize, got.dtype)[0]
+    before = np.asarray(inputs[output][rows]) if output in inputs else np.full_like(got, untouched)
+    wrong = _bits(before) != _bits(got)
+    first = [
+        Mismatch(output, (int(rows[row]), int(column)), float(before[row, column]), float(got[row, column]), False)
+        for row, column in np.argwhere(wrong)[:_SHOWN]
+    ]
+    return Comparison(0, int(np.count_nonzero(wrong)), tuple(first))
 
 
 #: flags of wrong elements, their logical indices, the right elements and those in memory
@@ -97,7 +124,7 @@ def _compared(
     """Yield the comparison of a region's elements with the reference, and of its padding with zero."""
     tensor = record.buffers[region.output].tensor
     if region.rows.size and region.columns.size:
-        indices = reference.output_index(problem, region.output, region.rows, region.columns)
+        indices = reference.stored_index(problem, inputs, region.output, region.rows, region.columns)
         got = _gathered(memory[region.output], tensor, indices)
         with np.errstate(invalid="ignore", over="ignore"):  # infinities may be among the inputs
             right = reference.ranges(problem, inputs, region.output, region.rows, region.columns)

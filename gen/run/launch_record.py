@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, cast, get_args
@@ -167,6 +167,16 @@ class Launch:
     def buffers(self) -> dict[str, Buffer]:
         """Return the buffers among the arguments, by name."""
         return {arg.name: arg for arg in self.args if isinstance(arg, Buffer)}
+
+    def renamed(self, name: Callable[[str], str]) -> Launch:
+        """Return the launch with other names of its buffers."""
+
+        def argument(arg: KernelArgument) -> KernelArgument:
+            if isinstance(arg, MapArgument):
+                return evolve(arg, tensor=evolve(arg.tensor, buffer=name(arg.tensor.buffer)))
+            return evolve(arg, name=name(arg.name)) if isinstance(arg, Buffer) else arg
+
+        return evolve(self, args=tuple(map(argument, self.args)))
 
     def with_scalars(self, values: Mapping[str, int]) -> Launch:
         """Return the launch with other values of scalars that a host may choose, and with a grid that fits them.

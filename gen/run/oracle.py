@@ -256,9 +256,18 @@ def by_inner(problem: Matmul, src: Tensor, wei: Tensor, rows: Indices, columns: 
 
 
 def by_groups(
-    problem: Matmul, src: Tensor, wei: Tensor, ends: Indices, rows: Indices, columns: Indices, zero: Points
+    problem: Matmul,
+    src: Tensor,
+    wei: Tensor,
+    ends: Indices,
+    rows: Indices,
+    columns: Indices,
+    zero: Points,
+    slots: Indices | None = None,
 ) -> Floats:
     """Sums of a product in groups, group g from ends[g - 1] to ends[g] along M or K; rows (m) or (g, m), columns n.
+
+    With `slots`, one for each of the rows, src has the rows of tokens; a slot of no token has a row of zeros.
 
     With groups of M, dst[m, n] = sum over k of src[m, k] * wei[g of m, k, n], with groups of K, dst[g, m, n] = sum over
     the k of g of src[m, k] * wei[k, n]; each factor less its zero point.
@@ -271,7 +280,11 @@ def by_groups(
         here = np.flatnonzero(group_of == number)
         if of_rows:
             points = evolve(zero, wei=zero.wei[min(number, len(zero.wei) - 1)])
-            sums[here] = _product(src, wei[number], points, rows[here], columns)
+            if slots is None:
+                sums[here] = _product(src, wei[number], points, rows[here], columns)
+                continue
+            tokens, exists = request.tokens_of(problem, slots[here])
+            sums[here[exists]] = _product(src, wei[number], points, tokens[exists], columns)
         else:
             sums[here] = _product(src[:, begin:end], wei[begin:end], zero, rows[here] % problem.m, columns)
     return sums

@@ -60,9 +60,8 @@ class Range:
         return Range.of([function(point) for point in self.points(*turns)])
 
 
-def chained(ops: Sequence[PostOp], values: Floats, read: Read) -> Range:
+def chained(ops: Sequence[PostOp], result: Range, read: Read) -> Range:
     """Return the ranges after all post-ops; `read` returns the tensors that they need by name."""
-    result = Range.of([values])
     with np.errstate(all="ignore"):
         for n, op in enumerate(ops):
             match op:

@@ -23,15 +23,18 @@ import numpy.typing as npt
 
 from convgen.ir.error import Unsupported
 from convgen.problem.conv import Conv
+from convgen.problem.fused_conv import FusedConv
 from convgen.problem.grouping import Grouping
 from convgen.problem.matmul import Matmul, Problem
 from convgen.problem.scales import Scale
 from convgen.problem.tensors import refuse_others
 from convgen.run import computed_scales
 from convgen.run import oracle as sums
+from convgen.run import reference_fused as fused
 from convgen.run import reference_request as request
 from convgen.run import reference_types as types
 from convgen.run.accuracy import is_curved
+from convgen.run.depthwise_sums import depthwise_sums
 from convgen.run.fills import Array, Fill
 from convgen.run.oracle import Tensor
 from convgen.run.ranges import Range, Read, chained, converted, divided, multiplied, shifted
@@ -59,6 +62,9 @@ __all__ = [
     "ranges",
     "shape_in_blocks",
     "storage",
+    "stored_index",
+    "stored_rows",
+    "unnamed_rows",
     "unpack",
     "whole",
 ]
@@ -69,6 +75,7 @@ _BYTE_RANGE = 255  #: from the least to the greatest value of a byte
 #: The largest absolute value of a fill, while sums allow it.
 _MAGNITUDE = {"src": 8, "wei": 4, "bia": 8, "dst": 8, "diff_dst": 4}
 _LARGEST_OPERAND = 8  #: largest absolute value of operands of post-ops, and of zero points
+_OF_SLOTS = 3  #: of the seed of slots
 _SCALES = (0.25, 0.5, 1.0, 2.0)
 
 
@@ -83,6 +90,8 @@ def fills(problem: Problem, seed: int = 0) -> dict[str, Fill]:
     Values are nonzero integers, drawn evenly: every product counts, so a wrong index shows. Only bytes that take all
     values include zero. Magnitudes are bounded so that the accumulator holds every partial sum, bias included.
     """
+    if isinstance(problem, FusedConv):
+        return _fused_fills(problem, seed)
     wanted = request.inputs(problem)
     magnitudes = {spec.name: _magnitude(problem, spec) for spec in wanted if spec.name in _MAGNITUDE}
     products, power = depth(problem), _EXACT[request.sum_type(problem)] if problem.acc_mode == "strict" else _RELAXED
@@ -91,8 +100,31 @@ def fills(problem: Problem, seed: int = 0) -> dict[str, Fill]:
             raise Unsupported(f"exact sums of {products} products, more than 2^{power}")
         magnitudes = {name: max(1, magnitude // 2) for name, magnitude in magnitudes.items()}
     drawn = {spec.name: Fill.of(_values(spec, magnitudes), (seed, n), spec.dims) for n, spec in enumerate(wanted)}
-    groups = request.grouping(problem)
-    return {**drawn, request.OFFSETS: _ends(groups)} if groups else drawn
+    if groups := request.grouping(problem):
+        drawn[request.OFFSETS] = _ends(groups)
+    if isinstance(problem, Matmul) and request.routing(problem):
+        drawn[request.IDS] = _slots(problem, seed)
+    return drawn
+
+
+def _slots(problem: Matmul, seed: int) -> Fill:
+    """Return the slot of each row, one in eight of them no slot: any ones, or different ones of a scattered result."""
+    random = np.random.default_rng((seed, _OF_SLOTS))
+    count = request.slot_count(problem)
+    beyond = count + count // 8 + 1
+    if request.scatters(problem, "dst"):
+        slots = random.permutation(max(beyond, problem.m))[: problem.m]
+    else:
+        slots = random.integers(0, beyond, problem.m)
+    none = Fill.of(np.zeros(1, np.int32), (0,), (problem.m,))
+    return none.with_values({(n,): slot for n, slot in enumerate(slots.tolist())})
+
+
+def _fused_fills(problem: FusedConv, seed: int) -> dict[str, Fill]:
+    """Return the inputs of both convolutions; a scale that both read is that of the first."""
+    asked = fused.requests(problem)
+    later = {asked.named(name): own for name, own in fills(asked.second, seed + 1).items() if name != "src"}
+    return {**later, **fills(asked.first, seed)}
 
 
 def _ends(groups: Grouping) -> Fill:
@@ -148,14 +180,48 @@ def output_shape(problem: Problem, output: str) -> tuple[int, int]:
     refuse_others(problem)
     dims = request.tensor(problem, output).dims
     if isinstance(problem, Matmul):
-        return prod(dims[:-1]), dims[-1]
+        return (problem.m if request.scatters(problem, output) else prod(dims[:-1])), dims[-1]
     columns = problem.ic if output == "diff_src" else problem.oc
     return prod(dims) // columns, columns
 
 
 def output_index(problem: Problem, output: str, rows: Indices, columns: Indices) -> list[Indices]:
-    """Return the logical index of the elements rows x columns: one array per dimension, which broadcast."""
-    return _index(problem, output, request.tensor(problem, output).dims, rows, columns)
+    """Return the logical index of the elements rows x columns: one array per dimension, which broadcast.
+
+    Rows of a result that is scattered are those of the product (see `stored_index`).
+    """
+    dims = request.tensor(problem, output).dims
+    if request.scatters(problem, output):
+        return [rows[:, None], columns[None, :]]
+    return _index(problem, output, dims, rows, columns)
+
+
+def stored_rows(problem: Problem, inputs: Mapping[str, Tensor], output: str, rows: Indices) -> Indices:
+    """Return the rows of an output that are stored: all, but those of a scattered result without a slot."""
+    if not request.scatters(problem, output):
+        return rows
+    return rows[request.has_slot(problem, _slots_in(inputs)[rows])]
+
+
+def stored_index(
+    problem: Problem, inputs: Mapping[str, Tensor], output: str, rows: Indices, columns: Indices
+) -> list[Indices]:
+    """Return the logical index at which the elements of stored rows x columns lie in the output."""
+    if not request.scatters(problem, output):
+        return output_index(problem, output, rows, columns)
+    return [_slots_in(inputs)[rows][:, None], columns[None, :]]
+
+
+def _slots_in(inputs: Mapping[str, Tensor]) -> Indices:
+    """Return the slot of each row of a product."""
+    return np.asarray(inputs[request.IDS]).astype(np.int64)
+
+
+def unnamed_rows(problem: Problem, inputs: Mapping[str, Tensor], output: str) -> Indices:
+    """Return the rows of an output that no row of the product is scattered to, which nobody stores."""
+    if not request.scatters(problem, output):
+        return np.arange(0)
+    return np.setdiff1d(np.arange(request.tensor(problem, output).dims[0]), _slots_in(inputs))
 
 
 def shape_in_blocks(problem: Problem, output: str) -> tuple[int, int]:
@@ -203,14 +269,36 @@ def ranges(problem: Problem, inputs: Mapping[str, Tensor], output: str, rows: In
     Exact sums are rounded to the accumulator, multiplied by the scales of the factors, biased, passed through post-ops,
     divided by the scale of the result, and rounded once to its type, to which integers saturate.
     """
+    if isinstance(problem, FusedConv):
+        return _fused(problem, inputs, rows, columns)
     if computed := request.computed_scale(problem):
-        steps = partial(_processed, problem, inputs, "dst", rows)
+        steps = partial(_summed, problem, inputs, "dst", rows)
         scales, quotients = computed_scales.ranges(computed, problem.dst_type, request.size(problem, "dst")[-1])
         return quotients(steps, columns) if output == "dst" else scales(steps, columns)
+    return _finished(problem, inputs, output, rows, columns, _summed(problem, inputs, output, rows, columns))
+
+
+def _fused(problem: FusedConv, inputs: Mapping[str, Tensor], rows: Indices, columns: Indices) -> Range:
+    """Return the range of right results of a depthwise convolution after another one."""
+    asked = fused.requests(problem)
+    first = {spec.name: inputs[spec.name] for spec in request.inputs(asked.first)}
+    second = {s.name: inputs[asked.named(s.name)] for s in request.inputs(asked.second) if s.name != "src"}
+    read = partial(ranges, asked.first, first, "dst", columns=columns)
+    kind = request.sum_type(asked.second)
+    exact = depthwise_sums(asked.second, read, second["wei"], rows, columns, kind)
+    own = numpy_type(kind)
+    total = exact.map(lambda point: (np.rint(point).astype(np.int64) if own.kind == "i" else point).astype(own))
+    steps = _processed(asked.second, second, "dst", rows, columns, total)
+    return _finished(asked.second, second, "dst", rows, columns, steps)
+
+
+def _finished(
+    problem: Problem, inputs: Mapping[str, Tensor], output: str, rows: Indices, columns: Indices, result: Range
+) -> Range:
+    """Return processed sums divided by the scale of the result and rounded to its type."""
     to = request.tensor(problem, output).dtype
-    result = _processed(problem, inputs, output, rows, columns)
     if output != "dst" or not (problem.post_ops or problem.scales or request.zero_point(problem, "dst")):
-        return Range.of([_stored(result.least, to)])
+        return result.map(partial(_stored, to=to))
     read = partial(_operand, problem, inputs, output_index(problem, output, rows, columns))
     if scale := request.scale(problem, "dst"):
         result = divided(result, read("dst_scales") if scale.value is None else np.asarray(_number(scale)))
@@ -219,19 +307,27 @@ def ranges(problem: Problem, inputs: Mapping[str, Tensor], output: str, rows: In
     return converted(result, partial(_stored, to=to), types.limits(to)[1])
 
 
-def _processed(problem: Problem, inputs: Mapping[str, Tensor], output: str, rows: Indices, columns: Indices) -> Range:
-    """Return the range of sums after the scales of the factors, the bias and post-ops."""
+def _summed(problem: Problem, inputs: Mapping[str, Tensor], output: str, rows: Indices, columns: Indices) -> Range:
+    """Return the range of exact sums after the scales of the factors, the bias and post-ops."""
     acc_type = request.sum_type(problem)
     sums_ = _sums(problem, inputs, output, rows, columns)
     acc = (sums_.astype(np.int64) if types.is_integer(acc_type) else sums_).astype(numpy_type(acc_type))
-    acc = acc.astype(numpy_type(request.step_type(problem, output)))
+    return _processed(problem, inputs, output, rows, columns, Range.of([acc]))
+
+
+def _processed(
+    problem: Problem, inputs: Mapping[str, Tensor], output: str, rows: Indices, columns: Indices, acc: Range
+) -> Range:
+    """Return the range of sums, in their type, after the scales of the factors, the bias and post-ops."""
+    step_type = numpy_type(request.step_type(problem, output))
     read = partial(_operand, problem, inputs, output_index(problem, output, rows, columns))
     factors = _scales(problem, read)
+    acc = acc.map(lambda point: point.astype(step_type))
     if factors:
-        acc = multiplied(acc, *factors)
+        acc = acc.map(lambda point: multiplied(point, *factors))
     if "bia" in inputs:
-        acc = acc + read("bia").astype(acc.dtype)
-    return chained(problem.post_ops, acc, read) if output == "dst" and problem.post_ops else Range.of([acc])
+        acc = acc.map(lambda point: point + read("bia").astype(step_type))
+    return chained(problem.post_ops, acc, read) if output == "dst" and problem.post_ops else acc
 
 
 def _scales(problem: Problem, read: Read) -> tuple[list[np.float32], list[Array]] | None:
@@ -276,22 +372,31 @@ def _groups_of(problem: Problem, name: str, rank: int) -> tuple[int, ...]:
 def _coordinates(
     problem: Problem, inputs: Mapping[str, Tensor], role: str, index: Sequence[Indices]
 ) -> Sequence[Indices]:
-    """Return the indices of dst's elements along the dims of src, of weights and of a bias, 0 along summed dims."""
+    """Return the indices of dst's elements along the dims of src, of weights and of a bias, 0 along summed dims.
+
+    A dim is summed if a sum has several of its positions.
+    """
     none = 0 * index[0]
     if groups := request.grouping(problem):
         *numbers, m, n = index
         group = numbers[0] if groups.dim == "k" else np.searchsorted(np.asarray(inputs[request.OFFSETS]), m, "right")
         of_weights = [group, none, n] if groups.dim == "m" else [none, n]
-        return {"src": [m, none], "wei": of_weights, "bia": [group, n]}.get(role, index)
+        tokens, slots = m, m
+        if request.routing(problem):
+            ids = _slots_in(inputs)[m]
+            tokens = request.tokens_of(problem, ids)[0] if request.gathers(problem) else m
+            slots = request.slots_of(problem, ids, m)
+        by_role: dict[str, Sequence[Indices]] = {"src": [tokens, none], "wei": of_weights, "bia": [group, n]}
+        return by_role.get(role, [*numbers, slots, n])
     if role not in ("src", "wei"):
         return index
     if isinstance(problem, Matmul):
         *batch, m, n = index
         return [*batch, m, none] if role == "src" else [*batch, none, n]
     image, channel, *spatial = index
-    if role == "src":
-        return [image, none, *(none for _ in spatial)]
     group, own = np.divmod(channel, problem.oc // problem.groups)
+    if role == "src":  # a group's only channel is that of all its sums
+        return [image, group if problem.ic == problem.groups else none, *(none for _ in spatial)]
     return [*([group] if problem.has_groups else []), own, none, *(none for _ in spatial)]
 
 
@@ -309,11 +414,12 @@ def _stored(values: Array, to: str) -> Array:
 
 
 def whole(problem: Problem, inputs: Mapping[str, Tensor], output: str) -> Array:
-    """Return a whole right output as a logical tensor."""
+    """Return a whole right output as a logical tensor; rows that nobody stores are zero."""
     rows, columns = map(np.arange, output_shape(problem, output))
+    rows = stored_rows(problem, inputs, output, rows)
     values = outputs(problem, inputs, output, rows, columns)
-    logical = np.empty(request.tensor(problem, output).dims, values.dtype)
-    logical[tuple(output_index(problem, output, rows, columns))] = values
+    logical = np.zeros(request.tensor(problem, output).dims, values.dtype)
+    logical[tuple(stored_index(problem, inputs, output, rows, columns))] = values
     return logical
 
 
@@ -327,7 +433,9 @@ def _sums(
         if isinstance(problem, Matmul):
             src, wei = (_dequantised(problem, inputs, role) for role in ("src", "wei"))
             if request.grouping(problem):
-                return sums.by_groups(problem, src, wei, np.asarray(inputs[request.OFFSETS]), rows, columns, zero)
+                ends = np.asarray(inputs[request.OFFSETS]).astype(np.int64)
+                slots = _slots_in(inputs)[rows] if request.gathers(problem) else None
+                return sums.by_groups(problem, src, wei, ends, rows, columns, zero, slots)
             return sums.by_inner(problem, src, wei, rows, columns, zero)
         return sums.forward(problem, inputs["src"], inputs["wei"], rows, columns, zero)
     assert not isinstance(problem, Matmul)

@@ -9,16 +9,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from math import prod
 
-from convgen.ir.record import frozen
+import numpy as np
+import numpy.typing as npt
+
+from convgen.ir.record import evolve, frozen
 from convgen.problem.conv import Conv
 from convgen.problem.deconv import Deconv
+from convgen.problem.fused_conv import FusedConv
 from convgen.problem.grouping import Grouping
 from convgen.problem.matmul import Matmul, Problem
 from convgen.problem.post_ops import Binary, Operand, Prelu, Sum
+from convgen.problem.routing import Routing
 from convgen.problem.scales import Scale
 from convgen.problem.zero_points import ZeroPoint
+from convgen.run import reference_fused as fused
 from convgen.run import reference_types as types
-from convgen.run.reference_memory import LETTERS
+from convgen.run.reference_memory import LETTERS, Indices
 
 Attribute = Scale | ZeroPoint
 
@@ -34,6 +40,7 @@ _DIRECTIONS = {
 _ROLES = ("src", "wei", "dst")
 _BYTES = ("s8", "u8", "s4", "u4")  #: sums of which are s32 (oneDNN's Developer Guide, "Data Types")
 OFFSETS = "offsets"  #: the end of each group, as oneDNN's grouped memory has it
+IDS = "sorted_token_ids"  #: the slot of each row, as vLLM's fused MoE has it
 _COMPUTED = ("mx", "dynamic_fp")  #: policies of scales that the primitive computes (benchdnn's knobs_attr.md, "Scales")
 _WIDE = ("f16", "bf16", "f32")  #: to which factors that are dequantised are rounded
 
@@ -50,12 +57,17 @@ class RequestedTensor:
 
 def inputs(problem: Problem) -> tuple[RequestedTensor, ...]:
     """Return the inputs: factors, bias, a destination that sums are added to, operands of attributes, groups."""
+    if isinstance(problem, FusedConv):
+        asked = fused.requests(problem)
+        later = (evolve(own, name=asked.named(own.name)) for own in inputs(asked.second) if own.name != "src")
+        return tuple({each.name: each for each in (*inputs(asked.first), *later)}.values())
     names, _ = _names(problem)
     adds = any(isinstance(op, Sum) for op in problem.post_ops)
     own = (tensor(problem, name) for name in (*names, *(("dst",) if adds else ())))
-    groups = grouping(problem)
+    groups, routed = grouping(problem), routing(problem)
     ends = (_dense(OFFSETS, (groups.count,), "s32"),) if groups else ()
-    return (*own, *_operands(problem), *ends)
+    ids = (_dense(IDS, (problem.m,), "s32"),) if isinstance(problem, Matmul) and routed else ()
+    return (*own, *_operands(problem), *ends, *ids)
 
 
 def grouping(problem: Problem) -> Grouping | None:
@@ -63,7 +75,57 @@ def grouping(problem: Problem) -> Grouping | None:
     return problem.grouping if isinstance(problem, Matmul) else None
 
 
+def routing(problem: Problem) -> Routing | None:
+    """Return the rows by number of a product, if it has any."""
+    return problem.routing if isinstance(problem, Matmul) else None
+
+
+def gathers(problem: Problem) -> bool:
+    """Return whether rows of src have numbers."""
+    routed = routing(problem)
+    return routed is not None and routed.gather is not None
+
+
+def scatters(problem: Problem, output: str) -> bool:
+    """Return whether rows of an output have numbers."""
+    routed = routing(problem)
+    return output == "dst" and routed is not None and routed.scatter is not None
+
+
+def slot_count(problem: Problem) -> int:
+    """Return the number of slots that rows may name."""
+    routed = routing(problem)
+    assert routed is not None
+    named = [routed.gather.tokens * routed.gather.topk] if routed.gather else []
+    return max([*named, *([routed.scatter.slots] if routed.scatter else [])])
+
+
+def has_slot(problem: Problem, slots: Indices) -> npt.NDArray[np.bool_]:
+    """Return whether numbers name rows of a scattered result."""
+    routed = routing(problem)
+    assert routed is not None
+    assert routed.scatter is not None
+    return (slots >= 0) & (slots < routed.scatter.slots)
+
+
+def slots_of(problem: Problem, slots: Indices, rows: Indices) -> Indices:
+    """Return the rows of the result for the slots of some rows of the product, 0 where there is none."""
+    return np.where(has_slot(problem, slots), slots, 0) if scatters(problem, "dst") else rows
+
+
+def tokens_of(problem: Problem, slots: Indices) -> tuple[Indices, npt.NDArray[np.bool_]]:
+    """Return the row of src that each slot names, 0 where there is none, and whether there is one."""
+    routed = routing(problem)
+    assert routed is not None
+    gather = routed.gather
+    assert gather is not None
+    exists = (slots >= 0) & (slots < gather.tokens * gather.topk)
+    return np.where(exists, slots // gather.topk, 0), exists
+
+
 def outputs(problem: Problem) -> tuple[RequestedTensor, ...]:
+    if isinstance(problem, FusedConv):
+        return outputs(fused.requests(problem).second)
     _, names = _names(problem)
     computed = (_of_attribute(problem, each) for each in problem.scales if each.mask in _COMPUTED)
     return (*(tensor(problem, name) for name in names), *computed)
@@ -75,6 +137,8 @@ def tensors(problem: Problem) -> dict[str, RequestedTensor]:
 
 def tensor(problem: Problem, name: str) -> RequestedTensor:
     """Return a factor, the bias, the result, or the gradient of one of these."""
+    if isinstance(problem, FusedConv) and name == "dst":
+        return tensor(fused.requests(problem).second, name)
     if name == "dst_scales":
         return next(each for each in outputs(problem) if each.name == name)
     role = name.removeprefix("diff_")
@@ -94,12 +158,17 @@ def is_transposed(problem: Problem) -> bool:
 def size(problem: Problem, role: str) -> tuple[int, ...]:
     """Return the logical size of src, wei or dst."""
     if isinstance(problem, Matmul):
+        routed = problem.routing
+        tokens = routed.gather.tokens if routed and routed.gather else problem.m
+        slots = routed.scatter.slots if routed and routed.scatter else problem.m
         sizes = {
-            "src": (*problem.src_batch, problem.m, problem.k),
+            "src": (*problem.src_batch, tokens, problem.k),
             "wei": (*problem.wei_batch, problem.k, problem.n),
-            "dst": (*_batch(problem), problem.m, problem.n),
+            "dst": (*_batch(problem), slots, problem.n),
         }
         return sizes[role]
+    if isinstance(problem, FusedConv) and role == "dst":
+        return size(fused.requests(problem).second, role)
     axes, groups = problem.axes[5 - problem.ndims :], problem.groups
     if role == "src":
         return (problem.mb, problem.ic, *(a.i for a in axes))

@@ -23,14 +23,16 @@ import numpy.typing as npt
 
 from convgen.ir.record import frozen
 from convgen.problem.conv import Axis, Conv
+from convgen.problem.fused_conv import FusedConv
 from convgen.problem.matmul import Matmul, Problem
 from convgen.run import reference_types as types
 from convgen.run.accuracy import is_curved
 from convgen.run.code import OutputRegion
 from convgen.run.fills import Fill
 from convgen.run.oracle import input_of, law_of, output_of, outputs_inside, window_axes
-from convgen.run.reference_memory import has_padding
-from convgen.run.reference_request import grouping, is_transposed, outputs, size, tensor
+from convgen.run.reference_fused import requests
+from convgen.run.reference_memory import Indices, has_padding
+from convgen.run.reference_request import IDS, gathers, grouping, is_transposed, outputs, size, tensor, tokens_of
 from convgen.run.reference_request import inputs as inputs_of
 
 Index = tuple[int, ...]
@@ -47,6 +49,7 @@ class Special:
 
 def pads(problem: Problem) -> bool:
     """Return whether windows reach into padding that is multiplied by values that may be infinite or NaN."""
+    problem = _last(problem)
     if isinstance(problem, Matmul) or all(0 in output.dims for output in outputs(problem)):
         return False
     output = outputs(problem)[0].name
@@ -58,6 +61,7 @@ def pads(problem: Problem) -> bool:
 
 def pads_blocks(problem: Problem) -> bool:
     """Return whether blocks of an output have padding, where sums may multiply zeros by infinities or NaNs."""
+    problem = _last(problem)
     factors = inputs_of(problem)[:2]
     return any(map(has_padding, outputs(problem))) and any(_kinds(problem, factor.name) for factor in factors)
 
@@ -82,11 +86,22 @@ def _outside_sources(axis: Axis, k: int) -> bool:
 
 def placed(problem: Problem, inputs: Mapping[str, Fill], regions: Sequence[OutputRegion]) -> dict[str, Fill]:
     """Return the inputs with infinities and NaNs added that the given output tiles read; one region per tile."""
+    if isinstance(problem, FusedConv):
+        asked = requests(problem)
+        own = {spec.name: asked.named(spec.name) for spec in inputs_of(asked.second) if spec.name != "src"}
+        later = placed(asked.second, {name: inputs[call] for name, call in own.items()}, regions)
+        return {**inputs, **{own[name]: fill for name, fill in later.items()}}
     changed: dict[str, dict[Index, float]] = {}
-    for special in _specials(problem, [r for r in regions if r.rows.size and r.columns.size]):
+    ids = np.asarray(inputs[IDS]).astype(np.int64) if gathers(problem) else None
+    for special in _specials(problem, [r for r in regions if r.rows.size and r.columns.size], ids):
         if kinds := _kinds(problem, special.tensor):
             changed.setdefault(special.tensor, {})[special.index] = kinds[special.turn % len(kinds)]
     return {name: fill.with_values(changed.get(name, {})) for name, fill in inputs.items()}
+
+
+def _last(problem: Problem) -> Problem:
+    """Return the problem whose result is that of the call: of a fused one, the depthwise convolution."""
+    return requests(problem).second if isinstance(problem, FusedConv) else problem
 
 
 def count(inputs: Mapping[str, Fill]) -> int:
@@ -119,11 +134,12 @@ def _of_windows(problem: Conv) -> tuple[str, str]:
     return ("diff_dst", "src") if is_transposed(problem) else ("src", "diff_dst")
 
 
-def _specials(problem: Problem, regions: Sequence[OutputRegion]) -> Iterator[Special]:
+def _specials(problem: Problem, regions: Sequence[OutputRegion], ids: Indices | None) -> Iterator[Special]:
     last = regions[-1] if len(regions) > 1 else None
     for number, region in enumerate(regions):
         if isinstance(problem, Matmul):
-            yield from _of_product(problem, region, number) if not grouping(problem) else _of_groups(problem, region)
+            groups = grouping(problem)
+            yield from _of_groups(problem, region, ids) if groups else _of_product(problem, region, number)
             continue
         with_source = region is last or region.has_padding
         match region.output:
@@ -143,11 +159,16 @@ def _of_product(problem: Matmul, region: OutputRegion, turn: int) -> Iterator[Sp
             turn += 1
 
 
-def _of_groups(problem: Matmul, region: OutputRegion) -> Iterator[Special]:
-    """Yield specials in the rows, or in the terms of both factors, before and behind the group of a tile."""
+def _of_groups(problem: Matmul, region: OutputRegion, ids: Indices | None) -> Iterator[Special]:
+    """Yield specials in the rows, or in the terms of both factors, before and behind the group of a tile.
+
+    With rows by number, whose slots are `ids`, also one in a row of src that no row of the product has, if there is
+    one.
+    """
     groups = grouping(problem)
     assert groups is not None
-    *number, m = np.unravel_index(int(region.rows[len(region.rows) // 2]), size(problem, "dst")[:-1])
+    rows = (problem.m,) if groups.dim == "m" else size(problem, "dst")[:-1]
+    *number, m = np.unravel_index(int(region.rows[len(region.rows) // 2]), rows)
     n, ends = int(region.columns[len(region.columns) // 2]), np.cumsum(groups.sizes)
     group = int(number[0]) if number else int(np.searchsorted(ends, m, "right"))
     begin, end = int(ends[group]) - groups.sizes[group], int(ends[group])
@@ -155,8 +176,13 @@ def _of_groups(problem: Matmul, region: OutputRegion) -> Iterator[Special]:
         if number:
             yield Special("src", (int(m), at), turn)
             yield Special("wei", (at, n), turn)
-        else:
+        elif ids is None:
             yield Special("src", (at, problem.k - 1), turn)
+        else:
+            tokens, exists = tokens_of(problem, ids)
+            yield Special("src", (int(tokens[at]), problem.k - 1), turn)
+            unused = np.setdiff1d(np.arange(size(problem, "src")[0]), tokens[exists])
+            yield from (Special("src", (int(token), 0), turn + 1) for token in unused[:1])
 
 
 def _neighbours(region: OutputRegion) -> tuple[int, int]:

@@ -15,7 +15,7 @@ from convgen.problem.matmul import Problem, parse_problem
 from convgen.run import npy, reference, specials
 from convgen.run import reference_request as request
 from convgen.run.code import Code, OutputRegion
-from convgen.run.comparison import Comparison, Mismatch, compare, whole_outputs
+from convgen.run.comparison import Comparison, Mismatch, compare, compare_unnamed, whole_outputs
 from convgen.run.execution import (
     IDLE,
     Executor,
@@ -105,6 +105,8 @@ class _Setup:
         save(memory)
         arrays = {name: np.asarray(tensor) for name, tensor in inputs.items()}  # looked at often, so computed once
         comparison = compare(self.problem, arrays, self.record, memory, whole_outputs(self.problem))
+        for spec in request.outputs(self.problem):
+            comparison += compare_unnamed(self.problem, arrays, self.record, memory, spec.name)
         return outcome_of(report, comparison, self.on)
 
     def run_tiles(self, inputs: Mapping[str, Tensor], sample: _Sample) -> tuple[SimReport, Comparison]:

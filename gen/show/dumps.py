@@ -70,16 +70,18 @@ def read(path: Path, options: Options | None = None) -> Build:
     if values["problem"]:
         program = build(parse_problem(values["problem"]), values["target"], values["config"] or None, disable=disable)
         kernel = _kernel(text, path.name)
-        kernels = tuple(kernel if k.name == kernel.name else k for k in program.ir.kernels)
-        if kernel not in kernels:
-            known = ", ".join(k.name for k in program.ir.kernels)
+        known = ", ".join(k.name for k in program.ir.kernels)
+        if kernel.name not in (k.name for k in program.ir.kernels):
             raise UserError(f"given kernel {kernel.name}, wanted one of the problem's ({known}), in {path.name}")
-        program.ir = evolve(program.ir, kernels=kernels)
+        for part in (program, *program.members):
+            kernels = tuple(kernel if k.name == kernel.name else k for k in part.ir.kernels)
+            part.ir = evolve(part.ir, kernels=kernels)
     else:
         kernel = _kernel(text, path.name)
         program = wrap(kernel, values["target"], _scalars(values["scalars"], path.name))
-    program.options = evolve(asked, disable=disable)
-    program.passed = {kernel.name: after} if after else {}
+    for part in (program, *program.members):
+        part.options = evolve(asked, disable=disable)
+        part.passed = {kernel.name: after} if after else {}
     return program
 
 

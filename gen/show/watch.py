@@ -101,14 +101,15 @@ class Watch:
 
     def keep(self, error: BaseException) -> Path | None:
         """Write the kernel as it was before the step that raised `error`, as a replayable file; None without kernel."""
-        if self.program is None or not self.program.trail:
+        traced = [] if self.program is None else [self.program, *self.program.members]
+        trail = next((build.trail for build in reversed(traced) if build.trail), None)
+        if self.program is None or trail is None:
             return None
         import tempfile
 
         from convgen.show import dumps
 
         blamed = [note.removeprefix("pass: ") for note in getattr(error, "__notes__", []) if note.startswith("pass: ")]
-        trail = self.program.trail
         ends = [number for number, (_, after) in enumerate(trail) if number and after in blamed]
         kernel, after = trail[ends[0] - 1] if ends else trail[-1]
         text = dumps.to_text(self.program, kernel, after)

@@ -243,7 +243,8 @@ class _Emitter:
         """Copy a load's block to shared memory."""
         self.shared[load] = path
         assert path.tile is not None
-        at, name = self.places.at(load.tile, self._layout_of_load(load)), load.tile.tensor.name
+        _, at = self.places.until(load.tile, self._layout_of_load(load), load.ends)
+        name = load.tile.tensor.name
         if path.step:
             self.ring = self.ring or ring_of("ring", path.tile.slots)
             self.k.copy_as_tensor(path.tile, path.view, at, path.step, self.ring, 0, "copy", name)
@@ -266,10 +267,12 @@ class _Emitter:
         in_place = self.layouts.in_place.get(load, rows if self._has_slots(load) else 0)
         # The path depends on the depth of the config's tile, on its subgroups and on its slots only.
         config = Config((rows, rows, depth), self.options.subgroups, (1, 1, 1), slots)
-        view = self.places.view(load.tile, layout, depth)
+        view, _ = self.places.until(load.tile, layout, load.ends, depth)
         of_load = ProductInput(view, load.elem, layout.fragment, config, self.facts, in_place)
         if self.options.copy == TENSOR:
             self._check_starts(load.tile)
+            if load.ends:
+                raise DoesNotFit(f"ends of {load.tile.tensor.name}, which bulk copies do not know, wanted none")
             return of_load.path(rows, TENSOR)
         direct = self.facts.flat_direct and self._starts_at_chunks(load.tile)
         for copy in (DIRECT, REGISTERS) if direct else (REGISTERS,):
@@ -470,6 +473,9 @@ class _Emitter:
         tensor, at = tile.tensor, self.places.at(tile, layout)
         wide = self.options.wide and load.maps is None and load not in self.layouts.loops
         load_view: Callable[..., Expr] = partial(load_wide, self.k, self.facts) if wide else self.k.load_view
+        if load.ends:
+            view, at = self.places.until(tile, layout, load.ends)
+            return load_view(name, view, at, layout.fragment, "load", tensor.name)
         parts: list[Expr] = []
         for part in self._sections(tile, layout):
             if part.outside:
@@ -586,14 +592,13 @@ def _check_scalars_are_read_only(trace: Trace) -> None:
 
 def _scalars_of(loads: Collection[Load], body: Sequence[Statement]) -> list[ScalarLoad]:
     """Return the loads of scalars in a body on which the places of other loads depend, in order."""
-    pending, found = [load.tile for load in loads], set[ScalarLoad]()
+    pending, found = [(*load.tile.offsets, *load.ends) for load in loads], set[ScalarLoad]()
     by_var = {s.var: s for s in body if isinstance(s, ScalarLoad)}
     while pending:
-        tile = pending.pop()
-        used = {v for at in tile.offsets if isinstance(at, Expr) for v in free_vars(at)}
+        used = {v for at in pending.pop() if isinstance(at, Expr) for v in free_vars(at)}
         more = {by_var[v] for v in used if v in by_var} - found
         found |= more
-        pending += [s.tile for s in more]
+        pending += [s.tile.offsets for s in more]
     return [s for s in by_var.values() if s in found]
 
 

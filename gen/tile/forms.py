@@ -213,8 +213,8 @@ def _map(name: str, operands: tuple[Any, ...]) -> Value:
 VALUES: tuple[Form, ...] = (
     Form(
         Load,
-        "load_tile {tile:tile}{transposed:transpose}{own_maps:maps}",
-        lambda tile, transposed, maps: language.load_tile(tile, transpose=transposed, **maps),
+        "load_tile {tile:tile}{ends:ends}{transposed:transpose}{own_maps:maps}",
+        lambda tile, ends, transposed, maps: language.load_tile(tile, transpose=transposed, ends=ends, **maps),
     ),
     Form(Full, "constant {value:number}", lambda shape, dtype, value: language.full(shape, value, dtype), typed=True),
     Form(Positions, "positions along {axis:int}", lambda shape, _, axis: language.positions(shape, axis), typed=True),

@@ -101,19 +101,26 @@ def update_tile_offset(tile: Tile, by: Sequence[Index]) -> Tile:
 
 
 def load_tile(
-    tile: Tile, *, transpose: bool = False, wg_map: Pairs | None = None, sg_map: Pairs | None = None
+    tile: Tile,
+    *,
+    transpose: bool = False,
+    wg_map: Pairs | None = None,
+    sg_map: Pairs | None = None,
+    ends: Sequence[Index | None] = (),
 ) -> Value:
     """Load the tile's elements, or their transpose; elements outside the tensor are zero.
 
-    The maps apply to the tile before it is transposed, and override those of `init_tile`. Raises UserError if the tile
-    is certain to lie wholly outside.
+    The maps apply to the tile before it is transposed, and override those of `init_tile`. `ends` are positions from
+    which on elements are zero, too, as for `store_tile`. Raises UserError if the tile is certain to lie wholly outside,
+    and for wrong ends.
     """
     current("load_tile")
     expect("load_tile", tile, Tile, "load_tile(init_tile(tensor, offsets, shape))")
     check_inside("load_tile", tile)
+    given = ends_of("load_tile of", tile, ends)
     shape = tile.shape[::-1] if transpose else tile.shape
     checked = maps(f"load_tile of {tile.tensor.name}", tile.shape, wg_map, sg_map) or tile.maps
-    load = Load(shape=shape, elem=tile.tensor.elem, tile=tile, transposed=transpose, maps=checked)
+    load = Load(shape=shape, elem=tile.tensor.elem, tile=tile, transposed=transpose, maps=checked, ends=given)
     return record("load_tile", load)
 
 
@@ -155,11 +162,16 @@ def store_tile(value: Value, tile: Tile, *, ends: Sequence[Index | None] = ()) -
     and for ends along dims of which the tile has one position.
     """
     expect("store_tile", tile, Tile, "store_tile(block, tile)")
-    given = check_ends("store_tile", ends)
+    stored("store_tile", value, tile, ends=ends_of("store_tile to", tile, ends))
+
+
+def ends_of(operation: str, tile: Tile, ends: Sequence[Index | None]) -> tuple[Index | None, ...]:
+    """Return checked ends along the dims of a tile's tensor, none if all are the tensor's own. Raises UserError."""
+    given = check_ends(operation.partition(" ")[0], ends)
     if given and (len(given) != len(tile.offsets) or any(given[n] is not None for n in tile.folded)):
         wanted = f"wanted one for each of {len(tile.offsets)} dims, None along dims without a block"
-        raise UserError(f"given {len(given)} ends, {wanted}, at store_tile to {tile.tensor.name}")
-    stored("store_tile", value, tile, ends=given if any(end is not None for end in given) else ())
+        raise UserError(f"given {len(given)} ends, {wanted}, at {operation} {tile.tensor.name}")
+    return given if any(end is not None for end in given) else ()
 
 
 def stored(operation: str, value: Value, tile: Tile, op: str = "", ends: tuple[Index | None, ...] = ()) -> None:

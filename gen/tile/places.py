@@ -110,11 +110,18 @@ class Places:
         starts = [start + margin if margin else start for start, margin in zip(begin, margins)]
         return tuple(starts[n] + folded * lengths[n] if n == tile.kept[0] else starts[n] for n in layout.axes)
 
-    def until(self, tile: Tile, layout: ValueLayout, ends: Sequence[Index | None]) -> tuple[View, tuple[Index, ...]]:
-        """Return a view of a tensor that ends at these positions along its dims, and where in it a tile begins."""
+    def until(
+        self, tile: Tile, layout: ValueLayout, ends: Sequence[Index | None], depth: int = 1
+    ) -> tuple[View, tuple[Index, ...]]:
+        """Return a view of a tensor that ends at these positions along its dims, and where in it a tile begins.
+
+        Without `ends` the view ends where the tensor does. `depth` is as for `view`.
+        """
+        if not ends:
+            return self.view(tile, layout, depth), self.at(tile, layout)
         given = {n: end for n, end in enumerate(ends) if end is not None}
         (margins, lengths), names = self._extents(tile), dict(zip(layout.axes, layout.fragment.dims))
-        view = ending(self.view(tile, layout), [names[n] for n in given], [lengths[n] for n in given])
+        view = ending(self.view(tile, layout, depth), [names[n] for n in given], [lengths[n] for n in given])
         # Clamped before the sum, which would overflow.
         inside = {
             n: minimum(maximum(self.scalar(end), -margins[n]), lengths[n] - margins[n]) for n, end in given.items()

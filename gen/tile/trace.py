@@ -161,11 +161,15 @@ class Value:
 
 @frozen(eq=False, kw_only=True)
 class Load(Value):
-    """The elements of a tile, zero outside the tensor; if `transposed`, with dims in reverse order."""
+    """The elements of a tile, zero outside the tensor and from a position in `ends` on.
+
+    If `transposed`, its dims are in reverse order.
+    """
 
     tile: Tile
     transposed: bool = False
     maps: Maps | None = None  #: maps of the tile before it is transposed
+    ends: tuple[Index | None, ...] = ()  #: by dim of the tensor, None for its own end; empty: all of them
 
     @property
     def own_maps(self) -> Maps | None:

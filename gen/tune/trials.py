@@ -19,7 +19,7 @@ from convgen.ir.node import compiling
 from convgen.ir.record import frozen
 from convgen.plan.config import Config
 from convgen.plan.variants.variant import variant_of
-from convgen.problem.matmul import Problem
+from convgen.problem.matmul import Problem, check_single
 from convgen.profile import summary
 from convgen.run import verdict
 from convgen.run.code import Code
@@ -34,6 +34,7 @@ def worth_timing(problem: Problem, target: str, count: int) -> list[Config]:
     Half of them are the chooser's best. The rest are the best of each other kind of config (`_kind`), because
     neighbours in rank differ little.
     """
+    check_single(problem)
     facts = get(target).facts
     with compiling():
         ranked = candidates(problem, facts)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 
-from convgen.ir.expr import Expr, Var, const
+from convgen.ir.expr import Expr, Pack, Slice, Var, const
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import Shared
@@ -13,6 +13,7 @@ from convgen.ir.mutate import free_vars
 from convgen.ir.record import frozen
 from convgen.ir.simplify.bounds import Bounds
 from convgen.ir.sizes import Extent
+from convgen.ir.types import VectorType, s32
 from convgen.passes.messages.linear import ZERO, LinearView, add_exprs
 
 
@@ -61,6 +62,18 @@ class TileAccess:
     def is_invariant_or_lane(self, e: Expr) -> bool:
         """Return whether all variables of an expression, if any, are loop-invariant."""
         return self.invariants.find(e)[1]
+
+
+def is_of_elements(coordinate: Expr) -> bool:
+    """Return whether a coordinate of a tile is a vector with a position for each of its elements."""
+    return isinstance(coordinate.type, VectorType)
+
+
+def element(coordinate: Expr, register: int) -> Expr:
+    """Return the position of a register's element from a coordinate that has one for each."""
+    if isinstance(coordinate, Pack) and len(coordinate.parts) == coordinate.type.lanes:
+        return coordinate.parts[register]
+    return Pack(s32, (Slice(coordinate, register, 1),))
 
 
 @frozen

@@ -11,7 +11,7 @@ from convgen.ir.layout.digits import Space, plus
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import Shared
 from convgen.ir.simplify.extents import divisor
-from convgen.passes.messages.access import Position, TileAccess
+from convgen.passes.messages.access import Position, TileAccess, element, is_of_elements
 from convgen.passes.messages.linear import ZERO, LinearDim, add_exprs
 
 
@@ -20,7 +20,7 @@ class Positions:
 
     def __init__(self, access: TileAccess, lane: Expr | None = None) -> None:
         #: A divisor of the start along each axis.
-        self.multiples = tuple(divisor(c, access.values) for c in access.coords)
+        self.multiples = tuple(1 if is_of_elements(c) else divisor(c, access.values) for c in access.coords)
         tile = access.layout, access.places, access.subgroup, Lane() if lane is None else lane
         starts = zip(access.view.axes, access.coords, self.multiples)
         self._axes = [_along_axis(*tile, axis, *start) for axis, start in enumerate(starts)]
@@ -82,6 +82,8 @@ class _AlongAxis(dict[int, Mapping[str, Position]]):
         name, dims, start, multiple = self.layout.dims[self.axis], self.dims, self.start, self.multiple
         within, fixed = self._within(name, register)
         tile = self.layout.extent(name)  # length along the remaining dims; 0 once start and position are added
+        if is_of_elements(start):
+            within, start, multiple, tile = add_exprs(within, element(start, register)), ZERO, 1, 0
         out: dict[str, Position] = {}
         for d in dims[:0:-1]:
             run = d.padded

@@ -12,7 +12,7 @@ from convgen.ir.layout.digits import times
 from convgen.ir.simplify.extents import lower_bound, upper_bound
 from convgen.ir.sizes import Extent
 from convgen.ir.types import s64
-from convgen.passes.messages.access import Position, TileAccess
+from convgen.passes.messages.access import Position, TileAccess, is_of_elements
 from convgen.passes.messages.linear import ZERO, LinearDim
 
 
@@ -47,6 +47,9 @@ class Window:
         )
         if self.view.memory.bytes - self.view.base + beyond <= self.facts.surface_max:
             return None
+        if any(map(is_of_elements, self.coords)):
+            given = f"given {self.view.memory.name} of {self.view.memory.bytes} bytes, whose rows have numbers"
+            raise Unsupported(f"{given}, wanted at most {self.facts.surface_max}", rule="size")
         position = self.coords[self.far]
         for d in self.view.axes[self.far][:0:-1]:
             position = position // d.padded

@@ -178,6 +178,9 @@ def _tile_of(view: View, tile: Shared, step: int) -> _Tile:
         raise DoesNotFit(f"copy=tensor: {name} of {elem}, wanted one of {', '.join(ELEMENTS)}")
     if not all(view.extent(axis) for axis in range(len(view.axes))):
         raise DoesNotFit(f"copy=tensor: {name} has no elements, wanted at least one along each axis")
+    placed = {dim for t in view.index for dim, _ in t.terms}
+    if any(d.size > 1 and d.name not in placed for d in view.axes[0]):
+        raise DoesNotFit(f"copy=tensor: rows of {name} have numbers, wanted rows one after another")
     if isinstance(view, RunView):
         raise DoesNotFit(f"copy=tensor: {name} is read in runs that reach past existing elements, wanted whole dims")
     if isinstance(view, SizedView) or any(d.exact is not None for dims in view.axes for d in dims):

@@ -46,9 +46,9 @@ ERRORS: list[tuple[Callable[[], object], type[cg.ConvgenError], str]] = [
         "given axb and strides of src, wanted one of them in stag",
     ),
     (
-        lambda: cg.build(cg.Conv.parse(DESC, attr_post_ops="dw:k3s1p1")),
+        lambda: cg.build(cg.Conv.parse(DESC, attr_post_ops="soft_relu")),
         cg.Unsupported,
-        "given attr-post-ops dw:k3s1p1, wanted",
+        "given attr-post-ops soft_relu, wanted",
     ),
     (
         lambda: cg.build(cg.Conv.parse(DESC), target="gfx9420"),
@@ -165,6 +165,6 @@ def test_a_convolution_of_sizes_is_that_of_a_descriptor() -> None:
 
 
 def test_type_checkers_know_every_knob() -> None:
-    known = {options.CONV: ConvKnobs, options.MATMUL: MatmulKnobs}
+    known: dict[str, type] = {options.CONV: ConvKnobs, options.MATMUL: MatmulKnobs}
     for driver, knobs in known.items():
         assert set(knobs.__annotations__) == {option.keyword for option in options.KNOBS_OF[driver]}

@@ -269,13 +269,13 @@ def test_tiles_and_dies() -> None:
         "gfx942",
         "tile=128x128x32 waves=2x2 mma=32x32x8 map=xcc:8+group:4m",
     )
-    found = pictures.mapping(made.plan, made.together)
+    found = pictures.mapping(made.longest.plan, made.longest.together)
     assert found is not None
     assert (found.m, found.n, found.dies) == (8, 8, 8)
-    tiles = WorkgroupMapping.of(8, 8, order=made.plan.config.map).tiles()
+    tiles = WorkgroupMapping.of(8, 8, order=made.longest.plan.config.map).tiles()
     group = next(n for n, row in enumerate(tiles.tolist()) if row[1:3] == [3, 5])
     assert found.tiles[3][5] == f"die {group % 8}, workgroup {group}, round 0"
-    text = page(of_problem(made.problem, "gfx942", str(made.plan.config)))
+    text = page(of_problem(made.problem, "gfx942", made.config))
     assert f'<td id="tile-3-5" title="die {group % 8}, workgroup {group}, round 0">' in text
     assert f"tile (3, 5), say, has die {group % 8}, workgroup {group}, round 0; " in text
 
@@ -284,7 +284,7 @@ def test_workgroups_that_persist_have_several_tiles() -> None:
     config = "tile=128x128x32 waves=2x2 mma=32x32x8 map="
     problem = cg.Matmul.parse("1024x1024:1024x1024", dt="f16")
     whole, shared = (
-        pictures.mapping(generate(problem, "gfx942", f"{config}{order}").plan, 1)
+        pictures.mapping(generate(problem, "gfx942", f"{config}{order}").longest.plan, 1)
         for order in ("persist:20", "stream:20")
     )
     assert whole is not None
@@ -302,7 +302,7 @@ def test_results_of_many_tiles_are_not_drawn(monkeypatch: pytest.MonkeyPatch) ->
     made = generate(cg.Matmul.parse("1024x1024:1024x1024", dt="f16"), "gfx942", "tile=128x128x32 waves=2x2 mma=32x32x8")
     for most, is_drawn in ((64, True), (63, False)):
         monkeypatch.setattr(pictures, "_MOST_TILES", most)
-        found = pictures.mapping(made.plan, 1)
+        found = pictures.mapping(made.longest.plan, 1)
         assert found is not None
         assert (bool(found.tiles), found.drawing is not None) == (is_drawn, is_drawn)
 
@@ -313,7 +313,7 @@ def test_fragments_are_drawn_where_they_can_be() -> None:
         cg.Matmul.parse("512x512:512x512", dt="f16"), "gfx942", "tile=256x256x32 waves=2x2 mma=32x32x8 acc=a"
     )
     (way,) = made.histories.values()
-    found = [*pictures.fragments(way.built, 64), *pictures.instruction_fragments(made.plan)]
+    found = [*pictures.fragments(way.built, 64), *pictures.instruction_fragments(made.longest.plan)]
     sizes = {f.name: math.prod(int(n) for n in re.findall(r"(\d+) [a-z]", f.shape)) for f in found}
     assert min(sizes.values()) <= 1024 < 8192 < max(sizes.values())
     for each in found:
@@ -339,7 +339,7 @@ def test_which_chunks_a_swizzle_counts_is_told() -> None:
 
 
 def test_the_ranking_has_ten_rows_and_how_many_run_together() -> None:
-    made = generate(cg.Matmul.parse("512x512:512x512", dt="f16"), "gfx942")
+    made = generate(cg.Matmul.parse("512x512:512x512", dt="f16"), "gfx942").longest
     assert [row[0][0] for row in _ranking(made)["rows"]] == [str(n) for n in range(1, 11)]
     assert made.together == made.ranking[0].together
     assert evolve(made, ranking=()).together == 1

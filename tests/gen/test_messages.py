@@ -140,7 +140,7 @@ MESSAGES = [
     ),
     (
         "conv DESC --attr-post-ops dw:k3s1p1",
-        "unsupported: given attr-post-ops dw:k3s1p1, wanted none: other values are not generated yet",
+        "unsupported: given the post-op dw:k3s1p1 of a 3x3 convolution, wanted a 1x1 convolution",
     ),
     (
         "conv DESC --attr-post-ops sum+rellu",

@@ -30,8 +30,22 @@ from convgen.run.reference_memory import storage
 
 RUN = Path(reference.__file__).parent
 #: The modules that say what is right, and those of ours that they may import: texts as they were parsed, and records.
-ORACLE = ("accuracy", "oracle", "ranges", "reference", "reference_memory", "reference_request", "reference_types")
-PARSED = ("conv", "deconv", "grouping", "matmul", "post_ops", "scales", "zero_points", "tensors")
+ORACLE = (
+    *("accuracy", "depthwise_sums", "oracle", "ranges", "reference", "reference_fused", "reference_memory"),
+    *("reference_request", "reference_types"),
+)
+PARSED = (
+    "conv",
+    "deconv",
+    "fused_conv",
+    "grouping",
+    "matmul",
+    "post_ops",
+    "routing",
+    "scales",
+    "zero_points",
+    "tensors",
+)
 PERMITTED = {
     *(f"convgen.run.{name}" for name in (*ORACLE, "fills")),
     *(f"convgen.problem.{name}" for name in PARSED),

@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from convgen import driver
 from convgen.backends import target as targets
 from convgen.backends.simulation import Source
 from convgen.commands import execute
@@ -22,6 +21,7 @@ from convgen.problem.conv import Conv, Direction
 from convgen.run import execution, reference, verdict
 from convgen.run.code import Code
 from convgen.run.launch_record import Buffer, StoredTensor
+from convgen.simulated_calls import simulate
 from tests.gen.fakes import COLUMNS, ROWS, Memory, Target, Tiles, code_of, finding
 
 PROBLEM = Conv.parse("mb2ic5oc10ih9kh3ph1", dir="FWD_D", dt="bf16")
@@ -200,7 +200,7 @@ def test_the_gaps_of_inputs_hold_no_numbers(machine: Target) -> None:
 def test_the_api_takes_the_inputs_and_gives_the_outputs(machine: Target, direction: Direction) -> None:
     problem = evolve(BIAS, direction=direction)
     arrays = reference.fill(problem, seed=4)
-    out = driver.simulate(with_workspace(code_of(problem)), **arrays)
+    out = simulate(with_workspace(code_of(problem)), **arrays)
     names = [spec.name for spec in problem.outputs]
     assert isinstance(out, dict) == (len(names) > 1)
     by_name = out if isinstance(out, dict) else {names[0]: out}
@@ -208,7 +208,7 @@ def test_the_api_takes_the_inputs_and_gives_the_outputs(machine: Target, directi
     for name, array in by_name.items():
         assert np.array_equal(array, reference.whole(problem, arrays, name))
     with pytest.raises(UserError, match=r"given arrays .*, wanted .* 2x"):
-        driver.simulate(code_of(problem), **dict(list(arrays.items())[1:]))
+        simulate(code_of(problem), **dict(list(arrays.items())[1:]))
 
 
 def test_nothing_to_write_is_nothing_to_run_but_a_sum_of_nothing_is_zero(machine: Target) -> None:

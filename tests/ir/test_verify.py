@@ -33,7 +33,7 @@ from convgen.ir.layout.mma import MmaAtom, MmaTile
 from convgen.ir.layout.tags import Layout
 from convgen.ir.record import evolve
 from convgen.ir.stmt import Site
-from convgen.ir.types import bool_, f16, f32, s64, u8, u32, vector
+from convgen.ir.types import bool_, f16, f32, s32, s64, u8, u32, vector
 from convgen.ir.verify import verify
 
 LANE = Lane()
@@ -149,6 +149,11 @@ def view_of(k: Room, axes: int = 2, dim: str = "j", size: int = 8, index: int = 
     return View(k.x, Layout.dense((64, 8), (0, 1)), dims, tensor)
 
 
+def with_axis(view: View) -> View:
+    """The view with a further axis, on which no coordinate depends."""
+    return evolve(view, axes=(*view.axes, (Dim("z", 4, 4),)))
+
+
 def out_of_suite(k: Room) -> None:
     with k.when(k.n < 3):
         v = k.let("v", k.n + 1)
@@ -229,6 +234,14 @@ BREACHES: list[tuple[Callable[[Room], object], str]] = [
     (lambda k: k.load_view("v", view_of(k, index=9), (0, 0), ROWS), r"indexes \[64, 9\], its layout \(64, 8\)"),
     (lambda k: k.load_view("v", k.view, (0,), ROWS), "1 coordinates and 2 fragment dims for 2 axes"),
     (lambda k: k.load_view("v", k.view, (LANE, 0), ROWS), "coords lane differs between lanes"),
+    (
+        lambda k: k.load_view("v", k.view, (k.zeros(vector(s32, 8)), 0), ROWS),
+        "differs between elements along axis 0, a dim of the fragment",
+    ),
+    (
+        lambda k: k.load_view("v", with_axis(k.view), (0, 0, k.zeros(vector(s32, 3))), ROWS),
+        r"coords s32x3\(0\) is s32x3, wanted s32x8",
+    ),
     (lambda k: k.load_view("v", k.view, (const(0.0, f32), 0), ROWS), "is f32, not an integer"),
     (lambda k: k.load_view("v", k.view, (0, 0), WAVES), "needs 2 subgroups, the kernel has 1"),
     (

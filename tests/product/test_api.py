@@ -9,10 +9,10 @@ import pytest
 
 import convgen as cg
 from convgen.backends.target import get
-from convgen.driver import SimulationError
 from convgen.ir.error import UserError
 from convgen.ir.record import evolve
 from convgen.run.code import Code
+from convgen.simulated_calls import SimulationError
 
 DESCRIPTOR = "mb2ic5ih7oc6oh7kh3ph1"
 

@@ -40,6 +40,7 @@ CASES: tuple[tuple[str, dict[str, str], tuple[int, ...]], ...] = (
     ("mb1g16ic16oc16id3od2kd2ih5oh5kh3ph1iw5ow5kw3pw1", {"dir": "BWD_W", "dt": "f16"}, (8, 1, 4)),
     ("mb1g32ic128oc128ih5oh5kh3ph1", {"dir": "BWD_W", "dt": "f16"}, (4, 1, 2)),
     ("mb1g8ic16oc24ih9oh5kh3sh2ph1", {"dir": "FWD_B", "dt": "f16"}, (3, 1, 2)),
+    ("mb1g8ic8oc16ih9oh9kh3ph1", {"dir": "FWD_B", "dt": "s8:s8:f16", "attr_scales": "src:per_oc"}, (4, 1, 2)),
     ("mb1g8ic8oc8iw5ow3kw3", {"dir": "BWD_W", "dt": "f16"}, (4, 1, 4)),  # one block, which is not whole
 )
 FIRST = CASES[0], next(case for case in CASES if case[1]["dir"] == "BWD_WB")

@@ -22,6 +22,7 @@ from convgen.problem.conv import Axis, Conv
 from convgen.problem.matmul import parse_problem
 from convgen.problem.tensors import TensorSpec
 from convgen.run import execution, reference, verdict
+from convgen.simulated_calls import simulate
 from tests.strategies import always
 
 pytestmark = pytest.mark.in_turn(6)
@@ -249,7 +250,7 @@ def test_no_images_no_outputs(dir: str) -> None:
     code = driver.compile(driver.build(problem))
     assert (code.record.launches, code.object, code.config) == ((), None, "")
     assert verdict.run(code).passed
-    results = driver.simulate(code, **reference.fill(problem))
+    results = simulate(code, **reference.fill(problem))
     assert results.shape == problem.outputs[0].dims
     assert results.dtype == np.float16
 

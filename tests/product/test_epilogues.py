@@ -152,10 +152,10 @@ def _nothing(name: str) -> reference.Array:
 def test_a_range_holds_what_is_right_and_little_more() -> None:
     """A function that turns is followed to where it turns."""
     values = np.array([-1, 0, 3], np.float32)
-    exact = chained(post_ops.read("linear:2:1+abs"), values, _nothing)
+    exact = chained(post_ops.read("linear:2:1+abs"), Range.of([values]), _nothing)
     assert exact.is_one
     assert exact.least.tolist() == [1, 1, 7]
-    found = chained(post_ops.read("tanh+square"), values, _nothing)
+    found = chained(post_ops.read("tanh+square"), Range.of([values]), _nothing)
     wanted = np.tanh(values.astype(np.float64)) ** 2
     assert np.all((found.least <= wanted) & (wanted <= found.most))
     assert np.all(found.most - found.least < 1e-5)
@@ -166,9 +166,9 @@ def test_a_range_holds_what_is_right_and_little_more() -> None:
 def test_numbers_and_nan_are_right_of_what_may_be_below_zero(last: str) -> None:
     """`swish:-2` of much is next to zero, on either side."""
     values = np.array([20, -20], np.float32)
-    found = chained(post_ops.read(f"swish:-2+{last}"), values, _nothing)
+    found = chained(post_ops.read(f"swish:-2+{last}"), Range.of([values]), _nothing)
     with np.errstate(all="ignore"):
-        of_zeros = chained(post_ops.read(last), np.array([1e-9, 0, -0.0], np.float32), _nothing)
+        of_zeros = chained(post_ops.read(last), Range.of([np.array([1e-9, 0, -0.0], np.float32)]), _nothing)
     for one in of_zeros.least:
         assert found.least[0] <= one <= found.most[0]
     assert found.nan.tolist() == [last in ("log", "sqrt", "pow:1:0.5"), last in ("log", "sqrt", "pow:1:0.5")]

@@ -46,6 +46,32 @@ def doubled_until(x: Tensor, ends: Tensor, y: Tensor, *, rows: int, cols: int) -
     tile.store_tile(block * 2.0, tile.init_tile(y, (m, n), (rows, cols)), ends=(down, across))
 
 
+@tile.kernel(subgroups=(2, 1))
+def loaded_until(x: Tensor, ends: Tensor, y: Tensor, *, rows: int, cols: int, transpose: bool = False) -> None:
+    """Copy the elements of x before two ends, and zeros in place of the others."""
+    m, n = tile.grid(y, (rows, cols))
+    at, shape = ((n, m), (cols, rows)) if transpose else ((m, n), (rows, cols))
+    limits = [tile.load_scalar(ends, (dim,), x.shape[dim]) for dim in range(2)]
+    block = tile.load_tile(tile.init_tile(x, at, shape), transpose=transpose, ends=limits)
+    tile.store_tile(block, tile.init_tile(y, (m, n), (rows, cols)))
+
+
+@tile.kernel(subgroups=(4, 1))
+def masked_sums_of_pages(a: Tensor, b: Tensor, pages: Tensor, lengths: Tensor, c: Tensor, *, bk: int) -> None:
+    """As `sums_of_pages`, without the rows of b behind the last one."""
+    (count, page, columns), most = b.shape, a.shape[2]
+    s, m = tile.grid((c.shape[0], c.shape[1]), (1, 64))
+    length = tile.load_scalar(lengths, (s,), most)
+    acc = tile.zeros((64, columns))
+    for k in tile.range(0, length, bk):
+        at = tile.load_scalar(pages, (s, k // page), count - 1)
+        behind = (None, k % page + (length - k), None)
+        right = tile.load_tile(tile.init_tile(b, (at, k % page, 0), (None, bk, columns)), ends=behind)
+        left = tile.load_tile(tile.init_tile(a, (s, m, k), (None, 64, bk)), ends=(None, None, length))
+        acc = tile.tile_mma(left, right, acc)
+    tile.store_tile(acc, tile.init_tile(c, (s, m, 0), (None, 64, columns)))
+
+
 def of_pages(lengths: tuple[int, ...]) -> tuple[dict[str, Any], npt.NDArray[np.float32]]:
     """Return inputs of `sums_of_pages`, and its result by indexing."""
     rng = np.random.default_rng(0)
@@ -61,9 +87,9 @@ def of_pages(lengths: tuple[int, ...]) -> tuple[dict[str, Any], npt.NDArray[np.f
     return {"a": a, "b": b, "pages": pages, "lengths": np.array(lengths, np.int32)}, wanted
 
 
-def program(slots: int | None = None) -> tile.TileProgram:
-    """Return `sums_of_pages` for the inputs of `of_pages`."""
-    kernel = tile.kernel(subgroups=(4, 1), slots=slots)(sums_of_pages.function)
+def program(slots: int | None = None, of: Any = sums_of_pages, copy: str = "") -> tile.TileProgram:
+    """Return `sums_of_pages`, or another kernel, for the inputs of `of_pages`."""
+    kernel = tile.kernel(subgroups=(4, 1), slots=slots, copy=copy)(of.function)
     a, b, c = (SEQUENCES, 64, TERMS), (PAGES, PAGE, COLUMNS), (SEQUENCES, 64, COLUMNS)
     pages, lengths = Tensor((SEQUENCES, TERMS // PAGE), "s32"), Tensor((SEQUENCES,), "s32")
     return kernel(Tensor(a, "f16"), Tensor(b, "f16"), pages, lengths, Tensor(c, "f32"), bk=32)
@@ -76,6 +102,47 @@ def test_blocks_are_copied_from_pages_ahead_of_the_product(target: str, slots: i
     for lengths in ((256, 0, 97), (1, 64, 65), (31, 200, 130)):
         inputs, wanted = of_pages(lengths)
         assert np.array_equal(cg.simulate(code, **inputs), wanted)
+
+
+@pytest.mark.parametrize("slots", [0, 2, 3])
+@pytest.mark.parametrize("target", TARGETS)
+def test_factors_end_where_a_launch_says(target: str, slots: int) -> None:
+    """A NaN behind the end reaches no sum: copies leave it out, ahead of the product, too."""
+    code = cg.compile(program(slots, masked_sums_of_pages), target)
+    for lengths in ((256, 0, 97), (1, 64, 65), (31, 200, 130)):
+        inputs, _ = of_pages(lengths)
+        for s, length in enumerate(lengths):
+            inputs["a"][s, :, length:] = np.nan
+        alone = np.array([[0, 1, 2, 3], [4, 5, 6, 7], [0, 1, 2, 3]])
+        for s in range(2):  # of one sequence each
+            pages, others = np.concatenate(inputs["b"][alone[s]]), inputs | {"pages": alone.astype(np.int32)}
+            pages[lengths[s] :] = np.nan
+            b = inputs["b"].copy()
+            b[alone[s]] = pages.reshape(4, PAGE, COLUMNS)
+            found = cg.simulate(code, **others | {"b": b})[s]
+            left = inputs["a"][s, :, : lengths[s]].astype(np.float32)
+            assert np.array_equal(found, left @ pages[: lengths[s]].astype(np.float32))
+
+
+def test_bulk_copies_know_no_ends() -> None:
+    with pytest.raises(cg.UserError, match="ends of b, which bulk copies do not know, wanted none"):
+        cg.compile(program(2, masked_sums_of_pages, "tensor"), "sm_90a")
+
+
+@pytest.mark.parametrize("transpose", [False, True])
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_load_ends_where_a_launch_says(target: str, transpose: bool) -> None:
+    x = np.arange(1, 100 * 72 + 1, dtype=np.float32).reshape(100, 72)
+    y = Tensor(x.T.shape if transpose else x.shape, "f32")
+    code = cg.compile(
+        loaded_until(Tensor(x.shape, "f32"), Tensor((2,), "s32"), y, rows=32, cols=32, transpose=transpose), target
+    )
+    for down, across in ((50, 33), (100, 72), (0, 5), (1, 72), (200, -3)):
+        wanted = np.zeros_like(x)
+        inside = slice(0, max(down, 0)), slice(0, max(across, 0))
+        wanted[inside] = x[inside]
+        found = cg.simulate(code, x=x, ends=np.array([down, across], np.int32))
+        assert np.array_equal(found, wanted.T if transpose else wanted)
 
 
 def test_a_page_that_does_not_exist_is_the_nearest_one() -> None:
@@ -108,7 +175,10 @@ def test_scalars_and_ends_are_read_as_they_are_printed() -> None:
     until = doubled_until(Tensor(shape, "f32"), Tensor((2,), "s32"), Tensor(shape, "f32"), rows=32, cols=32)
     assert "loaded = load_scalar ends[0] up to 100\n" in str(until)
     assert re.search(r"store_tile %2, %3 until \[loaded, loaded_\d+\]", str(until))
-    for printed in (str(until), str(program())):
+    loaded = loaded_until(Tensor(shape, "f32"), Tensor((2,), "s32"), Tensor(shape[::-1], "f32"), rows=8, cols=8,
+                          transpose=True)  # fmt: skip
+    assert re.search(r"load_tile %\d+ until \[loaded, loaded_\d+\] {transpose}", str(loaded))
+    for printed in (str(until), str(loaded), str(program()), str(program(of=masked_sums_of_pages))):
         assert str(tile.parse(printed)) == printed
 
 

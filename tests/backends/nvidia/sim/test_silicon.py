@@ -12,7 +12,7 @@ import pytest
 from lib import cuda_sums, ptx_vectors
 from lib.ptx_vectors import Case, Form
 
-from convgen import driver
+from convgen import simulated_calls
 from convgen.backends.nvidia.sim import simulate
 
 Words = npt.NDArray[Any]
@@ -70,7 +70,7 @@ def test_a_result_that_differs_is_noticed(recorded: dict[Case, Words]) -> None:
 
 def test_products_of_random_floats_have_the_bits_that_an_h200_gave() -> None:
     known = np.load(cuda_sums.RECORDED)
-    found = cuda_sums.results(lambda code, given: np.asarray(driver.simulate(code, **given)))
+    found = cuda_sums.results(lambda code, given: np.asarray(simulated_calls.simulate(code, **given)))
     assert found.keys() == set(known.files)
     wrong = {name: int((found[name] != known[name]).sum()) for name in found}
     assert not any(wrong.values()), wrong
