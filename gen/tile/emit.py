@@ -197,7 +197,8 @@ class _Emitter:
 
     def _has_slots(self, load: Load) -> bool:
         """Return whether a factor that is loaded outside loops has the shape of one for which the ring has slots."""
-        if self.options.copy != TENSOR or load.maps or load in self.layouts.loops or load not in self.layouts.factors:
+        outside = load in self.layouts.factors and load not in self.layouts.loops
+        if self.options.copy != TENSOR or load.maps or load.ends or not outside:
             return False
         in_slots = (other for other in self.layouts.in_place if isinstance(other, Load))
         return any((other.tile.shape, other.elem) == (load.tile.shape, load.elem) for other in in_slots)
