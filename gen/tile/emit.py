@@ -2,36 +2,31 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import suppress
 from functools import partial, reduce
 from math import prod
 
 from convgen.ir.build import KernelBuilder
-from convgen.ir.error import DoesNotFit, UserError
+from convgen.ir.error import UserError
 from convgen.ir.expr import Expr, Lane, Pack, Shuffle, Slice, Splat, Uniform, const, maximum, minimum, select, zeros
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.digits import Space, times
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.mapping import WorkgroupMapping
-from convgen.ir.layout.memory import Shared
 from convgen.ir.layout.mma import MmaTile
 from convgen.ir.layout.order import Order
 from convgen.ir.mutate import free_vars
 from convgen.ir.program import Kernel
 from convgen.ir.record import evolve
-from convgen.ir.ring import ring_of
 from convgen.ir.simplify.extents import upper_bound
 from convgen.ir.sizes import Extent, Size
 from convgen.ir.stmt import For, block
 from convgen.ir.types import Type, VectorType, vector
 from convgen.ir.verify import MOST_LANES
-from convgen.plan.config import DIRECT, REGISTERS, TENSOR, Config
-from convgen.plan.inputs import InputPath, ProductInput
 from convgen.plan.wide_messages import load_wide, store_wide
 from convgen.tile.edges import Section, sections
 from convgen.tile.element_access import inside, once
+from convgen.tile.factor_copies import FactorCopies
 from convgen.tile.lane_products import FmaTile, multiplied
 from convgen.tile.layouts import Layouts, Options, ValueLayout, all_statements, factor_layouts
 from convgen.tile.places import Places
@@ -95,9 +90,7 @@ class _Emitter:
         self.k.params += self.places.memory.values()
         self.k.params += dict.fromkeys(size for t in tensors for size in t.shape if isinstance(size, Size))
         self.values: dict[Value, Expr] = {}
-        self.shared: dict[Load, InputPath] = {}
-        self.ring: Shared | None = None  #: the ring into whose slots bulk copies go
-        self.in_ring: list[InputPath] = []  #: paths of earlier loops through the ring, whose tiles a loop may fill, too
+        self.copies = FactorCopies(self.k, self.layouts, self.places)
         self.unread: list[Value] = []  #: loads whose fragments are in shared memory, read when they are first used
         self.carried_values: set[Value] = set()  #: values that the enclosing loops carry to their next iteration
 
@@ -105,7 +98,7 @@ class _Emitter:
         with self.k.tile_of(self.mapping) as tile:
             self._define_offsets(tile)
             self._suite(self.trace.statements)
-        self.k.tiles += [self.ring] if self.ring else []  # behind the tiles, whose starts are aligned
+        self.k.tiles += [self.copies.ring] if self.copies.ring else []  # behind the tiles, whose starts are aligned
         return self.k.done()
 
     def _define_offsets(self, tile: dict[str, Index]) -> None:
@@ -145,10 +138,10 @@ class _Emitter:
                 case Prefetch(tile):
                     layout = self.layouts.of_prefetch(tile).on(tile.kept)
                     self.k.prefetch(self.places.view(tile, layout), self.places.at(tile, layout), layout.fragment)
-                case Load() if statement in self.shared:
+                case Load() if statement in self.copies.tiles:
                     self.unread.append(statement)
-                case Load() if self._has_slots(statement):
-                    self.values[statement] = self._through_ring(statement)
+                case Load() if path := self.copies.path_outside_loops(statement):
+                    self.values[statement] = self.copies.read_once(statement, path)
                 case Value():
                     self.values[statement] = self._emitted(statement)
 
@@ -182,131 +175,15 @@ class _Emitter:
     def _copy_factors(self, body: list[Statement]) -> None:
         """Copy the factors of a loop body's products to shared memory, between barriers."""
         products = [value for value in body if isinstance(value, Product)]
-        loads = [v for p in products for side in (p.b, p.a) for v in _loads(side, body)]
-        paths = {load: self._path(load) for load in dict.fromkeys(loads) if load in self.layouts.factors}
-        copied = {load: path for load, path in paths.items() if path is not None}
-        if not copied:
+        loads = dict.fromkeys(v for p in products for side in (p.b, p.a) for v in _loads(side, body))
+        paths = self.copies.paths_of(load for load in loads if load in self.layouts.factors)
+        if not paths:
             return
         self.k.barrier("release")
-        for statement in _scalars_of(copied, body):
+        for statement in _scalars_of(paths, body):
             self._load_scalar(statement)
-        free = list(self.in_ring)
-        for load in copied:
-            self._copy(load, self._with_tile(copied[load], free))
+        self.copies.copy(paths)
         self.k.barrier("publish")
-
-    def _has_slots(self, load: Load) -> bool:
-        """Return whether a factor that is loaded outside loops has the shape of one for which the ring has slots."""
-        outside = load in self.layouts.factors and load not in self.layouts.loops
-        if self.options.copy != TENSOR or load.maps or load.ends or not outside:
-            return False
-        in_slots = (other for other in self.layouts.in_place if isinstance(other, Load))
-        return any((other.tile.shape, other.elem) == (load.tile.shape, load.elem) for other in in_slots)
-
-    def _through_ring(self, load: Load) -> Expr:
-        """Return a factor that a bulk copy brings to a slot of the ring, from which lanes read it at once.
-
-        The copy starts as early as the ring has a slot: while a workgroup still computes its tile before.
-        """
-        k, fragment, name = self.k, self.layouts.of[load].fragment, load.tile.tensor.name
-        path = self._path(load)
-        assert path is not None
-        path = self._with_tile(path, list(self.in_ring))
-        assert path.tile is not None
-        index, init = k.var("once"), zeros(vector(load.elem, fragment.registers))
-        first, last = (k.var(f"{name}_frag", init.type) for _ in range(2))
-        with k.suite() as body:
-            k.barrier("release")
-            self._copy(load, path)
-            k.barrier("publish")
-            read = k.load_shared(f"{name}_frag", path.tile, fragment, 0, "fragment", name)
-        k.add(For(index, const(0), const(1), (first,), (init,), block(*body), (read,), (last,), "once"))
-        return last
-
-    def _with_tile(self, path: InputPath, free: list[InputPath]) -> InputPath:
-        """Return a path with a tile of its own, or with one of an earlier loop, which is no longer free.
-
-        Of these, one that has held elements of this tensor comes first.
-        """
-        assert path.tile is not None
-        for earlier in sorted(free, key=lambda earlier: earlier.view.memory is not path.view.memory):
-            tile = earlier.tile
-            assert tile is not None
-            if evolve(path.tile, name=tile.name) == tile and path.step == earlier.step:
-                free.remove(earlier)
-                return evolve(path, tile=tile)
-        path = self._with_unique_name(path)
-        self.k.tiles += [path.tile] if path.tile else []
-        self.in_ring += [path] if path.step else []
-        return path
-
-    def _copy(self, load: Load, path: InputPath) -> None:
-        """Copy a load's block to shared memory."""
-        self.shared[load] = path
-        assert path.tile is not None
-        _, at = self.places.until(load.tile, self._layout_of_load(load), load.ends)
-        name = load.tile.tensor.name
-        if path.step:
-            self.ring = self.ring or ring_of("ring", path.tile.slots)
-            self.k.copy_as_tensor(path.tile, path.view, at, path.step, self.ring, 0, "copy", name)
-        elif path.copy is None:
-            self.k.copy_directly(path.tile, path.view, at, path.direct_bytes, 0, "copy", name)
-        else:
-            self.k.copy(path.tile, path.view, at, path.copy.stored, 0, "copy", path.copy.loaded, name)
-
-    def _path(self, load: Load) -> InputPath | None:
-        """Return a load's path through shared memory; None without slots, or if no copy divides evenly.
-
-        Copies take no registers where the target masks each lane's part of them. Raises DoesNotFit for a load without a
-        path that an instruction reads in shared memory.
-        """
-        slots = self.options.slots
-        if not slots:
-            return None
-        layout = self._layout_of_load(load)
-        rows, depth = layout.fragment.shape
-        in_place = self.layouts.in_place.get(load, rows if self._has_slots(load) else 0)
-        # The path depends on the depth of the config's tile, on its subgroups and on its slots only.
-        config = Config((rows, rows, depth), self.options.subgroups, (1, 1, 1), slots)
-        view, _ = self.places.until(load.tile, layout, load.ends, depth)
-        of_load = ProductInput(view, load.elem, layout.fragment, config, self.facts, in_place)
-        if self.options.copy == TENSOR:
-            self._check_starts(load.tile)
-            if load.ends:
-                raise DoesNotFit(f"ends of {load.tile.tensor.name}, which bulk copies do not know, wanted none")
-            return of_load.path(rows, TENSOR)
-        direct = self.facts.flat_direct and self._starts_at_chunks(load.tile)
-        for copy in (DIRECT, REGISTERS) if direct else (REGISTERS,):
-            with suppress(DoesNotFit):
-                return of_load.path(rows, copy)
-        if in_place:
-            raise DoesNotFit(f"no copy of {load.tile.tensor.name} to shared memory divides evenly")
-        return None
-
-    def _check_starts(self, tile: Tile) -> None:
-        """Raise DoesNotFit for a tile that may start where bulk copies do not."""
-        if not self._starts_at_chunks(tile):
-            given = f"a tile of {tile.tensor.name} that may start anywhere along its contiguous dim"
-            raise DoesNotFit(f"{given}, wanted starts at multiples of {self.facts.chunk_bytes} bytes")
-        first = tile.kept[0]
-        if tile.folded and self.places.multiple(self.places.begin(tile)[first]) % tile.shape[0]:
-            given = (
-                f"a tile of {tile.tensor.name} at one position along some dims, that may start anywhere along {first}"
-            )
-            raise DoesNotFit(f"{given}, wanted starts at multiples of its {tile.shape[0]} elements")
-
-    def _starts_at_chunks(self, tile: Tile) -> bool:
-        """Return whether a tile starts at whole chunks of memory along the dim that is contiguous there."""
-        chunk = self.facts.chunk_bytes // tile.tensor.elem.bytes
-        starts = zip(self.places.begin(tile), tile.tensor.strides)
-        return not any(stride == 1 and self.places.multiple(start) % chunk for start, stride in starts)
-
-    def _with_unique_name(self, path: InputPath) -> InputPath:
-        """Return the path with another name of its tile if that is taken: a tensor may have several tiles."""
-        assert path.tile is not None
-        taken, name = {m.name for m in (*self.k.tiles, *self.k.params)}, path.tile.name
-        names = itertools.chain([name], (f"{name}{n}" for n in itertools.count(1)))
-        return evolve(path, tile=evolve(path.tile, name=next(n for n in names if n not in taken)))
 
     # ------------------------------------------------------------ values
 
@@ -324,11 +201,9 @@ class _Emitter:
         fragment = wanted.fragment
         result_type = vector(value.elem, fragment.registers)
         match value:
-            case Load() if value in self.shared:
-                path = self.shared[value]
-                assert path.tile is not None
+            case Load() if value in self.copies.tiles:
                 name = value.tile.tensor.name
-                return k.load_shared(f"{name}_frag", path.tile, fragment, 0, "fragment", name)
+                return k.load_shared(f"{name}_frag", self.copies.tiles[value], fragment, 0, "fragment", name)
             case Load():
                 return self._load(value)
             case Gather():
@@ -405,8 +280,7 @@ class _Emitter:
         `whole` is the factor's layout for all steps, `fragment` that of one.
         """
         if factor in self.unread and isinstance(factor, Load) and self.layouts.of[factor] == whole:
-            tile, name = self.shared[factor].tile, factor.tile.tensor.name
-            assert tile is not None
+            tile, name = self.copies.tiles[factor], factor.tile.tensor.name
             return self.k.load_part(f"{name}_frag", tile, fragment, (0, n * op.atom.k), "fragment", name)
         registers = self._in_layout(factor, whole)
         of_step = (op.atom.a if fragment.dims == op.a.dims else op.atom.b).registers
@@ -529,7 +403,9 @@ class _Emitter:
         """
         tensor, subgroups = store.tile.tensor, prod(self.options.subgroups)
         loads = [v for v in all_statements(self.trace.statements) if isinstance(v, Load) and v.tile.tensor is tensor]
-        direct = [self.layouts.of[v] for v in loads if v not in self.shared and v not in self._before_reductions()]
+        direct = [
+            self.layouts.of[v] for v in loads if v not in self.copies.tiles and v not in self._before_reductions()
+        ]
         owners = min((layout.fragment.subgroups for layout in (*direct, stored)), default=subgroups)
         if direct and owners < subgroups:
             many = f"blocks whose elements {subgroups // owners} subgroups hold"

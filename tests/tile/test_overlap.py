@@ -130,6 +130,24 @@ def test_queries_of_another_shape_go_to_the_lanes() -> None:
     assert "// q load" in compiled(causal=False).asm
 
 
+@pytest.mark.parametrize(("column", "how"), [(8, "copy"), (4, "load")])
+def test_factors_that_begin_between_chunks_go_to_the_lanes(column: int, how: str) -> None:
+    """Bulk copies begin at multiples of 16 bytes."""
+
+    @tile.kernel(subgroups=(4, 1), slots=2, copy="tensor")
+    def summed(q: Tensor, k: Tensor, o: Tensor) -> None:
+        query, acc = tile.load_tile(tile.init_tile(q, (0, column), (64, 64))), tile.zeros((64, 64))
+        for n in tile.range(0, 128, 64):
+            acc = tile.tile_mma(query, tile.load_tile(tile.init_tile(k, (n, 0), (64, 64)), transpose=True), acc)
+        tile.store_tile(acc, tile.init_tile(o, (0, 0), (64, 64)))
+
+    q, k = (np.random.default_rng(n).integers(-4, 5, (128, 80)).astype(np.float16) for n in range(2))
+    code = cg.compile(summed(Tensor(q.shape, "f16"), Tensor(k.shape, "f16"), Tensor((64, 64), "f32")), "sm_90a")
+    assert f"// q {how}" in code.asm
+    found = cg.simulate(code, q=q, k=k)
+    assert np.array_equal(found, q[:64, column : column + 64] @ (k[:64, :64] + k[64:, :64]).T)
+
+
 @pytest.mark.parametrize(("bn", "exchanges"), [(128, True), (224, False)])
 def test_lanes_exchange_elements_where_they_have_room(bn: int, *, exchanges: bool) -> None:
     """Queries are loaded, and results stored, by 16 bytes a lane, unless the ring leaves no shared memory for that."""
