@@ -148,10 +148,10 @@ def _read(s: Stmt) -> set[Var]:
     return {v for inner in beside for e in inner.operands for v in free_vars(e)}
 
 
-def _first_read_of_last(stmts: Sequence[Stmt]) -> int | None:
-    """Return the number of the first statement that reads the sums of the last product; None if none does."""
-    *_, last = (None, *_products(block(*stmts)))
-    return next((n for n, s in enumerate(stmts) if last is not None and last.var in _read(s)), None)
+def _first_read_of_last(stmts: Sequence[Stmt]) -> int:
+    """Return the number of the first statement that reads the sums of the last product; 0 if none does."""
+    products = [*_products(block(*stmts))]
+    return next((n for n, s in enumerate(stmts) if products and products[-1].var in _read(s)), 0)
 
 
 def _has_copies(s: Stmt) -> bool:
@@ -265,7 +265,7 @@ class _Producer(_Role):
 
 
 class _Consumer(_Role):
-    """Awaits each slot, multiplies it, and releases the slot before it, whose products are done by then."""
+    """Awaits each slot, multiplies it, and releases it or the slot before, whose products are done by then."""
 
     def of_block(self, loop: For, place: _Place) -> Iterable[Stmt]:
         _, compute = _copies_and_rest(loop)
@@ -274,7 +274,8 @@ class _Consumer(_Role):
         yield AwaitSlot(self.ring, slot, place.phase, self._site(loop, "await"))
         placed = [self._in_slot(s, slot) for s in compute]
         if self._releases_own(loop):
-            at = _first_read_of_last(placed) or 1 + max(n for n, s in enumerate(placed) if self._reads_slot(s))
+            behind = 1 + max(n for n, s in enumerate(placed) if self._reads_slot(s))
+            at = max(behind, _first_read_of_last(placed))
             yield from placed[:at]
             yield ReleaseSlot(self.ring, slot, 0, self._site(loop, "release"))
             yield from placed[at:]
@@ -292,7 +293,7 @@ class _Consumer(_Role):
         return If(Lt(loop.begin, loop.end), release, empty)
 
     def _releases_own(self, loop: For) -> bool:
-        """Return whether a block's slot is released behind its own products, else behind those of the next block."""
+        """Return whether a block's slot is released within the block, else behind the products of the next one."""
         return self.ring.cols == 1 or _reads_own_sums(_copies_and_rest(loop)[1])
 
     def _in_slot(self, s: Stmt, slot: Var) -> Stmt:
