@@ -28,7 +28,7 @@ from convgen.tile.edges import Section, sections
 from convgen.tile.element_access import inside, once
 from convgen.tile.factor_copies import FactorCopies
 from convgen.tile.lane_products import FmaTile, multiplied
-from convgen.tile.layouts import Layouts, Options, ValueLayout, all_statements, factor_layouts
+from convgen.tile.layouts import Layouts, Options, ValueLayout, all_statements, factor_layouts, stored_tensors
 from convgen.tile.places import Places
 from convgen.tile.tiles import Index, Tensor, Tile
 from convgen.tile.trace import (
@@ -457,10 +457,8 @@ def _relabelled(elements: Expr) -> Expr:
 
 def _check_scalars_are_read_only(trace: Trace) -> None:
     """Raise UserError for a tensor from which scalars are loaded, maybe ahead of their place, and that is stored to."""
-    suite = list(all_statements(trace.statements))
-    stored = {s.tile.tensor.name for s in suite if isinstance(s, Store)}
-    stored |= {s.tensor.name for s in suite if isinstance(s, Scatter)}
-    for load in suite:
+    stored = stored_tensors(trace)
+    for load in all_statements(trace.statements):
         if isinstance(load, ScalarLoad) and load.tile.tensor.name in stored:
             given = f"given a scalar of {load.tile.tensor.name}, which the kernel stores to"
             line = trace.lines.get(load)

@@ -16,10 +16,10 @@ from convgen.ir.stmt import For, block
 from convgen.ir.types import vector
 from convgen.plan.config import DIRECT, REGISTERS, TENSOR, Config
 from convgen.plan.inputs import InputPath, ProductInput
-from convgen.tile.layouts import Layouts, ValueLayout
+from convgen.tile.layouts import Layouts, ValueLayout, stored_tensors
 from convgen.tile.places import Places
 from convgen.tile.tiles import Tile
-from convgen.tile.trace import Load
+from convgen.tile.trace import Load, Value
 
 
 class FactorCopies:
@@ -46,16 +46,26 @@ class FactorCopies:
     def path_outside_loops(self, load: Load) -> InputPath | None:
         """Return the path through the ring of a factor that is loaded outside loops; None if lanes load it.
 
-        A factor comes through the ring if it has the shape of one that the ring holds, and bulk copies can bring it.
+        The ring must hold a factor of its shape that is contiguous along the same dim, bulk copies must be able to
+        bring it, and the kernel must not store to its tensor: the copy may come before the store.
         """
         is_outside = load in self.layouts.factors and load not in self.layouts.loops
         if self.options.copy != TENSOR or load.maps or not is_outside:
             return None
-        in_slots = (other for other in self.layouts.in_place if isinstance(other, Load))
-        if any((other.tile.shape, other.elem) == (load.tile.shape, load.elem) for other in in_slots):
+        if load.tile.tensor.name in stored_tensors(self.layouts.trace):
+            return None
+        if any(self._shape_in_slot(v) == self._shape_in_slot(load) for v in self.layouts.in_place):
             with suppress(DoesNotFit):
                 return self._path(load, self._layout(load).fragment.shape[0])
         return None
+
+    def _shape_in_slot(self, value: Value) -> tuple[object, ...]:
+        """Return the rows and depth of a loaded factor, its type, and which of the two is contiguous in memory."""
+        if not isinstance(value, Load):
+            return ()
+        layout = self._layout(value)
+        contiguous = tuple(value.tile.tensor.strides[n] == 1 for n in layout.axes)
+        return layout.fragment.shape, value.elem, contiguous
 
     def read_once(self, load: Load, path: InputPath) -> Expr:
         """Return a factor that a bulk copy brings to a slot of the ring, from which lanes read it at once.

@@ -94,6 +94,13 @@ def all_statements(suite: list[Statement]) -> Iterator[Statement]:
             yield from all_statements(statement.body)
 
 
+def stored_tensors(trace: Trace) -> set[str]:
+    """Return the names of the tensors that a kernel stores to."""
+    suite = list(all_statements(trace.statements))
+    stored = {s.tile.tensor.name for s in suite if isinstance(s, Store)}
+    return stored | {s.tensor.name for s in suite if isinstance(s, Scatter)}
+
+
 @define
 class Layouts:
     """The layouts of a kernel's values on a target; `tiles` are the instruction tiles of its products.
