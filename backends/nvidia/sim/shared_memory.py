@@ -13,8 +13,8 @@ and the copies that an mbarrier counts. A vector of clocks has an entry for each
 or phases, the warp has waited for. Agents access memory by the async proxy. They may read what lanes have stored, by
 the generic proxy, once the storing lane has executed fence.proxy.async and a barrier behind the fence has made it
 visible (PTX ISA, Async Proxy). The document does not say which thread must fence. Compilers also place the fence behind
-the barrier, in the warps that read, which is reported as advice. A copy may overwrite what lanes have loaded behind
-such a fence, or behind a barrier of the workgroup: on an H200, an arrival at an mbarrier overtook ldmatrix.
+the barrier, in the warps that read, which is reported as advice. `unfenced_loads` checks copies over what lanes have
+loaded.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from convgen.backends.nvidia.sim.state import LANES, WARPGROUP, WarpGroup
+from convgen.backends.nvidia.sim.unfenced_loads import UnfencedLoads
 from convgen.backends.sim.local import Lds, Stretch
 from convgen.backends.sim.wave_arrays import U32, Array, Bools, all_bits, any_along
 from convgen.backends.simulation import Source
@@ -103,11 +104,7 @@ class Shared(Lds):
         self._at_fence: Array = np.zeros_like(self.seen) if has_agents else self.seen
         self._unfenced: list[Access] = []  #: generic stores that their lanes have not fenced
         self._most_unfenced = _MANY  #: stores, beyond which overwritten ones are dropped
-        #: Lanes of each warp that have accessed shared memory since they fenced it or met the workgroup, as bits.
-        self._since_fence: Array = np.zeros((slots, waves), np.int64)
-        self._since: Array = np.zeros((slots, waves), np.int64)  #: clock of the first of these accesses
-        #: Clocks, first and last, between which a warp passed on accesses at an mbarrier without a fence behind them.
-        self._passed_unfenced: dict[tuple[int, int], list[tuple[int, int]]] = {}
+        self._unfenced_loads = UnfencedLoads(slots, waves) if has_agents else None
         #: Lanes of each warp that have accessed shared memory since its clock advanced, as bits.
         self._active: Array = np.zeros((slots, waves), np.int64)
 
@@ -120,7 +117,8 @@ class Shared(Lds):
         seen[warps, warps] = own[warps]
         together = np.vstack([seen[warps], *others]).max(axis=0)
         seen[warps] = np.maximum(seen[warps], together)
-        self._since_fence[slot, warps] = 0
+        if self._unfenced_loads is not None:
+            self._unfenced_loads.end(slot, warps.tolist(), self.clocks)
         self._tick(np.full(len(warps), slot), warps)
 
     def _tick(self, slot: Array, warp: Array) -> None:
@@ -130,6 +128,11 @@ class Shared(Lds):
 
     def arrive(self, slot: int, warp: int) -> Array:
         """Return what a warp passes on at bar.arrive; its later accesses are not among it."""
+        if self._unfenced_loads is not None:
+            self._unfenced_loads.end(slot, [warp], self.clocks)
+        return self._passed_on(slot, warp)
+
+    def _passed_on(self, slot: int, warp: int) -> Array:
         seen: Array = self.seen[slot, warp].copy()
         seen[warp] = self.clocks[slot, warp]
         self._tick(np.array([slot]), np.array([warp]))
@@ -144,18 +147,14 @@ class Shared(Lds):
         if self._active[slot, warp] & ~lanes:
             view: Array = self.seen[slot, warp].copy()
             return view
-        if self._since_fence[slot, warp]:
-            clocks = int(self._since[slot, warp]), int(self.clocks[slot, warp])
-            self._passed_unfenced.setdefault((slot, warp), []).append(clocks)
-        return self.arrive(slot, warp)
+        if self._unfenced_loads is not None:
+            self._unfenced_loads.pass_on(slot, warp, int(self.clocks[slot, warp]))
+        return self._passed_on(slot, warp)
 
     def _note_lanes(self, access: Access) -> None:
         """Remember the lanes that access shared memory."""
         if self.fenced is not None:
-            at = access.slot, access.warp
-            self._since[at] = np.where(self._since_fence[at], self._since[at], self.clocks[at])
-            np.bitwise_or.at(self._active, at, 1 << access.lane)
-            np.bitwise_or.at(self._since_fence, at, 1 << access.lane)
+            np.bitwise_or.at(self._active, (access.slot, access.warp), 1 << access.lane)
 
     def order_lanes(self, g: WarpGroup, rows: Array) -> None:
         """Let the lanes of some warps see each other's accesses (bar.warp.sync)."""
@@ -218,6 +217,8 @@ class Shared(Lds):
             self._check(g, step, access, "loads", updated=self.atomics)
         self._mark(self._updates() if strong else self.loads, units, *access.who)
         self._note_lanes(access)
+        if self._unfenced_loads is not None:
+            self._unfenced_loads.note(*access.who, self.clocks)
         return self._undefined(g, step, access, "loads")
 
     def _undefined(self, g: WarpGroup, step: Step, access: Access, verb: str) -> Bools | None:
@@ -316,7 +317,6 @@ class Shared(Lds):
         if not mbarriers:
             rows = g.active.any(axis=1)
             self._at_fence[g.slot[rows], g.wave[rows]] = self.seen[g.slot[rows], g.wave[rows]]
-            self._since_fence[g.slot, g.wave] &= ~(g.active << np.arange(LANES)).sum(axis=1)
         unfenced: list[Access] = []
         for access in self._unfenced:
             fenced = fencing[access.who] if access.counted is None else self._counted(g, access)
@@ -326,6 +326,9 @@ class Shared(Lds):
             if fenced.any():
                 self._fence(access.take(np.flatnonzero(fenced)))
         self._unfenced = unfenced
+        if self._unfenced_loads is not None and not mbarriers:
+            covered = self._unfenced_loads.fence(g.slot, g.wave, g.active, self.clocks)
+            self.clocks[g.slot[covered], g.wave[covered]] += 1  # tells later loads apart
 
     def _counted(self, g: WarpGroup, access: Access) -> Bools:
         """Return whether the lanes that execute a fence have waited for copies that an mbarrier counts, by access."""
@@ -431,17 +434,17 @@ class Shared(Lds):
 
     def _check_loads_are_done(self, g: WarpGroup, step: Step, access: Access) -> None:
         """Report a copy over bytes that lanes have loaded, and passed on at an mbarrier without a fence."""
+        assert self._unfenced_loads is not None
         slot = int(access.slot[0])
-        for warp in range(self.waves):
-            for first, last in self._passed_unfenced.get((slot, warp), ()):
-                clocks = self.loads[warp].take(access.units) >> np.uint32(_LANE_BITS)
-                early = (clocks >= first) & (clocks <= last)
-                if np.count_nonzero(early):
-                    unit, column = (int(i) for i in np.argwhere(early)[0])
-                    lack = "which arrived at an mbarrier without fence.proxy.async behind the load"
-                    finding = f"overwrites by the async proxy what warp {warp} has loaded, {lack}"
-                    self._report_at(g, step, access, unit, column, finding, PROXY_KIND)
-                    return
+        for warp, first, last in self._unfenced_loads.early(slot, self.seen[slot, int(access.warp[0])]):
+            clocks = self.loads[warp].take(access.units) >> np.uint32(_LANE_BITS)
+            early = (clocks >= first) & (clocks <= last)
+            if np.count_nonzero(early):
+                unit, column = (int(i) for i in np.argwhere(early)[0])
+                lack = "which arrived at an mbarrier without fence.proxy.async behind the load"
+                finding = f"overwrites by the async proxy what warp {warp} has loaded, {lack}"
+                self._report_at(g, step, access, unit, column, finding, PROXY_KIND)
+                return
 
     def note_updates(self, g: WarpGroup, step: Step, access: Access) -> Bools | None:
         """Stamp atomic operations; report races with plain accesses; return flags of undefined bytes."""

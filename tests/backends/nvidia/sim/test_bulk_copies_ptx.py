@@ -439,6 +439,40 @@ def test_a_copy_overwrites_only_what_lanes_have_loaded(run: Run, cut: str, inste
     assert kind in found if kind else not found
 
 
+_FENCE = "fence.proxy.async.shared::cta; bar.warp.sync -1;"
+_ELSEWHERE = "@%p4 mbarrier.arrive.shared::cta.b64 _, [%r1+16];"  #: nobody waits for this mbarrier
+
+
+@pytest.mark.parametrize(
+    ("handing_over", "kind"),
+    [
+        (f"bar.warp.sync -1; {_ELSEWHERE} {_FENCE}", ""),
+        (f"bar.warp.sync -1; {_ELSEWHERE} fence.proxy.async; ld.shared.b32 %r8, [%r3+2048]; bar.warp.sync -1;", ""),
+        (f"bar.warp.sync -1; {_ELSEWHERE} bar.warp.sync -1;", "proxy"),
+        ("fence.proxy.async; st.shared.b32 [%r3+2048], %r4; bar.warp.sync -1;", ""),
+        ("fence.proxy.async; ld.shared.b32 %r8, [%r3+2048]; bar.warp.sync -1;", ""),
+        (f"{_FENCE} ld.shared.b32 %r8, [%r3+1024]; bar.warp.sync -1;", "proxy"),
+        (f"{_FENCE} {_ELSEWHERE} ld.shared.b32 %r8, [%r3+1024]; bar.warp.sync -1;", "proxy"),
+        ("@%p6 fence.proxy.async; @!%p6 fence.proxy.async; bar.warp.sync -1;", ""),
+        ("@%p6 fence.proxy.async; @%p6 fence.proxy.async; bar.warp.sync -1;", "proxy"),
+        ("bar.arrive 1, 64;", ""),
+        ("bar.sync 1, 64;", ""),
+        ("bar.arrive 1, 64; ld.shared.b32 %r8, [%r3+1024]; bar.warp.sync -1;", "proxy"),
+    ],
+)
+def test_a_fence_or_barrier_ends_the_loads_ahead_of_it_only(run: Run, handing_over: str, kind: str) -> None:
+    data, tensor = _box()
+    text = hopper.edited(handed_over_text(tensor), _FENCE, handing_over)
+    text = hopper.edited(text, "[%r1+8], 1;", "[%r1+8], 1; @%p1 mbarrier.init.shared::cta.b64 [%r1+16], 1;")
+    first = "mad.lo.u32 %r9, %r0, 16, %r1; st.shared.v4.b32 [%r9+2048], {%r0, %r0, %r0, %r0}; setp.lt.u32 %p6, %r2, 16;"
+    text = hopper.edited(text, "bar.sync 0;", f"and.b32 %r2, %r0, 31; {first} bar.sync 0;")
+    if "bar." in handing_over and ", 64;" in handing_over:
+        text = hopper.edited(text, "EMPTY:", "bar.sync 1, 64; EMPTY:")
+    options: dict[str, Any] = {"buffers": {"x": data}, "shared": 4096, "block": (64, 1, 1)}
+    report = run(text, np.zeros(8, np.uint8), tensor, **options)
+    assert {finding.kind for finding in report.findings} == ({kind} if kind else set())
+
+
 def test_targets_without_bulk_copies_are_refused(run: Run) -> None:
     ptx = hopper.kernel("cp.async.bulk.commit_group;", "", target="sm_80")
     with pytest.raises(SimulatorError, match="sm_90 or later"):
