@@ -147,8 +147,8 @@ class _Emitter:
                     self.k.prefetch(self.places.view(tile, layout), self.places.at(tile, layout), layout.fragment)
                 case Load() if statement in self.shared:
                     self.unread.append(statement)
-                case Load() if self._has_slots(statement):
-                    self.values[statement] = self._through_ring(statement)
+                case Load() if path := self._path_to_slot(statement):
+                    self.values[statement] = self._through_ring(statement, path)
                 case Value():
                     self.values[statement] = self._emitted(statement)
 
@@ -183,7 +183,8 @@ class _Emitter:
         """Copy the factors of a loop body's products to shared memory, between barriers."""
         products = [value for value in body if isinstance(value, Product)]
         loads = [v for p in products for side in (p.b, p.a) for v in _loads(side, body)]
-        paths = {load: self._path(load) for load in dict.fromkeys(loads) if load in self.layouts.factors}
+        in_place = self.layouts.in_place
+        paths = {v: self._path(v, in_place.get(v, 0)) for v in dict.fromkeys(loads) if v in self.layouts.factors}
         copied = {load: path for load, path in paths.items() if path is not None}
         if not copied:
             return
@@ -195,21 +196,36 @@ class _Emitter:
             self._copy(load, self._with_tile(copied[load], free))
         self.k.barrier("publish")
 
-    def _has_slots(self, load: Load) -> bool:
-        """Return whether a factor that is loaded outside loops has the shape of one for which the ring has slots."""
-        if self.options.copy != TENSOR or load.maps or load in self.layouts.loops or load not in self.layouts.factors:
-            return False
-        in_slots = (other for other in self.layouts.in_place if isinstance(other, Load))
-        return any((other.tile.shape, other.elem) == (load.tile.shape, load.elem) for other in in_slots)
+    def _path_to_slot(self, load: Load) -> InputPath | None:
+        """Return the path of a factor that is loaded outside loops through a slot of the ring.
 
-    def _through_ring(self, load: Load) -> Expr:
+        None if the ring holds no factor of its shape that is contiguous along the same dim, if bulk copies cannot bring
+        it, or if the kernel stores to its tensor: the copy may come before the store.
+        """
+        if self.options.copy != TENSOR or load.maps or load in self.layouts.loops or load not in self.layouts.factors:
+            return None
+        if load.tile.tensor.name in _stored(self.trace):
+            return None
+        if not any(self._shape_in_slot(v) == self._shape_in_slot(load) for v in self.layouts.in_place):
+            return None
+        with suppress(DoesNotFit):
+            return self._path(load, self._layout_of_load(load).fragment.shape[0])
+        return None
+
+    def _shape_in_slot(self, value: Value) -> tuple[object, ...]:
+        """Return the rows and depth of a loaded factor, its type, and which of the two is contiguous in memory."""
+        if not isinstance(value, Load):
+            return ()
+        layout = self._layout_of_load(value)
+        contiguous = tuple(value.tile.tensor.strides[n] == 1 for n in layout.axes)
+        return layout.fragment.shape, value.elem, contiguous
+
+    def _through_ring(self, load: Load, path: InputPath) -> Expr:
         """Return a factor that a bulk copy brings to a slot of the ring, from which lanes read it at once.
 
         The copy starts as early as the ring has a slot: while a workgroup still computes its tile before.
         """
         k, fragment, name = self.k, self.layouts.of[load].fragment, load.tile.tensor.name
-        path = self._path(load)
-        assert path is not None
         path = self._with_tile(path, list(self.in_ring))
         assert path.tile is not None
         index, init = k.var("once"), zeros(vector(load.elem, fragment.registers))
@@ -252,9 +268,10 @@ class _Emitter:
         else:
             self.k.copy(path.tile, path.view, at, path.copy.stored, 0, "copy", path.copy.loaded, name)
 
-    def _path(self, load: Load) -> InputPath | None:
+    def _path(self, load: Load, in_place: int) -> InputPath | None:
         """Return a load's path through shared memory; None without slots, or if no copy divides evenly.
 
+        `in_place` is the number of rows that one instruction reads in shared memory; 0 if lanes load fragments.
         Copies take no registers where the target masks each lane's part of them. Raises DoesNotFit for a load without a
         path that an instruction reads in shared memory.
         """
@@ -263,7 +280,6 @@ class _Emitter:
             return None
         layout = self._layout_of_load(load)
         rows, depth = layout.fragment.shape
-        in_place = self.layouts.in_place.get(load, rows if self._has_slots(load) else 0)
         # The path depends on the depth of the config's tile, on its subgroups and on its slots only.
         config = Config((rows, rows, depth), self.options.subgroups, (1, 1, 1), slots)
         view = self.places.view(load.tile, layout, depth)
@@ -574,14 +590,19 @@ def _relabelled(elements: Expr) -> Expr:
 
 def _check_scalars_are_read_only(trace: Trace) -> None:
     """Raise UserError for a tensor from which scalars are loaded, maybe ahead of their place, and that is stored to."""
-    suite = list(all_statements(trace.statements))
-    stored = {s.tile.tensor.name for s in suite if isinstance(s, Store)}
-    stored |= {s.tensor.name for s in suite if isinstance(s, Scatter)}
-    for load in suite:
+    stored = _stored(trace)
+    for load in all_statements(trace.statements):
         if isinstance(load, ScalarLoad) and load.tile.tensor.name in stored:
             given = f"given a scalar of {load.tile.tensor.name}, which the kernel stores to"
             line = trace.lines.get(load)
             raise UserError(f"{given}, wanted a tensor it only loads, at load_scalar{f' in {line}' if line else ''}")
+
+
+def _stored(trace: Trace) -> set[str]:
+    """Return the names of the tensors that a kernel stores to."""
+    suite = list(all_statements(trace.statements))
+    stored = {s.tile.tensor.name for s in suite if isinstance(s, Store)}
+    return stored | {s.tensor.name for s in suite if isinstance(s, Scatter)}
 
 
 def _scalars_of(loads: Collection[Load], body: Sequence[Statement]) -> list[ScalarLoad]:

@@ -11,7 +11,7 @@ from convgen.ir.layout.memory import Shared
 from convgen.ir.mma_operands import shared_factors
 from convgen.ir.mutate import statements
 from convgen.ir.program import Kernel
-from convgen.ir.stmt import Copy, DirectCopy, LoadPart, LoadShared, StoreShared
+from convgen.ir.stmt import Copy, DirectCopy, LoadPart, LoadShared, StoreShared, TensorCopy
 
 
 def private_tiles(kernel: Kernel) -> frozenset[Shared]:
@@ -19,7 +19,7 @@ def private_tiles(kernel: Kernel) -> frozenset[Shared]:
     layouts: dict[Shared, dict[Fragment, None]] = {}
     accesses = statements(kernel.body)
     parts = {s.tile for s in accesses if isinstance(s, LoadPart)}  # parts overlap
-    direct = {s.tile for s in accesses if isinstance(s, DirectCopy)}  # distributed by places, not by elements
+    direct = {s.tile for s in accesses if isinstance(s, (DirectCopy, TensorCopy))}  # by places, or for all subgroups
     factors = shared_factors(kernel.body)  # a team's instruction reads them, not one subgroup
     direct |= {s.tile for s in accesses if isinstance(s, LoadShared) and s.var in factors}
     for s in accesses:

@@ -6,9 +6,10 @@ from itertools import product
 
 import pytest
 
-from convgen.ir.build import KernelBuilder
+from convgen.ir.build import KernelBuilder, matrix
 from convgen.ir.layout.digits import Digit, Space
 from convgen.ir.layout.fragment import Fragment
+from convgen.ir.ring import ring_of
 from convgen.ir.types import f32, vector
 from convgen.passes.messages.ownership import private_tiles
 
@@ -38,3 +39,12 @@ def test_tiles_are_private_where_each_element_has_one_subgroup(names: tuple[str,
             owners.setdefault((row, col), set()).add(subgroup)
     alone = all(len(subgroups) == 1 for subgroups in owners.values())
     assert private_tiles(kernel.done()) == ({tile} if alone else set())
+
+
+def test_a_tile_that_bulk_copies_bring_is_not_private() -> None:
+    """One subgroup starts the copies, and every subgroup reads them, behind a barrier."""
+    kernel = KernelBuilder("k", subgroups=_SUBGROUPS, width=_WIDTH)
+    memory, tile = kernel.buffer("src", f32, 4 * 16), kernel.shared("tile", f32, 4, 16)
+    kernel.copy_as_tensor(tile, matrix(memory, 4, 16), (0, 0), 4, ring_of("ring", 1))
+    kernel.load_shared("v", tile, Fragment(("row", "col"), (*LAYOUTS["near"], _LANES)))
+    assert private_tiles(kernel.done()) == set()
