@@ -22,7 +22,9 @@ from convgen.ir.layout.tags import Layout
 from convgen.ir.mutate import postorder
 from convgen.ir.program import Kernel
 from convgen.ir.record import evolve
-from convgen.ir.types import Type, f16, f32, vector
+from convgen.ir.simplify.extents import value_of
+from convgen.ir.sizes import Size
+from convgen.ir.types import Type, f16, f32, s32, vector
 from convgen.ir.verify import verify
 from convgen.passes.lower_tiles import lower_tiles
 from convgen.passes.messages.linear import Halo, LinearDim, LinearView, linearize
@@ -318,3 +320,15 @@ def test_planes_slide_along_rows(case: tuple[View, tuple[int, int], Fragment]) -
 def test_a_plane_may_lie_on_its_side() -> None:
     turned = evolve(_FITTING, axes=_FITTING.axes[::-1])
     assert plane_of(turned, LIMITS) == plane_of(_FITTING, LIMITS)
+
+
+def test_shifted_rows_end_where_the_launch_says() -> None:
+    """A plane of the greatest height would reach beyond the buffer of a launch: the verifier refuses it."""
+    rows = Size("rows", 0, s32, 1, 40, 1)
+    counted = LinearDim("row", 43, 43, 128, exact=rows + 3)
+    small = evolve(_FITTING, memory=Global("x", f16, 1 << 20), axes=((counted,), _FITTING.axes[1]))
+    plane = plane_of(evolve(small, halos=(Halo(40, (("row", 1),), -3),)), LIMITS)
+    assert plane is not None
+    assert [value_of(plane.height, {rows: count}) for count in (1, 17, 40)] == [1, 17, 40]
+    for terms in ((("row", 2),), (("row", 1), ("tap", 1))):  # no launch says where these end
+        assert plane_of(evolve(small, halos=(Halo(40, terms, -3),)), LIMITS) is None
