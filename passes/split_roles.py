@@ -12,9 +12,10 @@ of memory that the kernel never writes. Each role counts its uses of the ring, m
 gives slot and phase. It is carried by all loops around, and a branch around becomes a loop of at most one iteration,
 which can carry it, too.
 
-Products of one block still run while the next block is awaited (`ReleaseSlot.running`). Where other instructions read
-all sums of a block within it, consumers release its own slot ahead of the first that reads those of its last product:
-all products are complete there. With one slot, or where only lanes read the slot, they release it behind these reads.
+Products of one block still run while the next block is awaited (`ReleaseSlot.running`). This needs two slots, and sums
+that only products read. With one slot, or where other instructions read the sums of each block within the loop's body,
+consumers release a block's own slot there: behind the last product and the last load by lanes from the slot, and ahead
+of the first other instruction that reads the last product's sums, which waits for all products anyway.
 """
 
 from __future__ import annotations
@@ -309,7 +310,7 @@ class _Consumer(_Role):
         return rewrite(s, {LoadFactor: factor_in_slot, **dict.fromkeys(_READS, read_in_slot)})
 
     def _reads_slot(self, s: Stmt) -> bool:
-        """Return whether a statement multiplies, or its lanes load from the tiles."""
+        """Return whether a statement multiplies, or whether lanes load from the tiles by it."""
         return any(_products(s)) or any(isinstance(e, SharedRead) and e.tile in self.tiles for e in statements(s))
 
 

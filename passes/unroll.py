@@ -1,7 +1,7 @@
 """Unroll short loops: few constant trips, without early exit or matrix instructions in the body.
 
-Loops of matrix instructions are left to `buffer_shared`, which knows what may overlap, and those of bulk copies to
-`split_roles`.
+`buffer_shared` unrolls loops of matrix instructions, because it knows what may overlap. Loops of bulk copies stay,
+because `split_roles` needs them.
 """
 
 from __future__ import annotations

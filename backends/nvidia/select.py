@@ -114,7 +114,7 @@ class Selector(Values):
         if self.waits is not None and s in self.waits.at_once:
             self.out.emit("cp.async.wait_all")
         if s in self.behind_warp_barriers:
-            if isinstance(s, st.ReleaseSlot):  # ptxas lets the arrival pass ldmatrix: on an H200, copies came first
+            if isinstance(s, st.ReleaseSlot):  # on an H200, the arrival overtook ldmatrix, and the next copy came first
                 self.out.emit("fence.proxy.async.shared::cta", "loads from the slot end before a copy overwrites it")
             self.out.emit("bar.warp.sync -1", "lanes see each other's accesses")
         handler(self, s)

@@ -399,7 +399,7 @@ class Launch:
 
     @property
     def _streaming(self) -> Numbers:
-        """Return the clocks in which memory brings both inputs and takes a result without slices, each byte once."""
+        """Return the clocks that memory takes for both inputs and, without slices, the result, each byte once."""
         offer, result = self.offer, self.offer.form.product.result.memory
         streamed = offer.of_m.memory.bytes + offer.of_n.memory.bytes + result.bytes * (self.slices == 1)
         return np.asarray(streamed / (self.tuned.memory_share * self.facts.caches.memory_rate))

@@ -108,7 +108,8 @@ class ProductInput:
         if self.in_place:
             return self._in_place(shape, 1 if self.anywhere == 0 else rows, copy)
         if copy == TENSOR:
-            raise DoesNotFit(f"copy={TENSOR}: wanted a matrix instruction that reads shared memory in place")
+            given = f"copy={TENSOR} of {self.view.memory.name}"
+            raise DoesNotFit(f"{given}: wanted a matrix instruction that reads shared memory in place")
         if copy == DIRECT:
             return self._direct(shape)
         transposed = bool(config.slots) and self._is_transposed

@@ -28,7 +28,7 @@ from convgen.tile.edges import Section, sections
 from convgen.tile.element_access import inside, once
 from convgen.tile.factor_copies import FactorCopies
 from convgen.tile.lane_products import FmaTile, multiplied
-from convgen.tile.layouts import Layouts, Options, ValueLayout, all_statements, factor_layouts, stored_tensors
+from convgen.tile.layouts import Layouts, Options, ValueLayout, factor_layouts, stored_tensors
 from convgen.tile.places import Places
 from convgen.tile.tiles import Index, Tensor, Tile
 from convgen.tile.trace import (
@@ -52,7 +52,7 @@ from convgen.tile.trace import (
     Trace,
     Transposed,
     Value,
-    arguments,
+    all_statements,
 )
 
 _WORD = 32  #: bits of a register in one lane
@@ -92,7 +92,6 @@ class _Emitter:
         self.values: dict[Value, Expr] = {}
         self.copies = FactorCopies(self.k, self.layouts, self.places)
         self.unread: list[Value] = []  #: loads whose fragments are in shared memory, read when they are first used
-        self.carried_values: set[Value] = set()  #: values that the enclosing loops carry to their next iteration
 
     def build(self) -> Kernel:
         with self.k.tile_of(self.mapping) as tile:
@@ -128,7 +127,7 @@ class _Emitter:
         for statement in suite:
             match statement:
                 case Loop():
-                    self._loop(statement, suite)
+                    self._loop(statement)
                 case Store():
                     self._store(statement)
                 case Scatter():
@@ -145,26 +144,22 @@ class _Emitter:
                 case Value():
                     self.values[statement] = self._emitted(statement)
 
-    def _loop(self, loop: Loop, suite: list[Statement]) -> None:
-        """Add a loop of `suite`; it carries those values that its body or anything after it uses."""
-        k = self.k
-        readers = [*loop.body, *suite[suite.index(loop) + 1 :]]
-        used = {v for statement in all_statements(readers) for v in arguments(statement)} | self.carried_values
-        carried = [(name, first, last) for name, first, last in loop.carried if first in used or last in used]
+    def _loop(self, loop: Loop) -> None:
+        """Add a loop."""
+        k, carried = self.k, loop.carried
         for value in list(self.unread):
             self._value(value)
         inits = [self._value(first) for _, first, _ in carried]
         names = [k.var(name.replace("[", "_").replace("]", ""), init.type) for (name, *_), init in zip(carried, inits)]
         results = [k.var(v.name, v.type) for v in names]
-        before = dict(self.values), set(self.carried_values)
-        self.carried_values |= {last for *_, last in carried}
+        before = dict(self.values)
         index = k.var(loop.var.name)
         self.values |= {first: v for (_, first, _), v in zip(carried, names)}
         with self.places.within(loop, index), k.suite() as body:
             self._copy_factors(loop.body)
             self._suite(loop.body)
             yields = tuple(self._in_layout_of(last, first) for _, first, last in carried)
-        self.values, self.carried_values = before
+        self.values = before
         state = tuple(names), tuple(inits), block(*body), yields, tuple(results)
         k.add(For(index, const(0), self.places.scalar(loop.trips), *state, "k_loop"))
         of = self.layouts.of

@@ -85,9 +85,9 @@ class FactorCopies:
         return last
 
     def _with_tile(self, path: InputPath, free: list[InputPath]) -> InputPath:
-        """Return a path with a tile of its own, or with one of an earlier loop, which is no longer free.
+        """Return a path with a tile of its own, or with a free one of an earlier loop, which is taken off `free`.
 
-        Of these, one that has held elements of this tensor comes first.
+        A free tile that has held elements of this tensor comes first.
         """
         assert path.tile is not None
         for earlier in sorted(free, key=lambda earlier: earlier.view.memory is not path.view.memory):

@@ -39,6 +39,7 @@ from convgen.tile.trace import (
     Store,
     Trace,
     Value,
+    all_statements,
     arguments,
 )
 from convgen.tile.xetile_maps import Maps
@@ -84,14 +85,6 @@ class Options:
     by_steps: bool = False  #: whether a product reads its fragments for one instruction's K at a time
     in_place: bool = True  #: whether instructions may read factors in shared memory
     wide: bool = True  #: whether lanes exchange elements, through shared memory, for wider loads and stores
-
-
-def all_statements(suite: list[Statement]) -> Iterator[Statement]:
-    """Yield all statements; those of a loop's body follow the loop."""
-    for statement in suite:
-        yield statement
-        if isinstance(statement, Loop):
-            yield from all_statements(statement.body)
 
 
 def stored_tensors(trace: Trace) -> set[str]:

@@ -18,6 +18,7 @@ from convgen.tile.forms import KINDS, MAPS, STATEMENTS, VALUES, listed, type_of
 from convgen.tile.tile_kernel import TileProgram, options
 from convgen.tile.tiles import Index, Shape, Tensor, Tile, size
 from convgen.tile.trace import Grid, Loop, Trace, Value, tracing
+from convgen.tile.unread import drop_unread
 
 _KERNEL = re.compile(r"kernel (\w+)\((.*)\)((?: \w+=\w+)*)")
 ValueOrTile = TypeVar("ValueOrTile", Value, Tile)
@@ -90,6 +91,7 @@ class _Reader:
         if self.at < len(self.lines):
             with self.line() as text:
                 raise UserError(f"given {text!r}, wanted a line two spaces further in than its loop or kernel")
+        drop_unread(self.trace.statements)
         return TileProgram(name, tuple(self.tensors.values()), self.trace, chosen)
 
     def matched(self, pattern: re.Pattern[str], text: str, wanted: str) -> tuple[str, ...]:

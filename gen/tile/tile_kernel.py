@@ -24,6 +24,7 @@ from convgen.tile.printing import text_of
 from convgen.tile.source import Line, line_of
 from convgen.tile.tiles import Tensor, sized
 from convgen.tile.trace import Trace, Value, tracing
+from convgen.tile.unread import drop_unread
 
 _SLOTS = (2, 1, 0)  #: numbers of slots that are tried if none is given
 
@@ -133,6 +134,7 @@ class TileKernel:
             self._traced(described, numbers)
         if len(trace.suites) != 1:
             raise UserError(f"given a break or return out of tile.range, wanted loops that run to their end, at {name}")
+        drop_unread(trace.statements)
         return TileProgram(name, described, trace, self.options)
 
     def _traced(self, tensors: Sequence[Tensor], numbers: Mapping[str, Any]) -> None:

@@ -393,6 +393,14 @@ def arguments(statement: Statement) -> tuple[Value, ...]:
     return ()
 
 
+def all_statements(suite: Sequence[Statement]) -> Iterator[Statement]:
+    """Yield all statements; those of a loop's body follow the loop."""
+    for statement in suite:
+        yield statement
+        if isinstance(statement, Loop):
+            yield from all_statements(statement.body)
+
+
 @define(eq=False)
 class Grid:
     """The grid of workgroups: counts of blocks along each dim, a block's shape, the variables of a block's offsets."""

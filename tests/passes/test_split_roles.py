@@ -11,7 +11,7 @@ import pytest
 
 from convgen.backends.target import get
 from convgen.ir.error import Unsupported
-from convgen.ir.expr import AddressOf, Mma, Var, const
+from convgen.ir.expr import AddressOf, Mma, Var, const, var
 from convgen.ir.interp import interpret
 from convgen.ir.layout.memory import Global
 from convgen.ir.mutate import postorder, rewrite, statements
@@ -39,7 +39,7 @@ from convgen.ir.stmt import (
     block,
     stmts_of,
 )
-from convgen.ir.types import bool_
+from convgen.ir.types import bool_, f32, vector
 from convgen.ir.verify import verify
 from convgen.kernels import launches
 from convgen.passes import pipeline
@@ -205,6 +205,29 @@ def test_a_slot_is_free_while_the_sums_of_its_block_are_added(name: str) -> None
     assert at == products[-1] + 1
     assert [s.running for s in statements(after.body) if isinstance(s, ReleaseSlot)] == [0]
     assert any(isinstance(s, Let) for s in stmts[at:])
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_slot_is_not_free_before_all_have_read_it(nested: bool) -> None:
+    """Lanes load from the slot behind the first read of the sums, or all of the body is within one statement."""
+    before, _ = around(built(*CASES["sums of a block added apart"])[1][0][0])
+    tile = loads(before)[0].tile
+    read = SharedRead(var("late", vector(f32, 1)), tile, const(0), 0, Site(10**6, "late"))
+
+    def change(loop: For) -> Stmt:
+        if loop.label != "k_loop":
+            return loop
+        stmts = stmts_of(loop.body)
+        second = [n for n, s in enumerate(stmts) if isinstance(s, Barrier)][1] + 1
+        inner = stmts[second:]
+        rest = (inner[0], If(const(1, bool_), block(*inner[1:]), block())) if nested else (*inner, read)
+        return evolve(loop, body=block(*stmts[:second], *rest))
+
+    after = split_roles(in_loop(before, change), FACTS)
+    (loop,) = (s for s in statements(roles(after).then) if isinstance(s, For) and s.label == "k_loop")
+    stmts = stmts_of(loop.body)
+    (at,) = (n for n, s in enumerate(stmts) if isinstance(s, ReleaseSlot))
+    assert not any(isinstance(inner, (SharedRead, LoadFactor)) for s in stmts[at:] for inner in statements(s))
 
 
 def test_a_kernel_without_copies_stays() -> None:
