@@ -206,7 +206,7 @@ class Writer:
         """Return the binding strength of the root of `e`, and its text."""
         if isinstance(e, Var):
             self.use(e)
-            return ATOM, self.vars[e]
+            return ATOM, self.vars.get(e, e.name)  # sizes are fields of buffers, not nodes below them
         if isinstance(e, Const):
             text = _number(e, wanted)
             return UNARY if text.startswith("-") else ATOM, text

@@ -26,12 +26,13 @@ from convgen.ir.expr import (
 )
 from convgen.ir.layout.digits import Digit, Space
 from convgen.ir.layout.fragment import Fragment
-from convgen.ir.layout.memory import Dim, RunView, SizedView, Swizzle, TensorDim, View
+from convgen.ir.layout.memory import Dim, RunView, SizedGlobal, SizedView, Swizzle, TensorDim, View
 from convgen.ir.layout.mma import MmaAtom, MmaTile
 from convgen.ir.layout.tags import Layout
 from convgen.ir.program import Kernel, Program
+from convgen.ir.sizes import Size
 from convgen.ir.text import parse, show, to_text
-from convgen.ir.types import bool_, f16, f32, s64, u8, u16, u32, vector
+from convgen.ir.types import bool_, f16, f32, s32, s64, u8, u16, u32, vector
 from tests.ir.expressions import CASES, Case
 
 X, Y, Z = var("x"), var("y"), var("z")
@@ -213,6 +214,7 @@ def test_declarations_show_on_their_own() -> None:
     kernel = sample()
     assert [show(t) for t in kernel.shared] == [line.strip() for line in SAMPLE.splitlines()[3:5]]
     assert show(kernel.params[0]) == "src: f16[4096]"
+    assert show(SizedGlobal("src", f16, 1024, (Size("rows", 0, s32, 1, 64, 1), 8))) == "src: f16[rows x 8, at most 1024 bytes]"
 
 
 # ---------------------------------------------------------------- and back
