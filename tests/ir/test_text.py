@@ -214,7 +214,8 @@ def test_declarations_show_on_their_own() -> None:
     kernel = sample()
     assert [show(t) for t in kernel.shared] == [line.strip() for line in SAMPLE.splitlines()[3:5]]
     assert show(kernel.params[0]) == "src: f16[4096]"
-    assert show(SizedGlobal("src", f16, 1024, (Size("rows", 0, s32, 1, 64, 1), 8))) == "src: f16[rows x 8, at most 1024 bytes]"
+    sized = SizedGlobal("src", f16, 1024, (Size("rows", 0, s32, 1, 64, 1), 8))
+    assert show(sized) == "src: f16[rows x 8, at most 1024 bytes]"
 
 
 # ---------------------------------------------------------------- and back
