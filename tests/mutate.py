@@ -58,6 +58,7 @@ JUDGES: dict[str, tuple[str, ...]] = {
     "gen/plan/grouped_axis.py": ("tests/product/test_grouped.py", "tests/gen"),
     "gen/plan/scaled_factors.py": ("tests/product/test_mx.py", "tests/gen"),
     "gen/problem/fused_conv.py": ("tests/product/test_fused_conv.py", "tests/gen"),
+    "gen/run/comparison.py": ("tests/gen", "tests/product/test_routing.py"),
     "gen/run/depthwise_sums.py": ("tests/product/test_fused_conv.py",),
     "gen/run/reference_fused.py": ("tests/product/test_fused_conv.py",),
     "gen/problem/grouping.py": ("tests/product/test_grouped.py", "tests/gen"),

@@ -46,7 +46,8 @@ class Padding:
     tested: Sides  #: factors that are multiplied by zeros; one sum of each of their rows is tested
     taps: Dims
     taps_in_k: bool  #: whether taps are dims of K, else of rows
-    tap_step: int  #: positions of K or rows from one tap to the next; 0 where other dims of K surround the taps
+    #: positions of K or rows from one tap to the next; 0 where other dims of K surround the taps, or taps are padded
+    tap_step: int
     one_tap: bool = True  #: taps of rows: whether all rows of one matrix instruction have the same tap
     tap_blocks: int = 0  #: taps of K: blocks of K for one tap, each as deep as a message
     k_blocks: int = 0  #: taps of K: blocks of all of K, if several workgroups share it; else 0
@@ -168,7 +169,9 @@ def _with_taps_in_k(
     masks, share_dims = _share_masks(k_dims, tile_k) if shared else ((), ())
     further = (tap_axis, *((d,) for d in share_dims))
     of_n, of_m = (zero_outside(evolve(v, axes=(v.axes[0], one_tap_k, *v.axes[2:], *further)), masks) for v in factors)
-    tap_step = inner if _count(k_dims) == _count(taps) * inner else 0
+    # Positions of K count taps only where no dim within the taps is padded, as runs are to whole chunks.
+    counts_taps = all(d.padded == d.size for d in taps[1:])
+    tap_step = inner if counts_taps and _count(k_dims) == _count(taps) * inner else 0
     k_blocks, tap_blocks = -(-_count(k_dims) // tile_k), _count(one_tap_k) // depth
     return Padding(
         of_n, of_m, {n: halo(factors[n]) for n in sides}, tested, tap_axis, True, tap_step,

@@ -118,6 +118,17 @@ def test_each_tap_in_turn(dir: str) -> None:
     check(problem, "gfx942", f"{AMD} slots=1 taps=split", dict.fromkeys(at, NAN))
 
 
+@pytest.mark.parametrize("slices", [2, 3])
+def test_taps_of_a_share_begin_where_runs_are_padded_to_chunks(slices: int) -> None:
+    """Of two runs of 9 pixels, padded to 16, the second slice recomputes those of the second run."""
+    problem = Conv.parse("mb1ic16oc8ih3oh2kh2dh3ph1iw1ow9kw1sw2pw2", dir="BWD_W", dt="f16", wtag="bcda")
+    inside = {(0, oc, oh, ow): NAN for oc in range(8) for oh in range(2) for ow in range(9) if ow != 1}
+    config = f"tile=32x96x16 waves=1x4 mma=8x8x16 slots=1 taps=chunk slices={slices}"
+    found, right = results(problem, "xehpg", config, inside)
+    assert np.isfinite(right).any()
+    np.testing.assert_array_equal(found, right)
+
+
 def test_taps_of_a_share_are_decoded_where_they_are_counted_in_turn() -> None:
     """Of gradients of weights each share of rows begins at a tap of its own, and the first follows the last."""
     line = "mb1ic14oc40id4od1kd1sd3pd1ih3oh4kh2sh4ph0iw4ow3kw3sw3pw0dw2"
