@@ -122,6 +122,7 @@ def test_each_tap_in_turn(dir: str) -> None:
 def test_taps_of_a_share_begin_where_runs_are_padded_to_chunks(slices: int) -> None:
     """Of two runs of 9 pixels, padded to 16, the second slice recomputes those of the second run."""
     problem = Conv.parse("mb1ic16oc8ih3oh2kh2dh3ph1iw1ow9kw1sw2pw2", dir="BWD_W", dt="f16", wtag="bcda")
+    inside: dict[tuple[int, ...], float]
     inside = {(0, oc, oh, ow): NAN for oc in range(8) for oh in range(2) for ow in range(9) if ow != 1}
     config = f"tile=32x96x16 waves=1x4 mma=8x8x16 slots=1 taps=chunk slices={slices}"
     found, right = results(problem, "xehpg", config, inside)
