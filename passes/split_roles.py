@@ -21,7 +21,7 @@ of the first other instruction that reads the last product's sums, which waits f
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Sequence
-from typing import TypeVar
+from typing import TypeGuard, TypeVar
 
 from convgen.ir.error import Unsupported
 from convgen.ir.expr import Const, Expr, Lt, Mma, Not, Select, Var, const, eq, var
@@ -132,7 +132,11 @@ def _copies_and_rest(loop: For) -> tuple[tuple[Stmt, ...], tuple[Stmt, ...]]:
 
 
 def _products(s: Stmt) -> Iterator[Let]:
-    return (inner for inner in statements(s) if isinstance(inner, Let) and isinstance(inner.value, Mma))
+    return filter(_is_product, statements(s))
+
+
+def _is_product(s: Stmt) -> TypeGuard[Let]:
+    return isinstance(s, Let) and isinstance(s.value, Mma)
 
 
 def _reads_own_sums(compute: Iterable[Stmt]) -> bool:
@@ -145,7 +149,7 @@ def _reads_own_sums(compute: Iterable[Stmt]) -> bool:
 
 def _read(s: Stmt) -> set[Var]:
     """Return the variables that a statement reads, but for products and what loops carry."""
-    beside = (inner for inner in statements(s) if not isinstance(inner, For) and inner not in {*_products(s)})
+    beside = (inner for inner in statements(s) if not isinstance(inner, For) and not _is_product(inner))
     return {v for inner in beside for e in inner.operands for v in free_vars(e)}
 
 

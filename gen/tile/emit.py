@@ -339,7 +339,7 @@ class _Emitter:
         Lanes exchange elements for wider loads, but not in loops, each iteration of which would repeat the exchange,
         and not where maps say which elements each lane loads.
         """
-        tile, layout, name = load.tile, self._layout_of_load(load), f"{load.tile.tensor.name}_tile"
+        tile, layout, name = load.tile, self.layouts.of_load(load), f"{load.tile.tensor.name}_tile"
         tensor, at = tile.tensor, self.places.at(tile, layout)
         wide = self.options.wide and load.maps is None and load not in self.layouts.loops
         load_view: Callable[..., Expr] = partial(load_wide, self.k, self.facts) if wide else self.k.load_view
@@ -439,10 +439,6 @@ class _Emitter:
             k.atomic_at(scatter.op, memory, numbers, value, fragment, exists, "store")
         else:
             k.store_at(memory, numbers, value, fragment, exists, "store")
-
-    def _layout_of_load(self, load: Load) -> ValueLayout:
-        """Return the layout of a loaded value in terms of the tensor's dims."""
-        return self.layouts.of[load].on(load.dims)
 
 
 def _relabelled(elements: Expr) -> Expr:

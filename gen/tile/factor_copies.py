@@ -16,7 +16,7 @@ from convgen.ir.stmt import For, block
 from convgen.ir.types import vector
 from convgen.plan.config import DIRECT, REGISTERS, TENSOR, Config
 from convgen.plan.inputs import InputPath, ProductInput
-from convgen.tile.layouts import Layouts, ValueLayout, stored_tensors
+from convgen.tile.layouts import Layouts, stored_tensors
 from convgen.tile.places import Places
 from convgen.tile.tiles import Tile
 from convgen.tile.trace import Load, Value
@@ -56,14 +56,14 @@ class FactorCopies:
             return None
         if any(self._shape_in_slot(v) == self._shape_in_slot(load) for v in self.layouts.in_place):
             with suppress(DoesNotFit):
-                return self._path(load, self._layout(load).fragment.shape[0])
+                return self._path(load, self.layouts.of_load(load).fragment.shape[0])
         return None
 
     def _shape_in_slot(self, value: Value) -> tuple[object, ...]:
         """Return the rows and depth of a loaded factor, its type, and which of the two is contiguous in memory."""
         if not isinstance(value, Load):
             return ()
-        layout = self._layout(value)
+        layout = self.layouts.of_load(value)
         contiguous = tuple(value.tile.tensor.strides[n] == 1 for n in layout.axes)
         return layout.fragment.shape, value.elem, contiguous
 
@@ -105,7 +105,7 @@ class FactorCopies:
         """Copy a load's block to shared memory."""
         assert path.tile is not None
         self.tiles[load] = path.tile
-        _, at = self.places.until(load.tile, self._layout(load), load.ends)
+        _, at = self.places.until(load.tile, self.layouts.of_load(load), load.ends)
         name = load.tile.tensor.name
         if path.step:
             self.ring = self.ring or ring_of("ring", path.tile.slots)
@@ -124,7 +124,7 @@ class FactorCopies:
         slots = self.options.slots
         if not slots:
             return None
-        layout = self._layout(load)
+        layout = self.layouts.of_load(load)
         rows, depth = layout.fragment.shape
         # The path depends on the depth of the config's tile, on its subgroups and on its slots only.
         config = Config((rows, rows, depth), self.options.subgroups, (1, 1, 1), slots)
@@ -167,7 +167,3 @@ class FactorCopies:
         taken, name = {m.name for m in (*self.k.tiles, *self.k.params)}, path.tile.name
         names = itertools.chain([name], (f"{name}{n}" for n in itertools.count(1)))
         return evolve(path, tile=evolve(path.tile, name=next(n for n in names if n not in taken)))
-
-    def _layout(self, load: Load) -> ValueLayout:
-        """Return the layout of a loaded value in terms of the tensor's dims."""
-        return self.layouts.of[load].on(load.dims)

@@ -307,6 +307,10 @@ class Layouts:
 
     # ------------------------------------------------------------ defaults
 
+    def of_load(self, load: Load) -> ValueLayout:
+        """Return the layout of a loaded value in terms of the tensor's dims."""
+        return self.of[load].on(load.dims)
+
     def of_prefetch(self, tile: Tile) -> ValueLayout:
         """Return the distribution of a prefetch over lanes."""
         if tile.maps:

@@ -51,7 +51,7 @@ def images(facts: TargetFacts, rows: int, cols: int, part_of_b: bool) -> Digits 
 @pytest.mark.parametrize("order", ORDERS, ids=str)
 @pytest.mark.parametrize("name", XE)
 def test_every_element_is_copied_once(name: str, order: tuple[int, int, int]) -> None:
-    """Of the tiles and kinds each order has one in twelve, each another."""
+    """Each target and order copies every twelfth combination of a tile and a kind, from a start of its own."""
     assert copied(name, order, TILED[ORDERS.index(order) + len(ORDERS) * list(XE).index(name) :: 12]) > 2
 
 

@@ -120,7 +120,7 @@ def test_each_tap_in_turn(dir: str) -> None:
 
 @pytest.mark.parametrize("slices", [2, 3])
 def test_taps_of_a_share_begin_where_runs_are_padded_to_chunks(slices: int) -> None:
-    """Of two runs of 9 pixels, padded to 16, the second slice recomputes those of the second run."""
+    """K has two runs of 9 pixels, each padded to 16; the second slice recomputes the sums over the second run."""
     problem = Conv.parse("mb1ic16oc8ih3oh2kh2dh3ph1iw1ow9kw1sw2pw2", dir="BWD_W", dt="f16", wtag="bcda")
     inside: dict[tuple[int, ...], float]
     inside = {(0, oc, oh, ow): NAN for oc in range(8) for oh in range(2) for ow in range(9) if ow != 1}

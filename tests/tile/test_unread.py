@@ -1,4 +1,4 @@
-"""What loops carry: names that are read again, and no others."""
+"""Loops carry the names that a later statement or iteration reads, and no others."""
 
 from __future__ import annotations
 
