@@ -225,16 +225,17 @@ def _tiles(works: list[_Work], lane: LanePart, least: int, facts: TargetFacts) -
 def _clocks(works: list[_Work], tile: LaneTile, slices: int, facts: TargetFacts) -> float:
     """Return the clocks of all launches: one for each product, and one that reduces slices."""
     total = (len(works) - 1 + (slices > 1)) * float(tuning(facts).launch)
+    units, stream = facts.compute_units, facts.compute_units * tuning(facts).stream_rate
+    memory = tuning(facts).memory_share * facts.caches.memory_rate or stream
     for work in works:
         groups = work.tiles(tile) * slices
         blocks = -(-work.k // (tile.positions * slices)) if work.of_weights else 1
-        rate, units = tuning(facts).stream_rate, facts.compute_units
         workspace = (slices > 1) * 2 * groups * tile.n * work.sums
         times = (
             _issue(work, tile, -(-groups // units), blocks, facts),
             -(-groups // units) * prod(tile.subgroups) * blocks * _requests(work, tile, facts),
             _loads_of_line(work, tile, facts) * work.bytes / (units * tuning(facts).unit_rate),
-            (_memory_penalty(work, tile, facts) * work.bytes + workspace) / (units * rate),
+            _memory_penalty(work, tile, facts) * work.bytes / memory + workspace / stream,
         )
         total += tuning(facts).load_latency + max(times) + tuning(facts).exposed * sum(times) + groups * _START
     return total

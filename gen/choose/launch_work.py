@@ -293,10 +293,11 @@ class Launch:
     def loading(self) -> Numbers:
         """Return the clocks to load both inputs of a block; in a ring, lines outside of the tensors take longer."""
         outside: Numbers = np.zeros(())
+        inside_k = self.offer.inner / (-(-self.offer.inner // self._padded_to) * self._padded_to)
         sides = zip(self.offer.loads(self.atom, self.facts), self.configs.sizes, (self.offer.m, self.offer.n))
         for load, rows, extent in sides:
             if load.along_k and not load.by_reads:
-                outside = outside + rows - extent / -(-extent // rows)
+                outside = outside + rows - inside_k * extent / -(-extent // rows)
         lines = np.ceil(self.configs.sizes[2] * self.atom.elem_bytes / LINE)
         return self.work.loading + np.where(self.in_ring, outside * lines * self.tuned.line_outside, 0.0)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 MEASURED = ROOT / "tests" / "data" / "silicon" / "configs.txt"
-MOST_REGRET = {"by instructions": 1.06, "by lanes": 1.12}  #: geometric means; 1.060 and 1.112 of 3,950 configs
+MOST_REGRET = {"by instructions": 1.05, "by lanes": 1.12}  #: geometric means; 1.045 and 1.100 of 4,350 configs
 
 
 def test_the_first_config_is_little_slower_than_the_best() -> None:
