@@ -21,7 +21,7 @@ from convgen.ir.node import Node
 from convgen.ir.program import Kernel, Program
 from convgen.ir.sizes import Extent
 from convgen.ir.stmt import Site, Stmt
-from convgen.ir.text import declared
+from convgen.ir.text import declared, instructions
 from convgen.ir.text.expressions import Expressions
 from convgen.ir.text.lexer import NUMBERED
 from convgen.ir.text.templates import Fork, Part, forms, parts_of, reserved
@@ -208,7 +208,7 @@ class _Reader(Expressions):
     def _instruction(self) -> MmaAtom | BlockAtom:
         name = self.name()
         self.take(":")
-        atom = declared.read_instruction(self, name)
+        atom = instructions.read_instruction(self, name)
         self.instructions[name] = atom
         if isinstance(atom, BlockAtom):
             self.products[name] = atom
@@ -217,7 +217,7 @@ class _Reader(Expressions):
     def _product(self) -> MmaTile:
         name = self.name()
         self.take(":")
-        self.products[name] = found = declared.read_product(self, self._atom)
+        self.products[name] = found = instructions.read_product(self, self._atom)
         return found
 
     def _atom(self) -> MmaAtom:

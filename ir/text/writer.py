@@ -29,7 +29,7 @@ from convgen.ir.program import Kernel, Program
 from convgen.ir.record import frozen
 from convgen.ir.sizes import Extent
 from convgen.ir.stmt import Site, Stmt
-from convgen.ir.text import declared
+from convgen.ir.text import declared, instructions
 from convgen.ir.text.expressions import ATOM, LOOSEST, POSTFIX, STRENGTH, UNARY, number
 from convgen.ir.text.lexer import NUMBERED
 from convgen.ir.text.templates import parts_of, reserved
@@ -385,10 +385,10 @@ class Writer:
         for view in self.views:
             self.line(self.view(view, self.view_name(view)))
         for atom, name in self.atoms.items():
-            self.line(declared.write_instruction(atom, name))
+            self.line(instructions.write_instruction(atom, name))
         for op, name in self.ops.items():
             if isinstance(op, MmaTile):
-                self.line(declared.write_product(op, name, self.atoms[op.atom]))
+                self.line(instructions.write_product(op, name, self.atoms[op.atom]))
 
     def param(self, p: Global | Var) -> str:
         if isinstance(p, Global):
