@@ -121,8 +121,8 @@ def best_order(launch: LaunchTraffic) -> Order:
 
     The traffic of workgroups that all run at once is alike in all orders. Tiles of groups have an order of their own.
     """
-    if launch.product.groups:
-        return _order_of_groups(launch.product.groups, launch)
+    if launch.product.grouped:
+        return _order_of_groups(launch.product.grouped, launch)
     if not launch.facts.caches.dies < launch.workgroups <= _MOST_WORKGROUPS:
         return IN_ROWS
     if launch.shares_columns:
