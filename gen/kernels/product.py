@@ -63,7 +63,7 @@ def kernel_name(plan: Plan, role: str) -> str:
 
 
 def product_kernel(
-    plan: Plan, part: Part, result: View, epilogue: Epilogue, role: str, buffers: ReductionBuffers | None = None
+    plan: Plan, part: Part, result: View, epilogue: Epilogue, role: str, buffers: ReductionBuffers | None
 ) -> Kernel:
     """Return a kernel that computes one output tile and one slice of K in each workgroup."""
     k = _builder(plan, role, part.mapping.grid)

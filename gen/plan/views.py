@@ -263,7 +263,7 @@ def must_reorder(problem: Problem) -> tuple[str, ...]:
     return blocked
 
 
-def nonempty_contractions(problem: Problem, reorder: Collection[str] = ()) -> tuple[Contraction, ...]:
+def nonempty_contractions(problem: Problem, reorder: Collection[str]) -> tuple[Contraction, ...]:
     """Return the non-empty products of a problem before M, N and K are axes of views (see `products`)."""
     split = (_split(problem, c, reorder) for c in contractions_of(problem))
     return tuple(c for c in split if all(prod(d.size for d in dims) for dims in (c.m, c.n, c.k)))
