@@ -6,7 +6,7 @@ successors of an instruction (`Follows`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol, TypeVar
 
 from convgen.backends.analysis import Line, Stretch
@@ -83,7 +83,8 @@ def hottest_blocks(
     every wave runs once does over `_PEELED` times the work of an iteration, that straight-line code is hot instead:
     such a loop is a fix-up for rare cases.
     """
-    loops = {header: body for header, body in natural_loops(graph).items() if _works(lines, blocks, body)}
+    natural = natural_loops(graph).items()
+    loops = {header: body for header, body in natural if any(lines[i].unit for n in body for i in blocks[n])}
     if not loops:
         return list(blocks), False
     inner = {header: [blocks[n] for n in body] for header, body in innermost(loops).items()}
@@ -92,11 +93,6 @@ def hottest_blocks(
     once = [blocks[n] for n in path if not any(n in body for body in loops.values())]
     is_loop = header in path or _weight(lines, once)[0] <= _PEELED * _weight(lines, inner[header])[0]
     return (inner[header], True) if is_loop else (once, False)
-
-
-def _works(lines: Sequence[Line], blocks: Sequence[range], body: Collection[int]) -> bool:
-    """Return whether an instruction of a loop occupies a unit."""
-    return any(lines[i].unit for n in body for i in blocks[n])
 
 
 def _dominating_paths(graph: Sequence[Sequence[int]]) -> Iterator[list[int]]:

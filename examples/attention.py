@@ -116,6 +116,16 @@ class PagedRows(Rows):
         return (None, n % rows + (length - n), None) if self.masked else ()
 
 
+def paged(k: Tensor, v: Tensor, at: Index, pages: Tensor, sequence: Index, *, masked: bool) -> tuple[Rows, Rows]:
+    """Return the rows of keys and of values of a sequence; those of values may need a mask (`PagedRows.masked`)."""
+    return PagedRows(k, at, pages, sequence), PagedRows(v, at, pages, sequence, masked)
+
+
+def most_keys_first(m: Index, queries: Index, bm: int) -> Index:
+    """Return the first row of a workgroup's block of causal queries, so that the rows with the most keys come first."""
+    return (queries + bm - 1) // bm * bm - bm - m
+
+
 @dataclass(frozen=True)
 class Block:
     """A block of queries from position `first` on, and the keys and values of its head, in blocks of bn."""
@@ -220,9 +230,8 @@ def attention(
     head, causal = columns // heads, causal or window > 0
     if causal and isinstance(queries, int) and isinstance(length, int) and queries > length:
         raise cg.UserError(f"given {queries} causal queries of {length} keys, wanted at least as many keys")
-    m, h = tile.grid(o, (bm, head), map=order)
-    if causal:  # the rows with the most keys come first
-        m = (queries + bm - 1) // bm * bm - bm - m
+    number, h = tile.grid(o, (bm, head), map=order)
+    m = most_keys_first(number, queries, bm) if causal else number
     keys, first = Keys(length, causal, window), m if queries == length else m + (length - queries)
     at = h if columns == columns_of_keys else h // (head * columns // columns_of_keys) * head
     query = tile.load_tile(tile.init_tile(q, (m, h), (bm, head)))
@@ -263,16 +272,15 @@ def paged_attention(
     head, causal = columns // heads, causal or window > 0
     if page % bn:
         raise cg.UserError(f"given blocks of {bn} keys and pages of {page}, wanted whole blocks in a page")
-    s, m, h = tile.grid((lengths.shape[0], queries, columns), (1, bm, head), map=order)
-    if causal:  # the rows with the most keys come first
-        m = (queries + bm - 1) // bm * bm - bm - m
+    s, number, h = tile.grid((lengths.shape[0], queries, columns), (1, bm, head), map=order)
+    m = most_keys_first(number, queries, bm) if causal else number
     begin, end = (tile.load_scalar(starts, (s + n,), rows) for n in range(2))
     length = tile.load_scalar(lengths, (s,), pages.shape[1] * page)
     keys, first = Keys(length, causal, window), m + (length - (end - begin))
     at = h // (head * columns // columns_of_keys) * head
     query = tile.load_tile(tile.init_tile(q, (begin + m, h), (bm, head)))
-    of_keys, of_values = PagedRows(k, at, pages, s), PagedRows(v, at, pages, s, masked)
-    block = Block(query, first, keys, of_keys, of_values, bn, branches=overlap, sees_keys=False)
+    kept = paged(k, v, at, pages, s, masked=masked)
+    block = Block(query, first, keys, *kept, bn, branches=overlap, sees_keys=False)
     low, high = keys.bounds(first, bm, bn)
     some = tile.min(tile.max(end - begin - m, 0), 1)  # 0 for rows behind the last query
     attended = block.attended((low, tile.min(high, length) * some), overlap)
@@ -309,8 +317,8 @@ def paged_decode(
     length = tile.load_scalar(lengths, (s,), pages.shape[1] * page)
     row, at = s * heads + h, h // shared * head
     query = tile.load_tile(tile.init_tile(q, (row, 0), (bm, head)))
-    of_keys, of_values = PagedRows(k, at, pages, s), PagedRows(v, at, pages, s, masked)
-    block = Block(query, 0, Keys(length, causal=False, window=0), of_keys, of_values, bn, branches=False)
+    kept = paged(k, v, at, pages, s, masked=masked)
+    block = Block(query, 0, Keys(length, causal=False, window=0), *kept, bn, branches=False)
     attended = block.attended((0, length), overlap)
     tile.store_tile(attended, tile.init_tile(o, (row, 0), (bm, head)), ends=(row + shared, None))
 

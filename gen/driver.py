@@ -342,7 +342,7 @@ def with_tiles(code: Code) -> Code:
 
 
 def _given_plan(
-    problem: Problem, target: Target, config: str | Config, options: Options, origin: str = ""
+    problem: Problem, target: Target, config: str | Config, options: Options, origin: str
 ) -> tuple[Plan, Attempt]:
     """Return the plan of a config that the user or the registry gives. Raises UserError where it does not fit."""
     given = Config.parse(config) if isinstance(config, str) else config

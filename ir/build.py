@@ -44,7 +44,6 @@ kernel gemm(a: f16[2048], b: f16[2048], c: f32[1024]):
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Protocol
@@ -64,10 +63,10 @@ from convgen.ir.layout.turns import Share, Turns
 from convgen.ir.program import Kernel
 from convgen.ir.record import evolve
 from convgen.ir.sizes import Extent
-from convgen.ir.stmt import Site, Stmt
+from convgen.ir.suites import Index as Index
+from convgen.ir.suites import Loop as Loop
+from convgen.ir.suites import Suites, lifted
 from convgen.ir.types import AnyType, Type, VectorType, bool_, s32, vector
-
-Index = Expr | int
 
 
 class OfElements(Protocol):
@@ -89,27 +88,7 @@ def matrix(memory: Global, rows: int, cols: int) -> View:
     return View(memory, Layout.dense((rows, cols), (0, 1)), dims, index)
 
 
-class Loop:
-    """A loop under construction: its variable, its carried values by name and, after the suite, their results."""
-
-    def __init__(self, var: Var, carried: dict[str, Var], results: dict[str, Var]) -> None:
-        self.var, self._carried, self._results = var, carried, results
-        self.values: tuple[Expr, ...] | None = None if carried else ()
-
-    def __getitem__(self, name: str) -> Var:
-        return self._carried[name]
-
-    def result(self, name: str) -> Var:
-        return self._results[name]
-
-    def yields(self, *values: Expr) -> None:
-        """Set the carried values of the next iteration, in order of the loop's keywords."""
-        if len(values) != len(self._carried):
-            raise UserError(f"loop {self.var.name}: {len(values)} values yielded, {len(self._carried)} carried")
-        self.values = values
-
-
-class KernelBuilder:
+class KernelBuilder(Suites):
     """Collect the statements of one kernel; methods that bind a value return its variable.
 
     `grid` counts workgroups along x, y and z; a workgroup has `subgroups` subgroups of `width` lanes. Compilation
@@ -129,23 +108,15 @@ class KernelBuilder:
         width: int = 64,
         subgroup: str | None = "subgroup",
     ) -> None:
+        super().__init__()
         self.name, self.grid, self.subgroups, self.width = name, grid, subgroups, width
         self.launched: tuple[Extent, ...] = ()
-        self._ids = 0  # per builder, so that a kernel's ids do not depend on kernels built before
         self.group = tuple(self.var(f"group_{axis}") for axis in "xyz")
         self.has_subgroup = False  #: whether the subgroup number has a name
         if subgroup is not None:
             self.name_subgroup(subgroup)
         self.params: list[Global | Var] = []
         self.tiles: list[Shared] = []
-        self._surfaces: dict[Expr, x.Surface] = {}  # by the variable of the let that binds it
-        self._suites: list[list[Stmt]] = [[]]
-        self._numbers = itertools.count(1)
-
-    def var(self, name: str, type: AnyType = s32) -> Var:
-        """Return a fresh variable of this kernel, for a statement passed to `add`."""
-        self._ids += 1
-        return Var(name, self._ids, type)
 
     # ------------------------------------------------------------ declarations
 
@@ -199,10 +170,6 @@ class KernelBuilder:
 
     # ------------------------------------------------------------ statements
 
-    def add(self, stmt: Stmt) -> None:
-        """Append a statement that was built elsewhere."""
-        self._suites[-1].append(stmt)
-
     @contextmanager
     def numbers_of(self, mapping: WorkgroupMapping) -> Iterator[Index]:
         """Run the suite once for each number that a persistent workgroup takes of a grid that mappings share."""
@@ -255,19 +222,6 @@ class KernelBuilder:
             around.enter_context(self.when(cond))
         return share
 
-    def site(self, stage: str = "", comment: str = "") -> Site:
-        """Return the next site of this kernel."""
-        return Site(next(self._numbers), stage, comment)
-
-    def let(self, name: str, value: Index) -> Var:
-        """Bind a value; a Python integer becomes an s32 constant."""
-        bound = _index(value)
-        v = self.var(name, bound.type)
-        self.add(s.Let(v, bound))
-        if isinstance(bound, x.Surface):
-            self._surfaces[v] = bound
-        return v
-
     def mma(self, name: str, tile: MmaTile, acc: Expr, a: Expr, b: Expr, *scales: Expr) -> Var:
         """Bind `acc + a * b` on whole fragments."""
         return self.let(name, x.Mma(tile, acc, a, b, scales))
@@ -276,67 +230,10 @@ class KernelBuilder:
         """Return a vector of zeros."""
         return x.zeros(type)
 
-    @contextmanager
-    def loop(self, name: str, begin: Index, end: Index, **carried: Expr) -> Iterator[Loop]:
-        """Build `for name in [begin, end)`; keywords name the carried values and give their initial values.
-
-        The suite must call `yields` if the loop carries values.
-        """
-        index = self.var(name)
-        loop = Loop(index, *({n: self.var(n, e.type) for n, e in carried.items()} for _ in range(2)))
-        with self.suite() as body:
-            yield loop
-        if loop.values is None:
-            raise UserError(f"loop {name} carries {', '.join(carried)} and yields nothing")
-        names, results = (tuple(vs.values()) for vs in (loop._carried, loop._results))
-        bounds = x.lift(begin, index), x.lift(end, index)
-        self.add(s.For(index, *bounds, names, tuple(carried.values()), s.block(*body), loop.values, results, name))
-
-    @contextmanager
-    def when(self, cond: Expr) -> Iterator[None]:
-        """Run the suite where the uniform `cond` holds."""
-        with self.suite() as body:
-            yield
-        self.add(s.If(cond, s.block(*body), s.empty))
-
-    @contextmanager
-    def otherwise(self) -> Iterator[None]:
-        """Run the suite where the condition of the directly preceding `when` does not hold."""
-        before = self._suites[-1].pop() if self._suites[-1] else None
-        if not isinstance(before, s.If) or before.other is not s.empty:
-            raise UserError("given an otherwise, wanted it directly behind a when")
-        with self.suite() as body:
-            yield
-        self.add(s.If(before.cond, before.then, s.block(*body)))
-
-    @contextmanager
-    def suite(self) -> Iterator[list[Stmt]]:
-        """Collect the suite's statements in the yielded list, for a statement passed to `add`."""
-        self._suites.append([])
-        yield self._suites[-1]
-        self._suites.pop()
-
-    @property
-    def current_suite(self) -> list[Stmt]:
-        """Return the list that takes the next statement."""
-        return self._suites[-1]
-
-    def is_within(self, suite: list[Stmt]) -> bool:
-        """Return whether the next statement stands in a suite or in one nested in it, so that it sees its values."""
-        return any(each is suite for each in self._suites)
-
-    def exit_if(self, cond: Expr, *values: Expr) -> None:
-        """Leave the innermost loop where the uniform `cond` holds, with `values` as its results, in order."""
-        self.add(s.ExitIf(cond, values))
-
-    def barrier(self, stage: str = "") -> None:
-        """Wait for all subgroups of the workgroup; afterwards each sees what the others wrote to shared memory."""
-        self.add(s.Barrier(self.site(stage)))
-
     def ticket(self, name: str, buffer: Global, index: Index, turns: Index, stage: str = "ticket") -> Var:
         """Bind the number of subgroups that took a ticket of this round earlier: see `stmt.Ticket`."""
         v = self.var(name)
-        self.add(s.Ticket(v, buffer, _index(index), _index(turns), self.site(stage, buffer.name)))
+        self.add(s.Ticket(v, buffer, lifted(index), lifted(turns), self.site(stage, buffer.name)))
         return v
 
     def acquire(self, stage: str = "ticket") -> None:
@@ -390,7 +287,7 @@ class KernelBuilder:
         """
         site = self.site(stage, comment)
         loaded = loaded or layout
-        self.add(s.Copy(tile, _index(slot), view, _indices(coords, loaded), loaded, layout, site, flip, stages))
+        self.add(s.Copy(tile, lifted(slot), view, _indices(coords, loaded), loaded, layout, site, flip, stages))
 
     def copy_directly(
         self,
@@ -403,8 +300,8 @@ class KernelBuilder:
         comment: str = "",
     ) -> None:
         """Copy a tile of a view to a shared tile without registers, by messages of `width` bytes a lane."""
-        at = tuple(map(_index, coords))
-        self.add(s.DirectCopy(tile, _index(slot), view, at, width, self.site(stage, comment)))
+        at = tuple(map(lifted, coords))
+        self.add(s.DirectCopy(tile, lifted(slot), view, at, width, self.site(stage, comment)))
 
     def copy_as_tensor(
         self,
@@ -421,8 +318,8 @@ class KernelBuilder:
 
         Tiles begin at multiples of `step` rows.
         """
-        at = tuple(map(_index, coords))
-        self.add(s.TensorCopy(tile, _index(slot), view, at, step, ring, self.site(stage, comment)))
+        at = tuple(map(lifted, coords))
+        self.add(s.TensorCopy(tile, lifted(slot), view, at, step, ring, self.site(stage, comment)))
 
     def atomic_view(
         self,
@@ -442,7 +339,7 @@ class KernelBuilder:
     ) -> Var:
         """Bind one slot of a shared tile; the layout's dims are its rows and columns."""
         v = self.var(name, vector(tile.elem, layout.registers))
-        self.add(s.LoadShared(v, tile, _index(slot), layout, self.site(stage, comment)))
+        self.add(s.LoadShared(v, tile, lifted(slot), layout, self.site(stage, comment)))
         return v
 
     def load_part(
@@ -450,14 +347,14 @@ class KernelBuilder:
     ) -> Var:
         """Bind the part of slot 0 that begins at `start`, a row and a column."""
         v = self.var(name, vector(tile.elem, layout.registers))
-        self.add(s.LoadPart(v, tile, _index(0), layout, self.site(stage, comment), *start))
+        self.add(s.LoadPart(v, tile, lifted(0), layout, self.site(stage, comment), *start))
         return v
 
     def store_shared(
         self, tile: Shared, value: Expr, layout: Fragment, slot: Index = 0, stage: str = "", comment: str = ""
     ) -> None:
         """Store a fragment to one slot of a shared tile; the layout's dims are its rows and columns."""
-        self.add(s.StoreShared(tile, _index(slot), value, layout, self.site(stage, comment)))
+        self.add(s.StoreShared(tile, lifted(slot), value, layout, self.site(stage, comment)))
 
     def reduce(
         self, name: str, value: Expr, layout: Fragment, dim: str, op: type[x.Binary], stage: str = ""
@@ -524,14 +421,14 @@ class KernelBuilder:
 
     def surface(self, buffer: Global, shift: Index = 0, extent: Index | None = None) -> x.Surface:
         """Return a window of a buffer, `extent` bytes from byte `shift` on; up to the buffer's end if None."""
-        return x.Surface(buffer, _index(shift), _index(buffer.bytes - shift if extent is None else extent))
+        return x.Surface(buffer, lifted(shift), lifted(buffer.bytes - shift if extent is None else extent))
 
     def _window(self, surface: Expr, varying: Index, uniform: Index) -> tuple[Global, Expr, Expr, Expr]:
         """Return (buffer, surface, varying, uniform) of an access; a let may have bound the surface."""
         window = self._surfaces.get(surface, surface)
         if not isinstance(window, x.Surface):
             raise UserError(f"given {surface}, wanted a surface, or a variable that a let binds to one")
-        return window.buffer, surface, _index(varying), _index(uniform)
+        return window.buffer, surface, lifted(varying), lifted(uniform)
 
     def global_load(
         self, name: str, type: AnyType, surface: Expr, varying: Index, uniform: Index = 0, imm: int = 0
@@ -564,12 +461,12 @@ class KernelBuilder:
     def shared_read(self, name: str, type: AnyType, tile: Shared, address: Index, imm: int = 0) -> Var:
         """Bind a value of `type` at `address + imm` bytes from the start of a shared tile."""
         v = self.var(name, type)
-        self.add(s.SharedRead(v, tile, _index(address), imm, self.site()))
+        self.add(s.SharedRead(v, tile, lifted(address), imm, self.site()))
         return v
 
     def shared_write(self, tile: Shared, value: Expr, address: Index, imm: int = 0) -> None:
         """Store a value at `address + imm` bytes from the start of a shared tile."""
-        self.add(s.SharedWrite(tile, _index(address), imm, value, self.site()))
+        self.add(s.SharedWrite(tile, lifted(address), imm, value, self.site()))
 
     def done(self) -> Kernel:
         """Return the kernel, not yet verified; variables created by passes get higher ids."""
@@ -580,13 +477,9 @@ class KernelBuilder:
         return Kernel(self.name, tuple(self.params), *size, *names, body, self.launched)
 
 
-def _index(i: Index) -> Expr:
-    return i if isinstance(i, Expr) else x.const(i)
-
-
 def _indices(coords: Sequence[Coordinate], layout: Fragment) -> tuple[Expr, ...]:
     """Return the coordinates of a tile whose elements are distributed as `layout`."""
-    return tuple(_index(at) if isinstance(at, Expr | int) else at.of(layout) for at in coords)
+    return tuple(lifted(at) if isinstance(at, Expr | int) else at.of(layout) for at in coords)
 
 
 def _every(mask: Expr | None, layout: Fragment) -> Expr:

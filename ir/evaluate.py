@@ -337,18 +337,6 @@ def _uniform(ev: Evaluator, e: x.Uniform) -> Value:
     return a
 
 
-def _splat(ev: Evaluator, e: x.Splat) -> Value:
-    return ev(e.a).moved(lambda data: np.repeat(data[:, None], e.dtype.lanes, 1))
-
-
-def _slice(ev: Evaluator, e: x.Slice) -> Value:
-    return ev(e.a).moved(lambda data: data[:, e.start : e.start + e.count])
-
-
-def _shuffle(ev: Evaluator, e: x.Shuffle) -> Value:
-    return ev(e.a).moved(lambda data: data[:, list(e.order)])
-
-
 def _from_lane(ev: Evaluator, e: x.FromLane) -> Value:
     a, lane = ev(e.a), ev(e.lane).defined("the number of a lane")
     check_inside(lane, ev.width, "lane", "a subgroup")
@@ -539,9 +527,9 @@ _EVALUATED: dict[type[Expr], Callable[[Evaluator, Any], Value]] = {
     x.Cast: _conversion,
     x.Saturate: _conversion,
     x.Uniform: _uniform,
-    x.Splat: _splat,
-    x.Slice: _slice,
-    x.Shuffle: _shuffle,
+    x.Splat: lambda ev, e: ev(e.a).moved(lambda data: np.repeat(data[:, None], e.dtype.lanes, 1)),
+    x.Slice: lambda ev, e: ev(e.a).moved(lambda data: data[:, e.start : e.start + e.count]),
+    x.Shuffle: lambda ev, e: ev(e.a).moved(lambda data: data[:, list(e.order)]),
     x.FromLane: _from_lane,
     AllLanes: _all_lanes,
     x.Pack: _pack,

@@ -13,7 +13,6 @@ from convgen.ir.expr import Expr, Pack, Select, Shuffle, Slice, Splat, const, eq
 from convgen.ir.record import frozen
 from convgen.ir.types import (
     Type,
-    VectorType,
     bf16,
     e8m0,
     f4_e2m1,
@@ -113,7 +112,7 @@ def codes(a: Expr, to: Type, *, saturate: bool) -> Expr:
     normal = size + lift(half & 0xFFFFFFFF, size) + (size >> shift & 1) >> shift
     # Denormal results: add a float whose ulp is the least step of the format, so that the sum's low bits are the code.
     steps = const(2.0 ** (24 - how.bias - how.mantissa), f32)
-    raised = Pack(a.type, (size,)) + Splat(_vector(a), steps)
+    raised = Pack(a.type, (size,)) + Splat(vector(a.type.elem, a.type.lanes), steps)
     denormal = Pack(bits.type, (raised,)) - lift(steps.bits, bits)
     code: Expr = minimum(normal, how.largest if saturate else how.beyond)
     code = _select(size < lift(128 - how.bias << 23, size), denormal, code)
@@ -122,10 +121,6 @@ def codes(a: Expr, to: Type, *, saturate: bool) -> Expr:
     if not how.has_negative_zero:
         sign = _select(eq(code, 0), code, sign)
     return code | sign
-
-
-def _vector(a: Expr) -> VectorType:
-    return vector(a.type.elem, a.type.lanes)
 
 
 def _select(cond: Expr, a: Expr, b: Expr) -> Expr:

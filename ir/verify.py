@@ -23,9 +23,9 @@ from convgen.ir.stmt import Stmt
 from convgen.ir.text import excerpt
 from convgen.ir.types import VectorType
 from convgen.ir.uniform import uniformity
+from convgen.ir.verify_exprs import EXPRESSIONS
 from convgen.ir.verify_rules import (
     ANY_LAYOUT,
-    EXPRESSIONS,
     STATEMENTS,
     KnownLayout,
     Rule,

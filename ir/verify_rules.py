@@ -1,18 +1,16 @@
-"""The rules of well-formedness: each checks one statement or expression and returns a complaint or None."""
+"""The rules of well-formed statements: each checks one statement and returns a complaint or None."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import lru_cache
-from itertools import permutations
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from convgen.ir import expr as x
 from convgen.ir import stmt as s
-from convgen.ir.expr import Const, Expr
-from convgen.ir.floats import APPROXIMATE, EXACT, Approximate, Fma
+from convgen.ir.expr import Const
 from convgen.ir.layout.digits import Digits, Space, times
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import (
@@ -29,13 +27,11 @@ from convgen.ir.layout.memory import (
 )
 from convgen.ir.layout.shared_panels import span_of
 from convgen.ir.mma_operands import shared_factors
-from convgen.ir.mutate import postorder
-from convgen.ir.record import evolve
 from convgen.ir.ring import ring_of
 from convgen.ir.simplify.extents import extent_complaint, never_less
 from convgen.ir.stmt import Stmt
 from convgen.ir.text import show
-from convgen.ir.types import AnyType, Kind, Type, VectorType, bool_, f16, f32, f64, s32, surface, u64, vector
+from convgen.ir.types import AnyType, Type, VectorType, bool_, s32, surface, u64, vector
 
 if TYPE_CHECKING:
     from convgen.ir.verify import Checker
@@ -94,7 +90,7 @@ def split_barriers(c: Checker, n: Stmt) -> str | None:
     return f"{type(n).__name__} between arrival and wait at a barrier" if concerned else None
 
 
-def _uniform(*fields: str) -> Rule:
+def uniform(*fields: str) -> Rule:
     """Return a rule: these operands are uniform integers or bools."""
 
     def rule(c: Checker, n: Any) -> str | None:
@@ -445,164 +441,53 @@ def _of_halves(c: Checker, n: Any) -> str | None:
 
 
 STATEMENTS: dict[type[Stmt], tuple[Rule, ...]] = {
-    s.For: (_uniform("begin", "end"), _loop_types),
-    s.If: (_uniform("cond"),),
-    s.ExitIf: (_uniform("cond"), _exit),
+    s.For: (uniform("begin", "end"), _loop_types),
+    s.If: (uniform("cond"),),
+    s.ExitIf: (uniform("cond"), _exit),
     s.LoadView: (_view, _coordinates, _fragment, _moved),
-    s.LoadRuns: (_view, _uniform("coords"), _fragment, _runs),
-    s.Trim: (_view, _uniform("coords"), _runs),
+    s.LoadRuns: (_view, uniform("coords"), _fragment, _runs),
+    s.Trim: (_view, uniform("coords"), _runs),
     s.Prefetch: (_view, _coordinates, _fragment),
     s.StoreView: (_view, _coordinates, _fragment, _moved),
     s.AtomicView: (_view, _coordinates, _fragment, _moved, _atomic),
     s.LoadAt: (_fragment, _moved, _indexed),
     s.StoreAt: (_fragment, _moved, _indexed),
     s.AtomicAt: (_fragment, _moved, _indexed, _atomic),
-    s.Copy: (_view, _coordinates, _uniform("slot"), _fragment, _copied),
-    s.DirectCopy: (_view, _coordinates, _uniform("slot"), _direct),
-    s.TensorCopy: (_view, _uniform("coords", "slot"), _tensor_copy),
-    s.TensorLoad: (_uniform("slot", "coords", "offsets"), _tensor_load),
+    s.Copy: (_view, _coordinates, uniform("slot"), _fragment, _copied),
+    s.DirectCopy: (_view, _coordinates, uniform("slot"), _direct),
+    s.TensorCopy: (_view, uniform("coords", "slot"), _tensor_copy),
+    s.TensorLoad: (uniform("slot", "coords", "offsets"), _tensor_load),
     s.StartRing: (_ring,),
-    s.AcquireSlot: (_ring, _uniform("slot", "phase")),
-    s.AwaitSlot: (_ring, _uniform("slot", "phase")),
-    s.ReleaseSlot: (_ring, _uniform("slot")),
-    s.LoadShared: (_uniform("slot"), _fragment, _moved),
-    s.LoadPart: (_uniform("slot"), _fragment, _moved, _part),
-    s.LoadFactor: (_uniform("slot"), _uniform("address"), _fragment, _moved, _part, _factor),
-    s.StoreShared: (_uniform("slot"), _fragment, _moved),
+    s.AcquireSlot: (_ring, uniform("slot", "phase")),
+    s.AwaitSlot: (_ring, uniform("slot", "phase")),
+    s.ReleaseSlot: (_ring, uniform("slot")),
+    s.LoadShared: (uniform("slot"), _fragment, _moved),
+    s.LoadPart: (uniform("slot"), _fragment, _moved, _part),
+    s.LoadFactor: (uniform("slot"), uniform("address"), _fragment, _moved, _part, _factor),
+    s.StoreShared: (uniform("slot"), _fragment, _moved),
     s.Reduce: (_exchanged, _reducible),
     s.Redistribute: (_exchanged,),
-    s.Ticket: (_uniform("index"), _uniform("turns"), _ticket),
+    s.Ticket: (uniform("index"), uniform("turns"), _ticket),
     s.Acquire: (),
-    s.GlobalLoad: (_surface, _offset("varying"), _uniform("uniform"), _message),
-    s.GlobalStore: (_surface, _offset("varying"), _uniform("uniform"), _message),
-    s.GlobalAtomic: (_surface, _offset("varying"), _uniform("uniform"), _message, _atomic),
+    s.GlobalLoad: (_surface, _offset("varying"), uniform("uniform"), _message),
+    s.GlobalStore: (_surface, _offset("varying"), uniform("uniform"), _message),
+    s.GlobalAtomic: (_surface, _offset("varying"), uniform("uniform"), _message, _atomic),
     s.FlatLoad: (_flat, _message),
     s.PartialLoad: (_flat, _message),
     s.FlatStore: (_flat, _message),
     s.FlatPrefetch: (_flat,),
     s.FlatAtomic: (_flat, _message, _atomic),
-    s.PlaneLoad: (_plane, _uniform("shift", "x", "y"), _rectangle),
-    s.PlaneStore: (_plane, _uniform("shift", "x", "y"), _rectangle),
-    s.PlanePrefetch: (_plane, _uniform("shift", "x", "y")),
-    s.DirectLoad: (_surface, _offset("varying"), _uniform("uniform", "place"), _direct_message),
-    s.FlatDirectLoad: (_flat, _uniform("place"), _direct_message),
+    s.PlaneLoad: (_plane, uniform("shift", "x", "y"), _rectangle),
+    s.PlaneStore: (_plane, uniform("shift", "x", "y"), _rectangle),
+    s.PlanePrefetch: (_plane, uniform("shift", "x", "y")),
+    s.DirectLoad: (_surface, _offset("varying"), uniform("uniform", "place"), _direct_message),
+    s.FlatDirectLoad: (_flat, uniform("place"), _direct_message),
     s.SharedRead: (_offset("address"), _message),
     s.SharedWrite: (_offset("address"), _message),
     s.FilledWrite: (_offset("address"), _masked, _message),
-    s.BlockRead: (_uniform("address"), _block, _immediate),
+    s.BlockRead: (uniform("address"), _block, _immediate),
     s.TransposedRead: (_offset("address"), _transposed_read, _immediate),
     s.MatrixRead: (_offset("address"), _matrices, _immediate),
     s.TransposedMatrixRead: (_offset("address"), _matrices, _immediate, _of_halves),
-    s.BlockWrite: (_uniform("address"), _block, _immediate),
+    s.BlockWrite: (uniform("address"), _block, _immediate),
 }
-
-
-def _takes(accepts: Callable[[Type], bool], what: str) -> tuple[Rule, ...]:
-    """Return a rule: the operands' elements are of one of these kinds."""
-
-    def rule(c: Checker, e: Any) -> str | None:
-        return None if accepts(e.a.type.elem) else f"{show(e)}: operands of {e.a.type}, wanted {what}"
-
-    return (rule,)
-
-
-def _buffer(c: Checker, e: x.Surface | x.AddressOf) -> str | None:
-    known = isinstance(e.buffer, Global) and e.buffer in c.kernel.params
-    return None if known else f"{show(e)}: no buffer argument of the kernel"
-
-
-def _packed(c: Checker, e: x.Pack) -> str | None:
-    return f"{show(e)}: bools have no bits" if any(p.type.elem.is_bool for p in e.parts) else None
-
-
-def _convertible(c: Checker, e: x.Conversion) -> str | None:
-    kinds = e.a.type.elem.kind, e.type.elem.kind
-    wrong = Kind.POINTER in kinds or (kinds[1] is Kind.BOOL and isinstance(e, x.Saturate))
-    wrong |= not e.type.elem.is_rounded_to
-    return f"{show(e)}: a conversion from {e.a.type} to {e.type}" if wrong else None
-
-
-def _vector(c: Checker, e: x.Slice | x.Shuffle) -> str | None:
-    what = type(e).__name__.lower()
-    return None if isinstance(e.a.type, VectorType) else f"{show(e)}: a {what} of {e.a.type}"
-
-
-def _from_lane(c: Checker, e: x.FromLane) -> str | None:
-    movable = not e.a.type.elem.is_bool and e.a.type.elem.kind is not Kind.POINTER
-    return None if movable else f"{show(e)}: {e.a.type} from another lane, wanted numbers"
-
-
-def _condition(c: Checker, e: x.Select) -> str | None:
-    if isinstance(e.cond.type, VectorType) and e.cond.type.lanes != e.type.lanes:
-        return f"{show(e)}: a condition of {e.cond.type} for {e.type}"
-    return None
-
-
-def _hold_alike(a: Fragment, b: Fragment) -> bool:
-    """Return whether two layouts are equal, though perhaps written in other digits."""
-    return a.dims == b.dims and a.canonical(*Space) == b.canonical(*Space)
-
-
-def _by_groups(scales: Fragment) -> Fragment:
-    """Return a layout of scales over groups along K: one over positions has those within a group as a fixed digit."""
-    return Fragment(scales.dims, tuple(d for d in scales.digits if d.dim != "k" or d.space is not Space.FIXED))
-
-
-def _operand_layouts(c: Checker, e: x.Mma) -> str | None:
-    scales = zip(("a's scales", "b's scales"), e.scales, map(_by_groups, e.op.scales or ()))
-    for name, operand, wanted in (("a", e.a, e.op.a), ("b", e.b, e.op.b), ("acc", e.acc, e.op.d), *scales):
-        given = c.distribution(operand)
-        given = _by_groups(given) if operand in e.scales and isinstance(given, Fragment) else given
-        unknown = given is None and name != "acc" and c.level == "tile"
-        if unknown or (isinstance(given, Fragment) and given != wanted and not _suits(given, wanted, e.op.d)):
-            return f"mma operand {name} is distributed as {given or 'an unknown layout'}, wanted {wanted}"
-    return None
-
-
-def _suits(given: Fragment, wanted: Fragment, result: Fragment) -> bool:
-    """Return whether an operand is distributed as wanted; dims of another product's result have other names."""
-    if _hold_alike(given, wanted):
-        return True
-    is_result = {*given.dims} == {*result.dims} != {*wanted.dims}
-    names = permutations(wanted.dims) if is_result else ()
-    renamed = (given.renamed(dict(zip(given.dims, dims))) for dims in names)
-    return any(_hold_alike(evolve(r, dims=wanted.dims), wanted) for r in renamed)
-
-
-def _approximates(c: Checker, e: Approximate) -> str | None:
-    wanted = " or ".join(t.name for t in e.accuracy)
-    return None if e.a.type.elem in e.accuracy else f"{show(e)}: operands of {e.a.type}, wanted {wanted}"
-
-
-_NUMBERS = _takes(lambda t: (t.is_int or t.is_float) and not t.is_storage, "numbers")
-_INTEGERS = _takes(lambda t: t.is_int and not t.is_storage, "integers")
-_BITS = _takes(lambda t: (t.is_int or t.is_bool) and not t.is_storage, "integers or bools")
-_FLOATS = _takes(lambda t: t.is_float and not t.is_storage, "floats")
-_COMPARABLE = _takes(lambda t: not t.is_storage, "numbers or bools")
-
-EXPRESSIONS: dict[type[Expr], tuple[Rule, ...]] = {
-    **dict.fromkeys((x.Add, x.Sub, x.Mul, x.Min, x.Max, x.Lt, x.Le), _NUMBERS),
-    **dict.fromkeys((x.Div, x.Mod, x.Shl, x.Shr), _INTEGERS),
-    **dict.fromkeys((x.And, x.Or, x.Xor, x.Not), _BITS),
-    **dict.fromkeys(EXACT, _FLOATS),
-    **dict.fromkeys(APPROXIMATE, (_approximates,)),
-    Fma: _takes(lambda t: t in (f16, f32, f64), "f16, f32 or f64"),
-    x.MulHi: _takes(lambda t: t.is_int and t.bits == 32, "32-bit integers"),
-    **dict.fromkeys((x.Eq, x.Ne), _COMPARABLE),
-    **dict.fromkeys((x.Cast, x.Saturate), (_convertible,)),
-    x.Select: (_condition,),
-    **dict.fromkeys((x.Slice, x.Shuffle), (_vector,)),
-    x.Pack: (_packed,),
-    x.FromLane: (_from_lane,),
-    x.Surface: (_buffer, _uniform("shift", "extent")),
-    x.AddressOf: (_buffer,),
-    x.Mma: (_operand_layouts,),
-}
-
-
-def refused(e: Expr) -> str | None:
-    """Return a complaint about an element-wise operation or one of its subexpressions; None if all are well formed."""
-    nowhere: Any = None  # rules of element-wise operations do not ask where they stand
-    parts = (each for each in postorder(e) if isinstance(each, Expr))
-    complaints = (rule(nowhere, each) for each in parts for rule in EXPRESSIONS.get(type(each), ()))
-    return next((c for c in complaints if c is not None), None)

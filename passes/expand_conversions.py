@@ -18,7 +18,8 @@ def expand_conversions(kernel: Kernel, facts: TargetFacts) -> Kernel:
     def expand(e: Cast | Saturate) -> Expr:
         return _expanded(e, facts)
 
-    if not any(isinstance(e, (Cast, Saturate)) and _is_lacking(e, facts) for e in postorder(kernel.body)):
+    conversions = (e for e in postorder(kernel.body) if isinstance(e, (Cast, Saturate)))
+    if not any(_lacks(t.elem, facts) for e in conversions for t in (e.a.type, e.type)):
         return kernel
     return evolve(kernel, body=mutate(kernel.body, {Cast: expand, Saturate: expand}))
 
@@ -60,10 +61,6 @@ def _expanded(e: Cast | Saturate, facts: TargetFacts) -> Expr:
     """Return the conversion's expansion, or the conversion if it stays."""
     expansion = _expansion(e, facts)
     return e if expansion is None else expansion
-
-
-def _is_lacking(e: Cast | Saturate, facts: TargetFacts) -> bool:
-    return _lacks(e.a.type.elem, facts) or _lacks(e.type.elem, facts)
 
 
 def _lacks(t: Type, facts: TargetFacts) -> bool:

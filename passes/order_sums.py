@@ -39,7 +39,7 @@ class _Orderer(Mutator):
             children = node.children()
             for c in children:
                 self.uses[c] = self.uses.get(c, 0) + 1
-            if not _adds_constant(node):
+            if not (isinstance(node, Add) and isinstance(node.b, Const)):
                 self.others.update(children)
         self.depths: dict[Node, int] = {}  # nesting depth of the block in which an expression's variables are bound
         self._note_binders(kernel.body, 0)
@@ -87,10 +87,6 @@ class _Orderer(Mutator):
         if known is None:
             known = self.depths[e] = 0 if isinstance(e, Var) else max(map(self._depth, e.children()), default=0)
         return known
-
-
-def _adds_constant(n: Node) -> bool:
-    return isinstance(n, Add) and isinstance(n.b, Const)
 
 
 def _times(e: Expr, factor: int) -> Expr:

@@ -195,12 +195,8 @@ class _Role:
     def __init__(self, ring: Shared, tiles: frozenset[Shared], cloner: Cloner) -> None:
         self.ring, self.tiles, self.cloner = ring, tiles, cloner
 
-    def of_block(self, loop: For, place: _Place) -> Iterable[Stmt]:
-        """Return the body of the loop over blocks in this role."""
-        raise NotImplementedError
-
-    def behind(self, loop: For, place: _Place) -> Stmt:
-        """Return what follows the loop; `place` is that of the next use."""
+    def of_blocks(self, loop: For, place: _Place, after: _Place) -> tuple[Stmt, Stmt]:
+        """Return the body of the loop over blocks in this role, and what follows it; `after` is the next use there."""
         raise NotImplementedError
 
     def thread(self, s: Stmt, uses: Expr) -> tuple[Stmt, Expr]:
@@ -232,13 +228,12 @@ class _Role:
         if any(exits_of(loop.body)):
             raise Unsupported(f"given loop {loop.label} of bulk copies with an exit, wanted one without")
         before, after = var("uses"), var("uses")
-        behind: list[Stmt] = []
         if _is_ring_loop(loop):
             place = _Place(self.ring.cols, before)
-            body, uses_next = block(*self.of_block(loop, place)), place.next
-            behind.append(self.behind(loop, _Place(self.ring.cols, after)))
+            body, behind = self.of_blocks(loop, place, _Place(self.ring.cols, after))
+            uses_next = place.next
         else:
-            body, uses_next = self.thread(loop.body, before)
+            (body, uses_next), behind = self.thread(loop.body, before), empty
         threaded = evolve(
             loop,
             carried=(*loop.carried, before),
@@ -247,7 +242,7 @@ class _Role:
             yields=(*loop.yields, uses_next),
             results=(*loop.results, after),
         )
-        return block(threaded, *behind), after
+        return block(threaded, behind), after
 
     def _site(self, loop: For, stage: str) -> Site:
         sites = (s.site for s in statements(loop.body) if isinstance(s, TensorLoad))
@@ -257,49 +252,33 @@ class _Role:
 class _Producer(_Role):
     """Acquires each slot and starts the copies into it."""
 
-    def of_block(self, loop: For, place: _Place) -> Iterable[Stmt]:
+    def of_blocks(self, loop: For, place: _Place, after: _Place) -> tuple[Stmt, Stmt]:
         copies, _ = _copies_and_rest(loop)
         due = sum(s.tensor.bytes for s in statements(block(*copies)) if isinstance(s, TensorLoad))
         slot = var("slot")
-        yield Let(slot, place.slot)
-        yield AcquireSlot(self.ring, slot, place.phase, due, self._site(loop, "acquire"))
-        yield from (rewrite(s, {TensorLoad: lambda load: evolve(load, slot=slot)}) for s in copies)
-
-    def behind(self, loop: For, place: _Place) -> Stmt:
-        return empty
+        acquire = AcquireSlot(self.ring, slot, place.phase, due, self._site(loop, "acquire"))
+        placed = (rewrite(s, {TensorLoad: lambda load: evolve(load, slot=slot)}) for s in copies)
+        return block(Let(slot, place.slot), acquire, *placed), empty
 
 
 class _Consumer(_Role):
     """Awaits each slot, multiplies it, and releases it or the slot before, whose products are done by then."""
 
-    def of_block(self, loop: For, place: _Place) -> Iterable[Stmt]:
+    def of_blocks(self, loop: For, place: _Place, after: _Place) -> tuple[Stmt, Stmt]:
         _, compute = _copies_and_rest(loop)
         slot = var("slot")
-        yield Let(slot, place.slot)
-        yield AwaitSlot(self.ring, slot, place.phase, self._site(loop, "await"))
+        start = Let(slot, place.slot), AwaitSlot(self.ring, slot, place.phase, self._site(loop, "await"))
         placed = [self._in_slot(s, slot) for s in compute]
-        if self._releases_own(loop):
+        if self.ring.cols == 1 or _reads_own_sums(compute):  # the block releases its own slot
             behind = 1 + max(n for n, s in enumerate(placed) if self._reads_slot(s))
             at = max(behind, _first_read_of_last(placed))
-            yield from placed[:at]
-            yield ReleaseSlot(self.ring, slot, 0, self._site(loop, "release"))
-            yield from placed[at:]
-            return
-        yield from placed
+            release = ReleaseSlot(self.ring, slot, 0, self._site(loop, "release"))
+            return block(*start, *placed[:at], release, *placed[at:]), empty
         release = ReleaseSlot(self.ring, place.before.slot, _RUNNING, self._site(loop, "release"))
-        yield If(Lt(loop.begin, loop.var), release, empty)
-
-    def behind(self, loop: For, place: _Place) -> Stmt:
-        if self._releases_own(loop):
-            return empty
-        release = ReleaseSlot(self.ring, place.before.slot, 0, self._site(loop, "release"))
-        if isinstance(loop.begin, Const) and isinstance(loop.end, Const) and loop.begin.bits < loop.end.bits:
-            return release
-        return If(Lt(loop.begin, loop.end), release, empty)
-
-    def _releases_own(self, loop: For) -> bool:
-        """Return whether a block's slot is released within the block, else behind the products of the next one."""
-        return self.ring.cols == 1 or _reads_own_sums(_copies_and_rest(loop)[1])
+        body = block(*start, *placed, If(Lt(loop.begin, loop.var), release, empty))
+        last = ReleaseSlot(self.ring, after.before.slot, 0, self._site(loop, "release"))
+        runs = isinstance(loop.begin, Const) and isinstance(loop.end, Const) and loop.begin.bits < loop.end.bits
+        return body, last if runs else If(Lt(loop.begin, loop.end), last, empty)
 
     def _in_slot(self, s: Stmt, slot: Var) -> Stmt:
         """Return a statement that reads the tiles in a slot in place of the first one."""

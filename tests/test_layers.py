@@ -133,6 +133,12 @@ def test_rooms_import_only_what_they_may(module: str) -> None:
     assert not wrong, f"{module} may not import {wrong}"
 
 
+@pytest.mark.parametrize("room", ROOMS)
+def test_files_are_short(room: str) -> None:
+    lines = {path.name: len(path.read_text().splitlines()) for path in (ROOT / room).rglob("*.py")}
+    assert not {name: count for name, count in lines.items() if count > 550}
+
+
 FORBIDDEN = [
     ("convgen.ir.expr", "convgen.passes.unroll"),
     ("convgen.ir.expr", "convgen"),

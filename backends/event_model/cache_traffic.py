@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from convgen.backends.sim.run import Buffers
-from convgen.backends.simulation import Bytes, Pages
+from convgen.backends.simulation import Pages
 from convgen.backends.timing import Machine, Moved
 from convgen.ir.record import define, frozen
 
@@ -156,7 +156,8 @@ def traffic_of(
     requested = whole.reads.count * scale * machine.line_bytes
     asked = requested * two_rounds.miss_rate(l1_bytes // machine.line_bytes)
     buffers = whole.buffers
-    read_bytes = sum(len(_bytes_of(buffers[name])) for name in whole.reads.buffers if name in buffers)
+    read = [buffers[name] for name in whole.reads.buffers if name in buffers]
+    read_bytes = sum(len(buffer.data if isinstance(buffer, Pages) else buffer) for buffer in read)
     fill = min(asked, two_rounds.fill(whole.reads.count / whole.count))
     if read_bytes <= machine.l2_bytes:
         fill = min(fill, machine.dies * read_bytes)
@@ -164,10 +165,6 @@ def traffic_of(
     loaded = whole.reads.halves * scale * machine.line_bytes // 2
     stored = whole.reads.stored * scale
     return Moved(loaded=loaded, requested=requested, asked=asked, fill=fill, memory=memory, stored=stored)
-
-
-def _bytes_of(buffer: Bytes | Pages) -> Bytes:
-    return buffer.data if isinstance(buffer, Pages) else buffer
 
 
 @frozen(eq=False)

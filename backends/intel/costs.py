@@ -24,7 +24,7 @@ from convgen.backends.analysis import Line
 from convgen.backends.family import check_rows
 from convgen.backends.intel.family import FAMILY
 from convgen.backends.intel.sim import messages as msg
-from convgen.backends.intel.sim.decode import ALL_TOKENS, Instruction, Message, Operand
+from convgen.backends.intel.sim.decode import ALL_TOKENS, Instruction, Message
 from convgen.backends.intel.sim.dpas import BITS, DEPTH
 from convgen.backends.intel.sim.pipes import LONG_INTEGERS
 from convgen.backends.intel.sim.platforms import CORES
@@ -128,16 +128,12 @@ def _send(instruction: Instruction, message: Message, grf: int) -> Line:
 
 def conflicts(instruction: Instruction, target: str) -> int:
     """Return 1 if the register sources of a three-source instruction conflict in the banks, else 0."""
-    numbers = [o.reg for o in instruction.sources if _is_register(o)]
+    numbers = [o.reg for o in instruction.sources if o.kind == "reg" and o.file == "r"]
     if len(instruction.sources) != 3 or len(numbers) < 2:
         return 0
     places = {r: _BUNDLES[target](r) for r in numbers}  # a register that occurs twice is read once
     banks = [bank for bank, _ in places.values()]
     return int(len(set(places.values())) < len(places) or (len(banks) == 3 and len(set(banks)) == 1))
-
-
-def _is_register(o: Operand) -> bool:
-    return o.kind == "reg" and o.file == "r"
 
 
 def waits(instruction: Instruction, tokens: int) -> int:

@@ -244,11 +244,6 @@ def _atoms(g: Generation) -> Iterator[tuple[MatrixRow, MmaAtom]]:
 MATRIX = {atom.name: row for g in GENERATIONS.values() for row, atom in _atoms(g)}
 
 
-def _one_lane_a_dword(lanes: int) -> SharedPhases:
-    """Return the phases of shared local memory: a dword of every lane at once, 32 banks (assumed; no manual says)."""
-    return SharedPhases(32, (tuple(range(lanes)),))
-
-
 def _planes(pitch: int) -> PlaneLimits:
     """Return the limits of two-dimensional block messages (oneDNN, block_2d_utils.hpp; LLVM's XeGPU documentation).
 
@@ -315,7 +310,8 @@ _FUSED = frozenset(("add3", "mad16"))
 def _facts(name: str, *, core: Core, caches: Caches, units: int, slm: int, subgroups: int) -> TargetFacts:
     """Return the facts of a target with `units` Xe cores, and `slm` bytes and `subgroups` threads for a workgroup."""
     g = GENERATIONS[name]
-    phases = _one_lane_a_dword(g.lanes)
+    # shared local memory serves a dword of every lane at once from 32 banks (assumed; no manual says)
+    phases = SharedPhases(32, (tuple(range(g.lanes)),))
     return TargetFacts(
         name=name,
         subgroup_size=g.lanes,

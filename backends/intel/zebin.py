@@ -240,17 +240,13 @@ def build(device: Device, kernels: Sequence[tuple[KernelInfo, bytes]], units: Se
     Equal input gives equal bytes.
     """
     sections = [
-        _Section(_text(info.name), "SHT_PROGBITS", _padded(code), _ALLOCATED_CODE, _CODE_ALIGNMENT)
+        _Section(f".text.{info.name}", "SHT_PROGBITS", _padded(code), _ALLOCATED_CODE, _CODE_ALIGNMENT)
         for info, code in kernels
     ]
     sections += _debug_sections(units, [info.name for info, _ in kernels])
     sections.append(_Section(".ze_info", _ZE_INFO, _ze_info([info for info, _ in kernels]).encode()))
     sections.append(_Section(".note.intelgt.compat", "SHT_NOTE", b"".join(_notes(device)), alignment=4))
     return _elf(sections)
-
-
-def _text(kernel: str) -> str:
-    return f".text.{kernel}"
 
 
 def _debug_sections(units: Sequence[CompilationUnit], kernels: Sequence[str]) -> list[_Section]:

@@ -58,7 +58,7 @@ def _feeding_loads(body: Sequence[Instruction]) -> set[Instruction]:
     for i in reversed(body):
         if i.loads:
             needed |= _read(i)
-        elif i.op.unit is Unit.SALU and not needed.isdisjoint(_written(i)):
+        elif i.op.unit is Unit.SALU and not needed.isdisjoint((*(r.vreg for r in i.defs()), *i.flag_defs())):
             feeding.add(i)
             needed = needed.difference(i.flag_defs()) | _read(i)
     return feeding
@@ -93,7 +93,3 @@ def _movable(
 
 def _read(i: Instruction) -> _Names:
     return frozenset((*(r.vreg for r in i.uses()), *i.flag_uses()))
-
-
-def _written(i: Instruction) -> _Names:
-    return frozenset((*(r.vreg for r in i.defs()), *i.flag_defs()))

@@ -8,7 +8,7 @@ every path. A barrier waits for the youngest copy that an access may touch befor
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Mapping
 
 from convgen.backends.nvidia.statement_flow import Ages, GroupFlow, KernelAccesses, behind_a_group, touches
 from convgen.ir.mutate import statements
@@ -57,7 +57,9 @@ class _PendingCopies(GroupFlow):
             return ages
         if isinstance(s, FlatDirectLoad):
             written = [access for access in accesses if access.write]
-            if s in self.ends or any(_are_two_slots(access, copy) for access in written for copy in _open(ages)):
+            if s in self.ends or any(
+                _are_two_slots(access, copy) for access in written for copy, age in ages.items() if age < 0
+            ):
                 ages = self._ended(s, ages)
             return ages if all(ages.get(access) == -1 for access in written) else {**ages, **dict.fromkeys(written, -1)}
         if self._touches(accesses, ages):
@@ -81,11 +83,6 @@ class _PendingCopies(GroupFlow):
         """Return the ages behind the end of a group ahead of a statement."""
         self.ends.add(s)
         return behind_a_group(ages)
-
-
-def _open(ages: Ages) -> Iterator[Access]:
-    """Yield the copies of the open group."""
-    return (access for access, age in ages.items() if age < 0)
 
 
 def _are_two_slots(a: Access, b: Access) -> bool:

@@ -64,7 +64,7 @@ FLOATING: Mapping[str, tuple[Combine, int]] = {
 
 
 def combine_lanes(
-    memory: Array, places: Array, values: Array, lanes: Bools, function: Combine, expected: Array | None = None
+    memory: Array, places: Array, values: Array, lanes: Bools, function: Combine, expected: Array | None
 ) -> Array:
     """Apply an atomic operation to elements of `memory` in lane order; return the old value of each [wave, lane].
 

@@ -210,16 +210,14 @@ class Lds:
         parts = units if units * self.grain == at.size else 1
         return np.moveaxis(any_along((there != given).reshape(*at.place.shape, parts, -1), -1), -1, 0)
 
-    def note_write(
-        self, group: Threads, step: Stepped, units: Array, mine: U32, clean: Array | int = 1, where: Array | None = None
-    ) -> None:
+    def note_write(self, group: Threads, step: Stepped, units: Array, mine: U32, clean: Array | int) -> None:
         """Stamp a write whose data is not known yet; `clean` is 0 where the data is undefined or in flight."""
-        self._overwrites(group, step, _by_other_waves(self._accessed.take(units, axis=1), mine), where, units)
-        self._overwrites_update(group, step, mine, where, units)
+        self._overwrites(group, step, _by_other_waves(self._accessed.take(units, axis=1), mine), None, units)
+        self._overwrites_update(group, step, mine, None, units)
         self._accesses.append(_Access("write", step, units, mine, outstanding=False))
         if self.stamp_write(units, mine, clean):
             race = _by_other_waves(self.written.take(units), mine)
-            self._report(group, step, race, "writes where another wave writes with the same instruction", where, units)
+            self._report(group, step, race, "writes where another wave writes with the same instruction", None, units)
 
     def note_update(
         self, group: Threads, step: Stepped, units: Array, mine: U32, where: Array | None = None

@@ -102,7 +102,7 @@ def f32_to_narrow(value: Array, name: str, *, saturate: bool, random: Array | No
     return rounded
 
 
-def f32_to_bits(value: Array, name: str, *, saturate: bool, random: Array | None = None) -> U32:
+def f32_to_bits(value: Array, name: str, *, saturate: bool, random: Array | None) -> U32:
     """Round to f16, bf16 or a narrow format (`f32_to_narrow`); return bits."""
     if name not in ("f16", "bf16"):
         return f32_to_narrow(value, name, saturate=saturate, random=random)

@@ -132,7 +132,10 @@ def _api() -> Iterator[str]:
         for name in names:
             value = getattr(cg, name)
             yield f"`cg.{name}`\n\n::: {value.__module__}.{value.__name__}"
-            yield f"    options: {{members: [{', '.join(_OF_PROBLEMS)}]}}\n" if hasattr(value, "parse") else ""
+            if hasattr(value, "parse"):
+                yield f"    options: {{members: [{', '.join(_OF_PROBLEMS)}]}}\n"
+            else:  # the builder of kernels inherits the methods that nest statements
+                yield f"    options: {{inherited_members: {str(name == 'Kernel').lower()}}}\n"
     yield "## What functions return\n"
     yield from (f"::: {name}\n" for name in _RETURNED)
     yield "## The tile language\n"

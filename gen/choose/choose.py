@@ -132,7 +132,7 @@ def clocks_of(problem: Problem, config: Config, facts: TargetFacts) -> Clocks | 
     return None
 
 
-def last_resort(problem: Problem, atoms: list[MmaAtom], facts: TargetFacts, reorder: tuple[str, ...] = ()) -> Config:
+def last_resort(problem: Problem, atoms: list[MmaAtom], facts: TargetFacts, reorder: tuple[str, ...]) -> Config:
     """Return the config with the fewest resources: the smallest square tile that one instruction's subgroups divide.
 
     It is longer along the side on which groups of the result share a computed scale.

@@ -237,16 +237,11 @@ def _work_and_fits(configs: Configs, traits: OfferTraits, facts: TargetFacts) ->
     fits = fits & ((configs.of_stagings["slots"] > 0) | _fills_rows(k * atom.elem_bytes, facts))
     if atom.in_shared:  # by measurement, long rows pay only where products are in flight over a barrier
         late = runs_late(configs.of_stagings["slots"]) & (not traits.sums_outside)
-        fits = fits & (late | ~_in_long_rows(k * atom.elem_bytes, facts))
+        fits = fits & (late | ~np.isin(k * atom.elem_bytes, tuning(facts).long_rows))
     # By `convgen profile`, more slots do not pay for windows so narrow that their memory granules are loaded twice.
     narrow = k // max(1, traits.taps) * atom.elem_bytes < facts.core.global_granule
     fits = fits & ~(narrow & (configs.of_stagings["slots"] > 1) & (traits.taps > 0))
     return work, fits
-
-
-def _in_long_rows(row_bytes: Numbers, facts: TargetFacts) -> Numbers:
-    """Return whether rows have one of the lengths, in bytes, of `Tuning.long_rows`."""
-    return np.isin(row_bytes, tuning(facts).long_rows)
 
 
 def _divides_columns(configs: Configs, traits: OfferTraits, facts: TargetFacts) -> Numbers:

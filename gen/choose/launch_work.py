@@ -47,7 +47,7 @@ class _Grid:
 
     def counts(self, m: Any, n: Any) -> list[tuple[Any, float]]:
         """Return, for each product, its workgroups with tiles of m x n, and its length of K over the longest."""
-        if self.offer.form.product.groups:  # numbers of tiles beyond the usual ones have no work
+        if self.offer.form.product.grouped:  # numbers of tiles beyond the usual ones have no work
             down, across = self.offer.form.product.usual_tiles(m, n)
             return [(down * across, 1.0)]
         products = self.offer.form.merged or ((self.offer.m, self.offer.n, 1),)
@@ -174,7 +174,7 @@ class Launch:
     def _filling(self, fill: int) -> Numbers:
         """Return the slices that give each unit at most `fill` workgroups."""
         blocks = self._tile_blocks
-        groups = self.offer.form.product.groups
+        groups = self.offer.form.product.grouped
         if self.offer.form.merged or (groups and (groups.side is None or not self.facts.tickets)):
             return np.ones_like(blocks)
         tiles = self.offer.batch * self.grid.tiles
@@ -185,7 +185,7 @@ class Launch:
     @property
     def by_last(self) -> bool:
         """Return whether the last workgroup to arrive reduces slices: by the config, or in groups of rows always."""
-        return self.configs.sum == "last" or self.offer.form.product.groups is not None
+        return self.configs.sum == "last" or self.offer.form.product.grouped is not None
 
     @cached_property
     def k_blocks(self) -> Numbers:
@@ -346,7 +346,7 @@ class Launch:
         32 groups take up to 1.09 of the time with persistent workgroups, six of them more than without.
         """
         chosen = self.configs.slices is None or self.configs.persist is not None
-        groups = self.offer.form.product.groups
+        groups = self.offer.form.product.grouped
         even = not (groups and groups.side is not None)
         several: Numbers = self.in_ring & (self.per_unit > self.together) & (chosen and even)
         return several

@@ -60,8 +60,8 @@ def forms(problem: Problem, facts: TargetFacts, reorder: tuple[str, ...]) -> Ite
         yield evolve(whole, product=in_pairs(largest), pair=pair)
     if groups := _groups_at_once(problem):
         with suppress(DoesNotFit):  # where blocks of a layout end between the groups of a product
-            (joined,) = products(problem, 1, reorder, groups=groups)
-            yield Form(joined, 1, (("groups", groups),), acc_mode=problem.acc_mode)
+            (joined,) = products(problem, 1, reorder, joined_groups=groups)
+            yield Form(joined, 1, (("joined_groups", groups),), acc_mode=problem.acc_mode)
     if have_columns(problem):
         (joined,) = products(problem, 1, reorder, COLUMNS)
         if joined.n <= _MOST_COLUMNS and has_whole_pairs(joined):

@@ -166,8 +166,6 @@ def _sums(config: Config) -> int:
     return config.mma.size if isinstance(config.mma, LanePart) else config.mma[0] * config.mma[1]
 
 
-def first_fitting(
-    problem: Problem, ranking: Ranking, facts: TargetFacts, refused: OnRefusal = lambda candidate, error: None
-) -> tuple[Candidate, Plan] | None:
-    """Return the first candidate whose plan fits, and the plan, or None; call `refused` for those before it."""
-    return Search(problem, ranking, facts, refused).next()
+def first_fitting(problem: Problem, ranking: Ranking, facts: TargetFacts) -> tuple[Candidate, Plan] | None:
+    """Return the first candidate whose plan fits, and the plan, or None."""
+    return Search(problem, ranking, facts).next()

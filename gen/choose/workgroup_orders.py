@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cached_property
 from itertools import product as combinations
-from math import prod
 
 import numpy as np
 
@@ -18,7 +17,7 @@ from convgen.ir.layout.order import IN_ROWS, Order
 from convgen.ir.layout.walks import Chunk, Grouped, Ragged, Remap, Xcc
 from convgen.ir.record import evolve, frozen
 from convgen.plan.contraction import Product
-from convgen.plan.grouped_axis import MOST_NUMBERED, GroupedAxis
+from convgen.plan.grouped_axis import GroupedAxis, can_number
 from convgen.plan.lane_tile import LaneTile
 from convgen.plan.plan import Plan
 
@@ -122,8 +121,8 @@ def best_order(launch: LaunchTraffic) -> Order:
 
     The traffic of workgroups that all run at once is alike in all orders. Tiles of groups have an order of their own.
     """
-    if launch.product.groups:
-        return _order_of_groups(launch.product.groups, launch)
+    if launch.product.grouped:
+        return _order_of_groups(launch.product.grouped, launch)
     if not launch.facts.caches.dies < launch.workgroups <= _MOST_WORKGROUPS:
         return IN_ROWS
     if launch.shares_columns:
@@ -168,7 +167,7 @@ def _order_of_groups(groups: GroupedAxis, launch: LaunchTraffic) -> Order:
     size = groups.size // groups.count // launch.tile[1 - groups.side]
     if size < 2 or size * other <= launch.in_flight:
         return IN_ROWS
-    if prod(launch.tiles) > MOST_NUMBERED:
+    if not can_number(launch.tiles):
         return Order(walk=Grouped("m" if groups.side else "n", size, even=True))
     return Order(walk=Ragged())
 

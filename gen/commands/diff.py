@@ -181,12 +181,11 @@ def _print(difference: Difference) -> None:
         ("clocks waited", difference.stalls),
     ):
         if pairs := rows_of():
-            rows_ = [(name, shown(a), shown(b), _ratio(a, b)) for name, (a, b) in pairs.items()]
+            rows_ = [
+                (name, shown(a), shown(b), f"{b / a:.2f}" if a and b is not None else "")
+                for name, (a, b) in pairs.items()
+            ]
             report.show_table((title, "A", "B", "B : A"), rows_, sys.stdout)
             print()
     for sentence in difference.sentences():
         print(sentence)
-
-
-def _ratio(a: float | None, b: float | None) -> str:
-    return f"{b / a:.2f}" if a and b is not None else ""

@@ -195,7 +195,7 @@ def _problem(options: argparse.Namespace, problem: Problem) -> int:
     if isinstance(plan.config.mma, LanePart):
         given = f"given {problem.descriptor} by mma={plan.config.mma}"
         raise UserError(f"{given}, wanted a --config with a matrix instruction, whose tiles read panels")
-    if plan.largest.product.groups:
+    if plan.largest.product.grouped:
         raise UserError(f"given {problem.descriptor} in groups, wanted a product whose tiles share panels of weights")
     launch = LaunchTraffic.of(plan, together)
     best, asked = best_order(launch), _order(options)

@@ -432,7 +432,7 @@ class _Builder:
     def _section(self, part: Part, used: _Launches) -> None:
         batch, rows, columns, _ = part.mapping.counts
         output, tile = self.problem.outputs[0].name, self.plan.config.tile[:2]
-        result, joined, groups = part.product.result, part.product.joined, part.product.groups
+        result, joined, groups = part.product.result, part.product.joined, part.product.grouped
         section = Section(output, result, tile, (batch * rows, columns), used, joined=joined)
         grouping = grouping_of(self.problem)
         sections = [section]

@@ -63,7 +63,7 @@ def kernel_name(plan: Plan, role: str) -> str:
 
 
 def product_kernel(
-    plan: Plan, part: Part, result: View, epilogue: Epilogue, role: str, buffers: ReductionBuffers | None = None
+    plan: Plan, part: Part, result: View, epilogue: Epilogue, role: str, buffers: ReductionBuffers | None
 ) -> Kernel:
     """Return a kernel that computes one output tile and one slice of K in each workgroup."""
     k = _builder(plan, role, part.mapping.grid)
@@ -124,7 +124,7 @@ class _ProductBuilder:
         factors = part.of_m.view.memory, part.of_n.view.memory, *unpacked, *scales_and_points
         workspace = (reduction.sums.memory, reduction.counts) if reduction else ()
         numbered = [rows.numbers for rows in (part.product.gathered, part.product.scattered) if rows]
-        ends = (*((part.product.groups.offsets,) if part.product.groups else ()), *numbered)
+        ends = (*((part.product.grouped.offsets,) if part.product.grouped else ()), *numbered)
         k.params += dict.fromkeys((*factors, *epilogue.reads, *epilogue.writes, buffer_of(result), *workspace, *ends))
         k.params += views.sizes(plan.problem)
         with k.tile_of(part.mapping, number) as self.tile, place_of(k, plan, part, self.tile) as self.place:

@@ -46,7 +46,7 @@ class TilePlace:
 @contextmanager
 def place_of(k: KernelBuilder, plan: Plan, part: Part, tile: Mapping[str, Index]) -> Iterator[TilePlace]:
     """Run the suite at the place of a tile that `tile_of` yields; a tile behind the last row of its group skips it."""
-    groups, batch = part.product.groups, (tile["batch"],) if len(part.product.result.axes) > 2 else ()
+    groups, batch = part.product.grouped, (tile["batch"],) if len(part.product.result.axes) > 2 else ()
     tile_m, tile_n, _ = plan.config.tile
     starts = {"m": tile["m"] * tile_m, "n": tile["n"] * tile_n}
     if groups is None or groups.side is None:

@@ -122,7 +122,9 @@ class Config:
     phases: str = APART
     #: dims of K that both factors have side by side in memory: "apart" as several dims, "joined" as one
     pixels: str = APART
-    groups: int = 1  #: groups of weight gradients that one product computes; it drops the sums between different ones
+    joined_groups: int = (
+        1  #: groups of weight gradients that one product computes; it drops the sums between different ones
+    )
     stages: int = 1  #: blocks of K in registers on their way to shared memory
     copy: tuple[str, ...] = ()  #: paths of N's and M's inputs into shared memory (one name for both): see `COPIES`
     #: "exact": padding adds nothing; "zeros": padding adds 0 * weight, which is NaN if the weight is inf
@@ -196,7 +198,7 @@ class Config:
         optional += f" grids={self.grids}" if self.grids != APART else ""
         optional += f" phases={self.phases}" if self.phases != APART else ""
         optional += f" pixels={self.pixels}" if self.pixels != APART else ""
-        optional += f" groups={self.groups}" if self.groups > 1 else ""
+        optional += f" groups={self.joined_groups}" if self.joined_groups > 1 else ""
         optional += f" copy={':'.join(self.copy)}" if self.copy else ""
         optional += f" padding={self.padding}" if self.padding != PADDING else ""
         return (
@@ -221,7 +223,10 @@ def even_group_size(sharers: int, at_a_time: int) -> int:
 
 
 _AT_A_TIME = range(2, 9)  #: slices reduced at a time; each adds straight-line code
-ATTRIBUTES = {"in": "types"}  #: config word -> attribute of Config, where the two names differ
+ATTRIBUTES = {
+    "in": "types",
+    "groups": "joined_groups",
+}  #: config word -> attribute of Config, where the two names differ
 
 
 def _numbers(pattern: re.Pattern[str]) -> Callable[[str], tuple[int, ...] | None]:

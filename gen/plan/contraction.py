@@ -70,7 +70,7 @@ class Product:
     cuts: Cuts = WHOLE  #: from the dims of the problem to those of the views
     joined: Joined | None = attrs.field(default=None, kw_only=True)  #: fused dims of the result, if any
     gap: int = attrs.field(default=0, kw_only=True)  #: rows; empty ones after the last row of the result
-    groups: GroupedAxis | None = attrs.field(default=None, kw_only=True)  #: groups of rows, columns or terms, if any
+    grouped: GroupedAxis | None = attrs.field(default=None, kw_only=True)  #: groups of rows, columns or terms, if any
     gathered: NumberedRows | None = attrs.field(default=None, kw_only=True)  #: rows of a factor by number, if any
     scattered: NumberedRows | None = attrs.field(default=None, kw_only=True)  #: rows of the result by number, if any
     origin: Origin = attrs.field(kw_only=True)  #: where steps after the sums find their tensors
@@ -104,7 +104,7 @@ class Product:
 
         Groups of rows or columns are no such products.
         """
-        if self.groups and self.groups.side is not None:
+        if self.grouped and self.grouped.side is not None:
             return 1
         return self.result.extent(2) if len(self.result.axes) > 2 else 1
 
@@ -124,9 +124,9 @@ class Product:
     ) -> tuple[Number, Number]:
         """Return the tiles along M and N, with groups of rows or columns the number that `of_groups` gives."""
         counts = [-(-size // side) for size, side in zip((self.m, self.n), sides)]
-        if self.groups and self.groups.side is not None:
-            at = 1 - self.groups.side
-            counts[at] = of_groups(self.groups, sides[at])
+        if self.grouped and self.grouped.side is not None:
+            at = 1 - self.grouped.side
+            counts[at] = of_groups(self.grouped, sides[at])
         return counts[0], counts[1]
 
     @property

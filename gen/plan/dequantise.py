@@ -158,9 +158,9 @@ def load(k: KernelBuilder, group: GroupTensor, at: tuple[Index, ...], layout: Fr
 
 
 def dequantised(
-    k: KernelBuilder, dequantisation: Dequantisation, groups: Mapping[GroupTensor, Expr], value: Expr, layout: Fragment
+    k: KernelBuilder, dequantisation: Dequantisation, loaded: Mapping[GroupTensor, Expr], value: Expr, layout: Fragment
 ) -> Expr:
-    """Return a dequantised fragment of `value`; `groups` are the loaded zero points and scales.
+    """Return a dequantised fragment of `value`; `loaded` are the elements of zero points and scales.
 
     The result is rounded once if subtraction and product are exact in f32.
     """
@@ -169,11 +169,11 @@ def dequantised(
     differ_in = f32 if dequantisation.is_wide else elem
     wide = differ_in if exact else f32
     zeros = (
-        _spread(k, dequantisation.zero, differ_in, groups, layout)
+        _spread(k, dequantisation.zero, differ_in, loaded, layout)
         if isinstance(dequantisation.zero, GroupTensor)
         else None
     )
-    scales = _spread(k, dequantisation.scale, wide, groups, layout) if dequantisation.scale else None
+    scales = _spread(k, dequantisation.scale, wide, loaded, layout) if dequantisation.scale else None
     parts = []
     for start in range(0, layout.registers, count):
         part: Expr = Slice(value, start, count).to(vector(differ_in, count))
@@ -188,11 +188,11 @@ def dequantised(
 
 
 def _spread(
-    k: KernelBuilder, group: GroupTensor, to: Type, groups: Mapping[GroupTensor, Expr], layout: Fragment
+    k: KernelBuilder, group: GroupTensor, to: Type, loaded: Mapping[GroupTensor, Expr], layout: Fragment
 ) -> Callable[[int], Expr]:
     """Return a function from a first register to the group elements of the next `count` registers, as the type `to`."""
     order, count = registers_of_groups(layout, group.spans), gcd(_AT_A_TIME, layout.registers)
-    elements = k.let(f"{group.view.memory.name}_{to}", groups[group].to(vector(to, groups[group].type.lanes)))
+    elements = k.let(f"{group.view.memory.name}_{to}", loaded[group].to(vector(to, loaded[group].type.lanes)))
     return lambda start: Shuffle(elements, order[start : start + count])
 
 

@@ -33,14 +33,14 @@ from convgen.problem.tensors import TensorSpec
 _NAMES = "dhw"
 
 
-def contractions_of(problem: Problem, phases: str = APART, groups: int = 1) -> Iterable[Contraction]:
-    """Return the products of a problem, each of so many `groups`.
+def contractions_of(problem: Problem, phases: str = APART, joined_groups: int = 1) -> Iterable[Contraction]:
+    """Return the products of a problem, each of `joined_groups` groups.
 
     DoesNotFit where its stride phases cannot be arranged as `phases` says, or products cannot have several groups.
     """
     columns = (_phases_as_columns(problem),) if phases == COLUMNS else ()
-    if groups > 1:
-        return (_backward_weights_of_groups(problem, groups),)
+    if joined_groups > 1:
+        return (_backward_weights_of_groups(problem, joined_groups),)
     if columns:
         return columns
     if isinstance(problem, Matmul):
@@ -222,7 +222,7 @@ def _backward_weights(problem: Conv) -> Contraction:
 OF_OUTPUTS, OF_INPUTS = "go", "gi"
 
 
-def have_joined_groups(problem: Problem, groups: int) -> bool:
+def have_joined_groups(problem: Problem, joined_groups: int) -> bool:
     """Whether products of a problem can have so many groups: those of weight gradients.
 
     The result between different groups is not stored. Other products would multiply another group's infinities by zero.
@@ -231,30 +231,32 @@ def have_joined_groups(problem: Problem, groups: int) -> bool:
         return False
     if problem.convolution.direction not in (Dir.BWD_W, Dir.BWD_WB):
         return False
-    return 1 < groups <= problem.groups and problem.groups % groups == 0
+    return 1 < joined_groups <= problem.groups and problem.groups % joined_groups == 0
 
 
-def _backward_weights_of_groups(problem: Problem, groups: int) -> Contraction:
+def _backward_weights_of_groups(problem: Problem, joined_groups: int) -> Contraction:
     """Return the product of weight gradients of several groups at a time: M and N are those of one group times them."""
-    if not isinstance(problem, Conv) or not have_joined_groups(problem, groups):
-        raise DoesNotFit(f"groups={groups}: wanted weight gradients of known sizes, in a multiple of {groups} groups")
+    if not isinstance(problem, Conv) or not have_joined_groups(problem, joined_groups):
+        raise DoesNotFit(
+            f"groups={joined_groups}: wanted weight gradients of known sizes, in a multiple of {joined_groups} groups"
+        )
     plain, sizes = _backward_weights(problem), _of_group(problem)
-    outer = problem.groups // groups
+    outer = problem.groups // joined_groups
 
     def channels(name: str, of: str) -> TensorDim:
         size = sizes[name]
-        around = (("g", groups * size),) if outer > 1 else ()
+        around = (("g", joined_groups * size),) if outer > 1 else ()
         return TensorDim(size * problem.groups, (*around, (of, size), (name, 1)))
 
     def replaced(t: Tensor, at: int, coordinate: TensorDim) -> Tensor:
         return Tensor(t.spec, (*t.index[:at], coordinate, *t.index[at + 1 :]))
 
-    number = TensorDim(problem.groups, (*((("g", groups),) if outer > 1 else ()), (OF_OUTPUTS, 1)))
+    number = TensorDim(problem.groups, (*((("g", joined_groups),) if outer > 1 else ()), (OF_OUTPUTS, 1)))
     *taps, inputs = plain.n
     return evolve(
         plain,
-        m=(dim_of(OF_OUTPUTS, groups), *plain.m),
-        n=(*taps, dim_of(OF_INPUTS, groups), inputs),
+        m=(dim_of(OF_OUTPUTS, joined_groups), *plain.m),
+        n=(*taps, dim_of(OF_INPUTS, joined_groups), inputs),
         of_m=replaced(plain.of_m, 1, channels("oc", OF_OUTPUTS)),
         of_n=replaced(plain.of_n, 1, channels("ic", OF_INPUTS)),
         result=replaced(plain.result, 0, number),
@@ -263,9 +265,9 @@ def _backward_weights_of_groups(problem: Problem, groups: int) -> Contraction:
     )
 
 
-def of_one_group(groups: int) -> tuple[TensorDim, ...]:
+def of_one_group(joined_groups: int) -> tuple[TensorDim, ...]:
     """Return the coordinates that leave their range between different groups of a product of so many."""
-    if groups == 1:
+    if joined_groups == 1:
         return ()
     return (TensorDim(1, ((OF_INPUTS, 1), (OF_OUTPUTS, -1)), masked=True),)
 

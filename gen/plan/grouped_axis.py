@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from math import prod
 
 import numpy as np
 
@@ -20,6 +21,11 @@ from convgen.ir.record import frozen
 MOST_OF_LANE = 32  #: ends of groups that a lane compares, each in straight-line code; chosen
 MOST_NUMBERED = 1 << 21  #: tiles in the order `ragged`, whose numbers are divided in f32
 _END = "end"  #: the views' last axis; its position is the end of the group
+
+
+def can_number(tiles: Sequence[int]) -> bool:
+    """Return whether the order `ragged` has numbers for the tiles of a grid."""
+    return prod(tiles) <= MOST_NUMBERED
 
 
 @frozen

@@ -132,9 +132,7 @@ class ProductInput:
 
         return _with_least_conflicts(map(with_copy, lane_swaps(lanes, self.elem, facts)))
 
-    def path_at_offsets(
-        self, shape: tuple[int, int], step: int, *, run: int = 0, reads: int, copy: str = REGISTERS
-    ) -> InputPath:
+    def path_at_offsets(self, shape: tuple[int, int], step: int, *, run: int = 0, reads: int, copy: str) -> InputPath:
         """Return the path to fragments that begin at any row of a tile or, with `run`, at multiples of `run` columns.
 
         `shape` is (rows, columns); rows are added until the copy divides evenly. Tiles begin at multiples of `step`

@@ -33,7 +33,7 @@ from convgen.plan.compensation import Sums, compensation
 from convgen.plan.config import EXACT, MERGED, TENSOR, Config, LanePart
 from convgen.plan.contraction import Product
 from convgen.plan.copies import is_read_transposed
-from convgen.plan.grouped_axis import MOST_NUMBERED
+from convgen.plan.grouped_axis import MOST_NUMBERED, can_number
 from convgen.plan.inputs import InputPath
 from convgen.plan.lane_tile import LaneTile
 from convgen.plan.packing import Packing, packed
@@ -370,7 +370,7 @@ def _mapping(problem: Problem, product: Product, config: Config, blocks: int) ->
     """Return the mapping of workgroups to tiles, and of `blocks` blocks of K to each slice."""
     tile_m, tile_n, _ = config.tile
     tiles = product.tiles(tile_m, tile_n)
-    if isinstance(config.map.walk, Ragged) and prod(tiles) > MOST_NUMBERED:
+    if isinstance(config.map.walk, Ragged) and not can_number(tiles):
         raise DoesNotFit(f"map={config.map}: {prod(tiles)} tiles, wanted at most {MOST_NUMBERED}")
     if not problem.runtime:
         # Shares of a tile's K are cut at whole rounds, after which shared-memory slots and register stages repeat.

@@ -41,27 +41,27 @@ def products(
     reorder: tuple[str, ...] = (),
     phases: str = APART,
     pixels: str = APART,
-    groups: int = 1,
+    joined_groups: int = 1,
 ) -> tuple[Product, ...]:
     """Return the products of a problem; the innermost dim of K is padded to a multiple of `block` (1: not at all).
 
-    The inputs `reorder` are read from their reordered copies (see `reordered`); `phases`, `pixels` and `groups` are a
-    config's words. DoesNotFit where nothing can be joined as `pixels` or `groups` says, or blocks end between groups.
+    The inputs `reorder` are read from their reordered copies (see `reordered`). A config has the other arguments.
+    DoesNotFit where nothing can be joined as `pixels` or `joined_groups` says, or blocks end between groups.
 
     The products write disjoint parts of the result. Products without terms are left out: positions of backward
     data that no window reaches, and all of backward weights without images (see `covers_result`).
     """
-    whole = (_product(problem, c, block, reorder, pixels) for c in contractions_of(problem, phases, groups))
+    whole = (_product(problem, c, block, reorder, pixels) for c in contractions_of(problem, phases, joined_groups))
     with_terms = (p for p in whole if p.m and p.n and p.k)
-    if groups == 1:
+    if joined_groups == 1:
         return tuple(with_terms)
     try:
-        return tuple(_of_groups_at_once(p, groups) for p in with_terms)
+        return tuple(_of_groups_at_once(p, joined_groups) for p in with_terms)
     except Unsupported as error:
-        raise DoesNotFit(f"groups={groups}: {error}") from None
+        raise DoesNotFit(f"groups={joined_groups}: {error}") from None
 
 
-def _of_groups_at_once(product: Product, groups: int) -> Product:
+def _of_groups_at_once(product: Product, joined_groups: int) -> Product:
     """Return a product of several groups whose result between different ones is not stored.
 
     Its factors read the channels of all groups as one dim where these are neighbours in memory.
@@ -70,7 +70,7 @@ def _of_groups_at_once(product: Product, groups: int) -> Product:
         _with_one_dim(_with_one_dim(v, directions.OF_OUTPUTS), directions.OF_INPUTS)
         for v in (product.of_n, product.of_m)
     )
-    masks = tuple(map(product.cuts.coordinate, directions.of_one_group(groups)))
+    masks = tuple(map(product.cuts.coordinate, directions.of_one_group(joined_groups)))
     result = zero_outside(product.result, masks)
     return evolve(product, of_n=of_n, of_m=of_m, result=result)
 
@@ -137,14 +137,14 @@ def _of_one_group(problem: Problem, product: Product) -> Product:
         given = f"given groups along {dim} and a layout in blocks, or scales of neighbours, along {dim}"
         raise Unsupported(f"{given}, wanted no other division of {dim}", rule="grouped-gemm")
     size, side = axes[at][0].size, at if at < len(product.result.axes[:2]) else None
-    groups = GroupedAxis(buffer(problem.tensor(OFFSETS)), grouping.count, size, side)
+    grouped = GroupedAxis(buffer(problem.tensor(OFFSETS)), grouping.count, size, side)
 
     def ending(view: View) -> View:
-        return zero_outside(evolve(view, axes=(*view.axes, groups.axis)), (groups.until_end(dim),))
+        return zero_outside(evolve(view, axes=(*view.axes, grouped.axis)), (grouped.until_end(dim),))
 
     if side is None:
-        return evolve(product, groups=groups, of_n=ending(product.of_n), of_m=ending(product.of_m))
-    return _with_routing(problem, evolve(product, groups=groups, result=ending(product.result)), axes[at][0], side)
+        return evolve(product, grouped=grouped, of_n=ending(product.of_n), of_m=ending(product.of_m))
+    return _with_routing(problem, evolve(product, grouped=grouped, result=ending(product.result)), axes[at][0], side)
 
 
 def _with_routing(problem: Problem, product: Product, rows: Dim, side: int) -> Product:
@@ -263,7 +263,7 @@ def must_reorder(problem: Problem) -> tuple[str, ...]:
     return blocked
 
 
-def nonempty_contractions(problem: Problem, reorder: Collection[str] = ()) -> tuple[Contraction, ...]:
+def nonempty_contractions(problem: Problem, reorder: Collection[str]) -> tuple[Contraction, ...]:
     """Return the non-empty products of a problem before M, N and K are axes of views (see `products`)."""
     split = (_split(problem, c, reorder) for c in contractions_of(problem))
     return tuple(c for c in split if all(prod(d.size for d in dims) for dims in (c.m, c.n, c.k)))

@@ -49,14 +49,14 @@ class FusedConv(Conv):
     """
 
     @property
-    def position(self) -> int:
-        """Return the number of the post-op `dw`, the first one if there are several."""
-        return next(n for n, op in enumerate(self.post_ops) if isinstance(op, Depthwise))
-
-    @property
     def depthwise(self) -> Depthwise:
         """Return the post-op `dw`, the first one if there are several."""
         return next(op for op in self.post_ops if isinstance(op, Depthwise))
+
+    @property
+    def position(self) -> int:
+        """Return the number of the post-op `dw`, the first one if there are several."""
+        return self.post_ops.index(self.depthwise)
 
     @cached_property
     def members(self) -> tuple[Member, Member]:

@@ -119,7 +119,7 @@ _WHOLE = Operand("s8", "per_tensor")  #: default condition of a select
 _TYPES = ("f32", "f16", "bf16", "s32", "s8", "u8", "f8_e4m3", "f8_e5m2", "f8_e4m3fnuz", "f8_e5m2fnuz")
 
 
-def operand_name(number: int, ending: str = "") -> str:
+def operand_name(number: int, ending: str) -> str:
     """Return the name of the tensor argument that post-op `number` reads."""
     return f"post_op_{number}{ending}"
 

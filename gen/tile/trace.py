@@ -22,7 +22,7 @@ from convgen.ir.expr import Expr, Splat, Var
 from convgen.ir.record import define, frozen
 from convgen.ir.sizes import Extent
 from convgen.ir.types import Type, bf16, f32, scalar, vector
-from convgen.ir.verify_rules import refused
+from convgen.ir.verify_exprs import refused
 from convgen.tile.source import Line, called, line
 from convgen.tile.tiles import Index, Shape, Tensor, Tile, common_shape
 from convgen.tile.xetile_maps import Maps

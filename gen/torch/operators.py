@@ -83,6 +83,8 @@ def _backward_by_torch(
     return x_gradient, w_gradient, bias_gradient
 
 
+_INPUTS = "src", "wei", "bia"  #: of a kernel, as convgen calls them
+
 # ------------------------------------------------------------ convolution
 
 
@@ -93,12 +95,8 @@ def _convolution(x: Tensor, w: Tensor, bias: Tensor | None, *call: Any) -> Tenso
         window = _of_torch(_window(*call))
         return plan.in_format(_by_torch(torch.ops.aten.convolution, x, w, bias, *window))
     y = x.new_empty_strided(plan.sizes, plan.strides)
-    if bias is None:
-        x, w = plan.read(x, w)
-        kernel_calls.launch(plan.kernel, {"src": x, "wei": w, "dst": y})
-    else:
-        x, w, bias = plan.read(x, w, bias)
-        kernel_calls.launch(plan.kernel, {"src": x, "wei": w, "bia": bias, "dst": y})
+    inputs = plan.read(x, w) if bias is None else plan.read(x, w, bias)
+    kernel_calls.launch(plan.kernel, {**dict(zip(_INPUTS, inputs)), "dst": y})
     return y
 
 
@@ -135,10 +133,7 @@ def _data_gradient(gradient: Tensor, x: Tensor, w: Tensor, *call: Any) -> Tensor
 def _data_outline(gradient: Tensor, x: Tensor, w: Tensor, window: Window, tf32: bool) -> Outline:
     """Return the outline of the gradient of x."""
     channels_last = _is_channels_last(x, w)
-    formats = (
-        reads_channels_last(gradient, channels_last=channels_last),
-        reads_channels_last(w, channels_last=channels_last),
-    )
+    formats = tuple(reads_channels_last(tensor, channels_last=channels_last) for tensor in (gradient, w))
     formats_of_kernel = channels_last, formats[1], formats[0]
     request = ConvRequest("BWD_D", type_name(x), tuple(x.shape), tuple(w.shape), window, False, formats_of_kernel, tf32)
     return Outline(request, (gradient, w), formats, channels_last)
@@ -153,10 +148,7 @@ def _weights_outline(
 ) -> Outline:
     """Return the outline of the gradient of w, in the format of w, as parameters want theirs."""
     channels_last, w_channels_last = _is_channels_last(x, w), looks_channels_last(w)
-    formats = (
-        reads_channels_last(gradient, channels_last=channels_last),
-        reads_channels_last(x, channels_last=channels_last),
-    )
+    formats = tuple(reads_channels_last(tensor, channels_last=channels_last) for tensor in (gradient, x))
     has_one_tap = all(taps == 1 for taps in w.shape[2:])  # memory of one tap is in both formats
     formats_of_kernel = formats[1], w_channels_last or has_one_tap, formats[0]
     request = ConvRequest("BWD_W", type_name(x), tuple(x.shape), tuple(w.shape), window, bias, formats_of_kernel, tf32)
@@ -236,12 +228,8 @@ def _product(left: Tensor, right: Tensor, bias: Tensor | None, layer: str) -> Te
         product = (torch.ops.aten.mm, left, right) if bias is None else (torch.ops.aten.addmm, bias, left, right)
         return _by_torch(*product).contiguous()
     result = left.new_empty(plan.sizes)
-    if bias is None:
-        left, right = plan.read(left, right)
-        kernel_calls.launch(plan.kernel, {"src": left, "wei": right, "dst": result})
-    else:
-        left, right, bias = plan.read(left, right, bias)
-        kernel_calls.launch(plan.kernel, {"src": left, "wei": right, "bia": bias, "dst": result})
+    inputs = plan.read(left, right) if bias is None else plan.read(left, right, bias)
+    kernel_calls.launch(plan.kernel, {**dict(zip(_INPUTS, inputs)), "dst": result})
     return result
 
 

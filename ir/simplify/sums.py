@@ -96,7 +96,7 @@ def normal_sum(s: Simplify, linear: LinearForms, e: Add | Sub) -> Expr | None:
         terms, const = dict(sides), 0
     else:
         shared = _merging(linear(a)[0], linear(b)[0])
-        if not shared and not const_a and not const_b and not _is_negative(b):
+        if not shared and not const_a and not const_b and unit(b)[1] >= 0:
             return None
         terms, const = _merged(linear, shared, (a, sign_a), (b, sign * sign_b))
     new = build(s, terms, const + const_a + sign * const_b, e)
@@ -121,10 +121,6 @@ def unit(e: Expr) -> tuple[Expr, int]:
     if type(e) is Mul and (n := number(e.b)) is not None:
         return e.a, n
     return e, 1
-
-
-def _is_negative(e: Expr) -> bool:
-    return unit(e)[1] < 0
 
 
 def _pairs(terms: Terms) -> list[tuple[Expr, Div, Expr]]:

@@ -29,7 +29,7 @@ from convgen.ir.program import Kernel, Program
 from convgen.ir.record import frozen
 from convgen.ir.sizes import Extent
 from convgen.ir.stmt import Site, Stmt
-from convgen.ir.text import declared
+from convgen.ir.text import declared, instructions
 from convgen.ir.text.expressions import ATOM, LOOSEST, POSTFIX, STRENGTH, UNARY, number
 from convgen.ir.text.lexer import NUMBERED
 from convgen.ir.text.templates import parts_of, reserved
@@ -385,10 +385,10 @@ class Writer:
         for view in self.views:
             self.line(self.view(view, self.view_name(view)))
         for atom, name in self.atoms.items():
-            self.line(declared.write_instruction(atom, name))
+            self.line(instructions.write_instruction(atom, name))
         for op, name in self.ops.items():
             if isinstance(op, MmaTile):
-                self.line(declared.write_product(op, name, self.atoms[op.atom]))
+                self.line(instructions.write_product(op, name, self.atoms[op.atom]))
 
     def param(self, p: Global | Var) -> str:
         if isinstance(p, Global):
@@ -510,24 +510,16 @@ def _cast(p: Writer, e: Any) -> str:
     return _call(p, f"{e.dtype}.cast" if is_explicit else str(e.dtype), e.a)
 
 
-def _splat(p: Writer, e: Any) -> str:
-    return f"{e.dtype}({p.inline(e.a, LOOSEST, e.dtype.elem)})"
-
-
-def _fused(p: Writer, e: Any) -> str:
-    return f"{e.name}({', '.join(p.alike((e.a, e.b, e.c)))})"
-
-
 def _product(p: Writer, e: Any) -> str:
     return _call(p, f"mma.{p.ops[e.op]}", e.acc, e.a, e.b, *(e.scales if isinstance(e, x.Mma) else ()))
 
 
 _EXPRESSIONS: dict[type[Expr], Callable[[Writer, Any], str]] = {
     x.Lane: lambda p, e: "lane",
-    Fused: _fused,
+    Fused: lambda p, e: f"{e.name}({', '.join(p.alike((e.a, e.b, e.c)))})",
     x.Cast: _cast,
     x.Saturate: lambda p, e: _call(p, f"{e.dtype}.saturate", e.a),
-    x.Splat: _splat,
+    x.Splat: lambda p, e: f"{e.dtype}({p.inline(e.a, LOOSEST, e.dtype.elem)})",
     x.Pack: lambda p, e: _call(p, f"{e.dtype}.pack", *e.parts),
     x.Slice: lambda p, e: f"{p.inline(e.a, POSTFIX)}[{e.start}:{e.start + e.count}]",
     x.Shuffle: lambda p, e: f"{p.inline(e.a, POSTFIX)}[{', '.join(map(str, e.order))}]",

@@ -44,7 +44,7 @@ class GlobalMessage:
         return address if self.uniform is ZERO else address + self.uniform.to(u32).to(u64)
 
 
-def global_messages(access: TileAccess, widest: int | None = None) -> Iterator[GlobalMessage]:
+def global_messages(access: TileAccess, widest: int | None) -> Iterator[GlobalMessage]:
     """Yield one message per run of registers of at most `widest` bytes, in register order.
 
     Raises Unsupported if offsets cannot fit.

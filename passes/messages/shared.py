@@ -106,7 +106,7 @@ def _address(tile: Shared, layout: Fragment, subgroup: Expr, arrangement: Arrang
     return lift(tile.address(0, row, col), ZERO)
 
 
-def first_owner(arrangement: Arrangement, lane: Any, register: Any, per_dword: int = 2) -> tuple[Any, Any]:
+def first_owner(arrangement: Arrangement, lane: Any, register: Any, per_dword: int) -> tuple[Any, Any]:
     """Return the lane and register that hold the first element of a lane's part of a message.
 
     A dword holds `per_dword` elements.
@@ -181,7 +181,7 @@ def transposing(facts: TargetFacts) -> Transposing | None:
 
 
 @lru_cache(maxsize=2**10)
-def reads_transposed(fragment: Fragment, facts: TargetFacts, *, repeated: bool = False) -> bool:
+def reads_transposed(fragment: Fragment, facts: TargetFacts, *, repeated: bool) -> bool:
     """Return whether a column-major tile of 16-bit elements is read with transposing reads.
 
     A fragment that is `repeated` shares reads with its neighbours.

@@ -104,7 +104,7 @@ def find_swizzle(
     facts: TargetFacts,
     *,
     pitch: int = 0,
-    transposed: bool = False,
+    transposed: bool,
     period: int = 0,
 ) -> tuple[Swizzle, int]:
     """Return the simplest swizzle with the fewest bank conflicts, and its extra cycles.

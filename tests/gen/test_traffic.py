@@ -378,7 +378,7 @@ def test_groups_along_n_are_walked_along_n() -> None:
     problem, facts = parse_problem(request), get("sm_90a").facts
     config = candidates(problem, facts)[0].config
     plan = make_plan(problem, config, facts)
-    groups = plan.parts[0].product.groups
+    groups = plan.parts[0].product.grouped
     assert groups is not None
     assert groups.side == 0
     assert str(ordered(plan, 1).config.map) == "ragged"

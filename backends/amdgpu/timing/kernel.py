@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cached_property
 
 from convgen.backends.amdgpu.analyze import groups_held, hot_code, most_threads, readable, shared_bytes
@@ -142,7 +141,7 @@ class _Kernel:
         code = [self._program.instructions[n] for n in self._parts[1]]
         lines = (line_of(i, i.address - first.address, self.arch) for i in code)
         timed = tuple(TimedLine(line, stall) for line, stall in zip(lines, steady.stalls))
-        busy = _busy(self._ops[1], groups * self.waves)
+        busy = busy_of((op, groups * self.waves) for op in self._ops[1])
         return LoopProfile(groups, is_loop, steady.iteration, steady.rest, busy, timed)
 
     def _steady(self, groups: int, latency: float) -> Steady:
@@ -150,8 +149,3 @@ class _Kernel:
         streams = ([*before, *(body * turns), *after] for turns in ITERATIONS)
         short, long = (Unit(Latencies(latency)).run([[ops] * self.waves] * groups) for ops in streams)
         return Steady.of(short, long, len(before), len(body))
-
-
-def _busy(body: Sequence[Op], waves: int) -> dict[str, float]:
-    """Return the busy clocks of each pipe in an iteration: of one SIMD, or of the CU."""
-    return busy_of((op, waves) for op in body)

@@ -15,7 +15,7 @@ import attrs
 from convgen.backends.amdgpu.family import FAMILY
 from convgen.backends.amdgpu.timing.ops import SLOT, Op, Port
 from convgen.backends.event_model import waves
-from convgen.backends.event_model.waves import ModelRun, Occupied, Stream, Workgroup
+from convgen.backends.event_model.waves import ModelRun, Occupied, Workgroup
 from convgen.ir.record import define, frozen
 
 SIMDS = 4
@@ -78,7 +78,8 @@ class _Run:
     def __init__(self, workgroups: Sequence[Workgroup], begins: Sequence[float], latencies: Latencies) -> None:
         streams = ((number, ops) for number, group in enumerate(workgroups) for ops in group)
         clocks = begins or [0.0] * len(workgroups)
-        self.waves = [_wave(n, group, ops, clocks[group]) for n, (group, ops) in enumerate(streams)]
+        # waves begin one after the other
+        self.waves = [Wave(n % SIMDS, group, ops, clocks[group] + n) for n, (group, ops) in enumerate(streams)]
         self.queue = [(wave.free_at, n, wave) for n, wave in enumerate(self.waves) if wave.ops]
         self.live = [sum(wave.group == n and bool(wave.ops) for wave in self.waves) for n in range(len(workgroups))]
         self.free = [[0.0] * len(Port) for _ in range(SIMDS)]  #: by SIMD and port
@@ -163,11 +164,6 @@ class _Run:
         for number, wave in waiting:
             wave.done[-1] = opened
             self._go_on(number, wave)
-
-
-def _wave(number: int, group: int, ops: Stream, begin: float) -> Wave:
-    """Return a wave at its first instruction; waves begin one after the other."""
-    return Wave(number % SIMDS, group, ops, begin + number)
 
 
 def _waited(outstanding: list[float], allowed: int | None, now: float) -> float:

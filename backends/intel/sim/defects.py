@@ -72,10 +72,6 @@ def _written(instruction: Instruction, layout: Layout) -> range:
     return range(first // layout.grf, (end - 1) // layout.grf + 1)
 
 
-def _is_whole(instruction: Instruction) -> bool:
-    return instruction.sub == f"{_WHOLE}x{_WHOLE}"
-
-
 def _factor(instruction: Instruction) -> int:
     """Return the first register of a dpas' src1."""
     return instruction.sources[1].reg
@@ -176,7 +172,7 @@ def _suppressed(code: Code, layout: Layout) -> Iterator[tuple[int, str]]:
 
     for block, entry in zip(blocks, _entries(code, blocks, walk)):
         for index, ahead in walk(block, entry):
-            if index == _END or not _is_whole(code[index]):
+            if index == _END or code[index].sub != f"{_WHOLE}x{_WHOLE}":
                 continue
             factor = _factor(code[index])
             if not written & set(range(factor, factor + _WHOLE)):

@@ -15,7 +15,7 @@ import numpy as np
 from convgen.backends.nvidia.sim.memory_access import addresses
 from convgen.backends.nvidia.sim.operands import Getter, numbers_of, report_undefined, source, wrong
 from convgen.backends.nvidia.sim.ptx_text import Instruction, Inverted, Literal, Operand, Register
-from convgen.backends.nvidia.sim.shared_memory import Access, located
+from convgen.backends.nvidia.sim.shared_access import Access, located
 from convgen.backends.nvidia.sim.state import LANES, WarpGroup
 from convgen.backends.nvidia.sim.step import Context, Step, unsupported
 from convgen.backends.sim.global_access import load_lanes, peek_lanes

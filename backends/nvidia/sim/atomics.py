@@ -16,7 +16,7 @@ from convgen.backends.nvidia.sim.operands import numbers_of, report_undefined, s
 from convgen.backends.nvidia.sim.ptx_text import Instruction
 from convgen.backends.nvidia.sim.ptx_types import TYPES, UNSIGNED
 from convgen.backends.nvidia.sim.rounding import FORMATS, decode, encode, rounded
-from convgen.backends.nvidia.sim.shared_memory import located
+from convgen.backends.nvidia.sim.shared_access import located
 from convgen.backends.nvidia.sim.state import WarpGroup
 from convgen.backends.nvidia.sim.step import Context, Step, unsupported
 from convgen.backends.sim.combine import FLOATING, INTEGER, Combine, combine_lanes

@@ -15,7 +15,7 @@ from convgen.backends.nvidia.sim.atomics import Atomic
 from convgen.backends.nvidia.sim.fences import note_store
 from convgen.backends.nvidia.sim.mbarriers import Mbarrier, Transfer
 from convgen.backends.nvidia.sim.memory_access import check_constant
-from convgen.backends.nvidia.sim.shared_memory import Access
+from convgen.backends.nvidia.sim.shared_access import Access
 from convgen.backends.nvidia.sim.state import LANES, WarpGroup
 from convgen.backends.nvidia.sim.step import Step
 from convgen.backends.nvidia.sim.tensor_boxes import Chunks

@@ -16,7 +16,7 @@ from convgen.backends.nvidia.sim.mbarriers import SIZE, Mbarrier
 from convgen.backends.nvidia.sim.memory_access import PARAM_WINDOW, addresses
 from convgen.backends.nvidia.sim.operands import Getter, numbers_of, report_undefined, source, wrong
 from convgen.backends.nvidia.sim.ptx_text import Instruction, Literal, Operand, TensorAddress, Vector
-from convgen.backends.nvidia.sim.shared_memory import located
+from convgen.backends.nvidia.sim.shared_access import located
 from convgen.backends.nvidia.sim.state import WarpGroup
 from convgen.backends.nvidia.sim.step import Context, Step, unsupported, wants_target
 from convgen.backends.nvidia.sim.tensor_boxes import Chunks, chunks_of

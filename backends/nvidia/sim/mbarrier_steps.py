@@ -14,7 +14,7 @@ from convgen.backends.nvidia.sim.mbarriers import SIZE, Transfer, lanes_as_bits
 from convgen.backends.nvidia.sim.memory_access import SHARED_WINDOW, addresses, space_of
 from convgen.backends.nvidia.sim.operands import Getter, computed, numbers_of, report_undefined, source, target, wrong
 from convgen.backends.nvidia.sim.ptx_text import Instruction, Operand, Sink
-from convgen.backends.nvidia.sim.shared_memory import Access, located
+from convgen.backends.nvidia.sim.shared_access import Access, located
 from convgen.backends.nvidia.sim.state import WarpGroup
 from convgen.backends.nvidia.sim.step import Context, Maker, Step, maker_of, wants_target
 from convgen.backends.sim.wave_arrays import Array

@@ -16,7 +16,8 @@ import attrs
 import numpy as np
 
 from convgen.backends.nvidia.sim.ptx_text import Instruction
-from convgen.backends.nvidia.sim.shared_memory import MBARRIERS, Access, Shared
+from convgen.backends.nvidia.sim.shared_access import Access
+from convgen.backends.nvidia.sim.shared_memory import MBARRIERS, Shared
 from convgen.backends.nvidia.sim.state import LANES, WarpGroup
 from convgen.backends.nvidia.sim.step import Step
 from convgen.backends.sim.findings import LaunchStopped, Reporter

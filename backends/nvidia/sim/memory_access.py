@@ -19,7 +19,7 @@ from convgen.backends.nvidia.sim.operands import (
 )
 from convgen.backends.nvidia.sim.ptx_text import Address, Instruction, Operand, Register, Sink, Symbol, Vector
 from convgen.backends.nvidia.sim.ptx_types import TYPES, UNSIGNED, bytes_of
-from convgen.backends.nvidia.sim.shared_memory import located
+from convgen.backends.nvidia.sim.shared_access import located
 from convgen.backends.nvidia.sim.state import WarpGroup
 from convgen.backends.nvidia.sim.step import Context, Step, unsupported
 from convgen.backends.sim.global_access import (

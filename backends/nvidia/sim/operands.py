@@ -118,10 +118,6 @@ def _packed(context: Context, instruction: Instruction, operand: Vector, type_: 
 # ---------------------------------------------------------------- special registers (PTX ISA, Special Registers)
 
 
-def _thread(g: WarpGroup) -> Array:
-    return g.wave[:, None] * LANES + np.arange(LANES)
-
-
 def _lane_bits(comparison: Callable[[int, int], bool]) -> Callable[[WarpGroup], Array]:
     masks = np.array([sum(1 << j for j in range(LANES) if comparison(j, i)) for i in range(LANES)], np.uint32)
     return lambda g: np.broadcast_to(masks, g.shape)
@@ -139,7 +135,7 @@ def _of_group(axis: int) -> Callable[[WarpGroup], Array]:
 def _of_thread(axis: int) -> Callable[[WarpGroup], Array]:
     def value(g: WarpGroup) -> Array:
         x, y, _ = g.env.workgroup
-        thread = _thread(g)
+        thread = g.wave[:, None] * LANES + np.arange(LANES)
         return (thread, thread // x, thread // (x * y))[axis] % (x, y, 1 << 62)[axis]
 
     return value

@@ -85,14 +85,14 @@ def _addressing(instruction: Instruction) -> int:
     """Return the registers of addresses, sizes and the predicate of an access to memory, as a set of bits."""
     if instruction.name not in (*_LOADS, *_STORES, *_UPDATES, "cp"):
         return 0
-    places = instruction.operands if instruction.name == "cp" else [o for o in instruction.operands if _is_place(o)]
+    places = (
+        instruction.operands
+        if instruction.name == "cp"
+        else [o for o in instruction.operands if isinstance(o, Address)]
+    )
     registers = [register for operand in places for register in registers_of(operand)]
     registers += [instruction.guard[0]] if instruction.guard is not None else []
     return sum(1 << number for number in {register.number for register in registers})
-
-
-def _is_place(operand: object) -> bool:
-    return isinstance(operand, Address)
 
 
 class OutlinedProgram(Program):

@@ -29,7 +29,7 @@ from convgen.backends.nvidia.sim.operands import Getter, numbers_of, report_unde
 from convgen.backends.nvidia.sim.ptx_text import Instruction, Literal, Operand, Vector
 from convgen.backends.nvidia.sim.ptx_types import TYPES
 from convgen.backends.nvidia.sim.rounding import decode
-from convgen.backends.nvidia.sim.shared_memory import Access
+from convgen.backends.nvidia.sim.shared_access import Access
 from convgen.backends.nvidia.sim.state import LANES, PRODUCTS, WARPGROUP, Flight, WarpGroup
 from convgen.backends.nvidia.sim.step import Context, Maker, Step, maker_of, unsupported, wants_target
 from convgen.backends.nvidia.sim.warpgroup_products import Products

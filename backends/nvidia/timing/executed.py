@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import attrs
@@ -113,7 +113,8 @@ class Trace:
         return self._interned.setdefault(key, op)
 
     def _lists_of(self, g: WarpGroup) -> list[list[Op] | deque[Op]]:
-        return [self.waves.setdefault(each, []) if each[0] in self.wanted else deque(maxlen=0) for each in _who(g)]
+        warps = zip(g.group_id.tolist(), g.wave.tolist(), strict=True)
+        return [self.waves.setdefault(each, []) if each[0] in self.wanted else deque(maxlen=0) for each in warps]
 
 
 def _drop_poll(ops: list[Op] | deque[Op], poll: Op) -> None:
@@ -125,8 +126,3 @@ def _drop_poll(ops: list[Op] | deque[Op], poll: Op) -> None:
             return
         if not op.is_branch:
             return
-
-
-def _who(g: WarpGroup) -> Iterator[tuple[int, int]]:
-    """Yield the workgroup and number of each warp."""
-    return zip(g.group_id.tolist(), g.wave.tolist(), strict=True)

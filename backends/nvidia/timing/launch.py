@@ -20,7 +20,6 @@ from convgen.backends.nvidia.timing.accesses import L1
 from convgen.backends.nvidia.timing.executed import Trace
 from convgen.backends.nvidia.timing.unit import Latencies, Unit
 from convgen.backends.sim.run import Buffers
-from convgen.backends.simulation import Finding
 from convgen.ir.error import Unsupported
 from convgen.ir.facts import TargetFacts
 from convgen.ir.record import evolve, frozen
@@ -61,7 +60,7 @@ class _Launch(TimedLaunch):
         trace, reads = Trace(wanted, self.facts.name, L1(self.l1_bytes)), Reads(self.machine.line_bytes)
         memory, request = self.buffers(), evolve(self.request, groups=groups)
         report = simulate(self.code, [request], memory, observe=reads, max_findings=NEVER, recorder=trace)
-        report = evolve(report, findings=tuple(filter(_is_known, report.findings)))
+        report = evolve(report, findings=tuple(f for f in report.findings if f.kind in _FINDINGS))
         return SimulatorRun(trace, self.workgroups if groups is None else len(groups), reads, memory, report)
 
     def unit(self, latency: float) -> Unit:
@@ -97,10 +96,6 @@ class _Launch(TimedLaunch):
         if not any(each.name == "ld" and each.is_in("global") for each in self.kernel.code):
             return 0  # cp.async.cg and bulk copies go past L1
         return _UNIFIED_BYTES[self.facts.name] - self.full * (self.request.shared_bytes + RESERVED)
-
-
-def _is_known(finding: Finding) -> bool:
-    return finding.kind in _FINDINGS
 
 
 profile_launch = _Launch.profiled

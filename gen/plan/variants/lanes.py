@@ -30,8 +30,8 @@ class Lanes(Variant):
                 yield f"{name}={getattr(config, name)}: {mma} has {name}={value}"
         if config.phases != APART:
             yield f"phases={config.phases}: {mma} computes each phase by itself"
-        if config.groups > 1:
-            yield f"groups={config.groups}: {mma} computes each group by itself"
+        if config.joined_groups > 1:
+            yield f"groups={config.joined_groups}: {mma} computes each group by itself"
         if config.waves_k > 1:
             yield f"{config.waves_k} subgroups along K: {mma} takes one"
         if config.sum not in ("", "launch"):

@@ -219,7 +219,7 @@ class ResidentWindows(Variant):
     def lay_out(self, problem: Problem, config: Config, facts: TargetFacts) -> tuple[MmaTile, Sequence[Product]]:
         """Return the instructions of one tap's tile, and the products, all with equal numbers of taps."""
         matrix_unit(problem, config, facts)  # raises DoesNotFit for the whole tile, before its K is cut by taps
-        plain = views.products(problem, 1, config.reorder, config.phases, config.pixels, config.groups)
+        plain = views.products(problem, 1, config.reorder, config.phases, config.pixels, config.joined_groups)
         products = tuple(resident(each, config.tile[2], facts.planes) for each in plain)
         if len({len(each.tap_rows) for each in products}) > 1:
             raise DoesNotFit("taps=resident: products have different counts of taps")

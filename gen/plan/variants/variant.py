@@ -76,8 +76,8 @@ class Offer:
     def of(cls, form: Form, *variants: Variant, **more: Any) -> Offer:
         """Return the offer of a form with the product's own views."""
         product, inner = form.product, form.product.k_inner.size
-        if product.groups and product.groups.side is None:  # a product has the terms of one group, on average
-            sizes = product.m, product.n, 1, -(-inner // product.groups.count)
+        if product.grouped and product.grouped.side is None:  # a product has the terms of one group, on average
+            sizes = product.m, product.n, 1, -(-inner // product.grouped.count)
             return cls(form, *sizes, product.of_m, product.of_n, variants, **more)
         sizes = product.m, product.n, product.k // inner, inner
         return cls(form, *sizes, product.of_m, product.of_n, variants, **more)
@@ -104,15 +104,15 @@ class Offer:
     def loads(self, atom: MmaAtom, facts: TargetFacts) -> tuple[OperandLoad, OperandLoad]:
         """Return the loads of M's and N's input."""
         loads = fragment_load(self.of_m, atom.b, facts), fragment_load(self.of_n, atom.a, facts)
-        if groups := self.form.product.groups:
-            sides = (loads[0], self.of_m, groups.begins_along(1)), (loads[1], self.of_n, groups.begins_along(0))
+        if grouped := self.form.product.grouped:
+            sides = (loads[0], self.of_m, grouped.begins_along(1)), (loads[1], self.of_n, grouped.begins_along(0))
             return from_anywhere(*sides[0]), from_anywhere(*sides[1])
         return loads
 
     def has(self, config: Config) -> bool:
         """Whether a config belongs to this offer: it differs from the offer's configs in sizes and pipeline only."""
         words = (*self.form.words, ("packed", self.packed), *((("tile_k", self.tile_k),) if self.tile_k else ()))
-        of_form = "grids", "phases", "pixels", "groups"
+        of_form = "grids", "phases", "pixels", "joined_groups"
         plain = {field.name: field.default for field in fields_of(Config) if field.name in of_form}
         wanted = {**plain, **dict(words)}
         values = {name: config.tile[2] if name == "tile_k" else getattr(config, name) for name in wanted}
@@ -161,7 +161,7 @@ class Variant:
         """Return the multiplying unit and the products; DoesNotFit where the config's numbers do not divide evenly."""
         unit = matrix_unit(problem, config, facts)
         block = self.block(config.tile[2], unit.atom.elem_bytes, facts.chunk_bytes)
-        plain = views.products(problem, block, config.reorder, config.phases, config.pixels, config.groups)
+        plain = views.products(problem, block, config.reorder, config.phases, config.pixels, config.joined_groups)
         if unit.atom.pair:
             plain = tuple(map(scaled_factors.in_pairs, plain))
         return unit, tuple(self.product(each, config, facts) for each in plain)
@@ -178,7 +178,7 @@ class Variant:
         tile_m, tile_n, tile_k = config.tile
         from_n, from_m = read_views(product, packings)
         copy_n, copy_m = config.paths
-        begin_n, begin_m = (product.groups.begins_along(side) if product.groups else None for side in range(2))
+        begin_n, begin_m = (product.grouped.begins_along(side) if product.grouped else None for side in range(2))
         of_n = ProductInput.of_n(from_n, unit, config, facts, begin_n).path(tile_n, copy_n)
         of_m = ProductInput.of_m(from_m, unit, config, facts, begin_m).path(tile_m, copy_m)
         of_n, of_m = with_gaps((of_n, of_m), facts)

@@ -25,7 +25,8 @@ from convgen.ir.record import evolve
 from convgen.ir.simplify.extents import upper_bound
 from convgen.ir.types import SCALARS, Type, f16, f32, s4, s32
 from convgen.passes.messages.linear import linearize
-from convgen.passes.messages.tensor_copies import ELEMENTS, TensorRoute, tensor_route
+from convgen.passes.messages.tensor_copies import tensor_route
+from convgen.passes.messages.tensor_routes import ELEMENTS, TensorRoute
 from convgen.plan.config import APART, COLUMNS
 from convgen.plan.contraction import Product
 from convgen.plan.directions import have_columns
