@@ -69,7 +69,7 @@ JUDGES: dict[str, tuple[str, ...]] = {
     "gen/problem/zero_points.py": ("tests/gen", "tests/product/test_groups.py"),
     "gen/problem/eltwise.py": ("tests/gen", "tests/product/test_epilogues.py"),
     "gen/problem/post_ops.py": ("tests/gen", "tests/product/test_epilogues.py"),
-    "gen/epilogue/steps.py": ("tests/gen", "tests/product/test_mx_results.py"),
+    "gen/epilogue/steps.py": ("tests/gen", "tests/product/test_mx_results.py", "tests/product/test_glu.py"),
     "gen/run/computed_scales.py": ("tests/gen", "tests/product/test_mx_results.py"),
     "gen/run/prepared.py": ("tests/gen", "tests/backends/amdgpu/test_launch_timing.py"),
     "gen/run/ranges.py": ("tests/gen", "tests/product/test_epilogues.py"),

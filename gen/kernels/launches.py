@@ -27,7 +27,7 @@ from convgen.kernels.product import kernel_name, merged_kernel, product_kernel
 from convgen.kernels.streams import Stream
 from convgen.plan import epilogues, views
 from convgen.plan.config import MERGED
-from convgen.plan.contraction import Joined, Product
+from convgen.plan.contraction import GATE, Joined, Product
 from convgen.plan.grouped_axis import GroupedAxis, GroupTile
 from convgen.plan.lane_tile import LaneTile
 from convgen.plan.plan import Part, Plan, Reduction
@@ -179,7 +179,7 @@ class Tiles:
         masks = self._masks(section)
         names = _split(self.problem, section, {name for mask in masks for name, _ in mask.terms})
         runs = (
-            _runs(section.result, axis, names[axis], np.asarray(positions, np.int64))
+            _runs(section.result, axis, names[axis], _stored(section.result, axis, np.asarray(positions, np.int64)))
             for axis, positions in enumerate((across, down))
         )
         return tuple(
@@ -217,7 +217,7 @@ class Tiles:
 def _sizes_of(problem: Problem, spec: TensorSpec) -> tuple[int, ...]:
     """Return the sizes of an output, with the rows of the product in place of those that it scatters them to."""
     scatters = isinstance(problem, Matmul) and problem.routing is not None and problem.routing.scatter is not None
-    return (problem.m, problem.n) if isinstance(problem, Matmul) and scatters else spec.dims
+    return (problem.m, problem.columns) if isinstance(problem, Matmul) and scatters else spec.dims
 
 
 def _rank(problem: Problem, section: Section) -> int:
@@ -292,6 +292,14 @@ def _runs(view: View, axis: int, names: set[str], positions: Indices) -> Iterato
     combinations, index = np.unique(np.array([*dims.values(), np.zeros_like(positions)]), axis=1, return_inverse=True)
     for n, values in enumerate(combinations.T):
         yield dict(zip(dims, values)), positions[index.ravel() == n]
+
+
+def _stored(view: View, axis: int, positions: Indices) -> Indices:
+    """Return the positions along an axis of a result that are stored: those of a gate, of pairs of gate and up."""
+    if GATE not in _names(view, axis):
+        return positions
+    is_gate: npt.NDArray[np.bool_] = np.asarray(view.decode(axis, positions)[GATE]) == 0
+    return positions[is_gate]
 
 
 def _coordinates(section: Section, axis: int, positions: Indices, fixed: dict[str, Indices]) -> dict[int, Indices]:

@@ -27,7 +27,7 @@ from convgen.plan.directions import axes_of, batched, contractions_of, grouped, 
 from convgen.plan.grouped_axis import GroupedAxis
 from convgen.problem.conv import Direction as Dir
 from convgen.problem.grouping import OFFSETS
-from convgen.problem.matmul import MATRICES, Matmul, Problem, grouping_of
+from convgen.problem.matmul import Matmul, Problem, grouping_of
 from convgen.problem.routing import IDS
 from convgen.problem.scales import Scale
 from convgen.problem.tensors import TensorSpec
@@ -189,7 +189,7 @@ def group_view(problem: Matmul, spec: TensorSpec, attribute: Scale | ZeroPoint, 
     of K it reads zero, also where the last group is shorter: zeros times an infinite scale would be NaN. For this,
     coordinates along K are added to the tensor with stride 0, as masks.
     """
-    coordinates = batched(problem.tensor(attribute.role), MATRICES[attribute.role])
+    coordinates = batched(problem.tensor(attribute.role), problem.matrix(attribute.role))
     dims = list(zip(coordinates, problem.spans(attribute), spec.dims, strict=True))
     index = tuple(grouped(problem, t, span) if size > 1 else TensorDim(1, ()) for t, span, size in dims)
     masks = tuple(

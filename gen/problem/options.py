@@ -215,15 +215,23 @@ KNOBS = (
         attributes.post_ops,
         "sum, element-wise, binary, prelu or dw, joined by +",
         (CONV,),
-        rule=post_ops.refused,
+        rule=post_ops.refused_without_glu,
+    ),
+    Option(
+        "attr-post-ops",
+        "",
+        attributes.post_ops,
+        "sum, element-wise, binary, prelu or glu, joined by +",
+        (MATMUL,),
+        rule=post_ops.refused_without_dw,
     ),
     Option(
         "attr-post-ops",
         "",
         attributes.post_ops,
         "sum, element-wise, binary or prelu, joined by +",
-        (DECONV, MATMUL, IP),
-        rule=post_ops.refused_without_dw,
+        (DECONV, IP),
+        rule=post_ops.refused_without_both,
     ),
     Option(
         "attr-scratchpad", "library", _one_of("library", "user"), "library or user: the result is the same", idle=True

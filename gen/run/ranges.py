@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from convgen.ir.record import frozen
-from convgen.problem.post_ops import Binary, Eltwise, PostOp, Prelu, Sum
+from convgen.problem.post_ops import Binary, Eltwise, Glu, PostOp, Prelu, Sum
 from convgen.run import accuracy
 from convgen.run.reference_types import numpy_type
 
@@ -75,6 +75,12 @@ def chained(ops: Sequence[PostOp], result: Range, read: Read) -> Range:
                     condition = None if op.condition is None else read(f"post_op_{n}_condition")
                     result = _binary(op, result, read(f"post_op_{n}"), condition)
     return result
+
+
+def gated(unit: Glu, gate: Range, up: Range) -> Range:
+    """Return the ranges of a function of the gate, times up, whose values are exact."""
+    with np.errstate(all="ignore"):
+        return _with(np.multiply, _scaled(unit.function, _applied(unit.function, gate)), up.least)
 
 
 def multiplied(values: Floats, numbers: Sequence[np.float32], tensors: Sequence[npt.NDArray[Any]]) -> Floats:

@@ -37,7 +37,7 @@ from convgen.run.accuracy import is_curved
 from convgen.run.depthwise_sums import depthwise_sums
 from convgen.run.fills import Array, Fill
 from convgen.run.oracle import Tensor
-from convgen.run.ranges import Range, Read, chained, converted, divided, multiplied, shifted
+from convgen.run.ranges import Range, Read, chained, converted, divided, gated, multiplied, shifted
 from convgen.run.reference_memory import Indices, gather, has_padding, pack, packed, packed_bytes, storage, unpack
 from convgen.run.reference_request import RequestedTensor, depth
 from convgen.run.reference_types import numpy_type
@@ -310,15 +310,31 @@ def _finished(
 def _summed(problem: Problem, inputs: Mapping[str, Tensor], output: str, rows: Indices, columns: Indices) -> Range:
     """Return the range of exact sums after the scales of the factors, the bias and post-ops."""
     acc_type = request.sum_type(problem)
-    sums_ = _sums(problem, inputs, output, rows, columns)
-    acc = (sums_.astype(np.int64) if types.is_integer(acc_type) else sums_).astype(numpy_type(acc_type))
-    return _processed(problem, inputs, output, rows, columns, Range.of([acc]))
+
+    def before_post_ops(columns: Indices) -> Range:
+        sums_ = _sums(problem, inputs, output, rows, columns)
+        acc = (sums_.astype(np.int64) if types.is_integer(acc_type) else sums_).astype(numpy_type(acc_type))
+        return _scaled_and_biased(problem, inputs, output, rows, columns, Range.of([acc]))
+
+    unit = request.gated(problem)
+    if unit is None or not isinstance(problem, Matmul):
+        return _after_post_ops(problem, inputs, output, rows, columns, before_post_ops(columns))
+    gate, up = map(before_post_ops, request.columns_of_gate_and_up(problem, columns))
+    return _after_post_ops(problem, inputs, output, rows, columns, gated(unit, gate, up))
 
 
 def _processed(
     problem: Problem, inputs: Mapping[str, Tensor], output: str, rows: Indices, columns: Indices, acc: Range
 ) -> Range:
     """Return the range of sums, in their type, after the scales of the factors, the bias and post-ops."""
+    before = _scaled_and_biased(problem, inputs, output, rows, columns, acc)
+    return _after_post_ops(problem, inputs, output, rows, columns, before)
+
+
+def _scaled_and_biased(
+    problem: Problem, inputs: Mapping[str, Tensor], output: str, rows: Indices, columns: Indices, acc: Range
+) -> Range:
+    """Return the range of sums, in their type, after the scales of the factors and the bias."""
     step_type = numpy_type(request.step_type(problem, output))
     read = partial(_operand, problem, inputs, output_index(problem, output, rows, columns))
     factors = _scales(problem, read)
@@ -327,7 +343,15 @@ def _processed(
         acc = acc.map(lambda point: multiplied(point, *factors))
     if "bia" in inputs:
         acc = acc.map(lambda point: point + read("bia").astype(step_type))
-    return chained(problem.post_ops, acc, read) if output == "dst" and problem.post_ops else acc
+    return acc
+
+
+def _after_post_ops(
+    problem: Problem, inputs: Mapping[str, Tensor], output: str, rows: Indices, columns: Indices, given: Range
+) -> Range:
+    """Return the range of results after the post-ops; a gated linear unit, the first of them, precedes this."""
+    read = partial(_operand, problem, inputs, output_index(problem, output, rows, columns))
+    return chained(problem.post_ops, given, read) if output == "dst" and problem.post_ops else given
 
 
 def _scales(problem: Problem, read: Read) -> tuple[list[np.float32], list[Array]] | None:

@@ -18,7 +18,7 @@ from convgen.problem.deconv import Deconv
 from convgen.problem.fused_conv import FusedConv
 from convgen.problem.grouping import Grouping
 from convgen.problem.matmul import Matmul, Problem
-from convgen.problem.post_ops import Binary, Operand, Prelu, Sum
+from convgen.problem.post_ops import Binary, Glu, Operand, Prelu, Sum
 from convgen.problem.routing import Routing
 from convgen.problem.scales import Scale
 from convgen.problem.zero_points import ZeroPoint
@@ -78,6 +78,24 @@ def grouping(problem: Problem) -> Grouping | None:
 def routing(problem: Problem) -> Routing | None:
     """Return the rows by number of a product, if it has any."""
     return problem.routing if isinstance(problem, Matmul) else None
+
+
+def gated(problem: Problem) -> Glu | None:
+    """Return the gated linear unit of a product, which has a column of dst for two of the sums; None without one."""
+    first = problem.post_ops[0] if problem.post_ops else None
+    return first if isinstance(first, Glu) else None
+
+
+def columns_of_gate_and_up(problem: Matmul, columns: Indices) -> tuple[Indices, Indices]:
+    """Return the columns of the sums from which columns of dst follow: of the gate and of up.
+
+    Halves are those of vLLM's `SiluAndMul` (x[..., :d], x[..., d:]); gpt-oss interleaves (x[..., ::2], x[..., 1::2]).
+    """
+    own = gated(problem)
+    assert own is not None
+    if own.order == "halves":
+        return columns, columns + problem.n // 2
+    return 2 * columns, 2 * columns + 1
 
 
 def gathers(problem: Problem) -> bool:
@@ -164,7 +182,7 @@ def size(problem: Problem, role: str) -> tuple[int, ...]:
         sizes = {
             "src": (*problem.src_batch, tokens, problem.k),
             "wei": (*problem.wei_batch, problem.k, problem.n),
-            "dst": (*_batch(problem), slots, problem.n),
+            "dst": (*_batch(problem), slots, problem.n // 2 if gated(problem) else problem.n),
         }
         return sizes[role]
     if isinstance(problem, FusedConv) and role == "dst":
@@ -298,7 +316,8 @@ def _bias_dims(problem: Problem) -> tuple[int, ...]:
         return (problem.oc,)
     if groups := grouping(problem):
         return groups.count, problem.n  # benchdnn's driver_matmul.md, `bia_mask`
-    return tuple(extent if problem.bias_mask >> n & 1 else 1 for n, extent in enumerate(size(problem, "dst")))
+    sums = (*size(problem, "dst")[:-1], problem.n)
+    return tuple(extent if problem.bias_mask >> n & 1 else 1 for n, extent in enumerate(sums))
 
 
 def _any(problem: Problem, role: str) -> str:
