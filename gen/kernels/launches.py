@@ -20,6 +20,7 @@ from convgen.ir.layout.tags import Layout
 from convgen.ir.layout.walks import Ragged
 from convgen.ir.program import Kernel, Program
 from convgen.ir.record import evolve, frozen
+from convgen.ir.types import scalar
 from convgen.kernels import streams
 from convgen.kernels.compensation_sums import sums_kernel
 from convgen.kernels.last_arrival import ReductionBuffers
@@ -216,7 +217,8 @@ class Tiles:
 
 def _sizes_of(problem: Problem, spec: TensorSpec) -> tuple[int, ...]:
     """Return the sizes of an output, with the rows of the product in place of those that it scatters them to."""
-    scatters = isinstance(problem, Matmul) and problem.routing is not None and problem.routing.scatter is not None
+    routing = problem.routing if isinstance(problem, Matmul) else None
+    scatters = routing is not None and routing.scatter is not None and not routing.sums_slots
     return (problem.m, problem.columns) if isinstance(problem, Matmul) and scatters else spec.dims
 
 
@@ -453,6 +455,7 @@ class _Builder:
         """Add the launches of one matrix product."""
         plan, tile = self.plan, self.plan.config.tile[:2]
         result, acc, facts = part.product.stored, plan.acc_type, plan.facts
+        slots = views.slots_of(self.problem)
         tail = f"_{part.product.role}" if part.product.role else ""
         used = {**self.shared, **self._before(part)}
 
@@ -463,8 +466,10 @@ class _Builder:
                 kernel = windows_kernel(plan, part, target, epilogue, f"main{tail}")
             else:
                 kernel = product_kernel(plan, part, target, epilogue, f"main{tail}", buffers)
-            used.update(self._launch(kernel, tile, part.mapping))
+            used.update(self._launch(kernel, None if slots else tile, part.mapping))
 
+        if slots:
+            used |= self._filled(slots, tile, tail)
         match plan.reduction:
             case Reduction.ALONE:
                 multiply(result, part.epilogue)
@@ -479,7 +484,24 @@ class _Builder:
                 terms, most = workspace.terms, _FEW_TERMS if isinstance(plan.unit, LaneTile) else _MOST_TERMS
                 total = streams.sum_slices(terms, result, part.epilogue, acc, tile, facts, f"sum{tail}", most)
                 used |= self._stream(total)
-        self._section(part, used)
+        if slots:
+            self._tokens(slots, tile, tail, used)
+        else:
+            self._section(part, used)
+
+    def _filled(self, slots: views.Slots, tile: tuple[int, int], tail: str) -> _Launches:
+        """Add the launch that stores zeros in all slots, of which some may have no row."""
+        elem = slots.memory.elem
+        stream = streams.fill(slots.whole, _NOTHING, elem, tile, self.plan.facts, f"begin{tail}")
+        return self._launch(stream.kernel(kernel_name(self.plan, stream.role), self.plan.facts), None, stream.mapping)
+
+    def _tokens(self, slots: views.Slots, tile: tuple[int, int], tail: str, used: _Launches) -> None:
+        """Add the launch that sums the slots of each token; any tile of the result may need all rows of the product."""
+        output, elem = self.problem.outputs[0], slots.memory.elem
+        result, rounded = views.rows_and_columns(output), Epilogue((Convert(scalar(output.dtype)),))
+        total = streams.sum_slices(slots.terms, result, rounded, elem, tile, self.plan.facts, f"sum{tail}", _MOST_TERMS)
+        launches = {**used, **self._stream(total)}
+        self.sections.append(Section(output.name, result, total.tile, total.mapping.counts[1:3], launches))
 
     def uncovered(self) -> None:
         """Fill positions that no window reaches, if there are any.

@@ -407,16 +407,15 @@ def grouped(text: str) -> str:
 
 
 def routing(text: str) -> str:
-    """`gather:TOKENS[:TOPK]`, `scatter:SLOTS` or both, joined by a plus sign: rows by number."""
+    """`gather:TOKENS[:TOPK]`, `scatter:TOKENS[:TOPK]` or both, joined by a plus sign: rows by number."""
     seen: list[str] = []
     for entry in _entries(text):
         kind, *sizes = entry.split(":")
         name = kind.choose("routing", "gather", "scatter")
         if name in seen or (name == "gather" and "scatter" in seen):
             raise entry.error(f"given {entry.text}, wanted gather, scatter or gather+scatter")
-        if not 1 <= len(sizes) <= (2 if name == "gather" else 1):
-            wanted = "gather:TOKENS[:TOPK]" if name == "gather" else "scatter:SLOTS"
-            raise entry.error(f"given {entry.text}, wanted {wanted}")
+        if not 1 <= len(sizes) <= 2:
+            raise entry.error(f"given {entry.text}, wanted {name}:TOKENS[:TOPK]")
         for size in sizes:
             if size.integer() < 1:
                 raise size.error(f"given {size.text}, wanted at least 1")

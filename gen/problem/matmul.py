@@ -108,9 +108,9 @@ class Matmul(TensorProblem):
 
     @property
     def dst_dims(self) -> tuple[int, ...]:
-        """[batch...,] m, n; with groups of K [groups,] m, n; with rows by number slots, n"""
+        """[batch...,] m, n; with groups of K [groups,] m, n; with rows by number tokens, n"""
         if self.routing and self.routing.scatter:
-            return self.routing.scatter.slots, self.columns
+            return self.routing.scatter.tokens, self.columns
         if self.grouping:
             return *((self.grouping.count,) if self.grouping.dim == "k" else ()), self.m, self.columns
         batch = tuple(0 if 0 in pair else max(pair) for pair in zip(self.src_batch, self.wei_batch))
@@ -125,6 +125,13 @@ class Matmul(TensorProblem):
     def columns(self) -> int:
         """Return the columns of dst: those of the product, or half of them after a gated linear unit."""
         return self.n // 2 if self.glu else self.n
+
+    @property
+    def step_dims(self) -> tuple[int, ...]:
+        """Return dst's size, with the rows of slots where those of dst are sums of several."""
+        if self.routing and self.routing.scatter:
+            return self.routing.scatter.slots, self.columns
+        return self.dst_dims
 
     @property
     def bias_dims(self) -> tuple[int, ...]:

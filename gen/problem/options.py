@@ -179,7 +179,7 @@ KNOBS = (
         "routing",
         "",
         attributes.routing,
-        "rows by number of a product in groups of rows: gather:TOKENS[:TOPK] of src, scatter:SLOTS of the result",
+        "rows by number of a product in groups of rows: gather:TOKENS[:TOPK] of src, scatter:TOKENS[:TOPK] of dst",
         (MATMUL,),
     ),
     Option("strides", "", grammar.parse_strides, "strides in place of tags: 3200x1x160x16::12800x1x640x64"),

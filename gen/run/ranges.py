@@ -83,6 +83,27 @@ def gated(unit: Glu, gate: Range, up: Range) -> Range:
         return _with(np.multiply, _scaled(unit.function, _applied(unit.function, gate)), up.least)
 
 
+def where(exists: npt.NDArray[np.bool_], given: Range) -> Range:
+    """Return the ranges of elements that exist, 0 for all others."""
+    if given.is_one:
+        return Range.of([np.where(exists, given.least, given.least.dtype.type(0))])
+    least, most = (np.where(exists, end, end.dtype.type(0)) for end in (given.least, given.most))
+    return Range(least, most, given.nan & exists)
+
+
+def summed(terms: Sequence[Range]) -> Range:
+    """Return the ranges of sums of numbers that f32 adds exactly, or of ranges, in any order."""
+    with np.errstate(all="ignore"):
+        total = terms[0]
+        for term in terms[1:]:
+            if total.is_one and term.is_one:
+                total = Range.of([total.least + term.least])
+            else:
+                ends = Range(total.least + term.least, total.most + term.most, total.nan | term.nan)
+                total = _outwards(_outwards(ends))
+        return total
+
+
 def multiplied(values: Floats, numbers: Sequence[np.float32], tensors: Sequence[npt.NDArray[Any]]) -> Floats:
     """Multiply values by numbers and tensors, whose product is rounded to f32 factor by factor, numbers first."""
     with np.errstate(all="ignore"):

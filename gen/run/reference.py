@@ -37,7 +37,7 @@ from convgen.run.accuracy import is_curved
 from convgen.run.depthwise_sums import depthwise_sums
 from convgen.run.fills import Array, Fill
 from convgen.run.oracle import Tensor
-from convgen.run.ranges import Range, Read, chained, converted, divided, gated, multiplied, shifted
+from convgen.run.ranges import Range, Read, chained, converted, divided, gated, multiplied, shifted, summed, where
 from convgen.run.reference_memory import Indices, gather, has_padding, pack, packed, packed_bytes, storage, unpack
 from convgen.run.reference_request import RequestedTensor, depth
 from convgen.run.reference_types import numpy_type
@@ -112,7 +112,7 @@ def _slots(problem: Matmul, seed: int) -> Fill:
     random = np.random.default_rng((seed, _OF_SLOTS))
     count = request.slot_count(problem)
     beyond = count + count // 8 + 1
-    if request.scatters(problem, "dst"):
+    if request.scatters(problem, "dst") or request.sums_slots(problem):
         slots = random.permutation(max(beyond, problem.m))[: problem.m]
     else:
         slots = random.integers(0, beyond, problem.m)
@@ -191,7 +191,7 @@ def output_index(problem: Problem, output: str, rows: Indices, columns: Indices)
     Rows of a result that is scattered are those of the product (see `stored_index`).
     """
     dims = request.tensor(problem, output).dims
-    if request.scatters(problem, output):
+    if request.scatters(problem, output) or request.sums_slots(problem):
         return [rows[:, None], columns[None, :]]
     return _index(problem, output, dims, rows, columns)
 
@@ -275,7 +275,25 @@ def ranges(problem: Problem, inputs: Mapping[str, Tensor], output: str, rows: In
         steps = partial(_summed, problem, inputs, "dst", rows)
         scales, quotients = computed_scales.ranges(computed, problem.dst_type, request.size(problem, "dst")[-1])
         return quotients(steps, columns) if output == "dst" else scales(steps, columns)
+    if request.sums_slots(problem) and isinstance(problem, Matmul):
+        return _over_slots(problem, inputs, rows, columns)
     return _finished(problem, inputs, output, rows, columns, _summed(problem, inputs, output, rows, columns))
+
+
+def _over_slots(problem: Matmul, inputs: Mapping[str, Tensor], tokens: Indices, columns: Indices) -> Range:
+    """Return the range of sums over the slots of some tokens; a slot that no row of a group has adds nothing."""
+    slots, ends = _slots_in(inputs), np.asarray(inputs[request.OFFSETS])
+    exists = request.has_slot(problem, slots) & (np.arange(len(slots)) < ends[-1])
+    row_of = np.full(request.slot_count(problem), -1)
+    row_of[slots[exists]] = np.flatnonzero(exists)
+    topk = request.slot_count(problem) // request.tensor(problem, "dst").dims[0]
+    terms = []
+    for n in range(topk):
+        rows = row_of[tokens * topk + n]
+        term = _summed(problem, inputs, "dst", np.maximum(rows, 0), columns)
+        terms.append(where(rows[:, None] >= 0, term))
+    to = request.tensor(problem, "dst").dtype
+    return converted(summed(terms), partial(_stored, to=to), types.limits(to)[1])
 
 
 def _fused(problem: FusedConv, inputs: Mapping[str, Tensor], rows: Indices, columns: Indices) -> Range:

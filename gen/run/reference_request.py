@@ -105,9 +105,15 @@ def gathers(problem: Problem) -> bool:
 
 
 def scatters(problem: Problem, output: str) -> bool:
-    """Return whether rows of an output have numbers."""
+    """Return whether rows of an output are rows of the product by number, one each."""
     routed = routing(problem)
-    return output == "dst" and routed is not None and routed.scatter is not None
+    return output == "dst" and routed is not None and routed.scatter is not None and routed.scatter.topk == 1
+
+
+def sums_slots(problem: Problem) -> bool:
+    """Return whether a row of dst is the sum of the slots of a token."""
+    routed = routing(problem)
+    return routed is not None and routed.scatter is not None and routed.scatter.topk > 1
 
 
 def slot_count(problem: Problem) -> int:
@@ -115,7 +121,7 @@ def slot_count(problem: Problem) -> int:
     routed = routing(problem)
     assert routed is not None
     named = [routed.gather.tokens * routed.gather.topk] if routed.gather else []
-    return max([*named, *([routed.scatter.slots] if routed.scatter else [])])
+    return max([*named, *([routed.scatter.tokens * routed.scatter.topk] if routed.scatter else [])])
 
 
 def has_slot(problem: Problem, slots: Indices) -> npt.NDArray[np.bool_]:
@@ -123,12 +129,13 @@ def has_slot(problem: Problem, slots: Indices) -> npt.NDArray[np.bool_]:
     routed = routing(problem)
     assert routed is not None
     assert routed.scatter is not None
-    return (slots >= 0) & (slots < routed.scatter.slots)
+    return (slots >= 0) & (slots < routed.scatter.tokens * routed.scatter.topk)
 
 
 def slots_of(problem: Problem, slots: Indices, rows: Indices) -> Indices:
     """Return the rows of the result for the slots of some rows of the product, 0 where there is none."""
-    return np.where(has_slot(problem, slots), slots, 0) if scatters(problem, "dst") else rows
+    is_numbered = scatters(problem, "dst") or sums_slots(problem)
+    return np.where(has_slot(problem, slots), slots, 0) if is_numbered else rows
 
 
 def tokens_of(problem: Problem, slots: Indices) -> tuple[Indices, npt.NDArray[np.bool_]]:
@@ -178,11 +185,11 @@ def size(problem: Problem, role: str) -> tuple[int, ...]:
     if isinstance(problem, Matmul):
         routed = problem.routing
         tokens = routed.gather.tokens if routed and routed.gather else problem.m
-        slots = routed.scatter.slots if routed and routed.scatter else problem.m
+        rows = routed.scatter.tokens if routed and routed.scatter else problem.m
         sizes = {
             "src": (*problem.src_batch, tokens, problem.k),
             "wei": (*problem.wei_batch, problem.k, problem.n),
-            "dst": (*_batch(problem), slots, problem.n // 2 if gated(problem) else problem.n),
+            "dst": (*_batch(problem), rows, problem.n // 2 if gated(problem) else problem.n),
         }
         return sizes[role]
     if isinstance(problem, FusedConv) and role == "dst":
@@ -356,6 +363,8 @@ def _of_post_op(problem: Problem, name: str, operand: Operand) -> RequestedTenso
     blocks if it is 1 long along some dimension.
     """
     whole = size(problem, "dst")
+    if sums_slots(problem):
+        whole = slot_count(problem), whole[-1]
     bits = int(operand.mask) if operand.mask.isdigit() else _policy(operand.mask, len(whole))
     dims = tuple(extent if bits >> n & 1 else 1 for n, extent in enumerate(whole))
     given = operand.strides or operand.tag
