@@ -15,8 +15,7 @@ import numpy.typing as npt
 from convgen.epilogue.epilogue import Epilogue
 from convgen.epilogue.steps import Convert
 from convgen.ir.layout.mapping import WorkgroupMapping
-from convgen.ir.layout.memory import Dim, Global, TensorDim, View
-from convgen.ir.layout.tags import Layout
+from convgen.ir.layout.memory import Global, TensorDim, View
 from convgen.ir.layout.walks import Ragged
 from convgen.ir.program import Kernel, Program
 from convgen.ir.record import evolve, frozen
@@ -25,6 +24,7 @@ from convgen.kernels import streams
 from convgen.kernels.compensation_sums import sums_kernel
 from convgen.kernels.last_arrival import ReductionBuffers
 from convgen.kernels.product import kernel_name, merged_kernel, product_kernel
+from convgen.kernels.slice_workspace import SliceWorkspace
 from convgen.kernels.streams import Stream
 from convgen.plan import epilogues, views
 from convgen.plan.config import MERGED
@@ -479,7 +479,7 @@ class _Builder:
             case Reduction.LAST:
                 multiply(result, part.epilogue, ReductionBuffers.of(plan, part) if part.mapping.sharers > 1 else None)
             case Reduction.LAUNCH:
-                workspace = _Workspace(plan, part)
+                workspace = SliceWorkspace(plan, part)
                 multiply(workspace.slices, _NOTHING)
                 terms, most = workspace.terms, _FEW_TERMS if isinstance(plan.unit, LaneTile) else _MOST_TERMS
                 total = streams.sum_slices(terms, result, part.epilogue, acc, tile, facts, f"sum{tail}", most)
@@ -542,23 +542,3 @@ class _Builder:
 
 
 _NOTHING = Epilogue(())  #: sums stored unchanged
-
-
-class _Workspace:
-    """Workspace for the slices of a batch of products: slices x batch x M x N of the accumulator's type."""
-
-    def __init__(self, plan: Plan, part: Part) -> None:
-        count, tile_m = plan.config.slices, plan.config.tile[0]
-        n, m, products = part.product.n, part.product.m, part.product.batch
-        most = max(p.product.m * p.product.n * p.product.batch for p in plan.parts)
-        memory = Global("workspace", plan.acc_type, count * most * plan.acc_type.bytes)
-        batch = ((Dim("batch", products, products),),) if len(part.product.result.axes) > 2 else ()
-        sizes = {"slice": count, **({"batch": products} if batch else {}), "m": m, "n": n}
-        layout = Layout.dense(tuple(sizes.values()), tuple(range(len(sizes))))
-        index = tuple(TensorDim(size, ((name, 1),)) for name, size in sizes.items())
-        columns, slices = (Dim("n", n, n),), Dim("slice", count, count)
-        rows = Dim("m", m, part.mapping.counts[1] * tile_m)
-        #: axes N, (slice, M), M padded to whole tiles, and, in a batch, its product
-        self.slices = View(memory, layout, (columns, (slices, rows), *batch), index)
-        #: axes N, M, slice and, in a batch, its product
-        self.terms = View(memory, layout, (columns, (Dim("m", m, m),), (slices,), *batch), index)
