@@ -6,18 +6,24 @@ Expected values are computed from numpy's own product of the inputs and by the i
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
+from hypothesis import given, note, reject, settings
+from hypothesis import strategies as st
 
 import convgen as cg
+from convgen.backends.target import get
+from convgen.choose.choose import candidates, fitting
+from convgen.choose.supported import check_supported
 from convgen.problem.matmul import parse_problem
 from convgen.problem.post_ops import Eltwise, Glu
 from convgen.run import reference, verdict
 from convgen.run.code import Code
-from tests.strategies import always
+from tests.strategies import FIXED, SWEEP, always
 
 TARGETS = ("gfx90a", "gfx942", "gfx950", "xehpg", "xehpc", "sm_80", "sm_90", "sm_90a", "sm_120")
 ORDERS = ("halves", "interleaved")
@@ -195,3 +201,58 @@ def test_gated_linear_units_are_refused_in_one_line(line: str, said: str) -> Non
         cg.build(parse_problem(line), "gfx942")
     assert said in str(refused.value)
     assert "\n" not in str(refused.value).partition(":\n")[0]
+
+
+# ---------------------------------------------------------------- at random
+
+_TYPES = ("f16:f16:f32", "f16", "bf16", "f32", "s8:s8:f16", "u8:s8:f32", "bf16:bf16:f32", "f16:f16:u8")
+_FUNCTIONS = ("swish:1", "swish:1.702", "gelu_tanh", "gelu_erf", "relu", "logistic", "linear:2:1", "hardswish:0.5:1")
+
+
+@st.composite
+def lines(draw: st.DrawFn) -> str:
+    """A gated product: plain, or in groups of rows, with gathered rows, scattered ones, or sums over slots."""
+    k, columns = draw(st.integers(1, 80)), draw(st.integers(1, 50))
+    words = [f"--dt={draw(st.sampled_from(_TYPES))}", draw(st.sampled_from(("", "--wtag=any", "--wtag=abx")))]
+    ops = [f"glu:{draw(st.sampled_from(ORDERS))}:{draw(st.sampled_from(_FUNCTIONS))}"]
+    words += draw(st.sampled_from(([], ["--attr-scales=wei:common:0.5"], ["--attr-scales=src:1+wei:common:f32"])))
+    ops += draw(st.sampled_from(([], ["mul:f32:1"], ["add:f32:2", "relu"])))
+    words.append("--attr-post-ops=" + "+".join(ops))
+    if not draw(st.booleans()):
+        words += draw(st.sampled_from(([], ["--bia-dt=f32", "--bia_mask=2"])))
+        return " ".join([*filter(None, words), f"{draw(st.integers(1, 70))}x{k}:{k}x{2 * columns}"])
+    sizes = draw(st.lists(st.integers(0, 20), min_size=1, max_size=6).filter(any))
+    rows, topk = sum(sizes), draw(st.integers(1, 4))
+    words += draw(st.sampled_from(([], ["--bia-dt=bf16", "--bia_mask=2"])))
+    gather = f"gather:{draw(st.integers(1, 30))}:{topk}"
+    scatter = draw(
+        st.sampled_from((f"scatter:{draw(st.integers(1, 40))}", f"scatter:{draw(st.integers(1, 20))}:{topk}"))
+    )
+    routing = draw(st.sampled_from(("", gather, scatter, f"{gather}+{scatter}")))
+    words += [f"--grouped=0:{len(sizes)}:{'+'.join(map(str, sizes))}", f"--routing={routing}" if routing else ""]
+    return " ".join([*filter(None, words), f"{rows}x{k}:{len(sizes)}x{k}x{2 * columns}"])
+
+
+def check_drawn(target: str, line: str, place: int) -> None:
+    """Check a line with one of the first configs that fit."""
+    facts, problem = get(target).facts, parse_problem(line)
+    try:
+        check_supported(problem, facts)
+    except cg.Unsupported:
+        reject()
+    *_, (chosen, _) = islice(fitting(problem, candidates(problem, facts), facts), place + 1)
+    note(f"{line} on {target}: {chosen.config}")
+    check(line, target, str(chosen.config), place)
+
+
+@settings(FIXED, max_examples=6)
+@given(st.sampled_from(TARGETS), lines(), st.integers(0, 20))
+def test_drawn_lines(target: str, line: str, place: int) -> None:
+    check_drawn(target, line, place)
+
+
+@pytest.mark.sweep
+@SWEEP
+@given(st.sampled_from(TARGETS), lines(), st.integers(0, 20))
+def test_many_drawn_lines(target: str, line: str, place: int) -> None:
+    check_drawn(target, line, place)
