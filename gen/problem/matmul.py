@@ -74,6 +74,9 @@ class Matmul(TensorProblem):
         if routing and (grouping is None or grouping.dim != "m"):
             raise options.Misfit("given a routing without groups of rows, wanted --grouped=0:...", "routing",
                                  values["routing"], 0, rule="routing")  # fmt: skip
+        if routing and routing.sums_slots and not src[0][0]:
+            raise options.Misfit("given sums of rows of a product without rows, wanted at least one row", "routing",
+                                 values["routing"], 0, rule="routing")  # fmt: skip
         if grouping:
             _check_groups(grouping, src, wei, text)
         else:

@@ -284,9 +284,9 @@ def _over_slots(problem: Matmul, inputs: Mapping[str, Tensor], tokens: Indices, 
     """Return the range of sums over the slots of some tokens; a slot that no row of a group has adds nothing."""
     slots, ends = _slots_in(inputs), np.asarray(inputs[request.OFFSETS])
     exists = request.has_slot(problem, slots) & (np.arange(len(slots)) < ends[-1])
-    row_of = np.full(request.slot_count(problem), -1)
+    row_of = np.full(request.slots_of_dst(problem), -1)
     row_of[slots[exists]] = np.flatnonzero(exists)
-    topk = request.slot_count(problem) // request.tensor(problem, "dst").dims[0]
+    topk = request.slots_of_dst(problem) // request.tensor(problem, "dst").dims[0]
     terms = []
     for n in range(topk):
         rows = row_of[tokens * topk + n]

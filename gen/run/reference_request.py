@@ -121,15 +121,20 @@ def slot_count(problem: Problem) -> int:
     routed = routing(problem)
     assert routed is not None
     named = [routed.gather.tokens * routed.gather.topk] if routed.gather else []
-    return max([*named, *([routed.scatter.tokens * routed.scatter.topk] if routed.scatter else [])])
+    return max([*named, *([slots_of_dst(problem)] if routed.scatter else [])])
+
+
+def slots_of_dst(problem: Problem) -> int:
+    """Return the number of slots of a scattered result."""
+    routed = routing(problem)
+    assert routed is not None
+    assert routed.scatter is not None
+    return routed.scatter.tokens * routed.scatter.topk
 
 
 def has_slot(problem: Problem, slots: Indices) -> npt.NDArray[np.bool_]:
     """Return whether numbers name rows of a scattered result."""
-    routed = routing(problem)
-    assert routed is not None
-    assert routed.scatter is not None
-    return (slots >= 0) & (slots < routed.scatter.tokens * routed.scatter.topk)
+    return (slots >= 0) & (slots < slots_of_dst(problem))
 
 
 def slots_of(problem: Problem, slots: Indices, rows: Indices) -> Indices:
@@ -364,7 +369,7 @@ def _of_post_op(problem: Problem, name: str, operand: Operand) -> RequestedTenso
     """
     whole = size(problem, "dst")
     if sums_slots(problem):
-        whole = slot_count(problem), whole[-1]
+        whole = slots_of_dst(problem), whole[-1]
     bits = int(operand.mask) if operand.mask.isdigit() else _policy(operand.mask, len(whole))
     dims = tuple(extent if bits >> n & 1 else 1 for n, extent in enumerate(whole))
     given = operand.strides or operand.tag

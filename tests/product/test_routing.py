@@ -224,6 +224,7 @@ SUMMED = [
     f"--dt=s8:s8:f16 {GROUPS} --routing=scatter:20:2 --attr-scales=src:1+wei:5 --attr-post-ops=mul:f32:1 {SIZES}",
     f"--dt=f16:f16:f32 --dtag=ba {GROUPS} --routing=scatter:20:2 {SIZES}",
     f"--dt=s8:s8:s32 {GROUPS} --routing=gather:20:2+scatter:20:2 {SIZES}",
+    f"--dt=f16 {GROUPS} --routing=gather:20:3+scatter:9:2 --attr-post-ops=mul:f32:1 {SIZES}",
     f"--dt=f16:f16:u8 --bia-dt=f16 --bia_mask=2 {GROUPS} --routing=scatter:10:4 {SIZES}",
 ]
 
@@ -319,6 +320,7 @@ def test_a_routing_is_printed_as_it_is_read() -> None:
     (f"{GROUPS} --routing=scatter:4:2:1 {SIZES}", "given scatter:4:2:1, wanted scatter:TOKENS[:TOPK]"),
     (f"--attr-post-ops=sum {GROUPS} --routing=scatter:20:2 {SIZES}", "which sums rows, and a scale,"),
     (f"--attr-scales=dst:common:2 {GROUPS} --routing=scatter:20:2 {SIZES}", "which sums rows, and a scale,"),
+    ("--grouped=0:2:0+0 --routing=scatter:4:2 0x16:2x16x8", "given sums of rows of a product without rows"),
     (f"{GROUPS} --routing=gather:0 {SIZES}", "given 0, wanted at least 1"),
     (f"--dt=s4:s8:s32 {GROUPS} --routing=gather:7 {SIZES}", "wanted elements of a byte or more in a plain layout"),
     (f"--dt=f16 --dtag=aB16b {GROUPS} --routing=scatter:40 {SIZES}", "wanted elements of a byte or more"),
