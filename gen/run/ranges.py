@@ -92,10 +92,10 @@ def where(exists: npt.NDArray[np.bool_], given: Range) -> Range:
 
 
 def summed(terms: Sequence[Range]) -> Range:
-    """Return the ranges of sums of numbers that f32 adds exactly, or of ranges, in any order."""
+    """Return the ranges of sums of numbers that f32 adds exactly, or of ranges, in any order; none is minus zero."""
     with np.errstate(all="ignore"):
-        total = terms[0]
-        for term in terms[1:]:
+        total = Range.of([np.zeros_like(terms[0].least)])
+        for term in terms:
             if total.is_one and term.is_one:
                 total = Range.of([total.least + term.least])
             else:

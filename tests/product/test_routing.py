@@ -225,6 +225,8 @@ SUMMED = [
     f"--dt=f16:f16:f32 --dtag=ba {GROUPS} --routing=scatter:20:2 {SIZES}",
     f"--dt=s8:s8:s32 {GROUPS} --routing=gather:20:2+scatter:20:2 {SIZES}",
     f"--dt=f16 {GROUPS} --routing=gather:20:3+scatter:9:2 --attr-post-ops=mul:f32:1 {SIZES}",
+    f"--dt=f16:f16:f32 --attr-post-ops=relu:-1 {GROUPS} --routing=gather:2:4+scatter:60:2 {SIZES}",
+    f"--dt=bf16 --attr-post-ops=hardswish:0.5:1+mul:f32:1 {GROUPS} --routing=scatter:19:2 {SIZES}",
     f"--dt=f16:f16:u8 --bia-dt=f16 --bia_mask=2 {GROUPS} --routing=scatter:10:4 {SIZES}",
 ]
 
