@@ -26,6 +26,7 @@ from convgen.problem.conv import Conv, Direction
 from convgen.problem.fused_conv import FusedConv
 from convgen.problem.grammar import DATA_TYPES, LIMIT, is_strides
 from convgen.problem.matmul import Matmul, Problem, grouping_of
+from convgen.problem.post_ops import Sum
 from convgen.problem.tensors import refuse_others
 
 
@@ -228,6 +229,10 @@ def _check_routing(problem: Problem) -> None:
         raise Unsupported(f"given {routing.gather} and factors that are dequantised, {wanted}", rule="routing")
     if routing.scatter and any(scale.is_dynamic for scale in problem.scales):
         raise Unsupported(f"given {routing.scatter} and computed scales, wanted other scales", rule="routing")
+    reads_dst = any(isinstance(op, Sum) for op in problem.post_ops)
+    if routing.sums_slots and (reads_dst or any(each.role == "dst" for each in problem.attributes)):
+        given = f"given {routing.scatter}, which sums rows, and a scale, a zero point or a sum of dst"
+        raise Unsupported(f"{given}, wanted none, or one slot of a token", rule="routing")
 
 
 def _check_phases(problem: Conv) -> None:

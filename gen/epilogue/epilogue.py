@@ -72,6 +72,10 @@ class Grouping(Step):
     def apply_to(self, k: KernelBuilder, total: Expr, layout: Fragment, at: Sequence[Expr | int]) -> Expr:
         """Return the sums, which are distributed as `layout` and begin at coordinates `at`, after this step."""
 
+    def layout_after(self, layout: Fragment) -> Fragment:
+        """Return the distribution of the values that the step returns, by default that of the sums."""
+        return layout
+
     def apply(self, k: KernelBuilder, total: Expr, loaded: Loaded) -> Expr:
         raise AssertionError("a step on groups wants a layout")
 
@@ -117,7 +121,18 @@ class Epilogue:
 
     def load(self, reader: Reader, layout: Fragment) -> tuple[Loaded, ...]:
         """Load the inputs of all steps for sums distributed as `layout`."""
-        return tuple(step.load(reader, layout) for step in self.steps)
+        return tuple(step.load(reader, own) for step, own in zip(self.steps, self._layouts(layout)))
+
+    def layout_after(self, layout: Fragment) -> Fragment:
+        """Return the distribution of the values to store, for sums distributed as `layout`."""
+        return self._layouts(layout)[-1]
+
+    def _layouts(self, layout: Fragment) -> list[Fragment]:
+        """Return the distribution of the values before each step, and of those after the last one."""
+        layouts = [layout]
+        for step in self.steps:
+            layouts.append(step.layout_after(layouts[-1]) if isinstance(step, Grouping) else layouts[-1])
+        return layouts
 
     @property
     def groupings(self) -> tuple[Grouping, ...]:
@@ -138,7 +153,8 @@ class Epilogue:
             return layout.parts(most)
         suiting = [n for n in layout.part_sizes if all(s.suits(layout.parts(n)[0]) for s in self.groupings)]
         if not suiting:
-            raise DoesNotFit("wanted groups of the result, which share a computed scale, within a subgroup's tile")
+            wanted = "wanted groups of the result, which share a computed scale or a gate, within a subgroup's tile"
+            raise DoesNotFit(wanted)
         return layout.parts(max((n for n in suiting if n <= most), default=min(suiting)))
 
     def apply(
@@ -156,7 +172,7 @@ class Epilogue:
         for step, own in zip(self.steps, loaded, strict=True):
             if isinstance(step, Grouping):
                 assert layout is not None
-                total = step.apply_to(k, total, layout, at)
+                total, layout = step.apply_to(k, total, layout, at), step.layout_after(layout)
             else:
                 total = step.apply(k, total, own)
         return total

@@ -11,7 +11,23 @@ import numpy as np
 from convgen.epilogue.epilogue import Addend, Broadcast, Grouping, Loaded, Reader, Step, along, axes_of, is_in_order
 from convgen.ir import functions, narrow
 from convgen.ir.build import KernelBuilder
-from convgen.ir.expr import Expr, Lane, Max, Pack, Splat, const, eq, lift, maximum, minimum, ne, select, zeros
+from convgen.ir.expr import (
+    Expr,
+    Lane,
+    Max,
+    Mul,
+    Pack,
+    Shuffle,
+    Splat,
+    const,
+    eq,
+    lift,
+    maximum,
+    minimum,
+    ne,
+    select,
+    zeros,
+)
 from convgen.ir.floats import absolute, fma
 from convgen.ir.layout.digits import Digit, Index, Space, plus
 from convgen.ir.layout.fragment import Fragment
@@ -308,6 +324,56 @@ class FpScale(ComputedScale):
         return Pack(vector(stored, count), (scales,)), inverse * power
 
 
+@frozen
+class Gated(Grouping):
+    """Multiply a function of the gate by up: two sums become one value."""
+
+    op: post_ops.Glu
+    axis: int  #: of the result, along which gate and up differ
+    distance: int  #: positions along the axis from the gate to up
+
+    @property
+    def views_written(self) -> tuple[View, ...]:
+        return ()
+
+    def suits(self, layout: Fragment) -> bool:
+        """Whether gate and up lie in registers or lanes of one subgroup."""
+        gates = [d for d in self._split(layout).digits if d.dim == _GATE]
+        return [(d.size, d.space in (Space.REGISTER, Space.LANE)) for d in gates] == [(2, True)]
+
+    def apply_to(self, k: KernelBuilder, total: Expr, layout: Fragment, at: Sequence[Expr | int]) -> Expr:
+        split = self._split(layout)
+        (gate,) = (d for d in split.digits if d.dim == _GATE)
+        if gate.space is Space.LANE:
+            is_gate = eq(Lane() // gate.stride % 2, 0)
+            factors = k.let("factors", select(is_gate, self._function(k, total), total))
+            product, _ = k.reduce("gated", factors, split, _GATE, Mul)
+            return Shuffle(product, tuple(range(layout.registers)))  # as `layout_after`, which has the gates' positions
+        halves = [n // gate.stride % 2 for n in range(layout.registers)]
+        of_gate, of_up = (Shuffle(total, tuple(n for n, half in enumerate(halves) if half == own)) for own in (0, 1))
+        return k.let("gated", self._function(k, of_gate) * of_up)
+
+    def layout_after(self, layout: Fragment) -> Fragment:
+        """Return the layout of the gates alone."""
+        name, split = layout.dims[self.axis], self._split(layout)
+        digits = (Digit(name, 2, Space.FIXED, 0) if d.dim == _GATE else d for d in split.digits)
+        return Fragment(layout.dims, tuple(digits)).renumbered(Space.REGISTER)
+
+    def _function(self, k: KernelBuilder, gate: Expr) -> Expr:
+        return Eltwise(self.op.function).apply(k, gate, ())
+
+    def _split(self, layout: Fragment) -> Fragment:
+        """Return the layout with a dim of its own along which gate and up differ."""
+        name = layout.dims[self.axis]
+        fine = layout.factored(Space.REGISTER).factored(Space.LANE)
+        digits = (
+            evolve(d, dim=_GATE) if d.dim == name and step <= self.distance < step * d.size else d
+            for step, d in fine.stepped()
+        )
+        return Fragment((*layout.dims, _GATE), tuple(digits))
+
+
+_GATE = "gate"  #: dim along which gate and up differ
 _EPSILON = 2.0**-3  #: of f8_e4m3 (oneDNN, nstl.hpp)
 _WITHIN = "in_group"  #: dim of the positions within a group
 

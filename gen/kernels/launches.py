@@ -15,19 +15,20 @@ import numpy.typing as npt
 from convgen.epilogue.epilogue import Epilogue
 from convgen.epilogue.steps import Convert
 from convgen.ir.layout.mapping import WorkgroupMapping
-from convgen.ir.layout.memory import Dim, Global, TensorDim, View
-from convgen.ir.layout.tags import Layout
+from convgen.ir.layout.memory import Global, TensorDim, View
 from convgen.ir.layout.walks import Ragged
 from convgen.ir.program import Kernel, Program
 from convgen.ir.record import evolve, frozen
+from convgen.ir.types import scalar
 from convgen.kernels import streams
 from convgen.kernels.compensation_sums import sums_kernel
 from convgen.kernels.last_arrival import ReductionBuffers
 from convgen.kernels.product import kernel_name, merged_kernel, product_kernel
+from convgen.kernels.slice_workspace import SliceWorkspace
 from convgen.kernels.streams import Stream
 from convgen.plan import epilogues, views
 from convgen.plan.config import MERGED
-from convgen.plan.contraction import Joined, Product
+from convgen.plan.contraction import GATE, Joined, Product
 from convgen.plan.grouped_axis import GroupedAxis, GroupTile
 from convgen.plan.lane_tile import LaneTile
 from convgen.plan.plan import Part, Plan, Reduction
@@ -179,7 +180,7 @@ class Tiles:
         masks = self._masks(section)
         names = _split(self.problem, section, {name for mask in masks for name, _ in mask.terms})
         runs = (
-            _runs(section.result, axis, names[axis], np.asarray(positions, np.int64))
+            _runs(section.result, axis, names[axis], _stored(section.result, axis, np.asarray(positions, np.int64)))
             for axis, positions in enumerate((across, down))
         )
         return tuple(
@@ -216,8 +217,9 @@ class Tiles:
 
 def _sizes_of(problem: Problem, spec: TensorSpec) -> tuple[int, ...]:
     """Return the sizes of an output, with the rows of the product in place of those that it scatters them to."""
-    scatters = isinstance(problem, Matmul) and problem.routing is not None and problem.routing.scatter is not None
-    return (problem.m, problem.n) if isinstance(problem, Matmul) and scatters else spec.dims
+    routing = problem.routing if isinstance(problem, Matmul) else None
+    scatters = routing is not None and routing.scatter is not None and not routing.sums_slots
+    return (problem.m, problem.columns) if isinstance(problem, Matmul) and scatters else spec.dims
 
 
 def _rank(problem: Problem, section: Section) -> int:
@@ -292,6 +294,14 @@ def _runs(view: View, axis: int, names: set[str], positions: Indices) -> Iterato
     combinations, index = np.unique(np.array([*dims.values(), np.zeros_like(positions)]), axis=1, return_inverse=True)
     for n, values in enumerate(combinations.T):
         yield dict(zip(dims, values)), positions[index.ravel() == n]
+
+
+def _stored(view: View, axis: int, positions: Indices) -> Indices:
+    """Return the positions along an axis of a result that are stored: those of a gate, of pairs of gate and up."""
+    if GATE not in _names(view, axis):
+        return positions
+    is_gate: npt.NDArray[np.bool_] = np.asarray(view.decode(axis, positions)[GATE]) == 0
+    return positions[is_gate]
 
 
 def _coordinates(section: Section, axis: int, positions: Indices, fixed: dict[str, Indices]) -> dict[int, Indices]:
@@ -445,6 +455,7 @@ class _Builder:
         """Add the launches of one matrix product."""
         plan, tile = self.plan, self.plan.config.tile[:2]
         result, acc, facts = part.product.stored, plan.acc_type, plan.facts
+        slots = views.slots_of(self.problem)
         tail = f"_{part.product.role}" if part.product.role else ""
         used = {**self.shared, **self._before(part)}
 
@@ -455,8 +466,10 @@ class _Builder:
                 kernel = windows_kernel(plan, part, target, epilogue, f"main{tail}")
             else:
                 kernel = product_kernel(plan, part, target, epilogue, f"main{tail}", buffers)
-            used.update(self._launch(kernel, tile, part.mapping))
+            used.update(self._launch(kernel, None if slots else tile, part.mapping))
 
+        if slots:
+            used |= self._filled(slots, tile, tail)
         match plan.reduction:
             case Reduction.ALONE:
                 multiply(result, part.epilogue)
@@ -466,12 +479,29 @@ class _Builder:
             case Reduction.LAST:
                 multiply(result, part.epilogue, ReductionBuffers.of(plan, part) if part.mapping.sharers > 1 else None)
             case Reduction.LAUNCH:
-                workspace = _Workspace(plan, part)
+                workspace = SliceWorkspace(plan, part)
                 multiply(workspace.slices, _NOTHING)
                 terms, most = workspace.terms, _FEW_TERMS if isinstance(plan.unit, LaneTile) else _MOST_TERMS
                 total = streams.sum_slices(terms, result, part.epilogue, acc, tile, facts, f"sum{tail}", most)
                 used |= self._stream(total)
-        self._section(part, used)
+        if slots:
+            self._tokens(slots, tile, tail, used)
+        else:
+            self._section(part, used)
+
+    def _filled(self, slots: views.Slots, tile: tuple[int, int], tail: str) -> _Launches:
+        """Add the launch that stores zeros in all slots, of which some may have no row."""
+        elem = slots.memory.elem
+        stream = streams.fill(slots.whole, _NOTHING, elem, tile, self.plan.facts, f"begin{tail}")
+        return self._launch(stream.kernel(kernel_name(self.plan, stream.role), self.plan.facts), None, stream.mapping)
+
+    def _tokens(self, slots: views.Slots, tile: tuple[int, int], tail: str, used: _Launches) -> None:
+        """Add the launch that sums the slots of each token; any tile of the result may need all rows of the product."""
+        output, elem = self.problem.outputs[0], slots.memory.elem
+        result, rounded = views.rows_and_columns(output), Epilogue((Convert(scalar(output.dtype)),))
+        total = streams.sum_slices(slots.terms, result, rounded, elem, tile, self.plan.facts, f"sum{tail}", _MOST_TERMS)
+        launches = {**used, **self._stream(total)}
+        self.sections.append(Section(output.name, result, total.tile, total.mapping.counts[1:3], launches))
 
     def uncovered(self) -> None:
         """Fill positions that no window reaches, if there are any.
@@ -512,23 +542,3 @@ class _Builder:
 
 
 _NOTHING = Epilogue(())  #: sums stored unchanged
-
-
-class _Workspace:
-    """Workspace for the slices of a batch of products: slices x batch x M x N of the accumulator's type."""
-
-    def __init__(self, plan: Plan, part: Part) -> None:
-        count, tile_m = plan.config.slices, plan.config.tile[0]
-        n, m, products = part.product.n, part.product.m, part.product.batch
-        most = max(p.product.m * p.product.n * p.product.batch for p in plan.parts)
-        memory = Global("workspace", plan.acc_type, count * most * plan.acc_type.bytes)
-        batch = ((Dim("batch", products, products),),) if len(part.product.result.axes) > 2 else ()
-        sizes = {"slice": count, **({"batch": products} if batch else {}), "m": m, "n": n}
-        layout = Layout.dense(tuple(sizes.values()), tuple(range(len(sizes))))
-        index = tuple(TensorDim(size, ((name, 1),)) for name, size in sizes.items())
-        columns, slices = (Dim("n", n, n),), Dim("slice", count, count)
-        rows = Dim("m", m, part.mapping.counts[1] * tile_m)
-        #: axes N, (slice, M), M padded to whole tiles, and, in a batch, its product
-        self.slices = View(memory, layout, (columns, (slices, rows), *batch), index)
-        #: axes N, M, slice and, in a batch, its product
-        self.terms = View(memory, layout, (columns, (Dim("m", m, m),), (slices,), *batch), index)

@@ -197,7 +197,7 @@ class _ProductBuilder:
         """Yield the epilogue's results for sums that begin at a place within the tile, piece by piece."""
         reader = self._reader(start)
         for total, layout, inputs in self._pieces(sums, reader, epilogue):
-            yield epilogue.apply(self.k, total, inputs, layout, reader.at), layout
+            yield epilogue.apply(self.k, total, inputs, layout, reader.at), epilogue.layout_after(layout)
 
     def _reader(self, start: Start = (0, 0)) -> Reader:
         """Return a reader of the epilogue's inputs beside the tile, or beside a piece that begins at `start`."""

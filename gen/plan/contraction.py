@@ -25,6 +25,8 @@ from convgen.plan.grouped_axis import GroupedAxis
 from convgen.problem.matmul import Problem
 from convgen.problem.tensors import TensorSpec
 
+GATE = "gate"  #: dim of N along which the gate (0) and up (1) of a gated linear unit differ; the result lacks it
+
 
 @frozen
 class Joined:

@@ -23,7 +23,7 @@ from convgen.ir.types import Type, bf16, f16, f32, scalar, vector
 from convgen.plan import views
 from convgen.plan.blocks import Cuts
 from convgen.plan.directions import batched
-from convgen.problem.matmul import MATRICES, Matmul, Problem
+from convgen.problem.matmul import Matmul, Problem
 from convgen.problem.scales import Scale
 from convgen.problem.tensors import TensorSpec
 from convgen.problem.zero_points import ZeroPoint
@@ -88,7 +88,7 @@ def _launch_time_dims(problem: Matmul) -> list[str]:
     for attribute in problem.attributes if problem.runtime else ():
         spans, sizes = problem.spans(attribute), problem.size(attribute.role)
         if problem.dequantises or any(1 < span < size for span, size in zip(spans, sizes)):
-            index = batched(problem.tensor(attribute.role), MATRICES[attribute.role])
+            index = batched(problem.tensor(attribute.role), problem.matrix(attribute.role))
             along = ((name, span) for t, span in zip(index, spans) if span < t.size for name, _ in t.terms)
             dims += [name for name, span in along if span > 1 or name == "k"]
     return [name for name in dims if name in problem.runtime]

@@ -23,11 +23,11 @@ from convgen.ir.layout.memory import Dim, TensorDim
 from convgen.ir.record import evolve
 from convgen.plan.blocks import Index
 from convgen.plan.config import APART, COLUMNS
-from convgen.plan.contraction import Contraction, Origin, Tensor, along, dim_of
+from convgen.plan.contraction import GATE, Contraction, Origin, Tensor, along, dim_of
 from convgen.plan.phases import Columns, Phase, Untapped
 from convgen.problem.conv import Axis, Conv
 from convgen.problem.conv import Direction as Dir
-from convgen.problem.matmul import MATRICES, Matmul, Problem
+from convgen.problem.matmul import MATRICES, OUTPUTS, Matmul, Problem
 from convgen.problem.tensors import TensorSpec
 
 _NAMES = "dhw"
@@ -62,9 +62,11 @@ def origin_of(problem: Problem, contraction: Contraction) -> Origin:
     These are the coordinates of src, weights and dst, and of a bias whose dims are not those of dst.
     """
     if isinstance(problem, Matmul):
-        of_roles = {role: batched(problem.tensor(role), dims) for role, dims in MATRICES.items()}
+        of_roles = {role: batched(problem.tensor(role), problem.matrix(role)) for role in MATRICES}
         if problem.grouping:
             of_roles["bia"] = (_along_batch(0, problem.grouping.count), along("n", problem.n))
+        elif problem.glu:
+            of_roles["bia"] = (*of_roles["dst"][:-1], along("n", problem.n))
     else:
         tensors = contraction.of_m, contraction.of_n, contraction.result
         of_roles = {t.spec.name.removeprefix("diff_"): t.index for t in tensors}
@@ -79,7 +81,8 @@ def _matmul(problem: Matmul) -> Contraction:
     """
     src, wei, dst = map(problem.tensor, MATRICES)
     index = {
-        role: tuple(grouped(problem, t) for t in batched(problem.tensor(role), dims)) for role, dims in MATRICES.items()
+        role: tuple(grouped(problem, t) for t in batched(problem.tensor(role), problem.matrix(role)))
+        for role in MATRICES
     }
     return Contraction(
         _split_into_groups(problem, "m", problem.m),
@@ -123,8 +126,19 @@ def grouped(problem: Matmul, t: TensorDim, span: int = 1) -> TensorDim:
 
 
 def _digits(problem: Matmul, name: str) -> list[tuple[str, int]]:
-    """Return (dim, positions that one step along it moves) of M, N or K, innermost first; a batch dim has one."""
-    return [(f"{name}{'g' * level}", step) for level, step in enumerate((1, *problem.groups.get(name, ())))]
+    """Return (dim, positions that one step along it moves) of M, N or K, innermost first; a batch dim has one.
+
+    With a gated linear unit N has a further dim, `GATE`, along which gate and up differ, and dst's columns lack it.
+    """
+    if name == OUTPUTS:
+        before = _digits(problem, "n")
+        halved = 2 if before[0][0] == GATE else 1
+        return [(digit, step // halved) for digit, step in before if digit != GATE]
+    first = 2 if name == "n" and problem.glu and problem.glu.alternates else 1
+    digits = [(f"{name}{'g' * level}", step) for level, step in enumerate((first, *problem.groups.get(name, ())))]
+    if name != "n" or problem.glu is None:
+        return digits
+    return [(GATE, 1), *digits] if problem.glu.alternates else [*digits, (GATE, problem.n // 2)]
 
 
 def batched(spec: TensorSpec, matrix: str) -> Index:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import prod
 
 from convgen.epilogue.epilogue import Step, axes_of
 from convgen.epilogue.steps import (
@@ -12,6 +13,7 @@ from convgen.epilogue.steps import (
     Convert,
     Eltwise,
     FpScale,
+    Gated,
     MxScale,
     Prelu,
     Scale,
@@ -22,7 +24,7 @@ from convgen.ir.error import Unsupported
 from convgen.ir.record import evolve
 from convgen.ir.types import f16, scalar
 from convgen.plan import views
-from convgen.plan.contraction import Product
+from convgen.plan.contraction import GATE, Product
 from convgen.problem import post_ops
 from convgen.problem import scales as problem_scales
 from convgen.problem.conv import Conv
@@ -215,11 +217,22 @@ def _shifted(problem: Problem, product: Product, point: ZeroPoint) -> Step:
     return Eltwise(post_ops.Eltwise("linear", 1, point.value))
 
 
+def _gate_of(product: Product) -> tuple[int, int]:
+    """Return the axis of the result along which gate and up differ, and the distance between them along it."""
+    for axis, dims in enumerate(product.result.axes[:2]):
+        names = [d.name for d in dims]
+        if GATE in names:
+            return axis, prod(d.padded for d in dims[names.index(GATE) + 1 :])
+    raise AssertionError(f"no gate in {product.result.axes}")
+
+
 def _post_op(problem: Problem, product: Product, op: post_ops.PostOp, number: int) -> Step:
     assert not isinstance(op, post_ops.Depthwise)  # the members of a fused convolution have none
     if isinstance(op, post_ops.Sum):
         return Sum(op, product.stored)
     if isinstance(op, post_ops.Eltwise):
         return Eltwise(op)
+    if isinstance(op, post_ops.Glu):
+        return Gated(op, *_gate_of(product))
     own = [views.view_over_result(problem, product, post_ops.operand_name(number, ending)) for ending in op.operands]
     return Prelu(*own) if isinstance(op, post_ops.Prelu) else Binary(op.name, *own)

@@ -181,7 +181,7 @@ def _check_halves(parts: Sequence[Part], mma: MmaTile, facts: TargetFacts) -> No
 def _check_groupings(parts: Sequence[Part], mma: MmaTile, reduction: Reduction) -> None:
     """Raise DoesNotFit where a step on groups of the result has not all sums of a group in one subgroup."""
     if any(part.epilogue.groupings for part in parts) and reduction is not Reduction.ALONE:
-        raise DoesNotFit("slices: wanted one, for scales that the result decides")
+        raise DoesNotFit("slices: wanted one, for steps on groups of the result")
     for part in parts:
         for layout in part.epilogue.parts(mma.reduced_d, mma.reduced_d.registers):
             if part.product.result.memory.elem.bits == 4:

@@ -14,9 +14,9 @@ from typing import Any
 from convgen.epilogue.numbered_rows import NumberedRows
 from convgen.ir.error import DoesNotFit, Unsupported
 from convgen.ir.layout.digits import Digit, Space
-from convgen.ir.layout.memory import Dim, SizedView, TensorDim, View
+from convgen.ir.layout.memory import Dim, Global, SizedView, TensorDim, View
 from convgen.ir.layout.tags import LETTERS, Layout
-from convgen.ir.record import evolve
+from convgen.ir.record import evolve, frozen
 from convgen.ir.sizes import Extent, Size
 from convgen.ir.types import Type, s32, scalar
 from convgen.plan import directions
@@ -27,7 +27,7 @@ from convgen.plan.directions import axes_of, batched, contractions_of, grouped, 
 from convgen.plan.grouped_axis import GroupedAxis
 from convgen.problem.conv import Direction as Dir
 from convgen.problem.grouping import OFFSETS
-from convgen.problem.matmul import MATRICES, Matmul, Problem, grouping_of
+from convgen.problem.matmul import Matmul, Problem, grouping_of
 from convgen.problem.routing import IDS
 from convgen.problem.scales import Scale
 from convgen.problem.tensors import TensorSpec
@@ -155,6 +155,8 @@ def _with_routing(problem: Problem, product: Product, rows: Dim, side: int) -> P
     ids = buffer(problem.tensor(IDS))
     if routing.scatter:
         product = evolve(product, scattered=NumberedRows("slot", ids, rows, routing.scatter.slots))
+    if slots := slots_of(problem):
+        product = evolve(product, result=slots.stored(product.result))
     if routing.gather is None:
         return product
     gathered = NumberedRows("token", ids, rows, routing.gather.tokens, routing.gather.topk)
@@ -162,6 +164,57 @@ def _with_routing(problem: Problem, product: Product, rows: Dim, side: int) -> P
     if side == 1:
         return evolve(product, of_m=gathered.view(product.of_m))
     return evolve(product, of_n=gathered.view(product.of_n))
+
+
+def slots_of(problem: Problem) -> Slots | None:
+    """Return the workspace for the rows that a product's result sums; None if it has no sums of several."""
+    scatter = problem.routing.scatter if isinstance(problem, Matmul) and problem.routing else None
+    if scatter is None or scatter.topk == 1 or not isinstance(problem, Matmul):
+        return None
+    elem = scalar(problem.result_type)
+    memory = Global("slots", elem, scatter.slots * problem.columns * elem.bytes)
+    return Slots(memory, scatter.tokens, scatter.topk, problem.columns)
+
+
+def rows_and_columns(spec: TensorSpec) -> View:
+    """Return a matrix as (N, M)."""
+    rows, columns = spec.dims
+    tensor = Tensor(spec, (along("m", rows), along("n", columns)))
+    return tensor.view((dim_of("n", columns),), (dim_of("m", rows),))
+
+
+@frozen
+class Slots:
+    """The workspace of a product whose result has sums of several rows: a row for each slot, before it is summed."""
+
+    memory: Global
+    tokens: int
+    topk: int
+    columns: int
+
+    @property
+    def _layout(self) -> Layout:
+        return Layout.dense((self.tokens * self.topk, self.columns), (0, 1))
+
+    @property
+    def whole(self) -> View:
+        """Return the slots as (N, M)."""
+        rows = self.tokens * self.topk
+        axes = (dim_of("n", self.columns),), (dim_of("m", rows),)
+        return View(self.memory, self._layout, axes, (along("m", rows), along("n", self.columns)))
+
+    @property
+    def terms(self) -> View:
+        """Return the slots as (N, M, terms), with the tokens as M."""
+        sides = dim_of("n", self.columns), dim_of("m", self.tokens), dim_of("slot", self.topk)
+        rows = TensorDim(self.tokens * self.topk, (("m", self.topk), ("slot", 1)))
+        return View(self.memory, self._layout, tuple((side,) for side in sides), (rows, along("n", self.columns)))
+
+    def stored(self, result: View) -> View:
+        """Return the slots by the axes of a result, whose own coordinates are rows and columns, the rest masks."""
+        rows, columns, *masks = result.index
+        index = evolve(rows, size=self.tokens * self.topk), columns
+        return zero_outside(View(self.memory, self._layout, result.axes, index), tuple(masks))
 
 
 def sizes(problem: Problem) -> tuple[Size, ...]:
@@ -189,7 +242,7 @@ def group_view(problem: Matmul, spec: TensorSpec, attribute: Scale | ZeroPoint, 
     of K it reads zero, also where the last group is shorter: zeros times an infinite scale would be NaN. For this,
     coordinates along K are added to the tensor with stride 0, as masks.
     """
-    coordinates = batched(problem.tensor(attribute.role), MATRICES[attribute.role])
+    coordinates = batched(problem.tensor(attribute.role), problem.matrix(attribute.role))
     dims = list(zip(coordinates, problem.spans(attribute), spec.dims, strict=True))
     index = tuple(grouped(problem, t, span) if size > 1 else TensorDim(1, ()) for t, span, size in dims)
     masks = tuple(

@@ -31,12 +31,18 @@ _BINARY = ("add", "div", "eq", "ge", "gt", "le", "lt", "max", "min", "mul", "ne"
 KINDS = {
     "sum": "sum",
     "dw": "dw",
+    "glu": "glu",
     "prelu": "prelu",
     "srelu": "eltwise",
     **{spelled: "eltwise" for name in eltwise.FUNCTIONS for spelled in (name, f"eltwise_{name}")},
     **{spelled: "eltwise" for name in eltwise.OF_DST for spelled in (f"{name}_dst", f"eltwise_{name}_use_dst_for_bwd")},
     **{spelled: "binary" for name in _BINARY for spelled in (name, f"binary_{name}")},
 }
+
+INTERLEAVED = "interleaved"
+#: Orders of a gated linear unit's columns: all of the gate first, as vLLM and AITER store w13, or each before the one
+#: of up, as in gpt-oss.
+GLU_ORDERS = ("halves", INTERLEAVED)
 
 _INTEGER = re.compile(r"-?[0-9]{1,19}")
 _REAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?f?|[+-]?(inf|nan)")
@@ -110,6 +116,12 @@ class _Field:
 
     def window(self) -> None:
         self.matches(_DEPTHWISE, "kernel, stride and padding such as k3s1p1")
+
+    def glu_order(self) -> None:
+        self.choose("order of gate and up", *GLU_ORDERS)
+
+    def function(self) -> None:
+        self.choose("function", *eltwise.FUNCTIONS)
 
     def strides(self) -> None:
         self.matches(STRIDES, "strides such as 64x8x1")
@@ -225,7 +237,7 @@ def dropout(text: str) -> str:
 
 
 def post_ops(text: str) -> str:
-    """`OP[:...][+...]`: sum, element-wise, binary, prelu or depthwise convolution."""
+    """`OP[:...][+...]`: sum, element-wise, binary, prelu, depthwise convolution or gated linear unit."""
     for entry in _entries(text):
         name, *fields = entry.split(":")
         spelled = name.text.lower()
@@ -235,8 +247,9 @@ def post_ops(text: str) -> str:
         if spelled not in KINDS:
             raise name.error(f"given the post-op {named(name.text, KINDS)}, wanted one such as relu, sum or add")
         kind = "select" if spelled.endswith("select") else KINDS[spelled]
-        if not fields and kind in _REQUIRED:
-            raise name.error(_REQUIRED[kind].format(name=name.text))
+        count, wanted = _REQUIRED.get(kind, (0, ""))
+        if len(fields) < count:
+            raise name.error(wanted.format(name=name.text))
         _each(fields, _OPERANDS[kind])
     return text
 
@@ -330,12 +343,15 @@ _OPERANDS: dict[str, tuple[Callable[[_Field], object], ...]] = {
     # The second tensor, then the condition: select:TYPE[.MASK[.TAG]][:MASK[.TAG]]
     "select": (_dotted(_Field.dtype, _Field.mask, _Field.tag), _dotted(_Field.mask, _Field.tag)),
     "prelu": (_Field.mask,),  # prelu[:MASK]
+    # glu:ORDER:FUNCTION[:ALPHA[:BETA[:SCALE]]]
+    "glu": (_Field.glu_order, _Field.function, _Field.real, _Field.real, _Field.real),
 }
-#: Kind of a post-op whose first field is required -> the error without it.
+#: Kind of a post-op -> the number of fields that it requires, and the error if it has fewer.
 _REQUIRED = {
-    "dw": "given dw alone, wanted dw:kKsSpP",
-    "binary": "given {name} without a type, wanted {name}:TYPE",
-    "select": "given select without a type, wanted select:TYPE",
+    "dw": (1, "given dw alone, wanted dw:kKsSpP"),
+    "binary": (1, "given {name} without a type, wanted {name}:TYPE"),
+    "select": (1, "given select without a type, wanted select:TYPE"),
+    "glu": (2, "given {name} without order or function, wanted one such as {name}:halves:swish:1"),
 }
 
 
@@ -391,16 +407,15 @@ def grouped(text: str) -> str:
 
 
 def routing(text: str) -> str:
-    """`gather:TOKENS[:TOPK]`, `scatter:SLOTS` or both, joined by a plus sign: rows by number."""
+    """`gather:TOKENS[:TOPK]`, `scatter:TOKENS[:TOPK]` or both, joined by a plus sign: rows by number."""
     seen: list[str] = []
     for entry in _entries(text):
         kind, *sizes = entry.split(":")
         name = kind.choose("routing", "gather", "scatter")
         if name in seen or (name == "gather" and "scatter" in seen):
             raise entry.error(f"given {entry.text}, wanted gather, scatter or gather+scatter")
-        if not 1 <= len(sizes) <= (2 if name == "gather" else 1):
-            wanted = "gather:TOKENS[:TOPK]" if name == "gather" else "scatter:SLOTS"
-            raise entry.error(f"given {entry.text}, wanted {wanted}")
+        if not 1 <= len(sizes) <= 2:
+            raise entry.error(f"given {entry.text}, wanted {name}:TOKENS[:TOPK]")
         for size in sizes:
             if size.integer() < 1:
                 raise size.error(f"given {size.text}, wanted at least 1")

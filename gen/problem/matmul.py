@@ -17,12 +17,14 @@ from convgen.problem.deconv import Deconv
 from convgen.problem.fused_conv import FusedConv
 from convgen.problem.grouping import OFFSETS, Grouping
 from convgen.problem.knobs import MatmulKnobs
+from convgen.problem.post_ops import Glu
 from convgen.problem.routing import IDS, Routing
 from convgen.problem.scales import Scale
 from convgen.problem.tensors import TensorProblem, TensorSpec, Triple, fields_of, unknown_dims, with_checked_layouts
 
 #: role -> the names of the rows and columns of its matrices
 MATRICES = {"src": "mk", "wei": "kn", "dst": "mn"}
+OUTPUTS = "h"  #: name of dst's columns after a gated linear unit, half as many as the product's
 
 DIM_OF_K = {"src": -1, "wei": -2}  #: factor -> its dim that is summed
 
@@ -72,6 +74,9 @@ class Matmul(TensorProblem):
         if routing and (grouping is None or grouping.dim != "m"):
             raise options.Misfit("given a routing without groups of rows, wanted --grouped=0:...", "routing",
                                  values["routing"], 0, rule="routing")  # fmt: skip
+        if routing and routing.sums_slots and not src[0][0]:
+            raise options.Misfit("given sums of rows of a product without rows, wanted at least one row", "routing",
+                                 values["routing"], 0, rule="routing")  # fmt: skip
         if grouping:
             _check_groups(grouping, src, wei, text)
         else:
@@ -85,6 +90,7 @@ class Matmul(TensorProblem):
             raise Unsupported(f"given bia_mask {mask} with groups, wanted 2, a bias of group x N", rule="grouped-gemm")
         mask &= (1 << len(src)) - 1  # bits beyond the rank mean no dimension (oneDNN, benchdnn's matmul.hpp, bia_dims)
         problem = cls(m, k, n, *batches, mask, grouping, routing, name=name, bias_type=bias, **fields_of(values))
+        _check_glu(problem)
         for sizes in dst:
             if tuple(size for size, _ in sizes) != problem.dst_dims:
                 wanted = "x".join(map(str, problem.dst_dims))
@@ -105,20 +111,37 @@ class Matmul(TensorProblem):
 
     @property
     def dst_dims(self) -> tuple[int, ...]:
-        """[batch...,] m, n; with groups of K [groups,] m, n; with rows by number slots, n"""
+        """[batch...,] m, n; with groups of K [groups,] m, n; with rows by number tokens, n"""
         if self.routing and self.routing.scatter:
-            return self.routing.scatter.slots, self.n
+            return self.routing.scatter.tokens, self.columns
         if self.grouping:
-            return *((self.grouping.count,) if self.grouping.dim == "k" else ()), self.m, self.n
+            return *((self.grouping.count,) if self.grouping.dim == "k" else ()), self.m, self.columns
         batch = tuple(0 if 0 in pair else max(pair) for pair in zip(self.src_batch, self.wei_batch))
-        return *batch, self.m, self.n
+        return *batch, self.m, self.columns
+
+    @property
+    def glu(self) -> Glu | None:
+        """Return the gated linear unit among the post-ops, None without one; it is the first of them."""
+        return next((op for op in self.post_ops if isinstance(op, Glu)), None)
+
+    @property
+    def columns(self) -> int:
+        """Return the columns of dst: those of the product, or half of them after a gated linear unit."""
+        return self.n // 2 if self.glu else self.n
+
+    @property
+    def step_dims(self) -> tuple[int, ...]:
+        """Return dst's size, with the rows of slots where those of dst are sums of several."""
+        if self.routing and self.routing.scatter:
+            return self.routing.scatter.slots, self.columns
+        return self.dst_dims
 
     @property
     def bias_dims(self) -> tuple[int, ...]:
-        """Return the bias' sizes: dst's along the dims of `bia_mask`, 1 along the others; with groups group, n."""
+        """Return the bias' sizes: the sums' along the dims of `bia_mask`, 1 along others; with groups group, n."""
         if self.grouping:
             return self.grouping.count, self.n
-        return attribute_masks.dims(self.dst_dims, self.bias_mask)
+        return attribute_masks.dims((*self.dst_dims[:-1], self.n), self.bias_mask)
 
     def tensor(self, name: str) -> TensorSpec:
         """Return the tensor of a name; `offsets` has the end of each group, `sorted_token_ids` the slot of each row."""
@@ -190,12 +213,16 @@ class Matmul(TensorProblem):
         Sizes of all attributes are listed in ascending order, even if they do not divide the axis; a group of one
         element or of all is left out.
         """
-        sizes: dict[str, list[int]] = {"m": [], "n": [], "k": []}
+        sizes: dict[str, list[int]] = {"m": [], "n": [], "k": [], OUTPUTS: []}
         for attribute in self.attributes:
-            sides = MATRICES[attribute.role], self.spans(attribute)[-2:], self.size(attribute.role)[-2:]
+            sides = self.matrix(attribute.role), self.spans(attribute)[-2:], self.size(attribute.role)[-2:]
             for letter, span, size in zip(*sides, strict=True):
                 sizes[letter] += [span] if 1 < span < size else []
         return {letter: tuple(sorted({*own})) for letter, own in sizes.items()}
+
+    def matrix(self, role: str) -> str:
+        """Return the names of the rows and columns of src, weights or dst."""
+        return "m" + OUTPUTS if role == "dst" and self.glu else MATRICES[role]
 
     @property
     def is_empty(self) -> bool:
@@ -213,6 +240,30 @@ class Matmul(TensorProblem):
         name = f'_n"{self.name}"' if self.name else ""
         src = (*self.src_batch, self.m, self.k)
         return ":".join("x".join(map(str, dims)) for dims in (src, self.wei_dims)) + name
+
+
+def _check_glu(problem: Matmul) -> None:
+    """Refuse a gated linear unit after another post-op, of odd columns, or whose columns are known at launch."""
+    glu = problem.glu
+    if glu is None:
+        return
+    given, rule = f"given the post-op {glu}", "post-op-glu"
+    if problem.post_ops[0] is not glu or sum(isinstance(op, Glu) for op in problem.post_ops) > 1:
+        raise Unsupported(f"{given} after another one, wanted it first", rule=rule)
+    if problem.n % 2:
+        raise Unsupported(f"{given} of {problem.n} columns, wanted an even number, of gate and up", rule=rule)
+    if "n" in problem.runtime:
+        raise Unsupported(f"{given} of columns known at launch, wanted a known number", rule=rule)
+    if any(scale.is_dynamic for scale in problem.scales):
+        raise Unsupported(f"{given} with scales that the result decides, wanted other scales", rule=rule)
+    if problem.groups[OUTPUTS]:
+        raise Unsupported(f"{given} with groups of scales of dst, wanted one scale for each column", rule=rule)
+    if not problem.dst_layout.is_plain or problem.dst_type == "f4_e2m1":
+        given = f"{given} of dst in {problem.dst_type} with tag {problem.dtag}"
+        raise Unsupported(f"{given}, wanted elements of a byte or more in a plain layout", rule=rule)
+    if any((problem.n // 2 if not glu.alternates else size) % size or size % 2 for size in problem.groups["n"]):
+        given = f"{given} and scales of {max(problem.groups['n'])} columns"
+        raise Unsupported(f"{given}, wanted an even number that divides the columns of the gate", rule=rule)
 
 
 def _check_batch(src: list[tuple[int, int]], wei: list[tuple[int, int]], text: str) -> None:

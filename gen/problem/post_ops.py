@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from convgen.ir.record import frozen
 from convgen.problem import attribute_masks, attributes, grammar
-from convgen.problem.attributes import number, printed, real
+from convgen.problem.attributes import INTERLEAVED, number, printed, real
 
 _ALIASES = {"srelu": "soft_relu"}
 
@@ -110,7 +110,26 @@ class Depthwise:
         return printed([f"dw:k{self.kernel}s{self.stride}p{self.padding}", self.dtype], ["", "f32"])
 
 
-PostOp = Eltwise | Sum | Binary | Prelu | Depthwise
+@frozen
+class Glu:
+    """A gated linear unit (Shazeer, "GLU Variants Improve Transformer", 2020): function(gate) times up.
+
+    The columns of the sums are those of gate and up, in an order of `GLU_ORDERS`; the result has half as many.
+    """
+
+    order: str
+    function: Eltwise
+
+    def __str__(self) -> str:
+        return f"glu:{self.order}:{self.function}"
+
+    @property
+    def alternates(self) -> bool:
+        """Return whether each column of the gate precedes its column of up; else those of the gate are first."""
+        return self.order == INTERLEAVED
+
+
+PostOp = Eltwise | Sum | Binary | Prelu | Depthwise | Glu
 
 _WINDOW = re.compile(r"k(\d+)s(\d+)p(\d+)")
 _PLAIN = ("common", "any", "")  #: default mask, tag and strides of an operand
@@ -136,8 +155,21 @@ def refused(text: str) -> str:
 
 def refused_without_dw(text: str) -> str:
     """Return the rule by which `refused` or a depthwise convolution refuses a text; "" if neither does."""
-    has_depthwise = any(_kind(entry) == "dw" for entry in attributes.split_entries(text))
-    return refused(text) or ("post-op-dw" if has_depthwise else "")
+    return refused(text) or _refused_kind(text, "dw")
+
+
+def refused_without_glu(text: str) -> str:
+    """Return the rule by which `refused` or a gated linear unit refuses a text; "" if neither does."""
+    return refused(text) or _refused_kind(text, "glu")
+
+
+def refused_without_both(text: str) -> str:
+    """Return the rule by which `refused_without_dw` or `refused_without_glu` refuses a text; "" if neither does."""
+    return refused_without_dw(text) or refused_without_glu(text)
+
+
+def _refused_kind(text: str, kind: str) -> str:
+    return f"post-op-{kind}" if any(_kind(entry) == kind for entry in attributes.split_entries(text)) else ""
 
 
 def _is_generated(entry: str) -> bool:
@@ -146,6 +178,8 @@ def _is_generated(entry: str) -> bool:
     op = _READERS[_kind(entry)](entry)
     if isinstance(op, Binary):
         return op.operand.dtype in _TYPES
+    if isinstance(op, Glu):
+        return _is_generated(str(op.function))
     return not isinstance(op, Eltwise) or op.name != "soft_relu" or op.alpha != 0
 
 
@@ -184,6 +218,11 @@ def _depthwise(entry: str) -> Depthwise:
     return Depthwise(kernel, stride, padding, dtype.removeprefix("dnnl_") if attributes.is_type(dtype) else "f32")
 
 
+def _glu(entry: str) -> Glu:
+    _, order, function = entry.split(":", 2)
+    return Glu(order.lower(), _eltwise(function))
+
+
 def _operand(fields: Sequence[str]) -> Operand:
     """Parse an operand: type, mask, tag, strides; all but the type may be missing."""
     dtype, mask, tag, strides = (*fields, "", "", "")[:4]
@@ -198,4 +237,5 @@ _READERS: dict[str, Callable[[str], PostOp]] = {
     "binary": _binary,
     "prelu": _prelu,
     "dw": _depthwise,
+    "glu": _glu,
 }

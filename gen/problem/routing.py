@@ -26,12 +26,17 @@ class Gather:
 
 @frozen
 class Scatter:
-    """Rows of the result: that of the slot, of `slots`."""
+    """Rows of the result: that of token slot // `topk`, of `tokens`, the sum of its slots."""
 
-    slots: int
+    tokens: int
+    topk: int = 1
+
+    @property
+    def slots(self) -> int:
+        return self.tokens * self.topk
 
     def __str__(self) -> str:
-        return f"scatter:{self.slots}"
+        return f"scatter:{self.tokens}" + (f":{self.topk}" if self.topk != 1 else "")
 
 
 @frozen
@@ -40,6 +45,11 @@ class Routing:
 
     gather: Gather | None = None
     scatter: Scatter | None = None
+
+    @property
+    def sums_slots(self) -> bool:
+        """Return whether a row of the result is the sum of several rows of the product."""
+        return self.scatter is not None and self.scatter.topk > 1
 
     @classmethod
     def parse(cls, text: str) -> Self | None:

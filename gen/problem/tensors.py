@@ -168,6 +168,11 @@ class TensorProblem(ABC):
     def _types(self) -> dict[str, str]:
         return {"src": self.src_type, "wei": self.wei_type, "dst": self.dst_type}
 
+    @property
+    def step_dims(self) -> tuple[int, ...]:
+        """Return the size that the operands of post-ops follow: that of dst."""
+        return self.dst_dims
+
     def size(self, role: str) -> tuple[int, ...]:
         """The logical size of src, wei or dst."""
         return {"src": self.src_dims, "wei": self.wei_dims, "dst": self.dst_dims}[role]
@@ -231,7 +236,7 @@ class TensorProblem(ABC):
 
     def _operand_layout(self, operand: Operand) -> Layout:
         """Return an operand's layout: its tag or strides, else the destination's, without blocks if it broadcasts."""
-        dims, tag = operand.dims(self.dst_dims), operand.strides or operand.tag
+        dims, tag = operand.dims(self.step_dims), operand.strides or operand.tag
         is_like_destination = not grammar.is_strides(self.dtag) and (self.dst_layout.is_plain or dims == self.dst_dims)
         default = self.dtag if is_like_destination and self.dtag != "any" else self.any_tags[2]
         return _layout("attr-post-ops", "attr-post-ops", tag, default, dims)

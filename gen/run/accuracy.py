@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from convgen.ir.record import frozen
-from convgen.problem.post_ops import Eltwise, PostOp
+from convgen.problem.post_ops import Eltwise, Glu, PostOp
 
 
 @frozen
@@ -56,7 +56,8 @@ def turns(op: Eltwise) -> tuple[float, ...]:
 
 def is_curved(post_ops: Iterable[PostOp]) -> bool:
     """Return whether any post-op is a function whose results are approximate."""
-    return any(isinstance(op, Eltwise) and not of(op).is_exact for op in post_ops)
+    functions = (op.function if isinstance(op, Glu) else op for op in post_ops)
+    return any(isinstance(op, Eltwise) and not of(op).is_exact for op in functions)
 
 
 def _bound(ulps: float, absolute: float = 0.0) -> Callable[[float, float], Accuracy]:

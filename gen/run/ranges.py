@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from convgen.ir.record import frozen
-from convgen.problem.post_ops import Binary, Eltwise, PostOp, Prelu, Sum
+from convgen.problem.post_ops import Binary, Eltwise, Glu, PostOp, Prelu, Sum
 from convgen.run import accuracy
 from convgen.run.reference_types import numpy_type
 
@@ -75,6 +75,33 @@ def chained(ops: Sequence[PostOp], result: Range, read: Read) -> Range:
                     condition = None if op.condition is None else read(f"post_op_{n}_condition")
                     result = _binary(op, result, read(f"post_op_{n}"), condition)
     return result
+
+
+def gated(unit: Glu, gate: Range, up: Range) -> Range:
+    """Return the ranges of a function of the gate, times up, whose values are exact."""
+    with np.errstate(all="ignore"):
+        return _with(np.multiply, _scaled(unit.function, _applied(unit.function, gate)), up.least)
+
+
+def where(exists: npt.NDArray[np.bool_], given: Range) -> Range:
+    """Return the ranges of elements that exist, 0 for all others."""
+    if given.is_one:
+        return Range.of([np.where(exists, given.least, given.least.dtype.type(0))])
+    least, most = (np.where(exists, end, end.dtype.type(0)) for end in (given.least, given.most))
+    return Range(least, most, given.nan & exists)
+
+
+def summed(terms: Sequence[Range]) -> Range:
+    """Return the ranges of sums of numbers that f32 adds exactly, or of ranges, in any order; none is minus zero."""
+    with np.errstate(all="ignore"):
+        total = Range.of([np.zeros_like(terms[0].least)])
+        for term in terms:
+            if total.is_one and term.is_one:
+                total = Range.of([total.least + term.least])
+            else:
+                ends = Range(total.least + term.least, total.most + term.most, total.nan | term.nan)
+                total = _outwards(_outwards(ends))
+        return total
 
 
 def multiplied(values: Floats, numbers: Sequence[np.float32], tensors: Sequence[npt.NDArray[Any]]) -> Floats:

@@ -37,7 +37,7 @@ from convgen.run.accuracy import is_curved
 from convgen.run.depthwise_sums import depthwise_sums
 from convgen.run.fills import Array, Fill
 from convgen.run.oracle import Tensor
-from convgen.run.ranges import Range, Read, chained, converted, divided, multiplied, shifted
+from convgen.run.ranges import Range, Read, chained, converted, divided, gated, multiplied, shifted, summed, where
 from convgen.run.reference_memory import Indices, gather, has_padding, pack, packed, packed_bytes, storage, unpack
 from convgen.run.reference_request import RequestedTensor, depth
 from convgen.run.reference_types import numpy_type
@@ -112,7 +112,7 @@ def _slots(problem: Matmul, seed: int) -> Fill:
     random = np.random.default_rng((seed, _OF_SLOTS))
     count = request.slot_count(problem)
     beyond = count + count // 8 + 1
-    if request.scatters(problem, "dst"):
+    if request.scatters(problem, "dst") or request.sums_slots(problem):
         slots = random.permutation(max(beyond, problem.m))[: problem.m]
     else:
         slots = random.integers(0, beyond, problem.m)
@@ -191,7 +191,7 @@ def output_index(problem: Problem, output: str, rows: Indices, columns: Indices)
     Rows of a result that is scattered are those of the product (see `stored_index`).
     """
     dims = request.tensor(problem, output).dims
-    if request.scatters(problem, output):
+    if request.scatters(problem, output) or request.sums_slots(problem):
         return [rows[:, None], columns[None, :]]
     return _index(problem, output, dims, rows, columns)
 
@@ -275,7 +275,25 @@ def ranges(problem: Problem, inputs: Mapping[str, Tensor], output: str, rows: In
         steps = partial(_summed, problem, inputs, "dst", rows)
         scales, quotients = computed_scales.ranges(computed, problem.dst_type, request.size(problem, "dst")[-1])
         return quotients(steps, columns) if output == "dst" else scales(steps, columns)
+    if request.sums_slots(problem) and isinstance(problem, Matmul):
+        return _over_slots(problem, inputs, rows, columns)
     return _finished(problem, inputs, output, rows, columns, _summed(problem, inputs, output, rows, columns))
+
+
+def _over_slots(problem: Matmul, inputs: Mapping[str, Tensor], tokens: Indices, columns: Indices) -> Range:
+    """Return the range of sums over the slots of some tokens; a slot that no row of a group has adds nothing."""
+    slots, ends = _slots_in(inputs), np.asarray(inputs[request.OFFSETS])
+    exists = request.has_slot(problem, slots) & (np.arange(len(slots)) < ends[-1])
+    row_of = np.full(request.slots_of_dst(problem), -1)
+    row_of[slots[exists]] = np.flatnonzero(exists)
+    topk = request.slots_of_dst(problem) // request.tensor(problem, "dst").dims[0]
+    terms = []
+    for n in range(topk):
+        rows = row_of[tokens * topk + n]
+        term = _summed(problem, inputs, "dst", np.maximum(rows, 0), columns)
+        terms.append(where(rows[:, None] >= 0, term))
+    to = request.tensor(problem, "dst").dtype
+    return converted(summed(terms), partial(_stored, to=to), types.limits(to)[1])
 
 
 def _fused(problem: FusedConv, inputs: Mapping[str, Tensor], rows: Indices, columns: Indices) -> Range:
@@ -310,15 +328,31 @@ def _finished(
 def _summed(problem: Problem, inputs: Mapping[str, Tensor], output: str, rows: Indices, columns: Indices) -> Range:
     """Return the range of exact sums after the scales of the factors, the bias and post-ops."""
     acc_type = request.sum_type(problem)
-    sums_ = _sums(problem, inputs, output, rows, columns)
-    acc = (sums_.astype(np.int64) if types.is_integer(acc_type) else sums_).astype(numpy_type(acc_type))
-    return _processed(problem, inputs, output, rows, columns, Range.of([acc]))
+
+    def before_post_ops(columns: Indices) -> Range:
+        sums_ = _sums(problem, inputs, output, rows, columns)
+        acc = (sums_.astype(np.int64) if types.is_integer(acc_type) else sums_).astype(numpy_type(acc_type))
+        return _scaled_and_biased(problem, inputs, output, rows, columns, Range.of([acc]))
+
+    unit = request.gated(problem)
+    if unit is None or not isinstance(problem, Matmul):
+        return _after_post_ops(problem, inputs, output, rows, columns, before_post_ops(columns))
+    gate, up = map(before_post_ops, request.columns_of_gate_and_up(problem, columns))
+    return _after_post_ops(problem, inputs, output, rows, columns, gated(unit, gate, up))
 
 
 def _processed(
     problem: Problem, inputs: Mapping[str, Tensor], output: str, rows: Indices, columns: Indices, acc: Range
 ) -> Range:
     """Return the range of sums, in their type, after the scales of the factors, the bias and post-ops."""
+    before = _scaled_and_biased(problem, inputs, output, rows, columns, acc)
+    return _after_post_ops(problem, inputs, output, rows, columns, before)
+
+
+def _scaled_and_biased(
+    problem: Problem, inputs: Mapping[str, Tensor], output: str, rows: Indices, columns: Indices, acc: Range
+) -> Range:
+    """Return the range of sums, in their type, after the scales of the factors and the bias."""
     step_type = numpy_type(request.step_type(problem, output))
     read = partial(_operand, problem, inputs, output_index(problem, output, rows, columns))
     factors = _scales(problem, read)
@@ -327,7 +361,15 @@ def _processed(
         acc = acc.map(lambda point: multiplied(point, *factors))
     if "bia" in inputs:
         acc = acc.map(lambda point: point + read("bia").astype(step_type))
-    return chained(problem.post_ops, acc, read) if output == "dst" and problem.post_ops else acc
+    return acc
+
+
+def _after_post_ops(
+    problem: Problem, inputs: Mapping[str, Tensor], output: str, rows: Indices, columns: Indices, given: Range
+) -> Range:
+    """Return the range of results after the post-ops; a gated linear unit, the first of them, precedes this."""
+    read = partial(_operand, problem, inputs, output_index(problem, output, rows, columns))
+    return chained(problem.post_ops, given, read) if output == "dst" and problem.post_ops else given
 
 
 def _scales(problem: Problem, read: Read) -> tuple[list[np.float32], list[Array]] | None:

@@ -18,7 +18,7 @@ from convgen.problem.deconv import Deconv
 from convgen.problem.fused_conv import FusedConv
 from convgen.problem.grouping import Grouping
 from convgen.problem.matmul import Matmul, Problem
-from convgen.problem.post_ops import Binary, Operand, Prelu, Sum
+from convgen.problem.post_ops import Binary, Glu, Operand, Prelu, Sum
 from convgen.problem.routing import Routing
 from convgen.problem.scales import Scale
 from convgen.problem.zero_points import ZeroPoint
@@ -80,6 +80,24 @@ def routing(problem: Problem) -> Routing | None:
     return problem.routing if isinstance(problem, Matmul) else None
 
 
+def gated(problem: Problem) -> Glu | None:
+    """Return the gated linear unit of a product, which has a column of dst for two of the sums; None without one."""
+    first = problem.post_ops[0] if problem.post_ops else None
+    return first if isinstance(first, Glu) else None
+
+
+def columns_of_gate_and_up(problem: Matmul, columns: Indices) -> tuple[Indices, Indices]:
+    """Return the columns of the sums from which columns of dst follow: of the gate and of up.
+
+    Halves are those of vLLM's `SiluAndMul` (x[..., :d], x[..., d:]); gpt-oss interleaves (x[..., ::2], x[..., 1::2]).
+    """
+    own = gated(problem)
+    assert own is not None
+    if own.order == "halves":
+        return columns, columns + problem.n // 2
+    return 2 * columns, 2 * columns + 1
+
+
 def gathers(problem: Problem) -> bool:
     """Return whether rows of src have numbers."""
     routed = routing(problem)
@@ -87,9 +105,15 @@ def gathers(problem: Problem) -> bool:
 
 
 def scatters(problem: Problem, output: str) -> bool:
-    """Return whether rows of an output have numbers."""
+    """Return whether rows of an output are rows of the product by number, one each."""
     routed = routing(problem)
-    return output == "dst" and routed is not None and routed.scatter is not None
+    return output == "dst" and routed is not None and routed.scatter is not None and routed.scatter.topk == 1
+
+
+def sums_slots(problem: Problem) -> bool:
+    """Return whether a row of dst is the sum of the slots of a token."""
+    routed = routing(problem)
+    return routed is not None and routed.scatter is not None and routed.scatter.topk > 1
 
 
 def slot_count(problem: Problem) -> int:
@@ -97,20 +121,26 @@ def slot_count(problem: Problem) -> int:
     routed = routing(problem)
     assert routed is not None
     named = [routed.gather.tokens * routed.gather.topk] if routed.gather else []
-    return max([*named, *([routed.scatter.slots] if routed.scatter else [])])
+    return max([*named, *([slots_of_dst(problem)] if routed.scatter else [])])
+
+
+def slots_of_dst(problem: Problem) -> int:
+    """Return the number of slots of a scattered result."""
+    routed = routing(problem)
+    assert routed is not None
+    assert routed.scatter is not None
+    return routed.scatter.tokens * routed.scatter.topk
 
 
 def has_slot(problem: Problem, slots: Indices) -> npt.NDArray[np.bool_]:
     """Return whether numbers name rows of a scattered result."""
-    routed = routing(problem)
-    assert routed is not None
-    assert routed.scatter is not None
-    return (slots >= 0) & (slots < routed.scatter.slots)
+    return (slots >= 0) & (slots < slots_of_dst(problem))
 
 
 def slots_of(problem: Problem, slots: Indices, rows: Indices) -> Indices:
     """Return the rows of the result for the slots of some rows of the product, 0 where there is none."""
-    return np.where(has_slot(problem, slots), slots, 0) if scatters(problem, "dst") else rows
+    is_numbered = scatters(problem, "dst") or sums_slots(problem)
+    return np.where(has_slot(problem, slots), slots, 0) if is_numbered else rows
 
 
 def tokens_of(problem: Problem, slots: Indices) -> tuple[Indices, npt.NDArray[np.bool_]]:
@@ -160,11 +190,11 @@ def size(problem: Problem, role: str) -> tuple[int, ...]:
     if isinstance(problem, Matmul):
         routed = problem.routing
         tokens = routed.gather.tokens if routed and routed.gather else problem.m
-        slots = routed.scatter.slots if routed and routed.scatter else problem.m
+        rows = routed.scatter.tokens if routed and routed.scatter else problem.m
         sizes = {
             "src": (*problem.src_batch, tokens, problem.k),
             "wei": (*problem.wei_batch, problem.k, problem.n),
-            "dst": (*_batch(problem), slots, problem.n),
+            "dst": (*_batch(problem), rows, problem.n // 2 if gated(problem) else problem.n),
         }
         return sizes[role]
     if isinstance(problem, FusedConv) and role == "dst":
@@ -298,7 +328,8 @@ def _bias_dims(problem: Problem) -> tuple[int, ...]:
         return (problem.oc,)
     if groups := grouping(problem):
         return groups.count, problem.n  # benchdnn's driver_matmul.md, `bia_mask`
-    return tuple(extent if problem.bias_mask >> n & 1 else 1 for n, extent in enumerate(size(problem, "dst")))
+    sums = (*size(problem, "dst")[:-1], problem.n)
+    return tuple(extent if problem.bias_mask >> n & 1 else 1 for n, extent in enumerate(sums))
 
 
 def _any(problem: Problem, role: str) -> str:
@@ -337,6 +368,8 @@ def _of_post_op(problem: Problem, name: str, operand: Operand) -> RequestedTenso
     blocks if it is 1 long along some dimension.
     """
     whole = size(problem, "dst")
+    if sums_slots(problem):
+        whole = slots_of_dst(problem), whole[-1]
     bits = int(operand.mask) if operand.mask.isdigit() else _policy(operand.mask, len(whole))
     dims = tuple(extent if bits >> n & 1 else 1 for n, extent in enumerate(whole))
     given = operand.strides or operand.tag

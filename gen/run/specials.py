@@ -32,7 +32,17 @@ from convgen.run.fills import Fill
 from convgen.run.oracle import input_of, law_of, output_of, outputs_inside, window_axes
 from convgen.run.reference_fused import requests
 from convgen.run.reference_memory import Indices, has_padding
-from convgen.run.reference_request import IDS, gathers, grouping, is_transposed, outputs, size, tensor, tokens_of
+from convgen.run.reference_request import (
+    IDS,
+    gathers,
+    grouping,
+    is_transposed,
+    outputs,
+    size,
+    sums_slots,
+    tensor,
+    tokens_of,
+)
 from convgen.run.reference_request import inputs as inputs_of
 
 Index = tuple[int, ...]
@@ -163,12 +173,13 @@ def _of_groups(problem: Matmul, region: OutputRegion, ids: Indices | None) -> It
     """Yield specials in the rows, or in the terms of both factors, before and behind the group of a tile.
 
     With rows by number, whose slots are `ids`, also one in a row of src that no row of the product has, if there is
-    one.
+    one. Where rows of dst are sums over slots, the group is that of any row.
     """
     groups = grouping(problem)
     assert groups is not None
     rows = (problem.m,) if groups.dim == "m" else size(problem, "dst")[:-1]
-    *number, m = np.unravel_index(int(region.rows[len(region.rows) // 2]), rows)
+    middle = int(region.rows[len(region.rows) // 2])
+    *number, m = np.unravel_index(middle % problem.m if sums_slots(problem) else middle, rows)
     n, ends = int(region.columns[len(region.columns) // 2]), np.cumsum(groups.sizes)
     group = int(number[0]) if number else int(np.searchsorted(ends, m, "right"))
     begin, end = int(ends[group]) - groups.sizes[group], int(ends[group])

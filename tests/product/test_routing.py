@@ -14,6 +14,7 @@ import pytest
 
 import convgen as cg
 from convgen.commands import cli
+from convgen.ir.record import evolve
 from convgen.problem.matmul import parse_problem
 from convgen.problem.routing import Gather, Routing, Scatter
 from convgen.run import reference, verdict
@@ -216,12 +217,97 @@ def test_a_run_fails_where_a_row_is_stored_that_nobody_names(monkeypatch: pytest
 # ---------------------------------------------------------------- the request
 
 
+SUMMED = [
+    f"--dt=f32 {GROUPS} --routing=scatter:20:2 --attr-post-ops=mul:f32:1 {SIZES}",
+    f"--dt=bf16 {GROUPS} --routing=scatter:8:5 --attr-post-ops=mul:f32:1 40x{K}:{EXPERTS}x{K}x33",
+    f"--dt=f16 {GROUPS} --routing=gather:20:2+scatter:20:3 --attr-post-ops=relu+mul:f32:1 {SIZES}",
+    f"--dt=s8:s8:f16 {GROUPS} --routing=scatter:20:2 --attr-scales=src:1+wei:5 --attr-post-ops=mul:f32:1 {SIZES}",
+    f"--dt=f16:f16:f32 --dtag=ba {GROUPS} --routing=scatter:20:2 {SIZES}",
+    f"--dt=s8:s8:s32 {GROUPS} --routing=gather:20:2+scatter:20:2 {SIZES}",
+    f"--dt=f16 {GROUPS} --routing=gather:20:3+scatter:9:2 --attr-post-ops=mul:f32:1 {SIZES}",
+    f"--dt=f16:f16:f32 --attr-post-ops=relu:-1 {GROUPS} --routing=gather:2:4+scatter:60:2 {SIZES}",
+    f"--dt=bf16 --attr-post-ops=hardswish:0.5:1+mul:f32:1 {GROUPS} --routing=scatter:19:2 {SIZES}",
+    f"--dt=f16:f16:u8 --bia-dt=f16 --bia_mask=2 {GROUPS} --routing=scatter:10:4 {SIZES}",
+]
+
+
+@pytest.mark.parametrize(("line", "target"), always(
+    [(line, target) for target in TARGETS for line in SUMMED], lambda n, _: n // 3 % 3 == 1
+))  # fmt: skip
+def test_slots_of_a_token_are_summed(line: str, target: str) -> None:
+    """Some numbers of the fill name no row, so some slots have none: they add zero."""
+    code = compiled(line, target)
+    outcome = verdict.run(code, seed=0)
+    assert not outcome.findings, "\n".join(map(str, outcome.findings[:3]))
+    assert not outcome.mismatches, "\n".join(map(str, outcome.first))
+    assert [launch.kernel.rpartition("_")[2] for launch in code.record.launches] == ["begin", "main", "sum"]
+
+
+@pytest.mark.parametrize("target", ["gfx942", "xehpc", "sm_80", "sm_90a"])
+@pytest.mark.parametrize("seed", range(3))
+def test_sums_over_slots_are_those_of_numpy(target: str, seed: int) -> None:
+    """Experts are empty, tokens have fewer slots than TOPK, or none; sums of f32 are rounded once to bf16."""
+    rng = np.random.default_rng(seed)
+    tokens, topk, count = int(rng.integers(3, 12)), int(rng.integers(2, 5)), int(rng.integers(5, 60))
+    line = f"--grouped=0:{EXPERTS}:{count}+0+0+0+0 --routing=scatter:{tokens}:{topk} --attr-post-ops=mul:f32:1"
+    code = compiled(f"--dt=f16:f16:bf16 {line} {count}x{K}:{EXPERTS}x{K}x{N}", target)
+    ids = rng.permutation(max(count, tokens * topk))[:count].astype(np.int32)
+    ends = np.sort(rng.integers(0, count + 1, EXPERTS)).astype(np.int32)
+    src, wei = small((count, K), seed), small((EXPERTS, K, N), seed + 1)
+    weights = rng.integers(1, 9, (tokens * topk, 1)).astype(np.float32) / 8
+    got = cg.simulate(code, src=src, wei=wei, offsets=ends, sorted_token_ids=ids, post_op_0=weights)
+    wanted: Floats = np.zeros((tokens, N))
+    for m in range(int(ends[-1])):
+        if ids[m] < tokens * topk:
+            expert = int(np.searchsorted(ends, m, "right"))
+            row = src[m].astype(np.float64) @ wei[expert].astype(np.float64)
+            wanted[ids[m] // topk] += row * weights[ids[m]]
+    assert np.array_equal(got.astype(np.float64), wanted.astype(got.dtype).astype(np.float64))
+
+
+def test_sampled_tiles_of_sums_need_all_rows() -> None:
+    code = compiled(SUMMED[0], "gfx942")
+    outcome = verdict.run(code, groups=1, seed=1)
+    assert outcome.passed
+    assert outcome.checked
+
+
+def test_the_reference_of_sums_is_that_of_plain_indexing() -> None:
+    problem = parse_problem(SUMMED[0])
+    inputs = {name: np.asarray(fill) for name, fill in reference.fills(problem).items()}
+    group = np.searchsorted(inputs["offsets"], np.arange(40), "right")
+    wanted: Floats = np.zeros((20, N))
+    for m, slot in enumerate(inputs["sorted_token_ids"]):
+        if slot < 40:
+            row = inputs["src"][m].astype(np.float64) @ inputs["wei"][group[m]].astype(np.float64)
+            wanted[slot // 2] += row * inputs["post_op_0"][slot]
+    assert np.array_equal(reference.whole(problem, inputs, "dst"), wanted)
+
+
+def test_slots_without_a_row_are_zeros_because_a_launch_fills_them() -> None:
+    """Without its first launch the sums have what memory holds."""
+    code = compiled(SUMMED[0], "gfx942")
+    assert verdict.run(code).passed
+    main, total = code.record.launches[1:]
+    fewer = evolve(code, record=evolve(code.record, launches=(main, total)))
+    arrays = {name: np.asarray(fill) for name, fill in reference.fills(parse_problem(SUMMED[0])).items()}
+    memory = execute(fewer.record, fewer.object, arrays)[0]
+    got = memory["dst"].data[: 20 * N * 4].view(np.float32).reshape(20, N)
+    assert not np.array_equal(got, reference.whole(parse_problem(SUMMED[0]), arrays, "dst"))
+
+
 def test_a_routing_is_printed_as_it_is_read() -> None:
     for line in (FIRST, BOTH, SECOND, "--grouped=0:2:3+0 --routing=gather:7 3x4:2x4x5"):
         assert parse_problem(str(parse_problem(line))) == parse_problem(line)
         assert f"--routing={parse_problem(line).knob_texts['routing']} " in line
     assert Routing.parse("gather:7:2+scatter:14") == Routing(Gather(7, 2), Scatter(14))
+    assert Routing.parse("scatter:7:2") == Routing(scatter=Scatter(7, 2))
+    assert str(Routing.parse("gather:7:2+scatter:7:2")) == "gather:7:2+scatter:7:2"
     assert Routing.parse("") is None
+    summed = parse_problem(SUMMED[0])
+    assert isinstance(summed, cg.Matmul)
+    assert summed.dst_dims == (20, N)
+    assert {spec.name: spec.dims for spec in summed.inputs}["post_op_0"] == (40, 1)
     problem = parse_problem(BOTH)
     assert isinstance(problem, cg.Matmul)
     assert (problem.src_dims, problem.dst_dims) == ((TOKENS, K), (40, N))
@@ -233,7 +319,10 @@ def test_a_routing_is_printed_as_it_is_read() -> None:
     ("--grouped=1:2:3+5 --routing=gather:7 16x8:8x16", "given a routing without groups of rows"),
     (f"{GROUPS} --routing=scatter:7+gather:7 {SIZES}", "wanted gather, scatter or gather+scatter"),
     (f"{GROUPS} --routing=gather {SIZES}", "given gather, wanted gather:TOKENS"),
-    (f"{GROUPS} --routing=scatter:4:2 {SIZES}", "given scatter:4:2, wanted scatter:SLOTS"),
+    (f"{GROUPS} --routing=scatter:4:2:1 {SIZES}", "given scatter:4:2:1, wanted scatter:TOKENS[:TOPK]"),
+    (f"--attr-post-ops=sum {GROUPS} --routing=scatter:20:2 {SIZES}", "which sums rows, and a scale,"),
+    (f"--attr-scales=dst:common:2 {GROUPS} --routing=scatter:20:2 {SIZES}", "which sums rows, and a scale,"),
+    ("--grouped=0:2:0+0 --routing=scatter:4:2 0x16:2x16x8", "given sums of rows of a product without rows"),
     (f"{GROUPS} --routing=gather:0 {SIZES}", "given 0, wanted at least 1"),
     (f"--dt=s4:s8:s32 {GROUPS} --routing=gather:7 {SIZES}", "wanted elements of a byte or more in a plain layout"),
     (f"--dt=f16 --dtag=aB16b {GROUPS} --routing=scatter:40 {SIZES}", "wanted elements of a byte or more"),
