@@ -212,6 +212,8 @@ class Selector(WarpgroupProducts):
         self.exits.pop()
         self.loops -= 1
         self._await_around_loop(s)
+        # ptxas 13.0 lets products begin anew (C7519) behind a loop that may not run, if their group ends there.
+        self._commit()
         self._assign(carried, s.yields)
         out.emit(f"add.s32 {counter}, {counter}, 1")
         more = out.op("setp.lt.s32", counter, end, kind="p")

@@ -334,6 +334,13 @@ def random_line(rng: random.Random) -> str:
     return " ".join(words)
 
 
+def test_products_of_one_block_at_most_end_their_group_in_the_loop() -> None:
+    """ptxas begins products anew (C7519), which is an error, where a loop that may not run leaves their group open."""
+    line = "--dt=s8:u8:f32 --stag=ab --wtag=ba --dtag=bac --grouped=1:4:30+0+20+4 33x54:54x48"
+    config = "tile=64x64x64 waves=1x4 mma=64x64x32 slots=3 taps=split acc=v"
+    assert outcome_of(line, "sm_90a", 3, config) == "passed"
+
+
 @pytest.mark.parametrize(("target", "seed"), always(
     [(target, seed) for seed in range(40) for target in TARGETS], lambda n, _: n % 23 == 0
 ))  # fmt: skip
