@@ -265,6 +265,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         fitted = dict(entries.known()) if given.only else {}
         coded = [table for table in tables if table.model is Loops]  # of the closed form, all rows
         fitting.fit_all(track([*read(folder, given.only, entries=fitted), *coded], "fitting", console=console), fitted)
+        fitted.setdefault(silicon_fit.KIND, entries.known()[silicon_fit.KIND])  # no table gives it
         write_entries(given.write, fitted)
         return 0
     show_errors(tables, by, given, console)
