@@ -10,16 +10,7 @@ from convgen.ir.expr import Expr
 from convgen.ir.layout.memory import Global, Plane, Rectangle, Shared
 from convgen.ir.layout.tensor_map import TensorMap
 from convgen.ir.node import node, role
-from convgen.ir.ring import AcquireSlot as AcquireSlot
-from convgen.ir.ring import AwaitSlot as AwaitSlot
-from convgen.ir.ring import ReleaseSlot as ReleaseSlot
-from convgen.ir.ring import StartRing as StartRing
-from convgen.ir.ring import TakeRegisters as TakeRegisters
-from convgen.ir.stmt_base import Effect as Effect
-from convgen.ir.stmt_base import Load as Load
-from convgen.ir.stmt_base import Site as Site
-from convgen.ir.stmt_base import Stmt as Stmt
-from convgen.ir.stmt_base import Store as Store
+from convgen.ir.stmt_base import Effect, Load, Site, Stmt, Store
 from convgen.ir.tile_stmts import LoadPart
 
 

@@ -14,16 +14,7 @@ from convgen.ir.layout.digits import Space
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import Global, Shared, View
 from convgen.ir.node import family, node, role
-from convgen.ir.ring import AcquireSlot as AcquireSlot
-from convgen.ir.ring import AwaitSlot as AwaitSlot
-from convgen.ir.ring import ReleaseSlot as ReleaseSlot
-from convgen.ir.ring import StartRing as StartRing
-from convgen.ir.ring import TakeRegisters as TakeRegisters
-from convgen.ir.stmt_base import Effect as Effect
-from convgen.ir.stmt_base import Load as Load
-from convgen.ir.stmt_base import Site as Site
-from convgen.ir.stmt_base import Stmt as Stmt
-from convgen.ir.stmt_base import Store as Store
+from convgen.ir.stmt_base import Effect, Load, Site, Stmt, Store
 from convgen.ir.types import Type, f32, f64, s32, u32, vector
 
 _MOST_STEP = 1 << 24  #: rows; bounds what IR text may ask for
