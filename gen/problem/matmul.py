@@ -213,7 +213,7 @@ class Matmul(TensorProblem):
         Sizes of all attributes are listed in ascending order, even if they do not divide the axis; a group of one
         element or of all is left out.
         """
-        sizes: dict[str, list[int]] = {"m": [], "n": [], "k": [], OUTPUTS: []}
+        sizes: dict[str, list[int]] = {"m": [], "n": [], "k": [], **({OUTPUTS: []} if self.glu else {})}
         for attribute in self.attributes:
             sides = self.matrix(attribute.role), self.spans(attribute)[-2:], self.size(attribute.role)[-2:]
             for letter, span, size in zip(*sides, strict=True):

@@ -247,8 +247,8 @@ def whole_rectangles(
     elem_bytes: int,
     facts: TargetFacts,
     *,
-    stores: bool,
-    within: tuple[int, int],
+    stores: bool = False,
+    within: tuple[int, int] = (0, 0),
 ) -> Rectangle | None:
     """Return the largest rectangle that each run of as many registers forms; `unit` is the axis along the rows.
 
