@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from convgen.ir.checks import check_name
 from convgen.ir.error import UserError
-from convgen.ir.expr import Expr, Var
+from convgen.ir.expr import Const, Expr, Lt, Var
 from convgen.ir.layout.memory import Global, Shared
 from convgen.ir.message_stmts import *  # noqa: F403
 from convgen.ir.node import node, role
@@ -82,6 +82,13 @@ class For(Stmt):
     @property
     def operands(self) -> tuple[Expr, ...]:
         return (self.begin, self.end, *self.inits)
+
+    @property
+    def runs(self) -> bool | None:
+        """Return whether the loop has an iteration, None where constants do not say it."""
+        if isinstance(self.begin, Const) and isinstance(self.end, Const):
+            return self.begin.bits < self.end.bits
+        return None
 
 
 @node
@@ -172,6 +179,13 @@ def block(*stmts: Stmt) -> Stmt:
 
 
 empty = Block(())
+
+
+def if_it_runs(loop: For, s: Stmt) -> Stmt:
+    """Return a statement for before or behind a loop that runs only if the loop has an iteration."""
+    if loop.runs is None:
+        return If(Lt(loop.begin, loop.end), s, empty)
+    return s if loop.runs else empty
 
 
 def stmts_of(s: Stmt) -> tuple[Stmt, ...]:

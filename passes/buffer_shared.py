@@ -100,7 +100,7 @@ def buffer_shared(kernel: Kernel) -> Kernel:
         if not between[loop.var]:
             return loop
         parts = _parts(loop, between[loop.var])
-        if isinstance(loop.begin, Const) and isinstance(loop.end, Const) and loop.end.bits <= loop.begin.bits:
+        if loop.runs is False:
             return block(*map(Let, loop.results, loop.inits))
         slots, run = parts.copies[0].tile.slots, gcd(*map(_run, parts.copies))
         distances = _Distances(slots, tuple(map(_in_flight, parts.copies)), run, late=_read_late(parts, slots))

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from convgen.ir import stmt as st
 from convgen.ir.evaluate import Evaluator, InterpError, Value
-from convgen.ir.expr import AddressOf, Const, Expr, Lt, Pack, Slice, Var
+from convgen.ir.expr import AddressOf, Expr, Pack, Slice, Var
 from convgen.ir.facts import TargetFacts
 from convgen.ir.interp_messages import shared_bytes
 from convgen.ir.layout.fragment import DWORD
@@ -85,7 +85,7 @@ class _Hoister:
                 new.append(s)
         if not before:
             return loop
-        return st.block(_if_it_runs(loop, st.block(*before)), evolve(loop, body=st.block(*new)))
+        return st.block(st.if_it_runs(loop, st.block(*before)), evolve(loop, body=st.block(*new)))
 
     def _split(self, s: st.SharedWrite, varying: Collection[Var]) -> _Split | None:
         """Split a write; None if no shorter message covers all changing dwords."""
@@ -113,14 +113,6 @@ class _Hoister:
         return all(
             mask is not None and not any((mask & self.touched(x)).any() for x in (*others, *reads)) for mask in hoisted
         )
-
-
-def _if_it_runs(loop: st.For, s: st.Stmt) -> st.Stmt:
-    """Return the statement, guarded to run only if the loop has an iteration."""
-    begin, end = loop.begin, loop.end
-    if isinstance(begin, Const) and isinstance(end, Const):
-        return s if begin.bits < end.bits else st.empty
-    return st.If(Lt(begin, end), s, st.empty)
 
 
 # ---------------------------------------------------------------- values

@@ -24,7 +24,7 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import TypeGuard, TypeVar
 
 from convgen.ir.error import Unsupported
-from convgen.ir.expr import Const, Expr, Lt, Mma, Not, Select, Var, const, eq, var
+from convgen.ir.expr import Expr, Lt, Mma, Not, Select, Var, const, eq, var
 from convgen.ir.facts import Roles, TargetFacts
 from convgen.ir.layout.memory import Global, Shared
 from convgen.ir.mutate import free_vars, rewrite, statements
@@ -52,6 +52,7 @@ from convgen.ir.stmt import (
     TransposedMatrixRead,
     block,
     empty,
+    if_it_runs,
     stmts_of,
 )
 from convgen.ir.types import VectorType
@@ -277,8 +278,7 @@ class _Consumer(_Role):
         release = ReleaseSlot(self.ring, place.before.slot, _RUNNING, self._site(loop, "release"))
         body = block(*start, *placed, If(Lt(loop.begin, loop.var), release, empty))
         last = ReleaseSlot(self.ring, after.before.slot, 0, self._site(loop, "release"))
-        runs = isinstance(loop.begin, Const) and isinstance(loop.end, Const) and loop.begin.bits < loop.end.bits
-        return body, last if runs else If(Lt(loop.begin, loop.end), last, empty)
+        return body, if_it_runs(loop, last)
 
     def _in_slot(self, s: Stmt, slot: Var) -> Stmt:
         """Return a statement that reads the tiles in a slot in place of the first one."""

@@ -14,7 +14,7 @@ from convgen.backends.nvidia.statement_flow import KernelAccesses
 from convgen.backends.nvidia.tables import LANES
 from convgen.backends.nvidia.uses import OWN, occurrences, shared_addresses
 from convgen.backends.nvidia.values import Words, is_of_words
-from convgen.backends.nvidia.warpgroup_select import WarpgroupProducts, added_to_in_place, runs
+from convgen.backends.nvidia.warpgroup_select import WarpgroupProducts, added_to_in_place
 from convgen.backends.nvidia.warpgroups import is_of_warpgroup
 from convgen.ir import expr as x
 from convgen.ir import stmt as st
@@ -185,7 +185,7 @@ class Selector(WarpgroupProducts):
         """Select a loop, with waits for products in flight where ptxas would serialise them."""
         out = self.out
         self._await_around_loop(s)
-        may_skip_sums = not runs(s) and any(init in self.in_flight for init in s.inits)
+        may_skip_sums = not s.runs and any(init in self.in_flight for init in s.inits)
         carried = [self._sums_in_place(init) or self._fresh(init.type) for init in s.inits]
         # ptxas 13.0 serialises products (C7515) in flight where a loop begins in which moves write their sums.
         in_place = added_to_in_place(s) if self.in_flight else set()

@@ -199,11 +199,6 @@ def added_to_in_place(s: st.For) -> set[Expr]:
     return added_to
 
 
-def runs(s: st.For) -> bool:
-    """Return whether a loop is known to run at least once."""
-    return isinstance(s.begin, x.Const) and isinstance(s.end, x.Const) and s.begin.bits < s.end.bits
-
-
 def _is_zero(e: Expr) -> bool:
     """Return whether a value is a vector of zeros."""
     return isinstance(e, x.Splat) and isinstance(e.a, x.Const) and not e.a.bits
