@@ -215,7 +215,7 @@ KNOBS = (
         attributes.post_ops,
         "sum, element-wise, binary, prelu or dw, joined by +",
         (CONV,),
-        rule=post_ops.refused_without_glu,
+        rule=post_ops.refused_beside("glu"),
     ),
     Option(
         "attr-post-ops",
@@ -223,7 +223,7 @@ KNOBS = (
         attributes.post_ops,
         "sum, element-wise, binary, prelu or glu, joined by +",
         (MATMUL,),
-        rule=post_ops.refused_without_dw,
+        rule=post_ops.refused_beside("dw"),
     ),
     Option(
         "attr-post-ops",
@@ -231,7 +231,7 @@ KNOBS = (
         attributes.post_ops,
         "sum, element-wise, binary or prelu, joined by +",
         (DECONV, IP),
-        rule=post_ops.refused_without_both,
+        rule=post_ops.refused_beside("dw", "glu"),
     ),
     Option(
         "attr-scratchpad", "library", _one_of("library", "user"), "library or user: the result is the same", idle=True

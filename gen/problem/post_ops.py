@@ -153,23 +153,16 @@ def refused(text: str) -> str:
     return next((f"post-op-{_kind(e)}" for e in attributes.split_entries(text) if not _is_generated(e)), "")
 
 
-def refused_without_dw(text: str) -> str:
-    """Return the rule by which `refused` or a depthwise convolution refuses a text; "" if neither does."""
-    return refused(text) or _refused_kind(text, "dw")
+def refused_beside(*kinds: str) -> Callable[[str], str]:
+    """Return a function to the rule by which `refused` refuses a text, or a post-op of `kinds`; "" if none does."""
 
+    def rule(text: str) -> str:
+        if name := refused(text):
+            return name
+        found = {_kind(entry) for entry in attributes.split_entries(text)}
+        return next((f"post-op-{kind}" for kind in kinds if kind in found), "")
 
-def refused_without_glu(text: str) -> str:
-    """Return the rule by which `refused` or a gated linear unit refuses a text; "" if neither does."""
-    return refused(text) or _refused_kind(text, "glu")
-
-
-def refused_without_both(text: str) -> str:
-    """Return the rule by which `refused_without_dw` or `refused_without_glu` refuses a text; "" if neither does."""
-    return refused_without_dw(text) or refused_without_glu(text)
-
-
-def _refused_kind(text: str, kind: str) -> str:
-    return f"post-op-{kind}" if any(_kind(entry) == kind for entry in attributes.split_entries(text)) else ""
+    return rule
 
 
 def _is_generated(entry: str) -> bool:
