@@ -112,7 +112,8 @@ class Tuning:
     #: bytes a clock; to one CU or core from beyond its cache (MIOpen's kernels on an MI300X: 24 to 31)
     unit_rate: int = 27
     stream_rate: int = 8  #: bytes a clock; one CU or core, from and to memory
-    memory_share: float = 0.0  #: share of the memory's rate that launches reach; 0: memory does not bound them
+    #: share of the memory's rate that launches reach; 0: memory bounds no product, and lanes read it at `stream_rate`
+    memory_share: float = 0.0
     #: share of all workgroups' clocks, spread evenly over the chip, that is added to whole rounds: less work wins ties
     tail: float = 1.0
     #: share of the clocks of memory in rows; an order of workgroups must be below it to pay for its address arithmetic

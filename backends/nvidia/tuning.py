@@ -82,7 +82,7 @@ _HOPPER = evolve(
     issue_through_registers=2.6,
     issue_of_elements=2.2,
     barrier=14,
-    # Gradients with TF32, which lanes transpose, 20 layers: 1.07 of the best config's time, 1.10 with 0.
+    # Gradients with TF32, which lanes transpose, 14 layers: 1.05 of the best config's time, 1.10 with 0.
     transpose=11,
     block=400,
     fragment_products=1.72,

@@ -103,9 +103,14 @@ class Launch:
     @cached_property
     def _tile_blocks(self) -> Numbers:
         """Return the blocks of K of a tile, padding included."""
-        offer, padded_to = self.offer, self._padded_to
-        blocks: Numbers = -(-offer.outer * (-(-offer.inner // padded_to) * padded_to) // self.configs.sizes[2])
+        blocks: Numbers = -(-self.offer.outer * self._padded_inner // self.configs.sizes[2])
         return blocks
+
+    @cached_property
+    def _padded_inner(self) -> Numbers:
+        """Return the extent of the innermost dim of K, padding included."""
+        padded: Numbers = -(-self.offer.inner // self._padded_to) * self._padded_to
+        return padded
 
     @cached_property
     def _padded_to(self) -> Numbers:
@@ -293,7 +298,7 @@ class Launch:
     def loading(self) -> Numbers:
         """Return the clocks to load both inputs of a block; in a ring, lines outside of the tensors take longer."""
         outside: Numbers = np.zeros(())
-        inside_k = self.offer.inner / (-(-self.offer.inner // self._padded_to) * self._padded_to)
+        inside_k = self.offer.inner / self._padded_inner
         sides = zip(self.offer.loads(self.atom, self.facts), self.configs.sizes, (self.offer.m, self.offer.n))
         for load, rows, extent in sides:
             if load.along_k and not load.by_reads:
