@@ -379,9 +379,10 @@ class _Builder:
         self.launches.append(TiledKernel(kernel, tile, mapping))
         return {len(self.launches) - 1: self.launches[-1]}
 
-    def _stream(self, stream: Stream) -> _Launches:
+    def _stream(self, stream: Stream, *, by_tile: bool = True) -> _Launches:
+        """Add a stream's launch; unless `by_tile`, every reader needs all of its workgroups."""
         kernel = stream.kernel(kernel_name(self.plan, stream.role), self.plan.facts)
-        return self._launch(kernel, stream.tile, stream.mapping)
+        return self._launch(kernel, stream.tile if by_tile else None, stream.mapping)
 
     def _sums(self, part: Part) -> _Launches:
         """Add the launches that sum a factor; every tile of the product needs all of their workgroups."""
@@ -493,7 +494,7 @@ class _Builder:
         """Add the launch that stores zeros in all slots, of which some may have no row."""
         elem = slots.memory.elem
         stream = streams.fill(slots.whole, _NOTHING, elem, tile, self.plan.facts, f"begin{tail}")
-        return self._launch(stream.kernel(kernel_name(self.plan, stream.role), self.plan.facts), None, stream.mapping)
+        return self._stream(stream, by_tile=False)
 
     def _tokens(self, slots: views.Slots, tile: tuple[int, int], tail: str, used: _Launches) -> None:
         """Add the launch that sums the slots of each token; any tile of the result may need all rows of the product."""

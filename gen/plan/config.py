@@ -122,9 +122,8 @@ class Config:
     phases: str = APART
     #: dims of K that both factors have side by side in memory: "apart" as several dims, "joined" as one
     pixels: str = APART
-    joined_groups: int = (
-        1  #: groups of weight gradients that one product computes; it drops the sums between different ones
-    )
+    #: groups of weight gradients that one product computes; it drops the sums between different ones
+    joined_groups: int = 1
     stages: int = 1  #: blocks of K in registers on their way to shared memory
     copy: tuple[str, ...] = ()  #: paths of N's and M's inputs into shared memory (one name for both): see `COPIES`
     #: "exact": padding adds nothing; "zeros": padding adds 0 * weight, which is NaN if the weight is inf
@@ -223,10 +222,8 @@ def even_group_size(sharers: int, at_a_time: int) -> int:
 
 
 _AT_A_TIME = range(2, 9)  #: slices reduced at a time; each adds straight-line code
-ATTRIBUTES = {
-    "in": "types",
-    "groups": "joined_groups",
-}  #: config word -> attribute of Config, where the two names differ
+#: config word -> attribute of Config, where the two names differ
+ATTRIBUTES = {"in": "types", "groups": "joined_groups"}
 
 
 def _numbers(pattern: re.Pattern[str]) -> Callable[[str], tuple[int, ...] | None]:

@@ -168,9 +168,10 @@ def _with_routing(problem: Problem, product: Product, rows: Dim, side: int) -> P
 
 def slots_of(problem: Problem) -> Slots | None:
     """Return the workspace for the rows that a product's result sums; None if it has no sums of several."""
-    scatter = problem.routing.scatter if isinstance(problem, Matmul) and problem.routing else None
-    if scatter is None or scatter.topk == 1 or not isinstance(problem, Matmul):
+    if not isinstance(problem, Matmul) or not problem.routing or not problem.routing.sums_slots:
         return None
+    scatter = problem.routing.scatter
+    assert scatter is not None
     elem = scalar(problem.result_type)
     memory = Global("slots", elem, scatter.slots * problem.columns * elem.bytes)
     return Slots(memory, scatter.tokens, scatter.topk, problem.columns)

@@ -329,15 +329,18 @@ def _summed(problem: Problem, inputs: Mapping[str, Tensor], output: str, rows: I
     """Return the range of exact sums after the scales of the factors, the bias and post-ops."""
     acc_type = request.sum_type(problem)
 
-    def before_post_ops(columns: Indices) -> Range:
+    def acc(columns: Indices) -> Range:
         sums_ = _sums(problem, inputs, output, rows, columns)
-        acc = (sums_.astype(np.int64) if types.is_integer(acc_type) else sums_).astype(numpy_type(acc_type))
-        return _scaled_and_biased(problem, inputs, output, rows, columns, Range.of([acc]))
+        exact = sums_.astype(np.int64) if types.is_integer(acc_type) else sums_
+        return Range.of([exact.astype(numpy_type(acc_type))])
 
     unit = request.gated(problem)
     if unit is None or not isinstance(problem, Matmul):
-        return _after_post_ops(problem, inputs, output, rows, columns, before_post_ops(columns))
-    gate, up = map(before_post_ops, request.columns_of_gate_and_up(problem, columns))
+        return _processed(problem, inputs, output, rows, columns, acc(columns))
+    gate, up = (
+        _scaled_and_biased(problem, inputs, output, rows, own, acc(own))
+        for own in request.columns_of_gate_and_up(problem, columns)
+    )
     return _after_post_ops(problem, inputs, output, rows, columns, gated(unit, gate, up))
 
 
