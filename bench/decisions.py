@@ -15,6 +15,7 @@ from itertools import combinations
 from pathlib import Path
 
 import numpy as np
+from fit_chooser import timed_configs
 from lib import entries, silicon_fit
 from rich.console import Console
 from rich.progress import track
@@ -40,20 +41,6 @@ class Pair:
     us: tuple[float, float]  #: measured
 
 
-def measured(file: Path) -> dict[str, dict[str, float]]:
-    """Return the microseconds of each config, by problem."""
-    rows: dict[str, dict[str, float]] = {}
-    problem = ""
-    for line in file.read_text().splitlines():
-        if line.startswith(" "):
-            us, _, config = line.strip().partition(" ")
-            rows[problem][config] = float(us)
-        elif line and not line.startswith("#"):
-            problem = line
-            rows.setdefault(problem, {})
-    return rows
-
-
 def decision(one: str, other: str) -> str:
     """Return the decision in which two configs differ; "" where they differ in more."""
     words: tuple[Mapping[str, str], ...] = tuple(
@@ -69,12 +56,12 @@ def decision(one: str, other: str) -> str:
     return "persistent workgroups" if persists[0] != persists[1] else name
 
 
-def pairs(rows: Mapping[str, Mapping[str, float]]) -> Iterator[Pair]:
-    """Yield all pairs that differ in one decision, and by enough."""
-    for problem, timed in rows.items():
-        for one, other in combinations(sorted(timed, key=lambda config: timed[config]), 2):
-            if timed[other] > (1 + _DIFFERENT) * timed[one] and (name := decision(one, other)):
-                yield Pair(name, problem, one, other, (timed[one], timed[other]))
+def pairs(file: Path) -> Iterator[Pair]:
+    """Yield all pairs of a file's configs that differ in one decision, and by enough."""
+    for problem, timed in timed_configs(file):
+        for (us, one), (longer, other) in combinations(sorted(timed, key=lambda each: each[0]), 2):
+            if longer > (1 + _DIFFERENT) * us and (name := decision(one, other)):
+                yield Pair(name, problem, one, other, (us, longer))
 
 
 def predicted(found: Sequence[Pair], cache: Path | None, console: Console) -> dict[tuple[str, str], float]:
@@ -100,7 +87,7 @@ def main() -> None:
     console = Console()
     if asked.clocks:
         asked.clocks.mkdir(parents=True, exist_ok=True)
-    found = list(pairs(measured(asked.file)))
+    found = list(pairs(asked.file))
     by = predicted(found, asked.clocks, console)
     grid = Table("decision", "pairs", "problems", "told right", "of those 10 % apart")
     kinds = {pair.decision for pair in found}

@@ -76,8 +76,8 @@ class Case:
         return float(weights @ np.log(self.us / self.us.min()) / weights.sum())
 
 
-def read(path: Path, facts: TargetFacts) -> Iterator[Case]:
-    """Yield the cases of a file; configs that the chooser does not offer are left out."""
+def timed_configs(path: Path) -> list[tuple[str, list[tuple[float, str]]]]:
+    """Return each problem of a file, with the microseconds of its configs."""
     rows: list[tuple[str, list[tuple[float, str]]]] = []
     for line in path.read_text().splitlines():
         if line.startswith(" "):
@@ -85,7 +85,12 @@ def read(path: Path, facts: TargetFacts) -> Iterator[Case]:
             rows[-1][1].append((float(us), config))
         elif line and not line.startswith("#"):
             rows.append((line, []))
-    for line, timed in rows:
+    return rows
+
+
+def read(path: Path, facts: TargetFacts) -> Iterator[Case]:
+    """Yield the cases of a file; configs that the chooser does not offer are left out."""
+    for line, timed in timed_configs(path):
         problem = parse_problem(line.partition(" ")[2])
         configs = [(Config.parse(text), us) for us, text in timed]
         found = [(config, place, us) for config, us in configs if (place := _place(problem, config, facts))]
