@@ -42,6 +42,12 @@ def right(problem: Conv, target: str, config: str) -> Code | None:
     return code
 
 
+def expect_right(outcome: verdict.Outcome) -> None:
+    """Fail with the first findings, or the first wrong elements, of a run that has any."""
+    assert not outcome.findings, "\n".join(map(str, outcome.findings[:3]))
+    assert not outcome.mismatches, "\n".join(map(str, outcome.first))
+
+
 def outcome_of(line: str, target: str, seed: int, config: str | None = None) -> str:
     """Return "passed" or "wrong" for a problem that is run with random data, or the reason why it is refused.
 

@@ -17,6 +17,7 @@ from convgen.plan.config import LanePart
 from convgen.problem.conv import Conv
 from convgen.run import verdict
 from convgen.run.code import Code
+from tests.product.problems import expect_right
 from tests.strategies import SWEEP, always
 
 TARGETS = ("gfx90a", "gfx942", "gfx950", "xehpc", "xehpg", "sm_90")
@@ -62,8 +63,7 @@ OF_BLOCKS = (
 def assert_right(code: Code) -> None:
     outcome = verdict.run(code, groups=4)
     assert outcome.checked
-    assert not outcome.findings, "\n".join(map(str, outcome.findings[:3]))
-    assert not outcome.mismatches, "\n".join(map(str, outcome.first))
+    expect_right(outcome)
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from convgen.problem.matmul import parse_problem
 from convgen.problem.tensors import TensorSpec
 from convgen.run import execution, reference, verdict
 from convgen.simulated_calls import simulate
+from tests.product.problems import expect_right
 from tests.strategies import always
 
 pytestmark = pytest.mark.in_turn(6)
@@ -114,8 +115,7 @@ GEOMETRIES: dict[str, tuple[str, Fact]] = {
 
 def assert_right(problem: Conv, config: str | None = None, target: str = "gfx942") -> None:
     outcome = verdict.run(driver.compile(driver.build(problem, target, config)))
-    assert not outcome.findings, "\n".join(map(str, outcome.findings[:3]))
-    assert not outcome.mismatches, "\n".join(map(str, outcome.first))
+    expect_right(outcome)
     assert outcome.checked == sum(prod(t.dims) for t in problem.outputs)
 
 

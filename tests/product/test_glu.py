@@ -23,6 +23,7 @@ from convgen.problem.matmul import parse_problem
 from convgen.problem.post_ops import Eltwise, Glu
 from convgen.run import reference, verdict
 from convgen.run.code import Code
+from tests.product.problems import expect_right
 from tests.strategies import FIXED, SWEEP, always
 
 TARGETS = ("gfx90a", "gfx942", "gfx950", "xehpg", "xehpc", "sm_80", "sm_90", "sm_90a", "sm_120")
@@ -39,8 +40,7 @@ def compiled(line: str, target: str, config: str | None = None) -> Code:
 
 def check(line: str, target: str, config: str | None = None, seed: int = 0) -> None:
     outcome = verdict.run(compiled(line, target, config), seed=seed)
-    assert not outcome.findings, "\n".join(map(str, outcome.findings[:3]))
-    assert not outcome.mismatches, "\n".join(map(str, outcome.first))
+    expect_right(outcome)
     assert outcome.checked
 
 

@@ -15,6 +15,7 @@ from convgen.problem.conv import Conv
 from convgen.problem.matmul import Matmul, Problem
 from convgen.run import execution, reference, verdict
 from tests import samples
+from tests.product.problems import expect_right
 from tests.strategies import always
 
 #: Of ResNet-50 for 32 images.
@@ -38,8 +39,7 @@ DAILY = {
 
 def assert_right(problem: Problem, target: str) -> None:
     outcome = verdict.run(driver.compile(driver.build(problem, target)), groups=2)
-    assert not outcome.findings, "\n".join(map(str, outcome.findings[:3]))
-    assert not outcome.mismatches, "\n".join(map(str, outcome.first))
+    expect_right(outcome)
 
 
 @pytest.mark.in_turn(2)

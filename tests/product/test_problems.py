@@ -11,7 +11,7 @@ import pytest
 from convgen import driver
 from convgen.problem.conv import Conv
 from convgen.run import verdict
-from tests.product.problems import chosen, generated, listed
+from tests.product.problems import chosen, expect_right, generated, listed
 
 F16, BF16 = generated(), generated("bf16")
 SMALL = [p for p in F16 if p.macs < 20_000_000]
@@ -48,8 +48,7 @@ def check(problem: Conv, record_property: Row, groups: int | None) -> None:
         f"{seconds:.1f} s",
     )
     record_property("row", "  ".join(map(str, columns)))
-    assert not outcome.findings, "\n".join(map(str, outcome.findings[:3]))
-    assert not outcome.mismatches, "\n".join(map(str, outcome.first))
+    expect_right(outcome)
     if groups is None:
         assert outcome.checked == prod(problem.dst_dims)
 

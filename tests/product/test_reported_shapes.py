@@ -14,12 +14,12 @@ import convgen as cg
 from convgen import driver
 from convgen.problem.conv import Conv
 from convgen.run import verdict
+from tests.product.problems import expect_right
 
 
 def assert_right(problem: Conv) -> None:
     outcome = verdict.run(driver.compile(driver.build(problem)))
-    assert not outcome.findings, "\n".join(map(str, outcome.findings[:3]))
-    assert not outcome.mismatches, "\n".join(map(str, outcome.first))
+    expect_right(outcome)
     assert outcome.checked == sum(prod(t.dims) for t in problem.outputs)
 
 

@@ -21,6 +21,7 @@ from convgen.run import reference, verdict
 from convgen.run.code import Code
 from convgen.run.comparison import compare_unnamed
 from convgen.run.execution import SENTINEL, execute
+from tests.product.problems import expect_right
 from tests.strategies import always
 
 TARGETS = ("gfx90a", "gfx942", "gfx950", "xehpg", "xehpc", "sm_80", "sm_90", "sm_90a", "sm_120")
@@ -81,8 +82,7 @@ def test_numbers_that_name_no_row_read_zeros_and_store_nothing(line: str, target
     ids = np.asarray(reference.fills(problem)["sorted_token_ids"]).astype(np.int64)
     assert (ids >= 40).any()
     outcome = verdict.run(compiled(line, target), seed=0)
-    assert not outcome.findings, "\n".join(map(str, outcome.findings[:3]))
-    assert not outcome.mismatches, "\n".join(map(str, outcome.first))
+    expect_right(outcome)
     assert outcome.specials is not None
 
 
@@ -137,8 +137,7 @@ CONFIGS = [
 def test_configs_of_rows_by_number(target: str, config: str) -> None:
     line = BOTH.replace("--routing", "--attr-post-ops=sum+mul:f32:1 --routing")
     outcome = verdict.run(compiled(line, target, config))
-    assert not outcome.findings, "\n".join(map(str, outcome.findings[:3]))
-    assert not outcome.mismatches, "\n".join(map(str, outcome.first))
+    expect_right(outcome)
 
 
 @pytest.mark.parametrize(("types", "words", "target"), always([
@@ -156,8 +155,7 @@ def test_attributes_of_rows_by_number(types: str, words: str, target: str) -> No
     """Scales of src are those of tokens; tensors like the result have rows of slots."""
     line = f"--dt={types} {words} {BOTH.partition(' ')[2]}"
     outcome = verdict.run(compiled(line, target))
-    assert not outcome.findings, "\n".join(map(str, outcome.findings[:3]))
-    assert not outcome.mismatches, "\n".join(map(str, outcome.first))
+    expect_right(outcome)
 
 
 def test_sampled_tiles_are_compared_at_their_slots() -> None:
@@ -238,8 +236,7 @@ def test_slots_of_a_token_are_summed(line: str, target: str) -> None:
     """Some numbers of the fill name no row, so some slots have none: they add zero."""
     code = compiled(line, target)
     outcome = verdict.run(code, seed=0)
-    assert not outcome.findings, "\n".join(map(str, outcome.findings[:3]))
-    assert not outcome.mismatches, "\n".join(map(str, outcome.first))
+    expect_right(outcome)
     assert [launch.kernel.rpartition("_")[2] for launch in code.record.launches] == ["begin", "main", "sum"]
 
 

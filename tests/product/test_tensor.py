@@ -18,6 +18,7 @@ from convgen.problem.conv import Conv
 from convgen.problem.matmul import parse_problem
 from convgen.run import verdict
 from convgen.run.code import Code
+from tests.product.problems import expect_right
 from tests.product.test_padding import NAN
 from tests.product.test_padding import check as check_padding
 from tests.strategies import FIXED, SWEEP
@@ -157,8 +158,7 @@ def compiled(line: str, config: str) -> Code:
 def check(line: str, config: str) -> Code:
     code = compiled(line, config)
     outcome = verdict.run(code)
-    assert not outcome.findings, "\n".join(map(str, outcome.findings[:3]))
-    assert not outcome.mismatches, "\n".join(map(str, outcome.first))
+    expect_right(outcome)
     assert outcome.passed
     return code
 

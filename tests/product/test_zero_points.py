@@ -17,6 +17,7 @@ from convgen.problem.conv import Conv
 from convgen.problem.matmul import Matmul, Problem, parse_problem
 from convgen.run import reference, verdict
 from convgen.run.reference import Array
+from tests.product.problems import expect_right
 from tests.strategies import always
 
 pytestmark = pytest.mark.in_turn(6)
@@ -67,8 +68,7 @@ def check(problem: Problem, target: str, config: str = "") -> str:
     """Run everything; gives the config."""
     code = driver.compile(driver.build(problem, target, Config.parse(config) if config else None))
     outcome = verdict.run(code)
-    assert not outcome.findings, "\n".join(map(str, outcome.findings[:3]))
-    assert not outcome.mismatches, "\n".join(map(str, outcome.first))
+    expect_right(outcome)
     assert outcome.checked == sum(prod(t.dims) for t in problem.outputs)
     return code.config
 
