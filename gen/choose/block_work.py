@@ -11,6 +11,7 @@ import numpy as np
 from convgen.backends.tuning import tuning
 from convgen.choose.combinations import SUBTILES, VARIANT, Configs, along, by_tile
 from convgen.ir.facts import TargetFacts
+from convgen.ir.layout.fragment import DWORD
 from convgen.ir.layout.mma import MmaAtom
 from convgen.ir.record import frozen
 from convgen.plan.atoms import sums_outside
@@ -254,8 +255,9 @@ class _Block:
             for load, slots in zip(self.traits.loads, slots_of_loads)
         )
         fragment_messages = self.read_bytes / (self.facts.chunk_bytes * self.lanes) * np.maximum(*self.issue_slots)
-        transposed_bytes = sum(rows * cols for load, (rows, cols) in self._loads if not load.along_k) * self.elem
-        clocks_of_reads = tuned.read * self.fragment_reads + tuned.transpose * transposed_bytes / (4 * self.lanes)
+        transposed = sum(rows * cols for load, (rows, cols) in self._loads if not load.along_k) * self.elem / DWORD
+        turns = self.through_registers * tuned.transpose * transposed / self.lanes
+        clocks_of_reads = tuned.read * self.fragment_reads + turns
         messages = np.where((self.slots > 0) & self.through_registers, through_registers, sum(slots_of_loads))
         clocks_of_loads = (messages + np.where(self.slots > 0, 0, fragment_messages)) * tuned.message
         by_lanes = clocks_of_loads + np.where(self.slots > 0, clocks_of_reads, 0) + tuned.block

@@ -252,7 +252,7 @@ def _divides_columns(configs: Configs, traits: OfferTraits, facts: TargetFacts) 
     divides = partial(divides_columns, elem_bytes=elem, width=width, lanes=facts.subgroup_size)
     even: Numbers = np.ones((), bool)
     for rows, load in zip((m, n), traits.loads):
-        if load.by_reads:
+        if load.by_reads or load.in_columns:
             even = even & by_tile(lambda rows, subgroups: divides(rows, subgroups=subgroups), rows, subgroups)
     return even
 

@@ -112,8 +112,8 @@ def _packed(offer: Offer, problem: Problem, facts: TargetFacts) -> Iterator[Offe
     """Yield the offer with packed inputs, if its product is the only one.
 
     The packed inputs are weights that lanes would load in less than a word and, together with them or alone, the image
-    of a variant that packs images. Images are packed only where addresses are flat: a surface's bounds check reads
-    padding as zeros without a mask.
+    of a variant that packs images; or all inputs that no instruction could read in place as they are. Images are packed
+    only where addresses are flat: a surface's bounds check reads padding as zeros without a mask.
     """
     if offer.form.launches > 1 or offer.form.merged:
         return
@@ -122,7 +122,8 @@ def _packed(offer: Offer, problem: Problem, facts: TargetFacts) -> Iterator[Offe
     in_image = tuning(facts).packs_images and not facts.checks_bounds and offer.variants[0].packs_images
     images = tuple(view for view in candidates if in_image and window_coordinates(view))
     weights = tuple(view for view in candidates[:1] if view is offer.of_n and _is_narrow(view, facts))
-    for views in filter(None, dict.fromkeys((weights, images, (*weights, *images)))):
+    turned = tuple(view for view in _turned(offer, problem, facts) if view in candidates)
+    for views in filter(None, dict.fromkeys((weights, images, (*weights, *images), turned))):
         with suppress(DoesNotFit):
             yield _with_packed(offer, {view.memory.name: view for view in views}, problem, facts)
 
@@ -130,6 +131,19 @@ def _packed(offer: Offer, problem: Problem, facts: TargetFacts) -> Iterator[Offe
 def _is_narrow(view: View, facts: TargetFacts) -> bool:
     """Whether a view is of weights that lanes load in less than a word at a time."""
     return view.memory.name == "wei" and view_load(view, facts).widest * view.memory.elem.bits < 8 * WORD
+
+
+def _turned(offer: Offer, problem: Problem, facts: TargetFacts) -> Iterator[View]:
+    """Yield the inputs that are contiguous along rows where an instruction reads shared memory along K only.
+
+    Copies turn them in registers. A copy of an input with windows would hold each element several times.
+    """
+    for atom in input_atoms(problem, facts):
+        if atom.in_shared and offer.suits(atom) and not offer.types(atom):
+            of_m, of_n = offer.loads(atom, facts)
+            sides = (offer.of_n, of_n), (offer.of_m, of_m)
+            yield from (view for view, load in sides if not load.along_k and not window_coordinates(view))
+            return
 
 
 def _with_packed(offer: Offer, views: Mapping[str, View], problem: Problem, facts: TargetFacts) -> Offer:

@@ -75,11 +75,9 @@ class GroupedAxis:
     def usual_tiles(self, tile: Index) -> Index:
         """Return the number of tiles that groups usually take, for numbers or arrays of a tile's rows.
 
-        Where groups have a tile's rows on average, half of each one's last tile is empty. Elsewhere the number is the
-        most that they take, since sizes differ by more rows than a tile has.
+        Each group has a row and, where groups have more rows than a tile, a last tile that is half empty.
         """
-        fill_tiles = self.size >= self.count * tile
-        return np.where(fill_tiles, self.size // tile + self.count // 2, self.most_tiles(tile))
+        return np.minimum(np.maximum(self.size // tile + self.count // 2, self.count), self.size)
 
     def numbered(self, ends: Sequence[int], side: int) -> Iterator[GroupTile]:
         """Yield the tiles of `side` rows that have work, for groups with these ends."""

@@ -31,6 +31,7 @@ from convgen.plan.copies import (
     copy_layout,
     divide,
     is_read_transposed,
+    keeps_columns,
     lane_swaps,
     pitch_of,
     rounded_rows,
@@ -258,7 +259,8 @@ class ProductInput:
         """Return the path of a copy to shared memory without registers; DoesNotFit where no message suits."""
         if not self.config.slots:
             raise DoesNotFit("copy=direct: there is no shared memory with slots=0")
-        elem, chunk, transposed = self.elem, self.facts.chunk_bytes, self._is_transposed
+        elem, chunk = self.elem, self.facts.chunk_bytes
+        transposed = self._is_transposed or keeps_columns(self.view, elem, self.facts)
         digits = column_major(*shape) if transposed else row_major(*shape)
         width = self._direct_width(digits, transposed=transposed)
         swizzle, conflicts = find_swizzle(

@@ -10,7 +10,15 @@ from convgen.ir.layout.memory import RunView, View
 from convgen.ir.record import evolve, frozen
 from convgen.passes.messages.linear import linearize
 from convgen.passes.messages.planes import is_plane, rectangle_of
-from convgen.plan.copies import ROWS, K, comes_as_rectangles, even_rows_at_once, is_read_transposed, message_elems
+from convgen.plan.copies import (
+    ROWS,
+    K,
+    comes_as_rectangles,
+    even_rows_at_once,
+    is_read_transposed,
+    keeps_columns,
+    message_elems,
+)
 
 
 @frozen
@@ -23,6 +31,7 @@ class OperandLoad:
     along_k: bool
     as_rectangles: bool = False  #: one message brings a rectangle of memory for all lanes
     by_reads: bool = False  #: messages run along rows, and reads from shared memory transpose them
+    in_columns: bool = False  #: messages run along rows; direct copies leave them so, and lanes read single dwords
     trimmed: bool = False  #: messages bring runs of which registers keep a part
 
     def upto(self, chunk: int) -> OperandLoad:
@@ -45,14 +54,17 @@ def view_load(view: View, facts: TargetFacts) -> OperandLoad:
 
 
 @lru_cache(maxsize=2**10)
-def fragment_load(view: View, fragment: Fragment, facts: TargetFacts) -> OperandLoad:
-    """Return the load of an instruction's input: whole chunks if 2-D messages or transposing reads bring them."""
+def fragment_load(view: View, fragment: Fragment, facts: TargetFacts, *, in_place: bool = False) -> OperandLoad:
+    """Return the load of an instruction's input: whole chunks if 2-D messages or transposing reads bring them.
+
+    Of instructions that read shared memory `in_place`, lanes read nothing.
+    """
     linear, chunk = linearize(view), facts.chunk_bytes // view.memory.elem.bytes
     if is_plane(linear, facts.planes) or comes_as_rectangles(linear, fragment, facts):
         return OperandLoad(chunk, True, as_rectangles=True)
     if is_read_transposed(view, view.memory.elem, fragment, facts, repeated=True):
         return OperandLoad(chunk, True, by_reads=True)
-    return view_load(view, facts)
+    return evolve(view_load(view, facts), in_columns=not in_place and keeps_columns(view, view.memory.elem, facts))
 
 
 def from_anywhere(load: OperandLoad, view: View, axis: int | None) -> OperandLoad:

@@ -16,7 +16,7 @@ from convgen.ir.layout.fragment import DWORD, Fragment
 from convgen.ir.layout.memory import COL, ROW, Swizzle
 from convgen.ir.record import evolve, frozen
 from convgen.ir.types import Type
-from convgen.passes.messages.shared import Arrangement, first_owner, reads_matrices, transposing
+from convgen.passes.messages.shared import TRANSPOSED_BITS, Arrangement, first_owner, reads_matrices, transposing
 
 _Ints = npt.NDArray[np.int64]
 
@@ -111,14 +111,16 @@ def find_swizzle(
 
     The first reads as `read` and, unless None, the first writes as `write` are simulated. `cols` elements make a row,
     `pitch` elements (default: `cols`) lie from row to row; `chunk` is the unit of the swizzle in bytes, and messages
-    may move less. In a `transposed` tile `cols` is the length of a column, and reads transpose. If reads may begin at
-    multiples of `period` rows (columns in a transposed tile), the swizzle repeats there.
+    may move less. In a `transposed` tile `cols` is the length of a column; reads transpose, or are of dwords. If reads
+    may begin at multiples of `period` rows (columns in a transposed tile), the swizzle repeats there.
     """
     within, lanes = cols * elem.bytes // chunk, facts.subgroup_size
     # A direct copy (no `write`) cannot move chunks between rows, and fragments within a period must not lose any.
     count = read.shape[transposed] if write and not period else 0
-    if transposed and (reads := transposing(facts)):
+    if transposed:
         read, write = _across(read), write and _across(write)
+    reads = transposing(facts)
+    if transposed and elem.bits == TRANSPOSED_BITS and reads:
         accesses = [_accesses(read, reads.phases, elem.bytes, reads.run * elem.bytes, lanes, reads.arrangement)]
     else:
         accesses = [_reads(read, elem, chunk, facts)]

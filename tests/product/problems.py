@@ -8,7 +8,7 @@ from pathlib import Path
 from convgen import driver
 from convgen.ir.error import Unsupported, UserError
 from convgen.problem.conv import Conv
-from convgen.problem.matmul import parse_problem
+from convgen.problem.matmul import Problem, parse_problem
 from convgen.run import verdict
 from convgen.run.code import Code
 
@@ -31,7 +31,7 @@ def chosen(problems: list[Conv], count: int) -> list[Conv]:
     return sorted(problems, key=lambda p: hashlib.sha256(p.descriptor.encode()).digest())[:count]
 
 
-def right(problem: Conv, target: str, config: str) -> Code | None:
+def right(problem: Problem, target: str, config: str) -> Code | None:
     """Its code, which was run and is right; nothing where the config does not fit the problem."""
     try:
         code = driver.compile(driver.build(problem, target, config))

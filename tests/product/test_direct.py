@@ -141,6 +141,46 @@ def test_more_random_problems(case: tuple[Problem, str, str]) -> None:
     check(case)
 
 
+LAST = "--stag=axb --wtag=axb --dtag=axb"
+DWORDS = {"sm_80": "mma=8x16x8", "sm_90a": "mma=8x16x8", "gfx950": "mma=16x16x4"}
+#: what lies along rows in memory -> a problem of f32, and the config but for `mma=`
+IN_COLUMNS: dict[str, tuple[str, str]] = {
+    "wei of a product": ("--wtag=ab 70x200:200x92", "tile=64x64x32 waves=2x2 slots=3"),
+    "src and wei": ("--stag=ba --wtag=ab 72x100:100x92", "tile=64x64x32 waves=2x2 slots=2"),
+    "src": ("--stag=ba --wtag=ba 72x100:100x61", "tile=64x64x32 waves=2x2 slots=4"),
+    "gradient of data": (f"--dir=BWD_D {LAST} mb2ic40ih7oc24kh3ph1", "tile=64x64x32 waves=2x2 slots=3"),
+    "gradient of data, strides": (
+        f"--dir=BWD_D {LAST} mb2ic40ih7oc24kh3ph1sh2",
+        "tile=64x64x32 waves=2x2 slots=3 grids=merged",
+    ),
+    "gradient of weights": (
+        f"--dir=BWD_WB {LAST} mb2ic40ih7oc24kh3ph1",
+        "tile=64x64x32 waves=2x2 slots=3 taps=fused slices=3",
+    ),
+}
+
+
+@pytest.mark.in_turn(3)
+@pytest.mark.parametrize("target", DWORDS)
+@pytest.mark.parametrize("name", IN_COLUMNS)
+def test_columns_of_dwords_stay_as_in_memory(name: str, target: str) -> None:
+    line, rest = IN_COLUMNS[name]
+    problem = parse_problem(f"--dt=f32 --attr-fpmath=tf32 {line}")
+    code = run(problem, target, f"{rest} {DWORDS[target]} copy=direct")
+    plan = make_plan(problem, Config.parse(code.config), get(target).facts)
+    paths = [path for part in plan.parts for path in (part.of_n, part.of_m)]
+    assert any(path.tile and path.tile.is_transposed for path in paths)
+    assert not any(path.conflicts for path in paths)
+
+
+@pytest.mark.parametrize("value", [NAN, np.inf])
+def test_padding_of_columns_contributes_nothing(value: float) -> None:
+    problem = parse_problem(f"--dt=f32 --attr-fpmath=tf32 --dir=BWD_W {LAST} mb1ic32ih6oc32kh3ph1")
+    assert isinstance(problem, Conv)
+    line = "tile=32x32x32 waves=1x2 mma=8x16x8 slots=3 taps=fused copy=direct"
+    check_padding(problem, "sm_90a", line, {(0, 1, 0, 2): value})
+
+
 @pytest.mark.parametrize("slots", [1, 3])
 @pytest.mark.parametrize("value", [NAN, np.inf])
 def test_padding_contributes_nothing(slots: int, value: float) -> None:
@@ -221,9 +261,9 @@ def test_nothing_conflicts_in_shared_memory(depth: int, atom: str) -> None:
             "src of u8 is converted to s8 on the way",
         ),
         (
-            f"--dir=BWD_D --dt=f32 {HALO}",
-            "gfx950",
-            "tile=32x32x32 waves=2x1 mma=16x16x4 slots=2",
+            f"--dir=BWD_D --dt=f16 {HALO}",
+            "gfx942",
+            "tile=32x32x32 waves=2x1 mma=16x16x16 slots=2",
             "along K of wei are not together",
         ),
         (

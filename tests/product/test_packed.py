@@ -11,16 +11,17 @@ from convgen import driver
 from convgen.backends.target import get
 from convgen.choose.choose import candidates
 from convgen.ir.error import UserError
-from convgen.plan.config import Config
+from convgen.plan.config import TENSOR, Config
 from convgen.plan.plan import make_plan
 from convgen.problem.conv import Conv
-from convgen.problem.matmul import Matmul
+from convgen.problem.matmul import Matmul, parse_problem
 from convgen.run import verdict
 from tests.product import test_padding as padding
 from tests.product.problems import right
 
 pytestmark = pytest.mark.in_turn(6)
 
+TF32, CHANNELS_LAST = "--dt=f32 --attr-fpmath=tf32", "--stag=axb --wtag=axb --dtag=axb"
 LAST = {"stag": "axb", "wtag": "axb", "dtag": "axb"}
 STEM = "mb1ic3ih12oc16oh6kh7sh2ph3"
 GRIDS = {
@@ -148,6 +149,31 @@ def test_either_factor_of_a_product_is_packed(name: str) -> None:
     (main,) = (launch for launch in code.record.launches if launch.kernel.endswith("_main"))
     assert {f"{name}_packed", kept} <= {*main.buffers}
     assert name not in main.buffers
+
+
+@pytest.mark.parametrize(
+    ("line", "packed"),
+    [
+        (f"{TF32} --wtag=ab 150x200:200x132", ("wei",)),
+        ("--dt=f8_e4m3:f8_e4m3:f32 --stag=ba --wtag=ab 144x208:208x144", ("src", "wei")),
+        ("--dt=s8:s8:s32 --stag=ba --wtag=ba 144x208:208x130", ("src",)),
+        (f"{TF32} --dir=BWD_D {CHANNELS_LAST} mb1ic32ih6oc64kh3ph1", ("wei",)),
+        (f"{TF32} --dir=BWD_W {CHANNELS_LAST} mb2ic32ih6oc64kh1", ("diff_dst", "src")),
+    ],
+)
+def test_inputs_that_an_instruction_cannot_turn_are_packed(line: str, packed: tuple[str, ...]) -> None:
+    """Bulk copies then bring them: `wgmma` reads elements of 8 and 32 bits along K only."""
+    problem = parse_problem(line)
+    configs = [each.config for each in candidates(problem, get("sm_90a").facts)]
+    assert {config.packed for config in configs} == {(), packed}
+    ring = next(config for config in configs if config.copy == (TENSOR,))
+    assert right(problem, "sm_90a", str(ring)) is not None
+
+
+@pytest.mark.parametrize("types", ["f16", "bf16"])
+def test_inputs_that_an_instruction_turns_stay(types: str) -> None:
+    problem = parse_problem(f"--dt={types} --stag=ba --wtag=ab 144x208:208x144")
+    assert not any(each.config.packed for each in candidates(problem, get("sm_90a").facts))
 
 
 @pytest.mark.parametrize(

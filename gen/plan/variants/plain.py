@@ -46,9 +46,10 @@ def _suiting(offer: Offer, loads: Loads, deepest: int, chunk: int, facts: Target
 
 
 def need_no_registers(loads: Loads, elem_bytes: int, facts: TargetFacts) -> bool:
-    """Whether messages are whole chunks along K, so that direct copies are possible."""
+    """Whether messages are whole chunks that stay as they are, so that direct copies are possible."""
     whole = facts.chunk_bytes in facts.direct_widths
-    return whole and all(load.along_k and load.widest * elem_bytes == facts.chunk_bytes for load in loads)
+    stay = all(load.along_k or load.in_columns for load in loads)
+    return whole and stay and all(load.widest * elem_bytes == facts.chunk_bytes for load in loads)
 
 
 def _may_bypass_shared(offer: Offer, atom: MmaAtom, facts: TargetFacts) -> bool:

@@ -103,7 +103,8 @@ class Offer:
 
     def loads(self, atom: MmaAtom, facts: TargetFacts) -> tuple[OperandLoad, OperandLoad]:
         """Return the loads of M's and N's input."""
-        loads = fragment_load(self.of_m, atom.b, facts), fragment_load(self.of_n, atom.a, facts)
+        load = partial(fragment_load, facts=facts, in_place=atom.in_shared)
+        loads = load(self.of_m, atom.b), load(self.of_n, atom.a)
         if grouped := self.form.product.grouped:
             sides = (loads[0], self.of_m, grouped.begins_along(1)), (loads[1], self.of_n, grouped.begins_along(0))
             return from_anywhere(*sides[0]), from_anywhere(*sides[1])
