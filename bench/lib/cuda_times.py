@@ -65,12 +65,21 @@ LINES = (
         for direction in ("FWD_D", "BWD_D", "BWD_W")
     ),
 )
-#: eight of the layers with other types; f32 is multiplied as TF32 on both sides
-TYPES = tuple(
-    f"conv {types} --dir={direction} --stag=axb --wtag=axb --dtag=axb mb32{shape}"
-    for types in ("--dt=bf16", "--dt=f32 --attr-fpmath=tf32")
-    for shape in CONVOLUTIONS[:8]
-    for direction in ("FWD_D", "BWD_D", "BWD_W")
+_TF32 = "--dt=f32 --attr-fpmath=tf32"
+#: eight of the layers with other types, and products of which no, one or both factors are contiguous along K; f32 is
+#: multiplied as TF32 on both sides
+TYPES = (
+    *(
+        f"conv {types} --dir={direction} --stag=axb --wtag=axb --dtag=axb mb32{shape}"
+        for types in ("--dt=bf16", _TF32)
+        for shape in CONVOLUTIONS[:8]
+        for direction in ("FWD_D", "BWD_D", "BWD_W")
+    ),
+    *(
+        f"gemm {_TF32} {tags} {shape}"
+        for shape in (GEMMS[1], "8192x1024:1024x1024")
+        for tags in ("--wtag=ba", "--wtag=ab", "--stag=ba --wtag=ab")
+    ),
 )
 #: K and N of products with few rows: of Llama-3-8B's and a larger model's layers
 _WEIGHTS = "4096x4096", "4096x14336", "14336x4096", "8192x8192"
@@ -192,6 +201,7 @@ def _peer(problem: Any, given: dict[str, Any], torch: Any) -> Callable[[], objec
 
     if not isinstance(problem, Conv):
         src, wei, dst = (given[name] for name in ("src", "wei", "dst"))
+        torch.backends.cuda.matmul.allow_tf32 = problem.fpmath == "tf32"  # of convolutions torch permits it by itself
         if problem.grouping:
             return lambda: torch._grouped_mm(src, wei, offs=given[OFFSETS], out_dtype=dst.dtype)
         if not src.is_floating_point():
