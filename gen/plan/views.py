@@ -22,7 +22,18 @@ from convgen.ir.types import Type, s32, scalar
 from convgen.plan import directions
 from convgen.plan.blocks import Cuts, Index
 from convgen.plan.config import APART, COLUMNS, JOINED
-from convgen.plan.contraction import Contraction, Origin, Product, Tensor, along, buffer, dim_of, in_order, reordered
+from convgen.plan.contraction import (
+    GATE,
+    Contraction,
+    Origin,
+    Product,
+    Tensor,
+    along,
+    buffer,
+    dim_of,
+    in_order,
+    reordered,
+)
 from convgen.plan.directions import axes_of, batched, contractions_of, grouped, origin_of, tensor_of
 from convgen.plan.grouped_axis import GroupedAxis
 from convgen.problem.conv import Direction as Dir
@@ -109,10 +120,17 @@ def _product(
 
 
 def _split(problem: Problem, whole: Contraction, reorder: Collection[str]) -> Contraction:
-    """Return a contraction of the problem with dims cut where blocks of tensors end."""
+    """Return a contraction of the problem with dims cut where blocks of tensors end.
+
+    Unsupported where a block has columns of a gate and of up: `must_reorder` then names the weights.
+    """
     origin = origin_of(problem, whole)
     steps = _blocked_step_tensors(problem, origin)
-    return evolve(whole, origin=origin).reading(problem, reorder).in_blocks(steps)
+    split = evolve(whole, origin=origin).reading(problem, reorder).in_blocks(steps)
+    if GATE in dict(split.cuts.sizes):
+        given = f"given {split.of_n.spec.name} of layout {split.of_n.spec.layout.tag} and a gated linear unit"
+        raise Unsupported(f"{given}, wanted blocks that hold columns of the gate or of up alone", rule="blocked-layout")
+    return split
 
 
 def _joined(contraction: Contraction) -> Contraction:

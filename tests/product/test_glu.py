@@ -133,6 +133,13 @@ def test_attributes_beside_a_gated_linear_unit(line: str, target: str) -> None:
     check(line, target)
 
 
+@pytest.mark.parametrize("block", [2, 4, 16, 64, 128])
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("target", ["gfx942", "xehpc", "sm_90a"])
+def test_blocks_of_weights_may_hold_columns_of_the_gate_and_of_up(target: str, order: str, block: int) -> None:
+    check(f"--dt=f16 --wtag=aB{block}b --attr-post-ops=glu:{order}:relu 9x24:24x64", target)
+
+
 CONFIGS = [
     ("gfx942", "tile=32x32x64 waves=2x1 mma=16x16x16 slots=3 stages=3"),
     ("gfx942", "tile=64x32x32 waves=1x1 mma=32x32x8 slots=2 subtiles=2"),
