@@ -200,7 +200,7 @@ def _check_groups(problem: Problem, facts: TargetFacts) -> None:
         return
     if problem.runtime:
         raise Unsupported(f"{problem.given_sizes} and groups, wanted sizes that are known", rule="runtime-sizes")
-    _check_routing(problem)
+    _check_routing(problem, facts)
     most = MOST_OF_LANE * facts.subgroup_size
     if grouping.dim == "m" and grouping.count > most:
         given = f"given {grouping.count} groups of rows, wanted at most {most} on {facts.name}"
@@ -213,13 +213,15 @@ def _check_groups(problem: Problem, facts: TargetFacts) -> None:
         raise Unsupported(f"{given}, {wanted}", rule="grouped-gemm")
 
 
-def _check_routing(problem: Problem) -> None:
+def _check_routing(problem: Problem, facts: TargetFacts) -> None:
     """Refuse rows by number of tensors whose elements no message of a lane moves, or that a launch before sums."""
     if not isinstance(problem, Matmul) or problem.routing is None:
         return
     routing = problem.routing
     for name, part in (("src", routing.gather), ("dst", routing.scatter)):
         spec = problem.tensor(name)
+        if part and part.slots >= LIMIT:
+            raise Unsupported(f"given {part}, wanted fewer than 2^31 slots, whose numbers are s32", rule="size")
         if part and (not spec.layout.is_plain or SCALARS[spec.dtype].bits < 8):
             given = f"given {name} of {spec.dtype} with tag {spec.layout.tag} by {part}"
             raise Unsupported(f"{given}, wanted elements of a byte or more in a plain layout", rule="routing")
@@ -233,6 +235,10 @@ def _check_routing(problem: Problem) -> None:
     if routing.sums_slots and (reads_dst or any(each.role == "dst" for each in problem.attributes)):
         given = f"given {routing.scatter}, which sums rows, and a scale, a zero point or a sum of dst"
         raise Unsupported(f"{given}, wanted none, or one slot of a token", rule="routing")
+    for memory in views.numbered_memories(problem):
+        if memory.bytes > facts.surface_max:
+            given = f"given {memory.name} of {memory.bytes} bytes, whose rows have numbers"
+            raise Unsupported(f"{given}, wanted at most {facts.surface_max}", rule="size")
 
 
 def _check_phases(problem: Conv) -> None:

@@ -5,7 +5,7 @@ Later modules see only products and the steps after their sums.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from math import gcd, prod
@@ -193,6 +193,17 @@ def slots_of(problem: Problem) -> Slots | None:
     elem = scalar(problem.result_type)
     memory = Global("slots", elem, scatter.slots * problem.columns * elem.bytes)
     return Slots(memory, scatter.tokens, scatter.topk, problem.columns)
+
+
+def numbered_memories(problem: Matmul) -> Iterator[Global]:
+    """Yield the memory of src, of the result and of post-ops' operands whose rows have numbers."""
+    routing = problem.routing
+    if routing and routing.gather:
+        yield buffer(problem.tensor("src"))
+    if routing and routing.scatter:
+        slots = slots_of(problem)
+        yield slots.memory if slots else buffer(problem.tensor("dst"))
+        yield from (buffer(t) for t in problem.inputs if t.name.startswith("post_op_") and t.dims[0] > 1)
 
 
 def rows_and_columns(spec: TensorSpec) -> View:

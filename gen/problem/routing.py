@@ -20,6 +20,10 @@ class Gather:
     tokens: int
     topk: int = 1
 
+    @property
+    def slots(self) -> int:
+        return self.tokens * self.topk
+
     def __str__(self) -> str:
         return f"gather:{self.tokens}" + (f":{self.topk}" if self.topk != 1 else "")
 

@@ -13,6 +13,8 @@ import numpy.typing as npt
 import pytest
 
 import convgen as cg
+from convgen.backends.target import get
+from convgen.choose.supported import check_supported
 from convgen.commands import cli
 from convgen.ir.record import evolve
 from convgen.problem.matmul import parse_problem
@@ -330,6 +332,23 @@ def test_routings_are_refused_in_one_line(line: str, said: str) -> None:
         cg.build(parse_problem(line), "gfx942")
     assert said in str(refused.value)
     assert "\n" not in str(refused.value).partition(":\n")[0]
+
+
+@pytest.mark.parametrize(("line", "said"), [
+    ("--dt=bf16 --grouped=0:2:3+5 --routing=scatter:16384:8 8x64:2x64x7168", "given slots of 3758096384 bytes"),
+    ("--dt=f16 --grouped=0:2:3+5 --routing=scatter:16384:16 8x64:2x64x7168", "given slots of 7516192768 bytes"),
+    ("--dt=bf16 --grouped=0:2:3+5 --routing=scatter:200000 8x64:2x64x7168", "given dst of 2867200000 bytes"),
+    ("--dt=bf16 --grouped=0:2:3+5 --routing=gather:20000000 8x64:2x64x64", "given src of 2560000000 bytes"),
+    ("--dt=bf16 --grouped=0:2:3+5 --attr-post-ops=add:f32:3 --routing=scatter:100000 8x64:2x64x7168",
+     "given post_op_0 of 2867200000 bytes"),
+    ("--dt=f16 --grouped=0:2:3+5 --routing=scatter:40000:65536 8x16:2x16x8", "given scatter:40000:65536, wanted fewer"),
+    ("--dt=f16 --grouped=0:2:3+5 --routing=gather:5:500000000 8x16:2x16x8", "given gather:5:500000000, wanted fewer"),
+])  # fmt: skip
+@pytest.mark.parametrize("target", ["gfx942", "xehpc", "sm_90a"])
+def test_tensors_and_slots_beyond_32_bits_are_refused_before_generation(line: str, said: str, target: str) -> None:
+    with pytest.raises(cg.Unsupported, match=said) as refused:
+        check_supported(parse_problem(line), get(target).facts)
+    assert refused.value.rule == "size"
 
 
 def test_bulk_copies_bring_no_rows_by_number() -> None:
