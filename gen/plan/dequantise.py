@@ -34,10 +34,15 @@ _AT_A_TIME = 8  #: elements of a lane; dequantised at once, few enough to need f
 
 @frozen
 class GroupTensor:
-    """A tensor of zero points or scales, by the axes of a factor; a group of neighbours shares one element."""
+    """A tensor of zero points or scales, by the axes of a factor; a group of neighbours shares one element.
+
+    Of `apart` neighbouring rows each belongs to a group of its own, as rows of a gate and of its up alternate.
+    """
 
     view: View
-    spans: tuple[int, int]  #: neighbours of a group along rows and along K: all of a tile's, or a power of two
+    #: positions over which a group extends along rows and along K: those of a whole tile, or a power of two
+    spans: tuple[int, int]
+    apart: int
 
 
 @frozen
@@ -128,7 +133,11 @@ def _group_tensor(
 ) -> GroupTensor:
     rows_first = slice(None) if attribute.role == "src" else slice(None, None, -1)
     sizes, spans = problem.size(attribute.role)[-2:][rows_first], problem.spans(attribute)[-2:][rows_first]
-    return GroupTensor(views.group_view(problem, spec, attribute, factor, cuts), spans_of(sizes, spans, tile))
+    # Columns of a gate and of its up, if they are in halves, are neighbours in a tile (`contraction.in_order`).
+    in_halves = attribute.role == "wei" and problem.glu is not None and not problem.glu.alternates
+    apart = 2 if in_halves and spans[0] < sizes[0] else 1
+    extents = spans_of(sizes, (spans[0] * apart, spans[1]), tile)
+    return GroupTensor(views.group_view(problem, spec, attribute, factor, cuts), extents, apart)
 
 
 def spans_of(sizes: Sequence[int], spans: Sequence[int], tile: Sequence[int]) -> tuple[int, int]:
@@ -152,7 +161,7 @@ def _power_of_two_in(number: int) -> int:
 
 def load(k: KernelBuilder, group: GroupTensor, at: tuple[Index, ...], layout: Fragment) -> Expr:
     """Load the elements of the groups in a tile that begins at `at`; each lane loads an element once."""
-    of_groups = layout_of_groups(layout, group.spans)
+    of_groups = layout_of_groups(layout, group.spans, group.apart)
     name = group.view.memory.name
     return k.load_view(f"{name}_part", group.view, at, of_groups, "fragment", name)
 
@@ -191,35 +200,38 @@ def _spread(
     k: KernelBuilder, group: GroupTensor, to: Type, loaded: Mapping[GroupTensor, Expr], layout: Fragment
 ) -> Callable[[int], Expr]:
     """Return a function from a first register to the group elements of the next `count` registers, as the type `to`."""
-    order, count = registers_of_groups(layout, group.spans), gcd(_AT_A_TIME, layout.registers)
+    order, count = registers_of_groups(layout, group.spans, group.apart), gcd(_AT_A_TIME, layout.registers)
     elements = k.let(f"{group.view.memory.name}_{to}", loaded[group].to(vector(to, loaded[group].type.lanes)))
     return lambda start: Shuffle(elements, order[start : start + count])
 
 
-def layout_of_groups(layout: Fragment, spans: tuple[int, int]) -> Fragment:
-    """Return the layout of the groups' elements: one register where a run of registers shares an element."""
-    marked = _digits_of_groups(layout, spans)
+def layout_of_groups(layout: Fragment, spans: tuple[int, int], apart: int) -> Fragment:
+    """Return the layout of the elements of groups (see `GroupTensor`): one register for registers that share one."""
+    marked = _digits_of_groups(layout, spans, apart)
     digits = (evolve(d, space=Space.FIXED, stride=0) if shared else d for d, _, shared in marked)
     return Fragment(layout.dims, tuple(digits)).renumbered(Space.REGISTER)
 
 
-def _digits_of_groups(layout: Fragment, spans: tuple[int, int]) -> Iterator[tuple[Digit, int, bool]]:
+def _digits_of_groups(layout: Fragment, spans: tuple[int, int], apart: int) -> Iterator[tuple[Digit, int, bool]]:
     """Yield (digit, step, whether all its positions share one element); register digits are split into prime sizes.
 
     Positions share one if a run of `step * size` of them divides the group; tiles and subgroups begin at whole runs.
     """
-    span_of = dict(zip(layout.dims, spans))
+    span_of, least = dict(zip(layout.dims, spans)), dict(zip(layout.dims, (apart, 1)))
     for step, d in layout.factored(Space.REGISTER).stepped():
-        yield d, step, d.space == Space.REGISTER and span_of[d.dim] % (step * d.size) == 0
+        shares = step >= least[d.dim] and span_of[d.dim] % (step * d.size) == 0
+        yield d, step, d.space == Space.REGISTER and shares
 
 
-def registers_of_groups(layout: Fragment, spans: tuple[int, int]) -> tuple[int, ...]:
+def registers_of_groups(layout: Fragment, spans: tuple[int, int], apart: int) -> tuple[int, ...]:
     """Return, for each register of a layout, the register of `layout_of_groups` that has its group's element."""
     distinct = [
-        (d, step) for d, step, shared in _digits_of_groups(layout, spans) if d.space == Space.REGISTER and not shared
+        (d, step)
+        for d, step, shared in _digits_of_groups(layout, spans, apart)
+        if d.space == Space.REGISTER and not shared
     ]
 
     def place(coords: Mapping[str, Any]) -> tuple[int, ...]:
         return tuple(int(coords[d.dim]) // step % d.size for d, step in distinct)
 
-    return layout.broadcast_order(layout_of_groups(layout, spans), place)
+    return layout.broadcast_order(layout_of_groups(layout, spans, apart), place)

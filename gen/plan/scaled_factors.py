@@ -143,4 +143,4 @@ def tensor(problem: Problem, factor: View, cuts: Cuts) -> GroupTensor:
     assert isinstance(problem, Matmul)
     role = next(role for role in DIM_OF_K if factor.memory.name.startswith(role))
     scale = problem.dequantising_scales[role]
-    return GroupTensor(views.group_view(problem, problem.tensor(scale.name), scale, factor, cuts), (1, 1))
+    return GroupTensor(views.group_view(problem, problem.tensor(scale.name), scale, factor, cuts), (1, 1), 1)

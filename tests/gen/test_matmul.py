@@ -157,7 +157,7 @@ def test_what_shares_a_scale_is_in_one_group(shape: tuple[int, int, int], run: i
     layout = MmaTile(atom, tiles, 1, 2, teams_n=subgroups, run=run).a
     height = layout.extent("n")
     spans = dequantise.spans_of((512, 64), (group, 1), (height, 32))
-    few, order = dequantise.layout_of_groups(layout, spans), dequantise.registers_of_groups(layout, spans)
+    few, order = dequantise.layout_of_groups(layout, spans, 1), dequantise.registers_of_groups(layout, spans, 1)
     at = np.arange(subgroups)[:, None, None], np.arange(64)[None, :, None]
     own = layout.coords(*at, np.arange(layout.registers))
     told = few.coords(*at, np.array(order))

@@ -159,6 +159,20 @@ def test_configs_of_gated_linear_units(target: str, config: str, order: str) -> 
     check(f"--dt=f16:f16:f32 --attr-post-ops=glu:{order}:swish:1+add:f32:2 70x128:128x96", target, config)
 
 
+@pytest.mark.parametrize("group", [8, 32, 64])
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize(("target", "config"), [
+    ("sm_90", "tile=32x32x64 waves=2x2 mma=8x4x4 slots=2 in=f32"),
+    ("gfx950", "tile=32x32x64 waves=2x1 mma=16x16x4 slots=2 in=f32"),
+    ("xehpc", "tile=32x64x64 waves=2x4 mma=16x16x1 slots=2 in=f32"),
+])  # fmt: skip
+def test_gate_and_up_have_scales_of_their_own_groups(target: str, config: str, order: str, group: int) -> None:
+    """A lane of sm_90 holds neighbouring columns of a tile, which are those of a gate and of its up."""
+    scales = f"--attr-scales=src:3:f32:1x64+wei:3:f32:64x{group}"
+    line = f"--dt=f8_e4m3:f8_e4m3:f32 {scales} --attr-post-ops=glu:{order}:linear:2:1 5x128:128x128"
+    check(line, target, config)
+
+
 def test_sums_in_slices_are_not_gated() -> None:
     """Slices of K are sums of a part of the terms, whose function is not that of the whole sum."""
     line = "--dt=f16 --attr-post-ops=glu:halves:swish:1 32x128:128x64"
