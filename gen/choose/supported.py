@@ -225,10 +225,14 @@ def _check_routing(problem: Problem, facts: TargetFacts) -> None:
         if part and (not spec.layout.is_plain or SCALARS[spec.dtype].bits < 8):
             given = f"given {name} of {spec.dtype} with tag {spec.layout.tag} by {part}"
             raise Unsupported(f"{given}, wanted elements of a byte or more in a plain layout", rule="routing")
+    summed_beside = problem.zero_point("src") or (None if problem.dequantises else problem.zero_point("wei"))
+    if routing.gather and summed_beside:
+        given = f"given {routing.gather} and a zero point of {summed_beside.role}, for which rows of src are summed"
+        raise Unsupported(f"{given}, wanted no zero points", rule="routing")
     scales = [scale for scale in problem.scales if scale.role == "src" and not scale.is_known]
-    if routing.gather and (problem.zero_points or problem.dequantises or any(scale.groups for scale in scales)):
-        wanted = "wanted no zero points, and scales that are the same along K"
-        raise Unsupported(f"given {routing.gather} and factors that are dequantised, {wanted}", rule="routing")
+    if routing.gather and ("src" in problem.dequantising_scales or any(scale.groups for scale in scales)):
+        given = f"given {routing.gather} and scales of src in groups or along K"
+        raise Unsupported(f"{given}, wanted a scale for each row at most", rule="routing")
     if routing.scatter and any(scale.is_dynamic for scale in problem.scales):
         raise Unsupported(f"given {routing.scatter} and computed scales, wanted other scales", rule="routing")
     reads_dst = any(isinstance(op, Sum) for op in problem.post_ops)

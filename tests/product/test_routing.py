@@ -160,6 +160,22 @@ def test_attributes_of_rows_by_number(types: str, words: str, target: str) -> No
     expect_right(outcome)
 
 
+@pytest.mark.parametrize(("words", "target"), always([
+    (words, target)
+    for words in [
+        "--dt=bf16:u4:bf16 --attr-fpmath=bf16:true --attr-scales=wei:7:f16:36x1 --attr-zero-points=wei:7:u8:36x1",
+        "--dt=f16:s4:f16 --attr-fpmath=f16:true --attr-scales=wei:7:f16:36x10 --attr-post-ops=glu:halves:relu",
+        "--dt=f16:f4_e2m1:f16 --attr-fpmath=f16 --attr-scales=wei:7:e8m0:36x1 --attr-post-ops=glu:interleaved:abs",
+        "--dt=f8_e4m3:f8_e4m3:bf16 --attr-scales=src:1+wei:7:f32:36x20",
+        "--dt=u8:s8:u8 --attr-zero-points=dst:common:3",
+    ]
+    for target in TARGETS
+], lambda n, _: n % 4 == 1))  # fmt: skip
+def test_weights_of_gathered_rows_may_have_scales_and_zero_points_along_k(words: str, target: str) -> None:
+    outcome = verdict.run(compiled(f"{words} {GROUPS} --routing=gather:{TOKENS}:{TOPK} {SIZES}", target))
+    expect_right(outcome)
+
+
 def test_sampled_tiles_are_compared_at_their_slots() -> None:
     for line in (FIRST, BOTH, SECOND):
         code = compiled(line, "gfx942", "tile=16x16x32 waves=1x1 mma=16x16x16 slots=1")
@@ -325,7 +341,9 @@ def test_a_routing_is_printed_as_it_is_read() -> None:
     (f"{GROUPS} --routing=gather:0 {SIZES}", "given 0, wanted at least 1"),
     (f"--dt=s4:s8:s32 {GROUPS} --routing=gather:7 {SIZES}", "wanted elements of a byte or more in a plain layout"),
     (f"--dt=f16 --dtag=aB16b {GROUPS} --routing=scatter:40 {SIZES}", "wanted elements of a byte or more"),
-    (f"--dt=u8:s8:s32 --attr-zero-points=src:common:1 {GROUPS} --routing=gather:7 {SIZES}", "wanted no zero points"),
+    (f"--dt=u8:s8:s32 --attr-zero-points=src:common:1 {GROUPS} --routing=gather:7 {SIZES}", "a zero point of src, for"),
+    (f"--dt=u8:s8:s32 --attr-zero-points=wei:common:1 {GROUPS} --routing=gather:7 {SIZES}", "a zero point of wei, for"),
+    (f"--dt=f8_e4m3 --attr-scales=src:3:f32:1x36 {GROUPS} --routing=gather:7 {SIZES}", "a scale for each row at most"),
 ])  # fmt: skip
 def test_routings_are_refused_in_one_line(line: str, said: str) -> None:
     with pytest.raises((cg.UserError, cg.Unsupported)) as refused:
