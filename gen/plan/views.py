@@ -382,8 +382,10 @@ def without_padding(problem: Problem, result: View) -> View:
     A sum in padding is not zero where zeros are multiplied by an infinity or a NaN, or where u8 is multiplied as s8.
     """
     dims = problem.outputs[0].dims
-    index = (evolve(t, size=n, masked=True) if t.size > n else t for t, n in zip(result.index, dims, strict=True))
-    return evolve(result, layout=evolve(result.layout, dims=dims), index=tuple(index))
+    masks = result.index[len(dims) :]  # coordinates of `zero_outside`
+    index = (evolve(t, size=n, masked=True) if t.size > n else t for t, n in zip(result.index, dims))
+    layout = evolve(result.layout, dims=(*dims, *result.layout.dims[len(dims) :]))
+    return evolve(result, layout=layout, index=(*index, *masks))
 
 
 def zero_outside(view: View, masks: tuple[TensorDim, ...]) -> View:

@@ -69,6 +69,16 @@ def test_sums_within_a_group_are_stored(target: str, tag: str, count: int) -> No
         assert np.array_equal(found, gradient(problem, arrays))
 
 
+@pytest.mark.parametrize("target", CONFIGS)
+def test_slices_are_added_by_atomics(target: str) -> None:
+    line = LINE.format(tag="axb").replace("--dt=f16", "--dt=f16:f32:f16")
+    config = f"{CONFIGS[target][0]} slices=2 sum=atomic groups=4"
+    problem, code = compiled(line, target, config)
+    arrays = drawn(problem)
+    assert np.array_equal(cg.simulate(code, **arrays).astype(np.float64), gradient(problem, arrays))
+    assert verdict.run(code).passed
+
+
 @pytest.mark.parametrize("tag", TAGS)
 def test_bulk_copies_bring_the_channels_of_several_groups(tag: str) -> None:
     config = "tile=64x64x64 waves=1x4 mma=64x64x16 slots=3 taps=fused slices=2 groups=16 copy=tensor"
