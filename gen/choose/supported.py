@@ -27,6 +27,7 @@ from convgen.problem.fused_conv import FusedConv
 from convgen.problem.grammar import DATA_TYPES, LIMIT, is_strides
 from convgen.problem.matmul import Matmul, Problem, grouping_of
 from convgen.problem.post_ops import Sum
+from convgen.problem.routing import Gather
 from convgen.problem.tensors import refuse_others
 
 
@@ -225,14 +226,8 @@ def _check_routing(problem: Problem, facts: TargetFacts) -> None:
         if part and (not spec.layout.is_plain or SCALARS[spec.dtype].bits < 8):
             given = f"given {name} of {spec.dtype} with tag {spec.layout.tag} by {part}"
             raise Unsupported(f"{given}, wanted elements of a byte or more in a plain layout", rule="routing")
-    summed_beside = problem.zero_point("src") or (None if problem.dequantises else problem.zero_point("wei"))
-    if routing.gather and summed_beside:
-        given = f"given {routing.gather} and a zero point of {summed_beside.role}, for which rows of src are summed"
-        raise Unsupported(f"{given}, wanted no zero points", rule="routing")
-    scales = [scale for scale in problem.scales if scale.role == "src" and not scale.is_known]
-    if routing.gather and ("src" in problem.dequantising_scales or any(scale.groups for scale in scales)):
-        given = f"given {routing.gather} and scales of src in groups or along K"
-        raise Unsupported(f"{given}, wanted a scale for each row at most", rule="routing")
+    if routing.gather:
+        _check_gather(problem, routing.gather, facts)
     if routing.scatter and any(scale.is_dynamic for scale in problem.scales):
         raise Unsupported(f"given {routing.scatter} and computed scales, wanted other scales", rule="routing")
     reads_dst = any(isinstance(op, Sum) for op in problem.post_ops)
@@ -243,6 +238,22 @@ def _check_routing(problem: Problem, facts: TargetFacts) -> None:
         if memory.bytes > facts.surface_max:
             given = f"given {memory.name} of {memory.bytes} bytes, whose rows have numbers"
             raise Unsupported(f"{given}, wanted at most {facts.surface_max}", rule="size")
+
+
+def _check_gather(problem: Matmul, gather: Gather, facts: TargetFacts) -> None:
+    """Refuse gathered rows of src that another launch sums, or whose scales differ along K."""
+    point = problem.zero_point("src") or (None if problem.dequantises else problem.zero_point("wei"))
+    if point:
+        given = f"given {gather} and a zero point of {point.role}, for which rows of src are summed"
+        raise Unsupported(f"{given}, wanted no zero points", rule="routing")
+    types = views.factor_types(problem)
+    if (problem.acc_type, problem.wei_type) == ("s32", "u8") and signed(types, facts) != types:
+        given = f"given {gather} and weights of u8, which {facts.name} multiplies as s8 beside sums of src"
+        raise Unsupported(f"{given}, wanted weights of s8", rule="routing")
+    scales = [scale for scale in problem.scales if scale.role == "src" and not scale.is_known]
+    if "src" in problem.dequantising_scales or any(scale.groups for scale in scales):
+        given = f"given {gather} and scales of src in groups or along K"
+        raise Unsupported(f"{given}, wanted a scale for each row at most", rule="routing")
 
 
 def _check_phases(problem: Conv) -> None:

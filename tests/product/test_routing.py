@@ -343,6 +343,7 @@ def test_a_routing_is_printed_as_it_is_read() -> None:
     (f"--dt=f16 --dtag=aB16b {GROUPS} --routing=scatter:40 {SIZES}", "wanted elements of a byte or more"),
     (f"--dt=u8:s8:s32 --attr-zero-points=src:common:1 {GROUPS} --routing=gather:7 {SIZES}", "a zero point of src, for"),
     (f"--dt=u8:s8:s32 --attr-zero-points=wei:common:1 {GROUPS} --routing=gather:7 {SIZES}", "a zero point of wei, for"),
+    (f"--dt=s8:u8:s32 {GROUPS} --routing=gather:7 {SIZES}", "weights of u8, which gfx942 multiplies as s8"),
     (f"--dt=f8_e4m3 --attr-scales=src:3:f32:1x36 {GROUPS} --routing=gather:7 {SIZES}", "a scale for each row at most"),
 ])  # fmt: skip
 def test_routings_are_refused_in_one_line(line: str, said: str) -> None:
