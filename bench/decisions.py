@@ -1,8 +1,8 @@
-"""Tell how often `convgen profile` says which of two configs is faster, where they differ in one decision.
+"""Count how often `convgen profile` predicts which of two configs is faster, where they differ in one decision.
 
-Configs of a problem that were timed on an H200 (`bench/configs.py`), and that differ in nothing but the slices of K,
-the order of workgroups or their number, make a pair if one takes 5 % longer. The model tells a pair right if it finds
-the same one faster.
+Two configs of a problem that were timed on an H200 (`bench/configs.py`) make a pair if one takes 5 % longer and they
+differ in nothing but the slices of K, the order of workgroups or their number. A pair is right if the model predicts
+the shorter time for the faster one.
 
     python bench/decisions.py tests/data/silicon/configs.txt [--clocks DIR] [--show]
 """
@@ -64,12 +64,12 @@ def pairs(file: Path) -> Iterator[Pair]:
                 yield Pair(name, problem, one, other, (us, longer))
 
 
-def predicted(found: Sequence[Pair], cache: Path | None, console: Console) -> dict[tuple[str, str], float]:
-    """Return the predicted microseconds of all configs of some pairs."""
+def predicted(timed_pairs: Sequence[Pair], cache: Path | None, console: Console) -> dict[tuple[str, str], float]:
+    """Return the predicted microseconds of all configs of some pairs, by problem and config."""
     terms = entries.known()[silicon_fit.KIND].terms
     times = {
         (pair.problem, config): us
-        for pair in found
+        for pair in timed_pairs
         for config, us in zip((pair.faster, pair.slower), pair.us, strict=True)
     }
     return {
@@ -82,26 +82,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", type=Path, help="microseconds of configs, as bench/fit_chooser.py reads them")
     parser.add_argument("--clocks", type=Path, metavar="DIR", help="keep profiles here")
-    parser.add_argument("--show", action="store_true", help="print the pairs that are told wrong, too")
+    parser.add_argument("--show", action="store_true", help="print the pairs that are wrong, too")
     asked = parser.parse_args()
     console = Console()
     if asked.clocks:
         asked.clocks.mkdir(parents=True, exist_ok=True)
-    found = list(pairs(asked.file))
-    by = predicted(found, asked.clocks, console)
-    grid = Table("decision", "pairs", "problems", "told right", "of those 10 % apart")
-    kinds = {pair.decision for pair in found}
-    for name in (*sorted(kinds), "all"):
-        own = [pair for pair in found if name in (pair.decision, "all")]
-        right = np.array([by[pair.problem, pair.faster] < by[pair.problem, pair.slower] for pair in own])
-        apart = np.array([pair.us[1] > 1.1 * pair.us[0] for pair in own])
-        grid.add_row(
-            name, str(len(own)), str(len({pair.problem for pair in own})), f"{right.mean():.0%}",
-            f"{right[apart].mean():.0%} of {apart.sum()}",
-        )  # fmt: skip
+    timed_pairs = list(pairs(asked.file))
+    if not timed_pairs:
+        parser.error(f"given {asked.file} without two configs that differ in one decision, wanted some")
+    us_of = predicted(timed_pairs, asked.clocks, console)
+    grid = Table("decision", "pairs", "problems", "right", "right, of those 10 % apart")
+    for name in (*sorted({pair.decision for pair in timed_pairs}), "all"):
+        row = [pair for pair in timed_pairs if name in (pair.decision, "all")]
+        is_right = np.array([us_of[pair.problem, pair.faster] < us_of[pair.problem, pair.slower] for pair in row])
+        is_apart = np.array([pair.us[1] > 1.1 * pair.us[0] for pair in row])
+        of_apart = f"{is_right[is_apart].mean():.0%} of {is_apart.sum()}" if is_apart.any() else ""
+        problems = {pair.problem for pair in row}
+        grid.add_row(name, str(len(row)), str(len(problems)), f"{is_right.mean():.0%}", of_apart)
     console.print(grid)
-    for pair in found if asked.show else ():
-        times = by[pair.problem, pair.faster], by[pair.problem, pair.slower]
+    for pair in timed_pairs if asked.show else ():
+        times = us_of[pair.problem, pair.faster], us_of[pair.problem, pair.slower]
         if times[0] >= times[1]:
             console.print(
                 f"{pair.problem}\n  {pair.us[0]:.2f} us, {times[0]:.2f} predicted: {pair.faster}"
