@@ -92,7 +92,7 @@ def where(exists: npt.NDArray[np.bool_], given: Range) -> Range:
 
 
 def summed(terms: Sequence[Range]) -> Range:
-    """Return the ranges of sums of numbers that f32 adds exactly, or of ranges, in any order; none is minus zero."""
+    """Return the ranges of sums of integers, of f32 or of ranges, in any order; none is minus zero."""
     with np.errstate(all="ignore"):
         total = Range.of([np.zeros_like(terms[0].least)])
         for term in terms:
@@ -101,7 +101,30 @@ def summed(terms: Sequence[Range]) -> Range:
             else:
                 ends = Range(total.least + term.least, total.most + term.most, total.nan | term.nan)
                 total = _outwards(_outwards(ends))
-        return total
+        if not total.is_one or np.issubdtype(total.least.dtype, np.integer):
+            return total
+        values = np.stack([term.least for term in terms]).astype(np.float64)
+        error = _rounding_of_sums(values)
+        if not error.any():
+            return total
+        low, high = ((values.sum(0) + sign * error).astype(np.float32) for sign in (-1, 1))
+        ends = _outwards(Range(low, high, total.nan))
+        least, most = (np.where(error, end, total.least) for end in (ends.least, ends.most))
+        return Range(least, most, total.nan)
+
+
+def _rounding_of_sums(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Return how far f32 may round sums over the first axis, added in any order; 0 where it adds them exactly.
+
+    Sums are exact if all values are multiples of one power of two, and their magnitudes add up to 2^24 times that.
+    Else each addition rounds by at most 2^-24 of the magnitudes' sum (Higham, Accuracy and Stability, 4.2).
+    """
+    fractions, exponents = np.frexp(values)
+    whole = (fractions * 2.0**24).astype(np.int64)
+    steps = np.where(whole == 0, np.inf, np.ldexp((whole & -whole).astype(np.float64), exponents - 24))
+    magnitude = np.abs(values).sum(0)
+    is_exact = ~np.isfinite(magnitude) | (magnitude <= 2.0**24 * steps.min(0))
+    return np.where(is_exact, 0.0, len(values) * 2.0**-24 * magnitude)
 
 
 def multiplied(values: Floats, numbers: Sequence[np.float32], tensors: Sequence[npt.NDArray[Any]]) -> Floats:

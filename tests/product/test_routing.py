@@ -23,6 +23,7 @@ from convgen.run import reference, verdict
 from convgen.run.code import Code
 from convgen.run.comparison import compare_unnamed
 from convgen.run.execution import SENTINEL, execute
+from convgen.run.ranges import Range, summed
 from tests.product.problems import expect_right
 from tests.strategies import always
 
@@ -278,6 +279,26 @@ def test_sums_over_slots_are_those_of_numpy(target: str, seed: int) -> None:
             row = src[m].astype(np.float64) @ wei[expert].astype(np.float64)
             wanted[ids[m] // topk] += row * weights[ids[m]]
     assert np.array_equal(got.astype(np.float64), wanted.astype(got.dtype).astype(np.float64))
+
+
+@pytest.mark.parametrize("target", ["gfx942", "xehpc", "sm_90a"])
+def test_sums_that_f32_rounds_are_right_in_the_order_of_lanes(target: str) -> None:
+    """Products of two sums of s8 have up to 31 bits; lanes add slots in another order than the reference."""
+    line = "--dt=s8:s8:f32 --attr-post-ops=glu:interleaved:abs --grouped=0:1:26 --routing=scatter:4:9"
+    expect_right(verdict.run(compiled(f"{line} 26x33:1x33x32", target)))
+
+
+def test_ranges_of_sums_are_points_where_f32_adds_exactly() -> None:
+    def of(*values: float) -> Range:
+        return Range.of([np.array(values, np.float32)])
+
+    total = summed([of(2.0**24, 1, np.inf), of(1, 2.0**-20, 1), of(-(2.0**24), -1, -np.inf)])
+    assert (total.least[1], total.most[1]) == (2.0**-20, 2.0**-20)
+    assert -8 < total.least[0] <= 0 < 1 <= total.most[0] < 8
+    assert total.nan.tolist() == [False, False, True]
+    whole = summed([of(3, 2.0**23, 0.5), of(5, 1, -0.25)])
+    assert whole.is_one
+    assert whole.least.tolist() == [8, 2.0**23 + 1, 0.25]
 
 
 def test_sampled_tiles_of_sums_need_all_rows() -> None:
