@@ -57,6 +57,7 @@ JUDGES: dict[str, tuple[str, ...]] = {
     "gen/choose/offers.py": ("tests/gen", "tests/product/test_types.py"),
     "gen/plan/grouped_axis.py": ("tests/product/test_grouped.py", "tests/gen"),
     "gen/plan/views.py": ("tests/gen", "tests/product/test_routing.py"),
+    "gen/plan/block_scales.py": ("tests/product/test_block_scales.py",),
     "gen/plan/scaled_factors.py": ("tests/product/test_mx.py", "tests/gen"),
     "gen/problem/fused_conv.py": ("tests/product/test_fused_conv.py", "tests/gen"),
     "gen/run/comparison.py": ("tests/gen", "tests/product/test_routing.py"),

@@ -199,9 +199,9 @@ def _peer(problem: Any, given: dict[str, Any], torch: Any) -> Callable[[], objec
     """Return a call of cuBLAS or cuDNN for a problem, on the tensors of convgen's kernel."""
     from convgen.problem.conv import Conv, Direction
 
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = problem.fpmath == "tf32"
     if not isinstance(problem, Conv):
         src, wei, dst = (given[name] for name in ("src", "wei", "dst"))
-        torch.backends.cuda.matmul.allow_tf32 = problem.fpmath == "tf32"  # of convolutions torch permits it by itself
         if problem.grouping:
             return lambda: torch._grouped_mm(src, wei, offs=given[OFFSETS], out_dtype=dst.dtype)
         if not src.is_floating_point():

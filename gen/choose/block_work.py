@@ -14,7 +14,6 @@ from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.fragment import DWORD
 from convgen.ir.layout.mma import MmaAtom
 from convgen.ir.record import frozen
-from convgen.plan.atoms import sums_outside
 from convgen.plan.copies import chunk_elems, pitch_of, rounded_rows
 from convgen.plan.loads import OperandLoad
 from convgen.plan.registers import LaneRegisters, Numbers, masks_of
@@ -50,7 +49,7 @@ class OfferTraits:
         )
         pieces = tuple(tuple(_pieces(each, offer.inner, chunk, load, facts) for each in variants) for load in loads)
         masks = masks_of(offer.of_m, loads[0].trimmed), masks_of(offer.of_n, loads[1].trimmed)
-        outside = sums_outside(atom, offer.form.acc_mode)
+        outside = offer.form.sums_outside(atom)
         return cls(len(offer.tap_rows), max(offer.tap_rows, default=0), loads, masks, issue_slots, pieces, outside)
 
 

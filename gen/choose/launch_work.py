@@ -16,7 +16,6 @@ from convgen.ir.layout.dispatch import makespan
 from convgen.ir.layout.turns import SharedOut, Turns
 from convgen.ir.record import evolve, frozen
 from convgen.passes.buffer_shared import runs_late
-from convgen.plan.atoms import sums_outside
 from convgen.plan.config import even_group_size, levels
 from convgen.plan.registers import Numbers, Pipeline
 from convgen.plan.variants.variant import Offer
@@ -144,7 +143,7 @@ class Launch:
     @property
     def runs_late(self) -> Numbers:
         """Return whether the products of a block still run while the next block begins."""
-        stays = self.atom.in_shared and not sums_outside(self.atom, self.offer.form.acc_mode)
+        stays = self.atom.in_shared and not self.offer.form.sums_outside(self.atom)
         late: Numbers = runs_late(self.slots) & stays
         return late
 

@@ -13,6 +13,7 @@ from convgen.ir.layout.memory import View
 from convgen.ir.record import evolve
 from convgen.ir.types import scalar
 from convgen.passes.messages.linear import WORD
+from convgen.plan import block_scales
 from convgen.plan.atoms import input_atoms
 from convgen.plan.config import COLUMNS, JOINED, MERGED, VARIANTS
 from convgen.plan.contraction import Product, reordered
@@ -54,7 +55,7 @@ def forms(problem: Problem, facts: TargetFacts, reorder: tuple[str, ...]) -> Ite
         return
     is_sized = bool(problem.runtime)
     largest = max(parts, key=lambda p: p.m * p.n * p.k)
-    whole = Form(largest, len(parts), is_sized=is_sized, acc_mode=problem.acc_mode)
+    whole = Form(largest, len(parts), is_sized=is_sized, acc_mode=problem.acc_mode, blocks=block_scales.of(problem))
     yield whole
     if pair := next((atom.pair for atom in input_atoms(problem, facts) if atom.pair), None):
         yield evolve(whole, product=in_pairs(largest), pair=pair)

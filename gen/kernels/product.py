@@ -30,7 +30,7 @@ from convgen.kernels.last_arrival import LastArrival, ReductionBuffers, Start
 from convgen.kernels.tile_place import place_of
 from convgen.passes.buffer_shared import flipped
 from convgen.passes.messages.direct_copies import places_of
-from convgen.plan import dequantise, views
+from convgen.plan import block_scales, dequantise, views
 from convgen.plan.inputs import InputPath
 from convgen.plan.plan import Part, Plan, Reduction, accumulator_registers
 from convgen.plan.scaled_factors import by_groups
@@ -315,10 +315,19 @@ class _ProductBuilder:
             loads += [
                 (path.scales, start, layout) for path, start, layout in scaled if path.scales and not path.scale_path
             ]
-        return {
+        elements = {
             (layout, group): dequantise.load(self.k, group, self._at(start, kb), layout)
             for group, start, layout in loads
         }
+        over_sums = [(mma.d, group) for mma in self.mmas if not mma.scales for group in self._block_scales]
+        at = self.n0, *self._at(self.m0, kb)
+        return elements | {key: dequantise.load(self.k, key[1], at, key[0]) for key in over_sums}
+
+    @property
+    def _block_scales(self) -> list[dequantise.GroupTensor]:
+        """Return the scales of N's and M's input by which the sums of a block are multiplied."""
+        paths = self.part.of_n, self.part.of_m
+        return [] if self.plan.mma.scales else [path.scales for path in paths if path.scales]
 
     def _block(
         self, kb: Var, acc: Sequence[Var], products: Sequence[Var], elements: Mapping[_Key, Expr]
@@ -350,7 +359,7 @@ class _ProductBuilder:
         for n, mma in enumerate(self.mmas):
             # Read the next part's fragment while this one multiplies.
             after = [self._fragment(*paths[1], kb, further.b, elements) for further in self.mmas[n + 1 : n + 2]]
-            self._multiply(products[n], mma, acc[n], a, b, *self._scales(mma, elements))
+            self._multiply(products[n], mma, acc[n], a, b, elements)
             b = after[0] if after else b
         return next_elements
 
@@ -365,12 +374,20 @@ class _ProductBuilder:
             assert tile is not None
             yield self.k.load_shared(f"{name}_frag", tile, by_groups(layout), 0, "fragment", name)
 
-    def _multiply(self, total: Var, mma: MmaTile, acc: Expr, a: Expr, b: Expr, *scales: Expr) -> None:
-        """Add a product to sums, in the instruction unless its sums lose bits that the problem wants."""
+    def _multiply(self, total: Var, mma: MmaTile, acc: Expr, a: Expr, b: Expr, elements: Mapping[_Key, Expr]) -> None:
+        """Add a product to sums, in the instruction unless its sums lose bits that the problem wants, or have scales.
+
+        `elements` has the block's scales.
+        """
+        scales = tuple(self._scales(mma, elements))
         if not self.plan.sums_outside:
             self.k.add(Let(total, Mma(mma, acc, a, b, scales)))
             return
         product = self.k.let("product", Mma(mma, zeros(mma.acc_type), a, b, scales))
+        if groups := self._block_scales:
+            loaded = {group: elements[mma.d, group] for group in groups}
+            self.k.add(Let(total, block_scales.scaled(product, loaded, mma.d, acc)))
+            return
         self.k.add(Let(total, acc + product))
 
     def _taps(self, acc: Sequence[Var], products: Sequence[Var]) -> None:
@@ -385,7 +402,7 @@ class _ProductBuilder:
             for i, mma in enumerate(self.mmas):
                 b = self._at_tap(of_m.tile, mma.b, (row, 0))
                 total = products[i] if n == last else self.k.var(f"acc_at_{n}", mma.acc_type)
-                self._multiply(total, mma, sums[i], a, b)
+                self._multiply(total, mma, sums[i], a, b, {})
                 sums[i] = total
 
     def _at_tap(self, tile: Shared, layout: Fragment, start: tuple[int, int]) -> Var:

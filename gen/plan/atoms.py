@@ -8,7 +8,8 @@ from convgen.ir.error import DoesNotFit
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.mma import MOST, MmaAtom, MmaTile, shares
 from convgen.ir.types import Type, s8, u8
-from convgen.plan import dequantise, scaled_factors, views
+from convgen.plan import block_scales, dequantise, scaled_factors, views
+from convgen.plan.block_scales import BlockScales
 from convgen.plan.config import Config, LanePart
 from convgen.plan.copies import divide
 from convgen.problem.matmul import Problem
@@ -20,28 +21,22 @@ def input_atoms(problem: Problem, facts: TargetFacts) -> list[MmaAtom]:
     Instructions that read only one factor from shared memory are left out: a plan brings both along one path.
     """
     rounded = {"tf32": "xf32"}.get(problem.fpmath) if problem.inputs[0].dtype == "f32" else None
-    types = signed(_multiplied(problem), facts)
+    types = signed(dequantise.multiplied_types(problem), facts)
     exact = [a for a in facts.atoms if not a.b_in_registers and a.rounds_to in ("", rounded)]
     of_types = [a for a in exact if (a.a_elem, a.b_elem) == types and a.acc.name == problem.acc_type]
     scaled = [a for a in facts.scaled_atoms if scaled_factors.suits(problem, a)]
+    if not scaled and (blocks := block_scales.of(problem)):
+        scaled += _of_wider_types(problem, [a for a in exact if blocks.suits(a)], blocks.factors)
     return [*scaled, *(of_types or _of_wider_types(problem, exact, types))]
 
 
-def sums_outside(atom: MmaAtom, acc_mode: str) -> bool:
+def sums_outside(atom: MmaAtom, acc_mode: str, blocks: BlockScales | None) -> bool:
     """Return whether sums are kept outside of an instruction, which adds up the product of one block at a time.
 
     An instruction with `sum_bits` drops the last bits of sums that stay in it as they grow; `relaxed` permits that.
+    Sums of a block may also have scales.
     """
-    return atom.sum_bits > 0 and acc_mode == "strict"
-
-
-def _multiplied(problem: Problem) -> tuple[Type, Type]:
-    """Return the types in which N's and M's input are multiplied; a dequantised input has its wide type."""
-    wide = {role: dequantise.multiplied_type(problem, role) for role in ("src", "wei")}
-    if not any(wide.values()):
-        return views.factor_types(problem)
-    n, m = (wide.get(view.memory.name) or view.memory.elem for view in views.factors(problem))
-    return n, m
+    return (atom.sum_bits > 0 and acc_mode == "strict") or (blocks is not None and blocks.suits(atom))
 
 
 def _of_wider_types(problem: Problem, atoms: Sequence[MmaAtom], types: tuple[Type, Type]) -> list[MmaAtom]:

@@ -22,7 +22,7 @@ from math import gcd, prod
 from convgen.ir.error import DoesNotFit
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.digits import Digit, Digits, Space, Straddles
-from convgen.ir.layout.fragment import DWORD, Fragment
+from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import COL, ROW, View, row_major
 from convgen.ir.record import evolve, frozen
 from convgen.ir.simplify.extents import upper_bound
@@ -111,14 +111,6 @@ def is_read_transposed(
         return False
     runs = linear.unit_axis == ROWS and linear.makes_messages(facts.chunk_bytes // elem.bytes, facts.message_alignment)
     return runs and reads_transposed(fragment, facts, repeated=repeated)
-
-
-def keeps_columns(view: View, elem: Type, facts: TargetFacts) -> bool:
-    """Return whether a direct copy keeps columns of dwords together, as in memory: lanes read one dword at a time."""
-    linear = linearize(view)
-    if elem is not view.memory.elem or elem.bytes != DWORD:
-        return False
-    return linear.unit_axis == ROWS and linear.makes_messages(facts.chunk_bytes // DWORD, facts.message_alignment)
 
 
 def message_elems(view: View, chunk_bytes: int, along: int = K, alignment: int = 4) -> int:

@@ -69,6 +69,15 @@ def multiplied_type(problem: Problem, role: str) -> Type | None:
     return next(t for t in wide if all(map(t.holds, types)))
 
 
+def multiplied_types(problem: Problem) -> tuple[Type, Type]:
+    """Return the types in which N's and M's input are multiplied; a dequantised input has its wide type."""
+    wide = {role: multiplied_type(problem, role) for role in ("src", "wei")}
+    if not any(wide.values()):
+        return views.factor_types(problem)
+    n, m = (wide.get(view.memory.name) or view.memory.elem for view in views.factors(problem))
+    return n, m
+
+
 def _is_dequantised(problem: Matmul, role: str) -> bool:
     """Whether a factor has a zero point, or a scale that is applied before the product."""
     return problem.zero_point(role) is not None or role in problem.dequantising_scales
@@ -109,8 +118,8 @@ def of(problem: Problem, factor: View, cuts: Cuts, tile: tuple[int, int]) -> Deq
     point, scale = problem.zero_point(role), problem.dequantising_scales.get(role)
     zero: GroupTensor | int = 0 if point is None or point.value is None else point.value
     if point is not None and not point.is_known:
-        zero = _group_tensor(problem, views.in_bytes(problem, point.name), point, factor, cuts, tile)
-    scales = _group_tensor(problem, problem.tensor(scale.name), scale, factor, cuts, tile) if scale else None
+        zero = group_tensor(problem, views.in_bytes(problem, point.name), point, factor, cuts, tile)
+    scales = group_tensor(problem, problem.tensor(scale.name), scale, factor, cuts, tile) if scale else None
     return Dequantisation(zero, scales, point is not None and not _holds_differences(elem, factor.memory.elem, point))
 
 
@@ -128,9 +137,10 @@ def _holds_differences(elem: Type, stored: Type, point: ZeroPoint) -> bool:
     return elem.holds_integers(max(stored.max - least, most - stored.min))
 
 
-def _group_tensor(
+def group_tensor(
     problem: Matmul, spec: TensorSpec, attribute: Scale | ZeroPoint, factor: View, cuts: Cuts, tile: tuple[int, int]
 ) -> GroupTensor:
+    """Return the elements of an attribute's tensor for a factor's tile of (rows, elements along K)."""
     rows_first = slice(None) if attribute.role == "src" else slice(None, None, -1)
     sizes, spans = problem.size(attribute.role)[-2:][rows_first], problem.spans(attribute)[-2:][rows_first]
     # Columns of a gate and of its up, if they are in halves, are neighbours in a tile (`contraction.in_order`).

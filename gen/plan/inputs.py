@@ -31,12 +31,12 @@ from convgen.plan.copies import (
     copy_layout,
     divide,
     is_read_transposed,
-    keeps_columns,
     lane_swaps,
     pitch_of,
     rounded_rows,
 )
 from convgen.plan.dequantise import Dequantisation, GroupTensor
+from convgen.plan.loads import keeps_columns
 from convgen.plan.packing import Packing
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from functools import lru_cache
 
 from convgen.ir.facts import TargetFacts
-from convgen.ir.layout.fragment import Fragment
+from convgen.ir.layout.fragment import DWORD, Fragment
 from convgen.ir.layout.memory import RunView, View
 from convgen.ir.record import evolve, frozen
+from convgen.ir.types import Type
 from convgen.passes.messages.linear import linearize
 from convgen.passes.messages.planes import is_plane, rectangle_of
 from convgen.plan.copies import (
@@ -16,7 +17,6 @@ from convgen.plan.copies import (
     comes_as_rectangles,
     even_rows_at_once,
     is_read_transposed,
-    keeps_columns,
     message_elems,
 )
 
@@ -45,6 +45,14 @@ class OperandLoad:
         if self.along_k and not (self.by_reads and share % self.widest):
             return share / self.widest
         return share / even_rows_at_once(self.widest, int(share), elem_bytes)
+
+
+def keeps_columns(view: View, elem: Type, facts: TargetFacts) -> bool:
+    """Return whether a direct copy keeps columns of dwords together, as in memory: lanes read one dword at a time."""
+    linear = linearize(view)
+    if elem is not view.memory.elem or elem.bytes != DWORD:
+        return False
+    return linear.unit_axis == ROWS and linear.makes_messages(facts.chunk_bytes // DWORD, facts.message_alignment)
 
 
 def view_load(view: View, facts: TargetFacts) -> OperandLoad:

@@ -27,7 +27,7 @@ from convgen.ir.sizes import Extent
 from convgen.ir.types import Type, scalar
 from convgen.passes.messages.nibble_pairs import check_halves
 from convgen.passes.split_chains import ROOM as EPILOGUE_REGISTERS
-from convgen.plan import epilogues
+from convgen.plan import block_scales, epilogues
 from convgen.plan.atoms import sums_outside
 from convgen.plan.compensation import Sums, compensation
 from convgen.plan.config import EXACT, MERGED, TENSOR, Config, LanePart
@@ -137,7 +137,7 @@ class Plan:
     @property
     def sums_outside(self) -> bool:
         """Return whether sums are kept outside of the instruction (`atoms.sums_outside`)."""
-        return sums_outside(self.mma.atom, self.problem.acc_mode)
+        return sums_outside(self.mma.atom, self.problem.acc_mode, block_scales.of(self.problem))
 
 
 def make_plan(problem: Problem, config: Config, facts: TargetFacts) -> Plan:

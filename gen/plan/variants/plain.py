@@ -27,6 +27,8 @@ class Plain(Variant):
     def choices(self, offer: Offer, atom: MmaAtom, facts: TargetFacts) -> Choices:
         """Return the configs worth trying, for all plain variants of the offer."""
         elem, depths, loads = atom.elem_bytes, tiles_k(atom, facts), offer.loads(atom, facts)
+        if offer.form.blocks and offer.form.blocks.suits(atom):
+            depths = offer.form.blocks.depths(depths)
         if all(load.by_reads for load in loads):  # by `convgen profile`, deep rows take 1.0 to 1.14 of the time
             depths = tuple(k for k in depths if k * elem not in tuning(facts).deep_rows)
         suiting = _suiting(offer, loads, depths[-1], facts.chunk_bytes // elem, facts)

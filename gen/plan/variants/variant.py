@@ -16,8 +16,9 @@ from convgen.ir.layout.memory import View
 from convgen.ir.layout.mma import MmaAtom, MmaTile
 from convgen.ir.record import evolve, fields_of, frozen
 from convgen.ir.types import Type, scalar
-from convgen.plan import dequantise, scaled_factors, views
-from convgen.plan.atoms import chosen_atom, converted, mma_tile
+from convgen.plan import block_scales, dequantise, scaled_factors, views
+from convgen.plan.atoms import chosen_atom, converted, mma_tile, sums_outside
+from convgen.plan.block_scales import BlockScales
 from convgen.plan.config import COLUMNS, TENSOR, Config, LanePart, Staging
 from convgen.plan.contraction import Product
 from convgen.plan.inputs import InputPath, ProductInput, with_gaps
@@ -46,7 +47,12 @@ class Form:
     merged: tuple[tuple[int, int, int], ...] = ()
     is_sized: bool = False  #: whether some sizes are known only at launch
     acc_mode: str = "strict"  #: "relaxed" where sums may have fewer bits than their type
+    blocks: BlockScales | None = None  #: scales that multiply the sums of each block of K
     pair: Type | None = None  #: type of the numbers of factors that are multiplied in pairs, in bytes
+
+    def sums_outside(self, atom: MmaAtom) -> bool:
+        """Return whether an instruction keeps its sums outside (`atoms.sums_outside`)."""
+        return sums_outside(atom, self.acc_mode, self.blocks)
 
     @property
     def has_columns(self) -> bool:
@@ -186,6 +192,8 @@ class Variant:
         if unit.atom.scales:
             scaled_factors.check_order(product)
             return scaled_factors.with_scales(problem, product, (of_n, of_m), unit.atom.scaled_k, config, facts)
+        if (blocks := block_scales.of(problem)) and blocks.suits(unit.atom):
+            return block_scales.with_scales(problem, product, (of_n, of_m), blocks.run, config)
         dequantised = partial(dequantise.of, problem, cuts=product.cuts)
         of_n = evolve(of_n, dequantisation=dequantised(product.of_n, tile=(tile_n, tile_k)))
         of_m = evolve(of_m, dequantisation=dequantised(product.of_m, tile=(tile_m, tile_k)))
