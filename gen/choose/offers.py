@@ -20,7 +20,7 @@ from convgen.plan.directions import have_columns, have_joined_groups
 from convgen.plan.loads import view_load
 from convgen.plan.packing import packed
 from convgen.plan.padding import has_whole_pairs, window_coordinates
-from convgen.plan.scaled_factors import in_pairs
+from convgen.plan.scaled_factors import in_bytes
 from convgen.plan.variants.variant import Form, Offer, of_words
 from convgen.plan.views import must_reorder, products
 from convgen.problem.conv import Conv
@@ -56,8 +56,8 @@ def forms(problem: Problem, facts: TargetFacts, reorder: tuple[str, ...]) -> Ite
     largest = max(parts, key=lambda p: p.m * p.n * p.k)
     whole = Form(largest, len(parts), is_sized=is_sized, acc_mode=problem.acc_mode)
     yield whole
-    if pair := next((atom.pair for atom in input_atoms(problem, facts) if atom.pair), None):
-        yield evolve(whole, product=in_pairs(largest), pair=pair)
+    if packed := next((atom.packed for atom in input_atoms(problem, facts) if any(atom.packed)), None):
+        yield evolve(whole, product=in_bytes(largest, packed), packed=packed)
     if groups := _groups_at_once(problem):
         with suppress(DoesNotFit):  # where blocks of a layout end between the groups of a product
             (joined,) = products(problem, 1, reorder, joined_groups=groups)

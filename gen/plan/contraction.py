@@ -96,9 +96,14 @@ class Product:
         return self.of_n.extent(0)
 
     @property
+    def along_k(self) -> View:
+        """Return the factor by whose elements K counts: the one with more, if bytes pack the other's numbers."""
+        return max(self.of_m, self.of_n, key=lambda view: view.extent(1))
+
+    @property
     def k(self) -> int:
         """Return the length of the fused K axis, padding included."""
-        return self.of_m.extent(1)
+        return self.along_k.extent(1)
 
     @property
     def batch(self) -> int:
@@ -134,7 +139,7 @@ class Product:
     @property
     def k_inner(self) -> Dim:
         """Return the innermost dim of K, along which a block of K may run."""
-        return self.of_m.axes[1][-1]
+        return self.along_k.axes[1][-1]
 
 
 @frozen

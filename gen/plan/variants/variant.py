@@ -46,7 +46,7 @@ class Form:
     merged: tuple[tuple[int, int, int], ...] = ()
     is_sized: bool = False  #: whether some sizes are known only at launch
     acc_mode: str = "strict"  #: "relaxed" where sums may have fewer bits than their type
-    pair: Type | None = None  #: type of the numbers of factors that are multiplied in pairs, in bytes
+    packed: scaled_factors.Packed = (None, None)  #: types of the numbers of factors that are multiplied by bytes
 
     @property
     def has_columns(self) -> bool:
@@ -95,11 +95,12 @@ class Offer:
     def types(self, atom: MmaAtom) -> tuple[str, ...]:
         """Return the types of the config word `in=` with this instruction."""
         stored = self.of_n.memory.elem, self.of_m.memory.elem
-        return converted((self.form.pair, self.form.pair) if self.form.pair else stored, atom)
+        of_n, of_m = (of or elem for of, elem in zip(self.form.packed, stored))
+        return converted((of_n, of_m), atom)
 
     def suits(self, atom: MmaAtom) -> bool:
-        """Whether a matrix instruction takes the elements of this offer: numbers, or pairs of them."""
-        return atom.pair is self.form.pair
+        """Whether a matrix instruction takes the elements of this offer: numbers, or bytes that pack them."""
+        return atom.packed == self.form.packed
 
     def loads(self, atom: MmaAtom, facts: TargetFacts) -> tuple[OperandLoad, OperandLoad]:
         """Return the loads of M's and N's input."""
@@ -162,8 +163,7 @@ class Variant:
         unit = matrix_unit(problem, config, facts)
         block = self.block(config.tile[2], unit.atom.elem_bytes, facts.chunk_bytes)
         plain = views.products(problem, block, config.reorder, config.phases, config.pixels, config.joined_groups)
-        if unit.atom.pair:
-            plain = tuple(map(scaled_factors.in_pairs, plain))
+        plain = tuple(scaled_factors.in_bytes(each, unit.atom.packed) for each in plain)
         return unit, tuple(self.product(each, config, facts) for each in plain)
 
     def product(self, plain: Product, config: Config, facts: TargetFacts) -> Product:
@@ -184,7 +184,7 @@ class Variant:
         of_n, of_m = with_gaps((of_n, of_m), facts)
         if unit.atom.scales:
             scaled_factors.check_order(product)
-            return scaled_factors.with_scales(problem, product, (of_n, of_m), unit.atom.scaled_k, config, facts)
+            return scaled_factors.with_scales(problem, product, (of_n, of_m), unit, config, facts)
         dequantised = partial(dequantise.of, problem, cuts=product.cuts)
         of_n = evolve(of_n, dequantisation=dequantised(product.of_n, tile=(tile_n, tile_k)))
         of_m = evolve(of_m, dequantisation=dequantised(product.of_m, tile=(tile_m, tile_k)))
