@@ -22,7 +22,23 @@ from convgen.ir.layout.digits import Digit, Space
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.mma import BlockAtom, MmaAtom
 from convgen.ir.record import evolve, frozen
-from convgen.ir.types import Type, bf16, f4_e2m1, f8_e4m3, f8_e4m3fnuz, f8_e5m2, f8_e5m2fnuz, f16, f32, f64, s8, s32, u8
+from convgen.ir.types import (
+    Type,
+    bf16,
+    f4_e2m1,
+    f6_e2m3,
+    f6_e3m2,
+    f8_e4m3,
+    f8_e4m3fnuz,
+    f8_e5m2,
+    f8_e5m2fnuz,
+    f16,
+    f32,
+    f64,
+    s8,
+    s32,
+    u8,
+)
 
 WAVE = 64
 #: Hazard classes of matrix instructions: narrow inputs (including xf32), f32, f64.
@@ -152,8 +168,10 @@ class MfmaRow:
 SCALED = 32  #: numbers along K that share a scale (CDNA4 ISA 7.1)
 #: fp8 type -> name in mnemonics; the target decides which of the two forms it means
 F8_NAMES = {f8_e4m3: "fp8", f8_e4m3fnuz: "fp8", f8_e5m2: "bf8", f8_e5m2fnuz: "bf8"}
-NARROW_NAMES = {**F8_NAMES, f4_e2m1: "fp4"}  #: type that modifiers select -> name
-_CODES = {f8_e4m3: 0, f8_e5m2: 1, f4_e2m1: 4}  #: type -> its code in cbsz, for A, and blgp, for B (CDNA4 ISA 7.1)
+#: type that modifiers select -> name
+NARROW_NAMES = {**F8_NAMES, f6_e2m3: "fp6", f6_e3m2: "bf6", f4_e2m1: "fp4"}
+#: type -> its code in cbsz, for A, and blgp, for B (CDNA4 ISA 7.1)
+_CODES = {f8_e4m3: 0, f8_e5m2: 1, f6_e2m3: 2, f6_e3m2: 3, f4_e2m1: 4}
 _BYTE = 8  #: bits
 
 
@@ -393,7 +411,7 @@ MFMA: dict[str, tuple[MfmaRow, ...]] = {
     + _CDNA3_BLOCKS
     + _f8f6f4_rows(f8_e4m3, f8_e5m2)
     + _f8_rows(f8_e4m3, f8_e5m2)
-    + _f8f6f4_rows(f8_e4m3, f8_e5m2, f4_e2m1, scaled=True),
+    + _f8f6f4_rows(f8_e4m3, f8_e5m2, f6_e2m3, f6_e3m2, f4_e2m1, scaled=True),
 }
 
 

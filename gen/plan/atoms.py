@@ -10,6 +10,7 @@ from convgen.ir.layout.mma import MOST, MmaAtom, MmaTile, shares
 from convgen.ir.types import Type, s8, u8
 from convgen.plan import dequantise, scaled_factors, views
 from convgen.plan.config import Config, LanePart
+from convgen.plan.contraction import REORDERED
 from convgen.plan.copies import divide
 from convgen.problem.matmul import Problem
 
@@ -40,7 +41,7 @@ def _multiplied(problem: Problem) -> tuple[Type, Type]:
     wide = {role: dequantise.multiplied_type(problem, role) for role in ("src", "wei")}
     if not any(wide.values()):
         return views.factor_types(problem)
-    n, m = (wide.get(view.memory.name) or view.memory.elem for view in views.factors(problem))
+    n, m = (wide.get(view.memory.name.removesuffix(REORDERED)) or view.memory.elem for view in views.factors(problem))
     return n, m
 
 
@@ -62,7 +63,8 @@ def converted(types: tuple[Type, Type], atom: MmaAtom) -> tuple[str, ...]:
     """Return the types to which N's and M's input are converted: one name if equal, () if neither is converted."""
     multiplied = atom.factor_types
     flipped = {(u8, s8)}  # u8 read as s8 is no conversion: one bit flips and a compensation sum corrects the product
-    if all(target is stored or (stored, target) in flipped for target, stored in zip(multiplied, types)):
+    as_stored = (p or target is t or (t, target) in flipped for p, target, t in zip(atom.packed, multiplied, types))
+    if all(as_stored):
         return ()
     return tuple(dict.fromkeys(t.name for t in multiplied))
 

@@ -19,12 +19,13 @@ from convgen.ir.layout.memory import Dim, Global, SizedGlobal, SizedView, Tensor
 from convgen.ir.layout.tags import Layout
 from convgen.ir.record import evolve, frozen
 from convgen.ir.sizes import Extent, Size
-from convgen.ir.types import scalar
+from convgen.ir.types import f16, scalar
 from convgen.plan.blocks import WHOLE, Cuts, Index
 from convgen.plan.grouped_axis import GroupedAxis
 from convgen.problem.matmul import Problem
 from convgen.problem.tensors import TensorSpec
 
+REORDERED = "_reordered"  #: ends the name of an input's reordered copy
 GATE = "gate"  #: dim of N along which the gate (0) and up (1) of a gated linear unit differ; the result lacks it
 
 
@@ -321,6 +322,7 @@ def along(name: str, size: int) -> TensorDim:
 
 
 def reordered(problem: Problem, name: str) -> TensorSpec:
-    """Return an input with the default layout (tag `any`), in a buffer of its own."""
+    """Return an input with the default layout (tag `any`), in a buffer of its own; floats of 6 bits become f16."""
     spec = evolve(problem, stag="any", wtag="any", dtag="any").tensor(name)
-    return evolve(spec, name=f"{name}_reordered")
+    dtype = f16.name if scalar(spec.dtype).is_by_bytes else spec.dtype
+    return evolve(spec, name=f"{name}{REORDERED}", dtype=dtype)

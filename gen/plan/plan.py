@@ -25,7 +25,7 @@ from convgen.ir.record import evolve, frozen
 from convgen.ir.simplify.extents import rounded_up
 from convgen.ir.sizes import Extent
 from convgen.ir.types import Type, scalar
-from convgen.passes.messages.nibble_pairs import check_halves
+from convgen.passes.messages.packed_views import check_halves
 from convgen.passes.split_chains import ROOM as EPILOGUE_REGISTERS
 from convgen.plan import epilogues
 from convgen.plan.atoms import sums_outside

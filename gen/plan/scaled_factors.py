@@ -19,7 +19,7 @@ from convgen.ir.layout.mma import MmaAtom, MmaTile
 from convgen.ir.record import evolve
 from convgen.ir.types import Type
 from convgen.passes.messages.linear import linearize
-from convgen.passes.messages.nibble_pairs import pairs_of
+from convgen.passes.messages.packed_views import bytes_of
 from convgen.plan import views
 from convgen.plan.blocks import Cuts
 from convgen.plan.config import Config
@@ -47,26 +47,35 @@ def suits(problem: Problem, atom: MmaAtom) -> bool:
         in_runs = problem.spans(scale)[DIM_OF_K[role]] % numbers == 0
         if scale.dtype != "e8m0" or not in_runs or problem.zero_point(role) is not None:
             return False
-    if views.factor_types(problem) != atom.factor_types:
+    stored = views.stored_factors(problem)
+    if tuple(view.memory.elem for view in stored) != atom.factor_types:
         return False
-    return all(_are_along_k(view) for view, of in zip(views.factors(problem), atom.packed) if of)
+    return all(_are_along_k(view) for view, of in zip(stored, atom.packed) if of)
 
 
 def _are_along_k(view: View) -> bool:
-    packed = pairs_of(view)
+    packed = bytes_of(view)
     return packed is not None and packed[1] == _K
 
 
 def in_bytes(product: Product, packed: Packed) -> Product:
-    """Return a product whose packed factors are bytes along K; DoesNotFit where bytes hold no neighbours along K."""
-    of_n, of_m = (_in_bytes(view) if of else view for view, of in zip((product.of_n, product.of_m), packed))
+    """Return a product whose packed factors are bytes along K.
+
+    DoesNotFit where bytes hold no neighbours along K, and for floats of 6 bits that are neither packed nor reordered.
+    """
+    of_n, of_m = (_in_bytes(view, of) for view, of in zip((product.of_n, product.of_m), packed))
     return evolve(product, of_n=of_n, of_m=of_m)
 
 
-def _in_bytes(view: View) -> View:
-    packed = pairs_of(view)
-    if packed is None or packed[1] != _K:
-        raise DoesNotFit(f"{view.memory.name} of {view.memory.elem}: wanted bytes of neighbours along K")
+def _in_bytes(view: View, of: Type | None) -> View:
+    name, elem = view.memory.name, view.memory.elem
+    if of is None:
+        if elem.is_by_bytes:
+            raise DoesNotFit(f"{name} of {elem}: wanted reorder={name}, or an instruction that takes its bytes")
+        return view
+    packed = bytes_of(view)
+    if elem is not of or packed is None or packed[1] != _K:
+        raise DoesNotFit(f"{name} of {elem}: wanted bytes of neighbours of {of} along K")
     return packed[0]
 
 

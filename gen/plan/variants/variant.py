@@ -95,8 +95,7 @@ class Offer:
     def types(self, atom: MmaAtom) -> tuple[str, ...]:
         """Return the types of the config word `in=` with this instruction."""
         stored = self.of_n.memory.elem, self.of_m.memory.elem
-        of_n, of_m = (of or elem for of, elem in zip(self.form.packed, stored))
-        return converted((of_n, of_m), atom)
+        return converted(stored, atom)
 
     def suits(self, atom: MmaAtom) -> bool:
         """Whether a matrix instruction takes the elements of this offer: numbers, or bytes that pack them."""
@@ -236,6 +235,8 @@ def tiles_k(atom: MmaAtom, facts: TargetFacts) -> tuple[int, ...]:
     extents = tuple(2 * k for k in TILE_K) if atom.elem_bytes == 1 else TILE_K
     rows = tuned.deep_rows + (tuned.long_rows if atom.in_shared else ())
     extents = tuple(dict.fromkeys((*extents, *(row // atom.elem_bytes for row in rows))))
+    per_atom = 1 << (atom.k - 1).bit_length()  # bytes that pack floats of 6 bits are 3/4 of a power of two
+    extents = tuple(k * atom.k // per_atom for k in extents)
     return tuple(k for k in extents if k * atom.elem_bytes >= tuned.least_row)
 
 

@@ -31,6 +31,8 @@ _TRIPLE = "-triple=amdgcn-amd-amdhsa"
 _THEIRS = {
     "s8": "i8",
     "s32": "i32",
+    "f6_e2m3": "fp6",
+    "f6_e3m2": "bf6",
     "f4_e2m1": "fp4",
     **{f"f8_{form}{kind}": name for form, name in (("e4m3", "fp8"), ("e5m2", "bf8")) for kind in ("", "fnuz")},
 }
