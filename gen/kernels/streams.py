@@ -27,7 +27,7 @@ from convgen.ir.layout.tags import Layout
 from convgen.ir.narrow import unpacked
 from convgen.ir.program import Kernel
 from convgen.ir.record import evolve, frozen
-from convgen.ir.types import Type, VectorType, u8, vector
+from convgen.ir.types import Type, VectorType, vector
 from convgen.passes.buffer_shared import reordered
 from convgen.passes.messages.packed_views import Run, bytes_of, fragment_of_bytes
 from convgen.plan.contraction import buffer
@@ -147,8 +147,7 @@ def transpose(name: str, moves: Sequence[tuple[View, View]], facts: TargetFacts)
     k = KernelBuilder(name, whole.grid, 1, facts.subgroup_size)
     for (source, target), (down, across), first in zip(moves, tiles, firsts):
         of = source.memory.elem
-        seen = evolve(source, memory=evolve(source.memory, elem=u8)) if of.is_by_bytes else source
-        layouts = copy_layout(seen, row_major(side, side), side, side, facts, 1, target.memory.elem)
+        layouts = copy_layout(source, row_major(side, side), side, side, facts, 1, target.memory.elem)
         mapping = evolve(WorkgroupMapping.of(down, across), first=first if len(moves) > 1 else None)
         read, (rows, cols), loads = _bytes_read(source, side, layouts.loaded)
         k.params += [read.memory, target.memory]

@@ -19,7 +19,7 @@ from convgen.ir.layout.memory import Dim, Global, SizedGlobal, SizedView, Tensor
 from convgen.ir.layout.tags import Layout
 from convgen.ir.record import evolve, frozen
 from convgen.ir.sizes import Extent, Size
-from convgen.ir.types import f16, scalar
+from convgen.ir.types import bf16, f16, scalar
 from convgen.plan.blocks import WHOLE, Cuts, Index
 from convgen.plan.grouped_axis import GroupedAxis
 from convgen.problem.matmul import Problem
@@ -322,7 +322,14 @@ def along(name: str, size: int) -> TensorDim:
 
 
 def reordered(problem: Problem, name: str) -> TensorSpec:
-    """Return an input with the default layout (tag `any`), in a buffer of its own; floats of 6 bits become f16."""
+    """Return an input with the default layout (tag `any`), in a buffer of its own; floats of 6 bits are unpacked."""
     spec = evolve(problem, stag="any", wtag="any", dtag="any").tensor(name)
-    dtype = f16.name if scalar(spec.dtype).is_by_bytes else spec.dtype
+    dtype = _unpacked_type(problem) if scalar(spec.dtype).is_by_bytes else spec.dtype
     return evolve(spec, name=f"{name}{REORDERED}", dtype=dtype)
+
+
+def _unpacked_type(problem: Problem) -> str:
+    """Return the type of unpacked floats of 6 bits, which both hold: bf16 if they are multiplied in it, else f16."""
+    types = [scalar(t.dtype) for t in problem.factors]
+    in_bf16 = problem.fpmath == bf16.name and all(map(bf16.holds, types))
+    return bf16.name if in_bf16 or bf16 in types else f16.name

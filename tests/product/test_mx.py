@@ -5,6 +5,7 @@ The reference here decodes bits by the formats' definitions (OCP Microscaling Fo
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -135,7 +136,16 @@ LINES = [
 ]
 
 
-@pytest.mark.parametrize("line", always(((line,) for line in LINES), lambda n, row: n % 3 == 0))
+#: Floats of 6 bits that an earlier launch unpacks on every target.
+UNPACKED = [
+    mx("f6_e3m2:f6_e2m3:bf16", "36x96:96x20", "--wtag=ab --attr-fpmath=bf16"),
+    mx("f6_e2m3:f8_e5m2:f32", "2x24x140:2x140x80", "--stag=acb --attr-fpmath=f16"),
+]
+
+
+@pytest.mark.parametrize(
+    "line", always(((line,) for line in UNPACKED + LINES), lambda n, row: n < len(UNPACKED) or n % 3 == 0)
+)
 @pytest.mark.parametrize("target", TARGETS)
 def test_factors_with_scales_are_multiplied_exactly(target: str, line: str) -> None:
     check(line, target)
@@ -222,12 +232,25 @@ def test_scales_follow_the_words_of_a_config(types: str, config: str) -> None:
 def test_scales_go_through_shared_memory_where_lanes_copy_them_evenly() -> None:
     """Else, and beside direct copies, each lane loads its own."""
     problem, facts = parse_problem(mx("f8_e4m3:f8_e4m3:f32", "128x512:512x128")), target_of("gfx950").facts
+    words = "waves=1x2 mma=16x16x128 slots=2 taps=fused"
+    for wei in ("f4_e2m1", "f6_e3m2"):
+        pair = parse_problem(mx(f"f8_e4m3:{wei}:f32", "128x512:512x128"))
+        part = make_plan(pair, Config.parse(f"tile=64x64x256 {words}"), facts).parts[0]
+        sides = [path.scale_path.tile for path in (part.of_m, part.of_n) if path.scale_path]
+        assert [(tile.rows, tile.cols) for tile in sides if tile] == [(64, 8), (64, 8)], wei
     for tile, copy, is_shared in (("64x64x256", "", True), ("48x64x256", "", False), ("64x64x256", "direct", False)):
         words = f"waves=1x2 mma=16x16x128 slots=2 taps=fused{f' copy={copy}' if copy else ''}"
         part = make_plan(problem, Config.parse(f"tile={tile} {words}"), facts).parts[0]
         assert (part.of_m.scale_path is not None) == is_shared, (tile, copy)
         tiles = {tile.name for tile in part.tiles}
         assert ("src_scales_tile" in tiles) == is_shared
+
+
+def test_registers_of_six_bit_numbers_are_loaded_in_pairs() -> None:
+    """A lane's six registers by three messages: the second of two would begin at an odd register."""
+    config = "tile=16x16x128 waves=1x1 mma=16x16x128 slots=0 taps=fused"
+    code = check(mx("f8_e4m3:f6_e2m3:f32", "16x128:128x16"), "gfx950", config)
+    assert len(re.findall(r"buffer_load_dwordx2 .* // wei fragment", code.asm)) == 3
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -279,6 +302,7 @@ def problems(draw: st.DrawFn) -> str:
     orders = st.sampled_from(("abc", "acb") if batch else ("ab", "ba"))
     stag, wtag = (draw(st.sampled_from(("any",))) if draw(st.booleans()) else draw(orders) for _ in range(2))
     knobs = f"--stag={stag} --wtag={wtag} --dtag={draw(orders)}"
+    knobs += draw(st.sampled_from(("", "", " --attr-fpmath=f16", " --attr-fpmath=bf16")))
     return mx(f"{src}:{wei}:{dst}", f"{batch}{m}x{k}:{batch}{k}x{n}", knobs, group)
 
 

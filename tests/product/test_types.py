@@ -64,6 +64,14 @@ def test_any_types(target: str, line: str) -> None:
     run(line, target)
 
 
+@pytest.mark.parametrize("target", ["gfx942", "xehpg", "xehpc", "sm_90"])
+@pytest.mark.parametrize("n", [4, 24, 80])
+def test_floats_of_six_bits_are_unpacked_along_either_side(n: int, target: str) -> None:
+    """Rows of N or K hold 4, 8 or 16 numbers in a message; the type beside decides that of the unpacked copy."""
+    run(f"--dt=f8_e4m3:f6_e3m2:f32 --wtag=ab 20x{n + 4}:{n + 4}x{n}", target)
+    run(f"--dt=f6_e2m3:bf16:bf16 --stag=ba --dtag=ba {n}x37:37x12", target)
+
+
 @pytest.mark.parametrize("target", ["xehpg", "xehpc"])
 def test_elements_that_are_no_whole_words(target: str) -> None:
     """Three zero points a lane, as bytes and as halves."""
@@ -213,6 +221,23 @@ def test_elements_of_4_bits_are_not_brought_into_another_layout() -> None:
     with pytest.raises(cg.UserError, match="reorder=wei: wanted elements of whole bytes"):
         cg.build(problem, "gfx942", config)
     assert {moved for moved, _ in reorders(problem, get("gfx942").facts)} == {(), ("src",)}
+
+
+def test_floats_of_6_bits_are_unpacked_or_taken_by_bytes() -> None:
+    scales = "--attr-scales=src:per_ocic:e8m0:1x32+wei:per_ocic:e8m0:32x1"
+    problem = parse_problem(f"--dt=f6_e2m3:f6_e2m3:f16 {scales} 37x96:96x40")
+    for config, wanted in (
+        (
+            "tile=32x16x32 waves=2x1 mma=16x16x4 slots=3 stages=3 taps=split in=f32",
+            "wei of f6_e2m3: wanted reorder=wei",
+        ),
+        (
+            "tile=32x16x96 waves=2x1 mma=16x16x96 slots=2 taps=fused reorder=src",
+            "src_reordered of f16: wanted bytes of",
+        ),
+    ):
+        with pytest.raises(cg.UserError, match=wanted):
+            cg.build(problem, "gfx950", config)
 
 
 _FLOATS = ("f32", "f16", "bf16", "f8_e4m3", "f8_e5m2")

@@ -12,6 +12,7 @@ from convgen.ir.layout.digits import Digit, Space
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import Dim, Global, TensorDim, View
 from convgen.ir.layout.tags import Layout
+from convgen.ir.record import evolve
 from convgen.ir.types import Type, f4_e2m1, f6_e3m2, s4, u8
 from convgen.passes.messages.packed_views import bytes_of, check_whole_bytes, fragment_of_bytes
 from tests.strategies import FIXED
@@ -42,6 +43,15 @@ def test_bytes_lie_where_the_bits_of_elements_are(elem: Type, rows: int, groups:
     index = [sum(coef * at[name] for name, coef in t.terms) for t in view.index]
     places = sum(n * stride for n, stride in zip(index, view.layout.strides()))
     assert np.array_equal(8 * places, elem.bits * (row * pitch + group * run) + 8 * byte)
+
+
+def test_coordinates_move_by_bytes() -> None:
+    view = view_of(f6_e3m2, 3, 2, 8, 16)
+    rows, k = view.index
+    found = bytes_of(evolve(view, index=(rows, evolve(k, const=4))))
+    assert found is not None
+    assert found[0].index[1] == TensorDim(12, (("group", 6), ("k", 1)), 3)
+    assert bytes_of(evolve(view, index=(rows, evolve(k, const=2)))) is None
 
 
 def test_fragments_count_bytes_of_whole_runs() -> None:
