@@ -122,7 +122,7 @@ class Type:
 
     def holds_integers(self, most: int) -> bool:
         """Return whether a float type represents every integer whose absolute value is at most `most`."""
-        return most <= 2 << int(_limits(self).nmant)
+        return most <= min(2 << int(_limits(self).nmant), self.largest)
 
     @property
     def largest(self) -> float:
