@@ -76,7 +76,7 @@ def rows(target: str, wanted: str, *, count: bool) -> Iterator[Row]:
             continue
         code = driver.compile(program)
         assert program.plan is not None
-        if program.plan.is_exact:
+        if any(part.padding for part in program.plan.parts):
             without = driver.compile(driver.build(problem, target, f"{code.config} padding=zeros"))
             assert code.object is not None
             assert without.object is not None

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from convgen.ir import expr as x
 from convgen.ir import sizes
+from convgen.ir.bit_fields import unpacked
 from convgen.ir.error import VerifyError
 from convgen.ir.evaluate_floats import APPROXIMATE, EXACT, fma
 from convgen.ir.expr import Expr, Var
@@ -23,7 +24,7 @@ from convgen.ir.floats import Fma
 from convgen.ir.fused import Fused
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import Global
-from convgen.ir.layout.mma import MmaAtom, MmaTile
+from convgen.ir.layout.mma import MmaTile
 from convgen.ir.products import BlockMma
 from convgen.ir.record import frozen
 from convgen.ir.types import AnyType, Type, VectorType, half_bytes, s4, u4
@@ -385,30 +386,25 @@ def _pack(ev: Evaluator, e: x.Pack) -> Value:
 # ---------------------------------------------------------------- matrices
 
 
-@lru_cache(maxsize=2**3)
-def _pair_values(of: Type) -> Array:
-    """Return the two numbers of each byte that holds a pair, [byte, 2], low bits first."""
-    codes = np.arange(256, dtype=np.uint8)
-    return np.stack([codes & 0xF, codes >> 4], axis=-1).view(of.numpy).astype(np.float64)
-
-
 @lru_cache(maxsize=2**8)
 def _scale_owners(op: MmaTile) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
     """Return (subgroup, lane, register) of the scale of each element of one instruction's A[row, k] and B[col, k]."""
     assert op.atom.scales is not None
-    i, k = np.indices((op.atom.n, op.atom.k))
-    j, kb = np.indices((op.atom.m, op.atom.k))
-    of_a, of_b = op.atom.scales
-    first, first_b = (each // op.atom.scaled_k * op.atom.scaled_k for each in (k, kb))
-    return of_a.owner({"n": i, "k": first}), of_b.owner({"m": j, "k": first_b})
+    (of_a, of_b), (shared_a, shared_b) = op.atom.scales, op.atom.scaled_k
+    i, k = np.indices(op.atom.a.shape)
+    j, kb = np.indices(op.atom.b.shape)
+    return (
+        of_a.owner({"n": i, "k": k // shared_a * shared_a}),
+        of_b.owner({"m": j, "k": kb // shared_b * shared_b}),
+    )
 
 
 @lru_cache(maxsize=2**8)
 def _owners(op: MmaTile) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
     """Return (subgroup, lane, register) of each element of one instruction's A[row, k] and B[col, k]."""
     atom = op.atom
-    i, k = np.indices((atom.n, atom.k))
-    j, kb = np.indices((atom.m, atom.k))
+    i, k = np.indices(atom.a.shape)
+    j, kb = np.indices(atom.b.shape)
     return atom.a.owner({"n": i, "k": k}), atom.b.owner({"m": j, "k": kb})
 
 
@@ -422,12 +418,11 @@ def _ten_bits(data: Array) -> Array:
 _INPUTS: dict[str, Callable[[Array], Array]] = {"": lambda data: data, "xf32": _ten_bits}
 
 
-def _numbers(rows: Array, atom: MmaAtom, wide: np.dtype[Any]) -> Array:
-    """Return the numbers of an operand [..., k], of pairs the two of each element side by side."""
-    if atom.pair is None:
+def _numbers(rows: Array, packed: Type | None, wide: np.dtype[Any]) -> Array:
+    """Return the numbers of an operand [..., k], those that its elements pack side by side."""
+    if packed is None:
         return rows.astype(wide)
-    numbers: Array = _pair_values(atom.pair)[rows]
-    return numbers.reshape(*rows.shape[:-1], -1)
+    return unpacked(rows, packed.bits).view(packed.numpy).astype(wide)
 
 
 def _by_rows(op: MmaTile, width: int, parts: Sequence[Array], tiles: int, place: tuple[Array, ...]) -> Array:
@@ -462,7 +457,7 @@ def _mma(ev: Evaluator, e: x.Mma) -> Value:
     def numbers(side: int) -> Array:
         """Return the numbers of a factor, times their scales, as [team, tile, step, row, k]."""
         parts, tiles = sides[side]
-        factor = _numbers(operand([cut(v.data) for v in parts], tiles, _owners(op)[side]), atom, wide)
+        factor = _numbers(operand([cut(v.data) for v in parts], tiles, _owners(op)[side]), atom.packed[side], wide)
         for scale in scales[side : side + 1]:
             runs = operand([scale.data], tiles, _scale_owners(op)[side]).astype(wide)
             factor = factor * runs.repeat(factor.shape[-1] // runs.shape[-1], axis=-1)

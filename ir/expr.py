@@ -136,7 +136,7 @@ class Const(Expr):
         """The constant as a Python number."""
         if not self.dtype.is_float:
             return self.bits
-        raw = np.array([self.bits], dtype=f"uint{self.dtype.bits}")
+        raw = np.array([self.bits], dtype=f"uint{8 * self.dtype.bytes}")
         return float(raw.view(self.dtype.numpy)[0])
 
 
@@ -495,7 +495,7 @@ def reserve_ids(used: int) -> None:
 def const(value: Number | bool, type: Type = s32) -> Const:
     """Return the constant `value`, rounded for a float type; UserError if an integer type does not represent it."""
     if type.is_float:
-        pattern = np.array([value], dtype=type.numpy).view(f"uint{type.bits}")[0]
+        pattern = np.array([value], dtype=type.numpy).view(f"uint{8 * type.bytes}")[0]
         return Const(type, int(pattern))
     bits = int(value) if isinstance(value, int) or isfinite(value) else None
     if bits is None or bits != value or not type.min <= bits <= type.max:

@@ -16,6 +16,8 @@ from convgen.ir.types import (
     bf16,
     e8m0,
     f4_e2m1,
+    f6_e2m3,
+    f6_e3m2,
     f8_e4m3,
     f8_e4m3fnuz,
     f8_e5m2,
@@ -99,6 +101,18 @@ def rounded(a: Expr, to: Type, *, saturate: bool) -> Expr:
     """Round a vector of f32 to an 8-bit format; with `saturate` too large values become the largest finite one."""
     count = a.type.lanes
     return Pack(vector(to, count), (codes(a, to, saturate=saturate).to(vector(u8, count)),))
+
+
+def unpacked(a: Expr, of: Type) -> Expr:
+    """Return f16 numbers of the bytes `a`, which pack floats of 6 bits, four in three bytes, low bits first."""
+    size = a.type.lanes
+    with_zero: Expr = Pack(vector(u8, size + 4), (a, zeros(vector(u8, 4))))
+    order = tuple(at for first in range(0, size, 3) for at in (first, first + 1, first + 2, size))
+    words = Pack(vector(u32, size // 3), (Shuffle(with_zero, order),))
+    spread: Expr = words & 0x3F
+    for n in range(1, 4):  # from bit 6 * n to bit 8 * n
+        spread = spread | words << 2 * n & 0x3F << 8 * n
+    return Pack(vector(f16, size // 3 * 4), (_TO_F16[of](_halves_of_bytes(spread)),))
 
 
 def codes(a: Expr, to: Type, *, saturate: bool) -> Expr:
@@ -208,6 +222,18 @@ def _e2m1(words: Expr) -> Expr:
     return _as_halves(moved, lambda h: h * 2.0**14)
 
 
+def _e2m3(words: Expr) -> Expr:
+    """Convert e2m3 codes in 6 bits: move sign and exponent, correct the bias from 1 to 15."""
+    moved = words << 2 & 0x8000 * _HALVES | words >> 1 & 0x0F80 * _HALVES
+    return _as_halves(moved, lambda h: h * 2.0**14)
+
+
+def _e3m2(words: Expr) -> Expr:
+    """Convert e3m2 codes in 6 bits: move the sign, correct the bias from 3 to 15."""
+    moved = words << 2 & 0x8000 * _HALVES | words & 0x1F00 * _HALVES
+    return _as_halves(moved, lambda h: h * 2.0**12)
+
+
 def _e4m3(words: Expr) -> Expr:
     """Convert e4m3 bytes: correct the bias from 7 to 15; the largest code is NaN."""
     size = words & 0x7F00 * _HALVES
@@ -238,11 +264,13 @@ def _e5m2fnuz(words: Expr) -> Expr:
     return _as_halves(moved, lambda h: h * factor) | _nan_of_sign(words)
 
 
-#: Conversions to f16 from bytes in the upper byte of halves, or from nibbles in their low bits.
+#: Conversions to f16 from bytes, or codes of 6 bits, in the upper byte of halves, or from nibbles in their low bits.
 _TO_F16: dict[Type, Callable[[Expr], Expr]] = {
     u4: _by_steps_of_one(0),
     s4: _by_steps_of_one(8),
     f4_e2m1: _e2m1,
+    f6_e2m3: _e2m3,
+    f6_e3m2: _e3m2,
     f8_e4m3: _e4m3,
     f8_e5m2: lambda words: words,
     f8_e4m3fnuz: _e4m3fnuz,

@@ -4,7 +4,8 @@ A type describes the registers of *one lane*. `vector(f16, 8)` is eight halves i
 layout assigns an element of a tile to each (subgroup, lane, register).
 
 The fp8 formats come as in the OCP specification (`f8_e4m3`, `f8_e5m2`) and as finite formats without negative zero
-(`…fnuz`). `s4`, `u4` and `f4_e2m1` are packed two a byte, low nibble first. `e8m0` is a scale: a power of two, or NaN.
+(`…fnuz`). `s4`, `u4` and `f4_e2m1` are packed two a byte, low nibble first; `f6_e2m3` and `f6_e3m2` are packed four in
+three bytes, low bits first, and have no vectors: kernels load their bytes. `e8m0` is a scale: a power of two, or NaN.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from convgen.ir.checks import check_range
+from convgen.ir.error import UserError
 from convgen.ir.record import frozen
 
 _MOST_LANES = 1 << 16  #: elements in one lane's registers; a lane has up to 2 KiB of them
@@ -62,19 +64,24 @@ class Type:
         return self.bits < 16 and (self.is_float or self.bits == 4)
 
     @property
+    def is_by_bytes(self) -> bool:
+        """Return whether kernels load the bytes of several elements, as no register has vectors of them."""
+        return self.bits == 6
+
+    @property
     def is_rounded_to(self) -> bool:
-        """Return whether casts to this type exist: all types but scales and 4-bit floats."""
-        return self not in (f4_e2m1, e8m0)
+        """Return whether casts to this type exist: all types but scales and floats of 4 or 6 bits."""
+        return self not in (f4_e2m1, f6_e2m3, f6_e3m2, e8m0)
 
     @cached_property
     def bytes(self) -> int:
-        """Return the bytes of a single element, 1 for 4-bit types; memory is addressed by `spacing`."""
+        """Return the bytes of a single element, 1 for types of 4 or 6 bits; memory is addressed by `spacing`."""
         return max(1, self.bits // 8)
 
     @cached_property
     def spacing(self) -> int:
         """Return the bits from one element to the next in memory."""
-        return 4 if self.bits == 4 else 8 * self.bytes
+        return self.bits if self.bits in (4, 6) else 8 * self.bytes
 
     def size(self, count: int) -> int:
         """Return the bytes that `count` elements take in memory."""
@@ -115,7 +122,7 @@ class Type:
 
     def holds_integers(self, most: int) -> bool:
         """Return whether a float type represents every integer whose absolute value is at most `most`."""
-        return most <= 2 << int(_limits(self).nmant)
+        return most <= min(2 << int(_limits(self).nmant), self.largest)
 
     @property
     def largest(self) -> float:
@@ -182,6 +189,13 @@ def has_infinity(t: Type) -> bool:
 
 
 @cache
+def has_nan(t: Type) -> bool:
+    """Return whether a float type has a NaN."""
+    with np.errstate(all="ignore"):
+        return bool(np.isnan(np.array([np.nan]).astype(t.numpy).astype(np.float64)).any())
+
+
+@cache
 def _limits(t: Type) -> Any:
     import ml_dtypes
 
@@ -204,6 +218,8 @@ def _narrow(name: str) -> np.dtype[np.generic]:
         "s4": ml_dtypes.int4,
         "u4": ml_dtypes.uint4,
         "f4_e2m1": ml_dtypes.float4_e2m1fn,
+        "f6_e2m3": ml_dtypes.float6_e2m3fn,
+        "f6_e3m2": ml_dtypes.float6_e3m2fn,
         "e8m0": ml_dtypes.float8_e8m0fnu,
         "f8_e4m3": ml_dtypes.float8_e4m3fn,
         "f8_e5m2": ml_dtypes.float8_e5m2,
@@ -220,11 +236,12 @@ u4, u8, u16, u32, u64 = (Type(f"u{b}", Kind.UNSIGNED, b) for b in (4, 8, 16, 32,
 f8_e4m3, f8_e5m2 = (Type(f"f8_{form}", Kind.FLOAT, 8) for form in ("e4m3", "e5m2"))
 f8_e4m3fnuz, f8_e5m2fnuz = (Type(f"f8_{form}fnuz", Kind.FLOAT, 8) for form in ("e4m3", "e5m2"))
 f4_e2m1, e8m0 = Type("f4_e2m1", Kind.FLOAT, 4), Type("e8m0", Kind.FLOAT, 8)
+f6_e2m3, f6_e3m2 = (Type(f"f6_{form}", Kind.FLOAT, 6) for form in ("e2m3", "e3m2"))
 f16, f32, f64 = (Type(f"f{b}", Kind.FLOAT, b) for b in (16, 32, 64))
 bf16 = Type("bf16", Kind.FLOAT, 16)
 
 _INTEGERS = (s4, s8, s16, s32, s64, u4, u8, u16, u32, u64)
-_FLOATS = (f4_e2m1, e8m0, f8_e4m3, f8_e5m2, f8_e4m3fnuz, f8_e5m2fnuz, f16, bf16, f32, f64)
+_FLOATS = (f4_e2m1, f6_e2m3, f6_e3m2, e8m0, f8_e4m3, f8_e5m2, f8_e4m3fnuz, f8_e5m2fnuz, f16, bf16, f32, f64)
 SCALARS: dict[str, Type] = {t.name: t for t in (bool_, *_INTEGERS, *_FLOATS)}
 
 
@@ -250,6 +267,8 @@ def pointer(pointee: Type, space: AddressSpace) -> PointerType:
 def vector(elem: Type, lanes: int) -> VectorType:
     """Return the interned vector type of `lanes` elements per lane."""
     check_range(lanes, 1, _MOST_LANES, "elements of a vector:")
+    if elem.is_by_bytes:
+        raise UserError(f"given a vector of {elem}, wanted one of the bytes that pack such elements")
     return VectorType(elem, lanes)
 
 

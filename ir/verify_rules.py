@@ -182,6 +182,8 @@ def _fragment(c: Checker, n: Any) -> str | None:
     """Check that the layout fits the workgroup and the shared tile, if there is one."""
     layout: Fragment = n.layout
     elem = n.memory()[0].elem
+    if elem.is_by_bytes:
+        return f"a fragment of {elem}, wanted one of the bytes that pack such elements"
     if elem.bits == 4 and not isinstance(n, s.LoadView | s.Prefetch | s.Copy):
         return f"a fragment of {elem}, which has no address of its own; wanted messages"
     tile = getattr(n, "tile", None)

@@ -48,8 +48,8 @@ from convgen.passes.messages.access import LoopInvariants, TileAccess, element, 
 from convgen.passes.messages.direct_copies import places_of
 from convgen.passes.messages.linear import WORD, ZERO, LinearView, linearize
 from convgen.passes.messages.masks import OUT_OF_RANGE
-from convgen.passes.messages.nibble_pairs import check_pairs, half, halved_fragment, pairs_of
 from convgen.passes.messages.ownership import private_tiles
+from convgen.passes.messages.packed_views import bytes_of, check_whole_bytes, fragment_of_bytes, half
 from convgen.passes.messages.planes import PlaneMessage, plane_messages, wide_rows
 from convgen.passes.messages.planner import GlobalMessage, global_messages, trims
 from convgen.passes.messages.shared import Arrangement, SharedMessage, shared_messages
@@ -189,15 +189,15 @@ class _Lowering(Mutator):
         """Return the access in pairs if elements have 4 bits, else unchanged."""
         if s.view.memory.elem.bits != 4:
             return s
-        check_pairs(s.view)
-        found = pairs_of(s.view)
+        check_whole_bytes(s.view)
+        found = bytes_of(s.view)
         assert found is not None
         view, axis = found
         self.in_pairs[s.view.memory] = view.memory
         coords = tuple(half(c, self.values) if n == axis else c for n, c in enumerate(s.coords))
         # neighbours may lie along an axis that the fragment covers at one position
         whole = s.layout.over(len(s.coords))
-        layout = halved_fragment(whole, whole.dims[axis])
+        layout = fragment_of_bytes(whole, whole.dims[axis], s.view.memory.elem)
         changed: dict[str, Any] = {"view": view, "coords": coords, "layout": layout}
         if isinstance(s, st.LoadView):
             changed["var"] = var(s.var.name, vector(u8, layout.registers))

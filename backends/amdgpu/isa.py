@@ -196,7 +196,8 @@ def _mfma(row: MfmaRow) -> Opcode:
     Its pipe is busy for its passes; other units may read its result 3 slots later (`hazards.py`: 2 to 4).
     """
     sums = row.rows * row.cols * row.blocks * row.acc.bytes // (4 * WAVE)
-    a, b = (side * row.k * row.blocks * of.bytes // (4 * WAVE) for side, of in ((row.rows, row.ab), (row.cols, row.b)))
+    sides = (row.rows, row.ab), (row.cols, row.b)
+    a, b = (side * row.depth(of) * row.blocks * of.bytes // (4 * WAVE) for side, of in sides)
     return Opcode(
         row.mnemonic,
         Unit.MATRIX,

@@ -22,7 +22,23 @@ from convgen.ir.layout.digits import Digit, Space
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.mma import BlockAtom, MmaAtom
 from convgen.ir.record import evolve, frozen
-from convgen.ir.types import Type, bf16, f4_e2m1, f8_e4m3, f8_e4m3fnuz, f8_e5m2, f8_e5m2fnuz, f16, f32, f64, s8, s32, u8
+from convgen.ir.types import (
+    Type,
+    bf16,
+    f4_e2m1,
+    f6_e2m3,
+    f6_e3m2,
+    f8_e4m3,
+    f8_e4m3fnuz,
+    f8_e5m2,
+    f8_e5m2fnuz,
+    f16,
+    f32,
+    f64,
+    s8,
+    s32,
+    u8,
+)
 
 WAVE = 64
 #: Hazard classes of matrix instructions: narrow inputs (including xf32), f32, f64.
@@ -42,7 +58,7 @@ class MfmaRow:
     rows: int
     cols: int
     k: int
-    ab: Type  #: type of both inputs, or of the first one
+    ab: Type  #: type of both inputs, or of the first one; numbers of fewer than 8 bits are packed in bytes
     acc: Type  #: type of accumulators
     passes: int = attrs.field(kw_only=True)  #: passes of 4 clocks; until the next such instruction
     hazard: str = attrs.field(kw_only=True)  #: hazard class in the manuals' tables
@@ -53,8 +69,6 @@ class MfmaRow:
     blocks: int = attrs.field(default=1, kw_only=True)  #: independent products
     #: whether it multiplies inputs by scales of type e8m0, one for `SCALED` numbers along K
     scaled: bool = attrs.field(default=False, kw_only=True)
-    #: type of the numbers of both inputs, two in each element, a byte; K counts bytes
-    pair: Type | None = attrs.field(default=None, kw_only=True)
 
     @property
     def b(self) -> Type:
@@ -64,7 +78,7 @@ class MfmaRow:
     @property
     def name(self) -> str:
         """Return the mnemonic, with the input types if modifiers select them."""
-        names = (NARROW_NAMES[self.pair or of] for of in (self.ab, self.b)) if self.formats else ()
+        names = (NARROW_NAMES[of] for of in (self.ab, self.b)) if self.formats else ()
         return f"{self.mnemonic}.{'_'.join(names)}" if self.formats else self.mnemonic
 
     @property
@@ -72,6 +86,10 @@ class MfmaRow:
         """Return the modifiers of the instruction; code 0 is the default and omitted."""
         codes = zip(("cbsz", "blgp"), self.formats or ())
         return tuple(f"{field}:{code}" for field, code in codes if code)
+
+    def depth(self, of: Type) -> int:
+        """Return the elements along K of an input of numbers of that type: numbers, or the bytes that pack them."""
+        return self.k * min(of.bits, _BYTE) // _BYTE
 
     def block(self) -> BlockAtom:
         """Return the instruction as an atom of many small products.
@@ -84,43 +102,43 @@ class MfmaRow:
     def atom(self) -> MmaAtom:
         """Return the instruction with the layouts of its operands.
 
-        The manual's rows, adjacent in a lane of D, are our N.
+        The manual's rows, adjacent in a lane of D, are our N. K counts elements of the input that has more of them.
         """
+        inputs = self.ab, self.b
         return MmaAtom(
             self.name,
             n=self.rows,
             m=self.cols,
-            k=self.k,
-            a_elem=self.ab,
-            b_elem=self.b,
+            k=max(map(self.depth, inputs)),
+            a_elem=_element(self.ab),
+            b_elem=_element(self.b),
             acc=self.acc,
-            a=self._operand("n"),
-            b=self._operand("m"),
+            a=self._operand("n", self.ab),
+            b=self._operand("m", self.b),
             d=self._result(),
             clocks=4 * self.passes,
             rounds_to=self.rounds_to,
-            scales=(self._scales("n"), self._scales("m")) if self.scaled else None,
-            pair=self.pair,
+            scales=(self._scales("n", self.ab), self._scales("m", self.b)) if self.scaled else None,
+            packed=(_packed(self.ab), _packed(self.b)),
         )
 
-    def _scales(self, row: str) -> Fragment:
+    def _scales(self, row: str, of: Type) -> Fragment:
         """Return the layout of the scales of A (`row` n) or B (m): lane n + rows * (number along K // 32) has one.
 
         Source: Triton, LinearLayoutConversions.cpp, chooseScaledMfmaScaleLayout. Its comment says that a lane's scale
         need not be that of the lane's own numbers, since a lane holds parts of two runs of 8-bit numbers.
         """
-        shared = SCALED // (2 if self.pair else 1)
-        digits = Digit(row, self.rows, Space.LANE, 1), Digit("k", shared, Space.FIXED, 0)
-        return Fragment((row, "k"), (*digits, Digit("k", self.k // shared, Space.LANE, self.rows)))
+        digits = Digit(row, self.rows, Space.LANE, 1), Digit("k", SCALED * self.depth(of) // self.k, Space.FIXED, 0)
+        return Fragment((row, "k"), (*digits, Digit("k", self.k // SCALED, Space.LANE, self.rows)))
 
-    def _operand(self, row: str) -> Fragment:
-        """Return the layout of A (`row` n) or B (m).
+    def _operand(self, row: str, of: Type) -> Fragment:
+        """Return the layout of A (`row` n) or B (m), whose numbers have the type `of`.
 
         Lane = n + rows * (k // kpl), element k % kpl, where kpl = rows * k / 64 elements a lane (CDNA3 ISA 7.1, "MFMA
         register layouts"). With formats of 8 bits a lane holds a part of each half of K (CDNA4 ISA 7.1).
         """
-        halves = 2 if self.formats and not self.pair else 1
-        together = self.rows * self.k // WAVE // halves
+        halves = 2 if self.formats and of.bits == _BYTE else 1
+        together = self.rows * self.depth(of) // WAVE // halves
         digits = (
             Digit(row, self.rows, Space.LANE, 1),
             Digit("k", together, Space.REGISTER, 1),
@@ -150,7 +168,21 @@ class MfmaRow:
 SCALED = 32  #: numbers along K that share a scale (CDNA4 ISA 7.1)
 #: fp8 type -> name in mnemonics; the target decides which of the two forms it means
 F8_NAMES = {f8_e4m3: "fp8", f8_e4m3fnuz: "fp8", f8_e5m2: "bf8", f8_e5m2fnuz: "bf8"}
-NARROW_NAMES = {**F8_NAMES, f4_e2m1: "fp4"}  #: type that modifiers select -> name
+#: type that modifiers select -> name
+NARROW_NAMES = {**F8_NAMES, f6_e2m3: "fp6", f6_e3m2: "bf6", f4_e2m1: "fp4"}
+#: type -> its code in cbsz, for A, and blgp, for B (CDNA4 ISA 7.1)
+_CODES = {f8_e4m3: 0, f8_e5m2: 1, f6_e2m3: 2, f6_e3m2: 3, f4_e2m1: 4}
+_BYTE = 8  #: bits
+
+
+def _element(of: Type) -> Type:
+    """Return the type of the elements of an input: bytes, if these pack its numbers."""
+    return of if of.bits >= _BYTE else u8
+
+
+def _packed(of: Type) -> Type | None:
+    """Return the type of the numbers that are packed in the elements of an input, if they are."""
+    return of if of.bits < _BYTE else None
 
 
 def _f8_rows(*types: Type) -> tuple[MfmaRow, ...]:
@@ -165,39 +197,24 @@ def _f8_rows(*types: Type) -> tuple[MfmaRow, ...]:
 
 
 def _f8f6f4_rows(*types: Type, scaled: bool = False) -> tuple[MfmaRow, ...]:
-    """Return products of any two of the types that modifiers select; type codes are list indices (CDNA4 ISA 7.1)."""
+    """Return products of any two of the types that modifiers select.
+
+    With an input of 8 bits they take twice the passes of those without (CDNA4 ISA 7.1; LLVM, SISchedule.td,
+    MFMA with `F8F6F4` types).
+    """
     return tuple(
         MfmaRow(
             f"v_mfma_{'scale_' * scaled}f32_{m}x{m}x{k}_f8f6f4",
-            *(m, m, k, types[a], f32),
-            passes=passes,
+            *(m, m, k, a, f32),
+            passes=passes // (1 if _BYTE in (a.bits, b.bits) else 2),
             hazard=XDL,
-            second=types[b],
-            formats=(a, b),
+            second=b,
+            formats=(_CODES[a], _CODES[b]),
             scaled=scaled,
         )
         for m, k, passes in ((32, 64, 16), (16, 128, 8))
-        for a, b in product(range(len(types)), repeat=2)
+        for a, b in product(types, repeat=2)
     )
-
-
-def _scaled_f4_rows() -> tuple[MfmaRow, ...]:
-    """Return scaled products of f4_e2m1, in half the passes of those of 8-bit types (CDNA4 ISA 7.1)."""
-    return tuple(
-        MfmaRow(
-            f"v_mfma_scale_f32_{m}x{m}x{k}_f8f6f4",
-            *(m, m, k // 2, u8, f32),
-            passes=passes,
-            hazard=XDL,
-            formats=(_F4_CODE, _F4_CODE),
-            scaled=True,
-            pair=f4_e2m1,
-        )
-        for m, k, passes in ((32, 64, 8), (16, 128, 4))
-    )
-
-
-_F4_CODE = 4  #: cbsz and blgp of f4_e2m1
 
 
 _CDNA2_MFMA = (
@@ -394,8 +411,7 @@ MFMA: dict[str, tuple[MfmaRow, ...]] = {
     + _CDNA3_BLOCKS
     + _f8f6f4_rows(f8_e4m3, f8_e5m2)
     + _f8_rows(f8_e4m3, f8_e5m2)
-    + _f8f6f4_rows(f8_e4m3, f8_e5m2, scaled=True)
-    + _scaled_f4_rows(),
+    + _f8f6f4_rows(f8_e4m3, f8_e5m2, f6_e2m3, f6_e3m2, f4_e2m1, scaled=True),
 }
 
 

@@ -116,7 +116,8 @@ class _Block:
     @cached_property
     def sides(self) -> tuple[tuple[Numbers, Numbers], tuple[Numbers, Numbers]]:
         """Return rows and columns of M's and N's input; rows of resident windows are rounded up to divide evenly."""
-        sides = (self.m + self.traits.reach, self.depth), (self.n, self.k)
+        (_, of_m), (of_n, _) = self.atom.depths(self.depth), self.atom.depths(self.k)
+        sides = (self.m + self.traits.reach, of_m), (self.n, of_n)
         if not self.traits.taps:
             return sides
         even = partial(rounded_rows, elem_bytes=self.elem, facts=self.facts)
@@ -137,8 +138,9 @@ class _Block:
         """Return the bytes of a slot, gaps between rows included."""
         gaps: Numbers
         if not self.has_gaps:
-            pitch = by_tile(lambda cols: pitch_of(cols, self.elem, self.facts)[0], self.k)
-            gaps = (self.m + self.n) * (pitch - self.k) * self.elem
+            gap_of = partial(by_tile, lambda cols: pitch_of(cols, self.elem, self.facts)[0] - cols)
+            of_n, of_m = map(gap_of, self.atom.depths(self.k))
+            gaps = (self.n * of_n + self.m * of_m) * self.elem
             return self.copied + gaps
         # A gap is two chunks where more than two lanes read along a row of more than two chunks, else one.
         chunk = self.facts.chunk_bytes
@@ -179,8 +181,9 @@ class _Block:
 
         The subgroups that one instruction spans each read their own rows of N's input, and one share of M's.
         """
-        rows: Numbers = self.n * self.subgroups_m + self.m * self.subgroups_n // self.atom.spans
-        return rows * self.k * self.elem * (not self.atom.in_shared)
+        of_n, of_m = self.atom.depths(self.k)
+        read: Numbers = self.n * self.subgroups_m * of_n + self.m * self.subgroups_n // self.atom.spans * of_m
+        return read * self.elem * (not self.atom.in_shared)
 
     @property
     def read_in_place_bytes(self) -> Numbers:
@@ -234,7 +237,8 @@ class _Block:
     def _granules(self, load: OperandLoad, rows: Numbers, cols: Numbers) -> Numbers:
         granule = self.facts.core.global_granule
         along_k = load.along_k and not load.by_reads
-        runs, run = (rows * cols // self.depth, self.depth) if along_k else (cols, rows)
+        run = np.minimum(self.depth, cols)
+        runs, run = (rows * cols // run, run) if along_k else (cols, rows)
         whole_bytes: Numbers = runs * (-(-run * self.elem // granule) * granule)
         return whole_bytes
 
@@ -271,8 +275,10 @@ class _Block:
         """Return the reads of a subgroup's fragments, by parts of its tile."""
         at_once = self.facts.block_bytes or self.facts.chunk_bytes * self.facts.subgroup_size
         part = self.m // (self.subgroups_m * self.atom.spans * self.subtiles)
-        of_m, of_n = (np.ceil(rows * self.k * self.elem / at_once) for rows in (part, self.n // self.subgroups_n))
-        return (self.subtiles * of_m + of_n) * (not self.atom.in_shared)
+        sides = zip((self.n // self.subgroups_n, part), self.atom.depths(self.k))
+        of_n, of_m = (np.ceil(rows * depth * self.elem / at_once) for rows, depth in sides)
+        reads: Numbers = (self.subtiles * of_m + of_n) * (not self.atom.in_shared)
+        return reads
 
     @property
     def reduction(self) -> Numbers:
@@ -289,11 +295,12 @@ class _Block:
     @property
     def lane_registers(self) -> LaneRegisters:
         lanes = self.facts.subgroup_size
-        rows = self.m // (self.subgroups_m * self.subtiles * self.atom.spans) + self.n // self.subgroups_n
+        of_n, of_m = self.atom.depths(self.depth)
+        held = self.m // (self.subgroups_m * self.subtiles * self.atom.spans) * of_m + self.n // self.subgroups_n * of_n
         sums = (1 + self.traits.sums_outside) * self.m * self.n * self.subgroups_k
         return LaneRegisters(
             sums=sums * self.atom.acc.bytes // (4 * self.lanes),
-            fragments=rows * self.depth * self.elem * (not self.atom.in_shared) // (4 * lanes * self.subgroups_k),
+            fragments=held * self.elem * (not self.atom.in_shared) // (4 * lanes * self.subgroups_k),
             copied=self.through_registers * self.copied // (4 * self.lanes),
             masks=sum(number * masks for number, masks in zip(self.messages, self.traits.masks)) * ~self.in_ring,
         )

@@ -279,7 +279,8 @@ def _even_configs(
             m // (wm * atom.m), n // (wn // spans * atom.n), k // max(1, resident) // wk, wk, atom, facts
         ):
             continue
-        if resident or all(is_even(rows, k, elem, facts, wm * wn * wk) for rows in (m, n)):
+        sides = zip((n, m), atom.depths(k))
+        if resident or all(is_even(rows, depth, elem, facts, wm * wn * wk) for rows, depth in sides):
             tiles.append((m, n, k, wm, wn, wk))
             of_tiles.append(atom)
     return Configs(tiles, of_tiles, tuning(facts).subtiles, offered.variants, offered.stagings, group_sizes=group_sizes)

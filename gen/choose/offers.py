@@ -21,9 +21,9 @@ from convgen.plan.directions import have_columns, have_joined_groups
 from convgen.plan.loads import view_load
 from convgen.plan.packing import packed
 from convgen.plan.padding import has_whole_pairs, window_coordinates
-from convgen.plan.scaled_factors import in_pairs
+from convgen.plan.scaled_factors import Packed, in_bytes
 from convgen.plan.variants.variant import Form, Offer, of_words
-from convgen.plan.views import must_reorder, products
+from convgen.plan.views import by_bytes, must_reorder, products
 from convgen.problem.conv import Conv
 from convgen.problem.matmul import Problem
 
@@ -56,9 +56,12 @@ def forms(problem: Problem, facts: TargetFacts, reorder: tuple[str, ...]) -> Ite
     is_sized = bool(problem.runtime)
     largest = max(parts, key=lambda p: p.m * p.n * p.k)
     whole = Form(largest, len(parts), is_sized=is_sized, acc_mode=problem.acc_mode, blocks=block_scales.of(problem))
+    if packed := _packed_types(problem, facts):
+        with suppress(DoesNotFit):  # where a factor is read from its reordered copy
+            yield evolve(whole, product=in_bytes(largest, packed), packed=packed)
+    if not set(by_bytes(problem)) <= {*reorder}:
+        return
     yield whole
-    if pair := next((atom.pair for atom in input_atoms(problem, facts) if atom.pair), None):
-        yield evolve(whole, product=in_pairs(largest), pair=pair)
     if groups := _groups_at_once(problem):
         with suppress(DoesNotFit):  # where blocks of a layout end between the groups of a product
             (joined,) = products(problem, 1, reorder, joined_groups=groups)
@@ -71,6 +74,11 @@ def forms(problem: Problem, facts: TargetFacts, reorder: tuple[str, ...]) -> Ite
         inner = largest.k_inner.size
         sizes = sorted(((part.m, part.n, part.k // inner) for part in parts), key=lambda size: -size[2])
         yield Form(largest, 1, (("grids", MERGED),), tuple(sizes), acc_mode=problem.acc_mode)
+
+
+def _packed_types(problem: Problem, facts: TargetFacts) -> Packed | None:
+    """Return the types of the numbers in the bytes of factors that instructions take so; None if there are none."""
+    return next((atom.packed for atom in input_atoms(problem, facts) if any(atom.packed)), None)
 
 
 def _groups_at_once(problem: Problem) -> int:
@@ -168,17 +176,22 @@ def _with_packed(offer: Offer, views: Mapping[str, View], problem: Problem, fact
 def reorders(problem: Problem, facts: TargetFacts) -> Iterator[tuple[tuple[str, ...], float]]:
     """Yield sets of inputs worth reordering, with the clocks that takes.
 
-    The first set holds the inputs that must be reordered. If one input is read element by element, a second set holds
-    all inputs not in their default layout, since reordering one may change the order of K, in which both are read.
+    The first set holds the inputs that must be reordered: none if instructions take the bytes of packed ones. If one
+    input is read element by element, a second set holds all inputs not in their default layout, since reordering one
+    may change the order of K, in which both are read.
     """
-    required = must_reorder(problem)
+    required, unpacked = must_reorder(problem), by_bytes(problem)
+    if unpacked and _packed_types(problem, facts):
+        yield (), 0.0
+        return
     yield required, _clocks_of_reorders(problem, required, facts)
     parts = products(problem, 1, required)[:1]
     if all(view_load(view, facts).widest > 1 for part in parts for view in (part.of_m, part.of_n)):
         return
-    # inputs with elements smaller than a byte are not reordered
+    # inputs with elements smaller than a byte are not reordered, but for those that are unpacked
     byte_inputs = [t for t in problem.factors if scalar(t.dtype).bits >= 8]
-    others = tuple(t.name for t in byte_inputs if reordered(problem, t.name).layout != t.layout)
+    laid_out = {t.name for t in byte_inputs if reordered(problem, t.name).layout != t.layout}
+    others = tuple(t.name for t in problem.factors if t.name in laid_out or t.name in unpacked)
     if others != required:
         yield others, _clocks_of_reorders(problem, others, facts)
 

@@ -15,7 +15,7 @@ from convgen.ir.layout.mapping import MOST_ALONG_Y_OR_Z
 from convgen.ir.layout.memory import MOST_BYTES, View
 from convgen.ir.record import evolve
 from convgen.ir.types import SCALARS, s8, scalar, u8
-from convgen.passes.messages.nibble_pairs import check_pairs, pairs_of
+from convgen.passes.messages.packed_views import bytes_of, check_whole_bytes
 from convgen.plan import dequantise, directions, epilogues, views
 from convgen.plan.atoms import input_atoms, signed
 from convgen.plan.grouped_axis import MOST_OF_LANE
@@ -108,17 +108,18 @@ def _check_nibbles(problem: Problem) -> None:
             if problem.runtime:
                 given = f"{problem.given_sizes} and {point.name} of {point.dtype}"
                 raise Unsupported(f"{given}, wanted known sizes, or zero points in bytes", rule="runtime-sizes")
-            check_pairs(views.widening(problem, point.name)[0])
+            check_whole_bytes(views.widening(problem, point.name)[0])
     if scalar(problem.outputs[0].dtype).bits == 4:
         for part in views.products(problem, 1):
-            check_pairs(part.result)
+            check_whole_bytes(part.result)
             _check_neighbours(part.result, (0, 1), "within one matrix")
+    _check_six_bits(problem)
     if not any(SCALARS[t.dtype].bits == 4 for t in problem.factors if t.dtype in SCALARS):
         return
     for part in views.products(problem, 1):
         windows = names_in(unsafe_halo((part.of_n, part.of_m)))
         for view in (part.of_m, part.of_n):
-            check_pairs(view)
+            check_whole_bytes(view)
             _check_neighbours(view, (0, 1), "within one matrix")
             if windows:  # exact padding recomputes sums from fragments, in which lanes have neighbours along K
                 _check_neighbours(view, (1,), "along channels that are summed", windows)
@@ -126,9 +127,21 @@ def _check_nibbles(problem: Problem) -> None:
         _check_neighbours(gradient, (0,), "along channels, whose sums are the gradient of a bias")
 
 
+def _check_six_bits(problem: Problem) -> None:
+    """Refuse 6-bit floats that no launch unpacks: factors of convolutions, of unknown sizes, or without whole bytes."""
+    for name in views.by_bytes(problem):
+        given = f"given {name} of {problem.tensor(name).dtype}"
+        if isinstance(problem, Conv):
+            raise Unsupported(f"{given} of a convolution, wanted a matrix product, or floats of 8 bits", rule="types")
+        if problem.runtime:
+            given = f"{problem.given_sizes} and {name} of {problem.tensor(name).dtype}"
+            raise Unsupported(f"{given}, wanted known sizes, or floats of 8 bits", rule="runtime-sizes")
+        check_whole_bytes(views.reordering(problem, name)[0])
+
+
 def _check_neighbours(view: View, axes: Collection[int], where: str, but: Collection[str] = ()) -> None:
     """Refuse 4-bit elements whose pairs lie outside `axes` or along dims `but`: lanes would load half a pair."""
-    pair = pairs_of(view) if view.memory.elem.bits == 4 else None
+    pair = bytes_of(view) if view.memory.elem.bits == 4 else None
     if pair and (pair[1] not in axes or view.axes[pair[1]][-1].name in but):
         given = f"given {view.memory.name} of {view.memory.elem}"
         raise Unsupported(f"{given}, wanted neighbours in memory {where}", rule="nibbles")

@@ -34,6 +34,8 @@ TYPES = {
     "f8_e5m2": (12, 8),
     "f8_e5m2fnuz": (13, 8),
     "e8m0": (14, 8),
+    "f6_e2m3": (15, 6),
+    "f6_e3m2": (16, 6),
     "f4_e2m1": (17, 4),
 }
 _NAMES = {code: name for name, code in TYPES.items()}

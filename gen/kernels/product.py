@@ -179,7 +179,7 @@ class _ProductBuilder:
         with self.k.when(are_finite):
             store(results, (0, 0))
         with self.k.otherwise():
-            functions = self._at, self._loaded, self.begin
+            functions = partial(self._at, depth=self.plan.config.tile[2]), self._loaded, self.begin
             again = Recomputation(self.k, self.plan, self.part, padding, *functions, self._blocks(self.n0))
             with again.pieces() as (n, m):
                 store(finish([(again.sums((self.n0 + n, self.m0 + m)), again.unit.d)], (n, m)), (n, m))
@@ -316,11 +316,11 @@ class _ProductBuilder:
                 (path.scales, start, layout) for path, start, layout in scaled if path.scales and not path.scale_path
             ]
         elements = {
-            (layout, group): dequantise.load(self.k, group, self._at(start, kb), layout)
+            (layout, group): dequantise.load(self.k, group, self._at(start, kb, layout.extent("k")), layout)
             for group, start, layout in loads
         }
         over_sums = [(mma.d, group) for mma in self.mmas if not mma.scales for group in self._block_scales]
-        at = self.n0, *self._at(self.m0, kb)
+        at = self.n0, *self._at(self.m0, kb, self.plan.config.tile[2])
         return elements | {key: dequantise.load(self.k, key[1], at, key[0]) for key in over_sums}
 
     @property
@@ -416,16 +416,13 @@ class _ProductBuilder:
             for path in ((part.of_n, self.n0), (part.of_m, self.m0)):
                 self._prefetch(*path, lift(self.tile["begin"] * part.mapping.grain + n, self.m0))
 
-    def _at(self, start: Expr, kb: Expr, depth: int = 0) -> tuple[Index, ...]:
-        """Return the coordinates of a K block of this slice, and of this product if there are several.
-
-        A block is as deep as the config's tile, or `depth`.
-        """
+    def _at(self, start: Expr, kb: Expr, depth: int) -> tuple[Index, ...]:
+        """Return the coordinates of a K block of this slice, `depth` positions deep, and of this product."""
         blocks = self.part.k_blocks
         if self.is_backward is not None:
             kb = select(self.is_backward, maximum(const(blocks - 1) - kb, 0), kb)
         block = kb + times(self.tile["first"], self.part.mapping.grain) if self.plan.config.slices > 1 else kb
-        return start, plus(block * (depth or self.plan.config.tile[2]), self.place.k0), *self.place.of_factors
+        return start, plus(block * depth, self.place.k0), *self.place.of_factors
 
     def _of_view(self, view: View, at: Sequence[Index]) -> tuple[Coordinate, ...]:
         """Return the coordinates of a factor's tile, with the rows by number if the factor is gathered."""
@@ -469,12 +466,13 @@ class _ProductBuilder:
         """Prefetch the workgroup's tile, distributed over lanes as for a copy."""
         assert path.copy is not None
         name = path.view.memory.name
-        at = self._of_view(path.view, self._at(start, kb))
+        at = self._of_view(path.view, self._at(start, kb, path.copy.loaded.extent("k")))
         self.k.prefetch(path.view, at, path.copy.loaded, "prefetch", name)
 
     def _fragment(self, path: InputPath, start: Expr, kb: Expr, layout: Fragment, elements: Mapping[_Key, Expr]) -> Var:
         """Return a fragment of an input in the type in which it is multiplied."""
-        fragment, dequantisation = self._loaded(path, self._at(start, kb), layout), path.dequantisation
+        at, dequantisation = self._at(start, kb, layout.extent("k")), path.dequantisation
+        fragment = self._loaded(path, at, layout)
         if dequantisation is None:
             return fragment
         groups = {group: elements[layout, group] for group in dequantisation.tensors}

@@ -24,10 +24,12 @@ from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.mapping import WorkgroupMapping
 from convgen.ir.layout.memory import Dim, Global, TensorDim, View, row_major
 from convgen.ir.layout.tags import Layout
+from convgen.ir.narrow import unpacked
 from convgen.ir.program import Kernel
 from convgen.ir.record import evolve, frozen
 from convgen.ir.types import Type, VectorType, vector
 from convgen.passes.buffer_shared import reordered
+from convgen.passes.messages.packed_views import Run, bytes_of, fragment_of_bytes
 from convgen.plan.contraction import buffer
 from convgen.plan.copies import copy_layout, next_power_of_two, power_of_two
 from convgen.problem.tensors import TensorSpec
@@ -144,15 +146,34 @@ def transpose(name: str, moves: Sequence[tuple[View, View]], facts: TargetFacts)
     whole = WorkgroupMapping.of(firsts[-1], 1)
     k = KernelBuilder(name, whole.grid, 1, facts.subgroup_size)
     for (source, target), (down, across), first in zip(moves, tiles, firsts):
+        of = source.memory.elem
         layouts = copy_layout(source, row_major(side, side), side, side, facts, 1, target.memory.elem)
         mapping = evolve(WorkgroupMapping.of(down, across), first=first if len(moves) > 1 else None)
-        k.params += [source.memory, target.memory]
+        read, (rows, cols), loads = _bytes_read(source, side, layouts.loaded)
+        k.params += [read.memory, target.memory]
         with k.tile_of(mapping) as tile:
             at = k.let("row0", tile["m"] * side), k.let("k0", tile["n"] * side)
-            loaded = k.load_view("held", source, at, layouts.loaded, "load")
-            converted = loaded.to(vector(target.memory.elem, layouts.loaded.registers))
+            of_bytes = at if read is source else (tile["m"] * rows, tile["n"] * cols)
+            loaded: Expr = k.load_view("held", read, of_bytes, loads, "load")
+            numbers = unpacked(loaded, of) if of.is_by_bytes else loaded
+            converted = numbers.to(vector(target.memory.elem, layouts.loaded.registers))
             k.store_view(target, at, reordered(converted, layouts.loaded, layouts.stored), layouts.stored, "store")
     return k.done(), whole
+
+
+def _bytes_read(source: View, side: int, layout: Fragment) -> tuple[View, tuple[int, int], Fragment]:
+    """Return the view that a square of `side` elements is loaded from, its rows and columns, and lanes' shares.
+
+    Of elements that kernels load by bytes it is a view of bytes.
+    """
+    if not source.memory.elem.is_by_bytes:
+        return source, (side, side), layout
+    found = bytes_of(source)
+    assert found is not None  # `supported` refuses others
+    view, axis = found
+    sides = [side, side]
+    sides[axis] = Run.of(source.memory.elem).in_bytes(side)
+    return view, (sides[0], sides[1]), fragment_of_bytes(layout, layout.dims[axis], source.memory.elem)
 
 
 def fill(result: View, epilogue: Epilogue, acc: Type, tile: tuple[int, int], facts: TargetFacts, role: str) -> Stream:

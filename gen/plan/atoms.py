@@ -57,7 +57,8 @@ def converted(types: tuple[Type, Type], atom: MmaAtom) -> tuple[str, ...]:
     """Return the types to which N's and M's input are converted: one name if equal, () if neither is converted."""
     multiplied = atom.factor_types
     flipped = {(u8, s8)}  # u8 read as s8 is no conversion: one bit flips and a compensation sum corrects the product
-    if all(target is stored or (stored, target) in flipped for target, stored in zip(multiplied, types)):
+    as_stored = (p or target is t or (t, target) in flipped for p, target, t in zip(atom.packed, multiplied, types))
+    if all(as_stored):
         return ()
     return tuple(dict.fromkeys(t.name for t in multiplied))
 

@@ -19,12 +19,13 @@ from convgen.ir.layout.memory import Dim, Global, SizedGlobal, SizedView, Tensor
 from convgen.ir.layout.tags import Layout
 from convgen.ir.record import evolve, frozen
 from convgen.ir.sizes import Extent, Size
-from convgen.ir.types import scalar
+from convgen.ir.types import bf16, f16, scalar
 from convgen.plan.blocks import WHOLE, Cuts, Index
 from convgen.plan.grouped_axis import GroupedAxis
 from convgen.problem.matmul import Problem
 from convgen.problem.tensors import TensorSpec
 
+REORDERED = "_reordered"  #: ends the name of an input's reordered copy
 GATE = "gate"  #: dim of N along which the gate (0) and up (1) of a gated linear unit differ; the result lacks it
 
 
@@ -96,9 +97,14 @@ class Product:
         return self.of_n.extent(0)
 
     @property
+    def along_k(self) -> View:
+        """Return the factor by whose elements K counts: the one with more, if bytes pack the other's numbers."""
+        return max(self.of_m, self.of_n, key=lambda view: view.extent(1))
+
+    @property
     def k(self) -> int:
         """Return the length of the fused K axis, padding included."""
-        return self.of_m.extent(1)
+        return self.along_k.extent(1)
 
     @property
     def batch(self) -> int:
@@ -134,7 +140,7 @@ class Product:
     @property
     def k_inner(self) -> Dim:
         """Return the innermost dim of K, along which a block of K may run."""
-        return self.of_m.axes[1][-1]
+        return self.along_k.axes[1][-1]
 
 
 @frozen
@@ -316,6 +322,14 @@ def along(name: str, size: int) -> TensorDim:
 
 
 def reordered(problem: Problem, name: str) -> TensorSpec:
-    """Return an input with the default layout (tag `any`), in a buffer of its own."""
+    """Return an input with the default layout (tag `any`), in a buffer of its own; floats of 6 bits are unpacked."""
     spec = evolve(problem, stag="any", wtag="any", dtag="any").tensor(name)
-    return evolve(spec, name=f"{name}_reordered")
+    dtype = _unpacked_type(problem) if scalar(spec.dtype).is_by_bytes else spec.dtype
+    return evolve(spec, name=f"{name}{REORDERED}", dtype=dtype)
+
+
+def _unpacked_type(problem: Problem) -> str:
+    """Return the type of unpacked floats of 6 bits, which both hold: bf16 if they are multiplied in it, else f16."""
+    types = [scalar(t.dtype) for t in problem.factors]
+    in_bf16 = problem.fpmath == bf16.name and all(map(bf16.holds, types))
+    return bf16.name if in_bf16 or bf16 in types else f16.name

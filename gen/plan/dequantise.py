@@ -22,6 +22,7 @@ from convgen.ir.record import evolve, frozen
 from convgen.ir.types import Type, bf16, f16, f32, scalar, vector
 from convgen.plan import views
 from convgen.plan.blocks import Cuts
+from convgen.plan.contraction import REORDERED
 from convgen.plan.directions import batched
 from convgen.problem.matmul import Matmul, Problem
 from convgen.problem.scales import Scale
@@ -74,7 +75,7 @@ def multiplied_types(problem: Problem) -> tuple[Type, Type]:
     wide = {role: multiplied_type(problem, role) for role in ("src", "wei")}
     if not any(wide.values()):
         return views.factor_types(problem)
-    n, m = (wide.get(view.memory.name) or view.memory.elem for view in views.factors(problem))
+    n, m = (wide.get(view.memory.name.removesuffix(REORDERED)) or view.memory.elem for view in views.factors(problem))
     return n, m
 
 

@@ -18,8 +18,8 @@ from convgen.ir.layout.digits import Digits, Space, stacked
 from convgen.ir.layout.memory import Dim, TensorDim, View
 from convgen.ir.layout.mma import MmaTile
 from convgen.ir.record import evolve, frozen
-from convgen.ir.types import Type, f4_e2m1
-from convgen.passes.messages.nibble_pairs import pairs_of
+from convgen.ir.types import Type, has_nan
+from convgen.passes.messages.packed_views import bytes_of
 from convgen.plan.contraction import Product
 from convgen.plan.views import zero_outside
 
@@ -119,7 +119,7 @@ def has_whole_pairs(product: Product) -> bool:
     window_dims = names_in(unsafe_halo((product.of_n, product.of_m)))
     for view in (product.of_n, product.of_m) if window_dims else ():
         if view.memory.elem.bits == 4:
-            pairs = pairs_of(view)
+            pairs = bytes_of(view)
             if pairs is None or pairs[1] != _K or view.axes[_K][-1].name in window_dims:
                 return False
     return True
@@ -127,7 +127,7 @@ def has_whole_pairs(product: Product) -> bool:
 
 def _has_non_finite(elem: Type) -> bool:
     """Whether a type has infinities or NaN."""
-    return elem.is_float and elem is not f4_e2m1
+    return elem.is_float and has_nan(elem)
 
 
 def padding(product: Product, unit: MmaTile, images: Collection[int] = (), *, shared: bool) -> Padding | None:

@@ -25,7 +25,7 @@ from convgen.ir.record import evolve, frozen
 from convgen.ir.simplify.extents import rounded_up
 from convgen.ir.sizes import Extent
 from convgen.ir.types import Type, scalar
-from convgen.passes.messages.nibble_pairs import check_halves
+from convgen.passes.messages.packed_views import check_halves
 from convgen.passes.split_chains import ROOM as EPILOGUE_REGISTERS
 from convgen.plan import block_scales, epilogues
 from convgen.plan.atoms import sums_outside
@@ -82,7 +82,7 @@ class Part:
 
     def trips(self, tile_k: int) -> Extent | None:
         """Return the blocks of K as an expression of launch-time sizes; None where the number is known."""
-        blocks = rounded_up(self.product.of_m.length(1), tile_k)
+        blocks = rounded_up(self.product.along_k.length(1), tile_k)
         return None if isinstance(blocks, int) else blocks
 
     @property
@@ -333,7 +333,7 @@ def _part(problem: Problem, product: Product, unit: MmaTile | LaneTile, config: 
     _check_grid(mapping, config, facts)
     if isinstance(unit, MmaTile) and not facts.checks_bounds and not problem.runtime:
         mapping = _in_whole_rounds(mapping, product, config)
-    blocks_of_slice = rounded_up(product.of_m.length(1), tile_k) if problem.runtime else mapping.turns.blocks_of_tile
+    blocks_of_slice = rounded_up(product.along_k.length(1), tile_k) if problem.runtime else mapping.turns.blocks_of_tile
     offsets, depth = (of_n.offset, of_m.offset), times(blocks_of_slice, tile_k * config.slices)
     compensated = compensation(problem, product, offsets, depth)
     epilogue = Epilogue((*compensated.steps, *epilogues.of(problem, product)))

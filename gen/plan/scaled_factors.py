@@ -1,7 +1,8 @@
 """Factors that matrix instructions multiply by scales themselves, as those of the MX formats.
 
 Each run of 32 numbers along K has a scale of type e8m0. An instruction reads the factors as they are stored and a byte
-for each run. It takes numbers of 4 bits in pairs, along which K then counts.
+for each run. A factor of 4 bits is read by bytes, along which its K then counts. K of the product, and of a config, is
+that of the factor that counts more.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.digits import Digit, Space
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import Shared, Swizzle, View, column_major, row_major
-from convgen.ir.layout.mma import MmaAtom
+from convgen.ir.layout.mma import MmaAtom, MmaTile
 from convgen.ir.record import evolve
+from convgen.ir.types import Type
 from convgen.passes.messages.linear import linearize
-from convgen.passes.messages.nibble_pairs import pairs_of
+from convgen.passes.messages.packed_views import bytes_of
 from convgen.plan import views
 from convgen.plan.blocks import Cuts
 from convgen.plan.config import Config
@@ -28,6 +30,9 @@ from convgen.plan.inputs import InputPath
 from convgen.problem.matmul import DIM_OF_K, Matmul, Problem
 
 _K = 1  #: axis of the views of factors
+_BYTE = 8  #: bits
+
+Packed = tuple[Type | None, Type | None]  #: types of the numbers in the bytes of a product's factors, `MmaAtom.packed`
 
 
 def suits(problem: Problem, atom: MmaAtom) -> bool:
@@ -37,31 +42,41 @@ def suits(problem: Problem, atom: MmaAtom) -> bool:
     """
     if atom.scales is None or not isinstance(problem, Matmul) or set(problem.dequantising_scales) != {*DIM_OF_K}:
         return False
-    numbers = atom.scaled_k * (2 if atom.pair else 1)
+    numbers = atom.scaled_k[0] * _BYTE // atom.factor_types[0].bits
     for role, scale in problem.dequantising_scales.items():
         in_runs = problem.spans(scale)[DIM_OF_K[role]] % numbers == 0
         if scale.dtype != "e8m0" or not in_runs or problem.zero_point(role) is not None:
             return False
-    if views.factor_types(problem) != atom.factor_types:
+    stored = views.stored_factors(problem)
+    if tuple(view.memory.elem for view in stored) != atom.factor_types:
         return False
-    return atom.pair is None or all(_are_pairs_along_k(view) for view in views.factors(problem))
+    return all(_are_along_k(view) for view, of in zip(stored, atom.packed) if of)
 
 
-def _are_pairs_along_k(view: View) -> bool:
-    pairs = pairs_of(view)
-    return pairs is not None and pairs[1] == _K
+def _are_along_k(view: View) -> bool:
+    packed = bytes_of(view)
+    return packed is not None and packed[1] == _K
 
 
-def in_pairs(product: Product) -> Product:
-    """Return a product of bytes, each of which holds two neighbours along K; DoesNotFit where there are no pairs."""
-    return evolve(product, of_n=_in_pairs(product.of_n), of_m=_in_pairs(product.of_m))
+def in_bytes(product: Product, packed: Packed) -> Product:
+    """Return a product whose packed factors are bytes along K.
+
+    DoesNotFit where bytes hold no neighbours along K, and for floats of 6 bits that are neither packed nor reordered.
+    """
+    of_n, of_m = (_in_bytes(view, of) for view, of in zip((product.of_n, product.of_m), packed))
+    return evolve(product, of_n=of_n, of_m=of_m)
 
 
-def _in_pairs(view: View) -> View:
-    pairs = pairs_of(view)
-    if pairs is None or pairs[1] != _K:
-        raise DoesNotFit(f"{view.memory.name} of {view.memory.elem}: wanted pairs of neighbours along K")
-    return pairs[0]
+def _in_bytes(view: View, of: Type | None) -> View:
+    name, elem = view.memory.name, view.memory.elem
+    if of is None:
+        if elem.is_by_bytes:
+            raise DoesNotFit(f"{name} of {elem}: wanted reorder={name}, or an instruction that takes its bytes")
+        return view
+    packed = bytes_of(view)
+    if elem is not of or packed is None or packed[1] != _K:
+        raise DoesNotFit(f"{name} of {elem}: wanted bytes of neighbours of {of} along K")
+    return packed[0]
 
 
 def check_order(product: Product) -> None:
@@ -78,11 +93,12 @@ def by_groups(layout: Fragment) -> Fragment:
 
 
 def through_shared(
-    scales: GroupTensor, rows: int, scaled_k: int, config: Config, facts: TargetFacts
+    scales: GroupTensor, rows: int, groups: int, scaled_k: int, config: Config, facts: TargetFacts
 ) -> InputPath | None:
     """Return the path of scales through shared memory, None where lanes load them by themselves.
 
-    That takes a view by groups of `scaled_k` positions along K, and a tile of `rows` rows that all lanes copy evenly.
+    That takes a view by groups of `scaled_k` positions along K, and a tile of `rows` rows of `groups` scales that all
+    lanes copy evenly.
     """
     *outer, inner = scales.view.axes[_K]
     if not config.slots or config.copy or not outer or (inner.size, inner.padded) != (scaled_k, scaled_k):
@@ -90,7 +106,7 @@ def through_shared(
     rows_axis, _, *batch = scales.view.axes
     index = (evolve(t, terms=tuple(term for term in t.terms if term[0] != inner.name)) for t in scales.view.index)
     view = evolve(scales.view, axes=(rows_axis, tuple(outer), *batch), index=tuple(index))
-    elem, cols = view.memory.elem, config.tile[2] // scaled_k
+    elem, cols = view.memory.elem, groups
     along_k = linearize(view).unit_axis == _K
     digits, line = (row_major(rows, cols), cols) if along_k else (column_major(rows, cols), rows)
     loaded = _lanes_along("k" if along_k else "row", rows, cols, facts.subgroup_size, config.subgroups)
@@ -124,18 +140,22 @@ def with_scales(
     problem: Problem,
     product: Product,
     paths: tuple[InputPath, InputPath],
-    scaled_k: int,
+    unit: MmaTile,
     config: Config,
     facts: TargetFacts,
 ) -> tuple[InputPath, InputPath]:
     """Return the paths of N's and M's input with those of their scales."""
     tile_m, tile_n, _ = config.tile
 
-    def with_own(path: InputPath, factor: View, rows: int) -> InputPath:
-        scales = tensor(problem, factor, product.cuts)
-        return evolve(path, scales=scales, scale_path=through_shared(scales, rows, scaled_k, config, facts))
+    def with_own(path: InputPath, factor: View, rows: int, fragment: Fragment, scaled_k: int) -> InputPath:
+        scales, groups = tensor(problem, factor, product.cuts), fragment.extent("k") // scaled_k
+        return evolve(path, scales=scales, scale_path=through_shared(scales, rows, groups, scaled_k, config, facts))
 
-    return with_own(paths[0], product.of_n, tile_n), with_own(paths[1], product.of_m, tile_m)
+    of_n, of_m = unit.atom.scaled_k
+    return (
+        with_own(paths[0], product.of_n, tile_n, unit.a, of_n),
+        with_own(paths[1], product.of_m, tile_m, unit.b, of_m),
+    )
 
 
 def tensor(problem: Problem, factor: View, cuts: Cuts) -> GroupTensor:

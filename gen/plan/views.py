@@ -18,7 +18,7 @@ from convgen.ir.layout.memory import Dim, Global, SizedView, TensorDim, View
 from convgen.ir.layout.tags import LETTERS, Layout
 from convgen.ir.record import evolve, frozen
 from convgen.ir.sizes import Extent, Size
-from convgen.ir.types import Type, s32, scalar
+from convgen.ir.types import SCALARS, Type, s32, scalar
 from convgen.plan import directions
 from convgen.plan.blocks import Cuts, Index
 from convgen.plan.config import APART, COLUMNS, JOINED
@@ -319,7 +319,7 @@ def widening(problem: Problem, name: str) -> tuple[View, View]:
 def factor_types(problem: Problem) -> tuple[Type, Type]:
     """Return the element types of `of_n` and `of_m`, equal for all products of a problem."""
     first, second = (scalar(t.dtype) for t in problem.factors)
-    if first is not second:
+    if first is not second or first.is_by_bytes:
         for product in products(problem, 1, must_reorder(problem)):
             return product.of_n.memory.elem, product.of_m.memory.elem
     return first, second
@@ -331,12 +331,30 @@ def factors(problem: Problem) -> tuple[View, View]:
     return first.of_n, first.of_m
 
 
+def stored_factors(problem: Problem) -> tuple[View, View]:
+    """Return N's and M's input of the first product of a problem, packed elements as they are stored."""
+    first = products(problem, 1, _without_views(problem))[0]
+    return first.of_n, first.of_m
+
+
+def by_bytes(problem: Problem) -> tuple[str, ...]:
+    """Return the factors of 6-bit floats, which an earlier launch unpacks unless instructions take their bytes."""
+    return tuple(t.name for t in problem.factors if t.dtype in SCALARS and SCALARS[t.dtype].is_by_bytes)
+
+
 @lru_cache(maxsize=2**10)
 def must_reorder(problem: Problem) -> tuple[str, ...]:
-    """Return the fewest blocked inputs that must be reordered because no view describes them.
+    """Return the fewest inputs that must be reordered: blocked ones that no view describes, and 6-bit floats.
 
     Raises Unsupported where the blocks of the result are the obstacle.
     """
+    names = (*_without_views(problem), *by_bytes(problem))
+    return tuple(t.name for t in problem.factors if t.name in names)
+
+
+@lru_cache(maxsize=2**10)
+def _without_views(problem: Problem) -> tuple[str, ...]:
+    """Return the fewest blocked inputs that must be reordered because no view describes them."""
     blocked = tuple(t.name for t in problem.factors if not t.layout.is_plain)
     for reorder in ((), *((name,) for name in blocked)):
         with suppress(Unsupported):

@@ -20,7 +20,7 @@ from convgen.ir.layout.memory import Global, View
 from convgen.ir.record import evolve
 from convgen.ir.types import u8, u32, vector
 from convgen.passes.messages.linear import linearize
-from convgen.passes.messages.nibble_pairs import halved_fragment, pairs_of
+from convgen.passes.messages.packed_views import bytes_of, fragment_of_bytes
 
 _MOST_AT_A_TIME = 16  #: elements of a lane that are exchanged at a time
 
@@ -69,7 +69,7 @@ def store_pairs(
     first, second = (Shuffle(codes, tuple(range(n, layout.registers, 2))) for n in range(2))
     joined = (first | second << 4).to(vector(u8, layout.registers // 2))
     halved = tuple(place // 2 if n == axis else place for n, place in enumerate(at))
-    k.store_view(pairs, halved, joined, halved_fragment(wide, wide.dims[axis]), stage, comment)
+    k.store_view(pairs, halved, joined, fragment_of_bytes(wide, wide.dims[axis], view.memory.elem), stage, comment)
 
 
 def with_pairs(layout: Fragment, view: View) -> Fragment:
@@ -90,7 +90,7 @@ def buffer_of(view: View) -> Global:
 
 
 def _pairs(view: View) -> tuple[View, int]:
-    pairs = pairs_of(view)
+    pairs = bytes_of(view)
     assert pairs is not None
     return pairs
 

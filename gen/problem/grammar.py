@@ -21,7 +21,8 @@ KEYS = ("g", "mb", "ic", "oc", *(name + axis for axis in "dhw" for name in "ioks
 
 DATA_TYPES = (
     *("f16", "bf16", "f32", "f64", "s32", "s8", "u8"),
-    *("f8_e5m2", "f8_e4m3", "f8_e5m2fnuz", "f8_e4m3fnuz", "f4_e2m1", "f4_e3m0", "e8m0", "s4", "u4", "boolean"),
+    *("f8_e5m2", "f8_e4m3", "f8_e5m2fnuz", "f8_e4m3fnuz", "f6_e2m3", "f6_e3m2", "f4_e2m1", "f4_e3m0", "e8m0"),
+    *("s4", "u4", "boolean"),
 )
 
 FPMATH_MODES = ("strict", "tf32", "bf16", "f16", "any")

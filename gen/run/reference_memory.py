@@ -24,7 +24,9 @@ import numpy.typing as npt
 from convgen.ir.error import UserError
 from convgen.ir.record import frozen
 from convgen.run.fills import Array, Fill
-from convgen.run.reference_types import is_half_byte, numpy_type
+from convgen.run.reference_types import bits_in_memory, numpy_type
+
+_BYTE = 8  #: bits
 
 Bytes = npt.NDArray[np.uint8]
 Indices = npt.NDArray[np.int64]
@@ -167,12 +169,14 @@ def has_padding(tensor: Described) -> bool:
 def pack(tensor: Described, logical: Array, gaps: int = 0) -> Bytes:
     """Return the bytes of a logical tensor in memory: padding is zero, gaps between strided elements are `gaps`.
 
-    Elements of 4 bits are packed two per byte, the first in the lower half.
+    Elements of fewer than 8 bits are a stream of bits, the first in the low bits of the first byte.
     """
     memory = storage(tensor).written(np.ascontiguousarray(logical), gaps).view(np.uint8)
-    if not is_half_byte(logical.dtype):
+    bits = bits_in_memory(logical.dtype)
+    if bits >= _BYTE:
         return memory
-    return _two_a_byte(np.append(memory, np.zeros(len(memory) % 2, np.uint8)))
+    flags = np.unpackbits(memory[:, None], axis=1, count=bits, bitorder="little")
+    return np.packbits(flags.reshape(-1), bitorder="little")
 
 
 def unpack(tensor: Described, dtype: str, memory: Bytes) -> Array:
@@ -189,10 +193,13 @@ def gather(tensor: Described, dtype: str, memory: Bytes, index: Sequence[Indices
 
 def packed_bytes(tensor: Described, logical: Fill, places: Indices, gaps: int = 0) -> Bytes:
     """Return the bytes that `pack` puts at some places: rows of neighbours that begin at an element's first byte."""
-    if is_half_byte(logical.dtype):
-        both = np.repeat(places * 2, 2, axis=1)
-        both[:, 1::2] += 1
-        return _two_a_byte(packed(tensor, logical, both, gaps).view(np.uint8))
+    if (bits := bits_in_memory(logical.dtype)) < _BYTE:  # a byte has parts of two elements
+        first = places * _BYTE // bits
+        low, high = (
+            packed(tensor, logical, at, gaps).view(np.uint8).astype(np.uint16) & (1 << bits) - 1
+            for at in (first, first + 1)
+        )
+        return ((low | high << bits) >> places * _BYTE - first * bits).astype(np.uint8)
     element = logical.dtype.itemsize
     return packed(tensor, logical, places[:, ::element] // element, gaps).view(np.uint8)
 
@@ -257,15 +264,12 @@ def _renamed(name: str, present: Sequence[str]) -> str:
     return letter.upper() if name.isupper() else letter
 
 
-def _two_a_byte(nibbles: Bytes) -> Bytes:
-    joined: Bytes = nibbles[..., ::2] & np.uint8(0xF) | nibbles[..., 1::2] << np.uint8(4)
-    return joined
-
-
 def _elements(memory: Bytes, dtype: str) -> Array:
     element = numpy_type(dtype)
-    if is_half_byte(element):
-        return np.stack([memory & np.uint8(0xF), memory >> np.uint8(4)], axis=-1).reshape(-1).view(element)
+    if (bits := bits_in_memory(element)) < _BYTE:
+        count = len(memory) * _BYTE // bits
+        flags = np.unpackbits(memory, count=count * bits, bitorder="little").reshape(count, bits)
+        return np.packbits(flags, axis=1, bitorder="little")[:, 0].view(element)
     return memory[: len(memory) // element.itemsize * element.itemsize].view(element)
 
 

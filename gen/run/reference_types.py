@@ -28,6 +28,8 @@ _NAMES = {
     **{f"s{bits}": f"int{bits}" for bits in (4, 8, 16, 32, 64)},
     **{f"u{bits}": f"uint{bits}" for bits in (4, 8, 16, 32, 64)},
     "f4_e2m1": "float4_e2m1fn",
+    "f6_e2m3": "float6_e2m3fn",
+    "f6_e3m2": "float6_e3m2fn",
     "e8m0": "float8_e8m0fnu",
     "f8_e4m3": "float8_e4m3fn",
     "f8_e5m2": "float8_e5m2",
@@ -51,9 +53,14 @@ def numpy_type(name: str) -> np.dtype[np.generic]:
     return narrow
 
 
-def is_half_byte(dtype: npt.DTypeLike) -> bool:
-    """Return whether a type has 4 bits, two elements per byte."""
-    return np.dtype(dtype).name in ("int4", "uint4", "float4_e2m1fn")
+#: numpy's name of a type whose elements are packed in memory -> bits of one
+_PACKED = {"int4": 4, "uint4": 4, "float4_e2m1fn": 4, "float6_e2m3fn": 6, "float6_e3m2fn": 6}
+
+
+def bits_in_memory(dtype: npt.DTypeLike) -> int:
+    """Return the bits from one element to the next in memory."""
+    numpy = np.dtype(dtype)
+    return _PACKED.get(numpy.name, 8 * numpy.itemsize)
 
 
 @cache
@@ -65,7 +72,7 @@ def is_integer(name: str) -> bool:
 @cache
 def bits(name: str) -> int:
     """Return the bits of one element."""
-    return 4 if is_half_byte(numpy_type(name)) else 8 * numpy_type(name).itemsize
+    return bits_in_memory(numpy_type(name))
 
 
 @cache
@@ -93,6 +100,14 @@ def holds(wide: str, narrow: str) -> bool:
         numbers = every.view(numpy_type(narrow)).astype(np.float64)
         again = numbers.astype(numpy_type(wide)).astype(np.float64)
     return bool(np.all((numbers == again) | (numbers != numbers)))
+
+
+def has_nan(name: str) -> bool:
+    """Return whether a type has NaN."""
+    if is_integer(name):
+        return False
+    with np.errstate(all="ignore"):
+        return bool(np.isnan(np.array([np.nan]).astype(numpy_type(name)).astype(np.float64)).any())
 
 
 def has_infinity(name: str) -> bool:

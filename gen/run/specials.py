@@ -128,7 +128,7 @@ def _kinds(problem: Problem, name: str) -> tuple[float, ...]:
     docs/ir.md tells which, such as `gelu` of minus infinity.
     """
     dtype = tensor(problem, name).dtype
-    if types.is_integer(dtype) or dtype == "f4_e2m1":
+    if not types.has_nan(dtype):
         return ()
     all_kinds = types.has_infinity(dtype) and not is_curved(problem.post_ops)
     return (np.nan, np.inf, -np.inf) if all_kinds else (np.nan,)

@@ -7,6 +7,7 @@ from functools import cached_property
 from itertools import accumulate
 from math import gcd
 from operator import mul
+from typing import Any
 
 from convgen.ir.checks import check_name, check_range
 from convgen.ir.error import DoesNotFit, UserError
@@ -23,7 +24,8 @@ class MmaAtom:
     `a`, `b`, `d` are the fragments of a single instruction over dims (n, k), (m, k) and (n, m); their registers count
     elements. The target's table decides which side of the result is N: the hardware manual may call it M.
 
-    Fragments may span neighbouring subgroups, which then execute the instruction together.
+    Fragments may span neighbouring subgroups, which then execute the instruction together. If bytes pack the numbers of
+    a factor, its fragment counts bytes along K, and `k` is that of the factor with more elements.
     """
 
     name: str
@@ -45,7 +47,8 @@ class MmaAtom:
     #: layouts over (n, k) and (m, k) of the scales of a and b, of type e8m0, if it multiplies its factors by scales: a
     #: scale stands at the first of the positions along K that share it
     scales: tuple[Fragment, Fragment] | None = None
-    pair: Type | None = None  #: type of the two numbers in each element of a and b, a byte; low bits first, along K
+    #: types of the numbers that bytes, the elements of a and of b, pack along K, low bits first; None for unpacked ones
+    packed: tuple[Type | None, Type | None] = (None, None)
 
     def __attrs_post_init__(self) -> None:
         check_name(self.name, "matrix instruction")
@@ -55,12 +58,24 @@ class MmaAtom:
     @property
     def factor_types(self) -> tuple[Type, Type]:
         """Return the types of the numbers that are multiplied, of a and of b."""
-        return (self.pair, self.pair) if self.pair else (self.a_elem, self.b_elem)
+        return self.packed[0] or self.a_elem, self.packed[1] or self.b_elem
 
     @cached_property
-    def scaled_k(self) -> int:
-        """Return the positions along K that share a scale; 0 without scales."""
-        return next(d.size for d in self.scales[0].of("k") if d.space is Space.FIXED) if self.scales else 0
+    def scaled_k(self) -> tuple[int, int]:
+        """Return the positions along K of a, and of b, that share a scale; 0 without scales."""
+        if self.scales is None:
+            return 0, 0
+        of_a, of_b = (next(d.size for d in scales.of("k") if d.space is Space.FIXED) for scales in self.scales)
+        return of_a, of_b
+
+    @cached_property
+    def _depths(self) -> tuple[int, int]:
+        return self.a.extent("k"), self.b.extent("k")
+
+    def depths(self, k: Any) -> tuple[Any, Any]:
+        """Return the elements of a, and of b, along `k` positions of K, a number or an array."""
+        of_a, of_b = self._depths
+        return k * of_a // self.k, k * of_b // self.k
 
     @property
     def elem_bytes(self) -> int:

@@ -12,7 +12,7 @@ from convgen.ir.text.expressions import Expressions as Cursor
 _IN_SHARED = ("in", "shared", "memory")
 
 
-_SCALES, _PAIRS = "scales", "pairs"
+_SCALES, _PACKS = "scales", "packs"
 
 
 def write_instruction(atom: MmaAtom | BlockAtom, name: str) -> str:
@@ -29,8 +29,8 @@ def write_instruction(atom: MmaAtom | BlockAtom, name: str) -> str:
     kept = f", sums of {atom.sum_bits} bits" if atom.sum_bits else ""
     scales = ", ".join(map(write_fragment, atom.scales)) if atom.scales else ""
     options = f"{rounded}{placed}{kept}{scales and f', {_SCALES} {scales}'}"
-    pairs = f", {_PAIRS} {atom.pair}" if atom.pair else ""
-    return f"instruction {name}: {sizes}, {sums}, {atom.clocks} clocks{sides}{options}{pairs}{called}"
+    packed = "".join(f", {side} {_PACKS} {of}" for side, of in zip("ab", atom.packed) if of)
+    return f"instruction {name}: {sizes}, {sums}, {atom.clocks} clocks{sides}{options}{packed}{called}"
 
 
 def read_instruction(c: Cursor, name: str) -> MmaAtom | BlockAtom:
@@ -67,8 +67,8 @@ def read_instruction(c: Cursor, name: str) -> MmaAtom | BlockAtom:
         of_a = read_fragment(c)
         c.take(",")
         scales = of_a, read_fragment(c)
-    pair = c.scalar_type() if c.skip(",", _PAIRS) else None
-    options = rounded, in_shared, in_registers, sum_bits, scales, pair
+    packed = tuple(c.scalar_type() if c.skip(",", side, _PACKS) else None for side in "ab")
+    options = rounded, in_shared, in_registers, sum_bits, scales, packed
     return c.made(MmaAtom, _called(c, name), *sizes, a, b, acc, *sides, clocks, *options)
 
 

@@ -146,6 +146,8 @@ def _run(access: TileAccess, positions: Positions, widest: int) -> int:
     together = layout.contiguous(layout.dims[axis])
     for run in range(together, 1, -1):
         legal = together % run == 0 and run * elem <= widest and run * elem in access.facts.global_widths
+        # Of several messages of three words every second one would begin at an odd register, where no tuple may.
+        legal = legal and (run == together or (run * elem).bit_count() == 1)
         if legal and positions.multiples[axis] % run == 0 and view.makes_messages(run, alignment):
             return run
     return 1

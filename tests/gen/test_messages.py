@@ -84,7 +84,7 @@ MESSAGES = [
     (
         "conv DESC --dt f17",
         "given the type 'f17' (did you mean f16?), wanted one of f16 bf16 f32 f64 s32 s8 u8 f8_e5m2 f8_e4m3 "
-        "f8_e5m2fnuz f8_e4m3fnuz f4_e2m1 f4_e3m0 e8m0 s4 u4 boolean in --dt, at column 1: ^f17",
+        "f8_e5m2fnuz f8_e4m3fnuz f6_e2m3 f6_e3m2 f4_e2m1 f4_e3m0 e8m0 s4 u4 boolean in --dt, at column 1: ^f17",
     ),
     ("conv DESC --dt f16:f16", "given 2 types, wanted one or src:wei:dst in --dt, at column 8: f16:f16^"),
     ("conv DESC --stag nchv", "given 'v', wanted the dimensions n c h w of a 4-D tensor in --stag, at column 4: nch^v"),

@@ -258,13 +258,15 @@ def test_pack_places_elements_at_their_offsets(tag: str, dims: tuple[int, ...], 
     assert np.array_equal(np.broadcast_to(reference.gather(layout, dtype, memory, index), dims), logical)
 
 
-@pytest.mark.parametrize("dtype", ["s4", "u4", "f4_e2m1"])
+@pytest.mark.parametrize("dtype", ["s4", "u4", "f4_e2m1", "f6_e2m3", "f6_e3m2"])
 @pytest.mark.parametrize(("tag", "dims"), [("ab", (3, 8)), ("ba", (3, 5)), ("a", (7,))])
-def test_elements_of_four_bits_are_unpacked_as_they_were_packed(dtype: str, tag: str, dims: tuple[int, ...]) -> None:
-    layout = Layout.from_tag(tag, dims)
-    logical = (np.arange(np.prod(dims)) % 16).astype(np.uint8).reshape(dims).view(reference.numpy_type(dtype))
+def test_elements_of_few_bits_are_unpacked_as_they_were_packed(dtype: str, tag: str, dims: tuple[int, ...]) -> None:
+    layout, bits = Layout.from_tag(tag, dims), int(dtype[1])
+    codes = (5 * np.arange(np.prod(dims)) % (1 << bits)).astype(np.uint8).reshape(dims)
+    logical = codes.view(reference.numpy_type(dtype))
     memory = reference.pack(layout, logical)
-    assert memory.size == -(-logical.size // 2)
+    stream = sum(int(code) << n * bits for n, code in enumerate(codes.T.flat if tag == "ba" else codes.flat))
+    assert bytes(memory) == stream.to_bytes(-(-logical.size * bits // 8), "little")
     assert np.array_equal(reference.unpack(layout, dtype, memory).view(np.uint8), logical.view(np.uint8))
     index = list(np.indices(dims))
     assert np.array_equal(reference.gather(layout, dtype, memory, index).view(np.uint8), logical.view(np.uint8))

@@ -182,7 +182,7 @@ def test_types_are_those_of_the_standards(name: str) -> None:
     stated = {
         "f16": 65504.0, "bf16": 3.3895313892515355e38, "f32": 3.4028234663852886e38, "f64": 1.7976931348623157e308,
         "f8_e4m3": 448.0, "f8_e5m2": 57344.0, "f8_e4m3fnuz": 240.0, "f8_e5m2fnuz": 57344.0, "f4_e2m1": 6.0,
-        "e8m0": 2.0**127,
+        "e8m0": 2.0**127, "f6_e2m3": 7.5, "f6_e3m2": 28.0,
     }  # fmt: skip
     bits = int(name[1:]) if types.is_integer(name) else 0
     whole = {"s": (-(1 << bits - 1), (1 << bits - 1) - 1), "u": (0, (1 << bits) - 1)} if bits else {}

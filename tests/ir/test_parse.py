@@ -125,7 +125,8 @@ def test_constants_of_all_bits_come_back(dtype: Any) -> None:
         comes_back(made)
         comes_back(Let(Var("v", 1, dtype), made))
         comes_back(x.Add(made, Var("v", 1, dtype)))
-        comes_back(x.Splat(vector(dtype, 2), made))
+        if not dtype.is_by_bytes:  # of such types there are no vectors
+            comes_back(x.Splat(vector(dtype, 2), made))
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,18 @@ def scales(row: str) -> Fragment:
 SUMS = Fragment(("n", "m"), (Digit("n", 2, R, 1), Digit("n", 2, L, SIDE), Digit("m", SIDE, L, 1)))
 SIDES = operand("n"), operand("m"), SUMS
 ATOM = MmaAtom("scaled", SIDE, SIDE, K, f8_e4m3, f8_e4m3, f32, *SIDES, 4, scales=(scales("n"), scales("m")))
-PAIRS = evolve(ATOM, a_elem=u8, b_elem=u8, pair=f4_e2m1)
+PAIRS = evolve(ATOM, a_elem=u8, b_elem=u8, packed=(f4_e2m1, f4_e2m1))
+
+
+def half(fragment: Fragment) -> Fragment:
+    """Return the layout of half as many positions along K: those of the first half of each lane's run."""
+    digits = (evolve(d, size=d.size // 2) if d.dim == "k" and d.space is FIXED else d for d in fragment.digits)
+    return evolve(fragment, digits=tuple(d for d in digits if (d.dim, d.space, d.stride) != ("k", R, 2)))
+
+
+#: 8-bit numbers by pairs in half as many bytes, on either side
+OF_EIGHT_BITS = evolve(ATOM, b_elem=u8, packed=(None, f4_e2m1), b=half(ATOM.b), scales=(scales("n"), half(scales("m"))))
+OF_FOUR_BITS = evolve(ATOM, a_elem=u8, packed=(f4_e2m1, None), a=half(ATOM.a), scales=(half(scales("n")), scales("m")))
 
 
 def held(matrix: Any, layout: Fragment) -> Any:
@@ -47,21 +58,21 @@ def held(matrix: Any, layout: Fragment) -> Any:
     return matrix[row, k]
 
 
-@pytest.mark.parametrize("atom", [ATOM, PAIRS])
+@pytest.mark.parametrize("atom", [ATOM, PAIRS, OF_EIGHT_BITS, OF_FOUR_BITS])
 @pytest.mark.parametrize("tiles", [(1, 1, 1), (2, 1, 3), (1, 3, 2)])
 def test_a_product_is_that_of_scaled_factors(atom: MmaAtom, tiles: tuple[int, int, int]) -> None:
     op, rng, ev = MmaTile(atom, *tiles), np.random.default_rng(len(tiles)), Evaluator(WIDTH)
     assert op.scales is not None
     factors, held_values = [], []
-    for layout, of_scales, count in zip((op.a, op.b), op.scales, tiles):
-        rows, depth = SIDE * count, K * tiles[2]
-        numbers = rng.integers(-2, 3, (rows, depth * (2 if atom.pair else 1))).astype((atom.pair or f8_e4m3).numpy)
+    for layout, of_scales, shared, packed, count in zip((op.a, op.b), op.scales, atom.scaled_k, atom.packed, tiles):
+        rows, depth = SIDE * count, layout.extent("k")
+        numbers = rng.integers(-2, 3, (rows, depth * (2 if packed else 1))).astype((packed or f8_e4m3).numpy)
         codes = numbers.view(np.uint8)
-        elements = (codes[:, ::2] & 0xF | codes[:, 1::2] << 4) if atom.pair else numbers
-        powers = rng.choice([0.5, 1, 2, 4], (rows, depth // GROUP)).astype(e8m0.numpy)
+        elements = (codes[:, ::2] & 0xF | codes[:, 1::2] << 4) if packed else numbers
+        powers = rng.choice([0.5, 1, 2, 4], (rows, depth // shared)).astype(e8m0.numpy)
         runs = powers.astype(np.float64).repeat(numbers.shape[1] // powers.shape[1], axis=1)
         factors.append(numbers.astype(np.float64) * runs)
-        held_values += [held(elements, layout), held(powers.repeat(GROUP, axis=1), of_scales)]
+        held_values += [held(elements, layout), held(powers.repeat(shared, axis=1), of_scales)]
     types = op.a_type, op.scale_types[0], op.b_type, op.scale_types[1]
     a, scale_a, b, scale_b = (var(f"v{n}", t) for n, t in enumerate(types))
     ev.env |= {v: Value(data) for v, data in zip((a, scale_a, b, scale_b), held_values)}
@@ -82,7 +93,7 @@ def test_scales_that_were_never_written_spoil_their_row_or_column() -> None:
 
 
 def test_products_with_scales_come_back_from_text() -> None:
-    for atom in (ATOM, PAIRS):
+    for atom in (ATOM, PAIRS, OF_EIGHT_BITS, OF_FOUR_BITS):
         op = MmaTile(atom, 2, 1, 2)
         values = (Var(f"v{n}", n, t) for n, t in enumerate((op.a_type, op.b_type, *op.scale_types), 1))
         a, b, *of_both = values

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from convgen import driver
 from convgen.problem.conv import Conv
+from convgen.problem.matmul import parse_problem
 
 Golden = Callable[[str, str], None]
 
@@ -53,3 +54,11 @@ def test_direct_copies(golden: Golden) -> None:
     """M0 is set before each, and a barrier waits for those that it publishes, not for the younger ones."""
     config = "tile=16x32x32 waves=1x1 mma=16x16x32 slots=2 copy=direct"
     golden("one_wave_direct.body.s", body(assembly("mb1ic256ih4oc32kh1", "f16", config, "gfx950")))
+
+
+def test_six_bits_by_eight_with_scales(golden: Golden) -> None:
+    """A factor of 6 registers beside one of 8; cbsz and blgp name the types."""
+    scales = "--attr-scales=src:per_ocic:e8m0:1x32+wei:per_ocic:e8m0:32x1"
+    problem = parse_problem(f"--dt=f8_e5m2:f6_e2m3:f32 {scales} 16x256:256x16")
+    config = "tile=16x16x128 waves=1x1 mma=16x16x128 slots=1 taps=fused"
+    golden("one_wave_mx.body.s", body(driver.compile(driver.build(problem, "gfx950", config)).asm))

@@ -1,10 +1,11 @@
-"""Products of factors in MX formats: 8- and 4-bit floats with e8m0 scales for groups of 32 along K.
+"""Products of factors in MX formats: floats of 8, 6 and 4 bits with e8m0 scales for groups of 32 along K.
 
 The reference here decodes bits by the formats' definitions (OCP Microscaling Formats 1.0, section 5.3) and sums in f64.
 """
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,15 @@ TARGETS = ("gfx942", "gfx950", "xehpc", "sm_90a", "sm_89")
 GROUP = 32
 ONE, NAN = 127, 255  #: codes of e8m0
 #: type -> bits of exponent and of mantissa, and whether the largest exponent is that of infinity and NaN
-FORMATS = {"f8_e4m3": (4, 3, False), "f8_e5m2": (5, 2, True), "f4_e2m1": (2, 1, False)}
+FORMATS = {
+    "f8_e4m3": (4, 3, False),
+    "f8_e5m2": (5, 2, True),
+    "f6_e2m3": (2, 3, False),
+    "f6_e3m2": (3, 2, False),
+    "f4_e2m1": (2, 1, False),
+}
+#: elements that make whole bytes
+TOGETHER = {"f8": 1, "f6": 4, "f4": 2}
 #: numbers that all formats have
 NUMBERS = np.array([0.5, 1, 1.5, 2, 3, 4, 6, -0.5, -1, -1.5, -2, -3, -4, -6])
 
@@ -117,11 +126,26 @@ LINES = [
     mx("f4_e2m1:f4_e2m1:f32", "37x72:72x20"),
     mx("f4_e2m1:f4_e2m1:bf16", "18x136:136x18", "--dtag=ba"),
     mx("f8_e4m3:f4_e2m1:f32", "19x96:96x34"),
-    mx("f4_e2m1:f8_e4m3:f32", "18x80:80x18", group=64),
+    mx("f4_e2m1:f8_e5m2:f32", "18x80:80x18", group=64),
+    mx("f6_e2m3:f6_e2m3:f32", "37x72:72x20"),
+    mx("f6_e3m2:f6_e2m3:bf16", "3x18x136:3x136x20"),
+    mx("f8_e4m3:f6_e3m2:f32", "19x192:192x34", group=96),
+    mx("f6_e2m3:f8_e5m2:f16", "20x264:264x20", "--dtag=ba"),
+    mx("f4_e2m1:f6_e3m2:f32", "18x80:80x18"),
+    mx("f6_e2m3:f4_e2m1:f32", "18x160:160x36", group=64),
 ]
 
 
-@pytest.mark.parametrize("line", always(((line,) for line in LINES), lambda n, row: n % 3 == 0))
+#: Floats of 6 bits that an earlier launch unpacks on every target.
+UNPACKED = [
+    mx("f6_e3m2:f6_e2m3:bf16", "36x96:96x20", "--wtag=ab --attr-fpmath=bf16"),
+    mx("f6_e2m3:f8_e5m2:f32", "2x24x140:2x140x80", "--stag=acb --attr-fpmath=f16"),
+]
+
+
+@pytest.mark.parametrize(
+    "line", always(((line,) for line in UNPACKED + LINES), lambda n, row: n < len(UNPACKED) or n % 3 == 0)
+)
 @pytest.mark.parametrize("target", TARGETS)
 def test_factors_with_scales_are_multiplied_exactly(target: str, line: str) -> None:
     check(line, target)
@@ -141,7 +165,7 @@ def test_m_and_n_are_known_at_launch(target: str) -> None:
 
 
 def test_on_gfx950_instructions_apply_the_scales() -> None:
-    for line in LINES[:5]:
+    for line in LINES:
         code = cg.compile(cg.build(parse_problem(line), "gfx950"))
         assert "v_mfma_scale_f32_" in code.asm, line
 
@@ -151,16 +175,27 @@ def test_on_gfx950_instructions_apply_the_scales() -> None:
     [
         mx("f8_e4m3:f8_e4m3:f32", "32x96:96x32", group=16),
         mx("f4_e2m1:f4_e2m1:f32", "32x96:96x32", "--wtag=ab"),
-        mx("f8_e4m3:f4_e2m1:f32", "32x96:96x32"),
+        mx("f8_e4m3:f4_e2m1:f32", "32x96:96x32", "--wtag=ab"),
+        mx("f6_e2m3:f6_e2m3:f32", "32x96:96x32", "--wtag=ab"),
+        mx("f6_e2m3:f8_e4m3:f32", "32x96:96x32", "--stag=ba"),
+        mx("f6_e2m3:f6_e2m3:f32", "32x96:96x32", group=16),
         "--dt=f8_e4m3:f8_e4m3:f32 --attr-scales=wei:per_ocic:e8m0:32x1 32x96:96x32",
         "--dt=f8_e4m3:f8_e4m3:f32 --attr-scales=src:per_ocic:bf16:1x32+wei:per_ocic:e8m0:32x1 32x96:96x32",
     ],
 )
 def test_factors_that_instructions_do_not_scale_are_converted(line: str) -> None:
-    """Groups of fewer numbers, pairs along N, factors of 4 and 8 bits, one factor alone, scales of another type."""
+    """Groups of fewer numbers, pairs along N, one factor alone, scales of another type."""
     code = cg.compile(cg.build(parse_problem(line), "gfx950"))
     assert "v_mfma_scale_f32_" not in code.asm
     assert " in=" in code.config
+
+
+PAIRS = ["f8_e5m2:f4_e2m1", "f4_e2m1:f8_e4m3", "f6_e3m2:f6_e2m3", "f8_e5m2:f6_e2m3", "f6_e3m2:f4_e2m1"]
+
+
+def wider(types: str) -> int:
+    """Return the bits of the wider factor, by whose bytes K of a config counts."""
+    return max(int(each[1]) for each in types.split(":")[:2])
 
 
 #: Configs of gfx950 with words that move scales: subgroups along K, parts of M, slices, direct copies, 32 x 32.
@@ -174,18 +209,35 @@ CONFIGS = [
 
 
 @pytest.mark.parametrize("config", CONFIGS)
-@pytest.mark.parametrize("types", ["f8_e4m3:f8_e5m2", "f4_e2m1:f4_e2m1"])
+@pytest.mark.parametrize("types", ["f8_e4m3:f8_e5m2", "f4_e2m1:f4_e2m1", *PAIRS])
 def test_scales_follow_the_words_of_a_config(types: str, config: str) -> None:
+    *tile, depth = map(int, config.split("tile=")[1].split()[0].split("x"))
     n, m, k = map(int, config.split("mma=")[1].split()[0].split("x"))
-    if types.startswith("f4"):  # K counts pairs
-        config = config.replace(f"{n}x{m}x{k}", f"{n}x{m}x{k // 2}")
-    code = check(mx(f"{types}:f32", "70x1192:1192x40"), "gfx950", config)
+    of = wider(types)
+    words = {
+        f"tile={tile[0]}x{tile[1]}x{depth}": f"tile={tile[0]}x{tile[1]}x{depth * of // 8}",
+        f"{n}x{m}x{k}": f"{n}x{m}x{k * of // 8}",
+    }
+    for numbers, in_bytes in words.items():
+        config = config.replace(numbers, in_bytes)
+    line = mx(f"{types}:f32", "70x1200:1200x40")
+    if "f6" in types and "copy=direct" in config:
+        with pytest.raises(cg.UserError, match="rows of 96 elements do not divide evenly over lanes"):
+            check(line, "gfx950", config)
+        return
+    code = check(line, "gfx950", config)
     assert f"v_mfma_scale_f32_{n}x{m}x{k}_f8f6f4" in code.asm
 
 
 def test_scales_go_through_shared_memory_where_lanes_copy_them_evenly() -> None:
     """Else, and beside direct copies, each lane loads its own."""
     problem, facts = parse_problem(mx("f8_e4m3:f8_e4m3:f32", "128x512:512x128")), target_of("gfx950").facts
+    words = "waves=1x2 mma=16x16x128 slots=2 taps=fused"
+    for wei in ("f4_e2m1", "f6_e3m2"):
+        pair = parse_problem(mx(f"f8_e4m3:{wei}:f32", "128x512:512x128"))
+        part = make_plan(pair, Config.parse(f"tile=64x64x256 {words}"), facts).parts[0]
+        sides = [path.scale_path.tile for path in (part.of_m, part.of_n) if path.scale_path]
+        assert [(tile.rows, tile.cols) for tile in sides if tile] == [(64, 8), (64, 8)], wei
     for tile, copy, is_shared in (("64x64x256", "", True), ("48x64x256", "", False), ("64x64x256", "direct", False)):
         words = f"waves=1x2 mma=16x16x128 slots=2 taps=fused{f' copy={copy}' if copy else ''}"
         part = make_plan(problem, Config.parse(f"tile={tile} {words}"), facts).parts[0]
@@ -194,8 +246,17 @@ def test_scales_go_through_shared_memory_where_lanes_copy_them_evenly() -> None:
         assert ("src_scales_tile" in tiles) == is_shared
 
 
+def test_registers_of_six_bit_numbers_are_loaded_in_pairs() -> None:
+    """A lane's six registers by three messages: the second of two would begin at an odd register."""
+    config = "tile=16x16x128 waves=1x1 mma=16x16x128 slots=0 taps=fused"
+    code = check(mx("f8_e4m3:f6_e2m3:f32", "16x128:128x16"), "gfx950", config)
+    assert len(re.findall(r"buffer_load_dwordx2 .* // wei fragment", code.asm)) == 3
+
+
 @pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("types", ["f8_e4m3:f8_e4m3", "f8_e5m2:f8_e5m2", "f4_e2m1:f4_e2m1"])
+@pytest.mark.parametrize(
+    "types", ["f8_e4m3:f8_e4m3", "f8_e5m2:f8_e5m2", "f4_e2m1:f4_e2m1", "f8_e4m3:f4_e2m1", "f6_e3m2:f6_e2m3"]
+)
 def test_codes_at_the_ends(target: str, types: str) -> None:
     """A scale of NaN spoils its row or column, the least one is 2^-127, the greatest 2^127; infinities and NaNs.
 
@@ -216,7 +277,7 @@ def test_codes_at_the_ends(target: str, types: str) -> None:
     if dtype == "f8_e5m2":
         inputs["src"][9, 3], inputs["src"][10, 103] = 0x7C, 0xFC
         inputs["wei"][40, 11] = 0x7C
-    if dtype != "f4_e2m1":
+    if dtype.startswith("f8"):
         inputs["src"][12, 50] = 0x7F
     code = cg.compile(cg.build(problem, target))
     with np.errstate(all="ignore"):
@@ -230,16 +291,18 @@ def test_codes_at_the_ends(target: str, types: str) -> None:
 @st.composite
 def problems(draw: st.DrawFn) -> str:
     """A product in MX formats: any types, sizes, layouts and batches; K ends anywhere."""
-    narrow = draw(st.booleans())
-    types = ("f4_e2m1",) if narrow else ("f8_e4m3", "f8_e5m2", "f4_e2m1")
-    src, wei = draw(st.sampled_from(types)), draw(st.sampled_from(types))
-    m, n, k = draw(st.integers(1, 90)), 2 * draw(st.integers(1, 40)), 2 * draw(st.integers(17, 400))
+    src, wei = (draw(st.sampled_from(tuple(FORMATS))) for _ in range(2))
+    if draw(st.integers(0, 3)) == 0:
+        wei = src
+    of_src, of_wei = TOGETHER[src[:2]], TOGETHER[wei[:2]]
+    k = max(of_src, of_wei) * draw(st.integers(9, 200))
+    m, n = of_src * draw(st.integers(1, 80 // of_src)), of_wei * draw(st.integers(1, 80 // of_wei))
     dst, group = draw(st.sampled_from(("f32", "f16", "bf16"))), draw(st.sampled_from((32, 32, 32, 64, 128)))
     batch = draw(st.sampled_from(("", "", "3x")))
     orders = st.sampled_from(("abc", "acb") if batch else ("ab", "ba"))
     stag, wtag = (draw(st.sampled_from(("any",))) if draw(st.booleans()) else draw(orders) for _ in range(2))
-    m += m % 2 if src == "f4_e2m1" else 0
     knobs = f"--stag={stag} --wtag={wtag} --dtag={draw(orders)}"
+    knobs += draw(st.sampled_from(("", "", " --attr-fpmath=f16", " --attr-fpmath=bf16")))
     return mx(f"{src}:{wei}:{dst}", f"{batch}{m}x{k}:{batch}{k}x{n}", knobs, group)
 
 
@@ -254,9 +317,9 @@ def test_random_factors_with_scales(target: str, line: str, seed: int) -> None:
 @st.composite
 def configs(draw: st.DrawFn) -> tuple[str, str]:
     """A product and a config of gfx950 whose instructions apply the scales."""
-    narrow, wide = draw(st.booleans()), draw(st.booleans())
+    types, wide = ":".join(draw(st.sampled_from(tuple(FORMATS))) for _ in range(2)), draw(st.booleans())
     side, k = (32, 64) if wide else (16, 128)
-    k //= 2 if narrow else 1
+    k = k * wider(types) // 8
     waves_m, waves_n, waves_k = draw(
         st.sampled_from(((1, 1, 1), (2, 1, 1), (1, 2, 1), (2, 2, 1), (1, 1, 2), (2, 1, 2)))
     )
@@ -269,9 +332,8 @@ def configs(draw: st.DrawFn) -> tuple[str, str]:
     words += f" subtiles={subtiles}" if subtiles > 1 else ""
     words += draw(st.sampled_from(("", "", " slices=2", " slices=3 sum=last")))
     config = f"tile={tile_m}x{tile_n}x{tile_k} waves={waves_m}x{waves_n}x{waves_k} mma={side}x{side}x{k} {words}"
-    types = "f4_e2m1:f4_e2m1" if narrow else draw(st.sampled_from(("f8_e4m3:f8_e4m3", "f8_e5m2:f8_e4m3")))
     m, n, depth = draw(st.integers(1, 200)), 2 * draw(st.integers(1, 90)), 32 * draw(st.integers(2, 50))
-    depth -= 2 * draw(st.integers(0, 8))
+    depth -= 4 * draw(st.integers(0, 4))
     return mx(f"{types}:{draw(st.sampled_from(('f32', 'bf16')))}", f"{m}x{depth}:{depth}x{n}"), config
 
 

@@ -80,7 +80,7 @@ def test_a_sample_is_generated_if_and_only_if_it_is_supported(target: str, drive
 @pytest.mark.parametrize("driver", SHAPES)
 @pytest.mark.parametrize("target", TARGETS)
 def test_every_combination_is_generated_if_and_only_if_it_is_supported(target: str, driver: str, src: str) -> None:
-    """17^3 combinations a target and driver: an hour in all."""
+    """19^3 combinations a target and driver: an hour in all."""
     for wei, dst in product(DATA_TYPES, repeat=2):
         agree((src, wei, dst), target, driver)
 
@@ -132,10 +132,12 @@ def table() -> dict[str, tuple[set[str], set[str]]]:
     return {sums[:3]: (own[0], own[1]) for (_, sums, _), own in zip(rows, names, strict=True)}
 
 
-def stated(triple: Triple, target: str) -> bool:
+def stated(triple: Triple, target: str, driver: str) -> bool:
     """Whether the table has a combination."""
     (src, wei, dst), rows = triple, table()
     factors, (any_two, results) = {src, wei}, rows["f32"]
+    if driver == "conv" and factors & {"f6_e2m3", "f6_e3m2"}:
+        return False
     if factors <= rows["s32"][0]:
         return dst in rows["s32"][1]
     if "f64" in triple or "s32" in factors:
@@ -155,7 +157,7 @@ def test_the_table_has_the_three_types_of_sums() -> None:
 @pytest.mark.parametrize("target", TARGETS)
 def test_the_table_of_types_is_true_of_a_sample(target: str) -> None:
     for triple in random.Random(target).sample(EVERY, 300):
-        assert stated(triple, target) == (refusal(triple, target, "gemm") is None), triple
+        assert stated(triple, target, "gemm") == (refusal(triple, target, "gemm") is None), triple
 
 
 @pytest.mark.sweep
@@ -163,4 +165,4 @@ def test_the_table_of_types_is_true_of_a_sample(target: str) -> None:
 @pytest.mark.parametrize("target", TARGETS)
 def test_the_table_of_types_is_true(target: str, driver: str) -> None:
     for triple in EVERY:
-        assert stated(triple, target) == (refusal(triple, target, driver) is None), triple
+        assert stated(triple, target, driver) == (refusal(triple, target, driver) is None), triple

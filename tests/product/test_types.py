@@ -41,6 +41,8 @@ MIXED = [
     "--dt=f4_e2m1:f4_e2m1:bf16 --dir=FWD_D g2mb1ic32ih5oc32kh3ph1",
     "--dt=s8:s4:s32 3x35x64:1x64x24",
     "--dt=u8:f16:f16 --stag=abcd --dtag=abcd --dir=FWD_D mb2ic16ih5oc20kh3ph1",
+    "--dt=f16:f6_e3m2:f16 --wtag=ab 35x37:37x24",
+    "--dt=f6_e2m3:bf16:f32 --stag=acb 2x36x33:1x33x24",
 ]
 DEQUANTISED = [
     "--dt=f16:u4:f16 --attr-scales=wei:per_ocic:f16:32x1 --attr-zero-points=wei:per_ocic:u4:32x1 "
@@ -51,6 +53,7 @@ DEQUANTISED = [
     "--dt=bf16:f8_e4m3:bf16 --attr-scales=wei:per_tensor:e8m0:32x32 40x96:96x64",
     "--dt=f8_e4m3:f8_e4m3:bf16 --stag=abx --attr-scales=src:per_tensor:f16:1x32+wei:per_tensor:e8m0:32x32 9x64:64x64",
     "--dt=f4_e2m1:f4_e2m1:bf16 --wtag=ab --attr-scales=src:per_tensor:f8_e4m3:1x16+wei:per_oc 35x48:48x20",
+    "--dt=f6_e3m2:f6_e2m3:bf16 --attr-scales=src:per_tensor:f8_e4m3:1x16+wei:per_oc 36x48:48x20",
     "--dt=f8_e5m2:s4:bf16 --dtag=ba --attr-scales=wei:per_ocic:bf16:32x1 --attr-fpmath=bf16:true 33x64:64x64",
 ]
 
@@ -59,6 +62,14 @@ DEQUANTISED = [
 @pytest.mark.parametrize("target", TARGETS)
 def test_any_types(target: str, line: str) -> None:
     run(line, target)
+
+
+@pytest.mark.parametrize("target", ["gfx942", "xehpg", "xehpc", "sm_90"])
+@pytest.mark.parametrize("n", [4, 24, 80])
+def test_floats_of_six_bits_are_unpacked_along_either_side(n: int, target: str) -> None:
+    """Rows of N or K hold 4, 8 or 16 numbers in a message; the type beside decides that of the unpacked copy."""
+    run(f"--dt=f8_e4m3:f6_e3m2:f32 --wtag=ab 20x{n + 4}:{n + 4}x{n}", target)
+    run(f"--dt=f6_e2m3:bf16:bf16 --stag=ba --dtag=ba {n}x37:37x12", target)
 
 
 @pytest.mark.parametrize("target", ["xehpg", "xehpc"])
@@ -180,6 +191,13 @@ def test_rounding_of_dequantised_weights() -> None:
          "zero-points"),
         ("--dt=f16 --attr-zero-points=src:common:3 35x64:64x24", "zero-points"),
         ("--dt=f16:f16:f4_e2m1 35x64:64x24", "types"),
+        ("--dt=f16:f16:f6_e2m3 35x64:64x24", "types"),
+        ("--dt=f6_e2m3:f16:f16 --dir=FWD_D mb1ic16ih5oc16kh3ph1", "types"),
+        ("--dt=f6_e3m2:f6_e3m2:f16 35x64:64x24 --runtime_dims_masks=1:2", "runtime-sizes"),
+        ("--dt=f6_e3m2:f16:f16 35x66:66x24", "nibbles"),
+        ("--dt=f16:f6_e3m2:f16 --wtag=ab 35x64:64x22", "nibbles"),
+        ("--dt=f6_e3m2:f16:f16 --stag=AB16b4a 64x64:64x24", "nibbles"),
+        ("--dt=f6_e2m3:f16:f16 --grouped=0:2:8+8 --routing=gather:8:2 16x64:2x64x24", "routing"),
         ("--dt=f4_e3m0:f16:f16 35x64:64x24", "types"),
     ],
 )  # fmt: skip
@@ -205,8 +223,25 @@ def test_elements_of_4_bits_are_not_brought_into_another_layout() -> None:
     assert {moved for moved, _ in reorders(problem, get("gfx942").facts)} == {(), ("src",)}
 
 
+def test_floats_of_6_bits_are_unpacked_or_taken_by_bytes() -> None:
+    scales = "--attr-scales=src:per_ocic:e8m0:1x32+wei:per_ocic:e8m0:32x1"
+    problem = parse_problem(f"--dt=f6_e2m3:f6_e2m3:f16 {scales} 37x96:96x40")
+    for config, wanted in (
+        (
+            "tile=32x16x32 waves=2x1 mma=16x16x4 slots=3 stages=3 taps=split in=f32",
+            "wei of f6_e2m3: wanted reorder=wei",
+        ),
+        (
+            "tile=32x16x96 waves=2x1 mma=16x16x96 slots=2 taps=fused reorder=src",
+            "src_reordered of f16: wanted bytes of",
+        ),
+    ):
+        with pytest.raises(cg.UserError, match=wanted):
+            cg.build(problem, "gfx950", config)
+
+
 _FLOATS = ("f32", "f16", "bf16", "f8_e4m3", "f8_e5m2")
-_NARROW = ("s4", "u4", "f4_e2m1")
+_NARROW = ("s4", "u4", "f4_e2m1", "f6_e2m3", "f6_e3m2")
 
 
 @st.composite
@@ -214,6 +249,7 @@ def products(draw: st.DrawFn) -> str:
     """A matrix product of any two types, its weights dequantised in half of those of integers."""
     src, wei = draw(st.sampled_from(_FLOATS)), draw(st.sampled_from((*_FLOATS, *_NARROW, "s8", "u8")))
     m, n, k = draw(st.integers(1, 70)), 2 * draw(st.integers(1, 30)), 32 * draw(st.integers(1, 5))
+    n += n % 4 if wei.startswith("f6") else 0
     dst = draw(st.sampled_from(("f32", "f16", "bf16", "f8_e5m2", "f8_e4m3")))
     knobs = f"--dt={src}:{wei}:{dst} --stag={draw(_ORDERS)} --wtag={draw(_ORDERS)} --dtag={draw(_ORDERS)}"
     if draw(st.booleans()):

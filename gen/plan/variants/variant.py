@@ -48,7 +48,7 @@ class Form:
     is_sized: bool = False  #: whether some sizes are known only at launch
     acc_mode: str = "strict"  #: "relaxed" where sums may have fewer bits than their type
     blocks: BlockScales | None = None  #: scales that multiply the sums of each block of K
-    pair: Type | None = None  #: type of the numbers of factors that are multiplied in pairs, in bytes
+    packed: scaled_factors.Packed = (None, None)  #: types of the numbers of factors that are multiplied by bytes
 
     def sums_outside(self, atom: MmaAtom) -> bool:
         """Return whether an instruction keeps its sums outside (`atoms.sums_outside`)."""
@@ -101,11 +101,11 @@ class Offer:
     def types(self, atom: MmaAtom) -> tuple[str, ...]:
         """Return the types of the config word `in=` with this instruction."""
         stored = self.of_n.memory.elem, self.of_m.memory.elem
-        return converted((self.form.pair, self.form.pair) if self.form.pair else stored, atom)
+        return converted(stored, atom)
 
     def suits(self, atom: MmaAtom) -> bool:
-        """Whether a matrix instruction takes the elements of this offer: numbers, or pairs of them."""
-        return atom.pair is self.form.pair
+        """Whether a matrix instruction takes the elements of this offer: numbers, or bytes that pack them."""
+        return atom.packed == self.form.packed
 
     def loads(self, atom: MmaAtom, facts: TargetFacts) -> tuple[OperandLoad, OperandLoad]:
         """Return the loads of M's and N's input."""
@@ -169,8 +169,7 @@ class Variant:
         unit = matrix_unit(problem, config, facts)
         block = self.block(config.tile[2], unit.atom.elem_bytes, facts.chunk_bytes)
         plain = views.products(problem, block, config.reorder, config.phases, config.pixels, config.joined_groups)
-        if unit.atom.pair:
-            plain = tuple(map(scaled_factors.in_pairs, plain))
+        plain = tuple(scaled_factors.in_bytes(each, unit.atom.packed) for each in plain)
         return unit, tuple(self.product(each, config, facts) for each in plain)
 
     def product(self, plain: Product, config: Config, facts: TargetFacts) -> Product:
@@ -191,7 +190,7 @@ class Variant:
         of_n, of_m = with_gaps((of_n, of_m), facts)
         if unit.atom.scales:
             scaled_factors.check_order(product)
-            return scaled_factors.with_scales(problem, product, (of_n, of_m), unit.atom.scaled_k, config, facts)
+            return scaled_factors.with_scales(problem, product, (of_n, of_m), unit, config, facts)
         if (blocks := block_scales.of(problem)) and blocks.suits(unit.atom):
             return block_scales.with_scales(problem, product, (of_n, of_m), blocks.run, config)
         dequantised = partial(dequantise.of, problem, cuts=product.cuts)
@@ -245,6 +244,8 @@ def tiles_k(atom: MmaAtom, facts: TargetFacts) -> tuple[int, ...]:
     extents = tuple(2 * k for k in TILE_K) if atom.elem_bytes == 1 else TILE_K
     rows = tuned.deep_rows + (tuned.long_rows if atom.in_shared else ())
     extents = tuple(dict.fromkeys((*extents, *(row // atom.elem_bytes for row in rows))))
+    per_atom = 1 << (atom.k - 1).bit_length()  # bytes that pack floats of 6 bits are 3/4 of a power of two
+    extents = tuple(k * atom.k // per_atom for k in extents)
     return tuple(k for k in extents if k * atom.elem_bytes >= tuned.least_row)
 
 

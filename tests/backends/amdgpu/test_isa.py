@@ -31,6 +31,8 @@ _TRIPLE = "-triple=amdgcn-amd-amdhsa"
 _THEIRS = {
     "s8": "i8",
     "s32": "i32",
+    "f6_e2m3": "fp6",
+    "f6_e3m2": "bf6",
     "f4_e2m1": "fp4",
     **{f"f8_{form}{kind}": name for form, name in (("e4m3", "fp8"), ("e5m2", "bf8")) for kind in ("", "fnuz")},
 }
@@ -173,15 +175,16 @@ IDS = [f"{target}-{atom.name}" for target, atom in ATOMS]
 MODIFIERS = {name: modifiers for rows in MATRIX.values() for name, (_, modifiers) in rows.items()}
 
 
-def words(atom: MmaAtom) -> tuple[int, int]:
-    """Registers of an operand and of the result."""
-    return atom.a.registers * atom.elem_bytes // 4, atom.d.registers * atom.acc.bytes // 4
+def words(atom: MmaAtom) -> tuple[int, int, int]:
+    """Registers of both operands and of the result."""
+    a, b = (side.registers * atom.elem_bytes // 4 for side in (atom.a, atom.b))
+    return a, b, atom.d.registers * atom.acc.bytes // 4
 
 
-def line(atom: MmaAtom, ab: int, d: int, bank: str = "a", addend: str = "") -> str:
+def line(atom: MmaAtom, a: int, b: int, d: int, bank: str = "a", addend: str = "") -> str:
     result, formats = f"{bank}[0:{d - 1}]", " ".join(MODIFIERS.get(atom.name, ()))
     scales = ", v60, v61" if atom.scales else ""
-    return f"{mnemonic(atom)} {result}, v[0:{ab - 1}], v[32:{31 + ab}], {addend or result}{scales} {formats}".rstrip()
+    return f"{mnemonic(atom)} {result}, v[0:{a - 1}], v[32:{31 + b}], {addend or result}{scales} {formats}".rstrip()
 
 
 def mnemonic(atom: MmaAtom) -> str:
@@ -192,10 +195,11 @@ def mnemonic(atom: MmaAtom) -> str:
 def test_matrix_rows_assemble_with_these_tuples_only(target: str) -> None:
     right, wrong = [], []
     for atom in (atom for name, atom in ATOMS if name == target):
-        ab, d = words(atom)
-        right += [line(atom, ab, d), line(atom, ab, d, "v"), line(atom, ab, d, "a", "0")]
-        wrong += [line(atom, other, d) for other in (1, 2, 4, 8) if other != ab]
-        wrong += [line(atom, ab, other) for other in (4, 16, 32) if other != d]
+        a, b, d = words(atom)
+        right += [line(atom, a, b, d), line(atom, a, b, d, "v"), line(atom, a, b, d, "a", "0")]
+        wrong += [line(atom, other, b, d) for other in (1, 2, 4, 6, 8) if other != a]
+        wrong += [line(atom, a, other, d) for other in (1, 2, 4, 6, 8) if other != b]
+        wrong += [line(atom, a, b, other) for other in (4, 16, 32) if other != d]
     assert complaints(target, right) == {}
     assert sorted(complaints(target, wrong)) == list(range(len(wrong)))
 
@@ -224,15 +228,17 @@ def test_passes_are_those_of_the_scheduling_model(target: str) -> None:
         name = fields[len(units)]
         pressure[name] = float(fields[column["HWVALU" if name.endswith("f64") else "HWXDL"]])
     assert pressure == {
-        mnemonic(atom): atom.clocks / (8 if ".fp8" in atom.name or ".bf8" in atom.name else 4) for atom in atoms
+        mnemonic(atom): atom.clocks / (8 if "f8f6f4" in atom.name and not all(atom.packed) else 4) for atom in atoms
     }
 
 
 @pytest.mark.parametrize(("target", "atom"), ATOMS, ids=IDS)
 def test_matrix_rows_are_those_of_the_simulator(target: str, atom: MmaAtom) -> None:
     row, (a, b) = MATRIX_ROWS[target][mnemonic(atom)], atom.factor_types
-    numbers, halved = atom.k * (8 // a.bits if atom.pair else 1), 2 if atom.pair else 1
-    assert (row.m, row.n, row.k, row.blocks) == (atom.n, atom.m, numbers, 1)
+    halved = 2 if all(atom.packed) else 1
+    assert (row.m, row.n, row.blocks) == (atom.n, atom.m, 1)
+    depths = tuple(row.k * of.bits // (8 * elem.bytes) for of, elem in ((a, atom.a_elem), (b, atom.b_elem)))
+    assert (atom.a.extent("k"), atom.b.extent("k"), atom.k) == (*depths, max(depths))
     assert row.passes // halved * 4 == atom.clocks
     names = (atom.rounds_to or a.name, atom.rounds_to or b.name, atom.acc.name)
     *taken, sums = (_THEIRS.get(name, name) for name in names)
@@ -242,7 +248,7 @@ def test_matrix_rows_are_those_of_the_simulator(target: str, atom: MmaAtom) -> N
         assert [F8F6F4_FORMATS[code] for code in codes] == wanted
         taken = [row.a_type, row.b_type]  # modifiers say of what types they are
     assert (row.a_type, row.b_type, row.result) == (*taken, sums)
-    assert words(atom) == (row.m * row.k // 64 * a.bits // 32, row.result_registers)
+    assert words(atom) == (*(row.m * row.k // 64 * of.bits // 32 for of in (a, b)), row.result_registers)
     ours, _ = MATRIX[target][atom.name]
     assert (ours.busy, ours.hazard) == (row.passes // halved, row.hazard_class.removesuffix("16"))
 
@@ -251,26 +257,28 @@ def test_matrix_rows_are_those_of_the_simulator(target: str, atom: MmaAtom) -> N
 def test_scales_have_the_layout_of_the_simulator(target: str, atom: MmaAtom) -> None:
     """Lane row + side * block has the scale of 32 numbers, where `test_scaled_f8f6f4` of the simulator has it."""
     assert atom.scales is not None
-    numbers = np.arange(atom.k * (2 if atom.pair else 1))
-    for fragment, side, dim in zip(atom.scales, (atom.n, atom.m), ("n", "m")):
+    for n, (fragment, dim, of) in enumerate(zip(atom.scales, ("n", "m"), atom.factor_types)):
         assert fragment.registers == 1
-        theirs = np.arange(64).reshape(64 // side, side).T.repeat(32, axis=1)
-        row, k = np.indices((side, atom.k))
-        _, lane, _ = fragment.owner({dim: row, "k": k // atom.scaled_k * atom.scaled_k})
-        assert np.array_equal(lane.repeat(len(numbers) // atom.k, axis=1), theirs)
+        side, depth = (atom.a, atom.b)[n].shape
+        theirs = np.arange(64).reshape(64 // side, side).T.repeat(atom.scaled_k[n], axis=1)
+        assert atom.scaled_k[n] * 8 == 32 * of.bits
+        row, k = np.indices((side, depth))
+        _, lane, _ = fragment.owner({dim: row, "k": k // atom.scaled_k[n] * atom.scaled_k[n]})
+        assert np.array_equal(lane, theirs)
 
 
 @pytest.mark.parametrize(("target", "atom"), ATOMS, ids=IDS)
 def test_operand_layouts_are_those_of_the_simulator(target: str, atom: MmaAtom) -> None:
     """The simulator's view of operands that hold their own place: lane * elements a lane + element, a byte a time."""
-    held, elem = atom.a.registers, np.dtype(f"u{atom.elem_bytes}")
-    places = np.arange(64)[:, None] * held + np.arange(held)
-    digits = [np.ascontiguousarray((places >> n & 0xFF).astype(elem).view(np.uint32).T)[:, None, :] for n in (0, 8)]
-    for fragment, side, dim in ((atom.a, atom.n, "n"), (atom.b, atom.m, "m")):
-        split = "f8f6f4" in atom.name and not atom.pair
+    elem = np.dtype(f"u{atom.elem_bytes}")
+    for fragment, dim, packed in zip((atom.a, atom.b), ("n", "m"), atom.packed):
+        held, (side, depth) = fragment.registers, fragment.shape
+        places = np.arange(64)[:, None] * held + np.arange(held)
+        digits = [np.ascontiguousarray((places >> n & 0xFF).astype(elem).view(np.uint32).T)[:, None, :] for n in (0, 8)]
+        split = "f8f6f4" in atom.name and not packed
         low, high = (operand_rows(d, side, 1, split=split)[0, 0].view(elem).astype(int) for d in digits)
         theirs = low + 256 * high
-        row, k = np.indices((side, atom.k))
+        row, k = np.indices((side, depth))
         _, lane, register = fragment.owner({dim: row, "k": k})
         assert np.array_equal(theirs, lane * held + register)
 
