@@ -1,8 +1,8 @@
 """Scales that differ along K and multiply the sums of each block of K, not the factors.
 
 All positions of a block share a row's and a column's scale: sum(a x b) x (scale of the row) x (scale of the column) is
-added to the sums in f32. The factors are multiplied as they are stored, so that they take the way of factors without
-scales. Zero points, and groups that are shorter than a block, exclude it: such factors are dequantised.
+added to the sums in f32. The factors are multiplied exactly, as without scales, and come by the same paths. Zero
+points, and groups that are shorter than a block, exclude it: such factors are dequantised.
 """
 
 from __future__ import annotations

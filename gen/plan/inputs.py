@@ -49,7 +49,7 @@ class InputPath:
     tile: Shared | None
     copy: CopyLayout | None  #: each lane's share of the copy, or of the prefetch without a tile
     dequantisation: Dequantisation | None = None  #: from stored elements to those that are multiplied, if any
-    scales: GroupTensor | None = None  #: scales by which the matrix instruction multiplies the input, if it does
+    scales: GroupTensor | None = None  #: scales that the matrix instruction applies, or that multiply sums of blocks
     scale_path: InputPath | None = None  #: their way through shared memory, by groups along K; None: lanes load them
     tap_rows: tuple[int, ...] = ()  #: rows of the resident tile at which each tap's windows begin (taps=resident)
     direct_bytes: int = 0  #: bytes a lane of messages that copy without registers; 0: no such messages
