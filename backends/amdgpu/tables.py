@@ -199,8 +199,8 @@ def _f8_rows(*types: Type) -> tuple[MfmaRow, ...]:
 def _f8f6f4_rows(*types: Type, scaled: bool = False) -> tuple[MfmaRow, ...]:
     """Return products of any two of the types that modifiers select.
 
-    With an input of 8 bits they take twice the passes of those without (CDNA4 ISA 7.1; LLVM, SISchedule.td,
-    MFMA with `F8F6F4` types).
+    With an input of 8 bits they take twice the passes of those without (CDNA4 ISA 7.1). A second source that tells the
+    formats apart was not found: llvm-mca gives all of them one latency.
     """
     return tuple(
         MfmaRow(
