@@ -102,7 +102,8 @@ class ProductInput:
 
         `copy` is one of `config.COPIES`. Fragments of a transposed tile may begin at multiples of `period` columns.
         """
-        shape, elem, config, facts = (rows, self.fragment.extent("k")), self.elem, self.config, self.facts
+        elem, config, facts = self.elem, self.config, self.facts
+        shape = rows, config.tile[2] if period else self.fragment.extent("k")  # with a period a fragment is a part
         if copy != REGISTERS and self.anywhere is not None and linearize(self.view).unit_axis == self.anywhere:
             given = f"copy={copy}: groups of {self.view.memory.name} begin anywhere along its contiguous dim"
             raise DoesNotFit(f"{given}, wanted copy={REGISTERS}")
