@@ -75,8 +75,10 @@ def random_line(random: Random) -> str:
     of_wei = f"wei:per_ocic:{scale}:{group}x{random.choice((1, 1, 32, 128))}"
     scales = random.choice((f"{of_src}+{of_wei}", of_src, of_wei, f"{of_src}+wei:per_oc:f32"))
     tags, more = random.choice(("--wtag=ba", "--wtag=ab", "--stag=ba --wtag=ab")), random.choice(("", "--bia_dt=f32 "))
-    m, n = random.choice((1, 16, 33, 100)), random.choice((16, 34, 136))
-    return f"--dt={random.choice(types)} {tags} --attr-scales={scales} {more}{m}x{k}:{k}x{n}"
+    of_types = random.choice(types)
+    rows = (2, 16, 34) if "f4" in of_types else (1, 16, 33, 100)  # two numbers of 4 bits share a byte
+    m, n = random.choice(rows), random.choice((16, 34, 136))
+    return f"--dt={of_types} {tags} --attr-scales={scales} {more}{m}x{k}:{k}x{n}"
 
 
 @pytest.mark.sweep
