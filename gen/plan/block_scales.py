@@ -23,7 +23,7 @@ from convgen.plan.config import Config
 from convgen.plan.contraction import Product
 from convgen.plan.dequantise import GroupTensor, registers_of_groups
 from convgen.plan.inputs import InputPath
-from convgen.plan.scaled_factors import check_order
+from convgen.plan.scaled_factors import check_order, role_of
 from convgen.problem.matmul import DIM_OF_K, Matmul, Problem
 
 _LEAST = 64  #: bytes of a row of K; with shorter ones the additions take longer than the products; chosen
@@ -69,8 +69,7 @@ def with_scales(
     assert isinstance(problem, Matmul)
 
     def with_own(path: InputPath, factor: View, axis: int) -> InputPath:
-        role = next(role for role in DIM_OF_K if factor.memory.name.startswith(role))
-        scale = problem.dequantising_scales.get(role)
+        scale = problem.dequantising_scales.get(role_of(factor))
         if scale is None:
             return path
         spec, side = problem.tensor(scale.name), config.tile[1 - axis]

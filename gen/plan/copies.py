@@ -106,11 +106,9 @@ def is_read_transposed(
 
     `fragment` covers the whole tile or, if `repeated`, a part of it that repeats.
     """
-    linear = linearize(view)
     if elem is not view.memory.elem or elem.bits != TRANSPOSED_BITS:
         return False
-    runs = linear.unit_axis == ROWS and linear.makes_messages(facts.chunk_bytes // elem.bytes, facts.message_alignment)
-    return runs and reads_transposed(fragment, facts, repeated=repeated)
+    return linearize(view).has_chunks(ROWS, facts) and reads_transposed(fragment, facts, repeated=repeated)
 
 
 def message_elems(view: View, chunk_bytes: int, along: int = K, alignment: int = 4) -> int:

@@ -49,10 +49,7 @@ class OperandLoad:
 
 def keeps_columns(view: View, elem: Type, facts: TargetFacts) -> bool:
     """Return whether a direct copy keeps columns of dwords together, as in memory: lanes read one dword at a time."""
-    linear = linearize(view)
-    if elem is not view.memory.elem or elem.bytes != DWORD:
-        return False
-    return linear.unit_axis == ROWS and linear.makes_messages(facts.chunk_bytes // DWORD, facts.message_alignment)
+    return elem is view.memory.elem and elem.bytes == DWORD and linearize(view).has_chunks(ROWS, facts)
 
 
 def view_load(view: View, facts: TargetFacts) -> OperandLoad:

@@ -79,6 +79,11 @@ def _in_bytes(view: View, of: Type | None) -> View:
     return packed[0]
 
 
+def role_of(factor: View) -> str:
+    """Return src or wei, of which a view of a factor, or of its copy, is."""
+    return next(role for role in DIM_OF_K if factor.memory.name.startswith(role))
+
+
 def check_order(product: Product) -> None:
     """Raise DoesNotFit where positions along the axis K are not those of the product's K, along which scales lie."""
     for view in (product.of_n, product.of_m):
@@ -161,6 +166,5 @@ def with_scales(
 def tensor(problem: Problem, factor: View, cuts: Cuts) -> GroupTensor:
     """Return the scales of a factor, an element for each position of it."""
     assert isinstance(problem, Matmul)
-    role = next(role for role in DIM_OF_K if factor.memory.name.startswith(role))
-    scale = problem.dequantising_scales[role]
+    scale = problem.dequantising_scales[role_of(factor)]
     return GroupTensor(views.group_view(problem, problem.tensor(scale.name), scale, factor, cuts), (1, 1), 1)

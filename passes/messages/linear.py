@@ -12,6 +12,7 @@ from functools import lru_cache
 
 from convgen.ir.error import Unsupported
 from convgen.ir.expr import Expr, const
+from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.digits import plus, times
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import Global, RunView, View
@@ -120,6 +121,11 @@ class LinearView:
         inner = [dims[-1] for dims in self.axes]
         found = [a for a, d in enumerate(inner) if d.stride == self.memory.elem.bytes and not d.reversed]
         return next((a for a in found if inner[a].size > 1), found[0] if found else None)
+
+    def has_chunks(self, axis: int, facts: TargetFacts) -> bool:
+        """Return whether messages bring whole chunks of neighbours along an axis."""
+        elems = facts.chunk_bytes // self.memory.elem.bytes
+        return self.unit_axis == axis and self.makes_messages(elems, facts.message_alignment)
 
     def makes_messages(self, run: int, alignment: int = 4) -> bool:
         """Return whether aligned runs of `run` positions of the unit axis are contiguous, aligned, and exist whole.
