@@ -11,10 +11,10 @@ from convgen.ir.error import DoesNotFit
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.memory import View
 from convgen.ir.record import evolve
-from convgen.ir.types import scalar
+from convgen.ir.types import Type, scalar
 from convgen.passes.messages.linear import WORD
 from convgen.plan import block_scales
-from convgen.plan.atoms import input_atoms
+from convgen.plan.atoms import input_atoms, packed_type
 from convgen.plan.config import COLUMNS, JOINED, MERGED, VARIANTS
 from convgen.plan.contraction import Product, reordered
 from convgen.plan.directions import have_columns, have_joined_groups
@@ -121,20 +121,25 @@ def _packed(offer: Offer, problem: Problem, facts: TargetFacts) -> Iterator[Offe
     """Yield the offer with packed inputs, if its product is the only one.
 
     The packed inputs are weights that lanes would load in less than a word and, together with them or alone, the image
-    of a variant that packs images; or all inputs that no instruction could read in place as they are. Images are packed
-    only where addresses are flat: a surface's bounds check reads padding as zeros without a mask.
+    of a variant that packs images; or all inputs that no instruction could read in place as they are; or, of a product
+    of matrices, all inputs that are converted or dequantised. Images are packed only where addresses are flat: a
+    surface's bounds check reads padding as zeros without a mask.
     """
     if offer.form.launches > 1 or offer.form.merged:
         return
     byte_inputs = {t.name for t in problem.factors if scalar(t.dtype).bits >= 8}
-    candidates = [view for view in (offer.of_n, offer.of_m) if view.memory.name in byte_inputs]
+    candidates = [view for view in offer.factors if view.memory.name in byte_inputs]
     in_image = tuning(facts).packs_images and not facts.checks_bounds and offer.variants[0].packs_images
     images = tuple(view for view in candidates if in_image and window_coordinates(view))
     weights = tuple(view for view in candidates[:1] if view is offer.of_n and _is_narrow(view, facts))
     turned = tuple(view for view in _turned(offer, problem, facts) if view in candidates)
-    for views in filter(None, dict.fromkeys((weights, images, (*weights, *images), turned))):
+    sets = (weights, images, (*weights, *images), turned) if offer.batch == 1 else ()
+    for views in filter(None, dict.fromkeys(sets)):
         with suppress(DoesNotFit):
-            yield _with_packed(offer, {view.memory.name: view for view in views}, problem, facts)
+            yield _with_packed(offer, {view: view.memory.elem for view in views}, problem, facts)
+    for converted in _converted(offer, problem, facts):
+        with suppress(DoesNotFit):
+            yield evolve(_with_packed(offer, converted, problem, facts), converts=True)
 
 
 def _is_narrow(view: View, facts: TargetFacts) -> bool:
@@ -155,17 +160,36 @@ def _turned(offer: Offer, problem: Problem, facts: TargetFacts) -> Iterator[View
             return
 
 
-def _with_packed(offer: Offer, views: Mapping[str, View], problem: Problem, facts: TargetFacts) -> Offer:
-    """Return the offer with some inputs packed; DoesNotFit where one cannot be packed."""
-    whole = facts.chunk_bytes // offer.of_m.memory.elem.bytes  # tiles have whole chunks along K
-    row_multiple = whole if offer.variants[0].packs_images else 0
-    packings = {
-        name: packed(v, "", (v.extent(0), -(-v.extent(1) // whole) * whole), row_multiple=row_multiple)
-        for name, v in views.items()
-    }
-    read_bytes = sum(problem.tensor(name).layout.size_elems * p.read.memory.elem.bytes for name, p in packings.items())
-    traffic = read_bytes + sum(p.read.memory.bytes for p in packings.values())
-    of_n, of_m = (packings[v.memory.name].read if v.memory.name in packings else v for v in (offer.of_n, offer.of_m))
+def _converted(offer: Offer, problem: Problem, facts: TargetFacts) -> Iterator[dict[View, Type]]:
+    """Yield the inputs of a product of matrices that are converted or dequantised, with the type to which they are.
+
+    A product of packed inputs has copies without registers, and instructions that read shared memory in place.
+    """
+    if isinstance(problem, Conv):
+        return
+    found: list[dict[View, Type]] = []
+    for atom in input_atoms(problem, facts):
+        sides = [(view, packed_type(view.memory.elem, to)) for view, to in zip(offer.factors, atom.factor_types)]
+        converted = {
+            view: to
+            for view, to in sides
+            if to is not view.memory.elem or block_scales.dequantises(problem, view, atom)
+        }
+        if offer.suits(atom) and converted and converted not in found:
+            found.append(converted)
+    yield from found
+
+
+def _with_packed(offer: Offer, types: Mapping[View, Type], problem: Problem, facts: TargetFacts) -> Offer:
+    """Return the offer with some inputs packed, by the types of packed elements; DoesNotFit where one cannot be."""
+    packings = {}
+    for view, elem in types.items():
+        whole = facts.chunk_bytes // elem.bytes  # tiles have whole chunks along K
+        row_multiple = whole if offer.variants[0].packs_images else 0
+        counts = view.extent(0), -(-view.extent(1) // whole) * whole
+        packings[view.memory.name] = packed(view, "", counts, elem, row_multiple=row_multiple)
+    traffic = sum(memory.bytes for memory in (*(v.memory for v in types), *(p.read.memory for p in packings.values())))
+    of_n, of_m = (packings[v.memory.name].read if v.memory.name in packings else v for v in offer.factors)
     before = _clocks_of_streams(1, traffic, facts)
     return evolve(offer, of_n=of_n, of_m=of_m, packed=tuple(sorted(packings)), before=before)
 

@@ -6,7 +6,8 @@ positions that no window reaches, one for the gradient of a bias.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import product as combinations
 
 import numpy as np
@@ -25,12 +26,14 @@ from convgen.kernels.compensation_sums import sums_kernel
 from convgen.kernels.last_arrival import ReductionBuffers
 from convgen.kernels.product import kernel_name, merged_kernel, product_kernel
 from convgen.kernels.slice_workspace import SliceWorkspace
-from convgen.kernels.streams import Stream
-from convgen.plan import epilogues, views
+from convgen.kernels.streams import Move, Stream
+from convgen.plan import dequantise, epilogues, views
 from convgen.plan.config import MERGED
 from convgen.plan.contraction import GATE, Joined, Product
+from convgen.plan.dequantise import Dequantisation
 from convgen.plan.grouped_axis import GroupedAxis, GroupTile
 from convgen.plan.lane_tile import LaneTile
+from convgen.plan.packing import Packing
 from convgen.plan.plan import Part, Plan, Reduction
 from convgen.problem.conv import Conv
 from convgen.problem.grouping import Grouping
@@ -393,8 +396,8 @@ class _Builder:
             launches |= self._launch(kernel, None, mapping)
         return launches
 
-    def _copied(self, role: str, *moves: tuple[View, View]) -> _Launches:
-        """Add the kernel that copies tensors from one view to another; every reader needs all of its workgroups."""
+    def _copied(self, role: str, *moves: Move) -> _Launches:
+        """Add the kernel that copies tensors; every reader needs all of its workgroups."""
         kernel, mapping = streams.transpose(kernel_name(self.plan, role), moves, self.plan.facts)
         return self._launch(kernel, None, mapping)
 
@@ -403,15 +406,23 @@ class _Builder:
         names = self.plan.config.reorder
         if names and self.plan.parts:
             role = "_".join(("reorder", *names))
-            self.shared |= self._copied(role, *(views.reordering(self.problem, name) for name in names))
+            self.shared |= self._copied(role, *(Move(*views.reordering(self.problem, name)) for name in names))
 
     def _packed(self, part: Part) -> _Launches:
         """Add the kernel that packs a product's inputs; every tile of the product needs all of its workgroups."""
-        moves = [path.packing for path in (part.of_n, part.of_m) if path.packing]
-        if not moves:
+        packings = [path.packing for path in (part.of_n, part.of_m) if path.packing]
+        if not packings:
             return {}
+        moves = [
+            Move(each.source, each.target, self._dequantisation(part, each) if each.dequantises else None)
+            for each in packings
+        ]
         role = "_".join(("pack", *(move.target.memory.name for move in moves)))
-        return self._copied(role, *((move.source, move.target) for move in moves))
+        return self._copied(role, *moves)
+
+    def _dequantisation(self, part: Part, packing: Packing) -> Callable[[tuple[int, int]], Dequantisation | None]:
+        """Return the dequantisation of an input of a product, by the tiles in which a launch packs it."""
+        return partial(dequantise.of, self.problem, packing.source, part.product.cuts)
 
     def _before(self, part: Part) -> _Launches:
         """Add the launches that only this product needs first."""
@@ -421,7 +432,7 @@ class _Builder:
         """Add the kernels that widen 4-bit zero points to bytes."""
         for point in self.problem.zero_points:
             if views.is_widened(self.problem, point.name):
-                self.shared |= self._copied(f"widen_{point.name}", views.widening(self.problem, point.name))
+                self.shared |= self._copied(f"widen_{point.name}", Move(*views.widening(self.problem, point.name)))
 
     def products(self) -> None:
         """Add the launches of all matrix products."""

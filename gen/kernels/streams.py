@@ -10,9 +10,9 @@ additions is fixed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate
-from math import isqrt
+from math import isqrt, prod
 
 from convgen.epilogue.epilogue import Epilogue, Reader
 from convgen.epilogue.steps import Convert
@@ -30,8 +30,10 @@ from convgen.ir.record import evolve, frozen
 from convgen.ir.types import Type, VectorType, vector
 from convgen.passes.buffer_shared import reordered
 from convgen.passes.messages.packed_views import Run, bytes_of, fragment_of_bytes
+from convgen.plan import dequantise
 from convgen.plan.contraction import buffer
 from convgen.plan.copies import copy_layout, next_power_of_two, power_of_two
+from convgen.plan.dequantise import Dequantisation
 from convgen.problem.tensors import TensorSpec
 
 _VECTOR = 4  #: neighbours along N in the registers of a lane: one wide access
@@ -135,28 +137,52 @@ def _layout(n: int, m: int, lanes: int, subgroups: int, ahead: int, lanes_r: int
     return Fragment(("n", "m", "r"), tuple(d for d in digits if d.size > 1))
 
 
-def transpose(name: str, moves: Sequence[tuple[View, View]], facts: TargetFacts) -> tuple[Kernel, WorkgroupMapping]:
-    """Return one launch that copies tensors to other layouts and element types; each move is two views as (rows, K).
+@frozen
+class Move:
+    """A copy of a tensor to another layout and type of elements, from one view as (rows, K[, product]) to another."""
+
+    source: View
+    target: View
+    #: dequantises tiles of so many rows and elements along K; None: elements are only converted
+    dequantisation: Callable[[tuple[int, int]], Dequantisation | None] | None = None
+
+    def mapping(self, side: int) -> WorkgroupMapping:
+        """Return the workgroups, each of which copies a square of `side` elements."""
+        down, across, *batch = (self.target.extent(axis) for axis in range(len(self.target.axes)))
+        return WorkgroupMapping.of(-(-down // side), -(-across // side), batch=prod(batch))
+
+
+def transpose(name: str, moves: Sequence[Move], facts: TargetFacts) -> tuple[Kernel, WorkgroupMapping]:
+    """Return one launch that copies tensors.
 
     Each lane transposes a small matrix in its registers, so that loads and stores both run along memory.
     """
     side = power_of_two(isqrt(_TRANSPOSED_ELEMS * facts.subgroup_size))
-    tiles = [[-(-target.extent(axis) // side) for axis in (0, 1)] for _, target in moves]
-    firsts = list(accumulate((down * across for down, across in tiles), initial=0))
-    whole = WorkgroupMapping.of(firsts[-1], 1)
+    mappings = [move.mapping(side) for move in moves]
+    whole, *more = mappings
+    if more:
+        firsts = list(accumulate((prod(mapping.counts) for mapping in mappings), initial=0))
+        mappings = [evolve(mapping, first=first) for mapping, first in zip(mappings, firsts)]
+        whole = WorkgroupMapping.of(firsts[-1], 1)
     k = KernelBuilder(name, whole.grid, 1, facts.subgroup_size)
-    for (source, target), (down, across), first in zip(moves, tiles, firsts):
+    for move, mapping in zip(moves, mappings):
+        source, target = move.source, move.target
         of = source.memory.elem
+        dequantisation = move.dequantisation((side, side)) if move.dequantisation else None
         layouts = copy_layout(source, row_major(side, side), side, side, facts, 1, target.memory.elem)
-        mapping = evolve(WorkgroupMapping.of(down, across), first=first if len(moves) > 1 else None)
         read, (rows, cols), loads = _bytes_read(source, side, layouts.loaded)
-        k.params += [read.memory, target.memory]
+        groups = dequantisation.tensors if dequantisation else ()
+        k.params += [read.memory, *(group.view.memory for group in groups), target.memory]
         with k.tile_of(mapping) as tile:
-            at = k.let("row0", tile["m"] * side), k.let("k0", tile["n"] * side)
-            of_bytes = at if read is source else (tile["m"] * rows, tile["n"] * cols)
+            number = (tile["batch"],) if len(target.axes) > 2 else ()
+            at = k.let("row0", tile["m"] * side), k.let("k0", tile["n"] * side), *number
+            of_bytes = at if read is source else (tile["m"] * rows, tile["n"] * cols, *number)
             loaded: Expr = k.load_view("held", read, of_bytes, loads, "load")
             numbers = unpacked(loaded, of) if of.is_by_bytes else loaded
             converted = numbers.to(vector(target.memory.elem, layouts.loaded.registers))
+            if dequantisation:
+                elements = {group: dequantise.load(k, group, at, layouts.loaded) for group in groups}
+                converted = dequantise.dequantised(k, dequantisation, elements, converted, layouts.loaded)
             k.store_view(target, at, reordered(converted, layouts.loaded, layouts.stored), layouts.stored, "store")
     return k.done(), whole
 

@@ -14,6 +14,9 @@ from convgen.plan.config import Config, LanePart
 from convgen.plan.copies import divide
 from convgen.problem.matmul import Problem
 
+#: stored and multiplied type between which no conversion is: one bit flips, and a compensation sum corrects the product
+_FLIPPED = (u8, s8)
+
 
 def input_atoms(problem: Problem, facts: TargetFacts) -> list[MmaAtom]:
     """Return the matrix instructions for a problem's types, in the target's order of preference.
@@ -56,8 +59,7 @@ def _of_wider_types(problem: Problem, atoms: Sequence[MmaAtom], types: tuple[Typ
 def converted(types: tuple[Type, Type], atom: MmaAtom) -> tuple[str, ...]:
     """Return the types to which N's and M's input are converted: one name if equal, () if neither is converted."""
     multiplied = atom.factor_types
-    flipped = {(u8, s8)}  # u8 read as s8 is no conversion: one bit flips and a compensation sum corrects the product
-    as_stored = (p or target is t or (t, target) in flipped for p, target, t in zip(atom.packed, multiplied, types))
+    as_stored = (p or target is t or (t, target) == _FLIPPED for p, target, t in zip(atom.packed, multiplied, types))
     if all(as_stored):
         return ()
     return tuple(dict.fromkeys(t.name for t in multiplied))
@@ -70,10 +72,25 @@ def signed(types: tuple[Type, Type], facts: TargetFacts) -> tuple[Type, Type]:
     return types if types in multiplied else (first, second)
 
 
+def packed_type(elem: Type, to: Type) -> Type:
+    """Return the type in which a launch packs elements that are multiplied in the type `to`."""
+    return elem if (elem, to) == _FLIPPED else to
+
+
+def read_types(problem: Problem, config: Config, atom: MmaAtom) -> tuple[Type, Type]:
+    """Return the types in which a product by an instruction reads N's and M's input."""
+    converts = config.packed if config.packs_converted else ()
+    n, m = (
+        packed_type(elem, to) if view.memory.name in converts else elem
+        for view, elem, to in zip(views.factors(problem), views.factor_types(problem), atom.factor_types)
+    )
+    return n, m
+
+
 def chosen_atom(problem: Problem, config: Config, facts: TargetFacts) -> MmaAtom:
     """Return the matrix instruction that a config names; DoesNotFit where the target lacks it."""
-    types = views.factor_types(problem)
     for atom in input_atoms(problem, facts):
+        types = read_types(problem, config, atom)
         if (atom.n, atom.m, atom.k) == config.mma and converted(types, atom) == config.types:
             return atom
     assert not isinstance(config.mma, LanePart)

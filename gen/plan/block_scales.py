@@ -58,6 +58,14 @@ def of(problem: Problem) -> BlockScales | None:
     return BlockScales(views.factor_types(problem), dequantise.multiplied_types(problem), run)
 
 
+def dequantises(problem: Problem, factor: View, atom: MmaAtom) -> bool:
+    """Return whether a factor is dequantised before an instruction multiplies it."""
+    blocks = of(problem)
+    if atom.scales or (blocks and blocks.suits(atom)):  # scales multiply products or sums
+        return False
+    return dequantise.multiplied_type(problem, role_of(factor)) is not None
+
+
 def with_scales(
     problem: Problem, product: Product, paths: tuple[InputPath, InputPath], run: int, config: Config
 ) -> tuple[InputPath, InputPath]:

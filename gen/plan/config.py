@@ -109,7 +109,8 @@ class Config:
     #: Parts of M that a subgroup multiplies in sequence; its registers hold the inputs of one part at a time.
     subtiles: int = 1
     prefetch: int = 0  #: blocks of K; distance between prefetch and load
-    packed: tuple[str, ...] = ()  #: names of inputs that an earlier kernel lays out as the product reads them
+    #: names of inputs that an earlier kernel lays out as the product reads them; without `types` it converts them
+    packed: tuple[str, ...] = ()
     #: How slices are reduced: value of a `plan.Reduction`; empty: `atomic` where that is correct, else `launch`. With
     #: stream-K (`map`), empty is `last` where the target has tickets, else `atomic`.
     sum: str = ""
@@ -134,6 +135,11 @@ class Config:
     def subgroups(self) -> int:
         """Return the number of subgroups in a workgroup."""
         return self.waves[0] * self.waves[1] * self.waves_k
+
+    @property
+    def packs_converted(self) -> bool:
+        """Whether a launch that packs inputs also converts and dequantises them: where the product does not."""
+        return bool(self.packed) and not self.types
 
     @property
     def separate_accumulators(self) -> bool:

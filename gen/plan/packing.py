@@ -1,10 +1,11 @@
 """Packed inputs: an earlier launch lays an input out as one product reads it, so that whole messages copy it.
 
 That launch computes element addresses once (taps and channels, padding of runs and tiles, masks of phases) instead of
-every workgroup that reads the input: no copy is masked or trimmed.
+every workgroup that reads the input: no copy is masked or trimmed. It may also convert elements to the type in which
+they are multiplied, and dequantise them.
 
 An input whose windows are read in runs or lines becomes an *image*, padding included, in which windows overlap as in
-the tensor. Every other input becomes a *matrix*, in rows of K without gaps.
+the tensor. Every other input becomes a *matrix*, in rows of K without gaps, or one for each product of a batch.
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ from convgen.ir.error import DoesNotFit
 from convgen.ir.layout.memory import Dim, Global, SizedView, TensorDim, View
 from convgen.ir.layout.tags import Layout
 from convgen.ir.record import evolve, frozen
+from convgen.ir.types import Type
+from convgen.passes.messages.packed_views import bytes_of
 from convgen.plan.padding import window_coordinates
 
-_ROWS, _K = "packed_row", "packed_k"  #: dims of a packed matrix
+_ROWS, _K, _PRODUCT = "packed_row", "packed_k", "packed_product"  #: dims of packed matrices
 _MOST_GROWTH = 1.25  #: factor; most growth of an image by rounding its axes up to whole tiles; assumed
 
 
@@ -30,36 +33,45 @@ class Packing:
     target: View  #: the launch's destination
     read: View  #: the product's view of the destination
     is_image: bool = False
+    dequantises: bool = False  #: whether the launch dequantises elements
 
 
-def packed(view: View, role: str, counts: tuple[int, int], *, row_multiple: int = 0) -> Packing:
+def packed(view: View, role: str, counts: tuple[int, int], elem: Type, *, row_multiple: int = 0) -> Packing:
     """Return the packing of an input of the product `role`: an image where windows allow it, else a matrix.
 
-    `counts` are the rows and columns of whole tiles. A matrix has that size, an image only where it grows little.
-    Rows of an image begin at multiples of `row_multiple` elements; 0 makes a matrix in any case.
+    `counts` are the rows and columns of whole tiles. A matrix has that size, an image only where it grows little. Its
+    elements are of the type `elem`. Rows of an image begin at multiples of `row_multiple` elements; 0 makes a matrix in
+    any case.
 
-    Raises DoesNotFit where the input belongs to several products, has sizes that are known only at launch, or packs two
-    elements in a byte.
+    Raises DoesNotFit for sizes that are known only at launch, for elements in parts of bytes, and for images of a batch
+    of products.
     """
     memory = view.memory
-    if isinstance(view, SizedView) or len(view.axes) > 2 or memory.elem.bits < 8:
-        raise DoesNotFit(f"packed={memory.name}: wanted one product, of sizes that are known and whole bytes")
+    if isinstance(view, SizedView) or elem.bits < 8:
+        raise DoesNotFit(f"packed={memory.name}: wanted sizes that are known, and whole bytes")
+    if memory.elem.bits < 8 and bytes_of(view) is None:
+        raise DoesNotFit(f"packed={memory.name}: its {memory.elem} have no neighbours in a byte along any axis")
     name = "_".join(filter(None, (memory.name, "packed", role)))
     if row_multiple and window_coordinates(view):
-        return _image(view, name, counts, row_multiple)
-    return _matrix(view, name, *counts)
+        if len(view.axes) > 2:
+            raise DoesNotFit(f"packed={memory.name}: images of a batch of products, wanted one product")
+        return _image(view, name, counts, row_multiple, elem)
+    return _matrix(view, name, *counts, elem)
 
 
-def _matrix(view: View, name: str, rows: int, depth: int) -> Packing:
-    elem = view.memory.elem
-    memory = Global(name, elem, elem.size(rows * depth))
-    index = TensorDim(rows, ((_ROWS, 1),)), TensorDim(depth, ((_K, 1),))
-    axes = (Dim(_ROWS, rows, rows),), (Dim(_K, depth, depth),)
-    packed = View(memory, Layout.dense((rows, depth), (0, 1)), axes, index)
+def _matrix(view: View, name: str, rows: int, depth: int, elem: Type) -> Packing:
+    sizes = {_ROWS: rows, _K: depth}
+    if products := view.axes[2:]:
+        sizes[_PRODUCT] = prod(d.size for axis in products for d in axis)
+    memory = Global(name, elem, elem.size(prod(sizes.values())))
+    index = tuple(TensorDim(size, ((dim, 1),)) for dim, size in sizes.items())
+    axes = tuple((Dim(dim, size, size),) for dim, size in sizes.items())
+    order = (2, 0, 1) if products else (0, 1)
+    packed = View(memory, Layout.dense(tuple(sizes.values()), order), axes, index)
     return Packing(view, packed, packed)
 
 
-def _image(view: View, name: str, counts: tuple[int, int], chunk: int) -> Packing:
+def _image(view: View, name: str, counts: tuple[int, int], chunk: int, elem: Type) -> Packing:
     """Return the packing as an image: the tensor with all padding that its windows, runs and axes reach.
 
     Padding of runs holds elements that the second factor multiplies by zero; padding of axes holds zeros.
@@ -79,7 +91,7 @@ def _image(view: View, name: str, counts: tuple[int, int], chunk: int) -> Packin
     multiple = chunk // gcd(chunk, prod(extents[row:][1:]))
     sizes[row] = -(-extents[row] // multiple) * multiple
     layout = Layout.dense(sizes, range(len(sizes)))
-    memory = Global(name, view.memory.elem, view.memory.elem.size(prod(sizes)))
+    memory = Global(name, elem, elem.size(prod(sizes)))
     dims = [Dim(f"at{n}", size, size) for n, size in enumerate(sizes)]
     places = tuple(dims[:-1]), tuple(dims[-1:])
     stored_index = tuple(TensorDim(d.size, ((d.name, 1),)) for d in dims)

@@ -28,7 +28,7 @@ from convgen.ir.types import Type, scalar
 from convgen.passes.messages.packed_views import check_halves
 from convgen.passes.split_chains import ROOM as EPILOGUE_REGISTERS
 from convgen.plan import block_scales, epilogues
-from convgen.plan.atoms import sums_outside
+from convgen.plan.atoms import packed_type, sums_outside
 from convgen.plan.compensation import Sums, compensation
 from convgen.plan.config import EXACT, MERGED, TENSOR, Config, LanePart
 from convgen.plan.contraction import Product
@@ -326,7 +326,7 @@ def _part(problem: Problem, product: Product, unit: MmaTile | LaneTile, config: 
     """Return one product's part of the plan: paths of inputs, mapping, compensation, epilogue and exact padding."""
     tile_k = config.tile[2]
     blocks = -(-product.k // (tile_k * config.slices))
-    packings = _packings(product, config, facts, blocks * config.slices * tile_k)
+    packings = _packings(problem, product, unit, config, facts, blocks * config.slices * tile_k)
     of_n, of_m = variant_of(config).inputs(problem, product, packings, unit, config, facts)
     of_n, of_m = (evolve(path, packing=packing) for path, packing in zip((of_n, of_m), packings))
     mapping = _mapping(problem, product, config, blocks)
@@ -353,17 +353,30 @@ def _check_grid(mapping: WorkgroupMapping, config: Config, facts: TargetFacts) -
         raise DoesNotFit(f"{given}, wanted at most {most}: larger tiles make fewer")
 
 
-def _packings(product: Product, config: Config, facts: TargetFacts, depth: int) -> Packings:
+def _packings(
+    problem: Problem,
+    product: Product,
+    unit: MmaTile | LaneTile,
+    config: Config,
+    facts: TargetFacts,
+    depth: int,
+) -> Packings:
     """Return the packings of N's and M's input: whole tiles of rows, with `depth` elements of K each."""
+    atom = unit.atom if isinstance(unit, MmaTile) else None
 
-    def packing(view: View, rows: int, tile: int) -> Packing | None:
+    def packing(side: int, view: View, rows: int, tile: int) -> Packing | None:
         if view.memory.name not in config.packed:
             return None
-        chunk = facts.chunk_bytes // view.memory.elem.bytes if variant_of(config).packs_images else 0
-        return packed(view, product.role, (-(-rows // tile) * tile, depth), row_multiple=chunk)
+        elem, dequantises = view.memory.elem, False
+        if atom and config.packs_converted:
+            elem = packed_type(elem, atom.factor_types[side])
+            dequantises = block_scales.dequantises(problem, view, atom)
+        chunk = facts.chunk_bytes // elem.bytes if variant_of(config).packs_images else 0
+        whole = packed(view, product.role, (-(-rows // tile) * tile, depth), elem, row_multiple=chunk)
+        return evolve(whole, dequantises=dequantises)
 
     tile_m, tile_n, _ = config.tile
-    return packing(product.of_n, product.n, tile_n), packing(product.of_m, product.m, tile_m)
+    return packing(0, product.of_n, product.n, tile_n), packing(1, product.of_m, product.m, tile_m)
 
 
 def _mapping(problem: Problem, product: Product, config: Config, blocks: int) -> WorkgroupMapping:

@@ -98,7 +98,7 @@ def _of_earlier_launches(problem: Problem, config: Config) -> Iterator[str]:
         for name in names:
             if name not in types:
                 yield f"{word}={name}: the problem has no such input"
-            elif types[name].bits < 8 and not (word == "reorder" and types[name].is_by_bytes):
+            elif types[name].bits < 8 and not (config.packs_converted if word == "packed" else types[name].is_by_bytes):
                 yield f"{word}={name}: wanted elements of whole bytes"
     for name in config.packed:
         if name in config.reorder:

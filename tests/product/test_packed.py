@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from itertools import islice
 from random import Random
 
 import pytest
@@ -18,6 +20,7 @@ from convgen.problem.matmul import Matmul, parse_problem
 from convgen.run import verdict
 from tests.product import test_padding as padding
 from tests.product.problems import right
+from tests.strategies import always
 
 pytestmark = pytest.mark.in_turn(6)
 
@@ -225,7 +228,7 @@ def test_what_cannot_be_packed_is_said(line: str, options: dict[str, str], words
 
 def test_sizes_known_at_launch_are_not_packed() -> None:
     problem = Matmul.parse("50x36:36x40", dt="f16", runtime_dims_masks="2:1")
-    with pytest.raises(UserError, match="packed=wei: wanted one product, of sizes that are known"):
+    with pytest.raises(UserError, match="packed=wei: wanted sizes that are known"):
         driver.build(problem, "gfx942", "tile=32x32x32 waves=1x1 mma=32x32x8 packed=wei")
 
 
@@ -293,3 +296,59 @@ def test_sums_of_windows_in_rectangles_that_are_not_finite_are_made_again() -> N
     padding.check(
         problem, "xehpc", "tile=32x32x32 waves=2x1 mma=16x8x16 taps=runs packed=src", padding.corners(problem)
     )
+
+
+# ---------------------------------------------------------------- inputs that are converted on the way
+
+GROUPS = "--attr-scales=wei:per_ocic:f16:32x1"
+#: what is special -> the problem's line
+CONVERTED = {
+    "pairs": f"--dt=f16:s4:f16 {GROUPS} --wtag=ba 40x96:96x80",
+    "pairs along rows": f"--dt=f16:s4:f16 {GROUPS} --wtag=ab 40x96:96x80",
+    "zero points": f"--dt=bf16:u4:f32 {GROUPS} --attr-zero-points=wei:per_ocic:u4:32x1 --wtag=ba 17x128:128x48",
+    "one zero point": "--dt=f16:u8:f16 --attr-zero-points=wei:common:3 --attr-fpmath=f16:true --wtag=ba 17x100:100x48",
+    "no scales": "--dt=f16:f8_e4m3:f32 --wtag=ba 40x64:64x48",
+    "scales of columns": "--dt=f16:s8:f16 --attr-scales=wei:per_oc:f32 --wtag=ab 40x64:64x48",
+    "both": "--dt=s8:s8:f16 --attr-fpmath=f16:true --wtag=ba"
+    " --attr-scales=src:per_ocic:f32:1x32+wei:per_ocic:f32:32x1 40x64:64x48",
+    "of the type that is multiplied": f"--dt=f16 {GROUPS} --wtag=ba 40x64:64x48",
+    "a batch": "--dt=f16:s4:f16 --attr-scales=wei:per_tensor:f16:32x1 --wtag=acb 3x20x64:3x64x48",
+    "groups of rows": "--dt=bf16:s4:bf16 --attr-scales=wei:per_ocic:f16:32x1"
+    " --grouped=0:3:20+0+30 --wtag=acb 50x64:3x64x48",
+}
+
+
+def converting(line: str, target: str) -> Iterator[str]:
+    """Yield the configs of a problem whose earlier launch converts what it packs, best first."""
+    found = candidates(parse_problem(line), get(target).facts)
+    yield from (str(each.config) for each in found if each.config.packs_converted)
+
+
+@pytest.mark.parametrize(
+    ("name", "target"),
+    always(
+        [(n, t) for n in CONVERTED for t in ("sm_90a", "sm_80", "gfx942", "gfx950", "xehpc", "xehpg")],
+        lambda n, case: case in {("pairs", "gfx942"), ("zero points", "sm_90a"), ("groups of rows", "sm_90a")},
+    ),
+)
+def test_inputs_are_converted_where_they_are_packed(name: str, target: str) -> None:
+    line = CONVERTED[name]
+    found = islice(converting(line, target), Random(f"{name} {target}").randrange(8), None)
+    assert any(right(parse_problem(line), target, config) for config in found)
+
+
+@pytest.mark.parametrize("dt", ["f16:s4:f16", "f16:s8:f16", "f16:f8_e4m3:f16"])
+def test_weights_of_many_rows_are_converted_before_the_product(dt: str) -> None:
+    def chosen(rows: int) -> Config:
+        problem = parse_problem(f"--dt={dt} {GROUPS} --wtag=ba {rows}x4096:4096x4096")
+        return Config.parse(driver.build(problem, "sm_90a").config)
+
+    many, few = chosen(4096), chosen(16)
+    assert (many.packs_converted, many.copy) == (True, (TENSOR,))
+    assert (few.packed, few.types) == ((), ("f16",))
+
+
+def test_a_product_that_converts_has_no_parts_of_bytes_packed() -> None:
+    problem = parse_problem(CONVERTED["pairs"])
+    with pytest.raises(UserError, match="packed=wei: wanted elements of whole bytes"):
+        driver.build(problem, "sm_90", "tile=32x32x32 waves=2x2 mma=8x16x16 slots=2 packed=wei in=f16")

@@ -76,6 +76,7 @@ class Offer:
     #: rows; offset of each tap's source row from the result's row, where windows are resident
     tap_rows: tuple[int, ...] = ()
     packed: tuple[str, ...] = ()  #: inputs that an earlier launch lays out as the product reads them
+    converts: bool = False  #: whether the launch that packs inputs converts or dequantises them
     before: float = 0.0  #: clocks; launches that pack inputs
 
     @classmethod
@@ -87,6 +88,11 @@ class Offer:
             return cls(form, *sizes, product.of_m, product.of_n, variants, **more)
         sizes = product.m, product.n, product.k // inner, inner
         return cls(form, *sizes, product.of_m, product.of_n, variants, **more)
+
+    @property
+    def factors(self) -> tuple[View, View]:
+        """Return the views of N's and M's input."""
+        return self.of_n, self.of_m
 
     @property
     def batch(self) -> int:
@@ -104,8 +110,12 @@ class Offer:
         return converted(stored, atom)
 
     def suits(self, atom: MmaAtom) -> bool:
-        """Whether a matrix instruction takes the elements of this offer: numbers, or bytes that pack them."""
-        return atom.packed == self.form.packed
+        """Whether a matrix instruction takes the elements of this offer: numbers, or bytes that pack them.
+
+        One that would take packed elements of another type has an offer of its own.
+        """
+        as_packed = not (self.packed and self.converts) or not self.types(atom)
+        return atom.packed == self.form.packed and as_packed
 
     def loads(self, atom: MmaAtom, facts: TargetFacts) -> tuple[OperandLoad, OperandLoad]:
         """Return the loads of M's and N's input."""
@@ -194,8 +204,10 @@ class Variant:
         if (blocks := block_scales.of(problem)) and blocks.suits(unit.atom):
             return block_scales.with_scales(problem, product, (of_n, of_m), blocks.run, config)
         dequantised = partial(dequantise.of, problem, cuts=product.cuts)
-        of_n = evolve(of_n, dequantisation=dequantised(product.of_n, tile=(tile_n, tile_k)))
-        of_m = evolve(of_m, dequantisation=dequantised(product.of_m, tile=(tile_m, tile_k)))
+        if not (packings[0] and packings[0].dequantises):
+            of_n = evolve(of_n, dequantisation=dequantised(product.of_n, tile=(tile_n, tile_k)))
+        if not (packings[1] and packings[1].dequantises):
+            of_m = evolve(of_m, dequantisation=dequantised(product.of_m, tile=(tile_m, tile_k)))
         if unit.atom.in_shared and (of_n.dequantisation or of_m.dequantisation):
             why = f"{unit.atom.name} reads shared memory: an input that is dequantised in registers has no place there"
             raise DoesNotFit(why, short_of="fragments")
