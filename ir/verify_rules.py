@@ -31,7 +31,7 @@ from convgen.ir.ring import ring_of
 from convgen.ir.simplify.extents import extent_complaint, never_less
 from convgen.ir.stmt import Stmt
 from convgen.ir.text import show
-from convgen.ir.types import AnyType, Type, VectorType, bool_, s32, surface, u64, vector
+from convgen.ir.types import AnyType, Type, VectorType, bf16, bool_, f16, f32, s32, surface, u64, vector
 
 if TYPE_CHECKING:
     from convgen.ir.verify import Checker
@@ -305,7 +305,9 @@ def _atomic(c: Checker, n: Any) -> str | None:
 
 def _copied(c: Checker, n: s.Copy) -> str | None:
     to, elem = n.tile.elem, n.view.memory.elem
-    if not to.holds(elem) and not (n.flip and to.is_int and elem.is_int and to.bits == elem.bits):
+    flips = n.flip and to.is_int and elem.is_int and to.bits == elem.bits
+    rounds = elem is f32 and to in (f16, bf16)
+    if not (to.holds(elem) or flips or rounds):
         return f"copy of {elem} into a shared tile of {to}, which cannot represent all its values"
     return None
 

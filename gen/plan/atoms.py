@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from convgen.ir.error import DoesNotFit
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.mma import MOST, MmaAtom, MmaTile, shares
-from convgen.ir.types import Type, s8, u8
+from convgen.ir.types import Type, bf16, f16, f32, s8, u8
 from convgen.plan import block_scales, dequantise, scaled_factors, views
 from convgen.plan.block_scales import BlockScales
 from convgen.plan.config import Config, LanePart
@@ -17,20 +17,32 @@ from convgen.problem.matmul import Problem
 #: stored and multiplied type between which no conversion is: one bit flips, and a compensation sum corrects the product
 _FLIPPED = (u8, s8)
 
+#: types of 16 bits to which modes of `--attr-fpmath` let factors of f32 be rounded; any: that with f32's exponents
+_NARROW = {"bf16": bf16, "f16": f16, "any": bf16}
+
 
 def input_atoms(problem: Problem, facts: TargetFacts) -> list[MmaAtom]:
     """Return the matrix instructions for a problem's types, in the target's order of preference.
 
     Instructions that read only one factor from shared memory are left out: a plan brings both along one path.
+    `--attr-fpmath` lets f32 be rounded: to its type or, if both factors are of f32, as instructions for tf32 do.
     """
-    rounded = {"tf32": "xf32"}.get(problem.fpmath) if problem.inputs[0].dtype == "f32" else None
     types = signed(dequantise.multiplied_types(problem), facts)
-    exact = [a for a in facts.atoms if not a.b_in_registers and a.rounds_to in ("", rounded)]
-    of_types = [a for a in exact if (a.a_elem, a.b_elem) == types and a.acc.name == problem.acc_type]
+    rounds = problem.fpmath != "strict" and types == (f32, f32)
+    exact = [a for a in facts.atoms if not a.b_in_registers and (rounds or not a.rounds_to)]
+    suiting = {types, *_rounded_types(types, problem.fpmath)}
+    of_types = [a for a in exact if (a.a_elem, a.b_elem) in suiting and a.acc.name == problem.acc_type]
     scaled = [a for a in facts.scaled_atoms if scaled_factors.suits(problem, a)]
     if not scaled and (blocks := block_scales.of(problem)):
         scaled += _of_wider_types(problem, [a for a in exact if blocks.suits(a)], blocks.factors)
     return [*scaled, *(of_types or _of_wider_types(problem, exact, types))]
+
+
+def _rounded_types(types: tuple[Type, Type], mode: str) -> Iterator[tuple[Type, Type]]:
+    """Yield the types to which a mode of `--attr-fpmath` lets factors be rounded, of which one at least is f32."""
+    narrow = _NARROW.get(mode)
+    if narrow and f32 in types and all(t is f32 or narrow.holds(t) for t in types):
+        yield narrow, narrow
 
 
 def sums_outside(atom: MmaAtom, acc_mode: str, blocks: BlockScales | None) -> bool:

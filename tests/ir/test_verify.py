@@ -33,7 +33,7 @@ from convgen.ir.layout.mma import MmaAtom, MmaTile
 from convgen.ir.layout.tags import Layout
 from convgen.ir.record import evolve
 from convgen.ir.stmt import Site
-from convgen.ir.types import bool_, f16, f32, s32, s64, u8, u32, vector
+from convgen.ir.types import bool_, f16, f32, s32, s64, scalar, u8, u32, vector
 from convgen.ir.verify import verify
 
 LANE = Lane()
@@ -253,7 +253,10 @@ BREACHES: list[tuple[Callable[[Room], object], str]] = [
         lambda k: k.copy(k.shared("low", f32, 32, 8), k.view, (0, 0), ROWS),
         r"a fragment of \(64, 8\) does not fit shared tile low",
     ),
-    (lambda k: k.copy(k.shared("half", f16, 64, 8), k.view, (0, 0), ROWS), "copy of f32 into a shared tile of f16"),
+    (
+        lambda k: k.copy(k.shared("bytes", scalar("f8_e4m3"), 64, 8), k.view, (0, 0), ROWS),
+        "copy of f32 into a shared tile of f8_e4m3",
+    ),
     (lambda k: k.store_view(k.view, (0, 0), k.zeros(vector(f32, 4)), ROWS), "a fragment of type f32x4, wanted f32x8"),
     (lambda k: k.store_view(k.view, (0, 0), k.load(), COLS), "distributed as m8r1 n64l1 is stored as m8l1 n8l8 n8r1"),
     (lambda k: k.store_shared(k.tile, Cast(FLOATS, k.load()), COLS), "is stored as"),
