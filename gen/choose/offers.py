@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from itertools import count, takewhile
+from typing import Any
 
 from convgen.backends.tuning import tuning
 from convgen.ir.error import DoesNotFit
@@ -47,15 +48,16 @@ def forms(problem: Problem, facts: TargetFacts, reorder: tuple[str, ...]) -> Ite
 
     A product whose K can be joined (`Config.pixels`) is joined where tuning says so.
     """
+    common: dict[str, Any] = {"acc_mode": problem.acc_mode, "operand_bytes": _operand_bytes(problem)}
     if joined := _joined(problem, facts, reorder):
-        yield Form(joined, 1, (("pixels", JOINED),), acc_mode=problem.acc_mode)
+        yield Form(joined, 1, (("pixels", JOINED),), **common)
         return
     parts = products(problem, 1, reorder)
     if not parts:
         return
     is_sized = bool(problem.runtime)
     largest = max(parts, key=lambda p: p.m * p.n * p.k)
-    whole = Form(largest, len(parts), is_sized=is_sized, acc_mode=problem.acc_mode, blocks=block_scales.of(problem))
+    whole = Form(largest, len(parts), is_sized=is_sized, **common, blocks=block_scales.of(problem))
     if packed := _packed_types(problem, facts):
         with suppress(DoesNotFit):  # where a factor is read from its reordered copy
             yield evolve(whole, product=in_bytes(largest, packed), packed=packed)
@@ -65,15 +67,21 @@ def forms(problem: Problem, facts: TargetFacts, reorder: tuple[str, ...]) -> Ite
     if groups := _groups_at_once(problem):
         with suppress(DoesNotFit):  # where blocks of a layout end between the groups of a product
             (joined,) = products(problem, 1, reorder, joined_groups=groups)
-            yield Form(joined, 1, (("joined_groups", groups),), acc_mode=problem.acc_mode)
+            yield Form(joined, 1, (("joined_groups", groups),), **common)
     if have_columns(problem):
         (joined,) = products(problem, 1, reorder, COLUMNS)
         if joined.n <= _MOST_COLUMNS and has_whole_pairs(joined):
-            yield Form(joined, 1, (("phases", COLUMNS),), is_sized=is_sized, acc_mode=problem.acc_mode)
+            yield Form(joined, 1, (("phases", COLUMNS),), is_sized=is_sized, **common)
     if 1 < len(parts) <= _MOST_MERGED and not is_sized:
         inner = largest.k_inner.size
         sizes = sorted(((part.m, part.n, part.k // inner) for part in parts), key=lambda size: -size[2])
-        yield Form(largest, 1, (("grids", MERGED),), tuple(sizes), acc_mode=problem.acc_mode)
+        yield Form(largest, 1, (("grids", MERGED),), tuple(sizes), **common)
+
+
+def _operand_bytes(problem: Problem) -> int:
+    """Return the bytes that steps after the sums read beside each element of the result, from tensors of its size."""
+    dims = problem.outputs[0].dims
+    return sum(scalar(t.dtype).bytes for t in problem.inputs if t not in problem.factors and t.dims == dims)
 
 
 def _packed_types(problem: Problem, facts: TargetFacts) -> Packed | None:
@@ -121,7 +129,7 @@ def _packed(offer: Offer, problem: Problem, facts: TargetFacts) -> Iterator[Offe
     """Yield the offer with packed inputs, if its product is the only one.
 
     The packed inputs are weights that lanes would load in less than a word and, together with them or alone, the image
-    of a variant that packs images; or all inputs that no instruction could read in place as they are; or, of a product
+    of a variant that packs images; or all inputs that no copy without registers brings; or, of a product
     of matrices, all inputs that are converted or dequantised. Images are packed only where addresses are flat: a
     surface's bounds check reads padding as zeros without a mask.
     """
@@ -132,8 +140,8 @@ def _packed(offer: Offer, problem: Problem, facts: TargetFacts) -> Iterator[Offe
     in_image = tuning(facts).packs_images and not facts.checks_bounds and offer.variants[0].packs_images
     images = tuple(view for view in candidates if in_image and window_coordinates(view))
     weights = tuple(view for view in candidates[:1] if view is offer.of_n and _is_narrow(view, facts))
-    turned = tuple(view for view in _turned(offer, problem, facts) if view in candidates)
-    sets = (weights, images, (*weights, *images), turned) if offer.batch == 1 else ()
+    moved = tuple(view for view in _through_registers(offer, problem, facts) if view in candidates)
+    sets = (weights, images, (*weights, *images), moved) if offer.batch == 1 else (moved,)
     for views in filter(None, dict.fromkeys(sets)):
         with suppress(DoesNotFit):
             yield _with_packed(offer, {view: view.memory.elem for view in views}, problem, facts)
@@ -147,16 +155,20 @@ def _is_narrow(view: View, facts: TargetFacts) -> bool:
     return view.memory.name == "wei" and view_load(view, facts).widest * view.memory.elem.bits < 8 * WORD
 
 
-def _turned(offer: Offer, problem: Problem, facts: TargetFacts) -> Iterator[View]:
-    """Yield the inputs that are contiguous along rows where an instruction reads shared memory along K only.
+def _through_registers(offer: Offer, problem: Problem, facts: TargetFacts) -> Iterator[View]:
+    """Yield the inputs that only copies through registers bring where an instruction reads shared memory in place.
 
-    Copies turn them in registers. A copy of an input with windows would hold each element several times.
+    Such copies turn inputs that are contiguous along rows where the instruction reads along K only, and align those
+    whose rows begin within a message. Nothing is yielded where one of them has windows: packed, it would hold each
+    element several times.
     """
     for atom in input_atoms(problem, facts):
         if atom.in_shared and offer.suits(atom) and not offer.types(atom):
-            of_m, of_n = offer.loads(atom, facts)
-            sides = (offer.of_n, of_n), (offer.of_m, of_m)
-            yield from (view for view, load in sides if not load.along_k and not window_coordinates(view))
+            sides = zip((offer.of_m, offer.of_n), offer.loads(atom, facts))
+            whole = facts.chunk_bytes // atom.elem_bytes
+            moved = [view for view, load in sides if not load.along_k or load.widest < whole]
+            if not any(map(window_coordinates, moved)):
+                yield from moved
             return
 
 

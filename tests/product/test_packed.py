@@ -298,6 +298,26 @@ def test_sums_of_windows_in_rectangles_that_are_not_finite_are_made_again() -> N
     )
 
 
+@pytest.mark.parametrize(
+    ("line", "names"),
+    [
+        ("--dt=f16 4095x4097:4097x4099", ("src", "wei")),
+        ("--dt=bf16 --wtag=ba 2048x4096:4096x4100", ()),  # K is a multiple of eight
+        ("--dt=f16 --wtag=ab 2048x4096:4096x4100", ("wei",)),
+        ("--dt=f16 8x1000x1001:8x1001x1000", ("src", "wei")),
+        ("--dir=FWD_D --dt=f16 --stag=axb --wtag=axb --dtag=axb mb32ic66ih56oc66oh56kh3ph1", ()),  # windows
+    ],
+)
+def test_rows_that_begin_within_a_message_are_packed(line: str, names: tuple[str, ...]) -> None:
+    assert Config.parse(driver.build(parse_problem(line), "sm_90a").config).packed == names
+
+
+@pytest.mark.parametrize("line", ["--dt=f16 150x201:201x99", "--dt=bf16 --stag=ba --wtag=ba 70x131:131x66"])
+def test_packed_rows_are_whole_messages(line: str) -> None:
+    config = "tile=128x64x64 waves=2x4 mma=64x64x16 slots=3 packed=src+wei copy=tensor"
+    assert right(parse_problem(line), "sm_90a", config)
+
+
 # ---------------------------------------------------------------- inputs that are converted on the way
 
 GROUPS = "--attr-scales=wei:per_ocic:f16:32x1"
